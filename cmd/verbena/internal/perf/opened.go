@@ -12,16 +12,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// opened is the device, and the address on it that is used.
+// opened is an open device, with the port and the GID to use.
 type opened struct {
 	dev   verbs.Device
 	port  int
-	gid   *int // nil: none leads to the other end, and package rdma chooses
+	gid   *int // nil: no GID has a route to the other end; package rdma chooses
 	local netip.Addr
 }
 
-// open opens the device that the flags name, or else the one by which the system reaches an
-// address.
+// open opens the device that the flags name, or else the device through which the system
+// reaches an address.
 func open(o *options, target netip.Addr) (d *opened, err error) {
 	r, err := route.Find(o.device, target)
 	if err != nil {
@@ -46,7 +46,7 @@ func open(o *options, target netip.Addr) (d *opened, err error) {
 	return d, nil
 }
 
-// host describes this end. The GID is the one in use.
+// host describes this end. gid is the GID in use.
 func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	attr, err := d.dev.Query()
 	if err != nil {
@@ -63,7 +63,8 @@ func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	}, nil
 }
 
-// gauge notes the counters of the device and what was swapped, to tell what has changed.
+// gauge records the counters of the device and the number of swapped pages, to find what
+// changes.
 type gauge struct {
 	dev     verbs.Device
 	before  map[string]uint64
@@ -72,14 +73,14 @@ type gauge struct {
 
 func newGauge(dev verbs.Device) *gauge {
 	g := &gauge{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
-	list, _ := dev.Counters() // those that can be read
+	list, _ := dev.Counters() // without those that cannot be read
 	for _, c := range list {
 		g.before[c.Name] = c.Value
 	}
 	return g
 }
 
-// changes are the counters that have changed, and the pages that were swapped.
+// changes returns the counters that have changed, and the number of pages swapped since.
 func (g *gauge) changes() (counters []control.Counter, swapped uint64) {
 	list, _ := g.dev.Counters()
 	for _, c := range list {

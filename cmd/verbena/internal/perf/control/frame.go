@@ -3,6 +3,11 @@
 //
 // A frame is a header and a JSON object:
 //
+//	4 bytes  "VBPF"
+//	2 bytes  version of the protocol, 1
+//	2 bytes  kind of message
+//	4 bytes  length of the object, at most MaxPayload
+//
 // Numbers are in network byte order. Another version, an unknown kind, a length above the
 // limit, an unknown field, and bytes after the object are errors, which end the stream.
 package control

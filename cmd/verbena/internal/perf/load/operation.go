@@ -42,15 +42,15 @@ func (w *worker) makePool(n int) error {
 	return nil
 }
 
-// flow is the requests of one connection, which complete in their order.
+// flow is the requests of one connection. They complete in order.
 type flow struct {
 	w         *worker
 	index     int // among those of the worker
 	conn      *rdma.Connection
-	tasks     []*rdma.Task // submitted one after the other, round and round
+	tasks     []*rdma.Task // submitted in turn, as a ring
 	posted    int64
 	completed int64
-	limit     int64 // of posted
+	limit     int64 // the value of posted at which to stop
 }
 
 func (f *flow) source(i int) *bufinv.Buf {
@@ -75,13 +75,14 @@ func (f *flow) prepare() error {
 	return nil
 }
 
-// next is the task that is submitted next.
+// next returns the next task to submit.
 func (f *flow) next() *rdma.Task {
 	t := f.tasks[f.posted%int64(len(f.tasks))]
 	if t.Operation() == rdma.OpCompareSwap {
-		// Each replaces what the one before has left; in flight it has not changed.
+		// Each swap replaces the value that the previous one left. A task in flight keeps its
+		// values.
 		n := uint64(f.posted)
-		_ = t.SetValues(n, n+1) // fails in flight, and then so does its submission
+		_ = t.SetValues(n, n+1) // fails for a task in flight, whose submission then fails too
 	}
 	return t
 }

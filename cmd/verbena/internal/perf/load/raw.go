@@ -9,25 +9,25 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// RawEnd is one end of a connection with a program that does not know this SDK.
+// RawEnd is one end of a connection to a program that does not use this SDK.
 type RawEnd struct {
 	QPN, PSN uint32
 	RKey     uint32
 	Addr     uint64 // of the memory that the peer works on
 	GID      verbs.GID
 	LID      uint16
-	Reads    int // and atomics under way
+	Reads    int // the most reads and atomics in flight
 }
 
-// foreignSlack is memory behind that of the plan: the programs of perftest go round in a page,
-// with small operations.
+// foreignSlack is extra memory behind the layout: with small operations, the programs of
+// perftest cycle through the addresses of a page.
 const foreignSlack = 16 << 10
 
-// maxRawReads is how many reads and atomics may be under way with such a program.
+// maxRawReads is the most reads and atomics in flight with such a program.
 const maxRawReads = 16
 
-// OfferRaw makes this end of the one connection. The number of its first packet is the
-// caller's choice.
+// OfferRaw makes this end of the one connection. psn is the sequence number of its first
+// packet.
 func (s *Station) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 	if s.plan.Connections != 1 {
 		return e, 0, errors.New("such a test has one connection")
@@ -53,7 +53,8 @@ func (s *Station) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 			return e, 0, err
 		}
 	}
-	// Peers read what this end sends from, and write to where it receives.
+	// The peer reads from the memory that this end sends from, and writes to the memory that
+	// it receives into.
 	off := w.layout.InOffset(0)
 	if s.plan.Test.Op == plan.Read {
 		off = w.layout.OutOffset(0)

@@ -7,8 +7,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// postReceives posts the receives of an end that takes messages. Those of sends have room for
-// the largest size.
+// postReceives posts the receives of an end that takes messages. Receives for sends have room
+// for the largest size.
 func (w *worker) postReceives() error {
 	if w.receives == nil {
 		return nil

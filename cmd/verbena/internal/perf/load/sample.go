@@ -7,14 +7,14 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Sample is what an engine has measured in a step.
+// Sample is the measurement of one engine in one step.
 type Sample struct {
 	Operations int64
 	From, To   time.Time
-	Peak       float64  // operations a second, the most in any peakSlice
+	Peak       float64  // the highest rate in any peakSlice, in operations a second
 	Latency    *Latency // nil in bandwidth tests
 
-	fromCPU, toCPU time.Duration // that the process had used by then
+	fromCPU, toCPU time.Duration // processor time of the process at From and To
 }
 
 // Rate is operations a second.
@@ -31,10 +31,10 @@ type Latency struct {
 	histogram  *hdrhistogram.Histogram
 	n          int64
 	min, max   time.Duration
-	mean, sqrs float64 // of nanoseconds; the sum of squared differences from the mean
+	mean, sqrs float64 // in nanoseconds; sqrs is the sum of squared differences from the mean
 }
 
-// longestLatency is the longest that is told apart.
+// longestLatency is the longest time that percentiles distinguish.
 const longestLatency = 10 * time.Minute
 
 // NewLatency makes an empty distribution.
@@ -50,7 +50,7 @@ func (l *Latency) Record(d time.Duration) {
 	delta := float64(d) - l.mean
 	l.mean += delta / float64(l.n)
 	l.sqrs += delta * (float64(d) - l.mean)
-	_ = l.histogram.RecordValue(int64(min(d, longestLatency))) // it has room for these
+	_ = l.histogram.RecordValue(int64(min(d, longestLatency))) // never fails: d is in its range
 }
 
 // Min, Max, Mean and Deviation are exact, in microseconds.
@@ -66,18 +66,18 @@ func (l *Latency) Deviation() float64 {
 	return micros(math.Sqrt(l.sqrs / float64(l.n-1)))
 }
 
-// Percentile is the time that so many percent are not above, in microseconds.
+// Percentile is the time, in microseconds, that p percent of the values do not exceed.
 func (l *Latency) Percentile(p float64) float64 {
 	return micros(float64(min(l.histogram.ValueAtPercentile(p), int64(l.max))))
 }
 
-// Bar is how often a time was measured.
+// Bar is one bar of a histogram: how often a time was measured.
 type Bar struct {
 	Nanoseconds int64 `json:"ns"`
 	Count       int64 `json:"n"`
 }
 
-// Bars are those of the histogram that are not empty, in order.
+// Bars returns the non-empty bars of the histogram, in order.
 func (l *Latency) Bars() (list []Bar) {
 	for _, b := range l.histogram.Distribution() {
 		if b.Count > 0 {

@@ -1,5 +1,5 @@
-// Package load makes the operations that verbena perf measures, at both ends, as a program of
-// package rdma does: contexts with pools of tasks, one on each engine.
+// Package load runs the operations that verbena perf measures, at both ends. It uses package
+// rdma as any program would: each engine has a context with pools of tasks.
 package load
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config says how to make a Station.
+// Config configures a Station.
 type Config struct {
 	Device   verbs.Device
 	Port     int  // of the device; zero: 1
 	GIDIndex *int // nil: the context chooses
 	Plan     *plan.Plan
 	Server   bool
-	Timeout  time.Duration // for connections to become ready
-	Foreign  bool          // the other end does not know this SDK
-	Token    []byte        // of the client, where connections are made by connection manager
+	Timeout  time.Duration // for connections to become Ready
+	Foreign  bool          // the other end does not use this SDK
+	Token    []byte        // the client's, if the connection manager makes the connections
 }
 
 // Station is one end of a test: engines, their goroutines, and the connections on them.
@@ -31,11 +31,11 @@ type Station struct {
 	cfg     Config
 	plan    *plan.Plan
 	workers []*worker
-	ctx     context.Context // ends with that of Open, and when an engine fails
+	ctx     context.Context // ends with the context of Open, or when an engine fails
 	cancel  context.CancelCauseFunc
 }
 
-// Open makes the engines, and an end of each connection.
+// Open makes the engines, and this end of each connection.
 func Open(ctx context.Context, cfg Config) (s *Station, err error) {
 	s = &Station{cfg: cfg, plan: cfg.Plan}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
@@ -52,10 +52,10 @@ func Open(ctx context.Context, cfg Config) (s *Station, err error) {
 // Context ends when an engine has failed; its cause says why.
 func (s *Station) Context() context.Context { return s.ctx }
 
-// GID is the entry of the GID table that is used.
+// GID is the entry of the GID table that the connections use.
 func (s *Station) GID() verbs.GIDEntry { return s.workers[0].rdma.GID() }
 
-// drive drives all engines from now on.
+// drive starts a goroutine for each engine, which drives it.
 func (s *Station) drive() {
 	for _, w := range s.workers {
 		w.drive()
@@ -72,10 +72,11 @@ func (s *Station) each(f func(w *worker) error) error {
 	return nil
 }
 
-// cause is why the engines have ended, if they have: it says more than what followed from it.
+// cause returns why the engines have ended, or else err. The former is the origin of err, and
+// says more.
 func (s *Station) cause(err error) error { return cmp.Or(context.Cause(s.ctx), err) }
 
-// WaitReady waits until all connections are.
+// WaitReady waits until all connections are Ready.
 func (s *Station) WaitReady() error {
 	for _, w := range s.workers {
 		select {
@@ -87,13 +88,13 @@ func (s *Station) WaitReady() error {
 	return nil
 }
 
-// Prepare prepares a step: what comes from the peer may come from then on.
+// Prepare prepares a step. From then on, the peer may send and write.
 func (s *Station) Prepare(step int) error {
 	_, size := s.plan.Step(step)
 	return s.each(func(w *worker) error { return w.prepare(step, size) })
 }
 
-// Measure measures a step on all engines at once, which has to be prepared.
+// Measure measures a prepared step on all engines at once.
 func (s *Station) Measure() ([]*Sample, error) {
 	results := make(chan *Sample, len(s.workers))
 	err := s.each(func(w *worker) error {
@@ -115,7 +116,7 @@ func (s *Station) Measure() ([]*Sample, error) {
 	return list, nil
 }
 
-// Settle waits until no request of this end is under way.
+// Settle waits until no request of this end is in flight.
 func (s *Station) Settle() error {
 	for _, w := range s.workers {
 		quiet := make(chan struct{})
@@ -131,8 +132,9 @@ func (s *Station) Settle() error {
 	return nil
 }
 
-// Verified checks what the peer has written, which is done, and returns how many pieces of
-// data were verified in this step, and what was wrong with the first that differed.
+// Verified checks the data that the peer has written, once the peer is done. It returns how
+// many pieces of data were verified in this step, and what was wrong with the first that
+// differed.
 func (s *Station) Verified() (checked int64, damage string, err error) {
 	err = s.each(func(w *worker) error {
 		w.checkWritten()
@@ -143,14 +145,14 @@ func (s *Station) Verified() (checked int64, damage string, err error) {
 	return checked, damage, err
 }
 
-// Leave has connections that end be no failure from now on.
+// Leave makes the end of a connection no failure from now on.
 func (s *Station) Leave() {
 	for _, w := range s.workers {
 		w.leaving.Store(true)
 	}
 }
 
-// Close ends the engines, and gives back what they have.
+// Close stops the engines, and frees their resources.
 func (s *Station) Close() error {
 	s.Leave()
 	var errs []error
@@ -161,16 +163,16 @@ func (s *Station) Close() error {
 	return errors.Join(errs...)
 }
 
-// Path is what is known of a connection.
+// Path describes a connection.
 type Path struct {
 	Local, Peer netip.AddrPort
 	QPN         uint32
 	MTU         verbs.MTU
-	Inline      int // bytes up to which data go with their work request
+	Inline      int // most bytes of data that travel inline in a work request
 	Way         verbs.Path
 }
 
-// Path is that of the first connection.
+// Path describes the first connection.
 func (s *Station) Path() (p Path, err error) {
 	w := s.workers[0]
 	err = w.do(s.ctx, func() error {
@@ -181,7 +183,7 @@ func (s *Station) Path() (p Path, err error) {
 	return p, s.cause(err)
 }
 
-// Figures sums up what engines have measured at the same time.
+// Figures sums up what several engines measured at the same time.
 type Figures struct {
 	Operations int64
 	Elapsed    time.Duration // from the first beginning to the last end
@@ -191,13 +193,13 @@ type Figures struct {
 	Latency    *Latency
 }
 
-// With adds what the other end has done meanwhile.
+// With adds what the other end did in the same time.
 func (f Figures) With(operations int64, rate, peak float64) Figures {
 	f.Operations, f.Rate, f.Peak = f.Operations+operations, f.Rate+rate, f.Peak+peak
 	return f
 }
 
-// Sum sums up.
+// Sum sums up the samples of all engines.
 func Sum(list []*Sample) (f Figures) {
 	first, last := list[0], list[0]
 	for _, s := range list {
@@ -211,7 +213,7 @@ func Sum(list []*Sample) (f Figures) {
 			last = s
 		}
 		if s.Latency != nil {
-			f.Latency = s.Latency // such a test has one engine
+			f.Latency = s.Latency // latency tests have one engine
 		}
 	}
 	if f.Elapsed = last.To.Sub(first.From); f.Elapsed > 0 {
@@ -226,10 +228,10 @@ type Stopwatch struct {
 	cpu time.Duration
 }
 
-// StartStopwatch starts one.
+// StartStopwatch starts a Stopwatch.
 func StartStopwatch() Stopwatch { return Stopwatch{time.Now(), machine.CPUTime()} }
 
-// Busy is how many processors were used since then, on average.
+// Busy is how many processors the process has used since the start, on average.
 func (w Stopwatch) Busy() float64 {
 	if d := time.Since(w.at); d > 0 {
 		return (machine.CPUTime() - w.cpu).Seconds() / d.Seconds()

@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// stream has many requests under way on each connection: the load of bandwidth tests.
+// stream keeps many requests in flight on each connection: the load of bandwidth tests.
 type stream struct {
 	w       *worker
 	deliver func(*Sample)
@@ -18,8 +18,8 @@ type stream struct {
 	begun   time.Time
 	n       int64 // completed
 	posted  int64
-	look    int64 // at the clock, when so many have completed
-	stride  int64 // between two looks
+	look    int64 // the value of n at which to read the clock next
+	stride  int64 // completions between two readings of the clock
 	slice   time.Time
 	slicedN int64
 	fromN   int64
@@ -33,7 +33,7 @@ const (
 	draining
 )
 
-// peakSlice is the shortest time that the peak rate is taken over.
+// peakSlice is the shortest interval over which the peak rate is computed.
 const peakSlice = time.Millisecond
 
 func newStream(w *worker) *stream {
@@ -57,7 +57,7 @@ func (s *stream) begin(deliver func(*Sample)) {
 	}
 }
 
-// refill posts as many batches as the depth has room for.
+// refill posts as many batches as fit into the depth.
 func (s *stream) refill(f *flow) {
 	p := s.w.plan
 	depth, batch, moderation := int64(p.Depth), p.Batch, int64(p.Moderation)
@@ -96,7 +96,7 @@ func (s *stream) completed(f *flow) {
 
 func (s *stream) arrived() {}
 
-// clock looks at the clock, and goes on to the next phase.
+// clock reads the clock, and starts the next phase if it is due.
 func (s *stream) clock() {
 	s.look = s.n + s.stride
 	now := time.Now()
@@ -118,7 +118,7 @@ func (s *stream) clock() {
 	}
 }
 
-// mark begins to measure.
+// mark ends the warm-up, and starts the measurement.
 func (s *stream) mark(now time.Time) {
 	s.phase, s.fromN = measuring, s.n
 	s.slice, s.slicedN = now, s.n
@@ -126,13 +126,13 @@ func (s *stream) mark(now time.Time) {
 	if n := s.w.plan.Iterations; n > 0 {
 		batch := int64(s.w.plan.Batch)
 		for _, f := range s.w.flows {
-			// What was posted in the warm-up may be more.
+			// The warm-up may have posted more than that already.
 			f.limit = s.atLeastAll(max(f.posted, (f.completed+n+batch-1)/batch*batch))
 		}
 	}
 }
 
-// atLeastAll raises a limit where data are verified, so that each slot has been used.
+// atLeastAll raises a limit if data is verified, so that each slot is used.
 func (s *stream) atLeastAll(limit int64) int64 {
 	if s.w.plan.Verify {
 		limit = max(limit, int64(s.w.plan.Depth))
@@ -140,7 +140,7 @@ func (s *stream) atLeastAll(limit int64) int64 {
 	return limit
 }
 
-// end ends what is measured.
+// end ends the measurement.
 func (s *stream) end(now time.Time) {
 	s.phase = draining
 	s.sample.To, s.sample.toCPU = now, machine.CPUTime()

@@ -15,8 +15,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// worker is one engine with its context, and the goroutine that drives it. What is not
-// atomic, a channel, or set before drive belongs to that goroutine.
+// worker is one engine with its context, and the goroutine that drives it. Fields belong to
+// that goroutine unless they are atomic, a channel, or set before drive.
 type worker struct {
 	station *Station
 	plan    *plan.Plan
@@ -27,39 +27,39 @@ type worker struct {
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	local  *mmap.Map
-	remote *mmap.Map // nil where nothing of the peer's memory is used
-	// remoteOut and remoteIn are where in the layout the memory of a peer begins that has
-	// not all of it.
+	remote *mmap.Map // nil: the test does not use the peer's memory
+	// remoteOut and remoteIn are where the peer's memory begins in the layout, if the peer has
+	// only a part of it.
 	remoteOut, remoteIn int
-	alloc               allocFunc // nil where the end submits nothing
+	alloc               allocFunc // nil: this end submits nothing
 	receives            *rdma.ReceivePool
 	flows               []*flow
 
 	connected int
 	ready     chan struct{} // closed when all connections are Ready
-	leaving   atomic.Bool   // what ends now ends on purpose
-	quit      atomic.Bool   // the goroutine is to end
+	leaving   atomic.Bool   // connections that end now end on purpose
+	quit      atomic.Bool   // the goroutine must end
 	cancel    context.CancelFunc
-	ended     chan struct{} // closed when it has; nil: it has not begun
+	ended     chan struct{} // closed when the goroutine has ended; nil: it has not started
 
 	step     int
 	size     int
 	load     load
-	watch    func() // looks at memory between passes of an engine that polls; nil: nothing to look at
+	watch    func() // polls memory between passes of an engine that polls; nil: not needed
 	inFlight int64  // requests
 	quiet    func() // called when none is in flight any more
-	broken   bool   // something has failed: what has completed is not all
+	broken   bool   // a task has failed, so that not all have completed
 	checks   checks
 }
 
-// load is what is done in a step.
+// load is the work of one step.
 type load interface {
-	// begin starts it, at an end that measures; deliver is called with what was measured when
-	// nothing is in flight any more.
+	// begin starts the step at an end that measures. deliver is called with the measurement
+	// when nothing is in flight any more.
 	begin(deliver func(*Sample))
 	// completed is called when a request of a flow has completed.
 	completed(f *flow)
-	// arrived is called when a message has.
+	// arrived is called when a message has arrived.
 	arrived()
 }
 
@@ -92,7 +92,7 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 		ConnectTimeout: s.cfg.Timeout, Queues: rdma.Queues{MaxInline: p.Inline},
 	}
 	if s.cfg.Foreign {
-		cfg.Keepalive = rdma.None // it counts what arrives
+		cfg.Keepalive = rdma.None // a program of perftest counts what arrives
 	}
 	if p.Active(w.server) {
 		cfg.SendQueueSize = p.Depth
@@ -127,7 +127,7 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 	return w, w.postReceives()
 }
 
-// rights are what peers may do with the memory.
+// rights returns what the peer may do with the memory.
 func rights(op plan.Op) mmap.Permission {
 	switch {
 	case op.Atomic():
@@ -140,7 +140,7 @@ func rights(op plan.Op) mmap.Permission {
 	return mmap.RemoteWrite
 }
 
-// changed is told of the connections.
+// changed handles the changes of state of connections.
 func (w *worker) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	switch state {
 	case rdma.Ready:
@@ -154,7 +154,7 @@ func (w *worker) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 	}
 }
 
-// taskFailed is told of tasks that have failed.
+// taskFailed handles the failure of a task.
 func (w *worker) taskFailed(err error) {
 	w.broken = true
 	if !w.leaving.Load() {
@@ -162,7 +162,7 @@ func (w *worker) taskFailed(err error) {
 	}
 }
 
-// drive drives the engine, on a goroutine, until close.
+// drive starts the goroutine that drives the engine until close.
 func (w *worker) drive() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan struct{})
@@ -182,7 +182,7 @@ func (w *worker) drive() {
 
 var errStopped = errors.New("the RDMA context has stopped")
 
-// poll drives the engine without a pause.
+// poll drives the engine without sleeping.
 func (w *worker) poll() error {
 	for !w.quit.Load() {
 		if _, err := w.engine.Progress(); err != nil {
@@ -201,7 +201,7 @@ func (w *worker) poll() error {
 // do runs a function on the goroutine that drives the engine.
 func (w *worker) do(ctx context.Context, f func() error) error { return await.Func(ctx, w.engine, f) }
 
-// prepare makes everything for a step. Nothing is in flight.
+// prepare prepares a step. Nothing may be in flight.
 func (w *worker) prepare(step, size int) error {
 	w.step, w.size, w.watch = step, size, nil
 	w.checks = checks{}
@@ -265,7 +265,7 @@ func (w *worker) whenQuiet(f func()) {
 	w.quiet = f
 }
 
-// submit gives the next task of a flow to the device.
+// submit posts the next task of a flow.
 func (w *worker) submit(t *rdma.Task, flags pe.SubmitFlags) bool {
 	w.inFlight++
 	if err := t.Submit(flags); err != nil {
@@ -276,7 +276,7 @@ func (w *worker) submit(t *rdma.Task, flags pe.SubmitFlags) bool {
 	return true
 }
 
-// close ends everything, the goroutine first.
+// close ends the goroutine, then closes everything.
 func (w *worker) close() error {
 	w.leaving.Store(true)
 	var errs []error

@@ -1,5 +1,5 @@
-// Package machine describes the machine that a measurement was made on, and finds reasons to
-// distrust what is measured there.
+// Package machine describes the machine that a measurement ran on. Package report uses the
+// description to warn of figures that cannot be trusted.
 package machine
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/verbena-rdma/verbena/internal/version"
 )
 
-// Machine is what figures depend on besides the program.
+// Machine is what measurements depend on besides the program.
 type Machine struct {
-	ID         string  `json:"id,omitempty"` // the same for all processes of one boot; says nothing else
+	ID         string  `json:"id,omitempty"` // the same for all processes since one boot; a hash that reveals nothing else
 	OS         string  `json:"os"`
 	Arch       string  `json:"arch"`
 	Kernel     string  `json:"kernel,omitempty"`
@@ -26,10 +26,10 @@ type Machine struct {
 	Governor   string  `json:"governor,omitempty"` // of frequency scaling
 	Hypervisor bool    `json:"hypervisor,omitempty"`
 	Emulated   bool    `json:"emulated,omitempty"` // the processor is emulated in software
-	Load       float64 `json:"load"`               // average number of runnable threads of the last minute
+	Load       float64 `json:"load"`               // average number of runnable threads in the last minute
 }
 
-// Describe describes this machine. What the system does not tell is left out.
+// Describe describes this machine. What the system does not report is left out.
 func Describe() Machine {
 	m := Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
@@ -50,7 +50,7 @@ func Describe() Machine {
 	return m
 }
 
-// line is the first line of a file.
+// line returns the first line of a file, or nothing.
 func line(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func line(path string) string {
 	return strings.TrimSpace(first)
 }
 
-// parseCPU finds the model of the first processor, and whether a hypervisor is below it.
+// parseCPU finds the model of the first processor, and whether it runs under a hypervisor.
 func parseCPU(cpuinfo string) (model string, hypervisor bool) {
 	for l := range strings.Lines(cpuinfo) {
 		key, value, ok := strings.Cut(l, ":")
@@ -85,13 +85,13 @@ func parseCPU(cpuinfo string) (model string, hypervisor bool) {
 	return model, false
 }
 
-// emulated reports whether the processor is QEMU's software. With KVM its model is that of
-// the host, unless somebody has asked for QEMU's own name.
+// emulated reports whether QEMU emulates the processor in software. With KVM, the model is
+// that of the host, unless QEMU was started with its own processor model.
 func emulated(model, vendor, hypervisor string) bool {
 	return strings.Contains(model, "TCG") || strings.Contains(model, "QEMU") && vendor == "QEMU" && hypervisor == ""
 }
 
-// Swapped is how many pages have gone to and come from swap since boot.
+// Swapped is the number of pages swapped out and in since boot.
 func Swapped() (pages uint64) {
 	b, err := os.ReadFile("/proc/vmstat")
 	if err != nil {

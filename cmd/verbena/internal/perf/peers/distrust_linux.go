@@ -21,8 +21,8 @@ type distrust struct {
 
 func newDistrust(m machine.Machine) *distrust { return &distrust{machine: m, counts: map[string]int{}} }
 
-// see takes a report. The load that counts is the one of the beginning: since then these
-// programs make it.
+// see adds the warnings of a report. It uses the load at the beginning, because later load
+// comes from the measured programs.
 func (d *distrust) see(r *report.Report) {
 	d.reports++
 	r.Client.Machine.Load, r.Server.Machine.Load = d.machine.Load, d.machine.Load
@@ -31,7 +31,7 @@ func (d *distrust) see(r *report.Report) {
 	}
 }
 
-// warnings are those of all reports, the most frequent ones first.
+// warnings returns the warnings of all reports, the most frequent first.
 func (d *distrust) warnings() (list []string) {
 	var texts []string
 	for w := range d.counts {
@@ -49,13 +49,13 @@ func (d *distrust) warnings() (list []string) {
 	return list
 }
 
-// processorTime is what all processors have done, in ticks.
+// processorTime is the time that all processors have spent, in ticks.
 type processorTime struct {
 	busy, stolen, all float64
-	self              time.Duration // that this process has used
+	self              time.Duration // processor time of this process
 }
 
-// startProcessorTime notes what they have done so far.
+// startProcessorTime records the time spent so far.
 func startProcessorTime() processorTime {
 	b, _ := os.ReadFile("/proc/stat")
 	p := parseStat(string(b))
@@ -70,7 +70,8 @@ func parseStat(text string) (p processorTime) {
 	if len(words) < 9 || words[0] != "cpu" {
 		return p
 	}
-	// user nice system idle iowait irq softirq steal; guests are part of user.
+	// The columns: user nice system idle iowait irq softirq steal. The columns of guests are
+	// part of user.
 	for i, w := range words[1:9] {
 		v, err := strconv.ParseFloat(w, 64)
 		if err != nil {
@@ -88,11 +89,12 @@ func parseStat(text string) (p processorTime) {
 	return p
 }
 
-// ticks a second, of proc_stat(5) on every machine that Go runs on.
+// ticks is the unit of proc_stat(5): ticks a second, the same on every machine that Go runs
+// on.
 const ticks = 100
 
-// others is the share of the time since that other programs have taken, and that the
-// hypervisor has, where ours have used some processor time.
+// others returns the shares of the processors' time since p that other programs and the
+// hypervisor have taken. ours is the processor time of the measured programs.
 func (p processorTime) others(ours time.Duration) (others, stolen float64) {
 	now := startProcessorTime()
 	all := now.all - p.all

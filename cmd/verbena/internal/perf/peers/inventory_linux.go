@@ -11,7 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
 )
 
-// inventory is what was found on the machine. Paths are empty where there is nothing.
+// inventory is what was found on the machine. The path of a program that was not found is
+// empty.
 type inventory struct {
 	ucx, pingPong, rma string
 	perftest           string // folder
@@ -20,7 +21,7 @@ type inventory struct {
 	missing            []result.Missing
 }
 
-// devices are those of the kernel's RDMA stack.
+// devices is where the kernel lists its RDMA devices.
 const devices = "/sys/class/infiniband"
 
 func takeInventory(ctx context.Context) *inventory {
@@ -59,8 +60,8 @@ func takeInventory(ctx context.Context) *inventory {
 	return inv
 }
 
-// versionOf is the last word of the first line that a program prints: those here have their
-// version there.
+// versionOf returns the last word of the first line that a program prints, which is the
+// version in all programs here.
 func versionOf(ctx context.Context, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -75,7 +76,7 @@ func versionOf(ctx context.Context, args ...string) string {
 	return words[len(words)-1]
 }
 
-// programs are those that take part.
+// programs returns the programs that take part.
 func (inv *inventory) programs(verbena string) []result.Program {
 	list := []result.Program{{Name: "Verbena", Version: verbena}}
 	for _, name := range []string{"UCX", "libfabric", "perftest"} {

@@ -17,12 +17,12 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/tool"
 )
 
-// errOwn: the measurements of others may fail, since they are somebody else's programs.
+// errOwn: Verbena's own measurements must succeed. Those of other programs may fail.
 var errOwn = errors.New("some figures could not be measured by Verbena; see what is said to have failed")
 
-// measure measures all scenes. It returns what it has when it is interrupted after a round.
+// measure measures all scenes. If it is interrupted, it returns the rounds that are complete.
 func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, err error) {
-	// What it starts is killed when this thread ends.
+	// The processes that it starts are killed when this thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	self, err := os.Executable()
@@ -80,8 +80,8 @@ type measurer struct {
 	o        *options
 	log      io.Writer
 	distrust *distrust
-	cpu      time.Duration // that all programs have used
-	ports    int           // of servers in namespaces
+	cpu      time.Duration // processor time of all measured programs
+	ports    int           // ports given to servers in namespaces so far
 }
 
 // round makes every measurement of a scene once.
@@ -129,8 +129,9 @@ func textOf(f figure.Figure, s figure.Sample) string {
 	return fmt.Sprintf("mean %.3g µs", s.Mean)
 }
 
-// sample makes a measurement. The first of a program that counts tells how many operations the
-// others take, and is no figure.
+// sample makes one measurement. A program that runs a given number of operations is measured
+// once more before, to find out how many the others need; that first measurement is not a
+// result.
 func (m *measurer) sample(ctx context.Context, s *scene, c *cell) (figure.Sample, error) {
 	if c.givenUp() {
 		return figure.Sample{}, errGivenUp
@@ -145,14 +146,15 @@ func (m *measurer) sample(ctx context.Context, s *scene, c *cell) (figure.Sample
 	return m.run(ctx, s, c, c.count)
 }
 
-// mostCount keeps the counts of programs within their integers.
+// mostCount is the most operations of a measurement, so that programs can hold it in their
+// integers.
 const mostCount = 1 << 30
 
-// countFor is how many operations take a time, of which some have been measured.
+// countFor returns how many operations take the time t, given a measurement of some.
 func countFor(f figure.Figure, found figure.Sample, t time.Duration, first int) int {
 	n := t.Seconds() / f.Each(found)
 	if f.IsTime() {
-		n /= 2 // there and back
+		n /= 2 // a round trip is two times
 	}
 	count := int(min(n, mostCount))
 	return max(count, first) / tool.Batch * tool.Batch
@@ -178,7 +180,7 @@ func (m *measurer) run(ctx context.Context, s *scene, c *cell, count int) (figur
 	return c.tool.Read(j, out.Output)
 }
 
-// at is a command on a host.
+// at returns the command that runs c on a host.
 func (m *measurer) at(h *hosts.Host, c tool.Command) pair.Command {
 	c.Args = append(h.Run[:len(h.Run):len(h.Run)], c.Args...)
 	m.verbose("%v", c)

@@ -1,11 +1,11 @@
-// Package peers is verbena perf peers: the same measurements by Verbena, UCX, libfabric and
-// perftest, in turns, and how they compare.
+// Package peers is verbena perf peers: it makes the same measurements with Verbena, UCX,
+// libfabric and perftest, in turns, and compares them.
 //
 //	figure  what is measured
 //	tool    the programs: how to start them, and what they print
 //	pair    a server and its client, under a time limit
 //	hosts   where the two ends run
-//	result  what was found, as text, Markdown and JSON
+//	result  the results, as text, Markdown and JSON
 package peers
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
-// Exit codes. A signal gives 128 and its number.
+// Exit codes. A signal gives 128 plus its number.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -35,7 +35,7 @@ const (
 type options struct {
 	rounds   int
 	time     time.Duration // of each measurement
-	limit    time.Duration // of each measurement, with all that is around it
+	limit    time.Duration // of each measurement, including setup
 	scenes   []string
 	json     string
 	markdown string
@@ -128,7 +128,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// write writes the result. A document is not given one that is incomplete.
+// write writes the result. It does not put an incomplete result into a document.
 func write(o *options, r *result.Result, complete bool, stdout io.Writer) (err error) {
 	switch {
 	case o.json == "-":

@@ -14,16 +14,17 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// scene is where tools measure, and what they have measured there.
+// scene is a place where tools measure, and what they have measured there.
 type scene struct {
 	result.Scene
 	hosts  [2]hosts.Host
-	remove func() error // what was made for it
+	remove func() error // removes what was made for the scene
 	tools  []tool.Tool
 	cells  []*cell
 }
 
-// set sets the scenes. Those that it returns have to be removed, with an error too.
+// set sets up the scenes. The caller must remove the scenes that it returns, even with an
+// error.
 func (m *measurer) set(ctx context.Context, self string, inv *inventory) (list []*scene, err error) {
 	for _, name := range m.o.scenes {
 		s := &scene{Scene: result.Scene{Name: name}, hosts: hosts.Here()}
@@ -54,7 +55,7 @@ func (m *measurer) verbena(self, title, device string, way verbs.Path) tool.Tool
 	return tool.Verbena{Path: self, Title: title, Device: device, Way: way, Seen: m.distrust.see}
 }
 
-// add adds tools, where their programs were found.
+// add adds the tools whose programs were found.
 func (s *scene) add(list ...tool.Tool) {
 	for _, t := range list {
 		if t.Program() != "" {
@@ -63,7 +64,7 @@ func (s *scene) add(list ...tool.Tool) {
 	}
 }
 
-// compare has ratios of one tool of Verbena to others, where these take part.
+// compare adds the ratios of one tool of Verbena to those of the others that take part.
 func (s *scene) compare(ours, title string, theirs ...tool.Tool) {
 	for _, t := range theirs {
 		if t.Program() != "" {
@@ -114,7 +115,7 @@ func (m *measurer) cabled(ctx context.Context, s *scene, mtu int, self string, i
 	return nil
 }
 
-// firstPort is of servers where nobody else has any.
+// firstPort is the first port for servers in namespaces, where no other program has ports.
 const firstPort = 20000
 
 // port finds a port for a server.
@@ -130,17 +131,17 @@ func (m *measurer) port(s *scene) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// cell is what one tool has measured of one figure.
+// cell holds what one tool has measured of one figure.
 type cell struct {
 	figure  figure.Figure
 	tool    tool.Tool
 	count   int // operations of a measurement; zero: not known yet
 	rounds  []*figure.Sample
 	failure error
-	inARow  int // failures
+	inARow  int // failures, one after the other
 }
 
-// cell finds a cell, or makes it.
+// cell returns the cell of a figure and a tool. It makes the cell if there is none.
 func (s *scene) cell(f figure.Figure, t tool.Tool) *cell {
 	for _, c := range s.cells {
 		if c.figure == f && c.tool.Name() == t.Name() {
@@ -157,7 +158,7 @@ func (c *cell) add(s figure.Sample) {
 	c.inARow = 0
 }
 
-// failed notes a failure. The first one says most.
+// failed records a failure. It keeps the error of the first, which says most.
 func (c *cell) failed(round int, err error) {
 	c.rounds = append(c.rounds, nil)
 	c.inARow++
@@ -168,10 +169,10 @@ func (c *cell) failed(round int, err error) {
 
 var errGivenUp = errors.New("it has failed several times, and is not tried again")
 
-// givenUp reports whether a measurement has failed so often that it only takes time.
+// givenUp reports whether a measurement has failed so often that another try would waste time.
 func (c *cell) givenUp() bool { return c.inARow >= 2 }
 
-// cellsOf are the cells, with so many rounds.
+// cellsOf returns the cells with their first rounds.
 func (s *scene) cellsOf(rounds int) (list []result.Cell) {
 	for _, c := range s.cells {
 		one := result.Cell{Figure: c.figure.String(), Contender: c.tool.Name(), Rounds: c.rounds[:min(rounds, len(c.rounds))]}

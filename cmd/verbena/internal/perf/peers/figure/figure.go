@@ -1,4 +1,5 @@
-// Package figure says what verbena perf peers measures, whatever program measures it.
+// Package figure defines what verbena perf peers measures, independent of the program that
+// measures it.
 package figure
 
 import (
@@ -12,20 +13,20 @@ type Kind int
 
 // The kinds.
 const (
-	OneWay    Kind = iota // the time of a message from end to end, where both ends poll
-	Woken                 // the same, where both ends sleep until something comes
+	OneWay    Kind = iota // latency of a message from end to end, while both ends poll
+	Woken                 // the same, while both ends sleep until a message arrives
 	Rate                  // small operations, posted in batches
 	Bandwidth             // large operations
 )
 
-// Figure is one thing that is measured. It is comparable.
+// Figure is one thing to measure. It is comparable.
 type Figure struct {
 	Kind Kind
 	Op   plan.Op // of Bandwidth
 	Size int     // bytes of each operation
 }
 
-// All are all figures, in the order in which they are measured.
+// All returns all figures, in the order in which they are measured.
 func All() []Figure {
 	list := []Figure{{Kind: OneWay, Size: 8}, {Kind: Woken, Size: 8}, {Kind: Rate, Size: 8}}
 	for _, op := range []plan.Op{plan.Write, plan.Read, plan.Send} {
@@ -50,7 +51,7 @@ func (f Figure) String() string {
 	return fmt.Sprintf("%s_%d", name, f.Size)
 }
 
-// Title is the figure in words.
+// Title describes the figure in words.
 func (f Figure) Title() string {
 	size := fmt.Sprintf("%d B", f.Size)
 	switch {
@@ -70,16 +71,16 @@ func (f Figure) Title() string {
 	return fmt.Sprintf("%s %vs", size, f.Op)
 }
 
-// IsTime reports whether the figure is a time, and otherwise how much is done in a second.
+// IsTime reports whether the figure is a time. Otherwise it is an amount per second.
 func (f Figure) IsTime() bool { return f.Kind == OneWay || f.Kind == Woken }
 
-// Sample is what one measurement has found.
+// Sample is the result of one measurement.
 type Sample struct {
-	Median float64 `json:"median,omitempty"` // µs, of times; zero: the program does not tell
-	Mean   float64 `json:"mean"`             // µs; operations a second, of Rate; bytes a second, of Bandwidth
+	Median float64 `json:"median,omitempty"` // µs, for times; zero: the program does not report it
+	Mean   float64 `json:"mean"`             // µs; for Rate, operations a second; for Bandwidth, bytes a second
 }
 
-// Each is how long an operation takes on average, in seconds.
+// Each is the average time of an operation, in seconds.
 func (f Figure) Each(s Sample) float64 {
 	switch f.Kind {
 	case Rate:
@@ -90,7 +91,7 @@ func (f Figure) Each(s Sample) float64 {
 	return s.Mean / 1e6
 }
 
-// Row is a line of the tables: one statistic of a figure.
+// Row is a line of the tables: one statistic of one figure.
 type Row struct {
 	Figure Figure
 	Title  string
@@ -98,7 +99,8 @@ type Row struct {
 	Value  func(Sample) float64 // in Unit; zero: there is none
 }
 
-// Rows are the lines of the tables. Times have two: not every program tells the median.
+// Rows returns the lines of the tables. Times have two lines, because not every program
+// reports the median.
 func Rows() (list []Row) {
 	for _, f := range All() {
 		switch f.Kind {

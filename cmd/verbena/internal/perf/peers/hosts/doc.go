@@ -1,3 +1,3 @@
-// Package hosts has where the two ends of a measurement run: on this machine, or in two
+// Package hosts makes the places where the two ends of a measurement run: this machine, or two
 // network namespaces with a cable between them. Linux only.
 package hosts

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// Host is where an end runs.
+// Host is the place where an end runs.
 type Host struct {
 	Addr netip.Addr
-	Link string   // interface with the address
-	Run  []string // before a command
+	Link string   // the interface that has Addr
+	Run  []string // prefix of each command that runs there
 	Proc string   // folder of a process there, such as /proc/self
 }
 
-// Here are two hosts that are this machine.
+// Here returns this machine as both hosts.
 func Here() [2]Host {
 	h := Host{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Link: "lo", Proc: "/proc/self"}
 	return [2]Host{h, h}
@@ -41,8 +41,8 @@ type Cabled struct {
 	holders [2]*holder
 }
 
-// Cable makes two network namespaces with a cable of an MTU between them. They have no names:
-// they are gone with the processes in them, even where this program is killed and cannot
+// Cable makes two network namespaces with a cable of an MTU between them. The namespaces have
+// no names: they vanish with the processes in them, even if this program is killed and cannot
 // Remove them.
 func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
 	nsenter, err := exec.LookPath("nsenter")
@@ -80,7 +80,8 @@ func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
 			{ip, "addr", "add", h.Addr.String() + "/24", "dev", link},
 			{ip, "link", "set", link, "up"},
 			{ip, "link", "set", "lo", "up"},
-			// Interfaces are looked for in /sys, too: that of before has the machine's.
+			// Programs look for interfaces in /sys, and the inherited mount shows the
+			// machine's.
 			{"mount", "-t", "sysfs", "-o", "ro", "sysfs", "/sys"},
 		} {
 			if err = h.run(ctx, command...); err != nil {
@@ -96,8 +97,8 @@ func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
 	return c, nil
 }
 
-// awaitLink waits until packets pass. The kernel takes up to a second to notice that both ends
-// of the cable are up, and drops them until then.
+// awaitLink waits until the cable passes packets. The kernel takes up to a second to notice
+// that both ends of the cable are up, and drops packets until then.
 func (h *Host) awaitLink(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the cable between the namespaces does not come up"))
 	defer cancel()
@@ -132,7 +133,7 @@ func (h *Host) run(ctx context.Context, command ...string) error {
 	return nil
 }
 
-// Remove removes the namespaces, with the cable.
+// Remove removes the namespaces and the cable.
 func (c *Cabled) Remove() (err error) {
 	for _, h := range c.holders {
 		if h != nil {
@@ -142,8 +143,8 @@ func (c *Cabled) Remove() (err error) {
 	return err
 }
 
-// holder is a process that keeps namespaces of its own. It ends when its standard input does,
-// and that ends with this program.
+// holder is a process that keeps namespaces of its own alive. It ends when its standard input
+// closes, at the latest when this program ends.
 type holder struct {
 	cmd   *exec.Cmd
 	stdin io.Closer

@@ -1,3 +1,3 @@
-// Package pair runs a server and its client, two programs that nobody has to trust to end: they
-// get a time limit, and process groups of their own, which are killed as a whole. Linux only.
+// Package pair runs a server and its client: two programs that may hang. They get a time
+// limit, and process groups of their own, which are killed as a whole. Linux only.
 package pair

@@ -13,8 +13,8 @@ import (
 // errEnded: a server ended before it listened.
 var errEnded = errors.New("it has ended")
 
-// awaitListener waits until a TCP port is listened on, in the network namespace of a process.
-// To connect would tell the same, and the server would serve that connection.
+// awaitListener waits until a server listens on a TCP port, in the network namespace of a
+// process. It does not connect, because the server would serve that connection.
 func awaitListener(ctx context.Context, proc string, port int, ended <-chan struct{}) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -38,8 +38,8 @@ func awaitListener(ctx context.Context, proc string, port int, ended <-chan stru
 	}
 }
 
-// listens reports whether a table of sockets, that of proc_pid_net(5), has one that listens on
-// a port.
+// listens reports whether a table of sockets, in the format of proc_pid_net(5), has one that
+// listens on a port.
 func listens(table string, port int) bool {
 	suffix := fmt.Sprintf(":%04X", port)
 	for l := range strings.Lines(table) {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Command is a program, with its arguments, and what is set in its environment besides what
-// this process has.
+// Command is a program with its arguments. Env is added to the environment of this process.
 type Command struct {
 	Args []string
 	Env  []string
@@ -23,26 +22,26 @@ type Command struct {
 // Pair is a server and its client.
 type Pair struct {
 	Server, Client Command
-	// Port is the one that the server listens on, by TCP, before the client is started. Proc is
-	// the folder of a process in its network namespace, such as /proc/self.
+	// Port is the TCP port on which the server listens; the client is started after that. Proc
+	// is the folder of a process in the server's network namespace, such as /proc/self.
 	Port int
 	Proc string
-	// Limit is the time for all of it.
+	// Limit bounds the time of the whole run.
 	Limit time.Duration
 }
 
-// Outcome is what a pair has left.
+// Outcome is the result of a pair.
 type Outcome struct {
 	Output string        // standard output of the client
-	CPU    time.Duration // that both have used
+	CPU    time.Duration // processor time of both programs
 }
 
 var errLimit = errors.New("it took too long, and was killed")
 
-// Run runs both to their end. Both have to succeed. When it returns, neither runs any more,
-// nor does any process of their groups, unless they ended by themselves and left one.
-// It has to be called on a goroutine that is locked to its thread: the programs are killed
-// when that thread ends.
+// Run runs both programs to their end; both must succeed. When it returns, neither runs any
+// more, nor does any process of their groups, unless a program ended by itself and left one.
+// The caller's goroutine must be locked to its thread: the programs are killed when that
+// thread ends.
 func Run(ctx context.Context, p *Pair) (o Outcome, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Limit, errLimit)
 	defer cancel()
@@ -77,7 +76,7 @@ func Run(ctx context.Context, p *Pair) (o Outcome, err error) {
 	return o, nil
 }
 
-// cause is why ctx has ended, or else err.
+// cause returns why ctx has ended, if it has, or else err.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -85,17 +84,17 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// process is one of the two.
+// process is one of the two programs.
 type process struct {
 	cmd            *exec.Cmd
 	cancel         context.CancelFunc
 	stdout, stderr output
-	ended          chan struct{} // closed when it has
-	err            error         // valid then
+	ended          chan struct{} // closed when the process has ended
+	err            error         // valid when ended is closed
 }
 
-// goodbye is the time for pipes to be closed after a process has ended. One that it has left
-// in another group may hold them.
+// goodbye is how long pipes may stay open after a process has ended: a process that it left in
+// another group may hold them.
 const goodbye = 2 * time.Second
 
 func newProcess(ctx context.Context, c *Command) *process {
@@ -128,7 +127,7 @@ func (p *process) end() {
 	<-p.ended
 }
 
-// cpu is the time that a process that has ended has used.
+// cpu returns the processor time of a process that has ended.
 func (p *process) cpu() time.Duration {
 	s := p.cmd.ProcessState
 	if s == nil {
@@ -137,13 +136,13 @@ func (p *process) cpu() time.Duration {
 	return s.UserTime() + s.SystemTime()
 }
 
-// failure is an error of the process, with what it has printed.
+// failure ends the process, and returns err with what the process has printed.
 func (p *process) failure(role string, err error) error {
 	p.end()
 	return errors.Join(fmt.Errorf("the %s (%s): %w", role, strings.Join(p.cmd.Args, " "), err), p.output(role))
 }
 
-// output is what a process that has ended has printed; nil: nothing.
+// output returns what a process that has ended has printed, as an error; nil: nothing.
 func (p *process) output(role string) error {
 	text := strings.TrimSpace(p.stderr.b.String())
 	if text == "" {
@@ -152,17 +151,17 @@ func (p *process) output(role string) error {
 	if text == "" {
 		return nil
 	}
-	const most = 500 // the end says why
+	const most = 500 // the reason of a failure is at the end
 	if len(text) > most {
 		text = "..." + text[len(text)-most:]
 	}
 	return fmt.Errorf("the %s says: %q", role, text)
 }
 
-// maxOutput is how much of the output of a program is kept, in bytes.
+// maxOutput is how much of a program's output is kept, in bytes.
 const maxOutput = 1 << 20
 
-// output keeps the beginning of what is written.
+// output keeps the first maxOutput bytes of what is written.
 type output struct {
 	b    bytes.Buffer
 	more bool

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// What is between these lines of a document is replaced.
+// WriteDocument replaces the text between these lines of a document.
 const (
 	Begin = "<!-- verbena perf peers -->"
 	End   = "<!-- verbena perf peers ends -->"
 )
 
-// CheckDocument reports whether a file has a place for the tables.
+// CheckDocument returns an error unless a file has a place for the tables.
 func CheckDocument(name string) error {
 	_, _, err := split(name)
 	return err
 }
 
-// split returns what is before and behind the place for the tables.
+// split returns the text before and after the place for the tables.
 func split(name string) (before, behind string, err error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func split(name string) (before, behind string, err error) {
 	return before, behind, nil
 }
 
-// WriteDocument replaces the tables in a file. Nobody sees half of it.
+// WriteDocument replaces the tables in a file. Readers never see a half-written file.
 func (r *Result) WriteDocument(name string) error {
 	before, behind, err := split(name)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // table is lines of cells, the head first.
 type table [][]string
 
-// makeTable makes a table with a line for each row that there is anything of.
+// makeTable makes a table with a line for each row that has values.
 func makeTable(columns []string, of func(row *figure.Row, column int) Spread, unit bool) table {
 	t := table{append([]string{""}, columns...)}
 	for _, row := range figure.Rows() {
@@ -37,7 +37,7 @@ func makeTable(columns []string, of func(row *figure.Row, column int) Spread, un
 	return t
 }
 
-// tables are those of a scene: figures, and how they compare.
+// tables returns the tables of a scene: the figures, and their ratios.
 func (s *Scene) tables() []table {
 	var titles []string
 	for i := range s.Ratios {
@@ -50,7 +50,7 @@ func (s *Scene) tables() []table {
 	return list
 }
 
-// String is the median, with the lowest and the highest value behind it.
+// String returns the median, followed by the lowest and the highest value.
 func (s Spread) String() string {
 	if s.N == 1 {
 		return digits(s.Median)
@@ -58,7 +58,7 @@ func (s Spread) String() string {
 	return fmt.Sprintf("%s (%s to %s)", digits(s.Median), digits(s.Low), digits(s.High))
 }
 
-// digits is a value with three digits, or more before the point.
+// digits formats a value with three digits, or with more if that many are before the point.
 func digits(v float64) string {
 	switch {
 	case v >= 100:
@@ -71,11 +71,11 @@ func digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// about are the lines that say of what the figures are.
+// about returns the lines that describe the machine, the programs and the measurements.
 func (r *Result) about() (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	m := &r.Machine
-	kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest says who has built it
+	kernel, _, _ := strings.Cut(m.Kernel, "-") // the rest names the build
 	add("%s, %d processors (%s), %s %s, %s.", r.Time.Format("2 January 2006"), m.CPUs, m.CPU, m.OS, kernel, m.Go)
 	var programs []string
 	for _, p := range r.Programs {
@@ -95,7 +95,7 @@ func (r *Result) about() (list []string) {
 	return list
 }
 
-// notes are what is missing, what has failed, and what is to be distrusted.
+// notes returns what was not measured, what failed, and why figures may not be trusted.
 func (r *Result) notes() (list []string) {
 	for _, s := range r.Scenes {
 		if s.Skipped != "" {
@@ -132,7 +132,7 @@ func lowerFirst(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// WriteText writes it for a terminal.
+// WriteText writes the result for a terminal.
 func (r *Result) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	for _, l := range r.about() {
@@ -161,7 +161,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeText aligns the columns.
+// writeText writes the table with aligned columns.
 func (t table) writeText(b *bytes.Buffer) {
 	width := make([]int, len(t[0]))
 	for _, line := range t {
@@ -178,7 +178,7 @@ func (t table) writeText(b *bytes.Buffer) {
 	}
 }
 
-// Markdown is the tables for a document.
+// Markdown returns the tables for a document.
 func (r *Result) Markdown() string {
 	var b strings.Builder
 	b.WriteString(strings.Join(r.about(), " ") + "\n")

@@ -1,4 +1,4 @@
-// Package result has what verbena perf peers has found: as text, as Markdown, and as JSON.
+// Package result has the results of verbena perf peers, as text, Markdown and JSON.
 package result
 
 import (
@@ -17,17 +17,17 @@ const (
 	Version = 1
 )
 
-// Result is all that was found.
+// Result is everything that was found.
 type Result struct {
 	Format   string          `json:"format"`
 	Version  int             `json:"version"`
 	Time     time.Time       `json:"time"` // of the beginning
 	Seconds  float64         `json:"seconds"`
 	Machine  machine.Machine `json:"machine"`
-	Others   float64         `json:"others"` // share of the processors' time that other programs took meanwhile
-	Stolen   float64         `json:"stolen"` // and that the hypervisor gave to other machines
+	Others   float64         `json:"others"` // share of the processors' time that other programs took
+	Stolen   float64         `json:"stolen"` // share that the hypervisor gave to other machines
 	Rounds   int             `json:"rounds"`
-	Programs []Program       `json:"programs"` // that were found
+	Programs []Program       `json:"programs"` // the programs that were found
 	Missing  []Missing       `json:"missing,omitempty"`
 	Scenes   []Scene         `json:"scenes"`
 	Warnings []string        `json:"warnings,omitempty"`
@@ -45,7 +45,7 @@ type Missing struct {
 	Reason string `json:"reason"`
 }
 
-// Scene is where the ends ran, and what they measured there.
+// Scene is a place where the ends ran, and what they measured there.
 type Scene struct {
 	Name       string   `json:"name"`
 	Title      string   `json:"title"`
@@ -55,13 +55,13 @@ type Scene struct {
 	Cells      []Cell   `json:"figures,omitempty"`
 }
 
-// Ratio is two contenders that are compared.
+// Ratio is two contenders to compare.
 type Ratio struct {
 	Ours, Theirs string // names of contenders
 	Title        string
 }
 
-// Cell is a figure by one contender.
+// Cell is one figure of one contender.
 type Cell struct {
 	Figure    string           `json:"figure"`
 	Contender string           `json:"contender"`
@@ -69,10 +69,10 @@ type Cell struct {
 	Failure   string           `json:"failure,omitempty"`
 }
 
-// Busy reports whether other programs have spoilt the figures.
+// Busy reports whether other programs have distorted the figures.
 func (r *Result) Busy() bool { return r.Others > 0.1 || r.Stolen > 0.05 }
 
-// WriteJSON writes it as JSON.
+// WriteJSON writes the result as JSON.
 func (r *Result) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", " ")
@@ -95,7 +95,7 @@ type Spread struct {
 	N                 int
 }
 
-// spreadOf is that of values, which are put in order.
+// spreadOf returns the spread of values, which it sorts.
 func spreadOf(values []float64) (s Spread) {
 	if len(values) == 0 {
 		return s
@@ -105,7 +105,7 @@ func spreadOf(values []float64) (s Spread) {
 	return Spread{(values[(n-1)/2] + values[n/2]) / 2, values[0], values[n-1], n}
 }
 
-// value is that of one row in one round; zero: there is none.
+// value returns the value of one row in one round; zero: there is none.
 func (c *Cell) value(row *figure.Row, round int) float64 {
 	if round >= len(c.Rounds) || c.Rounds[round] == nil {
 		return 0
@@ -113,7 +113,7 @@ func (c *Cell) value(row *figure.Row, round int) float64 {
 	return row.Value(*c.Rounds[round])
 }
 
-// Of is the spread of a row by a contender.
+// Of is the spread of a row over a contender's rounds.
 func (s *Scene) Of(row *figure.Row, contender string) Spread {
 	var values []float64
 	if c := s.Cell(row.Figure, contender); c != nil {
@@ -126,8 +126,8 @@ func (s *Scene) Of(row *figure.Row, contender string) Spread {
 	return spreadOf(values)
 }
 
-// Between is the spread of a ratio: that of the two figures of each round, which are of the
-// same minute.
+// Between is the spread of a ratio. The ratio is computed within each round, because its two
+// figures were measured shortly after each other.
 func (s *Scene) Between(row *figure.Row, r *Ratio) Spread {
 	ours, theirs := s.Cell(row.Figure, r.Ours), s.Cell(row.Figure, r.Theirs)
 	var values []float64

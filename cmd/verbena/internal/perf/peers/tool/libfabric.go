@@ -10,8 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 )
 
-// PingPong is fi_pingpong of libfabric 1.17, with the provider tcp. It has one message under
-// way, there and back: this is its bandwidth, too, which stands beside that of all operations.
+// PingPong is fi_pingpong of libfabric 1.17, with the provider tcp. It has one message in
+// flight, there and back. The tables show this bandwidth, too, beside that of programs with
+// many operations in flight.
 type PingPong struct{ Path string }
 
 // Name implements Tool.
@@ -38,9 +39,8 @@ func (p PingPong) Commands(j *Job) (server, client Command) {
 
 const pingPongHead = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec"
 
-// Read implements Tool. Of the figures, the time of a transfer, which is one way, has the most
-// digits. The number is cut to
-// thousands or millions.
+// Read implements Tool. It takes the time of a transfer, which is one way, because that figure
+// has the most digits. The program cuts the number of messages to thousands or millions.
 func (PingPong) Read(j *Job, out string) (s figure.Sample, err error) {
 	list := lines(out)
 	if len(list) != 2 || strings.Join(strings.Fields(list[0]), " ") != pingPongHead {
@@ -63,7 +63,7 @@ func (PingPong) Read(j *Job, out string) (s figure.Sample, err error) {
 	return ofTime(j.Figure, v[0]), nil
 }
 
-// sizeInUnits is a size as fi_pingpong prints it; those of figures are whole units.
+// sizeInUnits formats a size as fi_pingpong prints it. The sizes of figures are whole units.
 func sizeInUnits(bytes int) string {
 	switch {
 	case bytes >= 1<<20:
@@ -74,7 +74,7 @@ func sizeInUnits(bytes int) string {
 	return strconv.Itoa(bytes)
 }
 
-// countInUnits is a number as fi_pingpong prints it: cut to thousands or millions.
+// countInUnits formats a number as fi_pingpong prints it: cut to thousands or millions.
 func countInUnits(n int) string {
 	switch {
 	case n >= 1e6:
@@ -85,7 +85,7 @@ func countInUnits(n int) string {
 	return strconv.Itoa(n)
 }
 
-// ofTime is the sample of a program that tells how long an operation takes on average, in µs.
+// ofTime makes the sample of a program that reports the average time of an operation, in µs.
 func ofTime(f figure.Figure, micros float64) figure.Sample {
 	switch f.Kind {
 	case figure.Rate:
@@ -96,8 +96,9 @@ func ofTime(f figure.Figure, micros float64) figure.Sample {
 	return figure.Sample{Mean: micros}
 }
 
-// RMA is fi_rma_bw of libfabric's fabtests, with the provider tcp. Its writes have immediate
-// data: those without go in both directions at once, as its reads do.
+// RMA is fi_rma_bw of libfabric's fabtests, with the provider tcp. It is run with writes with
+// immediate, because it runs plain writes in both directions at once. It does the same with
+// reads.
 type RMA struct{ Path string }
 
 // Name implements Tool.
@@ -126,7 +127,7 @@ func (r RMA) Commands(j *Job) (server, client Command) {
 	return server, client
 }
 
-// rmaKeys are those of the line with -m, in their order.
+// rmaKeys are the keys of the output line with -m, in order.
 var rmaKeys = []string{"xfer_size", "iterations", "total", "time", "MB/sec", "usec/xfer", "Mxfers/sec"}
 
 // Read implements Tool.

@@ -8,9 +8,9 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 )
 
-// Perftest is the programs of perftest 4.5, on a device of the kernel's RDMA stack.
+// Perftest is the programs of perftest 4.5, on an RDMA device of the kernel.
 type Perftest struct {
-	Folder string // where they are
+	Folder string // that holds the programs
 	Device string
 }
 
@@ -51,7 +51,7 @@ func (p Perftest) Commands(j *Job) (server, client Command) {
 	return server, client
 }
 
-// Read implements Tool. Bandwidth is in units of 2^20 bytes there.
+// Read implements Tool. perftest prints bandwidth in units of 2^20 bytes.
 func (Perftest) Read(j *Job, out string) (s figure.Sample, err error) {
 	var head, row []string
 	rows := 0

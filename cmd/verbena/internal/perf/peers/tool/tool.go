@@ -1,6 +1,6 @@
-// Package tool knows the programs that verbena perf peers compares: how to start them, and how
-// to read what they print. Their output is read strictly: what is not exactly as expected is an
-// error, and no figure.
+// Package tool knows how to start the programs that verbena perf peers compares, and how to
+// read what they print. It reads their output strictly: output that is not exactly as expected
+// is an error, not a figure.
 package tool
 
 import (
@@ -14,32 +14,32 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/figure"
 )
 
-// Tool is a way to measure figures between two processes.
+// Tool measures figures between two processes.
 type Tool interface {
 	// Name names it in the tables.
 	Name() string
 	// Program is the file that is run.
 	Program() string
-	// Measures reports whether it has a measurement of a figure.
+	// Measures reports whether the tool can measure a figure.
 	Measures(f figure.Figure) bool
-	// FirstCount is how many operations a first measurement makes that finds out how many
-	// the others have to make; zero: the tool measures for a time.
+	// FirstCount is the number of operations of a first measurement, which finds out how many
+	// the following ones need; zero: the tool measures for a given time.
 	FirstCount(f figure.Figure) int
-	// Commands are those of both ends.
+	// Commands returns the commands of both ends.
 	Commands(j *Job) (server, client Command)
 	// Read reads the standard output of the client.
 	Read(j *Job, out string) (figure.Sample, error)
 }
 
-// Batch, Window and Depth are how many small operations are posted together and are under way,
-// and how many large ones are, with programs that can be told.
+// Batch is how many small operations are posted together, Window how many of them are in
+// flight, and Depth how many large ones are, with programs that have options for these.
 const (
 	Batch  = 64
 	Window = 8 * Batch
 	Depth  = 16
 )
 
-// firstCount is that of all programs that count: some milliseconds of work.
+// firstCount is the FirstCount of all programs that count: some milliseconds of work.
 func firstCount(f figure.Figure) int {
 	switch {
 	case f.Kind == figure.Rate:
@@ -53,8 +53,8 @@ func firstCount(f figure.Figure) int {
 // Job is one measurement.
 type Job struct {
 	Figure figure.Figure
-	Count  int           // operations, where the tool counts; a multiple of Batch
-	Time   time.Duration // otherwise
+	Count  int           // operations, if the tool counts them; a multiple of Batch
+	Time   time.Duration // if the tool measures for a time
 	Limit  time.Duration // after which the measurement has failed
 	Server netip.Addr
 	Port   int    // TCP, of the server
@@ -63,11 +63,11 @@ type Job struct {
 
 // Command is a command line.
 type Command struct {
-	Env  []string // beyond those of this process
+	Env  []string // added to the environment of this process
 	Args []string // the first is the program
 }
 
-// String is the command as a shell takes it.
+// String returns the command in the syntax of a shell.
 func (c Command) String() string {
 	words := append(c.Env[:len(c.Env):len(c.Env)], c.Args...)
 	for i, w := range words {
@@ -78,7 +78,7 @@ func (c Command) String() string {
 	return strings.Join(words, " ")
 }
 
-// errOutput: a program has not printed what it was expected to.
+// errOutput: a program has printed something unexpected.
 var errOutput = errors.New("its output is not understood")
 
 func badOutput(out string, format string, args ...any) error {
@@ -89,7 +89,7 @@ func badOutput(out string, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %q", errOutput, fmt.Sprintf(format, args...), out)
 }
 
-// lines are the lines of a text that are not empty.
+// lines returns the non-empty lines of a text.
 func lines(text string) (list []string) {
 	for l := range strings.Lines(text) {
 		if l = strings.TrimRight(l, "\r\n"); l != "" {
@@ -99,7 +99,7 @@ func lines(text string) (list []string) {
 	return list
 }
 
-// positive reads numbers that have to be above zero, and finite.
+// positive parses numbers, which must be above zero and finite.
 func positive(words ...string) (values []float64, err error) {
 	for _, w := range words {
 		v, err := strconv.ParseFloat(strings.TrimSpace(w), 64)

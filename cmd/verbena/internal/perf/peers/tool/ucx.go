@@ -26,8 +26,8 @@ func (UCX) Measures(figure.Figure) bool { return true }
 // FirstCount implements Tool.
 func (UCX) FirstCount(f figure.Figure) int { return firstCount(f) }
 
-// ucxReads is how many reads are under way. It is the number that ucx_perftest has for writes
-// and messages; of reads it has one unless told.
+// ucxReads is how many reads are in flight: as many as ucx_perftest has for writes and
+// messages. Its default for reads is one.
 const ucxReads = 32
 
 // Commands implements Tool.
@@ -38,7 +38,7 @@ func (u UCX) Commands(j *Job) (server, client Command) {
 	case figure.OneWay:
 		test = "ucp_put_lat"
 	case figure.Woken:
-		test, more = "tag_lat", []string{"-E", "sleep"} // nobody is woken by a put
+		test, more = "tag_lat", []string{"-E", "sleep"} // a put does not wake the peer
 	case figure.Rate:
 		test = "ucp_put_bw"
 	default:
@@ -51,7 +51,7 @@ func (u UCX) Commands(j *Job) (server, client Command) {
 			test = "ucp_put_bw"
 		}
 	}
-	// Messages of its log would go to standard output.
+	// Log messages would go to standard output.
 	env := []string{"UCX_TLS=" + u.Transports, "UCX_LOG_LEVEL=error"}
 	if u.Transports == "tcp" {
 		env = append(env, "UCX_NET_DEVICES="+j.Link)
@@ -62,11 +62,11 @@ func (u UCX) Commands(j *Job) (server, client Command) {
 	return server, client
 }
 
-// ucxHead is the first line with -v. The second column is the median, which is what the
-// program calls percentile 50 unless told otherwise.
+// ucxHead is the first line with -v. The second column is the median: ucx_perftest prints
+// percentile 50 by default.
 const ucxHead = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr"
 
-// Read implements Tool. Bandwidth is in units of 2^20 bytes there.
+// Read implements Tool. ucx_perftest prints bandwidth in units of 2^20 bytes.
 func (UCX) Read(j *Job, out string) (s figure.Sample, err error) {
 	list := lines(out)
 	if len(list) != 2 || list[0] != ucxHead {

@@ -11,13 +11,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Verbena is verbena perf.
+// Verbena runs verbena perf.
 type Verbena struct {
 	Path   string
 	Title  string
 	Device string
-	Way    verbs.Path // that packets have to go; verbs.PathUnknown: any
-	// Seen, unless nil, is given each report.
+	Way    verbs.Path // the path that packets must take; verbs.PathUnknown: any
+	// Seen, unless nil, is called with each report.
 	Seen func(*report.Report)
 }
 
@@ -57,7 +57,7 @@ func testOf(f figure.Figure) plan.Test {
 	switch f.Kind {
 	case figure.OneWay:
 		return plan.Test{Op: plan.Write, Kind: plan.Latency}
-	case figure.Woken: // nobody is woken by a write
+	case figure.Woken: // a write does not wake the peer
 		return plan.Test{Op: plan.Send, Kind: plan.Latency}
 	case figure.Rate:
 		return plan.Test{Op: plan.Write, Kind: plan.Bandwidth}
