@@ -1,14 +1,14 @@
-// Package perf is verbena perf: how fast is RDMA between here and there. It does what the
-// programs of perftest do, in one, on any device of the SDK.
+// Package perf is verbena perf: how fast is RDMA between this machine and another? One program
+// does what the programs of perftest do, on any device of the SDK.
 //
 //	plan      what is measured
-//	control   what the ends say to each other
+//	control   the control messages between the ends
 //	load      the operations, at both ends
-//	machine   what figures depend on
+//	machine   the machines that the figures depend on
 //	report    results, as tables, JSON and CSV
 //	compare   two sets of reports, with confidence
 //	chart     plots
-//	perftest  what the programs of perftest say to each other
+//	perftest  the protocol of the programs of perftest
 //	peers     the same measurements by UCX, libfabric and perftest
 package perf
 
@@ -26,7 +26,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
-// Exit codes. A signal gives 128 and its number.
+// Exit codes. A signal gives 128 plus its number.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -74,7 +74,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// profiled runs f, and writes a CPU profile of that to a file, unless it has no name.
+// profiled runs f, and writes a CPU profile of it to a file, unless file is empty.
 func profiled(file string, f func() error) (err error) {
 	if file == "" {
 		return f()

@@ -13,10 +13,10 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
 
-// plottable reports whether the ending of a file names a format of plots.
+// plottable reports whether the extension of a file names a format of plots.
 func plottable(name string) bool { return drawing(name) != nil }
 
-// drawing is the function that draws the format of a file.
+// drawing returns the function that draws the format of a file, or nil.
 func drawing(name string) func(io.Writer, []chart.Set) error {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".svg":
@@ -53,7 +53,7 @@ Draws what verbena perf --json has written, each file in a series of its own: th
 of latencies, bandwidth over size, and rate over connections, as far as the reports have them.
 `
 
-// plotMain is verbena perf plot.
+// plotMain runs verbena perf plot.
 func plotMain(args []string, stderr io.Writer) int {
 	f := flag.NewFlagSet("verbena perf plot", flag.ContinueOnError)
 	f.SetOutput(io.Discard)

@@ -19,7 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
-// errBusy: a second client would spoil what the first one measures.
+// errBusy: a second client would distort the measurement of the first.
 var errBusy = errors.New("another client is being served; try again when it is done")
 
 // server serves one client at a time.
@@ -27,12 +27,12 @@ type server struct {
 	o    *options
 	log  zerolog.Logger
 	busy sync.Mutex
-	// device is the one that the server has for itself; nil: each client gets the one by
-	// which it is reached.
+	// device is the server's own device; nil: each client is served on the device through
+	// which the server reaches it.
 	device *opened
 }
 
-// serve is the server, until ctx ends.
+// serve runs the server until ctx ends.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	s := &server{o: o, log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
 	listening := func(addr netip.AddrPort) {
@@ -65,11 +65,11 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 			_ = l.Close()
 			return s.serveClient(ctx, conn.(*net.TCPConn), peer)
 		}
-		clients.Go(func() { _ = s.serveClient(ctx, conn.(*net.TCPConn), peer) }) // the next may fare better
+		clients.Go(func() { _ = s.serveClient(ctx, conn.(*net.TCPConn), peer) }) // an error ends only this client
 	}
 }
 
-// serveClient serves a client until it leaves, or breaks the rules.
+// serveClient serves a client until it leaves or violates the protocol.
 func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) error {
 	log := s.log.With().Stringer("client", peer).Logger()
 	conv := control.Converse(ctx, stream)
@@ -85,7 +85,7 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 	switch {
 	case err == nil:
 		log.Info().Msg("the client is done")
-		_ = conv.Send(&control.Bye{}) // so that it knows that the next may come
+		_ = conv.Send(&control.Bye{}) // tells it that the server is ready for the next client
 		return nil
 	case ctx.Err() != nil:
 		err = errors.New("it was interrupted")
@@ -96,7 +96,7 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 	return fmt.Errorf("the client %v: %w", peer, err)
 }
 
-// tests does what the client asks for, one test after the other.
+// tests runs the tests that the client requests, one after the other.
 func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.Logger) (err error) {
 	d := s.device
 	defer func() {
@@ -105,7 +105,7 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 		}
 	}()
 	for {
-		// A client that says nothing keeps others out.
+		// A silent client would keep others out.
 		waiting, cancel := context.WithTimeoutCause(conv.Context(), s.o.timeout, errors.New("the client has asked for nothing"))
 		request, err := control.Await[*control.Request](waiting, conv)
 		cancel()
@@ -135,7 +135,7 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 	}
 }
 
-// check checks what a client asks for.
+// check validates the request of a client.
 func check(r *control.Request, o *options) error {
 	if err := r.Plan.Validate(o.limits()); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (t *serverTest) connect(s *load.Station) error {
 	return t.conv.Send(&control.Connected{})
 }
 
-// step serves one size.
+// step serves one step of the plan.
 func (t *serverTest) step(s *load.Station, i int) error {
 	begin, err := control.Await[*control.Begin](s.Context(), t.conv)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// stage is how far a Client has come.
+// stage is the step of a round that a Client has reached.
 type stage int
 
 const (
 	stageConnect stage = iota
-	stageSend          // the message has not arrived
-	stageRead          // the server has not read
-	stageWrite         // the server has not written
+	stageSend          // waiting for the message to be acknowledged
+	stageRead          // waiting for the server to read
+	stageWrite         // waiting for the server to write
 )
 
 var stages = [...]string{"connect", "send", "read", "write"}
@@ -39,28 +39,28 @@ type Client struct {
 	addr   string
 	dial   rdma.DialConfig
 	conn   *rdma.Connection
-	source *mmap.Map // what the server reads; behind it the message
-	sink   *mmap.Map // what the server writes to
+	source *mmap.Map // what the server reads, followed by the send buffer
+	sink   *mmap.Map // what the server writes into
 
-	began   time.Time // of what is under way
+	began   time.Time // start of the connection or the round
 	Connect time.Duration
 	stage   stage
 	round   int
 	size    int
-	sent    bool // the message of the stage has been acknowledged
-	early   bool // its answer has come before that
+	sent    bool // the message has been acknowledged
+	early   bool // the answer arrived before the acknowledgement
 	ended   bool
 
 	// OnConnected is called when the connection is Ready.
 	OnConnected func()
-	// OnRound is called when a round is complete, with the time that it took. It begins the
-	// next one, or stops.
+	// OnRound is called when a round is complete, with its duration. It must begin the next
+	// round, or stop.
 	OnRound func(d time.Duration)
-	// OnFailure is called once, with what was under way.
+	// OnFailure is called once, with the stage that failed.
 	OnFailure func(during stage, err error)
 }
 
-// NewClient makes a client that dials when the engine runs.
+// NewClient makes a client, which dials when the engine runs.
 func NewClient(dev verbs.Device, engine *pe.Engine, addr string, dial rdma.DialConfig, cfg rdma.Config) (*Client, error) {
 	cfg.Name, cfg.Engine, cfg.Permissions = "ping", engine, mmap.RemoteRead
 	c := &Client{dev: dev, addr: addr, dial: dial}
@@ -91,22 +91,22 @@ func NewClient(dev verbs.Device, engine *pe.Engine, addr string, dial rdma.DialC
 	return c, c.rdma.Start()
 }
 
-// Connection is the connection, once it is dialled.
+// Connection is the connection; nil before the client dials.
 func (c *Client) Connection() *rdma.Connection { return c.conn }
 
-// Verbena reports whether the server is verbena ping, which takes data of any size.
+// Verbena reports whether the server is verbena ping, which accepts data of any size.
 func (c *Client) Verbena() bool {
 	return strings.TrimRight(string(c.conn.AcceptData()), "\x00") == greeting
 }
 
-// Stop ends the connection, and the context.
+// Stop ends the connection and the context.
 func (c *Client) Stop() {
 	c.ended = true
 	_ = c.rdma.Stop()
 }
 
-// fail reports the first failure, and stops. nil does nothing. What fails because the
-// engine is stopping the context, which was interrupted, is no failure.
+// fail reports the first failure, and stops. It ignores nil, and errors that follow because
+// the engine is stopping the context after an interrupt.
 func (c *Client) fail(err error) {
 	if s := c.rdma.State(); s == pe.Stopping || s == pe.Idle {
 		c.ended = true
@@ -128,7 +128,7 @@ func (c *Client) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 	}
 }
 
-// Round begins a round with data of so many bytes.
+// Round begins a round with data of size bytes.
 func (c *Client) Round(size int) {
 	c.round++
 	c.size, c.began = size, time.Now()
@@ -137,7 +137,7 @@ func (c *Client) Round(size int) {
 	c.advertise(c.source, stageRead)
 }
 
-// advertise sends the message for a stage.
+// advertise sends the message that advertises memory for the next stage.
 func (c *Client) advertise(m *mmap.Map, next stage) {
 	key, err := m.ExportKey(c.rdma.PD())
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Client) advertise(m *mmap.Map, next stage) {
 	}))
 }
 
-// answered goes on after a message of the server.
+// answered goes on after an answer of the server.
 func (c *Client) answered() {
 	switch {
 	case c.ended:
@@ -178,12 +178,12 @@ func (c *Client) answered() {
 	}
 }
 
-// Close gives back what the client has taken, when the engine no longer runs.
+// Close frees the client's resources. The engine must no longer run.
 func (c *Client) Close() error {
 	return errors.Join(c.rdma.Close(), c.source.Close(), c.sink.Close())
 }
 
-// Close gives back what the server has taken, when the engine no longer runs.
+// Close frees the server's resources. The engine must no longer run.
 func (s *Server) Close() error { return s.rdma.Close() }
 
 // Stop ends the server.

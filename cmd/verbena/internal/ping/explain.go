@@ -15,7 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// explain says what a failure may come from, and what to do.
+// explain prints likely causes of a failure, and what to do about them.
 func (r *rounds) explain(ctx context.Context, addr netip.Addr, port int) {
 	r.out.line("FAILED", "%v: %v", r.during, r.failure)
 	for _, line := range r.advice(ctx, addr, port) {
@@ -55,7 +55,7 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	return []string{"The connection was set up, and its packets do not get through, or no more: is the server alive?"}
 }
 
-// unanswered finds out what it can about a host that does not answer.
+// unanswered finds out why a host may not answer.
 func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	var lines []string
 	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
@@ -78,7 +78,7 @@ func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	return lines
 }
 
-// probe reports whether a host answers to TCP, if only to refuse.
+// probe reports whether a host answers to TCP; a refusal counts as an answer.
 func probe(ctx context.Context, addr netip.Addr) bool {
 	d := net.Dialer{Timeout: 2 * time.Second}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(addr.String(), "4791"))

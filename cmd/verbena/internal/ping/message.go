@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// The protocol is that of rping(1), so that either end may be rping. In each round the
-// client advertises memory, which the server reads; the server answers; the client advertises
-// other memory, to which the server writes what it has read; the server answers again. Every
-// message has 16 bytes: those of the client an address, a key and a length, in network byte
-// order; those of the server mean "go on", whatever is in them.
+// The protocol is that of rping(1), so that either end may be rping. In each round the client
+// advertises memory; the server reads it, and answers. The client then advertises other
+// memory; the server writes what it has read to it, and answers again. Every message has 16
+// bytes. A message of the client holds an address, a key and a length, in network byte order.
+// A message of the server means "go on", whatever its content.
 const (
 	messageLen = 16
-	// smallest and largest are the bytes of memory that rping takes.
+	// smallest and largest bound the bytes of memory that rping accepts.
 	smallest, largest = 26, 65535
 	// DefaultPort is rping's.
 	DefaultPort = 7174
@@ -46,7 +46,7 @@ func parse(b []byte) (m memory, err error) {
 	return m, nil
 }
 
-// fill makes the data of a round: a line of text, cut or repeated.
+// fill makes the data of a round: a line of text, cut or extended to the size.
 func fill(b []byte, round int) {
 	copy(b, fmt.Sprintf("verbena-ping-%d: ", round))
 	for i := len(fmt.Sprintf("verbena-ping-%d: ", round)); i < len(b); i++ {

@@ -1,5 +1,5 @@
-// Package ping is verbena ping: does RDMA work between here and there and, if not, why. It
-// shows what it finds on the way, from the device to the round trip.
+// Package ping is verbena ping: does RDMA work between this machine and another and, if not,
+// why? It prints what it finds at each step, from the device to the round trip.
 package ping
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Exit codes. A signal gives 128 and its number.
+// Exit codes. A signal gives 128 plus its number.
 const (
 	exitOK     = 0
-	exitFailed = 1 // RDMA does not work to there
+	exitFailed = 1 // RDMA to the host does not work
 	exitUsage  = 2
 	exitSignal = 128
 )
@@ -117,7 +117,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	return &o, nil
 }
 
-// split takes the target apart. The port is that of -p unless it is there.
+// split splits the target into host and port. Without a port there, the port is that of -p.
 func (o *options) split() (host string, port int, err error) {
 	host, service, err := net.SplitHostPort(o.target)
 	if err != nil {
@@ -132,22 +132,22 @@ func (o *options) split() (host string, port int, err error) {
 	return host, port, nil
 }
 
-// printer prints lines of a name and a text.
+// printer prints lines that consist of a name and a text.
 type printer struct{ w io.Writer }
 
 func (p *printer) line(name, format string, args ...any) {
 	_, _ = fmt.Fprintf(p.w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// opened is a device, and what is known of the way from it.
+// opened is an open device, and the route that leads from it.
 type opened struct {
 	*route.Route
 	dev   verbs.Device
-	entry verbs.GIDEntry // that is used
+	entry verbs.GIDEntry // the GID in use
 	port  int
 }
 
-// open opens the device for a target, and shows what there is to know of it.
+// open opens the device for a target, and prints what is known about it.
 func open(o *options, target netip.Addr, out *printer) (*opened, error) {
 	r, err := route.Find(o.device, target)
 	if err != nil {
@@ -221,7 +221,7 @@ func udpPort(e verbs.GIDEntry) string {
 	return s
 }
 
-// config is that of the context.
+// config returns the configuration of the context.
 func (d *opened) config(o *options) rdma.Config {
 	cfg := rdma.Config{ConnectTimeout: o.timeout}
 	if o.gid >= 0 {

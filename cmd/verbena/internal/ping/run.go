@@ -60,7 +60,7 @@ func lookUp(ctx context.Context, o *options, host string, out *printer) (netip.A
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("look up %s: %w; check the name, or give an address", host, err)
 	}
-	// IPv4 first: its GIDs are there on every RoCE device.
+	// Prefer IPv4, because every RoCE device has IPv4 GIDs.
 	best := list[0]
 	if i := slices.IndexFunc(list, netip.Addr.Is4); i >= 0 {
 		best = list[i]
@@ -81,7 +81,7 @@ type rounds struct {
 	timer   *time.Timer
 	patient *time.Timer // ends a round that takes too long
 
-	begun   int // rounds
+	begun   int // rounds begun
 	times   times
 	failure error
 	during  stage
@@ -99,8 +99,8 @@ func (r *rounds) connected() {
 	r.next()
 }
 
-// next begins a round. The first has little data; the second fills packets, where the server
-// takes so much, since paths that lose only large packets are common.
+// next begins a round. The first round has little data. The second fills whole packets, if the
+// server accepts that much, because paths that lose only large packets are common.
 func (r *rounds) next() {
 	size := r.o.size
 	if r.large = r.begun == 1 && r.client.Verbena() && r.o.size < 2*int(r.client.Connection().MTU()); r.large {
@@ -115,7 +115,7 @@ func (r *rounds) next() {
 
 // after calls f on the engine's goroutine.
 func (r *rounds) after(d time.Duration, f func()) *time.Timer {
-	return time.AfterFunc(d, func() { _ = r.engine.Do(f) }) // an engine that has ended needs it no more
+	return time.AfterFunc(d, func() { _ = r.engine.Do(f) }) // fails if the engine has ended
 }
 
 func (r *rounds) complete(d time.Duration) {
@@ -152,7 +152,7 @@ func (r *rounds) summary() {
 	}
 }
 
-// times are those of rounds.
+// times is a summary of the durations of rounds.
 type times struct {
 	n                 int
 	shortest, longest time.Duration
@@ -168,13 +168,13 @@ func (t *times) add(d time.Duration) {
 	t.n++
 }
 
-// String is a summary.
+// String describes the summary.
 func (t *times) String() string {
 	return fmt.Sprintf("RDMA works: %d rounds of two messages each way, a read and a write, in %v at least, %v on average, %v at most",
 		t.n, rounded(t.shortest), rounded(t.sum/time.Duration(t.n)), rounded(t.longest))
 }
 
-// rounded has three digits or so.
+// rounded rounds a duration to about three digits.
 func rounded(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {

@@ -13,11 +13,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// greeting is the private data with which a Server accepts: a client may then use more
-// memory than it would with rping.
+// greeting is the private data with which a Server accepts. It tells the client that it may
+// use more memory than with rping.
 const greeting = "verbena ping 1"
 
-// Server answers clients: of verbena ping and of rping.
+// Server answers clients of verbena ping and rping.
 type Server struct {
 	dev      verbs.Device
 	rdma     *rdma.Connections
@@ -29,8 +29,8 @@ type Server struct {
 // MaxClients is how many clients a Server serves at a time.
 const MaxClients = 64
 
-// NewServer makes a server that listens on an address when the engine runs. ready is called
-// then, on the engine's goroutine, with the address.
+// NewServer makes a server that listens on an address once the engine runs. ready is then
+// called, on the engine's goroutine, with the listener.
 func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Logger, ready func(*rdma.Listener)) (*Server, error) {
 	s := &Server{dev: dev, log: log}
 	var err error
@@ -58,12 +58,12 @@ func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Log
 	return s, s.rdma.Start()
 }
 
-// visitor is a client.
+// visitor is a connected client.
 type visitor struct {
 	server *Server
 	conn   *rdma.Connection
-	data   *mmap.Map // what was read, to be written back; behind it the answer
-	remote *mmap.Map // advertised by the last message
+	data   *mmap.Map // the data that was read, to be written back, followed by the send buffer
+	remote *mmap.Map // the memory that the last message advertised
 	write  bool      // the next advertisement is for a write
 	rounds int
 }
@@ -76,7 +76,7 @@ func (s *Server) request(q *rdma.ConnectRequest) {
 		if errors.Is(err, rdma.ErrFull) {
 			reason = "too many clients"
 		}
-		_ = q.Reject([]byte(reason)) // fails if it has given up
+		_ = q.Reject([]byte(reason)) // fails if the client has given up
 		return
 	}
 	v := &visitor{server: s, conn: conn}
@@ -105,11 +105,11 @@ func (s *Server) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 	}
 }
 
-// release gives back the memory of a client that has gone.
+// release frees the memory of a client that has gone.
 func (v *visitor) release() {
 	for _, m := range []*mmap.Map{v.data, v.remote} {
 		if m != nil {
-			_ = m.Close() // no task has it any more
+			_ = m.Close() // no task uses it any more
 		}
 	}
 	v.data, v.remote = nil, nil
@@ -126,7 +126,7 @@ func (s *Server) received(m *rdma.Message) {
 	}
 }
 
-// advertised handles a message of the client.
+// advertised handles an advertisement of the client.
 func (v *visitor) advertised(b []byte) (err error) {
 	if v.remote != nil {
 		return fmt.Errorf("%w: it has come before the answer to the last one", errMessage)
@@ -148,7 +148,7 @@ func (v *visitor) advertised(b []byte) (err error) {
 	return pe.SubmitNew(task, err, v.moved)
 }
 
-// moved answers when the data have been read or written.
+// moved answers the client after its data has been read or written.
 func (v *visitor) moved(t *rdma.Task, err error) {
 	_ = t.Free()
 	if err != nil {

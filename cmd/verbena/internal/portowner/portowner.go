@@ -1,6 +1,6 @@
-// Package portowner finds out which process has a UDP port of this machine. The RoCEv2 port
-// of an address can have one owner: whoever else wants to speak to foreign peers from there
-// has to know who it is.
+// Package portowner finds the process that owns a UDP port of this machine. Only one socket
+// can own the RoCEv2 port of an address: a program that wants to reach foreign peers from that
+// address has to know which process has the port.
 package portowner
 
 import (
@@ -14,15 +14,15 @@ import (
 	"strings"
 )
 
-// Owner is who has a port.
+// Owner is the owner of a port.
 type Owner struct {
-	Addr    netip.AddrPort // bound to; unspecified: all addresses of the machine
-	PID     int            // zero: not to be found out, or the kernel
-	Command string         // of the process; empty: as PID
+	Addr    netip.AddrPort // the address it is bound to; unspecified: all addresses of the machine
+	PID     int            // zero: unknown, or the kernel
+	Command string         // of the process; empty if PID is zero
 	Kernel  bool           // the socket is the kernel's own, such as that of rxe
 }
 
-// String says who it is.
+// String describes the owner.
 func (o *Owner) String() string {
 	switch {
 	case o.Kernel:
@@ -39,8 +39,8 @@ type socket struct {
 	inode uint64
 }
 
-// parse reads a table of sockets as /proc/net/udp and udp6 have it, and returns those
-// with the port. Lines that are not understood are skipped.
+// parse reads a table of sockets in the format of /proc/net/udp and udp6, and returns the
+// sockets with the port. It skips lines that it cannot parse.
 func parse(r io.Reader, port uint16) (list []socket) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
@@ -56,8 +56,8 @@ func parse(r io.Reader, port uint16) (list []socket) {
 	return list
 }
 
-// parseAddr reads an address: words of 32 bits in the order of the machine, a colon, the
-// port.
+// parseAddr parses an address: words of 32 bits in the byte order of the machine, a colon, and
+// the port.
 func parseAddr(s string) (a netip.AddrPort, ok bool) {
 	host, service, ok := strings.Cut(s, ":")
 	if !ok {
@@ -78,7 +78,7 @@ func parseAddr(s string) (a netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), true
 }
 
-// covers reports whether a socket receives what comes to an address.
+// covers reports whether a socket receives packets that are sent to an address.
 func (s *socket) covers(addr netip.Addr) bool {
 	own := s.local.Addr()
 	return own == addr || own.IsUnspecified() && (own.Is6() || addr.Is4())

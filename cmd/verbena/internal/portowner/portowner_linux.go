@@ -11,7 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
-// Find returns who has the UDP port of an address of this machine; nil: nobody, or not to be found out.
+// Find returns the owner of the UDP port of an address of this machine. It returns nil if the
+// port has no owner, or the owner cannot be found.
 func Find(addr netip.AddrPort) *Owner {
 	for _, table := range []string{"udp", "udp6"} {
 		f, err := os.Open(filepath.Join("/proc/net", table))
@@ -35,7 +36,8 @@ func Find(addr netip.AddrPort) *Owner {
 	return nil
 }
 
-// process finds the process that has a socket open, among those that may be looked at.
+// process finds the process that has a socket open, among the processes that this user may
+// inspect.
 func process(inode uint64) (pid int, command string) {
 	want := fmt.Sprintf("socket:[%d]", inode)
 	all, _ := filepath.Glob("/proc/[0-9]*")

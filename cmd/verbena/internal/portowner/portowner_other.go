@@ -4,5 +4,5 @@ package portowner
 
 import "net/netip"
 
-// Find finds nobody here.
+// Find returns nil: the owner of a port cannot be found on this system.
 func Find(netip.AddrPort) *Owner { return nil }

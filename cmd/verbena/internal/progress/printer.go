@@ -25,10 +25,11 @@ const (
 	JSON               // for programs
 )
 
-// Printer prints what happens. Its methods may be called from any goroutine.
+// Printer prints the progress and the results of a transfer. Its methods may be called from
+// any goroutine.
 type Printer struct {
 	name    string
-	out     io.Writer // plain messages that have come, and JSON
+	out     io.Writer // received plain messages, and JSON
 	err     io.Writer
 	style   Style
 	verbose bool
@@ -38,22 +39,23 @@ type Printer struct {
 	moved   int64
 	total   int64 // 0: not known yet
 	started time.Time
-	printed time.Time // when progress was
-	last    time.Time // when something moved
+	printed time.Time // when progress was last printed
+	last    time.Time // when data last moved
 	bar     *progressbar.ProgressBar
 }
 
-// New makes a printer for a program. verbose has every file printed, quiet only failures.
+// New makes a printer for a program. With verbose it prints every file, with quiet only
+// failures.
 func New(name string, out, err io.Writer, style Style, verbose, quiet bool) *Printer {
 	now := time.Now()
 	return &Printer{name: name, out: out, err: err, style: style, verbose: verbose, quiet: quiet, started: now, last: now}
 }
 
-// linesInterval is how often progress is printed without a bar.
+// linesInterval is the time between two lines of progress when there is no bar.
 const linesInterval = 5 * time.Second
 
-// emit prints one JSON object. The caller holds mu. The output keeps the error of what
-// nobody waits for.
+// emit prints one JSON object. The caller holds mu. Callers may ignore the error: the output
+// keeps it.
 func (p *Printer) emit(event string, fields map[string]any) error {
 	fields["event"] = event
 	b, err := json.Marshal(fields)
@@ -74,8 +76,8 @@ func (p *Printer) line(format string, args ...any) {
 	}
 }
 
-// Note prints a line for the person who runs the program; as JSON, the event and the
-// fields.
+// Note prints a line for the user; in JSON, the event and the fields. It prints no line when
+// quiet.
 func (p *Printer) Note(event string, fields map[string]any, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +89,7 @@ func (p *Printer) Note(event string, fields map[string]any, format string, args 
 	}
 }
 
-// Warn is Note for what is printed even when quiet.
+// Warn is Note for lines that are printed even when quiet.
 func (p *Printer) Warn(event string, fields map[string]any, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +100,7 @@ func (p *Printer) Warn(event string, fields map[string]any, format string, args 
 	p.line(format, args...)
 }
 
-// Total says how many bytes there are in all, and begins the bar.
+// Total sets the number of bytes in all, and starts the bar.
 func (p *Printer) Total(bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +122,7 @@ func (p *Printer) Total(bytes int64) {
 	_ = p.bar.Set64(min(p.moved, bytes))
 }
 
-// Again begins to count from zero, for another connection.
+// Again restarts the count at zero, for another connection.
 func (p *Printer) Again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +132,7 @@ func (p *Printer) Again() {
 	}
 }
 
-// End takes the bar away.
+// End removes the bar.
 func (p *Printer) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +143,7 @@ func (p *Printer) End() {
 	}
 }
 
-// LastMoved is when something has moved last.
+// LastMoved is when data last moved.
 func (p *Printer) LastMoved() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package progress shows how a transfer goes: a bar on a terminal, lines elsewhere, or one
-// JSON object per line.
+// Package progress shows the progress of a transfer: as a bar on a terminal, as lines
+// elsewhere, or as one JSON object per line.
 package progress
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Bytes writes a number of bytes for people, in powers of 1000.
+// Bytes formats a number of bytes for people, in powers of 1000.
 func Bytes(n int64) string {
 	if n < 1000 {
 		return strconv.FormatInt(n, 10) + " B"
@@ -24,8 +24,8 @@ func Bytes(n int64) string {
 
 const units = " kMGTPE"
 
-// ParseBytes reads a number of bytes, such as 1500, 10M, 1.5GB or 64MiB: powers of 1000, or
-// of 1024 with an i.
+// ParseBytes parses a number of bytes, such as 1500, 10M, 1.5GB or 64MiB. Units are powers of
+// 1000, or of 1024 with an i.
 func ParseBytes(s string) (int64, error) {
 	text := strings.TrimSuffix(strings.ToUpper(strings.TrimSpace(s)), "B")
 	base := 1000.0

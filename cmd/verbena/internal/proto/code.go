@@ -2,28 +2,28 @@ package proto
 
 import "strconv"
 
-// Code says what became of a file, or why a transfer ended.
+// Code is the outcome of a file, or the reason why a transfer ended.
 type Code uint8
 
 // The codes. Their numbers are part of the protocol.
 const (
 	OK           Code = iota
 	Failed            // anything that has no code of its own
-	Exists            // another file of that name is there
-	UnsafePath        // the name, or the target of a link, leads out of the folder
+	Exists            // another file has that name
+	UnsafePath        // the name, or the target of a link, leads outside the folder
 	NoPermission      // the operating system does not allow it
 	NoSpace           // the disk is full
 	Changed           // the file changed while it was sent
 	Unreadable        // the sender cannot read it
-	BadType           // it is neither file, directory nor symbolic link
-	Busy              // another transfer is writing it
+	BadType           // neither file, directory nor symbolic link
+	Busy              // another transfer is writing the file
 	TooBig            // larger than the receiver takes
-	NeedSecret        // the receiver takes nothing from there without a secret
+	NeedSecret        // the receiver accepts nothing from that address without a secret
 	WrongSecret       // the proof of the secret is wrong
 	WrongVersion      // the ends speak different versions
-	BadProtocol       // a message that is wrong at this point
-	BadData           // what arrived is not what was sent
-	TooMany           // the receiver has as many transfers as it takes
+	BadProtocol       // a message that is malformed or not allowed at this point
+	BadData           // the data was damaged on the way
+	TooMany           // the receiver has its maximum number of transfers
 	Stopped           // the program was told to stop
 	codes             // how many there are
 )

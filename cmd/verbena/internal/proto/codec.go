@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Encode makes the bytes of a message. It fails with ErrTooBig where they would be more
-// than MaxMessage, or a part of it is beyond its limit.
+// Encode encodes a message. It fails with ErrTooBig if the result would be longer than
+// MaxMessage, or if a part of the message exceeds its limit.
 func Encode(m Message) ([]byte, error) {
 	w := writer{b: make([]byte, 1, 256)}
 	w.b[0] = byte(m.kind())
@@ -22,7 +22,7 @@ func Encode(m Message) ([]byte, error) {
 	return w.b, nil
 }
 
-// Decode reads a message. Nothing of it shares memory with b. Its error matches
+// Decode decodes a message. The result shares no memory with b. The error matches
 // ErrMalformed.
 func Decode(b []byte) (Message, error) {
 	if len(b) == 0 || len(b) > MaxMessage {
@@ -43,10 +43,10 @@ func Decode(b []byte) (Message, error) {
 	return m, nil
 }
 
-// IsPing reports whether the bytes are those of a Ping.
+// IsPing reports whether b is an encoded Ping.
 func IsPing(b []byte) bool { return len(b) == 1 && kind(b[0]) == kindPing }
 
-// Cut shortens a text to at most n bytes, at the border of a character.
+// Cut shortens a text to at most n bytes, without splitting a character.
 func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -57,7 +57,7 @@ func Cut(s string, n int) string {
 	return s[:n]
 }
 
-// writer appends; the first thing that is too much is kept.
+// writer appends encoded values. It keeps the first excess over a limit.
 type writer struct {
 	b      []byte
 	excess string
@@ -99,7 +99,8 @@ func (w *writer) time(t time.Time) {
 	w.u32(uint32(t.Nanosecond()))
 }
 
-// reader takes off the front; the first thing that is wrong is kept, and then all is zero.
+// reader decodes values from the front of b. It keeps the first error, and returns zeros after
+// it.
 type reader struct {
 	b     []byte
 	wrong string
@@ -114,7 +115,7 @@ func (r *reader) fail(format string, args ...any) {
 
 var zeros [32]byte
 
-// raw takes n bytes, at most 32.
+// raw returns the next n bytes, at most 32.
 func (r *reader) raw(n int) []byte {
 	if len(r.b) < n {
 		r.fail("cut short")
@@ -170,7 +171,7 @@ func (r *reader) utf8(limit int) string {
 	return s
 }
 
-// count reads a number of elements, of at least size bytes each.
+// count reads the number of elements of a list, each of at least size bytes.
 func (r *reader) count(limit, size int) int {
 	n := int(r.u16())
 	switch {
@@ -200,7 +201,7 @@ func (r *reader) mode() uint16 {
 	return m
 }
 
-// maxSeconds bounds times to the years that all systems have, -999 to 9999 or so.
+// maxSeconds bounds times to years that every system can represent, about -999 to 9999.
 const maxSeconds = 1 << 38
 
 func (r *reader) time() time.Time {

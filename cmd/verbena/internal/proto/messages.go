@@ -78,23 +78,24 @@ func empty(k kind) Message {
 // Hello opens a transfer: sender to receiver.
 type Hello struct {
 	Version  uint16
-	Transfer [16]byte // the same each time that one run of the sender connects
+	Transfer [16]byte // the same for all connections of one run of the sender
 	Nonce    Token    // random
-	Secret   bool     // the sender has one
+	Secret   bool     // the sender has a secret
 }
 
 // Challenge answers a Hello.
 type Challenge struct {
 	Version uint16
 	Nonce   Token // random
-	Secret  bool  // the receiver has one
+	Secret  bool  // the receiver has a secret
 }
 
-// Proof shows that the sender knows the secret; zero where there is none.
+// Proof proves that the sender knows the secret. MAC is zero if there is no secret.
 type Proof struct{ MAC Token }
 
-// Welcome shows that the receiver knows it, and opens a window to its memory: the address,
-// length and remote key of a memory region. A slot of it is BlockSize bytes.
+// Welcome proves that the receiver knows the secret. It also opens a window to the receiver's
+// memory: the address, length and remote key of a memory region. A slot of the window is
+// BlockSize bytes.
 type Welcome struct {
 	MAC    Token
 	Addr   uint64
@@ -108,7 +109,7 @@ type Refuse struct {
 	Text string
 }
 
-// EntryType is what an Entry is.
+// EntryType is the type of an Entry.
 type EntryType uint8
 
 // The types of entries.
@@ -129,35 +130,35 @@ type Entry struct {
 	Target   string // of a Symlink
 }
 
-// Entries announces entries, numbered in order from First on.
+// Entries announces entries, whose numbers start at First.
 type Entries struct {
 	First   uint32
 	Entries []Entry
 }
 
-// Decision is what the receiver wants of an entry.
+// Decision is what the receiver decides about an entry.
 type Decision uint8
 
 // The decisions.
 const (
-	Send    Decision = iota // all of it
-	Resume                  // from Blocks on, if Digest is right
-	Have                    // nothing: it is there already
-	Made                    // nothing: it was made now
-	Refused                 // nothing: Code and Text say why
+	Send    Decision = iota // send all of it
+	Resume                  // send what follows the first Length bytes, if Hash matches them; otherwise all of it
+	Have                    // send nothing: the receiver already has it
+	Made                    // send nothing: the receiver has made it
+	Refused                 // send nothing: Code and Text give the reason
 	decisions
 )
 
 // Item is the decision on one entry.
 type Item struct {
 	Decision Decision
-	Length   uint64 // of Resume: how many bytes are there
+	Length   uint64 // of Resume: how many bytes the receiver has
 	Hash     Sum    // of Resume: of these bytes
 	Code     Code   // of Refused
 	Text     string // of Refused
 }
 
-// Plan decides on entries, in order from First on.
+// Plan holds the decisions on entries, in order, starting at First.
 type Plan struct {
 	First uint32
 	Items []Item
@@ -168,30 +169,30 @@ type Segment struct {
 	Entry  uint32
 	Offset uint64
 	Length uint32
-	Last   bool // the file ends with it
-	Hash   Sum  // of the whole file; where Last is set
+	Last   bool // the last segment of the file
+	Hash   Sum  // of the whole file, if Last is set
 }
 
-// Block says that the data of a block is in a slot of the window: the done message.
+// Block reports that the data of a block is in a slot of the window: the done message.
 type Block struct {
 	Slot     uint16
 	Segments []Segment
 }
 
-// Result is what became of an entry whose data was sent, or of a directory.
+// Result is the outcome of an entry whose data was sent, or of a directory.
 type Result struct {
 	Entry uint32
 	Code  Code
-	Text  string // unless Code is OK
+	Text  string // the reason, unless Code is OK
 }
 
 // Results concludes entries.
 type Results struct{ Results []Result }
 
-// Ack gives a slot back.
+// Ack returns a slot to the sender.
 type Ack struct{ Slot uint16 }
 
-// Discard takes back an entry that is wanted: the sender cannot send it.
+// Discard withdraws an entry that the receiver wants: the sender cannot send it.
 type Discard struct {
 	Entry uint32
 	Code  Code // Changed, Unreadable
@@ -205,30 +206,30 @@ type DirEntry struct {
 	Path     string
 }
 
-// Dirs sets modes and times of directories; Results answers.
+// Dirs sets modes and times of directories. The receiver answers with Results.
 type Dirs struct{ Dirs []DirEntry }
 
 // Text is a plain message, UTF-8.
 type Text struct{ Text string }
 
-// End says that the sender has sent everything.
+// End reports that the sender has sent everything.
 type End struct{ Entries uint32 }
 
-// Verdict answers End, or Text.
+// Verdict is the receiver's answer to End or Text.
 type Verdict struct {
-	Good   bool   // nothing was refused or has failed
-	Stored uint32 // entries that are there now
-	Failed uint32 // entries that are not
-	Bytes  uint64 // that came in this connection and were right
+	Good   bool   // no entry was refused or failed
+	Stored uint32 // entries that the receiver has
+	Failed uint32 // entries that it does not have
+	Bytes  uint64 // that arrived undamaged in this connection
 }
 
 // ID names the sender.
 type ID struct{ Text string }
 
-// Key is the receiver's, for the ID.
+// Key is the receiver's key, in return for the ID.
 type Key struct{ Text string }
 
-// Ping says that a program lives.
+// Ping shows that the sending program is alive.
 type Ping struct{}
 
 func (*Hello) kind() kind     { return kindHello }
@@ -250,7 +251,7 @@ func (*ID) kind() kind        { return kindID }
 func (*Key) kind() kind       { return kindKey }
 func (*Ping) kind() kind      { return kindPing }
 
-// magic begins a Hello and a Challenge, so that another program is noticed.
+// magic begins a Hello and a Challenge, to detect a peer that is another program.
 const magic = "verbena transfer"
 
 func (m *Hello) encode(w *writer) {

@@ -2,10 +2,11 @@ package proto
 
 import "github.com/zeebo/xxh3"
 
-// SumOf is the hash of data.
+// SumOf returns the hash of data.
 func SumOf(b []byte) Sum { return xxh3.Hash128(b).Bytes() }
 
-// Digest makes the hash of data that comes in pieces. The zero value is that of no data.
+// Digest computes the hash of data that arrives in pieces. The zero value is the digest of no
+// data.
 type Digest struct{ h *xxh3.Hasher }
 
 // Add adds the next piece.
@@ -16,7 +17,7 @@ func (d *Digest) Add(b []byte) {
 	_, _ = d.h.Write(b) // never fails
 }
 
-// Sum is the hash of the data so far.
+// Sum returns the hash of the data so far.
 func (d *Digest) Sum() Sum {
 	if d.h == nil {
 		return SumOf(nil)

@@ -1,14 +1,14 @@
 // Package perftest speaks the protocol of perftest's programs over TCP, so that one end of a
-// test may be one of them: ib_write_bw, ib_read_lat and their kin, of version 6.06 of the
+// test may be one of them: ib_write_bw, ib_read_lat and the others, with version 6.06 of the
 // protocol (perftest 4.5). It was written from recordings of these programs:
 //
-//   - First the client, then the server, sends each of: "6.06" in 16 bytes; the numbers 4096 and
-//     64 in 4 bytes each; the digit of the path MTU, 1 to 5, and a zero byte; the [Keys].
-//   - They repeat the Keys until each end has sent them three times (write_bw, read_bw,
-//     atomic_bw) or four times.
-//   - After the test each end sends the Keys once more. In the tests of three times, five values
-//     of 8 bytes, the client's result, and the Keys again follow. The last message is "done".
-//     write_lat ends without any of these.
+//   - The client first, then the server, sends each of: "6.06" in 16 bytes; the numbers 4096 and 64
+//     in 4 bytes each; the digit of the path MTU, 1 to 5, and a zero byte; the [Keys].
+//   - The ends repeat the Keys until each has sent them three times (write_bw, read_bw, atomic_bw)
+//     or four times.
+//   - After the test, each end sends the Keys once more. In the tests that send them three times,
+//     five values of 8 bytes, which are the client's result, and the Keys again follow. The last
+//     message is "done". write_lat ends without any of these.
 //   - In write_lat the server writes first. In send_lat the client sends first.
 package perftest
 
@@ -19,13 +19,13 @@ import (
 	"strings"
 )
 
-// ErrProtocol: what came is not what a program of perftest says.
+// ErrProtocol: the received data is not what a program of perftest sends.
 var ErrProtocol = errors.New("this is not what a program of perftest says")
 
-// Keys is what an end says about its queue pair and its memory.
+// Keys describes an end's queue pair and its memory.
 type Keys struct {
 	LID   uint16 // on InfiniBand
-	Reads uint16 // reads and atomics that it has under way at most
+	Reads uint16 // the most reads and atomics in flight
 	QPN   uint32 // 24 bits
 	PSN   uint32 // 24 bits, of its first packet
 	RKey  uint32
@@ -46,7 +46,7 @@ func (k *Keys) Append(b []byte) []byte {
 	return append(fmt.Appendf(b, ":%08x:", k.SRQN), 0)
 }
 
-// ParseKeys takes the text of keys apart.
+// ParseKeys parses the text of keys.
 func ParseKeys(b []byte) (*Keys, error) {
 	text, ok := strings.CutSuffix(string(b), ":\x00")
 	if len(b) != KeysLen || !ok {

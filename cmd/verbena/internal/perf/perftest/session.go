@@ -15,20 +15,20 @@ import (
 const (
 	version    = "6.06"
 	versionLen = 16
-	// cycleBuffer and cacheLine are of memory that perftest cycles through: the page and the
-	// line of a cache. The ends must have the same.
+	// cycleBuffer and cacheLine are the buffer, of one page, that perftest cycles through, and
+	// the size of a cache line. Both ends must have the same.
 	cycleBuffer = 4096
 	cacheLine   = 64
 )
 
-// ending is how a program goes on after a test.
+// ending is the exchange before and after a test.
 type ending struct {
-	greetings int  // lines of keys before the test, each end's
-	result    bool // one line more, and the result of the client
-	goodbye   bool // one line more, and "done"
+	greetings int  // lines of keys that each end sends before the test
+	result    bool // then one more line, and the result of the client
+	goodbye   bool // then one more line, and "done"
 }
 
-// endings are those of the programs, as recorded.
+// endingOf returns the ending of the program for a test, as recorded.
 func endingOf(t plan.Test) (ending, error) {
 	switch {
 	case t.Op == plan.WriteImm:
@@ -41,14 +41,14 @@ func endingOf(t plan.Test) (ending, error) {
 	return ending{3, true, true}, nil
 }
 
-// Check says whether there is a program for a test.
+// Check returns an error if perftest has no program for a test.
 func Check(t plan.Test) error {
 	_, err := endingOf(t)
 	return err
 }
 
-// Session is the conversation about one test. The client says each thing first; the server
-// answers with its own.
+// Session is the exchange about one test. The client sends each item first; the server answers
+// with its own.
 type Session struct {
 	stream io.ReadWriter
 	server bool
@@ -62,7 +62,7 @@ func New(stream io.ReadWriter, t plan.Test, server bool) (*Session, error) {
 	return &Session{stream: stream, server: server, ending: e}, err
 }
 
-// exchange exchanges messages of the same length.
+// exchange sends a message and receives one of the same length.
 func (s *Session) exchange(own []byte) (peer []byte, err error) {
 	peer = make([]byte, len(own))
 	steps := []func() error{
@@ -80,7 +80,7 @@ func (s *Session) exchange(own []byte) (peer []byte, err error) {
 	return peer, nil
 }
 
-// same exchanges something that has to be the same at both ends.
+// same exchanges a value that must be the same at both ends.
 func (s *Session) same(what string, own []byte) error {
 	peer, err := s.exchange(own)
 	if err == nil && !bytes.Equal(own, peer) {
@@ -121,7 +121,8 @@ func codeOf(mtu verbs.MTU) byte {
 	return code
 }
 
-// greet exchanges keys: the first time as such, later to wait for each other.
+// greet exchanges keys. The first exchange transfers them; the later ones synchronize the
+// ends.
 func (s *Session) greet() (*Keys, error) {
 	b, err := s.exchange(s.keys.Append(nil))
 	if err != nil {
@@ -140,14 +141,14 @@ func (s *Session) Begin() error {
 	return nil
 }
 
-// Result is what a client tells.
+// Result is the result that a client sends.
 type Result struct {
 	Size, Operations    uint64
 	Peak, Average, Rate float64 // 2^20 bytes, and million operations, a second
 }
 
-// End ends the conversation: the client when it has measured, the server when the client says
-// so.
+// End exchanges the ending. A client calls it after it has measured; a server waits in it for
+// the client.
 func (s *Session) End(own Result) error {
 	if s.ending.result {
 		if _, err := s.greet(); err != nil {
@@ -170,9 +171,9 @@ func (s *Session) End(own Result) error {
 	return nil
 }
 
-// WaitGone waits until the other end closes the stream, where nothing ends the conversation.
+// WaitGone waits until the other end closes the stream, for tests that have no ending.
 func (s *Session) WaitGone() { _, _ = io.Copy(io.Discard, s.stream) }
 
-// Goodbye reports whether the programs say goodbye: otherwise a server learns from the end of
-// the stream that the client has measured.
+// Goodbye reports whether the programs send "done" at the end. If not, a server learns only
+// from the end of the stream that the client has measured.
 func (s *Session) Goodbye() bool { return s.ending.goodbye }

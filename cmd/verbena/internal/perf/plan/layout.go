@@ -1,22 +1,23 @@
 package plan
 
-// Layout is where the data of one engine's connections lie, at both ends alike: slots of the
-// same size, first those that data come from, then those that they go to.
+// Layout is the layout of the memory for one engine's connections, the same at both ends:
+// slots of one size, first the source slots, then the destination slots.
 type Layout struct {
 	Stride int // bytes of a slot
-	Out    int // slots that are sent, written from, and read by the peer
-	In     int // slots that are received into, written by the peer, and read into
-	depth  int // slots of a connection; zero: connections may share one
+	Out    int // source slots: sent from, written from, and read by the peer
+	In     int // destination slots: received into, written by the peer, and read into
+	depth  int // slots of a connection; zero: connections may share slots
 }
 
 const (
 	slotAlign = 64
-	// sharedMemory bounds the slots where nothing is verified: connections share them then, as
-	// those of perftest share one buffer for all operations, and caches see the same.
+	// sharedMemory bounds the bytes of slots if nothing is verified. Connections then share
+	// slots, as all operations of perftest share one buffer, so that caches have the same
+	// effect in both.
 	sharedMemory = 64 << 20
 )
 
-// Layout is that of an engine.
+// Layout returns the layout of an engine.
 func (p *Plan) Layout(engine int) Layout {
 	largest := 8
 	for _, s := range p.Sizes {
@@ -42,16 +43,16 @@ func (p *Plan) Layout(engine int) Layout {
 	return l
 }
 
-// Size is the bytes of all slots.
+// Size is the size of all slots in bytes.
 func (l Layout) Size() int64 { return int64(l.Stride) * (int64(l.Out) + int64(l.In)) }
 
-// OutOffset is where a slot that data come from begins.
+// OutOffset is the offset of a source slot.
 func (l Layout) OutOffset(slot int) int { return l.Stride * slot }
 
-// InOffset is where a slot that data go to begins.
+// InOffset is the offset of a destination slot.
 func (l Layout) InOffset(slot int) int { return l.Stride * (l.Out + slot) }
 
-// Slot is that of an operation: the i-th of those that a connection has under way.
+// Slot returns the slot of the i-th operation that a connection has in flight.
 func (l Layout) Slot(connection, i int) int {
 	if l.depth > 0 {
 		return connection*l.depth + i
@@ -59,7 +60,7 @@ func (l Layout) Slot(connection, i int) int {
 	return connection % l.Out
 }
 
-// Memory is what all engines of an end register.
+// Memory is how many bytes all engines of an end register.
 func (p *Plan) Memory() (total int64) {
 	for e := range p.Engines {
 		total += p.Layout(e).Size()

@@ -1,5 +1,5 @@
-// Package plan says what verbena perf measures. The client makes a Plan from its flags and
-// gives it to the server, which checks it: a plan comes from the network.
+// Package plan defines what verbena perf measures. The client makes a Plan from its flags and
+// sends it to the server. The server validates it, because it comes from the network.
 package plan
 
 import (
@@ -15,36 +15,36 @@ import (
 type Plan struct {
 	Test          Test          `json:"test"`
 	Sizes         []int         `json:"sizes"`      // bytes, each measured in turn
-	Rounds        int           `json:"rounds"`     // how often all sizes are
-	Iterations    int64         `json:"iterations"` // on each connection; zero: Duration counts
+	Rounds        int           `json:"rounds"`     // how often all sizes are measured
+	Iterations    int64         `json:"iterations"` // on each connection; zero: measure for Duration
 	Duration      time.Duration `json:"duration_ns"`
 	WarmUp        time.Duration `json:"warm_up_ns"` // before each measurement
-	Depth         int           `json:"depth"`      // operations under way on each connection
+	Depth         int           `json:"depth"`      // operations in flight on each connection
 	RecvDepth     int           `json:"recv_depth"` // receives of each engine
 	Batch         int           `json:"batch"`      // operations that are posted together
-	Moderation    int           `json:"moderation"` // operations for one completion
+	Moderation    int           `json:"moderation"` // operations per signaled completion
 	Connections   int           `json:"connections"`
-	Engines       int           `json:"engines"` // that the connections are spread over, at both ends
+	Engines       int           `json:"engines"` // over which the connections are spread, at both ends
 	Bidirectional bool          `json:"bidirectional"`
 	Events        bool          `json:"events"`            // the ends sleep rather than poll
-	Spin          time.Duration `json:"spin_ns,omitempty"` // with Events: they look for so long before they sleep
+	Spin          time.Duration `json:"spin_ns,omitempty"` // with Events: how long the ends poll before they sleep
 	Verify        bool          `json:"verify"`
-	CM            bool          `json:"cm"`  // the connections are made by connection manager
-	MTU           int           `json:"mtu"` // zero: the largest that both ports have
+	CM            bool          `json:"cm"`  // the connection manager makes the connections
+	MTU           int           `json:"mtu"` // zero: the largest that both ports support
 	AckTimeout    time.Duration `json:"ack_timeout_ns"`
 	Inline        int           `json:"inline"` // bytes; zero: the SDK chooses; -1: none
 	SL            int           `json:"sl"`
 	TrafficClass  int           `json:"traffic_class"`
 }
 
-// Limits are what a plan may ask for.
+// Limits are the most that a plan may ask for.
 type Limits struct {
 	Memory      int64 // bytes registered at one end
 	Connections int
 	Engines     int
 }
 
-// What no plan may exceed.
+// The limits of every plan.
 const (
 	MaxSize       = 1 << 30
 	maxSizes      = 64
@@ -57,8 +57,8 @@ const (
 	maxInline     = 4096
 )
 
-// DefaultDepth and DefaultIterations are those of perftest. DefaultOperations bounds what all
-// connections together have under way, where no depth is given.
+// DefaultDepth and DefaultIterations are perftest's. DefaultOperations bounds the operations
+// in flight on all connections together, if no depth is given.
 const (
 	DefaultDepth             = 128
 	DefaultOperations        = 1 << 17
@@ -66,7 +66,7 @@ const (
 	DefaultLatencyIterations = 1000
 )
 
-// AllSizes are the powers of two of perftest's -a.
+// AllSizes returns the sizes of perftest's -a: powers of two.
 func AllSizes() (list []int) {
 	for s := 2; s <= 1<<23; s *= 2 {
 		list = append(list, s)
@@ -74,7 +74,7 @@ func AllSizes() (list []int) {
 	return list
 }
 
-// Complete fills in what is zero, and what follows from the rest.
+// Complete fills in defaults for zero fields, and fields that follow from others.
 func (p *Plan) Complete() {
 	latency := p.Test.Kind == Latency
 	switch {
@@ -216,11 +216,11 @@ func (p *Plan) validateKind(Limits) error {
 // Steps is how many measurements there are.
 func (p *Plan) Steps() int { return p.Rounds * len(p.Sizes) }
 
-// Step returns the round, from 0, and the size of a step. Sizes are taken in turns, so that
-// what changes on the machine meanwhile meets all of them.
+// Step returns the round, from 0, and the size of a step. Sizes are measured in turns, so that
+// a change on the machine affects all of them.
 func (p *Plan) Step(i int) (round, size int) { return i / len(p.Sizes), p.Sizes[i%len(p.Sizes)] }
 
-// ConnectionsOf is how many connections an engine has; those of 0 are not fewer than others'.
+// ConnectionsOf is how many connections an engine has. No engine has more than engine 0.
 func (p *Plan) ConnectionsOf(engine int) int {
 	n := p.Connections / p.Engines
 	if engine < p.Connections%p.Engines {
@@ -229,11 +229,11 @@ func (p *Plan) ConnectionsOf(engine int) int {
 	return n
 }
 
-// Active reports whether an end submits operations: the client always does.
+// Active reports whether an end submits operations. The client always does.
 func (p *Plan) Active(server bool) bool { return !server || p.Bidirectional || p.Test.EachWay() }
 
-// Polls reports whether an end's engines poll. One that waits for nothing but the other end's
-// reads, writes and atomics sleeps, as the program of such an end does.
+// Polls reports whether an end's engines poll. An end that only serves reads, writes and
+// atomics of the other end sleeps, as a program in that place would.
 func (p *Plan) Polls(server bool) bool {
 	return !p.Events && (p.Active(server) || p.Test.Op.Receives())
 }

@@ -28,30 +28,30 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// Atomic reports whether the operation works on 8 bytes of the peer.
+// Atomic reports whether the operation is an atomic on 8 bytes of the peer's memory.
 func (o Op) Atomic() bool { return o == FetchAdd || o == CompareSwap }
 
 // Receives reports whether the peer needs a receive for each operation.
 func (o Op) Receives() bool { return o == Send || o == WriteImm }
 
-// Kind is what is measured of an operation.
+// Kind is what is measured about an operation.
 type Kind int
 
 // The kinds.
 const (
-	Bandwidth Kind = iota // many at a time
-	Latency               // one at a time
+	Bandwidth Kind = iota // many operations in flight
+	Latency               // one operation at a time
 )
 
 var kindNames = [...]string{"bw", "lat"}
 
-// Test is an operation and what is measured of it, such as write_bw.
+// Test is an operation and what is measured about it, such as write_bw.
 type Test struct {
 	Op   Op
 	Kind Kind
 }
 
-// Tests are all tests.
+// Tests returns all tests.
 func Tests() (list []Test) {
 	for op := range opNames {
 		list = append(list, Test{Op(op), Bandwidth}, Test{Op(op), Latency})
@@ -88,6 +88,6 @@ func (t *Test) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// EachWay reports whether a latency is that of one way, which is half of a round trip of two
-// messages. That of reads and atomics is the time from request to response.
+// EachWay reports whether the test measures the latency of one way, which is half of a round
+// trip of two messages. The latency of reads and atomics is the time from request to response.
 func (t Test) EachWay() bool { return t.Kind == Latency && (t.Op == Write || t.Op.Receives()) }

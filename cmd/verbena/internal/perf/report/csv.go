@@ -14,10 +14,11 @@ var csvHeader = []string{
 	"client_cpu_ns", "server_cpu_ns", "damage",
 }
 
-// WriteCSV writes a table with a line for each result. What a test does not measure is empty.
+// WriteCSV writes a table with a line for each result. Columns that a test does not measure
+// are empty.
 func WriteCSV(w io.Writer, list []*Report) error {
 	c := csv.NewWriter(w)
-	_ = c.Write(csvHeader) // Error returns what goes wrong
+	_ = c.Write(csvHeader) // Error returns the first error
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	for _, r := range list {
 		p := &r.Plan

@@ -8,16 +8,16 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 )
 
-// shortest is how long a measurement should last, in seconds.
+// shortest is how long a measurement should last at least, in seconds.
 const shortest = 0.05
 
-// repeats are counters that grow when packets are sent again, which spoils any figure.
+// repeats are counters that grow when packets are repeated, which spoils any figure.
 var repeats = []string{
 	"completer_retry_err", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err", "rcvd_seq_err", "retry_exceeded_err", "send_rnr_err", // soft, rxe
 	"local_ack_timeout_err", "out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", // mlx5
 }
 
-// Distrust finds out why the figures of a report cannot be trusted.
+// Distrust returns why the figures of a report cannot be trusted.
 func Distrust(r *Report) (list []string) {
 	add := func(format string, args ...any) {
 		if w := fmt.Sprintf(format, args...); !slices.Contains(list, w) {
@@ -41,7 +41,7 @@ func Distrust(r *Report) (list []string) {
 			pollers[i] = r.Plan.Engines
 		}
 		if same && i == 1 {
-			continue // said of the client
+			continue // the client is the same machine
 		}
 		if m.Emulated {
 			add("the processors of the %s are emulated: compare programs that run there, and nothing else", e.name)

@@ -1,4 +1,4 @@
-// Package report has the results of verbena perf, and prints them: as perftest's columns, as
+// Package report has the results of verbena perf, and prints them in perftest's columns, as
 // JSON, and as CSV.
 package report
 
@@ -21,7 +21,7 @@ const (
 	Version = 1
 )
 
-// Report is all that is known of one test.
+// Report is everything about one test.
 type Report struct {
 	Format   string       `json:"format"`
 	Version  int          `json:"version"`
@@ -34,13 +34,13 @@ type Report struct {
 	Warnings []string     `json:"warnings,omitempty"`
 }
 
-// Path is where the first connection leads.
+// Path describes the first connection.
 type Path struct {
 	Local  string `json:"local"`
 	Peer   string `json:"peer"`
 	MTU    int    `json:"mtu"`
-	Inline int    `json:"inline"` // bytes up to which data go with their work request
-	Way    string `json:"way"`    // by which packets went in the end, as far as the device says
+	Inline int    `json:"inline"` // most bytes of data that travel inline in a work request
+	Way    string `json:"way"`    // the path that packets took in the end, if the device reports it
 }
 
 // Result is one measurement.
@@ -60,7 +60,7 @@ type Result struct {
 	Latency *Latency `json:"latency_us,omitempty"`
 }
 
-// Usage is what an end has used.
+// Usage is the resources that an end used.
 type Usage struct {
 	Busy     float64           `json:"processors"`       // on average
 	CPU      float64           `json:"ns_per_operation"` // of processor time
@@ -82,7 +82,7 @@ type Latency struct {
 	Bars    []load.Bar `json:"histogram"`
 }
 
-// LatencyOf describes a distribution.
+// LatencyOf returns the statistics of a distribution.
 func LatencyOf(l *load.Latency) *Latency {
 	return &Latency{
 		Min: l.Min(), Max: l.Max(), Typical: l.Percentile(50), Avg: l.Mean(), Stdev: l.Deviation(),

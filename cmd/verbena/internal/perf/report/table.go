@@ -10,15 +10,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Table prints results as they come. It keeps the first error of the writer.
+// Table prints results as they are measured. It keeps the first error of the writer.
 type Table struct {
 	w     io.Writer
 	gbits bool
 	err   error
 }
 
-// NewTable makes a table. With gbits bandwidth is in 10^9 bits per second, and otherwise in
-// 2^20 bytes, as perftest has it.
+// NewTable makes a table. With gbits, bandwidth is in 10^9 bits per second; otherwise in 2^20
+// bytes per second, as in perftest.
 func NewTable(w io.Writer, gbits bool) *Table { return &Table{w: w, gbits: gbits} }
 
 // Err is the first error of the writer.
@@ -136,7 +136,7 @@ func (t *Table) Counters(res *Result) {
 	}
 }
 
-// Foot prints why the results are to be distrusted.
+// Foot prints the path that packets took, and why the results may not be trusted.
 func (t *Table) Foot(r *Report) {
 	if way := r.Path.Way; way != "" && way != verbs.PathUnknown.String() {
 		t.printf("packets   went by %s\n", way)

@@ -96,9 +96,8 @@ func ofTime(f figure.Figure, micros float64) figure.Sample {
 	return figure.Sample{Mean: micros}
 }
 
-// RMA is fi_rma_bw of libfabric's fabtests, with the provider tcp. It is run with writes with
-// immediate, because it runs plain writes in both directions at once. It does the same with
-// reads.
+// RMA is fi_rma_bw of libfabric's fabtests, with the provider tcp. It measures writes with
+// immediate: fi_rma_bw runs plain writes, and reads, in both directions at once.
 type RMA struct{ Path string }
 
 // Name implements Tool.
