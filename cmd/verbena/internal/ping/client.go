@@ -94,7 +94,8 @@ func NewClient(dev verbs.Device, engine *pe.Engine, addr string, dial rdma.DialC
 // Connection is the connection; nil before the client dials.
 func (c *Client) Connection() *rdma.Connection { return c.conn }
 
-// Verbena reports whether the server is verbena ping, which accepts data of any size.
+// Verbena reports whether the server is verbena ping, which accepts data of any size up to
+// largest.
 func (c *Client) Verbena() bool {
 	return strings.TrimRight(string(c.conn.AcceptData()), "\x00") == greeting
 }

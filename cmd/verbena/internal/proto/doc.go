@@ -7,8 +7,8 @@
 //     each (Plan): send, resume, have, made, or refused with the reason.
 //  3. The sender writes data into a free slot of the window, and sends Block behind the write. On
 //     a reliable connection the data is in place when the message arrives (IBTA 9.5). The receiver
-//     copies it to the file, and returns slots (Ack). Small files share slots. At the end of a file,
-//     the receiver compares its hash.
+//     copies it to the file, and returns slots (Ack). Small files share slots. At the end of a
+//     file, the receiver compares its hash.
 //  4. Each wanted file ends with one result (Results). Discard means that the sender cannot send
 //     it. When all files have ended, directories get their permissions and times (Dirs).
 //  5. The sender ends with End, and the receiver answers with Verdict. ID and Key follow.

@@ -143,7 +143,7 @@ type Decision uint8
 const (
 	Send    Decision = iota // send all of it
 	Resume                  // send what follows the first Length bytes, if Hash matches them; otherwise all of it
-	Have                    // send nothing: the receiver already has it
+	Have                    // send nothing: the receiver has it, or keeps something else under its name
 	Made                    // send nothing: the receiver has made it
 	Refused                 // send nothing: Code and Text give the reason
 	decisions
@@ -220,7 +220,7 @@ type Verdict struct {
 	Good   bool   // no entry was refused or failed
 	Stored uint32 // entries that the receiver has
 	Failed uint32 // entries that it does not have
-	Bytes  uint64 // that arrived undamaged in this connection
+	Bytes  uint64 // that arrived in blocks of this connection
 }
 
 // ID names the sender.

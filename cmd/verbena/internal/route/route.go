@@ -1,5 +1,5 @@
-// Package route chooses the device by which an address is reached, and says why: choosing
-// the wrong device or GID is what users of RDMA get wrong first.
+// Package route chooses the device through which an address is reached, and explains the
+// choice. A wrong device or GID is the most common first mistake of RDMA users.
 package route
 
 import (
@@ -20,22 +20,22 @@ type Candidate struct {
 	Port  int
 	Entry verbs.GIDEntry
 	Used  bool
-	Why   string // it is used, or not
+	Why   string // why the GID is used, or not
 }
 
-// Route is a way from this machine to an address.
+// Route is a route from this machine to an address.
 type Route struct {
-	Target     netip.Addr // not valid: none was given
-	Source     netip.Addr // that the system sends from; not valid: there is no route
-	Interface  string     // that has the source; empty: unknown
+	Target     netip.Addr // invalid: no address was given
+	Source     netip.Addr // the system's source address; invalid: there is no route
+	Interface  string     // the interface that has Source; empty: unknown
 	Device     string     // as device.Open takes it
-	Why        string     // this device
+	Why        string     // why this device
 	Candidates []Candidate
 }
 
-// Find finds the way to an address from a device or, if its name is empty, from the one
-// that the system's routes name: an adapter that has their source address, or else the
-// software device of the interface. An address that is not valid stands for any peer.
+// Find finds the route to an address through the named device. Without a name, it follows the
+// system's routes: it takes an adapter that has their source address, or else the software
+// device of the interface. An invalid address stands for any peer.
 func Find(name string, target netip.Addr) (*Route, error) {
 	r := &Route{Target: target.Unmap(), Device: name, Why: "it was asked for"}
 	if target.IsValid() {
@@ -52,8 +52,8 @@ func Find(name string, target netip.Addr) (*Route, error) {
 	return r, nil
 }
 
-// LookUp returns the addresses of a host, as the system's resolver orders them, those of the
-// link with their zones. An address stands for itself.
+// LookUp returns the addresses of a host in the order of the system's resolver. Link-local
+// addresses have their zones. If host is an address, LookUp returns it.
 func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
@@ -74,10 +74,10 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// Away is the device of the interface that leads away from this machine, for a server that
-// names none; soft-lo if there is no such interface.
+// Away returns the device of the interface that leads away from this machine, for a server
+// without a named device. If there is no such interface, it returns soft-lo.
 func Away() string {
-	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // of nobody (RFC 5737, 3849)
+	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // reserved for documentation (RFC 5737, 3849)
 		if r, err := Find("", netip.MustParseAddr(away)); err == nil {
 			return r.Device
 		}
@@ -85,7 +85,7 @@ func Away() string {
 	return "soft-lo"
 }
 
-// choose sets the device.
+// choose chooses the device, and sets Device and Why.
 func (r *Route) choose() error {
 	switch {
 	case !r.Target.IsValid():
@@ -106,7 +106,7 @@ func (r *Route) choose() error {
 	return nil
 }
 
-// Rank fills in the candidates, from the table of an open device.
+// Rank fills in the candidates from the GID table of an open device.
 func (r *Route) Rank(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -128,7 +128,8 @@ func (r *Route) Rank(dev verbs.Device) error {
 	return nil
 }
 
-// assess says whether a GID is the one from which the target is reached. taken: another is.
+// assess reports whether the target is reached from a GID, and why. taken: another GID is used
+// already.
 func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 	addr := e.GID.Addr()
 	switch {
@@ -152,9 +153,9 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
 }
 
-// interfaceOf is the name of the interface with an address, which is on the loopback
-// interface in the case of all addresses of 127.0.0.0/8. A zone names the interface, or has
-// its index: several may have the same address of the link.
+// interfaceOf returns the name of the interface with an address. Every address of 127.0.0.0/8
+// belongs to the loopback interface. A zone, if not empty, is the name or the index of the
+// interface: several interfaces may have the same link-local address.
 func interfaceOf(a netip.Addr, zone string) string {
 	list, err := net.Interfaces()
 	if err != nil {
@@ -180,7 +181,8 @@ func interfaceOf(a netip.Addr, zone string) string {
 	return ""
 }
 
-// adapterWith is the name of the device, other than a software device, that has an address; empty: none.
+// adapterWith returns the name of the device, other than a software device, that has an
+// address; empty: none.
 func adapterWith(a netip.Addr) string {
 	list, _ := device.List()
 	for _, info := range list {

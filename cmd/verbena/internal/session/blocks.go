@@ -16,11 +16,11 @@ import (
 type block struct {
 	slot  int
 	size  int
-	items []*item // that it concludes
+	items []*item // items that end with this block
 	proto.Block
 }
 
-// slotMemory is the memory of a slot.
+// slotMemory returns the memory of a slot.
 func (o *outgoing) slotMemory(slot int) []byte {
 	return o.local.Bytes()[slot*proto.BlockSize:][:proto.BlockSize]
 }
@@ -34,8 +34,8 @@ func (o *outgoing) takeSlot(ctx context.Context) (int, error) {
 	}
 }
 
-// sendWanted sends the files that the receiver wants, until no more can come. Small ones
-// share a block, which is sent when it is full or when nothing else is to be sent.
+// sendWanted sends the files that the receiver wants, until wanted is closed. Small files
+// share a block, which is sent when it is full or when no other file waits.
 func (o *outgoing) sendWanted(ctx context.Context) error {
 	var small *block
 	flush := func() error {
@@ -60,7 +60,7 @@ func (o *outgoing) sendWanted(ctx context.Context) error {
 			}
 		}
 		if it == nil {
-			return nil // it has been closed
+			return nil // wanted has been closed
 		}
 		large := it.Size > proto.BlockSize
 		if small != nil && (large || small.size+int(it.Size) > proto.BlockSize || len(small.Segments) == proto.MaxSegments) {
@@ -112,7 +112,7 @@ func readAll(it *item, mem []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// cutShort is the error for a file that has less data than its size.
+// cutShort returns the error for a file that has less data than its size.
 func (it *item) cutShort(file *os.File, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return it.CheckEnd(file, false)
@@ -167,7 +167,7 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 	return nil
 }
 
-// readAt reads a piece of a file, and adds it to the hash.
+// readAt reads a piece of a file, and adds it to the digest.
 func (it *item) readAt(file *os.File, mem []byte, off uint64, digest *proto.Digest) error {
 	if _, err := file.ReadAt(mem, int64(off)); err != nil {
 		return it.cutShort(file, err)
@@ -176,8 +176,9 @@ func (it *item) readAt(file *os.File, mem []byte, off uint64, digest *proto.Dige
 	return nil
 }
 
-// compare reads what the receiver has of a file, and returns from where on to send, with the
-// hash of what is before: from the beginning unless it is the same here.
+// compare reads the part of a file that the receiver has. If it is the same here, compare
+// returns the offset behind it and the digest of the part; otherwise offset zero and an empty
+// digest.
 func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin uint64, d proto.Digest, err error) {
 	if it.decision.Decision != proto.Resume {
 		return 0, d, nil
@@ -196,7 +197,7 @@ func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin 
 	return begin, d, nil
 }
 
-// stillSame is the last look at a file of several blocks, all of which have been read.
+// stillSame checks a file of several blocks once more after all of it has been read.
 func (it *item) stillSame() error {
 	f, err := it.Open()
 	if err != nil {
@@ -208,7 +209,7 @@ func (it *item) stillSame() error {
 // errGone: the receiver could not store the file.
 var errGone = errors.New("the receiver could not store it")
 
-// discard tells the receiver that the rest of an item will not come, for the reason err.
+// discard announces to the receiver that the rest of an item will not come. err is the reason.
 func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 	o.mu.Lock()
 	it.concluded, it.why = true, err.Error()
@@ -220,7 +221,7 @@ func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 	return o.l.Send(ctx, &proto.Discard{Entry: it.index, Code: code})
 }
 
-// give gives a block to the device, and the message that says so.
+// give posts the writes of a block, and behind them its Block message.
 func (o *outgoing) give(ctx context.Context, b *block) error {
 	o.mu.Lock()
 	s := &o.slots[b.slot]
@@ -266,7 +267,7 @@ func (o *outgoing) give(ctx context.Context, b *block) error {
 	return nil
 }
 
-// written is called when the device has done a write.
+// written is called when the device has completed a write.
 func (o *outgoing) written(i int) {
 	<-o.writes
 	o.mu.Lock()

@@ -12,13 +12,13 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 )
 
-// Both ends prove that they know the secret by an HMAC-SHA256 over all that was said so
-// far, with nonces of both, and over the addresses and queue pairs of the connection. So a
-// proof is valid for one connection and one direction: it cannot be replayed, reflected, or
-// relayed over two connections. The sender proves itself first, since it has chosen the
-// receiver. It tells no names before the receiver has proved itself.
+// Each end proves that it knows the secret with an HMAC-SHA256 over all earlier messages,
+// which hold nonces of both ends, and over the addresses and queue pairs of the connection. So
+// a proof is valid for one connection and one direction: it cannot be replayed, reflected, or
+// relayed over two connections. The sender proves itself first, because it chose the receiver.
+// It sends no names before the receiver has proved itself.
 
-// MinSecret is the length of the shortest secret, in bytes. An attacker that has watched a
+// MinSecret is the length of the shortest secret, in bytes. An attacker that has recorded a
 // handshake can try guesses offline.
 const MinSecret = 16
 
@@ -27,7 +27,7 @@ func token() (t proto.Token) {
 	return t
 }
 
-// proof is the MAC of one end.
+// proof computes the MAC of one end.
 func proof(secret []byte, role string, hello, challenge proto.Message, sender, receiver []byte) (t proto.Token, err error) {
 	if secret == nil {
 		return t, nil
@@ -48,7 +48,7 @@ func proof(secret []byte, role string, hello, challenge proto.Message, sender, r
 	return proto.Token(mac.Sum(nil)), nil
 }
 
-// ends are the addresses and queue pairs of this end of a connection and of the peer's.
+// ends returns the addresses and queue pairs of this end of a connection and of the peer's.
 func ends(l *link.Link) (local, peer []byte) {
 	c := l.Connection()
 	a, b := c.LocalAddr().Addr().Unmap().As16(), c.PeerAddr().Addr().Unmap().As16()
@@ -58,7 +58,7 @@ func ends(l *link.Link) (local, peer []byte) {
 // loopback reports whether the peer is on this machine.
 func loopback(l *link.Link) bool { return l.Connection().PeerAddr().Addr().Unmap().IsLoopback() }
 
-// greet is the handshake of the sender.
+// greet performs the handshake of the sender.
 func (s *Sender) greet(ctx context.Context, l *link.Link) (*proto.Welcome, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, handshakeTimeout, errors.New("the receiver did not complete the handshake"))
 	defer stop()
@@ -94,8 +94,8 @@ func (s *Sender) greet(ctx context.Context, l *link.Link) (*proto.Welcome, error
 	return welcome, err
 }
 
-// admit is the handshake of the receiver, up to the proof of the sender. It returns the
-// proof for the Welcome.
+// admit performs the handshake of the receiver, up to the proof of the sender. It returns the
+// receiver's proof, for the Welcome.
 func (r *Receiver) admit(ctx context.Context, l *link.Link) (*proto.Hello, proto.Token, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, handshakeTimeout, errors.New("the sender did not complete the handshake"))
 	defer stop()

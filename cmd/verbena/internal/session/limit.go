@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// Limiter bounds the rate of what is sent. It belongs to one goroutine.
+// Limiter bounds the rate of sending. It belongs to one goroutine.
 type Limiter struct {
 	rate float64 // bytes per second; zero: no limit
 	next time.Time
 }
 
-// limitBurst is for how long the rate may be made up for: timers are late.
+// limitBurst is the time whose unused rate may be made up for, because timers are late.
 const limitBurst = 100 * time.Millisecond
 
-// NewLimiter makes a limiter of so many bytes per second. Zero: no limit.
+// NewLimiter makes a limiter of rate bytes per second. Zero: no limit.
 func NewLimiter(rate int64) *Limiter { return &Limiter{rate: float64(rate)} }
 
-// piece is how much is sent at a time: a twentieth of a second's.
+// piece returns how much of n bytes to send at a time: what the rate allows in 1/20 s, at
+// least 4096.
 func (l *Limiter) piece(n int) int {
 	if l.rate == 0 {
 		return n
@@ -32,7 +33,7 @@ func (l *Limiter) wait(ctx context.Context, n int) error {
 	}
 	now := time.Now()
 	if earliest := now.Add(-limitBurst); l.next.Before(earliest) {
-		l.next = earliest // what was not used before is gone
+		l.next = earliest // unused rate from before then is lost
 	}
 	delay := l.next.Sub(now)
 	l.next = l.next.Add(time.Duration(float64(n) / l.rate * float64(time.Second)))

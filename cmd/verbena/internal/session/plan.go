@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// plan decides on entries that are announced.
+// plan decides on announced entries, and sends the decisions.
 func (s *incoming) plan(ctx context.Context, m *proto.Entries) error {
 	if m.First != s.next || uint64(m.First)+uint64(len(m.Entries)) > 1<<32-1 {
 		return faultf(proto.BadProtocol, "entries from %d on are announced; %d comes next", m.First, s.next)
@@ -26,7 +26,7 @@ func (s *incoming) plan(ctx context.Context, m *proto.Entries) error {
 			}
 			item = proto.Item{Decision: proto.Refused, Code: codeOf(err), Text: proto.Cut(err.Error(), proto.MaxNote)}
 		}
-		// What is sent, and directories, are concluded later.
+		// Files that are sent, and directories, are concluded later.
 		if err != nil || item.Decision == proto.Have && e.Type != proto.Directory || item.Decision == proto.Made && e.Type != proto.Directory {
 			entry := entryOf(e.Path, e.Type, e.Size, err)
 			entry.Had = had
@@ -45,7 +45,7 @@ func (s *incoming) plan(ctx context.Context, m *proto.Entries) error {
 	return s.l.Send(ctx, p)
 }
 
-// decide is the decision on one entry. had reports that it was there.
+// decide decides on one entry. had reports that the entry was there already.
 func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
 	if err := tree.CheckPath(e.Path); err != nil {
@@ -72,12 +72,13 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	}
 	item.Decision = proto.Have
 	if e.Type == proto.Directory {
-		err = dest.SetMode(e.Path, e.Mode|0o700) // until it is complete
+		err = dest.SetMode(e.Path, e.Mode|0o700) // writable until the directory is complete
 	}
 	return item, true, err
 }
 
-// decideFile is decide for a file. No other session receives the file meanwhile.
+// decideFile is decide for a file. It makes sure that no other session receives the file at
+// the same time.
 func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
 	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))

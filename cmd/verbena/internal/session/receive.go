@@ -15,33 +15,33 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// ReceiverConfig says what is taken, and from whom.
+// ReceiverConfig defines what a Receiver accepts, and from whom.
 type ReceiverConfig struct {
-	Secret   []byte // nil: none, and only from this machine
-	Insecure bool   // without a secret also from other machines
-	Key      string // for senders, in return for their ID; empty: a random one for each
-	MaxSize  uint64 // of a file; zero: as large as the disk has room for
-	Slots    int    // of each window, of proto.BlockSize bytes; zero: 16
-	Sync     bool   // files are on the disk before they are reported
+	Secret   []byte // nil: none is needed, and only senders on this machine are accepted
+	Insecure bool   // without a secret, accept senders on other machines, too
+	Key      string // sent to senders in return for their ID; empty: a random one for each
+	MaxSize  uint64 // of a file; zero: limited by the disk only
+	Slots    int    // of each window, each of proto.BlockSize bytes; zero: DefaultSlots
+	Sync     bool   // flush each file to the disk before reporting it
 }
 
-// DefaultSlots is the size of a window unless ReceiverConfig says otherwise.
+// DefaultSlots is the number of slots of a window if ReceiverConfig has none.
 const DefaultSlots = 16
 
-// Receiver takes transfers into one folder, any number at a time.
+// Receiver receives transfers into one folder, any number at a time.
 type Receiver struct {
 	cfg  ReceiverConfig
 	dest *tree.Dest
 
 	mu       sync.Mutex
-	held     map[string]*hold       // entries that are being received, by the names of their parts
+	held     map[string]*hold       // entries that are being received, by PartName
 	sessions map[[16]byte]*incoming // by transfer
 }
 
-// hold says which session receives an entry.
+// hold records which session receives an entry.
 type hold struct {
 	by   *incoming
-	done chan struct{} // closed when it no longer does
+	done chan struct{} // closed when it no longer does so
 }
 
 // NewReceiver makes a receiver.
@@ -52,8 +52,8 @@ func NewReceiver(dest *tree.Dest, cfg ReceiverConfig) *Receiver {
 	return &Receiver{cfg: cfg, dest: dest, held: map[string]*hold{}, sessions: map[[16]byte]*incoming{}}
 }
 
-// Serve receives over a link, which remains the caller's to close, until the sender has
-// brought it to an end, or the connection has ended, or ctx.
+// Serve receives over a link until the transfer is complete, the connection has ended, or ctx
+// ends. It does not close the link.
 func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summary, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -66,8 +66,8 @@ func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summ
 	return s.sum, err
 }
 
-// incoming is a Receiver's end of one connection. One goroutine takes the sender's messages
-// one after the other, and stores what they bring.
+// incoming is a Receiver's end of one connection. One goroutine handles the sender's messages
+// in order, and stores the data.
 type incoming struct {
 	r      *Receiver
 	l      *link.Link
@@ -77,10 +77,10 @@ type incoming struct {
 	window *mmap.Map
 	sum    Summary
 
-	files    map[uint32]*file // wanted, and not concluded by the sender
-	begun    int              // of these: that have begun
+	files    map[uint32]*file // wanted, with data still to come
+	begun    int              // of these, files of several blocks that have begun
 	next     uint32           // the next index
-	patience time.Duration    // that is left of busyPatience
+	patience time.Duration    // what is left of busyPatience
 }
 
 func (s *incoming) run(ctx context.Context) error {
@@ -117,13 +117,13 @@ func (s *incoming) run(ctx context.Context) error {
 		s.r.release(f)
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause // the first
+		err = cause // the first error
 	}
 	return err
 }
 
-// replace ends an earlier session of the same run of the same sender, which has connected
-// again, and takes its place.
+// replace makes s the session of a transfer. An earlier session of the same run of the sender,
+// which has connected again, is ended first.
 func (s *incoming) replace(ctx context.Context, transfer [16]byte) error {
 	for {
 		s.r.mu.Lock()
@@ -143,7 +143,7 @@ func (s *incoming) replace(ctx context.Context, transfer [16]byte) error {
 	}
 }
 
-// Receives reports whether a transfer has a connection that is past its handshake.
+// Receives reports whether a transfer has a connection that has completed its handshake.
 func (r *Receiver) Receives(transfer [16]byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,9 +157,9 @@ func (s *incoming) leave(transfer [16]byte) {
 	close(s.ended)
 }
 
-// loop handles what the sender sends, until it has closed the connection after the end.
+// loop handles the sender's messages until the sender closes the connection after the end.
 func (s *incoming) loop(ctx context.Context) error {
-	over := false // the verdict has been given
+	over := false // the verdict has been sent
 	for {
 		m, err := next(ctx, s.l)
 		if err != nil {
@@ -220,13 +220,13 @@ func (s *incoming) end(ctx context.Context, m *proto.End) error {
 	return s.l.Send(ctx, &proto.Verdict{Good: s.sum.Failed == 0, Stored: uint32(s.sum.Entries), Failed: uint32(s.sum.Failed), Bytes: uint64(s.sum.Bytes)})
 }
 
-// report counts an entry that is concluded.
+// report counts a concluded entry, and reports it as an event.
 func (s *incoming) report(e Entry) {
 	s.sum.count(e)
 	s.events.Entry(e)
 }
 
-// dirs completes directories.
+// dirs sets the permissions and times of complete directories.
 func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 	var results []proto.Result
 	for i := range m.Dirs {
@@ -244,7 +244,7 @@ func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 	return s.conclude(ctx, results)
 }
 
-// conclude sends results, in as many messages as it takes.
+// conclude sends results, in as many messages as needed.
 func (s *incoming) conclude(ctx context.Context, results []proto.Result) error {
 	for len(results) > 0 {
 		n, size := 0, 0
@@ -276,7 +276,7 @@ func entryOf(path string, t proto.EntryType, size uint64, err error) Entry {
 	return e
 }
 
-// codeOf is the code of an error of this end or of the peer.
+// codeOf returns the code of an error of this end or of the peer.
 func codeOf(err error) proto.Code {
 	var f *Fault
 	if errors.As(err, &f) {
@@ -285,11 +285,12 @@ func codeOf(err error) proto.Code {
 	return tree.CodeOf(err)
 }
 
-// busyPatience is how long a session waits, in all, for others to let go of its entries: for
-// that of a sender that was killed, until its connection is known to have ended.
+// busyPatience is how long a session waits, in all, for other sessions to release its entries.
+// The session of a killed sender holds its entries until its connection is known to have
+// ended.
 const busyPatience = 30 * time.Second
 
-// acquire makes a session the only one to receive an entry.
+// acquire makes a session the only one that receives an entry.
 func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold, error) {
 	var patience <-chan time.Time
 	for {
@@ -320,7 +321,7 @@ func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold
 	}
 }
 
-// release lets other sessions receive an entry. Again, it does nothing.
+// release lets other sessions receive an entry. A second call does nothing.
 func (r *Receiver) release(f *file) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

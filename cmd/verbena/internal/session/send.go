@@ -14,18 +14,18 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// SenderConfig says what to send.
+// SenderConfig defines what to send.
 type SenderConfig struct {
 	Sources []tree.Source
-	Text    *string  // a plain message, in place of sources
+	Text    *string  // a plain message to send instead of sources
 	Secret  []byte   // nil: none
-	ID      string   // for the receiver
+	ID      string   // sent to the receiver
 	Limit   *Limiter // nil: no limit
 	Events  Events
 }
 
-// Sender sends the same things over one connection after another, until one of them
-// has brought it to an end.
+// Sender sends the same content over one connection after another, until a transfer is
+// complete.
 type Sender struct {
 	cfg      SenderConfig
 	transfer [16]byte
@@ -41,8 +41,8 @@ func NewSender(cfg SenderConfig) *Sender {
 	return s
 }
 
-// Run sends over a link, which remains the caller's to close. What the receiver has is not
-// sent again. An error that matches link.ErrBroken is worth another connection.
+// Run sends over a link, and does not close it. It does not send again what the receiver has.
+// After an error that matches link.ErrBroken, try another connection.
 func (s *Sender) Run(ctx context.Context, l *link.Link) (Summary, error) {
 	o := &outgoing{Sender: s, l: l, sources: tree.NewFiles(s.cfg.Sources), sum: Summary{Transfer: s.transfer}}
 	err := o.run(ctx)
@@ -58,19 +58,19 @@ func (s *Sender) Run(ctx context.Context, l *link.Link) (Summary, error) {
 type item struct {
 	tree.Found
 	index     uint32
-	unplanned bool // no Plan has come for it
-	closesOne bool // it is the last of its announcement
+	unplanned bool // the receiver has not decided on it yet
+	closesOne bool // it is the last of its Entries message
 	decision  proto.Item
 
-	gone      atomic.Bool // the receiver has concluded it: stop sending it
+	gone      atomic.Bool // the receiver has concluded it: stop sending
 	concluded bool        // its last segment, or its Discard, has been sent; protected by outgoing.mu
-	why       string      // it could not be read; likewise
+	why       string      // why it could not be read; protected likewise
 }
 
-// slot is a piece of both windows. It is free again when the device has done its writes and
-// the peer has given it back.
+// slot is the state of a slot in both windows. It is free when the device has completed its
+// writes and the peer has returned it.
 type slot struct {
-	writes int // that the device has, and one more until all have been given to it
+	writes int // writes at the device, plus one until all have been posted
 	unread bool
 	length int
 }
@@ -84,20 +84,20 @@ type outgoing struct {
 	cancel        context.CancelCauseFunc
 	wg            sync.WaitGroup
 
-	room      chan struct{} // one for each entry that may be announced
-	unplanned chan struct{} // one for each announcement that may be without a Plan
-	free      chan int      // slots
-	writes    chan struct{} // one for each write that the device may have
+	room      chan struct{} // semaphore: entries announced and not concluded
+	unplanned chan struct{} // semaphore: Entries messages without a Plan
+	free      chan int      // free slots
+	writes    chan struct{} // semaphore: writes at the device
 	wanted    chan *item
 	replies   chan proto.Message
-	changed   chan struct{} // something was concluded
+	changed   chan struct{} // signaled when an item is concluded
 
 	mu    sync.Mutex
 	items map[uint32]*item
 	slots []slot
 	sum   Summary
 	next  uint32  // the next index
-	dirs  []*item // to be completed at the end
+	dirs  []*item // directories to complete at the end
 }
 
 func (o *outgoing) run(parent context.Context) error {
@@ -134,7 +134,7 @@ func (o *outgoing) run(parent context.Context) error {
 // fail ends the session with an error, unless it has ended.
 func (o *outgoing) fail(err error) { o.cancel(err) }
 
-// open makes the window here, and takes that of the receiver.
+// open makes this end's window, and maps the receiver's.
 func (o *outgoing) open(w *proto.Welcome) error {
 	dev := o.l.Device()
 	var err error
@@ -159,7 +159,7 @@ func (o *outgoing) open(w *proto.Welcome) error {
 }
 
 func (o *outgoing) closeMaps() {
-	// A write that the device still has keeps the window open until the device closes.
+	// A write that is still at the device keeps its memory until the device closes.
 	for _, m := range []*mmap.Map{o.local, o.remote} {
 		if m != nil {
 			_ = m.Close()
@@ -167,7 +167,7 @@ func (o *outgoing) closeMaps() {
 	}
 }
 
-// sendFiles brings all sources to the receiver.
+// sendFiles sends all sources to the receiver.
 func (o *outgoing) sendFiles(ctx context.Context) error {
 	var worker sync.WaitGroup
 	worker.Go(func() {
@@ -190,7 +190,7 @@ func (o *outgoing) sendFiles(ctx context.Context) error {
 	return err
 }
 
-// drained waits until everything that was announced is concluded.
+// drained waits until every announced entry is concluded.
 func (o *outgoing) drained(ctx context.Context) error {
 	for {
 		o.mu.Lock()
@@ -207,7 +207,7 @@ func (o *outgoing) drained(ctx context.Context) error {
 	}
 }
 
-// conclude notes what became of an item. The caller holds mu.
+// conclude records the outcome of an item. The caller holds mu.
 func (o *outgoing) conclude(it *item, code proto.Code, text string, had bool) {
 	delete(o.items, it.index)
 	<-o.room
@@ -227,7 +227,7 @@ func (o *outgoing) conclude(it *item, code proto.Code, text string, had bool) {
 	}
 }
 
-// finish says that all is sent, and exchanges the ID for the key.
+// finish ends the transfer, and exchanges the ID for the key.
 func (o *outgoing) finish(ctx context.Context) error {
 	if o.cfg.Text == nil {
 		if err := o.l.Send(ctx, &proto.End{Entries: o.next}); err != nil {
@@ -267,7 +267,7 @@ func reply[T proto.Message](ctx context.Context, o *outgoing) (T, error) {
 	}
 }
 
-// dispatch takes what the receiver sends.
+// dispatch handles the receiver's messages.
 func (o *outgoing) dispatch(ctx context.Context) {
 	for {
 		m, err := next(ctx, o.l)
@@ -329,7 +329,7 @@ func (o *outgoing) decided(it *item) error {
 		if it.Type != proto.File || it.Size == 0 || d.Length >= it.Size {
 			return faultf(proto.BadProtocol, "the receiver has %d bytes of %s and wants more; the file has %d", d.Length, tree.Show(it.Path), it.Size)
 		}
-		o.wanted <- it // as many fit as there can be items
+		o.wanted <- it // never blocks: there is room for all items
 		return nil
 	}
 	if d.Decision == proto.Have && it.Type == proto.File {
@@ -346,7 +346,7 @@ func (o *outgoing) results(m *proto.Results) error {
 	defer o.mu.Unlock()
 	for _, r := range m.Results {
 		it := o.items[r.Entry]
-		// A file of several blocks may fail before its last was sent.
+		// The receiver may fail a file of several blocks before the last one was sent.
 		if it == nil || it.unplanned || !it.concluded && (r.Code == proto.OK || it.Size <= proto.BlockSize) {
 			return faultf(proto.BadProtocol, "the receiver concludes entry %d too early", r.Entry)
 		}
@@ -371,14 +371,14 @@ func (o *outgoing) acknowledged(m *proto.Ack) error {
 	return nil
 }
 
-// freeSlot frees a slot that neither end needs any more. The caller holds mu.
+// freeSlot frees a slot, unless one of the ends still uses it. The caller holds mu.
 func (o *outgoing) freeSlot(i int) {
 	if s := &o.slots[i]; s.writes == 0 && !s.unread {
 		o.free <- i
 	}
 }
 
-// announceAll walks the sources and announces what it finds.
+// announceAll walks the sources, and announces the entries that it finds.
 func (o *outgoing) announceAll(ctx context.Context) error {
 	a := announcer{o: o}
 	if err := o.sources.Walk(ctx, func(f tree.Found) error { return a.add(ctx, f) }); err != nil {
@@ -395,10 +395,10 @@ type announcer struct {
 	began time.Time
 }
 
-// entrySize is the most that an entry takes in a message, but for its texts.
+// entrySize is the most that an entry takes in a message, without its strings.
 const entrySize = 32
 
-// announceDelay is how long an entry may wait for others to share its message.
+// announceDelay is how long an entry may wait for others to join its message.
 const announceDelay = 20 * time.Millisecond
 
 func (a *announcer) add(ctx context.Context, f tree.Found) error {
@@ -467,8 +467,8 @@ func (a *announcer) flush(ctx context.Context) error {
 	return o.l.Send(ctx, m)
 }
 
-// completeDirs has modes and times of directories set, now that they are not changed any
-// more: those further down first.
+// completeDirs sets the modes and times of directories at the receiver, after the last change
+// to their contents. Subdirectories come first.
 func (o *outgoing) completeDirs(ctx context.Context) error {
 	o.mu.Lock()
 	dirs := o.dirs
@@ -482,7 +482,7 @@ func (o *outgoing) completeDirs(ctx context.Context) error {
 			if size += entrySize + len(it.Path); size > proto.MaxMessage-64 {
 				break
 			}
-			it.concluded = true // its Result says how it ends
+			it.concluded = true // only its Result is still to come
 			o.room <- struct{}{}
 			o.items[it.index] = it
 			m.Dirs = append(m.Dirs, proto.DirEntry{Entry: it.index, Mode: it.Mode, Modified: it.Modified, Path: it.Path})

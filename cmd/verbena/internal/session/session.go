@@ -1,5 +1,5 @@
-// Package session has the two ends of a transfer over the connection of a Link.
-// docs/transfer.md has their messages, in order.
+// Package session implements the two ends of a transfer over the connection of a Link. Package
+// proto documents the messages and their order.
 package session
 
 import (
@@ -13,14 +13,15 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// Fault is why a transfer has ended, other than by its connection or its context.Context.
+// Fault is why a transfer has ended, if neither its connection nor its context.Context ended
+// it.
 type Fault struct {
 	Code proto.Code
 	Text string
-	Peer bool // the peer has found it
+	Peer bool // the peer reported it
 }
 
-// Error says what was wrong, and whether the peer found it.
+// Error describes the fault, and whether the peer reported it.
 func (f *Fault) Error() string {
 	if f.Peer {
 		return "the peer says: " + tree.Show(f.Text)
@@ -32,35 +33,35 @@ func faultf(code proto.Code, format string, args ...any) *Fault {
 	return &Fault{Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
-// Entry is what became of a file, directory or link.
+// Entry is the outcome of a file, directory or link.
 type Entry struct {
 	Path string
 	Type proto.EntryType
 	Size uint64
-	Code proto.Code // OK: it is there
+	Code proto.Code // OK: the receiver has it
 	Text string     // unless Code is OK
-	Had  bool       // it was there before
+	Had  bool       // the receiver had it before
 }
 
-// Events is what a transfer reports while it goes on. The methods may be called from
-// several goroutines, and should not block.
+// Events receives the progress of a transfer. The methods may be called from several
+// goroutines, and must not block for long.
 type Events interface {
-	Moved(bytes int64) // so many more bytes are at the receiver
-	Entry(Entry)       // concluded
-	Text(string) error // a plain message has come; an error is told to the sender
+	Moved(bytes int64) // the receiver has that many more bytes
+	Entry(Entry)       // an entry was concluded
+	Text(string) error // a plain message has arrived; an error is reported to the sender
 }
 
-// Summary is how a transfer went.
+// Summary is the outcome of a transfer over one connection.
 type Summary struct {
-	Transfer [16]byte // of the sender's run; zero at a receiver: the handshake did not succeed
-	Entries  int      // files, directories and links that are at the receiver
-	Had      int      // of these: that were there before
-	Failed   int      // that are not there
-	NoSpace  bool     // one of them for lack of space
-	Bytes    int64    // moved in this connection
+	Transfer [16]byte // identifies the sender's run; zero at a receiver: the handshake failed
+	Entries  int      // files, directories and links that the receiver has
+	Had      int      // of these, those that it had before
+	Failed   int      // those that it does not have
+	NoSpace  bool     // one of them failed for lack of space
+	Bytes    int64    // moved over this connection
 	Text     bool     // it was a plain message
-	ID, Key  string   // that the ends have given each other
-	Complete bool     // it was brought to its end
+	ID, Key  string   // exchanged at the end
+	Complete bool     // the transfer is complete
 }
 
 func (s *Summary) count(e Entry) {
@@ -86,7 +87,7 @@ const (
 	refusePatience = 2 * time.Second
 )
 
-// next returns the next message. What a peer refuses with becomes a *Fault.
+// next returns the next message. If the peer refuses, the error is a *Fault.
 func next(ctx context.Context, l *link.Link) (proto.Message, error) {
 	b, err := l.Receive(ctx)
 	if err != nil {
@@ -102,7 +103,7 @@ func next(ctx context.Context, l *link.Link) (proto.Message, error) {
 	return m, nil
 }
 
-// expect returns the next message, which has to be of one type.
+// expect returns the next message, which must be of type T.
 func expect[T proto.Message](ctx context.Context, l *link.Link) (T, error) {
 	var zero T
 	m, err := next(ctx, l)
@@ -116,7 +117,7 @@ func expect[T proto.Message](ctx context.Context, l *link.Link) (T, error) {
 	return t, nil
 }
 
-// refuse tells the peer of an error that this end has found.
+// refuse reports to the peer an error that this end has found.
 func refuse(l *link.Link, err error) {
 	ctx, stop := context.WithTimeout(context.Background(), refusePatience)
 	defer stop()
@@ -133,11 +134,11 @@ func refuse(l *link.Link, err error) {
 		r.Code, r.Text = proto.Stopped, proto.Cut(err.Error(), proto.MaxNote)
 	}
 	if l.Send(ctx, r) == nil {
-		l.WaitClosed(ctx) // by the peer, which has read it then
+		l.WaitClosed(ctx) // the peer closes it after reading the reason
 	}
 }
 
-// watch sends pings, and ends the session when the peer has gone silent.
+// watch sends pings, and ends the session when the peer has been silent for too long.
 func watch(ctx context.Context, l *link.Link, fail func(error)) {
 	t := time.NewTicker(pingInterval)
 	defer t.Stop()
@@ -151,7 +152,7 @@ func watch(ctx context.Context, l *link.Link, fail func(error)) {
 				return
 			}
 			if err := l.Send(ctx, &proto.Ping{}); err != nil {
-				return // others notice
+				return // other goroutines notice the error
 			}
 		}
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// file is an entry that the sender is to send. It is written in order.
+// file is an entry that the sender must send. It is written in order.
 type file struct {
 	entry  proto.Entry
 	index  uint32
 	hold   *hold
 	part   *tree.Part   // nil: not open
-	digest proto.Digest // of what is in part
-	length uint64       // of what is in part: the offset of the next segment
-	begun  bool         // it has several blocks, and the first has come
-	failed bool         // reported; what still comes of it is dropped
+	digest proto.Digest // of the data in part
+	length uint64       // of the data in part, which is the offset of the next segment
+	begun  bool         // it has several blocks, and the first has arrived
+	failed bool         // its result has been reported; drop further data
 }
 
 // append writes the next piece of a file.
@@ -26,7 +26,7 @@ func (f *file) append(dest *tree.Dest, offset uint64, piece []byte) (err error) 
 	switch {
 	case f.part == nil:
 		f.part, err = dest.NewPart(f.entry.Path)
-	case offset == 0: // what was left of an earlier transfer is not what the sender has
+	case offset == 0: // the sender's file differs from the data of an earlier transfer
 		f.digest = proto.Digest{}
 		err = f.part.Truncate(0)
 	}
@@ -38,18 +38,19 @@ func (f *file) append(dest *tree.Dest, offset uint64, piece []byte) (err error) 
 	return err
 }
 
-// close closes the part. The data that has arrived stays for a later transfer, which resumes.
+// close closes the part. Its data stays, so that a later transfer can resume.
 func (f *file) close() {
 	if f.part != nil {
-		_ = f.part.Close() // again after Commit does nothing
+		_ = f.part.Close() // does nothing after Commit
 	}
 }
 
-// maxResumed is how many files are kept open for being resumed. Others begin again.
+// maxResumed is how many files are kept open to be resumed. Further files start from the
+// beginning.
 const maxResumed = 16
 
-// resume looks for what an earlier transfer has left of a file: whole blocks, without the
-// last one, which concludes the file.
+// resume looks for data of a file that an earlier transfer has left. It keeps whole blocks,
+// except the last block of the file, which the sender must send to conclude the file.
 func (s *incoming) resume(ctx context.Context, f *file) error {
 	open := 0
 	for _, other := range s.files {
@@ -93,7 +94,7 @@ func (s *incoming) resume(ctx context.Context, f *file) error {
 // maxBegun is how many files of several blocks may be open.
 const maxBegun = 16
 
-// block takes a block: the done message for a slot.
+// block handles a Block, the done message for a slot.
 func (s *incoming) block(ctx context.Context, m *proto.Block) error {
 	if int(m.Slot) >= s.r.cfg.Slots {
 		return faultf(proto.BadProtocol, "a block in slot %d; the window has %d", m.Slot, s.r.cfg.Slots)
@@ -128,7 +129,8 @@ func (s *incoming) block(ctx context.Context, m *proto.Block) error {
 	n := m.Length()
 	s.sum.Bytes += int64(n)
 	s.events.Moved(int64(n))
-	// The slot goes back first, so that what the results conclude is counted by then.
+	// Return the slot first, so that the sender has counted its bytes before the results
+	// conclude files.
 	if err := s.l.Send(ctx, &proto.Ack{Slot: m.Slot}); err != nil {
 		return err
 	}
@@ -179,13 +181,13 @@ func (s *incoming) store(f *file, seg *proto.Segment, piece []byte) (done bool, 
 	return true, tree.Reason(err)
 }
 
-// storeEmpty makes a file without content.
+// storeEmpty stores a file without content.
 func (s *incoming) storeEmpty(f *file) error {
 	_, err := s.store(f, &proto.Segment{Last: true, Hash: proto.SumOf(nil)}, nil)
 	return err
 }
 
-// discard closes a file that the sender has taken back.
+// discard closes a file that the sender has withdrawn.
 func (s *incoming) discard(ctx context.Context, m *proto.Discard) error {
 	f := s.files[m.Entry]
 	if f == nil {
@@ -211,7 +213,7 @@ func (s *incoming) concluded(f *file, err error) proto.Result {
 	return resultOf(f.index, err)
 }
 
-// drop forgets a file of which nothing more may come.
+// drop forgets a file for which no more data may arrive.
 func (s *incoming) drop(f *file) {
 	if f.begun {
 		s.begun--
