@@ -6,7 +6,7 @@
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
 //
-// verbena COMMAND -help shows a command's flags.
+// verbena COMMAND -help shows the flags of a command.
 package main
 
 import (
@@ -36,7 +36,7 @@ var commands = []command{
 	{"receive", "take files, directories and messages into a folder", transfer.Receive},
 }
 
-// The exit codes of what commands do not decide: output that is lost, a wrong command line.
+// The exit codes for lost output and for a wrong command line. Commands choose all others.
 const exitFailure, exitUsage = 1, 2
 
 func main() {
@@ -46,7 +46,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs a command. One whose output could not be written has not done what it was asked to.
+// run runs a command. If its output could not be written, the command has failed.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	out := output.New(stdout)
 	code := choose(ctx, args, out, stderr)

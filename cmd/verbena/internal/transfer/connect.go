@@ -18,10 +18,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// station is a device with a context and an engine that is driven.
+// station is a device with a context, and an engine with the goroutine that drives it.
 type station struct {
-	// ctx ends with that of openStation, and when the engine no longer runs: because of the
-	// device, for instance.
+	// ctx ends with the context of openStation, or when the engine no longer runs, for
+	// instance because the device failed.
 	ctx    context.Context
 	dev    verbs.Device
 	engine *pe.Engine
@@ -31,7 +31,7 @@ type station struct {
 	ended  chan error
 }
 
-// openStation opens a device for so many links at a time.
+// openStation opens a device for at most links links at a time.
 func openStation(ctx context.Context, name string, links int, writer bool) (s *station, err error) {
 	s = &station{ended: make(chan error, 1)}
 	if s.dev, err = device.Open(name); err != nil {
@@ -52,7 +52,7 @@ func openStation(ctx context.Context, name string, links int, writer bool) (s *s
 	if err = s.rdma.Start(); err != nil {
 		return nil, err
 	}
-	// It is driven until close, also when ctx has ended: what is said last has to go out.
+	// Drive the engine until close, even after ctx has ended: the last messages must go out.
 	driven, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	var cancel context.CancelCauseFunc
@@ -67,7 +67,7 @@ func openStation(ctx context.Context, name string, links int, writer bool) (s *s
 
 var errStopped = errors.New("the RDMA context has stopped")
 
-// close ends everything.
+// close stops the engine, and closes it and the device.
 func (s *station) close() error {
 	s.stop()
 	err := <-s.ended
@@ -80,8 +80,8 @@ func (s *station) close() error {
 // do runs a function on the engine's goroutine.
 func (s *station) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
 
-// listen takes connections at host, or at all addresses of the device, and hands their
-// links to accept, on the engine's goroutine. It returns the address.
+// listen accepts connections at host, or at all addresses of the device, and passes their
+// links to accept, on the engine's goroutine. It returns the address that it listens on.
 func (s *station) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
 	err = s.do(ctx, func() error {
 		l, err := s.rdma.Listen(net.JoinHostPort(host, strconv.Itoa(int(port))), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
@@ -106,10 +106,11 @@ func (s *station) listen(ctx context.Context, host string, port uint16, accept f
 		}
 		a := l.Addr().Addr()
 		if a.IsUnspecified() {
-			a = s.rdma.GID().GID.Addr() // the first of the device's
+			a = s.rdma.GID().GID.Addr() // the first address of the device
 		}
 		if a.IsLoopback() {
-			// Each device has an address of its own there, and a dial to any finds it.
+			// Each device has its own loopback address, and a dial to any loopback address
+			// finds it.
 			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 		}
 		if given, err := netip.ParseAddr(host); err == nil {
@@ -121,11 +122,12 @@ func (s *station) listen(ctx context.Context, host string, port uint16, accept f
 	return addr, err
 }
 
-// busyText is the reason of a receiver without a place for one more transfer.
+// busyText is the reason with which a receiver rejects a transfer when it has its maximum
+// number.
 const busyText = "the receiver has as many transfers as it takes"
 
-// dial connects to an address, and returns when the connection is Ready. With a patience
-// of zero it takes no for an answer; otherwise it tries for so long.
+// dial connects to an address, and returns when the connection is Ready. It keeps trying for
+// patience. With a patience of zero, it fails at the first rejection.
 func (s *station) dial(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
 	deadline := time.Now().Add(patience)
 	for {
@@ -140,7 +142,7 @@ func (s *station) dial(ctx context.Context, addr string, patience time.Duration)
 		if !busy || time.Now().After(deadline) || ctx.Err() != nil {
 			return nil, &exitError{code: exitConnection, err: err}
 		}
-		// rdma.Connections.Dial does not ask again where it was rejected.
+		// rdma.Connections.Dial does not try again after a rejection.
 		select {
 		case <-time.After(busyInterval):
 		case <-ctx.Done():
@@ -174,13 +176,14 @@ func (s *station) dialOnce(ctx context.Context, addr string, patience time.Durat
 	return l, nil
 }
 
-// busyInterval is how long to wait before a receiver that has no place is asked again.
+// busyInterval is the time before the next attempt to connect to a busy receiver.
 const busyInterval = 500 * time.Millisecond
 
-// dialTimeout is how long an answer may take.
+// dialTimeout is how long the peer may take to answer.
 const dialTimeout = 15 * time.Second
 
-// rejection is what the peer's program has said with its no.
+// rejection returns busyText if that is why the peer's program rejected the connection, or
+// else nothing.
 func rejection(err error) string {
 	var e *verbs.CMError
 	if errors.As(err, &e) && string(e.PrivateData[:min(len(e.PrivateData), len(busyText))]) == busyText {
@@ -189,7 +192,7 @@ func rejection(err error) string {
 	return ""
 }
 
-// closeLink ends a link, within a bound.
+// closeLink closes a link. It waits for a limited time.
 func closeLink(l *link.Link) {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()

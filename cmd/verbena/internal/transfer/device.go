@@ -11,15 +11,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// defaultPort is where verbena receive listens: a port of the connection manager, which
-// has nothing to do with those of TCP.
+// defaultPort is the port on which verbena receive listens: a port of the connection manager,
+// unrelated to TCP ports.
 const defaultPort = 7470
 
-// loopbackDevice is the software device for programs of one machine, unless a flag names
-// another.
+// loopbackDevice is the software device for programs on one machine. It is the default of
+// verbena receive without -l.
 const loopbackDevice = "soft-lo"
 
-// splitAddress takes HOST:PORT apart; the port may be missing.
+// splitAddress splits HOST:PORT. The port may be missing.
 func splitAddress(text string) (host string, port uint16, err error) {
 	host, service, err := net.SplitHostPort(text)
 	if err != nil {
@@ -42,9 +42,9 @@ func splitAddress(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// deviceTo is the device by which a host is reached, and the host's first address: an
-// adapter, or the software device on the interface that the system's route names. An address
-// of this machine is reached by the device that has it.
+// deviceTo returns the device through which a host is reached, and the host's first address.
+// The device is an adapter, or the software device on the interface of the system's route. An
+// address of this machine is reached through the device that has it.
 func deviceTo(ctx context.Context, host string) (name string, addr netip.Addr, err error) {
 	addrs, err := route.LookUp(ctx, host)
 	if err != nil {
@@ -57,8 +57,8 @@ func deviceTo(ctx context.Context, host string) (name string, addr netip.Addr, e
 	return r.Device, addrs[0], nil
 }
 
-// loopback reports whether a device is for programs of its own machine only: all its
-// addresses are.
+// loopback reports whether a device connects programs of this machine only: all its addresses
+// are loopback addresses.
 func loopback(dev verbs.Device) (bool, error) {
 	attr, err := dev.Query()
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
-// The exit codes, which docs/transfer.md explains. A signal gives 128 and its number.
+// The exit codes, which docs/transfer.md explains. A signal gives 128 plus its number.
 const (
 	exitOK         = 0
 	exitFailure    = 1 // anything else
-	exitUsage      = 2 // the command line
-	exitConnection = 3 // no connection, or it was lost and did not come back
+	exitUsage      = 2 // wrong command line
+	exitConnection = 3 // no connection, or it was lost and could not be made again
 	exitSecret     = 4 // one end has not proved that it knows the secret
 	exitPartial    = 5 // some entries did not arrive
-	exitIntegrity  = 6 // what arrived was not what was sent, or not the protocol
+	exitIntegrity  = 6 // the data was damaged, or the peer violated the protocol
 	exitSpace      = 7 // the receiver's disk is full
 	exitSignal     = 128
 )
 
-// exitError is an error that has been printed, or is to end the program with a code.
+// exitError is an error with an exit code. printed means that the error has been printed.
 type exitError struct {
 	code    int
 	printed bool
@@ -37,7 +37,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usage(err error) error { return &exitError{code: exitUsage, err: err} }
 
-// codeOf is the exit code for the error that a command has returned.
+// codeOf returns the exit code for the error of a command.
 func codeOf(ctx context.Context, err error) int {
 	var by interrupt.Error
 	var exit *exitError
@@ -68,7 +68,7 @@ func codeOf(ctx context.Context, err error) int {
 	return exitFailure
 }
 
-// partial is the error for a transfer of which some entries have failed.
+// partial returns the error for a transfer in which some entries failed, or nil.
 func partial(sum session.Summary) error {
 	code := exitPartial
 	if sum.Failed == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
-// common are the flags of both ends of a transfer.
+// common holds the flags that both ends of a transfer have.
 type common struct {
 	device     string
 	secret     string
@@ -22,8 +22,8 @@ type common struct {
 	quiet      bool
 }
 
-// secretVariable is where the secret comes from if no flag has it: unlike a command line,
-// other users do not see it.
+// secretVariable is the environment variable that holds the secret if no flag gives it. Other
+// users cannot see it, unlike a command line.
 const secretVariable = "VERBENA_SECRET"
 
 func (c *invocation) flags(common *common) *flag.FlagSet {
@@ -42,9 +42,9 @@ func (c *invocation) flags(common *common) *flag.FlagSet {
 	return f
 }
 
-// parse reads flags and other arguments in any order; behind "--" nothing is a flag. An
-// argument that is empty comes from a variable of the shell that is not set, as a rule: it is
-// refused where it would mean something else than what was meant.
+// parse reads flags and other arguments in any order. After "--" nothing is a flag. An empty
+// argument usually comes from a shell variable that is not set, so parse refuses it where it
+// would change the meaning of the command.
 func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
 	if rest, err = parseMixed(f, args); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func parseMixed(f *flag.FlagSet, args []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// theSecret is the secret that the flags or the environment give, or nil.
+// theSecret returns the secret from the flags or the environment, or nil.
 func (c *common) theSecret() ([]byte, error) {
 	s := c.secret
 	switch {
@@ -113,7 +113,7 @@ func (c *common) theSecret() ([]byte, error) {
 	return []byte(s), nil
 }
 
-// printer is where the program prints to.
+// printer returns the printer of the program.
 func (c *invocation) printer(f *common) *progress.Printer {
 	style := progress.Lines
 	if terminal.Is(c.err) {
@@ -125,7 +125,7 @@ func (c *invocation) printer(f *common) *progress.Printer {
 	return progress.New("verbena "+c.name, c.out, c.err, style, f.verbose, f.quiet)
 }
 
-// report prints the error that a command ends with, unless it has been printed.
+// report prints the error of a command, unless it has been printed.
 func report(p *progress.Printer, err error) {
 	var exit *exitError
 	if err == nil || errors.Is(err, flag.ErrHelp) || errors.As(err, &exit) && exit.printed {

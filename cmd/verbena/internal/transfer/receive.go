@@ -19,7 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// receiveFlags are those of verbena receive.
+// receiveFlags holds the flags of verbena receive.
 type receiveFlags struct {
 	common
 	listen    string
@@ -146,18 +146,18 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 
 var errDone = errors.New("the receiver takes one transfer only")
 
-// single is a receiver of one transfer (-once).
+// single ends the program after one transfer (-once).
 type single struct {
-	patience time.Duration // for a sender to connect again
+	patience time.Duration // how long a sender may take to connect again
 	receiver *session.Receiver
-	ended    chan error // how the transfer went, which ends the program
+	ended    chan error // receives the error of the transfer, which ends the program
 
 	mu     sync.Mutex
 	broken map[[16]byte]int // by transfer: how many connections were lost
 }
 
-// end takes how a session went. The connections of peers that did not get through the
-// handshake are no transfers.
+// end handles the end of a session. A connection whose peer did not complete the handshake is
+// not a transfer.
 func (o *single) end(ctx context.Context, sum session.Summary, err error) {
 	if sum.Transfer == [16]byte{} || ctx.Err() != nil {
 		return
@@ -173,12 +173,12 @@ func (o *single) end(ctx context.Context, sum session.Summary, err error) {
 	}
 	select {
 	case o.ended <- err:
-	default: // another has ended before
+	default: // another transfer has ended before
 	}
 }
 
-// lost waits for the sender to connect again. It reports false if it did, or if its next
-// connection was lost, too, and is waited for.
+// lost waits for the sender of a lost connection to connect again. It returns false if the
+// sender did so, or if a later connection of it was lost, too: the call for that one waits on.
 func (o *single) lost(ctx context.Context, transfer [16]byte) bool {
 	o.mu.Lock()
 	o.broken[transfer]++
@@ -194,7 +194,7 @@ func (o *single) lost(ctx context.Context, transfer [16]byte) bool {
 	return o.broken[transfer] == n && !o.receiver.Receives(transfer)
 }
 
-// where is the address to listen on. It chooses the device, unless a flag has.
+// where returns the address to listen on. It chooses the device, unless a flag has.
 func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err error) {
 	if o.listen == "" {
 		if o.device == "" {
@@ -217,7 +217,7 @@ func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err
 	}
 	o.device = device
 	if addr.IsLoopback() {
-		return "", port, nil // every program has an address of its own there
+		return "", port, nil // every program has its own loopback address
 	}
 	return host, port, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 )
 
-// sendFlags are those of verbena send.
+// sendFlags holds the flags of verbena send.
 type sendFlags struct {
 	common
 	text  string
@@ -84,7 +84,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 			return &exitError{code: exitConnection, err: err}
 		}
 	}
-	s, err := openStation(ctx, o.device, 2, true) // the next one, while the last one ends
+	s, err := openStation(ctx, o.device, 2, true) // room for the next connection while the last one ends
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 	return partial(sum)
 }
 
-// minLimit is the lowest rate: a block has to get through while the receiver waits.
+// minLimit is the lowest rate: a block must arrive before the receiver gives up waiting.
 const minLimit = 16 << 10
 
 // transfer sends over one connection after another, until everything has arrived.
@@ -136,7 +136,7 @@ func (o *sendFlags) transfer(ctx context.Context, s *station, sender *session.Se
 		if err == nil || ctx.Err() != nil || !errors.Is(err, link.ErrBroken) {
 			return sum, err
 		}
-		// A connection on which nothing moves is no reason to try for ever.
+		// Give up if this connection has moved no data, and none has for o.retry.
 		moved := p.LastMoved()
 		if moved.Before(began) && again && time.Since(moved) > o.retry || o.retry <= 0 {
 			return sum, err
@@ -163,7 +163,7 @@ func (o *sendFlags) done(p *progress.Printer, sum session.Summary, took time.Dur
 	p.Note("done", fields, "%s; key %s", text, tree.Show(sum.Key))
 }
 
-// describe says how a transfer went.
+// describe describes the outcome of a transfer.
 func describe(sum session.Summary, took time.Duration) string {
 	text := fmt.Sprintf("%d entries, %s in %.1f s (%s/s)", sum.Entries, progress.Bytes(sum.Bytes), took.Seconds(),
 		progress.Bytes(int64(float64(sum.Bytes)/max(took.Seconds(), 0.001))))

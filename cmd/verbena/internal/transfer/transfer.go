@@ -1,5 +1,5 @@
-// Package transfer is verbena send and verbena receive: their flags, what they print and
-// how they end. docs/transfer.md is for those who use them.
+// Package transfer implements the commands verbena send and verbena receive: their flags,
+// output and exit codes. docs/transfer.md describes them for users.
 package transfer
 
 import (

@@ -14,15 +14,15 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errno"
 )
 
-// Policy says what becomes of files that exist with another content: a size or a time of
-// modification that differs.
+// Policy is what to do with existing files of other content: a size or a time of modification
+// that differs.
 type Policy int
 
 // The policies.
 const (
-	Refuse    Policy = iota // they stay, and the entry is refused
-	Skip                    // they stay, and the entry counts as being there
-	Overwrite               // they are replaced, when the new ones are complete
+	Refuse    Policy = iota // they stay; the entry is refused
+	Skip                    // they stay; the entry counts as present
+	Overwrite               // they are replaced once the new ones are complete
 )
 
 // ParsePolicy reads the value of a flag.
@@ -38,21 +38,22 @@ func ParsePolicy(s string) (Policy, error) {
 	return 0, fmt.Errorf("%q is none of refuse, skip, overwrite", s)
 }
 
-// ErrExists: something else has the name.
+// ErrExists: something else has that name.
 var ErrExists = errors.New("exists")
 
-// Dest is the folder that receives. Its methods may be called from any goroutine. Names
-// have passed CheckPath. No symbolic link is followed, even one that was made meanwhile.
+// Dest is the folder that receives. Its methods may be called from any goroutine. Names must
+// have passed CheckPath. Its methods follow no symbolic link, even one that is made at the
+// same time.
 type Dest struct {
 	dir    string
 	folder *folder
 	work   *os.Root // WorkDir
-	lock   *os.File // likewise, locked
+	lock   *os.File // WorkDir, locked
 	policy Policy
 }
 
-// OpenDest opens the folder, which is made if it is missing, for this process alone: it
-// fails where another one receives into it.
+// OpenDest opens the folder, and makes it if it is missing. It fails if another process
+// receives into the folder.
 func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 			d, err = nil, fmt.Errorf("receive into %s: %w", dir, err)
 		}
 	}()
-	for range 10 { // one that ends removes it
+	for range 10 { // a process that ends removes WorkDir
 		if again, err := d.openWork(); !again {
 			if err != nil {
 				return d, err
@@ -78,9 +79,9 @@ func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 	return d, fmt.Errorf("%s comes and goes", WorkDir)
 }
 
-// openWork makes and locks the folder for what is incomplete. What is in it is believed when
-// a transfer resumes, and becomes files: so nobody else may have access to it. again reports
-// that another process has removed it meanwhile.
+// openWork makes and locks the folder for incomplete files. A transfer that resumes trusts its
+// contents, which become files, so no other user may have access to it. again reports that
+// another process has removed the folder in the meantime.
 func (d *Dest) openWork() (again bool, err error) {
 	root := d.folder.root
 	if err := root.Mkdir(WorkDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -119,10 +120,10 @@ func (d *Dest) openWork() (again bool, err error) {
 	return false, nil
 }
 
-// keepParts is for how long what was not completed is kept.
+// keepParts is how long incomplete files are kept.
 const keepParts = 14 * 24 * time.Hour
 
-// removeOld removes incomplete files that no sender has resumed in time.
+// removeOld removes incomplete files that were not resumed within keepParts.
 func (d *Dest) removeOld() error {
 	list, err := d.lock.ReadDir(-1)
 	if err != nil {
@@ -136,28 +137,28 @@ func (d *Dest) removeOld() error {
 	return nil
 }
 
-// Close closes the folder. It removes the folder for incomplete files if that is empty.
+// Close closes the folder. It removes WorkDir if that is empty.
 func (d *Dest) Close() error {
 	var err error
 	if d.work != nil {
-		_ = d.folder.root.Remove(WorkDir) // while it is locked; it fails unless the folder is empty
+		_ = d.folder.root.Remove(WorkDir) // while it is locked; fails unless WorkDir is empty
 		err = errors.Join(d.lock.Close(), d.work.Close())
 	}
 	return errors.Join(err, d.folder.close())
 }
 
-// State is what there is under a name.
+// State is what exists under a name.
 type State int
 
 // The states.
 const (
-	Absent State = iota // nothing, or what may be replaced
-	Same                // what is wanted
+	Absent State = iota // nothing, or something that may be replaced
+	Same                // the wanted entry
 	Kept                // something else, which stays (Skip)
 )
 
-// Look reports what is there under the name of an entry, or fails with ErrExists. It fails,
-// too, unless everything above the name is a directory.
+// Look reports what exists under the name of an entry, or fails with ErrExists. It also fails
+// unless everything above the name is a directory.
 func (d *Dest) Look(e *proto.Entry) (state State, err error) {
 	err = d.folder.in(e.Path, func(dir *os.Root, name string) (err error) {
 		state, err = d.look(e, dir, name)
@@ -200,20 +201,20 @@ func (d *Dest) look(e *proto.Entry, dir *os.Root, name string) (State, error) {
 	return 0, fmt.Errorf("%w: with another size, time or type; --existing overwrite replaces it, --existing skip leaves it", ErrExists)
 }
 
-// sameTime compares a time of a file system, which may keep seconds only, with that of a
-// file that was sent.
+// sameTime compares a time of the file system, which may have a resolution of seconds, with
+// the time of a file that was sent.
 func sameTime(have, want time.Time) bool {
 	return have.Equal(want) || have.Nanosecond() == 0 && have.Unix() == want.Unix()
 }
 
-// MakeDir makes a directory, which the owner can write to until SetDir.
+// MakeDir makes a directory. Its owner can write to it until SetDir sets its permissions.
 func (d *Dest) MakeDir(p string, mode uint16) error {
 	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
 		return dir.Mkdir(name, fs.FileMode(mode)|0o700)
 	}))
 }
 
-// SetMode sets the permissions of a file or directory that is there.
+// SetMode sets the permissions of an existing file or directory.
 func (d *Dest) SetMode(p string, mode uint16) error {
 	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
 		info, err := dir.Lstat(name)
@@ -224,7 +225,7 @@ func (d *Dest) SetMode(p string, mode uint16) error {
 	}))
 }
 
-// SetDir sets the permissions and the time of a directory that is complete.
+// SetDir sets the permissions and the time of a complete directory.
 func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
 	dir, err := d.folder.open(p)
 	if err != nil {
@@ -237,7 +238,7 @@ func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
 	return Reason(dir.Chmod(".", fs.FileMode(mode)))
 }
 
-// MakeLink makes a symbolic link, whose target has passed CheckTarget.
+// MakeLink makes a symbolic link. Its target must have passed CheckTarget.
 func (d *Dest) MakeLink(e *proto.Entry) error {
 	name := PartName(e.Path) + ".link"
 	_ = d.work.Remove(name)
@@ -251,7 +252,7 @@ func (d *Dest) MakeLink(e *proto.Entry) error {
 	return err
 }
 
-// rename puts something complete, which is in the work folder, into its place.
+// rename moves a complete entry from the work folder to its place.
 func (d *Dest) rename(from, to string) error {
 	err := errno.Named(d.move(from, to, d.policy == Overwrite))
 	switch {
@@ -265,25 +266,25 @@ func (d *Dest) rename(from, to string) error {
 	return Reason(err)
 }
 
-// PartName is the name of the file for an incomplete entry, without its extension.
+// PartName returns the name of the file for an incomplete entry, without the extension.
 func PartName(p string) string {
 	h := sha256.Sum256([]byte(p))
 	return hex.EncodeToString(h[:16])
 }
 
-// Part is a file that is not complete.
+// Part is an incomplete file.
 type Part struct {
 	*os.File
 	dest *Dest
 	name string
 }
 
-// NewPart makes the file for what is to be p, empty.
+// NewPart makes an empty file for the data of p.
 func (d *Dest) NewPart(p string) (*Part, error) {
 	name := PartName(p) + ".part"
 	f, err := d.work.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		// It may be of anything: not written into, but replaced.
+		// The old file may be anything: replace it, do not write into it.
 		if err = d.work.Remove(name); err == nil {
 			f, err = d.work.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		}
@@ -294,7 +295,7 @@ func (d *Dest) NewPart(p string) (*Part, error) {
 	return &Part{f, d, name}, nil
 }
 
-// OldPart opens the file that an earlier transfer has left, or fails with fs.ErrNotExist.
+// OldPart opens the file that an earlier transfer of p has left, or fails with fs.ErrNotExist.
 func (d *Dest) OldPart(p string) (*Part, error) {
 	name := PartName(p) + ".part"
 	info, err := d.work.Lstat(name)
@@ -311,12 +312,12 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 	return &Part{f, d, name}, nil
 }
 
-// Forget removes what is kept of an entry that is not complete.
+// Forget removes the data of an incomplete entry.
 func (d *Dest) Forget(p string) { _ = d.work.Remove(PartName(p) + ".part") }
 
-// Commit gives a part that is complete its permissions and its time, closes it and puts it
-// into its place; with sync, after its data has reached the disk. When it fails, the part
-// is closed, and stays.
+// Commit sets the permissions and the time of a complete part, closes it, and moves it to its
+// place. With sync, it waits first until the data is on the disk. If it fails, the part is
+// closed, and stays.
 func (p *Part) Commit(e *proto.Entry, sync bool) error {
 	err := p.Chmod(fs.FileMode(e.Mode))
 	if err == nil && sync {
@@ -331,8 +332,8 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 	return p.dest.rename(p.name, e.Path)
 }
 
-// Free is how many bytes the disk has left for this user, or -1 where the system does not
-// say.
+// Free is how many bytes the disk has left for this user, or -1 if the system does not report
+// it.
 func (d *Dest) Free() int64 {
 	f, err := d.folder.root.Open(".")
 	if err != nil {
@@ -342,7 +343,7 @@ func (d *Dest) Free() int64 {
 	return freeBytes(f)
 }
 
-// CodeOf is the code of what has gone wrong here.
+// CodeOf returns the code of an error of this package or of the operating system.
 func CodeOf(err error) proto.Code {
 	err = errno.Named(err)
 	switch {
@@ -362,8 +363,8 @@ func CodeOf(err error) proto.Code {
 	return proto.Failed
 }
 
-// Reason takes the path off an error of the operating system: the path of an incomplete file
-// means nothing to the sender.
+// Reason removes the path from an error of the operating system: the path of an incomplete
+// file means nothing to the sender.
 func Reason(err error) error {
 	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
 		return pe.Err

@@ -10,27 +10,27 @@ import (
 	"sync"
 )
 
-// folder is an open directory, and a way to the directories below it that follows no
-// symbolic link, even one that was made meanwhile: each component of a path is opened in the
-// directory before it, and has to be the directory that was seen there. Its methods may be
-// called from any goroutine.
+// folder is an open directory. It opens directories below it without following symbolic links,
+// even links that are made at the same time: it opens each component of a path in the
+// directory before, and checks that it is the directory that was seen there. Its methods may
+// be called from any goroutine.
 type folder struct {
 	root *os.Root
 
 	mu     sync.Mutex
-	last   *subfolder // opened last: neighbours of a file are looked up next
-	opened int        // directories so far, which is what names cost
+	last   *subfolder // opened last; the next lookup is usually in the same directory
+	opened int        // directories opened so far: the cost of all lookups
 }
 
-// subfolder is an open directory below a folder. Only names of one component may be given to
-// the methods of its os.Root, which would follow links in others.
+// subfolder is an open directory below a folder. Pass only names of one component to the
+// methods of its os.Root, which follows links in longer paths.
 type subfolder struct {
 	*os.Root
 	path  string // relative, with slashes; "." for the folder itself
 	users int    // protected by folder.mu
 }
 
-// openFolder opens a directory. Symbolic links on the way to it are followed.
+// openFolder opens a directory. It follows symbolic links on the way to it.
 func openFolder(dir string) (*folder, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -39,11 +39,11 @@ func openFolder(dir string) (*folder, error) {
 	return &folder{root: root, last: &subfolder{Root: root, path: ".", users: 1}}, nil
 }
 
-// errNoFolder: something on a path is no directory, but a symbolic link, for instance.
+// errNoFolder: a component of a path is not a directory, but a symbolic link, for instance.
 var errNoFolder = fmt.Errorf("%w: no directory; symbolic links are not followed", ErrPath)
 
-// open opens a directory. The caller gives it back with done. It costs a few system
-// calls for each component that differs from the last directory.
+// open opens a directory. The caller returns it with done. Each component that differs from
+// the last directory costs a few system calls.
 func (f *folder) open(p string) (*subfolder, error) {
 	f.mu.Lock()
 	from := f.last
@@ -76,7 +76,7 @@ func (f *folder) open(p string) (*subfolder, error) {
 		}
 		at, rest, depth = next, behind, depth+len(name)+1
 	}
-	sub := &subfolder{Root: at, path: p, users: 2} // the caller and last
+	sub := &subfolder{Root: at, path: p, users: 2} // the caller and f.last
 	f.mu.Lock()
 	old := f.last
 	f.last = sub
@@ -86,7 +86,7 @@ func (f *folder) open(p string) (*subfolder, error) {
 	return sub, nil
 }
 
-// done gives back what open has returned.
+// done returns a directory that open has opened. The last user closes it.
 func (f *folder) done(s *subfolder) {
 	f.mu.Lock()
 	s.users--
@@ -97,7 +97,7 @@ func (f *folder) done(s *subfolder) {
 	}
 }
 
-// in calls a function with the directory that a path leads to, and the path's last component.
+// in calls do with the directory that a path leads to, and the last component of the path.
 func (f *folder) in(p string, do func(dir *os.Root, name string) error) error {
 	dir, err := f.open(path.Dir(p))
 	if err != nil {
@@ -107,13 +107,13 @@ func (f *folder) in(p string, do func(dir *os.Root, name string) error) error {
 	return do(dir.Root, path.Base(p))
 }
 
-// close closes what is open. No other method may be called any more, but for done.
+// close closes what is open. After it, no method except done may be called.
 func (f *folder) close() error {
 	f.done(f.last)
 	return f.root.Close()
 }
 
-// descend opens a directory in another.
+// descend opens a directory in another one.
 func descend(in *os.Root, name string) (*os.Root, error) {
 	seen, err := in.Lstat(name)
 	if err != nil {
@@ -122,7 +122,8 @@ func descend(in *os.Root, name string) (*os.Root, error) {
 	if !seen.IsDir() {
 		return nil, errNoFolder
 	}
-	// The dot has the name opened as a directory: a pipe in its place cannot hold this up.
+	// The dot makes the system open the name as a directory: opening a pipe in its place
+	// cannot block.
 	dir, err := in.OpenRoot(name + "/.")
 	if err != nil {
 		return nil, err
@@ -137,8 +138,8 @@ func descend(in *os.Root, name string) (*os.Root, error) {
 	return dir, nil
 }
 
-// openFile opens a file in a directory, if it is the one that was seen there. It does not
-// wait for the other end of a pipe.
+// openFile opens a file in a directory, if it is the file that was seen there. It does not
+// block on a pipe.
 func openFile(in *os.Root, name string, flag int, seen fs.FileInfo) (*os.File, error) {
 	file, err := in.OpenFile(name, flag|nonblock, 0)
 	if err != nil {

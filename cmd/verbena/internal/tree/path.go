@@ -1,5 +1,5 @@
-// Package tree is the files of a transfer: the walk over what is sent, and the folder that
-// receives, where no name that arrives leads out of it.
+// Package tree handles the files of a transfer: it walks the files to send, and writes into
+// the receiving folder, which no received name can leave.
 package tree
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 )
 
-// WorkDir is the folder, in the one that receives, for what is not complete.
+// WorkDir is the folder for incomplete files, inside the receiving folder.
 const WorkDir = ".verbena"
 
-// ErrPath: a name that is not taken.
+// ErrPath: a name is not acceptable.
 var ErrPath = errors.New("unsafe path")
 
-// CheckPath refuses every path but a relative one, with slashes, that names something
-// below the folder that it is relative to. ".." is refused wherever it stands.
+// CheckPath refuses every path except a relative one, with slashes, that names something below
+// the folder. It refuses ".." in any position.
 func CheckPath(p string) error {
 	if len(p) == 0 || len(p) > proto.MaxPath {
 		return fmt.Errorf("%w: its length is %d bytes; 1 to %d are possible", ErrPath, len(p), proto.MaxPath)
@@ -38,16 +38,16 @@ func CheckPath(p string) error {
 			return fmt.Errorf("%w: %s is where incomplete files are kept", ErrPath, WorkDir)
 		}
 	}
-	// What else the system has: drives, reserved names, its own separators.
+	// Names that are special on this system: drives, reserved names, other separators.
 	if !filepath.IsLocal(filepath.FromSlash(p)) || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) {
 		return fmt.Errorf("%w: %s is not a name for a file here", ErrPath, Show(p))
 	}
 	return nil
 }
 
-// CheckTarget refuses the target of a symbolic link at p that is absolute or leads out of
-// the folder. ".." is taken at its beginning only: behind a name that is itself a link it
-// would lead elsewhere than it looks.
+// CheckTarget refuses the target of a symbolic link at p if it is absolute or leads outside
+// the folder. ".." is allowed only at the beginning of the target: after the name of another
+// link, it would lead elsewhere than it appears to.
 func CheckTarget(p, target string) error {
 	if target == "" || len(target) > proto.MaxPath || strings.IndexByte(target, 0) >= 0 {
 		return fmt.Errorf("%w: the link has a target that is none", ErrPath)
@@ -70,8 +70,8 @@ func CheckTarget(p, target string) error {
 	return nil
 }
 
-// Show makes a text that arrived fit for a terminal: quoted unless every character of it
-// is printable.
+// Show makes a received text safe for a terminal: it quotes the text unless every character is
+// printable.
 func Show(s string) string {
 	if s != "" && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s

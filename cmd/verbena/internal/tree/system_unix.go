@@ -28,7 +28,7 @@ func freeBytes(f *os.File) int64 {
 	return int64(min(free, 1<<62))
 }
 
-// onlyOurs fails unless a directory belongs to this user, and nobody else may write to it.
+// onlyOurs fails unless a directory belongs to this user, and no other user may write to it.
 func onlyOurs(dir fs.FileInfo) error {
 	const others = 0o022
 	if stat, ok := dir.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
@@ -40,7 +40,7 @@ func onlyOurs(dir fs.FileInfo) error {
 	return nil
 }
 
-// byteAt reports whether a file has a byte at an offset. It does not wait for one.
+// byteAt reports whether a file has a byte at an offset. It does not block.
 func byteAt(f *os.File, offset int64) (has bool, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -59,7 +59,7 @@ func byteAt(f *os.File, offset int64) (has bool, err error) {
 	return n > 0, errors.Join(err, failed)
 }
 
-// chmod sets the permissions of what was seen under a name.
+// chmod sets the permissions of the file that was seen under a name.
 func chmod(dir *os.Root, name string, seen fs.FileInfo, mode fs.FileMode) error {
 	f, err := openFile(dir, name, os.O_RDONLY, seen)
 	if err != nil {
@@ -68,8 +68,8 @@ func chmod(dir *os.Root, name string, seen fs.FileInfo, mode fs.FileMode) error 
 	return errors.Join(f.Chmod(mode), f.Close())
 }
 
-// move gives a file in the work folder its name. Unless replace is set, it fails with
-// fs.ErrExist where something has that name.
+// move moves a file from the work folder to its name. Unless replace is set, it fails with
+// fs.ErrExist if the name exists.
 func (d *Dest) move(from, to string, replace bool) error {
 	return d.folder.in(to, func(dir *os.Root, name string) error {
 		target, err := dir.Open(".")
@@ -83,7 +83,7 @@ func (d *Dest) move(from, to string, replace bool) error {
 			if !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, unix.EINVAL) {
 				return err
 			}
-			// This file system cannot do both at once.
+			// This file system cannot check and rename in one step.
 			if _, err := dir.Lstat(name); err == nil {
 				return fs.ErrExist
 			}

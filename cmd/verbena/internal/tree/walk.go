@@ -14,14 +14,14 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 )
 
-// Source is a file or directory to be sent.
+// Source is a file or directory to send.
 type Source struct {
-	Local string // where it is
-	Name  string // what it is called at the receiver
+	Local string // its path on this machine
+	Name  string // its name at the receiver
 }
 
-// Sources checks what is named on a command line. A symbolic link that is named there is
-// followed. Each gets the last component of its path as its name.
+// Sources checks the files and directories of a command line. It follows symbolic links among
+// them. The name of each is the last component of its path.
 func Sources(args []string) ([]Source, error) {
 	names := map[string]string{}
 	var list []Source
@@ -49,22 +49,22 @@ func Sources(args []string) ([]Source, error) {
 	return list, nil
 }
 
-// Files are what is below sources. Below the folders that the sources are in, no symbolic
-// link is followed, even one that was made meanwhile. The methods may be called from any
-// goroutine.
+// Files are the sources and everything below them. Below the folders that contain the sources,
+// no symbolic link is followed, even one that is made at the same time. The methods may be
+// called from any goroutine.
 type Files struct {
 	sources []Source
 
 	mu      sync.Mutex
-	folders map[string]*folder // that the sources are in
+	folders map[string]*folder // the folders that contain the sources
 }
 
-// NewFiles takes sources, which are opened when they are walked.
+// NewFiles makes the Files of sources. Walk opens them.
 func NewFiles(sources []Source) *Files {
 	return &Files{sources: sources, folders: map[string]*folder{}}
 }
 
-// Close closes the folders. No other method may be called any more.
+// Close closes the folders. After it, no other method may be called.
 func (s *Files) Close() error {
 	var err error
 	for _, f := range s.folders {
@@ -86,20 +86,20 @@ func (s *Files) folder(dir string) (*folder, error) {
 	return f, err
 }
 
-// Found is what the walk has found.
+// Found is an entry that the walk has found.
 type Found struct {
 	proto.Entry
-	Local string      // where it is
+	Local string      // its path on this machine
 	Info  fs.FileInfo // of a file
-	Code  proto.Code  // why it cannot be sent, or OK
+	Code  proto.Code  // OK, or why it cannot be sent
 	Err   error       // likewise
 
-	folder *folder // that the source is in
+	folder *folder // the folder that contains the source
 	path   string  // in folder, with slashes
 }
 
-// Walk calls f for everything below the sources, a directory before what is in it. What
-// cannot be sent is reported with a Code; an error of f ends the walk.
+// Walk calls f for the sources and everything below them, a directory before its contents. An
+// entry that cannot be sent is passed with a Code. An error of f ends the walk.
 func (s *Files) Walk(ctx context.Context, f func(Found) error) error {
 	for _, source := range s.sources {
 		found := Found{Entry: proto.Entry{Path: source.Name}, Local: source.Local, path: filepath.Base(source.Local)}
@@ -138,7 +138,7 @@ func walk(ctx context.Context, found Found, f func(Found) error) error {
 	return f(found)
 }
 
-// look fills in what there is to know of an entry.
+// look fills in the facts about an entry.
 func (f *Found) look() error {
 	if err := CheckPath(f.Path); err != nil {
 		return err
@@ -191,7 +191,7 @@ func walkDir(ctx context.Context, dir Found, f func(Found) error) error {
 	return nil
 }
 
-// names are those of what is in a directory.
+// names returns the names in a directory.
 func (f *Found) names() ([]string, error) {
 	dir, err := f.folder.open(f.path)
 	if err != nil {
@@ -207,13 +207,13 @@ func (f *Found) names() ([]string, error) {
 }
 
 var (
-	// ErrChanged: the file is not as it was when the transfer began.
+	// ErrChanged: the file has changed since the walk found it.
 	ErrChanged = errors.New("the file changed while it was sent")
-	// ErrSpecial: the file is one that the system makes up, as those in /proc.
+	// ErrSpecial: the system generates the file, like those in /proc.
 	ErrSpecial = errors.New("its content is not of the size that the system tells, as with files in /proc and /sys; copy it, and send the copy")
 )
 
-// Open opens a file that the walk has found, and checks that it is still that file.
+// Open opens a file that the walk has found, and checks that it is still the same file.
 func (f *Found) Open() (file *os.File, err error) {
 	err = f.folder.in(f.path, func(dir *os.Root, name string) (err error) {
 		file, err = openFile(dir, name, os.O_RDONLY, f.Info)
@@ -228,8 +228,8 @@ func (f *Found) Open() (file *os.File, err error) {
 	return file, nil
 }
 
-// unchanged fails with ErrChanged unless an open file has the size and the time that the
-// walk has found.
+// unchanged fails with ErrChanged unless an open file still has the size and the time that the
+// walk found.
 func (f *Found) unchanged(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -241,8 +241,9 @@ func (f *Found) unchanged(file *os.File) error {
 	return nil
 }
 
-// CheckEnd fails with ErrChanged unless an open file is as the walk has found it, and with
-// ErrSpecial unless its content ends where its size says, as it does if complete is not set.
+// CheckEnd fails with ErrChanged unless an open file has the size and the time that the walk
+// found. It fails with ErrSpecial if the content does not end at that size: it goes on, or it
+// ended earlier, which the caller reports with complete false.
 func (f *Found) CheckEnd(file *os.File, complete bool) error {
 	if err := f.unchanged(file); err != nil {
 		return err
@@ -254,8 +255,8 @@ func (f *Found) CheckEnd(file *os.File, complete bool) error {
 	return err
 }
 
-// Probe fails with ErrSpecial if a file without content has some: the system does not tell
-// the size of files that it makes up.
+// Probe fails with ErrSpecial if a file of size zero has content: the system reports no size
+// for files that it generates.
 func (f *Found) Probe() error {
 	if f.Type != proto.File || f.Size != 0 {
 		return nil
@@ -267,7 +268,7 @@ func (f *Found) Probe() error {
 	return errors.Join(f.CheckEnd(file, true), file.Close())
 }
 
-// Size is how many bytes there are below the sources, in all.
+// Size is the number of bytes of all files below the sources.
 func Size(ctx context.Context, sources []Source) (total int64, err error) {
 	files := NewFiles(sources)
 	err = files.Walk(ctx, func(f Found) error {
