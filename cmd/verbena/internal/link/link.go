@@ -111,7 +111,7 @@ type Link struct {
 	in     chan []byte
 	queued atomic.Int64 // bytes of the messages that wait in in
 	ready  chan struct{}
-	done   chan struct{} // the connection has ended, or is to end
+	done   chan struct{} // the connection has ended, or must end
 	gone   chan struct{} // the device has released the connection
 	heard  atomic.Int64  // when the last message arrived, in Unix nanoseconds
 	once   sync.Once

@@ -85,7 +85,7 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 	switch {
 	case err == nil:
 		log.Info().Msg("the client is done")
-		_ = conv.Send(&control.Bye{}) // tells it that the server is ready for the next client
+		_ = conv.Send(&control.Bye{}) // the server is ready for the next client
 		return nil
 	case ctx.Err() != nil:
 		err = errors.New("it was interrupted")

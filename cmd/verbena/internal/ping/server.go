@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// greeting is the private data with which a Server accepts. It tells the client that it may
-// use more memory than with rping.
+// greeting is the private data with which a Server accepts. A client that receives it may use
+// more memory than with rping.
 const greeting = "verbena ping 1"
 
 // Server answers clients of verbena ping and rping.

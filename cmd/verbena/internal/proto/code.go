@@ -24,7 +24,7 @@ const (
 	BadProtocol       // a message that is malformed or not allowed at this point
 	BadData           // the data was damaged on the way
 	TooMany           // the receiver has its maximum number of transfers
-	Stopped           // the program was told to stop
+	Stopped           // the program was interrupted
 	codes             // how many there are
 )
 

@@ -25,7 +25,7 @@ const (
 	chunk    = 4096    // bytes of a message
 	receives = 64      // posted
 	maxQueue = 8 << 20 // bytes that wait for Read
-	maxConns = 4       // one client is served; the others are told that the server is busy
+	maxConns = 4       // one client is served; the others are refused
 )
 
 // Station dials and accepts connections, on an engine and a goroutine of its own.

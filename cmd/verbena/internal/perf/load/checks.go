@@ -84,8 +84,8 @@ func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 	clear(got)
 }
 
-// checkWritten checks the data that the peer has written. The peer must have said that it is
-// done.
+// checkWritten checks the data that the peer has written. Call it after the peer has announced
+// that it is done.
 func (w *worker) checkWritten() {
 	op := w.plan.Test.Op
 	if !w.plan.Verify || op != plan.Write && op != plan.WriteImm || !w.plan.Active(!w.server) {

@@ -90,7 +90,8 @@ func (s *Station) Connect(receive func() (*control.End, error), dial DialTo) err
 	return nil
 }
 
-// DialTo tells a client where to dial the engines of a server, and from which address.
+// DialTo is the server's host and the local address, for a client that dials the server's
+// engines.
 type DialTo struct {
 	Host  string
 	Local netip.Addr

@@ -72,8 +72,8 @@ func (s *Station) each(f func(w *worker) error) error {
 	return nil
 }
 
-// cause returns why the engines have ended, or else err. The former is the origin of err, and
-// says more.
+// cause returns why the engines have ended, if they have, or else err: the first error
+// explains those that follow from it.
 func (s *Station) cause(err error) error { return cmp.Or(context.Cause(s.ctx), err) }
 
 // WaitReady waits until all connections are Ready.

@@ -150,7 +150,8 @@ func (m *measurer) sample(ctx context.Context, s *scene, c *cell) (figure.Sample
 // integers.
 const mostCount = 1 << 30
 
-// countFor returns how many operations take the time t, given a measurement of some.
+// countFor estimates, from one measurement, how many operations take the time t. It returns at
+// least first, rounded down to batches.
 func countFor(f figure.Figure, found figure.Sample, t time.Duration, first int) int {
 	n := t.Seconds() / f.Each(found)
 	if f.IsTime() {

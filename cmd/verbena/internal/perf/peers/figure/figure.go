@@ -71,7 +71,7 @@ func (f Figure) Title() string {
 	return fmt.Sprintf("%s %vs", size, f.Op)
 }
 
-// IsTime reports whether the figure is a time. Otherwise it is an amount per second.
+// IsTime reports whether the figure is a time rather than an amount per second.
 func (f Figure) IsTime() bool { return f.Kind == OneWay || f.Kind == Woken }
 
 // Sample is the result of one measurement.

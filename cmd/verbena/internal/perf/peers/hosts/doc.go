@@ -1,3 +1,3 @@
-// Package hosts makes the places where the two ends of a measurement run: this machine, or two
+// Package hosts provides the hosts for the two ends of a measurement: this machine, or two
 // network namespaces with a cable between them. Linux only.
 package hosts

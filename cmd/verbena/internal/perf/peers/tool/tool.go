@@ -1,6 +1,6 @@
-// Package tool knows how to start the programs that verbena perf peers compares, and how to
-// read what they print. It reads their output strictly: output that is not exactly as expected
-// is an error, not a figure.
+// Package tool has the command lines of the programs that verbena perf peers compares, and
+// parses what they print. Parsing is strict: output that is not exactly as expected is an
+// error, not a figure.
 package tool
 
 import (
