@@ -41,7 +41,7 @@ type Receiver struct {
 // hold records which session receives an entry.
 type hold struct {
 	by   *incoming
-	done chan struct{} // closed when it no longer does so
+	done chan struct{} // closed when the session has released the entry
 }
 
 // NewReceiver makes a receiver.

@@ -50,7 +50,7 @@ func (f *file) close() {
 const maxResumed = 16
 
 // resume looks for data of a file that an earlier transfer has left. It keeps whole blocks,
-// except the last block of the file, which the sender must send to conclude the file.
+// but never the last block of the file: the sender has to send that one to conclude the file.
 func (s *incoming) resume(ctx context.Context, f *file) error {
 	open := 0
 	for _, other := range s.files {

@@ -120,7 +120,7 @@ type Stop struct{}
 // Outcome is the server's part of the result of a step.
 type Outcome struct {
 	Busy       float64   `json:"busy"`           // processors that it used, on average
-	Rate       float64   `json:"rate,omitempty"` // operations a second that the server posted, in bidirectional tests
+	Rate       float64   `json:"rate,omitempty"` // the server's own operations a second, if bidirectional
 	Peak       float64   `json:"peak,omitempty"` // the highest rate
 	Operations int64     `json:"operations,omitempty"`
 	Checked    int64     `json:"checked,omitempty"` // pieces of data that were verified

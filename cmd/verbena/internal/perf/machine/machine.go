@@ -15,7 +15,7 @@ import (
 
 // Machine is what measurements depend on besides the program.
 type Machine struct {
-	ID         string  `json:"id,omitempty"` // the same for all processes since one boot; a hash that reveals nothing else
+	ID         string  `json:"id,omitempty"` // hash of the boot ID: equal for all processes since a boot
 	OS         string  `json:"os"`
 	Arch       string  `json:"arch"`
 	Kernel     string  `json:"kernel,omitempty"`
