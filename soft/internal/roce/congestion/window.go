@@ -55,11 +55,11 @@ type Window struct {
 
 const (
 	// openGrowth is the fraction by which an open window grows in a round trip. The window of
-	// a congested path grows by it too after cleanTrips round trips, but not between nearLimit
-	// and beyondLimit.
+	// a congested path grows by it too after cleanTrips round trips within the target, but not
+	// between nearLimit and beyondLimit.
 	openGrowth = 1.0 / 4
 	cleanTrips = 5
-	// nearLimit and beyondLimit are fractions of the window at the last loss. Between them,
+	// nearLimit and beyondLimit are multiples of the window at the last loss. Between them,
 	// the window of a congested path grows only by growth.
 	nearLimit, beyondLimit = 0.6, 1.25
 	// growth is the number of packets by which the window of a congested path grows in a round
@@ -98,8 +98,8 @@ const (
 
 	// weight is the g of DCQCN.
 	weight = 1.0 / 16
-	// maxInterval is the longest time between two packets. It guarantees a minimum rate
-	// whatever the signals are, forged ones included.
+	// maxInterval is the longest time between two packets, unless the round trip is longer. It
+	// guarantees a minimum rate whatever the signals are, forged ones included.
 	maxInterval = 5 * time.Millisecond
 	// minInterval is the shortest interval that is worth a timer.
 	minInterval = 50 * time.Microsecond
