@@ -30,9 +30,9 @@ type Window struct {
 	smoothed time.Duration
 	last     time.Duration
 	measured bool
-	lowest   time.Duration // the shortest of the round trips of this trend, of which there are counted
-	counted  int
-	clean    int // round trips in a row that were no longer than the target
+	lowest   time.Duration // the shortest round trip of the current trend
+	counted  int           // round trips in the current trend
+	clean    int           // round trips in a row that were no longer than the target
 	// ineffective is the number of trends in a row in which a smaller window did not shorten
 	// the round trip.
 	ineffective int
@@ -90,7 +90,7 @@ const (
 	// shows a queue that never empties, it is longMemory instead.
 	memory     = 2 * time.Second
 	longMemory = 30 * time.Second
-	trend      = 8 // round trips
+	trend      = 8 // round trips that are judged together
 	// ineffectiveTrends is how many ineffective trends start competitive mode. The mode lasts
 	// for leastCompetitive at first, and twice as long each time, up to longMemory.
 	ineffectiveTrends = 4

@@ -21,8 +21,8 @@
 // # Tokens
 //
 // A device gives each peer a token, a keyed hash of the peer's address. The token changes
-// every 20 s, and with each device that is opened at the address. Every packet carries the
-// token of the sender and that of the receiver. A sender without the receiver's current token
+// every 20 s, and each device that is opened has a key of its own. Every packet carries the
+// token of the sender and that of the receiver. A sender without a valid token of the receiver
 // is unverified or stale: its address may be forged, or it knows an earlier device. The
 // receiver replies with the right token, and keeps nothing. So forged addresses cost no
 // memory, and packets for an earlier device at the address are refused.

@@ -69,7 +69,7 @@ func (c *Context) helloTimeout() {
 	}
 }
 
-// receiveReply handles SRDHelloReply, which tells the peer's token.
+// receiveReply handles SRDHelloReply, which carries the peer's token.
 func (c *Context) receiveReply(port uint16, p *wire.Packet, now time.Duration) {
 	if !c.has(p.SRDETH.Target) {
 		c.t.counters.Unexpected++

@@ -18,7 +18,7 @@ const (
 	codeAborted          code  = 8 // another device has taken the peer's place
 	codeBadQPN           code  = 9
 	codeNotReady         code  = 10
-	codeBadLength        code  = 11 // longer than the receive
+	codeBadLength        code  = 11 // longer than the receive, the MTU or MaxRDMA
 	codeBadStatus        code  = 12
 	codeUnresponsive     code  = 13 // the peer has answered before
 	codeUnknownPeer      code  = 14 // the peer has no address handle that leads here

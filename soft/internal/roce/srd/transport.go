@@ -59,7 +59,7 @@ type Transport struct {
 	qps      map[uint32]*QP
 	lastQP   *QP
 	ready    fifo.List[*Context] // those that have something to send, in order
-	all      fifo.List[*Context] // all, in the order in which they are looked at
+	all      fifo.List[*Context] // all, in the order in which to check whether they are still used
 	timers   timers
 	counters Counters
 

@@ -13,7 +13,7 @@ import (
 // duplicate or forged.
 func (q *QP) awaited(psn uint32) bool {
 	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0 &&
-		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // the peer answers nothing after a refusal
+		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // nothing after a refusal is answered
 }
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
@@ -66,7 +66,7 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		wait = max(wait, q.crowdedWait(now))
 	}
 	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
-	q.stuck = 0                                        // a requester that waits for a receive is not stuck
+	q.stuck = 0                                        // waiting for a receive is not being stuck
 	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)

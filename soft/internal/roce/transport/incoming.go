@@ -12,8 +12,8 @@ type incoming struct {
 	payload    [][]byte
 	payloadLen uint32
 	payloadMax uint32      // the most bytes that it may have
-	whole      [1][]byte   // the payload, where it is in one piece
-	intact     func() bool // the payload, if it is in one piece
+	whole      [1][]byte   // the payload, if it is in one piece
+	intact     func() bool // see ReceivePieces; nil: the payload cannot change
 	unreadable bool        // the payload cannot be read
 }
 

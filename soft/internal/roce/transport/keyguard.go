@@ -17,7 +17,7 @@ type KeyGuard interface {
 	Refused()
 }
 
-// keys is what a queue pair knows of remote keys.
+// keys are the remote keys that a queue pair knows.
 type keys struct {
 	windows     fifo.List[*Window] // of type 2, bound on it
 	expectedKey uint32             // set by ExpectKey

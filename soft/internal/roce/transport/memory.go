@@ -122,7 +122,7 @@ func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Ac
 
 // incomingWrite is the destination of a peer's write.
 type incomingWrite struct {
-	grant        // without a region: none is under way, or it has no data
+	grant        // its region is nil if no write is under way, or it has no data
 	left  uint32 // bytes to come
 	size  uint32 // bytes in all
 }

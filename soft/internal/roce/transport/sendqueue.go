@@ -210,7 +210,7 @@ func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 	return dst, nil
 }
 
-// addressOf makes a pointer of an address that the caller vouches for.
+// addressOf converts an address to a pointer. The caller guarantees that it is valid.
 //
 //go:nocheckptr
 func addressOf(addr uint64) unsafe.Pointer {

@@ -68,7 +68,7 @@ func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	}
 	if q.kind == verbs.UD {
 		q.addressDatagram(p, w)
-		out = w.wr.AH.(Output) // as CheckAH has found
+		out = w.wr.AH.(Output) // CheckAH has accepted it
 	}
 	if !out.Send(p, pieces, int(n)) {
 		w.fault = verbs.StatusLocalProtectionError

@@ -34,8 +34,8 @@ const (
 	shortLen = 64
 )
 
-// What the fields that differ from packet to packet add to the register at the
-// end of the UDP header.
+// Tables of what the fields that differ from packet to packet add to the register at the end
+// of the UDP header.
 var (
 	ipv4Total = makeField16(ipv4Prefix - ipv4LenAt - 2)
 	ipv4Ident = makeField16(ipv4Prefix - ipv4IdentAt - 2)

@@ -84,8 +84,8 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 )
 
-// CNP is a congestion notification packet. It tells a queue pair of a connected service that
-// its packets meet congestion (annex A17.9.3).
+// CNP is a congestion notification packet, for a queue pair of any connected service: the
+// packets that it sends meet congestion (annex A17.9.3).
 const CNP Opcode = 0x81
 
 // reservedLen is the length of the field after a CNP's base transport header, all zero.
