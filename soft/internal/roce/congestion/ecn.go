@@ -1,14 +1,14 @@
 package congestion
 
-// The two bits of a traffic class that are the network's to report congestion by (RFC 3168).
+// The two bits of a traffic class in which the network reports congestion (RFC 3168).
 const (
 	ecnMask     = 3
 	ecnCapable  = 2 // ECT(0): the sender reacts to marks
 	experienced = 3 // the mark
 )
 
-// Capable returns a traffic class that says that the sender reacts to marks, unless it says
-// something of marks already.
+// Capable returns a traffic class with ECT(0), which says that the sender reacts to marks. If
+// the ECN bits are set already, it returns the class unchanged.
 func Capable(trafficClass uint8) uint8 {
 	if trafficClass&ecnMask == 0 {
 		trafficClass |= ecnCapable
@@ -16,8 +16,8 @@ func Capable(trafficClass uint8) uint8 {
 	return trafficClass
 }
 
-// Mark returns the traffic class of a packet that met congestion. One whose sender does not react
-// to marks stays as it is.
+// Mark returns the traffic class of a packet that met congestion. If the sender does not react
+// to marks, the class stays unchanged.
 func Mark(trafficClass uint8) uint8 {
 	if trafficClass&ecnMask != 0 {
 		trafficClass |= experienced

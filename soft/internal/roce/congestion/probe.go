@@ -2,25 +2,25 @@ package congestion
 
 import "time"
 
-// rttProbe makes the window of a congested path smaller for some round trips, as BBR does. They show
-// the round trip of the empty path, or one nearer to it: the window may have begun when there was a
-// queue already, and would keep that up.
+// rttProbe shrinks the window of a congested path for some round trips, as BBR does, to
+// measure a round trip closer to that of the empty path. Without it, a window that started
+// when there was a queue already would keep that queue up.
 type rttProbe struct {
-	left    int           // round trips; zero: there is no probe
+	left    int           // round trips left; zero: no probe runs
 	packets float64       // the window before
-	notYet  time.Duration // no other probe until then
+	notYet  time.Duration // the next probe starts no earlier
 }
 
 const (
 	probePart  = 1.0 / 8 // of the window
 	probeTrips = 4
-	// probeInterval is the least time from one probe to the next.
+	// probeInterval is the least time between the starts of two probes.
 	probeInterval = 100 * time.Millisecond
-	// leastProbe is the smallest window that is worth a probe.
+	// leastProbe is the smallest number of packets under way that is worth a probe.
 	leastProbe = 8
 )
 
-// considerProbe begins a probe, if it is time for one.
+// considerProbe starts a probe if one is due.
 func (w *Window) considerProbe(now time.Duration) {
 	if !w.Congested(now) || now < w.probe.notYet || w.underWay < leastProbe {
 		return

@@ -2,48 +2,50 @@ package congestion
 
 import "time"
 
-// Rate bounds how fast packets leave that nothing acknowledges. There is no bound until a
-// notification comes. Then the rate is cut, from what it was just then, and recovers as time
-// passes without one: halfway back at first, then beyond in growing steps, until there is no
-// bound again. The zero Rate is ready for use.
+// Rate limits packets that nothing acknowledges. There is no limit until a congestion
+// notification arrives. A notification cuts the rate at which packets have just been sent. The
+// rate recovers while no other notification arrives: halfway back in each of the first steps,
+// then further in growing steps, until there is no limit again. The zero Rate is ready for
+// use.
 type Rate struct {
-	present  float64 // bytes a second; zero: no bound
-	goal     float64 // what it goes back to
-	enough   float64 // from which on there is no bound
-	fraction float64 // of packets that are marked, about: the α of DCQCN
+	present  float64 // bytes a second; zero: no limit
+	goal     float64 // the rate that the recovery aims at
+	enough   float64 // at this rate the limit ends
+	fraction float64 // estimated fraction of packets that are marked: the α of DCQCN
 
 	stage    int           // steps since the last cut
 	stepAt   time.Duration // when the next step is due
 	cutAt    time.Duration
 	next     time.Duration // when the next packet may leave
-	begun    time.Duration // of the present measurement
+	begun    time.Duration // of the current measurement
 	bytes    int           // sent since then
 	achieved float64       // bytes a second in the last measurement
 }
 
 const (
-	// rateInterval is the time of a measurement, and between steps of the recovery.
+	// rateInterval is the length of a measurement, and of a step of the recovery.
 	rateInterval = time.Millisecond
 	// cutInterval is the least time between cuts.
 	cutInterval = 50 * time.Microsecond
-	// idleAfter is how long after the last measurement notifications say nothing any more.
+	// idleAfter is how long after the last measurement notifications are ignored: nothing was
+	// sent that they could be about.
 	idleAfter = 10 * time.Millisecond
-	// halvings is how many steps go halfway back; later ones add step, 2 × step … to the
-	// goal.
+	// halvings is the number of steps that go halfway back to the goal. Later steps also raise
+	// the goal, by step, 2 × step and so on.
 	halvings = 5
 	step     = 1 << 20 // bytes a second
-	// leastRate is what may always leave, in bytes a second.
+	// leastRate is the lowest rate, in bytes a second.
 	leastRate = 512 << 10
-	// maxBurst is how much late packets may make up for, in time.
+	// maxBurst bounds the time that late packets may catch up on.
 	maxBurst = 100 * time.Microsecond
-	// maxSteps is more than any recovery takes.
+	// maxSteps exceeds the number of steps of any recovery.
 	maxSteps = 1000
 )
 
-// Bounded reports whether there is a bound.
+// Bounded reports whether the rate is limited.
 func (r *Rate) Bounded() bool { return r.present > 0 }
 
-// Wait is when the next packet may leave. Zero: now.
+// Wait returns when the next packet may leave; zero means now.
 func (r *Rate) Wait(now time.Duration) time.Duration {
 	if r.present == 0 {
 		return 0
@@ -69,13 +71,13 @@ func (r *Rate) Sent(bytes int, now time.Duration) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Marked notes a congestion notification, and reports whether it made the rate smaller.
+// Marked notes a congestion notification, and reports whether it reduced the rate.
 func (r *Rate) Marked(now time.Duration) bool {
 	if r.present > 0 {
 		r.recover(now)
 	}
 	if now-r.begun > idleAfter {
-		return false // nothing has left that it could be about
+		return false // nothing was sent that the notification could be about
 	}
 	if r.present == 0 {
 		passed := max(now-r.begun, rateInterval)

@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// Window is how many packets of a reliable connection may be under way. Below one packet,
-// it is time that keeps them apart.
+// Window limits how many packets of a reliable connection may be under way. A window of less
+// than one packet spaces the packets in time.
 //
-// A window is open until the path is known to be congested. Then it grows by a quarter in
-// each round trip and is halved by a loss, whatever the round trip is: on hosts that share
-// their processors, a long one says more about their schedulers than about the path.
+// A window is open until the path is known to be congested. An open window grows by a quarter
+// in each round trip and is halved by a loss, whatever the round trip is: on hosts that share
+// their processors, a long round trip says more about their schedulers than about the path.
 //
-// The path counts as congested for a while once a packet was marked, or was lost while the round
-// trip was longer than on the empty path. Then the round trip is held near a target. The smaller
-// the window, the higher its target, so that the windows that share a queue become equal.
+// The path counts as congested for a while after a packet was marked, or was lost while the
+// round trip was longer than on the empty path. The window then holds the round trip near a
+// target. The smaller the window, the higher its target, so that the windows that share a
+// queue become equal.
 //
-// The window is in competitive mode for a while where a smaller window has no effect: with at most
-// twice the least window the round trip stayed above the target, without a mark or loss. Then
-// other senders that do not yield keep the queue up, or it is a queue for a processor, and a window
-// that yields is left with nothing. In this mode it is open, and a single loss does not count as
-// congestion. Marks, and losses in a row, end the mode.
+// The window is in competitive mode for a while if shrinking it had no effect: with at most
+// twice the least window, the round trip stayed above the target without a mark or loss.
+// Either other senders that do not yield keep the queue up, or the queue is for a processor; a
+// window that yields would be starved. In this mode the window is open, and a single loss does
+// not count as congestion. Marks, and losses in a row, end the mode.
 type Window struct {
 	packets float64
 	most    float64
@@ -29,89 +30,92 @@ type Window struct {
 	smoothed time.Duration
 	last     time.Duration
 	measured bool
-	lowest   time.Duration // of the last few round trips, as counted
-	counted  int
-	clean    int // round trips in a row that were no longer than the target
-	// ineffective is how many trends in a row a smaller window has not changed.
+	lowest   time.Duration // the shortest round trip of the current trend
+	counted  int           // round trips in the current trend
+	clean    int           // round trips in a row that were no longer than the target
+	// ineffective is the number of trends in a row in which a smaller window did not shorten
+	// the round trip.
 	ineffective int
-	limit       float64 // packets when one was last lost; zero: not known
-	underWay    int     // packets, when some were last acknowledged
+	limit       float64 // packets at the last loss; zero: not known
+	underWay    int     // packets, at the last acknowledgement
 	probe       rttProbe
 
-	competitiveFor   time.Duration // how long the last competitive mode was; zero: smaller windows have had an effect since
+	competitiveFor   time.Duration // length of the last competitive mode; zero: smaller windows have had an effect since
 	competitiveUntil time.Duration
 
 	losses     int           // in a row
 	provenAt   time.Duration // when a mark or loss last showed congestion
-	until      time.Duration // congested until then
-	cutAt      time.Duration // when it was last made smaller
+	until      time.Duration // the path counts as congested until then
+	cutAt      time.Duration // when the window was last cut
 	everCut    bool
-	fraction   float64 // of packets that are marked, about: the α of DCQCN
+	fraction   float64 // estimated fraction of packets that are marked: the α of DCQCN
 	notified   bool
 	notifiedAt time.Duration // when fraction was last changed
 }
 
 const (
-	// openGrowth is the part by which an open window grows in a round trip, and one of a
-	// congested path after cleanTrips.
+	// openGrowth is the fraction by which an open window grows in a round trip. The window of
+	// a congested path grows by it too after cleanTrips round trips within the target, but not
+	// between nearLimit and beyondLimit.
 	openGrowth = 1.0 / 4
 	cleanTrips = 5
-	// nearLimit and beyondLimit are the parts of the window in which a packet was last lost
-	// between which it grows by growth alone.
+	// nearLimit and beyondLimit are multiples of the window at the last loss. Between them,
+	// the window of a congested path grows only by growth.
 	nearLimit, beyondLimit = 0.6, 1.25
-	// growth is how many packets the window of a congested path grows by in a round trip.
+	// growth is the number of packets by which the window of a congested path grows in a round
+	// trip.
 	growth = 1.0 / 4
 	// leastOpen is the least window of a path without congestion.
 	leastOpen = 4
 
-	// targetQueue is how much longer than on the empty path the round trip may be, and
-	// targetShare how much longer still for a window of one packet: it goes by the square
-	// root of the window, down to leastShare.
+	// The target is the round trip of the empty path, plus targetQueue, plus targetShare
+	// divided by the square root of the window in packets. A window below leastShare counts as
+	// leastShare.
 	targetQueue = 200 * time.Microsecond
 	targetShare = 200 * time.Microsecond
 	leastShare  = 1.0 / 4
-	// settled is how much longer it is at least if there is a queue, unless it is twice as
-	// long.
+	// settled is how far a round trip must exceed that of the empty path to show a queue. On a
+	// path with a shorter round trip, twice that round trip is enough.
 	settled = 50 * time.Microsecond
-	// insistence is how many losses in a row, with a round trip or two between them, show
-	// congestion that no round trip shows.
+	// insistence is how many losses in a row show congestion even if the round trip is short.
+	// Losses are in a row if they are at most three round trips apart.
 	insistence = 4
 	// overload is the β of Swift: the part of the excess that the window is cut by.
 	overload = 0.8
-	// spike is how many times the target a round trip is that counts only if the one before
-	// was long too.
+	// A round trip longer than spike × target is ignored if the one before it was within the
+	// target.
 	spike = 2
 
-	// memory is how long a path counts as congested after a mark or loss; longMemory is the
-	// same while the round trip shows a queue that never empties.
+	// memory is how long a path counts as congested after a mark or loss. If the round trip
+	// shows a queue that never empties, it is longMemory instead.
 	memory     = 2 * time.Second
 	longMemory = 30 * time.Second
-	trend      = 8 // round trips
-	// ineffectiveTrends is how many trends show that smaller windows have no effect. Competitive mode
-	// then lasts for leastCompetitive, and twice as long each time, up to longMemory.
+	trend      = 8 // round trips that are judged together
+	// ineffectiveTrends is how many ineffective trends start competitive mode. The mode lasts
+	// for leastCompetitive at first, and twice as long each time, up to longMemory.
 	ineffectiveTrends = 4
 	leastCompetitive  = 2 * time.Second
 
 	// weight is the g of DCQCN.
 	weight = 1.0 / 16
-	// maxInterval is the longest time from one packet to the next: whatever the signals
-	// are, and whoever forges them, so much may always leave.
+	// maxInterval is the longest time between two packets, unless the round trip is longer. It
+	// guarantees a minimum rate whatever the signals are, forged ones included.
 	maxInterval = 5 * time.Millisecond
-	// minInterval is the shortest that is worth a timer.
+	// minInterval is the shortest interval that is worth a timer.
 	minInterval = 50 * time.Microsecond
-	// unmeasured stands for the round trip until there is one.
+	// unmeasured is the round trip that is assumed until one has been measured.
 	unmeasured = time.Millisecond
 )
 
-// Start begins anew, with a window of so many packets that grows to most.
+// Start resets the window to the given number of packets. It can grow to most.
 func (w *Window) Start(packets, most int) {
 	*w = Window{packets: float64(packets), most: float64(most)}
 }
 
-// Governed reports whether the path is known to be congested.
+// Congested reports whether the path is known to be congested.
 func (w *Window) Congested(now time.Duration) bool { return now < w.until }
 
-// Packets is how many packets may be under way, at least one.
+// Packets returns how many packets may be under way, at least one.
 func (w *Window) Packets(now time.Duration) int {
 	n := w.packets
 	if w.Interval(now) > 0 {
@@ -120,7 +124,7 @@ func (w *Window) Packets(now time.Duration) int {
 	return max(int(n), 1)
 }
 
-// Interval is the time from one packet to the next. Zero: they may leave together.
+// Interval returns the time between two packets; zero means that they may leave together.
 func (w *Window) Interval(now time.Duration) time.Duration {
 	if !w.Congested(now) {
 		return 0
@@ -139,16 +143,16 @@ func (w *Window) roundTrip() time.Duration {
 	return w.smoothed
 }
 
-// queued reports whether a round trip is so long that there is a queue.
+// queued reports whether a round trip of t shows a queue.
 func (w *Window) queued(t time.Duration) bool { return t > w.base+min(settled, w.base) }
 
-// target is the round trip that the window of a congested path is held at.
+// target returns the round trip at which the window of a congested path is held.
 func (w *Window) target() time.Duration {
 	return w.base + targetQueue + time.Duration(float64(targetShare)/math.Sqrt(max(w.packets, leastShare)))
 }
 
-// RoundTrip takes a measurement of the time to the peer and back, of a packet that was to be
-// acknowledged at once.
+// RoundTrip takes a measured round trip. The measured packet must be one that the peer
+// acknowledges at once.
 func (w *Window) RoundTrip(t, now time.Duration) {
 	t = max(t, 1)
 	if !w.measured {
@@ -182,7 +186,7 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 	target := w.target()
 	if before <= target && t > spike*target {
-		return // more likely a scheduler's doing than the path's; the next one will tell
+		return // more likely the scheduler than the path; the next round trip decides
 	}
 	over := t - target
 	if over <= 0 {
@@ -197,8 +201,8 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 }
 
-// considerCompetitive begins competitive mode if the last trends show that a smaller window has no
-// effect.
+// considerCompetitive starts competitive mode if the last trends show that a smaller window
+// has no effect.
 func (w *Window) considerCompetitive(now time.Duration) {
 	if !w.Congested(now) || w.packets > 2*w.least() || w.lowest <= w.target() {
 		w.ineffective = 0
@@ -213,7 +217,7 @@ func (w *Window) considerCompetitive(now time.Duration) {
 	w.packets = max(w.packets, min(leastOpen, w.most))
 }
 
-// Acknowledged lets the window grow: packets of those under way have arrived.
+// Acknowledged grows the window after the peer has acknowledged packets of the underWay ones.
 func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 	w.underWay = underWay
 	switch {
@@ -222,18 +226,18 @@ func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 	case !w.Congested(now):
 		w.packets += math.Floor(max(float64(packets)*openGrowth, 1))
 	case float64(2*underWay) < w.packets, w.last > w.target():
-		return // it is not this window that bounds them, or there are too many already
+		return // the window does not limit the sender, or the queue is too long already
 	case w.clean >= cleanTrips && (w.packets < nearLimit*w.limit || w.packets >= beyondLimit*w.limit):
 		w.packets += float64(packets) * openGrowth
 	default:
-		// Below one packet, an acknowledgement comes after more than a round trip.
+		// Below one packet, acknowledgements are more than a round trip apart.
 		w.packets += growth * float64(packets) / max(w.packets, leastShare)
 	}
 	w.packets = min(w.packets, w.most)
 }
 
-// TimedOut notes that no answer has come in time. That may be the doing of a host that is
-// busy: it shows no congestion.
+// TimedOut notes that no answer came in time. The cause may be a busy host, so this does not
+// show congestion.
 func (w *Window) TimedOut(now time.Duration) {
 	if w.Congested(now) {
 		w.Lost(now)
@@ -242,8 +246,8 @@ func (w *Window) TimedOut(now time.Duration) {
 	}
 }
 
-// Lost notes that a packet was lost: others that left after it have arrived. Losses of one
-// round trip count once.
+// Lost notes that a packet was lost: later ones have arrived. Losses within one round trip
+// count once.
 func (w *Window) Lost(now time.Duration) {
 	w.ineffective = 0
 	if !w.mayCut(now) {
@@ -266,8 +270,8 @@ func (w *Window) Lost(now time.Duration) {
 	w.cut(0.5, least, now)
 }
 
-// Marked notes a congestion notification. It reports whether it made the window smaller:
-// those of one round trip count once.
+// Marked notes a congestion notification, and reports whether it reduced the window.
+// Notifications within one round trip count once.
 func (w *Window) Marked(now time.Duration) bool {
 	w.ineffective, w.competitiveUntil = 0, 0
 	if !w.mayCut(now) {
@@ -288,14 +292,14 @@ func (w *Window) Marked(now time.Duration) bool {
 	return true
 }
 
-// prove notes that the path is congested.
+// prove marks the path as congested.
 func (w *Window) prove(now time.Duration) {
 	w.provenAt = now
 	w.until = now + memory
 }
 
-// least is the window at which a packet leaves every maxInterval, or one packet where the
-// round trip is longer.
+// least returns the window at which a packet leaves every maxInterval. It is at most one
+// packet, for a longer round trip.
 func (w *Window) least() float64 {
 	return min(float64(w.roundTrip())/float64(maxInterval), 1)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// maxAckWords is how many words of 64 bits an acknowledgement has at most: a bit for each
-// packet from that of its sequence number on, rounded down to a whole word.
+// maxAckWords is the largest number of 64-bit words in an acknowledgement. They hold a bit for
+// each packet, from the acknowledgement's sequence number on, rounded down to a whole word.
 const maxAckWords = windowBits / 64
 
-// receiveAnswer takes what the peer sends in answer to requests.
+// receiveAnswer handles the peer's answers to requests.
 func (c *Context) receiveAnswer(p *wire.Packet, now time.Duration) {
 	before := c.una
 	progress := false
@@ -36,7 +36,7 @@ func (c *Context) receiveAnswer(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// outstandingSlot returns the packet with a sequence number, if it is waited for.
+// outstandingSlot returns the slot of a sequence number, or nil if no answer to it is awaited.
 func (c *Context) outstandingSlot(psn uint32) *slot {
 	if wire.PSNDiff(psn, c.una) < 0 || wire.PSNDiff(psn, c.next) >= 0 {
 		return nil
@@ -48,8 +48,8 @@ func (c *Context) outstandingSlot(psn uint32) *slot {
 	return s
 }
 
-// receiveAck takes an acknowledgement: all before its sequence number have been executed,
-// but for reads, and so have those whose bit is set.
+// receiveAck handles an acknowledgement. All packets before its sequence number, except reads,
+// have been executed, and so have those whose bit is set.
 func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
 	words := len(p.Payload) / 8
 	base := wire.PSNDiff(p.PSN, c.una)
@@ -94,8 +94,7 @@ func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
 	return finished > 0
 }
 
-// receiveNak takes the refusal of one packet, which has not been executed and never will
-// be.
+// receiveNak handles the refusal of one packet, which was not executed and never will be.
 func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 	s := c.outstandingSlot(p.PSN)
 	if s == nil {
@@ -126,7 +125,7 @@ func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 	if m.rnrRetries != notReadyForEver {
 		m.rnrRetries--
 	}
-	m.sent = index // under another sequence number
+	m.sent = index // to be sent again under another sequence number
 	m.waitUntil = now + wire.RNRTimer(p.AETH.Syndrome.Timer())<<min(m.rnrTries, maxNotReadyDoublings)
 	m.rnrTries = min(m.rnrTries+1, maxNotReadyDoublings)
 	c.waiting.pushBack(m)
@@ -136,7 +135,7 @@ func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 	return true
 }
 
-// receiveResponse takes a part of what was read.
+// receiveResponse handles one response to a read.
 func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 	s := c.outstandingSlot(p.PSN)
 	if s == nil || s.kind != read {

@@ -9,32 +9,32 @@ import (
 )
 
 // congestion bounds what is under way, like that of a reliable connection. It counts bytes,
-// since small packets of many queue pairs share it.
+// since small packets of many queue pairs share the window.
 type congestion struct {
 	window    int
 	underWay  int
-	grown     int // acknowledged, and the window has not grown for it
+	grown     int // bytes acknowledged for which the window has not grown yet
 	recoverAt uint32
-	// overdue: the timer has found a packet lost, which is to leave whatever else is
-	// under way: of that, nothing may be left.
+	// overdue says that the timer found a packet lost. That packet leaves even if the window
+	// is full: all the packets that fill it may be lost too.
 	overdue bool
 }
 
 const (
 	startWindow = 64 // packets of full length
 	minWindow   = 4
-	// leastCost is about what a small packet takes of a receiver's buffer.
+	// leastCost is about the space that a small packet takes in a receiver's buffer, in bytes.
 	leastCost = 1024
 )
 
-// windowLimits are what the window of every context keeps to, in bytes.
+// windowLimits are the limits of every context's window, in bytes.
 type windowLimits struct {
 	start, least, most int
 	small              uint32 // what a small packet counts as
 }
 
-// newLimits makes sure that the small packets that fill a window are no more than a peer
-// tells apart.
+// newLimits chooses the cost of a small packet such that a window full of them does not exceed
+// the sequence numbers that a peer keeps track of.
 func newLimits(window int, mtu verbs.MTU) windowLimits {
 	small := max(window/(maxWindow/2), leastCost)
 	full := max(int(mtu), small)
@@ -46,7 +46,7 @@ func newLimits(window int, mtu verbs.MTU) windowLimits {
 
 func (l *windowLimits) cost(size uint32) uint32 { return max(size, l.small) }
 
-// grow has the window grow by a quarter in each round trip.
+// grow grows the window by a quarter in each round trip.
 func (c *Context) grow() {
 	c.window = min(c.window+c.grown/4, c.t.limits.most)
 	c.grown = 0
@@ -61,33 +61,33 @@ func (c *Context) shrink(psn uint32) {
 	c.window = max(c.window/2, c.t.limits.least)
 }
 
-// roundTrip estimates the time to the peer and back (RFC 6298), and how long the peer has
-// been silent. Time is counted while a timer runs and not beyond its end: when a timer is
-// looked at late, this process or machine stood still, which says nothing of the peer.
+// roundTrip estimates the round-trip time (RFC 6298), and how long the peer has been silent.
+// Silence counts only while a timer runs, up to its deadline. If a timer is handled later than
+// that, this process or machine was stopped, which says nothing about the peer.
 type roundTrip struct {
 	rtt.Estimate
-	expired  uint          // timers since the last sample
-	timerAt  time.Duration // when the peer ought to have answered
-	counted  time.Duration // until when silent is counted
+	expired  uint          // timers expired since the last sample
+	timerAt  time.Duration // when the peer should have answered
+	counted  time.Duration // silent is counted up to here
 	silent   time.Duration // since the peer last answered a request
 	repeated int           // packets sent again since then
 }
 
 const (
 	initialTimeout = 20 * time.Millisecond
-	// granularity is the least that the time-out exceeds the mean round trip by.
+	// granularity is the least difference between the time-out and the mean round trip.
 	granularity = time.Millisecond
 	maxBackoff  = 250 * time.Millisecond
-	// patience is how long the peer may be without an answer. A process may be stopped for a
-	// second or two.
+	// patience is how long a peer may stay silent before its requests fail. A process may be
+	// stopped for a second or two.
 	patience       = 4 * time.Second
 	minRepetitions = 5
-	// reordering is how much later than another a packet may leave and arrive before
-	// that one counts as lost.
+	// reordering is the least margin for packets that overtake others: a packet counts as lost
+	// when one that left later by more than the margin has arrived.
 	reordering = 200 * time.Microsecond
 )
 
-// timeoutAfter is how long an answer is waited for when so many waits were in vain.
+// timeoutAfter returns the time-out after the given number of time-outs in a row.
 func (r *roundTrip) timeoutAfter(waits uint) time.Duration {
 	t := r.Timeout(initialTimeout, granularity)
 	return max(t, min(t<<min(waits, 16), maxBackoff))
@@ -98,20 +98,20 @@ func (r *roundTrip) sample(t time.Duration) {
 	r.expired = 0
 }
 
-// startTimer gives the peer time to answer.
+// startTimer starts the time in which the peer must answer.
 func (c *Context) startTimer(now time.Duration) {
 	c.counted = now
 	c.timerAt = now + c.timeoutAfter(c.expired)
 }
 
-// heardAnswer notes that the peer answers requests. That it sends its own, or its token, says
-// nothing of that.
+// heardAnswer notes that the peer has answered a request. The peer's own requests and its
+// token are no answers.
 func (c *Context) heardAnswer(now time.Duration) {
 	c.silent, c.repeated = 0, 0
 	c.counted = max(c.counted, now)
 }
 
-// peerTimeout sends something again, or gives the peer up.
+// peerTimeout repeats the oldest packet, or gives the peer up.
 func (c *Context) peerTimeout(now time.Duration) {
 	c.silent += max(c.timerAt-c.counted, 0)
 	if c.silent >= patience && c.repeated >= minRepetitions {
@@ -120,7 +120,7 @@ func (c *Context) peerTimeout(now time.Duration) {
 	}
 	c.expired++
 	c.repeated++
-	// The oldest packet shows which others are lost, when it is acknowledged.
+	// When the oldest packet is acknowledged, that shows which others are lost.
 	oldest := c.sent[pushed].first
 	if r := c.sent[read].first; oldest == none || r != none && c.slot(r).sentAt < c.slot(oldest).sentAt {
 		oldest = r
@@ -147,7 +147,7 @@ func (c *Context) giveUp() {
 	c.abort(why, true)
 }
 
-// lose has a packet that is under way sent again.
+// lose moves a packet under way to those that will be sent again.
 func (c *Context) lose(psn uint32) {
 	s := c.slot(psn)
 	c.land(s)
@@ -155,7 +155,7 @@ func (c *Context) lose(psn uint32) {
 	c.push(&c.lost, psn, s)
 }
 
-// findLost has packets sent again that left well before one that has arrived.
+// findLost finds packets that left well before one that has arrived. They will be sent again.
 func (c *Context) findLost() {
 	margin := max(c.Smoothed/4, reordering)
 	for kind := range c.sent {

@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Context is what this device shares with one peer device.
+// Context is this device's state for one peer device.
 type Context struct {
 	t      *Transport
 	addr   Address
@@ -20,13 +20,13 @@ type Context struct {
 	number uint16 // of the address handles that lead to the peer; verbs.NoAH: none
 	mtu    uint32 // the largest payload in both directions
 
-	// Tokens: this end's for the peer, and the peer's for this end. The latter is 0
-	// until it is known.
+	// own is this end's token for the peer. peer is the peer's token for this end, 0 until it
+	// is known.
 	own, peer uint32
-	// sendPort is the port that the peer sends from. It comes with its token: neither is
-	// believed of anybody who has not been told a token, or a nonce, at the peer's address.
+	// sendPort is the port that the peer sends from. It is learned together with the peer's
+	// token, and only from a packet with a token or nonce that was sent to the peer's address.
 	sendPort uint16
-	epoch    uint64        // in which the context was made
+	epoch    uint64        // the epoch in which the context was made
 	heardAt  time.Duration // when the peer last sent something; at first, when the context was made
 	usedAt   time.Duration // when this end last had something to send
 	answered bool          // the peer has sent something
@@ -37,8 +37,8 @@ type Context struct {
 
 	// Places in the lists of the device.
 	readyNode, allNode fifo.Node[*Context]
-	lookAt             time.Duration // that it is looked at for whether it is still used
-	place              int           // in the heap of timers
+	lookAt             time.Duration // when to check whether the context is still used
+	place              int           // in the heap of timers, or notTimed
 }
 
 func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
@@ -56,17 +56,18 @@ func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration
 	return c
 }
 
-// Output is the way to the peer, as Config.Output has made it.
+// Output returns the Output to the peer, as made by Config.Output.
 func (c *Context) Output() transport.Output { return c.out }
 
-// has reports whether a token is one of this end's for the peer: the peer may have been
-// told one before the context was made.
+// has reports whether a token is one of this end's for the peer. The peer may have received
+// one before the context was made.
 func (c *Context) has(token uint32) bool {
 	return token == c.own || c.t.issued(c.addr, token, c.epoch, validEpochs)
 }
 
-// use has packets carry the token that the peer knows: it would take another for that of
-// another device. A context that is forgotten has none, 0.
+// use sets the token that packets of the context carry to the one that the peer knows: the
+// peer would take another token for that of another device. A forgotten context has the token
+// 0.
 func (c *Context) use(token uint32) {
 	if token == c.own {
 		return
@@ -79,18 +80,18 @@ func (c *Context) use(token uint32) {
 	}
 }
 
-// is reports whether a context is that with the peer. There may be none.
+// is reports whether c is the context with the peer at a. c may be nil.
 func (c *Context) is(a *Address) bool {
 	return c != nil && c.addr.Local == a.Local && c.addr.Peer == a.Peer
 }
 
-// hear notes that the peer is there. The packet has tokens of both ends.
+// hear notes that the peer is there. The packet has carried the tokens of both ends.
 func (c *Context) hear(p *wire.Packet, now time.Duration) {
 	c.heardAt, c.answered = now, true
 	c.mtu = min(p.SRDETH.MTUBytes(), uint32(c.t.cfg.MTU))
 }
 
-// begin makes a packet of the context.
+// begin makes a packet of the context, with the headers that all of them have.
 func (c *Context) begin(op wire.Opcode, qpn uint32) *wire.Packet {
 	p := &c.t.packet
 	*p = wire.Packet{Opcode: op, PKey: defaultPKey, MigReq: true, DestQP: qpn}
@@ -98,8 +99,8 @@ func (c *Context) begin(op wire.Opcode, qpn uint32) *wire.Packet {
 	return p
 }
 
-// send sends what is due, at most budget packets. It reports what is left of the
-// budget, and whether more could leave at once.
+// send sends at most budget packets that are due. It returns the rest of the budget, and
+// reports whether more could leave at once.
 func (c *Context) send(now time.Duration, budget int) (left int, more bool) {
 	if c.peer != 0 {
 		budget = c.sendAnswers(budget)
@@ -108,7 +109,7 @@ func (c *Context) send(now time.Duration, budget int) (left int, more bool) {
 	return budget, budget <= 0
 }
 
-// deadline is when timeout is to be called; zero means never.
+// deadline returns when timeout must be called; zero means never.
 func (c *Context) deadline() time.Duration {
 	at := never
 	if c.inFlight > 0 {
@@ -129,7 +130,7 @@ func (c *Context) deadline() time.Duration {
 // never is later than any deadline.
 const never = time.Duration(math.MaxInt64)
 
-// timeout does what is due.
+// timeout handles the timers that are due.
 func (c *Context) timeout(now time.Duration) {
 	if c.waiting.first != nil && c.waitUntil <= now {
 		c.resumeWaiting(now)
@@ -143,7 +144,8 @@ func (c *Context) timeout(now time.Duration) {
 	c.t.activate(c)
 }
 
-// source names the peer in a completion.
+// source returns how a completion names the peer: by the number of its address handles, or by
+// its GID if there are none.
 func (c *Context) source() (number uint16, gid verbs.GID) {
 	if c.number != verbs.NoAH {
 		return c.number, verbs.GID{}

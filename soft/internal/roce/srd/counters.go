@@ -1,30 +1,30 @@
 package srd
 
-// Counters counts what is refused, and what is done more than once.
+// Counters counts refused and repeated packets, and other events.
 type Counters struct {
-	Contexts    uint64 // that there are now
-	NoRoom      uint64 // peers that were not taken in, since there are too many
+	Contexts    uint64 // open now
+	NoRoom      uint64 // peers refused because there are too many
 	Unverified  uint64 // requests without this device's token for their sender
-	Stale       uint64 // packets with another token of their sender than the present one
+	Stale       uint64 // packets with a token that is not the sender's present one
 	WrongSource uint64 // packets with the right tokens, from another port than the sender's
-	Unexpected  uint64 // answers to nothing that was asked
+	Unexpected  uint64 // answers that were not awaited
 	Duplicates  uint64 // requests that had been executed
 	OutOfWindow uint64 // requests too far ahead
-	TurnedAway  uint64 // requests of peers that are not known, for no queue pair
+	TurnedAway  uint64 // requests of unknown peers for a queue pair that does not exist
 	Refused     uint64 // requests answered by a NAK
 	QKey        uint64 // of those, for their Q_Key
 	Access      uint64 // of those, for key, domain, bounds or rights
-	NotReady    uint64 // of those, for want of a receive
-	// AccessesLimited are requests dropped since the peer's host tries keys.
+	NotReady    uint64 // of those, because there was no receive
+	// AccessesLimited are requests dropped because the peer's host tries keys.
 	AccessesLimited uint64
-	ReadsDropped    uint64 // reads dropped since too many wait to be answered
-	Held            uint64 // packets that left later than their turn
+	ReadsDropped    uint64 // reads dropped because too many wait to be answered
+	Held            uint64 // packets held back to change their order
 	Repeated        uint64 // packets sent again
-	Restarts        uint64 // peers found to have been restarted
-	Timeouts        uint64 // peers given up since they do not answer
+	Restarts        uint64 // peers found to have restarted
+	Timeouts        uint64 // peers given up because they did not answer
 	NaksReceived    uint64
-	NotReadyNaks    uint64 // of those, since the peer had no receive
-	RNRExceeded     uint64 // requests that failed for that
+	NotReadyNaks    uint64 // of those, because the peer had no receive
+	RNRExceeded     uint64 // requests that failed because of that
 	Sends           uint64 // sends that were acknowledged
 	Receives        uint64
 }

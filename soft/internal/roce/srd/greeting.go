@@ -6,28 +6,29 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// greeting is the part of a context that finds out which device is at the peer's address.
+// greeting is the part of a context that learns the peer's token, and so which device is at
+// the peer's address.
 type greeting struct {
-	greeted  bool   // the peer's token is that of the device that is there now
-	ask      bool   // SRDHello is to be sent
-	asking   bool   // it has been sent
-	named    uint32 // the token that it named as the peer's; 0: none was known
+	greeted  bool   // the peer's token is known to be current
+	ask      bool   // SRDHello must be sent
+	asking   bool   // SRDHello was sent and not yet answered
+	named    uint32 // the peer token that SRDHello named; 0: none was known
 	nonce    nonce
 	askedAt  time.Duration
-	repeatAt time.Duration // when the peer ought to have answered
-	asked    uint          // how often, since asking began
-	ignored  time.Duration // how long it has not been answered, counted like silent
+	repeatAt time.Duration // when the peer should have answered
+	asked    uint          // SRDHellos sent since asking began
+	ignored  time.Duration // how long SRDHello has been unanswered, counted like silent
 }
 
-// nonce is what a reply to SRDHello repeats: what is in the place of the sequence number, and of
-// SRDETH.Floor. The 40 bits are the proof of whoever replies that the question has reached him,
-// so nobody is to guess them while it is under way.
+// nonce is the random number of an SRDHello, in the fields of the sequence number and of
+// SRDETH.Floor. The reply repeats it. Its 40 bits prove that the SRDHello has reached the
+// sender of the reply, so nobody must be able to guess them while it is under way.
 type nonce struct {
 	number uint32
 	more   uint16
 }
 
-// question has the peer asked for its token, but not in quick succession.
+// question asks the peer for its token, but not in quick succession.
 func (c *Context) question(now time.Duration) {
 	if c.asking && (c.helloTimed() || now < c.askedAt+initialTimeout) {
 		return
@@ -54,29 +55,29 @@ func (c *Context) sendHello(now time.Duration) {
 	c.out.Send(p, nil, 0)
 }
 
-// helloTimeout asks again, or gives the peer up: that it sends requests of its own is no
+// helloTimeout asks again, or gives the peer up. The peer's own requests do not count as an
 // answer.
 func (c *Context) helloTimeout() {
 	c.ignored += c.repeatAt - c.askedAt
 	switch {
 	case c.ignored < patience || c.asked <= minRepetitions:
 		c.ask = true
-	case c.greeted: // its token was in question, yet it answers requests
+	case c.greeted: // its token was in doubt, but it answers requests
 		c.asking = false
 	default:
 		c.giveUp()
 	}
 }
 
-// receiveReply takes the peer's token.
+// receiveReply handles SRDHelloReply, which carries the peer's token.
 func (c *Context) receiveReply(port uint16, p *wire.Packet, now time.Duration) {
 	if !c.has(p.SRDETH.Target) {
 		c.t.counters.Unexpected++
 		return
 	}
 	if !c.asking || c.nonce != (nonce{p.PSN, p.SRDETH.Floor}) {
-		// The peer says unasked that it has another token. Anybody on the way can
-		// say that, and it may be an old packet.
+		// The peer announces a token unasked. Anybody on the path can forge that, and the
+		// packet may be old, so ask if the token is a new one.
 		if p.SRDETH.Source != c.peer {
 			c.question(now)
 		}
@@ -85,7 +86,7 @@ func (c *Context) receiveReply(port uint16, p *wire.Packet, now time.Duration) {
 	c.asking, c.ask = false, false
 	switch {
 	case c.peer == 0 || c.peer == p.SRDETH.Source:
-	case c.named != c.peer: // it has been heard since it was asked, and may know that token too
+	case c.named != c.peer: // c.peer was learned after SRDHello was sent, and may be current too
 		c.question(now)
 		return
 	default:
@@ -96,9 +97,9 @@ func (c *Context) receiveReply(port uint16, p *wire.Packet, now time.Duration) {
 	c.expired = 0
 }
 
-// restarted fails what has been sent to a peer that is another device now: it may have
-// been executed. What has not been sent goes to the new one, whose packets have other
-// sequence numbers.
+// restarted fails the requests that were sent before another device took the peer's place:
+// they may have been executed. Requests not yet sent go to the new device. Its packets have
+// other sequence numbers, so the responder starts anew.
 func (c *Context) restarted() {
 	c.t.counters.Restarts++
 	c.abort(codeAborted, false)

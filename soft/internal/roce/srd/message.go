@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// message is a send request, in a place of its queue pair.
+// message is a send request, in one place of its queue pair's send queue.
 type message struct {
 	list       *messageList // that it is in; nil: none
 	prev, next *message
@@ -16,7 +16,7 @@ type message struct {
 	context *Context
 	ah      *AH
 	busy    bool
-	gen     uint32 // counts the requests that had this place
+	gen     uint32 // counts the requests that have used this place
 
 	id         uint64
 	op         verbs.Opcode
@@ -31,19 +31,18 @@ type message struct {
 
 	mtu      uint32 // of its packets
 	packets  uint32 // in all; zero: not yet known
-	sent     uint32 // have got a sequence number
-	finished uint32 // are acknowledged, or answered
+	sent     uint32 // packets that have a sequence number
+	finished uint32 // packets acknowledged or answered
 
-	waitUntil  time.Duration // for a receive of the peer
+	waitUntil  time.Duration // when to repeat the request after an RNR NAK
 	rnrRetries uint8         // left
 	rnrTries   uint8
 }
 
-// size is the payload of one of its packets, or of the response to it.
+// size returns the payload of a packet of the message, or of the response to it.
 func (m *message) size(index uint32) uint32 { return min(m.mtu, m.length-index*m.mtu) }
 
-// lastWaits reports whether the only packet left to be sent is one that has to be the
-// last to arrive.
+// lastWaits reports whether the only packet not yet sent is one that must arrive last.
 func (m *message) lastWaits() bool {
 	return m.op == verbs.OpWriteImm && m.sent == m.packets-1 && m.finished < m.packets-1
 }
@@ -63,8 +62,7 @@ func (m *message) succeed() {
 	q.sendCQ.Complete(verbs.WC{ID: id, Opcode: op, Bytes: n, QPN: q.num}, q.sends.Add(), false)
 }
 
-// fail completes the request with an error. Of its packets that are under way nothing
-// is waited for any more.
+// fail completes the request with an error. Answers to its packets under way are ignored.
 func (m *message) fail(c code) {
 	q := m.qp
 	wc := verbs.WC{ID: m.id, Status: statuses[c], VendorError: uint32(c), QPN: q.num}
@@ -72,7 +70,7 @@ func (m *message) fail(c code) {
 	q.sendCQ.Complete(wc, q.sends.Add(), true)
 }
 
-// release gives the place back.
+// release frees the place.
 func (m *message) release() {
 	if m.list != nil {
 		m.list.remove(m)

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Numbers numbers the addresses that address handles lead to.
+// Numbers assigns numbers to the addresses that address handles lead to.
 type Numbers struct {
 	entries map[netip.AddrPort]*handleNumber
 	free    []uint16 // numbers below next that are not in use
@@ -26,7 +26,7 @@ func (h *Numbers) Of(peer netip.AddrPort) uint16 {
 	return verbs.NoAH
 }
 
-// Add returns the number for another handle: verbs.NoAH if all are taken.
+// Add adds a handle and returns the number of its address: verbs.NoAH if all are in use.
 func (h *Numbers) Add(peer netip.AddrPort) uint16 {
 	n := h.entries[peer]
 	switch {
@@ -49,7 +49,7 @@ func (h *Numbers) Add(peer netip.AddrPort) uint16 {
 	return n.number
 }
 
-// Remove takes a handle away, and reports whether it was the last one for its address.
+// Remove removes a handle, and reports whether it was the last one for its address.
 func (h *Numbers) Remove(peer netip.AddrPort) bool {
 	n := h.entries[peer]
 	if n.refs--; n.refs > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
-// The limits of EFA, whose adapters differ only in MaxInline, and in MaxRDMA.
+// The limits of EFA. Its adapters differ only in MaxInline and MaxRDMA.
 const (
 	MaxSendWR  = 4096
 	MaxRecvWR  = 32768
@@ -24,10 +24,11 @@ const (
 // Completer takes completions.
 type Completer interface {
 	transport.Completer
-	// CompleteFrom queues the completion of a receive, whose sender has an address
-	// handle with that number or, where it is verbs.NoAH, that GID.
+	// CompleteFrom queues the completion of a receive. number is that of the sender's address
+	// handle; if it is verbs.NoAH, gid names the sender.
 	CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID)
-	// Room reports whether there is room for another completion beside so many others.
+	// Room reports whether there is room for another completion besides the given number of
+	// others.
 	Room(others int) bool
 }
 
@@ -43,12 +44,13 @@ type QPConfig struct {
 	MaxInline   int
 	SignalAll   bool
 	Unsolicited bool // QPInit.UnsolicitedWriteRecv
-	// CheckAH returns the way in an address handle, or what is wrong with it.
+	// CheckAH returns the AH of an address handle, or an error that says what is wrong with
+	// it.
 	CheckAH func(verbs.AH) (*AH, error)
 }
 
-// QP is a queue pair. It has no peer: its requests belong to the contexts that their
-// address handles lead to.
+// QP is a queue pair. It has no peer: its requests belong to the contexts of their address
+// handles.
 type QP struct {
 	t              *Transport
 	num, domain    uint32
@@ -63,16 +65,16 @@ type QP struct {
 	state verbs.QPState
 	attr  verbs.QPAttr
 
-	messages []*message  // all places that there are so far
-	free     *message    // those not in use
+	messages []*message  // all places made so far
+	free     *message    // places not in use
 	drained  messageList // posted in SQD
-	taken    int         // places of the send queue, of requests that are done too
+	taken    int         // places of the send queue, including those of requests that are done
 	sends    transport.Unpolled
 
 	rq        *transport.RecvQueue
 	receives  transport.Unpolled
 	current   transport.Receive
-	inReceive bool // current has been taken, and waits for a message that fits
+	inReceive bool // current was taken from the queue and is not completed
 }
 
 // NewQP returns a queue pair in the state Reset.
@@ -87,7 +89,7 @@ func (t *Transport) NewQP(c QPConfig) *QP {
 	return q
 }
 
-// State is the present state.
+// State returns the present state.
 func (q *QP) State() verbs.QPState { return q.state }
 
 // Attr returns the attributes.
@@ -169,7 +171,7 @@ func (q *QP) reset() {
 	q.state = verbs.QPReset
 }
 
-// flush completes everything posted with StatusFlushed.
+// flush completes all posted requests with StatusFlushed.
 func (q *QP) flush() {
 	for _, m := range q.messages {
 		if m.busy {
@@ -181,7 +183,7 @@ func (q *QP) flush() {
 	}
 }
 
-// resume sends what was posted in SQD.
+// resume sends the requests that were posted in SQD.
 func (q *QP) resume(now time.Duration) {
 	for m := q.drained.first; m != nil; m = q.drained.first {
 		q.drained.remove(m)
@@ -193,10 +195,10 @@ func (q *QP) resume(now time.Duration) {
 	}
 }
 
-// enqueue hands a message to the context that its address handle leads to.
+// enqueue adds a message to the context of its address handle.
 func (q *QP) enqueue(m *message, c *Context) {
 	m.context = c
-	if c.outstanding == 0 && c.inFlight == 0 { // earlier requests may have gone without an answer
+	if c.outstanding == 0 && c.inFlight == 0 { // earlier requests may have ended without an answer
 		c.asking = false
 		c.silent, c.repeated, c.expired = 0, 0, 0
 	}
@@ -205,7 +207,7 @@ func (q *QP) enqueue(m *message, c *Context) {
 	q.t.activate(c)
 }
 
-// receiving reports whether the state is one in which requests of peers are executed.
+// receiving reports whether the queue pair executes requests of peers in its state.
 func (q *QP) receiving() bool {
 	switch q.state {
 	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
@@ -222,8 +224,8 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return q.rq.Post(wrs)
 }
 
-// hold sees that there is a receive in use: one that was taken before and not completed,
-// or the next.
+// hold makes sure that a receive is in use: one that was taken before and not completed, or
+// the next. It reports false if there is none.
 func (q *QP) hold() bool {
 	if !q.inReceive {
 		q.inReceive = q.rq.Take(&q.current)
@@ -236,7 +238,7 @@ func (q *QP) failReceive(status verbs.Status) {
 	q.recvCQ.Complete(verbs.WC{ID: q.current.ID(), Status: status, QPN: q.num}, q.receives.Add(), true)
 }
 
-// receiveSend places a message. A receive that it does not fit into stays for the next.
+// receiveSend places a message. A receive that is too short for it stays for the next one.
 func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
 	if !q.hold() {
 		return codeNotReady
@@ -252,8 +254,8 @@ func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
 	return codeOK
 }
 
-// completeReceive completes the receive in use or, of a write to a queue pair whose writes
-// use none, nothing.
+// completeReceive completes the receive in use. A write with immediate to an Unsolicited queue
+// pair uses none, so it only queues a completion.
 func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n uint32) {
 	q.t.counters.Receives++
 	wc := verbs.WC{Opcode: op, Bytes: n, QPN: q.num, SrcQPN: p.DETH.SrcQP}
@@ -275,7 +277,7 @@ func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n ui
 	q.recvCQ.CompleteFrom(wc, frees, number, gid)
 }
 
-// PostSend posts send requests and returns how many were taken.
+// PostSend posts send requests and returns how many were accepted.
 func (q *QP) PostSend(wrs []verbs.SendWR, now time.Duration) (int, error) {
 	if q.state != verbs.QPReadyToSend && q.state != verbs.QPSendQueueDrained {
 		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS or SQD: %w", q.num, q.state, verbs.ErrState)
@@ -288,7 +290,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR, now time.Duration) (int, error) {
 	return len(wrs), nil
 }
 
-// check says why a request cannot be posted.
+// check returns an error that says why a request cannot be posted, or nil.
 func (q *QP) check(wr *verbs.SendWR) error {
 	if err := rules.CheckRequest(verbs.SRD, wr.Op, wr.Flags); err != nil {
 		return err
@@ -320,8 +322,8 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	return nil
 }
 
-// controlled is the bit of a Q_Key in a send request that asks for the queue pair's own
-// instead (IBTA 10.2.5).
+// controlled is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
+// (IBTA 10.2.5).
 const controlled = 1 << 31
 
 func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
@@ -359,8 +361,8 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	return nil
 }
 
-// fill takes the data of a request, or where they are. It reports false if they are where
-// they must not be.
+// fill copies the inline data of a request, or resolves its segments. It reports false if they
+// name memory that the request must not use.
 func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	if wr.Flags&verbs.FlagInline != 0 {
 		var err error
@@ -377,11 +379,11 @@ func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	return ok
 }
 
-// placesAtOnce is how many places are made at a time. A queue pair that is hardly used takes
-// little.
+// placesAtOnce is how many places are allocated at a time, so that a queue pair with little
+// use takes little memory.
 const placesAtOnce = 8
 
-// place returns a place that is free. There is one.
+// place returns a free place. The caller has checked that there is one.
 func (q *QP) place() *message {
 	if q.free == nil {
 		n := min(placesAtOnce, q.depth-len(q.messages))
@@ -397,8 +399,8 @@ func (q *QP) place() *message {
 	return m
 }
 
-// promised is how many completions of the queue of receives belong to what the queue pair
-// has posted, or can post.
+// promised returns how many completions of the receive side's completion queue belong to
+// requests that the queue pair has posted or can post.
 func (q *QP) promised() int {
 	n := q.rq.Len()
 	if q.sendCQ == q.recvCQ {

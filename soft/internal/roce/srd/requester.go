@@ -7,14 +7,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requester is the part of a context that sends requests. Sequence numbers run
-// una ≤ next: those below una are done with, those from next on have not been given out.
-// What is under way to the peer is bounded by the congestion window, and by what the
-// peer tells apart.
+// requester is the part of a context that sends requests. Sequence numbers below una are done,
+// and those from next on have not been assigned. The packets under way are bounded by the
+// congestion window, and by the sequence numbers that the peer keeps track of.
 type requester struct {
 	una, next uint32
-	slots     []slot // of the packets from una to next, as many as a power of two
-	done      window // of those, the packets that nothing is waited for any more
+	slots     []slot // of the packets from una to next; the length is a power of two
+	done      window // of those, the packets that are done
 
 	queue       messageList // messages with packets that have not been sent
 	waiting     messageList // messages that the peer had no receive for
@@ -30,7 +29,7 @@ type requester struct {
 	roundTrip
 }
 
-// The kinds of packets under way: acknowledgements show at once what has arrived,
+// The kinds of packets under way. Acknowledgements show at once which packets have arrived,
 // but a response to a read may wait behind others.
 const (
 	pushed = iota
@@ -38,15 +37,15 @@ const (
 )
 
 const (
-	// windowBits is how many sequence numbers a receiver tells apart.
+	// windowBits is how many sequence numbers a receiver keeps track of.
 	windowBits = 1024
-	// maxWindow is how far a packet may be ahead of the oldest that is not done: an
-	// acknowledgement has whole words.
+	// maxWindow is how far a packet may be ahead of the oldest that is not done. It is a word
+	// less than windowBits, since an acknowledgement begins at a whole word.
 	maxWindow = windowBits - 64
 	// rotation is how many packets of a message leave before the next message has its
 	// turn.
 	rotation = 8
-	// maxTries is how often a packet is sent before its request fails, though the peer
+	// maxTries is how often a packet is sent before its request fails, even if the peer
 	// answers others.
 	maxTries = 100
 )
@@ -60,7 +59,7 @@ const (
 	held                     // not sent yet
 )
 
-// slot is a packet that has got a sequence number.
+// slot is a packet that has a sequence number.
 type slot struct {
 	msg        *message
 	gen        uint32 // of the message
@@ -73,10 +72,10 @@ type slot struct {
 	tries      uint8
 }
 
-// live reports whether the request is still waited for.
+// live reports whether the request is not complete.
 func (s *slot) live() bool { return s.msg.gen == s.gen }
 
-// none is no sequence number.
+// none stands for no sequence number.
 const none = 1 << 31
 
 // slotList is a list of packets, by sequence number. Every operation takes constant time.
@@ -110,7 +109,7 @@ func (c *Context) unlink(l *slotList, s *slot) {
 // span is how many sequence numbers there are from una to next.
 func (c *Context) span() int { return int(wire.PSNDiff(c.next, c.una)) }
 
-// take gives a packet of a message the next sequence number.
+// take assigns the next sequence number to a packet of a message.
 func (c *Context) take(m *message, state slotState) uint32 {
 	if c.span() == len(c.slots) {
 		c.growSlots()
@@ -122,7 +121,7 @@ func (c *Context) take(m *message, state slotState) uint32 {
 	if m.op == verbs.OpRead {
 		kind = read
 	}
-	// One by one: a literal is made elsewhere and copied.
+	// Set the fields one by one: a composite literal is built elsewhere and copied.
 	s := c.slot(psn)
 	s.msg, s.gen, s.index = m, m.gen, m.sent
 	s.cost, s.state, s.kind, s.tries = c.t.limits.cost(m.size(m.sent)), state, kind, 0
@@ -130,7 +129,8 @@ func (c *Context) take(m *message, state slotState) uint32 {
 	return psn
 }
 
-// growSlots makes room for more packets. A context that is hardly used takes little.
+// growSlots makes room for more packets. It starts small, so that a context with little use
+// takes little memory.
 func (c *Context) growSlots() {
 	slots := make([]slot, max(2*len(c.slots), 8))
 	for psn := c.una; psn != c.next; psn = wire.PSNAdd(psn, 1) {
@@ -139,14 +139,14 @@ func (c *Context) growSlots() {
 	c.slots = slots
 }
 
-// land takes a packet off those that are under way.
+// land removes a packet from those under way.
 func (c *Context) land(s *slot) {
 	c.unlink(&c.sent[s.kind], s)
 	c.inFlight--
 	c.underWay -= int(s.cost)
 }
 
-// drop takes a packet out of the list that it is in.
+// drop removes a packet from its list, and marks it as done.
 func (c *Context) drop(psn uint32, s *slot) {
 	switch s.state {
 	case flying:
@@ -158,7 +158,7 @@ func (c *Context) drop(psn uint32, s *slot) {
 	c.done.set(psn)
 }
 
-// advance moves una past what is done with.
+// advance moves una past the packets that are done.
 func (c *Context) advance() {
 	for c.una != c.next && c.slot(c.una).state == free {
 		c.slot(c.una).msg = nil
@@ -184,16 +184,16 @@ func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
 	}
 }
 
-// arrived notes when the latest packet left that is known to have arrived. One that was
-// sent again tells nothing where the answer may be to its first copy (RFC 8985 6.2).
+// arrived notes when the latest packet left that is known to have arrived. A repeated packet
+// does not count if the answer may be to its first copy (RFC 8985 6.2).
 func (c *Context) arrived(s *slot, now time.Duration) {
 	if s.tries == 1 || now-s.sentAt >= c.Smoothed/2 {
 		c.newest[s.kind] = max(c.newest[s.kind], s.sentAt)
 	}
 }
 
-// sendRequests sends requests as far as the window and the budget go, and returns
-// what is left of the budget.
+// sendRequests sends requests within the window and the budget, and returns the rest of the
+// budget.
 func (c *Context) sendRequests(now time.Duration, budget int) int {
 	if c.greeted && c.inFlight == 0 && now > c.heardAt+trustTime {
 		c.greeted = false
@@ -266,8 +266,8 @@ func (c *Context) sendNext(now time.Duration) {
 	c.turn(m, index)
 }
 
-// turn takes a message out of the queue that has no more packets, and lets the next one
-// send after some.
+// turn removes a message from the queue when it has no more packets to send. After every
+// rotation packets, it moves the message behind the others.
 func (c *Context) turn(m *message, index uint32) {
 	switch {
 	case m.sent == m.packets:
@@ -278,7 +278,7 @@ func (c *Context) turn(m *message, index uint32) {
 	}
 }
 
-// sendReadRequest asks for several packets of a read at once.
+// sendRead asks for several packets of a read at once.
 func (c *Context) sendRead(m *message, now time.Duration) {
 	index := m.sent
 	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
@@ -312,7 +312,7 @@ func (c *Context) depart(psn uint32, s *slot, now time.Duration) {
 	}
 }
 
-// sendLost sends the packet again that was found missing first.
+// sendLost repeats the packet that was found lost first.
 func (c *Context) sendLost(now time.Duration) {
 	c.overdue = false
 	psn := c.lost.first
@@ -320,10 +320,10 @@ func (c *Context) sendLost(now time.Duration) {
 	c.fly(psn, now)
 }
 
-// sendHeld sends the packet whose time has come.
+// sendHeld sends the held packet that is due.
 func (c *Context) sendHeld(now time.Duration) { c.fly(c.sprayRelease(), now) }
 
-// fly sends a packet that is in no list, unless its request is not waited for any more.
+// fly sends a packet that is in no list, unless its request is complete.
 func (c *Context) fly(psn uint32, now time.Duration) {
 	s := c.slot(psn)
 	s.state = held
@@ -375,14 +375,14 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	}
 }
 
-// faulted fails the message of a packet whose memory cannot be read, or not any more.
+// faulted fails the message of a packet whose memory cannot be read.
 func (c *Context) faulted(psn uint32, s *slot) {
 	s.msg.fail(codeInvalidLKey)
 	c.drop(psn, s)
 	c.advance()
 }
 
-// request makes a packet of a request.
+// request makes a request packet.
 func (c *Context) request(op wire.Opcode, m *message, psn uint32) *wire.Packet {
 	p := c.begin(op, m.remoteQPN)
 	p.PSN = psn
@@ -391,7 +391,8 @@ func (c *Context) request(op wire.Opcode, m *message, psn uint32) *wire.Packet {
 	return p
 }
 
-// abort gives up what has been sent; with all, what has not too.
+// abort fails the requests that have been sent, at least in part. If all is set, it fails the
+// others too.
 func (c *Context) abort(why code, all bool) {
 	for psn := c.una; psn != c.next; psn = wire.PSNAdd(psn, 1) {
 		s := c.slot(psn)
@@ -416,7 +417,7 @@ func (c *Context) abort(why code, all bool) {
 	}
 }
 
-// resumeWaiting sends messages again that have waited for a receive of the peer.
+// resumeWaiting queues messages again that have waited long enough for a receive of the peer.
 func (c *Context) resumeWaiting(now time.Duration) {
 	var next time.Duration
 	for m := c.waiting.first; m != nil; {

@@ -13,10 +13,10 @@ import (
 // responder is the part of a context that executes requests.
 type responder struct {
 	base     uint32 // oldest request that has not been executed
-	high     uint32 // next after the latest that has
-	known    bool   // base is
+	high     uint32 // the one after the latest request that has been executed
+	known    bool   // base is known
 	executed window
-	refused  *[windowBits]code // why, of the requests that have been refused; nil: none
+	refused  *[windowBits]code // the reasons of refused requests, by sequence number; nil: none
 	ackDue   bool
 
 	granted transport.GrantedKeys
@@ -26,44 +26,44 @@ type responder struct {
 }
 
 const (
-	// maxNaks and maxReads bound what waits to be answered. What finds no place is
-	// dropped, and comes again. Of reads, they bound what a peer is sent that asks for
-	// much and does not listen.
+	// maxNaks and maxReads bound the answers that wait to be sent. A request that finds no
+	// place is dropped, and the peer repeats it. maxReads also bounds how much is sent to a
+	// peer that asks for much and receives nothing.
 	maxNaks  = 64
 	maxReads = 64
 )
 
-// nak is a refusal to be sent.
+// nak is a refusal that waits to be sent.
 type nak struct {
 	psn, qpn uint32
 	why      code
 }
 
-// readJob is a read request to be answered. Each of its responses checks anew what the
-// peer may read.
+// readJob is a read request that waits to be answered. Each response checks anew what the peer
+// may read.
 type readJob struct {
 	psn, qpn uint32
 	target   uint32 // number of the queue pair that is read from
 	reth     wire.RETH
 	off      uint32
 	size     uint32
-	left     uint16 // a bit for each segment that is still to be sent
+	left     uint16 // a bit for each segment that has not been sent
 }
 
-// maxLeap is how far the oldest request that may still come can be ahead of the oldest that
-// is missing. What is between has been given up: 2^20 packets in more than an hour in which
-// none has arrived.
+// maxLeap is how far the oldest request that a peer may still repeat can be ahead of the
+// oldest missing one. The peer has given up the requests in between. It takes more than an
+// hour without any arrival to give up 2^20 packets.
 const maxLeap = 1 << 20
 
 func floor(p *wire.Packet) uint32 { return wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor)) }
 
-// leaps reports whether a peer has lost step, or pretends so. It is taken in again with
-// another token.
+// leaps reports whether a packet is more than maxLeap ahead: the peer has lost
+// synchronization, or pretends so. The peer can then get a new context, with another token.
 func (c *Context) leaps(p *wire.Packet) bool {
 	return c.known && wire.PSNDiff(floor(p), c.base) > maxLeap
 }
 
-// receiveRequest executes a request, unless it has been before.
+// receiveRequest executes a request, unless it was executed before.
 func (c *Context) receiveRequest(p *wire.Packet) {
 	floor := floor(p)
 	if !c.known {
@@ -95,8 +95,8 @@ func (c *Context) receiveRequest(p *wire.Packet) {
 		return
 	}
 	if why := c.execute(p); why != codeOK {
-		// A packet that is refused must not be executed later: it may have been given
-		// up, or sent again under another number.
+		// A refused packet must not be executed later: the peer may have given it up, or sent
+		// it again under another number.
 		if c.refused == nil {
 			c.refused = new([windowBits]code)
 		}
@@ -112,9 +112,9 @@ func (c *Context) receiveRequest(p *wire.Packet) {
 	c.skipExecuted()
 }
 
-// moveBase forgets the requests before floor, which do not come any more.
+// moveBase forgets the requests before floor, which the peer no longer sends.
 func (c *Context) moveBase(floor uint32) {
-	// Those before base in its word are set too.
+	// The bits before base in its word are set too.
 	c.executed.clearRange(c.base&^63, floor)
 	if c.refused != nil {
 		if n := int(wire.PSNDiff(floor, c.base)); n >= windowBits {
@@ -147,7 +147,7 @@ func (c *Context) skipExecuted() {
 	}
 }
 
-// refuse counts a refusal and has the requester told.
+// refuse counts a refusal and queues a NAK.
 func (c *Context) refuse(p *wire.Packet, why code) {
 	n := &c.t.counters
 	n.Refused++
@@ -172,8 +172,8 @@ func (c *Context) queueNak(p *wire.Packet, why code) {
 	}
 }
 
-// admits reports whether a request may use its key. If not it is dropped as if it had been
-// lost, and comes again. Of an empty range nobody looks at the key.
+// admits reports whether a request may use its key. If not, the request is dropped as if it
+// had been lost, and the peer repeats it. The key of an empty range is not checked.
 func (c *Context) admits(h *wire.RETH) bool {
 	if c.t.cfg.Admits == nil || h.Length == 0 || c.granted.Has(h.RKey) || c.t.cfg.Admits(c.addr) {
 		return true
@@ -182,8 +182,8 @@ func (c *Context) admits(h *wire.RETH) bool {
 	return false
 }
 
-// target returns the queue pair that a request is for. Whoever has not its Q_Key is told
-// what he would be if there was none.
+// target returns the queue pair that a request is for, or nil. A sender with a wrong Q_Key
+// gets the same answer as if the queue pair did not exist.
 func (t *Transport) target(p *wire.Packet) *QP {
 	q := t.qp(p.DestQP)
 	if q == nil || !q.receiving() {
@@ -196,8 +196,8 @@ func (t *Transport) target(p *wire.Packet) *QP {
 	return q
 }
 
-// execute does what a send or write asks for, or says why not, and then nothing has been
-// done.
+// execute executes a send or write, or returns why not. A refused request has had no effect,
+// except with codeBadStatus: then local memory could not be written.
 func (c *Context) execute(p *wire.Packet) code {
 	q := c.t.target(p)
 	if q == nil {
@@ -216,8 +216,8 @@ func (c *Context) execute(p *wire.Packet) code {
 	if imm && p.SRDETH.Unsolicited != q.unsolicited {
 		return codeFeatureMismatch
 	}
-	// Nothing but the completion queue bounds writes that take no receive: peers must
-	// not overrun it, nor take the places of what the queue pair has posted.
+	// Only the completion queue bounds writes that take no receive. Peers must not overrun it,
+	// nor take the places of requests that the queue pair has posted.
 	if imm && (q.unsolicited && !q.recvCQ.Room(q.promised()) || !q.unsolicited && !q.hold()) {
 		return codeNotReady
 	}
@@ -238,8 +238,8 @@ func (c *Context) execute(p *wire.Packet) code {
 	return codeOK
 }
 
-// receiveRead takes a read request. That it comes again does no harm, so nothing is kept
-// of it: the responses are its acknowledgement.
+// receiveRead queues the responses to a read request. Executing it twice does no harm, so it
+// is not remembered; its responses acknowledge it.
 func (c *Context) receiveRead(p *wire.Packet) {
 	n := uint32(p.Segments.Count)
 	size := uint32(p.Segments.Size)
@@ -276,8 +276,8 @@ func (c *Context) receiveRead(p *wire.Packet) {
 	}
 }
 
-// sendAnswers sends what answers the peer's requests, at most budget packets, and
-// returns what is left of the budget.
+// sendAnswers sends at most budget packets that answer the peer's requests, and returns the
+// rest of the budget.
 func (c *Context) sendAnswers(budget int) int {
 	for budget > 0 && c.naks.Len() > 0 {
 		c.sendNak(c.naks.Pop())
@@ -301,7 +301,7 @@ func (c *Context) sendNak(n *nak) {
 	c.out.Send(p, nil, 0)
 }
 
-// sendAck says which requests have been executed.
+// sendAck reports which requests have been executed.
 func (c *Context) sendAck() {
 	p := c.begin(wire.SRDAcknowledge, 0)
 	p.PSN = c.base
@@ -316,7 +316,7 @@ func (c *Context) sendAck() {
 	c.out.Send(p, c.t.one[:], 8*words)
 }
 
-// respond sends one segment of what a peer reads, any of those that are left.
+// respond sends one segment of a read, at random from those that are left.
 func (c *Context) respond(job *readJob) {
 	skip := int(c.spray.random.Uint64() % uint64(bits.OnesCount16(job.left)))
 	left := job.left
@@ -346,7 +346,7 @@ func (c *Context) respond(job *readJob) {
 	}
 }
 
-// readable returns bytes that a peer reads, or says why it may not any more.
+// readable returns the bytes of one response, or why the peer may no longer read them.
 func (c *Context) readable(job *readJob, off, n uint32) ([]byte, code) {
 	q := c.t.qp(job.target)
 	if q == nil || !q.receiving() {

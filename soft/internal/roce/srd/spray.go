@@ -2,20 +2,20 @@ package srd
 
 import "math/rand/v2"
 
-// spray holds packets back, so that they leave in another order than that of their
-// sequence numbers.
+// spray holds packets back, so that packets leave in another order than that of their sequence
+// numbers.
 type spray struct {
 	random   rand.PCG
 	departed uint32 // packets that have left
-	before   uint32 // of those, before this pass
+	before   uint32 // departed at the start of this pass
 	held     [maxHeld]heldPacket
 	n        int
-	due      int // the place that sprayDue has found
+	due      int // index of the packet found last
 }
 
 type heldPacket struct {
 	psn   uint32
-	after uint32 // it leaves when so many packets have departed
+	after uint32 // the packet leaves when so many have departed
 }
 
 const (
@@ -25,8 +25,8 @@ const (
 	holdPackets = 8
 )
 
-// hold reports whether the next packet, which is of m, is to leave later than its turn.
-// One that would leave alone does not.
+// hold reports whether the next packet, which is of m, is held back. A packet that would leave
+// alone is not held.
 func (c *Context) hold(m *message) bool {
 	s := &c.spray
 	alone := c.inFlight == 0 && s.n == 0 && m.next == nil && m.sent+1 >= m.packets
@@ -40,7 +40,7 @@ func (c *Context) sprayHold(psn uint32) {
 	s.n++
 }
 
-// sprayDue reports whether a packet has been held long enough.
+// sprayDue reports whether a packet has been held long enough, and sets due to its index.
 func (c *Context) sprayDue() bool {
 	s := &c.spray
 	for i := range s.n {
@@ -52,10 +52,10 @@ func (c *Context) sprayDue() bool {
 	return false
 }
 
-// nothingFollows reports whether a packet that is held can leave now that nothing else
-// is there to be sent. A message of one packet that was posted by itself waits for the next
-// one, or for the answer to what is under way: so messages that are posted one by one
-// change places too.
+// nothingFollows reports whether a held packet can leave because nothing else is left to send,
+// and sets due to its index. A message of one packet that was posted alone waits for the next
+// message, or for the answers to the packets under way. This reorders messages that are posted
+// one by one, too.
 func (c *Context) nothingFollows() bool {
 	s := &c.spray
 	for i := range s.n {
@@ -68,7 +68,7 @@ func (c *Context) nothingFollows() bool {
 	return false
 }
 
-// sprayRelease takes out the packet that was found last.
+// sprayRelease removes and returns the packet at due.
 func (c *Context) sprayRelease() uint32 {
 	s := &c.spray
 	psn := s.held[s.due].psn

@@ -5,8 +5,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// code says how a request ended, in the numbers of EFA, which are the vendor's error
-// in completions there too.
+// code says how a request ended. The numbers are EFA's, which completions show as the vendor's
+// error there too.
 type code uint8
 
 const (
@@ -15,10 +15,10 @@ const (
 	codeInvalidAH        code  = 4
 	codeInvalidLKey      code  = 5
 	codeBadAddress       code  = 7
-	codeAborted          code  = 8 // the peer's device is another one now
+	codeAborted          code  = 8 // another device has taken the peer's place
 	codeBadQPN           code  = 9
 	codeNotReady         code  = 10
-	codeBadLength        code  = 11 // longer than the receive
+	codeBadLength        code  = 11 // longer than the receive, the MTU or MaxRDMA
 	codeBadStatus        code  = 12
 	codeUnresponsive     code  = 13 // the peer has answered before
 	codeUnknownPeer      code  = 14 // the peer has no address handle that leads here
@@ -46,7 +46,7 @@ var statuses = [numCodes]verbs.Status{
 	codeFeatureMismatch: verbs.StatusRemoteInvalidRequest,
 }
 
-// syndrome is what a NAK for that reason carries beside the code.
+// syndrome returns the syndrome of a NAK for the reason. The NAK carries the code beside it.
 func (c code) syndrome() wire.Syndrome {
 	switch c {
 	case codeNotReady:
@@ -63,7 +63,8 @@ func (c code) syndrome() wire.Syndrome {
 
 func (c code) aeth() wire.AETH { return wire.AETH{Syndrome: c.syndrome(), MSN: uint32(c)} }
 
-// refusal is the code in a NAK. What a responder cannot say is a bad status.
+// refusal returns the code in a NAK. Codes that a responder does not send count as
+// codeBadStatus.
 func refusal(p *wire.Packet) code {
 	c := p.AETH.MSN
 	switch code(c) {

@@ -2,14 +2,15 @@ package srd
 
 import "time"
 
-// timer is when a context is to be looked at. Comparing two of them looks at no context.
+// timer is the time at which a context must be handled. It holds a copy of the time, so that
+// comparing timers reads no context.
 type timer struct {
 	at time.Duration
 	c  *Context
 }
 
-// timers is a heap of the contexts that wait for an answer, or for a receive of the peer: the
-// one to be looked at next comes first. Those that only exist are not in it.
+// timers is a heap of the contexts that wait for an answer, or for a receive of the peer. The
+// earliest comes first. Idle contexts are not in it.
 type timers []timer
 
 // notTimed is the place of a context that is not in the heap.
@@ -20,7 +21,7 @@ func (h timers) put(i int, x timer) {
 	x.c.place = i
 }
 
-// up moves an entry before its parents that are later, and returns its place.
+// up moves an entry up past later parents, and returns its place.
 func (h timers) up(i int) int {
 	x := h[i]
 	for i > 0 {
@@ -35,7 +36,7 @@ func (h timers) up(i int) int {
 	return i
 }
 
-// down moves an entry behind its children that are earlier.
+// down moves an entry down past earlier children.
 func (h timers) down(i int) {
 	x := h[i]
 	for {
@@ -55,7 +56,7 @@ func (h timers) down(i int) {
 	h.put(i, x)
 }
 
-// set has a context looked at at that time and no other.
+// set sets the time at which a context is handled.
 func (h *timers) set(c *Context, at time.Duration) {
 	if c.place == notTimed {
 		c.place = len(*h)
@@ -65,7 +66,7 @@ func (h *timers) set(c *Context, at time.Duration) {
 	h.down(h.up(c.place))
 }
 
-// remove takes a context out, if it is in the heap.
+// remove removes a context, if it is in the heap.
 func (h *timers) remove(c *Context) {
 	i, last := c.place, len(*h)-1
 	if i == notTimed {
@@ -81,8 +82,8 @@ func (h *timers) remove(c *Context) {
 	}
 }
 
-// schedule sees that a context is looked at by its deadline. It may be looked at earlier
-// than that: so its entry does not move with every acknowledgement.
+// schedule makes sure that a context is handled by its deadline. It may be handled earlier, so
+// that its entry does not move with every acknowledgement.
 func (t *Transport) schedule(c *Context) {
 	at := c.deadline()
 	if at != 0 && (c.place == notTimed || at < t.timers[c.place].at) {
@@ -90,7 +91,7 @@ func (t *Transport) schedule(c *Context) {
 	}
 }
 
-// Deadline is when Expire is to be called; zero means never.
+// Deadline returns when Expire must be called; zero means never.
 func (t *Transport) Deadline() time.Duration {
 	at := time.Duration(0)
 	if len(t.timers) > 0 {
@@ -102,7 +103,7 @@ func (t *Transport) Deadline() time.Duration {
 	return at
 }
 
-// Expire does what is due.
+// Expire handles the timers that are due.
 func (t *Transport) Expire(now time.Duration) {
 	for len(t.timers) > 0 && t.timers[0].at <= now {
 		c := t.timers[0].c
@@ -120,10 +121,10 @@ func (t *Transport) Expire(now time.Duration) {
 	t.expireIdle(now)
 }
 
-// lookInterval is how often a context is looked at for whether it is still used.
+// lookInterval is how often the device checks whether a context is still used.
 const lookInterval = idleTime / 4
 
-// expireIdle forgets contexts that nothing has happened to for idleTime.
+// expireIdle forgets contexts that have been idle for idleTime.
 func (t *Transport) expireIdle(now time.Duration) {
 	for first := t.all.Front(); first != nil && first.Value.lookAt <= now; first = t.all.Front() {
 		c := first.Value

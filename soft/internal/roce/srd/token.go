@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// epochTime is how long the token for a peer stays the same.
+	// epochTime is how long a peer's token stays the same.
 	epochTime = 20 * time.Second
-	// validEpochs is how many epochs a token is accepted in. A peer is told once more that
-	// the token that it knows is the right one while it has another epoch to live.
+	// validEpochs is the number of epochs in which a token is accepted. A reply confirms a
+	// token that the peer knows only if it stays valid for at least one more epoch.
 	validEpochs = 3
-	// idleTime is how long a context is kept that nothing happens to. In that time all
-	// tokens change, so that a context never has one of its predecessor's, whose sequence
-	// numbers a late packet may have.
+	// idleTime is how long an idle context is kept. All tokens change in that time, so a new
+	// context never has a token of its predecessor: late packets with that token have other
+	// sequence numbers.
 	idleTime = validEpochs * epochTime
-	// trustTime is how long after the last packet of a peer its token is believed. With
-	// the patience that a request has it is shorter than an epoch: a request must not meet
-	// a peer that has forgotten this end, or the token.
+	// trustTime is how long after a peer's last packet its token is trusted. trustTime plus
+	// patience is less than an epoch, so that no request meets a peer that has forgotten this
+	// end, or the token.
 	trustTime = 15 * time.Second
 )
 
-// token is the one that a peer is given in an epoch. It is never 0.
+// token returns the token of a peer in an epoch. It is never 0.
 func (t *Transport) token(a Address, epoch uint64) uint32 {
 	var b [32 + 4 + 16 + 2 + 8]byte
 	n := copy(b[:], t.cfg.Secret[:])
@@ -37,7 +37,7 @@ func (t *Transport) token(a Address, epoch uint64) uint32 {
 
 func epoch(now time.Duration) uint64 { return uint64(now/epochTime) + 1 }
 
-// issued reports whether a token is that of an epoch or of one of those before, n in all.
+// issued reports whether a token is that of epoch last, or of one of the n-1 epochs before.
 func (t *Transport) issued(a Address, token uint32, last uint64, n int) bool {
 	if token == 0 {
 		return false

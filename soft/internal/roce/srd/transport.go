@@ -12,58 +12,58 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Address is a peer device as this one reaches it.
+// Address is the address of a peer device, and the local GID that reaches it.
 type Address struct {
-	Local int            // index of the own GID
-	Peer  netip.AddrPort // the peer's
+	Local int            // index of the local GID
+	Peer  netip.AddrPort // address and port of the peer
 }
 
-// maxContexts is how many peers a device knows at a time.
+// maxContexts is how many peers a device can know at a time.
 const maxContexts = 1 << 16
 
 // Config is what the queue pairs of a device share.
 type Config struct {
 	Memory *transport.Memory
-	// Secret is what tokens are made of. It must be another one for every device.
+	// Secret is the key of the tokens. Every device must have its own.
 	Secret [32]byte
-	// Seed is where the order of packets comes from.
+	// Seed determines the order in which packets leave.
 	Seed uint64
 	// MTU is the largest payload of a packet.
 	MTU verbs.MTU
 	// Window is how many bytes may be under way to a peer.
 	Window int
-	// Output makes the way to a peer.
+	// Output makes the Output to a peer.
 	Output func(Address) transport.Output
-	// Reply sends one packet, which has no payload, to a peer without a context.
+	// Reply sends one packet without payload to a peer that has no context.
 	Reply func(Address, *wire.Packet)
-	// Number is that of the address handles that lead to an address, or verbs.NoAH.
+	// Number returns the number of the address handles that lead to an address, or verbs.NoAH.
 	Number func(netip.AddrPort) uint16
-	// Admits reports whether a peer may use a key that it has not been granted before, and
-	// Refused notes that one granted it too little; see transport.KeyGuard. Nil: any key.
+	// Admits reports whether a peer may use a key that it was not granted before. Refused
+	// notes that a key granted less than a request of the peer wanted. See transport.KeyGuard.
+	// Nil: any key may be used.
 	Admits  func(Address) bool
 	Refused func(Address)
-	// Random is unpredictable.
+	// Random returns unpredictable numbers.
 	Random func() uint32
 }
 
-// Transport is the reliable datagrams of one device: its contexts, and its queue pairs
-// by number.
+// Transport is the SRD of one device: its contexts, and its queue pairs by number.
 type Transport struct {
 	cfg      Config
 	mtuCode  uint8
 	limits   windowLimits
 	contexts map[Address]*Context
-	byToken  map[uint32]*Context // by their own tokens; of two with the same, one
+	byToken  map[uint32]*Context // by own token; if two contexts have the same, one of them
 	opened   uint64
-	last     *Context // that was looked up last
+	last     *Context // the one looked up last
 	qps      map[uint32]*QP
 	lastQP   *QP
-	ready    fifo.List[*Context] // those that have something to send, in turn
-	all      fifo.List[*Context] // all, in the order in which they are looked at
+	ready    fifo.List[*Context] // those that have something to send, in order
+	all      fifo.List[*Context] // all, in the order in which to check whether they are still used
 	timers   timers
 	counters Counters
 
-	// Scratch of the packet that is being made.
+	// Scratch space for the packet that is being made.
 	packet wire.Packet
 	pieces [][]byte
 	words  [maxAckWords * 8]byte
@@ -82,14 +82,14 @@ func New(cfg Config) *Transport {
 	return t
 }
 
-// Counters are the present counts.
+// Counters returns the present counts.
 func (t *Transport) Counters() Counters {
 	c := t.counters
 	c.Contexts = uint64(len(t.contexts))
 	return c
 }
 
-// Find returns the context with a peer, or nil. The token is this end's for the peer, as a
+// Find returns the context with a peer, or nil. token is this end's token for the peer, as a
 // packet names it: a look-up by its 32 bits takes a fraction of the time of one by address.
 func (t *Transport) Find(a *Address, token uint32) *Context {
 	if t.last.is(a) {
@@ -120,7 +120,7 @@ func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, er
 	return c, nil
 }
 
-// context returns the context that an address handle leads to.
+// context returns the context of an address handle, and makes it if there is none.
 func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 	if c := ah.context; c != nil && !c.closed {
 		return c, nil
@@ -148,8 +148,8 @@ func (t *Transport) forget(c *Context) {
 	t.timers.remove(c)
 }
 
-// SetNumber notes the number of the address handles that lead to an address, or
-// verbs.NoAH where there are none any more.
+// SetNumber sets the number of the address handles that lead to an address, or verbs.NoAH when
+// the last is gone.
 func (t *Transport) SetNumber(locals int, peer netip.AddrPort, number uint16) {
 	for i := range locals {
 		if c := t.contexts[Address{i, peer}]; c != nil {
@@ -158,8 +158,8 @@ func (t *Transport) SetNumber(locals int, peer netip.AddrPort, number uint16) {
 	}
 }
 
-// Receive takes a packet of SRD, which has come from that port of its sender. That its
-// checksum holds has been checked; c is what Find returns for its sender.
+// Receive handles an SRD packet that came from the given port of its sender. The caller has
+// verified the checksum. c is what Find returns for the sender.
 func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) {
 	switch p.Opcode {
 	case wire.SRDHello:
@@ -208,7 +208,7 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 	case c == nil && t.target(p) == nil:
 		t.turnAway(from, p)
 		return nil
-	case c == nil && len(t.contexts) >= maxContexts/2: // the rest is for those that this end speaks to
+	case c == nil && len(t.contexts) >= maxContexts/2: // the rest is for peers that this end sends to
 		t.counters.NoRoom++
 		return nil
 	case c == nil:
@@ -240,8 +240,8 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 	return c
 }
 
-// turnAway refuses what is for no queue pair, without taking the peer in: a host has as many
-// addresses as it likes.
+// turnAway refuses a request to a queue pair that does not exist, without a context for the
+// peer: a host can use as many addresses as it likes.
 func (t *Transport) turnAway(from Address, to *wire.Packet) {
 	t.counters.Refused++
 	t.counters.TurnedAway++
@@ -252,10 +252,10 @@ func (t *Transport) turnAway(from Address, to *wire.Packet) {
 	t.cfg.Reply(from, p)
 }
 
-// tellToken answers a packet by the token that its sender ought to have. Nothing is kept of
-// who gets it, and it is no longer than what it answers.
+// tellToken replies to a packet with the token that its sender should use. It stores nothing
+// about an unknown sender, and the reply is no longer than the packet.
 func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now time.Duration) {
-	own := to.SRDETH.Target // it stays the same as long as it can
+	own := to.SRDETH.Target // the sender keeps its token as long as possible
 	switch {
 	case c != nil:
 		if c.has(own) {
@@ -307,7 +307,7 @@ func (t *Transport) Transmit(now time.Duration, budget int) int {
 	return budget
 }
 
-// turnPackets is how many packets one peer is sent before the next one is.
+// turnPackets is how many packets one peer is sent before the next peer's turn.
 const turnPackets = 64
 
 func (t *Transport) activate(c *Context) {
@@ -316,17 +316,17 @@ func (t *Transport) activate(c *Context) {
 	}
 }
 
-// AH is the way to a peer in an address handle.
+// AH is the SRD part of an address handle: the address of a peer, and its context.
 type AH struct {
 	address     Address
 	context     *Context // nil, or closed: to be looked up
 	outstanding int      // requests with this handle
 }
 
-// NewAH returns the way to an address.
+// NewAH returns the AH for an address.
 func NewAH(a Address) AH { return AH{address: a} }
 
-// CloseAH fails what is outstanding on an address handle.
+// CloseAH fails the outstanding requests of an address handle.
 func (t *Transport) CloseAH(ah *AH) {
 	if ah.outstanding == 0 {
 		return

@@ -8,20 +8,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// What follows lets package srd use the memory and receives of the device, under the
-// rules that hold for every transport service.
+// The rest of this file gives package srd access to the device's memory and receives, under
+// the rules of every transport service.
 
 // Segments are the pieces of local memory that a work request names.
 type Segments []segment
 
-// Resolve replaces s by the segments of a scatter-gather list, and returns the sum of
-// their lengths. It reports false if a key, its domain, its bounds or its access are
-// wrong.
+// Resolve replaces s with the segments of a scatter-gather list, and returns the sum of their
+// lengths. It reports false if a key, its domain, its bounds or its access are wrong.
 func (m *Memory) Resolve(s Segments, sgl []verbs.SGE, domain uint32, access verbs.Access) (Segments, uint64, bool) {
 	return m.resolve(slices.Grow(s[:0], len(sgl)), sgl, domain, access)
 }
 
-// Inline replaces s by one segment of memory that needs no registration.
+// Inline replaces s with one segment of memory that needs no registration.
 func (s Segments) Inline(b []byte) Segments {
 	if len(b) == 0 {
 		return s[:0]
@@ -29,25 +28,26 @@ func (s Segments) Inline(b []byte) Segments {
 	return append(s[:0], segment{mem: b})
 }
 
-// Gather appends the pieces that hold the bytes [off, off+n). It reports false if a
-// region has been closed since.
+// Gather appends the pieces that hold the bytes [off, off+n). It reports false if a region was
+// closed since.
 func (s Segments) Gather(pieces [][]byte, off, n uint32) ([][]byte, bool) {
 	return gather(pieces, s, off, n)
 }
 
-// Scatter places data at an offset. It reports false if a region has been closed since, or its
-// memory cannot be written; that the data fit is the caller's to know.
+// Scatter places data at an offset. The caller has checked that the data fit. Scatter reports
+// false if a region was closed since, or its memory cannot be written.
 func (s Segments) Scatter(off uint32, data []byte) bool {
 	return scatter(s, off, data) == dma.NoFault
 }
 
-// AppendInline copies the bytes that the entries name by address. The error matches
-// [syscall.EFAULT]: they cannot be read.
+// AppendInline copies the bytes that the entries name by address. If they cannot be read, the
+// error matches [syscall.EFAULT].
 func AppendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) { return appendInline(dst, sgl) }
 
-// WritePart places a part of a peer's write, whose first byte is at an offset, and reports whether
-// it may. All of the write has to be allowed, not its part alone. That the part lies inside it is
-// the caller's to know. A fault is of memory that it may write, but cannot.
+// WritePart places a part of a peer's write, whose first byte is at an offset, and reports
+// whether the peer may write. It checks the range of the whole write. The caller has checked
+// that the part lies inside it. f is a fault if the peer may write there, but the memory
+// cannot be accessed.
 func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) (allowed bool, f dma.Fault) {
 	w := incomingWrite{left: h.Length - off, size: h.Length}
 	if h.Length > 0 {
@@ -63,14 +63,14 @@ func (m *Memory) WritePart(domain uint32, h wire.RETH, off uint32, data []byte) 
 	return allowed, f
 }
 
-// Readable reports whether a peer may read what it asks for.
+// Readable reports whether a peer may read the range in h.
 func (m *Memory) Readable(domain uint32, h wire.RETH) bool {
 	_, ok := m.grantRead(domain, h)
 	return ok
 }
 
-// ReadPart returns n bytes from an offset of what a peer reads, for an Output, or a copy of them
-// in bounce. It refuses like WritePart.
+// ReadPart returns n bytes, at an offset, of the range that a peer reads: for an Output, or as
+// a copy in bounce. It reports false if the peer may not read the whole range.
 func (m *Memory) ReadPart(domain uint32, h wire.RETH, off, n uint32, bounce *[]byte) ([]byte, bool) {
 	g, ok := m.grantRead(domain, h)
 	if !ok || h.Length == 0 {
@@ -102,10 +102,10 @@ func (r *RecvQueue) Clear() {
 // Unpolled returns a count for receives of the queue.
 func (r *RecvQueue) Unpolled() Unpolled { return NewUnpolled(&r.taken) }
 
-// ID is that of the request.
+// ID returns the ID of the receive request.
 func (r *Receive) ID() uint64 { return r.wqe.id }
 
-// Len is how many bytes the receive takes.
+// Len returns how many bytes the receive takes.
 func (r *Receive) Len() uint32 { return r.wqe.length }
 
 // Fill places a message that is not longer than Len.

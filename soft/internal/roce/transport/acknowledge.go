@@ -13,7 +13,7 @@ import (
 // duplicate or forged.
 func (q *QP) awaited(psn uint32) bool {
 	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0 &&
-		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // behind a refusal there is nothing
+		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // nothing after a refusal is answered
 }
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
@@ -42,7 +42,7 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 		}
 		if q.acknowledge(p.PSN, now) && syndrome.Code() == wire.NakSequence {
 			q.counters.SequenceNaks++
-			if q.rnrUntil == 0 { // else it was late, or came twice
+			if q.rnrUntil == 0 { // otherwise the NAK is late, or a duplicate
 				q.retry(p.PSN, costOfGap, now)
 			}
 		}
@@ -66,22 +66,21 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		wait = max(wait, q.crowdedWait(now))
 	}
 	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
-	q.stuck = 0                                        // to wait for a receive is not to be stuck
+	q.stuck = 0                                        // waiting for a receive is not being stuck
 	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)
 }
 
-// infiniteRNRRetry is the count that stands for no limit (IBTA 9.7.5.2.8).
+// infiniteRNRRetry is the retry count that means no limit (IBTA 9.7.5.2.8).
 const infiniteRNRRetry = 7
 
-// acknowledge completes the requests that lie before upTo. A read or atomic
-// among them whose response has not come has lost it: then acknowledge rewinds
-// to the gap and reports false.
+// acknowledge completes the requests before upTo. If a read or atomic among them has no
+// response, that response was lost: acknowledge rewinds to the gap and reports false.
 func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	before := q.unaPSN
-	// Distances from the oldest packet: between the ends of a long message lie
-	// half of all sequence numbers, too many for a signed difference.
+	// Compare distances from the oldest packet: a long message can take half of all sequence
+	// numbers, too many for a signed difference.
 	end := wire.PSNAdd(upTo, -int(before))
 	for q.sq.head != q.sq.tail {
 		w := q.sq.at(q.sq.head)
@@ -116,9 +115,9 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	return true
 }
 
-// responseLost asks again for the response at psn, since one behind it has come, or
-// an acknowledgement of one, as seen says. It does so once a round; the response
-// right behind it, come again, shows that this round has lost it too.
+// responseLost asks again for the response at psn, because a later response, or an
+// acknowledgement of one, has come: that of seen. It does so once in a round. If the response
+// right after the missing one comes again, the next round has lost the missing one too.
 func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 	known := q.gapPSN == psn && q.gapKnown
 	next := seen == wire.PSNAdd(psn, 1)
@@ -177,8 +176,8 @@ var completedAs = [...]verbs.WCOpcode{
 	verbs.OpBindMW:          verbs.WCBindMW,
 }
 
-// retireExecuted completes requests without packets that are the oldest: everything
-// before them is complete.
+// retireExecuted completes the oldest requests as long as they are executed ones without
+// packets.
 func (q *QP) retireExecuted() {
 	for q.sq.head != q.sq.tail {
 		w := q.sq.at(q.sq.head)
@@ -189,8 +188,8 @@ func (q *QP) retireExecuted() {
 	}
 }
 
-// responseTo returns the request that a response at psn belongs to, when it is
-// the next one awaited.
+// responseTo returns the request of a response at psn, or nil if that is not the next response
+// awaited.
 func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
 	if !q.awaited(psn) || q.refusal.at(psn) {
 		q.counters.UnexpectedResponses++
@@ -223,7 +222,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	}
 	n, left := q.payloadLen, w.length-w.got
 	index := int(wire.PSNAdd(p.PSN, -int(w.first)))
-	// No request of several for the read asks for packets beyond the next multiple of
+	// If a read takes several request packets, none of them crosses a multiple of
 	// q.readPackets.
 	whole := n == left || n >= q.mtu && n&(q.mtu-1) == 0
 	packets := q.packetsOf(n)
@@ -271,7 +270,7 @@ func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 	q.advance(w, p.PSN, now)
 }
 
-// advance moves past the response at psn, which is in place.
+// advance moves past the response at psn, whose data are in place.
 func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	before := q.unaPSN
 	q.unaPSN = wire.PSNAdd(psn, 1)

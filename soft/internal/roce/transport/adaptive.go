@@ -12,18 +12,17 @@ import (
 const (
 	// initialTimeout is the time-out until a round trip has been measured.
 	initialTimeout = 20 * time.Millisecond
-	// granularity is the least that the time-out exceeds the mean round trip by: G
-	// of RFC 6298. Ends that poll in turns on one processor need some.
+	// granularity is the least difference between the time-out and the mean round trip: G of
+	// RFC 6298. Ends that poll in turns on one processor need it.
 	granularity = 100 * time.Microsecond
-	// minTimeout is the least time-out after which everything in flight is sent
-	// again: a busy machine takes the processor from a process for some
-	// milliseconds. Shorter ones only send a probe, which is one packet; of a read it asks for
-	// the rest of a piece.
+	// minTimeout is the least time-out after which everything in flight is sent again: a busy
+	// machine takes the processor from a process for some milliseconds. A shorter time-out
+	// sends only a probe, which is one packet; of a read, it asks for the rest of a piece.
 	minTimeout = 4 * time.Millisecond
-	// maxBackoff is what the time-out doubles up to, and so how late it is noticed
-	// that a peer is back.
+	// maxBackoff is the limit up to which the time-out doubles, and so the longest time until
+	// the requester notices that a peer is back.
 	maxBackoff = 250 * time.Millisecond
-	// maxAssumed bounds a round trip that is assumed, not measured.
+	// maxAssumed bounds a round trip that is assumed rather than measured.
 	maxAssumed = time.Second
 
 	// patience is how long the peer may be silent before the oldest request fails.
@@ -36,23 +35,22 @@ const (
 	// Meanwhile the oldest packet is sent every hintInterval.
 	hintPatience = time.Second
 	hintInterval = 200 * time.Millisecond
-	// minRepetitions is how often the oldest packet is sent again at least before
-	// silence counts.
+	// minRepetitions is how often the oldest packet must be sent again before silence counts.
 	minRepetitions = 5
 )
 
-// roundTrip estimates the time to the peer and back, as in RFC 6298. It times one
-// packet at a time, and only packets of which the peer cannot have taken an earlier
-// copy (Karn's rule): new ones, and those that the peer has reported missing.
+// roundTrip estimates the round-trip time, as in RFC 6298. It times one packet at a time, and
+// only packets of which the peer cannot have received an earlier copy (Karn's rule): new ones,
+// and those that the peer has reported missing.
 type roundTrip struct {
 	rtt.Estimate
 
-	// expired counts the timers that have expired since the last sample. From the
-	// second on each doubles the time-out, which stays so until there is a sample
-	// again: only then is it known to be longer than the round trip.
+	// expired counts the timers that have expired since the last sample. From the second on,
+	// each doubles the time-out. The time-out stays that long until the next sample, which
+	// shows that it exceeds the round trip.
 	expired uint
-	// assumed is the least time-out until then, where acknowledgements have come
-	// later than maxBackoff.
+	// assumed is the least time-out until the next sample. It is set if acknowledgements have
+	// come later than maxBackoff.
 	assumed time.Duration
 
 	timing  bool
@@ -62,7 +60,7 @@ type roundTrip struct {
 	dropped bool
 }
 
-// timeout is the present time-out (RTO of RFC 6298).
+// timeout returns the present time-out (RTO of RFC 6298).
 func (r *roundTrip) timeout() time.Duration {
 	t := r.Timeout(initialTimeout, granularity)
 	backedOff := min(t<<min(max(r.expired, 1)-1, 16), maxBackoff)
@@ -74,7 +72,7 @@ func (r *roundTrip) sample(t time.Duration) {
 	r.expired, r.assumed = 0, 0
 }
 
-// probe says which packet in flight is to be sent once more by itself.
+// probe says which packet in flight is repeated as a probe.
 type probe uint8
 
 const (
@@ -83,14 +81,13 @@ const (
 	probeLast
 )
 
-// adaptive is what a queue pair with Config.Adaptive knows of its path and its
-// peer. Time is counted while a timer runs, and not beyond its end: when the timer
-// is looked at late, this process or machine stood still, which says nothing of the
-// peer.
+// adaptive is what a queue pair with Config.Adaptive knows of its path and its peer. Time
+// counts only while a timer runs, up to its deadline. If the timer is handled later than that,
+// this process or machine was stopped, which says nothing about the peer.
 type adaptive struct {
 	roundTrip
 	sentAt  time.Duration // when a packet last left
-	counted time.Duration // until when silent and stuck are counted
+	counted time.Duration // silent and stuck are counted up to here
 	probes  int           // since the timer was started
 	probe   probe         // to be sent next
 	probing bool          // it is being sent
@@ -98,12 +95,12 @@ type adaptive struct {
 	missing bool          // the peer has reported the oldest packet missing
 
 	silent   time.Duration // since the peer last responded
-	stuck    time.Duration // since the oldest packet was last acknowledged
-	repeated int           // times the oldest packet was sent again since the peer last responded
+	stuck    time.Duration // since unaPSN last moved
+	repeated int           // repetitions of the oldest packet since the peer last responded
 
 	unreachable  bool          // the peer's socket is reported gone
-	silentBefore time.Duration // silent, at that report
-	hintRepeated int           // repeated, since that report
+	silentBefore time.Duration // silent at that report
+	hintRepeated int           // repetitions since that report
 }
 
 func (a *adaptive) count(until time.Duration) {
@@ -112,7 +109,7 @@ func (a *adaptive) count(until time.Duration) {
 	a.stuck += t
 }
 
-// outOfPatience reports whether the oldest request is to fail.
+// outOfPatience reports whether the oldest request must fail.
 func (a *adaptive) outOfPatience() bool {
 	switch {
 	case a.stuck >= stuckPatience:
@@ -123,7 +120,7 @@ func (a *adaptive) outOfPatience() bool {
 	return a.silent >= patience && a.repeated >= minRepetitions
 }
 
-// interval is how long to wait for a response.
+// interval returns how long to wait for a response.
 func (a *adaptive) interval() time.Duration {
 	if a.unreachable {
 		return max(hintInterval, a.Smoothed+4*a.Variation)
@@ -145,20 +142,20 @@ func (q *QP) extendAdaptiveTimer(now time.Duration) {
 // measures reports whether the queue pair measures round trips.
 func (q *QP) measures() bool { return q.adapts || q.controlled }
 
-// sent notes that the packet at sendPSN leaves, which takes so many sequence numbers.
+// sent notes that the packet at sendPSN leaves. It takes the given number of sequence numbers.
 func (q *QP) sent(p *wire.Packet, packets int, now time.Duration) {
 	if !q.measures() {
 		return
 	}
 	q.sentAt = now
 	if q.controlled && !p.AckReq {
-		return // the answer waits for the packets that follow, which leave when they may
+		return // the peer answers only after later packets, which may have to wait
 	}
 	if !q.timing && (q.dropped || q.sendPSN == q.maxPSN) {
 		q.timing, q.timed, q.timedAt = true, q.sendPSN, now
 		if q.controlled {
-			// Of a read, the last response has met the queue that the others have made, as
-			// the last packet of a write has.
+			// Of a read, time the last response. It has waited in the queue of the others,
+			// like the last packet of a write.
 			q.timed = wire.PSNAdd(q.sendPSN, packets-1)
 		}
 	}
@@ -168,7 +165,7 @@ func (q *QP) sent(p *wire.Packet, packets int, now time.Duration) {
 func (q *QP) responded(now time.Duration) {
 	if q.ackDeadline != 0 {
 		if now > q.ackDeadline {
-			q.timing = false // this end stood still
+			q.timing = false // this process or machine was stopped
 		}
 		q.count(min(now, q.ackDeadline))
 		q.counted = now
@@ -176,7 +173,7 @@ func (q *QP) responded(now time.Duration) {
 	q.silent, q.repeated, q.unreachable = 0, 0, false
 }
 
-// measure takes the sample that a response to psn gives.
+// measure takes a sample if a response to psn ends a measurement.
 func (q *QP) measure(psn uint32, now time.Duration) {
 	if q.timing && wire.PSNDiff(psn, q.timed) >= 0 {
 		q.timing = false
@@ -195,8 +192,8 @@ func (q *QP) moved() {
 	q.stuck, q.probed, q.missing = 0, false, false
 }
 
-// probeTaken goes back after an acknowledgement of the oldest packet alone, which was
-// sent as a probe: what was sent before the probe, the peer has dropped.
+// probeTaken goes back after an acknowledgement of the oldest packet alone, which was sent as
+// a probe. The peer has dropped what was sent before the probe.
 func (q *QP) probeTaken(now time.Duration) {
 	if q.sending() && q.sendPSN != q.unaPSN {
 		q.goBack(q.unaPSN, true, now)
@@ -218,14 +215,14 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		q.probe = probeOldest
 		q.hintRepeated++
 	case q.Measured() && q.probes == 0 && now < q.sentAt+t && q.stuck < minTimeout:
-		// More has left since the timer was started: wait for the response to that.
+		// More packets have left since the timer was started: wait for the response to them.
 		q.counted = now
 		q.ackDeadline = q.sentAt + t
 		return
 	case q.Measured() && (q.probes == 0 || t < minTimeout):
-		// The last packet elicits an acknowledgement of everything, or a sequence
-		// NAK that shows the gap. A peer that has sent that NAK already, and will
-		// not again, needs the oldest; so does one whose response was lost.
+		// The last packet elicits an acknowledgement of everything, or a sequence NAK that
+		// shows the gap. A peer that has sent this NAK does not repeat it, and needs the
+		// oldest packet. So does a peer whose response was lost.
 		q.probes++
 		q.expired++
 		q.steady.late()
@@ -255,7 +252,8 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	q.extendAdaptiveTimer(now)
 }
 
-// probedBy is the packet that a probe repeats, and its request. Something is under way.
+// probedBy returns the packet that a probe repeats, and the index of its request. Something
+// must be under way.
 func (q *QP) probedBy(which probe) (psn uint32, index uint64) {
 	if which == probeLast {
 		return q.lastSent()
@@ -263,7 +261,8 @@ func (q *QP) probedBy(which probe) (psn uint32, index uint64) {
 	return q.unaPSN, q.sq.head
 }
 
-// asksForMuch reports whether a probe would ask for so much of a read that one has to be enough.
+// asksForMuch reports whether a probe would ask for more than firstRead packets of a read.
+// Such a probe is not repeated.
 func (q *QP) asksForMuch(which probe) bool {
 	if q.sendPSN == q.unaPSN {
 		return false
@@ -273,16 +272,15 @@ func (q *QP) asksForMuch(which probe) bool {
 	return asked && q.sq.at(index).responds() && int(wire.PSNDiff(end, psn)) > q.firstRead
 }
 
-// PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP
-// "port unreachable", and is followed by a call of Transmit. If something is in
-// flight, the oldest packet is sent at once and every 200 ms, and its request fails
-// with StatusRetryExceeded when nothing comes from the peer for a second. Any
-// response ends this, and further hints change nothing until then. So a peer that
-// lives loses no connection by hints, forged or true, unless it is silent for that long:
-// it stands still, or is about to open its socket anew.
+// PeerUnreachable takes a hint that the peer's socket is gone, such as an ICMP "port
+// unreachable". The caller then calls Transmit. If something is in flight, the oldest packet
+// is sent at once and then every 200 ms. Its request fails with StatusRetryExceeded if nothing
+// arrives from the peer for a second. Any response ends this; until then, further hints change
+// nothing. So hints, forged or true, end no connection to a live peer, unless it is silent for
+// a second: because it is stopped, or about to open its socket again.
 //
-// Without Config.Adaptive, with nothing in flight, and while the peer has the queue
-// pair wait for a receive, it does nothing: what is sent next brings the next hint.
+// PeerUnreachable does nothing without Config.Adaptive, with nothing in flight, and while the
+// queue pair waits for a receive of the peer. The next packet brings the next hint.
 func (q *QP) PeerUnreachable(now time.Duration) {
 	if !q.adapts || q.unreachable || q.ackDeadline == 0 || !q.sending() {
 		return
@@ -295,7 +293,7 @@ func (q *QP) PeerUnreachable(now time.Duration) {
 	q.extendAdaptiveTimer(now)
 }
 
-// sendProbe sends one packet once more that is in flight already.
+// sendProbe repeats one packet that is in flight.
 func (q *QP) sendProbe(out Output, now time.Duration) {
 	which := q.probe
 	q.probe = noProbe
@@ -307,7 +305,7 @@ func (q *QP) sendProbe(out Output, now time.Duration) {
 	q.probed = which == probeOldest && !q.sq.at(index).responds()
 	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked
 	q.sendPSN, q.sendIdx = psn, index
-	q.unasked = q.askInterval() // so that it asks for an acknowledgement
+	q.unasked = q.askInterval() // so that the probe asks for an acknowledgement
 	q.probing = true
 	if q.sendRequest(out, q.sq.at(index), q.mtu, now) {
 		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked
@@ -315,7 +313,7 @@ func (q *QP) sendProbe(out Output, now time.Duration) {
 	q.probing = false
 }
 
-// lastSent is the packet sent before sendPSN, and its request.
+// lastSent returns the packet sent before sendPSN, and the index of its request.
 func (q *QP) lastSent() (psn uint32, index uint64) {
 	psn, index = wire.PSNAdd(q.sendPSN, -1), q.sendIdx
 	if index == q.sq.tail || wire.PSNDiff(psn, q.sq.at(index).first) < 0 {
@@ -329,7 +327,7 @@ func (q *QP) lastSent() (psn uint32, index uint64) {
 	if !w.responds() {
 		return psn, index
 	}
-	// psn is that of the last response: go to where it was asked for.
+	// psn is that of the last response: go to the packet that asked for it.
 	start := w.first
 	if asked, ok := q.asked.start(psn); ok && wire.PSNDiff(asked, start) > 0 {
 		start = asked

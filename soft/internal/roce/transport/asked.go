@@ -2,13 +2,12 @@ package transport
 
 import "github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 
-// asked holds where the request packets of reads and atomics end that are under way: the
-// sequence number behind the last response to each. A packet that asks again must not ask
-// for more than one did before: the peer may know no longer that it has executed both
-// (IBTA 9.7.5.1.4).
+// asked holds the end of each read and atomic request packet under way: the sequence number
+// after its last response. A request packet that asks again must not ask for more than an
+// earlier one did: the peer may no longer know that it has executed both (IBTA 9.7.5.1.4).
 type asked struct{ ends Ring[uint32] }
 
-// add notes one more, which may be a part of one that was known.
+// add notes a request packet, which may be a part of one that is known.
 func (a *asked) add(end uint32) {
 	if known, ok := a.end(wire.PSNAdd(end, -1)); ok && known == end || a.ends.Full() {
 		return
@@ -19,8 +18,8 @@ func (a *asked) add(end uint32) {
 	}
 }
 
-// drop forgets those that have been answered, up to a sequence number, and returns how many
-// these are.
+// drop forgets the request packets whose responses end at or before una, and returns their
+// number.
 func (a *asked) drop(una uint32) (n int) {
 	for a.ends.Len() > 0 && wire.PSNDiff(*a.ends.First(), una) <= 0 {
 		a.ends.Pop()
@@ -29,7 +28,7 @@ func (a *asked) drop(una uint32) (n int) {
 	return n
 }
 
-// end is where the request packet ends that asks for psn.
+// end returns the end of the request packet that asks for psn.
 func (a *asked) end(psn uint32) (end uint32, ok bool) {
 	if a.ends.Len() == 0 || wire.PSNDiff(*a.ends.at(a.ends.tail - 1), psn) <= 0 {
 		return 0, false // it has not been asked for yet
@@ -42,7 +41,8 @@ func (a *asked) end(psn uint32) (end uint32, ok bool) {
 	return 0, false
 }
 
-// start is where the one begins that asks for psn, if there is one before it.
+// start returns the start of the request packet that asks for psn, if another request packet
+// precedes it.
 func (a *asked) start(psn uint32) (start uint32, ok bool) {
 	for i := a.ends.head; i != a.ends.tail; i++ {
 		if end := *a.ends.at(i); wire.PSNDiff(end, psn) <= 0 {

@@ -7,22 +7,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// bounds are what the path and the peer allow.
+// bounds are the limits that the path and the peer set.
 type bounds struct {
 	mtu         uint32
-	largest     uint32 // the payload of the largest packet that it sends
+	largest     uint32 // the payload of the largest packet to send
 	mtuShift    uint
-	firstRead   int // packets of response that one read request asks for at most, at first
-	readPackets int // the same in the end; both are powers of two
+	firstRead   int // the most response packets that one read request asks for, at first
+	readPackets int // the same on a steady path; both are powers of two
 	window      int
-	maxInitRead int           // reads and atomics under way
+	maxInitRead int           // the most reads and atomics under way
 	ackTimeout  time.Duration // zero: for ever
-	lossless    bool          // of SetLossless
-	adapts      bool          // this connection measures the round trip: see Config.Adaptive
+	lossless    bool          // set by SetLossless
+	adapts      bool          // the connection measures the round trip: see Config.Adaptive
 }
 
-// SetWindow bounds the bytes that may be under way at a time from now on. What a packet takes
-// of it is the path MTU, or as many of them as it stands for. The congestion window begins anew.
+// SetWindow bounds the bytes under way from now on. A packet counts as one path MTU, or as
+// several if it takes several sequence numbers. The congestion window begins anew.
 func (q *QP) SetWindow(bytes int) {
 	q.window = bytes
 	if q.sending() {
@@ -34,19 +34,19 @@ func (q *QP) SetWindow(bytes int) {
 const MaxLargePacket = 1 << 20
 
 // SetLargestPacket lets a reliable connection send packets of up to that many bytes of payload
-// from now on, where its path has room for more than the path MTU; zero: the path
-// MTU. A larger packet takes the sequence numbers of those that it stands for, so that a
-// connection can change between paths while packets are under way. It is called in RTR or
-// RTS, and holds until the queue pair is reset.
+// from now on, on a path that has room for more than the path MTU. Zero means the path MTU. A
+// larger packet takes the sequence numbers of the packets that it replaces, so that a
+// connection can change paths while packets are under way. SetLargestPacket is called in RTR
+// or RTS, and holds until the queue pair is reset.
 func (q *QP) SetLargestPacket(bytes uint32) {
 	q.largest = max(min(bytes, MaxLargePacket)&^(q.mtu-1), q.mtu)
 }
 
-// SetLossless says that the path loses nothing, so that the connection measures no round
-// trips. It takes effect with the transition to RTS.
+// SetLossless says that the path loses nothing, so the connection measures no round trips. It
+// takes effect with the transition to RTS.
 func (q *QP) SetLossless() { q.lossless = true }
 
-// packetsOf is how many packets of the path MTU carry n bytes.
+// packetsOf returns how many packets of the path MTU carry n bytes.
 func (q *QP) packetsOf(n uint32) int {
 	return max(int((uint64(n)+uint64(q.mtu)-1)>>q.mtuShift), 1)
 }
@@ -63,12 +63,12 @@ func (q *QP) setPath(mtu verbs.MTU, ackTimeout uint8) {
 	}
 }
 
-// steadiness says for how many packets nothing was lost or late. The more, the more a read
-// request asks for, and the fewer acknowledgements a long message asks for: both cost less then,
-// while a repetition, or the time until it is known to be needed, costs more.
+// steadiness measures for how many packets nothing was lost or late. On a steady path, a read
+// request asks for more, and a long message asks for fewer acknowledgements. That makes both
+// cheaper, but a repetition more expensive, and the need for it is noticed later.
 type steadiness struct {
-	level   uint // by which power of two pieces are longer than at first
-	packets int  // that have arrived since the level changed, or one was late
+	level   uint // pieces are 2^level times as long as at first
+	packets int  // packets that arrived since the level changed, or one was late
 }
 
 const (
@@ -88,7 +88,7 @@ func (s *steadiness) arrived(packets int) {
 	}
 }
 
-// late notes that an answer was missed for a moment.
+// late notes that an answer was late.
 func (s *steadiness) late() {
 	s.packets = 0
 	if s.level > 0 {
@@ -96,5 +96,5 @@ func (s *steadiness) late() {
 	}
 }
 
-// lost notes that packets have to be repeated.
+// lost notes that packets must be repeated.
 func (s *steadiness) lost() { *s = steadiness{} }

@@ -7,19 +7,18 @@ import (
 
 // Completer takes completions of one queue pair's send or receive side.
 type Completer interface {
-	// Complete queues a completion, which frees places when it is polled; solicited ones
-	// wake a consumer that waits for those only.
+	// Complete queues a completion. Polling it frees the places in frees. A solicited
+	// completion also wakes a consumer that waits for solicited ones only.
 	Complete(wc verbs.WC, frees Places, solicited bool)
 }
 
-// Output takes packets on their way to a peer. The queue pair does not know how
-// they get there.
+// Output sends packets to a peer. The queue pair does not know by which path.
 type Output interface {
-	// Send takes a packet whose payload is the n bytes of pieces. Packet and
-	// pieces are valid until the end of the Transmit that calls Send; the bytes
-	// are registered memory of the program, which may change at any time. An Output that
-	// reads them later stops at Config.Revoked. Send reports false if they cannot be read (see
-	// dma.Fault): then nothing is sent. A packet that cannot be sent otherwise is lost.
+	// Send takes a packet whose payload is the n bytes of pieces. p and pieces are valid until
+	// the Transmit that calls Send returns. The bytes are registered memory of the program,
+	// which may change at any time. An Output that reads them later must stop at
+	// Config.Revoked. Send reports false if the bytes cannot be read (see dma.Fault); then it
+	// sends nothing. A packet that cannot be sent for another reason is lost.
 	Send(p *wire.Packet, pieces [][]byte, n int) bool
 }
 
@@ -38,35 +37,36 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
-	// Adaptive has a reliable connection measure the round trip and repeat
-	// requests accordingly, instead of by QPAttr.Timeout and RetryCount.
+	// Adaptive makes a reliable connection measure the round trip and repeat requests
+	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
-	// PortMTU bounds datagrams. Of connections, the path's MTU holds.
+	// PortMTU bounds datagrams. The MTU of the path bounds the packets of connections.
 	PortMTU verbs.MTU
-	// CheckAH returns what is wrong with the address handle of a datagram. A
-	// handle that it accepts is the Output to its peer.
+	// CheckAH returns what is wrong with the address handle of a datagram. A handle that it
+	// accepts must be the Output to its peer.
 	CheckAH func(ah verbs.AH, remoteQPN uint32) error
-	// Bind returns the window of a bind and its region, or what is wrong with either.
-	// Nil: there are no windows.
+	// Bind returns the window of a bind and its region, or what is wrong with either. Nil: the
+	// device has no windows.
 	Bind func(*verbs.MWBind) (*Window, *Region, error)
-	// Counters and Waiting are those of all queue pairs under one lock. Waiting may be nil:
-	// the queue pair's own.
+	// Counters and Waiting are shared by all queue pairs under one lock. If Waiting is nil,
+	// the queue pair has its own.
 	Counters *Counters
 	Waiting  *Waiting
-	// Guard bounds how many keys the peer's host can try. Nil: nothing does.
+	// Guard bounds how many keys the peer's host can try. Nil: there is no bound.
 	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
 	Event func(verbs.EventType)
-	// Revoked is called before anybody can know that memory is the program's again: mem, of a
-	// window that was taken away, or all that the queue pair has sent from, if mem is nil: it has
-	// failed or was reset. Once Revoked has returned, an Output must not read payload there that
-	// it has not copied. Nil: there is no such Output.
+	// Revoked is called before anybody can learn that memory belongs to the program again. mem
+	// is the memory of a window that was taken away. If mem is nil, the queue pair has failed
+	// or was reset, and all memory that it has sent from is meant. Once Revoked has returned,
+	// an Output must not read payload there that it has not copied. Nil: no Output reads
+	// payload after Send.
 	Revoked func(mem []byte)
 }
 
-// identity is what never changes.
+// identity holds what never changes.
 type identity struct {
 	kind      verbs.QPType
 	num       uint32
@@ -77,7 +77,7 @@ type identity struct {
 	mayAdapt  bool // Config.Adaptive
 }
 
-// shared is what a queue pair has in common with the others of its device, or under its lock.
+// shared is what a queue pair shares with the others of its device, or of its lock.
 type shared struct {
 	memory   *Memory
 	counters *Counters

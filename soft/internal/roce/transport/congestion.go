@@ -8,33 +8,33 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// congestionControl is what a queue pair does about congestion (annex A17.9): as the sender
-// of requests, which are acknowledged; as that of responses to reads, or on an unreliable
-// connection, which are not; and as the receiver of packets that the network has marked.
+// congestionControl is how a queue pair reacts to congestion (annex A17.9). It may be the
+// sender of requests, which are acknowledged; the sender of responses to reads, or on an
+// unreliable connection, which are not acknowledged; and the receiver of packets that the
+// network has marked.
 type congestionControl struct {
-	controlled bool // of SetCongestionControl
+	controlled bool // set by SetCongestionControl
 	control    congestion.Window
 	rate       congestion.Rate
 
-	// spacing is the time from one request packet to the next. Zero: they may leave
-	// together.
+	// spacing is the time between two request packets. Zero: they may leave together.
 	spacing  time.Duration
 	notUntil time.Duration // when the next request may leave
-	// requestsAt and responsesAt are when requests and responses go on that wait for no
-	// more than time. Zero: they do not.
+	// requestsAt and responsesAt are when requests and responses may continue that wait only
+	// for time. Zero: they do not wait.
 	requestsAt, responsesAt time.Duration
 
-	notify     bool // a notification is to be sent
+	notify     bool // a notification must be sent
 	notifiedAt time.Duration
-	everSent   bool // a notification
+	everSent   bool // a notification was sent
 }
 
-// notificationInterval is the least time between two notifications to a peer, as adapters
-// have it by default.
+// notificationInterval is the least time between two notifications to a peer. It is the
+// default of adapters.
 const notificationInterval = 50 * time.Microsecond
 
-// SetCongestionControl says whether the path from now on is one that others share, on which
-// packets are marked, wait and are lost for there being too many.
+// SetCongestionControl says whether the path from now on is shared with others, so that
+// packets are marked, delayed and lost when there are too many.
 func (q *QP) SetCongestionControl(on bool) {
 	q.controlled = on
 	q.spacing, q.requestsAt, q.responsesAt, q.notify = 0, 0, 0, false
@@ -42,12 +42,12 @@ func (q *QP) SetCongestionControl(on bool) {
 	q.control.Start(q.congestion, q.ceiling)
 }
 
-// applyWindow sets the requester's bounds to those of the window.
+// applyWindow sets the requester's limits to those of the window.
 func (q *QP) applyWindow(now time.Duration) {
 	q.congestion, q.spacing = q.control.Packets(now), q.control.Interval(now)
 }
 
-// widen has the window grow for packets that have arrived, of those that were under way.
+// widen grows the window for packets that have arrived, of those that were under way.
 func (q *QP) widen(arrived, underWay int, now time.Duration) {
 	if !q.controlled {
 		q.congestion = min(q.congestion+max(arrived/4, 1), q.ceiling)
@@ -58,8 +58,8 @@ func (q *QP) widen(arrived, underWay int, now time.Duration) {
 	q.applyWindow(now)
 }
 
-// narrow has the window shrink for a loss, which packets that left later have shown or a
-// time-out.
+// narrow shrinks the window for a loss. shown says that later packets have shown the loss;
+// otherwise it was a time-out.
 func (q *QP) narrow(shown bool, now time.Duration) {
 	switch {
 	case !q.controlled:
@@ -74,7 +74,7 @@ func (q *QP) narrow(shown bool, now time.Duration) {
 	q.applyWindow(now)
 }
 
-// spaced reports whether requests have to wait, so that they leave at intervals.
+// spaced reports whether the next request must wait, because requests leave at intervals.
 func (q *QP) spaced(now time.Duration) bool {
 	q.requestsAt = 0
 	if q.spacing == 0 || now >= q.notUntil {
@@ -82,20 +82,20 @@ func (q *QP) spaced(now time.Duration) bool {
 	}
 	q.requestsAt = q.notUntil
 	if q.sendPSN == q.unaPSN {
-		q.ackDeadline = 0 // there is nothing that the peer could answer
+		q.ackDeadline = 0 // nothing is under way that the peer could answer
 	}
 	return true
 }
 
-// space notes that packets leave, or are asked for. What leaves late may be made up for
-// by one interval.
+// space notes that packets leave, or are asked for. A late packet shortens at most one
+// interval.
 func (q *QP) space(packets int, now time.Duration) {
 	if q.spacing > 0 {
 		q.notUntil = max(q.notUntil, now-q.spacing) + time.Duration(packets)*q.spacing
 	}
 }
 
-// resume lets what waits for time go on.
+// resume ends the waits whose time has come.
 func (q *QP) resume(now time.Duration) {
 	if q.requestsAt != 0 && now >= q.requestsAt {
 		q.requestsAt = 0
@@ -105,8 +105,8 @@ func (q *QP) resume(now time.Duration) {
 	}
 }
 
-// Marked notes that a packet has arrived from the peer of a connection which the network has
-// marked, with "congestion experienced" (RFC 3168): the peer is told.
+// Marked notes that a packet from the peer of a connection was marked by the network, with
+// "congestion experienced" (RFC 3168). The peer gets a notification.
 func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 	if !q.controlled || !p.Opcode.HasPayload() || !q.receiving() {
 		return
@@ -116,7 +116,7 @@ func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 		q.notify = true
 	}
 	if p.Opcode.IsReadResponse() && q.awaited(p.PSN) {
-		// How much the peer sends is this end's to ask for.
+		// This end decides how much the peer sends: by its read requests.
 		q.control.Marked(now)
 		q.applyWindow(now)
 	}
@@ -131,9 +131,9 @@ func (q *QP) sendNotification(out Output, now time.Duration) {
 	out.Send(p, nil, 0)
 }
 
-// notified takes the peer's word that what this end sends meets congestion. Anybody on the
-// way can say so as well, in a bit that no checksum covers: see congestion.Window and
-// congestion.Rate for what may leave all the same.
+// notified handles the peer's notification that the packets of this end meet congestion.
+// Anybody on the path can forge it, in a bit that no checksum covers. congestion.Window and
+// congestion.Rate define what may leave all the same.
 func (q *QP) notified(now time.Duration) {
 	obeyed := false
 	if q.controlled && q.receiving() {

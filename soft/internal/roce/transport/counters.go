@@ -1,7 +1,7 @@
 package transport
 
-// Counters counts what queue pairs do. The names are those under which the
-// kernel's soft-RoCE driver shows the same counts.
+// Counters counts what queue pairs do. The names are those of the same counts in the kernel's
+// soft-RoCE driver.
 type Counters struct {
 	SentPackets         uint64
 	ReceivedPackets     uint64
@@ -19,17 +19,17 @@ type Counters struct {
 	RemoteAccessErrors  uint64
 	RemoteInvalidErrors uint64
 	BrokenMessages      uint64 // of an unreliable connection, dropped
-	DatagramsDropped    uint64 // for want of a receive that takes them
+	DatagramsDropped    uint64 // because no receive had room for them
 	QKeyViolations      uint64
 
 	// Packets that were ignored.
-	WrongState          uint64 // in the state of the queue pair
+	WrongState          uint64 // in a state that does not accept them
 	WrongService        uint64 // of another transport service
-	UnexpectedResponses uint64 // to nothing that is outstanding
+	UnexpectedResponses uint64 // that were not awaited
 	DuplicatesRefused   uint64 // old reads and atomics that were not executed
-	RequestsCrowded     uint64 // since too many responses wait
-	AccessesLimited     uint64 // since the peer's host tries keys
-	ReadsAbandoned      uint64 // responses not sent, since the peer is silent
+	RequestsCrowded     uint64 // because too many responses wait
+	AccessesLimited     uint64 // because the peer's host tries keys
+	ReadsAbandoned      uint64 // responses not sent, because the peer is silent
 
 	MarkedPackets        uint64 // received with "congestion experienced"
 	NotificationsSent    uint64 // of congestion

@@ -1,8 +1,8 @@
-// Package transport holds the requester and responder state machines of the
-// InfiniBand transport (IBTA chapter 9) as the software device speaks it.
+// Package transport implements the requester and responder state machines of the InfiniBand
+// transport (IBTA chapter 9) for the software device.
 //
-// Nothing here has a socket, a clock or a goroutine: posted work, packets and
-// the present time go in; packets, completions and the next deadline come out.
-// A queue pair is driven by one goroutine at a time, under the lock of its
-// device. Times are durations since a moment of the caller's choosing.
+// The package has no socket, clock or goroutine. Callers pass in posted work, packets and the
+// present time; packets, completions and the next deadline come out. A queue pair is used by
+// one goroutine at a time, under the lock of its device. Times are durations since a moment of
+// the caller's choosing.
 package transport

@@ -11,15 +11,14 @@ import (
 type incoming struct {
 	payload    [][]byte
 	payloadLen uint32
-	payloadMax uint32      // the most that it may be
-	whole      [1][]byte   // the payload, where it is in one piece
+	payloadMax uint32      // the most bytes that it may have
+	whole      [1][]byte   // the payload, if it is in one piece
 	intact     func() bool // see ReceivePieces; nil: the payload cannot change
 	unreadable bool        // the payload cannot be read
 }
 
-// Receive takes a packet from the peer of a connection. That its checksum holds,
-// that it came from the peer's address and that it names this queue pair has been
-// checked.
+// Receive handles a packet from the peer of a connection. The caller has verified its
+// checksum, its source address and that it names this queue pair.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	if p.Opcode == wire.CNP {
 		q.notified(now)
@@ -42,12 +41,14 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// ReceivePieces is Receive for a packet of a reliable connection whose payload is that of
-// pieces, as an Output gets it, and which may be larger than the path MTU: see
-// SetLargestPacket. It must not be called by that Output's Send, in the midst of a
-// Transmit of the same queue pair. Where the pieces can change, intact says whether they were
-// what was sent when they had been copied; if not, the packet counts as lost, and what has been
-// copied as not there. So it is if the pieces cannot be read, and ReceivePieces reports false.
+// ReceivePieces is Receive for a packet of a reliable connection whose payload is in pieces,
+// as an Output gets them. The payload may be larger than the path MTU: see SetLargestPacket.
+// The Output's Send must not call ReceivePieces, since it runs inside a Transmit of the same
+// queue pair.
+//
+// If the pieces can change, intact reports, after they have been copied, whether they were
+// still what was sent. If they were not, or cannot be read, the packet counts as lost and the
+// copied bytes as not received. ReceivePieces reports false if the pieces cannot be read.
 func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) (readable bool) {
 	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		q.counters.WrongService++
@@ -73,18 +74,19 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// changed reports whether the payload was no longer what was sent when it was copied, or could not
-// be read.
+// changed reports whether the payload had changed by the time it was copied, or could not be
+// read.
 func (q *QP) changed() bool {
 	changed := q.intact != nil && !q.intact()
 	return changed || q.unreadable
 }
 
-// Plausible reports whether a packet is one that the queue pair waits for: the next request, or
-// a response to something that is under way. Who cannot see the connection's packets guesses
-// the sequence number of such a one at best once in 2^24 times, divided by the packets under
-// way. Repetitions of the latest requests, as many packets as behind, are taken too: a peer
-// whose packets have come by another way sends what was not acknowledged there again.
+// Plausible reports whether the queue pair waits for a packet: it is the next request, or a
+// response to something under way. A sender that cannot see the connection's packets needs
+// 2^24 guesses for such a sequence number, divided by the number of packets under way.
+//
+// Repetitions of the latest requests, up to the given number of packets behind, are plausible
+// too: a peer whose packets have come by another path repeats what was not acknowledged there.
 func (q *QP) Plausible(p *wire.Packet, behind int32) bool {
 	if p.Opcode.Service() != q.service {
 		return false

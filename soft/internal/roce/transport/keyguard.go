@@ -10,25 +10,24 @@ import (
 // KeyGuard bounds how many keys the host of a peer can try. A refusal ends a connection,
 // but the next connection is cheap.
 type KeyGuard interface {
-	// Admits reports whether the host may use a key that its queue pair has not been
-	// granted before. If not, the request is dropped as if it had been lost, and comes
-	// again.
+	// Admits reports whether the host may use a key that its queue pair was not granted
+	// before. If not, the request is dropped as if it had been lost, and the peer repeats it.
 	Admits() bool
 	// Refused notes that a key granted less than a request wanted.
 	Refused()
 }
 
-// keys is what a queue pair knows of remote keys.
+// keys are the remote keys that a queue pair knows.
 type keys struct {
 	windows     fifo.List[*Window] // of type 2, bound on it
-	expectedKey uint32             // of ExpectKey
+	expectedKey uint32             // set by ExpectKey
 	granted     GrantedKeys
 }
 
-// GrantedKeys are the remote keys that a peer has used with success lately. These are not
-// guesses, whatever other programs of its host do.
+// GrantedKeys are the remote keys that a peer has recently used with success. To use them
+// again is no guess, whatever other programs of its host do.
 type GrantedKeys struct {
-	last uint32 // that was added last
+	last uint32 // the key added last
 	keys [8]uint32
 	next uint8
 }
@@ -48,15 +47,15 @@ func (g *GrantedKeys) Add(key uint32) {
 	}
 }
 
-// AddRange remembers the key of a range of memory. Of an empty one nobody has looked at it.
+// AddRange remembers the key of a range of memory. The key of an empty range was not checked.
 func (g *GrantedKeys) AddRange(h *wire.RETH) {
 	if h.Length > 0 {
 		g.Add(h.RKey)
 	}
 }
 
-// admits reports whether a request may use a key. The later packets of one that may not are
-// no gap: the peer is not told that they are.
+// admits reports whether a request may use a key. If it may not, its later packets do not
+// count as a gap: the peer gets no NAK for them.
 func (q *QP) admits(key uint32) bool {
 	if q.guard == nil || key == q.expectedKey || q.granted.Has(key) || q.guard.Admits() {
 		return true
@@ -66,7 +65,7 @@ func (q *QP) admits(key uint32) bool {
 	return false
 }
 
-// admitsRange is admits for a range of memory. Of an empty one nobody looks at the key.
+// admitsRange is admits for a range of memory. The key of an empty range is not checked.
 func (q *QP) admitsRange(h *wire.RETH) bool { return h.Length == 0 || q.admits(h.RKey) }
 
 // refuseKey responds to a request whose key grants less than it wants.
@@ -75,14 +74,14 @@ func (q *QP) refuseKey(key uint32) {
 	q.refuse(wire.NakRemoteAccess)
 }
 
-// chargeKey notes a key that granted too little. One that has granted something before is no
-// guess: whoever has it uses it wrongly.
+// chargeKey notes a key that granted too little. A key that has granted something before is
+// not a guess, but was used wrongly.
 func (q *QP) chargeKey(key uint32) {
 	if q.guard != nil && key != q.expectedKey && !q.granted.Has(key) {
 		q.guard.Refused()
 	}
 }
 
-// ExpectKey says that the peer has been given a key, so that it need not guess it. It holds
-// for the last one that it was called with, for good.
+// ExpectKey says that the peer was given a key, which it then need not guess. Only the key of
+// the last call counts, for the life of the queue pair.
 func (q *QP) ExpectKey(key uint32) { q.expectedKey = key }

@@ -20,7 +20,7 @@ type Region struct {
 	closed  bool
 	bound   int32    // windows that are bound to it
 	watches []*watch // in the order of their offsets
-	widest  uint64   // bytes of the widest watch that there ever was
+	widest  uint64   // bytes of the widest watch so far
 }
 
 // slice returns the bytes [addr, addr+n) of the region, if all of them are
@@ -39,8 +39,8 @@ type watch struct {
 	changed  func()
 }
 
-// Watch has changed called after a peer has changed any of the n bytes from off,
-// until cancel is called.
+// Watch calls changed after a peer has changed any of the n bytes from off, until cancel is
+// called.
 func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
 	w := &watch{off, off + n, changed}
 	r.watches = slices.Insert(r.watches, r.firstFrom(off), w)
@@ -48,7 +48,8 @@ func (r *Region) Watch(off, n uint64, changed func()) (cancel func()) {
 	return func() { r.unwatch(w) }
 }
 
-// unwatch takes a watch away. There may be thousands, each of which is asked for its end.
+// unwatch removes a watch. It does not search all of them: there may be thousands, and each is
+// removed in the end.
 func (r *Region) unwatch(w *watch) {
 	for i := r.firstFrom(w.off); i < len(r.watches) && r.watches[i].off == w.off; i++ {
 		if r.watches[i] == w {
@@ -58,14 +59,14 @@ func (r *Region) unwatch(w *watch) {
 	}
 }
 
-// firstFrom is the index of the first watch that begins at off or behind it.
+// firstFrom returns the index of the first watch that begins at or after off.
 func (r *Region) firstFrom(off uint64) int {
 	i, _ := slices.BinarySearchFunc(r.watches, off, func(w *watch, off uint64) int { return cmp.Compare(w.off, off) })
 	return i
 }
 
-// notify calls the functions that watch any of the n bytes from addr. Thousands may
-// watch others.
+// notify calls the functions that watch any of the n bytes from addr. It does not search all
+// of them: there may be thousands.
 func (r *Region) notify(addr, n uint64) {
 	off := addr - r.Base
 	for _, w := range r.watches[r.firstFrom(off-min(off, r.widest)):] {
@@ -78,7 +79,7 @@ func (r *Region) notify(addr, n uint64) {
 	}
 }
 
-// Memory is the device's table of what has a key.
+// Memory is the device's table of regions and windows, by key.
 type Memory struct {
 	regions map[uint32]*Region
 	windows map[uint32]*Window // by the upper 24 bits of their keys
@@ -98,8 +99,8 @@ func (m *Memory) Add(r *Region) bool {
 	return true
 }
 
-// Remove ends a registration: work requests that still name the region fail
-// from now on, and nothing touches its memory any more.
+// Remove ends a registration. Work requests that still name the region fail from now on, and
+// nothing accesses its memory any more.
 func (m *Memory) Remove(r *Region) {
 	r.closed = true
 	delete(m.regions, r.Key)
@@ -108,8 +109,8 @@ func (m *Memory) Remove(r *Region) {
 // Len is the number of regions.
 func (m *Memory) Len() int { return len(m.regions) }
 
-// find returns the bytes that a local key grants to a domain, or nil and false where
-// key, domain, bounds or access are wrong.
+// find returns the bytes that a local key grants to a domain, or nil and false if key, domain,
+// bounds or access are wrong.
 func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (*Region, []byte, bool) {
 	r := m.regions[key]
 	if r == nil || r.Domain != domain || r.Access&access != access {
@@ -119,9 +120,9 @@ func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Ac
 	return r, b, ok
 }
 
-// incomingWrite is where the data of a peer's write go.
+// incomingWrite is the destination of a peer's write.
 type incomingWrite struct {
-	grant        // without a region: none is under way, or it has no data
+	grant        // its region is nil if no write is under way, or it has no data
 	left  uint32 // bytes to come
 	size  uint32 // bytes in all
 }
@@ -139,8 +140,8 @@ func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
 	return true
 }
 
-// copy writes the next n bytes, which parts hold. They are not more than left. It reports false if
-// the memory has been taken away since.
+// copy writes the next n bytes, from parts. n is at most left. It reports false if the memory
+// was taken away since.
 func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) {
 	if n == 0 {
 		return true, dma.NoFault
@@ -150,7 +151,7 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) 
 		return false, dma.NoFault
 	}
 	defer w.release()
-	if n == 8 && len(parts) > 1 { // they are stored as one word, too
+	if n == 8 && len(parts) > 1 { // they are stored as one word here too
 		var word [8]byte
 		at := word[:]
 		for _, part := range parts {
@@ -170,7 +171,7 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) 
 	return true, dma.NoFault
 }
 
-// placed moves past n bytes that are in place.
+// placed moves past n bytes that have been written.
 func (w *incomingWrite) placed(n uint32) {
 	if n == 0 {
 		return
@@ -209,8 +210,8 @@ func (m *Memory) resolve(segs []segment, sgl []verbs.SGE, domain uint32, access 
 	return segs, total, true
 }
 
-// gather appends the pieces of segs that hold the bytes [off, off+n). It
-// reports false if a region has been closed since.
+// gather appends the pieces of segs that hold the bytes [off, off+n). It reports false if a
+// region was closed since.
 func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
 	for i := range segs {
 		if n == 0 {
@@ -235,8 +236,8 @@ func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
 	return pieces, n == 0
 }
 
-// scatter places data at offset off of segs. It is a fault if a region has been closed since; that
-// the data fit is the caller's to know.
+// scatter places data at offset off of segs. The caller has checked that the data fit. A
+// region that was closed since is a fault.
 func scatter(segs []segment, off uint32, data []byte) dma.Fault {
 	for i := range segs {
 		if len(data) == 0 {

@@ -8,13 +8,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// QP is a queue pair. Its state is in groups, by purpose, each in a file of its own. What every packet
-// looks at comes first: where there are thousands of queue pairs, each packet meets one that no cache
-// holds.
+// QP is a queue pair. Its fields are grouped by purpose, each group in a file of its own.
+// Fields that every packet needs come first: with thousands of queue pairs, each packet meets
+// one that is in no cache.
 type QP struct {
 	identity
 	state        verbs.QPState
-	requestFirst bool // of RequestFirst
+	requestFirst bool // set by RequestFirst
 	bounds
 	shared
 	queues
@@ -31,10 +31,10 @@ type QP struct {
 	hooks
 }
 
-// Num is the queue pair number.
+// Num returns the queue pair number.
 func (q *QP) Num() uint32 { return q.num }
 
-// State is the present state.
+// State returns the present state.
 func (q *QP) State() verbs.QPState { return q.state }
 
 // Attr returns the attributes.
@@ -44,7 +44,7 @@ func (q *QP) Attr() verbs.QPAttr {
 	return a
 }
 
-// PostRecv posts receives to a queue that is the queue pair's own.
+// PostRecv posts receives to the queue pair's own receive queue.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.rq.shared {
 		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
@@ -59,8 +59,9 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// Unreadable says that an Output could not read the payload of a packet that Send had taken. The
-// request that it is of fails; if it is a response, the queue pair does, and refuses the read.
+// Unreadable says that an Output could not read the payload of a packet that Send had
+// accepted. If the packet is of a request, the request fails. If it is a response, the queue
+// pair fails and refuses the read.
 func (q *QP) Unreadable(p *wire.Packet) {
 	if p.Opcode.IsReadResponse() {
 		if q.state == verbs.QPError {
@@ -78,15 +79,15 @@ func (q *QP) Unreadable(p *wire.Packet) {
 	}
 }
 
-// faulted notes that memory of a request cannot be accessed: it fails when its turn comes.
+// faulted notes that memory of a request cannot be accessed. The request fails when those
+// before it are complete.
 func (q *QP) faulted(w *sendWQE) {
 	w.fault = verbs.StatusLocalProtectionError
-	q.rewind(q.unaPSN) // what comes before may have asked for no acknowledgement
+	q.rewind(q.unaPSN) // earlier packets may not have asked for an acknowledgement
 }
 
-// Transmit gives what is due to out, at most budget packets, and reports whether
-// more is left that could leave at once. Datagrams go to the outputs of their
-// address handles instead.
+// Transmit sends at most budget packets to out, and reports whether more could leave at once.
+// Datagrams go to the outputs of their address handles instead.
 func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.notify && budget > 0 {
 		budget--
@@ -106,8 +107,8 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	return q.sendRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
 }
 
-// OnlyAcknowledges reports whether all that there is to send is a positive acknowledgement of a
-// message that is complete.
+// OnlyAcknowledges reports whether the only thing to send is a positive acknowledgement of a
+// complete message.
 func (q *QP) OnlyAcknowledges() bool {
 	if q.kind != verbs.RC || q.message != noMessage || q.notify || q.responses.Len() != 1 || q.sendIdx != q.sq.tail || q.probe != noProbe {
 		return false
@@ -116,10 +117,11 @@ func (q *QP) OnlyAcknowledges() bool {
 	return r.kind == ackResponse && r.syndrome.Kind() == wire.KindAck
 }
 
-// RequestFirst lets the next packet of a request leave before the acknowledgement that waits, so
-// that they can be one train: all packets of a train have one size, but the last may be smaller. An
-// acknowledgement is, unless the message is empty. A fenced request stays behind it: it may end the
-// connection, and what came before has to be heard first.
+// RequestFirst lets the next request packet leave before the acknowledgement that waits, so
+// that both can be in one train. All packets of a train have the same size, but the last may
+// be smaller; the acknowledgement is smaller, unless the message is empty. A fenced request
+// stays behind the acknowledgement: the request may end the connection, and the peer must get
+// the acknowledgement first.
 func (q *QP) RequestFirst() {
 	q.requestFirst = false
 	if q.sendIdx != q.sq.tail {
@@ -128,7 +130,7 @@ func (q *QP) RequestFirst() {
 	}
 }
 
-// Deadline is when Timeout is to be called; zero means never.
+// Deadline returns when Timeout must be called; zero means never.
 func (q *QP) Deadline() time.Duration {
 	if q.kind != verbs.RC {
 		return q.paceUntil
@@ -142,8 +144,8 @@ func (q *QP) Deadline() time.Duration {
 	return at
 }
 
-// Close ends the queue pair's part in what those of its device share, and what windows
-// grant to its peer. It is the last call.
+// Close releases what the queue pair holds of the state shared by its device, and ends what
+// its windows grant to the peer. It is the last call.
 func (q *QP) Close() {
 	q.endNotReady()
 	q.revoked(nil)
@@ -151,7 +153,7 @@ func (q *QP) Close() {
 	q.dropReceives()
 }
 
-// reset empties everything, without completions (IBTA 10.3.1.1).
+// reset clears everything, without completions (IBTA 10.3.1.1).
 func (q *QP) reset() {
 	q.revoked(nil)
 	q.endWindows()
@@ -174,7 +176,7 @@ func (q *QP) reset() {
 	q.attr, q.largest, q.lossless, q.requestFirst = verbs.QPAttr{}, 0, false, false
 }
 
-// fail puts the queue pair in error and flushes it (IBTA 10.3.1.7).
+// fail puts the queue pair in the error state and flushes it (IBTA 10.3.1.7).
 func (q *QP) fail() {
 	if q.state == verbs.QPError {
 		return
@@ -191,8 +193,8 @@ func (q *QP) fail() {
 	}
 }
 
-// flush completes everything posted with StatusFlushed. Receives on a shared
-// queue stay there for its other queue pairs.
+// flush completes all posted requests with StatusFlushed. Receives on a shared queue stay
+// there for its other queue pairs.
 func (q *QP) flush() {
 	q.flushSends()
 	if q.inReceive {
@@ -206,8 +208,8 @@ func (q *QP) flush() {
 	}
 }
 
-// flushSends does so for sends. One that the peer is known to have refused completes with the reason:
-// a request before it, whose response was lost, has none to give.
+// flushSends flushes the send queue. A request that the peer is known to have refused
+// completes with the reason. A request before it, whose response was lost, is flushed.
 func (q *QP) flushSends() {
 	for q.sq.head != q.sq.tail {
 		status := verbs.StatusFlushed

@@ -10,8 +10,8 @@ type queues struct {
 	receives Unpolled
 }
 
-// dropReceives drops the receives that have not been polled; those in the queue stay. Places in
-// a shared queue are free again.
+// dropReceives frees the places of receives that have not been polled, and of the one in use.
+// Receives in the queue stay.
 func (q *QP) dropReceives() {
 	n := 0
 	if q.inReceive {
@@ -22,22 +22,22 @@ func (q *QP) dropReceives() {
 }
 
 // A work request is outstanding, and keeps its place in the queue, until the program has
-// polled its completion or, of a send request without one, that of a later request
-// (IBTA 10.8.6). Adapters free places so: a program that needs them earlier would overrun an
-// adapter's queue.
+// polled its completion. A send request without a completion keeps it until that of a later
+// request is polled (IBTA 10.8.6). Adapters free places in the same way: a program that needs
+// them earlier would overrun an adapter's queue.
 
-// Unpolled counts the requests of one queue pair in one of its queues that are done and still
-// keep their places.
+// Unpolled counts the requests of one queue pair, in one of its queues, that are done but keep
+// their places.
 type Unpolled struct {
-	taken  *int   // places of the queue, which several queue pairs may share
-	done   uint64 // requests, ever
-	polled uint64 // of them
+	taken  *int   // places in use in the queue, which several queue pairs may share
+	done   uint64 // requests done so far
+	polled uint64 // requests polled so far
 }
 
-// NewUnpolled returns a count for a queue with so many places taken.
+// NewUnpolled returns a count for a queue. taken points to the number of its places in use.
 func NewUnpolled(taken *int) Unpolled { return Unpolled{taken: taken} }
 
-// Len is the number of requests.
+// Len returns the number of requests.
 func (u *Unpolled) Len() int { return int(u.done - u.polled) }
 
 // Add counts another request that is done, and returns what its completion frees.
@@ -46,7 +46,8 @@ func (u *Unpolled) Add() Places {
 	return Places{of: u, upTo: u.done}
 }
 
-// Drop frees the places of all that are done, and of n requests that will never complete.
+// Drop frees the places of all requests that are done, and of n requests that will never
+// complete.
 func (u *Unpolled) Drop(n int) {
 	*u.taken -= u.Len() + n
 	u.polled = u.done
@@ -59,8 +60,8 @@ type Places struct {
 	upTo uint64    // requests done
 }
 
-// Free frees them, unless Drop has, and forgets the queue pair. The lock of the queue pair is
-// held.
+// Free frees the places, unless Drop has freed them. A second call does nothing. The lock of
+// the queue pair must be held.
 func (p *Places) Free() {
 	u := p.of
 	if u == nil {

@@ -12,13 +12,13 @@ type recvWQE struct {
 	id     uint64
 	segs   []segment
 	length uint32
-	fault  bool // its scatter-gather list named memory it must not
+	fault  bool // its scatter-gather list names memory that it must not use
 }
 
 // RecvQueue holds posted receives: a queue pair's own, or shared by several.
 type RecvQueue struct {
 	Ring[recvWQE]
-	taken  int // places, of receives that are done too: see Unpolled
+	taken  int // places in use, including those of receives that are done: see Unpolled
 	maxSGE int
 	domain uint32
 	memory *Memory
@@ -43,7 +43,7 @@ func (q *RecvQueue) Full() bool { return q.taken >= q.depth }
 // SetLimit arms one call of onLimit.
 func (q *RecvQueue) SetLimit(n int) { q.limit = n }
 
-// Post posts receives and returns how many were taken.
+// Post posts receives and returns how many were accepted.
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
@@ -61,8 +61,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// take consumes the oldest receive into w, whose segments' array is swapped
-// with that of the place so that nothing is allocated or copied.
+// take moves the oldest receive to w. The arrays of segments of w and of the place are
+// swapped, so that nothing is allocated or copied.
 func (q *RecvQueue) take(w *recvWQE) bool {
 	if q.Len() == 0 {
 		return false

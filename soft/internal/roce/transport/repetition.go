@@ -7,53 +7,53 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// repetition is when a requester sends again, how often it still may, and why it will fail.
+// repetition is when a requester sends again, how many retries are left, and why it will fail.
 type repetition struct {
 	retries    int   // left, in units of costOfGap
 	rnrRetries uint8 // left
-	// gapPSN is the response last found missing. Responses that follow in the same round do not
+	// gapPSN is the response last found missing. Later responses in the same round do not
 	// rewind again.
 	gapPSN      uint32
 	gapKnown    bool
-	gapNext     bool          // the response right behind it has come
+	gapNext     bool          // the response right after the missing one has come
 	ackDeadline time.Duration // zero: not running
 	rnrUntil    time.Duration // zero: not waiting
 	notReady    notReady
 	refusal     refusal
 }
 
-// What a repetition costs. The retry count bounds the time-outs (IBTA 9.7.5.1.3). A gap that the
-// peer reports, or that its responses show, costs less: the peer is there, and on a path that
-// reorders there are several such reports for one loss.
+// The cost of a repetition. The retry count bounds the time-outs (IBTA 9.7.5.1.3). A gap that
+// the peer reports, or that its responses show, costs less: the peer is alive, and a path that
+// reorders packets causes several such reports for one loss.
 const (
 	costOfTimeout = 8
 	costOfGap     = 1
 )
 
-// Waiting counts the queue pairs that wait for their peers to post a receive, without a
-// limit on how often. All queue pairs that one lock guards share one.
+// Waiting counts the queue pairs that wait for their peers to post a receive and have no limit
+// on retries. All queue pairs under one lock share one.
 type Waiting struct{ n int }
 
-// A "receiver not ready" NAK names the least time to wait (IBTA 9.7.5.2.8). One queue
-// pair that comes back after just that time costs little. Thousands that do so, every
-// 640 µs by default, would leave the device no time for anything else: each waits
-// longer, the more of them there are.
+// A "receiver not ready" NAK names the least time to wait (IBTA 9.7.5.2.8). One queue pair
+// that retries after just that time costs little. Thousands that do so, every 640 µs by
+// default, would leave the device no time for anything else. So each waits longer, the more of
+// them there are.
 const (
-	// repetitionShare is how much longer the others wait because of each of them: all
-	// together send 5,000 messages in a second.
+	// repetitionShare is how much longer each queue pair waits for every other one. Together
+	// they send 5,000 messages a second.
 	repetitionShare = 200 * time.Microsecond
-	// maxRepetitionWait bounds how late it is noticed that a receive has been posted.
+	// maxRepetitionWait bounds how late the requester notices that a receive was posted.
 	maxRepetitionWait = time.Second
 )
 
-// notReady is a requester's part in Waiting.
+// notReady is a requester's share in Waiting.
 type notReady struct {
 	waits bool          // counted in Waiting
 	since time.Duration // when the first NAK came
 }
 
-// crowdedWait is how long a queue pair waits for a receive that it has waited for
-// since then: no longer than it has waited already, however many others there are.
+// crowdedWait returns how long a queue pair waits for a receive before it tries again. It is
+// no longer than the queue pair has waited already, however many others there are.
 func (q *QP) crowdedWait(now time.Duration) time.Duration {
 	if !q.notReady.waits {
 		q.notReady = notReady{waits: true, since: now}
@@ -62,7 +62,7 @@ func (q *QP) crowdedWait(now time.Duration) time.Duration {
 	return min(now-q.notReady.since, time.Duration(q.waiting.n-1)*repetitionShare, maxRepetitionWait)
 }
 
-// endNotReady notes that the queue pair waits for no receive any more.
+// endNotReady notes that the queue pair no longer waits for a receive.
 func (q *QP) endNotReady() {
 	if q.notReady.waits {
 		q.notReady.waits = false
@@ -70,9 +70,9 @@ func (q *QP) endNotReady() {
 	}
 }
 
-// refusal is a fatal NAK that has come while the response to a read or atomic before it is
-// missing. The peer has executed that one, and its response may be late or lost: the NAK says
-// nothing of it, and all of the request refused.
+// refusal is a fatal NAK that has arrived while the response to an earlier read or atomic is
+// missing. The peer has executed the earlier request; its response may be late or lost. The
+// NAK says nothing about that request, only about the one refused.
 type refusal struct {
 	psn    uint32 // that the NAK names
 	status verbs.Status
@@ -86,7 +86,7 @@ var refusalStatus = [...]verbs.Status{
 
 func (r *refusal) known() bool { return r.status != verbs.StatusSuccess }
 
-// at reports whether a request's packet is the one refused.
+// at reports whether the packet at psn is the one refused.
 func (r *refusal) at(psn uint32) bool { return r.known() && psn == r.psn }
 
 // of reports whether the request is the one refused.
@@ -94,9 +94,9 @@ func (r *refusal) of(w *sendWQE) bool {
 	return r.known() && !w.local() && wire.PSNAdd(r.psn, -int(w.first)) <= wire.PSNAdd(w.last, -int(w.first))
 }
 
-// receiveRefusal takes a fatal NAK. Where a response before it is missing, the requester asks
-// for that again, and sends nothing from the refused request on. A peer in error does not answer,
-// so it is asked for no longer than one whose socket is gone.
+// receiveRefusal handles a fatal NAK. If an earlier response is missing, the requester asks
+// for it again, and sends nothing from the refused request on. A peer in error does not
+// answer, so the requester asks no longer than it asks a peer whose socket is gone.
 func (q *QP) receiveRefusal(psn uint32, status verbs.Status, now time.Duration) {
 	if !q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) < 0 {
 		q.refusal = refusal{psn: psn, status: status}
@@ -109,15 +109,15 @@ func (q *QP) receiveRefusal(psn uint32, status verbs.Status, now time.Duration) 
 		return
 	}
 	if q.ackDeadline == 0 {
-		q.retryExceeded() // else it would wait for ever
+		q.retryExceeded() // otherwise it would wait for ever
 		return
 	}
 	q.retries = min(q.retries, costOfTimeout)
 	q.PeerUnreachable(now)
 }
 
-// failRefused fails the refused request and reports true, unless a response before it is
-// missing. The NAK has acknowledged what else comes before.
+// failRefused fails the refused request and reports true, unless an earlier response is
+// missing. The NAK has acknowledged all other earlier requests.
 func (q *QP) failRefused() bool {
 	i := q.sq.head
 	for ; i != q.sq.tail && !q.refusal.of(q.sq.at(i)); i++ {
@@ -125,7 +125,7 @@ func (q *QP) failRefused() bool {
 			return false
 		}
 	}
-	if i == q.sq.tail { // the peer has answered what it had refused
+	if i == q.sq.tail { // the peer has answered the request that it had refused
 		q.refusal = refusal{}
 		return false
 	}

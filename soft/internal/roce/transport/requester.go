@@ -7,15 +7,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// requester is the sending half of a queue pair. Sequence numbers run
-// una ≤ send ≤ max ≤ next: acknowledged below una, sent once below max, given
-// to posted requests below next. A rewind moves send back.
+// requester is the sending half of a queue pair. Sequence numbers are in the order una ≤ send
+// ≤ max ≤ next. Those below una are acknowledged, those below max have been sent at least
+// once, and those below next belong to posted requests. A rewind moves send back.
 type requester struct {
 	nextPSN uint32 // of the next request posted
 	unaPSN  uint32 // oldest not acknowledged
 	sendPSN uint32 // next to be sent
 	maxPSN  uint32 // next that was never sent
-	sendIdx uint64 // the request that sendPSN belongs to
+	sendIdx uint64 // the index of the request that sendPSN belongs to
 
 	readsSent  int // read and atomic requests sent whose responses are not complete
 	asked      asked
@@ -23,17 +23,20 @@ type requester struct {
 	ceiling    int // the most that congestion grows to
 	steady     steadiness
 
-	unasked int // packets sent since the last that asked for an acknowledgement
+	unasked int // packets sent since one last asked for an acknowledgement
 }
 
 const (
-	// A long read is asked for piece by piece, so that responses, which nothing acknowledges,
-	// cannot outrun the window. The first and the last response to a request have one header
-	// more than the others, and share no train of packets with them: small pieces make short
-	// trains. A request asks for firstReadBytes and maxFirstRead packets at most at first, and
-	// for readBytes, maxReadPackets and half of the window where the path is steady; where the
-	// window is smaller, for the window or shortRead packets. It exceeds the window by less than
-	// shortRead. Where congestion is controlled, it asks for shortRead packets at most.
+	// A long read is split into several requests, so that its responses, which nothing
+	// acknowledges, cannot exceed the window. The first and the last response to a request
+	// have one header more than the others, and cannot be in one train of packets with them,
+	// so small requests make short trains.
+	//
+	// At first, a request asks for at most firstReadBytes and maxFirstRead packets. On a
+	// steady path, it asks for at most readBytes, maxReadPackets and half of the window. If
+	// the window is smaller than that, it asks for the window or shortRead packets. It exceeds
+	// the window by less than shortRead. With congestion control, it asks for at most
+	// shortRead packets.
 	firstReadBytes = 128 << 10
 	maxFirstRead   = 64
 	readBytes      = 512 << 10
@@ -63,7 +66,7 @@ func (q *QP) startRequester() {
 	q.credit = q.window
 }
 
-// startWindow begins with the congestion window as when nothing is known of the path.
+// startWindow resets the congestion window to that of an unknown path.
 func (q *QP) startWindow() {
 	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
 	q.congestion, q.steady = min(firstWindow, q.ceiling), steadiness{}
@@ -74,8 +77,8 @@ func (q *QP) restoreRetries() {
 	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
 }
 
-// sendRequests sends requests as far as window, reads outstanding and
-// budget allow, and reports whether budget alone stopped it.
+// sendRequests sends requests as far as the window, the limit of outstanding reads and the
+// budget allow. It reports whether the budget alone stopped it.
 func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 	if !q.sending() || q.rnrUntil != 0 {
 		return false
@@ -100,7 +103,7 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 			return false
 		}
 		if w.fault != verbs.StatusSuccess {
-			// It fails when everything before it is complete.
+			// The request fails when all before it are complete.
 			if q.sendIdx == q.sq.head {
 				q.failRequest(w.fault)
 			}
@@ -142,8 +145,8 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 	return false
 }
 
-// sending reports whether requests may leave: in SQD those, and the repetitions
-// of those, that were begun before (IBTA 10.3.1.6).
+// sending reports whether requests may leave. In SQD, only requests that were begun before
+// may, and their repetitions (IBTA 10.3.1.6).
 func (q *QP) sending() bool {
 	return q.state == verbs.QPReadyToSend || q.state == verbs.QPSendQueueDrained
 }
@@ -157,8 +160,8 @@ func (q *QP) readsOutstanding() bool {
 	return false
 }
 
-// sendRequest sends the packet at sendPSN and moves past it; it reports
-// false if there is a fault in the request.
+// sendRequest sends the packet at sendPSN and moves past it. It reports false if the request
+// has a fault.
 func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
@@ -222,8 +225,9 @@ func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Durati
 	return true
 }
 
-// readNext is how many packets of response to a read the request at sendPSN asks for. A probe
-// asks for all that an earlier one did: it is not followed by another until a time-out.
+// readNext returns how many response packets the read request at sendPSN asks for. A probe
+// asks for all that an earlier request did, since no other request follows it until a
+// time-out.
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
 	piece := min(q.firstRead<<q.steady.level, q.readPackets)
@@ -238,13 +242,14 @@ func (q *QP) readNext(w *sendWQE) int {
 	return n
 }
 
-// leastRead is the room in the window that it takes for the next request of a read to leave: for
-// all that it asks for but shortRead-1 packets. Where congestion is controlled, a window that has
-// room for one request of full length and another may be exceeded by one. A smaller one is not, and
-// waits until half of it is free: else it would be used up by requests for a packet each.
+// leastRead returns how much room in the window the next request of a read needs to leave.
+// Without congestion control, that is all that it asks for but shortRead-1 packets. With
+// congestion control, a window with room for two requests of full length may be exceeded by
+// one. A smaller window may not: the request waits until half of it is free. Otherwise,
+// requests for a packet each would use the window up.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	switch {
-	case !q.controlled && q.unasked >= underWay: // nothing is due that frees more
+	case !q.controlled && q.unasked >= underWay: // no acknowledgement is due that would free more
 		return 1
 	case !q.controlled:
 		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
@@ -254,19 +259,19 @@ func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	return min(q.readNext(w), q.congestion)
 }
 
-// askInterval is how many packets may leave before one asks for an acknowledgement: half of
-// the window at most, so that the other half is under way when it comes.
+// askInterval returns how many packets may leave before one asks for an acknowledgement. It is
+// at most half of the window, so that the other half is under way when the acknowledgement
+// comes.
 func (q *QP) askInterval() int {
 	n := ackInterval
-	if !q.controlled { // which acts by acknowledgements
+	if !q.controlled { // congestion control acts on acknowledgements
 		n = max(min(n<<q.steady.level, maxAckBytes>>q.mtuShift), n)
 	}
 	return min(n, max(q.congestion/2, 1))
 }
 
-// fillData makes the packet with that index of a send or write and returns its
-// payload, of at most largest bytes. It reports false if memory has been closed since the
-// request was posted.
+// fillData makes the packet with that index of a send or write and returns its payload, of at
+// most largest bytes. It reports false if memory was closed since the request was posted.
 func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
 	off := index << q.mtuShift
 	n = min(w.length-off, largest)
@@ -285,8 +290,8 @@ func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces
 	return pieces, n, true
 }
 
-// nothingFollows reports whether no later request will ask for acknowledgements, or the
-// next has none of its own to complete by.
+// nothingFollows reports whether the next request cannot ask for an acknowledgement: there is
+// none, it has a fault, or it has no packets.
 func (q *QP) nothingFollows() bool {
 	next := q.sendIdx + 1
 	if next == q.sq.tail {
@@ -296,8 +301,7 @@ func (q *QP) nothingFollows() bool {
 	return w.fault != verbs.StatusSuccess || w.local()
 }
 
-// dataOpcode is the opcode of one packet of a send or write on a reliable
-// connection.
+// dataOpcode returns the opcode of one packet of a send or write on a reliable connection.
 func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 	write := op == verbs.OpWrite || op == verbs.OpWriteImm
 	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
@@ -345,7 +349,7 @@ func (q *QP) armAckTimer(now time.Duration) {
 	}
 }
 
-// Timeout does what is due by now.
+// Timeout handles the timers that are due.
 func (q *QP) Timeout(now time.Duration) {
 	q.resume(now)
 	if q.paceUntil != 0 && now >= q.paceUntil {
@@ -367,8 +371,8 @@ func (q *QP) Timeout(now time.Duration) {
 	}
 }
 
-// retry sends again from psn on, or fails the oldest request when it has been
-// tried often enough (IBTA 9.9.2.4.2).
+// retry sends again from psn on, or fails the oldest request if it has been tried often enough
+// (IBTA 9.9.2.4.2).
 func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	switch {
 	case q.adapts:
@@ -392,23 +396,22 @@ func (q *QP) retryExceeded() {
 	q.failRequest(verbs.StatusRetryExceeded)
 }
 
-// goBack begins another round, from psn on, since a packet is lost: later ones have shown
-// that, or no answer has come.
+// goBack begins another round, from psn on, because a packet is lost. shown says that later
+// packets have shown the loss; otherwise no answer came in time.
 func (q *QP) goBack(psn uint32, shown bool, now time.Duration) {
 	q.counters.CompleterRetries++
 	q.narrow(shown, now)
 	q.rewind(psn)
 }
 
-// rewind makes psn, the oldest that is not acknowledged, the next packet to be
-// sent.
+// rewind makes psn the next packet to be sent. It is the oldest that is not acknowledged.
 func (q *QP) rewind(psn uint32) {
 	q.sendPSN = psn
 	q.sendIdx = q.sq.head
 	q.unasked = 0
 	q.gapKnown = false
 	q.timing, q.dropped, q.probe, q.probed = false, false, noProbe, false
-	// Whatever was asked for at or after psn will be asked for again.
+	// Everything that was asked for at or after psn will be asked for again.
 	q.readsSent = 0
 }
 
@@ -421,9 +424,10 @@ func (q *QP) failRequest(status verbs.Status) {
 	q.fail()
 }
 
-// PeerGone says that the peer's queue pair is gone for good, which only their common machine can
-// know: the oldest request fails with StatusRetryExceeded, as it would in the end, and
-// everything else is flushed. An unreliable connection has nothing to wait for.
+// PeerGone says that the peer's queue pair is gone for good. That can be known only if both
+// are on the same machine. The oldest request fails with StatusRetryExceeded, as it would
+// after all retries, and everything else is flushed. On an unreliable connection PeerGone does
+// nothing.
 func (q *QP) PeerGone() {
 	if q.kind != verbs.RC {
 		return

@@ -11,29 +11,29 @@ type responder struct {
 	expected uint32 // PSN
 	msn      uint32 // messages completed, 24 bits
 
-	// nakSent holds back further NAKs until the expected packet comes, or until
-	// the peer is seen to start another round.
+	// nakSent suppresses further NAKs until the expected packet comes, or until the peer is
+	// seen to start another round.
 	nakSent  bool
-	refusing bool   // a request was refused, and what answers those before it has not left
+	refusing bool   // a request was refused, and the answers to earlier ones have not left
 	nextSeen bool   // the packet after the expected one has been seen
 	ahead    uint32 // the last packet that came instead of the expected one
 
-	message   message // the one being received, of several packets
+	message   message // the kind of the message of several packets that is being received
 	current   recvWQE // the receive that a send is filling
-	inReceive bool    // current is in use
+	inReceive bool    // current was taken and is not completed
 
 	writing incomingWrite
-	// replyPort is the UDP port of the sender of a datagram; zero: that of RoCEv2.
+	// replyPort is the UDP port of a datagram's sender; zero: RoCEv2's port.
 	replyPort uint16
 	received  uint32 // bytes of a send that are in place
 
 	responses responseQueue
 	executed  executions
-	// unconfirmed is how many bytes of read responses have left since a packet of the peer came.
+	// unconfirmed is how many bytes of read responses have left since the peer's last packet.
 	unconfirmed uint64
 }
 
-// message is the kind of message whose middle or end is awaited.
+// message is the kind of a message of several packets that is being received.
 type message uint8
 
 const (
@@ -64,9 +64,9 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	switch d := wire.PSNDiff(p.PSN, q.expected); {
 	case d > 0:
 		q.counters.OutOfSequence++
-		// The packet right behind the gap, come again, begins another round in
-		// which the expected one was lost too. The last one, come again, asks what
-		// is missing: the NAK was lost.
+		// If the packet right after the gap comes again, the peer has begun another round, in
+		// which the expected packet was lost too. If the last packet comes again and asks for
+		// an acknowledgement, the NAK was lost.
 		next := d == 1
 		if !q.nakSent || next && q.nextSeen || p.AckReq && p.PSN == q.ahead {
 			q.nakSent = true
@@ -97,7 +97,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	}
 }
 
-// position is where in its message a data packet stands.
+// position reports whether a data packet is the first and the last of its message.
 func position(o wire.Opcode) (first, last bool) {
 	switch o.Operation() {
 	case wire.RCSendOnly, wire.RCSendOnlyImm, wire.RCSendOnlyInvalidate, wire.RCWriteOnly, wire.RCWriteOnlyImm:
@@ -111,8 +111,8 @@ func position(o wire.Opcode) (first, last bool) {
 	}
 }
 
-// wellFormed checks the order of a message's packets and their length: all but
-// the last are full (IBTA 9.7.4.1.2, 9.7.4.1.6), or several times as large.
+// wellFormed checks the order of a message's packets and their length. All but the last are
+// full (IBTA 9.7.4.1.2, 9.7.4.1.6), or several times as large.
 func (q *QP) wellFormed(p *wire.Packet, kind message) bool {
 	first, last := position(p.Opcode)
 	want := kind
@@ -144,7 +144,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		}
 		q.received = 0
 	}
-	var window *Window // to be taken away
+	var window *Window // to be invalidated
 	if p.Opcode.HasIETH() {
 		if !q.admits(p.InvalidateRKey) {
 			return
@@ -294,8 +294,8 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	q.expected = wire.PSNAdd(q.expected, packets)
 }
 
-// crowded reports whether too many responses wait for another, and counts the request
-// that is dropped for it.
+// crowded reports whether there is no room for another response, and counts the request that
+// is dropped.
 func (q *QP) crowded() bool {
 	if !q.responses.crowded() {
 		return false
@@ -304,15 +304,15 @@ func (q *QP) crowded() bool {
 	return true
 }
 
-// pushRead queues the answer to a read. How fast the packets of a long response leave is this
-// end's to see to. A peer that asks for less at a time sees to it itself.
+// pushRead queues the response to a read. This end controls how fast the packets of a long
+// response leave. A peer that asks for less at a time controls that itself.
 func (q *QP) pushRead(p *wire.Packet, from grant) {
 	q.responses.push(response{
 		kind: readResponse, psn: p.PSN, msn: q.msn, from: from, left: p.RETH.Length, long: q.packetsOf(p.RETH.Length) > shortRead,
 	})
 }
 
-// readable checks what a read request asks for.
+// readable checks the range that a read request names.
 func (q *QP) readable(p *wire.Packet) (grant, bool) {
 	if p.RETH.Length == 0 {
 		return grant{}, true
@@ -371,7 +371,8 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	q.expected = wire.PSNAdd(q.expected, 1)
 }
 
-// permits checks what the queue pair lets its peer do.
+// permits checks whether the queue pair's attributes allow the access, and refuses the request
+// if not.
 func (q *QP) permits(access verbs.Access) bool {
 	if q.attr.Access&access == 0 {
 		q.refuse(wire.NakInvalidRequest)
@@ -391,7 +392,7 @@ func (q *QP) accept(p *wire.Packet, last bool) {
 	}
 }
 
-// takeReceive consumes a posted receive, or sends a receiver-not-ready NAK.
+// takeReceive makes sure that a receive is in use, or sends a receiver-not-ready NAK.
 func (q *QP) takeReceive() bool {
 	if !q.holdReceive() {
 		q.counters.RNRNaksSent++
@@ -402,8 +403,8 @@ func (q *QP) takeReceive() bool {
 	return true
 }
 
-// holdReceive sees that there is a receive in use: one that was taken before and
-// not completed, or the next.
+// holdReceive makes sure that a receive is in use: one that was taken before and not
+// completed, or the next. It reports false if there is none.
 func (q *QP) holdReceive() bool {
 	if !q.inReceive {
 		q.inReceive = q.rq.take(&q.current)
@@ -419,7 +420,7 @@ func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 		wc.SrcQPN, wc.HasGRH, wc.SrcUDPPort = p.DETH.SrcQP, true, q.replyPort
 	}
 	if p.Opcode.HasImm() {
-		wc.HasImm, wc.Imm = true, p.Imm // without the header, an earlier packet's value
+		wc.HasImm, wc.Imm = true, p.Imm // without the header, p.Imm is an earlier packet's
 	}
 	if p.Opcode.HasIETH() {
 		wc.InvalidatedRKey = p.InvalidateRKey
@@ -446,8 +447,8 @@ func (q *QP) nak(code wire.NakCode) {
 	q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.Nak(code)})
 }
 
-// refuse responds to the expected packet with a NAK that ends the connection. Reads before it are
-// answered first, as IBTA 9.9.3.1 has it (class C), since a queue pair in error sends nothing more.
+// refuse responds to the expected packet with a NAK that ends the connection. Earlier reads
+// are answered first (IBTA 9.9.3.1, class C), since a queue pair in error sends nothing more.
 func (q *QP) refuse(code wire.NakCode) {
 	switch code {
 	case wire.NakRemoteAccess:
@@ -455,7 +456,7 @@ func (q *QP) refuse(code wire.NakCode) {
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
 	}
-	q.refusing = q.responses.reads() && !q.responses.Full() // else the NAK has no place
+	q.refusing = q.responses.reads() && !q.responses.Full() // otherwise the NAK has no place
 	q.nak(code)
 	if !q.refusing {
 		q.failRefusing(code)
@@ -475,8 +476,8 @@ func (q *QP) failRefusing(code wire.NakCode) {
 	q.event(event)
 }
 
-// duplicate responds again to a request that was executed before: the response may
-// have been lost (IBTA 9.7.5.1.4). What only pretends to have been is dropped.
+// duplicate responds again to a request that was executed before, because the response may
+// have been lost (IBTA 9.7.5.1.4). A request that was not executed before is dropped.
 func (q *QP) duplicate(p *wire.Packet) {
 	switch p.Opcode {
 	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
@@ -505,7 +506,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 	}
 	from, ok := q.readable(p)
 	if !ok {
-		// The memory has been taken away since. A peer that has the response ignores this.
+		// The memory was taken away since. A peer that has the response ignores this NAK.
 		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})
 		return
 	}

@@ -14,8 +14,7 @@ const (
 	atomicResponse
 )
 
-// response is one that waits to be sent. Responses leave in the order of the
-// requests.
+// response is a response that waits to be sent. Responses leave in the order of the requests.
 type response struct {
 	kind     responseKind
 	syndrome wire.Syndrome
@@ -23,24 +22,24 @@ type response struct {
 	msn      uint32
 	from     grant // of a read
 	left     uint32
-	begun    bool // a read's first packet has left
+	begun    bool // the first packet of a read has left
 	long     bool // a read of more packets than shortRead
 	value    uint64
 }
 
-// responseQueue is a bounded ring. It has room for what a peer may have
-// outstanding and as much again in repetitions; a request that finds it crowded
-// is dropped as if it had been lost, and comes again.
+// responseQueue is a bounded ring. It has room for all requests that a peer may have
+// outstanding, and as many repetitions. A request that finds it crowded is dropped as if it
+// had been lost, and the peer repeats it.
 type responseQueue struct{ Ring[response] }
 
-// crowded leaves room for the acknowledgement and the NAK that may follow.
+// crowded reports whether only the places for an acknowledgement and a NAK are left.
 func (r *responseQueue) crowded() bool { return r.Len() >= r.Depth()-2 }
 
 func (r *responseQueue) first() *response { return r.at(r.head) }
 
 func (r *responseQueue) push(x response) {
 	if r.Len() == 0 {
-		r.empty() // the first place again, as in the send queue
+		r.empty() // start at the first place, as in the send queue
 	}
 	if place := r.Push(); place != nil {
 		*place = x
@@ -49,8 +48,8 @@ func (r *responseQueue) push(x response) {
 
 func (r *responseQueue) pop() { r.Pop().from = grant{} }
 
-// mergeAck lets an acknowledgement that still waits at the end of the queue
-// cover one more request.
+// mergeAck extends an acknowledgement that waits at the end of the queue to one more request.
+// It reports false if there is none.
 func (r *responseQueue) mergeAck(psn, msn uint32) bool {
 	if r.Len() == 0 {
 		return false
@@ -73,7 +72,7 @@ func (r *responseQueue) reads() bool {
 	return false
 }
 
-// dropReads takes the reads out of the queue: the memory is the program's again.
+// dropReads removes the reads from the queue, because the memory belongs to the program again.
 func (r *responseQueue) dropReads() {
 	for range r.Len() {
 		x := *r.first()
@@ -83,8 +82,8 @@ func (r *responseQueue) dropReads() {
 	}
 }
 
-// sendResponses sends waiting responses, as far as their rate allows, and returns what
-// is left of budget.
+// sendResponses sends waiting responses, as far as their rate allows, and returns the rest of
+// the budget.
 func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 	q.responsesAt = 0
 	for budget > 0 && q.responses.Len() > 0 {
@@ -133,12 +132,12 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 	return budget
 }
 
-// maxUnconfirmed is how many bytes of reads leave without a word from the peer. A peer that
-// asks for more at once, as adapters do, and listens, asks for the rest when it has waited
-// in vain for it. One that does not listen is not worth a network's time.
+// maxUnconfirmed is how many bytes of read responses leave while nothing arrives from the
+// peer. A live peer that asks for more at once, as adapters do, asks for the rest after its
+// time-out. A peer that never responds gets no more.
 const maxUnconfirmed = 64 << 20
 
-// sendReadResponse sends one packet of a read's response and reports whether more
+// sendReadResponse sends one packet of the response to a read. It reports whether more packets
 // follow, and whether the memory can be read.
 func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, readable bool) {
 	n := min(r.left, q.largest)
@@ -198,13 +197,13 @@ type execution struct {
 	original uint64 // result of an atomic, which must not be executed twice (IBTA 9.4.5.3)
 }
 
-// executions are the latest reads and atomics that a responder has executed, as many as
-// its peer may have outstanding. A request with an old sequence number is answered only if it
-// repeats one of them, whole or from a later packet on (IBTA 9.7.5.1.4). Any other would be
-// a way to try keys without an end, since old requests do not end a connection.
+// executions are the latest reads and atomics that a responder has executed, as many as its
+// peer may have outstanding. A request with an old sequence number is answered only if it
+// repeats one of them, whole or from a later packet on (IBTA 9.7.5.1.4). Otherwise a peer
+// could try keys without limit, since old requests do not end a connection.
 type executions struct{ Ring[execution] }
 
-// add remembers one, in place of the oldest if there are as many as may be.
+// add remembers an execution. It replaces the oldest if there is no room.
 func (x *executions) add(e execution) {
 	if x.Full() {
 		x.Pop()
@@ -212,7 +211,7 @@ func (x *executions) add(e execution) {
 	*x.Push() = e
 }
 
-// repeatedBy returns the one that a request repeats, or nil.
+// repeatedBy returns the execution that a request repeats, or nil.
 func (x *executions) repeatedBy(p *wire.Packet, mtu uint32) *execution {
 	for i := x.tail; i != x.head; i-- {
 		e := x.at(i - 1)

@@ -35,7 +35,7 @@ func (r *Ring[T]) Push() *T {
 	return r.at(r.tail - 1)
 }
 
-// reserve sees that there is memory for the item at tail.
+// reserve makes sure that there is memory for the item at tail.
 func (r *Ring[T]) reserve() {
 	if r.tail-r.head == uint64(len(r.items)) {
 		r.grow()

@@ -26,14 +26,14 @@ type sendWQE struct {
 	first  uint32
 	last   uint32
 	got    uint32       // bytes of a read's response that are in place
-	fault  verbs.Status // a local error, reported when the request's turn comes
+	fault  verbs.Status // a local error, reported when all earlier requests are complete
 
 	bind     binding // of a bind
 	executed bool    // of a request without packets
 }
 
-// local reports whether the request has no packets: it takes no sequence numbers, and
-// first is that of the request behind it.
+// local reports whether the request has no packets. It takes no sequence numbers; first is
+// that of the next request.
 func (w *sendWQE) local() bool {
 	return w.wr.Op == verbs.OpBindMW || w.wr.Op == verbs.OpLocalInvalidate
 }
@@ -42,11 +42,11 @@ func (w *sendWQE) responds() bool {
 	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
 }
 
-// sendQueue holds the requests that are not complete, from head on. The memory
-// that a place has for segments and inline data stays with it.
+// sendQueue holds the requests that are not complete, from head on. Each place keeps its
+// memory for segments and inline data.
 type sendQueue struct {
 	Ring[sendWQE]
-	taken     int // places, of those that are done too: see Unpolled
+	taken     int // places in use, including those of requests that are done: see Unpolled
 	maxSGE    int
 	maxInline int
 }
@@ -58,7 +58,7 @@ func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
 	return sendQueue{Ring: NewRing[sendWQE](depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
 }
 
-// PostSend posts send requests and returns how many were taken.
+// PostSend posts send requests and returns how many were accepted.
 func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	switch q.state {
 	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError, verbs.QPError:
@@ -95,8 +95,8 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		return err
 	}
 	if q.sq.Len() == 0 && q.sendIdx == q.sq.head {
-		// The first place again: of thousands of connections with one request at a time,
-		// caches then hold one each.
+		// Start at the first place again. With thousands of connections and one request at a
+		// time, caches then hold one place of each.
 		q.sq.empty()
 		q.sendIdx = 0
 	}
@@ -168,7 +168,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	return nil
 }
 
-// postBind notes what a bind is to do.
+// postBind fills in the binding of a bind request.
 func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
 	if q.findBind == nil {
 		return fmt.Errorf("the device has no memory windows: %w", verbs.ErrNotSupported)
@@ -181,7 +181,7 @@ func (q *QP) postBind(w *sendWQE, b *verbs.MWBind) error {
 	return nil
 }
 
-// packets is how many sequence numbers a request takes.
+// packets returns how many sequence numbers a request takes.
 func (q *QP) packets(w *sendWQE) int {
 	switch {
 	case w.local():
@@ -192,8 +192,8 @@ func (q *QP) packets(w *sendWQE) int {
 	return int((w.length-1)>>q.mtuShift) + 1
 }
 
-// appendInline copies the caller's bytes that the entries name by address:
-// inline data needs no registration, so there is no region to take them from.
+// appendInline copies the bytes that the entries name by address. Inline data needs no
+// registration, so no region has them.
 func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // for dma.Copy
 	for i := range sgl {
@@ -210,7 +210,7 @@ func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 	return dst, nil
 }
 
-// addressOf makes a pointer of an address that the caller vouches for.
+// addressOf converts an address to a pointer. The caller guarantees that it is valid.
 //
 //go:nocheckptr
 func addressOf(addr uint64) unsafe.Pointer {

@@ -66,7 +66,7 @@ func (q *QP) assign(a *verbs.QPAttr, given verbs.QPAttrMask) {
 	}
 }
 
-// enter prepares the machines for the state reached.
+// enter sets the state, and prepares the requester and the responder for it.
 func (q *QP) enter(to verbs.QPState) {
 	from := q.state
 	q.state = to
@@ -82,7 +82,7 @@ func (q *QP) enter(to verbs.QPState) {
 	}
 }
 
-// PathMTU is the path's MTU; datagrams, whose path is any, go by the port's.
+// PathMTU returns the MTU of the path. Datagrams have no fixed path; theirs is the port's MTU.
 func (q *QP) PathMTU() verbs.MTU {
 	if q.kind == verbs.UD {
 		return q.portMTU

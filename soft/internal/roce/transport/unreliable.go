@@ -9,16 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// An unreliable connection acknowledges nothing (IBTA 9.8.2). Its requester
-// completes a request when its last packet has left. Its responder drops a
-// message in which anything is wrong, without a word, and goes on with the next
-// that begins; a receive that the broken one had taken is that next one's, from
-// a shared queue too. A packet that the network duplicates may deliver its message
-// again.
+// An unreliable connection acknowledges nothing (IBTA 9.8.2). Its requester completes a
+// request when its last packet has left. Its responder silently drops a message in which
+// anything is wrong, and continues with the next message that begins. That message gets the
+// receive that the broken one had taken, also if it came from a shared queue. A packet that
+// the network duplicates may deliver its message again.
 
-// sendUnreliable sends requests of an unreliable connection, and datagrams,
-// as far as their pace and budget allow. It reports whether budget alone stopped
-// it.
+// sendUnreliable sends requests of an unreliable connection, and datagrams, as far as their
+// pace and the budget allow. It reports whether the budget alone stopped it.
 func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 	if now < q.paceUntil {
 		return false
@@ -58,8 +56,8 @@ func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 	return false
 }
 
-// sendUnreliablePacket sends the packet at sendPSN and moves past it, or notes
-// a fault in the request.
+// sendUnreliablePacket sends the packet at sendPSN and moves past it, or notes a fault in the
+// request.
 func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	p := &q.packet
 	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
@@ -70,7 +68,7 @@ func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	}
 	if q.kind == verbs.UD {
 		q.addressDatagram(p, w)
-		out = w.wr.AH.(Output) // as CheckAH has found
+		out = w.wr.AH.(Output) // CheckAH has accepted it
 	}
 	if !out.Send(p, pieces, int(n)) {
 		w.fault = verbs.StatusLocalProtectionError
@@ -83,15 +81,15 @@ func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	}
 }
 
-// failSends completes the oldest request with an error and stops the send queue
-// alone (IBTA 10.3.1.5): what is received does not suffer.
+// failSends completes the oldest request with an error and stops only the send queue (IBTA
+// 10.3.1.5). The queue pair still receives.
 func (q *QP) failSends(status verbs.Status) {
 	q.failSend(status)
 	q.state = verbs.QPSendQueueError
 	q.flushSends()
 }
 
-// receiving reports whether the state is one in which packets are taken.
+// receiving reports whether the queue pair accepts packets in its state.
 func (q *QP) receiving() bool {
 	switch q.state {
 	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError:
@@ -132,8 +130,8 @@ func (q *QP) receiveUnreliable(p *wire.Packet) {
 	}
 }
 
-// abandon drops the message that is being received, if there is one. What
-// follows of it is dropped too, since none is being received any more.
+// abandon drops the message that is being received, if there is one. Its later packets are
+// dropped too, since they belong to no message.
 func (q *QP) abandon() {
 	if q.message != noMessage {
 		q.counters.BrokenMessages++
@@ -141,8 +139,8 @@ func (q *QP) abandon() {
 	q.message, q.writing.region = noMessage, nil
 }
 
-// takeUnreliableSend places a packet of a send; it reports false if the message
-// is to be dropped.
+// takeUnreliableSend places a packet of a send. It reports false if the message must be
+// dropped.
 func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 	if first {
 		if !q.holdReceive() {
@@ -164,8 +162,8 @@ func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 	return true
 }
 
-// takeUnreliableWrite places a packet of a write; it reports false if the message
-// is to be dropped.
+// takeUnreliableWrite places a packet of a write. It reports false if the message must be
+// dropped.
 func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if first {
 		if q.attr.Access&verbs.AccessRemoteWrite == 0 || p.RETH.Length > MaxMessage || !q.admitsRange(&p.RETH) {
@@ -195,17 +193,17 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	return true
 }
 
-// failReceiver completes the receive in use with an error of our own and puts
-// the queue pair in error (IBTA 9.9.3, class A).
+// failReceiver completes the receive in use with a local error and puts the queue pair in the
+// error state (IBTA 9.9.3, class A).
 func (q *QP) failReceiver(status verbs.Status) {
 	q.failReceive(status)
 	q.fail()
 	q.event(verbs.EventQPFatal)
 }
 
-// pacer bounds the rate of services that nothing acknowledges. The peer of an
-// adapter receives as fast as the wire brings packets; that of a software device
-// has a socket buffer, which a long message would overrun.
+// pacer bounds the rate of services that nothing acknowledges. An adapter receives as fast as
+// the wire delivers packets. A software device has a socket buffer, which a long message would
+// overrun.
 type pacer struct {
 	credit    int           // bytes that may leave now
 	refilled  time.Duration // when credit was last added to
@@ -214,8 +212,8 @@ type pacer struct {
 
 const (
 	paceRate = 512 << 20 // bytes a second
-	// packetCost is what a socket buffer is charged for a packet besides its
-	// payload, at least.
+	// packetCost is the least that a socket buffer is charged for a packet besides its
+	// payload, in bytes.
 	packetCost = 256
 )
 
@@ -226,16 +224,16 @@ func (q *QP) refill(now time.Duration) {
 	q.credit = min(q.credit+int(elapsed*paceRate/time.Second), q.window)
 }
 
-// pause waits until a quarter of the window may leave.
+// pause stops sending until a quarter of the window may leave.
 func (q *QP) pause(now time.Duration) {
 	q.paceUntil = now + time.Duration(q.window/4-q.credit)*time.Second/paceRate
 }
 
-// checkDatagram says what keeps a request from being sent as a datagram.
+// checkDatagram returns an error if a request cannot be sent as a datagram.
 func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {
 	case total > uint64(q.mtu):
-		// IBTA 10.8 (C10-93.1.1) would have it vanish without a word.
+		// By IBTA 10.8 (C10-93.1.1), the message would be dropped silently.
 		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
 		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
@@ -243,11 +241,11 @@ func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	return q.checkAH(wr.AH, wr.RemoteQPN)
 }
 
-// controlled is the bit of a Q_Key in a send request that asks for the queue
-// pair's own instead (IBTA 10.2.5).
+// controlled is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
+// (IBTA 10.2.5).
 const controlled = 1 << 31
 
-// addressDatagram fills in what the packet of a datagram has besides its data.
+// addressDatagram fills in the destination and the DETH of a datagram's packet.
 func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 	p.DestQP = w.wr.RemoteQPN
 	p.DETH = wire.DETH{QKey: w.wr.RemoteQKey, SrcQP: q.num}
@@ -256,16 +254,14 @@ func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 	}
 }
 
-// ReceiveDatagram takes a packet from anybody (IBTA 9.8.3). That its checksum
-// holds and that it names this queue pair has been checked. The header is what
-// the program sees in front of the data, and the UDP port that by which the sender can be
-// answered, if it is not that of RoCEv2; otherwise zero.
+// ReceiveDatagram handles a packet from any sender (IBTA 9.8.3). The caller has verified its
+// checksum and that it names this queue pair. The program sees header in front of the data.
+// udpPort is the UDP port for replies to the sender, or zero if that is RoCEv2's.
 //
-// A datagram that finds no receive, or a receive too small for header and data,
-// is dropped, and the receive stays for the next one (IBTA 9.9.3, class D). The
-// kernel's soft-RoCE driver drops the former too, but fails the receive and the
-// queue pair for the latter (seen with Linux 6.1), which lets anybody with the
-// Q_Key end it.
+// A datagram is dropped if there is no receive, or the receive is too small for header and
+// data. The receive stays for the next datagram (IBTA 9.9.3, class D). The kernel's soft-RoCE
+// driver drops the datagram in the first case too, but in the second it fails the receive and
+// the queue pair (seen with Linux 6.1): anybody with the Q_Key can end the queue pair.
 func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort uint16) {
 	if p.Opcode == wire.CNP {
 		q.counters.NotificationsIgnored++

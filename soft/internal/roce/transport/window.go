@@ -10,16 +10,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Window is a memory window (IBTA 10.6.7). The upper 24 bits of its key are its own as
-// long as it exists, whatever it is bound to.
+// Window is a memory window (IBTA 10.6.7). The upper 24 bits of its key belong to it as long
+// as it exists, whatever it is bound to.
 type Window struct {
 	Type   verbs.MWType
 	Domain uint32
 
-	// mu guards what follows, for queue pairs that do not share a lock: one may be bound
-	// or taken away while the peer of another uses it.
+	// mu guards the fields below. Queue pairs need not share a lock: a window may be bound or
+	// taken away while the peer of another queue pair uses it.
 	mu     sync.RWMutex
-	key    uint32 // of the last bind that was carried out
+	key    uint32 // of the last bind that was executed
 	posted uint32 // of the last bind that was posted
 	closed bool
 
@@ -27,31 +27,30 @@ type Window struct {
 	addr      uint64  // of the first byte, in the region
 	length    uint64
 	access    verbs.Access // what peers may do
-	zeroBased bool         // peers count from the first byte
+	zeroBased bool         // peers address the first byte as 0
 
-	// binds counts what ended a grant, so that requests under way notice.
+	// binds counts the grants that have ended, so that requests under way notice.
 	binds uint64
-	qp    *QP // that a window of type 2 was bound on
+	qp    *QP // the queue pair on which a type 2 window is bound
 	place fifo.Node[*Window]
 }
 
-// NewWindow returns a window that is bound to nothing. Of the key, the upper 24 bits
-// count.
+// NewWindow returns a window that is bound to nothing. It uses the upper 24 bits of the key.
 func NewWindow(t verbs.MWType, domain, key uint32) *Window {
 	w := &Window{Type: t, Domain: domain, key: key, posted: key}
 	w.place.Value = w
 	return w
 }
 
-// RKey is the key of the last bind that was posted.
+// RKey returns the key of the last bind that was posted.
 func (w *Window) RKey() uint32 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.posted
 }
 
-// post notes the key of a bind that is posted, and returns it: that of a window of type 1 is
-// chosen here, so that the program knows it at once.
+// post notes the key of a posted bind, and returns it. The key of a type 1 window is chosen
+// here, so that the program knows it at once.
 func (w *Window) post(key uint32) uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +78,7 @@ func (m *Memory) AddWindow(w *Window) bool {
 	return true
 }
 
-// RemoveWindow ends what a window grants, for good: nothing touches memory by it any
+// RemoveWindow ends what a window grants, for good. Nothing accesses memory through it any
 // more.
 func (m *Memory) RemoveWindow(w *Window) {
 	w.mu.Lock()
@@ -89,10 +88,10 @@ func (m *Memory) RemoveWindow(w *Window) {
 	delete(m.windows, tag(w.key))
 }
 
-// Windows is the number of windows.
+// Windows returns the number of windows.
 func (m *Memory) Windows() int { return len(m.windows) }
 
-// unbind ends what the window grants. Its lock is held, so that no packet is using it.
+// unbind ends what the window grants. The caller holds its lock, so no packet uses it.
 func (w *Window) unbind() {
 	if w.region == nil {
 		return
@@ -108,7 +107,7 @@ func (w *Window) unbind() {
 	}
 }
 
-// binding is what a posted bind is to do.
+// binding is the content of a posted bind.
 type binding struct {
 	window *Window
 	region *Region
@@ -118,7 +117,7 @@ type binding struct {
 	access verbs.Access
 }
 
-// bind carries out a bind and reports whether it was a legal one (IBTA 10.6.7.2.2).
+// bind executes a bind and reports whether it was legal (IBTA 10.6.7.2.2).
 func (q *QP) bind(b *binding) bool {
 	w, r := b.window, b.region
 	w.mu.Lock()
@@ -150,7 +149,7 @@ func (q *QP) bind(b *binding) bool {
 	return true
 }
 
-// bindable reports whether a window can be bound to the region so.
+// bindable reports whether the region allows the bind.
 func (r *Region) bindable(b *binding) bool {
 	if r.closed || r.Domain != b.window.Domain || r.Access&verbs.AccessMWBind == 0 {
 		return false
@@ -162,11 +161,11 @@ func (r *Region) bindable(b *binding) bool {
 	return off <= uint64(len(r.Mem)) && b.length <= uint64(len(r.Mem))-off
 }
 
-// Bound reports how many windows are bound to the region.
+// Bound returns how many windows are bound to the region.
 func (r *Region) Bound() int { return int(atomic.LoadInt32(&r.bound)) }
 
-// revocable returns the window that the owner of a queue pair, or its peer, can take
-// away by its key: one of type 2, bound on that queue pair (IBTA 10.6.5).
+// revocable returns the window that the owner of a queue pair, or its peer, can invalidate by
+// its key, or nil. It must be of type 2 and bound on that queue pair (IBTA 10.6.5).
 func (q *QP) revocable(key uint32) *Window {
 	w := q.memory.windows[tag(key)]
 	if w == nil {
@@ -180,15 +179,15 @@ func (q *QP) revocable(key uint32) *Window {
 	return w
 }
 
-// revoke takes a window away that was revocable.
+// revoke takes away a window that revocable has returned.
 func (w *Window) revoke() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.unbind()
 }
 
-// execute carries out a request that has no packets. It reports false, and notes the
-// fault, where it was not a legal one.
+// execute executes a request that has no packets. If the request is not legal, execute notes
+// the fault and reports false.
 func (q *QP) execute(w *sendWQE) bool {
 	w.executed = true
 	ok := false
@@ -204,8 +203,8 @@ func (q *QP) execute(w *sendWQE) bool {
 	return ok
 }
 
-// endWindows ends what the windows of type 2 grant that were bound on the queue pair:
-// its next peer is another.
+// endWindows ends what the type 2 windows grant that are bound on the queue pair: its next
+// peer is another.
 func (q *QP) endWindows() {
 	for e := q.windows.Front(); e != nil; e = q.windows.Front() {
 		e.Value.revoke()
@@ -215,12 +214,12 @@ func (q *QP) endWindows() {
 // grant is memory that a peer may use.
 type grant struct {
 	region *Region // nil: no bytes
-	window *Window // nil: it is the region's own key that grants it
-	binds  uint64  // of the window, then
+	window *Window // nil: the region's own key grants it
+	binds  uint64  // of the window
 	addr   uint64  // of the next byte, in the region
 }
 
-// hold reports whether the grant holds still, and sees that it does until release.
+// hold reports whether the grant is still valid, and keeps it so until release.
 func (g *grant) hold() bool {
 	if g.region.closed {
 		return false
@@ -243,9 +242,9 @@ func (g *grant) release() {
 	}
 }
 
-// read returns the next n bytes for an Output, or false if they have been taken away. A window of
-// type 1 can be taken away under another lock than that of the Output: of its bytes there is a
-// copy, in bounce. All else is taken away under the same lock.
+// read returns the next n bytes for an Output, or false if they have been taken away. A window
+// of type 1 can be taken away under another lock than that of the Output, so read copies its
+// bytes to bounce. All other memory is taken away under the same lock.
 func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
 	b, inside := g.region.slice(g.addr, n)
 	if !inside || !g.hold() {
@@ -257,19 +256,18 @@ func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
 	}
 	*bounce = slices.Grow((*bounce)[:0], len(b))[:len(b)]
 	if dma.Copy(*bounce, b) != dma.NoFault {
-		return b, true // which the Output finds, too
+		return b, true // the Output meets the fault too
 	}
 	return *bounce, true
 }
 
-// grant returns what a key lets the peer of a queue pair use of the n bytes from addr on,
-// or false where key, domain, bounds or access are wrong.
+// grant returns the memory that a key lets the peer of a queue pair use, for the n bytes from
+// addr on. It reports false if key, domain, bounds or access are wrong.
 func (m *Memory) grant(q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
 	return m.grantIn(q.domain, q, key, addr, n, access)
 }
 
-// grantIn is grant for a queue pair of a domain, which is nil where it cannot have windows of
-// type 2.
+// grantIn is grant for a domain. q is nil if it cannot have windows of type 2.
 func (m *Memory) grantIn(domain uint32, q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
 	if r := m.regions[key]; r != nil {
 		if r.Domain != domain || r.Access&access != access {

@@ -24,8 +24,8 @@ func (h *AETH) get(b *[AETHLen]byte) {
 	h.MSN = binary.BigEndian.Uint32(b[:]) & mask24
 }
 
-// Syndrome distinguishes an acknowledgement from its negative kinds; its lower five bits
-// hold the kind's value (IBTA 9.7.5).
+// Syndrome is the kind of an acknowledgement, in the upper three bits, and a value that
+// depends on the kind, in the lower five (IBTA 9.7.5).
 type Syndrome uint8
 
 // SyndromeKind is the upper three bits of a [Syndrome].
@@ -91,22 +91,22 @@ const (
 	syndromeValueMask = 1<<syndromeKindShift - 1
 )
 
-// Ack is the syndrome of an acknowledgement with a credit code of 0 … 31; of a
-// larger one the lower five bits count.
+// Ack returns the syndrome of an acknowledgement with a credit code of 0 … 31. Of a larger
+// code it uses the lower five bits.
 func Ack(credits uint8) Syndrome { return makeSyndrome(KindAck, credits) }
 
-// RNRNak is the syndrome of a receiver-not-ready NAK with a timer code of
-// 0 … 31 (see [RNRTimer]); of a larger one the lower five bits count.
+// RNRNak returns the syndrome of a receiver-not-ready NAK with a timer code of 0 … 31 (see
+// [RNRTimer]). Of a larger code it uses the lower five bits.
 func RNRNak(timer uint8) Syndrome { return makeSyndrome(KindRNRNak, timer) }
 
-// Nak is the syndrome of a NAK with that reason.
+// Nak returns the syndrome of a NAK with the given reason.
 func Nak(code NakCode) Syndrome { return makeSyndrome(KindNak, uint8(code)) }
 
 func makeSyndrome(kind SyndromeKind, value uint8) Syndrome {
 	return Syndrome(uint8(kind)<<syndromeKindShift | value&syndromeValueMask)
 }
 
-// Kind says what the syndrome is.
+// Kind returns the kind of the syndrome.
 func (s Syndrome) Kind() SyndromeKind {
 	if k := SyndromeKind(s >> syndromeKindShift); k <= KindNak {
 		return k
@@ -123,7 +123,8 @@ func (s Syndrome) Timer() uint8 { return uint8(s) & syndromeValueMask }
 // Code is the reason of a [KindNak] syndrome.
 func (s Syndrome) Code() NakCode { return NakCode(s & syndromeValueMask) }
 
-// IsFatal reports whether it is a NAK of a responder that goes into error (IBTA 9.9.3.1, class C).
+// IsFatal reports whether the syndrome is a NAK after which the responder enters the error
+// state (IBTA 9.9.3.1, class C).
 func (s Syndrome) IsFatal() bool {
 	return s.Kind() == KindNak && s.Code() >= NakInvalidRequest && s.Code() <= NakRemoteOperation
 }
@@ -142,10 +143,9 @@ func (s Syndrome) String() string {
 	}
 }
 
-// RNRTimer is the time that a requester waits after a receiver-not-ready NAK
-// with that timer code (IBTA 9.7.5, table 46): 10 µs for code 1, growing to
-// 491.52 ms for code 31, and 655.36 ms for code 0. Of a code above 31 the lower
-// five bits count.
+// RNRTimer returns how long a requester waits after a receiver-not-ready NAK with the given
+// timer code (IBTA 9.7.5, table 46): 10 µs for code 1, growing to 491.52 ms for code 31, and
+// 655.36 ms for code 0. Of a code above 31 it uses the lower five bits.
 func RNRTimer(code uint8) time.Duration {
 	return time.Duration(rnrTimers[code&syndromeValueMask]) * 10 * time.Microsecond
 }

@@ -18,10 +18,10 @@ const (
 	mask24         = 1<<24 - 1
 )
 
-// Begin sets the base transport header to that of a new packet, without the opcode: path
-// migration state "migrated", and no flag beside it. What belongs to other headers stays as it is,
-// since clearing all of p takes longer than writing one header; it counts only for opcodes that have
-// them.
+// Begin sets the base transport header for a new packet; the caller adds the opcode. The path
+// migration state is "migrated", and no other flag is set. The fields of other headers keep
+// their values, because clearing all of p takes longer than writing one header. They are used
+// only for opcodes that have those headers.
 func (p *Packet) Begin(pkey uint16, destQP, psn uint32) {
 	p.Opcode, p.Pad, p.Version = 0, 0, 0
 	p.Solicited, p.MigReq, p.AckReq, p.FECN, p.BECN = false, true, false, false, false

@@ -106,8 +106,8 @@ func makeField16(n int) *field16 {
 
 func (f *field16) of(v uint16) uint32 { return f[0][v>>8] ^ f[1][uint8(v)] }
 
-// unfield16 is the field whose two bytes make the register r, from zero, before
-// it is advanced over them; ok is false if there is none.
+// unfield16 returns the field whose two bytes, added to a register of zero, give r before the
+// register is advanced over them. ok is false if there is none.
 func unfield16(r uint32) (v uint16, ok bool) {
 	return bits.ReverseBytes16(uint16(r)), r>>16 == 0
 }

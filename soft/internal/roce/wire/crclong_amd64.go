@@ -6,19 +6,20 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// hasLong: the processor multiplies four pairs of 64 bits without carries at a time. That is four
-// times as fast as what hash/crc32 uses.
+// hasLong reports whether the processor has a vector instruction that multiplies four pairs of
+// 64-bit values without carries. With it the CRC is four times as fast as with hash/crc32.
 var hasLong = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ
 
-// longBlock is what is taken at a time.
+// longBlock is how many bytes one step of foldBlocks takes.
 const longBlock = 256
 
-// foldConstants are what 16 bytes of a message are multiplied with, each half by its own, to be
-// worth the same further on, where they can be added to what is there (Gopal et al., "Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009).
+// foldConstants are the multipliers that move 16 bytes of a message forward by a distance, one
+// for each half. The product has the same effect on the CRC at the later place, where it is
+// added to the bytes there (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+// PCLMULQDQ Instruction", Intel, 2009).
 type foldConstants struct {
 	block, vector [2]uint64    // over 256 and 64 bytes
-	lanes         [4][2]uint64 // over 48, 32 and 16 bytes; the last stays as it is
+	lanes         [4][2]uint64 // over 48, 32 and 16 bytes; the last lane is not moved
 }
 
 var folds = foldConstants{
@@ -26,9 +27,9 @@ var folds = foldConstants{
 	lanes: [4][2]uint64{foldOver(48), foldOver(32), foldOver(16)},
 }
 
-// foldOver are the constants for a distance in bytes.
+// foldOver returns the constants for a distance in bytes.
 func foldOver(distance int) [2]uint64 {
-	power := func(bits int) uint64 { // x to that, with x^0 in the uppermost bit of 33
+	power := func(bits int) uint64 { // x to the power of bits, with x^0 in the uppermost bit of 33
 		r := uint32(1 << 31)
 		for range bits {
 			r = r>>1 ^ -(r&1)&crc32.IEEE
@@ -38,7 +39,7 @@ func foldOver(distance int) [2]uint64 {
 	return [2]uint64{power(8*distance + 32), power(8*distance - 32)}
 }
 
-// crcLong feeds all whole blocks, of which there has to be one, and returns the rest.
+// crcLong feeds all whole blocks of p, at least one, and returns the rest.
 func crcLong(r uint32, p []byte) (uint32, []byte) {
 	n := len(p) &^ (longBlock - 1)
 	var folded [16]byte

@@ -1,19 +1,18 @@
-// Package wire reads and writes RoCEv2 packets: the base transport header, its
-// extension headers, and the invariant CRC (InfiniBand Architecture
-// Specification, "IBTA" below, volume 1 chapter 9 and annex A17).
+// Package wire reads and writes RoCEv2 packets: the base transport header, its extension
+// headers, and the invariant CRC (InfiniBand Architecture Specification, "IBTA" below, volume
+// 1 chapter 9 and annex A17).
 //
-// The packets of SRD, Amazon's scalable reliable datagrams, have opcodes and a header of
-// this project's own behind the base header ([SRDETH]).
+// SRD, Amazon's scalable reliable datagram, has no published packet format. This project
+// defines its own opcodes for SRD, and a header after the base header ([SRDETH]).
 //
-// A packet is the payload of one UDP datagram: headers, payload, zero to three
-// bytes of padding, and four bytes of invariant CRC. [Packet] holds the headers
-// of one packet and a view of its payload; [Flow] computes and checks the CRC,
-// which also covers the IP and UDP headers around the packet.
+// A packet is the payload of one UDP datagram: headers, payload, zero to three bytes of
+// padding, and four bytes of invariant CRC. [Packet] holds the headers of one packet and a
+// view of its payload; [Flow] computes and checks the CRC, which also covers the IP and UDP
+// headers around the packet.
 //
-// Nothing here has state of its own or panics, whatever its input, and nothing
-// but the String methods allocates. Of a caller's memory only Packet.Payload
-// refers to any after a call. Every function may be called from any goroutine;
-// a Packet belongs to one at a time.
+// The package keeps no state. It does not panic, whatever its input, and only the String
+// methods allocate. After a call, only Packet.Payload refers to the caller's memory. Functions
+// may be called from any goroutine; a Packet is used by one goroutine at a time.
 package wire
 
 const (

@@ -30,12 +30,12 @@ const (
 	// read as a little-endian number.
 	bthMask = 0xff << (4 * 8)
 
-	// Up to this length crcShort is the faster one.
+	// Up to this length crcShort is faster than hash/crc32.
 	shortLen = 64
 )
 
-// What the fields that differ from packet to packet add to the register at the
-// end of the UDP header.
+// Tables of what the fields that differ from packet to packet add to the register at the end
+// of the UDP header.
 var (
 	ipv4Total = makeField16(ipv4Prefix - ipv4LenAt - 2)
 	ipv4Ident = makeField16(ipv4Prefix - ipv4IdentAt - 2)
@@ -75,18 +75,18 @@ const (
 	ipv6
 )
 
-// Flow is one direction between two UDP endpoints. It holds what the ICRC of
-// every packet of that direction begins with; it does not change, and may be
-// copied and shared between goroutines. The zero Flow is not valid.
+// Flow is one direction between two UDP endpoints. It holds the CRC register after the IP and
+// UDP headers, which every packet of that direction begins with. A Flow does not change, and
+// may be copied and shared between goroutines. The zero Flow is not valid.
 type Flow struct {
 	prefix uint32 // the register after the headers with zero lengths and identification
 	family family
 }
 
-// NewFlow makes the Flow of the packets from src to dst. IPv4 addresses mapped
-// into IPv6 count as IPv4; zones do not count. IPv4 packets carry "don't
-// fragment" and no options, IPv6 packets no extension headers. If the addresses
-// are not of one family, the Flow is not valid.
+// NewFlow returns the Flow of the packets from src to dst. IPv4 addresses mapped into IPv6
+// count as IPv4; zones are ignored. The packets must be IPv4 with "don't fragment" and no
+// options, or IPv6 without extension headers. If the addresses are not of one family, the Flow
+// is not valid.
 func NewFlow(src, dst netip.AddrPort) Flow {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	var b [ipv6Prefix]byte
@@ -144,15 +144,14 @@ func (f *Flow) start(ident uint16, udpPayloadLen int) uint32 {
 	return f.prefix ^ ipv4Total.of(udp+ipv4Len) ^ udpTotal.of(udp) ^ ipv4Ident.of(ident)
 }
 
-// ICRCStart begins the ICRC of a packet: with the IPv4 identification it will
-// be sent with (ignored for IPv6), the length of the UDP payload in bytes, that
-// is headers, payload, padding and ICRC, and the headers as [Packet.PutHeaders]
-// wrote them. It neither changes nor keeps headers. Of headers shorter than the
-// base transport header, and of a Flow that is not valid, the result is of no
-// use.
+// ICRCStart begins the ICRC of a packet. ident is the identification of its IPv4 header,
+// ignored for IPv6. udpPayloadLen is the length of the UDP payload in bytes: headers, payload,
+// padding and ICRC. headers are as [Packet.PutHeaders] wrote them; ICRCStart neither changes
+// nor keeps them. The result is meaningless if headers are shorter than the base transport
+// header, or if the Flow is not valid.
 //
-// Go on with [ICRCUpdate] for payload and padding, in pieces of any length, and
-// end with [ICRCFinish].
+// Continue with [ICRCUpdate] for payload and padding, in pieces of any length, and end with
+// [ICRCFinish].
 func (f *Flow) ICRCStart(ident uint16, udpPayloadLen int, headers []byte) uint32 {
 	r := f.start(ident, udpPayloadLen)
 	if len(headers) < BTHLen {
@@ -162,7 +161,7 @@ func (f *Flow) ICRCStart(ident uint16, udpPayloadLen int, headers []byte) uint32
 	return crcShort(r, headers[8:])
 }
 
-// ICRCUpdate adds the next bytes of the packet.
+// ICRCUpdate adds the next bytes of the packet to the CRC.
 func ICRCUpdate(crc uint32, p []byte) uint32 {
 	if hasLong && len(p) >= longBlock {
 		crc, p = crcLong(crc, p)
@@ -184,24 +183,22 @@ func PutICRC(dst []byte, icrc uint32) {
 	}
 }
 
-// CheckICRC reports whether the ICRC at the end of a received datagram is right.
-// It does not look into the packet otherwise, and is false for a datagram that
-// is too short, too long or not a multiple of 4 bytes, and if the Flow is not
-// valid.
+// CheckICRC reports whether the ICRC at the end of a received datagram is right. It checks
+// nothing else in the packet. It returns false for a datagram that is too short, too long or
+// not a multiple of 4 bytes, and if the Flow is not valid.
 //
-// A UDP socket does not show the identification of an IPv4 packet, which the
-// ICRC covers. The identification that is expected, identHint, is tried first
-// because that is quicker; then the ICRC is right if any identification makes it
-// so. A random corruption of an IPv4 packet therefore passes with probability
-// 2^-16, of an IPv6 packet with 2^-32.
+// The ICRC covers the identification of an IPv4 packet, which a UDP socket does not show.
+// CheckICRC tries the expected identification, identHint, first, because that is quicker. If
+// it does not match, the ICRC is right if any identification matches. A random corruption of
+// an IPv4 packet therefore passes with probability 2^-16, of an IPv6 packet with 2^-32.
 func (f *Flow) CheckICRC(datagram []byte, identHint uint16) bool {
 	_, ok := f.findIdent(datagram, identHint)
 	return ok
 }
 
-// findIdent is the identification that makes the datagram's ICRC right. There is
-// at most one, since the map from identifications to ICRCs is linear and
-// one-to-one. For IPv6 it is hint.
+// findIdent returns the identification that makes the datagram's ICRC right. There is at most
+// one, since the map from identifications to ICRCs is linear and one-to-one. For IPv6 it
+// returns hint.
 func (f *Flow) findIdent(datagram []byte, hint uint16) (ident uint16, ok bool) {
 	n := len(datagram)
 	if n < BTHLen+ICRCLen || n > MaxDatagramLen || n%4 != 0 || !f.Valid() {

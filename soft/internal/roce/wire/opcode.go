@@ -16,10 +16,10 @@ const (
 	ServiceRC Service = 0x00
 	ServiceUC Service = 0x20
 	ServiceUD Service = 0x60
-	// ServiceCNP has the one opcode CNP.
+	// ServiceCNP has a single opcode, CNP.
 	ServiceCNP Service = 0x80
-	// ServiceSRD is this project's own, in the upper half of the range that table 38 leaves to
-	// manufacturers: MRC (multipath RC, OCP) uses opcodes of the lower half.
+	// ServiceSRD is defined by this project. It lies in the upper half of the range that table
+	// 38 reserves for manufacturers; MRC (multipath RC, OCP) uses opcodes of the lower half.
 	ServiceSRD Service = 0xe0
 )
 
@@ -28,11 +28,11 @@ const serviceMask = 0xe0
 // Service is the transport service of the opcode.
 func (o Opcode) Service() Service { return Service(o & serviceMask) }
 
-// Operation is the opcode of the same operation on a reliable connection.
+// Operation returns the opcode of the same operation on a reliable connection.
 func (o Opcode) Operation() Opcode { return o &^ serviceMask }
 
-// On is the opcode of the same operation of another transport service, which
-// need not have it.
+// On returns the opcode of the same operation on transport service s, which may not have that
+// operation.
 func (o Opcode) On(s Service) Opcode { return o.Operation() | Opcode(s) }
 
 // Operations of a reliable connection.
@@ -84,30 +84,30 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 )
 
-// CNP is a congestion notification packet, for a queue pair of any connected service: what
-// it sends meets congestion (annex A17.9.3).
+// CNP is a congestion notification packet, for a queue pair of any connected service: the
+// packets that it sends meet congestion (annex A17.9.3).
 const CNP Opcode = 0x81
 
-// reservedLen is the length of what a CNP has behind the base transport header, all zero.
+// reservedLen is the length of the field after a CNP's base transport header, all zero.
 const reservedLen = 16
 
-// Operations of a scalable reliable datagram. The lower five bits are those of the
-// operation of a reliable connection that is most like it.
+// Operations of SRD. The lower five bits are those of the most similar operation of a reliable
+// connection.
 const (
 	SRDSend         Opcode = 0xe4
 	SRDSendImm      Opcode = 0xe5
 	SRDWrite        Opcode = 0xea // any part of a write
-	SRDWriteImm     Opcode = 0xeb // the last part, which leaves when the others have arrived
+	SRDWriteImm     Opcode = 0xeb // the last part, sent after all others were acknowledged
 	SRDReadRequest  Opcode = 0xec
 	SRDReadResponse Opcode = 0xf0
-	SRDAcknowledge  Opcode = 0xf1 // its payload says which packets have arrived
-	SRDNak          Opcode = 0xf2 // of one packet
+	SRDAcknowledge  Opcode = 0xf1 // its payload is a bitmap of the packets that have arrived
+	SRDNak          Opcode = 0xf2 // refuses one packet
 	SRDHello        Opcode = 0xf8 // asks for the peer's token
 	SRDHelloReply   Opcode = 0xf9
 )
 
-// What follows the base transport header. Headers appear on the wire in the
-// order of these bits.
+// Flags for the headers and payload that may follow the base transport header. Headers appear
+// on the wire in the order of these bits.
 const (
 	hasSRDETH = 1 << iota
 	hasDETH
@@ -128,7 +128,7 @@ type opcodeInfo struct {
 	headerLen uint8  // bytes; zero if the opcode is unknown
 }
 
-// One array for the hot path, indexed by a byte so that no bounds are checked.
+// A single array for the hot path. Its index is a byte, so no bounds check is needed.
 var opcodeInfos = makeOpcodeInfos()
 
 func makeOpcodeInfos() (infos [256]opcodeInfo) {
@@ -206,8 +206,8 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 // Known reports whether the opcode is one of this package's constants.
 func (o Opcode) Known() bool { return opcodeInfos[o].headerLen != 0 }
 
-// HeaderLen is the length of the base transport header and of the extension
-// headers that the opcode demands, in bytes. It is zero for an unknown opcode.
+// HeaderLen returns the total length of the base transport header and of the opcode's
+// extension headers, in bytes. It is zero for an unknown opcode.
 func (o Opcode) HeaderLen() int { return int(opcodeInfos[o].headerLen) }
 
 // HasRETH reports whether a [RETH] follows.
@@ -234,14 +234,14 @@ func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
 // HasSRDETH reports whether an [SRDETH] follows.
 func (o Opcode) HasSRDETH() bool { return opcodeInfos[o].parts&hasSRDETH != 0 }
 
-// HasOffset reports whether the offset of the payload in its write, or of what is
-// asked for in its read, follows.
+// HasOffset reports whether an offset follows: of a write's payload in its message, or of the
+// first byte that a read request asks for.
 func (o Opcode) HasOffset() bool { return opcodeInfos[o].parts&hasOffset != 0 }
 
 // HasSegments reports whether [Segments] follow.
 func (o Opcode) HasSegments() bool { return opcodeInfos[o].parts&hasSegments != 0 }
 
-// IsReadResponse reports whether the payload is what a peer reads.
+// IsReadResponse reports whether the packet is a response to a read.
 func (o Opcode) IsReadResponse() bool {
 	switch o {
 	case RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, SRDReadResponse:
@@ -250,8 +250,8 @@ func (o Opcode) IsReadResponse() bool {
 	return false
 }
 
-// HasPayload reports whether a payload may follow the headers. Whether an empty
-// one is legal there depends on the path MTU and is for the transport to check.
+// HasPayload reports whether a payload may follow the headers. The transport checks whether it
+// may be empty, which depends on the path MTU.
 func (o Opcode) HasPayload() bool { return opcodeInfos[o].parts&hasPayload != 0 }
 
 // String is the operation's name in the standard; an unknown opcode prints as a

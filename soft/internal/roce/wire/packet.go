@@ -2,15 +2,15 @@ package wire
 
 import "encoding/binary"
 
-// MaxHeaderLen is the length of the longest headers of one packet, those of an
-// SRD write with immediate, in bytes.
+// MaxHeaderLen is the length of the longest headers of one packet in bytes, those of an SRD
+// write with immediate.
 const MaxHeaderLen = BTHLen + SRDETHLen + DETHLen + RETHLen + OffsetLen + ImmLen
 
-// Packet is one packet without its padding and invariant CRC. It may be used
-// again for the next packet; neither method allocates.
+// Packet is one packet without its padding and invariant CRC. It may be reused for the next
+// packet; its methods do not allocate.
 type Packet struct {
 	Opcode    Opcode
-	Solicited bool   // the completion at the receiver is to raise an event
+	Solicited bool   // the receiver's completion raises an event
 	MigReq    bool   // the path migration state is "migrated"
 	AckReq    bool   // the requester wants an acknowledgement
 	FECN      bool   // forward congestion notification
@@ -21,7 +21,7 @@ type Packet struct {
 	DestQP    uint32 // 24 bits
 	PSN       uint32 // packet sequence number, 24 bits
 
-	// Each is valid only if the opcode has that header.
+	// A field is valid only if the opcode has that header.
 	RETH           RETH
 	AETH           AETH
 	Imm            uint32
@@ -30,22 +30,22 @@ type Packet struct {
 	DETH           DETH
 	InvalidateRKey uint32
 	SRDETH         SRDETH
-	Offset         uint32 // of the payload in its message, or of what a read request asks for
+	Offset         uint32 // of the payload in its message, or of the first byte that a read request asks for
 	Segments       Segments
 
-	// Payload lies inside the datagram that was parsed and is valid as long as
-	// that is. PutHeaders does not look at it.
+	// Payload is a part of the parsed datagram, and valid as long as the datagram. PutHeaders
+	// ignores it.
 	Payload []byte
 }
 
-// Parse reads the packet that is the whole of one UDP datagram, ICRC included.
-// It does not check the ICRC: that is [Flow.CheckICRC]. It checks the form of
-// the packet alone, not whether a queue pair may take it: any payload length up
-// to [MaxPayloadLen] passes, an empty one in the middle of a message too.
+// Parse reads the packet in a UDP datagram, which includes the ICRC. It does not check the
+// ICRC; [Flow.CheckICRC] does. It checks only the form of the packet, not whether a queue pair
+// may accept it: any payload length up to [MaxPayloadLen] passes, even an empty payload in the
+// middle of a message.
 //
-// The error, if there is one, matches [ErrMalformed], and p is then of no use, except with
-// [ErrOpcode]: then it has the base transport header, and no payload.
-// Fields that the opcode does not have keep what they held before.
+// An error matches [ErrMalformed], and leaves p without meaning. The exception is [ErrOpcode]:
+// p then has the base transport header and no payload. Fields that the opcode does not have
+// keep their earlier values.
 func (p *Packet) Parse(datagram []byte) error {
 	if len(datagram) < BTHLen+ICRCLen {
 		return ErrTruncated
@@ -91,8 +91,9 @@ func (p *Packet) Parse(datagram []byte) error {
 	return nil
 }
 
-// IsRequestThenAck reports whether the first of two datagrams is a request of a reliable connection
-// and the second a positive acknowledgement, for the same queue pair. Nothing else of them is checked.
+// IsRequestThenAck reports whether the first of two datagrams is a request of a reliable
+// connection, the second a positive acknowledgement, and both name the same queue pair. It
+// checks nothing else.
 func IsRequestThenAck(first, second []byte) bool {
 	if len(first) < BTHLen || len(second) <= BTHLen || Opcode(second[0]) != RCAcknowledge || Syndrome(second[BTHLen]).Kind() != KindAck {
 		return false
@@ -101,10 +102,10 @@ func IsRequestThenAck(first, second []byte) bool {
 	return o.Service() == ServiceRC && o.Known() && !o.HasAETH() && !o.IsReadResponse() && string(first[5:8]) == string(second[5:8])
 }
 
-// ParseHeaders reads a packet's headers, which b holds and nothing else: what PutHeaders has
-// written. The payload is the caller's to know; only an opcode that has none excludes one.
+// ParseHeaders reads a packet's headers from b, which holds exactly what PutHeaders wrote. It
+// leaves p.Payload nil; the caller must know the payload.
 //
-// The error, if there is one, matches [ErrMalformed], and p is then of no use.
+// An error matches [ErrMalformed], and leaves p without meaning.
 func (p *Packet) ParseHeaders(b []byte) error {
 	if len(b) < BTHLen {
 		return ErrTruncated
@@ -148,7 +149,7 @@ func (p *Packet) PutHeaders(dst []byte) int {
 	return n
 }
 
-// getExtensions relies on its caller for the length of b.
+// getExtensions requires b to have the length of the headers in parts.
 func (p *Packet) getExtensions(parts uint16, b []byte) {
 	if parts&hasSRDETH != 0 {
 		p.SRDETH.get((*[SRDETHLen]byte)(b))
@@ -191,7 +192,7 @@ func (p *Packet) getExtensions(parts uint16, b []byte) {
 	}
 }
 
-// putExtensions relies on its caller for the length of b.
+// putExtensions requires b to have the length of the headers in parts.
 func (p *Packet) putExtensions(parts uint16, b []byte) {
 	if parts&hasSRDETH != 0 {
 		p.SRDETH.put((*[SRDETHLen]byte)(b))

@@ -5,8 +5,7 @@ import "encoding/binary"
 // RETHLen is the length of the RDMA extended transport header in bytes.
 const RETHLen = 16
 
-// RETH is the RDMA extended transport header (IBTA 9.3): the remote memory
-// that a WRITE or READ names.
+// RETH is the RDMA extended transport header (IBTA 9.3): the remote memory of a WRITE or READ.
 type RETH struct {
 	VA     uint64 // virtual address at the responder
 	RKey   uint32

@@ -9,24 +9,25 @@ const (
 	SegmentsLen = 4
 )
 
-// MaxSegments is how many responses one read request can ask for.
+// MaxSegments is the largest number of responses to one read request.
 const MaxSegments = 16
 
-// SRDETH is the header that every packet of SRD has behind the base transport header.
-// It is this project's own: the format of Amazon's SRD is not published. The packet
-// sequence number in the base header counts the requests from one device to another,
-// of all their queue pairs; of an acknowledgement it is that of the first packet that
-// is missing, of a NAK or response that of the request, and of a greeting a number
-// that the reply repeats.
+// SRDETH is the header after the base transport header of every SRD packet. The format is this
+// project's own, since Amazon's is not published.
+//
+// The packet sequence number in the base header counts the requests from one device to
+// another, across all their queue pairs. An acknowledgement carries the number of the first
+// missing packet, a NAK or response that of the request. SRDHello carries a random number that
+// the reply repeats.
 type SRDETH struct {
 	Source uint32 // the sender's token for the receiver; never 0
 	Target uint32 // the receiver's token for the sender, as the sender knows it; 0: unknown
-	// Floor is how far before this packet the oldest one is that the sender may still
-	// send again. Of a greeting it is 16 more bits of the number that the reply repeats.
+	// Floor is the distance from the oldest packet that the sender may still repeat to this
+	// packet. In SRDHello it is 16 more bits of the random number that the reply repeats.
 	Floor uint16
-	// Unsolicited: the sending queue pair has UnsolicitedWriteRecv.
+	// Unsolicited says that the sending queue pair has UnsolicitedWriteRecv.
 	Unsolicited bool
-	// MTU is the code of the largest payload that the sender takes: 1 … 5 for 256 … 4096
+	// MTU is the code of the largest payload that the sender accepts: 1 … 5 for 256 … 4096
 	// bytes.
 	MTU uint8
 
@@ -52,11 +53,11 @@ func (h *SRDETH) get(b *[SRDETHLen]byte) {
 	h.MTU = b[11]
 }
 
-// MTUBytes is the payload that the code in MTU stands for.
+// MTUBytes returns the payload that the code in MTU stands for, in bytes.
 func (h *SRDETH) MTUBytes() uint32 { return 128 << h.MTU }
 
-// Segments is how a read request wants to be answered: the response numbered i has
-// the bytes from Offset + i × Size, and the sequence number of the request plus i.
+// Segments says how the responder splits the answer to a read request. Response i carries the
+// bytes from Offset + i × Size, and the sequence number of the request plus i.
 type Segments struct {
 	Size  uint16 // bytes of every response but the last: 256, 512, 1024, 2048 or 4096
 	Count uint16 // responses, 1 … MaxSegments
@@ -80,8 +81,7 @@ func (s *Segments) valid() bool {
 	return false
 }
 
-// validSRD checks what can be checked of one packet by itself. Its payload is not yet
-// known.
+// validSRD checks the headers of one SRD packet by themselves. The payload is not known yet.
 func (p *Packet) validSRD() bool {
 	if p.SRDETH.Source == 0 || p.SRDETH.MTU < 1 || p.SRDETH.MTU > 5 || p.SRDETH.flags != 0 {
 		return false
