@@ -8,13 +8,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// addressHandle leads datagrams to a peer. It is their transport.Output.
+// addressHandle is the transport.Output of datagrams to one peer.
 type addressHandle struct {
 	udpOutput
-	way    srd.AH // of requests of SRD
+	way    srd.AH // for SRD requests
 	number uint16
-	// sender and sourcePort are the queue pair at the other end, and the port that its
-	// datagrams come from; 0: not named.
+	// sender names the queue pair at the other end, and sourcePort is the UDP port that its
+	// datagrams come from. 0: the program did not name it.
 	sender     admission.Sender
 	sourcePort uint16
 	pd         *protectionDomain
@@ -54,7 +54,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	return a, nil
 }
 
-// Number implements verbs.NumberedAH. Beyond 65,535 peers it is verbs.NoAH.
+// Number implements verbs.NumberedAH. It is verbs.NoAH once 65,535 peers have numbers.
 func (a *addressHandle) Number() uint16 { return a.number }
 
 // checkAH returns an error if a request in the domain cannot use the address
@@ -74,7 +74,7 @@ func (p *protectionDomain) checkAH(ah verbs.AH, remoteQPN uint32) error {
 	return nil
 }
 
-// Close implements verbs.AH. Datagrams posted before still leave; requests of SRD fail.
+// Close implements verbs.AH. Datagrams posted before Close still leave; SRD requests fail.
 func (a *addressHandle) Close() error {
 	d := a.pd.device
 	d.mu.Lock()

@@ -22,11 +22,11 @@ type completionQueue struct {
 	closed  bool
 
 	remote bool         // queue pairs of other shards use it
-	held   atomic.Int64 // then: completions in it, or on their way
+	held   atomic.Int64 // if remote: completions in the queue, or on their way to it
 
-	extended *extendedQueue // nil: it is not
+	extended *extendedQueue // nil: the program asked for no fields beyond WC
 	fields   verbs.WCFields
-	extras   transport.Ring[verbs.WCExtra] // of the entries, where it is
+	extras   transport.Ring[verbs.WCExtra] // one for each entry, if extended is set
 }
 
 type completion struct {
@@ -34,13 +34,13 @@ type completion struct {
 	frees places
 }
 
-// extendedQueue is a completion queue that was asked for more than a WC has.
+// extendedQueue is a completion queue that reports fields beyond those of verbs.WC.
 type extendedQueue struct{ *completionQueue }
 
-// completionFields are what an extended queue can report.
+// completionFields are the fields that an extended queue can report.
 const completionFields = verbs.WCTimestamp | verbs.WCWallClock | verbs.WCSource
 
-// asCompletionQueue returns the queue behind one that this driver has made, or nil.
+// asCompletionQueue returns the queue behind cq, or nil if another driver made cq.
 func asCompletionQueue(cq verbs.CQ) *completionQueue {
 	switch c := cq.(type) {
 	case *completionQueue:
@@ -51,7 +51,7 @@ func asCompletionQueue(cq verbs.CQ) *completionQueue {
 	return nil
 }
 
-// handle is the queue as the program knows it.
+// handle returns the queue in the form that the program holds.
 func (c *completionQueue) handle() verbs.CQ {
 	if c.extended != nil {
 		return c.extended
@@ -92,7 +92,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	return c.handle(), nil
 }
 
-// lock takes the lock of the queue's shard, which the caller unlocks.
+// lock takes the lock of the queue's shard. The caller unlocks it.
 func (c *completionQueue) lock() *shard {
 	c.shard.mu.Lock()
 	return c.shard
@@ -110,7 +110,8 @@ func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.Places, numb
 	c.complete(wc, places{Places: frees}, false, number, gid)
 }
 
-// complete appends a completion, whose sender has the address handle of that number, or that GID.
+// complete appends a completion. number and gid name its sender: the number of the address
+// handle for it, or its GID.
 func (c *completionQueue) complete(wc verbs.WC, frees places, solicited bool, number uint16, gid verbs.GID) {
 	if c.overrun || c.entries.Full() {
 		frees.free()
@@ -134,7 +135,7 @@ func (c *completionQueue) complete(wc verbs.WC, frees places, solicited bool, nu
 // Room implements srd.Completer. The lock is held.
 func (c *completionQueue) Room(others int) bool { return c.entries.Len()+others < c.entries.Depth() }
 
-// extra is what was asked for beside a completion.
+// extra returns the requested fields beyond those of verbs.WC.
 func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) {
 	if c.fields&verbs.WCSource != 0 {
 		x.SourceAH, x.SourceGID = number, gid
@@ -159,8 +160,9 @@ func (c *completionQueue) fire() {
 	}
 }
 
-// overflow is called when there is no room for a completion. None is polled any more, and
-// their places are free at once: a shared receive queue, which others use too, loses none.
+// overflow is called when there is no room for a completion. It discards all completions and
+// frees their receives and send requests at once, so that a shared receive queue, which other
+// queue pairs use too, loses none.
 func (c *completionQueue) overflow() {
 	if c.overrun {
 		return
@@ -178,15 +180,15 @@ func (c *completionQueue) overflow() {
 	}
 }
 
-// failOverrun puts the queue pairs in error whose completion queue has
-// overflowed. It is not done on the spot, since one of them may be in the middle
-// of a packet.
+// failOverrun puts queue pairs whose completion queue has overflowed into the error state.
+// overflow does not do it itself, since it may run in the middle of a packet of such a queue
+// pair.
 func (s *shard) failOverrun() {
 	d := s.device
 	for len(s.overrun) > 0 {
 		c := s.overrun[0]
 		s.overrun = s.overrun[1:]
-		// Modify is refused in Reset, where nothing completes.
+		// Modify fails in Reset, where nothing completes.
 		for _, q := range d.queuePairs {
 			if q.sendCQ == c || q.recvCQ == c {
 				s.callUnder(q.shard, func(time.Duration) {
@@ -208,7 +210,8 @@ func (s *shard) failOverrun() {
 	}
 }
 
-// callUnder calls f under the lock of a shard: at once if it is this one, whose lock is held.
+// callUnder calls f under the lock of shard of: at once if that is s, whose lock is held, and
+// otherwise by way of its inbox.
 func (s *shard) callUnder(of *shard, f func(now time.Duration)) {
 	if of == s {
 		f(s.device.now())
@@ -217,7 +220,7 @@ func (s *shard) callUnder(of *shard, f func(now time.Duration)) {
 	of.take(handedOver{call: f})
 }
 
-// pop takes the oldest completion off the queue. It is valid until the next push.
+// pop removes the oldest completion. The returned pointer is valid until the next push.
 func (c *completionQueue) pop() *verbs.WC {
 	e := c.entries.Pop()
 	e.frees.free()
@@ -262,15 +265,15 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 	return n, nil
 }
 
-// await makes progress if the queue holds fewer than n entries, and returns how many of
-// n it holds then. The lock of its shard is held.
+// await makes progress if the queue holds fewer than n entries, and returns how many of the n
+// it holds then. The lock of its shard is held.
 func (c *completionQueue) await(s *shard, n int) (int, error) {
 	d := c.device
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
 	}
-	// A program that has armed its queue polls once more before it sleeps. That
-	// poll does not mean that others follow.
+	// A program that has armed its queue polls once more before it sleeps. That poll does not
+	// mean that more polls follow.
 	if c.armed == notArmed && s.asleep.Load() {
 		s.asleep.Store(false)
 	}

@@ -13,43 +13,43 @@ import (
 
 // Config configures a device.
 type Config struct {
-	// Owner is what protection domains return as their device (verbs.PD.Device).
-	// Nil: the device itself.
+	// Owner is the device that protection domains return (verbs.PD.Device). Nil: this device.
 	Owner verbs.Device
-	// Name is the name the device goes by.
+	// Name is the device's name.
 	Name string
 	// Interface is the network interface that the addresses belong to.
 	Interface string
-	// Addresses become the entries of the GID table, in order. Port 0 stands
-	// for 4791, or for any other port where that one is taken.
+	// Addresses become the entries of the GID table, in order. Port 0 means 4791, or any other
+	// port if 4791 is taken.
 	Addresses []netip.AddrPort
-	// Broadcasts are the addresses of all hosts of networks that this host is in: they are
-	// no peer's.
+	// Broadcasts are the broadcast addresses of this host's networks. They are refused as peer
+	// addresses.
 	Broadcasts []netip.Addr
-	// InterfaceMTU bounds the path MTU; zero means no bound.
+	// InterfaceMTU bounds the path MTU. Zero: no bound.
 	InterfaceMTU int
 
-	// Offloads of the sockets, in use where the kernel has them.
+	// DisableSegmentation, DisableCoalescing and DisableBatch turn off socket offloads, which
+	// are used where the kernel has them.
 	DisableSegmentation bool
 	DisableCoalescing   bool
 	DisableBatch        bool
 
-	// DisableLocal sends packets to devices of this machine by UDP too.
+	// DisableLocal makes packets to devices of this machine go by UDP too.
 	DisableLocal bool
 
 	// MaxShards bounds how many programs can poll at the same time without waiting for each
-	// other (verbs.CQInit.Poller). Zero: as many as there are cores for this process; at most 16.
+	// other (verbs.CQInit.Poller). Zero: the number of cores of this process; at most 16.
 	MaxShards int
 
-	// Spin is how long the device's goroutines look for more before they sleep, at most, while
-	// that has been of use. Zero: defaultSpin; negative: they sleep at once.
+	// Spin bounds how long the device's goroutines poll for more work before they sleep. They
+	// poll only while that has paid off. Zero: defaultSpin; negative: they sleep at once.
 	Spin time.Duration
 
-	// CongestionControl lets connections by UDP share links with others; without it they react
-	// to loss alone.
+	// CongestionControl makes connections over UDP share links with others. Without it they
+	// react to loss alone.
 	CongestionControl bool
 
-	// SRDSeed is where the order of packets of SRD comes from.
+	// SRDSeed is the seed of the order in which SRD sends packets.
 	SRDSeed uint64
 
 	Faults  faults.Faults

@@ -7,11 +7,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Counters implements verbs.Device. The names up to rdma_recvs are those of the
-// kernel's soft-RoCE driver, and cm_rx_msgs, cm_tx_msgs, cm_tx_retries and
-// cm_rx_duplicates those of its connection manager, and multicast_xmit_packets and
-// multicast_rcv_packets those of ports, and the four of congestion notifications those of
-// Mellanox adapters; the others count what these do not.
+// Counters implements verbs.Device. The names up to rdma_recvs are those of the kernel's
+// soft-RoCE driver. cm_rx_msgs, cm_tx_msgs, cm_tx_retries and cm_rx_duplicates are those of
+// the kernel's connection manager, multicast_xmit_packets and multicast_rcv_packets those of
+// ports, and the four for congestion notifications those of Mellanox adapters. The others have
+// names of our own.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	}, nil
 }
 
-// totals are what the shards have counted.
+// totals are the sums of the counters of all shards.
 type totals struct {
 	transport       transport.Counters
 	drops           drops
@@ -111,7 +111,7 @@ type totals struct {
 	localPeers      int
 }
 
-// totals adds up what the shards have counted. The lock of all is held.
+// totals adds up the counters of all shards. The lock of all shards is held.
 func (d *Device) totals() (t totals) {
 	for _, s := range d.mu.list {
 		t.transport.Add(&s.counters)

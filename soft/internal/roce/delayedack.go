@@ -2,39 +2,41 @@ package roce
 
 import "time"
 
-// delayedAck lets the acknowledgement of a message leave together with the program's reply, in one
-// system call and one train of packets. So both pass the layers of the network once, and the reply
-// does not wait behind the acknowledgement. It is for programs whose recent replies came at once,
-// and that poll all the time: where programs sleep, the acknowledgement wakes the peer before the
-// reply comes. For all others, acknowledgements leave before Poll returns.
+// delayedAck sends the acknowledgement of a message together with the program's reply, in one
+// system call and one train of packets. Both then pass the network stack once, and the reply
+// does not wait behind the acknowledgement. It is used for programs that recently replied at
+// once and that poll all the time. For programs that sleep, the acknowledgement leaves first,
+// since it wakes the peer before the reply arrives. For all others, acknowledgements leave
+// before Poll returns.
 type delayedAck struct {
-	// from is the endpoint that can send both in one train, to a device that puts them in order;
-	// nil: there is none.
+	// from is the endpoint that sends both in one train, to a peer that restores their order.
+	// Nil: acknowledgements are not delayed.
 	from    *endpoint
 	waiting bool
-	poll    uint64        // shard.polls when the last message came that has not been replied to; zero: none
-	armed   uint64        // shard.armed when the last message came
-	came    time.Duration // when it came
+	poll    uint64        // shard.polls when the last message without a reply arrived; zero: there is none
+	armed   uint64        // shard.armed when the last message arrived
+	came    time.Duration // when the last message arrived
 	replies int           // messages in a row that were replied to at once
-	enough  int           // of these, before acknowledgements wait
+	enough  int           // number of replies from which acknowledgements are delayed
 }
 
 const (
-	// fewReplies and manyReplies bound delayedAck.enough: it doubles with each acknowledgement
-	// that has waited in vain, and is halved by each that has not.
+	// fewReplies and manyReplies bound delayedAck.enough. It doubles when a delayed
+	// acknowledgement had to leave without a reply, and is halved when a reply took one along.
 	fewReplies  = 4
 	manyReplies = 64
-	// promptReply is how soon a reply has to follow, which bounds how long the acknowledgements
-	// of a program wait that does much between message and reply.
+	// promptReply is how soon a reply has to follow. It bounds the delay of acknowledgements
+	// for a program that does much work between message and reply.
 	promptReply = 50 * time.Microsecond
-	// longestDelay is when a goroutine of the device looks at an acknowledgement whose program
-	// neither replies nor polls, contrary to its habit. It sends it within pollerGrace.
+	// longestDelay is when a goroutine of the device checks a delayed acknowledgement whose
+	// program, unlike before, neither replies nor polls. The goroutine sends it within
+	// pollerGrace.
 	longestDelay = pollerGrace
 )
 
-// newDelayedAck is for the path that the queue pair has. Peers whose port nobody has named may be
-// other implementations, so they get acknowledgement and reply in the usual order. So do all peers
-// where congestion is controlled, since the round trip is a signal for that.
+// newDelayedAck returns the initial state for the queue pair's path. Acknowledgements are not
+// delayed for peers whose source port is not named, since these may be other implementations.
+// Nor are they delayed under congestion control, which measures the round trip.
 func (q *queuePair) newDelayedAck() delayedAck {
 	a := delayedAck{enough: fewReplies}
 	if u := networkPath(q.path); u != nil && q.source.Named() && !u.controlled() {
@@ -43,9 +45,9 @@ func (q *queuePair) newDelayedAck() delayedAck {
 	return a
 }
 
-// answerSoon makes a queue pair send its answer to a packet: in this round, or together with the
-// program's reply. A program that does not reply makes progress by its next poll, or arms a
-// completion queue, either of which sends the acknowledgement.
+// answerSoon schedules a queue pair's response to a packet, for this round or together with
+// the program's reply. A program that does not reply polls again or arms a completion queue;
+// either sends the acknowledgement.
 func (s *shard) answerSoon(q *queuePair, now time.Duration) {
 	a := &q.ack
 	if a.from == nil || !s.inPoll || !q.transport.OnlyAcknowledges() {
@@ -62,7 +64,7 @@ func (s *shard) answerSoon(q *queuePair, now time.Duration) {
 	case a.replies < a.enough || a.from.socket.Features().MaxSegments == 1:
 		s.activate(q)
 	default:
-		s.ready.remove(q) // what it was listed for has been done
+		s.ready.remove(q) // the entry's work has been done
 		s.schedule(q)
 		a.waiting = true
 		s.unacknowledged.push(q)
@@ -70,7 +72,7 @@ func (s *shard) answerSoon(q *queuePair, now time.Duration) {
 	}
 }
 
-// noteReply notes that the program has posted requests.
+// noteReply records that the program has posted requests.
 func (q *queuePair) noteReply(now time.Duration) {
 	a := &q.ack
 	if a.poll == 0 {
@@ -88,7 +90,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	}
 }
 
-// sendDelayedAcks sends the acknowledgements that have waited for a reply in vain.
+// sendDelayedAcks sends the acknowledgements for which no reply came.
 func (s *shard) sendDelayedAcks() {
 	for !s.unacknowledged.empty() {
 		q := s.unacknowledged.first
@@ -97,7 +99,8 @@ func (s *shard) sendDelayedAcks() {
 	}
 }
 
-// sendDelayedAck sends the acknowledgement of a queue pair that is about to lose it.
+// sendDelayedAck sends a queue pair's delayed acknowledgement before a change of state
+// discards it.
 func (q *queuePair) sendDelayedAck() {
 	if q.ack.waiting {
 		s := q.shard
@@ -107,7 +110,7 @@ func (q *queuePair) sendDelayedAck() {
 	}
 }
 
-// unlist takes a queue pair off the list that it is in, if any.
+// unlist removes a queue pair from the list that holds it, if any.
 func (s *shard) unlist(q *queuePair) {
 	if !q.ack.waiting {
 		s.ready.remove(q)

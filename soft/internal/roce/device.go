@@ -30,7 +30,7 @@ const (
 	maxInline     = 512
 	maxMW         = 1 << 20
 	maxAH         = 1 << 24
-	pathOverhead  = 96 // bytes that IP, UDP and transport headers take at most
+	pathOverhead  = 96 // maximum size of IP, UDP and transport headers, in bytes
 	minimumWindow = 64 << 10
 	maximumWindow = 1 << 20
 )
@@ -41,13 +41,13 @@ type Device struct {
 	guid uint64
 	log  zerolog.Logger
 	base time.Time // the transport's time zero
-	main *shard    // the first
+	main *shard    // the first shard
 
-	// mu guards what follows, which is also read under the lock of any shard; where
-	// something else is said, under that of main alone.
+	// mu guards the fields below. They are also read under the lock of any shard, or, where
+	// noted, under that of main alone.
 	mu          shards
 	closed      bool
-	endpoints   []*endpoint // of main
+	endpoints   []*endpoint // of shard main
 	pollers     map[any]*poller
 	unshared    bool // no more shards can be opened
 	memory      *transport.Memory
@@ -61,35 +61,35 @@ type Device struct {
 	capture     *ipheader.Capture
 	faults      faults.Settings
 	groups      map[netip.Addr]*group
-	services    *gsi.Services // nil: no connection manager was opened yet
+	services    *gsi.Services // nil until a connection manager is opened
 	srdPairs    map[uint32]*srdQueuePair
 	memories    local.Memories
 	admission   *admission.Control
 
-	reporting sync.Mutex // events are reported one after the other
+	reporting sync.Mutex // serializes the reports of events
 
 	// Guarded by main.
 	multicast multicastCounts
 	srd       *srd.Transport
-	srdReply  udpOutput // of the answer to an unknown device
-	// srdReplied: such an answer is to be flushed.
+	srdReply  udpOutput // for replies to unknown devices
+	// srdReplied: srdReply has a packet that is not flushed yet.
 	srdReplied bool
 	numbers    srd.Numbers
-	busy       *endpoint // that the last packet of SRD came by; at first, the first
+	busy       *endpoint // that received the last SRD packet; initially the first endpoint
 
 	running sync.WaitGroup
-	closers closers.List // of memory maps and the like
+	closers closers.List // for memory maps and the like
 }
 
-// drops counts packets that went no further.
+// drops counts dropped packets.
 type drops struct {
 	malformed uint64
 	badICRC   uint64
-	wrongPeer uint64 // no such queue pair, or not from its peer
-	// wrongSource: from the peer's address, and not from its port.
+	wrongPeer uint64 // for an unknown queue pair, or not from its peer
+	// wrongSource: from the peer's address, but not from its port.
 	wrongSource uint64
 	policed     uint64 // messages to queue pair 1 beyond the policer's limits
-	send        uint64 // the socket would not take it
+	send        uint64 // the socket refused it
 }
 
 // multicastCounts counts packets of multicast groups.
@@ -127,8 +127,8 @@ func Open(cfg Config) (*Device, error) {
 		case err == nil:
 			d.main.endpoints = append(d.main.endpoints, e)
 		case a.Port() == 0 && errors.Is(err, syscall.EADDRNOTAVAIL):
-			// The system is still checking whether another host has the address
-			// (RFC 4862 5.4). The other addresses can be used meanwhile.
+			// The system is still checking whether another host has the address (RFC 4862
+			// 5.4). The other addresses can be used meanwhile.
 			unavailable = err
 			d.log.Warn().Err(err).Msg("an address is left out")
 		default:
@@ -143,8 +143,8 @@ func Open(cfg Config) (*Device, error) {
 		}
 		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
 	}
-	// After the addresses are taken: a caller that finds one in use tries another,
-	// with the same capture.
+	// The capture begins after the addresses are taken: a caller that finds one in use tries
+	// another, with the same capture.
 	if cfg.Capture != nil {
 		var err error
 		if d.capture, err = ipheader.NewCapture(cfg.Capture, d.base); err != nil {
@@ -219,7 +219,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// window is how many bytes may be under way to any peer.
+// window is how many bytes may be in flight to any peer.
 func (d *Device) window() int {
 	window := maximumWindow
 	for _, e := range d.endpoints {
@@ -271,7 +271,7 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.nextHandle++
 	d.subscribers[id] = handle
 	return func() {
-		// Events are reported under the lock: no handler runs once it is held.
+		// Events are reported under the lock, so no handler runs while it is held here.
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.subscribers, id)
@@ -286,8 +286,8 @@ func (d *Device) report(e verbs.Event) {
 	}
 }
 
-// SetFaults changes the faults of packets that arrive from now on, but for those of peers that
-// have faults of their own.
+// SetFaults changes the faults of packets that arrive from now on. Peers with faults of their
+// own keep these.
 func (d *Device) SetFaults(f faults.Faults) error {
 	if err := f.Check(); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
@@ -299,7 +299,8 @@ func (d *Device) SetFaults(f faults.Faults) error {
 	return nil
 }
 
-// SetPeerFaults changes those from one address. The zero value gives it those of the device again.
+// SetPeerFaults changes the faults of packets from one address. The zero value restores the
+// device's.
 func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	err := f.Check()
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
@@ -323,8 +324,8 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	return nil
 }
 
-// faultsChanged applies the faults of packets from an address, or those of the device if the address
-// is not valid. It is called with the locks of all shards held.
+// faultsChanged applies the faults for packets from peer, or those of the device if peer is
+// not valid. The locks of all shards are held.
 func (d *Device) faultsChanged(peer netip.Addr) {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
@@ -335,7 +336,7 @@ func (d *Device) faultsChanged(peer netip.Addr) {
 		s.local.Reconsider()
 	}
 	for _, s := range d.mu.list {
-		s.transmit(d.now()) // answers to what was held
+		s.transmit(d.now()) // responses to packets that the faults held back
 	}
 }
 
@@ -366,7 +367,7 @@ func (d *Device) Close() error {
 	d.closed = true
 	wait := d.localOff()
 	d.mu.Unlock()
-	wait() // so that the names of the addresses are free for the next device
+	wait() // frees the names of the addresses for the next device
 	d.mu.Lock()
 	err = d.closeEndpoints()
 	d.mu.Unlock()
@@ -381,8 +382,8 @@ func (d *Device) notClosed(n int, what string) error {
 	return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
 }
 
-// queuesInUse returns an error if the device may still be at work, so that its memory
-// cannot be closed.
+// queuesInUse returns an error if the device may still be working. Its memory cannot be closed
+// then.
 func (d *Device) queuesInUse() error {
 	switch {
 	case len(d.queuePairs)+len(d.srdPairs) > 0:
@@ -408,12 +409,12 @@ func (d *Device) inUse() error {
 	return d.queuesInUse()
 }
 
-// localPatience is how long other processes can hold up the end of shared memory, by what they
-// have sent (local.Channel.CloseConnection). After that its goroutines end when they can.
+// localPatience bounds how long packets from other processes can delay the end of shared
+// memory (local.Channel.CloseConnection). After that its goroutines end when they can.
 const localPatience = 2 * time.Second
 
-// localOff ends the use of shared memory. It returns a function that waits for channels that end or
-// are being made, for localPatience at most, to be called without the lock.
+// localOff ends the use of shared memory. The caller calls wait without the lock: it waits for
+// channels that are ending or being made, for at most localPatience.
 func (d *Device) localOff() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
@@ -443,7 +444,7 @@ func (d *Device) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// closedError is for calls on a device that has been closed.
+// closedError is the error of calls on a closed device.
 func (d *Device) closedError(op string) error {
 	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, verbs.ErrClosed)
 }

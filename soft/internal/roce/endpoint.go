@@ -17,34 +17,34 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is the socket behind one entry of the GID table, with a goroutine that
-// makes progress while no program does.
+// endpoint is the socket behind one entry of the GID table, with a goroutine that makes
+// progress while no program polls.
 type endpoint struct {
 	device    *Device
 	shard     *shard
 	socket    *link.Socket
-	entry     *admission.Entry // one for the endpoints of all shards with this index
+	entry     *admission.Entry // shared with the endpoints of other shards that have this index
 	faults    *faults.Injector // nil: none
 	index     int
-	users     int           // queue pairs that its goroutine works for
-	receivers int           // those of them that take packets from the socket
-	listeners int           // queue pairs of SRD, whose packets come by any endpoint
-	busyUntil time.Duration // SRD counts as busy until then
-	headers   int           // how many want the IP header of packets
-	window    int           // bytes under way that a peer like us can take
-	wakesAt   time.Duration // when its goroutine wakes by itself; zero: it does not wait
+	users     int           // queue pairs that the goroutine works for
+	receivers int           // users that receive packets from the socket
+	listeners int           // SRD queue pairs, which receive at every endpoint
+	busyUntil time.Duration // programs that poll check it for SRD packets until then
+	headers   int           // users that need the IP header of packets
+	window    int           // bytes in flight that a peer with buffers like ours can hold
+	wakesAt   time.Duration // when the goroutine wakes by itself; zero: it does not wait
 
 	// The last packet, and the queue pair that it was for.
 	packet wire.Packet
 	header [verbs.GRHLen]byte
 	last   *queuePair
-	// unknown is the flow of the last packet from a device that no queue pair is connected to:
-	// a message to queue pair 1, or a packet of SRD.
+	// unknown is the flow of the last packet from a device without a connected queue pair: a
+	// message to queue pair 1, or an SRD packet.
 	unknown wire.Flow
 
-	// Of the goroutine alone.
-	seen  uint64 // polls of programs up to the last look
-	tries int    // to take the lock beside programs that poll, since it was taken
+	// Used by the goroutine alone.
+	seen  uint64 // shard.polls at the last look
+	tries int    // failed attempts in a row to take the lock
 	timer *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
@@ -84,8 +84,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entry) *endpoint {
 	e := &endpoint{device: s.device, shard: s, socket: socket, entry: entry, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
-	// The kernel charges a buffer for more than the payload, at worst about
-	// twice as much.
+	// The kernel charges a buffer for more than the payload, at worst for about twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
 	e.faults = faults.New(&s.device.faults, e.faultStream())
 	return e
@@ -96,8 +95,8 @@ func listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
 	return link.Listen(cfg)
 }
 
-// listenElsewhere takes a port below admission.FirstEntropyPort, by which receivers of datagrams
-// know where to answer.
+// listenElsewhere takes a port below admission.FirstEntropyPort: receivers of datagrams reply
+// to such a source port.
 func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 	const first, attempts = 1 << 15, 64
 	cfg.Exclusive = true
@@ -111,18 +110,18 @@ func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
 	return socket, err
 }
 
-// setFilter filters the packets for an entry at the sockets of all shards.
+// setFilter installs a filter for the packets of an entry at the sockets of all shards.
 func (d *Device) setFilter(index int, f link.Filter) error {
 	var errs []error
 	for _, s := range d.mu.list {
 		errs = append(errs, s.endpoints[index].socket.SetFilter(f))
-		f.Ignored = nil // these messages come to the first
+		f.Ignored = nil // these messages go to the first shard
 	}
 	return errors.Join(errs...)
 }
 
-// wantHeaders asks for the fields of the IP header of packets that the system shows, until
-// releaseHeaders is called as often.
+// wantHeaders makes the socket report IP header fields, as far as the system shows them. Each
+// call needs a call of releaseHeaders.
 func (e *endpoint) wantHeaders() {
 	if e.headers++; e.headers == 1 {
 		e.receiveHeaders(true)
@@ -141,8 +140,8 @@ func (e *endpoint) receiveHeaders(on bool) {
 	}
 }
 
-// setFaults takes the faults of packets from an address that the device has now, or its own if it is
-// none. What was held of these packets arrives.
+// setFaults applies the device's current faults for packets from peer, or the device's own
+// faults if peer is not valid. Packets that the old faults held back are delivered.
 func (e *endpoint) setFaults(peer netip.Addr) {
 	s := &e.device.faults
 	if e.faults == nil {
@@ -157,7 +156,8 @@ func (e *endpoint) setFaults(peer netip.Addr) {
 	}
 }
 
-// faultStream tells the draws of the endpoint from those of others with the same seed.
+// faultStream distinguishes the random draws of this endpoint from those of others with the
+// same seed.
 func (e *endpoint) faultStream() int { return e.shard.index<<16 | e.index }
 
 // flush sends the packets that the socket has collected, and returns the first error.
@@ -176,32 +176,31 @@ func (e *endpoint) noteDropped(n int, err error) {
 	}
 }
 
-// pollerGrace is how long the goroutine leaves the device to a program that polls it. A
-// packet may lie as long when the program stops polling without having armed a completion
-// queue.
+// pollerGrace is how long the goroutine leaves the device to a program that polls. A packet
+// may wait as long if the program stops polling without arming a completion queue.
 const pollerGrace = time.Millisecond
 
-// busyTime is how long programs that poll look at an endpoint after a packet of SRD has
-// come there.
+// busyTime is how long programs that poll check an endpoint after an SRD packet has arrived
+// there.
 const busyTime = 100 * time.Millisecond
 
-// listens reports whether programs that poll look at the endpoint for queue pairs of SRD.
-// A look costs a system call, and their packets hardly ever come by all endpoints of the
-// device: the others are left to their own goroutines.
+// listens reports whether programs that poll check the endpoint for SRD packets. A check costs
+// a system call, and SRD packets hardly ever arrive at all endpoints of the device. The others
+// are left to their own goroutines.
 func (e *endpoint) listens(now time.Duration) bool {
 	return e.listeners > 0 && (e.device.busy == e || now < e.busyUntil)
 }
 
-// polledFor reports whether programs that poll look at the endpoint.
+// polledFor reports whether programs that poll check the endpoint.
 func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.listens(now) }
 
 // inUse reports whether the endpoint is left to programs while they poll.
 func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.listens(now) }
 
-// wakes reports whether the endpoint's goroutine is to be woken for what is due.
+// wakes reports whether the endpoint's goroutine is woken for work that is due.
 func (e *endpoint) wakes() bool { return e.users+e.listeners > 0 }
 
-// run makes progress while no program does.
+// run makes progress while no program polls.
 func (e *endpoint) run() {
 	d, s := e.device, e.shard
 	defer d.running.Done()
@@ -216,7 +215,7 @@ func (e *endpoint) run() {
 		}
 		now := d.now()
 		if paused && !d.closed && !e.polledFor(now) {
-			s.progress(now, e) // programs do not look here: queue pairs have other paths now, and packets may still be under way
+			s.progress(now, e) // programs do not check this endpoint: its queue pairs have other paths now, and packets may still be in flight
 		}
 		deadline := s.deadline
 		e.wakesAt = deadline
@@ -258,7 +257,7 @@ func (e *endpoint) run() {
 	}
 }
 
-// fatal reports that the device has lost a socket, unless it has closed it.
+// fatal reports the loss of a socket, unless the device has closed it.
 func (d *Device) fatal(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -269,18 +268,18 @@ func (d *Device) fatal(err error) {
 	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
 }
 
-// polled reports whether programs have polled since the last look, and none of
-// them has armed a completion queue since, to sleep. Only endpoints that are used
-// are left to them.
+// polled reports whether programs have polled since the last look, and none of them has armed
+// a completion queue since, in order to sleep. Only endpoints in use are left to programs.
 func (e *endpoint) polled() bool {
 	return e.shard.polls.Load() != e.seen && !e.shard.asleep.Load()
 }
 
-// maxTries is how often in a row a goroutine of the device tries to take the lock, before it waits.
+// maxTries is how many times in a row a goroutine of the device tries to take the lock before
+// it waits for it.
 const maxTries = 3
 
-// lockBeside takes the shard's lock, and reports whether it has. Beside programs that poll it waits
-// only if it has tried often enough: a program that gives back a lock with a waiter wakes a thread,
+// lockBeside takes the shard's lock, and reports whether it has. While programs poll, it waits
+// only after maxTries attempts: a program that unlocks a mutex with a waiter wakes a thread,
 // and may have to wait itself (starvation mode of sync.Mutex).
 func (e *endpoint) lockBeside(polled bool) bool {
 	if polled && e.tries < maxTries && !e.shard.mu.TryLock() {
@@ -301,8 +300,8 @@ func (e *endpoint) leave() {
 	}
 }
 
-// pause leaves the device to the program that polls it, for pollerGrace. It
-// reports true if the program has armed a completion queue before.
+// pause leaves the device to the program that polls it, for pollerGrace. It reports true if
+// the program armed a completion queue in that time.
 func (e *endpoint) pause() bool {
 	e.timer.Reset(pollerGrace)
 	select {
@@ -314,7 +313,7 @@ func (e *endpoint) pause() bool {
 	}
 }
 
-// endPause makes the goroutine go on at once.
+// endPause ends the goroutine's pause at once.
 func (e *endpoint) endPause() {
 	select {
 	case e.resume <- struct{}{}:

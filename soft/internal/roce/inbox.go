@@ -11,36 +11,36 @@ import (
 )
 
 // inbox holds what other shards hand to this one. Mostly these are packets: the system steers
-// packets by the number of their queue pair, but some systems do not, and packets that adapters
-// have joined to one train all go where its first does.
+// packets by queue pair number, but some systems do not, and packets that an adapter has
+// joined to one train all go to the shard of the first.
 type inbox struct {
 	waiting atomic.Bool
 
 	mu      sync.Mutex // no other lock is taken under it
 	items   []handedOver
 	packets int
-	bytes   int    // of their data
-	total   uint64 // packets that came
-	dropped uint64 // of them, since there was no room
+	bytes   int    // of the packets' data
+	total   uint64 // packets received
+	dropped uint64 // packets dropped for lack of room
 }
 
-// handedOver is one of: a packet from a socket, the report that a peer cannot be reached, a function
-// to be called.
+// handedOver is one of: a packet from a socket, the report of an unreachable peer, or a
+// function to call.
 type handedOver struct {
-	endpoint    int // index of the one that it came to
+	endpoint    int // index of the endpoint that it came to
 	datagram    link.Datagram
 	unreachable netip.AddrPort
 	call        func(now time.Duration)
 }
 
-// maxInboxPackets and maxInboxBytes are how many packets wait at most, as in a socket's buffer.
+// maxInboxPackets and maxInboxBytes bound the waiting packets, as a socket's buffer would.
 const (
 	maxInboxPackets = 1024
 	maxInboxBytes   = 4 << 20
 )
 
-// takePacket takes a packet that another shard has received. It copies the data. The lock of the
-// other shard is held.
+// takePacket queues a packet that another shard has received. It copies the data. The lock of
+// the other shard is held.
 func (s *shard) takePacket(x handedOver) {
 	t := &s.inbox
 	size := len(x.datagram.Data)
@@ -56,13 +56,13 @@ func (s *shard) takePacket(x handedOver) {
 	s.add(x)
 }
 
-// take takes what another shard hands over. Its lock is held.
+// take queues x, which another shard hands over. The lock of the other shard is held.
 func (s *shard) take(x handedOver) {
 	s.inbox.mu.Lock()
 	s.add(x)
 }
 
-// add adds an item, gives the inbox's lock back and wakes the shard.
+// add appends an item, unlocks the inbox and wakes the shard. The inbox's lock is held.
 func (s *shard) add(x handedOver) {
 	t := &s.inbox
 	t.items = append(t.items, x)
@@ -73,7 +73,7 @@ func (s *shard) add(x handedOver) {
 	}
 }
 
-// handleInbox handles what has been handed over, and reports whether there was anything.
+// handleInbox handles the items of the inbox, and reports whether there were any.
 func (s *shard) handleInbox(now time.Duration) bool {
 	t := &s.inbox
 	t.mu.Lock()
@@ -95,8 +95,8 @@ func (s *shard) handleInbox(now time.Duration) bool {
 	return len(items) > 0
 }
 
-// passReports tells the other shards of peers that cannot be reached: the system reports them to
-// any of the sockets of an address.
+// passReports passes reports of unreachable peers to the other shards: the system reports a
+// peer to any one of the sockets of an address.
 func (s *shard) passReports(e *endpoint, peers []netip.AddrPort) {
 	for _, other := range s.device.mu.list {
 		if other == s {

@@ -13,17 +13,18 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// localPath is the path of a reliable connection that may lead to another device of this machine. Its
-// packets go through shared memory where that is possible, and else by UDP. It implements local.User.
+// localPath is the path of a reliable connection whose peer may be on this machine. Its
+// packets go through shared memory where that is possible, and otherwise by UDP. It implements
+// local.User.
 type localPath struct {
 	udpPath
 	queuePair *queuePair
-	peerShard int         // told by the number of the peer's queue pair
+	peerShard int         // from the low bits of the peer's queue pair number
 	shared    *local.Path // while it is attached
 }
 
-// maxBehind is more packets than can be under way through a channel, whose acknowledgements
-// may be lost with it: the peer repeats them by UDP, from a port that has to be learned.
+// maxBehind is more packets than can be in flight through a channel. Their acknowledgements
+// may be lost with it; the peer then repeats them by UDP, from a port that has to be learned.
 const maxBehind = 1 << 16
 
 func (p *localPath) attach(t *transport.QP) {
@@ -81,14 +82,14 @@ func (p *localPath) kind() verbs.Path {
 	return verbs.PathSharedMemory
 }
 
-// localHost is a shard as package local sees it.
+// localHost implements local.Host for a shard.
 type localHost struct {
 	sync.Locker
 	shard *shard
 }
 
-// openLocal makes the shard found by other devices of this machine. Captures need packets on a
-// socket, as faults do.
+// openLocal lets other devices of this machine find the shard. It does nothing while packets
+// are captured: captures, like faults, need packets on a socket.
 func (s *shard) openLocal() {
 	d := s.device
 	if d.cfg.DisableLocal || d.capture != nil {
@@ -135,7 +136,7 @@ func (e *endpoint) Addr() netip.AddrPort { return e.socket.Addr() }
 // Receive implements local.Endpoint.
 func (e *endpoint) Receive(now time.Duration) bool { return e.receive(now) }
 
-// PathOf implements local.Endpoint. By which shard of the peer the packet came does not matter.
+// PathOf implements local.Endpoint. The peer's shard that sent the packet does not matter.
 func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
 	if q := e.find(p.DestQP); q != nil && q.shard == e.shard && admission.DefaultPartition(p.PKey) {
 		if path, ok := q.path.(*localPath); ok && path.endpoint == e && path.peer == from {
@@ -164,7 +165,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	return m.Bytes, func() error { return d.freeMemory(m) }, nil
 }
 
-// revoke makes devices of other processes take no more payload from mem. The lock is held.
+// revoke stops devices of other processes from taking payload from mem. The lock is held.
 func (d *Device) revoke(mem []byte) {
 	if !d.memories.Contains(mem) {
 		return

@@ -9,10 +9,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// loopback is the path of a queue pair to itself. It crosses no socket: the queue
-// pair receives each packet right after it has sent it, with the data still where
-// the program has them, so that they are copied once. Checks, order, completions
-// and waiting for receives are the transport's, as for any other peer.
+// loopback is the path of a queue pair to itself. It crosses no socket: the queue pair
+// receives each packet right after it has sent it, while the data are still in the program's
+// memory, so that they are copied once. Checks, order, completions and waiting for receives
+// are the transport's, as for any other peer.
 type loopback struct {
 	endpoint *endpoint // of the queue pair's address; its goroutine works for the queue pair
 	packet   *wire.Packet
@@ -21,12 +21,12 @@ type loopback struct {
 }
 
 const (
-	// loopbackCost is what the smallest packet takes off the allowance, in bytes.
+	// loopbackCost is the least that a packet takes off the allowance, in bytes.
 	loopbackCost = 4 << 10
 )
 
-// isOwnPeer reports whether a connection to that queue pair is one of q to itself
-// whose packets nobody needs to see. Faults and captures need packets on a socket.
+// isOwnPeer reports whether a connection to destQPN connects q to itself, and nothing needs
+// its packets on a socket. Faults and captures do.
 func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
@@ -42,8 +42,8 @@ func (l *loopback) attach(t *transport.QP) {
 
 func (l *loopback) detach() { l.endpoint.users-- }
 
-// Send implements transport.Output. It keeps the packet for transmit: a queue pair
-// cannot receive in the midst of sending.
+// Send implements transport.Output. It keeps the packet for send: a queue pair cannot receive
+// in the midst of sending.
 func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	l.packet, l.pieces, l.size = p, pieces, n
 	return true

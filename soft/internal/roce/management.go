@@ -31,7 +31,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	return d.services.Open(handle), nil
 }
 
-// openServices begins to serve queue pair 1, until the device is closed.
+// openServices starts to serve queue pair 1, until the device is closed.
 func (d *Device) openServices() {
 	cfg := gsi.Config{
 		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
@@ -45,7 +45,7 @@ func (d *Device) openServices() {
 	d.services = gsi.New(cfg)
 }
 
-// handleManagement takes a packet that names queue pair 1.
+// handleManagement handles a packet to queue pair 1.
 func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Duration) {
 	p := &e.packet
 	if p.Opcode == wire.CNP {
@@ -83,13 +83,13 @@ func (e *endpoint) Source() netip.AddrPort { return e.socket.Source() }
 
 // SendMessage implements gsi.Endpoint.
 func (e *endpoint) SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte) error {
-	_ = e.flush() // by itself, so that an error is its own
+	_ = e.flush() // what is collected leaves first, so that a later error is that of the message
 	out := udpOutput{endpoint: e, peer: to, flow: wire.NewFlow(e.socket.Source(), to)}
 	out.Send(p, [][]byte{payload}, len(payload))
 	return e.flush()
 }
 
-// hosts are the addresses of the device.
+// hosts returns the addresses of the device.
 func (d *Device) hosts() (list []netip.Addr) {
 	for _, e := range d.endpoints {
 		list = append(list, e.Addr().Addr())

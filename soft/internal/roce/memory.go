@@ -38,7 +38,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 
 func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Owner }
 
-// checkOpen checks that the domain can have something new in it. The lock is held.
+// checkOpen returns an error if the domain is closed. The lock is held.
 func (p *protectionDomain) checkOpen(op string) error {
 	switch {
 	case p.device.closed:
@@ -67,7 +67,7 @@ func (p *protectionDomain) Close() error {
 type memoryRegion struct {
 	pd     *protectionDomain
 	region *transport.Region
-	unmap  func() error // nil: the memory is the caller's
+	unmap  func() error // nil: the memory belongs to the caller
 	closed bool
 }
 
@@ -83,9 +83,9 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: base}})
 }
 
-// RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, as far as whoever
-// exports it allows. The exporter must keep it coherent with the processor without
-// the ioctl DMA_BUF_IOCTL_SYNC, since peers access it at any time.
+// RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, if its exporter allows that. The
+// exporter must keep it coherent with the processor without the ioctl DMA_BUF_IOCTL_SYNC,
+// since peers access it at any time.
 func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
 	if err := rules.CheckDMABuf(buf, access); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error)
 	}
 	remove := m.region.Watch(off, n, f)
 	return func() {
-		// Packets are handled under the lock: f is not running once it is held.
+		// Packets are handled under the lock, so f is not running once it is held.
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		remove()
@@ -223,8 +223,8 @@ func (w *memoryWindow) RKey() uint32 {
 	return w.window.RKey()
 }
 
-// Close implements verbs.MW. Packets are handled, and given to the socket, under the
-// lock.
+// Close implements verbs.MW. Packets are handled, and given to the socket, under the lock, so
+// none uses the window after Close.
 func (w *memoryWindow) Close() error {
 	d := w.pd.device
 	d.mu.Lock()

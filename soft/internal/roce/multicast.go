@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	maxGroups   = 256  // multicast groups that a device can be in; each has a socket
-	maxAttached = 1024 // queue pairs that take copies of one packet
+	maxGroups   = 256  // multicast groups that a device can join; each has a socket
+	maxAttached = 1024 // queue pairs attached to one group
 )
 
 // group is a multicast group that the device has joined. Its packets go to UDP port 4791,
-// whatever port the device has: other devices of the machine can be in it too.
+// whatever the device's own port is: other devices of the machine can be members too.
 type group struct {
 	addr        netip.AddrPort
-	endpoint    *endpoint // whose socket has joined it
+	endpoint    *endpoint // whose socket has joined the group
 	memberships int       // of connection managers
 	queuePairs  []*queuePair
 	source      netip.AddrPort // of the last packet
-	arriving    wire.Flow      // from there
+	arriving    wire.Flow      // the flow from source
 }
 
-// maxGroups is how many groups the device can be in: none where its sockets cannot.
+// maxGroups is how many groups the device can join: none if its sockets cannot.
 func (d *Device) maxGroups() int {
 	if d.endpoints[0].socket.Features().Groups {
 		return maxGroups
@@ -38,7 +38,7 @@ func (d *Device) maxGroups() int {
 	return 0
 }
 
-// enter returns a group, which the device joins if it is not in it. The caller adds a
+// enter returns a group, and joins it first if the device is not a member. The caller adds a
 // membership or a queue pair.
 func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
 	if g := d.groups[addr]; g != nil {
@@ -63,7 +63,7 @@ func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
 	return g, nil
 }
 
-// settle leaves the group if nobody wants it any more.
+// settle leaves the group if it has no members any more.
 func (g *group) settle() error {
 	d := g.endpoint.device
 	if g.memberships > 0 || len(g.queuePairs) > 0 || d.groups[g.addr.Addr()] != g {
@@ -73,8 +73,8 @@ func (g *group) settle() error {
 	return g.endpoint.socket.Leave(g.addr)
 }
 
-// handleGroup takes a packet to a multicast group. Every queue pair that is attached gets
-// a copy, that of the sender too, as on adapters: the group loops back.
+// handleGroup handles a packet to a multicast group. Every attached queue pair gets a copy,
+// also that of the sender, as on adapters: the group loops back.
 func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
 	g := d.groups[dg.Group]
@@ -160,8 +160,9 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 	return nil
 }
 
-// multicastEndpoint is the endpoint to use for a group where the caller names none: the
-// first of the group's kind and, if possible, scope. All are of one network interface.
+// multicastEndpoint chooses the endpoint for a group if the caller names none: the first of
+// the group's address family and, if possible, of its scope. All belong to one network
+// interface.
 func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 	if !group.IsMulticast() {
 		return nil, fmt.Errorf("%v is no multicast group: %w", group, verbs.ErrInvalid)

@@ -10,30 +10,30 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// path takes the packets of one queue pair to its peer and owns their output. It
-// is chosen at the transition to RTR; nothing else knows which kind it is. All
-// methods are called with the lock of the queue pair's shard held.
+// path takes the packets of one queue pair to its peer and owns their output. The transition
+// to RTR chooses it; nothing else knows which kind it is. All methods are called with the lock
+// of the queue pair's shard held.
 //
-// Packets that come by a socket find their queue pair by endpoint.handle. A path with another way
-// for them calls the transport's Receive or ReceivePieces itself, and activates the queue pair.
+// endpoint.handle finds the queue pair of packets that come from a socket. A path that
+// receives packets in another way calls the transport's Receive or ReceivePieces itself, and
+// activates the queue pair.
 type path interface {
-	// attach takes the path into use: it sets what the path can carry in the queue
-	// pair, and counts the queue pair at the endpoints that work for it.
+	// attach starts the use of the path: it sets the path's limits in the queue pair, and
+	// counts the queue pair at the endpoints that work for it.
 	attach(t *transport.QP)
 	// detach ends the use.
 	detach()
-	// send sends what the queue pair has to send, within the allowance.
-	// It returns what is left of it, and whether more could
-	// leave at once.
+	// send sends packets of the queue pair, within the allowance. It returns the rest of the
+	// allowance, and whether more packets could leave at once.
 	send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
-	// kind is what it is.
+	// kind returns the kind of the path.
 	kind() verbs.Path
 	// endsAt reports whether packets go from that endpoint to that UDP address.
 	endsAt(e *endpoint, peer netip.AddrPort) bool
 }
 
-// allowance is what all queue pairs of a shard together may still send before it
-// looks at its sockets again. It bounds how long the shard is locked.
+// allowance is what all queue pairs of a shard together may still send before the shard checks
+// its sockets again. It bounds how long the shard is locked.
 type allowance struct {
 	packets int // to sockets
 	bytes   int // from memory to memory; to sockets, each packet counts as the path MTU
@@ -45,14 +45,14 @@ const (
 	roundBytes   = 1 << 20
 	// srdRoundPackets is the same for SRD, whose packets have up to 4,096 bytes.
 	srdRoundPackets = roundBytes / 4096
-	// sendBudget is how many packets one queue pair sends before the next one
-	// does.
+	// sendBudget is how many packets one queue pair sends before the next one's turn.
 	sendBudget = 64
 )
 
 func (a allowance) any() bool { return a.packets > 0 && a.bytes > 0 }
 
-// choosePath chooses the path for a transition to RTR, and where packets may come from then.
+// choosePath returns the path for a transition to RTR, and the source that packets may come
+// from.
 func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, error) {
 	d := q.pd.device
 	if q.init.Type == verbs.UD {
@@ -77,8 +77,8 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
 }
 
-// sourcePort is the port that a peer's packets come from; 0: it is not known. Only software
-// devices have another port than 4791, and they send from it.
+// sourcePort returns the UDP source port of a peer's packets; 0: unknown. Only software
+// devices listen at another port than 4791, and they send from that port.
 func (d *Device) sourcePort(peer netip.AddrPort, named uint16) uint16 {
 	if named != 0 {
 		return named
@@ -94,8 +94,8 @@ func (d *Device) sourcePort(peer netip.AddrPort, named uint16) uint16 {
 	return 0
 }
 
-// setPath makes the queue pair send by that path and take packets from that source from now on;
-// nil: not at all.
+// setPath makes the queue pair send by path p and accept packets from that source from now on.
+// If p is nil, it does neither.
 func (q *queuePair) setPath(p path, from admission.Source) {
 	s := q.shard
 	if q.path != nil {
@@ -112,7 +112,7 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	}
 }
 
-// networkPath is the part of a path that goes by UDP to one peer; nil: it has none.
+// networkPath returns the part of a path that goes by UDP to one peer; nil: it has none.
 func networkPath(p path) *udpPath {
 	switch p := p.(type) {
 	case *udpPath:

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// progress receives, does what is due and sends. It reports whether it did
-// anything. Endpoints that no queue pair takes packets from are looked at only by
-// their own goroutine, which passes itself. The lock is held.
+// progress receives packets, handles timers and sends. It reports whether there was any work.
+// Endpoints from which no queue pair receives are checked only by their own goroutine, which
+// passes itself as self. The lock is held.
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	worked := false
@@ -43,7 +43,7 @@ func (s *shard) sendsMore() bool {
 	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
 }
 
-// activate makes the queue pair send soon, if it has a path.
+// activate lists the queue pair for sending, if it has a path.
 func (s *shard) activate(q *queuePair) {
 	if q.ack.waiting {
 		s.unlist(q)
@@ -53,7 +53,7 @@ func (s *shard) activate(q *queuePair) {
 	}
 }
 
-// transmit lets the queue pairs that are ready send, one after the other, within the allowance of a
+// transmit lets the ready queue pairs send, one after the other, within the allowance of a
 // round.
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
@@ -74,7 +74,7 @@ func (s *shard) transmit(now time.Duration) {
 	}
 }
 
-// sendFrom lets a queue pair send its share of the allowance, and returns what is left.
+// sendFrom lets a queue pair send its share of the allowance, and returns the rest.
 func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
 	s.unlist(q)
 	a, more := q.path.send(q.transport, now, a)
@@ -86,7 +86,7 @@ func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance
 	return a
 }
 
-// wake makes a goroutine of the device go on with what is ready, though no packet comes.
+// wake wakes a goroutine of the device to send what is ready, without waiting for a packet.
 func (s *shard) wake() {
 	for _, e := range s.endpoints {
 		if e.wakes() {
@@ -96,7 +96,7 @@ func (s *shard) wake() {
 	}
 }
 
-// sendSRD sends what is ready for peers of SRD. The lock of main is held.
+// sendSRD sends what is ready for SRD peers. The lock of main is held.
 func (d *Device) sendSRD(now time.Duration) {
 	d.srdReplied = false
 	if d.srd.Ready() {

@@ -18,7 +18,7 @@ type queuePair struct {
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
 	shard     *shard
-	path      path             // from the transition to RTR on; nil: none
+	path      path             // nil until the transition to RTR
 	source    admission.Source // of packets that come by UDP
 	ready     readyLinks
 	ack       delayedAck
@@ -106,7 +106,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
-// queuesOf returns the completion queues that a queue pair is to have.
+// queuesOf returns the completion queues that init names.
 func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completionQueue, err error) {
 	send, recv = asCompletionQueue(init.SendCQ), asCompletionQueue(init.RecvCQ)
 	if send == nil || recv == nil || send.device != d || recv.device != d {
@@ -115,7 +115,7 @@ func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completion
 	return send, recv, nil
 }
 
-// checkRoom checks that the domain can have another queue pair. The lock is held.
+// checkRoom returns an error if the domain cannot have another queue pair. The lock is held.
 func (p *protectionDomain) checkRoom(op string) error {
 	d := p.device
 	if err := p.checkOpen(op); err != nil {
@@ -127,10 +127,10 @@ func (p *protectionDomain) checkRoom(op string) error {
 	return nil
 }
 
-// freeQPN returns the next number that is free, for a queue pair of that shard.
-// Numbers are not used again soon, so that a packet for a queue pair of the past meets
-// none, and nobody can tell the next. 0 and 1 are for management (IBTA 3.3), and the last
-// one for multicast groups.
+// freeQPN returns the next free number for a queue pair of that shard. A number is not used
+// again soon, so that a late packet for a closed queue pair meets none, and the next number
+// cannot be predicted. 0 and 1 are for management (IBTA 3.3), and the last one for multicast
+// groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
 		n := d.admission.Numbers.Next() | uint32(s.index)
@@ -140,7 +140,7 @@ func (d *Device) freeQPN(s *shard) uint32 {
 	}
 }
 
-// lock takes the lock of the queue pair's shard, which the caller unlocks.
+// lock takes the lock of the queue pair's shard. The caller unlocks it.
 func (q *queuePair) lock() *shard {
 	q.shard.mu.Lock()
 	return q.shard

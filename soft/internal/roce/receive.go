@@ -12,8 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// receive handles the packets that have arrived and reports whether there were
-// any.
+// receive handles the packets that have arrived, and reports whether there were any.
 func (e *endpoint) receive(now time.Duration) bool {
 	datagrams, err := e.socket.Receive()
 	if err != nil {
@@ -42,15 +41,16 @@ func (e *endpoint) receive(now time.Duration) bool {
 }
 
 // acknowledgementFollows reports whether the first datagram is a message and the second an
-// acknowledgement for the same queue pair, as a device like this one sends them (delayedAck). It
-// is taken first, so that a request completes before the reply to it. Their order does not matter
-// otherwise: the two directions of a connection have sequence numbers of their own.
+// acknowledgement for the same queue pair, as a device like this one sends them (delayedAck).
+// The acknowledgement is handled first, so that a request completes before the reply to it.
+// Otherwise their order does not matter: each direction of a connection has its own sequence
+// numbers.
 func acknowledgementFollows(datagrams []link.Datagram) bool {
 	a, b := &datagrams[0], &datagrams[1]
 	return wire.IsRequestThenAck(a.Data, b.Data) && a.Src == b.Src
 }
 
-// arrived takes a packet that the faults have let through.
+// arrived handles a packet that the faults have let through.
 func (e *endpoint) arrived(d link.Datagram) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	e.handle(&d, e.device.now())
@@ -66,18 +66,18 @@ func (e *endpoint) noteDeadline() {
 	}
 }
 
-// handle takes one packet.
+// handle handles one packet.
 func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	if q := e.classify(dg, now); q != nil && e.authenticate(q, dg, now) {
 		e.deliver(q, dg, now)
 	}
 }
 
-// classify parses a packet and finds the queue pair that it is for. It returns nil for what is not
-// for a queue pair of this shard, which it has handed on or dropped.
+// classify parses a packet and returns its queue pair. It returns nil if the packet is not for
+// a queue pair of this shard; it has handed on or dropped the packet then.
 func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 	d, s, p := e.device, e.shard, &e.packet
-	// A request of a reliable connection with an unknown opcode is for its queue pair to refuse.
+	// A queue pair refuses requests with an unknown opcode itself on a reliable connection.
 	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
 		s.drops.malformed++
 		e.refused(dg, noQP, now)
@@ -113,7 +113,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 	return nil
 }
 
-// authenticate reports whether a packet may be from the peer of its queue pair.
+// authenticate reports whether the packet may come from the peer of its queue pair.
 func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Duration) bool {
 	s, p := e.shard, &e.packet
 	flow, verdict := q.source.Admit(e.entry, dg.Src, p, now)
@@ -140,7 +140,7 @@ func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
-	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // its sender could not be told
+	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // a sender of datagrams could not be notified
 		q.transport.Marked(p, now)
 		s.activate(q)
 	}
@@ -165,17 +165,18 @@ func (d *drops) refuse(v admission.Verdict) {
 	d.wrongPeer++
 }
 
-// noQP stands for the queue pair of a malformed packet: none has the number.
+// noQP stands for the queue pair of a malformed packet: no queue pair has this number.
 const noQP = 0
 
-// refused notes that a packet was refused for its source or queue pair, or since it is malformed.
+// refused notes a packet that was refused for its source or queue pair, or because it is
+// malformed.
 func (e *endpoint) refused(dg *link.Datagram, qpn uint32, now time.Duration) {
 	if until := e.entry.Refused(dg.Src, qpn, now); until != 0 {
 		e.shard.noteDeadline(until)
 	}
 }
 
-// find returns the queue pair with that number, or nil. Packets in a row are mostly for one.
+// find returns the queue pair with that number, or nil. Successive packets are mostly for one.
 func (e *endpoint) find(qpn uint32) *queuePair {
 	if e.last == nil || e.last.num != qpn {
 		e.last = e.device.queuePairs[qpn]

@@ -8,21 +8,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// remoteQueue is a completion queue of another shard, for the queue pairs of a shard.
+// remoteQueue is a completion queue of one shard, for the queue pairs of another.
 //
-// Queue pairs, completion queues and shared receive queues stay in the shard that they were made
-// in, and are guarded by its lock for their whole life. Where those of one queue pair are in
-// different shards, each completion goes through the inbox of the queue's shard, and what its poll
-// frees through the inbox of the queue pair's. The price of a completion is two allocations, two
-// locks and the waking of a goroutine. Also, polls of the queue do not drive the queue pair, whose
-// own goroutine does. Programs avoid that if they make the queues of a queue pair with the same
-// Poller, and those of datagrams with none.
+// Queue pairs, completion queues and shared receive queues stay in the shard that they were
+// made in, and are guarded by its lock for their whole life. If those of one queue pair are in
+// different shards, each completion goes through the inbox of the completion queue's shard.
+// What polling it frees goes back through the inbox of the queue pair's shard. That costs two
+// allocations, two locks and the waking of a goroutine for each completion. Also, polls of the
+// queue do not drive the queue pair; only its own goroutine does. Programs avoid the cost if
+// they make the queues of a queue pair with the same Poller, and those of datagrams with none.
 type remoteQueue struct {
 	*completionQueue
 	of *shard // of the queue pair
 }
 
-// completerFor is the queue as the queue pairs of a shard know it. The locks of all shards are held.
+// completerFor returns the queue in the form that queue pairs of shard s use. The locks of all
+// shards are held.
 func (c *completionQueue) completerFor(s *shard) srd.Completer {
 	if s == c.shard {
 		return c
@@ -55,13 +56,13 @@ func (r remoteQueue) hand(wc verbs.WC, frees transport.Places, solicited bool, n
 	}})
 }
 
-// places are what a completion frees when it is polled.
+// places are the queue entries that polling a completion frees.
 type places struct {
 	transport.Places
-	of *shard // of the queue pair; nil: that of the completion queue
+	of *shard // the queue pair's shard; nil: the same as the completion queue's
 }
 
-// free frees them.
+// free frees them, under the lock of the queue pair's shard.
 func (p *places) free() {
 	if p.of == nil {
 		p.Free()

@@ -14,10 +14,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// srdOverhead is what IP, UDP and transport headers of SRD take at most, in bytes.
+// srdOverhead is the maximum size of the IP, UDP and transport headers of SRD, in bytes.
 const srdOverhead = pathOverhead + wire.MaxHeaderLen - (wire.BTHLen + wire.AtomicETHLen)
 
-// srdMTU is the largest payload of a packet of SRD.
+// srdMTU is the largest payload of an SRD packet.
 func (d *Device) srdMTU() verbs.MTU {
 	if d.cfg.InterfaceMTU == 0 {
 		return pathMTU(0)
@@ -25,15 +25,15 @@ func (d *Device) srdMTU() verbs.MTU {
 	return pathMTU(d.cfg.InterfaceMTU + pathOverhead - srdOverhead)
 }
 
-// srdOutput is the way to a peer device, and back.
+// srdOutput sends to a peer device, and holds the flow of its packets to us.
 type srdOutput struct {
 	udpOutput
-	source   netip.AddrPort // of the last packet that came
-	arriving wire.Flow      // from there
+	source   netip.AddrPort // of the last packet received
+	arriving wire.Flow      // the flow from source
 }
 
-// openSRD makes the scalable reliable datagrams of the device. They exist even if it has no
-// such queue pair, to say so to those who send to one.
+// openSRD makes the device's SRD transport. It exists even if the device has no SRD queue
+// pair, in order to refuse packets for one.
 func (d *Device) openSRD() {
 	cfg := srd.Config{
 		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: admission.Random,
@@ -57,7 +57,7 @@ func (d *Device) openSRD() {
 	d.busy = d.endpoints[0]
 }
 
-// handleSRD takes a packet of SRD, which may be from anybody.
+// handleSRD handles an SRD packet, which may come from any host.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
 	from := srd.Address{Local: e.index, Peer: admission.ListenAddress(dg.Src)}
 	c := d.srd.Find(&from, p.SRDETH.Target)
@@ -88,7 +88,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	d.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
 
-// srdQueuePair is a queue pair of SRD.
+// srdQueuePair is an SRD queue pair.
 type srdQueuePair struct {
 	pd       *protectionDomain
 	num      uint32
@@ -99,7 +99,7 @@ type srdQueuePair struct {
 	closed   bool
 }
 
-// srdAttr is what SRD queue pairs can do.
+// srdAttr returns the limits of SRD queue pairs.
 func (d *Device) srdAttr() verbs.SRDAttr {
 	return verbs.SRDAttr{
 		MaxSendWR: srd.MaxSendWR, MaxRecvWR: srd.MaxRecvWR, MaxSendSGE: srd.MaxSendSGE, MaxRecvSGE: srd.MaxRecvSGE,
@@ -152,7 +152,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
-// wayOf returns the way in the address handle of a request.
+// wayOf returns the SRD part of a request's address handle.
 func (p *protectionDomain) wayOf(ah verbs.AH) (*srd.AH, error) {
 	if a, ok := ah.(*addressHandle); ok && a.multicast {
 		return nil, fmt.Errorf("its address handle is of %v: SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
@@ -194,7 +194,7 @@ func (q *srdQueuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// attach says whether the endpoints work for the queue pair. It receives at all of them.
+// attach sets whether the endpoints work for the queue pair. It receives at all of them.
 func (q *srdQueuePair) attach(on bool) {
 	if q.attached == on {
 		return

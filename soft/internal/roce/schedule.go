@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// readyList holds the queue pairs that have something to send, in the order in
-// which they may. A queue pair is in one such list at most. Every operation takes constant time.
+// readyList holds the queue pairs that have something to send, in the order in which they may
+// send. A queue pair is in at most one such list. Every operation takes constant time.
 type readyList struct{ first, last *queuePair }
 
 // readyLinks is a queue pair's place in the list.
@@ -31,7 +31,7 @@ func (l *readyList) push(q *queuePair) {
 	l.last = q
 }
 
-// remove takes a queue pair out, if it is in the list.
+// remove removes a queue pair, if it is in the list.
 func (l *readyList) remove(q *queuePair) {
 	r := q.ready
 	if !r.listed {
@@ -53,17 +53,17 @@ func (l *readyList) remove(q *queuePair) {
 // never is later than any deadline.
 const never = time.Duration(math.MaxInt64)
 
-// timers is a heap of queue pairs, the one to be looked at next first. Every
-// operation takes logarithmic time.
+// timers is a heap of queue pairs, ordered by deadline, the earliest first. Every operation
+// takes logarithmic time.
 type timers []*queuePair
 
-// timer is when a queue pair is to be looked at, and its place in the heap.
+// timer is a queue pair's deadline, and its place in the heap.
 type timer struct {
 	at    time.Duration
-	place int // its index plus 1; zero: it is not in the heap
+	place int // index plus 1; zero: not in the heap
 }
 
-// set sets the time at which the queue pair is looked at.
+// set sets the deadline of the queue pair.
 func (h *timers) set(q *queuePair, at time.Duration) {
 	if q.timer.place == 0 {
 		*h = append(*h, q)
@@ -73,7 +73,7 @@ func (h *timers) set(q *queuePair, at time.Duration) {
 	h.down(h.up(q.timer.place - 1))
 }
 
-// remove takes a queue pair out, if it is in the heap.
+// remove removes a queue pair, if it is in the heap.
 func (h *timers) remove(q *queuePair) {
 	if q.timer.place == 0 {
 		return
@@ -124,9 +124,9 @@ func (h timers) down(i int) {
 	}
 }
 
-// schedule sees that Timeout of the queue pair is called at its deadline. Its
-// entry in the heap may be earlier, and is put right when its time comes: so it
-// does not move with every acknowledgement.
+// schedule makes expire call the queue pair's Timeout at its deadline. The entry in the heap
+// may be earlier than the deadline, and is corrected when it expires, so that the heap does
+// not change with every acknowledgement.
 func (s *shard) schedule(q *queuePair) {
 	at := q.transport.Deadline()
 	if at == 0 || q.timer.place != 0 && q.timer.at <= at {
@@ -136,7 +136,7 @@ func (s *shard) schedule(q *queuePair) {
 	s.noteDeadline(at)
 }
 
-// expire does what is due and finds the next deadline.
+// expire handles what is due and finds the next deadline.
 func (s *shard) expire(now time.Duration) {
 	for len(s.timers) > 0 && s.timers[0].timer.at <= now {
 		q := s.timers[0]
@@ -177,8 +177,8 @@ func (s *shard) expire(now time.Duration) {
 	}
 }
 
-// noteDeadline makes sure that progress is made at that time. The deadline kept
-// is a lower bound: it may be early, never late.
+// noteDeadline makes the shard make progress at that time. The deadline kept is a lower bound:
+// it may be early, never late.
 func (s *shard) noteDeadline(at time.Duration) {
 	if s.deadline != 0 && s.deadline <= at {
 		return

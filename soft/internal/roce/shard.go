@@ -15,10 +15,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// shard is a part of the device that works by itself: some of its queue pairs and all that
-// they need from packet to completion, with sockets and a lock of its own. So programs that
-// poll on different cores do not wait for each other. A queue or a queue pair stays in the shard
-// that it was made in. The first shard has all that there is once for a device: datagrams, SRD,
+// shard is an independent part of the device: some of its queue pairs and all that they need
+// from packet to completion, with its own sockets and lock. Programs that poll on different
+// cores therefore do not wait for each other. A queue or a queue pair stays in the shard that
+// it was made in. The first shard also has what exists once in a device: datagrams, SRD,
 // multicast groups, connection management.
 type shard struct {
 	device *Device
@@ -27,43 +27,43 @@ type shard struct {
 	// polls counts the polls that made progress. While it grows, the shard's own
 	// goroutines leave the work to the programs that poll.
 	polls atomic.Uint64
-	// asleep is set when a program arms a completion queue, before it sleeps, and
-	// cleared by the next poll of a queue that is not armed.
+	// asleep is set when a program arms a completion queue, before it sleeps. The next poll of
+	// a queue that is not armed clears it.
 	asleep atomic.Bool
 	inbox  inbox
 
-	// mu guards what follows, and what the shard's queue pairs and queues have. What
-	// belongs to the whole device is read under it, and changed under the lock of
-	// all shards (Device.mu).
+	// mu guards the fields below, and the state of the shard's queue pairs and queues. State
+	// of the whole device is read under it, and changed under the lock of all shards
+	// (Device.mu).
 	mu        sync.Mutex
 	endpoints []*endpoint // one for each entry of the GID table
 	ready     readyList
-	// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are not in
-	// ready.
+	// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are not
+	// in ready.
 	unacknowledged readyList
-	// inPoll: a program polls, and is not about to sleep.
+	// inPoll: a program is polling, and is not about to sleep.
 	inPoll      bool
 	armed       uint64 // how often programs have armed a completion queue
 	timers      timers
-	deadline    time.Duration // of the timers and all else; zero: none
+	deadline    time.Duration // the earliest of all; zero: none
 	counters    transport.Counters
 	waiting     transport.Waiting
 	drops       drops
 	unreachable unreachable
-	overrun     []*completionQueue // whose queue pairs are still to be failed
+	overrun     []*completionQueue // whose queue pairs are not in the error state yet
 	local       local.Peers
-	pollers     int // that are assigned to it
+	pollers     int // assigned to this shard
 }
 
-// maxShards is how many shards a device can have. The number of a queue pair ends with that of
-// the shard that it was made in.
+// maxShards is how many shards a device can have. The low bits of a queue pair number are the
+// index of its shard.
 const (
 	maxShards = 1 << admission.NumberLowBits
 	shardBits = maxShards - 1
 )
 
-// shardLimit is how many shards are of use: one for each core, and a single one where
-// the order of packets is to be seen.
+// shardLimit is how many shards are useful: one for each core, but a single one if captures or
+// faults need to see packets in order.
 func (d *Device) shardLimit() int {
 	if d.capture != nil || d.faults.All.Any() {
 		return 1
@@ -71,7 +71,7 @@ func (d *Device) shardLimit() int {
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
 }
 
-// shards are those of a device, and the lock of all. It is a sync.Locker.
+// shards are those of a device, and their common lock. It is a sync.Locker.
 type shards struct {
 	mu   sync.Mutex
 	list []*shard
@@ -85,7 +85,7 @@ func (s *shards) Lock() {
 	}
 }
 
-// Unlock gives them back.
+// Unlock releases them.
 func (s *shards) Unlock() {
 	for _, sh := range s.list {
 		sh.mu.Unlock()
@@ -93,15 +93,15 @@ func (s *shards) Unlock() {
 	s.mu.Unlock()
 }
 
-// poller is what polls completion queues (verbs.CQInit.Poller). Queues of one poller are in one
-// shard.
+// poller identifies a goroutine that polls completion queues (verbs.CQInit.Poller). All queues
+// of one poller are in one shard.
 type poller struct {
 	shard  *shard
 	queues int
 }
 
-// shardOf is the shard for what that poller polls. A new poller gets the one that has the
-// fewest, or one more shard, as long as there are cores for it. The lock of all is held.
+// shardOf returns the shard for the queues of a poller. A new poller gets the shard with the
+// fewest pollers, or a new shard while there are cores for it. The lock of all shards is held.
 func (d *Device) shardOf(key any) *shard {
 	if key == nil {
 		return d.main
@@ -126,7 +126,7 @@ func (d *Device) shardOf(key any) *shard {
 	return best
 }
 
-// addPoller notes that a completion queue of that poller is in the shard.
+// addPoller counts a completion queue of that poller in the shard.
 func (d *Device) addPoller(key any, s *shard) {
 	if key == nil {
 		return
@@ -140,7 +140,7 @@ func (d *Device) addPoller(key any, s *shard) {
 	p.queues++
 }
 
-// removePoller ends addPoller.
+// removePoller undoes addPoller.
 func (d *Device) removePoller(key any) {
 	p := d.pollers[key]
 	if p == nil {
@@ -152,7 +152,8 @@ func (d *Device) removePoller(key any) {
 	}
 }
 
-// addShard opens another shard. The lock of all is held, also that of the new one afterwards.
+// addShard opens another shard. The lock of all shards is held, and includes the new one on
+// return.
 func (d *Device) addShard() (*shard, error) {
 	s := &shard{device: d, index: len(d.mu.list)}
 	for i, first := range d.main.endpoints {
@@ -163,7 +164,7 @@ func (d *Device) addShard() (*shard, error) {
 		}
 		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.entry))
 	}
-	// Now, so that no packet has gone astray if it cannot be done.
+	// Steering comes before any use of the shard, so that no packet is lost if it fails.
 	for _, first := range d.main.endpoints {
 		if err := first.socket.Steer(s.index+1, shardBits); err != nil {
 			s.closeEndpoints()
@@ -173,7 +174,7 @@ func (d *Device) addShard() (*shard, error) {
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
 	for _, e := range s.endpoints {
-		e.entry.Lift() // the new socket has none, and would be left so until the end
+		e.entry.Lift() // the new socket has no filter, and would stay without one until the present filter ends
 	}
 	if d.main.local.On() {
 		s.openLocal()
@@ -198,7 +199,7 @@ func (s *shard) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// sleeps notes that a program is about to sleep. The lock is held.
+// sleeps records that a program is about to sleep. The lock is held.
 func (s *shard) sleeps() {
 	s.asleep.Store(true)
 	for _, e := range s.endpoints {
@@ -208,9 +209,9 @@ func (s *shard) sleeps() {
 	}
 }
 
-// shardFor is the shard for a queue pair: the first for datagrams, that of its shared receive
-// queue, or that of its send queue. The queue pair is there for good; see remoteQueue for what it
-// costs if its completion queues are elsewhere.
+// shardFor returns the shard for a queue pair: the first for datagrams, otherwise that of its
+// shared receive queue or, without one, that of its send queue. The queue pair stays there;
+// remoteQueue describes the cost if its completion queues are in other shards.
 func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *sharedReceiveQueue) (*shard, error) {
 	connected := t == verbs.RC || t == verbs.UC
 	switch {

@@ -36,7 +36,7 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	return s, nil
 }
 
-// lock takes the lock of the queue's shard, which the caller unlocks.
+// lock takes the lock of the queue's shard. The caller unlocks it.
 func (s *sharedReceiveQueue) lock() *shard {
 	s.shard.mu.Lock()
 	return s.shard

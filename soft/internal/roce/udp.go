@@ -16,22 +16,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// maxFlowLabel is the greatest that an IPv6 header can have.
+// maxFlowLabel is the greatest flow label of an IPv6 header.
 const maxFlowLabel = 1<<20 - 1
 
-// udpOutput sends packets from an endpoint to a UDP address. It implements
-// transport.Output. The endpoint's socket collects them until it is flushed.
+// udpOutput sends packets from an endpoint to a UDP address. It implements transport.Output.
+// The endpoint's socket collects the packets until it is flushed.
 type udpOutput struct {
 	endpoint *endpoint
 	peer     netip.AddrPort
 	header   link.Header
-	data     link.Header // of packets with a payload
+	data     link.Header // for packets with a payload
 	flow     wire.Flow
 	// multicast: the peer is a group.
 	multicast bool
 }
 
-// outputTo finds the way to a peer.
+// outputTo returns the output to a peer.
 func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
 	if err := d.checkPeer(a.DGID.Addr()); err != nil {
 		return udpOutput{}, fmt.Errorf("DGID %w", err)
@@ -39,7 +39,7 @@ func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
 	return d.output(a)
 }
 
-// checkPeer refuses addresses that are not those of one host.
+// checkPeer returns an error for addresses that do not belong to one host.
 func (d *Device) checkPeer(addr netip.Addr) error {
 	misfit := hostaddr.Misfit(addr)
 	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
@@ -51,7 +51,7 @@ func (d *Device) checkPeer(addr netip.Addr) error {
 	return nil
 }
 
-// outputToGroup finds the way to a multicast group.
+// outputToGroup returns the output to a multicast group.
 func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
 		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
@@ -90,8 +90,8 @@ func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	return udpOutput{endpoint: e, peer: peer, header: header, data: header, flow: wire.NewFlow(e.socket.Source(), peer)}, nil
 }
 
-// Send implements transport.Output. It copies the payload: memory may change meanwhile, and the
-// checksum must be that of the bytes that leave.
+// Send implements transport.Output. It copies the payload: the program may change its memory
+// meanwhile, and the checksum must match the bytes that leave.
 func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	s, d, sh := o.endpoint.socket, o.endpoint.device, o.endpoint.shard
 	headers := p.Opcode.HeaderLen()
@@ -129,7 +129,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// sendPackets lets a queue pair send packets to out, which end at sockets.
+// sendPackets lets a queue pair send packets to out, which leads to sockets.
 func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
 	before := s.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
@@ -139,7 +139,7 @@ func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Dura
 	return a, more
 }
 
-// udpPath is the path of a connection: from an endpoint to the peer's address.
+// udpPath is the path of a connection by UDP: from an endpoint to the peer's address.
 type udpPath struct{ udpOutput }
 
 func (p *udpPath) attach(t *transport.QP) {
@@ -155,11 +155,12 @@ func (p *udpPath) detach() {
 	p.endpoint.receivers--
 }
 
-// controlled reports whether congestion control governs what goes by the path.
+// controlled reports whether the path is under congestion control.
 func (p *udpPath) controlled() bool { return p.endpoint.device.cfg.CongestionControl }
 
-// controlCongestion lets packets with a payload say that they may be marked, unless the program set
-// those bits, and those that arrive show whether they were.
+// controlCongestion starts congestion control on the path. Packets with a payload carry an
+// ECN-capable mark, unless the program set those bits, and the socket reports the marks of
+// packets that arrive.
 func (p *udpPath) controlCongestion(t *transport.QP) {
 	t.SetCongestionControl(p.controlled())
 	if p.controlled() {
@@ -182,8 +183,8 @@ func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
 	return p.endpoint == e && p.peer == peer
 }
 
-// datagramPath is the path of a queue pair for datagrams. What it sends goes where the address
-// handle of each request says; packets come by any address of the device.
+// datagramPath is the path of a queue pair for datagrams. The address handle of each request
+// names the destination; packets arrive at any address of the device.
 type datagramPath struct{ device *Device }
 
 func (p *datagramPath) attach(*transport.QP) {

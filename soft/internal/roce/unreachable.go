@@ -7,10 +7,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// unreachable holds peers of which the network reports that nothing listens at
-// their port: the ICMP message that a packet to the socket of a program that has
-// ended brings back. Anybody on the way can forge one. So a report only has queue
-// pairs probe their peer, and reports are acted on at a bounded rate.
+// unreachable holds peers that the network reports as not listening at their port: a packet to
+// the socket of a program that has ended returns an ICMP message. Any host on the path can
+// forge one. So a report only makes queue pairs probe their peer, and reports are acted on at
+// a bounded rate.
 type unreachable struct {
 	peers    [maxUnreachable]unreachablePeer
 	n        int
@@ -18,22 +18,22 @@ type unreachable struct {
 	reports  uint64
 }
 
-// unreachablePeer is a peer as an endpoint reaches it.
+// unreachablePeer is a peer and the endpoint that sends to it.
 type unreachablePeer struct {
 	endpoint *endpoint
 	addr     netip.AddrPort
 }
 
 const (
-	// maxUnreachable is how many peers wait at most; further ones are forgotten
-	// until a packet to them is refused again.
+	// maxUnreachable bounds the waiting reports. Further ones are dropped; they come again
+	// with the next packet that is refused.
 	maxUnreachable = 16
-	// unreachableInterval is the least time between two looks for queue pairs
-	// whose peer is reported.
+	// unreachableInterval is the least time between two searches for queue pairs with a
+	// reported peer.
 	unreachableInterval = 50 * time.Millisecond
 )
 
-// note takes down peers that packets from an endpoint did not reach.
+// note records peers that packets from an endpoint did not reach.
 func (u *unreachable) note(e *endpoint, peers []netip.AddrPort) {
 	for _, addr := range peers {
 		u.reports++
@@ -53,8 +53,7 @@ func (u *unreachable) add(peer unreachablePeer) {
 	}
 }
 
-// probeUnreachable has the queue pairs probe their peer that are connected to one
-// that was reported.
+// probeUnreachable makes queue pairs probe their peer if it was reported.
 func (s *shard) probeUnreachable(now time.Duration) {
 	u := &s.unreachable
 	if now < u.notUntil {

@@ -7,9 +7,10 @@ import (
 
 const (
 	maxMessages = 64
-	// arenaSize has room for four long trains, and is well below a second-level cache.
+	// arenaSize has room for four long trains, and is well below the size of a second-level
+	// cache.
 	arenaSize = 256 << 10
-	// cacheLine is what trains begin at multiples of, so that the kernel copies whole lines.
+	// Trains start at multiples of cacheLine, so that the kernel copies whole lines.
 	cacheLine = 64
 )
 
@@ -24,8 +25,8 @@ type message struct {
 	closed  bool // the last packet is shorter
 }
 
-// batch collects packets until they are sent. Each train lies in one piece: the kernel takes many
-// times as long for a piece for each header and payload.
+// batch collects packets until they are sent. Each train is contiguous: the kernel takes many
+// times as long for separate pieces for each header and payload.
 type batch struct {
 	messages     [maxMessages]message
 	messageCount int
@@ -39,11 +40,12 @@ type batch struct {
 	err         error
 }
 
-// Packet adds a packet of size bytes (1 to [MaxPacket]) with those fields of the IP header. It
-// returns the packet, for the caller to fill until it calls Packet or Flush, and its index in the
-// train that it joined, 0 when it is sent alone: the IPv4 identification that it will carry. A
-// packet that cannot be sent is nil, counts as dropped, and the next Flush returns why. When a
-// batch is full its packets leave here, and the next Flush returns what became of them.
+// Packet adds a packet of size bytes (1 to [MaxPacket]) with those fields of the IP header.
+// The caller may fill the returned packet until the next call of Packet or Flush. segment is
+// the packet's index in its train, 0 if it is sent alone: the IPv4 identification that it will
+// carry. A packet that cannot be sent is nil, counts as dropped, and the next Flush returns
+// why. If the batch is full, its packets are sent here, and the next Flush returns their
+// outcome.
 func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segment int) {
 	b := &s.batch
 	if dst.Addr().Is4In6() {
@@ -72,7 +74,7 @@ func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segme
 	return p, segment
 }
 
-// Discard takes back the packet that Packet has returned last, of that size.
+// Discard removes the packet, of that size, that Packet has returned last.
 func (s *Socket) Discard(size int) {
 	b := &s.batch
 	m := &b.messages[b.messageCount-1]
@@ -86,19 +88,19 @@ func (s *Socket) Discard(size int) {
 	}
 	b.messageCount--
 	b.used = 0
-	if b.messageCount > 0 { // not where the train began: the next packet may join the one before
+	if b.messageCount > 0 { // not the start of the removed train: the next packet may join the train before it
 		last := &b.messages[b.messageCount-1]
 		b.used = last.at + last.bytes
 	}
 }
 
-// Pending is the number of packets collected and not yet sent.
+// Pending returns the number of packets collected and not yet sent.
 func (s *Socket) Pending() int { return s.batch.packets }
 
-// Flush sends all packets collected. A full send buffer is waited for at most
-// about 1 ms. It returns the number of packets dropped since the last Flush and
-// the first error since then; packets dropped for want of buffers count but are
-// no error. A route's path MTU that a packet exceeds gives [syscall.EMSGSIZE].
+// Flush sends all packets collected. It waits for a full send buffer for at most about 1 ms.
+// It returns the number of packets dropped since the last Flush and the first error since
+// then; packets dropped for lack of buffers count but are no error. A packet that exceeds the
+// path MTU of its route gives [syscall.EMSGSIZE].
 func (s *Socket) Flush() (dropped int, err error) {
 	b := &s.batch
 	if b.messageCount > 0 {
@@ -124,7 +126,7 @@ func (b *batch) check(dst netip.AddrPort, size int) error {
 	return nil
 }
 
-// joined is the last train, if a packet can be the next in it.
+// joined returns the last train, if the packet can be its next one.
 func (b *batch) joined(dst netip.AddrPort, h Header, size int) *message {
 	if b.messageCount == 0 {
 		return nil
@@ -136,14 +138,14 @@ func (b *batch) joined(dst netip.AddrPort, h Header, size int) *message {
 	return m
 }
 
-// full reports whether a train whose first packet has size bytes has to wait for the next batch.
-// One that does not wait has room for all of its packets: a short train costs the kernel almost
-// as much as a long one.
+// full reports whether a train whose first packet has size bytes must wait for the next batch.
+// A train is added only if there is room for all of its packets: a short train costs the
+// kernel almost as much as a long one.
 func (b *batch) full(size int) bool {
 	return b.messageCount == maxMessages || b.used+cacheLine+min(size*b.maxSegments, MaxPacket) > arenaSize
 }
 
-// begin adds a train without packets.
+// begin adds an empty train.
 func (b *batch) begin(dst netip.AddrPort, h Header, size int) *message {
 	b.used = (b.used + cacheLine - 1) &^ (cacheLine - 1)
 	m := &b.messages[b.messageCount]
@@ -152,7 +154,7 @@ func (b *batch) begin(dst netip.AddrPort, h Header, size int) *message {
 	return m
 }
 
-// data is the packets of a message, one after the other.
+// data returns the packets of a message, one after the other.
 func (b *batch) data(m *message) []byte { return b.arena[m.at : m.at+m.bytes] }
 
 // fail keeps the first error.
@@ -162,7 +164,7 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// drop gives up the messages from the one numbered first.
+// drop drops the messages from index first on.
 func (b *batch) drop(first int) {
 	for i := first; i < b.messageCount; i++ {
 		b.dropped += b.messages[i].packets

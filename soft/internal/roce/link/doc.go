@@ -12,24 +12,24 @@
 // identifications 0, 1, 2 and so on; [Socket.Packet] returns that number.
 //
 // Packets of one train have one [Header]. Multicast groups have sockets of their own inside
-// the Socket, since one that is bound to the address of a host gets nothing for a group;
+// the Socket, since a socket bound to a host's address receives nothing for a group;
 // [Socket.Join] adds one.
 //
 // # Source
 //
-// A port that is bound at one address protects nothing: a program without privileges that has
-// the same port at another address of the host sends as from the first (IP_PKTINFO in ip(7)).
-// So [Config] can have packets leave from a port that is bound at all addresses, and shared
-// with nobody: one of its own (SendPorts), or that of the socket (Exclusive). The source address
-// is chosen for each packet then. One of its own has another socket, which receives nothing but
-// reports. Elsewhere than on Linux it is bound at the address alone.
+// A port that is bound at one address is not protected: a program without privileges can bind
+// the same port at another address of the host, and send with the first address as its source
+// (IP_PKTINFO in ip(7)). So [Config] can make packets leave from a port that is bound at all
+// addresses, and shared with no other socket: a separate port (SendPorts), or the socket's own
+// (Exclusive). The source address is then chosen for each packet. A separate port has another
+// socket, which receives only error reports. On systems other than Linux it is bound at the
+// address alone.
 //
 // # Goroutines
 //
-// The caller must have one goroutine at a time send (Packet, Pending, Flush), one at a time
-// receive (Receive, Unreachable, Join, Leave), and one at a time wait (Wait). The three may run at
-// the same time as each other. Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and
-// Features may be called from any goroutine at any time. The package starts a goroutine of its
-// own only for [Config.Portable] sockets, which are the only ones outside Linux; it ends before
-// Close returns.
+// At a time, one goroutine may send (Packet, Pending, Flush), one may receive (Receive,
+// Unreachable, Join, Leave), and one may wait (Wait); the three may run concurrently.
+// Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and Features may be called from any
+// goroutine at any time. The package starts a goroutine of its own only for [Config.Portable]
+// sockets, which are the only ones outside Linux; it ends before Close returns.
 package link

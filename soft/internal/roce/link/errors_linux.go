@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// maxUnreachable is how many addresses are kept for Unreachable, and how many
-	// messages are taken off the error queue in one go.
+	// maxUnreachable bounds the addresses kept for Unreachable, and the messages taken off the
+	// error queue in one go.
 	maxUnreachable = 64
-	// errorRetries is how often a call is made again that failed for an error
-	// that may be an earlier packet's.
+	// errorRetries is how often a call is repeated that failed with an error that may belong
+	// to an earlier packet.
 	errorRetries = 3
 
 	icmpUnreachable, icmpPortUnreachable   = 3, 3 // RFC 792
@@ -24,13 +24,12 @@ const (
 	extendedErrorBytes = int(unsafe.Sizeof(unix.SockExtendedErr{}))
 )
 
-// errorQueue reads the ICMP messages that the kernel keeps for a socket
-// (IP_RECVERR in ip(7)). While there are such messages the socket polls as being
-// in error, and a call that sends or receives may fail with the error of one, for
-// a packet that has left long before: such a call is made again.
+// errorQueue reads the ICMP messages that the kernel keeps for a socket (IP_RECVERR in ip(7)).
+// While there are such messages, the socket polls as being in error. A call that sends or
+// receives may then fail with the error of an earlier packet; such a call is repeated.
 type errorQueue struct {
 	k       *kernel
-	pending atomic.Bool // there are peers to be taken
+	pending atomic.Bool // there are peers to report
 
 	mu      sync.Mutex
 	peers   []netip.AddrPort
@@ -39,10 +38,10 @@ type errorQueue struct {
 	header  unix.Msghdr
 	call    func(uintptr) // e.system, bound once
 
-	taken []netip.AddrPort // the receiver's
+	taken []netip.AddrPort // used by the receiver
 }
 
-// open asks for the messages. Without them the socket does as well.
+// open asks for the messages. The socket works without them, too.
 func (e *errorQueue) open(k *kernel, v4 bool) {
 	e.k = k
 	e.call = e.system
@@ -60,7 +59,7 @@ func (e *errorQueue) open(k *kernel, v4 bool) {
 // drain takes the messages off the queue. Any goroutine may call it.
 func (e *errorQueue) drain() { _ = e.k.raw.Control(e.call) }
 
-// system is drain while the socket cannot be closed.
+// system is called by drain; the socket cannot be closed meanwhile.
 func (e *errorQueue) system(uintptr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,8 +69,9 @@ func (e *errorQueue) system(uintptr) {
 		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.out), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if errno != 0 {
 			if e.k.out != e.k.sock {
-				// An error whose message found no room stays, and wakes whoever waits, until
-				// it is asked for. Nobody receives from this socket, which would do so.
+				// An error whose message found no room in the queue stays, and wakes each
+				// wait, until SO_ERROR is read. A receive would read it, but nothing receives
+				// from this socket.
 				_, _ = unix.GetsockoptInt(e.k.out, unix.SOL_SOCKET, unix.SO_ERROR)
 			}
 			return
@@ -86,8 +86,8 @@ func (e *errorQueue) system(uintptr) {
 	}
 }
 
-// portUnreachable reports whether the message just read says that nobody listens
-// at the address in name.
+// portUnreachable reports whether the message just read says that nothing listens at the
+// address in name.
 func (e *errorQueue) portUnreachable() bool {
 	if e.header.Namelen == 0 {
 		return false
@@ -111,7 +111,7 @@ func (e *errorQueue) portUnreachable() bool {
 	return false
 }
 
-// take returns the peers noted since the last time.
+// take returns the peers reported since the last call.
 func (e *errorQueue) take() []netip.AddrPort {
 	if !e.pending.Load() {
 		return nil

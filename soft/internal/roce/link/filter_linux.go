@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a socket filter finds things: it is given the UDP header and what follows, and the
-// IP header by offsets below zero (SKF_NET_OFF in linux/filter.h).
+// Offsets for a socket filter. It sees the UDP header and what follows, and the IP header at
+// offsets below zero (SKF_NET_OFF in linux/filter.h).
 const (
 	portOffset    = 0
 	opcodeOffset  = 8
@@ -38,7 +38,7 @@ const (
 	bpfPass, bpfDrop = 0xffffffff, 0
 )
 
-// Where a filter keeps the fields of a packet, in its scratch memory.
+// Places of a packet's fields in the filter's scratch memory.
 const (
 	fieldQP = iota
 	fieldService
@@ -49,15 +49,16 @@ const (
 // condition: a field has a value.
 type condition struct{ field, value uint32 }
 
-// filterProgram is a chain of entries, the first of which decides whose conditions all hold. Each
-// ends in its verdict, so that no jump leads further than to the next one: they have eight bits.
+// filterProgram is a chain of entries. The first entry whose conditions all hold decides. Each
+// entry ends in its verdict, so that jumps, whose offsets have eight bits, lead only to the
+// next entry.
 type filterProgram []unix.SockFilter
 
 func (p *filterProgram) add(code uint16, k uint32) {
 	*p = append(*p, unix.SockFilter{Code: code, K: k})
 }
 
-// keep puts a field into the scratch memory. A packet that is too short for it is dropped.
+// keep stores a field in the scratch memory. A packet that is too short for it is dropped.
 func (p *filterProgram) keep(field uint32, code uint16, offset, mask uint32) {
 	p.add(code, offset)
 	if mask != 0 {
@@ -75,7 +76,7 @@ func (p *filterProgram) entry(verdict uint32, conditions ...condition) {
 	p.add(bpfReturn, verdict)
 }
 
-// program is that of a filter for sockets of one family.
+// program returns the filter's program for sockets of one address family.
 func (f *Filter) program(v4 bool) []unix.SockFilter {
 	var p filterProgram
 	p.keep(fieldQP, bpfLoad, destQPOffset, 1<<24-1)
@@ -119,7 +120,7 @@ func (f *Filter) program(v4 bool) []unix.SockFilter {
 	return p
 }
 
-// addressIs are the conditions that a packet comes from an address.
+// addressIs returns the conditions for packets from an address.
 func addressIs(a netip.Addr) (words []condition) {
 	for b := a.AsSlice(); len(b) > 0; b = b[4:] {
 		words = append(words, condition{fieldAddress + uint32(len(words)), binary.BigEndian.Uint32(b)})
@@ -146,7 +147,8 @@ func (k *kernel) attachFilter(f *Filter) error {
 	if err == nil {
 		return nil
 	}
-	// The one before must not stay. The system counted both against its limit (optmem_max).
+	// The previous filter must not stay. The system counted both against its limit
+	// (optmem_max).
 	if err := k.detachFilter(); err != nil {
 		return err
 	}
@@ -167,14 +169,14 @@ func (k *kernel) detachFilter() error {
 	return nil
 }
 
-// dropCount counts what the system has dropped at a socket.
+// dropCount counts packets that the system has dropped at a socket.
 type dropCount struct {
 	mu    sync.Mutex
-	last  uint32 // what the system said last; it wraps
+	last  uint32 // the system's last count, which wraps
 	total uint64
 }
 
-// The places in what SO_MEMINFO returns (linux/sock_diag.h).
+// Indices into what SO_MEMINFO returns (linux/sock_diag.h).
 const (
 	memoryInfoDrops = 8
 	memoryInfoWords = 9

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groups are the multicast groups that a socket has joined. A socket bound to the address
-// of a host gets no packets for a group: each group has a socket of its own, bound to the
-// group's address, which sockets of other devices and processes may have too. They are
-// read through one epoll descriptor, so that groups without traffic cost nothing.
+// groups are the multicast groups that a socket has joined. A socket bound to the address of a
+// host receives no packets for a group. So each group has its own socket, bound to the group's
+// address; sockets of other devices and processes may be bound to it too. They are read
+// through one epoll descriptor, so that groups without traffic cost nothing.
 type groups struct {
 	k   *kernel
-	set atomic.Int32 // the epoll descriptor; zero: there is none yet
+	set atomic.Int32 // the epoll descriptor; zero: none yet
 
-	// Of the receiver; close is kept out by the mutex.
+	// Used by the receiver; the mutex excludes close.
 	mu      sync.Mutex
 	closed  bool
 	members map[netip.AddrPort]*member
@@ -63,7 +63,7 @@ func (k *kernel) join(group netip.AddrPort) error {
 	return nil
 }
 
-// prepare makes what the first group needs.
+// prepare sets up what the first group needs.
 func (g *groups) prepare() error {
 	if g.members != nil {
 		return nil
@@ -85,11 +85,11 @@ func (g *groups) prepare() error {
 	g.rx.init(g.k)
 	g.members, g.bySock = make(map[netip.AddrPort]*member), make(map[int32]*member)
 	g.set.Store(int32(set))
-	g.k.interrupt() // who waits is to wait for groups too
+	g.k.interrupt() // a wait in progress must include the groups
 	return nil
 }
 
-// groupSocket opens the socket of a group.
+// groupSocket opens the socket for a group.
 func (k *kernel) groupSocket(group netip.AddrPort) (sock int, err error) {
 	domain := unix.AF_INET
 	if !k.v4 {
@@ -112,7 +112,7 @@ func (k *kernel) setUpGroup(sock int, group netip.AddrPort) error {
 	if err := unix.SetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fmt.Errorf("set SO_REUSEADDR: %w", err)
 	}
-	// What other programs join on other interfaces is not for this socket.
+	// Exclude groups that other programs have joined on other interfaces.
 	level, all := unix.IPPROTO_IP, unix.IP_MULTICAST_ALL
 	if !k.v4 {
 		level, all = unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL
@@ -150,11 +150,11 @@ func (k *kernel) leave(group netip.AddrPort) error {
 	}
 	delete(g.members, group)
 	delete(g.bySock, int32(m.sock))
-	return unix.Close(m.sock) // which leaves the group, and the epoll descriptor
+	return unix.Close(m.sock) // also leaves the group, and the epoll descriptor
 }
 
-// receive appends what is queued in the socket of one group that has something. The others
-// have their turn in the next calls.
+// receive appends the packets queued at one group's socket that has some. The next calls serve
+// the other groups.
 func (g *groups) receive(to []Datagram) ([]Datagram, error) {
 	g.ready = nil
 	if g.k.raw.Control(g.call) != nil {
@@ -171,7 +171,7 @@ func (g *groups) receive(to []Datagram) ([]Datagram, error) {
 	return to, err
 }
 
-// system looks which group has something.
+// system finds a group with packets.
 func (g *groups) system(uintptr) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(g.set.Load()), uintptr(unsafe.Pointer(&g.event)), 1, 0, 0, 0)
 	if errno == 0 && n > 0 {
@@ -192,7 +192,7 @@ func (g *groups) close() {
 	}
 }
 
-// routed asks a socket that is bound and connected in the same way.
+// routed looks up the route with a socket that is bound and connected in the same way.
 func (k *kernel) routed(to netip.AddrPort) error {
 	domain := unix.AF_INET
 	if !k.v4 {
@@ -222,7 +222,8 @@ func (k *kernel) routed(to netip.AddrPort) error {
 	return nil
 }
 
-// setMulticastInterface has packets to groups leave by the interface with the socket's address.
+// setMulticastInterface sends packets to groups through the interface with the socket's
+// address.
 func (k *kernel) setMulticastInterface(sock int) error {
 	var err error
 	if k.v4 {

@@ -26,23 +26,23 @@ func (c *intControl) set(level, kind, value int) {
 	c.value = int32(value)
 }
 
-// segmentControl asks for segmentation.
+// segmentControl requests segmentation.
 type segmentControl struct {
 	hdr  unix.Cmsghdr
 	size uint16
 	_    [unix.SizeofPtr - 2]byte
 }
 
-const maxSourceSize = 40 // of a control message with an in6_pktinfo
+const maxSourceSize = 40 // size of a control message with an in6_pktinfo
 
-// sendControl is room for the control messages of a train: segmentation, the source, fields
-// of the IP header. The source is in all of a socket's trains, or in none.
+// sendControl has room for the control messages of a train: segmentation, the source, and
+// fields of the IP header. The source is in all of a socket's trains, or in none.
 type sendControl struct {
 	segment segmentControl
 	rest    [(maxSourceSize + 2*unsafe.Sizeof(intControl{})) / unsafe.Sizeof(uintptr(0))]uintptr
 }
 
-// init writes what is the same in all trains. It returns the size of the source.
+// init writes what is the same in all trains. It returns the size of the source message.
 func (c *sendControl) init(k *kernel) (source int) {
 	c.segment.hdr.Level = unix.SOL_UDP
 	c.segment.hdr.Type = unix.UDP_SEGMENT
@@ -103,8 +103,8 @@ func (c *sendControl) fillFields(m *message, at unsafe.Pointer) (size int) {
 	return n * int(unsafe.Sizeof(fields[0]))
 }
 
-// setHeaderDefaults has packets leave with the zero Header, whatever the system's
-// defaults are, and takes the flow label from the destination.
+// setHeaderDefaults makes packets leave with the defaults of the zero Header, whatever the
+// system's defaults are, and makes the flow label part of the destination address.
 func setHeaderDefaults(s int, v4 bool) error {
 	type option struct {
 		name              string
@@ -130,7 +130,7 @@ func setHeaderDefaults(s int, v4 bool) error {
 	return nil
 }
 
-// receiveHeaders asks for the control messages with the IP header's fields, or no longer.
+// receiveHeaders turns control messages with the IP header's fields on or off.
 func receiveHeaders(s int, v4, on bool) error {
 	value := 0
 	if on {
@@ -149,11 +149,11 @@ func receiveHeaders(s int, v4, on bool) error {
 	return nil
 }
 
-// receiveControl is room for the control messages of a train received.
+// receiveControl has room for the control messages of a received train.
 type receiveControl [16]uint64
 
-// parse reads the size of the packets in the train, zero where the kernel does not say,
-// and the IP header's fields as far as it does.
+// parse returns the size of the packets in the train, zero if the kernel does not report it,
+// and the fields of the IP header that it reports.
 func (c *receiveControl) parse(length uint64) (size int, h Header) {
 	all := unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c))
 	rest := all[:min(length, uint64(len(all)))]
@@ -183,10 +183,10 @@ func (c *receiveControl) parse(length uint64) (size int, h Header) {
 	return size, h
 }
 
-// flowInfo is the sin6_flowinfo of packets.
+// flowInfo returns the sin6_flowinfo of packets.
 func (h Header) flowInfo() uint32 { return swap(h.FlowLabel & maxFlowLabel) }
 
-// swap turns a number into network byte order, or back.
+// swap converts a number to network byte order, or back.
 func swap(v uint32) uint32 {
 	b := [4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
 	return *(*uint32)(unsafe.Pointer(&b))

@@ -23,16 +23,16 @@ type mmsghdr struct {
 
 // kernel is the Linux socket.
 //
-// The socket itself is not in the runtime's poller: there every packet would
-// wake a thread even while the program polls. The poller has an epoll
-// descriptor, the gate, that is armed by wait only. The gate's reference count
-// also keeps Close from pulling the socket from under a system call.
+// The socket itself is not in the runtime's poller: there every packet would wake a thread
+// even while the program polls. Instead the poller has an epoll descriptor, the gate, which
+// only wait arms. The gate's reference count also keeps Close from closing the socket during a
+// system call.
 type kernel struct {
 	sock int
-	out  int // that packets leave by: sock, or one of its own
+	out  int // the socket that packets leave by: sock, or a separate one
 	v4   bool
 	cfg  Config
-	// index is that of the network interface with the socket's address; zero: unknown.
+	// index is the index of the network interface with the socket's address; zero: unknown.
 	index uint32
 	gate  *os.File
 	raw   syscall.RawConn // of the gate
@@ -88,7 +88,7 @@ func newSocketUDP(cfg Config) (sock int, err error) {
 	return sock, nil
 }
 
-// closeSockets closes what packets come and leave by.
+// closeSockets closes the sockets for receiving and sending.
 func (k *kernel) closeSockets() (err error) {
 	if k.out != k.sock {
 		err = unix.Close(k.out)
@@ -155,7 +155,7 @@ func bind(sock int, to netip.AddrPort, zone uint32) error {
 	return nil
 }
 
-// boundPort is the port that a socket has.
+// boundPort returns the port of a socket.
 func boundPort(sock int) (uint16, error) {
 	var name sockaddr
 	length := uint32(unsafe.Sizeof(name))
@@ -165,7 +165,7 @@ func boundPort(sock int) (uint16, error) {
 	return name.decode().Port(), nil
 }
 
-// probe finds out what the kernel has.
+// probe finds out which features the kernel has.
 func (k *kernel) probe(cfg Config) {
 	if !cfg.DisableSegmentation {
 		_, err := unix.GetsockoptInt(k.out, unix.SOL_UDP, unix.UDP_SEGMENT)
@@ -175,7 +175,8 @@ func (k *kernel) probe(cfg Config) {
 		k.coalescing = unix.SetsockoptInt(k.sock, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 	}
 	if !cfg.DisableBatch {
-		// With no messages both calls do nothing, where they exist and are allowed.
+		// With no messages both calls do nothing, and succeed where they exist and are
+		// allowed.
 		var none mmsghdr
 		_, _, send := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(k.out), uintptr(unsafe.Pointer(&none)), 0, 0, 0, 0)
 		_, _, receive := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(k.sock), uintptr(unsafe.Pointer(&none)), 0, unix.MSG_DONTWAIT, 0, 0)
@@ -220,7 +221,7 @@ func (k *kernel) close() error {
 	return k.closeErr
 }
 
-// interfaceOf is the index of the network interface that has an address, or zero.
+// interfaceOf returns the index of the network interface that has an address, or zero.
 func interfaceOf(addr netip.Addr) uint32 {
 	list, err := net.Interfaces()
 	if err != nil {
@@ -241,7 +242,7 @@ func interfaceOf(addr netip.Addr) uint32 {
 	return 0
 }
 
-// until is what is left of a duration since start, never negative.
+// until returns what is left of a duration since start, never negative.
 func until(start time.Time, d time.Duration) time.Duration {
 	return max(0, d-time.Since(start))
 }

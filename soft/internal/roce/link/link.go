@@ -17,8 +17,8 @@ var (
 	ErrAddress = errors.New("unusable address")
 	// ErrPacket: the size of a packet is out of range.
 	ErrPacket = errors.New("malformed packet")
-	// ErrSegmentation: the kernel refused segmentation offload for a route, and
-	// the socket does without from now on.
+	// ErrSegmentation: the kernel refused segmentation offload for a route. The socket does
+	// not use it from now on.
 	ErrSegmentation = errors.New("segmentation offload refused")
 	// ErrSendPort: no port of Config.SendPorts is free.
 	ErrSendPort = errors.New("no port to send from is free")
@@ -34,21 +34,21 @@ const (
 	sendPatience  = time.Millisecond
 )
 
-// Config says how to open a [Socket].
+// Config configures a [Socket].
 type Config struct {
-	// Addr is the local address. Port 0 takes any free port. A zone is used as
-	// Interface when that is empty.
+	// Addr is the local address. Port 0 takes any free port. A zone serves as Interface if
+	// that is empty.
 	Addr netip.AddrPort
-	// Interface names the network interface of IPv6 link-local addresses, local
-	// and remote, and of multicast groups. Other addresses do without. Empty: groups
-	// are on the interface that has Addr.
+	// Interface names the network interface of multicast groups and of IPv6 link-local
+	// addresses, local and remote. Other addresses do not need it. Empty: groups are on the
+	// interface that has Addr.
 	Interface string
 
-	// SendPorts has packets leave from a port of their own, a free one of these. What comes to
-	// that port is dropped. The zero value: they leave from Addr's port.
+	// SendPorts makes packets leave from a separate port, a free one in this range. Packets to
+	// that port are dropped. The zero value: packets leave from Addr's port.
 	SendPorts PortRange
 	// Exclusive binds Addr's port at all addresses of the host. Packets have Addr as their
-	// source, and those to another address come in too.
+	// source; packets to the host's other addresses are received too.
 	Exclusive bool
 
 	// DisableSegmentation sends every packet by itself.
@@ -61,12 +61,12 @@ type Config struct {
 	// other than Linux.
 	Portable bool
 
-	// SendBuffer and ReceiveBuffer are the kernel's buffer sizes to ask for, in
-	// bytes. Zero asks for 4 MiB. The kernel may grant less.
+	// SendBuffer and ReceiveBuffer are the buffer sizes requested from the kernel, in bytes.
+	// Zero requests 4 MiB. The kernel may grant less.
 	SendBuffer    int
 	ReceiveBuffer int
 
-	share backend // that has the address already; nil: none
+	share backend // socket that already has the address; nil: none
 }
 
 // PortRange is the ports from First to Last.
@@ -79,8 +79,8 @@ type Features struct {
 	BatchReceive bool // several messages are taken per system call
 	Groups       bool // multicast groups can be joined
 	MaxSegments  int  // packets in a train; 1 without segmentation
-	// ReceiveBuffer is what the kernel granted, in bytes, in its own accounting
-	// (see SO_RCVBUF in socket(7)); 0 where that is not known.
+	// ReceiveBuffer is what the kernel granted, in bytes, in its own accounting (see SO_RCVBUF
+	// in socket(7)); 0 if unknown.
 	ReceiveBuffer int
 }
 
@@ -88,14 +88,13 @@ type Features struct {
 type Datagram struct {
 	Src  netip.AddrPort // without zone; never an IPv4-mapped IPv6 address
 	Data []byte
-	// Group is the multicast group that the packet was sent to; not valid: it was sent to
-	// the socket's address.
+	// Group is the multicast group that the packet was sent to. Not valid: it was sent to the
+	// socket's address.
 	Group netip.Addr
-	// Segment is the index of the packet in the train that it arrived in, 0 when
-	// it arrived alone. It is the IPv4 identification only if the sender's train
-	// stayed whole on its way.
+	// Segment is the index of the packet in the train that it arrived in, 0 if it arrived
+	// alone. It is the IPv4 identification only if the sender's train arrived whole.
 	Segment int
-	// Header is what the packet came with, while [Socket.ReceiveHeaders] is on.
+	// Header holds fields of the packet's IP header, while [Socket.ReceiveHeaders] is on.
 	Header Header
 }
 
@@ -109,7 +108,7 @@ type Socket struct {
 
 // backend is the part that differs between systems.
 type backend interface {
-	// send sends all messages of b and counts in b what was dropped, and why.
+	// send sends all messages of b, and counts dropped packets and the first error in b.
 	send(b *batch)
 	receive() ([]Datagram, error)
 	receiveHeaders(on bool) error
@@ -126,14 +125,14 @@ type backend interface {
 	setDeadline(t time.Time)
 	// share opens another socket at the same address.
 	share() (backend, error)
-	// steer chooses among those that share an address.
+	// steer chooses among sockets that share an address.
 	steer(sockets, mask int) error
 	close() error
 }
 
-// Listen opens a socket on cfg.Addr. The error names the address, and matches
-// [ErrAddress] for one that cannot be used, [syscall.EADDRINUSE] for one that
-// another socket has, [ErrSendPort] where all of cfg.SendPorts are taken.
+// Listen opens a socket on cfg.Addr. The error names the address. It matches [ErrAddress] if
+// the address cannot be used, [syscall.EADDRINUSE] if another socket has it, and [ErrSendPort]
+// if all of cfg.SendPorts are taken.
 func Listen(cfg Config) (*Socket, error) {
 	addr := netip.AddrPortFrom(cfg.Addr.Addr().Unmap(), cfg.Addr.Port())
 	if !addr.IsValid() {
@@ -172,10 +171,10 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 	return s
 }
 
-// Share opens another socket at the same address, in another goroutine's hands: packets come to
-// one of them, by what Steer says, and leave from the same port. Programs of other users can
-// still not take the address, and those of its own only with SO_REUSEPORT. The error matches [errors.ErrUnsupported] where
-// the system cannot do it.
+// Share opens another socket at the same address, for use by another goroutine. Steer decides
+// which of them receives a packet; all send from the same port. Programs of other users still
+// cannot take the address, and those of the same user only with SO_REUSEPORT. The error
+// matches [errors.ErrUnsupported] if the system cannot do it.
 func (s *Socket) Share() (*Socket, error) {
 	io, err := s.io.share()
 	if err != nil {
@@ -184,10 +183,10 @@ func (s *Socket) Share() (*Socket, error) {
 	return newSocket(io, s.addr), nil
 }
 
-// Steer has packets come to the socket whose place among those that share the address, in the
-// order in which they were opened, is the number of their destination queue pair and mask; to
-// the first if there is none, and if the queue pair is number 0 or 1 (IBTA 3.5.10). The first
-// packet of a train decides for all.
+// Steer distributes packets among the sockets that share the address, numbered from 0 in the
+// order in which they were opened. The socket's number is the destination queue pair number
+// AND mask. The first socket receives the packets without such a socket, and those to queue
+// pairs 0 and 1 (IBTA 3.5.10). The first packet of a train decides for all.
 func (s *Socket) Steer(sockets, mask int) error {
 	if err := s.io.steer(sockets, mask); err != nil {
 		return fmt.Errorf("link: steer packets among %d sockets at UDP %s: %w", sockets, s.addr, err)
@@ -195,7 +194,7 @@ func (s *Socket) Steer(sockets, mask int) error {
 	return nil
 }
 
-// hint explains the failures that users meet.
+// hint explains common failures to the user.
 func hint(err error, exclusive bool) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && exclusive:
@@ -212,37 +211,35 @@ func errNoSendPort(r PortRange) error {
 	return fmt.Errorf("%w: this host uses all of %d to %d; close devices or other programs that have them", ErrSendPort, r.First, r.Last)
 }
 
-// Addr returns the local address, with the port that was taken and without zone.
+// Addr returns the local address, with the port that was bound and without zone.
 func (s *Socket) Addr() netip.AddrPort { return s.addr }
 
-// Source is where packets come from for those who get them: the local address, and the port
-// that they leave from.
+// Source returns the source of packets as receivers see it: the local address, and the port
+// that packets leave from.
 //
-// On Linux, that port is bound at all addresses of the host and shared with nobody, where
-// [Config] has SendPorts or Exclusive. So no program without privileges can send as from there,
-// as one can from a port that is bound at a single address: it binds the port at another one,
-// and names the source of each packet by itself (IP_PKTINFO in ip(7)).
+// On Linux with SendPorts or Exclusive in [Config], that port is bound at all addresses of the
+// host and shared with no other socket. So no program without privileges can send from this
+// source. If the port were bound at a single address, a program could bind it at another
+// address, and choose the source of each packet itself (IP_PKTINFO in ip(7)).
 func (s *Socket) Source() netip.AddrPort { return s.source }
 
-// Features returns what is in use now. Segmentation goes from true to false if
-// the kernel refuses it while sending.
+// Features returns what is in use now. Segmentation changes from true to false if the kernel
+// refuses it while sending.
 func (s *Socket) Features() Features { return s.io.features() }
 
-// Receive takes what is queued, up to a batch, and never blocks. It returns
-// nothing when nothing is there. The slice and the data in it are valid until
-// the next Receive. It allocates nothing.
+// Receive returns queued packets, up to a batch, and never blocks. It returns nothing if none
+// are queued. The slice and its data are valid until the next Receive. It allocates nothing.
 func (s *Socket) Receive() ([]Datagram, error) { return s.io.receive() }
 
-// ReceiveHeaders has Receive fill in the field Header of packets that it takes from now
-// on, or no longer. A portable socket cannot, and its error matches
-// [errors.ErrUnsupported].
+// ReceiveHeaders sets whether Receive fills in the field Header of the packets that it returns
+// from now on. A portable socket cannot; its error matches [errors.ErrUnsupported].
 func (s *Socket) ReceiveHeaders(on bool) error { return s.io.receiveHeaders(on) }
 
-// Join has Receive take packets to a multicast group and port too, from the network
-// interface that has the socket's address. Other sockets of the machine may have joined it
-// as well; each gets a copy, and so does this one of what it sends. Joining again does
-// nothing. Join and Leave are called by the receiving goroutine. Errors match
-// [ErrAddress], [syscall.EADDRINUSE] where a program has the port and does not share it, and
+// Join makes Receive return packets to a multicast group and port too, from the network
+// interface that has the socket's address. Other sockets of the machine may have joined it as
+// well; each gets a copy, and this socket gets a copy of what it sends. Joining again does
+// nothing. Join and Leave are called by the receiving goroutine. Errors match [ErrAddress],
+// [syscall.EADDRINUSE] if a program has the port and does not share it, and
 // [errors.ErrUnsupported] on a portable socket.
 func (s *Socket) Join(group netip.AddrPort) error {
 	group = netip.AddrPortFrom(group.Addr().Unmap().WithZone(""), group.Port())
@@ -264,7 +261,7 @@ func (s *Socket) Routed(to netip.AddrPort) error {
 	return nil
 }
 
-// Leave ends Join. What has been received is dropped.
+// Leave undoes Join. Packets that are queued are dropped.
 func (s *Socket) Leave(group netip.AddrPort) error {
 	if err := s.io.leave(netip.AddrPortFrom(group.Addr().Unmap().WithZone(""), group.Port())); err != nil {
 		return fmt.Errorf("link: leave %s at %s: %w", group, s.addr, err)
@@ -272,35 +269,34 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 	return nil
 }
 
-// Unreachable returns the addresses of peers that the network has reported as
-// having nobody listen at their port, as ICMP does, since it was called last; at
-// most 64. It is called by the receiving
-// goroutine; the slice is valid until the next call. It makes no system call:
-// reports come in with Receive, Flush and Wait, which returns for them. Where the
-// system does not pass them on, there are none. Anybody on the way can forge one.
+// Unreachable returns the addresses of peers that the network, by ICMP, has reported as not
+// listening at their port since the last call; at most 64. It is called by the receiving
+// goroutine; the slice is valid until the next call. It makes no system call: reports come in
+// with Receive, Flush and Wait, which returns for them. There are none if the system does not
+// pass them on. Any host on the path can forge a report.
 func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
 
-// How many of each a [Filter] has at most. The system limits the length of its program: all of
-// them together have room where net.core.optmem_max is 20480, as it was up to Linux 6.8.
+// The limits of a [Filter]. The system limits the length of its program: a filter at all
+// limits fits if net.core.optmem_max is 20480, as it was up to Linux 6.8.
 const (
 	MaxIgnored  = 16
 	MaxOpen     = 16
 	MaxAdmitted = 128
 )
 
-// Filter says which packets the system drops before they come to a socket: such packets wake
-// nobody, take no room in the socket's buffer, and are dropped on the account of who sends them,
-// where that is a program of the same machine. Addresses are of the socket's family, and without
-// zone. The zero value drops none.
+// Filter says which packets the system drops before they reach a socket. Such packets wake no
+// goroutine and take no room in the socket's buffer. If the sender is a program of the same
+// machine, it is charged with the time to drop them. Addresses are of the socket's family, and
+// without zone. The zero value drops none.
 type Filter struct {
-	// Ignored are hosts whose packets for queue pair IgnoredQPN are dropped: those with these
-	// addresses or, with IPv6, with the same upper 64 bits.
+	// Ignored are hosts whose packets to queue pair IgnoredQPN are dropped. An IPv6 address
+	// stands for all addresses with the same upper 64 bits.
 	Ignored    []netip.Addr
 	IgnoredQPN uint32
 
-	// Restrict has all packets dropped but those for Open queue pairs, those of OpenService (the
-	// upper three bits of the opcode; zero: of none), and those from Admitted. Port 0 stands for
-	// all ports of the address.
+	// Restrict drops all packets except those to Open queue pairs, those of OpenService (the
+	// upper three bits of the opcode; zero: no service), and those from Admitted. Port 0
+	// stands for all ports of the address.
 	Restrict    bool
 	Open        []uint32
 	OpenService uint8
@@ -311,7 +307,7 @@ func (f *Filter) empty() bool { return len(f.Ignored) == 0 && !f.Restrict }
 
 // SetFilter replaces the filter of the socket, from the next packet on. The first packet of a
 // train decides for all. Groups that the socket has joined are not filtered. After an error,
-// which matches [errors.ErrUnsupported] where the system cannot do it, there is no filter. Any
+// which matches [errors.ErrUnsupported] if the system cannot filter, there is no filter. Any
 // goroutine may call it.
 func (s *Socket) SetFilter(f Filter) error {
 	if len(f.Ignored) > MaxIgnored || len(f.Open) > MaxOpen || len(f.Admitted) > MaxAdmitted {
@@ -325,29 +321,29 @@ func (s *Socket) SetFilter(f Filter) error {
 	return nil
 }
 
-// Dropped is how many packets to its address the system has dropped at this socket: those that
-// the filter has, those that its buffer had no room for, and those with a wrong UDP checksum. A
-// train counts as one. It is 0 where the system does not say. Any goroutine may call it; between
-// two calls 2^32 packets must not be dropped.
+// Dropped returns how many packets to its address the system has dropped at this socket: by
+// the filter, for lack of room in the buffer, or for a wrong UDP checksum. A train counts as
+// one. It is 0 if the system does not report it. Any goroutine may call it, at least once per
+// 2^32 dropped packets.
 func (s *Socket) Dropped() uint64 { return s.io.dropped() }
 
-// Wait blocks until a packet or a report for Unreachable is there, the deadline
-// passes (zero: never), or another goroutine calls Interrupt; it returns nil then. After Close it
-// returns [net.ErrClosed]. It occupies no thread while it waits.
+// Wait blocks until there is a packet or a report for Unreachable, the deadline passes (zero:
+// never), or another goroutine calls Interrupt; it returns nil then. After Close it returns
+// [net.ErrClosed]. It occupies no thread while it waits.
 func (s *Socket) Wait(deadline time.Time) error { return s.io.wait(deadline) }
 
-// Interrupt makes the present Wait return, or the next one if there is none.
+// Interrupt makes the current Wait return, or the next one if there is none.
 func (s *Socket) Interrupt() { s.io.interrupt() }
 
-// SetDeadline makes the present Wait, or the next one if there is none, return
-// at t at the latest. It never moves a deadline to a later time.
+// SetDeadline makes the current Wait, or the next one if there is none, return at t at the
+// latest. It never postpones a deadline.
 func (s *Socket) SetDeadline(t time.Time) { s.io.setDeadline(t) }
 
-// Close closes the socket; packets collected and not sent are gone. A Wait in
-// progress returns. Closing again does nothing.
+// Close closes the socket; packets collected and not sent are dropped. A Wait in progress
+// returns. Closing again does nothing.
 func (s *Socket) Close() error { return s.io.close() }
 
-// earlier returns the earlier of two deadlines; zero is none.
+// earlier returns the earlier of two deadlines; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b

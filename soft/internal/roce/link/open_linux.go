@@ -14,10 +14,10 @@ func open(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	return openKernel(cfg, zone)
 }
 
-// setOptions fixes the identification and the flags of the IP header, which the
-// invariant CRC covers, and asks for buffers. Reports that a packet is too big for the path
-// hold nothing back (IP_MTU_DISCOVER in ip(7)): anybody can forge one, and the system would
-// send no packet of that length for ten minutes.
+// setOptions fixes the identification and the flags of the IP header, which the invariant CRC
+// covers, and requests buffer sizes. It also makes the socket ignore reports that a packet is
+// too big for the path (IP_MTU_DISCOVER in ip(7)): any host can forge one, and the system
+// would then send no packet of that length for ten minutes.
 func setOptions(fd uintptr, cfg Config) error {
 	s := int(fd)
 	if cfg.Addr.Addr().Is4() {
@@ -45,7 +45,7 @@ func setOptions(fd uintptr, cfg Config) error {
 	return nil
 }
 
-// setBuffer tries to pass the administrator's limit, then makes do with it.
+// setBuffer tries to exceed the administrator's limit, and otherwise accepts it.
 func setBuffer(s, force, plain, size int) {
 	if unix.SetsockoptInt(s, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, plain, size)

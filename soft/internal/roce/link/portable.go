@@ -20,7 +20,7 @@ const (
 	binDatagrams = 1024
 )
 
-// bin holds datagrams received, their data one after the other.
+// bin holds received datagrams; their data are contiguous.
 type bin struct {
 	datagrams []Datagram
 	data      []byte
@@ -32,32 +32,32 @@ func (b *bin) hasRoom(n int) bool {
 	return len(b.datagrams) < cap(b.datagrams) && len(b.data)+n <= cap(b.data)
 }
 
-// portable uses the standard library's UDP socket. Its goroutine reads
-// into one bin while the receiver has the other.
+// portable uses the standard library's UDP socket. Its goroutine reads into one bin while the
+// receiver uses the other.
 type portable struct {
 	conn    *net.UDPConn
-	out     *net.UDPConn // that packets leave by: conn, or one of its own
+	out     *net.UDPConn // the socket that packets leave by: conn, or a separate one
 	granted int
 	zone    string
 	done    chan struct{}
 
-	// The sender's.
+	// Used by the sender.
 	lastDst netip.AddrPort
 	lastTo  netip.AddrPort // lastDst with its zone
 
 	// Wakes the waiter; holds at most one token.
 	wake  chan struct{}
-	timer *time.Timer // the waiter's
+	timer *time.Timer // used by the waiter
 
 	mu          sync.Mutex
 	room        sync.Cond // the reader waits here for an empty bin
 	filling     *bin
-	taken       *bin // the receiver's
+	taken       *bin // used by the receiver
 	err         error
 	interrupted bool
 	closed      bool
 	waiting     bool
-	deadline    time.Time // of the present or the next wait
+	deadline    time.Time // of the current or the next wait
 }
 
 func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
@@ -102,14 +102,14 @@ func (p *portable) listen(cfg Config, at netip.AddrPort) (*net.UDPConn, error) {
 		return nil, errno.Named(err)
 	}
 	conn := c.(*net.UDPConn)
-	// Refused sizes leave the system's own, which work as well.
+	// If the system refuses a size, its default works as well.
 	_ = conn.SetReadBuffer(cfg.ReceiveBuffer)
 	_ = conn.SetWriteBuffer(cfg.SendBuffer)
 	return conn, nil
 }
 
-// listenOut opens the socket that packets leave by. It has the address of the other one: the
-// standard library cannot choose the source of a packet.
+// listenOut opens the socket that packets leave by, at the address of the other one: the
+// standard library cannot choose the source address of a packet.
 func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
 	r := cfg.SendPorts
 	n := int(r.Last-r.First) + 1
@@ -117,7 +117,7 @@ func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
 	for i := range n {
 		port := r.First + uint16((first+i)%n)
 		conn, err := p.listen(cfg, netip.AddrPortFrom(cfg.Addr.Addr(), port))
-		// Windows keeps ranges of ports to itself (EACCES).
+		// Windows reserves ranges of ports (EACCES).
 		if !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) {
 			return conn, err
 		}
@@ -180,8 +180,8 @@ func (p *portable) read() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-			// The answer to a packet that was sent to a closed port. The transport
-			// notices by itself, later.
+			// The response to a packet that was sent to a closed port. The transport notices
+			// by itself, later.
 		default:
 			if !p.putError(err) {
 				return
@@ -190,7 +190,7 @@ func (p *portable) read() {
 	}
 }
 
-// put queues a datagram, waiting for room. It reports false after close.
+// put queues a datagram, and waits for room. It reports false after close.
 func (p *portable) put(data []byte, src netip.AddrPort) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,8 +204,8 @@ func (p *portable) put(data []byte, src netip.AddrPort) bool {
 	return !p.closed
 }
 
-// putError hands an error to the receiver and waits until it has been taken, so
-// that a lasting error does not spin.
+// putError hands an error to the receiver and waits until it has been received, so that a
+// lasting error does not spin.
 func (p *portable) putError(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +242,7 @@ func (p *portable) send(b *batch) {
 		}
 		err := p.write(b.data(m))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// This goroutine may have been held up, and the socket have room.
+			// This goroutine may have been delayed, and the socket have room.
 			err = p.write(b.data(m))
 		}
 		switch {
@@ -263,7 +263,7 @@ func (p *portable) send(b *batch) {
 	}
 }
 
-// write sends a packet to lastTo, waiting for room for a limited time.
+// write sends a packet to lastTo. It waits for room for a limited time.
 func (p *portable) write(packet []byte) error {
 	_ = p.out.SetWriteDeadline(time.Now().Add(sendPatience))
 	_, err := p.out.WriteToUDPAddrPort(packet, p.lastTo)

@@ -35,8 +35,8 @@ func (p *portable) wait(deadline time.Time) error {
 	return nil
 }
 
-// sleep releases the lock until a signal or the deadline, and reports false
-// when the deadline has passed.
+// sleep releases the lock until a signal or the deadline. It reports false if the deadline had
+// already passed.
 func (p *portable) sleep() bool {
 	var expired <-chan time.Time
 	if !p.deadline.IsZero() {

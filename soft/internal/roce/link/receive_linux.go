@@ -12,7 +12,7 @@ import (
 const (
 	receiveMessages = 8
 	receiveSize     = 1 << 16
-	receiveSegments = 128 // the most that current kernels put in a train
+	receiveSegments = 128 // the most that current kernels put into a train
 )
 
 type receiver struct {
@@ -24,9 +24,9 @@ type receiver struct {
 	buffers   [receiveMessages][]byte
 	datagrams []Datagram
 	used      int // headers that the last call wrote to
-	want      int // messages that the next call takes at most
-	burst     int // messages since a call found none
-	sock      int // of the call
+	want      int // messages that the next call receives at most
+	burst     int // messages since the last call without any
+	sock      int // the socket of the call
 
 	call  func(uintptr) // r.system, bound once
 	count int
@@ -62,7 +62,7 @@ func (r *receiver) init(k *kernel) {
 	r.used, r.want = messages, 1
 }
 
-// system makes the call. It never blocks, so the scheduler need not know of it.
+// system makes the call. It never blocks, so it bypasses the scheduler.
 func (r *receiver) system(uintptr) {
 	for i := range r.used {
 		h := &r.headers[i].hdr
@@ -84,8 +84,8 @@ func (r *receiver) system(uintptr) {
 	r.expect()
 }
 
-// expect says how many messages the next call takes at most: one where they come alone, since
-// to look in vain for a second would hold up the first.
+// expect sets how many messages the next call receives at most. If they come alone it is one,
+// since looking in vain for a second would delay the first.
 func (r *receiver) expect() {
 	r.burst += r.count
 	switch {
@@ -105,7 +105,7 @@ func (k *kernel) receive() ([]Datagram, error) {
 		list, err = k.groups.receive(list)
 	}
 	k.rx.datagrams = list
-	// Where packets leave by another socket, reports show there only.
+	// If packets leave by another socket, reports show only there.
 	if len(list) == 0 && k.out != k.sock {
 		if k.empty++; k.empty%reportInterval == 0 {
 			k.errors.drain()
@@ -114,7 +114,7 @@ func (k *kernel) receive() ([]Datagram, error) {
 	return list, err
 }
 
-// reportInterval is after how many calls that have found nothing receive looks for reports.
+// reportInterval is the number of empty receives after which receive looks for reports.
 const reportInterval = 64
 
 // receive appends what is queued in a socket, up to a batch.

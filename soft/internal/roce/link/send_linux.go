@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A batch up to this many bytes is sent so fast that it costs more than it gains
-// to let the scheduler know of the call.
+// quickBytes is the size up to which a batch is sent by a raw system call: telling the
+// scheduler of such a short call costs more than it gains.
 const quickBytes = 16 << 10
 
 type transmitter struct {
@@ -26,13 +26,13 @@ type transmitter struct {
 	next  int           // first message to send
 	end   int
 	quick bool
-	count int // sent by the call
+	count int // messages sent by the call
 	errno unix.Errno
 
-	sourceSize int // of the control message with the source
+	sourceSize int // size of the control message with the source
 
 	lastDst  netip.AddrPort
-	lastFlow uint32 // its flow label
+	lastFlow uint32 // flow label for lastDst
 	lastName sockaddr
 	nameSize uint32
 }
@@ -49,7 +49,7 @@ func (t *transmitter) init(k *kernel, zone uint32) {
 	}
 }
 
-// load makes the headers of the messages.
+// load fills in the headers of the messages.
 func (t *transmitter) load(b *batch) {
 	for i := range b.messageCount {
 		m := &b.messages[i]
@@ -90,7 +90,7 @@ func (t *transmitter) system(uintptr) {
 func (k *kernel) send(b *batch) {
 	t := &k.tx
 	t.load(b)
-	var blocked time.Time // since when the send buffer is full
+	var blocked time.Time // since when the send buffer has been full
 	retries := errorRetries
 	for t.next, t.end = 0, b.messageCount; t.next < t.end; {
 		if k.raw.Control(t.call) != nil {
@@ -101,7 +101,7 @@ func (k *kernel) send(b *batch) {
 		switch t.errno {
 		case 0:
 			if t.next += t.count; t.next < t.end && k.batched {
-				// It stopped for the error of an earlier packet, or for want of room.
+				// The call stopped for the error of an earlier packet, or for lack of room.
 				k.errors.drain()
 			}
 			retries = errorRetries
@@ -127,7 +127,7 @@ func (k *kernel) send(b *batch) {
 	}
 }
 
-// refused drops the message that the kernel would not send, and notes why.
+// refused drops the message that the kernel refused, and keeps the reason.
 func (k *kernel) refused(b *batch) {
 	t := &k.tx
 	m, errno := &b.messages[t.next], t.errno
@@ -136,8 +136,8 @@ func (k *kernel) refused(b *batch) {
 	if errno == unix.ENOBUFS || errno == unix.ENOMEM {
 		return
 	}
-	// Kernels before 6.14 answer EINVAL, not EMSGSIZE, to a train whose packets
-	// exceed the path MTU.
+	// Kernels before 6.14 return EINVAL, not EMSGSIZE, for a train whose packets exceed the
+	// path MTU.
 	if errno == unix.EMSGSIZE || errno == unix.EINVAL {
 		packet := m.size + headerBytes(m.dst)
 		if i, err := net.InterfaceByIndex(int(k.index)); err == nil && packet > i.MTU {

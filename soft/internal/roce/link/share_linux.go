@@ -7,8 +7,8 @@ import (
 )
 
 // share opens another socket at the same address. The first one was bound without
-// SO_REUSEPORT, so that it failed where somebody had the address already. Both have it from
-// now on, without which the system does not choose between them.
+// SO_REUSEPORT, so that binding failed if the address was in use. From now on both have the
+// option, which the system requires to choose between them.
 func (k *kernel) share() (other backend, err error) {
 	if k.raw.Control(func(uintptr) {
 		if err = unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
@@ -27,7 +27,7 @@ func (k *kernel) bindAnother() (backend, error) {
 	return io, err
 }
 
-// steer attaches the program that chooses. It is given what follows the UDP header.
+// steer attaches the program that chooses. The program sees what follows the UDP header.
 func (k *kernel) steer(sockets, mask int) (err error) {
 	program := steering(sockets, mask)
 	if k.raw.Control(func(uintptr) {
@@ -39,12 +39,12 @@ func (k *kernel) steer(sockets, mask int) (err error) {
 }
 
 const (
-	steeringOffset  = 4 // of the destination queue pair, with the reserved byte before it
+	steeringOffset  = 4 // of the destination queue pair number, with the reserved byte before it
 	bpfGreaterEqual = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 	bpfReturnA      = unix.BPF_RET | unix.BPF_A
 )
 
-// steering is the program that returns the place of a packet's socket.
+// steering returns the program that returns the index of a packet's socket.
 func steering(sockets, mask int) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: bpfLoad, K: steeringOffset},

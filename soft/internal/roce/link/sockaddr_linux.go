@@ -11,7 +11,7 @@ import (
 // sockaddr holds a struct sockaddr_in or sockaddr_in6.
 type sockaddr struct{ unix.RawSockaddrInet6 }
 
-// encode writes a with the zone that link-local addresses and groups need, and returns the
+// encode writes a, with the zone that link-local addresses and groups need, and returns the
 // size.
 func (s *sockaddr) encode(a netip.AddrPort, zone uint32) uint32 {
 	*s = sockaddr{}

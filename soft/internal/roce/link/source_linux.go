@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wildcard is the address that stands for all of the family.
+// wildcard returns the unspecified address of the family.
 func (k *kernel) wildcard() netip.Addr {
 	if k.v4 {
 		return netip.IPv4Unspecified()
@@ -17,8 +17,8 @@ func (k *kernel) wildcard() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// openOut opens the socket that packets leave by. It is bound at all addresses, so that
-// nobody else can have its port at any of them.
+// openOut opens the socket that packets leave by. It is bound at all addresses, so that no
+// other socket can have its port at any of them.
 func (k *kernel) openOut() error {
 	out, err := newSocketUDP(k.cfg)
 	if err != nil {
@@ -38,7 +38,7 @@ func (k *kernel) openOut() error {
 	return nil
 }
 
-// bindOut takes a port, from a random one on.
+// bindOut binds a free port, starting at a random one.
 func (k *kernel) bindOut() error {
 	r := k.cfg.SendPorts
 	n := int(r.Last-r.First) + 1
@@ -52,7 +52,8 @@ func (k *kernel) bindOut() error {
 	return errNoSendPort(r)
 }
 
-// shareOut gives another socket at the same address the one that packets leave by.
+// shareOut gives another socket at the same address a duplicate of the one that packets leave
+// by.
 func (k *kernel) shareOut(other *kernel) error {
 	if k.out == k.sock {
 		return nil
@@ -74,7 +75,7 @@ func (k *kernel) sendPort() uint16 {
 	return k.cfg.Addr.Port()
 }
 
-// checkAddress fails if the address is none of this host.
+// checkAddress returns an error if this host does not have the address.
 func (k *kernel) checkAddress() error {
 	sock, err := newSocketUDP(k.cfg)
 	if err != nil {
@@ -84,7 +85,7 @@ func (k *kernel) checkAddress() error {
 	return bind(sock, netip.AddrPortFrom(k.cfg.Addr.Addr(), 0), k.index)
 }
 
-// refuseGroups keeps out what comes for multicast groups that other sockets have joined.
+// refuseGroups excludes packets to multicast groups that other sockets have joined.
 func (k *kernel) refuseGroups() error {
 	level, all := unix.IPPROTO_IP, unix.IP_MULTICAST_ALL
 	if !k.v4 {

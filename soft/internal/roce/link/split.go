@@ -1,7 +1,7 @@
 package link
 
-// split appends the packets of a train, each of size bytes but the last, and otherwise
-// like d.
+// split appends the packets of a train. Each has size bytes, except the last; otherwise they
+// are like d.
 func split(to []Datagram, d Datagram, data []byte, size int) []Datagram {
 	if size <= 0 || size >= len(data) {
 		d.Data = data[:len(data):len(data)]

@@ -16,9 +16,9 @@ type sleeper struct {
 	mu          sync.Mutex
 	waiting     bool
 	interrupted bool
-	deadline    time.Time // of the present or the next wait
+	deadline    time.Time // of the current or the next wait
 
-	// The waiter's.
+	// Used by the waiter.
 	ready func(uintptr) bool // k.ready, bound once
 	off   func(uintptr)      // k.disarm, bound once
 	armed bool
@@ -43,7 +43,7 @@ func (k *kernel) openGate() error {
 			return fmt.Errorf("epoll_ctl: %w", err)
 		}
 	}
-	// Only a descriptor marked so goes to the runtime's poller.
+	// Only a non-blocking descriptor goes to the runtime's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("fcntl: %w", err)
@@ -102,7 +102,7 @@ func (k *kernel) wait(deadline time.Time) error {
 	return fmt.Errorf("link: wait: %w", err)
 }
 
-// ready arms the gate when called first, and looks whether it is open.
+// ready arms the gate on its first call, and checks whether it is open.
 func (k *kernel) ready(gate uintptr) bool {
 	s := &k.sleep
 	if !s.armed {
@@ -122,7 +122,8 @@ func (k *kernel) ready(gate uintptr) bool {
 		s.err = fmt.Errorf("link: wait: epoll_pwait: %w", errno)
 		return true
 	case n > 0:
-		// One shot. Where there is more than one socket, what has not fired is to be disarmed.
+		// The event is one-shot. With more than one socket, those without an event must be
+		// disarmed.
 		s.armed = k.groups.set.Load() != 0 || s.event.Fd != 0
 		if s.event.Events&unix.EPOLLERR != 0 {
 			k.errors.system(0)
@@ -131,7 +132,7 @@ func (k *kernel) ready(gate uintptr) bool {
 	return n > 0
 }
 
-// disarm keeps packets from waking anybody until the next wait.
+// disarm keeps packets from opening the gate until the next wait.
 func (k *kernel) disarm(gate uintptr) {
 	s := &k.sleep
 	s.armed = false
@@ -140,7 +141,7 @@ func (k *kernel) disarm(gate uintptr) {
 	k.armGroups(gate, 0)
 }
 
-// armGroups sets what of the groups opens the gate, if there are any.
+// armGroups sets which events of the groups open the gate, if there are groups.
 func (k *kernel) armGroups(gate uintptr, events uint32) bool {
 	s, set := &k.sleep, k.groups.set.Load()
 	if set == 0 {

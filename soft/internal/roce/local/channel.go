@@ -10,16 +10,17 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Address is where one end of a channel is found: a device, and which of its parts.
+// Address is the address of one end of a channel: a device, and one of its shards.
 type Address struct {
 	Device netip.AddrPort
 	Shard  int // from 0 to MaxShard
 }
 
-// MaxShard is the greatest number of a device's part.
+// MaxShard is the greatest index of a shard.
 const MaxShard = 255
 
-// String is the address of the device, with "/" and the number of any part but the first.
+// String returns the device's address, followed by "/" and the index of the shard if it is not
+// 0.
 func (a Address) String() string {
 	text := netip.AddrPortFrom(a.Device.Addr().Unmap().WithZone(""), a.Device.Port()).String()
 	if a.Shard != 0 {
@@ -57,32 +58,32 @@ type Ends struct {
 	Local, Peer Address
 }
 
-// Packet is one that has come. It is the same memory for every packet of a channel.
+// Packet is a received packet. All packets of a channel use the same memory.
 type Packet struct {
 	wire.Packet
-	// Pieces are the payload, in memory that the other process can change at any time.
-	// They are valid until Release.
+	// Pieces are the payload, in memory that the other process can change at any time. They
+	// are valid until Release.
 	Pieces [][]byte
-	// Intact reports, once the pieces have been copied, whether they were still what was sent:
-	// they are no longer where the sender has called Revoke. Nil: they are.
+	// Intact reports, once the pieces have been copied, whether they still were what was sent.
+	// They are not if the sender has called Revoke. Nil: they are.
 	Intact func() bool
 }
 
-// Channel joins two devices. Its methods are called by one goroutine at a time, but for
-// those that say otherwise.
+// Channel joins two devices. Unless noted otherwise, one goroutine at a time may call its
+// methods.
 type Channel struct {
 	ends Ends
 	out  producer
 	in   consumer
 
-	link   link   // of the system: the connection, and the shared memory
-	loop   func() // of a channel of NewLoop: what wakes its device
+	link   link   // the system's part: the connection, and the shared memory
+	loop   func() // set by NewLoop: wakes the device
 	shown  shown
 	seen   seen
-	budget *Budget // for what is seen
+	budget *Budget // for the mappings in seen
 
 	marks marks
-	// stuck: the peer did not end a copy from memory that was taken back. The channel must end.
+	// stuck: the peer did not finish a copy from revoked memory. The channel must end.
 	stuck bool
 
 	record record
@@ -90,8 +91,7 @@ type Channel struct {
 	intact func() bool // record.intact, bound once
 }
 
-// newChannel makes a channel of shared memory with two rings, of which the first is the
-// dialler's to write.
+// newChannel makes a channel of shared memory with two rings. The dialler writes to the first.
 func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	half := len(memory) / 2
 	first, second := memory[:half:half], memory[half:]
@@ -106,8 +106,9 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	return c
 }
 
-// NewLoop makes a channel of a device with itself, on any system: what is sent through it comes
-// out of it again. It calls woken where another one wakes the peer. Serve is not for it.
+// NewLoop makes a channel of a device with itself, on any system: it receives the packets that
+// are sent through it. It calls woken where other channels wake the peer. Serve must not be
+// called.
 func NewLoop(device Address, woken func()) *Channel {
 	memory := make([]byte, controlLen+ringLen)
 	c := &Channel{
@@ -118,15 +119,15 @@ func NewLoop(device Address, woken func()) *Channel {
 	return c
 }
 
-// SetBudget has the channel share the budget of others with the same lock. It is called before
-// Serve.
+// SetBudget makes the channel use a budget that it shares with other channels under the same
+// lock. It is called before Serve.
 func (c *Channel) SetBudget(b *Budget) { c.budget = b }
 
-// Ends are the addresses of the devices.
+// Ends returns the addresses of the two ends.
 func (c *Channel) Ends() Ends { return c.ends }
 
-// Room is how many packets of any size can be sent, at most as many as are asked for. There may
-// be room for more than the few that it looks for; it is 0 only if there is none.
+// Room returns how many packets of any size can be sent, at most the number asked for. It may
+// return less than there is room for, but 0 only if there is no room.
 func (c *Channel) Room(packets int) (int, error) {
 	if c.stuck {
 		return 0, ErrStandsStill
@@ -137,11 +138,11 @@ func (c *Channel) Room(packets int) (int, error) {
 
 const fewPackets = 4
 
-// Send writes a packet whose payload is the n bytes of pieces: at most MaxInline, or as much
-// as there is in at most MaxReferences pieces that refs name, and that stay as they are until
-// the peer has taken the packet, or Revoke is called for the owner. Room has said that there is
-// room. The peer sees it after Flush. Send reports false if the payload cannot be read: then
-// nothing is sent.
+// Send writes a packet whose payload is the n bytes of pieces. Without refs, these are at most
+// MaxInline. With refs, the payload is in at most MaxReferences pieces, which refs name; they
+// must not change until the peer has taken the packet, or Revoke is called for the owner. The
+// caller has called Room, and there is room. The peer sees the packet after Flush. Send
+// reports false, and sends nothing, if the payload cannot be read.
 func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) bool {
 	if refs != nil {
 		c.out.putReferences(p, pieces, refs, owner)
@@ -150,9 +151,9 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference,
 	return c.out.putInline(p, pieces, n)
 }
 
-// Revoke has an owner's packets with references be lost that the peer has not copied: once it has
-// returned, their memory can be used for something else. It waits for a copy that has begun. If
-// that takes too long, the packet is lost too, and Room and Receive fail with ErrStandsStill.
+// Revoke discards an owner's packets with references that the peer has not copied yet. Once it
+// returns, their memory can be reused. It waits for a copy that is in progress. If that takes
+// too long, the packet is lost too, and Room and Receive fail with ErrStandsStill.
 func (c *Channel) Revoke(owner uint32) {
 	c.revoke(func(r *pendingReference) bool { return r.owner == owner })
 }
@@ -164,17 +165,17 @@ func (c *Channel) RevokeMemory(mem []byte) {
 }
 
 func (c *Channel) revoke(meant func(*pendingReference) bool) {
-	// What this end was copying is done, or lost: the peer may be waiting for it, too.
+	// End or discard this end's own copy: the peer may be waiting for it, too.
 	c.in.endCopy()
 	if !c.out.revoke(meant) {
 		c.stuck = true
 	}
 }
 
-// Stuck reports whether the peer did not end a copy in time, also after Close.
+// Stuck reports whether the peer did not finish a copy in time. It may be called after Close.
 func (c *Channel) Stuck() bool { return c.stuck }
 
-// Flush shows the peer what was sent, and wakes it if it asked for that.
+// Flush makes packets that were sent visible to the peer, and wakes it if it asked for that.
 func (c *Channel) Flush() {
 	if c.out.publish() {
 		c.wake()
@@ -189,15 +190,14 @@ func (c *Channel) wake() {
 	c.link.wake()
 }
 
-// AwaitRoom asks to be woken when there is room again. It reports
-// false if there is room now.
+// AwaitRoom asks to be woken when there is room again. It reports false if there is room now.
 func (c *Channel) AwaitRoom() (bool, error) { return c.out.awaitRoom() }
 
-// Await asks to be woken when packets come. It reports whether none are there.
+// Await asks to be woken when packets come. It reports true if there are none yet.
 func (c *Channel) Await() (none bool) { return c.in.await() && !c.stuck }
 
-// Receive takes a packet, or returns nil if there is none. The error matches ErrDisorder or
-// ErrStandsStill: the channel is of no use any more.
+// Receive returns the next packet, or nil if there is none. After an error, which matches
+// ErrDisorder or ErrStandsStill, the channel cannot be used any more.
 func (c *Channel) Receive() (*Packet, error) {
 	if c.stuck {
 		return nil, ErrStandsStill
@@ -220,7 +220,7 @@ func (c *Channel) Receive() (*Packet, error) {
 			p.Pieces = append(p.Pieces, r.payload)
 		}
 		if err == errForgotten {
-			continue // as if it had been lost: its sender has given it up
+			continue // like a lost packet: its sender has abandoned it
 		}
 		if err == nil && len(p.Pieces) > 0 && !p.Opcode.HasPayload() {
 			err = ErrDisorder
@@ -232,29 +232,29 @@ func (c *Channel) Receive() (*Packet, error) {
 	}
 }
 
-// Owner is the owner of the packet that Receive has returned last, of a channel with itself. It is
-// known of packets with references, until Revoke is called for it.
+// Owner returns the owner of the packet that Receive returned last, for a channel made by
+// NewLoop. It is known for packets with references, until Revoke is called for the owner.
 func (c *Channel) Owner() (owner uint32, known bool) {
 	if c.loop == nil {
 		return 0, false
 	}
 	for r := range c.out.pending.All() {
 		if word(c.out.records, c.out.at(r.at)) == c.record.head {
-			owner, known = r.owner, true // the latest: earlier ones there have been taken
+			owner, known = r.owner, true // the latest one: earlier ones at this place have been taken
 		}
 	}
 	return owner, known
 }
 
-// Release gives back the room of the packets that were taken.
+// Release frees the room of the packets that were received.
 func (c *Channel) Release() {
 	if c.in.release() {
 		c.wake()
 	}
 }
 
-// Close ends the channel: Serve returns, and CloseConnection is to be called. It is called with
-// the lock held, once nothing more is sent and no packet is in use.
+// Close ends the channel: Serve returns, and the caller then calls CloseConnection. Close is
+// called with the lock held, once nothing more is sent and no packet is in use.
 func (c *Channel) Close() {
 	c.revoke(func(*pendingReference) bool { return true })
 	if c.loop == nil {

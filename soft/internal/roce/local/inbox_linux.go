@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inbox takes the messages of a connection, and needs no memory for each.
+// inbox receives the messages of a connection, without an allocation for each.
 type inbox struct {
 	raw    syscall.RawConn
 	header unix.Msghdr
@@ -21,8 +21,8 @@ type inbox struct {
 	read   func(fd uintptr) bool // i.system, bound once
 	n      int
 	errno  unix.Errno
-	files  []int // of the last message; its taker closes them
-	reset  bool  // the peer has gone, and left messages unread
+	files  []int // of the last message; the receiver closes them
+	reset  bool  // the peer has closed its end and left messages unread
 }
 
 func newInbox(conn *net.UnixConn) (*inbox, error) {
@@ -40,8 +40,9 @@ func newInbox(conn *net.UnixConn) (*inbox, error) {
 	return i, nil
 }
 
-// system may take as long as the peer likes: recvmsg closes files that come and do not fit, and
-// to close a file can take long. So it is no raw system call, which would stop the scheduler.
+// system can take as long as the peer wants: recvmsg closes received files that do not fit,
+// and closing a file can take long. So it is not a raw system call, which would block the
+// scheduler.
 func (i *inbox) system(fd uintptr) bool {
 	for {
 		i.header.SetControllen(len(i.rights))
@@ -53,14 +54,14 @@ func (i *inbox) system(fd uintptr) bool {
 	}
 }
 
-// next waits for a message and returns it; the files that came with it are in i.files.
+// next waits for a message and returns it. The files that came with it are in i.files.
 func (i *inbox) next() ([]byte, error) {
 	i.files = i.files[:0]
 	if err := i.raw.Read(i.read); err != nil {
 		return nil, err
 	}
 	if i.errno == unix.ECONNRESET && !i.reset {
-		i.reset = true // it is said once, before the messages that are still here
+		i.reset = true // reported once, before the messages that are still queued
 		return i.next()
 	}
 	var err error

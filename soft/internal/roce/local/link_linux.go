@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Messages of a connection after the handshake: their kind, and a number where they have one.
+// Messages of a connection after the handshake: their kind, and a number where needed.
 const (
 	messageWake    = 'w' // look at the rings
 	messageShow    = 's' // with a file: memory under a number
 	messageShown   = 'a' // it has been mapped
-	messageForget  = 'f' // it is about to be freed
-	messagePing    = 'p' // with a mark, which the answer repeats
+	messageForget  = 'f' // it will be freed
+	messagePing    = 'p' // with a mark, which the reply repeats
 	messagePong    = 'q'
-	messageGoodbye = 'g' // the channel ends, and its process goes on
+	messageGoodbye = 'g' // the channel ends, but its process continues
 	messageLen     = 5
 	longestMessage = 256
 )
@@ -35,9 +35,9 @@ type link struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	memory []byte
-	peer   int // the process at the other end
+	peer   int // process ID of the other end
 
-	// Of a message that is sent, so that it needs no memory.
+	// The message being sent, so that sending needs no allocation.
 	message [messageLen]byte
 	rights  []byte
 	result  error
@@ -49,8 +49,9 @@ func newLink(conn *net.UnixConn, peer int, memory []byte) (link, error) {
 	return link{conn: conn, raw: raw, memory: memory, peer: peer}, err
 }
 
-// send sends a message at once or not at all, and reports false if the peer's queue of messages
-// is full. That a peer is gone is for Serve to find. Its caller holds the lock of Serve.
+// send sends a message at once or not at all, and reports false if the peer's message queue is
+// full. It does not report that the peer is gone; Serve does. The caller holds the lock of
+// Serve.
 func (l *link) send(kind byte, number uint32, rights []byte) bool {
 	if l.call == nil {
 		l.call = l.system
@@ -76,7 +77,7 @@ func (l *link) system(fd uintptr) {
 	}
 }
 
-// wake wakes the peer. If its queue of messages is full, those wake it.
+// wake wakes the peer. If its message queue is full, the messages in it wake it.
 func (l *link) wake() { l.send(messageWake, 0, nil) }
 
 func (l *link) show(number uint32, m *Memory) bool {
@@ -87,12 +88,12 @@ func (l *link) forget(number uint32) bool { return l.send(messageForget, number,
 
 func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 
-// Serve takes the peer's messages until the connection ends, and calls woken after each,
-// without the lock: a peer that finds the queue of messages full relies on those in it. It
-// changes the channel with the lock held, which all other calls of its methods hold. After Close
-// it returns, but for what CloseConnection says. Its error
-// says why it has ended. io.EOF: the peer has ended it; it matches ErrCutOff too where the
-// peer has not said so before.
+// Serve receives the peer's messages until the connection ends. It calls woken after each,
+// without the lock: a peer that finds the message queue full relies on the messages in it. It
+// changes the channel with the lock held, which all callers of other methods hold. After Close
+// it returns, with the delay that CloseConnection describes. Its error says why the connection
+// ended. io.EOF: the peer has ended it; without a goodbye from the peer, the error matches
+// ErrCutOff too.
 func (c *Channel) Serve(lock sync.Locker, woken func()) error {
 	in, err := newInbox(c.link.conn)
 	for err == nil {
@@ -145,8 +146,8 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	return nil
 }
 
-// see maps memory that the peer shows. What cannot be mapped is left alone: its packets
-// come through the ring.
+// see maps memory that the peer shows. If it cannot be mapped, it is left alone: the payload
+// comes through the ring then.
 func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 	lock.Lock()
 	known := number <= c.seen.last || number&pending != 0
@@ -182,14 +183,14 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 	return nil
 }
 
-// unmap ends the use of memory of the peer.
+// unmap unmaps memory of the peer.
 func (c *Channel) unmap(mem []byte) {
 	c.budget.release(c.link.peer, uint64(len(mem)))
 	unmap(mem)
 }
 
-// hangUp ends the connection, and the use of all that came by it. The file stays open until
-// CloseConnection.
+// hangUp ends the connection and unmaps everything received through it. The file stays open
+// until CloseConnection.
 func (c *Channel) hangUp() {
 	c.link.send(messageGoodbye, 0, nil)
 	_ = c.link.conn.CloseRead()
@@ -202,13 +203,12 @@ func (c *Channel) hangUp() {
 	c.link.memory = nil
 }
 
-// CloseConnection is called after Close and Serve, without the lock, for channels that are no
-// loops. It takes as long as the peer likes, as Serve does: a peer can send files that take
-// long to close, such as a TCP socket with SO_LINGER and unsent data, and the last to hold them
-// waits.
+// CloseConnection is called after Close and Serve, without the lock, and not for loops. Like
+// Serve, it can take as long as the peer wants: a peer can send files that take long to close,
+// such as a TCP socket with SO_LINGER and unsent data, and the last holder waits.
 func (c *Channel) CloseConnection() { _ = c.link.conn.Close() }
 
-// name is that of the socket at which a device is found.
+// name returns the name of the socket at which a device listens.
 func name(device Address) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@verbena/local/" + device.String(), Net: "unixpacket"}
 }

@@ -2,13 +2,13 @@ package local
 
 import "fmt"
 
-// marks are points in time of which a channel finds out whether the peer's process was there
-// later. A device can have the address of one that has just died, whose channel has not been
-// seen to end yet: what joins the channel after that has nothing to do with its process.
+// marks are points in time; a channel finds out whether the peer's process still existed after
+// each. A device can have the address of a process that has just died, whose channel has not
+// been seen to end yet. Paths that join the channel after that do not lead to that process.
 type marks struct {
-	last     uint32 // that was given out
-	asked    uint32 // that the peer was asked about
-	answered uint32 // that it has answered
+	last     uint32 // last mark given out
+	asked    uint32 // mark that the peer was last asked about
+	answered uint32 // mark that the peer has last answered
 }
 
 // Mark returns a mark of the present moment, for OutlivedBy, and asks the peer.
@@ -18,10 +18,10 @@ func (c *Channel) Mark() uint32 {
 	return c.marks.last
 }
 
-// OutlivedBy reports whether the peer's process is known to have been there after a mark.
+// OutlivedBy reports whether the peer's process is known to have existed after a mark.
 func (c *Channel) OutlivedBy(mark uint32) bool { return notAfter(mark, c.marks.answered) }
 
-// ask has one question under way at a time, however many marks there are.
+// ask asks the peer about the last mark. One question at a time is in flight, for all marks.
 func (c *Channel) ask() {
 	if c.loop != nil {
 		return

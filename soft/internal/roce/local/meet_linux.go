@@ -19,20 +19,20 @@ import (
 // errPeerGone: the peer has closed its end, or died.
 var errPeerGone = io.EOF
 
-// The handshake: the dialler says which device it is and which it wants, and hands over the
-// shared memory; the other takes it or does not.
+// The handshake: the dialler names its own device and the one that it wants, and passes the
+// shared memory. The listener accepts or refuses.
 const (
 	greeting  = "verbena local 5"
 	taken     = "taken"
 	refused   = "refused"
 	patience  = 2 * time.Second
-	maxGuests = 16 // that are in the midst of it, or take long to be closed
+	maxGuests = 16 // handshakes in progress, or connections that take long to close
 )
 
-// ErrRefused: the other device does not want a channel; it may be about to dial one itself.
+// ErrRefused: the other device refuses a channel; it may be about to dial one itself.
 var ErrRefused = errors.New("the device has refused the channel")
 
-// Listener is where other devices find this one.
+// Listener accepts channels from other devices.
 type Listener struct {
 	socket *net.UnixListener
 	device Address
@@ -42,8 +42,8 @@ type Listener struct {
 	work   sync.WaitGroup
 }
 
-// Listen makes the device at that address and UDP port found. It fails where another one
-// has the name.
+// Listen makes the device at that address and UDP port visible to other devices. It fails if
+// the name is in use.
 func Listen(device Address) (*Listener, error) {
 	socket, err := net.ListenUnix("unixpacket", name(device))
 	if err != nil {
@@ -54,9 +54,9 @@ func Listen(device Address) (*Listener, error) {
 	return l, nil
 }
 
-// Serve takes channels until Close. It calls answer for each device that dials, and, where that
-// does not return nil, what it returns with the channel, or with nil if none came about.
-// These calls are made on goroutines of the listener, several at a time.
+// Serve accepts channels until Close. It calls answer for each device that dials. If answer
+// returns a function, Serve calls it with the channel, or with nil if the handshake failed.
+// These calls come from goroutines of the listener, several at a time.
 func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 	l.work.Go(func() {
 		for {
@@ -82,7 +82,7 @@ func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 	})
 }
 
-// take makes the listening end of the handshake, or closes the connection.
+// take performs the listener's part of the handshake, or closes the connection.
 func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(*Channel))) {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -134,8 +134,8 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 	met(c)
 }
 
-// checkOwner sees that a process that dials is the one that is found under the address that it
-// gives, and that this is one of this machine.
+// checkOwner checks that the address that a dialler gives is one of this machine, and that the
+// process listening there is the dialler.
 func (l *Listener) checkOwner(pid int, device Address) error {
 	if err := checkHere(device.Device.Addr()); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (l *Listener) checkOwner(pid int, device Address) error {
 	return err
 }
 
-// checkHere sees that an address is one of this machine. Any process may take the name of a
-// device elsewhere.
+// checkHere checks that an address is one of this machine: any process can listen under the
+// name of a device on another machine.
 func checkHere(addr netip.Addr) error {
 	if addr.IsLoopback() || routes.Source(addr) == addr.WithZone("") {
 		return nil
@@ -164,16 +164,17 @@ func checkHere(addr netip.Addr) error {
 	return fmt.Errorf("%v is no address of this machine: %w", addr, errors.ErrUnsupported)
 }
 
-// Close ends Serve, and waits for the calls that it has made. It takes as long as those like who
-// have dialled: see Channel.CloseConnection.
+// Close ends Serve, and waits for the calls that it has made. Diallers can delay it without
+// bound: see Channel.CloseConnection.
 func (l *Listener) Close() {
 	l.cancel()
 	_ = l.socket.Close()
 	l.work.Wait()
 }
 
-// Dial makes a channel with the device at ends.Peer. It fails at once where there is none in
-// this network namespace; where its process stands still, it waits for two seconds.
+// Dial makes a channel with the device at ends.Peer. It fails at once if this network
+// namespace has no such device. If the device's process does not respond, it waits for two
+// seconds.
 func Dial(ctx context.Context, ends Ends) (*Channel, error) {
 	c, err := dial(ctx, ends)
 	if err != nil {
@@ -228,7 +229,7 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	return connect(conn, pid, ends, mem, true)
 }
 
-// connect makes a channel of a connection.
+// connect makes a channel from a connection.
 func connect(conn *net.UnixConn, peer int, ends Ends, mem []byte, dialler bool) (*Channel, error) {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Memories are those that the device has made, in the order of their addresses. Their
-// content can be shown to devices of other processes.
+// Memories are those that the device has allocated, ordered by address. They can be shown to
+// devices of other processes.
 type Memories []shownMemory
 
 type shownMemory struct {
@@ -16,13 +16,13 @@ type shownMemory struct {
 }
 
 const (
-	// minMemory is the smallest memory that can be shown, and maxMemories how many there
-	// are at most: each takes a file descriptor.
+	// minMemory is the smallest memory that can be shown, and maxMemories their greatest
+	// number: each takes a file descriptor.
 	minMemory   = 64 << 10
 	maxMemories = 256
 )
 
-// find returns the memory that a piece lies in, and where, or nil.
+// find returns the memory that contains a piece, and the piece's offset in it. Nil: none does.
 func (s Memories) find(piece []byte) (*Memory, uint64) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
 	i, found := slices.BinarySearchFunc(s, at, func(m shownMemory, at uintptr) int { return cmp.Compare(m.from, at) })
@@ -35,10 +35,10 @@ func (s Memories) find(piece []byte) (*Memory, uint64) {
 	return s[i].memory, uint64(at - s[i].from)
 }
 
-// Fits reports whether memory of that size can be shown, too.
+// Fits reports whether another memory of that size can be shown.
 func (s Memories) Fits(size int) bool { return size >= minMemory && len(s) < maxMemories }
 
-// Contains reports whether a piece lies in one of the memories.
+// Contains reports whether one of the memories contains a piece.
 func (s Memories) Contains(piece []byte) bool {
 	m, _ := s.find(piece)
 	return m != nil
@@ -51,7 +51,7 @@ func (s *Memories) Add(m *Memory) {
 	*s = slices.Insert(*s, i, shownMemory{from: from, to: from + uintptr(cap(m.Bytes)), memory: m})
 }
 
-// Remove takes a memory out.
+// Remove removes a memory.
 func (s *Memories) Remove(m *Memory) {
 	*s = slices.DeleteFunc(*s, func(x shownMemory) bool { return x.memory == m })
 }

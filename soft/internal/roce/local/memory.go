@@ -5,28 +5,29 @@ import (
 	"errors"
 )
 
-// Memory is memory of this process that can be shown to others: a file of its own in
-// memory, with nothing else in it.
+// Memory is memory of this process that can be shown to others. It has a memory file (memfd)
+// of its own, with nothing else in it.
 type Memory struct {
 	Bytes []byte
 	file  file
 }
 
 const (
-	// maxShown is how many memories a channel shows, and how many it takes.
+	// maxShown bounds the memories that a channel shows, and those that it maps.
 	maxShown = 256
-	// MinReference is the payload from which on it is worth while to show memory.
+	// MinReference is the smallest payload for which references into shown memory are worth
+	// it.
 	MinReference = 8 << 10
 )
 
-// shown is the memory of this process that the peer has been shown.
+// shown holds the memories of this process that the peer can map.
 type shown struct {
 	numbers map[*Memory]uint32
 	next    uint32
 }
 
-// Shown returns the number under which the peer knows a memory. If it does not yet, it is
-// shown to it meanwhile, and Shown reports false.
+// Shown returns the number of a memory at the peer. If the peer has not mapped it yet, Shown
+// requests that, and reports false.
 func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
 	number, ok = c.shown.numbers[m]
 	if !ok && len(c.shown.numbers) < maxShown {
@@ -38,13 +39,14 @@ func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
 // pending marks the number of a memory that the peer has not acknowledged yet.
 const pending = 1 << 31
 
-// Budget bounds what a device maps of its peers: a process can have only so many mappings
-// (vm.max_map_count), and only so many addresses, and no peer is to take them all. Page tables
-// take 1/512 of what is mapped, which a peer allocates once and can show often: so bounding
-// its number of memories bounds what it costs by what it has allocated.
+// Budget bounds what a device maps of its peers. The mappings (vm.max_map_count) and the
+// address space of a process are limited, and no peer may use them up. Page tables take 1/512
+// of the size that is mapped, and a peer can show memory many times that it allocated once.
+// The bound on its number of memories keeps the page tables in proportion to what it has
+// allocated.
 type Budget struct {
 	usage
-	peers map[int]*usage // by process
+	peers map[int]*usage // by process ID
 }
 
 // usage is what is mapped.
@@ -61,7 +63,8 @@ const (
 	maxSeenBytesOfPeer = maxSeenBytes / 4
 )
 
-// reserve reports whether there is room for another memory of a process, and takes it.
+// reserve reserves a mapping of n bytes of a process, and reports false if the budget is
+// exhausted.
 func (b *Budget) reserve(peer int, n uint64) bool {
 	p := b.peers[peer]
 	if p == nil {
@@ -79,7 +82,7 @@ func (b *Budget) reserve(peer int, n uint64) bool {
 	return true
 }
 
-// release gives back what was reserved for a memory.
+// release returns what was reserved for a mapping.
 func (b *Budget) release(peer int, n uint64) {
 	p := b.peers[peer]
 	b.add(-1, -n)
@@ -98,7 +101,7 @@ func (u *usage) add(memories int, bytes uint64) {
 	u.bytes += bytes
 }
 
-// show gives the peer a memory.
+// show sends a memory to the peer.
 func (c *Channel) show(m *Memory) {
 	c.shown.next++
 	number := c.shown.next &^ pending
@@ -112,7 +115,7 @@ func (c *Channel) show(m *Memory) {
 	}
 }
 
-// acknowledged notes that the peer has mapped a memory.
+// acknowledged records that the peer has mapped a memory.
 func (c *Channel) acknowledged(number uint32) {
 	for m, n := range c.shown.numbers {
 		if n == number|pending {
@@ -121,9 +124,9 @@ func (c *Channel) acknowledged(number uint32) {
 	}
 }
 
-// Forget takes a memory from the peer's view before it is freed. What refers to it must have
-// been acknowledged by the peer. It reports false if the peer takes no messages: then the
-// channel has to be closed.
+// Forget makes the peer unmap a memory, which is about to be freed. The peer must have
+// acknowledged all packets that refer to it. Forget reports false if the peer's message queue
+// is full: then the channel has to be closed.
 func (c *Channel) Forget(m *Memory) bool {
 	number, ok := c.shown.numbers[m]
 	delete(c.shown.numbers, m)
@@ -134,13 +137,13 @@ func (c *Channel) Forget(m *Memory) bool {
 	return !ok || c.link.forget(number&^pending)
 }
 
-// seen is memory of the peer that this process has mapped, by the peer's numbers.
+// seen holds the peer's memories that this process has mapped, by the peer's numbers.
 type seen struct {
 	memories map[uint32][]byte
 	last     uint32 // the greatest number so far
 }
 
-// errForgotten: a record refers to memory that its owner has freed since.
+// errForgotten: a record refers to memory that its owner has freed meanwhile.
 var errForgotten = errors.New("the memory has been freed")
 
 // resolve appends the pieces that references name.

@@ -7,21 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is what holds memory.
+// file is the file behind a memory.
 type file struct{ *os.File }
 
 const (
-	// resizeSeals keep a file as long as it is.
+	// resizeSeals fix the length of a file.
 	resizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	// shownSeals are those of memory that others may only read: a descriptor that was
-	// opened for reading could be opened again for writing.
+	// shownSeals are for memory that others may only read. Opening it for reading is not
+	// enough: such a descriptor can be opened again for writing.
 	shownSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
 	// maxShownLen is the longest memory that is mapped.
 	maxShownLen = 1 << 42
 )
 
-// AllocMemory makes memory of at least that many bytes that can be shown to other processes.
-// It is zero, and begins at a page. All of its pages are allocated, as peers ask for.
+// AllocMemory allocates memory of at least size bytes that can be shown to other processes. It
+// is zeroed, and starts at a page. All of its pages are allocated, since peers check that.
 func AllocMemory(size int) (*Memory, error) {
 	page := os.Getpagesize()
 	length := (size + page - 1) &^ (page - 1)
@@ -37,8 +37,8 @@ func AllocMemory(size int) (*Memory, error) {
 	return &Memory{Bytes: mem[:size:length], file: file{os.NewFile(uintptr(fd), "memory")}}, nil
 }
 
-// allocate allocates the pages of a file in memory. A signal, such as a profiler's, undoes what
-// one call has allocated, so no call takes long.
+// allocate allocates the pages of a memory file. A signal, such as a profiler's, undoes what
+// the interrupted call has allocated, so each call allocates little.
 func allocate(fd, length int) error {
 	const step = 4 << 20
 	for at := 0; at < length; {
@@ -53,12 +53,12 @@ func allocate(fd, length int) error {
 	return nil
 }
 
-// checkAllocated checks that all pages of a sealed file in memory are allocated, and so charged to
-// another process: to read a missing one through a mapping allocates it, at the cost of the
-// reader. The seals keep them allocated: F_SEAL_FUTURE_WRITE forbids to punch holes.
+// checkAllocated checks that all pages of a sealed memory file are allocated, and so charged
+// to another process. Reading a missing page through a mapping would allocate it at the
+// reader's cost. The seals keep the pages allocated: F_SEAL_FUTURE_WRITE forbids punching
+// holes.
 func checkAllocated(fd int, length int64) error {
-	// Pages behind the end count too. This frees them, and F_SEAL_GROW keeps others from being
-	// allocated there.
+	// Pages beyond the end count too. This call frees them, and F_SEAL_GROW prevents new ones.
 	if err := unix.Ftruncate(fd, length); err != nil {
 		return os.NewSyscallError("ftruncate", err)
 	}
@@ -72,7 +72,7 @@ func checkAllocated(fd int, length int64) error {
 	return nil
 }
 
-// Free ends the use of memory in this process.
+// Free unmaps the memory in this process.
 func (m *Memory) Free() error {
 	mem := m.Bytes[:cap(m.Bytes)]
 	m.Bytes = nil
@@ -80,7 +80,7 @@ func (m *Memory) Free() error {
 	return os.NewSyscallError("munmap", unix.Munmap(mem))
 }
 
-// newFile makes a file in memory, maps it, and seals it.
+// newFile makes a memory file, maps it, and seals it.
 func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -103,8 +103,8 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	return fd, mem, nil
 }
 
-// sealed sees that a file has the seals, so that it cannot be cut short, which would end a
-// process that reads what is missing. It returns the length.
+// sealed checks that a file has the seals, and returns its length. Without them it could be
+// truncated, which would kill a process that reads the missing part.
 func sealed(fd, seals int) (int64, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -114,7 +114,7 @@ func sealed(fd, seals int) (int64, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return 0, os.NewSyscallError("fstatfs", err)
 	}
-	if fs.Type != unix.TMPFS_MAGIC { // of huge pages there may be none left to read
+	if fs.Type != unix.TMPFS_MAGIC { // a file of huge pages may have none left to read
 		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrDisorder)
 	}
 	if have&seals != seals {
@@ -127,7 +127,7 @@ func sealed(fd, seals int) (int64, error) {
 	return stat.Size, nil
 }
 
-// mapShown maps memory of another process, for reading.
+// mapShown maps memory of another process read-only.
 func mapShown(fd int) ([]byte, error) {
 	n, err := sealed(fd, shownSeals)
 	if err != nil {
@@ -143,7 +143,7 @@ func mapShown(fd int) ([]byte, error) {
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// mapShared maps the rings that a dialler has made.
+// mapShared maps the rings that a dialler made.
 func mapShared(fd int) ([]byte, error) {
 	n, err := sealed(fd, resizeSeals)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// ErrRefused: the other device does not want a channel.
+// ErrRefused: the other device refuses a channel.
 var ErrRefused = errors.New("the device has refused the channel")
 
 type file struct{}
@@ -20,7 +20,7 @@ func (*link) show(uint32, *Memory) bool { return false }
 func (*link) forget(uint32) bool        { return true }
 func (*link) ping(uint32) bool          { return true }
 
-// Listener is where other devices find this one.
+// Listener accepts channels from other devices.
 type Listener struct{}
 
 // Listen fails.

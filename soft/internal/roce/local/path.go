@@ -7,10 +7,10 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Path is the part of a connection's path that goes through shared memory. Packets leave through a
-// channel while there is one to the peer's device, and else by UDP, by which they may come at any
-// time. What is under way when that changes may be overtaken or lost, and is repeated by the
-// transport as on any path.
+// Path is the part of a connection's path that goes through shared memory. Packets leave
+// through a channel while there is one to the peer's device, and otherwise by UDP; they may
+// arrive by UDP at any time. Packets in flight when that changes may be overtaken or lost; the
+// transport repeats them, as on any path.
 type Path struct {
 	peers     *Peers
 	peer      *Peer
@@ -20,36 +20,37 @@ type Path struct {
 	waiting   bool // for room in the channel
 	size      int  // bytes of payload sent since Transmit was called
 
-	mark  uint32   // of the channel, when the path joined it
-	heard bool     // a packet has come through it
-	left  *Channel // that was cut off, if it led to the process of the peer's queue pair
+	mark  uint32   // the channel's mark when the path joined it
+	heard bool     // a packet has arrived through the channel
+	left  *Channel // the channel that was cut off, if it led to the process of the peer's queue pair
 }
 
-// User is the queue pair that a path is of.
+// User is the queue pair of a path.
 type User interface {
-	// ChannelUp is called when packets leave through the channel from now on.
+	// ChannelUp is called when packets start to leave through the channel.
 	ChannelUp()
-	// ChannelDown is called when the channel has ended. It had carried packets, if shared is true, and
-	// brought some, if heard is.
+	// ChannelDown is called when the channel has ended. shared: packets left through it.
+	// heard: packets arrived through it.
 	ChannelDown(shared, heard bool)
 	// Activate makes the queue pair send soon.
 	Activate()
 }
 
 const (
-	// packetCost is what the smallest packet takes off the allowance, in bytes.
+	// packetCost is the least that a packet takes off the allowance, in bytes.
 	packetCost = 4 << 10
-	// window is how much of a connection may be under way through shared memory, in bytes. Nothing
-	// is lost there, so it only lets the peer find the next requests while acknowledgements are
-	// under way; other connections wait behind them in the ring.
+	// window is how many bytes of a connection may be in flight through shared memory. Nothing
+	// is lost there, so the window only has to keep requests ready for the peer while
+	// acknowledgements are in flight. It is bounded because other connections wait behind
+	// these packets in the ring.
 	window = 4 << 20
-	// A turn of a queue pair is turnPackets or turnBytes. Then the peer is shown what was sent,
-	// so that it works on that while more is made, and other queue pairs have their turn.
+	// A queue pair sends up to turnPackets or turnBytes at a time. Then the peer is shown what
+	// was sent, so that it can start on that, and the next queue pair sends.
 	turnPackets = 32
 	turnBytes   = 256 << 10
 )
 
-// Begin takes the path into use.
+// Begin starts the use of the path.
 func (p *Path) Begin() {
 	if p.peer.agreed {
 		p.join()
@@ -67,8 +68,8 @@ func (p *Path) Leave() (shared bool) {
 	return shared
 }
 
-// Revoke makes the peer take no more payload from mem, or from any memory if it is nil: it is the
-// program's again.
+// Revoke stops the peer from taking more payload from mem, or from any memory if mem is nil:
+// the program may reuse it.
 func (p *Path) Revoke(mem []byte) {
 	switch c := p.peer.channel; {
 	case c == nil:
@@ -83,7 +84,7 @@ func (p *Path) Revoke(mem []byte) {
 func (p *Path) join() {
 	p.shared, p.mark = true, p.peer.channel.Mark()
 	p.queuePair.SetLargestPacket(MaxInline)
-	if !p.peer.isLoop() { // else one turns to the next packets when it has handled these
+	if !p.peer.isLoop() { // a loop sends the next packets only after it has handled these
 		p.queuePair.SetWindow(window)
 	}
 	p.queuePair.SetCongestionControl(false)
@@ -91,7 +92,7 @@ func (p *Path) join() {
 	p.user.Activate()
 }
 
-// part makes packets go by UDP: the channel has ended.
+// part makes packets go by UDP after the channel has ended.
 func (p *Path) part(c *Channel) {
 	if p.heard || p.shared && c.OutlivedBy(p.mark) {
 		p.left = c
@@ -114,14 +115,14 @@ func (p *Path) Shared() bool { return p.shared }
 // Loop reports whether the peer is the endpoint itself.
 func (p *Path) Loop() bool { return p.peer.isLoop() }
 
-// Peer is the device that the path leads to.
+// Peer returns the device at the other end of the path.
 func (p *Path) Peer() *Peer { return p.peer }
 
 // Proven reports whether the channel is known to lead to the process of the peer's queue pair.
 func (p *Path) Proven() bool { return p.shared && p.peer.channel.OutlivedBy(p.mark) }
 
-// Transmit sends what the queue pair has to send through the channel, as far as so many bytes go. It
-// returns what is left of them, and whether more could leave at once.
+// Transmit sends packets of the queue pair through the channel, up to that many bytes. It
+// returns the rest of the bytes, and whether more packets could leave at once.
 func (p *Path) Transmit(now time.Duration, bytes int) (left int, more bool) {
 	sentPackets, c := &p.peers.cfg.Packets.SentPackets, p.peer.channel
 	p.peers.sends(p.peer)

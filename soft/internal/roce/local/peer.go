@@ -8,37 +8,38 @@ import (
 	"time"
 )
 
-// Peer is a device that may be one of this machine, or this one, as an endpoint reaches it.
+// Peer is a device that may be on this machine, or this device itself, together with the
+// endpoint that reaches it.
 type Peer struct {
 	peers    *Peers
 	endpoint Endpoint
 	ends     Ends
 	users    int // paths to it
 	paths    map[*Path]struct{}
-	meetings int      // channels that are being made
-	pausing  bool     // before it is dialled again
+	meetings int      // handshakes in progress
+	pausing  bool     // until it is dialled again
 	channel  *Channel // nil: there is none
-	agreed   bool     // the peer takes what comes through the channel
+	agreed   bool     // the peer uses the channel too
 	waiting  []*Path  // for room in it
 
 	place, quiet int  // in the poll list
-	unflushed    bool // something was sent to it
+	unflushed    bool // packets were sent that Flush has not shown yet
 
 	refs [MaxReferences]Reference
 }
 
-// receivePackets and receiveBytes are how much is taken from one channel before the next, and
-// before this end sends what that brings about, on which the peer can work meanwhile.
+// receivePackets and receiveBytes bound what is received from one channel before the next one
+// is read, and before this end sends its responses, on which the peer can work meanwhile.
 const (
 	receivePackets = 64
 	receiveBytes   = 256 << 10
 )
 
-// receive handles the packets that have come and reports whether there were any.
+// receive handles the packets that have arrived and reports whether there were any.
 func (p *Peer) receive(now time.Duration) bool { return p.take(now) > 0 }
 
-// take handles packets that have come, and returns how many, and one more if the channel had to be
-// ended.
+// take handles packets that have arrived, and returns their number, plus one if it had to end
+// the channel.
 func (p *Peer) take(now time.Duration) int {
 	c := p.channel
 	if len(p.waiting) > 0 {
@@ -61,11 +62,11 @@ func (p *Peer) take(now time.Duration) int {
 		}
 		p.Handle(packet, now)
 	}
-	c.Release() // of what has been passed over, too
+	c.Release() // also of discarded packets
 	return n
 }
 
-// Handle handles a packet that was taken from the channel.
+// Handle handles a packet that was received from the channel.
 func (p *Peer) Handle(packet *Packet, now time.Duration) {
 	if path := p.endpoint.PathOf(p.ends.Peer.Device, &packet.Packet); path != nil {
 		p.peers.cfg.Packets.ReceivedPackets++
@@ -78,11 +79,12 @@ func (p *Peer) Handle(packet *Packet, now time.Duration) {
 			path.heard = true
 		}
 	}
-	p.agree() // a peer that sends through it has taken it into use
+	p.agree() // a peer that sends through the channel uses it
 }
 
-// unreadable tells the queue pair that has sent a packet that its payload cannot be read. It is one of
-// this device: memory of another process can be read, since it is mapped here too.
+// unreadable tells the queue pair that sent a packet that its payload cannot be read. The
+// sender is in this device: the memory of another process can be read, since it is mapped
+// here.
 func (p *Peer) unreadable(packet *Packet) {
 	owner, known := p.channel.Owner()
 	if !known {
@@ -97,24 +99,24 @@ func (p *Peer) unreadable(packet *Packet) {
 	}
 }
 
-// Ends are those of the channel, if there is one.
+// Ends returns the ends of the channel, if there is one.
 func (p *Peer) Ends() Ends { return p.ends }
 
-// Channel is the channel to the peer; nil: there is none.
+// Channel returns the channel to the peer; nil: there is none.
 func (p *Peer) Channel() *Channel { return p.channel }
 
 // Dialled reports whether a channel is being made.
 func (p *Peer) Dialled() bool { return p.meetings > 0 }
 
-// Redial makes a channel, unless that is done already.
+// Redial makes a channel, unless a handshake is in progress.
 func (p *Peer) Redial() {
 	if p.meetings == 0 {
 		p.peers.dial(p, minRedialPause)
 	}
 }
 
-// wait makes a path send again when there is room in the channel. It reports false if there is
-// room now.
+// wait makes a path send again when the channel has room. It reports false if there is room
+// now.
 func (p *Peer) wait(path *Path) bool {
 	full, err := p.channel.AwaitRoom()
 	if err != nil {
@@ -128,7 +130,7 @@ func (p *Peer) wait(path *Path) bool {
 	return full
 }
 
-// endWait takes back wait.
+// endWait undoes wait.
 func (p *Peer) endWait(path *Path) {
 	if !path.waiting {
 		return
@@ -137,7 +139,7 @@ func (p *Peer) endWait(path *Path) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Path) bool { return w == path })
 }
 
-// resume lets the paths send that wait for room, if there is any.
+// resume activates the paths that wait for room, if there is any.
 func (p *Peer) resume() {
 	room, err := p.channel.Room(1)
 	if err != nil {
@@ -155,8 +157,8 @@ func (p *Peer) resume() {
 	p.waiting = p.waiting[:0]
 }
 
-// References says where the payload of a packet lies in memory that the peer has been shown. It
-// returns nil if it does not, or not yet.
+// References returns references to the payload of a packet. It returns nil if the payload is
+// not in memory that the peer has mapped, or not yet.
 func (p *Peer) References(pieces [][]byte) []Reference {
 	refs := p.refs[:0]
 	for _, piece := range pieces {
@@ -173,10 +175,10 @@ func (p *Peer) References(pieces [][]byte) []Reference {
 	return refs
 }
 
-// isLoop reports whether it is the endpoint itself.
+// isLoop reports whether the peer is the endpoint itself.
 func (p *Peer) isLoop() bool { return p.ends.Local == p.ends.Peer }
 
-// begin takes a channel into use.
+// begin starts the use of a channel.
 func (p *Peer) begin(c *Channel) {
 	l := p.peers
 	p.channel = c
@@ -203,9 +205,10 @@ func (p *Peer) begin(c *Channel) {
 	})
 }
 
-// agree makes packets leave through the channel, since the peer has taken it into use too. Before,
-// packets could lie there while later messages of the connection manager go by UDP: this end would
-// learn that the connection has ended before its last acknowledgement came.
+// agree makes packets leave through the channel. It is called once the peer uses the channel
+// too. Earlier, packets could wait in it while later messages of the connection manager go by
+// UDP: this end would learn of the end of a connection before its last acknowledgement
+// arrived.
 func (p *Peer) agree() {
 	if p.agreed || p.channel == nil {
 		return
@@ -217,8 +220,8 @@ func (p *Peer) agree() {
 	p.peers.cfg.Log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
 }
 
-// serve takes the messages of a channel until it ends. It reports whether cutOff is to be called.
-// A peer that answers what it was asked when the channel began has begun too, as has one that sends.
+// serve handles the messages of a channel until it ends. It reports whether cutOff must be
+// called. A peer that answers the mark begun uses the channel, as does one that sends packets.
 func (p *Peer) serve(c *Channel, begun uint32) bool {
 	l, host := p.peers, p.peers.cfg.Host
 	agreed := false
@@ -237,7 +240,7 @@ func (p *Peer) serve(c *Channel, begun uint32) bool {
 	if p.channel == c {
 		p.drain()
 	}
-	mayBeDead := c.Stuck() // a process that is killed in the midst of a copy does not end it either
+	mayBeDead := c.Stuck() // a process that is killed during a copy does not finish it either
 	if p.channel == c {
 		p.End(err)
 		mayBeDead = errors.Is(err, ErrCutOff)
@@ -249,10 +252,11 @@ func (p *Peer) serve(c *Channel, begun uint32) bool {
 	return true
 }
 
-// maxDrain bounds how many packets are taken from a channel that has ended: no ring holds more.
+// maxDrain bounds how many packets are received from a channel that has ended. No ring holds
+// more.
 const maxDrain = 1 << 14
 
-// drain handles what a peer has sent before it ended: a program may well answer and exit.
+// drain handles what a peer sent before its end: a program may reply and exit.
 func (p *Peer) drain() {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	for n := 0; n < maxDrain && p.channel != nil; {
@@ -264,7 +268,7 @@ func (p *Peer) drain() {
 	}
 }
 
-// End ends the channel, for that reason: its paths go on by UDP.
+// End ends the channel with err as the reason. Its paths continue by UDP.
 func (p *Peer) End(err error) {
 	l, log, c := p.peers, &p.peers.cfg.Log, p.channel
 	p.close()
@@ -282,8 +286,8 @@ func (p *Peer) End(err error) {
 		l.counters.Disorder++
 		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
 	case errors.Is(err, io.EOF):
-		// The peer has died, or has closed its device. Another process may have its address
-		// already, and connect from it: that one is not to be disturbed.
+		// The peer has died, or has closed its device. The queue pairs only probe it: another
+		// process may have its address already, and must not be disturbed.
 		now := l.cfg.Now()
 		for path := range p.paths {
 			path.queuePair.PeerUnreachable(now)

@@ -12,9 +12,9 @@ import (
 )
 
 // checkPeer checks that the process at the other end of a connection could read the memory of
-// this one by ptrace(2): it has the same user, in the same user namespace and the same PID
-// namespace. It returns the process's number. Two processes for which this holds at both ends
-// have numbers of one kind, so that equal numbers are the same process.
+// this one by ptrace(2): it has the same user, in the same user and PID namespaces. It returns
+// the process ID. If both ends pass this check, they use process IDs of one PID namespace, so
+// equal IDs are the same process.
 func checkPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -40,7 +40,7 @@ func checkProcess(socket int) (pid int, err error) {
 	switch err {
 	case nil:
 		defer func() { _ = unix.Close(handle) }()
-	case unix.ENOPROTOOPT: // before Linux 6.5 another process may have got the number since
+	case unix.ENOPROTOOPT: // before Linux 6.5 another process may have this process ID by now
 		handle = -1
 	default:
 		return pid, fmt.Errorf("process %d: %w", pid, os.NewSyscallError("getsockopt SO_PEERPIDFD", err))
@@ -54,8 +54,8 @@ func checkProcess(socket int) (pid int, err error) {
 	return pid, nil
 }
 
-// checkUser checks the user of a peer. All users that a user namespace does not map look
-// alike (user_namespaces(7)).
+// checkUser checks the user of a peer. All users that a user namespace does not map have one
+// common ID (user_namespaces(7)).
 func checkUser(peer, own, overflow uint32) error {
 	switch {
 	case peer != own:
@@ -66,7 +66,7 @@ func checkUser(peer, own, overflow uint32) error {
 	return nil
 }
 
-// overflowUser is what the system shows for users that are not mapped.
+// overflowUser returns the ID that the system shows for users that are not mapped.
 func overflowUser() uint32 {
 	const usual = 65534
 	text, err := os.ReadFile("/proc/sys/kernel/overflowuid")
@@ -80,8 +80,8 @@ func overflowUser() uint32 {
 	return uint32(n)
 }
 
-// checkNamespaces checks that a process belongs to the namespaces of this one. A process of a
-// namespace below has a number here, too.
+// checkNamespaces checks that a process is in the same namespaces as this one. The process ID
+// alone does not show that: a process in a child namespace has an ID here, too.
 func checkNamespaces(pid int) error {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return fmt.Errorf("process %d cannot be looked up: /proc is not that of this PID namespace: %w", pid, errors.ErrUnsupported)

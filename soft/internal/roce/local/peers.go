@@ -21,12 +21,12 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Host is the shard of a device that its peers are reached for. Its lock guards all that is here,
-// unless something else is said.
+// Host is a shard of a device. Its lock guards everything in this package, unless noted
+// otherwise.
 type Host interface {
 	sync.Locker
-	// Progress receives, does what is due and sends, and reports whether it did anything. SendReady
-	// sends what is ready; WakeIfReady makes a goroutine of the shard do so.
+	// Progress receives packets, handles timers and sends, and reports whether there was any
+	// work. SendReady sends what is ready; WakeIfReady makes a goroutine of the shard do so.
 	Progress(now time.Duration) bool
 	SendReady(now time.Duration)
 	WakeIfReady()
@@ -34,60 +34,60 @@ type Host interface {
 	MayShare(addr netip.Addr) bool
 	// Closed reports whether the device is closed.
 	Closed() bool
-	// Polls counts the polls of programs. Asleep reports whether one is about to sleep. Both are
-	// called with and without the lock.
+	// Polls counts the polls of programs. Asleep reports whether a program is about to sleep.
+	// Both are called with and without the lock.
 	Polls() uint64
 	Asleep() bool
 }
 
-// Endpoint is an entry of the device's GID table, at the shard.
+// Endpoint is an entry of the device's GID table, in the shard.
 type Endpoint interface {
 	Addr() netip.AddrPort
-	// Receive handles packets that have come by UDP, and reports whether there were any.
+	// Receive handles packets that have arrived by UDP, and reports whether there were any.
 	Receive(now time.Duration) bool
-	// PathOf returns the path that a packet from a device belongs to. It returns nil for a packet
-	// that is dropped: there is no such path here.
+	// PathOf returns the path of a packet from a device. It returns nil if there is no such
+	// path; the packet is dropped then.
 	PathOf(from netip.AddrPort, p *wire.Packet) *Path
 }
 
 // Config configures Peers.
 type Config struct {
 	Host      Host
-	Shard     int // its number
+	Shard     int // its index
 	Endpoints []Endpoint
 	Memories  *Memories           // of the device
 	Packets   *transport.Counters // of the shard
 	Now       func() time.Duration
 	Log       zerolog.Logger
-	Running   *sync.WaitGroup // of goroutines that end after Off
+	Running   *sync.WaitGroup // for goroutines that end after Off
 	Spin      time.Duration   // see spin.New
 	// Pause is how long the shard's goroutines leave the work to programs that poll.
 	Pause time.Duration
 }
 
-// Peers are the other devices of this machine, and the shard's own, as a shard reaches them through
-// shared memory. The zero value reaches none.
+// Peers are the devices of this machine that a shard can reach through shared memory,
+// including its own device. The zero value reaches none.
 type Peers struct {
 	cfg       Config
 	on        bool
 	listeners []*Listener
 	peers     map[Ends]*Peer
-	polled    pollList // those with a channel
-	unflushed []*Peer  // that something was sent to
+	polled    pollList // the peers with a channel
+	unflushed []*Peer  // the peers that Flush has to show packets to
 	budget    Budget
 
-	ctx      context.Context // of dialling
+	ctx      context.Context // for dialling
 	cancel   context.CancelFunc
 	dialling sync.WaitGroup
-	serving  sync.WaitGroup // of channels
-	channels int            // to other devices, whose connections are open
+	serving  sync.WaitGroup // goroutines that serve channels
+	channels int            // open connections to other devices
 
-	seen   atomic.Uint64 // polls of programs when this end last asked to be woken
+	seen   atomic.Uint64 // programs' polls when this end last asked to be woken
 	wakes  chan struct{} // there is work for the worker
 	sleeps chan struct{} // a program is about to sleep
 
-	// unresolved counts the channels that were cut off, or whose peer stands still in a copy, until it
-	// is known whether the peer's process is dead.
+	// unresolved counts the channels that were cut off, or whose peer stopped during a copy,
+	// until it is known whether the peer's process is dead.
 	unresolved int
 
 	counters Counters
@@ -97,10 +97,10 @@ type Peers struct {
 // memory, and peers that died.
 type Counters struct{ Sent, Received, Disorder, Died uint64 }
 
-// maxChannels is how many channels a shard has at most. Each takes 2 MiB of memory once it is in use.
+// maxChannels bounds the channels of a shard. Each takes 2 MiB of memory once it is in use.
 const maxChannels = 1024
 
-// Open makes the shard found by other devices of this machine. The lock is held, or no other
+// Open lets other devices of this machine find the shard. The lock is held, or no other
 // goroutine knows the device yet.
 func (l *Peers) Open(cfg Config) {
 	l.cfg, l.on = cfg, true
@@ -118,24 +118,24 @@ func (l *Peers) Open(cfg Config) {
 // On reports whether there may be channels.
 func (l *Peers) On() bool { return l.on }
 
-// Listening reports whether other devices find the shard.
+// Listening reports whether other devices can find the shard.
 func (l *Peers) Listening() bool { return len(l.listeners) > 0 }
 
 // Active reports whether there are channels.
 func (l *Peers) Active() bool { return len(l.polled.peers) > 0 }
 
-// Channels is how many channels to other devices have an open connection, and Unresolved how many of
-// those that ended may have had a peer that died.
+// Channels returns the number of open connections to other devices, and Unresolved the number
+// of ended channels of which it is not known yet whether the peer has died.
 func (l *Peers) Channels() int   { return l.channels }
 func (l *Peers) Unresolved() int { return l.unresolved }
 
-// Counters returns the counts.
+// Counters returns the counters.
 func (l *Peers) Counters() Counters { return l.counters }
 
-// All returns the peers that are known.
+// All returns all known peers.
 func (l *Peers) All() []*Peer { return slices.Collect(maps.Values(l.peers)) }
 
-// listen makes the endpoint found by devices of this machine.
+// listen lets devices of this machine find the endpoint.
 func (l *Peers) listen(e Endpoint) error {
 	listener, err := Listen(l.address(e))
 	if err != nil {
@@ -147,14 +147,14 @@ func (l *Peers) listen(e Endpoint) error {
 	return nil
 }
 
-// shortestListenPause and longestListenPause are between attempts to listen by a name that is in
-// use. After the longest there are no more.
+// shortestListenPause and longestListenPause are the pauses between attempts to listen under a
+// name that is in use. The attempts end after the longest pause.
 const (
 	shortestListenPause = time.Millisecond
 	longestListenPause  = 16 * time.Second
 )
 
-// listenLater listens as soon as the name is free: a process that ends may give back its UDP
+// listenLater listens as soon as the name is free: a process that ends may release its UDP
 // address before its name.
 func (l *Peers) listenLater(e Endpoint) {
 	for pause := shortestListenPause; pause <= longestListenPause; pause *= 2 {
@@ -172,13 +172,13 @@ func (l *Peers) listenLater(e Endpoint) {
 	}
 }
 
-// address is where the shard is found at an endpoint.
+// address returns the shard's address at an endpoint.
 func (l *Peers) address(e Endpoint) Address {
 	return Address{Device: e.Addr(), Shard: l.cfg.Shard}
 }
 
-// Join makes the path to a peer of an endpoint, for a queue pair, and looks for the peer. [Path.Begin]
-// takes it into use.
+// Join makes a queue pair's path from an endpoint to a peer, and starts to look for the peer.
+// [Path.Begin] starts the use of the path.
 func (l *Peers) Join(e Endpoint, addr Address, q *transport.QP, user User) *Path {
 	p := l.peer(e, addr)
 	path := &Path{peers: l, peer: p, queuePair: q, user: user}
@@ -188,7 +188,7 @@ func (l *Peers) Join(e Endpoint, addr Address, q *transport.QP, user User) *Path
 	return path
 }
 
-// meet makes a channel with a peer if one is wanted, and there is none.
+// meet makes a channel with a peer if one is needed and there is none.
 func (l *Peers) meet(p *Peer) {
 	switch {
 	case !p.isLoop():
@@ -200,19 +200,20 @@ func (l *Peers) meet(p *Peer) {
 	}
 }
 
-// mayMeet reports whether there may be a channel with a peer.
+// mayMeet reports whether a channel with a peer is allowed.
 func (l *Peers) mayMeet(addr Address) bool {
 	return l.on && l.cfg.Host.MayShare(addr.Device.Addr())
 }
 
-// mayDial reports whether a channel with a peer is wanted, and nobody is making one.
+// mayDial reports whether a channel with a peer is needed, and none is being made.
 func (l *Peers) mayDial(p *Peer) bool {
 	return l.mayMeet(p.ends.Peer) && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxChannels
 }
 
-// Reconsider ends the channels that may no longer be ([Host.MayShare]), and makes those that may.
+// Reconsider ends channels that are no longer allowed ([Host.MayShare]), and makes those that
+// are.
 func (l *Peers) Reconsider() {
-	for _, p := range l.All() { // peers that are no longer used go
+	for _, p := range l.All() { // a copy, since unused peers are removed
 		if p.channel != nil && !l.mayMeet(p.ends.Peer) {
 			p.End(net.ErrClosed)
 		}
@@ -230,8 +231,8 @@ func (l *Peers) peer(e Endpoint, addr Address) *Peer {
 	return p
 }
 
-// leave notes that a path to a peer is no longer in use. A channel to another device stays for
-// the next one.
+// leave removes a path that is no longer used. A channel to another device stays for the next
+// path.
 func (l *Peers) leave(path *Path) {
 	p := path.peer
 	delete(p.paths, path)
@@ -248,8 +249,8 @@ func (l *Peers) forgetUnused(p *Peer) {
 	}
 }
 
-// dial makes a channel with a peer. Where the peer's process stands still, or comes to
-// nothing for lack of time, it does so again after a pause.
+// dial makes a channel with a peer. If the peer's process does not respond, or the handshake
+// times out, it dials again after a pause.
 func (l *Peers) dial(p *Peer, pause time.Duration) {
 	p.meetings++
 	l.dialling.Go(func() {
@@ -289,7 +290,7 @@ func (l *Peers) dialAgain(p *Peer, pause time.Duration) {
 	l.forgetUnused(p)
 }
 
-// unanswered reports whether a peer was found that did not come to an answer.
+// unanswered reports whether a peer was found but did not finish the handshake.
 func unanswered(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, io.EOF)
@@ -319,8 +320,9 @@ func (l *Peers) awaited(p *Peer) bool {
 	return p.channel == nil
 }
 
-// answer decides whether a device that dials is to have a channel, and returns what takes it
-// then, or nil. Of two that dial at the same time the one with the lower address has its way.
+// answer decides whether a device that dials may have a channel. It returns the function that
+// receives the channel, or nil to refuse. If two devices dial each other at the same time, the
+// one with the lower address prevails.
 func (l *Peers) answer(e Endpoint, addr Address) func(*Channel) {
 	l.cfg.Host.Lock()
 	defer l.cfg.Host.Unlock()
@@ -335,7 +337,7 @@ func (l *Peers) answer(e Endpoint, addr Address) func(*Channel) {
 	return func(c *Channel) { l.met(p, c) }
 }
 
-// met takes the channel that was made with a peer, if it is not nil.
+// met accepts the channel that was made with a peer. Nil: the handshake failed.
 func (l *Peers) met(p *Peer, c *Channel) {
 	l.cfg.Host.Lock()
 	unused := l.metLocked(p, c)
@@ -345,8 +347,8 @@ func (l *Peers) met(p *Peer, c *Channel) {
 	}
 }
 
-// metLocked reports whether it has closed the channel, whose connection is to be closed without
-// the lock.
+// metLocked is met under the lock. It reports whether it has closed the channel, whose
+// connection the caller must then close without the lock.
 func (l *Peers) metLocked(p *Peer, c *Channel) (unused bool) {
 	p.meetings--
 	switch {
@@ -362,7 +364,7 @@ func (l *Peers) metLocked(p *Peer, c *Channel) (unused bool) {
 	return false
 }
 
-// Others is how many other devices there is a channel with.
+// Others returns the number of other devices with a channel.
 func (l *Peers) Others() int {
 	n := 0
 	for _, p := range l.polled.peers {
@@ -373,12 +375,13 @@ func (l *Peers) Others() int {
 	return n
 }
 
-// Receive handles what has come through the channels, and reports whether anything has.
+// Receive handles the packets that arrived through channels, and reports whether there were
+// any.
 func (l *Peers) Receive(now time.Duration) bool {
 	return l.polled.pass(func(p *Peer) bool { return p.receive(now) })
 }
 
-// sends notes that something is sent to a peer, which Flush shows to it.
+// sends records that packets are sent to a peer, so that Flush shows them.
 func (l *Peers) sends(p *Peer) {
 	if !p.unflushed {
 		p.unflushed = true
@@ -386,7 +389,7 @@ func (l *Peers) sends(p *Peer) {
 	}
 }
 
-// Flush shows the peers what was sent.
+// Flush shows the peers the packets that were sent.
 func (l *Peers) Flush() {
 	for _, p := range l.unflushed {
 		p.unflushed = false
@@ -397,8 +400,8 @@ func (l *Peers) Flush() {
 	l.unflushed = l.unflushed[:0]
 }
 
-// await asks to be woken when something comes, or there is room for what waits for it. It reports
-// whether neither is the case yet.
+// await asks to be woken when packets arrive, or when there is room for waiting paths. It
+// reports true if neither is the case yet.
 func (l *Peers) await() bool {
 	none := true
 	l.seen.Store(l.cfg.Host.Polls())
@@ -417,7 +420,7 @@ func (l *Peers) await() bool {
 	return none
 }
 
-// Woken is called, with and without the lock, when there is something to do in the channels.
+// Woken is called, with and without the lock, when the channels have work.
 func (l *Peers) Woken() {
 	select {
 	case l.wakes <- struct{}{}:
@@ -425,9 +428,9 @@ func (l *Peers) Woken() {
 	}
 }
 
-// work makes progress when a peer wakes this end and no program polls. While programs poll, it looks
-// after each Config.Pause whether they still do: one may stop without having armed a completion
-// queue.
+// work makes progress when a peer wakes this end and no program polls. While programs poll, it
+// checks after each Config.Pause whether they still do: a program may stop without arming a
+// completion queue.
 func (l *Peers) work() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -460,18 +463,18 @@ func (l *Peers) work() {
 				return
 			}
 			if l.cfg.Host.Polls() == before {
-				l.seen.Store(before) // it works for programs that have not polled since
+				l.seen.Store(before) // the worker acts for programs that have not polled since
 			}
 		}
 	}
 }
 
-// round is a turn of work. It reports whether there may be more to do, and whether programs
+// round is one round of work. It reports whether there may be more to do, and whether programs
 // have polled since this end last asked to be woken, and none of them is about to sleep.
 func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
 	host := l.cfg.Host
 	if host.Polls() != l.seen.Load() && !host.Asleep() {
-		return true, true // before the lock: a program that gives back a lock wakes whoever waits for it
+		return true, true // checked without the lock: a program that unlocks a contended lock has to wake the waiter
 	}
 	host.Lock()
 	defer host.Unlock()
@@ -484,8 +487,8 @@ func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
 	return !l.await(), false
 }
 
-// ProgramSleeps makes the worker take over at once from a program that has armed a completion queue.
-// The lock is held.
+// ProgramSleeps makes the worker take over at once from a program that has armed a completion
+// queue. The lock is held.
 func (l *Peers) ProgramSleeps() {
 	if !l.await() {
 		l.Woken()
@@ -496,8 +499,8 @@ func (l *Peers) ProgramSleeps() {
 	}
 }
 
-// Off ends all channels, for good. It returns a function that waits for those that end or are being
-// made, to be called without the lock. Other processes can hold that up.
+// Off ends all channels for good. The caller calls wait without the lock: it waits for
+// channels that are ending or being made. Other processes can delay that.
 func (l *Peers) Off() (wait func()) {
 	if !l.on {
 		return func() {}
@@ -516,11 +519,12 @@ func (l *Peers) Off() (wait func()) {
 	}
 }
 
-// maxReceives bounds how often a socket is read for what came before something else.
+// maxReceives bounds how often a socket is read for packets that came before another event.
 const maxReceives = 64
 
-// cutOff finds out whether the process at the other end of a channel that was cut off, or got stuck,
-// is dead. If so, it fails the connections whose peers were of that process: none of them will ever answer.
+// cutOff finds out whether the process at the other end of a channel that was cut off, or got
+// stuck, is dead. If so, it fails the connections to that process: none of them will ever
+// respond.
 func (l *Peers) cutOff(c *Channel) {
 	died := c.PeerDies(l.ctx)
 	host := l.cfg.Host
@@ -532,7 +536,7 @@ func (l *Peers) cutOff(c *Channel) {
 	}
 	l.counters.Died++
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
-	for _, e := range l.cfg.Endpoints {                      // what it has sent by UDP, before there was a channel
+	for _, e := range l.cfg.Endpoints {                      // packets that the process sent by UDP, before there was a channel
 		for n := 0; n < maxReceives && e.Receive(l.cfg.Now()); n++ {
 		}
 	}
@@ -546,16 +550,16 @@ func (l *Peers) cutOff(c *Channel) {
 	host.SendReady(l.cfg.Now())
 }
 
-// Revoke makes peers take no more payload from mem.
+// Revoke stops peers from taking more payload from mem.
 func (l *Peers) Revoke(mem []byte) {
 	for _, p := range l.polled.peers {
 		p.channel.RevokeMemory(mem)
 	}
 }
 
-// Forget makes peers forget a memory that was shown to them.
+// Forget makes peers unmap a memory that was shown to them.
 func (l *Peers) Forget(m *Memory) {
-	for i := len(l.polled.peers) - 1; i >= 0; i-- { // a channel may end
+	for i := len(l.polled.peers) - 1; i >= 0; i-- { // backwards, since a channel may end
 		if p := l.polled.peers[i]; !p.channel.Forget(m) {
 			p.End(net.ErrClosed)
 		}

@@ -1,16 +1,17 @@
 package local
 
-// pollList holds the peers with a channel. A pass looks at those that something has come from
-// lately, and at a few of the others in turn: so it takes no longer with more that are idle.
+// pollList holds the peers with a channel. A pass checks the peers that have sent recently,
+// and a few of the others in turn, so that more idle peers do not make it longer.
 type pollList struct {
 	peers  []*Peer // the first ones are busy
 	busy   int
-	cursor int // of the turn of the idle ones
+	cursor int // last idle peer checked
 }
 
 const (
-	// idleLooks is how many idle peers a pass looks at: a packet of one of 1,000 waits for 250
-	// passes at most, and for none when the device sleeps, since its sender wakes it.
+	// idleLooks is how many idle peers a pass checks. With 1,000 idle peers, a packet waits
+	// for at most 250 passes. It does not wait if the device sleeps, since the sender wakes it
+	// then.
 	idleLooks = 4
 	// quietPasses is how many passes without a packet make a peer idle.
 	quietPasses = 1 << 12
@@ -50,8 +51,8 @@ func (l *pollList) swap(i, j int) {
 	l.peers[i].place, l.peers[j].place = i, j
 }
 
-// pass calls receive for the peers whose turn it is, and reports whether it returned true for
-// any. It may remove the peer that it is called for.
+// pass calls receive for the busy peers and the next idle ones, and reports whether it
+// returned true for any. receive may remove the peer that it is called for.
 func (l *pollList) pass(receive func(*Peer) bool) bool {
 	worked := false
 	for i := l.busy - 1; i >= 0; i-- {

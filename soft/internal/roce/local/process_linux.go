@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerDies reports whether the process at the other end of a channel that has ended is dead,
-// and waits for that for at most two seconds: the kernel closes the files of a process shortly
-// before it says that the process is gone. It reports false where it cannot know, and if both
-// ends are of one process. It is called without the lock.
+// PeerDies reports whether the process at the other end of an ended channel is dead. It waits
+// for that for at most two seconds, since the kernel closes the files of a process shortly
+// before it reports the process dead. It reports false if it cannot know, and if both ends are
+// in one process. It is called without the lock.
 func (c *Channel) PeerDies(ctx context.Context) bool { return processEnds(ctx, c.link.peer) }
 
-// processEnds: a number that is used again already is of a process that is gone, so that it
-// does not matter which of the two is looked at.
+// processEnds reports whether a process ends in time. If another process has its ID by now,
+// true is right whatever the other one does, since the ID was free; false only means that it
+// is not known.
 func processEnds(ctx context.Context, pid int) bool {
 	if pid == os.Getpid() {
 		return false

@@ -14,32 +14,33 @@ import (
 )
 
 var (
-	// ErrDisorder: the other end has put something into shared memory that it never would.
+	// ErrDisorder: the other end has written to shared memory what a correct one never writes.
 	ErrDisorder = errors.New("the shared memory is in disorder")
 	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
 	ErrCutOff = errors.New("the channel has been cut off")
-	// ErrStandsStill: the other process does not go on in the midst of a copy from memory that its
-	// owner takes back.
+	// ErrStandsStill: the other process has stopped during a copy from memory that its owner
+	// revokes.
 	ErrStandsStill = errors.New("the other process stands still in the midst of a copy")
 )
 
-// A ring is a piece of shared memory: a page of control words, each on a cache line of its
-// own, and then the records. Positions count bytes for ever, and wrap in the ring.
+// A ring is a piece of shared memory: a page of control words, each on its own cache line,
+// followed by the records. Positions count bytes and only grow; the ring's length maps them
+// into the ring.
 const (
 	controlLen   = 4096
-	ringLen      = 1 << 20 // the room for records of one direction
-	headAt       = 0       // up to where records have been taken; the consumer's
+	ringLen      = 1 << 20 // bytes for the records of one direction
+	headAt       = 0       // position up to which the consumer has taken records; written by the consumer
 	consumerWait = 64      // 1: the consumer wants to be woken for records
 	producerWait = 128     // 1: the producer wants to be woken for room
-	copyingAt    = 192     // of the record whose references the consumer reads: its position, and one; 0: none
+	copyingAt    = 192     // position plus 1 of the record whose references the consumer reads; 0: none
 )
 
-// A record begins with its head and the packet's headers, and goes on, right behind them, with
-// the payload or with references to it. It begins on a cache line, and lies in one piece; where
-// there is no room before the end of the ring, a filler takes it.
+// A record has a head, the packet's headers, and then the payload or references to it. It
+// starts on a cache line and is contiguous. If the room before the end of the ring is too
+// small, a filler record takes it.
 //
-// Behind the last record the consumer finds a head of zero, which becomes that of the next one
-// when it is shown. So a small packet costs one cache line on its way.
+// After the last record the consumer finds a zero head. Publishing the next record writes its
+// head there, so a small packet costs the transfer of one cache line.
 const (
 	recordAlign  = 64
 	recordHead   = 16
@@ -49,7 +50,7 @@ const (
 	kindFiller    = 1
 	kindInline    = 2 // the payload follows
 	kindReference = 3 // references to the payload follow
-	kindRevoked   = 4 // the packet is lost: its program has the memory of its payload back, or cannot read it
+	kindRevoked   = 4 // the packet is lost: the program has reclaimed the memory of its payload, or it cannot be read
 )
 
 const (
@@ -57,43 +58,42 @@ const (
 	MaxInline = 64 << 10
 	// MaxReferences is how many pieces of shown memory a record can refer to.
 	MaxReferences = 32
-	// maxRecord is the room that any record needs, with the filler before it at worst.
+	// maxRecord is the room that any record needs, including the largest filler before it.
 	maxRecord = 2 * ((recordHead + maxHeaders + MaxInline + recordAlign - 1) &^ (recordAlign - 1))
 )
 
-// pendingLook is after how many records with references the producer looks how many of them have
-// been taken.
+// pendingLook is after how many records with references the producer checks how many of them
+// have been taken.
 const pendingLook = 256
 
-// payloadAt is where the payload of a record begins, aligned for a fast copy.
+// payloadAt is the offset of the payload in a record, aligned for a fast copy.
 func payloadAt(headers int) int { return (recordHead + headers + 15) &^ 15 }
 
-// word is a control word, or the first of a record's head.
+// word returns a control word, or the first word of a record's head.
 func word(memory []byte, at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&memory[at])) }
 
-// Reference says where a piece of payload lies in memory that was shown.
+// Reference is the place of a piece of payload in memory that was shown.
 type Reference struct {
 	Memory uint32 // its number
 	Length uint32
 	Offset uint64
 }
 
-// producer is the writing end of a ring. Nothing is to be seen of what it writes until
-// publish is called.
+// producer is the writing end of a ring. The consumer sees what it writes only after publish.
 type producer struct {
 	memory    []byte
 	records   []byte
-	tail      uint64 // what has been written
+	tail      uint64 // end of what has been written
 	published uint64
-	firstHead uint64 // of the first record that the consumer has not been shown
-	head      uint64 // what the consumer has taken, as it was last read
-	cleared   uint64 // where records can begin, from the last one to there, are heads of zero
+	firstHead uint64 // of the first record that is not published
+	head      uint64 // end of what the consumer has taken, when last read
+	cleared   uint64 // all places for heads after the last record, up to here, are zero
 
 	pending fifo.Queue[pendingReference]
-	waited  time.Duration // for copies of the consumer
+	waited  time.Duration // total time spent waiting for copies of the consumer
 }
 
-// pendingReference is a record with references, which may not have been taken yet.
+// pendingReference is a record with references that the consumer may not have taken yet.
 type pendingReference struct {
 	at       uint64
 	head     uint64 // of the record
@@ -105,11 +105,12 @@ func newProducer(memory []byte) producer {
 	return producer{memory: memory, records: memory[controlLen:]}
 }
 
-// free is the room beside the head of zero behind the last record.
+// free returns the free room, without the place of the zero head after the last record.
 func (p *producer) free() int { return len(p.records) - recordAlign - int(p.tail-p.head) }
 
-// room is how many bytes can be written: exactly, where it is less than needed. Else the
-// consumer may have released more: reading its word costs a transfer of a cache line.
+// room returns how many bytes can be written. The number is exact if it is less than needed.
+// Otherwise there may be more, since the consumer's control word is not read: that costs the
+// transfer of a cache line.
 func (p *producer) room(needed int) (int, error) {
 	if free := p.free(); free >= needed {
 		return free, nil
@@ -122,11 +123,11 @@ func (p *producer) room(needed int) (int, error) {
 	return p.free(), nil
 }
 
-// at is the place in the ring of a position.
+// at returns the offset of a position in the ring.
 func (p *producer) at(position uint64) int { return int(position) & (len(p.records) - 1) }
 
-// place writes the head of a record, and returns it and the room for the packet's headers and for
-// n bytes after them. The caller knows that there is room for maxRecord.
+// place writes the head of a record. It returns the head, the room for the packet's headers,
+// and n bytes of room after them. The caller has checked that there is room for maxRecord.
 func (p *producer) place(kind byte, headersLen, n int) (headers, payload []byte, head uint64) {
 	begin := payloadAt(headersLen)
 	size := (begin + n + recordAlign - 1) &^ (recordAlign - 1)
@@ -139,8 +140,8 @@ func (p *producer) place(kind byte, headersLen, n int) (headers, payload []byte,
 	return record[recordHead:begin], record[begin:], p.putHead(size, kind, headersLen, n)
 }
 
-// putHead writes the head of the next record, but for its first word if that would show it to
-// the consumer, and a head of zero behind it.
+// putHead writes the head of the next record, and a zero head after it. It leaves out the
+// head's first word if that would make the record visible to the consumer.
 func (p *producer) putHead(size int, kind byte, headers, n int) (head uint64) {
 	head = uint64(size) | uint64(kind)<<32 | uint64(headers)<<40
 	b := p.records[p.at(p.tail):]
@@ -156,7 +157,7 @@ func (p *producer) putHead(size int, kind byte, headers, n int) (head uint64) {
 	return head
 }
 
-// clear puts a head of zero at a position.
+// clear writes a zero head at a position.
 func (p *producer) clear(position uint64) {
 	binary.NativeEndian.PutUint64(p.records[p.at(position):], 0)
 	p.cleared = position
@@ -165,8 +166,8 @@ func (p *producer) clear(position uint64) {
 // clearAhead is how many cache lines are cleared in advance.
 const clearAhead = 64
 
-// prepare clears what the next records will need, and fetches their cache lines by that, while the
-// consumer works: else the next record would wait for them before it is shown.
+// prepare clears the heads of the next records, while the consumer works. That also fetches
+// their cache lines; otherwise the next record would wait for these before it is published.
 func (p *producer) prepare() {
 	end := p.tail + uint64(min(clearAhead*recordAlign, p.free()&^(recordAlign-1)))
 	for at := max(p.cleared, p.tail) + recordAlign; at <= end; at += recordAlign {
@@ -174,8 +175,8 @@ func (p *producer) prepare() {
 	}
 }
 
-// putInline writes a packet with its payload of n bytes, at most MaxInline. It reports false if
-// they cannot be read: then the packet is lost.
+// putInline writes a packet with its payload of n bytes, at most MaxInline. If the payload
+// cannot be read, it reports false, and the packet is lost.
 func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
 	headers, payload, head := p.place(kindInline, packet.Opcode.HeaderLen(), n)
 	packet.PutHeaders(headers)
@@ -189,7 +190,7 @@ func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// lose has the consumer pass over the record at a position.
+// lose makes the consumer skip the record at a position.
 func (p *producer) lose(at, head uint64) {
 	head = head&^(0xff<<32) | kindRevoked<<32
 	if at == p.published {
@@ -199,11 +200,11 @@ func (p *producer) lose(at, head uint64) {
 	}
 }
 
-// putReferences writes a packet whose payload lies in pieces, which the references name: at most
-// MaxReferences. The owner, and whoever takes back memory of the payload, can revoke it.
+// putReferences writes a packet whose payload is in pieces, at most MaxReferences, which refs
+// name. It can be revoked by owner, or by the memory of the payload.
 func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Reference, owner uint32) {
 	if p.pending.Len()%pendingLook == pendingLook-1 {
-		_, _ = p.room(len(p.records)) // an error is found again where room is asked for
+		_, _ = p.room(len(p.records)) // the next call of room returns an error again
 	}
 	p.dropTaken()
 	headers, payload, head := p.place(kindReference, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
@@ -218,14 +219,15 @@ func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Re
 	}
 }
 
-// dropTaken forgets records with references that have been taken, whose places others may have.
+// dropTaken forgets records with references that have been taken. Their room may be in use
+// again.
 func (p *producer) dropTaken() {
 	for p.pending.Len() > 0 && p.pending.Front().at < p.head {
 		p.pending.Pop()
 	}
 }
 
-// bounds are the lowest address of the pieces, and that behind the highest.
+// bounds returns the lowest address of the pieces, and the end of the highest.
 func bounds(pieces [][]byte) (from, to uintptr) {
 	from = ^uintptr(0)
 	for _, piece := range pieces {
@@ -235,10 +237,10 @@ func bounds(pieces [][]byte) (from, to uintptr) {
 	return from, to
 }
 
-// revoke lets the consumer take none of the records with references that are meant, if it has
-// not taken them yet. One whose payload it is copying is waited for, so that the memory can be
-// used for something else from now on. If the copy does not end in time, revoke reports false:
-// what is copied from now on counts as lost (record.intact).
+// revoke discards the records with references for which meant is true and that the consumer
+// has not taken yet. It waits for the consumer's copy of such a payload, so that the memory
+// can be reused after revoke. If the copy does not end in time, revoke reports false, and the
+// copy counts as lost (record.intact).
 func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 	if p.pending.Len() == 0 {
 		return true
@@ -248,7 +250,7 @@ func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 		return true // the channel is about to end
 	}
 	p.dropTaken()
-	first, last := ^uint64(0), uint64(0) // of those revoked
+	first, last := ^uint64(0), uint64(0) // positions of the first and the last revoked record
 	for range p.pending.Len() {
 		r := p.pending.Pop()
 		if !meant(&r) {
@@ -258,26 +260,27 @@ func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 		first, last = min(first, r.at), r.at
 		p.lose(r.at, r.head)
 	}
-	// The consumer announces a copy before it looks at the head again.
+	// The consumer announces a copy before it reads the head again.
 	copying := word(p.memory, copyingAt).Load()
 	return copying <= first || copying > last+1 || p.awaitCopied(copying)
 }
 
-// maxCopyWait is how long a copy of MaxInline bytes, which takes microseconds, is waited for: the
-// other process may have lost its processor meanwhile. All waits for a channel's peer, which may
-// prolong them on purpose, take no longer than maxCopyWaits.
+// maxCopyWait bounds the wait for a copy of MaxInline bytes. The copy takes microseconds, but
+// the other process may have lost its processor. maxCopyWaits bounds the sum of all waits for
+// a channel's peer, which may prolong them on purpose.
 const (
 	maxCopyWait  = 20 * time.Millisecond
 	maxCopyWaits = 200 * time.Millisecond
 )
 
-// awaitCopied waits until the consumer has ended a copy, and reports whether it has in time.
+// awaitCopied waits until the consumer has ended a copy, and reports false if that takes too
+// long.
 func (p *producer) awaitCopied(copying uint64) bool {
 	at, begun := word(p.memory, copyingAt), time.Now()
 	limit := min(maxCopyWait, maxCopyWaits-p.waited)
 	for at.Load() == copying {
 		if time.Since(begun) >= limit {
-			p.waited = maxCopyWaits // once is enough: the channel is to end
+			p.waited = maxCopyWaits // no further waits: the channel will end
 			return false
 		}
 		runtime.Gosched()
@@ -286,8 +289,8 @@ func (p *producer) awaitCopied(copying uint64) bool {
 	return true
 }
 
-// publish shows the consumer what has been written. It reports whether the consumer is to
-// be woken.
+// publish makes what has been written visible to the consumer. It reports whether the caller
+// must wake the consumer.
 func (p *producer) publish() (wake bool) {
 	if p.published == p.tail {
 		return false
@@ -300,8 +303,8 @@ func (p *producer) publish() (wake bool) {
 	return wake
 }
 
-// awaitRoom asks to be woken when the consumer has taken something. It reports false if
-// there is room for a record meanwhile.
+// awaitRoom asks to be woken when the consumer has taken something. It reports false if there
+// is room for a record now.
 func (p *producer) awaitRoom() (bool, error) {
 	waits := word(p.memory, producerWait)
 	waits.Store(1)
@@ -313,18 +316,18 @@ func (p *producer) awaitRoom() (bool, error) {
 	return true, nil
 }
 
-// record is one that was taken. Its headers are a copy; Payload is in shared memory.
+// record is a record that was taken. headers is a copy; payload is in shared memory.
 type record struct {
 	headers    [maxHeaders]byte
 	headersLen int
 	inline     bool
 	payload    []byte
-	head       *atomic.Uint64 // of the record in the ring
+	head       *atomic.Uint64 // the record's head in the ring
 	copying    *atomic.Uint64 // the control word
 }
 
-// intact ends the copy of a payload that the record refers to, and reports whether it was what
-// its producer meant.
+// intact ends the copy of a payload that the record refers to, and reports whether the payload
+// was still what the producer sent.
 func (r *record) intact() bool {
 	r.copying.Store(0)
 	return byte(r.head.Load()>>32) == kindReference
@@ -334,7 +337,7 @@ func (r *record) intact() bool {
 type consumer struct {
 	memory   []byte
 	records  []byte
-	head     uint64 // what has been taken
+	head     uint64 // end of what has been taken
 	released uint64
 	copies   bool // a copy was announced, and may not have ended
 }
@@ -343,16 +346,16 @@ func newConsumer(memory []byte) consumer {
 	return consumer{memory: memory, records: memory[controlLen:]}
 }
 
-// peek is the first word of the next record's head: zero if there is none.
+// peek returns the first word of the next record's head: zero if there is no record.
 func (c *consumer) peek() uint64 {
 	return word(c.records, int(c.head)&(len(c.records)-1)).Load()
 }
 
-// pending reports whether there are records to be taken.
+// pending reports whether there are records to take.
 func (c *consumer) pending() bool { return c.peek() != 0 }
 
-// next takes a record. It reports false if there is none. What r holds is valid until
-// release is called.
+// next takes a record. It reports false if there is none. What r holds is valid until release
+// is called.
 func (c *consumer) next(r *record) (bool, error) {
 	for {
 		c.endCopy()
@@ -374,7 +377,7 @@ func (c *consumer) next(r *record) (bool, error) {
 			continue
 		}
 		if kind == kindRevoked {
-			continue // as if it had been lost
+			continue // like a lost packet
 		}
 		if kind != kindInline && kind != kindReference || headers > maxHeaders ||
 			n > MaxInline || payloadAt(headers)+int(n) > size {
@@ -395,7 +398,7 @@ func (c *consumer) next(r *record) (bool, error) {
 	}
 }
 
-// endCopy ends the copy from the record that was taken last.
+// endCopy ends the copy from the last record taken.
 func (c *consumer) endCopy() {
 	if c.copies {
 		word(c.memory, copyingAt).Store(0)
@@ -403,8 +406,8 @@ func (c *consumer) endCopy() {
 	}
 }
 
-// release gives back the room of what was taken. It reports whether the producer is to be
-// woken.
+// release frees the room of the records taken. It reports whether the caller must wake the
+// producer.
 func (c *consumer) release() (wake bool) {
 	c.endCopy()
 	if c.released == c.head {
@@ -416,7 +419,7 @@ func (c *consumer) release() (wake bool) {
 	return waits.Load() == 1 && waits.CompareAndSwap(1, 0)
 }
 
-// await asks to be woken for records. It reports whether there are none now.
+// await asks to be woken for records. It reports true if there are none now.
 func (c *consumer) await() bool {
 	word(c.memory, consumerWait).Store(1)
 	return !c.pending()
