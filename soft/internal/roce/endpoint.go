@@ -215,7 +215,7 @@ func (e *endpoint) run() {
 		}
 		now := d.now()
 		if paused && !d.closed && !e.polledFor(now) {
-			s.progress(now, e) // programs do not check this endpoint: its queue pairs have other paths now, and packets may still be in flight
+			s.progress(now, e) // its queue pairs may have other paths now, but packets may still be in flight
 		}
 		deadline := s.deadline
 		e.wakesAt = deadline

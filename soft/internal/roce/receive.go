@@ -140,7 +140,7 @@ func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
-	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // a sender of datagrams could not be notified
+	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // the sender of a datagram cannot be notified
 		q.transport.Marked(p, now)
 		s.activate(q)
 	}

@@ -174,7 +174,7 @@ func (d *Device) addShard() (*shard, error) {
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)
 	for _, e := range s.endpoints {
-		e.entry.Lift() // the new socket has no filter, and would stay without one until the present filter ends
+		e.entry.Lift() // the new socket has no filter, and would get none before the restriction ends
 	}
 	if d.main.local.On() {
 		s.openLocal()

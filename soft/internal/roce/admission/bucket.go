@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// bucket is a token bucket, in the form of the generic cell rate algorithm (ITU-T I.371 annex A),
-// which stores one time.
+// bucket is a token bucket, as a generic cell rate algorithm (ITU-T I.371 annex A), which
+// stores one time.
 type bucket struct {
-	full time.Duration // when all tokens will be there again; in the past: they are
+	full time.Duration // when the bucket will be full again; in the past: it is full
 }
 
 func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool {
@@ -19,8 +19,9 @@ func (b *bucket) has(now time.Duration, burst int, interval time.Duration) bool 
 
 func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) + interval }
 
-// hostBuckets are the buckets of other hosts. Hosts share a fixed number of buckets, by a secret
-// hash, so that forged addresses take no memory and cannot aim at the bucket of another host.
+// hostBuckets are the buckets of other hosts. A secret hash assigns hosts to a fixed number of
+// buckets, so that forged addresses take no memory and cannot target the bucket of another
+// host.
 type hostBuckets struct {
 	seed    maphash.Seed
 	buckets [1024]bucket
@@ -28,9 +29,9 @@ type hostBuckets struct {
 
 func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
 
-// of returns the bucket of a host: by its address or, with IPv6, by the upper half of it, since a
-// host has many lower halves. Of link-local addresses, which share the upper half, it uses the
-// lower.
+// of returns the bucket of a host. The key is the IPv4 address, or the upper half of the IPv6
+// address, since a host has many lower halves. For link-local addresses, which share the upper
+// half, it is the lower half.
 func (h *hostBuckets) of(host netip.Addr) *bucket {
 	var key uint64
 	switch {

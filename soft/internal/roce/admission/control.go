@@ -6,17 +6,17 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Config configures what a device admits.
+// Config configures the Control of a device.
 type Config struct {
 	Device string // its name, for the log
 	Log    zerolog.Logger
 	Now    func() time.Duration
-	// Deadline asks for a call of [Messages.Expire] at that time. The lock of the first shard
+	// Deadline requests a call of [Messages.Expire] at that time. The lock of the first shard
 	// is held.
 	Deadline func(at time.Duration)
 }
 
-// Control is what one device admits.
+// Control decides what one device admits.
 type Control struct {
 	Keys     Keys
 	Messages Messages
@@ -35,17 +35,17 @@ func New(cfg Config) *Control {
 	return c
 }
 
-// logInterval is the least time between two lines of the log about the same.
+// logInterval is the least time between two log lines about the same event.
 const logInterval = 10 * time.Second
 
-// Verdict is what becomes of a packet.
+// Verdict is the decision on a packet.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Admitted    Verdict = iota
-	WrongPeer           // it is not from the peer of its queue pair, or not of the default partition
-	WrongSource         // it is from the peer's address, and not from its port
+	WrongPeer           // not from the peer of its queue pair, or not of the default partition
+	WrongSource         // from the peer's address, but not from its port
 )
 
 // DefaultPartition reports whether a P_Key is of the partition that all ports are in.

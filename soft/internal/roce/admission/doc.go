@@ -1,10 +1,10 @@
-// Package admission decides which packets a device takes, from which source, and how often.
+// Package admission decides which packets a device accepts, from which source, and how often.
 //
-// The data path asks twice for each packet: [Source.Admit] before the checksum is computed, and
-// [Source.Learn] after it. Messages to queue pair 1 go by [Messages] instead, remote keys by
-// [Keys], and what a source sends in vain is dropped by the system in the end: [Entry]. Numbers
-// and keys that nobody can guess come from [Numbers] and [Random].
+// The data path asks twice for each packet: [Source.Admit] before the checksum is computed,
+// and [Source.Learn] after it. [Messages] handles messages to queue pair 1 instead, and [Keys]
+// remote keys. If a source keeps sending packets that are refused, the system drops them:
+// [Entry]. Unpredictable numbers and keys come from [Numbers] and [Random].
 //
-// Nothing here allocates or waits for each packet. Unless a method says otherwise, the caller
-// holds the lock of a shard for what reads, and the locks of all shards for what changes.
+// No method allocates or waits for each packet. Unless noted otherwise, the caller holds the
+// lock of a shard to read, and the locks of all shards to change.
 package admission

@@ -12,38 +12,39 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Entry is an entry of the GID table, and what the system drops of the packets for it, at the
-// sockets of all shards. The device must receive a packet before it can refuse it, so that a flood
-// of refused packets costs busy connections most of their speed. What a filter drops costs its
-// sender, if that is on the same machine.
+// Entry is an entry of the GID table, with the filter by which the system drops packets for it
+// at the sockets of all shards. The device must receive a packet before it can refuse it, so
+// that a flood of refused packets takes most of the speed of busy connections. The cost of a
+// packet that the filter drops is charged to its sender, if that is on the same machine.
 //
-// The rule: the filter drops only what the device would refuse. So it passes what comes from the
-// sources of connections, what is for queue pairs that take packets from anywhere, and all of SRD,
-// which checks packets itself. The filter ends before a source opens whose packets it would drop.
-// Two exceptions: messages of sources that [Messages] ignores are dropped for longer than they would
-// be refused, and the first packet of a train decides for the whole train.
+// The filter drops only packets that the device would refuse. So it passes packets from the
+// sources of connections, packets for queue pairs that accept any source, and all SRD packets,
+// since SRD checks packets itself. The filter ends before a source opens whose packets it
+// would drop. There are two exceptions: messages of sources that [Messages] ignores are
+// dropped for longer than they would be refused, and the first packet of a train decides for
+// the whole train.
 type Entry struct {
 	control *Control
 	addr    netip.AddrPort
-	set     func(link.Filter) error // at the sockets of all shards
+	set     func(link.Filter) error // sets the filter of the sockets of all shards
 
-	// Read under the lock of any shard, and changed under those of all.
-	sources map[netip.AddrPort]int // of connections, and how many have each; port 0: any of the address
-	open    map[uint32]struct{}    // queue pairs that take packets from anywhere
+	// Read under the lock of any shard, and changed under the locks of all.
+	sources map[netip.AddrPort]int // sources of connections, with the number of connections; port 0: any port
+	open    map[uint32]struct{}    // queue pairs that accept any source
 
-	// restrictedUntil is when a restriction ends; zero: there is none. It changes under mu.
+	// restrictedUntil is when the restriction ends; zero: there is none. It changes under mu.
 	restrictedUntil atomic.Int64
 
 	mu        sync.Mutex // no other lock is taken under it
 	tokens    bucket
-	notBefore time.Duration // no restriction begins earlier: one has failed, or was lifted
+	notBefore time.Duration // earliest start of the next restriction, after one has failed or was lifted
 	ignored   []netip.Addr  // sources whose messages to queue pair 1 are dropped
-	logged    time.Duration // when a restriction was last logged; zero: none was
+	logged    time.Duration // time of the last log line about a restriction; zero: none
 }
 
 const (
-	// An entry may be sent RefusedBurst packets at once that are refused, and one more in each
-	// refusedInterval, before a restriction begins, for restrictTime.
+	// A restriction starts when more than RefusedBurst packets are refused at once, beyond one
+	// per refusedInterval. It lasts for restrictTime.
 	RefusedBurst    = 256
 	refusedInterval = time.Millisecond
 	restrictTime    = time.Second
@@ -54,42 +55,42 @@ const (
 // ManagementQPN is queue pair 1, the general services interface (IBTA 13.5.1).
 const ManagementQPN = 1
 
-// Entry adds an entry with that address. It calls set to filter packets at all sockets of the
-// entry, with the lock of a shard held.
+// Entry adds an entry with that address. The entry calls set to filter packets at all of its
+// sockets, with the lock of a shard held.
 func (c *Control) Entry(addr netip.AddrPort, set func(link.Filter) error) *Entry {
 	e := &Entry{control: c, addr: addr, set: set, sources: make(map[netip.AddrPort]int), open: make(map[uint32]struct{})}
 	c.entries = append(c.entries, e)
 	return e
 }
 
-// allow notes that packets of one more connection may come from that source.
+// allow counts one more connection that may receive packets from that source.
 func (e *Entry) allow(source netip.AddrPort) {
 	if e.sources[source]++; e.sources[source] == 1 {
 		e.Lift()
 	}
 }
 
-// disallow ends allow.
+// disallow undoes allow.
 func (e *Entry) disallow(source netip.AddrPort) {
 	if e.sources[source]--; e.sources[source] == 0 {
 		delete(e.sources, source)
 	}
 }
 
-// openQP notes that a queue pair takes packets from anywhere.
+// openQP records that a queue pair accepts packets from any source.
 func (e *Entry) openQP(qpn uint32) {
 	e.open[qpn] = struct{}{}
 	e.Lift()
 }
 
-// closeQP ends openQP.
+// closeQP undoes openQP.
 func (e *Entry) closeQP(qpn uint32) { delete(e.open, qpn) }
 
-// Open returns how many sources of connections, and how many queue pairs that take packets from
-// anywhere, are open. The lock of a shard is held.
+// Open returns the number of open sources of connections, and of open queue pairs that accept
+// any source. The lock of a shard is held.
 func (e *Entry) Open() (sources, queuePairs int) { return len(e.sources), len(e.open) }
 
-// passes reports whether a restriction lets a packet pass that is not of SRD.
+// passes reports whether a restriction passes a packet other than SRD.
 func (e *Entry) passes(source netip.AddrPort, qpn uint32) bool {
 	if _, open := e.open[qpn]; open || qpn == ManagementQPN {
 		return true
@@ -97,9 +98,9 @@ func (e *Entry) passes(source netip.AddrPort, qpn uint32) bool {
 	return e.sources[source] > 0 || e.sources[netip.AddrPortFrom(source.Addr(), 0)] > 0
 }
 
-// Refused notes that a packet was refused for its source or its queue pair. If there are too many
-// of them, and a restriction helps, one begins, and Refused returns when it ends; else zero. The
-// lock of a shard is held.
+// Refused records that a packet was refused for its source or its queue pair. If there are too
+// many of these, and a restriction would drop this one, a restriction starts, and Refused
+// returns when it ends; otherwise zero. The lock of a shard is held.
 func (e *Entry) Refused(source netip.AddrPort, qpn uint32, now time.Duration) (until time.Duration) {
 	e.mu.Lock()
 	if e.restrictedUntil.Load() != 0 || now < e.notBefore {
@@ -133,10 +134,10 @@ func (e *Entry) Refused(source netip.AddrPort, qpn uint32, now time.Duration) (u
 	return now + restrictTime
 }
 
-// errTooMany: a restriction would have to name too many sources or queue pairs.
+// errTooMany: a restriction would have to list too many sources or queue pairs.
 var errTooMany = errors.New("too many peers or queue pairs for datagrams")
 
-// Restrict begins a restriction. The lock of a shard is held.
+// Restrict starts a restriction. The lock of a shard is held.
 func (e *Entry) Restrict(now time.Duration) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,7 +146,7 @@ func (e *Entry) Restrict(now time.Duration) error {
 
 func (e *Entry) restrict(now time.Duration) error {
 	err := errTooMany
-	if len(e.sources) <= link.MaxAdmitted && len(e.open) < link.MaxOpen { // queue pair 1 is open, too
+	if len(e.sources) <= link.MaxAdmitted && len(e.open) < link.MaxOpen { // plus queue pair 1, which is open too
 		e.restrictedUntil.Store(int64(now + restrictTime))
 		err = e.apply()
 	}
@@ -159,9 +160,8 @@ func (e *Entry) restrict(now time.Duration) error {
 // Restricted reports whether there is a restriction. Any goroutine may call it.
 func (e *Entry) Restricted() bool { return e.restrictedUntil.Load() != 0 }
 
-// Lift ends a restriction. The next one begins after liftTime at the earliest, so that peers that
-// connect one after the other change the filter no more often than that. The locks of all shards
-// are held.
+// Lift ends a restriction. The next one starts after liftTime at the earliest, which bounds
+// how often successive new peers change the filter. The locks of all shards are held.
 func (e *Entry) Lift() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,7 +177,7 @@ func (e *Entry) end() {
 	}
 }
 
-// Expire ends a restriction whose time is over, and returns when the present one ends; zero:
+// Expire ends a restriction whose time is over. It returns when the current one ends; zero:
 // there is none. The lock of a shard is held.
 func (e *Entry) Expire(now time.Duration) (until time.Duration) {
 	if until = time.Duration(e.restrictedUntil.Load()); until == 0 || now < until {
@@ -192,7 +192,7 @@ func (e *Entry) Expire(now time.Duration) (until time.Duration) {
 	return 0
 }
 
-// ignore replaces the sources whose messages to queue pair 1 are dropped.
+// ignore sets the sources whose messages to queue pair 1 the system drops.
 func (e *Entry) ignore(sources []netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,8 +203,8 @@ func (e *Entry) ignore(sources []netip.Addr) {
 	}
 }
 
-// apply sets the filters of the sockets. Where it fails, the device refuses the packets itself, at
-// a higher price.
+// apply sets the filters of the sockets. If that fails, the device refuses the packets itself,
+// at a higher cost.
 func (e *Entry) apply() error {
 	filter := link.Filter{IgnoredQPN: ManagementQPN, Ignored: e.ignored}
 	if e.restrictedUntil.Load() != 0 {

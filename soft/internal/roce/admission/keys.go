@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Keys bounds how many remote keys a host can try on the device, over all its connections: a key
-// has 32 bits, and at one try a second all of them take a lifetime. A host that has used up its
-// tries must wait before its connections use keys that they were not granted before. Keys that
-// were granted stay in use. Any goroutine may call its methods.
+// Keys bounds how many remote keys a host can try on the device, over all its connections. A
+// key has 32 bits: at one try a second, trying all of them takes a lifetime. A host that has
+// used up its tries must wait before its connections use keys that they were not granted
+// before. Keys that were granted stay usable. Any goroutine may call its methods.
 type Keys struct {
 	control *Control
 
@@ -19,10 +19,10 @@ type Keys struct {
 
 	mu     sync.Mutex // no other lock is taken under it
 	hosts  hostBuckets
-	logged time.Duration // when a host was last logged; zero: none was
+	logged time.Duration // time of the last log line about a host; zero: none
 }
 
-// A host may be refused KeyBurst times at once, and then once in keyInterval.
+// A host may be refused KeyBurst times at once, and then once per keyInterval.
 const (
 	KeyBurst    = 64
 	keyInterval = time.Second
@@ -39,7 +39,7 @@ func (k *Keys) Admit(host netip.Addr) bool {
 	return k.hosts.of(host).has(now, KeyBurst, keyInterval)
 }
 
-// Refused notes that a host has tried a key in vain.
+// Refused records that a host has tried a wrong key.
 func (k *Keys) Refused(host netip.Addr) {
 	now := k.control.cfg.Now()
 	k.mu.Lock()
@@ -60,7 +60,7 @@ func (k *Keys) Refused(host netip.Addr) {
 // Guard bounds the keys that the peer of one queue pair tries. It implements transport.KeyGuard.
 type Guard struct {
 	Keys *Keys
-	Host func() netip.Addr // of the peer
+	Host func() netip.Addr // returns the peer's host
 }
 
 // Admits implements transport.KeyGuard.

@@ -8,13 +8,14 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// Messages limits what unknown hosts can make the device do for messages to queue pair 1. A
-// message takes a token of its source and one of all sources, before its checksum is computed. A
-// message that was of use gives them back. So peers that connect are limited only in how much they
-// have under way, and a flood of useless messages is dropped after a look at the headers.
+// Messages limits the work that unknown hosts can cause by messages to queue pair 1. A message
+// takes a token of its source and one shared by all sources, before its checksum is computed.
+// A useful message returns both. So peers that connect are limited only in the number of
+// messages in progress, and a flood of useless messages is dropped after a look at the
+// headers.
 //
-// A flood that drains the tokens of all sources blocks only new requests: messages that name one
-// of the device's connections do not need these tokens. The lock of the first shard is held.
+// A flood that drains the shared tokens blocks only new requests: messages that name one of
+// the device's connections do not need these tokens. The lock of the first shard is held.
 type Messages struct {
 	control *Control
 	sources hostBuckets
@@ -22,19 +23,20 @@ type Messages struct {
 	ignored []ignoredSource // at most link.MaxIgnored
 }
 
-// ignoredSource is a source that has used up its tokens. The system drops its messages for some
-// time, since the device pays more for being woken and for reading them than for refusing them.
+// ignoredSource is a source that has used up its tokens. The system drops its messages for
+// some time: waking up for them and reading them costs the device more than refusing them.
 type ignoredSource struct {
 	entry *Entry
 	addr  netip.Addr
 	until time.Duration
 }
 
-// ignoreTime is short, for hosts that share the address with a flood: afterwards there are tokens
-// for a few messages again.
+// ignoreTime is short, for the sake of hosts that share the address with a flood. Afterwards
+// there are tokens for a few messages again.
 const ignoreTime = 100 * time.Millisecond
 
-// Tokens that are not given back: how many there are at once, and how often one is added.
+// Limits of tokens that are not returned: the size of a bucket, and the interval at which one
+// is added.
 const (
 	MessageBurst    = 4096
 	messageInterval = time.Second / 1024
@@ -42,8 +44,8 @@ const (
 	allInterval     = messageInterval / 4
 )
 
-// Admit takes the tokens of a message, or none where one is missing. A message is known if it
-// names a connection of the device with its source. Then it takes the source's token alone.
+// Admit takes the tokens of a message, or none if one is missing. known: the message names a
+// connection of the device with its source. It then takes only the source's token.
 func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Duration) bool {
 	own := m.sources.of(source)
 	switch {
@@ -60,7 +62,7 @@ func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Durat
 	return true
 }
 
-// Useful gives back what Admit took: the message was of use.
+// Useful returns the tokens that Admit took for a useful message.
 func (m *Messages) Useful(source netip.Addr, known bool) {
 	m.sources.of(source).full -= messageInterval
 	if !known {
@@ -68,7 +70,7 @@ func (m *Messages) Useful(source netip.Addr, known bool) {
 	}
 }
 
-// ignore lets the system drop what comes from a source.
+// ignore makes the system drop messages from a source for ignoreTime.
 func (m *Messages) ignore(e *Entry, source netip.Addr, now time.Duration) {
 	if len(m.ignored) >= link.MaxIgnored || slices.ContainsFunc(m.ignored, func(s ignoredSource) bool { return s.entry == e && s.addr == source }) {
 		return
@@ -78,7 +80,7 @@ func (m *Messages) ignore(e *Entry, source netip.Addr, now time.Duration) {
 	m.control.cfg.Deadline(now + ignoreTime)
 }
 
-// Expire ends what ignore began.
+// Expire ends ignore for the sources whose time is over.
 func (m *Messages) Expire(now time.Duration) {
 	for i := 0; i < len(m.ignored); {
 		s := m.ignored[i]
@@ -92,7 +94,7 @@ func (m *Messages) Expire(now time.Duration) {
 	}
 }
 
-// apply tells the system what it drops of the packets for an entry.
+// apply sets the ignored sources of an entry.
 func (m *Messages) apply(e *Entry) {
 	var sources [link.MaxIgnored]netip.Addr
 	n := 0

@@ -6,15 +6,15 @@ import (
 	"encoding/binary"
 )
 
-// Numbers gives out the numbers of queue pairs. A program cannot tell the numbers of others from
-// its own: they are a secret permutation of a counter, so that none comes again before all others
-// have. The permutation is a Feistel network of ten rounds over 20 bits.
+// Numbers allocates queue pair numbers. A program cannot predict the numbers of others from
+// its own: they are a secret permutation of a counter, so that no number repeats before all
+// others were used. The permutation is a Feistel network of ten rounds over 20 bits.
 type Numbers struct {
 	secret [32]byte
 	next   uint32
 }
 
-// NumberLowBits is how many bits of a number, from the lowest on, are left to the caller.
+// NumberLowBits is how many low bits of a number are left to the caller.
 const NumberLowBits = 4
 
 const (
@@ -29,7 +29,7 @@ func newNumbers() (n Numbers) {
 	return n
 }
 
-// Next returns the next number. Its last NumberLowBits are zero.
+// Next returns the next number. Its low NumberLowBits bits are zero.
 func (n *Numbers) Next() uint32 {
 	counter := n.next
 	n.next = (n.next + 1) & (1<<numberBits - 1)

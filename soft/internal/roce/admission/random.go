@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Random is unpredictable. Keys that grant access to memory are made of it.
+// Random returns an unpredictable number. Keys that grant access to memory come from it.
 func Random() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead

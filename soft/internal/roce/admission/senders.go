@@ -2,18 +2,19 @@ package admission
 
 import "net/netip"
 
-// Sender is a queue pair for datagrams, by the address at which its device is answered.
+// Sender is a queue pair for datagrams, with the address for replies to its device.
 type Sender struct {
 	Device netip.AddrPort
 	QPN    uint32
 }
 
-// Senders are the ports that queue pairs send datagrams from, as address handles name them. While
-// a handle names a port of a queue pair, datagrams that claim to be from it must come from such a
-// port: without that, any program on its host that knows the Q_Key could send them.
-type Senders map[Sender]map[uint16]int // how many handles name a port
+// Senders are the source ports of queue pairs for datagrams, as address handles name them.
+// While a handle names a port of a queue pair, datagrams that claim to come from the queue
+// pair must come from such a port. Otherwise any program on its host that knows the Q_Key
+// could send them.
+type Senders map[Sender]map[uint16]int // number of handles that name each port
 
-// Add notes that a handle names the port of a sender. Zero names none.
+// Add records that a handle names the port of a sender. Zero names none.
 func (s Senders) Add(from Sender, port uint16) {
 	if port == 0 || from.QPN == 0 {
 		return
@@ -24,7 +25,7 @@ func (s Senders) Add(from Sender, port uint16) {
 	s[from][port]++
 }
 
-// Remove ends Add.
+// Remove undoes Add.
 func (s Senders) Remove(from Sender, port uint16) {
 	ports := s[from]
 	if ports == nil || port == 0 {
@@ -38,7 +39,8 @@ func (s Senders) Remove(from Sender, port uint16) {
 	}
 }
 
-// Admit reports whether a datagram from that source may be of the queue pair that it names.
+// Admit reports whether a datagram from that source may come from the queue pair that it
+// names.
 func (s Senders) Admit(source netip.AddrPort, qpn uint32) bool {
 	if len(s) == 0 {
 		return true

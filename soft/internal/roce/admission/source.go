@@ -7,54 +7,57 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Source is where the packets of one queue pair may come from. The zero value admits none.
+// Source is the source that the packets of one queue pair may come from. The zero value admits
+// none.
 //
-// A peer chooses the port for the packets of a queue pair, and keeps it (annex A17.4.5). Where
-// nobody has named it, a reliable connection learns it from the first packet that can be right.
+// A peer chooses the source port for the packets of a queue pair, and keeps it (annex
+// A17.4.5). If the port was not named, a reliable connection learns it from the first
+// plausible packet.
 type Source struct {
-	// HeardAt is when the last packet came.
+	// HeardAt is when Learn last accepted a packet of the peer.
 	HeardAt time.Duration
 
 	from    origin
-	entry   *Entry         // that packets come to; of datagrams, that the last one came to
-	peer    netip.Addr     // of a connection
+	entry   *Entry         // that packets arrive at; for datagrams, the last one
+	peer    netip.Addr     // for connections
 	addr    netip.AddrPort // of the last packet that was admitted
-	flow    wire.Flow      // from there
+	flow    wire.Flow      // the flow from addr
 	notices wire.Flow      // of the last congestion notification
-	control *Control       // of datagrams
-	qpn     uint32         // of datagrams
-	// connection says which packets can be right.
+	control *Control       // for datagrams
+	qpn     uint32         // for datagrams
+	// connection tells which packets are plausible.
 	connection Plausible
-	// repetitions is how many packets back a repetition can be right, too.
+	// repetitions is how many packets back a repetition is plausible, too.
 	repetitions int32
 }
 
-// Plausible says which packets a reliable connection can learn a port from.
+// Plausible tells from which packets a reliable connection can learn a port.
 type Plausible interface {
 	// Plausible reports whether a packet is one that the queue pair waits for, or repeats one
-	// of the last packets, at most so many.
+	// of its last packets, up to repetitions back.
 	Plausible(p *wire.Packet, repetitions int32) bool
 }
 
-// origin is what is known of the source.
+// origin is what is known about the source.
 type origin uint8
 
 const (
 	nowhere  origin = iota
 	anywhere        // datagrams
-	anyPort         // of the peer's address
-	learning        // any port of it, until a packet can be right
-	learned         // the port that a packet came from that can be right
+	anyPort         // any port of the peer's address
+	learning        // any port of the peer's address, until a packet is plausible
+	learned         // the source port of a plausible packet
 	named           // the port that the program or the connection manager has named
 )
 
-// RelearnTime is how long a peer is silent before packets from another port may be its own: a
-// driver can choose another for a queue pair that it brings up again.
+// RelearnTime is how long a peer must be silent before packets from another port may be its
+// own: a driver may choose another port when it restarts a queue pair.
 const RelearnTime = 10 * time.Second
 
-// Connection is the source of a connection whose packets come to the entry from that address. Port
-// 0: nobody has named the port. Then connection, unless it is nil, is asked which packet tells it.
-// An unreliable connection has none, since its peer may be at any sequence number.
+// Connection returns the source of a connection whose packets come from that address to the
+// entry. Port 0: the port was not named. It is then learned from packets that connection finds
+// plausible. nil: any port is accepted, as for unreliable connections, whose peer may be at
+// any sequence number.
 func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) Source {
 	s := Source{from: anyPort, entry: e, peer: peer, connection: connection}
 	switch {
@@ -67,7 +70,8 @@ func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) S
 	return s
 }
 
-// Datagrams is the source of a queue pair for datagrams, which takes packets from anywhere.
+// Datagrams returns the source of a queue pair for datagrams, which accepts packets from any
+// source.
 func (c *Control) Datagrams(qpn uint32) Source { return Source{from: anywhere, control: c, qpn: qpn} }
 
 func (s *Source) setAddr(addr netip.AddrPort) {
@@ -79,12 +83,13 @@ func (s *Source) connected() bool { return s.from >= anyPort }
 // Named reports whether the port was named.
 func (s *Source) Named() bool { return s.from == named }
 
-// AcceptRepetitions has a port learned from a repetition of one of the last n packets, too: a peer
-// whose packets came by another way repeats what was not acknowledged there.
+// AcceptRepetitions allows a port to be learned from a repetition of one of the last n
+// packets, too: a peer whose packets arrived by another path repeats those that were not
+// acknowledged there.
 func (s *Source) AcceptRepetitions(n int32) { s.repetitions = n }
 
-// Admit decides on a packet before its checksum is computed. It returns the flow of the packet,
-// for the checksum, or nil and the reason why it is dropped.
+// Admit decides on a packet before its checksum is computed. It returns the flow of the
+// packet, for the checksum, or nil and the reason to drop it.
 func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.Duration) (*wire.Flow, Verdict) {
 	if !DefaultPartition(p.PKey) {
 		return nil, WrongPeer
@@ -99,7 +104,7 @@ func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.D
 	case s.from == nowhere || e != s.entry:
 		return nil, WrongPeer
 	case s.notification(p) && from.Addr() == s.peer:
-		// Adapters send these from any port, and nothing is learned from them.
+		// Adapters send these from any port, and no port is learned from them.
 		s.notices = wire.NewFlow(from, e.addr)
 		return &s.notices, Admitted
 	case from == s.addr:
@@ -115,13 +120,14 @@ func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.D
 	return &s.flow, Admitted
 }
 
-// notification reports whether a packet is a congestion notification that may come from any port:
-// nobody has named the peer's.
+// notification reports whether a packet is a congestion notification that may come from any
+// port: the peer's port was not named.
 func (s *Source) notification(p *wire.Packet) bool {
 	return p.Opcode == wire.CNP && s.connected() && s.from != named
 }
 
-// Learn decides on a packet that was admitted and whose checksum is right, and learns from it.
+// Learn decides on a packet that was admitted and whose checksum is correct, and learns from
+// it.
 func (s *Source) Learn(from netip.AddrPort, p *wire.Packet, now time.Duration) Verdict {
 	switch s.from {
 	case anywhere:
@@ -145,7 +151,7 @@ func (s *Source) Learn(from netip.AddrPort, p *wire.Packet, now time.Duration) V
 	return Admitted
 }
 
-// Open lets the packets of the source pass the filters of the entries, until Close.
+// Open makes the filters of the entries pass the packets of the source, until Close.
 func (s *Source) Open() {
 	switch {
 	case s.connected():
@@ -157,7 +163,7 @@ func (s *Source) Open() {
 	}
 }
 
-// Close ends Open.
+// Close undoes Open.
 func (s *Source) Close() {
 	switch {
 	case s.connected():
@@ -169,8 +175,8 @@ func (s *Source) Close() {
 	}
 }
 
-// allowed is where packets may come from while the source is open: one port, or any of the address
-// where nobody has named it, since a port that was learned can be learned again.
+// allowed returns the address that the filters pass while the source is open: with the named
+// port, or with any port if none was named, since a learned port can be replaced.
 func (s *Source) allowed() netip.AddrPort {
 	if s.from == named {
 		return s.addr

@@ -10,46 +10,46 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// MaxConnectPrivate is how many bytes of private data a REQ takes from the user.
+// MaxConnectPrivate is the maximum length of the user's private data in a REQ, in bytes.
 const MaxConnectPrivate = mad.REQPrivateLen - mad.IPHeaderLen
 
-// ConnectParams says what to connect, to whom, and how.
+// ConnectParams are the parameters of [Manager.Connect].
 type ConnectParams struct {
 	Service Service
 	// Path.Remote.Port is the UDP port of the peer's endpoint, mostly 4791.
 	Path Path
-	// SourcePort is named to the peer as the port of this side, from the port space of
-	// the service. 0: one from 49152 to 65535, at random.
+	// SourcePort is the port of this side that the REQ names, in the port space of the
+	// service. 0: a random one from 49152 to 65535.
 	SourcePort uint16
 	Transport  verbs.QPType // RC or UC
 
 	QPN                uint32 // of this side, from 2
-	PSN                uint32 // of the first packet that the peer is to send, 24 bits
-	ResponderResources uint8  // reads and atomics of the peer that this side can take
+	PSN                uint32 // first PSN that the peer is to send, 24 bits
+	ResponderResources uint8  // reads and atomics of the peer that this side accepts
 	InitiatorDepth     uint8  // reads and atomics that this side wants to have outstanding
 	RetryCount         uint8  // 0 to 7; of both queue pairs
-	RNRRetry           uint8  // 0 to 7; that the peer's queue pair is to have
+	RNRRetry           uint8  // 0 to 7; for the peer's queue pair
 	SRQ                bool   // the queue pair has a shared receive queue
 	FlowControl        bool   // end-to-end flow control
 	PathMTU            verbs.MTU
 	TrafficClass       uint8 // of the connection's packets, in both directions
-	PacketRate         uint8 // code of a path record; 0: the port's
-	// AckTimeout is the code of a round trip of the path with this side's delay
-	// (IBTA 12.7, local ACK timeout). 0: 17, 0.5 s.
+	PacketRate         uint8 // code of a path record; 0: that of the port
+	// AckTimeout is the code of the path's round trip including this side's delay (IBTA 12.7,
+	// local ACK timeout). 0: 17, 0.5 s.
 	AckTimeout uint8
 
-	// ResponseTimeout is the code of the time that either side has for a response.
-	// 0: 18, 1.07 s. The first repetitions of a message follow sooner, by the time in which
-	// the peer has answered before.
+	// ResponseTimeout is the code of the time that each side has for a response. 0: 18, 1.07
+	// s. The first repetitions of a message follow sooner, based on the peer's earlier
+	// response times.
 	ResponseTimeout uint8
-	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15. It is given up after
-	// one ResponseTimeout more than so many.
+	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15. The attempt ends after
+	// MaxCMRetries+1 response timeouts.
 	MaxCMRetries uint8
-	// Deadline ends the attempt until the REP has come; 0: only MaxCMRetries does.
+	// Deadline ends the attempt if no REP has come by then; 0: only MaxCMRetries ends it.
 	Deadline time.Duration
 
 	PrivateData []byte // up to MaxConnectPrivate bytes
-	Value       any    // of the Conn
+	Value       any    // becomes Conn.Value
 }
 
 func (p *ConnectParams) check(m *Manager) error {
@@ -133,8 +133,8 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	return c, nil
 }
 
-// sourcePort is the port that this side names as its own: the one given, or a dynamic one
-// (RFC 6335 6).
+// sourcePort returns the port that a request names as this side's: given, or a random dynamic
+// port (RFC 6335 6).
 func (m *Manager) sourcePort(given uint16) uint16 {
 	if given != 0 {
 		return given
@@ -142,10 +142,10 @@ func (m *Manager) sourcePort(given uint16) uint16 {
 	return uint16(m.config.Random()) | 49152
 }
 
-// hopLimit is what an address attribute of 0 stands for.
+// hopLimit is the hop limit that an address attribute of 0 means.
 const hopLimit = 64
 
-// ipHeader is the header of RDMA CM, in front of the user's private data.
+// ipHeader returns the RDMA CM header that precedes the user's private data.
 func ipHeader(p Path, port uint16) (b [mad.IPHeaderLen]byte) {
 	h := mad.IPHeader{Source: p.Local.Addr(), Destination: p.Remote.Addr(), SourcePort: port}
 	h.Encode(&b)
@@ -156,7 +156,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	c := m.conns[r.RemoteCommID]
 	switch {
 	case c == nil:
-		// The peer would wait for the RTU in vain.
+		// Without a REJ the peer would wait for an RTU that never comes.
 		m.counters.UnknownConnection++
 		m.sendREJ(answerPath(r.TransactionID, from), &mad.REJ{
 			TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID,
@@ -188,7 +188,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 		return
 	}
 	c.joinPeers()
-	// The peer's responder resources limit our initiator depth, and the other way round.
+	// The peer's responder resources limit our initiator depth, and vice versa.
 	c.responderResources = min(c.responderResources, r.InitiatorDepth)
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
 	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
@@ -199,7 +199,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
 }
 
-// duplicateREP answers a REP that comes again: the RTU was lost, or the caller is slow.
+// duplicateREP handles a repeated REP: the RTU was lost, or the caller is slow.
 func (c *Conn) duplicateREP(now time.Duration) {
 	c.manager.counters.DuplicateREP++
 	switch {
@@ -210,9 +210,9 @@ func (c *Conn) duplicateREP(now time.Duration) {
 	}
 }
 
-// Establish sends the RTU, with up to 224 bytes of private data. The connection is
-// established then; the queue pair has to be in RTS. If the RTU is lost, the first packet
-// stands for it, or the peer repeats its REP.
+// Establish sends the RTU, with up to 224 bytes of private data. The connection is then
+// established; the queue pair must be in RTS. If the RTU is lost, the first packet takes its
+// place, or the peer repeats its REP.
 func (c *Conn) Establish(private []byte, _ time.Duration) error {
 	switch {
 	case c.state != StateREPReceived:

@@ -12,41 +12,41 @@ import (
 // QKey is the Q_Key of queue pair 1, in every MAD (IBTA 10.2.5).
 const QKey = 0x80010000
 
-// QKeyUDP is the Q_Key that RDMA CM gives to queue pairs of the port space UDP.
+// QKeyUDP is the Q_Key that RDMA CM assigns to queue pairs of the port space UDP.
 const QKeyUDP = 0x01234567
 
-// Path is the way of a MAD between an endpoint of the device and a peer.
+// Path is the path of a MAD between an endpoint of the device and a peer.
 type Path struct {
 	// Local is the endpoint: its address, and the UDP port of its socket.
 	Local netip.AddrPort
-	// Remote is the peer's address. Its port is, of a MAD that has come, the UDP port
-	// it came from; of one to be sent, the one to send it to.
+	// Remote is the peer's address. Its port is the UDP source port of a received MAD, or the
+	// UDP destination port of a MAD to send.
 	Remote netip.AddrPort
-	// GIDIndex is the endpoint's place in the GID table. The manager only hands it on.
+	// GIDIndex is the endpoint's index in the GID table. The manager only passes it on.
 	GIDIndex int
 	// SourcePort is the UDP port that all packets of the endpoint leave from; 0: the peer is
 	// not told.
 	SourcePort uint16
 }
 
-// usable reports whether MADs can go that way.
+// usable reports whether MADs can take the path.
 func (p *Path) usable() bool {
 	l, r := p.Local.Addr(), p.Remote.Addr()
 	return l.IsValid() && !l.IsUnspecified() && hostaddr.Misfit(r) == "" &&
 		l.Unmap().Is4() == r.Unmap().Is4() && p.Local.Port() != 0 && p.Remote.Port() != 0
 }
 
-// GIDs are what addresses are compared by: IPv4 in one form, without zones.
+// Addresses are compared as GIDs: IPv4 addresses have one form there, and zones are left out.
 func (p *Path) localGID() verbs.GID  { return verbs.GIDFromAddr(p.Local.Addr()) }
 func (p *Path) remoteGID() verbs.GID { return verbs.GIDFromAddr(p.Remote.Addr()) }
 
-// to is the path with another port of the peer.
+// to returns the path with another port of the peer.
 func (p Path) to(port uint16) Path {
 	p.Remote = netip.AddrPortFrom(p.Remote.Addr(), port)
 	return p
 }
 
-// PortSpace is what a port number belongs to (annex A11).
+// PortSpace is the port space of a port number (annex A11).
 type PortSpace uint16
 
 // The port spaces of RDMA CM.
@@ -56,16 +56,16 @@ const (
 	PortSpaceIB  PortSpace = 0x013f // any transport
 )
 
-// Service is what is listened for and connected to.
+// Service identifies what a listener offers and a dialler connects to.
 type Service struct {
 	Space PortSpace
 	Port  uint16
 }
 
-// ID is the service ID of REQ and SIDR_REQ.
+// ID returns the service ID of REQ and SIDR_REQ.
 func (s Service) ID() uint64 { return uint64(s.Space)<<16 | uint64(s.Port) }
 
-// String is for messages.
+// String returns the service for error messages.
 func (s Service) String() string {
 	switch s.Space {
 	case PortSpaceTCP:
@@ -76,16 +76,16 @@ func (s Service) String() string {
 	return fmt.Sprintf("port %d of port space %#04x", s.Port, uint16(s.Space))
 }
 
-// serviceOf is the service of an ID; false: it is none of RDMA CM.
+// serviceOf returns the service of an ID; false: the ID does not belong to RDMA CM.
 func serviceOf(id uint64) (Service, bool) {
 	return Service{PortSpace(id >> 16), uint16(id)}, id>>32 == 0
 }
 
-// portMark is in the upper 16 bits of the transaction IDs of a process whose UDP
-// port is not 4791; the port is in the next 16 (see the package's comment).
+// portMark is in the upper 16 bits of the transaction IDs of a process whose UDP port is not
+// 4791. The next 16 bits are the port (see the package comment).
 const portMark = 0x5642
 
-// newTransactionID makes the transaction ID of a request that leaves by a UDP port.
+// newTransactionID returns a transaction ID for a request that leaves by a UDP port.
 func (m *Manager) newTransactionID(port uint16) uint64 {
 	id := m.config.Random()
 	if port != wire.UDPPort {
@@ -94,7 +94,7 @@ func (m *Manager) newTransactionID(port uint16) uint64 {
 	return id
 }
 
-// answerPath is the way of the answer to a request.
+// answerPath returns the path of the response to a request.
 func answerPath(transactionID uint64, from Path) Path {
 	if port := from.Remote.Port(); transactionID>>48 == portMark && uint16(transactionID>>32) == port {
 		return from
@@ -102,11 +102,11 @@ func answerPath(transactionID uint64, from Path) Path {
 	return from.to(wire.UDPPort)
 }
 
-// sourceMark is in the upper 16 bits of the Q_Key of a REQ or REP, which connections make no
-// use of; the UDP port that packets of the connection come from is in the lower ones.
+// sourceMark is in the upper 16 bits of the Q_Key of a REQ or REP, which connections do not
+// use. The lower 16 bits are the UDP source port of the connection's packets.
 const sourceMark = 0x5653
 
-// sourceKey says which port packets of a connection leave from.
+// sourceKey returns the Q_Key that names the source port of a connection's packets.
 func (p *Path) sourceKey() uint32 {
 	if p.SourcePort == 0 {
 		return 0
@@ -114,8 +114,8 @@ func (p *Path) sourceKey() uint32 {
 	return sourceMark<<16 | uint32(p.SourcePort)
 }
 
-// sourcePort is the port that the sender of a REQ or REP says that the packets of the connection
-// come from; 0: it says nothing. It counts only if the message itself has come from there.
+// sourcePort returns the source port of a connection's packets that the sender of a REQ or REP
+// names; 0: it names none. The port counts only if the message itself came from it.
 func sourcePort(qKey uint32, from *Path) uint16 {
 	if port := from.Remote.Port(); qKey == sourceMark<<16|uint32(port) {
 		return port

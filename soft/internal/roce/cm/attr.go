@@ -7,16 +7,17 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// minRNRTimer is the code that QPAttr hands out: 0.64 ms (IBTA 9.7.5.2.8).
+// minRNRTimer is the code that QPAttr returns: 0.64 ms (IBTA 9.7.5.2.8).
 const minRNRTimer = 12
 
-// QPAttr returns the attributes, and which of them count, that take the connection's queue
-// pair to the state Initialized, ReadyToReceive or ReadyToSend, as rdma_init_qp_attr(3)
-// does. The caller may change what is its own affair: the access rights (remote write,
-// and with responder resources remote read and atomics), MinRNRTimer, and the timeouts.
+// QPAttr returns the attributes, and the mask of those that apply, that move the connection's
+// queue pair to the state Initialized, ReadyToReceive or ReadyToSend, as rdma_init_qp_attr(3)
+// does. The caller may change the access rights (remote write, and with responder resources
+// remote read and atomics), MinRNRTimer, and the timeouts.
 //
-// Initialized is known from the beginning; the others when the peer has named its queue
-// pair. On a passive end the PSN of ReadyToReceive is that of Prepare or Accept.
+// The attributes for Initialized are known from the beginning, the others once the peer has
+// named its queue pair. On a passive end the PSN for ReadyToReceive is that of Prepare or
+// Accept.
 func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	reliable := c.kind == verbs.RC
 	if to != verbs.QPInitialized && c.remoteQPN == 0 {

@@ -8,29 +8,29 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config configures a manager. The zero value of a field means its default.
+// Config configures a manager. A zero field means its default.
 type Config struct {
 	// Random returns unpredictable numbers. Default: crypto/rand.
 	Random func() uint64
-	// CAGUID identifies the device to peers. Two processes must not have the same: a
-	// peer would take the connections of one for those of the other. Default: a
-	// random one, locally administered.
+	// CAGUID identifies the device to peers. It must differ between processes: otherwise a
+	// peer would mistake the connections of one for those of the other. Default: a random,
+	// locally administered one.
 	CAGUID uint64
 	// MTU is the largest path MTU of the port. Default: 4096.
 	MTU verbs.MTU
-	// TargetAckDelay is the code of the time in which this device acknowledges
-	// (IBTA 12.7). Default: 15, 134 ms.
+	// TargetAckDelay is the code of the time within which this device acknowledges (IBTA
+	// 12.7). Default: 15, 134 ms.
 	TargetAckDelay uint8
-	// MaxConnections limits connections in all states, with those in time-wait; what
-	// comes beyond it is dropped. Default: 65,536.
+	// MaxConnections limits connections in all states, including time-wait. Requests beyond it
+	// are dropped. Default: 65,536.
 	MaxConnections int
-	// MaxHalfOpen limits the handshakes and SIDR requests of peers that are under way,
-	// of all listeners. Default: 4,096.
+	// MaxHalfOpen limits the handshakes and SIDR requests of peers in progress, over all
+	// listeners. Default: 4,096.
 	MaxHalfOpen int
-	// HandshakeTimeout limits each wait of a handshake for something that may never
-	// come: for the application to Accept or Establish, and for the RTU. Default: 60 s.
+	// HandshakeTimeout limits each wait of a handshake that may never end: for the application
+	// to Accept or Establish, and for the RTU. Default: 60 s.
 	HandshakeTimeout time.Duration
-	// MaxServiceTimeout limits by how much one MRA prolongs a wait. Default: 70 s.
+	// MaxServiceTimeout limits how much one MRA prolongs a wait. Default: 70 s.
 	MaxServiceTimeout time.Duration
 	// MaxTimeWait limits the time-wait that a peer can demand. Default: 2.2 s.
 	MaxTimeWait time.Duration

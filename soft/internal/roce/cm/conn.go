@@ -17,7 +17,7 @@ type State uint8
 
 // The states.
 const (
-	StateIdle        State = iota // over
+	StateIdle        State = iota // ended
 	StateREQSent                  // active: waits for the REP
 	StateREPReceived              // active: the caller has to Establish
 	StateREQReceived              // passive: the caller has to Accept
@@ -41,7 +41,7 @@ func (s State) String() string {
 
 // Conn is one end of a connection.
 type Conn struct {
-	// Value is the caller's.
+	// Value belongs to the caller.
 	Value any
 
 	manager  *Manager
@@ -50,15 +50,15 @@ type Conn struct {
 	state    State
 	kind     verbs.QPType
 
-	path               Path // its Remote.Port is the one that MADs are sent to
+	path               Path // Remote.Port is the destination of MADs
 	local, remote      verbs.GID
-	peer               netip.AddrPort // its address and port in the words of RDMA CM
+	peer               netip.AddrPort // the peer's address and port in RDMA CM's terms
 	localID, remoteID  uint32
-	sourcePort         uint16 // that the peer's packets come from; 0: it has not said
+	sourcePort         uint16 // UDP source port of the peer's packets; 0: not named
 	caGUID             uint64 // the peer's
 	transactionID      uint64 // of the handshake
 	transactionIDClose uint64 // of the DREQ
-	transactionIDProbe uint64 // of the last question whether the peer knows the connection
+	transactionIDProbe uint64 // of the last probe: whether the peer still has the connection
 	probed             time.Duration
 
 	localQPN, remoteQPN uint32
@@ -68,7 +68,7 @@ type Conn struct {
 	initiatorDepth      uint8
 	retryCount          uint8
 	rnrRetry            uint8
-	ackTimeout          uint8 // of this end's queue pair
+	ackTimeout          uint8 // for this end's queue pair
 	timeWait            uint8
 	trafficClass        uint8
 	peerSRQ, peerFlow   bool
@@ -76,47 +76,47 @@ type Conn struct {
 
 	timer      timer
 	repetition repetition // of message
-	// maxCMRetries is how often a message is repeated; as many MRAs count.
+	// maxCMRetries bounds the repetitions of a message, and the MRAs that prolong its wait.
 	maxCMRetries, mras uint8
-	deadline           time.Duration  // when to give up; 0: by retries only
-	deadlineCause      Cause          // why, then
-	message            *[mad.Len]byte // REQ, REP or DREQ, as long as it may be sent again
+	deadline           time.Duration  // when to give up; 0: after the retries only
+	deadlineCause      Cause          // the cause to report then
+	message            *[mad.Len]byte // REQ, REP or DREQ, while it may have to be repeated
 	rtu                []byte         // private data of the RTU
 
 	passive       bool
 	remoteKnown   bool // remoteID, caGUID and remoteQPN are set
 	mraSent       bool
-	inPeers       bool // manager.peers has it
+	inPeers       bool // it is in manager.peers
 	requested     bool // its EventConnectRequest has not been taken
 	seen          bool // the caller knows it
 	closed        bool // the caller has closed it
-	halfOpen      bool // it has a place among the half-open
-	handshakeOver bool // and needs it no more
+	halfOpen      bool // it counts as half-open
+	handshakeOver bool // it need not count any more
 }
 
-// State is the present state.
+// State returns the current state.
 func (c *Conn) State() State { return c.state }
 
-// Passive reports whether the peer has asked for the connection.
+// Passive reports whether the peer requested the connection.
 func (c *Conn) Passive() bool { return c.passive }
 
-// Service is what was connected to.
+// Service returns the service of the connection.
 func (c *Conn) Service() Service { return c.service }
 
-// Path is the way between the ends; Remote.Port is the UDP port of the peer.
+// Path returns the path between the ends; Remote.Port is the peer's UDP port.
 func (c *Conn) Path() Path { return c.path }
 
-// PeerAddr is the peer's address and, of a passive end, the port that the peer named
-// as its own; of an active end, the port connected to.
+// PeerAddr returns the peer's address with a port: on a passive end, the port that the peer
+// named as its own; on an active end, the port connected to.
 func (c *Conn) PeerAddr() netip.AddrPort { return c.peer }
 
-// Params is what the ends have agreed on so far, as this end sees it.
+// Params are the parameters that the ends have agreed on so far, as this end sees them.
 type Params struct {
 	Transport          verbs.QPType
 	LocalQPN           uint32 // 0 until Accept or Prepare
-	RemoteQPN          uint32 // 0 as long as the peer has not named it
-	ResponderResources uint8  // reads and atomics of the peer that this end takes
-	InitiatorDepth     uint8  // reads and atomics of this end that the peer takes
+	RemoteQPN          uint32 // 0 until the peer has named it
+	ResponderResources uint8  // reads and atomics of the peer that this end accepts
+	InitiatorDepth     uint8  // reads and atomics of this end that the peer accepts
 	RetryCount         uint8
 	RNRRetry           uint8
 	PathMTU            verbs.MTU
@@ -124,8 +124,8 @@ type Params struct {
 	PeerFlowControl    bool // the peer wants end-to-end flow control
 }
 
-// Params returns what the ends have agreed on. On a passive end, until Accept, it is what
-// the peer offers: more than it can be agreed to, less always.
+// Params returns the agreed parameters. On a passive end, until Accept, they are the peer's
+// offer: Accept may agree to less, but not to more.
 func (c *Conn) Params() Params {
 	return Params{
 		Transport: c.kind, LocalQPN: c.localQPN, RemoteQPN: c.remoteQPN,
@@ -134,25 +134,25 @@ func (c *Conn) Params() Params {
 	}
 }
 
-// comesFromPeer reports whether a MAD has come by the connection's path, and from the port
-// that the peer has said that it sends from.
+// comesFromPeer reports whether a MAD arrived by the connection's path, and from the source
+// port that the peer has named.
 func (c *Conn) comesFromPeer(from *Path) bool {
 	return c.comesFromAddress(from) && (c.sourcePort == 0 || c.sourcePort == from.Remote.Port())
 }
 
-// comesFromAddress is comesFromPeer for whatever device has the peer's address now. A peer with
-// port 4791 sends from any port.
+// comesFromAddress is comesFromPeer for any device that has the peer's address now. A peer
+// with port 4791 may send from any port.
 func (c *Conn) comesFromAddress(from *Path) bool {
 	return samePeer(&c.path, from) && from.remoteGID() == c.remote && from.localGID() == c.local
 }
 
-// samePeer compares the ports that a peer sends from.
+// samePeer reports whether the source port of a MAD may be the peer's.
 func samePeer(path, from *Path) bool {
 	port := path.Remote.Port()
 	return port == wire.UDPPort || port == from.Remote.Port()
 }
 
-// wrongState is the error of a call that the state does not allow.
+// wrongState returns the error of a call that is not allowed in the current state.
 func (c *Conn) wrongState(call string, legal State, or ...State) error {
 	states := fmt.Sprintf("%v", legal)
 	for _, s := range or {
@@ -161,8 +161,7 @@ func (c *Conn) wrongState(call string, legal State, or ...State) error {
 	return fmt.Errorf("%s the connection with %v: it is in state %v, and would have to be in %s: %w", call, c.peer, c.state, states, verbs.ErrState)
 }
 
-// deliver marks the connection request as taken, and reports whether the caller is to
-// know of it.
+// deliver marks the connection request as taken, and reports whether the caller must see it.
 func (c *Conn) deliver() bool {
 	c.requested = false
 	c.releaseHalfOpen()
@@ -170,8 +169,8 @@ func (c *Conn) deliver() bool {
 	return c.seen
 }
 
-// releaseHalfOpen gives up the place among the half-open, once the handshake is over and its
-// request has been taken.
+// releaseHalfOpen ends the count as half-open, once the handshake is over and its request has
+// been taken.
 func (c *Conn) releaseHalfOpen() {
 	if c.halfOpen && c.handshakeOver && !c.requested {
 		c.halfOpen = false
@@ -184,7 +183,7 @@ func (c *Conn) endHandshake() {
 	c.releaseHalfOpen()
 }
 
-// wait has expire called at that time, or at the deadline if that is sooner.
+// wait schedules expire at that time, or at the deadline if that is sooner.
 func (c *Conn) wait(at time.Duration) {
 	if c.deadline != 0 {
 		at = min(at, c.deadline)
@@ -192,7 +191,7 @@ func (c *Conn) wait(at time.Duration) {
 	c.manager.timers.set(&c.timer, at)
 }
 
-// send sends the message that is waited for an answer to.
+// send sends the message that needs a response.
 func (c *Conn) send(now time.Duration) {
 	c.manager.put(c.path, c.message)
 	at := now + c.repetition.wait
@@ -209,26 +208,26 @@ func (c *Conn) startRetransmission(s State, now time.Duration) {
 	c.send(now)
 }
 
-// answered notes that the peer has answered the message.
+// answered records that the peer has responded to the message.
 func (c *Conn) answered(now time.Duration) {
-	if c.mras == 0 { // else the peer has taken its time
+	if c.mras == 0 { // with an MRA, the response time says nothing about the round trip
 		c.repetition.answered(c.manager, c.remote, now)
 	}
 }
 
-// stopRetransmission ends the repetition.
+// stopRetransmission ends the repetitions.
 func (c *Conn) stopRetransmission() {
 	c.manager.timers.remove(&c.timer)
 	c.manager.release(c.message)
 	c.message = nil
 }
 
-// awaitsAnswer reports whether something was sent that the peer has to answer.
+// awaitsAnswer reports whether the peer has to respond to a message.
 func (c *Conn) awaitsAnswer() bool {
 	return c.state == StateREQSent || c.state == StateREPSent || c.state == StateDREQSent
 }
 
-// expire does what is due: repeat, ask for patience, or give up.
+// expire handles an expired timer: it repeats the message, sends an MRA, or gives up.
 func (c *Conn) expire(now time.Duration) {
 	if c.state == StateTimeWait {
 		c.remove()
@@ -250,15 +249,15 @@ func (c *Conn) expire(now time.Duration) {
 	c.send(now)
 }
 
-// awaitCaller enters a state in which the caller has to answer, and has the peer told
-// before it repeats its message, which it does after its time-out.
+// awaitCaller enters a state in which the caller has to respond. An MRA tells the peer before
+// its time-out makes it repeat its message.
 func (c *Conn) awaitCaller(s State, peerWaits time.Duration, now time.Duration) {
 	c.state, c.mraSent = s, false
 	c.deadline, c.deadlineCause = now+c.manager.config.HandshakeTimeout, CauseUnanswered
 	c.wait(now + peerWaits/2)
 }
 
-// sendMRA asks the peer for the time that the caller has.
+// sendMRA asks the peer to wait as long as the caller may take.
 func (c *Conn) sendMRA(time.Duration) {
 	c.mraSent = true
 	message := mad.MessageREQ
@@ -295,7 +294,7 @@ func (m *Manager) receiveMRA(r *mad.MRA, from Path, now time.Duration) {
 	c.wait(max(at, c.timer.at))
 }
 
-// giveUp ends a connection of which nothing more is to be expected.
+// giveUp ends a connection whose peer or caller has not responded.
 func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	m := c.manager
 	if c.passive && c.state != StateDREQSent {
@@ -307,8 +306,8 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREQReceived:
-		// Not a time-out: the kernel finds no connection for that one, since it does not
-		// know our communication ID yet, and would repeat its REQ.
+		// Not a time-out: the kernel does not know our communication ID yet. It would find no
+		// connection for a REJ with that reason, and would repeat its REQ.
 		c.sendREJ(mad.MessageREQ, mad.ReasonNoResources, nil, nil)
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
@@ -322,14 +321,14 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	}
 }
 
-// sendTimeoutREJ says that nothing is waited for any more. Its receiver finds the connection by
-// the CA GUID in it: of an active end that has seen no REP, because that end does not know
-// the receiver's communication ID; the kernel, always.
+// sendTimeoutREJ tells the peer that this end has stopped waiting. The CA GUID in it
+// identifies the connection if the sender is an active end without a REP, which does not know
+// the receiver's communication ID. The kernel always identifies the connection by it.
 func (c *Conn) sendTimeoutREJ(message mad.Message) {
 	c.sendREJ(message, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
 }
 
-// rejected is the message of the peer that a REJ rejects in the present state.
+// rejected returns the peer's message that a REJ rejects in the current state.
 func (c *Conn) rejected() mad.Message {
 	switch c.state {
 	case StateREQReceived:
@@ -351,7 +350,7 @@ func (c *Conn) sendREJ(message mad.Message, reason mad.Reason, info, private []b
 func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 	var c *Conn
 	if r.RemoteCommID == 0 && r.Reason == mad.ReasonTimeout && len(r.Info) >= 8 {
-		// From an active end that has given up before it knew our communication ID.
+		// From an active end that gave up before it knew our communication ID.
 		c = m.requests[requestKey{from.remoteGID(), binary.BigEndian.Uint64(r.Info), r.LocalCommID}]
 		if c == nil {
 			m.counters.UnknownConnection++
@@ -360,8 +359,8 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 			c = nil
 		}
 	} else {
-		// A device that has come back at the peer's address sends from another port, and knows
-		// nothing of the connection. The transaction ID shows that it has got the message.
+		// A device that has restarted at the peer's address sends from another port, and does
+		// not know the connection. The transaction ID shows that it has received our message.
 		comes := (*Conn).comesFromPeer
 		if r.Reason == mad.ReasonInvalidCommID {
 			comes = (*Conn).comesFromAddress
@@ -395,8 +394,8 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 	}
 }
 
-// enterTimeWait keeps the IDs and the queue pair number of the connection as long as
-// packets and MADs of it may come (IBTA 12.9.8).
+// enterTimeWait keeps the IDs and the queue pair number of the connection reserved while late
+// packets and MADs may arrive (IBTA 12.9.8).
 func (c *Conn) enterTimeWait(now time.Duration) {
 	c.stopRetransmission()
 	c.leavePeers()
@@ -422,7 +421,8 @@ func (c *Conn) requestKey() requestKey { return requestKey{c.remote, c.caGUID, c
 
 func (c *Conn) peerKey() peerKey { return peerKey{c.remote, c.caGUID, c.remoteQPN} }
 
-// joinPeers makes the connection the one of the peer's queue pair; false: there is one.
+// joinPeers registers the connection for the peer's queue pair, and reports false if another
+// connection is registered.
 func (c *Conn) joinPeers() bool {
 	m := c.manager
 	if m.peers[c.peerKey()] != nil {
@@ -440,8 +440,8 @@ func (c *Conn) leavePeers() {
 	}
 }
 
-// checkStale handles a message that names the queue pair of another connection with the
-// same peer: the peer of that one is asked whether it knows it.
+// checkStale reports whether a message names the peer's queue pair of another connection. If
+// so, it asks the peer whether it still has that connection.
 func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 	c := m.peers[key]
 	if c == nil {
@@ -452,14 +452,14 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 		c.probed = now
 		c.transactionIDProbe = m.newTransactionID(c.path.Local.Port())
 		m.counters.Probes++
-		// No connection has queue pair 0. See the package's comment about hostile peers.
+		// No connection has queue pair 0. See "Hostile peers" in the package comment.
 		m.send(c.path, &mad.DREQ{TransactionID: c.transactionIDProbe, LocalCommID: c.localID, RemoteCommID: c.remoteID})
 	}
 	return true
 }
 
-// Reject refuses a request (EventConnectRequest) or a response (EventConnectResponse), and
-// also ends a handshake that has been accepted. The connection is over then.
+// Reject rejects a request (EventConnectRequest) or a response (EventConnectResponse), or ends
+// a handshake after Accept. The connection has then ended.
 func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 	setDefault(&p.Reason, mad.ReasonConsumerDefined)
 	if len(p.PrivateData) > mad.REJPrivateLen || len(p.Info) > mad.InfoLen {
@@ -479,15 +479,15 @@ func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 	return nil
 }
 
-// RejectParams says why.
+// RejectParams are the parameters of [Conn.Reject].
 type RejectParams struct {
 	Reason      mad.Reason // 0: mad.ReasonConsumerDefined
-	Info        []byte     // up to 72 bytes, meaning as the reason has it
+	Info        []byte     // up to 72 bytes; the reason defines the meaning
 	PrivateData []byte     // up to 148 bytes
 }
 
-// Close gives the connection up, in whatever state it is: the peer gets a REJ or a DREQ
-// where that is due. No event but EventTimeWaitExit follows.
+// Close ends the connection in any state: the peer gets a REJ or a DREQ if it needs one. Only
+// EventTimeWaitExit follows.
 func (c *Conn) Close(now time.Duration) {
 	c.closed = true
 	switch c.state {

@@ -6,40 +6,40 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 )
 
-// EventType is what has happened.
+// EventType is the type of an event.
 type EventType uint8
 
-// The events. Which fields of Event count is said of each; Conn does unless stated otherwise.
+// The events. Each lists the fields of Event that are set; Conn is set unless stated
+// otherwise.
 const (
-	// EventConnectRequest: a REQ has come. Listener and PrivateData (56 bytes) are set.
-	// Answer by Accept or Reject, at once or within Config.HandshakeTimeout.
+	// EventConnectRequest: a REQ has arrived. Listener and PrivateData (56 bytes) are set.
+	// Call Accept or Reject, within Config.HandshakeTimeout.
 	EventConnectRequest EventType = iota + 1
-	// EventConnectResponse: the peer accepts. PrivateData: of its REP, 196 bytes.
-	// Answer by Establish or Reject.
+	// EventConnectResponse: the peer accepts. PrivateData is that of its REP, 196 bytes. Call
+	// Establish or Reject.
 	EventConnectResponse
-	// EventEstablished: the passive side is established. PrivateData: of the RTU, 224
+	// EventEstablished: the passive side is established. PrivateData is that of the RTU, 224
 	// bytes; nil if a packet came in its place.
 	EventEstablished
 	// EventRejected: the peer ended the handshake by a REJ (CauseREJ). Reason, Message, Info
-	// and PrivateData (148 bytes) are set. With CauseStale this end has sent the REJ: the
-	// peer named a queue pair that another connection with it has.
+	// and PrivateData (148 bytes) are set. With CauseStale this end has sent the REJ: the peer
+	// named a queue pair that another connection with it uses.
 	EventRejected
-	// EventUnreachable: the handshake, or the resolution (Resolution is set, Conn is
-	// not), has come to no end; Cause says why.
+	// EventUnreachable: the handshake, or the resolution (Resolution is set, Conn is not), did
+	// not complete; Cause says why.
 	EventUnreachable
-	// EventDisconnected: a connection has ended that at least one of the ends took for
-	// established; Cause says how. With
-	// CauseDREQ and CauseDREP, PrivateData is that of the message. With CauseREJ, Reason,
-	// Message, Info and PrivateData are those of the REJ.
+	// EventDisconnected: a connection has ended that was established for at least one of the
+	// ends; Cause says how. With CauseDREQ and CauseDREP, PrivateData is that of the message.
+	// With CauseREJ, Reason, Message, Info and PrivateData are those of the REJ.
 	EventDisconnected
-	// EventTimeWaitExit is the last event of every connection: the manager has
-	// forgotten it, and its queue pair number may be used again.
+	// EventTimeWaitExit is the last event of every connection: the manager has forgotten it,
+	// and its queue pair number may be used again.
 	EventTimeWaitExit
-	// EventSIDRRequest: a SIDR_REQ has come. Listener, Request and PrivateData (180
-	// bytes) are set, Conn is not. Answer by Reply.
+	// EventSIDRRequest: a SIDR_REQ has arrived. Listener, Request and PrivateData (180 bytes)
+	// are set, Conn is not. Call Reply.
 	EventSIDRRequest
-	// EventSIDRResponse is the end of a resolution: Resolution, Status, QPN, QKey, Info
-	// and PrivateData (136 bytes) are set, Conn is not.
+	// EventSIDRResponse ends a resolution: Resolution, Status, QPN, QKey, Info and PrivateData
+	// (136 bytes) are set, Conn is not.
 	EventSIDRResponse
 )
 
@@ -49,7 +49,7 @@ var eventNames = [...]string{
 	EventTimeWaitExit: "time-wait exit", EventSIDRRequest: "SIDR request", EventSIDRResponse: "SIDR response",
 }
 
-// String is the event's name.
+// String returns the event's name.
 func (t EventType) String() string {
 	if t > 0 && int(t) < len(eventNames) {
 		return eventNames[t]
@@ -57,20 +57,20 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint8(t))
 }
 
-// Cause is why something has ended.
+// Cause is the reason for an end.
 type Cause uint8
 
 // The causes.
 const (
-	CauseTimeout         Cause = iota + 1 // no answer to any retransmission
+	CauseTimeout         Cause = iota + 1 // no response to any retransmission
 	CauseDeadline                         // the deadline of the call has passed
-	CausePortUnreachable                  // nobody has the peer's UDP port
-	CauseNoRoute                          // this host has no way to the peer's address
+	CausePortUnreachable                  // no process has the peer's UDP port
+	CauseNoRoute                          // this host has no route to the peer's address
 	CauseUnanswered                       // the application did not Accept or Establish in time
 	CauseREJ                              // the peer sent a REJ
 	CauseDREQ                             // the peer sent a DREQ
-	CauseDREP                             // the peer answered our DREQ
-	CauseStale                            // the peer does not know the connection any more
+	CauseDREP                             // the peer responded to our DREQ
+	CauseStale                            // the peer does not have the connection any more
 )
 
 var causeNames = [...]string{
@@ -80,7 +80,7 @@ var causeNames = [...]string{
 	CauseStale: "the peer has lost the connection",
 }
 
-// String says the cause in words.
+// String describes the cause.
 func (c Cause) String() string {
 	if c > 0 && int(c) < len(causeNames) {
 		return causeNames[c]
@@ -88,7 +88,7 @@ func (c Cause) String() string {
 	return fmt.Sprintf("cause %d", uint8(c))
 }
 
-// Event is something to be delivered. Slices are the receiver's.
+// Event is an event to deliver. The receiver owns its slices.
 type Event struct {
 	Type       EventType
 	Conn       *Conn
@@ -109,7 +109,7 @@ type Event struct {
 // post queues an event for NextEvent.
 func (m *Manager) post(e Event) { m.events.Push(e) }
 
-// NextEvent takes the oldest event; false: there is none.
+// NextEvent removes the oldest event and stores it in e; false: there is none.
 func (m *Manager) NextEvent(e *Event) bool {
 	for m.events.Len() > 0 {
 		*e = m.events.Pop()
@@ -123,7 +123,7 @@ func (m *Manager) NextEvent(e *Event) bool {
 				return true
 			}
 		case e.Conn != nil:
-			// Nothing is reported of a request that ended before it was taken.
+			// A request that ended before it was taken is not reported.
 			if e.Conn.seen && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
 				return true
 			}

@@ -9,24 +9,24 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ListenParams says what to listen for.
+// ListenParams are the parameters of [Manager.Listen].
 type ListenParams struct {
 	Service Service
-	// Addr is the address of the device that is listened at; the zero value: all.
+	// Addr is the device's address to listen at; the zero value: all.
 	Addr netip.Addr
 	// Transport: RC, UC, or UD for SIDR.
 	Transport verbs.QPType
-	// Backlog limits the handshakes under way, from the REQ until the RTU, or until
-	// the application has replied to a SIDR_REQ. Requests beyond it are dropped, and
-	// the peer repeats them. Default: 1,024.
+	// Backlog limits the handshakes in progress, from the REQ to the RTU, or from a SIDR_REQ
+	// to the application's reply. Requests beyond it are dropped, and the peer repeats them.
+	// Default: 1,024.
 	Backlog int
-	// MTU is the most that a connection may have. 0: Config.MTU.
+	// MTU is the largest path MTU of a connection. 0: Config.MTU.
 	MTU verbs.MTU
-	// Value is the caller's.
+	// Value belongs to the caller.
 	Value any
 }
 
-// Listener takes requests for a service.
+// Listener accepts requests for a service.
 type Listener struct {
 	Value    any
 	manager  *Manager
@@ -36,8 +36,8 @@ type Listener struct {
 	closed   bool
 }
 
-// Listen begins to take requests. A service can be listened for once at each address
-// and once at all; a request goes to the listener of its address first.
+// Listen starts to accept requests. A service can have one listener at each address and one
+// for all addresses; a request goes to the listener of its address first.
 func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 	setDefault(&p.Backlog, defaultBacklog)
 	key := listenerKey{service: p.Service.ID()}
@@ -65,15 +65,15 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 	return l, nil
 }
 
-// Params returns what Listen was given, with defaults filled in.
+// Params returns the parameters of Listen, with defaults filled in.
 func (l *Listener) Params() ListenParams { return l.params }
 
-// HalfOpen is how many handshakes are under way, which Backlog limits.
+// HalfOpen returns the number of handshakes in progress, which Backlog limits.
 func (l *Listener) HalfOpen() int { return l.halfOpen }
 
-// Close stops listening. Requests that no event has told of yet are rejected as if
-// nobody listened; the others can still be accepted, and established connections stay.
-// Closing again does nothing.
+// Close stops listening. Requests whose event has not been taken are rejected as if there were
+// no listener. The others can still be accepted, and established connections stay. Closing
+// again does nothing.
 func (l *Listener) Close(now time.Duration) {
 	if l.closed {
 		return
@@ -98,7 +98,7 @@ func (l *Listener) Close(now time.Duration) {
 	}
 }
 
-// listenerFor finds who takes requests for a service at an address.
+// listenerFor returns the listener for a service at an address, or nil.
 func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
 	if l := m.listeners[listenerKey{service, address}]; l != nil {
 		return l
@@ -106,7 +106,7 @@ func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
 	return m.listeners[listenerKey{service: service}]
 }
 
-// admit takes a place among the handshakes of a listener, unless there is none.
+// admit counts a handshake of a listener, and reports false if a limit is reached.
 func (m *Manager) admit(l *Listener) bool {
 	switch {
 	case l.halfOpen >= l.params.Backlog:
@@ -121,7 +121,7 @@ func (m *Manager) admit(l *Listener) bool {
 	return false
 }
 
-// leave gives the place back.
+// leave undoes admit.
 func (m *Manager) leave(l *Listener) {
 	l.halfOpen--
 	m.halfOpen--

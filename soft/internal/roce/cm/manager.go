@@ -26,7 +26,7 @@ type Manager struct {
 	timers timers
 	out    fifo.Queue[Datagram]
 	events fifo.Queue[Event]
-	mad    [mad.Len]byte // that is being written
+	mad    [mad.Len]byte // the MAD being encoded
 	spare  []*[mad.Len]byte
 }
 
@@ -35,7 +35,7 @@ type listenerKey struct {
 	address verbs.GID // zero: all
 }
 
-// requestKey finds the connection that a REQ has made, for duplicates (IBTA 12.9.8).
+// requestKey finds the connection of a REQ, for duplicates (IBTA 12.9.8).
 type requestKey struct {
 	address verbs.GID // the peer's
 	caGUID  uint64
@@ -66,23 +66,23 @@ func New(config Config) *Manager {
 	}
 }
 
-// CAGUID is what the device goes by at its peers.
+// CAGUID returns the GUID that identifies the device to peers.
 func (m *Manager) CAGUID() uint64 { return m.config.CAGUID }
 
-// Counters returns what has been counted so far.
+// Counters returns the counters.
 func (m *Manager) Counters() Counters { return m.counters }
 
-// Entries says how much a manager holds.
+// Entries are the numbers of objects that a manager holds.
 type Entries struct {
 	Listeners   int
-	Connections int // in all states, with time-wait
+	Connections int // in all states, including time-wait
 	HalfOpen    int // handshakes and SIDR requests of peers
 	Resolutions int
-	Timers      int // what waits for a deadline; none of an established connection
+	Timers      int // objects that wait for a deadline; established connections have none
 	Events      int // not taken yet
 }
 
-// Entries returns how much the manager holds.
+// Entries returns the numbers of objects that the manager holds.
 func (m *Manager) Entries() Entries {
 	return Entries{
 		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen,
@@ -90,7 +90,7 @@ func (m *Manager) Entries() Entries {
 	}
 }
 
-// Deadline is when Expire is to be called; 0: there is no reason to.
+// Deadline returns when Expire must be called; 0: never.
 func (m *Manager) Deadline() time.Duration {
 	if len(m.timers) == 0 {
 		return 0
@@ -98,7 +98,7 @@ func (m *Manager) Deadline() time.Duration {
 	return m.timers[0].at
 }
 
-// Expire does what is due.
+// Expire handles expired timers.
 func (m *Manager) Expire(now time.Duration) {
 	for len(m.timers) > 0 && m.timers[0].at <= now {
 		t := m.timers[0]
@@ -107,11 +107,11 @@ func (m *Manager) Expire(now time.Duration) {
 	}
 }
 
-// maxOut is how many MADs wait to be sent; the next ones are dropped, as a network
-// drops them.
+// maxOut bounds the MADs that wait to be sent. Further ones are dropped, as a network would
+// drop them.
 const maxOut = 4096
 
-// NextMAD takes the oldest MAD that is to be sent; false: there is none.
+// NextMAD removes the oldest MAD to send and stores it in d; false: there is none.
 func (m *Manager) NextMAD(d *Datagram) bool {
 	if m.out.Len() == 0 {
 		return false
@@ -120,8 +120,8 @@ func (m *Manager) NextMAD(d *Datagram) bool {
 	return true
 }
 
-// Close ends everything at once, as a process does that exits: each peer gets one REJ or
-// DREQ, which NextMAD still returns and nobody repeats. No event follows.
+// Close ends everything at once, like a process that exits: each peer gets one REJ or DREQ,
+// which NextMAD still returns and which is not repeated. No event follows.
 func (m *Manager) Close(now time.Duration) {
 	for _, c := range m.conns {
 		c.Close(now)
@@ -143,14 +143,14 @@ func (m *Manager) Close(now time.Duration) {
 	m.events.Clear()
 }
 
-// jitter is what is added at random to the time after which a request is repeated. Else
-// those who dial at the same moment, and find the backlog full, come back at the same
-// moment each time.
+// jitter returns a random addition to the interval before a request is repeated. Without it,
+// peers that dial at the same moment and find the backlog full would repeat at the same moment
+// each time.
 func (m *Manager) jitter(interval time.Duration) time.Duration {
 	return time.Duration(m.config.Random() % uint64(interval/4+1))
 }
 
-// put has a MAD sent to p, unless too many wait.
+// put queues a MAD for p, unless too many wait.
 func (m *Manager) put(p Path, b *[mad.Len]byte) {
 	if m.out.Len() >= maxOut {
 		m.counters.OutputFull++
@@ -165,19 +165,19 @@ type encoder interface {
 	Encode(b *[mad.Len]byte) error
 }
 
-// send sends a message whose fields are known to fit.
+// send sends a message whose fields fit.
 func (m *Manager) send(p Path, message encoder) {
 	_ = message.Encode(&m.mad)
 	m.put(p, &m.mad)
 }
 
-// sendREJ sends a REJ, of whatever the fields say.
+// sendREJ sends and counts a REJ.
 func (m *Manager) sendREJ(p Path, r *mad.REJ) {
 	m.counters.REJsSent++
 	m.send(p, r)
 }
 
-// buffer returns memory for a message that may have to be sent again.
+// buffer returns memory for a message that may have to be repeated.
 func (m *Manager) buffer() *[mad.Len]byte {
 	if n := len(m.spare); n > 0 {
 		b := m.spare[n-1]
@@ -187,7 +187,7 @@ func (m *Manager) buffer() *[mad.Len]byte {
 	return new([mad.Len]byte)
 }
 
-// maxSpare is how many such memories are kept for the next ones.
+// maxSpare bounds the buffers kept for reuse.
 const maxSpare = 256
 
 func (m *Manager) release(b *[mad.Len]byte) {
@@ -196,7 +196,7 @@ func (m *Manager) release(b *[mad.Len]byte) {
 	}
 }
 
-// newID makes an ID that nobody can guess and that is not 0.
+// newID returns an unpredictable ID that is not 0.
 func (m *Manager) newID(used func(uint32) bool) uint32 {
 	for {
 		if id := uint32(m.config.Random()); id != 0 && !used(id) {
@@ -205,10 +205,9 @@ func (m *Manager) newID(used func(uint32) bool) uint32 {
 	}
 }
 
-// Names reports whether a MAD names a connection, or a resolution, that this device has
-// with the peer, by an ID that only those can know who have seen the handshake. It
-// looks at nothing else, and is for those who are to decide whether the MAD is worth
-// receiving.
+// Names reports whether a MAD names, by its ID, a connection or a resolution that this device
+// has with the peer. Only hosts that have seen the handshake know the ID. Names checks nothing
+// else; callers use it to decide whether the MAD is worth receiving.
 func (m *Manager) Names(b []byte, from *Path) bool {
 	id, attribute, ok := mad.Receiver(b)
 	if !ok {
@@ -222,9 +221,9 @@ func (m *Manager) Names(b []byte, from *Path) bool {
 	return c != nil && c.comesFromPeer(from)
 }
 
-// Receive takes a MAD that came to queue pair 1 (the package's comment says what is
-// presumed of it). The bytes are the caller's again when it returns. It reports whether
-// the MAD was expected: a request, or the next message of a handshake, and not one that it
+// Receive handles a MAD that came to queue pair 1; the package comment says what the caller
+// must have checked. The caller may reuse the bytes when Receive returns. Receive reports
+// whether the MAD was expected: a request, or the next message of a handshake, that was not
 // refused.
 func (m *Manager) Receive(b []byte, from Path, now time.Duration) (expected bool) {
 	if m.closed {
@@ -291,7 +290,7 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 				m.receiveLAP(&r, from)
 			}
 		case mad.AttrAPR:
-			m.counters.WrongState++ // nobody here sends a LAP
+			m.counters.WrongState++ // this device never sends a LAP
 		}
 	}
 	if err != nil {
@@ -299,8 +298,8 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 	}
 }
 
-// find returns the connection that a message from a peer is for. The peer's own
-// communication ID has to fit, unless none is known yet.
+// find returns the connection that a message from a peer belongs to. The peer's communication
+// ID must match, unless it is not known yet.
 func (m *Manager) find(localID, remoteID uint32, from Path) *Conn {
 	return m.findBy(localID, remoteID, from, (*Conn).comesFromPeer)
 }
@@ -318,9 +317,9 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, comes func(*Conn, 
 	return nil
 }
 
-// PeerUnreachable takes the host's word that nobody has the peer's UDP port (ICMP port
-// unreachable, which the kernel has matched with a datagram of ours). What waits for an
-// answer from there ends; established connections do not.
+// PeerUnreachable handles the report that no process has the peer's UDP port (ICMP port
+// unreachable, which the kernel has matched with a datagram of ours). Handshakes, releases and
+// resolutions that wait for a response from there end; established connections do not.
 func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
 	var gone []expirer
 	for _, t := range m.timers {
@@ -345,9 +344,9 @@ func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
 	}
 }
 
-// NoRoute says that the host did not take a datagram of NextMAD's, since it has no way to
-// the peer. What that asks for the first time ends. It goes on where a way was there before:
-// there may be one again.
+// NoRoute reports that a datagram of NextMAD could not be sent, since the host has no route to
+// the peer. A REQ or SIDR_REQ that was sent for the first time fails. A repeated one
+// continues: there was a route before, and there may be one again.
 func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
 	h, err := mad.DecodeHeader(d.MAD[:])
 	if err != nil {
@@ -369,8 +368,7 @@ func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
 	}
 }
 
-// pKeyUsable reports whether a P_Key is of the default partition, which is all that the
-// device is in.
+// pKeyUsable reports whether a P_Key is of the default partition, the only one of the device.
 func pKeyUsable(key uint16) bool { return key&0x7fff == defaultPKey&0x7fff }
 
 const defaultPKey = 0xffff

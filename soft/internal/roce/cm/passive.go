@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// kindOf is the transport of a REQ, if it is one that this device has.
+// kindOf returns the transport of a REQ; false: this device does not have it.
 func kindOf(r *mad.REQ) (verbs.QPType, bool) {
 	switch {
 	case r.ExtendedTransport != 0:
@@ -99,12 +99,12 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
 		remoteKnown: true, remoteID: r.LocalCommID, caGUID: r.CAGUID, transactionID: r.TransactionID,
 		remoteQPN: r.QPN, remotePSN: r.StartingPSN, mtu: mtu, sourcePort: sourcePort(r.QKey, &from),
-		// The peer's initiator depth asks for our responder resources, and the other way round.
+		// The peer's initiator depth asks for our responder resources, and vice versa.
 		responderResources: r.InitiatorDepth, initiatorDepth: r.ResponderResources,
 		retryCount: r.RetryCount, rnrRetry: r.RNRRetry,
 		ackTimeout: clamp(r.Primary.AckTimeout, minAckTimeout, maxAckTimeout),
 		timeWait:   clamp(r.Primary.AckTimeout, minAckTimeout, maxAckTimeout),
-		// The lower two bits are the network's, to report congestion.
+		// The network uses the lower two bits (ECN).
 		trafficClass: r.Primary.TrafficClass &^ 3,
 		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
 		repetition: repetition{most: duration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
@@ -119,24 +119,24 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	m.post(Event{Type: EventConnectRequest, Conn: c, Listener: l, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
-// AcceptParams is the passive side of a connection.
+// AcceptParams are the parameters of [Conn.Accept].
 type AcceptParams struct {
 	QPN uint32 // of this side, from 2
-	PSN uint32 // of the first packet that the peer is to send, 24 bits
-	// ResponderResources and InitiatorDepth limit what the peer offers (Conn.Params): the
-	// reads and atomics of the peer that this side takes, and those that it sends itself.
+	PSN uint32 // first PSN that the peer is to send, 24 bits
+	// ResponderResources and InitiatorDepth limit the peer's offer (Conn.Params): the reads
+	// and atomics of the peer that this side accepts, and those that it sends itself.
 	ResponderResources uint8
 	InitiatorDepth     uint8
-	RNRRetry           uint8 // 0 to 7; that the peer's queue pair is to have
+	RNRRetry           uint8 // 0 to 7; for the peer's queue pair
 	SRQ                bool  // the queue pair has a shared receive queue
 	FlowControl        bool  // end-to-end flow control
-	// Deadline ends the wait for the RTU, if Config.HandshakeTimeout does not before; 0: none.
+	// Deadline ends the wait for the RTU, if it is before Config.HandshakeTimeout; 0: none.
 	Deadline    time.Duration
 	PrivateData []byte // up to 196 bytes
 }
 
-// Prepare says which queue pair the passive side will have, and with which parameters, so
-// that QPAttr is complete. It sends nothing, and Accept does the same by itself.
+// Prepare sets the queue pair and the parameters of the passive side, so that QPAttr is
+// complete. It sends nothing. Accept includes it.
 func (c *Conn) Prepare(p AcceptParams) error {
 	if c.state != StateREQReceived {
 		return c.wrongState("accept", StateREQReceived)
@@ -161,8 +161,8 @@ func (c *Conn) Prepare(p AcceptParams) error {
 	return nil
 }
 
-// Accept sends the REP. The queue pair has to be in RTR, or RTS: packets may come before
-// EventEstablished does. EventEstablished, EventRejected or EventUnreachable follows.
+// Accept sends the REP. The queue pair must be in RTR or RTS: packets may arrive before
+// EventEstablished. EventEstablished, EventRejected or EventUnreachable follows.
 func (c *Conn) Accept(p AcceptParams, now time.Duration) error {
 	if err := c.Prepare(p); err != nil {
 		return err
@@ -205,9 +205,9 @@ func (m *Manager) receiveRTU(r *mad.RTU, from Path, now time.Duration) {
 	}
 }
 
-// CommunicationEstablished says that the first packet has come to the queue pair of a
-// passive side (IBTA 11.6.3.1): the peer has the REP, whatever became of its RTU. In other
-// states it does nothing. The packet has to be one that the transport takes.
+// CommunicationEstablished reports that the first packet has arrived at the queue pair of a
+// passive side (IBTA 11.6.3.1): the peer has the REP, even if its RTU was lost. In other
+// states it does nothing. The packet must be one that the transport accepts.
 func (c *Conn) CommunicationEstablished(now time.Duration) {
 	if c.state == StateREPSent {
 		c.established(nil, now)
@@ -217,7 +217,8 @@ func (c *Conn) CommunicationEstablished(now time.Duration) {
 func (c *Conn) established(private []byte, now time.Duration) {
 	m := c.manager
 	if m.checkStale(c.peerKey(), now) {
-		// Two requests of one queue pair were under way, and the other has won.
+		// Two requests of one queue pair were in progress, and the other one was established
+		// first.
 		c.sendREJ(mad.MessageOther, mad.ReasonStaleConnection, nil, nil)
 		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: mad.ReasonStaleConnection, Message: mad.MessageOther})
 		c.enterTimeWait(now)

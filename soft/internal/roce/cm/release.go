@@ -9,15 +9,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// DisconnectParams says how to disconnect.
+// DisconnectParams are the parameters of [Conn.Disconnect].
 type DisconnectParams struct {
 	PrivateData []byte // up to 220 bytes
-	// Deadline ends the wait for the DREP; 0: only the retransmissions do.
+	// Deadline ends the wait for the DREP; 0: only the retransmissions end it.
 	Deadline time.Duration
 }
 
-// Disconnect sends a DREQ. EventDisconnected follows, when the peer has answered or no
-// answer is to be expected any more.
+// Disconnect sends a DREQ. EventDisconnected follows, once the peer has responded or the wait
+// for its response has ended.
 func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 	switch {
 	case c.state != StateEstablished:
@@ -31,7 +31,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 	_ = (&mad.DREQ{
 		TransactionID: c.transactionIDClose, LocalCommID: c.localID, RemoteCommID: c.remoteID,
 		RemoteQPN: c.remoteQPN, PrivateData: p.PrivateData,
-	}).Encode(c.message) // everything has been checked
+	}).Encode(c.message) // cannot fail: the length has been checked
 	c.deadline, c.deadlineCause = p.Deadline, CauseDeadline
 	c.startRetransmission(StateDREQSent, now)
 	return nil
@@ -40,7 +40,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 func (m *Manager) receiveDREQ(r *mad.DREQ, from Path, now time.Duration) {
 	c := m.conns[r.RemoteCommID]
 	if c == nil || !c.remoteKnown || c.remoteID != r.LocalCommID {
-		// The peer waits for an answer all the same.
+		// The peer waits for a response even so.
 		m.counters.UnknownConnection++
 		m.sendDREP(answerPath(r.TransactionID, from), r)
 		return
@@ -71,8 +71,8 @@ func (m *Manager) sendDREP(p Path, r *mad.DREQ) {
 }
 
 func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
-	// A device that has come back at the peer's address sends from another port, and answers
-	// too: by the transaction ID of the question, which only that device has seen.
+	// A device that has restarted at the peer's address sends from another port, and responds
+	// too, with the transaction ID of the DREQ, which only that device has seen.
 	c := m.findBy(r.RemoteCommID, r.LocalCommID, from, (*Conn).comesFromAddress)
 	cause := CauseDREP
 	switch {
@@ -93,7 +93,7 @@ func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
 	c.enterTimeWait(now)
 }
 
-// receiveLAP answers the offer of an alternate path: there is none (IBTA 12.8.2).
+// receiveLAP responds to the offer of an alternate path: it is not supported (IBTA 12.8.2).
 func (m *Manager) receiveLAP(r *mad.LAP, from Path) {
 	c := m.find(r.RemoteCommID, r.LocalCommID, from)
 	switch {

@@ -8,25 +8,26 @@ import (
 )
 
 const (
-	// initialTimeout is the time until the first repetition, where nothing is known of the peer.
+	// initialTimeout is the time until the first repetition to a peer that was not measured
+	// yet.
 	initialTimeout = 200 * time.Millisecond
-	// minTimeout is the least: applications take part in what is measured, and are held up for
-	// some milliseconds on a busy machine.
+	// minTimeout is the least time-out: the measurement includes applications, which a busy
+	// machine delays by some milliseconds.
 	minTimeout  = 50 * time.Millisecond
 	granularity = time.Millisecond
-	// maxMeasured is of how many peers the round trip is kept.
+	// maxMeasured bounds the peers whose round trip is kept.
 	maxMeasured = 1024
 )
 
-// roundTrip is what is known of the time in which a peer answers (RFC 6298).
+// roundTrip estimates the response time of a peer (RFC 6298).
 type roundTrip struct {
 	rtt.Estimate
-	// backedOff is the time-out by which the last answer came that cannot be measured, since what
-	// it answers was repeated. It holds until the next sample (RFC 6298, 5.7).
+	// backedOff is the time-out of the last message whose response could not be measured,
+	// since the message was repeated. It holds until the next sample (RFC 6298, 5.7).
 	backedOff time.Duration
 }
 
-// timeout is how long a peer has to answer, before a message to it is repeated.
+// timeout returns how long to wait for a peer's response before a message is repeated.
 func (m *Manager) timeout(peer verbs.GID) time.Duration {
 	r := m.roundTrips[peer]
 	if r == nil {
@@ -35,19 +36,19 @@ func (m *Manager) timeout(peer verbs.GID) time.Duration {
 	return max(r.Timeout(initialTimeout, granularity), r.backedOff, minTimeout)
 }
 
-// repetition is when a message is sent again, and how often. The time between two begins with the
-// peer's time-out, and doubles until all that are left share the time that is left evenly: in all
-// it is what as many repetitions take that are most apart.
+// repetition schedules the repetitions of a message. The interval starts with the peer's
+// time-out, and doubles until an even share of the remaining time is shorter. The total time
+// is that of all repetitions at intervals of most.
 type repetition struct {
-	sentAt   time.Duration // first
-	wait     time.Duration // until the next, or the end
-	most     time.Duration // the response timeout: mean of all waits
-	left     time.Duration // of waiting, behind wait
-	retries  uint8         // how often it may still be sent again
+	sentAt   time.Duration // the first time
+	wait     time.Duration // until the next repetition, or the end
+	most     time.Duration // the response timeout: the mean interval
+	left     time.Duration // total of the intervals after wait
+	retries  uint8         // remaining repetitions
 	repeated bool
 }
 
-// start begins to wait for a peer's answer, with n repetitions.
+// start starts the wait for a peer's response, with n repetitions.
 func (r *repetition) start(m *Manager, peer verbs.GID, n uint8, now time.Duration) {
 	r.sentAt, r.retries, r.repeated = now, n, false
 	r.left = time.Duration(n)*r.most + r.most
@@ -62,7 +63,7 @@ func (r *repetition) waitFor(t time.Duration) {
 	r.left -= r.wait
 }
 
-// next counts a repetition. It reports false if there is none to be.
+// next counts a repetition. It reports false if none is left.
 func (r *repetition) next() bool {
 	if r.retries == 0 {
 		return false
@@ -73,7 +74,8 @@ func (r *repetition) next() bool {
 	return true
 }
 
-// answered notes the time in which a peer has answered, if one can tell to which message.
+// answered records the peer's response time, if it is clear which message the peer responded
+// to.
 func (r *repetition) answered(m *Manager, peer verbs.GID, now time.Duration) {
 	t := m.roundTrips[peer]
 	if t == nil {

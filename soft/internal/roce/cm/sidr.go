@@ -10,24 +10,25 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// MaxResolvePrivate is how many bytes of private data a SIDR_REQ takes from the user.
+// MaxResolvePrivate is the maximum length of the user's private data in a SIDR_REQ, in bytes.
 const MaxResolvePrivate = mad.SIDRREQPrivateLen - mad.IPHeaderLen
 
-// ResolveParams says which service's queue pair is asked for (IBTA 12.11).
+// ResolveParams are the parameters of [Manager.Resolve] (IBTA 12.11).
 type ResolveParams struct {
 	Service         Service
 	Path            Path          // as in ConnectParams
 	SourcePort      uint16        // likewise
 	ResponseTimeout uint8         // as in ConnectParams
 	MaxCMRetries    uint8         // likewise
-	Deadline        time.Duration // ends the resolution; 0: only MaxCMRetries does
+	Deadline        time.Duration // ends the resolution; 0: only MaxCMRetries ends it
 	PrivateData     []byte        // up to MaxResolvePrivate bytes
-	Value           any           // of the Resolution
+	Value           any           // becomes Resolution.Value
 }
 
-// Resolution is a SIDR_REQ that waits for its answer. One event ends it, unless it is closed.
+// Resolution is a SIDR_REQ that waits for its response. One event ends it, unless it is
+// closed.
 type Resolution struct {
-	// Value is the caller's.
+	// Value belongs to the caller.
 	Value         any
 	manager       *Manager
 	path          Path
@@ -77,7 +78,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	_ = (&mad.SIDRREQ{
 		TransactionID: r.transactionID, RequestID: r.requestID, PKey: defaultPKey, ServiceID: p.Service.ID(),
 		PrivateData: append(private[:], p.PrivateData...),
-	}).Encode(r.message) // everything has been checked
+	}).Encode(r.message) // cannot fail: the length has been checked
 	m.resolutions[r.requestID] = r
 	r.send(now)
 	return r, nil
@@ -104,7 +105,7 @@ func (r *Resolution) expire(now time.Duration) {
 	}
 }
 
-// end forgets the resolution, with an event.
+// end removes the resolution, and posts an event.
 func (r *Resolution) end(e Event) {
 	r.forget()
 	e.Resolution = r
@@ -119,7 +120,7 @@ func (r *Resolution) forget() {
 	r.message = nil
 }
 
-// Close ends the resolution without an event, unless it has ended.
+// Close ends the resolution without an event. It does nothing if the resolution has ended.
 func (r *Resolution) Close() {
 	r.closed = true
 	if r.message != nil {
@@ -151,17 +152,17 @@ func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path, now time.Duration) {
 	}
 }
 
-// sidrKey finds a request that is not answered yet, for duplicates.
+// sidrKey finds a request without a reply yet, for duplicates.
 type sidrKey struct {
 	address   verbs.GID
 	port      uint16
 	requestID uint32
 }
 
-// SIDRRequest is a request for the queue pair of a service that waits for a Reply. If none
-// comes within Config.HandshakeTimeout it is forgotten, and the peer asks again or gives up.
+// SIDRRequest is a request for the queue pair of a service that waits for a Reply. Without
+// one, it is removed after Config.HandshakeTimeout, and the peer asks again or gives up.
 type SIDRRequest struct {
-	// Value is the caller's.
+	// Value belongs to the caller.
 	Value         any
 	manager       *Manager
 	listener      *Listener
@@ -175,10 +176,10 @@ type SIDRRequest struct {
 	done          bool
 }
 
-// Path is the way to who asks.
+// Path returns the path to the requester.
 func (r *SIDRRequest) Path() Path { return r.path }
 
-// PeerAddr is the address of who asks, and the port that it named as its own.
+// PeerAddr returns the requester's address, and the port that it named as its own.
 func (r *SIDRRequest) PeerAddr() netip.AddrPort { return r.peer }
 
 func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
@@ -220,16 +221,16 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	m.post(Event{Type: EventSIDRRequest, Listener: l, Request: o, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
-// SIDRReply answers a SIDRRequest.
+// SIDRReply is the reply to a SIDRRequest.
 type SIDRReply struct {
-	Status      mad.SIDRStatus // mad.SIDRValid, or why not
+	Status      mad.SIDRStatus // mad.SIDRValid, or the reason for a refusal
 	QPN         uint32         // from 2, with SIDRValid
 	QKey        uint32
 	Info        []byte // up to 72 bytes
 	PrivateData []byte // up to 136 bytes
 }
 
-// Reply sends the SIDR_REP. If it is lost, the peer asks again, and another event comes.
+// Reply sends the SIDR_REP. If it is lost, the peer asks again, which posts another event.
 func (r *SIDRRequest) Reply(p SIDRReply) error {
 	var err error
 	switch {
@@ -248,7 +249,7 @@ func (r *SIDRRequest) Reply(p SIDRReply) error {
 	return nil
 }
 
-// sendReply sends the reply and forgets the request.
+// sendReply sends the reply and removes the request.
 func (r *SIDRRequest) sendReply(reply *mad.SIDRREP) {
 	if r.done {
 		return
@@ -272,7 +273,7 @@ func (r *SIDRRequest) remove() {
 	}
 }
 
-// deliver marks the request as taken, and reports whether the caller is to know of it.
+// deliver marks the request as taken, and reports whether the caller must see it.
 func (r *SIDRRequest) deliver() bool {
 	r.requested = false
 	if r.done {

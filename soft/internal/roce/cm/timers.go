@@ -2,17 +2,17 @@ package cm
 
 import "time"
 
-// expirer is what has a timer.
+// expirer is an object with a timer.
 type expirer interface{ expire(now time.Duration) }
 
-// timer is when something is to be done, and its place in the heap.
+// timer is a deadline, and its place in the heap.
 type timer struct {
 	at    time.Duration
-	place int // its index plus 1; zero: it is not in the heap
+	place int // index plus 1; zero: not in the heap
 	owner expirer
 }
 
-// timers is a heap, the earliest first. Every operation takes logarithmic time.
+// timers is a heap with the earliest timer first. Every operation takes logarithmic time.
 type timers []*timer
 
 func (h *timers) set(t *timer, at time.Duration) {
@@ -24,7 +24,7 @@ func (h *timers) set(t *timer, at time.Duration) {
 	h.down(h.up(t.place - 1))
 }
 
-// remove takes a timer out, if it is in the heap.
+// remove removes a timer, if it is in the heap.
 func (h *timers) remove(t *timer) {
 	if t.place == 0 {
 		return

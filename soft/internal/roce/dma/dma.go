@@ -15,11 +15,11 @@ func copyBytes(dst, src []byte) {
 	copy(dst, src)
 }
 
-// longCopy is from how many bytes on a copy may be done in another way.
+// longCopy is the size from which a copy may use another method.
 const longCopy = 16 << 10
 
-// store writes a word that is never torn, and makes earlier writes visible
-// before it: a program that sees the word sees them.
+// store writes a word that is never torn, and makes earlier writes visible before it: a
+// program that sees the word sees them.
 func store(addr *uint64, src []byte) { atomic.StoreUint64(addr, binary.NativeEndian.Uint64(src)) }
 
 // touch is for the race detector.

@@ -4,9 +4,8 @@ package dma
 
 import "unsafe"
 
-// copyBytes copies as the built-in does. It does so word by word, since the race
-// detector watches the built-in and the atomic operations even in a function
-// that it is told to leave alone.
+// copyBytes copies like the built-in. It copies word by word, since the race detector watches
+// the built-in and the atomic operations even in a function that is excluded from it.
 //
 //go:norace
 func copyBytes(dst, src []byte) {
@@ -31,8 +30,8 @@ func copyBytes(dst, src []byte) {
 //go:norace
 func store(addr *uint64, src []byte) { *(*[8]byte)(unsafe.Pointer(addr)) = [8]byte(src) }
 
-// touch has a word that cannot be read fault here: in an atomic operation, it would in the race
-// detector's own code, and end the process.
+// touch reads a word, so that an unreadable word faults here. In an atomic operation, the
+// fault would occur in the race detector's own code, and end the process.
 //
 //go:norace
 //go:noinline

@@ -10,16 +10,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// dmaBufMagic is the type of the file system that dma-bufs are files of
-// (include/uapi/linux/magic.h).
+// dmaBufMagic is the type of the file system of dma-bufs (include/uapi/linux/magic.h).
 const dmaBufMagic = 0x444d4142
 
-// enotsupp is what the kernel's own drivers return for what they do not have
+// enotsupp is what the kernel's own drivers return for unsupported operations
 // (include/linux/errno.h).
 const enotsupp = unix.Errno(524)
 
-// MapDMABuf maps bytes of a dma-buf. It takes nothing else: another file can
-// shrink, and memory beyond its end is a fault that cannot be recovered.
+// MapDMABuf maps bytes of a dma-buf. It refuses other files: these can shrink, and an access
+// beyond the end of a file is a fault.
 func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap func() error, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -35,8 +34,8 @@ func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap fun
 	if write {
 		protection |= unix.PROT_WRITE
 	}
-	// From the beginning: some exporters map that whatever the offset is
-	// (drm_gem_shmem_fault of Linux 6.1).
+	// Map from the start of the dma-buf: some exporters ignore the offset (drm_gem_shmem_fault
+	// of Linux 6.1).
 	all, err := unix.Mmap(fd, 0, int(offset+length), protection, unix.MAP_SHARED)
 	switch {
 	case errors.Is(err, unix.EINVAL):

@@ -6,21 +6,21 @@ import (
 	"unsafe"
 )
 
-// Fault says which memory a processor could not access: it is not mapped, its file is shorter now,
-// or it must not be written.
+// Fault says which memory the processor could not access: the memory is not mapped, its file
+// has shrunk, or it is read-only.
 type Fault uint8
 
 const (
 	NoFault     Fault = iota
-	TargetFault       // of what is written, or changed
-	SourceFault       // of what is read
+	TargetFault       // in the memory to be written or changed
+	SourceFault       // in the memory to be read
 )
 
-// Copy copies min(len(dst), len(src)) bytes. 8 bytes to an aligned address are one store. After a
-// fault, part of them may have been copied.
+// Copy copies min(len(dst), len(src)) bytes. 8 bytes to an aligned address are one store.
+// After a fault, part of them may have been copied.
 //
-// Faults are those of goroutines that have called [debug.SetPanicOnFault]: of others, the process
-// ends. So it is with all functions of this package.
+// The functions of this package return faults only on goroutines that have called
+// [debug.SetPanicOnFault]. On others, a fault ends the process.
 func Copy(dst, src []byte) (f Fault) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -35,7 +35,7 @@ func Copy(dst, src []byte) (f Fault) {
 	return NoFault
 }
 
-// FetchAdd adds to an aligned word in one step, and returns what it was.
+// FetchAdd atomically adds to an aligned word, and returns its original value.
 func FetchAdd(b []byte, add uint64) (original uint64, f Fault) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -46,8 +46,8 @@ func FetchAdd(b []byte, add uint64) (original uint64, f Fault) {
 	return atomic.AddUint64(word(b), add) - add, NoFault
 }
 
-// CompareSwap changes an aligned word in one step if it is what is expected, and returns what it
-// was.
+// CompareSwap atomically changes an aligned word if it has the expected value, and returns its
+// original value.
 func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -63,10 +63,10 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 	}
 }
 
-// word is the aligned word that 8 bytes are.
+// word returns 8 aligned bytes as a word.
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// faultOf is the fault that a panic was about. A panic of another kind goes on.
+// faultOf returns the fault that caused a panic. It passes on any other panic.
 func faultOf(panicked any, target []byte) Fault {
 	fault, ok := panicked.(interface {
 		runtime.Error

@@ -13,19 +13,19 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// Faults are applied to arriving packets. Loss to Mark are probabilities from 0 to 1, drawn for
-// every packet.
+// Faults are applied to arriving packets. Loss to Mark are probabilities from 0 to 1, drawn
+// for every packet.
 type Faults struct {
-	Loss      float64 // the packet vanishes
+	Loss      float64 // the packet is lost
 	Duplicate float64 // it arrives twice
 	Reorder   float64 // it arrives after packets that were sent later
 	Corrupt   float64 // one of its bits is flipped
-	Mark      float64 // it is marked "congestion experienced", if its sender reacts to that
-	// Seed makes the draws repeatable; zero is a seed like any other.
+	Mark      float64 // it is marked "congestion experienced", if it is ECN-capable
+	// Seed makes the draws repeatable; zero is a valid seed.
 	Seed uint64
 
-	Delay time.Duration // it arrives so much later
-	Rate  int           // so many bytes of UDP payload arrive in a second; zero: any number
+	Delay time.Duration // added to the arrival of each packet
+	Rate  int           // bytes of UDP payload per second; zero: no limit
 }
 
 func (f Faults) Check() error {
@@ -51,21 +51,20 @@ func (f Faults) Any() bool {
 }
 
 const (
-	// A packet that is to come late is held until at most holdPackets more have
-	// come, or for holdTime.
+	// A reordered packet is held until up to holdPackets others have arrived, or for holdTime.
 	holdPackets = 4
 	holdTime    = time.Millisecond
 	maxDelay    = time.Minute
-	// maxBacklog is how many bytes wait for Rate, as in a switch. What comes beyond is lost.
+	// maxBacklog is how many bytes wait for Rate, as in a switch. Packets beyond it are lost.
 	maxBacklog = 1 << 20
-	// maxDelayed is how many bytes are under way for Delay and Rate.
+	// maxDelayed is how many bytes Delay and Rate can hold. Packets beyond it are lost.
 	maxDelayed = 64 << 20
 )
 
 // Settings are the faults of a device.
 type Settings struct {
 	All   Faults
-	Peers map[netip.Addr]Faults // instead, by address
+	Peers map[netip.Addr]Faults // faults by address, instead of All
 }
 
 // Of returns the faults of packets from an address.
@@ -82,7 +81,7 @@ type Injector struct {
 	peers map[netip.Addr]*path
 }
 
-// New returns nil if there are no faults.
+// New returns an injector for the endpoint with that number, or nil if there are no faults.
 func New(s *Settings, endpoint int) *Injector {
 	if !s.All.Any() && len(s.Peers) == 0 {
 		return nil
@@ -97,8 +96,9 @@ func New(s *Settings, endpoint int) *Injector {
 	return i
 }
 
-// Changed takes the faults of packets from an address that were set, or of the device if it is none,
-// and returns what was held of these packets. Others stay held, and their draws go on.
+// Changed applies changed faults for packets from an address, or of the device if peer is not
+// valid. It returns the held packets that this concerns. Others stay held, and their draws go
+// on.
 func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []link.Datagram) {
 	if !peer.IsValid() {
 		if i.all != nil {
@@ -123,10 +123,10 @@ func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []l
 	return held
 }
 
-// Any reports whether there are faults of any packets, or packets without those of others.
+// Any reports whether there are faults for the device, or faults of their own for any peer.
 func (i *Injector) Any() bool { return i.all != nil || len(i.peers) > 0 }
 
-// Pass applies the faults to a packet and delivers what is left of it.
+// Pass applies the faults to a packet, and delivers what remains of it.
 func (i *Injector) Pass(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	l, own := i.peers[d.Src.Addr()]
 	if !own {
@@ -149,7 +149,7 @@ func (i *Injector) Release(now time.Duration, deliver func(link.Datagram)) {
 	}
 }
 
-// Deadline is when the next held packet is due; zero means that there is none.
+// Deadline returns when the next held packet is due; zero: there is none.
 func (i *Injector) Deadline() (at time.Duration) {
 	if i.all != nil {
 		at = i.all.deadline()
@@ -162,19 +162,19 @@ func (i *Injector) Deadline() (at time.Duration) {
 	return at
 }
 
-// path applies faults to packets that come one way.
+// path applies one set of faults.
 type path struct {
 	faults  Faults
 	random  *rand.Rand
 	delayed fifo.Queue[heldPacket]
-	bytes   int           // of delayed
-	free    time.Duration // when Rate lets the next packet begin
+	bytes   int           // in delayed
+	free    time.Duration // when Rate lets the next packet start
 	held    []heldPacket  // for Reorder
 }
 
 type heldPacket struct {
-	datagram link.Datagram // with data of its own
-	after    int           // packets that are to come before it
+	datagram link.Datagram // with a copy of the data
+	after    int           // packets that arrive before it
 	due      time.Duration
 }
 
@@ -202,7 +202,7 @@ func (l *path) pass(d link.Datagram, now time.Duration, deliver func(link.Datagr
 	l.carry(d, now, deliver)
 }
 
-// carry delays a packet by what Delay and Rate say.
+// carry delays a packet by Delay and Rate.
 func (l *path) carry(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	if l.faults.Delay == 0 && l.faults.Rate == 0 {
 		l.arrive(d, now, deliver)
@@ -220,7 +220,7 @@ func (l *path) carry(d link.Datagram, now time.Duration, deliver func(link.Datag
 	l.delayed.Push(heldPacket{datagram: d, due: l.free + l.faults.Delay})
 }
 
-// arrive delivers a packet, or holds it until others have come.
+// arrive delivers a packet, or holds it until others have arrived.
 func (l *path) arrive(d link.Datagram, now time.Duration, deliver func(link.Datagram)) {
 	l.releaseHeld(now, true, deliver)
 	if l.hit(l.faults.Reorder) {
@@ -240,8 +240,8 @@ func (l *path) release(now time.Duration, deliver func(link.Datagram)) {
 	l.releaseHeld(now, false, deliver)
 }
 
-// releaseHeld delivers the packets held for Reorder whose time has come; arrived says that one more
-// packet has.
+// releaseHeld delivers the packets held for Reorder that are due. arrived: another packet has
+// arrived.
 func (l *path) releaseHeld(now time.Duration, arrived bool, deliver func(link.Datagram)) {
 	kept := l.held[:0]
 	for _, h := range l.held {
@@ -257,8 +257,8 @@ func (l *path) releaseHeld(now time.Duration, arrived bool, deliver func(link.Da
 	l.held = kept
 }
 
-// takeHeld takes out the packets that are held of a peer, or of all if it is none. Those held for
-// Reorder are the older ones.
+// takeHeld removes and returns the held packets of a peer, or all if peer is not valid. Those
+// held for Reorder are older, and come first.
 func (l *path) takeHeld(peer netip.Addr) (taken []link.Datagram) {
 	kept := l.held[:0]
 	for _, h := range l.held {

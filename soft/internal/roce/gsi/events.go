@@ -19,7 +19,7 @@ func (id *connectionID) report(e verbs.CMEvent) {
 	id.manager.handle(e)
 }
 
-// report hands an event on to the manager that it is for.
+// report passes an event to the manager that it is for.
 func (g *Services) report(e *cm.Event) {
 	switch {
 	case e.Type == cm.EventConnectRequest || e.Type == cm.EventSIDRRequest:
@@ -51,7 +51,7 @@ func (g *Services) reportRequest(e *cm.Event) {
 	id.report(event)
 }
 
-// connectionParam is what the peer has said, as this end sees it.
+// connectionParam returns the peer's parameters, as this end sees them.
 func connectionParam(p *cm.Params) verbs.CMParam {
 	return verbs.CMParam{
 		QPN: p.RemoteQPN, ResponderResources: int(p.ResponderResources), InitiatorDepth: int(p.InitiatorDepth),
@@ -111,7 +111,7 @@ func (g *Services) reportResolution(id *connectionID, e *cm.Event) {
 	})
 }
 
-// rejected is the error of a rejection.
+// rejected returns the error of a rejection.
 func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 	err := &verbs.CMError{
 		Step: step, Local: id.local, Remote: id.remote,
@@ -125,17 +125,17 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 			err.MTU = mad.MTUOf(e.Info[0])
 		}
 	}
-	if id.lookUpFailed != nil { // another device of this machine may have answered
+	if id.lookUpFailed != nil { // another device of this machine may have responded
 		err.Err = fmt.Errorf("%w; %w", err.Err, id.lookUpFailed)
 	}
 	return err
 }
 
-// unanswered is the error of a handshake that came to no end.
+// unanswered returns the error of a handshake that did not complete.
 func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
 	err := verbs.ErrUnreachable
 	switch cause {
-	case cm.CauseTimeout: // is what it says
+	case cm.CauseTimeout: // ErrUnreachable alone says it
 	case cm.CauseNoRoute:
 		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
 	default:

@@ -16,19 +16,20 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// idState is the phase of a connectionID before cm knows it, or where cm has no state.
+// idState is the phase of a connectionID, for the time before cm knows it and for what cm does
+// not track.
 type idState int
 
 const (
-	idResolving idState = iota // of Dial
+	idResolving idState = iota // after Dial
 	idResolved
-	idRequested // a request has come
-	idManaged   // Connect or Accept has been called: cm has the state
+	idRequested // a request has arrived
+	idManaged   // after Connect or Accept: cm tracks the state
 	idClosed
 )
 
-// connectionID implements verbs.CMID. It stands for a connection or, for UD, for a
-// resolution or a request for one.
+// connectionID implements verbs.CMID. It is a connection or, for UD, a resolution or a request
+// for one.
 type connectionID struct {
 	manager       *Manager
 	listener      *listener // of a request
@@ -36,10 +37,10 @@ type connectionID struct {
 	state         idState
 	path          cm.Path
 	local, remote netip.AddrPort
-	lookUpFailed  error      // why it is not known who of this machine listens at remote
-	elsewhere     netip.Addr // of this machine, with a listener on that port; not valid: none is known
-	psn           uint32     // of the first packet that the peer is to send
-	mtu           verbs.MTU  // of a request that is sent
+	lookUpFailed  error      // why the look-up for a listener of this machine at remote failed
+	elsewhere     netip.Addr // address of this machine with a listener on that port; not valid: none known
+	psn           uint32     // first PSN that the peer is to send
+	mtu           verbs.MTU  // for the request to send
 
 	conn       *cm.Conn
 	resolution *cm.Resolution
@@ -100,15 +101,16 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	return id, nil
 }
 
-// lookUp is what those who dial at the same moment look up together.
+// lookUp identifies a look-up, which concurrent dials of the same address share.
 type lookUp struct {
 	addr netip.AddrPort
 	kind verbs.QPType
 	find bool // the UDP port is not given
 }
 
-// lookUp resolves IDs, on a goroutine of its own, until there are none: those that come
-// meanwhile are for the next turn, since a listener may have come before them.
+// lookUp resolves the IDs that wait for a key, on a goroutine of its own, until there are
+// none. IDs that arrive meanwhile wait for the next look-up, since a listener may have
+// registered before them.
 func (c *Manager) lookUp(key lookUp) {
 	g := c.services
 	for {
@@ -131,10 +133,10 @@ func (c *Manager) lookUp(key lookUp) {
 	}
 }
 
-// find finds out whether the address is a listener's of this machine, whose device may have
-// another address or UDP port, or whether another address of this machine is.
+// find looks for a listener of this machine at the address; its device may have another
+// address or UDP port. If there is none, it looks at other addresses of this machine.
 func (c *Manager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
-	// Another process could answer for any address; let it do so for this machine's only.
+	// Any process can register any address; ask only about addresses of this machine.
 	if !key.find || !ofThisMachine(key.addr.Addr()) {
 		return device, elsewhere, registry.ErrNone
 	}
@@ -146,16 +148,16 @@ func (c *Manager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr,
 	return device, elsewhere, err
 }
 
-// ofThisMachine reports whether packets to an address do not leave the machine.
+// ofThisMachine reports whether packets to an address stay on this machine.
 func ofThisMachine(addr netip.Addr) bool {
 	return addr.IsLoopback() || routes.Source(addr) == addr.WithZone("")
 }
 
-// maxElsewhere is how many addresses of this machine are asked for.
+// maxElsewhere bounds the addresses of this machine that findElsewhere tries.
 const maxElsewhere = 16
 
 // findElsewhere looks for a listener on the port at another address of this machine, such as
-// 127.0.0.1 in place of an interface's. The error of the dial names it.
+// 127.0.0.1 instead of an interface's. The error of the dial names it.
 func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -173,7 +175,7 @@ func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
 	return found
 }
 
-// notListening is the error where nobody listens.
+// notListening returns the error of a dial to an address without a listener.
 func (id *connectionID) notListening() error {
 	if !id.elsewhere.IsValid() {
 		return verbs.ErrNotListening
@@ -182,8 +184,8 @@ func (id *connectionID) notListening() error {
 		verbs.ErrNotListening, netip.AddrPortFrom(id.elsewhere, id.remote.Port()))
 }
 
-// resolve takes what was found. Nobody listens on a loopback address that is not registered.
-// The lock is held.
+// resolve handles the result of a look-up. A loopback address that is not registered has no
+// listener. The lock is held.
 func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	if id.state != idResolving || id.manager.closed {
 		return
@@ -195,8 +197,8 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	case err == nil:
 		id.path.Remote, id.remote = device, netip.AddrPortFrom(device.Addr(), id.remote.Port())
 	case find && registry.Complete && id.remote.Addr().IsLoopback():
-		// The device there, if any, is another process's, which may have no connection
-		// manager and then would not answer.
+		// The device there, if any, belongs to another process, which may have no connection
+		// manager and then would not respond.
 		id.state = idManaged
 		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.notListening()}
 		if id.lookUpFailed != nil {
@@ -209,8 +211,8 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	id.report(verbs.CMEvent{Type: verbs.CMResolved})
 }
 
-// endpointFor finds the endpoint with that address or, if it names none, the one from which the peer
-// is reached, and returns its index. The endpoints of a device never change.
+// endpointFor returns the index of the endpoint with the local address or, if that is
+// unspecified, of the one that reaches the peer. The endpoints of a device never change.
 func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
 	if !local.IsValid() || local.IsUnspecified() {
 		return g.endpointTo(peer)
@@ -228,7 +230,7 @@ func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
 // LocalAddr implements verbs.CMID.
 func (id *connectionID) LocalAddr() netip.AddrPort { return id.local }
 
-// RemoteAddr implements verbs.CMID. It is called on any goroutine, and changes until
+// RemoteAddr implements verbs.CMID. Any goroutine may call it. The address may change until
 // CMResolved.
 func (id *connectionID) RemoteAddr() netip.AddrPort {
 	g := id.manager.services
@@ -240,7 +242,7 @@ func (id *connectionID) RemoteAddr() netip.AddrPort {
 // PortGID implements verbs.CMID.
 func (id *connectionID) PortGID() (port, sgidIndex int) { return 1, id.path.GIDIndex }
 
-// lock takes the locks of all shards for a call. The caller unlocks.
+// lock takes the locks of all shards for a call. The caller unlocks them.
 func (id *connectionID) lock(call string) (*Services, error) {
 	g, err := id.manager.lock(call)
 	if err == nil && id.state == idClosed {
@@ -249,7 +251,7 @@ func (id *connectionID) lock(call string) (*Services, error) {
 	return g, err
 }
 
-// errState is for a call that the phase does not allow.
+// errState returns the error of a call that the phase does not allow.
 func (id *connectionID) errState(call, when string) error {
 	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.remote, when, verbs.ErrState)
 }
@@ -272,7 +274,7 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	}
 	attr, mask, err := id.conn.QPAttr(to)
 	if mask&verbs.QPAttrRQPSN != 0 {
-		attr.RQPSN = id.psn // of a passive end before Accept
+		attr.RQPSN = id.psn // QPAttr has none for a passive end before Accept
 	}
 	return attr, mask, err
 }
@@ -298,7 +300,7 @@ func (id *connectionID) datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAt
 	return attr, mask, nil
 }
 
-// readAtomic limits what can be outstanding to what the device has.
+// readAtomic clamps a number of outstanding reads and atomics to the device's limits.
 func readAtomic(n int) uint8 { return uint8(min(max(n, 0), transport.MaxReadAtomic)) }
 
 // Connect implements verbs.CMID.
@@ -427,14 +429,14 @@ func (id *connectionID) Close() error {
 	g, err := id.lock("close")
 	defer g.cfg.Lock.Unlock()
 	if err != nil {
-		return nil // again, or with its manager
+		return nil // closed before, or with its manager
 	}
 	id.abandon()
 	id.manager.services.settle()
 	return nil
 }
 
-// abandon ends whatever is under way.
+// abandon ends what is in progress, and closes the ID.
 func (id *connectionID) abandon() {
 	switch {
 	case id.conn != nil:

@@ -23,16 +23,17 @@ type Manager struct {
 	ids         map[*connectionID]struct{}
 	memberships map[*membership]struct{}
 	closed      bool
-	lookUps     map[lookUp][]*connectionID // that wait; an entry is being looked up
+	lookUps     map[lookUp][]*connectionID // waiting IDs; a key with an entry is being looked up
 	resolving   sync.WaitGroup
-	ctx         context.Context // of what resolves
+	ctx         context.Context // for look-ups
 	cancel      context.CancelFunc
-	// Patience is how long a dial waits for other processes of the machine. It may be changed before
-	// the first dial.
+	// Patience is how long a dial waits for other processes of the machine. It may be changed
+	// before the first dial.
 	Patience time.Duration
 }
 
-// Open opens a connection manager, whose events go to handle. The locks of all shards are held.
+// Open opens a connection manager, which passes its events to handle. The locks of all shards
+// are held.
 func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	g.managers++
 	ctx, cancel := context.WithCancel(context.Background())
@@ -43,7 +44,8 @@ func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	}
 }
 
-// lock takes the locks of all shards for a call on an open manager. The caller unlocks.
+// lock takes the locks of all shards for a call on an open manager. The caller unlocks them,
+// also after an error.
 func (c *Manager) lock(op string) (*Services, error) {
 	g := c.services
 	g.cfg.Lock.Lock()
@@ -55,7 +57,7 @@ func (c *Manager) lock(op string) (*Services, error) {
 
 // Close implements verbs.CM.
 func (c *Manager) Close() error {
-	for _, l := range c.close() { // other processes can hold it up
+	for _, l := range c.close() { // in parallel: other processes can delay each
 		c.resolving.Go(l.entries.Close)
 	}
 	c.cancel()
@@ -63,12 +65,13 @@ func (c *Manager) Close() error {
 	return nil
 }
 
-// close returns the listeners, whose entries are to be closed without the lock.
+// close closes the manager and returns its listeners. The caller closes their entries without
+// the lock.
 func (c *Manager) close() (listeners []*listener) {
 	g, err := c.lock("close")
 	defer g.cfg.Lock.Unlock()
 	if err != nil {
-		return nil // again
+		return nil // closed before
 	}
 	c.closed = true
 	for l := range c.listeners {
@@ -90,7 +93,7 @@ func (c *Manager) close() (listeners []*listener) {
 	return listeners
 }
 
-// service is the service of a port.
+// service returns the service of a port.
 func service(t verbs.QPType, port uint16) cm.Service {
 	if t == verbs.UD {
 		return cm.Service{Space: cm.PortSpaceUDP, Port: port}
@@ -98,7 +101,7 @@ func service(t verbs.QPType, port uint16) cm.Service {
 	return cm.Service{Space: cm.PortSpaceTCP, Port: port}
 }
 
-// firstDynamicPort is the first that a manager chooses (RFC 6335 6).
+// firstDynamicPort is the first port that a manager may choose (RFC 6335 6).
 const firstDynamicPort = 49152
 
 // listener implements verbs.CMListener.
@@ -147,11 +150,10 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	return l, nil
 }
 
-// listenNames are the addresses by which processes of this machine are to find a listener,
-// each with the address and UDP port of the endpoint that it stands for, and the address to
-// listen on. The unspecified address stands for all of the device's. 127.0.0.1 is also for a device of
-// the loopback interface that has another of its addresses: programs need not know
-// which.
+// listenNames returns the address to listen on, and the addresses by which processes of this
+// machine find the listener, each with the address and UDP port of its endpoint. The
+// unspecified address means all addresses of the device. 127.0.0.1 also names a device with
+// another address of the loopback interface, so that programs need not know its address.
 func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]netip.AddrPort, error) {
 	names := make(map[netip.Addr]netip.AddrPort)
 	addr = addr.WithZone("") // the device is on one interface
@@ -181,7 +183,7 @@ func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]neti
 	return addr, names, nil
 }
 
-// open takes a port.
+// open opens the listener on a port, and registers it.
 func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrPort) (err error) {
 	m := l.manager.services.manager
 	if l.service, err = m.Listen(params); err != nil {
@@ -200,7 +202,7 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 	return nil
 }
 
-// portSpace is the one of a transport service.
+// portSpace returns the port space of a transport service.
 func portSpace(t verbs.QPType) registry.Space {
 	if t == verbs.UD {
 		return registry.UDP
@@ -208,7 +210,7 @@ func portSpace(t verbs.QPType) registry.Space {
 	return registry.TCP
 }
 
-// dynamicPorts are some to try, at random.
+// dynamicPorts returns random ports to try.
 func dynamicPorts() []uint16 {
 	ports := make([]uint16, 64)
 	for i := range ports {
@@ -225,12 +227,12 @@ func (l *listener) Close() error {
 	g, err := l.manager.lock("close listener")
 	if err != nil {
 		g.cfg.Lock.Unlock()
-		return nil // with its manager
+		return nil // closed with its manager
 	}
 	delete(l.manager.listeners, l)
 	l.service.Close(g.cfg.Now())
 	l.manager.services.settle()
 	g.cfg.Lock.Unlock()
-	l.entries.Close() // other processes can hold it up
+	l.entries.Close() // without the lock: other processes can delay it
 	return nil
 }

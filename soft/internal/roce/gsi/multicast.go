@@ -11,9 +11,9 @@ import (
 // membership implements verbs.CMMulticast.
 type membership struct {
 	manager *Manager
-	index   int // of the endpoint
+	index   int // index of the endpoint
 	addr    netip.Addr
-	leave   func() error // nil: not joined
+	leave   func() error // nil: there is nothing to leave
 	closed  bool
 }
 
@@ -35,14 +35,14 @@ func (c *Manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 	}
 	m := &membership{manager: c, index: index, addr: addr}
 	c.memberships[m] = struct{}{}
-	// Here and not in the background, so that the group's socket is of the same network
-	// namespace as the caller.
+	// Join here and not in the background, so that the group's socket is in the network
+	// namespace of the caller.
 	m.leave, err = g.cfg.Groups.JoinGroup(addr, index, p.SendOnly)
 	c.resolving.Go(func() { m.report(err) })
 	return m, nil
 }
 
-// report reports the outcome, on a goroutine of its own.
+// report reports the outcome of the join, on a goroutine of its own.
 func (m *membership) report(err error) {
 	g := m.manager.services
 	g.cfg.Lock.Lock()

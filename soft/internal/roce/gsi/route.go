@@ -22,9 +22,9 @@ func (g *Services) addresses() (list []netip.Addr) {
 	return list
 }
 
-// endpointTo finds the endpoint from which a peer is reached: the one that the system's
-// routes name, if the device has it, or else the one of the peer's kind whose address has
-// most in common with the peer's.
+// endpointTo returns the endpoint for packets to a peer: the one that the system's routes
+// name, if the device has it. Otherwise it is the one of the peer's kind whose address has the
+// longest prefix in common with the peer's.
 func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
 	if e := g.endpointAt(routes.Source(peer)); e >= 0 {
 		return e, nil
@@ -41,7 +41,7 @@ func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
 	}
 	if best < 0 {
 		err := fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, g.cfg.Device, g.addresses())
-		if ofThisMachine(peer) { // the way there is over the loopback interface, whatever device has it
+		if ofThisMachine(peer) { // packets to it take the loopback interface, whatever interface has the address
 			err = fmt.Errorf("%w, and %v is of another interface of this machine: use the same device at both ends", err, peer)
 		}
 		return 0, err
@@ -49,7 +49,7 @@ func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
 	return best, nil
 }
 
-// commonPrefix is how many bits two addresses have in common from the first on.
+// commonPrefix returns the length of the common prefix of two addresses, in bits.
 func commonPrefix(a, b netip.Addr) int {
 	x, y := a.As16(), b.As16()
 	for i := range x {

@@ -1,6 +1,7 @@
-// Package gsi is queue pair 1 of a device, the general services interface (IBTA 13.5.1), and the
-// connection managers that programs open on it. The protocol is package cm's; this package finds
-// listeners of this machine, keeps the IDs of programs, and carries events to them.
+// Package gsi implements queue pair 1 of a device, the general services interface (IBTA
+// 13.5.1), and the connection managers that programs open on it. Package cm implements the
+// protocol. This package finds listeners of this machine, holds the IDs of programs, and
+// delivers events to them.
 package gsi
 
 import (
@@ -28,9 +29,9 @@ type Config struct {
 	Lock      sync.Locker
 	Now       func() time.Duration
 	Endpoints []Endpoint // by GID index
-	// Deadline asks for a call of [Services.Expire] at that time.
+	// Deadline requests a call of [Services.Expire] at that time.
 	Deadline func(at time.Duration)
-	// CheckPeer says why an address is not that of one peer.
+	// CheckPeer returns an error if an address does not belong to one host.
 	CheckPeer func(netip.Addr) error
 	Messages  *admission.Messages
 	Groups    Groups
@@ -40,27 +41,27 @@ type Config struct {
 type Endpoint interface {
 	Addr() netip.AddrPort
 	Source() netip.AddrPort // that packets leave from
-	// SendMessage sends a packet by itself, and returns what the system says of it.
+	// SendMessage sends a packet by itself, and returns the system's error.
 	SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte) error
 }
 
 // Groups are the multicast groups that the device can join.
 type Groups interface {
-	// GroupEndpoint is the index of the endpoint to use for a group where the caller names none.
+	// GroupEndpoint returns the index of the endpoint for a group if the caller names none.
 	GroupEndpoint(group netip.Addr) (index int, err error)
-	// JoinGroup joins a group at an endpoint. Whoever only sends needs no more than a route: then
-	// leave does nothing.
+	// JoinGroup joins a group at an endpoint. A sender needs only a route: with sendOnly,
+	// JoinGroup checks that there is one, and leave is nil.
 	JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error)
 }
 
-// Services is what the connection managers of a device have in common. It is there from the first
-// of them on, until the device is closed, so that connections live out their time-wait.
+// Services is the state that the connection managers of a device share. It exists from the
+// first manager until the device is closed, so that connections complete their time-wait.
 //
 // Its methods are called with the lock of the first shard held.
 type Services struct {
 	cfg      Config
 	manager  *cm.Manager
-	managers int // that are open
+	managers int // open connection managers
 	psn      uint32
 	packet   wire.Packet
 	out      cm.Datagram
@@ -72,46 +73,47 @@ func New(cfg Config) *Services {
 	return &Services{cfg: cfg, psn: admission.Random(), manager: cm.New(cm.Config{CAGUID: cfg.GUID, MTU: cfg.MTU})}
 }
 
-// Managers is how many connection managers are open.
+// Managers returns the number of open connection managers.
 func (g *Services) Managers() int { return g.managers }
 
 // Counters returns the protocol's counters.
 func (g *Services) Counters() cm.Counters { return g.manager.Counters() }
 
-// Knows reports whether a message from there to the endpoint with that index names one of the
-// device's connections with its sender.
+// Knows reports whether a message to the endpoint with that index names a connection of the
+// device with the message's sender.
 func (g *Services) Knows(message []byte, index int, from netip.AddrPort) bool {
 	path := g.pathTo(index, from)
 	return g.manager.Names(message, &path)
 }
 
-// Receive takes a message, and reports whether it was of use.
+// Receive handles a message, and reports whether it was expected.
 func (g *Services) Receive(message []byte, index int, from netip.AddrPort, now time.Duration) bool {
 	useful := g.manager.Receive(message, g.pathTo(index, from), now)
 	g.settle()
 	return useful
 }
 
-// pathTo is the way of messages between an endpoint and a peer.
+// pathTo returns the path of messages between an endpoint and a peer.
 func (g *Services) pathTo(index int, peer netip.AddrPort) cm.Path {
 	e := g.cfg.Endpoints[index]
 	return cm.Path{Local: e.Addr(), Remote: peer, GIDIndex: index, SourcePort: e.Source().Port()}
 }
 
-// Expire does what is due.
+// Expire handles expired timers.
 func (g *Services) Expire(now time.Duration) {
 	g.manager.Expire(now)
 	g.settle()
 }
 
-// PeerUnreachable ends what waits for an answer of a peer that an endpoint cannot reach.
+// PeerUnreachable ends everything that waits for a response of a peer that an endpoint cannot
+// reach.
 func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, now time.Duration) {
 	g.manager.PeerUnreachable(g.pathTo(index, peer), now)
 	g.settle()
 }
 
-// settle sends what the manager has to send, and reports what has happened. It is called after each
-// call of the manager.
+// settle sends the manager's messages, and reports its events. It is called after each call of
+// the manager.
 func (g *Services) settle() {
 	for g.manager.NextMAD(&g.out) {
 		g.send(&g.out)

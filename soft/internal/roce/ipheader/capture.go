@@ -26,7 +26,7 @@ const (
 	pcapSnapLen          = 65535
 )
 
-// NewCapture begins a capture of a device whose time zero is base.
+// NewCapture starts a capture for a device whose time zero is base.
 func NewCapture(w io.Writer, base time.Time) (*Capture, error) {
 	c := &Capture{w: w, base: base}
 	h := binary.LittleEndian.AppendUint32(nil, pcapMagicNanoseconds)
@@ -39,7 +39,7 @@ func NewCapture(w io.Writer, base time.Time) (*Capture, error) {
 	return c, err
 }
 
-// Packet writes one packet. After a failed write the capture takes no more.
+// Packet writes one packet. After a failed write it does nothing.
 func (c *Capture) Packet(src, dst netip.AddrPort, h link.Header, ident uint16, now time.Duration, payload []byte) {
 	if c.failed != nil {
 		return
@@ -73,7 +73,7 @@ func (c *Capture) Packet(src, dst netip.AddrPort, h link.Header, ident uint16, n
 	}
 }
 
-// Err says what failed. Of no capture it is nil.
+// Err returns the error that ended the capture, or nil. c may be nil.
 func (c *Capture) Err() error {
 	if c == nil || c.failed == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package ipheader makes the IP headers that a UDP socket does not show: for packet captures, and in
-// front of received datagrams.
+// Package ipheader builds the IP headers that a UDP socket does not show, for packet captures
+// and for received datagrams.
 package ipheader
 
 import (
@@ -19,8 +19,7 @@ const (
 	DefaultHopLimit = 64
 )
 
-// appendIPHeader appends the IP header of a UDP datagram of n bytes, its own
-// header included.
+// appendIPHeader appends the IP header of a UDP datagram of n bytes, including the UDP header.
 func appendIPHeader(b []byte, src, dst netip.Addr, h link.Header, ident uint16, n int) []byte {
 	if h.HopLimit == 0 {
 		h.HopLimit = DefaultHopLimit
@@ -57,7 +56,7 @@ func Sum(b []byte, s uint32) uint32 {
 	return s
 }
 
-// Fold makes a sum one of 16 bits.
+// Fold reduces a sum to 16 bits.
 func Fold(s uint32) uint16 {
 	for s > 0xffff {
 		s = s>>16 + s&0xffff
@@ -65,9 +64,9 @@ func Fold(s uint32) uint16 {
 	return uint16(s)
 }
 
-// PutGRH makes the header that precedes the data of a received datagram. On RoCEv2 that is
-// the IP header, an IPv4 one in the last 20 of the 40 bytes (annex A17.4.5.1). What a
-// UDP socket does not show of it is as this device sends it.
+// PutGRH writes the header that precedes the data of a received datagram. On RoCEv2 that is
+// the IP header, with an IPv4 header in the last 20 of the 40 bytes (annex A17.4.5.1). Fields
+// that the UDP socket does not show have the values that this device sends.
 func PutGRH(grh *[verbs.GRHLen]byte, src, dst netip.Addr, h link.Header, n int) {
 	at := 0
 	if src.Is4() {

@@ -474,7 +474,7 @@ func (l *Peers) work() {
 func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
 	host := l.cfg.Host
 	if host.Polls() != l.seen.Load() && !host.Asleep() {
-		return true, true // checked without the lock: a program that unlocks a contended lock has to wake the waiter
+		return true, true // before the lock, since a program that unlocks it would have to wake a waiter
 	}
 	host.Lock()
 	defer host.Unlock()
@@ -536,7 +536,7 @@ func (l *Peers) cutOff(c *Channel) {
 	}
 	l.counters.Died++
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
-	for _, e := range l.cfg.Endpoints {                      // packets that the process sent by UDP, before there was a channel
+	for _, e := range l.cfg.Endpoints {                      // packets sent by UDP before there was a channel
 		for n := 0; n < maxReceives && e.Receive(l.cfg.Now()); n++ {
 		}
 	}

@@ -50,7 +50,7 @@ const (
 	kindFiller    = 1
 	kindInline    = 2 // the payload follows
 	kindReference = 3 // references to the payload follow
-	kindRevoked   = 4 // the packet is lost: the program has reclaimed the memory of its payload, or it cannot be read
+	kindRevoked   = 4 // the packet is lost: its payload was revoked, or cannot be read
 )
 
 const (

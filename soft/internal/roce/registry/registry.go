@@ -1,15 +1,15 @@
-// Package registry is how processes of one machine find out which of their software
-// devices listens on an address and port of the connection manager. Each device of a
-// loopback interface has an address of its own, and of several devices on one address all
-// but the first have a UDP port other than 4791: who dials 127.0.0.1, or an address of the
-// machine, cannot know.
+// Package registry lets processes of one machine find out which of their software devices
+// listens on an address and port of the connection manager. Each device of a loopback
+// interface has its own address, and of several devices on one address all but the first have
+// a UDP port other than 4791. A program that dials 127.0.0.1, or an address of the machine,
+// cannot know these.
 //
-// An entry is a Unix socket, whose name has the port space, the address and the port.
-// Whoever connects to it reads the address and UDP port of the device. The sockets are of the
-// abstract kind of Linux (unix(7)): they belong to the network namespace, as the
-// devices' sockets do, and end with their process. Any process may be the first to take a name, as with
-// ports. Other systems have no such sockets: there, nothing is registered and nothing
-// found.
+// An entry is a Unix socket, whose name holds the port space, the address and the port. A
+// process that connects to it reads the address and UDP port of the device. The sockets are
+// abstract Unix sockets of Linux (unix(7)): they belong to the network namespace, as the
+// devices' sockets do, and end with their process. As with ports, any process can be the first
+// to take a name. Other systems have no such sockets: nothing is registered and nothing is
+// found there.
 package registry
 
 import (
@@ -31,30 +31,30 @@ const (
 )
 
 const (
-	// Patience is how long another process has to answer, and to take an answer.
+	// Patience is how long another process has to respond, and to read a response.
 	Patience = time.Second
-	// longest is the length of the longest text that an entry has.
+	// longest is the length of the longest entry.
 	longest = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
 )
 
-// name is the socket's name.
+// name returns the socket's name.
 func name(space Space, addr netip.AddrPort) string {
 	return fmt.Sprintf("@verbena/rdma_cm/%s/%v", space, netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port()))
 }
 
-// ErrNone: nobody of this machine listens there.
+// ErrNone: no process of this machine listens there.
 var ErrNone = errors.New("no listener is registered")
 
-// Entries are those of one listener.
+// Entries are the entries of one listener.
 type Entries struct {
 	sockets []*net.UnixListener
-	serving *sync.WaitGroup // of the sockets
+	serving *sync.WaitGroup // goroutines that serve the sockets
 }
 
-// maxClients is how many are answered at a time, or take long to be closed.
+// maxClients bounds the clients served at a time, including those that take long to close.
 const maxClients = 16
 
-// serve tells everybody who connects where the device is.
+// serve sends the device's address to each client.
 func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) {
 	clients := make(chan struct{}, maxClients)
 	for {
@@ -76,9 +76,9 @@ func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) 
 	}
 }
 
-// Close removes the entries. It waits for Patience at most: a process that has connected can have
-// sent files that take long to close, such as a TCP socket with SO_LINGER and unsent data, which
-// to close a Unix socket closes too. The rest is done in the background.
+// Close removes the entries. It waits for at most Patience, and continues in the background: a
+// client can have sent files that take long to close, such as a TCP socket with SO_LINGER and
+// unsent data. Closing the Unix socket closes these files too.
 func (e *Entries) Close() {
 	if e.serving == nil {
 		return
@@ -99,7 +99,7 @@ func (e *Entries) Close() {
 	}
 }
 
-// plausible reports whether a device may be what listens on an address.
+// plausible reports whether a device may be the one that listens on an address.
 func plausible(addr netip.Addr, device netip.AddrPort) bool {
 	d := device.Addr()
 	return device.Port() != 0 && (d.WithZone("") == addr.WithZone("") || d.IsLoopback() && addr.IsLoopback() && d.Is4() == addr.Is4())

@@ -18,8 +18,8 @@ import (
 // Complete: every listener of this machine is registered.
 const Complete = true
 
-// Add registers the device that listens on an address and port. It fails with
-// verbs.ErrInUse where another one does.
+// Add registers the device that listens on an address and port. It fails with verbs.ErrInUse
+// if another one is registered.
 func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name(space, addr), Net: "unix"})
 	switch {
@@ -37,10 +37,10 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 	return nil
 }
 
-// Find returns the address and UDP port of the device that listens on an address and
-// port, if it is a software device of this machine. The error is ErrNone if there is none, and
-// else says why that is not known. Where the other process stands still Find waits until the
-// context ends.
+// Find returns the address and UDP port of the device that listens on an address and port, if
+// it is a software device of this machine. The error is ErrNone if there is none; any other
+// error says why Find does not know. If the other process does not respond, Find waits until
+// the context ends.
 func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	found := make(chan struct{})
 	var answer netip.AddrPort
@@ -48,7 +48,7 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	go func() {
 		defer close(found)
 		for answer, failed = find(ctx, space, addr); failed == errNoAnswer && ctx.Err() == nil; answer, failed = find(ctx, space, addr) {
-			time.Sleep(time.Millisecond) // it may be about to close
+			time.Sleep(time.Millisecond) // the process may be about to close its socket
 		}
 		if failed != nil && failed != ErrNone {
 			failed = fmt.Errorf("ask the process that listens on %v: %w", addr, failed)
@@ -74,7 +74,7 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return device, ErrNone
-	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, context.DeadlineExceeded): // too many ask it already
+	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, context.DeadlineExceeded): // too many clients wait already
 		return device, errStandsStill
 	case err != nil:
 		return device, err

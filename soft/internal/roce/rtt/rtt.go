@@ -3,10 +3,10 @@ package rtt
 
 import "time"
 
-// Estimate is what has been measured. The caller measures only answers to what was sent once
-// (Karn's rule). Its zero value has measured nothing.
+// Estimate is the estimated round trip. The caller samples only responses to messages that
+// were sent once (Karn's rule). The zero value has no sample.
 type Estimate struct {
-	Smoothed  time.Duration // SRTT; zero: nothing has been measured
+	Smoothed  time.Duration // SRTT; zero: no sample yet
 	Variation time.Duration // RTTVAR
 }
 
@@ -24,8 +24,8 @@ func (e *Estimate) Sample(t time.Duration) {
 	e.Smoothed = max(e.Smoothed+(t-e.Smoothed)/8, 1)
 }
 
-// Timeout is how long to wait for an answer: initial before the first sample, and at least
-// granularity more than the mean round trip afterwards.
+// Timeout returns how long to wait for a response: initial before the first sample, and
+// afterwards at least granularity more than the mean round trip.
 func (e *Estimate) Timeout(initial, granularity time.Duration) time.Duration {
 	if !e.Measured() {
 		return initial

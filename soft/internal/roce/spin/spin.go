@@ -6,56 +6,56 @@ import (
 	"time"
 )
 
-// Spin decides how long a goroutine of the device polls on when it has found nothing,
-// before it sleeps. To be woken takes tens of microseconds, and a peer whose requests follow one
-// another pays them for each batch; to poll costs a processor. So it polls on only while recent
-// packets arrived shortly after it went idle.
+// Spin decides how long a goroutine of the device continues to poll after an empty poll,
+// before it sleeps. A wake-up takes tens of microseconds, which a peer with successive
+// requests pays for each batch; polling takes a processor. So the goroutine continues only
+// while recent packets arrived shortly after it went idle.
 type Spin struct {
-	longest time.Duration // it polls on for no longer
-	limit   time.Duration // so long does it now
-	since   time.Duration // it has found nothing since then
-	polls   int           // since then
-	vain    int           // sleeps since it has found something in time
+	longest time.Duration // upper bound of limit
+	limit   time.Duration // how long it polls now before it sleeps
+	since   time.Duration // time of the first empty poll in a row
+	polls   int           // empty polls in a row
+	vain    int           // sleeps in a row after polls that found nothing in time
 }
 
 const (
-	// defaultSpin is the longest time for which a goroutine polls for nothing, and maxSpin what
-	// Config.Spin can make of it.
+	// defaultSpin is the default of the longest time without a packet before a sleep, and
+	// maxSpin the greatest value that Config.Spin can set.
 	defaultSpin = 50 * time.Microsecond
 	maxSpin     = time.Millisecond
-	// soonAfter times the longest time after work, more has come soon: being woken takes part
-	// of that.
+	// soonAfter: packets count as soon if they come within soonAfter times the longest time
+	// after the last work. The wake-up takes part of that time.
 	soonAfter = 3
-	// maxVain is how often in a row it polls on in vain, though more comes soon. Then it does so
-	// once in vainPause sleeps.
+	// maxVain is how many times in a row it polls in vain, although packets come soon after.
+	// From then on it polls only once in vainPause sleeps.
 	maxVain   = 4
 	vainPause = 64
-	// shortestSpin is not worth looking at the clock.
+	// shortestSpin is the shortest time worth a look at the clock.
 	shortestSpin = 5 * time.Microsecond
-	// idleRounds is how often it polls again at least, before it sleeps.
+	// idleRounds is the least number of empty polls before a sleep.
 	idleRounds = 2
-	// yieldPolls is after how many polls other programs may have the processor: a thread that
-	// has been woken there would wait for the end of this one's time slice. To yield takes as
-	// long as several polls, and peers wait meanwhile.
+	// yieldPolls is after how many polls it yields the processor to other programs: otherwise
+	// a thread that was woken there would wait for the end of this one's time slice. A yield
+	// takes as long as several polls, during which peers wait.
 	yieldPolls = 32
-	// maxPolls ends it where the clock stands still.
+	// maxPolls ends the polling if the clock stands still.
 	maxPolls = 1 << 16
 )
 
-// New returns one that polls for nothing for that long at most. Zero: the default; negative: not at
-// all.
+// New returns a Spin that polls for at most longest without a packet. Zero: the default;
+// negative: it does not poll.
 func New(longest time.Duration) Spin {
 	switch {
 	case longest < 0 || runtime.GOMAXPROCS(0) == 1:
-		longest = 0 // whoever is to send the next packet may need the processor
+		longest = 0 // the sender of the next packet may need the processor
 	case longest == 0:
 		longest = defaultSpin
 	}
 	return Spin{longest: min(longest, maxSpin)}
 }
 
-// PollsOn is called after each poll, and reports whether there is to be another before the
-// goroutine sleeps.
+// PollsOn is called after each poll, and reports whether the goroutine must poll again before
+// it sleeps.
 func (s *Spin) PollsOn(now time.Duration, found bool) bool {
 	if found {
 		if s.polls > idleRounds {
@@ -70,7 +70,7 @@ func (s *Spin) PollsOn(now time.Duration, found bool) bool {
 	return s.polls < idleRounds || now-s.since < s.limit && s.polls < maxPolls
 }
 
-// Yield is called between two polls that find nothing.
+// Yield is called between two empty polls.
 func (s *Spin) Yield() {
 	runtime.Gosched()
 	if s.polls%yieldPolls == 0 {
@@ -102,5 +102,5 @@ func (s *Spin) Woken(now time.Duration) {
 	}
 }
 
-// Idle reports whether the last poll has found nothing.
+// Idle reports whether the last poll was empty.
 func (s *Spin) Idle() bool { return s.polls > 0 }

@@ -2,5 +2,5 @@
 
 package spin
 
-// yieldProcessor does nothing here: the system takes the processor by itself.
+// yieldProcessor does nothing: the system preempts the thread by itself.
 func yieldProcessor() {}

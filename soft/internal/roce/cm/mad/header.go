@@ -42,7 +42,7 @@ var attributeNames = [...]string{
 	"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
 }
 
-// String is the standard's name of the message.
+// String returns the standard's name of the message.
 func (a Attribute) String() string {
 	if a >= AttrREQ && a <= AttrAPR {
 		return attributeNames[a-AttrREQ]
@@ -50,8 +50,8 @@ func (a Attribute) String() string {
 	return fmt.Sprintf("attribute %#x", uint16(a))
 }
 
-// Errors of decoding. ErrMalformed matches all of them. They are made in advance, so
-// that a flood of bad datagrams costs no memory.
+// Errors of decoding. ErrMalformed matches all of them. They are allocated in advance, so that
+// a flood of bad datagrams allocates nothing.
 var (
 	ErrMalformed = errors.New("malformed connection management MAD")
 
@@ -64,16 +64,16 @@ var (
 	ErrIPHeader  = fmt.Errorf("%w: the RDMA CM header of the private data has another version than 0, or an IP version other than 4 and 6", ErrMalformed)
 )
 
-// ErrField: a field of a message to be encoded is larger than its place on the wire.
+// ErrField: a field of a message to encode is larger than its place on the wire.
 var ErrField = errors.New("field does not fit the connection management message")
 
-// Header is what all messages have in common.
+// Header has the fields that all messages share.
 type Header struct {
 	TransactionID uint64
 	Attribute     Attribute
 }
 
-// DecodeHeader checks the header of a MAD.
+// DecodeHeader checks the header of a MAD and returns it.
 func DecodeHeader(b []byte) (Header, error) {
 	if len(b) != Len {
 		return Header{}, ErrLength
@@ -94,9 +94,9 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, nil
 }
 
-// Receiver returns the ID by which a message names what its receiver has: a connection
-// or, with AttrSIDRREP, a resolution. REQ and SIDR_REQ name nothing yet. It looks at as
-// little as it takes.
+// Receiver returns the ID by which a message names an object of its receiver: a connection or,
+// with AttrSIDRREP, a resolution. REQ and SIDR_REQ name none. It reads only the length and the
+// attribute besides the ID.
 func Receiver(b []byte) (id uint32, a Attribute, ok bool) {
 	if len(b) != Len {
 		return 0, 0, false
@@ -123,7 +123,7 @@ func open(b []byte, want Attribute, transactionID *uint64) (view, error) {
 	return view(b[headerLen:]), nil
 }
 
-// view is the 232 bytes of a message behind the header.
+// view is the 232 bytes of a message after the header.
 type view []byte
 
 func (v view) u16(at int) uint16 { return binary.BigEndian.Uint16(v[at:]) }
@@ -136,10 +136,10 @@ func (v view) bit(at, shift int) bool {
 
 func (v view) bits(at, shift, width int) uint8 { return v[at] >> shift & (1<<width - 1) }
 
-// rest is the private data: all that is behind.
+// rest returns the private data: everything from at on.
 func (v view) rest(at int) []byte { return v[at:len(v):len(v)] }
 
-// info is additional information with a length of its own.
+// info returns additional information of n bytes.
 func (v view) info(at, n int) ([]byte, error) {
 	if n > InfoLen {
 		return nil, ErrInfoLen
@@ -147,7 +147,7 @@ func (v view) info(at, n int) ([]byte, error) {
 	return v[at : at+n : at+n], nil
 }
 
-// writer encodes one message; the first field that does not fit stays as the error.
+// writer encodes one message, and keeps the error of the first field that does not fit.
 type writer struct {
 	message view
 	err     error
@@ -181,7 +181,7 @@ func (w *writer) u24(field string, at int, x uint32) {
 	w.message[at], w.message[at+1], w.message[at+2] = byte(x>>16), byte(x>>8), byte(x)
 }
 
-// bits writes into a part of a byte, which must be zero.
+// bits writes a part of a byte, which must be zero before.
 func (w *writer) bits(field string, at, shift, width int, x uint8) {
 	if x>>width != 0 {
 		w.fail(field, x)

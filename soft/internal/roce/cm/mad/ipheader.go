@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// IPHeaderLen is how many bytes of the private data of a REQ or a SIDR_REQ RDMA CM
-// uses for its header; the application's own follow.
+// IPHeaderLen is the length of the RDMA CM header, at the start of the private data of a REQ
+// or a SIDR_REQ. The application's data follow.
 const IPHeaderLen = 36
 
 // IPHeader is the RDMA CM header of private data (annex A11).
@@ -15,7 +15,7 @@ type IPHeader struct {
 	SourcePort          uint16
 }
 
-// Encode writes the header. Addresses of which only one is IPv4 go out as IPv6.
+// Encode writes the header. If only one address is IPv4, both are written as IPv6.
 func (h *IPHeader) Encode(b *[IPHeaderLen]byte) {
 	clear(b[:])
 	binary.BigEndian.PutUint16(b[2:], h.SourcePort)
@@ -35,7 +35,7 @@ func (h *IPHeader) Encode(b *[IPHeaderLen]byte) {
 	}
 }
 
-// Decode reads the header from the beginning of private data.
+// Decode reads the header from the start of private data.
 func (h *IPHeader) Decode(b []byte) error {
 	if len(b) < IPHeaderLen || b[0] != 0 {
 		return ErrIPHeader

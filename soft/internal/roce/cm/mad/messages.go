@@ -1,13 +1,13 @@
 package mad
 
-// Message says to which message a REJ or an MRA refers.
+// Message is the kind of message that a REJ or an MRA refers to.
 type Message uint8
 
-// What can be rejected or acknowledged.
+// Messages that can be rejected or acknowledged.
 const (
 	MessageREQ   Message = 0
 	MessageREP   Message = 1
-	MessageOther Message = 2 // in a REJ: another one, or none; in an MRA: LAP
+	MessageOther Message = 2 // in a REJ: another message, or none; in an MRA: LAP
 )
 
 // REP accepts a request (IBTA 12.6.8).
@@ -29,10 +29,10 @@ type REP struct {
 	PrivateData        []byte
 }
 
-// Failover says what became of the alternate path of a REQ (IBTA 12.7), 2 bits.
+// Failover is the response to the alternate path of a REQ (IBTA 12.7), 2 bits.
 type Failover uint8
 
-// The answers about an alternate path.
+// The responses to an alternate path.
 const (
 	FailoverAccepted     Failover = 0 // or there was none
 	FailoverNotSupported Failover = 1
@@ -75,7 +75,7 @@ func (m *REP) Decode(b []byte) error {
 	return nil
 }
 
-// RTU confirms that the REP has come (IBTA 12.6.9).
+// RTU confirms that the REP has arrived (IBTA 12.6.9).
 type RTU struct {
 	TransactionID uint64
 	LocalCommID   uint32
@@ -95,7 +95,7 @@ func (m *RTU) Decode(b []byte) (err error) {
 	return err
 }
 
-// DREP answers a DREQ (IBTA 12.6.11).
+// DREP responds to a DREQ (IBTA 12.6.11).
 type DREP struct {
 	TransactionID uint64
 	LocalCommID   uint32
@@ -115,7 +115,7 @@ func (m *DREP) Decode(b []byte) (err error) {
 	return err
 }
 
-// encodeIDs writes a message that is two communication IDs and private data.
+// encodeIDs writes a message that consists of two communication IDs and private data.
 func encodeIDs(b *[Len]byte, a Attribute, transactionID uint64, local, remote uint32, private []byte) error {
 	w := begin(b, a, transactionID)
 	w.u32(0, local)
@@ -162,12 +162,12 @@ func (m *DREQ) Decode(b []byte) error {
 	return nil
 }
 
-// MRA asks the peer to wait longer for an answer (IBTA 12.6.6).
+// MRA asks the peer to wait longer for a response (IBTA 12.6.6).
 type MRA struct {
 	TransactionID  uint64
 	LocalCommID    uint32
 	RemoteCommID   uint32
-	Message        Message // that is acknowledged
+	Message        Message // the acknowledged message
 	ServiceTimeout uint8   // 5 bits, code
 	PrivateData    []byte
 }
@@ -201,14 +201,14 @@ func (m *MRA) Decode(b []byte) error {
 	return nil
 }
 
-// REJ refuses a message or ends a handshake (IBTA 12.6.7).
+// REJ rejects a message or ends a handshake (IBTA 12.6.7).
 type REJ struct {
 	TransactionID uint64
-	LocalCommID   uint32  // 0 if the sender has made none
+	LocalCommID   uint32  // 0 if the sender has none
 	RemoteCommID  uint32  // 0 if the sender does not know it
-	Message       Message // that is rejected
+	Message       Message // the rejected message
 	Reason        Reason
-	Info          []byte // up to InfoLen bytes; what they mean depends on the reason
+	Info          []byte // up to InfoLen bytes; the reason defines the meaning
 	PrivateData   []byte
 }
 
@@ -277,7 +277,7 @@ func (m *SIDRREQ) Decode(b []byte) error {
 	return nil
 }
 
-// SIDRREP answers a SIDR_REQ (IBTA 12.11.2).
+// SIDRREP responds to a SIDR_REQ (IBTA 12.11.2).
 type SIDRREP struct {
 	TransactionID uint64
 	RequestID     uint32
@@ -359,7 +359,7 @@ func (m *LAP) Decode(b []byte) error {
 	return nil
 }
 
-// APR answers a LAP (IBTA 12.8.2).
+// APR responds to a LAP (IBTA 12.8.2).
 type APR struct {
 	TransactionID uint64
 	LocalCommID   uint32
@@ -369,14 +369,14 @@ type APR struct {
 	PrivateData   []byte
 }
 
-// APStatus is what became of an alternate path (IBTA 12.8.2).
+// APStatus is the status of an alternate path (IBTA 12.8.2).
 type APStatus uint8
 
 // Statuses of an alternate path.
 const (
 	APLoaded        APStatus = 0
 	APInvalidCommID APStatus = 1
-	APNotSupported  APStatus = 2 // the one that is sent here: there are no alternate paths
+	APNotSupported  APStatus = 2 // the one that this device sends: it has no alternate paths
 )
 
 // Encode writes the message as a whole MAD. Its error matches ErrField.

@@ -14,7 +14,7 @@ const (
 	ReasonUnsupportedRequest             Reason = 5
 	ReasonInvalidCommID                  Reason = 6
 	ReasonInvalidCommInstance            Reason = 7
-	ReasonInvalidServiceID               Reason = 8 // nobody listens
+	ReasonInvalidServiceID               Reason = 8 // no listener
 	ReasonInvalidTransport               Reason = 9
 	ReasonStaleConnection                Reason = 10
 	ReasonRDCNotExist                    Reason = 11
@@ -56,7 +56,7 @@ var reasonNames = [...]string{
 	33: "alternate flow label rejected",
 }
 
-// String says the reason in words.
+// String describes the reason.
 func (r Reason) String() string {
 	if r > 0 && int(r) < len(reasonNames) {
 		return reasonNames[r]
@@ -70,7 +70,7 @@ type SIDRStatus uint8
 // The statuses of a SIDR_REP.
 const (
 	SIDRValid              SIDRStatus = 0
-	SIDRNotSupported       SIDRStatus = 1 // nobody listens
+	SIDRNotSupported       SIDRStatus = 1 // no listener
 	SIDRRejected           SIDRStatus = 2 // by the application
 	SIDRNoQP               SIDRStatus = 3
 	SIDRRedirect           SIDRStatus = 4
@@ -81,7 +81,7 @@ var sidrNames = [...]string{
 	"valid", "no such service", "rejected by the application", "no queue pair available", "redirection", "unsupported version",
 }
 
-// String says the status in words.
+// String describes the status.
 func (s SIDRStatus) String() string {
 	if int(s) < len(sidrNames) {
 		return sidrNames[s]

@@ -2,8 +2,8 @@ package mad
 
 import "github.com/verbena-rdma/verbena/verbs"
 
-// Lengths of private data in bytes. Of a REQ's and a SIDR_REQ's, RDMA CM takes
-// [IPHeaderLen] for itself.
+// Lengths of private data in bytes. In REQ and SIDR_REQ, RDMA CM uses the first [IPHeaderLen]
+// of them.
 const (
 	REQPrivateLen     = 92
 	MRAPrivateLen     = 222
@@ -18,10 +18,10 @@ const (
 	APRPrivateLen     = 148
 )
 
-// InfoLen is the room for additional information in REJ, SIDR_REP and APR in bytes.
+// InfoLen is the room for additional information in REJ, SIDR_REP and APR, in bytes.
 const InfoLen = 72
 
-// Transport is the service that a REQ asks for (IBTA 12.7).
+// Transport is the transport service that a REQ asks for (IBTA 12.7).
 type Transport uint8
 
 // The transport service types.
@@ -32,12 +32,11 @@ const (
 	TransportExtended Transport = 3 // see REQ.ExtendedTransport
 )
 
-// PermissiveLID stands in a path for a LID that the sender does not know, as is
-// always so on RoCE.
+// PermissiveLID is the value of a LID that the sender does not know. On RoCE all LIDs have it.
 const PermissiveLID = 0xffff
 
-// Path is a path in a REQ or a LAP, as its sender sees it (IBTA 12.7). The two messages lay
-// it out in 44 bytes each, which differ in the five behind the flow label.
+// Path is a path in a REQ or a LAP, as its sender sees it (IBTA 12.7). It takes 44 bytes in
+// both messages; their layouts differ in the five bytes after the flow label.
 type Path struct {
 	LocalLID, RemoteLID uint16
 	LocalGID, RemoteGID verbs.GID
@@ -51,7 +50,7 @@ type Path struct {
 	AckTimeout uint8
 }
 
-// pathLayout says where a path has what stands elsewhere in a REQ than in a LAP.
+// pathLayout has the offsets of the fields that a REQ and a LAP place differently.
 type pathLayout struct{ packetRate, trafficClass, hopLimit int }
 
 var (
@@ -96,11 +95,11 @@ type REQ struct {
 	QPN                   uint32 // 24 bits
 	ResponderResources    uint8
 	InitiatorDepth        uint8
-	RemoteResponseTimeout uint8 // 5 bits; how soon the receiver has to answer this message
+	RemoteResponseTimeout uint8 // 5 bits; how soon the receiver has to respond to this message
 	Transport             Transport
 	FlowControl           bool
 	StartingPSN           uint32 // 24 bits
-	LocalResponseTimeout  uint8  // 5 bits; how soon the sender answers a REP
+	LocalResponseTimeout  uint8  // 5 bits; how soon the sender responds to a REP
 	RetryCount            uint8  // 3 bits
 	PKey                  uint16
 	PathMTU               uint8 // 4 bits, code: see MTUCode
@@ -109,7 +108,7 @@ type REQ struct {
 	MaxCMRetries          uint8 // 4 bits
 	SRQ                   bool
 	ExtendedTransport     uint8 // 3 bits
-	Primary, Alternate    Path  // the alternate one counts if it has a LID
+	Primary, Alternate    Path  // Alternate counts if it has a LID
 	PrivateData           []byte
 }
 
@@ -163,8 +162,8 @@ func (m *REQ) Decode(b []byte) error {
 	return nil
 }
 
-// MTUCode is the code of a path MTU in a REQ: 1 is 256 bytes, 5 is 4,096, and
-// 0 stands for no valid one.
+// MTUCode returns the code of a path MTU in a REQ: 1 for 256 bytes to 5 for 4,096, and 0 for
+// an invalid MTU.
 func MTUCode(mtu verbs.MTU) uint8 {
 	for code := range uint8(5) {
 		if mtu == 256<<code {
@@ -174,7 +173,7 @@ func MTUCode(mtu verbs.MTU) uint8 {
 	return 0
 }
 
-// MTUOf is the path MTU of a code, 0 if there is none.
+// MTUOf returns the path MTU of a code, 0 if there is none.
 func MTUOf(code uint8) verbs.MTU {
 	if code < 1 || code > 5 {
 		return 0
