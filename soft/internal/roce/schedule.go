@@ -93,7 +93,7 @@ func (h timers) swap(i, j int) {
 	h[i].timer.place, h[j].timer.place = i+1, j+1
 }
 
-// up moves an entry before its parents that are later, and returns its index.
+// up moves an entry up past its later parents, and returns its index.
 func (h timers) up(i int) int {
 	for i > 0 {
 		parent := (i - 1) / 2
@@ -106,7 +106,7 @@ func (h timers) up(i int) int {
 	return i
 }
 
-// down moves an entry behind its children that are earlier.
+// down moves an entry down past its earlier children.
 func (h timers) down(i int) {
 	for {
 		child := 2*i + 1

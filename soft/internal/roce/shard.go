@@ -93,8 +93,8 @@ func (s *shards) Unlock() {
 	s.mu.Unlock()
 }
 
-// poller identifies a goroutine that polls completion queues (verbs.CQInit.Poller). All queues
-// of one poller are in one shard.
+// poller holds the shard of one verbs.CQInit.Poller, which polls completion queues. All of its
+// queues are in that shard.
 type poller struct {
 	shard  *shard
 	queues int

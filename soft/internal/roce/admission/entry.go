@@ -43,8 +43,8 @@ type Entry struct {
 }
 
 const (
-	// A restriction starts when more than RefusedBurst packets are refused at once, beyond one
-	// per refusedInterval. It lasts for restrictTime.
+	// A restriction starts when more than RefusedBurst packets are refused at once, or more
+	// than one per refusedInterval for some time. It lasts for restrictTime.
 	RefusedBurst    = 256
 	refusedInterval = time.Millisecond
 	restrictTime    = time.Second

@@ -10,8 +10,8 @@ import (
 // A device sends from a port that is bound at all addresses of its host (link.Socket.Source),
 // so that no other program can send from it:
 //
-//   - Several devices of a host have UDP port 4791, each at its own address. None of them sends
-//     from there: each has another port to send from, FirstSendPort or above.
+//   - Several devices of a host have UDP port 4791, each at its own address. Each of them sends
+//     from another port, FirstSendPort or above.
 //   - A device with another port sends from it.
 //
 // So the source of a packet determines where its device listens. Other implementations listen

@@ -56,8 +56,8 @@ const RelearnTime = 10 * time.Second
 
 // Connection returns the source of a connection whose packets come from that address to the
 // entry. Port 0: the port was not named. It is then learned from packets that connection finds
-// plausible. nil: any port is accepted, as for unreliable connections, whose peer may be at
-// any sequence number.
+// plausible. If connection is nil, any port is accepted, as for unreliable connections, whose
+// peer may be at any sequence number.
 func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) Source {
 	s := Source{from: anyPort, entry: e, peer: peer, connection: connection}
 	switch {

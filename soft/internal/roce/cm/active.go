@@ -27,7 +27,7 @@ type ConnectParams struct {
 	PSN                uint32 // first PSN that the peer is to send, 24 bits
 	ResponderResources uint8  // reads and atomics of the peer that this side accepts
 	InitiatorDepth     uint8  // reads and atomics that this side wants to have outstanding
-	RetryCount         uint8  // 0 to 7; of both queue pairs
+	RetryCount         uint8  // 0 to 7; for both queue pairs
 	RNRRetry           uint8  // 0 to 7; for the peer's queue pair
 	SRQ                bool   // the queue pair has a shared receive queue
 	FlowControl        bool   // end-to-end flow control
@@ -38,9 +38,8 @@ type ConnectParams struct {
 	// local ACK timeout). 0: 17, 0.5 s.
 	AckTimeout uint8
 
-	// ResponseTimeout is the code of the time that each side has for a response. 0: 18, 1.07
-	// s. The first repetitions of a message follow sooner, based on the peer's earlier
-	// response times.
+	// ResponseTimeout is the code of each side's time for a response. 0: 18, 1.07 s. The first
+	// repetitions of a message follow sooner, based on the peer's earlier response times.
 	ResponseTimeout uint8
 	// MaxCMRetries is how often a message is repeated, 1 to 15. 0: 15. The attempt ends after
 	// MaxCMRetries+1 response timeouts.

@@ -80,30 +80,30 @@
 //
 // # What the caller must check
 //
-// The caller must already have checked a MAD that it passes in: it came to queue pair 1 from
-// queue pair 1, with the Q_Key 0x80010000 ([QKey]), in one UD SEND of 256 bytes, with a
-// correct ICRC and a valid P_Key, and Path has the addresses of the IP packet. No other queue
-// pair may send with that Q_Key or as queue pair 1. The caller sends MADs by the socket that
-// has Path.Local, so that the UDP source port is the endpoint's own.
+// The caller of Receive must already have checked that the MAD came to queue pair 1 from queue
+// pair 1, with the Q_Key 0x80010000 ([QKey]), in one UD SEND of 256 bytes, with a correct ICRC
+// and a valid P_Key, and that Path has the addresses of the IP packet. No other queue pair may
+// send with that Q_Key or as queue pair 1. The caller sends MADs by the socket that has
+// Path.Local, so that the UDP source port is the endpoint's own.
 //
 // # Processes without UDP port 4791
 //
 // In RoCEv2 the source port is entropy, so responses go to port 4791 of the address, which has
-// one owner. A process with another port says so in the transaction ID, which only its creator
-// interprets: the upper 16 bits are the mark 0x5642, the next 16 the port, the other 32
-// random. The mark counts only if the datagram came from that UDP port. So a foreign
-// transaction ID is mistaken for one with a probability of 2^-32, and no response can be
-// directed to a port that has not sent the request. REQ, DREQ and SIDR_REQ carry the mark, and
-// connections keep the port. (The CA GUID, which RDMA CM leaves to us too, is only in REQ and
-// REP.) In the other direction, a dialler reaches a listener without port 4791 by the port in
-// Path.Remote, which it has to know.
+// one owner. A process with another port says so in the transaction ID, whose content the
+// standard leaves to its sender: the upper 16 bits are the mark 0x5642, the next 16 the port,
+// the other 32 random. The mark counts only if the datagram came from that UDP port. So a
+// transaction ID of another implementation is mistaken for one with a probability of 2^-32,
+// and no response can be directed to a port that has not sent the request. REQ, DREQ and
+// SIDR_REQ carry the mark, and connections keep the port. (The CA GUID, which RDMA CM leaves
+// to us too, is only in REQ and REP.) In the other direction, a dialler reaches a listener
+// without port 4791 by the port in Path.Remote, which it has to know.
 //
 // As a result, a process without port 4791 can connect to other Verbena processes, whichever
-// end has the other port, and can be reached by processes that know its port. Foreign peers
-// respond to port 4791. The owner of that port gets an unexpected message (and rejects it, so
-// that the peer does not wait), and the dial ends in EventUnreachable with CauseTimeout. If
-// Path.Local.Port() is not 4791, the error should say to stop the owner of port 4791 at that
-// address, or to use another address.
+// end has the other port, and can be reached by processes that know its port. Other
+// implementations respond to port 4791. The owner of that port gets an unexpected message (and
+// rejects it, so that the peer does not wait), and the dial ends in EventUnreachable with
+// CauseTimeout. If Path.Local.Port() is not 4791, the error should say to stop the owner of
+// port 4791 at that address, or to use another address.
 //
 // # The source port of a connection's packets
 //
@@ -111,8 +111,9 @@
 // host can send. REQ and REP name it in the Q_Key, which connections do not use: the upper 16
 // bits are the mark 0x5653, the lower ones the port (Path.SourcePort). The mark counts only if
 // the message came from that port. From then on the messages of the connection must come from
-// there too, except for a DREP, and QPAttr returns the port for the queue pair. Foreign peers
-// have another Q_Key there (the kernel: 0), and send from any port.
+// there too, except for a DREP and a REJ with ReasonInvalidCommID, and QPAttr returns the port
+// for the queue pair. Other implementations have another Q_Key there (the kernel: 0), and send
+// from any port.
 //
 // # Hostile peers
 //

@@ -72,7 +72,7 @@ func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type = verbs.CMConnectResponse
 	case cm.EventEstablished:
 		event.Type = verbs.CMEstablished
-		g.cfg.Messages.Useful(id.path.Remote.Addr(), false) // of the request
+		g.cfg.Messages.Useful(id.path.Remote.Addr(), false) // returns the tokens of the request
 	case cm.EventRejected:
 		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
 	case cm.EventUnreachable:

@@ -50,7 +50,7 @@ type Groups interface {
 	// GroupEndpoint returns the index of the endpoint for a group if the caller names none.
 	GroupEndpoint(group netip.Addr) (index int, err error)
 	// JoinGroup joins a group at an endpoint. A sender needs only a route: with sendOnly,
-	// JoinGroup checks that there is one, and leave is nil.
+	// JoinGroup only checks that there is one, and leave is nil.
 	JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error)
 }
 

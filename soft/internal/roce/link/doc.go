@@ -20,10 +20,10 @@
 // A port that is bound at one address is not protected: a program without privileges can bind
 // the same port at another address of the host, and send with the first address as its source
 // (IP_PKTINFO in ip(7)). So [Config] can make packets leave from a port that is bound at all
-// addresses, and shared with no other socket: a separate port (SendPorts), or the socket's own
-// (Exclusive). The source address is then chosen for each packet. A separate port has another
-// socket, which receives only error reports. On systems other than Linux it is bound at the
-// address alone.
+// addresses, and shared with no other program: a separate port (SendPorts), or the socket's
+// own (Exclusive). The source address is then chosen for each packet. A separate port has
+// another socket, which receives only error reports. On systems other than Linux it is bound
+// at the address alone.
 //
 // # Goroutines
 //

@@ -35,7 +35,7 @@ type kernel struct {
 	// index is the index of the network interface with the socket's address; zero: unknown.
 	index uint32
 	gate  *os.File
-	raw   syscall.RawConn // of the gate
+	raw   syscall.RawConn // for the gate
 
 	segmentation atomic.Bool // the sender clears it
 	coalescing   bool

@@ -218,7 +218,7 @@ func (s *Socket) Addr() netip.AddrPort { return s.addr }
 // that packets leave from.
 //
 // On Linux with SendPorts or Exclusive in [Config], that port is bound at all addresses of the
-// host and shared with no other socket. So no program without privileges can send from this
+// host and shared with no other program. So no program without privileges can send from this
 // source. If the port were bound at a single address, a program could bind it at another
 // address, and choose the source of each packet itself (IP_PKTINFO in ip(7)).
 func (s *Socket) Source() netip.AddrPort { return s.source }

@@ -16,8 +16,8 @@ import (
 // Messages of a connection after the handshake: their kind, and a number where needed.
 const (
 	messageWake    = 'w' // look at the rings
-	messageShow    = 's' // with a file: memory under a number
-	messageShown   = 'a' // it has been mapped
+	messageShow    = 's' // with a file: maps memory under a number
+	messageShown   = 'a' // the memory has been mapped
 	messageForget  = 'f' // it will be freed
 	messagePing    = 'p' // with a mark, which the reply repeats
 	messagePong    = 'q'

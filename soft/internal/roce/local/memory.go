@@ -49,7 +49,7 @@ type Budget struct {
 	peers map[int]*usage // by process ID
 }
 
-// usage is what is mapped.
+// usage is the number and the total size of mappings.
 type usage struct {
 	memories int
 	bytes    uint64
