@@ -183,7 +183,7 @@ func (c *crowd) addOrphans(n int) error {
 		err = errors.Join(err, e)
 		descs = append(descs, desc)
 	}
-	gone.engine = nil // it is the crowd's
+	gone.engine = nil // the crowd owns it
 	if err = errors.Join(err, gone.close()); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Command bench measures what verbena perf cannot: the engine alone, numbers of connections,
+// Command bench measures what verbena perf cannot: the engine alone, many connections,
 // scalable reliable datagrams, many senders on one link. It also compares the SDK with
 // perftest and scp, and with another version of itself.
 //

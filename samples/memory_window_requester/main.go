@@ -95,7 +95,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // the receive comes before the connection
+		if next == pe.Starting { // the receive is posted before the connection is made
 			task, err := receives.Alloc(bufinv.Target(local, len(text), sample.Room))
 			r.Fail(pe.SubmitNew(task, err))
 			s.Peer.Connect(r, nil) // exchange descriptors

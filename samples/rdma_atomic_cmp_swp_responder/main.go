@@ -56,7 +56,7 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // exchange descriptors: the peer gets that of the memory
+		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer operates on the value now
 			s.Print("before: %d", value)

@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // exchange descriptors: the peer gets that of the event
+		case pe.Starting: // exchange descriptors: the peer gets the event's
 			s.Peer.Exchange(ctx, r, oob.Offer{Events: []*syncevent.Event{event}}, nil) // an error ends the context
 		case pe.Running: // the steps, without blocking the engine
 			s.Peer.Done(ended)

@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // exchange descriptors: the peer gets that of the memory
+		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer writes now
 			s.Peer.Done(func(err error) {

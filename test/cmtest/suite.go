@@ -106,7 +106,7 @@ func testConnect(t *testing.T, active, passive *End) {
 	passive.Move(b, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
 	limited := passive.Param("welcome")
 	limited.ResponderResources = 2
-	limited.InitiatorDepth = 100 // more than the passive end offers
+	limited.InitiatorDepth = 100 // more than the request offers
 	require.NoError(t, b.Accept(limited))
 	require.ErrorIs(t, b.Accept(limited), verbs.ErrState)
 

@@ -121,7 +121,7 @@ func (m *mover) task(connection, number int) (*rdma.Task, error) {
 	return m.newTask(m.pool, move{m.conns[connection], m.data[connection][number], remote, immediate(connection, number)})
 }
 
-// done is called for each connection in the order of submission.
+// done is called with each completed task, for each connection in the order of submission.
 func (m *mover) done(t *rdma.Task) {
 	if m.arrived != nil {
 		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t.Connection())]))

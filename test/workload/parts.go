@@ -6,7 +6,7 @@ import (
 )
 
 // messageLimit is the greatest size of a task that consumes a receive, in bytes. Both ends
-// have to divide the data equally, and the kernel's rxe does not send longer messages.
+// have to divide the data in the same way, and the kernel's rxe has no longer messages.
 const messageLimit = 8 << 20
 
 // part is the data of one task: n bytes of a connection's data at off.

@@ -2,8 +2,8 @@ package sample
 
 import "github.com/verbena-rdma/verbena/oob"
 
-// Memory is what a descriptor beside that of the connection is of, and in which direction it
-// goes.
+// Memory says whether the program exports or imports the descriptor of a memory map, or that
+// of a sync event.
 type Memory int
 
 // The directions of the descriptor of a memory map, and of a sync event.

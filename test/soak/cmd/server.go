@@ -266,8 +266,8 @@ func (s *server) quiet(cmd command) {
 }
 
 // settle waits until the ends are idle and the process holds no more than at earlier quiet
-// points. At the first quiet point it waits until the process no longer holds less from one
-// check to the next.
+// points. At the first quiet point it waits until the process holds no more than at the
+// previous check.
 func settle(ends []*end, cmd command, links []int) (*held, error) {
 	var h held
 	var err error
