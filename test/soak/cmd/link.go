@@ -57,7 +57,7 @@ type link struct {
 
 // newLink makes a link in a free area of the end's memory. With SRD, the server gives each
 // link memory of its own: a client that was stopped and given up may write when it resumes,
-// and only the missing key prevents that. The index distinguishes the links of a session.
+// and only a key that is no longer valid prevents that. The index distinguishes the links of a session.
 func (e *end) newLink(client string, session, index int, first bool) (*link, error) {
 	l := &link{e: e, client: client, session: session, first: first, mem: e.mem, area: area(0)}
 	if e.service.datagrams() && !first {

@@ -18,7 +18,7 @@ const (
 	killedStill        // killed while it is stopped
 )
 
-// fates has each fate as often as its share.
+// fates has each fate in proportion to its probability.
 var fates = []int{leaves, leaves, leaves, killed, killed, stopped, stopped, stopsTwice, killedStill}
 
 // plan is what a client does, and its fate.

@@ -3,7 +3,7 @@
 // while faults are switched on and off at both ends. A few clients stay all the time. Every
 // byte is checked. At each quiet point only the clients that stay are left. The memory, files,
 // goroutines, connections and buffers of the server and of these clients are then compared
-// with those of the first quiet points.
+// with those of earlier quiet points.
 //
 // It exits with code 1 and the reasons if anything has gone wrong. It measures no speed, and
 // has no deadlines but -patience, which ends what hangs.
