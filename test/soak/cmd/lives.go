@@ -45,7 +45,7 @@ func (c *controller) draw(s *seat) plan {
 	longest := min(10*time.Second, c.o.quiet/2)
 	for i := range p.after {
 		p.after[i] = time.Duration(size(rng, int(longest)))
-		if rng.IntN(2) == 0 { // late is better than in the middle of connecting
+		if rng.IntN(2) == 0 { // mostly after connecting; times of size often fall into it
 			p.after[i] = time.Duration(rng.Int64N(int64(longest)))
 		}
 		p.still[i] = time.Duration(rng.Int64N(int64(longest)))
