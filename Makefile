@@ -1,32 +1,32 @@
 # make demo     build the samples, run every pair as two processes, check the data
-# make test     install what the tests need where that is possible, and run them all, the long
-#               ones in a short form
-# make full     the tests of make test whole, but for those in the virtual machine
+# make test     install what the tests need, where possible, and run all tests, the long ones
+#               in a short form
+# make full     the tests of make test in full, except those in the virtual machine
 # make check    formatting, vet on every platform, staticcheck, documentation and examples
 # make build    the programs, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
 #               chooses
-# make soak     a server and clients under faults, for an hour; SOAK_TIME=10m is shorter
+# make soak     run a server and clients under faults for an hour; SOAK_TIME=10m is shorter
 # make bench    benchmarks
 # make help     lists all targets
 
 GO ?= go
 
-# The driver for adapters is built where the headers of libibverbs and librdmacm are.
+# The driver for adapters is built if the headers of libibverbs and librdmacm are installed.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
 .PHONY: all build demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
 
 all: build
 
-# The text behind ## is what make help prints.
+# make help prints the text after ##.
 help: ## lists all targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | sort | expand -t 14
 
 build: ## the programs, into bin/
 	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
 
-# Without debugging information and the adapters' driver, which take half of the time.
+# Debugging information and the driver for adapters would double the time.
 demo: ## builds the samples, runs every pair as two processes, checks the data
 	$(GO) build -ldflags "-s -w" -o .build/demo/ $$($(GO) list ./samples/... | grep -v /internal/)
 	@.build/demo/demo
@@ -34,15 +34,15 @@ demo: ## builds the samples, runs every pair as two processes, checks the data
 samples: ## the samples, into bin/
 	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... | grep -v /internal/)
 
-setup: ## installs what the tests need, where that is possible
+setup: ## installs what the tests need, where possible
 	@scripts/setup.sh
 	@scripts/rig-setup.sh
 
-# scripts/test.sh has the order of the tests.
+# scripts/test.sh orders the tests.
 test: setup ## all tests, the long ones in a short form
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh
 
-full: setup ## the tests of make test whole, but for those in the virtual machine
+full: setup ## the tests of make test in full, except those in the virtual machine
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
 # "all", or some of tools files ibverbs soft rdma dma syncevent samples matrix bench sanitized
@@ -52,31 +52,31 @@ PARTS ?= all
 rig: setup ## the tests in the virtual machine, also under AddressSanitizer; PARTS="rdma dma" chooses
 	VERBENA_PARTS="$(PARTS)" $(GO) test -count=1 -tags "$(TAGS)" -timeout 2h -run 'TestRig$$' -v ./test/rig
 
-# All 2,040 cases take 20 minutes; 3 takes those in which every three values meet.
+# All 2,040 cases take 20 minutes; 3 selects cases that cover every combination of three values.
 MATRIX ?= all
 
 matrix: setup ## every operation in every combination, in the virtual machine; MATRIX=3 is shorter
 	VERBENA_MATRIX=$(MATRIX) VERBENA_MATRIX_FILE=$(CURDIR)/docs/interop.md VERBENA_MATRIX_CASES=$(CURDIR)/.build/matrix.md \
 		$(GO) test -count=1 -timeout 5h -run TestRigMatrix -v ./test/matrix
 
-failures: setup ## what each end of a connection is told when it fails, in the virtual machine; the table goes to .build/failures.md
+failures: setup ## the errors that each end gets when a connection fails, in the virtual machine; the table goes to .build/failures.md
 	VERBENA_FAILURES_FILE=$(CURDIR)/.build/failures.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigFailures -v ./cgo/ibverbs
 
-windows: setup ## what each request about memory windows ends with, in the virtual machine; the table goes to .build/windows.md
+windows: setup ## the result of each request about memory windows, in the virtual machine; the table goes to .build/windows.md
 	VERBENA_WINDOWS_FILE=$(CURDIR)/.build/windows.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigWindows -v ./cgo/ibverbs
 
 SOAK_TIME ?= 1h
 
-# SOAK_SEED repeats a run as far as possible: each prints its own.
+# SOAK_SEED repeats a run as closely as possible. Each run prints its seed.
 SOAK_SEED ?= 0
 
 soak: ## a server and clients that come, go, are killed and stopped, under faults; SOAK_TIME=10m is shorter
 	$(GO) build -o .build/soak ./test/soak/cmd
 	.build/soak -time $(SOAK_TIME) -seed $(SOAK_SEED)
 
-# Tests whose names contain Soak; package test/soak says what SOAK stands for.
+# Tests whose names contain Soak. Package test/soak explains the factor SOAK.
 SOAK ?= 1
 
 soak-tests: setup ## the tests that find more the longer they run; SOAK=10 is longer
@@ -85,11 +85,11 @@ soak-tests: setup ## the tests that find more the longer they run; SOAK=10 is lo
 ATTACK ?= 10s
 ROWS ?= .
 
-# Without the race detector, which would slow the attacker down too.
+# Without the race detector, which would also slow the attacker down.
 attack: setup ## the attacks on the software device, as a table; ATTACK=1m is longer, ROWS=one_host/forged chooses; as root, also from other hosts
 	VERBENA_ATTACK=$(ATTACK) $(GO) test -count=1 -timeout 24h -run 'TestAttacks/$(ROWS)' -v ./soft/internal/attack
 
-# The inputs worth keeping are then chosen by scripts/fuzz.sh keep.
+# Afterwards, scripts/fuzz.sh keep selects the inputs worth keeping.
 FUZZTIME ?= 1m
 
 fuzz: ## fuzzes what receives packets, each fuzzer for FUZZTIME (1m); counts packets and coverage
@@ -104,12 +104,12 @@ ROUNDS ?= 5
 bench-rig: setup ## the SDK beside perftest, in the virtual machine, as a table
 	$(GO) run ./bench perftest -v -rounds $(ROUNDS)
 
-# As root, for network namespaces too.
+# Run it as root to measure in network namespaces too.
 bench-peers: ## the SDK beside UCX and libfabric: tables, and the plots of docs/performance.md
 	@scripts/setup.sh
 	@GO="$(GO)" TAGS="$(TAGS)" ROUNDS=$(ROUNDS) scripts/bench-peers.sh
 
-profile: ## cmd/verbena/default.pgo, the profile that verbena is built with
+profile: ## cmd/verbena/default.pgo, the profile with which verbena is built
 	@GO="$(GO)" scripts/profile.sh
 
 bench-scp: ## verbena send beside scp, 2 GiB over the loopback interface, as a table

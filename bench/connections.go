@@ -21,20 +21,19 @@ const (
 	fewBeside  = 10
 	smallPools = 16
 	largePools = 10000
-	// settleTime is what connections that wait for their peer are given to do so less
-	// and less often.
+	// settleTime lets connections that wait for their peer back off before a measurement.
 	settleTime = time.Second
 )
 
-// crowd is two contexts, on two devices and one engine, with many connections
-// between them. All work of both ends is done by one goroutine.
+// crowd is two contexts, on two devices and one engine, with many connections between them.
+// One goroutine does all work of both ends.
 type crowd struct {
 	*pe.Engine
 	x, y   *endpoint
 	beside []*rdma.Connection // of x
 }
 
-// beside is what the other connections do while one is active.
+// beside is the state of the other connections while one is active.
 type beside struct {
 	name  string
 	about string
@@ -63,7 +62,7 @@ func newCrowd(o options, connections, tasks int) (c *crowd, err error) {
 	return c, err
 }
 
-// open makes one end, whose context is Running.
+// open opens one end, and starts its context.
 func (c *crowd) open(o options, connections, tasks int) (_ *endpoint, err error) {
 	e := &endpoint{engine: c.Engine, counters: o.counters}
 	defer func() {
@@ -184,7 +183,7 @@ func (c *crowd) addOrphans(n int) error {
 		err = errors.Join(err, e)
 		descs = append(descs, desc)
 	}
-	gone.engine = nil // it is the crowd's
+	gone.engine = nil // the crowd owns it
 	if err = errors.Join(err, gone.close()); err != nil {
 		return err
 	}
@@ -238,13 +237,13 @@ func (c *crowd) activate() (x, y *pinger, err error) {
 	return x, y, err
 }
 
-// trips are the figures of round trips of one connection.
+// trips are the results of round trips on one connection.
 type trips struct {
 	median, tail, mean time.Duration
-	used               time.Duration // processor time of each, of both ends
+	used               time.Duration // processor time of each, at both ends
 }
 
-// roundTrips measures writes of 8 bytes there and back.
+// roundTrips measures pairs of 8-byte writes, there and back.
 func (c *crowd) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f trips, err error) {
 	var samples []time.Duration
 	begin, before := time.Now(), cpuTime()
@@ -275,7 +274,7 @@ func (c *crowd) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f trips
 	return f, nil
 }
 
-// tripsBeside measures one connection with n others beside it.
+// tripsBeside measures one connection while n others are in the given state.
 func tripsBeside(o options, b beside, n int) (f trips, err error) {
 	c, err := newCrowd(o, n+1, max(largePools, n))
 	if err != nil {
@@ -297,8 +296,8 @@ func tripsBeside(o options, b beside, n int) (f trips, err error) {
 	return c.roundTrips(x, y, &next, o.duration)
 }
 
-// heapOf makes connections, and returns the heap that each takes at one end, with its
-// share of the pools, and the time for all.
+// heapOf makes connections. It returns the heap for each at one end, with its share of the
+// pools, and the time for all of them.
 func heapOf(o options, tasks int) (perConnection float64, took time.Duration, err error) {
 	before := heap()
 	begin := time.Now()
@@ -314,7 +313,7 @@ func heapOf(o options, tasks int) (perConnection float64, took time.Duration, er
 	return float64(heap()-before) / float64(2*o.connections), took, nil
 }
 
-// heap is what lives on it, in bytes.
+// heap returns the size of the live heap, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()
@@ -323,8 +322,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// manyConnections shows what connections cost that have nothing to do: memory, and
-// the time of one that is active.
+// manyConnections shows the cost of idle connections: their memory, and their effect on the
+// round trips of an active connection.
 func manyConnections(o options) (string, error) {
 	var b strings.Builder
 	const indent = "\n            "
@@ -352,7 +351,8 @@ func manyConnections(o options) (string, error) {
 	return b.String(), nil
 }
 
-// compareBeside measures with few and with many others, in turns.
+// compareBeside compares an active connection beside few and beside many others, measured
+// alternately.
 func compareBeside(o options, s beside) (string, error) {
 	counts := [2]int{min(fewBeside, o.connections), o.connections}
 	figures := []func(trips) time.Duration{
@@ -387,7 +387,7 @@ func compareBeside(o options, s beside) (string, error) {
 	return b.String(), nil
 }
 
-// middle is the median; it sorts.
+// middle returns the median. It sorts values.
 func middle(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]

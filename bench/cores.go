@@ -17,8 +17,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// compareCores measures engines on one device, each of which has both ends of its connection:
-// one of them, one for each core, and the same with all of them in one shard.
+// compareCores measures engines on one device, each of which drives both ends of its
+// connection: a single engine; one engine for each core; and one for each core, all in one
+// shard.
 func compareCores(o options) (string, error) {
 	separator := "?"
 	if strings.Contains(o.device, "?") {
@@ -56,7 +57,7 @@ func compareCores(o options) (string, error) {
 	return fmt.Sprintf("%s; medians of %d", text, o.rounds), nil
 }
 
-// ratesOfEngines is the rate of all engines together.
+// ratesOfEngines returns the sum of the rates of all engines.
 func ratesOfEngines(name string, engines int, d time.Duration) (rate float64, err error) {
 	dev, err := device.Open(name)
 	if err != nil {
@@ -75,9 +76,9 @@ func ratesOfEngines(name string, engines int, d time.Duration) (rate float64, er
 	return rate, errors.Join(errs...)
 }
 
-// writesToOneself drives an engine whose context writes to itself, in batches.
+// writesToOneself drives an engine whose context writes to itself, in batches of tasks.
 func writesToOneself(dev verbs.Device, d time.Duration) (rate float64, err error) {
-	e := &endpoint{engine: pe.New(pe.Config{})} // without the device, which is not its own
+	e := &endpoint{engine: pe.New(pe.Config{})} // the endpoint does not own the device
 	defer func() { err = errors.Join(err, e.close()) }()
 	if e.local, err = mmap.Alloc(dev, 4096, mmap.LocalReadWrite|access); err != nil {
 		return 0, err
@@ -107,7 +108,7 @@ func writesToOneself(dev verbs.Device, d time.Duration) (rate float64, err error
 	return float64(writes) / elapsed.Seconds(), err
 }
 
-// isSoft reports whether a name is that of a software device.
+// isSoft reports whether name is that of a software device.
 func isSoft(name string) (bool, error) {
 	dev, err := device.Open(name)
 	if err != nil {

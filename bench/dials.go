@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// dialer is a crowd of which y listens and x dials.
+// dialer is a crowd whose y listens and whose x dials.
 type dialer struct {
 	*crowd
 	addr   string
@@ -44,7 +44,7 @@ func newDialer(o options) (*dialer, error) {
 	return d, nil
 }
 
-// until drives both ends.
+// until drives both ends until done returns true.
 func (d *dialer) until(done func() bool) error {
 	for !done() {
 		if err := errors.Join(d.progress(), d.failed); err != nil {
@@ -54,8 +54,8 @@ func (d *dialer) until(done func() bool) error {
 	return nil
 }
 
-// dialAll makes n connections at the same moment, and closes them. It returns the time
-// until all are Ready at both ends.
+// dialAll dials n connections at the same moment, and closes them. It returns the time until
+// all are Ready at both ends.
 func (d *dialer) dialAll(n int) (time.Duration, error) {
 	d.ready, d.closed = 0, 0
 	start := time.Now()
@@ -76,7 +76,7 @@ func (d *dialer) dialAll(n int) (time.Duration, error) {
 	return took, d.until(func() bool { return d.closed == 2*n })
 }
 
-// dialRates measures connections by address, both ends in one process.
+// dialRates measures how fast connections are made by address, with both ends in one process.
 func dialRates(o options) (figures string, err error) {
 	d, err := newDialer(o)
 	if errors.Is(err, rdma.ErrNotSupported) {

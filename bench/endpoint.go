@@ -26,18 +26,18 @@ type endpoint struct {
 
 	counters  bool
 	completed int              // tasks
-	again     func(*rdma.Task) // what to do with a completed one
+	again     func(*rdma.Task) // called with each completed task
 }
 
 const access = mmap.RemoteRead | mmap.RemoteWrite
 
-// makePool makes the pool, of n tasks.
+// makePool makes the pool of n tasks.
 func (e *endpoint) makePool(n int) (err error) {
 	e.pool, err = e.rdma.Pool(n, e.done, func(_ *rdma.Task, err error) { e.rdma.Fail(err) })
 	return err
 }
 
-// progress drives the engine once, and reports what went wrong so far.
+// progress drives the engine once, and returns any failure so far.
 func (e *endpoint) progress() error {
 	if _, err := e.engine.Progress(); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (e *endpoint) progress() error {
 	return e.rdma.Err()
 }
 
-// waitRunning drives the engine until the context runs.
+// waitRunning drives the engine until the context is Running.
 func waitRunning(e *endpoint) error {
 	for {
 		if err := e.progress(); err != nil {
@@ -60,8 +60,8 @@ func waitRunning(e *endpoint) error {
 	}
 }
 
-// tasks allocates n writes of size bytes, all of them between the same places, as
-// those of perftest do: caches then see the same.
+// tasks allocates n writes of size bytes. All use the same source and destination, as those of
+// perftest do, so that caches have the same effect.
 func (e *endpoint) tasks(n, size int) ([]*rdma.Task, error) {
 	var tasks []*rdma.Task
 	for range n {
@@ -81,7 +81,7 @@ func (e *endpoint) done(t *rdma.Task) {
 	}
 }
 
-// stop ends the context, which takes its tasks back.
+// stop stops the context, and waits for its tasks.
 func (e *endpoint) stop() error {
 	e.again = nil
 	return e.rdma.Close()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// residentMemory is what the process has in memory, in bytes, or 0 where that is not known.
+// residentMemory returns the resident memory of the process in bytes, or 0 if it is not known.
 func residentMemory() uint64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

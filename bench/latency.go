@@ -12,7 +12,7 @@ const (
 	pingTasks  = 16
 	pingMemory = 4096
 	pingSize   = 8
-	pingSource = 64 // where the words to be sent begin, behind the ball
+	pingSource = 64 // offset of the words to send; the received word is before them
 	maxSamples = 1 << 20
 	looks      = 256
 )
@@ -23,8 +23,8 @@ type pinger struct {
 	tasks []*rdma.Task
 	next  int
 
-	ball  *uint64            // the number that the peer wrote last
-	balls [pingTasks]*uint64 // those of the tasks
+	ball  *uint64            // the last number that the peer wrote
+	balls [pingTasks]*uint64 // the numbers that the tasks write
 }
 
 func newPinger(e *endpoint) (*pinger, error) {
@@ -41,8 +41,8 @@ func newPinger(e *endpoint) (*pinger, error) {
 	return p, nil
 }
 
-// arrives reports whether n is there. It looks many times between two passes of the
-// engine: what comes during a pass is seen after it.
+// arrives reports whether n has arrived. It checks many times between two calls of Progress: a
+// number that arrives during the call is seen only after it.
 func (p *pinger) arrives(n uint64) bool {
 	for range looks {
 		if atomic.LoadUint64(p.ball) == n {
@@ -65,13 +65,13 @@ func (p *pinger) hit(n uint64) error {
 	return t.Submit()
 }
 
-// pingPong writes numbers that the peer writes back, for a while, and returns half of each
-// round trip after a warm-up.
+// pingPong exchanges numbers with the peer for the time d after a warm-up. It returns half of
+// each round trip.
 func (p *pinger) pingPong(d time.Duration) ([]time.Duration, error) {
 	samples := make([]time.Duration, 0, maxSamples)
 	begin := time.Now()
 	more := func(start time.Time) bool {
-		// On a busy machine all of the time can pass between two round trips.
+		// On a busy machine all of the time can pass during one round trip.
 		return len(samples) == 0 || len(samples) < maxSamples && start.Sub(begin) < warmUp+d
 	}
 	for n, start := uint64(1), begin; more(start); n++ {
@@ -83,7 +83,7 @@ func (p *pinger) pingPong(d time.Duration) ([]time.Duration, error) {
 				return nil, err
 			}
 		}
-		// One look at the clock serves both round trips.
+		// One reading of the clock ends one round trip and starts the next.
 		now := time.Now()
 		if now.Sub(begin) > warmUp {
 			samples = append(samples, now.Sub(start)/2)

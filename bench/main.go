@@ -1,13 +1,13 @@
-// Command bench measures what verbena perf cannot: the engine alone, connections by their
-// number, scalable reliable datagrams, many senders on one link; the SDK beside perftest and
-// scp; and one version of it beside another.
+// Command bench measures what verbena perf cannot: the engine alone, many connections,
+// scalable reliable datagrams, many senders on one link. It also compares the SDK with
+// perftest and scp, and with another version of itself.
 //
 //	bench all                      cores, connections, scale, dials and srd
 //	bench scale -connections 1000  one of them; -h lists the flags
 //	bench compare -before ../old   this version beside another
 //
-// It prints figures of this machine at this moment, and asserts nothing. Compare the ratios of
-// one run, not figures of two.
+// It prints figures of this machine at this moment, and asserts nothing. Compare ratios within
+// one run, not figures of two runs.
 package main
 
 import (
@@ -33,15 +33,15 @@ type options struct {
 	duration time.Duration
 	profile  string
 	counters bool
-	only     string // the one row to measure
-	prefix   string // words before the command of the second process
-	serve    bool   // this is the second process
+	only     string // the only row to measure
+	prefix   string // command line before that of the second process
+	serve    bool   // this process is the second one
 
 	rounds      int
 	connections int // at most
 }
 
-// measurement is one of the things measured. run returns the figures, in words.
+// measurement is one of the measurements. run returns the results as text.
 type measurement struct {
 	name  string
 	about string
@@ -56,7 +56,7 @@ var measurements = []measurement{
 	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD},
 }
 
-// comparisons have flags of their own.
+// comparisons are the subcommands that parse their own flags.
 var comparisons = []struct {
 	name, about string
 	run         func(ctx context.Context, args []string) error
@@ -119,7 +119,7 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("there is no measurement %q", name)
 }
 
-// measureAll runs one measurement, or all.
+// measureAll runs one measurement, or all of them.
 func measureAll(name string, args []string) error {
 	var o options
 	f := flag.NewFlagSet("bench "+name, flag.ExitOnError)
@@ -132,7 +132,7 @@ func measureAll(name string, args []string) error {
 	f.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	f.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
 	f.BoolVar(&o.serve, "serve", false, "be the second process of scale")
-	_ = f.Parse(args) // it exits
+	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
 		fmt.Fprintln(os.Stderr, "bench: rounds and connections must be 1 or more, times positive, and there are no arguments; see -help")
 		os.Exit(2)

@@ -15,36 +15,37 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// byDial has connections made by connection manager, and not by descriptors.
+// byDial selects connections made by connection manager, instead of by descriptors.
 const byDial = "dial"
 
-// many is one end of many connections to another process.
+// many is one end of many connections to a second process.
 type many struct {
 	*endpoint
-	conns  []*rdma.Connection // in the order of the peer's, where they are made by descriptors
+	conns  []*rdma.Connection // in the same order as the peer's, if made by descriptors
 	ready  int
 	bare   footprint // of the process before its context had connections
 	words  <-chan manyWord
-	waiter *waiter // nil where the engine has no descriptor
+	waiter *waiter // nil if the engine has no descriptor
 	out    *json.Encoder
 }
 
-// manyWord is what the two processes tell each other. The second one says what it has, and is
-// told what to do then; it ends with its standard input.
+// manyWord is a message between the two processes. The second process sends what it has made,
+// and then gets commands; it ends when its standard input ends.
 type manyWord struct {
 	Memory      []byte   `json:",omitempty"` // descriptor
 	Connections [][]byte `json:",omitempty"` // descriptors
 	Listener    string   `json:",omitempty"` // address
-	Ready       bool     `json:",omitempty"` // all connections are
-	Play        bool     `json:",omitempty"` // writes are to be answered
-	Ask         bool     `json:",omitempty"` // for Used
+	Ready       bool     `json:",omitempty"` // all connections are Ready
+	Play        bool     `json:",omitempty"` // answer writes
+	Ask         bool     `json:",omitempty"` // ask for Used
 	Used        int64    `json:",omitempty"` // processor time of the process, in nanoseconds
 }
 
-// errPeerEnded: the other process has ended.
+// errPeerEnded: the second process has ended.
 var errPeerEnded = errors.New("the other process has ended")
 
-// newMany opens one end, whose context runs, for o.connections connections and tasks writes.
+// newMany opens one end with room for o.connections connections and that many tasks, and
+// starts its context.
 func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err error) {
 	m = &many{endpoint: &endpoint{counters: o.counters}, out: json.NewEncoder(out)}
 	defer func() {
@@ -103,7 +104,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 	return m, waitRunning(m.endpoint)
 }
 
-// manyDepth is the send queue of a connection.
+// manyDepth is the capacity of a connection's send queue.
 const manyDepth = 256
 
 func (m *many) close() error {
@@ -113,15 +114,16 @@ func (m *many) close() error {
 	return m.endpoint.close()
 }
 
-// hear waits for the next word of the peer, and drives the engine meanwhile.
+// hear waits for the peer's next message, polling the engine meanwhile.
 func (m *many) hear() (manyWord, error) { return m.next(m.progress) }
 
-// rest drives the engine until the next word, as a program does that has nothing to do.
+// rest waits for the peer's next message as an idle program does: it sleeps while the engine
+// has no work.
 func (m *many) rest() (manyWord, error) {
 	return m.next(func() error { return m.sleep(time.Now().Add(10 * time.Millisecond)) })
 }
 
-// next calls drive until the next word of the peer.
+// next calls drive repeatedly until the peer's next message has arrived.
 func (m *many) next(drive func() error) (manyWord, error) {
 	for {
 		select {
@@ -138,7 +140,7 @@ func (m *many) next(drive func() error) (manyWord, error) {
 	}
 }
 
-// sleep drives the engine until then, and sleeps whenever there is nothing to do.
+// sleep drives the engine until the given time, and sleeps while there is nothing to do.
 func (m *many) sleep(until time.Time) error {
 	for {
 		n, err := m.engine.Progress()
@@ -163,7 +165,7 @@ func (m *many) sleep(until time.Time) error {
 	}
 }
 
-// export makes n connections, and their descriptors.
+// export makes n connections, and returns their descriptors.
 func (m *many) export(n int) (descs [][]byte, err error) {
 	for range n {
 		conn, desc, err := m.rdma.Export()
@@ -175,7 +177,7 @@ func (m *many) export(n int) (descs [][]byte, err error) {
 	return descs, nil
 }
 
-// join connects them to those of the peer.
+// join connects the connections to those of the peer.
 func (m *many) join(descs [][]byte) error {
 	if len(descs) != len(m.conns) {
 		return fmt.Errorf("the peer has %d connections, this end %d", len(descs), len(m.conns))
@@ -188,27 +190,27 @@ func (m *many) join(descs [][]byte) error {
 	return nil
 }
 
-// untilReady waits until n connections are.
+// untilReady waits until n connections are Ready.
 func (m *many) untilReady(n int) error {
 	for m.ready < n {
 		if err := m.progress(); err != nil {
 			return err
 		}
 	}
-	if m.conns == nil { // they have come to a listener
+	if m.conns == nil { // the listener has accepted them
 		m.conns = m.rdma.List()
 	}
 	m.conn = m.conns[0]
 	return nil
 }
 
-// memory takes the peer's memory.
+// memory imports the peer's memory.
 func (m *many) memory(desc []byte) (err error) {
 	m.remote, err = mmap.Import(m.dev, desc)
 	return err
 }
 
-// serveMany is the second process of scale.
+// serveMany is the second process of bench scale.
 func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	m, err := newMany(o, pingTasks, in, out)
 	if err != nil {
@@ -272,7 +274,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	}
 }
 
-// play writes every number back, until the next word.
+// play writes every number back until the peer's next message.
 func (m *many) play() error {
 	p, err := newPinger(m.endpoint)
 	if err != nil {

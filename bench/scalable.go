@@ -25,18 +25,19 @@ const (
 	srdPortNumber = 1
 )
 
-// fleet is one device, and a number of peer devices in the same process, with their queue
-// pairs of one service. RC has a queue pair for each peer; SRD has one for all of them.
+// fleet is one device, the hub, and a number of peer devices in the same process, with their
+// queue pairs of one service. The hub has a queue pair for each of the peers' with RC, and a
+// single one with SRD.
 type fleet struct {
 	service verbs.QPType
 	hub     *vessel
 	peers   []*vessel
 	targets []target
-	next    int // target
+	next    int // index of the next target
 	wcs     []verbs.WC
 }
 
-// vessel is a device with what belongs to it.
+// vessel is a device with its objects.
 type vessel struct {
 	dev verbs.Device
 	cq  verbs.CQ
@@ -47,7 +48,7 @@ type vessel struct {
 	counters bool
 }
 
-// target is a queue pair of a peer, and the way to it and back.
+// target is a queue pair of a peer, and the address handles to it and back.
 type target struct {
 	peer     *vessel
 	from, to verbs.QP
@@ -55,8 +56,8 @@ type target struct {
 	back     verbs.AH
 }
 
-// newVessel opens a device, which registers the memory. Those of many peers may be the same:
-// nobody looks at what is in it.
+// newVessel opens a device, and registers the memory. Several peers may share memory, since
+// nobody reads the data.
 func newVessel(o options, name string, mem []byte) (v *vessel, err error) {
 	v = &vessel{mem: mem, counters: o.counters}
 	if v.dev, err = device.Open(name); err != nil {
@@ -108,7 +109,8 @@ func (v *vessel) close() error {
 	return errors.Join(append(errs, v.dev.Close())...)
 }
 
-// srdDevice is the device by which both services send by UDP: SRD has no other path.
+// srdDevice returns the name of the device without its path through shared memory: both
+// services then use UDP, the only path of SRD.
 func srdDevice(name string) string {
 	if !strings.HasPrefix(name, "soft-") || strings.Contains(name, "local=") {
 		return name
@@ -119,8 +121,9 @@ func srdDevice(name string) string {
 	return name + "?local=off"
 }
 
-// srdPeerDevice is that of a peer. Of the loopback interface each takes an address of its own
-// that it need not search for: there may be a thousand of them.
+// srdPeerDevice returns the name of the device of a peer. On the loopback interface each peer
+// gets an address of its own, so that it need not search for a free one: there may be a
+// thousand peers.
 func srdPeerDevice(name string, i int) string {
 	options, own := strings.CutPrefix(srdDevice(name), "soft-lo")
 	if !own || runtime.GOOS != "linux" {
@@ -129,7 +132,7 @@ func srdPeerDevice(name string, i int) string {
 	return fmt.Sprintf("soft-127.1.%d.%d%s", i/250, i%250+1, options)
 }
 
-// newFleet makes devices peers, and queues queue pairs on each of them.
+// newFleet opens that many peer devices, and makes that many queue pairs on each of them.
 func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, err error) {
 	f = &fleet{service: service, wcs: make([]verbs.WC, 256)}
 	defer func() {
@@ -232,7 +235,7 @@ func (f *fleet) close() error {
 	return errors.Join(errs...)
 }
 
-// request fills in what differs between the services.
+// request adds the fields that depend on the target and the service.
 func (t *target) request(wr verbs.SendWR) verbs.SendWR {
 	wr.Flags = verbs.FlagSignaled
 	wr.RemoteAddr, wr.RKey = t.peer.mr.Addr(), t.peer.mr.RKey()
@@ -246,7 +249,7 @@ func (v *vessel) sge(n int) []verbs.SGE {
 	return []verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(&v.mem[0]))), Length: uint32(n), LKey: v.mr.LKey()}}
 }
 
-// poll takes completions of the hub.
+// poll polls v, and fails if a completion is not successful.
 func (f *fleet) poll(v *vessel) (int, error) {
 	n, err := v.cq.Poll(f.wcs)
 	for _, wc := range f.wcs[:n] {
@@ -257,8 +260,8 @@ func (f *fleet) poll(v *vessel) (int, error) {
 	return n, err
 }
 
-// pollPeer drives the peer where there is one alone: so its row needs one processor, and
-// depends on nothing else that runs. Where there are many, their own goroutines work.
+// pollPeer polls the peer if there is only one, so that its row needs one processor and does
+// not depend on other threads. Several peers work on their own goroutines.
 func (f *fleet) pollPeer() error {
 	if len(f.peers) > 1 {
 		return nil
@@ -267,8 +270,8 @@ func (f *fleet) pollPeer() error {
 	return err
 }
 
-// writes keeps batches of writes of n bytes in flight, each to the next target, and returns
-// how many are completed in a second.
+// writes keeps batches of writes of n bytes in flight, each batch to the next target, and
+// returns the completions per second.
 func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) {
 	wrs := make([]verbs.SendWR, batch)
 	sgl := f.hub.sge(n)
@@ -284,7 +287,7 @@ func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) 
 	completed, posted := 0, 0
 	var begin time.Time
 	counted := 0
-	// Every peer is spoken to once before the time runs.
+	// The time starts when every target has been written to once.
 	least := max(len(f.targets)*batch, 1)
 	for start := time.Now(); ; {
 		for posted-completed <= (batches-1)*batch {
@@ -323,8 +326,8 @@ func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) 
 	}
 }
 
-// roundTrip sends a message to one target after the other, and each sends it back. One
-// goroutine polls both ends. It returns the median.
+// roundTrip exchanges a message with one target after the other. One goroutine polls both
+// ends. It returns the median.
 func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
 	var samples []time.Duration
 	wait := func(v *vessel, n int) error {
@@ -361,7 +364,7 @@ func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
 		if _, err := t.to.PostSend([]verbs.SendWR{back}); err != nil {
 			return 0, err
 		}
-		if err := wait(f.hub, 2); err != nil { // sent, and received
+		if err := wait(f.hub, 2); err != nil { // the send and the receive
 			return 0, err
 		}
 		if i >= len(f.targets) {
@@ -375,7 +378,7 @@ func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
 	return samples[len(samples)/2], nil
 }
 
-// scene is a number of peers.
+// scene is a number of peer devices, and of queue pairs on each.
 type scene struct{ devices, queues int }
 
 func (s scene) String() string {
@@ -385,7 +388,8 @@ func (s scene) String() string {
 	return fmt.Sprintf("%d × %d", s.devices, s.queues)
 }
 
-// srdScenes are those that are measured, with at most so many queue pairs at the peers.
+// srdScenes returns the scenes to measure, each with at most that many queue pairs at the
+// peers.
 func srdScenes(most int) []scene {
 	var list []scene
 	for _, s := range []scene{{1, 1}, {100, 1}, {1000, 1}, {100, 50}} {
@@ -400,7 +404,7 @@ func srdScenes(most int) []scene {
 
 var compared = []verbs.QPType{verbs.RC, verbs.SRD}
 
-// compareSRD measures SRD beside RC, in turns.
+// compareSRD measures RC and SRD alternately.
 func compareSRD(o options) (string, error) {
 	if soft, err := isSoft(o.device); err != nil || !soft {
 		return "only for the software device: adapters that have SRD have no RC", err

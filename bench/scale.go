@@ -13,39 +13,39 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// How many writes are under way at a time, on all connections together, and how many of them
-// in a row are on one connection.
+// How many writes are in flight on all connections together, and how many consecutive ones are
+// on one connection.
 const (
 	scaleWindow = 512
 	scaleRun    = 64
-	// scaleRest is how long connections are left alone before the processor time of idle
-	// ones is taken: their keepalives have begun by then.
+	// scaleRest is the wait before the processor time of idle connections is measured:
+	// keepalives have begun by then.
 	scaleRest = 5 * time.Second
 )
 
-// scaleSteps are the numbers of connections, up to that of the options.
+// scaleSteps returns the numbers of connections to measure, up to most.
 func scaleSteps(most int) []int {
 	steps := slices.DeleteFunc([]int{1, 100, 1000, 10000}, func(n int) bool { return n >= most })
 	return append(steps, most)
 }
 
-// scaleFigure is a column of a table.
+// scaleFigure is a column of the table.
 type scaleFigure struct {
 	name, unit string
 	of         func(f *scaleFigures) float64
 }
 
-// scaleFigures are those of a number of connections.
+// scaleFigures are the results for one number of connections.
 type scaleFigures struct {
 	byDescriptor, byAddress time.Duration // until all are Ready at both ends
 	closing                 time.Duration // of one end
-	heap, resident          float64       // bytes of a connection that has done nothing yet
-	heapCM                  float64       // of one that was dialled
-	heapUsed, residentUsed  float64       // of one that has written
+	heap, resident          float64       // bytes per connection that has not been used
+	heapCM                  float64       // likewise, for a dialled connection
+	heapUsed, residentUsed  float64       // bytes per connection that has written
 	turns, runs, all        rate
-	fairness, least         float64       // Jain's index; the fewest writes of a connection, by the mean
+	fairness, least         float64       // Jain's index; the fewest writes of a connection, divided by the mean
 	median, tail            time.Duration // half a round trip of one connection
-	idle                    float64       // processors used at rest
+	idle                    float64       // processors used while idle
 }
 
 var scaleTables = [][]scaleFigure{{
@@ -71,7 +71,7 @@ var scaleTables = [][]scaleFigure{{
 	{"99 %", "µs", func(f *scaleFigures) float64 { return float64(f.tail.Nanoseconds()) / 1e3 }},
 }}
 
-// measureScale shows what connections cost, by how many there are.
+// measureScale shows the cost of connections as their number grows.
 func measureScale(o options) (string, error) {
 	steps := scaleSteps(o.connections)
 	figures := make([][]scaleFigures, len(steps))
@@ -108,8 +108,8 @@ func measureScale(o options) (string, error) {
 	return b.String(), nil
 }
 
-// scaleOf measures o.connections connections: first dialled ones, to know what to dial takes,
-// then others for all the rest.
+// scaleOf measures o.connections connections: first dialled ones, for the time that dialling
+// takes, then others for everything else.
 func scaleOf(o options) (f scaleFigures, err error) {
 	dialled := o
 	dialled.only = byDial
@@ -151,7 +151,7 @@ func scaleOf(o options) (f scaleFigures, err error) {
 	})
 }
 
-// withMany starts the second process, and says hello.
+// withMany starts the second process, waits for its first message, and calls part.
 func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -165,7 +165,7 @@ func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 	if err != nil {
 		return err
 	}
-	// A pipe of our own: Wait closes those of the command, which is read meanwhile.
+	// This pipe is our own: Wait closes the command's pipes, and the output is read meanwhile.
 	out, theirs, err := os.Pipe()
 	if err != nil {
 		return err
@@ -199,13 +199,13 @@ func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 	return part(m, hello)
 }
 
-// hi is what the first process says first.
+// hi returns the first message of the first process.
 func (m *many) hi() (w manyWord, err error) {
 	w.Memory, err = m.local.Export(m.dev)
 	return w, err
 }
 
-// dial makes n connections by connection manager, and returns how long that takes.
+// dial makes n connections by connection manager, and returns the time taken.
 func (m *many) dial(addr string, n int) (time.Duration, error) {
 	start := time.Now()
 	w, err := m.hi()
@@ -225,7 +225,7 @@ func (m *many) dial(addr string, n int) (time.Duration, error) {
 	return m.bothReady(start, n)
 }
 
-// exchange makes n connections by descriptors, and returns how long that takes.
+// exchange makes n connections by descriptors, and returns the time taken.
 func (m *many) exchange(n int) (time.Duration, error) {
 	start := time.Now()
 	w, err := m.hi()
@@ -258,7 +258,7 @@ func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// idle is how many processors this end uses while nothing is done, after a while of that.
+// idle returns how many processors this end uses while idle, measured after settle.
 func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
 	for _, t := range []time.Duration{settle, d} {
 		begin, before := time.Now(), cpuTime()
@@ -270,8 +270,8 @@ func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
 	return processors, nil
 }
 
-// inTurns keeps scaleWindow writes under way, run of them on one connection, then on the next,
-// and returns how many are completed in a second.
+// inTurns keeps scaleWindow writes in flight: run of them on one connection, then on the next.
+// It returns the completions per second.
 func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 	tasks, err := m.tasks(scaleWindow, pingSize)
 	if err != nil {
@@ -296,13 +296,13 @@ func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 	return r, errors.Join(err, m.drain(tasks))
 }
 
-// rate is what completed tasks were measured to take.
+// rate is the result of counting completed tasks.
 type rate struct {
 	perSecond float64
-	used      time.Duration // processor time of each, of both processes
+	used      time.Duration // processor time of each task, in both processes
 }
 
-// rate measures the tasks that are under way, after a warm-up.
+// rate measures the tasks in flight, after a warm-up.
 func (m *many) rate(d time.Duration) (r rate, err error) {
 	if err := warmedUp(m.endpoint, d); err != nil {
 		return r, err
@@ -326,7 +326,7 @@ func (m *many) rateNow(d time.Duration) (r rate, err error) {
 	return r, err
 }
 
-// bothUsed is the processor time that both processes have used.
+// bothUsed returns the processor time that both processes have used.
 func (m *many) bothUsed() (time.Duration, error) {
 	if err := m.out.Encode(manyWord{Ask: true}); err != nil {
 		return 0, err
@@ -335,9 +335,9 @@ func (m *many) bothUsed() (time.Duration, error) {
 	return cpuTime() + time.Duration(w.Used), err
 }
 
-// atOnce keeps writes under way on all connections, as many on each. It returns how many are
-// completed in a second, and how even the connections' shares are: Jain's index, and the
-// smallest by the mean.
+// atOnce keeps writes in flight on all connections, equally many on each. It returns the
+// completions per second and the fairness between connections: Jain's index, and the smallest
+// share divided by the mean.
 func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) {
 	each := max(scaleWindow/len(m.conns), 1)
 	tasks, err := m.tasks(each*len(m.conns), pingSize)
@@ -371,8 +371,9 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 	return r, jain, least, errors.Join(err, m.drain(tasks))
 }
 
-// fairness is Jain's index of shares (R. Jain and others, DEC-TR-301, 1984), which is 1 where
-// all are the same and 1/n where one has all, and the smallest share by the mean.
+// fairness returns Jain's index of the shares (R. Jain and others, DEC-TR-301, 1984), which is
+// 1 if all are equal and 1/n if one has everything, and the smallest share divided by the
+// mean.
 func fairness(shares []float64) (jain, least float64) {
 	sum, squares, smallest := 0.0, 0.0, math.Inf(1)
 	for _, s := range shares {
@@ -387,7 +388,7 @@ func fairness(shares []float64) (jain, least float64) {
 	return sum * sum / (n * squares), smallest * n / sum
 }
 
-// drain waits for tasks, and frees them.
+// drain waits for the tasks, and frees them.
 func (m *many) drain(tasks []*rdma.Task) error {
 	m.again = nil
 	for _, t := range tasks {
@@ -400,8 +401,8 @@ func (m *many) drain(tasks []*rdma.Task) error {
 	return rdma.FreeAll(tasks)
 }
 
-// roundTrip writes a number to and fro on one connection, and returns the median and the 99th
-// percentile of half the time.
+// roundTrip writes a number back and forth on one connection. It returns the median and the
+// 99th percentile of half the round trip.
 func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error) {
 	if err := m.out.Encode(manyWord{Play: true}); err != nil {
 		return 0, 0, err

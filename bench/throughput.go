@@ -13,14 +13,14 @@ const (
 	rateSize    = 8
 )
 
-// repeatBatches keeps batches of small writes going.
+// repeatBatches keeps batches of small writes in flight.
 func (e *endpoint) repeatBatches() error {
 	tasks, err := e.tasks(rateBatch*rateBatches, rateSize)
 	if err != nil {
 		return err
 	}
-	// Tasks of a batch complete in order, so a batch goes out again when its
-	// last task has come back.
+	// The tasks of a batch complete in order, so a batch is submitted again when its last task
+	// has completed.
 	last := make(map[*rdma.Task]int)
 	for b := range rateBatches {
 		last[tasks[(b+1)*rateBatch-1]] = b
@@ -40,7 +40,7 @@ func (e *endpoint) repeatBatches() error {
 	return nil
 }
 
-// measure counts completions for a while, after a warm-up.
+// measure counts completions for the time d, after a warm-up.
 func measure(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
 	if err := warmedUp(e, d); err != nil {
 		return 0, 0, err
@@ -48,7 +48,7 @@ func measure(e *endpoint, d time.Duration) (completed int, elapsed time.Duration
 	return measureNow(e, d)
 }
 
-// warmedUp drives the engine before something is measured for a while.
+// warmedUp drives the engine before a measurement of length d.
 func warmedUp(e *endpoint, d time.Duration) error {
 	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
 		if err := e.progress(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waiter is an epoll set with one descriptor.
+// waiter is an epoll set with one file descriptor.
 type waiter struct {
 	ep     int
 	events [1]unix.EpollEvent
@@ -25,7 +25,8 @@ func newWaiter(fd int) (*waiter, error) {
 	return &waiter{ep: ep}, nil
 }
 
-// wait waits until the descriptor is readable, or for at most so long; negative: for ever.
+// wait waits until the descriptor is readable, at most for limit; a negative limit waits for
+// ever.
 func (w *waiter) wait(limit time.Duration) error {
 	milliseconds := -1
 	if limit >= 0 {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures Verbena beside UCX, libfabric and perftest. It writes the tables to .build/peers.md,
-# and the plots of docs/performance.md, whose tables have the medians. It takes 6 minutes.
+# Compares Verbena with UCX, libfabric and perftest. It writes the tables to .build/peers.md,
+# and the plots that docs/performance.md shows; the tables have the medians. It takes 6
+# minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +14,7 @@ printf '%s\n' '<!-- verbena perf peers -->' '<!-- verbena perf peers ends -->' >
 
 sizes=64,256,1024,4096,16384,65536,262144,1048576,4194304
 mkdir "$folder/latency" "$folder/bandwidth"
-# The plots have the names of their curves from the files of reports.
+# The plots take the names of the curves from the names of the report files.
 for way in "shared memory|soft-lo" "UDP|soft-lo?local=off"; do
 	name=${way%|*} device=${way#*|}
 	pair "$device" -- -test write_lat,read_lat -s 8 -D 1 -json - >>"$folder/latency/$name.json"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, vet and builds on every platform, staticcheck, and the documentation: comments on
-# all that is exported, examples, links, and code that is that of tests.
+# Checks formatting, vet and builds on every platform, staticcheck, and the documentation:
+# comments on everything exported, examples, links, and that quoted code is that of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -34,7 +34,7 @@ else
 fi
 run "$go" test -vet=off ./docs
 
-# oob/etcd is a module of its own.
+# oob/etcd is a separate module.
 staticcheck=$("$go" tool -n staticcheck)
 cd oob/etcd
 run "$go" vet ./...

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes what receives packets: each fuzzer for FUZZTIME, on all processors, or on as many as
-# FUZZPARALLEL says. Then it prints how many packets that were, and what the seeds and the
-# kept inputs alone cover of each package.
+# Fuzzes the code that receives packets: each fuzzer for FUZZTIME, on all processors or on
+# FUZZPARALLEL of them. Then it prints the number of packets, and the coverage of each package
+# by the seeds and kept inputs alone.
 #
-# With the word keep it looks instead through the inputs that Go's cache has of former runs,
-# and copies those to testdata/fuzz which cover a statement that the seeds and the others
-# there do not; the shortest come first. Kept inputs that add nothing any more are removed,
-# except those whose names say what they found.
+# With the argument keep it instead examines the inputs that Go's cache has from earlier runs.
+# It copies an input to testdata/fuzz if it covers a statement that neither the seeds nor the
+# other inputs there cover; the shortest inputs come first. It removes kept inputs that no
+# longer add coverage, except those that are named after what they found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -18,10 +18,11 @@ fuzzers=("$transport FuzzReceive" "$transport FuzzReceiveUnreliable" "$transport
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# covered FILE prints the statements that a profile has as covered.
+# covered FILE prints the statements that the profile marks as covered.
 covered() { awk '$NF > 0 && NR > 1 { print $1 }' "$1" | sort; }
 
-# keep PACKAGE FUZZER adds what PACKAGE's fuzzers do not cover yet to $work/known.
+# keep PACKAGE FUZZER keeps the inputs that cover statements outside $work/known, and adds
+# these statements to it.
 keep() {
 	local package=$1 fuzzer=$2 kept=$1/testdata/fuzz/$2 found=0 input name dir
 	mkdir -p "$kept" "$work/kept/testdata/fuzz/$fuzzer"

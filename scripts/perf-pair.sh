@@ -1,5 +1,5 @@
-# For scripts that measure between two processes of this machine: source it, and build
-# "$folder/verbena". The folder goes away at the end, and a server that is left with it.
+# For scripts that measure between two processes of this machine: source this file, and build
+# "$folder/verbena". At the end the folder is deleted, and a server that still runs is stopped.
 folder=$(mktemp -d)
 server=
 leave() {
@@ -8,7 +8,8 @@ leave() {
 }
 trap leave EXIT
 
-# pair DEVICE SERVER_FLAGS -- FLAGS runs both ends of verbena perf. The client's output is its own.
+# pair DEVICE SERVER_FLAGS -- FLAGS runs both ends of verbena perf. It prints the client's
+# output.
 pair() {
 	local device=$1 port='' server_flags=()
 	shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes cmd/verbena/default.pgo anew, with which go build optimizes the program for what it spends
-# its time on: profiles of both ends of verbena perf, through shared memory and by UDP. It takes two
-# minutes; a profile that is somewhat older than the code still helps.
+# Makes cmd/verbena/default.pgo, with which go build optimizes the hot code of the program: the
+# profiles of both ends of verbena perf, through shared memory and by UDP. It takes two
+# minutes. A profile that is somewhat older than the code still helps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/perf-pair.sh
-# Without -trimpath the profile would have names of this machine's folders.
+# Without -trimpath the profile would contain folder names of this machine.
 "${GO:-go}" build -trimpath -pgo=off -o "$folder/verbena" ./cmd/verbena
 
 runs=0
@@ -25,5 +25,5 @@ for device in soft-lo 'soft-lo?local=off'; do
 	profile "$device" -test fetch_add_bw -s 8 -t 16
 done
 "${GO:-go}" tool pprof -proto -output "$folder/all" "$folder"/*.server "$folder"/*.client
-# The file that was profiled has a name too. Lengths of names are part of the format.
+# The profile also names the profiled file. The format contains the lengths of names.
 zcat "$folder/all" | perl -pe "s{\Q$folder\E}{'-' x length(\$&)}ge" | gzip -n9 >cmd/verbena/default.pgo

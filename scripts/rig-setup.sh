@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the virtual machine for tests needs (Debian and its like, as
-# root), fetches its kernel and builds its image. Elsewhere it names what is
-# missing. With CI=true anything missing is an error.
+# Installs what the virtual machine for tests needs (on Debian and its derivatives, as root),
+# fetches its kernel and builds its image. On other systems it lists what is missing. With
+# CI=true anything missing is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

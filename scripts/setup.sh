@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the tests use beyond Go, on Debian and its like, as root.
-# Elsewhere it names what is missing and what is skipped for that. With CI=true
-# anything missing is an error. "setup.sh scp" is for make bench-scp instead.
+# Installs what the tests need besides Go, on Debian and its derivatives, as root. On other
+# systems it lists what is missing, and which tests are skipped for that. With CI=true anything
+# missing is an error. "setup.sh scp" installs what make bench-scp needs instead.
 set -euo pipefail
 
 # program or header | Debian packages | what is skipped without it
@@ -33,7 +33,7 @@ missing() {
 	done <<<"$needs"
 }
 
-# ip lives in /usr/sbin, which is not on everybody's path.
+# ip is in /usr/sbin, which is not on every user's path.
 PATH=$PATH:/usr/sbin:/sbin
 
 lacking=$(missing)
@@ -43,7 +43,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	mapfile -t packages < <(cut -d'|' -f2 <<<"$lacking" | tr ' ' '\n' | sort -u)
 	echo "installing ${packages[*]}"
 	export DEBIAN_FRONTEND=noninteractive
-	# An sshd that is installed here is not to serve: the measurement starts its own.
+	# An sshd that is installed here must not start: the measurement starts its own.
 	policy=/usr/sbin/policy-rc.d quiet=false
 	case " ${packages[*]} " in *" openssh-server "*) quiet=true ;; esac
 	if $quiet && [ ! -e $policy ]; then
@@ -55,7 +55,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 		lacking=$(missing)
 	fi
 	if $quiet && command -v systemctl >/dev/null; then
-		systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true # nor at the next boot
+		systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true # also not at the next boot
 	fi
 fi
 

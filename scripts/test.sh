@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# All tests, with the race detector where there is cgo and a C compiler; setup installs
-# one where it may. In make test the long ones run in their short form (testing.Short).
-# With the word full, for make full, they run whole, but for those in the virtual machine,
-# which make rig runs, and with those of oob/etcd, which take a minute to build. vet is
-# left to make check. The time limit ends what hangs.
+# Runs all tests, with the race detector if there are cgo and a C compiler; setup installs one
+# if it may. In make test the long tests run in their short form (testing.Short). With the
+# argument full, for make full, they run completely, except those in the virtual machine, which
+# make rig runs, and including those of oob/etcd, which take a minute to build. make check runs
+# vet. The time limit ends tests that hang.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
 tags=${TAGS:-}
-# Debugging information takes a third of the linker's time.
-# Two of the packages at work wait more than they compute.
-# A profile to optimize by would have every package built once more, for cmd/verbena.
+# Without debugging information the linker takes a third less time.
+# Two more packages than processors run at a time: about two of them mostly wait.
+# With the profile of cmd/verbena, go would build every package again for that program.
 flags=(-vet=off -timeout 1h -pgo=off -ldflags "-s -w" -p $(($(getconf _NPROCESSORS_ONLN) + 2)))
 if [ "$("$go" env CGO_ENABLED)" = 1 ]; then
 	flags+=(-race)
@@ -25,13 +25,13 @@ if [ "${1:-}" = full ]; then
 	exit "$failed"
 fi
 
-# Packages without tests are programs, which the tests of samples build. Those that take
-# longest come first: they are not to run alone at the end.
+# Packages without tests are programs, which the tests of samples build. The packages that take
+# longest come first, so that none of them runs alone at the end.
 packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 echo "+ $go test -short ${flags[*]} -tags $tags ./test/rig ./samples ./..."
 "$go" test -short "${flags[@]}" -tags "$tags" ./test/rig ./samples $packages || failed=1
 
-# short prints the tests that ask for the short form, and match.
+# short prints the tests that have a short form and match.
 short() {
 	find . -name '*_test.go' -not -path './.build/*' -exec awk '
 		/^func Test/ { name = $2; sub(/\(.*/, "", name) }

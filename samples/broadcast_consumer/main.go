@@ -1,6 +1,6 @@
-// Command broadcast_consumer takes the stream of broadcast_server, whose text describes the
-// protocol, and verifies its SHA-256. It may be killed and started again under the same
-// name; then it takes the stream from the start.
+// Command broadcast_consumer receives the stream of broadcast_server, whose text describes the
+// protocol, and verifies its SHA-256. It may be killed and started again under the same name;
+// it then receives the stream from the start.
 package main
 
 import (
@@ -65,7 +65,7 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 	return err
 }
 
-// begin takes what the server says of the stream.
+// begin reads the server's description of the stream.
 func (p *consumer) begin(a *oob.Answer, err error) error {
 	if err == nil {
 		p.check, err = broadcast.Decode(a.Data)
@@ -76,7 +76,7 @@ func (p *consumer) begin(a *oob.Answer, err error) error {
 	return err
 }
 
-// arrive is called for each chunk, when it is in its slot.
+// arrive is called when a chunk has been written to its slot.
 func (p *consumer) arrive(m *rdma.Message) {
 	if err := p.check.Arrive(m); err != nil {
 		p.rdma.Fail(err)
@@ -89,7 +89,7 @@ func (p *consumer) arrive(m *rdma.Message) {
 	}
 }
 
-// take uses the next chunk, and gives its slot back.
+// take consumes the next chunk and returns its slot to the server.
 func (p *consumer) take() {
 	if err := p.check.Take(p.ring.Bytes()); err != nil {
 		p.rdma.Fail(err)

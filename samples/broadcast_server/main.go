@@ -1,9 +1,9 @@
 // Command broadcast_server broadcasts a stream to consumers, each a broadcast_consumer with
-// a name of its own. Chunk n goes by RDMA write with immediate n to slot n % slots of the
-// consumer's memory. The consumer answers with a message of no bytes, whose immediate is how
-// many chunks it has taken: a credit for as many slots. Each is served at its own pace, from
-// the start of the stream: one that was killed begins again when it comes back. The server
-// ends when enough of them have had everything.
+// its own name. Chunk n goes by RDMA write with immediate n to slot n % slots of the
+// consumer's memory. The consumer answers with an empty message, whose immediate is the number
+// of chunks that it has taken; this is a credit for as many slots. Each consumer has its own
+// pace. One that was killed starts again from the beginning of the stream. The server ends
+// when enough consumers have received everything.
 package main
 
 import (
@@ -29,7 +29,7 @@ type server struct {
 	stream         *mmap.Map
 	chunks, wanted uint64
 	writes         *rdma.Pool
-	done           map[string]bool // names of the consumers that have had everything
+	done           map[string]bool // names of the consumers that have received everything
 }
 
 func main() {
@@ -69,8 +69,8 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	return h.Engine.Run(ctx)
 }
 
-// came is called for each consumer, before anything is reported of its connection, whose user
-// data is the writer.
+// came is called for each consumer before any event of its connection is reported. The
+// connection's user data is the writer.
 func (p *server) came(_ string, a *oob.Answer) error {
 	if a.Maps[0].Len() < broadcast.Slots*broadcast.ChunkSize {
 		return fmt.Errorf("the ring needs %d bytes", broadcast.Slots*broadcast.ChunkSize) // rejects the consumer
@@ -80,7 +80,7 @@ func (p *server) came(_ string, a *oob.Answer) error {
 	return nil
 }
 
-// credit is called when a consumer says how many chunks it has taken.
+// credit is called when a consumer reports how many chunks it has taken.
 func (p *server) credit(m *rdma.Message) {
 	if taken, ok := m.Imm(); ok {
 		m.Connection().UserData().(*broadcast.Writer).Credit(taken)
@@ -89,9 +89,9 @@ func (p *server) credit(m *rdma.Message) {
 	}
 }
 
-// changed begins with a consumer that is Ready, and ends when enough have had everything and
-// left: until then, the acknowledgement of a credit may be needed once more. A consumer that
-// was rejected may have no user data.
+// changed starts writing when a consumer is Ready. It ends the program when enough consumers
+// have received everything and left: before that, a credit may have to be acknowledged again.
+// The connection of a rejected consumer may have no user data.
 func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 	c, ok := conn.UserData().(*broadcast.Writer)
 	switch {

@@ -1,8 +1,8 @@
 // Command cm_hello is the workflow of an RDMA program step by step: connection set-up by
 // address, memory registration, posting of work requests, handling of completions,
-// disconnection. Without -c it is the server, which says hello to each client once it has
-// heard of it; with -c HOST it is a client. The comments name the calls of rdma_cm(7) and
-// libibverbs that the step would take in C.
+// disconnection. Without -c it is the server, which answers the first message of each client;
+// with -c HOST it is a client. Comments name the calls of rdma_cm(7) and libibverbs that each
+// step takes in C.
 package main
 
 import (
@@ -48,8 +48,8 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	}
 	copy(memory.Bytes(), text)
 
-	// An engine takes the place of the event channel and the completion channel
-	// (rdma_create_event_channel, ibv_create_comp_channel); the context has the protection
+	// An engine replaces the event channel and the completion channel
+	// (rdma_create_event_channel, ibv_create_comp_channel). The context has the protection
 	// domain, the completion queue and a queue pair for each connection (ibv_alloc_pd,
 	// ibv_create_cq, rdma_create_qp).
 	engine := pe.New(pe.Config{Log: s.Log})
@@ -60,9 +60,8 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 		return err
 	}
 
-	// Posting of work requests: a send of the message in one scatter-gather entry, whose
-	// completion is told by the task itself (ibv_post_send; wr_id). The SEND meets a RECV
-	// that the context has posted.
+	// Posting of work requests: a send with one scatter-gather entry, whose completion names
+	// its task (ibv_post_send; wr_id). The SEND consumes a RECV that the peer has posted.
 	sends, err := r.Pool(16, pe.FreeTask, func(t *rdma.Task, _ error) { pe.FreeTask(t) })
 	if err != nil {
 		return err
@@ -72,7 +71,7 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 		return pe.SubmitNew(task, err)
 	}
 
-	// Completion handling (ibv_get_cq_event, ibv_poll_cq). The RECV is posted again behind it (ibv_post_recv).
+	// Completion handling (ibv_get_cq_event, ibv_poll_cq). The context reposts the RECV (ibv_post_recv).
 	err = r.Receive(32, sample.Room, func(m *rdma.Message) {
 		conn := m.Connection()
 		s.Print("%v says %q", conn.PeerAddr().Addr(), m.Bytes())
@@ -93,7 +92,7 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 		case state == rdma.Failed: // RDMA_CM_EVENT_UNREACHABLE, REJECTED and others
 			r.Fail(conn.Close())
 		case host != "": // Closed: RDMA_CM_EVENT_DISCONNECTED, rdma_destroy_id
-			r.Fail(err) // of a server that has left without a word; otherwise nil
+			r.Fail(err) // the error if the server left without closing the connection; otherwise nil
 		}
 	})
 	if err := errors.Join(err, r.Start()); err != nil {
@@ -102,7 +101,7 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	if host == "" { // rdma_bind_addr, rdma_listen; each RDMA_CM_EVENT_CONNECT_REQUEST: rdma_accept
 		_, err = r.Listen(":"+port, rdma.ListenConfig{PrivateData: []byte("welcome")})
 	} else { // rdma_resolve_addr, rdma_resolve_route, rdma_connect
-		_, err = r.Dial(net.JoinHostPort(host, port), rdma.DialConfig{Once: true}) // nobody listens: that is the answer
+		_, err = r.Dial(net.JoinHostPort(host, port), rdma.DialConfig{Once: true}) // if nobody listens, fail at once
 	}
 	s.Say("waiting for the peer at %s", net.JoinHostPort(host, port))
 	r.Fail(err)

@@ -1,7 +1,7 @@
-// Command cm_rping is client and server of rping(1), which comes with rdma-core. For each
-// round the client advertises memory, which the server reads, and then memory that the
-// server writes the same to. An advertisement, and the message that answers it, has 16
-// bytes: address, rkey and length, in network byte order.
+// Command cm_rping is client and server of rping(1), which comes with rdma-core. In each round
+// the client advertises memory, which the server reads; the client then advertises other
+// memory, to which the server writes the same data. An advertisement, and the message that
+// answers it, has 16 bytes: address, rkey and length, in network byte order.
 package main
 
 import (
@@ -57,13 +57,13 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	if p.Server {
 		_, err = p.RDMA.Listen(address, rdma.ListenConfig{OnRequest: p.Accept})
 	} else {
-		_, err = p.RDMA.Dial(address, rdma.DialConfig{Once: true}) // nobody listens: that is the answer
+		_, err = p.RDMA.Dial(address, rdma.DialConfig{Once: true}) // if nobody listens, fail at once
 	}
 	p.RDMA.Fail(err)
 	return engine.Run(ctx) // until the last client has gone, or all rounds are done
 }
 
-// message takes an advertisement, or the answer to one.
+// message handles an advertisement, or the answer to one.
 func (p *program) message(m *rdma.Message) {
 	q, ok := m.Connection().UserData().(*rping.Ping)
 	if !ok || m.Length() != rping.MessageSize {
@@ -81,7 +81,7 @@ func (p *program) message(m *rdma.Message) {
 	}
 }
 
-// move reads the client's data, or writes it back.
+// move reads the client's data, or writes it back to the client.
 func move(q *rping.Ping, read bool, advertisement []byte) error {
 	n := int(binary.BigEndian.Uint32(advertisement[12:]))
 	remote, err := mmap.FromKey(q.Device, binary.BigEndian.Uint64(advertisement), n, binary.BigEndian.Uint32(advertisement[8:]), mmap.RemoteRead|mmap.RemoteWrite)
@@ -97,7 +97,7 @@ func move(q *rping.Ping, read bool, advertisement []byte) error {
 	return q.Submit(task, err, q.Answer)
 }
 
-// check compares what has come back, and begins the next round.
+// check compares the data that came back, and begins the next round.
 func check(q *rping.Ping) {
 	sent, back := q.Memory.Bytes()[rping.DataAt:][:q.Size], q.Memory.Bytes()[q.Back():][:q.Size]
 	if q.Validate && !bytes.Equal(sent, back) {

@@ -26,7 +26,7 @@ func alone() []string {
 		"pe_task_error", "pe_task_resubmit", "pe_task_try_submit", "graph", "sync_event_local")
 }
 
-// runAlone runs a program, and fails if that does.
+// runAlone runs a program, and fails if the program fails.
 func runAlone(ctx context.Context, bin, dev, name string) (pair.Side, time.Duration, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, name), "-d", dev, "-timeout", patience)

@@ -1,9 +1,9 @@
-// Command demo runs every pair of sample programs as two processes, over all the
-// ways that descriptors can travel, and checks that both sides saw the same data;
-// and the programs that have no peer, which check that themselves. It prints a row
-// for each, all that was printed where one failed, and exits with 1 if any did.
+// Command demo runs every pair of sample programs as two processes, over all ways that
+// descriptors can travel, and checks that both sides saw the same data. It also runs the
+// programs without a peer, which check their data themselves. It prints a row for each. For a
+// failure it also prints all output of the programs, and it exits with 1.
 //
-// The programs have to be in the folder that demo itself is in.
+// The programs have to be in the same folder as demo.
 package main
 
 import (
@@ -38,7 +38,7 @@ func run(ctx context.Context, s *sample.Session) error {
 	if dev == "" {
 		dev = "soft-lo"
 	}
-	// Better one line than one for every program.
+	// Without a usable device, fail once instead of in every program.
 	attr, err := try(dev)
 	if err != nil {
 		return err

@@ -8,15 +8,15 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// demonstration is one row.
+// demonstration is one row of the table.
 type demonstration struct {
 	pair pair.Pair
 	way  pair.Way
 	args []string // for both programs
 }
 
-// plan gives each pair one row, and spreads the ways over them. Some devices have no
-// multicast.
+// plan gives each pair one row, and distributes the ways among the rows. multicast: the device
+// supports multicast, which some do not.
 func plan(multicast bool) []demonstration {
 	ways := pair.Ways()
 	var rows []demonstration
@@ -34,7 +34,7 @@ func plan(multicast bool) []demonstration {
 	return rows
 }
 
-// run runs both programs, and fails if one does or they have not seen the same data.
+// run runs both programs. It fails if one fails, or if they have not seen the same data.
 func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {
 	scratch, err := os.MkdirTemp("", "verbena-demo-")
 	if err != nil {

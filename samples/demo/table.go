@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// table is what is printed.
+// table prints the results.
 type table struct {
 	*sample.Session
 	dev            string
@@ -19,8 +19,8 @@ func (t *table) row(name, dev, way, bytes, time, result string) {
 	t.Print("%-46s %-10s %-6s %12s %9s  %s", name, dev, way, bytes, time, result)
 }
 
-// add adds the row of one sample and, if it has failed, all that its programs have
-// printed.
+// add adds the row of one sample. If the sample has failed, it also prints all output of its
+// programs.
 func (t *table) add(name, way, bytes string, elapsed time.Duration, err error, sides ...pair.Side) {
 	t.rows++
 	verdict := "PASS"

@@ -2,7 +2,7 @@
 // driver, with their ports, the GID tables that hold their addresses, their limits
 // and counters, and what RDMA contexts can do on them. With -d it shows one.
 //
-// Each device is opened for that. One that cannot be opened is shown with the
+// Each device is opened for its attributes. A device that cannot be opened is shown with the
 // reason, and the program fails at its end.
 package main
 

@@ -1,6 +1,6 @@
-// Command efa_rdma_write_client writes twice to the memory of efa_rdma_write_server, with
-// immediate data, on an SRD queue pair of Amazon's EFA, or of the software device: a large
-// message and a small one. SRD keeps no order between them.
+// Command efa_rdma_write_client writes a large and a small message to the memory of
+// efa_rdma_write_server, with immediate data, on an SRD queue pair of Amazon's EFA or of the
+// software device. SRD does not keep them in order.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// The server's queue pair number, GID, remote key and address, as soon as it is there.
+	// The server's queue pair number, GID, remote key and address, once the server is up.
 	peer, theirs, err := example.Dial(ctx, server, &mine, s.Say)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return fmt.Errorf("the server has %d bytes of memory; 72 to %d are possible", theirs.Length, example.MaxMemory)
 	}
 
-	// The messages, in memory of this side, and the address handle.
+	// The local memory with the messages, and the server's address handle.
 	mem, free, err := mmap.AllocBytes(large + small)
 	if err != nil {
 		return err
@@ -85,10 +85,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, ah.Close)
 
-	if err := peer.Sync(ctx, "ready"); err != nil { // the server takes writes of those that it has a handle for
+	if err := peer.Sync(ctx, "ready"); err != nil { // the server accepts writes only from clients that it has a handle for
 		return err
 	}
-	// Two writes with immediate: each names the server's queue pair, and its memory.
+	// Two writes with immediate. Each names the server's queue pair and memory.
 	write := func(id uint64, at, n int) verbs.SendWR {
 		return verbs.SendWR{
 			ID: id, Op: verbs.OpWriteImm, Imm: uint32(id), Flags: verbs.FlagSignaled, AH: ah, RemoteQPN: theirs.QPN, RemoteQKey: theirs.QKey,

@@ -1,6 +1,6 @@
 // Command efa_rdma_write_server waits for two writes with immediate of efa_rdma_write_client,
-// on an SRD queue pair of Amazon's EFA, or of the software device: a large one and a small
-// one, which may come in either order. It prints the text that is then in its memory.
+// on an SRD queue pair of Amazon's EFA or of the software device: a large and a small one, in
+// either order. Then it prints the text in its memory.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 }
 
 const (
-	size   = 1<<20 + 8 // bytes of memory: for a large message, and behind it a small one
+	size   = 1<<20 + 8 // bytes of memory: for a large message, then a small one
 	writes = 2
 )
 
@@ -73,8 +73,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Receives, which writes with immediate take though they put no data there, and then the
-	// exchange: queue pair number, GID, remote key and address.
+	// Post the receives, which writes with immediate consume without data. Then exchange queue
+	// pair number, GID, remote key and address.
 	if _, err := qp.PostRecv(make([]verbs.RecvWR, writes)); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, client.Close)
 
-	// The address handle of the client, by which completions name it.
+	// The client's address handle. Completions name the sender by its number.
 	ah, err := pd.CreateAH(theirs.Path(gid.Index))
 	if err != nil {
 		return err
@@ -106,5 +106,5 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Print("written: %d bytes, immediate %d", wc.Bytes, wc.Imm)
 	}
 	s.Print("the message: %s, and behind it: %s", sample.Describe([]byte(example.Get(mem))), sample.Describe(mem[size-8:]))
-	return client.Sync(ctx, "done") // until then the client may repeat what was acknowledged
+	return client.Sync(ctx, "done") // until then the client may repeat acknowledged writes
 }

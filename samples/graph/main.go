@@ -1,8 +1,7 @@
-// Command graph runs a graph of three nodes: two copies of the same data, which are
-// under way at the same time, and a function that compares them when both have
-// completed. The graph is made once and runs as ten instances, each on a value of
-// its own. Graph and instances are a context and its tasks, on the same engine as
-// the context of the copies.
+// Command graph runs a graph of three nodes: two concurrent copies of the same data, and a
+// function that compares the copies when both have completed. The graph is built once and runs
+// as ten instances, each on its own value. Graph and instances are a context and its tasks, on
+// the same engine as the context of the copies.
 package main
 
 import (
@@ -22,10 +21,10 @@ import (
 
 const (
 	instances = 10
-	size      = 4096 // bytes that each copies twice
+	size      = 4096 // bytes of each copy
 )
 
-// job is what an instance works on: its parts of the memory.
+// job is the value of an instance: its parts of the memory.
 type job struct{ number, from, first, second int }
 
 func main() {
@@ -45,7 +44,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	rand.Read(memory.Bytes()[:instances*size])
 
-	// The graph waits for the tasks of its nodes: their pool has pe.Done and pe.Failed.
+	// The graph handles the completions of its nodes' tasks: their pool is made with pe.Done
+	// and pe.Failed.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the contexts
 	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log})
@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	pool, err := g.Pool(instances, func(i *graph.Instance[*job]) {
 		s.Print("instance %d: both copies are the same", i.Value().number)
-		g.Fail(i.Free()) // nil does nothing
+		g.Fail(i.Free()) // Fail(nil) does nothing
 	}, pe.FailContext)
 	if err != nil {
 		return err

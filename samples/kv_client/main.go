@@ -1,7 +1,7 @@
-// Command kv_client gets and puts values of kv_server, whose text describes the protocol,
-// with callbacks: 16 workers, each a small state machine, do an operation at a time. A get
-// is one RDMA read where the client knows the slot of the value; the server's program does
-// not notice. A put is one write with immediate, and its answer. Every value is checked.
+// Command kv_client gets and puts values of kv_server, whose text describes the protocol. It
+// works with callbacks: 16 workers, each a small state machine, do one operation at a time. If
+// the client knows the slot of a value, a get is one RDMA read, which the server's program
+// does not notice. A put is one write with immediate, and its answer. Every value is checked.
 package main
 
 import (
@@ -27,10 +27,10 @@ type client struct {
 type worker struct {
 	*client
 	kv.Step
-	tag, slot uint32 // its number, shifted; where the server lets it put the next value
+	tag, slot uint32 // the worker's number, shifted; the slot for the next put
 	key       string
-	off       int // of its own slot in the local memory
-	tries     int // to read a value that others replace
+	off       int // of the worker's own slot in the local memory
+	tries     int // attempts to read a value that other clients replace
 }
 
 func main() { kv.Main("kv_client", run) }
@@ -56,10 +56,10 @@ func (p *client) answered(m *rdma.Message) {
 	}
 }
 
-// given has a slot for the next put. With NoSlot, that will be out of bounds.
+// given is called with a slot for the next put. With NoSlot, that put will be out of bounds.
 func (w *worker) given() error { w.slot = w.Answer; return w.next() }
 
-// next begins an operation.
+// next starts the next operation.
 func (w *worker) next() error {
 	if w.begun == w.N {
 		w.ended++
@@ -73,14 +73,14 @@ func (w *worker) next() error {
 	if w.rng.IntN(4) > 0 {
 		return w.get()
 	}
-	// The immediate of a put notifies the server, behind the data.
+	// The immediate of a put tells the server that the data is complete.
 	n := kv.Fill(w.Local.Bytes()[w.off:], w.key, w.rng)
 	task, err := w.Tasks.WriteImm(w.Conn, bufinv.Source(w.Local, w.off, n),
 		bufinv.Target(w.Table, int(w.slot)*kv.SlotSize, n), w.tag|w.slot)
 	return w.Ask(task, err, w.given)
 }
 
-// get reads the value where it was, or asks where it is.
+// get reads the value from its last known slot, or asks for the slot.
 func (w *worker) get() error {
 	if slot, ok := w.where[w.key]; ok {
 		task, err := w.Tasks.Read(w.Conn, bufinv.Source(w.Table, int(slot)*kv.SlotSize, kv.SlotSize), bufinv.Target(w.Local, w.off, kv.SlotSize))
@@ -96,13 +96,13 @@ func (w *worker) get() error {
 	})
 }
 
-// verify checks what was read, and asks again for the slot of a value that was replaced.
+// verify checks the record, and asks for the slot again if the value was replaced.
 func (w *worker) verify() error {
 	if kv.Holds(w.Local.Bytes()[w.off:][:kv.SlotSize], w.key) {
 		return w.next()
 	}
 	w.tries++
-	if w.tries == 1000 { // others replace it, but not all the time
+	if w.tries == 1000 { // other clients replace it, but not all the time
 		return fmt.Errorf("%s has no right value in slot %d", w.key, w.where[w.key])
 	}
 	delete(w.where, w.key)

@@ -18,8 +18,8 @@ import (
 
 type worker struct {
 	*kv.Client
-	tag, slot uint32 // its number, shifted; where the server lets it put the next value
-	off       int    // of its own slot in the local memory
+	tag, slot uint32 // the worker's number, shifted; the slot for the next put
+	off       int    // of the worker's own slot in the local memory
 	rng       *rand.Rand
 	where     map[string]uint32 // slots that values were in
 	answers   chan uint32
@@ -62,7 +62,8 @@ func (w *worker) work(ctx context.Context, first int) (err error) {
 	return err
 }
 
-// answer waits for the slot in the answer to what has been sent with err.
+// answer waits for the server's answer, and returns its slot. err is the error of the
+// request's send.
 func (w *worker) answer(ctx context.Context, err error) (uint32, error) {
 	if err != nil {
 		return 0, err
@@ -75,7 +76,7 @@ func (w *worker) answer(ctx context.Context, err error) (uint32, error) {
 	}
 }
 
-// put writes a record. The immediate notifies the server, behind the data.
+// put writes a record. The immediate tells the server that the data is complete.
 func (w *worker) put(ctx context.Context, key string) (err error) {
 	n := kv.Fill(w.Local.Bytes()[w.off:], key, w.rng)
 	src, dst := bufinv.Source(w.Local, w.off, n), bufinv.Target(w.Table, int(w.slot)*kv.SlotSize, n)
@@ -83,7 +84,8 @@ func (w *worker) put(ctx context.Context, key string) (err error) {
 	return err
 }
 
-// get reads the value where it was, or asks where it is; others may replace it meanwhile.
+// get reads the value from its last known slot, or asks for the slot. Other clients may
+// replace the value meanwhile.
 func (w *worker) get(ctx context.Context, key string) (err error) {
 	record := w.Local.Bytes()[w.off:][:kv.SlotSize]
 	for range 1000 {

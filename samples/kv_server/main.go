@@ -1,16 +1,16 @@
-// Command kv_server keeps values for any number of clients, kv_client and kv_client_await,
-// and outlives them. RDMA moves the values: a client reads one out of the server's memory,
-// and writes a new one into a slot that it was given before. The server answers messages
-// with messages of no bytes. The immediates of both have a tag of the client's in the upper
-// 8 bits, and in the others the number of a slot:
+// Command kv_server keeps values for any number of clients, kv_client and kv_client_await, and
+// outlives them. RDMA moves the values: a client reads a value from the server's memory, and
+// writes a new one into a slot that the server gave it before. The server answers messages
+// with empty messages. In the immediates of both, the upper 8 bits are a tag chosen by the
+// client, and the other 24 bits are the number of a slot:
 //
-//	a send of no bytes  give me a slot                           a free slot, or noSlot
-//	a send of a key     where is its value?                      its slot, or noSlot
-//	a write to a slot   publish it: the key's value is now here  a free slot, or noSlot
+//	a send of no bytes  give me a slot                           a free slot, or NoSlot
+//	a send of a key     where is its value?                      its slot, or NoSlot
+//	a write to a slot   publish it: the key's value is now here  a free slot, or NoSlot
 //
 // A record in a slot is a checksum and the length of the value (4 bytes each), the key (24,
-// padded with zeros), the value. Clients remember slots, and check what they read: when a
-// value is replaced, its slot is cleared and used again. They trust each other.
+// padded with zeros), and the value. Clients remember slots and check what they read: when a
+// value is replaced, its slot is cleared and reused. Clients trust each other.
 package main
 
 import (
@@ -73,7 +73,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	return h.Engine.Run(ctx) // serves until ctx ends
 }
 
-// request does what a client asks for. What it may not ask ends its connection.
+// request answers a client. A request that is not allowed ends the client's connection.
 func (p *server) request(m *rdma.Message) {
 	imm, _ := m.Imm()
 	client, tag, slot := m.Connection(), imm&^kv.NoSlot, imm&kv.NoSlot
@@ -91,11 +91,11 @@ func (p *server) request(m *rdma.Message) {
 		slot = p.table.Give(own)
 	}
 	if task, err := p.answers.SendImm(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
-		_ = client.Close() // it has gone, or asked for more than its window
+		_ = client.Close() // the client has gone, or sent more requests than its window
 	}
 }
 
-// changed takes back what a client had, when it has gone.
+// changed takes back the slots of a client that has gone.
 func (p *server) changed(client *rdma.Connection, state rdma.ConnectionState, _ error) {
 	if own, ok := client.UserData().(kv.Given); ok && state == rdma.Closed {
 		p.table.TakeBack(own)

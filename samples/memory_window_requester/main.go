@@ -1,7 +1,7 @@
-// Command memory_window_requester writes to memory that its peer,
-// memory_window_responder, lends it, and gives it back. A message brings the descriptor of
-// the memory window, which is imported like that of any memory map; another message, behind
-// the write, takes the window away at the peer: send with invalidate.
+// Command memory_window_requester writes to memory that its peer, memory_window_responder,
+// lends it, and returns it. A message brings the descriptor of the memory window, which is
+// imported like that of any memory map. After the write, a send with invalidate revokes the
+// window at the peer.
 package main
 
 import (
@@ -32,7 +32,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, dev.Close) // and the memory with it
 
-	// Memory for what is written, and for the peer's message.
+	// Memory for the data to write, and for the peer's message.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text)+sample.Room, mmap.LocalReadWrite)
 	if err != nil {
@@ -44,21 +44,21 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
 	writes, err := r.Pool(1,
 		func(t *rdma.Task) {
 			s.Print("written: %s", sample.Describe(text))
-			r.Fail(t.Free()) // nil does nothing
+			r.Fail(t.Free()) // Fail(nil) does nothing
 		},
 		pe.FailContext)
 	if err != nil {
 		return err
 	}
 	sends, err := r.Pool(1,
-		func(t *rdma.Task) { // the last thing that is done
+		func(t *rdma.Task) { // the last step
 			r.Fail(t.Free())
 			r.Stop()
 		},
@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Writes, and gives the window back: one behind the other.
+	// The write, and then the send that returns the window.
 	use := func(conn *rdma.Connection, desc []byte) error {
 		remote, err := mmap.Import(dev, desc)
 		if err != nil {
@@ -95,10 +95,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // the receive comes before the connection
+		if next == pe.Starting { // the receive is posted before the connection is made
 			task, err := receives.Alloc(bufinv.Target(local, len(text), sample.Room))
 			r.Fail(pe.SubmitNew(task, err))
-			s.Peer.Connect(r, nil) // descriptors there and back
+			s.Peer.Connect(r, nil) // exchange descriptors
 		}
 	})
 	if err := r.Start(); err != nil {

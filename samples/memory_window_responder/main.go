@@ -1,7 +1,7 @@
 // Command memory_window_responder lends part of its memory to its peer,
-// memory_window_requester, which writes to it and gives it back. The memory itself grants
-// nothing: a memory window opens a part of it, to this one peer. Its descriptor goes to the
-// peer as a message, behind the bind.
+// memory_window_requester, which writes to it and returns it. The memory itself grants no
+// access: a memory window opens a part of it, to this one peer. After the bind, the window's
+// descriptor goes to the peer as a message.
 package main
 
 import (
@@ -31,7 +31,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, dev.Close) // and the memory with it
 
-	// What is lent is the second half. Messages are in memory of their own.
+	// The second half is lent. Messages are in separate memory.
 	local, err := mmap.Alloc(dev, 2*sample.Room, mmap.LocalReadWrite|mmap.BindWindows)
 	if err != nil {
 		return err
@@ -48,9 +48,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
-	windows, err := r.WindowPool(1) // fails where the device has none
+	windows, err := r.WindowPool(1) // fails on a device without windows
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	var window *rdma.Window
 	receives, err := r.ReceivePool(1,
-		func(t *rdma.ReceiveTask) { // the peer has given it back
-			r.Fail(window.Free()) // takes it back in any case
+		func(t *rdma.ReceiveTask) { // the peer has returned it
+			r.Fail(window.Free()) // revokes the window in any case
 			r.Fail(s.Show(local.Bytes()[sample.Room:], "was written: %s"))
 			r.Fail(t.Free())
 			s.Peer.Done(nil) // the context ends with the peer

@@ -1,7 +1,7 @@
 // Command multicast_receive joins a multicast group, receives a datagram that multicast_send
-// sends to it, and answers the sender. Any number of them can be in a group, on this host and
-// on others. The sender repeats a message until all have answered, so that the same one may
-// come several times.
+// sends to it, and answers the sender. Any number of receivers can be in a group, on this host
+// and on others. The sender repeats a message until all have answered, so a message may arrive
+// several times.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 
 const (
 	receives = 16          // posted; a datagram that finds none is lost
-	quiet    = time.Second // without a repetition: the sender has the answer
+	quiet    = time.Second // after so long without a repetition the sender has the answer
 )
 
 func run(ctx context.Context, s *sample.Session, group string) (err error) {
@@ -50,13 +50,13 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 	if err != nil {
 		return err
 	}
-	var end *time.Timer // nil: nothing has come
+	var end *time.Timer // nil: nothing has arrived
 	if err := r.Receive(receives, int(r.Capabilities().MaxSend), func(m *rdma.Message) {
-		if r.State() != pe.Running { // it was quiet for long enough
+		if r.State() != pe.Running { // the context has stopped: no repetition came
 			return
 		}
 		if end == nil {
-			r.Fail(s.Show(m.Bytes(), "received: %s"))                                  // nil does nothing
+			r.Fail(s.Show(m.Bytes(), "received: %s"))                                  // Fail(nil) does nothing
 			end = time.AfterFunc(quiet, func() { _ = engine.Do(func() { r.Stop() }) }) // fails when the engine is closed
 		}
 		end.Reset(quiet)
@@ -68,7 +68,7 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Running { // which an endpoint is at once; messages come from now on
+		if next == pe.Running { // an endpoint is Running at once; messages are taken from now on
 			r.Fail(r.JoinMulticast(group, rdma.MulticastConfig{}, func(g *rdma.MulticastGroup, err error) {
 				if r.Fail(err); err == nil {
 					s.Log.Info().Stringer("group", g).Msg("joined")

@@ -1,6 +1,6 @@
 // Command multicast_send sends a datagram to a multicast group, which any number of
-// multicast_receive have joined, on this host or on others. Datagrams get lost without a word,
-// so it repeats the message until as many receivers have answered as it was told to expect.
+// multicast_receive have joined, on this host or on others. Datagrams may be lost silently, so
+// it repeats the message until as many receivers as expected have answered.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 const (
 	answerTimeout = 200 * time.Millisecond // after which the message is sent again
 	mostSends     = 16                     // at a time
-	mostAnswers   = 256                    // that come at a time; others come to a later message
+	mostAnswers   = 256                    // that are received at a time; other receivers answer a later message
 )
 
 func run(ctx context.Context, s *sample.Session, group string, receivers int) (err error) {
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 		return err
 	}
 
-	// A datagram that was sent has left; where it arrives, only answers tell.
+	// A send completes when the datagram has left. Only an answer shows that it arrived.
 	sends, err := r.Pool(mostSends, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 	var all *rdma.Peer // the members of the group
 	var send func()
 	send = func() {
-		if r.State() != pe.Running { // all answers are here
+		if r.State() != pe.Running { // all answers have arrived
 			return
 		}
 		task, err := sends.Send(all, bufinv.Source(local, 0, len(text)))
@@ -85,7 +85,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 	}
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next != pe.Running { // which an endpoint is at once
+		if next != pe.Running { // an endpoint is Running at once
 			return
 		}
 		r.Fail(r.JoinMulticast(group, rdma.MulticastConfig{SendOnly: true}, func(g *rdma.MulticastGroup, err error) {

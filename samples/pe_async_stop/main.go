@@ -4,8 +4,8 @@
 // callback, flushed, while the context is Stopping. It is Idle when the last task has
 // been freed, and then Run returns.
 //
-// Receives, because nothing but a message completes them: it is sure how many are in
-// flight. The program is its own peer: its connection is connected to itself.
+// It uses receives, because only a message completes them: the number in flight is known. The
+// program is its own peer: its connection is connected to itself.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	received, flushed := 0, 0
-	stopHalfway := func(err error) { // when all messages have gone and arrived
+	stopHalfway := func(err error) { // when all messages have been sent and received
 		if r.Fail(err); r.InFlight() == receives-messages {
 			s.Print("stopped, with %d tasks in flight", r.InFlight())
 			r.Stop()
@@ -60,7 +60,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Print("receive %d: flushed, while the context is %v", received+flushed, r.State())
 			flushed++
 		}
-		pe.FailContext(t, err) // frees it; that Stop has flushed a task is no failure
+		pe.FailContext(t, err) // frees it; a task that Stop has flushed is no failure
 	})
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			if conn = own; err == nil {
 				err = conn.Connect(desc)
 			}
-			r.Fail(err) // nil does nothing
+			r.Fail(err) // Fail(nil) does nothing
 		case pe.Running:
 			for i := range receives {
 				task, err := posted.Alloc(bufinv.Target(memory, i*size, size))

@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command pe_event waits for an engine in an event loop of its own: the engine's descriptor
-// is in an epoll set, which can have all else in it that a program waits for. The loop
-// sleeps while there is nothing to do. Timers ask for a copy every millisecond, through
-// Engine.Do: what belongs to the engine is done on one goroutine, that of the loop.
+// Command pe_event waits for an engine in its own event loop: the engine's descriptor is in an
+// epoll set, which can also hold everything else that a program waits for. The loop sleeps
+// while there is nothing to do. Timers request a copy every millisecond, through Engine.Do, so
+// that all work of the engine runs on one goroutine, that of the loop.
 package main
 
 import (
@@ -54,7 +54,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
 			d.Fail(fmt.Errorf("copy %d: the data differs", done))
 		}
-		d.Fail(t.Free()) // nil does nothing
+		d.Fail(t.Free()) // Fail(nil) does nothing
 		if done++; done == copies {
 			d.Stop()
 		}
@@ -66,7 +66,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Timers ask for copies, and ctx for the end.
+	// Timers request copies. The end of ctx ends the context.
 	defer context.AfterFunc(ctx, func() { engine.Do(func() { d.Fail(context.Cause(ctx)) }) })()
 	submit := func(i int) {
 		task, err := pool.Alloc(bufinv.Source(memory, i*size, size), bufinv.Target(memory, (copies+i)*size, size))
@@ -90,7 +90,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	sleeps := 0
 	for events := make([]unix.EpollEvent, 1); engine.Active() > 0; sleeps++ {
-		// Ask for a notification, and wait for it. If there is something to do, it is there at once.
+		// Arm the notification, and wait for it. It arrives at once if there is work already.
 		if err := engine.Arm(); err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Command pe_event needs epoll, which Linux alone has.
+// Command pe_event needs epoll, which only Linux has.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// Command pe_multi_context has one engine drive four contexts. Each is started,
-// works and stops on its own; their callbacks run on the one goroutine that drives
-// the engine, so that what they share needs no lock. Run returns when all four are
-// Idle.
+// Command pe_multi_context drives four contexts with one engine. Each context starts, works
+// and stops independently. Their callbacks all run on the goroutine that drives the engine, so
+// shared variables need no lock. Run returns when all four contexts are Idle.
 package main
 
 import (
@@ -54,7 +53,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			if !bytes.Equal(t.Source().Bytes(), t.Destination().Bytes()) {
 				d.Fail(errors.New("the data differs"))
 			}
-			d.Fail(t.Free()) // nil does nothing
+			d.Fail(t.Free()) // Fail(nil) does nothing
 			done[i]++
 			total++ // of all contexts: callbacks run on one goroutine
 		}, pe.FailContext)

@@ -1,7 +1,7 @@
-// Command pe_polling drives the engine by hand: it submits 16 copies to a DMA
-// context, and calls Progress in a loop until all have completed and the context
-// is Idle again. Such a loop never sleeps: it has the shortest delay, and takes a
-// whole processor. pe_event sleeps while there is nothing to do.
+// Command pe_polling drives the engine by hand: it submits 16 copies to a DMA context, and
+// calls Progress in a loop until all have completed and the context is Idle again. Such a loop
+// never sleeps: it has the lowest latency, and uses a whole processor. pe_event sleeps while
+// there is nothing to do.
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			d.Fail(fmt.Errorf("copy %d: the data differs", done))
 		}
 		done++
-		d.Fail(t.Free()) // and the buffers; nil does nothing
+		d.Fail(t.Free()) // and the buffers; Fail(nil) does nothing
 	}, pe.FailContext)
 	if err != nil {
 		return err

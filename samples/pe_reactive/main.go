@@ -1,9 +1,9 @@
-// Command pe_reactive has all of its logic in callbacks: the one for changes of
-// the context's state starts the work and ends it, the one of a completed copy
-// decides what comes next. The main function makes the objects and calls Run, which
-// sleeps while there is nothing to do and returns when the context is Idle.
+// Command pe_reactive has all its logic in callbacks: the callback for changes of the
+// context's state starts the work and ends it, and that of a completed copy decides what comes
+// next. The main function makes the objects and calls Run, which sleeps while there is nothing
+// to do and returns when the context is Idle.
 //
-// The work is a chain of 16 copies, each of what the one before it has written.
+// The work is a chain of 16 copies. Each copies the data that the previous one has written.
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	submit := func() { // the next copy
 		from := done * size
 		task, err := pool.Alloc(bufinv.Source(memory, from, size), bufinv.Target(memory, from+size, size))
-		d.Fail(pe.SubmitNew(task, err)) // nil does nothing
+		d.Fail(pe.SubmitNew(task, err)) // Fail(nil) does nothing
 	}
 	pool, err = d.CopyPool(1, func(t *dma.CopyTask) {
 		s.Print("copy %d: %d bytes", done, t.Length())

@@ -1,10 +1,9 @@
-// Command pe_single_task_comp_cb gives tasks one function for their completion,
-// which gets success and failure alike; the pool is made with pe.Done and
-// pe.Failed for that. The function is given with each task, so that it can hold what
-// belongs to that one: here the number of the copy.
+// Command pe_single_task_comp_cb gives each task a completion function of its own, which is
+// called for success and failure alike; the pool is made with pe.Done and pe.Failed for that.
+// The function can thus hold data of that one task: here the number of the copy.
 //
-// Sixteen copies succeed. A seventeenth, which is held back at first, is overtaken by
-// the stop of the context: it comes back to the same function, flushed.
+// Sixteen copies succeed. The context stops before a seventeenth, which was held back, is
+// posted: its function gets it, flushed.
 package main
 
 import (
@@ -72,7 +71,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			}
 			d.Fail(t.Free())
 			if done == copies && i < copies {
-				d.Fail(engine.Do(overtake)) // later: what is held back is posted after the callbacks
+				d.Fail(engine.Do(overtake)) // later: held tasks are posted after the callbacks
 			}
 		}
 	}

@@ -1,9 +1,8 @@
-// Command pe_task_error shows what becomes of the other tasks when one fails. It
-// submits 255 writes, the second of which goes to memory that the peer has given
-// back, which nobody but the peer's device can know. That task comes back with the
-// reason. It has ended its connection, so that all tasks behind it come back
-// flushed; and since there is no other, the context stops by itself. The peer is another
-// context of this program.
+// Command pe_task_error shows what happens to the other tasks when one fails. It submits 255
+// writes. The second goes to memory that the peer has closed, which only the peer's device can
+// know. That task fails with the reason, and its connection ends, so that all later tasks fail
+// too, as flushed. Since there is no other connection, the context stops by itself. The peer
+// is another context of this program.
 package main
 
 import (
@@ -35,11 +34,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	remote, err := memory.AsRemote(dev) // the same memory, as the other end has it
+	remote, err := memory.AsRemote(dev) // the same memory, as the peer sees it
 	if err != nil {
 		return err
 	}
-	lost, err := mmap.Alloc(dev, size, mmap.LocalReadWrite|mmap.RemoteWrite) // is given back
+	lost, err := mmap.Alloc(dev, size, mmap.LocalReadWrite|mmap.RemoteWrite) // will be closed
 	if err != nil {
 		return err
 	}
@@ -89,18 +88,19 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				case err == nil:
 					s.Print("write %d: done", i)
 					done++
-				case errors.Is(err, rdma.ErrFlushed): // for the one that has failed
+				case errors.Is(err, rdma.ErrFlushed): // because the second has failed
 					flushed++
 				default:
 					s.Print("write %d: %v", i, err)
 					failed++
 				}
-				r.Fail(t.Free()) // nil does nothing
+				r.Fail(t.Free()) // Fail(nil) does nothing
 			}))
 		}
 		s.Print("%d writes submitted", writes)
 	})
-	// What the context ends with is the write that was to fail, or a mistake of ours.
+	// The context ends with the error of the write that had to fail, or with a mistake of this
+	// program.
 	if err := engine.Run(ctx); !errors.Is(r.Err(), rdma.ErrRemoteAccess) {
 		return err
 	}

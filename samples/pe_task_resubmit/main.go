@@ -20,7 +20,7 @@ import (
 
 const tasks, copies, size = 4, 16, 4096 // bytes of each copy
 
-// job is what a task does: a user's value, which stays with the task.
+// job is the user data of a task.
 type job struct{ task, pair int }
 
 func main() {
@@ -49,7 +49,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	next := 0 // the pair that is to be copied next
+	next := 0 // the next pair to copy
 	pool, err := d.CopyPool(tasks, func(t *dma.CopyTask) {
 		j := t.UserData().(*job)
 		s.Print("task %d: pair %d, %d bytes", j.task, j.pair, t.Length())
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			d.Fail(fmt.Errorf("pair %d: the data differs", j.pair))
 		}
 		if d.Err() != nil || next == copies {
-			d.Fail(t.Free()) // nil does nothing
+			d.Fail(t.Free()) // Fail(nil) does nothing
 			return
 		}
 		from, to := pair(next)

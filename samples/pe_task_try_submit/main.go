@@ -1,9 +1,10 @@
-// Command pe_task_try_submit shows what TrySubmit finds that Submit does not, for programs
-// in development: what the device or the peer would refuse, as far as it can be known here.
+// Command pe_task_try_submit shows which errors TrySubmit finds that Submit does not, for
+// programs in development: everything that the device or the peer would refuse, if it is known
+// on this side.
 //
-// A task is given memory that the peer lets nobody write to. TrySubmit refuses, and the
-// task can be mended. Submit takes it: the peer refuses, and the connection ends. The peer
-// is the program itself.
+// A task writes to memory that the peer only lets others read. TrySubmit refuses, and the
+// program can correct the task. Submit takes it: the peer refuses, and the connection ends.
+// The program is its own peer.
 package main
 
 import (
@@ -36,7 +37,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	open, err := memory.AsRemote(dev) // the same memory, as the other end has it
+	open, err := memory.AsRemote(dev) // the same memory, as the peer sees it
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			pe.FailContext(task, err)
 		}
 	})
-	// What the context ends with is the write that was to fail, or a mistake of ours.
+	// The context ends with the error of the write that had to fail, or with a mistake of this
+	// program.
 	if err := errors.Join(r.Start(), engine.Run(ctx)); !errors.Is(err, rdma.ErrRemoteAccess) {
 		return err
 	}

@@ -1,8 +1,8 @@
 // Command rdma_atomic_cmp_swp_requester changes a 64-bit value in the memory of its peer,
-// rdma_atomic_cmp_swp_responder, with an RDMA compare-and-swap: it is replaced if it is the
-// expected one, in one atomic step. Either way the task returns the value that was there
-// before. The task is submitted twice: the first one swaps, the second one cannot, and so
-// shows what the first one left.
+// rdma_atomic_cmp_swp_responder, with an RDMA compare-and-swap, which replaces the value, in
+// one atomic step, if it is the expected one. Either way the task returns the previous value.
+// The task is submitted twice: the first swap succeeds; the second fails, and so returns the
+// value that the first one stored.
 package main
 
 import (
@@ -46,12 +46,12 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
 
-	// One task, for both operations. It is freed, and its buffers with it, after the last.
+	// One task, for both operations. After the second, the task and its buffers are freed.
 	first, now := true, uint64(0)
 	atomics, err := r.Pool(1,
 		func(t *rdma.Task) {
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 				if first, now = false, old; old == compare {
 					now = swap
 				}
-				r.Fail(pe.SubmitNew(t, nil)) // nil does nothing
+				r.Fail(pe.SubmitNew(t, nil)) // Fail(nil) does nothing
 				return
 			}
 			if old == now {
@@ -82,7 +82,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.CompareSwap(conn, bufinv.Target(remote, 0, 8), compare, swap)

@@ -51,12 +51,12 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back: the peer gets that of the memory
+		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer operates on the value now
 			s.Print("before: %d", value)
@@ -64,7 +64,7 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 				if err == nil {
 					s.Print("after: %s", sample.Word(atomic.LoadUint64(word)))
 				}
-				r.Fail(err) // nil does nothing
+				r.Fail(err) // Fail(nil) does nothing
 				r.Stop()
 			})
 		}

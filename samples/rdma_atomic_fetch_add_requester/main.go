@@ -1,7 +1,7 @@
 // Command rdma_atomic_fetch_add_requester adds to a 64-bit value in the memory of its peer,
-// rdma_atomic_fetch_add_responder, with RDMA fetch-and-adds. Each returns the value that was
-// there before, and adds to it, in one atomic step. One task does all additions: its
-// callback submits it again.
+// rdma_atomic_fetch_add_responder, with RDMA fetch-and-adds. Each returns the previous value
+// and adds to it in one atomic step. One task does all additions: its callback submits it
+// again.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// additions is how often the value is added.
+// additions is how many times the value is added.
 const additions = 8
 
 func main() {
@@ -45,12 +45,12 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
 
-	// One task, for all additions. It is freed, and its buffers with it, after the last.
+	// One task, for all additions. After the last, the task and its buffers are freed.
 	left, want := additions, uint64(0)
 	atomics, err := r.Pool(1,
 		func(t *rdma.Task) {
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			}
 			want = old + add
 			if left--; left > 0 && r.Err() == nil {
-				r.Fail(pe.SubmitNew(t, nil)) // nil does nothing
+				r.Fail(pe.SubmitNew(t, nil)) // Fail(nil) does nothing
 				return
 			}
 			if r.Err() == nil {
@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.FetchAdd(conn, bufinv.Target(remote, 0, 8), add)

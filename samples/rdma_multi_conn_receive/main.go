@@ -42,13 +42,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.EndWithPeer(r) // ends when its peer does
+	s.EndWithPeer(r) // the context ends with its peer
 
-	// A receive for each connection, in memory of the context, which the peer does not
-	// reach. They are posted before the first connection is made.
+	// A receive for each connection, in the context's own memory, which the peer cannot
+	// access. The receives are posted before the first connection is made.
 	left := s.Connections
 	err = r.Receive(s.Connections, sample.Room, func(m *rdma.Message) {
-		r.Fail(s.Show(m.Bytes(), fmt.Sprintf("received on connection %d: %%s", m.Connection().ID()))) // nil does nothing
+		r.Fail(s.Show(m.Bytes(), fmt.Sprintf("received on connection %d: %%s", m.Connection().ID()))) // Fail(nil) does nothing
 		if left--; left == 0 {
 			// The peer's device may still repeat a message whose acknowledgement was lost, and
 			// only an open connection acknowledges it again: stop when the peer has ended.
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // descriptors there and back; each end connects to the one of the same number
+		if next == pe.Starting { // exchange descriptors; each end connects to the one of the same number
 			s.Meet(ctx, r, func(_ *oob.Answer, err error) { r.Fail(err) })
 		}
 	})

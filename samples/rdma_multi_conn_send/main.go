@@ -1,7 +1,7 @@
-// Command rdma_multi_conn_send sends one message over each of several connections to its
-// peer, rdma_multi_conn_receive. All connections belong to one RDMA context, and all tasks
-// come from one pool; a task names the connection it runs on. The descriptors of the
-// connections travel together, in order.
+// Command rdma_multi_conn_send sends one message over each of several connections to its peer,
+// rdma_multi_conn_receive. All connections belong to one RDMA context, and all tasks come from
+// one pool; each task names its connection. The descriptors of the connections travel
+// together, in order.
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for the message. The peer does not reach it, so it is not exported.
+	// Memory for the message. It is not exported, since the peer does not access it.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
 	if err != nil {
@@ -49,7 +49,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		MaxConnections: s.Connections, EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		MaxConnections: s.Connections, EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	sends, err := r.Pool(s.Connections,
 		func(t *rdma.Task) {
 			s.Log.Info().Msgf("the message on connection %d was sent", t.Connection().ID())
-			r.Fail(t.Free()) // and its buffer; nil does nothing
+			r.Fail(t.Free()) // and its buffer; Fail(nil) does nothing
 		},
 		pe.FailContext)
 	if err != nil {
@@ -69,7 +69,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back; each end connects to the one of the same number
+		case pe.Starting: // exchange descriptors; each end connects to the one of the same number
 			s.Meet(ctx, r, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // all have connected, at both ends
 			for i, conn := range a.Connections { // they all send the same memory

@@ -35,7 +35,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for what is read. The peer does not reach it, so it is not exported.
+	// Memory for the data. It is not exported, since the peer does not access it.
 	local, err := mmap.Alloc(dev, sample.Room, mmap.LocalReadWrite)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// One task. Either callback frees it, and its buffers with it, and ends the context.
 	reads, err := r.Pool(1,
 		func(t *rdma.Task) {
-			r.Fail(s.Show(t.Destination().Bytes(), "read: %s")) // nil does nothing
+			r.Fail(s.Show(t.Destination().Bytes(), "read: %s")) // Fail(nil) does nothing
 			r.Fail(t.Free())
 			r.Stop()
 		},
@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			if remote.Len() > local.Len() {

@@ -1,7 +1,7 @@
-// Command rdma_read_responder lets its peer, rdma_read_requester, read its memory. It
-// submits no task: it exports the memory, and the device answers the peer by itself. Both
-// the memory and the RDMA context have to permit reads. RDMA does not report when the peer
-// has finished: the peer says so the way that the descriptors went.
+// Command rdma_read_responder lets its peer, rdma_read_requester, read its memory. It submits
+// no task: it exports the memory, and the device answers the peer by itself. Both the memory
+// and the RDMA context have to permit reads. RDMA does not report when the peer has finished:
+// the peer reports that over the channel that carried the descriptors.
 package main
 
 import (
@@ -48,12 +48,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back: the peer gets that of the memory
+		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer reads now
 			s.Print("offered: %s", sample.Describe(text))

@@ -1,6 +1,6 @@
-// Command rdma_receive receives a message from its peer, rdma_send: it submits a receive
-// with a buffer, and the message goes there. A message that comes before the receive waits
-// for it. One that does not fit fails.
+// Command rdma_receive receives a message from its peer, rdma_send: it submits a receive with
+// a buffer, and the message goes there. A message that arrives before the receive waits for
+// it. A message that does not fit fails.
 package main
 
 import (
@@ -33,7 +33,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for the message. The peer does not reach it, so it is not exported.
+	// Memory for the message. It is not exported, since the peer does not access it.
 	local, err := mmap.Alloc(dev, sample.Room, mmap.LocalReadWrite)
 	if err != nil {
 		return err
@@ -46,12 +46,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	// One task. Either callback frees it, and its buffer with it, and ends the context.
 	receives, err := r.ReceivePool(1,
 		func(t *rdma.ReceiveTask) {
-			r.Fail(s.Show(t.Destination().Bytes(), "received: %s")) // nil does nothing
+			r.Fail(s.Show(t.Destination().Bytes(), "received: %s")) // Fail(nil) does nothing
 			r.Fail(t.Free())
 			// The peer's device may still repeat a message whose acknowledgement was lost, and
 			// only an open connection acknowledges it again: stop when the peer has ended.
@@ -67,10 +67,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		if next != pe.Starting {
 			return
 		}
-		// The receive comes before the connection, so that no message comes before it.
+		// The receive is posted before the connection is made, so that no message precedes it.
 		task, err := receives.Alloc(bufinv.Target(local, 0, local.Len()))
 		r.Fail(pe.SubmitNew(task, err))
-		s.Peer.Connect(r, nil) // descriptors there and back
+		s.Peer.Connect(r, nil) // exchange descriptors
 	})
 	if err := r.Start(); err != nil {
 		return err

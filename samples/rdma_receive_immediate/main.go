@@ -39,12 +39,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
-	// One receive, in memory of the context, which the peer does not reach.
+	// One receive, in the context's own memory, which the peer cannot access.
 	err = r.Receive(1, sample.Room, func(m *rdma.Message) {
 		if imm, _ := m.Imm(); m.Opcode() == rdma.ReceivedSendImm {
-			r.Fail(s.Show(m.Bytes(), "received: %s, immediate %#08x", imm)) // nil does nothing
+			r.Fail(s.Show(m.Bytes(), "received: %s, immediate %#08x", imm)) // Fail(nil) does nothing
 		} else {
 			r.Fail(fmt.Errorf("expected a send with immediate, received a %v", m.Opcode()))
 		}
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // descriptors there and back
+		if next == pe.Starting { // exchange descriptors
 			s.Peer.Connect(r, nil) // an error ends the context
 		}
 	})

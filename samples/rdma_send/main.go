@@ -1,5 +1,5 @@
-// Command rdma_send sends a message to its peer, rdma_receive. The message goes to a buffer
-// that the peer has chosen, by submitting a receive; neither knows an address of the other.
+// Command rdma_send sends a message to its peer, rdma_receive. The peer chooses the buffer for
+// the message by submitting a receive. Neither side knows an address of the other.
 package main
 
 import (
@@ -33,7 +33,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for the message. The peer does not reach it, so it is not exported.
+	// Memory for the message. It is not exported, since the peer does not access it.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
 	if err != nil {
@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	sends, err := r.Pool(1,
 		func(t *rdma.Task) {
 			s.Log.Info().Msg("the message was sent")
-			r.Fail(t.Free()) // nil does nothing
+			r.Fail(t.Free()) // Fail(nil) does nothing
 			r.Stop()
 		},
 		pe.FailContext)
@@ -66,7 +66,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s", sample.Describe(text))

@@ -1,6 +1,6 @@
 // Command rdma_send_immediate sends a message with a 32-bit immediate value to its peer,
-// rdma_receive_immediate. The message goes to a buffer that the peer has posted; neither
-// knows an address of the other. The value comes out at the peer beside the data.
+// rdma_receive_immediate. The peer's receive has the buffer for the message. Neither side
+// knows an address of the other. The peer gets the value in the completion, beside the data.
 package main
 
 import (
@@ -36,7 +36,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 		return err
 	}
 
-	// Memory for the message. The peer does not reach it, so it is not exported.
+	// Memory for the message. It is not exported, since the peer does not access it.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
 	if err != nil {
@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	sends, err := r.Pool(1,
 		func(t *rdma.Task) {
 			s.Log.Info().Msg("the message was sent")
-			r.Fail(t.Free()) // nil does nothing
+			r.Fail(t.Free()) // Fail(nil) does nothing
 			r.Stop()
 		},
 		pe.FailContext)
@@ -69,7 +69,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)

@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		func(t *rdma.Task) {
 			s.Print("set to %#x: %s", t.Value(), sample.Word(t.Value()))
 			if t.Value() == finished {
-				r.Fail(t.Free()) // nil does nothing
+				r.Fail(t.Free()) // Fail(nil) does nothing
 				r.Stop()
 			}
 		},
@@ -76,7 +76,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(errors.Join(t.Free(), pe.SubmitNew(set, set.SetValue(finished))))
 		},
 		func(t *rdma.Task, err error) {
-			if r.Fail(errors.Join(err, t.Free())); !set.InFlight() { // its callback has run, and left it to us
+			if r.Fail(errors.Join(err, t.Free())); !set.InFlight() { // the set has completed, and its callback left the end to this one
 				r.Fail(set.Free())
 			}
 		})
@@ -88,9 +88,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back: the peer's event comes with its connection
+		case pe.Starting: // exchange descriptors: the peer's event comes with its connection
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
-		case pe.Running: // both at once; the get finds what was set, or what came later
+		case pe.Running: // submit both; the get finds the first value or the peer's
 			var err error
 			set, err = sets.SyncEventSet(a.Connections[0], a.Events[0], signal)
 			r.Fail(pe.SubmitNew(set, err))

@@ -5,7 +5,7 @@
 //  2. adds 1, which the peer waits for;
 //  3. waits for the largest 64-bit value: the peer is done.
 //
-// It submits no task: the waits block a goroutine of their own, beside the engine.
+// It submits no task: it waits on a separate goroutine, which does not block the engine.
 package main
 
 import (
@@ -45,8 +45,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, dev.Close) // and the event with it
 
-	// The event. On some adapters an addition of ours could be lost if the peer changes the
-	// value at the same time (IBTA 9.4.5.1). Here the two alternate.
+	// The event. On some adapters an addition by this program could be lost if the peer
+	// changes the value at the same time (IBTA 9.4.5.1). Here the two alternate.
 	event, err := syncevent.New(dev, syncevent.Config{
 		Publishers: syncevent.PublishLocal | syncevent.PublishRemote, NeverConcurrent: true})
 	if err != nil {
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	// The waits end with the program, however it ends.
 	waiting, cancel := context.WithCancel(ctx)
@@ -69,9 +69,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer waits.Wait()
 	defer cancel()
 
-	left := 2 // our steps, and the end of the peer: its last task needs our end of the connection
+	left := 2 // our steps, and the peer's end: its last task needs our end of the connection
 	ended := func(err error) {
-		r.Fail(err) // nil does nothing
+		r.Fail(err) // Fail(nil) does nothing
 		if left--; left == 0 {
 			r.Stop()
 		}
@@ -79,9 +79,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back: the peer gets that of the event
+		case pe.Starting: // exchange descriptors: the peer gets the event's
 			s.Peer.Exchange(ctx, r, oob.Offer{Events: []*syncevent.Event{event}}, nil) // an error ends the context
-		case pe.Running: // the steps, without keeping the engine from its work
+		case pe.Running: // the steps, without blocking the engine
 			s.Peer.Done(ended)
 			waits.Go(func() {
 				v, err := event.Wait(waiting, syncevent.Greater(signal-1))

@@ -1,6 +1,6 @@
 // Command rdma_write_immediate_requester writes to rdma_write_immediate_responder with one
-// RDMA write and a 32-bit immediate value. The data goes straight to the peer's memory, the
-// value to a receive that the peer has posted, which reports that the data is there.
+// RDMA write and a 32-bit immediate value. The data goes straight to the peer's memory. The
+// value completes a receive of the peer, which reports that the data is there.
 package main
 
 import (
@@ -38,7 +38,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 		return err
 	}
 
-	// Memory for what is written. The peer does not reach it, so it is not exported.
+	// Memory for the data. It is not exported, since the peer does not access it.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
 	if err != nil {
@@ -49,7 +49,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	writes, err := r.Pool(1,
 		func(t *rdma.Task) {
 			s.Print("written: %s, immediate %#08x", sample.Describe(text), t.Imm())
-			r.Fail(t.Free()) // nil does nothing
+			r.Fail(t.Free()) // Fail(nil) does nothing
 			r.Stop()
 		},
 		pe.FailContext)
@@ -71,7 +71,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			if len(text) > remote.Len() {

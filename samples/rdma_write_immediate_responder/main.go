@@ -1,7 +1,7 @@
-// Command rdma_write_immediate_responder lets its peer, rdma_write_immediate_requester,
-// write to its memory, and learns from a receive when that has happened: the write takes
-// one, with a 32-bit immediate value. The receive needs no buffer, since the data goes to
-// the exported memory. The context posts it by itself, before it connects.
+// Command rdma_write_immediate_responder lets its peer, rdma_write_immediate_requester, write
+// to its memory. The write consumes a receive, whose completion reports the write and has a
+// 32-bit immediate value. The receive needs no buffer, since the data goes to the exported
+// memory. The context posts it by itself, before it connects.
 package main
 
 import (
@@ -49,12 +49,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
-	// One receive, of no bytes.
+	// One receive, without a buffer.
 	err = r.Receive(1, 0, func(m *rdma.Message) {
 		if imm, _ := m.Imm(); m.Opcode() == rdma.ReceivedWriteImm {
-			r.Fail(s.Show(local.Bytes()[:m.Length()], "was written: %s, immediate %#08x", imm)) // nil does nothing
+			r.Fail(s.Show(local.Bytes()[:m.Length()], "was written: %s, immediate %#08x", imm)) // Fail(nil) does nothing
 		} else {
 			r.Fail(fmt.Errorf("expected a write with immediate, received a %v", m.Opcode()))
 		}
@@ -68,7 +68,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // descriptors there and back: the peer gets that of the memory
+		if next == pe.Starting { // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		}
 	})

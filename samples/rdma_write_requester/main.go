@@ -36,7 +36,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// Memory for what is written. The peer does not reach it, so it is not exported.
+	// Memory for the data. It is not exported, since the peer does not access it.
 	text := s.Payload()
 	local, err := mmap.Alloc(dev, len(text), mmap.LocalReadWrite)
 	if err != nil {
@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
-		EndWithLastConnection: true, Log: s.Log}) // ends when its peer does
+		EndWithLastConnection: true, Log: s.Log}) // the context ends with its peer
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	writes, err := r.Pool(1,
 		func(t *rdma.Task) {
 			s.Print("written: %s", sample.Describe(text))
-			r.Fail(t.Free()) // nil does nothing
+			r.Fail(t.Free()) // Fail(nil) does nothing
 			r.Stop()
 		},
 		pe.FailContext)
@@ -70,7 +70,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back
+		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			if len(text) > remote.Len() {

@@ -1,7 +1,7 @@
-// Command rdma_write_responder lets its peer, rdma_write_requester, write to its memory.
-// It submits no task: it exports the memory, which has to permit writes, and the device
-// takes the data by itself. RDMA does not report when the peer has finished: the peer says
-// so the way that the descriptors went, and the memory is read only then.
+// Command rdma_write_responder lets its peer, rdma_write_requester, write to its memory. It
+// submits no task: it exports the memory, which has to permit writes, and the device takes the
+// data by itself. RDMA does not report when the peer has finished: the peer reports that over
+// the channel that carried the descriptors. The program reads the memory only then.
 package main
 
 import (
@@ -45,19 +45,19 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
 		switch next {
-		case pe.Starting: // descriptors there and back: the peer gets that of the memory
+		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		case pe.Running: // the peer writes now
 			s.Peer.Done(func(err error) {
 				if err == nil {
 					err = s.Show(local.Bytes(), "was written: %s")
 				}
-				r.Fail(err) // nil does nothing
+				r.Fail(err) // Fail(nil) does nothing
 				r.Stop()
 			})
 		}

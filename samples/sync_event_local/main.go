@@ -1,7 +1,7 @@
 // Command sync_event_local shows a sync event, a 64-bit value that goroutines and tasks
 // wait for and change, within one program. It has three parts:
 //
-//   - synchronous: a goroutine waits, and sleeps meanwhile; another sets the value;
+//   - synchronous: one goroutine sleeps until another sets the value;
 //   - asynchronous: the same with tasks on an engine, where waiting costs nothing;
 //   - atomic: several goroutines add to the value, and no addition gets lost.
 package main
@@ -19,7 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-const adders, adds = 8, 10_000 // additions of each
+const adders, adds = 8, 10_000 // additions of each adder
 
 func main() {
 	info := sample.Program{Name: "sync_event_local", About: "Waits on a sync event and sets it: synchronously, with tasks, and by adding to it.", Device: "soft-lo"}
@@ -44,7 +44,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	return nil
 }
 
-// synchronous sets the event, and waits for the answer of a goroutine that has waited for that.
+// synchronous sets the event, and waits for the answer of a goroutine that waits for the set.
 func synchronous(ctx context.Context, s *sample.Session, event *syncevent.Event) error {
 	done := make(chan error, 1)
 	go func() {
@@ -69,7 +69,7 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	}
 	waits, err := c.Pool(1, func(t *syncevent.Task) {
 		s.Print("asynchronous: a task has waited until the value was %d", t.Original())
-		c.Fail(t.Free()) // nil does nothing
+		c.Fail(t.Free()) // Fail(nil) does nothing
 	}, pe.FailContext)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	return engine.Run(ctx)
 }
 
-// adding has goroutines add one, again and again. No two may find the same value before.
+// adding starts goroutines that add 1 repeatedly. No two additions may find the same value.
 func adding(_ context.Context, s *sample.Session, event *syncevent.Event) error {
 	var found [adders * adds]atomic.Bool
 	var different atomic.Int64

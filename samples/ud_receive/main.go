@@ -1,6 +1,6 @@
-// Command ud_receive receives a datagram from its peer, ud_send, and answers it: a message
-// names its sender. The peer repeats a message until the answer comes, so that the same one
-// may come several times.
+// Command ud_receive receives a datagram from its peer, ud_send, and answers the sender, which
+// each message names. The peer repeats a message until the answer arrives, so a message may
+// arrive several times.
 package main
 
 import (
@@ -42,7 +42,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Peer.EndWith(r) // ends when its peer does
+	s.Peer.EndWith(r) // the context ends with its peer
 
 	// Answers carry no data, and so need no memory.
 	answers, err := r.Pool(receives, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := r.Receive(receives, int(r.Capabilities().MaxSend), func(m *rdma.Message) {
 		if !shown {
 			shown = true
-			r.Fail(s.Show(m.Bytes(), "received: %s")) // nil does nothing
+			r.Fail(s.Show(m.Bytes(), "received: %s")) // Fail(nil) does nothing
 			end()
 		}
 		task, err := answers.Send(m.Peer(), nil)
@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next == pe.Starting { // endpoints there and back; messages are taken from now on
+		if next == pe.Starting { // exchange endpoints; messages are taken from now on
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(_ *oob.Answer, err error) {
 				r.Fail(err)
 				met = true

@@ -1,6 +1,6 @@
-// Command ud_send sends a datagram to its peer, ud_receive. Datagrams get lost without a
-// word, so it repeats the message until the peer answers. Neither makes a connection: one
-// endpoint exchanges messages with any number of peers.
+// Command ud_send sends a datagram to its peer, ud_receive. Datagrams may be lost silently, so
+// it repeats the message until the peer answers. Neither side makes a connection: one endpoint
+// exchanges messages with any number of peers.
 package main
 
 import (
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 
-	// A datagram that was sent has left; whether it arrives, only an answer tells.
+	// A send completes when the datagram has left. Only an answer shows that it arrived.
 	sends, err := r.Pool(mostSends, func(t *rdma.Task) { r.Fail(t.Free()) }, pe.FailContext)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var send func()
 	send = func() {
 		switch {
-		case r.State() != pe.Running: // the answer is here
+		case r.State() != pe.Running: // the answer has arrived
 			return
 		case time.Now().After(giveUp):
 			r.Fail(fmt.Errorf("%v does not answer: %w", peer, rdma.ErrTimeout))
@@ -88,7 +88,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	r.OnStateChange(func(_, next pe.State) {
 		s.Entered(next)
-		if next != pe.Running { // which an endpoint is at once
+		if next != pe.Running { // an endpoint is Running at once
 			return
 		}
 		s.Peer.Exchange(ctx, r, oob.Offer{}, func(a *oob.Answer, err error) {

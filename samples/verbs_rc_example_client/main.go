@@ -1,7 +1,7 @@
-// Command verbs_rc_example_client is the client of an example in the verbs' own style, in ten
-// steps, the last of which are the deferred calls. Over a reliable connection it receives a
-// message of verbs_rc_example_server, reads its memory, and writes to it. The two exchange
-// their metadata over TCP, which also keeps them in step.
+// Command verbs_rc_example_client is the client of an example that uses package verbs
+// directly, in ten steps, the last of which is the deferred calls. Over a reliable connection
+// it receives a message of verbs_rc_example_server, reads its memory, and writes to it. The
+// two exchange their metadata over TCP, which also keeps them in step.
 package main
 
 import (
@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, pd.Close)
 
-	// 5. Register memory, which no peer reaches.
+	// 5. Register memory, which no peer may access.
 	mem, free, err := mmap.AllocBytes(size)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, qp.Close)
 
-	// 8. Bring up the queue pair, with what the server says of its own, and post a receive.
+	// 8. Bring up the queue pair with the server's metadata, and post a receive.
 	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, Source: gid.SourceUDPPort, QPN: qp.Num(), PSN: example.PSN()}
 	peer, theirs, err := example.Dial(ctx, server, &mine, s.Say)
 	if err != nil {

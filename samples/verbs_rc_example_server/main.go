@@ -1,7 +1,7 @@
-// Command verbs_rc_example_server is the server of an example in the verbs' own style, in ten
-// steps, the last of which are the deferred calls. Over a reliable connection it sends a
-// message to verbs_rc_example_client, which then reads its memory, and writes to it. The two
-// exchange their metadata over TCP, which also keeps them in step.
+// Command verbs_rc_example_server is the server of an example that uses package verbs
+// directly, in ten steps, the last of which is the deferred calls. Over a reliable connection
+// it sends a message to verbs_rc_example_client, which then reads its memory, and writes to
+// it. The two exchange their metadata over TCP, which also keeps them in step.
 package main
 
 import (
@@ -72,7 +72,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, qp.Close)
 
-	// 8. Bring up the queue pair, with what the client says of its own.
+	// 8. Bring up the queue pair with the client's metadata.
 	mine := example.Metadata{GID: gid.GID, UDPPort: gid.UDPPort, Source: gid.SourceUDPPort, QPN: qp.Num(), PSN: example.PSN(), Addr: mr.Addr(), RKey: mr.RKey()}
 	client, theirs, err := example.Accept(ctx, listen, &mine, s.Say)
 	if err != nil {
@@ -82,11 +82,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := example.Connect(qp, verbs.AccessRemoteRead|verbs.AccessRemoteWrite, gid.Index, &mine, &theirs); err != nil {
 		return err
 	}
-	if err := client.Sync(ctx, "connected"); err != nil { // with a receive posted there
+	if err := client.Sync(ctx, "connected"); err != nil { // the client has posted its receive
 		return err
 	}
 
-	// 9. A send; memory for the client to read; and what the client has written.
+	// 9. Send a message, let the client read memory, and print what the client has written.
 	n := len(example.Put(mem, "SEND operation"))
 	sge := verbs.SGE{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}
 	if err := example.Do(ctx, qp, cq, verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{sge}}); err != nil {

@@ -1,7 +1,7 @@
-// Command verbs_uc_pingpong sends a message to and fro over an unreliable connection
-// and prints how long that took. A message that the network loses ends the game:
-// neither side would send again. It is written against package verbs, in the ten
-// steps of a typical verbs application, and plays with ibv_uc_pingpong(1) too.
+// Command verbs_uc_pingpong exchanges a message repeatedly over an unreliable connection and
+// prints the time taken. A lost message ends the exchange, since neither side sends it again.
+// The program uses package verbs, in the ten steps of a typical verbs application, and
+// interoperates with ibv_uc_pingpong(1).
 //
 // Without an argument it waits for a client; with one it is the client of the
 // server on that host:
@@ -37,8 +37,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	defer pingpong.Close(&err, pd.Close)
 
-	// 5. Register a memory region. One buffer serves both directions: it is
-	// either sent or received into.
+	// 5. Register a memory region. One buffer serves both directions.
 	mem, free := o.Memory(0)
 	defer free()
 	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite)
@@ -47,7 +46,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	defer pingpong.Close(&err, mr.Close)
 
-	// 6. Create a completion queue, with room for all that can be outstanding.
+	// 6. Create a completion queue, with room for all outstanding requests.
 	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: o.RxDepth + 1})
 	if err != nil {
 		return err
@@ -85,7 +84,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	if err := qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: peer.Mine.PSN}, verbs.UCToRTS); err != nil {
 		return err
 	}
-	if ctx, err = peer.Ready(ctx); err != nil { // which ends with the peer
+	if ctx, err = peer.Ready(ctx); err != nil { // this context ends with the peer
 		return err
 	}
 
@@ -96,5 +95,5 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	return peer.Finish(o.Validate(mem[:o.Size]))
 
-	// 10. Cleanup: the deferred calls close what was opened, the last one first.
+	// 10. Clean up: the deferred calls close everything in reverse order.
 }

@@ -1,6 +1,6 @@
-// Command verbs_ud_pingpong sends an unreliable datagram to and fro and prints how long
-// that took. One that the network loses ends the game. It is written against package
-// verbs, in its ten steps, and plays with ibv_ud_pingpong(1) too.
+// Command verbs_ud_pingpong exchanges an unreliable datagram repeatedly and prints the time
+// taken. A lost datagram ends the exchange. The program uses package verbs, in the ten steps
+// of a typical verbs application, and interoperates with ibv_ud_pingpong(1).
 //
 // It is a server, or with an argument the client of the server on that host:
 //
@@ -40,8 +40,8 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	defer pingpong.Close(&err, pd.Close)
 
-	// 5. Register a memory region. One buffer serves both directions: it is
-	// either sent or received into, with the global routing header in front.
+	// 5. Register a memory region. One buffer serves both directions. Received data follows
+	// the global routing header.
 	mem, free := o.Memory(grhLen)
 	defer free()
 	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite)
@@ -50,7 +50,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	defer pingpong.Close(&err, mr.Close)
 
-	// 6. Create a completion queue, with room for all that can be outstanding.
+	// 6. Create a completion queue, with room for all outstanding requests.
 	cq, err := dev.CreateCQ(verbs.CQInit{Capacity: o.RxDepth + 1})
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 		return err
 	}
 	defer pingpong.Close(&err, ah.Close)
-	if ctx, err = peer.Ready(ctx); err != nil { // which ends with the peer
+	if ctx, err = peer.Ready(ctx); err != nil { // this context ends with the peer
 		return err
 	}
 
@@ -101,5 +101,5 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 	}
 	return peer.Finish(o.Validate(mem[grhLen : grhLen+o.Size]))
 
-	// 10. Cleanup: the deferred calls close what was opened, the last one first.
+	// 10. Clean up: the deferred calls close everything in reverse order.
 }

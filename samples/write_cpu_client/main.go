@@ -1,6 +1,6 @@
-// Command write_cpu_client has write_cpu_server fill its memory with random data, by RDMA
-// writes over an SRD queue pair, and verifies it page by page. It takes the server's
-// address, which that prints:
+// Command write_cpu_client asks write_cpu_server to fill its memory with random data, by RDMA
+// writes over an SRD queue pair, and verifies it page by page. It takes the address that the
+// server prints:
 //
 //	write_cpu_client ADDRESS [PAGE_SIZE NUM_PAGES]
 package main
@@ -47,7 +47,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return fmt.Errorf("%d pages: the request for them has %d bytes, and device %s sends %d in one message", pages, n, dev.Name(), e.MaxMessage())
 	}
 
-	// Two regions, and where the pages are to go in each.
+	// Two regions, and the places for the pages in each.
 	connect := writecpu.Connect{Client: e.Address()}
 	var regions [writecpu.Regions]*writecpu.Region
 	for i := range regions {
@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		fill.Pages = append(fill.Pages, uint32(p))
 	}
 
-	// Both messages, which may arrive in either order, and then the last write.
+	// Send both messages, which may arrive in either order. Then wait for the last write.
 	written := false
 	e.OnWrite = func(imm uint32) { written = written || imm == fill.Context }
 	out, err := e.Register(2*e.MaxMessage(), 0)

@@ -1,6 +1,6 @@
 // Command write_cpu_server fills the memory of write_cpu_client with random data, by RDMA
-// writes from an SRD queue pair: page by page, to places that the client has chosen. It
-// prints its address, which the client takes, and serves clients until it is interrupted.
+// writes from an SRD queue pair: page by page, to places chosen by the client. It prints its
+// address for the client, and serves clients until it is interrupted.
 package main
 
 import (
@@ -58,7 +58,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		if err := fill(ctx, e, data, c, f); ctx.Err() != nil {
 			return context.Cause(ctx)
-		} else if err != nil { // it has asked for what cannot be, or is gone
+		} else if err != nil { // the request is invalid, or the client has gone
 			s.Log.Warn().Err(err).Msgf("client %v", c.Client)
 			continue
 		}
@@ -67,8 +67,8 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	return nil
 }
 
-// fill writes the pages. The last write has immediate data, and is posted when all others
-// are complete: SRD could deliver it before them. It returns when nothing is under way.
+// fill writes the pages. The last write has immediate data. It is posted when all others have
+// completed, since SRD could deliver it before them. fill returns when no write is in flight.
 func fill(ctx context.Context, e *writecpu.Endpoint, data [writecpu.Regions]*writecpu.Region, c *writecpu.Connect, f *writecpu.RandomFill) error {
 	failed := f.Check(c)
 	if failed != nil {
@@ -82,7 +82,7 @@ func fill(ctx context.Context, e *writecpu.Endpoint, data [writecpu.Regions]*wri
 		if failed == nil {
 			posted++
 			if err := e.Post(ctx, c.Client, wr, data[i], n*size, size, completed); err != nil {
-				completed(err) // it was not
+				completed(err) // the write was not posted
 			}
 		}
 	}

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package cmtest is the tests that every connection manager behind the seam of package
-// verbs passes, with any other at the other end.
+// Package cmtest has the tests that every connection manager behind package verbs passes, with
+// any other connection manager at the other end.
 package cmtest
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Side is a device that tests connect. Both sides can have the same device.
+// Side is one device of a test. Both sides may have the same device.
 type Side struct {
 	Device verbs.Device
-	GID    verbs.GIDEntry // by which it is reached
-	// Kernel: the connection manager is the kernel's, which reports nothing of a request
-	// before it is accepted, and has no UC.
+	GID    verbs.GIDEntry // the address that peers use
+	// Kernel: the connection manager is the kernel's, which reports no event of a request
+	// before it is accepted, and does not support UC.
 	Kernel bool
 }
 
-// SideOf is a device with its first GID of IPv4, or else IPv6, that is not link-local.
+// SideOf returns a Side with the device's first GID of RoCEv2 that is not link-local: of IPv4
+// if ipv4 is set, otherwise of IPv6.
 func SideOf(t testing.TB, dev verbs.Device, ipv4, kernel bool) Side {
 	t.Helper()
 	table, err := dev.GIDs(1)
@@ -39,15 +40,15 @@ func SideOf(t testing.TB, dev verbs.Device, ipv4, kernel bool) Side {
 	return Side{Device: dev, GID: table[i], Kernel: kernel}
 }
 
-// patience ends what hangs.
+// patience ends a test that hangs.
 const patience = 5 * time.Minute
 
 const (
-	size   = 256 // of an end's memory; the second half is received into
+	size   = 256 // bytes of an end's memory; the second half is for receives
 	access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 )
 
-// End is one side with a connection manager, whose events wait in order, and a queue
+// End is one side of a connection: a connection manager, a queue of its events, and a queue
 // pair.
 type End struct {
 	t      testing.TB
@@ -62,7 +63,7 @@ type End struct {
 	mem    []byte
 }
 
-// NewEnd makes an end, which the test closes when it is over.
+// NewEnd makes an end. The end of the test closes it.
 func NewEnd(t testing.TB, s Side, kind verbs.QPType) *End {
 	t.Helper()
 	e := &End{t: t, Side: s, events: make(chan verbs.CMEvent, 1024)}
@@ -93,18 +94,18 @@ func (e *End) newQP() {
 	require.NoError(e.t, err)
 }
 
-// Renew gives the end another queue pair.
+// Renew replaces the end's queue pair by a new one.
 func (e *End) Renew() {
 	e.t.Helper()
 	require.NoError(e.t, e.QP.Close())
 	e.newQP()
 }
 
-// Events are those that have not been waited for, for tests that do not know which of two
-// ends hears something first.
+// Events returns the channel of pending events, for tests in which either of two ends may get
+// an event first.
 func (e *End) Events() <-chan verbs.CMEvent { return e.events }
 
-// Next waits for the next event, which has to be of that kind.
+// Next waits for the next event, which has to be of the given type.
 func (e *End) Next(want verbs.CMEventType) verbs.CMEvent {
 	e.t.Helper()
 	select {
@@ -118,7 +119,7 @@ func (e *End) Next(want verbs.CMEventType) verbs.CMEvent {
 }
 
 // EndOfTimewait waits until the number of the queue pair may be used again, which takes
-// seconds, unless the test is to be quick.
+// seconds. A quick test skips the wait.
 func (e *End) EndOfTimewait(id verbs.CMID) {
 	e.t.Helper()
 	if !e.quick {
@@ -126,7 +127,7 @@ func (e *End) EndOfTimewait(id verbs.CMID) {
 	}
 }
 
-// Failed waits for a failure, which has to match an error.
+// Failed waits for a failure, which has to match want.
 func (e *End) Failed(step verbs.CMStep, want error) *verbs.CMError {
 	e.t.Helper()
 	event := e.Next(verbs.CMFailed)
@@ -139,7 +140,7 @@ func (e *End) Failed(step verbs.CMStep, want error) *verbs.CMError {
 	return err
 }
 
-// Quiet checks that nothing is reported that has not been waited for.
+// Quiet checks that no event is pending.
 func (e *End) Quiet() {
 	e.t.Helper()
 	select {
@@ -149,18 +150,19 @@ func (e *End) Quiet() {
 	}
 }
 
-// Listen listens on a port of the manager's choice, and returns what to dial.
+// Listen listens on a port of the manager's choice, and returns the parameters to dial it.
 func (e *End) Listen(p verbs.CMListen) (verbs.CMListener, verbs.CMDial) {
 	e.t.Helper()
 	l, err := e.CM.Listen(p)
 	require.NoError(e.t, err)
 	require.NotZero(e.t, l.Addr().Port())
 	gid := e.Side.GID
-	// With the UDP port nobody is asked for it, who would know that a listener is closed.
+	// A given UDP port avoids the query for it, which could find out that a listener is
+	// closed.
 	return l, verbs.CMDial{Addr: netip.AddrPortFrom(gid.GID.Addr(), l.Addr().Port()), UDPPort: gid.UDPPort, Type: p.Type}
 }
 
-// Dial dials, and waits until the way is found.
+// Dial dials, and waits until address and route are resolved.
 func (e *End) Dial(d verbs.CMDial) verbs.CMID {
 	e.t.Helper()
 	id, err := e.CM.Dial(d)
@@ -175,7 +177,7 @@ func (e *End) Dial(d verbs.CMDial) verbs.CMID {
 	return id
 }
 
-// Connect dials, and sends the request.
+// Connect dials, and sends the connection request.
 func (e *End) Connect(d verbs.CMDial, private string) verbs.CMID {
 	e.t.Helper()
 	id := e.Dial(d)
@@ -183,7 +185,7 @@ func (e *End) Connect(d verbs.CMDial, private string) verbs.CMID {
 	return id
 }
 
-// Param names the queue pair.
+// Param returns the connection parameters, with the number of the queue pair.
 func (e *End) Param(private string) verbs.CMParam {
 	return verbs.CMParam{
 		QPN: e.QP.Num(), PrivateData: []byte(private),
@@ -191,7 +193,7 @@ func (e *End) Param(private string) verbs.CMParam {
 	}
 }
 
-// Move moves the queue pair to states, with the attributes of the ID.
+// Move takes the queue pair through the states, with the attributes from the ID.
 func (e *End) Move(id verbs.CMID, states ...verbs.QPState) {
 	e.t.Helper()
 	for _, state := range states {
@@ -205,14 +207,14 @@ func (e *End) Move(id verbs.CMID, states ...verbs.QPState) {
 	}
 }
 
-// Accept accepts a request with the queue pair, from which it can send at once.
+// Accept accepts a request with the queue pair, which can send from then on.
 func (e *End) Accept(id verbs.CMID, private string) {
 	e.t.Helper()
 	e.Move(id, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
 	require.NoError(e.t, id.Accept(e.Param(private)))
 }
 
-// Respond connects two ends as far as the active end's CMConnectResponse.
+// Respond connects two ends up to the active end's CMConnectResponse.
 func Respond(active, passive *End) (a, b verbs.CMID) {
 	active.t.Helper()
 	_, dial := passive.Listen(verbs.CMListen{})
@@ -225,7 +227,7 @@ func Respond(active, passive *End) (a, b verbs.CMID) {
 	return a, b
 }
 
-// Establish connects two ends.
+// Establish connects two ends completely.
 func Establish(active, passive *End) (a, b verbs.CMID) {
 	active.t.Helper()
 	a, b = Respond(active, passive)
@@ -235,7 +237,8 @@ func Establish(active, passive *End) (a, b verbs.CMID) {
 	return a, b
 }
 
-// send sends the first half of the memory, which the peer receives into its second half.
+// send sends the first half of e's memory. The peer receives it into the second half of its
+// own.
 func (e *End) send(to *End, text string) {
 	e.t.Helper()
 	half := func(e *End, offset int) []verbs.SGE {
@@ -252,7 +255,7 @@ func (e *End) send(to *End, text string) {
 	require.Equal(e.t, text, string(to.mem[size/2:size/2+len(text)]))
 }
 
-// complete waits for one completion, which has to be a success.
+// complete waits for one completion, which has to be successful.
 func (e *End) complete() {
 	e.t.Helper()
 	var wc [1]verbs.WC

@@ -17,14 +17,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Rping is one end of the protocol of rping(1). For each round
-// the client advertises memory, which the server reads, and then memory that the server
-// writes the same to. An advertisement, and the message that answers it, has 16 bytes:
-// address, rkey and length, in network byte order.
+// Rping is one end of the protocol of rping(1). In each round the client advertises memory,
+// which the server reads; the client then advertises other memory, to which the server writes
+// the same data. An advertisement, and the message that answers it, has 16 bytes: address,
+// rkey and length, in network byte order.
 type Rping struct {
 	*End
 	mr   verbs.MR
-	mem  []byte // what is sent and received, and from rpingData on the data
+	mem  []byte // the messages, and from rpingData on the data
 	size int
 	id   verbs.CMID
 }
@@ -36,7 +36,7 @@ const (
 	rpingData    = 128
 )
 
-// NewRping makes an end for messages of that size.
+// NewRping makes an end for data of that size.
 func NewRping(t testing.TB, s Side, size int) *Rping {
 	r := &Rping{End: NewEnd(t, s, verbs.RC), size: size}
 	var err error
@@ -45,7 +45,7 @@ func NewRping(t testing.TB, s Side, size int) *Rping {
 	r.mr, err = s.Device.DefaultPD().RegMR(r.mem, access)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// The queue pair may still be read from.
+		// The peer may still read through the queue pair, so it is closed first.
 		require.NoError(t, r.QP.Close())
 		require.NoError(t, r.mr.Close())
 		require.NoError(t, syscall.Munmap(r.mem))
@@ -63,8 +63,8 @@ func (r *Rping) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: r.mr.Addr() + uint64(off), Length: uint32(n), LKey: r.mr.LKey()}
 }
 
-// do posts a request and waits for its completion, and for a message if one is to come.
-// It returns false if the queue pair was flushed instead, at the end.
+// do posts a request, if any, and waits for its completion and, if message is set, for a
+// message. At the end of the connection it returns false: the queue pair was flushed instead.
 func (r *Rping) do(wr verbs.SendWR, message bool) bool {
 	r.t.Helper()
 	want := 0
@@ -103,7 +103,7 @@ func (r *Rping) do(wr verbs.SendWR, message bool) bool {
 	return true
 }
 
-// advertisement fills in the message that names a piece of memory.
+// advertisement returns the send of a message that advertises a piece of memory.
 func (r *Rping) advertisement(off, n int) verbs.SendWR {
 	b := r.mem[rpingSent:]
 	binary.BigEndian.PutUint64(b, r.mr.Addr()+uint64(off))
@@ -112,7 +112,7 @@ func (r *Rping) advertisement(off, n int) verbs.SendWR {
 	return verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{r.sge(rpingSent, rpingMessage)}}
 }
 
-// advertised is the memory that the last message names.
+// advertised returns a request for the memory that the last message advertises.
 func (r *Rping) advertised(op verbs.Opcode) verbs.SendWR {
 	b := r.mem[rpingRecv:]
 	n := int(binary.BigEndian.Uint32(b[12:]))
@@ -123,7 +123,7 @@ func (r *Rping) advertised(op verbs.Opcode) verbs.SendWR {
 	}
 }
 
-// connect asks until somebody listens: rping does not say when it does.
+// connect retries until the server listens, since rping does not report that.
 func (r *Rping) connect(addr netip.AddrPort) {
 	for {
 		var err error
@@ -142,7 +142,7 @@ func (r *Rping) connect(addr netip.AddrPort) {
 	}
 }
 
-// Client connects to a server, and has that many rounds with it.
+// Client connects to a server, and carries out that many rounds.
 func (r *Rping) Client(addr netip.AddrPort, rounds int) {
 	r.connect(addr)
 	r.Move(r.id, verbs.QPInitialized)
@@ -164,7 +164,7 @@ func (r *Rping) Client(addr netip.AddrPort, rounds int) {
 	r.Next(verbs.CMDisconnected)
 }
 
-// Serve serves one client, and returns how many rounds it has taken.
+// Serve serves one client, and returns the number of rounds.
 func (r *Rping) Serve(l verbs.CMListener) (rounds int) {
 	r.id = r.Next(verbs.CMConnectRequest).ID
 	require.NoError(r.t, l.Close())
@@ -183,8 +183,8 @@ func (r *Rping) Serve(l verbs.CMListener) (rounds int) {
 	return rounds
 }
 
-// RunRping has rping(1), on an adapter with that address and with these flags, and the side
-// connect, with either as the server. It is for the guest of test/rig.
+// RunRping connects the side with rping(1), which runs on an adapter with that address and
+// with these flags, once with either as the server. It is for the guest of test/rig.
 func RunRping(t *testing.T, s Side, rping netip.Addr, size, rounds int, flags ...string) {
 	const port = 7174
 	start := func(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
@@ -193,14 +193,14 @@ func RunRping(t *testing.T, s Side, rping netip.Addr, size, rounds int, flags ..
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test has failed
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // has no effect unless the test has failed: rping has ended
 		return cmd, &out
 	}
 	at := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 	t.Run("rping serves", func(t *testing.T) {
 		cmd, out := start(t, "-s", "-a", rping.String())
 		NewRping(t, s, size).Client(at(rping), rounds)
-		_ = cmd.Wait() // with an error: rping calls it one that the peer disconnects
+		_ = cmd.Wait() // rping exits with an error when the peer disconnects
 		t.Logf("%s", out)
 	})
 	t.Run("rping asks", func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Run runs the tests with these two sides. They run in parallel: most of their time is
-// time-wait. Quick ones leave out what takes seconds, except for once.
+// Run runs the tests with these two sides. They run in parallel, since they spend most of
+// their time in time-wait. With quick, they skip waits that take seconds, except for once.
 func Run(t *testing.T, active, passive Side, quick bool) {
 	for _, c := range []struct {
 		name string
@@ -106,7 +106,7 @@ func testConnect(t *testing.T, active, passive *End) {
 	passive.Move(b, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
 	limited := passive.Param("welcome")
 	limited.ResponderResources = 2
-	limited.InitiatorDepth = 100 // more than is offered
+	limited.InitiatorDepth = 100 // more than the request offers
 	require.NoError(t, b.Accept(limited))
 	require.ErrorIs(t, b.Accept(limited), verbs.ErrState)
 
@@ -200,7 +200,7 @@ func testNobodyListens(t *testing.T, active, passive *End) {
 	assert.ErrorContains(t, err, dial.Addr.String())
 	assert.Same(t, a, active.Next(verbs.CMTimewaitExit).ID)
 
-	// Datagrams have ports of their own.
+	// The ports of datagram services are separate.
 	_, dial = passive.Listen(verbs.CMListen{Type: verbs.UD})
 	dial.Type = verbs.RC
 	active.Connect(dial, "")
@@ -228,7 +228,7 @@ func testCloseResolving(t *testing.T, active, passive *End) {
 		require.NoError(t, err)
 		require.NoError(t, id.Close())
 	}
-	// A closed ID reports nothing, but may have before.
+	// A closed ID reports no event, but may have reported one before.
 	for len(active.events) > 0 {
 		require.Equal(t, verbs.CMResolved, (<-active.events).Type)
 	}
@@ -249,7 +249,7 @@ func testCloseConnecting(t *testing.T, active, passive *End) {
 		require.ErrorIs(t, b.Accept(passive.Param("")), verbs.ErrState)
 		return
 	}
-	// The kernel may not have heard of it yet.
+	// The kernel may not have received the rejection yet.
 	if err := b.Accept(passive.Param("")); err != nil {
 		require.ErrorIs(t, err, verbs.ErrState)
 		require.ErrorIs(t, b.Accept(passive.Param("")), verbs.ErrState)
@@ -310,13 +310,13 @@ func testCloseManagers(t *testing.T, active, passive *End) {
 	_, err = passive.CM.Listen(verbs.CMListen{})
 	require.ErrorIs(t, err, verbs.ErrClosed)
 	active.Quiet()
-	// The request that was given up may have been reported before its manager was closed.
+	// The abandoned request may have been reported before its manager was closed.
 	if !passive.Side.Kernel && len(passive.events) > 0 {
 		passive.Next(verbs.CMFailed)
 	}
 }
 
-// A request beyond the backlog is reported when there is room again.
+// A request beyond the backlog is reported once there is room again.
 func testBacklog(t *testing.T, active, passive *End) {
 	_, dial := passive.Listen(verbs.CMListen{Backlog: 1})
 	active.Connect(dial, "")
@@ -394,7 +394,7 @@ func testBadDials(t *testing.T, active, passive *End) {
 	active.Quiet()
 }
 
-// testDatagrams resolves a service.
+// testDatagrams resolves a datagram service.
 func testDatagrams(t *testing.T, active, passive *End) {
 	const qkey = 0x01234567 // of RDMA_PS_UDP
 	listener, dial := passive.Listen(verbs.CMListen{Type: verbs.UD})
@@ -431,7 +431,7 @@ func testDatagrams(t *testing.T, active, passive *End) {
 	assert.Equal(t, active.Side.GID.Index, event.Address.SGIDIndex)
 	require.ErrorIs(t, a.Disconnect(), verbs.ErrState)
 
-	// The answer is what a datagram takes.
+	// The response has the attributes for sending a datagram.
 	active.Move(a, verbs.QPInitialized, verbs.QPReadyToReceive, verbs.QPReadyToSend)
 	ah, err := active.Side.Device.DefaultPD().CreateAH(event.Address)
 	require.NoError(t, err)

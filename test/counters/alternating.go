@@ -7,16 +7,16 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// alternating adds to the peer's event when the peer has added to ours.
+// alternating adds to the peer's event after each addition of the peer to ours.
 type alternating struct {
 	p     *program
 	adds  *rdma.Pool
 	waits *syncevent.Pool
 	add   *rdma.Task
 	wait  *syncevent.Task
-	half  uint64 // what each event gets to
-	seen  uint64 // the value of ours
-	added uint64 // the value of the peer's, as it must be
+	half  uint64 // the final value of each event
+	seen  uint64 // the last known value of our event
+	added uint64 // our additions, which is the value of the peer's event
 }
 
 func (t *alternating) pools(p *program) (err error) {
@@ -65,8 +65,8 @@ func (t *alternating) wasWoken(wait *syncevent.Task) {
 	t.p.fail(t.next())
 }
 
-// next adds if it is this program's step: the first program makes each of its steps
-// before the peer's, the second after it.
+// next adds 1 if the peer has made its step: the first program makes each of its steps before
+// the peer's, the second after it.
 func (t *alternating) next() error {
 	allowed := t.seen
 	if t.p.first {
@@ -83,13 +83,13 @@ func (t *alternating) next() error {
 	return nil
 }
 
-// ended takes the tasks that come back when the contexts stop.
+// ended handles the tasks that fail when the contexts stop.
 func (t *alternating) ended(err error) {
 	t.p.fail(err)
 	t.p.fail(t.free())
 }
 
-// free frees what is not in flight any more.
+// free frees the tasks that are no longer in flight.
 func (t *alternating) free() error {
 	if t.add != nil && !t.add.InFlight() {
 		add := t.add

@@ -29,7 +29,7 @@ func (p *program) write(descriptors [][]byte) error {
 	return descriptor.WriteFile(p.file(true), []byte(text.String()))
 }
 
-// read waits for the peer's n descriptors.
+// read waits for the peer's n descriptors, and reads them.
 func (p *program) read(n int) (list [][]byte, err error) {
 	text, err := p.await(p.file(false))
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *program) read(n int) (list [][]byte, err error) {
 	return list, nil
 }
 
-// meet says that this one has finished, and waits for the other one to say so.
+// meet reports that this program has finished, and waits until the peer reports the same.
 func (p *program) meet() error {
 	if err := descriptor.WriteFile(p.file(true)+".done", []byte("done\n")); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (p *program) meet() error {
 	return err
 }
 
-// await waits for a file.
+// await waits for a file, and reads it.
 func (p *program) await(path string) ([]byte, error) {
 	for {
 		b, err := os.ReadFile(path)

@@ -1,14 +1,13 @@
-// Command count counts together with a second process of its kind, on sync events.
-// The two may be on two hosts and on devices of two kinds. A lost step is noticed. The
-// tests run it.
+// Command counters counts together with a second process of the same program, on sync events.
+// The two may be on two hosts and on devices of different drivers. Each notices a lost step.
+// It is run by tests.
 //
-// Without -writers they alternate: each has an event, and adds 1 to the other's when
-// its own shows that the other has added. -n is the number that they count to. With
-// -writers, the first adds to the event of the second over that many connections at a
-// time, with -local the second adds too, from as many goroutines, and the second
-// waits for the sum.
+// Without -writers the two alternate: each has an event, and adds 1 to the peer's when its own
+// shows that the peer has added. -n is the number to which they count. With -writers, the
+// first process adds to the event of the second over that many connections at the same time,
+// and the second waits for the sum. With -local the second adds too, from as many goroutines.
 //
-// They find each other through the folder -dir.
+// They exchange descriptors through the folder -dir.
 package main
 
 import (
@@ -45,7 +44,7 @@ func main() {
 	}
 }
 
-// program is one of the two.
+// program is one of the two processes.
 type program struct {
 	device, dir string
 	first       bool
@@ -64,14 +63,14 @@ type program struct {
 	count  counter
 }
 
-// counter is what is done once both ends are connected.
+// counter is the work of a program once both ends are connected.
 type counter interface {
 	pools(p *program) error
 	begin(p *program) error
 	free() error
 }
 
-// connections is how many there are.
+// connections returns the number of connections.
 func (p *program) connections() int { return max(p.writers, 1) }
 
 func (p *program) run(ctx context.Context) (err error) {
@@ -108,7 +107,7 @@ func (p *program) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// contexts makes the engine and the two contexts on it, and starts them.
+// contexts makes and starts the engine and its two contexts.
 func (p *program) contexts() (err error) {
 	p.engine = pe.New(pe.Config{})
 	p.rdma, err = rdma.New(p.dev, rdma.Config{
@@ -147,7 +146,7 @@ func (p *program) stateChanged(_, next pe.State) {
 	}
 }
 
-// connect exchanges descriptors through the folder.
+// connect exchanges descriptors through the folder, and connects.
 func (p *program) connect() error {
 	var ours [][]byte
 	for range p.connections() {
@@ -182,8 +181,8 @@ func (p *program) connect() error {
 	return nil
 }
 
-// finish stops when the peer has finished too: the connection has to be there
-// until its last task has completed.
+// finish stops the contexts when the peer has finished too: the connection has to last until
+// the peer's last task has completed.
 func (p *program) finish() {
 	p.aside(func() func() error {
 		err := p.meet()
@@ -194,11 +193,11 @@ func (p *program) finish() {
 	})
 }
 
-// aside runs f on a goroutine of its own and what it returns on the engine's.
+// aside runs f on a separate goroutine, and then the function that f returns on the engine's.
 func (p *program) aside(f func() func() error) {
 	go func() {
 		then := f()
-		_ = p.engine.Do(func() { p.fail(then()) }) // fails only after the end
+		_ = p.engine.Do(func() { p.fail(then()) }) // fails only after the end of Run
 	}()
 }
 

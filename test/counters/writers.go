@@ -8,15 +8,15 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// depth is how many additions are under way on one connection.
+// depth is how many additions are in flight on one connection.
 const depth = 8
 
-// writers adds to the peer's event over all connections at a time.
+// writers adds to the peer's event over all connections at the same time.
 type writers struct {
 	p    *program
 	adds *rdma.Pool
-	left uint64 // to be submitted
-	busy int    // tasks that are
+	left uint64 // additions to be submitted
+	busy int    // tasks in flight
 }
 
 func (w *writers) pools(p *program) (err error) {
@@ -42,7 +42,7 @@ func (w *writers) begin(p *program) error {
 
 func (w *writers) wasAdded(t *rdma.Task) { w.submit(t) }
 
-// submit submits a task, once more, or frees it.
+// submit submits a task again, or frees it when no additions are left.
 func (w *writers) submit(t *rdma.Task) {
 	if w.left > 0 && w.p.rdma.Err() == nil {
 		w.left--
@@ -60,7 +60,7 @@ func (w *writers) submit(t *rdma.Task) {
 
 func (w *writers) free() error { return nil }
 
-// sum waits for all that the peer, and this program itself, add.
+// sum waits for the sum of the additions by the peer and this program.
 type sum struct {
 	p      *program
 	waits  *syncevent.Pool
@@ -87,18 +87,18 @@ func (s *sum) begin(p *program) error {
 	return t.Submit()
 }
 
-// add adds our share, from a goroutine of its own, once the peer has begun.
+// add adds this program's share, on a separate goroutine, once the peer has begun.
 func (s *sum) add(i uint64) {
 	if i >= s.p.local {
 		return
 	}
 	if _, err := s.p.own.Wait(s.p.ctx, syncevent.Greater(0)); err != nil {
-		_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
+		_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end of Run
 		return
 	}
 	for ; i < s.p.local && s.p.ctx.Err() == nil; i += uint64(s.p.writers) {
 		if _, err := s.p.own.Add(1); err != nil {
-			_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end
+			_ = s.p.engine.Do(func() { s.p.fail(err) }) // fails only after the end of Run
 			return
 		}
 	}

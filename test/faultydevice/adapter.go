@@ -2,7 +2,7 @@ package faultydevice
 
 import "github.com/verbena-rdma/verbena/verbs"
 
-// query adds to what changes the answer to Query.
+// query adds a change of the attributes that Query returns.
 func (h *Hooks) query(change func(*verbs.DeviceAttr)) {
 	next := h.Query
 	h.Query = func(a *verbs.DeviceAttr) error {
@@ -14,8 +14,8 @@ func (h *Hooks) query(change func(*verbs.DeviceAttr)) {
 	}
 }
 
-// InfiniBand has the port be one of InfiniBand, with a LID. Its addresses of IP, those of
-// IPoIB, are the software device's, and not in the GID table.
+// InfiniBand makes the port one of InfiniBand, with a LID. Its GID table has no IP addresses:
+// those of IPoIB are the addresses of the software device.
 func (d *Device) InfiniBand(lid uint16) {
 	d.Set(func(h *Hooks) {
 		h.QueryPort = func(p *verbs.PortAttr) error {
@@ -29,7 +29,7 @@ func (d *Device) InfiniBand(lid uint16) {
 	})
 }
 
-// KernelCM has the connection manager take path MTUs from the network interface, as the
+// KernelCM makes the connection manager take path MTUs from the network interface, as the
 // kernel's does.
 func (d *Device) KernelCM() {
 	d.Set(func(h *Hooks) {

@@ -1,10 +1,10 @@
 // Package faultydevice is a device for tests: a software device that fails, blocks or lacks
-// features as adapters do. It changes what passes the seam, package verbs, and nothing below.
+// features as adapters do. It only changes calls through the interface of package verbs.
 //
-// Each call on the device or its objects goes to the hook of that name, if one is set
-// (Device.Set), and otherwise to the software device. A hook that stands for a call gets the
-// software device's object and calls it, or does not. The functions of this package that
-// return or set hooks name what adapters have been seen to do.
+// Each call on the device or its objects calls the hook of that name, if one is set
+// (Device.Set), and otherwise the software device. A hook that replaces a call gets the
+// software device's object, and may call it. Each function of this package that returns or
+// sets hooks reproduces a behaviour that adapters have shown.
 package faultydevice
 
 import (
@@ -18,30 +18,31 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ErrBroken is an error that says nothing of why the device has failed.
+// ErrBroken is an error without any cause.
 var ErrBroken = errors.New("the device is broken")
 
-// ErrGone is what the driver of adapters returns when the kernel says that the device is gone.
+// ErrGone is the error of the driver for adapters when the kernel reports that the device is
+// gone.
 var ErrGone error = &ibverbs.Error{Verb: "ibv_destroy_qp", Errno: syscall.EIO, Kind: verbs.ErrNoDevice}
 
-// ErrDown is what the driver of adapters returns when the kernel cannot resolve the address of
-// a peer, since its host is down.
+// ErrDown is the error of the driver for adapters when the kernel cannot resolve the address
+// of a peer, because its host is down.
 var ErrDown error = &ibverbs.Error{Verb: "ibv_modify_qp", Errno: syscall.ETIMEDOUT, Kind: verbs.ErrUnreachable}
 
-// Receives is what receives are posted to: a queue pair, or a shared receive queue.
+// Receives is an object to which receives are posted: a queue pair, or a shared receive queue.
 type Receives interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)
 }
 
-// Hooks are called instead of the software device, or before it, on the goroutine that made
-// the call. They may block.
+// Hooks are functions that replace or precede calls of the software device. They run on the
+// caller's goroutine. They may block.
 type Hooks struct {
 	// These change what a query returns, or fail it.
 	Query     func(*verbs.DeviceAttr) error
 	QueryPort func(*verbs.PortAttr) error
 	GIDs      func([]verbs.GIDEntry) ([]verbs.GIDEntry, error)
 
-	// These are called before an object is made, and may change how, or fail that.
+	// These are called before an object is created. They may change its attributes, or fail.
 	CreateCQ  func(*verbs.CQInit) error
 	CreateQP  func(*verbs.QPInit) error
 	CreateSRQ func(*verbs.SRQInit) error
@@ -50,7 +51,7 @@ type Hooks struct {
 	// Registered is called with each region that was registered.
 	Registered func(verbs.MR)
 
-	// These stand for the call on an object of the software device.
+	// These replace the call on an object of the software device.
 	Modify     func(qp verbs.QP, attr verbs.QPAttr, mask verbs.QPAttrMask) error
 	PostSend   func(qp verbs.QP, wrs []verbs.SendWR) (int, error)
 	PostRecv   func(queue Receives, wrs []verbs.RecvWR) (int, error)
@@ -59,15 +60,16 @@ type Hooks struct {
 	DestroyQP  func(verbs.QP) error
 	DestroySRQ func(verbs.SRQ) error
 	DestroyCQ  func(verbs.CQ) error
-	// QPN stands for QP.Num.
+	// QPN replaces QP.Num.
 	QPN func(verbs.QP) uint32
-	// These are called before the connection manager dials and listens, and may change how.
+	// These are called before the connection manager dials or listens. They may change its
+	// parameters.
 	Dial   func(*verbs.CMDial)
 	Listen func(*verbs.CMListen)
-	// CMAttr stands for CMID.Attr.
+	// CMAttr replaces CMID.Attr.
 	CMAttr func(id verbs.CMID, to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error)
-	// CloseCM stands for CM.Close, in which an adapter's driver waits until all identifiers
-	// are destroyed (rdma_destroy_id(3)).
+	// CloseCM replaces CM.Close. In the driver for adapters, CM.Close waits until all
+	// identifiers are destroyed (rdma_destroy_id(3)).
 	CloseCM func(verbs.CM) error
 }
 
@@ -78,13 +80,13 @@ type Device struct {
 	hooks atomic.Pointer[Hooks]
 
 	mu          sync.Mutex
-	queues      map[any]any // the software device's completion and shared receive queues; the device's own
+	queues      map[any]any // the device's own object by the software device's, for completion and shared receive queues
 	refused     []func() error
 	subscribers map[*func(verbs.Event)]struct{}
 }
 
-// Open opens a software device, as soft.Open does. Its path through shared memory is as the
-// configuration says.
+// Open opens a software device, like soft.Open. The configuration decides about its path
+// through shared memory.
 func Open(cfg soft.Config) (*Device, error) {
 	inner, err := soft.Open(cfg)
 	if err != nil {
@@ -96,8 +98,8 @@ func Open(cfg soft.Config) (*Device, error) {
 	return d, nil
 }
 
-// Set changes the hooks. The change holds for calls that begin when it has returned. It may
-// be called on any goroutine, in hooks too.
+// Set changes the hooks. The change holds for calls that begin after Set has returned. Set may
+// be called on any goroutine, also in hooks.
 func (d *Device) Set(change func(*Hooks)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +111,7 @@ func (d *Device) Set(change func(*Hooks)) {
 // Heal removes all hooks.
 func (d *Device) Heal() { d.Set(func(h *Hooks) { *h = Hooks{} }) }
 
-// Report reports an event to all that have subscribed to them, on the caller's goroutine.
+// Report reports an event to all subscribers, on the caller's goroutine.
 func (d *Device) Report(e verbs.Event) {
 	d.mu.Lock()
 	var list []func(verbs.Event)
@@ -122,7 +124,8 @@ func (d *Device) Report(e verbs.Event) {
 	}
 }
 
-// Close heals the device, destroys what it has refused to destroy, and closes it.
+// Close removes the hooks, destroys the objects that it refused to destroy, and closes the
+// device.
 func (d *Device) Close() error {
 	d.Heal()
 	d.mu.Lock()
@@ -136,7 +139,7 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.Device.Close())...)
 }
 
-// destroyed notes what is to be destroyed later, where it was refused.
+// destroyed records an object whose destruction was refused, for Close.
 func (d *Device) destroyed(err error, destroy func() error) error {
 	if err != nil {
 		d.mu.Lock()
@@ -146,7 +149,7 @@ func (d *Device) destroyed(err error, destroy func() error) error {
 	return err
 }
 
-// add keeps the device's own object for one of the software device.
+// add records the device's own object for one of the software device.
 func (d *Device) add(inner, own any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// RefuseError has changes of queue pairs to the state Error fail.
+// RefuseError makes changes of queue pairs to the state Error return err, without any change.
 func (d *Device) RefuseError(err error) {
 	d.Set(func(h *Hooks) {
 		next := h.modify()
@@ -19,7 +19,7 @@ func (d *Device) RefuseError(err error) {
 	})
 }
 
-// modify is the hook of Modify, or what stands in for one.
+// modify returns the hook for Modify or, without one, the call that it replaces.
 func (h *Hooks) modify() func(verbs.QP, verbs.QPAttr, verbs.QPAttrMask) error {
 	if h.Modify != nil {
 		return h.Modify
@@ -27,15 +27,15 @@ func (h *Hooks) modify() func(verbs.QP, verbs.QPAttr, verbs.QPAttrMask) error {
 	return verbs.QP.Modify
 }
 
-// Mute has the device give no completions, and say yes to the change of a queue pair to Error
-// without doing it, as mlx5 does in internal error.
+// Mute makes the device report no completions, and ignore changes of queue pairs to the state
+// Error while reporting success, as mlx5 does after an internal error.
 func (d *Device) Mute() {
 	d.RefuseError(nil)
 	d.WithholdCompletions()
 }
 
-// WithholdCompletions has the completion queues look empty. They keep what comes, for when the
-// hooks of Poll and Arm are removed.
+// WithholdCompletions makes the completion queues look empty. They keep their completions
+// until the hooks of Poll and Arm are removed.
 func (d *Device) WithholdCompletions() {
 	d.Set(func(h *Hooks) {
 		h.Poll = func(verbs.CQ, []verbs.WC) (int, error) { return 0, nil }
@@ -43,8 +43,8 @@ func (d *Device) WithholdCompletions() {
 	})
 }
 
-// RefuseDestroy has queue pairs and shared receive queues not be destroyed. Without that, an
-// error that matches verbs.ErrNoDevice is of a device that is gone.
+// RefuseDestroy makes the destruction of queue pairs and shared receive queues fail with err;
+// Close destroys them. An err that matches verbs.ErrNoDevice simulates a device that is gone.
 func (d *Device) RefuseDestroy(err error) {
 	d.Set(func(h *Hooks) {
 		h.DestroyQP = func(verbs.QP) error { return err }
@@ -52,7 +52,7 @@ func (d *Device) RefuseDestroy(err error) {
 	})
 }
 
-// NoSharedReceiveQueues has the device have none, as some RoCE adapters do.
+// NoSharedReceiveQueues makes the device support none, as some RoCE adapters do.
 func (d *Device) NoSharedReceiveQueues() {
 	d.Set(func(h *Hooks) {
 		h.query(func(a *verbs.DeviceAttr) { a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0 })
@@ -62,9 +62,9 @@ func (d *Device) NoSharedReceiveQueues() {
 	})
 }
 
-// Neighbours has the kernel resolve peers' addresses as it does for adapters: in the change of a
-// reliable connection's queue pair from Init to RTR, and in the creation of an address handle.
-// resolve may block, and fails as the kernel does with ErrDown.
+// Neighbours adds the resolution of peers' addresses that the kernel does for adapters: in the
+// change of a reliable connection's queue pair from Init to RTR, and in the creation of an
+// address handle. resolve may block. To fail like the kernel, it returns ErrDown.
 func (d *Device) Neighbours(resolve func(verbs.AddressAttr) error) {
 	d.Set(func(h *Hooks) {
 		next, create := h.modify(), h.CreateAH

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The objects of a Device. Each has the optional interfaces of the software device's.
+// The objects of a Device. Each has the optional interfaces of the software device's object.
 type (
 	pd struct {
 		verbs.PD
@@ -28,7 +28,7 @@ type (
 		verbs.CM
 		dev *Device
 		mu  sync.Mutex
-		ids map[verbs.CMID]*cmID // by the software device's
+		ids map[verbs.CMID]*cmID // by the software device's ID
 	}
 	cmID struct {
 		verbs.CMID
@@ -161,8 +161,8 @@ func (q *cq) Arm(solicitedOnly bool) (bool, error) {
 	return q.CQ.Arm(solicitedOnly)
 }
 
-// PollExtended implements verbs.ExtendedCQ. The hook of Poll gets a queue whose completions
-// come with their extras.
+// PollExtended implements verbs.ExtendedCQ. The hook of Poll gets a queue whose Poll fills in
+// the extras.
 func (q *cq) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	inner := q.CQ.(verbs.ExtendedCQ)
 	if f := q.dev.hooks.Load().Poll; f != nil {
@@ -171,7 +171,7 @@ func (q *cq) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	return inner.PollExtended(wcs, extras)
 }
 
-// extended is a queue for the hook of Poll.
+// extended is the queue for the hook of Poll.
 type extended struct {
 	verbs.CQ
 	inner  verbs.ExtendedCQ
@@ -220,7 +220,7 @@ func (m *cm) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	return m.own(id), nil
 }
 
-// own is the device's own object for an ID of the software device.
+// own returns the device's own object for an ID of the software device.
 func (m *cm) own(id verbs.CMID) *cmID {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package fuzzcount counts what fuzzers hand to the code under test, so that make fuzz can
-// say how many packets that were.
+// Package fuzzcount counts the inputs that fuzzers pass to the code under test, so that make
+// fuzz can report the number of packets.
 //
-// The environment variable VERBENA_FUZZ_COUNT names a folder. Fuzzing takes several processes,
-// and Go ends them without notice: each has a file of its own there, with its count in
-// decimal, at most one interval behind. Without the variable nothing is written.
+// The environment variable VERBENA_FUZZ_COUNT names a folder. Fuzzing runs several processes,
+// which Go ends without notice. Each writes its count, in decimal, to a file of its own there,
+// at most one interval late. Without the variable nothing is written.
 package fuzzcount
 
 import (
@@ -14,13 +14,13 @@ import (
 	"sync"
 )
 
-// Variable is the environment variable with the folder.
+// Variable is the environment variable that names the folder.
 const Variable = "VERBENA_FUZZ_COUNT"
 
-// interval is how many go by between two writes to the file.
+// interval is the number of counts between two writes to the file.
 const interval = 1000
 
-// Counter counts for one process. The zero Counter is ready for use.
+// Counter counts for one process. The zero value is ready for use.
 type Counter struct {
 	mu      sync.Mutex
 	count   int
@@ -30,7 +30,7 @@ type Counter struct {
 
 var process Counter
 
-// Add counts n more, for this process.
+// Add adds n to this process's count.
 func Add(n int) {
 	if dir := os.Getenv(Variable); dir != "" {
 		process.add(dir, n)
@@ -50,7 +50,7 @@ func (c *Counter) add(dir string, n int) {
 	c.written = c.count
 }
 
-// write overwrites the file: the number never gets shorter.
+// write overwrites the file, without truncating it: the number never gets shorter.
 func (c *Counter) write(dir string) (err error) {
 	if c.file == nil {
 		if c.file, err = os.Create(filepath.Join(dir, strconv.Itoa(os.Getpid()))); err != nil {

@@ -1,7 +1,7 @@
-// Package matrix runs the operations of the workload program in every combination of
-// devices, size, address family, path MTU and list of buffers, beside the kernel's rxe
-// (package rig), and makes tables of the results. A selection runs on the
-// software device of any machine.
+// Package matrix runs the operations of the workload program in every combination of devices,
+// size, address family, path MTU and list of buffers, together with the kernel's rxe (package
+// rig), and makes tables of the results. A selection runs on the software device of any
+// machine.
 package matrix
 
 import (
@@ -21,10 +21,10 @@ const (
 	soft = "soft"
 )
 
-// String is how the table names the ends.
+// String names the ends as in the table.
 func (e Ends) String() string { return e.Requester + " × " + e.Responder }
 
-// Case is one run of a pair.
+// Case is one combination, run as a pair of programs.
 type Case struct {
 	Pair   pair.Pair
 	Ends   Ends
@@ -34,8 +34,8 @@ type Case struct {
 	SGE    int
 }
 
-// The values that there are. 16 MiB is twice the largest message of rxe. Operations on
-// values have one size, and no list.
+// The possible values. 16 MiB is twice the greatest message of rxe. Operations on values have
+// only one size, and no list.
 var (
 	ends     = []Ends{{rxe, rxe}, {soft, rxe}, {rxe, soft}, {soft, soft}}
 	sizes    = []int{0, 1, 255, 256, 1023, 4096, 65537, 16 << 20}
@@ -68,8 +68,8 @@ func All() (all []Case) {
 	return all
 }
 
-// Covering returns a selection of cases in which every n values, 2 or 3 of them, of
-// as many dimensions meet that meet in any of all.
+// Covering returns a selection of cases. Every combination of n values, 2 or 3, of n
+// dimensions that occurs in all also occurs in the selection.
 func Covering(n int, all []Case) (chosen []Case) {
 	meetings := make([][]string, len(all))
 	missing := map[string]bool{}
@@ -100,7 +100,7 @@ func Covering(n int, all []Case) (chosen []Case) {
 	return chosen
 }
 
-// meetings returns every n values of the case, 2 or 3.
+// meetings returns all combinations of n values of the case, 2 or 3.
 func (c Case) meetings(n int) (list []string) {
 	values := []string{c.Pair.Name, c.Ends.String(), "size " + strconv.Itoa(c.Size),
 		"family " + strconv.Itoa(c.Family), "MTU " + strconv.Itoa(c.MTU), "SGE " + strconv.Itoa(c.SGE)}
@@ -118,12 +118,12 @@ func (c Case) meetings(n int) (list []string) {
 	return list
 }
 
-// String names the case, for the line of its result.
+// String names the case in the line of its result.
 func (c Case) String() string {
 	return fmt.Sprintf("%s %s %s %d IPv%d %d %d", c.Pair.Name, c.Ends.Requester, c.Ends.Responder, c.Size, c.Family, c.MTU, c.SGE)
 }
 
-// A Result is what came of a case.
+// A Result is the result of a case.
 type Result struct {
 	Case
 	OK      bool
@@ -138,7 +138,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("%s%v: %v %.2f", resultMark, r.Case, r.OK, r.Seconds)
 }
 
-// ParseResults finds the results among other output.
+// ParseResults finds the results in other output.
 func ParseResults(output string) (results []Result, err error) {
 	byName := map[string]Case{}
 	for _, c := range All() {

@@ -13,40 +13,40 @@ import (
 	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
-// workers is how many cases run at a time: the guest has two processors, and the
-// two ends wait for one another.
+// workers is how many cases run at a time: the guest has two processors, and the two ends of a
+// case wait for each other.
 const workers = 2
 
 const (
 	patience = "5m" // for one end
-	// ackTimeout is what a machine needs whose processors are emulated, on a busy host.
-	// It can stand still for longer than the time for which adapters repeat a packet.
+	// ackTimeout is for emulated processors on a busy host. Such a machine can stand still for
+	// longer than adapters repeat a packet.
 	ackTimeout = "1s"
 )
 
-// place is where one end runs.
+// place is where one end of a case runs.
 type place struct {
 	device string
 	gid    int  // index
 	far    bool // on the guest's other host
 }
 
-// places finds the places of the two ends of a case that a worker runs, and what both
-// are given besides.
+// places returns the places of the two ends of a case on a worker, and more flags for both
+// ends.
 type places func(c Case, worker int) (requester, responder place, more []string)
 
-// onLoopback has both ends of soft × soft on the loopback interface.
+// onLoopback places both ends of soft × soft on the loopback interface.
 func onLoopback(c Case, _ int) (requester, responder place, more []string) {
 	p := place{"soft-lo", c.v6(), false}
 	return p, p, nil
 }
 
-// inGuest has the places in the guest of the rig.
+// inGuest places the ends in the guest of the rig.
 func inGuest(c Case, worker int) (requester, responder place, more []string) {
 	return c.place(c.Ends.Requester, true, worker), c.place(c.Ends.Responder, false, worker), []string{"-ack-timeout", ackTimeout}
 }
 
-// v6 is 1 for IPv6: the address of IPv6 is behind that of IPv4 in GID tables.
+// v6 returns 1 for IPv6: in GID tables, the IPv6 address follows the IPv4 address.
 func (c Case) v6() int {
 	if c.Family == 6 {
 		return 1
@@ -54,16 +54,16 @@ func (c Case) v6() int {
 	return 0
 }
 
-// place finds the place of an end. The guest's script gives each worker addresses
-// of its own on the far end of the cable: rxe sends to UDP port 4791 only, which
-// one device at a time has on an address.
+// place returns the place of an end. The guest's script gives each worker its own addresses on
+// the far end of the cable: rxe only sends to UDP port 4791, which only one device at a time
+// can have on an address.
 func (c Case) place(device string, requester bool, worker int) place {
 	v6 := c.v6()
 	switch {
 	case device == rxe:
 		return place{"rxe0", 1 + v6, false}
 	case requester && c.Ends.Responder == soft:
-		// On the near end, beside rxe, and on another port than rxe's.
+		// On the near end, on the same host as rxe but on another UDP port.
 		return place{"soft-v0", v6, false}
 	case c.Family == 6:
 		return place{fmt.Sprintf("soft-fd00::1%d", worker), 0, true}
@@ -71,14 +71,14 @@ func (c Case) place(device string, requester bool, worker int) place {
 	return place{fmt.Sprintf("soft-10.0.0.1%d", worker), 0, true}
 }
 
-// runAll runs cases with the program in the folder bin, and writes a line for each
-// result, and what the two ends said of those that fail.
+// runAll runs the cases with the programs in the folder bin. It writes a line for each result,
+// and the output of both ends of a case that fails.
 func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Writer) error {
 	queue := make(chan Case)
 	var (
 		running sync.WaitGroup
 		mu      sync.Mutex
-		lost    error // of w
+		lost    error // error of w
 	)
 	for i := range workers {
 		running.Go(func() {
@@ -99,7 +99,7 @@ func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Wr
 	return lost
 }
 
-// run runs a case. If it fails, the second result is the output of both ends.
+// run runs a case. If the case fails, the second result is the output of both ends.
 func (c Case) run(ctx context.Context, where places, bin string, worker int) (Result, string) {
 	failed := func(format string, args ...any) (Result, string) {
 		return Result{Case: c}, fmt.Sprintf(format, args...)
@@ -128,7 +128,8 @@ func (c Case) run(ctx context.Context, where places, bin string, worker int) (Re
 	return Result{Case: c, OK: true, Seconds: time.Since(start).Seconds()}, ""
 }
 
-// command is how a program begins there, and what every one is given.
+// command returns the start of a command line at the place, and the flags for every program
+// there.
 func (p place) command() (prefix, args []string) {
 	if p.far {
 		prefix = []string{"ip", "netns", "exec", "s"}

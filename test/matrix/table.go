@@ -80,14 +80,14 @@ func Cases(results []Result) string {
 	return s.String()
 }
 
-// column names the cell of a case. The number of buffers is left out, since there is one case
-// for each cell.
+// column names the column of a case. It leaves out the number of buffers, since each cell has
+// only one case.
 func (c Case) column() string {
 	c.SGE = 0
 	return c.String()
 }
 
-// cell is what Cases says of a result.
+// cell returns the text of a result in the table of Cases.
 func (r Result) cell() string {
 	if !r.OK {
 		return "failed"

@@ -1,5 +1,5 @@
-// Package netns makes network namespaces, for tests that need several hosts. They need
-// Linux, ip(8), and root.
+// Package netns makes network namespaces, for tests that need several hosts. It needs Linux,
+// ip(8), and root.
 package netns
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Need skips a test for what the machine lacks, except in CI, where a skipped test would
-// hide a broken one. Without an error it does nothing.
+// Need skips a test if err is not nil: the machine lacks something. In CI it fails the test
+// instead, because a skipped test would hide a broken one.
 func Need(t testing.TB, err error, what string) {
 	t.Helper()
 	if err == nil {
@@ -31,8 +31,8 @@ func Need(t testing.TB, err error, what string) {
 // Namespace is the name of a network namespace.
 type Namespace string
 
-// New makes a namespace, which the end of the test deletes, with its interfaces. Names are
-// those of this process: other tests may use the same.
+// New makes a namespace. The end of the test deletes it with its interfaces. The name includes
+// the process, since other tests may use the same name.
 func New(t testing.TB, name string) Namespace {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -42,7 +42,7 @@ func New(t testing.TB, name string) Namespace {
 	Need(t, err, "the test needs ip (Debian package iproute2)")
 	n := fmt.Sprintf("verbena-%d-%s", os.Getpid(), name)
 	out, err := exec.Command("ip", "netns", "add", n).CombinedOutput()
-	if strings.Contains(string(out), "ermi") { // not permitted, permission denied
+	if strings.Contains(string(out), "ermi") { // "not permitted" or "permission denied"
 		Need(t, errors.New(strings.TrimSpace(string(out))), "the test needs to create network namespaces, as root")
 	}
 	require.NoError(t, err, "%s", out)
@@ -61,5 +61,5 @@ func (n Namespace) IP(t testing.TB, format string, args ...any) {
 	require.NoError(t, err, "ip %s: %s", strings.Join(list, " "), out)
 }
 
-// Run is the beginning of a command that runs in the namespace.
+// Run returns the beginning of a command line that runs in the namespace.
 func (n Namespace) Run() []string { return []string{"ip", "netns", "exec", string(n)} }

@@ -14,19 +14,19 @@ import (
 	"strings"
 )
 
-// A tree is what an archive for the guest's root file system will hold, by
-// absolute path. Parents come along by themselves.
+// A tree is the content of an archive for the guest's root file system, by absolute path.
+// Parent folders are added automatically.
 type tree struct {
 	entries map[string]entry
 	below   *tree // unpacked before this one; nil for the first
 }
 
-// An entry is a folder, a symbolic link, or a file: of content, or of the host.
+// An entry is a folder, a symbolic link, or a file, whose content is in memory or on the host.
 type entry struct {
 	mode    fs.FileMode
 	content []byte // of a file, or the target of a link
 	source  string // host path, when there is no content
-	stamp   string // changes when the source does
+	stamp   string // changes when the source changes
 	size    int64
 }
 
@@ -48,8 +48,7 @@ func (t *tree) put(name string, e entry) {
 	t.entries[name] = e
 }
 
-// mkdir leaves alone what is there already: in the image some folders are
-// links to others.
+// mkdir does not change an existing path: in the image some folders are links to others.
 func (t *tree) mkdir(name string) {
 	if name == "/" || t.has(name) {
 		return
@@ -65,7 +64,7 @@ func (t *tree) write(name string, mode fs.FileMode, content string) {
 	t.put(name, entry{mode: mode, content: []byte(content), size: int64(len(content))})
 }
 
-// copy takes a file or a folder of the host, through symbolic links.
+// copy adds a file or a folder of the host, following symbolic links.
 func (t *tree) copy(name, source string) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -98,7 +97,7 @@ func (t *tree) copy(name, source string) error {
 	return nil
 }
 
-// describe writes all that decides the archive's bytes, for a checksum.
+// describe writes everything that determines the archive's bytes, for a checksum.
 func (t *tree) describe(w io.Writer) {
 	for _, name := range t.names() {
 		e := t.entries[name]
@@ -106,13 +105,13 @@ func (t *tree) describe(w io.Writer) {
 	}
 }
 
-// names is in an order in which parents come first.
+// names returns the paths in an order in which parents come first.
 func (t *tree) names() []string {
 	return slices.Sorted(maps.Keys(t.entries))
 }
 
-// archive writes the tree in the "new ASCII" form of cpio, the one that the
-// kernel unpacks (Linux, Documentation/driver-api/early-userspace/buffer-format.rst).
+// archive writes the tree in cpio's "new ASCII" format, which the kernel unpacks (Linux,
+// Documentation/driver-api/early-userspace/buffer-format.rst).
 func (t *tree) archive(w io.Writer) error {
 	for i, name := range t.names() {
 		if err := t.entries[name].archive(w, strings.TrimPrefix(name, "/"), i+1); err != nil {
@@ -122,7 +121,7 @@ func (t *tree) archive(w io.Writer) error {
 	return entry{}.archive(w, "TRAILER!!!", 0)
 }
 
-// File types in a mode of cpio, which are those of stat(2).
+// File types in cpio's mode, which are those of stat(2).
 const (
 	cpioDir  = 0o040000
 	cpioFile = 0o100000
@@ -168,7 +167,7 @@ func (e entry) archive(w io.Writer, name string, inode int) error {
 	return err
 }
 
-// pad fills up to a multiple of four bytes.
+// pad returns the padding to a multiple of four bytes.
 func pad(n int64) string {
 	return "\x00\x00\x00"[:-n&3]
 }

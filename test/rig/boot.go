@@ -17,9 +17,9 @@ import (
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
-// Times are what a guest took on the host's clock.
+// Times is how long the steps of a guest took by the host's clock.
 type Times struct {
-	Prepare time.Duration // to make the archives, and wait for other guests to end
+	Prepare time.Duration // to make the archives, and to wait for other guests
 	Ready   time.Duration // from the start of QEMU to the first line of the script
 	Script  time.Duration // to the end of the script
 	Off     time.Duration // to the end of QEMU
@@ -31,9 +31,9 @@ func (t Times) String() string {
 		t.Prepare.Seconds(), t.Ready.Seconds(), t.Script.Seconds(), t.Off.Seconds())
 }
 
-// Boot is [Run] for programs: the script's output goes to output as it comes,
-// from one goroutine. The error is an [ErrJob], [ErrUnavailable] or
-// [ErrFailed]; cancelling ctx ends the guest at once.
+// Boot is [Run] for programs: it copies the script's output to output as it arrives, from one
+// goroutine. The error is an [ErrJob], [ErrUnavailable] or [ErrFailed]; cancelling ctx ends
+// the guest at once.
 func Boot(ctx context.Context, job Job, output io.Writer) (Times, error) {
 	if err := Available(); err != nil {
 		return Times{}, err
@@ -58,9 +58,8 @@ func Boot(ctx context.Context, job Job, output io.Writer) (Times, error) {
 	return times, err
 }
 
-// Shell boots a guest with the job's files for a person, whose terminal is the
-// guest's console until they leave. Script and Timeout have no meaning here, and
-// other guests are not waited for.
+// Shell boots a guest with the job's files for a person, whose terminal is the guest's console
+// until they leave. Script and Timeout are ignored, and Shell does not wait for other guests.
 func Shell(ctx context.Context, job Job) error {
 	if err := Available(); err != nil {
 		return err
@@ -83,20 +82,20 @@ func Shell(ctx context.Context, job Job) error {
 	return <-runOwned(cmd)
 }
 
-// Causes for the host to end a guest.
+// Reasons for which the host ends a guest.
 var (
 	errSlowBoot   = errors.New("the boot took too long")
 	errSlowScript = errors.New("the script took too long")
 )
 
-// A guest is all that one boot needs.
+// A guest has everything that one boot needs.
 type guest struct {
 	job     Job
 	qemu    string
 	accel   []string
-	clock   string // words for the kernel
+	clock   string // parameters of the kernel
 	kernel  kernel
-	initrd  *os.File // has no name any more, and goes with its last user
+	initrd  *os.File // already unlinked; deleted with its last user
 	results string   // absolute; empty for none
 }
 
@@ -105,7 +104,7 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 		job.MTU = defaultMTU
 	}
 	job.Timeout = job.timeout()
-	// IPv6 asks for 1280 (RFC 8200, section 5).
+	// IPv6 requires 1280 (RFC 8200, section 5).
 	if job.MTU < 1280 || job.MTU > 9000 {
 		return nil, fmt.Errorf("%w: MTU %d is not from 1280 to 9000", ErrJob, job.MTU)
 	}
@@ -128,8 +127,8 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	switch accel := os.Getenv("VERBENA_RIG_ACCEL"); accel {
 	case "", "tcg":
 		g.accel = []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
-		// Left alone, the kernel distrusts the emulated processor's time stamp counter
-		// and reads the clock from a device, for 1.8 µs each time instead of 0.15.
+		// By default, the kernel distrusts the emulated processor's time stamp counter and
+		// reads the clock from a device, which takes 1.8 µs instead of 0.15.
 		g.clock = "tsc=reliable clocksource=tsc"
 	case "kvm":
 		g.accel = []string{"-accel", "kvm", "-cpu", "host"}
@@ -142,7 +141,7 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	return g, nil
 }
 
-// takeImage makes the guest independent of what others do to the cache.
+// takeImage makes the guest independent of later changes to the cache.
 func (g *guest) takeImage(ctx context.Context, cache string) error {
 	unlock, err := lock(ctx, filepath.Join(cache, "image.lock"))
 	if err != nil {
@@ -158,8 +157,8 @@ func (g *guest) takeImage(ctx context.Context, cache string) error {
 	return err
 }
 
-// joinArchives puts the job's files behind the image's; the kernel unpacks one
-// archive after the other.
+// joinArchives appends the job's files to the image's; the kernel unpacks one archive after
+// the other.
 func joinArchives(cache string, img image, job Job) (*os.File, error) {
 	t, err := jobTree(img, job)
 	if err != nil {
@@ -193,15 +192,15 @@ func (g *guest) close() {
 	g.initrd.Close()
 }
 
-// File descriptors that QEMU inherits.
+// File descriptors inherited by QEMU.
 const (
 	outputFD  = 3
 	controlFD = 4
 	initrdFD  = 5
 )
 
-// args are those of every guest. The kernel hands words of its command line
-// that it does not know to the first process.
+// args returns QEMU's arguments, the same for every guest. The kernel passes unknown words of
+// its command line to the first process.
 func (g *guest) args(words string, initrd int) []string {
 	boot := fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off %s RIG_MTU=%d %s", g.clock, g.job.MTU, words)
 	if g.results != "" {
@@ -224,7 +223,7 @@ func (g *guest) args(words string, initrd int) []string {
 	return args
 }
 
-// run boots the guest, carries its output, and waits until QEMU has ended.
+// run boots the guest, copies its output, and waits until QEMU has ended.
 func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -267,7 +266,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	})
 	readers.Go(func() {
 		report.read(pipes.read[1], func() {
-			// A timer that has fired has ended the guest already.
+			// If the timer has fired, it has already ended the guest.
 			if limit.Stop() {
 				limit = time.AfterFunc(g.job.Timeout+graceTime, func() { cancel(errSlowScript) })
 			}
@@ -275,7 +274,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	})
 	readers.Go(func() { io.Copy(&console, pipes.read[2]) })
 	err = <-ended
-	// The readers end when nobody can write any more.
+	// The readers end when the last writer has closed its end.
 	pipes.closeWriters()
 	readers.Wait()
 	limit.Stop()
@@ -310,11 +309,10 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	return fmt.Errorf("%w: %s%s", ErrFailed, what, g.explain(&report, &console, &stderr))
 }
 
-// setUp is the console's line between the boot, in which the kernel says much, and
-// the script.
+// setUp is the console's line between the boot, with its many messages, and the script.
 const setUp = "rig: set up"
 
-// explain collects what a person needs to find out why a guest failed.
+// explain collects the information about why a guest failed.
 func (g *guest) explain(r *report, console, stderr *tail) string {
 	var s strings.Builder
 	section := func(title string, lines []string) {
@@ -331,7 +329,7 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	section("failed, innermost first", r.failed)
 	section("processes", r.processes)
 	section("the kernel's warnings and errors", r.kernel)
-	// What may or may not be on the stack, the kernel marks with a question mark.
+	// The kernel puts a question mark before stack entries that may be stale.
 	section("last lines of the console", slices.DeleteFunc(console.linesAfter(setUp, 100), func(line string) bool {
 		return strings.Contains(line, "]  ? ")
 	}))
@@ -339,24 +337,24 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	return s.String()
 }
 
-// A report is what the guest said over its control port.
+// A report is the information that the guest sends over its control port.
 type report struct {
 	ready, exit time.Time
 	status      int
 	late        bool
-	at          string   // "LINE COMMAND" that began last
+	at          string   // "LINE COMMAND" of the last command that began
 	failed      []string // "line LINE: COMMAND: status STATUS"
 	processes   []string
 	kernel      []string
 }
 
-// read ends with the guest's last line; it calls ready when the script begins.
+// read reads up to the guest's last line. It calls ready when the script begins.
 func (r *report) read(from io.Reader, ready func()) {
 	lines := newLines(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		if r.late && (word == "at" || word == "failed") {
-			continue // that is because everything was killed
+			continue // a result of killing all processes
 		}
 		switch word {
 		case "ready":
@@ -382,6 +380,7 @@ func (r *report) read(from io.Reader, ready func()) {
 			r.status, r.exit = status, time.Now()
 		}
 	}
-	// A guest that writes lines without end is not waited for.
+	// Scanning stops at a line that is too long. Discard the rest, so that the guest can go on
+	// writing.
 	io.Copy(io.Discard, from)
 }

@@ -23,8 +23,8 @@ var guestAwaitPort string
 //go:embed guest/prelude
 var guestPrelude string
 
-// An image is a kernel and the first part of the guest's root file system,
-// which is the same for all jobs.
+// An image is a kernel and the first part of the guest's root file system. It is the same for
+// all jobs.
 type image struct {
 	kernel kernel
 	file   string // a cpio archive
@@ -32,7 +32,7 @@ type image struct {
 	libs   libraries
 }
 
-// cacheDir is for what can be made again: it belongs to the source tree.
+// cacheDir returns the folder for files that can be made again. Each source tree has its own.
 func cacheDir() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -42,7 +42,7 @@ func cacheDir() (string, error) {
 	return cache, os.MkdirAll(cache, 0o755)
 }
 
-// moduleRoot is the folder with go.mod, above the current one.
+// moduleRoot returns the folder with go.mod: the current one, or one above it.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -58,8 +58,8 @@ func moduleRoot() (string, error) {
 	return dir, nil
 }
 
-// Prepare fetches the kernel and builds the image, where that is not done yet.
-// The first time takes a network and about ten seconds. Run does it by itself.
+// Prepare fetches the kernel and builds the image, if necessary. The first time it needs a
+// network and takes about ten seconds. Run calls it.
 func Prepare(ctx context.Context) error {
 	cache, err := cacheDir()
 	if err != nil {
@@ -74,8 +74,8 @@ func Prepare(ctx context.Context) error {
 	return err
 }
 
-// findImage takes the image from the cache as long as nothing it is made of
-// has changed. The caller holds the image's lock.
+// findImage takes the image from the cache, unless a source of it has changed. The caller
+// holds the image's lock.
 func findImage(ctx context.Context, cache string) (image, error) {
 	k, err := findKernel(ctx, cache)
 	if err != nil {
@@ -133,8 +133,8 @@ func archiveTo(w io.Writer, t *tree) error {
 	return buffered.Flush()
 }
 
-// imageTree lays out the guest. All programs are in /bin, real ones instead of
-// busybox's where there are both.
+// imageTree lays out the guest. All programs are in /bin. A real program takes precedence over
+// busybox's.
 func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 	t := newTree(nil)
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/root", "/results", "/run", "/var", "/usr", libDir} {
@@ -150,12 +150,13 @@ func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 	t.write("/rig/prelude", 0o644, guestPrelude)
 	t.write("/rig/modules", 0o644, strings.Join(modules, "\n")+"\n")
 
-	// tcpdump wants to become the user of its name, and could not write to /results then.
+	// tcpdump switches to the user of its name, who could not write to /results.
 	t.write("/etc/passwd", 0o644, "root:x:0:0::/root:/bin/bash\ntcpdump:x:0:0::/:/bin/false\nnobody:x:65534:65534::/:/bin/false\n")
 	t.write("/etc/group", 0o644, "root:x:0:\ntcpdump:x:0:\nnogroup:x:65534:\n")
 	t.write("/etc/hosts", 0o644, "127.0.0.1 localhost\n::1 localhost\n10.0.0.1 rxe\n10.0.0.2 soft\n")
 
-	// Of the providers only rxe's: libibverbs would try all it finds in every process.
+	// Only rxe's provider is included: in every process, libibverbs would try all that it
+	// finds.
 	so, err := provider()
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 			return nil, err
 		}
 	}
-	// The C library loads this one when a thread is cancelled.
+	// The C library loads this library when a thread is cancelled.
 	if file, ok := libs["libgcc_s.so.1"]; ok {
 		if err := t.copy(path.Join(libDir, "libgcc_s.so.1"), file); err != nil {
 			return nil, err
@@ -206,8 +207,8 @@ func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 	return t, t.copy("/lib/modules", k.modules())
 }
 
-// jobTree is the second part of the root file system: the job's own files, as
-// far as the image does not have them.
+// jobTree returns the second part of the root file system: the job's files that are not in the
+// image.
 func jobTree(img image, job Job) (*tree, error) {
 	t := newTree(img.tree)
 	for guest, host := range job.Files {

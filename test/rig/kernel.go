@@ -15,18 +15,18 @@ import (
 	"strings"
 )
 
-// modules are loaded when the guest starts, in this order; what they depend on
-// comes along. rxe cannot add a link without crc32_generic, and does not name it.
+// modules are loaded when the guest starts, in this order, after the modules that they depend
+// on. rxe needs crc32_generic to add a link, and does not declare it.
 var modules = []string{
 	"virtio_pci", "virtio_console", "9p", "9pnet_virtio",
 	"crc32_generic", "crc32_pclmul",
 	"veth", "dummy",
 	"ib_uverbs", "rdma_ucm", "rdma_rxe",
-	"vgem", // /dev/dri/card0, which makes dma-bufs
+	"vgem", // provides /dev/dri/card0, for dma-bufs
 }
 
-// A kernel lies in a folder of the cache: the file vmlinux, and the folder
-// modules for the guest's /lib/modules.
+// A kernel is a folder of the cache: the file vmlinux, and the folder modules for the guest's
+// /lib/modules.
 type kernel struct {
 	dir     string
 	version string
@@ -35,10 +35,10 @@ type kernel struct {
 func (k kernel) vmlinux() string { return filepath.Join(k.dir, "vmlinux") }
 func (k kernel) modules() string { return filepath.Join(k.dir, "modules") }
 
-// findKernel takes the kernel from the cache, or else fetches the one that
-// Debian's linux-image-amd64 stands for. Nothing is installed.
+// findKernel takes the kernel from the cache. Otherwise it fetches the kernel of Debian's
+// package linux-image-amd64, and installs nothing.
 func findKernel(ctx context.Context, cache string) (kernel, error) {
-	// Another list of modules calls for another extract of the package.
+	// Another list of modules needs other files of the package.
 	sum := sha256.Sum256([]byte(strings.Join(modules, " ")))
 	k := kernel{dir: filepath.Join(cache, fmt.Sprintf("kernel-%x", sum[:4]))}
 	if !exists(k.dir) {
@@ -71,7 +71,7 @@ func fetchKernel(ctx context.Context, cache, dir string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	// apt-get downloads as a user of its own when it can.
+	// If it can, apt-get downloads as another user.
 	if err := os.Chmod(work, 0o755); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func fetchKernel(ctx context.Context, cache, dir string) error {
 	return os.Rename(picked, dir)
 }
 
-// pickKernel copies the few files of the package that the guest needs.
+// pickKernel copies the files of the package that the guest needs.
 func pickKernel(all, picked string) error {
 	images, err := filepath.Glob(filepath.Join(all, "boot/vmlinuz-*"))
 	if err != nil || len(images) != 1 {
@@ -125,12 +125,12 @@ func pickKernel(all, picked string) error {
 		return err
 	}
 	var dep strings.Builder
-	closed := map[string][]string{} // what a module needs, in the order of loading
+	closed := map[string][]string{} // dependencies of a module, in the order of loading
 	var add func(name string) error
 	add = func(name string) error {
 		file, ok := files[name]
 		if _, done := closed[name]; done || !ok {
-			return nil // a missing one is part of the kernel, or loading it fails
+			return nil // a missing module is built into the kernel, or loading it fails
 		}
 		content, err := moduleContent(file)
 		if err != nil {
@@ -152,7 +152,7 @@ func pickKernel(all, picked string) error {
 			}
 		}
 		closed[name] = first
-		// The form of modules.dep(5): what is needed last comes first.
+		// The format of modules.dep(5): the last module is loaded first.
 		fmt.Fprintf(&dep, "%s.ko:", name)
 		for _, need := range slices.Backward(first) {
 			fmt.Fprintf(&dep, " %s.ko", need)
@@ -175,10 +175,10 @@ func pickKernel(all, picked string) error {
 	return os.WriteFile(filepath.Join(picked, "vmlinux"), bare, 0o644)
 }
 
-// bareKernel unpacks a kernel, which takes seconds in an emulated processor.
-// QEMU boots the bare one as well. The offsets are those of the boot protocol
-// (Linux, Documentation/arch/x86/boot.rst). A kernel packed in another way
-// than Debian's is taken as it is.
+// bareKernel unpacks a kernel, since unpacking takes seconds on an emulated processor. QEMU
+// boots an unpacked kernel as well. The offsets are those of the boot protocol (Linux,
+// Documentation/arch/x86/boot.rst). A kernel that is not packed as Debian's is returned
+// unchanged.
 func bareKernel(file string) ([]byte, error) {
 	packed, err := os.ReadFile(file)
 	if err != nil {
@@ -190,7 +190,7 @@ func bareKernel(file string) ([]byte, error) {
 	sectors := int(packed[0x1f1])
 	start := (sectors+1)*512 + int(binary.LittleEndian.Uint32(packed[0x248:]))
 	end := start + int(binary.LittleEndian.Uint32(packed[0x24c:]))
-	// Behind the packed kernel is its size unpacked, which xz does not know.
+	// The unpacked size follows the packed kernel. xz does not know these bytes.
 	if end -= 4; start > end || end > len(packed) || !bytes.HasPrefix(packed[start:end], []byte("\xfd7zXZ\x00")) {
 		return packed, nil
 	}
@@ -203,7 +203,7 @@ func bareKernel(file string) ([]byte, error) {
 	return bare, nil
 }
 
-// moduleFiles maps the names of modules to their files.
+// moduleFiles returns the file of each module, by name.
 func moduleFiles(root string) (map[string]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(root, "kernel"), func(file string, d fs.DirEntry, err error) error {
@@ -218,8 +218,8 @@ func moduleFiles(root string) (map[string]string, error) {
 	return files, err
 }
 
-// moduleContent unpacks: some releases of Debian compress modules, which
-// busybox cannot load.
+// moduleContent reads a module and unpacks it: some releases of Debian compress modules, and
+// busybox cannot load those.
 func moduleContent(file string) ([]byte, error) {
 	if filepath.Ext(file) == ".xz" {
 		return exec.Command("xz", "-dc", file).Output()
@@ -227,8 +227,8 @@ func moduleContent(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// moduleNeeds reads the modules that one names, from its section .modinfo:
-// strings "key=value", each ended by a NUL.
+// moduleNeeds returns the modules that a module depends on, from its section .modinfo, which
+// has strings "key=value", each ended by a NUL.
 func moduleNeeds(content []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// libDir is where the dynamic linker and libibverbs of Debian look first.
+// libDir is where Debian's dynamic linker and libibverbs look first.
 const libDir = "/usr/lib/x86_64-linux-gnu"
 
 // libraries maps the name of a shared library to its path on this host.
 type libraries map[string]string
 
-// findLibraries asks the dynamic linker's own list, which needs no program to be run.
+// findLibraries reads the dynamic linker's cache, so that it need not run a program.
 func findLibraries(ctx context.Context) (libraries, error) {
 	ldconfig, err := program("ldconfig")
 	if err != nil {
@@ -29,8 +29,8 @@ func findLibraries(ctx context.Context) (libraries, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the shared libraries with ldconfig -p: %w", err)
 	}
-	// A line is "libc.so.6 (libc6,x86-64, ...) => /lib/x86_64-linux-gnu/libc.so.6";
-	// of several for one name the first is preferred.
+	// A line is "libc.so.6 (libc6,x86-64, ...) => /lib/x86_64-linux-gnu/libc.so.6"; the first
+	// line for a name takes precedence.
 	libs := libraries{}
 	for line := range strings.Lines(string(out)) {
 		left, file, ok := strings.Cut(strings.TrimSpace(line), " => ")
@@ -42,8 +42,8 @@ func findLibraries(ctx context.Context) (libraries, error) {
 	return libs, nil
 }
 
-// addNeeded adds the libraries that the programs and libraries in the tree
-// name, and those that these name, unless they are there.
+// addNeeded adds the libraries that the tree's programs and libraries need, directly or
+// indirectly, unless they are there.
 func (l libraries) addNeeded(t *tree) error {
 	queue := t.names()
 	for len(queue) > 0 {
@@ -78,8 +78,8 @@ func (l libraries) addNeeded(t *tree) error {
 	return nil
 }
 
-// dynamic lists the libraries that a file names, with its dynamic linker;
-// none for a file that is not dynamically linked.
+// dynamic returns the libraries that a file needs, with its dynamic linker; none for a file
+// that is not dynamically linked.
 func dynamic(file string) ([]string, error) {
 	f, err := elf.Open(file)
 	var format *elf.FormatError
@@ -110,7 +110,7 @@ func dynamic(file string) ([]string, error) {
 	return slices.Compact(libs), nil
 }
 
-// exists is for files that not every release of Debian has.
+// exists reports whether a file is there: not every release of Debian has it.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil

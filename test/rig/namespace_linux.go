@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InNamespace is for tests that run in the guest: do runs in the network namespace
-// of that name, such as s. Sockets stay in the namespace that they were made in.
+// InNamespace calls do in the network namespace of that name, such as s. It is for tests that
+// run in the guest. Sockets stay in the namespace where they were made.
 func InNamespace(name string, do func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		// Not unlocked: the thread, spoilt, ends with the goroutine.
+		// The thread is never unlocked: it ends with the goroutine, still in the namespace.
 		runtime.LockOSThread()
 		if err := enter(name); err != nil {
 			result <- fmt.Errorf("enter the network namespace %s: %w", name, err)

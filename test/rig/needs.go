@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// A Need is a file of the host that the rig uses, or puts into the guest.
+// A Need is a file of the host that the rig runs, or copies into the guest.
 type Need struct {
 	Name    string // of a program, or the pattern of a path
 	Package string // of Debian
 }
 
-// hostNeeds run on the host.
+// hostNeeds are for the host.
 var hostNeeds = []Need{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"apt-get", "apt"},
@@ -26,7 +26,7 @@ var hostNeeds = []Need{
 	{"xz", "xz-utils"},
 }
 
-// guestNeeds go into the image.
+// guestNeeds are for the image.
 var guestNeeds = []Need{
 	{"bash", "bash"},
 	{"ip", "iproute2"},
@@ -63,7 +63,7 @@ var (
 	providerNeed = Need{"/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so", "ibverbs-providers"}
 )
 
-// Missing lists what the rig uses and this machine lacks, each once.
+// Missing returns the needs that this machine lacks, each once.
 func Missing() []Need {
 	var missing []Need
 	for _, need := range append(append([]Need{}, hostNeeds...), guestNeeds...) {
@@ -80,8 +80,8 @@ func Missing() []Need {
 	return missing
 }
 
-// Available is nil where the rig can run, and otherwise an [ErrUnavailable]
-// that names what is missing. The kernel may still have to be fetched.
+// Available returns nil if the rig can run, and otherwise an [ErrUnavailable] that names what
+// is missing. The kernel may still have to be fetched.
 func Available() error {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return fmt.Errorf("%w: the guest takes its programs from a host with Linux on amd64, and this one is %s on %s",
@@ -98,8 +98,8 @@ func Available() error {
 	return fmt.Errorf("%w: missing %s; scripts/rig-setup.sh installs them", ErrUnavailable, strings.Join(what, ", "))
 }
 
-// program finds what a shell of root would find: administrators' folders are
-// not on everybody's path.
+// program finds a program as a shell of root would, since not every user's path has the
+// administrators' folders.
 func program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -113,7 +113,7 @@ func program(name string) (string, error) {
 	return "", err
 }
 
-// staticBusybox finds a busybox that runs before there are any libraries.
+// staticBusybox returns a statically linked busybox, which runs without libraries.
 func staticBusybox() (string, error) {
 	path, err := program(busyboxNeed.Name)
 	if err != nil {
@@ -132,7 +132,7 @@ func staticBusybox() (string, error) {
 	return path, nil
 }
 
-// provider finds the half of rxe that libibverbs loads.
+// provider returns the part of rxe that libibverbs loads.
 func provider() (string, error) {
 	found, err := filepath.Glob(providerNeed.Name)
 	if err != nil {

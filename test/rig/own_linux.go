@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runOwned starts a program that dies with this process, however that ends,
-// and reports once how the program ended.
+// runOwned starts a program that is killed when this process ends, for any reason. The channel
+// reports once how the program ended.
 func runOwned(cmd *exec.Cmd) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
@@ -28,8 +28,7 @@ func runOwned(cmd *exec.Cmd) <-chan error {
 	return ended
 }
 
-// lock waits until this process alone has the file. The function it returns
-// gives the file up.
+// lock waits until it has locked the file for this process. unlock releases it.
 func lock(ctx context.Context, file string) (unlock func(), err error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

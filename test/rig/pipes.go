@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// pipes carry what QEMU writes.
+// pipes carry QEMU's output.
 type pipes struct {
 	read, write []*os.File
 }
@@ -41,7 +41,7 @@ func (p *pipes) close() {
 	}
 }
 
-// A tail keeps the end of what is written to it.
+// A tail keeps the end of its input.
 type tail struct {
 	kept []byte
 }
@@ -56,7 +56,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines are the last n that are not blank.
+// lines returns the last n lines that are not blank.
 func (t *tail) lines(n int) []string {
 	var lines []string
 	for line := range strings.Lines(string(t.kept)) {
@@ -67,7 +67,8 @@ func (t *tail) lines(n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// linesAfter are the last n after the line mark, or of all where that is not there.
+// linesAfter returns the last n lines after the line mark, or of all lines if there is no
+// mark.
 func (t *tail) linesAfter(mark string, n int) []string {
 	lines := t.lines(len(t.kept))
 	lines = lines[slices.Index(lines, mark)+1:]
@@ -80,7 +81,7 @@ func newLines(from io.Reader) *bufio.Scanner {
 	return lines
 }
 
-// appendBounded keeps a report readable, and small.
+// appendBounded appends to a report, and keeps it short.
 func appendBounded(list []string, s string) []string {
 	if len(list) >= 100 {
 		return list

@@ -11,25 +11,24 @@
 //
 // # The guest
 //
-// Two hosts share a virtual Ethernet cable. The initial namespace has the end
-// v0 with 10.0.0.1, fd00::1 and a link-local address, and on it the device
-// rxe0. The network namespace s has the end v1 with 10.0.0.2 and fd00::2; it
-// has no adapter and is the place for the software device:
+// Two hosts share a virtual Ethernet cable. The initial namespace has the end v0 with
+// 10.0.0.1, fd00::1 and a link-local address, and on it the device rxe0. The network namespace
+// s has the end v1 with 10.0.0.2 and fd00::2. It has no adapter, and is for the software
+// device:
 //
 //	ip netns exec s demo soft-v1
 //
-// The names rxe and soft stand for the two IPv4 addresses. The port of rxe0 is
-// active, and its GID table complete, when the script begins: index 0 is the
-// link-local address, 1 is 10.0.0.1, 2 is fd00::1.
+// The names rxe and soft resolve to the two IPv4 addresses. When the script begins, the port
+// of rxe0 is active, and its GID table is complete: index 0 is the link-local address, 1 is
+// 10.0.0.1, 2 is fd00::1.
 //
-// The image holds busybox, bash, iproute2, the tools and examples of rdma-core
-// and perftest, tcpdump, and every shared library that these and a job's own
-// programs name. The folder /results is one of the host ([Job.Results]).
+// The image has busybox, bash, iproute2, the tools and examples of rdma-core and perftest,
+// tcpdump, and every shared library that these and a job's own programs need. The folder
+// /results is a folder of the host ([Job.Results]).
 //
-// The script runs as root under bash with errexit, nounset and pipefail: the
-// first command that fails ends it, except behind an & (use wait). Processes
-// still there when it ends are gone with the guest. The program await-port
-// waits until a server listens:
+// The script runs as root under bash with errexit, nounset and pipefail: the first command
+// that fails ends it, except for commands in the background (use wait). When the script ends,
+// the guest ends with all its processes. The program await-port waits until a server listens:
 //
 //	ibv_rc_pingpong -d rxe0 -g 1 & await-port 18515
 //	ibv_rc_pingpong -d rxe0 -g 1 rxe
@@ -40,9 +39,9 @@
 // scripts/rig gives a person a shell in the same guest, or runs a script in
 // it; scripts/rig-setup.sh installs what the rig needs.
 //
-// Speed in the guest is emulated: only ratios between two programs of the same
-// guest mean anything. VERBENA_RIG_ACCEL=kvm takes the processor's own
-// virtualization, which not every machine that shows /dev/kvm can do.
+// The guest's processor is emulated, so its speed means nothing: only compare two programs in
+// the same guest. VERBENA_RIG_ACCEL=kvm uses the processor's virtualization, which does not
+// work on every machine that has /dev/kvm.
 package rig
 
 import (
@@ -68,24 +67,23 @@ var (
 	ErrFailed = errors.New("rig: the guest failed")
 )
 
-// A Job is what one guest is booted for.
+// A Job describes the boot of one guest.
 type Job struct {
-	// Files are brought into the guest, with their permissions: path in the
-	// guest, absolute, to path on the host. A folder comes with all it holds;
-	// the shared libraries of programs come along by themselves.
+	// Files are copied to the guest with their permissions: absolute path in the guest to path
+	// on the host. A folder is copied with everything in it. The shared libraries that
+	// programs need are added automatically.
 	Files map[string]string
 	// Script is run by bash in the folder /root.
 	Script string
-	// MTU of the Ethernet between v0 and v1, in bytes, from 1280 to 9000.
-	// Zero stands for 1500, which makes the path MTU of rxe0 1024; 4096 needs
-	// 4500 or more.
+	// MTU is the MTU of the Ethernet between v0 and v1, in bytes, from 1280 to 9000. Zero
+	// stands for 1500, which makes the path MTU of rxe0 1024; 4096 needs 4500 or more.
 	MTU int
-	// Timeout ends a script that hangs, at least 10 seconds; zero stands for 10
-	// minutes. It is for the guest, which names what ran; the host ends a guest
-	// that does not answer a minute later, or that has not booted in 5 minutes.
+	// Timeout ends a script that hangs, at least 10 seconds; zero stands for 10 minutes. The
+	// guest applies it, and reports what ran. The host ends a guest that does not react a
+	// minute later, or that has not booted in 5 minutes.
 	Timeout time.Duration
-	// Results is an existing folder of the host, which the guest has as
-	// /results. Empty stands for none: what is in /results goes with the guest.
+	// Results is an existing folder of the host, which is /results in the guest. Empty stands
+	// for none: /results is then lost with the guest.
 	Results string
 }
 
@@ -94,20 +92,18 @@ const (
 	defaultTimeout = 10 * time.Minute
 	leastTimeout   = 10 * time.Second
 	bootTimeout    = 5 * time.Minute
-	graceTime      = time.Minute // for the guest to say what hung
+	graceTime      = time.Minute // for the guest to report what hung
 )
 
-// Run boots a guest for the job and returns what the script wrote, standard
-// output and standard error together. It is streamed to t as well.
+// Run boots a guest for the job and returns the script's standard output and standard error
+// together. It also streams them to t.
 //
-// The test fails, and ends, when the script ends with another status than
-// zero or the guest does not make it to the script's end; the message names
-// the command and repeats the last lines of the kernel. The test is skipped by
-// [Require] where there can be no guest.
+// The test fails and ends if the script's exit status is not zero, or if the guest ends before
+// the script does. The message names the command and repeats the kernel's last messages. If
+// there can be no guest, the test is skipped by [Require].
 //
-// Guests of one source tree run one at a time, whatever the number of
-// processes: each is made for two processors. A guest is gone when Run
-// returns, and when the process dies.
+// Guests of one source tree run one at a time, also those of different processes, since each
+// uses two processors. The guest has ended when Run returns, and ends when the process dies.
 func Run(t testing.TB, job Job) string {
 	t.Helper()
 	Require(t)
@@ -115,7 +111,7 @@ func Run(t testing.TB, job Job) string {
 	ctx := t.Context()
 	if d, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
 		if deadline, ok := d.Deadline(); ok {
-			// Time is left to report what was going on.
+			// Leave time for the report of what was going on.
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadline(ctx, deadline.Add(-5*time.Second))
 			defer cancel()
@@ -133,8 +129,8 @@ func Run(t testing.TB, job Job) string {
 	return output.String()
 }
 
-// Require skips the test where the rig cannot run and says what is missing.
-// With CI=true in the environment it fails the test instead.
+// Require skips the test if the rig cannot run, with what is missing. With CI=true in the
+// environment it fails the test instead.
 func Require(t testing.TB) {
 	t.Helper()
 	if err := Available(); err != nil {

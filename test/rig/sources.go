@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ReadSources is for tests that build programs with the go command. It reads the
-// folders of the module, of which go test takes notice: it runs such a test again when
-// any file in them has changed, instead of showing the result of an earlier run.
+// ReadSources is for tests that build programs with the go command. It reads the folders of
+// the module, which go test records: if any file in them changes, go test runs such a test
+// again instead of using the cached result.
 func ReadSources() error {
 	root, err := moduleRoot()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package soak says how long a test runs that finds more the longer it runs:
-// for a moment in make test, in full in make soak-tests. The program of make soak is
-// in test/soak/cmd.
+// Package soak decides how long a test runs that finds more the longer it runs: for a moment
+// in make test, in full in make soak-tests. The program of make soak is in test/soak/cmd.
 //
 //	func TestSoakReconnect(t *testing.T) {
 //		for range soak.Rounds(t, 20, 1000) {
@@ -11,10 +10,9 @@
 // The name of such a test contains Soak: make soak-tests runs those that match it and
 // no others. A name without it fails the test, since make soak-tests would miss it.
 //
-// The environment variable VERBENA_SOAK is a factor. Unset, empty or 0 stands for
-// a moment, 1 for the test in full, 10 for ten times as much, 0.1 for a tenth, but
-// not for less than a moment. In the guest of package rig it has the value that it
-// has on the host.
+// The environment variable VERBENA_SOAK is a factor. Unset, empty or 0 stands for a moment, 1
+// for the full test, 10 for ten times as much, 0.1 for a tenth, but never less than a moment.
+// The guest of package rig has the host's value.
 package soak
 
 import (
@@ -26,11 +24,10 @@ import (
 	"time"
 )
 
-// Variable is the environment variable with the factor.
+// Variable is the environment variable for the factor.
 const Variable = "VERBENA_SOAK"
 
-// Rounds returns how often the test repeats what it does: moment in make test,
-// full in make soak-tests.
+// Rounds returns the number of repetitions: moment in make test, full in make soak-tests.
 func Rounds(t testing.TB, moment, full int) int {
 	t.Helper()
 	n := int(scale(t, float64(moment), float64(full)))
@@ -38,8 +35,8 @@ func Rounds(t testing.TB, moment, full int) int {
 	return n
 }
 
-// Duration returns for how long the test repeats what it does: moment in make
-// test, full in make soak-tests. It is not for deadlines: see [Patience].
+// Duration returns how long the test repeats its work: moment in make test, full in make
+// soak-tests. It is not for deadlines: see [Patience].
 func Duration(t testing.TB, moment, full time.Duration) time.Duration {
 	t.Helper()
 	d := time.Duration(scale(t, float64(moment), float64(full)))
@@ -47,20 +44,20 @@ func Duration(t testing.TB, moment, full time.Duration) time.Duration {
 	return d
 }
 
-// Patience returns a deadline for a test that takes longer in make soak-tests: the given
-// one in make test, and in make soak-tests 24 hours times the factor. It ends what hangs.
+// Patience returns a deadline for a test that takes longer in make soak-tests: moment in make
+// test, and 24 hours times the factor in make soak-tests. It ends a test that hangs.
 func Patience(t testing.TB, moment time.Duration) time.Duration {
 	t.Helper()
 	return time.Duration(scale(t, float64(moment), float64(24*time.Hour)))
 }
 
-// Full reports whether the test is to run longer than in make test.
+// Full reports whether the test runs longer than in make test.
 func Full(t testing.TB) bool {
 	t.Helper()
 	return factor(t) > 0
 }
 
-// scale is the number for make test, or the one in full times the factor.
+// scale returns the number for make test, or full times the factor.
 func scale(t testing.TB, moment, full float64) float64 {
 	t.Helper()
 	if !strings.Contains(t.Name(), "Soak") {

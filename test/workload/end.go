@@ -14,21 +14,21 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// role is what one end of an operation does. All but open and close is called on the
-// goroutine of the engine.
+// role is the work of one end of an operation. All methods but open and close are called on
+// the engine's goroutine.
 type role interface {
-	// open makes memory and pools, on a context that is Idle.
+	// open makes memory and pools. The context is Idle.
 	open() error
-	// offer is what this end shares.
+	// offer returns what this end exports.
 	offer() oob.Offer
-	// begin submits the first tasks: both ends are connected. Its error ends the
-	// context, and the tasks that were submitted come back.
+	// begin submits the first tasks, once both ends are connected. Its error ends the context,
+	// and the tasks already submitted fail.
 	begin(theirs *oob.Answer) error
-	// close gives back memory, once the context is Idle.
+	// close releases memory, once the context is Idle.
 	close() error
 }
 
-// end is one end of an operation: what is the same for all of them.
+// end is one end of an operation: the part common to all operations.
 type end struct {
 	settings
 	peer    *oob.Peer
@@ -36,11 +36,11 @@ type end struct {
 	dev     verbs.Device
 	engine  *pe.Engine
 	rdma    *rdma.Connections
-	conns   []*rdma.Connection // with their index as user data
+	conns   []*rdma.Connection // the user data of each is its index
 	bufs    bufinv.Inventory
 	role    role
 	theirs  *oob.Answer
-	waiting string // what for
+	waiting string // for what the end waits
 }
 
 func (e *end) run(ctx context.Context) (err error) {
@@ -104,8 +104,8 @@ func (e *end) entered(ctx context.Context, next pe.State) {
 	}
 }
 
-// connect makes all connections, and exchanges descriptors with the peer. The context
-// is Running once they have connected at both ends.
+// connect makes all connections, and exchanges descriptors with the peer. The context is
+// Running once both ends have connected.
 func (e *end) connect(ctx context.Context) {
 	offer := e.role.offer()
 	offer.Connections = e.connections
@@ -123,15 +123,14 @@ func (e *end) connect(ctx context.Context) {
 	})
 }
 
-// index is that of a connection.
+// index returns the index of a connection.
 func index(conn *rdma.Connection) int { return conn.UserData().(int) }
 
-// print writes a line about data that has been moved.
+// print writes a line about data that was moved.
 func (e *end) print(format string, args ...any) { _, _ = fmt.Fprintf(e.out, format+"\n", args...) }
 
-// endWithPeer stops the context of a responder when the requester has ended: until
-// then its device may repeat what was not acknowledged. Then check runs, unless the
-// requester has failed.
+// endWithPeer stops the context of a responder when the requester has ended: until then its
+// device may repeat unacknowledged packets. Then check runs, unless the requester has failed.
 func (e *end) endWithPeer(check func() error) {
 	e.waiting = "the requester to end"
 	e.peer.Done(func(err error) {

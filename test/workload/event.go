@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// Values of the sync event: the requester sets it to the first, the responder adds 1,
-// the requester, which asks for that, sets it to the last.
+// Values of the sync event: the requester sets the first; the responder adds 1; the requester,
+// which polls for that, sets the last.
 const (
 	question = 0xd0ca
 	reply    = question + 1
@@ -39,8 +39,8 @@ func (s *signaller) open() (err error) {
 
 func (s *signaller) offer() oob.Offer { return oob.Offer{} }
 
-// begin sets the event, and asks for the reply. The get is behind the set on the same
-// connection, so that it finds what was set, or what came later.
+// begin submits a set of the event, and a get of the reply. The get follows the set on the
+// same connection, so it finds the value that was set, or a later one.
 func (s *signaller) begin(theirs *oob.Answer) error {
 	s.remote = theirs.Events[0]
 	set, err := s.sets.SyncEventSet(s.conns[0], s.remote, question)
@@ -91,14 +91,14 @@ func (s *signaller) failed(t *rdma.Task, err error) {
 
 func (s *signaller) close() error { return nil }
 
-// waiter is the responder of sync events. It submits nothing: a goroutine waits,
-// beside the engine.
+// waiter is the responder of sync events. It submits nothing: it waits on a separate
+// goroutine.
 type waiter struct {
 	*end
 	event  *syncevent.Event
 	cancel func()
 	beside sync.WaitGroup
-	left   int // of two: the steps, and the requester's end
+	left   int // of two: the steps, and the requester's end; how many remain
 }
 
 func waits(e *end) role { return &waiter{end: e} }
@@ -111,8 +111,8 @@ func (w *waiter) open() (err error) {
 
 func (w *waiter) offer() oob.Offer { return oob.Offer{Events: []*syncevent.Event{w.event}} }
 
-// begin takes the steps, and waits for the requester to end: its last task needs this
-// end of the connection, and it may fail before.
+// begin starts the steps, and waits for the requester to end: the requester's last task needs
+// this end of the connection, and the requester may fail before.
 func (w *waiter) begin(*oob.Answer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
@@ -120,7 +120,7 @@ func (w *waiter) begin(*oob.Answer) error {
 	w.peer.Done(w.ended)
 	w.beside.Go(func() {
 		err := w.steps(ctx)
-		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end
+		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end of Run
 	})
 	return nil
 }

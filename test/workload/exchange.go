@@ -2,7 +2,7 @@ package main
 
 import "github.com/verbena-rdma/verbena/oob"
 
-// newPeer is the other end, which does the same operation.
+// newPeer returns the peer for the exchange: the other end of the same operation.
 func newPeer(s settings) (*oob.Peer, error) {
 	c := oob.Config{
 		Name: s.operation.name + "_responder", Peer: s.operation.name + "_requester",

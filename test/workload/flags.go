@@ -21,7 +21,7 @@ const (
 	maxConnections = 8
 )
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	operation      *operation
 	requester      bool
@@ -29,7 +29,7 @@ type settings struct {
 	gid            *int      // nil: the first usable one
 	mtu            verbs.MTU // zero: what the link allows
 	size           int       // bytes that each connection moves
-	sge            int       // buffers of each task's list
+	sge            int       // buffers in each task's list
 	connections    int
 	ackTimeout     time.Duration // zero: the device's
 	connectTimeout time.Duration
@@ -38,7 +38,7 @@ type settings struct {
 	log            zerolog.Logger
 }
 
-// parse reads the flags. With -h it prints them, and returns flag.ErrHelp.
+// parse parses the flags. With -h it prints them, and returns flag.ErrHelp.
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{device: "soft-lo", sge: 1, connections: 1, connectTimeout: 6 * time.Second, oob: "dir"}
 	level := zerolog.InfoLevel

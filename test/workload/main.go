@@ -1,17 +1,17 @@
-// Command workload is one end of a pair of programs that carry out an operation in
-// any shape: of any size, from lists of buffers, in several tasks, over several
-// connections, at any path MTU, with time-outs. It is what the tests of the matrix
-// (docs/interop.md) run, and many others; the samples show one operation each.
+// Command workload is one end of a pair of programs that carry out an operation in any shape:
+// of any size, from lists of buffers, in several tasks, over several connections, at any path
+// MTU, with time-outs. The tests of the matrix (docs/interop.md) run it, and many others; the
+// samples show one operation each.
 //
 //	workload -op write -as responder -size 16777216 -mtu 512 &
 //	workload -op write -as requester -size 16777216 -mtu 512 -sge 3
 //
-// Both ends are given the same -op, -size and -nc. The data of each connection is a
-// pattern that both know: the end at which it arrives checks every byte. Both print
-// its length and its checksum, so that a third can compare them.
+// Both ends get the same -op, -size and -nc. The data of each connection is a pattern that
+// both know: the end that receives the data checks every byte. Both print its length and its
+// checksum, so that a third program can compare them.
 //
-// Exit codes: 0 success, 1 failure, 2 wrong usage. A failure is one line on standard
-// error, behind the log.
+// Exit codes: 0 success, 1 failure, 2 wrong usage. A failure is one line on standard error,
+// after the log.
 package main
 
 import (
@@ -50,7 +50,7 @@ func complain(w io.Writer, err error) {
 	_, _ = fmt.Fprintf(w, "workload: %s\n", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }
 
-// run runs one end, until it is done, fails or is stopped.
+// run runs one end until it is done, fails or is interrupted.
 func run(s settings, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -69,7 +69,7 @@ func run(s settings, out io.Writer) error {
 	switch {
 	case err == nil:
 		return nil
-	// What was in flight when the context ended failed because of that.
+	// Operations in flight when the context ended fail with its cause.
 	case errors.Is(context.Cause(ctx), errTimeout):
 		return fmt.Errorf("gave up after %v (-timeout) while waiting for %s", s.timeout, e.waiting)
 	case ctx.Err() != nil:

@@ -10,14 +10,14 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// move is what a task is made of.
+// move has the parameters of a task.
 type move struct {
 	conn          *rdma.Connection
 	local, remote *bufinv.Buf // remote is nil where the operation names no memory of the peer
 	imm           uint32
 }
 
-// immediate is the value that comes with a part.
+// immediate returns the immediate value for a part.
 func immediate(connection, part int) uint32 {
 	return 0xd0ca0000 | uint32(connection)<<12 | uint32(part)
 }
@@ -26,7 +26,7 @@ func immediate(connection, part int) uint32 {
 type mover struct {
 	*end
 	newTask func(pool *rdma.Pool, m move) (*rdma.Task, error)
-	arrived func(t *rdma.Task) *bufinv.Buf // what came with the task; nil: the data goes to the peer
+	arrived func(t *rdma.Task) *bufinv.Buf // buffer with the data that the task received; nil: the data goes to the peer
 
 	pool     *rdma.Pool
 	local    *mmap.Map
@@ -62,7 +62,7 @@ func (m *mover) open() (err error) {
 	return err
 }
 
-// load makes the lists of all tasks, and fills those that go to the peer. It is done
+// load makes the lists of all tasks, and fills those whose data goes to the peer. It runs
 // before there is a connection, since it can take seconds.
 func (m *mover) load() error {
 	for i, pattern := range m.patterns {
@@ -84,7 +84,7 @@ func (m *mover) load() error {
 
 func (m *mover) offer() oob.Offer { return oob.Offer{} }
 
-// begin submits all tasks, of all connections, at once.
+// begin submits all tasks of all connections at once.
 func (m *mover) begin(theirs *oob.Answer) (err error) {
 	if m.operation.shares == memory {
 		m.remote = theirs.Maps[0]
@@ -107,7 +107,7 @@ func (m *mover) begin(theirs *oob.Answer) (err error) {
 	return errors.Join(err, rdma.FreeAll(tasks[m.left:]))
 }
 
-// task makes the task of a part of a connection's data.
+// task makes the task for a part of a connection's data.
 func (m *mover) task(connection, number int) (*rdma.Task, error) {
 	p := m.each[number]
 	off := connection*m.size + p.off
@@ -121,7 +121,7 @@ func (m *mover) task(connection, number int) (*rdma.Task, error) {
 	return m.newTask(m.pool, move{m.conns[connection], m.data[connection][number], remote, immediate(connection, number)})
 }
 
-// done runs, for each connection, in the order of submission.
+// done is called with each completed task, for each connection in the order of submission.
 func (m *mover) done(t *rdma.Task) {
 	if m.arrived != nil {
 		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t.Connection())]))
@@ -134,7 +134,7 @@ func (m *mover) failed(t *rdma.Task, err error) {
 	m.finish(t)
 }
 
-// finish frees a task. After the last one it reports, and stops the context.
+// finish frees a task. After the last task it prints the data, and stops the context.
 func (m *mover) finish(t *rdma.Task) {
 	m.rdma.Fail(t.Free())
 	if m.left--; m.left > 0 {

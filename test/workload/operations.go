@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// operation is a row of the table: what both ends do, and what it takes.
+// operation is a row of the table: what both ends do, and what they need.
 type operation struct {
 	name      string
 	shape     shape
@@ -19,16 +19,16 @@ type operation struct {
 	responder func(*end) role
 }
 
-// shape is what an operation moves.
+// shape is the kind of data that an operation moves.
 type shape int
 
 const (
-	data     shape = iota // any number of bytes, in as many tasks as the device demands
-	messages              // data of which each task takes a receive of the peer
+	data     shape = iota // any number of bytes, in as many tasks as the device requires
+	messages              // data whose tasks consume a receive of the peer each
 	value                 // 8 bytes
 )
 
-// shares is what the responder exports.
+// shares is what the responder exports to the requester.
 type shares int
 
 const (
@@ -37,7 +37,7 @@ const (
 	event
 )
 
-// operations is the table of all that there are.
+// operations is the table of all operations.
 var operations = []operation{
 	{
 		name: "read", shape: data, shares: memory, permits: mmap.RemoteRead,
@@ -74,7 +74,7 @@ var operations = []operation{
 	},
 	{
 		name: "compare_and_swap", shape: value, shares: memory, permits: mmap.RemoteAtomic,
-		// The first swaps, the second finds another value than it expects.
+		// The first swap succeeds. The second finds another value than expected.
 		requester: changes(2, func(v uint64) uint64 {
 			if v == firstValue {
 				return swapped

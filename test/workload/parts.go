@@ -5,15 +5,15 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// messageLimit is the most bytes of a task that takes a receive. Both ends have to
-// divide the data alike, and the kernel's rxe takes no longer messages.
+// messageLimit is the greatest size of a task that consumes a receive, in bytes. Both ends
+// have to divide the data in the same way, and the kernel's rxe has no longer messages.
 const messageLimit = 8 << 20
 
-// part is what one task moves: n bytes of a connection's data from off on.
+// part is the data of one task: n bytes of a connection's data at off.
 type part struct{ off, n int }
 
-// parts divides the data of a connection, a part for each task. No bytes are one
-// part: a message may be empty.
+// parts divides the data of a connection into a part for each task. Empty data is one part,
+// since a message may be empty.
 func (e *end) parts() []part {
 	limit := int(e.rdma.Capabilities().MaxMessage)
 	if e.operation.shape == messages {
@@ -34,7 +34,7 @@ func divide(size, limit int) []part {
 	return parts
 }
 
-// region is where the data of a connection lies in memory for all of them.
+// region returns the memory for the data of a connection, within that for all of them.
 func (e *end) region(m *mmap.Map, connection int) []byte {
 	return m.Bytes()[connection*e.size:][:e.size]
 }
@@ -44,9 +44,9 @@ func (e *end) alloc(perm mmap.Permission) (*mmap.Map, error) {
 	return mmap.Alloc(e.dev, max(e.connections*e.size, 1), perm)
 }
 
-// scatter makes a list of up to count buffers with room for n bytes, in m from off
-// on. In memory the buffers lie in reverse order, so that the list really is
-// scattered. For no bytes it is nil: no buffer.
+// scatter makes a list of up to count buffers with room for n bytes, in m from off on. The
+// order of the buffers is reversed in memory, so that the list is not contiguous. For n = 0 it
+// returns nil.
 func scatter(bufs *bufinv.Inventory, m *mmap.Map, off, n, count int) *bufinv.Buf {
 	count = min(count, n)
 	list := make([]*bufinv.Buf, count)
@@ -59,7 +59,7 @@ func scatter(bufs *bufinv.Inventory, m *mmap.Map, off, n, count int) *bufinv.Buf
 	return bufinv.List(list...)
 }
 
-// load fills a list that scatter has made with the next bytes of a pattern.
+// load fills a list made by scatter with the next bytes of a pattern.
 func load(list *bufinv.Buf, p *pattern) error {
 	for b := list; b != nil; b = b.Next() {
 		if err := b.SetData(0, b.Len()); err != nil {
@@ -70,7 +70,7 @@ func load(list *bufinv.Buf, p *pattern) error {
 	return nil
 }
 
-// unload checks that the data of a list is the next of a pattern.
+// unload checks that a list has the next bytes of a pattern.
 func unload(list *bufinv.Buf, p *pattern) error {
 	for b := list; b != nil; b = b.Next() {
 		if err := p.check(b.Bytes()); err != nil {

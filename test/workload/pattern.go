@@ -9,12 +9,12 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// pattern is the data of one connection, piece by piece: bytes that differ from one
-// place to the next, with the size and with the connection. All of them are odd, so
-// that memory which nothing was written to shows.
+// pattern is the data of one connection, piece by piece. The bytes depend on the position, the
+// size and the connection. All of them are odd, so that memory that was not written to is
+// noticed.
 type pattern struct {
 	state uint64
-	word  []byte // what is left of the last 8 bytes
+	word  []byte // the rest of the last 8 bytes
 	moved int    // bytes so far
 	sum   uint32 // their CRC-32C
 }
@@ -29,7 +29,7 @@ func (p *pattern) next(b []byte) {
 	p.word = p.word[n:]
 	var word [8]byte
 	for b = b[n:]; len(b) > 0; b = b[n:] {
-		// Marsaglia's xorshift with 13, 7, 17.
+		// Marsaglia's xorshift with the shifts 13, 7, 17.
 		p.state ^= p.state << 13
 		p.state ^= p.state >> 7
 		p.state ^= p.state << 17
@@ -46,7 +46,7 @@ func (p *pattern) fill(b []byte) {
 	p.add(b)
 }
 
-// check checks that b holds the next bytes, which were moved.
+// check checks that b has the next bytes, and counts them as moved.
 func (p *pattern) check(b []byte) error {
 	p.add(b)
 	var buffer [4096]byte
@@ -71,12 +71,12 @@ func (p *pattern) add(b []byte) {
 	p.sum = crc32.Update(p.sum, castagnoli, b)
 }
 
-// String describes what was moved so far.
+// String describes the data moved so far.
 func (p *pattern) String() string {
 	return fmt.Sprintf("a pattern (%d bytes, CRC-32C %08x)", p.moved, p.sum)
 }
 
-// newPatterns returns those of all connections.
+// newPatterns returns the patterns of all connections.
 func (e *end) newPatterns() []*pattern {
 	list := make([]*pattern, e.connections)
 	for i := range list {

@@ -10,16 +10,16 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// receiver is a responder that receives the parts of the data: all at once, from all
-// connections, which share the receives.
+// receiver is a responder that receives the parts of all connections at once. The connections
+// share the receives.
 type receiver struct {
 	*end
 	opcode   rdma.ReceiveOpcode
-	memory   *mmap.Map // of the receives or, for writes with immediate, of the peer's
+	memory   *mmap.Map // for the receives or, for writes with immediate, exported to the peer
 	pool     *rdma.ReceivePool
 	each     []part
 	patterns []*pattern // by connection
-	come     []int      // by connection: parts
+	come     []int      // by connection: parts received
 	left     int        // receives in flight
 }
 
@@ -27,7 +27,7 @@ func receives(opcode rdma.ReceiveOpcode) func(*end) role {
 	return func(e *end) role { return &receiver{end: e, opcode: opcode} }
 }
 
-// written reports whether the data goes to exported memory, not to the receives.
+// written reports whether the data is written to exported memory, instead of received.
 func (r *receiver) written() bool { return r.opcode == rdma.ReceivedWriteImm }
 
 func (r *receiver) open() (err error) {
@@ -57,7 +57,7 @@ func (r *receiver) begin(*oob.Answer) error {
 	var tasks []*rdma.ReceiveTask
 	for i := range r.left {
 		var room *bufinv.Buf
-		if size := r.each[0].n; !r.written() { // any of them may take the longest part
+		if size := r.each[0].n; !r.written() { // any receive may get the longest part
 			room = scatter(&r.bufs, r.memory, i*size, size, r.sge)
 		}
 		task, err := r.pool.Alloc(room)
@@ -76,7 +76,7 @@ func (r *receiver) done(t *rdma.ReceiveTask) {
 	r.finish(t)
 }
 
-// check checks what a receive has brought. The parts of a connection come in order.
+// check checks the data of a receive. The parts of a connection arrive in order.
 func (r *receiver) check(t *rdma.ReceiveTask) error {
 	i := index(t.Connection())
 	number, p := r.come[i], r.patterns[i]

@@ -5,8 +5,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 )
 
-// shared is a responder that submits nothing: its peer reads the memory, or writes to
-// it.
+// shared is a responder that submits nothing: its peer reads or writes its memory.
 type shared struct {
 	*end
 	perm     mmap.Permission
@@ -14,10 +13,10 @@ type shared struct {
 	patterns []*pattern // by connection
 }
 
-// provides is the responder that is read.
+// provides makes a responder whose memory is read.
 func provides(e *end) role { return &shared{end: e, perm: mmap.RemoteRead} }
 
-// takes is the responder that is written to.
+// takes makes a responder whose memory is written.
 func takes(e *end) role { return &shared{end: e, perm: mmap.RemoteWrite} }
 
 func (s *shared) open() (err error) {
@@ -35,7 +34,7 @@ func (s *shared) open() (err error) {
 
 func (s *shared) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{s.memory}} }
 
-// begin waits while the peer works. RDMA does not report when it has finished: its
+// begin waits while the peer works. RDMA does not report when the peer has finished: its
 // program does.
 func (s *shared) begin(*oob.Answer) error {
 	s.endWithPeer(func() error {

@@ -12,24 +12,23 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Values of atomics.
+// Values for atomics.
 const (
-	firstValue = 1 // what the responder has at the beginning
+	firstValue = 1 // the responder's value at the beginning
 	swapped    = 0xd0ca
 	addend     = 5
 )
 
-// changer is a requester that changes the value of the responder with atomics, one after the
-// other.
+// changer is a requester that changes the responder's value with atomics, one after the other.
 type changer struct {
 	*end
 	newTask func(pool *rdma.Pool, conn *rdma.Connection, dst *bufinv.Buf) (*rdma.Task, error)
-	next    func(v uint64) uint64 // what the atomic makes of a value
+	next    func(v uint64) uint64 // the atomic's effect on a value
 
 	pool   *rdma.Pool
-	local  *mmap.Map // for the results
+	local  *mmap.Map // for the results of the atomics
 	remote *mmap.Map
-	value  uint64 // what the next one should find
+	value  uint64 // expected by the next atomic
 	left   int
 }
 
@@ -97,7 +96,7 @@ func (c *changer) failed(t *rdma.Task, err error) {
 
 func (c *changer) close() error { return closeAll(c.local) }
 
-// holder is the responder of atomics: the device operates on its value.
+// holder is the responder for atomics: its device operates on its value.
 type holder struct {
 	*end
 	memory *mmap.Map

@@ -1,12 +1,12 @@
-// Package compare measures two versions of the SDK in turns, and prints a table. It takes the
-// folder of the other version:
+// Package compare measures two versions of the SDK alternately, and prints a table. It takes
+// the folder of the other version:
 //
 //	git worktree add ../before v1.0.0
 //	go run ./bench compare -before ../before
 //
-// It runs verbena perf and the Go benchmarks of the packages, each built in both folders, one
-// right after the other in each round, since the speed of a machine changes from minute to
-// minute. It prints figures and asserts nothing.
+// It runs verbena perf and the Go benchmarks of the packages, each built in both folders. In
+// each round it runs one version right after the other, since the speed of a machine changes
+// from minute to minute. It prints figures and asserts nothing.
 package compare
 
 import (
@@ -35,10 +35,10 @@ type options struct {
 	verbose  bool
 }
 
-// defaultPerf are flags of verbena perf.
+// defaultPerf has the default measurements, as flags of verbena perf.
 const defaultPerf = "-test write_bw -s 8 -t 512 -l 64 -Q 64; -test write_bw,read_bw,send_bw -s 1048576 -t 8; -test write_lat,send_lat -s 8; -test send_lat -s 8 -e"
 
-// Run is bench compare.
+// Run runs bench compare.
 func Run(ctx context.Context, args []string) error {
 	o := options{}
 	f := flag.NewFlagSet("bench compare", flag.ExitOnError)
@@ -51,7 +51,7 @@ func Run(ctx context.Context, args []string) error {
 	packages := f.String("packages", "pe dma rdma soft/internal/roce soft/internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	f.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
-	_ = f.Parse(args) // it exits
+	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || o.folders[0] == "" || o.rounds < 1 || o.duration <= 0 {
 		return errors.New("-before must be given, -rounds and -t positive, and there are no arguments; see -help")
 	}
@@ -64,7 +64,7 @@ func Run(ctx context.Context, args []string) error {
 	return run(ctx, o)
 }
 
-// program is one that is run in both versions.
+// program is a program to run in both versions.
 type program struct {
 	name  string
 	run   func(ctx context.Context, version int) (string, error)
@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) error {
 		for _, p := range programs {
 			var outputs [2]string
 			for i := range 2 {
-				// Each is the first in every second round.
+				// The two versions alternate in going first.
 				version := (i + round) % 2
 				if outputs[version], err = p.run(ctx, version); err != nil {
 					break
@@ -99,7 +99,7 @@ func run(ctx context.Context, o options) error {
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()
-			case err != nil: // a busy machine may cost a connection
+			case err != nil: // on a busy machine a connection may fail
 				failed++
 				fmt.Fprintf(os.Stderr, "compare: round %d: %s: %v\n", round+1, p.name, err)
 				continue
@@ -115,13 +115,14 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// slicesPerRound is how often a Go benchmark is run in a round. The best counts: on a busy
-// machine a short one may have the processor to itself.
+// slicesPerRound is how many times a Go benchmark runs in a round. The best result counts: on
+// a busy machine a short run may have the processor to itself.
 const slicesPerRound = 10
 
 func build(ctx context.Context, o options, temp string) ([]program, error) {
 	var programs []program
-	// each builds a program in both folders, and returns the binaries and where they were built.
+	// each builds a program in both folders, and returns the binaries and the folders of the
+	// package.
 	each := func(pkg string, command ...string) (binaries, folders [2]string, err error) {
 		for i, root := range o.folders {
 			binaries[i], folders[i] = filepath.Join(temp, fmt.Sprint(strings.ReplaceAll(pkg, "/", "-"), i)), packageFolder(root, pkg)
@@ -165,8 +166,8 @@ func build(ctx context.Context, o options, temp string) ([]program, error) {
 	return programs, nil
 }
 
-// packageFolder is the folder of a package. Older versions have what is in soft/internal in
-// internal.
+// packageFolder returns the folder of a package. In older versions, the packages under
+// soft/internal are under internal.
 func packageFolder(root, pkg string) string {
 	folder := filepath.Join(root, pkg)
 	if rest, inside := strings.CutPrefix(pkg, "soft/"); inside {
@@ -208,7 +209,7 @@ func perf(ctx context.Context, binary, device string, flags []string) (report st
 	if err != nil {
 		_ = server.Process.Kill()
 	}
-	_, _ = io.Copy(io.Discard, lines) // to the end, before Wait
+	_, _ = io.Copy(io.Discard, lines) // read to the end before Wait
 	if waitErr := server.Wait(); err == nil && waitErr != nil {
 		err = fmt.Errorf("the server: %w\n%s", waitErr, &failure)
 	}

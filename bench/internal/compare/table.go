@@ -12,13 +12,13 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
-// figure names what is measured. Of some, less is better.
+// figure identifies a measured figure. For some figures, less is better.
 type figure struct {
 	name, unit string
 	less       bool
 }
 
-// figures has the values of all rounds, before and after.
+// figures has the values of all rounds, for both versions.
 type figures map[figure]*[2][]float64
 
 func (f figures) add(k figure, version int, v float64) {
@@ -33,7 +33,7 @@ var (
 	goAllocs = regexp.MustCompile(`(\d+) allocs/op`)
 )
 
-// parsePerf takes a report of verbena perf, as CSV.
+// parsePerf adds the values of a CSV report of verbena perf.
 func parsePerf(f figures, version int, flags, report string) {
 	rows, err := csv.NewReader(strings.NewReader(report)).ReadAll()
 	if err != nil || len(rows) == 0 {
@@ -63,7 +63,7 @@ func parsePerf(f figures, version int, flags, report string) {
 	}
 }
 
-// parseGo takes the output of Go benchmarks, and keeps the best value of each.
+// parseGo adds the best value of each benchmark in the output of Go benchmarks.
 func parseGo(f figures, version int, pkg, output string) {
 	best := map[figure]float64{}
 	keep := func(k figure, value string) {
@@ -87,8 +87,7 @@ func parseGo(f figures, version int, pkg, output string) {
 	}
 }
 
-// table shows what both versions have, in Markdown. Allocations are shown where there
-// are any.
+// table compares both versions in Markdown. It shows allocations where there are any.
 func table(f figures) string {
 	var s strings.Builder
 	s.WriteString("| measurement | unit | before | after | after : before, of the medians | of the best | each round |\n|---|---|---|---|---|---|---|\n")

@@ -18,12 +18,12 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// reportFile is the descriptor that reports are written to.
+// reportFile is the file descriptor for reports.
 const reportFile = 3
 
 const access = mmap.RemoteRead | mmap.RemoteWrite
 
-// side is one process: all its connections are of one device.
+// side is one process, whose connections are all on one device.
 type side struct {
 	o       options
 	active  bool
@@ -40,12 +40,12 @@ type side struct {
 	receives *rdma.ReceivePool
 	tasks    *rdma.Pool // of the active side
 
-	from, to time.Time // of the measurement
+	from, to time.Time // the period of the measurement
 	report   report
-	theirs   []*mmap.Map // of each connection
+	theirs   []*mmap.Map // the peer's memory, for each connection
 }
 
-// operations allocate the i-th task of a connection.
+// operations has a function for each operation, which allocates the i-th task of a connection.
 var operations = map[string]func(s *side, conn, i int) (*rdma.Task, error){
 	"write": func(s *side, conn, i int) (*rdma.Task, error) {
 		return s.tasks.Write(s.conns[conn], s.bufs.Source(s.local, s.at(conn, i), s.o.size), s.bufs.Target(s.theirs[conn], 0, s.o.size))
@@ -58,11 +58,11 @@ var operations = map[string]func(s *side, conn, i int) (*rdma.Task, error){
 	},
 }
 
-// at is the place of a task's data.
+// at returns the offset of a task's data.
 func (s *side) at(conn, i int) int { return (conn*s.o.window + i) * s.o.size }
 
-// serve is what the other processes do: they connect, move data if they are active, report,
-// and end when their standard input does.
+// serve is the main function of the child processes. They connect, move data if they are
+// active, report, and end when their standard input ends.
 func serve(ctx context.Context, o options) (err error) {
 	s := &side{
 		o: o, active: (o.child == "receiver") == (o.operation == "read"),
@@ -116,7 +116,7 @@ func serve(ctx context.Context, o options) (err error) {
 	return errors.Join(err, reports.Encode(last))
 }
 
-// settleTime is what connecting may take.
+// settleTime is allowed for connecting.
 const settleTime = 2 * time.Second
 
 func (s *side) open() (err error) {
@@ -157,7 +157,7 @@ func (s *side) open() (err error) {
 	return s.rdma.Start()
 }
 
-// connect takes the peers' descriptors.
+// connect reads the peers' descriptors, and connects.
 func (s *side) connect(scan *descriptor.Scanner) error {
 	for _, conn := range s.conns {
 		_, desc, err := scan.Next()
@@ -181,7 +181,7 @@ func (s *side) connect(scan *descriptor.Scanner) error {
 	return nil
 }
 
-// begin submits what is to be in flight.
+// begin submits the first tasks.
 func (s *side) begin() error {
 	s.from = time.Now().Add(warmUp)
 	s.to = s.from.Add(s.o.duration)
@@ -219,11 +219,11 @@ func (s *side) done(t *rdma.Task) {
 	if now := time.Now(); now.After(s.from) && now.Before(s.to) {
 		s.report.Bytes[s.index[t.Connection()]] += s.o.size
 	}
-	_ = t.Submit() // a connection that has failed is reported
+	_ = t.Submit() // if the connection has failed, that is reported
 }
 
-// failed is for tasks of connections that have failed, which are reported, and of a context
-// that stops.
+// failed ignores tasks that fail with their connection, which is reported, or because the
+// context stops.
 func (s *side) failed(error) {}
 
 func (s *side) close() error {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// link is two namespaces and what is between them.
+// link is two network namespaces and the connection between them.
 type link struct {
 	names   [2]string // of the senders and of the receiver
 	limited bool
@@ -19,7 +19,7 @@ const (
 	sender    = "10.78.0.1"
 	receiver  = "10.78.0.2"
 	etherSize = 14 // bytes of an Ethernet header, which the limit counts
-	// linkBurst is how many bytes leave in a row; it makes up for late timers.
+	// linkBurst is how many bytes may leave at once, which compensates for late timers.
 	linkBurst = 16 << 10
 )
 
@@ -58,7 +58,8 @@ func newLink(o options) (l *link, err error) {
 	return l, err
 }
 
-// dropped is how many packets, or trains of packets, the queue had no room for so far.
+// dropped returns how many packets, or trains of packets, the queue has dropped for lack of
+// room.
 func (l *link) dropped() (int, error) {
 	if !l.limited {
 		return 0, nil

@@ -1,13 +1,13 @@
-// Package incast measures many connections that share a link to one receiver, with
-// congestion control and without, in turns. It makes two network namespaces with a pair of
-// veth interfaces between them, of which the senders' sends no faster than -rate, and drops
-// what its queue has no room for. Linux and root only.
+// Package incast measures many connections that share a link to one receiver, alternately with
+// and without congestion control. It makes two network namespaces with a pair of veth
+// interfaces between them. The senders' interface sends at most at -rate, and drops packets
+// when its queue is full. Linux and root only.
 //
 //	go run ./bench incast -senders 64 -processes 4 -rounds 5
 //
-// What is printed is the data that arrives as a share of the link's rate, Jain's index of
-// fairness over the connections (1: all have the same; 1/n: one has all), what the queue has
-// dropped, and what the devices have counted. It asserts nothing.
+// It prints the received data as a share of the link's rate, Jain's index of fairness over the
+// connections (1: all have the same; 1/n: one has everything), the packets dropped by the
+// queue, and the counters of the devices. It asserts nothing.
 package incast
 
 import (
@@ -34,14 +34,14 @@ type options struct {
 	variants  string
 	verbose   bool
 
-	child  string // the role of this process, if it is one of those that this program starts
+	child  string // the role of this process, if this program started it
 	device string
 }
 
-// warmUp is what connections are given to find their rate.
+// warmUp gives connections time to find their rate.
 const warmUp = time.Second
 
-// Run is bench incast.
+// Run runs bench incast.
 func Run(ctx context.Context, args []string) error {
 	var o options
 	f := flag.NewFlagSet("bench incast", flag.ExitOnError)
@@ -59,7 +59,7 @@ func Run(ctx context.Context, args []string) error {
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	f.StringVar(&o.child, "child", "", "for the other processes: sender or receiver")
 	f.StringVar(&o.device, "d", "", "for the other processes: the device")
-	_ = f.Parse(args) // it exits
+	_ = f.Parse(args) // exits on an error
 	wrong := o.senders < 1 || o.processes < 1 || o.processes > o.senders || o.size < 1 || o.window < 1 || o.rounds < 1 ||
 		o.duration <= 0 || o.rate < 0 || o.queue < 1 || o.mtu < 576 || operations[o.operation] == nil || strings.TrimSpace(o.variants) == ""
 	if f.NArg() > 0 || wrong {

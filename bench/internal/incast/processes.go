@@ -15,14 +15,14 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// report is what another process has measured.
+// report is the result of another process.
 type report struct {
-	Bytes    []int // that each connection has moved; none, where the peers do
+	Bytes    []int // moved by each connection; empty if the peers move the data
 	Failed   int   // connections
 	Counters map[string]uint64
 }
 
-// process is one of the others, and the pipes to it.
+// process is one of the child processes, with the pipes to it.
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
@@ -63,7 +63,7 @@ func start(ctx context.Context, o options, namespace, role, device string, conns
 	return p, nil
 }
 
-// offers reads the descriptors of the process's connections, and that of its memory.
+// offers reads the descriptors of the process's connections and of its memory.
 func (p *process) offers() (conns [][]byte, memory []byte, err error) {
 	for range p.conns + 1 {
 		kind, b, err := p.scan.Next()
@@ -79,7 +79,7 @@ func (p *process) offers() (conns [][]byte, memory []byte, err error) {
 	return conns, memory, nil
 }
 
-// rank is the order in which processes end.
+// rank returns the position of the process in the order of ending.
 func (p *process) rank() int {
 	if p.active {
 		return 0
@@ -99,14 +99,14 @@ func (p *process) stop() (r report, err error) {
 	return r, errors.Join(err, p.pipe.Close())
 }
 
-// kill ends a process that may have come to nothing.
+// kill kills the process after a failure.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 	_ = p.pipe.Close()
 }
 
-// measure measures all senders once.
+// measure measures one variant once, with all senders.
 func measure(ctx context.Context, o options, l *link, variant string) (f figures, err error) {
 	before, err := l.dropped()
 	if err != nil {
@@ -153,7 +153,7 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 		bytes = append(bytes, r.Bytes...)
 		f.failed += r.Failed
 	}
-	// Those that move data end first: their peers would fail them.
+	// Active processes end first: if their peers ended first, their tasks would fail.
 	processes := slices.Clone(all)
 	slices.SortStableFunc(processes, func(p, q *process) int { return cmp.Compare(p.rank(), q.rank()) })
 	all = nil
@@ -176,7 +176,7 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 	return f, err
 }
 
-// introduce gives the receiver the senders' descriptors, and the senders the receiver's.
+// introduce exchanges the descriptors of the receiver and the senders.
 func introduce(all []*process) error {
 	conns, memory, err := all[0].offers()
 	if err != nil {
@@ -200,7 +200,7 @@ func introduce(all []*process) error {
 	return nil
 }
 
-// shares sums up what connections have moved.
+// shares returns the rate and the fairness of what the connections have moved.
 func shares(bytes []int, d time.Duration) (rate, fairness float64) {
 	total, squares := 0.0, 0.0
 	for _, b := range bytes {

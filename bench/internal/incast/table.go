@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
-// figures are those of one measurement.
+// figures are the results of one measurement.
 type figures struct {
 	rate     float64 // bytes of data a second
 	fairness float64
@@ -21,7 +21,7 @@ func (f figures) String() string {
 		f.rate/1e6, f.fairness, f.dropped, f.failed, f.counters["completer_retry_err"], f.counters["np_cnp_sent"])
 }
 
-// table is in Markdown. A link without a rate has no share of it.
+// table returns the results in Markdown. Without a rate for the link, it shows no share of it.
 func table(o options, variants []string, results [][]figures) string {
 	var s strings.Builder
 	link := "no limit"

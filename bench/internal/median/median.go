@@ -1,17 +1,17 @@
-// Package median has the median of what rounds of a benchmark have measured.
+// Package median computes the median of the rounds of a benchmark.
 package median
 
 import "slices"
 
-// Of is the median of the values, of which there is at least one: the mean of the two in the
-// middle, where there are two. It does not change them.
+// Of returns the median of at least one value: with an even number, the mean of the middle
+// two. It does not change values.
 func Of(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// By is the median of what of returns for each round.
+// By returns the median of of(r) over all rounds r.
 func By[T any](rounds []T, of func(T) float64) float64 {
 	values := make([]float64, len(rounds))
 	for i, r := range rounds {

@@ -1,9 +1,9 @@
-// Package perftest measures the SDK beside the programs of the package perftest, and
-// connections by address beside librdmacm's cmtime, in one boot of the virtual machine of
-// test/rig, and prints a table. make bench-rig runs it.
+// Package perftest compares the SDK with the programs of the package perftest, and connections
+// by address with librdmacm's cmtime. It boots the virtual machine of test/rig once, and
+// prints a table. make bench-rig runs it.
 //
-// Both run on the kernel's rxe, one after the other in each round, since the speed
-// of the machine changes from minute to minute: compare the ratios, not the figures.
+// Both run on the kernel's rxe, one after the other in each round, since the speed of the
+// machine changes from minute to minute. Compare the ratios, not the figures.
 package perftest
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/verbena-rdma/verbena/test/rig"
 )
 
-// Run is bench perftest.
+// Run runs bench perftest.
 func Run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("bench perftest", flag.ExitOnError)
 	rounds := f.Int("rounds", 5, "how often each measurement is made")
 	duration := f.Duration("t", 500*time.Millisecond, "time of each measurement of the SDK, after its warm-up")
 	only := f.String("run", strings.Join(measurements, " "), "the measurements, separated by spaces")
 	verbose := f.Bool("v", false, "write each figure to standard error as it comes")
-	_ = f.Parse(args) // it exits
+	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || *rounds < 1 || *duration <= 0 {
 		return errors.New("-rounds and -t must be positive, and there are no arguments; see -help")
 	}
@@ -39,7 +39,7 @@ func Run(ctx context.Context, args []string) error {
 	return run(ctx, strings.Fields(*only), *rounds, *duration, progress)
 }
 
-// measurements are those that both sides have.
+// measurements are those that both programs support.
 var measurements = []string{"write_bw", "read_bw", "send_bw", "write_lat", "dials"}
 
 func run(ctx context.Context, names []string, rounds int, duration time.Duration, progress io.Writer) error {
@@ -90,10 +90,9 @@ func known(name string) bool {
 	return false
 }
 
-// script prints lines "FIGURE measurement program value". perftest's bandwidth is in
-// Gb/s; its fifth column of latencies is the median. Both ends are on the same
-// device. Each has a processor of its own, except where both poll and the kernel
-// needs what they leave.
+// script prints lines "FIGURE measurement program value". perftest's bandwidth is in Gb/s; the
+// fifth column of its latencies is the median. Both ends are on the same device. Each end has
+// a processor of its own, except where both poll and the kernel needs the rest of their time.
 const script = `
 measurements=%q rounds=%d time=%v
 flags="-d rxe0 -x 1 -m 4096"

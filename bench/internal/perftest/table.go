@@ -9,14 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
-// Programs, in the order in which each round runs them.
+// Programs, in the order in which a round runs them.
 const (
-	perftest = "perftest" // of connections, cmtime
+	perftest = "perftest" // for connections, cmtime
 	rxe      = "rxe"      // the SDK on the kernel's rxe
 	soft     = "soft"     // the SDK on the software device
 )
 
-// figures has the values of all rounds by measurement and program.
+// figures has the values of all rounds, by measurement and program.
 type figures map[[2]string][]float64
 
 func parse(output string) (figures, error) {
@@ -40,7 +40,7 @@ func parse(output string) (figures, error) {
 	return f, nil
 }
 
-// table shows the medians and the best rounds, and how they compare, in Markdown.
+// table returns the medians, the best rounds and their ratios, in Markdown.
 func table(f figures) string {
 	var s strings.Builder
 	s.WriteString("| measurement | rounds | perftest on rxe | SDK on rxe | SDK on soft-lo | SDK : perftest | soft-lo : rxe | each round, SDK : perftest |\n|---|---|---|---|---|---|---|---|\n")

@@ -1,12 +1,12 @@
-// Package scp measures verbena send beside scp: one file over the loopback interface, in
-// turns, several times. It starts both servers by itself, an sshd with keys of its own on
-// a free port and verbena receive, and leaves nothing behind. It is what make bench-scp
-// runs.
+// Package scp compares verbena send with scp: one file over the loopback interface,
+// alternately, several times. It starts both servers itself, verbena receive and an sshd with
+// its own keys on a free port, and removes everything at the end. make bench-scp runs it.
 //
 //	go run ./bench scp -mib 2048 -rounds 5
 //
-// What is timed is the sender, from its start to its end; the receiver listens already.
-// Each file that has arrived is compared. It prints figures and asserts nothing about them.
+// The measured time is that of the sender, from its start to its end; the receiver already
+// listens. Each received file is compared with the original. It prints figures and asserts
+// nothing about them.
 package scp
 
 import (
@@ -31,7 +31,7 @@ type options struct {
 	verbose bool
 }
 
-// Run is bench scp.
+// Run runs bench scp.
 func Run(ctx context.Context, args []string) error {
 	o := options{}
 	f := flag.NewFlagSet("bench scp", flag.ExitOnError)
@@ -40,7 +40,7 @@ func Run(ctx context.Context, args []string) error {
 	f.StringVar(&o.folder, "dir", "", "`folder` for the files (default /dev/shm, memory, where there is one)")
 	f.StringVar(&o.cipher, "c", "", "`cipher` of scp, as its flag -c has it (default scp's own)")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
-	_ = f.Parse(args) // it exits
+	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || *mib < 1 || *mib > 1<<20 || o.rounds < 1 {
 		return errors.New("-mib must be 1 to 1048576 and -rounds positive, and there are no arguments; see -help")
 	}
@@ -48,9 +48,9 @@ func Run(ctx context.Context, args []string) error {
 	return run(ctx, o)
 }
 
-// contender is one of the two ways to send.
+// contender is one of the two programs.
 type contender interface {
-	// send sends a file into a folder.
+	// send sends a file to a folder.
 	send(ctx context.Context, file, folder string) (figures, error)
 }
 
@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// measure measures both in turns. Each is the first in every second round.
+// measure measures both programs alternately. They also alternate in going first.
 func measure(ctx context.Context, o options, file, folder string, contenders [2]contender) (results [2][]figures, err error) {
 	want, err := writeFile(file, o.bytes)
 	if err != nil {
@@ -124,7 +124,7 @@ func measure(ctx context.Context, o options, file, folder string, contenders [2]
 
 type hash [sha256.Size]byte
 
-// writeFile makes a file that does not compress.
+// writeFile makes an incompressible file.
 func writeFile(name string, bytes int64) (sum hash, err error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// sshServer is an sshd for this measurement alone, and what scp needs to reach it.
+// sshServer is an sshd for this measurement only, with the files that scp needs to reach it.
 type sshServer struct {
-	folder     string // of keys and configuration
+	folder     string // for keys and configuration
 	port       int
 	cipher     string
 	user       string
 	scp        string
 	log        lockedBuffer
 	cmd        *exec.Cmd
-	ended      chan struct{} // closed when it has
-	err        error         // how; written before ended is closed
+	ended      chan struct{} // closed when sshd has ended
+	err        error         // of sshd's end; written before ended is closed
 	madeRun    bool
-	serverTime time.Duration // of the processor, for all files; from stop on
+	serverTime time.Duration // processor time for all files; valid after stop
 }
 
-// runFolder is where sshd wants to have been when it is run by root. Its service makes it.
+// runFolder has to exist if root runs sshd. Debian's service for sshd makes it.
 const runFolder = "/run/sshd"
 
-// configuration is all of sshd_config(5). Logging in by key is the only way in, from this
-// machine only, for this user only.
+// configuration is the complete sshd_config(5). Only this user can log in, with a key, from
+// this machine.
 const configuration = `ListenAddress 127.0.0.1
 Port %d
 HostKey %q
@@ -51,7 +51,7 @@ PrintMotd no
 Subsystem sftp internal-sftp
 `
 
-// startSSHD starts an sshd, and returns when it takes connections.
+// startSSHD starts an sshd, and returns when it accepts connections.
 func startSSHD(ctx context.Context, folder, cipher string) (s *sshServer, err error) {
 	sshd, err := find("sshd", "openssh-server")
 	if err != nil {
@@ -98,7 +98,7 @@ func startSSHD(ctx context.Context, folder, cipher string) (s *sshServer, err er
 			return nil, err
 		}
 	}
-	s.cmd = exec.Command(sshd, "-D", "-e", "-f", s.path("config")) // by its path, as it demands
+	s.cmd = exec.Command(sshd, "-D", "-e", "-f", s.path("config")) // sshd requires an absolute path
 	s.cmd.Stderr = &s.log
 	if err := s.cmd.Start(); err != nil {
 		return nil, errors.Join(err, s.removeRun())
@@ -115,7 +115,7 @@ func startSSHD(ctx context.Context, folder, cipher string) (s *sshServer, err er
 
 func (s *sshServer) path(name string) string { return filepath.Join(s.folder, name) }
 
-// find returns where a program is, or says in which package.
+// find returns the path of a program, or an error that names its package.
 func find(program, debianPackage string) (string, error) {
 	path, err := exec.LookPath(program)
 	for _, folder := range []string{"/usr/sbin", "/usr/local/sbin"} {
@@ -130,7 +130,7 @@ func find(program, debianPackage string) (string, error) {
 	return "", fmt.Errorf("there is no %s: install the Debian package %s, or run scripts/setup.sh scp", program, debianPackage)
 }
 
-// freePort is one that nobody listens on now.
+// freePort returns a port on which nobody listens now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -139,7 +139,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// await waits until the server takes connections.
+// await waits until the server accepts connections.
 func (s *sshServer) await(ctx context.Context) error {
 	for {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
@@ -171,7 +171,7 @@ func (s *sshServer) send(ctx context.Context, file, folder string) (figures, err
 	return f, nil
 }
 
-// stop ends the server, whose processes for connections have ended with these.
+// stop ends the server. Its processes for connections have ended with the connections.
 func (s *sshServer) stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	<-s.ended
@@ -191,7 +191,7 @@ func (s *sshServer) removeRun() error {
 	return os.Remove(runFolder)
 }
 
-// lockedBuffer takes what a process prints while it runs.
+// lockedBuffer collects the output of a running program.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

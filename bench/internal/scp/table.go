@@ -8,16 +8,16 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 )
 
-// names are those of the two, in the order of the table.
+// names are the names of the contenders, in the order of the table.
 var names = [2]string{"verbena send", "scp"}
 
-// figures are those of one file.
+// figures are the results of one file.
 type figures struct {
 	elapsed          time.Duration
-	sender, receiver time.Duration // of the processor; that of sshd is measured for all files
+	sender, receiver time.Duration // processor time; that of sshd is measured for all files together
 }
 
-// table is in Markdown. The processor time of sshd is that for one file.
+// table returns the results in Markdown. sshd is its processor time for one file.
 func table(bytes int64, results [2][]figures, sshd time.Duration) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d MiB, seconds; medians of %d rounds:\n\n", bytes>>20, len(results[0]))

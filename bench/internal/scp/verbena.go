@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// verbenaSend is verbena send, with a receiver for each file.
+// verbenaSend is verbena send, with a new receiver for each file.
 type verbenaSend struct{ binary string }
 
 func (v *verbenaSend) send(ctx context.Context, file, folder string) (f figures, err error) {
@@ -35,7 +35,7 @@ func (v *verbenaSend) send(ctx context.Context, file, folder string) (f figures,
 	if err != nil {
 		_ = receiver.Process.Kill()
 	}
-	_, copyErr := io.Copy(io.Discard, lines) // to the end, before Wait
+	_, copyErr := io.Copy(io.Discard, lines) // read to the end before Wait
 	waitErr := receiver.Wait()
 	if err = errors.Join(err, copyErr); err == nil {
 		err = waitErr
@@ -47,7 +47,7 @@ func (v *verbenaSend) send(ctx context.Context, file, folder string) (f figures,
 	return f, nil
 }
 
-// listening waits until the receiver listens, and returns where.
+// listening waits until the receiver listens, and returns its address.
 func listening(lines *bufio.Reader) (string, error) {
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -64,7 +64,7 @@ func listening(lines *bufio.Reader) (string, error) {
 	}
 }
 
-// timed runs a sender.
+// timed runs a sender, and measures it.
 func timed(sender *exec.Cmd) (f figures, err error) {
 	began := time.Now()
 	out, err := sender.CombinedOutput()

@@ -1,5 +1,5 @@
-// Package broadcast has what broadcast_server and broadcast_consumer share: the size of the
-// ring, and what the server tells a consumer of the stream.
+// Package broadcast is shared by broadcast_server and broadcast_consumer: the size of the
+// ring, and the server's description of the stream.
 package broadcast
 
 import (
@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// ChunkSize is the length of a chunk, in bytes, and of a slot.
+	// ChunkSize is the length of a chunk and of a slot, in bytes.
 	ChunkSize = 1 << 20
-	// Slots is how many chunks a consumer's ring has room for.
+	// Slots is the number of chunks that a consumer's ring has room for.
 	Slots = 8
 )
 
@@ -21,13 +21,13 @@ type Stream struct {
 	Sum    [sha256.Size]byte
 }
 
-// Make fills memory with a stream.
+// Make fills memory with the data of a stream, always the same, and describes it.
 func Make(memory []byte) Stream {
 	_, _ = rand.NewChaCha8([32]byte{}).Read(memory)
 	return Stream{uint32(len(memory) / ChunkSize), sha256.Sum256(memory)}
 }
 
-// Encode returns what the server gives to a consumer.
+// Encode returns the description that the server sends to a consumer.
 func (s Stream) Encode() []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, s.Chunks), s.Sum[:]...)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Check verifies a stream that comes chunk by chunk.
+// Check verifies a stream that arrives chunk by chunk.
 type Check struct {
 	Stream
 	Taken   uint32 // chunks so far
@@ -19,7 +19,7 @@ type Check struct {
 	hash    hash.Hash
 }
 
-// Decode reads what Encode has returned.
+// Decode reads a description that Encode has made.
 func Decode(data []byte) (*Check, error) {
 	if len(data) != 4+sha256.Size {
 		return nil, fmt.Errorf("the server gives %d bytes of data, not a length and a SHA-256 of %d", len(data), 4+sha256.Size)
@@ -28,7 +28,7 @@ func Decode(data []byte) (*Check, error) {
 	return &Check{Stream: s, hash: sha256.New()}, nil
 }
 
-// Arrive takes the message for a chunk, which has to be the next one.
+// Arrive handles the message for a chunk, which has to be the next one.
 func (c *Check) Arrive(m *rdma.Message) error {
 	n, _ := m.Imm()
 	if m.Opcode() != rdma.ReceivedWriteImm || m.Length() != ChunkSize || n != c.arrived || n >= c.Chunks {
@@ -38,8 +38,8 @@ func (c *Check) Arrive(m *rdma.Message) error {
 	return nil
 }
 
-// Take takes the next chunk from its slot of the ring. The last one fails unless the stream
-// has the right hash.
+// Take consumes the next chunk from its slot of the ring. For the last chunk, it fails if the
+// hash of the stream is wrong.
 func (c *Check) Take(ring []byte) error {
 	c.hash.Write(ring[c.Taken%Slots*ChunkSize:][:ChunkSize])
 	c.Taken++
@@ -49,8 +49,8 @@ func (c *Check) Take(ring []byte) error {
 	return nil
 }
 
-// Credits tells the server how many chunks the consumer has taken. One credit is under way at a
-// time; what is taken meanwhile goes with the next.
+// Credits tells the server how many chunks the consumer has taken. One credit is in flight at
+// a time. Chunks taken meanwhile are reported by the next one.
 type Credits struct {
 	rdma  *rdma.Connections
 	conn  *rdma.Connection
@@ -60,8 +60,8 @@ type Credits struct {
 	last  uint32
 }
 
-// NewCredits makes the credits of a context. When the server's device has the last one, the
-// context stops.
+// NewCredits makes the credits of a context. The context stops when the last credit is
+// acknowledged.
 func NewCredits(r *rdma.Connections) (c *Credits, err error) {
 	c = &Credits{rdma: r}
 	c.tasks, err = r.Pool(1, func(t *rdma.Task) {
@@ -75,10 +75,10 @@ func NewCredits(r *rdma.Connections) (c *Credits, err error) {
 	return c, err
 }
 
-// Begin sets the connection, and the last credit.
+// Begin sets the connection, and the number of chunks that the last credit reports.
 func (c *Credits) Begin(conn *rdma.Connection, last uint32) { c.conn, c.last = conn, last }
 
-// Give says that so many chunks have been taken, so that the server may write as many more.
+// Give reports the number of chunks taken, so that the server may write as many more.
 func (c *Credits) Give(taken uint32) {
 	c.taken = taken
 	c.send()

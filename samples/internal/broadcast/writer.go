@@ -24,8 +24,9 @@ func (w *Writer) chunks() uint32 { return uint32(w.Stream.Len() / ChunkSize) }
 // Complete reports whether the consumer has taken all chunks.
 func (w *Writer) Complete() bool { return w.taken == w.chunks() }
 
-// Push writes what the consumer has room for. A credit can come before the completion of its
-// write. Both count, so that no more than Slots tasks of one consumer are out.
+// Push writes as many chunks as the consumer has room for. A credit can arrive before the
+// completion of its write. Push waits for both, so that at most Slots tasks of one consumer
+// are in flight.
 func (w *Writer) Push() {
 	for w.sent < w.chunks() && w.sent < min(w.taken, w.written)+Slots && w.Conn.State() == rdma.Ready {
 		src := bufinv.Source(w.Stream, int(w.sent)*ChunkSize, ChunkSize)
@@ -41,14 +42,14 @@ func (w *Writer) Push() {
 
 func (w *Writer) wrote(t *rdma.Task, err error) {
 	_ = t.Free()
-	if err == nil { // or else the connection has failed
+	if err == nil { // an error means that the connection has failed
 		w.written++
 		w.Push()
 	}
 }
 
-// Credit takes the number of chunks that the consumer has taken, and goes on. It closes the
-// connection of a consumer that says a wrong one.
+// Credit handles a consumer's report of how many chunks it has taken, and writes more. A wrong
+// number closes the connection.
 func (w *Writer) Credit(taken uint32) {
 	if taken < w.taken || taken > w.sent {
 		_ = w.Conn.Close()

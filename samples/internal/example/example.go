@@ -1,6 +1,6 @@
-// Package example is what the examples in the verbs' style have in common and are not there
-// to show: what the two programs tell each other over TCP before RDMA works between them,
-// and the wait for completions.
+// Package example has the common code of the examples for package verbs that is not worth
+// showing in each: the exchange of metadata over TCP before RDMA works, and the wait for
+// completions.
 package example
 
 import (
@@ -15,26 +15,26 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Metadata is what one program must know of the other.
+// Metadata is the data that one program needs of the other.
 type Metadata struct {
-	GID     verbs.GID // of its device
-	UDPPort uint16    // that its device answers on; zero means 4791
-	Source  uint16    // UDP port that its packets come from; zero: from any
-	QPN     uint32    // its queue pair
-	PSN     uint32    // of the first packet that it sends
-	QKey    uint32    // that datagrams to it must carry
-	Addr    uint64    // its memory
-	RKey    uint32    // the key to that
-	Length  uint64    // bytes
+	GID     verbs.GID // of the program's device
+	UDPPort uint16    // that the device receives on; zero means 4791
+	Source  uint16    // UDP port that the device sends from; zero: any
+	QPN     uint32    // of the program's queue pair
+	PSN     uint32    // of the first packet that the program sends
+	QKey    uint32    // that datagrams to the program must carry
+	Addr    uint64    // of the program's memory
+	RKey    uint32    // of that memory
+	Length  uint64    // of that memory, in bytes
 }
 
-// Path is the way to the program, from the GID of that index.
+// Path returns the route to the program, from the GID of that index.
 func (m *Metadata) Path(gidIndex int) verbs.AddressAttr {
 	return verbs.AddressAttr{DGID: m.GID, UDPPort: m.UDPPort, SourceUDPPort: m.Source, SGIDIndex: gidIndex, Port: 1}
 }
 
-// FirstGID is the entry of a device's GID table that was asked for, or the first one of
-// RoCEv2, or the first at all.
+// FirstGID returns the entry of a device's GID table with the given index. Without an index it
+// returns the first entry of RoCEv2, or else the first entry.
 func FirstGID(dev verbs.Device, index *int) (found verbs.GIDEntry, err error) {
 	table, err := dev.GIDs(1)
 	if err != nil {
@@ -58,7 +58,7 @@ type Conn struct {
 	stop   func() bool
 }
 
-// longest bounds what is read from the other program, in bytes.
+// longest bounds the size of what the other program may send, in bytes.
 const longest = 1 << 20
 
 func newConn(ctx context.Context, conn net.Conn) *Conn {
@@ -66,8 +66,8 @@ func newConn(ctx context.Context, conn net.Conn) *Conn {
 	return &Conn{conn, json.NewDecoder(io.LimitReader(conn, longest)), stop}
 }
 
-// Accept waits for the other program on an address, and exchanges metadata with it. It says
-// so.
+// Accept waits for the other program on an address, and exchanges metadata with it. It reports
+// through say that it waits.
 func Accept(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -83,8 +83,8 @@ func Accept(ctx context.Context, addr string, mine *Metadata, say func(format st
 	return meet(ctx, conn, mine)
 }
 
-// Dial connects to the other program, tries again until that is there, and exchanges
-// metadata with it. It says what it waits for, and why.
+// Dial connects to the other program, retrying until that is up, and exchanges metadata with
+// it. It reports through say what it waits for, and why.
 func Dial(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
 	conn, err := dial(ctx, addr, say)
 	if err != nil {
@@ -101,7 +101,7 @@ func meet(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs M
 	return c, theirs, nil
 }
 
-// sayAfter is how long a dial may take before the program says that it waits.
+// sayAfter is how long a dial may take before Dial reports that it waits.
 const sayAfter = 500 * time.Millisecond
 
 func dial(ctx context.Context, addr string, say func(format string, args ...any)) (net.Conn, error) {
@@ -127,12 +127,11 @@ func dial(ctx context.Context, addr string, say func(format string, args ...any)
 	}
 }
 
-// Exchange gives the other program what this one has to say, and takes what the other
-// says.
+// Exchange sends mine to the other program, and receives its value into theirs.
 func (c *Conn) Exchange(ctx context.Context, mine, theirs any) error {
 	text, err := json.Marshal(mine)
 	if err == nil {
-		_, err = c.conn.Write(append(text, '\n')) // a decoder sees the end of a string only by what follows
+		_, err = c.conn.Write(append(text, '\n')) // a JSON decoder needs the next byte to find the end of some values
 	}
 	if err == nil {
 		err = c.reader.Decode(theirs)
@@ -143,7 +142,7 @@ func (c *Conn) Exchange(ctx context.Context, mine, theirs any) error {
 	return nil
 }
 
-// Sync waits until the other program has come to the same step.
+// Sync waits until the other program has reached the same step.
 func (c *Conn) Sync(ctx context.Context, step string) error {
 	var theirs string
 	if err := c.Exchange(ctx, step, &theirs); err != nil {
@@ -164,7 +163,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// cause is why ctx has ended, if it has, and otherwise the error.
+// cause returns why ctx has ended or, if it has not, err.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -172,8 +171,8 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// Wait polls until there is a completion, and returns it. One that is not successful is an
-// error.
+// Wait polls until there is a completion, and returns it. It fails if the completion is not
+// successful.
 func Wait(ctx context.Context, cq verbs.CQ) (verbs.WC, error) {
 	var wc [1]verbs.WC
 	err := wait(ctx, &wc[0], func() (int, error) { return cq.Poll(wc[:]) })

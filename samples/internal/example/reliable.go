@@ -8,11 +8,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// PSN makes a number for the first packet that a queue pair sends: 24 bits.
+// PSN returns a random number for the first packet that a queue pair sends: 24 bits.
 func PSN() uint32 { return rand.Uint32N(1 << 24) }
 
-// Connect brings up a queue pair of RC: Init, RTR and RTS (ibv_modify_qp(3)). The access is
-// what the peer may do. The receives are posted before the peer can send.
+// Connect takes a queue pair of RC through Init and RTR to RTS (ibv_modify_qp(3)). The access
+// is what the peer may do. The receives are posted before the peer can send.
 func Connect(qp verbs.QP, access verbs.Access, gidIndex int, mine, theirs *Metadata, receives ...verbs.RecvWR) error {
 	if err := qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: access}, verbs.RCToInit); err != nil {
 		return err
@@ -42,13 +42,13 @@ func Do(ctx context.Context, qp verbs.QP, cq verbs.CQ, wr verbs.SendWR) error {
 	return err
 }
 
-// Put puts a text into memory, with zeroes behind it, and returns it.
+// Put copies a text into memory, clears the rest, and returns the text.
 func Put(mem []byte, text string) string {
 	clear(mem[copy(mem, text):])
 	return text
 }
 
-// Get is the text that is in memory, up to the first zero.
+// Get returns the text in memory, up to the first zero.
 func Get(mem []byte) string {
 	text, _, _ := bytes.Cut(mem, []byte{0})
 	return string(text)

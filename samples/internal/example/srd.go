@@ -8,11 +8,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// MaxMemory bounds what a program takes of another's word for the size of its memory, in
-// bytes.
+// MaxMemory bounds the size of its memory that the other program may claim, in bytes.
 const MaxMemory = 1 << 26
 
-// CheckSRD refuses a device that has no SRD queue pairs which write.
+// CheckSRD fails for a device that has no SRD queue pairs, or none that can write.
 func CheckSRD(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -24,8 +23,8 @@ func CheckSRD(dev verbs.Device) error {
 	return nil
 }
 
-// BringUpSRD takes a queue pair of SRD to RTS, by Init and RTR (efadv_create_qp_ex(3)), and
-// returns what the other program must know of it.
+// BringUpSRD takes a queue pair of SRD through Init and RTR to RTS (efadv_create_qp_ex(3)),
+// and returns the metadata for the other program.
 func BringUpSRD(dev verbs.Device, qp verbs.QP, gidIndex *int) (m Metadata, gid verbs.GIDEntry, err error) {
 	if gid, err = FirstGID(dev, gidIndex); err != nil {
 		return m, gid, err
@@ -44,7 +43,7 @@ func BringUpSRD(dev verbs.Device, qp verbs.QP, gidIndex *int) (m Metadata, gid v
 	return m, gid, nil
 }
 
-// WaitExtended is Wait for a queue that reports who sent.
+// WaitExtended is Wait for a queue whose completions name the sender.
 func WaitExtended(ctx context.Context, cq verbs.CQ) (verbs.WC, verbs.WCExtra, error) {
 	var wc [1]verbs.WC
 	var extra [1]verbs.WCExtra
@@ -52,7 +51,7 @@ func WaitExtended(ctx context.Context, cq verbs.CQ) (verbs.WC, verbs.WCExtra, er
 	return wc[0], extra[0], err
 }
 
-// Number is that of an address handle by which completions name a sender.
+// Number returns the number of an address handle. Completions name the sender by it.
 func Number(ah verbs.AH) uint16 {
 	if n, ok := ah.(verbs.NumberedAH); ok {
 		return n.Number()

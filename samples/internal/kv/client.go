@@ -10,10 +10,10 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// Workers is how many operations of a client are under way at a time.
+// Workers is the number of operations that a client has in flight.
 const Workers = 16
 
-// Client is what both clients have.
+// Client is the common part of both clients.
 type Client struct {
 	N, Keys, Seed uint64 // of the flags: operations, different keys, and of the random choices
 	RDMA          *rdma.Connections
@@ -40,8 +40,8 @@ func Main(name string, run func(ctx context.Context, s *sample.Session, c *Clien
 	})
 }
 
-// Run connects to the server and runs the engine until the context is Idle. The function
-// answered gets each message of the server, and changed each state of the context.
+// Run connects to the server and runs the engine until the context is Idle. It calls answered
+// with each message of the server, and changed with each state of the context.
 func (c *Client) Run(ctx context.Context, s *sample.Session, answered func(*rdma.Message), changed func(pe.State)) (err error) {
 	h, err := s.Open(rdma.Config{ConnectTimeout: s.ConnectTimeout, EndWithLastConnection: true})
 	if err != nil {

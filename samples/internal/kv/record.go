@@ -1,4 +1,4 @@
-// Package kv has what the programs of the key-value store share: the layout of a record, the
+// Package kv is shared by the programs of the key-value store: the layout of a record, the
 // server's table of slots, and a client's connection. The text of kv_server describes the
 // protocol.
 package kv
@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// Slots is how many the server has, of SlotSize bytes each.
+	// Slots is the server's number of slots, and SlotSize the size of each in bytes.
 	Slots, SlotSize = 4096, 4096
 	// KeySize is the length of a key, padded with zeros.
 	KeySize = 24
-	// NoSlot stands for no slot in an immediate value.
+	// NoSlot is the number in an immediate value that stands for no slot.
 	NoSlot = 1<<24 - 1
-	// MaxClients is how many clients the server has at a time.
+	// MaxClients is how many clients the server serves at a time.
 	MaxClients = 16
-	// Window is how many requests of one client are under way at a time, and how many slots
-	// it has.
+	// Window is the greatest number of a client's requests in flight, and of slots that it
+	// holds.
 	Window = 32
 
 	keyAt, valueAt = 8, 8 + KeySize
@@ -38,8 +38,8 @@ func Fill(slot []byte, key string, rng *rand.Rand) int {
 	return n
 }
 
-// Holds reports whether a slot that was read holds a whole record of the key. It may hold none
-// any more, or half of one.
+// Holds reports whether a slot that was read has a complete record of the key. The slot may
+// have been reused, or be changed during the read.
 func Holds(slot []byte, key string) bool {
 	n := min(binary.LittleEndian.Uint32(slot[4:]), SlotSize-valueAt)
 	return binary.LittleEndian.Uint32(slot) == checksum(key, slot[valueAt:valueAt+n])
@@ -49,14 +49,14 @@ func checksum(key string, value []byte) uint32 {
 	return crc32.ChecksumIEEE(append([]byte(key), value...))
 }
 
-// Table is the server's slots.
+// Table is the server's table of slots.
 type Table struct {
 	memory []byte
-	index  map[[KeySize]byte]uint32 // the slot of a key
-	free   []uint32                 // the slot that was freed first is first
+	index  map[[KeySize]byte]uint32 // the slot of each key
+	free   []uint32                 // the slot that was freed first comes first
 }
 
-// Given are the slots that a client may publish.
+// Given is the set of slots that a client may publish.
 type Given map[uint32]bool
 
 // NewTable returns a table of Slots slots.
@@ -78,7 +78,7 @@ func (t *Table) Find(key []byte) uint32 {
 	return NoSlot
 }
 
-// Give gives a free slot to a client, or NoSlot.
+// Give assigns a free slot to a client and returns it, or NoSlot.
 func (t *Table) Give(to Given) uint32 {
 	if len(t.free) == 0 || len(to) >= Window {
 		return NoSlot
@@ -89,8 +89,8 @@ func (t *Table) Give(to Given) uint32 {
 	return slot
 }
 
-// Publish makes the record in a client's slot the value of its key. Clients that read the
-// replaced record see that it is gone, and ask again.
+// Publish makes the record in a client's slot the value of its key. It clears and frees the
+// slot of the previous value: clients that read that slot see no valid record, and ask again.
 func (t *Table) Publish(slot uint32, of Given) {
 	delete(of, slot)
 	key := [KeySize]byte(t.memory[slot*SlotSize+keyAt:])

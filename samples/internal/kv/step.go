@@ -7,24 +7,24 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Step is a step of a worker with callbacks: a task, and the server's answer if there is one.
+// Step is one step of a worker: a task, and the server's answer if one is expected.
 type Step struct {
 	Answer uint32 // the slot in the server's last answer
 
 	client *Client
-	left   int          // how many of the two have to happen
-	then   func() error // is called after that
+	left   int          // of the two: how many have yet to happen
+	then   func() error // called after that
 }
 
 // NewStep returns the step of one worker.
 func (c *Client) NewStep() Step { return Step{client: c} }
 
-// Submit submits a task, and calls then when it has completed.
+// Submit submits a task, and calls then when the task has completed.
 func (s *Step) Submit(t *rdma.Task, err error, then func() error) error {
 	return s.submit(t, err, 1, then)
 }
 
-// Ask submits a task, and calls then when it has completed and the answer has come.
+// Ask submits a task, and calls then when the task has completed and the answer has arrived.
 func (s *Step) Ask(t *rdma.Task, err error, then func() error) error {
 	return s.submit(t, err, 2, then)
 }
@@ -37,7 +37,7 @@ func (s *Step) submit(t *rdma.Task, err error, left int, then func() error) erro
 	})
 }
 
-// Answered takes the server's answer.
+// Answered handles the server's answer.
 func (s *Step) Answered(slot uint32) {
 	s.Answer = slot
 	s.done()

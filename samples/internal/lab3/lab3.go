@@ -1,5 +1,5 @@
 // Package lab3 has the messages that lab3_sender and lab3_receiver exchange. A message is a
-// byte that says its kind, and a value of fixed size in network byte order.
+// byte for its kind, and a value of fixed size in network byte order.
 package lab3
 
 import (
@@ -17,7 +17,7 @@ import (
 // Kind is the kind of a message.
 type Kind byte
 
-// The kinds, in the order in which they are sent.
+// The kinds of messages, in the order in which they are sent.
 const (
 	FileInfo   Kind = iota + 1 // from the sender: a File
 	MemoryInfo                 // from the receiver: a Memory
@@ -33,7 +33,7 @@ type File struct {
 	Hash   [32]byte // SHA-256
 }
 
-// Memory describes the memory that the file goes to.
+// Memory describes the memory to which the file is written.
 type Memory struct {
 	Addr, Length uint64
 	RKey         uint32
@@ -48,8 +48,8 @@ type Messenger struct {
 	out      *mmap.Map
 }
 
-// New returns a messenger of a context that is not started yet. It is closed with the
-// context and the device.
+// New returns a messenger of a context that has not been started. Call Close once the context
+// is Idle. The memory for sends is closed with the device.
 func New(dev verbs.Device, r *rdma.Connections) (*Messenger, error) {
 	out, err := mmap.Alloc(dev, room, mmap.LocalReadWrite)
 	if err != nil {
@@ -62,7 +62,7 @@ func New(dev verbs.Device, r *rdma.Connections) (*Messenger, error) {
 // Close releases the memory of the receives.
 func (m *Messenger) Close() error { return m.receiver.Close() }
 
-// Send sends a message, and waits until the peer's device has it.
+// Send sends a message, and waits until the peer's device has acknowledged it.
 func (m *Messenger) Send(ctx context.Context, conn *rdma.Connection, kind Kind, value any) error {
 	message, err := binary.Append([]byte{byte(kind)}, binary.BigEndian, value)
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *Messenger) Send(ctx context.Context, conn *rdma.Connection, kind Kind, 
 	return await.Send(ctx, conn, bufinv.Source(m.out, 0, copy(m.out.Bytes(), message)))
 }
 
-// Receive waits for a message, which has to be of the kind, and returns its connection.
+// Receive waits for a message, which has to be of that kind, and returns its connection.
 func (m *Messenger) Receive(ctx context.Context, kind Kind, value any) (*rdma.Connection, error) {
 	message, err := m.receiver.Receive(ctx)
 	if err != nil {

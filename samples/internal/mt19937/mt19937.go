@@ -1,7 +1,7 @@
-// Package mt19937 has the 64-bit Mersenne Twister: the same numbers as std::mt19937_64 of
-// C++ makes for the same seed (ISO/IEC 14882, rand.predef; M. Matsumoto and T. Nishimura,
-// "Mersenne Twister", ACM TOMACS 8(1), 1998; T. Nishimura, "Tables of 64-bit Mersenne
-// twisters", ACM TOMACS 10(4), 2000).
+// Package mt19937 has the 64-bit Mersenne Twister. For the same seed it returns the same
+// numbers as std::mt19937_64 of C++ (ISO/IEC 14882, rand.predef; M. Matsumoto and T.
+// Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998; T. Nishimura, "Tables of 64-bit
+// Mersenne twisters", ACM TOMACS 10(4), 2000).
 package mt19937
 
 import "encoding/binary"
@@ -15,7 +15,7 @@ const (
 	multiplier = 6364136223846793005
 )
 
-// Source makes numbers. It is for one goroutine.
+// Source generates numbers. It is for one goroutine.
 type Source struct {
 	state [words]uint64
 	next  int
@@ -32,7 +32,7 @@ func New(seed uint64) *Source {
 	return s
 }
 
-// Uint64 is the next number.
+// Uint64 returns the next number.
 func (s *Source) Uint64() uint64 {
 	if s.next == words {
 		s.generate()
@@ -57,8 +57,7 @@ func (s *Source) generate() {
 	s.next = 0
 }
 
-// Fill fills memory with numbers, 8 bytes each, little-endian; of the last, as many bytes as
-// fit.
+// Fill fills memory with numbers, 8 bytes each, little-endian. The last number may be cut off.
 func (s *Source) Fill(p []byte) {
 	for len(p) >= 8 {
 		binary.LittleEndian.PutUint64(p, s.Uint64())

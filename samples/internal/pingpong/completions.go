@@ -17,7 +17,7 @@ type completions struct {
 	woken chan struct{}
 }
 
-// waitOn prepares to wait on a completion queue that nothing else waits on.
+// waitOn prepares to wait on a completion queue, of which it has to be the only user.
 func (o *Options) waitOn(cq verbs.CQ) *completions {
 	c := &completions{cq: cq, count: &o.completed, sleep: o.Events, woken: make(chan struct{}, 1)}
 	cq.OnCompletion(func() {

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// OpenDevice takes steps 1 to 3: it gets the list of devices, opens the one that was asked for,
-// or the first of the list, and checks its capabilities.
+// OpenDevice takes steps 1 to 3: it gets the list of devices, opens the device that was asked
+// for or else the first, and checks its capabilities.
 func (o *Options) OpenDevice() (verbs.Device, error) {
 	name := o.Device
 	if name == "" {
@@ -33,7 +33,7 @@ func (o *Options) OpenDevice() (verbs.Device, error) {
 	return dev, nil
 }
 
-// checkDevice refuses options that the device, or its port, cannot satisfy.
+// checkDevice fails for options that the device or its port does not support.
 func (o *Options) checkDevice(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -58,12 +58,11 @@ func (o *Options) checkDevice(dev verbs.Device) error {
 	return err
 }
 
-// rocePort is the port that the handshake understands.
+// rocePort is the only UDP port that the handshake supports.
 const rocePort = 4791
 
-// chooseGID is the entry of the GID table that was asked for or, if none was, one
-// for RoCEv2: of the peer's family if that is known, IPv4 otherwise if there is
-// one.
+// chooseGID returns the entry of the GID table that was asked for. Otherwise it returns one
+// for RoCEv2: of the peer's family if that is known, else of IPv4 if there is one.
 func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDEntry, error) {
 	usable := func(e verbs.GIDEntry) bool { return e.UDPPort == 0 || e.UDPPort == rocePort }
 	var found *verbs.GIDEntry
@@ -88,7 +87,7 @@ func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDE
 	return *found, nil
 }
 
-// rank is higher for addresses that rather reach the peer; 0 for none.
+// rank returns how likely the address is to reach the peer: higher is better, 0 is never.
 func rank(e *verbs.GIDEntry, peer netip.Addr) int {
 	a := e.GID.Addr()
 	switch {

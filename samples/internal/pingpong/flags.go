@@ -20,9 +20,9 @@ type Program struct {
 	Size    int // default size of a message, bytes
 }
 
-// Options is what the flags say.
+// Options are the values of the flags.
 type Options struct {
-	Host     string // the server; empty: this is the server
+	Host     string // the server; empty: this program is the server
 	TCPPort  int
 	Device   string // empty: the first one found
 	Port     int    // of the device, from 1
@@ -33,7 +33,7 @@ type Options struct {
 	SL       uint8
 	Events   bool // sleep for completions
 	GIDIndex int  // -1: choose one
-	Check    bool // validate what the server received
+	Check    bool // check the contents of what the server received
 	Version  bool // print the version, and exit
 
 	completed atomic.Int64 // requests
@@ -46,7 +46,7 @@ type Options struct {
 // Client reports whether the program is the client, which sends first.
 func (o *Options) Client() bool { return o.Host != "" }
 
-// option is a flag in two spellings; short may be empty.
+// option is a flag with two names; short may be empty.
 type option struct {
 	short, long, value, usage string
 	set                       func(string) error
@@ -113,8 +113,8 @@ func (o *Options) options() []option {
 	return append(list, option{"", "version", "", "print the version, and exit", on(&o.Version)})
 }
 
-// parse reads the command line. With -h or --version it prints what they ask for, and
-// returns flag.ErrHelp.
+// parse parses the command line. For -h and --version it prints the text and returns
+// flag.ErrHelp.
 func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 	o := &Options{
 		TCPPort: 18515, Port: 1, Size: p.Size, MTU: 1024, RxDepth: 500, Iters: 1000, GIDIndex: -1,

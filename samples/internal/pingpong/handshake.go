@@ -16,14 +16,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Address is what one side sends to the other.
+// Address is the address that the two sides exchange.
 type Address struct {
 	LID uint16
 	QPN uint32 // 24 bits
 	PSN uint32 // 24 bits, of the first packet that this side sends
 	GID verbs.GID
-	// GIDIndex is the place of the GID in the table of this side's port. It is
-	// not sent.
+	// GIDIndex is the index of the GID in the table of this side's port. It is not sent.
 	GIDIndex int
 }
 
@@ -31,7 +30,7 @@ func (a Address) print(out io.Writer, side string) {
 	_, _ = fmt.Fprintf(out, "  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %v\n", side+":", a.LID, a.QPN, a.PSN, netip.AddrFrom16(a.GID))
 }
 
-// Path is the way to the peer.
+// Path returns the route to the peer.
 func (p *Peer) Path() verbs.AddressAttr {
 	return verbs.AddressAttr{DGID: p.GID, DLID: p.LID, SGIDIndex: p.Mine.GIDIndex, Port: p.o.Port, SL: p.o.SL}
 }
@@ -40,9 +39,10 @@ const (
 	messageLen = 52
 	doneLen    = 5
 	done       = "done\x00"
-	// answerTimeout is how long the peer may take to answer.
+	// answerTimeout bounds the wait for the peer's answer.
 	answerTimeout = 30 * time.Second
-	// sayAfter is how long a server may take to answer before the program says that it waits.
+	// sayAfter is how long a server may take to answer before the program prints that it
+	// waits.
 	sayAfter = 500 * time.Millisecond
 )
 
@@ -72,7 +72,7 @@ func decode(b []byte) (a Address, err error) {
 	return a, err
 }
 
-// Peer is the other side: its address, ours, and the TCP connection that they travelled on.
+// Peer is the other side: both addresses, and the TCP connection that carried them.
 type Peer struct {
 	Address
 	Mine Address
@@ -81,17 +81,17 @@ type Peer struct {
 	conn net.Conn
 	stop func() bool
 
-	cancel context.CancelCauseFunc // ends the game; nil before Ready
-	gone   chan struct{}           // closed when the peer says no more
+	cancel context.CancelCauseFunc // ends the exchange of messages; nil before Ready
+	gone   chan struct{}           // closed when the peer sends nothing more over TCP
 	late   *time.Timer             // set before gone is closed; nil: the peer has not said bye
 
 	mu      sync.Mutex
 	kept    bool // the peer keeps the connection
-	through bool // the game is over at this end
+	through bool // this end has exchanged all messages
 }
 
-// Meet waits for a client, or connects to the server, and exchanges the addresses of the
-// queue pairs. A server only receives here: Ready sends its address.
+// Meet waits for a client, or connects to the server, and exchanges the addresses of the queue
+// pairs. On a server it only receives: Ready sends the address.
 func (o *Options) Meet(ctx context.Context, dev verbs.Device, qp verbs.QP) (*Peer, error) {
 	port, err := dev.QueryPort(o.Port)
 	if err != nil {
@@ -108,7 +108,7 @@ func (o *Options) Meet(ctx context.Context, dev verbs.Device, qp verbs.QP) (*Pee
 	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	// A deadline in the past ends what is waited for.
+	// A deadline in the past ends a pending read or write.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	p := &Peer{o: o, conn: conn, stop: stop, Mine: Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}}
 	if err := p.introduce(table, port.LinkLayer != verbs.LinkInfiniBand || o.GIDIndex >= 0); err != nil {
@@ -135,8 +135,8 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// introduce sends the address of this side's queue pair and receives the peer's. They have
-// a GID, of the table, if packets are routed by it.
+// introduce sends the address of this side's queue pair and receives the peer's. If packets
+// are routed by GID, the addresses have a GID, this side's from the table.
 func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
 	var peer netip.Addr
 	if !p.o.Client() {
@@ -165,8 +165,8 @@ func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
 	return nil
 }
 
-// Ready signals to the peer that this side's queue pair is up. Once a server's Ready
-// returns, the client has its address. The context that it returns ends when the peer dies.
+// Ready tells the peer that this side's queue pair is up. When Ready returns on a server, the
+// client has its address. The context that it returns ends if the peer dies.
 func (p *Peer) Ready(ctx context.Context) (context.Context, error) {
 	if err := p.ready(); err != nil {
 		return ctx, err

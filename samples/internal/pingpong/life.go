@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// The C programs close the TCP connection behind the handshake. These keep it, and so know
-// when the peer has died. The server says first that it does, since a C server could not read
-// what comes behind the client's "done"; the client answers in kind. The message names the
-// game, which has to be the same at both ends. A peer whose game is over says bye: whatever
-// it has sent is on its way by then.
+// The C programs close the TCP connection after the handshake. These programs keep it open, to
+// notice when the peer dies. The server announces that first, after the client's "done", since
+// a C server could not read more from the client; the client replies with the same message.
+// The message has the service and the number of messages, which have to be equal at both ends.
+// A side that has exchanged all messages says bye; all its packets have left by then.
 const (
-	keep = "verbena" // begins the message that the connection is kept
+	keep = "verbena" // begins the announcement that the connection stays open
 	bye  = "bye\x00"
-	// longest bounds what the peer says at a time, bytes.
+	// longest bounds a message of the peer, in bytes.
 	longest = 64
-	// silence ends a game whose peer has closed the connection, as the C programs do, when
-	// nothing has come for so long: it may have died.
+	// silence is for a peer that has closed the connection, as the C programs do: it may have
+	// died. The program ends when nothing has completed for so long.
 	silence = time.Minute
-	// lossPatience is for what was on its way when the peer had sent everything.
+	// lossPatience bounds the wait for packets in flight once the peer has sent everything.
 	lossPatience = 10 * time.Second
 )
 
-// game is what both ends have to play.
+// game is the exchange to agree on: both ends need the same values.
 type game struct {
 	service string
 	iters   int
@@ -37,7 +37,7 @@ func (o *Options) game() game { return game{o.program.Service.String(), o.Iters}
 
 func (g game) encode() []byte { return fmt.Appendf(nil, "%s:%s:%d\x00", keep, g.service, g.iters) }
 
-// decodeGame takes a message that the connection is kept. ok: it is one.
+// decodeGame decodes an announcement. ok is false if the text is something else.
 func decodeGame(text string) (g game, ok bool) {
 	fields := strings.Split(strings.TrimSuffix(text, "\x00"), ":")
 	if len(fields) != 3 || fields[0] != keep {
@@ -47,14 +47,14 @@ func decodeGame(text string) (g game, ok bool) {
 	return game{fields[1], int(iters)}, err == nil
 }
 
-// hold begins to watch the connection, behind the handshake. The context that it returns ends
-// when the peer does before the game is over, if the peer keeps the connection.
+// hold starts to watch the TCP connection after the handshake. The context that it returns
+// ends if the peer, keeping the connection, ends before all messages are exchanged.
 func (p *Peer) hold(parent context.Context) (context.Context, error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	p.cancel, p.gone = cancel, make(chan struct{})
 	err := p.conn.SetDeadline(time.Time{})
 	if !p.o.Client() && err == nil {
-		_ = p.send(p.o.game().encode()) // a C program has closed it
+		_ = p.send(p.o.game().encode()) // fails for a C program, which has closed the connection
 	}
 	if parent.Err() != nil {
 		err = context.Cause(parent)
@@ -63,7 +63,7 @@ func (p *Peer) hold(parent context.Context) (context.Context, error) {
 	return ctx, err
 }
 
-// watch reads what the peer says until it has said bye, or the connection has ended.
+// watch reads the peer's messages until it has said bye or the connection has ended.
 func (p *Peer) watch(ctx context.Context) {
 	defer close(p.gone)
 	r := bufio.NewReaderSize(p.conn, longest)
@@ -74,7 +74,7 @@ func (p *Peer) watch(ctx context.Context) {
 		return
 	}
 	if !p.keeps() {
-		return // this end is through
+		return // this end has exchanged all messages
 	}
 	if mine := p.o.game(); theirs != mine {
 		p.cancel(fmt.Errorf("the peer exchanges %d messages over %.10q, and this program %d over %q: start the same program with the same -n", theirs.iters, theirs.service, mine.iters, mine.service))
@@ -89,7 +89,7 @@ func (p *Peer) watch(ctx context.Context) {
 	})
 }
 
-// watchSilence ends the game when nothing has completed for some time.
+// watchSilence ends the program when nothing has completed for some time.
 func (p *Peer) watchSilence(ctx context.Context) {
 	t := time.NewTicker(silence)
 	defer t.Stop()
@@ -108,8 +108,8 @@ func (p *Peer) watchSilence(ctx context.Context) {
 	}
 }
 
-// keeps notes that the peer keeps the connection, and has a client say so, too, unless its
-// game is over.
+// keeps notes that the peer keeps the connection. A client replies that it does too, unless it
+// has exchanged all messages.
 func (p *Peer) keeps() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,8 +120,8 @@ func (p *Peer) keeps() bool {
 	return !p.o.Client() || p.send(p.o.game().encode()) == nil
 }
 
-// Finish ends a game that is over at this end: it says so, and gives the peer time to end,
-// too, which may still wait for an acknowledgement. It returns the error that it is given.
+// Finish is called when this end has exchanged all messages. It says bye, and waits for the
+// peer, which may still need an acknowledgement. It returns its argument.
 func (p *Peer) Finish(err error) error {
 	p.mu.Lock()
 	p.through = true

@@ -21,8 +21,8 @@ const (
 	exitSignal  = 128 // and the number of the signal
 )
 
-// Main runs a program and exits. The context given to run ends with Ctrl-C or
-// SIGTERM; a second signal ends the program at once.
+// Main runs a program and exits. The context passed to run ends with Ctrl-C or SIGTERM; a
+// second signal ends the program at once.
 func Main(p Program, run func(ctx context.Context, o *Options) error) {
 	os.Exit(execute(p, run, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -62,7 +62,7 @@ func execute(p Program, run func(ctx context.Context, o *Options) error, args []
 // Close calls closer and joins its error into *err, for use with defer.
 func Close(err *error, closer func() error) { *err = errors.Join(*err, closer()) }
 
-// say prints a line for the user, beside the results.
+// say prints a line for the user on standard error, separate from the results.
 func (o *Options) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(o.err, o.program.Name+": "+format+"\n", args...)
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// filler is what messages are filled with.
+// filler is the byte that fills messages.
 const filler = 0x7b
 
-// Memory is memory for one message, behind head bytes for what precedes it. It
-// stays where it is until free is called.
+// Memory allocates memory for one message after head bytes. It does not move until free is
+// called.
 func (o *Options) Memory(head int) (mem []byte, free func()) {
 	mem = make([]byte, max(head+o.Size, 1))
 	for i := range mem {
@@ -26,15 +26,14 @@ func (o *Options) Memory(head int) (mem []byte, free func()) {
 	return mem, pinner.Unpin
 }
 
-// mark makes the message of a client that the server is to validate.
+// mark clears the first byte of each page, for a server that validates the message.
 func mark(message []byte) {
 	for i := 0; i < len(message); i += os.Getpagesize() {
 		message[i] = 0
 	}
 }
 
-// Entry is the scatter-gather list of n bytes of a region; an empty one is left
-// out.
+// Entry returns the scatter-gather list of n bytes of a region, empty if n is 0.
 func Entry(mr verbs.MR, at, n int) []verbs.SGE {
 	if n == 0 {
 		return nil
@@ -42,8 +41,8 @@ func Entry(mr verbs.MR, at, n int) []verbs.SGE {
 	return []verbs.SGE{{Addr: mr.Addr() + uint64(at), Length: uint32(n), LKey: mr.LKey()}}
 }
 
-// Validate checks, if that was asked for, what a server has received: all of it,
-// where the C programs look at the first byte of each page.
+// Validate checks all bytes that a server has received, if that was asked for. The C programs
+// check the first byte of each page.
 func (o *Options) Validate(message []byte) error {
 	if !o.Check || o.Client() {
 		return nil

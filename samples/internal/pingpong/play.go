@@ -8,16 +8,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ReceiveID and SendID are the IDs of requests: bits of the set of those that are under way.
+// ReceiveID and SendID are the IDs of requests. Play combines them as bits of a set.
 const ReceiveID, SendID = 1, 2
 
-// Play is step 9: it posts work requests and polls for their completions, until all messages
-// have gone and come, and prints the figures. The receives have been posted once. The next
-// message leaves when the last one has been sent and the peer's has come.
+// Play is step 9: it posts work requests and polls for their completions until all messages
+// have been exchanged, and prints the results. The caller has posted the first receives. The
+// next message leaves when the previous send has completed and the peer's message has arrived.
 func (o *Options) Play(ctx context.Context, qp verbs.QP, cq verbs.CQ, receives []verbs.RecvWR, send verbs.SendWR) error {
 	completions := o.waitOn(cq)
 	sends := []verbs.SendWR{send}
-	pending := uint64(ReceiveID) // a server's first message is an answer
+	pending := uint64(ReceiveID) // the server's first send follows the client's first message
 	if o.Client() {
 		pending = 0
 	}
@@ -52,7 +52,7 @@ func (o *Options) Play(ctx context.Context, qp verbs.QP, cq verbs.CQ, receives [
 	return nil
 }
 
-// report prints the figures of all exchanges.
+// report prints the results of all exchanges.
 func (o *Options) report(elapsed time.Duration) {
 	bytes := 2 * int64(o.Size) * int64(o.Iters)
 	usec := float64(elapsed.Nanoseconds()) / 1e3

@@ -1,5 +1,5 @@
-// Package rping has what cm_rping does not show: the flags of rping(1), the life of a connection,
-// and the messages.
+// Package rping has the parts of cm_rping that are not worth showing: the flags of rping(1),
+// the life of a connection, and the messages.
 package rping
 
 import (
@@ -22,11 +22,11 @@ const (
 	MessageSize = 16
 	// Smallest and Largest bound the client's data, in bytes.
 	Smallest, Largest = 26, 65535
-	// DataAt is where the data is in the memory of a Ping.
+	// DataAt is the offset of the data in the memory of a Ping.
 	DataAt = 64
 )
 
-// Program is what the flags say, and what all connections have in common.
+// Program has the values of the flags, and the common part of all connections.
 type Program struct {
 	Server, Client, Persistent, Validate bool
 	Size                                 uint64
@@ -41,10 +41,10 @@ type Program struct {
 	port, count uint64
 }
 
-// New returns a program with the defaults of the flags.
+// New returns a program with the flags' default values.
 func New() *Program { return &Program{addr: "0.0.0.0", port: 7174, Size: 64} }
 
-// Flags are those of rping.
+// Flags defines the flags of rping.
 func (p *Program) Flags(f *sample.Flags) {
 	f.Bool(&p.Server, "s", "server", "be the server")
 	f.Bool(&p.Client, "c", "client", "be a client")
@@ -57,7 +57,8 @@ func (p *Program) Flags(f *sample.Flags) {
 	f.Uint64(&p.count, "C", "count", "N", "how many rounds; 0: until Ctrl-C")
 }
 
-// Address is the server's. A client says that it waits for it.
+// Address returns the server's address. On a client it prints that the client waits for the
+// server.
 func (p *Program) Address() string {
 	address := net.JoinHostPort(p.addr, strconv.FormatUint(p.port, 10))
 	if p.Client {
@@ -66,21 +67,21 @@ func (p *Program) Address() string {
 	return address
 }
 
-// Ping is one connection, whose user data it is. Its memory is for the message that is sent
-// and, from DataAt on, for the data; a client's, for what comes back, too.
+// Ping is one connection, as its user data. Its memory holds the message to send, then from
+// DataAt on the data; a client's memory also holds the data that comes back.
 type Ping struct {
 	*Program
 	Conn   *rdma.Connection
 	Memory *mmap.Map
 	key    uint32
-	Step   uint64 // messages that have come
+	Step   uint64 // messages received
 }
 
-// Accept takes a client, and has memory for it before its first message can come.
+// Accept accepts a client, after allocating memory for its messages.
 func (p *Program) Accept(q *rdma.ConnectRequest) {
 	conn, err := q.Accept(rdma.AcceptConfig{})
 	if err != nil {
-		_ = q.Reject(nil) // it may have given up
+		_ = q.Reject(nil) // fails if the client has given up
 		return
 	}
 	p.newPing(conn)
@@ -97,7 +98,7 @@ func (p *Program) newPing(conn *rdma.Connection) *Ping {
 	return q
 }
 
-// Changed begins with the first round, and frees the memory of connections that have ended.
+// Changed starts the first round, and frees the memory of connections that have ended.
 func (p *Program) Changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	q, _ := conn.UserData().(*Ping)
 	switch {
@@ -111,7 +112,7 @@ func (p *Program) Changed(conn *rdma.Connection, state rdma.ConnectionState, err
 	}
 }
 
-// missing is an error unless all rounds are done that this end knows of.
+// missing returns an error if this end knows of a round that is not done.
 func (q *Ping) missing() error {
 	switch rounds := q.Step / 2; {
 	case q.Client && (q.count == 0 || rounds < q.count):
@@ -122,7 +123,8 @@ func (q *Ping) missing() error {
 	return nil
 }
 
-// Fail ends the program with an error, if there is one; a persistent server, the connection.
+// Fail ends the program with the error, unless it is nil. A persistent server prints it, and
+// only closes the connection.
 func (p *Program) Fail(conn *rdma.Connection, err error) {
 	if err == nil {
 		return
@@ -135,7 +137,7 @@ func (p *Program) Fail(conn *rdma.Connection, err error) {
 	_ = conn.Close() // on the engine's goroutine it does not fail
 }
 
-// Begin begins a client's next round, or ends with the last.
+// Begin starts a client's next round, or closes the connection after the last.
 func (q *Ping) Begin() {
 	round := q.Step / 2
 	if q.count > 0 && round == q.count {
@@ -151,7 +153,7 @@ func (q *Ping) Begin() {
 	q.Advertise(DataAt)
 }
 
-// Back is where data comes back to.
+// Back returns the offset of the memory for the data that comes back.
 func (q *Ping) Back() int { return DataAt + Largest }
 
 // Advertise tells the server where the client's memory is.
@@ -167,23 +169,23 @@ func (q *Ping) send(addr uint64, length uint32) {
 	q.End(q.Submit(task, err, func() {}))
 }
 
-// Answer tells the client that its memory was read, or written.
+// Answer tells the client that its memory has been read or written.
 func (q *Ping) Answer() { q.send(0, 0) }
 
-// Submit submits a task. done is called when it has succeeded.
+// Submit submits a task, and calls done when it has succeeded.
 func (q *Ping) Submit(task *rdma.Task, err error, done func()) error {
 	return pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
 		q.End(t.Free())
 		if err == nil {
 			done()
-		} // otherwise the connection has ended, which says why
+		} // otherwise the connection has failed, and reports why
 	})
 }
 
-// End ends the connection with an error, if there is one.
+// End ends the connection with the error, unless it is nil.
 func (q *Ping) End(err error) { q.Fail(q.Conn, err) }
 
-// Show prints data, if that is asked for.
+// Show prints data, if the flags ask for it.
 func (q *Ping) Show(who string, data []byte) {
 	if q.verbose {
 		text, _, _ := bytes.Cut(data, []byte{0})

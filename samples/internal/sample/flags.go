@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Role is what a program is in its pair.
+// Role is the role of a program in its pair.
 type Role int
 
 // The roles.
@@ -30,27 +30,27 @@ const (
 // Program describes a sample program.
 type Program struct {
 	Name   string
-	About  string // what -h says first
+	About  string // the first text that -h prints
 	Role   Role
 	Peer   string // the name of the other program of the pair
 	Memory Memory
 	// Transport is the transport service of a pair: RC, which is the zero value, UD or SRD.
 	Transport verbs.QPType
-	// Device is the device of a program that is alone, if it needs one: the
-	// default of -d, and the flag -g. Pairs have soft-lo.
+	// Device is the default of -d for a program without a peer that needs a device; it also
+	// gives the program the flag -g. For pairs the default is soft-lo.
 	Device string
 	// Text is the flag for the text that the program provides; nil if it
 	// provides none.
 	Text *Text
-	// Operands is what -h says of what follows the flags; empty if nothing may.
+	// Operands is how -h describes the arguments after the flags; empty if there may be none.
 	Operands string
-	// MaxConnections above 1 gives the program the flag -nc.
+	// MaxConnections above 1 adds the flag -nc.
 	MaxConnections int
-	// Flags adds the program's own; nil if there are none.
+	// Flags defines the program's own flags; nil if there are none.
 	Flags func(f *Flags)
 }
 
-// Text is a flag for the text that is to be moved.
+// Text is a flag for the text that the program sends or writes.
 type Text struct{ Short, Long, Default string }
 
 // Flags defines flags in two spellings, and lists them for -h.
@@ -80,7 +80,7 @@ func (f *Flags) add(short, long, value, usage string, define func(name string)) 
 	f.lines = append(f.lines, fmt.Sprintf("  %s\n        %s", spelled, usage))
 }
 
-// String defines a flag for a string; what *p holds is its default.
+// String defines a flag for a string. The default is the present value of *p.
 func (f *Flags) String(p *string, short, long, value, usage string) {
 	if *p != "" {
 		usage += fmt.Sprintf(" (default %q)", *p)
@@ -88,8 +88,8 @@ func (f *Flags) String(p *string, short, long, value, usage string) {
 	f.add(short, long, value, usage, func(name string) { f.set.StringVar(p, name, *p, "") })
 }
 
-// Uint64 defines a flag for a number, decimal or with 0x; what *p holds is its
-// default.
+// Uint64 defines a flag for a number, decimal or with 0x. The default is the present value of
+// *p.
 func (f *Flags) Uint64(p *uint64, short, long, value, usage string) {
 	usage += fmt.Sprintf(" (default %d)", *p)
 	f.add(short, long, value, usage, func(name string) { f.set.Uint64Var(p, name, *p, "") })
@@ -115,7 +115,7 @@ func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
 	})
 }
 
-// number defines a flag for a number from low to high.
+// number defines a flag for a number between low and high.
 func (f *Flags) number(p *int, short, long, value, usage string, low, high int) {
 	f.add(short, long, value, usage, func(name string) {
 		f.set.Func(name, "", func(s string) error {
@@ -154,8 +154,8 @@ func (f *Flags) help(p Program) string {
 		p.About, p.Name, strings.TrimRight(" "+p.Operands, " "), strings.Join(f.lines, "\n"))
 }
 
-// parse makes the session that the flags ask for. With -h or -version it prints what
-// they ask for, and returns flag.ErrHelp.
+// parse makes the session from the flags. For -h and -version it prints the text and returns
+// flag.ErrHelp.
 func parse(p Program, args []string, files stdio) (*Session, error) {
 	s := &Session{program: p, files: files, Connections: 1}
 	var gid int

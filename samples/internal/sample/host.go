@@ -9,15 +9,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Host is a device, an engine and a context on it, for programs that do not show how to make
-// these.
+// Host is a device, an engine and a context on it, for programs that do not demonstrate how to
+// make these.
 type Host struct {
 	Device verbs.Device
 	Engine *pe.Engine
 	RDMA   *rdma.Connections
 }
 
-// Open makes a host. The flags give the device and the address.
+// Open makes a host on the device and address that the flags select.
 func (s *Session) Open(cfg rdma.Config) (*Host, error) {
 	dev, err := device.Open(s.Device)
 	if err != nil {
@@ -31,5 +31,5 @@ func (s *Session) Open(cfg rdma.Config) (*Host, error) {
 	return h, nil
 }
 
-// Close closes the context, the engine and the device, and the memory of the device.
+// Close closes the context, the engine, the device and its memory.
 func (h *Host) Close() error { return errors.Join(h.Engine.Close(), h.Device.Close()) }

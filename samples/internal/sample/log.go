@@ -8,7 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/terminal"
 )
 
-// newLog logs for people, in colour if a person watches.
+// newLog makes a log for people to read, in colour on a terminal.
 func newLog(w io.Writer, level zerolog.Level) zerolog.Logger {
 	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05", NoColor: !terminal.Colours(w)}
 	return zerolog.New(console).Level(level).With().Timestamp().Logger()

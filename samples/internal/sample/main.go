@@ -14,7 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// The exit codes. A signal gives 128 and its number, as in a shell.
+// The exit codes. A signal gives 128 plus its number, as in a shell.
 const (
 	exitSuccess = 0
 	exitFailure = 1
@@ -24,11 +24,11 @@ const (
 
 var errTimeout = errors.New("time is up")
 
-// Main runs a program and exits. It parses the flags, calls run, reports to the peer
-// how it ended, and prints the error, if there is one, as one line.
+// Main runs a program and exits. It parses the flags, calls run, reports the outcome to the
+// peer, and prints an error as one line.
 //
-// The context given to run ends with -timeout, Ctrl-C or SIGTERM. A second
-// signal ends the program at once.
+// The context passed to run ends with -timeout, Ctrl-C or SIGTERM. A second signal ends the
+// program at once.
 func Main(p Program, run func(ctx context.Context, s *Session) error) {
 	os.Exit(execute(p, run, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
@@ -61,7 +61,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 		defer cancel()
 	}
-	err = errors.Join(run(ctx, s), stdout.Err()) // so that the peer hears of it, too
+	err = errors.Join(run(ctx, s), stdout.Err()) // before the report, so that the peer gets this error too
 	if s.Peer != nil {
 		err = errors.Join(err, s.Peer.Close(err))
 	}
@@ -71,7 +71,7 @@ func execute(p Program, run func(ctx context.Context, s *Session) error, args []
 	if err == nil {
 		return exitSuccess
 	}
-	// What was in flight when the context ended failed because of that.
+	// Operations in flight when the context ended fail with its cause.
 	var by interrupt.Error
 	switch cause := context.Cause(ctx); {
 	case errors.As(cause, &by):

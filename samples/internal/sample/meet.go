@@ -9,9 +9,9 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Meet makes the connections of a program that has several, in the callback that reports
-// Starting: all with the one peer, or, where the program is the server of -cm, one with each
-// of as many clients. The context is Running when all are Ready.
+// Meet makes the connections of a program that has several. Call it in the callback that
+// reports Starting. All connections are with the one peer, or, on the server of -cm, with one
+// client each. The context is Running when all are Ready.
 func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.Answer, err error)) {
 	if s.clients == nil {
 		s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, f)
@@ -33,8 +33,8 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.A
 	}
 }
 
-// EndWithPeer ends a program that receives when its peers end. Call it before Start. What
-// the peers were to send has come when Finish has been called.
+// EndWithPeer ends a program that receives when its peers end. Call it before Start. It is an
+// error if the peers end before Finish has been called, since not everything has arrived.
 func (s *Session) EndWithPeer(r *rdma.Connections) {
 	if s.reports {
 		s.Peer.EndWith(r)
@@ -58,7 +58,7 @@ func (s *Session) EndWithPeer(r *rdma.Connections) {
 	})
 }
 
-// Finish is called when everything has come. The context ends with the peers.
+// Finish is called when everything has been received. The context ends with the peers.
 func (s *Session) Finish() {
 	s.finished = true
 	if s.reports {

@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// Room is how many bytes a program has room for that takes a text.
+// Room is the size of the memory for a received text, in bytes.
 const Room = 4096
 
-// Payload returns the text that the program is to provide.
+// Payload returns the text that the program sends or writes.
 func (s *Session) Payload() []byte { return []byte(s.text) }
 
-// Show checks that a text has arrived in mem, which may be larger, and prints it: it is the
-// first value of the format.
+// Show checks the text at the beginning of mem and prints it. It is the first value of the
+// format.
 func (s *Session) Show(mem []byte, format string, more ...any) error {
 	text, err := verify(mem)
 	if err == nil {
@@ -40,7 +40,7 @@ func verify(mem []byte) ([]byte, error) {
 	return text, nil
 }
 
-// Describe says in one line what the text is, with its length and its checksum.
+// Describe describes the text in one line, with its length and its checksum.
 func Describe(text []byte) string {
 	return fmt.Sprintf("%q (%d bytes, CRC-32C %08x)", text, len(text), checksum(text))
 }

@@ -2,11 +2,11 @@ package sample
 
 import "github.com/verbena-rdma/verbena/oob"
 
-// Memory says which way the descriptor of a memory map or of a sync event goes,
-// if any.
+// Memory says whether the program exports or imports the descriptor of a memory map, or that
+// of a sync event.
 type Memory int
 
-// The ways of a memory descriptor, and of a sync event's.
+// The directions of the descriptor of a memory map, and of a sync event.
 const (
 	NoMemory Memory = iota
 	ExportsMemory
@@ -17,7 +17,7 @@ const (
 
 func (m Memory) imports() bool { return m == ImportsMemory || m == ImportsEvent }
 
-// expects is what the peer has to offer, exactly.
+// expects returns what the peer has to offer, and nothing else.
 func (m Memory) expects() *oob.Expect {
 	switch m {
 	case ImportsMemory:
@@ -28,7 +28,7 @@ func (m Memory) expects() *oob.Expect {
 	return &oob.Expect{}
 }
 
-// String says what the descriptor is of.
+// String names the object that the descriptor is of.
 func (m Memory) String() string {
 	if m == ExportsEvent || m == ImportsEvent {
 		return "sync event"

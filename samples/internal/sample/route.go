@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// route is what the flags say about the way of descriptors.
+// route has the flags for the exchange of descriptors.
 type route struct {
 	oob                   string
 	local, remote, memory string
@@ -20,8 +20,8 @@ type route struct {
 	cm     bool // by connection manager
 	port   int
 	server string
-	kind   string // of the server's address
-	serves bool   // this program is the server of a number of clients
+	kind   string // type of the server's address
+	serves bool   // this program is the server of several clients
 }
 
 func (r *route) flags(f *Flags, p Program) {
@@ -42,7 +42,7 @@ func (r *route) flags(f *Flags, p Program) {
 		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
 }
 
-// addressFlags are those of connections by address.
+// addressFlags defines the flags of connections by address.
 func (r *route) addressFlags(f *Flags, p Program) {
 	f.add("cm", "use-rdma-cm", "", "connect by address: a connection manager makes the connections, and nothing else is needed", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
 	r.port = 13579
@@ -57,8 +57,8 @@ func (r *route) addressFlags(f *Flags, p Program) {
 	}
 }
 
-// open makes the way, and says whether a person may have to do something before the
-// peer has our descriptors.
+// open makes the way. byHand reports whether a person may have to act before the peer has our
+// descriptors.
 func (r *route) open(f *Flags, p Program, files stdio) (way oob.Way, byHand bool, err error) {
 	if r.cm {
 		if f.wasSet("oob", "ld", "local-descriptor-path", "re", "remote-descriptor-path", "m", "remote-resource-descriptor-path", "interactive") {
@@ -100,7 +100,7 @@ func (r *route) open(f *Flags, p Program, files stdio) (way oob.Way, byHand bool
 	return way, false, err
 }
 
-// role is that of the program's end.
+// role returns the role of this program in the exchange.
 func (s *Session) role() oob.Role {
 	if s.program.Role == Responder {
 		return oob.Responder
@@ -108,7 +108,7 @@ func (s *Session) role() oob.Role {
 	return oob.Requester
 }
 
-// peer makes the other program, as the flags say it is to be found.
+// peer makes the peer that exchanges descriptors over the way.
 func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
 	p := s.program
 	s.reports = role == oob.Responder
@@ -118,8 +118,8 @@ func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
 	})
 }
 
-// byAddress is the way by connection manager. The responder of a pair is its server, except
-// where both programs can be: there -sa makes the difference.
+// byAddress makes the way by connection manager. The responder of a pair is the server. Where
+// either program can be the server, the one without -sa is.
 func (r *route) byAddress(f *Flags, p Program) (oob.Way, error) {
 	port := strconv.Itoa(r.port)
 	if r.server == "" {

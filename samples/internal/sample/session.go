@@ -12,30 +12,29 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// How long the peer may take to connect, if no flag says so. It may end between the
-// exchange of descriptors and the connection, which shows in no other way.
+// How long the peer may take to connect, if no flag says so. Only this limit shows that the
+// peer has ended after the exchange of descriptors and before the connection.
 const (
 	defaultConnectTimeout = 6 * time.Second
-	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets
-	// ours later than we its own.
+	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets ours later
+	// than we get its own.
 	byHandConnectTimeout = time.Minute
 )
 
-// Session is one run of a program: what its flags say, and the way to its peer.
+// Session is one run of a program: the values of its flags, and its peer.
 type Session struct {
 	Device      string
 	GIDIndex    *int // nil: not given
 	Connections int
-	Operands    []string // what follows the flags
-	// ConnectTimeout is how long the peer may take to connect, once we have its
-	// descriptor.
+	Operands    []string // the arguments after the flags
+	// ConnectTimeout is how long the peer may take to connect, once we have its descriptor.
 	ConnectTimeout time.Duration
 	Log            zerolog.Logger
-	// Peer is the other program of the pair; nil: the program is alone.
+	// Peer is the other program of the pair; nil: there is none, or several.
 	Peer *oob.Peer
 
-	clients  *oob.Listener // of a program that serves a number of clients; nil: it has a Peer
-	reports  bool          // the peer reports how it ends
+	clients  *oob.Listener // of a server of several clients; nil: the program has a Peer
+	reports  bool          // the peer reports its outcome
 	finished bool          // Finish has been called
 	program  Program
 	files    stdio
@@ -49,12 +48,12 @@ func (s *Session) Print(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.files.out, format+"\n", args...)
 }
 
-// Say prints a line for the person who runs the program: what it waits for.
+// Say prints a line about what the program waits for, for the person who runs it.
 func (s *Session) Say(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.files.err, s.program.Name+": "+format+"\n", args...)
 }
 
-// Check prints what has come, and fails if that is not what was meant to.
+// Check prints got with the format, or fails if got is not want.
 func (s *Session) Check(got, want, format string) error {
 	if got != want {
 		return fmt.Errorf("%.80q has come instead of %q", got, want)
@@ -63,7 +62,7 @@ func (s *Session) Check(got, want, format string) error {
 	return nil
 }
 
-// Entered logs the state that the context is in now.
+// Entered logs the new state of the context.
 func (s *Session) Entered(state pe.State) {
 	s.Log.Info().Msgf("the context is %v", state)
 	if state == pe.Running {
@@ -71,7 +70,7 @@ func (s *Session) Entered(state pe.State) {
 	}
 }
 
-// awaited says what a program waits for once it has the peer's descriptor.
+// awaited says what the program waits for once it has the peer's descriptor.
 func (p *Program) awaited() string {
 	if p.Transport == verbs.RC {
 		return "the connection to"
@@ -79,7 +78,7 @@ func (p *Program) awaited() string {
 	return "a message from"
 }
 
-// waitedFor says what the program was waiting for when time was up.
+// waitedFor says what the program was waiting for when the time-out expired.
 func (s *Session) waitedFor() string {
 	switch {
 	case s.Peer != nil && s.Peer.Waiting() != "":

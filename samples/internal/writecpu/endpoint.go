@@ -13,12 +13,12 @@ import (
 
 const (
 	messages  = 16 // receives that are posted
-	sendDepth = 8  // requests at a time: few, so that a program meets a full queue
+	sendDepth = 8  // requests in flight at most: few, so that a program meets a full queue
 	firstWait = time.Microsecond
 	longWait  = time.Millisecond
 )
 
-// Endpoint is an SRD queue pair with what it needs, and the functions to call when its
+// Endpoint is an SRD queue pair with its resources, and the functions to call when its
 // requests complete. It is for one goroutine.
 type Endpoint struct {
 	dev     verbs.Device
@@ -27,14 +27,14 @@ type Endpoint struct {
 	qp      verbs.QP
 	gid     verbs.GIDEntry
 	addr    Address
-	handles map[[26]byte]verbs.AH  // by GID and UDP port; the rest is zero
-	done    [sendDepth]func(error) // of the requests at the device; nil: free
+	handles map[[26]byte]verbs.AH  // by GID and UDP port; the rest of the key is zero
+	done    [sendDepth]func(error) // of the requests in flight; nil: free
 	inbox   *Region
 	regions []*Region
 	size    int // of a message
 
-	OnMessage func(b []byte)   // a message has come; b is valid until it returns
-	OnWrite   func(imm uint32) // a write with immediate has come
+	OnMessage func(b []byte)   // called with each message; b is valid until it returns
+	OnWrite   func(imm uint32) // called for each write with immediate
 }
 
 // Region is registered memory.
@@ -81,13 +81,13 @@ func Open(dev verbs.Device, gidIndex *int) (e *Endpoint, err error) {
 	return e, nil
 }
 
-// Address is that of the endpoint.
+// Address returns the endpoint's address.
 func (e *Endpoint) Address() Address { return e.addr }
 
-// MaxMessage is the longest message, in bytes.
+// MaxMessage returns the greatest length of a message, in bytes.
 func (e *Endpoint) MaxMessage() int { return e.size }
 
-// Register registers memory of its own, which is closed with the endpoint.
+// Register allocates and registers memory, which Close releases.
 func (e *Endpoint) Register(size int, access verbs.Access) (*Region, error) {
 	mem, free, err := mmap.AllocBytes(size)
 	if err != nil {
@@ -108,9 +108,9 @@ func (e *Endpoint) receive(i int) error {
 	return err
 }
 
-// Post posts a request to a program, for n bytes from off of a region, and has done called
-// when it is complete, or has failed. While the queue is full it handles completions, and waits longer
-// each time.
+// Post posts a request to another endpoint, for n bytes at the offset off of a region. It
+// calls done when the posted request has completed or failed. While the queue is full, Post
+// handles completions and waits, each time longer.
 func (e *Endpoint) Post(ctx context.Context, to Address, wr verbs.SendWR, r *Region, off, n int, done func(error)) (err error) {
 	key := [26]byte(to[:26])
 	clear(key[16:24])
@@ -145,8 +145,8 @@ func (e *Endpoint) Post(ctx context.Context, to Address, wr verbs.SendWR, r *Reg
 	}
 }
 
-// free is an ID that no request has, or sendDepth if all are taken: a place of the queue
-// may be free before its completion was polled.
+// free returns an ID that no request has, or sendDepth if all are in use. The queue may have
+// room already while the completion that frees an ID has yet to be polled.
 func (e *Endpoint) free() uint64 {
 	for i, f := range e.done {
 		if f == nil {
@@ -169,7 +169,7 @@ func (e *Endpoint) Run(ctx context.Context, until func() bool) error {
 	return nil
 }
 
-// poll handles the completions that there are.
+// poll handles the completions that are in the queue.
 func (e *Endpoint) poll() error {
 	var wcs [8]verbs.WC
 	n, err := e.cq.Poll(wcs[:])
@@ -208,7 +208,7 @@ func (e *Endpoint) complete(wc *verbs.WC) error {
 	return e.receive(i)
 }
 
-// Close closes everything. Requests at the device are dropped.
+// Close releases everything. Requests in flight are dropped.
 func (e *Endpoint) Close() (err error) {
 	if e.qp != nil {
 		err = errors.Join(err, e.qp.Close())

@@ -1,5 +1,5 @@
-// Package writecpu is what write_cpu_server and write_cpu_client have in common and are not
-// there to show: addresses, the two messages, and the endpoint that carries them.
+// Package writecpu has the common code of write_cpu_server and write_cpu_client that is not
+// worth showing in each: addresses, the two messages, and the endpoint that carries them.
 package writecpu
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Address is that of a program: GID (16 bytes), queue pair number (4), Q_Key (4), UDP port
-// of the device (2), and zeroes.
+// Address is the address of a program: GID (16 bytes), queue pair number (4), Q_Key (4), UDP
+// port of the device (2), and zeroes.
 type Address [32]byte
 
-// NewAddress makes the address of a queue pair.
+// NewAddress returns the address of a queue pair.
 func NewAddress(gid verbs.GIDEntry, qpn, qkey uint32) (a Address) {
 	copy(a[:], gid.GID[:])
 	binary.BigEndian.PutUint32(a[16:], qpn)
@@ -38,17 +38,17 @@ func ParseAddress(s string) (a Address, err error) {
 	return Address(b), nil
 }
 
-// String is the address in 64 hexadecimal digits.
+// String returns the address as 64 hexadecimal digits.
 func (a Address) String() string { return hex.EncodeToString(a[:]) }
 
 func (a *Address) qpn() uint32     { return binary.BigEndian.Uint32(a[16:]) }
 func (a *Address) qkey() uint32    { return binary.BigEndian.Uint32(a[20:]) }
 func (a *Address) udpPort() uint16 { return binary.BigEndian.Uint16(a[24:]) }
 
-// Regions is how many memory regions a client has.
+// Regions is the number of a client's memory regions.
 const Regions = 2
 
-// Remote is memory of a client.
+// Remote is a memory region of a client.
 type Remote struct {
 	Addr uint64
 	Size uint64
@@ -61,15 +61,15 @@ type Connect struct {
 	Regions [Regions]Remote
 }
 
-// RandomFill is the message with which a client asks for data. It names the client, as
-// Connect does: SRD keeps no order, so that it may come first, and the server keeps it until
-// the other is there.
+// RandomFill is the message with which a client asks for data. It names the client, as Connect
+// does: SRD keeps no order, so RandomFill may arrive first, and the server keeps it until
+// Connect arrives.
 type RandomFill struct {
 	Client   Address
 	Context  uint32 // the immediate data of the last write
 	Seed     uint64
 	PageSize uint64   // bytes
-	Pages    []uint32 // where the pages go, in each of the regions
+	Pages    []uint32 // the places for the pages, in each region
 }
 
 // The kinds of messages, in their first byte.
@@ -78,10 +78,10 @@ const (
 	kindRandomFill = 2
 )
 
-// ErrMessage is a message that no client sends.
+// ErrMessage: the data is not a message of write_cpu_client.
 var ErrMessage = errors.New("no message of write_cpu_client")
 
-// Append appends the message.
+// Append appends the encoded message.
 func (c *Connect) Append(b []byte) []byte {
 	b = append(append(b, kindConnect), c.Client[:]...)
 	for _, r := range c.Regions {
@@ -92,10 +92,10 @@ func (c *Connect) Append(b []byte) []byte {
 	return b
 }
 
-// FillLen is the length of a RandomFill message of so many pages, in bytes.
+// FillLen returns the length of a RandomFill message for that many pages, in bytes.
 func FillLen(pages int) int { return 1 + 32 + 4 + 8 + 8 + 4 + 4*pages }
 
-// Append appends the message.
+// Append appends the encoded message.
 func (f *RandomFill) Append(b []byte) []byte {
 	b = append(append(b, kindRandomFill), f.Client[:]...)
 	b = binary.BigEndian.AppendUint32(b, f.Context)
@@ -108,7 +108,7 @@ func (f *RandomFill) Append(b []byte) []byte {
 	return b
 }
 
-// Parse reads a message: one of the two results is not nil.
+// Parse decodes a message. One of the two results is not nil.
 func Parse(b []byte) (*Connect, *RandomFill, error) {
 	const connectLen = 1 + 32 + Regions*20
 	switch {
@@ -136,7 +136,7 @@ func Parse(b []byte) (*Connect, *RandomFill, error) {
 	return nil, nil, fmt.Errorf("%w: %d bytes", ErrMessage, len(b))
 }
 
-// Check says why the server cannot do what a client asks for.
+// Check returns why the server cannot do what a client asks for, or nil.
 func (f *RandomFill) Check(c *Connect) error {
 	n := uint64(len(f.Pages))
 	if f.PageSize == 0 || n == 0 || f.PageSize > Memory || n > Memory/f.PageSize {

@@ -6,19 +6,20 @@ import (
 	"strconv"
 )
 
-// Requests keeps what has come of each client: the two messages come in any order.
+// Requests keeps the clients' messages. The two messages of a client may arrive in either
+// order.
 type Requests struct {
 	connects map[Address]*Connect
 	fills    map[Address]*RandomFill
-	ready    []Address // clients of whom a message has come
-	waiting  []Address // those of whom the other has not, the first one first
+	ready    []Address // clients in the order of their messages
+	waiting  []Address // clients with messages that Next has not returned, the oldest first
 }
 
-// mostClients is how many messages are kept whose client has not sent the other; then the
-// oldest makes room.
+// mostClients bounds the number of messages that wait for the client's other message. Beyond
+// it the oldest is dropped.
 const mostClients = 1024
 
-// Add takes a message. It fails with ErrMessage.
+// Add adds a message. Its error matches ErrMessage.
 func (r *Requests) Add(b []byte) error {
 	c, f, err := Parse(b)
 	switch {
@@ -43,8 +44,8 @@ func (r *Requests) Add(b []byte) error {
 	return nil
 }
 
-// Next takes a client of whom both messages are there, in the order in which they came; nil:
-// there is none.
+// Next returns the messages of a client that has sent both, and forgets them; nil if there is
+// none. Clients are served in the order in which they became complete.
 func (r *Requests) Next() (c *Connect, f *RandomFill) {
 	for len(r.ready) > 0 {
 		client := r.ready[0]
@@ -59,7 +60,7 @@ func (r *Requests) Next() (c *Connect, f *RandomFill) {
 	return nil, nil
 }
 
-// Memory is the size of each of the client's regions, and of the data for it, in bytes.
+// Memory is the size of each region of a client, and of the server's data for it, in bytes.
 const Memory = 16 << 20
 
 // Operands reads the command line of write_cpu_client: ADDRESS [PAGE_SIZE NUM_PAGES].

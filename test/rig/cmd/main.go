@@ -1,5 +1,5 @@
-// The program boots the rig's guest for a person: with a shell, or with a
-// script and its exit status. See scripts/rig.
+// The program boots the rig's guest for a person: with a shell, or with a script, whose exit
+// status it returns. See scripts/rig.
 package main
 
 import (

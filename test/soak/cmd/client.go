@@ -16,7 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// client is a process that comes to a service of the server, works, and goes.
+// client is a process that visits a service of the server in one or more sessions.
 type client struct {
 	cfg     clientConfig
 	service service
@@ -29,21 +29,21 @@ type client struct {
 	leaving   bool
 	disturbed bool
 	token     int
-	number    int   // of the present session
+	number    int   // of the current session
 	past      stats // of earlier contexts
 	welcomed  chan command
 }
 
-// clientPlaces is how many connections a client has at a time at most.
+// clientPlaces is the greatest number of connections that a client has at the same time.
 const clientPlaces = 3
 
-// about is what a client tells the server of a session.
+// about describes a session to the server.
 type about struct {
 	Steady, Rude bool
 	Index        int // of the connection
 }
 
-// encode makes two bytes: the private data of the connection manager has room for few.
+// encode encodes it in two bytes, since the private data of the connection manager is short.
 func (a about) encode() []byte {
 	b := []byte{0, byte(a.Index)}
 	if a.Steady {
@@ -84,13 +84,13 @@ func runClient(cfg clientConfig, w *wire) error {
 	return settled(base)
 }
 
-// warmUp has the runtime open what it keeps.
+// warmUp makes the runtime open the files that it keeps open.
 func warmUp() error {
 	_, err := haveIPv6()
 	return err
 }
 
-// settled waits until the process has no more than before.
+// settled waits until the process holds no more than before.
 func settled(base held) error {
 	for limit := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		h := processHeld()
@@ -105,7 +105,7 @@ func settled(base held) error {
 	}
 }
 
-// handle carries out a command.
+// handle executes a command.
 func (c *client) handle(cmd command) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *client) handle(cmd command) {
 	}
 }
 
-// leave ends the present session.
+// leave ends the current session.
 func (c *client) leave(e *end, atOnce bool) {
 	for l := range e.links {
 		if atOnce {
@@ -158,7 +158,7 @@ func (c *client) leave(e *end, atOnce bool) {
 	}
 }
 
-// quiet has a client that stays stop its work, and says what it has.
+// quiet stops the work of a client that stays, and reports what it holds.
 func (c *client) quiet(cmd command) {
 	c.mu.Lock()
 	e := c.e
@@ -174,7 +174,7 @@ func (c *client) check(err error) {
 	}
 }
 
-// finished reports whether there is no session to come.
+// finished reports whether the last session is over.
 func (c *client) finished() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +191,7 @@ func (c *client) stats() *stats {
 	return &s
 }
 
-// life is one context, with sessions one after the other.
+// life runs one context, with one session after the other.
 func (c *client) life() error {
 	e, err := openEnd(c.service, c.cfg.Name, clientPlaces, c.cfg.Seed, rand.New(rand.NewPCG(c.rng.Uint64(), 0)))
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *client) life() error {
 	c.mu.Unlock()
 	each := c.cfg.Each
 	if c.service.datagrams() {
-		each = 1 // the server knows an endpoint by one name
+		each = 1 // the server knows an endpoint by only one name
 	}
 	for i := 0; i < each && !c.finished(); i++ {
 		if err = c.session(e); err != nil {
@@ -231,7 +231,7 @@ func (c *client) life() error {
 	return errors.Join(err, e.stop())
 }
 
-// begin numbers the next session.
+// begin assigns a number to the next session.
 func (c *client) begin() (name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,14 +243,14 @@ func (c *client) begin() (name string) {
 	return sessionName(c.cfg.Name, c.number)
 }
 
-// hurry reports whether a session should end as soon as it has begun.
+// hurry reports whether a session should end as soon as it begins.
 func (c *client) hurry() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leaving || c.disturbed
 }
 
-// session is one stay at the server.
+// session runs one session.
 func (c *client) session(e *end) error {
 	name := c.begin()
 	ended := make(chan struct{})
@@ -268,8 +268,8 @@ func (c *client) session(e *end) error {
 	if !c.cfg.Steady && c.rng.IntN(4) == 0 {
 		n += c.rng.IntN(clientPlaces)
 	}
-	// A server that listens makes as many connections with each client as it says, which is
-	// one: so this is n clients of one name.
+	// A listening server decides how many connections it makes with each client, which is one.
+	// So the client connects as n clients of the same name.
 	left := n
 	over := func(*link) {
 		if left--; left == 0 {
@@ -294,7 +294,7 @@ func (c *client) session(e *end) error {
 	return err
 }
 
-// exchange makes one connection.
+// exchange makes one connection by an exchange of descriptors.
 func (c *client) exchange(e *end, name string, about about, budget int, over func(*link)) (*oob.Peer, error) {
 	way := "tcp:" + c.cfg.Place.TCP
 	if c.cfg.ByCM {
@@ -323,7 +323,7 @@ func (c *client) exchange(e *end, name string, about about, budget int, over fun
 	return peer, nil
 }
 
-// endpoint is a session of SRD: the controller carries the descriptors.
+// endpoint is a session with SRD: the controller carries the descriptors.
 func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 	var desc []byte
 	var err error
@@ -365,7 +365,7 @@ func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 	return err
 }
 
-// ping is a session of UD.
+// ping is a session with UD.
 func (c *client) ping(e *end, budget int, ended chan struct{}) error {
 	meet := func(peer *rdma.Peer, err error) {
 		if err != nil {
@@ -394,7 +394,7 @@ func (c *client) ping(e *end, budget int, ended chan struct{}) error {
 	return nil
 }
 
-// statsNow is what the end has done, on the engine's goroutine.
+// statsNow returns what the end has done so far, on the engine's goroutine.
 func (e *end) statsNow() *stats {
 	s := e.stats
 	s.Links = len(e.links)
@@ -404,7 +404,7 @@ func (e *end) statsNow() *stats {
 	return &s
 }
 
-// beat tells what has been done, again and again.
+// beat reports to the controller what has been done so far, once per interval.
 func beat(w *wire, now func() *stats) {
 	for range time.Tick(beatEvery) {
 		h := held{Goroutines: runtime.NumGoroutine(), RSS: residentMemory()}

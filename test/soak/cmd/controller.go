@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// controller starts the processes, and decides what happens to them.
+// controller starts the processes, and decides when to kill or stop them and which faults they
+// get.
 type controller struct {
 	o        options
 	out      io.Writer
@@ -28,20 +29,20 @@ type controller struct {
 	fail context.CancelCauseFunc
 
 	mu       sync.Mutex
-	clients  map[string]*process // all that there have been
-	present  map[*process]bool   // clients that have not ended, those that stay included
-	gone     stats               // of clients that have ended
+	clients  map[string]*process // all that were ever started
+	present  map[*process]bool   // clients that have not ended, including those that stay
+	gone     stats               // of all clients that have ended
 	started  int
 	kills    int
 	stops    int
-	sessions int // that have failed because of those
-	faults   int // changes
+	sessions int // that have failed because of kills and stops
+	faults   int // changes of faults
 	failures []error
 	points   []point
 	counters map[string]counted
 }
 
-// control is the whole run.
+// control executes the whole run.
 func control(ctx context.Context, o options, out io.Writer) error {
 	if runtime.GOOS == "windows" {
 		return errNoSignals
@@ -73,7 +74,7 @@ func control(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-// all is the run from the server's start to its end.
+// all executes the run from the server's start to its end.
 func (c *controller) all(ctx context.Context) error {
 	if err := c.serve(); err != nil {
 		return err
@@ -113,7 +114,7 @@ func (c *controller) all(ctx context.Context) error {
 		}
 	}
 	if c.ctx.Err() != nil {
-		return nil // the failures are noted
+		return nil // the failures are recorded
 	}
 	for _, p := range c.steady {
 		p.leave()
@@ -130,13 +131,13 @@ func (c *controller) all(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for what should happen, for as long as patience.
+// wait waits for done at most for patience.
 func (c *controller) wait(done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
 	case <-c.ctx.Done():
-		return true // something else has failed
+		return true // another failure has ended the run
 	case <-time.After(patience):
 		return false
 	}
@@ -165,7 +166,7 @@ func (c *controller) serve() error {
 	}
 }
 
-// stay starts a client that stays.
+// stay starts a client that stays for the whole run.
 func (c *controller) stay(number int, s service) error {
 	p, err := c.client(clientConfig{Name: fmt.Sprintf("stay%d", number), Service: s.name, Steady: true, ByCM: number%2 == 1, Sessions: 1, Each: 1}, s)
 	if err == nil {
@@ -182,7 +183,7 @@ func (c *controller) client(cfg clientConfig, s service) (*process, error) {
 		return nil, err
 	}
 	p := &process{name: "client " + cfg.Name, service: s, steady: cfg.Steady}
-	c.mu.Lock() // what the client says is handled when it is known
+	c.mu.Lock() // handle waits until the client is registered
 	defer c.mu.Unlock()
 	c.clients[cfg.Name] = p
 	if err := c.start(p, "-child", "client", "-config", string(text)); err != nil {
@@ -193,7 +194,7 @@ func (c *controller) client(cfg clientConfig, s service) (*process, error) {
 	return p, nil
 }
 
-// handle takes an event.
+// handle handles an event.
 func (c *controller) handle(p *process, e event) {
 	switch e.Is {
 	case isReady:
@@ -202,7 +203,7 @@ func (c *controller) handle(p *process, e event) {
 		p.quiet <- e
 	case isBeat:
 		p.mu.Lock()
-		// Both ends' operations have to get on.
+		// The operations of both ends have to make progress.
 		if p == c.server || p.before.ops() != e.Stats.ops() && p.before.Verified != e.Stats.Verified {
 			p.moved, p.before = time.Now(), *e.Stats
 		}
@@ -233,7 +234,7 @@ func (c *controller) handle(p *process, e event) {
 	}
 }
 
-// introduce carries endpoints of SRD between a client and the server.
+// introduce passes SRD endpoints between a client and the server.
 func (c *controller) introduce(p *process, e event) {
 	if p != c.server {
 		c.server.tell(command{Do: doMeet, Service: p.service.name, Client: sessionName(e.Client, e.Session), Endpoint: e.Endpoint, Memory: e.Memory, Steady: number(p.steady)})
@@ -245,7 +246,7 @@ func (c *controller) introduce(p *process, e event) {
 	client.tell(command{Do: doWelcome, Endpoint: e.Endpoint, Memory: e.Memory})
 }
 
-// judge decides whether a session may have failed.
+// judge decides whether a failed session is an error of the run.
 func (c *controller) judge(p *process, e event) {
 	c.mu.Lock()
 	client := c.clients[e.Client]
@@ -281,7 +282,7 @@ func (c *controller) ended(p *process) {
 	}
 }
 
-// failed notes a failure, and ends the run.
+// failed records a failure, and ends the run.
 func (c *controller) failed(err error) {
 	const most = 20
 	c.mu.Lock()
@@ -292,13 +293,13 @@ func (c *controller) failed(err error) {
 	c.fail(err)
 }
 
-// ctxIsMine leaves out what only repeats the first failure.
+// ctxIsMine filters out errors that only repeat the first failure.
 func (c *controller) ctxIsMine(err error) bool {
 	why := context.Cause(c.ctx)
 	return why == nil || !errors.Is(err, why)
 }
 
-// end kills what is left after a failure.
+// end kills the remaining processes after a failure.
 func (c *controller) end() {
 	c.mu.Lock()
 	left := []*process{c.server}
@@ -315,7 +316,7 @@ func (c *controller) end() {
 	c.fail(nil)
 }
 
-// watch looks for processes that hang, and prints how far everything is.
+// watch looks for processes that hang, and prints the progress.
 func (c *controller) watch(ctx context.Context) {
 	every := time.NewTicker(10 * time.Second)
 	defer every.Stop()
@@ -335,7 +336,7 @@ func (c *controller) watch(ctx context.Context) {
 	}
 }
 
-// everybody is the processes that have not ended.
+// everybody returns the processes that have not ended.
 func (c *controller) everybody() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()

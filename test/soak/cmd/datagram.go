@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	pings      = 4  // datagrams of a client that are under way
-	echoes     = 32 // of the server
+	pings      = 4  // datagrams of a client in flight
+	echoes     = 32 // datagrams of the server in flight
 	pingHeader = 16
-	// echoAfter is when a datagram counts as lost. Those that come later are checked too.
+	// echoAfter is when a datagram counts as lost. A later echo is checked too.
 	echoAfter = 250 * time.Millisecond
 )
 
-// pinger sends datagrams to the server of UD, which sends them back. Any may get lost.
+// pinger sends datagrams to the UD server, which sends them back. Any datagram may be lost.
 type pinger struct {
 	e      *end
 	to     *rdma.Peer
@@ -26,18 +26,18 @@ type pinger struct {
 	got    int
 	steady bool
 	leaves bool
-	gone   func() // called when the budget is spent, or it was told to leave
+	gone   func() // called when the budget is used up, or after leave
 	slots  [pings]ping
 }
 
-// ping is one datagram under way.
+// ping is one datagram in flight.
 type ping struct {
 	p        *pinger
 	number   int
 	at       int
 	sequence uint64
 	length   int
-	busy     bool // the datagram, or the time until the next, is under way
+	busy     bool // the datagram, or the pause before the next, is running
 	sending  bool
 }
 
@@ -60,7 +60,7 @@ func (p *pinger) busy() bool {
 	return false
 }
 
-// work sends what can be sent.
+// work sends as many datagrams as possible.
 func (p *pinger) work() {
 	for i := range p.slots {
 		if s := &p.slots[i]; !s.busy && !s.sending {
@@ -82,7 +82,7 @@ func (p *pinger) check() {
 	}
 }
 
-// next sends the next datagram, if there is to be one.
+// next sends the next datagram, unless the pinger ends or is paused.
 func (s *ping) next() {
 	p, e := s.p, s.p.e
 	if p.budget > 0 && p.got >= p.budget {
@@ -118,7 +118,7 @@ func (s *ping) next() {
 	})
 }
 
-// rest lets the next datagram follow, after a while for those that stay.
+// rest schedules the next datagram; a client that stays pauses before it.
 func (s *ping) rest() {
 	e := s.p.e
 	follow := func() {
@@ -128,18 +128,18 @@ func (s *ping) rest() {
 		}
 	}
 	if s.p.steady {
-		s.sequence++ // what comes now is late
+		s.sequence++ // an echo from now on is late
 		e.after(time.Duration(e.rng.Int64N(int64(longestNap))), follow)
 	} else {
 		follow()
 	}
 }
 
-// done takes the task.
+// done handles a completed task.
 func (s *ping) done(t *rdma.Task, err error) {
 	e := s.p.e
 	e.check(t.Free())
-	if s.p.to == nil { // an echo of the server's
+	if s.p.to == nil { // an echo sent by the server
 		s.sending = false
 		return
 	}
@@ -152,7 +152,7 @@ func (s *ping) done(t *rdma.Task, err error) {
 	}
 }
 
-// received takes an echo. It may be late, or come twice.
+// received handles an echo, which may be late or a duplicate.
 func (p *pinger) received(m *rdma.Message) {
 	e, b := p.e, m.Bytes()
 	if len(b) < pingHeader || binary.LittleEndian.Uint64(b) >= pings {
@@ -179,7 +179,7 @@ func (p *pinger) received(m *rdma.Message) {
 	s.rest()
 }
 
-// answerPings has the server send datagrams back.
+// answerPings makes the server send datagrams back.
 func (e *end) answerPings() {
 	nobody := &pinger{e: e}
 	var slots [echoes]ping
@@ -206,6 +206,6 @@ func (e *end) answerPings() {
 			e.stats.Verified++
 			return
 		}
-		e.stats.Lost++ // as a network may
+		e.stats.Lost++ // as if the network had lost it
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// describe says what the links of an end are waiting for, for those who look for the reason
-// of a hang.
+// describe returns what the links of an end are waiting for, to find the reason of a hang.
 func (e *end) describe() (err error) {
 	for l := range e.links {
 		if !l.resting() {

@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Where things are in the memory of an end: first bytes that never change, for peers to read;
-// then an area for each link, and in it room for each shuttle.
+// Layout of an end's memory: first bytes that never change, which peers read; then an area for
+// each link, with room for each of its shuttles.
 const (
 	shuttles    = 2
 	mostData    = 128 << 10
@@ -23,10 +23,10 @@ const (
 
 	sourceAt    = 0
 	backAt      = sourceAt + mostData
-	targetAt    = backAt + mostData // what the peer writes to
+	targetAt    = backAt + mostData // the peer writes here
 	messageAt   = targetAt + mostData
-	cellsAt     = messageAt + mostMessage // what the peer does atomics on
-	originalAt  = cellsAt + 16            // what they give here
+	cellsAt     = messageAt + mostMessage // the peer's atomics operate here
+	originalAt  = cellsAt + 16            // results of this end's atomics
 	shuttleSize = cellsAt + 4<<10
 	areaSize    = shuttles * shuttleSize
 
@@ -35,22 +35,22 @@ const (
 
 const everything = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 
-// end is one end of a service: a context on a device of its own, in the server or a client.
-// All but do belongs to the goroutine that runs the engine.
+// end is one end of a service: a context on its own device, in the server or a client. It
+// belongs to the goroutine that runs the engine. Other goroutines use do and ask.
 type end struct {
 	service service
 	seed    uint64
 	rng     *rand.Rand
-	wrong   func(error)         // what may never happen
-	lost    func(*link, error)  // a link has failed
-	changed func(*link)         // a link has ended
-	leaving func(*link) bool    // nil: nobody leaves
-	request func(*rdma.Message) // UD: what takes messages
+	wrong   func(error)         // called with an error that must never happen
+	lost    func(*link, error)  // called when a link has failed
+	changed func(*link)         // called when a link has ended
+	leaving func(*link) bool    // reports whether a new link is to end at once; nil: no
+	request func(*rdma.Message) // UD: called with each message
 
 	dev    faultyDevice
 	engine *pe.Engine
 	ctx    rdma.Context
-	// connections or datagrams is the context too; the other one is nil.
+	// connections or datagrams is the same context as ctx; the other is nil.
 	connections *rdma.Connections
 	datagrams   *rdma.Datagrams
 	mem         *mmap.Map
@@ -68,12 +68,12 @@ type end struct {
 	stats       stats
 	pinger      *pinger // UD, client
 
-	running chan struct{} // closed in Running
-	ended   chan error    // what Run has returned
+	running chan struct{} // closed when the context is Running
+	ended   chan error    // the result of Run
 	cancel  context.CancelFunc
 }
 
-// openEnd opens an end with room for a number of links.
+// openEnd opens an end with room for that many links.
 func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_ *end, err error) {
 	e := &end{service: s, seed: seed, rng: rng, links: map[*link]bool{}, engine: pe.New(pe.Config{}),
 		running: make(chan struct{}), ended: make(chan error, 1)}
@@ -108,7 +108,7 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 	if e.mem, err = mmap.Alloc(e.dev, fixedSize+places*areaSize, everything); err != nil {
 		return nil, err
 	}
-	clear(e.mem.Bytes()) // so that all of it is resident from the beginning
+	clear(e.mem.Bytes()) // so that all of it is resident from the start
 	e.pattern.fill(e.mem.Bytes()[:fixedSize], key(seed, "fixed"), 0)
 	for i := range places {
 		e.areas = append(e.areas, places-1-i)
@@ -123,8 +123,8 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 	return e, e.ctx.Receive(receives, e.mostMessage, e.received)
 }
 
-// pools makes the tasks: of the shuttles, and of each link two to begin and to end, and one to
-// confirm each piece of the peer's.
+// pools makes the pools of tasks: for the shuttles and, for each link, two tasks to begin and
+// end, and one to confirm each piece of the peer's.
 func (e *end) pools(places int) (err error) {
 	done := func(t *rdma.Task) { e.done(t, nil) }
 	n := max(4*shuttles*places+2*places, pings)
@@ -162,10 +162,10 @@ func (e *end) state(_, next pe.State) {
 	}
 }
 
-// do has f run on the engine's goroutine.
+// do runs f on the engine's goroutine.
 func (e *end) do(f func()) { _ = e.engine.Do(f) } // fails once everything is closed
 
-// ask runs f there, and waits for it.
+// ask runs f on the engine's goroutine, and waits for it.
 func (e *end) ask(f func()) {
 	done := make(chan struct{})
 	if e.engine.Do(func() { defer close(done); f() }) == nil {
@@ -173,7 +173,7 @@ func (e *end) ask(f func()) {
 	}
 }
 
-// stop ends the work and closes everything, strictly.
+// stop ends the work and closes everything. Anything left over is an error.
 func (e *end) stop() error {
 	e.do(func() {
 		e.stopping = true
@@ -202,14 +202,14 @@ func (e *end) close() error {
 	return errors.Join(err, e.dev.Close())
 }
 
-// area is where the memory for a link is.
+// area returns the offset of the memory for a link.
 func area(index int) int { return fixedSize + index*areaSize }
 
-// connection is told of every change of a connection.
+// connection is called with every change of a connection.
 func (e *end) connection(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	l, ok := conn.UserData().(*link)
 	if !ok {
-		return // it was closed before the exchange came to an end
+		return // the connection was closed before the exchange was over
 	}
 	switch state {
 	case rdma.Ready:
@@ -232,7 +232,7 @@ func (e *end) connection(conn *rdma.Connection, state rdma.ConnectionState, err 
 	}
 }
 
-// received takes a message.
+// received handles a message.
 func (e *end) received(m *rdma.Message) {
 	if e.request != nil {
 		e.request(m)
@@ -246,12 +246,12 @@ func (e *end) received(m *rdma.Message) {
 	}
 	if l, ok := data.(*link); ok {
 		l.received(m)
-	} else if !e.service.datagrams() { // an endpoint may hear of peers that it has forgotten
+	} else if !e.service.datagrams() { // an endpoint may get messages of peers that it has forgotten
 		e.wrong(fmt.Errorf("a %v has come from %v, which nobody knows", m.Opcode(), m.Connection()))
 	}
 }
 
-// done takes a task that has completed, or failed.
+// done handles a task that has completed or failed.
 func (e *end) done(t *rdma.Task, err error) {
 	switch of := t.UserData().(type) {
 	case *shuttle:
@@ -276,14 +276,15 @@ func (e *end) check(err error) {
 	}
 }
 
-// held is what the end has, on the engine's goroutine.
+// held counts what the end holds, on the engine's goroutine.
 func (e *end) held(h *held) {
 	h.Tasks += e.ctx.Allocated()
 	h.Buffers += e.bufs.Total() - e.bufs.Available()
 	h.Links += len(e.links)
 }
 
-// quiet reports whether there is nothing to do: as many links as should stay, all at rest.
+// quiet reports whether the end is idle: it has as many links as should stay, and all are at
+// rest.
 func (e *end) quiet(links int) bool {
 	if len(e.links) != links || e.pinger != nil && e.pinger.busy() {
 		return false
@@ -296,7 +297,7 @@ func (e *end) quiet(links int) bool {
 	return e.service.datagrams() || len(e.connections.List()) == links
 }
 
-// pause ends all work; resume goes on with it.
+// pause stops all work until resume.
 func (e *end) pause() { e.paused = true }
 
 func (e *end) resume() {
@@ -313,5 +314,5 @@ func (e *end) resume() {
 	}
 }
 
-// after has f run on the engine's goroutine, later.
+// after runs f on the engine's goroutine after a delay.
 func (e *end) after(d time.Duration, f func()) { time.AfterFunc(d, func() { e.do(f) }) }

@@ -10,36 +10,36 @@ import (
 	"runtime/pprof"
 )
 
-// held is what a process has at a moment at which there is nothing to do.
+// held is what a process holds at a moment without any work.
 type held struct {
 	Heap       int64          // bytes in use after garbage collection
 	RSS        int64          // bytes of resident memory; 0 where the system does not say
 	Goroutines int            //
 	Files      int            // open files, sockets included
-	Kinds      map[string]int // of these, by what they are
+	Kinds      map[string]int // the open files by kind
 	Mappings   int            // of files and of memory that is shared
 	Tasks      int            // allocated
-	Buffers    int            // out of their inventories
-	Links      int            // connections, and endpoints that are known
+	Buffers    int            // not returned to their inventories
+	Links      int            // connections, and known endpoints
 }
 
-// What may be more than at the first quiet points. For the heap it follows from what may stay of
-// peers that are gone: each of the server's endpoints for datagrams keeps address handles, and the
-// device knows the SRD peers of the last minute, of which there may be more than in the first.
-// Nothing may stay of connections.
+// How much more a process may hold than at the first quiet points. For the heap this follows
+// from what may remain of peers that are gone: each of the server's endpoints for datagrams
+// keeps address handles, and the device keeps the SRD peers of the last minute, of which there
+// may be more than at first. Nothing may remain of connections.
 const (
 	heapTolerance = endpoints*keptHandles*handleSize + morePeers*peerSize + otherHeap
 	rssTolerance  = 32 << 20
 
 	endpoints   = 2    // one of UD, one of SRD
 	keptHandles = 1024 // handleLimit of package rdma
-	handleSize  = 1100 // bytes, with its peer and what the device has of it (measured)
+	handleSize  = 1100 // bytes, with its peer and the device's data for it (measured)
 	morePeers   = 512
 	peerSize    = 2700      // bytes of an srd.Context (measured)
 	otherHeap   = 512 << 10 // bytes of maps and queues that do not shrink
 )
 
-// processHeld measures the process.
+// processHeld measures this process.
 func processHeld() held {
 	runtime.GC()
 	debug.FreeOSMemory() // a second collection
@@ -54,10 +54,10 @@ func processHeld() held {
 	return h
 }
 
-// profiles is the folder for profiles of the heap; empty: none.
+// profiles is the folder for heap profiles; empty: none are written.
 var profiles string
 
-// writeProfile writes a profile of the heap, for go tool pprof -diff_base.
+// writeProfile writes a heap profile, for go tool pprof -diff_base.
 func writeProfile(number int) error {
 	f, err := os.Create(filepath.Join(profiles, fmt.Sprintf("heap%03d.pprof", number)))
 	if err != nil {
@@ -66,7 +66,7 @@ func writeProfile(number int) error {
 	return errors.Join(pprof.WriteHeapProfile(f), f.Close())
 }
 
-// counts says what there is more of than before, and what is out that should not be.
+// counts returns an error for each number that has grown, and for anything left over.
 func (h *held) counts(base *held) error {
 	var err error
 	more := func(what string, now, before int) {
@@ -81,7 +81,7 @@ func (h *held) counts(base *held) error {
 	return errors.Join(err, h.leftOver(base.Links))
 }
 
-// leftOver says what of the connections is left over that should not be.
+// leftOver returns an error for a wrong number of connections, and for buffers not returned.
 func (h *held) leftOver(links int) error {
 	var err error
 	if h.Links != links {
@@ -93,7 +93,7 @@ func (h *held) leftOver(links int) error {
 	return err
 }
 
-// memory says where memory has grown.
+// memory returns an error if the memory has grown by more than is tolerated.
 func (h *held) memory(base *held) error {
 	var err error
 	if h.Heap > base.Heap+heapTolerance {
@@ -107,7 +107,7 @@ func (h *held) memory(base *held) error {
 	return err
 }
 
-// String is one line of it.
+// String describes it in one line.
 func (h *held) String() string {
 	return fmt.Sprintf("heap %s, resident %s, %d goroutines, %d files, %d mappings",
 		amount(uint64(h.Heap)), amount(uint64(h.RSS)), h.Goroutines, h.Files, h.Mappings)

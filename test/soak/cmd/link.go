@@ -9,26 +9,26 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// What the upper 8 bits of an immediate say. The others are a number.
+// The upper 8 bits of an immediate. The other 24 bits are a number.
 const (
-	sayHello   = iota + 1 // the number of the area that the peer may use here
-	sayDone               // this end has no more work: the client says it first, and then the server
-	sayChecked            // what the peer's shuttle has written is right
-	sayData               // this message is of a shuttle
-	sayWritten            // a shuttle has written
+	sayHello   = iota + 1 // the number of the area on this side that the peer may use
+	sayDone               // this end has no more work: the client sends it first, then the server
+	sayChecked            // the data that the peer's shuttle wrote is right
+	sayData               // the message is from a shuttle
+	sayWritten            // the write is from a shuttle
 )
 
 func immediate(what, number int) uint32 { return uint32(what)<<24 | uint32(number) }
 
-// link is what two programs have with each other: a connection, or with SRD their two
-// endpoints. It belongs to the engine's goroutine.
+// link is the relation between two programs: a connection or, with SRD, their two endpoints.
+// It belongs to the engine's goroutine.
 type link struct {
 	e       *end
 	client  string
 	session int
-	steady  bool // it stays
-	rude    bool // the client ends it in the middle of the work
-	first   bool // this end is the client: it ends the link
+	steady  bool // it stays for the whole run
+	rude    bool // the client ends it during the work
+	first   bool // this end is the client, and ends the link
 	budget  int  // of operations, after which the client leaves; 0: none
 
 	to     operations       // at the peer
@@ -36,28 +36,28 @@ type link struct {
 	peer   *rdma.Peer       // nil with connections
 	remote *mmap.Map        // closed with the link if there is no connection
 
-	mem            *mmap.Map // the end's, or one of the link's own
+	mem            *mmap.Map // of the end, or of this link only
 	area, peerArea int       // offsets
 	key, peerKey   uint64    // of the data of each direction
 	shuttles       [shuttles]shuttle
-	seen           [shuttles]uint64 // of the peer's pieces
+	seen           [shuttles]uint64 // the peer's pieces so far
 	ops            int
-	out            int // tasks
+	out            int // tasks in flight
 
 	ready   bool // tasks can be submitted
-	greeted bool // by the peer
+	greeted bool // the peer has sent sayHello
 	leaving bool
-	done    bool // this end has said so
-	heard   bool // the peer has said so
-	over    bool // all that should be done is, or the link was given up: failures mean nothing
+	done    bool // this end has sent sayDone
+	heard   bool // the peer has sent sayDone
+	over    bool // all is done, or the link was abandoned: a failure is no error any more
 	failed  bool
-	closed  bool // the connection
+	closed  bool // the connection is Closed
 	ended   bool
 }
 
-// newLink makes a link in a free area of the end's memory, or, with SRD at the server, in memory
-// of its own: nothing but the key keeps a client that was stopped, and was given up, from
-// writing when it goes on. The index tells the links of a session apart.
+// newLink makes a link in a free area of the end's memory. With SRD, the server gives each
+// link memory of its own: a client that was stopped and given up may write when it resumes,
+// and only a key that is no longer valid prevents that. The index distinguishes the links of a session.
 func (e *end) newLink(client string, session, index int, first bool) (*link, error) {
 	l := &link{e: e, client: client, session: session, first: first, mem: e.mem, area: area(0)}
 	if e.service.datagrams() && !first {
@@ -101,10 +101,10 @@ func (l *link) with(peer *rdma.Peer, remote *mmap.Map) {
 	l.e.stats.Connections++
 }
 
-// greet tells the peer where its area is.
+// greet sends the peer the number of its area.
 func (l *link) greet() { l.say(sayHello, (l.area-fixedSize)/areaSize) }
 
-// begin starts the work when both ends are there.
+// begin starts the work once both ends are ready.
 func (l *link) begin() {
 	if !l.ready || !l.greeted {
 		return
@@ -117,7 +117,7 @@ func (l *link) begin() {
 	}
 }
 
-// working reports whether shuttles may go on.
+// working reports whether shuttles may start operations.
 func (l *link) working() bool {
 	return l.ready && l.greeted && !l.leaving && !l.over && !l.failed && !l.e.paused
 }
@@ -131,12 +131,12 @@ func (l *link) busy() bool {
 	return false
 }
 
-// resting reports whether the link is one that stays, and has nothing to do.
+// resting reports whether the link is one that stays, and is idle.
 func (l *link) resting() bool {
 	return l.steady && l.greeted && !l.leaving && !l.failed && l.out == 0 && !l.busy()
 }
 
-// received takes a message of the peer.
+// received handles a message of the peer.
 func (l *link) received(m *rdma.Message) {
 	e := l.e
 	imm, ok := m.Imm()
@@ -167,7 +167,7 @@ func (l *link) received(m *rdma.Message) {
 	}
 }
 
-// compare checks every byte of a shuttle's piece.
+// compare checks every byte of a piece from the peer's shuttle.
 func (l *link) compare(m *rdma.Message, number int, got []byte) bool {
 	if number >= shuttles {
 		l.e.wrong(fmt.Errorf("%v: a %v is of shuttle %d, and there are %d", l, m.Opcode(), number, shuttles))
@@ -182,7 +182,7 @@ func (l *link) compare(m *rdma.Message, number int, got []byte) bool {
 	return true
 }
 
-// say sends a message without bytes.
+// say sends an empty message with an immediate.
 func (l *link) say(what, number int) {
 	task, err := l.to.sendImm(nil, immediate(what, number))
 	if err == nil {
@@ -196,13 +196,13 @@ func (l *link) say(what, number int) {
 	l.out++
 }
 
-// leave ends the work, and then the link, together with the peer.
+// leave ends the work and then, together with the peer, the link.
 func (l *link) leave() {
 	l.leaving = true
 	l.check()
 }
 
-// abandon ends the link at once, in the middle of the work.
+// abandon ends the link at once, during the work.
 func (l *link) abandon() {
 	l.leaving, l.over = true, true
 	for i := range l.shuttles {
@@ -214,7 +214,7 @@ func (l *link) abandon() {
 	l.check()
 }
 
-// fail is told of everything that has failed.
+// fail is called with every failure of the link.
 func (l *link) fail(err error) {
 	if l.failed {
 		return
@@ -234,7 +234,7 @@ func (l *link) fail(err error) {
 	l.check()
 }
 
-// check goes on with the end of the link as far as that has come.
+// check takes the next step towards the end of the link that is possible now.
 func (l *link) check() {
 	e := l.e
 	if l.ended || l.out > 0 || l.busy() {
@@ -245,7 +245,7 @@ func (l *link) check() {
 	case l.conn == nil && gone, l.conn != nil && l.closed:
 		l.end()
 	case gone || l.conn != nil && l.conn.State() != rdma.Ready:
-		// Closed will be reported.
+		// The callback of the connection will report Closed.
 	case l.leaving && l.greeted && !l.done && (l.first || l.heard):
 		l.done = true
 		l.over = !l.first
@@ -259,7 +259,7 @@ func (l *link) check() {
 	}
 }
 
-// end gives back what the link has.
+// end releases what the link holds.
 func (l *link) end() {
 	e := l.e
 	l.ended = true

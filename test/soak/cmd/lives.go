@@ -9,34 +9,34 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// What becomes of a client.
+// The ends of a client.
 const (
-	leaves      = iota // by itself, after its sessions
-	killed             // at any moment
-	stopped            // for a while, then goes on
-	stopsTwice         // the same again
-	killedStill        // while it is stopped
+	leaves      = iota // ends by itself after its sessions
+	killed             // killed at any moment
+	stopped            // stopped for a while, then resumed
+	stopsTwice         // stopped and resumed twice
+	killedStill        // killed while it is stopped
 )
 
-// fates is how often each happens.
+// fates has each fate in proportion to its probability.
 var fates = []int{leaves, leaves, leaves, killed, killed, stopped, stopped, stopsTwice, killedStill}
 
-// plan is what a client does, and what becomes of it.
+// plan is what a client does, and its fate.
 type plan struct {
 	cfg     clientConfig
 	service service
 	fate    int
-	after   [2]time.Duration // until it is killed or stopped
-	still   [2]time.Duration // how long it is stopped
+	after   [2]time.Duration // until the client is killed or stopped
+	still   [2]time.Duration // how long the client is stopped
 }
 
-// seat is a place for one client after the other.
+// seat is a place that clients take one after the other.
 type seat struct {
 	number, lives int
 	rng           *rand.Rand
 }
 
-// draw draws the next client.
+// draw draws the plan of the next client.
 func (c *controller) draw(s *seat) plan {
 	rng := s.rng
 	p := plan{service: c.services[rng.IntN(len(c.services))], fate: fates[rng.IntN(len(fates))]}
@@ -45,7 +45,7 @@ func (c *controller) draw(s *seat) plan {
 	longest := min(10*time.Second, c.o.quiet/2)
 	for i := range p.after {
 		p.after[i] = time.Duration(size(rng, int(longest)))
-		if rng.IntN(2) == 0 { // rather late than half-way in meeting
+		if rng.IntN(2) == 0 { // mostly after connecting; times of size often fall into it
 			p.after[i] = time.Duration(rng.Int64N(int64(longest)))
 		}
 		p.still[i] = time.Duration(rng.Int64N(int64(longest)))
@@ -59,7 +59,7 @@ func (c *controller) draw(s *seat) plan {
 	return p
 }
 
-// life is one client, from its start to its end. When the phase ends, it leaves.
+// life runs one client from its start to its end. The client leaves when the phase ends.
 func (c *controller) life(phase context.Context, s *seat) {
 	plan := c.draw(s)
 	p, err := c.client(plan.cfg, plan.service)
@@ -109,7 +109,7 @@ func (c *controller) life(phase context.Context, s *seat) {
 		}
 	}
 	if p.service.datagrams() && p.service.sessions() {
-		// SRD has no connections, and nothing that tells a server that a client is gone.
+		// SRD has no connections: nothing else tells the server that a client is gone.
 		c.server.tell(command{Do: doGone, Service: p.service.name, Client: plan.cfg.Name})
 	}
 }
@@ -120,7 +120,7 @@ func (c *controller) count(n *int) {
 	c.mu.Unlock()
 }
 
-// changeFaults switches faults on and off, at both ends.
+// changeFaults changes the faults of both ends, again and again.
 func (c *controller) changeFaults(phase context.Context, rng *rand.Rand) {
 	for {
 		pause := time.Duration(rng.Int64N(int64(min(2*time.Second, c.o.quiet/4))))
@@ -134,7 +134,7 @@ func (c *controller) changeFaults(phase context.Context, rng *rand.Rand) {
 		atServer, mayShare := rng.IntN(2) == 0, rng.IntN(8) == 0
 		switch {
 		case s.shared && (atServer || !mayShare):
-			continue // they would end the shared memory of all, or of most
+			continue // faults would end the shared memory of all clients, or of most
 		case atServer:
 			c.server.tell(command{Do: doFaults, Service: s.name, Faults: f})
 		default:
@@ -148,9 +148,9 @@ func (c *controller) changeFaults(phase context.Context, rng *rand.Rand) {
 	}
 }
 
-// somebody is a client of a service.
+// somebody returns a client of a service, or nil.
 func (c *controller) somebody(s service) *process {
-	for _, p := range c.everybody() { // in no order
+	for _, p := range c.everybody() { // the order is random
 		if p != c.server && p.service.name == s.name {
 			return p
 		}
@@ -158,9 +158,9 @@ func (c *controller) somebody(s service) *process {
 	return nil
 }
 
-// drawFaults draws faults; often none. A corrupted IPv4 packet passes for a whole one with a
-// probability of 2^-16, since its checksum covers the identification, which a socket does not
-// show: in a long run that would be wrong data. By IPv6 it is 2^-32.
+// drawFaults draws faults; often there are none. A corrupted IPv4 packet passes the check with
+// a probability of 2^-16, since the checksum covers the identification, which a socket does
+// not show. In a long run that would be wrong data. With IPv6 it is 2^-32.
 func drawFaults(rng *rand.Rand, s service) soft.Faults {
 	f := soft.Faults{Seed: rng.Uint64()}
 	if rng.IntN(3) == 0 {

@@ -1,16 +1,16 @@
-// Command soak has a server of several services on software devices work for a long time
-// with clients that come and go: they connect, move data both ways, leave, come again, are
-// killed and stopped, while faults are switched on and off at both ends. A few clients stay
-// all the time. Every byte is checked. At each quiet point, when only those that stay are
-// left, the memory, files, goroutines, connections and buffers of the server and of these
-// clients are compared with those of the first.
+// Command soak runs a server of several services on software devices for a long time. Clients
+// come and go: they connect, move data both ways, leave, come again, are killed and stopped,
+// while faults are switched on and off at both ends. A few clients stay all the time. Every
+// byte is checked. At each quiet point only the clients that stay are left. The memory, files,
+// goroutines, connections and buffers of the server and of these clients are then compared
+// with those of earlier quiet points.
 //
-// It ends with code 1 where anything has gone wrong, and says what. It measures no speed, and
-// nothing has to happen soon: what hangs is ended after -patience.
+// It exits with code 1 and the reasons if anything has gone wrong. It measures no speed, and
+// has no deadlines but -patience, which ends what hangs.
 //
-// The controller starts the server and the clients, all of them this program, and draws what
-// happens to them from -seed. What the processes do meanwhile, they draw from it too; when
-// they do it depends on the machine.
+// The controller starts the server and the clients, all of them this program, and draws from
+// -seed what happens to them. The processes also draw from it what they do; when they do it
+// depends on the machine.
 package main
 
 import (
@@ -35,10 +35,10 @@ const (
 	exitOrphan = 3
 )
 
-// patience is how long anything may take. It ends what hangs.
+// patience is how long any step may take. It ends what hangs.
 var patience = 10 * time.Minute
 
-// beatEvery is how often a process says what it has done.
+// beatEvery is how often a process reports what it has done.
 const beatEvery = time.Second
 
 type options struct {

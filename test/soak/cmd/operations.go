@@ -5,7 +5,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// operations are those that connections and SRD peers both have.
+// operations are the operations that connections and SRD peers have in common.
 type operations interface {
 	send(src *bufinv.Buf) (*rdma.Task, error)
 	sendImm(src *bufinv.Buf, imm uint32) (*rdma.Task, error)
@@ -14,7 +14,7 @@ type operations interface {
 	writeImm(src, dst *bufinv.Buf, imm uint32) (*rdma.Task, error)
 }
 
-// pool is a pool of tasks to connections, or to peers.
+// pool is a pool of tasks for connections or for peers.
 type pool[T any] interface {
 	Send(to T, src *bufinv.Buf) (*rdma.Task, error)
 	SendImm(to T, src *bufinv.Buf, imm uint32) (*rdma.Task, error)
@@ -23,7 +23,7 @@ type pool[T any] interface {
 	WriteImm(to T, src, dst *bufinv.Buf, imm uint32) (*rdma.Task, error)
 }
 
-// target is a connection or a peer, with the pool of its context.
+// target is a connection or a peer, with the pool of tasks for it.
 type target[T any] struct {
 	tasks pool[T]
 	to    T

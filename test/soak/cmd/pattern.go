@@ -8,20 +8,22 @@ import (
 	"math/rand/v2"
 )
 
-// key numbers the data of one direction of a connection, or of whatever the words name.
+// key returns the key of the data that the words identify, such as one direction of a
+// connection.
 func key(seed uint64, words ...any) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintln(h, append([]any{seed}, words...)...)
 	return h.Sum64()
 }
 
-// pattern makes data that both ends know: it differs with the key, and with each piece.
+// pattern generates data that both ends know. It depends on the key and on the number of the
+// piece.
 type pattern struct {
 	source rand.PCG
 	want   []byte
 }
 
-// fill puts a piece into b.
+// fill writes a piece to b.
 func (p *pattern) fill(b []byte, key, piece uint64) {
 	p.source.Seed(key, piece)
 	for ; len(b) >= 8; b = b[8:] {

@@ -12,36 +12,36 @@ import (
 	"time"
 )
 
-// process is the server or a client, as the controller sees it.
+// process is the controller's view of the server or of a client.
 type process struct {
 	name    string
 	service service // of a client
 	steady  bool
 	cmd     *exec.Cmd
 	stderr  tail
-	exited  chan struct{} // closed when it has ended, and all that it has said is read
-	err     error         // how it has ended; after exited
+	exited  chan struct{} // closed when the process has ended and all its output is read
+	err     error         // the result of Wait; valid after exited
 
 	sending sync.Mutex
 	in      io.WriteCloser
 
 	mu      sync.Mutex
-	killed  bool // it is, or is about to be
-	dumped  bool // since it hangs
-	stopped bool // it is, was or is about to be, and has had no session begun since
+	killed  bool // the process was killed, or is about to be
+	dumped  bool // because it hangs
+	stopped bool // it was stopped or is about to be, and has not begun a session since
 	token   int  // of the last stop
 	excused int  // sessions before this one may fail
 	stats   stats
 	rss     int64
-	moved   time.Time // when it got on last
-	before  stats     // at that time
-	idle    bool      // it is not expected to
+	moved   time.Time // when it last made progress
+	before  stats     // its stats at that time
+	idle    bool      // no progress is expected
 	leaving bool
-	quiet   chan event // answers
+	quiet   chan event // answers to doQuiet
 	ready   chan event
 }
 
-// start starts a process, and has its events handled.
+// start starts a process, and handles its events.
 func (c *controller) start(p *process, args ...string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *controller) start(p *process, args ...string) error {
 		for {
 			var e event
 			if err := list.Decode(&e); err != nil {
-				// A process that is killed may have said half of something.
+				// A killed process may have written part of an event.
 				break
 			}
 			c.handle(p, e)
@@ -83,11 +83,11 @@ func (c *controller) start(p *process, args ...string) error {
 	return nil
 }
 
-// tell sends a command. A process that has ended does not get it.
+// tell sends a command. A process that has ended ignores it.
 func (p *process) tell(cmd command) {
 	b, err := json.Marshal(cmd)
 	if err != nil {
-		panic(err) // a command can be marshalled
+		panic(err) // a command can always be marshalled
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -113,7 +113,7 @@ func (p *process) stop() {
 	p.signal(signalStop)
 }
 
-// resume has it go on, and end the session that may have suffered.
+// resume continues the process, and makes it end the session that may have suffered.
 func (p *process) resume() {
 	p.signal(signalContinue)
 	p.mu.Lock()
@@ -123,14 +123,14 @@ func (p *process) resume() {
 	p.tell(command{Do: doDisturbed, Token: token})
 }
 
-// excuses reports whether a session may have failed because of what was done to the client.
+// excuses reports whether a session may have failed because the client was killed or stopped.
 func (p *process) excuses(session int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.killed || p.stopped || session < p.excused
 }
 
-// leave has the process end by itself.
+// leave makes the process end by itself.
 func (p *process) leave() {
 	p.mu.Lock()
 	p.leaving = true
@@ -138,7 +138,7 @@ func (p *process) leave() {
 	p.tell(command{Do: doLeave})
 }
 
-// failure is why a process that has ended has failed; nil if it has not.
+// failure returns why an ended process has failed; nil if it has not.
 func (p *process) failure() error {
 	p.mu.Lock()
 	killed, dumped, leaving := p.killed, p.dumped, p.leaving || !p.steady
@@ -154,7 +154,7 @@ func (p *process) failure() error {
 	return nil
 }
 
-// hung says that a process does not get on; nil if it does.
+// hung returns an error if the process makes no progress.
 func (p *process) hung() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +165,8 @@ func (p *process) hung() error {
 	return nil
 }
 
-// dump has a process that hangs say what it waits for, and where its goroutines are, and end.
+// dump makes a hanging process print what it waits for and the stacks of its goroutines, and
+// exit.
 func (c *controller) dump(p *process) {
 	p.signal(signalContinue)
 	for _, q := range []*process{p, c.server} {
@@ -187,7 +188,7 @@ func (c *controller) dump(p *process) {
 
 var errNoSignals = errors.New("processes cannot be stopped here: it runs on Unix only")
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// residentMemory is what of the process is in memory, in bytes.
+// residentMemory returns the resident memory of the process, in bytes.
 func residentMemory() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -20,7 +20,7 @@ func residentMemory() int64 {
 	return resident * int64(os.Getpagesize())
 }
 
-// openFiles are the open files of the process by kind; that of the list is among them.
+// openFiles counts the open files of the process by kind.
 func openFiles() map[string]int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -30,7 +30,7 @@ func openFiles() map[string]int {
 	for _, f := range list {
 		name, err := os.Readlink(filepath.Join("/proc/self/fd", f.Name()))
 		if err != nil {
-			continue // that of the list, which is closed
+			continue // the descriptor that read the list, already closed
 		}
 		kind, _, _ := strings.Cut(name, ":[")
 		if strings.HasPrefix(kind, "/memfd:") {
@@ -43,7 +43,7 @@ func openFiles() map[string]int {
 	return kinds
 }
 
-// sharedMappings is how many pieces of memory of the process others can have too.
+// sharedMappings counts the mappings of files and of shared memory.
 func sharedMappings() (n int) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -57,14 +57,14 @@ func sharedMappings() (n int) {
 	return n
 }
 
-// zombies are the processes that have ended, and whose parent, one of the given processes,
-// has not asked how.
+// zombies returns the children of the given processes that have ended without being waited
+// for.
 func zombies(parents map[int]bool) (found []string) {
 	list, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range list {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has gone
+			continue // it has ended meanwhile
 		}
 		_, rest, _ := strings.Cut(string(text), ") ")
 		var state string

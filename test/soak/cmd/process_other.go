@@ -2,7 +2,7 @@
 
 package main
 
-// Only Linux tells a program these in files.
+// Only Linux has files in which a program can read these.
 
 func residentMemory() int64 { return 0 }
 

@@ -12,20 +12,20 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// The controller and the other processes talk in lines of JSON: commands go to standard
-// input, events come from standard output.
+// The controller and the other processes exchange lines of JSON: commands on standard input,
+// events on standard output.
 
-// What a command tells a process to do.
+// The commands to a process.
 const (
-	doFaults    = "faults"    // of the device of a service, or of the client's own
-	doLeave     = "leave"     // end the present session, and the program
-	doDisturbed = "disturbed" // end the present session, which may have suffered; answer with a token
-	doQuiet     = "quiet"     // no more work, then say what is held
-	doResume    = "resume"    // go on with the work
+	doFaults    = "faults"    // for the device of a service, or for the client's own
+	doLeave     = "leave"     // end the current session, then the program
+	doDisturbed = "disturbed" // end the current session, which may have suffered; the answer has the token
+	doQuiet     = "quiet"     // stop the work, then report what is held
+	doResume    = "resume"    // resume the work
 	doWelcome   = "welcome"   // client: the server's endpoint
 	doMeet      = "meet"      // server: a client's endpoint
 	doGone      = "gone"      // server: forget a client's endpoint
-	doDescribe  = "describe"  // say on standard error what is waited for
+	doDescribe  = "describe"  // print on standard error what is waited for
 )
 
 type command struct {
@@ -36,21 +36,21 @@ type command struct {
 	Token    int         `json:"token,omitempty"`
 	Endpoint []byte      `json:"endpoint,omitempty"`
 	Memory   []byte      `json:"memory,omitempty"`
-	Hasty    bool        `json:"hasty,omitempty"` // connections that are not Ready are closed, not waited for
+	Hasty    bool        `json:"hasty,omitempty"` // close connections that are not Ready, instead of waiting for them
 	Steady   int         `json:"steady,omitempty"`
 	Base     *held       `json:"base,omitempty"`
 }
 
-// What an event tells the controller.
+// The events to the controller.
 const (
-	isReady    = "ready"    // server: where its services are
+	isReady    = "ready"    // server: the addresses of its services
 	isBeat     = "beat"     // what has been done so far
 	isEndpoint = "endpoint" // client: its endpoint; server: the one for that client
-	isSettled  = "settled"  // client: sessions from this one on have not been disturbed
-	isLost     = "lost"     // a session has failed, which is for the controller to judge
-	isWrong    = "wrong"    // what may never happen
+	isSettled  = "settled"  // client: sessions from this one on were not disturbed
+	isLost     = "lost"     // a session has failed, and the controller judges that
+	isWrong    = "wrong"    // an error that must never happen
 	isQuiet    = "quiet"    // what is held
-	isCounters = "counters" // server, at its end: those of its devices
+	isCounters = "counters" // server, at its end: the counters of its devices
 )
 
 type event struct {
@@ -68,7 +68,7 @@ type event struct {
 	Counters map[string]counted `json:"counters,omitempty"` // by service
 }
 
-// place is where a service is.
+// place is the address of a service.
 type place struct {
 	TCP  string `json:"tcp,omitempty"`
 	CM   string `json:"cm,omitempty"`
@@ -77,23 +77,23 @@ type place struct {
 
 type counted map[string]uint64
 
-// clientConfig is what a client is told at its start.
+// clientConfig is the configuration of a client.
 type clientConfig struct {
 	Name     string
 	Service  string
 	Place    place
 	Seed     uint64
-	Steady   bool // it stays, with one session
+	Steady   bool // the client stays, with one session
 	ByCM     bool
-	Sessions int // 0: until it is told to leave
-	Each     int // sessions of a context
+	Sessions int // 0: until doLeave
+	Each     int // sessions per context
 	Faults   soft.Faults
 }
 
-// sessionName is the name under which a client comes to the server.
+// sessionName returns the name by which the server knows a session of a client.
 func sessionName(client string, session int) string { return fmt.Sprintf("%s.%d", client, session) }
 
-// parseSession takes a session's name apart.
+// parseSession splits the name of a session.
 func parseSession(name string) (client string, session int, err error) {
 	client, number, ok := strings.Cut(name, ".")
 	if session, err = strconv.Atoi(number); !ok || err != nil {
@@ -102,7 +102,7 @@ func parseSession(name string) (client string, session int, err error) {
 	return client, session, nil
 }
 
-// wire is a child's way to the controller.
+// wire is a child's connection to the controller.
 type wire struct {
 	mu  sync.Mutex
 	out *json.Encoder
@@ -110,7 +110,7 @@ type wire struct {
 
 func newWire(out io.Writer) *wire { return &wire{out: json.NewEncoder(out)} }
 
-// tell tells the controller. Without a controller there is nothing left to do.
+// tell sends an event. Without a controller the process exits.
 func (w *wire) tell(e event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *wire) tell(e event) {
 	}
 }
 
-// listen has the controller's commands carried out, until there is no controller.
+// listen executes the controller's commands until the controller has ended.
 func listen(in io.Reader, handle func(command)) {
 	for list := json.NewDecoder(in); ; {
 		var c command

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// point is what the processes had at a quiet point.
+// point is what the processes held at a quiet point.
 type point struct {
 	at   time.Duration
 	held []held // of the server, and of the clients that stay
 }
 
-// quietPoint has all work stop, when the clients have left, and compares.
+// quietPoint stops all work once the clients have left, and compares what is held.
 func (c *controller) quietPoint() {
 	all := append([]*process{c.server}, c.steady...)
 	for _, s := range c.services {
@@ -26,7 +26,7 @@ func (c *controller) quietPoint() {
 		}
 	}
 	now := point{at: time.Since(c.began), held: make([]held, len(all))}
-	// The clients first: each shuttle has its last answers then.
+	// The clients stop first, so that each shuttle gets its last answers.
 	for i := len(all) - 1; i >= 0; i-- {
 		p := all[i]
 		p.mu.Lock()
@@ -47,7 +47,7 @@ func (c *controller) quietPoint() {
 				return
 			}
 		case <-p.exited:
-			return // it has failed, which is noted
+			return // it has failed, which is recorded
 		case <-c.ctx.Done():
 			return
 		case <-time.After(2 * patience):
@@ -67,7 +67,7 @@ func (c *controller) quietPoint() {
 	}
 }
 
-// least is the least that a process had of what is counted at the quiet points so far.
+// least returns the smallest counts of a process at the quiet points so far.
 func (c *controller) least(i int) *held {
 	least := c.points[0].held[i]
 	for _, p := range c.points[1:] {
@@ -102,9 +102,9 @@ func (c *controller) compare(all []*process, now *point) {
 	}
 }
 
-// waitEvery is at how many quiet points the server waits once for the half-made connections of
-// dead clients to time out, which takes a minute, instead of closing them.
+// waitEvery: at one of so many quiet points, the server waits for the incomplete connections
+// of dead clients to time out, which takes a minute. At the others it closes them.
 const waitEvery = 5
 
-// basePoints is how many quiet points the memory of later ones is compared with.
+// basePoints is the number of quiet points with which the memory of later ones is compared.
 const basePoints = 2

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// total is what has been done so far: by the server and by its clients.
+// total returns what has been done so far by the server and by its clients.
 func (c *controller) total() (server, clients stats, rss int64) {
 	c.mu.Lock()
 	clients = c.gone
@@ -30,7 +30,7 @@ func (c *controller) total() (server, clients stats, rss int64) {
 	return server, clients, rss
 }
 
-// progress prints one line.
+// progress prints a line about the progress.
 func (c *controller) progress() {
 	server, clients, rss := c.total()
 	c.mu.Lock()

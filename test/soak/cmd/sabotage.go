@@ -2,20 +2,20 @@ package main
 
 import "os"
 
-// What the tests of this program have a process do wrong, to see that it is found.
+// Errors that the tests of this program make a process commit, to see that they are found.
 const (
-	sabotageData  = "data"  // clients send other bytes than they should
-	sabotageClose = "close" // clients close connections that they should not
-	sabotageExit  = "exit"  // clients end in the middle
+	sabotageData  = "data"  // clients send wrong bytes
+	sabotageClose = "close" // clients close connections during the work
+	sabotageExit  = "exit"  // clients exit during the work
 	sabotageHang  = "hang"  // clients do not leave
 	sabotageStop  = "stop"  // the server stops a context
 	sabotageLeak  = "leak"  // the server forgets to close a file of each connection
 )
 
-// sabotage is what this process does wrong; empty: nothing.
+// sabotage is the error that this process commits; empty: none.
 var sabotage string
 
-// sabotaged does what a client does wrong with a link, and reports whether it has.
+// sabotaged commits the client's error on a link, and reports whether it has.
 func (l *link) sabotaged() bool {
 	if !l.first || l.steady || l.ops < 3 || l.over || l.failed {
 		return false
@@ -32,7 +32,7 @@ func (l *link) sabotaged() bool {
 
 var forgotten []*os.File
 
-// admitted does what the server does wrong when it has a new link.
+// admitted commits the server's error when there is a new link.
 func (l *link) admitted() {
 	switch sabotage {
 	case sabotageStop:

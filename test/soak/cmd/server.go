@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// server is the process that clients come to.
+// server is the server process.
 type server struct {
 	wire      *wire
 	seed      uint64
@@ -26,11 +26,11 @@ type server struct {
 	left      chan struct{}
 	leave     sync.Once
 	points    int
-	last      atomic.Pointer[stats] // at the end
+	last      atomic.Pointer[stats] // final; set at the end
 }
 
-// serverPlaces is how many connections each context has at a time at most. When the places
-// are taken, by the dead too, clients wait.
+// serverPlaces is the greatest number of connections of each context. While all places are
+// taken, even by dead clients, new clients wait.
 const serverPlaces = 32
 
 func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
@@ -70,13 +70,13 @@ func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
 		err = errors.Join(err, e.stop())
 	}
 	if err == nil {
-		base.Goroutines += 2 // that listens to the controller, and that which beats
+		base.Goroutines += 2 // one listens to the controller, one sends beats
 		err = settled(base)
 	}
 	return err
 }
 
-// open opens a service, and says where it is.
+// open opens a service, and returns its address.
 func (s *server) open(v service) (p place, err error) {
 	e, err := openEnd(v, "server of "+v.name, serverPlaces, s.seed, rand.New(rand.NewPCG(s.seed, key(s.seed, v.name))))
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *server) open(v service) (p place, err error) {
 	return p, err
 }
 
-// listen lets clients find a service.
+// listen makes a service reachable for clients.
 func (s *server) listen(e *end, way string) (string, error) {
 	l, err := oob.Listen(way, oob.Config{Name: "server", Expect: &oob.Expect{Maps: 1}})
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *server) listen(e *end, way string) (string, error) {
 	return l.Addr(), nil
 }
 
-// admit takes in a client, on the engine's goroutine.
+// admit accepts a client, on the engine's goroutine.
 func (s *server) admit(e *end, name string, a *oob.Answer) error {
 	var about about
 	client, session, err := parseSession(name)
@@ -157,7 +157,7 @@ func (s *server) admit(e *end, name string, a *oob.Answer) error {
 	return nil
 }
 
-// handle carries out a command.
+// handle executes a command.
 func (s *server) handle(cmd command) {
 	switch cmd.Do {
 	case doFaults:
@@ -202,7 +202,7 @@ func (s *server) end(name string) *end {
 	panic("no service " + name)
 }
 
-// meet makes the link with an endpoint, and tells the client of the server's.
+// meet makes the link with a client's endpoint, and sends the server's endpoint to the client.
 func (s *server) meet(e *end, cmd command) {
 	client, session, err := parseSession(cmd.Client)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *server) meet(e *end, cmd command) {
 		e.wrong(err)
 		return
 	}
-	if old, ok := peer.UserData().(*link); ok { // of a client that has died, at the same address
+	if old, ok := peer.UserData().(*link); ok { // of a dead client at the same address
 		peer.SetUserData(nil)
 		old.over = true
 		old.fail(errors.New("another client is at its address"))
@@ -238,7 +238,7 @@ func (s *server) meet(e *end, cmd command) {
 	s.wire.tell(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
 }
 
-// quiet has all work stop, and says what there is when only the clients that stay are left.
+// quiet stops all work, and reports what is held once only the clients that stay are left.
 func (s *server) quiet(cmd command) {
 	links := make([]int, len(s.ends))
 	for i, e := range s.ends {
@@ -265,8 +265,9 @@ func (s *server) quiet(cmd command) {
 	s.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
 }
 
-// settle waits until the ends have nothing to do, and the process no more than it had at
-// earlier quiet points; at the first one, until it no longer gets less.
+// settle waits until the ends are idle and the process holds no more than at earlier quiet
+// points. At the first quiet point it waits until the process holds no more than at the
+// previous check.
 func settle(ends []*end, cmd command, links []int) (*held, error) {
 	var h held
 	var err error
@@ -312,7 +313,7 @@ func settle(ends []*end, cmd command, links []int) (*held, error) {
 
 func (s *server) stats() *stats {
 	if last := s.last.Load(); last != nil {
-		return last // the engines are closed, or about to be
+		return last // the engines are closed, or will be at once
 	}
 	var sum stats
 	for _, e := range s.ends {

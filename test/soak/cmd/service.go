@@ -8,20 +8,20 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// service is a context of the server, on a device of its own, and of those clients that come
-// to it. The settings are the default ones but for what makes it another service.
+// service is a context of the server on its own device, and of the clients that visit it. Its
+// settings are the defaults, except for those that make it different from the other services.
 type service struct {
 	name      string
 	device    string
 	transport verbs.QPType
 	ipv6      bool // by the IPv6 address of the device
-	shared    bool // by shared memory, which faults end
+	shared    bool // through shared memory, which faults end
 }
 
-// chosen are the services that there are, by name; none: all.
+// chosen has the names of the services to run; empty: all.
 var chosen []string
 
-// services are those that were chosen, and that the machine has addresses for.
+// services returns the chosen services for which the machine has addresses.
 func services(ipv6 bool) []service {
 	list := []service{
 		{name: "udp", device: "soft-lo?local=off"},
@@ -50,10 +50,10 @@ func serviceByName(name string) (service, error) {
 
 func (s service) datagrams() bool { return s.transport != verbs.RC }
 
-// sessions reports whether the server keeps something for each session of a client.
+// sessions reports whether the server keeps state for each session of a client.
 func (s service) sessions() bool { return s.transport != verbs.UD }
 
-// faultyDevice is a software device, whose faults can be set.
+// faultyDevice is a software device with adjustable faults.
 type faultyDevice interface {
 	verbs.Device
 	SetFaults(f soft.Faults) error
@@ -71,7 +71,7 @@ func openDevice(name string) (faultyDevice, error) {
 	return d, nil
 }
 
-// ipv6Index is the place of an IPv6 address in the GID table, or -1.
+// ipv6Index returns the index of an IPv6 address in the GID table, or -1.
 func ipv6Index(dev verbs.Device) (int, error) {
 	gids, err := dev.GIDs(1)
 	if err != nil {

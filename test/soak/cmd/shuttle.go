@@ -11,28 +11,28 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// shuttle has one operation at a time under way on a link, and checks what came of it.
+// shuttle carries out one operation at a time on a link, and checks the result.
 type shuttle struct {
 	link   *link
 	number int
-	at     int // its memory, and below that of the peer
+	at     int // offset of its memory; the peer's shuttle has the same offset in the peer's area
 	busy   bool
 
 	op     int
-	then   func(*rdma.Task) error // what is checked, or done next, when the task has completed
-	again  func()                 // what follows the task, instead of another operation
-	pieces uint64                 // that the peer has been told of
-	writes uint64                 // that it has not
+	then   func(*rdma.Task) error // checks the result when the task has completed
+	again  func()                 // called after the task, instead of the next operation
+	pieces uint64                 // pieces that the peer checks
+	writes uint64                 // writes that the peer does not check
 	length int
-	waits  int    // of two: for the completion, and for the peer to have checked
+	waits  int    // for the completion, and for sayChecked of the peer
 	sum    uint64 // the peer's first cell
 	cell   uint64 // the peer's second
 }
 
-// longestNap is how long a link that stays does nothing between two operations.
+// longestNap is the longest pause between two operations of a link that stays.
 const longestNap = 10 * time.Millisecond
 
-// next begins the next operation, if there is to be one.
+// next begins the next operation, if there is one.
 func (s *shuttle) next() {
 	l := s.link
 	s.busy = false
@@ -66,14 +66,14 @@ func (s *shuttle) next() {
 	})
 }
 
-// giveUp ends the wait for the peer of a link that has failed or was given up.
+// giveUp stops waiting for the peer of a link that has failed or was abandoned.
 func (s *shuttle) giveUp() {
 	if s.waits == 1 {
 		s.waits, s.busy = 0, false
 	}
 }
 
-// mix is how often each operation is chosen.
+// mix has the relative frequencies of the operations.
 var mix = [opCount]int{opWrite: 6, opWriteImm: 5, opRead: 3, opSend: 5, opSendImm: 3, opCompareSwap: 2, opFetchAdd: 2}
 
 func choose(rng *rand.Rand, atomics bool) int {
@@ -142,7 +142,7 @@ func (s *shuttle) work() {
 		s.length = 8
 		compare, swap := s.cell, e.rng.Uint64()
 		if e.rng.IntN(4) == 0 {
-			compare++ // it does not match, and nothing is stored
+			compare++ // no match: nothing is stored
 		}
 		s.then = func(t *rdma.Task) error {
 			was, want := t.Original(), s.cell
@@ -155,7 +155,7 @@ func (s *shuttle) work() {
 	}
 }
 
-// piece makes the next piece that the peer checks.
+// piece fills the next piece, which the peer checks.
 func (s *shuttle) piece(at, n int) {
 	s.pieces++
 	b := s.link.mem.Bytes()[at:][:n]
@@ -165,7 +165,7 @@ func (s *shuttle) piece(at, n int) {
 	}
 }
 
-// read reads bytes of the peer's that never change, and which this end has too.
+// read reads bytes of the peer that never change. This end has the same bytes.
 func (s *shuttle) read(from int) {
 	l, e := s.link, s.link.e
 	mem := l.mem
@@ -175,7 +175,7 @@ func (s *shuttle) read(from int) {
 	s.submit(l.to.read(e.bufs.Source(l.remote, from, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
-// readBack reads what was written.
+// readBack reads the data that was written, and compares it.
 func (s *shuttle) readBack() {
 	l, e := s.link, s.link.e
 	mem := l.mem
@@ -190,7 +190,7 @@ func (s *shuttle) readBack() {
 	s.submit(l.to.read(e.bufs.Source(l.remote, l.peerArea+s.number*shuttleSize+targetAt, s.length), e.bufs.Target(mem, s.at+backAt, s.length)))
 }
 
-// way is how packets of the link travel.
+// way returns the path of the link's packets.
 func (s *shuttle) way() string {
 	if s.link.conn == nil {
 		return "datagrams"
@@ -198,7 +198,7 @@ func (s *shuttle) way() string {
 	return s.link.conn.Path().String()
 }
 
-// whose says what wrong data is, as far as it is of this link.
+// whose identifies wrong data, if it is from this link.
 func (s *shuttle) whose(got []byte) string {
 	l := s.link
 	is := func(key, piece uint64) bool { return len(got) >= 8 && l.e.pattern.check(got[:8], key, piece) == nil }
@@ -226,7 +226,7 @@ func (s *shuttle) whose(got []byte) string {
 	return "of nobody on this link"
 }
 
-// original checks the value that an atomic operation has found, and that it is in memory too.
+// original checks the original value of an atomic operation, in the task and in memory.
 func (s *shuttle) original(was, want uint64) error {
 	landed := binary.NativeEndian.Uint64(s.link.mem.Bytes()[s.at+originalAt:])
 	if was != want || landed != want {
@@ -235,7 +235,7 @@ func (s *shuttle) original(was, want uint64) error {
 	return nil
 }
 
-// submitAtomic has the original value land in memory, too.
+// submitAtomic also lets the original value be stored in memory.
 func (s *shuttle) submitAtomic(t *rdma.Task, err error) {
 	if err == nil {
 		s.link.e.check(t.SetResult(s.link.e.bufs.Target(s.link.mem, s.at+originalAt, 8)))
@@ -243,7 +243,7 @@ func (s *shuttle) submitAtomic(t *rdma.Task, err error) {
 	s.submit(t, err)
 }
 
-// submit submits a task that has just been allocated.
+// submit submits a newly allocated task.
 func (s *shuttle) submit(t *rdma.Task, err error) {
 	if err == nil {
 		t.SetUserData(s)
@@ -260,7 +260,7 @@ func (s *shuttle) submit(t *rdma.Task, err error) {
 	s.link.out++
 }
 
-// done takes the task that has completed, or failed.
+// done handles a task that has completed or failed.
 func (s *shuttle) done(t *rdma.Task, err error) {
 	l, e := s.link, s.link.e
 	l.out--
@@ -287,7 +287,7 @@ func (s *shuttle) done(t *rdma.Task, err error) {
 	}
 }
 
-// checked is one of the two ends of a write with immediate.
+// checked is called for each of the two events that end a write with immediate.
 func (s *shuttle) checked() {
 	if s.waits == 0 {
 		if !s.link.failed && !s.link.over {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Without signals nothing can be stopped, and the program says so.
+// Without signals nothing can be stopped, which the program reports.
 const (
 	signalStop     = syscall.SIGKILL
 	signalContinue = syscall.SIGKILL

@@ -14,8 +14,8 @@ const (
 	signalDump     = syscall.SIGQUIT
 )
 
-// ownGroup keeps the signals of the terminal from a process. A group of its own, whose parent
-// dies, is continued and hung up by the system if it is stopped.
+// ownGroup puts a process into its own group, so that it does not get the terminal's signals.
+// If the parent dies while the process is stopped, the system continues it and sends SIGHUP.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // wasKilled reports whether a process was ended by SIGKILL.

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// The kinds of work.
+// The kinds of operations.
 const (
 	opWrite = iota
 	opWriteImm
@@ -18,15 +18,15 @@ const (
 var opNames = [opCount]string{"write, read back", "write with immediate", "read", "send", "send with immediate",
 	"compare-and-swap", "fetch-and-add", "datagram and echo"}
 
-// stats is what a process has done so far, and found right.
+// stats counts what a process has done and verified so far.
 type stats struct {
 	Ops         [opCount]uint64
 	Bytes       uint64 // moved by this end's operations
-	Verified    uint64 // messages, and writes with immediate, of peers
-	Connections uint64 // made; endpoints met, with datagrams
-	Rude        uint64 // ended by the client in the middle of the work
-	Lost        uint64 // datagrams without an echo
-	Links       int    // connections, and endpoints, at work now
+	Verified    uint64 // messages and writes with immediate of peers
+	Connections uint64 // made; with datagrams, endpoints met
+	Rude        uint64 // ended by the client during the work
+	Lost        uint64 // datagrams without echo
+	Links       int    // connections and endpoints in use now
 }
 
 func (s *stats) add(o *stats) {
