@@ -105,7 +105,7 @@ func (c *consumer) giveBack() {
 	}
 	c.given = c.taken
 	task, err := c.credits.SendImm(c.conn, nil, c.taken)
-	c.end.rdma.Fail(pe.SubmitNew(task, err)) // nil does nothing
+	c.end.rdma.Fail(pe.SubmitNew(task, err)) // Fail(nil) does nothing
 }
 
 func Example_flowControl() {
