@@ -13,7 +13,7 @@ var (
 	ErrVersion = errors.New("descriptor has an unknown version")
 	// ErrKind: the descriptor is not of the wanted kind, or of no known one.
 	ErrKind = errors.New("descriptor is of the wrong kind")
-	// ErrChecksum: the content is not what was written.
+	// ErrChecksum: the content differs from what was written.
 	ErrChecksum = errors.New("descriptor is damaged")
 	// ErrFormat: the bytes are not a descriptor, or have values that no exporter writes.
 	ErrFormat = errors.New("not a descriptor")

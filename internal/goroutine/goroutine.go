@@ -1,5 +1,5 @@
-// Package goroutine tells goroutines apart, so that an object which belongs to one
-// goroutine at a time can refuse calls of others.
+// Package goroutine identifies goroutines, so that an object which belongs to one goroutine at
+// a time can refuse calls from others.
 package goroutine
 
 // ID identifies a goroutine while it lives: no two goroutines that live at the same time
