@@ -41,7 +41,7 @@ func destroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error
 
 // taken reports whether the kernel has taken the device away from this process. A query of the
 // GID table reads the kernel's memory, and fails with EIO only in this case. Kernels before
-// 5.11 do not have this query; for them, taken checks whether the device's file is gone.
+// 5.11 do not have this query; for them, taken checks whether the kernel still lists the device.
 func taken(ctx *C.struct_ibv_context) bool {
 	var entry C.struct_ibv_gid_entry
 	n, err := C.vb_query_gid_table(ctx, &entry, 1)

@@ -149,7 +149,7 @@ func (e *extendedSends) check(q *queuePair, n int, wr *verbs.SendWR) error {
 func (e *extendedSends) post(wrs []C.struct_ibv_send_wr) (int, error) {
 	n, err := postResult("ibv_wr_complete", C.vb_post_send_ex(cAddress(e.poster), cAddress(&wrs[0]), C.int(len(wrs))), len(wrs))
 	if refused, ok := errors.AsType[*Error](err); ok && refused.Errno == syscall.ENOSPC {
-		// rxe's provider returns ENOSPC for a full queue; its other causes are excluded above.
+		// rxe's provider returns ENOSPC for a full queue; check excludes its other causes.
 		refused.Kind = verbs.ErrQueueFull
 	}
 	return n, err
