@@ -11,7 +11,7 @@ var (
 	ErrTrailing = errors.New("descriptor is followed by something else")
 	// ErrVersion: the descriptor was written by a release with another format.
 	ErrVersion = errors.New("descriptor has an unknown version")
-	// ErrKind: the descriptor is not of the wanted kind, or of no known one.
+	// ErrKind: the descriptor is not of the expected kind, or its kind is unknown.
 	ErrKind = errors.New("descriptor is of the wrong kind")
 	// ErrChecksum: the content differs from what was written.
 	ErrChecksum = errors.New("descriptor is damaged")

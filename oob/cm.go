@@ -295,7 +295,8 @@ func (a *dialer) responded(conn *rdma.Connection) {
 	}
 }
 
-// rejected decides whether the dial ends with the responder's rejection.
+// rejected handles a rejection by the responder. It returns nil to dial again, or the error that
+// ends the dial.
 func (a *dialer) rejected(data []byte) error {
 	peer := a.x.peer
 	if isZero(data) {

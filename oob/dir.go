@@ -126,7 +126,7 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 		}
 		if now := time.Now(); now.After(next) {
 			next = now.Add(signInterval)
-			_ = os.Chtimes(d.file(ends.Name), now, now) // a sign of life, no more
+			_ = os.Chtimes(d.file(ends.Name), now, now) // only a sign of life, so errors are ignored
 			if err := d.lookAround(); err != nil {
 				return false, err
 			}
@@ -184,7 +184,7 @@ func (d *dir) lookAround() error {
 		was, seen := before[name]
 		d.times[name] = info.ModTime()
 		if !seen || was.Equal(info.ModTime()) {
-			continue // perhaps left over
+			continue // the file may be left over
 		}
 		f, ok, err := d.read(name)
 		switch {
@@ -233,7 +233,7 @@ func (d *dir) Close(ok bool) error {
 		if f, there, err := d.read(d.ends.Name); err != nil || !there || f.Run != d.ours.Run {
 			return err
 		}
-		d.ours.Outcome = frame.OutcomeOf(ok) // the responder may not have read the rest yet
+		d.ours.Outcome = frame.OutcomeOf(ok) // keep the rest: the responder may not have read it yet
 		if err := d.write(); err != nil {
 			return err
 		}

@@ -317,7 +317,7 @@ func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state r
 			return
 		}
 		if delete(open, conn); len(open) == 0 && !stopping(x.r) {
-			end() // a context that stops keeps them until it is Idle
+			end() // if the context is stopping, the imports stay until it is Idle
 		}
 	})
 	unwatch = x.r.Watch(func(_, next pe.State) {

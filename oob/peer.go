@@ -216,8 +216,8 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 		meet = func(ctx context.Context, offer Offer) error { return w.meet(ctx, x, offer) }
 	}
 	if err := meet(ctx, offer); err != nil {
-		x.call.unwatch()                          // a context that stops is not the reason
-		_ = engine.Do(func() { x.end(nil, err) }) // fails only once nothing runs any more
+		x.call.unwatch()                          // report err, even if the context stops first
+		_ = engine.Do(func() { x.end(nil, err) }) // fails only once the engine is closed
 	}
 }
 
@@ -272,7 +272,7 @@ func (p *Peer) Waiting() string {
 	return p.waiting + p.notes
 }
 
-// String names the peer, and the way to it.
+// String names the peer and the Way.
 func (p *Peer) String() string { return fmt.Sprintf("%s, through %v", p.cfg.Peer, p.way) }
 
 // waitFor records and logs what the Peer waits for. It replaces the previous entry.
@@ -293,13 +293,13 @@ func (p *Peer) waited(what string) {
 }
 
 const (
-	// maxNotes is how many bytes of notes Waiting returns.
+	// maxNotes is the largest length of the notes that Waiting returns, in bytes.
 	maxNotes = 1000
 	// maxNoteLines is how many lines are noted during one wait.
 	maxNoteLines = 64
 )
 
-// note is Ends.Note.
+// note implements Ends.Note: it passes a line to Config.Notify, and keeps it for Waiting.
 func (p *Peer) note(text string) {
 	p.mu.Lock()
 	if p.noted++; p.noted > maxNoteLines {

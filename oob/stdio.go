@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// What the requester prints at its end.
+// The reports that the requester prints at its end.
 const (
 	succeeded = "succeeded"
 	failed    = "failed"

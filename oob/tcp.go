@@ -158,7 +158,7 @@ func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (their
 		return nil, false, fmt.Errorf("%s: %w: %q", t.ends.Peer, ErrRejected, f.Body)
 	}
 	if !stop() {
-		return nil, false, context.Cause(ctx) // the deadline has been set
+		return nil, false, context.Cause(ctx) // ctx ended, and the connection has a deadline in the past
 	}
 	t.conn, t.in = conn, in
 	return f.Body, false, nil

@@ -100,7 +100,7 @@ type connector interface {
 // checker is a Way that New checks for usable settings.
 type checker interface{ check(ends Ends) error }
 
-// Ways are the forms that Parse understands.
+// Ways lists the texts that Parse accepts.
 const Ways = "dir, dir:PATH, tcp:HOST:PORT, cm:HOST:PORT or stdio"
 
 // Parse returns the Way that a text names, such as the value of a flag:
@@ -132,7 +132,7 @@ func Parse(text string) (Way, error) {
 // pollInterval is how often poll checks for files.
 const pollInterval = 10 * time.Millisecond
 
-// poll calls look until it is done or fails, or ctx ends.
+// poll calls look repeatedly until look is done or fails, or ctx ends.
 func poll(ctx context.Context, look func() (done bool, err error)) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

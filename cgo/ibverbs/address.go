@@ -19,7 +19,7 @@ type addressHandle struct {
 	c  *C.struct_ibv_ah // nil when closed; guarded by the device's handles lock
 }
 
-// numberedHandle is an address handle that receive completions name.
+// numberedHandle is an address handle with a number, by which receive completions name it.
 type numberedHandle struct {
 	*addressHandle
 	number uint16

@@ -34,7 +34,7 @@ type Device struct {
 
 	fields     verbs.WCFields // of completions; guarded by mu, like fieldsRead
 	fieldsRead bool
-	lids       bool        // a port is on InfiniBand: receives can have LIDs
+	lids       bool        // a port is on InfiniBand, so receives can have LIDs
 	efa        *efa.Device // nil: the device is not an EFA
 	noEFA      error       // why an EFA has no SRD
 	// extended: always poll and post by the extended calls, even if the plain ones would do;

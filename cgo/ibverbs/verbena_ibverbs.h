@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <infiniband/verbs.h>
 
-// The functions of libibverbs that are not inline in its header: their name,
-// their result and their parameters.
+// The functions of libibverbs that are not inline in its header: name, symbol, version, result
+// and parameters.
 #define VB_FUNCTIONS(F) \
 	F(get_device_list, "ibv_get_device_list", "IBVERBS_1.1", struct ibv_device **, (int *)) \
 	F(free_device_list, "ibv_free_device_list", "IBVERBS_1.1", void, (struct ibv_device **)) \

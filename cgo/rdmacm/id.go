@@ -24,7 +24,7 @@ const (
 	phaseRequested // a request has arrived
 	phaseConnecting
 	phaseResponded // the peer has accepted
-	phaseAccepted  // the peer has to establish
+	phaseAccepted  // the peer has to establish the connection
 	phaseEstablished
 	phaseDisconnecting
 	phaseOver
@@ -39,7 +39,7 @@ type connectionID struct {
 	listener *listener // of an incoming request; nil after Dial
 	phase    phase
 	way      atomic.Pointer[way]
-	offered  verbs.CMParam // by the peer's request, or by Connect
+	offered  verbs.CMParam // the parameters of the peer's request, or of Connect
 	exited   bool          // CMTimewaitExit has been reported
 }
 
@@ -174,7 +174,7 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	if id.phase == phaseResolving {
 		return none(id.errState(call, "after CMResolved"))
 	}
-	known := false // the peer's queue pair
+	known := false // whether the peer's queue pair is known
 	switch id.phase {
 	case phaseRequested, phaseResponded, phaseAccepted, phaseEstablished:
 		known = true
@@ -436,7 +436,7 @@ func (id *connectionID) Close() error {
 	err := id.lock("close")
 	defer id.manager.mu.Unlock()
 	if err != nil {
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	delete(id.manager.ids, id.raw)
 	id.manager.destroyer.destroy(id.raw)

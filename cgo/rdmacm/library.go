@@ -22,7 +22,7 @@ type channel interface {
 	// returns false if there is no event.
 	next(*rawEvent) (bool, error)
 	newID(verbs.QPType) (rawID, error)
-	// destroy is called when the channel has no IDs any more.
+	// destroy destroys a channel that has no IDs left.
 	destroy()
 }
 
@@ -80,8 +80,8 @@ const (
 type rawEvent struct {
 	kind     eventKind
 	status   int               // a negative errno, or the reason of a rejection
-	id       rawID             // of a request, a new one
-	listener rawID             // of a request
+	id       rawID             // for a request, its new ID
+	listener rawID             // for a request, the ID of the listener
 	param    verbs.CMParam     // the peer's parameters
-	address  verbs.AddressAttr // of UD, and of multicast groups
+	address  verbs.AddressAttr // for UD and multicast groups
 }

@@ -115,7 +115,7 @@ func (l *listener) Close() error {
 	m := l.manager
 	if err := m.lock("close listener"); err != nil || l.closed {
 		m.mu.Unlock()
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	l.closed = true
 	delete(m.listeners, l.raw)

@@ -112,7 +112,7 @@ func (m *manager) Close() error {
 	err := m.lock("close")
 	if err != nil {
 		m.mu.Unlock()
-		return nil // again
+		return nil // already closed
 	}
 	m.closed = true
 	m.mu.Unlock()
@@ -128,7 +128,7 @@ func (m *manager) Close() error {
 	}
 	m.destroyer.wait()
 	for _, g := range m.groups {
-		_ = g.leave() // the kernel forgets the group with the ID
+		_ = g.leave() // if this fails, the kernel leaves the group when the ID is destroyed
 	}
 	for raw, l := range m.listeners {
 		raw.destroy()

@@ -140,7 +140,7 @@ func (g *membership) Close() error {
 	err := g.manager.lock("leave")
 	defer g.manager.mu.Unlock()
 	if err != nil || g.manager.groups[g.raw] != g {
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	delete(g.manager.groups, g.raw)
 	return g.leave()

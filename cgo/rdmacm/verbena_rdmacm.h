@@ -4,8 +4,7 @@
 #include <stdint.h>
 #include <rdma/rdma_cma.h>
 
-// The functions of librdmacm that this package uses: their name, their version, their
-// result and their parameters.
+// The functions of librdmacm that this package uses: name, version, result and parameters.
 #define VC_FUNCTIONS(F) \
 	F(create_event_channel, "RDMACM_1.0", struct rdma_event_channel *, (void)) \
 	F(destroy_event_channel, "RDMACM_1.0", void, (struct rdma_event_channel *)) \
@@ -54,7 +53,7 @@ struct vc_event {
 	struct rdma_cm_id *id, *listener;
 	int32_t kind, status;
 	struct vc_param param;
-	struct ibv_ah_attr address; // of UD, and of multicast groups
+	struct ibv_ah_attr address; // for UD and multicast groups
 };
 
 // vc_next_event takes an event, copies it and acknowledges it. EAGAIN: there is none.

@@ -13,7 +13,7 @@ import (
 // err. Other errors, and nil, are returned unchanged.
 func Named(err error) error {
 	if err == nil {
-		return nil // nothing is allocated
+		return nil // without an allocation
 	}
 	return named(err, nameOf)
 }

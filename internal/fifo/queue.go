@@ -46,7 +46,7 @@ func (q *Queue[T]) Front() T {
 	return q.ring[q.head]
 }
 
-// All are the values in the queue, in order. The queue must not change meanwhile.
+// All returns the values in the queue, in order. The queue must not change during the iteration.
 func (q *Queue[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for i := range q.n {

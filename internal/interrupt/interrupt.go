@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Error is the cause of a context that a signal has ended.
+// Error is the cause of a context that was ended by a signal.
 type Error struct{ Signal syscall.Signal }
 
 // Error names the signal.

@@ -30,7 +30,7 @@ type Attr struct {
 	MaxInline              int
 	MaxRDMA                uint32
 	Caps                   Caps
-	// ExtendedCQ: the library makes completion queues of its own kind.
+	// ExtendedCQ: the library makes extended completion queues (efadv_create_cq(3)).
 	ExtendedCQ bool
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// library is libefa, loaded.
+// library is the loaded libefa.
 type library struct {
 	file string
 	c    *C.struct_vb_efa // in C memory, for as long as the program runs
