@@ -47,9 +47,9 @@ type cm struct {
 //
 // At its end the requester sends one last message to the responder: the report whether it
 // succeeded. Peer.Close sends it while the device is open. If the device is closed first,
-// closing it sends the report, which is then that of the context: failure if the context has an
-// error, or if the engine stopped it while draining. Sending waits at most 5 s for the
-// responder's answer.
+// closing it sends the report, which then depends on the context: failure if the context has an
+// error, or if it was stopped because the engine was closed or the context of Run ended. Sending
+// waits at most 5 s for the responder's answer.
 //
 // Nothing is encrypted, and names are not passwords: use it only on trusted networks.
 func CM(address string) (Way, error) {
@@ -256,8 +256,8 @@ func reason(err error) string {
 }
 
 // responded handles the reply to one request. The connections are established when all replies
-// have arrived. So the program gets no report about connections that it does not know yet, and
-// no message.
+// have arrived. Until then none becomes Ready and no message arrives, because the program does
+// not know the connections yet.
 func (a *dialer) responded(conn *rdma.Connection) {
 	x := a.x
 	if x.call.ended {

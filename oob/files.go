@@ -334,7 +334,7 @@ func (f *files) Close(ok bool) error {
 	if !leave {
 		errs = append(errs, removeAll(f.written))
 	}
-	// A responder that did not call Done removes the report too. Its own files were removed
+	// A responder removes the report even if it did not call Done. Its own files were removed
 	// above: a requester that reports later sees that, and leaves no report.
 	if f.met && f.ends.Role == Responder {
 		done := doneFile(f.Remote)

@@ -91,11 +91,12 @@ func (l *Listener) Addr() string {
 //
 // If f returns an error, the client is rejected: its connections are closed, and its exchange
 // fails with ErrRejected and the first 1,000 bytes of the error's text (143 by connection
-// manager). A client is rejected in the same way if its offer or its number of connections does
-// not match (Config.Expect), and so is every client while something of this offer cannot be
-// exported, such as a closed map. Connections of programs that are not clients are closed. The
-// reasons are logged. While the context has no connection left (rdma.Config.MaxConnections), or
-// is not Starting or Running, clients try again; that is logged once.
+// manager). A client is rejected in the same way if its offer does not match (Config.Expect), or
+// if its connections differ in number or cannot be connected. So is every client while something
+// of this offer cannot be exported, such as a closed map. Connections of programs that are not
+// clients are closed. The reasons are logged. While the context has no connection left
+// (rdma.Config.MaxConnections), or is not Starting or Running, clients try again; that is logged
+// once.
 //
 // The connections of a client can be closed without a call of f, for example if the addresses
 // of the two ends do not match (one IPv4, one IPv6). rdma.Connections.OnConnection reports them

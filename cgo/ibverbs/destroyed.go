@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// destroyed returns the error of a verb that destroys an object of the device; see the function
-// destroyed.
+// destroyed calls the function destroyed with the device's context.
 func (d *Device) destroyed(verb, asked string, errno C.int) error {
 	// Device.Close clears ctx only when no object is left.
 	return destroyed(d.ctx, verb, asked, errno)

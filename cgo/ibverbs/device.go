@@ -41,11 +41,11 @@ type Device struct {
 	// for tests.
 	extended bool
 
-	// handles prevents that address handles, memory windows and their regions are destroyed
-	// during a post that names them.
+	// handles is locked for reading during a post, and for writing while an address handle, a
+	// memory window or a region with windows is destroyed, which a post may name.
 	handles sync.RWMutex
-	// numbers prevents that a queue pair is created while another is being destroyed: it could
-	// get the same number.
+	// numbers is locked for reading while a queue pair is created, and for writing while one is
+	// destroyed: the new one could get the number of the old one.
 	numbers sync.RWMutex
 
 	mu      sync.Mutex

@@ -75,7 +75,8 @@ func (id *connectionID) step() verbs.CMStep {
 	return verbs.CMStepConnect
 }
 
-// event handles an event. It ignores events that do not fit the phase: a call came before them.
+// event handles an event. It ignores events that do not fit the phase: an earlier call has made
+// them obsolete.
 func (id *connectionID) event(e *rawEvent) {
 	switch e.kind {
 	case eventAddrResolved:
