@@ -15,8 +15,8 @@ type Bundle struct {
 	From string // name of the sending program: 1 to MaxName bytes of printable UTF-8
 	To   string // name of the receiving program, likewise
 
-	// Connections are descriptors of connections. Encode takes either form, DecodeBundle
-	// returns the binary form; so in the other lists.
+	// Connections are descriptors of connections. In this and the other lists, Encode
+	// takes either form, and DecodeBundle returns the binary form.
 	Connections [][]byte
 	Maps        [][]byte // of memory maps
 	Events      [][]byte // of sync events

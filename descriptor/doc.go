@@ -1,5 +1,5 @@
-// Package descriptor defines what users copy between hosts: descriptors of connections, memory
-// maps and sync events.
+// Package descriptor defines the descriptors that programs exchange and users copy between
+// hosts: of connections, datagram endpoints, memory maps and sync events.
 //
 // A descriptor is a small binary container (magic, version, kind, length, payload, CRC-32C)
 // with an armored form for copying and pasting: base64 between BEGIN and END lines. Every
@@ -10,8 +10,8 @@
 // Each package that writes a payload defines it (rdma, mmap), and uses Writer and Reader to
 // encode and decode it.
 //
-// A descriptor carries keys that open memory to everyone who has it: treat it as a secret. The
-// checksum guards against accidents, not against forgery.
+// A descriptor contains keys that give access to memory to everyone who has it: treat it as a
+// secret. The checksum detects accidental damage, not forgery.
 //
 // Functions are safe for concurrent use. A Scanner, Writer or Reader belongs to one goroutine
 // at a time.

@@ -11,9 +11,9 @@ var (
 	ErrTrailing = errors.New("descriptor is followed by something else")
 	// ErrVersion: the descriptor was written by a release with another format.
 	ErrVersion = errors.New("descriptor has an unknown version")
-	// ErrKind: the descriptor is not of the wanted kind, or of no known one.
+	// ErrKind: the descriptor is not of the expected kind, or its kind is unknown.
 	ErrKind = errors.New("descriptor is of the wrong kind")
-	// ErrChecksum: the content is not what was written.
+	// ErrChecksum: the content differs from what was written.
 	ErrChecksum = errors.New("descriptor is damaged")
 	// ErrFormat: the bytes are not a descriptor, or have values that no exporter writes.
 	ErrFormat = errors.New("not a descriptor")

@@ -14,7 +14,7 @@ import (
 // file in the same folder, and then renames it. When WriteFile fails, the old file is
 // unchanged and no temporary file is left.
 //
-// A symbolic link to a regular file, or to nothing, is replaced. Where path is anything but a
+// A symbolic link to a regular file, or to nothing, is replaced. If path is anything but a
 // regular file (a folder, a device, a pipe), it is left alone and the error matches ErrFile.
 func WriteFile(path string, b []byte) (err error) {
 	if len(b) > MaxFile {
@@ -70,7 +70,7 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, readError(path, err)
 	}
 	defer func() { _ = f.Close() }()
-	// Another file may have replaced it since.
+	// Another file may have replaced it since the first Stat.
 	if info, err = f.Stat(); err != nil {
 		return nil, readError(path, err)
 	}

@@ -17,7 +17,7 @@ type Scanner struct {
 	begin string
 }
 
-// NewScanner returns a Scanner of r. It reads ahead: it may consume bytes of r behind a
+// NewScanner returns a Scanner of r. The Scanner reads ahead: it may consume bytes of r after a
 // descriptor.
 func NewScanner(r io.Reader) *Scanner {
 	return &Scanner{r: bufio.NewReaderSize(r, MaxFile)}
@@ -26,8 +26,8 @@ func NewScanner(r io.Reader) *Scanner {
 // Next returns the next descriptor in its binary form, with its kind, as soon as its END line
 // has been read. Lines outside of blocks are skipped.
 //
-// At the end of the stream it returns io.EOF. A bad block gives an error that matches one of
-// this package's, and the next call goes on behind it. Any other error is the stream's.
+// At the end of the stream it returns io.EOF. An invalid block gives an error that matches one
+// of this package's, and the next call continues after it. Any other error is the stream's.
 func (s *Scanner) Next() (Kind, []byte, error) {
 	begin, err := s.findBegin()
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// call is a wait beside the engine, for a context. It ends once, on the engine's goroutine:
-// when its function has returned, or when the context stops before. It belongs to that
-// goroutine.
+// call is a wait outside the engine, on behalf of a context. It ends once, on the engine's
+// goroutine: when its function has returned, or earlier, when the context stops. It belongs
+// to that goroutine.
 type call struct {
 	engine  *pe.Engine
 	r       rdma.Context
@@ -56,20 +56,20 @@ func (c *call) end() bool {
 	return true
 }
 
-// later runs f on the engine's goroutine. That fails only once the engine is closed, and then
-// the context has stopped before.
+// later runs f on the engine's goroutine. That fails only once the engine is closed; the
+// context has stopped by then.
 func (c *call) later(f func()) { _ = c.engine.Do(f) }
 
-// beside runs f on a goroutine of its own, and finish on the engine's with its result, or
-// with ErrClosed where the Peer is closed already. The context of f ends with ctx, with
-// the Peer, and with the call.
+// beside runs f on a goroutine of its own, and then calls finish on the engine's goroutine
+// with f's result, or with ErrClosed if the Peer is already closed. The context of f ends with
+// ctx, with the Peer, and with the call.
 func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) error, finish func(err error)) {
 	ctx, c.cancel = context.WithCancelCause(ctx)
 	cancel := c.cancel
 	deliver := func(err error) {
 		c.later(func() {
 			if errors.Is(err, ErrClosed) && c.stopped() {
-				err = c.flushed() // that came first, and is no failure
+				err = c.flushed() // the context stopped first, and that is no failure
 			}
 			finish(err)
 		})
@@ -86,11 +86,11 @@ func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) 
 	}
 }
 
-// errPeerClosed ends what a Peer waits for when it is closed.
+// errPeerClosed ends the waits of a Peer that is closed.
 var errPeerClosed = fmt.Errorf("the peer is %w", ErrClosed)
 
-// goBeside runs f on a goroutine that Close waits for. It returns false, and does
-// nothing, once the Peer is closed.
+// goBeside runs f on a goroutine that Close waits for. Once the Peer is closed, it does
+// nothing and returns false.
 func (p *Peer) goBeside(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,39 +19,39 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// cm makes the connections of an exchange by the device's connection manager, whose private
-// data carries what else is offered.
+// cm makes the connections of an exchange by the device's connection manager. Its private
+// data carries the rest of the offer.
 type cm struct {
 	address string
-	hosts   []netip.Addr // of a responder's address; none: all
+	hosts   []netip.Addr // addresses of the host that a responder listens on; none: all
 
 	mu       sync.Mutex
-	reporter *reporter     // of a requester that has met its peer; nil: nobody waits for a report
+	reporter *reporter     // of a requester whose exchange succeeded; nil: nothing to report
 	reported chan struct{} // closed when the peer, a requester, has reported
-	ok       bool          // what it has reported
+	ok       bool          // the peer's report
 }
 
-// CM is a way by connection manager (rdma.Connections.Listen and Dial): the responder listens on
-// HOST:PORT, an address of its device, and the requester dials it, and may start first. Where
-// HOST is a name or an address of this machine alone, such as localhost, or empty, the
-// responder listens on all addresses of its device. Names are resolved by New and Listen.
+// CM exchanges by connection manager (rdma.Connections.Listen and Dial). The responder listens
+// on HOST:PORT, an address of its device. The requester dials it, and may start first. If HOST
+// is empty, or resolves only to loopback addresses, as localhost does, the responder listens on
+// all addresses of its device. New and Listen resolve names.
 //
-// Nothing travels beside RDMA: what is offered goes with the request for a connection and its
-// acceptance, in their private data. That is at most one memory map or sync event, and a few
-// bytes of Data: 37 with the requester's request, less the length of its name and 21 for a
-// memory map; 68 or more with the reply. Larger offers fail with ErrInvalid. An exchange makes 1
-// to 255 connections.
+// No other channel is needed: the offers travel in the private data of the connection request
+// and of the reply. That is at most one memory map or sync event, and a few bytes of Data: in
+// the request 37, less the length of the requester's name and 21 for a memory map; in the reply
+// 68 or more. Larger offers fail with ErrInvalid. An exchange makes 1 to 255 connections.
 //
-// The way is for Peer and Listen alone: its Exchange fails. The device needs a connection
-// manager, and the connections are of RC (rdma.ErrNotSupported otherwise). One context listens on
-// a port. A context that is Starting waits for the connections of a Peer.
+// This Way is for Peer and Listen alone: its Exchange fails. The device needs a connection
+// manager, and the transport service must be RC (rdma.ErrNotSupported otherwise). One context
+// listens on a port. A Starting context waits for the connections of a Peer.
 //
-// At its end the requester sends one last message to the responder, which reports how it has
-// ended. Peer.Close does it while the device is open. Where the device is closed first, that
-// does: the report is then that of the context, which has failed if it has an error, or if the
-// engine stopped it at its own end. It waits for at most 5 s for the responder's answer.
+// At its end the requester sends one last message to the responder: the report whether it
+// succeeded. Peer.Close sends it while the device is open. If the device is closed first,
+// closing it sends the report, which then depends on the context: failure if the context has an
+// error, or if it was stopped because the engine was closed or the context of Run ended. Sending
+// waits at most 5 s for the responder's answer.
 //
-// Nothing is encrypted, and names are no passwords: use it on networks that are trusted.
+// Nothing is encrypted, and names are not passwords: use it only on trusted networks.
 func CM(address string) (Way, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -76,7 +76,7 @@ func (w *cm) check(ends Ends) error {
 	return nil
 }
 
-// resolve finds the addresses of the host to listen on.
+// resolve looks up the addresses to listen on.
 func (w *cm) resolve(host string) (err error) {
 	if host != "" {
 		w.hosts, err = net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
@@ -84,7 +84,7 @@ func (w *cm) resolve(host string) (err error) {
 	return err
 }
 
-// listen listens on the address. Hosts of this machine alone stand for all addresses of the device.
+// listen listens on the address. Loopback addresses stand for all addresses of the device.
 func (w *cm) listen(r *rdma.Connections, cfg rdma.ListenConfig) (l *rdma.Listener, err error) {
 	_, port, _ := net.SplitHostPort(w.address)
 	if !slices.ContainsFunc(w.hosts, func(a netip.Addr) bool { return !a.Unmap().IsLoopback() }) {
@@ -95,7 +95,7 @@ func (w *cm) listen(r *rdma.Connections, cfg rdma.ListenConfig) (l *rdma.Listene
 			return l, err
 		}
 	}
-	return nil, err // none is the device's
+	return nil, err // the device has none of the addresses
 }
 
 func (w *cm) String() string { return "cm:" + w.address }
@@ -120,12 +120,12 @@ func (w *cm) Done(ctx context.Context) error {
 	return nil
 }
 
-// takeReport notes what the peer has reported, once.
+// takeReport records the peer's report, once.
 func (w *cm) takeReport(ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
-	case <-w.reported: // the answer to the report was lost
+	case <-w.reported: // a repetition: our answer was lost
 	default:
 		w.ok = ok
 		close(w.reported)
@@ -174,7 +174,7 @@ func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
 
 var errNoConnections = fmt.Errorf("%w: the connection manager makes connections, and the context has datagrams; use another way", ErrInvalid)
 
-// noteInterval is how often a requester looks whether it has to note why nobody answers.
+// noteInterval is how often a requester checks for a new reason why nobody answers.
 const noteInterval = 2 * time.Second
 
 // dialer is the requester's end of an exchange.
@@ -187,7 +187,7 @@ type dialer struct {
 	unwatch  func()
 }
 
-// dial requests the connections. wait notes meanwhile why nobody answers.
+// dial requests the connections. While they are pending, wait notes why nobody answers.
 func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
 	a := &dialer{x: x, way: w, token: d.token, answered: make(map[*rdma.Connection]bool)}
 	for ; d.index < d.count; d.index++ {
@@ -240,8 +240,8 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 	}, nil
 }
 
-// reason is what the error of a dial says without the addresses of the attempt, which are
-// others each time.
+// reason returns the text of a dial error without the addresses of the attempt, which differ
+// between attempts.
 func reason(err error) string {
 	var failure *verbs.CMError
 	if errors.As(err, &failure) {
@@ -255,8 +255,9 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// responded takes the reply to one request. The connections are established when all have
-// come: before, nothing is reported that the program does not know of, and no message comes.
+// responded handles the reply to one request. The connections are established when all replies
+// have arrived. Until then none becomes Ready and no message arrives, because the program does
+// not know the connections yet.
 func (a *dialer) responded(conn *rdma.Connection) {
 	x := a.x
 	if x.call.ended {
@@ -277,7 +278,7 @@ func (a *dialer) responded(conn *rdma.Connection) {
 	if a.answered[conn] = true; len(a.answered) < len(x.conns) {
 		return
 	}
-	a.reply.To = x.peer.cfg.Name // nobody else gets a reply
+	a.reply.To = x.peer.cfg.Name // a reply does not carry it
 	answer, err := x.importOffer(a.reply, 0)
 	if err == nil {
 		answer.Connections = x.conns
@@ -294,11 +295,12 @@ func (a *dialer) responded(conn *rdma.Connection) {
 	}
 }
 
-// rejected decides whether the dial ends with the responder's rejection.
+// rejected handles a rejection by the responder. It returns nil to dial again, or the error that
+// ends the dial.
 func (a *dialer) rejected(data []byte) error {
 	peer := a.x.peer
 	if isZero(data) {
-		return nil // as where a program ends, or goes before it has answered
+		return nil // the responder ended before it answered: dial again
 	}
 	d, err := decodePrivateData(data)
 	switch {
@@ -314,22 +316,22 @@ func (a *dialer) rejected(data []byte) error {
 	return fmt.Errorf("what answers at %v: %w", a.way, d.unexpected())
 }
 
-// reporter is what a requester needs to report how it has ended.
+// reporter has what a requester needs to send its report.
 type reporter struct {
 	once   sync.Once
 	dev    verbs.CMDevice
 	dial   verbs.CMDial
 	token  cmToken
-	remove func() // of what the device calls when it is closed
+	remove func() // removes the device's OnClose function
 }
 
-// willReport makes the requester report how it ends: in Close, or when the device is closed.
+// willReport prepares the requester's report, which Close or the closing of the device sends.
 func (w *cm) willReport(r *rdma.Connections, conn *rdma.Connection, token cmToken) {
 	p := &reporter{token: token, remove: func() {}, dial: verbs.CMDial{
-		// A responder rejects what asks for more than its MTU before it looks at the private data.
+		// A responder rejects a request for more than its MTU before it reads the private data.
 		Addr: conn.PeerAddr(), Local: netip.AddrPortFrom(conn.LocalAddr().Addr(), 0), Type: verbs.RC, MTU: 256,
 	}}
-	p.dev, _ = r.Device().(verbs.CMDevice) // it has dialled
+	p.dev, _ = r.Device().(verbs.CMDevice) // it is one: it has dialled
 	cutShort := false
 	var unwatch func()
 	unwatch = r.Watch(func(_, next pe.State) {
@@ -351,8 +353,8 @@ func (w *cm) willReport(r *rdma.Connections, conn *rdma.Connection, token cmToke
 	w.mu.Unlock()
 }
 
-// report reports, once, and waits for the answer for as long as outcomeTimeout. A responder
-// that has gone does not need to know.
+// report sends the report, once, and waits up to outcomeTimeout for the answer. Errors are
+// ignored: a responder that has ended does not need the report.
 func (p *reporter) report(ok bool) {
 	p.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), outcomeTimeout)
@@ -363,7 +365,7 @@ func (p *reporter) report(ok bool) {
 
 // send sends the report as a request for a connection, which the responder rejects.
 func (p *reporter) send(ctx context.Context, report *privateData) error {
-	events := make(chan verbs.CMEvent, 8) // more than there are
+	events := make(chan verbs.CMEvent, 8) // room for all events of one dial
 	manager, err := p.dev.OpenCM(func(e verbs.CMEvent) {
 		select {
 		case events <- e:
@@ -384,7 +386,7 @@ func (p *reporter) send(ctx context.Context, report *privateData) error {
 			if e.Type != verbs.CMResolved {
 				return e.Err
 			}
-			// A request names a queue pair. No two that are under way may name the same.
+			// A request must name a queue pair, and no two pending requests may name the same one.
 			qpn := binary.BigEndian.Uint32(p.token[:])>>8 | 2
 			if err := id.Connect(verbs.CMParam{QPN: qpn, PrivateData: report.encode()}); err != nil {
 				return err

@@ -14,37 +14,37 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// answerer takes the requests that come to a listener of the connection manager, and collects
-// those of one exchange. It belongs to the engine's goroutine.
+// answerer handles the requests to a listener of the connection manager, and groups them by
+// exchange. It belongs to the engine's goroutine.
 type answerer struct {
 	r           *rdma.Connections
 	connections int // of each exchange
 	ends        func(requester string) Ends
-	// admit answers the requests of an exchange, when all are there, and are from the right
+	// admit answers the requests of an exchange, when all have arrived and are from the right
 	// program.
 	admit func(*requests)
-	// outcome takes the report of a requester, and says whether it was waited for.
+	// outcome takes the report of a requester, and returns whether it was expected.
 	outcome func(*privateData) bool
-	// rejected is told of those that are rejected, and noRoom of those that have to try again.
+	// rejected is called for requests that are rejected, noRoom for those that must be repeated.
 	rejected func(from netip.AddrPort, err error)
 	noRoom   func(err error)
 
 	listener *rdma.Listener
-	pending  []*requests // that are not complete, the oldest first
-	refused  cmToken     // of the last request that was refused by itself
+	pending  []*requests // incomplete exchanges, the oldest first
+	refused  cmToken     // of the last request that was refused before its exchange was complete
 }
 
-// requests are those of one exchange.
+// requests are the requests of one exchange.
 type requests struct {
 	token cmToken
 	offer *descriptor.Bundle
-	list  []*rdma.ConnectRequest // nil: has not come
-	conns []*rdma.Connection     // once they are prepared
-	// established: the requester has confirmed the acceptance of one of them, so it has all replies.
+	list  []*rdma.ConnectRequest // nil: has not arrived
+	conns []*rdma.Connection     // set by prepare
+	// established: the requester has confirmed one connection, so it has all replies.
 	established bool
 }
 
-// open begins to take requests.
+// open starts to listen for requests.
 func (a *answerer) open(w *cm, await int) (err error) {
 	a.pending = nil
 	a.listener, err = w.listen(a.r, rdma.ListenConfig{
@@ -71,7 +71,7 @@ func (a *answerer) request(q *rdma.ConnectRequest) {
 		}
 		to := ends.Name
 		if d.to != nameSum(to) {
-			to = "another" // whose name did not travel
+			to = "another" // the request carries only a checksum of the name
 		}
 		_ = q.Reject(otherNames(ends))
 		a.rejected(q.RemoteAddr(), notFrom(ends, d.offer.From, to))
@@ -79,7 +79,7 @@ func (a *answerer) request(q *rdma.ConnectRequest) {
 	}
 	if err != nil {
 		_ = q.Reject(rejection(cmRefused, err))
-		if d == nil || d.kind != cmRequest || d.token != a.refused { // once for an exchange
+		if d == nil || d.kind != cmRequest || d.token != a.refused { // once per exchange
 			a.rejected(q.RemoteAddr(), err)
 		}
 		if d != nil {
@@ -88,7 +88,7 @@ func (a *answerer) request(q *rdma.ConnectRequest) {
 	}
 }
 
-// collect adds a request to the others of its exchange.
+// collect adds a request to its exchange, and admits the exchange if it is complete.
 func (a *answerer) collect(q *rdma.ConnectRequest, d *privateData) error {
 	switch {
 	case int(d.count) != a.connections:
@@ -107,7 +107,7 @@ func (a *answerer) collect(q *rdma.ConnectRequest, d *privateData) error {
 	}
 	r := a.pending[i]
 	if before := r.list[d.index]; before != nil {
-		_ = before.Reject(nil) // the requester has given it up
+		_ = before.Reject(nil) // the requester has abandoned it
 	}
 	r.list[d.index], r.offer = q, &d.offer
 	if slices.ContainsFunc(r.list, func(q *rdma.ConnectRequest) bool { return q == nil || q.Err() != nil }) {
@@ -118,7 +118,7 @@ func (a *answerer) collect(q *rdma.ConnectRequest, d *privateData) error {
 	return nil
 }
 
-// drop makes room for another exchange.
+// drop rejects a pending exchange, to make room for another.
 func (a *answerer) drop(i int) {
 	a.pending[i].reject(rejection(cmBusy, errors.New("others have come")))
 	a.pending = slices.Delete(a.pending, i, i+1)
@@ -127,7 +127,7 @@ func (a *answerer) drop(i int) {
 func (r *requests) reject(data []byte) {
 	for _, q := range r.list {
 		if q != nil {
-			_ = q.Reject(data) // fails where the requester has given up
+			_ = q.Reject(data) // fails if the requester has given up
 		}
 	}
 }
@@ -139,14 +139,14 @@ func (r *requests) over() bool {
 
 func (r *requests) from() netip.AddrPort { return r.list[0].RemoteAddr() }
 
-// turnAway rejects the requests of an exchange. Where what stands in the way passes, the
-// requester tries again.
+// turnAway rejects the requests of an exchange. After a temporary error the requester tries
+// again.
 func (a *answerer) turnAway(r *requests, err error) {
 	switch {
 	case passes(err):
 		a.noRoom(err)
 		r.reject(rejection(cmBusy, err))
-	case errors.Is(err, rdma.ErrNotReady): // it has given up
+	case errors.Is(err, rdma.ErrNotReady): // the requester has given up
 		r.reject(nil)
 	default:
 		a.refuse(r, err)
@@ -159,7 +159,7 @@ func (a *answerer) refuse(r *requests, err error) {
 	a.rejected(r.from(), err)
 }
 
-// passes reports whether a responder may be able later to do what it cannot do now.
+// passes reports whether an error is temporary.
 func passes(err error) bool {
 	return errors.Is(err, errBusy) || errors.Is(err, rdma.ErrFull) || errors.Is(err, pe.ErrBadState)
 }
@@ -197,18 +197,18 @@ func (a *answerer) accept(r *requests, cfg rdma.AcceptConfig) error {
 	return nil
 }
 
-// confirmTimeout is how long a requester may take to confirm that its request was accepted.
+// confirmTimeout is how long a requester may take to confirm an acceptance.
 var confirmTimeout = helloTimeout
 
-// listen takes the requests of the requester, and later its report.
+// listen accepts the requests of the requester, and later its report.
 func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
 	d.kind = cmReply
 	reply, err := d.fitting()
 	if err != nil {
 		return nil, err
 	}
-	var met *cmToken         // of the requester
-	var accepted []*requests // that are not established
+	var met *cmToken         // the requester's token, once it has confirmed
+	var accepted []*requests // accepted, not established
 	turned := 0
 	a := &answerer{r: x.connections, connections: int(d.count)}
 	a.ends = func(string) Ends { return x.peer.ends }
@@ -236,19 +236,19 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 			x.end(nil, err)
 			return
 		}
-		closeImports(answer.Maps, answer.Events) // it can be imported
+		closeImports(answer.Maps, answer.Events) // this only checked that the import works
 		if err = a.prepare(r); err != nil {
 			a.turnAway(r, err)
 			return
 		}
-		// A request proves nothing: the requester may have gone, or be another. The exchange is over
-		// when one has confirmed.
+		// A request proves nothing: the requester may have ended, or be another program. The exchange
+		// ends when a requester has confirmed.
 		cfg := rdma.AcceptConfig{PrivateData: reply, OnEstablished: func(*rdma.Connection) {
 			if r.established || x.call.ended {
 				return
 			}
 			r.established = true
-			met, x.conns = &r.token, r.conns // the end of the exchange closes them if it fails
+			met, x.conns = &r.token, r.conns // if the exchange fails, end closes x.conns
 			answer, err := x.importOffer(r.offer, 0)
 			if err == nil {
 				answer.Connections = r.conns

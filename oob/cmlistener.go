@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// cmListener is a Listener by connection manager. All but addr and close belongs to the
-// engine's goroutine.
+// cmListener is a Listener by connection manager. All methods but addr, serve and close belong
+// to the engine's goroutine.
 type cmListener struct {
 	answerer
 	l       *Listener
@@ -34,8 +34,7 @@ func (c *cmListener) addr() string {
 	return c.way.address
 }
 
-// serve begins to listen when the context does more than nothing. The Listener's lock is
-// held.
+// serve starts listening when the context is Starting or Running. The Listener's lock is held.
 func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client string, a *Answer) error) error {
 	err := checkOffer(len(offer.Maps), len(offer.Events), offer.connections())
 	if r == nil {
@@ -48,7 +47,7 @@ func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client strin
 	c.answerer = answerer{
 		r: r, connections: offer.connections(), admit: c.admitClient, noRoom: c.l.noRoom,
 		ends:    func(client string) Ends { return c.l.peer(client, c.way).ends },
-		outcome: func(*privateData) bool { return true }, // a server does not wait for it
+		outcome: func(*privateData) bool { return true }, // a server ignores reports
 		rejected: func(from netip.AddrPort, err error) {
 			c.l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", from)
 		},
@@ -68,7 +67,7 @@ func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client strin
 	})
 }
 
-// begin listens.
+// begin starts listening. If that fails, the context fails.
 func (c *cmListener) begin() {
 	if err := c.open(c.way, c.l.cfg.Await); err != nil {
 		c.r.Fail(fmt.Errorf("oob: listen on %v: %w", c.way, err))
@@ -83,12 +82,13 @@ func (c *cmListener) begin() {
 	c.mu.Unlock()
 }
 
-// close listens no more. While the engine runs elsewhere, that takes effect there.
+// close stops listening. While the engine runs on another goroutine, the stop takes effect
+// there, after close has returned.
 func (c *cmListener) close() error {
 	if c.r == nil {
 		return nil
 	}
-	_ = c.r.Engine().Do(func() { // where nothing runs any more, the context has ended it
+	_ = c.r.Engine().Do(func() { // fails once the engine is closed; the context then ended the listener
 		if c.unwatch != nil {
 			c.unwatch()
 		}
@@ -110,7 +110,7 @@ func (c *cmListener) admitClient(r *requests) {
 	}
 	admitted := false
 	defer func() {
-		if !admitted { // also where f has panicked
+		if !admitted { // also if f panicked
 			closeImports(a.Maps, a.Events)
 			r.reject(rejection(cmBusy, errBusy))
 		}

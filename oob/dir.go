@@ -18,41 +18,40 @@ import (
 
 const (
 	suffix = ".oob"
-	// signInterval is how often a program that waits changes the time of its file, to show
-	// that it is alive, and looks for others in the folder.
+	// signInterval is how often a waiting program updates the time of its file, to show that it
+	// is alive, and looks for other programs in the folder.
 	signInterval = time.Second
-	// maxEntries is how many entries of a folder are looked at.
+	// maxEntries is how many entries of a folder are read.
 	maxEntries = 1000
-	// maxOthers is how many programs that wait for others are noted.
+	// maxOthers is how many programs that wait for other peers are noted.
 	maxOthers = 8
 )
 
-// dir exchanges frames through a folder, with one file for each program. A program replaces its
-// file as a whole.
+// dir exchanges frames through a folder, with one file for each program. A program always
+// replaces its whole file.
 //
 // Files may be left over from programs that were killed. So a file counts only if its Seen is
-// our own Run, a random text: its writer has read our file, and is alive. The requester writes
-// its Seen last: the responder, which may fail and end at once, cannot end before the requester
-// has its descriptors.
+// our Run, a random text: then its writer has read our file, and is alive. The requester writes
+// its Seen last, after it has read the responder's descriptors. So the responder, which may fail
+// and end at once, cannot end before that.
 type dir struct {
 	path  string
-	own   bool // the user's own folder: made here, and closed to others
+	own   bool // the user's own folder: created here, and not accessible to other users
 	ends  Ends
 	ours  frame.Frame
 	peer  string               // the run of the peer, once it is known
-	times map[string]time.Time // of the files of others, when last looked at
+	times map[string]time.Time // times of other programs' files, at the last look
 	noted map[string]bool
 }
 
-// Dir is a way through a folder that both programs can reach, such as one of a file
-// system that their hosts share. A missing folder is made, with mode 0700, if its
+// Dir exchanges through a folder that both programs can access, such as one on a file
+// system that their hosts share. A missing folder is created, with mode 0700, if its
 // parent exists. Each program has one file there, NAME.oob, with mode 0600, and
 // removes it at its end. A folder serves any number of pairs with different names.
 func Dir(path string) Way { return &dir{path: path} }
 
-// UserDir is Dir for a folder that all programs of one user on one host have in
-// common, in the system's folder for temporary files. One that others can write to is
-// refused.
+// UserDir is Dir for a folder that all programs of one user on one host share, in the system's
+// directory for temporary files. A folder that other users can write to is refused.
 func UserDir() Way {
 	return &dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), own: true}
 }
@@ -68,7 +67,7 @@ func (d *dir) prepare() error {
 	if !d.own {
 		return nil
 	}
-	// Anybody can make a folder of that name in a shared place.
+	// In a shared directory, any user can create a folder of that name.
 	info, err := os.Lstat(d.path)
 	if err != nil {
 		return err
@@ -87,7 +86,7 @@ func (d *dir) write() error {
 	return descriptor.WriteFile(d.file(d.ours.From), b)
 }
 
-// read returns the present frame of a program, and false if there is none.
+// read returns the current frame of a program, and false if there is none.
 func (d *dir) read(program string) (frame.Frame, bool, error) {
 	path := d.file(program)
 	b, err := descriptor.ReadFile(path)
@@ -127,14 +126,14 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 		}
 		if now := time.Now(); now.After(next) {
 			next = now.Add(signInterval)
-			_ = os.Chtimes(d.file(ends.Name), now, now) // a sign of life, no more
+			_ = os.Chtimes(d.file(ends.Name), now, now) // only a sign of life, so errors are ignored
 			if err := d.lookAround(); err != nil {
 				return false, err
 			}
 		}
 		f, ok, err := d.read(ends.Peer)
 		if !ok || err != nil || f.To != ends.Name {
-			return false, err // lookAround names what waits for another
+			return false, err // lookAround reports a program that waits for another peer
 		}
 		if ends.Role == Responder && d.ours.Seen != f.Run {
 			d.ours.Seen = f.Run
@@ -161,18 +160,18 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	return theirs.Body, nil
 }
 
-// lookAround notes the programs that are alive in the folder and wait for others than this
-// one. Pairs may share a folder, so this is no error; but it tells a person who has started the
-// wrong two programs.
+// lookAround notes the live programs in the folder that wait for programs other than this one.
+// Pairs may share a folder, so this is no error, but it helps a person who has started the wrong
+// two programs.
 func (d *dir) lookAround() error {
 	folder, err := os.Open(d.path)
 	if err != nil {
-		return nil // reading a file says it better
+		return nil // reading our own file gives a better error
 	}
 	defer func() { _ = folder.Close() }()
 	entries, _ := folder.ReadDir(maxEntries)
 	before := d.times
-	d.times = make(map[string]time.Time, len(entries)) // without those that have gone
+	d.times = make(map[string]time.Time, len(entries)) // only files that still exist
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), suffix)
 		if !ok || name == d.ends.Name || checkName("", name) != nil {
@@ -185,7 +184,7 @@ func (d *dir) lookAround() error {
 		was, seen := before[name]
 		d.times[name] = info.ModTime()
 		if !seen || was.Equal(info.ModTime()) {
-			continue // perhaps left over
+			continue // the file may be left over
 		}
 		f, ok, err := d.read(name)
 		switch {
@@ -222,10 +221,10 @@ func (d *dir) Done(ctx context.Context) error {
 	return err
 }
 
-// Close leaves no file, whichever of the two programs comes first: the requester
-// leaves its outcome for the responder to remove, and removes it itself if the
-// responder has gone. The responder removes its own file, and then the requester's
-// outcome, which it recognizes by its own run in it.
+// Close leaves no file, whichever program closes first. The requester writes its outcome, which
+// the responder removes; if the responder has ended, the requester removes it itself. The
+// responder removes its own file, and then the requester's outcome, whose Seen is the
+// responder's Run.
 func (d *dir) Close(ok bool) error {
 	if d.ours.Run == "" {
 		return nil
@@ -234,7 +233,7 @@ func (d *dir) Close(ok bool) error {
 		if f, there, err := d.read(d.ends.Name); err != nil || !there || f.Run != d.ours.Run {
 			return err
 		}
-		d.ours.Outcome = frame.OutcomeOf(ok) // the responder may not have read the rest yet
+		d.ours.Outcome = frame.OutcomeOf(ok) // keep the rest: the responder may not have read it yet
 		if err := d.write(); err != nil {
 			return err
 		}

@@ -9,33 +9,33 @@
 //	peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 //
 // Exchange does the same with any number of connections, maps and events. It does not block
-// the engine; callbacks run on the engine's goroutine, inside Progress, once each, also where
-// the exchange fails. What is imported is closed when the connections are Closed, or the
-// context is Idle.
+// the engine. Callbacks run on the engine's goroutine, inside Progress, once each, even if the
+// exchange fails. Imported objects are closed when the connections are Closed, or the context
+// is Idle.
 //
 // # Ways
 //
 // A Way carries the bytes: through a folder (Dir, UserDir), over TCP (TCP), in the private data
 // of the connection manager (CM), by copy and paste (Stdio), or in files that a person copies
-// (Files). Parse makes one of the value of a flag. A program can add its own: Way is an
-// interface of four methods. Package oob/etcd, a module of its own, has one through an etcd
-// directory.
+// (Files). Parse makes a Way from the value of a flag. A program can add its own: Way is an
+// interface of four methods. Package oob/etcd, a separate module, exchanges through etcd.
 //
 // # Ends
 //
-// A pair has a requester and a responder. The responder waits; the requester looks for it, and
-// reports at its end how it has ended. A responder that is only written to or read from does
-// not notice that by itself: see Done, EndWith and Close.
+// A pair has a requester and a responder. The responder waits, and the requester contacts it.
+// When the requester ends, it reports whether it succeeded. A responder whose memory is only
+// written or read does not notice by itself that the requester has ended: see Done, EndWith
+// and Close.
 //
 // # Servers
 //
 // A Peer is for one exchange of a pair. A server with any number of clients uses a
-// Listener: Serve exchanges with each client that comes.
+// Listener: Serve exchanges with each client.
 //
 // # Trust
 //
-// What arrives is bounded and decoded strictly, and is refused if it names another
-// program. But nothing proves the sender: names are no passwords. A program that can write to
-// the folder, or reach the port, can pretend to be the peer, and get the keys that are offered
-// to it. Files are readable by their owner alone (mode 0600).
+// Input is limited in size and decoded strictly, and is refused if it names another
+// program. But nothing authenticates the sender: names are not passwords. A program that can
+// write to the folder, or reach the port, can pretend to be the peer, and get the keys that are
+// offered to it. Only their owner can read the files (mode 0600).
 package oob

@@ -10,24 +10,25 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// outcomeTimeout is how long a peer that has closed its connection has to report
+// outcomeTimeout is how long a peer may take, after it has closed its connection, to report
 // whether it succeeded.
 const outcomeTimeout = 5 * time.Second
 
-// Done waits for the peer, a requester, to report how it ended: a responder that is
-// only written to or read from does not notice otherwise. f is called later, once, on
-// the engine's goroutine, with nil if the peer has succeeded, and else with an error:
-// ErrPeerFailed, that of the way, ErrFlushed if the context of the exchange stops before,
-// or ErrClosed if the Peer is closed. It is legal once the exchange has succeeded, for a
-// Responder (ErrInvalid, and f is called at once), and once at a time (ErrInUse).
+// Done waits for the report of the peer, a requester. A responder whose memory is only written
+// or read does not notice otherwise that the requester has ended. f is called later, once, on
+// the engine's goroutine: with nil if the peer succeeded, otherwise with ErrPeerFailed, with
+// the error of the Way, with ErrFlushed if the context of the exchange stops first, or with
+// ErrClosed if the Peer is closed. Done is legal for a Responder whose exchange has succeeded
+// (otherwise ErrInvalid, and f is called at once), and only one Done may wait at a time
+// (ErrInUse).
 //
-// Done(nil) ends the context of the exchange with the peer: it is stopped if the peer has
-// succeeded, and else fails with the error. Calling Done(nil) again does nothing, so a
-// function that is called for every message may call it. Where there is no context to fail,
-// such as before the exchange, the error goes to Config.Notify, or to standard error.
+// Done(nil) ends the context of the exchange with the peer: the context is stopped if the peer
+// succeeded, and fails with the error otherwise. Calling Done(nil) again does nothing, so a
+// callback for messages may call it every time. If there is no context to fail, such as before
+// the exchange, the error goes to Config.Notify, or to standard error.
 //
-// A peer that dies reports nothing; EndWith, or the keepalive of the connection and
-// rdma.Config.EndWithLastConnection, end the context then.
+// A peer that is killed sends no report. In that case EndWith ends the context, or the
+// keepalive of the connection together with rdma.Config.EndWithLastConnection.
 func (p *Peer) Done(f func(err error)) {
 	p.mu.Lock()
 	r, exchanging := p.met, p.exchanging
@@ -81,21 +82,22 @@ func (p *Peer) Done(f func(err error)) {
 	}
 	p.waitFor(fmt.Sprintf("%s to report its end through %v", p.cfg.Peer, p.way))
 	c.beside(p, context.Background(), func(ctx context.Context) error {
-		p.inDone.Lock() // one that was given up may not have returned yet
+		p.inDone.Lock() // an abandoned Done may not have returned yet
 		defer p.inDone.Unlock()
 		return p.way.Done(ctx)
 	}, finish)
 }
 
 // EndWith ends a context with its peer: the context fails when a connection of the exchange
-// fails, and when the peer has closed one and Done gets no report within 5 s. It is for
-// responders, which otherwise go on without connections. Call it before the exchange, once. It
-// lasts until the context is Idle after the exchange, or the Peer is closed.
+// fails, or when the peer has closed one and Done gets no report within 5 s. EndWith is for
+// responders, whose contexts otherwise keep running without connections. Call it before the
+// exchange, once. It is in effect until the context is Idle after the exchange, or the Peer is
+// closed.
 func (p *Peer) EndWith(r rdma.Context) {
 	if !given(r) {
 		return
 	}
-	run, cancel := context.WithCancel(p.ctx) // ends with what EndWith lasts for
+	run, cancel := context.WithCancel(p.ctx) // ends when EndWith is no longer in effect
 	var unwatch, unwatchConnections func()
 	end := func() {
 		cancel()
@@ -122,8 +124,8 @@ func (p *Peer) EndWith(r rdma.Context) {
 	})
 }
 
-// failUnlessReported fails a context later, unless the peer reports its end before, or
-// run ends.
+// failUnlessReported fails a context after outcomeTimeout, unless the peer reports or run ends
+// first.
 func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error) {
 	engine := r.Engine()
 	p.goBeside(func() {
@@ -132,7 +134,7 @@ func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error
 			return
 		case <-time.After(p.outcomeTimeout):
 		}
-		_ = engine.Do(func() { // fails only after the end of the program
+		_ = engine.Do(func() { // fails only once the engine is closed
 			s := r.State()
 			if run.Err() == nil && !p.reported && (s == pe.Starting || s == pe.Running) {
 				r.Fail(fmt.Errorf("oob: %s did not say whether it succeeded: %w", p.cfg.Peer, err))

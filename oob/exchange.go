@@ -22,7 +22,7 @@ type exchange struct {
 	call        *call
 	conns       []*rdma.Connection
 	answer      func(*Answer, error)
-	// over is called when the exchange ends, and returns the error that it ends with. Nil: nothing.
+	// over is called when the exchange ends, and returns the error that it ends with. It may be nil.
 	over func(err error) error
 }
 
@@ -33,7 +33,7 @@ func newExchange(p *Peer, r rdma.Context) *exchange {
 	return x
 }
 
-// meet begins an exchange by a Way that carries bytes.
+// meet starts an exchange by a Way that carries bytes.
 func (x *exchange) meet(ctx context.Context, offer Offer) error {
 	ours, err := x.export(offer)
 	if err != nil {
@@ -55,7 +55,7 @@ func (x *exchange) meet(ctx context.Context, offer Offer) error {
 	return nil
 }
 
-// export makes the bundle of what is offered, with connections.
+// export creates the connections, and returns the bundle of the offer with their descriptors.
 func (x *exchange) export(offer Offer) ([]byte, error) {
 	b, err := x.bundle(offer)
 	if err != nil {
@@ -69,8 +69,8 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 		b.Endpoints = [][]byte{desc}
 		return b.Encode()
 	}
-	// All connections are made, or none where that is known before: those that are closed
-	// again are reported to the program.
+	// Check first that all connections fit: the program gets reports of connections that are
+	// made and closed again.
 	n := offer.connections()
 	if have, most := len(x.connections.List()), x.connections.Config().MaxConnections; n > 1 && have+n > most {
 		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
@@ -87,7 +87,7 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	return b.Encode()
 }
 
-// connectionsOf is how many connections the exchange makes.
+// connectionsOf returns how many connections the exchange makes.
 func (x *exchange) connectionsOf(offer *Offer) int {
 	if x.datagrams != nil {
 		return 0
@@ -95,7 +95,7 @@ func (x *exchange) connectionsOf(offer *Offer) int {
 	return offer.connections()
 }
 
-// bundle makes the bundle of what is offered beside connections.
+// bundle makes the bundle of the offer without connections.
 func (x *exchange) bundle(offer Offer) (*descriptor.Bundle, error) {
 	p := x.peer
 	if s := x.r.State(); s != pe.Starting && s != pe.Running {
@@ -123,8 +123,8 @@ func (x *exchange) bundle(offer Offer) (*descriptor.Bundle, error) {
 	return b, nil
 }
 
-// end ends the exchange, once. After an error the program has no handle to the connections: they
-// are closed.
+// end ends the exchange, once. After an error it closes the connections, because the program
+// has no handle to them.
 func (x *exchange) end(a *Answer, err error) {
 	if !x.call.end() {
 		return
@@ -192,7 +192,7 @@ func (x *exchange) importOffer(b *descriptor.Bundle, connections int) (_ *Answer
 	return a, nil
 }
 
-// checkOffer fails for what another program offers, or this one cannot use.
+// checkOffer refuses an offer of another program, and one that this program cannot use.
 func (p *Peer) checkOffer(b *descriptor.Bundle, connections int) error {
 	if b.From != p.cfg.Peer || b.To != p.cfg.Name {
 		return notFrom(p.ends, b.From, b.To)
@@ -211,13 +211,13 @@ func (p *Peer) checkOffer(b *descriptor.Bundle, connections int) error {
 	return nil
 }
 
-// differentNumber is the error of ends that do not agree on their connections.
+// differentNumber is the error for ends that offer different numbers of connections.
 func differentNumber(peer string, theirs, ours int) error {
 	return fmt.Errorf("%w: %s offers %d connections, this program %d: give both the same number", ErrWrongPeer, peer, theirs, ours)
 }
 
-// connect connects what was exported to the peer's, or makes the peer that its endpoint
-// is. If that fails, it closes what was imported.
+// connect connects the exported connections to the peer's, or makes the rdma.Peer of the
+// peer's endpoint. If that fails, it closes what was imported.
 func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 	err := x.makePeer(a, b.Endpoints)
 	for i, conn := range x.conns {
@@ -232,7 +232,7 @@ func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 	return err
 }
 
-// makePeer makes the peer in a context of datagrams.
+// makePeer makes the rdma.Peer in a context of datagrams.
 func (x *exchange) makePeer(a *Answer, endpoints [][]byte) (err error) {
 	switch {
 	case x.datagrams == nil && len(endpoints) > 0:
@@ -261,8 +261,8 @@ func amount(maps, events int) string {
 	return fmt.Sprintf("%d memory maps and %d sync events", maps, events)
 }
 
-// watch follows what the exchange has made, for Waiting, and for a context that is
-// Starting.
+// watch follows the connections of the exchange: it updates Waiting, and fails a Starting
+// context with its connection.
 func (x *exchange) watch(a *Answer) {
 	p := x.peer
 	p.mu.Lock()
@@ -292,8 +292,8 @@ func (x *exchange) watch(a *Answer) {
 }
 
 // follow closes what was imported when all connections of the exchange are Closed, or the
-// context is Idle: no task is under way that refers to it. Until then it calls changed for
-// the connections of the exchange, and entered for the context; they may be nil.
+// context is Idle: from then on no task refers to it. Until then it calls changed for state
+// changes of the connections, and entered for those of the context. Both may be nil.
 func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state rdma.ConnectionState, err error), entered func(next pe.State)) {
 	open := map[*rdma.Connection]bool{}
 	for _, conn := range x.conns {
@@ -317,7 +317,7 @@ func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state r
 			return
 		}
 		if delete(open, conn); len(open) == 0 && !stopping(x.r) {
-			end() // a context that stops keeps them until it is Idle
+			end() // if the context is stopping, the imports stay until it is Idle
 		}
 	})
 	unwatch = x.r.Watch(func(_, next pe.State) {
@@ -330,8 +330,8 @@ func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state r
 	})
 }
 
-// closeImports closes what was imported. Where a buffer still lies in one, closing fails;
-// it holds nothing of the device.
+// closeImports closes what was imported. Closing a map fails while a buffer still lies in it;
+// the error is ignored, because an imported map holds no resource of the device.
 func closeImports(maps []*mmap.Map, events []*syncevent.Event) {
 	for _, m := range maps {
 		_ = m.Close()

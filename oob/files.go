@@ -15,46 +15,45 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// settleTime is how long a file that makes no sense must stay as it is before it
-// is refused: it may be a copy in the making.
+// settleTime is how long an invalid file must stay unchanged before it is refused: copying
+// it may still be under way.
 const settleTime = 500 * time.Millisecond
 
-// Files names the files of a way by files that a person or a program copies between
+// Files names the files of an exchange by files that a person or a program copies between
 // the hosts, as for the flags -ld, -re and -m of DOCA's samples. Each file holds one
 // armored descriptor: that of the connection or endpoint, which programs without this
-// package can read too, or a bundle, where more is offered. Binary files are read as well. A
-// plain descriptor names no program, so a wrong pair shows only in what it offers.
+// package can read too, or a bundle, if more is offered. Binary files are read as well. A
+// plain descriptor names no program, so a wrong peer is detected only by what it offers.
 //
-// A requester that has succeeded makes a file beside its descriptor, LOCAL.done; one that
-// has failed removes its descriptor. A requester without connections may end before the
-// responder has read its files: if it has succeeded, it leaves them, and the responder removes
-// them.
+// A requester that succeeded creates LOCAL.done beside its descriptor; a requester that failed
+// removes its descriptor. A requester without connections may end before the responder has read
+// its files: if it succeeded, it leaves them, and the responder removes them.
 type Files struct {
-	Local  string // what this program offers; it is written
-	Remote string // what the peer offers; it is waited for
-	// Resource is the one memory map or sync event, where there is one: this program
-	// writes it if it offers any, and otherwise waits for that of the peer. Empty: it
-	// is in the same file as the connections.
+	Local  string // the offer of this program, which writes it
+	Remote string // the offer of the peer; this program waits for it
+	// Resource is the file of the only memory map or sync event: this program writes
+	// it if it offers one, and otherwise waits for the peer's. Empty: maps and events are
+	// in the same file as the connections.
 	Resource string
-	// Enter, if it is not nil, is the input on which a person presses Enter when the files are
-	// there; Config.Notify asks for it. Nil: the program looks for the files.
+	// Enter, if not nil, is the input on which a person presses Enter when the files have been
+	// copied; Config.Notify asks for it. Nil: the program polls for the files.
 	Enter io.Reader
 }
 
-// files is the way by Files.
+// files is the Way of Files.
 type files struct {
 	Files
 	keys    *lineReader // nil: not interactive
 	ends    Ends
 	written []string // files of ours
-	read    []string // files of the peer's
+	read    []string // files of the peer
 	met     bool     // the exchange is complete
 	// connectionless: no connection shows whether the responder has read our files.
 	connectionless bool
 }
 
-// Way makes the way. It fails with an error that matches ErrInvalid where a file is
-// missing, or is named twice.
+// Way returns the Way. It fails with an error that matches ErrInvalid if Local or Remote is
+// missing, or a file is named twice.
 func (f Files) Way() (Way, error) {
 	switch {
 	case f.Local == "" || f.Remote == "":
@@ -71,7 +70,7 @@ func (f Files) Way() (Way, error) {
 
 func (f *files) String() string { return "the file " + f.Remote }
 
-// doneFile says that the program that owns a descriptor has succeeded.
+// doneFile names the file by which the owner of a descriptor reports success.
 func doneFile(path string) string { return path + ".done" }
 
 func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, error) {
@@ -133,7 +132,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		if ends.Role == Requester || f.keys != nil {
 			return err
 		}
-		// As over TCP, a responder goes on waiting for the right one.
+		// As over TCP, a responder keeps waiting for the right program.
 		if rejected != err.Error() {
 			rejected = err.Error()
 			ends.Note(rejected)
@@ -159,7 +158,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	return theirs.Encode()
 }
 
-// collect puts descriptors that were read into a bundle.
+// collect adds the descriptors of a file to a bundle.
 func collect(into *descriptor.Bundle, list [][]byte, path string) error {
 	for _, d := range list {
 		kind, _, err := descriptor.Parse(d)
@@ -189,7 +188,7 @@ func collect(into *descriptor.Bundle, list [][]byte, path string) error {
 	return nil
 }
 
-// write puts a descriptor into a file, as text.
+// write writes an armored descriptor to a file.
 func (f *files) write(path string, desc []byte) error {
 	if err := descriptor.WriteFile(path, []byte(descriptor.Armor(desc))); err != nil {
 		return err
@@ -198,16 +197,16 @@ func (f *files) write(path string, desc []byte) error {
 	return nil
 }
 
-// errNotYet is what reading a file returns that is to be read again.
+// errNotYet makes await read the file again.
 var errNotYet = errors.New("not yet")
 
-// await waits until a file is there and read takes it. Once a person has pressed Enter, the
-// file must be there.
+// await waits until a file exists and read accepts it. After a person has pressed Enter, the
+// file must exist.
 func (f *files) await(ctx context.Context, path string, read func() error) error {
 	if f.keys != nil {
 		return read()
 	}
-	var bad time.Time // since when it has been wrong, unchanged
+	var bad time.Time // since when the file has been invalid and unchanged
 	var was fs.FileInfo
 	return poll(ctx, func() (bool, error) {
 		info, err := os.Stat(path)
@@ -231,7 +230,7 @@ func (f *files) await(ctx context.Context, path string, read func() error) error
 	})
 }
 
-// ignore returns no error where it is the one to be ignored.
+// ignore returns err, or nil if err matches ignored.
 func ignore(err, ignored error) error {
 	if errors.Is(err, ignored) {
 		return nil
@@ -239,7 +238,7 @@ func ignore(err, ignored error) error {
 	return err
 }
 
-// readDescriptors reads a file of armored descriptors, or of one binary one.
+// readDescriptors reads a file of armored descriptors, or of one binary descriptor.
 func readDescriptors(path string, kinds ...descriptor.Kind) (list [][]byte, err error) {
 	b, err := descriptor.ReadFile(path)
 	if err != nil {
@@ -314,8 +313,8 @@ func (f *files) Done(ctx context.Context) error {
 	})
 }
 
-// Close removes our files, which are void now. Success is reported by a file that the
-// responder removes, unless it has gone before.
+// Close removes our files, which are now invalid. A requester reports success by a file, which
+// the responder removes. If the responder has already ended, the requester removes it.
 func (f *files) Close(ok bool) error {
 	if f.keys != nil {
 		f.keys.close()
@@ -335,8 +334,8 @@ func (f *files) Close(ok bool) error {
 	if !leave {
 		errs = append(errs, removeAll(f.written))
 	}
-	// A responder that has not asked leaves no report behind. Its own files are gone
-	// before: a requester that reports later sees that, and leaves nothing.
+	// A responder removes the report even if it did not call Done. Its own files were removed
+	// above: a requester that reports later sees that, and leaves no report.
 	if f.met && f.ends.Role == Responder {
 		done := doneFile(f.Remote)
 		if _, err := os.Stat(done); err == nil && f.connectionless {
@@ -347,7 +346,7 @@ func (f *files) Close(ok bool) error {
 	return errors.Join(errs...)
 }
 
-// removeAll removes files that may be gone already.
+// removeAll removes files. It is no error if they are already gone.
 func removeAll(paths []string) error {
 	var errs []error
 	for _, path := range paths {

@@ -12,14 +12,14 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// lineReader reads lines on a goroutine of its own, so that a wait for one can be given up. The
-// goroutine stays in Read, since a terminal cannot be interrupted; it ends with the input, or
-// with the first line after close.
+// lineReader reads lines on a goroutine of its own, so that a wait for a line can be given up.
+// The goroutine stays in Read, since a read of a terminal cannot be interrupted. It ends at the
+// end of the input, or with the first line after close.
 type lineReader struct {
 	in     io.Reader
 	start  sync.Once
 	lines  chan string
-	err    error // once lines is closed
+	err    error // valid once lines is closed
 	ending sync.Once
 	done   chan struct{}
 }

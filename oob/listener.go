@@ -13,15 +13,16 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Listener lets any number of clients find a server. A client opens a Peer as a Requester, by
-// the way that the server listens on, and exchanges. Several clients may have the same name.
+// Listener is the server's end of exchanges with any number of clients. A client opens a Peer as
+// a Requester, with the same way as the server, and exchanges. Several clients may have the
+// same name.
 type Listener struct {
 	cfg      Config
 	listener net.Listener // by TCP
 	cm       *cmListener  // by connection manager
 	closing  sync.Once
 
-	waiting bool // clients wait for a connection, which is logged; belongs to the engine's goroutine
+	waiting bool // it was logged that clients have to wait; belongs to the engine's goroutine
 
 	mu       sync.Mutex
 	served   bool
@@ -32,14 +33,14 @@ type Listener struct {
 
 // Listen listens for clients at tcp:HOST:PORT or cm:HOST:PORT, as in Parse; with port 0 the
 // system chooses one, see Addr. Other ways are for pairs, and fail with an error that matches
-// ErrInvalid. Clients that come before Serve wait.
+// ErrInvalid. Clients that connect before Serve wait.
 //
-// By connection manager the context listens, from Serve on, while it is Starting or Running:
-// where it cannot listen, it fails.
+// By connection manager the context of Serve listens, while it is Starting or Running; if it
+// cannot listen, it fails.
 //
-// Of cfg, Name is the server's, and Peer that of the clients; empty: any. Expect is what
-// each client must offer. Role and Notify are ignored. Log receives which clients came
-// and left (info), and which were lost or rejected, and why (warn).
+// cfg.Name is the server's name, and cfg.Peer that of the clients; if empty, any name is
+// accepted. Expect is what each client must offer. Role and Notify are ignored. Log receives
+// which clients connected and left (info), and which were lost or rejected, and why (warn).
 func Listen(way string, cfg Config) (*Listener, error) {
 	w, err := Parse(way)
 	if err != nil {
@@ -74,7 +75,7 @@ func Listen(way string, cfg Config) (*Listener, error) {
 }
 
 // Addr is the address that clients connect to, as HOST:PORT. By connection manager it is the
-// one that Listen was given, until the context listens.
+// address given to Listen until the context listens.
 func (l *Listener) Addr() string {
 	if l.cm != nil {
 		return l.cm.addr()
@@ -82,28 +83,28 @@ func (l *Listener) Addr() string {
 	return l.listener.Addr().String()
 }
 
-// Serve exchanges with every client that comes from now on, until Close. Each gets the offer,
-// with connections of its own, as in Peer.Exchange. f is called on the engine's goroutine, with
-// the client's name and what it offers, before anything is reported of its connections and
-// before any message comes: f is the place to set their user data. A connection of a client
-// that fails is closed, after the callbacks that report it, so that the next client can have
-// its place.
+// Serve exchanges with every client until Close. Each client gets the offer, with connections
+// of its own, as in Peer.Exchange. f is called on the engine's goroutine, with the client's name
+// and its offer, before any state of its connections is reported and before any message
+// arrives: f is the place to set their user data. A client's connection that fails is closed,
+// after the callbacks that report it, so that the next client can use its place.
 //
-// With an error, f rejects the client: its connections are closed, and its exchange fails
-// with ErrRejected and the first 1,000 bytes of the error's text (143 by connection manager). So
-// does the exchange of a client whose offer does not fit (Config.Expect), or whose connections
-// do not, and that of every client while something of this offer cannot be exported, such
-// as a map that is closed. Connections of programs that are no clients are closed. The reasons
-// are logged. While the context has no connection left (rdma.Config.MaxConnections), or is not
-// Starting or Running, clients try again; that is logged once.
+// If f returns an error, the client is rejected: its connections are closed, and its exchange
+// fails with ErrRejected and the first 1,000 bytes of the error's text (143 by connection
+// manager). A client is rejected in the same way if its offer does not match (Config.Expect), or
+// if its connections differ in number or cannot be connected. So is every client while something
+// of this offer cannot be exported, such as a closed map. Connections of programs that are not
+// clients are closed. The reasons are logged. While the context has no connection left
+// (rdma.Config.MaxConnections), or is not Starting or Running, clients try again; that is logged
+// once.
 //
-// The connections of a client can be closed without a call of f, such as when the addresses of
-// the two ends do not fit (one IPv4, one IPv6). rdma.Connections.OnConnection reports them
+// The connections of a client can be closed without a call of f, for example if the addresses
+// of the two ends do not match (one IPv4, one IPv6). rdma.Connections.OnConnection reports them
 // Closed too, with nil for their user data: use the form x, ok := conn.UserData().(T).
 //
-// Serve does not block, and is legal once, in any state of the context (ErrInUse). It
-// fails with pe.ErrNotConnected where the context has no engine, with ErrInvalid where the
-// offer has no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
+// Serve does not block. It is legal in any state of the context, once (otherwise ErrInUse). It
+// fails with pe.ErrNotConnected if the context has no engine, with ErrInvalid if the offer has
+// no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
 	if !given(r) {
 		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
@@ -151,7 +152,7 @@ func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *A
 	return nil
 }
 
-// checkClient admits a connection on the engine's goroutine, if it is a client's.
+// checkClient admits a client on the engine's goroutine. It rejects other programs.
 func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
 	if c.err != nil {
 		_ = c.conn.Close()
@@ -173,7 +174,7 @@ func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func
 	}
 }
 
-// peer is the Peer that checks what a client offers.
+// peer makes the Peer that checks a client's offer.
 func (l *Listener) peer(client string, way Way) *Peer {
 	cfg := l.cfg
 	if cfg.Peer == "" {
@@ -187,12 +188,12 @@ func (l *Listener) rejected(c clientConn, err error) {
 }
 
 // admit makes the connections with a client, or rejects it. It runs on the engine's
-// goroutine. What can be checked is checked before there are connections, since the
-// program gets reports of those.
+// goroutine. It checks the offer before it makes connections, because the program gets
+// reports about connections.
 func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client string, a *Answer) error) {
 	replied := false
 	defer func() {
-		if !replied { // the client tries again, the Listener is closed, or f has panicked
+		if !replied { // the client has to try again, the Listener is closed, or f panicked
 			_ = c.conn.Close()
 			_ = x.closeConnections() // on the engine's goroutine it does not fail
 		}
@@ -241,7 +242,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 	replied = l.reply(c, x.peer.ends, ours, nil)
 }
 
-// noRoom logs that clients have to wait, once until the next one is admitted. It runs on
+// noRoom logs that clients have to wait, once until the next client is admitted. It runs on
 // the engine's goroutine.
 func (l *Listener) noRoom(err error) {
 	if !l.waiting {
@@ -256,8 +257,8 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// changed returns what follows the connections of a client: it closes those that have
-// failed, and logs the first end of one, if the client was admitted.
+// changed returns the function that handles state changes of a client's connections: it closes
+// those that have failed, and logs the first that ends, if the client was admitted.
 func (l *Listener) changed(client string, admitted *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	ended := false
 	return func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
@@ -278,11 +279,11 @@ func (l *Listener) changed(client string, admitted *bool) func(conn *rdma.Connec
 	}
 }
 
-// maxRefusal is how many bytes of the reason a rejected client gets.
+// maxRefusal is the largest length of the reason that a rejected client gets, in bytes.
 const maxRefusal = 1000
 
-// reply gives a client our bundle, why it is rejected, or nothing but our name, beside the
-// engine. Once the Listener is closed, it only closes the client's connection, and returns
+// reply sends a client our bundle, the reason of a rejection, or only our name, on a goroutine
+// of its own. Once the Listener is closed, it only closes the client's connection, and returns
 // false.
 func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bool {
 	l.mu.Lock()
@@ -300,15 +301,15 @@ func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bo
 		defer func() { _ = c.conn.Close() }()
 		if b, err := fr.Encode(); err == nil {
 			_ = c.conn.SetDeadline(time.Now().Add(helloTimeout))
-			_, _ = c.conn.Write(b) // a client that has gone never connects
+			_, _ = c.conn.Write(b) // if the client has ended, its connections never become Ready
 		}
 	})
 	return true
 }
 
-// Close stops listening, and rejects the clients that are introducing themselves. The
-// connections that were made go on. Call it when the engine no longer runs, or from
-// another goroutine. Closing again only waits for a Close that is under way.
+// Close stops listening, and rejects clients that have not completed their exchange. Existing
+// connections stay open. Call it when the engine no longer runs, or from another goroutine.
+// Closing again only waits for a Close that is under way.
 func (l *Listener) Close() (err error) {
 	l.closing.Do(func() {
 		l.mu.Lock()

@@ -19,23 +19,23 @@ import (
 
 // Config names the two programs.
 type Config struct {
-	// Name is that of this program, and Peer that of the other: two different ones, of
-	// letters, digits and . _ - +.
+	// Name is the name of this program, and Peer that of the other program. They must differ,
+	// and consist of letters, digits and . _ - +.
 	Name, Peer string
-	// Role is that of this program. Zero: Requester.
+	// Role is the role of this program. Zero: Requester.
 	Role Role
-	// Expect is what the peer must offer beside connections, exactly; anything else
-	// is an error that matches ErrWrongPeer. Nil: whatever it offers.
+	// Expect is exactly what the peer must offer besides connections; anything else
+	// is an error that matches ErrWrongPeer. Nil: any offer is accepted.
 	Expect *Expect
 	// Notify takes lines for the person who runs the program: what to paste, or that the
-	// wrong program is there. It may be called from any goroutine. Nil: they go to
-	// standard error, after the program's name. One wait notes at most 64.
+	// wrong program was started. It may be called from any goroutine, at most 64 times in
+	// one wait. Nil: lines go to standard error, after the program's name.
 	Notify func(line string)
 	// Await, for Listen by connection manager, is how many connections of clients must have
 	// been Ready before a context that is Starting becomes Running
 	// (rdma.ListenConfig.Await). Zero: none.
 	Await int
-	// Log receives what is waited for (info). The zero value is silent.
+	// Log receives what the Peer waits for (info). The zero value is silent.
 	Log zerolog.Logger
 }
 
@@ -45,8 +45,8 @@ type Expect struct {
 	Events int // sync events
 }
 
-// Offer is what a program gives to its peer. The zero value is one connection. By connection
-// manager there is room for less: see CM.
+// Offer is what a program gives to its peer. The zero value is one connection. The connection
+// manager carries less: see CM.
 type Offer struct {
 	// Connections is how many connections to make with the peer, which must give the
 	// same number. The first is connected to the peer's first, and so on. Zero: 1.
@@ -58,13 +58,13 @@ type Offer struct {
 	Maps []*mmap.Map
 	// Events are sync events that the peer may reach.
 	Events []*syncevent.Event
-	// Data is bytes of the program's own, such as the size of its messages. With all
+	// Data is bytes of the program's own, such as the size of its messages. Together with all
 	// descriptors they must fit into descriptor.MaxPayload, less 2 KiB for the names
-	// and what a way adds.
+	// and what a Way adds.
 	Data []byte
 }
 
-// connections is how many connections are offered.
+// connections returns how many connections are offered.
 func (o *Offer) connections() int {
 	if o.Connections == 0 {
 		return 1
@@ -72,18 +72,18 @@ func (o *Offer) connections() int {
 	return max(o.Connections, 0)
 }
 
-// Answer is what the peer has offered.
+// Answer is what the peer offers, imported.
 type Answer struct {
 	// Connections are this program's ends, in order. Tasks can be submitted. No message has
-	// come, and nothing was reported yet; by connection manager, a pair's were reported
-	// Connecting.
+	// arrived, and no change of state was reported yet, except that by connection manager the
+	// connections of a Peer were reported Connecting.
 	Connections []*rdma.Connection
 	// Peer is the endpoint of the other program, in a context of datagrams; otherwise nil.
 	Peer *rdma.Peer
 	// Maps are the peer's, in the order in which it offered them. The program does not
 	// close them: they are closed when all connections of the exchange are Closed, after the
 	// callbacks that report it, or, without connections, when the context is Idle. A
-	// connection that has Failed is Closed after its Close.
+	// Failed connection becomes Closed after its Close.
 	Maps []*mmap.Map
 	// Events are the peer's in the same way.
 	Events []*syncevent.Event
@@ -98,7 +98,7 @@ type Peer struct {
 	way    Way
 	cfg    Config
 	ends   Ends
-	ctx    context.Context // of the functions that run beside the engine
+	ctx    context.Context // of the functions that run on goroutines of their own
 	cancel context.CancelCauseFunc
 
 	outcomeTimeout time.Duration
@@ -107,8 +107,8 @@ type Peer struct {
 
 	// These belong to the engine's goroutine.
 	conns       []*rdma.Connection // of the exchange
-	asking      bool               // Done waits
-	endsContext bool               // that was Done(nil)
+	asking      bool               // a Done is waiting
+	endsContext bool               // the waiting Done was called with nil
 	reported    bool               // the peer has reported how it ended
 
 	closing    sync.Once
@@ -116,15 +116,14 @@ type Peer struct {
 	beside     sync.WaitGroup
 	closed     bool
 	used       bool
-	met        rdma.Context // the exchange has succeeded
-	exchanging rdma.Context // it has begun
-	waiting    string       // what is waited for, or was when it was given up
-	notes      string       // what was noted meanwhile
-	noted      int          // how many lines in this wait
+	met        rdma.Context // set once the exchange has succeeded
+	exchanging rdma.Context // set once the exchange has begun
+	waiting    string       // what the Peer waits for, or waited for when it gave up
+	notes      string       // the notes of this wait
+	noted      int          // the number of lines noted in this wait
 }
 
-// Open makes a Peer by the way that a text names, as Parse does. Its errors match
-// ErrInvalid.
+// Open makes a Peer with the Way that a text names; see Parse. Its errors match ErrInvalid.
 func Open(way string, cfg Config) (*Peer, error) {
 	w, err := Parse(way)
 	if err != nil {
@@ -133,8 +132,8 @@ func Open(way string, cfg Config) (*Peer, error) {
 	return New(w, cfg)
 }
 
-// New makes a Peer by any way. It opens nothing yet. Its errors match ErrInvalid, or are
-// those of resolving the name of a host (CM).
+// New makes a Peer with any Way. It opens nothing yet. Its errors match ErrInvalid, or are
+// those of resolving a host name (CM).
 func New(way Way, cfg Config) (*Peer, error) {
 	if way == nil {
 		return nil, fmt.Errorf("oob: make a peer: %w: no way is given", ErrInvalid)
@@ -159,9 +158,9 @@ func New(way Way, cfg Config) (*Peer, error) {
 	return p, nil
 }
 
-// Connect makes one connection with the peer: it is Exchange for the common case. maps
-// are what the peer may reach. f gets the connection, and the first memory map that the
-// peer offers, or nil. Where f is nil, an error fails r.
+// Connect makes one connection with the peer: it is Exchange for the common case. The peer
+// may reach maps. f gets the connection, and the first memory map that the peer offers, or
+// nil. If f is nil, an error fails r.
 func (p *Peer) Connect(r *rdma.Connections, f func(c *rdma.Connection, m *mmap.Map, err error), maps ...*mmap.Map) {
 	if f == nil {
 		f = func(_ *rdma.Connection, _ *mmap.Map, err error) { fail(r, err) }
@@ -178,22 +177,21 @@ func (p *Peer) Connect(r *rdma.Connections, f func(c *rdma.Connection, m *mmap.M
 	})
 }
 
-// Exchange exports what the offer says, gives it to the peer, waits for what the peer
-// offers, imports that, and connects. It does not block: f is called later, once, on
-// the engine's goroutine, inside Progress.
+// Exchange exports the offer, sends it to the peer, waits for the peer's offer, imports that,
+// and connects. It does not block: f is called later, once, on the engine's goroutine, inside
+// Progress.
 //
-// It is legal in Starting and Running, best in the callback that reports Starting: the
-// context is Running when all connections are Ready, and not before. A connection that
-// fails until then fails the context.
+// It is legal in Starting and Running. Call it in the callback that reports Starting: the
+// context then becomes Running only when all connections are Ready. A connection that fails
+// before that fails the context.
 //
-// Where f gets an error, the connections that were exported are closed. It gets one when
-// something cannot be exported or imported, when the way fails, when ctx ends (it matches
-// context.Cause(ctx)), when the context stops (ErrFlushed), when the Peer is closed
-// (ErrClosed), when the peer is another program or does not offer what Config.Expect says
-// (ErrWrongPeer), and in a second exchange (ErrInUse). The program then
-// stops the context, best with Fail(err), which ignores ErrFlushed of a context that has
-// stopped. Without r, or an engine, f is called at once (ErrInvalid, pe.ErrNotConnected).
-// Where f is nil, an error is given to r.Fail.
+// f gets an error when something cannot be exported or imported, when the Way fails, when ctx
+// ends (the error matches context.Cause(ctx)), when the context stops (ErrFlushed), when the
+// Peer is closed (ErrClosed), when the peer is another program or does not offer what
+// Config.Expect says (ErrWrongPeer), and in a second exchange (ErrInUse). The exported
+// connections are then closed. The program should stop the context, best with Fail(err), which
+// ignores ErrFlushed of a context that has stopped. If r is nil or has no engine, f is called
+// at once (ErrInvalid, pe.ErrNotConnected). If f is nil, r.Fail gets the error.
 func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func(a *Answer, err error)) {
 	if f == nil {
 		f = func(_ *Answer, err error) { fail(r, err) }
@@ -218,8 +216,8 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 		meet = func(ctx context.Context, offer Offer) error { return w.meet(ctx, x, offer) }
 	}
 	if err := meet(ctx, offer); err != nil {
-		x.call.unwatch()                          // a context that stops is not the reason
-		_ = engine.Do(func() { x.end(nil, err) }) // fails only once nothing runs any more
+		x.call.unwatch()                          // report err, even if the context stops first
+		_ = engine.Do(func() { x.end(nil, err) }) // fails only once the engine is closed
 	}
 }
 
@@ -234,24 +232,24 @@ func given(r rdma.Context) bool {
 	return false
 }
 
-// fail is r.Fail where there is a context.
+// fail calls r.Fail if r is a context.
 func fail(r rdma.Context, err error) {
 	if given(r) {
 		r.Fail(err)
 	}
 }
 
-// made reports whether a connection is one of the exchange.
+// made reports whether the exchange made a connection.
 func (p *Peer) made(conn *rdma.Connection) bool { return slices.Contains(p.conns, conn) }
 
-// begun reports whether there has been an exchange.
+// begun reports whether an exchange has begun.
 func (p *Peer) begun() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.used
 }
 
-// begin notes that the exchange begins.
+// begin records that the exchange begins.
 func (p *Peer) begin(r rdma.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,18 +264,18 @@ func (p *Peer) begin(r rdma.Context) error {
 }
 
 // Waiting says what the Peer waits for, as in "the descriptors of reader, through the
-// folder /tmp/x", and what was noted meanwhile. It is empty if it waits for nothing.
-// After a wait that has failed or was given up, it still says what that was for.
+// folder /tmp/x", followed by the notes of the wait. It is empty if the Peer waits for nothing.
+// After a wait that failed or was given up, it still describes that wait.
 func (p *Peer) Waiting() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting + p.notes
 }
 
-// String names the peer, and the way to it.
+// String names the peer and the Way.
 func (p *Peer) String() string { return fmt.Sprintf("%s, through %v", p.cfg.Peer, p.way) }
 
-// waitFor notes what comes next. It takes the place of what came before.
+// waitFor records and logs what the Peer waits for. It replaces the previous entry.
 func (p *Peer) waitFor(what string) {
 	p.mu.Lock()
 	p.waiting, p.notes, p.noted = what, "", 0
@@ -285,7 +283,7 @@ func (p *Peer) waitFor(what string) {
 	p.cfg.Log.Info().Msg("waiting for " + what)
 }
 
-// waited notes that something has come; empty: whatever it was.
+// waited records that the wait for what has ended. An empty what ends any wait.
 func (p *Peer) waited(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,13 +293,13 @@ func (p *Peer) waited(what string) {
 }
 
 const (
-	// maxNotes is how many bytes of notes Waiting returns.
+	// maxNotes is the largest length of the notes that Waiting returns, in bytes.
 	maxNotes = 1000
 	// maxNoteLines is how many lines are noted during one wait.
 	maxNoteLines = 64
 )
 
-// note is Ends.Note.
+// note implements Ends.Note: it passes a line to Config.Notify, and keeps it for Waiting.
 func (p *Peer) note(text string) {
 	p.mu.Lock()
 	if p.noted++; p.noted > maxNoteLines {
@@ -319,11 +317,11 @@ func (p *Peer) note(text string) {
 	_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", p.cfg.Name, text)
 }
 
-// Close ends what is under way, reports to the peer how this program has ended, if it
-// is the requester and the exchange has succeeded, and removes what was made for the
-// exchange. err is what the program failed with, such as the result of pe.Engine.Run;
-// nil is success. Call it when the engine no longer runs. Closing again only waits for
-// a Close that is under way.
+// Close ends what is under way, and removes what was created for the exchange. If this program
+// is the requester and the exchange succeeded, Close reports to the peer whether the program
+// succeeded: err is the program's error, such as the result of pe.Engine.Run; nil means
+// success. Call it when the engine no longer runs. Closing again only waits for a Close that
+// is under way.
 func (p *Peer) Close(err error) (result error) {
 	p.closing.Do(func() {
 		p.mu.Lock()

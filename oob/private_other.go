@@ -4,5 +4,5 @@ package oob
 
 import "io/fs"
 
-// private trusts systems whose folder for temporary files is each user's own.
+// private returns true: on these systems each user has a directory for temporary files.
 func private(fs.FileInfo) bool { return true }

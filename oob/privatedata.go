@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// The most private data of each message of the connection manager, in bytes (IBTA 12.6, annex
-// A11). It travels without its length: what follows ours is zero.
+// The maximum private data of each message of the connection manager, in bytes (IBTA 12.6,
+// annex A11). Messages do not carry its length: unused bytes are zero.
 const (
 	maxRequestData = 56
 	maxReplyData   = 196
@@ -26,39 +26,39 @@ const (
 
 type cmKind uint8
 
-// The kinds of private data. It is the magic, the version, the kind, and the fields that are named
-// here, in their order. Numbers are big-endian. Texts and names are counted: a byte with their
-// length stands before them. An offer is the name of the sender; a byte that says what it offers
-// (0 nothing, 2 a memory map, 3 a sync event), and that; and the program's own bytes, counted. A
-// memory map is its address (8 bytes), length (8), remote key (4) and permissions (1), a sync
-// event the 15 bytes of its descriptor's payload.
+// The kinds of private data. Private data consists of the magic, the version, the kind, and the
+// fields named here, in this order. Numbers are big-endian. Texts and names are counted: a byte
+// with the length precedes them. An offer is the sender's name (counted); a byte for the type of
+// the object (0 none, 2 a memory map, 3 a sync event), and the object; and the program's own
+// bytes (counted). A memory map is its address (8 bytes), length (8), remote key (4) and
+// permissions (1). A sync event is the 15 bytes of its descriptor's payload.
 const (
-	cmRequest    cmKind = 1 + iota // for a connection: token, index, count, to, offer
-	cmReply                        // to it: offer
-	cmBusy                         // rejects it, and another attempt may succeed: text
-	cmRefused                      // rejects it for good: text
-	cmOtherNames                   // rejects it, as the programs do not belong together: offer.From, offer.To
-	cmOutcome                      // requests nothing, and says how the requester has ended: token, ok
+	cmRequest    cmKind = 1 + iota // a connection request: token, index, count, to, offer
+	cmReply                        // the reply to it: offer
+	cmBusy                         // a rejection; another attempt may succeed: text
+	cmRefused                      // a final rejection: text
+	cmOtherNames                   // a rejection: the programs do not belong together: offer.From, offer.To
+	cmOutcome                      // the requester's report, in a request: token, ok
 )
 
-// cmToken ties together the messages of one exchange. Only its two ends know it.
+// cmToken identifies the messages of one exchange. Only its two ends know it.
 type cmToken [8]byte
 
-// privateData is what one message of the connection manager carries. Its kind says which of
-// the fields it has.
+// privateData is the content of one message of the connection manager. Its kind determines
+// which fields it has.
 type privateData struct {
 	kind         cmKind
 	token        cmToken
-	index, count uint8  // which of the exchange's connections, and how many there are
-	to           uint16 // nameSum of the program that is meant
+	index, count uint8  // index of the connection in the exchange, and number of connections
+	to           uint16 // nameSum of the program that is addressed
 	ok           bool
 	text         string
 	// offer has the sender's name, at most one memory map or sync event, and data.
 	offer descriptor.Bundle
 }
 
-// nameSum stands for the name of the responder in a request, for which there is no room. The
-// reply has the name.
+// nameSum replaces the responder's name in a request, which has no room for the name. The
+// reply has it.
 func nameSum(name string) uint16 {
 	return uint16(crc32.Checksum([]byte(name), crc32.MakeTable(crc32.Castagnoli)))
 }
@@ -84,13 +84,13 @@ func (d *privateData) encode() []byte {
 	return b
 }
 
-// appendCounted appends at most 255 bytes, and before them how many.
+// appendCounted appends the length of content in one byte, and content, at most 255 bytes.
 func appendCounted(b, content []byte) []byte {
 	return append(append(b, byte(len(content))), content...)
 }
 
-// Lengths of the payloads of descriptors, in bytes. Of the four bytes of permissions that end
-// that of a memory map, the private data has the last: permissions fit into it.
+// Lengths of descriptors' payloads, in bytes. The payload of a memory map ends with four bytes
+// of permissions. Private data carries only the last of them, because permissions fit into it.
 const (
 	mapPayload, mapPermissions = 24, 4
 	eventPayload               = 15
@@ -111,7 +111,7 @@ func appendOffer(b []byte, o *descriptor.Bundle) []byte {
 	return appendCounted(b, o.Data)
 }
 
-// payloadOf takes off the container of a descriptor that this program has made.
+// payloadOf returns the payload of a descriptor that this program has made.
 func payloadOf(kind descriptor.Kind, desc []byte, n int) []byte {
 	payload, err := descriptor.Decode(kind, desc)
 	if err != nil || len(payload) != n {
@@ -120,8 +120,8 @@ func payloadOf(kind descriptor.Kind, desc []byte, n int) []byte {
 	return payload
 }
 
-// decodePrivateData takes private data apart. It takes nothing that encode does not make.
-// Errors match those of package descriptor; what the offer describes is for others to check.
+// decodePrivateData decodes private data. It refuses everything that encode does not make.
+// Errors match those of package descriptor. Callers must check the content of the offer.
 func decodePrivateData(b []byte) (*privateData, error) {
 	const header = len(cmMagic) + 2
 	if len(b) < header || string(b[:len(cmMagic)]) != cmMagic {
@@ -170,7 +170,7 @@ func readCounted(r *descriptor.Reader) []byte {
 	return b
 }
 
-// readOffer makes descriptors again of what an offer has.
+// readOffer decodes an offer, and rebuilds the descriptors in it.
 func readOffer(r *descriptor.Reader, o *descriptor.Bundle) {
 	o.From = string(readCounted(r))
 	switch kind := descriptor.Kind(r.Uint8()); kind {
@@ -194,10 +194,10 @@ func describe(kind descriptor.Kind, payload []byte) []byte {
 	return desc
 }
 
-// otherWays ends the errors of what the private data has no room for.
+// otherWays is the advice in errors for offers that do not fit into the private data.
 const otherWays = "offer less, or exchange through a folder (dir:PATH), TCP (tcp:HOST:PORT), standard input (stdio) or files"
 
-// checkOffer fails for an offer of a kind that private data cannot carry.
+// checkOffer refuses an offer with too many objects or connections for private data.
 func checkOffer(maps, events, connections int) error {
 	switch {
 	case connections < 1 || connections > maxCMConnections:
@@ -210,10 +210,10 @@ func checkOffer(maps, events, connections int) error {
 	return nil
 }
 
-// maxCMConnections is how many connections one exchange by connection manager can make.
+// maxCMConnections is the largest number of connections in one exchange by connection manager.
 const maxCMConnections = 255
 
-// fitting is encode for an offer, which may be too long.
+// fitting encodes an offer, and fails if it is too long.
 func (d *privateData) fitting() ([]byte, error) {
 	what, room := "request", maxRequestData
 	if d.kind == cmReply {
@@ -232,22 +232,22 @@ func (d *privateData) fitting() ([]byte, error) {
 		ErrInvalid, o.From, amount(len(o.Maps), len(o.Events)), what, max(0, room-len(without.encode())), len(o.Data), otherWays)
 }
 
-// rejection is the private data that tells a requester why it is rejected.
+// rejection makes the private data with the reason of a rejection.
 func rejection(kind cmKind, err error) []byte {
 	const room = maxRejectData - len(cmMagic) - 3
 	d := privateData{kind: kind, text: cut(err.Error(), room)}
 	return d.encode()
 }
 
-// otherNames is the private data of a responder for a requester that looks for another, or is
-// another.
+// otherNames makes the private data that rejects a requester which is not the expected program,
+// or which addresses another responder.
 func otherNames(ends Ends) []byte {
 	const room = (maxRejectData - len(cmMagic) - 4) / 2
 	d := privateData{kind: cmOtherNames, offer: descriptor.Bundle{From: cut(ends.Name, room), To: cut(ends.Peer, room)}}
 	return d.encode()
 }
 
-// cut cuts a text between two characters.
+// cut shortens a text to at most n bytes, without splitting a character.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -258,5 +258,5 @@ func cut(text string, n int) string {
 	return text[:n]
 }
 
-// errBusy is that of a responder that cannot answer now.
+// errBusy is the error of a responder that cannot answer now.
 var errBusy = errors.New("it cannot take this program yet")

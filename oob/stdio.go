@@ -10,14 +10,14 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// What the requester prints at its end.
+// The reports that the requester prints at its end.
 const (
 	succeeded = "succeeded"
 	failed    = "failed"
 )
 
 // stdio exchanges bundles on the standard files: ours is printed, the peer's is
-// pasted. The requester's end is a line of its own.
+// pasted. The requester's report is one line.
 type stdio struct {
 	out   io.Writer
 	lines *lineReader
@@ -25,11 +25,11 @@ type stdio struct {
 	met   bool
 }
 
-// Stdio is a way by copy and paste: the program prints one block of text on out, and
+// Stdio exchanges by copy and paste: the program prints one block of text on out, and
 // reads that of its peer from in. Other lines are skipped, so out may also carry other output.
-// Config.Notify says what to paste, and when. A terminal cannot be interrupted: a goroutine
-// stays in Read until in ends, or has a line after the Peer was closed. Nor can a write to out
-// be: where that is a full pipe, Exchange and Close wait until it is read.
+// Config.Notify says what to paste, and when. A read from a terminal cannot be interrupted: a
+// goroutine stays in Read until in ends, or has a line after the Peer was closed. Nor can a
+// write to out be interrupted: if out is a full pipe, Exchange and Close wait until it is read.
 func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
 
 func (s *stdio) String() string { return "standard input" }

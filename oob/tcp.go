@@ -17,18 +17,18 @@ import (
 
 const (
 	dialInterval = 50 * time.Millisecond
-	// helloTimeout is how long a connection may take to send its first frame.
+	// helloTimeout is how long a connection may take to send its first frame, the hello.
 	helloTimeout = 10 * time.Second
-	// acceptPause is how long to wait where the system accepts no connection.
+	// acceptPause is how long to wait after a failed accept.
 	acceptPause = 50 * time.Millisecond
-	// maxPending is how many connections that have not sent their first frame are kept; the
-	// oldest makes room for the next.
+	// maxPending is how many connections without a first frame are kept; a new connection
+	// replaces the oldest.
 	maxPending = 64
 	// maxRejections is how many rejected connections are noted.
 	maxRejections = 8
 )
 
-// tcp exchanges frames over a TCP connection. The requester sends first: the responder gives
+// tcp exchanges frames over a TCP connection. The requester sends first, so the responder sends
 // its keys only to a program that claims to be its peer.
 type tcp struct {
 	address string
@@ -37,10 +37,10 @@ type tcp struct {
 	in      *bufio.Reader
 }
 
-// TCP is a way over a TCP connection to HOST:PORT, where the responder listens. The requester
+// TCP exchanges over a TCP connection to HOST:PORT, where the responder listens. The requester
 // tries again until the responder has started. Programs other than the peer are
-// rejected, and noted. The connection lasts until the end, for the requester's report.
-// Nothing is encrypted, and names are no passwords: use it on networks that are trusted.
+// rejected, and noted. The connection stays open until the end, for the requester's report.
+// Nothing is encrypted, and names are not passwords: use it only on trusted networks.
 func TCP(address string) (Way, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
@@ -79,13 +79,13 @@ func (t *tcp) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	return t.accept(ctx, hello)
 }
 
-// dial connects to the responder, which may not be there yet, or be about to go. Why it
-// tries again is noted when that changes, and comes with the error at the end.
+// dial connects to the responder, which may not have started yet, or may be about to end. It
+// notes the reason of a retry when the reason changes, and adds the last one to its error.
 func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 	var last error
 	noted := 0
 	retry := func(err error) {
-		// With the addresses of one attempt no two texts would be the same.
+		// Leave out the addresses of the attempt: they would make each text different.
 		var system *net.OpError
 		if errors.As(err, &system) {
 			err = system.Err
@@ -125,8 +125,8 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 	}
 }
 
-// introduce gives the requester's hello, and takes the answer. The connection is kept if that
-// succeeds; again means that the responder has gone before it answered.
+// introduce sends the requester's hello, and reads the answer. It keeps the connection if that
+// succeeds. again means that the responder closed the connection before it answered.
 func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
 	defer func() {
 		if t.conn == nil {
@@ -158,7 +158,7 @@ func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (their
 		return nil, false, fmt.Errorf("%s: %w: %q", t.ends.Peer, ErrRejected, f.Body)
 	}
 	if !stop() {
-		return nil, false, context.Cause(ctx) // the deadline has been set
+		return nil, false, context.Cause(ctx) // ctx ended, and the connection has a deadline in the past
 	}
 	t.conn, t.in = conn, in
 	return f.Body, false, nil
@@ -170,7 +170,7 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
 }
 
-// clientConn is a connection whose first frame has come, or will not.
+// clientConn is a connection whose first frame has arrived, or failed to arrive.
 type clientConn struct {
 	conn  net.Conn
 	in    *bufio.Reader
@@ -178,7 +178,7 @@ type clientConn struct {
 	err   error // of reading the hello
 }
 
-// check fails for a program that is not meant.
+// check refuses a program that is not the peer, or has the same role.
 func (c *clientConn) check(ends Ends) error {
 	switch {
 	case c.hello.From != ends.Peer || c.hello.To != ends.Name:
@@ -189,21 +189,21 @@ func (c *clientConn) check(ends Ends) error {
 	return nil
 }
 
-// acceptor takes the connections to a listener, and reads their first frames at the same time:
-// silent or slow connections do not keep the others out.
+// acceptor accepts the connections to a listener, and reads their first frames concurrently:
+// silent or slow connections do not block others.
 type acceptor struct {
 	listener net.Listener
-	arrived  chan clientConn // those that have
+	arrived  chan clientConn // connections whose hello was read
 	done     chan struct{}   // closed by close
 
 	mu      sync.Mutex
 	closed  bool
-	pending []net.Conn // that are introducing themselves, the oldest first
+	pending []net.Conn // connections without a hello, the oldest first
 	wg      sync.WaitGroup
 }
 
-// acceptClients begins to take connections. failed is called where the system has none to
-// give, such as with too many open files, and returns whether to try again.
+// acceptClients starts accepting connections. failed is called if Accept fails, for example
+// with too many open files, and returns whether to try again.
 func acceptClients(listener net.Listener, failed func(err error) (again bool)) *acceptor {
 	a := &acceptor{listener: listener, arrived: make(chan clientConn), done: make(chan struct{})}
 	a.wg.Go(func() {
@@ -226,7 +226,7 @@ func acceptClients(listener net.Listener, failed func(err error) (again bool)) *
 	return a
 }
 
-// add reads the first frame of a connection.
+// add reads the first frame of a connection, on a goroutine of its own.
 func (a *acceptor) add(conn net.Conn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,7 +235,7 @@ func (a *acceptor) add(conn net.Conn) {
 		return
 	}
 	if len(a.pending) == maxPending {
-		_ = a.pending[0].Close() // which ends it
+		_ = a.pending[0].Close() // this ends its goroutine
 		a.pending = slices.Delete(a.pending, 0, 1)
 	}
 	a.pending = append(a.pending, conn)
@@ -254,7 +254,7 @@ func (a *acceptor) add(conn net.Conn) {
 	})
 }
 
-// close closes the listener, and the connections that were not taken.
+// close closes the listener, and the connections that nobody received from arrived.
 func (a *acceptor) close() error {
 	a.mu.Lock()
 	a.closed = true
@@ -268,7 +268,7 @@ func (a *acceptor) close() error {
 	return err
 }
 
-// accept waits for the requester. Others that connect are rejected.
+// accept waits for the requester. It rejects other programs.
 func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", t.address)
 	if err != nil {
@@ -303,10 +303,10 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 	}
 }
 
-// answer gives our bundle to the requester, and to another program our name only.
+// answer sends our bundle to the requester, and only our name to another program.
 func (t *tcp) answer(c clientConn, hello []byte) (err error) {
 	if err = c.check(t.ends); err == nil {
-		// The connection is taken for good only with what Peer can decode.
+		// Keep the connection only if Peer can decode the bundle.
 		var b *descriptor.Bundle
 		if b, err = descriptor.DecodeBundle(c.hello.Body); err == nil && (b.From != t.ends.Peer || b.To != t.ends.Name) {
 			err = notFrom(t.ends, b.From, b.To)
@@ -359,7 +359,7 @@ func (t *tcp) Close(ok bool) error {
 		if err != nil {
 			return errors.Join(err, t.conn.Close())
 		}
-		// A responder that has gone does not need to know.
+		// A responder that has ended does not need the report.
 		_, _ = t.conn.Write(b)
 	}
 	return t.conn.Close()

@@ -11,36 +11,36 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
-// Errors of this package, matched with errors.Is. Others come through wrapped: of
-// package descriptor where what arrives makes no sense, of the system, of package rdma.
+// Errors of this package, matched with errors.Is. Errors of package descriptor (the peer sent
+// invalid bytes), of the system and of package rdma are returned wrapped.
 var (
-	// ErrInvalid: an argument has a value that can never be right.
+	// ErrInvalid: an argument has a value that is never valid.
 	ErrInvalid = errs.ErrInvalid
 	// ErrClosed: the Peer has been closed.
 	ErrClosed = errs.ErrClosed
-	// ErrInUse: the Peer has exchanged already, or another program of the same name uses the
-	// same folder or port.
+	// ErrInUse: the Peer has already been used for an exchange, or another program of the same
+	// name uses the same folder or port.
 	ErrInUse = errs.ErrInUse
-	// ErrFlushed: the context stopped before what was waited for came.
+	// ErrFlushed: the context stopped before the wait ended.
 	ErrFlushed = errs.ErrFlushed
-	// ErrWrongPeer: another program than the peer answered, or the peer does not offer what
+	// ErrWrongPeer: a program other than the peer answered, or the peer does not offer what
 	// this program expects.
 	ErrWrongPeer = errors.New("the programs do not belong together")
-	// ErrRejected: the server has rejected this client; the text has its reason.
+	// ErrRejected: the server rejected this client; the text contains the reason.
 	ErrRejected = errs.ErrRejected
 	// ErrPeerFailed: the peer's program has failed.
 	ErrPeerFailed = errors.New("the peer has failed, its own output says why")
 )
 
-// Role is what a program is in its pair.
+// Role is the part of a program in its pair.
 type Role int
 
 // The roles. A pair has one of each.
 const (
-	// Requester: it looks for the other, and reports at its end how it has ended.
+	// Requester contacts the responder, and at its end reports whether it succeeded.
 	Requester Role = iota
-	// Responder: it waits for the other; over TCP it listens. Peer.Done tells it how the
-	// other has ended.
+	// Responder waits for the requester; over TCP it listens. Peer.Done returns the
+	// requester's report.
 	Responder
 )
 
@@ -61,52 +61,52 @@ type Ends struct {
 	Peer string // of the other one, likewise
 	Role Role   // of this program
 	// Note takes a line for the person who runs the program: what to do, or what is
-	// wrong meanwhile. It is never nil, and may be called from any goroutine.
+	// wrong. It is never nil, and may be called from any goroutine.
 	Note func(text string)
 }
 
-// Way carries bytes between the programs of a pair: before RDMA can begin, both give
-// each other theirs, and at the end the requester reports how it has ended. A Way is for
-// one exchange; Peer calls its methods in the order in which they stand here.
+// Way carries bytes between the programs of a pair. Before RDMA can begin, each sends the
+// other a descriptor; at the end the requester reports whether it succeeded. A Way is for
+// one exchange. Peer calls its methods in the order of their declarations.
 //
-// What arrives may be hostile: a Way bounds what it reads, and does not interpret it. Peer
+// Input may be hostile: a Way limits how much it reads, and does not interpret it. Peer
 // decodes it strictly, and checks that it is from the peer and for this program.
 type Way interface {
-	// Exchange gives ours to the peer, waits for what the peer gives, and returns it.
+	// Exchange sends ours to the peer, waits for the peer's bytes, and returns them.
 	// It is called once, on a goroutine of its own. When ctx ends, it returns soon,
 	// with an error that matches context.Cause(ctx). The bytes are a descriptor of
-	// kind descriptor.Bundled, which a way that only carries them need not know.
+	// kind descriptor.Bundled; a Way that only carries them can ignore that.
 	Exchange(ctx context.Context, ends Ends, ours []byte) (theirs []byte, err error)
-	// Done waits until the peer, a requester, has reported how it ended: nil, or an
-	// error that matches ErrPeerFailed. It is called after Exchange has succeeded,
-	// once at a time, and ends with ctx as Exchange does.
+	// Done waits for the report of the peer, a requester. It returns nil if the peer
+	// succeeded, or an error that matches ErrPeerFailed. It is called after Exchange has
+	// succeeded, by one goroutine at a time, and ends with ctx as Exchange does.
 	Done(ctx context.Context) error
-	// Close reports, of a requester whose exchange has succeeded, whether it
-	// succeeded, and removes what Exchange has made. It is called once, when no other
-	// method runs; it may come without Exchange.
+	// Close sends ok as the report of a requester whose exchange succeeded, and removes
+	// what Exchange created. It is called once, when no other method runs. It may be
+	// called without Exchange.
 	Close(ok bool) error
-	// String says which way it is, as in "through the folder /tmp/x".
+	// String names the Way; the text follows "through", as in "the folder /tmp/x".
 	String() string
 }
 
 // connector is a Way that makes the connections of an exchange itself.
 type connector interface {
 	Way
-	// meet begins the exchange, on the engine's goroutine, and ends it later as
-	// Peer.Exchange says. With an error it has not begun.
+	// meet starts the exchange, on the engine's goroutine; it ends later as
+	// Peer.Exchange says. If meet returns an error, the exchange has not started.
 	meet(ctx context.Context, x *exchange, offer Offer) error
 }
 
-// checker is a Way that New asks whether it can be used.
+// checker is a Way that New checks for usable settings.
 type checker interface{ check(ends Ends) error }
 
-// Ways are the forms that Parse understands.
+// Ways lists the texts that Parse accepts.
 const Ways = "dir, dir:PATH, tcp:HOST:PORT, cm:HOST:PORT or stdio"
 
-// Parse makes the Way that a text names, such as the value of a flag:
+// Parse returns the Way that a text names, such as the value of a flag:
 //
-//	dir            a folder of the user's own, in the system's for temporary files
-//	dir:PATH       the folder PATH, which is made if it is missing
+//	dir            the user's folder in the system's directory for temporary files
+//	dir:PATH       the folder PATH, created if it is missing
 //	tcp:HOST:PORT  over TCP: the responder listens there, the requester connects
 //	cm:HOST:PORT   by connection manager: the responder listens there, the requester dials
 //	stdio          printed on standard output, pasted on standard input
@@ -129,10 +129,10 @@ func Parse(text string) (Way, error) {
 	return nil, fmt.Errorf("%w: way %q is none of %s", ErrInvalid, text, strings.Replace(Ways, " or ", " and ", 1))
 }
 
-// pollInterval is how often files are looked for.
+// pollInterval is how often poll checks for files.
 const pollInterval = 10 * time.Millisecond
 
-// poll calls look until it is done or fails, or ctx ends.
+// poll calls look repeatedly until look is done or fails, or ctx ends.
 func poll(ctx context.Context, look func() (done bool, err error)) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -148,7 +148,7 @@ func poll(ctx context.Context, look func() (done bool, err error)) error {
 	}
 }
 
-// remove removes a file that may be gone already.
+// remove removes a file. It is no error if the file is already gone.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -156,7 +156,7 @@ func remove(path string) error {
 	return nil
 }
 
-// checkName refuses what cannot be the name of a program: it is part of file names.
+// checkName refuses invalid program names. They become part of file names.
 func checkName(what, name string) error {
 	ok := name != "" && len(name) <= 100 && name[0] != '.' && name[0] != '-'
 	for _, c := range []byte(name) {
@@ -168,7 +168,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// notFrom is the error of a frame or bundle of other programs.
+// notFrom is the error for a frame or bundle from, or for, another program.
 func notFrom(ends Ends, from, to string) error {
 	if from != ends.Peer {
 		return fmt.Errorf("%w: it is from %.100q, expected was %s; start the two programs of a pair", ErrWrongPeer, from, ends.Peer)

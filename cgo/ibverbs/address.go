@@ -19,7 +19,7 @@ type addressHandle struct {
 	c  *C.struct_ibv_ah // nil when closed; guarded by the device's handles lock
 }
 
-// numberedHandle is an address handle that receive completions name.
+// numberedHandle is an address handle with a number, by which receive completions name it.
 type numberedHandle struct {
 	*addressHandle
 	number uint16
@@ -27,7 +27,7 @@ type numberedHandle struct {
 
 func (h numberedHandle) Number() uint16 { return h.number }
 
-// handleOf is nil for what is no address handle of this driver.
+// handleOf returns nil if ah is not an address handle of this driver.
 func handleOf(ah verbs.AH) *addressHandle {
 	switch ah := ah.(type) {
 	case *addressHandle:
@@ -86,8 +86,8 @@ const (
 	maxFlowLabel    = 1<<20 - 1
 )
 
-// address checks the way to a peer and makes libibverbs' form of it. A port of
-// zero means the one given.
+// address checks an address vector and converts it to libibverbs' form. port is used if
+// a.Port is zero.
 func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr, err error) {
 	if a.Port != 0 {
 		port = a.Port
@@ -132,8 +132,8 @@ func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr
 	return to, nil
 }
 
-// checkGID refuses a source GID that is not in the table, or cannot reach the
-// peer, with the table of those that can.
+// checkGID refuses a source GID that is not in the table, or cannot reach the peer. The error
+// lists the GIDs that can.
 func (d *Device) checkGID(port int, a verbs.AddressAttr) error {
 	table, err := d.gids(port)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// pollBatch is how many completions one call into libibverbs takes at most.
+// pollBatch is the largest number of completions of one call into libibverbs.
 const pollBatch = 128
 
 type completionQueue struct {
@@ -38,12 +38,12 @@ type completionQueue struct {
 	mu       sync.Mutex
 	c        *C.struct_ibv_cq // nil when closed
 	batch    []C.struct_ibv_wc
-	extended *extendedQueue // nil: it is polled by ibv_poll_cq
-	// Completions that were taken off the queue before the program asked: by
-	// Arm, and when a queue pair was closed.
+	extended *extendedQueue // nil: polled by ibv_poll_cq
+	// Completions that Arm, or the closing of a queue pair, took off the queue. The
+	// next Poll returns them.
 	held []completion
-	// Queue pairs whose receives have LIDs: those of datagrams on InfiniBand ports. Of
-	// others the device's fields are undefined, or, on SRD, mean something else.
+	// Queue pairs whose receives have LIDs: UD queue pairs on InfiniBand ports. For other
+	// queue pairs the device's LID fields are undefined, or, on SRD, mean something else.
 	lids map[uint32]struct{}
 	stop func() // ends the goroutine that waits for events; nil if there is none
 
@@ -52,7 +52,7 @@ type completionQueue struct {
 	overflown atomic.Bool
 }
 
-// completion is a completion with what is reported beside it.
+// completion is a completion with its extended fields.
 type completion struct {
 	wc    verbs.WC
 	extra verbs.WCExtra
@@ -100,15 +100,15 @@ func (q *completionQueue) create(capacity int) error {
 	return nil
 }
 
-// nextVector is the completion vector of a new queue: queues take them in turn, so that their
-// interrupts are spread over the processors. The device's lock is held.
+// nextVector returns the completion vector for a new queue. Queues get the vectors round-robin,
+// so that their interrupts are spread over the processors. The device's lock is held.
 func (d *Device) nextVector() int {
 	v := d.vector
 	d.vector = (v + 1) % max(d.vectors, 1)
 	return v
 }
 
-// made makes the rest of the queue.
+// made sets up the queue after the device has created c.
 func (q *completionQueue) made(c *C.struct_ibv_cq, capacity int) {
 	q.c, q.capacity, q.key = c, int(c.cqe), addressOf(c)
 	q.batch = callocSlice[C.struct_ibv_wc](min(capacity, pollBatch))
@@ -116,12 +116,12 @@ func (q *completionQueue) made(c *C.struct_ibv_cq, capacity int) {
 
 func addressOf[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// cAddress is the address of an object in C memory.
+// cAddress returns the address of an object in C memory.
 func cAddress[T any](p *T) C.uintptr_t { return C.uintptr_t(addressOf(p)) }
 
 func (q *completionQueue) Capacity() int { return q.capacity }
 
-// String is for errors.
+// String describes the queue for errors.
 func (q *completionQueue) String() string {
 	return fmt.Sprintf("the queue of %d entries on %s", q.capacity, q.device.info.Name)
 }
@@ -182,7 +182,7 @@ func (q *completionQueue) poll(wcs []verbs.WC, extras []verbs.WCExtra) (int, err
 	return n, nil
 }
 
-// take takes up to n completions off the queue, into the batch. It returns how many, or a
+// take moves up to n completions from the queue into the batch. It returns their number, or a
 // negative errno.
 func (q *completionQueue) take(n int) int {
 	if q.extended != nil {
@@ -191,7 +191,7 @@ func (q *completionQueue) take(n int) int {
 	return int(C.vb_poll_cq(cAddress(q.c), C.int(n), cAddress(&q.batch[0])))
 }
 
-// read makes package verbs' form of a completion of the batch. The extra may be nil.
+// read converts a completion of the batch to package verbs' form. extra may be nil.
 func (q *completionQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
 	from := &q.batch[i]
 	convert(wc, from)
@@ -224,7 +224,7 @@ func (q *completionQueue) pollError(result int) error {
 	return e
 }
 
-// convert makes a verbs.WC of a completion.
+// convert converts a completion to a verbs.WC.
 func convert(to *verbs.WC, from *C.struct_ibv_wc) {
 	*to = verbs.WC{
 		ID: uint64(from.wr_id), Status: verbs.Status(from.status),
@@ -282,14 +282,14 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	if solicitedOnly {
 		solicited = 1
 	}
-	// Before the call: the event may come before it returns.
+	// Set armed before the call: the event may arrive before the call returns.
 	q.armed.Store(true)
 	if errno := C.vb_req_notify_cq(q.c, solicited); errno != 0 {
 		q.armed.Store(false)
 		return false, checkErrno("ibv_req_notify_cq", q.String(), errno)
 	}
-	// Completions that came before the request cause no event: they are polled for
-	// afterwards (ibv_get_cq_event(3)).
+	// Completions that arrived before the request cause no event, so poll once more
+	// (ibv_get_cq_event(3)).
 	switch got := q.take(len(q.batch)); {
 	case got < 0:
 		q.armed.Store(false)
@@ -311,8 +311,8 @@ func (q *completionQueue) hold(n int) {
 	}
 }
 
-// event runs when the channel can be read. If the queue is not armed, Arm found the
-// completions that caused the event, and nobody is notified.
+// event runs when the channel is readable. If the queue is not armed, Arm has already found
+// the completions that caused the event, and event notifies nobody.
 func (q *completionQueue) event() {
 	if C.vb_cq_events(q.c) > 0 {
 		q.fire()
@@ -332,8 +332,8 @@ func (q *completionQueue) OnCompletion(notify func()) {
 	q.notify = notify
 }
 
-// overrun handles the overflow of a queue. It puts the queue pairs on it in error, as
-// IBTA 10.10.2.3 requires: not every device does that by itself.
+// overrun handles the overflow of a queue. It moves the queue pairs on it to the Error state, as
+// IBTA 10.10.2.3 requires, because not every device does so.
 func (d *Device) overrun(object uint64) *completionQueue {
 	d.mu.Lock()
 	q := d.queues[object]
@@ -349,14 +349,14 @@ func (d *Device) overrun(object uint64) *completionQueue {
 	}
 	q.overflown.Store(true)
 	for _, p := range pairs {
-		// One that is in Reset, or broken already, cannot and need not.
+		// This fails for a queue pair in Reset or already in Error, which needs no change.
 		_ = p.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
 	}
 	q.fire()
 	return q
 }
 
-// setLIDs says whether receives of a queue pair have LIDs.
+// setLIDs sets whether receives of a queue pair have LIDs.
 func (q *completionQueue) setLIDs(qpn uint32, have bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -370,15 +370,15 @@ func (q *completionQueue) setLIDs(qpn uint32, have bool) {
 	q.lids[qpn] = struct{}{}
 }
 
-// forget drops the completions of a destroyed queue pair: not every device does that
-// by itself.
+// forget drops the completions of a destroyed queue pair, because not every device does so.
 func (q *completionQueue) forget(qpn uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.c == nil {
 		return
 	}
-	// Other queue pairs may go on: there were not more of this one.
+	// Take at most capacity completions: this queue pair had no more, and other queue pairs
+	// may keep adding new ones.
 	for left := q.capacity; left > 0; {
 		got := q.take(len(q.batch))
 		if got <= 0 {
@@ -407,7 +407,7 @@ func (q *completionQueue) Close() error {
 		q.stop = nil
 	}
 	if err := d.destroyed("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
-		d.add(q) // it can be tried again
+		d.add(q) // the program can try again
 		return err
 	}
 	var err error
@@ -428,7 +428,7 @@ func (d *Device) add(q *completionQueue) {
 	d.queues[q.key] = q
 }
 
-// remove takes a queue that nothing uses off the device.
+// remove removes a queue from the device, unless a queue pair uses it.
 func (d *Device) remove(q *completionQueue) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// destroyed is the error of a verb that has destroyed an object of the device.
+// destroyed calls the function destroyed with the device's context.
 func (d *Device) destroyed(verb, asked string, errno C.int) error {
 	// Device.Close clears ctx only when no object is left.
 	return destroyed(d.ctx, verb, asked, errno)
 }
 
-// destroyed is nil, too, where the kernel has taken the device away. The kernel has then
-// destroyed the object by itself, so that no memory is in use, and libibverbs refuses with
-// EIO. What libibverbs has of the object is left to it, for good: an event that was fetched
-// before may still name the object. RDMAV_ALLOW_DISASSOC_DESTROY would free it without
-// waiting for the event, and make a success of every EIO in the process.
+// destroyed returns nil also if the kernel has taken the device away. In that case the kernel
+// has destroyed the object itself, so no memory is in use, and libibverbs fails with EIO. The
+// memory of libibverbs for the object is leaked: an event fetched before may still refer to the
+// object. RDMAV_ALLOW_DISASSOC_DESTROY would free it without waiting for the event, and would
+// turn every EIO in the process into success.
 func destroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error {
 	if errno == 0 {
 		return nil
@@ -32,15 +32,15 @@ func destroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error
 	case taken(ctx):
 		return nil
 	default:
-		// It must not match verbs.ErrNoDevice, by which memory would be used again.
+		// It must not match verbs.ErrNoDevice, after which the memory would be reused.
 		e.Kind, e.Detail = nil, "the device has failed, but the kernel still has it: the device may still use the object"
 	}
 	return e
 }
 
-// taken reports whether the kernel has taken the device away from this process. Its GID
-// table is read from the kernel's memory, and the only EIO of that is this one. Kernels
-// before 5.11 cannot be asked so; there the device's file tells.
+// taken reports whether the kernel has taken the device away from this process. A query of the
+// GID table reads the kernel's memory, and fails with EIO only in this case. Kernels before
+// 5.11 do not have this query; for them, taken checks whether the kernel still lists the device.
 func taken(ctx *C.struct_ibv_context) bool {
 	var entry C.struct_ibv_gid_entry
 	n, err := C.vb_query_gid_table(ctx, &entry, 1)
@@ -50,8 +50,8 @@ func taken(ctx *C.struct_ibv_context) bool {
 	return vanished(C.GoString(&ctx.device.dev_name[0]))
 }
 
-// destroyChannel destroys the channel of a queue that was destroyed. Where libibverbs still
-// has the queue, it refuses; then only the file is closed.
+// destroyChannel destroys the channel of a destroyed queue. If the kernel has taken the device
+// away, libibverbs still holds the queue and refuses; destroyChannel then only closes the file.
 func (q *completionQueue) destroyChannel() error {
 	errno := C.vb_destroy_comp_channel(q.channel)
 	if syscall.Errno(errno) == syscall.EBUSY && taken(q.device.ctx) {

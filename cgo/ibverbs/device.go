@@ -25,33 +25,34 @@ import (
 type Device struct {
 	info      verbs.DeviceInfo
 	sysfs     string
-	attr      verbs.DeviceAttr // MaxInline is probed when first asked for
+	attr      verbs.DeviceAttr // without MaxInline, which the first Query probes
 	defaultPD *protectionDomain
 	events    events
 
 	probe  sync.Once
 	inline int
 
-	fields     verbs.WCFields // of completions; guarded by mu, as the next is
+	fields     verbs.WCFields // of completions; guarded by mu, like fieldsRead
 	fieldsRead bool
-	lids       bool        // a port is on InfiniBand: receives can have LIDs
-	efa        *efa.Device // nil: it is none
+	lids       bool        // a port is on InfiniBand, so receives can have LIDs
+	efa        *efa.Device // nil: the device is not an EFA
 	noEFA      error       // why an EFA has no SRD
-	// extended has everything polled and posted by the extended calls, where either kind
-	// would do; for tests.
+	// extended: always poll and post by the extended calls, even if the plain ones would do;
+	// for tests.
 	extended bool
 
-	// Address handles, and memory windows and their regions, are not destroyed while a
-	// post that names them runs.
+	// handles is locked for reading during a post, and for writing while an address handle, a
+	// memory window or a region with windows is destroyed, which a post may name.
 	handles sync.RWMutex
-	// Numbers of queue pairs are not given out while one is being taken back.
+	// numbers is locked for reading while a queue pair is created, and for writing while one is
+	// destroyed: the new one could get the number of the old one.
 	numbers sync.RWMutex
 
 	mu      sync.Mutex
 	ctx     *C.struct_ibv_context // nil when closed
-	domains int                   // beside the default one
+	domains int                   // besides the default one
 	vectors int                   // completion vectors
-	vector  int                   // of the next completion queue
+	vector  int                   // completion vector of the next completion queue
 	queues  map[uint64]*completionQueue
 	shared  map[uint64]*sharedReceiveQueue
 	pairs   map[uint32]*queuePair
@@ -64,7 +65,7 @@ type Device struct {
 func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
 	d := &Device{
 		vectors: int(ctx.num_comp_vectors),
-		vector:  rand.IntN(max(int(ctx.num_comp_vectors), 1)), // processes begin at different ones
+		vector:  rand.IntN(max(int(ctx.num_comp_vectors), 1)), // so that processes start at different ones
 		info:    info, sysfs: sysfs, ctx: ctx,
 		queues: make(map[uint64]*completionQueue),
 		shared: make(map[uint64]*sharedReceiveQueue),
@@ -133,7 +134,7 @@ func (d *Device) readAttr() error {
 	case C.IBV_TRANSPORT_IB:
 		d.attr.Transports = verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD)
 	case C.IBV_TRANSPORT_IWARP:
-		// It has no GIDs to connect by, and RC there is not that of package verbs.
+		// iWARP has no GIDs to connect by, and its RC differs from that of package verbs.
 	default:
 		d.attr.Transports = verbs.TransportSet(verbs.UD)
 	}
@@ -154,8 +155,8 @@ func (d *Device) readAttr() error {
 	return nil
 }
 
-// Query implements [verbs.Device]. The first call finds MaxInline by making a few
-// queue pairs: no verb reports it.
+// Query implements [verbs.Device]. No verb reports MaxInline: the first call finds it by
+// creating a few queue pairs.
 func (d *Device) Query() (verbs.DeviceAttr, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +192,7 @@ func (d *Device) probeInline() int {
 		return qp != nil
 	}
 	const granularity = 4
-	low, high := 0, 4096 // low is possible, high may be
+	low, high := 0, 4096 // low is possible, high is not known yet
 	if possible(high) {
 		return high
 	}
@@ -212,7 +213,7 @@ func (d *Device) checkPort(port int) error {
 	return nil
 }
 
-// portAttr asks the device. The lock is held, or nobody else has the device.
+// portAttr queries a port. The caller holds the lock, or is the only user of the device.
 func (d *Device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
 	if err := d.checkPort(port); err != nil {
 		return a, err
@@ -241,15 +242,15 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// onInfiniBand reports whether packets of a port have LIDs. Those of one that cannot be
-// asked are not read.
+// onInfiniBand reports whether packets of a port have LIDs. It returns false if the query of the
+// port fails, so the LIDs are not read.
 func (d *Device) onInfiniBand(port int) bool {
 	p, err := d.QueryPort(port)
 	return err == nil && p.LinkLayer == verbs.LinkInfiniBand
 }
 
-// laneWidth and laneRate decode what a port reports of its link (IBTA 14.2.5.6:
-// LinkWidthActive, LinkSpeedActive and their extensions). Unknown is zero.
+// laneWidth and laneRate decode the width and speed of a port's link (IBTA 14.2.5.6:
+// LinkWidthActive, LinkSpeedActive and their extensions). They return zero for unknown codes.
 func laneWidth(code C.uint8_t) int {
 	return map[C.uint8_t]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[code]
 }
@@ -276,7 +277,7 @@ func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
 	if err := d.checkPort(port); err != nil {
 		return nil, err
 	}
-	// The call is for all ports, and wants room for all their entries.
+	// The call returns the entries of all ports, and needs room for all of them.
 	total := 0
 	for p := 1; p <= d.attr.Ports; p++ {
 		a, err := d.portAttr(p)
@@ -313,7 +314,7 @@ func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
 	return entries, nil
 }
 
-// interfaceName is empty for an index that is unknown, such as one of another
+// interfaceName returns an empty name for an unknown index, such as one of another
 // network namespace.
 func interfaceName(index C.uint32_t) string {
 	var name [C.IF_NAMESIZE]C.char
@@ -323,9 +324,9 @@ func interfaceName(index C.uint32_t) string {
 	return C.GoString(&name[0])
 }
 
-// Counters implements [verbs.Device]: those of the device, then of its ports. On
-// a device with several ports, the names of a port's begin with its number and a
-// slash.
+// Counters implements [verbs.Device]. It returns the counters of the device, and then those of
+// its ports. On a device with several ports, the names of a port's counters begin with its
+// number and a slash.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	closed := d.ctx == nil
@@ -346,7 +347,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	return list, nil
 }
 
-// closedError is for calls on a device that has been closed.
+// closedError is the error of calls on a closed device.
 func (d *Device) closedError(op string) error {
 	return fmt.Errorf("%s: device %s: %w", op, d.info.Name, verbs.ErrClosed)
 }
@@ -392,8 +393,8 @@ func (d *Device) Close() error {
 // OnClose implements verbs.ClosingDevice.
 func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
 
-// queuesInUse returns an error if the device may still be at work, so that its memory
-// cannot be closed.
+// queuesInUse returns an error if objects are left through which the device may still access
+// memory.
 func (d *Device) queuesInUse() error {
 	switch {
 	case len(d.pairs) > 0:

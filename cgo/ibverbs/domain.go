@@ -44,7 +44,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 
 func (p *protectionDomain) Device() verbs.Device { return p.device }
 
-// use counts something new that belongs to the domain; release takes it back.
+// use adds a reference to the domain, for an object in it; release removes the reference.
 func (p *protectionDomain) use(op string) error {
 	d := p.device
 	d.mu.Lock()
@@ -93,7 +93,7 @@ type memoryRegion struct {
 	lkey   uint32
 	rkey   uint32
 
-	// A lock of its own: to let go of much memory takes long.
+	// Not the device's lock, because deregistering much memory takes long.
 	mu sync.Mutex
 	c  *C.struct_ibv_mr // nil when closed
 }
@@ -148,7 +148,7 @@ func (m *memoryRegion) Close() error {
 		return nil
 	}
 	d := m.pd.device
-	if m.access&verbs.AccessMWBind != 0 { // binds name it
+	if m.access&verbs.AccessMWBind != 0 { // a post of a bind may name it
 		d.handles.Lock()
 		defer d.handles.Unlock()
 	}

@@ -35,7 +35,7 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// list calls use with the devices of the machine, which live until it returns.
+// list calls use with the devices of the machine, which are valid until use returns.
 func list(use func([]*C.struct_ibv_device) error) error {
 	if err := load(); err != nil {
 		return err
@@ -52,13 +52,13 @@ func list(use func([]*C.struct_ibv_device) error) error {
 	return use(unsafe.Slice(devices, n))
 }
 
-// verbError is the error of a verb that leaves its errno in errno.
+// verbError returns the error of a verb that sets errno.
 func verbError(verb, asked string, err error) *Error {
 	errno, _ := errors.AsType[syscall.Errno](err)
 	return &Error{Verb: verb, Asked: asked, Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno)}
 }
 
-// checkErrno is the error of a verb that returns its errno, nil for zero.
+// checkErrno returns the error of a verb that returns an errno; nil for zero.
 func checkErrno(verb, asked string, errno C.int) error {
 	if errno == 0 {
 		return nil
@@ -76,9 +76,8 @@ func infoOf(d *C.struct_ibv_device) verbs.DeviceInfo {
 	}
 }
 
-// Devices implements [verbs.Driver]. A machine without RDMA devices has none,
-// and that is no error; one without libibverbs gives an error that matches
-// [verbs.ErrNotSupported].
+// Devices implements [verbs.Driver]. On a machine without RDMA devices it returns none,
+// and no error. Without libibverbs it returns an error that matches [verbs.ErrNotSupported].
 func (Driver) Devices() ([]verbs.DeviceInfo, error) {
 	var infos []verbs.DeviceInfo
 	err := list(func(devices []*C.struct_ibv_device) error {
@@ -90,9 +89,9 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) {
 	return infos, err
 }
 
-// Open implements [verbs.Driver]. Without libibverbs the error matches
-// [verbs.ErrNotSupported], without such a device [verbs.ErrNoDevice], and
-// without the right to use it [fs.ErrPermission]; all three match no other.
+// Open implements [verbs.Driver]. The error matches [verbs.ErrNotSupported] if libibverbs is
+// missing, [verbs.ErrNoDevice] if there is no such device, and [fs.ErrPermission] if the user
+// may not use it. Each matches only one of the three.
 func (Driver) Open(name string) (verbs.Device, error) {
 	var opened *Device
 	err := list(func(devices []*C.struct_ibv_device) error {
@@ -123,7 +122,7 @@ func noSuchDevice(devices []*C.struct_ibv_device) error {
 	return fmt.Errorf("the RDMA devices of this machine are %q: %w", names, verbs.ErrNoDevice)
 }
 
-// missingInKernel names the first part of the kernel's RDMA stack that is not there.
+// missingInKernel names the first part of the kernel's RDMA stack that is missing.
 func missingInKernel() string {
 	for _, c := range []struct{ path, without string }{
 		{"/sys/class/infiniband", "its kernel has no RDMA core: module ib_core"},
@@ -145,7 +144,7 @@ func open(d *C.struct_ibv_device) (*Device, error) {
 	return newDevice(ctx, infoOf(d), C.GoString(&d.ibdev_path[0]))
 }
 
-// notOpened says why a device that is there cannot be opened.
+// notOpened returns why an existing device cannot be opened.
 func notOpened(path string, err error) error {
 	switch access := unix.Access(path, unix.R_OK|unix.W_OK); {
 	case errors.Is(access, syscall.EACCES), errors.Is(access, syscall.EPERM):

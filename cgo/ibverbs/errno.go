@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// kindOf finds the error of package verbs for what a verb's errno means when an
-// object is made or changed.
+// kindOf returns the error of package verbs for the errno of a verb that makes or changes an
+// object.
 func kindOf(errno syscall.Errno) error {
 	switch errno {
 	case syscall.EINVAL:
@@ -26,7 +26,7 @@ func kindOf(errno syscall.Errno) error {
 	return nil
 }
 
-// hintFor says what to do where the errno alone does not.
+// hintFor returns advice for an errno that does not explain itself.
 func hintFor(errno syscall.Errno) string {
 	switch errno {
 	case syscall.EIO, syscall.ENODEV:
@@ -38,7 +38,8 @@ func hintFor(errno syscall.Errno) string {
 }
 
 // resolving completes the error of a verb in which the kernel resolves a peer's address. In
-// others, these errnos are the device's: mlx5 returns ETIMEDOUT for a command without answer.
+// other verbs, these errnos come from the device: mlx5 returns ETIMEDOUT for a command without
+// answer.
 func resolving(e *Error) *Error {
 	switch e.Errno {
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH:

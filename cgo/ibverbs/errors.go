@@ -5,17 +5,17 @@ import (
 	"syscall"
 )
 
-// Error is a verb that failed. It matches the errno, and the error of package
-// verbs that stands for it where there is one.
+// Error is the error of a verb. It matches the errno, and the corresponding error of package
+// verbs, if there is one.
 type Error struct {
 	Verb   string        // the function of libibverbs
-	Asked  string        // what was asked of it, and on what, unless an error around it says so
+	Asked  string        // the request and its object, unless an enclosing error names them
 	Errno  syscall.Errno // zero if the verb gave none
-	Detail string        // what was wrong and what to do, as far as is known
+	Detail string        // the cause and what to do, if known
 	Kind   error         // one of package verbs' errors, or nil
 }
 
-// Error names the function, what was asked of it, the errno, and what to do.
+// Error names the function, the request, the errno, and what to do.
 func (e *Error) Error() string {
 	s := e.Verb
 	if e.Asked != "" {

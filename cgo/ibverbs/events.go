@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// events hands asynchronous events to those who asked for them.
+// events delivers asynchronous events to their subscribers.
 type events struct {
 	stop func()
 
@@ -43,8 +43,8 @@ func (e *events) start(d *Device) error {
 	return nil
 }
 
-// SubscribeEvents implements [verbs.Device]. If the device has failed or been removed
-// already, handle gets EventDeviceFatal inside the call.
+// SubscribeEvents implements [verbs.Device]. If the device has already failed or been removed,
+// handle gets EventDeviceFatal inside the call.
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	e := &d.events
 	e.mu.Lock()
@@ -56,15 +56,14 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 		handle(verbs.Event{Type: verbs.EventDeviceFatal})
 	}
 	return func() {
-		// Events are delivered under the lock, so that none is being delivered now.
+		// Events are delivered under the lock, so no delivery is under way here.
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.handlers, id)
 	}
 }
 
-// rawEvent is an event as libibverbs has it. What its type does not concern is
-// zero.
+// rawEvent is an event of libibverbs. Fields that do not apply to its type are zero.
 type rawEvent struct {
 	kind   int32 // IBV_EVENT_...
 	port   int
@@ -89,7 +88,7 @@ var eventTypes = map[int32]verbs.EventType{
 	C.IBV_EVENT_DEVICE_FATAL:        verbs.EventDeviceFatal,
 }
 
-// takeEvent handles one event, if there is one. What it concerns is not
+// takeEvent handles one event, if there is one. The object of the event is not
 // destroyed before the event is acknowledged (ibv_get_async_event(3)).
 func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
 	var raw C.struct_ibv_async_event
@@ -104,8 +103,8 @@ func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
 	return true
 }
 
-// translate makes an event of libibverbs' one of package verbs, which does not
-// have them all.
+// translate converts an event of libibverbs to one of package verbs. ok is false if package
+// verbs does not have it.
 func (d *Device) translate(from rawEvent) (e verbs.Event, ok bool) {
 	if e.Type, ok = eventTypes[from.kind]; !ok {
 		return e, false
@@ -126,8 +125,8 @@ func (d *Device) translate(from rawEvent) (e verbs.Event, ok bool) {
 	return e, true
 }
 
-// deliver calls all handlers. EventDeviceFatal is delivered once: the kernel's driver
-// and the kernel's announcement of the removal may both report it.
+// deliver calls all handlers. It delivers EventDeviceFatal once: the device's driver and the
+// kernel's announcement of the removal may both report it.
 func (e *events) deliver(event verbs.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

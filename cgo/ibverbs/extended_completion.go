@@ -18,15 +18,15 @@ import (
 
 var _ verbs.ExtendedCQ = (*completionQueue)(nil)
 
-// extendedQueue is what a completion queue needs that is polled by ibv_start_poll.
+// extendedQueue is the additional state of a completion queue that is polled by ibv_start_poll.
 type extendedQueue struct {
 	poller *C.struct_vb_poller
-	extras []C.struct_vb_wc_extra // beside the batch
+	extras []C.struct_vb_wc_extra // parallel to the batch
 	fields verbs.WCFields
 }
 
-// wcFlags are what an ordinary WC needs of an extended queue. Providers of devices that have
-// no LIDs may refuse to report them, as irdma's does; EFA's has address handles there.
+// wcFlags returns the flags for the fields of an ordinary WC. Providers of devices without LIDs
+// may refuse to report LIDs, as irdma's does; EFA's reports address handles in their place.
 func (d *Device) wcFlags() C.uint64_t {
 	flags := C.uint64_t(C.IBV_WC_EX_WITH_BYTE_LEN | C.IBV_WC_EX_WITH_IMM | C.IBV_WC_EX_WITH_QP_NUM | C.IBV_WC_EX_WITH_SRC_QP)
 	if d.lids || d.efa != nil {
@@ -35,10 +35,10 @@ func (d *Device) wcFlags() C.uint64_t {
 	return flags
 }
 
-// rxeVendorID is what the kernel's software device says in place of a manufacturer's.
+// rxeVendorID is the vendor ID of the kernel's software device.
 const rxeVendorID = 0xffffff
 
-// fieldFlags are those of the fields that ibv_create_cq_ex has.
+// fieldFlags returns the flags of ibv_create_cq_ex for the fields.
 func fieldFlags(fields verbs.WCFields) (flags C.uint64_t) {
 	if fields&verbs.WCTimestamp != 0 {
 		flags |= C.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
@@ -49,7 +49,7 @@ func fieldFlags(fields verbs.WCFields) (flags C.uint64_t) {
 	return flags
 }
 
-// readClock finds out whether completions have timestamps, and of which clock.
+// readClock finds out whether completions have timestamps, and the frequency of their clock.
 func (d *Device) readClock() {
 	var mask, khz C.uint64_t
 	C.vb_query_clock(d.ctx, &mask, &khz)
@@ -59,8 +59,9 @@ func (d *Device) readClock() {
 	d.attr.ClockFrequency = uint64(khz) * 1000
 }
 
-// completionFields are those that a queue can be asked for. Whether times of the wall
-// clock are among them no verb reports: the first call tries. The device's lock is held.
+// completionFields returns the fields that a queue can have. No verb reports whether wall-clock
+// times are among them: the first call tries to create a queue with them. The device's lock is
+// held.
 func (d *Device) completionFields() verbs.WCFields {
 	if d.fieldsRead {
 		return d.fields
@@ -76,7 +77,7 @@ func (d *Device) completionFields() verbs.WCFields {
 	return d.fields
 }
 
-// extends reports whether a queue with the fields is an extended one.
+// extends reports whether a queue with the fields has to be an extended one.
 func (d *Device) extends(fields verbs.WCFields) bool {
 	return fields != 0 || d.extended || d.efa != nil && d.efa.Attr().ExtendedCQ
 }
@@ -106,7 +107,7 @@ func (q *completionQueue) createExtended(capacity int, fields verbs.WCFields) er
 	return nil
 }
 
-// createAny makes the queue of a device that has no queues of its own kind.
+// createAny makes the queue of a device other than an EFA.
 func (q *completionQueue) createAny(attr *C.struct_ibv_cq_init_attr_ex, poller *C.struct_vb_poller, fields verbs.WCFields) error {
 	d := q.device
 	c, err := C.vb_create_cq_ex(d.ctx, attr)
@@ -123,12 +124,12 @@ func (e *extendedQueue) free() {
 	e.poller, e.extras = nil, nil
 }
 
-// take is one call into C for all that it takes.
+// take makes one call into C for the whole batch.
 func (e *extendedQueue) take(batch []C.struct_ibv_wc) int {
 	return int(C.vb_poll_cq_ex(cAddress(e.poller), C.int(len(batch)), cAddress(&batch[0]), cAddress(&e.extras[0])))
 }
 
-// read completes what convert has made of a completion. The extra may be nil.
+// read completes a WC that convert has filled, and fills extra, which may be nil.
 func (e *extendedQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
 	from := &e.extras[i]
 	if from.unsolicited != 0 {

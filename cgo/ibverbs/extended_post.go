@@ -18,19 +18,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// extendedSends is what posting by ibv_wr_start needs beside the requests
-// (ibv_wr_post(3)). A batch is taken whole or not at all; of one that is refused, the
-// requests are posted one by one, so that PostSend keeps its contract.
+// extendedSends is the additional state for posting by ibv_wr_start (ibv_wr_post(3)). The
+// device takes a batch whole or not at all. The requests of a refused batch are posted one by
+// one, so that PostSend keeps its contract.
 type extendedSends struct {
 	poster *C.struct_vb_poster
-	ways   []C.struct_vb_way // one for each request; nil: the queue pair has a peer
-	inline int               // bytes of inline data, at most
+	ways   []C.struct_vb_way // the destination of each request; nil: the queue pair is connected
+	inline int               // the most inline data, in bytes
 }
 
-// extends reports whether the queue pair is posted to by ibv_wr_start.
+// extends reports whether requests are posted by ibv_wr_start.
 func (q *queuePair) extends() bool { return q.init.Type == verbs.SRD || q.pd.device.extended }
 
-// addressed reports whether each request names its peer.
+// addressed reports whether each request names its destination.
 func (q *queuePair) addressed() bool { return q.init.Type == verbs.UD || q.init.Type == verbs.SRD }
 
 const (
@@ -39,8 +39,8 @@ const (
 	atomicOps = C.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | C.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
 )
 
-// sendOpsOf are the operations that a queue pair of the service is made for. Providers
-// refuse to make one for operations that the device lacks.
+// sendOpsOf returns the operations of a queue pair of the service. Providers refuse to create a
+// queue pair for operations that the device lacks.
 func (d *Device) sendOpsOf(t verbs.QPType) (ops C.uint64_t) {
 	ops = sendOps
 	switch t {
@@ -71,8 +71,8 @@ func (d *Device) sendOpsOf(t verbs.QPType) (ops C.uint64_t) {
 	return ops
 }
 
-// createExtended makes a queue pair for extended posting. What the device has made of
-// the limits is then in c.
+// createExtended makes a queue pair for extended posting, and sets c.cap to the limits that the
+// device has granted.
 func (q *queuePair) createExtended(c *C.struct_ibv_qp_init_attr) (*C.struct_ibv_qp, error) {
 	d := q.pd.device
 	attr := C.struct_ibv_qp_init_attr_ex{
@@ -117,8 +117,8 @@ func (e *extendedSends) free() {
 	*e = extendedSends{}
 }
 
-// check checks the request that will be the nth of the batch, as far as the provider
-// would not say what is wrong with it, and notes where it goes.
+// check checks the nth request of the batch for faults that the provider would not name, and
+// records its destination.
 func (e *extendedSends) check(q *queuePair, n int, wr *verbs.SendWR) error {
 	if wr.Flags&verbs.FlagInline != 0 {
 		var bytes uint64
@@ -145,11 +145,11 @@ func (e *extendedSends) check(q *queuePair, n int, wr *verbs.SendWR) error {
 	return nil
 }
 
-// post hands the requests over in one call.
+// post posts the requests in one call.
 func (e *extendedSends) post(wrs []C.struct_ibv_send_wr) (int, error) {
 	n, err := postResult("ibv_wr_complete", C.vb_post_send_ex(cAddress(e.poster), cAddress(&wrs[0]), C.int(len(wrs))), len(wrs))
 	if refused, ok := errors.AsType[*Error](err); ok && refused.Errno == syscall.ENOSPC {
-		// So rxe's provider says it; what else it says so of has been checked.
+		// rxe's provider returns ENOSPC for a full queue; check excludes its other causes.
 		refused.Kind = verbs.ErrQueueFull
 	}
 	return n, err

@@ -15,7 +15,7 @@ var (
 	_ verbs.MulticastQP = (*queuePair)(nil)
 )
 
-// connectionManager counts as open until it is closed.
+// connectionManager is a connection manager that Device.Close counts as open until it is closed.
 type connectionManager struct {
 	verbs.CM
 	verbs.MulticastCM
@@ -23,9 +23,8 @@ type connectionManager struct {
 	closed sync.Once
 }
 
-// OpenCM implements [verbs.CMDevice], by librdmacm; see package [rdmacm] for what is
-// particular to it. Without the library, or the kernel's part of it, the error matches
-// [verbs.ErrNotSupported].
+// OpenCM implements [verbs.CMDevice] by librdmacm; see package [rdmacm] for its peculiarities.
+// Without the library, or its kernel module, the error matches [verbs.ErrNotSupported].
 func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	d.mu.Lock()
 	if d.ctx == nil {

@@ -19,7 +19,7 @@ func (Driver) Name() string { return "ibverbs" }
 // Devices implements [verbs.Driver]: there are none.
 func (Driver) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }
 
-// Open implements [verbs.Driver]. It says what the build lacks, in an error that
+// Open implements [verbs.Driver]. It fails with an error that says what the build lacks, and
 // matches [verbs.ErrNotSupported] and [verbs.ErrNoDevice].
 func (Driver) Open(name string) (verbs.Device, error) {
 	why := "build it with -tags verbs, which takes cgo (CGO_ENABLED=1), a C compiler and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev)"

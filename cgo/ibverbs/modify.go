@@ -58,8 +58,8 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// checkRange finds values that libibverbs' types would cut off, and what package
-// verbs does not have: libibverbs would not get to see those.
+// checkRange refuses values that libibverbs' types would truncate, and attributes that package
+// verbs does not have. libibverbs would never see either of them.
 func (q *queuePair) checkRange(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	for _, f := range [...]struct {
 		mask        verbs.QPAttrMask
@@ -76,8 +76,8 @@ func (q *queuePair) checkRange(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return rules.CheckAttributes(a, mask)
 }
 
-// findFault finds out which attribute made the device refuse a change: devices do not
-// report that.
+// findFault returns an error that names the attribute for which the device refused a change, or
+// nil if that is not known. Devices do not report the attribute.
 func (q *queuePair) findFault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	d := q.pd.device
 	var now C.struct_ibv_qp_attr
@@ -99,8 +99,7 @@ func (q *queuePair) findFault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// modifyError reports a refused change, with the attribute at fault as far as it
-// is known.
+// modifyError returns the error of a refused change. It names the attribute at fault, if known.
 func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno syscall.Errno, fault error) error {
 	to := q.state
 	if mask&verbs.QPAttrState != 0 {

@@ -24,8 +24,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
-// A batch of requests is laid out in C memory and handed over in one call. More
-// than these are handed over in several.
+// The limits of a batch. The requests of a batch are laid out in C memory and posted in one
+// call; more requests take several calls.
 const (
 	postBatch   = 64
 	postEntries = 256
@@ -37,11 +37,11 @@ type sends struct {
 	sges   []C.struct_ibv_sge
 	maxSGE int
 
-	extended *extendedSends // nil: they are posted by ibv_post_send
+	extended *extendedSends // nil: posted by ibv_post_send
 }
 
-// callocSlice returns zeroed C memory. Like the allocator of Go, it does not
-// return when there is none: these are a few kilobytes.
+// callocSlice returns zeroed C memory. Like Go's allocator, it does not return if there is no
+// memory; it is used for a few kilobytes.
 func callocSlice[T any](n int) []T {
 	var t T
 	size := C.size_t(n) * C.size_t(unsafe.Sizeof(t))
@@ -50,7 +50,7 @@ func callocSlice[T any](n int) []T {
 	return unsafe.Slice((*T)(p), n)
 }
 
-// entriesFor is the room for the entries of n requests.
+// entriesFor returns how many scatter-gather entries to allocate for n requests.
 func entriesFor(n, maxSGE int) int { return max(maxSGE, min(n*maxSGE, postEntries)) }
 
 func newSends(depth, maxSGE int) sends {
@@ -127,8 +127,8 @@ func tooManyEntries(n, most int) error {
 	return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", n, most, verbs.ErrInvalid)
 }
 
-// fill lays out as many requests as there is room for, and says why the one after
-// them is bad, if it is.
+// fill lays out as many requests as fit. If the request after them is invalid, it also returns
+// an error.
 func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 	used := 0
 	for n < len(wrs) && n < len(s.wrs) {
@@ -152,7 +152,7 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		switch wr.Op {
 		case verbs.OpBindMW:
 			if bind, err = q.pd.binding(wr); err != nil || bind.mw.t == verbs.MWType1 {
-				return n, err // it is not among those that are posted together
+				return n, err // a type 1 bind is not posted in a batch
 			}
 		case verbs.OpSendInvalidate, verbs.OpLocalInvalidate:
 			if err := q.pd.device.checkInvalidation(); err != nil {
@@ -197,7 +197,7 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 	return n, nil
 }
 
-// handle is the address handle of a request. The device's handles are locked.
+// handle returns the address handle of a request. The device's handles are locked.
 func (q *queuePair) handle(wr *verbs.SendWR) (*C.struct_ibv_ah, error) {
 	ah := handleOf(wr.AH)
 	if ah == nil || ah.pd != q.pd || ah.c == nil {
@@ -206,8 +206,8 @@ func (q *queuePair) handle(wr *verbs.SendWR) (*C.struct_ibv_ah, error) {
 	return ah.c, nil
 }
 
-// postResult splits what a post of n requests returned: how many the device took, and
-// the error of the one after them.
+// postResult splits the result of a post of n requests into the number of requests that the
+// device took, and the error of the request after them.
 func postResult(verb string, result C.int64_t, n int) (int, error) {
 	if result == 0 {
 		return n, nil
@@ -261,7 +261,7 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	return done, nil
 }
 
-// post hands the first n requests over.
+// post posts the first n requests.
 func (s *sends) post(q *queuePair, n int) (int, error) {
 	if s.extended != nil {
 		return s.extended.post(s.wrs[:n])
@@ -322,8 +322,8 @@ func (r *receives) fill(wrs []verbs.RecvWR) (n int, err error) {
 	return n, nil
 }
 
-// post posts receives to one of the two and returns how many were taken, with
-// what is wrong with the one after them.
+// post posts receives to qp or srq, whichever is not nil. It returns how many were taken, and
+// the error of the one after them.
 func (r *receives) post(wrs []verbs.RecvWR, qp *C.struct_ibv_qp, srq *C.struct_ibv_srq) (int, error) {
 	done := 0
 	for done < len(wrs) {

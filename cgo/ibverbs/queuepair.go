@@ -22,7 +22,7 @@ type queuePair struct {
 
 	mu    sync.Mutex
 	c     *C.struct_ibv_qp // nil when closed
-	state verbs.QPState    // the one last set; the device may have left it for Error
+	state verbs.QPState    // the last state set; the device may have moved on to Error
 	port  int
 	sends sends
 	recvs receives
@@ -32,7 +32,7 @@ var services = map[verbs.QPType]C.enum_ibv_qp_type{verbs.RC: C.IBV_QPT_RC, verbs
 
 // CreateQP implements [verbs.PD].
 //
-// AdaptiveRetransmission is ignored: adapters repeat by Timeout and RetryCount.
+// AdaptiveRetransmission is ignored: adapters retransmit by Timeout and RetryCount.
 func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "create queue pair"
 	d := p.device
@@ -77,7 +77,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
-// create makes the queue pair, and says by which verb.
+// create makes the queue pair, and returns the name of the verb that it used.
 func (q *queuePair) create(c *C.struct_ibv_qp_init_attr) (pair *C.struct_ibv_qp, verb string, err error) {
 	d := q.pd.device
 	d.numbers.RLock()
@@ -96,7 +96,7 @@ func (q *queuePair) create(c *C.struct_ibv_qp_init_attr) (pair *C.struct_ibv_qp,
 	return pair, verb, err
 }
 
-// check fills in what the queue pair is made of.
+// check checks init, and sets the queue pair's init and queues.
 func (q *queuePair) check(init verbs.QPInit) error {
 	d := q.pd.device
 	if err := d.checkService(&init); err != nil {
@@ -135,7 +135,7 @@ func (q *queuePair) check(init verbs.QPInit) error {
 	return nil
 }
 
-// queueLimits are those of the queues of a queue pair.
+// queueLimits are the limits of the queues of a queue pair.
 type queueLimits struct{ sendWR, recvWR, sendSGE, recvSGE, inline int }
 
 func (d *Device) limitsOf(t verbs.QPType) queueLimits {
@@ -146,7 +146,7 @@ func (d *Device) limitsOf(t verbs.QPType) queueLimits {
 	return queueLimits{a.MaxQPWR, a.MaxQPWR, a.MaxSGE, a.MaxSGE, 1 << 16}
 }
 
-// use counts the queue pair with all that it needs; release takes it back.
+// use adds a reference to the protection domain and the queues; release removes them.
 func (q *queuePair) use() error {
 	d := q.pd.device
 	d.mu.Lock()
@@ -209,8 +209,8 @@ func (q *queuePair) Close() error {
 	return nil
 }
 
-// destroy ends the queue pair and its completions. Nothing new gets its number
-// meanwhile, whose completions would go as well.
+// destroy destroys the queue pair and drops its completions. Meanwhile no new queue pair is
+// created: it could get the same number and lose its completions.
 func (q *queuePair) destroy() error {
 	d := q.pd.device
 	d.numbers.Lock()

@@ -16,22 +16,22 @@ import (
 
 const (
 	verbsClass = "infiniband_verbs"
-	// ueventGroup is the multicast group of what the kernel itself announces.
+	// ueventGroup is the multicast group of the kernel's own announcements.
 	ueventGroup = 1
-	// maxUevent is more than the kernel ever sends (lib/kobject_uevent.c:
-	// UEVENT_BUFFER_SIZE is 2048, and a path goes before it).
+	// maxUevent is longer than any announcement of the kernel (lib/kobject_uevent.c:
+	// UEVENT_BUFFER_SIZE is 2048, and a path precedes it).
 	maxUevent = 8192
 )
 
 // watchRemoval calls gone, on a goroutine of its own, when the kernel announces
-// that it takes a device away from user space: name is that of its file under
-// /dev/infiniband. When stop has returned the goroutine has ended.
+// that it takes a device away from user space. name is the name of the device's file under
+// /dev/infiniband. The goroutine has ended when stop returns.
 //
-// Drivers that can take the device from a program report an asynchronous event
-// too. With one that cannot, such as rxe's of Linux 6.1, the kernel waits until all
-// programs have closed the device, and sends them nothing. Where the announcement
-// does not arrive, in a user namespace of its own or where such sockets are
-// forbidden, the device works without it.
+// Drivers that can take the device from a program also report an asynchronous event.
+// With a driver that cannot, such as rxe's in Linux 6.1, the kernel waits until all
+// programs have closed the device, and reports no event to them. If the announcement cannot
+// arrive, as in a separate user namespace or where such sockets are forbidden, the
+// device works without it.
 func watchRemoval(name string, gone func()) (stop func()) {
 	fd, err := listenUevents()
 	if err != nil {
@@ -64,8 +64,7 @@ func watchRemoval(name string, gone func()) (stop func()) {
 	}
 }
 
-// vanished reports whether the kernel lists devices for verbs, and this one is not
-// among them.
+// vanished reports whether the kernel lists devices for verbs, but not this one.
 func vanished(name string) bool {
 	class := filepath.Join("/sys/class", verbsClass)
 	_, err := os.Lstat(filepath.Join(class, name))
@@ -85,8 +84,8 @@ func listenUevents() (int, error) {
 	return fd, nil
 }
 
-// nextUevent takes an announcement off the socket, and returns the name of the
-// device for verbs whose removal it is; empty if it is something else.
+// nextUevent reads an announcement from the socket. It returns the name of the verbs device
+// that was removed, or an empty name for any other announcement.
 func nextUevent(fd int, message []byte) (string, error) {
 	n, from, err := unix.Recvfrom(fd, message, 0)
 	if err != nil {
@@ -98,8 +97,8 @@ func nextUevent(fd int, message []byte) (string, error) {
 	return removedIn(message[:n]), nil
 }
 
-// removedIn parses an announcement: strings that end with a NUL, the first of
-// them ACTION@PATH below /sys.
+// removedIn parses an announcement: strings that end with a NUL. The first is ACTION@PATH, with
+// a path below /sys.
 func removedIn(message []byte) string {
 	head, rest, _ := bytes.Cut(message, []byte{0})
 	where, ok := bytes.CutPrefix(head, []byte("remove@"))

@@ -86,7 +86,7 @@ func (s *sharedReceiveQueue) Close() error {
 		return err
 	}
 	if err := d.destroyed("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
-		d.addShared(s) // it can be tried again
+		d.addShared(s) // the program can try again
 		return err
 	}
 	s.c = nil
@@ -101,7 +101,7 @@ func (d *Device) addShared(s *sharedReceiveQueue) {
 	d.shared[s.key] = s
 }
 
-// removeShared takes a queue that nothing uses off the device.
+// removeShared removes a queue from the device, unless a queue pair uses it.
 func (d *Device) removeShared(s *sharedReceiveQueue) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openEFA gives a device of Amazon's the transport service SRD. Where that fails, the
-// device has the others all the same, and making a queue pair of SRD says why not.
+// openEFA adds the transport service SRD to an Amazon device. If that fails, the device has its
+// other services, and creating an SRD queue pair returns the reason.
 func (d *Device) openEFA(readSGE int) {
 	own, err := efa.Open(unsafe.Pointer(d.ctx))
 	if err != nil {
@@ -34,7 +34,7 @@ func (d *Device) useEFA(own *efa.Device, readSGE int) {
 	d.attr.CompletionFields |= own.Attr().Fields()
 }
 
-// efaError is the error of a function of libefa.
+// efaError returns the error of a function of libefa.
 func efaError(verb, asked string, err error) *Error {
 	if missing, ok := errors.AsType[*efa.MissingError](err); ok {
 		return &Error{Verb: verb, Asked: asked, Kind: verbs.ErrNotSupported, Detail: missing.Error()}
@@ -42,7 +42,7 @@ func efaError(verb, asked string, err error) *Error {
 	return verbError(verb, asked, err)
 }
 
-// checkService refuses what no queue pair of the device can be.
+// checkService refuses services, and options of them, that the device does not have.
 func (d *Device) checkService(init *verbs.QPInit) error {
 	switch {
 	case init.Type == verbs.SRD && d.noEFA != nil:
@@ -59,7 +59,7 @@ func (d *Device) checkService(init *verbs.QPInit) error {
 	return nil
 }
 
-// checkSRD refuses operations that SRD has, but not on this device.
+// checkSRD refuses SRD operations that this device does not have.
 func (d *Device) checkSRD(wr *verbs.SendWR) error {
 	switch has := &d.attr.SRD; {
 	case wr.Op == verbs.OpRead && !has.Read:
@@ -75,8 +75,8 @@ func (q *queuePair) createSRD(attr *C.struct_ibv_qp_init_attr_ex) (*C.struct_ibv
 	return (*C.struct_ibv_qp)(pair), err
 }
 
-// createEFA makes an EFA's completion queue. Devices without completion events take no
-// channel for them: their queues can only be polled.
+// createEFA makes an EFA's completion queue. Devices without completion events do not accept a
+// channel: their queues can only be polled.
 func (q *completionQueue) createEFA(attr *C.struct_ibv_cq_init_attr_ex, poller *C.struct_vb_poller, fields verbs.WCFields) error {
 	d := q.device
 	cq, err := d.efa.CreateCQ(unsafe.Pointer(attr), fields)
@@ -101,7 +101,7 @@ func (q *completionQueue) createEFA(attr *C.struct_ibv_cq_init_attr_ex, poller *
 	return nil
 }
 
-// handleNumber is the number by which receive completions name an address handle.
+// handleNumber returns the number by which receive completions name an address handle.
 func (d *Device) handleNumber(ah *C.struct_ibv_ah) (uint16, error) {
 	number, err := d.efa.HandleNumber(unsafe.Pointer(ah))
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// sysfs of RDMA devices: Documentation/ABI/stable/sysfs-class-infiniband of the
-// kernel.
+// The kernel documents the sysfs files of RDMA devices in
+// Documentation/ABI/stable/sysfs-class-infiniband.
 
-// interfaceBehind is the network interface of a port's first GID, or that of the
-// adapter's function on the bus.
+// interfaceBehind returns the network interface of a port's first or second GID, or else that of
+// the adapter's device on the bus.
 func interfaceBehind(device string, port int) string {
 	ndevs := filepath.Join(device, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 	for _, index := range []string{"0", "1"} {
@@ -29,7 +29,7 @@ func interfaceBehind(device string, port int) string {
 	return ""
 }
 
-// readCounters reads all counters in a folder, in the order of their names.
+// readCounters appends all counters in a folder, sorted by name.
 func readCounters(into []verbs.Counter, folder, prefix string) []verbs.Counter {
 	entries, _ := os.ReadDir(folder)
 	for _, e := range entries {
@@ -40,7 +40,7 @@ func readCounters(into []verbs.Counter, folder, prefix string) []verbs.Counter {
 		if err != nil {
 			continue
 		}
-		// "N/A (no PMA)" and the like are no counts.
+		// Skip texts that are no numbers, such as "N/A (no PMA)".
 		if v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
 			into = append(into, verbs.Counter{Name: prefix + e.Name(), Value: v})
 		}

@@ -6,8 +6,9 @@
 
 #include "verbena_extended.h"
 
-// The operations are called in the table of the device's context, as libibverbs' inline
-// functions do: those name functions of the library, which is not linked.
+// The operations are called through the table of the device's context, as libibverbs' inline
+// functions do. Those cannot be used here: they name functions of the library, which is not
+// linked.
 
 void vb_query_clock(struct ibv_context *ctx, uint64_t *timestamp_mask, uint64_t *khz)
 {
@@ -43,7 +44,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_
 	return v->create_qp_ex(ctx, attr);
 }
 
-// read_receive reads what only the completion of a receive has.
+// read_receive reads the fields that only completions of receives have.
 static void read_receive(const struct vb_poller *p, struct ibv_wc *wc, struct vb_wc_extra *extra)
 {
 	struct ibv_cq_ex *cq = p->cq;
@@ -94,13 +95,13 @@ static void read_completion(const struct vb_poller *p, struct ibv_wc *wc, struct
 		extra->wall_clock = ibv_wc_read_completion_wallclock_ns(cq);
 }
 
-// poll takes completions off the queue between one start and its end.
+// poll takes completions off the queue between one ibv_start_poll and its ibv_end_poll.
 static int poll(const struct vb_poller *p, int max, struct ibv_wc *wcs, struct vb_wc_extra *extras)
 {
 	struct ibv_poll_cq_attr attr = {0};
 	int n = 0, result = ibv_start_poll(p->cq, &attr);
 
-	// What has not begun is not to be ended.
+	// After a failed ibv_start_poll, ibv_end_poll must not be called.
 	if (result == ENOENT)
 		return 0;
 	if (result)
@@ -109,7 +110,7 @@ static int poll(const struct vb_poller *p, int max, struct ibv_wc *wcs, struct v
 		read_completion(p, &wcs[n], &extras[n]);
 		n++;
 	} while (n < max && ibv_next_poll(p->cq) == 0);
-	// If the queue is broken rather than empty, the next start says so.
+	// If the queue is broken and not just empty, the next ibv_start_poll fails.
 	ibv_end_poll(p->cq);
 	return n;
 }
@@ -132,8 +133,8 @@ int vb_poll_cq_ex(uintptr_t poller, int max, uintptr_t wc, uintptr_t extra)
 	return n;
 }
 
-// set_inline_data gathers the data by itself: ibv_wr_set_inline_data_list of rxe
-// (rdma-core 44) sends none. There is room for it.
+// set_inline_data copies the data together, because ibv_wr_set_inline_data_list of rxe
+// (rdma-core 44) sends no data. The caller has checked that the data fits.
 static void set_inline_data(const struct vb_poster *p, const struct ibv_send_wr *wr)
 {
 	size_t n = 0;
@@ -145,7 +146,7 @@ static void set_inline_data(const struct vb_poster *p, const struct ibv_send_wr 
 	ibv_wr_set_inline_data(p->qp, p->gathered, n);
 }
 
-// build adds a request to those between ibv_wr_start and ibv_wr_complete.
+// build adds a request to a batch, between ibv_wr_start and ibv_wr_complete.
 static int build(const struct vb_poster *p, const struct ibv_send_wr *wr, const struct vb_way *way)
 {
 	struct ibv_qp_ex *qp = p->qp;
@@ -179,7 +180,7 @@ static int build(const struct vb_poster *p, const struct ibv_send_wr *wr, const 
 		break;
 	case IBV_WR_LOCAL_INV:
 		ibv_wr_local_inv(qp, wr->invalidate_rkey);
-		return 0; // it has no data, nor has the next
+		return 0; // it has no data, nor has a bind
 	case IBV_WR_BIND_MW:
 		ibv_wr_bind_mw(qp, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		return 0;
@@ -222,8 +223,8 @@ int64_t vb_post_send_ex(uintptr_t poster, uintptr_t wr, int n)
 
 	if (result == 0 || n == 1)
 		return result;
-	// Of a batch that is refused nothing was taken, and nobody says which request was
-	// the bad one: that shows when they are posted one by one.
+	// The device took nothing of a refused batch, and does not report which request it
+	// refused. Post them one by one to find out.
 	for (int i = 0; i < n; i++) {
 		result = post_all(p, wrs, i, 1);
 		if (result)

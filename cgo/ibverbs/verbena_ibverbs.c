@@ -21,7 +21,7 @@ const char *vb_load(void)
 
 	handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!handle) {
-		// dlerror's own text goes with the thread, and Go may change threads.
+		// Copy dlerror's text: it belongs to the thread, and Go may change threads.
 		snprintf(message, sizeof message, "%s", dlerror());
 		return message;
 	}
@@ -37,7 +37,7 @@ const char *vb_load(void)
 	return NULL;
 }
 
-// Some providers return -1 and set errno, some an errno, some its negative.
+// errno_of: some providers return -1 and set errno, some return an errno, some its negative.
 static int errno_of(int result)
 {
 	if (result == 0)
@@ -159,7 +159,7 @@ int vb_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 int vb_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init)
 {
-	// EFA's driver refuses to be asked for what its queue pairs do not have.
+	// EFA's driver refuses a query of attributes that its queue pairs do not have.
 	const int driver = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY | IBV_QP_SQ_PSN | IBV_QP_CAP;
 	const int mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY |
 			 IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <infiniband/verbs.h>
 
-// The functions of libibverbs that are not inline in its header: their name,
-// their result and their parameters.
+// The functions of libibverbs that are not inline in its header: name, symbol, version, result
+// and parameters.
 #define VB_FUNCTIONS(F) \
 	F(get_device_list, "ibv_get_device_list", "IBVERBS_1.1", struct ibv_device **, (int *)) \
 	F(free_device_list, "ibv_free_device_list", "IBVERBS_1.1", void, (struct ibv_device **)) \
@@ -40,12 +40,12 @@
 	F(attach_mcast, "ibv_attach_mcast", "IBVERBS_1.1", int, (struct ibv_qp *, const union ibv_gid *, uint16_t)) \
 	F(detach_mcast, "ibv_detach_mcast", "IBVERBS_1.1", int, (struct ibv_qp *, const union ibv_gid *, uint16_t))
 
-// Those that older libraries do not have.
+// The functions that older libraries do not have.
 #define VB_OPTIONAL(F) \
 	F(reg_dmabuf_mr, "ibv_reg_dmabuf_mr", "IBVERBS_1.12", struct ibv_mr *, (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int))
 
-// vb_load loads libibverbs. It returns NULL, or what is wrong; it is to be called
-// once, before anything else.
+// vb_load loads libibverbs. It returns NULL, or an error message. Call it once, before any
+// other function.
 const char *vb_load(void);
 
 // The verbs as they are called from Go. Those that return an int return zero or
@@ -62,17 +62,17 @@ ssize_t vb_query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entrie
 
 struct ibv_pd *vb_alloc_pd(struct ibv_context *ctx);
 int vb_dealloc_pd(struct ibv_pd *pd);
-// The address is a number here: of a pointer, cgo would check all of the object
-// that it lies in.
+// The address is passed as a number: for a pointer, cgo would check the whole object that
+// contains it.
 struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access);
-// Without it in the library, errno is EOPNOTSUPP, as without it in the provider.
+// If the library lacks the function, errno is EOPNOTSUPP, as it is if the provider lacks it.
 struct ibv_mr *vb_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned int access);
 int vb_dereg_mr(struct ibv_mr *mr);
 struct ibv_ah *vb_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int vb_destroy_ah(struct ibv_ah *ah);
 struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, int type);
 int vb_dealloc_mw(struct ibv_mw *mw);
-// For windows of type 1 only. The key is then in the window.
+// For type 1 windows only. It stores the new key in the window.
 int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t id, unsigned int flags, struct ibv_mr *mr, uint64_t addr, uint64_t length, unsigned int access);
 int vb_attach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid);
 int vb_detach_mcast(struct ibv_qp *qp, union ibv_gid *group, uint16_t lid);
@@ -81,8 +81,8 @@ struct ibv_comp_channel *vb_create_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int entries, struct ibv_comp_channel *channel, int vector);
 int vb_destroy_cq(struct ibv_cq *cq);
-// This and the three posts take addresses as numbers: of every pointer that it is
-// given, cgo finds out whether it is one of Go's, and these are called often.
+// This and the three posts take addresses as numbers. They are called often, and cgo checks of
+// every pointer argument whether it points to Go memory.
 int vb_poll_cq(uintptr_t cq, int max, uintptr_t wc);
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited);
 
@@ -94,20 +94,20 @@ struct ibv_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 int vb_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int vb_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
 int vb_destroy_qp(struct ibv_qp *qp);
-// NULL: the queue pair was not made for extended posting.
+// It returns NULL if the queue pair was not made for extended posting.
 struct ibv_qp_ex *vb_qp_to_qp_ex(struct ibv_qp *qp);
 
-// The posts return zero, or the errno in the lower half and the index of the
-// refused request in the upper.
+// The posts return zero, or the errno in the lower 32 bits and the index of the
+// refused request in the upper 32.
 int64_t vb_post_send(uintptr_t qp, uintptr_t wr);
 int64_t vb_post_recv(uintptr_t qp, uintptr_t wr);
 int64_t vb_post_srq_recv(uintptr_t srq, uintptr_t wr);
 
-// vb_cq_events takes and acknowledges the events that wait in a queue's channel,
-// whose file does not block. It returns how many there were.
+// vb_cq_events takes and acknowledges the pending events of a queue's channel, whose file is
+// non-blocking. It returns the number of events.
 int vb_cq_events(struct ibv_cq *cq);
 
-// vb_event is an asynchronous event with what it concerns.
+// vb_event is an asynchronous event and its object.
 struct vb_event {
 	int32_t type;
 	int32_t port;

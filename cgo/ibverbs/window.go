@@ -17,8 +17,8 @@ import (
 
 var _ verbs.WindowPD = (*protectionDomain)(nil)
 
-// windowTypes are those that device_cap_flags stand for. Verbs know no difference
-// between 2A and 2B.
+// windowTypes returns the window types in device_cap_flags. Verbs do not distinguish 2A
+// and 2B.
 func windowTypes(flags uint32) verbs.MWTypes {
 	var types verbs.MWTypes
 	if flags&C.IBV_DEVICE_MEM_WINDOW != 0 {
@@ -82,8 +82,8 @@ func (w *memoryWindow) Close() error {
 
 func isBind(wr verbs.SendWR) bool { return wr.Op == verbs.OpBindMW }
 
-// noteBind remembers the key of a bind that was posted, for libibverbs too, which leaves
-// that to its callers and names the window by it in the next bind.
+// noteBind stores the key of a posted bind in the window, and in libibverbs' window: libibverbs
+// leaves that to its callers, and uses the key in the next bind.
 func noteBind(wr *verbs.SendWR) {
 	if wr.Op == verbs.OpBindMW {
 		w := wr.Bind.MW.(*memoryWindow)
@@ -99,13 +99,13 @@ func (d *Device) checkInvalidation() error {
 	return nil
 }
 
-// binding is the objects of a bind.
+// binding has the objects of a bind.
 type binding struct {
 	mw *memoryWindow
 	mr *C.struct_ibv_mr
 }
 
-// binding checks the objects of a bind. The device's handles are locked.
+// binding checks and returns the objects of a bind. The device's handles are locked.
 func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
 	if err := rules.CheckBind(wr.Bind); err != nil {
 		return b, err
@@ -138,7 +138,7 @@ func (b *binding) args(from *verbs.MWBind) bindArgs {
 	return bindArgs{b.mw.c, from.RKey, b.mr, from.Addr, from.Length, abi.AccessFlags(from.Access)}
 }
 
-// bindType1 binds a window of type 1, for which there is a verb of its own.
+// bindType1 binds a type 1 window, which has a verb of its own.
 func (q *queuePair) bindType1(wr *verbs.SendWR) error {
 	b, err := q.pd.binding(wr)
 	if err != nil {

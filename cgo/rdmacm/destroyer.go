@@ -9,8 +9,8 @@ import (
 )
 
 // destroyer destroys IDs on goroutines of its own. Linux waits in rdma_destroy_id(3) until the
-// peer has answered the last message, or all repetitions of it are over: 17 s where the peer's
-// host has gone. Only the manager's Close waits for that.
+// peer has answered the last message, or its last retransmission has timed out: 17 s if the
+// peer's host is down. Only the manager's Close waits for that.
 type destroyer struct {
 	mu      sync.Mutex
 	waiting fifo.Queue[rawID]
@@ -18,10 +18,10 @@ type destroyer struct {
 	done    sync.WaitGroup
 }
 
-// maxDestroying bounds the threads that wait.
+// maxDestroying limits the number of waiting threads.
 const maxDestroying = 16
 
-// destroy destroys an ID soon. Events of it may still be taken until it has been.
+// destroy destroys an ID later. Until then, events of the ID may still be taken.
 func (d *destroyer) destroy(id rawID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -38,7 +38,7 @@ func (d *destroyer) work() {
 	}
 }
 
-// next returns an ID to destroy, or nil if there is none: its caller is done.
+// next returns an ID to destroy, or nil if there is none; the caller then ends.
 func (d *destroyer) next() rawID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,5 +49,5 @@ func (d *destroyer) next() rawID {
 	return d.waiting.Pop()
 }
 
-// wait waits until all have been destroyed. None is added any more.
+// wait waits until all IDs have been destroyed. No ID may be added after the call.
 func (d *destroyer) wait() { d.done.Wait() }

@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// next takes an event off a channel that has one. Where librdmacm fails to, there will be
-// another chance with the next event.
+// next takes an event off a channel. It returns false if there is none, or if librdmacm fails;
+// the next event on the channel leads to another call.
 func next(ch channel, e *rawEvent) bool {
 	for {
 		ok, err := ch.next(e)
@@ -28,7 +28,7 @@ func (id *connectionID) report(e verbs.CMEvent) {
 	id.manager.handle(e)
 }
 
-// fail reports that the connection has not come about.
+// fail reports that the connection could not be made.
 func (id *connectionID) fail(step verbs.CMStep, err error) {
 	w := id.way.Load()
 	id.failWith(&verbs.CMError{Step: step, Local: w.local, Remote: w.remote, Err: err})
@@ -39,7 +39,7 @@ func (id *connectionID) failWith(err *verbs.CMError) {
 	id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: err})
 }
 
-// exit reports, once, that the number of the queue pair is free.
+// exit reports, once, that the number of the queue pair can be reused.
 func (id *connectionID) exit() {
 	if !id.exited && id.kind != verbs.UD {
 		id.exited = true
@@ -47,11 +47,11 @@ func (id *connectionID) exit() {
 	}
 }
 
-// timeWait is not shorter than those of the kernel's are on RoCE.
+// timeWait is at least as long as the kernel's time-wait on RoCE.
 const timeWait = 2200 * time.Millisecond
 
-// leave reports the end of the time-wait of a connection that has not come about, or that
-// there is none. The kernel does so for established connections only.
+// leave reports CMTimewaitExit for a connection that was not established: after timeWait if
+// waits is set, and otherwise at once. The kernel reports it only for established connections.
 func (id *connectionID) leave(waits bool) {
 	if !waits {
 		id.exit()
@@ -67,7 +67,7 @@ func (id *connectionID) leave(waits bool) {
 	})
 }
 
-// step is what is under way.
+// step returns the step that is under way.
 func (id *connectionID) step() verbs.CMStep {
 	if id.listener != nil {
 		return verbs.CMStepAccept
@@ -75,7 +75,8 @@ func (id *connectionID) step() verbs.CMStep {
 	return verbs.CMStepConnect
 }
 
-// event handles an event. Those that do not fit the phase have been overtaken by a call.
+// event handles an event. It ignores events that do not fit the phase: an earlier call has made
+// them obsolete.
 func (id *connectionID) event(e *rawEvent) {
 	switch e.kind {
 	case eventAddrResolved:
@@ -106,7 +107,7 @@ func (id *connectionID) event(e *rawEvent) {
 	}
 }
 
-// addressResolved goes on to the route, if the way is over the right device.
+// addressResolved resolves the route, if it leads over the right device.
 func (id *connectionID) addressResolved() {
 	if id.phase != phaseResolving {
 		return
@@ -143,7 +144,7 @@ func (id *connectionID) established(e *rawEvent) {
 	}
 }
 
-// notConnected handles the end of a handshake.
+// notConnected handles the failure of a handshake.
 func (id *connectionID) notConnected(e *rawEvent) {
 	was := id.phase
 	switch was {
@@ -185,13 +186,13 @@ func (id *connectionID) notConnected(e *rawEvent) {
 	id.leave(was == phaseResponded || err.Reason == verbs.CMRejectStaleConnection)
 }
 
-// disconnected reports the end, and answers the peer, which the kernel leaves to the
-// program: it would repeat its request for over a minute.
+// disconnected reports the end, and answers the peer. The kernel does not answer by itself, and
+// without an answer the peer would retransmit its request for over a minute.
 func (id *connectionID) disconnected() {
 	switch id.phase {
 	case phaseResponded, phaseAccepted, phaseEstablished, phaseDisconnecting:
 		if id.phase != phaseDisconnecting {
-			_ = id.raw.disconnect() // fails if the connection has gone by itself
+			_ = id.raw.disconnect() // fails if the connection has already ended
 		}
 		id.phase = phaseOver
 		id.report(verbs.CMEvent{Type: verbs.CMDisconnected})

@@ -10,8 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// callError is the error of a function of librdmacm. It matches the errno, and the
-// error of package verbs that stands for it where there is one.
+// callError returns the error of a function of librdmacm. It matches the errno, and the
+// corresponding error of package verbs, if there is one.
 func callError(function string, err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -35,7 +35,7 @@ func kindOf(errno syscall.Errno) error {
 	return nil
 }
 
-// channelError says why there is no event channel.
+// channelError returns why no event channel could be made.
 func channelError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
@@ -46,9 +46,9 @@ func channelError(err error) error {
 	return callError("rdma_create_event_channel", err)
 }
 
-// listenError says why a listener has not come about. The device has the address: where
-// the kernel says that it is not available, another listener has its port at all
-// addresses, or this one would.
+// listenError returns why a listener could not be made. The device has the address. So if the
+// kernel says that the address is not available, another listener has the port at all addresses,
+// or this listener wants all addresses and another has the port.
 func listenError(op, device string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
 		err = fmt.Errorf("a program of this machine has the port, end it or use another port: %w: %w", err, verbs.ErrInUse)
@@ -67,7 +67,7 @@ func checkService(t verbs.QPType) error {
 	return fmt.Errorf("no transport service %v: %w", t, verbs.ErrNotSupported)
 }
 
-// unresolved is the cause of an address or a route that was not found.
+// unresolved returns why an address or a route was not found.
 func unresolved(function string, errno syscall.Errno, device string) error {
 	switch errno {
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN:

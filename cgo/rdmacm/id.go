@@ -15,16 +15,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// phase is how far a connectionID has come.
+// phase is the state of a connectionID.
 type phase int
 
 const (
-	phaseResolving phase = iota // of Dial
+	phaseResolving phase = iota // Dial resolves the address
 	phaseResolved
-	phaseRequested // a request has come
+	phaseRequested // a request has arrived
 	phaseConnecting
 	phaseResponded // the peer has accepted
-	phaseAccepted  // the peer has to establish
+	phaseAccepted  // the peer has to establish the connection
 	phaseEstablished
 	phaseDisconnecting
 	phaseOver
@@ -36,14 +36,15 @@ type connectionID struct {
 	manager  *manager
 	raw      rawID
 	kind     verbs.QPType
-	listener *listener // of a request
+	listener *listener // of an incoming request; nil after Dial
 	phase    phase
 	way      atomic.Pointer[way]
-	offered  verbs.CMParam // by the peer's request, or by Connect
+	offered  verbs.CMParam // the parameters of the peer's request, or of Connect
 	exited   bool          // CMTimewaitExit has been reported
 }
 
-// way is what is known of the addresses. It does not change, once it is known.
+// way has the addresses of both ends, the port and the index of the GID. It is replaced as a
+// whole, never modified.
 type way struct {
 	local, remote netip.AddrPort
 	port, gid     int
@@ -56,7 +57,7 @@ func (m *manager) newID(raw rawID, kind verbs.QPType) *connectionID {
 	return id
 }
 
-// found notes the way.
+// found stores the resolved addresses.
 func (id *connectionID) found(r *route, remote netip.AddrPort) {
 	id.way.Store(&way{local: r.local, remote: remote, port: r.port, gid: id.manager.gidIndex(r)})
 }
@@ -81,7 +82,7 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	}
 	switch {
 	case addr.IsLoopback():
-		// The kernel takes no such address from the wire.
+		// The kernel accepts no such address from the wire.
 		return nil, failed(fmt.Errorf("%w: adapters do not take loopback addresses, device %s has %v", verbs.ErrNoRoute, m.dev.Name(), m.addresses()))
 	case unspecified:
 		any := netip.IPv6Unspecified()
@@ -142,13 +143,13 @@ func (id *connectionID) lock(call string) error {
 	return err
 }
 
-// errState is for a call that the phase does not allow.
+// errState is the error of a call that the phase does not allow.
 func (id *connectionID) errState(call, when string) error {
 	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.RemoteAddr(), when, verbs.ErrState)
 }
 
-// refused is the error of a call that librdmacm, or the kernel, has refused. EINVAL is
-// what the kernel says where the connection has moved on meanwhile.
+// refused returns the error of a call that librdmacm or the kernel has refused. The kernel
+// returns EINVAL if the connection has changed its state meanwhile.
 func (id *connectionID) refused(call, function string, err error) error {
 	if errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("%s the connection with %v: %s: %w (errno %d): the peer may have given up: %w",
@@ -157,8 +158,8 @@ func (id *connectionID) refused(call, function string, err error) error {
 	return fmt.Errorf("%s the connection with %v: %w", call, id.RemoteAddr(), callError(function, err))
 }
 
-// minRNRTimer is the code that Attr hands out: 0.64 ms (IBTA 9.7.5.2.8). The kernel's own
-// is that of 655 ms.
+// minRNRTimer is the code that Attr returns in place of the kernel's: 0.64 ms (IBTA 9.7.5.2.8).
+// The kernel's code means 655 ms.
 const minRNRTimer = 12
 
 // Attr implements verbs.CMID.
@@ -173,7 +174,7 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	if id.phase == phaseResolving {
 		return none(id.errState(call, "after CMResolved"))
 	}
-	known := false // the peer's queue pair
+	known := false // whether the peer's queue pair is known
 	switch id.phase {
 	case phaseRequested, phaseResponded, phaseAccepted, phaseEstablished:
 		known = true
@@ -201,13 +202,14 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	if mask&verbs.QPAttrMinRNRTimer != 0 && attr.MinRNRTimer == 0 {
 		attr.MinRNRTimer = minRNRTimer
 	}
-	// The kernel hands out what the peer has said, be it more than was offered to it.
+	// The kernel returns the peer's values, even if they exceed our offer.
 	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, id.responderResources(id.offered.ResponderResources))
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, id.initiatorDepth(id.offered.InitiatorDepth))
 	return attr, mask, nil
 }
 
-// datagramAttr has what librdmacm itself takes a queue pair of UD to those states with.
+// datagramAttr returns the attributes that librdmacm itself uses to move a UD queue pair to the
+// state.
 func datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	attr, mask := verbs.QPAttr{State: to}, verbs.QPAttrState
 	if to == verbs.QPReadyToSend {
@@ -223,8 +225,8 @@ func randomPSN() uint32 {
 	return binary.NativeEndian.Uint32(b[:]) & 0xffffff
 }
 
-// responderResources and initiatorDepth limit what can be outstanding to what the device
-// has. 255 would have another meaning to librdmacm.
+// responderResources and initiatorDepth limit the outstanding reads and atomics to what the
+// device supports. 255 has a special meaning for librdmacm.
 func (id *connectionID) responderResources(n int) int {
 	return min(max(n, 0), id.manager.limits.MaxQPReadAtomic, 254)
 }
@@ -233,7 +235,7 @@ func (id *connectionID) initiatorDepth(n int) int {
 	return min(max(n, 0), id.manager.limits.MaxInitReadAtomic, 254)
 }
 
-// Private data that the peers' applications have for themselves, in bytes.
+// The maximum private data of applications in each message, in bytes.
 const (
 	requestPrivate         = 56
 	acceptPrivate          = 196
@@ -305,7 +307,7 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	if id.phase != phaseRequested {
 		return id.errState(call, "once, after CMConnectRequest")
 	}
-	p.RetryCount = 0 // it is in the request
+	p.RetryCount = 0 // the request determines it
 	err = id.checkPrivate(p.PrivateData, acceptPrivate, datagramAnswer)
 	if err == nil {
 		err = id.checkParam(&p)
@@ -329,15 +331,15 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	return nil
 }
 
-// givenUp reports that the peer has given up its request, where a call has failed for that.
-// The kernel has said nothing of it, nor will it.
+// givenUp reports that the peer has given up its request, after a call has failed for that
+// reason. The kernel reports no event for it.
 func (id *connectionID) givenUp() {
 	id.fail(verbs.CMStepAccept, fmt.Errorf("%w: it has given up", verbs.ErrRejected))
 	id.leave(false)
 	id.leaveRequest(phaseOver)
 }
 
-// leaveRequest goes on from a request that waits for the application.
+// leaveRequest ends the wait of a request for the application, and sets the phase.
 func (id *connectionID) leaveRequest(to phase) {
 	id.phase = to
 	id.listener.answered()
@@ -403,7 +405,7 @@ func (id *connectionID) Received() error {
 	case id.phase != phaseAccepted:
 		return nil
 	}
-	// The kernel refuses if it knows already, and CMEstablished is on its way.
+	// The kernel refuses if the connection is already established; CMEstablished then follows.
 	if err := id.raw.received(); err != nil && !errors.Is(err, syscall.EISCONN) && !errors.Is(err, syscall.EINVAL) {
 		return id.refused(call, "rdma_notify", err)
 	}
@@ -428,12 +430,13 @@ func (id *connectionID) Disconnect() error {
 	return nil
 }
 
-// Close implements verbs.CMID. The kernel rejects or disconnects what is under way.
+// Close implements verbs.CMID. The kernel rejects a pending request, and disconnects a
+// connection.
 func (id *connectionID) Close() error {
 	err := id.lock("close")
 	defer id.manager.mu.Unlock()
 	if err != nil {
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	delete(id.manager.ids, id.raw)
 	id.manager.destroyer.destroy(id.raw)

@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// library is what this package uses of librdmacm. There is one implementation, native,
-// and one for tests without the library. Of calls that fail, the error is or wraps a
+// library is the part of librdmacm that this package uses. It has two implementations: native,
+// and one for tests without the library. The error of a failed call is or wraps a
 // syscall.Errno.
 type library interface {
 	newChannel() (channel, error)
@@ -18,15 +18,15 @@ type library interface {
 // channel is an event channel.
 type channel interface {
 	fd() int
-	// next takes an event; false: there is none now. What the event refers to is copied,
-	// and the event acknowledged.
+	// next takes an event, copies the data that it refers to, and acknowledges it. It
+	// returns false if there is no event.
 	next(*rawEvent) (bool, error)
 	newID(verbs.QPType) (rawID, error)
-	// destroy is called when the channel has no IDs any more.
+	// destroy destroys a channel that has no IDs left.
 	destroy()
 }
 
-// rawID is an identifier of librdmacm. It can be compared.
+// rawID is an identifier of librdmacm. Values are comparable.
 type rawID interface {
 	bind(netip.AddrPort) error
 	listen(backlog int) error
@@ -46,7 +46,7 @@ type rawID interface {
 	destroy()
 }
 
-// route is what librdmacm knows of an ID's way.
+// route is what librdmacm knows of an ID's route.
 type route struct {
 	local, remote netip.AddrPort
 	device        string // empty: none yet
@@ -80,8 +80,8 @@ const (
 type rawEvent struct {
 	kind     eventKind
 	status   int               // a negative errno, or the reason of a rejection
-	id       rawID             // of a request, a new one
-	listener rawID             // of a request
-	param    verbs.CMParam     // what the peer says
-	address  verbs.AddressAttr // of UD, and of multicast groups
+	id       rawID             // for a request, its new ID
+	listener rawID             // for a request, the ID of the listener
+	param    verbs.CMParam     // the peer's parameters
+	address  verbs.AddressAttr // for UD and multicast groups
 }

@@ -13,9 +13,9 @@ import (
 
 const defaultBacklog = 1024
 
-// listener implements verbs.CMListener. It has an event channel of its own, which is
-// not read while as many requests as the backlog wait for the application. The kernel
-// then keeps as many again, and drops the rest.
+// listener implements verbs.CMListener. It has an event channel of its own. It does not read
+// the channel while backlog requests wait for the application. The kernel then queues up to
+// backlog more, and drops the rest.
 type listener struct {
 	manager *manager
 	raw     rawID
@@ -23,7 +23,7 @@ type listener struct {
 	kind    verbs.QPType
 	addr    netip.AddrPort
 	backlog int
-	pending int // requests that were reported and not accepted or rejected yet
+	pending int // requests that were reported, but not yet accepted or rejected
 	closed  bool
 }
 
@@ -62,8 +62,8 @@ func (m *manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	return l, nil
 }
 
-// listen makes a listener. The lock is held. A listener that comes with an error is to be
-// discarded.
+// listen makes a listener. The lock is held. If it returns both a listener and an error, the
+// caller has to discard the listener.
 func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlog int) (l *listener, err error) {
 	l = &listener{manager: m, kind: p.Type, backlog: backlog}
 	// The goroutine takes the lock before it does anything.
@@ -72,7 +72,7 @@ func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlo
 		return nil, err
 	}
 	if all {
-		// The one address of IPv6 stands for those of IPv4 too.
+		// The unspecified address of IPv6 includes that of IPv4.
 		l.raw, err = l.bind(netip.AddrPortFrom(netip.IPv6Unspecified(), addr.Port()))
 		if errors.Is(err, syscall.EAFNOSUPPORT) {
 			l.raw, err = l.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
@@ -115,7 +115,7 @@ func (l *listener) Close() error {
 	m := l.manager
 	if err := m.lock("close listener"); err != nil || l.closed {
 		m.mu.Unlock()
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	l.closed = true
 	delete(m.listeners, l.raw)
@@ -124,7 +124,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// discard gives back what a listener that is closed has.
+// discard releases the resources of a closed listener.
 func (l *listener) discard() {
 	l.events.stop()
 	if l.raw != nil {
@@ -163,12 +163,12 @@ func (l *listener) request(e *rawEvent) {
 	r := raw.route()
 	switch {
 	case r.device != m.dev.Name():
-		// The port of an unspecified address is one of all devices.
+		// A listener at the unspecified address also gets the requests to other devices.
 		_ = raw.reject(nil)
 		raw.destroy()
 		return
 	case raw.migrate(m.main.channel) != nil:
-		raw.destroy() // which rejects
+		raw.destroy() // this rejects the request
 		return
 	}
 	id := m.newID(raw, l.kind)

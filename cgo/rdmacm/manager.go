@@ -19,13 +19,13 @@ type manager struct {
 	lib    library
 	limits verbs.DeviceAttr
 	handle func(verbs.CMEvent)
-	// The events of all IDs come by one channel, those of each listener by another.
+	// main is the channel for the events of all IDs. Each listener has a channel of its own.
 	main *watched
 
 	destroyer destroyer // of IDs of connections
 
-	// Events are taken, and handle is called, with the lock held: what is closed under it
-	// reports nothing any more.
+	// Events are taken, and handle is called, with the lock held. So an object that was closed
+	// under the lock reports nothing afterwards.
 	mu        sync.Mutex
 	closed    bool
 	ids       map[rawID]*connectionID
@@ -33,10 +33,10 @@ type manager struct {
 	groups    map[rawID]*membership
 }
 
-// watched is a channel whose events are waited for.
+// watched is a channel with a goroutine that waits for its events.
 type watched struct {
 	channel
-	stop func() // not with the lock held
+	stop func() // must be called without the lock
 }
 
 func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, error) {
@@ -65,8 +65,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 	return m, nil
 }
 
-// watch makes a channel, and calls take as long as it returns true when the channel has
-// events.
+// watch makes a channel. When the channel has events, it calls take until take returns false.
 func (m *manager) watch(name string, take func(channel) bool) (*watched, error) {
 	ch, err := m.lib.newChannel()
 	if err != nil {
@@ -113,13 +112,13 @@ func (m *manager) Close() error {
 	err := m.lock("close")
 	if err != nil {
 		m.mu.Unlock()
-		return nil // again
+		return nil // already closed
 	}
 	m.closed = true
 	m.mu.Unlock()
 
-	// From here on the goroutines and all calls find the manager closed. No listener is
-	// added or taken away.
+	// From here on, the goroutines and all calls find the manager closed, so no listener is
+	// added or removed.
 	m.main.stop()
 	for _, l := range m.listeners {
 		l.events.stop()
@@ -129,7 +128,7 @@ func (m *manager) Close() error {
 	}
 	m.destroyer.wait()
 	for _, g := range m.groups {
-		_ = g.leave() // the kernel forgets the group with the ID
+		_ = g.leave() // if this fails, the kernel leaves the group when the ID is destroyed
 	}
 	for raw, l := range m.listeners {
 		raw.destroy()
@@ -139,13 +138,13 @@ func (m *manager) Close() error {
 	return nil
 }
 
-// gids is the GID table of a port.
+// gids returns the GID table of a port.
 func (m *manager) gids(port int) []verbs.GIDEntry {
-	list, _ := m.dev.GIDs(port) // a device that is gone has none
+	list, _ := m.dev.GIDs(port) // a removed device has none
 	return list
 }
 
-// addresses are those of the device.
+// addresses returns the addresses of the device.
 func (m *manager) addresses() (list []netip.Addr) {
 	for port := 1; port <= m.limits.Ports; port++ {
 		for _, e := range m.gids(port) {
@@ -157,8 +156,8 @@ func (m *manager) addresses() (list []netip.Addr) {
 	return list
 }
 
-// checkLocal refuses an address that the device does not have. Those of IPoIB are not in
-// the GID table: of a device on InfiniBand the kernel knows them.
+// checkLocal refuses an address that the device does not have. IPoIB addresses are not in the
+// GID table, so the kernel has to check those of a device on InfiniBand.
 func (m *manager) checkLocal(addr netip.Addr) error {
 	if own := m.addresses(); !slices.Contains(own, addr.WithZone("")) && !m.onInfiniBand() {
 		return fmt.Errorf("device %s has the addresses %v: %w", m.dev.Name(), own, verbs.ErrInvalid)
@@ -175,8 +174,8 @@ func (m *manager) onInfiniBand() bool {
 	return false
 }
 
-// gidIndex is where the GID of a way is in the table of its port: for RoCEv2, if it is
-// there for another version too, since that is what librdmacm uses.
+// gidIndex returns the index of a route's GID in the table of its port. If the GID is there for
+// several versions of RoCE, it returns that for RoCEv2, which librdmacm uses.
 func (m *manager) gidIndex(r *route) int {
 	index := 0
 	for _, e := range m.gids(r.port) {
@@ -190,7 +189,7 @@ func (m *manager) gidIndex(r *route) int {
 	return index
 }
 
-// scoped gives a link-local address or a group without a zone that of the device.
+// scoped adds the device's zone to a link-local address or a group without a zone.
 func (m *manager) scoped(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr()
 	if !addr.Is6() || !addr.IsLinkLocalUnicast() && !addr.IsMulticast() || addr.Zone() != "" {
@@ -206,7 +205,7 @@ func (m *manager) scoped(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-// zoneIndex is the number of an interface; zero if there is none of that name.
+// zoneIndex returns the index of an interface; zero if there is none of that name.
 func zoneIndex(zone string) int {
 	if zone == "" {
 		return 0

@@ -21,7 +21,7 @@ type membership struct {
 	group    netip.Addr
 	sendOnly bool
 	joining  bool // rdma_join_multicast has been called
-	mld      int  // a socket that has joined the group instead; zero: none
+	mld      int  // the socket that has joined the group by MLD; zero: none
 }
 
 // JoinMulticast implements verbs.MulticastCM.
@@ -62,7 +62,7 @@ func (m *manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 	return g, nil
 }
 
-// multicastPort stands in the address of a group. It is on no packet.
+// multicastPort fills the port in the address of a group. Packets do not carry it.
 const multicastPort = 1
 
 // event handles an event.
@@ -96,12 +96,12 @@ func (g *membership) event(e *rawEvent) {
 	}
 }
 
-// errNotSupported is the kernel's ENOTSUPP, which is not for programs.
+// errNotSupported is ENOTSUPP, an errno of the kernel that package syscall does not have.
 const errNotSupported = syscall.Errno(524)
 
-// joinByMLD joins an IPv6 group on RoCEv2, for which the kernel's connection manager has
-// nothing: by a socket, so that the network and the kernel let its packets through to the
-// adapter, which takes those of queue pairs that are attached.
+// joinByMLD joins an IPv6 group on RoCEv2, which the kernel's connection manager does not
+// support. It joins with a socket, so that the network and the kernel pass the group's packets to
+// the adapter. The adapter delivers them to the attached queue pairs.
 func (g *membership) joinByMLD() {
 	r := g.raw.route()
 	if !g.sendOnly {
@@ -140,7 +140,7 @@ func (g *membership) Close() error {
 	err := g.manager.lock("leave")
 	defer g.manager.mu.Unlock()
 	if err != nil || g.manager.groups[g.raw] != g {
-		return nil // again, or with its manager
+		return nil // already closed, or closed with its manager
 	}
 	delete(g.manager.groups, g.raw)
 	return g.leave()

@@ -20,8 +20,7 @@ import (
 )
 
 // Open opens a connection manager for an adapter, which reports to handle, as
-// [verbs.CMDevice] has it. The adapter is one of package ibverbs, whose OpenCM is the way
-// for programs to get here.
+// [verbs.CMDevice] describes. The adapter is one of package ibverbs; programs call its OpenCM.
 func Open(dev verbs.Device, handle func(verbs.CMEvent)) (verbs.CM, error) {
 	if err := load(); err != nil {
 		return nil, fmt.Errorf("open connection manager of %s: %w", dev.Name(), err)
@@ -37,11 +36,11 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// Kinds of events are the library's.
+// The numbers of eventKind equal the library's.
 var _ = [1]struct{}{}[C.RDMA_CM_EVENT_TIMEWAIT_EXIT-eventTimewaitExit]
 
-// resolveTimeout is for each of the two steps of finding a way. The kernel itself gives up
-// a neighbour after some seconds.
+// resolveTimeout limits each of the two steps: resolving the address, and the route. The kernel
+// itself gives up on a neighbour after some seconds.
 const resolveTimeout = 20 * time.Second
 
 // native implements library.
@@ -117,7 +116,7 @@ func (id nativeID) migrate(to channel) error {
 	return errnoOf(C.vc_migrate_id(id.c, to.(nativeChannel).c))
 }
 
-// addrOf makes an address; one without a family if it is unspecified and has no port.
+// addrOf converts an address to its C form.
 func addrOf(a netip.AddrPort) (c C.struct_vc_addr) {
 	addr := a.Addr()
 	c.port = C.uint16_t(a.Port())
@@ -153,7 +152,7 @@ func (id nativeID) resolveAddr(local, remote netip.AddrPort) error {
 	to := addrOf(remote)
 	from := addrOf(local)
 	if local.Addr().IsUnspecified() {
-		// The kernel would look for the way of a link-local address on all interfaces.
+		// Without a scope, the kernel would look for a link-local address on all interfaces.
 		from.scope = to.scope
 		if local.Port() == 0 {
 			from.family = 0
@@ -186,7 +185,7 @@ func paramOf(p *verbs.CMParam) (c C.struct_vc_param) {
 	if p.SRQ {
 		c.srq = 1
 	}
-	// Copied, since cgo would check all of the object that the caller's lies in.
+	// Copy the data: for a pointer, cgo would check the whole object that contains it.
 	to := unsafe.Slice((*byte)(unsafe.Pointer(&c.private_data)), len(c.private_data))
 	c.private_len = C.uint8_t(copy(to, p.PrivateData))
 	return c

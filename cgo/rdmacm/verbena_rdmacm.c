@@ -20,7 +20,7 @@ const char *vc_load(void)
 	void *handle = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_GLOBAL);
 
 	if (!handle) {
-		// dlerror's own text goes with the thread, and Go may change threads.
+		// Copy dlerror's text: it belongs to the thread, and Go may change threads.
 		snprintf(message, sizeof message, "%s", dlerror());
 		return message;
 	}
@@ -116,7 +116,7 @@ int vc_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
 	return errno_of(lib.migrate_id(id, channel));
 }
 
-// sockaddr_of fills in a socket address; NULL for an address without a family.
+// sockaddr_of fills in a socket address. It returns NULL for an address without a family.
 static struct sockaddr *sockaddr_of(const struct vc_addr *from, struct sockaddr_storage *to)
 {
 	memset(to, 0, sizeof *to);
@@ -162,7 +162,7 @@ int vc_bind_addr(struct rdma_cm_id *id, struct vc_addr *addr)
 	struct sockaddr_storage storage;
 	int off = 0;
 
-	// So that the unspecified address is that of IPv4 too, whatever net.ipv6.bindv6only.
+	// Let the unspecified address include IPv4, independent of net.ipv6.bindv6only.
 	if (addr->family == AF_INET6)
 		lib.set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &off, sizeof off);
 	return errno_of(lib.bind_addr(id, sockaddr_of(addr, &storage)));

@@ -4,8 +4,7 @@
 #include <stdint.h>
 #include <rdma/rdma_cma.h>
 
-// The functions of librdmacm that this package uses: their name, their version, their
-// result and their parameters.
+// The functions of librdmacm that this package uses: name, version, result and parameters.
 #define VC_FUNCTIONS(F) \
 	F(create_event_channel, "RDMACM_1.0", struct rdma_event_channel *, (void)) \
 	F(destroy_event_channel, "RDMACM_1.0", void, (struct rdma_event_channel *)) \
@@ -29,8 +28,8 @@
 	F(leave_multicast, "RDMACM_1.0", int, (struct rdma_cm_id *, struct sockaddr *)) \
 	F(init_qp_attr, "RDMACM_1.2", int, (struct rdma_cm_id *, struct ibv_qp_attr *, int *))
 
-// vc_load loads librdmacm. It returns NULL, or what is wrong; it is to be called once,
-// before anything else.
+// vc_load loads librdmacm. It returns NULL, or an error message. Call it once, before any other
+// function.
 const char *vc_load(void);
 
 // Functions that return an int return zero or an errno; those that return a pointer set
@@ -39,7 +38,7 @@ const char *vc_load(void);
 struct rdma_event_channel *vc_create_event_channel(void);
 void vc_destroy_event_channel(struct rdma_event_channel *channel);
 
-// vc_param is what one end tells the other.
+// vc_param has the parameters that one end sends to the other.
 struct vc_param {
 	uint32_t qpn, qkey;
 	uint8_t responder_resources, initiator_depth;
@@ -54,7 +53,7 @@ struct vc_event {
 	struct rdma_cm_id *id, *listener;
 	int32_t kind, status;
 	struct vc_param param;
-	struct ibv_ah_attr address; // of UD, and of multicast groups
+	struct ibv_ah_attr address; // for UD and multicast groups
 };
 
 // vc_next_event takes an event, copies it and acknowledges it. EAGAIN: there is none.
@@ -64,10 +63,10 @@ int vc_next_event(struct rdma_event_channel *channel, struct vc_event *event);
 struct vc_addr {
 	uint16_t family, port;
 	uint32_t scope;
-	uint8_t ip[16]; // of IPv4, the first four
+	uint8_t ip[16]; // IPv4 uses the first four bytes
 };
 
-// vc_route is what is known of an ID's way.
+// vc_route is what is known of an ID's route.
 struct vc_route {
 	struct vc_addr local, remote;
 	uint8_t sgid[16];

@@ -1,4 +1,4 @@
-// Package closers keeps what a device has to close before it is closed itself.
+// Package closers keeps the functions that a device calls when it is closed.
 package closers
 
 import (
@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// List is the functions that close what was made on a device. The zero value is
-// ready for use, by several goroutines at a time.
+// List holds the functions that close the objects made on a device. The zero value is
+// ready for use. Its methods may be called from any goroutine.
 type List struct {
 	mu    sync.Mutex
 	funcs list.List
 }
 
-// Add has Close call f, until remove is called.
+// Add adds f to the functions that Close calls. remove takes it out again.
 func (l *List) Add(f func() error) (remove func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -24,11 +24,12 @@ func (l *List) Add(f func() error) (remove func()) {
 func (l *List) remove(e *list.Element) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.funcs.Remove(e) // does nothing if it is gone
+	l.funcs.Remove(e) // does nothing if e was removed before
 }
 
-// Close calls the functions, the latest first, and removes those that succeed. It
-// returns the first error: what was made earlier may be in use by what has failed.
+// Close calls the functions, the latest first, and removes those that succeed. It stops at the
+// first error and returns it, because the object that could not be closed may still use objects
+// that were made earlier.
 func (l *List) Close() error {
 	for {
 		l.mu.Lock()

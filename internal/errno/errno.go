@@ -1,6 +1,6 @@
-// Package errno has one name for an error of the operating system on every system. Package
-// syscall has the names of POSIX on Windows too, but Windows returns numbers of its own, which
-// do not match them.
+// Package errno makes errors of the operating system match the same POSIX names on every
+// system. Package syscall has these names on Windows too, but Windows returns numbers of its
+// own, which do not match them.
 package errno
 
 import (
@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// Named returns an error that matches, with [errors.Is], what err matches and, on Windows, the
-// name that package syscall has for it elsewhere, such as [syscall.EADDRINUSE]. Its text is that
-// of err. Other errors, and nil, it returns as they are.
+// Named returns an error that matches, with [errors.Is], everything that err matches. On Windows
+// it also matches the POSIX name of the error, such as [syscall.EADDRINUSE]. Its text is that of
+// err. Other errors, and nil, are returned unchanged.
 func Named(err error) error {
 	if err == nil {
-		return nil // nothing is allocated
+		return nil // without an allocation
 	}
 	return named(err, nameOf)
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// nameOf is the name elsewhere of an error of Windows; nil: it has none.
+// nameOf returns the POSIX name of a Windows error, or nil if it has none.
 func nameOf(number syscall.Errno) error {
 	switch number {
 	case windows.WSAEACCES:

@@ -1,18 +1,18 @@
 package fifo
 
-// Node is an element's place in a List. The element embeds it or has it as a field,
-// and sets Value to itself once. It is in one list at a time, and must not be copied
-// while it is.
+// Node links an element into a List. The element embeds a Node or has it as a field,
+// and sets Value to itself once. A Node is in one list at a time, and must not be copied
+// while it is in a list.
 type Node[T any] struct {
 	Value      T
-	list       *List[T] // nil: in none
+	list       *List[T] // nil: in no list
 	prev, next *Node[T]
 }
 
 // Queued reports whether the node is in a list.
 func (e *Node[T]) Queued() bool { return e.list != nil }
 
-// Next is the node behind this one, or nil.
+// Next returns the node after this one, or nil.
 func (e *Node[T]) Next() *Node[T] { return e.next }
 
 // List is a first-in first-out queue of nodes. It allocates nothing. The zero value
@@ -60,8 +60,7 @@ func (l *List[T]) Pop() *Node[T] {
 	return e
 }
 
-// Remove takes a node out, wherever it stands, and reports whether it was in this
-// list.
+// Remove removes a node from any place in the list, and reports whether it was in this list.
 func (l *List[T]) Remove(e *Node[T]) bool {
 	if e.list != l {
 		return false

@@ -1,7 +1,6 @@
-// Package fifo holds the two first-in first-out queues that others build on. Queue
-// keeps values in memory of its own. List links nodes that its elements embed, so
-// that it allocates nothing, however long it grows, and any element can leave it.
-// Neither is safe for use by several goroutines at once.
+// Package fifo has two first-in first-out queues. Queue keeps values in memory of its own.
+// List links nodes that its elements embed, so it never allocates, and any element can be
+// removed. Neither is safe for concurrent use.
 package fifo
 
 import "iter"
@@ -33,7 +32,7 @@ func (q *Queue[T]) Pop() T {
 	}
 	var zero T
 	v := q.ring[q.head]
-	q.ring[q.head] = zero // the queue keeps nothing alive that has left it
+	q.ring[q.head] = zero // do not keep the value alive
 	q.head = (q.head + 1) & (len(q.ring) - 1)
 	q.n--
 	return v
@@ -47,7 +46,7 @@ func (q *Queue[T]) Front() T {
 	return q.ring[q.head]
 }
 
-// All are the values in the queue, in order. The queue must not change meanwhile.
+// All returns the values in the queue, in order. The queue must not change during the iteration.
 func (q *Queue[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for i := range q.n {

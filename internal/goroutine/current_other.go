@@ -4,8 +4,8 @@ package goroutine
 
 import "runtime"
 
-// Current returns the ID of the calling goroutine: the number that traces of the stack
-// show. It takes about a microsecond, and allocates.
+// Current returns the ID of the calling goroutine: the number that stack traces show. It takes
+// about a microsecond, and allocates.
 func Current() ID {
 	var buf [32]byte
 	return parse(buf[:runtime.Stack(buf[:], false)])

@@ -1,12 +1,13 @@
-// Package hostaddr tells addresses of one host from those of many, and of none.
+// Package hostaddr distinguishes addresses of a single host from broadcast, multicast and
+// unspecified addresses.
 package hostaddr
 
 import "net/netip"
 
-// limitedBroadcast is that of all hosts of the network that a packet is sent on (RFC 919).
+// limitedBroadcast addresses all hosts of the network that a packet is sent on (RFC 919).
 var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// Misfit says why an address cannot be that of a peer; it is empty for one that can.
+// Misfit returns why an address cannot belong to a peer, or an empty text if it can.
 func Misfit(addr netip.Addr) string {
 	switch addr = addr.Unmap(); {
 	case !addr.IsValid():
@@ -21,8 +22,8 @@ func Misfit(addr netip.Addr) string {
 	return ""
 }
 
-// Broadcast is the address of all hosts of a network (RFC 919); not valid where it has none,
-// as those of IPv6, and networks of two hosts (RFC 3021).
+// Broadcast returns the address of all hosts of a network (RFC 919). It is not valid if there is
+// none, as in IPv6 and in networks of one or two hosts (RFC 3021).
 func Broadcast(network netip.Prefix) netip.Addr {
 	addr, bits := network.Addr().Unmap(), network.Bits()
 	if network.Addr().Is4In6() {

@@ -1,4 +1,5 @@
-// Package interrupt ends a program by signals, so that it can say which one it was.
+// Package interrupt ends a context by a signal, so that the program can report which signal it
+// was.
 package interrupt
 
 import (
@@ -8,14 +9,14 @@ import (
 	"syscall"
 )
 
-// Error is the cause of a context that a signal has ended.
+// Error is the cause of a context that was ended by a signal.
 type Error struct{ Signal syscall.Signal }
 
 // Error names the signal.
 func (e Error) Error() string { return "interrupted by signal: " + e.Signal.String() }
 
-// Context returns a context that ends with the first signal to stop, SIGINT or SIGTERM. The
-// second one kills. stop ends the context, and gives signals their usual effect.
+// Context returns a context that ends with the first SIGINT or SIGTERM. The second one kills
+// the program. stop ends the context, and restores the usual effect of the signals.
 func Context(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)

@@ -1,5 +1,5 @@
-// Package output keeps the error of a program's output, so that a program whose output went
-// nowhere does not end as if it had done its work.
+// Package output keeps the first error of a program's output, so that a program whose output
+// was lost does not report success.
 package output
 
 import (
@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// Writer writes to another, and keeps the first error. Its methods may be called from any
-// goroutine.
+// Writer writes to another writer, and keeps the first error. Its methods may be called from
+// any goroutine.
 type Writer struct {
 	w   io.Writer
 	mu  sync.Mutex
 	err error
 }
 
-// New makes a writer to w, the standard output as a rule. A Writer is returned as it is.
+// New returns a Writer to w, usually the standard output. A Writer is returned unchanged.
 func New(w io.Writer) *Writer {
 	if o, ok := w.(*Writer); ok {
 		return o
@@ -35,7 +35,7 @@ func (o *Writer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Err is the first error, or nil.
+// Err returns the first error, or nil.
 func (o *Writer) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

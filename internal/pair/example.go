@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Example names a server and a client which verify by themselves what they have moved.
+// Example names a server and a client that verify the data they transfer themselves.
 type Example struct {
 	Name, Server, Client string
-	// Printed: the server prints its address, and the client takes it. False: both are
-	// given an address where they meet.
+	// Printed: the server prints its address, and the client gets it as an argument. False:
+	// both get the same address as an argument.
 	Printed    bool
-	ServerArgs []string // besides
-	// ByDevice: the address that the server listens on is that of its device, as the connection
-	// manager has it, and not one of TCP.
+	ServerArgs []string // further arguments of the server
+	// ByDevice: the server listens on an address of its device, through the connection
+	// manager, and not on a TCP address.
 	ByDevice bool
 }
 
@@ -33,8 +33,8 @@ func Examples() []Example {
 	}
 }
 
-// Run runs both programs: the client is the requester. When ctx ends, it stops them. Its
-// error says that they could not be run, or that one has failed.
+// Run runs both programs: the client is the requester. When ctx ends, it stops them. It
+// returns an error if the programs could not be run, or if one failed.
 func (e Example) Run(ctx context.Context, o Options) (r Result, err error) {
 	if o.Address == "" {
 		if o.Address, err = freeAddress(); err != nil {
@@ -69,7 +69,7 @@ func (e Example) Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	if err = b.cmd.Start(); err == nil {
 		b.wait()
-		if b.side().Code != 0 { // the server may wait for ever
+		if b.side().Code != 0 { // the server might wait forever
 			_ = a.cmd.Cancel()
 		}
 	} else {
@@ -87,7 +87,7 @@ func (e Example) Run(ctx context.Context, o Options) (r Result, err error) {
 type firstLine struct {
 	mu   sync.Mutex
 	line bytes.Buffer
-	got  chan struct{} // closed when it is there
+	got  chan struct{} // closed when the line is complete
 	done bool
 }
 

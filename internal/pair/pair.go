@@ -1,7 +1,7 @@
 // Package pair runs two programs that belong together as processes of their own, and
-// compares what they print: pairs of samples, which carry out one operation as a user
-// would, and pairs of the workload program, which carries out any in any shape. The
-// demo and the tests are made of it.
+// compares what they print: pairs of samples, each for one operation, and pairs of the
+// workload program, which runs any operation with any size and number of buffers. The demo
+// and the tests use it.
 package pair
 
 import (
@@ -15,18 +15,17 @@ type Pair struct {
 	Name      string
 	Requester string // its program
 	Responder string
-	// Operation is what the two do where both are the workload program; empty for
-	// samples.
+	// Operation is the operation of a pair of workload programs; empty for samples.
 	Operation string
-	// Connections is how many they have, if that has to be said; zero otherwise.
+	// Connections is the number of connections to pass to the programs; zero: their default.
 	Connections int
-	// Memory says that the responder exports memory, or a sync event.
+	// Memory: the responder exports memory, or a sync event.
 	Memory bool
-	// Values says that values of 8 bytes are moved, not data of any size.
+	// Values: the pair transfers values of 8 bytes, not data of any size.
 	Values bool
-	// Datagrams says that the two make no connection.
+	// Datagrams: the two make no connection.
 	Datagrams bool
-	// Messages is how many times something is moved.
+	// Messages is the number of transfers.
 	Messages int
 }
 
@@ -52,7 +51,8 @@ func Multicast() Pair {
 	return Pair{Name: "multicast_send, multicast_receive", Requester: "multicast_send", Responder: "multicast_receive", Datagrams: true, Messages: 1}
 }
 
-// syncEventValues are set, added to, and set again.
+// syncEventValues is the number of values of a sync event: one by set, one by add, and another
+// by set.
 const syncEventValues = 3
 
 func requesters(name string) Pair {
@@ -84,7 +84,7 @@ func workload(operation string) Pair {
 	return Pair{Name: operation, Requester: "workload", Responder: "workload", Operation: operation, Messages: 1}
 }
 
-// Way is a way for the descriptors to travel.
+// Way is a way to exchange descriptors.
 type Way string
 
 // The ways.
@@ -93,23 +93,23 @@ const (
 	TCP   Way = "tcp"
 	Files Way = "files"
 	Stdio Way = "stdio"
-	// Group is for programs that meet in a multicast group, without descriptors.
+	// Group is for programs that join a multicast group, without descriptors.
 	Group Way = "group"
 )
 
-// Ways returns all ways that descriptors can travel.
+// Ways returns all ways to exchange descriptors.
 func Ways() []Way { return []Way{Dir, TCP, Files, Stdio} }
 
-// Options says how a pair is to be run.
+// Options configures the run of a pair.
 type Options struct {
 	Bin     string // the folder of the programs
 	Scratch string // a folder for descriptors
 	Way     Way
 	Address string // HOST:PORT for TCP
-	Size    int    // bytes that a workload moves over each connection; samples move a text
+	Size    int    // bytes that a workload transfers over each connection; samples transfer a text
 	SGE     int    // buffers in each task's list in a workload; zero: one
-	// What each program is given besides, and the command that starts it, if it
-	// is not to be started directly.
+	// The further arguments of each program, and the command that starts it; empty: it
+	// is started directly.
 	RequesterArgs, ResponderArgs     []string
 	RequesterPrefix, ResponderPrefix []string
 }
@@ -149,7 +149,7 @@ func (o *Options) Commands(p Pair) (requester, responder []string, err error) {
 	return append(requester, o.RequesterArgs...), append(responder, o.ResponderArgs...), nil
 }
 
-// shape is what both ends of a workload are told of it.
+// shape returns the arguments that both programs of a workload get.
 func (o *Options) shape(p Pair) []string {
 	args := []string{"-op", p.Operation}
 	if p.Values {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Side is what one program did.
+// Side is the result of one program.
 type Side struct {
 	Command []string
 	Stdout  string
@@ -20,20 +20,20 @@ type Side struct {
 	Code    int // -1 if it was killed
 }
 
-// Result is what a pair did.
+// Result is the result of a pair.
 type Result struct {
 	Requester, Responder Side
 	Elapsed              time.Duration
 
 	pair Pair
-	size int // that was asked for
+	size int // the requested size
 }
 
 // killDelay is how long a program may take to stop after a signal.
 const killDelay = 5 * time.Second
 
-// Run runs a pair. When ctx ends, it stops both programs. Its error says that
-// they could not be run at all; how they ended is in the Result.
+// Run runs a pair. When ctx ends, it stops both programs. It returns an error only if
+// the programs could not be started; the Result says how they ended.
 func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 	if o.Way == TCP && o.Address == "" {
 		var err error
@@ -66,7 +66,7 @@ func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start), pair: p, size: o.Size}, err
 }
 
-// freeAddress is a TCP address that nobody listens on now.
+// freeAddress returns a TCP address that is free now.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -78,7 +78,7 @@ func freeAddress() (string, error) {
 type process struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
-	pasted         io.WriteCloser // the other's standard input
+	pasted         io.WriteCloser // the other program's standard input
 }
 
 func newProcess(ctx context.Context, command []string) *process {
@@ -89,7 +89,7 @@ func newProcess(ctx context.Context, command []string) *process {
 	return p
 }
 
-// pasteTo has what p prints go to the standard input of q too.
+// pasteTo copies the output of p to the standard input of q.
 func (p *process) pasteTo(q *process) error {
 	in, err := q.cmd.StdinPipe()
 	p.pasted = in
@@ -97,7 +97,7 @@ func (p *process) pasteTo(q *process) error {
 	return err
 }
 
-// deaf does not care whether the reader is still there.
+// deaf ignores write errors: the reader may have ended.
 type deaf struct{ io.Writer }
 
 func (d deaf) Write(b []byte) (int, error) {
@@ -106,7 +106,7 @@ func (d deaf) Write(b []byte) (int, error) {
 }
 
 func (p *process) wait() {
-	_ = p.cmd.Wait() // the exit code says it
+	_ = p.cmd.Wait() // side reports the exit code
 	if p.pasted != nil {
 		_ = p.pasted.Close()
 	}

@@ -17,7 +17,7 @@ var (
 // atomicSize is the number of bytes that an atomic operates on.
 const atomicSize = 8
 
-// Bytes is the number of bytes that the requester says were moved.
+// Bytes returns the number of bytes that were transferred, as the requester prints it.
 func (r *Result) Bytes() int {
 	if n := len(operationLine.FindAllString(r.Requester.Stdout, -1)); n > 0 {
 		return n * atomicSize
@@ -30,9 +30,8 @@ func (r *Result) Bytes() int {
 	return total
 }
 
-// Verify checks that both programs succeeded, and that both saw the same data, as
-// often as the pair moves it. Data of a workload has to have the size that it was
-// given.
+// Verify checks that both programs succeeded, that both saw the same data, that the number of
+// transfers is the pair's, and that the data of a workload has the requested size.
 func (r *Result) Verify() error {
 	p := r.pair
 	if r.Requester.Code != 0 || r.Responder.Code != 0 {

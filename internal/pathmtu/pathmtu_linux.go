@@ -1,5 +1,5 @@
-// Package pathmtu asks the system how large a packet to another host may be: what the
-// interface carries, or less where a router on the way has said so.
+// Package pathmtu asks the system for the path MTU to another host: the MTU of the interface,
+// or less if a router on the path has reported a smaller one.
 package pathmtu
 
 import (
@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of is the length of the largest IP packet that gets from one address to another, as far
-// as the system knows. It reports false where the system does not say.
+// Of returns the length of the largest IP packet from one address to another that the system
+// knows to fit. ok is false if the system does not know.
 func Of(from, to netip.Addr) (bytes int, ok bool) {
 	from, to = from.Unmap(), to.Unmap()
 	family, level, name := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
 	if to.Is6() {
 		family, level, name = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU
 	}
-	if from.Is4() != to.Is4() || to.IsLinkLocalUnicast() && to.Is6() { // that takes a zone
+	if from.Is4() != to.Is4() || to.IsLinkLocalUnicast() && to.Is6() { // a link-local address needs a zone
 		return 0, false
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -31,7 +31,7 @@ func Of(from, to netip.Addr) (bytes int, ok bool) {
 	return bytes, err == nil && bytes > 0
 }
 
-// discard is a port that nothing is sent to.
+// discard is the port to connect to. Nothing is sent.
 const discard = 9
 
 func address(addr netip.Addr, port int) unix.Sockaddr {

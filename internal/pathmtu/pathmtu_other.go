@@ -1,9 +1,9 @@
 //go:build !linux
 
-// Package pathmtu asks the system how large a packet to another host may be.
+// Package pathmtu asks the system for the path MTU to another host.
 package pathmtu
 
 import "net/netip"
 
-// Of reports false: it is known on Linux alone.
+// Of returns false: only Linux reports the path MTU.
 func Of(from, to netip.Addr) (bytes int, ok bool) { return 0, false }

@@ -1,4 +1,4 @@
-// Package routes asks the system which way packets take.
+// Package routes asks the system for the routes of packets.
 package routes
 
 import (
@@ -6,10 +6,10 @@ import (
 	"net/netip"
 )
 
-// Source returns the address, without zone, that the system sends from to a peer. It is
-// not valid if there is no route. Nothing is sent.
+// Source returns the source address, without zone, that the system uses for packets to a peer.
+// It is not valid if there is no route. Source sends nothing.
 func Source(peer netip.Addr) netip.Addr {
-	const rocePort = 4791 // routes may depend on it
+	const rocePort = 4791 // routes may depend on the port
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, rocePort)))
 	if err != nil {
 		return netip.Addr{}

@@ -1,4 +1,4 @@
-// Package terminal is what programs have to know of the terminal that they write to.
+// Package terminal answers questions about the terminal that a program writes to.
 package terminal
 
 import (
@@ -16,13 +16,13 @@ func Is(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Colours reports whether w shows colours, and the user wants them (no-color.org).
+// Colours reports whether w shows colours and the user wants them (no-color.org).
 func Colours(w io.Writer) bool {
 	return Is(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// Printable takes out of a text from elsewhere, such as a peer's, what a terminal would
-// obey. Ends of lines and tabs stay.
+// Printable replaces the control characters in a text from elsewhere, such as a peer's.
+// Newlines and tabs stay.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

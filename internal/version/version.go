@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// module is the path of the module that the version is of.
+// module is the path of the module whose version is reported.
 const module = "github.com/verbena-rdma/verbena"
 
-// unknown is the version of a build that has none, such as one of changed files.
+// unknown is the version of a build without one, such as a build of changed files.
 const unknown = "devel"
 
-// revisionLength is how many digits of a revision are shown, as git itself does in
-// pseudo-versions.
+// revisionLength is how many digits of a revision are shown, as in Go's pseudo-versions.
 const revisionLength = 12
 
-// String describes the running program in one line without its end: the version of the
-// module, the revision of its repository and whether files were changed since, where the
-// go command recorded them, and the version of Go.
+// String describes the running program in one line, without a newline: the version of the
+// module; the revision of its repository and whether files were changed, if the go command
+// recorded that; and the version of Go.
 //
 //	v1.2.0 (revision 0123456789ab, modified; go1.26.0 linux/amd64)
 //	devel (go1.26.0 linux/amd64)
@@ -38,7 +37,7 @@ func describe(info *debug.BuildInfo, platform string) string {
 	return fmt.Sprintf("%s (%s)", version, strings.Join(details, "; "))
 }
 
-// versionOf finds the module as that of the program, or among those it depends on.
+// versionOf returns the version of the module, which is the program's own or a dependency.
 func versionOf(info *debug.BuildInfo) string {
 	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 		if m.Path != module {
@@ -54,7 +53,7 @@ func versionOf(info *debug.BuildInfo) string {
 	return unknown
 }
 
-// revisionOf returns the revision of the repository; it is ours only where the program is.
+// revisionOf returns the revision of the repository, if the program belongs to this module.
 func revisionOf(info *debug.BuildInfo) []string {
 	if info.Main.Path != module {
 		return nil

@@ -1,33 +1,32 @@
-// Package etcd is a way for oob by which any number of programs, on any number of
-// hosts, find each other by name through an etcd cluster. It is a module of its own, so
-// that its dependencies stay here.
+// Package etcd implements oob.Way through an etcd cluster: any number of programs, on any
+// number of hosts, find each other by name. It is a separate module, so that other programs
+// do not get its dependencies.
 //
 //	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"etcd-host:2379"}})
 //	peer, err := oob.New(etcd.New(client, etcd.Config{}), oob.Config{Name: "client", Peer: "server"})
 //
-// A responder registers under its name, with its bundle and a lease that is kept alive:
-// the entry of a program that was killed goes away by itself. A requester takes a
-// responder of the peer's name that nobody has taken, and the two confirm each other,
-// so that neither is left with one that died meanwhile. The programs may start in any
-// order, and be restarted.
+// A responder registers under its name, with its bundle and a lease that it keeps alive:
+// the entry of a killed program expires. A requester claims a responder of the peer's
+// name that is not claimed yet, and each confirms the other, so that neither is paired
+// with a program that has died. The programs may start in any order, and be restarted.
 //
 // # Several peers
 //
-// A way is for one pair. A program that serves several peers of one name opens one
-// Peer for each, and another whenever one has been found; requesters, however many,
-// share them out among themselves, the oldest entry first. Where every program connects
-// to every other, each opens a Peer for each other name; of two, the names can say which
-// is the requester, such as the one that is less.
+// A Way is for one pair. A program that serves several peers of one name opens one oob.Peer
+// for each, and another whenever one has found its peer. Requesters claim the entries of
+// responders, the oldest first. If every program connects to every other, each opens an
+// oob.Peer for each other name; of two programs, the one with the lesser name can be the
+// requester.
 //
-// A program that goes on when a peer has died closes its Peer when the connection is
-// reported Closed, on a goroutine of its own, and opens another, which waits until the
-// peer has been started again.
+// A program that keeps running after a peer has died closes its oob.Peer, on a goroutine of
+// its own, when the connection is reported Closed. It then opens another, which waits until
+// the peer has been restarted.
 //
 // # Trust
 //
-// Whoever can read the directory can read the keys of memory in it, and whoever can
-// write to it can pretend to be a peer: use TLS and etcd's users. What is read is
-// bounded and decoded strictly.
+// A program that can read the directory can read the memory keys in it, and one that can
+// write to it can pretend to be a peer: use TLS and etcd's users. Input is limited in size
+// and decoded strictly.
 package etcd
 
 import (
@@ -49,42 +48,42 @@ import (
 	"github.com/verbena-rdma/verbena/oob/internal/frame"
 )
 
-// Config says where in the directory the programs meet. The zero value is usable.
+// Config configures a Way. The zero value is usable.
 type Config struct {
-	// Prefix is what all keys begin with; both programs need the same. Empty:
+	// Prefix is the prefix of all keys; both programs need the same. Empty:
 	// "/verbena/oob".
 	Prefix string
-	// TTL is how long the entry of a program that was killed stays, at least, in whole
-	// seconds. Zero: 5 s.
+	// TTL is the minimum time until the entry of a killed program expires, rounded up to
+	// whole seconds. Zero: 5 s.
 	TTL time.Duration
 }
 
 const (
 	defaultPrefix = "/verbena/oob"
 	defaultTTL    = 5 * time.Second
-	// closeTimeout is how long Close may take to report and to remove what was made.
+	// closeTimeout bounds each request of Close, and the request for a lease.
 	closeTimeout = 5 * time.Second
 	// retryInterval is how long to wait after an error of the cluster.
 	retryInterval = 500 * time.Millisecond
 	// lookAfter is how long to wait before looking for programs of a wrong pair, and
-	// maxLook how many entries are looked at.
+	// maxLook is how many entries are read.
 	lookAfter = 2 * time.Second
 	maxLook   = 1000
 )
 
-// errLost has a program register again.
+// errLost makes Exchange register the program again.
 var errLost = errors.New("the lease has expired")
 
-// way is a meeting of two programs. The keys of a responder whose run is R:
+// way is the exchange of two programs. The keys of a responder whose run is R:
 //
-//	PREFIX/NAME/R           its frame, with its bundle
-//	PREFIX/NAME/R/claim     the frame of the requester that has taken it, with its bundle
-//	PREFIX/NAME/R/accept    the requester's run, when the responder has seen it
-//	PREFIX/NAME/R/confirm   the requester's run, when it has seen that
-//	PREFIX/NAME/R/outcome   how the requester ended
+//	PREFIX/NAME/R           the responder's frame, with its bundle
+//	PREFIX/NAME/R/claim     the frame of the requester that claims it, with its bundle
+//	PREFIX/NAME/R/accept    the requester's run, once the responder has seen the claim
+//	PREFIX/NAME/R/confirm   the requester's run, once the requester has seen accept
+//	PREFIX/NAME/R/outcome   the requester's report
 //
-// A requester has PREFIX/NAME/R only, without a bundle, to be seen. Claims and
-// confirmations go with the requester's lease, everything else with the responder's.
+// A requester has only PREFIX/NAME/R, without a bundle, so that others can see it. Claims and
+// confirmations expire with the requester's lease, all other keys with the responder's.
 type way struct {
 	client *clientv3.Client
 	prefix string
@@ -95,13 +94,13 @@ type way struct {
 	lease    clientv3.LeaseID
 	stop     context.CancelFunc // ends the keepalive
 	alive    sync.WaitGroup
-	met      string           // PREFIX/NAME/R of the responder, once the two have met
+	met      string           // PREFIX/NAME/R of the responder, once confirmed
 	owner    clientv3.LeaseID // the responder's lease
-	revision int64            // at which they met
+	revision int64            // of the confirmation
 }
 
-// New makes a way through the cluster of a client, which stays the caller's: it is
-// closed after the Peer.
+// New returns a Way through the cluster of a client. The caller closes the client, after the
+// oob.Peer.
 func New(client *clientv3.Client, cfg Config) oob.Way {
 	w := &way{client: client, prefix: strings.TrimRight(cfg.Prefix, "/"), ttl: int64((cfg.TTL + time.Second - 1) / time.Second)}
 	if w.prefix == "" {
@@ -134,7 +133,7 @@ func (w *way) Exchange(ctx context.Context, ends oob.Ends, ours []byte) ([]byte,
 		case !errors.Is(err, errLost) && !errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return theirs, err
 		}
-		_ = w.leave() // what stays expires
+		_ = w.leave() // after an error the keys expire
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
@@ -143,14 +142,14 @@ func (w *way) Exchange(ctx context.Context, ends oob.Ends, ours []byte) ([]byte,
 	}
 }
 
-// unavailable reports whether the cluster could not be reached, or has no leader now.
+// unavailable reports whether the cluster could not be reached, or has no leader.
 func unavailable(err error) bool {
 	var e rpctypes.EtcdError
 	return errors.As(err, &e) && e.Code() == codes.Unavailable || status.Code(err) == codes.Unavailable ||
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// meet registers, and meets a peer.
+// meet registers this program, and exchanges with a peer.
 func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
 	lost, err := w.register(ctx)
 	if err != nil {
@@ -167,7 +166,7 @@ func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
 		}
 	})
 	defer looking.Wait()
-	defer cancel(nil) // before it
+	defer cancel(nil) // runs before looking.Wait
 	f := frame.Frame{From: w.ends.Name, To: w.ends.Peer, Run: w.run, Responder: w.ends.Role == oob.Responder, Body: ours}
 	var theirs []byte
 	if f.Responder {
@@ -181,8 +180,8 @@ func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
 	return theirs, err
 }
 
-// register takes a lease and keeps it alive until leave. The context that it returns
-// ends when the lease is lost.
+// register takes a lease and keeps it alive until leave. The returned context ends when the
+// lease is lost.
 func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 	try, cancel := context.WithTimeout(ctx, closeTimeout) // the client itself would wait for ever
 	defer cancel()
@@ -207,7 +206,7 @@ func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 	return lost, nil
 }
 
-// leave gives the lease back, with everything that goes with it.
+// leave revokes the lease, which removes all keys under it.
 func (w *way) leave() error {
 	if w.stop == nil {
 		return nil
@@ -217,14 +216,14 @@ func (w *way) leave() error {
 	w.stop = nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	// A lease that has expired is given back already.
+	// An expired lease needs no revocation.
 	if _, err := w.client.Revoke(ctx, w.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("give back the lease, which expires after %d s: %w", w.ttl, err)
 	}
 	return nil
 }
 
-// put writes a key with our lease, if all conditions hold.
+// put writes a key under our lease, if all conditions hold.
 func (w *way) put(ctx context.Context, key, value string, conditions ...clientv3.Cmp) (done bool, revision int64, err error) {
 	r, err := w.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, value, clientv3.WithLease(w.lease))).Commit()
 	if err != nil {
@@ -236,9 +235,9 @@ func (w *way) put(ctx context.Context, key, value string, conditions ...clientv3
 func exists(key string) clientv3.Cmp  { return clientv3.Compare(clientv3.CreateRevision(key), "!=", 0) }
 func missing(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
 
-// watch calls see for each change of the keys with a prefix, from a revision on, until
-// it is done or fails. Where history has been compacted it fails with errLost, and all
-// begins anew.
+// watch calls see for each change of the keys with a prefix, from a revision on, until see is
+// done or fails. If the history was compacted, or the watch was lost, it fails with errLost, and
+// the caller starts again.
 func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *clientv3.Event) (done bool, err error)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -258,7 +257,7 @@ func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *
 	return errLost
 }
 
-// respond registers and waits until a requester has taken this program.
+// respond registers this program, and waits until a requester has claimed and confirmed it.
 func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	entry, err := ours.Encode()
 	if err != nil {
@@ -269,11 +268,11 @@ func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var claim frame.Frame // of the requester that is to confirm; Run is empty: none
+	var claim frame.Frame // of the requester that has to confirm; empty Run: none
 	err = w.watch(ctx, base+"/", revision+1, func(e *clientv3.Event) (bool, error) {
 		value := string(e.Kv.Value)
 		switch what := strings.TrimPrefix(string(e.Kv.Key), base+"/"); {
-		case what == "claim" && e.Type == mvccpb.DELETE: // it has died
+		case what == "claim" && e.Type == mvccpb.DELETE: // the requester has died
 			claim = frame.Frame{}
 			_, err := w.client.Delete(ctx, base+"/accept")
 			return false, err
@@ -299,7 +298,7 @@ func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	return claim.Body, err
 }
 
-// request looks for a responder that nobody has taken, and takes it.
+// request looks for a responder that is not claimed, and claims it.
 func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	claim, err := ours.Encode()
 	if err != nil {
@@ -322,7 +321,7 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 		}
 		taken := map[string]bool{}
 		for _, kv := range all.Kvs {
-			// The claim goes with its requester's lease. A responder that has accepted one
+			// A claim expires with its requester's lease. A responder that has accepted a claim
 			// stays taken.
 			for _, what := range []string{"/claim", "/accept"} {
 				if base, ok := strings.CutSuffix(string(kv.Key), what); ok {
@@ -340,7 +339,7 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 				return theirs, err
 			}
 		}
-		// Until a responder comes, or one is free again.
+		// Wait until a responder registers, or becomes free again.
 		err = w.watch(ctx, prefix, all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
 			key := string(e.Kv.Key)
 			freed := e.Type == mvccpb.DELETE && (strings.HasSuffix(key, "/claim") || strings.HasSuffix(key, "/accept"))
@@ -352,17 +351,17 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	}
 }
 
-// fits reports whether an entry is that of a responder for this program.
+// fits reports whether an entry is of a responder that waits for this program.
 func (w *way) fits(prefix string, kv *mvccpb.KeyValue) bool {
 	if strings.Contains(strings.TrimPrefix(string(kv.Key), prefix), "/") {
-		return false // not an entry, but what goes with one
+		return false // a claim or the like, not an entry
 	}
 	f, err := frame.Decode(kv.Value)
 	return err == nil && f.Responder && f.From == w.ends.Peer && f.To == w.ends.Name && len(f.Body) > 0
 }
 
-// take claims a responder, and waits until it has accepted. It returns nil if another
-// requester was first, or the responder has gone.
+// take claims a responder, and waits until the responder has accepted. It returns nil if another
+// requester was faster, or the responder has ended.
 func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
 	done, revision, err := w.put(ctx, base+"/claim", claim, exists(base), missing(base+"/claim"), missing(base+"/accept"))
 	if err != nil || !done {
@@ -404,9 +403,9 @@ func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
 	return f.Body, nil
 }
 
-// look notes programs that are there, alive, and wait for others than this one: it is
-// what somebody sees who has started the wrong two. A program with several peers has an
-// entry for each, so one whose counterpart is there too is nobody's mistake.
+// look notes live programs that wait for programs other than this one, to help a person who
+// has started the wrong two. A program with several peers has an entry for each, so an entry
+// whose counterpart is also registered is no mistake.
 func (w *way) look(ctx context.Context) {
 	all, err := w.client.Get(ctx, w.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(maxLook))
 	if err != nil {
@@ -527,7 +526,7 @@ func (w *way) Close(ok bool) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		// A responder that has gone does not need to know.
+		// A responder that has ended does not need the report.
 		_, err := w.client.Txn(ctx).If(exists(w.met)).Then(clientv3.OpPut(w.met+"/outcome", value, clientv3.WithLease(w.owner))).Commit()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("report the end to %s: %w", w.ends.Peer, err))

@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// MTU is a path MTU from its code: 1 for 256 bytes to 5 for 4096. Others give zero.
+// MTU returns the path MTU for a code, from 1 for 256 bytes to 5 for 4096; zero for other codes.
 func MTU(code uint32) verbs.MTU {
 	if code < C.IBV_MTU_256 || code > C.IBV_MTU_4096 {
 		return 0
@@ -19,7 +19,7 @@ func MTU(code uint32) verbs.MTU {
 	return 128 << code
 }
 
-// MTUCode is the code of a path MTU; zero for one that there is not.
+// MTUCode returns the code of a path MTU; zero for an invalid one.
 func MTUCode(mtu verbs.MTU) uint32 {
 	for code := uint32(C.IBV_MTU_256); code <= C.IBV_MTU_4096; code++ {
 		if MTU(code) == mtu {
@@ -42,7 +42,7 @@ var accessBits = []struct {
 	{verbs.AccessZeroBased, C.IBV_ACCESS_ZERO_BASED},
 }
 
-// AccessFlags are IBV_ACCESS_... of access rights.
+// AccessFlags converts access rights to IBV_ACCESS_... flags.
 func AccessFlags(a verbs.Access) (flags uint32) {
 	for _, b := range accessBits {
 		if a&b.access != 0 {
@@ -52,8 +52,8 @@ func AccessFlags(a verbs.Access) (flags uint32) {
 	return flags
 }
 
-// Access is the rights that IBV_ACCESS_... stand for; flags that package verbs does not
-// have are left out.
+// Access converts IBV_ACCESS_... flags to access rights. It drops flags that package verbs does
+// not have.
 func Access(flags uint32) (a verbs.Access) {
 	for _, b := range accessBits {
 		if flags&b.flag != 0 {
@@ -63,7 +63,7 @@ func Access(flags uint32) (a verbs.Access) {
 	return a
 }
 
-// MaskBits are the attributes of a queue pair that both sides have.
+// MaskBits are the attributes of a queue pair that both package verbs and libibverbs have.
 var MaskBits = []struct {
 	Attr verbs.QPAttrMask
 	Flag int32
@@ -79,7 +79,7 @@ var MaskBits = []struct {
 	{verbs.QPAttrDestQPN, C.IBV_QP_DEST_QPN},
 }
 
-// MaskFlags are IBV_QP_... of a mask.
+// MaskFlags converts a mask to IBV_QP_... flags.
 func MaskFlags(mask verbs.QPAttrMask) (flags int32) {
 	for _, b := range MaskBits {
 		if mask&b.Attr != 0 {
@@ -89,7 +89,7 @@ func MaskFlags(mask verbs.QPAttrMask) (flags int32) {
 	return flags
 }
 
-// Mask is what IBV_QP_... stand for; flags that package verbs does not have are left out.
+// Mask converts IBV_QP_... flags to a mask. It drops flags that package verbs does not have.
 func Mask(flags int32) (mask verbs.QPAttrMask) {
 	for _, b := range MaskBits {
 		if flags&b.Flag != 0 {
@@ -99,7 +99,7 @@ func Mask(flags int32) (mask verbs.QPAttrMask) {
 	return mask
 }
 
-// QPAttr makes package verbs' form of a struct ibv_qp_attr.
+// QPAttr converts a struct ibv_qp_attr to package verbs' form.
 func QPAttr(attr unsafe.Pointer) verbs.QPAttr {
 	a := (*C.struct_ibv_qp_attr)(attr)
 	return verbs.QPAttr{
@@ -113,7 +113,7 @@ func QPAttr(attr unsafe.Pointer) verbs.QPAttr {
 	}
 }
 
-// Address makes package verbs' form of a struct ibv_ah_attr.
+// Address converts a struct ibv_ah_attr to package verbs' form.
 func Address(attr unsafe.Pointer) verbs.AddressAttr {
 	a := (*C.struct_ibv_ah_attr)(attr)
 	return verbs.AddressAttr{

@@ -1,4 +1,3 @@
-// Package abi has the forms that libibverbs and package verbs give to the same
-// thing, for the drivers that use structs of libibverbs. It is empty without the build
-// tag "verbs".
+// Package abi converts between types of libibverbs and package verbs, for the drivers that use
+// structs of libibverbs. It is empty without the build tag "verbs".
 package abi

@@ -1,12 +1,12 @@
-// Package efa is what Amazon's EFA has beside the verbs, by libefa: queue pairs of SRD,
-// completion queues that tell who has sent a message, numbers of address handles
-// (efadv(7)). Package ibverbs opens the devices. It is empty without the build tag
-// "verbs".
+// Package efa provides the functions of Amazon's EFA that the verbs lack, through libefa: SRD
+// queue pairs, completion queues that report the sender of a message, and numbers of address
+// handles (efadv(7)). Package ibverbs opens the devices. The package is empty without the build
+// tag "verbs".
 //
-// The library is loaded when the first EFA is opened. What newer versions of it have is
-// declared here, so that the headers of older ones do, and is asked of the library at run
-// time.
+// The library is loaded when the first EFA is opened. Functions of newer versions of libefa are
+// declared here, so that headers of older versions suffice, and are looked up in the library at
+// run time.
 //
-// No EFA was there to test this with. The tests call a library of their own in its place,
-// and compare the declarations with those of the system's header.
+// The package was not tested on an EFA: none was available. The tests call a library of their
+// own in place of libefa, and compare the declarations with those of the system's header.
 package efa

@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// library is libefa, loaded.
+// library is the loaded libefa.
 type library struct {
 	file string
 	c    *C.struct_vb_efa // in C memory, for as long as the program runs
@@ -37,7 +37,7 @@ func loadFile(file string) (*library, error) {
 	return l, nil
 }
 
-// need is an error if the library lacks one of the functions.
+// need returns an error if the library lacks one of the functions.
 func (l *library) need(functions ...string) error {
 	for _, f := range functions {
 		name := C.CString(f)
@@ -58,8 +58,8 @@ type Device struct {
 	attr Attr
 }
 
-// Open asks a device, a struct ibv_context, for what it has beside the verbs. The error
-// is a *MissingError, or a syscall.Errno: EOPNOTSUPP for one that is no EFA.
+// Open queries the EFA attributes of a device, a struct ibv_context. The error is a
+// *MissingError, or a syscall.Errno: EOPNOTSUPP if the device is not an EFA.
 func Open(context unsafe.Pointer) (*Device, error) {
 	lib, err := load()
 	if err != nil {
@@ -68,7 +68,7 @@ func Open(context unsafe.Pointer) (*Device, error) {
 	return lib.open(context)
 }
 
-// OpenLibrary is Open by the library in that file, for tests.
+// OpenLibrary is Open with the library in file, for tests.
 func OpenLibrary(file string, context unsafe.Pointer) (*Device, error) {
 	lib, err := loadFile(file)
 	if err != nil {
@@ -95,11 +95,11 @@ func (l *library) open(context unsafe.Pointer) (*Device, error) {
 	return d, nil
 }
 
-// Attr is what the device says of itself.
+// Attr returns the attributes of the device.
 func (d *Device) Attr() *Attr { return &d.attr }
 
-// CreateQP makes a queue pair of SRD from a struct ibv_qp_init_attr_ex, but for its type,
-// and returns a struct ibv_qp.
+// CreateQP makes an SRD queue pair from a struct ibv_qp_init_attr_ex, and returns a struct
+// ibv_qp. It sets qp_type itself.
 func (d *Device) CreateQP(init unsafe.Pointer, unsolicitedWriteRecv bool) (unsafe.Pointer, error) {
 	attr := (*C.struct_ibv_qp_init_attr_ex)(init)
 	attr.qp_type = C.IBV_QPT_DRIVER
@@ -114,17 +114,17 @@ func (d *Device) CreateQP(init unsafe.Pointer, unsolicitedWriteRecv bool) (unsaf
 	return unsafe.Pointer(qp), nil
 }
 
-// CQ is a completion queue of the library's kind.
+// CQ is a completion queue of libefa.
 type CQ struct {
 	Queue unsafe.Pointer // a struct ibv_cq_ex
-	// Own is what the functions are called with, of the type
-	// int (*)(void *, union ibv_gid *), and int (*)(void *). They are nil where the
-	// queue was not made for them.
+	// Own is the first argument of ReadSGID, which is an
+	// int (*)(void *, union ibv_gid *), and of IsUnsolicited, an int (*)(void *). A
+	// function is nil if the queue does not have its field.
 	Own, ReadSGID, IsUnsolicited unsafe.Pointer
 }
 
-// CreateCQ makes a completion queue from a struct ibv_cq_init_attr_ex. It marks
-// unsolicited completions where the device has any.
+// CreateCQ makes a completion queue from a struct ibv_cq_init_attr_ex. The queue marks
+// unsolicited completions if the device has any.
 func (d *Device) CreateCQ(init unsafe.Pointer, fields verbs.WCFields) (CQ, error) {
 	var flags C.uint64_t
 	var cq CQ
@@ -144,7 +144,7 @@ func (d *Device) CreateCQ(init unsafe.Pointer, fields verbs.WCFields) (CQ, error
 	return cq, nil
 }
 
-// HandleNumber is that of an address handle, a struct ibv_ah.
+// HandleNumber returns the number of an address handle, a struct ibv_ah.
 func (d *Device) HandleNumber(ah unsafe.Pointer) (uint16, error) {
 	var number C.uint16_t
 	if errno := C.vb_efa_query_ah(d.lib.c, (*C.struct_ibv_ah)(ah), &number); errno != 0 {
@@ -153,7 +153,7 @@ func (d *Device) HandleNumber(ah unsafe.Pointer) (uint16, error) {
 	return uint16(number), nil
 }
 
-// errnoOf is the errno of a call that has failed.
+// errnoOf returns the errno of a failed call.
 func errnoOf(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno

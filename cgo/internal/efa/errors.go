@@ -8,12 +8,12 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// MissingError is a libefa that is not there, or too old. It matches
+// MissingError is the error for a libefa that is missing or too old. It matches
 // [verbs.ErrNotSupported].
 type MissingError struct {
 	Library  string // the file
-	Function string // that it does not have; empty: it cannot be loaded
-	Since    int    // the version of rdma-core that has the function first
+	Function string // the function that it lacks; empty: it cannot be loaded
+	Since    int    // the first version of rdma-core with the function
 	Why      string // why it cannot be loaded
 }
 
@@ -24,5 +24,5 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s is too old: it has no %s, which came with rdma-core %d (Debian: ibverbs-providers)", e.Library, e.Function, e.Since)
 }
 
-// Unwrap makes errors.Is match.
+// Unwrap makes errors.Is match [verbs.ErrNotSupported].
 func (e *MissingError) Unwrap() error { return verbs.ErrNotSupported }

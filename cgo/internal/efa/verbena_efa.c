@@ -10,8 +10,8 @@
 
 const char *vb_efa_load(const char *file, struct vb_efa *lib, char *message, size_t size)
 {
-	// libibverbs has it as its provider already, under another name: it is the same
-	// library then, not a second one.
+	// libibverbs has already loaded the library as its provider, under another name. dlopen
+	// returns that one, and loads no second copy.
 	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 
 	if (!handle) {

@@ -6,12 +6,12 @@
 #include <stdint.h>
 #include <infiniband/verbs.h>
 
-// What libefa takes and returns, after the manual pages efadv_query_device(3),
-// efadv_create_qp_ex(3), efadv_create_cq(3) and efadv_query_ah(3). Where a struct grew, it
-// is as large here as in the first version that has all that is used: newer libraries
-// take it, and older ones take it as long as what they do not know is zero. The numbers
-// are the versions of rdma-core that have it first, as far as that matters: Debian 12 has
-// 44.
+// The structs and constants of libefa, after the manual pages efadv_query_device(3),
+// efadv_create_qp_ex(3), efadv_create_cq(3) and efadv_query_ah(3). A struct that has grown
+// is as large here as in the first version with all fields that are used: newer libraries
+// accept it, and older ones accept it while the fields that they do not know are zero. The
+// numbers are the first versions of rdma-core with the declaration, where that matters: Debian
+// 12 has 44.
 
 struct vb_efa_device_attr {
 	uint64_t comp_mask;
@@ -59,14 +59,13 @@ enum {
 	VB_EFA_WC_IS_UNSOLICITED = 1 << 1, // 52
 };
 
-struct vb_efa_cq { // 43; the library makes it
+struct vb_efa_cq { // 43; created by the library
 	uint64_t comp_mask;
 	int (*wc_read_sgid)(struct vb_efa_cq *cq, union ibv_gid *sgid);
-	bool (*wc_is_unsolicited)(struct vb_efa_cq *cq); // 52, where asked for
+	bool (*wc_is_unsolicited)(struct vb_efa_cq *cq); // 52, if requested
 };
 
-// The functions: their name, the version of their symbol, that of rdma-core, their result
-// and their parameters.
+// The functions: name, version of the symbol, version of rdma-core, result and parameters.
 #define VB_EFA_FUNCTIONS(F) \
 	F(query_device, "EFA_1.1", 26, int, (struct ibv_context *, struct vb_efa_device_attr *, uint32_t)) \
 	F(create_qp_ex, "EFA_1.1", 26, struct ibv_qp *, (struct ibv_context *, struct ibv_qp_init_attr_ex *, struct vb_efa_qp_init_attr *, uint32_t)) \
@@ -80,16 +79,16 @@ struct vb_efa {
 	VB_EFA_FUNCTIONS(VB_EFA_MEMBER)
 };
 
-// vb_efa_load loads a library by the name of its file. It returns NULL, or what is wrong,
-// in the memory given.
+// vb_efa_load loads a library by the name of its file. It returns NULL, or an error message, in
+// the caller's memory.
 const char *vb_efa_load(const char *file, struct vb_efa *lib, char *message, size_t size);
 
-// Of a function that the library must have, these give the first version that has it, and
-// whether this one does.
+// vb_efa_since returns the first version of rdma-core with a function, and sets *has to whether
+// the loaded library has it.
 int vb_efa_since(const struct vb_efa *lib, const char *function, bool *has);
 
-// Functions that return an int return zero or an errno; those that return a pointer set
-// errno when it is NULL. The library has what they call.
+// The functions below that return an int return zero or an errno; those that return a pointer
+// set errno if it is NULL. The caller has checked that the library has the functions they call.
 
 int vb_efa_query_device(const struct vb_efa *lib, struct ibv_context *ctx, struct vb_efa_device_attr *attr);
 int vb_efa_query_ah(const struct vb_efa *lib, struct ibv_ah *ah, uint16_t *number);
@@ -97,7 +96,7 @@ struct ibv_qp *vb_efa_create_qp(const struct vb_efa *lib, struct ibv_context *ct
 struct ibv_cq_ex *vb_efa_create_cq(const struct vb_efa *lib, struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr, uint64_t flags);
 struct vb_efa_cq *vb_efa_cq_of(const struct vb_efa *lib, struct ibv_cq_ex *cq);
 
-// The readers of a completion. The first is a struct vb_efa_cq.
+// The readers of a completion. cq is a struct vb_efa_cq.
 int vb_efa_read_sgid(void *cq, union ibv_gid *sgid);
 int vb_efa_is_unsolicited(void *cq);
 

@@ -1,7 +1,7 @@
 //go:build linux && cgo && verbs
 
-// The declarations of verbena_efa.h are those of the system's header, as far as that has
-// them. Structs of newer headers may be longer; fields of them stay where they are.
+// Check that the declarations of verbena_efa.h equal those in the system's header, if it has
+// them. Structs of newer headers may be longer, but their fields keep their offsets.
 
 #include <stddef.h>
 

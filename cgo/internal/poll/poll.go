@@ -1,6 +1,7 @@
 //go:build linux
 
-// Package poll waits for files of C libraries in Go's network poller, without a thread.
+// Package poll waits for file descriptors of C libraries in Go's network poller, without
+// blocking a thread.
 package poll
 
 import (
@@ -10,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls ready on a goroutine of its own, once at first and then whenever the
-// file, which belongs to a C library, has become readable. From then on the file does
-// not block; ready has to read until it would. When stop has returned the goroutine has
-// ended.
+// Watch calls ready on a goroutine of its own, once at first and then whenever the file
+// descriptor, which belongs to a C library, becomes readable. It makes the file non-blocking;
+// ready has to read until it would block. The goroutine has ended when stop returns.
 func Watch(fd int, name string, ready func()) (stop func(), err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("make the %s not block: %w", name, err)
 	}
-	// The library closes the original.
+	// Use a duplicate, because the library closes the original.
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate the %s: %w", name, err)

@@ -1,6 +1,6 @@
-// Package frame encodes what ways carry: a bundle (package descriptor) with the names of the
-// two programs, whose data has the state of the exchange, and the bytes that a program gives to
-// the other.
+// Package frame encodes the messages of an exchange. A frame is a bundle (package descriptor)
+// with the names of the two programs. Its data holds the state of the exchange, and the bytes
+// that one program gives to the other.
 package frame
 
 import (
@@ -15,12 +15,12 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Running Outcome = iota // it has not ended
+	Running Outcome = iota // the program has not ended
 	Succeeded
 	Failed
 )
 
-// OutcomeOf is Succeeded or Failed.
+// OutcomeOf returns Succeeded for true, and Failed for false.
 func OutcomeOf(ok bool) Outcome {
 	if ok {
 		return Succeeded
@@ -28,21 +28,21 @@ func OutcomeOf(ok bool) Outcome {
 	return Failed
 }
 
-// MaxToken is how long Run and Seen may be, in bytes.
+// MaxToken is the largest length of Run and Seen, in bytes.
 const MaxToken = 64
 
 // Frame is one message of a program.
 type Frame struct {
 	From, To  string // the names of the programs
-	Responder bool   // what it is in its pair
-	// Run distinguishes runs of a program, and Seen is that of the peer, once it is known. A
+	Responder bool   // the role of the sender
+	// Run distinguishes runs of a program. Seen is the peer's Run, once it is known. A
 	// frame whose Seen is our Run is not left over from an earlier run.
 	Run, Seen string
 	Outcome   Outcome
-	Body      []byte // what it gives to the peer; empty: nothing
+	Body      []byte // the bytes for the peer; may be empty
 }
 
-// Encode makes the frame's binary form, which begins with its length. It fails with
+// Encode returns the frame's binary form, which has its length in its header. It fails with
 // the errors of descriptor.Bundle.Encode.
 func (f *Frame) Encode() ([]byte, error) {
 	var w descriptor.Writer
@@ -51,7 +51,7 @@ func (f *Frame) Encode() ([]byte, error) {
 	w.Counted([]byte(f.Run))
 	w.Counted([]byte(f.Seen))
 	w.Counted(f.Body)
-	// The container around the fields is taken off again: it is not needed twice.
+	// Remove the container around the fields: the bundle around them has one.
 	desc, err := w.Encode(descriptor.Bundled)
 	if err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func (f *Frame) Encode() ([]byte, error) {
 	return (&descriptor.Bundle{From: f.From, To: f.To, Data: data}).Encode()
 }
 
-// Decode takes a frame apart. It is strict: nothing unknown, nothing left over, no
-// descriptors beside the body. Errors match those of package descriptor.
+// Decode decodes a frame. It refuses unknown values, trailing bytes, and descriptors outside
+// the body. Errors match those of package descriptor.
 func Decode(b []byte) (Frame, error) {
 	bundle, err := descriptor.DecodeBundle(b)
 	if err != nil {
@@ -97,7 +97,7 @@ type Peeker interface {
 	Discard(n int) (int, error)
 }
 
-// The container of a bundle: what comes before the payload, and around it.
+// The container of a bundle: the bytes before the payload, and all bytes around it.
 const (
 	headerSize = 10
 	aroundSize = headerSize + 4
@@ -105,11 +105,11 @@ const (
 	MaxSize = aroundSize + descriptor.MaxPayload
 )
 
-// Read reads the next frame of a stream. Where it fails, nothing has been taken off
-// the stream: after a deadline it can be called again. It reads no more than a frame
-// may have, whatever the stream claims.
+// Read reads the next frame of a stream. If it fails, it has consumed nothing: after a
+// deadline it can be called again. It never reads more than MaxSize bytes, whatever length the
+// stream claims.
 func Read(r Peeker) (Frame, error) {
-	// Byte by byte, so that what is none is refused before more of it comes.
+	// Byte by byte, so that anything but a frame is refused at its first wrong byte.
 	var header []byte
 	for n := 1; n <= headerSize; n++ {
 		var err error

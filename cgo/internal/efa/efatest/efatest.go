@@ -1,5 +1,5 @@
 // Package efatest builds a libefa for tests, which behaves as the manual pages efadv_*(3)
-// say, to devices of no kind.
+// say, without any device.
 package efatest
 
 import (
@@ -16,17 +16,16 @@ import (
 //go:embed testdata/libefa.c
 var source []byte
 
-// Symbols as libefa has them, without those of the versions that are left out.
+// The version scripts of libefa's symbols, without the versions that are left out.
 const (
 	symbols26 = "EFA_1.1 { global: efadv_query_device; efadv_query_ah; efadv_create_qp_ex; local: *; };\n"
 	symbols43 = "EFA_1.2 { global: efadv_create_cq; efadv_cq_from_ibv_cq_ex; } EFA_1.1;\n"
 )
 
-// WithClock is a version whose completion queues have times.
+// WithClock is a version whose completion queues have timestamps.
 const WithClock = 1000
 
-// Build builds the library as that version of rdma-core would have it, from 26 on, and
-// returns its file.
+// Build builds the library of a version of rdma-core, from 26 on, and returns its file.
 func Build(t testing.TB, rdmaCore int) string {
 	t.Helper()
 	dir := t.TempDir()
