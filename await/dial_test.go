@@ -80,6 +80,7 @@ func TestDialFails(t *testing.T) {
 	_, err = await.Dial(t.Context(), d.Connections, "localhost", rdma.DialConfig{})
 	require.ErrorIs(t, err, rdma.ErrInvalid)
 	_, err = await.Dial(t.Context(), nil, "localhost:1", rdma.DialConfig{})
+	require.ErrorIs(t, err, await.ErrInvalid)
 	for d.connections(t) > 0 { // failed ones are closed
 		time.Sleep(time.Millisecond)
 	}

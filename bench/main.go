@@ -28,7 +28,6 @@ import (
 )
 
 type options struct {
-	name     string // of the measurement
 	device   string
 	duration time.Duration
 	profile  string
