@@ -386,20 +386,18 @@ var holders = [...]struct{ one, many string }{
 
 // HoldFor is Hold for an object other than a buffer, which errors then name.
 func (s siblings) HoldFor(h Holder) error {
-	m := s.Map
-	err := siblings{m}.Hold()
+	err := s.Hold()
 	if err == nil {
-		m.held[h].Add(1)
+		s.held[h].Add(1)
 	}
 	return err
 }
 
 // ReleaseFor undoes one HoldFor.
 func (s siblings) ReleaseFor(h Holder) error {
-	m := s.Map
-	err := siblings{m}.Release()
+	err := s.Release()
 	if err == nil {
-		m.held[h].Add(-1)
+		s.held[h].Add(-1)
 	}
 	return err
 }

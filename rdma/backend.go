@@ -39,7 +39,6 @@ func (c *base) acquire() error {
 	s := c.set
 	c.sendDepth, c.recvDepth = c.depths()
 	c.phase, c.flushed = phaseUp, 0
-	c.run++
 	c.recvPosted, c.awaited = 0, 0
 	c.startingReported, c.kept = false, nil
 	c.events.Clear()
@@ -59,7 +58,7 @@ func (c *base) acquire() error {
 	}
 	var err error
 	poller := any(nil)
-	if s.Transport == verbs.RC || s.Transport == verbs.UC {
+	if s.caps.connections() {
 		poller = c.Engine()
 	}
 	if c.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: s.completionFields, Poller: poller}); err != nil {

@@ -37,8 +37,7 @@ type base struct {
 	scratchSG   verbs.SGE
 	unsubscribe func()
 
-	run     uint64 // counts the runs
-	awaited int    // connections and listeners that keep the context in Starting
+	awaited int // connections and listeners that keep the context in Starting
 
 	reports   fifo.Queue[report]
 	deadlines deadlines
@@ -81,8 +80,7 @@ type service interface {
 	// busy reports whether there is work that neither a completion nor an event announces.
 	busy() bool
 
-	// event handles an event of a queue pair or of a shared receive queue, and returns how many
-	// concerned the context. noticed is called as soon as one is taken from the device.
+	// event handles an event of a queue pair, and returns how many concerned the context. noticed is called as soon as one is taken from the device.
 	event(ev *verbs.Event) int
 	noticed(ev *verbs.Event)
 	// eventsLost finds queue pairs that are in error, and returns how many.

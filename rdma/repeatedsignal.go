@@ -98,8 +98,9 @@ func (r *repeatedSignal) due(now time.Time) {
 	}
 	if !r.again.IsZero() && !now.Before(r.again) {
 		r.send(now)
+	} else {
+		r.schedule(now)
 	}
-	r.schedule(now)
 }
 
 // schedule sets the connection's deadline to what comes first.
