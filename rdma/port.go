@@ -134,9 +134,9 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 	return found, ok
 }
 
-// onPath says what is wrong with a port, or with the local address that a connection on the
+// pathProblem says what is wrong with a port, or with the local address that a connection on the
 // port was made with.
-func (c *base) onPath(port int, own netip.Addr) string {
+func (c *base) pathProblem(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
 		return err.Error()
@@ -147,9 +147,9 @@ func (c *base) onPath(port int, own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
 }
 
-// onAnyPath is onPath for a connection whose port is not known: the address is at one of the
+// anyPathProblem is onPath for a connection whose port is not known: the address is at one of the
 // ports, or at none. An address that is not valid stands for all.
-func (c *base) onAnyPath(own netip.Addr) string {
+func (c *base) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)

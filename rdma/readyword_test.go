@@ -111,7 +111,7 @@ func TestKeyOfAReadyWordOpensNoOther(t *testing.T) {
 	require.NotEqual(t, own.readyKey, other.readyKey)
 	copy(n.memory.Bytes(), "clobber!")
 	require.ErrorIs(t, n.write(peer, other.readyAddr, own.readyKey), ErrRemoteAccess)
-	require.Zero(t, *victim.establishment.(*readySignal).word(), "nothing has been written")
+	require.Zero(t, *victim.establishment.(*rcSignal).word(), "nothing has been written")
 }
 
 // When a connection has been destroyed, its key opens nothing any more, although the next

@@ -59,13 +59,13 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 
 // prepare builds the work request.
 func (r *Task) prepare(thorough bool) error {
-	if err := r.ctx.service.ready(r); err != nil {
+	if err := r.ctx.service.checkSubmit(r); err != nil {
 		return err
 	}
 	if err := r.measure(); err != nil {
 		return err
 	}
-	if err := r.ctx.service.address(r); err != nil {
+	if err := r.ctx.service.setAddress(r); err != nil {
 		return err
 	}
 	if thorough {

@@ -253,7 +253,7 @@ func TestSeal(t *testing.T) {
 			}
 			f.group.Flush()
 			waiting := []*lane.Request{none: nil, 2: &f.push(2).Request, 3: &f.push(3).Request}
-			f.lane.Seal(waiting[own])
+			f.lane.StopPosting(waiting[own])
 			f.push(9)
 			f.group.Flush()
 			for range 4 {
