@@ -210,7 +210,7 @@ func (c *base) endLanes() int {
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
 		n += l.Owner().(laneDrainer).drained()
 	}
-	return n + c.service.resume()
+	return n + c.service.afterDrain()
 }
 
 // startable reports whether nothing keeps the context in Starting any more.

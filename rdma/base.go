@@ -72,9 +72,9 @@ type service interface {
 	beforePoll() int
 	afterPoll() int
 	notify(r report)
-	// resume does what had to wait until nothing is left at the device, and returns how much
+	// afterDrain does what had to wait until nothing is left at the device, and returns how much
 	// it did.
-	resume() int
+	afterDrain() int
 	// changeState stops the context if it is to stop by itself.
 	changeState()
 	// busy reports whether there is work that neither a completion nor an event announces.

@@ -369,7 +369,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 func (conn *Connection) reset() error {
 	conn.transition.cancel()
 	conn.lastReceive = false
-	conn.signal.send.Renew()
+	conn.signal.send.ChangeID()
 	conn.signal.purpose = signalNone
 	if err := conn.lane.Reset(); err != nil {
 		return err
@@ -695,7 +695,7 @@ func (conn *Connection) destroy() int {
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()
-	conn.signal.send.Renew()
+	conn.signal.send.ChangeID()
 	c.lanes.Remove(&conn.signal.send)
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)

@@ -173,9 +173,9 @@ func (c *Connections) beforePoll() int {
 // afterPoll implements service.
 func (c *Connections) afterPoll() int { return 0 }
 
-// resume implements service: it destroys connections, accepts waiting requests and sends
+// afterDrain implements service: it destroys connections, accepts waiting requests and sends
 // waiting dials.
-func (c *Connections) resume() int {
+func (c *Connections) afterDrain() int {
 	n := c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
 	if c.usable > 0 && c.startable() {
 		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks

@@ -110,7 +110,7 @@ func (d *datagramEndpoint) setAddressHandle(r *Task) error {
 func (d *datagramEndpoint) push(r *Task) {
 	d.handles.acquire(r.handle)
 	if r.handle.creating {
-		r.send.Renew() // the outcome of an earlier use does not count
+		r.send.ChangeID() // the outcome of an earlier use does not count
 		r.handle.waiting.Push(r)
 		return
 	}

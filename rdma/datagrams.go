@@ -65,8 +65,8 @@ func (c *Datagrams) afterPoll() int {
 	return c.endpoint.resume()
 }
 
-// resume implements service.
-func (c *Datagrams) resume() int { return 0 }
+// afterDrain implements service.
+func (c *Datagrams) afterDrain() int { return 0 }
 
 // notify implements service: only requests are reported.
 func (c *Datagrams) notify(report) {}

@@ -141,7 +141,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 		d.conn.fail(err)
 		return
 	}
-	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.mayReach(d.cfg.LocalAddr, a) })
+	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.sameFamily(d.cfg.LocalAddr, a) })
 	if len(d.targets) == 0 {
 		d.conn.fail(fmt.Errorf("%w: the host has the addresses %v, and no address of %s is of their kind", ErrNoRoute, list, d.conn.ctx.dev.Name()))
 		return
@@ -149,9 +149,9 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 	d.attempt()
 }
 
-// mayReach reports whether the peer's address is of the same family as the local one, which
+// sameFamily reports whether the peer's address is of the same family as the local one, which
 // need not be given.
-func (c *base) mayReach(local, peer netip.Addr) bool {
+func (c *base) sameFamily(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 
@@ -307,7 +307,7 @@ func (d *dial) failed(err error) {
 	}
 	last := d.last
 	conn.dialError.Store(&last)
-	if err := d.renew(err); err != nil {
+	if err := d.prepareRetry(err); err != nil {
 		conn.fail(conn.deviceError(err))
 		return
 	}
@@ -336,8 +336,8 @@ func (d *dial) acceptSmallerMTU(err error) bool {
 	return true
 }
 
-// renew makes the queue pair ready for another attempt.
-func (d *dial) renew(after error) error {
+// prepareRetry makes the queue pair ready for another attempt.
+func (d *dial) prepareRetry(after error) error {
 	conn := d.conn
 	conn.transition.cancel()
 	used := conn.mtu != 0 // the peer accepted, then withdrew
@@ -345,7 +345,7 @@ func (d *dial) renew(after error) error {
 	conn.publish()
 	switch {
 	case staleConnection(after):
-		return conn.renewQP()
+		return conn.replaceQP()
 	case used:
 		return conn.reset()
 	}
@@ -358,14 +358,14 @@ func staleConnection(err error) bool {
 	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
 }
 
-// renewQP replaces a queue pair that has not been connected by one of another number.
-func (conn *Connection) renewQP() error {
+// replaceQP replaces a queue pair that has not been connected by one of another number.
+func (conn *Connection) replaceQP() error {
 	c, old := conn.ctx, conn.lane
 	if err := conn.openLane(); err != nil {
 		conn.lane = old
 		return err
 	}
-	conn.lane.Replace(old)
+	conn.lane.TakeWithheld(old)
 	delete(c.byQPN, old.Num())
 	c.byQPN[conn.lane.Num()] = conn
 	if c.last == conn {

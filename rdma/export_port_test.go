@@ -7,5 +7,5 @@ import "time"
 var (
 	NoResponseAdvice = (*Connection).noResponseAdvice
 	TimeoutError     = func(conn *Connection) error { return conn.timeoutError(time.Second) }
-	RenewQP          = (*Connection).renewQP
+	ReplaceQP        = (*Connection).replaceQP
 )

@@ -141,7 +141,7 @@ func (c *base) pathProblem(port int, own netip.Addr) string {
 	if err != nil {
 		return err.Error()
 	}
-	if c.holds(port, attr.LinkLayer, own) {
+	if c.gidTableHas(port, attr.LinkLayer, own) {
 		return ""
 	}
 	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
@@ -153,10 +153,10 @@ func (c *base) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)
-		if err == nil && c.holds(port, attr.LinkLayer, own) {
+		if err == nil && c.gidTableHas(port, attr.LinkLayer, own) {
 			return ""
 		}
-		if err != nil && (first == "" || own.IsValid() && c.holds(port, attr.LinkLayer, own)) {
+		if err != nil && (first == "" || own.IsValid() && c.gidTableHas(port, attr.LinkLayer, own)) {
 			first = err.Error()
 		}
 	}
@@ -166,9 +166,9 @@ func (c *base) anyPathProblem(own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
 }
 
-// holds reports whether the GID table of a port may have a local address. On InfiniBand that
+// gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand that
 // is unknown, since the table has no IP addresses.
-func (c *base) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+func (c *base) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true
 	}

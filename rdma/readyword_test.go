@@ -159,7 +159,7 @@ func TestTasksWaitWhileTheQueuePairIsReplaced(t *testing.T) {
 	require.NoError(t, listener.Close())
 	conn := must(n.peer.Dial(addr, DialConfig{}))
 	require.NoError(t, must(n.writes.Write(conn, nil, nil)).Submit())
-	require.NoError(t, conn.renewQP())
+	require.NoError(t, conn.replaceQP())
 	must(n.server.Listen(addr, ListenConfig{}))
 	n.until(func() bool { return n.completed == 1 })
 	require.NoError(t, n.ended)

@@ -84,7 +84,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		return
 	}
 	own := r.ctx.localIP()
-	r.add(list, func(a netip.Addr) bool { return r.ctx.mayReach(own, a) })
+	r.add(list, func(a netip.Addr) bool { return r.ctx.sameFamily(own, a) })
 	if len(r.targets) == 0 {
 		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint %v", ErrNoRoute, list, own))
 		return

@@ -240,7 +240,7 @@ func (r *Task) checkSize() error {
 
 // gather builds the local scatter-gather list, in memory of the task.
 func (r *Task) gather() ([]verbs.SGE, error) {
-	if r.op.onWord() {
+	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
 		sg := r.ctx.scratchSG
 		sg.Addr += r.wordOffset()

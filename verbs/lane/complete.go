@@ -104,7 +104,7 @@ func (l *Lane) take(r *Request) {
 func (l *Lane) pop() *Request {
 	if l.posted > 0 {
 		r := l.popPosted()
-		r.Renew()
+		r.ChangeID()
 		r.kept = l.kept
 		return r
 	}

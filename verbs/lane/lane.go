@@ -42,9 +42,9 @@ type Request struct {
 // errs.ErrMemoryKept. It is nil if the device does not.
 func (r *Request) Kept() error { return r.kept }
 
-// Renew changes the request's ID, so that completions of earlier uses are ignored. Such
+// ChangeID changes the request's ID, so that completions of earlier uses are ignored. Such
 // completions may still come after the queue pair was reset.
-func (r *Request) Renew() {
+func (r *Request) ChangeID() {
 	r.kept = nil
 	generation := (r.WR.ID>>indexBits + 1) & generationMask
 	r.WR.ID = generation<<indexBits | r.WR.ID&indexMask

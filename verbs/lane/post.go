@@ -26,8 +26,8 @@ func (l *Lane) Admit() {
 	}
 }
 
-// Replace takes over the withheld requests of another lane, which is to be closed.
-func (l *Lane) Replace(old *Lane) {
+// TakeWithheld takes over the withheld requests of another lane, which is to be closed.
+func (l *Lane) TakeWithheld(old *Lane) {
 	for e := old.withheld.Pop(); e != nil; e = old.withheld.Pop() {
 		l.Withhold(e.Value)
 	}
