@@ -208,7 +208,7 @@ func TestDatagramMessageLimit(t *testing.T) {
 	require.Len(t, b.got[0], mtu)
 	_, err := a.alloc(a.peerOf(b), string(bytes.Repeat([]byte{'x'}, mtu+1)))
 	require.ErrorIs(t, err, rdma.ErrRange)
-	assert.ErrorContains(t, err, fmt.Sprintf("moves %d in one send task of UD", mtu))
+	assert.ErrorContains(t, err, fmt.Sprintf("moves at most %d in one send over UD", mtu))
 }
 
 func TestDatagramQKey(t *testing.T) {

@@ -44,8 +44,8 @@ func TestDifferentMTUs(t *testing.T) {
 		task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
 		require.NoError(t, task.Submit())
 		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
-		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[1]))
-		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[0]))
+		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[1]))
+		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[0]))
 		require.NoError(t, target.Close())
 	}
 }
@@ -65,10 +65,10 @@ func TestPacketsTooLongForTheWay(t *testing.T) {
 		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceFor(OpWrite, verbs.StatusRetryExceeded)}).Error()
 	}
 	require.EqualValues(t, 4096, peer.MTU())
-	require.Contains(t, of(1400, true), "packets of 4160 bytes do not get through: the way to "+peer.PeerAddr().Addr().String()+" carries 1400; set Config.MTU to 1024 at either end")
-	require.Contains(t, of(200, true), "too few for any path MTU")
+	require.Contains(t, of(1400, true), "packets of 4160 bytes are too long for the route to "+peer.PeerAddr().Addr().String()+", which carries 1400 bytes; set Config.MTU to 1024 at either end")
+	require.Contains(t, of(200, true), "no path MTU fits")
 	for _, known := range []bool{true, false} {
-		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, those of 4160 bytes too")
+		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, including those of 4160 bytes")
 	}
 }
 
@@ -82,5 +82,5 @@ func TestTimeoutNamesThePort(t *testing.T) {
 	n.peer.port.Store(&port)
 	require.NotContains(t, conn.timeoutError(time.Second).Error(), "UDP port")
 	port.gid.UDPPort = 32771
-	require.ErrorContains(t, conn.timeoutError(time.Second), "this end has UDP port 32771")
+	require.ErrorContains(t, conn.timeoutError(time.Second), "this end uses UDP port 32771")
 }
