@@ -43,7 +43,7 @@ var (
 	ErrPeerClosed = errors.New("closed by the peer")
 	// ErrPeerRefused: this end refused a request of the peer, which ends the
 	// connection.
-	ErrPeerRefused = errors.New("peer's request refused")
+	ErrPeerRefused = errors.New("request of the peer refused")
 
 	// Why a connection by address was not made.
 
