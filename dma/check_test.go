@@ -139,7 +139,7 @@ func TestBadBuffers(t *testing.T) {
 		{"source of another device", source(foreign, 64), target(r.dst, 64), mmap.ErrNotRegistered, "AddDevice"},
 		{"destination of another device", source(r.src, 64), target(foreign, 64), mmap.ErrNotRegistered, "AddDevice"},
 		{"other protection domain", source(elsewhere, 64), target(r.dst, 64), mmap.ErrNotRegistered, "AddPD"},
-		{"source that could not be made", r.bufs.Source(r.src, 4000, 97), target(r.dst, 97), bufinv.ErrRange, "its source"},
+		{"source that could not be made", r.bufs.Source(r.src, 4000, 97), target(r.dst, 97), bufinv.ErrRange, "the source"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := pool.Alloc(c.src, c.dst)
@@ -159,7 +159,7 @@ func TestBadBuffers(t *testing.T) {
 	require.ErrorIs(t, task.TrySubmit(), dma.ErrRange)
 	require.NoError(t, task.Destination().SetData(0, 1))
 	require.NoError(t, task.SetAppend(true))
-	require.ErrorContains(t, task.TrySubmit(), "room for 63; SetAppend(false)")
+	require.ErrorContains(t, task.TrySubmit(), "room for 63; call SetAppend(false)")
 	require.Equal(t, 1, task.Destination().DataLen())
 	require.NoError(t, task.SetDestination(target(r.dst, 128)))
 	assert.False(t, task.InFlight())

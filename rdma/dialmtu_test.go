@@ -72,7 +72,7 @@ func TestDialMTUOfTheInterface(t *testing.T) {
 			}
 			require.ErrorIs(t, err, rdma.ErrRange)
 			assert.NotErrorIs(t, err, rdma.ErrDevice)
-			assert.ErrorContains(t, err, "packets of 4096")
+			assert.ErrorContains(t, err, "a path MTU of 4096")
 			assert.ErrorContains(t, err, "lower the MTU of")
 			assert.Equal(t, rdma.Failed, conn.State())
 		})
