@@ -14,7 +14,7 @@ import (
 )
 
 // bridge connects two queue pairs with path MTUs of their own.
-func (n *neighbours) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection) {
+func (n *peersRig) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection) {
 	n.t.Helper()
 	server, peer = must(n.server.Bridge()), must(n.peer.Bridge())
 	up := func(own, other *Connection, mtu verbs.MTU) {
@@ -35,7 +35,7 @@ func (n *neighbours) bridge(atServer, atPeer verbs.MTU) (server, peer *Connectio
 // say so, and how large the own one is.
 func TestDifferentMTUs(t *testing.T) {
 	for _, mtus := range [][2]verbs.MTU{{1024, 4096}, {4096, 1024}} {
-		n := newNeighboursWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
+		n := newPeersRigWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
 		remote := must(mmap.Alloc(n.server.Device(), 1<<16, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite))
 		local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
 		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
@@ -53,7 +53,7 @@ func TestDifferentMTUs(t *testing.T) {
 // Where the system knows that the way carries less than a packet of the connection, that is
 // the reason, and what would fit is the advice; else the length is a hint.
 func TestPacketsTooLongForTheWay(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	_, peer, _ := n.connect()
 	t.Cleanup(func() { pathMTU = pathmtu.Of })
 	of := func(carries int, known bool) string {
@@ -74,7 +74,7 @@ func TestPacketsTooLongForTheWay(t *testing.T) {
 
 // A connection whose peer does not come says where peers of other kinds look for this end.
 func TestTimeoutNamesThePort(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	conn, _, err := n.peer.Export()
 	require.NoError(t, err)
 	port := *n.peer.portView()
