@@ -648,9 +648,9 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// completionsPending reports whether completions of the connection may still come, including those of
-// receives, since all connections share one completion queue. None is left when that queue is
-// empty, or when as many completions have been handled as it holds.
+// completionsPending reports whether completions of the connection may still come, including
+// those of receives, since all connections share one completion queue. None is left when that
+// queue is empty, or when as many completions have been handled as it holds.
 func (conn *Connection) completionsPending() bool {
 	c := conn.ctx
 	if conn.lane.Posted() > 0 || conn.transition.running ||

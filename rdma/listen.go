@@ -452,7 +452,8 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// messageReceived implements establishment: the peer's message has overtaken the peer's confirmation.
+// messageReceived implements establishment: the peer's message has overtaken the peer's
+// confirmation.
 func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
 	e.conn.ready()

@@ -57,8 +57,8 @@ func (r *rcSignal) startTimeout() {
 	r.schedule(r.started)
 }
 
-// queuePairUp is called once the queue pair is up and the connection is Connecting, or has been made
-// Ready by the peer's signal meanwhile.
+// queuePairUp is called once the queue pair is up and the connection is Connecting, or has
+// been made Ready by the peer's signal meanwhile.
 func (r *rcSignal) queuePairUp() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
@@ -179,8 +179,8 @@ func (r *rcSignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's signal at
-// any moment, until the queue pair is in error.
+// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's
+// signal at any moment, until the queue pair is in error.
 func (r *rcSignal) disconnectWhileConnecting() bool { return true }
 
 // postDisconnect implements establishment.
