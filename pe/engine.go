@@ -65,6 +65,7 @@ func New(cfg Config) *Engine {
 	if e.spin == 0 {
 		e.spin = DefaultSpin
 	}
+	e.slice.epoch = time.Now()
 	e.notifier.init()
 	return e
 }
