@@ -34,7 +34,7 @@ func (b *Buf) usable() error {
 	switch {
 	case b.live():
 		return nil
-	case b == nil || b.err == nil && b.owner == nil:
+	case b == nil:
 		return errNoBuf
 	case b.err != nil:
 		return b.err
@@ -204,9 +204,6 @@ func (b *Buf) Ref() error {
 func (b *Buf) Free() error {
 	if b == nil || b.err != nil {
 		return nil
-	}
-	if b.owner == nil {
-		return errNoBuf
 	}
 	for {
 		n := b.refs.Load()

@@ -45,5 +45,5 @@ var (
 	errUseFreed  = fmt.Errorf("use buffer: it was %w", ErrFreed)
 	errFreeFreed = fmt.Errorf("free buffer: it was %w already", ErrFreed)
 	errFreeInner = fmt.Errorf("free buffer: %w, which holds the last reference: free its first element, or Unchain this one", ErrChained)
-	errNoBuf     = fmt.Errorf("use buffer: %w: it is nil, or came from no inventory and no pool", ErrInvalid)
+	errNoBuf     = fmt.Errorf("use buffer: %w: no buffer is given", ErrInvalid)
 )

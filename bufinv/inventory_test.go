@@ -67,7 +67,6 @@ func TestErrorsSitInTheBuf(t *testing.T) {
 	closed, err := mmap.Alloc(device, 1, mmap.LocalReadOnly)
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	var none *Inventory
 	for name, c := range map[string]struct {
 		buf  *Buf
 		want error
@@ -80,11 +79,7 @@ func TestErrorsSitInTheBuf(t *testing.T) {
 		"far past the end":   {bufs.Target(m, math.MaxInt, math.MaxInt), ErrRange},
 		"no map":             {bufs.Source(nil, 0, 1), ErrInvalid},
 		"closed map":         {bufs.Source(closed, 0, 1), mmap.ErrClosed},
-		"zero map":           {bufs.Source(new(mmap.Map), 0, 1), ErrRange},
-		"no inventory":       {none.Source(m, 0, 1), ErrInvalid},
-		"zero buf":           {new(Buf), ErrInvalid},
 		"duplicate of nil":   {bufs.Dup(nil), ErrInvalid},
-		"duplicate of zero":  {bufs.Dup(new(Buf)), ErrInvalid},
 		"list with an error": {List(bufs.Source(m, 0, 10), bufs.Source(m, 0, 0)), ErrRange},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,11 +170,6 @@ func TestNewAndClose(t *testing.T) {
 	require.NoError(t, bufs.Close(), "closing again")
 	require.ErrorIs(t, bufs.Expand(1), ErrClosed)
 	require.ErrorIs(t, bufs.Source(m, 0, 1).Err(), ErrClosed)
-
-	var none *Inventory
-	assert.Zero(t, none.Total()+none.Available())
-	require.ErrorIs(t, none.Close(), ErrInvalid)
-	require.ErrorIs(t, none.Expand(1), ErrInvalid)
 }
 
 // The zero value grows, and then uses again what it has.

@@ -340,13 +340,9 @@ func (m *Map) deregister(match func(registration) bool) error {
 }
 
 // Hold counts one more user, such as a buffer. Until the matching Release, Close and changes
-// of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map, and with
-// ErrInvalid on one that was not made.
+// of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map.
 func (s siblings) Hold() error {
 	m := s.Map
-	if m.size == 0 {
-		return errUnmade
-	}
 	if m.users.Add(1) > 0 {
 		return nil
 	}

@@ -17,8 +17,6 @@ import (
 func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
 	m := s.Map
 	switch {
-	case m.size == 0:
-		return nil, errUnmade
 	case m.remote:
 		return nil, fmt.Errorf("lend memory map: it %w; only its owner lends it", ErrRemote)
 	case off < 0 || n < 1 || off > m.size || n > m.size-off:

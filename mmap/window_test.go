@@ -55,7 +55,6 @@ func TestLend(t *testing.T) {
 		"no local write":      {readOnly, pd, 0, 1, mmap.RemoteWrite, mmap.ErrPermission},
 		"another domain":      {m, other, 0, 1, mmap.RemoteRead, mmap.ErrNotRegistered},
 		"memory of the peer":  {peer, pd, 0, 1, mmap.RemoteRead, mmap.ErrRemote},
-		"a map that is not":   {new(mmap.Map), pd, 0, 1, mmap.RemoteRead, mmap.ErrInvalid},
 		"reads of such a map": {readOnly, pd, 0, 1, mmap.RemoteRead, nil},
 	} {
 		_, err := c.m.Siblings(sibling.Pass{}).Lend(c.pd, c.off, c.n, c.perm)

@@ -128,9 +128,4 @@ func TestFailContext(t *testing.T) {
 	quiesce(t, e)
 	require.Equal(t, pe.Idle, d.State())
 	require.NoError(t, d.Err())
-
-	pe.FailContext(errand{}, broken) // no task: nothing
-	pe.FreeTask(errand{})
-	require.Nil(t, (&pe.Task{}).Core())
-	require.Nil(t, (*pe.Task)(nil).Core())
 }

@@ -6,19 +6,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// made fails for an engine not made by New.
-func (e *Engine) made(op string) error {
-	if e == nil || e.notifier.wakeup == nil {
-		return fmt.Errorf("pe: cannot %s: %w: the engine was not made by pe.New", op, ErrInvalid)
-	}
-	return nil
-}
-
 // acquire makes the calling goroutine the one that drives the engine.
 func (e *Engine) acquire(op string) error {
-	if err := e.made(op); err != nil {
-		return err
-	}
 	if !e.driver.CompareAndSwap(0, uintptr(goroutine.Current())) {
 		return e.drivenError(op)
 	}
@@ -70,9 +59,6 @@ func elsewhere(op string) error {
 // callback of another engine may wait for this one; its own engine stands still meanwhile. op
 // names the operation in the error.
 func (e *Engine) MayBlock(op string) error {
-	if err := e.made(op); err != nil {
-		return err
-	}
 	if e.drivenHere() {
 		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
 	}

@@ -47,12 +47,7 @@ type pool struct {
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
 
 // String names the pool and its context.
-func (p *Pool[T]) String() string {
-	if p == nil || p.core == nil {
-		return "pool of no context"
-	}
-	return p.object()
-}
+func (p *Pool[T]) String() string { return p.object() }
 
 // legal reports whether tasks can be allocated and submitted in the present state.
 func (p *pool) legal() bool { return p.legalIn(State(p.core.state.Load())) }
@@ -129,20 +124,13 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 // AllowStarting lets tasks of the pool be allocated and submitted in Starting too. Use it for
 // tasks that need no peer, such as receives. The implementer of the context calls it; the
 // backend must take the tasks in that state.
-func (p *Pool[T]) AllowStarting() {
-	if p != nil {
-		p.early = true
-	}
-}
+func (p *Pool[T]) AllowStarting() { p.early = true }
 
 // Alloc takes a task out of the pool. It fails if the context is not Running, or Starting
 // where AllowStarting was called (*StateError), or if all tasks are allocated (ErrExhausted).
 // In programs built with the race detector it also fails while another goroutine drives the
 // engine (ErrBusy); other programs do not check that.
 func (p *Pool[T]) Alloc() (*T, error) {
-	if p == nil || p.core == nil {
-		return nil, errNoPool
-	}
 	if checksGoroutine && p.core.drivenElsewhere() {
 		return nil, elsewhere("allocate from " + p.object())
 	}
@@ -165,9 +153,6 @@ func (p *Pool[T]) Alloc() (*T, error) {
 // also for a task that Close has taken back) or of another pool (ErrInvalid). Freeing the last
 // task of a context that is Stopping can make the context Idle.
 func (p *Pool[T]) Free(item *T) error {
-	if p == nil || p.core == nil {
-		return errNoPool
-	}
 	if checksGoroutine && p.core.drivenElsewhere() {
 		return elsewhere("free a task of " + p.object())
 	}
@@ -218,20 +203,7 @@ func (p *Pool[T]) reclaimAll() {
 }
 
 // Cap is the number of tasks that the pool was made with.
-func (p *Pool[T]) Cap() int {
-	if p == nil {
-		return 0
-	}
-	return cap(p.free)
-}
+func (p *Pool[T]) Cap() int { return cap(p.free) }
 
 // Available is the number of tasks that can be allocated now.
-func (p *Pool[T]) Available() int {
-	if p == nil {
-		return 0
-	}
-	return len(p.free)
-}
-
-// errNoPool is the error of the zero value of a pool.
-var errNoPool = fmt.Errorf("pe: cannot use the pool: %w: no context has made it", ErrInvalid)
+func (p *Pool[T]) Available() int { return len(p.free) }

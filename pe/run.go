@@ -84,12 +84,7 @@ func (e *Engine) Run(ctx context.Context) error {
 //		use(n)
 //	case <-engine.Done(): // the function waits for the next Run
 //	}
-func (e *Engine) Done() <-chan struct{} {
-	if e == nil {
-		return endedRun()
-	}
-	return e.runs.channel()
-}
+func (e *Engine) Done() <-chan struct{} { return e.runs.channel() }
 
 // runs counts the runs of the engine, for Engine.Done.
 type runs struct {

@@ -34,10 +34,6 @@ func Done[T Submittable](t T) { Failed(t, nil) }
 
 // Failed is the callback of failure that goes with Done.
 func Failed[T Submittable](t T, err error) {
-	var none T
-	if t == none {
-		return
-	}
 	if f, ok := t.UserData().(then[T]); ok && f != nil {
 		f(t, err)
 	}
