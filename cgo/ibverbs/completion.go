@@ -2,7 +2,6 @@
 
 package ibverbs
 
-// #cgo noescape vb_poll_cq
 // #cgo nocallback vb_poll_cq
 // #cgo nocallback vb_req_notify_cq
 // #cgo noescape vb_cq_events
