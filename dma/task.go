@@ -20,7 +20,7 @@ type CopyPool struct {
 // CopyTask copies memory. The package comment says what it may copy.
 type CopyTask struct {
 	pe.Task
-	control  *pe.Control // nil for a task that came from no pool
+	control  *pe.Control
 	pool     *CopyPool
 	place    fifo.Node[*CopyTask] // in the list of submitted tasks
 	src, dst *bufinv.Buf
@@ -137,9 +137,6 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 // It is legal whenever the task is not in flight. Errors are those of
 // pe.Pool.Free and bufinv.
 func (t *CopyTask) Free() error {
-	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
-	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}

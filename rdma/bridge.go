@@ -38,12 +38,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 // QP is the connection's queue pair, for a program that has made it with Bridge. The program
 // changes only its state and attributes; the context posts requests and receives, and closes
 // the queue pair. Any goroutine may call it.
-func (conn *Connection) QP() verbs.QP {
-	if conn == nil {
-		return nil
-	}
-	return conn.view().qp
-}
+func (conn *Connection) QP() verbs.QP { return conn.view().qp }
 
 // Established makes a connection of Bridge Ready, or one that was dialled with
 // DialConfig.OnResponse. The queue pair of the former has to be in the state Ready to Send,

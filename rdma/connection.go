@@ -69,12 +69,7 @@ func (conn *Connection) publish() {
 }
 
 // view returns what was published last.
-func (conn *Connection) view() *connectionView {
-	if v := conn.shown.Load(); v != nil {
-		return v
-	}
-	return &connectionView{}
-}
+func (conn *Connection) view() *connectionView { return conn.shown.Load() }
 
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
@@ -491,14 +486,8 @@ func (conn *Connection) Close() error {
 	return nil
 }
 
-// owned fails for a connection that Export did not make, and while another goroutine
-// drives the engine.
-func (conn *Connection) owned(op string) error {
-	if conn == nil || conn.ctx == nil {
-		return fmt.Errorf("rdma: %s: %w: the connection was not made by Connections.Export", op, ErrInvalid)
-	}
-	return conn.ctx.control.Owned(op)
-}
+// owned fails while another goroutine drives the engine.
+func (conn *Connection) owned(op string) error { return conn.ctx.control.Owned(op) }
 
 func (conn *Connection) close() {
 	was := conn.state
@@ -727,13 +716,8 @@ func (conn *Connection) destroy() int {
 // ID is the number of the connection in its context. Numbers begin at 0 and are never reused.
 func (conn *Connection) ID() uint64 { return conn.id }
 
-// Context is the context of the connection; nil for one that was not made by a context.
-func (conn *Connection) Context() *Connections {
-	if conn == nil {
-		return nil
-	}
-	return conn.ctx
-}
+// Context is the context of the connection.
+func (conn *Connection) Context() *Connections { return conn.ctx }
 
 // State is the present state. Any goroutine may call it, and all other methods that return a
 // property of the connection, except UserData, SetUserData and String.
@@ -745,11 +729,7 @@ func (conn *Connection) Err() error { return conn.view().err }
 
 // check panics, in programs built with the race detector, if another goroutine drives the
 // engine.
-func (conn *Connection) check(op string) {
-	if conn.ctx != nil {
-		conn.ctx.control.Check(op)
-	}
-}
+func (conn *Connection) check(op string) { conn.ctx.control.Check(op) }
 
 // DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
 // before an attempt has failed, when the connection is Ready or Failed, and for connections
@@ -819,9 +799,6 @@ func (conn *Connection) MaxReadAtomic() int { return conn.view().maxReads }
 
 // String names the connection, its queue pairs and its peer.
 func (conn *Connection) String() string {
-	if conn == nil || conn.ctx == nil {
-		return "connection of no context"
-	}
 	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.lane.Num())
 	switch {
 	case conn.peer.qpn != 0:

@@ -144,9 +144,6 @@ func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // String names the listener.
 func (l *Listener) String() string {
-	if l == nil || l.ctx == nil {
-		return "listener of no context"
-	}
 	return fmt.Sprintf("listener %v of context %q", l.addr, l.ctx.Name())
 }
 
@@ -154,9 +151,6 @@ func (l *Listener) String() string {
 // connections go on. Closing again does nothing. While another goroutine drives the engine it
 // fails with pe.ErrBusy.
 func (l *Listener) Close() error {
-	if l == nil || l.ctx == nil {
-		return fmt.Errorf("rdma: close a listener: %w: it was not made by Context.Listen", ErrInvalid)
-	}
 	if err := l.ctx.control.Owned("close a listener"); err != nil {
 		return err
 	}
@@ -390,9 +384,6 @@ func (q *ConnectRequest) Reject(privateData []byte) error {
 
 // open fails unless the request can be answered.
 func (q *ConnectRequest) open(op string) error {
-	if q == nil || q.listener == nil {
-		return fmt.Errorf("rdma: %s a request: %w: it did not come from a Listener", op, ErrInvalid)
-	}
 	c := q.listener.ctx
 	switch {
 	case q.err != nil:

@@ -218,9 +218,6 @@ func (d *datagramEndpoint) leaveGroups() {
 // any more. Tasks under way go on. Leaving again does nothing; the context leaves its groups
 // when it stops.
 func (g *MulticastGroup) Leave() error {
-	if g == nil || g.ctx == nil {
-		return fmt.Errorf("rdma: leave a multicast group: %w: no group is given", ErrInvalid)
-	}
 	op := "leave " + g.addr.String()
 	if err := g.ctx.control.Owned(op); err != nil {
 		return err

@@ -29,7 +29,7 @@ var operations = [...]struct {
 	submit string // for errors; made in advance, off the hot path
 	verb   verbs.Opcode
 }{
-	0:             {"task", "submit a task", 0}, // of a task that came from no pool
+	0:             {"task", "submit a task", 0}, // what pools of tasks for any operation are called
 	OpReceive:     {"receive", "submit a receive", 0},
 	OpSend:        {"send", "submit a send", verbs.OpSend},
 	OpSendImm:     {"send with immediate", "submit a send with immediate", verbs.OpSendImm},

@@ -174,9 +174,6 @@ func (c *Datagrams) hear(addr EndpointAddr, lid uint16) *Peer {
 func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 	p := &Peer{ctx: c, addr: addr, qkey: c.set.qkey}
 	p.heard.Value = p
-	if c.peers == nil {
-		c.peers = make(map[EndpointAddr]*Peer)
-	}
 	c.peers[addr] = p
 	return p
 }
@@ -186,9 +183,6 @@ func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 // makes another Peer. Forget revokes no access: with SRD, the peer may still access the memory
 // whose keys it has, so close that map before its memory serves another peer.
 func (p *Peer) Forget() error {
-	if p == nil || p.ctx == nil {
-		return fmt.Errorf("rdma: forget a peer: %w: no peer is given", ErrInvalid)
-	}
 	if err := p.ctx.control.Owned("forget a peer"); err != nil {
 		return err
 	}
@@ -223,12 +217,7 @@ func (p *Peer) UserData() any { return p.userData }
 func (p *Peer) SetUserData(v any) { p.userData = v }
 
 // String names the peer.
-func (p *Peer) String() string {
-	if p == nil || p.ctx == nil {
-		return "peer of no context"
-	}
-	return "peer " + p.addr.String()
-}
+func (p *Peer) String() string { return "peer " + p.addr.String() }
 
 // EndpointAddr is the address of the context's endpoint. The error matches pe.ErrBadState in
 // Idle, where there is no endpoint, and pe.ErrBusy while another goroutine drives the engine.

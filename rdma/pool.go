@@ -165,7 +165,7 @@ func letGo(t *Task)           { _ = t.drop() }
 
 // register makes a task known to its context, once.
 func (t *Task) register(c *base, p *taskPool, word int) {
-	t.control, t.ctx, t.pool, t.self, t.word = c.control, c, p, t, word
+	t.control, t.ctx, t.pool, t.word = c.control, c, p, word
 	t.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
 	c.lanes.Add(&t.send, (*completer)(t))
 }

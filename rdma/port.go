@@ -42,13 +42,8 @@ func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portV
 	return v
 }
 
-// portView returns the present state of the port. It is empty if New did not make the context.
-func (c *base) portView() *portView {
-	if v := c.port.Load(); v != nil {
-		return v
-	}
-	return &portView{}
-}
+// portView returns the present state of the port.
+func (c *base) portView() *portView { return c.port.Load() }
 
 // localIP is the context's IP address. It is not valid on InfiniBand, where IP addresses
 // belong to IPoIB and are not in the GID table.

@@ -16,7 +16,7 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // receives in the order of their submission.
 type ReceiveTask struct {
 	pe.Task
-	control *pe.Control // nil for a task that came from no pool
+	control *pe.Control
 	ctx     *base
 	pool    *ReceivePool
 	recv    receive
@@ -50,7 +50,7 @@ func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveT
 // list, at the beginning of its data. Submit discards the data that dst has, unless SetAppend
 // has been called. A nil dst serves messages of no bytes, and writes with immediate. The task
 // takes over the caller's reference to dst, even if Alloc fails. Errors match those of
-// pe.Pool.Alloc, bufinv and mmap, ErrRange, and ErrInvalid for the zero value of a pool.
+// pe.Pool.Alloc, bufinv and mmap, and ErrRange.
 func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
@@ -199,9 +199,6 @@ func (r *taskReceiver) flushed(posted bool) int {
 // is legal whenever the task is not in flight. Errors are those of pe.Pool.Free
 // and bufinv.
 func (t *ReceiveTask) Free() error {
-	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // fails: the task came from no pool
-	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}

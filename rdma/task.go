@@ -16,10 +16,9 @@ import (
 // Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
-	control *pe.Control // nil for a task that came from no pool
+	control *pe.Control
 	ctx     *base
 	pool    *taskPool
-	self    *Task          // detects a copy, which is refused
 	conn    *Connection    // that the task runs on; nil: on the endpoint
 	peer    *Peer          // that the task goes to from the endpoint
 	handle  *addressHandle // of the peer, in flight
@@ -39,9 +38,6 @@ type Task struct {
 // to its sync event. It is legal whenever the task is not in flight. Errors are those
 // of pe.Pool.Free and bufinv.
 func (r *Task) Free() error {
-	if r.self != r {
-		return r.control.Begin(&r.Task, "free") // fails: the task came from no pool, or is a copy
-	}
 	if err := r.pool.tasks.Free(r); err != nil {
 		return err
 	}
@@ -90,7 +86,7 @@ func (r *Task) Bytes() int { return r.length }
 // owns fails for a connection of another context.
 func (c *base) owns(conn *Connection) error {
 	switch {
-	case conn == nil || conn.ctx == nil:
+	case conn == nil:
 		return fmt.Errorf("%w: no connection is given", ErrInvalid)
 	case &conn.ctx.base != c:
 		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
@@ -101,7 +97,7 @@ func (c *base) owns(conn *Connection) error {
 // ownsPeer fails for a peer of another context.
 func (c *base) ownsPeer(p *Peer) error {
 	switch {
-	case p == nil || p.ctx == nil:
+	case p == nil:
 		return fmt.Errorf("%w: no peer is given", ErrInvalid)
 	case &p.ctx.base != c:
 		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)

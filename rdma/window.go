@@ -182,9 +182,6 @@ func (w *Window) Invalidate(done func(error)) error {
 
 // check checks that a request can begin, and begins it.
 func (w *Window) check(op string, complete bool) error {
-	if w == nil || w.pool == nil {
-		return fmt.Errorf("rdma: %s: %w: it came from no pool", op, ErrInvalid)
-	}
 	if err := w.ctx.control.Begin(&w.task, op); err != nil {
 		return err
 	}
@@ -212,14 +209,14 @@ func (w *Window) push(done func(error)) {
 // Export returns a descriptor of what the window lends, for mmap.Import of the peer. It may be
 // called as soon as Bind has returned. It fails with ErrInvalid if the window is not bound.
 func (w *Window) Export() ([]byte, error) {
-	if w == nil || w.lent == nil {
+	if w.lent == nil {
 		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
 	}
 	return w.lent.Siblings(sibling.Pass{}).ExportLent(w.off, w.n, w.bind.RKey, w.perm)
 }
 
 // Bound reports whether the window lends memory, or is about to.
-func (w *Window) Bound() bool { return w != nil && w.lent != nil }
+func (w *Window) Bound() bool { return w.lent != nil }
 
 // Connection is the connection whose peer the window is for.
 func (w *Window) Connection() *Connection { return w.conn }
@@ -228,9 +225,6 @@ func (w *Window) Connection() *Connection { return w.conn }
 // returned, the peer can neither read nor write through the window. It fails with pe.ErrInUse
 // while Bind or Invalidate is under way, and otherwise as pe.Pool.Free.
 func (w *Window) Free() error {
-	if w == nil || w.pool == nil {
-		return fmt.Errorf("rdma: free a memory window: %w: it came from no pool", ErrInvalid)
-	}
 	if err := w.pool.tasks.Free(w); err != nil {
 		return err
 	}
