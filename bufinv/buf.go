@@ -19,6 +19,7 @@ type Buf struct {
 	next    *Buf
 	prev    *Buf
 	refs    atomic.Int64
+	version uint64 // see siblings.Version
 	err     error
 }
 
@@ -138,6 +139,7 @@ func (b *Buf) SetData(off, n int) error {
 		return fmt.Errorf("set data: %w: %d bytes from offset %d, in a buffer of %d", ErrRange, n, off, b.size)
 	}
 	b.dataOff, b.dataLen = off, n
+	b.version++
 	return nil
 }
 
@@ -152,6 +154,7 @@ func (b *Buf) Empty() error {
 	}
 	for e := b; e != nil; e = e.next {
 		e.dataLen = 0
+		e.version++
 	}
 	return nil
 }

@@ -108,6 +108,7 @@ func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	}
 	b.m, b.off, b.size = m, off, n
 	b.dataOff, b.dataLen = 0, 0
+	b.version++
 	b.refs.Store(1)
 	return b
 }

@@ -65,6 +65,7 @@ func (p *Pool) Alloc() *Buf {
 	b := p.s.take()
 	if b.err == nil {
 		b.dataOff, b.dataLen = 0, 0
+		b.version++
 		b.refs.Store(1)
 	}
 	return b

@@ -108,6 +108,7 @@ func (s siblings) Produced(n int) error {
 	for e := b; n > 0; e = e.next {
 		part := min(n, e.room())
 		e.dataLen += part
+		e.version++
 		n -= part
 	}
 	return nil
@@ -131,6 +132,7 @@ func (b *Buf) Append(p []byte) error {
 	for e := b; len(p) > 0; e = e.next {
 		n := copy(e.Memory()[e.dataOff+e.dataLen:], p)
 		e.dataLen += n
+		e.version++
 		p = p[n:]
 	}
 	return nil
