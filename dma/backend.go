@@ -163,7 +163,7 @@ func (c *Context) settle(l *lane.Lane) {
 		// This error does not match ErrMemoryKept, because not every copy has such memory.
 		c.control.Fail(fmt.Errorf("dma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), kept))
 		for i := c.first; i != c.next; i++ {
-			if p := c.at(i); !p.back[sending] || !p.back[receiving] {
+			if p := c.at(i); !p.completed[sending] || !p.completed[receiving] {
 				p.task.keep(kept)
 			}
 		}

@@ -42,7 +42,7 @@ func (c *base) acquire() error {
 	c.recvPosted, c.awaited = 0, 0
 	c.startingReported, c.kept = false, nil
 	c.events.Clear()
-	c.held.Clear()
+	c.deferred.Clear()
 	if err := c.refreshPort(); err != nil {
 		return err
 	}
@@ -82,14 +82,14 @@ func (c *base) acquire() error {
 	if err := c.service.open(); err != nil {
 		return err
 	}
-	if c.inbox != nil {
-		if err := c.inbox.open(); err != nil {
+	if c.messageBuffers != nil {
+		if err := c.messageBuffers.open(); err != nil {
 			return err
 		}
 	}
 	c.openDeadlines()
 	c.unsubscribe = c.dev.SubscribeEvents(c.queueEvent)
-	c.postReceives() // the receives of the inbox, before there is a connection
+	c.postReceives() // the receives of messageBuffers, before there is a connection
 	return nil
 }
 
@@ -102,7 +102,7 @@ func (c *base) release() error {
 	c.closeDeadlines()
 	c.lanes.Release()
 	c.helpers.done.Wait() // calls are left only if Start has failed
-	c.manager.handle()
+	c.manager.runQueued()
 	errs = append(errs, c.service.release()...)
 	if c.srq != nil {
 		errs = append(errs, c.srq.Close())
@@ -110,12 +110,12 @@ func (c *base) release() error {
 	if c.cq != nil {
 		errs = append(errs, c.cq.Close())
 	}
-	if c.inbox != nil {
-		errs = append(errs, c.inbox.close())
+	if c.messageBuffers != nil {
+		errs = append(errs, c.messageBuffers.close())
 	}
 	errs = append(errs, c.closeMemory(c.scratch))
 	c.cq, c.srq, c.recvQueue, c.scratch, c.unsubscribe = nil, nil, nil, nil, nil
-	c.held.Clear()
+	c.deferred.Clear()
 	c.reports.Clear()
 	return errors.Join(errs...)
 }
@@ -156,9 +156,9 @@ func (b backend) Progress() int {
 	defer c.leave()
 	n := 0
 	c.takeEvents()
-	n += c.service.begin()
+	n += c.service.beforePoll()
 	if c.manager.pending.Load() {
-		n += c.manager.handle()
+		n += c.manager.runQueued()
 	}
 	if c.deadlines.due.Load() {
 		n += c.expire()
@@ -168,7 +168,7 @@ func (b backend) Progress() int {
 	if handled := c.handleEvents(); handled > 0 {
 		n += handled + c.poll() // tasks of connections that have ended come back at once
 	}
-	n += c.service.progress()
+	n += c.service.afterPoll()
 	c.flush()
 	n += c.endLanes()
 	n += c.runReports()
@@ -208,9 +208,9 @@ func (c *base) leave() { c.inside = false }
 func (c *base) endLanes() int {
 	n := 0
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
-		n += l.Owner().(laneEnd).drained()
+		n += l.Owner().(laneDrainer).drained()
 	}
-	return n + c.service.resume()
+	return n + c.service.afterDrain()
 }
 
 // startable reports whether nothing keeps the context in Starting any more.

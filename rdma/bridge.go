@@ -89,20 +89,20 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 // due implements establishment.
 func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
 
-// sayGoodbye implements establishment: the tasks complete before the queue pair ends. The peer
+// postDisconnect implements establishment: the tasks complete before the queue pair ends. The peer
 // is not notified, and may have left.
-func (b *bridge) sayGoodbye() {
+func (b *bridge) postDisconnect() {
 	if b.conn.lane.Posted() == 0 {
 		b.conn.shut()
 		return
 	}
-	b.conn.signal.post(signalLast, 0)
+	b.conn.signal.post(signalDrain, 0)
 }
 
-func (b *bridge) signaled()                    {}
-func (b *bridge) sent(verbs.Status, uint32)    {}
-func (b *bridge) received()                    {} // reported when the program has called Established
-func (b *bridge) goodbyeWhileConnecting() bool { return false }
-func (b *bridge) goodbyeArrived() bool         { return false }
-func (b *bridge) ended()                       {}
-func (b *bridge) release()                     {}
+func (b *bridge) wordWritten()                         {}
+func (b *bridge) signalCompleted(verbs.Status, uint32) {}
+func (b *bridge) messageReceived()                     {} // reported when the program has called Established
+func (b *bridge) disconnectWhileConnecting() bool      { return false }
+func (b *bridge) disconnectArrived() bool              { return false }
+func (b *bridge) ended()                               {}
+func (b *bridge) release()                             {}

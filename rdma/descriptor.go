@@ -87,8 +87,8 @@ func (e *endpoint) invalidField() (field string, value any) {
 		return "GID type", e.gidType
 	case e.gid == verbs.GID{}:
 		return "GID", e.gid
-	case hostaddr.Misfit(e.gid.Addr()) != "":
-		return "GID", misfit(e.gid)
+	case hostaddr.Unusable(e.gid.Addr()) != "":
+		return "GID", invalidGID(e.gid)
 	case e.udpPort == 0:
 		return "UDP port", e.udpPort
 	case e.gidType == verbs.GIDInfiniBand && e.source != 0:
@@ -107,8 +107,10 @@ func (e *endpoint) invalidField() (field string, value any) {
 	return "", nil
 }
 
-// misfit says why a GID is not the address of one peer.
-func misfit(gid verbs.GID) string { return gid.Addr().String() + ", " + hostaddr.Misfit(gid.Addr()) }
+// invalidGID says why a GID is not the address of one peer.
+func invalidGID(gid verbs.GID) string {
+	return gid.Addr().String() + ", " + hostaddr.Unusable(gid.Addr())
+}
 
 // compare orders endpoints; both ends of a connection compute the same order.
 func (e *endpoint) compare(o *endpoint) int {

@@ -126,7 +126,7 @@ func (e *TaskError) describe(where string) string {
 	case e.advice != "":
 		return s + "; " + e.advice
 	}
-	if advice := adviceOn(e.Op, e.Status); advice != "" {
+	if advice := adviceFor(e.Op, e.Status); advice != "" {
 		s += "; " + advice
 	}
 	return s
@@ -150,8 +150,8 @@ type connectionError struct {
 func (e *connectionError) Error() string { return "rdma: " + e.name + ": " + e.reason.Error() }
 func (e *connectionError) Unwrap() error { return e.reason }
 
-// because returns the error of a connection that ends for the reason given.
-func (conn *Connection) because(reason error) error {
+// withName returns the error of a connection that ends for the reason given.
+func (conn *Connection) withName(reason error) error {
 	if e, ok := reason.(*TaskError); ok && e.Connection == conn {
 		return e // names it
 	}
@@ -188,8 +188,8 @@ func (c *base) causeOf(conn *Connection) error {
 	return c.Err()
 }
 
-// adviceOn says what to do about a task that failed.
-func adviceOn(op Operation, s verbs.Status) string {
+// adviceFor says what to do about a task that failed.
+func adviceFor(op Operation, s verbs.Status) string {
 	if s == verbs.StatusRemoteInvalidRequest {
 		switch {
 		case op == OpRead || op == OpSyncEventGet:

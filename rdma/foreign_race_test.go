@@ -140,7 +140,7 @@ func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
 	})
 	for range 3 {
 		cs.engine.Progress()
-		require.NoError(t, rdma.RenewQP(conn))
+		require.NoError(t, rdma.ReplaceQP(conn))
 	}
 	done.Store(true)
 	wg.Wait()

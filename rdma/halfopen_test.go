@@ -21,7 +21,7 @@ func (n *neighbours) halfOpen(active int) (conns []*Connection) {
 		require.NoError(n.t, err)
 		require.NoError(n.t, conn.Connect(desc))
 		conn.finishTransition()
-		if conn.establishment.(*readySignal).active {
+		if conn.establishment.(*rcSignal).active {
 			found++
 		}
 		conns = append(conns, conn)
@@ -32,7 +32,7 @@ func (n *neighbours) halfOpen(active int) (conns []*Connection) {
 // finishTransition waits until no helper has the queue pair.
 func (conn *Connection) finishTransition() {
 	for conn.transition.running {
-		conn.ctx.manager.handle()
+		conn.ctx.manager.runQueued()
 		runtime.Gosched()
 	}
 }
@@ -42,13 +42,13 @@ func (conn *Connection) finishTransition() {
 // has sent.
 func (n *neighbours) visits(conn *Connection, until time.Duration) (visits, signals int) {
 	n.t.Helper()
-	signal := conn.establishment.(*readySignal)
-	began, sending := signal.began, false
+	signal := conn.establishment.(*rcSignal)
+	began, sending := signal.started, false
 	for conn.State() == Connecting && conn.deadline.at.Sub(began) <= until {
-		if signal.sending && !sending {
+		if signal.posted && !sending {
 			signals++
 		}
-		sending = signal.sending
+		sending = signal.posted
 		n.server.expire() // nothing of it is due
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
@@ -99,15 +99,15 @@ func TestPollsBecomeRarer(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, conn.Connect(desc))
 		conn.finishTransition()
-		if signal := conn.establishment.(*readySignal); !signal.active {
+		if signal := conn.establishment.(*rcSignal); !signal.active {
 			passive = conn
 		}
 	}
-	signal := passive.establishment.(*readySignal)
+	signal := passive.establishment.(*rcSignal)
 	require.True(t, passive.deadline.at.IsZero(), "nothing is to be done for it")
 	signal.cancel()
 	signal.cancel = nil
-	signal.schedule(signal.began)
+	signal.schedule(signal.started)
 	visits, _ := n.visits(passive, time.Hour)
 	require.LessOrEqual(t, visits, 7200+1000, "every 500 ms in the end")
 	require.GreaterOrEqual(t, visits, 7200)
@@ -122,12 +122,12 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 	half := n.halfOpen(active)
 	now := time.Now()
 	for _, conn := range half {
-		signal := conn.establishment.(*readySignal)
-		signal.began = now.Add(-time.Hour) // for as long as they have waited
+		signal := conn.establishment.(*rcSignal)
+		signal.started = now.Add(-time.Hour) // for as long as they have waited
 		if signal.active {
-			require.NoError(t, signal.takeBack(now))
+			require.NoError(t, signal.withdraw(now))
 			conn.finishTransition()
-			signal.again = now.Add(longestPause)
+			signal.retryAt = now.Add(longestPause)
 			signal.schedule(now)
 		}
 	}
@@ -156,8 +156,8 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
-	signal := conn.establishment.(*readySignal)
-	for signal.sending {
+	signal := conn.establishment.(*rcSignal)
+	for signal.posted {
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
 	}
@@ -166,7 +166,7 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 	// The peer has the signal that was taken back: what comes next in its place is a
 	// repetition to it, and must be the signal again.
 	require.Equal(t, signalNone, conn.signal.purpose)
-	signal.received()
+	signal.messageReceived()
 	require.Equal(t, Ready, conn.State())
 	require.Equal(t, signalReady, conn.signal.purpose)
 }
@@ -177,11 +177,11 @@ func TestGoodbyeAfterASignalThatWasTakenBack(t *testing.T) {
 	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
-	for conn.establishment.(*readySignal).sending {
+	for conn.establishment.(*rcSignal).posted {
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
 	}
 	require.NoError(t, conn.Close())
 	require.Equal(t, signalReady, conn.signal.purpose)
-	require.True(t, conn.signal.goodbye, "it follows")
+	require.True(t, conn.signal.disconnectNext, "it follows")
 }

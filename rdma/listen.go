@@ -264,7 +264,7 @@ type AcceptConfig struct {
 func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false) }
 
 func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
-	if err := q.open("accept"); err != nil {
+	if err := q.checkOpen("accept"); err != nil {
 		return nil, err
 	}
 	if q.prepared != nil {
@@ -319,7 +319,7 @@ func (q *ConnectRequest) abandon() {
 func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
 
 func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {
-	if err := q.open("accept"); err != nil {
+	if err := q.checkOpen("accept"); err != nil {
 		return nil, err
 	}
 	if len(cfg.PrivateData) > maxAcceptData {
@@ -335,7 +335,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	c, end := conn.ctx, q.prepared
 	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
 	c.manager.ids[q.id] = end
-	q.over(nil)
+	q.finish(nil)
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, time.Now().Add(limit))
@@ -365,14 +365,14 @@ func (e *acceptedEnd) accept(q *ConnectRequest, privateData []byte, err error) {
 // Reject rejects the request. The private data, at most 148 bytes, is part of the peer's error
 // (verbs.CMError). It is legal once, in OnRequest or later.
 func (q *ConnectRequest) Reject(privateData []byte) error {
-	if err := q.open("reject"); err != nil {
+	if err := q.checkOpen("reject"); err != nil {
 		return err
 	}
 	if len(privateData) > maxRejectData {
 		return fmt.Errorf("rdma: reject the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(privateData), maxRejectData)
 	}
 	id := q.id
-	q.over(nil)
+	q.finish(nil)
 	q.abandon()
 	err := id.Reject(privateData)
 	q.listener.ctx.manager.closeID(id)
@@ -382,8 +382,8 @@ func (q *ConnectRequest) Reject(privateData []byte) error {
 	return nil
 }
 
-// open fails unless the request can be answered.
-func (q *ConnectRequest) open(op string) error {
+// checkOpen fails unless the request can be answered.
+func (q *ConnectRequest) checkOpen(op string) error {
 	c := q.listener.ctx
 	switch {
 	case q.err != nil:
@@ -394,8 +394,8 @@ func (q *ConnectRequest) open(op string) error {
 	return c.control.Owned(op)
 }
 
-// over ends the request.
-func (q *ConnectRequest) over(err error) {
+// finish ends the request.
+func (q *ConnectRequest) finish(err error) {
 	q.LocalAddr()
 	q.RemoteAddr()
 	delete(q.listener.requests, q)
@@ -413,7 +413,7 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 		err = errors.New("the peer has given up")
 	}
 	id := q.id
-	q.over(err)
+	q.finish(err)
 	q.abandon()
 	q.listener.ctx.manager.closeID(id)
 }
@@ -429,10 +429,10 @@ type acceptedEnd struct {
 	answered      bool // the acceptance was sent
 }
 
-// turnedAway reports whether the connection has ended before the program had to know of it, or
+// unaccepted reports whether the connection has ended before the program had to know of it, or
 // before the program had accepted it and the peer was told. It then does not count as the
 // context's last connection.
-func (conn *Connection) turnedAway() bool {
+func (conn *Connection) unaccepted() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
 	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
 }
@@ -452,8 +452,8 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// received implements establishment: the peer's message has overtaken the peer's confirmation.
-func (e *acceptedEnd) received() {
+// messageReceived implements establishment: the peer's message has overtaken the peer's confirmation.
+func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
 	e.conn.ready()
 }

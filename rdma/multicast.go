@@ -149,7 +149,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 		}
 		g.attached = true
 	}
-	g.peer = c.meet(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
+	g.peer = c.addPeer(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
 	g.peer.qkey, g.peer.lid, g.peer.group = ev.Param.QKey, g.path.DLID, g
 	return nil
 }
@@ -207,7 +207,7 @@ func (d *datagramEndpoint) leaveGroups() {
 		}
 		if done != nil {
 			c, addr := d.ctx, g.addr
-			c.manager.add(func() {
+			c.manager.runOnEngine(func() {
 				done(nil, fmt.Errorf("rdma: join %v with context %q: %w: the context stops", addr, c.set.Name, ErrFlushed))
 			})
 		}

@@ -72,8 +72,8 @@ func (o Operation) hasValue() bool {
 // onEvent reports whether the operation works on a sync event of the peer.
 func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEventAdd }
 
-// onWord reports whether the operation moves a word of the scratch memory.
-func (o Operation) onWord() bool { return o.atomic() || o.onEvent() }
+// usesScratch reports whether the operation moves a word of the scratch memory.
+func (o Operation) usesScratch() bool { return o.atomic() || o.onEvent() }
 
 // returnsData reports whether the peer returns data. The device limits how many such
 // operations are outstanding.

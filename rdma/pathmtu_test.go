@@ -40,7 +40,7 @@ func TestDifferentMTUs(t *testing.T) {
 		local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
 		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
 		server, peer := n.bridge(mtus[0], mtus[1])
-		require.Contains(t, peer.onSilence(), "set the path MTU of the queue pairs of both ends below")
+		require.Contains(t, peer.noResponseAdvice(), "set the path MTU of the queue pairs of both ends below")
 		task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
 		require.NoError(t, task.Submit())
 		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
@@ -62,7 +62,7 @@ func TestPacketsTooLongForTheWay(t *testing.T) {
 			require.Equal(t, peer.PeerAddr().Addr(), other)
 			return carries, known
 		}
-		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceOn(OpWrite, verbs.StatusRetryExceeded)}).Error()
+		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceFor(OpWrite, verbs.StatusRetryExceeded)}).Error()
 	}
 	require.EqualValues(t, 4096, peer.MTU())
 	require.Contains(t, of(1400, true), "packets of 4160 bytes do not get through: the way to "+peer.PeerAddr().Addr().String()+" carries 1400; set Config.MTU to 1024 at either end")

@@ -44,12 +44,12 @@ type Peer struct {
 	pinned   *addressHandle // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
-	heard    fifo.Node[*Peer] // among those that the context knows only from their messages
+	learned  fifo.Node[*Peer] // among those that the context knows only from their messages
 }
 
-// heardPeers is how many peers that are known only by their messages a context remembers. It
+// maxLearnedPeers is how many peers that are known only by their messages a context remembers. It
 // is limited, since anybody can send messages.
-const heardPeers = 4096
+const maxLearnedPeers = 4096
 
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
 // armored. If the context knows the peer already, NewPeer returns the same Peer, with the
@@ -63,7 +63,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	d, err := decodeDatagramEnd(desc)
+	d, err := decodeEndpointDescriptor(desc)
 	if err == nil && d.transport != c.set.Transport {
 		err = fmt.Errorf("%w: the peer has %v, and the context %v; set DatagramsConfig.Transport", ErrMismatch, d.transport, c.set.Transport)
 	}
@@ -73,7 +73,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.meet(d.addr)
+	p := c.addPeer(d.addr)
 	p.qkey, p.lid = d.qkey, d.lid
 	if c.set.Transport == verbs.UD && p.source != d.source { // SRD has tokens instead
 		c.unpin(p)
@@ -104,7 +104,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.meet(addr)
+	p := c.addPeer(addr)
 	return p, c.pin(p)
 }
 
@@ -114,14 +114,14 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
 		return err
 	}
-	if why := hostaddr.Misfit(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
+	if why := hostaddr.Unusable(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
 		return fmt.Errorf("%w: %v is no peer's address, but %s", ErrInvalid, gid.Addr(), why)
 	}
 	return nil
 }
 
-// meet returns the peer at an address, and makes it known to the context.
-func (c *Datagrams) meet(addr EndpointAddr) *Peer {
+// addPeer returns the peer at an address, and makes it known to the context.
+func (c *Datagrams) addPeer(addr EndpointAddr) *Peer {
 	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
@@ -129,7 +129,7 @@ func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	if p == nil {
 		p = c.newPeer(addr)
 	}
-	c.heard.Remove(&p.heard)
+	c.learned.Remove(&p.learned)
 	return p
 }
 
@@ -145,35 +145,35 @@ func (c *Datagrams) pin(p *Peer) error {
 		return fmt.Errorf("rdma: make a peer of context %q: %w", c.set.Name, err)
 	}
 	p.pinned = h
-	c.endpoint.handles.begin(h)
+	c.endpoint.handles.acquire(h)
 	return nil
 }
 
 // unpin undoes pin.
 func (c *Datagrams) unpin(p *Peer) {
 	if p.pinned != nil && c.endpoint != nil {
-		c.endpoint.handles.end(p.pinned)
+		c.endpoint.handles.release(p.pinned)
 	}
 	p.pinned = nil
 }
 
-// hear returns the peer at an address that a message has come from.
-func (c *Datagrams) hear(addr EndpointAddr, lid uint16) *Peer {
+// learnPeer returns the peer at an address that a message has come from.
+func (c *Datagrams) learnPeer(addr EndpointAddr, lid uint16) *Peer {
 	if p := c.peers[addr]; p != nil {
 		return p
 	}
-	if c.heard.Len() == heardPeers {
-		delete(c.peers, c.heard.Pop().Value.addr)
+	if c.learned.Len() == maxLearnedPeers {
+		delete(c.peers, c.learned.Pop().Value.addr)
 	}
 	p := c.newPeer(addr)
 	p.lid = lid
-	c.heard.Push(&p.heard)
+	c.learned.Push(&p.learned)
 	return p
 }
 
 func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 	p := &Peer{ctx: c, addr: addr, qkey: c.set.qkey}
-	p.heard.Value = p
+	p.learned.Value = p
 	c.peers[addr] = p
 	return p
 }
@@ -193,7 +193,7 @@ func (p *Peer) Forget() error {
 func (c *Datagrams) forget(p *Peer) {
 	if c.peers[p.addr] == p {
 		delete(c.peers, p.addr)
-		c.heard.Remove(&p.heard)
+		c.learned.Remove(&p.learned)
 		c.unpin(p)
 	}
 }
@@ -247,12 +247,12 @@ func (c *Datagrams) ExportEndpoint() ([]byte, error) {
 		return nil, err
 	}
 	port := c.portView()
-	d := datagramEnd{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
+	d := endpointDescriptor{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
 	return d.encode()
 }
 
-// datagramEnd is the payload of the descriptor of an endpoint, in this order.
-type datagramEnd struct {
+// endpointDescriptor is the payload of the descriptor of an endpoint, in this order.
+type endpointDescriptor struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
 	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
@@ -261,7 +261,7 @@ type datagramEnd struct {
 	qkey      uint32
 }
 
-func (d *datagramEnd) encode() ([]byte, error) {
+func (d *endpointDescriptor) encode() ([]byte, error) {
 	var w descriptor.Writer
 	w.Uint8(uint8(d.transport))
 	w.Uint8(uint8(d.gidType))
@@ -274,13 +274,13 @@ func (d *datagramEnd) encode() ([]byte, error) {
 	return w.Encode(descriptor.Endpoint)
 }
 
-func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
+func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
 	payload, err := descriptor.Decode(descriptor.Endpoint, desc)
 	if err != nil {
-		return datagramEnd{}, err
+		return endpointDescriptor{}, err
 	}
 	r := descriptor.NewReader(payload)
-	var d datagramEnd
+	var d endpointDescriptor
 	d.transport = verbs.QPType(r.Uint8())
 	d.gidType = verbs.GIDType(r.Uint8())
 	r.Fixed(d.addr.GID[:])
@@ -290,10 +290,10 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	d.lid = r.Uint16()
 	d.qkey = r.Uint32()
 	if err := r.Done(); err != nil {
-		return datagramEnd{}, err
+		return endpointDescriptor{}, err
 	}
 	if field, value := d.invalidField(); field != "" {
-		return datagramEnd{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+		return endpointDescriptor{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
 	}
 	if d.gidType == verbs.GIDInfiniBand {
 		d.addr.UDPPort = 0
@@ -302,7 +302,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 }
 
 // invalidField names the first field that no exporter would write so.
-func (d *datagramEnd) invalidField() (field string, value any) {
+func (d *endpointDescriptor) invalidField() (field string, value any) {
 	switch {
 	case d.transport != verbs.UD && d.transport != verbs.SRD:
 		return "transport service", d.transport
@@ -310,8 +310,8 @@ func (d *datagramEnd) invalidField() (field string, value any) {
 		return "GID type", d.gidType
 	case d.addr.GID == verbs.GID{}:
 		return "GID", d.addr.GID
-	case hostaddr.Misfit(d.addr.GID.Addr()) != "":
-		return "GID", misfit(d.addr.GID)
+	case hostaddr.Unusable(d.addr.GID.Addr()) != "":
+		return "GID", invalidGID(d.addr.GID)
 	case d.addr.UDPPort == 0:
 		return "UDP port", d.addr.UDPPort
 	case d.gidType == verbs.GIDInfiniBand && d.source != 0:

@@ -134,29 +134,29 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 	return found, ok
 }
 
-// onPath says what is wrong with a port, or with the local address that a connection on the
+// pathProblem says what is wrong with a port, or with the local address that a connection on the
 // port was made with.
-func (c *base) onPath(port int, own netip.Addr) string {
+func (c *base) pathProblem(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
 		return err.Error()
 	}
-	if c.holds(port, attr.LinkLayer, own) {
+	if c.gidTableHas(port, attr.LinkLayer, own) {
 		return ""
 	}
 	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
 }
 
-// onAnyPath is onPath for a connection whose port is not known: the address is at one of the
+// anyPathProblem is onPath for a connection whose port is not known: the address is at one of the
 // ports, or at none. An address that is not valid stands for all.
-func (c *base) onAnyPath(own netip.Addr) string {
+func (c *base) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)
-		if err == nil && c.holds(port, attr.LinkLayer, own) {
+		if err == nil && c.gidTableHas(port, attr.LinkLayer, own) {
 			return ""
 		}
-		if err != nil && (first == "" || own.IsValid() && c.holds(port, attr.LinkLayer, own)) {
+		if err != nil && (first == "" || own.IsValid() && c.gidTableHas(port, attr.LinkLayer, own)) {
 			first = err.Error()
 		}
 	}
@@ -166,9 +166,9 @@ func (c *base) onAnyPath(own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
 }
 
-// holds reports whether the GID table of a port may have a local address. On InfiniBand that
+// gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand that
 // is unknown, since the table has no IP addresses.
-func (c *base) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+func (c *base) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true
 	}

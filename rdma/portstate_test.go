@@ -125,7 +125,7 @@ func TestPortChanges(t *testing.T) {
 		setPort(dev.Device, func(*verbs.PortAttr) {})
 		change()
 		dev.Report(verbs.Event{Type: verbs.EventPortError, Port: 1})
-		assert.Contains(t, rdma.OnSilence(first), want)
+		assert.Contains(t, rdma.NoResponseAdvice(first), want)
 		assert.ErrorContains(t, rdma.TimeoutError(first), want)
 	}
 	setPort(dev.Device, func(*verbs.PortAttr) {})

@@ -111,7 +111,7 @@ func TestKeyOfAReadyWordOpensNoOther(t *testing.T) {
 	require.NotEqual(t, own.readyKey, other.readyKey)
 	copy(n.memory.Bytes(), "clobber!")
 	require.ErrorIs(t, n.write(peer, other.readyAddr, own.readyKey), ErrRemoteAccess)
-	require.Zero(t, *victim.establishment.(*readySignal).word(), "nothing has been written")
+	require.Zero(t, *victim.establishment.(*rcSignal).word(), "nothing has been written")
 }
 
 // When a connection has been destroyed, its key opens nothing any more, although the next
@@ -159,7 +159,7 @@ func TestTasksWaitWhileTheQueuePairIsReplaced(t *testing.T) {
 	require.NoError(t, listener.Close())
 	conn := must(n.peer.Dial(addr, DialConfig{}))
 	require.NoError(t, must(n.writes.Write(conn, nil, nil)).Submit())
-	require.NoError(t, conn.renewQP())
+	require.NoError(t, conn.replaceQP())
 	must(n.server.Listen(addr, ListenConfig{}))
 	n.until(func() bool { return n.completed == 1 })
 	require.NoError(t, n.ended)

@@ -75,7 +75,7 @@ func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
 
 // prepare makes the work request describe this submission.
 func (r *Task) prepare(thorough bool) error {
-	if err := r.ctx.service.ready(r); err != nil {
+	if err := r.ctx.service.checkSubmit(r); err != nil {
 		return err
 	}
 	if thorough || !r.unchanged() {
@@ -83,7 +83,7 @@ func (r *Task) prepare(thorough bool) error {
 			return err
 		}
 	}
-	if err := r.ctx.service.address(r); err != nil {
+	if err := r.ctx.service.setAddress(r); err != nil {
 		return err
 	}
 	switch {
@@ -295,7 +295,7 @@ func (r *Task) checkSize() error {
 
 // gather builds the local scatter-gather list, in memory of the task.
 func (r *Task) gather() ([]verbs.SGE, error) {
-	if r.op.onWord() {
+	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
 		sg := r.ctx.scratchSG
 		sg.Addr += r.wordOffset()

@@ -29,8 +29,8 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	return old.Siblings(sibling.Pass{}).Release()
 }
 
-// giveEvent sets the connection and the sync event of a newly allocated task.
-func (r *Task) giveEvent(conn *Connection, ev *syncevent.Event) error {
+// setEvent sets the connection and the sync event of a newly allocated task.
+func (r *Task) setEvent(conn *Connection, ev *syncevent.Event) error {
 	if err := r.ctx.owns(conn); err != nil {
 		return err
 	}
@@ -76,15 +76,15 @@ func (r *Task) prepareEvent() {
 	wr := &r.send.WR
 	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()
 	if r.op == OpSyncEventSet {
-		binary.NativeEndian.PutUint64(r.wordBytes(), r.inOrder(wr.CompareAdd))
+		binary.NativeEndian.PutUint64(r.wordBytes(), r.hostOrder(wr.CompareAdd))
 	}
 }
 
 // takeValue takes the result of a get.
-func (r *Task) takeValue() { r.result = r.inOrder(binary.NativeEndian.Uint64(r.wordBytes())) }
+func (r *Task) takeValue() { r.result = r.hostOrder(binary.NativeEndian.Uint64(r.wordBytes())) }
 
-// inOrder converts between the byte orders of this host and the event's.
-func (r *Task) inOrder(v uint64) uint64 {
+// hostOrder converts between the byte orders of this host and the event's.
+func (r *Task) hostOrder(v uint64) uint64 {
 	if r.event.Siblings(sibling.Pass{}).Swapped() {
 		return bits.ReverseBytes64(v)
 	}

@@ -106,15 +106,15 @@ func (c *base) ownsPeer(p *Peer) error {
 	return nil
 }
 
-// address sets the target of a newly allocated task.
-func (r *Task) address(to target) error {
+// setTarget sets the target of a newly allocated task.
+func (r *Task) setTarget(to target) error {
 	r.conn, r.peer = to.conn, to.peer
 	return r.ctx.service.owns(to)
 }
 
-// give sets the target and the buffers of a newly allocated task.
-func (r *Task) give(to target, local, remote *bufinv.Buf) error {
-	if err := r.address(to); err != nil {
+// setBuffers sets the target and the buffers of a newly allocated task.
+func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
+	if err := r.setTarget(to); err != nil {
 		r.conn, r.peer = nil, nil
 		return err
 	}
@@ -184,8 +184,8 @@ func (r *Task) resultBuffer() **bufinv.Buf {
 	return r.side(r.op == OpCompareSwap || r.op == OpFetchAdd, false)
 }
 
-// at returns the buffer of a side, or nil.
-func at(slot **bufinv.Buf) *bufinv.Buf {
+// bufferAt returns the buffer of a side, or nil.
+func bufferAt(slot **bufinv.Buf) *bufinv.Buf {
 	if slot == nil {
 		return nil
 	}
@@ -194,7 +194,7 @@ func at(slot **bufinv.Buf) *bufinv.Buf {
 
 // Source is where the data comes from: for a send or write, a list of buffers; for a read,
 // memory of the peer. It is nil if none was given, and for other operations.
-func (r *Task) Source() *bufinv.Buf { return at(r.source()) }
+func (r *Task) Source() *bufinv.Buf { return bufferAt(r.source()) }
 
 // SetSource replaces the source. It takes over the caller's reference to the new one, in any
 // case, and drops the reference to the old one. Errors match pe.ErrInUse in flight, ErrInvalid
@@ -203,7 +203,7 @@ func (r *Task) SetSource(src *bufinv.Buf) error { return r.swap("source", r.sour
 
 // Destination is the memory of the peer that a write or an atomic changes, or the list of buffers
 // that a read fills. It is nil if none was given, and for other operations.
-func (r *Task) Destination() *bufinv.Buf { return at(r.destination()) }
+func (r *Task) Destination() *bufinv.Buf { return bufferAt(r.destination()) }
 
 // SetDestination replaces the destination, as SetSource replaces the source.
 func (r *Task) SetDestination(dst *bufinv.Buf) error {
@@ -211,7 +211,7 @@ func (r *Task) SetDestination(dst *bufinv.Buf) error {
 }
 
 // Result is the list of buffers that the original value goes to, besides Original, or nil.
-func (r *Task) Result() *bufinv.Buf { return at(r.resultBuffer()) }
+func (r *Task) Result() *bufinv.Buf { return bufferAt(r.resultBuffer()) }
 
 // SetResult makes a compare-and-swap or fetch-and-add store the original value in a list of
 // buffers, as 8 bytes in the byte order of this host. Submit empties the list unless SetAppend

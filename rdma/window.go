@@ -57,7 +57,7 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.begin(conn); err != nil {
+	if err := w.allocate(conn); err != nil {
 		_ = p.tasks.Free(w) // it was taken just now
 		return nil, fmt.Errorf("rdma: allocate a memory window: %w", err)
 	}
@@ -93,7 +93,7 @@ type Window struct {
 	perm mmap.Permission
 }
 
-func (w *Window) begin(conn *Connection) error {
+func (w *Window) allocate(conn *Connection) error {
 	c := w.ctx
 	if err := c.base.owns(conn); err != nil {
 		return err
@@ -137,18 +137,18 @@ func windowTag(rkey uint32) uint32 { return rkey >> 8 }
 // is bound, pe.ErrBadState, pe.ErrFreed, ErrNotReady, and those of mmap.Map.Lend.
 func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(error)) error {
 	const op = "bind a memory window"
-	if err := w.check(op, done != nil && m != nil); err != nil {
+	if err := w.beginRequest(op, done != nil && m != nil); err != nil {
 		return err
 	}
 	if w.lent != nil {
-		return w.refuse(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
+		return w.abortRequest(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
 	}
 	mr, err := m.Siblings(sibling.Pass{}).Lend(w.ctx.set.PD, off, n, perm)
 	if err == nil {
 		err = m.Siblings(sibling.Pass{}).HoldFor(mmap.MemoryWindow)
 	}
 	if err != nil {
-		return w.refuse(op, err)
+		return w.abortRequest(op, err)
 	}
 	w.lent, w.off, w.n, w.perm = m, off, n, perm
 	w.bind = verbs.MWBind{
@@ -169,33 +169,33 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 // done and the errors are as with Bind.
 func (w *Window) Invalidate(done func(error)) error {
 	const op = "invalidate a memory window"
-	if err := w.check(op, done != nil); err != nil {
+	if err := w.beginRequest(op, done != nil); err != nil {
 		return err
 	}
 	if w.lent == nil {
-		return w.refuse(op, fmt.Errorf("%w: it is bound to nothing", ErrInvalid))
+		return w.abortRequest(op, fmt.Errorf("%w: it is bound to nothing", ErrInvalid))
 	}
 	w.send.WR.Op, w.send.WR.InvalidateRKey = verbs.OpLocalInvalidate, w.bind.RKey
 	w.push(done)
 	return nil
 }
 
-// check checks that a request can begin, and begins it.
-func (w *Window) check(op string, complete bool) error {
+// beginRequest checks that a request can begin, and begins it.
+func (w *Window) beginRequest(op string, complete bool) error {
 	if err := w.ctx.control.Begin(&w.task, op); err != nil {
 		return err
 	}
 	switch {
 	case !complete:
-		return w.refuse(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
+		return w.abortRequest(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
 	case w.mw == nil || !w.conn.state.usable():
-		return w.refuse(op, w.conn.notUsable())
+		return w.abortRequest(op, w.conn.notUsable())
 	}
 	return nil
 }
 
-// refuse ends a request that was not posted.
-func (w *Window) refuse(op string, err error) error {
+// abortRequest ends a request that was not posted.
+func (w *Window) abortRequest(op string, err error) error {
 	w.ctx.control.Abort(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
 }

@@ -104,7 +104,7 @@ func (g *Group) Add(r *Request, owner Completer) {
 // Remove takes back the ID of a request that is on no lane. The next request with its index
 // gets another generation, so late completions of this one are ignored.
 func (g *Group) Remove(r *Request) {
-	r.Renew()
+	r.ChangeID()
 	g.requests[r.WR.ID&indexMask] = nil
 	g.free = append(g.free, r.WR.ID)
 }

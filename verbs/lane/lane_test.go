@@ -253,7 +253,7 @@ func TestSeal(t *testing.T) {
 			}
 			f.group.Flush()
 			waiting := []*lane.Request{none: nil, 2: &f.push(2).Request, 3: &f.push(3).Request}
-			f.lane.Seal(waiting[own])
+			f.lane.StopPosting(waiting[own])
 			f.push(9)
 			f.group.Flush()
 			for range 4 {
@@ -564,7 +564,7 @@ func TestWithhold(t *testing.T) {
 	var err error
 	f.lane, err = f.group.Open(pd{d: f.device}, verbs.QPInit{}, 8, f)
 	require.NoError(t, err)
-	f.lane.Replace(old)
+	f.lane.TakeWithheld(old)
 	require.NoError(t, old.Close())
 	require.Zero(t, old.Flush())
 	require.NoError(t, f.lane.Shut())
@@ -581,7 +581,7 @@ func TestRenew(t *testing.T) {
 	f.group.Flush()
 	old := f.posted[0].ID
 	require.NoError(t, f.lane.Reset())
-	j.Renew()
+	j.ChangeID()
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
 	f.lane.Push(&j.Request)
 	f.group.Flush()

@@ -15,7 +15,7 @@ type Limits struct {
 	DestReadAtomic int // greatest MaxDestReadAtomic
 }
 
-var names = []struct {
+var attributeNames = []struct {
 	mask verbs.QPAttrMask
 	name string
 }{
@@ -29,7 +29,7 @@ var names = []struct {
 
 // AttributeName is the name of the first attribute in the mask, as package verbs spells it.
 func AttributeName(mask verbs.QPAttrMask) string {
-	for _, a := range names {
+	for _, a := range attributeNames {
 		if mask&a.mask != 0 {
 			return a.name
 		}
@@ -73,7 +73,7 @@ func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAtt
 // not define. CheckTransition includes it.
 func CheckAttributes(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	unknown := mask &^ verbs.QPAttrState
-	for _, a := range names {
+	for _, a := range attributeNames {
 		unknown &^= a.mask
 	}
 	if unknown != 0 {

@@ -27,16 +27,16 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 // peerDead is why a peer on this machine will never answer.
 const peerDead = "the process of the peer is dead"
 
-// onSilence says what to do if the peer does not answer. It gives a reason if the device knows
+// noResponseAdvice says what to do if the peer does not answer. It gives a reason if the device knows
 // that the peer's process is dead, or the system knows that the connection's packets are too
 // long for the path.
-func (conn *Connection) onSilence() string {
+func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
 	if conn.peerDead {
 		return peerDead
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
-	if why := conn.ctx.onPath(conn.port, own); why != "" {
+	if why := conn.ctx.pathProblem(conn.port, own); why != "" {
 		return why
 	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
@@ -52,13 +52,13 @@ func (conn *Connection) onSilence() string {
 		if fits == 0 {
 			return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d, too few for any path MTU", length, peer, carries)
 		}
-		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; %s", length, peer, carries, conn.lowerMTU(fmt.Sprintf("to %d", int(fits))))
+		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; %s", length, peer, carries, conn.lowerMTUAdvice(fmt.Sprintf("to %d", int(fits))))
 	}
-	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTU(fmt.Sprintf("below %d", int(conn.mtu))))
+	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.mtu))))
 }
 
-// lowerMTU says how to lower the path MTU of a connection whose packets are too long.
-func (conn *Connection) lowerMTU(to string) string {
+// lowerMTUAdvice says how to lower the path MTU of a connection whose packets are too long.
+func (conn *Connection) lowerMTUAdvice(to string) string {
 	const byInterface = "lower the MTU of %s network interface, by which the kernel's connection manager sets the path MTU, until that comes %s"
 	switch conn.establishment.(type) {
 	case *bridge:
@@ -74,9 +74,9 @@ func (conn *Connection) lowerMTU(to string) string {
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
 
-// onMismatch names another possible reason for a refused request or answer: a different path
+// mtuMismatchAdvice names another possible reason for a refused request or answer: a different path
 // MTU, but only on connections of Bridge, since the ends of all others have agreed on it.
-func (conn *Connection) onMismatch(status verbs.Status) string {
+func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
 	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
 		return ""
 	}
@@ -87,17 +87,17 @@ func (conn *Connection) onMismatch(status verbs.Status) string {
 	return ""
 }
 
-// adviceOn says what to do about a request that failed.
-func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
-	advice := adviceOn(op, status)
+// adviceFor says what to do about a request that failed.
+func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
+	advice := adviceFor(op, status)
 	if status == verbs.StatusRetryExceeded || status == verbs.StatusResponseTimeout {
-		advice = conn.onSilence()
+		advice = conn.noResponseAdvice()
 	}
-	return advice + conn.onMismatch(status)
+	return advice + conn.mtuMismatchAdvice(status)
 }
 
-// onPort says so if peers of other kinds cannot reach this end.
-func (c *base) onPort() string {
+// portAdvice says so if peers of other kinds cannot reach this end.
+func (c *base) portAdvice() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""
