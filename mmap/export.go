@@ -111,7 +111,7 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err := checkRemote(addr, size, perm); err != nil {
 		return nil, fmt.Errorf("import memory map: %w: %w; export it again", descriptor.ErrFormat, err)
 	}
-	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
+	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, importedOn: dev}, nil
 }
 
 func checkRemote(addr, size uint64, perm Permission) error {
@@ -139,7 +139,7 @@ func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permis
 	if err := checkRemote(addr, uint64(max(length, 0)), perm); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", op, ErrInvalid, err)
 	}
-	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, via: dev}, nil
+	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, importedOn: dev}, nil
 }
 
 // AsRemote returns the Map as a peer on the same device imports it from the descriptor of

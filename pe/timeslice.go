@@ -56,7 +56,7 @@ func (s *timeslice) endPass(handled int) {
 
 // over reports whether it is time to yield.
 func (s *timeslice) over(now time.Time) bool {
-	if s.wasAway(now) {
+	if s.lostProcessor(now) {
 		s.begin = now
 	}
 	s.checked, s.passes, s.weight = now, 0, 0
@@ -69,9 +69,9 @@ func (s *timeslice) resume(left, back time.Time) {
 	s.begin, s.checked, s.length = back, back, back.Sub(left)
 }
 
-// wasAway reports whether the engine slept or lost the processor since the last check: its
+// lostProcessor reports whether the engine slept or lost the processor since the last check: its
 // passes account for less than a quarter of a long time.
-func (s *timeslice) wasAway(now time.Time) bool {
+func (s *timeslice) lostProcessor(now time.Time) bool {
 	passed := now.Sub(s.checked)
 	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*now.Sub(s.passBegin)
 }

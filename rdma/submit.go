@@ -312,7 +312,7 @@ func (r *Task) succeed() {
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
-		if err := r.local.Siblings(sibling.Pass{}).Produced(r.length); err != nil {
+		if err := r.local.Siblings(sibling.Pass{}).AppendData(r.length); err != nil {
 			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
 			return
 		}

@@ -72,7 +72,7 @@ func (w *memoryWindow) Close() error {
 	if w.c == nil {
 		return nil
 	}
-	if err := d.destroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
+	if err := d.checkDestroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
 		return err
 	}
 	w.c = nil
@@ -82,9 +82,9 @@ func (w *memoryWindow) Close() error {
 
 func isBind(wr verbs.SendWR) bool { return wr.Op == verbs.OpBindMW }
 
-// noteBind stores the key of a posted bind in the window, and in libibverbs' window: libibverbs
+// recordBind stores the key of a posted bind in the window, and in libibverbs' window: libibverbs
 // leaves that to its callers, and uses the key in the next bind.
-func noteBind(wr *verbs.SendWR) {
+func recordBind(wr *verbs.SendWR) {
 	if wr.Op == verbs.OpBindMW {
 		w := wr.Bind.MW.(*memoryWindow)
 		w.rkey.Store(wr.Bind.RKey)
