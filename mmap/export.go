@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -46,12 +47,16 @@ func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
 }
 
 func encode(addr, size uint64, rkey uint32, perm Permission) ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint64(addr)
 	w.Uint64(size)
 	w.Uint32(rkey)
 	w.Uint32(uint32(perm))
-	return w.Encode(descriptor.MemoryMap)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.MemoryMap, payload)
 }
 
 // ExportKey is ExportPD for callers that put the remote key into a descriptor of their own.
@@ -103,7 +108,7 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	addr, size, rkey, perm := r.Uint64(), r.Uint64(), r.Uint32(), Permission(r.Uint32())
 	if err := r.Done(); err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -273,7 +274,7 @@ type datagramEnd struct {
 }
 
 func (d *datagramEnd) encode() ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint8(uint8(d.transport))
 	w.Uint8(uint8(d.gidType))
 	w.Fixed(d.addr.GID[:])
@@ -282,7 +283,11 @@ func (d *datagramEnd) encode() ([]byte, error) {
 	w.Uint16(d.source)
 	w.Uint16(d.lid)
 	w.Uint32(d.qkey)
-	return w.Encode(descriptor.Endpoint)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.Endpoint, payload)
 }
 
 func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
@@ -290,7 +295,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	if err != nil {
 		return datagramEnd{}, err
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	var d datagramEnd
 	d.transport = verbs.QPType(r.Uint8())
 	d.gidType = verbs.GIDType(r.Uint8())
