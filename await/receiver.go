@@ -160,7 +160,7 @@ func (r *Receiver) Receive(ctx context.Context) (*Message, error) {
 }
 
 func (r *Receiver) begin() error {
-	if err := r.occupy(); err != nil {
+	if err := r.acquire(); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -173,7 +173,7 @@ func (r *Receiver) begin() error {
 	return nil
 }
 
-func (r *Receiver) occupy() error {
+func (r *Receiver) acquire() error {
 	if e := r.ctx.Engine(); e != nil {
 		if err := e.MayBlock("wait for messages"); err != nil {
 			return err

@@ -45,14 +45,14 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 		return ended(ctx, "run a task")
 	}
 	c := &call[T]{alloc: alloc, collect: collect}
-	c.out.engine, c.out.done = e, make(chan struct{})
+	c.pending.engine, c.pending.done = e, make(chan struct{})
 	c.attempt = c.begin
 	if err := e.Do(c.attempt); err != nil {
 		return fmt.Errorf("await: run a task: %w", err)
 	}
 	select {
-	case <-c.out.done:
-		return c.out.err
+	case <-c.pending.done:
+		return c.pending.err
 	case <-ctx.Done():
 		return c.abandon(ctx, e)
 	}
@@ -65,7 +65,7 @@ type call[T pe.Submittable] struct {
 	attempt func()     // begin
 	waiter  *pe.Waiter // made when it is needed
 	state   atomic.Int32
-	out     Pending
+	pending Pending
 }
 
 // The states of a call. It leaves each of the first three with one compare-and-swap,
@@ -99,7 +99,7 @@ func (c *call[T]) begin() {
 	case t == none:
 		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
 		return
-	case t.Engine() != c.out.engine: // freeing it belongs to another goroutine
+	case t.Engine() != c.pending.engine: // freeing it belongs to another goroutine
 		err = fmt.Errorf("await: run a task: %w: its pool is of a context that is not on the engine, and it was left allocated", ErrInvalid)
 		return
 	case !c.state.CompareAndSwap(allocating, submitted):
@@ -159,26 +159,26 @@ func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, 
 
 // end publishes the outcome of the task.
 func (c *call[T]) end(err error) {
-	c.out.err = err
-	close(c.out.done)
+	c.pending.err = err
+	close(c.pending.done)
 }
 
 // abandon ends the caller's wait, if nothing else has.
 func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) error {
-	c.out.cause = context.Cause(ctx)
+	c.pending.cause = context.Cause(ctx)
 	for {
 		switch {
 		case c.state.CompareAndSwap(queued, abandoned):
 			_ = e.Do(c.leave) // a closed engine has no waiters
 			return ended(ctx, "run a task")
 		case c.state.CompareAndSwap(submitted, abandoned):
-			return &c.out
+			return &c.pending
 		case c.state.CompareAndSwap(allocating, cancelled):
-			<-c.out.done
+			<-c.pending.done
 			return ended(ctx, "run a task")
 		case c.state.Load() == settled:
-			<-c.out.done
-			return c.out.err
+			<-c.pending.done
+			return c.pending.err
 		}
 	}
 }

@@ -79,8 +79,8 @@ func (i *Inventory) Target(m *mmap.Map, off, n int) *Buf { return i.take(m, off,
 // from b. Keep b as long as the duplicate is in use if b is from a Pool, which can otherwise
 // hand out its memory again.
 func (i *Inventory) Dup(b *Buf) *Buf {
-	if err := b.usable(); err != nil {
-		return failed(fmt.Errorf("duplicate: %w", err))
+	if err := b.unusableErr(); err != nil {
+		return errorBuf(fmt.Errorf("duplicate: %w", err))
 	}
 	d := i.take(b.m, b.off, b.size)
 	if d.err == nil {
@@ -92,14 +92,14 @@ func (i *Inventory) Dup(b *Buf) *Buf {
 func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	switch {
 	case m == nil:
-		return failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
+		return errorBuf(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
 	case n < 1:
-		return failed(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
+		return errorBuf(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
 	case off < 0 || off > m.Len() || n > m.Len()-off:
-		return failed(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
+		return errorBuf(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
 	}
 	if err := m.Siblings(sibling.Pass{}).Hold(); err != nil {
-		return failed(fmt.Errorf("take buffer: %w", err))
+		return errorBuf(fmt.Errorf("take buffer: %w", err))
 	}
 	b := i.s.take()
 	if b.err != nil {

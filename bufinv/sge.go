@@ -94,10 +94,10 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 	return append(dst, verbs.SGE{Addr: addr, Length: uint32(n), LKey: key}), nil
 }
 
-// Produced makes the first n bytes of the room from b to the end of its list data, after a
+// AppendData makes the first n bytes of the room from b to the end of its list data, after a
 // device has written them. If n exceeds the room, the error matches ErrRange and nothing
 // changes.
-func (s siblings) Produced(n int) error {
+func (s siblings) AppendData(n int) error {
 	b := s.Buf
 	if err := b.Err(); err != nil {
 		return err

@@ -78,7 +78,7 @@ func (m *Map) RKey() uint32 { return m.rkey }
 // for an imported Map, the device given to Import.
 func (m *Map) Devices() []verbs.Device {
 	if m.remote {
-		return []verbs.Device{m.via}
+		return []verbs.Device{m.importedOn}
 	}
 	var devs []verbs.Device
 	for _, r := range m.registrations() {

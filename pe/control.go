@@ -52,7 +52,7 @@ func (k *Control) Require(op string, legal ...State) error {
 // right now.
 func (k *Control) Owned(op string) error {
 	if k.core.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
 	return nil
 }
@@ -72,10 +72,10 @@ func (k *Control) Check(op string) {
 // goroutine drives the engine.
 func (k *Control) Begin(t *Task, op string) error {
 	if checksGoroutine && t.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
 	if t.life != taskHeld || t.self != t || t.pool.control != k || !t.pool.legal() {
-		return t.refuse(k, op)
+		return t.unusableError(k, op)
 	}
 	t.life = taskInFlight
 	k.core.inFlight++
@@ -100,10 +100,10 @@ func (k *Control) End(t *Task) {
 // fails.
 func (k *Control) MayChange(t *Task, what string) error {
 	if checksGoroutine && t.drivenElsewhere() {
-		return elsewhere("set the " + what)
+		return errDrivenElsewhere("set the " + what)
 	}
 	if t.life != taskHeld || t.self != t || t.pool.control != k {
-		return t.refuse(k, "set the "+what)
+		return t.unusableError(k, "set the "+what)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (c *Core) Engine() *Engine { return c.engine.Load() }
 // check is Control.Check.
 func (c *Core) check(op string) {
 	if checksGoroutine && c.drivenElsewhere() {
-		panic(elsewhere(op))
+		panic(errDrivenElsewhere(op))
 	}
 }
 

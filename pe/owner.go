@@ -44,13 +44,13 @@ func (e *Engine) drivenError(op string) error {
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
 	if e.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
 	return nil
 }
 
-// elsewhere is the error of a call on another goroutine than the one that drives the engine.
-func elsewhere(op string) error {
+// errDrivenElsewhere is the error of a call on another goroutine than the one that drives the engine.
+func errDrivenElsewhere(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine, and contexts, connections, pools and tasks belong to it; do it in a function given to Engine.Do, or with package await", op, ErrBusy)
 }
 

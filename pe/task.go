@@ -76,8 +76,8 @@ func (t *Task) drivenElsewhere() bool { return t.pool.core.drivenElsewhere() }
 // InFlight reports whether the task is submitted and not completed.
 func (t *Task) InFlight() bool { return t.life == taskInFlight }
 
-// refuse says why Begin, MayChange or Free is not possible.
-func (t *Task) refuse(k *Control, op string) error {
+// unusableError says why Begin, MayChange or Free is not possible.
+func (t *Task) unusableError(k *Control, op string) error {
 	switch {
 	case t.self != t:
 		return fmt.Errorf("pe: cannot %s: the task is a copy, which counts as %w; use the pointer that the pool returned", op, ErrFreed)

@@ -58,7 +58,7 @@ func (s *timeslice) endPass(handled int) {
 
 // over reports whether it is time to yield.
 func (s *timeslice) over(now time.Duration) bool {
-	if s.wasAway(now) {
+	if s.lostProcessor(now) {
 		s.begin = now
 	}
 	s.checked, s.passes, s.weight = now, 0, 0
@@ -71,9 +71,9 @@ func (s *timeslice) resume(left, back time.Duration) {
 	s.begin, s.checked, s.length = back, back, back-left
 }
 
-// wasAway reports whether the engine slept or lost the processor since the last check: its
+// lostProcessor reports whether the engine slept or lost the processor since the last check: its
 // passes account for less than a quarter of a long time.
-func (s *timeslice) wasAway(now time.Duration) bool {
+func (s *timeslice) lostProcessor(now time.Duration) bool {
 	passed := now - s.checked
 	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*(now-s.passBegin)
 }

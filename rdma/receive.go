@@ -162,7 +162,7 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.control.End(&t.Task)
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
-		if err := t.dst.Siblings(sibling.Pass{}).Produced(a.length); err != nil {
+		if err := t.dst.Siblings(sibling.Pass{}).AppendData(a.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
 			return
 		}

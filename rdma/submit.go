@@ -384,7 +384,7 @@ func (r *Task) succeed() {
 
 // produced makes the bytes that a read has brought data of the destination.
 func (r *Task) produced() error {
-	return r.noting(func() error { return r.local.Siblings(sibling.Pass{}).Produced(r.length) })
+	return r.noting(func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.

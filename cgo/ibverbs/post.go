@@ -235,7 +235,7 @@ func postResult(verb string, result C.int64_t, n int) (int, error) {
 		kind = verbs.ErrQueueFull
 	}
 	taken := min(max(int(result>>32), 0), n)
-	return taken, &Error{Verb: verb, Errno: errno, Kind: kind, Detail: hintFor(errno)}
+	return taken, &Error{Verb: verb, Errno: errno, Kind: kind, Detail: adviceFor(errno)}
 }
 
 // PostSend implements [verbs.QP].
@@ -261,7 +261,7 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 		if n > 0 {
 			taken, err := q.sends.post(q, n)
 			if binds {
-				noteBinds(wrs[done : done+taken])
+				recordBinds(wrs[done : done+taken])
 			}
 			done += taken
 			if err != nil {

@@ -72,7 +72,7 @@ func (w *memoryWindow) Close() error {
 	if w.c == nil {
 		return nil
 	}
-	if err := d.destroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
+	if err := d.checkDestroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
 		return err
 	}
 	w.c = nil
@@ -90,9 +90,9 @@ func haveBind(wrs []verbs.SendWR) bool {
 	return false
 }
 
-// noteBinds stores the keys of posted binds in their windows, and in libibverbs' windows:
+// recordBinds stores the keys of posted binds in their windows, and in libibverbs' windows:
 // libibverbs leaves that to its callers, and uses the key in the next bind.
-func noteBinds(wrs []verbs.SendWR) {
+func recordBinds(wrs []verbs.SendWR) {
 	for i := range wrs {
 		if wr := &wrs[i]; wr.Op == verbs.OpBindMW {
 			w := wr.Bind.MW.(*memoryWindow)
