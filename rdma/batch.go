@@ -31,13 +31,13 @@ func SubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
 		}
 		if err != nil {
 			if c != nil {
-				c.poke()
+				c.postLater()
 			}
 			return i, err
 		}
 		if of := t.context(); of != c {
 			if c != nil {
-				c.poke()
+				c.postLater()
 			}
 			c = of
 		}

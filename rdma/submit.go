@@ -52,7 +52,7 @@ func (c *base) submitted(flags pe.SubmitFlags) {
 	if flags&pe.Aggregate == 0 {
 		c.flush()
 	} else {
-		c.poke()
+		c.postLater()
 	}
 }
 
