@@ -38,34 +38,64 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 	if e == nil || alloc == nil {
 		return fmt.Errorf("await: run a task: %w: it needs an engine and a function that allocates the task", ErrInvalid)
 	}
+	if err := mayWait(ctx, e); err != nil {
+		return err
+	}
+	c := newCall(alloc, collect)
+	err, _ := c.run(ctx, e)
+	return err
+}
+
+// mayWait fails where a call must not wait, or need not begin.
+func mayWait(ctx context.Context, e *pe.Engine) error {
 	if err := e.MayBlock("wait for a task"); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return ended(ctx, "run a task")
 	}
-	c := &call[T]{alloc: alloc, collect: collect}
-	c.pending.engine, c.pending.done = e, make(chan struct{})
-	c.attempt = c.begin
-	if err := e.Do(c.attempt); err != nil {
-		return fmt.Errorf("await: run a task: %w", err)
-	}
-	select {
-	case <-c.pending.done:
-		return c.pending.err
-	case <-ctx.Done():
-		return c.abandon(ctx, e)
-	}
+	return nil
 }
 
-// call is one call of Task. All methods but abandon run on the engine's goroutine.
+// call is one call of Task. All methods but run and abandon run on the engine's goroutine.
 type call[T pe.Submittable] struct {
 	alloc   func() (T, error)
 	collect func(T) error
-	attempt func()     // begin
-	waiter  *pe.Waiter // made when it is needed
+	attempt func()         // begin
+	finish  func(T, error) // completed
+	waiter  *pe.Waiter     // made when it is needed
 	state   atomic.Int32
-	pending Pending
+	over    chan struct{} // has room for one: the caller's wait is over
+	pending Pending       // its channel is made when the caller returns before the end
+}
+
+func newCall[T pe.Submittable](alloc func() (T, error), collect func(T) error) *call[T] {
+	c := &call[T]{}
+	c.init(alloc, collect)
+	return c
+}
+
+// init makes what a call needs once, however often it runs.
+func (c *call[T]) init(alloc func() (T, error), collect func(T) error) {
+	c.alloc, c.collect = alloc, collect
+	c.attempt, c.finish = c.begin, c.completed
+	c.over = make(chan struct{}, 1)
+}
+
+// run runs the task. If it reports that the call is over, the engine's goroutine has nothing of it
+// any more, and it can run again.
+func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) {
+	c.state.Store(queued)
+	c.pending = Pending{engine: e}
+	if err := e.Do(c.attempt); err != nil {
+		return fmt.Errorf("await: run a task: %w", err), true
+	}
+	select {
+	case <-c.over:
+		return c.pending.err, true
+	case <-ctx.Done():
+		return c.abandon(ctx, e)
+	}
 }
 
 // The states of a call. It leaves each of the first three with one compare-and-swap,
@@ -106,7 +136,7 @@ func (c *call[T]) begin() {
 		err = t.Free() // cancelled
 		return
 	}
-	if err = pe.Submit(t, c.completed); err != nil {
+	if err = pe.Submit(t, c.finish); err != nil {
 		err = errors.Join(err, t.Free())
 		return
 	}
@@ -160,25 +190,29 @@ func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, 
 // end publishes the outcome of the task.
 func (c *call[T]) end(err error) {
 	c.pending.err = err
-	close(c.pending.done)
+	if c.state.Load() == abandoned {
+		close(c.pending.done)
+		return
+	}
+	c.over <- struct{}{}
 }
 
 // abandon ends the caller's wait, if nothing else has.
-func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) error {
-	c.pending.cause = context.Cause(ctx)
+func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) (err error, over bool) {
+	c.pending.cause, c.pending.done = context.Cause(ctx), make(chan struct{})
 	for {
 		switch {
 		case c.state.CompareAndSwap(queued, abandoned):
 			_ = e.Do(c.leave) // a closed engine has no waiters
-			return ended(ctx, "run a task")
+			return ended(ctx, "run a task"), false
 		case c.state.CompareAndSwap(submitted, abandoned):
-			return &c.pending
+			return &c.pending, false
 		case c.state.CompareAndSwap(allocating, cancelled):
-			<-c.pending.done
-			return ended(ctx, "run a task")
+			<-c.over
+			return ended(ctx, "run a task"), true
 		case c.state.Load() == settled:
-			<-c.pending.done
-			return c.pending.err
+			<-c.over
+			return c.pending.err, true
 		}
 	}
 }
