@@ -136,12 +136,18 @@ func (c *call[T]) begin() {
 		err = t.Free() // cancelled
 		return
 	}
-	if err = pe.Submit(t, c.finish); err != nil {
+	pe.Then(t, c.finish)
+	if err = t.Submit(together...); err != nil {
 		err = errors.Join(err, t.Free())
 		return
 	}
 	going = true
 }
+
+// together makes a task wait for those of other callers. The engine runs what Do queues before
+// it calls the contexts, which then post all of them. (It is a slice, since a flag would be
+// allocated for each call through a type parameter.)
+var together = []pe.SubmitFlags{pe.Aggregate}
 
 // wait calls begin again when the pool has a task.
 func (c *call[T]) wait(err error) bool {
