@@ -80,7 +80,7 @@ func (c *Context) post() {
 }
 
 func (c *Context) postFailed(err error) {
-	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+	c.end(fmt.Errorf("dma: %w: post copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
 // laneOwner is the lane.Owner of a Context.

@@ -72,7 +72,7 @@ func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	if h == nil {
 		var err error
 		if h, err = a.create(to, p, helped); err != nil {
-			return nil, fmt.Errorf("address handle for %v: %w", p, err)
+			return nil, fmt.Errorf("create an address handle for %v: %w", p, err)
 		}
 	}
 	p.handle = h
@@ -89,7 +89,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 	}
 	s := a.ctx.set
 	if to.lid == 0 && p.group == nil && a.ctx.portView().gid.Type == verbs.GIDInfiniBand {
-		return nil, fmt.Errorf("%w: on InfiniBand it needs the local identifier of its port: call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
+		return nil, fmt.Errorf("%w: InfiniBand needs the LID of the peer's port; call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
 	}
 	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)
 	path.SourceQPN = to.qpn
@@ -161,7 +161,7 @@ func (a *addressHandles) createFailed(h *addressHandle, err error) {
 	}()
 	for h.waiting.Len() > 0 {
 		r := h.waiting.Pop()
-		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("address handle: %w", err)}
+		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("create the address handle: %w", err)}
 		a.release(h)
 		r.handle = nil
 		a.ctx.control.End(&r.Task)
@@ -207,7 +207,7 @@ func (a *addressHandles) evict() {
 // its number.
 func (a *addressHandles) closeRetired(h *addressHandle) {
 	if err := h.retired.Close(); err != nil {
-		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("closing an address handle")
+		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("failed to close an address handle")
 	}
 	h.retired = nil
 	if a.byNumber[h.number] == h {

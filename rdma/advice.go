@@ -28,7 +28,7 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 const peerDead = "the process of the peer is dead"
 
 // noResponseAdvice says what to do if the peer does not answer. It gives a reason if the device knows
-// that the peer's process is dead, or the system knows that the connection's packets are too
+// that the process of the peer is dead, or the system knows that the connection's packets are too
 // long for the path.
 func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
@@ -50,16 +50,16 @@ func (conn *Connection) noResponseAdvice() string {
 			fits = mtu
 		}
 		if fits == 0 {
-			return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d, too few for any path MTU", length, peer, carries)
+			return fmt.Sprintf("packets of %d bytes are too long for the route to %v, which carries %d bytes: no path MTU fits", length, peer, carries)
 		}
-		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; %s", length, peer, carries, conn.lowerMTUAdvice(fmt.Sprintf("to %d", int(fits))))
+		return fmt.Sprintf("packets of %d bytes are too long for the route to %v, which carries %d bytes; %s", length, peer, carries, conn.lowerMTUAdvice(fmt.Sprintf("to %d", int(fits))))
 	}
-	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.mtu))))
+	return fmt.Sprintf("%s, including those of %d bytes; if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.mtu))))
 }
 
 // lowerMTUAdvice says how to lower the path MTU of a connection whose packets are too long.
 func (conn *Connection) lowerMTUAdvice(to string) string {
-	const byInterface = "lower the MTU of %s network interface, by which the kernel's connection manager sets the path MTU, until that comes %s"
+	const byInterface = "lower the MTU of %s network interface, from which the kernel's connection manager derives the path MTU, until the path MTU falls %s"
 	switch conn.establishment.(type) {
 	case *bridge:
 		return fmt.Sprintf("set the path MTU of the queue pairs of both ends %s", to)
@@ -69,7 +69,7 @@ func (conn *Connection) lowerMTUAdvice(to string) string {
 		}
 		return fmt.Sprintf("set Config.MTU %s", to)
 	case *acceptedEnd:
-		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that is an adapter, "+byInterface, to, "its", to)
+		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that end uses an adapter, "+byInterface, to, "its", to)
 	}
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
@@ -82,7 +82,7 @@ func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
 	}
 	switch status {
 	case verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteOperationError, verbs.StatusBadResponse, verbs.StatusLocalLengthError, verbs.StatusRetryExceeded:
-		return fmt.Sprintf("; or the path MTUs of the two ends differ: it is %d here, and has to be the same at the peer", int(conn.mtu))
+		return fmt.Sprintf("; or the path MTUs of the two ends differ: this end has %d, and the peer must have the same", int(conn.mtu))
 	}
 	return ""
 }
@@ -102,5 +102,5 @@ func (c *base) portAdvice() string {
 	if port == 0 || port == roceUDPPort {
 		return ""
 	}
-	return fmt.Sprintf("; this end has UDP port %d, since another program has %d: only software devices send there, adapters and the kernel do not", port, roceUDPPort)
+	return fmt.Sprintf("; this end uses UDP port %d, since another program has port %d: software devices can send to it, adapters and the kernel cannot", port, roceUDPPort)
 }

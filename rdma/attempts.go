@@ -92,7 +92,7 @@ func (a *attempts) due(now time.Time) (again bool, err error) {
 	if !a.until.IsZero() && !now.Before(a.until) {
 		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)
 		if a.last != nil {
-			err = fmt.Errorf("%w: at last: %w", err, a.last)
+			err = fmt.Errorf("%w: the last attempt failed: %w", err, a.last)
 		}
 		return false, err
 	}

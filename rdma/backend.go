@@ -54,7 +54,7 @@ func (c *base) acquire() error {
 		entries += SharedTasks
 	}
 	if entries > s.maxCQE {
-		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
+		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, but a completion queue of %s holds only %d entries; make the pools smaller",
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
@@ -145,7 +145,7 @@ func (c *base) keep(reason error) {
 func (c *base) settle(l *lane.Lane) {
 	if n := l.Posted(); n > 0 {
 		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
-			Msg("the device has not given back what it had; destroying the queue pair")
+			Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	c.keep(l.Settle())
 }
@@ -278,7 +278,7 @@ func (b backend) Stop() {
 // Idle implements pe.Backend.
 func (b backend) Idle() {
 	if err := b.c.release(); err != nil {
-		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("releasing the device's resources")
+		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
 	}
 }
 
@@ -334,7 +334,7 @@ func (c *base) advance() int {
 		}
 		if c.srq != nil {
 			if err := c.srq.Close(); err != nil {
-				c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the shared receive queue")
+				c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the shared receive queue")
 				if !errors.Is(err, verbs.ErrNoDevice) {
 					c.keep(lane.Kept("the shared receive queue", err))
 				}

@@ -16,7 +16,7 @@ type submittable interface {
 }
 
 // errNilTask is the error for a nil task, such as the result of an Alloc that failed.
-var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of Alloc", ErrInvalid)
+var errNilTask = fmt.Errorf("rdma: use a task: %w: the task is nil; check the error of Alloc", ErrInvalid)
 
 // SubmitAll submits tasks of any operations, or receives, and gives them to the device
 // together. With pe.Aggregate in flags, all of them wait. SubmitAll stops at the first that

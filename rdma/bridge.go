@@ -55,14 +55,14 @@ func (conn *Connection) Established() error {
 	}
 	b, ok := conn.establishment.(*bridge)
 	if !ok || conn.state != Connecting {
-		return fmt.Errorf("rdma: %s: %v: %w: it is %v; Established is for connections of Bridge, and for those whose DialConfig.OnResponse was called, once", op, conn, ErrNotReady, conn.state)
+		return fmt.Errorf("rdma: %s: %v: %w: the connection is %v; call Established once, on a connection of Bridge or after DialConfig.OnResponse", op, conn, ErrNotReady, conn.state)
 	}
 	attr, err := conn.lane.QP().Query()
 	switch {
 	case err != nil:
 		return fmt.Errorf("rdma: %s: %v: %w: %w", op, conn, ErrDevice, err)
 	case attr.State != verbs.QPReadyToSend:
-		return fmt.Errorf("rdma: %s: %v: %w: its queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
+		return fmt.Errorf("rdma: %s: %v: %w: the queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
 	}
 	b.adopt(&attr)
 	conn.ready()

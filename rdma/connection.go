@@ -159,7 +159,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, err
 	}
 	if len(c.free) == 0 {
-		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
+		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d connections are in use; close one, or raise Config.MaxConnections",
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
 	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
@@ -276,7 +276,7 @@ func (conn *Connection) Connect(desc []byte) error {
 	c := conn.ctx
 	signal, exported := conn.establishment.(descriptorSignal)
 	if conn.state != Exported || !exported {
-		return fmt.Errorf("rdma: connect %v: %w: it is %v, and only one that Export has made can be connected, once", conn, ErrNotReady, conn.state)
+		return fmt.Errorf("rdma: connect %v: %w: the connection is %v; call Connect once, on a connection of Export", conn, ErrNotReady, conn.state)
 	}
 	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
@@ -307,9 +307,9 @@ func (conn *Connection) match(peer *endpoint) error {
 	case err != nil:
 		return err
 	case l.transport != peer.transport:
-		return fmt.Errorf("%w: this end has the transport service %v, the peer %v; set Config.Transport to the same in both", ErrMismatch, l.transport, peer.transport)
+		return fmt.Errorf("%w: this end uses the transport service %v, the peer %v; set the same Config.Transport at both ends", ErrMismatch, l.transport, peer.transport)
 	case l.qpn == peer.qpn && l.gid == peer.gid && l.udpPort == peer.udpPort && l.nonce != peer.nonce:
-		return fmt.Errorf("%w: the descriptor is an old one of this same address and queue pair; export it again", ErrMismatch)
+		return fmt.Errorf("%w: the descriptor is of an earlier connection with this address and queue pair number; export it again", ErrMismatch)
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (conn *Connection) match(peer *endpoint) error {
 func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 	switch {
 	case ownType != peerType:
-		return fmt.Errorf("%w: this end speaks %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
+		return fmt.Errorf("%w: this end uses %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
 	case ownType == verbs.GIDRoCEv2 && own.Addr().Is4() != peer.Addr().Is4():
 		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
 			ErrMismatch, own.Addr(), peer.Addr())
@@ -361,7 +361,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 	if e, ok := entryOf(table, verbs.GIDEntry{GID: own.gid, Type: own.gidType}); ok {
 		return e.Index, nil
 	}
-	return 0, fmt.Errorf("%w: the address of its descriptor, %v, is no longer in the GID table of port %d of %s: export another connection",
+	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
 		ErrGID, own.gid.Addr(), c.set.Port, c.dev.Name())
 }
 
@@ -423,7 +423,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 func (conn *Connection) ready() {
 	conn.dialError.Store(nil)
 	if conn.readSubmitted && conn.maxReads == 0 { // the device would never begin the read
-		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
+		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before the connection was Ready, and one end accepts none", ErrNotSupported))
 		return
 	}
 	e, accepted := conn.establishment.(*acceptedEnd)
@@ -461,7 +461,7 @@ func (conn *Connection) checkReads() error {
 }
 
 func (conn *Connection) noReadsError() error {
-	return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, conn)
+	return fmt.Errorf("%w: one end of %v accepts no reads or atomics", ErrNotSupported, conn)
 }
 
 // notUsable is the error of a request on a connection that has ended.
@@ -576,7 +576,7 @@ func (conn *Connection) shutLane() {
 	}
 	t.cancel()
 	if err := conn.lane.Shut(); err != nil {
-		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
+		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
 	}
 	conn.ctx.poke()
 }
@@ -592,7 +592,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	}
 	// The device has put the queue pair in error by itself. The reason is in an event.
 	conn.ctx.handleEventsOf(conn)
-	conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
+	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 }
 
 // laneOwner is the side of a Connection that its lane sees.
@@ -601,7 +601,7 @@ type laneOwner Connection
 // PostFailed implements lane.Owner.
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
-	conn.fail(fmt.Errorf("%w: posting: %w", ErrDevice, err))
+	conn.fail(fmt.Errorf("%w: post requests: %w", ErrDevice, err))
 	conn.shut() // even if it is closing
 }
 
@@ -686,7 +686,7 @@ func (conn *Connection) destroy() int {
 	c := conn.ctx
 	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
+		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
 	}
 	if c.settle(conn.lane); conn.lane.Settle() == nil {
 		conn.returnReceives()

@@ -48,7 +48,7 @@ func (m *connectionManager) open() error {
 	}
 	cm, err := dev.OpenCM(func(e verbs.CMEvent) { m.runOnEngine(func() { m.event(&e) }) })
 	if err != nil {
-		return fmt.Errorf("connection manager of %s: %w", c.dev.Name(), err)
+		return fmt.Errorf("open the connection manager of %s: %w", c.dev.Name(), err)
 	}
 	m.cm = cm
 	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
@@ -73,7 +73,7 @@ func (m *connectionManager) close() {
 		m.resolvers.Wait() // they have been cancelled
 		return func() {
 			if err != nil {
-				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("closing the connection manager")
+				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close the connection manager")
 			}
 		}
 	})
@@ -158,7 +158,7 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 	}
 	delete(m.ids, id)
 	if err := id.Close(); err != nil {
-		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("closing an ID of the connection manager")
+		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close an ID of the connection manager")
 	}
 }
 
@@ -178,7 +178,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 		return attr, err
 	}
 	if s.mtuLimit != 0 && attr.PathMTU > s.mtuLimit {
-		return attr, fmt.Errorf("%w: Config.MTU is %d, and the connection manager has agreed on packets of %d, which the network interface allows; %s, or exchange descriptors",
+		return attr, fmt.Errorf("%w: Config.MTU is %d, but the connection manager has agreed on a path MTU of %d, which the network interface allows; %s, or exchange descriptors",
 			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTUAdvice(fmt.Sprintf("to %d", s.mtuLimit)))
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
@@ -218,7 +218,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
-		conn.fail(fmt.Errorf("%w: %s is gone", ErrDevice, conn.ctx.dev.Name()))
+		conn.fail(fmt.Errorf("%w: %s was removed", ErrDevice, conn.ctx.dev.Name()))
 	}
 }
 
@@ -232,7 +232,7 @@ func (e *cmEnd) ended() {
 		return
 	}
 	if err := e.id.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
-		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("disconnecting")
+		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
 }
 

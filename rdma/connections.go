@@ -145,7 +145,7 @@ func (c *Connections) open() (err error) {
 		}
 		c.recvQueue = c.srq
 	case c.recvDepth < s.MaxConnections:
-		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; connections of %v on %s have no shared receive queue, so each needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
 			ErrRange, c.recvDepth, s.MaxConnections, s.Transport, c.dev.Name())
 	}
 	return c.openReadyWords()
@@ -282,9 +282,9 @@ func (c *Connections) event(ev *verbs.Event) int {
 	case verbs.EventQPFatal:
 		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
 	case verbs.EventQPRequestError:
-		conn.failDespiteDisconnect(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.mtuMismatchAdvice(verbs.StatusRemoteInvalidRequest)))
+		conn.failDespiteDisconnect(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, which is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.mtuMismatchAdvice(verbs.StatusRemoteInvalidRequest)))
 	case verbs.EventQPAccessError:
-		conn.failDespiteDisconnect(fmt.Errorf("%w for its key, bounds or permission; check the memory descriptor that the peer has", ErrPeerRefused))
+		conn.failDespiteDisconnect(fmt.Errorf("%w because of its key, bounds or permission; check the memory descriptor that the peer uses", ErrPeerRefused))
 	}
 	return 1
 }
@@ -297,7 +297,7 @@ func (c *Connections) eventsLost() int {
 			continue
 		}
 		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
-			conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
+			conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 			n++
 		}
 	}
@@ -384,7 +384,7 @@ func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
 		q := c.manager.waiting.Pop().Value
 		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("accepting a connection")
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to accept a connection")
 			_ = q.Reject(nil)
 		}
 	}

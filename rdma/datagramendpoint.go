@@ -49,7 +49,7 @@ func (c *Datagrams) open() (err error) {
 	if s.Transport == verbs.UD && len(c.receives) > 0 {
 		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
 		if err != nil {
-			return fmt.Errorf("make room for the headers of %d receives: %w", len(c.receives), err)
+			return fmt.Errorf("allocate memory for the headers of %d receives: %w", len(c.receives), err)
 		}
 		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
 		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {
@@ -76,7 +76,7 @@ func (c *Datagrams) open() (err error) {
 	for _, p := range c.peers {
 		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
-				s.Log.Warn().Err(err).Str("context", s.Name).Msg("a peer is out of reach for now")
+				s.Log.Warn().Err(err).Str("context", s.Name).Msg("cannot reach a peer yet")
 			}
 		}
 	}
@@ -131,12 +131,12 @@ func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32
 	}
 	err := &TaskError{Op: r.op, Status: status, Peer: r.peer, VendorError: vendor}
 	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == efaUnknownPeer {
-		err.advice = "the program there has to know this endpoint, by NewPeer, before its memory can be reached"
+		err.advice = "the peer's program must call NewPeer for this endpoint before its memory can be accessed"
 	}
 	switch {
 	case status == verbs.StatusFlushed:
 		if d.flushCause == nil && !d.lane.IsShut() {
-			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
+			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in the error state", ErrDevice, c.set.Name))
 		}
 		if err.Cause = d.flushCause; err.Cause == nil {
 			err.Cause = c.Err()
@@ -168,7 +168,7 @@ func (d *datagramEndpoint) resume() int {
 // over.
 func (d *datagramEndpoint) stop() {
 	for r := range d.resolutions {
-		d.ctx.manager.runOnEngine(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
+		d.ctx.manager.runOnEngine(func() { r.end(nil, nil, fmt.Errorf("%w: the context is stopping", ErrFlushed)) })
 	}
 	d.ended.Store(true)
 	d.leaveGroups()
@@ -196,7 +196,7 @@ func (d *datagramEndpoint) shut() {
 	d.ended.Store(true)
 	d.ctx.setDeadline(&d.deadline, time.Time{})
 	if err := d.lane.Shut(); err != nil {
-		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("putting the queue pair in error")
+		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("failed to move the queue pair to the error state")
 	}
 	d.ctx.poke()
 }
@@ -219,7 +219,7 @@ type datagramOwner datagramEndpoint
 // PostFailed implements lane.Owner.
 func (o *datagramOwner) PostFailed(err error) {
 	d := (*datagramEndpoint)(o)
-	d.ctx.control.Fail(fmt.Errorf("rdma: %w: posting tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
+	d.ctx.control.Fail(fmt.Errorf("rdma: %w: post tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
 	d.shut()
 }
 
@@ -228,7 +228,7 @@ func (o *datagramOwner) drained() int {
 	d := (*datagramEndpoint)(o)
 	c := d.ctx
 	if c.phase == phaseUp {
-		c.control.Fail(fmt.Errorf("rdma: %w: %s has not given back the tasks of context %q that it had flushed", ErrDevice, c.dev.Name(), c.set.Name))
+		c.control.Fail(fmt.Errorf("rdma: %w: %s did not return the flushed tasks of context %q in time", ErrDevice, c.dev.Name(), c.set.Name))
 	}
 	c.settle(d.lane)
 	n := d.handles.flush()
@@ -236,7 +236,7 @@ func (o *datagramOwner) drained() int {
 	if !d.closed { // a lane that was shut is not opened again
 		d.closed = true
 		if err := d.lane.Close(); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
 		}
 		c.settle(d.lane)
 	}

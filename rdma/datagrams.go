@@ -117,7 +117,7 @@ func (c *Datagrams) giveUp() {
 // request implements service: the peer gets the address of the endpoint.
 func (c *Datagrams) request(q *ConnectRequest) {
 	if err := q.Answer(q.listener.cfg.PrivateData); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("answering a request for the endpoint")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to answer a request for the endpoint")
 	}
 }
 

@@ -77,7 +77,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 		return endpoint{}, err
 	}
 	if field, value := e.invalidField(); field != "" {
-		return endpoint{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+		return endpoint{}, fmt.Errorf("%w: its %s is %v; export the descriptor again", descriptor.ErrFormat, field, value)
 	}
 	return e, nil
 }

@@ -411,7 +411,7 @@ func (d *dial) schedule() {
 // response.
 func (d *dial) messageReceived() {
 	if d.responded {
-		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))
+		d.conn.fail(fmt.Errorf("%w: the peer sent a message before this program called Established", ErrMismatch))
 	}
 }
 

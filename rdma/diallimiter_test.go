@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// dialsAtOnceTest is a context that dials another one many times at the same moment.
-type dialsAtOnceTest struct {
+// manyDialsTest is a context that dials another one many times at the same moment.
+type manyDialsTest struct {
 	t      *testing.T
 	engine *pe.Engine
 	x, y   *Connections
@@ -20,8 +20,8 @@ type dialsAtOnceTest struct {
 	failed []error
 }
 
-func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest, string) {
-	d := &dialsAtOnceTest{t: t, engine: pe.New(pe.Config{})}
+func newManyDialsTest(t *testing.T, n int, cfg ListenConfig) (*manyDialsTest, string) {
+	d := &manyDialsTest{t: t, engine: pe.New(pe.Config{})}
 	for i, c := range []**Connections{&d.x, &d.y} {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
@@ -47,7 +47,7 @@ func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest
 	return d, netip.AddrPortFrom(d.y.GID().GID.Addr(), l.Addr().Port()).String()
 }
 
-func (d *dialsAtOnceTest) until(done func() bool) {
+func (d *manyDialsTest) until(done func() bool) {
 	d.t.Helper()
 	for !done() {
 		_, err := d.engine.Progress()
@@ -60,7 +60,7 @@ func (d *dialsAtOnceTest) until(done func() bool) {
 // those that are given up before their turn take none.
 func TestDialsArePaced(t *testing.T) {
 	const n = maxOutstandingDials + 200
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{})
+	d, addr := newManyDialsTest(t, n, ListenConfig{})
 	var conns []*Connection
 	for range n {
 		conn, err := d.x.Dial(addr, DialConfig{})
@@ -86,7 +86,7 @@ func TestDialsArePaced(t *testing.T) {
 func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 	const n = maxOutstandingDials + 50
 	var requests []*ConnectRequest
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
+	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
 	for range n {
 		_, err := d.x.Dial(addr, DialConfig{})
 		require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 // Dials that wait for their turn end with the context.
 func TestDialsWaitWhenTheContextStops(t *testing.T) {
 	const n = maxOutstandingDials + 50
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
+	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
 	for range n {
 		_, err := d.x.Dial(addr, DialConfig{})
 		require.NoError(t, err)

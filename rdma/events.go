@@ -110,7 +110,7 @@ func (c *base) portChanged(ev verbs.Event) int {
 		return 0
 	}
 	if err := c.refreshPort(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("the port has changed")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("failed to query the port after an event")
 	}
 	return 1
 }

@@ -125,7 +125,7 @@ func TestGettersOnAForeignGoroutine(t *testing.T) {
 // A dial replaces its queue pair where the peer believes that it is connected: meanwhile any
 // goroutine may ask for it.
 func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	conn := must(client.Dial(netip.AddrPortFrom(server.GID().GID.Addr(), 7).String(), rdma.DialConfig{}))

@@ -92,18 +92,18 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	case verbs.UD:
 		most = maxAnswerData
 	case verbs.SRD:
-		return nil, fmt.Errorf("%w: no connection manager has SRD; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
+		return nil, fmt.Errorf("%w: SRD has no connection manager; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
 	case verbs.UC:
 		return nil, errNotByAddress
 	}
 	if len(cfg.PrivateData) > most {
-		return nil, fmt.Errorf("%w: %d bytes of private data; an answer takes %d", ErrRange, len(cfg.PrivateData), most)
+		return nil, fmt.Errorf("%w: the private data has %d bytes; an answer holds at most %d", ErrRange, len(cfg.PrivateData), most)
 	}
 	switch {
 	case cfg.Backlog < 0:
-		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d", ErrRange, cfg.Backlog)
+		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d; it must not be negative", ErrRange, cfg.Backlog)
 	case cfg.Await < 0 || cfg.Await > 0 && c.set.Transport == verbs.UD:
-		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it is the number of connections to wait for", ErrRange, cfg.Await)
+		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it must be 0 or, in a context of connections, the number of connections to wait for", ErrRange, cfg.Await)
 	}
 	if err := c.manager.open(); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (c *base) listenAddr(host string) (netip.Addr, error) {
 	}
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
-		return addr, fmt.Errorf("%w: %q is no IP address or GID; listen on an address of the device, or on :PORT for all of them", ErrInvalid, host)
+		return addr, fmt.Errorf("%w: %q is not an IP address or GID; listen on an address of the device, or on :PORT for all of them", ErrInvalid, host)
 	}
 	return addr.Unmap(), nil
 }
@@ -176,7 +176,7 @@ func (l *Listener) close() error {
 }
 
 // errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
-var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
+var errNotByAddress = fmt.Errorf("%w: UC connections cannot be made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
 // connected counts n connections that have become Ready, or that the context no longer waits
 // for.
@@ -190,7 +190,7 @@ func (l *Listener) connected(n int) {
 	}
 }
 
-var errListenerClosed = errors.New("its listener was closed")
+var errListenerClosed = errors.New("the listener was closed")
 
 // The largest private data of each message, in bytes (IBTA 12.6, annex A11).
 const (
@@ -272,7 +272,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	}
 	c, ok := q.listener.ctx.service.(*Connections)
 	if !ok {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; Answer it", q, ErrNotSupported)
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; call Answer", q, ErrNotSupported)
 	}
 	end := &acceptedEnd{listener: q.listener}
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
@@ -323,7 +323,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 		return nil, err
 	}
 	if len(cfg.PrivateData) > maxAcceptData {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the private data has %d bytes; the message holds at most %d", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
 	}
 	conn, err := q.prepare(closedOnFailure)
 	if err != nil {
@@ -369,7 +369,7 @@ func (q *ConnectRequest) Reject(privateData []byte) error {
 		return err
 	}
 	if len(privateData) > maxRejectData {
-		return fmt.Errorf("rdma: reject the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(privateData), maxRejectData)
+		return fmt.Errorf("rdma: reject the %v: %w: the private data has %d bytes; the message holds at most %d", q, ErrRange, len(privateData), maxRejectData)
 	}
 	id := q.id
 	q.finish(nil)
@@ -389,7 +389,7 @@ func (q *ConnectRequest) checkOpen(op string) error {
 	case q.err != nil:
 		return fmt.Errorf("rdma: %s the %v: %w: %w", op, q, ErrNotReady, q.err)
 	case q.id == nil || c.manager.cm == nil:
-		return fmt.Errorf("rdma: %s the %v: %w: it has been answered", op, q, ErrNotReady)
+		return fmt.Errorf("rdma: %s the %v: %w: the request was answered before", op, q, ErrNotReady)
 	}
 	return c.control.Owned(op)
 }
@@ -410,7 +410,7 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 	}
 	err := e.Err
 	if err == nil {
-		err = errors.New("the peer has given up")
+		err = errors.New("the peer gave up")
 	}
 	id := q.id
 	q.finish(err)

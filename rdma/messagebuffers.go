@@ -80,9 +80,9 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 	case !c.set.caps.Supports(OpReceive):
 		return fmt.Errorf("rdma: %s of context %q: %w by %s", op, c.set.Name, ErrNotSupported, c.dev.Name())
 	case n < 1 || n > pe.MaxTasks:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; 1 to %d are possible", op, c.set.Name, ErrRange, n, pe.MaxTasks)
+		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; the number must be 1 to %d", op, c.set.Name, ErrRange, n, pe.MaxTasks)
 	case size < 0 || size > math.MaxInt32 || stride > 0 && n > math.MaxInt/stride:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes", op, c.set.Name, ErrRange, n, size)
+		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes are not possible", op, c.set.Name, ErrRange, n, size)
 	}
 	b := &messageBuffers{ctx: c, size: size, stride: stride, handle: f, buffers: make([]messageBuffer, n)}
 	for i := range b.buffers {
@@ -169,7 +169,7 @@ func (s *messageBuffer) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
 func (s *messageBuffer) lengthAdvice() string {
-	return fmt.Sprintf("the context takes messages of up to %d bytes; give Receive the size of the largest message", s.set.size)
+	return fmt.Sprintf("the buffers of Receive hold %d bytes; call Receive with the size of the largest message", s.set.size)
 }
 
 // flushed implements receiver.

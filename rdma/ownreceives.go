@@ -25,7 +25,7 @@ func (c *Connections) refill() {
 	_, err := c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
 	if err != nil {
 		conn.takesReceives = false
-		conn.fail(fmt.Errorf("%w: posting receives: %w", ErrDevice, err))
+		conn.fail(fmt.Errorf("%w: post receives: %w", ErrDevice, err))
 		conn.shut() // even if it is closing
 		return
 	}

@@ -66,7 +66,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	}
 	d, err := decodeEndpointDescriptor(desc)
 	if err == nil && d.transport != c.set.Transport {
-		err = fmt.Errorf("%w: the peer has %v, and the context %v; set DatagramsConfig.Transport", ErrMismatch, d.transport, c.set.Transport)
+		err = fmt.Errorf("%w: the peer uses %v, the context %v; set the same DatagramsConfig.Transport at both ends", ErrMismatch, d.transport, c.set.Transport)
 	}
 	if err == nil {
 		err = c.reaches(d.gidType, d.addr.GID)
@@ -96,9 +96,9 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	var err error
 	switch {
 	case addr.QPN < 2 || addr.QPN > verbs.MulticastQPN:
-		err = fmt.Errorf("%w: %v: queue pair numbers are 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
+		err = fmt.Errorf("%w: %v: the queue pair number must be 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
-		err = fmt.Errorf("%w: %v: the queue pair number %#x is that of multicast groups, and they have no other", ErrInvalid, addr, verbs.MulticastQPN)
+		err = fmt.Errorf("%w: %v: multicast groups, and no other addresses, have the queue pair number %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	default:
 		err = c.reaches(c.portView().gid.Type, addr.GID)
 	}
@@ -116,7 +116,7 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 		return err
 	}
 	if why := hostaddr.Unusable(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
-		return fmt.Errorf("%w: %v is no peer's address, but %s", ErrInvalid, gid.Addr(), why)
+		return fmt.Errorf("%w: %v is not the address of a peer but %s", ErrInvalid, gid.Addr(), why)
 	}
 	return nil
 }
@@ -298,7 +298,7 @@ func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
 		return endpointDescriptor{}, err
 	}
 	if field, value := d.invalidField(); field != "" {
-		return endpointDescriptor{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+		return endpointDescriptor{}, fmt.Errorf("%w: its %s is %v; export the descriptor again", descriptor.ErrFormat, field, value)
 	}
 	if d.gidType == verbs.GIDInfiniBand {
 		d.addr.UDPPort = 0

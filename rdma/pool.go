@@ -34,7 +34,7 @@ func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(
 		return err
 	}
 	if done == nil || failed == nil {
-		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for those that succeed and one for those that fail", op, ErrInvalid)
+		return fmt.Errorf("rdma: make a pool of %vs: %w: give a function for tasks that succeed and one for tasks that fail", op, ErrInvalid)
 	}
 	if op != 0 && !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
@@ -156,7 +156,7 @@ func (c *base) sharedPool(p *taskPool) error {
 }
 
 func (c *base) noSharedRoom() error {
-	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and with them the completion queue of %s has no room for %d more; make the pools smaller",
+	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and the completion queue of %s has no room for %d more; make the pools smaller",
 		c.set.Name, ErrRange, c.requests+len(c.receives), c.dev.Name(), SharedTasks)
 }
 

@@ -16,7 +16,7 @@ func usablePort(dev verbs.Device, number int) (verbs.PortAttr, error) {
 	case err != nil:
 		return port, fmt.Errorf("query port %d of %s: %w", number, dev.Name(), err)
 	case port.State == verbs.PortDown || port.State == verbs.PortInit || port.State == verbs.PortArmed:
-		return port, fmt.Errorf("%w: port %d of %s is %v, and has to be %v; check its cable, that its network interface is up, and on InfiniBand that a subnet manager runs",
+		return port, fmt.Errorf("%w: port %d of %s is %v and must be %v; check its cable, that its network interface is up, and, on InfiniBand, that a subnet manager runs",
 			ErrDevice, number, dev.Name(), port.State, verbs.PortActive)
 	case !port.ActiveMTU.Valid():
 		return port, fmt.Errorf("%w: port %d of %s reports the path MTU %d; check that its network interface is up",
@@ -76,7 +76,7 @@ func (c *base) refreshPort() error {
 		return nil
 	}
 	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
-		Uint16("lid", port.LID).Msg("the port has changed: new connections use this")
+		Uint16("lid", port.LID).Msg("the port has changed; new connections use these attributes")
 	c.port.Store(&now)
 	if entry.Index != was.gid.Index {
 		c.service.portChanged()
@@ -144,7 +144,7 @@ func (c *base) pathProblem(port int, own netip.Addr) string {
 	if c.gidTableHas(port, attr.LinkLayer, own) {
 		return ""
 	}
-	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
+	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s; connect again from an address that is", own, port, c.dev.Name())
 }
 
 // anyPathProblem is onPath for a connection whose port is not known: the address is at one of the
@@ -163,7 +163,7 @@ func (c *base) anyPathProblem(own netip.Addr) string {
 	if first != "" {
 		return first
 	}
-	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
+	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s; dial from an address that is", own, c.dev.Name())
 }
 
 // gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand that

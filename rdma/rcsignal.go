@@ -116,7 +116,7 @@ func (r *rcSignal) signalCompleted(status verbs.Status, vendor uint32) {
 		r.schedule(now)
 	default:
 		err := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
-		conn.fail(fmt.Errorf("%w: the peer did not take the ready signal: %w", ErrMismatch, err))
+		conn.fail(fmt.Errorf("%w: the ready signal to the peer failed: %w", ErrMismatch, err))
 	}
 }
 

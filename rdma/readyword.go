@@ -35,7 +35,7 @@ func (r *readyWord) register(conn *Connection) (err error) {
 	off, s := 8*conn.slot, conn.ctx.set
 	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
-		return fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
+		return fmt.Errorf("register the 8 bytes for the peer's ready signal with %s: %w", conn.ctx.dev.Name(), err)
 	}
 	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
 		if err := qp.ExpectKey(r.region.RKey()); err != nil {
@@ -86,7 +86,7 @@ func (r *readyWord) release() {
 		return
 	}
 	if err := r.region.Close(); err != nil {
-		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("deregistering the word of the ready signal")
+		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("failed to deregister the memory of the ready signal")
 	}
 	r.region = nil
 }

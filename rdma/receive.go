@@ -148,7 +148,7 @@ func (t *ReceiveTask) SetAppend(on bool) error {
 
 func (t *ReceiveTask) checkRoom() error {
 	if t.appends && t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
-		return fmt.Errorf("%w: its destination is full, and it is to append; SetAppend(false), or empty it", ErrRange)
+		return fmt.Errorf("%w: the destination is full, and the receive appends to it; call SetAppend(false), or empty the destination", ErrRange)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
 		if err := t.dst.Siblings(sibling.Pass{}).AppendData(a.length); err != nil {
-			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
+			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}
 	}
@@ -174,9 +174,9 @@ func (r *taskReceiver) arrived(a *arrival) {
 func (r *taskReceiver) lengthAdvice() string {
 	t := (*ReceiveTask)(r)
 	if t.appends {
-		return fmt.Sprintf("its buffer had room for %d bytes behind the %d that were in it; empty it before it is submitted, or give more room", t.dst.ListRoom(), t.dst.ListDataLen())
+		return fmt.Sprintf("the buffer had room for %d bytes after the %d in it; empty the buffer before Submit, or use a larger one", t.dst.ListRoom(), t.dst.ListDataLen())
 	}
-	return fmt.Sprintf("its buffer has room for %d bytes; make it as large as the largest message of the peer", t.dst.ListRoom())
+	return fmt.Sprintf("the buffer has room for %d bytes; make it as large as the peer's largest message", t.dst.ListRoom())
 }
 
 // failed implements receiver.

@@ -68,7 +68,7 @@ func (c *base) postReceives() {
 			continue
 		}
 		if _, err := c.postSomeReceives(c.recvQueue, lane.PostBatch, nil); err != nil {
-			c.control.Fail(fmt.Errorf("rdma: %w: posting receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+			c.control.Fail(fmt.Errorf("rdma: %w: post receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 			return
 		}
 	}

@@ -177,11 +177,11 @@ func (conn *Connection) scheduleCloseCheck(now time.Time) {
 // timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
 	if err := conn.transition.last; err != nil {
-		return fmt.Errorf("%w after %v: at last: %w", ErrTimeout, limit, err)
+		return fmt.Errorf("%w after %v: the last attempt failed: %w", ErrTimeout, limit, err)
 	}
 	if why := conn.ctx.pathProblem(conn.port, conn.LocalAddr().Addr()); why != "" {
 		return fmt.Errorf("%w: the peer did not connect within %v: %s", ErrTimeout, limit, why)
 	}
-	return fmt.Errorf("%w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
+	return fmt.Errorf("%w: the peer did not connect within %v; check that the peer runs, that it has this end's descriptor, and that UDP packets get through%s",
 		ErrTimeout, limit, conn.ctx.portAdvice())
 }

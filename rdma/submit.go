@@ -185,7 +185,7 @@ func (r *Task) measure() error {
 		}
 		if r.remote == nil {
 			if r.length > 0 {
-				return fmt.Errorf("%w: there is no destination for its %d bytes", ErrInvalid, r.length)
+				return fmt.Errorf("%w: the write has %d bytes and no destination", ErrInvalid, r.length)
 			}
 			return nil
 		}
@@ -196,24 +196,24 @@ func (r *Task) measure() error {
 			r.length = 0
 			return nil
 		case r.remote == nil || r.local == nil:
-			return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
+			return fmt.Errorf("%w: a read needs a source at the peer and a local destination", ErrInvalid)
 		case r.remote.DataLen() == 0:
-			return fmt.Errorf("%w: nothing would be read; make it with Source", ErrNoData)
+			return fmt.Errorf("%w; make it with Source", ErrNoData)
 		case r.remote.DataLen() > r.room():
-			return fmt.Errorf("%w: the source has %d bytes, the destination room for %d%s", ErrRange, r.remote.DataLen(), r.room(), r.roomAdvice())
+			return fmt.Errorf("%w: the source has %d bytes, the destination has room for %d%s", ErrRange, r.remote.DataLen(), r.room(), r.roomAdvice())
 		}
 		r.length = r.remote.DataLen()
 		return r.checkRemote("source", 0)
 	default:
 		switch {
 		case r.remote == nil:
-			return fmt.Errorf("%w: it needs a destination at the peer", ErrInvalid)
+			return fmt.Errorf("%w: an atomic needs a destination at the peer", ErrInvalid)
 		case r.local != nil && r.room() < atomicSize:
-			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d%s", ErrRange, r.room(), r.roomAdvice())
+			return fmt.Errorf("%w: the result has 8 bytes, its buffer has room for %d%s", ErrRange, r.room(), r.roomAdvice())
 		}
 		for b := r.local; b != nil; b = b.Next() {
 			if b.Memory() == nil {
-				return fmt.Errorf("%w: its result buffer is memory of the peer or of a dma-buf; give memory that this program sees", ErrInvalid)
+				return fmt.Errorf("%w: the result buffer is memory of the peer or of a dma-buf; use memory that this program can read and write", ErrInvalid)
 			}
 		}
 		r.length = atomicSize
@@ -224,9 +224,9 @@ func (r *Task) measure() error {
 // roomAdvice is the end of an error text about a destination that is too small.
 func (r *Task) roomAdvice() string {
 	if n := r.local.ListDataLen(); r.appends && n > 0 {
-		return fmt.Sprintf(" behind the %d that are in it; SetAppend(false), or empty it", n)
+		return fmt.Sprintf(" after the %d in it; call SetAppend(false), or empty it", n)
 	}
-	return "; give a larger one"
+	return "; use a larger one"
 }
 
 // measureSource measures a local source. No buffer at all is a message of no
@@ -234,7 +234,7 @@ func (r *Task) roomAdvice() string {
 func (r *Task) measureSource() error {
 	r.length = r.local.ListDataLen()
 	if r.local != nil && r.length == 0 {
-		return fmt.Errorf("%w: nothing would be moved; make it with Source, or give none for a message of no bytes", ErrNoData)
+		return fmt.Errorf("%w; make it with Source, or give no buffer for a message of no bytes", ErrNoData)
 	}
 	return nil
 }
@@ -243,11 +243,11 @@ func (r *Task) measureSource() error {
 func (r *Task) checkRemote(side string, n int) error {
 	switch {
 	case !r.remote.Remote():
-		return fmt.Errorf("%w: its %s is memory of this host; import the peer's memory map", ErrInvalid, side)
+		return fmt.Errorf("%w: the %s is local memory; import the peer's memory map", ErrInvalid, side)
 	case r.remote.Next() != nil:
-		return fmt.Errorf("%w: its %s is a list; memory of the peer has to be one piece", ErrInvalid, side)
+		return fmt.Errorf("%w: the %s is a list; memory of the peer must be a single buffer", ErrInvalid, side)
 	case r.remote.Room() < n:
-		return fmt.Errorf("%w: its %s has room for %d bytes, and %d are to be written; make it with Target",
+		return fmt.Errorf("%w: the %s has room for %d bytes, but %d would be written; make it with Target",
 			ErrRange, side, r.remote.Room(), n)
 	}
 	return nil
@@ -270,7 +270,7 @@ func (r *Task) checkLimits() error {
 			need = mmap.RemoteAtomic
 		}
 		if have := r.remote.Map().Permissions(); !have.Has(need) {
-			return fmt.Errorf("%w: the peer's memory map grants %v, and this needs %v", ErrPermission, have, need)
+			return fmt.Errorf("%w: the peer's memory map grants %v, but the task needs %v", ErrPermission, have, need)
 		}
 	}
 	if r.op.atomic() {
@@ -288,7 +288,7 @@ func (r *Task) checkSize() error {
 		most = r.ctx.portView().maxSend
 	}
 	if uint64(r.length) > uint64(most) {
-		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one %v task of %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
+		return fmt.Errorf("%w: the task would move %d bytes; %s moves at most %d in one %v over %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
 	}
 	return nil
 }
@@ -315,14 +315,14 @@ func (r *Task) gather() ([]verbs.SGE, error) {
 		return nil, err
 	}
 	if most := r.ctx.set.caps.MaxRDMASGE; r.op != OpSend && r.op != OpSendImm && len(list) > most {
-		return nil, fmt.Errorf("%w: its list has %d buffers; a read or write with %v on %s has %d at most", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
+		return nil, fmt.Errorf("%w: the list has %d buffers; a read or write over %v on %s has at most %d", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
 	}
 	return list, checkList(list, cap(r.sgl), "MaxSendSGE")
 }
 
 func checkList(list []verbs.SGE, most int, field string) error {
 	if len(list) > most {
-		return fmt.Errorf("%w: its list has %d buffers, the context allows %d; raise Config.%s", ErrRange, len(list), most, field)
+		return fmt.Errorf("%w: the list has %d buffers; the context allows %d: raise Config.%s", ErrRange, len(list), most, field)
 	}
 	return nil
 }
@@ -368,14 +368,14 @@ func (r *Task) succeed() {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
 		if err := r.produced(); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
+			r.pool.completed(r, fmt.Errorf("rdma: %v: the destination was changed in flight: %w", r.op, err))
 			return
 		}
 	case r.op == OpSyncEventGet:
 		r.takeValue()
 	case r.op.atomic():
 		if err := r.takeOriginal(); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
+			r.pool.completed(r, fmt.Errorf("rdma: %v: the result buffer was changed in flight: %w", r.op, err))
 			return
 		}
 	}

@@ -58,12 +58,12 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 	case ev == nil:
 		return fmt.Errorf("%w: no sync event is given; import the peer's", ErrInvalid)
 	case !ev.Remote():
-		return fmt.Errorf("%w: %v is of this program, which works on it directly; import the peer's", ErrInvalid, ev)
+		return fmt.Errorf("%w: %v belongs to this program, which can change it directly; import the peer's", ErrInvalid, ev)
 	case ev.Device() != r.ctx.dev:
-		return fmt.Errorf("%w: %v was imported for %s, and the context is on %s; import it for that one too",
+		return fmt.Errorf("%w: %v was imported for %s, and the context is on %s; import it for that device too",
 			ErrInvalid, ev, ev.Device().Name(), r.ctx.dev.Name())
 	case r.op != OpSyncEventGet && !ev.Publishers().Has(syncevent.PublishRemote):
-		return fmt.Errorf("%w: peers may get the value of %v, and not change it; its owner has to make it with syncevent.PublishRemote",
+		return fmt.Errorf("%w: peers may read %v but not change it; its owner must make it with syncevent.PublishRemote",
 			ErrPermission, ev)
 	case r.op == OpSyncEventAdd && !ev.Atomics():
 		return fmt.Errorf("%w: the device of the owner of %v has no atomics; set it instead", ErrNotSupported, ev)

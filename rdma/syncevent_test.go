@@ -172,7 +172,7 @@ func TestSyncEventMisuse(t *testing.T) {
 		text          string
 	}{
 		"no connection":         {nil, seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "no connection"},
-		"the peer's connection": {r.b.conns[0], seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "not of context"},
+		"the peer's connection": {r.b.conns[0], seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "does not belong to context"},
 		"no event":              {conn, nil, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "import the peer's"},
 		"not imported":          {conn, own, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "import the peer's"},
 		"of another device":     {conn, elsewhere, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "was imported for"},

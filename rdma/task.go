@@ -90,7 +90,7 @@ func (c *base) owns(conn *Connection) error {
 	case conn == nil:
 		return fmt.Errorf("%w: no connection is given", ErrInvalid)
 	case &conn.ctx.base != c:
-		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
+		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (c *base) ownsPeer(p *Peer) error {
 	case p == nil:
 		return fmt.Errorf("%w: no peer is given", ErrInvalid)
 	case &p.ctx.base != c:
-		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)
+		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, p, c.set.Name)
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func (r *Task) mayChange(what string, has bool) error {
 		return err
 	}
 	if !has {
-		return fmt.Errorf("rdma: set the %s of a %v: %w: it has none", what, r.op, ErrInvalid)
+		return fmt.Errorf("rdma: set the %s of a %v: %w: the operation has none", what, r.op, ErrInvalid)
 	}
 	return nil
 }

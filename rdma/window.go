@@ -141,7 +141,7 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 		return err
 	}
 	if w.lent != nil {
-		return w.abortRequest(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
+		return w.abortRequest(op, fmt.Errorf("%w: the window is bound; invalidate it first", pe.ErrInUse))
 	}
 	mr, err := m.Siblings(sibling.Pass{}).WindowMR(w.ctx.set.PD, off, n, perm)
 	if err == nil {
@@ -173,7 +173,7 @@ func (w *Window) Invalidate(done func(error)) error {
 		return err
 	}
 	if w.lent == nil {
-		return w.abortRequest(op, fmt.Errorf("%w: it is bound to nothing", ErrInvalid))
+		return w.abortRequest(op, fmt.Errorf("%w: the window is not bound", ErrInvalid))
 	}
 	w.send.WR.Op, w.send.WR.InvalidateRKey = verbs.OpLocalInvalidate, w.bind.RKey
 	w.push(done)
@@ -210,7 +210,7 @@ func (w *Window) push(done func(error)) {
 // called as soon as Bind has returned. It fails with ErrInvalid if the window is not bound.
 func (w *Window) Export() ([]byte, error) {
 	if w.lent == nil {
-		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
+		return nil, fmt.Errorf("rdma: export a memory window: %w: the window is not bound", ErrInvalid)
 	}
 	return w.lent.Siblings(sibling.Pass{}).ExportWindow(w.off, w.n, w.bind.RKey, w.perm)
 }
@@ -259,7 +259,7 @@ func (w *Window) unbound() {
 func (conn *Connection) endWindows() {
 	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
 		if err := e.Value.end(); err != nil {
-			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("taking back a memory window")
+			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close a memory window")
 		}
 	}
 }
@@ -302,8 +302,8 @@ func (c *Connections) invalidated(rkey uint32) *Window {
 // Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported and for other
 // operations, and ErrNotSupported where the device lacks it (Capabilities.Windows).
 func (t *Task) SetInvalidate(remote *mmap.Map) error {
-	const op = "set the window that a send gives back"
-	if err := t.mayChange("window to give back", t.op == OpSend); err != nil {
+	const op = "set the window that a send invalidates"
+	if err := t.mayChange("window to invalidate", t.op == OpSend); err != nil {
 		return err
 	}
 	switch {
@@ -313,7 +313,7 @@ func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	case !t.ctx.set.caps.Windows:
 		return fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, t.ctx.dev.Name())
 	case !remote.Remote():
-		return fmt.Errorf("rdma: %s: %w: it is memory of this host; give the map that was imported", op, ErrInvalid)
+		return fmt.Errorf("rdma: %s: %w: the map is of local memory; give the map that was imported from the peer", op, ErrInvalid)
 	}
 	t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSendInvalidate, remote.RKey()
 	return nil

@@ -13,7 +13,7 @@ func Unusable(addr netip.Addr) string {
 	case !addr.IsValid():
 		return "no address"
 	case addr.IsUnspecified():
-		return "the unspecified address, which is nobody's"
+		return "the unspecified address"
 	case addr.IsMulticast():
 		return "a multicast group"
 	case addr == limitedBroadcast:

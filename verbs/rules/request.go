@@ -60,7 +60,7 @@ func checkSRD(op verbs.Opcode, flags verbs.SendFlags) error {
 	case flags&^srdFlags != 0:
 		return fmt.Errorf("flags %#x: SRD has only FlagSignaled and FlagInline: %w", uint32(flags&^srdFlags), verbs.ErrInvalid)
 	case flags&verbs.FlagInline != 0 && sends&(1<<op) == 0:
-		return fmt.Errorf("inline data: SRD has it in sends only: %w", verbs.ErrInvalid)
+		return fmt.Errorf("inline data: SRD supports it in sends only: %w", verbs.ErrInvalid)
 	}
 	return nil
 }
