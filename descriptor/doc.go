@@ -7,12 +7,10 @@
 //
 // A Bundle holds all that one program gives to another in a single descriptor.
 //
-// Each package that writes a payload defines it (rdma, mmap), and uses Writer and Reader to
-// encode and decode it.
+// Each package that writes a payload defines it (rdma, mmap, syncevent).
 //
 // A descriptor contains keys that give access to memory to everyone who has it: treat it as a
 // secret. The checksum detects accidental damage, not forgery.
 //
-// Functions are safe for concurrent use. A Scanner, Writer or Reader belongs to one goroutine
-// at a time.
+// Functions are safe for concurrent use. A Scanner belongs to one goroutine at a time.
 package descriptor

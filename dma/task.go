@@ -213,7 +213,7 @@ func (t *CopyTask) keep(reason error) {
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
 	// It fails only if the program changed the buffers in flight.
-	if err := t.dst.Siblings(sibling.Pass{}).Produced(t.length); err != nil {
+	if err := t.dst.Siblings(sibling.Pass{}).AppendData(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: the destination was changed in flight: %w", err))
 		return
 	}

@@ -41,6 +41,7 @@ func (c *base) acquire() error {
 	c.phase, c.flushed = phaseUp, 0
 	c.recvPosted, c.awaited = 0, 0
 	c.startingReported, c.kept = false, nil
+	c.quiet = false
 	c.events.Clear()
 	c.deferred.Clear()
 	if err := c.refreshPort(); err != nil {
@@ -154,33 +155,58 @@ func (b backend) Progress() int {
 	c := b.c
 	c.inside = true
 	defer c.leave()
-	n := 0
+	if c.quiet && !c.woken.Load() {
+		return c.quietPass()
+	}
+	c.woken.Store(false)
 	c.takeEvents()
-	n += c.service.beforePoll()
+	other := c.service.beforePoll()
 	if c.manager.pending.Load() {
-		n += c.manager.runQueued()
+		other += c.manager.runQueued()
 	}
 	if c.deadlines.due.Load() {
-		n += c.expire()
+		other += c.expire()
 	}
 	c.flush()
-	n += c.poll()
+	return c.finishPass(c.poll(), other)
+}
+
+// quietPass is a pass in which there can be nothing but requests to post and completions.
+func (c *base) quietPass() int {
+	c.flush()
+	completed := c.poll()
+	if completed == 0 {
+		return 0
+	}
+	other := c.service.afterPoll()
+	c.flush()
+	if other > 0 || c.woken.Load() || c.lanes.Busy() || c.service.busy() {
+		return c.finishPass(completed, other)
+	}
+	return completed
+}
+
+// finishPass does what follows from completions and from other work, of which so much has been
+// handled in this pass. It returns how much was handled in total.
+func (c *base) finishPass(completed, other int) int {
 	if handled := c.handleEvents(); handled > 0 {
-		n += handled + c.poll() // tasks of connections that have ended come back at once
+		other += handled
+		completed += c.poll() // tasks of connections that have ended come back at once
 	}
-	n += c.service.afterPoll()
+	other += c.service.afterPoll()
 	c.flush()
-	n += c.endLanes()
-	n += c.runReports()
+	other += c.endLanes()
+	other += c.runReports()
 	if c.startable() {
 		c.control.Started()
 	}
 	c.service.changeState()
 	c.flush()
 	if c.phase != phaseUp {
-		n += c.advance()
+		other += c.advance()
 	}
-	return n
+	c.quiet = other == 0 && c.phase == phaseUp && c.State() == pe.Running && !c.hasEvents() && !c.service.busy()
+	return completed + other
 }
 
 // poll handles completions.
@@ -246,7 +272,7 @@ func (b backend) Stop() {
 	c.phase = phaseDraining
 	c.manager.stop()
 	c.service.stop()
-	c.control.Wake()
+	c.wake()
 }
 
 // Idle implements pe.Backend.

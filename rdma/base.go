@@ -21,6 +21,10 @@ type base struct {
 	service service
 	port    atomic.Pointer[portView] // replaced as a whole
 
+	// woken: there may be something other than requests to post and completions. It is set after
+	// that has become visible.
+	woken atomic.Bool
+
 	requests       int // tasks for send queues, of all pools
 	receives       []*receive
 	messageBuffers *messageBuffers // nil unless Receive was called
@@ -55,6 +59,7 @@ type base struct {
 
 	startingReported bool // the program has been notified that the context is Starting
 	inside           bool // Progress is running
+	quiet            bool // the last pass left nothing to do but requests and completions
 	phase            phase
 	flushed          int   // receives flushed so far
 	kept             error // why the device may still use its memory; nil: it does not
@@ -139,7 +144,7 @@ func (c *base) init(dev verbs.Device, set *settings, of service) {
 	c.dev, c.set, c.service, c.words = dev, set, of, SharedTasks
 	c.port.Store(&set.port)
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
-	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
+	c.lanes.Limit(set.DrainTimeout, c.wake)
 	c.manager.ctx, c.helpers.runOnEngine = c, c.manager.runOnEngine
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
@@ -188,8 +193,22 @@ func (c *base) depths() (send, recv int) {
 	return send, recv
 }
 
-// poke makes the engine call Progress, unless Progress is running.
+// wake makes the engine call Progress, which then looks for everything. It may be called from
+// any goroutine.
+func (c *base) wake() {
+	c.woken.Store(true)
+	c.control.Wake()
+}
+
+// poke is wake on the engine's goroutine.
 func (c *base) poke() {
+	c.woken.Store(true)
+	c.postLater()
+}
+
+// postLater makes the engine call Progress for requests that wait to be posted, unless Progress
+// is running.
+func (c *base) postLater() {
 	if !c.inside {
 		c.control.Wake()
 	}

@@ -92,7 +92,7 @@ func (m *connectionManager) runOnEngine(f func()) {
 	m.queued = append(m.queued, f)
 	m.mu.Unlock()
 	m.pending.Store(true)
-	m.ctx.control.Wake()
+	m.ctx.wake()
 }
 
 // runQueued runs the functions added so far, and returns how many.

@@ -49,7 +49,7 @@ func New(dev verbs.Device, cfg Config) (*Connections, error) {
 	}
 	c := &Connections{}
 	c.init(dev, set, c)
-	c.written.wake = c.control.Wake
+	c.written.wake = c.wake
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("rdma: make a context: %w", err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -31,7 +32,7 @@ type endpoint struct {
 const roceUDPPort = 4791
 
 func (e *endpoint) encode() ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint8(uint8(e.transport))
 	w.Uint8(uint8(e.gidType))
 	w.Fixed(e.gid[:])
@@ -45,7 +46,11 @@ func (e *endpoint) encode() ([]byte, error) {
 	w.Uint64(e.nonce)
 	w.Uint64(e.readyAddr)
 	w.Uint32(e.readyKey)
-	return w.Encode(descriptor.Connection)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.Connection, payload)
 }
 
 func decodeEndpoint(desc []byte) (endpoint, error) {
@@ -53,7 +58,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	var e endpoint
 	e.transport = verbs.QPType(r.Uint8())
 	e.gidType = verbs.GIDType(r.Uint8())

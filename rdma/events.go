@@ -10,7 +10,7 @@ import (
 // queueEvent queues an event, on the device's goroutine.
 func (c *base) queueEvent(ev verbs.Event) {
 	c.events.Add(ev)
-	c.control.Wake()
+	c.wake()
 }
 
 // deferredEvent is an event that waits until all earlier completions have been handled.

@@ -160,7 +160,7 @@ func (s *messageBuffer) repost() {
 	c := s.set.ctx
 	if c.takesReceives() {
 		c.recvWaiting.Push(&s.recv.place)
-		c.poke()
+		c.postLater()
 	}
 }
 

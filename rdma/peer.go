@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -262,7 +263,7 @@ type endpointDescriptor struct {
 }
 
 func (d *endpointDescriptor) encode() ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint8(uint8(d.transport))
 	w.Uint8(uint8(d.gidType))
 	w.Fixed(d.addr.GID[:])
@@ -271,7 +272,11 @@ func (d *endpointDescriptor) encode() ([]byte, error) {
 	w.Uint16(d.source)
 	w.Uint16(d.lid)
 	w.Uint32(d.qkey)
-	return w.Encode(descriptor.Endpoint)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.Endpoint, payload)
 }
 
 func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
@@ -279,7 +284,7 @@ func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
 	if err != nil {
 		return endpointDescriptor{}, err
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	var d endpointDescriptor
 	d.transport = verbs.QPType(r.Uint8())
 	d.gidType = verbs.GIDType(r.Uint8())

@@ -98,6 +98,18 @@ func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
 }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := t.enqueue(flags, thorough); err != nil {
+		return err
+	}
+	t.ctx.submitted(flags)
+	return nil
+}
+
+// context implements submittable.
+func (t *ReceiveTask) context() *base { return t.ctx }
+
+// enqueue implements submittable.
+func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
 	if err := t.control.Begin(&t.Task, operations[OpReceive].submit); err != nil {
 		return err
 	}
@@ -106,11 +118,6 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.recvWaiting.Push(&t.recv.place)
-	if flags&pe.Aggregate == 0 {
-		t.ctx.flush()
-	} else {
-		t.ctx.poke()
-	}
 	return nil
 }
 
@@ -155,7 +162,7 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.control.End(&t.Task)
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
-		if err := t.dst.Siblings(sibling.Pass{}).Produced(a.length); err != nil {
+		if err := t.dst.Siblings(sibling.Pass{}).AppendData(a.length); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}

@@ -40,6 +40,27 @@ func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.Joi
 func (c *base) Flush() { c.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := r.enqueue(flags, thorough); err != nil {
+		return err
+	}
+	r.ctx.submitted(flags)
+	return nil
+}
+
+// submitted gives the device what waits, or leaves that to Progress.
+func (c *base) submitted(flags pe.SubmitFlags) {
+	if flags&pe.Aggregate == 0 {
+		c.flush()
+	} else {
+		c.postLater()
+	}
+}
+
+// context implements submittable.
+func (r *Task) context() *base { return r.ctx }
+
+// enqueue implements submittable.
+func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
@@ -49,23 +70,57 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
 	r.ctx.service.push(r)
-	if flags&pe.Aggregate == 0 {
-		r.ctx.flush()
-	} else {
-		r.ctx.poke()
-	}
 	return nil
 }
 
-// prepare builds the work request.
+// prepare makes the work request describe this submission.
 func (r *Task) prepare(thorough bool) error {
 	if err := r.ctx.service.checkSubmit(r); err != nil {
 		return err
 	}
-	if err := r.measure(); err != nil {
-		return err
+	if thorough || !r.unchanged() {
+		if err := r.build(thorough); err != nil {
+			return err
+		}
 	}
 	if err := r.ctx.service.setAddress(r); err != nil {
+		return err
+	}
+	switch {
+	case r.event != nil:
+		r.prepareEvent()
+	case r.op.returnsData() && !r.appends && r.local != nil:
+		return r.noting(r.local.Empty)
+	}
+	return nil
+}
+
+// described has the versions of the buffers that a work request describes.
+type described struct{ local, remote uint64 }
+
+// unchanged reports whether the work request describes the buffers as they are.
+func (r *Task) unchanged() bool {
+	return r.described.local != 0 && r.described.local == r.local.Siblings(sibling.Pass{}).Version() &&
+		r.described.remote == r.remote.Siblings(sibling.Pass{}).Version()
+}
+
+// noting calls a function that changes what is data in the local buffers. If the work request has
+// described them, it describes them afterwards too, unless it appends: its addresses do not depend
+// on the data.
+func (r *Task) noting(change func() error) error {
+	known := !r.appends && r.unchanged()
+	err := change()
+	r.described.local = 0
+	if known && err == nil {
+		r.described.local = r.local.Siblings(sibling.Pass{}).Version()
+	}
+	return err
+}
+
+// build builds the work request from the buffers.
+func (r *Task) build(thorough bool) error {
+	r.described = described{}
+	if err := r.measure(); err != nil {
 		return err
 	}
 	if thorough {
@@ -86,18 +141,19 @@ func (r *Task) prepare(thorough bool) error {
 		wr.Flags |= verbs.FlagFence // reads of the window complete before
 	}
 	wr.RKey, wr.RemoteAddr = 0, 0
-	switch {
-	case r.event != nil:
-		r.prepareEvent()
-	case r.remote != nil:
+	if r.event != nil {
+		return nil // prepareEvent does the rest each time
+	}
+	if r.remote != nil {
 		wr.RKey = r.remote.Map().RKey()
 		wr.RemoteAddr = r.remote.TailAddr()
 		if r.op == OpRead {
 			wr.RemoteAddr = r.remote.DataAddr()
 		}
 	}
-	if r.op.returnsData() && !r.appends {
-		return r.local.Empty()
+	local, remote := r.local.Siblings(sibling.Pass{}).Version(), r.remote.Siblings(sibling.Pass{}).Version()
+	if local != 0 && remote != 0 {
+		r.described = described{local, remote}
 	}
 	return nil
 }
@@ -222,8 +278,7 @@ func (r *Task) checkLimits() error {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
 		}
 	}
-	_, err := r.gather()
-	return err
+	return nil
 }
 
 // checkSize checks the number of bytes moved.
@@ -312,7 +367,7 @@ func (r *Task) succeed() {
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
-		if err := r.local.Siblings(sibling.Pass{}).Produced(r.length); err != nil {
+		if err := r.produced(); err != nil {
 			r.pool.completed(r, fmt.Errorf("rdma: %v: the destination was changed in flight: %w", r.op, err))
 			return
 		}
@@ -325,6 +380,11 @@ func (r *Task) succeed() {
 		}
 	}
 	r.pool.completed(r, nil)
+}
+
+// produced makes the bytes that a read has brought data of the destination.
+func (r *Task) produced() error {
+	return r.noting(func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.

@@ -16,22 +16,23 @@ import (
 // Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
-	control *pe.Control
-	ctx     *base
-	pool    *taskPool
-	conn    *Connection    // that the task runs on; nil: on the endpoint
-	peer    *Peer          // that the task goes to from the endpoint
-	handle  *addressHandle // of the peer, in flight
-	send    lane.Request
-	op      Operation
-	local   *bufinv.Buf
-	remote  *bufinv.Buf
-	appends bool // to the data of local, if the operation returns data
-	length  int  // bytes that this submission moves
-	event   *syncevent.Event
-	word    int         // in the scratch memory, for the operand of an atomic or sync event
-	result  uint64      // of an atomic, or of a get
-	sgl     []verbs.SGE // its capacity is the longest list
+	control   *pe.Control
+	ctx       *base
+	pool      *taskPool
+	conn      *Connection    // that the task runs on; nil: on the endpoint
+	peer      *Peer          // that the task goes to from the endpoint
+	handle    *addressHandle // of the peer, in flight
+	send      lane.Request
+	op        Operation
+	local     *bufinv.Buf
+	remote    *bufinv.Buf
+	appends   bool      // to the data of local, if the operation returns data
+	length    int       // bytes that this submission moves
+	described described // the buffers as send.WR has them
+	event     *syncevent.Event
+	word      int         // in the scratch memory, for the operand of an atomic or sync event
+	result    uint64      // of an atomic, or of a get
+	sgl       []verbs.SGE // its capacity is the longest list
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
@@ -118,10 +119,7 @@ func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
 		return err
 	}
 	r.local, r.remote = local, remote
-	err := r.measure()
-	if err == nil {
-		err = r.checkLimits()
-	}
+	err := r.build(true)
 	if err == nil {
 		return nil
 	}
@@ -155,6 +153,7 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 
 // mayChange checks that the task is not in flight, and that its operation has the field.
 func (r *Task) mayChange(what string, has bool) error {
+	r.described = described{}
 	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
 	}
@@ -229,7 +228,7 @@ func (r *Task) SetAppend(on bool) error {
 	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
 		return err
 	}
-	r.appends = on
+	r.appends, r.described = on, described{}
 	return nil
 }
 

@@ -143,7 +143,7 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	if w.lent != nil {
 		return w.abortRequest(op, fmt.Errorf("%w: the window is bound; invalidate it first", pe.ErrInUse))
 	}
-	mr, err := m.Siblings(sibling.Pass{}).Lend(w.ctx.set.PD, off, n, perm)
+	mr, err := m.Siblings(sibling.Pass{}).WindowMR(w.ctx.set.PD, off, n, perm)
 	if err == nil {
 		err = m.Siblings(sibling.Pass{}).HoldFor(mmap.MemoryWindow)
 	}
@@ -212,7 +212,7 @@ func (w *Window) Export() ([]byte, error) {
 	if w.lent == nil {
 		return nil, fmt.Errorf("rdma: export a memory window: %w: the window is not bound", ErrInvalid)
 	}
-	return w.lent.Siblings(sibling.Pass{}).ExportLent(w.off, w.n, w.bind.RKey, w.perm)
+	return w.lent.Siblings(sibling.Pass{}).ExportWindow(w.off, w.n, w.bind.RKey, w.perm)
 }
 
 // Bound reports whether the window lends memory, or is about to.

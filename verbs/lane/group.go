@@ -53,8 +53,7 @@ type Group struct {
 	broken  bool            // the completion queue has failed
 	failure error           // of the completion queue, to be returned by Poll
 
-	toPost  []*Lane // lanes with waiting requests
-	spare   []*Lane // the previous array of toPost
+	toPost  fifo.List[*Lane] // lanes with waiting requests
 	drained fifo.List[*Lane]
 	wrs     [PostBatch]verbs.SendWR
 
@@ -70,8 +69,9 @@ type Group struct {
 func (g *Group) Attach(cq verbs.CQ, received func(wc *verbs.WC)) {
 	g.cq, g.received, g.extended = cq, received, nil
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
-	g.toPost = g.toPost[:0]
-	for g.drained.Pop() != nil {
+	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.drained} {
+		for list.Pop() != nil {
+		}
 	}
 }
 
@@ -125,5 +125,5 @@ func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
-	return g.next < g.count || len(g.toPost) > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
+	return g.next < g.count || g.toPost.Len() > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

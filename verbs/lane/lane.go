@@ -68,7 +68,7 @@ type Lane struct {
 	receives int                  // receives of PostRecv at the device
 	withheld fifo.List[*Request]  // not posted until Admit or, after StopPosting, never
 
-	listed   bool             // among the group's lanes to be posted
+	toPost   fifo.Node[*Lane] // among the group's lanes with waiting requests
 	shut     bool             // by Shut or Close
 	drained  bool             // has been in the group's list of drained lanes
 	place    fifo.Node[*Lane] // in that list
@@ -87,7 +87,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 		return nil, err
 	}
 	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, kind: init.Type, unordered: init.Type == verbs.SRD}
-	l.place.Value, l.pending.Value = l, l
+	l.place.Value, l.pending.Value, l.toPost.Value = l, l, l
 	return l, nil
 }
 

@@ -35,23 +35,15 @@ func (l *Lane) TakeWithheld(old *Lane) {
 
 // queueForPosting makes the next Group.Flush post the waiting requests.
 func (l *Lane) queueForPosting() {
-	if !l.listed && l.unposted != nil {
-		l.listed = true
-		l.group.toPost = append(l.group.toPost, l)
+	if l.unposted != nil && !l.toPost.Queued() {
+		l.group.toPost.Push(&l.toPost)
 	}
 }
 
 // Flush posts the waiting requests for which there is room.
 func (g *Group) Flush() {
-	for len(g.toPost) > 0 {
-		list := g.toPost
-		g.toPost = g.spare[:0] // PostFailed may add to it
-		for _, l := range list {
-			l.listed = false
-			l.post()
-		}
-		clear(list)
-		g.spare = list[:0]
+	for e := g.toPost.Pop(); e != nil; e = g.toPost.Pop() {
+		e.Value.post() // PostFailed may add lanes
 	}
 }
 
