@@ -94,7 +94,7 @@ type Connection struct {
 	acceptData    []byte                // private data of the peer's acceptance
 	windows       fifo.List[*Window]
 	port          int // port of the device that the queue pair uses
-	pKeyIndex     int // likewise
+	pKeyIndex     int // in the table of that port
 	mtu           verbs.MTU
 	maxReads      int
 	readSubmitted bool // a read or an atomic was submitted
@@ -595,7 +595,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 }
 
-// laneOwner is the side of a Connection that its lane sees.
+// laneOwner is a Connection as the owner of its lane.
 type laneOwner Connection
 
 // PostFailed implements lane.Owner.
