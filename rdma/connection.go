@@ -605,7 +605,7 @@ func (o *laneOwner) PostFailed(err error) {
 	conn.shut() // even if it is closing
 }
 
-// drained implements laneEnd.
+// drained implements laneDrainer.
 func (o *laneOwner) drained() int {
 	conn := (*Connection)(o)
 	conn.ctx.settle(conn.lane)

@@ -223,7 +223,7 @@ func (o *datagramOwner) PostFailed(err error) {
 	d.shut()
 }
 
-// drained implements laneEnd.
+// drained implements laneDrainer.
 func (o *datagramOwner) drained() int {
 	d := (*datagramEndpoint)(o)
 	c := d.ctx
