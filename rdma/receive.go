@@ -22,6 +22,7 @@ type ReceiveTask struct {
 	recv    receive
 	dst     *bufinv.Buf
 	appends bool
+	version bufferVersion // of dst, that recv describes
 	sgl     []verbs.SGE
 
 	arrival // what has come, once the task has succeeded
@@ -127,11 +128,18 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 			return err
 		}
 	}
-	var err error
-	if t.recv.wr.SGL, err = t.gather(); err != nil || t.appends {
-		return err
+	if !t.version.describes(t.dst) {
+		t.version = 0
+		var err error
+		if t.recv.wr.SGL, err = t.gather(); err != nil {
+			return err
+		}
+		t.version = versionOf(t.dst)
 	}
-	return t.dst.Empty()
+	if t.appends {
+		return nil
+	}
+	return t.version.follow(t.dst, t.dst.Empty)
 }
 
 // SetAppend makes the next messages go behind the data in the destination, until it is called
@@ -142,7 +150,7 @@ func (t *ReceiveTask) SetAppend(on bool) error {
 	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
 	}
-	t.appends = on
+	t.appends, t.version = on, 0
 	return nil
 }
 
@@ -162,7 +170,10 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.control.End(&t.Task)
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
-		if err := t.dst.Siblings(sibling.Pass{}).AppendData(a.length); err != nil {
+		if t.appends {
+			t.version = 0 // the next message goes behind this one
+		}
+		if err := t.version.follow(t.dst, func() error { return t.dst.Siblings(sibling.Pass{}).AppendData(a.length) }); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}
@@ -215,7 +226,7 @@ func (t *ReceiveTask) Free() error {
 // drop releases the buffer of a freed task.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
-	t.dst, t.arrival, t.appends = nil, arrival{}, false
+	t.dst, t.arrival, t.appends, t.version = nil, arrival{}, false, 0
 	return dst.Free()
 }
 
@@ -237,7 +248,7 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 		return fmt.Errorf("rdma: set the destination of a receive: %w", err)
 	}
 	old := t.dst
-	t.dst = dst
+	t.dst, t.version = dst, 0
 	if old == dst {
 		return nil
 	}

@@ -90,36 +90,19 @@ func (r *Task) prepare(thorough bool) error {
 	case r.event != nil:
 		r.prepareEvent()
 	case r.op.returnsData() && !r.appends && r.local != nil:
-		return r.noting(r.local.Empty)
+		return r.localVersion.follow(r.local, r.local.Empty)
 	}
 	return nil
 }
 
-// described has the versions of the buffers that a work request describes.
-type described struct{ local, remote uint64 }
-
 // unchanged reports whether the work request describes the buffers as they are.
 func (r *Task) unchanged() bool {
-	return r.described.local != 0 && r.described.local == r.local.Siblings(sibling.Pass{}).Version() &&
-		r.described.remote == r.remote.Siblings(sibling.Pass{}).Version()
-}
-
-// noting calls a function that changes what is data in the local buffers. If the work request has
-// described them, it describes them afterwards too, unless it appends: its addresses do not depend
-// on the data.
-func (r *Task) noting(change func() error) error {
-	known := !r.appends && r.unchanged()
-	err := change()
-	r.described.local = 0
-	if known && err == nil {
-		r.described.local = r.local.Siblings(sibling.Pass{}).Version()
-	}
-	return err
+	return r.localVersion.describes(r.local) && r.remoteVersion.describes(r.remote)
 }
 
 // build builds the work request from the buffers.
 func (r *Task) build(thorough bool) error {
-	r.described = described{}
+	r.localVersion, r.remoteVersion = 0, 0
 	if err := r.measure(); err != nil {
 		return err
 	}
@@ -151,10 +134,7 @@ func (r *Task) build(thorough bool) error {
 			wr.RemoteAddr = r.remote.DataAddr()
 		}
 	}
-	local, remote := r.local.Siblings(sibling.Pass{}).Version(), r.remote.Siblings(sibling.Pass{}).Version()
-	if local != 0 && remote != 0 {
-		r.described = described{local, remote}
-	}
+	r.localVersion, r.remoteVersion = versionOf(r.local), versionOf(r.remote)
 	return nil
 }
 
@@ -384,7 +364,10 @@ func (r *Task) succeed() {
 
 // produced makes the bytes that a read has brought data of the destination.
 func (r *Task) produced() error {
-	return r.noting(func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
+	if r.appends {
+		r.localVersion = 0 // the next ones go behind them
+	}
+	return r.localVersion.follow(r.local, func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.
