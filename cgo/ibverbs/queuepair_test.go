@@ -136,7 +136,7 @@ func TestGuestBadPosts(t *testing.T) {
 	}{
 		{func(wr *verbs.SendWR) { wr.Op = 99 }, "unknown operation"},
 		{func(wr *verbs.SendWR) { wr.Op = -1 }, "unknown operation"},
-		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries, 2 allowed"},
+		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries; at most 2 are allowed"},
 		{func(wr *verbs.SendWR) { wr.Op, wr.SGL = verbs.OpFetchAdd, a.mem.sgl(0, 7) }, "ibv_post_send: invalid argument"},
 		{func(wr *verbs.SendWR) { wr.Flags = verbs.FlagInline; wr.SGL = a.mem.sgl(0, 4096) }, "ibv_post_send: invalid argument"},
 	} {

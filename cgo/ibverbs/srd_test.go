@@ -270,7 +270,7 @@ func TestSRDPosts(t *testing.T) {
 		{with(func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }), "3 scatter-gather entries", verbs.ErrInvalid},
 		{with(func(wr *verbs.SendWR) {
 			wr.Op, wr.Flags, wr.SGL = verbs.OpSend, wr.Flags|verbs.FlagInline, []verbs.SGE{{Length: 33}}
-		}), "33 bytes inline, 32 allowed", verbs.ErrInvalid},
+		}), "33 bytes of inline data; at most 32 are allowed", verbs.ErrInvalid},
 	} {
 		n, err = q.PostSend([]verbs.SendWR{good, good, bad.wr, good})
 		require.ErrorIs(t, err, bad.kind)
