@@ -143,5 +143,5 @@ func (c *cmListener) admitClient(r *requests) {
 	}
 	admitted = true
 	x.watchUntilClosed(a, l.connectionWatcher(client, &admitted), nil)
-	l.cfg.Log.Info().Msg("client " + client)
+	l.cfg.Log.Info().Msgf("client %s connected", client)
 }

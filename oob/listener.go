@@ -238,7 +238,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		return
 	}
 	admitted = true
-	l.cfg.Log.Info().Msg("client " + client)
+	l.cfg.Log.Info().Msgf("client %s connected", client)
 	replied = l.reply(c, x.peer.ends, ours, nil)
 }
 

@@ -319,7 +319,7 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 	require.Error(t, p.run(forever(t)))
 	require.NoError(t, visit(t, way, "client", 0))
 	stop()
-	assert.Regexp(t, `"client burglar from [^"]*"(?s:.*)"level":"warn"[^\n]*request of the peer refused[^\n]*"lost client burglar from `, log.String())
+	assert.Regexp(t, `"client burglar from [^"]* connected"(?s:.*)"level":"warn"[^\n]*request of the peer refused[^\n]*"lost client burglar from `, log.String())
 	assert.Regexp(t, `"level":"info"[^\n]*"client client from [^"]* disconnected"`, log.String())
 	assert.NotRegexp(t, `client burglar from [^"]* disconnected`, log.String())
 }

@@ -180,7 +180,7 @@ func TestBadDescriptors(t *testing.T) {
 // Programs that do not belong together say so.
 func TestMismatch(t *testing.T) {
 	failAtBothEnds(t, byName(t, "rdma_multi_conn_send"), pair.Options{RequesterArgs: []string{"-nc", "3"}, ResponderArgs: []string{"-nc", "4"}},
-		"offers 4 connections, this program 3", "offers 3 connections, this program 4")
+		"offers 4 connections, but this program offers 3", "offers 3 connections, but this program offers 4")
 
 	p := pair.Pair{Requester: "rdma_send", Responder: "rdma_write_responder", Memory: true}
 	mismatch(t, p, pair.Options{Way: pair.TCP, Address: "127.0.0.1:" + freePort(t)}, "but this program waits for rdma_receive")

@@ -49,7 +49,7 @@ func TestGuestTransitions(t *testing.T) {
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 1000 }, "attribute MaxDestReadAtomic is 1000, it must be from 0 to 128")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.UDPPort = 4792 }, "attribute Address: UDPPort is 4792")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 200 }, "it is empty; these can: 1 (10.0.0.1, RoCEv2, v0)")
-	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 2 }, "its GID, fd00::1, is not of the peer's family; these can: 1 (10.0.0.1, RoCEv2, v0)")
+	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 2 }, "its GID fd00::1 does not have the peer's address family; these can: 1 (10.0.0.1, RoCEv2, v0)")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.Port = 2 }, "port 2 of rxe0")
 	require.NoError(t, e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 	require.NoError(t, e.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
