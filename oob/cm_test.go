@@ -380,7 +380,7 @@ func TestCMExpect(t *testing.T) {
 	assert.ErrorIs(t, <-done, oob.ErrWrongPeer)
 }
 
-// stranger is a program that speaks for itself. The test drives its engine.
+// foreignProgram is a program that sends messages of its own. The test drives its engine.
 type foreignProgram struct {
 	*program
 }
@@ -461,7 +461,7 @@ func (l *lines) String() string {
 
 var testToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
 
-// Whatever strangers ask a responder for, its requester gets through.
+// A responder accepts its requester, whatever other programs request.
 func TestCMHostileRequesters(t *testing.T) {
 	defer oob.SetConfirmTimeout(300 * time.Millisecond)()
 	address := freeCM()

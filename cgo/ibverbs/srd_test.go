@@ -205,7 +205,7 @@ func TestSRDPosts(t *testing.T) {
 	d := newEFA(t, 52)
 	q, cq := newSRDPair(t, d, verbs.QPInit{MaxSendWR: 16, MaxRecvWR: 1, MaxSendSGE: 2, MaxInline: 32, UnsolicitedWriteRecv: true})
 	assert.Equal(t, uint32(101), q.Num(), "with the flag")
-	peer, stranger := newSRDHandle(t, q, 7), newSRDHandle(t, q, 8)
+	peer, unknownPeer := newSRDHandle(t, q, 7), newSRDHandle(t, q, 8)
 	assert.Equal(t, uint16(7), peer.Number())
 	_, err := d.handleNumber(point(&new(addressHandle).c))
 	require.ErrorIs(t, err, verbs.ErrInvalid)
@@ -232,7 +232,7 @@ func TestSRDPosts(t *testing.T) {
 	}
 	wrs := []verbs.SendWR{
 		good, operation(verbs.OpWriteImm), operation(verbs.OpRead), operation(verbs.OpSend), operation(verbs.OpSendImm), inline,
-		with(func(wr *verbs.SendWR) { wr.AH = stranger }),
+		with(func(wr *verbs.SendWR) { wr.AH = unknownPeer }),
 		with(func(wr *verbs.SendWR) { wr.RemoteQPN++ }),
 		with(func(wr *verbs.SendWR) { wr.RemoteQKey++ }),
 		with(func(wr *verbs.SendWR) { wr.RKey++ }),
