@@ -11,7 +11,7 @@ import (
 // addressHandle is the transport.Output of datagrams to one peer.
 type addressHandle struct {
 	udpOutput
-	way    srd.AH // for SRD requests
+	srdAH  srd.AH // for SRD requests
 	number uint16
 	// sender names the queue pair at the other end, and sourcePort is the UDP port that its
 	// datagrams come from. 0: the program did not name it.
@@ -44,7 +44,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
-	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
+	a := &addressHandle{udpOutput: out, pd: p, srdAH: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
 	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
@@ -85,7 +85,7 @@ func (a *addressHandle) Close() error {
 	a.closed = true
 	a.pd.refs--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
-	d.srd.CloseAH(&a.way)
+	d.srd.CloseAH(&a.srdAH)
 	if d.numbers.Remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}

@@ -41,7 +41,7 @@ func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
 	defer l.mu.Unlock()
-	q.ack.poll, q.ack.armed, q.ack.replies = 0, l.armed, q.ack.enough
+	q.ack.poll, q.ack.armCount, q.ack.replies = 0, l.armCount, q.ack.threshold
 }
 
 func (c talk) send(from, to *side) {
@@ -142,9 +142,9 @@ func TestDelayedAck(t *testing.T) {
 	t.Run("replies no longer", func(t *testing.T) {
 		c := newTalk(t, Config{}, Config{})
 		c.delay()
-		before := c.y.ack().enough
+		before := c.y.ack().threshold
 		c.await(c.x, 1)
-		require.Equal(t, min(2*before, manyReplies), c.y.ack().enough)
+		require.Equal(t, min(2*before, maxThreshold), c.y.ack().threshold)
 		c.send(c.x, c.y)
 		c.await(c.y, 1)
 		require.False(t, c.y.ack().waiting, "it has not replied the last time")
@@ -174,7 +174,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 		c.send(c.y, c.x)
 		c.await(c.x, 2)
 		c.send(c.x, c.y)
-		time.Sleep(longestDelay + longestDelay/10)
+		time.Sleep(maxAckDelay + maxAckDelay/10)
 		for n := 0; n == 0; {
 			var err error
 			n, err = c.y.cq.Poll(c.y.wcs)
@@ -185,7 +185,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 		waits, deadline, now := c.y.qp.(*queuePair).ack.waiting, s.deadline, s.device.now()
 		s.mu.Unlock()
 		if waits {
-			require.LessOrEqual(t, deadline, now+longestDelay)
+			require.LessOrEqual(t, deadline, now+maxAckDelay)
 			require.NotZero(t, deadline)
 		}
 		c.await(c.x, 1)
@@ -218,7 +218,7 @@ func TestDelayedAcksOfBothEnds(t *testing.T) {
 func TestNoDelayedAck(t *testing.T) {
 	t.Run("every packet by itself", func(t *testing.T) {
 		c := newTalk(t, Config{}, Config{DisableSegmentation: true})
-		for range 2 * fewReplies {
+		for range 2 * minThreshold {
 			c.exchange()
 		}
 		c.send(c.x, c.y)
@@ -228,15 +228,15 @@ func TestNoDelayedAck(t *testing.T) {
 	})
 	t.Run("congestion is controlled", func(t *testing.T) {
 		c := newTalk(t, Config{}, Config{CongestionControl: true})
-		require.NotNil(t, c.x.ack().from)
-		require.Nil(t, c.y.ack().from)
+		require.NotNil(t, c.x.ack().endpoint)
+		require.Nil(t, c.y.ack().endpoint)
 	})
 	t.Run("peer whose port is not known", func(t *testing.T) {
 		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, 64)
 		if x.source().Port() < admission.FirstSendPort {
 			t.Skip("another process has the port of RoCEv2, so that x has a port that names its own")
 		}
-		require.Nil(t, y.ack().from)
+		require.Nil(t, y.ack().endpoint)
 	})
 }
 

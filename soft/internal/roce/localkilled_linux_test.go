@@ -192,7 +192,7 @@ func (s *side) awaitProof() {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
 		path := s.qp.(*queuePair).path.(*localPath).shared
-		return path.Proven()
+		return path.PeerConfirmed()
 	})
 }
 
@@ -254,8 +254,8 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 				v.kill()
 			}
 			path.Revoke(x.mem)
-			stuck := path.Peer().Channel().Stuck()
-			x.dev.main.local.Woken()
+			stuck := path.Peer().Channel().Stalled()
+			x.dev.main.local.Wake()
 			x.dev.mu.Unlock()
 			require.True(t, stuck)
 			if killed {
@@ -300,7 +300,7 @@ func TestLocalPeerCloses(t *testing.T) {
 	require.Zero(t, localCounter(x, "local_peers_died"))
 	x.dev.mu.Lock()
 	defer x.dev.mu.Unlock()
-	require.Zero(t, x.dev.main.unreachable.notUntil, "who connects from that address now is not disturbed")
+	require.Zero(t, x.dev.main.unreachable.nextProbe, "who connects from that address now is not disturbed")
 }
 
 // A connection that nothing shows to be one to the process that has died, since it was made

@@ -22,12 +22,12 @@ const (
 // group is a multicast group that the device has joined. Its packets go to UDP port 4791,
 // whatever the device's own port is: other devices of the machine can be members too.
 type group struct {
-	addr        netip.AddrPort
-	endpoint    *endpoint // whose socket has joined the group
-	memberships int       // of connection managers
-	queuePairs  []*queuePair
-	source      netip.AddrPort // of the last packet
-	arriving    wire.Flow      // the flow from source
+	addr         netip.AddrPort
+	endpoint     *endpoint // whose socket has joined the group
+	memberships  int       // of connection managers
+	queuePairs   []*queuePair
+	source       netip.AddrPort // of the last packet
+	incomingFlow wire.Flow      // the flow from source
 }
 
 // maxGroups is how many groups the device can join: none if its sockets cannot.
@@ -38,9 +38,9 @@ func (d *Device) maxGroups() int {
 	return 0
 }
 
-// enter returns a group, and joins it first if the device is not a member. The caller adds a
+// findOrJoinGroup returns a group, and joins it first if the device is not a member. The caller adds a
 // membership or a queue pair.
-func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
+func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
 	if g := d.groups[addr]; g != nil {
 		return g, nil
 	}
@@ -63,8 +63,8 @@ func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
 	return g, nil
 }
 
-// settle leaves the group if it has no members any more.
-func (g *group) settle() error {
+// leaveIfEmpty leaves the group if it has no members any more.
+func (g *group) leaveIfEmpty() error {
 	d := g.endpoint.device
 	if g.memberships > 0 || len(g.queuePairs) > 0 || d.groups[g.addr.Addr()] != g {
 		return nil
@@ -83,9 +83,9 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		return
 	}
 	if dg.Src != g.source {
-		g.source, g.arriving = dg.Src, wire.NewFlow(dg.Src, g.addr)
+		g.source, g.incomingFlow = dg.Src, wire.NewFlow(dg.Src, g.addr)
 	}
-	if !g.arriving.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if !g.incomingFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.drops.badICRC++
 		return
 	}
@@ -121,7 +121,7 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	g, err := d.enter(gid.Addr(), e)
+	g, err := d.findOrJoinGroup(gid.Addr(), e)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
@@ -154,7 +154,7 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 	}
 	g.queuePairs = slices.Delete(g.queuePairs, i, i+1)
 	q.groups--
-	if err := g.settle(); err != nil {
+	if err := g.leaveIfEmpty(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
@@ -178,7 +178,7 @@ func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.hosts(), verbs.ErrInvalid)
+	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
 }
 
 // GroupEndpoint implements gsi.Groups.
@@ -200,13 +200,13 @@ func (d *Device) JoinGroup(group netip.Addr, index int, sendOnly bool) (leave fu
 	if sendOnly {
 		return nil, nil
 	}
-	g, err := d.enter(group, e)
+	g, err := d.findOrJoinGroup(group, e)
 	if err != nil {
 		return nil, err
 	}
 	g.memberships++
 	return func() error {
 		g.memberships--
-		return g.settle()
+		return g.leaveIfEmpty()
 	}, nil
 }

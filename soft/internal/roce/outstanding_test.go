@@ -22,15 +22,15 @@ func (s *side) completions(n int) {
 
 // A place in the send or receive queue is taken until the completion has been polled, with every
 // service, and by both ways between devices.
-func TestPlacesAreFreedByPolling(t *testing.T) {
+func TestEntriesAreFreedByPolling(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD, verbs.SRD} {
 		for _, cfg := range []Config{{DisableLocal: true}, {}} {
-			testPlaces(t, service, cfg)
+			testEntries(t, service, cfg)
 		}
 	}
 }
 
-func testPlaces(t *testing.T, service verbs.QPType, cfg Config) {
+func testEntries(t *testing.T, service verbs.QPType, cfg Config) {
 	const depth = 4
 	x, y := openSide(t, cfg, 4096), openSide(t, cfg, 4096)
 	wr := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}}
@@ -92,7 +92,7 @@ func testPlaces(t *testing.T, service verbs.QPType, cfg Config) {
 }
 
 // Completions that a queue has lost, since it overflowed, take no place of a shared receive queue.
-func TestOverflowFreesSharedPlaces(t *testing.T) {
+func TestOverflowFreesSharedEntries(t *testing.T) {
 	x, y := openSide(t, Config{}, 4096), openSide(t, Config{}, 4096)
 	small := must(y.dev.CreateCQ(verbs.CQInit{Capacity: 2}))
 	srq := must(y.dev.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 4}))

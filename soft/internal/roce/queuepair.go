@@ -85,7 +85,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Adaptive: init.AdaptiveRetransmission,
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
+		SignalAll: init.SignalAll, Counters: &s.counters, RNRWaiters: &s.rnrWaiters,
 		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
 			return q.transport.Attr().Address.DGID.Addr()
 		}},

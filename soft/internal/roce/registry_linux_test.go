@@ -56,7 +56,7 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, l.Close())
 			_, err = registry.Find(t.Context(), registry.TCP, target)
-			require.Equal(t, registry.ErrNone, err)
+			require.Equal(t, registry.ErrNotRegistered, err)
 		})
 	}
 }
@@ -89,7 +89,7 @@ func TestListenOnLoopbackElsewhere(t *testing.T) {
 func TestCloseWhileLookingUp(t *testing.T) {
 	active := openManaged(t, Config{})
 	m := active.cm.(*gsi.Manager)
-	m.Patience = time.Hour
+	m.LookUpTimeout = time.Hour
 	target := netip.MustParseAddrPort("127.11.7.9:7")
 	l, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, target))
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestWhoListensIsNotKnown(t *testing.T) {
 	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
 	require.NoError(t, err)
 	defer owner.Close()
-	active.cm.(*gsi.Manager).Patience = 10 * time.Millisecond
+	active.cm.(*gsi.Manager).LookUpTimeout = 10 * time.Millisecond
 	require.ErrorContains(t, dial(still), "it stands still")
 }
 

@@ -278,7 +278,7 @@ func (s *side) wasSilent(d time.Duration) {
 	q := s.qp.(*queuePair)
 	sh := q.lock()
 	defer sh.mu.Unlock()
-	q.source.HeardAt -= d
+	q.source.LastPacketAt -= d
 }
 
 // A requester learns the port from a response to what is under way, and from no other.

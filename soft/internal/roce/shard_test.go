@@ -255,23 +255,23 @@ func TestShardOfASharedReceiveQueue(t *testing.T) {
 	}
 }
 
-// TestInboxIsBounded: packets for a shard that does not look are dropped when there are too many,
+// TestHandoffQueueIsBounded: packets for a shard that does not look are dropped when there are too many,
 // and counted.
-func TestInboxIsBounded(t *testing.T) {
+func TestHandoffQueueIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
 	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
 	data := []byte{1, 2, 3}
-	for range maxInboxPackets + 5 {
-		s.takePacket(handedOver{datagram: link.Datagram{Data: data}})
+	for range maxHandoffPackets + 5 {
+		s.enqueuePacket(handoff{datagram: link.Datagram{Data: data}})
 	}
-	assert.Len(t, s.inbox.items, maxInboxPackets)
-	assert.EqualValues(t, maxInboxPackets+5, s.inbox.total)
-	assert.EqualValues(t, 5, s.inbox.dropped)
+	assert.Len(t, s.handoffs.items, maxHandoffPackets)
+	assert.EqualValues(t, maxHandoffPackets+5, s.handoffs.total)
+	assert.EqualValues(t, 5, s.handoffs.dropped)
 	e := a.dev.main.endpoints[0]
-	e.shard.takePacket(handedOver{datagram: link.Datagram{Data: make([]byte, maxInboxBytes+1)}})
-	assert.EqualValues(t, 1, e.shard.inbox.dropped, "too long")
+	e.shard.enqueuePacket(handoff{datagram: link.Datagram{Data: make([]byte, maxHandoffBytes+1)}})
+	assert.EqualValues(t, 1, e.shard.handoffs.dropped, "too long")
 	data[0] = 9
-	assert.EqualValues(t, 1, s.inbox.items[0].datagram.Data[0], "the socket uses its memory again")
+	assert.EqualValues(t, 1, s.handoffs.items[0].datagram.Data[0], "the socket uses its memory again")
 }
 
 // TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
@@ -289,7 +289,7 @@ func TestPeerGoneForAllShards(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a.dev.mu.Lock()
 		defer a.dev.mu.Unlock()
-		return a.dev.mu.list[0].unreachable.notUntil != 0 && a.dev.mu.list[1].unreachable.notUntil != 0
+		return a.dev.mu.list[0].unreachable.nextProbe != 0 && a.dev.mu.list[1].unreachable.nextProbe != 0
 	}, 5*time.Minute, time.Millisecond)
 }
 
@@ -342,22 +342,22 @@ func TestWindowOfAnotherShard(t *testing.T) {
 }
 
 // Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
-func TestLockBeside(t *testing.T) {
+func TestTryLock(t *testing.T) {
 	e := &endpoint{shard: &shard{}}
 	mu := &e.shard.mu
 	for range 3 {
 		mu.Lock()
-		for range maxTries {
-			require.False(t, e.lockBeside(true))
+		for range maxLockAttempts {
+			require.False(t, e.tryLock(true))
 		}
 		taken := make(chan bool)
-		go func() { taken <- e.lockBeside(true) }()
+		go func() { taken <- e.tryLock(true) }()
 		mu.Unlock()
 		require.True(t, <-taken, "it waits for the lock in the end")
 		mu.Unlock()
 	}
 	for _, polled := range []bool{true, false} {
-		require.True(t, e.lockBeside(polled), "nobody has it")
+		require.True(t, e.tryLock(polled), "nobody has it")
 		mu.Unlock()
 	}
 }

@@ -41,12 +41,12 @@ func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
 
 // checkPeer returns an error for addresses that do not belong to one host.
 func (d *Device) checkPeer(addr netip.Addr) error {
-	misfit := hostaddr.Misfit(addr)
-	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
-		misfit = "the broadcast address of a network of this host"
+	reason := hostaddr.Misfit(addr)
+	if reason == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
+		reason = "the broadcast address of a network of this host"
 	}
-	if misfit != "" {
-		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, misfit, verbs.ErrInvalid)
+	if reason != "" {
+		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, reason, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (p *udpPath) send(t *transport.QP, now time.Duration, a allowance) (allowan
 	return p.endpoint.shard.sendPackets(t, p, now, a)
 }
 
-func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
+func (p *udpPath) leadsTo(e *endpoint, peer netip.AddrPort) bool {
 	return p.endpoint == e && p.peer == peer
 }
 
@@ -207,7 +207,7 @@ func (p *datagramPath) send(t *transport.QP, now time.Duration, a allowance) (al
 	return p.device.main.sendPackets(t, nil, now, a)
 }
 
-func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }
+func (p *datagramPath) leadsTo(*endpoint, netip.AddrPort) bool { return false }
 
 func (*udpPath) kind() verbs.Path { return verbs.PathNetwork }
 

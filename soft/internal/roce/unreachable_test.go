@@ -49,7 +49,7 @@ func TestPeerUnreachable(t *testing.T) {
 			require.Eventually(t, func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.main.unreachable.notUntil != 0
+				return x.dev.main.unreachable.nextProbe != 0
 			}, 10*time.Second, time.Millisecond, "nobody probes the peer")
 			assert.Zero(t, counter(t, x.dev, "send_err"))
 			assert.Zero(t, counter(t, y.dev, "rx_icmp_unreachable"))

@@ -90,7 +90,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	}
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	c := &Conn{
-		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, seen: true,
+		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, reported: true,
 		path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		peer:          netip.AddrPortFrom(p.Path.Remote.Addr(), p.Service.Port),
 		localID:       m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -98,9 +98,9 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		localQPN:      p.QPN, localPSN: p.PSN, mtu: p.PathMTU,
 		responderResources: p.ResponderResources, initiatorDepth: p.InitiatorDepth,
 		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
-		timeWait:     clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
-		trafficClass: p.TrafficClass,
-		repetition:   repetition{most: duration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
+		timeWait:       clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
+		trafficClass:   p.TrafficClass,
+		retransmission: retransmission{responseTimeout: timeoutDuration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
 		deadline: p.Deadline, deadlineCause: CauseDeadline,
 		message: m.buffer(),
 	}
@@ -157,7 +157,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	case c == nil:
 		// Without a REJ the peer would wait for an RTU that never comes.
 		m.counters.UnknownConnection++
-		m.sendREJ(answerPath(r.TransactionID, from), &mad.REJ{
+		m.sendREJ(responsePath(r.TransactionID, from), &mad.REJ{
 			TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID,
 			Message: mad.MessageREP, Reason: mad.ReasonInvalidCommID,
 		})
@@ -165,7 +165,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	case c.passive || c.remoteKnown && c.remoteID != r.LocalCommID:
 		m.counters.UnknownConnection++
 		return
-	case !c.comesFromPeer(&from):
+	case !c.isFromPeer(&from):
 		m.counters.WrongPeer++
 		return
 	case r.TransactionID != c.transactionID:
@@ -186,15 +186,15 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 		c.enterTimeWait(now)
 		return
 	}
-	c.joinPeers()
+	c.addToPeers()
 	// The peer's responder resources limit our initiator depth, and vice versa.
 	c.responderResources = min(c.responderResources, r.InitiatorDepth)
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
 	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
 	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
-	c.answered(now)
+	c.noteResponse(now)
 	c.stopRetransmission()
-	c.awaitCaller(StateREPReceived, c.repetition.most, now)
+	c.awaitCaller(StateREPReceived, c.retransmission.responseTimeout, now)
 	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
 }
 

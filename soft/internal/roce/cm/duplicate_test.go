@@ -68,7 +68,7 @@ func TestDuplicateREQ(t *testing.T) {
 	b.requireNoEvent()
 
 	// After time-wait, which the peer's local ACK timeout has set, it is a new request.
-	require.Equal(t, w.now+duration(19), b.Deadline())
+	require.Equal(t, w.now+timeoutDuration(19), b.Deadline())
 	w.now = b.Deadline()
 	b.Expire(w.now)
 	b.nextEvent(EventTimeWaitExit)
@@ -226,14 +226,14 @@ func TestMRABounds(t *testing.T) {
 	req, _ := requireSent[mad.REQ](a)
 	mra := &mad.MRA{TransactionID: req.TransactionID, LocalCommID: 5, RemoteCommID: req.LocalCommID, ServiceTimeout: 31}
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+duration(18), a.Deadline())
+	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline())
 	mra.ServiceTimeout = 0
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+duration(18), a.Deadline(), "an MRA does not shorten a wait")
+	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline(), "an MRA does not shorten a wait")
 	mra.ServiceTimeout = 31
 	w.now += time.Second
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now-time.Second+70*time.Second+duration(18), a.Deadline(), "the third does not count")
+	require.Equal(t, w.now-time.Second+70*time.Second+timeoutDuration(18), a.Deadline(), "the third does not count")
 
 	// A deadline of the caller holds, MRA or not.
 	p.QPN, p.Deadline = a.newQPN(), w.now+5*time.Second

@@ -124,7 +124,7 @@ func (m *Manager) NextEvent(e *Event) bool {
 			}
 		case e.Conn != nil:
 			// A request that ended before it was taken is not reported.
-			if e.Conn.seen && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
+			if e.Conn.reported && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
 				return true
 			}
 		case !e.Resolution.closed:

@@ -44,9 +44,9 @@ func TestExpected(t *testing.T) {
 		path, elsewhere := to.pathTo(from), to.pathTo(from)
 		elsewhere.Remote = netip.MustParseAddrPort("10.0.0.3:4791")
 		known := attribute != mad.AttrREQ && attribute != mad.AttrSIDRREQ
-		assert.Equal(t, known, to.Names(m, &path), "%v", attribute)
-		assert.False(t, to.Names(m, &elsewhere), "%v", attribute)
-		assert.False(t, to.Names(m[:mad.Len-1], &path), "%v", attribute)
+		assert.Equal(t, known, to.NamesConnection(m, &path), "%v", attribute)
+		assert.False(t, to.NamesConnection(m, &elsewhere), "%v", attribute)
+		assert.False(t, to.NamesConnection(m[:mad.Len-1], &path), "%v", attribute)
 		assert.True(t, to.Receive(m, path, w.now), "%v", attribute)
 		seen[attribute] = true
 		copy(last[:], m)
@@ -244,9 +244,9 @@ func TestLimitsOfREQ(t *testing.T) {
 		timeout       uint8
 		repeat, wait  time.Duration
 	}{
-		{0, 0, 14, duration(14), duration(14)},
-		{31, 31, 21, duration(22), 2200 * time.Millisecond},
-		{18, 16, 18, duration(16), duration(18)},
+		{0, 0, 14, timeoutDuration(14), timeoutDuration(14)},
+		{31, 31, 21, timeoutDuration(22), 2200 * time.Millisecond},
+		{18, 16, 18, timeoutDuration(16), timeoutDuration(18)},
 	} {
 		w, _, b := pair(t, faults{})
 		b.listen(ListenParams{Service: testService})
@@ -267,7 +267,7 @@ func TestLimitsOfREQ(t *testing.T) {
 		require.Equal(t, uint8(0x20), attr.Address.TrafficClass, "congestion is not the peer's to declare")
 		require.NoError(t, conn.Accept(AcceptParams{QPN: 2, ResponderResources: 255, InitiatorDepth: 255}, w.now))
 		require.Equal(t, uint8(16), conn.Params().ResponderResources, "Prepare has said so")
-		require.Equal(t, c.repeat, conn.repetition.most)
+		require.Equal(t, c.repeat, conn.retransmission.responseTimeout)
 		require.Equal(t, w.now+min(c.repeat, initialTimeout), b.Deadline())
 		conn.CommunicationEstablished(w.now)
 		w.forge(b, foreigner, &mad.DREQ{LocalCommID: 1, RemoteCommID: conn.localID, RemoteQPN: 2})
@@ -536,11 +536,11 @@ func TestMaxConnections(t *testing.T) {
 func TestOutputBounded(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
-	for i := range uint32(maxOut + 100) {
+	for i := range uint32(maxQueuedMADs + 100) {
 		w.forge(b, foreigner, request(b, i+1))
 	}
 	require.Equal(t, uint64(100), b.Counters().OutputFull)
-	require.Len(t, b.sent(), maxOut)
+	require.Len(t, b.sent(), maxQueuedMADs)
 }
 
 // TestUnpredictable: with the default source of randomness IDs do not repeat.
@@ -582,10 +582,10 @@ func TestAnswerPort(t *testing.T) {
 		{0x0000_0001_00000001, 5000, 4791}, // as the kernel's
 		{0x5642_12b7_00000000, 4791, 4791},
 	} {
-		assert.Equal(t, c.want, answerPath(c.id, from(c.source)).Remote.Port(), "%#x from %d", c.id, c.source)
+		assert.Equal(t, c.want, responsePath(c.id, from(c.source)).Remote.Port(), "%#x from %d", c.id, c.source)
 	}
 	m := New(Config{})
 	for range 100 {
-		assert.Equal(t, uint16(5000), answerPath(m.newTransactionID(5000), from(5000)).Remote.Port())
+		assert.Equal(t, uint16(5000), responsePath(m.newTransactionID(5000), from(5000)).Remote.Port())
 	}
 }

@@ -121,8 +121,8 @@ func (m *Manager) admit(l *Listener) bool {
 	return false
 }
 
-// leave undoes admit.
-func (m *Manager) leave(l *Listener) {
+// unadmit undoes admit.
+func (m *Manager) unadmit(l *Listener) {
 	l.halfOpen--
 	m.halfOpen--
 }

@@ -421,11 +421,11 @@ func (h *host) check() error {
 		switch {
 		case id != c.localID:
 			wrong = "ID"
-		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.place != 0):
+		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.index != 0):
 			wrong = "timer"
-		case c.timer.place != 0 && h.timers[c.timer.place-1] != &c.timer:
+		case c.timer.index != 0 && h.timers[c.timer.index-1] != &c.timer:
 			wrong = "place in the heap"
-		case c.awaitsAnswer() != (c.message != nil):
+		case c.awaitsResponse() != (c.message != nil):
 			wrong = "message"
 		case c.passive && h.requests[c.requestKey()] != c:
 			wrong = "place among the requests"
@@ -437,14 +437,14 @@ func (h *host) check() error {
 		if wrong != "" {
 			return fmt.Errorf("%v: wrong %s", c.state, wrong)
 		}
-		for condition, count := range map[*int]bool{&waiting: c.timer.place != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
+		for condition, count := range map[*int]bool{&waiting: c.timer.index != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
 			if count {
 				*condition++
 			}
 		}
 	}
 	for _, r := range h.sidr {
-		if r.done || r.timer.place == 0 {
+		if r.done || r.timer.index == 0 {
 			return fmt.Errorf("a SIDR request that is done")
 		}
 		halfOpen++
@@ -474,7 +474,7 @@ func (h *host) check() error {
 		return fmt.Errorf("%d timers, %d in use", len(h.timers), waiting+len(h.resolutions))
 	case len(h.peers) != inPeers || len(h.requests) != inRequests:
 		return fmt.Errorf("%d peers and %d requests, of %d and %d", len(h.peers), len(h.requests), inPeers, inRequests)
-	case len(h.conns) > h.config.MaxConnections || h.out.Len() > maxOut:
+	case len(h.conns) > h.config.MaxConnections || h.outgoing.Len() > maxQueuedMADs:
 		return fmt.Errorf("too much of something")
 	}
 	return nil

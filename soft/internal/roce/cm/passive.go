@@ -33,14 +33,14 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		m.counters.AddressMismatch++
 		return
 	}
-	back := answerPath(r.TransactionID, from)
+	back := responsePath(r.TransactionID, from)
 	reject := func(reason mad.Reason, info []byte) {
 		m.sendREJ(back, &mad.REJ{TransactionID: r.TransactionID, RemoteCommID: r.LocalCommID, Message: mad.MessageREQ, Reason: reason, Info: info})
 	}
 	if c := m.requests[requestKey{remote, r.CAGUID, r.LocalCommID}]; c != nil {
 		m.counters.DuplicateREQ++
 		switch {
-		case !c.comesFromPeer(&from):
+		case !c.isFromPeer(&from):
 			m.counters.WrongPeer++
 		case c.state == StateREQReceived && c.mraSent:
 			c.sendMRA(now)
@@ -93,7 +93,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		return
 	}
 	c := &Conn{
-		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requested: true,
+		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requestQueued: true,
 		path: back, local: local, remote: remote,
 		peer:        netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -107,7 +107,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		// The network uses the lower two bits (ECN).
 		trafficClass: r.Primary.TrafficClass &^ 3,
 		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
-		repetition: repetition{most: duration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
+		retransmission: retransmission{responseTimeout: timeoutDuration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
 	}
 	c.timer.owner = c
 	if kind == verbs.UC {
@@ -115,7 +115,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	}
 	m.conns[c.localID] = c
 	m.requests[c.requestKey()] = c
-	c.awaitCaller(StateREQReceived, duration(r.RemoteResponseTimeout), now)
+	c.awaitCaller(StateREQReceived, timeoutDuration(r.RemoteResponseTimeout), now)
 	m.post(Event{Type: EventConnectRequest, Conn: c, Listener: l, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
@@ -200,7 +200,7 @@ func (m *Manager) receiveRTU(r *mad.RTU, from Path, now time.Duration) {
 	case c.state != StateREPSent:
 		m.counters.WrongState++
 	default:
-		c.answered(now)
+		c.noteResponse(now)
 		c.established(bytes.Clone(r.PrivateData), now)
 	}
 }
@@ -224,7 +224,7 @@ func (c *Conn) established(private []byte, now time.Duration) {
 		c.enterTimeWait(now)
 		return
 	}
-	c.joinPeers()
+	c.addToPeers()
 	c.stopRetransmission()
 	c.state, c.deadline = StateEstablished, 0
 	c.endHandshake()

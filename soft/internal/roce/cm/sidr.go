@@ -29,17 +29,17 @@ type ResolveParams struct {
 // closed.
 type Resolution struct {
 	// Value belongs to the caller.
-	Value         any
-	manager       *Manager
-	path          Path
-	local, remote verbs.GID
-	requestID     uint32
-	transactionID uint64
-	message       *[mad.Len]byte
-	timer         timer
-	repetition    repetition
-	deadline      time.Duration
-	closed        bool
+	Value          any
+	manager        *Manager
+	path           Path
+	local, remote  verbs.GID
+	requestID      uint32
+	transactionID  uint64
+	message        *[mad.Len]byte
+	timer          timer
+	retransmission retransmission
+	deadline       time.Duration
+	closed         bool
 }
 
 // Resolve asks for the queue pair of a service. EventSIDRResponse or EventUnreachable follows.
@@ -67,12 +67,12 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	r := &Resolution{
 		Value: p.Value, manager: m, path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
-		requestID:     m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
-		transactionID: m.newTransactionID(p.Path.Local.Port()),
-		repetition:    repetition{most: duration(p.ResponseTimeout)}, deadline: p.Deadline,
+		requestID:      m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
+		transactionID:  m.newTransactionID(p.Path.Local.Port()),
+		retransmission: retransmission{responseTimeout: timeoutDuration(p.ResponseTimeout)}, deadline: p.Deadline,
 		message: m.buffer(),
 	}
-	r.repetition.start(m, r.remote, p.MaxCMRetries, now)
+	r.retransmission.start(m, r.remote, p.MaxCMRetries, now)
 	r.timer.owner = r
 	private := ipHeader(p.Path, p.SourcePort)
 	_ = (&mad.SIDRREQ{
@@ -85,8 +85,8 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 }
 
 func (r *Resolution) send(now time.Duration) {
-	r.manager.put(r.path, r.message)
-	at := now + r.repetition.wait + r.manager.jitter(r.repetition.wait)
+	r.manager.queueMAD(r.path, r.message)
+	at := now + r.retransmission.wait + r.manager.jitter(r.retransmission.wait)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
@@ -97,7 +97,7 @@ func (r *Resolution) expire(now time.Duration) {
 	switch {
 	case r.deadline != 0 && now >= r.deadline:
 		r.end(Event{Type: EventUnreachable, Cause: CauseDeadline})
-	case !r.repetition.next():
+	case !r.retransmission.next():
 		r.end(Event{Type: EventUnreachable, Cause: CauseTimeout})
 	default:
 		r.manager.counters.Retransmitted++
@@ -107,12 +107,12 @@ func (r *Resolution) expire(now time.Duration) {
 
 // end removes the resolution, and posts an event.
 func (r *Resolution) end(e Event) {
-	r.forget()
+	r.remove()
 	e.Resolution = r
 	r.manager.post(e)
 }
 
-func (r *Resolution) forget() {
+func (r *Resolution) remove() {
 	m := r.manager
 	delete(m.resolutions, r.requestID)
 	m.timers.remove(&r.timer)
@@ -124,11 +124,11 @@ func (r *Resolution) forget() {
 func (r *Resolution) Close() {
 	r.closed = true
 	if r.message != nil {
-		r.forget()
+		r.remove()
 	}
 }
 
-func (r *Resolution) comesFromPeer(from *Path) bool {
+func (r *Resolution) isFromPeer(from *Path) bool {
 	return samePeer(&r.path, from) && from.remoteGID() == r.remote && from.localGID() == r.local
 }
 
@@ -137,14 +137,14 @@ func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path, now time.Duration) {
 	switch {
 	case o == nil:
 		m.counters.UnknownConnection++
-	case !o.comesFromPeer(&from):
+	case !o.isFromPeer(&from):
 		m.counters.WrongPeer++
 	case r.TransactionID != o.transactionID:
 		m.counters.WrongTransaction++
 	case r.Status == mad.SIDRValid && r.QPN < 2:
 		m.counters.Malformed++
 	default:
-		o.repetition.answered(m, o.remote, now)
+		o.retransmission.noteResponse(m, o.remote, now)
 		o.end(Event{
 			Type: EventSIDRResponse, Status: r.Status, QPN: r.QPN, QKey: r.QKey,
 			Info: bytes.Clone(r.Info), PrivateData: bytes.Clone(r.PrivateData),
@@ -172,7 +172,7 @@ type SIDRRequest struct {
 	serviceID     uint64
 	transactionID uint64
 	timer         timer
-	requested     bool // its event has not been taken
+	requestQueued bool // its event has not been taken
 	done          bool
 }
 
@@ -184,7 +184,7 @@ func (r *SIDRRequest) PeerAddr() netip.AddrPort { return r.peer }
 
 func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	local, remote := from.localGID(), from.remoteGID()
-	back := answerPath(r.TransactionID, from)
+	back := responsePath(r.TransactionID, from)
 	key := sidrKey{remote, back.Remote.Port(), r.RequestID}
 	if m.sidr[key] != nil {
 		m.counters.DuplicateREQ++
@@ -213,7 +213,7 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	}
 	o := &SIDRRequest{
 		manager: m, listener: l, key: key, path: back, peer: netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
-		serviceID: r.ServiceID, transactionID: r.TransactionID, requested: true,
+		serviceID: r.ServiceID, transactionID: r.TransactionID, requestQueued: true,
 	}
 	o.timer.owner = o
 	m.sidr[key] = o
@@ -268,16 +268,16 @@ func (r *SIDRRequest) remove() {
 	r.done = true
 	delete(r.manager.sidr, r.key)
 	r.manager.timers.remove(&r.timer)
-	if !r.requested {
-		r.manager.leave(r.listener)
+	if !r.requestQueued {
+		r.manager.unadmit(r.listener)
 	}
 }
 
 // deliver marks the request as taken, and reports whether the caller must see it.
 func (r *SIDRRequest) deliver() bool {
-	r.requested = false
+	r.requestQueued = false
 	if r.done {
-		r.manager.leave(r.listener)
+		r.manager.unadmit(r.listener)
 	}
 	return !r.done
 }

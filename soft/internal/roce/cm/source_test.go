@@ -71,7 +71,7 @@ func TestSourcePortIsHeld(t *testing.T) {
 	} {
 		var buf [mad.Len]byte
 		require.NoError(t, m.Encode(&buf))
-		assert.False(t, b.Names(buf[:], &elsewhere))
+		assert.False(t, b.NamesConnection(buf[:], &elsewhere))
 		assert.False(t, b.Receive(buf[:], elsewhere, w.now))
 		b.settle()
 		require.Equal(t, StateEstablished, passive.State(), "%T", m)

@@ -40,7 +40,7 @@ func TestRate(t *testing.T) {
 		now += cutInterval
 		r.Marked(now)
 	}
-	assert.InEpsilon(t, leastRate, r.present, 0.01, "the floor")
+	assert.InEpsilon(t, leastRate, r.current, 0.01, "the floor")
 	slow := send(&r, &now, rateInterval/2, most)
 	assert.Less(t, slow, float64(most)/10)
 	last := 0.0

@@ -27,9 +27,9 @@ type Manager struct {
 	resolving   sync.WaitGroup
 	ctx         context.Context // for look-ups
 	cancel      context.CancelFunc
-	// Patience is how long a dial waits for other processes of the machine. It may be changed
+	// LookUpTimeout is how long a dial waits for other processes of the machine. It may be changed
 	// before the first dial.
-	Patience time.Duration
+	LookUpTimeout time.Duration
 }
 
 // Open opens a connection manager, which passes its events to handle. The locks of all shards
@@ -38,7 +38,7 @@ func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	g.managers++
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
-		services: g, handle: handle, ctx: ctx, cancel: cancel, Patience: registry.Patience,
+		services: g, handle: handle, ctx: ctx, cancel: cancel, LookUpTimeout: registry.Timeout,
 		listeners: make(map[*listener]struct{}), ids: make(map[*connectionID]struct{}),
 		memberships: make(map[*membership]struct{}), lookUps: make(map[lookUp][]*connectionID),
 	}
@@ -89,7 +89,7 @@ func (c *Manager) close() (listeners []*listener) {
 	clear(c.listeners)
 	clear(c.ids)
 	c.services.managers--
-	c.services.settle()
+	c.services.processOutput()
 	return listeners
 }
 
@@ -231,7 +231,7 @@ func (l *listener) Close() error {
 	}
 	delete(l.manager.listeners, l)
 	l.service.Close(g.cfg.Now())
-	l.manager.services.settle()
+	l.manager.services.processOutput()
 	g.cfg.Lock.Unlock()
 	l.entries.Close() // without the lock: other processes can delay it
 	return nil

@@ -13,19 +13,19 @@ type file struct{ *os.File }
 const (
 	// resizeSeals fix the length of a file.
 	resizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	// shownSeals are for memory that others may only read. Opening it for reading is not
+	// exportSeals are for memory that others may only read. Opening it for reading is not
 	// enough: such a descriptor can be opened again for writing.
-	shownSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
-	// maxShownLen is the longest memory that is mapped.
-	maxShownLen = 1 << 42
+	exportSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
+	// maxExportLen is the longest memory that is mapped.
+	maxExportLen = 1 << 42
 )
 
-// AllocMemory allocates memory of at least size bytes that can be shown to other processes. It
-// is zeroed, and starts at a page. All of its pages are allocated, since peers check that.
+// AllocMemory allocates memory of at least size bytes that can be exported to other processes.
+// It is zeroed, and starts at a page. All of its pages are allocated, since peers check that.
 func AllocMemory(size int) (*Memory, error) {
 	page := os.Getpagesize()
 	length := (size + page - 1) &^ (page - 1)
-	fd, mem, err := newFile("verbena memory", length, shownSeals)
+	fd, mem, err := newFile("verbena memory", length, exportSeals)
 	if err != nil {
 		return nil, err
 	}
@@ -108,17 +108,17 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 func sealed(fd, seals int) (int64, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrDisorder)
+		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrCorrupt)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return 0, os.NewSyscallError("fstatfs", err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC { // a file of huge pages may have none left to read
-		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrDisorder)
+		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrCorrupt)
 	}
 	if have&seals != seals {
-		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrDisorder)
+		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrCorrupt)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -127,14 +127,14 @@ func sealed(fd, seals int) (int64, error) {
 	return stat.Size, nil
 }
 
-// mapShown maps memory of another process read-only.
-func mapShown(fd int) ([]byte, error) {
-	n, err := sealed(fd, shownSeals)
+// mapExport maps memory of another process read-only.
+func mapExport(fd int) ([]byte, error) {
+	n, err := sealed(fd, exportSeals)
 	if err != nil {
 		return nil, err
 	}
-	if n <= 0 || n > maxShownLen {
-		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrDisorder)
+	if n <= 0 || n > maxExportLen {
+		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrCorrupt)
 	}
 	if err := checkAllocated(fd, n); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func mapShared(fd int) ([]byte, error) {
 		return nil, err
 	}
 	if n != sharedLen {
-		return nil, fmt.Errorf("rings of %d bytes, %d are needed: %w", n, sharedLen, ErrDisorder)
+		return nil, fmt.Errorf("rings of %d bytes, %d are needed: %w", n, sharedLen, ErrCorrupt)
 	}
 	mem, err := unix.Mmap(fd, 0, sharedLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return mem, os.NewSyscallError("mmap", err)

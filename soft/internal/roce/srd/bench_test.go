@@ -17,7 +17,7 @@ import (
 // tally counts completions.
 type tally struct{ good, bad int }
 
-func (c *tally) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+func (c *tally) Complete(wc verbs.WC, frees transport.QueueEntries, _ bool) {
 	frees.Free()
 	if wc.Status == verbs.StatusSuccess {
 		c.good++
@@ -28,7 +28,7 @@ func (c *tally) Complete(wc verbs.WC, frees transport.Places, _ bool) {
 
 func (c *tally) Room(int) bool { return true }
 
-func (c *tally) CompleteFrom(wc verbs.WC, frees transport.Places, _ uint16, _ verbs.GID) {
+func (c *tally) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, _ uint16, _ verbs.GID) {
 	c.Complete(wc, frees, false)
 }
 

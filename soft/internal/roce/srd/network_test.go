@@ -327,16 +327,16 @@ func (w *network) sleep(d time.Duration) {
 type completions struct {
 	list  []verbs.WC
 	extra []verbs.WCExtra
-	frees []transport.Places
+	frees []transport.QueueEntries
 }
 
-func (c *completions) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+func (c *completions) Complete(wc verbs.WC, frees transport.QueueEntries, _ bool) {
 	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{})
 }
 
-func (c *completions) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
+func (c *completions) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
 	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{SourceAH: number, SourceGID: gid})

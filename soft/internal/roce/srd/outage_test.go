@@ -64,7 +64,7 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 }
 
 // What a queue pair has waited for in vain does not shorten the patience of another.
-func TestPatienceBeginsAnew(t *testing.T) {
+func TestPeerDeadTimeoutBeginsAnew(t *testing.T) {
 	w, a, b := two(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
 	b.postRecv(verbs.RecvWR{}, verbs.RecvWR{})
 	ah := a.to(b.h)

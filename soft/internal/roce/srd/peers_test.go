@@ -79,7 +79,7 @@ func TestPeerDies(t *testing.T) {
 						failed++
 						require.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError})
 						silent := w.now - begin
-						require.True(t, silent >= patience && silent < patience+2*maxBackoff, "after %v", silent)
+						require.True(t, silent >= peerDeadTimeout && silent < peerDeadTimeout+2*maxBackoff, "after %v", silent)
 						continue
 					}
 					require.Equal(t, verbs.StatusSuccess, wc.Status)
@@ -105,7 +105,7 @@ func TestPeerUnreachable(t *testing.T) {
 	for _, wc := range a.completed(2) {
 		assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnreachable)}, []any{wc.Status, wc.VendorError})
 	}
-	assert.GreaterOrEqual(t, w.now, patience)
+	assert.GreaterOrEqual(t, w.now, peerDeadTimeout)
 }
 
 // What was under way to a device that has been restarted fails, since it may have been

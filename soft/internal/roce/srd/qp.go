@@ -26,7 +26,7 @@ type Completer interface {
 	transport.Completer
 	// CompleteFrom queues the completion of a receive. number is that of the sender's address
 	// handle; if it is verbs.NoAH, gid names the sender.
-	CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID)
+	CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID)
 	// Room reports whether there is room for another completion besides the given number of
 	// others.
 	Room(others int) bool
@@ -178,7 +178,7 @@ func (q *QP) flush() {
 			m.fail(codeFlushed)
 		}
 	}
-	for q.hold() {
+	for q.takeReceive() {
 		q.failReceive(verbs.StatusFlushed)
 	}
 }
@@ -199,7 +199,7 @@ func (q *QP) resume(now time.Duration) {
 func (q *QP) enqueue(m *message, c *Context) {
 	m.context = c
 	if c.outstanding == 0 && c.inFlight == 0 { // earlier requests may have ended without an answer
-		c.asking = false
+		c.helloPending = false
 		c.silent, c.repeated, c.expired = 0, 0, 0
 	}
 	c.outstanding++
@@ -224,9 +224,9 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return q.rq.Post(wrs)
 }
 
-// hold makes sure that a receive is in use: one that was taken before and not completed, or
+// takeReceive makes sure that a receive is in use: one that was taken before and not completed, or
 // the next. It reports false if there is none.
-func (q *QP) hold() bool {
+func (q *QP) takeReceive() bool {
 	if !q.inReceive {
 		q.inReceive = q.rq.Take(&q.current)
 	}
@@ -240,7 +240,7 @@ func (q *QP) failReceive(status verbs.Status) {
 
 // receiveSend places a message. A receive that is too short for it stays for the next one.
 func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
-	if !q.hold() {
+	if !q.takeReceive() {
 		return codeNotReady
 	}
 	if len(p.Payload) > int(q.current.Len()) {
@@ -259,7 +259,7 @@ func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
 func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n uint32) {
 	q.t.counters.Receives++
 	wc := verbs.WC{Opcode: op, Bytes: n, QPN: q.num, SrcQPN: p.DETH.SrcQP}
-	var frees transport.Places
+	var frees transport.QueueEntries
 	if op == verbs.WCRecvWriteImm && q.unsolicited {
 		wc.Unsolicited = true
 	} else {
@@ -322,9 +322,9 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	return nil
 }
 
-// controlled is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
+// ownQKeyBit is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
 // (IBTA 10.2.5).
-const controlled = 1 << 31
+const ownQKeyBit = 1 << 31
 
 func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err := q.check(wr); err != nil {
@@ -338,11 +338,11 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err != nil {
 		return err
 	}
-	m := q.place()
+	m := q.allocMessage()
 	m.busy, m.ah = true, ah
 	m.id, m.op, m.imm, m.remoteAddr, m.rkey = wr.ID, wr.Op, wr.Imm, wr.RemoteAddr, wr.RKey
 	m.remoteQPN, m.remoteQKey = wr.RemoteQPN, wr.RemoteQKey
-	if m.remoteQKey&controlled != 0 {
+	if m.remoteQKey&ownQKeyBit != 0 {
 		m.remoteQKey = q.attr.QKey
 	}
 	m.packets, m.sent, m.finished = 0, 0, 0
@@ -379,14 +379,14 @@ func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	return ok
 }
 
-// placesAtOnce is how many places are allocated at a time, so that a queue pair with little
+// messageBatch is how many places are allocated at a time, so that a queue pair with little
 // use takes little memory.
-const placesAtOnce = 8
+const messageBatch = 8
 
-// place returns a free place. The caller has checked that there is one.
-func (q *QP) place() *message {
+// allocMessage returns a free place. The caller has checked that there is one.
+func (q *QP) allocMessage() *message {
 	if q.free == nil {
-		n := min(placesAtOnce, q.depth-len(q.messages))
+		n := min(messageBatch, q.depth-len(q.messages))
 		for i, places := 0, make([]message, n); i < n; i++ {
 			m := &places[i]
 			m.qp = q
@@ -399,9 +399,9 @@ func (q *QP) place() *message {
 	return m
 }
 
-// promised returns how many completions of the receive side's completion queue belong to
+// reservedCompletions returns how many completions of the receive side's completion queue belong to
 // requests that the queue pair has posted or can post.
-func (q *QP) promised() int {
+func (q *QP) reservedCompletions() int {
 	n := q.rq.Len()
 	if q.sendCQ == q.recvCQ {
 		n += q.depth - q.sends.Len()

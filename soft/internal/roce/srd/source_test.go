@@ -51,12 +51,12 @@ func TestForgedPackets(t *testing.T) {
 		a.h.pump()
 		require.Equal(t, uint64(i+1), a.t.Counters().WrongSource)
 	}
-	assert.Equal(t, []any{before.heardAt, before.una, before.peer, before.sendPort}, []any{c.heardAt, c.una, c.peer, c.sendPort})
+	assert.Equal(t, []any{before.receivedAt, before.una, before.peer, before.sendPort}, []any{c.receivedAt, c.una, c.peer, c.sendPort})
 	assert.Empty(t, a.recv.take())
 	w.tap = nil
 
 	// A question is answered by who has got it.
-	c.question(w.now)
+	c.requestToken(w.now)
 	a.t.activate(c)
 	hello := wire.Packet{}
 	w.tap = func(_, to netip.AddrPort, p []byte) []byte {

@@ -15,7 +15,7 @@ func TestTimers(t *testing.T) {
 		contexts := make([]Context, 20)
 		want := make(map[*Context]time.Duration)
 		for i := range contexts {
-			contexts[i].place = notTimed
+			contexts[i].timerIndex = noTimer
 		}
 		pick := func(t *rapid.T) *Context { return &contexts[rapid.IntRange(0, len(contexts)-1).Draw(t, "context")] }
 		t.Repeat(map[string]func(*rapid.T){
@@ -33,12 +33,12 @@ func TestTimers(t *testing.T) {
 				require.Len(t, h, len(want))
 				for i, x := range h {
 					require.Equal(t, want[x.c], x.at)
-					require.Equal(t, i, x.c.place)
+					require.Equal(t, i, x.c.timerIndex)
 					require.LessOrEqual(t, h[0].at, x.at)
 				}
 				for i := range contexts {
 					if _, in := want[&contexts[i]]; !in {
-						require.Equal(t, notTimed, contexts[i].place)
+						require.Equal(t, noTimer, contexts[i].timerIndex)
 					}
 				}
 			},

@@ -73,7 +73,7 @@ func TestTokensChange(t *testing.T) {
 			ends[i].post(send(ways[i], ends[1-i], uint64(posted[i])))
 			w.sleep(upTo(worst))
 		}
-		w.sleep(3 * patience)
+		w.sleep(3 * peerDeadTimeout)
 		for i, e := range ends {
 			done := e.send.take()
 			require.Len(t, done, posted[i])
@@ -137,7 +137,7 @@ func TestTokensOfPredecessor(t *testing.T) {
 		require.NoError(t, err)
 		for e := uint64(1); e <= epoch(w.now); e++ {
 			token := a.t.token(from, e)
-			require.False(t, before.has(token) && after.has(token), "epoch %d of %d", e, epoch(w.now))
+			require.False(t, before.isOwnToken(token) && after.isOwnToken(token), "epoch %d of %d", e, epoch(w.now))
 		}
 		a.t.forget(after)
 		w.sleep(time.Duration(w.random.Int64N(int64(epochTime))))

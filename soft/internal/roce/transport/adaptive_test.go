@@ -268,7 +268,7 @@ func TestTailLoss(t *testing.T) {
 					for len(r.client.send.list) < 4 {
 						r.expire()
 						if silent {
-							r.server.qp.ahead = r.server.qp.expected
+							r.server.qp.lastOutOfOrder = r.server.qp.expected
 						}
 						r.exchange()
 					}

@@ -14,7 +14,7 @@ import (
 // tally counts completions.
 type tally struct{ good, bad int }
 
-func (c *tally) Complete(wc verbs.WC, frees Places, _ bool) {
+func (c *tally) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	frees.Free()
 	if wc.Status == verbs.StatusSuccess {
 		c.good++

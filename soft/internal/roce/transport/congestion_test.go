@@ -158,7 +158,7 @@ func TestFloodOfNotifications(t *testing.T) {
 		b.run(10 * time.Microsecond)
 	}
 	assert.Greater(t, c.bytes-before, notifications, "bytes, 100 kB a second")
-	assert.NotZero(t, c.client.counters.NotificationsObeyed)
+	assert.NotZero(t, c.client.counters.NotificationsHandled)
 	assert.NotZero(t, c.client.counters.NotificationsIgnored)
 	recovery := time.Duration(notifications) * 10 * time.Microsecond // as long as the flood
 	b.run(recovery)
@@ -211,11 +211,11 @@ func TestNotificationsIgnored(t *testing.T) {
 	for _, controlled := range []bool{false, true} {
 		r := newRig(t, options{})
 		r.client.qp.SetCongestionControl(controlled)
-		before := r.client.qp.congestion
+		before := r.client.qp.congestionWindow
 		r.client.take(r.now, wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: clientQPN})
-		assert.Equal(t, before, r.client.qp.congestion)
+		assert.Equal(t, before, r.client.qp.congestionWindow)
 		assert.Equal(t, uint64(1), r.client.counters.NotificationsIgnored)
-		assert.Zero(t, r.client.counters.NotificationsObeyed)
+		assert.Zero(t, r.client.counters.NotificationsHandled)
 		assert.Empty(t, r.client.transmit(r.now))
 	}
 }
@@ -226,14 +226,14 @@ func TestBackwardNotification(t *testing.T) {
 	r := newRig(t, options{})
 	r.client.qp.SetCongestionControl(true)
 	r.client.post(r.wr(1, verbs.OpWrite, 40*256))
-	before := r.client.qp.congestion
+	before := r.client.qp.congestionWindow
 	r.server.take(r.now, r.client.transmit(r.now)...)
 	back := r.server.transmit(r.now)
 	require.NotEmpty(t, back)
 	back[0].BECN = true
 	r.client.take(r.now, back[0])
-	assert.Less(t, r.client.qp.congestion, before)
-	assert.Equal(t, uint64(1), r.client.counters.NotificationsObeyed)
+	assert.Less(t, r.client.qp.congestionWindow, before)
+	assert.Equal(t, uint64(1), r.client.counters.NotificationsHandled)
 }
 
 // An unreliable connection slows down for notifications, and recovers.
@@ -276,7 +276,7 @@ func TestControlEndsWithThePath(t *testing.T) {
 		c.client.receive(&wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: c.client.qp.Num()}, b.now)
 		b.run(100 * time.Microsecond)
 	}
-	require.Less(t, c.client.qp.congestion, 8)
+	require.Less(t, c.client.qp.congestionWindow, 8)
 	c.client.qp.SetCongestionControl(false)
 	c.server.qp.SetCongestionControl(false)
 	assert.Zero(t, c.client.qp.spacing)

@@ -122,7 +122,7 @@ func TestIgnoredPacketsAreCounted(t *testing.T) {
 	for range 100 {
 		r.server.take(r.now, read...)
 	}
-	require.NotZero(t, c.RequestsCrowded)
+	require.NotZero(t, c.RequestsDropped)
 	r.client.take(r.now, r.server.transmit(r.now)...)
 	require.NotZero(t, r.client.counters.UnexpectedResponses, "the same response again")
 	r.server.modify(verbs.QPError)

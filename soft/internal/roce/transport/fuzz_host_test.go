@@ -84,7 +84,7 @@ type fuzzHost struct {
 	watches  []*fuzzWatch
 	guard    fuzzGuard
 	counters Counters
-	waiting  Waiting
+	waiting  RNRWaiters
 	shared   *RecvQueue // nil: none
 	receives []fuzzReceive
 	allowed  []fuzzSpan // what the packet at hand may change

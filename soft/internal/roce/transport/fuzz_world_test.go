@@ -131,7 +131,7 @@ func (q *fuzzQP) open() {
 		Type: o.kind, PortMTU: o.mtu, CheckAH: q.checkAH, Bind: findTestBind, Window: o.window,
 		Num: q.num, Domain: testDomain, Memory: h.memory, Send: fuzzSends{q}, Recv: fuzzRecvs{q}, RecvQueue: q.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: fuzzInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
-		Counters: &h.counters, Waiting: &h.waiting, Event: q.event,
+		Counters: &h.counters, RNRWaiters: &h.waiting, Event: q.event,
 	}
 	if o.guarded {
 		c.Guard = &h.guard

@@ -63,7 +63,7 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 	}
 	b.wake = func() {
 		if p.nakOnce {
-			b.qp.nextSeen, b.qp.ahead = false, b.qp.expected
+			b.qp.nextSeen, b.qp.lastOutOfOrder = false, b.qp.expected
 		}
 		for range b.recv.take() {
 			b.postRecv(receive)

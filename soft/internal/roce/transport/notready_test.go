@@ -13,8 +13,8 @@ import (
 const notReadyTimer = 12 // 640 µs
 
 // newCrowd makes connections of one device that wait for receives of their peers.
-func newCrowd(t *testing.T, n int, o options) (*Waiting, []*rig) {
-	w := &Waiting{}
+func newCrowd(t *testing.T, n int, o options) (*RNRWaiters, []*rig) {
+	w := &RNRWaiters{}
 	o.waiting, o.rnrTimer = w, notReadyTimer
 	rigs := make([]*rig, n)
 	for i := range rigs {
@@ -45,8 +45,8 @@ func TestManyWaitLonger(t *testing.T) {
 		4 * timer,
 		8 * timer,
 		16 * timer,
-		(n - 1) * repetitionShare, // 32 times were more
-		(n - 1) * repetitionShare,
+		(n - 1) * rnrWaitShare, // 32 times were more
+		(n - 1) * rnrWaitShare,
 	} {
 		nakAll(rigs, now)
 		last := rigs[n-1].client
@@ -85,7 +85,7 @@ func TestLongestWaitForReceives(t *testing.T) {
 	q.Timeout(time.Minute)
 	rigs[0].client.transmit(time.Minute)
 	nakAll(rigs, time.Minute)
-	require.Equal(t, time.Minute+maxRepetitionWait, q.Deadline())
+	require.Equal(t, time.Minute+maxRNRWait, q.Deadline())
 }
 
 // A limit on the repetitions keeps the interval that the peer named.

@@ -38,7 +38,7 @@ func (r *rig) roomIn(q *RecvQueue) (n int) {
 }
 
 // A request without a completion has its place until a later one has been polled.
-func TestUnsignaledPlaces(t *testing.T) {
+func TestUnsignaledEntries(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
 		r := newRig(t, options{kind: kind, depth: 4})
@@ -59,7 +59,7 @@ func TestUnsignaledPlaces(t *testing.T) {
 
 // A receive has its place until its completion has been polled, in a queue of the queue pair's
 // own and in a shared one.
-func TestReceivePlaces(t *testing.T) {
+func TestReceiveEntries(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {
 		o := options{recvDepth: 3}
@@ -81,7 +81,7 @@ func TestReceivePlaces(t *testing.T) {
 }
 
 // Requests that were flushed have their places, too, until they have been polled.
-func TestFlushedPlaces(t *testing.T) {
+func TestFlushedEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{depth: 3, recvDepth: 3})
 	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
@@ -96,7 +96,7 @@ func TestFlushedPlaces(t *testing.T) {
 }
 
 // Reset frees all places. Completions from before it, polled afterwards, free none.
-func TestPlacesAfterReset(t *testing.T) {
+func TestEntriesAfterReset(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{depth: 3, recvDepth: 3})
 	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
@@ -114,7 +114,7 @@ func TestPlacesAfterReset(t *testing.T) {
 
 // A queue pair that is closed or reset leaves no place in a shared receive queue taken, be its
 // receive in use or its completion not polled.
-func TestSharedPlacesOfFormerQueuePair(t *testing.T) {
+func TestSharedEntriesOfFormerQueuePair(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *end){
 		"reset": func(e *end) { e.modify(verbs.QPReset) },

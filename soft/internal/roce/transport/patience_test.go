@@ -43,8 +43,8 @@ func TestSilentPeer(t *testing.T) {
 				require.Equal(t, []uint64{1, 2}, ids(list))
 				require.Equal(t, verbs.StatusRetryExceeded, list[0].Status)
 				require.Equal(t, verbs.StatusFlushed, list[1].Status)
-				require.GreaterOrEqual(t, r.now-start, patience)
-				require.Less(t, r.now-start, patience+2*maxBackoff)
+				require.GreaterOrEqual(t, r.now-start, silenceTimeout)
+				require.Less(t, r.now-start, silenceTimeout+2*maxBackoff)
 				require.Equal(t, uint64(1), r.client.counters.RetryExceeded)
 				require.Zero(t, r.client.qp.Deadline())
 			})
@@ -163,8 +163,8 @@ func TestPauses(t *testing.T) {
 				net.run(10 * time.Minute)
 				if c.ends {
 					require.Equal(t, verbs.StatusRetryExceeded, f.failed[0])
-					require.GreaterOrEqual(t, f.failedAt-at, patience)
-					require.Less(t, f.failedAt-at, patience+2*maxBackoff)
+					require.GreaterOrEqual(t, f.failedAt-at, silenceTimeout)
+					require.Less(t, f.failedAt-at, silenceTimeout+2*maxBackoff)
 					return
 				}
 				require.Empty(t, f.failed)
@@ -214,11 +214,11 @@ func TestStuckPeer(t *testing.T) {
 				back := c.back(r)
 				require.NotEmpty(t, back)
 				r.client.take(r.now, back...)
-				require.Less(t, r.now-start, 2*stuckPatience)
+				require.Less(t, r.now-start, 2*stuckTimeout)
 			}
 			r.requireSent(1, verbs.StatusRetryExceeded)
-			require.GreaterOrEqual(t, r.now-start, stuckPatience)
-			require.Less(t, r.now-start, stuckPatience+10*round)
+			require.GreaterOrEqual(t, r.now-start, stuckTimeout)
+			require.Less(t, r.now-start, stuckTimeout+10*round)
 		})
 	}
 }
@@ -253,7 +253,7 @@ func TestReceiverNotReadyForever(t *testing.T) {
 		require.Empty(t, r.client.transmit(r.now))
 		r.expire()
 	}
-	require.Greater(t, r.now-start, 10*stuckPatience)
+	require.Greater(t, r.now-start, 10*stuckTimeout)
 	r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 8)}})
 	r.exchange()
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
@@ -265,7 +265,7 @@ func TestReceiverNotReadyForever(t *testing.T) {
 	r.expire()
 	r.silence(0)
 	r.requireSent(3, verbs.StatusRetryExceeded)
-	require.Less(t, r.now-start, patience+2*maxBackoff+wire.RNRTimer(31))
+	require.Less(t, r.now-start, silenceTimeout+2*maxBackoff+wire.RNRTimer(31))
 }
 
 func TestReceiverNotReadyLimits(t *testing.T) {
@@ -314,7 +314,7 @@ func TestUnreachablePeer(t *testing.T) {
 						r.expire()
 					}
 					require.Equal(t, verbs.StatusRetryExceeded, r.client.send.take()[0].Status)
-					require.Equal(t, start+hintPatience, r.now)
+					require.Equal(t, start+unreachableTimeout, r.now)
 					require.Equal(t, minRepetitions, repeated)
 				})
 			}
@@ -441,7 +441,7 @@ func TestUnreachableHost(t *testing.T) {
 					return
 				}
 				require.Equal(t, verbs.StatusRetryExceeded, f.failed[0])
-				require.Less(t, f.failedAt-at, 2*hintPatience)
+				require.Less(t, f.failedAt-at, 2*unreachableTimeout)
 			})
 		}
 	}

@@ -18,7 +18,7 @@ type recvWQE struct {
 // RecvQueue holds posted receives: a queue pair's own, or shared by several.
 type RecvQueue struct {
 	Ring[recvWQE]
-	taken  int // places in use, including those of receives that are done: see Unpolled
+	taken  int // entries in use, including those of receives that are done: see Unpolled
 	maxSGE int
 	domain uint32
 	memory *Memory
@@ -37,7 +37,7 @@ func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
 // below the limit set with SetLimit.
 func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit }
 
-// Full reports whether no place is free.
+// Full reports whether no entry is free.
 func (q *RecvQueue) Full() bool { return q.taken >= q.depth }
 
 // SetLimit arms one call of onLimit.

@@ -310,7 +310,7 @@ func TestLostResponses(t *testing.T) {
 func postBeyondWindow(t *testing.T, op verbs.Opcode, mtu verbs.MTU, window int, level uint) (r *rig, length int) {
 	length = (window + 1) * int(mtu)
 	r = newRig(t, options{mtu: mtu, initReads: 16, arena: length})
-	r.client.qp.congestion, r.client.qp.steady.level = window, level
+	r.client.qp.congestionWindow, r.client.qp.steady.level = window, level
 	r.client.post(r.wr(1, op, length))
 	return r, length
 }
@@ -380,7 +380,7 @@ func TestLossInALongPiece(t *testing.T) {
 	t.Parallel()
 	const length = 2048 * 256
 	r := newRig(t, options{initReads: 16, arena: length, adaptive: true})
-	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.qp.congestionWindow, r.client.qp.steady.level = 512, maxLevel
 	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)
 	require.Equal(t, []uint32{0, 256}, psns(sent))
@@ -409,7 +409,7 @@ func TestALongReadIsProbedOnce(t *testing.T) {
 	for level, want := range map[uint]int{0: 4, maxLevel: 1} {
 		r := newRig(t, options{adaptive: true, arena: 512 * 256})
 		r.roundTripOf(100 * time.Microsecond)
-		r.client.qp.congestion, r.client.qp.steady.level = 512, level
+		r.client.qp.congestionWindow, r.client.qp.steady.level = 512, level
 		r.client.post(r.wr(2, verbs.OpRead, 512*256))
 		r.client.transmit(r.now)
 		start, probes := r.now, 0
@@ -427,7 +427,7 @@ func TestALongReadBehindAWriteIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, arena: 512 * 256})
 	r.roundTripOf(100 * time.Microsecond)
-	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.qp.congestionWindow, r.client.qp.steady.level = 512, maxLevel
 	r.client.post(r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpRead, 256*256))
 	r.client.transmit(r.now)
 	probes := map[wire.Opcode]int{}
@@ -505,7 +505,7 @@ func TestLongReadsGoInPieces(t *testing.T) {
 	require.Equal(t, []uint32{piece - 1}, psns(sent))
 	r.server.take(r.now, sent...)
 	r.client.take(r.now, back[few+2:]...) // one is lost
-	require.Less(t, r.client.qp.congestion, piece)
+	require.Less(t, r.client.qp.congestionWindow, piece)
 	sent = r.client.transmit(r.now)
 	require.Equal(t, []uint32{few}, psns(sent))
 	require.Equal(t, uint32(piece-few-1)*256, sent[0].RETH.Length, "all that was asked for")

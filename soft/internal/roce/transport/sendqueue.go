@@ -42,16 +42,16 @@ func (w *sendWQE) responds() bool {
 	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
 }
 
-// sendQueue holds the requests that are not complete, from head on. Each place keeps its
+// sendQueue holds the requests that are not complete, from head on. Each entry keeps its
 // memory for segments and inline data.
 type sendQueue struct {
 	Ring[sendWQE]
-	taken     int // places in use, including those of requests that are done: see Unpolled
+	taken     int // entries in use, including those of requests that are done: see Unpolled
 	maxSGE    int
 	maxInline int
 }
 
-// Full reports whether no place is free.
+// Full reports whether no entry is free.
 func (q *sendQueue) Full() bool { return q.taken >= q.depth }
 
 func newSendQueue(depth, maxSGE, maxInline int) sendQueue {

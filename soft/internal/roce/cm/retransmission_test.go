@@ -89,7 +89,7 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 		began := w.now
 		require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
 		x.settle()
-		all := time.Duration(n)*duration(18) + duration(18)
+		all := time.Duration(n)*timeoutDuration(18) + timeoutDuration(18)
 		w.pass(all - time.Millisecond)
 		require.Equal(t, StateDREQSent, conn.State())
 		w.pass(2 * time.Millisecond)
@@ -99,7 +99,7 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 		for i, at := range (*times)[1:] {
 			got := at - (*times)[i]
 			require.LessOrEqual(t, got, wait, "%d of %d", i, n)
-			require.GreaterOrEqual(t, got, min(wait, duration(18)), "%d of %d", i, n)
+			require.GreaterOrEqual(t, got, min(wait, timeoutDuration(18)), "%d of %d", i, n)
 			wait = 2 * got
 		}
 		require.Equal(t, began, (*times)[0])
@@ -171,8 +171,8 @@ func TestRoundTripsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
 	for i := range 2 * maxMeasured {
-		r := repetition{sentAt: 1}
-		r.answered(m, verbs.GID{14: byte(i >> 8), 15: byte(i)}, 2)
+		r := retransmission{sentAt: 1}
+		r.noteResponse(m, verbs.GID{14: byte(i >> 8), 15: byte(i)}, 2)
 	}
 	require.Len(t, m.roundTrips, maxMeasured)
 }

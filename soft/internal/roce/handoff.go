@@ -10,61 +10,61 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// inbox holds what other shards hand to this one. Mostly these are packets: the system steers
+// handoffQueue holds what other shards hand to this one. Mostly these are packets: the system steers
 // packets by queue pair number, but some systems do not, and packets that an adapter has
 // joined to one train all go to the shard of the first.
-type inbox struct {
+type handoffQueue struct {
 	waiting atomic.Bool
 
 	mu      sync.Mutex // no other lock is taken under it
-	items   []handedOver
+	items   []handoff
 	packets int
 	bytes   int    // of the packets' data
 	total   uint64 // packets received
 	dropped uint64 // packets dropped for lack of room
 }
 
-// handedOver is one of: a packet from a socket, the report of an unreachable peer, or a
+// handoff is one of: a packet from a socket, the report of an unreachable peer, or a
 // function to call.
-type handedOver struct {
+type handoff struct {
 	endpoint    int // index of the endpoint that it came to
 	datagram    link.Datagram
 	unreachable netip.AddrPort
 	call        func(now time.Duration)
 }
 
-// maxInboxPackets and maxInboxBytes bound the waiting packets, as a socket's buffer would.
+// maxHandoffPackets and maxHandoffBytes bound the waiting packets, as a socket's buffer would.
 const (
-	maxInboxPackets = 1024
-	maxInboxBytes   = 4 << 20
+	maxHandoffPackets = 1024
+	maxHandoffBytes   = 4 << 20
 )
 
-// takePacket queues a packet that another shard has received. It copies the data. The lock of
+// enqueuePacket queues a packet that another shard has received. It copies the data. The lock of
 // the other shard is held.
-func (s *shard) takePacket(x handedOver) {
-	t := &s.inbox
+func (s *shard) enqueuePacket(x handoff) {
+	t := &s.handoffs
 	size := len(x.datagram.Data)
 	t.mu.Lock()
 	t.total++
-	if t.packets >= maxInboxPackets || t.bytes+size > maxInboxBytes {
+	if t.packets >= maxHandoffPackets || t.bytes+size > maxHandoffBytes {
 		t.dropped++
 		t.mu.Unlock()
 		return
 	}
 	x.datagram.Data = slices.Clone(x.datagram.Data)
 	t.packets, t.bytes = t.packets+1, t.bytes+size
-	s.add(x)
+	s.appendHandoff(x)
 }
 
-// take queues x, which another shard hands over. The lock of the other shard is held.
-func (s *shard) take(x handedOver) {
-	s.inbox.mu.Lock()
-	s.add(x)
+// enqueue queues x, which another shard hands over. The lock of the other shard is held.
+func (s *shard) enqueue(x handoff) {
+	s.handoffs.mu.Lock()
+	s.appendHandoff(x)
 }
 
-// add appends an item, unlocks the inbox and wakes the shard. The inbox's lock is held.
-func (s *shard) add(x handedOver) {
-	t := &s.inbox
+// appendHandoff appends an item, unlocks the queue and wakes the shard. The queue's lock is held.
+func (s *shard) appendHandoff(x handoff) {
+	t := &s.handoffs
 	t.items = append(t.items, x)
 	first := !t.waiting.Swap(true)
 	t.mu.Unlock()
@@ -73,9 +73,9 @@ func (s *shard) add(x handedOver) {
 	}
 }
 
-// handleInbox handles the items of the inbox, and reports whether there were any.
-func (s *shard) handleInbox(now time.Duration) bool {
-	t := &s.inbox
+// handleHandoffs handles the items of the handoff queue, and reports whether there were any.
+func (s *shard) handleHandoffs(now time.Duration) bool {
+	t := &s.handoffs
 	t.mu.Lock()
 	items := t.items
 	t.items, t.packets, t.bytes = nil, 0, 0
@@ -95,15 +95,15 @@ func (s *shard) handleInbox(now time.Duration) bool {
 	return len(items) > 0
 }
 
-// passReports passes reports of unreachable peers to the other shards: the system reports a
+// forwardReports passes reports of unreachable peers to the other shards: the system reports a
 // peer to any one of the sockets of an address.
-func (s *shard) passReports(e *endpoint, peers []netip.AddrPort) {
+func (s *shard) forwardReports(e *endpoint, peers []netip.AddrPort) {
 	for _, other := range s.device.mu.list {
 		if other == s {
 			continue
 		}
 		for _, peer := range peers {
-			other.take(handedOver{endpoint: e.index, unreachable: peer})
+			other.enqueue(handoff{endpoint: e.index, unreachable: peer})
 		}
 	}
 }

@@ -50,8 +50,8 @@ func TestPeerNeverAnswers(t *testing.T) {
 			for _, wc := range a.completed(2) {
 				assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError}, "without %v", withheld)
 			}
-			assert.GreaterOrEqual(t, w.now-begin, patience)
-			assert.Less(t, w.now-begin, patience+4*maxBackoff, "without %v, stale %v", withheld, stale)
+			assert.GreaterOrEqual(t, w.now-begin, peerDeadTimeout)
+			assert.Less(t, w.now-begin, peerDeadTimeout+4*maxBackoff, "without %v, stale %v", withheld, stale)
 			ended = true
 			w.tap = nil
 			b.postRecv(verbs.RecvWR{})
@@ -96,7 +96,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 
 // A peer cannot move the window as far as it likes. One that has really come so far begins
 // anew when the tokens have changed, though this end speaks to it all the time.
-func TestLeap(t *testing.T) {
+func TestBaseJump(t *testing.T) {
 	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
 	ah, back := a.to(b.h), b.to(a.h)
 	b.postRecv(make([]verbs.RecvWR, 64)...)
@@ -110,15 +110,15 @@ func TestLeap(t *testing.T) {
 		p.SRDETH = wire.SRDETH{Source: c.peer, Target: c.own, MTU: 3}
 		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	}
-	for _, ahead := range []int{maxLeap + 1, 1 << 22, 1<<23 - 1} {
+	for _, ahead := range []int{maxBaseJump + 1, 1 << 22, 1<<23 - 1} {
 		before := b.t.Counters().OutOfWindow
 		give(ahead)
 		assert.Equal(t, base, c.base)
 		assert.Equal(t, before+1, b.t.Counters().OutOfWindow)
 	}
 	require.Len(t, b.recv.take(), 1)
-	give(maxLeap)
-	assert.Equal(t, wire.PSNAdd(base, maxLeap+1), c.base)
+	give(maxBaseJump)
+	assert.Equal(t, wire.PSNAdd(base, maxBaseJump+1), c.base)
 	require.Len(t, b.recv.take(), 1)
 
 	// The requester has given up so many.
@@ -146,7 +146,7 @@ func TestLeap(t *testing.T) {
 
 // Who does not know a queue pair and its Q_Key is told so and not taken in, from however many
 // addresses he comes.
-func TestStrangersWithoutAQueuePair(t *testing.T) {
+func TestUnknownPeersWithoutAQueuePair(t *testing.T) {
 	w := newNetwork(t, 1, faults{})
 	b := w.boot(at(1), 1, 1024).newEnd(endOptions{recvDepth: 8})
 	b.postRecv(verbs.RecvWR{})
@@ -168,7 +168,7 @@ func TestStrangersWithoutAQueuePair(t *testing.T) {
 		if i == 99 {
 			c := b.t.Counters()
 			assert.Zero(t, c.Contexts)
-			assert.Equal(t, uint64(200), c.TurnedAway)
+			assert.Equal(t, uint64(200), c.UnknownQP)
 			assert.Equal(t, uint64(200), c.Refused)
 			assert.Equal(t, uint64(100), c.QKey)
 			a.post(send(a.to(b.h), b, 3))
