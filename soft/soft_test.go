@@ -82,7 +82,7 @@ func TestBadNames(t *testing.T) {
 		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
 		"soft-lo?delay=5":            {verbs.ErrInvalid, "duration"},
 		"soft-lo?delay=-5ms":         {verbs.ErrInvalid, "Delay"},
-		"soft-lo?rate=0":             {verbs.ErrInvalid, "bytes a second"},
+		"soft-lo?rate=0":             {verbs.ErrInvalid, "bytes per second"},
 		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
 		"soft-lo?srd_seed=first":     {verbs.ErrInvalid, "srd_seed"},
 		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},

@@ -63,13 +63,13 @@ func (p *protectionDomain) checkAH(ah verbs.AH, remoteQPN uint32) error {
 	a, ok := ah.(*addressHandle)
 	switch {
 	case !ok || a.pd.device != p.device:
-		return fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return fmt.Errorf("the address handle does not belong to device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	case a.pd != p:
-		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
+		return fmt.Errorf("the address handle belongs to protection domain %d, but the queue pair to %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
 	case a.closed:
-		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+		return fmt.Errorf("the address handle: %w", verbs.ErrClosed)
 	case a.multicast != (remoteQPN == verbs.MulticastQPN):
-		return fmt.Errorf("RemoteQPN is %#x, and the datagram goes to %v: messages to multicast groups have %#x, and no others: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x for a datagram to %v; it must be %#x for multicast groups, and only for them: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
 	}
 	return nil
 }

@@ -23,17 +23,17 @@ func TestAddressesThatAreNoPeers(t *testing.T) {
 		err := rc.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: 7, Address: attr, MinRNRTimer: 1},
 			verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		require.ErrorContains(t, err, text+" is no peer's address")
+		require.ErrorContains(t, err, text+" cannot be the address of a peer")
 
 		if !addr.IsMulticast() {
 			_, err = openUD(t, cfg).dev.DefaultPD().CreateAH(attr)
 			require.ErrorIs(t, err, verbs.ErrInvalid)
-			require.ErrorContains(t, err, text+" is no peer's address")
+			require.ErrorContains(t, err, text+" cannot be the address of a peer")
 		}
 
 		m := openManaged(t, cfg)
 		_, err = m.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(addr, 7471), Type: verbs.RC})
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		require.ErrorContains(t, err, text+" is no peer's address")
+		require.ErrorContains(t, err, text+" cannot be the address of a peer")
 	}
 }

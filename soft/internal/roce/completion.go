@@ -71,10 +71,10 @@ const (
 func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
 	if init.Capacity < 1 || init.Capacity > maxCQE {
-		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: Capacity is %d, must be from 1 to %d: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
 	}
 	if unknown := init.Fields &^ completionFields; unknown != 0 {
-		return nil, fmt.Errorf("%s: device %s does not know the fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s does not have the completion fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -251,7 +251,7 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	c := x.completionQueue
 	if len(wcs) != len(extras) {
-		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
+		return 0, fmt.Errorf("poll completion queue of device %s: the slices have the lengths %d and %d, which must be equal: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
 	}
 	s := c.lock()
 	defer s.mu.Unlock()
@@ -285,7 +285,7 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	}
 	if c.overrun {
 		s.failOverrun()
-		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
 	}
 	return min(n, c.entries.Len()), nil
 }

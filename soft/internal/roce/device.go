@@ -130,7 +130,7 @@ func Open(cfg Config) (*Device, error) {
 			// The system is still checking whether another host has the address (RFC 4862
 			// 5.4). The other addresses can be used meanwhile.
 			unavailable = err
-			d.log.Warn().Err(err).Msg("an address is left out")
+			d.log.Warn().Err(err).Msg("skipped an address that is not available yet")
 		default:
 			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
@@ -139,7 +139,7 @@ func Open(cfg Config) (*Device, error) {
 	d.endpoints = d.main.endpoints
 	if len(d.endpoints) == 0 {
 		if unavailable == nil {
-			unavailable = fmt.Errorf("it has no address: %w", verbs.ErrNoDevice)
+			unavailable = fmt.Errorf("the device has no address: %w", verbs.ErrNoDevice)
 		}
 		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
 	}
@@ -149,7 +149,7 @@ func Open(cfg Config) (*Device, error) {
 		var err error
 		if d.capture, err = ipheader.NewCapture(cfg.Capture, d.base); err != nil {
 			_ = d.closeEndpoints()
-			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
+			return nil, fmt.Errorf("open device %s: start the packet capture: %w", cfg.Name, err)
 		}
 	}
 	d.openSRD()
@@ -230,7 +230,7 @@ func (d *Device) window() int {
 
 func (d *Device) checkPort(port int) error {
 	if port != 1 {
-		return fmt.Errorf("device %s has one port, 1, not %d: %w", d.cfg.Name, port, verbs.ErrInvalid)
+		return fmt.Errorf("device %s has no port %d, only port 1: %w", d.cfg.Name, port, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func (d *Device) SetFaults(f faults.Faults) error {
 func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	err := f.Check()
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
-		err = fmt.Errorf("%v is no peer's address", peer)
+		err = fmt.Errorf("%v cannot be the address of a peer", peer)
 	}
 	if err != nil {
 		return fmt.Errorf("set faults of packets from %v to device %s: %w: %w", peer, d.cfg.Name, err, verbs.ErrInvalid)
@@ -379,7 +379,7 @@ func (d *Device) Close() error {
 func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
 
 func (d *Device) errNotClosed(n int, what string) error {
-	return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
+	return fmt.Errorf("close device %s: %d %s are still open: %w", d.cfg.Name, n, what, verbs.ErrInUse)
 }
 
 // queuesInUse returns an error if the device may still be working. Its memory cannot be closed
@@ -431,7 +431,7 @@ func (d *Device) closeLocal() (wait func()) {
 		select {
 		case <-ended:
 		case <-time.After(localCloseTimeout):
-			d.log.Warn().Msg("another process holds up the end of shared memory")
+			d.log.Warn().Msg("another process delays the closing of shared memory; it continues in the background")
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestDialFromAnotherInterface(t *testing.T) {
 
 			_, err := active.cm.Dial(there)
 			require.ErrorIs(t, err, verbs.ErrNoRoute)
-			assert.ErrorContains(t, err, c.listener.String()+" is of another interface of this machine")
+			assert.ErrorContains(t, err, c.listener.String()+" belongs to another interface of this machine")
 
 			id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(c.dialler, there.Addr.Port())})
 			require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestDialFromAnotherInterface(t *testing.T) {
 			}
 			err = active.next(verbs.CMFailed).Err
 			require.ErrorIs(t, err, verbs.ErrNotListening)
-			assert.ErrorContains(t, err, "a program of this machine listens at "+there.Addr.String())
+			assert.ErrorContains(t, err, "a program on this machine listens at "+there.Addr.String())
 			require.NoError(t, id.Close())
 		})
 	}

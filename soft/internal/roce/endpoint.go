@@ -66,7 +66,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
 		socket, err = listenAtStandardPort(cfg)
 	case port >= admission.FirstSendPort:
-		err = fmt.Errorf("UDP port %d: devices send from the ports from %d on; choose one below: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
+		err = fmt.Errorf("UDP port %d is reserved, since devices send from the ports from %d on; choose a lower one: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
 	default:
 		cfg.Exclusive = true
 		socket, err = link.Listen(cfg)
@@ -136,7 +136,7 @@ func (e *endpoint) releaseHeaders() {
 
 func (e *endpoint) receiveHeaders(on bool) {
 	if err := e.socket.ReceiveHeaders(on); err != nil {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("headers of datagrams have defaults")
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("cannot read the IP headers of received packets; using defaults")
 	}
 }
 
@@ -172,7 +172,7 @@ func (e *endpoint) flush() error {
 func (e *endpoint) noteDropped(n int, err error) {
 	e.shard.drops.send += uint64(n)
 	if err != nil {
-		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
+		e.device.log.Debug().Err(err).Int("dropped", n).Msg("packets were dropped while sending")
 	}
 }
 
@@ -264,7 +264,7 @@ func (d *Device) fatal(err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("waiting for packets")
+	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("the device failed while waiting for packets")
 	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
 }
 

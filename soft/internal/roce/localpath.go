@@ -153,7 +153,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	fits := d.main.local.On() && d.memories.Fits(size)
 	d.mu.Unlock()
 	if !fits {
-		return nil, nil, fmt.Errorf("device %s: memory of %d bytes that other processes can see: %w", d.cfg.Name, size, verbs.ErrNotSupported)
+		return nil, nil, fmt.Errorf("device %s: allocate %d bytes of memory that other processes can map: %w", d.cfg.Name, size, verbs.ErrNotSupported)
 	}
 	m, err := local.AllocMemory(size)
 	if err != nil {

@@ -415,7 +415,7 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 		i.leave(t)
 		exchange(t, x, y, 1+random.IntN(20_000))
 	}
-	assert.NotZero(t, localCounter(y, "local_disorder"))
+	assert.NotZero(t, localCounter(y, "local_protocol_errors"))
 	assert.EqualValues(t, 1, localCounter(y, "local_peers"))
 	assert.Equal(t, localCounter(other, "sent_pkts"), localCounter(other, "local_sent_pkts"), "none of the other's has gone by UDP")
 }

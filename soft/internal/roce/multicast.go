@@ -45,12 +45,12 @@ func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
 		return g, nil
 	}
 	if len(d.groups) >= maxGroups {
-		return nil, fmt.Errorf("device %s is in %d groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
+		return nil, fmt.Errorf("device %s has joined %d multicast groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
 	}
 	g := &group{addr: netip.AddrPortFrom(addr, wire.UDPPort), endpoint: e}
 	switch err := e.socket.Join(g.addr); {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: a program of this machine has UDP port %d of all addresses: %w", verbs.ErrInUse, wire.UDPPort, err)
+		return nil, fmt.Errorf("%w: a program on this machine has UDP port %d at all addresses: %w", verbs.ErrInUse, wire.UDPPort, err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return nil, fmt.Errorf("%w: %w", verbs.ErrNotSupported, err)
 	case err != nil:
@@ -115,7 +115,7 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 		return err
 	}
 	if q.init.Type != verbs.UD {
-		return fmt.Errorf("%s: it is of %v, and groups are for UD: %w", op, q.init.Type, verbs.ErrInvalid)
+		return fmt.Errorf("%s: multicast groups need a UD queue pair, not %v: %w", op, q.init.Type, verbs.ErrInvalid)
 	}
 	e, err := d.multicastEndpoint(gid.Addr())
 	if err != nil {
@@ -128,7 +128,7 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 	switch {
 	case slices.Contains(g.queuePairs, q):
 	case len(g.queuePairs) == maxAttached:
-		return fmt.Errorf("%s: the group has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
+		return fmt.Errorf("%s: the group already has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
 	default:
 		g.queuePairs = append(g.queuePairs, q)
 		q.groups++
@@ -150,7 +150,7 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 		i = slices.Index(g.queuePairs, q)
 	}
 	if i < 0 {
-		return fmt.Errorf("%s: it is not attached: %w", op, verbs.ErrInvalid)
+		return fmt.Errorf("%s: the queue pair is not attached: %w", op, verbs.ErrInvalid)
 	}
 	g.queuePairs = slices.Delete(g.queuePairs, i, i+1)
 	q.groups--
@@ -165,7 +165,7 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 // interface.
 func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 	if !group.IsMulticast() {
-		return nil, fmt.Errorf("%v is no multicast group: %w", group, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%v is not a multicast address: %w", group, verbs.ErrInvalid)
 	}
 	for _, e := range d.endpoints {
 		own := e.socket.Addr().Addr()
@@ -178,7 +178,7 @@ func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
+	return nil, fmt.Errorf("none of the addresses of device %s, %v, has the address family of the group: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
 }
 
 // GroupEndpoint implements gsi.Groups.
@@ -194,7 +194,7 @@ func (d *Device) GroupEndpoint(group netip.Addr) (index int, err error) {
 func (d *Device) JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error) {
 	e := d.endpoints[index]
 	if err := e.socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
-		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups, as the loopback interface has none for IPv6; use another: %w",
+		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups (the loopback interface has none for IPv6); use another interface: %w",
 			verbs.ErrNoRoute, e.Addr().Addr(), err)
 	}
 	if sendOnly {

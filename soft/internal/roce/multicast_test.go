@@ -260,7 +260,7 @@ func TestMulticastMisuse(t *testing.T) {
 		ah := x.handle(pd, verbs.AddressAttr{DGID: c.dgid})
 		_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, AH: ah, RemoteQPN: c.qpn}})
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		assert.ErrorContains(t, err, "multicast groups have 0xffffff")
+		assert.ErrorContains(t, err, "it must be 0xffffff for multicast groups")
 	}
 	rc := openSide(t, Config{}, 64)
 	require.ErrorIs(t, rc.qp.(verbs.MulticastQP).AttachMulticast(group, 0), verbs.ErrInvalid)

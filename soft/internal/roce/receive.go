@@ -16,7 +16,7 @@ import (
 func (e *endpoint) receive(now time.Duration) bool {
 	datagrams, err := e.socket.Receive()
 	if err != nil {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")
 	}
 	if peers := e.socket.Unreachable(); len(peers) > 0 {
 		e.shard.unreachable.note(e, peers)

@@ -50,7 +50,7 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 			again := verbs.CMListen{Addr: target, Type: verbs.RC}
 			_, err = active.cm.Listen(again)
 			require.ErrorIs(t, err, verbs.ErrInUse)
-			require.ErrorContains(t, err, "a listener of this machine has port")
+			require.ErrorContains(t, err, "already has a listener on this machine")
 			require.NoError(t, l.Close())
 			l, err = active.cm.Listen(again)
 			require.NoError(t, err)
@@ -135,14 +135,14 @@ func TestWhoListensIsNotKnown(t *testing.T) {
 	require.ErrorIs(t, err, unix.EMFILE)
 	require.ErrorIs(t, other, unix.EMFILE)
 	require.NotErrorIs(t, other, verbs.ErrInUse)
-	require.NotContains(t, other.Error(), "has port")
+	require.NotContains(t, other.Error(), "already has a listener")
 
 	still := netip.MustParseAddrPort("127.11.7.8:7")
 	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
 	require.NoError(t, err)
 	defer owner.Close()
 	active.cm.(*gsi.Manager).LookUpTimeout = 10 * time.Millisecond
-	require.ErrorContains(t, dial(still), "it stands still")
+	require.ErrorContains(t, dial(still), "it is stopped")
 }
 
 // Listeners and connection managers close, whatever files other processes have sent.

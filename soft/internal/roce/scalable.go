@@ -112,7 +112,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	const op = "create SRD queue pair"
 	d := p.device
 	if init.SRQ != nil {
-		return nil, fmt.Errorf("%s: it cannot have a shared receive queue: %w", op, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: SRD has no shared receive queues: %w", op, verbs.ErrNotSupported)
 	}
 	for _, l := range []struct {
 		what       string
@@ -124,7 +124,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 		{"bytes inline", init.MaxInline, srd.MaxInline},
 	} {
 		if l.value < 0 || l.value > l.max {
-			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
+			return nil, fmt.Errorf("%s: %d %s requested, must be from 0 to %d: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
 		}
 	}
 	sendCQ, recvCQ, err := d.queuesOf(op, init)
@@ -137,7 +137,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed {
-		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
+		return nil, fmt.Errorf("%s: its completion queue: %w", op, verbs.ErrClosed)
 	}
 	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
 	q.qp = d.srd.NewQP(srd.QPConfig{
@@ -155,7 +155,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 // srdAHOf returns the SRD part of a request's address handle.
 func (p *protectionDomain) srdAHOf(ah verbs.AH) (*srd.AH, error) {
 	if a, ok := ah.(*addressHandle); ok && a.multicast {
-		return nil, fmt.Errorf("its address handle is of %v: SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
+		return nil, fmt.Errorf("the address handle is for the multicast group %v, and SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
 	}
 	if err := p.checkAH(ah, 0); err != nil {
 		return nil, err

@@ -120,7 +120,7 @@ func (d *Device) shardOf(key any) *shard {
 			best = s
 		} else {
 			d.noMoreShards = true
-			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("programs that poll on different cores share a lock")
+			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("cannot open another shard: programs that poll on different cores share a lock")
 		}
 	}
 	return best
@@ -218,7 +218,7 @@ func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *share
 	case receives != nil && (connected || receives.shard == d.main):
 		return receives.shard, nil
 	case receives != nil:
-		return nil, fmt.Errorf("its shared receive queue was made for a poller, and a queue pair of %v is for all: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
+		return nil, fmt.Errorf("its shared receive queue belongs to a poller, and a queue pair of type %v cannot: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
 	case connected:
 		return send.shard, nil
 	}

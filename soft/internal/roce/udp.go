@@ -46,7 +46,7 @@ func (d *Device) checkPeer(addr netip.Addr) error {
 		reason = "the broadcast address of a network of this host"
 	}
 	if reason != "" {
-		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, reason, verbs.ErrInvalid)
+		return fmt.Errorf("%v cannot be the address of a peer: it is %s: %w", addr, reason, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (d *Device) checkPeer(addr netip.Addr) error {
 // outputToGroup returns the output to a multicast group.
 func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
-		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("UDPPort is %d, must be 0 or %d for a multicast group: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
 	}
 	hops := a.HopLimit
 	out, err := d.output(a)
@@ -64,16 +64,16 @@ func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 
 func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
-		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, but the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
 	}
 	e := d.endpoints[a.SGIDIndex]
 	addr := a.DGID.Addr()
 	local := e.socket.Addr().Addr()
 	if addr.Is4() != local.Is4() {
-		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose the index of a GID of the same address family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
 	}
 	if a.FlowLabel > maxFlowLabel {
-		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, it has 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, must fit in 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
 	}
 	port := a.UDPPort
 	if port == 0 {

@@ -240,8 +240,8 @@ func TestAddressHandles(t *testing.T) {
 		want error
 		text string
 	}{
-		"none":            {nil, verbs.ErrInvalid, "needs an address handle of device"},
-		"another device":  {foreign, verbs.ErrInvalid, "needs an address handle of device"},
+		"none":            {nil, verbs.ErrInvalid, "the address handle does not belong to device"},
+		"another device":  {foreign, verbs.ErrInvalid, "the address handle does not belong to device"},
 		"another domain":  {elsewhere, verbs.ErrInvalid, "protection domain"},
 		"closed":          {closed, verbs.ErrClosed, "address handle"},
 		"the right thing": {other, nil, ""},

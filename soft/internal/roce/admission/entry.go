@@ -129,13 +129,13 @@ func (e *Entry) Refused(source netip.AddrPort, qpn uint32, now time.Duration) (u
 	if log {
 		cfg := &e.control.cfg
 		cfg.Log.Warn().Str("device", cfg.Device).Stringer("address", e.addr).Stringer("source", source).
-			Msg("a flood of packets that are refused: while it lasts, the system drops what comes from elsewhere than peers")
+			Msg("flood of refused packets: while it lasts, the kernel drops packets that do not come from peers")
 	}
 	return now + restrictTime
 }
 
 // errTooMany: a restriction would have to list too many sources or queue pairs.
-var errTooMany = errors.New("too many peers or queue pairs for datagrams")
+var errTooMany = errors.New("too many peers or datagram queue pairs for a socket filter")
 
 // Restrict starts a restriction. The lock of a shard is held.
 func (e *Entry) Restrict(now time.Duration) error {
@@ -225,5 +225,5 @@ func (e *Entry) logFailure(err error) {
 		return
 	}
 	cfg := &e.control.cfg
-	cfg.Log.Debug().Err(err).Str("device", cfg.Device).Stringer("address", e.addr).Msg("the system does not drop what floods the device")
+	cfg.Log.Debug().Err(err).Str("device", cfg.Device).Stringer("address", e.addr).Msg("cannot set the socket filter against a flood")
 }

@@ -158,7 +158,7 @@ func (c *Conn) wrongState(call string, legal State, or ...State) error {
 	for _, s := range or {
 		states += fmt.Sprintf(" or %v", s)
 	}
-	return fmt.Errorf("%s the connection with %v: it is in state %v, and would have to be in %s: %w", call, c.peer, c.state, states, verbs.ErrState)
+	return fmt.Errorf("%s the connection with %v: it is in state %v, must be in %s: %w", call, c.peer, c.state, states, verbs.ErrState)
 }
 
 // deliver marks the connection request as taken, and reports whether the caller must see it.
@@ -463,7 +463,7 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 	setDefault(&p.Reason, mad.ReasonConsumerDefined)
 	if len(p.PrivateData) > mad.REJPrivateLen || len(p.Info) > mad.InfoLen {
-		return fmt.Errorf("reject the connection with %v: %d bytes of private data and %d of additional information, at most %d and %d are possible: %w",
+		return fmt.Errorf("reject the connection with %v: %d bytes of private data and %d of additional information; the limits are %d and %d: %w",
 			c.peer, len(p.PrivateData), len(p.Info), mad.REJPrivateLen, mad.InfoLen, verbs.ErrInvalid)
 	}
 	switch c.state {

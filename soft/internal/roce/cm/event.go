@@ -74,10 +74,11 @@ const (
 )
 
 var causeNames = [...]string{
-	CauseTimeout: "no answer from the peer", CauseDeadline: "deadline exceeded",
-	CausePortUnreachable: "no process has the peer's UDP port", CauseUnanswered: "not answered by the application in time",
-	CauseREJ: "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
-	CauseStale: "the peer has lost the connection",
+	CauseTimeout: "no response from the peer", CauseDeadline: "deadline exceeded",
+	CausePortUnreachable: "no process has the peer's UDP port", CauseNoRoute: "this host has no route to the peer",
+	CauseUnanswered: "no response from the application in time",
+	CauseREJ:        "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
+	CauseStale: "the peer no longer has the connection",
 }
 
 // String describes the cause.

@@ -29,16 +29,16 @@ func TestKilled(t *testing.T) {
 		when, who      string
 		silent, closed string // what the survivor is told; closed: by a host that says so
 	}{
-		{atREQ, "B", "U no answer from the peer", "U no process has the peer's UDP port"},
-		{atRequest, "B", "U no answer from the peer", "U no process has the peer's UDP port"},
+		{atREQ, "B", "U no response from the peer", "U no process has the peer's UDP port"},
+		{atRequest, "B", "U no response from the peer", "U no process has the peer's UDP port"},
 		{atREP, "B", "C", "C"},
-		{atREP, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
-		{atResponse, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
-		{atRequest, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
+		{atREP, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
+		{atResponse, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
+		{atRequest, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
 		{atEstablished, "A", "request, E", "request, E"},
 		{atEstablished, "B", "C", "C"},
-		{atDREQ, "A", "request, E, D no answer from the peer", "request, E, D no process has the peer's UDP port"},
-		{atDREQ, "B", "C, D no answer from the peer", "C, D no process has the peer's UDP port"},
+		{atDREQ, "A", "request, E, D no response from the peer", "request, E, D no process has the peer's UDP port"},
+		{atDREQ, "B", "C, D no response from the peer", "C, D no process has the peer's UDP port"},
 	} {
 		for _, closed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s %s, closed port %v", c.who, c.when, closed), func(t *testing.T) {
@@ -186,15 +186,15 @@ func TestUnanswered(t *testing.T) {
 	a.connect(p)
 	w.run(2 * time.Minute)
 	require.Equal(t, "R 3", a.reports())
-	require.Equal(t, "request, U not answered by the application in time", b.reports())
+	require.Equal(t, "request, U no response from the application in time", b.reports())
 	require.Equal(t, []string{"A REQ", "A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
 	b.requireEmpty()
 	require.ErrorIs(t, b.all[0].Conn.Accept(AcceptParams{QPN: 2}, w.now), verbs.ErrState)
 
 	for shorter, told := range map[string][2]string{
-		"A": {"C, U not answered by the application in time", "request, R 4"},
-		"B": {"C, R 4", "request, U no answer from the peer"},
+		"A": {"C, U no response from the application in time", "request, R 4"},
+		"B": {"C, R 4", "request, U no response from the peer"},
 	} {
 		w, a, b = pair(t, faults{})
 		w.hosts[map[string]*host{"A": a, "B": b}[shorter].address].config.HandshakeTimeout /= 2
@@ -393,7 +393,7 @@ func TestWrongCalls(t *testing.T) {
 		require.ErrorIs(t, c.Establish(nil, w.now), verbs.ErrState)
 		err := c.Reject(RejectParams{}, w.now)
 		require.ErrorIs(t, err, verbs.ErrState)
-		require.ErrorContains(t, err, "it is in state Established, and would have to be in REQ Received or REP Received or REP Sent")
+		require.ErrorContains(t, err, "it is in state Established, must be in REQ Received or REP Received or REP Sent")
 		require.ErrorIs(t, c.Disconnect(DisconnectParams{PrivateData: make([]byte, 221)}, w.now), verbs.ErrInvalid)
 		require.Equal(t, StateEstablished, c.State())
 	}
@@ -463,5 +463,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "SIDR response", EventSIDRResponse.String())
 	require.Equal(t, "event 0", EventType(0).String())
 	require.Equal(t, "cause 0", Cause(0).String())
-	require.Equal(t, "the peer has lost the connection", CauseStale.String())
+	require.Equal(t, "the peer no longer has the connection", CauseStale.String())
+	for c := CauseTimeout; c <= CauseStale; c++ {
+		require.NotEmpty(t, c.String(), "cause %d", uint8(c))
+	}
 }

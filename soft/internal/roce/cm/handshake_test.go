@@ -236,15 +236,15 @@ func TestAllLost(t *testing.T) {
 		told, other string
 		disconnect  bool
 	}{
-		{lost: []mad.Attribute{mad.AttrREQ}, told: "U no answer from the peer", other: ""},
+		{lost: []mad.Attribute{mad.AttrREQ}, told: "U no response from the peer", other: ""},
 		// Whoever gives up first tells the other.
-		{lost: []mad.Attribute{mad.AttrREP}, told: "R 4", other: "request, U no answer from the peer"},
+		{lost: []mad.Attribute{mad.AttrREP}, told: "R 4", other: "request, U no response from the peer"},
 		// B has forgotten the request by the time of A's last REQ, and takes it for a new one.
-		{lost: []mad.Attribute{mad.AttrREP, mad.AttrREJ}, told: "U no answer from the peer", other: "request, U no answer from the peer, request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrRTU}, told: "C, D rejected by the peer", other: "request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrRTU, mad.AttrREJ}, told: "C", other: "request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrDREQ}, told: "C, D no answer from the peer", other: "request, E", disconnect: true},
-		{lost: []mad.Attribute{mad.AttrDREP}, told: "C, D no answer from the peer", other: "request, E, D disconnected by the peer", disconnect: true},
+		{lost: []mad.Attribute{mad.AttrREP, mad.AttrREJ}, told: "U no response from the peer", other: "request, U no response from the peer, request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrRTU}, told: "C, D rejected by the peer", other: "request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrRTU, mad.AttrREJ}, told: "C", other: "request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrDREQ}, told: "C, D no response from the peer", other: "request, E", disconnect: true},
+		{lost: []mad.Attribute{mad.AttrDREP}, told: "C, D no response from the peer", other: "request, E, D disconnected by the peer", disconnect: true},
 	} {
 		t.Run(fmt.Sprint(c.lost), func(t *testing.T) {
 			t.Parallel()

@@ -345,7 +345,7 @@ func TestStale(t *testing.T) {
 			again.connect(p)
 			w.pass(100 * time.Millisecond)
 			require.Equal(t, "R 10", again.reports())
-			require.Equal(t, "D the peer has lost the connection", other.reports())
+			require.Equal(t, "D the peer no longer has the connection", other.reports())
 			require.Equal(t, StateTimeWait, old.State())
 
 			conn := again.connect(p)
@@ -371,7 +371,7 @@ func TestStaleREP(t *testing.T) {
 	}
 	a.connect(a.params(b))
 	w.pass(time.Millisecond)
-	require.Equal(t, "R 10, D the peer has lost the connection", a.reports())
+	require.Equal(t, "R 10, D the peer no longer has the connection", a.reports())
 	require.Equal(t, CauseStale, a.all[0].Cause)
 	require.Equal(t, "request, R 10", again.reports())
 	a.connect(a.params(b))

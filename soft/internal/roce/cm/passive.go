@@ -144,13 +144,13 @@ func (c *Conn) Prepare(p AcceptParams) error {
 	var err error
 	switch {
 	case p.QPN < 2 || p.QPN >= 1<<24:
-		err = fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		err = fmt.Errorf("QPN is %#x, must be from 2 to 0xffffff", p.QPN)
 	case p.PSN >= 1<<24:
-		err = fmt.Errorf("PSN is %#x, it has 24 bits", p.PSN)
+		err = fmt.Errorf("PSN is %#x, must fit in 24 bits", p.PSN)
 	case p.RNRRetry > 7:
-		err = fmt.Errorf("RNRRetry is %d, it ends at 7", p.RNRRetry)
+		err = fmt.Errorf("RNRRetry is %d, must be from 0 to 7", p.RNRRetry)
 	case len(p.PrivateData) > mad.REPPrivateLen:
-		err = fmt.Errorf("%d bytes of private data, a REP takes %d", len(p.PrivateData), mad.REPPrivateLen)
+		err = fmt.Errorf("%d bytes of private data exceed the %d of a REP", len(p.PrivateData), mad.REPPrivateLen)
 	}
 	if err != nil {
 		return fmt.Errorf("accept the connection of %v: %w: %w", c.peer, err, verbs.ErrInvalid)

@@ -23,7 +23,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 	case c.state != StateEstablished:
 		return c.wrongState("disconnect", StateEstablished)
 	case len(p.PrivateData) > mad.DREQPrivateLen:
-		return fmt.Errorf("disconnect from %v: %d bytes of private data, a DREQ takes %d: %w", c.peer, len(p.PrivateData), mad.DREQPrivateLen, verbs.ErrInvalid)
+		return fmt.Errorf("disconnect from %v: %d bytes of private data exceed the %d of a DREQ: %w", c.peer, len(p.PrivateData), mad.DREQPrivateLen, verbs.ErrInvalid)
 	}
 	m := c.manager
 	c.transactionIDClose = m.newTransactionID(c.path.Local.Port())

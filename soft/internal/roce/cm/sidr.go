@@ -49,11 +49,11 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	var err error
 	switch {
 	case !p.Path.usable():
-		err = fmt.Errorf("the path from %v to %v needs two addresses of one family, and ports", p.Path.Local, p.Path.Remote)
+		err = fmt.Errorf("the path from %v to %v must have two addresses of one family, and two ports", p.Path.Local, p.Path.Remote)
 	case p.ResponseTimeout > 31 || p.MaxCMRetries > 15:
-		err = fmt.Errorf("ResponseTimeout is %d and MaxCMRetries %d; they end at 31 and 15", p.ResponseTimeout, p.MaxCMRetries)
+		err = fmt.Errorf("ResponseTimeout is %d and MaxCMRetries is %d; the maxima are 31 and 15", p.ResponseTimeout, p.MaxCMRetries)
 	case len(p.PrivateData) > MaxResolvePrivate:
-		err = fmt.Errorf("%d bytes of private data, a SIDR_REQ takes %d", len(p.PrivateData), MaxResolvePrivate)
+		err = fmt.Errorf("%d bytes of private data exceed the %d of a SIDR_REQ", len(p.PrivateData), MaxResolvePrivate)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("resolve %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
@@ -62,7 +62,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		return nil, fmt.Errorf("resolve %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
 	}
 	if len(m.resolutions) >= m.config.MaxConnections {
-		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are under way, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
+		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are in progress, the limit; close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
 	}
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	r := &Resolution{
@@ -235,11 +235,11 @@ func (r *SIDRRequest) Reply(p SIDRReply) error {
 	var err error
 	switch {
 	case r.done:
-		return fmt.Errorf("reply to the SIDR request of %v: it has been replied to, or has waited for more than %v: %w", r.peer, r.manager.config.HandshakeTimeout, verbs.ErrState)
+		return fmt.Errorf("reply to the SIDR request of %v: it was answered before, or not within %v: %w", r.peer, r.manager.config.HandshakeTimeout, verbs.ErrState)
 	case p.Status == mad.SIDRValid && p.QPN < 2 || p.QPN >= 1<<24:
-		err = fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		err = fmt.Errorf("QPN is %#x, must be from 2 to 0xffffff", p.QPN)
 	case len(p.PrivateData) > mad.SIDRREPPrivateLen || len(p.Info) > mad.InfoLen:
-		err = fmt.Errorf("%d bytes of private data and %d of additional information, at most %d and %d are possible",
+		err = fmt.Errorf("%d bytes of private data and %d of additional information; the limits are %d and %d",
 			len(p.PrivateData), len(p.Info), mad.SIDRREPPrivateLen, mad.InfoLen)
 	}
 	if err != nil {

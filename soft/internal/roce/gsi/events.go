@@ -137,12 +137,12 @@ func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) erro
 	switch cause {
 	case cm.CauseTimeout: // ErrUnreachable alone says it
 	case cm.CauseNoRoute:
-		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
+		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: verbs.ErrNoRoute}
 	default:
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
 	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
-		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
+		err = fmt.Errorf("%w; this device has UDP port %d, because another process has port %d of %v, and only Verbena devices respond to other ports: stop that process, or use another address",
 			err, local.Port(), wire.UDPPort, local.Addr())
 	}
 	if id.lookUpFailed != nil {

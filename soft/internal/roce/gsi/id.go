@@ -60,13 +60,13 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	peerErr := c.services.cfg.CheckPeer(peer.Addr())
 	switch addr := peer.Addr(); {
 	case !addr.IsValid() || peer.Port() == 0:
-		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: the address and the port of one host are needed: %w", op, verbs.ErrInvalid)
 	case peerErr != nil:
-		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, peerErr)
+		return nil, fmt.Errorf("%s: the address and the port of one host are needed: %w", op, peerErr)
 	case p.MTU != 0 && !p.MTU.Valid():
-		return nil, fmt.Errorf("%s: the MTU is %d; 256, 512, 1024, 2048 and 4096 are possible: %w", op, p.MTU, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: the MTU is %d, must be 256, 512, 1024, 2048 or 4096: %w", op, p.MTU, verbs.ErrInvalid)
 	case p.Type < verbs.RC || p.Type > verbs.UD:
-		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}
 	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
 	g, closed := c.lock(op)
@@ -180,7 +180,7 @@ func (id *connectionID) errNotListening() error {
 	if !id.otherAddr.IsValid() {
 		return verbs.ErrNotListening
 	}
-	return fmt.Errorf("%w; a program of this machine listens at %v: dial it there, from a device with that address",
+	return fmt.Errorf("%w; a program on this machine listens at %v: dial that address, from a device that has it",
 		verbs.ErrNotListening, netip.AddrPortFrom(id.otherAddr, id.remote.Port()))
 }
 
@@ -220,9 +220,9 @@ func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
 	e := g.endpointAt(local.WithZone(""))
 	switch {
 	case e < 0:
-		return 0, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+		return 0, fmt.Errorf("%v is not an address of device %s, which has %v: %w", local, g.cfg.Device, g.addresses(), verbs.ErrInvalid)
 	case local.Is4() != peer.Is4():
-		return 0, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
+		return 0, fmt.Errorf("%v and %v have different address families: %w", local, peer, verbs.ErrInvalid)
 	}
 	return e, nil
 }
@@ -253,7 +253,7 @@ func (id *connectionID) lock(call string) (*Services, error) {
 
 // errState returns the error of a call that the phase does not allow.
 func (id *connectionID) errState(call, when string) error {
-	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.remote, when, verbs.ErrState)
+	return fmt.Errorf("%s the connection with %v: the call is possible only %s: %w", call, id.remote, when, verbs.ErrState)
 }
 
 // Attr implements verbs.CMID.
@@ -295,7 +295,7 @@ func (id *connectionID) datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAt
 		attr.SQPSN = id.psn
 		mask |= verbs.QPAttrSQPSN
 	default:
-		return attr, 0, fmt.Errorf("attributes for %v: only Init, RTR and RTS have any: %w", to, verbs.ErrInvalid)
+		return attr, 0, fmt.Errorf("attributes for %v: the state must be Init, RTR or RTS: %w", to, verbs.ErrInvalid)
 	}
 	return attr, mask, nil
 }

@@ -144,7 +144,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	for e := range names {
 		if own := names[e]; own.Port() != wire.UDPPort {
 			g.cfg.Log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
-				Msgf("another process has UDP port %d of %v: only Verbena's devices reach this listener there", wire.UDPPort, own.Addr())
+				Msgf("another process has UDP port %d of %v: only Verbena devices can reach this listener", wire.UDPPort, own.Addr())
 		}
 	}
 	return l, nil
@@ -178,7 +178,7 @@ func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]neti
 		}
 	}
 	if !all {
-		return addr, nil, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+		return addr, nil, fmt.Errorf("%v is not an address of device %s, which has %v: %w", addr, g.cfg.Device, g.addresses(), verbs.ErrInvalid)
 	}
 	return addr, names, nil
 }
@@ -194,9 +194,9 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 			l.entries.Close()
 			l.service.Close(l.manager.services.cfg.Now())
 			if !errors.Is(err, verbs.ErrInUse) {
-				return fmt.Errorf("tell the processes of this machine of port %d of %v: %w", params.Service.Port, addr, err)
+				return fmt.Errorf("register port %d of %v for the processes of this machine: %w", params.Service.Port, addr, err)
 			}
-			return fmt.Errorf("a listener of this machine has port %d of %v: %w", params.Service.Port, addr, err)
+			return fmt.Errorf("port %d of %v already has a listener on this machine: %w", params.Service.Port, addr, err)
 		}
 	}
 	return nil

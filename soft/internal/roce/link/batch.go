@@ -119,7 +119,7 @@ func (b *batch) init(v4 bool, maxSegments int) {
 func (b *batch) check(dst netip.AddrPort, size int) error {
 	switch {
 	case size < 1 || size > MaxPacket:
-		return fmt.Errorf("link: packet to %s has %d bytes; 1 to %d are possible: %w", dst, size, MaxPacket, ErrPacket)
+		return fmt.Errorf("link: packet to %s has %d bytes, must have 1 to %d: %w", dst, size, MaxPacket, ErrPacket)
 	case !dst.IsValid() || dst.Addr().Is4() != b.v4:
 		return fmt.Errorf("link: packet to %s: the socket is %s: %w", dst, family(b.v4), ErrAddress)
 	}

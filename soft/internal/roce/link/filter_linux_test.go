@@ -133,7 +133,7 @@ func TestLargestFilter(t *testing.T) {
 		putAlone(t, s, s, toQP(5, "open"))
 		assert.Equal(t, []string{"open"}, texts(t, s, 1))
 		f.Open = append(f.Open, 99)
-		require.ErrorContains(t, s.SetFilter(f), "at most")
+		require.ErrorContains(t, s.SetFilter(f), "the limits are")
 		putAlone(t, s, s, toQP(99, "no filter"))
 		assert.Equal(t, []string{"no filter"}, texts(t, s, 1))
 	}

@@ -143,7 +143,7 @@ func receiveHeaders(s int, v4, on bool) error {
 	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(s, level, o, value); err != nil {
-			return fmt.Errorf("link: ask for the IP header of packets: %w", err)
+			return fmt.Errorf("link: enable the reception of IP headers: %w", err)
 		}
 	}
 	return nil

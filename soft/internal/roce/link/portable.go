@@ -147,7 +147,7 @@ func (p *portable) features() Features { return Features{MaxSegments: 1, Receive
 
 func (p *portable) receiveHeaders(on bool) error {
 	if on {
-		return fmt.Errorf("link: the IP header of packets on a portable socket: %w", errors.ErrUnsupported)
+		return fmt.Errorf("link: read IP headers on a portable socket: %w", errors.ErrUnsupported)
 	}
 	return nil
 }

@@ -146,13 +146,13 @@ func (k *kernel) refused(b *batch) {
 		}
 	}
 	if errno == unix.EINVAL && m.header.FlowLabel != 0 {
-		b.fail(fmt.Errorf("link: send %d bytes to %s: flow label %#x is refused, as it is while a program of this machine has an exclusive one: %w", m.bytes, m.dst, m.header.FlowLabel, errno))
+		b.fail(fmt.Errorf("link: send %d bytes to %s: the kernel refuses flow label %#x, as it does while a program on this machine has an exclusive flow label: %w", m.bytes, m.dst, m.header.FlowLabel, errno))
 		return
 	}
 	if m.packets > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
 		k.segmentation.Store(false)
 		b.maxSegments = 1
-		b.fail(fmt.Errorf("link: send a train of %d packets to %s: %w (%w); packets leave one by one from now on", m.packets, m.dst, ErrSegmentation, errno))
+		b.fail(fmt.Errorf("link: send a train of %d packets to %s: %w (%w); packets are sent one by one from now on", m.packets, m.dst, ErrSegmentation, errno))
 		return
 	}
 	b.fail(fmt.Errorf("link: send %d bytes to %s: %w", m.bytes, m.dst, errno))

@@ -43,7 +43,7 @@ func parseAddress(text string) (a Address, err error) {
 		a.Shard = int(n)
 	}
 	if a.String() != text {
-		return a, fmt.Errorf("address %q is not written as %q", text, a)
+		return a, fmt.Errorf("address %q is not in the form %q", text, a)
 	}
 	return a, nil
 }

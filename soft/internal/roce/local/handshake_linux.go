@@ -30,7 +30,7 @@ const (
 )
 
 // ErrRefused: the other device refuses a channel; it may be about to dial one itself.
-var ErrRefused = errors.New("the device has refused the channel")
+var ErrRefused = errors.New("the device refused the channel")
 
 // Listener accepts channels from other devices.
 type Listener struct {
@@ -150,7 +150,7 @@ func (l *Listener) checkOwner(pid int, device Address) error {
 	defer func() { _ = owner.Close() }()
 	has, err := checkPeer(owner.(*net.UnixConn))
 	if err == nil && has != pid {
-		err = fmt.Errorf("process %d says that it has the device at %v, which is that of process %d: %w", pid, device, has, ErrCorrupt)
+		err = fmt.Errorf("process %d claims the device at %v, which belongs to process %d: %w", pid, device, has, ErrCorrupt)
 	}
 	return err
 }
@@ -161,7 +161,7 @@ func checkLocalAddress(addr netip.Addr) error {
 	if addr.IsLoopback() || routes.Source(addr) == addr.WithZone("") {
 		return nil
 	}
-	return fmt.Errorf("%v is no address of this machine: %w", addr, errors.ErrUnsupported)
+	return fmt.Errorf("%v is not an address of this machine: %w", addr, errors.ErrUnsupported)
 }
 
 // Close ends Serve, and waits for the calls that it has made. Diallers can delay it without
@@ -178,7 +178,7 @@ func (l *Listener) Close() {
 func Dial(ctx context.Context, ends Ends) (*Channel, error) {
 	c, err := dial(ctx, ends)
 	if err != nil {
-		return nil, fmt.Errorf("join the device at %v through shared memory: %w", ends.Peer, err)
+		return nil, fmt.Errorf("open shared memory with the device at %v: %w", ends.Peer, err)
 	}
 	return c, nil
 }
@@ -252,7 +252,7 @@ func parseRequest(text string, device Address) (peer Address, err error) {
 	rest, ok := strings.CutPrefix(text, requestPrefix+" ")
 	from, to, both := strings.Cut(rest, " ")
 	if peer, err = parseAddress(from); err != nil || !ok || !both || to != device.String() || peer == device || peer.Device.Port() == 0 {
-		return peer, fmt.Errorf("greeting %.100q: %w", text, ErrCorrupt)
+		return peer, fmt.Errorf("malformed handshake request %.100q: %w", text, ErrCorrupt)
 	}
 	return peer, nil
 }

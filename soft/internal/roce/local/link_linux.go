@@ -112,7 +112,7 @@ func (c *Channel) Serve(lock sync.Locker, wake func()) error {
 
 func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	if len(b) != messageLen {
-		return fmt.Errorf("a message of %d bytes: %w", len(b), ErrCorrupt)
+		return fmt.Errorf("message of %d bytes: %w", len(b), ErrCorrupt)
 	}
 	number := binary.LittleEndian.Uint32(b[1:])
 	switch kind := b[0]; {
@@ -139,7 +139,7 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 		defer lock.Unlock()
 		return c.handlePong(number)
 	case kind == messageClose && len(files) == 0:
-		return fmt.Errorf("the other device has ended it: %w", errPeerGone)
+		return fmt.Errorf("the peer closed the channel: %w", errPeerGone)
 	default:
 		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrCorrupt)
 	}
@@ -154,7 +154,7 @@ func (c *Channel) importMemory(lock sync.Locker, number uint32, fd int) error {
 	full := len(c.imported.memories) >= maxExports
 	lock.Unlock()
 	if known {
-		return fmt.Errorf("memory %d is shown again: %w", number, ErrCorrupt)
+		return fmt.Errorf("memory %d is exported twice: %w", number, ErrCorrupt)
 	}
 	if full {
 		return nil
@@ -178,7 +178,7 @@ func (c *Channel) importMemory(lock sync.Locker, number uint32, fd int) error {
 	}
 	c.imported.memories[number], c.imported.last = mem, number
 	if !c.link.send(messageImported, number, nil) {
-		return fmt.Errorf("tell that memory %d is seen: %w", number, net.ErrClosed)
+		return fmt.Errorf("acknowledge memory %d: %w", number, net.ErrClosed)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (c *Channel) sendPing() {
 func (c *Channel) handlePong(mark uint32) error {
 	m := &c.liveness
 	if mark != m.pinged || m.pinged == m.answered {
-		return fmt.Errorf("an answer to nothing: %w", ErrCorrupt)
+		return fmt.Errorf("unexpected ping reply: %w", ErrCorrupt)
 	}
 	m.answered = mark
 	c.sendPing()

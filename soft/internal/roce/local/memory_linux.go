@@ -67,7 +67,7 @@ func checkAllocated(fd int, length int64) error {
 		return os.NewSyscallError("fstat", err)
 	}
 	if allocated := stat.Blocks * 512; allocated < length {
-		return fmt.Errorf("of %d bytes of memory %d are allocated, all must be", length, allocated)
+		return fmt.Errorf("of %d bytes of memory, only %d are allocated", length, allocated)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	}
 	if err := unix.Ftruncate(fd, int64(length)); err != nil {
 		_ = unix.Close(fd)
-		return -1, nil, fmt.Errorf("make a file of %d bytes in memory: %w", length, os.NewSyscallError("ftruncate", err))
+		return -1, nil, fmt.Errorf("set the size of a memory file to %d bytes: %w", length, os.NewSyscallError("ftruncate", err))
 	}
 	mem, err = unix.Mmap(fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -98,7 +98,7 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		_ = unix.Munmap(mem)
 		_ = unix.Close(fd)
-		return -1, nil, fmt.Errorf("seal a file in memory: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
+		return -1, nil, fmt.Errorf("seal a memory file: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
 	}
 	return fd, mem, nil
 }
@@ -115,10 +115,10 @@ func sealed(fd, seals int) (int64, error) {
 		return 0, os.NewSyscallError("fstatfs", err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC { // a file of huge pages may have none left to read
-		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrCorrupt)
+		return 0, fmt.Errorf("the file is on file system %#x, not in ordinary memory: %w", fs.Type, ErrCorrupt)
 	}
 	if have&seals != seals {
-		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrCorrupt)
+		return 0, fmt.Errorf("the memory file has the seals %#x, needs %#x: %w", have, seals, ErrCorrupt)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -134,7 +134,7 @@ func mapExport(fd int) ([]byte, error) {
 		return nil, err
 	}
 	if n <= 0 || n > maxExportLen {
-		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrCorrupt)
+		return nil, fmt.Errorf("invalid memory length %d: %w", n, ErrCorrupt)
 	}
 	if err := checkAllocated(fd, n); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func mapShared(fd int) ([]byte, error) {
 		return nil, err
 	}
 	if n != sharedLen {
-		return nil, fmt.Errorf("rings of %d bytes, %d are needed: %w", n, sharedLen, ErrCorrupt)
+		return nil, fmt.Errorf("the memory for the rings has %d bytes, needs %d: %w", n, sharedLen, ErrCorrupt)
 	}
 	mem, err := unix.Mmap(fd, 0, sharedLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return mem, os.NewSyscallError("mmap", err)

@@ -74,7 +74,7 @@ func (i *messageReader) next() ([]byte, error) {
 		return nil, errPeerGone
 	}
 	if i.header.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = errors.Join(err, fmt.Errorf("a message that is too long: %w", ErrCorrupt))
+		err = errors.Join(err, fmt.Errorf("message too long: %w", ErrCorrupt))
 	}
 	if err != nil {
 		i.closeFiles()

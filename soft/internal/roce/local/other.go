@@ -9,7 +9,7 @@ import (
 )
 
 // ErrRefused: the other device refuses a channel.
-var ErrRefused = errors.New("the device has refused the channel")
+var ErrRefused = errors.New("the device refused the channel")
 
 type file struct{}
 

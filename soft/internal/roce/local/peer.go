@@ -217,7 +217,7 @@ func (p *Peer) establish() {
 	for path := range p.paths {
 		path.joinChannel()
 	}
-	p.peers.cfg.Log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
+	p.peers.cfg.Log.Debug().Stringer("peer", p.ends.Peer).Msg("packets use shared memory")
 }
 
 // serve handles the messages of a channel until it ends. It reports whether checkPeerDied must be
@@ -277,14 +277,14 @@ func (p *Peer) End(err error) {
 	}
 	switch {
 	case errors.Is(err, ErrStalled):
-		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP for a while")
+		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer stopped during a copy; packets use UDP for a while")
 		if l.on && p.users > 0 && !p.redialPending {
 			p.redialPending = true
 			l.dialling.Go(func() { l.dialAgain(p, minRedialPause) })
 		}
 	case errors.Is(err, ErrCorrupt):
 		l.counters.Corrupt++
-		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
+		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer corrupted the shared memory; packets use UDP from now on")
 	case errors.Is(err, io.EOF):
 		// The peer has died, or has closed its device. The queue pairs only probe it: another
 		// process may have its address already, and must not be disturbed.
@@ -295,7 +295,7 @@ func (p *Peer) End(err error) {
 		}
 		fallthrough
 	default:
-		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
+		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets use UDP again")
 	}
 	l.forgetUnused(p)
 	l.cfg.Shard.WakeIfReady()

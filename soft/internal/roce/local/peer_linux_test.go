@@ -56,7 +56,7 @@ func TestCheckPeer(t *testing.T) {
 		},
 		"a user that is not mapped": {
 			attr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER},
-			here: "is in another user namespace", inside: "stands for all users that are not mapped",
+			here: "is in another user namespace", inside: "stands for all unmapped users",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

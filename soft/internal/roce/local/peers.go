@@ -139,7 +139,7 @@ func (l *Peers) All() []*Peer { return slices.Collect(maps.Values(l.peers)) }
 func (l *Peers) listen(e Endpoint) error {
 	listener, err := Listen(l.address(e))
 	if err != nil {
-		l.cfg.Log.Debug().Err(err).Stringer("address", e.Addr()).Msg("devices of this machine are reached by UDP")
+		l.cfg.Log.Debug().Err(err).Stringer("address", e.Addr()).Msg("cannot listen for other devices of this machine; they are reached by UDP")
 		return err
 	}
 	listener.Serve(func(peer Address) func(*Channel) { return l.decideDial(e, peer) })
@@ -259,7 +259,7 @@ func (l *Peers) dial(p *Peer, pause time.Duration) {
 			c, err = Dial(l.ctx, p.ends)
 		}
 		if err != nil {
-			l.cfg.Log.Trace().Err(err).Msg("packets go by UDP")
+			l.cfg.Log.Trace().Err(err).Msg("no shared memory with the peer; packets use UDP")
 		}
 		again := handshakeIncomplete(err)
 		l.cfg.Shard.Lock()

@@ -15,12 +15,12 @@ import (
 
 var (
 	// ErrCorrupt: the other end has written to shared memory what a correct one never writes.
-	ErrCorrupt = errors.New("the shared memory is in disorder")
+	ErrCorrupt = errors.New("the peer violated the protocol for shared memory")
 	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
-	ErrCutOff = errors.New("the channel has been cut off")
+	ErrCutOff = errors.New("the channel ended without a closing message")
 	// ErrStalled: the other process has stopped during a copy from memory that its owner
 	// revokes.
-	ErrStalled = errors.New("the other process stands still in the midst of a copy")
+	ErrStalled = errors.New("the peer process stopped during a copy")
 )
 
 // A ring is a piece of shared memory: a page of control words, each on its own cache line,

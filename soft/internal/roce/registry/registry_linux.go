@@ -51,7 +51,7 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 			time.Sleep(time.Millisecond) // the process may be about to close its socket
 		}
 		if failed != nil && failed != ErrNotRegistered {
-			failed = fmt.Errorf("ask the process that listens on %v: %w", addr, failed)
+			failed = fmt.Errorf("query the process that listens on %v: %w", addr, failed)
 		}
 	}()
 	select {
@@ -64,7 +64,7 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 		return answer, failed
 	case <-time.After(Timeout):
 		// The other process has sent files that take long to close: see Entries.Close.
-		return device, fmt.Errorf("ask the process that listens on %v: %w", addr, errStalled)
+		return device, fmt.Errorf("query the process that listens on %v: %w", addr, errStalled)
 	}
 }
 
@@ -92,12 +92,12 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	}
 	device, err = netip.ParseAddrPort(string(text))
 	if err != nil || !plausible(addr.Addr().Unmap(), device) {
-		return netip.AddrPort{}, fmt.Errorf("it is no software device's: it answers %.60q", text)
+		return netip.AddrPort{}, fmt.Errorf("the process is not a software device: it responded %.60q", text)
 	}
 	return device, nil
 }
 
 var (
-	errStalled  = errors.New("it does not answer; it stands still, or has too many open files")
-	errNoAnswer = errors.New("it gives no answer")
+	errStalled  = errors.New("the process does not respond: it is stopped, or has too many open files")
+	errNoAnswer = errors.New("the process closed the connection without a response")
 )

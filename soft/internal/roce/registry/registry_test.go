@@ -96,7 +96,7 @@ func TestFindIsCancelled(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	cancel()
-	require.ErrorContains(t, <-found, "it stands still")
+	require.ErrorContains(t, <-found, "it is stopped")
 	_, err = Find(ctx, TCP, addr)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrNotRegistered)

@@ -219,7 +219,7 @@ func (q *QP) receiving() bool {
 // PostRecv posts receives. As on EFA, it cannot be done in the state Error.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.state == verbs.QPReset || q.state == verbs.QPError {
-		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init, RTR, RTS or SQD: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: the state must be Init, RTR, RTS or SQD: %w", q.num, q.state, verbs.ErrState)
 	}
 	return q.rq.Post(wrs)
 }
@@ -280,7 +280,7 @@ func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n ui
 // PostSend posts send requests and returns how many were accepted.
 func (q *QP) PostSend(wrs []verbs.SendWR, now time.Duration) (int, error) {
 	if q.state != verbs.QPReadyToSend && q.state != verbs.QPSendQueueDrained {
-		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS or SQD: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: the state must be RTS or SQD: %w", q.num, q.state, verbs.ErrState)
 	}
 	for i := range wrs {
 		if err := q.postSend(&wrs[i], now); err != nil {
@@ -303,21 +303,21 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	}
 	switch {
 	case wr.Flags&verbs.FlagSignaled == 0 && !q.signalAll:
-		return fmt.Errorf("it is not signaled, SRD has only requests that are: set FlagSignaled, or QPInit.SignalAll: %w", verbs.ErrInvalid)
+		return fmt.Errorf("SRD requests must be signaled: set FlagSignaled or QPInit.SignalAll: %w", verbs.ErrInvalid)
 	case q.taken >= q.depth:
-		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.depth, verbs.ErrQueueFull)
+		return fmt.Errorf("all %d entries of the send queue are in use; poll completions to free some: %w", q.depth, verbs.ErrQueueFull)
 	case !inline && len(wr.SGL) > q.maxSGE:
-		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
+		return fmt.Errorf("%d scatter-gather entries exceed the limit of %d: %w", len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 	case !isSend && len(wr.SGL) > MaxRDMASGE:
-		return fmt.Errorf("%d scatter-gather entries, an SRD read or write has at most %d: %w", len(wr.SGL), MaxRDMASGE, verbs.ErrInvalid)
+		return fmt.Errorf("%d scatter-gather entries exceed the limit of %d for SRD reads and writes: %w", len(wr.SGL), MaxRDMASGE, verbs.ErrInvalid)
 	case inline && total > uint64(q.maxInline):
-		return fmt.Errorf("%d bytes inline, %d allowed: %w", total, q.maxInline, verbs.ErrInvalid)
+		return fmt.Errorf("%d bytes of inline data exceed the limit of %d: %w", total, q.maxInline, verbs.ErrInvalid)
 	case isSend && total > uint64(q.t.cfg.MTU):
-		return fmt.Errorf("message of %d bytes, SRD sends at most the path MTU of the port, %d: %w", total, q.t.cfg.MTU, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the path MTU of the port, %d, which limits SRD sends: %w", total, q.t.cfg.MTU, verbs.ErrInvalid)
 	case total > MaxRDMA:
-		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, MaxRDMA, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the limit of %d: %w", total, MaxRDMA, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x, must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ var errNoRoom = errors.New("too many peers")
 func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, error) {
 	if len(t.contexts) >= maxContexts {
 		t.counters.NoRoom++
-		return nil, fmt.Errorf("the device knows %d others, as many as it can; those that are not spoken to are forgotten after %v: %w: %w", maxContexts, idleTime, errNoRoom, verbs.ErrLimit)
+		return nil, fmt.Errorf("the device already has %d SRD peers, its limit; idle peers are removed after %v: %w: %w", maxContexts, idleTime, errNoRoom, verbs.ErrLimit)
 	}
 	t.opened++
 	c := newContext(t, a, own, t.opened, now)

@@ -168,7 +168,7 @@ func TestDatagramRefusedAtPosting(t *testing.T) {
 		spoil func(*verbs.SendWR)
 		want  string
 	}{
-		{func(wr *verbs.SendWR) { wr.SGL = []verbs.SGE{r.local.sge(0, 200), r.local.sge(0, 57)} }, "message of 257 bytes, a datagram has at most the path MTU of the port, 256"},
+		{func(wr *verbs.SendWR) { wr.SGL = []verbs.SGE{r.local.sge(0, 200), r.local.sge(0, 57)} }, "message of 257 bytes exceeds the path MTU of the port, 256"},
 		{func(wr *verbs.SendWR) { wr.RemoteQPN = 0 }, "RemoteQPN is 0x0"},
 		{func(wr *verbs.SendWR) { wr.RemoteQPN = 1 << 24 }, "RemoteQPN is 0x1000000"},
 		{func(wr *verbs.SendWR) { wr.AH = nil }, errTestAH.Error()},

@@ -47,10 +47,10 @@ func (q *QP) Attr() verbs.QPAttr {
 // PostRecv posts receives to the queue pair's own receive queue.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.rq.shared {
-		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
+		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue; post to that queue: %w", q.num, verbs.ErrInvalid)
 	}
 	if q.state == verbs.QPReset {
-		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init or later: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: the state must be Init or later: %w", q.num, q.state, verbs.ErrState)
 	}
 	n, err := q.rq.Post(wrs)
 	if q.state == verbs.QPError {

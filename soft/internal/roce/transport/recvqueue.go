@@ -48,10 +48,10 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if q.Full() {
-			return i, fmt.Errorf("post receive %d of %d: all %d places are taken, poll completions to free some: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
+			return i, fmt.Errorf("post receive %d of %d: all %d entries of the receive queue are in use; poll completions to free some: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
 		}
 		if len(wr.SGL) > q.maxSGE {
-			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries, %d allowed: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
+			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries exceed the limit of %d: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 		}
 		w := q.Push()
 		q.taken++

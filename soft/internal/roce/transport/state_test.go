@@ -225,12 +225,12 @@ func TestPostRefusals(t *testing.T) {
 		{"entries", func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }},
 		{"unknown operation", func(wr *verbs.SendWR) { wr.Op = 99 }},
 		{"unknown operation", func(wr *verbs.SendWR) { wr.Op = -1 }},
-		{"17 bytes inline", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = []verbs.SGE{{Length: 17}} }},
+		{"17 bytes of inline data", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = []verbs.SGE{{Length: 17}} }},
 		{"inline", func(wr *verbs.SendWR) {
 			wr.Flags |= verbs.FlagInline
 			wr.SGL = []verbs.SGE{{Length: ^uint32(0)}, {Length: 2}}
 		}},
-		{"inline data on an operation", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.Op = verbs.OpRead }},
+		{"FlagInline on an operation", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.Op = verbs.OpRead }},
 	} {
 		bad := good
 		c.set(&bad)

@@ -234,9 +234,9 @@ func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {
 	case total > uint64(q.mtu):
 		// By IBTA 10.8 (C10-93.1.1), the message would be dropped silently.
-		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the path MTU of the port, %d, which limits datagrams: %w", total, q.mtu, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x, must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
 	return q.checkAH(wr.AH, wr.RemoteQPN)
 }
