@@ -31,7 +31,7 @@ func TestAddressesThatAreNoPeers(t *testing.T) {
 			require.ErrorContains(t, err, text+" cannot be the address of a peer")
 		}
 
-		m := openManaged(t, cfg)
+		m := openCMSide(t, cfg)
 		_, err = m.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(addr, 7471), Type: verbs.RC})
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		require.ErrorContains(t, err, text+" cannot be the address of a peer")

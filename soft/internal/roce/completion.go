@@ -265,8 +265,8 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 	return n, nil
 }
 
-// makeProgress makes progress if the queue holds fewer than n entries, and returns how many of the n
-// it holds then. The lock of its shard is held.
+// makeProgress makes progress if the queue holds fewer than n entries, and returns how many of
+// the n it holds then. The lock of its shard is held.
 func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	d := c.device
 	if c.closed {

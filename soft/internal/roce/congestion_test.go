@@ -110,7 +110,7 @@ func TestNotificationsOfAdapters(t *testing.T) {
 	ud := openUD(t, Config{})
 	arrive(ud.dev, cnp(ud.qp.Num()), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(ud.dev), "for datagrams, which nothing slows down")
-	managed := openManaged(t, Config{})
+	managed := openCMSide(t, Config{})
 	arrive(managed.dev, cnp(admission.ManagementQPN), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(managed.dev), "for queue pair 1")
 }

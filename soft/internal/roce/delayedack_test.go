@@ -13,20 +13,20 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// talk is a pair of queue pairs whose programs reply to each message at once.
-type talk struct {
+// replyPair is a pair of queue pairs whose programs reply to each message at once.
+type replyPair struct {
 	t    *testing.T
 	x, y *side
 }
 
-// newTalk connects two devices by UDP that know where the other's packets come from.
-func newTalk(t *testing.T, a, b Config) talk {
+// newReplyPair connects two devices by UDP that know where the other's packets come from.
+func newReplyPair(t *testing.T, a, b Config) replyPair {
 	a.DisableLocal, b.DisableLocal = true, true
 	x, y := openSide(t, a, 64), openSide(t, b, 64)
 	x.path.SourceUDPPort, y.path.SourceUDPPort = y.source().Port(), x.source().Port()
 	x.connect(y)
 	y.connect(x)
-	return talk{t, x, y}
+	return replyPair{t, x, y}
 }
 
 // ack returns the state of a side's acknowledgement.
@@ -44,7 +44,7 @@ func (s *side) repliedAtOnce() {
 	q.ack.poll, q.ack.armCount, q.ack.replies = 0, l.armCount, q.ack.threshold
 }
 
-func (c talk) send(from, to *side) {
+func (c replyPair) send(from, to *side) {
 	c.t.Helper()
 	_, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.sge(0, 8)}}})
 	require.NoError(c.t, err)
@@ -52,7 +52,7 @@ func (c talk) send(from, to *side) {
 }
 
 // await waits for that many completions.
-func (c talk) await(s *side, n int) []verbs.WC {
+func (c replyPair) await(s *side, n int) []verbs.WC {
 	c.t.Helper()
 	wcs := s.wait(n)
 	for _, wc := range wcs {
@@ -62,7 +62,7 @@ func (c talk) await(s *side, n int) []verbs.WC {
 }
 
 // exchange sends a message, and the reply to it.
-func (c talk) exchange() {
+func (c replyPair) exchange() {
 	c.t.Helper()
 	c.send(c.x, c.y)
 	c.await(c.y, 1)
@@ -72,7 +72,7 @@ func (c talk) exchange() {
 }
 
 // delay sends messages until y has one whose acknowledgement waits.
-func (c talk) delay() {
+func (c replyPair) delay() {
 	c.t.Helper()
 	if c.y.dev.endpoints[0].socket.Features().MaxSegments == 1 {
 		c.t.Skip("the system sends no trains of packets")
@@ -121,14 +121,14 @@ func TestDelayedAck(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newTalk(t, Config{}, Config{})
+			c := newReplyPair(t, Config{}, Config{})
 			c.delay()
 			instead(t, c.y)
 			c.await(c.x, 1)
 		})
 	}
 	t.Run("replies", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		for range 10 {
 			c.delay()
 			c.send(c.y, c.x)
@@ -140,7 +140,7 @@ func TestDelayedAck(t *testing.T) {
 		}
 	})
 	t.Run("replies no longer", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		c.delay()
 		before := c.y.ack().threshold
 		c.await(c.x, 1)
@@ -151,7 +151,7 @@ func TestDelayedAck(t *testing.T) {
 		c.await(c.x, 1)
 	})
 	t.Run("is about to sleep", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		c.delay()
 		c.send(c.y, c.x)
 		c.await(c.x, 2)
@@ -168,7 +168,7 @@ func TestDelayedAck(t *testing.T) {
 // An acknowledgement that waits is looked at in time, though the deadline of an earlier one passes
 // in the same round.
 func TestDelayedAckHasADeadline(t *testing.T) {
-	c := newTalk(t, Config{}, Config{})
+	c := newReplyPair(t, Config{}, Config{})
 	for range 5 {
 		c.delay()
 		c.send(c.y, c.x)
@@ -198,7 +198,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 
 // Both ends of a conversation have their acknowledgements wait.
 func TestDelayedAcksOfBothEnds(t *testing.T) {
-	c := newTalk(t, Config{}, Config{})
+	c := newReplyPair(t, Config{}, Config{})
 	for begin := time.Now(); ; {
 		c.delay()
 		c.x.repliedAtOnce()
@@ -217,7 +217,7 @@ func TestDelayedAcksOfBothEnds(t *testing.T) {
 // implementation.
 func TestNoDelayedAck(t *testing.T) {
 	t.Run("every packet by itself", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{DisableSegmentation: true})
+		c := newReplyPair(t, Config{}, Config{DisableSegmentation: true})
 		for range 2 * minThreshold {
 			c.exchange()
 		}
@@ -227,7 +227,7 @@ func TestNoDelayedAck(t *testing.T) {
 		c.await(c.x, 1)
 	})
 	t.Run("congestion is controlled", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{CongestionControl: true})
+		c := newReplyPair(t, Config{}, Config{CongestionControl: true})
 		require.NotNil(t, c.x.ack().endpoint)
 		require.Nil(t, c.y.ack().endpoint)
 	})
@@ -240,8 +240,8 @@ func TestNoDelayedAck(t *testing.T) {
 	})
 }
 
-// What follows a message is taken first if it is a positive acknowledgement for the same queue pair: a
-// NAK would end the connection, and the message before it would not be received.
+// What follows a message is taken first if it is a positive acknowledgement for the same queue
+// pair: a NAK would end the connection, and the message before it would not be received.
 func TestAcknowledgementFollows(t *testing.T) {
 	packet := func(o wire.Opcode, syndrome wire.Syndrome) link.Datagram {
 		b := make([]byte, o.HeaderLen()+wire.ICRCLen)

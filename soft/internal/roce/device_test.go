@@ -83,7 +83,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-func TestInline(t *testing.T) { everyWay(t, 4096, testInline) }
+func TestInline(t *testing.T) { overEachPath(t, 4096, testInline) }
 
 func testInline(t *testing.T, x, y *side) {
 	data := []byte("not registered")
@@ -95,7 +95,7 @@ func testInline(t *testing.T, x, y *side) {
 }
 
 // TestEventMode sleeps for every completion, with a peer that never polls.
-func TestEventMode(t *testing.T) { everyWay(t, 4096, testEventMode) }
+func TestEventMode(t *testing.T) { overEachPath(t, 4096, testEventMode) }
 
 func testEventMode(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)
@@ -249,11 +249,11 @@ func TestErrors(t *testing.T) {
 				t.Fatal("the responder reported no event")
 			}
 		}
-		t.Run(c.name, func(t *testing.T) { everyWay(t, 4096, test) })
+		t.Run(c.name, func(t *testing.T) { overEachPath(t, 4096, test) })
 	}
 }
 
-func TestPeerGone(t *testing.T) { everyWay(t, 4096, testPeerGone) }
+func TestPeerGone(t *testing.T) { overEachPath(t, 4096, testPeerGone) }
 
 func testPeerGone(t *testing.T, x, y *side) {
 	require.NoError(t, y.qp.Close())
@@ -280,7 +280,7 @@ func TestInUse(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-func TestCompletionQueueOverrun(t *testing.T) { everyWay(t, 4096, testCompletionQueueOverrun) }
+func TestCompletionQueueOverrun(t *testing.T) { overEachPath(t, 4096, testCompletionQueueOverrun) }
 
 func testCompletionQueueOverrun(t *testing.T, x, y *side) {
 	small := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 2}))

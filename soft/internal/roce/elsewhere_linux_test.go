@@ -18,8 +18,8 @@ func TestDialFromAnotherInterface(t *testing.T) {
 	loopback := netip.MustParseAddr("127.0.0.1")
 	for _, c := range []struct{ listener, dialler netip.Addr }{{outer, loopback}, {loopback, outer}} {
 		t.Run(c.listener.String(), func(t *testing.T) {
-			passive := openManaged(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.listener, 0)}})
-			active := openManaged(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.dialler, 0)}})
+			passive := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.listener, 0)}})
+			active := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.dialler, 0)}})
 			_, there := passive.listen(verbs.RC)
 			there.UDPPort = 0
 

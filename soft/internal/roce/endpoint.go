@@ -38,8 +38,8 @@ type endpoint struct {
 	packet wire.Packet
 	header [verbs.GRHLen]byte
 	last   *queuePair
-	// unconnectedFlow is the flow of the last packet from a device without a connected queue pair: a
-	// message to queue pair 1, or an SRD packet.
+	// unconnectedFlow is the flow of the last packet from a device without a connected queue
+	// pair: a message to queue pair 1, or an SRD packet.
 	unconnectedFlow wire.Flow
 
 	// Used by the goroutine alone.
@@ -274,8 +274,8 @@ func (e *endpoint) polled() bool {
 	return e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
 }
 
-// maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock before
-// it waits for it.
+// maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock
+// before it waits for it.
 const maxLockAttempts = 3
 
 // tryLock takes the shard's lock, and reports whether it has. While programs poll, it waits

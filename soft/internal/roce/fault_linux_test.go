@@ -69,8 +69,8 @@ func TestSoakMemoryFaults(t *testing.T) {
 	}
 }
 
-// memoryFault has a request use memory until it is refused: x submits it, and the memory that breaks
-// is that of y, or its own.
+// memoryFault has a request use memory until it is refused: x submits it, and the memory that
+// breaks is that of y, or its own.
 func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)) {
 	const size = 128 << 10
 	cfg := Config{DisableLocal: path == "UDP"}
@@ -79,7 +79,7 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	switch path {
 	case "itself":
 	case "one device":
-		y = x.beside(2*size, verbs.QPInit{AdaptiveRetransmission: true})
+		y = x.addQueuePair(2*size, verbs.QPInit{AdaptiveRetransmission: true})
 		y.connect(x)
 	default:
 		y = openAdaptive(t, cfg, 2*size)
@@ -205,7 +205,7 @@ func TestFaultBehindAReference(t *testing.T) {
 		for _, n := range []int{10_000, 100_000} {
 			t.Run(fmt.Sprintf("%v/%d", op, n), func(t *testing.T) {
 				x := openAdaptive(t, Config{}, size)
-				y := x.beside(size, verbs.QPInit{AdaptiveRetransmission: true})
+				y := x.addQueuePair(size, verbs.QPInit{AdaptiveRetransmission: true})
 				x.connect(y)
 				y.connect(x)
 				mem, free, err := x.dev.AllocMemory(size)

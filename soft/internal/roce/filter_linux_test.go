@@ -70,8 +70,8 @@ func connectNamed(x, y *side) {
 	y.connect(x)
 }
 
-// What a neighbour of the peer floods a device with is dropped by the system after a while, as
-// long as it lasts, and the connection goes on.
+// What another program on the peer's host floods a device with is dropped by the system after
+// a while, as long as it lasts, and the connection goes on.
 func TestFloodOfRefusedPackets(t *testing.T) {
 	for name, open := range standard {
 		for _, known := range []bool{true, false} {
@@ -105,11 +105,11 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 // A restricted device takes packets from new peers before the call returns that names them, and
 // what anybody may send.
 func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
-	y := openManaged(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}, DisableLocal: true})
-	z := openManaged(t, Config{DisableLocal: true})
+	y := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}, DisableLocal: true})
+	z := openCMSide(t, Config{DisableLocal: true})
 
 	t.Run("named", func(t *testing.T) {
-		a, b := z.another(), y.another()
+		a, b := z.anotherQueuePair(), y.anotherQueuePair()
 		a.path.SourceUDPPort, b.path.SourceUDPPort = y.source().Port(), z.source().Port()
 		a.connect(b)
 		y.restrict()
@@ -118,7 +118,7 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 		bothWrite(a, b, 1)
 		y.restrict()
 		bothWrite(a, b, 10)
-		c, d := z.another(), y.another()
+		c, d := z.anotherQueuePair(), y.anotherQueuePair()
 		c.connect(d)
 		d.path.SourceUDPPort = z.source().Port()
 		d.connect(c)
@@ -127,7 +127,7 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 	})
 	t.Run("foreign", func(t *testing.T) {
 		peer := netip.MustParseAddr("127.0.71.12") // nobody listens there
-		f, g, b := newForger(t, peer), newForger(t, peer), y.another()
+		f, g, b := newForger(t, peer), newForger(t, peer), y.anotherQueuePair()
 		y.restrict()
 		b.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(peer), UDPPort: wire.UDPPort}, 77)
 		assert.False(t, y.restricted())
@@ -143,7 +143,7 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 		sender := openSide(t, Config{}, 512)
 		sender.use(verbs.UD)
 		sender.readyUD()
-		receiver := y.another()
+		receiver := y.anotherQueuePair()
 		receiver.use(verbs.UD)
 		y.restrict()
 		receiver.readyUD()

@@ -60,7 +60,7 @@ func BenchmarkJunk(b *testing.B) {
 
 // A flood from an unknown host is limited, and another host connects and disconnects meanwhile.
 func TestFlood(t *testing.T) {
-	passive := openManaged(t, Config{})
+	passive := openCMSide(t, Config{})
 	_, dial := passive.listen(verbs.RC)
 	target := netip.AddrPortFrom(dial.Addr.Addr(), dial.UDPPort)
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.9.9.9:0")), net.UDPAddrFromAddrPort(target))
@@ -77,7 +77,7 @@ func TestFlood(t *testing.T) {
 	malformed := counter(t, passive.dev, "cm_rx_malformed")
 	assert.GreaterOrEqual(t, malformed, uint64(admission.MessageBurst))
 
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

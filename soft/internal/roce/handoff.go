@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// handoffQueue holds what other shards hand to this one. Mostly these are packets: the system steers
-// packets by queue pair number, but some systems do not, and packets that an adapter has
-// joined to one train all go to the shard of the first.
+// handoffQueue holds what other shards hand to this one. Mostly these are packets: the system
+// steers packets by queue pair number, but some systems do not, and packets that an adapter
+// has joined to one train all go to the shard of the first.
 type handoffQueue struct {
 	waiting atomic.Bool
 

@@ -27,21 +27,21 @@ const hours = 31
 
 const victimVariable = "VERBENA_LOCAL_VICTIM"
 
-// introduction is what the ends of a connection tell each other.
-type introduction struct {
+// endpointInfo is what the ends of a connection tell each other.
+type endpointInfo struct {
 	Device netip.AddrPort
 	QPN    uint32
 	Addr   uint64
 	RKey   uint32
 }
 
-func (i introduction) String() string { return fmt.Sprint(i.Device, i.QPN, i.Addr, i.RKey) }
+func (i endpointInfo) String() string { return fmt.Sprint(i.Device, i.QPN, i.Addr, i.RKey) }
 
-func (s *side) introduction() introduction {
-	return introduction{s.dev.endpoints[0].socket.Addr(), s.qp.Num(), s.mr.Addr(), s.mr.RKey()}
+func (s *side) endpointInfo() endpointInfo {
+	return endpointInfo{s.dev.endpoints[0].socket.Addr(), s.qp.Num(), s.mr.Addr(), s.mr.RKey()}
 }
 
-func readIntroduction(t testing.TB, r *bufio.Reader) (i introduction) {
+func readEndpointInfo(t testing.TB, r *bufio.Reader) (i endpointInfo) {
 	line, err := r.ReadString('\n')
 	require.NoError(t, err)
 	var device string
@@ -51,7 +51,7 @@ func readIntroduction(t testing.TB, r *bufio.Reader) (i introduction) {
 	return i
 }
 
-func (s *side) meet(i introduction) {
+func (s *side) connectToInfo(i endpointInfo) {
 	s.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(i.Device.Addr()), UDPPort: i.Device.Port()}, i.QPN)
 }
 
@@ -63,10 +63,10 @@ func TestLocalVictim(t *testing.T) {
 	}
 	x := openSide(t, Config{}, victimMemory)
 	x.share(victimMemory)
-	fmt.Println(x.introduction())
+	fmt.Println(x.endpointInfo())
 	in := bufio.NewReader(os.Stdin)
-	peer := readIntroduction(t, in)
-	x.meet(peer)
+	peer := readEndpointInfo(t, in)
+	x.connectToInfo(peer)
 	fmt.Println("connected")
 	if what == "closes" {
 		_, _ = in.ReadString('\n')
@@ -74,7 +74,7 @@ func TestLocalVictim(t *testing.T) {
 	}
 	if what == "copies" {
 		_, _ = in.ReadString('\n')
-		x.standStillInACopy(peer)
+		x.stallDuringCopy(peer)
 	}
 	go func() { // the parent's end
 		_, _ = in.ReadString('\n')
@@ -93,9 +93,9 @@ func TestLocalVictim(t *testing.T) {
 	}
 }
 
-// standStillInACopy reads of a peer's memory, and does not end the copy of the first response that
+// stallDuringCopy reads of a peer's memory, and does not end the copy of the first response that
 // refers to it.
-func (s *side) standStillInACopy(peer introduction) {
+func (s *side) stallDuringCopy(peer endpointInfo) {
 	q := s.qp.(*queuePair)
 	path := q.path.(*localPath).shared
 	for {
@@ -126,7 +126,7 @@ const victimMemory = 1 << 20
 
 // victim is a process with one end of a connection.
 type victim struct {
-	introduction
+	endpointInfo
 	t   testing.TB
 	cmd *exec.Cmd
 	in  io.Writer
@@ -138,7 +138,7 @@ func startVictim(s *side, what string) *victim {
 	s.t.Helper()
 	v := beginVictim(s, what)
 	s.timeout = hours
-	s.meet(v.introduction)
+	s.connectToInfo(v.endpointInfo)
 	v.awaitConnected()
 	s.awaitProof()
 	return v
@@ -161,8 +161,8 @@ func beginVictim(s *side, what string) *victim {
 	v.out = bufio.NewReader(must(v.cmd.StdoutPipe()))
 	require.NoError(s.t, v.cmd.Start())
 	s.t.Cleanup(v.kill)
-	v.introduction = readIntroduction(s.t, v.out)
-	_, err := fmt.Fprintln(v.in, s.introduction())
+	v.endpointInfo = readEndpointInfo(s.t, v.out)
+	_, err := fmt.Fprintln(v.in, s.endpointInfo())
 	require.NoError(s.t, err)
 	return v
 }
@@ -174,7 +174,7 @@ func (v *victim) kill() {
 	}
 }
 
-// stop has the process stand still.
+// stop stops the process.
 func (v *victim) stop() {
 	v.t.Helper()
 	require.NoError(v.t, v.cmd.Process.Signal(unix.SIGSTOP))
@@ -184,8 +184,8 @@ func (v *victim) stop() {
 	require.True(v.t, status.Stopped())
 }
 
-// awaitProof waits until it is known that the channel of a side's queue pair leads to the process of
-// its peer.
+// awaitProof waits until it is known that the channel of a side's queue pair leads to the
+// process of its peer.
 func (s *side) awaitProof() {
 	s.t.Helper()
 	s.until("the channel is known to lead to the peer's process", func() bool {
@@ -312,7 +312,7 @@ func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	v.stop()
 	y := *x
 	y.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8}))
-	y.meet(v.introduction)
+	y.connectToInfo(v.endpointInfo)
 	v.kill()
 	require.Equal(t, x.qp.Num(), <-gone)
 	require.Equal(t, verbs.QPReadyToSend, must(y.qp.Query()).State)
@@ -345,7 +345,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 			time.AfterFunc(pause, func() { _ = v.cmd.Process.Kill() })
 		}
 		y.timeout = hours
-		y.meet(v.introduction)
+		y.connectToInfo(v.endpointInfo)
 		if !early {
 			v.awaitConnected()
 			y.awaitProof()

@@ -75,12 +75,13 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 	address := func(s *side) *net.UnixAddr {
 		return &net.UnixAddr{Name: "@verbena/local/" + s.dev.endpoints[0].socket.Addr().String(), Net: "unixpacket"}
 	}
-	// greet has the device take n greetings, which wait for its lock until they are all there.
-	greet := func(t *testing.T, x, y *side, n, files int) {
+	// sendRequests sends n handshake requests to the device. They wait for its lock until all
+	// have arrived.
+	sendRequests := func(t *testing.T, x, y *side, n, files int) {
 		found, err := net.ListenUnix("unixpacket", address(x))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
-		greeting := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		request := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
 		list := lingerers(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
@@ -88,13 +89,13 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			conn, err := net.DialUnix("unixpacket", nil, address(y))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
-			give(t, conn, greeting, list[i*files:][:files]...)
+			give(t, conn, request, list[i*files:][:files]...)
 		}
 	}
 	for name, attack := range map[string]func(t *testing.T, x, y *side){
-		"in a greeting":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 1) },
-		"more than fit":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 20) },
-		"before they are taken": func(t *testing.T, x, y *side) { greet(t, x, y, 20, 1) },
+		"in a request":          func(t *testing.T, x, y *side) { sendRequests(t, x, y, 1, 1) },
+		"more than fit":         func(t *testing.T, x, y *side) { sendRequests(t, x, y, 1, 20) },
+		"before they are taken": func(t *testing.T, x, y *side) { sendRequests(t, x, y, 20, 1) },
 		"in a message": func(t *testing.T, x, y *side) {
 			i, f := intrude(t, x, y), lingering(t)
 			y.dev.mu.Lock()

@@ -147,19 +147,20 @@ func awaitReferences(s *side, n int) {
 	})
 }
 
-// Payload that the peer has not taken yet, or is about to copy, is lost when its memory is taken back:
-// what comes there later reaches nobody. The peer goes on once the memory has come back.
+// Payload that the peer has not taken yet, or is about to copy, is lost when its memory is
+// taken back: what comes there later reaches nobody. The peer goes on once the memory has come
+// back.
 func TestPayloadTakenBack(t *testing.T) {
 	const n = 2 * local.MinReference
 	for name, op := range map[string]verbs.Opcode{"write with immediate": verbs.OpWriteImm, "send": verbs.OpSend, "read": verbs.OpRead} {
-		for _, way := range takenBackWays {
+		for _, way := range reclaimWays {
 			if way.window == verbs.MWType1 || way.window != 0 && op != verbs.OpRead {
 				continue // the payload was copied at once, or is not lent
 			}
 			for _, taken := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/taken %v", name, way.name, taken), func(t *testing.T) {
 					x, y := openLocalPair(t, 1<<20)
-					p := &takenBack{peer: y, owner: x, user: y} // of the data
+					p := &reclaim{peer: y, owner: x, user: y} // of the data
 					if op == verbs.OpRead {
 						p.peer, p.owner, p.user = x, y, x
 					}
@@ -424,7 +425,7 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 func TestLocalPathFull(t *testing.T) {
 	const n = 300
 	x, y := openLocalPair(t, 8<<20)
-	y.dev.mu.Lock() // its process stands still
+	y.dev.mu.Lock() // its process is stopped
 	posted := make(chan struct{})
 	go func() {
 		defer close(posted)
@@ -448,7 +449,7 @@ func TestLocalPathTurns(t *testing.T) {
 		timeout = 22 // 17 s: nothing is lost, and a slow machine must not pass for a loss
 	)
 	x, y := openLocalPair(t, size)
-	a, b := x.another(), y.another()
+	a, b := x.anotherQueuePair(), y.anotherQueuePair()
 	a.timeout, b.timeout = timeout, timeout
 	a.connect(b)
 	b.connect(a)

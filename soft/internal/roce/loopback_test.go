@@ -351,15 +351,15 @@ func TestLoopbackOnTheSocket(t *testing.T) {
 	a, b := openPair(t, Config{}, Config{}, 4096)
 	assert.False(t, a.loops() || b.loops())
 
-	// Neither is the neighbour on the same device its own peer.
+	// A second queue pair of the same device is not its own peer either.
 	qp, err := a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8, MaxRecvWR: 8})
 	require.NoError(t, err)
-	neighbour := *a
-	neighbour.qp = qp
+	sibling := *a
+	sibling.qp = qp
 	require.NoError(t, a.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
-	neighbour.connect(a)
-	a.connect(&neighbour)
-	assert.False(t, a.loops() || neighbour.loops())
+	sibling.connect(a)
+	a.connect(&sibling)
+	assert.False(t, a.loops() || sibling.loops())
 	a.post(verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: a.mr.Addr() + 100, RKey: a.mr.RKey()})
 	assert.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
 	require.NoError(t, qp.Close())
@@ -403,10 +403,10 @@ func TestLoopbackReceivers(t *testing.T) {
 	expect(false, 0, 0)
 	qp, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8})
 	require.NoError(t, err)
-	neighbour := *x
-	neighbour.qp = qp
-	x.connect(&neighbour)
-	neighbour.connect(x)
+	sibling := *x
+	sibling.qp = qp
+	x.connect(&sibling)
+	sibling.connect(x)
 	expect(false, 2, 2)
 	reset()
 	x.connect(x)

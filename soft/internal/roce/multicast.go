@@ -38,8 +38,8 @@ func (d *Device) maxGroups() int {
 	return 0
 }
 
-// findOrJoinGroup returns a group, and joins it first if the device is not a member. The caller adds a
-// membership or a queue pair.
+// findOrJoinGroup returns a group, and joins it first if the device is not a member. The
+// caller adds a membership or a queue pair.
 func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
 	if g := d.groups[addr]; g != nil {
 		return g, nil
@@ -193,7 +193,7 @@ func (d *Device) GroupEndpoint(group netip.Addr) (index int, err error) {
 // JoinGroup implements gsi.Groups.
 func (d *Device) JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error) {
 	e := d.endpoints[index]
-	if err := e.socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
+	if err := e.socket.CheckRoute(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
 		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups (the loopback interface has none for IPv6); use another interface: %w",
 			verbs.ErrNoRoute, e.Addr().Addr(), err)
 	}

@@ -87,8 +87,8 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 		sides = append(sides, s)
 	}
 	cfg.Addresses = addresses(at[0])
-	stranger := openUD(t, cfg)
-	stranger.recvDatagram()
+	other := openUD(t, cfg)
+	other.recvDatagram()
 	sender := sides[0]
 	attr := verbs.AddressAttr{DGID: group, TrafficClass: 0x10, FlowLabel: 9}
 	ah := sender.handle(sender.dev.DefaultPD(), attr)
@@ -122,8 +122,8 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 	}
 	assert.Equal(t, uint64(3), counter(t, sender.dev, "multicast_xmit_packets"))
 	assert.Equal(t, uint64(3), counter(t, sides[2].dev, "multicast_rcv_packets"))
-	assert.Zero(t, counter(t, stranger.dev, "multicast_rcv_packets"))
-	n, err := stranger.cq.Poll(stranger.wcs)
+	assert.Zero(t, counter(t, other.dev, "multicast_rcv_packets"))
+	n, err := other.cq.Poll(other.wcs)
 	require.NoError(t, err)
 	assert.Zero(t, n)
 }
@@ -304,7 +304,7 @@ func TestMulticastCapture(t *testing.T) {
 func TestMulticastByConnectionManager(t *testing.T) {
 	requireMulticast(t)
 	group := netip.MustParseAddr("239.255.72.7")
-	x := openManaged(t, Config{})
+	x := openCMSide(t, Config{})
 	cm := x.cm.(verbs.MulticastCM)
 	for _, bad := range []verbs.CMJoin{{}, {Group: netip.MustParseAddr("127.0.0.1")}, {Group: group, Local: netip.MustParseAddr("192.0.2.1")}, {Group: netip.MustParseAddr("ff15::1")}} {
 		_, err := cm.JoinMulticast(bad)
@@ -347,9 +347,9 @@ func TestMulticastByConnectionManager(t *testing.T) {
 // The loopback interface has no route to IPv6 groups, unless somebody has made one.
 func TestMulticastWithoutRoute(t *testing.T) {
 	requireMulticast(t)
-	x := openManaged(t, Config{Addresses: addresses("::1")})
+	x := openCMSide(t, Config{Addresses: addresses("::1")})
 	group := netip.MustParseAddr("ff15::7201")
-	if x.dev.endpoints[0].socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)) == nil {
+	if x.dev.endpoints[0].socket.CheckRoute(netip.AddrPortFrom(group, wire.UDPPort)) == nil {
 		t.Skip("this machine has such a route")
 	}
 	m, err := x.cm.(verbs.MulticastCM).JoinMulticast(verbs.CMJoin{Group: group})

@@ -41,7 +41,7 @@ func testEntries(t *testing.T, service verbs.QPType, cfg Config) {
 		case verbs.UD:
 			s.readyUD()
 		case verbs.SRD:
-			(&player{side: s}).ready(7)
+			(&srdNode{side: s}).ready(7)
 		}
 	}
 	switch service {
@@ -118,7 +118,8 @@ func TestOverflowFreesSharedEntries(t *testing.T) {
 	require.Equal(t, 3, n, "one has not been used")
 }
 
-// ibv_modify_srq(3), and what rxe refuses; the capacities of receives that ibv_create_qp(3) ignores.
+// ibv_modify_srq(3), and what rxe refuses; the capacities of receives that ibv_create_qp(3)
+// ignores.
 func TestSharedReceiveQueueLimits(t *testing.T) {
 	x := openSide(t, Config{}, 8)
 	srq := must(x.dev.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 4}))

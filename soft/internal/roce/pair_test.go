@@ -107,8 +107,8 @@ func openPair(t testing.TB, a, b Config, memory int) (*side, *side) {
 	return x, y
 }
 
-// everyWay runs a test with a connection by each way between two devices of one machine.
-func everyWay(t *testing.T, memory int, test func(t *testing.T, x, y *side)) {
+// overEachPath runs a test with a connection by each way between two devices of one machine.
+func overEachPath(t *testing.T, memory int, test func(t *testing.T, x, y *side)) {
 	t.Run("UDP", func(t *testing.T) {
 		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, memory)
 		test(t, x, y)

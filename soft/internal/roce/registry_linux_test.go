@@ -29,7 +29,7 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 		{"::1", "::", "::1"},
 	} {
 		t.Run(c.device+" "+c.listen+" "+c.dial, func(t *testing.T) {
-			active, passive := openManaged(t, Config{Addresses: addresses(c.device)}), openManaged(t, Config{Addresses: addresses(c.device)})
+			active, passive := openCMSide(t, Config{Addresses: addresses(c.device)}), openCMSide(t, Config{Addresses: addresses(c.device)})
 			l, err := passive.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(netip.MustParseAddr(c.listen), 0), Type: verbs.RC})
 			require.NoError(t, err)
 			target := netip.AddrPortFrom(netip.MustParseAddr(c.dial), l.Addr().Port())
@@ -67,7 +67,7 @@ func TestDialNobodyOnLoopback(t *testing.T) {
 	silent := openSide(t, Config{}, 64)
 	gids, err := silent.dev.GIDs(1)
 	require.NoError(t, err)
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UD} {
 		id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(gids[0].GID.Addr(), 1), Type: kind})
 		require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestDialNobodyOnLoopback(t *testing.T) {
 
 // A device without an address of the loopback interface does not listen on 127.0.0.1.
 func TestListenOnLoopbackElsewhere(t *testing.T) {
-	m := openManaged(t, Config{Addresses: addresses("::1")})
+	m := openCMSide(t, Config{Addresses: addresses("::1")})
 	_, err := m.cm.Listen(verbs.CMListen{Addr: netip.MustParseAddrPort("127.0.0.1:7471"), Type: verbs.RC})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	require.ErrorContains(t, err, "[::1]")
@@ -87,7 +87,7 @@ func TestListenOnLoopbackElsewhere(t *testing.T) {
 
 // Close does not wait for the look-up of a process that has the name and says nothing.
 func TestCloseWhileLookingUp(t *testing.T) {
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	m := active.cm.(*gsi.Manager)
 	m.LookUpTimeout = time.Hour
 	target := netip.MustParseAddrPort("127.11.7.9:7")
@@ -114,7 +114,7 @@ func few(t *testing.T) (restore func()) {
 
 // That nobody listens on a port, and that somebody does, is only said where it is known.
 func TestWhoListensIsNotKnown(t *testing.T) {
-	active, passive := openManaged(t, Config{}), openManaged(t, Config{})
+	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
 	l, err := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
 	require.NoError(t, err)
 	target := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())
@@ -163,7 +163,7 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 			require.FailNow(t, what)
 		}
 	}
-	m := openManaged(t, Config{})
+	m := openCMSide(t, Config{})
 	for _, close := range []func(l verbs.CMListener) error{verbs.CMListener.Close, func(verbs.CMListener) error { return m.cm.Close() }} {
 		l, err := m.cm.Listen(verbs.CMListen{Type: verbs.RC})
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 	}
 
 	// An answer with such a file is waited for no longer than others.
-	m = openManaged(t, Config{})
+	m = openCMSide(t, Config{})
 	owner, err := net.ListenUnix("unix", name(7))
 	require.NoError(t, err)
 	defer owner.Close()

@@ -12,11 +12,12 @@ import (
 //
 // Queue pairs, completion queues and shared receive queues stay in the shard that they were
 // made in, and are guarded by its lock for their whole life. If those of one queue pair are in
-// different shards, each completion goes through the handoff queue of the completion queue's shard.
-// What polling it frees goes back through the handoff queue of the queue pair's shard. That costs two
-// allocations, two locks and the waking of a goroutine for each completion. Also, polls of the
-// queue do not drive the queue pair; only its own goroutine does. Programs avoid the cost if
-// they make the queues of a queue pair with the same Poller, and those of datagrams with none.
+// different shards, each completion goes through the handoff queue of the completion queue's
+// shard. What polling it frees goes back through the handoff queue of the queue pair's shard.
+// That costs two allocations, two locks and the waking of a goroutine for each completion.
+// Also, polls of the queue do not drive the queue pair; only its own goroutine does. Programs
+// avoid the cost if they make the queues of a queue pair with the same Poller, and those of
+// datagrams with none.
 type remoteQueue struct {
 	*completionQueue
 	queuePairShard *shard // of the queue pair

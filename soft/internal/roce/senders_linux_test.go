@@ -102,8 +102,9 @@ func forgeFrom(sock int, source netip.AddrPort, to netip.AddrPort, p wire.Packet
 	return unix.Sendmsg(sock, b, control, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}, 0)
 }
 
-// Two hosts, and a neighbour of the first who has an address of his own there, and knows every
-// number: he cannot have the port that its device sends from, and from any other he is refused.
+// Two hosts, and another program on the first, which has an address of its own there, and
+// knows every number: he cannot have the port that its device sends from, and from any other
+// he is refused.
 func TestForgedPacketsBetweenHosts(t *testing.T) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("the test needs ip (Debian package iproute2)")

@@ -179,7 +179,7 @@ func testForged(t *testing.T, x, y *side, next uint32) {
 	assert.Equal(t, []verbs.QPState{verbs.QPReadyToSend, verbs.QPReadyToSend}, []verbs.QPState{x.state(), y.state()})
 }
 
-// A neighbour cannot have the port that a device sends from, at no address of the host.
+// No other program can bind the port that a device sends from, at any address of the host.
 func TestSourceOfADevice(t *testing.T) {
 	for name, open := range standard {
 		t.Run(name, func(t *testing.T) {
@@ -332,17 +332,17 @@ func TestForgedPacketsOfManagedConnections(t *testing.T) {
 		"IPv6":        {{Addresses: addresses("::1"), DisableLocal: true}, {Addresses: addresses("::1"), DisableLocal: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x, y := openManaged(t, cfg[0]), openManaged(t, cfg[1])
+			x, y := openCMSide(t, cfg[0]), openCMSide(t, cfg[1])
 			a, b := establish(t, x, y)
 			for _, end := range []struct {
 				id   verbs.CMID
-				peer *managed
+				peer *cmSide
 			}{{a, y}, {b, x}} {
 				attr, _, err := end.id.Attr(verbs.QPReadyToReceive)
 				require.NoError(t, err)
 				assert.Equal(t, end.peer.source().Port(), attr.Address.SourceUDPPort)
 			}
-			for _, s := range []*managed{x, y} {
+			for _, s := range []*cmSide{x, y} {
 				q := s.qp.(*queuePair)
 				sh := q.lock()
 				assert.True(t, q.source.Named(), "nothing has come yet")
@@ -412,7 +412,7 @@ func TestForgedScalableDatagrams(t *testing.T) {
 				cfg[0].Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}
 				cfg[1].Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.71.12:4791")}
 			}
-			x, y := newPlayer(t, playerOptions{cfg: cfg[0], memory: 4096}), newPlayer(t, playerOptions{cfg: cfg[1], memory: 4096})
+			x, y := newSRDNode(t, srdNodeOptions{cfg: cfg[0], memory: 4096}), newSRDNode(t, srdNodeOptions{cfg: cfg[1], memory: 4096})
 			y.to(x)
 			write := func() {
 				x.post(x.request(y, 0, verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}))

@@ -172,7 +172,8 @@ func TestQueuesOfTwoPollers(t *testing.T) {
 	require.NoError(t, both.qp.Close())
 }
 
-// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards fail that use it.
+// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards fail that
+// use it.
 func TestOverrunOfARemoteQueue(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	small := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 2, Poller: 1}))
@@ -198,8 +199,8 @@ func TestOverrunOfARemoteQueue(t *testing.T) {
 	}
 }
 
-// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams are there, and work with the queue of a
-// poller of any shard.
+// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams are there, and work with the
+// queue of a poller of any shard.
 func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
@@ -211,7 +212,7 @@ func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 		if kind == verbs.UD {
 			x.readyUD()
 		} else {
-			(&player{side: &x}).ready(7)
+			(&srdNode{side: &x}).ready(7)
 		}
 		wr := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)},
 			AH: x.handle(a.dev.DefaultPD(), x.address(&x)), RemoteQPN: x.qp.Num(), RemoteQKey: testKey}
@@ -255,8 +256,8 @@ func TestShardOfASharedReceiveQueue(t *testing.T) {
 	}
 }
 
-// TestHandoffQueueIsBounded: packets for a shard that does not look are dropped when there are too many,
-// and counted.
+// TestHandoffQueueIsBounded: packets for a shard that does not look are dropped when there are
+// too many, and counted.
 func TestHandoffQueueIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
 	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}

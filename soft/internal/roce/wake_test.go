@@ -29,7 +29,7 @@ func notified(t *testing.T, wake <-chan struct{}) {
 
 // TestPollForNothing polls without asking for completions, which moves nothing:
 // the device has to make progress by itself all the same.
-func TestPollForNothing(t *testing.T) { everyWay(t, 4096, testPollForNothing) }
+func TestPollForNothing(t *testing.T) { overEachPath(t, 4096, testPollForNothing) }
 
 func testPollForNothing(t *testing.T, x, y *side) {
 	x.post(x.write(y, 8))
@@ -46,7 +46,7 @@ func testPollForNothing(t *testing.T, x, y *side) {
 
 // TestArmThenPoll does what programs in the verbs' style do before they sleep:
 // arm, look once more, wait. The last look does not promise another.
-func TestArmThenPoll(t *testing.T) { everyWay(t, 4096, testArmThenPoll) }
+func TestArmThenPoll(t *testing.T) { overEachPath(t, 4096, testArmThenPoll) }
 
 func testArmThenPoll(t *testing.T, x, _ *side) {
 	armed, err := x.cq.Arm(false)
@@ -130,7 +130,7 @@ func TestRounds(t *testing.T) {
 
 // TestArmForLess: a request to be woken for every completion is not weakened by
 // one for solicited ones (IBTA 11.2.8.5).
-func TestArmForLess(t *testing.T) { everyWay(t, 4096, testArmForLess) }
+func TestArmForLess(t *testing.T) { overEachPath(t, 4096, testArmForLess) }
 
 func testArmForLess(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)

@@ -43,7 +43,7 @@ func (s *side) request(wr verbs.SendWR) {
 	require.Equal(s.t, verbs.StatusSuccess, s.wait(1)[0].Status)
 }
 
-func TestWatch(t *testing.T) { everyWay(t, 1<<16, testWatch) }
+func TestWatch(t *testing.T) { overEachPath(t, 1<<16, testWatch) }
 
 func testWatch(t *testing.T, x, y *side) {
 	fill(x.mem, 7)

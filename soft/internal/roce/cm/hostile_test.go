@@ -404,7 +404,7 @@ func TestTwoREQsOfOneQP(t *testing.T) {
 	require.Equal(t, StateTimeWait, one.State())
 }
 
-// TestFlood: REQs of strangers, well-formed ones and noise, hold no more memory than the
+// TestFlood: REQs of unknown hosts, well-formed ones and noise, hold no more memory than the
 // limits say, and hurt nobody that is established. When they end, others get through.
 func TestFlood(t *testing.T) {
 	t.Parallel()

@@ -205,9 +205,10 @@ func (m *Manager) newID(used func(uint32) bool) uint32 {
 	}
 }
 
-// NamesConnection reports whether a MAD names, by its ID, a connection or a resolution that this device
-// has with the peer. Only hosts that have seen the handshake know the ID. NamesConnection checks nothing
-// else; callers use it to decide whether the MAD is worth receiving.
+// NamesConnection reports whether a MAD names, by its ID, a connection or a resolution that
+// this device has with the peer. Only hosts that have seen the handshake know the ID.
+// NamesConnection checks nothing else; callers use it to decide whether the MAD is worth
+// receiving.
 func (m *Manager) NamesConnection(b []byte, from *Path) bool {
 	id, attribute, ok := mad.Receiver(b)
 	if !ok {

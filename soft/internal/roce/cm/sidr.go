@@ -17,9 +17,9 @@ const MaxResolvePrivate = mad.SIDRREQPrivateLen - mad.IPHeaderLen
 type ResolveParams struct {
 	Service         Service
 	Path            Path          // as in ConnectParams
-	SourcePort      uint16        // likewise
+	SourcePort      uint16        // as in ConnectParams
 	ResponseTimeout uint8         // as in ConnectParams
-	MaxCMRetries    uint8         // likewise
+	MaxCMRetries    uint8         // as in ConnectParams
 	Deadline        time.Duration // ends the resolution; 0: only MaxCMRetries ends it
 	PrivateData     []byte        // up to MaxResolvePrivate bytes
 	Value           any           // becomes Resolution.Value

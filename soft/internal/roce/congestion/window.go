@@ -74,8 +74,8 @@ const (
 	targetQueue = 200 * time.Microsecond
 	targetShare = 200 * time.Microsecond
 	leastShare  = 1.0 / 4
-	// queueThreshold is how far a round trip must exceed that of the empty path to show a queue. On a
-	// path with a shorter round trip, twice that round trip is enough.
+	// queueThreshold is how far a round trip must exceed that of the empty path to show a
+	// queue. On a path with a shorter round trip, twice that round trip is enough.
 	queueThreshold = 50 * time.Microsecond
 	// congestionLosses is how many losses in a row show congestion even if the round trip is short.
 	// Losses are in a row if they are at most three round trips apart.

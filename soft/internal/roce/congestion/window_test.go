@@ -203,8 +203,8 @@ func TestStandingQueue(t *testing.T) {
 	assert.InDelta(t, congestedTime.Seconds(), (now - start).Seconds(), 0.1)
 }
 
-// A window that yields without effect is in competitive mode for a while, in which few losses count, and
-// for longer each time.
+// A window that yields without effect is in competitive mode for a while, in which few losses
+// count, and for longer each time.
 func TestYieldingWithoutEffect(t *testing.T) {
 	w := open(64, 256)
 	now := time.Second

@@ -79,8 +79,8 @@ func (g *Services) Managers() int { return g.managers }
 // Counters returns the protocol's counters.
 func (g *Services) Counters() cm.Counters { return g.manager.Counters() }
 
-// NamesConnection reports whether a message to the endpoint with that index names a connection of the
-// device with the message's sender.
+// NamesConnection reports whether a message to the endpoint with that index names a connection
+// of the device with the message's sender.
 func (g *Services) NamesConnection(message []byte, index int, from netip.AddrPort) bool {
 	path := g.pathTo(index, from)
 	return g.manager.NamesConnection(message, &path)
@@ -112,8 +112,8 @@ func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, now time.Dura
 	g.processOutput()
 }
 
-// processOutput sends the manager's messages, and reports its events. It is called after each call of
-// the manager.
+// processOutput sends the manager's messages, and reports its events. It is called after each
+// call of the manager.
 func (g *Services) processOutput() {
 	for g.manager.NextMAD(&g.out) {
 		g.send(&g.out)

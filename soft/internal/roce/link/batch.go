@@ -56,7 +56,7 @@ func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segme
 		b.fail(err)
 		return nil, 0
 	}
-	m := b.joined(dst, h, size)
+	m := b.lastTrain(dst, h, size)
 	if m == nil {
 		if b.full(size) {
 			s.io.send(b)
@@ -126,8 +126,8 @@ func (b *batch) check(dst netip.AddrPort, size int) error {
 	return nil
 }
 
-// joined returns the last train, if the packet can be its next one.
-func (b *batch) joined(dst netip.AddrPort, h Header, size int) *message {
+// lastTrain returns the last train, if the packet can be its next one.
+func (b *batch) lastTrain(dst netip.AddrPort, h Header, size int) *message {
 	if b.messageCount == 0 {
 		return nil
 	}

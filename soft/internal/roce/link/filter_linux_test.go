@@ -83,15 +83,15 @@ func TestRestrict(t *testing.T) {
 		if cfg.Portable {
 			t.Skip("it has no filter")
 		}
-		s, peer, stranger := listen(t, cfg), listen(t, cfg), listen(t, cfg)
+		s, peer, nonPeer := listen(t, cfg), listen(t, cfg), listen(t, cfg)
 		other := netip.AddrPortFrom(peer.Addr().Addr().Next(), 0)
 		got := func(f Filter, want ...string) {
 			t.Helper()
 			f.Restrict = true
 			require.NoError(t, s.SetFilter(f))
 			before := s.Dropped()
-			for _, from := range []*Socket{peer, stranger} {
-				name := map[*Socket]string{peer: "peer ", stranger: "stranger "}[from]
+			for _, from := range []*Socket{peer, nonPeer} {
+				name := map[*Socket]string{peer: "peer ", nonPeer: "stranger "}[from]
 				putAlone(t, from, s, toQP(1, name+"1"))
 				putAlone(t, from, s, toQP(0x77, name+"77"))
 				putAlone(t, from, s, append([]byte{0xe5}, toQP(0x88, name+"of e0")[1:]...))

@@ -113,7 +113,7 @@ type backend interface {
 	receive() ([]Datagram, error)
 	receiveHeaders(on bool) error
 	join(group netip.AddrPort) error
-	routed(to netip.AddrPort) error
+	checkRoute(to netip.AddrPort) error
 	leave(group netip.AddrPort) error
 	unreachable() []netip.AddrPort
 	setFilter(f *Filter) error
@@ -252,10 +252,10 @@ func (s *Socket) Join(group netip.AddrPort) error {
 	return nil
 }
 
-// Routed returns an error if the system has no route for packets of this socket to an
+// CheckRoute returns an error if the system has no route for packets of this socket to an
 // address, for instance [syscall.ENETUNREACH]. Nothing is sent. Any goroutine may call it.
-func (s *Socket) Routed(to netip.AddrPort) error {
-	if err := s.io.routed(to); err != nil {
+func (s *Socket) CheckRoute(to netip.AddrPort) error {
+	if err := s.io.checkRoute(to); err != nil {
 		return fmt.Errorf("link: find the route from %s to %s: %w", s.addr, to, err)
 	}
 	return nil

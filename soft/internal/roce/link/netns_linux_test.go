@@ -21,11 +21,11 @@ import (
 func namespace(t *testing.T, commands string) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
-		lack(t, "ip (Debian package iproute2)", err)
+		skipWithout(t, "ip (Debian package iproute2)", err)
 	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		lack(t, "leave to make a network namespace", err)
+		skipWithout(t, "leave to make a network namespace", err)
 	}
 	for line := range strings.Lines(commands) {
 		if args := strings.Fields(line); len(args) > 0 {
@@ -34,9 +34,9 @@ func namespace(t *testing.T, commands string) {
 	}
 }
 
-// lack skips a test for what the machine lacks, except in CI, where a skipped
+// skipWithout skips a test for what the machine lacks, except in CI, where a skipped
 // test would hide a broken one.
-func lack(t *testing.T, what string, err error) {
+func skipWithout(t *testing.T, what string, err error) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("the test needs %s: %v", what, err)
@@ -121,7 +121,7 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
-// Packets to a neighbour that does not answer stay in the send buffer.
+// Packets to a host that does not answer ARP stay in the send buffer.
 func TestFullSendBuffer(t *testing.T) {
 	namespace(t, `
 		link add left type veth peer name right

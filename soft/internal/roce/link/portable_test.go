@@ -13,7 +13,7 @@ import (
 // More packets than a bin holds wait, and a reader that waits for room ends
 // with Close.
 func TestPortableFullBin(t *testing.T) {
-	const packets = binDatagrams + 300
+	const packets = packetBufferDatagrams + 300
 	for _, receive := range []bool{true, false} {
 		tx := listen(t, Config{Addr: loopback4, Portable: true})
 		rx := listen(t, Config{Addr: loopback4, Portable: true})

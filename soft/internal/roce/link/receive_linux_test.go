@@ -16,7 +16,7 @@ func TestHowManyMessagesAreAskedFor(t *testing.T) {
 		{1, receiveMessages}, {0, 1}, {0, 1}, // alone again
 	} {
 		r.count = step.count
-		r.expect()
+		r.setWant()
 		assert.Equal(t, step.want, r.want, "after step %d", i)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quickBytes is the size up to which a batch is sent by a raw system call: telling the
+// rawCallBytes is the size up to which a batch is sent by a raw system call: telling the
 // scheduler of such a short call costs more than it gains.
-const quickBytes = 16 << 10
+const rawCallBytes = 16 << 10
 
 type transmitter struct {
 	k        *kernel
@@ -22,12 +22,12 @@ type transmitter struct {
 	controls [maxMessages]sendControl
 	data     [maxMessages]unix.Iovec
 
-	call  func(uintptr) // t.system, bound once
-	next  int           // first message to send
-	end   int
-	quick bool
-	count int // messages sent by the call
-	errno unix.Errno
+	call    func(uintptr) // t.system, bound once
+	next    int           // first message to send
+	end     int
+	rawCall bool
+	count   int // messages sent by the call
+	errno   unix.Errno
 
 	sourceSize int // size of the control message with the source
 
@@ -69,17 +69,17 @@ func (t *transmitter) load(b *batch) {
 		h.Control = (*byte)(control)
 		h.SetControllen(size)
 	}
-	t.quick = b.used <= quickBytes
+	t.rawCall = b.used <= rawCallBytes
 }
 
 // system makes the call for messages next to end.
 func (t *transmitter) system(uintptr) {
-	sock, headers, count := uintptr(t.k.out), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
+	sock, headers, count := uintptr(t.k.sendSock), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
 	switch {
 	case !t.k.batched:
 		_, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
 		count = 1
-	case t.quick:
+	case t.rawCall:
 		count, _, t.errno = unix.RawSyscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
 	default:
 		count, _, t.errno = unix.Syscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
@@ -161,7 +161,7 @@ func (k *kernel) refused(b *batch) {
 // writable waits for room in the send buffer.
 func (k *kernel) writable(patience time.Duration) (ok bool) {
 	err := k.raw.Control(func(uintptr) {
-		fds := []unix.PollFd{{Fd: int32(k.out), Events: unix.POLLOUT}}
+		fds := []unix.PollFd{{Fd: int32(k.sendSock), Events: unix.POLLOUT}}
 		limit := unix.NsecToTimespec(patience.Nanoseconds())
 		n, err := unix.Ppoll(fds, &limit, nil)
 		room := n > 0 && fds[0].Revents&unix.POLLOUT != 0

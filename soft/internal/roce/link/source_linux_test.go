@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A neighbour is a plain socket of another program.
-type neighbour struct{ sock int }
+// otherProgram is a plain socket of another program.
+type otherProgram struct{ sock int }
 
-// newNeighbour opens a socket of a family, with options that may help to bind it.
-func newNeighbour(t *testing.T, domain int, v6only bool, options ...int) neighbour {
+// newOtherProgram opens a socket of a family, with options that may help to bind it.
+func newOtherProgram(t *testing.T, domain int, v6only bool, options ...int) otherProgram {
 	t.Helper()
 	sock, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
 	require.NoError(t, err)
@@ -32,11 +32,11 @@ func newNeighbour(t *testing.T, domain int, v6only bool, options ...int) neighbo
 		}
 		require.NoError(t, unix.SetsockoptInt(sock, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only))
 	}
-	return neighbour{sock}
+	return otherProgram{sock}
 }
 
 // bind binds it to an address as it stands: one that is mapped into IPv6 stays so.
-func (n neighbour) bind(at netip.AddrPort) error {
+func (n otherProgram) bind(at netip.AddrPort) error {
 	if at.Addr().Is4() {
 		return unix.Bind(n.sock, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
 	}
@@ -44,8 +44,8 @@ func (n neighbour) bind(at netip.AddrPort) error {
 }
 
 // forge sends a packet that names its source by itself.
-func (n neighbour) forge(source netip.Addr, to netip.AddrPort) error {
-	k := kernel{v4: source.Is4(), out: -1, cfg: Config{Addr: netip.AddrPortFrom(source, 0)}}
+func (n otherProgram) forge(source netip.Addr, to netip.AddrPort) error {
+	k := kernel{v4: source.Is4(), sendSock: -1, cfg: Config{Addr: netip.AddrPortFrom(source, 0)}}
 	var c sendControl
 	size := c.init(&k)
 	control := unsafe.Slice((*byte)(unsafe.Pointer(&c.rest)), size)
@@ -65,7 +65,7 @@ var modes = map[string]struct {
 	"bound at a single address": {Config{}, false},
 }
 
-// A neighbour cannot have the port that packets leave from, at whatever address and with
+// No other program can bind the port that packets leave from, at whatever address and with
 // whatever option. One that has a port at another address of the host sends as from the first.
 func TestSourceCannotBeTaken(t *testing.T) {
 	namespace(t, `
@@ -96,7 +96,7 @@ func TestSourceCannotBeTaken(t *testing.T) {
 					if addr.Is6() {
 						domain = unix.AF_INET6
 					}
-					n := newNeighbour(t, domain, false, options...)
+					n := newOtherProgram(t, domain, false, options...)
 					err := n.bind(netip.AddrPortFrom(addr, port))
 					what := fmt.Sprintf("%s, %s: [%s]:%d with %v", name, own, at, port, options)
 					if m.protected {
@@ -129,7 +129,7 @@ func TestSourceOfTheOtherFamily(t *testing.T) {
 		if !v4 {
 			domain, at = unix.AF_INET, netip.IPv4Unspecified()
 		}
-		n := newNeighbour(t, domain, v4)
+		n := newOtherProgram(t, domain, v4)
 		require.NoError(t, n.bind(netip.AddrPortFrom(at, victim.Source().Port())))
 		var err error
 		if v4 {
@@ -185,7 +185,7 @@ func TestNothingComesToTheSendPort(t *testing.T) {
 		got, err := s.Receive()
 		require.NoError(t, err)
 		assert.Empty(t, got)
-		n, _, err := unix.Recvfrom(s.io.(*kernel).out, make([]byte, 2000), unix.MSG_DONTWAIT)
+		n, _, err := unix.Recvfrom(s.io.(*kernel).sendSock, make([]byte, 2000), unix.MSG_DONTWAIT)
 		require.ErrorIs(t, err, unix.EAGAIN, "%d bytes", n)
 		put(s, peer.Addr(), []byte("goes on"))
 		flush(t, s)

@@ -259,7 +259,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// A goodbye arrives though its sender has left messages unread.
+// A closing message arrives although its sender has left messages unread.
 func TestGoodbyeBeforeReset(t *testing.T) {
 	a, b := joined(t)
 	require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
@@ -331,7 +331,7 @@ func TestNobodyAndRefused(t *testing.T) {
 	require.Error(t, err, "of itself")
 }
 
-// A process that takes the name of a device and stands still holds up nobody for long.
+// A process that takes the name of a device and does not respond delays nobody for long.
 func TestStandsStill(t *testing.T) {
 	l, err := net.ListenUnix("unixpacket", name(there))
 	require.NoError(t, err)

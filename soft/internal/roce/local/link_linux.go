@@ -92,7 +92,7 @@ func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 // without the lock: a peer that finds the message queue full relies on the messages in it. It
 // changes the channel with the lock held, which all callers of other methods hold. After Close
 // it returns, with the delay that CloseConnection describes. Its error says why the connection
-// ended. io.EOF: the peer has ended it; without a goodbye from the peer, the error matches
+// ended. io.EOF: the peer has ended it; without a closing message from the peer, the error matches
 // ErrCutOff too.
 func (c *Channel) Serve(lock sync.Locker, wake func()) error {
 	in, err := newMessageReader(c.link.conn)
@@ -146,8 +146,8 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	return nil
 }
 
-// importMemory maps memory that the peer shows. If it cannot be mapped, it is left alone: the payload
-// comes through the ring then.
+// importMemory maps memory that the peer shows. If it cannot be mapped, it is left alone: the
+// payload comes through the ring then.
 func (c *Channel) importMemory(lock sync.Locker, number uint32, fd int) error {
 	lock.Lock()
 	known := number <= c.imported.last || number&unacknowledged != 0

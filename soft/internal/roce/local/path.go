@@ -118,7 +118,8 @@ func (p *Path) Loop() bool { return p.peer.isLoop() }
 // Peer returns the device at the other end of the path.
 func (p *Path) Peer() *Peer { return p.peer }
 
-// PeerConfirmed reports whether the channel is known to lead to the process of the peer's queue pair.
+// PeerConfirmed reports whether the channel is known to lead to the process of the peer's
+// queue pair.
 func (p *Path) PeerConfirmed() bool { return p.shared && p.peer.channel.AliveAfter(p.mark) }
 
 // Transmit sends packets of the queue pair through the channel, up to that many bytes. It

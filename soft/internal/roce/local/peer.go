@@ -38,8 +38,8 @@ const (
 // receive handles the packets that have arrived and reports whether there were any.
 func (p *Peer) receive(now time.Duration) bool { return p.handlePackets(now) > 0 }
 
-// handlePackets handles packets that have arrived, and returns their number, plus one if it had to end
-// the channel.
+// handlePackets handles packets that have arrived, and returns their number, plus one if it
+// had to end the channel.
 func (p *Peer) handlePackets(now time.Duration) int {
 	c := p.channel
 	if len(p.waiting) > 0 {

@@ -347,8 +347,8 @@ func (l *Peers) handshakeDone(p *Peer, c *Channel) {
 	}
 }
 
-// handshakeDoneLocked is handshakeDone under the lock. It reports whether it has closed the channel, whose
-// connection the caller must then close without the lock.
+// handshakeDoneLocked is handshakeDone under the lock. It reports whether it has closed the
+// channel, whose connection the caller must then close without the lock.
 func (l *Peers) handshakeDoneLocked(p *Peer, c *Channel) (unused bool) {
 	p.handshakes--
 	switch {
@@ -522,9 +522,9 @@ func (l *Peers) Off() (wait func()) {
 // maxReceives bounds how often a socket is read for packets that came before another event.
 const maxReceives = 64
 
-// checkPeerDied finds out whether the process at the other end of a channel that was cut off, or that
-// stalled, is dead. If so, it fails the connections to that process: none of them will ever
-// respond.
+// checkPeerDied finds out whether the process at the other end of a channel that was cut off,
+// or that stalled, is dead. If so, it fails the connections to that process: none of them will
+// ever respond.
 func (l *Peers) checkPeerDied(c *Channel) {
 	died := c.PeerProcessDied(l.ctx)
 	shard := l.cfg.Shard

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerProcessDied reports whether the process at the other end of an ended channel is dead. It waits
-// for that for at most two seconds, since the kernel closes the files of a process shortly
-// before it reports the process dead. It reports false if it cannot know, and if both ends are
-// in one process. It is called without the lock.
+// PeerProcessDied reports whether the process at the other end of an ended channel is dead. It
+// waits for that for at most two seconds, since the kernel closes the files of a process
+// shortly before it reports the process dead. It reports false if it cannot know, and if both
+// ends are in one process. It is called without the lock.
 func (c *Channel) PeerProcessDied(ctx context.Context) bool { return awaitProcessEnd(ctx, c.link.peer) }
 
 // awaitProcessEnd reports whether a process ends in time. If another process has its ID by now,

@@ -16,7 +16,7 @@ import (
 var (
 	// ErrCorrupt: the other end has written to shared memory what a correct one never writes.
 	ErrCorrupt = errors.New("the peer violated the protocol for shared memory")
-	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
+	// ErrCutOff: the other end is gone without a closing message, as when its process has died.
 	ErrCutOff = errors.New("the channel ended without a closing message")
 	// ErrStalled: the other process has stopped during a copy from memory that its owner
 	// revokes.
@@ -62,8 +62,8 @@ const (
 	maxRecord = 2 * ((recordHead + maxHeaders + MaxInline + recordAlign - 1) &^ (recordAlign - 1))
 )
 
-// pendingCheckInterval is after how many records with references the producer checks how many of them
-// have been taken.
+// pendingCheckInterval is after how many records with references the producer checks how many
+// of them have been taken.
 const pendingCheckInterval = 256
 
 // payloadAt is the offset of the payload in a record, aligned for a fast copy.

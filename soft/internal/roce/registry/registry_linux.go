@@ -38,9 +38,9 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 }
 
 // Find returns the address and UDP port of the device that listens on an address and port, if
-// it is a software device of this machine. The error is ErrNotRegistered if there is none; any other
-// error says why Find does not know. If the other process does not respond, Find waits until
-// the context ends.
+// it is a software device of this machine. The error is ErrNotRegistered if there is none; any
+// other error says why Find does not know. If the other process does not respond, Find waits
+// until the context ends.
 func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	found := make(chan struct{})
 	var answer netip.AddrPort

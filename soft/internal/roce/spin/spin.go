@@ -38,7 +38,7 @@ const (
 	// a thread that was woken there would wait for the end of this one's time slice. A yield
 	// takes as long as several polls, during which peers wait.
 	yieldPolls = 32
-	// maxPolls ends the polling if the clock stands still.
+	// maxPolls ends the polling if the clock does not advance.
 	maxPolls = 1 << 16
 )
 

@@ -59,7 +59,7 @@ func TestIdleSpin(t *testing.T) {
 	}
 }
 
-// TestIdleSpinEnds: it does so where the clock stands still.
+// TestIdleSpinEnds: polling ends even if the clock does not advance.
 func TestIdleSpinEnds(t *testing.T) {
 	s := New(0)
 	s.longest, s.limit = defaultSpin, defaultSpin

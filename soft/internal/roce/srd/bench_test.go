@@ -49,14 +49,14 @@ type loop struct {
 	buffer [wire.MaxPayloadLen]byte
 }
 
-// crossing hands packets to the other device.
-type crossing struct {
+// loopOutput hands packets to the other device.
+type loopOutput struct {
 	l    *loop
 	to   **Transport
 	from Address // as the receiver sees it
 }
 
-func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+func (x *loopOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	l := x.l
 	l.packet = *p
 	at := 0
@@ -90,7 +90,7 @@ func newLoop(t tb, op verbs.Opcode, peers, n int) *loop {
 	client, server := cfg, cfg
 	client.Memory, server.Memory = memory[0], memory[1]
 	// The server has an own GID for each of its addresses, so that each makes a context.
-	outlet := func(at **Transport, from Address) *crossing { return &crossing{l: l, to: at, from: from} }
+	outlet := func(at **Transport, from Address) *loopOutput { return &loopOutput{l: l, to: at, from: from} }
 	client.Output = func(a Address) transport.Output {
 		return outlet(&l.server, Address{int(a.Peer.Port()), loopClient})
 	}

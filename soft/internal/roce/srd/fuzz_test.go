@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzReceive gives a device packets of any form, from a stranger and from a peer whose
+// FuzzReceive gives a device packets of any form, from an unknown sender and from a peer whose
 // tokens it accepts, while requests are under way. Nothing panics, what a queue pair
 // completes it had been given, and memory stays bounded.
 func FuzzReceive(f *testing.F) {

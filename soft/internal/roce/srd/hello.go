@@ -62,7 +62,7 @@ func (c *Context) helloTimeout() {
 	switch {
 	case c.helloUnanswered < peerDeadTimeout || c.helloCount <= minRepetitions:
 		c.helloDue = true
-	case c.confirmed: // its token was in doubt, but it answers requests
+	case c.confirmed: // its token was not confirmed, but it answers requests
 		c.helloPending = false
 	default:
 		c.giveUp()

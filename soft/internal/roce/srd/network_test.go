@@ -157,9 +157,11 @@ func (w *network) boot(addr string, seed uint64, mtu verbs.MTU) *host {
 	}
 	cfg := Config{
 		Memory: h.memory, Seed: seed, MTU: mtu, Window: 1 << 20,
-		Output: func(a Address) transport.Output { return &outlet{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)} },
+		Output: func(a Address) transport.Output {
+			return &hostOutput{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}
+		},
 		Reply: func(a Address, p *wire.Packet) {
-			(&outlet{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}).Send(p, nil, 0)
+			(&hostOutput{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}).Send(p, nil, 0)
 		},
 		Number: h.number,
 		Random: w.random.Uint32,
@@ -202,14 +204,14 @@ func (h *host) knows(peer *host) *AH {
 	return &ah
 }
 
-// outlet encodes packets.
-type outlet struct {
+// hostOutput encodes packets.
+type hostOutput struct {
 	h    *host
 	to   netip.AddrPort
 	flow wire.Flow
 }
 
-func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) bool {
+func (o *hostOutput) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
 	b := make([]byte, total)

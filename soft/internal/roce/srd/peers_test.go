@@ -373,7 +373,7 @@ func TestHostilePeer(t *testing.T) {
 		func() { write(0, mem.Base, 100, 90, 11) },         // beyond its message
 		func() { write(0, mem.Base-1, 10, 0, 10) },         // before the region
 		func() { write(0, mem.Base, 1<<32-1, 1<<32-2, 1) }, // wraps around
-		func() { write(0, ^uint64(0), 10, 0, 10) },         // likewise
+		func() { write(0, ^uint64(0), 10, 0, 10) },         // the same
 		func() {
 			give(wire.Packet{Opcode: wire.SRDReadRequest, RETH: wire.RETH{VA: mem.Base, RKey: mem.Key, Length: 4097}, Segments: wire.Segments{Size: 1024, Count: 5}})
 		},

@@ -142,7 +142,8 @@ func (q *QP) extendAdaptiveTimer(now time.Duration) {
 // measuresRoundTrip reports whether the queue pair measures round trips.
 func (q *QP) measuresRoundTrip() bool { return q.adapts || q.controlled }
 
-// notePacketSent notes that the packet at sendPSN leaves. It takes the given number of sequence numbers.
+// notePacketSent notes that the packet at sendPSN leaves. It takes the given number of
+// sequence numbers.
 func (q *QP) notePacketSent(p *wire.Packet, packets int, now time.Duration) {
 	if !q.measuresRoundTrip() {
 		return

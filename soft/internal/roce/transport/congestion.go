@@ -20,8 +20,8 @@ type congestionControl struct {
 	// spacing is the time between two request packets. Zero: they may leave together.
 	spacing       time.Duration
 	nextRequestAt time.Duration // when the next request may leave
-	// requestsWaitUntil and responsesWaitUntil are when requests and responses may continue that wait only
-	// for time. Zero: they do not wait.
+	// requestsWaitUntil and responsesWaitUntil are when requests and responses may continue
+	// that wait only for time. Zero: they do not wait.
 	requestsWaitUntil, responsesWaitUntil time.Duration
 
 	notify     bool // a notification must be sent

@@ -32,7 +32,7 @@ func TestSendersShareALink(t *testing.T) {
 					t.Parallel()
 					b := newBottleneck(t, l)
 					for range n {
-						b.connect(op, 32<<10, 1024, true).greet()
+						b.connect(op, 32<<10, 1024, true).warmUp()
 					}
 					for _, c := range b.conns {
 						c.start()

@@ -54,7 +54,7 @@ const (
 	accessReceive        // posted
 	accessTake           // and filled
 	accessSource         // a scatter-gather list
-	accessHold           // likewise, for later
+	accessHold           // the same, for later
 	accessGather
 	accessScatter
 	accessInline

@@ -319,7 +319,7 @@ func (q *fuzzQP) source(op verbs.Opcode, n uint32, flags, x byte) []verbs.SGE {
 	i := fuzzOpen
 	switch op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
-		i = fuzzLanding
+		i = fuzzResults
 	}
 	if flags&32 != 0 {
 		i = int(x) % fuzzRegions

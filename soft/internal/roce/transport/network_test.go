@@ -143,7 +143,7 @@ type node struct {
 	out, in wire.Flow
 	pumping bool // another burst is scheduled
 	sent    int
-	// stopped is until when the process stands still: packets wait for it, timers
+	// stopped is until when the process is stopped: packets wait for it, timers
 	// are late.
 	stopped time.Duration
 	// gone drops what arrives, as a host does without the process.

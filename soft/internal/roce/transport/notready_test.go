@@ -12,8 +12,8 @@ import (
 
 const notReadyTimer = 12 // 640 µs
 
-// newCrowd makes connections of one device that wait for receives of their peers.
-func newCrowd(t *testing.T, n int, o options) (*RNRWaiters, []*rig) {
+// newRigs makes connections of one device that wait for receives of their peers.
+func newRigs(t *testing.T, n int, o options) (*RNRWaiters, []*rig) {
 	w := &RNRWaiters{}
 	o.waiting, o.rnrTimer = w, notReadyTimer
 	rigs := make([]*rig, n)
@@ -36,7 +36,7 @@ func TestManyWaitLonger(t *testing.T) {
 	t.Parallel()
 	const n = 100
 	timer := wire.RNRTimer(notReadyTimer)
-	_, rigs := newCrowd(t, n, options{})
+	_, rigs := newRigs(t, n, options{})
 	now := time.Duration(0)
 	for _, want := range []time.Duration{
 		timer, // none has waited yet
@@ -63,7 +63,7 @@ func TestManyWaitLonger(t *testing.T) {
 func TestFewDoNotWaitLonger(t *testing.T) {
 	t.Parallel()
 	timer := wire.RNRTimer(notReadyTimer)
-	_, rigs := newCrowd(t, 4, options{})
+	_, rigs := newRigs(t, 4, options{})
 	for i := range 50 {
 		now := time.Duration(i) * timer
 		nakAll(rigs, now)
@@ -78,7 +78,7 @@ func TestFewDoNotWaitLonger(t *testing.T) {
 // The wait has a bound, whatever the number.
 func TestLongestWaitForReceives(t *testing.T) {
 	t.Parallel()
-	w, rigs := newCrowd(t, 1, options{})
+	w, rigs := newRigs(t, 1, options{})
 	w.n = 1 << 16
 	nakAll(rigs, 0)
 	q := rigs[0].client.qp
@@ -91,7 +91,7 @@ func TestLongestWaitForReceives(t *testing.T) {
 // A limit on the repetitions keeps the interval that the peer named.
 func TestLimitedRepetitionsKeepTheInterval(t *testing.T) {
 	t.Parallel()
-	w, rigs := newCrowd(t, 1, options{rnrRetry: 6})
+	w, rigs := newRigs(t, 1, options{rnrRetry: 6})
 	w.n = 1 << 16
 	nakAll(rigs, 0)
 	rigs[0].client.qp.Timeout(time.Minute)
@@ -116,7 +116,7 @@ func TestEndOfWaitIsCounted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, rigs := newCrowd(t, 2, options{})
+			w, rigs := newRigs(t, 2, options{})
 			nakAll(rigs, 0)
 			nakAll(rigs, 0)
 			require.Equal(t, 2, w.n)

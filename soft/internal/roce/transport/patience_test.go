@@ -451,12 +451,12 @@ func TestUnreachableHost(t *testing.T) {
 // every byte is right.
 func TestForgedHints(t *testing.T) {
 	t.Parallel()
-	o := sceneOptions{
+	o := modelOptions{
 		options: options{mtu: 256, adaptive: true, initReads: 4, depth: 16}, seed: 5,
 		plan:   plan{requests: 2000, maxMessage: 2048, sizes: sizesAround(256, 2048)},
 		faults: faults{loss: 0.05, duplication: 0.02, reordering: 0.02}, connections: 1, slots: 16, arenaLen: 1 << 16, lazy: true,
 	}
-	s := newScene(t, o, newNetwork(t, 6, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 6, faults{}).random)
 	hints := 0
 	var forge func()
 	forge = func() {

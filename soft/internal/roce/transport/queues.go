@@ -10,8 +10,8 @@ type queues struct {
 	receives Unpolled
 }
 
-// dropReceives frees the queue entries of receives that have not been polled, and of the one in use.
-// Receives in the queue stay.
+// dropReceives frees the queue entries of receives that have not been polled, and of the one
+// in use. Receives in the queue stay.
 func (q *QP) dropReceives() {
 	n := 0
 	if q.inReceive {

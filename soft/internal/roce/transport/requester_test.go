@@ -305,8 +305,8 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
-// postBeyondWindow posts a request for a packet more than the window, on a path that has been steady
-// to that level, and returns its length.
+// postBeyondWindow posts a request for a packet more than the window, on a path that has been
+// steady to that level, and returns its length.
 func postBeyondWindow(t *testing.T, op verbs.Opcode, mtu verbs.MTU, window int, level uint) (r *rig, length int) {
 	length = (window + 1) * int(mtu)
 	r = newRig(t, options{mtu: mtu, initReads: 16, arena: length})
@@ -403,7 +403,7 @@ func TestLossInALongPiece(t *testing.T) {
 	require.Equal(t, r.remote.Mem[:length], r.local.Mem[:length])
 }
 
-// A peer that stands still is asked for a long piece by one probe, not by each.
+// Only one probe asks a stopped peer for a long piece.
 func TestALongReadIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[uint]int{0: 4, maxLevel: 1} {
@@ -780,8 +780,8 @@ func TestRequestFirst(t *testing.T) {
 	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCWriteOnly}, opcodes(r.server.transmit(r.now)))
 }
 
-// An empty message is smaller than an acknowledgement, and would not be in one train with it. A fenced
-// one may end the connection.
+// An empty message is smaller than an acknowledgement, and would not be in one train with it.
+// A fenced one may end the connection.
 func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
