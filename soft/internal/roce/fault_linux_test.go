@@ -17,14 +17,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// breakable is memory of a program that can stop to be accessible.
-type breakable struct {
+// faultyMemory is memory of a program that can stop to be accessible.
+type faultyMemory struct {
 	t    testing.TB
 	mem  []byte
 	file *os.File
 }
 
-func newBreakable(t testing.TB, n int) *breakable {
+func newFaultyMemory(t testing.TB, n int) *faultyMemory {
 	file, err := os.Create(filepath.Join(t.TempDir(), "memory"))
 	require.NoError(t, err)
 	require.NoError(t, file.Truncate(int64(n)))
@@ -34,13 +34,13 @@ func newBreakable(t testing.TB, n int) *breakable {
 		require.NoError(t, unix.Munmap(mem))
 		require.NoError(t, file.Close())
 	})
-	return &breakable{t, mem, file}
+	return &faultyMemory{t, mem, file}
 }
 
-// breaks are the ways in which accesses to memory begin to fail.
-var breaks = map[string]func(b *breakable){
-	"SIGBUS":  func(b *breakable) { assert.NoError(b.t, b.file.Truncate(0)) },
-	"SIGSEGV": func(b *breakable) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
+// faultKinds are the ways in which accesses to memory begin to fail.
+var faultKinds = map[string]func(b *faultyMemory){
+	"SIGBUS":  func(b *faultyMemory) { assert.NoError(b.t, b.file.Truncate(0)) },
+	"SIGSEGV": func(b *faultyMemory) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
 }
 
 // Memory of a program that cannot be accessed any more fails the requests that use it, with the
@@ -49,7 +49,7 @@ var breaks = map[string]func(b *breakable){
 func TestSoakMemoryFaults(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 100)
 	for _, path := range []string{"shared memory", "UDP", "itself", "one device"} {
-		for signal, breakIt := range breaks {
+		for signal, fault := range faultKinds {
 			if path == "one device" && signal == "SIGBUS" {
 				continue // memory that is referred to cannot be cut short
 			}
@@ -60,7 +60,7 @@ func TestSoakMemoryFaults(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", path, signal, use, n), func(t *testing.T) {
 						for range rounds {
-							t.Run("", func(t *testing.T) { memoryFault(t, path, use, n, breakIt) })
+							t.Run("", func(t *testing.T) { memoryFault(t, path, use, n, fault) })
 						}
 					})
 				}
@@ -71,7 +71,7 @@ func TestSoakMemoryFaults(t *testing.T) {
 
 // memoryFault has a request use memory until it is refused: x submits it, and the memory that
 // breaks is that of y, or its own.
-func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)) {
+func memoryFault(t *testing.T, path, use string, n int, fault func(*faultyMemory)) {
 	const size = 128 << 10
 	cfg := Config{DisableLocal: path == "UDP"}
 	x := openAdaptive(t, cfg, 2*size)
@@ -89,12 +89,12 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	if path == "shared memory" {
 		awaitSharedMemory(x, y)
 	}
-	b := newBreakable(t, size)
+	b := newFaultyMemory(t, size)
 	if path == "one device" {
 		mem, free, err := x.dev.AllocMemory(size)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, free()) })
-		b = &breakable{t: t, mem: mem}
+		b = &faultyMemory{t: t, mem: mem}
 	}
 	own := strings.HasPrefix(use, "own")
 	owner := y
@@ -124,7 +124,7 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 		wr.Op = verbs.OpFetchAdd
 	}
 	var work sync.WaitGroup
-	work.Go(func() { breakIt(b) })
+	work.Go(func() { fault(b) })
 	if wr.Op == verbs.OpFetchAdd {
 		work.Wait() // in the midst of one, the fault would be in the race detector's own code
 	}
@@ -191,8 +191,8 @@ func TestRegisterInaccessibleMemory(t *testing.T) {
 // Inline data that cannot be read are refused.
 func TestInlineFault(t *testing.T) {
 	x := openLoopback(t, Config{}, 4096)
-	b := newBreakable(t, 4096)
-	breaks["SIGBUS"](b)
+	b := newFaultyMemory(t, 4096)
+	faultKinds["SIGBUS"](b)
 	_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagInline, SGL: []verbs.SGE{{Addr: addressOfBytes(b.mem), Length: 8}}}})
 	require.ErrorIs(t, err, unix.EFAULT)
 }

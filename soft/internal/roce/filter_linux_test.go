@@ -53,8 +53,8 @@ func (f *forger) flood(to netip.AddrPort, qpn uint32) (stop func()) {
 	}
 }
 
-// bothWrite has both sides write to each other.
-func bothWrite(x, y *side, n int) {
+// writeBothWays has both sides write to each other.
+func writeBothWays(x, y *side, n int) {
 	x.t.Helper()
 	for range n {
 		for _, end := range [][2]*side{{x, y}, {y, x}} {
@@ -64,7 +64,7 @@ func bothWrite(x, y *side, n int) {
 	}
 }
 
-func connectNamed(x, y *side) {
+func connectWithPorts(x, y *side) {
 	x.path.SourceUDPPort, y.path.SourceUDPPort = y.source().Port(), x.source().Port()
 	x.connect(y)
 	y.connect(x)
@@ -80,7 +80,7 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s, known queue pair %v", name, known), func(t *testing.T) {
 				x, y := open(t, false)
-				connectNamed(x, y)
+				connectWithPorts(x, y)
 				qpn := y.qp.Num()
 				if !known {
 					qpn ^= 1 << 20
@@ -88,12 +88,12 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 				stop := newForger(t, x.at().Addr()).flood(y.at(), qpn)
 				y.awaitRestricted(true)
 				for before := counter(t, y.dev, "rx_socket_drops"); counter(t, y.dev, "rx_socket_drops") < before+100; {
-					bothWrite(x, y, 1)
+					writeBothWays(x, y, 1)
 				}
 				stop()
-				bothWrite(x, y, 10)
+				writeBothWays(x, y, 10)
 				y.awaitRestricted(false)
-				bothWrite(x, y, 10)
+				writeBothWays(x, y, 10)
 				refused := counter(t, y.dev, "rx_wrong_source") + counter(t, y.dev, "rx_wrong_peer")
 				assert.GreaterOrEqual(t, refused, uint64(admission.RefusedBurst))
 				assert.False(t, x.restricted(), "nobody has sent it anything")
@@ -115,15 +115,15 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 		y.restrict()
 		b.connect(a)
 		assert.False(t, y.restricted())
-		bothWrite(a, b, 1)
+		writeBothWays(a, b, 1)
 		y.restrict()
-		bothWrite(a, b, 10)
+		writeBothWays(a, b, 10)
 		c, d := z.anotherQueuePair(), y.anotherQueuePair()
 		c.connect(d)
 		d.path.SourceUDPPort = z.source().Port()
 		d.connect(c)
 		assert.True(t, y.restricted(), "packets of another connection come from there already")
-		bothWrite(c, d, 10)
+		writeBothWays(c, d, 10)
 	})
 	t.Run("foreign", func(t *testing.T) {
 		peer := netip.MustParseAddr("127.0.71.12") // nobody listens there
@@ -187,7 +187,7 @@ func TestRestrictedShards(t *testing.T) {
 		require.Equal(t, i, b.shard().index)
 		x := openSide(t, Config{DisableLocal: true}, 1<<20)
 		y.restrict()
-		connectNamed(x, b)
+		connectWithPorts(x, b)
 		assert.False(t, y.restricted())
 		xs = append(xs, x)
 	}
@@ -195,8 +195,8 @@ func TestRestrictedShards(t *testing.T) {
 		stop := newForger(t, y.at().Addr()).flood(y.at(), b.qp.Num())
 		y.awaitRestricted(true)
 		for before := counter(t, y.dev, "rx_socket_drops"); counter(t, y.dev, "rx_socket_drops") < before+20; {
-			bothWrite(xs[0], ys[0], 1)
-			bothWrite(xs[1], ys[1], 1)
+			writeBothWays(xs[0], ys[0], 1)
+			writeBothWays(xs[1], ys[1], 1)
 		}
 		stop()
 		y.awaitRestricted(false)
@@ -206,14 +206,14 @@ func TestRestrictedShards(t *testing.T) {
 	assert.Len(t, y.dev.mu.list, 3)
 	assert.False(t, y.restricted(), "or the new shard would have no part in it")
 	y.restrict()
-	bothWrite(xs[0], ys[0], 1)
-	bothWrite(xs[1], ys[1], 1)
+	writeBothWays(xs[0], ys[0], 1)
+	writeBothWays(xs[1], ys[1], 1)
 }
 
 // With more sources, or queue pairs for datagrams, than a filter can have, there is none.
 func TestTooManyToRestrict(t *testing.T) {
 	x, y := standard["IPv4"](t, false)
-	connectNamed(x, y)
+	connectWithPorts(x, y)
 	f := newForger(t, x.at().Addr())
 	var qps []verbs.QP
 	more := func(n int, init verbs.QPInit, connect func(s *side, i int)) {
@@ -230,7 +230,7 @@ func TestTooManyToRestrict(t *testing.T) {
 		stop := f.flood(y.at(), y.qp.Num())
 		y.awaitCount("rx_wrong_source", before, 4*admission.RefusedBurst)
 		require.False(t, y.restricted())
-		bothWrite(x, y, 10)
+		writeBothWays(x, y, 10)
 		stop()
 		for _, qp := range qps {
 			require.NoError(t, qp.Close())

@@ -22,7 +22,7 @@ func BenchmarkIdleConnection(b *testing.B) {
 		before := heap()
 		cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: connections * depth})
 		require.NoError(b, err)
-		qps := idle(x, y, cq, connections, depth)
+		qps := openIdle(x, y, cq, connections, depth)
 		connected := heap()
 		for _, qp := range qps {
 			_, err := qp.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}}})
@@ -46,7 +46,7 @@ func BenchmarkBesideIdle(b *testing.B) {
 			x, y := openPair(b, Config{}, Config{}, 4096)
 			cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: 16})
 			require.NoError(b, err)
-			qps := idle(x, y, cq, n, 16)
+			qps := openIdle(x, y, cq, n, 16)
 			wr := x.write(y, 8)
 			for b.Loop() {
 				x.post(wr)
@@ -63,11 +63,11 @@ func BenchmarkBesideIdle(b *testing.B) {
 // countedPath counts how often a queue pair is asked to send.
 type countedPath struct {
 	path
-	asked *int
+	sendCalls *int
 }
 
 func (p countedPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	*p.asked++
+	*p.sendCalls++
 	return p.path.send(t, now, a)
 }
 
@@ -129,8 +129,8 @@ func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// idle makes n connections from x to y, where nobody answers them.
-func idle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
+// openIdle makes n connections from x to y, where nobody answers them.
+func openIdle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
 	qps := make([]verbs.QP, 0, n)
 	other := *x
 	for range n {

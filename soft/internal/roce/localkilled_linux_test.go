@@ -22,8 +22,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// hours is the code of a time-out of 2.4 hours: what is noticed earlier, no time-out has shown.
-const hours = 31
+// longTimeout is the code of a time-out of 2.4 hours: what is noticed earlier, no time-out has
+// shown.
+const longTimeout = 31
 
 const victimVariable = "VERBENA_LOCAL_VICTIM"
 
@@ -137,7 +138,7 @@ type victim struct {
 func startVictim(s *side, what string) *victim {
 	s.t.Helper()
 	v := beginVictim(s, what)
-	s.timeout = hours
+	s.timeout = longTimeout
 	s.connectToInfo(v.endpointInfo)
 	v.awaitConnected()
 	s.awaitProof()
@@ -196,8 +197,8 @@ func (s *side) awaitProof() {
 	})
 }
 
-// gone has a test wait for the event that a queue pair's peer is gone.
-func (s *side) gone() <-chan uint32 {
+// peerGone has a test wait for the event that a queue pair's peer is gone.
+func (s *side) peerGone() <-chan uint32 {
 	gone := make(chan uint32, 10)
 	s.t.Cleanup(s.dev.SubscribeEvents(func(e verbs.Event) {
 		if e.Type == verbs.EventPeerGone {
@@ -214,7 +215,7 @@ func TestLocalPeerKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openSide(t, Config{}, victimMemory)
-			gone := x.gone()
+			gone := x.peerGone()
 			v := startVictim(x, "idle")
 			x.recv(100, x.sge(0, 8))
 			want := []verbs.Status{verbs.StatusFlushed}
@@ -241,7 +242,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
 			x := openSide(t, Config{}, victimMemory)
 			x.share(victimMemory)
-			gone := x.gone()
+			gone := x.peerGone()
 			v := startVictim(x, "copies")
 			_, err := fmt.Fprintln(v.in)
 			require.NoError(t, err)
@@ -279,7 +280,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 // A message that waits for a receive of a peer that is killed waits no longer.
 func TestLocalPeerKilledNotReady(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
-	gone := x.gone()
+	gone := x.peerGone()
 	v := startVictim(x, "idle")
 	x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
 	x.until("it waits", func() bool { return localCounter(x, "rcvd_rnr_err") > 0 })
@@ -307,7 +308,7 @@ func TestLocalPeerCloses(t *testing.T) {
 // when that could have been gone already, is only asked after.
 func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
-	gone := x.gone()
+	gone := x.peerGone()
 	v := startVictim(x, "idle")
 	v.stop()
 	y := *x
@@ -323,7 +324,7 @@ func TestLocalPeerKilledBeforeOther(t *testing.T) {
 // resources are those that a channel could leak.
 type resources struct{ goroutines, files, mappings int }
 
-func counted(t testing.TB) resources {
+func countResources(t testing.TB) resources {
 	files := must(os.ReadDir("/proc/self/fd"))
 	maps := string(must(os.ReadFile("/proc/self/maps")))
 	return resources{runtime.NumGoroutine(), len(files), strings.Count(maps, "memfd:verbena")}
@@ -344,7 +345,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 			pause := time.Duration(rand.IntN(3000)) * time.Microsecond
 			time.AfterFunc(pause, func() { _ = v.cmd.Process.Kill() })
 		}
-		y.timeout = hours
+		y.timeout = longTimeout
 		y.connectToInfo(v.endpointInfo)
 		if !early {
 			v.awaitConnected()
@@ -387,7 +388,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		require.NoError(t, y.qp.Close())
 		if round == 0 { // from now on, nothing is there for the first time
 			x.until("the first channel has ended", func() bool { return localCounter(x, "local_peers") == 0 })
-			before, grown = counted(t), heap()
+			before, grown = countResources(t), heap()
 		}
 	}
 	x.until("all channels have ended", func() bool { return localCounter(x, "local_peers") == 0 })
@@ -395,10 +396,10 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		return now.goroutines > before.goroutines || now.files > before.files || now.mappings > before.mappings
 	}
 	limit := time.Now().Add(time.Minute)
-	for left(counted(t)) && time.Now().Before(limit) {
+	for left(countResources(t)) && time.Now().Before(limit) {
 		time.Sleep(time.Millisecond)
 	}
-	assert.False(t, left(counted(t)), "%+v is left, where there was %+v after the first round", counted(t), before)
+	assert.False(t, left(countResources(t)), "%+v is left, where there was %+v after the first round", countResources(t), before)
 	x.until("the dead are forgotten, who are dialled again after a pause", func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()

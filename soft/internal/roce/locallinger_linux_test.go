@@ -39,8 +39,8 @@ func lingering(t *testing.T) *os.File {
 	return f
 }
 
-// lingerers are several.
-func lingerers(t *testing.T, n int) (files []*os.File) {
+// lingeringFiles are several.
+func lingeringFiles(t *testing.T, n int) (files []*os.File) {
 	t.Helper()
 	for range n {
 		files = append(files, lingering(t))
@@ -48,8 +48,8 @@ func lingerers(t *testing.T, n int) (files []*os.File) {
 	return files
 }
 
-// give sends a message with files, and keeps none. Whoever closes one last waits.
-func give(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
+// sendFiles sends a message with files, and keeps none. Whoever closes one last waits.
+func sendFiles(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
 	t.Helper()
 	var fds []int
 	for _, f := range files {
@@ -82,14 +82,14 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
 		request := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
-		list := lingerers(t, n*files)
+		list := lingeringFiles(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		for i := range n {
 			conn, err := net.DialUnix("unixpacket", nil, address(y))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
-			give(t, conn, request, list[i*files:][:files]...)
+			sendFiles(t, conn, request, list[i*files:][:files]...)
 		}
 	}
 	for name, attack := range map[string]func(t *testing.T, x, y *side){
@@ -99,7 +99,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 		"in a message": func(t *testing.T, x, y *side) {
 			i, f := intrude(t, x, y), lingering(t)
 			y.dev.mu.Lock()
-			give(t, i.conn, []byte{'s', 1, 0, 0, 0}, f)
+			sendFiles(t, i.conn, []byte{'s', 1, 0, 0, 0}, f)
 			y.dev.mu.Unlock()
 			t.Cleanup(func() { i.leave(t) })
 		},
@@ -108,7 +108,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			y.dev.mu.Lock() // a message is not read while the one before waits for the lock
 			_, err := i.conn.Write([]byte{'p', 1, 0, 0, 0})
 			require.NoError(t, err)
-			give(t, i.conn, []byte{'w', 0, 0, 0, 0}, f)
+			sendFiles(t, i.conn, []byte{'w', 0, 0, 0, 0}, f)
 			y.dev.mu.Unlock()
 			t.Cleanup(func() { i.leave(t) })
 		},
@@ -120,7 +120,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			y.connect(x)
 			conn, err := l.AcceptUnix()
 			require.NoError(t, err)
-			give(t, conn, []byte("no"), f)
+			sendFiles(t, conn, []byte("no"), f)
 			t.Cleanup(func() { _ = conn.Close() })
 		},
 	} {

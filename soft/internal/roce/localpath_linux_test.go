@@ -369,8 +369,8 @@ func (i *intruder) leave(t *testing.T) {
 	require.NoError(t, i.conn.Close())
 }
 
-// scribble writes nonsense, some of it near to what makes sense.
-func (i *intruder) scribble(random *mathrand.Rand) {
+// writeRandom writes nonsense, some of it near to what makes sense.
+func (i *intruder) writeRandom(random *mathrand.Rand) {
 	m := i.memory
 	for range 1 + random.IntN(64) {
 		at := 4096 + random.IntN(1<<20)&^7
@@ -410,7 +410,7 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 	for range rounds {
 		i := intrude(t, x, y)
 		for localCounter(y, "local_peers") > 1 {
-			i.scribble(random)
+			i.writeRandom(random)
 			exchange(t, other, &beside, 1+random.IntN(200))
 		}
 		i.leave(t)

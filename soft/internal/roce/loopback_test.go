@@ -26,8 +26,8 @@ var loopbackPaths = []struct {
 	{"by the socket", func() Config { return Config{Capture: io.Discard} }, false},
 }
 
-// loops reports whether the side's queue pair sends to itself in memory.
-func (s *side) loops() bool {
+// isLoopback reports whether the side's queue pair sends to itself in memory.
+func (s *side) isLoopback() bool {
 	_, ok := s.qp.(*queuePair).path.(*loopback)
 	return ok
 }
@@ -62,7 +62,7 @@ func TestLoopbackOperations(t *testing.T) {
 		t.Run(path.name, func(t *testing.T) {
 			const half = 6 << 20
 			x := openLoopback(t, path.cfg(), 2*half)
-			assert.Equal(t, path.self, x.loops())
+			assert.Equal(t, path.self, x.isLoopback())
 			mem := x.mem
 			sizes := []int{0, 1, 255, 4096, 100_001, 1 << 20, 1<<20 + 1, 5_000_003}
 			for _, n := range sizes {
@@ -182,7 +182,7 @@ func TestLoopbackFailures(t *testing.T) {
 				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { events[i] = append(events[i], e.Type) })
 				s.access, s.rnr = &c.access, &c.rnr
 				s.connect(s)
-				require.Equal(t, path.self, s.loops())
+				require.Equal(t, path.self, s.isLoopback())
 				readOnly, err := s.dev.DefaultPD().RegMR(make([]byte, 64), verbs.AccessRemoteRead)
 				require.NoError(t, err)
 				c.run(s, readOnly)
@@ -340,7 +340,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 // the socket.
 func TestLoopbackOnTheSocket(t *testing.T) {
 	x := openLoopback(t, Config{Faults: faults.Faults{Loss: 0.2, Seed: 1}}, 1<<20)
-	assert.False(t, x.loops())
+	assert.False(t, x.isLoopback())
 	x.recv(100, x.sge(512<<10, 200<<10))
 	x.post(verbs.SendWR{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 200<<10)}})
 	for _, wc := range x.wait(2) {
@@ -349,7 +349,7 @@ func TestLoopbackOnTheSocket(t *testing.T) {
 	assert.NotZero(t, counter(t, x.dev, "completer_retry_err"))
 
 	a, b := openPair(t, Config{}, Config{}, 4096)
-	assert.False(t, a.loops() || b.loops())
+	assert.False(t, a.isLoopback() || b.isLoopback())
 
 	// A second queue pair of the same device is not its own peer either.
 	qp, err := a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8, MaxRecvWR: 8})
@@ -359,7 +359,7 @@ func TestLoopbackOnTheSocket(t *testing.T) {
 	require.NoError(t, a.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 	sibling.connect(a)
 	a.connect(&sibling)
-	assert.False(t, a.loops() || sibling.loops())
+	assert.False(t, a.isLoopback() || sibling.isLoopback())
 	a.post(verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: a.mr.Addr() + 100, RKey: a.mr.RKey()})
 	assert.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
 	require.NoError(t, qp.Close())
@@ -391,7 +391,7 @@ func TestLoopbackReceivers(t *testing.T) {
 	e := q.path.(*loopback).endpoint
 	expect := func(self bool, users, receivers int) {
 		t.Helper()
-		assert.Equal(t, self, x.loops())
+		assert.Equal(t, self, x.isLoopback())
 		assert.Equal(t, []int{users, receivers}, []int{e.users, e.receivers})
 	}
 	reset := func() {

@@ -52,8 +52,8 @@ func (s *side) sendTo(ah verbs.AH, qpn uint32, text string) {
 	s.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{s.sge(1000, n)}, AH: ah, RemoteQPN: qpn, RemoteQKey: testKey})
 }
 
-// got waits for one datagram and returns its header and text.
-func (s *side) got() (verbs.WC, verbs.GRH, string) {
+// nextDatagram waits for one datagram and returns its header and text.
+func (s *side) nextDatagram() (verbs.WC, verbs.GRH, string) {
 	s.t.Helper()
 	wc := s.wait(1)[0]
 	require.Equal(s.t, verbs.WCRecv, wc.Opcode)
@@ -92,7 +92,7 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 	sender := sides[0]
 	attr := verbs.AddressAttr{DGID: group, TrafficClass: 0x10, FlowLabel: 9}
 	ah := sender.handle(sender.dev.DefaultPD(), attr)
-	want := asSeen(attr, group.Addr().Is4())
+	want := expectedFields(attr, group.Addr().Is4())
 	want.HopLimit = 1
 	source := must(sender.dev.GIDs(1))[0]
 	for range 3 {
@@ -101,7 +101,7 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 		}
 		sender.sendTo(ah, verbs.MulticastQPN, "to all")
 		for i, s := range sides {
-			wc, h, text := s.got()
+			wc, h, text := s.nextDatagram()
 			assert.Equal(t, "to all", text)
 			assert.Equal(t, sender.qp.Num(), wc.SrcQPN)
 			assert.Equal(t, source.GID, h.SGID)
@@ -115,7 +115,7 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 			back, err := verbs.ReplyAddress(&wc, s.mem, must(s.dev.GIDs(1)))
 			require.NoError(t, err)
 			s.sendTo(s.handle(s.dev.DefaultPD(), back), wc.SrcQPN, "answer")
-			_, h, text = sender.got()
+			_, h, text = sender.nextDatagram()
 			assert.Equal(t, "answer", text)
 			assert.Equal(t, source.GID, h.DGID)
 		}
@@ -187,7 +187,7 @@ func TestMulticastWakes(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		require.Fail(t, "nobody was woken")
 	}
-	_, h, text := y.got()
+	_, h, text := y.nextDatagram()
 	assert.Equal(t, "wake up", text)
 	assert.Equal(t, uint8(64), h.HopLimit)
 }
@@ -227,7 +227,7 @@ func TestMulticastHostilePackets(t *testing.T) {
 	send(good, func(b []byte) { b[len(b)-1] ^= 1 })
 	send(good, func(b []byte) { b[0] = 0xff })
 	send(good, same)
-	wc, _, text := y.got()
+	wc, _, text := y.nextDatagram()
 	assert.Equal(t, uint32(7), wc.SrcQPN)
 	assert.Empty(t, text)
 	assert.Equal(t, uint64(3), counter(t, y.dev, "rx_wrong_peer"))
@@ -289,7 +289,7 @@ func TestMulticastCapture(t *testing.T) {
 	x.attach(group)
 	x.recvDatagram()
 	x.sendTo(x.handle(x.dev.DefaultPD(), verbs.AddressAttr{DGID: group}), verbs.MulticastQPN, "hello")
-	x.got()
+	x.nextDatagram()
 	x.dev.mu.Lock()
 	defer x.dev.mu.Unlock()
 	packets := capturedPackets(t, pcap.Bytes())

@@ -38,7 +38,7 @@ func openSide(t testing.TB, cfg Config, memory int) *side {
 	return openSideWith(t, cfg, memory, verbs.QPInit{})
 }
 
-// openAdaptive opens a side whose queue pair has patience with a peer that is held up, and repeats
+// openAdaptive opens a side whose queue pair waits for a peer that is delayed, and repeats
 // soon what is lost.
 func openAdaptive(t testing.TB, cfg Config, memory int) *side {
 	t.Helper()

@@ -103,8 +103,8 @@ func TestCloseWhileLookingUp(t *testing.T) {
 	assert.Empty(t, active.events)
 }
 
-// few has the process open no more files until the returned function is called.
-func few(t *testing.T) (restore func()) {
+// limitOpenFiles has the process open no more files until the returned function is called.
+func limitOpenFiles(t *testing.T) (restore func()) {
 	t.Helper()
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -113,7 +113,7 @@ func few(t *testing.T) (restore func()) {
 }
 
 // That nobody listens on a port, and that somebody does, is only said where it is known.
-func TestWhoListensIsNotKnown(t *testing.T) {
+func TestUnknownListener(t *testing.T) {
 	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
 	l, err := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestWhoListensIsNotKnown(t *testing.T) {
 		return err
 	}
 
-	restore := few(t)
+	restore := limitOpenFiles(t)
 	err = dial(target)
 	_, other := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
 	restore()
@@ -174,8 +174,8 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 			defer unix.Close(socket)
 			sockets = append(sockets, socket)
 		}
-		files := lingerers(t, len(sockets))
-		restore := few(t) // so that no connection is taken before the file is there
+		files := lingeringFiles(t, len(sockets))
+		restore := limitOpenFiles(t) // so that no connection is taken before the file is there
 		for i, socket := range sockets {
 			require.NoError(t, unix.Connect(socket, &unix.SockaddrUnix{Name: name(l.Addr().Port()).Name}))
 			require.NoError(t, unix.Sendmsg(socket, []byte("x"), unix.UnixRights(int(files[i].Fd())), nil, 0))
@@ -196,6 +196,6 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 	conn, err := owner.AcceptUnix()
 	require.NoError(t, err)
 	defer conn.Close()
-	give(t, conn, []byte("127.0.0.1:4791"), f)
+	sendFiles(t, conn, []byte("127.0.0.1:4791"), f)
 	soon("the connection manager does not close", func() { require.NoError(t, m.cm.Close()) })
 }

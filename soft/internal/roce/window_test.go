@@ -55,7 +55,7 @@ func TestWindowOnItself(t *testing.T) {
 	for _, path := range loopbackPaths {
 		t.Run(path.name, func(t *testing.T) {
 			x := newWindowOwner(openLoopback(t, path.cfg(), 4096), verbs.MWType2, 8192)
-			assert.Equal(t, path.self, x.loops())
+			assert.Equal(t, path.self, x.isLoopback())
 			fill(x.side.mem, 5)
 			x.recv(100, x.sge(0, 16))
 			x.post(

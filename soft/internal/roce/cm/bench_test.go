@@ -65,7 +65,7 @@ func BenchmarkHandshake(b *testing.B) {
 // BenchmarkREQFlood is a REQ that finds the backlog full.
 func BenchmarkREQFlood(b *testing.B) {
 	_, _, h := pair(b, faults{})
-	h.stalled = true
+	h.stopped = true
 	h.listen(ListenParams{Service: testService, Backlog: 1})
 	var d Datagram
 	path := Path{Local: h.address, Remote: netip.MustParseAddrPort(foreigner)}

@@ -282,7 +282,7 @@ func TestClose(t *testing.T) {
 func TestCloseDropsEvents(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
-	b.stalled = true
+	b.stopped = true
 	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
 	a.settle()
 	w.run(time.Minute)
@@ -302,7 +302,7 @@ func TestListenerClose(t *testing.T) {
 	lu := b.listen(ListenParams{Service: datagrams, Transport: verbs.UD})
 	a.connect(a.params(b))
 	w.pass(time.Millisecond)
-	b.stalled = true
+	b.stopped = true
 	for range 5 {
 		a.connect(a.params(b))
 	}
@@ -316,7 +316,7 @@ func TestListenerClose(t *testing.T) {
 	require.Equal(t, 3, lu.HalfOpen())
 	l.Close(w.now)
 	lu.Close(w.now)
-	b.stalled = false
+	b.stopped = false
 	b.settle()
 	w.pass(time.Millisecond)
 	require.Equal(t, "R 8, R 8, R 8, R 8, R 8", a.reports())

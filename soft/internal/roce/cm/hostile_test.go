@@ -414,7 +414,7 @@ func TestFlood(t *testing.T) {
 	l := b.listen(ListenParams{Service: other, Backlog: 60})
 	third := Service{PortSpaceTCP, 3}
 	b.listen(ListenParams{Service: third})
-	b.stalled = true // nobody answers
+	b.stopped = true // nobody answers
 	random := rand.New(rand.NewPCG(1, 1))
 	sent := 0
 	for i := range uint32(50_000) {
@@ -463,7 +463,7 @@ func TestFlood(t *testing.T) {
 	require.Equal(t, uint64(100), b.Counters().HandshakesExpired)
 	require.Zero(t, b.Entries().Connections)
 	require.Equal(t, 100, b.Entries().HalfOpen, "events that wait are counted")
-	b.stalled = false
+	b.stopped = false
 	b.all = nil
 	b.settle()
 	require.Zero(t, b.Entries().HalfOpen)

@@ -25,8 +25,8 @@ type tb interface {
 type faults struct{ loss, duplication, reordering, corruption float64 }
 
 const (
-	latency  = 10 * time.Microsecond
-	straggle = 3 * time.Second // by how much a reordered MAD may be late: more than a time-out
+	latency         = 10 * time.Microsecond
+	maxReorderDelay = 3 * time.Second // by how much a reordered MAD may be late: more than a time-out
 )
 
 // network joins hosts in virtual time. What happens depends on the seed alone.
@@ -92,8 +92,8 @@ type host struct {
 	source uint16
 	// dead hosts take nothing; those that refuse say that the port is closed.
 	dead, refuses bool
-	// stalled does not take events.
-	stalled bool
+	// stopped does not take events.
+	stopped bool
 	// app is given each event after it has been recorded.
 	app func(e *Event)
 	// log has what each connection was told; all has every event.
@@ -201,7 +201,7 @@ func (h *host) settle() {
 		h.net.carry(h, &d)
 	}
 	var e Event
-	for !h.stalled && h.NextEvent(&e) {
+	for !h.stopped && h.NextEvent(&e) {
 		h.deliver(e)
 		for h.NextMAD(&d) {
 			h.net.carry(h, &d)
@@ -318,7 +318,7 @@ func (w *network) fly(source netip.AddrPort, to *host, b [mad.Len]byte, back Pat
 	}
 	delay := latency
 	if w.chance(w.faults.reordering) {
-		delay += time.Duration(w.random.Int64N(int64(straggle)))
+		delay += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
 	}
 	w.after(delay, func() { w.arrive(source, to, b[:], back) })
 }

@@ -33,7 +33,7 @@ func TestPortUnreachable(t *testing.T) {
 		for _, wait := range []bool{true, false} {
 			put(tx, gone, []byte("anybody?"))
 			flush(t, tx)
-			limit := time.Now().Add(patience)
+			limit := time.Now().Add(testTimeout)
 			var got []netip.AddrPort
 			for len(got) == 0 {
 				if wait {

@@ -72,7 +72,7 @@ func TestHeadersAtAnotherSocket(t *testing.T) {
 	defer unix.Close(sock)
 	require.NoError(t, unix.Bind(sock, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	require.NoError(t, unix.SetsockoptInt(sock, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	name, err := unix.Getsockname(sock)
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ const (
 
 	defaultBuffer = 4 << 20
 	maxSegments   = 64 // the UDP_MAX_SEGMENTS of Linux up to 6.8; later kernels take more
-	sendPatience  = time.Millisecond
+	sendTimeout   = time.Millisecond
 )
 
 // Config configures a [Socket].

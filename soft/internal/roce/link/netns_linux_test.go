@@ -55,7 +55,7 @@ func ip(t *testing.T, args ...string) string {
 // the kernel sees to that in the background.
 func awaitLocal(t *testing.T, addr string) {
 	t.Helper()
-	for limit := time.Now().Add(patience); !strings.Contains(ip(t, "-6", "route", "show", "table", "local"), "local "+addr+" "); {
+	for limit := time.Now().Add(testTimeout); !strings.Contains(ip(t, "-6", "route", "show", "table", "local"), "local "+addr+" "); {
 		require.Less(t, time.Now(), limit, "no local route to %s", addr)
 	}
 }
@@ -64,7 +64,7 @@ func awaitLocal(t *testing.T, addr string) {
 // until then it loses packets without a word.
 func awaitCarrier(t *testing.T, name string) {
 	t.Helper()
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		ifi, err := net.InterfaceByName(name)
 		require.NoError(t, err)
 		if ifi.Flags&net.FlagRunning != 0 {
@@ -140,7 +140,7 @@ func TestFullSendBuffer(t *testing.T) {
 		}
 		start := time.Now()
 		dropped, err := tx.Flush()
-		assert.GreaterOrEqual(t, time.Since(start), sendPatience, v.name)
+		assert.GreaterOrEqual(t, time.Since(start), sendTimeout, v.name)
 		require.NoError(t, err, v.name)
 		assert.Positive(t, dropped, v.name)
 		assert.Less(t, dropped, packets, v.name)
@@ -190,7 +190,7 @@ func sniff(t *testing.T, name string) func(port uint16, n int) [][]byte {
 	require.NoError(t, err)
 	t.Cleanup(func() { unix.Close(sock) })
 	require.NoError(t, unix.Bind(sock, &unix.SockaddrLinklayer{Protocol: network, Ifindex: ifi.Index}))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	return func(port uint16, n int) (packets [][]byte) {
 		for len(packets) < n {

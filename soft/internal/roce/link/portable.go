@@ -267,7 +267,7 @@ func (p *portable) send(b *batch) {
 
 // write sends a packet to lastTo. It waits for room for a limited time.
 func (p *portable) write(packet []byte) error {
-	_ = p.sendConn.SetWriteDeadline(time.Now().Add(sendPatience))
+	_ = p.sendConn.SetWriteDeadline(time.Now().Add(sendTimeout))
 	_, err := p.sendConn.WriteToUDPAddrPort(packet, p.lastTo)
 	return errno.Named(err)
 }

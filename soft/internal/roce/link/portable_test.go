@@ -35,14 +35,14 @@ func TestPortableReadError(t *testing.T) {
 	s := listen(t, Config{Addr: loopback4, Portable: true})
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Unix(1, 0)))
 	for range 3 {
-		require.NoError(t, s.Wait(time.Now().Add(patience)))
+		require.NoError(t, s.Wait(time.Now().Add(testTimeout)))
 		_, err := s.Receive()
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Time{}))
 	put(s, s.Addr(), []byte("x"))
 	flush(t, s)
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		require.NoError(t, s.Wait(limit))
 		got, err := s.Receive()
 		if len(got) > 0 {

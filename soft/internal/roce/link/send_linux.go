@@ -110,25 +110,25 @@ func (k *kernel) send(b *batch) {
 			if blocked.IsZero() {
 				blocked = time.Now()
 			}
-			if !k.writable(until(blocked, sendPatience)) {
+			if !k.writable(until(blocked, sendTimeout)) {
 				b.drop(t.next)
 				return
 			}
 		case unix.ENOBUFS, unix.ENOMEM:
-			k.refused(b)
+			k.dropRefused(b)
 		default:
 			if k.errors.drain(); retries > 0 {
 				retries--
 				continue
 			}
-			k.refused(b)
+			k.dropRefused(b)
 			retries = errorRetries
 		}
 	}
 }
 
-// refused drops the message that the kernel refused, and keeps the reason.
-func (k *kernel) refused(b *batch) {
+// dropRefused drops the message that the kernel refused, and keeps the reason.
+func (k *kernel) dropRefused(b *batch) {
 	t := &k.tx
 	m, errno := &b.messages[t.next], t.errno
 	b.dropped += m.packets
@@ -159,13 +159,13 @@ func (k *kernel) refused(b *batch) {
 }
 
 // writable waits for room in the send buffer.
-func (k *kernel) writable(patience time.Duration) (ok bool) {
+func (k *kernel) writable(timeout time.Duration) (ok bool) {
 	err := k.raw.Control(func(uintptr) {
 		fds := []unix.PollFd{{Fd: int32(k.sendSock), Events: unix.POLLOUT}}
-		limit := unix.NsecToTimespec(patience.Nanoseconds())
+		limit := unix.NsecToTimespec(timeout.Nanoseconds())
 		n, err := unix.Ppoll(fds, &limit, nil)
 		room := n > 0 && fds[0].Revents&unix.POLLOUT != 0
-		ok = room || patience > 0 && (n > 0 || err == unix.EINTR)
+		ok = room || timeout > 0 && (n > 0 || err == unix.EINTR)
 	})
 	return ok && err == nil
 }

@@ -90,7 +90,7 @@ func TestWaitAfterPolling(t *testing.T) {
 
 // poll takes one packet without Wait.
 func poll(t *testing.T, s *Socket) {
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		got, err := s.Receive()
 		require.NoError(t, err)
 		if len(got) > 0 {

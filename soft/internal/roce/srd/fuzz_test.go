@@ -30,7 +30,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(append(append([]byte{uint8(len(b) + 4)}, b...), 0, 0, 0, 0))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 16, recvDepth: 8, rnrRetry: 7})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 16, recvDepth: 8, rnrRetry: 7})
 		mem := a.h.arena(8192, everyAccess)
 		b.h.arena(8192, everyAccess)
 		ah := a.to(b.h)

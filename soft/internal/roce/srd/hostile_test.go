@@ -18,7 +18,7 @@ import (
 func TestPeerNeverAnswers(t *testing.T) {
 	for _, withheld := range []wire.Opcode{wire.SRDHelloReply, wire.SRDAcknowledge} {
 		for _, stale := range []bool{false, true} {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 512, recvDepth: 4})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 512, recvDepth: 4})
 			b.postRecv(make([]verbs.RecvWR, 2)...)
 			ah, back := a.to(b.h), b.to(a.h)
 			mem := a.h.arena(8, everyAccess)
@@ -70,7 +70,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 			require.NoError(t, q.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now))
 		},
 	} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 8})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8})
 		local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 		a.post(address(verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
 		w.run(time.Second, func() bool {
@@ -97,7 +97,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 // A peer cannot move the window as far as it likes. One that has really come so far begins
 // anew when the tokens have changed, though this end speaks to it all the time.
 func TestBaseJump(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
 	ah, back := a.to(b.h), b.to(a.h)
 	b.postRecv(make([]verbs.RecvWR, 64)...)
 	a.post(send(ah, b, 1))
@@ -181,7 +181,7 @@ func TestUnknownPeersWithoutAQueuePair(t *testing.T) {
 // A peer that tries keys is held up with those that it was not granted: its requests are
 // lost until it may try again.
 func TestKeysAreHeldUp(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	local, mem := a.h.arena(64, everyAccess), b.h.arena(64, everyAccess)
 	admits, refused := true, 0
 	b.t.cfg.Admits = func(from Address) bool {
@@ -232,7 +232,7 @@ func TestKeysAreHeldUp(t *testing.T) {
 
 // A write longer than any may be is refused, whatever memory there is.
 func TestLongestWrite(t *testing.T) {
-	_, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	_, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	b.postRecv(verbs.RecvWR{})
 	a.post(send(a.to(b.h), b, 1))
 	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)

@@ -17,9 +17,9 @@ import (
 // chooser takes decisions.
 type chooser interface{ IntN(n int) int }
 
-type drawn struct{ t *rapid.T }
+type rapidChooser struct{ t *rapid.T }
 
-func (d drawn) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
+func (d rapidChooser) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
 
 // modelNode is a host of the model: a queue pair that sends to all others and receives from
 // all of them.
@@ -290,7 +290,7 @@ func TestModel(t *testing.T) {
 			loss: share("loss", 10), duplication: share("duplication", 10),
 			reordering: share("reordering", 15), corruption: share("corruption", 3),
 		}
-		newModel(t, o, drawn{t}).run(5 * time.Minute)
+		newModel(t, o, rapidChooser{t}).run(5 * time.Minute)
 	})
 }
 

@@ -30,10 +30,10 @@ type faults struct{ loss, duplication, reordering, corruption float64 }
 const sendPort = 61000
 
 const (
-	latency  = 5 * time.Microsecond
-	straggle = 400 * time.Microsecond
-	burst    = 16
-	burstGap = 2 * time.Microsecond
+	latency         = 5 * time.Microsecond
+	maxReorderDelay = 400 * time.Microsecond
+	burst           = 16
+	burstGap        = 2 * time.Microsecond
 )
 
 // network joins devices, in virtual time. What happens depends on the seed alone.
@@ -119,7 +119,7 @@ func (w *network) fly(from, to netip.AddrPort, b []byte) {
 	}
 	at := w.now + latency
 	if w.chance(w.faults.reordering) {
-		at += time.Duration(w.random.Int64N(int64(straggle)))
+		at += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
 	}
 	w.schedule(event{at: at, from: from, port: w.portOf(from), to: to, datagram: b})
 }
@@ -366,7 +366,7 @@ type end struct {
 const testKey = 0x11111111
 
 // fakeAH stands for an address handle in a work request.
-type fakeAH struct{ way *AH }
+type fakeAH struct{ ah *AH }
 
 func (f *fakeAH) Close() error { return nil }
 
@@ -393,7 +393,7 @@ func (h *host) newEnd(o endOptions) *end {
 			if !ok {
 				return nil, fmt.Errorf("no handle: %w", verbs.ErrInvalid)
 			}
-			return f.way, nil
+			return f.ah, nil
 		},
 	})
 	e.ready(o.rnrRetry)

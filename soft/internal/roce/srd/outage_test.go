@@ -63,9 +63,9 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 	}
 }
 
-// What a queue pair has waited for in vain does not shorten the patience of another.
+// The time that one queue pair has waited does not count for another.
 func TestPeerDeadTimeoutBeginsAnew(t *testing.T) {
-	w, a, b := two(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
+	w, a, b := twoHosts(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
 	b.postRecv(verbs.RecvWR{}, verbs.RecvWR{})
 	ah := a.to(b.h)
 	w.faults.loss = 1

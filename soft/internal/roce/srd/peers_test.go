@@ -18,8 +18,8 @@ import (
 
 func at(i int) string { return fmt.Sprintf("[fd00::%x]:4791", i) }
 
-// two makes two hosts with a queue pair each, that know each other.
-func two(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) {
+// twoHosts makes two hosts with a queue pair each, that know each other.
+func twoHosts(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) {
 	w := newNetwork(t, seed, f)
 	x, y := w.boot(at(1), 1, 1024), w.boot(at(2), 2, 1024)
 	a, b := x.newEnd(o), y.newEnd(o)
@@ -98,7 +98,7 @@ func TestPeerDies(t *testing.T) {
 
 // A device that has never answered is not reached.
 func TestPeerUnreachable(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4})
 	ah := a.to(b.h)
 	b.h.t = nil
 	a.post(send(ah, b, 1), send(ah, b, 2))
@@ -113,7 +113,7 @@ func TestPeerUnreachable(t *testing.T) {
 func TestPeerRestarts(t *testing.T) {
 	for _, rebooted := range []string{"responder", "requester"} {
 		t.Run(rebooted, func(t *testing.T) {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64})
 			ah := a.to(b.h)
 			b.postRecv(make([]verbs.RecvWR, 8)...)
 			var old [][]byte // packets to the responder
@@ -231,7 +231,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 // Contexts that nothing happens to are forgotten, at either end, and found again.
 func TestIdleContexts(t *testing.T) {
 	for _, pause := range []time.Duration{trustTime, idleTime - time.Second, idleTime, idleTime + time.Second, time.Hour} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
 		ah, back := a.to(b.h), b.to(a.h)
 		a.postRecv(make([]verbs.RecvWR, 200)...)
 		b.postRecv(make([]verbs.RecvWR, 200)...)
@@ -255,7 +255,7 @@ func TestIdleContexts(t *testing.T) {
 // Made-up senders cost nothing: only who has got the token that was sent to his address is
 // taken in.
 func TestMadeUpPeers(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 64})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 64})
 	b.postRecv(make([]verbs.RecvWR, 8)...)
 	replies := 0
 	w.tap = func(_, _ netip.AddrPort, p []byte) []byte {
@@ -304,7 +304,7 @@ func TestMadeUpPeers(t *testing.T) {
 
 // Who has not the tokens of both ends changes nothing, whatever is sent.
 func TestForgedAnswers(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1)) // it waits for a receive
 	w.sleep(10 * time.Millisecond)
@@ -342,7 +342,7 @@ func TestForgedAnswers(t *testing.T) {
 // A peer that is one, and sends what it likes, is answered what can be answered. A request
 // never goes beyond its limits, memory is bounded, and others are not hurt.
 func TestHostilePeer(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64, rnrRetry: 7})
 	mem := b.h.arena(4096, everyAccess)
 	pattern(mem.Mem, 1)
 	before := bytes.Clone(mem.Mem)
@@ -425,7 +425,7 @@ func TestHostilePeer(t *testing.T) {
 
 // A peer without a receive holds up neither other queue pairs of its device nor others.
 func TestNotReadyHoldsUpNobody(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4096, recvDepth: 8192, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4096, recvDepth: 8192, rnrRetry: 7})
 	second := b.h.newEnd(endOptions{recvDepth: 8192})
 	ah := a.to(b.h)
 	for i := range 100 {
@@ -448,7 +448,7 @@ func TestNotReadyHoldsUpNobody(t *testing.T) {
 // A message is repeated as often as RNRRetry says.
 func TestNotReadyRetries(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 6} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 4, rnrRetry: retries})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, rnrRetry: retries})
 		a.post(send(a.to(b.h), b, 1))
 		wc := a.completed(1)[0]
 		assert.Equal(t, []any{verbs.StatusRNRRetryExceeded, uint32(codeNotReady)}, []any{wc.Status, wc.VendorError})
@@ -460,7 +460,7 @@ func TestNotReadyRetries(t *testing.T) {
 
 // Messages that are posted in SQD leave afterwards; those posted before do not wait.
 func TestDrained(t *testing.T) {
-	_, a, b := two(t, 1, faults{}, endOptions{depth: 8, recvDepth: 8})
+	_, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8, recvDepth: 8})
 	b.postRecv(make([]verbs.RecvWR, 4)...)
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1))
@@ -486,7 +486,7 @@ func TestDrained(t *testing.T) {
 func TestMemoryCloses(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
 		for _, where := range []string{"local", "remote"} {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 8})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8})
 			local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 			a.post(address(verbs.SendWR{Op: op, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
 			w.sleep(50 * time.Microsecond)

@@ -267,7 +267,7 @@ func (c *Context) sendNext(now time.Duration) {
 }
 
 // rotateQueue removes a message from the queue when it has no more packets to send. After every
-// rotation packets, it moves the message behind the others.
+// messageTurn packets, it moves the message behind the others.
 func (c *Context) rotateQueue(m *message, index uint32) {
 	switch {
 	case m.sent == m.packets:

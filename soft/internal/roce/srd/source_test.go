@@ -29,7 +29,7 @@ func forged(c *Context, a *end) []wire.Packet {
 // Who knows every number and sends from another port than the peer is refused, and nobody is
 // asked anything for it.
 func TestForgedPackets(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)
 	b.to(a.h)
 	b.postRecv(verbs.RecvWR{})
@@ -81,7 +81,7 @@ func TestForgedPackets(t *testing.T) {
 
 // A device that has come back sends from another port, which both ends learn with its token.
 func TestPortOfARestartedPeer(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)
 	b.postRecv(verbs.RecvWR{})
 	a.post(send(ah, b, 1))

@@ -19,7 +19,7 @@ func opcodeOf(b []byte) wire.Opcode { return wire.Opcode(b[0]) }
 // A device that has told a peer one token and opens the context itself when that has
 // changed is still the same device.
 func TestBothOpenAcrossEpochs(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	a.postRecv(verbs.RecvWR{})
 	b.postRecv(verbs.RecvWR{})
 	w.now = epochTime - time.Millisecond
@@ -94,7 +94,7 @@ func TestTokensChange(t *testing.T) {
 // An answer in the name of a peer that is not the present one has it asked who it is.
 func TestStaleAnswer(t *testing.T) {
 	for _, op := range []wire.Opcode{wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 		b.postRecv(verbs.RecvWR{})
 		a.post(send(a.to(b.h), b, 1))
 		a.completed(1)
@@ -124,7 +124,7 @@ func TestStaleAnswer(t *testing.T) {
 
 // A context never accepts a token that one before it with the same peer may have accepted.
 func TestTokensOfPredecessor(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	from := Address{0, b.h.addr}
 	for range 50 {
 		b.postRecv(verbs.RecvWR{})

@@ -137,7 +137,7 @@ func TestTimeoutFollowsThePath(t *testing.T) {
 		for _, warm := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%v, warm %v", oneWay, warm), func(t *testing.T) {
 				t.Parallel()
-				net, a, _, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, _, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				write := func() time.Duration {
 					from := net.now
 					a.post(wr)
@@ -167,9 +167,9 @@ func TestTimeoutFollowsThePath(t *testing.T) {
 	}
 }
 
-// newDuo is a client and a server on a network without faults, and a write of n
+// newTwoRigs is a client and a server on a network without faults, and a write of n
 // bytes.
-func newDuo(t tb, o options, n int) (*network, *node, *node, verbs.SendWR) {
+func newTwoRigs(t tb, o options, n int) (*network, *node, *node, verbs.SendWR) {
 	o = o.defaults()
 	net := newNetwork(t, 1, faults{})
 	a, b := net.attach(newEnd(t, clientQPN, NewMemory(), o)), net.attach(newEnd(t, serverQPN, NewMemory(), o))

@@ -23,14 +23,14 @@ func (c *tally) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	}
 }
 
-// wireTo hands packets to the peer on the spot, without a datagram between.
-type wireTo struct {
+// peerOutput hands packets to the peer on the spot, without a datagram between.
+type peerOutput struct {
 	peer   *QP
 	packet wire.Packet
 	buffer [wire.MaxPayloadLen]byte
 }
 
-func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+func (w *peerOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	w.packet = *p
 	switch len(pieces) {
 	case 0:
@@ -52,7 +52,7 @@ func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 type loop struct {
 	t              tb
 	client, server *QP
-	there, back    wireTo
+	there, back    peerOutput
 	sends, recvs   tally
 	wrs            []verbs.SendWR
 	receives       []verbs.RecvWR

@@ -82,24 +82,24 @@ func TestReadsOfASilentPeer(t *testing.T) {
 	for i := range reads {
 		ask(i, 0)
 	}
-	var out counting
+	var out byteCounter
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
 	require.EqualValues(t, maxUnconfirmed, out.bytes)
 	require.EqualValues(t, reads-1, r.server.counters.ReadsAbandoned)
 	require.Zero(t, r.server.qp.responses.Len())
 
-	out = counting{}
+	out = byteCounter{}
 	ask(1, (maxUnconfirmed-length)/4096)
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
 	require.EqualValues(t, 2*length-maxUnconfirmed, out.bytes, "the rest of the second read")
 }
 
-// counting counts the bytes of packets, which nobody takes.
-type counting struct{ bytes uint64 }
+// byteCounter counts the bytes of packets, which nobody takes.
+type byteCounter struct{ bytes uint64 }
 
-func (c *counting) Send(_ *wire.Packet, _ [][]byte, n int) bool {
+func (c *byteCounter) Send(_ *wire.Packet, _ [][]byte, n int) bool {
 	c.bytes += uint64(n)
 	return true
 }

@@ -84,8 +84,8 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 	return float64(l.count) / (f.last - from).Seconds()
 }
 
-// handSet are the time-outs to compare with: 1 ms to 67 ms.
-var handSet = []uint8{8, 9, 10, 11, 12, 13, 14}
+// manualTimeouts are the time-outs to compare with: 1 ms to 67 ms.
+var manualTimeouts = []uint8{8, 9, 10, 11, 12, 13, 14}
 
 // A queue pair that adapts does, under loss, at least half of what the best time-out
 // does that could be set, in virtual time. Time-outs below the round trip are left
@@ -101,7 +101,7 @@ func TestLossNeedsNoTuning(t *testing.T) {
 						t.Parallel()
 						l.count /= 4
 						best := 0.0
-						for _, timeout := range handSet[:4] { // longer ones are worse
+						for _, timeout := range manualTimeouts[:4] { // longer ones are worse
 							if 4096*time.Nanosecond<<timeout > 2*latency {
 								best = max(best, l.rate(t, p, options{timeout: timeout}, 1))
 							}
@@ -121,7 +121,7 @@ func TestLossNeedsNoTuning(t *testing.T) {
 func BenchmarkLoss(b *testing.B) {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "\nload\tloss each way\t")
-	for _, timeout := range handSet {
+	for _, timeout := range manualTimeouts {
 		fmt.Fprintf(table, "%v\t", (4096 * time.Nanosecond << timeout).Round(time.Millisecond))
 	}
 	fmt.Fprintln(table, "adaptive\tof the best\t")
@@ -130,7 +130,7 @@ func BenchmarkLoss(b *testing.B) {
 			p := lossPath{latency: 8 * time.Microsecond, loss: loss}
 			fmt.Fprintf(table, "%s\t%.0f %%\t", l.name, 100*loss)
 			best := 0.0
-			for _, timeout := range handSet {
+			for _, timeout := range manualTimeouts {
 				rate := l.rate(b, p, options{timeout: timeout}, 1)
 				best = max(best, rate)
 				fmt.Fprintf(table, "%.0f\t", rate)

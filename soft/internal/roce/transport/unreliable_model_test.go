@@ -136,7 +136,7 @@ func TestUnreliableModel(t *testing.T) {
 					require.Equal(t, messages, c.completed, "requests completed")
 					c.remote.requireGuards(t)
 					require.Empty(t, c.to.events)
-					require.Equal(t, unreliableSlots, c.to.rq.Len()+len(c.held()), "receives that did not complete")
+					require.Equal(t, unreliableSlots, c.to.rq.Len()+len(c.heldReceive()), "receives that did not complete")
 					distinct := slices.Compact(slices.Sorted(slices.Values(c.arrived)))
 					switch name {
 					case "none":
@@ -158,8 +158,8 @@ func TestUnreliableModel(t *testing.T) {
 	}
 }
 
-// held is the receive that a broken message has left to the next.
-func (c *unreliableRun) held() []uint64 {
+// heldReceive is the receive that a broken message has left to the next.
+func (c *unreliableRun) heldReceive() []uint64 {
 	if c.to.qp.inReceive {
 		return []uint64{c.to.qp.current.id}
 	}

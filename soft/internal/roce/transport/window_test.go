@@ -53,8 +53,8 @@ func (r *rig) newWindow(t verbs.MWType, key uint32) *Window {
 	return w
 }
 
-// lend binds a window over part of the server's memory, and returns its key.
-func (r *rig) lend(w *Window, access verbs.Access) uint32 {
+// bindRemote binds a window over part of the server's memory, and returns its key.
+func (r *rig) bindRemote(w *Window, access verbs.Access) uint32 {
 	r.t.Helper()
 	r.server.post(localWR(77, bindOf(w, r.remote.Region, verbs.NextRKey(w.RKey()), windowOff, windowLen, access)))
 	r.exchange()
@@ -98,7 +98,7 @@ func TestWindowStatuses(t *testing.T) {
 				}
 				r := newRig(t, options{})
 				r.remote.Access = verbs.AccessLocalWrite | verbs.AccessMWBind // itself, it grants nothing
-				key := r.lend(r.newWindow(kind, windowKey), c.rights|base)
+				key := r.bindRemote(r.newWindow(kind, windowKey), c.rights|base)
 				wr := r.wr(9, c.op, c.n)
 				wr.RKey, wr.RemoteAddr = key, r.remote.Base+windowOff+uint64(c.off)
 				if base != 0 {
@@ -138,16 +138,16 @@ func TestWindowKeys(t *testing.T) {
 	for name, key := range map[string]func(r *rig) uint32{
 		"before the first bind":   func(r *rig) uint32 { return r.newWindow(verbs.MWType2, windowKey).RKey() },
 		"of type 1, before":       func(r *rig) uint32 { return r.newWindow(verbs.MWType1, windowKey).RKey() },
-		"a guess of the low byte": func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
+		"a guess of the low byte": func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
 		"the last key of type 1": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType1, windowKey)
-			before := r.lend(w, peerAccess)
-			require.NotEqual(r.t, before, r.lend(w, peerAccess))
+			before := r.bindRemote(w, peerAccess)
+			require.NotEqual(r.t, before, r.bindRemote(w, peerAccess))
 			return before
 		},
 		"type 1, bound to nothing": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType1, windowKey)
-			r.lend(w, peerAccess)
+			r.bindRemote(w, peerAccess)
 			r.server.post(localWR(78, &verbs.MWBind{MW: testWindow{w}, MR: testRegion{region: r.remote.Region}}))
 			r.exchange()
 			require.Equal(r.t, verbs.StatusSuccess, r.server.send.take()[0].Status)
@@ -155,7 +155,7 @@ func TestWindowKeys(t *testing.T) {
 			return w.RKey()
 		},
 		"invalidated": func(r *rig) uint32 {
-			key := r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess)
+			key := r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess)
 			r.server.post(invalidation(78, key))
 			r.exchange()
 			require.Equal(r.t, []verbs.WC{{ID: 78, Opcode: verbs.WCLocalInvalidate, QPN: serverQPN}}, r.server.send.take())
@@ -164,7 +164,7 @@ func TestWindowKeys(t *testing.T) {
 		},
 		"removed": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType2, windowKey)
-			key := r.lend(w, peerAccess)
+			key := r.bindRemote(w, peerAccess)
 			r.server.memory.RemoveWindow(w)
 			require.Zero(r.t, r.remote.Bound())
 			return key
@@ -230,7 +230,7 @@ func TestWindowRequestsRefused(t *testing.T) {
 		t   verbs.MWType
 		set set
 	}{
-		"already bound":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.lend(w, peerAccess) })},
+		"already bound":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.bindRemote(w, peerAccess) })},
 		"no bytes":                 {verbs.MWType2, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.Length = 0 })},
 		"a key of another":         {verbs.MWType2, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.RKey += 1 << 8 })},
 		"zero-based, type 1":       {verbs.MWType1, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.Access |= verbs.AccessZeroBased })},
@@ -245,8 +245,8 @@ func TestWindowRequestsRefused(t *testing.T) {
 		"window closed":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.server.memory.RemoveWindow(w) })},
 
 		"invalidate: bound to nothing": {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, windowKey) }},
-		"invalidate: type 1":           {verbs.MWType1, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.lend(w, peerAccess)) }},
-		"invalidate: another low byte": {verbs.MWType2, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.lend(w, peerAccess)^1) }},
+		"invalidate: type 1":           {verbs.MWType1, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.bindRemote(w, peerAccess)) }},
+		"invalidate: another low byte": {verbs.MWType2, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.bindRemote(w, peerAccess)^1) }},
 		"invalidate: a region":         {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, remoteKey) }},
 		"invalidate: no such key":      {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, 0xbad) }},
 	} {
@@ -308,7 +308,7 @@ func TestRevokedDuringWrite(t *testing.T) {
 			r := newRig(t, options{})
 			w := r.newWindow(verbs.MWType2, windowKey)
 			wr := r.wr(9, verbs.OpWrite, windowLen)
-			wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+			wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 			r.client.post(wr)
 			packets := r.client.transmit(r.now)
 			r.server.take(r.now, packets[:3]...)
@@ -331,7 +331,7 @@ func TestRevokedDuringRead(t *testing.T) {
 		r := newRig(t, options{})
 		w := r.newWindow(verbs.MWType2, windowKey)
 		wr := r.wr(9, verbs.OpRead, windowLen)
-		wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+		wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 		r.client.post(wr)
 		r.server.take(r.now, r.client.transmit(r.now)...)
 		c := collector{t: t}
@@ -348,7 +348,7 @@ func TestRevokedDuringRead(t *testing.T) {
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType2, windowKey)
 	wr := r.wr(9, verbs.OpRead, 8)
-	wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+	wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 	r.client.post(wr)
 	request := r.client.transmit(r.now)
 	r.server.take(r.now, request...)
@@ -431,7 +431,7 @@ func TestSendInvalidate(t *testing.T) {
 	for _, n := range []int{0, 13, 256, 700} {
 		r := newRig(t, options{})
 		w := r.newWindow(verbs.MWType2, windowKey)
-		key := r.lend(w, peerAccess)
+		key := r.bindRemote(w, peerAccess)
 		r.server.postRecv(verbs.RecvWR{ID: 3, SGL: []verbs.SGE{r.remote.sge(8192, 1024)}}, verbs.RecvWR{ID: 4})
 		r.client.post(r.sendInvalidate(9, key, n))
 		packets := r.client.transmit(r.now)
@@ -467,8 +467,8 @@ func TestSendInvalidateRefused(t *testing.T) {
 	for name, key := range map[string]func(r *rig) uint32{
 		"no such key":      func(*rig) uint32 { return 0xbad },
 		"a region":         func(*rig) uint32 { return remoteKey },
-		"type 1":           func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType1, windowKey), peerAccess) },
-		"another byte":     func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
+		"type 1":           func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType1, windowKey), peerAccess) },
+		"another byte":     func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
 		"bound to nothing": func(r *rig) uint32 { return r.newWindow(verbs.MWType2, windowKey).RKey() },
 		"another peer's": func(r *rig) uint32 {
 			other := newEnd(r.t, 0x33, r.server.memory, r.o)
@@ -497,7 +497,7 @@ func TestSendInvalidateNotReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType2, windowKey)
-	key := r.lend(w, peerAccess)
+	key := r.bindRemote(w, peerAccess)
 	r.client.post(r.sendInvalidate(9, key, 13))
 	r.exchange()
 	require.NotNil(t, w.region)
@@ -520,7 +520,7 @@ func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 		one, two := r.newWindow(verbs.MWType2, windowKey), r.newWindow(verbs.MWType2, windowKey+1<<8)
 		shared := r.newWindow(verbs.MWType1, windowKey+2<<8)
 		for _, w := range []*Window{one, two, shared} {
-			r.lend(w, peerAccess)
+			r.bindRemote(w, peerAccess)
 		}
 		r.server.modify(verbs.QPError)
 		require.Equal(t, 3, r.remote.Bound(), name)
@@ -574,7 +574,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	w := r.newWindow(verbs.MWType2, windowKey)
 	b := bindOf(w, r.remote.Region, windowKey, windowOff, windowLen, peerAccess)
 	wrs := []verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}, {Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled}}
-	silent := &silence{}
+	silent := &noOutput{}
 	n := testing.AllocsPerRun(100, func() {
 		b.RKey = verbs.NextRKey(b.RKey)
 		wrs[1].InvalidateRKey = b.RKey
@@ -588,10 +588,10 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	require.Zero(t, r.server.qp.sq.Len())
 }
 
-// silence is an Output that no packet leaves.
-type silence struct{}
+// noOutput is an Output that no packet leaves.
+type noOutput struct{}
 
-func (*silence) Send(*wire.Packet, [][]byte, int) bool { return true }
+func (*noOutput) Send(*wire.Packet, [][]byte, int) bool { return true }
 
 // outputFunc is an Output.
 type outputFunc func(p *wire.Packet, pieces [][]byte, n int)
@@ -608,7 +608,7 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType1, windowKey)
 	wr := r.wr(9, verbs.OpRead, windowLen)
-	wr.RKey, wr.RemoteAddr = r.lend(w, verbs.AccessRemoteRead), r.remote.Base+windowOff
+	wr.RKey, wr.RemoteAddr = r.bindRemote(w, verbs.AccessRemoteRead), r.remote.Base+windowOff
 	lent := r.remote.Mem[windowOff : windowOff+windowLen]
 	want := bytes.Clone(lent)
 	r.client.post(wr)
@@ -625,7 +625,7 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	require.NotEmpty(t, got)
 	require.Equal(t, want[:len(got)], got)
 
-	header := wire.RETH{VA: r.remote.Base + windowOff, RKey: r.lend(w, verbs.AccessRemoteRead), Length: windowLen}
+	header := wire.RETH{VA: r.remote.Base + windowOff, RKey: r.bindRemote(w, verbs.AccessRemoteRead), Length: windowLen}
 	copy(lent, want)
 	var bounce []byte
 	part, ok := r.server.memory.ReadPart(testDomain, header, 64, 512, &bounce) // as SRD does

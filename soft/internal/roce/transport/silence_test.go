@@ -145,7 +145,7 @@ func TestPauses(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%v, %s for %v, loss %v", op, c.who, c.pause, c.loss), func(t *testing.T) {
 				t.Parallel()
-				net, a, b, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, b, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				net.faults.loss = c.loss
 				wr.Op = op
 				serve(b, 8)
@@ -426,7 +426,7 @@ func TestUnreachableHost(t *testing.T) {
 		for _, op := range everyOperation {
 			t.Run(fmt.Sprintf("%s, %v", c.name, op), func(t *testing.T) {
 				t.Parallel()
-				net, a, b, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, b, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				wr.Op = op
 				serve(b, 8)
 				f := newTraffic(a, wr, 5000)
