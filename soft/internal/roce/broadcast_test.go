@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Nothing is connected with all hosts of a network, nor with none: not by attributes of a
-// queue pair, nor by address handles, nor by the connection manager.
+// Broadcast and unspecified addresses are refused in attributes of queue pairs, in address
+// handles and by the connection manager.
 func TestAddressesThatAreNoPeers(t *testing.T) {
 	subnet := netip.MustParseAddr("192.0.2.255")
 	cfg := Config{Broadcasts: []netip.Addr{subnet}}

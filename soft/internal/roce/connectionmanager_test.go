@@ -61,7 +61,7 @@ func (m *cmSide) next(want verbs.CMEventType) verbs.CMEvent {
 	return verbs.CMEvent{}
 }
 
-// listen listens on a port of the device's choice, and returns what to dial.
+// listen listens on a port that the device chooses, and returns the address to dial.
 func (m *cmSide) listen(kind verbs.QPType) (verbs.CMListener, verbs.CMDial) {
 	m.t.Helper()
 	l, err := m.cm.Listen(verbs.CMListen{Type: kind})
@@ -153,7 +153,7 @@ func TestConnectionManager(t *testing.T) {
 	}
 }
 
-// Every packet may be lost, or come twice.
+// Any packet may be lost or duplicated.
 func TestConnectionManagerOnABadNetwork(t *testing.T) {
 	bad := Config{Faults: faults.Faults{Loss: 0.2, Duplicate: 0.2}}
 	for range 3 {
@@ -227,7 +227,7 @@ func TestDialsThatFail(t *testing.T) {
 	require.ErrorIs(t, e, verbs.ErrInvalid)
 }
 
-// Queue pair 1 is not for queue pairs of programs, nor for other Q_Keys.
+// Queue pair 1 refuses messages from queue pairs of programs and with other Q_Keys.
 func TestQueuePair1IsGuarded(t *testing.T) {
 	passive := openCMSide(t, Config{})
 	passive.listen(verbs.RC)

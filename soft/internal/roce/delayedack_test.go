@@ -19,7 +19,7 @@ type replyPair struct {
 	x, y *side
 }
 
-// newReplyPair connects two devices by UDP that know where the other's packets come from.
+// newReplyPair connects two devices by UDP that know each other's source port.
 func newReplyPair(t *testing.T, a, b Config) replyPair {
 	a.DisableLocal, b.DisableLocal = true, true
 	x, y := openSide(t, a, 64), openSide(t, b, 64)
@@ -36,7 +36,8 @@ func (s *side) ack() delayedAck {
 	return q.ack
 }
 
-// repliedAtOnce is as if a side had replied at once of late, which a busy machine may keep it from.
+// repliedAtOnce sets the state of a side that has recently replied at once, which a busy
+// machine may prevent.
 func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
@@ -51,7 +52,7 @@ func (c replyPair) send(from, to *side) {
 	from.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(8, 8)}})
 }
 
-// await waits for that many completions.
+// await waits for n completions.
 func (c replyPair) await(s *side, n int) []verbs.WC {
 	c.t.Helper()
 	wcs := s.wait(n)
@@ -89,9 +90,9 @@ func (c replyPair) delay() {
 	}
 }
 
-// The acknowledgement of a message waits for the reply of a program that has replied at once of
-// late, and for nothing else: who does not reply, but polls, sleeps, closes the queue pair or does
-// something else, has it sent.
+// The acknowledgement of a message waits for the reply of a program that has recently replied
+// at once. It is sent without a reply if the program polls again, sleeps, or closes the queue
+// pair.
 func TestDelayedAck(t *testing.T) {
 	arm := func(t *testing.T, s *side) {
 		for { // it is not armed while something is in it
@@ -165,8 +166,8 @@ func TestDelayedAck(t *testing.T) {
 	})
 }
 
-// An acknowledgement that waits is looked at in time, though the deadline of an earlier one passes
-// in the same round.
+// A delayed acknowledgement is sent in time, even if the deadline of an earlier one passes in
+// the same round.
 func TestDelayedAckHasADeadline(t *testing.T) {
 	c := newReplyPair(t, Config{}, Config{})
 	for range 5 {
@@ -196,7 +197,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 	}
 }
 
-// Both ends of a conversation have their acknowledgements wait.
+// Both ends delay their acknowledgements.
 func TestDelayedAcksOfBothEnds(t *testing.T) {
 	c := newReplyPair(t, Config{}, Config{})
 	for begin := time.Now(); ; {
@@ -213,7 +214,7 @@ func TestDelayedAcksOfBothEnds(t *testing.T) {
 	c.await(c.y, 1)
 }
 
-// Acknowledgements do not wait where nothing is gained by it, or where the peer may be another
+// Acknowledgements are not delayed if that gains nothing, or if the peer may be another
 // implementation.
 func TestNoDelayedAck(t *testing.T) {
 	t.Run("every packet by itself", func(t *testing.T) {
@@ -240,8 +241,8 @@ func TestNoDelayedAck(t *testing.T) {
 	})
 }
 
-// What follows a message is taken first if it is a positive acknowledgement for the same queue
-// pair: a NAK would end the connection, and the message before it would not be received.
+// A positive acknowledgement for the same queue pair that follows a message is handled before
+// it. A NAK is not, since it would end the connection before the message is received.
 func TestAcknowledgementFollows(t *testing.T) {
 	packet := func(o wire.Opcode, syndrome wire.Syndrome) link.Datagram {
 		b := make([]byte, o.HeaderLen()+wire.ICRCLen)

@@ -42,7 +42,7 @@ func fill(b []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(b) // never fails
 }
 
-// TestOperations runs every operation against a responder that nobody polls.
+// TestOperations runs every operation against a responder that is not polled.
 func TestOperations(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestWrongPeer sends what a third party could: garbage, and packets of a live
-// connection from another address.
+// TestWrongPeer sends garbage, and packets of a live connection from another address, as a
+// third party could.
 func TestWrongPeer(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	third, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 77)})
@@ -328,7 +328,7 @@ func TestTentativeAddress(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
 
-// The longest message is what queue pairs take.
+// Queue pairs accept messages of the longest length.
 func TestLongestMessage(t *testing.T) {
 	s := openSide(t, Config{}, 8)
 	require.Equal(t, uint32(1<<31), must(s.dev.Query()).MaxMessage)

@@ -29,7 +29,7 @@ func TestDialFromAnotherInterface(t *testing.T) {
 
 			id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(c.dialler, there.Addr.Port())})
 			require.NoError(t, err)
-			if !c.dialler.IsLoopback() { // nobody can listen on a loopback address without being known
+			if !c.dialler.IsLoopback() { // every listener on a loopback address is known
 				active.next(verbs.CMResolved)
 				active.move(id, verbs.QPInitialized)
 				require.NoError(t, id.Connect(active.param("")))
@@ -42,7 +42,7 @@ func TestDialFromAnotherInterface(t *testing.T) {
 	}
 }
 
-// interfaceAddress is an IPv4 address of this machine that others can reach.
+// interfaceAddress returns an IPv4 address of this machine that is not loopback.
 func interfaceAddress(t *testing.T) netip.Addr {
 	list, err := net.InterfaceAddrs()
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// faultyMemory is memory of a program that can stop to be accessible.
+// faultyMemory is memory that can become inaccessible.
 type faultyMemory struct {
 	t    testing.TB
 	mem  []byte
@@ -37,15 +37,14 @@ func newFaultyMemory(t testing.TB, n int) *faultyMemory {
 	return &faultyMemory{t, mem, file}
 }
 
-// faultKinds are the ways in which accesses to memory begin to fail.
+// faultKinds are the ways to make memory inaccessible.
 var faultKinds = map[string]func(b *faultyMemory){
 	"SIGBUS":  func(b *faultyMemory) { assert.NoError(b.t, b.file.Truncate(0)) },
 	"SIGSEGV": func(b *faultyMemory) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
 }
 
-// Memory of a program that cannot be accessed any more fails the requests that use it, with the
-// status that says whose memory it was, and hurts nothing else: neither the process, nor another
-// connection of the device.
+// If memory becomes inaccessible, only the requests that use it fail, with a status that says
+// whose memory it was. The process and other connections of the device continue.
 func TestSoakMemoryFaults(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 100)
 	for _, path := range []string{"shared memory", "UDP", "itself", "one device"} {
@@ -69,8 +68,8 @@ func TestSoakMemoryFaults(t *testing.T) {
 	}
 }
 
-// memoryFault has a request use memory until it is refused: x submits it, and the memory that
-// breaks is that of y, or its own.
+// memoryFault posts requests at x until one fails, because the memory of y, or that of x, has
+// become inaccessible.
 func memoryFault(t *testing.T, path, use string, n int, fault func(*faultyMemory)) {
 	const size = 128 << 10
 	cfg := Config{DisableLocal: path == "UDP"}
@@ -160,7 +159,7 @@ func memoryFault(t *testing.T, path, use string, n int, fault func(*faultyMemory
 	require.NoError(t, z.cq.Close())
 }
 
-// Memory is registered only if it can be accessed as that allows peers to.
+// Memory is registered only if it can be accessed as the access rights allow.
 func TestRegisterInaccessibleMemory(t *testing.T) {
 	x := openSide(t, Config{}, 4096)
 	page := os.Getpagesize()
@@ -197,8 +196,8 @@ func TestInlineFault(t *testing.T) {
 	require.ErrorIs(t, err, unix.EFAULT)
 }
 
-// Memory that a packet between queue pairs of one device refers to fails its request as on other
-// paths.
+// Inaccessible memory in a packet between queue pairs of one device fails its request as on
+// other paths.
 func TestFaultBehindAReference(t *testing.T) {
 	const size = 128 << 10
 	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpWrite, verbs.OpSend} {

@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Faults that are set while packets are held have them arrive, also those that are held twice, and
-// those of other peers do not.
+// Changing the faults of a peer releases its held packets, even those held twice, and no
+// others.
 func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
 	late := faults.Faults{Delay: time.Minute, Reorder: 1}
 	x, y := openPair(t, Config{}, Config{Faults: late}, 4096)
@@ -31,13 +31,13 @@ func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
 	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
 }
 
-// set has a side's device take faults of its peer.
+// set sets the faults of packets from the peer.
 func (s *side) set(peer *side, f faults.Faults) {
 	s.t.Helper()
 	require.NoError(s.t, s.dev.SetPeerFaults(peer.dev.endpoints[0].socket.Addr().Addr(), f))
 }
 
-// Connections that are there use shared memory while there are no faults, whatever was before.
+// Connections use shared memory while there are no faults, even if there were faults before.
 func TestFaultsHeal(t *testing.T) {
 	healed := func(t *testing.T, x, y *side) {
 		awaitSharedMemory(x, y)
@@ -80,7 +80,7 @@ func TestFaultsHeal(t *testing.T) {
 	})
 }
 
-// Faults of one peer are none of another.
+// Faults of one peer do not affect another.
 func TestPeerFaults(t *testing.T) {
 	const memory = 1 << 17
 	y, z := openAdaptive(t, Config{Addresses: addresses("127.11.6.1")}, memory), openAdaptive(t, Config{Addresses: addresses("127.11.6.2")}, memory)

@@ -23,7 +23,7 @@ func (s *side) awaitRestricted(want bool) {
 	require.Eventually(s.t, func() bool { return s.restricted() == want }, 5*time.Minute, time.Millisecond)
 }
 
-// restrict begins a restriction that does not end by itself.
+// restrict starts a restriction that does not expire.
 func (s *side) restrict() {
 	s.t.Helper()
 	s.dev.mu.Lock()
@@ -53,7 +53,7 @@ func (f *forger) flood(to netip.AddrPort, qpn uint32) (stop func()) {
 	}
 }
 
-// writeBothWays has both sides write to each other.
+// writeBothWays makes both sides write to each other.
 func writeBothWays(x, y *side, n int) {
 	x.t.Helper()
 	for range n {
@@ -70,8 +70,8 @@ func connectWithPorts(x, y *side) {
 	y.connect(x)
 }
 
-// What another program on the peer's host floods a device with is dropped by the system after
-// a while, as long as it lasts, and the connection goes on.
+// A flood from another program on the peer's host is dropped by the kernel after a while, as
+// long as it lasts, and the connection continues.
 func TestFloodOfRefusedPackets(t *testing.T) {
 	for name, open := range standard {
 		for _, known := range []bool{true, false} {
@@ -102,8 +102,8 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 	}
 }
 
-// A restricted device takes packets from new peers before the call returns that names them, and
-// what anybody may send.
+// A restricted device accepts packets from a new peer before the call that names it returns,
+// and packets that any host may send.
 func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 	y := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}, DisableLocal: true})
 	z := openCMSide(t, Config{DisableLocal: true})
@@ -179,7 +179,8 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 	})
 }
 
-// Packets for queue pairs of all shards pass the sockets of each, those of new ones too.
+// The filter passes packets for queue pairs of all shards at each socket, including those of
+// new shards.
 func TestRestrictedShards(t *testing.T) {
 	y, ys := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	var xs []*side
@@ -210,7 +211,7 @@ func TestRestrictedShards(t *testing.T) {
 	writeBothWays(xs[1], ys[1], 1)
 }
 
-// With more sources, or queue pairs for datagrams, than a filter can have, there is none.
+// There is no filter if there are more sources or datagram queue pairs than it can list.
 func TestTooManyToRestrict(t *testing.T) {
 	x, y := standard["IPv4"](t, false)
 	connectWithPorts(x, y)
@@ -250,7 +251,7 @@ func TestTooManyToRestrict(t *testing.T) {
 	stop()
 }
 
-// Messages that are ignored and a restriction share the filter.
+// Ignored messages and a restriction share one filter.
 func TestRestrictionAndIgnoredMessages(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	x.dev.mu.Lock() // the device's own goroutines keep away
@@ -278,7 +279,7 @@ func TestRestrictionAndIgnoredMessages(t *testing.T) {
 	assert.False(t, dropped("127.9.9.9", admission.ManagementQPN))
 }
 
-// Whatever the filter drops, handle refuses.
+// The filter drops only packets that handle refuses.
 func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 	at := netip.MustParseAddrPort("127.0.71.15:4791")
 	var forgers []*forger

@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// toManagement is a datagram with a message to queue pair 1.
+// toManagement returns a datagram with a message to queue pair 1.
 func toManagement(from, to netip.AddrPort, message *[mad.Len]byte) []byte {
 	flow := wire.NewFlow(from, to)
 	b := make([]byte, wire.MaxDatagramLen)
@@ -29,7 +29,7 @@ func toManagement(from, to netip.AddrPort, message *[mad.Len]byte) []byte {
 	return b[:n+wire.ICRCLen]
 }
 
-// BenchmarkJunk measures what a message costs that leads to nothing, once it has been received.
+// BenchmarkJunk measures the cost of a useless message after it was received.
 func BenchmarkJunk(b *testing.B) {
 	d := must(Open(Config{Name: "soft-test", Addresses: addresses("127.0.0.1")}))
 	defer d.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A host that connects anew for each guess is held up, too. A connection that was granted a key
-// goes on with it.
+// A host that reconnects for each guess is limited too. A connection that was granted a key
+// continues to use it.
 func TestGuessesOfOneHost(t *testing.T) {
 	overEachPath(t, 4096, func(t *testing.T, x, y *side) {
 		write := func(from, to *side, rkey uint32) {
@@ -54,7 +54,8 @@ func TestGuessesOfOneHost(t *testing.T) {
 	})
 }
 
-// anotherQueuePair is a side with a queue pair of its own on the same device, with the same memory.
+// anotherQueuePair returns a side with another queue pair on the same device and the same
+// memory.
 func (s *side) anotherQueuePair() *side {
 	other := *s
 	other.wcs = make([]verbs.WC, 64)

@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// BenchmarkIdleConnection reports the heap that one end of a connection takes,
+// BenchmarkIdleConnection reports the heap that one end of a connection uses,
 // with its share of the completion queue: connected, and with one write posted.
 // Depth and list lengths are those of package rdma.
 func BenchmarkIdleConnection(b *testing.B) {
@@ -38,8 +38,7 @@ func BenchmarkIdleConnection(b *testing.B) {
 	}
 }
 
-// BenchmarkBesideIdle is the time of a write to a peer that sleeps, with other
-// connections beside it that do nothing.
+// BenchmarkBesideIdle measures a write to a sleeping peer, with many idle connections.
 func BenchmarkBesideIdle(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -60,7 +59,7 @@ func BenchmarkBesideIdle(b *testing.B) {
 	}
 }
 
-// countedPath counts how often a queue pair is asked to send.
+// countedPath counts the calls of send.
 type countedPath struct {
 	path
 	sendCalls *int
@@ -71,8 +70,7 @@ func (p countedPath) send(t *transport.QP, now time.Duration, a allowance) (allo
 	return p.path.send(t, now, a)
 }
 
-// Queue pairs that have nothing to do are in nothing that is gone through for a packet, a
-// poll or a timer.
+// Packets, polls and timers do not visit idle queue pairs.
 func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 	for name, cfg := range map[string]Config{"UDP": {DisableLocal: true}, "shared memory": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +127,7 @@ func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// openIdle makes n connections from x to y, where nobody answers them.
+// openIdle makes n connections from x to y that y does not answer.
 func openIdle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
 	qps := make([]verbs.QP, 0, n)
 	other := *x
@@ -145,7 +143,7 @@ func openIdle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
 	return qps
 }
 
-// heap is what lives on it, in bytes.
+// heap returns the live bytes on the heap.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()

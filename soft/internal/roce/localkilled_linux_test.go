@@ -22,13 +22,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// longTimeout is the code of a time-out of 2.4 hours: what is noticed earlier, no time-out has
-// shown.
+// longTimeout is the code of a time-out of 2.4 hours, so that tests show what is noticed
+// without it.
 const longTimeout = 31
 
 const victimVariable = "VERBENA_LOCAL_VICTIM"
 
-// endpointInfo is what the ends of a connection tell each other.
+// endpointInfo is what the ends of a connection exchange.
 type endpointInfo struct {
 	Device netip.AddrPort
 	QPN    uint32
@@ -84,7 +84,7 @@ func TestLocalVictim(t *testing.T) {
 	for what == "idle" {
 		time.Sleep(time.Hour)
 	}
-	for i := 0; ; i++ { // whatever there is, until the end
+	for i := 0; ; i++ { // all packets, until the end
 		wr := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 1+i*7919%(victimMemory/2))}, RemoteAddr: peer.Addr, RKey: peer.RKey}
 		if i%3 == 0 {
 			wr.Op = verbs.OpRead
@@ -94,7 +94,7 @@ func TestLocalVictim(t *testing.T) {
 	}
 }
 
-// stallDuringCopy reads of a peer's memory, and does not end the copy of the first response that
+// stallDuringCopy reads a peer's memory, and never ends the copy of the first response that
 // refers to it.
 func (s *side) stallDuringCopy(peer endpointInfo) {
 	q := s.qp.(*queuePair)
@@ -197,7 +197,7 @@ func (s *side) awaitProof() {
 	})
 }
 
-// peerGone has a test wait for the event that a queue pair's peer is gone.
+// peerGone returns a channel for the events that a queue pair's peer is gone.
 func (s *side) peerGone() <-chan uint32 {
 	gone := make(chan uint32, 10)
 	s.t.Cleanup(s.dev.SubscribeEvents(func(e verbs.Event) {
@@ -208,7 +208,7 @@ func (s *side) peerGone() <-chan uint32 {
 	return gone
 }
 
-// A peer whose process is killed is noticed, whatever is under way, without any timer.
+// A killed peer is detected without a timer, whatever is in progress.
 func TestLocalPeerKilled(t *testing.T) {
 	for name, op := range map[string]verbs.Opcode{
 		"idle": -1, "a write": verbs.OpWrite, "a read": verbs.OpRead, "a send": verbs.OpSend, "an atomic": verbs.OpFetchAdd,
@@ -235,8 +235,7 @@ func TestLocalPeerKilled(t *testing.T) {
 	}
 }
 
-// A peer that is killed in the midst of a copy, which this end waits for, has died; one that stands
-// still there has not.
+// A peer that is killed during a copy counts as dead; a peer that is stopped there does not.
 func TestLocalPeerKilledInACopy(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
@@ -277,7 +276,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 	}
 }
 
-// A message that waits for a receive of a peer that is killed waits no longer.
+// A message that waits for a receive fails when the peer is killed.
 func TestLocalPeerKilledNotReady(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	gone := x.peerGone()
@@ -289,7 +288,7 @@ func TestLocalPeerKilledNotReady(t *testing.T) {
 	require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded}, statuses(x.wait(1)))
 }
 
-// A device that is closed in good order is none that has died.
+// A device that is closed properly does not count as dead.
 func TestLocalPeerCloses(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	v := startVictim(x, "closes")
@@ -304,8 +303,8 @@ func TestLocalPeerCloses(t *testing.T) {
 	require.Zero(t, x.dev.main.unreachable.nextProbe, "who connects from that address now is not disturbed")
 }
 
-// A connection that nothing shows to be one to the process that has died, since it was made
-// when that could have been gone already, is only asked after.
+// A connection that may have been made after the process died, and so to another one, is only
+// probed.
 func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	gone := x.peerGone()
@@ -321,7 +320,7 @@ func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	require.NoError(t, y.qp.Close())
 }
 
-// resources are those that a channel could leak.
+// resources are what a channel could leak.
 type resources struct{ goroutines, files, mappings int }
 
 func countResources(t testing.TB) resources {
@@ -330,7 +329,7 @@ func countResources(t testing.TB) resources {
 	return resources{runtime.NumGoroutine(), len(files), strings.Count(maps, "memfd:verbena")}
 }
 
-// Processes at the other end are killed at any moment, and nothing of them stays.
+// Processes at the other end are killed at any moment, and nothing leaks.
 func TestSoakLocalPeerKilled(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	x.share(victimMemory)

@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 )
 
-// lingering is a TCP socket that takes an hour to close: it has data that nobody reads.
+// lingering returns a TCP socket that takes an hour to close: it has unsent data.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func lingering(t *testing.T) *os.File {
 	return f
 }
 
-// lingeringFiles are several.
+// lingeringFiles returns n such sockets.
 func lingeringFiles(t *testing.T, n int) (files []*os.File) {
 	t.Helper()
 	for range n {
@@ -48,7 +48,8 @@ func lingeringFiles(t *testing.T, n int) (files []*os.File) {
 	return files
 }
 
-// sendFiles sends a message with files, and keeps none. Whoever closes one last waits.
+// sendFiles sends a message with files, and closes them. The last holder of a file waits when
+// it closes it.
 func sendFiles(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
 	t.Helper()
 	var fds []int
@@ -70,7 +71,7 @@ func sendFiles(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.Fi
 	}
 }
 
-// A device closes, whatever files other processes have sent to it.
+// Files from other processes do not delay the closing of a device.
 func TestCloseIsNotHeldUp(t *testing.T) {
 	address := func(s *side) *net.UnixAddr {
 		return &net.UnixAddr{Name: "@verbena/local/" + s.dev.endpoints[0].socket.Addr().String(), Net: "unixpacket"}

@@ -84,7 +84,7 @@ func (s *side) everyOperation(peer *side, n int) {
 	}
 }
 
-// A program that sleeps is woken, and nobody needs to poll.
+// A sleeping program is woken without polls.
 func TestOneDeviceSleep(t *testing.T) {
 	x, y := openOnOneDevice(t, Config{}, 4096)
 	wake := make(chan struct{}, 100)
@@ -98,7 +98,7 @@ func TestOneDeviceSleep(t *testing.T) {
 	}
 }
 
-// A receiver that is not ready holds up its sender, and nobody else.
+// A receiver that is not ready delays only its sender.
 func TestOneDeviceNotReady(t *testing.T) {
 	x, y := openOnOneDevice(t, Config{}, 4096)
 	x.post(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
@@ -155,7 +155,7 @@ func TestOneDeviceFree(t *testing.T) {
 	}
 }
 
-// Faults and captures are of packets on a socket, and who does not want it goes without.
+// Faults, captures and DisableLocal keep packets on a socket.
 func TestOneDeviceOff(t *testing.T) {
 	x, y := openOnOneDevice(t, Config{DisableLocal: true}, 1<<20)
 	require.Equal(t, verbs.PathNetwork, x.pathKind())

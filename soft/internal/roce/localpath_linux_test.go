@@ -52,7 +52,7 @@ func openLocalPair(t testing.TB, memory int) (*side, *side) {
 	return x, y
 }
 
-// share gives a side memory that can be shown to the peer.
+// share gives a side memory that can be exported to the peer.
 func (s *side) share(n int) {
 	s.t.Helper()
 	mem, free, err := s.dev.AllocMemory(n)
@@ -147,9 +147,9 @@ func awaitReferences(s *side, n int) {
 	})
 }
 
-// Payload that the peer has not taken yet, or is about to copy, is lost when its memory is
-// taken back: what comes there later reaches nobody. The peer goes on once the memory has come
-// back.
+// If memory is revoked, payload in it that the peer has not copied yet is lost, and later
+// contents of the memory are never delivered. The connection continues once the memory is
+// available again.
 func TestPayloadTakenBack(t *testing.T) {
 	const n = 2 * local.MinReference
 	for name, op := range map[string]verbs.Opcode{"write with immediate": verbs.OpWriteImm, "send": verbs.OpSend, "read": verbs.OpRead} {
@@ -222,8 +222,8 @@ func TestSoakLocalPathMeets(t *testing.T) {
 	}
 }
 
-// A process that ends may give back its UDP address before its name: who has the address next
-// listens by the name as soon as it is free.
+// A process that ends may release its UDP address before its name. The next device with the
+// address listens under the name as soon as it is free.
 func TestLocalPathNameInUse(t *testing.T) {
 	before := openSide(t, Config{DisableLocal: true}, 64)
 	addr := before.dev.endpoints[0].socket.Addr()
@@ -257,7 +257,7 @@ func TestLocalPathLastWords(t *testing.T) {
 	}
 }
 
-// A channel that ends in the midst of traffic loses no byte: packets go on by UDP, and by
+// A channel that ends during traffic loses no byte: packets continue by UDP, and by
 // the next channel.
 func TestLocalPathEnds(t *testing.T) {
 	x, y := openLocalPair(t, 1<<20)
@@ -292,8 +292,7 @@ func TestLocalPathEnds(t *testing.T) {
 	assert.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 }
 
-// Faults and captures are of packets on a socket, and who does not want the local path goes
-// without.
+// Faults, captures and DisableLocal keep packets on a socket.
 func TestLocalPathOff(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"off": {DisableLocal: true}, "faults": {Faults: faults.Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
@@ -440,7 +439,7 @@ func TestLocalPathFull(t *testing.T) {
 	}
 }
 
-// A connection that always has more to send than there is room for lets others have their turn.
+// A connection that always has more to send than fits does not starve others.
 func TestLocalPathTurns(t *testing.T) {
 	const (
 		size    = 4 << 10 // through the ring

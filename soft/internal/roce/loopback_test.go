@@ -320,7 +320,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 	to, err := x.dev.DefaultPD().RegMR(dst, verbs.AccessLocalWrite)
 	require.NoError(t, err)
 	x.recv(100, verbs.SGE{Addr: to.Addr(), Length: size, LKey: to.LKey()})
-	x.dev.mu.Lock() // nobody else goes on with it
+	x.dev.mu.Lock() // so that no other goroutine continues it
 	q := x.qp.(*queuePair)
 	_, err = q.transport.PostSend([]verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: from.Addr(), Length: size, LKey: from.LKey()}}}})
 	x.dev.main.activate(q)
@@ -383,8 +383,8 @@ func TestLoopbackAllocatesNothing(t *testing.T) {
 	assert.Zero(t, allocs)
 }
 
-// An endpoint counts those who take packets from its socket, whatever becomes of
-// connections that do not.
+// An endpoint counts the queue pairs that receive from its socket, even if loopback
+// connections end.
 func TestLoopbackReceivers(t *testing.T) {
 	x := openLoopback(t, Config{DisableLocal: true}, 4096)
 	q := x.qp.(*queuePair)

@@ -135,7 +135,7 @@ func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error)
 	case f == nil:
 		return nil, fmt.Errorf("watch memory region of device %s: the function is nil: %w", d.cfg.Name, verbs.ErrInvalid)
 	case n == 0 || off > size || n > size-off:
-		return nil, fmt.Errorf("watch memory region of device %s: %d bytes at offset %d exceed the region of %d bytes: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
+		return nil, fmt.Errorf("watch memory region of device %s: %d bytes at offset %d; at least one byte is needed, and all must be in the region of %d bytes: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
 	}
 	remove := m.region.Watch(off, n, f)
 	return func() {
@@ -154,7 +154,7 @@ func (m *memoryRegion) Close() error {
 		return nil
 	}
 	if n := m.region.Bound(); n > 0 {
-		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it: invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
+		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it; invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
 	}
 	m.closed = true
 	m.pd.refs--

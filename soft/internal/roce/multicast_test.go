@@ -70,7 +70,7 @@ func openUD(t *testing.T, cfg Config) *side {
 	return s
 }
 
-// Everybody who is attached gets a copy, in one process as in several: devices at other
+// Every attached queue pair gets a copy, in one process or several: on devices at other
 // addresses and UDP ports, and the sender.
 func TestMulticast(t *testing.T) {
 	requireMulticast(t)

@@ -98,7 +98,7 @@ func TestPartitionKeys(t *testing.T) {
 	}
 }
 
-// A request with an opcode that nobody knows is refused by its queue pair (IBTA 9.7.4.1.3), as one
+// A request with an unknown opcode is refused by its queue pair (IBTA 9.7.4.1.3), as one
 // that it does not take; what no request can be is dropped.
 func TestUnknownOpcodeIsRefused(t *testing.T) {
 	s := openSide(t, Config{DisableLocal: true}, 4096)

@@ -32,8 +32,8 @@ func fieldsOf(h verbs.GRH) verbs.GRH {
 	return verbs.GRH{TrafficClass: h.TrafficClass, HopLimit: h.HopLimit, FlowLabel: h.FlowLabel}
 }
 
-// The header in front of a datagram says what its packet had; that of one whose address
-// handle has no fields, the defaults.
+// The header in front of a datagram has the fields of its packet, or the defaults if the
+// address handle sets none.
 func TestDatagramPathFields(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems have no such control messages")

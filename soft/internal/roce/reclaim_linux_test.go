@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// reclaim is a peer that uses memory of an owner while the owner takes it back.
+// reclaim is a peer that uses an owner's memory while the owner reclaims it.
 type reclaim struct {
 	peer, owner *side
 	request     func(wr verbs.SendWR) verbs.SendWR // fills in where the peer's requests go
@@ -128,7 +128,8 @@ func (p *reclaim) failQueuePair() {
 	q.transport.PeerGone()
 }
 
-// begin has the owner lend memory that other processes can be shown, where there is such a thing.
+// begin grants the peer access to memory that can be exported to other processes, if the
+// system has it.
 func (p *reclaim) begin(window verbs.MWType) {
 	t, y := p.owner.t, p.owner
 	mem, free, err := y.dev.AllocMemory(reclaimLen)
@@ -221,9 +222,9 @@ func (p *reclaim) stall(stop <-chan struct{}) {
 	}
 }
 
-// Memory that an owner has taken back, in any way, is its own: while a peer that is slow has
-// reads and writes of it under way, or the owner's own writes from there, by any path, not one byte
-// is read or written any more.
+// Once an owner has reclaimed memory, in any way and on any path, no byte of it is read or
+// written, although a slow peer has reads and writes in progress, or the owner has writes from
+// it.
 func TestSoakMemoryTakenBack(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 40)
 	for path, open := range reclaimPaths {

@@ -16,8 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Whoever dials an address of the machine reaches the device that listens there, whatever
-// its UDP port and, on the loopback interface, its address.
+// A dial to an address of the machine reaches the device that listens there, whatever its UDP
+// port and, on the loopback interface, its address.
 func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 	for _, c := range []struct{ device, listen, dial string }{
 		{"127.0.0.1", "0.0.0.0", "127.0.0.1"},
@@ -103,7 +103,8 @@ func TestCloseWhileLookingUp(t *testing.T) {
 	assert.Empty(t, active.events)
 }
 
-// limitOpenFiles has the process open no more files until the returned function is called.
+// limitOpenFiles prevents the process from opening files until the returned function is
+// called.
 func limitOpenFiles(t *testing.T) (restore func()) {
 	t.Helper()
 	var limit unix.Rlimit
@@ -112,7 +113,7 @@ func limitOpenFiles(t *testing.T) (restore func()) {
 	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }
 }
 
-// That nobody listens on a port, and that somebody does, is only said where it is known.
+// Errors say whether a program listens on a port only if that is known.
 func TestUnknownListener(t *testing.T) {
 	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
 	l, err := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})

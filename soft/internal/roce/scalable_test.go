@@ -99,7 +99,7 @@ func (p *srdNode) ready(rnr uint8) {
 	p.modify(verbs.QPAttr{State: verbs.QPReadyToSend, RNRRetry: rnr}, verbs.SRDToRTS|verbs.QPAttrRNRRetry)
 }
 
-// to is the address handle that leads to another player.
+// to returns the address handle for another node.
 func (p *srdNode) to(peer *srdNode) verbs.AH {
 	p.t.Helper()
 	ah := p.ah[peer]
@@ -171,7 +171,7 @@ const (
 	efaMessage    = 1024
 )
 
-// traffic has either player send to the other, in turns, over every queue pair.
+// traffic makes both nodes send to each other, in turns, over every queue pair.
 func traffic(t *testing.T, client, server *srdNode, op verbs.Opcode, n int) {
 	t.Helper()
 	for i := range efaIterations {
@@ -205,7 +205,7 @@ func traffic(t *testing.T, client, server *srdNode, op verbs.Opcode, n int) {
 	}
 }
 
-// rdmaTraffic has either player write to, or read from, the other.
+// rdmaTraffic makes both nodes write to, or read from, each other.
 func rdmaTraffic(t *testing.T, client, server *srdNode, op verbs.Opcode) {
 	t.Helper()
 	for i := range efaIterations {
@@ -386,7 +386,7 @@ func TestEFALimits(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrInvalid)
 }
 
-// What cannot be posted, in the words of efa_post_send and of the manual pages.
+// Requests that efa_post_send and the manual pages do not allow.
 func TestEFAPostLimits(t *testing.T) {
 	client, server := srdPair(t, srdNodeOptions{})
 	one := client.sge(0, 1)
@@ -449,8 +449,8 @@ func TestEFAHandleNumbers(t *testing.T) {
 	require.NoError(t, other.Close())
 }
 
-// test_dv_cq_ex_with_sgid: an unknown sender is named by its GID, a known one by the number
-// of its address handle. With what the other fields hold.
+// test_dv_cq_ex_with_sgid: an unknown sender is named by its GID, a known one by the number of
+// its address handle. Checks the other fields too.
 func TestEFASource(t *testing.T) {
 	before := uint64(time.Now().UnixNano())
 	server := newSRDNode(t, srdNodeOptions{fields: verbs.WCSource | verbs.WCTimestamp | verbs.WCWallClock})
@@ -490,7 +490,7 @@ func TestEFASource(t *testing.T) {
 	assert.Len(t, server.side.wait(1), 1, "Poll leaves the rest out")
 }
 
-// The statuses of efadv's completions.
+// The statuses of EFA completions.
 func TestEFAStatuses(t *testing.T) {
 	client, server := srdPair(t, srdNodeOptions{memory: 8192})
 	foreign := newSRDNode(t, srdNodeOptions{}) // whom the server does not know
@@ -552,7 +552,7 @@ func TestEFAStatuses(t *testing.T) {
 	assert.Equal(t, uint64(1), counter(t, server.dev, "rx_qkey_violations"))
 }
 
-// Destroying an address handle fails what is outstanding on it, and nothing else.
+// Destroying an address handle fails only its outstanding requests.
 func TestEFAClosedHandle(t *testing.T) {
 	client, server := srdPair(t, srdNodeOptions{rnr: 7})
 	other, err := client.dev.DefaultPD().CreateAH(client.address(server.side))
@@ -637,7 +637,7 @@ func check(t *testing.T, x, y *srdNode, id uint64) {
 	require.Equal(t, []uint64{1, id}, ids)
 }
 
-// order sends messages in one go, or one by one, and returns the order in which they come.
+// order sends messages at once or one by one, and returns the order of arrival.
 func order(t *testing.T, seed uint64, messages int, oneByOne bool) (order []uint32) {
 	client, server := srdPair(t, srdNodeOptions{cfg: Config{SRDSeed: seed}})
 	for range messages {
@@ -665,8 +665,8 @@ func order(t *testing.T, seed uint64, messages int, oneByOne bool) (order []uint
 	return order
 }
 
-// Messages come in another order than that in which they are sent, on a network that does
-// not reorder anything, and in the same one for a seed.
+// Messages arrive in another order than they were sent, although the network does not reorder,
+// and in the same order for the same seed.
 func TestScalableOrder(t *testing.T) {
 	first := order(t, 1, 50, false)
 	assert.False(t, slices.IsSorted(first), "%v", first)
@@ -680,7 +680,7 @@ func TestScalableOrder(t *testing.T) {
 	assert.False(t, slices.IsSorted(order(t, 1, 50, true)), "messages that are posted one by one")
 }
 
-// A lossy network, over real sockets: each message comes once.
+// Each message arrives once on a lossy network, over real sockets.
 func TestScalableFaults(t *testing.T) {
 	const messages = 500
 	cfg := Config{Faults: faults.Faults{Loss: 0.1, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 3}}
@@ -711,8 +711,8 @@ func TestScalableFaults(t *testing.T) {
 	assert.NotZero(t, counter(t, server.dev, "duplicate_request"))
 }
 
-// A device that is opened where another one was takes nothing that was meant for that one,
-// and can be spoken to at once. Requests that were under way fail.
+// A device that is opened at the address of an earlier one accepts none of its packets, and
+// can be used at once. Requests in progress fail.
 func TestScalableRestart(t *testing.T) {
 	client := newSRDNode(t, srdNodeOptions{})
 	server := newSRDNode(t, srdNodeOptions{})
@@ -741,8 +741,7 @@ func TestScalableRestart(t *testing.T) {
 	assert.Equal(t, uint64(1), counter(t, client.dev, "srd_peer_restarts"))
 }
 
-// Writes that take no receive cannot overrun the completion queue of those who receive
-// them.
+// Writes that take no receive cannot overrun the receiver's completion queue.
 func TestScalableUnsolicitedFlood(t *testing.T) {
 	o := srdNodeOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
 	client, server := srdPair(t, o)
@@ -778,7 +777,7 @@ func TestScalableUnsolicitedFlood(t *testing.T) {
 	require.NoError(t, small.Close())
 }
 
-// A capture has the packets of SRD.
+// Captures contain SRD packets.
 func TestScalableCapture(t *testing.T) {
 	var trace bytes.Buffer
 	client, server := newSRDNode(t, srdNodeOptions{cfg: Config{Capture: &trace}}), newSRDNode(t, srdNodeOptions{})
@@ -800,7 +799,7 @@ func TestScalableCapture(t *testing.T) {
 	assert.Contains(t, trace.String(), "in the clear now")
 }
 
-// A completion queue that overflows ends its queue pairs.
+// An overflow of a completion queue puts its queue pairs in error.
 func TestScalableOverrun(t *testing.T) {
 	client, server := srdPair(t, srdNodeOptions{})
 	small, err := server.dev.CreateCQ(verbs.CQInit{Capacity: 1, Fields: verbs.WCSource})
@@ -861,8 +860,8 @@ func TestScalableAllocations(t *testing.T) {
 	}
 }
 
-// Writes that take no receive leave a queue of completions the room for what the queue pair
-// posts itself, where it has one queue for both.
+// Writes that take no receive leave room in a shared completion queue for the queue pair's own
+// requests.
 func TestScalableUnsolicitedFloodOfASharedQueue(t *testing.T) {
 	o := srdNodeOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
 	client, server := srdPair(t, o)

@@ -14,8 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openPollers opens a device with one queue pair for each of n pollers. What they share is of the
-// side that is returned first; that one polls nothing.
+// openPollers opens a device with one queue pair for each of n pollers. The first side that it
+// returns owns what they share, and polls nothing.
 func openPollers(t testing.TB, cfg Config, n, memory int) (*side, []*side) {
 	cfg.MaxShards = n + 1
 	s := openSide(t, cfg, memory)
@@ -48,8 +48,8 @@ func (s *side) canShare() bool {
 
 func (s *side) shard() *shard { return s.qp.(*queuePair).shard }
 
-// TestPollersHaveShards: what different pollers poll is apart, and packets come to the shard
-// of their queue pair by themselves. All work at the same time, each both ways.
+// TestPollersHaveShards: different pollers have different shards, and packets are steered to
+// the shard of their queue pair. All work at the same time, in both directions.
 func TestPollersHaveShards(t *testing.T) {
 	const pollers, rounds, size = 3, 50, 64 << 10
 	a, as := openPollers(t, Config{DisableLocal: true}, pollers, 1<<20)
@@ -97,8 +97,8 @@ func TestPollersHaveShards(t *testing.T) {
 	}
 }
 
-// TestShardsAreFewAndReused: no more than are allowed; a poller whose queues are closed leaves
-// its place to the next.
+// TestShardsAreFewAndReused: the number of shards is limited, and a new poller takes the shard
+// of one whose queues are closed.
 func TestShardsAreFewAndReused(t *testing.T) {
 	s := openSide(t, Config{MaxShards: 2}, 4096)
 	if !s.canShare() {
@@ -121,7 +121,8 @@ func TestShardsAreFewAndReused(t *testing.T) {
 	assert.Len(t, s.dev.mu.list, 2)
 }
 
-// TestOneShardForFaults: faults are the same for a seed, and so in the order of packets.
+// TestOneShardForFaults: with faults there is one shard, so that the same seed gives the same
+// faults.
 func TestOneShardForFaults(t *testing.T) {
 	s := openSide(t, Config{Faults: faults.Faults{Loss: 0.5}, MaxShards: 4}, 4096)
 	for i := range 3 {
@@ -131,8 +132,8 @@ func TestOneShardForFaults(t *testing.T) {
 	}
 }
 
-// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers works, whichever of them is
-// polled, and moves nothing that they have besides.
+// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers works, whichever of them
+// is polled, and does not affect their other queue pairs.
 func TestQueuesOfTwoPollers(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
@@ -172,8 +173,8 @@ func TestQueuesOfTwoPollers(t *testing.T) {
 	require.NoError(t, both.qp.Close())
 }
 
-// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards fail that
-// use it.
+// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards that use it
+// fail.
 func TestOverrunOfARemoteQueue(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	small := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 2, Poller: 1}))
@@ -199,8 +200,8 @@ func TestOverrunOfARemoteQueue(t *testing.T) {
 	}
 }
 
-// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams are there, and work with the
-// queue of a poller of any shard.
+// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams belong to the first shard, and
+// work with the queue of a poller of any shard.
 func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
@@ -227,7 +228,8 @@ func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 	}
 }
 
-// TestShardOfASharedReceiveQueue: queue pairs go where their shared receive queue is.
+// TestShardOfASharedReceiveQueue: queue pairs belong to the shard of their shared receive
+// queue.
 func TestShardOfASharedReceiveQueue(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	pd := a.dev.DefaultPD()
@@ -256,8 +258,8 @@ func TestShardOfASharedReceiveQueue(t *testing.T) {
 	}
 }
 
-// TestHandoffQueueIsBounded: packets for a shard that does not look are dropped when there are
-// too many, and counted.
+// TestHandoffQueueIsBounded: excess packets for a shard that does not poll are dropped and
+// counted.
 func TestHandoffQueueIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
 	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
@@ -275,8 +277,8 @@ func TestHandoffQueueIsBounded(t *testing.T) {
 	assert.EqualValues(t, 1, s.handoffs.items[0].datagram.Data[0], "the socket uses its memory again")
 }
 
-// TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
-// address, and concerns the queue pairs of all shards.
+// TestPeerGoneForAllShards: a closed port is reported to one of the sockets of an address, and
+// affects the queue pairs of all shards.
 func TestPeerGoneForAllShards(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	gone := must(link.Listen(link.Config{Addr: netip.MustParseAddrPort("127.0.0.1:0")}))
@@ -294,8 +296,8 @@ func TestPeerGoneForAllShards(t *testing.T) {
 	}, 5*time.Minute, time.Millisecond)
 }
 
-// TestWindowOfAnotherShard: a memory window that one shard takes away is not used by the peer
-// of another one afterwards, not for one byte.
+// TestWindowOfAnotherShard: once one shard has revoked a memory window, the peer of another
+// shard accesses no byte through it.
 func TestWindowOfAnotherShard(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
@@ -342,7 +344,7 @@ func TestWindowOfAnotherShard(t *testing.T) {
 	require.NoError(t, self.Close())
 }
 
-// Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
+// While programs poll, goroutines of the device rarely wait for the lock.
 func TestTryLock(t *testing.T) {
 	e := &endpoint{shard: &shard{}}
 	mu := &e.shard.mu

@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// watchResult counts what a watch of a side's memory reports.
+// watchResult counts the calls of a watch of a side's memory.
 type watchResult struct {
 	calls  atomic.Int64
 	seen   atomic.Uint32 // the first byte that is watched, at the last call
@@ -30,7 +30,7 @@ func (s *side) watch(off, n uint64) *watchResult {
 	return w
 }
 
-// writeTo has a peer write n bytes, and waits until they are in place.
+// writeTo writes n bytes to a peer, and waits until they are in place.
 func (s *side) writeTo(to *side, off, n int) {
 	s.t.Helper()
 	s.request(verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{s.sge(0, n)}, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()})

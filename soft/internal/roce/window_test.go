@@ -49,7 +49,7 @@ func (l *windowOwner) bind(off, n int) {
 	require.Equal(l.t, []verbs.WC{{ID: 1, Opcode: verbs.WCBindMW, QPN: l.qp.Num()}}, l.wait(1))
 }
 
-// TestWindowOnItself has windows on the path of a queue pair to itself, with and without a
+// TestWindowOnItself uses windows on the path of a queue pair to itself, with and without a
 // socket.
 func TestWindowOnItself(t *testing.T) {
 	for _, path := range loopbackPaths {
@@ -80,8 +80,8 @@ func TestWindowOnItself(t *testing.T) {
 	}
 }
 
-// A peer keeps writing, and reading, while its window is taken away: once that is done, not
-// one byte moves any more.
+// A peer keeps writing and reading while its window is revoked. After that, no byte is
+// transferred.
 func TestWindowTakenFromABusyPeer(t *testing.T) {
 	const size, chunk = 1 << 20, 300_000
 	for name, take := range map[string]func(l *windowOwner){

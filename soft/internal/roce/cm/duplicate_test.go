@@ -113,8 +113,7 @@ func TestDuplicateREP(t *testing.T) {
 	a.requireNoEvent()
 }
 
-// TestUnknown: messages for connections that nobody knows. Peers that wait for an answer
-// get one.
+// TestUnknown: messages for unknown connections. Peers that wait for an answer get one.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -147,7 +146,8 @@ func TestUnknown(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestAlternatePath: there is none. A REQ that has one is told so, and a LAP is refused.
+// TestAlternatePath: alternate paths are not supported. The answer to a REQ with one says so,
+// and a LAP is refused.
 func TestAlternatePath(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -172,8 +172,8 @@ func TestAlternatePath(t *testing.T) {
 	require.Empty(t, b.sent())
 }
 
-// TestSlowAcceptor: an application that needs its time has its peer told before the response
-// timeout, and is waited for.
+// TestSlowAcceptor: if an application needs a long time to accept, its peer gets an MRA before
+// the response timeout, and waits.
 func TestSlowAcceptor(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{0, 1} {
@@ -215,7 +215,7 @@ func TestSlowAcceptor(t *testing.T) {
 	}
 }
 
-// TestMRABounds: nobody can be made to wait for ever by MRAs.
+// TestMRABounds: MRAs cannot make an end wait forever.
 func TestMRABounds(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})

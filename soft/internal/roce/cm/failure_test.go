@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestKilled kills either process in each state, with a host that says that the port is
-// closed and with one that says nothing. This is the table of the package's comment.
+// TestKilled kills either process in each state, with a host that reports the closed port and
+// with one that does not. It checks the table of the package comment.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	const (
@@ -137,7 +137,8 @@ func TestDeadlines(t *testing.T) {
 	require.Equal(t, CauseDeadline, b.nextEvent(EventUnreachable).Cause)
 }
 
-// TestNoRoute: what the host cannot send ends what it was to begin with, and nothing else.
+// TestNoRoute: a message that the host cannot send ends the operation that it was to start,
+// and nothing else.
 func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -175,7 +176,7 @@ func TestNoRoute(t *testing.T) {
 	a.requireNoEvent()
 }
 
-// TestUnanswered: an application that never answers has its peers told in the end.
+// TestUnanswered: the peers of an application that never answers are rejected in the end.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -208,7 +209,7 @@ func TestUnanswered(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestClose gives up a connection in each state: its last event is all that follows.
+// TestClose closes a connection in each state: only its last event follows.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -292,7 +293,7 @@ func TestCloseDropsEvents(t *testing.T) {
 	b.requireNoEvent()
 }
 
-// TestListenerClose: what has been reported stays, what has not is refused.
+// TestListenerClose: requests that have been reported stay, others are refused.
 func TestListenerClose(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -339,7 +340,7 @@ func TestListenerClose(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 }
 
-// TestManagerClose is a process that exits: its peers are told, once.
+// TestManagerClose: when a process exits, its peers are notified once.
 func TestManagerClose(t *testing.T) {
 	t.Parallel()
 	w, a, b, _, passive := established(t)
@@ -376,14 +377,14 @@ func TestManagerClose(t *testing.T) {
 	a.requireEmpty()
 }
 
-// sorted is what a host was told, whatever the order.
+// sorted returns the events of a host in a fixed order.
 func sorted(h *host) string {
 	list := strings.Split(h.reports(), ", ")
 	slices.Sort(list)
 	return strings.Join(list, ", ")
 }
 
-// TestWrongCalls: calls that are wrong at their time, or in their arguments.
+// TestWrongCalls: calls in the wrong state or with wrong arguments.
 func TestWrongCalls(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -452,7 +453,7 @@ func TestWrongCalls(t *testing.T) {
 	require.NoError(t, dial.Establish(make([]byte, 224), w.now))
 }
 
-// TestNames: what goes into messages.
+// TestNames: names of causes and states in error texts.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "port 7471", testService.String())

@@ -29,8 +29,8 @@ func established(t tb) (w *network, a, b *host, active, passive *Conn) {
 	return w, a, b, active, passive
 }
 
-// TestExpected: every message of peers but a first request names what its receiver has, and is
-// expected. From elsewhere, or a second time, it is not.
+// TestExpected: every message but a first request names a connection of its receiver, and is
+// expected. From another address, or a second time, it is not.
 func TestExpected(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -67,7 +67,7 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestWrongPeer: messages with everything right but where they come from.
+// TestWrongPeer: messages that are correct except for their source address.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -104,8 +104,8 @@ func TestWrongPeer(t *testing.T) {
 	b.requireNoEvent()
 }
 
-// TestWrongIDs: messages from the right address, made by somebody who does not know the
-// communication or transaction IDs, or the queue pair.
+// TestWrongIDs: messages from the right address with wrong communication IDs, transaction IDs
+// or queue pairs.
 func TestWrongIDs(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -168,7 +168,7 @@ func TestWrongIDs(t *testing.T) {
 	require.Equal(t, StateTimeWait, active.State())
 }
 
-// TestPeerOfAnotherPort: a peer that has not port 4791 has its own, and is nobody else.
+// TestPeerOfAnotherPort: a peer that does not use port 4791 is identified by its own port.
 func TestPeerOfAnotherPort(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 1, faults{})
@@ -189,7 +189,7 @@ func TestPeerOfAnotherPort(t *testing.T) {
 	require.Equal(t, StateEstablished, passive.State())
 }
 
-// TestMalformedREQ: fields of a REQ that cannot be, or that this device does not have.
+// TestMalformedREQ: fields of a REQ that are invalid, or that this device does not support.
 func TestMalformedREQ(t *testing.T) {
 	t.Parallel()
 	other := verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.77"))
@@ -236,7 +236,7 @@ func TestMalformedREQ(t *testing.T) {
 	require.Equal(t, uint64(5), b.Counters().Malformed)
 }
 
-// TestLimitsOfREQ: what a peer may ask for is cut to what can be borne.
+// TestLimitsOfREQ: values that a peer requests are reduced to the limits.
 func TestLimitsOfREQ(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -275,8 +275,8 @@ func TestLimitsOfREQ(t *testing.T) {
 	}
 }
 
-// TestStaleLie: a REQ that claims a live connection's queue pair for its sender, from the
-// peer's own address, with everything that can be known from outside.
+// TestStaleLie: a forged REQ claims the queue pair of a live connection for its sender, from
+// the peer's own address, with everything that is known outside.
 func TestStaleLie(t *testing.T) {
 	t.Parallel()
 	for _, side := range []string{"passive", "active"} {
@@ -379,8 +379,8 @@ func TestStaleREP(t *testing.T) {
 	require.Contains(t, a.reports(), "C")
 }
 
-// TestTwoREQsOfOneQP: two requests with the same queue pair are under way at once, one of
-// which may be forged. That whose sender knows the REP wins.
+// TestTwoREQsOfOneQP: two requests with the same queue pair are in progress at once, and one
+// may be forged. The sender that has received the REP wins.
 func TestTwoREQsOfOneQP(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -404,8 +404,9 @@ func TestTwoREQsOfOneQP(t *testing.T) {
 	require.Equal(t, StateTimeWait, one.State())
 }
 
-// TestFlood: REQs of unknown hosts, well-formed ones and noise, hold no more memory than the
-// limits say, and hurt nobody that is established. When they end, others get through.
+// TestFlood: REQs of unknown hosts, both well-formed and random ones, occupy no more memory
+// than the limits allow and do not affect established connections. Afterwards others can
+// connect.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -414,7 +415,7 @@ func TestFlood(t *testing.T) {
 	l := b.listen(ListenParams{Service: other, Backlog: 60})
 	third := Service{PortSpaceTCP, 3}
 	b.listen(ListenParams{Service: third})
-	b.stopped = true // nobody answers
+	b.stopped = true // the peer does not answer
 	random := rand.New(rand.NewPCG(1, 1))
 	sent := 0
 	for i := range uint32(50_000) {
@@ -498,7 +499,7 @@ func TestFloodOfPairs(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestFloodAccepted: the application accepts whatever comes, and no RTU follows.
+// TestFloodAccepted: the application accepts every request, and no RTU follows.
 func TestFloodAccepted(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -564,8 +565,8 @@ func TestUnpredictable(t *testing.T) {
 	}
 }
 
-// TestAnswerPort: an answer goes to port 4791, or to the port that a question has named
-// and come from.
+// TestAnswerPort: an answer goes to port 4791, or to the port that the request has named and
+// come from.
 func TestAnswerPort(t *testing.T) {
 	t.Parallel()
 	from := func(port uint16) Path {

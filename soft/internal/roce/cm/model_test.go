@@ -249,8 +249,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestModelCorruption lets corrupted MADs through, as one in 65,536 is. They may break a
-// connection, but none lasts, and nothing leaks.
+// TestModelCorruption delivers corrupted MADs, as happens to one in 65,536. They may break a
+// connection, but none stays open, and nothing leaks.
 func TestModelCorruption(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -264,7 +264,7 @@ func TestModelCorruption(t *testing.T) {
 	})
 }
 
-// TestPerfectNetwork: with nothing lost and nobody refusing, every dial succeeds.
+// TestPerfectNetwork: without losses and rejections, every dial succeeds.
 func TestPerfectNetwork(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, 7, faults{duplication: 0.3}, 4, 100, 0, time.Second)

@@ -335,7 +335,7 @@ func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
 	}
 	buffer := append([]byte(nil), b...)
 	to.Receive(buffer, Path{Local: to.address, Remote: source, SourcePort: to.source}, w.now)
-	clear(buffer) // nobody may look at it any more
+	clear(buffer) // the buffer must not be used any more
 	to.settle()
 }
 
@@ -480,7 +480,7 @@ func (h *host) check() error {
 	return nil
 }
 
-// forge makes a MAD that says whatever the test wants, and has it come from an address.
+// forge delivers a MAD with the fields that the test sets, from the given address.
 func (w *network) forge(to *host, source string, message encoder) {
 	w.t.Helper()
 	var b [mad.Len]byte

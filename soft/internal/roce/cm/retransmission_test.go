@@ -24,8 +24,8 @@ func (w *network) sentAt(a mad.Attribute, lose int) *[]time.Duration {
 	return times
 }
 
-// A message is repeated by the time in which its peer has answered before, REQ, REP, DREQ and
-// SIDR_REQ alike.
+// The retransmission time of REQ, REP, DREQ and SIDR_REQ follows the measured round trip of
+// the peer.
 func TestRepetitionFollowsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, measured := range []bool{false, true} {
@@ -72,8 +72,8 @@ func TestRepetitionFollowsRoundTrip(t *testing.T) {
 	}
 }
 
-// Waits double, and in all are what IBTA's response timeout makes of them: MaxCMRetries
-// repetitions, and an end after one timeout more than so many.
+// The intervals double, and in total correspond to the response timeout of IBTA: MaxCMRetries
+// retransmissions, and failure after MaxCMRetries + 1 timeouts.
 func TestRepetitionsOfTheUnanswered(t *testing.T) {
 	t.Parallel()
 	for _, n := range []uint8{1, 2, 15} {
@@ -106,8 +106,9 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 	}
 }
 
-// A peer that takes longer than the time-out cannot be measured, since no answer tells which
-// repetition it is for. The time-out stays backed off until one can (RFC 6298, 5.7).
+// The round trip of a peer that takes longer than the time-out cannot be measured, since an
+// answer does not tell which retransmission it is for. The time-out stays backed off until it
+// can (RFC 6298, 5.7).
 func TestSlowPeer(t *testing.T) {
 	t.Parallel()
 	w, x, y := pair(t, faults{})
@@ -134,7 +135,7 @@ func TestSlowPeer(t *testing.T) {
 	require.Zero(t, r.backedOff)
 }
 
-// Of 10 % of all messages lost, few dials take a second.
+// With 10 % of all messages lost, few dials take a second.
 func TestDialUnderLoss(t *testing.T) {
 	t.Parallel()
 	w, x, y := pair(t, faults{loss: 0.1})
@@ -166,7 +167,7 @@ func TestDialUnderLoss(t *testing.T) {
 	require.Less(t, took["late"], 10, fmt.Sprint(took))
 }
 
-// What is kept of peers is bounded.
+// The number of stored round trips is bounded.
 func TestRoundTripsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})

@@ -75,7 +75,7 @@ func TestLossesOfCongestion(t *testing.T) {
 	assert.True(t, w.Congested(now), "nothing has come through yet")
 }
 
-// What may be a busy host's doing governs no window.
+// Time-outs that a busy host may have caused do not change the window.
 func TestTimeOuts(t *testing.T) {
 	now := time.Second
 	w := open(64, 256)

@@ -114,7 +114,7 @@ func TestTrains(t *testing.T) {
 	}
 }
 
-// A packet that is taken back leaves no trace: the next one joins the train before it.
+// A discarded packet leaves no trace: the next one joins the train before it.
 func TestDiscard(t *testing.T) {
 	s, _ := newFakeBackend(t, maxSegments)
 	fill := func(size int, with byte) {
@@ -137,8 +137,8 @@ func TestDiscard(t *testing.T) {
 	flush(t, s)
 }
 
-// However packets are put together, the same packets leave in the same order
-// with the segment numbers that were promised.
+// However packets are batched, the same packets leave in the same order with the segment
+// numbers that Packet returned.
 func TestBatchProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, w := newFakeBackend(t, rapid.SampledFrom([]int{1, 2, 64}).Draw(t, "segments"))

@@ -109,7 +109,7 @@ func TestRestrict(t *testing.T) {
 	})
 }
 
-// The largest filters have room in the system, also one after the other.
+// The system accepts the largest filters, also one after the other.
 func TestLargestFilter(t *testing.T) {
 	for _, addr := range []netip.AddrPort{loopback4, loopback6} {
 		s := listen(t, Config{Addr: addr})
@@ -188,7 +188,7 @@ func run(t *rapid.T, program []unix.SockFilter, ip, udp []byte) bool {
 	}
 }
 
-// A program does what its rule says.
+// A program matches as its rule says.
 func TestFilterProgram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v4 := rapid.Bool().Draw(t, "v4")
@@ -240,7 +240,7 @@ func TestDropCountWraps(t *testing.T) {
 	assert.EqualValues(t, 1<<32+3, c.total)
 }
 
-// What a full buffer has no room for counts, too.
+// Packets that a full buffer drops are counted, too.
 func TestDroppedForWantOfRoom(t *testing.T) {
 	s, a := listen(t, Config{Addr: loopback4, ReceiveBuffer: 1}), listen(t, Config{Addr: loopback4})
 	for range 100 {

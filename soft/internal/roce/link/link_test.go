@@ -328,7 +328,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// Close while the other goroutines are inside calls.
+// Close is called while other goroutines are inside calls.
 func TestCloseDuringTraffic(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		s := listen(t, cfg)

@@ -147,8 +147,8 @@ func TestFullSendBuffer(t *testing.T) {
 	}
 }
 
-// What the invariant CRC covers: don't fragment, and the identification that
-// Packet promised, also where the kernel cuts a train into packets.
+// Header fields that the invariant CRC covers: don't fragment, and the identification that
+// Packet returned, also if the kernel cuts a train into packets.
 func TestIdentificationOnTheWire(t *testing.T) {
 	namespace(t, `
 		link add left type veth peer name right

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// More packets than a bin holds wait, and a reader that waits for room ends
-// with Close.
+// More packets arrive than the buffer holds, and Close ends a reader that waits for room.
 func TestPortableFullBin(t *testing.T) {
 	const packets = packetBufferDatagrams + 300
 	for _, receive := range []bool{true, false} {
@@ -30,7 +29,7 @@ func TestPortableFullBin(t *testing.T) {
 	}
 }
 
-// An error of the system reaches the receiver, and the socket goes on.
+// An error of the system reaches the receiver, and the socket keeps working.
 func TestPortableReadError(t *testing.T) {
 	s := listen(t, Config{Addr: loopback4, Portable: true})
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Unix(1, 0)))

@@ -84,8 +84,8 @@ func (r *receiver) system(uintptr) {
 	r.setWant()
 }
 
-// setWant sets how many messages the next call receives at most. If they come alone it is one,
-// since looking in vain for a second would delay the first.
+// setWant sets how many messages the next call receives at most. If they arrive singly it is
+// one, since an unsuccessful look for a second one would delay the first.
 func (r *receiver) setWant() {
 	r.burst += r.count
 	switch {

@@ -55,7 +55,8 @@ func (n otherProgram) forge(source netip.Addr, to netip.AddrPort) error {
 	return unix.Sendmsg(n.sock, []byte("forged"), control, &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}, 0)
 }
 
-// modes are the sockets whose source nobody can take, and one whose source anybody can.
+// modes are the sockets whose source no other program can use, and one whose source any
+// program can.
 var modes = map[string]struct {
 	cfg       Config
 	protected bool
@@ -65,8 +66,8 @@ var modes = map[string]struct {
 	"bound at a single address": {Config{}, false},
 }
 
-// No other program can bind the port that packets leave from, at whatever address and with
-// whatever option. One that has a port at another address of the host sends as from the first.
+// No other program can bind the port that packets leave from, at any address and with any
+// option. Packets from a port at another address of the host appear to come from the first.
 func TestSourceCannotBeTaken(t *testing.T) {
 	namespace(t, `
 		link set lo up
@@ -119,7 +120,8 @@ func TestSourceCannotBeTaken(t *testing.T) {
 	}
 }
 
-// The other family's ports do not matter: nothing of one can be sent from them by the other.
+// Ports of the other address family do not matter: no packet of one family can be sent from a
+// port of the other.
 func TestSourceOfTheOtherFamily(t *testing.T) {
 	for _, own := range []netip.AddrPort{loopback4, loopback6} {
 		victim := listen(t, Config{Addr: own, SendPorts: sendPorts})
@@ -145,7 +147,7 @@ func TestSourceOfTheOtherFamily(t *testing.T) {
 	}
 }
 
-// A port that is bound at all addresses needs one of this host all the same.
+// A port that is bound at all addresses still needs an address of this host.
 func TestExclusiveOfNoHost(t *testing.T) {
 	for _, addr := range []string{"192.0.2.77:0", "[2001:db8::77]:0"} {
 		_, err := Listen(Config{Addr: netip.MustParseAddrPort(addr), Exclusive: true})
@@ -171,7 +173,7 @@ func TestSendPorts(t *testing.T) {
 	_ = listen(t, Config{Addr: loopback4, SendPorts: one})
 }
 
-// What comes to the port that packets leave from is dropped, and takes no room.
+// Packets to the port that packets leave from are dropped and occupy no buffer.
 func TestNothingComesToTheSendPort(t *testing.T) {
 	for _, own := range []netip.AddrPort{loopback4, loopback6} {
 		s, peer := listen(t, Config{Addr: own, SendPorts: sendPorts}), listen(t, Config{Addr: own})

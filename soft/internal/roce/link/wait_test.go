@@ -60,8 +60,8 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 	})
 }
 
-// A Wait that ended at its deadline must not blind the next one, whatever came
-// in between and however it was taken.
+// A Wait that ended at its deadline must not make the next one miss packets, whatever arrived
+// in between and however it was received.
 func TestWaitAfterPolling(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		a, b := listen(t, cfg), listen(t, cfg)
@@ -100,7 +100,7 @@ func poll(t *testing.T, s *Socket) {
 	}
 }
 
-// Data that is already there ends every Wait until it has been taken.
+// Queued data ends every Wait until it has been received.
 func TestWaitSeesWhatIsQueued(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		a, b := listen(t, cfg), listen(t, cfg)

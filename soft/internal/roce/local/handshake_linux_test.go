@@ -117,8 +117,8 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// Memory that is shown is seen where it lies, and can only be read.
-func TestShownMemory(t *testing.T) {
+// Exported memory is mapped without a copy, read-only.
+func TestExportedMemory(t *testing.T) {
 	a, b := joined(t)
 	m, err := AllocMemory(100_000)
 	require.NoError(t, err)
@@ -236,7 +236,7 @@ func TestPeerGoes(t *testing.T) {
 	b.mu.Unlock()
 }
 
-// A channel whose other end is gone without a word, such as that of a process that was killed.
+// A channel ends without a closing message if the other process is killed.
 func TestCutOff(t *testing.T) {
 	for _, unread := range []bool{false, true} {
 		a, b := joined(t)
@@ -291,7 +291,7 @@ func TestMarks(t *testing.T) {
 	require.False(t, notAfter(1, 1<<32-1))
 }
 
-// What becomes of a process is known when it is over, whoever may have its number then.
+// The end of a process is noticed, even if another process has its ID by then.
 func TestProcessEnds(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	require.NoError(t, cmd.Start())

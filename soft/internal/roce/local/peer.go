@@ -284,7 +284,7 @@ func (p *Peer) End(err error) {
 		}
 	case errors.Is(err, ErrCorrupt):
 		l.counters.Corrupt++
-		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer corrupted the shared memory; packets use UDP from now on")
+		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer corrupted the shared memory; packets use UDP")
 	case errors.Is(err, io.EOF):
 		// The peer has died, or has closed its device. The queue pairs only probe it: another
 		// process may have its address already, and must not be disturbed.

@@ -85,7 +85,7 @@ func TestRing(t *testing.T) {
 	require.Greater(t, p.tail, uint64(20*testRing), "the ring has wrapped often")
 }
 
-// Nothing is to be seen before it is published, and only who waits is woken, once.
+// Records are invisible before they are published, and a waiting end is woken once.
 func TestRingWakes(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)
@@ -122,8 +122,8 @@ func TestRingWakes(t *testing.T) {
 	require.False(t, full)
 }
 
-// A record that is revoked is passed over, before it was shown and after, whether or not it is
-// the one that shows the others.
+// A revoked record is skipped, before and after it was published, whether or not its head
+// publishes the others.
 func TestRingRevoked(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		memory := aligned(controlLen + testRing)
@@ -157,7 +157,7 @@ func TestRingRevoked(t *testing.T) {
 	}
 }
 
-// A ring that is full, with records of any length, has the consumer take each once and stop.
+// From a full ring with records of any length, the consumer takes each record once.
 func TestRingFull(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	memory := aligned(controlLen + testRing)
@@ -231,8 +231,8 @@ func TestProducerBelievesNoConsumer(t *testing.T) {
 	}
 }
 
-// FuzzReceive has the other process write anything into the ring, with and without what it
-// has shown.
+// FuzzReceive lets the other process write anything into the ring, with and without references
+// to exported memory.
 func FuzzReceive(f *testing.F) {
 	memory := aligned(controlLen + testRing)
 	p := newProducer(memory)
@@ -299,7 +299,7 @@ func TestReferences(t *testing.T) {
 	require.ErrorIs(t, err, errFreed)
 }
 
-// Who takes memory back waits for a copy of it that the consumer has begun, but not for ever.
+// Revoking memory waits for a copy that the consumer has begun, but not for ever.
 func TestRingRevokeAwaitsTheCopy(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)

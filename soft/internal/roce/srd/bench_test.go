@@ -173,9 +173,9 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// ns/op is the time of one request in batches of 64, which go to one peer device after the
-// other: posted, sent, executed, acknowledged and completed, both ends. B/peer is the memory
-// of one peer, at both ends together.
+// ns/op is the time of one request at both ends, from post to completion, in batches of 64
+// that go to the peer devices in turn. B/peer is the memory of one peer, at both ends
+// together.
 func BenchmarkPeers(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead} {
 		for _, peers := range []int{1, 100, 1000, 5000} {

@@ -11,8 +11,8 @@ import (
 )
 
 // FuzzReceive gives a device packets of any form, from an unknown sender and from a peer whose
-// tokens it accepts, while requests are under way. Nothing panics, what a queue pair
-// completes it had been given, and memory stays bounded.
+// tokens it accepts, while requests are in flight. Nothing panics, a queue pair completes only
+// requests that were posted to it, and memory stays bounded.
 func FuzzReceive(f *testing.F) {
 	for _, op := range []wire.Opcode{
 		wire.SRDSend, wire.SRDSendImm, wire.SRDWrite, wire.SRDWriteImm, wire.SRDReadRequest, wire.SRDReadResponse,

@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A peer that goes on sending and never answers, be it who it is or what it is sent, is
-// given up like one that is silent.
+// A peer that sends requests but never answers fails like a silent one, whether its token or
+// its acknowledgements are missing.
 func TestPeerNeverAnswers(t *testing.T) {
 	for _, withheld := range []wire.Opcode{wire.SRDHelloReply, wire.SRDAcknowledge} {
 		for _, stale := range []bool{false, true} {
@@ -61,8 +61,7 @@ func TestPeerNeverAnswers(t *testing.T) {
 	}
 }
 
-// What a peer has asked for is not sent from a queue pair that has been closed, or has gone
-// into error.
+// The data of a read is not sent from a queue pair that has been closed or has failed.
 func TestReadsEndWithQueuePair(t *testing.T) {
 	for _, end := range []func(q *QP, now time.Duration){
 		func(q *QP, _ time.Duration) { q.Close() },
@@ -94,8 +93,8 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 	}
 }
 
-// A peer cannot move the window as far as it likes. One that has really come so far begins
-// anew when the tokens have changed, though this end speaks to it all the time.
+// A peer cannot move the window arbitrarily far. One that really is that far ahead starts
+// again after the tokens have changed, though this end sends to it all the time.
 func TestBaseJump(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
 	ah, back := a.to(b.h), b.to(a.h)
@@ -144,8 +143,8 @@ func TestBaseJump(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, b.completed(1)[0].Status)
 }
 
-// Who does not know a queue pair and its Q_Key is told so and not taken in, from however many
-// addresses he comes.
+// A sender that does not know a queue pair and its Q_Key gets a NAK and no context, for any
+// number of source addresses.
 func TestUnknownPeersWithoutAQueuePair(t *testing.T) {
 	w := newNetwork(t, 1, faults{})
 	b := w.boot(at(1), 1, 1024).newEnd(endOptions{recvDepth: 8})
@@ -178,8 +177,8 @@ func TestUnknownPeersWithoutAQueuePair(t *testing.T) {
 	}
 }
 
-// A peer that tries keys is held up with those that it was not granted: its requests are
-// lost until it may try again.
+// The requests of a peer that guesses keys are dropped, unless they have keys that it was
+// granted, until it may try again.
 func TestKeysAreHeldUp(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	local, mem := a.h.arena(64, everyAccess), b.h.arena(64, everyAccess)
@@ -230,7 +229,7 @@ func TestKeysAreHeldUp(t *testing.T) {
 	}
 }
 
-// A write longer than any may be is refused, whatever memory there is.
+// A write longer than the maximum is refused, however large the memory is.
 func TestLongestWrite(t *testing.T) {
 	_, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	b.postRecv(verbs.RecvWR{})

@@ -32,8 +32,8 @@ type modelNode struct {
 	next         uint32 // of the numbers of its messages
 }
 
-// lane is what one station does to another. Every operation has a slot of memory at either
-// end, which it alone uses.
+// lane is the operations of one node on another. Each operation has a slot of memory of its
+// own at either end.
 type lane struct {
 	from, to      *modelNode
 	ah            *fakeAH
@@ -294,9 +294,9 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestSoakLossy is the load that the device has to bear: 100,000 mixed operations between
-// one device and 16 others, under loss, duplication, reordering and corruption at once. Each
-// completes once, with every byte right, and nothing is executed twice.
+// TestSoakLossy runs 100,000 mixed operations between one device and 16 others, under loss,
+// duplication, reordering and corruption at once. Each completes once, with every byte right,
+// and none is executed twice.
 func TestSoakLossy(t *testing.T) {
 	t.Parallel()
 	const peers = 16

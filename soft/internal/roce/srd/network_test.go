@@ -241,7 +241,7 @@ func (h *host) arrive(from netip.AddrPort, port uint16, b []byte) {
 		a := Address{0, from}
 		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, port, p, h.net.now)
 	}
-	copy(b, poison) // nobody may look at it any more
+	copy(b, poison) // the packet must not be used any more
 }
 
 func (h *host) pump() {
@@ -300,7 +300,7 @@ func (w *network) step() bool {
 	return true
 }
 
-// run goes on until done reports true, for a limited time.
+// run advances the network until done reports true, for a limited time.
 func (w *network) run(limit time.Duration, done func() bool) {
 	w.t.Helper()
 	end := w.now + limit

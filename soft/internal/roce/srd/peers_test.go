@@ -28,7 +28,7 @@ func twoHosts(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) 
 	return w, a, b
 }
 
-// completed runs until an end has so many send completions, and takes them.
+// completed runs until an end has n send completions, and returns them.
 func (e *end) completed(n int) []verbs.WC {
 	e.h.net.run(5*time.Minute, func() bool { return len(e.send.list) >= n })
 	return e.send.take()
@@ -38,8 +38,8 @@ func send(ah *fakeAH, to *end, id uint64) verbs.SendWR {
 	return address(verbs.SendWR{ID: id, Op: verbs.OpSendImm, Imm: uint32(id)}, ah, to)
 }
 
-// A peer that dies fails what was sent to it, after a while of silence. Nobody else
-// notices.
+// The requests to a peer that dies fail after some time of silence. Other peers are not
+// affected.
 func TestPeerDies(t *testing.T) {
 	w := newNetwork(t, 1, faults{})
 	hub := w.boot(at(1), 1, 1024).newEnd(endOptions{depth: 4096, rnrRetry: 7})
@@ -96,7 +96,7 @@ func TestPeerDies(t *testing.T) {
 	assert.Equal(t, verbs.QPReadyToSend, hub.State())
 }
 
-// A device that has never answered is not reached.
+// A device that has never answered is unreachable.
 func TestPeerUnreachable(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4})
 	ah := a.to(b.h)
@@ -108,8 +108,9 @@ func TestPeerUnreachable(t *testing.T) {
 	assert.GreaterOrEqual(t, w.now, peerDeadTimeout)
 }
 
-// What was under way to a device that has been restarted fails, since it may have been
-// executed; what has not left goes to the new one. Packets from before are refused.
+// Requests in flight to a device that has been restarted fail, since they may have been
+// executed; those that have not left go to the new one. Packets from before the restart are
+// refused.
 func TestPeerRestarts(t *testing.T) {
 	for _, rebooted := range []string{"responder", "requester"} {
 		t.Run(rebooted, func(t *testing.T) {
@@ -169,8 +170,8 @@ func TestPeerRestarts(t *testing.T) {
 	}
 }
 
-// A device that is restarted again and again on a bad network, while messages are on the
-// way to it: each completes once, is received once if it has succeeded, and never twice.
+// A device is restarted again and again on a lossy network while messages are in flight to it:
+// each completes once, is received once if it has succeeded, and never twice.
 func TestRestartsUnderFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -228,7 +229,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 	})
 }
 
-// Contexts that nothing happens to are forgotten, at either end, and found again.
+// Idle contexts are removed at either end, and opened again when needed.
 func TestIdleContexts(t *testing.T) {
 	for _, pause := range []time.Duration{trustTime, idleTime - time.Second, idleTime, idleTime + time.Second, time.Hour} {
 		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
@@ -252,8 +253,8 @@ func TestIdleContexts(t *testing.T) {
 	}
 }
 
-// Made-up senders cost nothing: only who has got the token that was sent to his address is
-// taken in.
+// Forged source addresses cost no memory: only a sender that has received the token sent to
+// its address gets a context.
 func TestMadeUpPeers(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 64})
 	b.postRecv(make([]verbs.RecvWR, 8)...)
@@ -302,7 +303,7 @@ func TestMadeUpPeers(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status, "a peer that was there before")
 }
 
-// Who has not the tokens of both ends changes nothing, whatever is sent.
+// Packets of a sender without the tokens of both ends have no effect.
 func TestForgedAnswers(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
 	ah := a.to(b.h)
@@ -339,8 +340,8 @@ func TestForgedAnswers(t *testing.T) {
 	assert.Zero(t, a.t.Counters().Restarts)
 }
 
-// A peer that is one, and sends what it likes, is answered what can be answered. A request
-// never goes beyond its limits, memory is bounded, and others are not hurt.
+// A peer with valid tokens sends arbitrary packets. Valid ones are answered, no request
+// exceeds its limits, memory is bounded, and other peers are not affected.
 func TestHostilePeer(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64, rnrRetry: 7})
 	mem := b.h.arena(4096, everyAccess)
@@ -399,7 +400,7 @@ func TestHostilePeer(t *testing.T) {
 	assert.Equal(t, uint64(1), b.t.Counters().OutOfWindow)
 	assert.True(t, bytes.Equal(before, mem.Mem))
 
-	// Who asks for much and does not listen is sent a bounded amount.
+	// A peer that requests much and receives nothing is sent a bounded amount.
 	drain()
 	sent = 0
 	for i := range 100_000 {
@@ -423,7 +424,7 @@ func TestHostilePeer(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, other.completed(1)[0].Status)
 }
 
-// A peer without a receive holds up neither other queue pairs of its device nor others.
+// A peer without a receive delays neither other queue pairs of its device nor other devices.
 func TestNotReadyHoldsUpNobody(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4096, recvDepth: 8192, rnrRetry: 7})
 	second := b.h.newEnd(endOptions{recvDepth: 8192})

@@ -26,8 +26,8 @@ func forged(c *Context, a *end) []wire.Packet {
 	return all
 }
 
-// Who knows every number and sends from another port than the peer is refused, and nobody is
-// asked anything for it.
+// A packet with correct numbers from another port than the peer's is refused, and causes no
+// SRDHello.
 func TestForgedPackets(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)
@@ -55,7 +55,7 @@ func TestForgedPackets(t *testing.T) {
 	assert.Empty(t, a.recv.take())
 	w.tap = nil
 
-	// A question is answered by who has got it.
+	// The host that receives the SRDHello replies.
 	c.requestToken(w.now)
 	a.t.activate(c)
 	hello := wire.Packet{}
@@ -79,7 +79,7 @@ func TestForgedPackets(t *testing.T) {
 	assert.Zero(t, a.t.Counters().Restarts)
 }
 
-// A device that has come back sends from another port, which both ends learn with its token.
+// A restarted device sends from another port, which both ends learn with its token.
 func TestPortOfARestartedPeer(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The heap against a plain list: the earliest is first, and each knows its place.
+// The heap against a plain list: the earliest timer is first, and each has the right index.
 func TestTimers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h timers

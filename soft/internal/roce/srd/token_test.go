@@ -16,8 +16,8 @@ import (
 // opcodeOf is the opcode of a packet that is on the way.
 func opcodeOf(b []byte) wire.Opcode { return wire.Opcode(b[0]) }
 
-// A device that has told a peer one token and opens the context itself when that has
-// changed is still the same device.
+// A device that has sent a peer one token, and opens the context itself after the token has
+// changed, is still the same device.
 func TestBothOpenAcrossEpochs(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	a.postRecv(verbs.RecvWR{})
@@ -43,8 +43,8 @@ func TestBothOpenAcrossEpochs(t *testing.T) {
 	}
 }
 
-// However late packets are when tokens change, two devices take each other for the same as
-// before: nothing is aborted, and nothing is executed twice.
+// However late packets are when tokens change, two devices still recognize each other: nothing
+// is aborted, and nothing is executed twice.
 func TestTokensChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,7 +91,7 @@ func TestTokensChange(t *testing.T) {
 	})
 }
 
-// An answer in the name of a peer that is not the present one has it asked who it is.
+// An answer with the token of an earlier peer makes the device request the peer's token.
 func TestStaleAnswer(t *testing.T) {
 	for _, op := range []wire.Opcode{wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse} {
 		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})

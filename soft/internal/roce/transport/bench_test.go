@@ -141,7 +141,7 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Without sockets and ICRC: the share of the state machines and of one copy.
+// These measure the state machines and one copy, without sockets and ICRC.
 func BenchmarkMiB(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead} {
 		for _, mtu := range []verbs.MTU{1024, 4096} {

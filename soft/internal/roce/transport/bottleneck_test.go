@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// bottleneck is a link that the data of many connections goes by, behind a queue of limited
-// length, in virtual time. What goes the other way is only delayed. Hosts take no time.
+// bottleneck is a link that many connections share, behind a queue of limited length, in
+// virtual time. Packets in the other direction are only delayed. Hosts take no time.
 type bottleneck struct {
 	t      tb
 	link   link
@@ -75,7 +75,7 @@ func newBottleneck(t tb, l link) *bottleneck {
 	return &bottleneck{t: t, link: l, now: time.Second, idleAt: time.Second, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-// at makes something happen at a time; the caller says what.
+// at schedules an event, which the caller fills in.
 func (b *bottleneck) at(at time.Duration) *bottleneckEvent {
 	h := new(bottleneckEvent)
 	if n := len(b.spare); n > 0 {
@@ -132,7 +132,7 @@ func (h *bottleneckEnd) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// pump has a host send what it may, and notes when it is to be looked at next.
+// pump sends what the queue pair may send, and schedules its next deadline.
 func (h *bottleneckEnd) pump() {
 	for h.qp.Transmit(h, h.b.now, 64) {
 	}
@@ -143,7 +143,7 @@ func (h *bottleneckEnd) pump() {
 	}
 }
 
-// step makes the next thing happen.
+// step runs the next event.
 func (b *bottleneck) step() {
 	e := heap.Pop(&b.events).(*bottleneckEvent)
 	b.now = max(b.now, e.at)
@@ -224,7 +224,7 @@ func (c *conn) post() {
 	})
 }
 
-// warmUp has a small write go to the peer and back, as package rdma does when it connects.
+// warmUp makes a small write, as package rdma does when it connects.
 func (c *conn) warmUp() {
 	c.stopped = true
 	c.client.post(verbs.SendWR{
@@ -236,7 +236,7 @@ func (c *conn) warmUp() {
 	c.stopped, c.bytes = false, 0
 }
 
-// start has the client keep requests under way.
+// start makes the client keep requests in progress.
 func (c *conn) start() {
 	for range requestsUnderWay {
 		c.post()
@@ -261,7 +261,7 @@ func (c *conn) collect() {
 	}
 }
 
-// run lets so much time pass.
+// run advances the time by d.
 func (b *bottleneck) run(d time.Duration) {
 	end := b.now + d
 	for len(b.events) > 0 && b.events[0].at <= end {

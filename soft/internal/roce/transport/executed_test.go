@@ -96,7 +96,7 @@ func TestReadsOfASilentPeer(t *testing.T) {
 	require.EqualValues(t, 2*length-maxUnconfirmed, out.bytes, "the rest of the second read")
 }
 
-// byteCounter counts the bytes of packets, which nobody takes.
+// byteCounter counts the bytes of packets and drops them.
 type byteCounter struct{ bytes uint64 }
 
 func (c *byteCounter) Send(_ *wire.Packet, _ [][]byte, n int) bool {
@@ -104,7 +104,7 @@ func (c *byteCounter) Send(_ *wire.Packet, _ [][]byte, n int) bool {
 	return true
 }
 
-// Whatever is ignored is counted, each under its reason.
+// Every ignored packet is counted under its reason.
 func TestIgnoredPacketsAreCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -10,7 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzAccess is about the memory and receives of a host by what package srd uses.
+// FuzzAccess tests the memory and receives of a host through the functions that package srd
+// uses.
 func FuzzAccess(f *testing.F) {
 	for key := range byte(fuzzRegions + len(fuzzWindows) + 1) {
 		for _, at := range []byte{0, 1, 31, 230, 240, 250} {

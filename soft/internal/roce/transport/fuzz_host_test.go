@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The regions of a fuzzed host. Their bytes lie in one row, with guards between them, so that
-// a change of any byte that nobody granted is found by one comparison.
+// The regions of a fuzzed host. Their bytes are contiguous, with guards between them, so that
+// one comparison finds any byte changed without permission.
 const (
 	fuzzOpen     = iota
 	fuzzReadOnly // for peers

@@ -286,7 +286,7 @@ func scriptSharedQueue(s fuzzScript) fuzzScript {
 	return s.do(stepModify, atOther, 2, 0).do(stepModify, atServer, 5, 0).do(stepClose, atServer, 0)
 }
 
-// scriptWrong has packets arrive that nobody sends who keeps to the rules.
+// scriptWrong delivers packets that violate the protocol.
 func scriptWrong(s fuzzScript) fuzzScript {
 	for _, op := range []wire.Opcode{wire.RCReadRequest, wire.RCFetchAdd, wire.RCWriteMiddle, wire.RCSendFirst} {
 		s = s.fresh().forge(atServer, 0, wire.RCWriteFirst, forgeWrongQKey, 0, seedThree, fuzzOpen, 0, 0, seedMTU).forge(atServer, 0, op, 0, 0, seedThree, fuzzOpen, 0, 0, seedMTU)

@@ -7,13 +7,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzReceive is about reliable connections.
+// FuzzReceive tests reliable connections.
 func FuzzReceive(f *testing.F) {
 	addSeeds(f, append(seedPackets(wire.ServiceRC), seedScripts()...)...)
 	f.Fuzz(func(t *testing.T, input []byte) { fuzzConnection(t, verbs.RC, input) })
 }
 
-// FuzzReceiveUnreliable is about unreliable connections and datagrams, by the first byte.
+// FuzzReceiveUnreliable tests unreliable connections or datagrams, by the first byte.
 func FuzzReceiveUnreliable(f *testing.F) {
 	for i, service := range []wire.Service{wire.ServiceUC, wire.ServiceUD} {
 		for _, s := range append(seedPackets(service), seedScripts()...) {

@@ -217,7 +217,7 @@ func (q *fuzzQP) forward(numbers uint32) {
 	}
 }
 
-// carry has both ends send what they have to say, and takes it there.
+// carry lets both ends send, and delivers their packets.
 func (w *fuzzWorld) carry(rounds int) {
 	for range rounds {
 		for _, q := range [...]*fuzzQP{&w.client, &w.server} {

@@ -87,9 +87,9 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 // manualTimeouts are the time-outs to compare with: 1 ms to 67 ms.
 var manualTimeouts = []uint8{8, 9, 10, 11, 12, 13, 14}
 
-// A queue pair that adapts does, under loss, at least half of what the best time-out
-// does that could be set, in virtual time. Time-outs below the round trip are left
-// out: they send everything several times, which costs nothing only here.
+// Under loss, a queue pair with an adaptive time-out has at least half the throughput of one
+// with the best fixed time-out, in virtual time. Time-outs below the round trip are left out:
+// they send everything several times, which is free only in this test.
 func TestLossNeedsNoTuning(t *testing.T) {
 	t.Parallel()
 	for _, latency := range []time.Duration{8 * time.Microsecond, 100 * time.Microsecond, 2 * time.Millisecond} {
@@ -116,8 +116,8 @@ func TestLossNeedsNoTuning(t *testing.T) {
 	}
 }
 
-// BenchmarkLoss prints requests a second of virtual time by time-out, and how much of
-// the best time-out's they are with none set.
+// BenchmarkLoss prints the requests per second of virtual time for each time-out, and the
+// ratio of the adaptive time-out to the best fixed one.
 func BenchmarkLoss(b *testing.B) {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "\nload\tloss each way\t")

@@ -203,8 +203,8 @@ func (s *modelRun) lowestRetries() int {
 	return lowest
 }
 
-// TestSoakLossy is the load that the device has to bear: 10 % loss, 5 % duplication,
-// 10 % reordering and 1 % corruption at once. In full it is 100,000 requests.
+// TestSoakLossy runs 100,000 requests (fewer with -short) under 10 % loss, 5 % duplication, 10
+// % reordering and 1 % corruption at once.
 func TestSoakLossy(t *testing.T) {
 	const connections = 4
 	requests := soak.Rounds(t, 400, 12_500) // of each end of each connection
@@ -264,7 +264,7 @@ func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	require.Equal(t, 3, s.net.corrupted)
 }
 
-// The model has windows in use, and what goes through them.
+// The model uses memory windows, and requests pass through them.
 func TestModelUsesWindows(t *testing.T) {
 	t.Parallel()
 	o := modelOptions{

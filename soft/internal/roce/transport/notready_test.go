@@ -31,7 +31,8 @@ func nakAll(rigs []*rig, now time.Duration) {
 	}
 }
 
-// Many that wait for a receive wait longer, but none longer than it has done so far.
+// If many queue pairs wait for a receive, each waits longer, but at most as long again as it
+// has waited so far.
 func TestManyWaitLonger(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -59,7 +60,8 @@ func TestManyWaitLonger(t *testing.T) {
 	}
 }
 
-// Few repeat as soon as the peer allows, however long they have waited.
+// A few waiting queue pairs retransmit as soon as the peer allows, however long they have
+// waited.
 func TestFewDoNotWaitLonger(t *testing.T) {
 	t.Parallel()
 	timer := wire.RNRTimer(notReadyTimer)
@@ -75,7 +77,7 @@ func TestFewDoNotWaitLonger(t *testing.T) {
 	}
 }
 
-// The wait has a bound, whatever the number.
+// The wait is bounded for any number of queue pairs.
 func TestLongestWaitForReceives(t *testing.T) {
 	t.Parallel()
 	w, rigs := newRigs(t, 1, options{})
@@ -88,7 +90,7 @@ func TestLongestWaitForReceives(t *testing.T) {
 	require.Equal(t, time.Minute+maxRNRWait, q.Deadline())
 }
 
-// A limit on the repetitions keeps the interval that the peer named.
+// A queue pair with a limit on its retries keeps the interval that the peer named.
 func TestLimitedRepetitionsKeepTheInterval(t *testing.T) {
 	t.Parallel()
 	w, rigs := newRigs(t, 1, options{rnrRetry: 6})
@@ -100,7 +102,7 @@ func TestLimitedRepetitionsKeepTheInterval(t *testing.T) {
 	require.Equal(t, time.Minute+wire.RNRTimer(notReadyTimer), rigs[0].client.qp.Deadline())
 }
 
-// However it ends, the wait of a queue pair is no longer counted, and counted once.
+// A waiting queue pair is counted once, and no longer after the wait has ended in any way.
 func TestEndOfWaitIsCounted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *rig){

@@ -52,7 +52,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// On a way of seconds the oldest packet is still sent often enough.
+// On a path with a delay of seconds the oldest packet is still sent often enough.
 func TestSilentPeerFarAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -63,7 +63,7 @@ func TestSilentPeerFarAway(t *testing.T) {
 	require.GreaterOrEqual(t, len(sent), 1+minRepetitions)
 }
 
-// What this end sleeps beyond its timers is not the peer's silence.
+// Time in which this end did not run does not count as silence of the peer.
 func TestOwnPausesDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -189,8 +189,8 @@ func serve(n *node, size int) {
 	}
 }
 
-// A peer that reports a gap for ever, or responds to all but the oldest, lives: the
-// request lasts longer, and not for ever.
+// A peer that reports a gap again and again, or responds to all packets but the oldest, is
+// alive: the request lasts longer, but not forever.
 func TestStuckPeer(t *testing.T) {
 	t.Parallel()
 	const round = 20 * time.Millisecond
@@ -223,7 +223,7 @@ func TestStuckPeer(t *testing.T) {
 	}
 }
 
-// Own pauses do not count there either.
+// Pauses of this end do not count for such a request either.
 func TestStuckPeerAndOwnPauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -238,7 +238,7 @@ func TestStuckPeerAndOwnPauses(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// A receiver that is not ready may stay so for ever, whatever the timers say.
+// A receiver may stay not ready forever, without regard to the timers.
 func TestReceiverNotReadyForever(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, retries: 255, rnrTimer: 31}) // 491.52 ms
@@ -322,7 +322,7 @@ func TestUnreachablePeer(t *testing.T) {
 	}
 }
 
-// Any sign of life ends what a hint has begun, and a later hint begins anew.
+// Any packet from the peer cancels the effect of a hint, and a later hint starts again.
 func TestUnreachablePeerThatLives(t *testing.T) {
 	t.Parallel()
 	for _, sign := range []struct {
@@ -370,7 +370,7 @@ func TestUnreachablePeerThatLives(t *testing.T) {
 	}
 }
 
-// Hints that mean nothing.
+// Hints that have no effect.
 func TestUnreachableWithoutEffect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -397,7 +397,7 @@ func TestUnreachableWithoutEffect(t *testing.T) {
 	}
 }
 
-// Own pauses while a hint is followed up do not count.
+// Pauses of this end after a hint do not count.
 func TestUnreachableAndOwnPauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -415,7 +415,7 @@ func TestUnreachableAndOwnPauses(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// Between two processes whose hosts report what reaches nobody.
+// Two processes whose hosts report packets to closed ports.
 func TestUnreachableHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -447,8 +447,7 @@ func TestUnreachableHost(t *testing.T) {
 	}
 }
 
-// Somebody sends hints all the time, while packets are lost: no request fails, and
-// every byte is right.
+// Hints arrive all the time while packets are lost: no request fails, and every byte is right.
 func TestForgedHints(t *testing.T) {
 	t.Parallel()
 	o := modelOptions{

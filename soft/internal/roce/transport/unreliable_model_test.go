@@ -118,8 +118,8 @@ func (c *unreliableRun) check() {
 	}
 }
 
-// TestUnreliableModel: whatever the network does, what is delivered is whole, and
-// the sender is not held up.
+// TestUnreliableModel: under any network faults, delivered messages are complete and the
+// sender is not delayed.
 func TestUnreliableModel(t *testing.T) {
 	const messages = 2000
 	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {

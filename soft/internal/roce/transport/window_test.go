@@ -62,7 +62,7 @@ func (r *rig) bindRemote(w *Window, access verbs.Access) uint32 {
 	return w.RKey()
 }
 
-// What peers can do by a window: its rights and range, and no more.
+// A window gives peers its own access rights and range, and no more.
 func TestWindowStatuses(t *testing.T) {
 	t.Parallel()
 	const ok, access = verbs.StatusSuccess, verbs.StatusRemoteAccessError
@@ -119,7 +119,7 @@ func TestWindowStatuses(t *testing.T) {
 	}
 }
 
-// An atomic by a zero-based window that begins at an odd address would meet no word.
+// A zero-based window that begins at an unaligned address grants no aligned word to an atomic.
 func TestZeroBasedAtomic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -132,7 +132,7 @@ func TestZeroBasedAtomic(t *testing.T) {
 	r.requireIntact()
 }
 
-// Keys that grant nothing, or not to this peer.
+// Keys that grant nothing, or nothing to this peer.
 func TestWindowKeys(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(r *rig) uint32{
@@ -197,7 +197,7 @@ func TestWindowKeys(t *testing.T) {
 	}
 }
 
-// A window of type 1 is for every queue pair of its domain.
+// A window of type 1 grants access to every queue pair of its protection domain.
 func TestType1OnAnotherQueuePair(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -285,8 +285,8 @@ func TestWindowRequestsNotPosted(t *testing.T) {
 	require.Zero(t, r.client.qp.sq.Len())
 }
 
-// A window that is taken away in the middle of a write: what came before stays, and not
-// one byte more.
+// A window is revoked in the middle of a write: the bytes from before stay, and no further one
+// is written.
 func TestRevokedDuringWrite(t *testing.T) {
 	t.Parallel()
 	for name, revoke := range map[string]func(r *rig, w *Window){
@@ -323,8 +323,8 @@ func TestRevokedDuringWrite(t *testing.T) {
 	}
 }
 
-// The same in the middle of a read's response, and of one that was executed and is asked
-// for again.
+// The same in the middle of a read response, and of one that was executed and is requested
+// again.
 func TestRevokedDuringRead(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []int{0, 3} {
@@ -359,8 +359,8 @@ func TestRevokedDuringRead(t *testing.T) {
 	r.requireSent(9, verbs.StatusRemoteAccessError)
 }
 
-// Requests without packets take their turn: a bind is done for what follows it, and
-// nothing completes before what was posted before it, whatever is lost.
+// Requests without packets keep the order: a bind is done before the requests after it, and
+// none completes before those posted earlier, whatever is lost.
 func TestWindowRequestsInOrder(t *testing.T) {
 	t.Parallel()
 	for _, adaptive := range []bool{false, true} {
@@ -387,7 +387,7 @@ func TestWindowRequestsInOrder(t *testing.T) {
 	}
 }
 
-// A fence has an invalidation wait for the reads before it.
+// A fence makes an invalidation wait for the reads before it.
 func TestFencedInvalidation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -461,7 +461,7 @@ func TestSendInvalidate(t *testing.T) {
 	}
 }
 
-// Keys that a peer cannot take away.
+// Keys that a peer cannot invalidate.
 func TestSendInvalidateRefused(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(r *rig) uint32{
@@ -492,7 +492,7 @@ func TestSendInvalidateRefused(t *testing.T) {
 	}
 }
 
-// A send with invalidate that finds no receive takes nothing away until it does.
+// A send with invalidate that finds no receive invalidates nothing until it finds one.
 func TestSendInvalidateNotReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -508,8 +508,8 @@ func TestSendInvalidateNotReady(t *testing.T) {
 	r.requireSent(9, verbs.StatusSuccess)
 }
 
-// What ends the connection of a queue pair ends what its windows of type 2 grant, so that
-// the next peer does not find them; the state Error alone ends nothing.
+// The end of a queue pair's connection revokes its windows of type 2, so that the next peer
+// cannot use them; the state Error alone revokes nothing.
 func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *rig){
@@ -533,7 +533,7 @@ func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 	}
 }
 
-// The keys of a window are its own.
+// The keys of a window are never those of another one.
 func TestWindowKeysAreItsOwn(t *testing.T) {
 	t.Parallel()
 	m := NewMemory()
@@ -601,8 +601,9 @@ func (f outputFunc) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// A window of type 1 is taken away under another lock than that of the queue pair whose peer reads
-// by it: an Output that reads the payload later finds what was there when it was sent.
+// A window of type 1 is revoked under another lock than that of the queue pair whose peer
+// reads through it: an Output that reads the payload later finds the bytes that were there
+// when it was sent.
 func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -634,8 +635,8 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	require.Equal(t, want[64:576], part)
 }
 
-// A read that was accepted is answered before the refusal of a request behind it; then the queue
-// pair fails, and sends nothing more.
+// An accepted read is answered before a later request is refused; then the queue pair fails
+// and sends nothing more.
 func TestReadBeforeARefusal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -661,8 +662,8 @@ func TestFailureEndsReads(t *testing.T) {
 	require.Empty(t, r.server.transmit(r.now))
 }
 
-// 8 aligned bytes are stored as one word, also where they come in two pieces: a reader never sees
-// one without the other.
+// 8 aligned bytes are stored as one word, also if they arrive in two pieces: a reader never
+// sees one piece without the other.
 func TestWordFromTwoPieces(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -707,7 +708,8 @@ func TestWordFromTwoPieces(t *testing.T) {
 	require.False(t, ok, "%#x", v)
 }
 
-// A refusal whose NAK finds no place among the responses ends the connection at once.
+// If there is no room for the NAK of a refusal among the responses, the connection ends at
+// once.
 func TestRefusalWithoutRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -720,7 +722,8 @@ func TestRefusalWithoutRoom(t *testing.T) {
 	require.Equal(t, verbs.QPError, r.server.qp.State())
 }
 
-// A payload that could not be read says nothing of the next one, which may come another way.
+// A payload that could not be read has no effect on the next one, which may arrive by another
+// path.
 func TestUnreadableOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

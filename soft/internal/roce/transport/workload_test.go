@@ -202,7 +202,7 @@ func (w *workload) draw() verbs.SendWR {
 		wc.Bytes = uint32(w.drawData(&wr))
 	}
 	if wr.Flags&verbs.FlagFence != 0 {
-		// Whoever posts later comes later too.
+		// Requests posted later are executed later.
 		for i := range w.pending {
 			w.pending[i].fenced = true
 		}
@@ -269,7 +269,7 @@ func (w *workload) drawBind(wr *verbs.SendWR, l *lentWindow) {
 	}
 }
 
-// useLentWindow has a request go through the window that the peer has lent, where that can be.
+// useLentWindow makes a request use the window that the peer has bound for it, if possible.
 func (w *workload) useLentWindow(wr *verbs.SendWR, n uint32) {
 	switch wr.Op {
 	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
