@@ -108,7 +108,7 @@ func TestPingPongRefuses(t *testing.T) {
 		{"rc", []string{"-n", "0"}, 2, "want a number from 1"},
 		{"rc", []string{"a", "b"}, 2, `unexpected argument "b"`},
 		{"rc", []string{"-d", "nothing"}, 1, `open adapter "nothing"`},
-		{"rc", []string{"-d", "soft-lo", "-i", "2"}, 1, "device soft-lo has one port, 1, not 2"},
+		{"rc", []string{"-d", "soft-lo", "-i", "2"}, 1, "device soft-lo has no port 2, only port 1"},
 		{"ud", []string{"-d", "soft-lo", "-s", "4097"}, 1, "a datagram holds at most the port's MTU, 4096 bytes, not the 4097 of -s"},
 		{"uc", []string{"-d", "soft-lo", "-p", port, "localhost"}, 1, "connection refused"},
 	} {

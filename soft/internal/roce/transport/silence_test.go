@@ -43,8 +43,8 @@ func TestSilentPeer(t *testing.T) {
 				require.Equal(t, []uint64{1, 2}, ids(list))
 				require.Equal(t, verbs.StatusRetryExceeded, list[0].Status)
 				require.Equal(t, verbs.StatusFlushed, list[1].Status)
-				require.GreaterOrEqual(t, r.now-start, patience)
-				require.Less(t, r.now-start, patience+2*maxBackoff)
+				require.GreaterOrEqual(t, r.now-start, silenceTimeout)
+				require.Less(t, r.now-start, silenceTimeout+2*maxBackoff)
 				require.Equal(t, uint64(1), r.client.counters.RetryExceeded)
 				require.Zero(t, r.client.qp.Deadline())
 			})
@@ -52,7 +52,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// On a way of seconds the oldest packet is still sent often enough.
+// On a path with a delay of seconds the oldest packet is still sent often enough.
 func TestSilentPeerFarAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -63,7 +63,7 @@ func TestSilentPeerFarAway(t *testing.T) {
 	require.GreaterOrEqual(t, len(sent), 1+minRepetitions)
 }
 
-// What this end sleeps beyond its timers is not the peer's silence.
+// Time in which this end did not run does not count as silence of the peer.
 func TestOwnPausesDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -145,7 +145,7 @@ func TestPauses(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%v, %s for %v, loss %v", op, c.who, c.pause, c.loss), func(t *testing.T) {
 				t.Parallel()
-				net, a, b, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, b, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				net.faults.loss = c.loss
 				wr.Op = op
 				serve(b, 8)
@@ -163,8 +163,8 @@ func TestPauses(t *testing.T) {
 				net.run(10 * time.Minute)
 				if c.ends {
 					require.Equal(t, verbs.StatusRetryExceeded, f.failed[0])
-					require.GreaterOrEqual(t, f.failedAt-at, patience)
-					require.Less(t, f.failedAt-at, patience+2*maxBackoff)
+					require.GreaterOrEqual(t, f.failedAt-at, silenceTimeout)
+					require.Less(t, f.failedAt-at, silenceTimeout+2*maxBackoff)
 					return
 				}
 				require.Empty(t, f.failed)
@@ -189,8 +189,8 @@ func serve(n *node, size int) {
 	}
 }
 
-// A peer that reports a gap for ever, or responds to all but the oldest, lives: the
-// request lasts longer, and not for ever.
+// A peer that reports a gap again and again, or responds to all packets but the oldest, is
+// alive: the request lasts longer, but not forever.
 func TestStuckPeer(t *testing.T) {
 	t.Parallel()
 	const round = 20 * time.Millisecond
@@ -214,16 +214,16 @@ func TestStuckPeer(t *testing.T) {
 				back := c.back(r)
 				require.NotEmpty(t, back)
 				r.client.take(r.now, back...)
-				require.Less(t, r.now-start, 2*stuckPatience)
+				require.Less(t, r.now-start, 2*stuckTimeout)
 			}
 			r.requireSent(1, verbs.StatusRetryExceeded)
-			require.GreaterOrEqual(t, r.now-start, stuckPatience)
-			require.Less(t, r.now-start, stuckPatience+10*round)
+			require.GreaterOrEqual(t, r.now-start, stuckTimeout)
+			require.Less(t, r.now-start, stuckTimeout+10*round)
 		})
 	}
 }
 
-// Own pauses do not count there either.
+// Pauses of this end do not count for such a request either.
 func TestStuckPeerAndOwnPauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -238,7 +238,7 @@ func TestStuckPeerAndOwnPauses(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// A receiver that is not ready may stay so for ever, whatever the timers say.
+// A receiver may stay not ready forever, without regard to the timers.
 func TestReceiverNotReadyForever(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, retries: 255, rnrTimer: 31}) // 491.52 ms
@@ -253,7 +253,7 @@ func TestReceiverNotReadyForever(t *testing.T) {
 		require.Empty(t, r.client.transmit(r.now))
 		r.expire()
 	}
-	require.Greater(t, r.now-start, 10*stuckPatience)
+	require.Greater(t, r.now-start, 10*stuckTimeout)
 	r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{r.remote.sge(0, 8)}})
 	r.exchange()
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
@@ -265,7 +265,7 @@ func TestReceiverNotReadyForever(t *testing.T) {
 	r.expire()
 	r.silence(0)
 	r.requireSent(3, verbs.StatusRetryExceeded)
-	require.Less(t, r.now-start, patience+2*maxBackoff+wire.RNRTimer(31))
+	require.Less(t, r.now-start, silenceTimeout+2*maxBackoff+wire.RNRTimer(31))
 }
 
 func TestReceiverNotReadyLimits(t *testing.T) {
@@ -314,7 +314,7 @@ func TestUnreachablePeer(t *testing.T) {
 						r.expire()
 					}
 					require.Equal(t, verbs.StatusRetryExceeded, r.client.send.take()[0].Status)
-					require.Equal(t, start+hintPatience, r.now)
+					require.Equal(t, start+unreachableTimeout, r.now)
 					require.Equal(t, minRepetitions, repeated)
 				})
 			}
@@ -322,7 +322,7 @@ func TestUnreachablePeer(t *testing.T) {
 	}
 }
 
-// Any sign of life ends what a hint has begun, and a later hint begins anew.
+// Any packet from the peer cancels the effect of a hint, and a later hint starts again.
 func TestUnreachablePeerThatLives(t *testing.T) {
 	t.Parallel()
 	for _, sign := range []struct {
@@ -370,7 +370,7 @@ func TestUnreachablePeerThatLives(t *testing.T) {
 	}
 }
 
-// Hints that mean nothing.
+// Hints that have no effect.
 func TestUnreachableWithoutEffect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -397,7 +397,7 @@ func TestUnreachableWithoutEffect(t *testing.T) {
 	}
 }
 
-// Own pauses while a hint is followed up do not count.
+// Pauses of this end after a hint do not count.
 func TestUnreachableAndOwnPauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -415,7 +415,7 @@ func TestUnreachableAndOwnPauses(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// Between two processes whose hosts report what reaches nobody.
+// Two processes whose hosts report packets to closed ports.
 func TestUnreachableHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -426,7 +426,7 @@ func TestUnreachableHost(t *testing.T) {
 		for _, op := range everyOperation {
 			t.Run(fmt.Sprintf("%s, %v", c.name, op), func(t *testing.T) {
 				t.Parallel()
-				net, a, b, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, b, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				wr.Op = op
 				serve(b, 8)
 				f := newTraffic(a, wr, 5000)
@@ -441,22 +441,21 @@ func TestUnreachableHost(t *testing.T) {
 					return
 				}
 				require.Equal(t, verbs.StatusRetryExceeded, f.failed[0])
-				require.Less(t, f.failedAt-at, 2*hintPatience)
+				require.Less(t, f.failedAt-at, 2*unreachableTimeout)
 			})
 		}
 	}
 }
 
-// Somebody sends hints all the time, while packets are lost: no request fails, and
-// every byte is right.
+// Hints arrive all the time while packets are lost: no request fails, and every byte is right.
 func TestForgedHints(t *testing.T) {
 	t.Parallel()
-	o := sceneOptions{
+	o := modelOptions{
 		options: options{mtu: 256, adaptive: true, initReads: 4, depth: 16}, seed: 5,
 		plan:   plan{requests: 2000, maxMessage: 2048, sizes: sizesAround(256, 2048)},
 		faults: faults{loss: 0.05, duplication: 0.02, reordering: 0.02}, connections: 1, slots: 16, arenaLen: 1 << 16, lazy: true,
 	}
-	s := newScene(t, o, newNetwork(t, 6, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 6, faults{}).random)
 	hints := 0
 	var forge func()
 	forge = func() {

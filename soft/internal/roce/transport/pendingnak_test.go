@@ -38,8 +38,8 @@ func (r *rig) requireCompleted(want ...verbs.Status) {
 
 const succeeded, refused, unanswered, flushed = verbs.StatusSuccess, verbs.StatusRemoteAccessError, verbs.StatusRetryExceeded, verbs.StatusFlushed
 
-// A refusal is not that of a read before it whose response is lost, though a peer that is in error
-// cannot be had to answer it again.
+// A fatal NAK does not refuse an earlier read whose response was lost, although a peer in
+// error does not answer it again.
 func TestRefusalAfterALostResponse(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]options{"time-out": {}, "no time-out": {timeout: 255}, "no retries": {retries: 255}, "adaptive": {adaptive: true}} {
@@ -56,13 +56,13 @@ func TestRefusalAfterALostResponse(t *testing.T) {
 					require.Less(t, psn, end, "nothing from the refused request on leaves again")
 				}
 				r.requireCompleted(succeeded, unanswered, flushed, refused, flushed)
-				require.Less(t, r.now-start, patience)
+				require.Less(t, r.now-start, silenceTimeout)
 			})
 		}
 	}
 }
 
-// A response that a refusal has overtaken is taken, and then the refusal is.
+// A response that arrives after a later NAK is processed first, and then the NAK.
 func TestRefusalBeforeALateResponse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -75,8 +75,8 @@ func TestRefusalBeforeALateResponse(t *testing.T) {
 	require.Zero(t, r.client.qp.Deadline())
 }
 
-// A peer that refuses a read whose memory was taken away is not in error: it answers reads before
-// it again.
+// A peer that refuses a read because its memory was revoked is not in the error state: it
+// answers earlier reads again.
 func TestRefusalByAPeerThatAnswers(t *testing.T) {
 	t.Parallel()
 	for _, adaptive := range []bool{false, true} {
@@ -98,7 +98,7 @@ func TestRefusalByAPeerThatAnswers(t *testing.T) {
 	}
 }
 
-// A queue pair that is put in error says what was refused.
+// A queue pair that is moved to Error reports the refused request.
 func TestFlushAfterARefusal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -109,7 +109,7 @@ func TestFlushAfterARefusal(t *testing.T) {
 	r.requireCompleted(succeeded, flushed, flushed, refused, flushed)
 }
 
-// A peer that answers what it has refused is not believed, and holds nothing up.
+// A response to a request that the peer has refused is ignored and delays nothing.
 func TestAnswersBehindARefusal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -13,12 +13,12 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A peer that goes on sending and never answers, be it who it is or what it is sent, is
-// given up like one that is silent.
+// A peer that sends requests but never answers fails like a silent one, whether its token or
+// its acknowledgements are missing.
 func TestPeerNeverAnswers(t *testing.T) {
 	for _, withheld := range []wire.Opcode{wire.SRDHelloReply, wire.SRDAcknowledge} {
 		for _, stale := range []bool{false, true} {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 512, recvDepth: 4})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 512, recvDepth: 4})
 			b.postRecv(make([]verbs.RecvWR, 2)...)
 			ah, back := a.to(b.h), b.to(a.h)
 			mem := a.h.arena(8, everyAccess)
@@ -50,8 +50,8 @@ func TestPeerNeverAnswers(t *testing.T) {
 			for _, wc := range a.completed(2) {
 				assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError}, "without %v", withheld)
 			}
-			assert.GreaterOrEqual(t, w.now-begin, patience)
-			assert.Less(t, w.now-begin, patience+4*maxBackoff, "without %v, stale %v", withheld, stale)
+			assert.GreaterOrEqual(t, w.now-begin, peerDeadTimeout)
+			assert.Less(t, w.now-begin, peerDeadTimeout+4*maxBackoff, "without %v, stale %v", withheld, stale)
 			ended = true
 			w.tap = nil
 			b.postRecv(verbs.RecvWR{})
@@ -61,8 +61,7 @@ func TestPeerNeverAnswers(t *testing.T) {
 	}
 }
 
-// What a peer has asked for is not sent from a queue pair that has been closed, or has gone
-// into error.
+// The data of a read is not sent from a queue pair that has been closed or has failed.
 func TestReadsEndWithQueuePair(t *testing.T) {
 	for _, end := range []func(q *QP, now time.Duration){
 		func(q *QP, _ time.Duration) { q.Close() },
@@ -70,7 +69,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 			require.NoError(t, q.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now))
 		},
 	} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 8})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8})
 		local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 		a.post(address(verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
 		w.run(time.Second, func() bool {
@@ -94,10 +93,10 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 	}
 }
 
-// A peer cannot move the window as far as it likes. One that has really come so far begins
-// anew when the tokens have changed, though this end speaks to it all the time.
-func TestLeap(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
+// A peer cannot move the window arbitrarily far. One that really is that far ahead starts
+// again after the tokens have changed, though this end sends to it all the time.
+func TestBaseJump(t *testing.T) {
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512, rnrRetry: 7})
 	ah, back := a.to(b.h), b.to(a.h)
 	b.postRecv(make([]verbs.RecvWR, 64)...)
 	a.post(send(ah, b, 1))
@@ -110,15 +109,15 @@ func TestLeap(t *testing.T) {
 		p.SRDETH = wire.SRDETH{Source: c.peer, Target: c.own, MTU: 3}
 		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
 	}
-	for _, ahead := range []int{maxLeap + 1, 1 << 22, 1<<23 - 1} {
+	for _, ahead := range []int{maxBaseJump + 1, 1 << 22, 1<<23 - 1} {
 		before := b.t.Counters().OutOfWindow
 		give(ahead)
 		assert.Equal(t, base, c.base)
 		assert.Equal(t, before+1, b.t.Counters().OutOfWindow)
 	}
 	require.Len(t, b.recv.take(), 1)
-	give(maxLeap)
-	assert.Equal(t, wire.PSNAdd(base, maxLeap+1), c.base)
+	give(maxBaseJump)
+	assert.Equal(t, wire.PSNAdd(base, maxBaseJump+1), c.base)
 	require.Len(t, b.recv.take(), 1)
 
 	// The requester has given up so many.
@@ -144,9 +143,9 @@ func TestLeap(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, b.completed(1)[0].Status)
 }
 
-// Who does not know a queue pair and its Q_Key is told so and not taken in, from however many
-// addresses he comes.
-func TestStrangersWithoutAQueuePair(t *testing.T) {
+// A sender that does not know a queue pair and its Q_Key gets a NAK and no context, for any
+// number of source addresses.
+func TestUnknownPeersWithoutAQueuePair(t *testing.T) {
 	w := newNetwork(t, 1, faults{})
 	b := w.boot(at(1), 1, 1024).newEnd(endOptions{recvDepth: 8})
 	b.postRecv(verbs.RecvWR{})
@@ -168,7 +167,7 @@ func TestStrangersWithoutAQueuePair(t *testing.T) {
 		if i == 99 {
 			c := b.t.Counters()
 			assert.Zero(t, c.Contexts)
-			assert.Equal(t, uint64(200), c.TurnedAway)
+			assert.Equal(t, uint64(200), c.UnknownQP)
 			assert.Equal(t, uint64(200), c.Refused)
 			assert.Equal(t, uint64(100), c.QKey)
 			a.post(send(a.to(b.h), b, 3))
@@ -178,10 +177,10 @@ func TestStrangersWithoutAQueuePair(t *testing.T) {
 	}
 }
 
-// A peer that tries keys is held up with those that it was not granted: its requests are
-// lost until it may try again.
+// The requests of a peer that guesses keys are dropped, unless they have keys that it was
+// granted, until it may try again.
 func TestKeysAreHeldUp(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	local, mem := a.h.arena(64, everyAccess), b.h.arena(64, everyAccess)
 	admits, refused := true, 0
 	b.t.cfg.Admits = func(from Address) bool {
@@ -230,9 +229,9 @@ func TestKeysAreHeldUp(t *testing.T) {
 	}
 }
 
-// A write longer than any may be is refused, whatever memory there is.
+// A write longer than the maximum is refused, however large the memory is.
 func TestLongestWrite(t *testing.T) {
-	_, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	_, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	b.postRecv(verbs.RecvWR{})
 	a.post(send(a.to(b.h), b, 1))
 	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)

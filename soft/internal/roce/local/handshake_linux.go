@@ -22,24 +22,24 @@ var errPeerGone = io.EOF
 // The handshake: the dialler names its own device and the one that it wants, and passes the
 // shared memory. The listener accepts or refuses.
 const (
-	greeting  = "verbena local 5"
-	taken     = "taken"
-	refused   = "refused"
-	patience  = 2 * time.Second
-	maxGuests = 16 // handshakes in progress, or connections that take long to close
+	requestPrefix = "verbena local 5"
+	replyAccepted = "taken"
+	replyRefused  = "refused"
+	peerTimeout   = 2 * time.Second
+	maxHandshakes = 16 // handshakes in progress, or connections that take long to close
 )
 
 // ErrRefused: the other device refuses a channel; it may be about to dial one itself.
-var ErrRefused = errors.New("the device has refused the channel")
+var ErrRefused = errors.New("the device refused the channel")
 
 // Listener accepts channels from other devices.
 type Listener struct {
-	socket *net.UnixListener
-	device Address
-	guests chan struct{}
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	socket     *net.UnixListener
+	device     Address
+	handshakes chan struct{}
+	ctx        context.Context
+	cancel     context.CancelFunc
+	work       sync.WaitGroup
 }
 
 // Listen makes the device at that address and UDP port visible to other devices. It fails if
@@ -49,7 +49,7 @@ func Listen(device Address) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{socket: socket, device: device, guests: make(chan struct{}, maxGuests)}
+	l := &Listener{socket: socket, device: device, handshakes: make(chan struct{}, maxHandshakes)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
@@ -57,17 +57,17 @@ func Listen(device Address) (*Listener, error) {
 // Serve accepts channels until Close. It calls answer for each device that dials. If answer
 // returns a function, Serve calls it with the channel, or with nil if the handshake failed.
 // These calls come from goroutines of the listener, several at a time.
-func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
+func (l *Listener) Serve(answer func(peer Address) (done func(*Channel))) {
 	l.work.Go(func() {
 		for {
 			select {
-			case l.guests <- struct{}{}:
+			case l.handshakes <- struct{}{}:
 			case <-l.ctx.Done():
 				return
 			}
 			conn, err := l.socket.AcceptUnix()
 			if err != nil {
-				<-l.guests
+				<-l.handshakes
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
@@ -75,24 +75,24 @@ func (l *Listener) Serve(answer func(peer Address) (met func(*Channel))) {
 				continue
 			}
 			l.work.Go(func() {
-				defer func() { <-l.guests }()
-				l.take(conn, answer)
+				defer func() { <-l.handshakes }()
+				l.handshake(conn, answer)
 			})
 		}
 	})
 }
 
-// take performs the listener's part of the handshake, or closes the connection.
-func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(*Channel))) {
+// handshake performs the listener's part of the handshake, or closes the connection.
+func (l *Listener) handshake(conn *net.UnixConn, answer func(peer Address) (done func(*Channel))) {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(peerTimeout))
 	pid, err := checkPeer(conn)
 	if err != nil {
 		_ = conn.Close()
 		return
 	}
-	in, err := newInbox(conn)
+	in, err := newMessageReader(conn)
 	if err != nil {
 		_ = conn.Close()
 		return
@@ -101,7 +101,7 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 	b, err := in.next()
 	defer in.closeFiles()
 	if err == nil {
-		peer, err = parseGreeting(string(b), l.device)
+		peer, err = parseRequest(string(b), l.device)
 	}
 	if err == nil {
 		err = l.checkOwner(pid, peer)
@@ -110,15 +110,15 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 		_ = conn.Close()
 		return
 	}
-	met := answer(peer)
-	if met == nil {
-		_, _ = conn.Write([]byte(refused))
+	done := answer(peer)
+	if done == nil {
+		_, _ = conn.Write([]byte(replyRefused))
 		_ = conn.Close()
 		return
 	}
 	mem, err := mapShared(in.files[0])
 	if err == nil {
-		_, err = conn.Write([]byte(taken))
+		_, err = conn.Write([]byte(replyAccepted))
 	}
 	if err == nil && !stop() { // from here on the channel outlives the listener
 		err = context.Cause(l.ctx)
@@ -131,16 +131,16 @@ func (l *Listener) take(conn *net.UnixConn, answer func(peer Address) (met func(
 		unmap(mem)
 		_ = conn.Close()
 	}
-	met(c)
+	done(c)
 }
 
 // checkOwner checks that the address that a dialler gives is one of this machine, and that the
 // process listening there is the dialler.
 func (l *Listener) checkOwner(pid int, device Address) error {
-	if err := checkHere(device.Device.Addr()); err != nil {
+	if err := checkLocalAddress(device.Device.Addr()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, peerTimeout)
 	defer cancel()
 	var d net.Dialer
 	owner, err := d.DialContext(ctx, "unixpacket", name(device).Name)
@@ -150,18 +150,18 @@ func (l *Listener) checkOwner(pid int, device Address) error {
 	defer func() { _ = owner.Close() }()
 	has, err := checkPeer(owner.(*net.UnixConn))
 	if err == nil && has != pid {
-		err = fmt.Errorf("process %d says that it has the device at %v, which is that of process %d: %w", pid, device, has, ErrDisorder)
+		err = fmt.Errorf("process %d claims the device at %v, which belongs to process %d: %w", pid, device, has, ErrCorrupt)
 	}
 	return err
 }
 
-// checkHere checks that an address is one of this machine: any process can listen under the
+// checkLocalAddress checks that an address is one of this machine: any process can listen under the
 // name of a device on another machine.
-func checkHere(addr netip.Addr) error {
+func checkLocalAddress(addr netip.Addr) error {
 	if addr.IsLoopback() || routes.Source(addr) == addr.WithZone("") {
 		return nil
 	}
-	return fmt.Errorf("%v is no address of this machine: %w", addr, errors.ErrUnsupported)
+	return fmt.Errorf("%v is not an address of this machine: %w", addr, errors.ErrUnsupported)
 }
 
 // Close ends Serve, and waits for the calls that it has made. Diallers can delay it without
@@ -178,16 +178,16 @@ func (l *Listener) Close() {
 func Dial(ctx context.Context, ends Ends) (*Channel, error) {
 	c, err := dial(ctx, ends)
 	if err != nil {
-		return nil, fmt.Errorf("join the device at %v through shared memory: %w", ends.Peer, err)
+		return nil, fmt.Errorf("open shared memory with the device at %v: %w", ends.Peer, err)
 	}
 	return c, nil
 }
 
 func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
-	if err := checkHere(ends.Peer.Device.Addr()); err != nil {
+	if err := checkLocalAddress(ends.Peer.Device.Addr()); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	var d net.Dialer
 	opened, err := d.DialContext(ctx, "unixpacket", name(ends.Peer).Name)
@@ -211,7 +211,7 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	if fd, mem, err = newFile("verbena rings", sharedLen, resizeSeals); err != nil {
 		return nil, err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte(greet(ends)), unix.UnixRights(fd), nil)
+	_, _, err = conn.WriteMsgUnix([]byte(formatRequest(ends)), unix.UnixRights(fd), nil)
 	_ = unix.Close(fd)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case string(b[:n]) != taken:
+	case string(b[:n]) != replyAccepted:
 		return nil, ErrRefused
 	case !stop():
 		return nil, context.Cause(ctx)
@@ -243,14 +243,16 @@ func connect(conn *net.UnixConn, peer int, ends Ends, mem []byte, dialler bool) 
 	return c, nil
 }
 
-func greet(ends Ends) string { return fmt.Sprintf("%s %v %v", greeting, ends.Local, ends.Peer) }
+func formatRequest(ends Ends) string {
+	return fmt.Sprintf("%s %v %v", requestPrefix, ends.Local, ends.Peer)
+}
 
-// parseGreeting returns the dialler's address.
-func parseGreeting(text string, device Address) (peer Address, err error) {
-	rest, ok := strings.CutPrefix(text, greeting+" ")
+// parseRequest returns the dialler's address.
+func parseRequest(text string, device Address) (peer Address, err error) {
+	rest, ok := strings.CutPrefix(text, requestPrefix+" ")
 	from, to, both := strings.Cut(rest, " ")
 	if peer, err = parseAddress(from); err != nil || !ok || !both || to != device.String() || peer == device || peer.Device.Port() == 0 {
-		return peer, fmt.Errorf("greeting %.100q: %w", text, ErrDisorder)
+		return peer, fmt.Errorf("malformed handshake request %.100q: %w", text, ErrCorrupt)
 	}
 	return peer, nil
 }

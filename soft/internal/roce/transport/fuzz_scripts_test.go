@@ -5,19 +5,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// seedScenes are inputs in which the program, the device, or time has a part.
-func seedScenes() (all []fuzzScript) {
+// seedScripts are inputs in which the program, the device, or time has a part.
+func seedScripts() (all []fuzzScript) {
 	for _, a := range []byte{0, seedAdaptive} {
 		for _, scene := range []func(fuzzScript) fuzzScript{
-			sceneLoad, sceneLoss, sceneSilence, sceneNotReady, sceneStates, sceneReset, sceneRegions, sceneWindows, sceneWatches,
-			sceneInline, sceneFaults, sceneGuard, sceneMarks, sceneLarge, sceneGone, sceneRepetitions, sceneSharedQueue, sceneWrong, sceneProbes,
+			scriptLoad, scriptLoss, scriptSilence, scriptNotReady, scriptStates, scriptReset, scriptRegions, scriptWindows, scriptWatches,
+			scriptInline, scriptFaults, scriptGuard, scriptMarks, scriptLarge, scriptPeerGone, scriptRepetitions, scriptSharedQueue, scriptWrong, scriptProbes,
 		} {
 			all = append(all, scene(fuzzScript{a, 0}), scene(fuzzScript{a, seedMTU4096}))
 		}
 	}
-	return append(all, sceneVast(fuzzScript{0, seedMTU4096 | seedManyReads}), sceneVast(fuzzScript{seedControlled, seedMTU4096 | seedManyReads}),
-		sceneLoad(fuzzScript{0, seedNoReads}), sceneLoad(fuzzScript{0, seedNoAnswers}), sceneLoad(fuzzScript{0, seedNothingMay}),
-		sceneLoad(fuzzScript{seedNoTimeout, seedManyReads}), sceneSilence(fuzzScript{seedNoTimeout}), sceneWindows(fuzzScript{0, seedNothingMay}))
+	return append(all, scriptVast(fuzzScript{0, seedMTU4096 | seedManyReads}), scriptVast(fuzzScript{seedControlled, seedMTU4096 | seedManyReads}),
+		scriptLoad(fuzzScript{0, seedNoReads}), scriptLoad(fuzzScript{0, seedNoAnswers}), scriptLoad(fuzzScript{0, seedNothingMay}),
+		scriptLoad(fuzzScript{seedNoTimeout, seedManyReads}), scriptSilence(fuzzScript{seedNoTimeout}), scriptWindows(fuzzScript{0, seedNothingMay}))
 }
 
 // everything posts one of every operation.
@@ -40,7 +40,7 @@ func (s fuzzScript) fresh() fuzzScript {
 	return s.do(stepModify, atClient, 1, 0).receives(atServer).receives(atClient)
 }
 
-func sceneLoad(s fuzzScript) fuzzScript {
+func scriptLoad(s fuzzScript) fuzzScript {
 	s = s.carry(8).receives(atServer).receives(atClient).everything(atClient, seedThree).carry(8).everything(atServer, seedLong).carry(8)
 	s = s.fresh().do(stepBind, atServer, 0, 0, 128, 32).carry(1).post(atClient, verbs.OpSendInvalidate, 0, seedThree, 0, 0).carry(1)
 	s = s.post(atClient, verbs.OpRead, 4, seedLong-1, fuzzOpen, 0).post(atClient, verbs.OpWrite, 4, seedWord, fuzzOpen, 0).carry(8)
@@ -49,8 +49,8 @@ func sceneLoad(s fuzzScript) fuzzScript {
 	return s.expire(atClient).carry(2).do(stepSet, atClient, 0, 0).carry(2)
 }
 
-// sceneLoss loses, repeats and reorders.
-func sceneLoss(s fuzzScript) fuzzScript {
+// scriptLoss loses, repeats and reorders.
+func scriptLoss(s fuzzScript) fuzzScript {
 	for i := range byte(12) {
 		s = s.receives(atServer).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).post(atClient, verbs.OpRead, 0, seedThree, fuzzOpen, 0)
 		s = s.do(stepTransmit, atClient, 80).do(stepArrive, atClient, howLost, i).do(stepArrive, atClient, howAgain, i+1).do(stepArrive, atClient, howBECN, 3)
@@ -63,8 +63,8 @@ func sceneLoss(s fuzzScript) fuzzScript {
 	return s.expire(atClient).carry(8)
 }
 
-// sceneSilence has a client find out that nobody answers.
-func sceneSilence(s fuzzScript) fuzzScript {
+// scriptSilence has a client find out that nobody answers.
+func scriptSilence(s fuzzScript) fuzzScript {
 	s = s.carry(2).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).post(atClient, verbs.OpRead, 0, seedThree, fuzzOpen, 0)
 	for i := range byte(40) {
 		s = s.do(stepTransmit, atClient, 80).do(stepSet, atClient, 9, 0).expire(atClient)
@@ -75,7 +75,7 @@ func sceneSilence(s fuzzScript) fuzzScript {
 	return s.carry(1)
 }
 
-func sceneNotReady(s fuzzScript) fuzzScript {
+func scriptNotReady(s fuzzScript) fuzzScript {
 	s = s.carry(8)
 	for range 4 {
 		s = s.post(atClient, verbs.OpSend, 0, seedThree, fuzzOpen, 0)
@@ -86,7 +86,7 @@ func sceneNotReady(s fuzzScript) fuzzScript {
 	return s.receives(atServer).carry(8).do(stepSet, atClient, 6, 1).post(atClient, verbs.OpSend, 0, seedThree, fuzzOpen, 0).carry(2)
 }
 
-func sceneStates(s fuzzScript) fuzzScript {
+func scriptStates(s fuzzScript) fuzzScript {
 	s = s.carry(1).do(stepModify, atClient, 3, 0).carry(3).post(atClient, verbs.OpWrite, 0, seedWord, fuzzOpen, 0).carry(1).do(stepModify, atClient, 4, 0).carry(2)
 	for x := range byte(4) {
 		s = s.do(stepModify, atServer, 7, x).post(atClient, verbs.OpWrite, 0, seedWord, fuzzOpen, 0).carry(1)
@@ -95,7 +95,7 @@ func sceneStates(s fuzzScript) fuzzScript {
 		do(stepModify, atServer, 2, 0).do(stepTransmit, atClient, 9).do(stepForge, atServer, 0, byte(wire.RCSendOnly), 0, 0, 2, 0, 0, 0)
 }
 
-func sceneReset(s fuzzScript) fuzzScript {
+func scriptReset(s fuzzScript) fuzzScript {
 	s = s.do(stepTransmit, atClient, 3).do(stepArrive, atClient, 0, 0).do(stepModify, atServer, 0, 5).carry(2).do(stepModify, atOther, 1, 9)
 	s = s.receives(atServer).everything(atClient, seedThree).carry(4).do(stepModify, atClient, 5, 0).do(stepReceive, atClient, 0, 0).post(atClient, verbs.OpSend, 0, 2, 0, 0)
 	for range 3 {
@@ -104,9 +104,9 @@ func sceneReset(s fuzzScript) fuzzScript {
 	return s.do(stepClose, atServer, 3).do(stepClose, atOther, 1).do(stepModify, atClient, 1, 1).everything(atClient, seedWord).carry(4)
 }
 
-// sceneRegions has regions go while they are in use.
-func sceneRegions(s fuzzScript) fuzzScript {
-	for _, region := range []byte{fuzzOpen, fuzzBox, fuzzLanding, fuzzHidden} {
+// scriptRegions has regions go while they are in use.
+func scriptRegions(s fuzzScript) fuzzScript {
+	for _, region := range []byte{fuzzOpen, fuzzBox, fuzzResults, fuzzHidden} {
 		for who := range byte(2) {
 			s = s.do(stepModify, atClient, 1, 1).receives(atServer).receives(atClient)
 			s = s.post(atClient, verbs.OpSend, 0, seedThree, 0, 0).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).post(atClient, verbs.OpRead, 0, seedThree, fuzzOpen, 0)
@@ -120,8 +120,8 @@ func sceneRegions(s fuzzScript) fuzzScript {
 	return s
 }
 
-// sceneWindows binds, uses and takes away.
-func sceneWindows(s fuzzScript) fuzzScript {
+// scriptWindows binds, uses and takes away.
+func scriptWindows(s fuzzScript) fuzzScript {
 	s = s.carry(8).receives(atServer)
 	for _, key := range []byte{seedWindow, seedWindow1, seedZeroBased, seedWrongKey - 1} {
 		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
@@ -157,7 +157,7 @@ func sceneWindows(s fuzzScript) fuzzScript {
 	return s.fresh().do(stepBind, atOther, 0, 0, 128, 32).do(stepTransmit, atOther, 1).post(atServer, verbs.OpLocalInvalidate, 0, 0, 0, 0).carry(1)
 }
 
-func sceneWatches(s fuzzScript) fuzzScript {
+func scriptWatches(s fuzzScript) fuzzScript {
 	s = s.carry(3)
 	for i := range byte(6) {
 		s = s.do(stepWatch, atServer, 0, fuzzOpen, 8*i, 100).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 4*i).post(atClient, verbs.OpFetchAdd, 0, 0, fuzzOpen, 16).carry(1)
@@ -165,7 +165,7 @@ func sceneWatches(s fuzzScript) fuzzScript {
 	return s.do(stepWatch, atServer, 1, 2, 0, 0).do(stepWatch, atServer, 1, 0, 0, 0).do(stepRegion, atServer, 0, fuzzOpen).carry(1)
 }
 
-func sceneInline(s fuzzScript) fuzzScript {
+func scriptInline(s fuzzScript) fuzzScript {
 	s = s.fresh()
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
 		for _, length := range []byte{0, 1, 3, seedThree} {
@@ -176,8 +176,8 @@ func sceneInline(s fuzzScript) fuzzScript {
 	return s
 }
 
-// sceneFaults posts what is refused, or fails.
-func sceneFaults(s fuzzScript) fuzzScript {
+// scriptFaults posts what is refused, or fails.
+func scriptFaults(s fuzzScript) fuzzScript {
 	s = s.fresh()
 	for _, length := range []byte{seedTooLong, seedVast, seedLong} {
 		for _, flags := range []byte{0, 2, 8, 16, 32, 64, 16 | 32, 128} {
@@ -199,7 +199,7 @@ func sceneFaults(s fuzzScript) fuzzScript {
 	return s
 }
 
-func sceneGuard(s fuzzScript) fuzzScript {
+func scriptGuard(s fuzzScript) fuzzScript {
 	shut := func() { s = s.do(stepSet, atServer, 7, 0) } // or open
 	shut()
 	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCFetchAdd, wire.RCSendOnlyInvalidate} {
@@ -214,8 +214,8 @@ func sceneGuard(s fuzzScript) fuzzScript {
 	return s
 }
 
-// sceneMarks is about congestion.
-func sceneMarks(s fuzzScript) fuzzScript {
+// scriptMarks is about congestion.
+func scriptMarks(s fuzzScript) fuzzScript {
 	s = s.carry(4).receives(atServer)
 	for i := range byte(10) {
 		s = s.post(atClient, verbs.OpWrite, 0, seedLong, fuzzOpen, 0).post(atClient, verbs.OpRead, 0, seedLong, fuzzOpen, 0).post(atServer, verbs.OpSend, 0, seedLong, fuzzOpen, 0)
@@ -226,8 +226,8 @@ func sceneMarks(s fuzzScript) fuzzScript {
 	return s.do(stepSet, atClient, 2, 0).do(stepSet, atClient, 2, 1).carry(8).expire(atClient).carry(8)
 }
 
-// sceneLarge has packets larger than the path MTU, and none, in turns.
-func sceneLarge(s fuzzScript) fuzzScript {
+// scriptLarge has packets larger than the path MTU, and none, in turns.
+func scriptLarge(s fuzzScript) fuzzScript {
 	s = s.carry(4).receives(atServer)
 	for _, x := range []byte{10, 20, 12, 0} {
 		s = s.do(stepSet, atClient, 3, x).do(stepSet, atServer, 3, x).everything(atClient, seedLong).carry(2).do(stepArrive, atClient, howPieces, 0).carry(2)
@@ -239,7 +239,7 @@ func sceneLarge(s fuzzScript) fuzzScript {
 	return s
 }
 
-func sceneGone(s fuzzScript) fuzzScript {
+func scriptPeerGone(s fuzzScript) fuzzScript {
 	s = s.do(stepTransmit, atClient, 40).do(stepSet, atClient, 0, 0)
 	for range 10 {
 		s = s.do(stepTransmit, atClient, 40).do(stepSet, atClient, 0, 0).expire(atClient)
@@ -247,8 +247,8 @@ func sceneGone(s fuzzScript) fuzzScript {
 	return s.do(stepSet, atClient, 1, 0).do(stepSet, atServer, 1, 0).do(stepSet, atOther, 1, 0).do(stepSet, atOther, 1, 0)
 }
 
-// sceneRepetitions asks again for what was executed, or was not.
-func sceneRepetitions(s fuzzScript) fuzzScript {
+// scriptRepetitions asks again for what was executed, or was not.
+func scriptRepetitions(s fuzzScript) fuzzScript {
 	read := func(behind int8, length, key, at byte) {
 		s = s.forge(atServer, 0, wire.RCReadRequest, 0, behind, length, key, at, 0)
 	}
@@ -278,7 +278,7 @@ func sceneRepetitions(s fuzzScript) fuzzScript {
 	return s.carry(1)
 }
 
-func sceneSharedQueue(s fuzzScript) fuzzScript {
+func scriptSharedQueue(s fuzzScript) fuzzScript {
 	s = s.carry(8).receives(atServer).do(stepSet, atServer, 8, 6)
 	for range 4 {
 		s = s.post(atClient, verbs.OpSend, 0, seedThree, 0, 0).carry(1).forge(atOther, 0, wire.RCSendFirst, 0, 0, seedThree, 0, 0, 0, seedMTU)
@@ -286,8 +286,8 @@ func sceneSharedQueue(s fuzzScript) fuzzScript {
 	return s.do(stepModify, atOther, 2, 0).do(stepModify, atServer, 5, 0).do(stepClose, atServer, 0)
 }
 
-// sceneWrong has packets arrive that nobody sends who keeps to the rules.
-func sceneWrong(s fuzzScript) fuzzScript {
+// scriptWrong delivers packets that violate the protocol.
+func scriptWrong(s fuzzScript) fuzzScript {
 	for _, op := range []wire.Opcode{wire.RCReadRequest, wire.RCFetchAdd, wire.RCWriteMiddle, wire.RCSendFirst} {
 		s = s.fresh().forge(atServer, 0, wire.RCWriteFirst, forgeWrongQKey, 0, seedThree, fuzzOpen, 0, 0, seedMTU).forge(atServer, 0, op, 0, 0, seedThree, fuzzOpen, 0, 0, seedMTU)
 		s = s.fresh().forge(atServer, 0, op, 0, 0, seedTooLong, fuzzOpen, 3, 0, 0).fresh().forge(atServer, 0, op, 0, 0, seedNothing, fuzzOpen, 0, 0)
@@ -305,8 +305,8 @@ func sceneWrong(s fuzzScript) fuzzScript {
 	return s
 }
 
-// sceneProbes has a client with measured round trips lose one packet, then answers.
-func sceneProbes(s fuzzScript) fuzzScript {
+// scriptProbes has a client with measured round trips lose one packet, then answers.
+func scriptProbes(s fuzzScript) fuzzScript {
 	s = s.fresh()
 	for i := range byte(16) {
 		s = s.post(atClient, verbs.OpWrite, 0, seedWord, fuzzOpen, 0).carry(1).post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0)
@@ -325,8 +325,8 @@ func sceneProbes(s fuzzScript) fuzzScript {
 	return s.post(atClient, verbs.OpWrite, 0, seedThree, fuzzOpen, 0).do(stepTransmit, atClient, 80).do(stepTime, atClient, 1, 255).carry(1)
 }
 
-// sceneVast asks for more than a silent peer gets.
-func sceneVast(s fuzzScript) fuzzScript {
+// scriptVast asks for more than a silent peer gets.
+func scriptVast(s fuzzScript) fuzzScript {
 	s = s.do(stepSet, atServer, 3, 20)
 	for range 34 {
 		s = s.forge(atServer, 0, wire.RCReadRequest, 0, 0, seedVast, fuzzVast, 0, 0)

@@ -36,26 +36,26 @@ func (m *Manager) timeout(peer verbs.GID) time.Duration {
 	return max(r.Timeout(initialTimeout, granularity), r.backedOff, minTimeout)
 }
 
-// repetition schedules the repetitions of a message. The interval starts with the peer's
+// retransmission schedules the repetitions of a message. The interval starts with the peer's
 // time-out, and doubles until an even share of the remaining time is shorter. The total time
 // is that of all repetitions at intervals of most.
-type repetition struct {
-	sentAt   time.Duration // the first time
-	wait     time.Duration // until the next repetition, or the end
-	most     time.Duration // the response timeout: the mean interval
-	left     time.Duration // total of the intervals after wait
-	retries  uint8         // remaining repetitions
-	repeated bool
+type retransmission struct {
+	sentAt          time.Duration // the first time
+	wait            time.Duration // until the next repetition, or the end
+	responseTimeout time.Duration // the response timeout: the mean interval
+	left            time.Duration // total of the intervals after wait
+	retries         uint8         // remaining repetitions
+	repeated        bool
 }
 
 // start starts the wait for a peer's response, with n repetitions.
-func (r *repetition) start(m *Manager, peer verbs.GID, n uint8, now time.Duration) {
+func (r *retransmission) start(m *Manager, peer verbs.GID, n uint8, now time.Duration) {
 	r.sentAt, r.retries, r.repeated = now, n, false
-	r.left = time.Duration(n)*r.most + r.most
+	r.left = time.Duration(n)*r.responseTimeout + r.responseTimeout
 	r.waitFor(m.timeout(peer))
 }
 
-func (r *repetition) waitFor(t time.Duration) {
+func (r *retransmission) waitFor(t time.Duration) {
 	share := r.left / time.Duration(r.retries+1)
 	if r.wait = min(t, share); r.retries == 0 {
 		r.wait = share
@@ -64,7 +64,7 @@ func (r *repetition) waitFor(t time.Duration) {
 }
 
 // next counts a repetition. It reports false if none is left.
-func (r *repetition) next() bool {
+func (r *retransmission) next() bool {
 	if r.retries == 0 {
 		return false
 	}
@@ -74,9 +74,9 @@ func (r *repetition) next() bool {
 	return true
 }
 
-// answered records the peer's response time, if it is clear which message the peer responded
+// noteResponse records the peer's response time, if it is clear which message the peer responded
 // to.
-func (r *repetition) answered(m *Manager, peer verbs.GID, now time.Duration) {
+func (r *retransmission) noteResponse(m *Manager, peer verbs.GID, now time.Duration) {
 	t := m.roundTrips[peer]
 	if t == nil {
 		if len(m.roundTrips) >= maxMeasured {
@@ -89,7 +89,7 @@ func (r *repetition) answered(m *Manager, peer verbs.GID, now time.Duration) {
 		m.roundTrips[peer] = t
 	}
 	if r.repeated {
-		t.backedOff = min(r.wait, r.most)
+		t.backedOff = min(r.wait, r.responseTimeout)
 		return
 	}
 	t.Sample(now - r.sentAt)

@@ -24,8 +24,8 @@ func (w *network) sentAt(a mad.Attribute, lose int) *[]time.Duration {
 	return times
 }
 
-// A message is repeated by the time in which its peer has answered before, REQ, REP, DREQ and
-// SIDR_REQ alike.
+// The retransmission time of REQ, REP, DREQ and SIDR_REQ follows the measured round trip of
+// the peer.
 func TestRepetitionFollowsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, measured := range []bool{false, true} {
@@ -72,8 +72,8 @@ func TestRepetitionFollowsRoundTrip(t *testing.T) {
 	}
 }
 
-// Waits double, and in all are what IBTA's response timeout makes of them: MaxCMRetries
-// repetitions, and an end after one timeout more than so many.
+// The intervals double, and in total correspond to the response timeout of IBTA: MaxCMRetries
+// retransmissions, and failure after MaxCMRetries + 1 timeouts.
 func TestRepetitionsOfTheUnanswered(t *testing.T) {
 	t.Parallel()
 	for _, n := range []uint8{1, 2, 15} {
@@ -89,7 +89,7 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 		began := w.now
 		require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
 		x.settle()
-		all := time.Duration(n)*duration(18) + duration(18)
+		all := time.Duration(n)*timeoutDuration(18) + timeoutDuration(18)
 		w.pass(all - time.Millisecond)
 		require.Equal(t, StateDREQSent, conn.State())
 		w.pass(2 * time.Millisecond)
@@ -99,15 +99,16 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 		for i, at := range (*times)[1:] {
 			got := at - (*times)[i]
 			require.LessOrEqual(t, got, wait, "%d of %d", i, n)
-			require.GreaterOrEqual(t, got, min(wait, duration(18)), "%d of %d", i, n)
+			require.GreaterOrEqual(t, got, min(wait, timeoutDuration(18)), "%d of %d", i, n)
 			wait = 2 * got
 		}
 		require.Equal(t, began, (*times)[0])
 	}
 }
 
-// A peer that takes longer than the time-out cannot be measured, since no answer tells which
-// repetition it is for. The time-out stays backed off until one can (RFC 6298, 5.7).
+// The round trip of a peer that takes longer than the time-out cannot be measured, since an
+// answer does not tell which retransmission it is for. The time-out stays backed off until it
+// can (RFC 6298, 5.7).
 func TestSlowPeer(t *testing.T) {
 	t.Parallel()
 	w, x, y := pair(t, faults{})
@@ -134,7 +135,7 @@ func TestSlowPeer(t *testing.T) {
 	require.Zero(t, r.backedOff)
 }
 
-// Of 10 % of all messages lost, few dials take a second.
+// With 10 % of all messages lost, few dials take a second.
 func TestDialUnderLoss(t *testing.T) {
 	t.Parallel()
 	w, x, y := pair(t, faults{loss: 0.1})
@@ -166,13 +167,13 @@ func TestDialUnderLoss(t *testing.T) {
 	require.Less(t, took["late"], 10, fmt.Sprint(took))
 }
 
-// What is kept of peers is bounded.
+// The number of stored round trips is bounded.
 func TestRoundTripsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
 	for i := range 2 * maxMeasured {
-		r := repetition{sentAt: 1}
-		r.answered(m, verbs.GID{14: byte(i >> 8), 15: byte(i)}, 2)
+		r := retransmission{sentAt: 1}
+		r.noteResponse(m, verbs.GID{14: byte(i >> 8), 15: byte(i)}, 2)
 	}
 	require.Len(t, m.roundTrips, maxMeasured)
 }
