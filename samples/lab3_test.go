@@ -58,7 +58,7 @@ func TestLab3Fails(t *testing.T) {
 	})
 	assert.False(t, good)
 	assert.Equal(t, 1, receiver.code())
-	assert.Contains(t, receiver.lastLine(), "the hash of the data that came is not that of the file")
+	assert.Contains(t, receiver.lastLine(), "the hash of the received data differs from the hash of the file")
 
 	receiver = start(t, "lab3_receiver", "-p", address, "-timeout", patience)
 	receiver.await("waiting for lab3_sender")

@@ -30,9 +30,9 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "lab3_receiver", About: "Receives a file from lab3_sender, and answers with a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "HOST:PORT", "where to listen")
-			f.String(&out, "o", "output", "FILE", "where to store the file; empty: nowhere")
-			f.String(&key, "k", "key", "KEY", "the key that the secret keys are made with")
+			f.String(&listen, "p", "listen", "HOST:PORT", "the address to listen on")
+			f.String(&out, "o", "output", "FILE", "the file to store the data in; empty: do not store it")
+			f.String(&key, "k", "key", "KEY", "the key from which the secret keys are derived")
 		},
 	}, run)
 }
@@ -73,7 +73,7 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 		return err
 	}
 	if file.Length == 0 || file.Length > largest {
-		return fmt.Errorf("a file of %d bytes was announced; 1 to %d are possible", file.Length, largest)
+		return fmt.Errorf("the sender announced a file of %d bytes; it must have 1 to %d", file.Length, largest)
 	}
 	memory, err := mmap.Alloc(r.Device(), int(file.Length), mmap.LocalReadWrite|mmap.RemoteWrite)
 	if err != nil {
@@ -88,7 +88,7 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 		return err
 	}
 	if sha256.Sum256(memory.Bytes()) != file.Hash {
-		return errors.Join(messages.Send(ctx, conn, lab3.Verdict, false), errors.New("the hash of the data that came is not that of the file"))
+		return errors.Join(messages.Send(ctx, conn, lab3.Verdict, false), errors.New("the hash of the received data differs from the hash of the file"))
 	}
 	if out != "" {
 		if err := os.WriteFile(out, memory.Bytes(), 0o644); err != nil {

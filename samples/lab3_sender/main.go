@@ -30,7 +30,7 @@ func main() {
 		Name: "lab3_sender", About: "Sends a file to lab3_receiver, and gets a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
 			f.String(&server, "s", "server", "HOST:PORT", "the address of lab3_receiver")
-			f.String(&file, "f", "file", "FILE", "the file to be sent")
+			f.String(&file, "f", "file", "FILE", "the file to send")
 			f.String(&id, "", "id", "ID", "the sender's name, at most 32 bytes")
 		},
 	}, run)
@@ -95,7 +95,7 @@ func send(ctx context.Context, s *sample.Session, r *rdma.Connections, messages 
 		return err
 	}
 	if !good {
-		return errors.New("the receiver says that the hash is wrong")
+		return errors.New("the receiver reports that the hash is wrong")
 	}
 	var name, secret [32]byte
 	copy(name[:], id)

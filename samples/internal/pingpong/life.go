@@ -16,87 +16,89 @@ import (
 // The message has the service and the number of messages, which have to be equal at both ends.
 // A side that has exchanged all messages says bye; all its packets have left by then.
 const (
-	keep = "verbena" // begins the announcement that the connection stays open
-	bye  = "bye\x00"
-	// longest bounds a message of the peer, in bytes.
-	longest = 64
-	// silence is for a peer that has closed the connection, as the C programs do: it may have
+	keepOpen = "verbena" // begins the announcement that the connection stays open
+	bye      = "bye\x00"
+	// maxMessage bounds a message of the peer, in bytes.
+	maxMessage = 64
+	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it may have
 	// died. The program ends when nothing has completed for so long.
-	silence = time.Minute
-	// lossPatience bounds the wait for packets in flight once the peer has sent everything.
-	lossPatience = 10 * time.Second
+	silenceTimeout = time.Minute
+	// lossTimeout bounds the wait for packets in flight once the peer has sent everything.
+	lossTimeout = 10 * time.Second
 )
 
-// game is the exchange to agree on: both ends need the same values.
-type game struct {
+// parameters describe the exchange of messages: both ends need the same values.
+type parameters struct {
 	service string
 	iters   int
 }
 
-func (o *Options) game() game { return game{o.program.Service.String(), o.Iters} }
+func (o *Options) parameters() parameters { return parameters{o.program.Service.String(), o.Iters} }
 
-func (g game) encode() []byte { return fmt.Appendf(nil, "%s:%s:%d\x00", keep, g.service, g.iters) }
+func (g parameters) encode() []byte {
+	return fmt.Appendf(nil, "%s:%s:%d\x00", keepOpen, g.service, g.iters)
+}
 
-// decodeGame decodes an announcement. ok is false if the text is something else.
-func decodeGame(text string) (g game, ok bool) {
+// decodeParameters decodes an announcement. ok is false if the text is something else.
+func decodeParameters(text string) (g parameters, ok bool) {
 	fields := strings.Split(strings.TrimSuffix(text, "\x00"), ":")
-	if len(fields) != 3 || fields[0] != keep {
+	if len(fields) != 3 || fields[0] != keepOpen {
 		return g, false
 	}
 	iters, err := strconv.ParseUint(fields[2], 10, 31)
-	return game{fields[1], int(iters)}, err == nil
+	return parameters{fields[1], int(iters)}, err == nil
 }
 
-// hold starts to watch the TCP connection after the handshake. The context that it returns
+// watchConnection starts to watch the TCP connection after the handshake. The returned context
 // ends if the peer, keeping the connection, ends before all messages are exchanged.
-func (p *Peer) hold(parent context.Context) (context.Context, error) {
+func (p *Peer) watchConnection(parent context.Context) (context.Context, error) {
 	ctx, cancel := context.WithCancelCause(parent)
-	p.cancel, p.gone = cancel, make(chan struct{})
+	p.cancel, p.ended = cancel, make(chan struct{})
 	err := p.conn.SetDeadline(time.Time{})
 	if !p.o.Client() && err == nil {
-		_ = p.send(p.o.game().encode()) // fails for a C program, which has closed the connection
+		_ = p.send(p.o.parameters().encode()) // fails for a C program, which has closed the connection
 	}
 	if parent.Err() != nil {
 		err = context.Cause(parent)
 	}
-	go p.watch(ctx)
+	go p.readMessages(ctx)
 	return ctx, err
 }
 
-// watch reads the peer's messages until it has said bye or the connection has ended.
-func (p *Peer) watch(ctx context.Context) {
-	defer close(p.gone)
-	r := bufio.NewReaderSize(p.conn, longest)
+// readMessages reads the peer's messages until it has said bye or the connection has ended.
+func (p *Peer) readMessages(ctx context.Context) {
+	defer close(p.ended)
+	r := bufio.NewReaderSize(p.conn, maxMessage)
 	text, err := r.ReadString(0)
-	theirs, ok := decodeGame(text)
+	theirs, ok := decodeParameters(text)
 	if err != nil || !ok {
-		p.watchSilence(ctx)
+		p.watchCompletions(ctx)
 		return
 	}
-	if !p.keeps() {
+	if !p.noteKeepsOpen() {
 		return // this end has exchanged all messages
 	}
-	if mine := p.o.game(); theirs != mine {
-		p.cancel(fmt.Errorf("the peer exchanges %d messages over %.10q, and this program %d over %q: start the same program with the same -n", theirs.iters, theirs.service, mine.iters, mine.service))
+	if mine := p.o.parameters(); theirs != mine {
+		p.cancel(fmt.Errorf("the peer exchanges %d messages over %.10q, this program %d over %q: start the same program with the same -n at both ends", theirs.iters, theirs.service, mine.iters, mine.service))
 		return
 	}
 	if text, err = r.ReadString(0); err != nil || text != bye {
-		p.cancel(errors.New("the peer has ended before the game was over"))
+		p.cancel(errors.New("the peer ended before all messages were exchanged"))
 		return
 	}
-	p.late = time.AfterFunc(lossPatience, func() {
-		p.cancel(fmt.Errorf("the peer has sent all its messages, and %v later not all of them had come", lossPatience))
+	p.lossTimer = time.AfterFunc(lossTimeout, func() {
+		p.cancel(fmt.Errorf("the peer has sent all its messages, but %v later some had not arrived", lossTimeout))
 	})
 }
 
-// watchSilence ends the program when nothing has completed for some time.
-func (p *Peer) watchSilence(ctx context.Context) {
-	t := time.NewTicker(silence)
+// watchCompletions ends the program when nothing has completed for silenceTimeout.
+func (p *Peer) watchCompletions(ctx context.Context) {
+	t := time.NewTicker(silenceTimeout)
 	defer t.Stop()
 	for before := int64(-1); ; {
 		now := p.o.completed.Load()
 		if now == before {
-			p.cancel(fmt.Errorf("nothing has come from the peer for %v: it may have died", silence))
+			p.cancel(fmt.Errorf("the peer has sent nothing for %v: it may have died", silenceTimeout))
 			return
 		}
 		before = now
@@ -108,31 +110,31 @@ func (p *Peer) watchSilence(ctx context.Context) {
 	}
 }
 
-// keeps notes that the peer keeps the connection. A client replies that it does too, unless it
-// has exchanged all messages.
-func (p *Peer) keeps() bool {
+// noteKeepsOpen records that the peer keeps the connection open. A client replies that it does
+// too, unless it has exchanged all messages.
+func (p *Peer) noteKeepsOpen() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.through {
+	if p.finished {
 		return false
 	}
-	p.kept = true
-	return !p.o.Client() || p.send(p.o.game().encode()) == nil
+	p.keepsOpen = true
+	return !p.o.Client() || p.send(p.o.parameters().encode()) == nil
 }
 
 // Finish is called when this end has exchanged all messages. It says bye, and waits for the
 // peer, which may still need an acknowledgement. It returns its argument.
 func (p *Peer) Finish(err error) error {
 	p.mu.Lock()
-	p.through = true
-	kept := p.kept
+	p.finished = true
+	kept := p.keepsOpen
 	if kept || !p.o.Client() {
 		_ = p.send([]byte(bye)) // the peer may have gone
 	}
 	p.mu.Unlock()
 	if kept {
 		select {
-		case <-p.gone:
+		case <-p.ended:
 		case <-time.After(answerTimeout):
 		}
 	}
