@@ -125,8 +125,8 @@ func TestPingPongRefuses(t *testing.T) {
 func TestPingPongHandshake(t *testing.T) {
 	const address = "0000:000012:000034:00000000000000000000ffff7f000001"
 	for said, want := range map[string]string{
-		"":                            "0 came",
-		"0000:000012":                 "11 came",
+		"":                            "got 0",
+		"0000:000012":                 "got 11",
 		address + "x":                 "want LID:QPN:PSN:GID",
 		"zzzz" + address[4:] + "\x00": "want LID:QPN:PSN:GID",
 		strings.Replace(address, "ffff7f000001", "000000000000", 1) + "\x00": "the peer sent no GID: start it with -g",

@@ -5,18 +5,15 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
-	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/lab3"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -37,36 +34,14 @@ func main() {
 	}, run)
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	dev, err := device.Open(s.Device)
+func run(ctx context.Context, s *sample.Session) error { return lab3.Run(ctx, s, receive) }
+
+func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
+	err := await.Func(ctx, r.Engine(), func() error { _, err := r.Listen(listen, rdma.ListenConfig{}); return err })
 	if err != nil {
-		return err
-	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close) // and the context
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, EndWithLastConnection: true, Log: s.Log})
-	if err != nil {
-		return err
-	}
-	messages, err := lab3.New(dev, r)
-	if err := errors.Join(err, r.Start()); err != nil {
-		return err
-	}
-	defer sample.Close(&err, messages.Close)
-	if _, err := r.Listen(listen, rdma.ListenConfig{}); err != nil {
 		return err
 	}
 	s.Say("waiting for lab3_sender on %s", listen)
-	var steps sync.WaitGroup
-	var failed error
-	steps.Go(func() { failed = receive(ctx, s, r, messages); r.Fail(failed) })
-	err = engine.Run(ctx) // until the sender has closed the connection
-	steps.Wait()
-	return cmp.Or(err, failed)
-}
-
-func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
 	var file lab3.File
 	conn, err := messages.Receive(ctx, lab3.FileInfo, &file)
 	if err != nil {
@@ -102,5 +77,8 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write(id[:])
 	s.Print("%d bytes received from %s, and the hash is right", file.Length, bytes.TrimRight(id[:], "\x00"))
-	return messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil))
+	if err := messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil)); err != nil {
+		return err
+	}
+	return await.Func(ctx, r.Engine(), conn.Close)
 }
