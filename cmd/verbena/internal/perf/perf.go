@@ -57,7 +57,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err = profiled(o.profile, func() error {
 		switch {
 		case o.target == "" && o.perftest:
-			return serveForeign(ctx, o, stdout)
+			return servePerftest(ctx, o, stdout)
 		case o.target == "":
 			return serve(ctx, o, stdout, stderr)
 		}

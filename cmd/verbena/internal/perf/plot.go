@@ -64,7 +64,7 @@ func plotMain(args []string, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 	case f.NArg() < 2 || !plottable(f.Arg(0)):
-		err = errors.New("name a file that ends in .svg or .html, and reports")
+		err = errors.New("name an output file that ends in .svg or .html, then the reports")
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "verbena perf plot: %v; see verbena perf plot -help\n", err)
