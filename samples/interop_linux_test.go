@@ -128,7 +128,7 @@ func (b pingPongCase) command(p pingPongProgram, slot, port, family int, flags s
 	if p.isC {
 		program = "ibv_" + b.service + "_pingpong"
 	}
-	return slices.Concat(on(device), []string{program, "-d", device, "-p", strconv.Itoa(port)}, gid, strings.Fields(flags))
+	return slices.Concat(commandPrefix(device), []string{program, "-d", device, "-p", strconv.Itoa(port)}, gid, strings.Fields(flags))
 }
 
 // listens waits until something listens on the port in the process's network

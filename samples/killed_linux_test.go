@@ -193,7 +193,7 @@ func TestGuestSoakPeerKilled(t *testing.T) {
 	if !soak.Full(t) {
 		sizes = []int{0, 100_000, 4 << 20}
 	}
-	for _, e := range []ends{{"soft-v1", "rxe0", on, sizes}, {"rxe0", "soft-v1", on, sizes}, {"rxe0", "rxe0", on, sizes}} {
+	for _, e := range []ends{{"soft-v1", "rxe0", commandPrefix, sizes}, {"rxe0", "soft-v1", commandPrefix, sizes}, {"rxe0", "rxe0", commandPrefix, sizes}} {
 		t.Run(e.requester+" to "+e.responder, func(t *testing.T) {
 			killEither(t, e, soak.Rounds(t, 1, 108), false)
 		})

@@ -30,7 +30,7 @@ type options struct {
 	once     bool
 	timeout  time.Duration
 	memory   int64
-	target   string // HOST or HOST:PORT; empty: be the server
+	target   string // HOST or HOST:PORT; empty: run the server
 
 	plans    []*plan.Plan
 	gbits    bool
@@ -41,14 +41,14 @@ type options struct {
 	profile  string
 }
 
-const usage = `usage: verbena perf [flags]                     be the server
-       verbena perf [flags] HOST[:PORT]         measure, with the server at HOST
-       verbena perf compare A.json B.json       is B faster than A?
-       verbena perf plot OUT.svg A.json...      draw what reports have
-       verbena perf peers                       beside UCX, libfabric and perftest
+const usage = `usage: verbena perf [flags]                     run the server
+       verbena perf [flags] HOST[:PORT]         measure with the server at HOST
+       verbena perf compare A.json B.json       compare two reports: is B faster than A?
+       verbena perf plot OUT.svg A.json...      draw the figures of reports
+       verbena perf peers                       compare with UCX, libfabric and perftest
 
-Measures operations between two hosts, as the programs of perftest do. The server learns what
-to do from the client, and needs no flags but those of device and address.
+Measures operations between two hosts, as the perftest programs do. The client tells the
+server what to measure, so the server needs only the flags for device and address.
 
 `
 
@@ -57,8 +57,8 @@ func (o *options) limits() plan.Limits {
 	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
 }
 
-// both defines a flag under the letter and the long name that it has in perftest.
-func both(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
+// defineLongAndShort defines a flag under the letter and the long name that it has in perftest.
+func defineLongAndShort(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
 	define(letter, about)
 	if long != "" {
 		define(long, "the same as -"+letter)
@@ -84,33 +84,33 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 		return func(name, about string) { f.BoolVar(v, name, false, about) }
 	}
 	f.StringVar(&tests, "test", "write_bw", "`tests`, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
-	both(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
-	both(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
-	both(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
-	both(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
-	both(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
+	defineLongAndShort(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
+	defineLongAndShort(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
+	defineLongAndShort(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
+	defineLongAndShort(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
+	defineLongAndShort(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
 	f.BoolVar(&o.perftest, "perftest", false, "the other end is the perftest program for the test, such as ib_write_bw, with the same -s, -n and -t (a server needs these flags too)")
-	both(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
-	both(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
-	both(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
-	both(f, "D", "duration", "measure for this `time`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&duration, name, about) })
-	both(f, "t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
-	both(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
-	both(f, "l", "post_list", "number of operations posted together", number(&p.Batch, 1))
-	both(f, "Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
-	both(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
-	both(f, "b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
-	both(f, "e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
+	defineLongAndShort(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
+	defineLongAndShort(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
+	defineLongAndShort(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
+	defineLongAndShort(f, "D", "duration", "measure for this `time`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&duration, name, about) })
+	defineLongAndShort(f, "t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
+	defineLongAndShort(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
+	defineLongAndShort(f, "l", "post_list", "number of operations posted together", number(&p.Batch, 1))
+	defineLongAndShort(f, "Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
+	defineLongAndShort(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
+	defineLongAndShort(f, "b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
+	defineLongAndShort(f, "e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
 	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this `time` before sleeping")
-	both(f, "I", "inline_size", "largest data, in bytes, sent inline in the work request; -1: none (default 64, or the limit of the device)", number(&p.Inline, 0))
-	both(f, "m", "mtu", "path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
-	both(f, "S", "sl", "service level", number(&p.SL, 0))
+	defineLongAndShort(f, "I", "inline_size", "largest data, in bytes, sent inline in the work request; -1: none (default 64, or the limit of the device)", number(&p.Inline, 0))
+	defineLongAndShort(f, "m", "mtu", "path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
+	defineLongAndShort(f, "S", "sl", "service level", number(&p.SL, 0))
 	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")
-	both(f, "u", "qp-timeout", "timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&timeoutCode, 0))
+	defineLongAndShort(f, "u", "qp-timeout", "timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&timeoutCode, 0))
 	f.IntVar(&p.Engines, "engines", 1, "number of engines at each end, each on its own processor; the connections are spread over them")
 	f.IntVar(&p.Rounds, "rounds", 1, "number of rounds; each measures all sizes once. verbena perf compare needs several")
 	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` to warm up before each measurement")
-	both(f, "verify", "", "verify all data (this lowers the figures)", yes(&p.Verify))
+	defineLongAndShort(f, "verify", "", "verify all data (this lowers the figures)", yes(&p.Verify))
 	f.StringVar(&o.json, "json", "", "also write the report to `FILE`, as JSON; -: standard output, without the table")
 	f.StringVar(&o.csv, "csv", "", "also write the report to `FILE`, as CSV; -: standard output, without the table")
 	f.StringVar(&o.plot, "plot", "", "draw the report, to `FILE`.svg or FILE.html")

@@ -49,8 +49,8 @@ type options struct {
 const usage = `usage: verbena ping [flags] HOST[:PORT]
        verbena ping -s [flags] [ADDRESS][:PORT]
 
-Finds out whether RDMA works between here and HOST: with a connection, sends, reads and
-writes, whose data are compared. At HOST, "verbena ping -s" or "rping -s" answers.
+Checks whether RDMA works between this host and HOST: it makes a connection, sends, reads and
+writes, and compares the data. At HOST, "verbena ping -s" or "rping -s" must be running.
 
 `
 

@@ -149,7 +149,7 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 		seg := proto.Segment{Entry: it.index, Offset: off, Length: uint32(len(mem))}
 		off += uint64(len(mem))
 		if seg.Last = off == it.Size; err == nil && seg.Last {
-			err = it.stillSame()
+			err = it.checkUnchanged()
 		}
 		if err != nil {
 			o.free <- i
@@ -197,8 +197,8 @@ func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin 
 	return begin, d, nil
 }
 
-// stillSame checks a file of several blocks once more after all of it has been read.
-func (it *item) stillSame() error {
+// checkUnchanged checks a file of several blocks once more after all of it has been read.
+func (it *item) checkUnchanged() error {
 	f, err := it.Open()
 	if err != nil {
 		return err

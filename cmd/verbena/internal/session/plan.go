@@ -81,7 +81,7 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 // the same time.
 func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
-	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))
+	hold, err := s.r.reserve(ctx, s, tree.PartName(e.Path))
 	if err != nil {
 		return item, false, err
 	}

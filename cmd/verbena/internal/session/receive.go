@@ -290,8 +290,8 @@ func codeOf(err error) proto.Code {
 // ended.
 const busyTimeout = 30 * time.Second
 
-// acquire makes a session the only one that receives an entry.
-func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*reservation, error) {
+// reserve makes a session the only one that receives an entry.
+func (r *Receiver) reserve(ctx context.Context, s *incoming, part string) (*reservation, error) {
 	var patience <-chan time.Time
 	for {
 		r.mu.Lock()

@@ -107,7 +107,7 @@ func (d *Dest) openWork() (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := onlyOurs(info); err != nil {
+	if err := checkOwner(info); err != nil {
 		return false, fmt.Errorf("%s, where incomplete files are kept, is not safe: %w; remove it, or receive into another folder", WorkDir, err)
 	}
 	if err := lockFile(lock); err != nil {

@@ -20,14 +20,14 @@ const (
 
 const usage = `usage: verbena perf compare [flags] A.json[,A2.json...] B.json[,B2.json...]
 
-Compares what verbena perf --json has written: is B faster than A? Each round of each report
-is one value. For each test and size there is the ratio of B to A, the median over all pairs
-of rounds, and an interval that holds the true ratio with the confidence asked for: that of
-the Mann-Whitney test, which assumes nothing about how values are distributed. All intervals
-hold together with that confidence. Where 1 is inside, no difference is shown.
+Compares reports of verbena perf --json: is B faster than A? Each round of each report is one
+value. For each test and size it prints the ratio of B to A, as the median over all pairs of
+rounds, and a confidence interval of the ratio. The interval is that of the Mann-Whitney
+test, which makes no assumption about the distribution of the values. The confidence applies
+to all intervals together. If an interval contains 1, no difference is shown.
 
-Values of one run are often alike, and unlike those of the next: make several runs of A and B
-in turns, and give all files of each side.
+Values of one run are often similar, and differ from those of the next run: run A and B
+alternately, several times, and give all files of each side.
 
 `
 

@@ -44,15 +44,16 @@ type options struct {
 
 const usage = `usage: verbena perf peers [flags]
 
-Measures the same with Verbena and with what is installed of UCX (ucx_perftest), libfabric
-(fi_pingpong, fi_rma_bw) and, where the kernel has an RDMA device, perftest: in turns, several
-times, each as two processes. It prints the figures and how they compare. It takes Linux, and
-root for the scenes in network namespaces, which it makes and removes.
+Measures the same operations with Verbena and with those of UCX (ucx_perftest), libfabric
+(fi_pingpong, fi_rma_bw) and perftest that are installed; perftest needs an RDMA device of the
+kernel. Every program runs as two processes, in several rounds. The output shows the figures
+and their ratios. The command needs Linux, and root for the scenes in network namespaces,
+which it creates and removes.
 
 Scenes:
   local     two processes on this machine
-  adapter   the same, by the kernel's first RDMA device
-  veth1500  two network namespaces with a cable between them, MTU 1500
+  adapter   two processes on this machine, with the kernel's first RDMA device
+  veth1500  two network namespaces connected by a virtual cable, MTU 1500
   veth9000  the same, MTU 9000
 
 `

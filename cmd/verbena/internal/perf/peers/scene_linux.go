@@ -52,7 +52,7 @@ func (m *measurer) newScenes(ctx context.Context, self string, inv *installed) (
 }
 
 func (m *measurer) verbena(self, title, device string, way verbs.Path) tool.Tool {
-	return tool.Verbena{Path: self, Title: title, Device: device, Way: way, Seen: m.warnings.add}
+	return tool.Verbena{Path: self, Title: title, Device: device, Way: way, OnReport: m.warnings.add}
 }
 
 // add adds the tools whose programs were found.

@@ -158,7 +158,7 @@ func verbenaReport(t *testing.T, test string, way verbs.Path, results ...report.
 
 func TestReadVerbena(t *testing.T) {
 	seen := 0
-	v := Verbena{Way: verbs.PathSharedMemory, Seen: func(*report.Report) { seen++ }}
+	v := Verbena{Way: verbs.PathSharedMemory, OnReport: func(*report.Report) { seen++ }}
 	for _, good := range []struct {
 		test   string
 		figure figure.Figure

@@ -17,8 +17,8 @@ type Verbena struct {
 	Title  string
 	Device string
 	Way    verbs.Path // the path that packets must take; verbs.PathUnknown: any
-	// Seen, unless nil, is called with each report.
-	Seen func(*report.Report)
+	// OnReport, unless nil, is called with each report.
+	OnReport func(*report.Report)
 }
 
 // Name implements Tool.
@@ -78,8 +78,8 @@ func (v Verbena) Read(j *Job, out string) (s figure.Sample, err error) {
 	if v.Way != verbs.PathUnknown && r.Path.Way != v.Way.String() {
 		return s, fmt.Errorf("its packets went through %s, want %v", r.Path.Way, v.Way)
 	}
-	if v.Seen != nil {
-		v.Seen(r)
+	if v.OnReport != nil {
+		v.OnReport(r)
 	}
 	res := &r.Results[0]
 	switch {
