@@ -11,29 +11,29 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// route has the flags for the exchange of descriptors.
-type route struct {
+// exchangeFlags has the flags for the exchange of descriptors.
+type exchangeFlags struct {
 	oob                   string
 	local, remote, memory string
 	interactive           bool
 
-	cm     bool // by connection manager
-	port   int
-	server string
-	kind   string // type of the server's address
-	serves bool   // this program is the server of several clients
+	cm       bool // by connection manager
+	port     int
+	server   string
+	kind     string // type of the server's address
+	isServer bool   // this program is the server of several clients
 }
 
-func (r *route) flags(f *Flags, p Program) {
+func (r *exchangeFlags) define(f *Flags, p Program) {
 	f.String(&r.oob, "", "oob", "WAY", "how descriptors travel: "+oob.Ways)
-	f.String(&r.local, "ld", "local-descriptor-path", "FILE", "write our connection descriptor to FILE, instead of -oob")
+	f.String(&r.local, "ld", "local-descriptor-path", "FILE", "write this program's connection descriptor to FILE, instead of -oob")
 	f.String(&r.remote, "re", "remote-descriptor-path", "FILE", "read the peer's connection descriptor from FILE")
 	switch {
 	case p.Memory == NoMemory:
 	case p.Memory.imports():
 		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("read the descriptor of the peer's %v from FILE", p.Memory))
 	default:
-		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of our %v to FILE", p.Memory))
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of this program's %v to FILE", p.Memory))
 	}
 	if p.Transport == verbs.RC {
 		r.addressFlags(f, p)
@@ -43,23 +43,23 @@ func (r *route) flags(f *Flags, p Program) {
 }
 
 // addressFlags defines the flags of connections by address.
-func (r *route) addressFlags(f *Flags, p Program) {
-	f.add("cm", "use-rdma-cm", "", "connect by address: a connection manager makes the connections, and nothing else is needed", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
+func (r *exchangeFlags) addressFlags(f *Flags, p Program) {
+	f.add("cm", "use-rdma-cm", "", "connect by address, through the connection manager; no descriptors are exchanged otherwise", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
 	r.port = 13579
-	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: where the server listens (default 13579)", 1, 1<<16-1)
+	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
 	if p.Role == Requester || p.MaxConnections > 1 {
-		usage := "with -cm: the server, which is " + p.Peer
+		usage := "with -cm: the address of the server, " + p.Peer
 		if p.MaxConnections > 1 {
-			usage += "; without it, this program is the server, and -nc says how many clients to wait for"
+			usage += "; without it, this program is the server, and waits for -nc clients"
 		}
 		f.String(&r.server, "sa", "server-addr", "ADDR", usage)
-		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: what ADDR is)")
+		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: the type of ADDR)")
 	}
 }
 
-// open makes the way. byHand reports whether a person may have to act before the peer has our
+// open makes the way. manual reports whether a person may have to act before the peer has our
 // descriptors.
-func (r *route) open(f *Flags, p Program, files stdio) (way oob.Way, byHand bool, err error) {
+func (r *exchangeFlags) open(f *Flags, p Program, files stdio) (way oob.Way, manual bool, err error) {
 	if r.cm {
 		if f.wasSet("oob", "ld", "local-descriptor-path", "re", "remote-descriptor-path", "m", "remote-resource-descriptor-path", "interactive") {
 			return nil, false, errors.New("-cm excludes -oob, -ld, -re, -m and -interactive")
@@ -120,21 +120,21 @@ func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
 
 // byAddress makes the way by connection manager. The responder of a pair is the server. Where
 // either program can be the server, the one without -sa is.
-func (r *route) byAddress(f *Flags, p Program) (oob.Way, error) {
+func (r *exchangeFlags) byAddress(f *Flags, p Program) (oob.Way, error) {
 	port := strconv.Itoa(r.port)
 	if r.server == "" {
 		switch {
 		case r.kind != "":
 			return nil, errors.New("-sat needs -sa")
 		case p.MaxConnections > 1:
-			r.serves = true
+			r.isServer = true
 		case p.Role == Requester:
 			return nil, fmt.Errorf("-cm needs -sa, the address of %s", p.Peer)
 		}
 		return oob.CM(net.JoinHostPort("", port))
 	}
 	if p.MaxConnections > 1 && f.wasSet("nc", "num-connections") {
-		return nil, errors.New("-nc is for the server, which has no -sa; start a client for each connection")
+		return nil, errors.New("-nc is only for the server, which has no -sa; start one client for each connection")
 	}
 	addr, err := netip.ParseAddr(r.server)
 	if ok := map[string]bool{"": true, "ipv4": err != nil || addr.Is4(), "ipv6": err != nil || addr.Is6(), "gid": err == nil && addr.Is6()}[r.kind]; !ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
 )
 
-// inventory is what was found on the machine. The path of a program that was not found is
+// installed is what was found on the machine. The path of a program that was not found is
 // empty.
-type inventory struct {
+type installed struct {
 	ucx, pingPong, rma string
 	perftest           string // folder
 	device             string // the first RDMA device of the kernel
@@ -24,8 +24,8 @@ type inventory struct {
 // devices is where the kernel lists its RDMA devices.
 const devices = "/sys/class/infiniband"
 
-func takeInventory(ctx context.Context) *inventory {
-	inv := &inventory{versions: map[string]string{}}
+func findInstalled(ctx context.Context) *installed {
+	inv := &installed{versions: map[string]string{}}
 	find := func(program, what, why string) string {
 		path, err := exec.LookPath(program)
 		if err == nil {
@@ -39,14 +39,14 @@ func takeInventory(ctx context.Context) *inventory {
 	}
 	inv.ucx = find("ucx_perftest", "UCX", "install the Debian package ucx-utils")
 	inv.pingPong = find("fi_pingpong", "libfabric", "install the Debian package libfabric-bin")
-	inv.rma = find("fi_rma_bw", "writes and reads of libfabric", "it is one of libfabric's fabtests, which Debian does not have")
+	inv.rma = find("fi_rma_bw", "writes and reads of libfabric", "it is one of libfabric's fabtests, which are not in Debian")
 	if list, err := os.ReadDir(devices); err == nil && len(list) > 0 {
 		inv.device = list[0].Name()
 		if program := find("ib_write_bw", "perftest", "install the Debian package perftest"); program != "" {
 			inv.perftest = filepath.Dir(program)
 		}
 	} else {
-		inv.missing = append(inv.missing, result.Missing{What: "perftest", Reason: "it takes an RDMA device of the kernel, and there is none"})
+		inv.missing = append(inv.missing, result.Missing{What: "perftest", Reason: "it needs an RDMA device of the kernel, and there is none"})
 	}
 	if inv.ucx != "" {
 		inv.versions["UCX"] = versionOf(ctx, "ucx_info", "-v")
@@ -77,7 +77,7 @@ func versionOf(ctx context.Context, args ...string) string {
 }
 
 // programs returns the programs that take part.
-func (inv *inventory) programs(verbena string) []result.Program {
+func (inv *installed) programs(verbena string) []result.Program {
 	list := []result.Program{{Name: "Verbena", Version: verbena}}
 	for _, name := range []string{"UCX", "libfabric", "perftest"} {
 		if v, ok := inv.versions[name]; ok {

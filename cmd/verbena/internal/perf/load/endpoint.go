@@ -14,7 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Config configures a Station.
+// Config configures an Endpoint.
 type Config struct {
 	Device   verbs.Device
 	Port     int  // of the device; zero: 1
@@ -22,12 +22,12 @@ type Config struct {
 	Plan     *plan.Plan
 	Server   bool
 	Timeout  time.Duration // for connections to become Ready
-	Foreign  bool          // the other end does not use this SDK
+	Perftest bool          // the other end does not use this SDK
 	Token    []byte        // the client's, if the connection manager makes the connections
 }
 
-// Station is one end of a test: engines, their goroutines, and the connections on them.
-type Station struct {
+// Endpoint is one end of a test: engines, their goroutines, and the connections on them.
+type Endpoint struct {
 	cfg     Config
 	plan    *plan.Plan
 	workers []*worker
@@ -36,8 +36,8 @@ type Station struct {
 }
 
 // Open makes the engines, and this end of each connection.
-func Open(ctx context.Context, cfg Config) (s *Station, err error) {
-	s = &Station{cfg: cfg, plan: cfg.Plan}
+func Open(ctx context.Context, cfg Config) (s *Endpoint, err error) {
+	s = &Endpoint{cfg: cfg, plan: cfg.Plan}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	for i := range cfg.Plan.Engines {
 		w, err := newWorker(s, i)
@@ -50,20 +50,20 @@ func Open(ctx context.Context, cfg Config) (s *Station, err error) {
 }
 
 // Context ends when an engine has failed; its cause says why.
-func (s *Station) Context() context.Context { return s.ctx }
+func (s *Endpoint) Context() context.Context { return s.ctx }
 
 // GID is the entry of the GID table that the connections use.
-func (s *Station) GID() verbs.GIDEntry { return s.workers[0].rdma.GID() }
+func (s *Endpoint) GID() verbs.GIDEntry { return s.workers[0].rdma.GID() }
 
 // drive starts a goroutine for each engine, which drives it.
-func (s *Station) drive() {
+func (s *Endpoint) drive() {
 	for _, w := range s.workers {
 		w.drive()
 	}
 }
 
 // each runs a function on the goroutine of each engine.
-func (s *Station) each(f func(w *worker) error) error {
+func (s *Endpoint) each(f func(w *worker) error) error {
 	for _, w := range s.workers {
 		if err := w.do(s.ctx, func() error { return f(w) }); err != nil {
 			return s.cause(err)
@@ -74,10 +74,10 @@ func (s *Station) each(f func(w *worker) error) error {
 
 // cause returns why the engines have ended, if they have, or else err: the first error
 // explains those that follow from it.
-func (s *Station) cause(err error) error { return cmp.Or(context.Cause(s.ctx), err) }
+func (s *Endpoint) cause(err error) error { return cmp.Or(context.Cause(s.ctx), err) }
 
 // WaitReady waits until all connections are Ready.
-func (s *Station) WaitReady() error {
+func (s *Endpoint) WaitReady() error {
 	for _, w := range s.workers {
 		select {
 		case <-w.ready:
@@ -89,13 +89,13 @@ func (s *Station) WaitReady() error {
 }
 
 // Prepare prepares a step. From then on, the peer may send and write.
-func (s *Station) Prepare(step int) error {
+func (s *Endpoint) Prepare(step int) error {
 	_, size := s.plan.Step(step)
 	return s.each(func(w *worker) error { return w.prepare(step, size) })
 }
 
 // Measure measures a prepared step on all engines at once.
-func (s *Station) Measure() ([]*Sample, error) {
+func (s *Endpoint) Measure() ([]*Sample, error) {
 	results := make(chan *Sample, len(s.workers))
 	err := s.each(func(w *worker) error {
 		w.load.begin(func(r *Sample) { results <- r })
@@ -117,14 +117,14 @@ func (s *Station) Measure() ([]*Sample, error) {
 }
 
 // Settle waits until no request of this end is in flight.
-func (s *Station) Settle() error {
+func (s *Endpoint) Settle() error {
 	for _, w := range s.workers {
-		quiet := make(chan struct{})
-		if err := w.do(s.ctx, func() error { w.whenQuiet(func() { close(quiet) }); return nil }); err != nil {
+		idle := make(chan struct{})
+		if err := w.do(s.ctx, func() error { w.whenIdle(func() { close(idle) }); return nil }); err != nil {
 			return s.cause(err)
 		}
 		select {
-		case <-quiet:
+		case <-idle:
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
@@ -135,7 +135,7 @@ func (s *Station) Settle() error {
 // Verified checks the data that the peer has written, once the peer is done. It returns how
 // many pieces of data were verified in this step, and what was wrong with the first that
 // differed.
-func (s *Station) Verified() (checked int64, damage string, err error) {
+func (s *Endpoint) Verified() (checked int64, damage string, err error) {
 	err = s.each(func(w *worker) error {
 		w.checkWritten()
 		checked += w.checks.checked
@@ -145,16 +145,16 @@ func (s *Station) Verified() (checked int64, damage string, err error) {
 	return checked, damage, err
 }
 
-// Leave makes the end of a connection no failure from now on.
-func (s *Station) Leave() {
+// ExpectClose makes the end of a connection no failure from now on.
+func (s *Endpoint) ExpectClose() {
 	for _, w := range s.workers {
-		w.leaving.Store(true)
+		w.closing.Store(true)
 	}
 }
 
 // Close stops the engines, and frees their resources.
-func (s *Station) Close() error {
-	s.Leave()
+func (s *Endpoint) Close() error {
+	s.ExpectClose()
 	var errs []error
 	for _, w := range s.workers {
 		errs = append(errs, w.close())
@@ -173,7 +173,7 @@ type Path struct {
 }
 
 // Path describes the first connection.
-func (s *Station) Path() (p Path, err error) {
+func (s *Endpoint) Path() (p Path, err error) {
 	w := s.workers[0]
 	err = w.do(s.ctx, func() error {
 		c := w.flows[0].conn

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// opened is an open device, with the port and the GID to use.
-type opened struct {
+// openDevice is an open device, with the port and the GID to use.
+type openDevice struct {
 	dev   verbs.Device
 	port  int
 	gid   *int // nil: no GID has a route to the other end; package rdma chooses
@@ -22,12 +22,12 @@ type opened struct {
 
 // open opens the device that the flags name, or else the device through which the system
 // reaches an address.
-func open(o *options, target netip.Addr) (d *opened, err error) {
+func open(o *options, target netip.Addr) (d *openDevice, err error) {
 	r, err := route.Find(o.device, target)
 	if err != nil {
 		return nil, err
 	}
-	d = &opened{port: o.ibPort}
+	d = &openDevice{port: o.ibPort}
 	if d.dev, err = device.Open(r.Device); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func open(o *options, target netip.Addr) (d *opened, err error) {
 }
 
 // host describes this end. gid is the GID in use.
-func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
+func (d *openDevice) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	attr, err := d.dev.Query()
 	if err != nil {
 		return h, err
@@ -63,16 +63,16 @@ func (d *opened) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	}, nil
 }
 
-// gauge records the counters of the device and the number of swapped pages, to find what
+// counterSnapshot records the counters of the device and the number of swapped pages, to find what
 // changes.
-type gauge struct {
+type counterSnapshot struct {
 	dev     verbs.Device
 	before  map[string]uint64
 	swapped uint64
 }
 
-func newGauge(dev verbs.Device) *gauge {
-	g := &gauge{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
+func newCounterSnapshot(dev verbs.Device) *counterSnapshot {
+	g := &counterSnapshot{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
 	list, _ := dev.Counters() // without those that cannot be read
 	for _, c := range list {
 		g.before[c.Name] = c.Value
@@ -81,7 +81,7 @@ func newGauge(dev verbs.Device) *gauge {
 }
 
 // changes returns the counters that have changed, and the number of pages swapped since.
-func (g *gauge) changes() (counters []control.Counter, swapped uint64) {
+func (g *counterSnapshot) changes() (counters []control.Counter, swapped uint64) {
 	list, _ := g.dev.Counters()
 	for _, c := range list {
 		if delta := int64(c.Value - g.before[c.Name]); delta != 0 {

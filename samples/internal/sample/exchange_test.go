@@ -20,8 +20,8 @@ func TestConnectTimeoutByWay(t *testing.T) {
 	}{
 		"dir":   {[]string{"-oob", "dir:" + t.TempDir()}, defaultConnectTimeout},
 		"tcp":   {[]string{"-oob", "tcp:127.0.0.1:1"}, defaultConnectTimeout},
-		"stdio": {[]string{"-oob", "stdio"}, byHandConnectTimeout},
-		"files": {[]string{"-ld", "a", "-re", "b"}, byHandConnectTimeout},
+		"stdio": {[]string{"-oob", "stdio"}, manualConnectTimeout},
+		"files": {[]string{"-ld", "a", "-re", "b"}, manualConnectTimeout},
 		"given": {[]string{"-oob", "stdio", "-connect-timeout", "3s"}, 3 * time.Second},
 	} {
 		s, err := parse(Program{Name: "sender", Role: Requester, Peer: "receiver"}, c.args, stdio{in: strings.NewReader(""), out: io.Discard, err: io.Discard})

@@ -10,8 +10,8 @@ import (
 	"runtime/pprof"
 )
 
-// held is what a process holds at a moment without any work.
-type held struct {
+// resources is what a process holds at a moment without any work.
+type resources struct {
 	Heap       int64          // bytes in use after garbage collection
 	RSS        int64          // bytes of resident memory; 0 where the system does not say
 	Goroutines int            //
@@ -39,13 +39,13 @@ const (
 	otherHeap   = 512 << 10 // bytes of maps and queues that do not shrink
 )
 
-// processHeld measures this process.
-func processHeld() held {
+// processResources measures this process.
+func processResources() resources {
 	runtime.GC()
 	debug.FreeOSMemory() // a second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	h := held{Heap: int64(m.HeapAlloc), Goroutines: runtime.NumGoroutine()}
+	h := resources{Heap: int64(m.HeapAlloc), Goroutines: runtime.NumGoroutine()}
 	h.RSS, h.Mappings = residentMemory(), sharedMappings()
 	h.Kinds = openFiles()
 	for _, n := range h.Kinds {
@@ -67,11 +67,11 @@ func writeProfile(number int) error {
 }
 
 // counts returns an error for each number that has grown, and for anything left over.
-func (h *held) counts(base *held) error {
+func (h *resources) counts(base *resources) error {
 	var err error
 	more := func(what string, now, before int) {
 		if now > before {
-			err = errors.Join(err, fmt.Errorf("%d %s, and %d before", now, what, before))
+			err = errors.Join(err, fmt.Errorf("%d %s, %d before", now, what, before))
 		}
 	}
 	more("goroutines", h.Goroutines, base.Goroutines)
@@ -82,33 +82,33 @@ func (h *held) counts(base *held) error {
 }
 
 // leftOver returns an error for a wrong number of connections, and for buffers not returned.
-func (h *held) leftOver(links int) error {
+func (h *resources) leftOver(links int) error {
 	var err error
 	if h.Links != links {
-		err = errors.Join(err, fmt.Errorf("%d connections, and not %d", h.Links, links))
+		err = errors.Join(err, fmt.Errorf("%d connections, want %d", h.Links, links))
 	}
 	if h.Buffers != 0 {
-		err = errors.Join(err, fmt.Errorf("%d buffers are out", h.Buffers))
+		err = errors.Join(err, fmt.Errorf("%d buffers are in use", h.Buffers))
 	}
 	return err
 }
 
 // memory returns an error if the memory has grown by more than is tolerated.
-func (h *held) memory(base *held) error {
+func (h *resources) memory(base *resources) error {
 	var err error
 	if h.Heap > base.Heap+heapTolerance {
-		err = errors.Join(err, fmt.Errorf("%s in Go's heap, and %s at the first quiet points; %s more are tolerated",
+		err = errors.Join(err, fmt.Errorf("%s in Go's heap, %s at the first quiet points; the tolerance is %s",
 			amount(uint64(h.Heap)), amount(uint64(base.Heap)), amount(heapTolerance)))
 	}
 	if h.RSS > base.RSS+rssTolerance {
-		err = errors.Join(err, fmt.Errorf("%s of resident memory, and %s at the first quiet points; %s more are tolerated",
+		err = errors.Join(err, fmt.Errorf("%s of resident memory, %s at the first quiet points; the tolerance is %s",
 			amount(uint64(h.RSS)), amount(uint64(base.RSS)), amount(rssTolerance)))
 	}
 	return err
 }
 
 // String describes it in one line.
-func (h *held) String() string {
+func (h *resources) String() string {
 	return fmt.Sprintf("heap %s, resident %s, %d goroutines, %d files, %d mappings",
 		amount(uint64(h.Heap)), amount(uint64(h.RSS)), h.Goroutines, h.Files, h.Mappings)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Meet makes the connections of a program that has several. Call it in the callback that
+// ConnectAll makes the connections of a program that has several. Call it in the callback that
 // reports Starting. All connections are with the one peer, or, on the server of -cm, with one
 // client each. The context is Running when all are Ready.
-func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.Answer, err error)) {
+func (s *Session) ConnectAll(ctx context.Context, r *rdma.Connections, f func(a *oob.Answer, err error)) {
 	if s.clients == nil {
 		s.Peer.Exchange(ctx, r, oob.Offer{Connections: s.Connections}, f)
 		return
@@ -20,7 +20,7 @@ func (s *Session) Meet(ctx context.Context, r *rdma.Connections, f func(a *oob.A
 	all := &oob.Answer{}
 	err := s.clients.Serve(r, oob.Offer{}, func(_ string, a *oob.Answer) error {
 		if len(all.Connections) == s.Connections {
-			return fmt.Errorf("all %d clients are here", s.Connections)
+			return fmt.Errorf("all %d clients are connected already", s.Connections)
 		}
 		all.Connections = append(all.Connections, a.Connections...)
 		if len(all.Connections) == s.Connections {
@@ -52,7 +52,7 @@ func (s *Session) EndWithPeer(r *rdma.Connections) {
 			case s.finished:
 				_ = r.Stop() // on the engine's goroutine it does not fail
 			default:
-				r.Fail(fmt.Errorf("not everything has come: %w", err))
+				r.Fail(fmt.Errorf("the peer ended before everything was received: %w", err))
 			}
 		}
 	})

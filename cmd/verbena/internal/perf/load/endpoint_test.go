@@ -15,11 +15,11 @@ import (
 )
 
 // pair makes both ends of a test.
-func pair(t *testing.T, p *plan.Plan) (client, server *Station) {
+func pair(t *testing.T, p *plan.Plan) (client, server *Endpoint) {
 	t.Helper()
 	p.Complete()
 	require.NoError(t, p.Validate(plan.Limits{Memory: 1 << 28, Connections: 100, Engines: 8}))
-	var ends [2]*Station
+	var ends [2]*Endpoint
 	var offers [2][]*control.End
 	for i := range ends {
 		dev, err := device.Open("soft-lo")
@@ -28,8 +28,8 @@ func pair(t *testing.T, p *plan.Plan) (client, server *Station) {
 		ends[i], err = Open(t.Context(), Config{Device: dev, Plan: p, Server: i == 1, Timeout: 5 * time.Minute})
 		require.NoError(t, err)
 		t.Cleanup(func() {
-			ends[0].Leave()
-			ends[1].Leave()
+			ends[0].ExpectClose()
+			ends[1].ExpectClose()
 			assert.NoError(t, ends[i].Close())
 		})
 		require.NoError(t, ends[i].Offer(func(e *control.End) error { offers[i] = append(offers[i], e); return nil }))
@@ -45,7 +45,7 @@ func pair(t *testing.T, p *plan.Plan) (client, server *Station) {
 }
 
 // prepare prepares a step at both ends.
-func prepare(t *testing.T, step int, ends ...*Station) {
+func prepare(t *testing.T, step int, ends ...*Endpoint) {
 	t.Helper()
 	for _, s := range ends {
 		require.NoError(t, s.Prepare(step))
@@ -53,7 +53,7 @@ func prepare(t *testing.T, step int, ends ...*Station) {
 }
 
 // damage changes a byte of the memory of an end.
-func damage(t *testing.T, s *Station, at func(l plan.Layout) int) {
+func damage(t *testing.T, s *Endpoint, at func(l plan.Layout) int) {
 	t.Helper()
 	w := s.workers[0]
 	require.NoError(t, w.do(t.Context(), func() error {
@@ -68,16 +68,16 @@ func TestDamageIsFound(t *testing.T) {
 	out := func(l plan.Layout) int { return l.OutOffset(1) + size - 1 }
 	in := func(l plan.Layout) int { return l.InOffset(0) }
 	for op, c := range map[plan.Op]struct {
-		before     func(t *testing.T, client, server *Station)
+		before     func(t *testing.T, client, server *Endpoint)
 		at         string // the end that finds it
 		wantDamage string
 	}{
-		plan.Write:       {func(t *testing.T, c, _ *Station) { damage(t, c, out) }, "server", "what was written differs from byte 99 on"},
-		plan.WriteImm:    {func(t *testing.T, c, _ *Station) { damage(t, c, out) }, "server", "what was written differs from byte 99 on"},
-		plan.Read:        {func(t *testing.T, _, s *Station) { damage(t, s, out) }, "client", "what was read differs from byte 99 on"},
-		plan.Send:        {func(t *testing.T, c, _ *Station) { damage(t, c, out) }, "server", "a message differs from byte 99 on"},
-		plan.FetchAdd:    {func(t *testing.T, _, s *Station) { damage(t, s, in) }, "client", "atomic number 0 has found"},
-		plan.CompareSwap: {func(t *testing.T, _, s *Station) { damage(t, s, in) }, "client", "atomic number 0 has found"},
+		plan.Write:       {func(t *testing.T, c, _ *Endpoint) { damage(t, c, out) }, "server", "the data that the peer wrote: first difference at byte 99"},
+		plan.WriteImm:    {func(t *testing.T, c, _ *Endpoint) { damage(t, c, out) }, "server", "the data that the peer wrote: first difference at byte 99"},
+		plan.Read:        {func(t *testing.T, _, s *Endpoint) { damage(t, s, out) }, "client", "the data that was read: first difference at byte 99"},
+		plan.Send:        {func(t *testing.T, c, _ *Endpoint) { damage(t, c, out) }, "server", "the data of a message: first difference at byte 99"},
+		plan.FetchAdd:    {func(t *testing.T, _, s *Endpoint) { damage(t, s, in) }, "client", "atomic operation 0 returned"},
+		plan.CompareSwap: {func(t *testing.T, _, s *Endpoint) { damage(t, s, in) }, "client", "atomic operation 0 returned"},
 	} {
 		t.Run(op.String(), func(t *testing.T) {
 			p := &plan.Plan{Test: plan.Test{Op: op}, Sizes: []int{size}, Rounds: 2, Iterations: 20, Depth: 4, Verify: true}
@@ -90,7 +90,7 @@ func TestDamageIsFound(t *testing.T) {
 				_, err := client.Measure()
 				require.NoError(t, err)
 				require.NoError(t, server.Settle())
-				for name, s := range map[string]*Station{"client": client, "server": server} {
+				for name, s := range map[string]*Endpoint{"client": client, "server": server} {
 					checked, damage, err := s.Verified()
 					require.NoError(t, err)
 					if step == 1 && name == c.at {

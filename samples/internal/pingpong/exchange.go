@@ -8,13 +8,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ReceiveID and SendID are the IDs of requests. Play combines them as bits of a set.
+// ReceiveID and SendID are the IDs of requests. Exchange combines them as bits of a set.
 const ReceiveID, SendID = 1, 2
 
-// Play is step 9: it posts work requests and polls for their completions until all messages
+// Exchange is step 9: it posts work requests and polls for their completions until all messages
 // have been exchanged, and prints the results. The caller has posted the first receives. The
 // next message leaves when the previous send has completed and the peer's message has arrived.
-func (o *Options) Play(ctx context.Context, qp verbs.QP, cq verbs.CQ, receives []verbs.RecvWR, send verbs.SendWR) error {
+func (o *Options) Exchange(ctx context.Context, qp verbs.QP, cq verbs.CQ, receives []verbs.RecvWR, send verbs.SendWR) error {
 	completions := o.waitOn(cq)
 	sends := []verbs.SendWR{send}
 	pending := uint64(ReceiveID) // the server's first send follows the client's first message

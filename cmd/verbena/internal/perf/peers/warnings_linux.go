@@ -12,27 +12,29 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
 
-// distrust collects the warnings of Verbena's reports.
-type distrust struct {
+// machineWarnings collects the warnings of Verbena's reports.
+type machineWarnings struct {
 	machine machine.Machine // at the beginning
 	reports int
 	counts  map[string]int
 }
 
-func newDistrust(m machine.Machine) *distrust { return &distrust{machine: m, counts: map[string]int{}} }
+func newMachineWarnings(m machine.Machine) *machineWarnings {
+	return &machineWarnings{machine: m, counts: map[string]int{}}
+}
 
-// see adds the warnings of a report. It uses the load at the beginning, because later load
+// add adds the warnings of a report. It uses the load at the beginning, because later load
 // comes from the measured programs.
-func (d *distrust) see(r *report.Report) {
+func (d *machineWarnings) add(r *report.Report) {
 	d.reports++
 	r.Client.Machine.Load, r.Server.Machine.Load = d.machine.Load, d.machine.Load
-	for _, w := range report.Distrust(r) {
+	for _, w := range report.WarningsOf(r) {
 		d.counts[w]++
 	}
 }
 
-// warnings returns the warnings of all reports, the most frequent first.
-func (d *distrust) warnings() (list []string) {
+// list returns the warnings of all reports, the most frequent first.
+func (d *machineWarnings) list() (list []string) {
 	var texts []string
 	for w := range d.counts {
 		texts = append(texts, w)

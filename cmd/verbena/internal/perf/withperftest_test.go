@@ -39,14 +39,14 @@ func TestPerftestWithItself(t *testing.T) {
 
 func TestPerftestUsage(t *testing.T) {
 	for want, flags := range map[string]string{
-		"one test":               "-test write_bw,read_bw",
-		"of one size":            "-s 8,16",
-		"on one connection":      "-q 2",
-		"no -b":                  "-b",
-		"-D":                     "-D 1",
-		"whole batches":          "-n 10 -l 3",
-		"5 operations":           "-n 4",
-		"no program of perftest": "-test write_imm_bw",
+		"one test":                   "-test write_bw,read_bw",
+		"with one size":              "-s 8,16",
+		"on one connection":          "-q 2",
+		"cannot be used with -b":     "-b",
+		"-D":                         "-D 1",
+		"multiple of the batch size": "-n 10 -l 3",
+		"5 operations":               "-n 4",
+		"has no program that writes with immediate": "-test write_imm_bw",
 	} {
 		code, out := run(t, append(strings.Fields(flags), "-perftest", "host")...)
 		assert.Equal(t, exitUsage, code)
@@ -58,8 +58,8 @@ func TestPerftestUsage(t *testing.T) {
 // Other ends that are something else end the test, and so does one that goes away.
 func TestPerftestWithOthers(t *testing.T) {
 	for want, says := range map[string]string{
-		"knows \"6.06\"": "SSH-2.0-OpenSSH_9.2\r\n",
-		"has gone":       "6.06\x00",
+		"want \"6.06\"":             "SSH-2.0-OpenSSH_9.2\r\n",
+		"has closed the connection": "6.06\x00",
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

@@ -11,47 +11,47 @@ import (
 
 // The ends of a client.
 const (
-	leaves      = iota // ends by itself after its sessions
-	killed             // killed at any moment
-	stopped            // stopped for a while, then resumed
-	stopsTwice         // stopped and resumed twice
-	killedStill        // killed while it is stopped
+	endsNormally      = iota // ends by itself after its sessions
+	endsKilled               // killed at any moment
+	endsStopped              // stopped for a while, then resumed
+	endsStoppedTwice         // stopped and resumed twice
+	endsKilledStopped        // killed while it is stopped
 )
 
-// fates has each fate in proportion to its probability.
-var fates = []int{leaves, leaves, leaves, killed, killed, stopped, stopped, stopsTwice, killedStill}
+// endings has each ending in proportion to its probability.
+var endings = []int{endsNormally, endsNormally, endsNormally, endsKilled, endsKilled, endsStopped, endsStopped, endsStoppedTwice, endsKilledStopped}
 
-// plan is what a client does, and its fate.
+// plan is what a client does, and how it ends.
 type plan struct {
 	cfg     clientConfig
 	service service
-	fate    int
-	after   [2]time.Duration // until the client is killed or stopped
-	still   [2]time.Duration // how long the client is stopped
+	ending  int
+	runFor  [2]time.Duration // until the client is killed or stopped
+	stopFor [2]time.Duration // how long the client is stopped
 }
 
-// seat is a place that clients take one after the other.
-type seat struct {
-	number, lives int
-	rng           *rand.Rand
+// clientSlot is a place that clients take one after the other.
+type clientSlot struct {
+	number, started int
+	rng             *rand.Rand
 }
 
-// draw draws the plan of the next client.
-func (c *controller) draw(s *seat) plan {
+// drawPlan draws the plan of the next client.
+func (c *controller) drawPlan(s *clientSlot) plan {
 	rng := s.rng
-	p := plan{service: c.services[rng.IntN(len(c.services))], fate: fates[rng.IntN(len(fates))]}
-	s.lives++
-	p.cfg = clientConfig{Name: fmt.Sprintf("c%d-%d", s.number, s.lives), Service: p.service.name, ByCM: rng.IntN(2) == 0, Sessions: 1 + size(rng, 100), Each: 1 + rng.IntN(20)}
+	p := plan{service: c.services[rng.IntN(len(c.services))], ending: endings[rng.IntN(len(endings))]}
+	s.started++
+	p.cfg = clientConfig{Name: fmt.Sprintf("c%d-%d", s.number, s.started), Service: p.service.name, ByCM: rng.IntN(2) == 0, Sessions: 1 + size(rng, 100), Each: 1 + rng.IntN(20)}
 	longest := min(10*time.Second, c.o.quiet/2)
-	for i := range p.after {
-		p.after[i] = time.Duration(size(rng, int(longest)))
+	for i := range p.runFor {
+		p.runFor[i] = time.Duration(size(rng, int(longest)))
 		if rng.IntN(2) == 0 { // mostly after connecting; times of size often fall into it
-			p.after[i] = time.Duration(rng.Int64N(int64(longest)))
+			p.runFor[i] = time.Duration(rng.Int64N(int64(longest)))
 		}
-		p.still[i] = time.Duration(rng.Int64N(int64(longest)))
+		p.stopFor[i] = time.Duration(rng.Int64N(int64(longest)))
 	}
 	if c.o.gentle {
-		p.fate = leaves
+		p.ending = endsNormally
 	}
 	if rng.IntN(4) == 0 && !p.service.shared {
 		p.cfg.Faults = drawFaults(rng, p.service)
@@ -59,9 +59,9 @@ func (c *controller) draw(s *seat) plan {
 	return p
 }
 
-// life runs one client from its start to its end. The client leaves when the phase ends.
-func (c *controller) life(phase context.Context, s *seat) {
-	plan := c.draw(s)
+// runPlan runs one client from its start to its end. The client leaves when the phase ends.
+func (c *controller) runPlan(phase context.Context, s *clientSlot) {
+	plan := c.drawPlan(s)
 	p, err := c.client(plan.cfg, plan.service)
 	if err != nil {
 		c.failed(err)
@@ -76,22 +76,22 @@ func (c *controller) life(phase context.Context, s *seat) {
 		}
 		return false
 	}
-	switch plan.fate {
-	case killed:
-		if sleep(plan.after[0]) {
+	switch plan.ending {
+	case endsKilled:
+		if sleep(plan.runFor[0]) {
 			c.count(&c.kills)
 			p.kill()
 		}
-	case stopped, stopsTwice, killedStill:
+	case endsStopped, endsStoppedTwice, endsKilledStopped:
 		rounds := 1
-		if plan.fate == stopsTwice {
+		if plan.ending == endsStoppedTwice {
 			rounds = 2
 		}
-		for i := 0; i < rounds && sleep(plan.after[i]); i++ {
+		for i := 0; i < rounds && sleep(plan.runFor[i]); i++ {
 			c.count(&c.stops)
 			p.stop()
-			sleep(plan.still[i])
-			if plan.fate == killedStill {
+			sleep(plan.stopFor[i])
+			if plan.ending == endsKilledStopped {
 				c.count(&c.kills)
 				p.kill()
 			} else {
@@ -105,12 +105,12 @@ func (c *controller) life(phase context.Context, s *seat) {
 		p.leave()
 		if !c.wait(p.exited) {
 			c.dump(p)
-			c.failed(fmt.Errorf("%s has been told to leave, and has not for %v\n%s", p.name, patience, p.stderr.String()))
+			c.failed(fmt.Errorf("%s was told to leave, but did not within %v\n%s", p.name, patience, p.stderr.String()))
 		}
 	}
 	if p.service.datagrams() && p.service.sessions() {
 		// SRD has no connections: nothing else tells the server that a client is gone.
-		c.server.tell(command{Do: doGone, Service: p.service.name, Client: plan.cfg.Name})
+		c.server.send(command{Do: doGone, Service: p.service.name, Client: plan.cfg.Name})
 	}
 }
 
@@ -136,21 +136,21 @@ func (c *controller) changeFaults(phase context.Context, rng *rand.Rand) {
 		case s.shared && (atServer || !mayShare):
 			continue // faults would end the shared memory of all clients, or of most
 		case atServer:
-			c.server.tell(command{Do: doFaults, Service: s.name, Faults: f})
+			c.server.send(command{Do: doFaults, Service: s.name, Faults: f})
 		default:
-			p := c.somebody(s)
+			p := c.clientOf(s)
 			if p == nil || p.steady && s.shared {
 				continue
 			}
-			p.tell(command{Do: doFaults, Faults: f})
+			p.send(command{Do: doFaults, Faults: f})
 		}
 		c.count(&c.faults)
 	}
 }
 
-// somebody returns a client of a service, or nil.
-func (c *controller) somebody(s service) *process {
-	for _, p := range c.everybody() { // the order is random
+// clientOf returns a client of a service, or nil.
+func (c *controller) clientOf(s service) *process {
+	for _, p := range c.running() { // the order is random
 		if p != c.server && p.service.name == s.name {
 			return p
 		}

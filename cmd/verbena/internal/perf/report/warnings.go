@@ -17,8 +17,8 @@ var repeats = []string{
 	"local_ack_timeout_err", "out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", // mlx5
 }
 
-// Distrust returns why the figures of a report cannot be trusted.
-func Distrust(r *Report) (list []string) {
+// WarningsOf returns why the figures of a report cannot be trusted.
+func WarningsOf(r *Report) (list []string) {
 	add := func(format string, args ...any) {
 		if w := fmt.Sprintf(format, args...); !slices.Contains(list, w) {
 			list = append(list, w)
@@ -55,12 +55,12 @@ func Distrust(r *Report) (list []string) {
 	}
 	if same {
 		if n := pollers[0] + pollers[1]; n > r.Client.Machine.CPUs {
-			add("%d engines poll on the %d processors of one machine: they wait for each other's time slices; use fewer engines, or events (-e)", n, r.Client.Machine.CPUs)
+			add("%d engines poll on the %d processors of one machine and compete for time slices; use fewer engines, or events (-e)", n, r.Client.Machine.CPUs)
 		}
 	} else {
 		for i, e := range ends {
 			if pollers[i] > e.host.Machine.CPUs {
-				add("%d engines of the %s poll on %d processors: they wait for each other's time slices", pollers[i], e.name, e.host.Machine.CPUs)
+				add("%d engines of the %s poll on %d processors and compete for time slices", pollers[i], e.name, e.host.Machine.CPUs)
 			}
 		}
 	}
@@ -68,7 +68,7 @@ func Distrust(r *Report) (list []string) {
 	for i := range r.Results {
 		res := &r.Results[i]
 		if res.Seconds < shortest {
-			add("some measurements took less than %.0f ms: use -D, or a larger -n", 1000*shortest)
+			add("some measurements took less than %.0f ms: use -D or a larger -n", 1000*shortest)
 		}
 		for _, e := range ends {
 			u := e.usage(res)
@@ -84,10 +84,10 @@ func Distrust(r *Report) (list []string) {
 		}
 	}
 	if len(again) > 0 {
-		add("packets were sent again, since they were lost, late, or met no receive: the %s grew", strings.Join(again, ", the "))
+		add("packets were retransmitted, because they were lost or late, or no receive was posted: the %s grew", strings.Join(again, ", the "))
 	}
 	if r.Plan.Verify {
-		add("all data were verified, which takes time: these are not the figures of the device")
+		add("all data was verified, which takes time: these are not the figures of the device")
 	}
 	return list
 }

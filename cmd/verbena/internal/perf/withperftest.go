@@ -20,47 +20,47 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// checkForeign checks a plan for a peer that is a program of perftest. Such a program does not
+// checkPerftest checks a plan for a peer that is a program of perftest. Such a program does not
 // announce its test, so both ends need the same flags; it measures one test of one size.
-func checkForeign(plans []*plan.Plan, cm bool) error {
+func checkPerftest(plans []*plan.Plan, cm bool) error {
 	p := plans[0]
 	switch {
 	case len(plans) != 1 || len(p.Sizes) != 1 || p.Rounds != 1 || p.Connections != 1:
-		return errors.New("with -perftest there is one test, of one size, on one connection")
+		return errors.New("-perftest allows only one test, with one size, on one connection")
 	case p.Bidirectional || p.Verify || cm || p.Duration != 0:
-		return errors.New("with -perftest there are no -b, -verify, -R and -D")
+		return errors.New("-perftest cannot be used with -b, -verify, -R or -D")
 	case p.Iterations < 5:
-		return errors.New("with -perftest there are 5 operations at least, since its programs make no fewer")
+		return errors.New("-perftest needs at least 5 operations, the minimum of the perftest programs")
 	case p.Iterations%int64(p.Batch) != 0:
-		return fmt.Errorf("with -perftest the %d operations have to be whole batches of %d: the other end counts them", p.Iterations, p.Batch)
+		return fmt.Errorf("with -perftest the number of operations, %d, must be a multiple of the batch size, %d, because the other end counts them", p.Iterations, p.Batch)
 	}
 	p.WarmUp = 0 // likewise
 	return perftest.Check(p.Test)
 }
 
-// foreign is a test whose other end is a program of perftest.
-type foreign struct {
+// perftestRun is a test whose other end is a program of perftest.
+type perftestRun struct {
 	o      *options
 	plan   *plan.Plan
-	device *opened
+	device *openDevice
 	stream net.Conn
 }
 
 // open exchanges keys with the other end, and connects. The session is then ready for the
 // test.
-func (f *foreign) open(ctx context.Context, server bool) (s *load.Station, session *perftest.Session, peer netip.Addr, err error) {
-	station, err := load.Open(ctx, load.Config{Device: f.device.dev, Port: f.device.port, GIDIndex: f.device.gid, Plan: f.plan, Server: server, Timeout: f.o.timeout, Foreign: true})
+func (f *perftestRun) open(ctx context.Context, server bool) (s *load.Endpoint, session *perftest.Session, peer netip.Addr, err error) {
+	endpoint, err := load.Open(ctx, load.Config{Device: f.device.dev, Port: f.device.port, GIDIndex: f.device.gid, Plan: f.plan, Server: server, Timeout: f.o.timeout, Perftest: true})
 	if err != nil {
 		return nil, nil, peer, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, station.Close())
+			err = errors.Join(err, endpoint.Close())
 		}
 	}()
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
-	own, mtu, err := station.OfferRaw(binary.NativeEndian.Uint32(psn[:]))
+	own, mtu, err := endpoint.OfferRaw(binary.NativeEndian.Uint32(psn[:]))
 	if err != nil {
 		return nil, nil, peer, err
 	}
@@ -75,21 +75,21 @@ func (f *foreign) open(ctx context.Context, server bool) (s *load.Station, sessi
 		return nil, nil, peer, err
 	}
 	gid := verbs.GID(keys.GID)
-	if err = station.ConnectRaw(own, load.RawEnd{QPN: keys.QPN, PSN: keys.PSN, RKey: keys.RKey, Addr: keys.Addr, GID: gid, LID: keys.LID, Reads: int(keys.Reads)}, mtu); err != nil {
+	if err = endpoint.ConnectRaw(own, load.RawEnd{QPN: keys.QPN, PSN: keys.PSN, RKey: keys.RKey, Addr: keys.Addr, GID: gid, LID: keys.LID, Reads: int(keys.Reads)}, mtu); err != nil {
 		return nil, nil, peer, err
 	}
-	if err = station.Prepare(0); err != nil {
+	if err = endpoint.Prepare(0); err != nil {
 		return nil, nil, peer, err
 	}
 	if err = session.Begin(); err != nil {
 		return nil, nil, peer, err
 	}
 	_ = f.stream.SetDeadline(time.Time{})
-	return station, session, gid.Addr(), nil
+	return endpoint, session, gid.Addr(), nil
 }
 
-// measureForeign measures as the client of a program of perftest.
-func measureForeign(ctx context.Context, o *options, table *report.Table) (reports []*report.Report, err error) {
+// measurePerftest measures as the client of a program of perftest.
+func measurePerftest(ctx context.Context, o *options, table *report.Table) (reports []*report.Report, err error) {
 	host, port := o.address()
 	addr, err := lookUp(ctx, host, o.timeout)
 	if err != nil {
@@ -107,25 +107,25 @@ func measureForeign(ctx context.Context, o *options, table *report.Table) (repor
 	defer func() { _ = stream.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer stop()
-	f := &foreign{o: o, plan: o.plans[0], device: d, stream: stream}
+	f := &perftestRun{o: o, plan: o.plans[0], device: d, stream: stream}
 	s, session, peer, err := f.open(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	c := &client{o: o, device: d, plan: f.plan, table: table, peer: addr}
-	r, err := c.newReport(s, &control.Host{Device: "a program of perftest", Link: "?", GID: peer.String(), GIDIndex: -1})
+	r, err := c.newReport(s, &control.Host{Device: "a perftest program", Link: "?", GID: peer.String(), GIDIndex: -1})
 	if err != nil {
 		return nil, err
 	}
 	table.Head(r)
-	g := newGauge(d.dev)
+	g := newCounterSnapshot(d.dev)
 	samples, err := s.Measure()
 	if err != nil {
 		return nil, err
 	}
 	res := resultOf(f.plan, 0, load.Sum(samples), g)
-	s.Leave() // the other end may close its queue pair
+	s.ExpectClose() // the other end may close its queue pair
 	const mega = 1 << 20
 	_ = stream.SetDeadline(time.Now().Add(o.timeout))
 	err = session.End(perftest.Result{Size: uint64(res.Size), Operations: uint64(res.Operations), Peak: res.Peak / mega, Average: res.Bandwidth / mega, Rate: res.Rate / 1e6})
@@ -134,13 +134,13 @@ func measureForeign(ctx context.Context, o *options, table *report.Table) (repor
 	if o.counters {
 		table.Counters(res)
 	}
-	r.Warnings = report.Distrust(r)
+	r.Warnings = report.WarningsOf(r)
 	table.Foot(r)
 	return []*report.Report{r}, err
 }
 
-// serveForeign serves one program of perftest.
-func serveForeign(ctx context.Context, o *options, stdout io.Writer) (err error) {
+// servePerftest serves one program of perftest.
+func servePerftest(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	var cfg net.ListenConfig
 	l, err := cfg.Listen(ctx, "tcp", net.JoinHostPort(o.bind, strconv.Itoa(o.port)))
 	if err != nil {
@@ -163,7 +163,7 @@ func serveForeign(ctx context.Context, o *options, stdout io.Writer) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	f := &foreign{o: o, plan: o.plans[0], device: d, stream: stream}
+	f := &perftestRun{o: o, plan: o.plans[0], device: d, stream: stream}
 	s, session, gid, err := f.open(ctx, true)
 	if err != nil {
 		return err
@@ -180,6 +180,6 @@ func serveForeign(ctx context.Context, o *options, stdout io.Writer) (err error)
 	if cause := context.Cause(s.Context()); cause != nil {
 		return cause // the reason why the stream was closed
 	}
-	s.Leave()
+	s.ExpectClose()
 	return err
 }

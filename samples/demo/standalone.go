@@ -16,8 +16,8 @@ import (
 // killDelay is how long a program may take to stop after a signal.
 const killDelay = 5 * time.Second
 
-// alone returns the programs that have no peer and show how tasks are driven.
-func alone() []string {
+// standalone returns the programs that have no peer and show how tasks are driven.
+func standalone() []string {
 	list := []string{"pe_polling"}
 	if runtime.GOOS == "linux" {
 		list = append(list, "pe_event") // epoll
@@ -26,8 +26,8 @@ func alone() []string {
 		"pe_task_error", "pe_task_resubmit", "pe_task_try_submit", "graph", "sync_event_local")
 }
 
-// runAlone runs a program, and fails if the program fails.
-func runAlone(ctx context.Context, bin, dev, name string) (pair.Side, time.Duration, error) {
+// runStandalone runs a program, and fails if the program fails.
+func runStandalone(ctx context.Context, bin, dev, name string) (pair.Side, time.Duration, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, name), "-d", dev, "-timeout", patience)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
