@@ -193,6 +193,7 @@ func TestPingPongMismatch(t *testing.T) {
 		{[]string{"rc"}, []string{"uc"}},
 		{[]string{"ud", "-s", "1024"}, []string{"rc", "-s", "1024"}},
 		{[]string{"uc"}, []string{"uc", "-n", "7"}},
+		{[]string{"rc"}, []string{"rc", "-n", "1"}}, // the client is done before it knows
 	} {
 		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "100000"}
 		server := startServer(t, c.server[0], append(args, c.server[1:]...)...)
