@@ -112,7 +112,7 @@ func visit(t *testing.T, way, name string, at int) error {
 				assert.NoError(t, err)
 				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
 				if err == nil {
-					err = pe.Submit(task, func(t *rdma.Task, err error) {
+					err = pe.SubmitNew(task, nil, func(t *rdma.Task, err error) {
 						p.rdma.Fail(errors.Join(err, t.Free()))
 						p.rdma.Stop()
 					})
