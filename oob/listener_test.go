@@ -518,7 +518,7 @@ func TestListenerClosedBeforeTheEngineRuns(t *testing.T) {
 }
 
 // A listener outlives its context: clients that come later do no harm, and it can be closed.
-func TestListenerAfterItsContext(t *testing.T) { atEachPlace(t, testListenerAfterItsContext) }
+func TestListenerAfterItsContext(t *testing.T) { forEachWay(t, testListenerAfterItsContext) }
 
 func testListenerAfterItsContext(t *testing.T, at string) {
 	s := newObservedServer(t, at, oob.Config{}, rdma.Config{})
