@@ -133,8 +133,8 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// exchangeAddresses sends the address of this side's queue pair and receives the peer's. If packets
-// are routed by GID, the addresses have a GID, this side's from the table.
+// exchangeAddresses sends the address of this side's queue pair and receives the peer's. If
+// packets are routed by GID, the addresses have a GID, this side's from the table.
 func (p *Peer) exchangeAddresses(table []verbs.GIDEntry, routed bool) (err error) {
 	var peer netip.Addr
 	if !p.o.Client() {

@@ -20,8 +20,8 @@ const (
 	bye      = "bye\x00"
 	// maxMessage bounds a message of the peer, in bytes.
 	maxMessage = 64
-	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it may have
-	// died. The program ends when nothing has completed for so long.
+	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it
+	// may have died. The program ends when nothing has completed for so long.
 	silenceTimeout = time.Minute
 	// lossTimeout bounds the wait for packets in flight once the peer has sent everything.
 	lossTimeout = 10 * time.Second
