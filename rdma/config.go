@@ -51,9 +51,9 @@ type Config struct {
 	// unless the program has exported another by then. Err is then nil, or matches
 	// ErrPeerClosed if the peer closed it while requests of this program were under way:
 	// sends, writes, reads, atomics, operations on sync events. Waiting receives do not count,
-	// since every program that takes messages has some; a program that waits for an answer
-	// passes the error of OnConnection to Fail. False: the context goes on without
-	// connections.
+	// since every program that takes messages has some. A program that waits for an answer
+	// must call Fail with the error of OnConnection, or its context ends without an error.
+	// False: the context goes on without connections.
 	EndWithLastConnection bool
 	// ConnectTimeout is how long Connect waits for the peer before the connection
 	// fails. Zero: one minute. Forever is possible.

@@ -256,9 +256,9 @@ type AcceptConfig struct {
 	PrivateData []byte
 	// OnEstablished is called when the peer has confirmed the acceptance, before the
 	// connection is Ready and before any message. It runs on the engine's goroutine, inside
-	// Progress. Until then the program need not handle the connection: if it fails, it is
-	// closed after the callbacks that report the failure, and does not count as the context's
-	// last connection. Nil: the connection is Ready at once.
+	// Progress. If the connection fails before that, the context closes it by itself, after
+	// OnConnection has reported the failure. It does not trigger Config.EndWithLastConnection.
+	// Nil: the connection is Ready at once.
 	OnEstablished func(conn *Connection)
 }
 

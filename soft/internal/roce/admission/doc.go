@@ -1,4 +1,5 @@
-// Package admission decides which packets a device accepts, from which source, and how often.
+// Package admission decides which packets, connection-management messages and guesses at keys
+// a device accepts, from which source, and how often; package roce drops and counts the rest.
 //
 // The data path asks twice for each packet: [Source.Admit] before the checksum is computed,
 // and [Source.Learn] after it. [Messages] handles messages to queue pair 1 instead, and [Keys]
