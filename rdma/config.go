@@ -11,8 +11,8 @@ import (
 )
 
 // In a configuration, zero means the default. These constants are the other special values of
-// its numbers and times; all other negative values are refused (ErrRange). An index whose zero is a valid entry is a
-// pointer, and nil means the default.
+// its numbers and times; all other negative values are refused (ErrRange). An index whose zero
+// is a valid entry is a pointer, and nil means the default.
 const (
 	// None means no retry, no inline data, no keepalive or no wait, where 0 means the default.
 	None = -1
