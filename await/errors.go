@@ -50,9 +50,6 @@ type Pending struct {
 
 // Error says why the wait ended, and that the operation goes on.
 func (p *Pending) Error() string {
-	if p.cause == nil {
-		return "await: " + ErrPending.Error()
-	}
 	return fmt.Sprintf("await: wait for a task: %v; the task goes on, and its memory is in use until Pending.Done", p.cause)
 }
 

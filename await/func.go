@@ -3,6 +3,7 @@ package await
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -27,25 +28,45 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if ctx.Err() != nil {
 		return ended(ctx, "run a function")
 	}
-	var begun atomic.Bool
-	done := make(chan struct{})
-	result := errPanicked
-	err := e.Do(func() {
-		if begun.CompareAndSwap(false, true) {
-			defer close(done)
-			result = f()
-		}
-	})
-	if err != nil {
+	c := functions.Get().(*function)
+	c.f, c.result = f, errPanicked
+	c.begun.Store(false)
+	if err := e.Do(c.run); err != nil {
 		return fmt.Errorf("await: run a function: %w", err)
 	}
 	select {
-	case <-done:
+	case <-c.over:
 	case <-ctx.Done():
-		if begun.CompareAndSwap(false, true) {
-			return ended(ctx, "run a function")
+		if c.begun.CompareAndSwap(false, true) {
+			return ended(ctx, "run a function") // the engine may still have c
 		}
-		<-done
+		<-c.over
 	}
-	return result
+	err := c.result
+	c.f, c.result = nil, nil
+	functions.Put(c)
+	return err
+}
+
+// function is a call of Func. It is used again, as an operation is.
+type function struct {
+	f      func() error
+	run    func()      // runOnce
+	begun  atomic.Bool // or never to be begun
+	result error
+	over   chan struct{} // has room for one
+}
+
+// functions has calls that are over.
+var functions = sync.Pool{New: func() any {
+	c := &function{over: make(chan struct{}, 1)}
+	c.run = c.runOnce
+	return c
+}}
+
+func (c *function) runOnce() {
+	if c.begun.CompareAndSwap(false, true) {
+		defer func() { c.over <- struct{}{} }() // even after a panic
+		c.result = c.f()
+	}
 }

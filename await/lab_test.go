@@ -39,13 +39,13 @@ func (j *job) Free() error {
 // lab is a context whose jobs end on request, or at once.
 type lab struct {
 	*pe.Core
-	ctl    *pe.Control
-	jobs   *pe.Pool[job]
-	posted []*job
-	done   []*job
-	auto   bool // jobs end by themselves
-	slow   bool // Start leaves it Starting
-	bust   error
+	ctl          *pe.Control
+	jobs         *pe.Pool[job]
+	posted       []*job
+	done         []*job
+	autoComplete bool // jobs end by themselves
+	slow         bool // Start leaves it Starting
+	startErr     error
 }
 
 type labBackend lab
@@ -69,11 +69,11 @@ func (l *lab) finish(err error) {
 	l.ctl.Wake()
 }
 
-func (b *labBackend) Start() (bool, error) { return !b.slow, b.bust }
+func (b *labBackend) Start() (bool, error) { return !b.slow, b.startErr }
 
 func (b *labBackend) Progress() int {
 	n := 0
-	for b.auto && len(b.posted) > 0 {
+	for b.autoComplete && len(b.posted) > 0 {
 		(*lab)(b).finish(nil)
 	}
 	for len(b.done) > 0 {
@@ -94,7 +94,7 @@ func (b *labBackend) Progress() int {
 }
 
 func (b *labBackend) Arm() bool {
-	return len(b.done) == 0 && (!b.auto || len(b.posted) == 0) && (b.State() != pe.Stopping || b.InFlight() > 0)
+	return len(b.done) == 0 && (!b.autoComplete || len(b.posted) == 0) && (b.State() != pe.Stopping || b.InFlight() > 0)
 }
 
 func (b *labBackend) Stop() {

@@ -3,6 +3,7 @@ package await
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
@@ -21,85 +22,165 @@ import (
 // errors are those of the task, of its allocation and of its submission; if a connection or a
 // context has ended, they match the reason.
 func Send[T Target](ctx context.Context, to T, src *bufinv.Buf) error {
-	return operate(ctx, to, src, nil, func(p pool[T]) (*rdma.Task, error) { return p.Send(to, src) }, nil)
+	_, err := operate(ctx, to, operands{op: rdma.OpSend, local: src})
+	return err
 }
 
 // SendImm is Send with 32 bits of immediate data.
 func SendImm[T Target](ctx context.Context, to T, src *bufinv.Buf, imm uint32) error {
-	return operate(ctx, to, src, nil, func(p pool[T]) (*rdma.Task, error) { return p.SendImm(to, src, imm) }, nil)
+	_, err := operate(ctx, to, operands{op: rdma.OpSendImm, local: src, imm: imm})
+	return err
 }
 
 // Read reads the data of src, memory of the peer, into dst, a list, which is emptied first,
 // and waits for it.
 func Read[T Target](ctx context.Context, to T, src, dst *bufinv.Buf) error {
-	return operate(ctx, to, dst, src, func(p pool[T]) (*rdma.Task, error) { return p.Read(to, src, dst) }, nil)
+	_, err := operate(ctx, to, operands{op: rdma.OpRead, local: dst, remote: src})
+	return err
 }
 
 // Write writes the data of src, a list, to the room of dst, memory of the peer, and waits
 // until the peer's device has it.
 func Write[T Target](ctx context.Context, to T, src, dst *bufinv.Buf) error {
-	return operate(ctx, to, src, dst, func(p pool[T]) (*rdma.Task, error) { return p.Write(to, src, dst) }, nil)
+	_, err := operate(ctx, to, operands{op: rdma.OpWrite, local: src, remote: dst})
+	return err
 }
 
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
 func WriteImm[T Target](ctx context.Context, to T, src, dst *bufinv.Buf, imm uint32) error {
-	return operate(ctx, to, src, dst, func(p pool[T]) (*rdma.Task, error) { return p.WriteImm(to, src, dst, imm) }, nil)
+	_, err := operate(ctx, to, operands{op: rdma.OpWriteImm, local: src, remote: dst, imm: imm})
+	return err
 }
 
 // CompareSwap stores swap if compare is the value of dst, 8 bytes of the peer's memory at
 // an address that is a multiple of 8, and returns the value that was there before.
 func CompareSwap(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, compare, swap uint64) (original uint64, err error) {
-	err = operate(ctx, conn, nil, dst, func(p pool[*rdma.Connection]) (*rdma.Task, error) {
-		return p.(*rdma.Pool).CompareSwap(conn, dst, compare, swap)
-	}, &original)
-	return original, err
+	return operate(ctx, conn, operands{op: rdma.OpCompareSwap, remote: dst, compare: compare, value: swap})
 }
 
 // FetchAdd adds to the value of dst, which is as for CompareSwap, modulo 2^64, and returns the
 // value before.
 func FetchAdd(ctx context.Context, conn *rdma.Connection, dst *bufinv.Buf, add uint64) (original uint64, err error) {
-	err = operate(ctx, conn, nil, dst, func(p pool[*rdma.Connection]) (*rdma.Task, error) { return p.(*rdma.Pool).FetchAdd(conn, dst, add) }, &original)
-	return original, err
+	return operate(ctx, conn, operands{op: rdma.OpFetchAdd, remote: dst, value: add})
 }
 
-// operate runs one operation. The allocation may be tried several times, and takes references
-// each time; the caller's references are held until the end.
-func operate[T Target](ctx context.Context, to T, local, remote *bufinv.Buf,
-	alloc func(pool[T]) (*rdma.Task, error), original *uint64,
-) error {
+// operands is what an operation works on.
+type operands struct {
+	op             rdma.Operation
+	local, remote  *bufinv.Buf
+	imm            uint32
+	compare, value uint64
+}
+
+// operation is a call that runs one operation. It is used again, since all that it allocates
+// would otherwise be garbage after each operation.
+type operation struct {
+	call[*rdma.Task]
+	operands
+	conn     *rdma.Connection // or
+	peer     *rdma.Peer
+	original uint64 // of an atomic that has succeeded
+}
+
+// operations has operations that are over.
+var operations = sync.Pool{New: func() any {
+	o := &operation{}
+	o.init(o.allocate, o.takeOriginal)
+	return o
+}}
+
+// operate runs one operation, and returns the original value of an atomic.
+func operate[T Target](ctx context.Context, to T, with operands) (original uint64, err error) {
 	defer func() {
-		_ = local.Free() // the error of the task says more
-		_ = remote.Free()
+		_ = with.local.Free() // the error of the task says more
+		_ = with.remote.Free()
 	}()
 	if to == nil {
-		return fmt.Errorf("await: run a task: %w: no connection or peer is given", ErrInvalid)
+		return 0, fmt.Errorf("await: run a task: %w: no connection or peer is given", ErrInvalid)
 	}
 	c := contextOf(to)
 	e := c.Engine()
 	if e == nil {
-		return fmt.Errorf("await: run a task of context %q: %w", c.Name(), pe.ErrNotConnected)
+		return 0, fmt.Errorf("await: run a task of context %q: %w", c.Name(), pe.ErrNotConnected)
 	}
-	var collect func(*rdma.Task) error
-	if original != nil {
-		collect = func(t *rdma.Task) error {
-			*original = t.Original()
-			return nil
-		}
+	if err := mayWait(ctx, e); err != nil {
+		return 0, err
 	}
-	return Task(ctx, e, func() (*rdma.Task, error) {
-		p, err := sharedPool(to)
+	o := operations.Get().(*operation)
+	o.operands, o.original = with, 0
+	o.conn, _ = any(to).(*rdma.Connection)
+	o.peer, _ = any(to).(*rdma.Peer)
+	err, over := o.run(ctx, e)
+	if !over {
+		return 0, err
+	}
+	original = o.original
+	o.operands, o.conn, o.peer, o.pending = operands{}, nil, nil, Pending{}
+	operations.Put(o)
+	return original, err
+}
+
+// allocate may be called several times for one operation. It takes references to the buffers each
+// time; the caller's references are held until the end.
+func (o *operation) allocate() (*rdma.Task, error) {
+	if o.conn != nil {
+		p, err := o.conn.Context().SharedPool()
 		if err != nil {
 			return nil, err
 		}
-		if err := hold(local); err != nil {
+		if err := o.hold(); err != nil {
 			return nil, err
 		}
-		if err := hold(remote); err != nil {
-			_ = local.Free()
-			return nil, err
+		switch o.op {
+		case rdma.OpCompareSwap:
+			return p.CompareSwap(o.conn, o.remote, o.compare, o.value)
+		case rdma.OpFetchAdd:
+			return p.FetchAdd(o.conn, o.remote, o.value)
 		}
-		return alloc(p)
-	}, collect)
+		return allocate(p, o.conn, &o.operands)
+	}
+	p, err := o.peer.Context().SharedPool()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.hold(); err != nil {
+		return nil, err
+	}
+	return allocate(p, o.peer, &o.operands)
+}
+
+// allocate allocates a task of an operation that connections and peers have.
+func allocate[T Target](p pool[T], to T, with *operands) (*rdma.Task, error) {
+	switch with.op {
+	case rdma.OpSend:
+		return p.Send(to, with.local)
+	case rdma.OpSendImm:
+		return p.SendImm(to, with.local, with.imm)
+	case rdma.OpRead:
+		return p.Read(to, with.remote, with.local)
+	case rdma.OpWriteImm:
+		return p.WriteImm(to, with.local, with.remote, with.imm)
+	default:
+		return p.Write(to, with.local, with.remote)
+	}
+}
+
+// takeOriginal takes the result of an atomic; other tasks have the value 0.
+func (o *operation) takeOriginal(t *rdma.Task) error {
+	o.original = t.Original()
+	return nil
+}
+
+// hold takes references to the buffers, for a task.
+func (o *operation) hold() error {
+	if err := hold(o.local); err != nil {
+		return err
+	}
+	err := hold(o.remote)
+	if err != nil {
+		_ = o.local.Free()
+	}
+	return err
 }
 
 // Target is where an operation goes: a connection, or a peer of a context of datagrams.
@@ -121,22 +202,6 @@ func contextOf[T Target](to T) rdma.Context {
 		return conn.Context()
 	}
 	return any(to).(*rdma.Peer).Context()
-}
-
-// sharedPool is the shared pool of the target's context.
-func sharedPool[T Target](to T) (pool[T], error) {
-	var p any
-	var err error
-	switch to := any(to).(type) {
-	case *rdma.Connection:
-		p, err = to.Context().SharedPool()
-	case *rdma.Peer:
-		p, err = to.Context().SharedPool()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return p.(pool[T]), nil
 }
 
 // hold takes a reference to a buffer, if there is one.

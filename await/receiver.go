@@ -160,10 +160,7 @@ func (r *Receiver) Receive(ctx context.Context) (*Message, error) {
 }
 
 func (r *Receiver) begin() error {
-	if r.ctx == nil {
-		return fmt.Errorf("await: receive messages: %w: the receiver was not made by NewReceiver", ErrInvalid)
-	}
-	if err := r.occupy(); err != nil {
+	if err := r.acquire(); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -176,7 +173,7 @@ func (r *Receiver) begin() error {
 	return nil
 }
 
-func (r *Receiver) occupy() error {
+func (r *Receiver) acquire() error {
 	if e := r.ctx.Engine(); e != nil {
 		if err := e.MayBlock("wait for messages"); err != nil {
 			return err
@@ -255,9 +252,6 @@ func (r *Receiver) repost(m *Message) {
 // when it becomes Idle. Close fails with ErrBusy while an iteration is under way. Closing
 // again does nothing.
 func (r *Receiver) Close() error {
-	if r.ctx == nil {
-		return fmt.Errorf("await: close a receiver: %w: it was not made by NewReceiver", ErrInvalid)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {

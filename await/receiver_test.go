@@ -17,8 +17,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// inbox is a rig with a receiver at b and pools to send at a.
-type inbox struct {
+// receiverRig is a rig with a receiver at b and pools to send at a.
+type receiverRig struct {
 	*rig
 	rx     *await.Receiver
 	sends  *rdma.Pool
@@ -26,9 +26,9 @@ type inbox struct {
 	writes *rdma.Pool
 }
 
-func newInbox(t testing.TB, n, size int) *inbox {
+func newReceiverRig(t testing.TB, n, size int) *receiverRig {
 	t.Helper()
-	i := &inbox{rig: newRig(t)}
+	i := &receiverRig{rig: newRig(t)}
 	var err error
 	i.rx, err = await.NewReceiver(i.b, n, size)
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func newInbox(t testing.TB, n, size int) *inbox {
 }
 
 // send sends a number.
-func (i *inbox) send(n uint32) error {
+func (i *receiverRig) send(n uint32) error {
 	return await.Task(background, i.engine, func() (*rdma.Task, error) {
 		at := int(n%8) * 8
 		binary.BigEndian.PutUint32(i.memA.Bytes()[at:], n)
@@ -54,7 +54,7 @@ func (i *inbox) send(n uint32) error {
 // Many more messages than receives arrive, in order, over several iterations, and
 // none is lost.
 func TestMessages(t *testing.T) {
-	i := newInbox(t, 4, 64)
+	i := newReceiverRig(t, 4, 64)
 	i.connect(t)
 	const total = 300
 	sent := make(chan error, 1)
@@ -88,7 +88,7 @@ func TestMessages(t *testing.T) {
 }
 
 func TestMessagesOfEveryKind(t *testing.T) {
-	i := newInbox(t, 2, 64)
+	i := newReceiverRig(t, 2, 64)
 	i.connect(t)
 	copy(i.memA.Bytes(), "hello")
 	go func() {
@@ -117,7 +117,7 @@ func TestMessagesOfEveryKind(t *testing.T) {
 
 // A message that is too long comes as an error in its place.
 func TestMessagesWithAnError(t *testing.T) {
-	i := newInbox(t, 2, 2)
+	i := newReceiverRig(t, 2, 2)
 	i.connect(t)
 	go func() { _ = i.send(1) }()
 	for msg, err := range i.rx.Messages(background) {
@@ -136,7 +136,7 @@ func TestMessagesWithAnError(t *testing.T) {
 }
 
 func TestMessagesEnd(t *testing.T) {
-	i := newInbox(t, 4, 64)
+	i := newReceiverRig(t, 4, 64)
 	i.connect(t)
 
 	// ctx ends an iteration; what has arrived stays.
@@ -221,7 +221,7 @@ func TestMessagesEnd(t *testing.T) {
 // A receiver that is closed while its context runs gives its buffers back when the
 // context is Idle; deferred calls close it first.
 func TestReceiverClosedBeforeItsContext(t *testing.T) {
-	i := newInbox(t, 4, 64)
+	i := newReceiverRig(t, 4, 64)
 	i.connect(t)
 	require.NoError(t, i.send(1))
 	require.NoError(t, i.rx.Close())
@@ -236,7 +236,7 @@ func TestReceiverClosedBeforeItsContext(t *testing.T) {
 
 // A body that panics gives its message back too.
 func TestMessagesBodyPanics(t *testing.T) {
-	i := newInbox(t, 1, 64)
+	i := newReceiverRig(t, 1, 64)
 	i.connect(t)
 	for n := range uint32(3) {
 		require.NoError(t, i.send(n))
@@ -264,7 +264,7 @@ func TestNewReceiverRefusals(t *testing.T) {
 
 // Without a loop: one message after the other, each valid until the next.
 func TestReceiveOneByOne(t *testing.T) {
-	i := newInbox(t, 2, 64)
+	i := newReceiverRig(t, 2, 64)
 	i.connect(t)
 	sent := make(chan error, 1)
 	go func() {
@@ -308,7 +308,7 @@ func TestReceiveOneByOne(t *testing.T) {
 }
 
 // connectAgain connects contexts that have stopped.
-func (i *inbox) connectAgain(t *testing.T) {
+func (i *receiverRig) connectAgain(t *testing.T) {
 	t.Helper()
 	require.NoError(t, await.Stop(background, i.a))
 	i.connect(t)
@@ -346,7 +346,7 @@ func TestWriteGivenUp(t *testing.T) {
 // The receiving context is stopped at any moment, again and again: what its device
 // has acknowledged is delivered, in order, and nothing twice.
 func TestMessagesAndStops(t *testing.T) {
-	i := newInbox(t, 3, 64)
+	i := newReceiverRig(t, 3, 64)
 	for round := range 20 {
 		i.connect(t)
 		sent := make(chan uint32, 1)
@@ -392,12 +392,12 @@ var errTooLong = errors.New("too long")
 // Whoever asks while the context is starting again waits for it, although it had
 // stopped, or failed, before.
 func TestMessagesBeforeItRunsAgain(t *testing.T) {
-	for name, end := range map[string]func(i *inbox){
-		"stopped": func(i *inbox) { _ = i.b.Stop() },
-		"failed":  func(i *inbox) { i.b.Fail(errBoom) },
+	for name, end := range map[string]func(i *receiverRig){
+		"stopped": func(i *receiverRig) { _ = i.b.Stop() },
+		"failed":  func(i *receiverRig) { i.b.Fail(errBoom) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := newInbox(t, 2, 64)
+			i := newReceiverRig(t, 2, 64)
 			i.connect(t)
 			do(t, i.engine, func() { end(i) })
 			require.NoError(t, await.Stop(background, i.b))

@@ -16,8 +16,8 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 	if e == nil {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
 	}
-	k := &keeper{}
-	k.Core, k.control = pe.NewCore("await.Run", (*keeperBackend)(k))
+	k := &keepAlive{}
+	k.Core, k.control = pe.NewCore("await.Run", (*keepAliveBackend)(k))
 	if err := e.Connect(k); err != nil {
 		return err
 	}
@@ -33,17 +33,17 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 	return e.Run(ctx)
 }
 
-// keeper is a context that is Running and has nothing to do. It keeps the engine's
+// keepAlive is a context that is Running and has nothing to do. It keeps the engine's
 // Run from returning.
-type keeper struct {
+type keepAlive struct {
 	*pe.Core
 	control *pe.Control
 }
 
-type keeperBackend keeper
+type keepAliveBackend keepAlive
 
-func (b *keeperBackend) Start() (bool, error) { return true, nil }
-func (b *keeperBackend) Progress() int        { return 0 }
-func (b *keeperBackend) Arm() bool            { return true }
-func (b *keeperBackend) Stop()                { b.control.Stopped() }
-func (b *keeperBackend) Idle()                {}
+func (b *keepAliveBackend) Start() (bool, error) { return true, nil }
+func (b *keepAliveBackend) Progress() int        { return 0 }
+func (b *keepAliveBackend) Arm() bool            { return true }
+func (b *keepAliveBackend) Stop()                { b.control.Stopped() }
+func (b *keepAliveBackend) Idle()                {}

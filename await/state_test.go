@@ -43,7 +43,7 @@ func TestStateNeverReached(t *testing.T) {
 	require.ErrorIs(t, err, await.ErrStopped)
 	require.ErrorIs(t, err, errBoom)
 
-	do(t, e, func() { l.bust = errBoom })
+	do(t, e, func() { l.startErr = errBoom })
 	require.ErrorIs(t, await.Start(background, l), errBoom)
 }
 

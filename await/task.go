@@ -38,34 +38,64 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 	if e == nil || alloc == nil {
 		return fmt.Errorf("await: run a task: %w: it needs an engine and a function that allocates the task", ErrInvalid)
 	}
+	if err := mayWait(ctx, e); err != nil {
+		return err
+	}
+	c := newCall(alloc, collect)
+	err, _ := c.run(ctx, e)
+	return err
+}
+
+// mayWait fails where a call must not wait, or need not begin.
+func mayWait(ctx context.Context, e *pe.Engine) error {
 	if err := e.MayBlock("wait for a task"); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return ended(ctx, "run a task")
 	}
-	c := &call[T]{alloc: alloc, collect: collect}
-	c.out.engine, c.out.done = e, make(chan struct{})
-	c.attempt = c.begin
-	if err := e.Do(c.attempt); err != nil {
-		return fmt.Errorf("await: run a task: %w", err)
-	}
-	select {
-	case <-c.out.done:
-		return c.out.err
-	case <-ctx.Done():
-		return c.abandon(ctx, e)
-	}
+	return nil
 }
 
-// call is one call of Task. All methods but abandon run on the engine's goroutine.
+// call is one call of Task. All methods but run and abandon run on the engine's goroutine.
 type call[T pe.Submittable] struct {
 	alloc   func() (T, error)
 	collect func(T) error
-	attempt func()     // begin
-	waiter  *pe.Waiter // made when it is needed
+	attempt func()         // begin
+	finish  func(T, error) // completed
+	waiter  *pe.Waiter     // made when it is needed
 	state   atomic.Int32
-	out     Pending
+	over    chan struct{} // has room for one: the caller's wait is over
+	pending Pending       // its channel is made when the caller returns before the end
+}
+
+func newCall[T pe.Submittable](alloc func() (T, error), collect func(T) error) *call[T] {
+	c := &call[T]{}
+	c.init(alloc, collect)
+	return c
+}
+
+// init makes what a call needs once, however often it runs.
+func (c *call[T]) init(alloc func() (T, error), collect func(T) error) {
+	c.alloc, c.collect = alloc, collect
+	c.attempt, c.finish = c.begin, c.completed
+	c.over = make(chan struct{}, 1)
+}
+
+// run runs the task. If it reports that the call is over, the engine's goroutine has nothing of it
+// any more, and it can run again.
+func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) {
+	c.state.Store(queued)
+	c.pending = Pending{engine: e}
+	if err := e.Do(c.attempt); err != nil {
+		return fmt.Errorf("await: run a task: %w", err), true
+	}
+	select {
+	case <-c.over:
+		return c.pending.err, true
+	case <-ctx.Done():
+		return c.abandon(ctx, e)
+	}
 }
 
 // The states of a call. It leaves each of the first three with one compare-and-swap,
@@ -99,19 +129,25 @@ func (c *call[T]) begin() {
 	case t == none:
 		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
 		return
-	case t.Engine() != c.out.engine: // freeing it belongs to another goroutine
+	case t.Engine() != c.pending.engine: // freeing it belongs to another goroutine
 		err = fmt.Errorf("await: run a task: %w: its pool is of a context that is not on the engine, and it was left allocated", ErrInvalid)
 		return
 	case !c.state.CompareAndSwap(allocating, submitted):
 		err = t.Free() // cancelled
 		return
 	}
-	if err = pe.Submit(t, c.completed); err != nil {
+	pe.Then(t, c.finish)
+	if err = t.Submit(together...); err != nil {
 		err = errors.Join(err, t.Free())
 		return
 	}
 	going = true
 }
+
+// together makes a task wait for those of other callers. The engine runs what Do queues before
+// it calls the contexts, which then post all of them. (It is a slice, since a flag would be
+// allocated for each call through a type parameter.)
+var together = []pe.SubmitFlags{pe.Aggregate}
 
 // wait calls begin again when the pool has a task.
 func (c *call[T]) wait(err error) bool {
@@ -159,26 +195,30 @@ func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, 
 
 // end publishes the outcome of the task.
 func (c *call[T]) end(err error) {
-	c.out.err = err
-	close(c.out.done)
+	c.pending.err = err
+	if c.state.Load() == abandoned {
+		close(c.pending.done)
+		return
+	}
+	c.over <- struct{}{}
 }
 
 // abandon ends the caller's wait, if nothing else has.
-func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) error {
-	c.out.cause = context.Cause(ctx)
+func (c *call[T]) abandon(ctx context.Context, e *pe.Engine) (err error, over bool) {
+	c.pending.cause, c.pending.done = context.Cause(ctx), make(chan struct{})
 	for {
 		switch {
 		case c.state.CompareAndSwap(queued, abandoned):
 			_ = e.Do(c.leave) // a closed engine has no waiters
-			return ended(ctx, "run a task")
+			return ended(ctx, "run a task"), false
 		case c.state.CompareAndSwap(submitted, abandoned):
-			return &c.out
+			return &c.pending, false
 		case c.state.CompareAndSwap(allocating, cancelled):
-			<-c.out.done
-			return ended(ctx, "run a task")
+			<-c.over
+			return ended(ctx, "run a task"), true
 		case c.state.Load() == settled:
-			<-c.out.done
-			return c.out.err
+			<-c.over
+			return c.pending.err, true
 		}
 	}
 }

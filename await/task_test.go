@@ -40,7 +40,7 @@ func eventually(t testing.TB, e *pe.Engine, what string, is func() bool) {
 
 func TestTask(t *testing.T) {
 	e, l := running(t, 1)
-	do(t, e, func() { l.auto = true })
+	do(t, e, func() { l.autoComplete = true })
 	var collected *job
 	require.NoError(t, await.Task(background, e, l.jobs.Alloc, func(j *job) error {
 		require.False(t, j.InFlight())
@@ -85,7 +85,7 @@ func TestTaskRefusals(t *testing.T) {
 	require.ErrorIs(t, await.Task(ctx, e, func() (*job, error) { panic("allocated in vain") }, nil), errBoom)
 
 	// A task that cannot be submitted is freed.
-	do(t, e, func() { l.auto = true })
+	do(t, e, func() { l.autoComplete = true })
 	stop := func() (*job, error) {
 		j, err := l.jobs.Alloc()
 		return j, errors.Join(err, l.Stop())
@@ -187,7 +187,7 @@ func TestTaskWaitsItsTurn(t *testing.T) {
 	e, l := running(t, 1)
 	var mine *job
 	do(t, e, func() { mine, _ = l.jobs.Alloc() }) // a program that uses callbacks
-	do(t, e, func() { l.auto = true })
+	do(t, e, func() { l.autoComplete = true })
 	var order []int
 	var all sync.WaitGroup
 	for i := range 5 {
@@ -243,7 +243,7 @@ func TestTaskStopped(t *testing.T) {
 
 func TestTaskPanics(t *testing.T) {
 	l := newLab(t, 1)
-	l.auto = true
+	l.autoComplete = true
 	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	require.NoError(t, l.Start())

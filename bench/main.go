@@ -21,6 +21,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bench/internal/compare"
 	"github.com/verbena-rdma/verbena/bench/internal/incast"
+	"github.com/verbena-rdma/verbena/bench/internal/overhead"
 	"github.com/verbena-rdma/verbena/bench/internal/perftest"
 	"github.com/verbena-rdma/verbena/bench/internal/scp"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
@@ -61,6 +62,7 @@ var comparisons = []struct {
 	run         func(ctx context.Context, args []string) error
 }{
 	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
+	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},
 	{"compare", "two versions of the SDK", compare.Run},
 	{"perftest", "the SDK beside perftest, on rxe in the virtual machine", perftest.Run},
 	{"scp", "verbena send beside scp", scp.Run},

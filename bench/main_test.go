@@ -44,6 +44,7 @@ func TestMeasurements(t *testing.T) {
 		"arguments":           {"cores", "more"},
 		"incast":              {"incast", "-size", "0"},
 		"compare":             {"compare"},
+		"overhead":            {"overhead", "-rounds", "0"},
 		"perftest":            {"perftest", "-run", "nothing"},
 		"scp":                 {"scp", "-rounds", "0"},
 	} {

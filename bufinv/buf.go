@@ -19,22 +19,23 @@ type Buf struct {
 	next    *Buf
 	prev    *Buf
 	refs    atomic.Int64
+	version uint64 // see siblings.Version
 	err     error
 }
 
-func failed(err error) *Buf { return &Buf{err: err} }
+func errorBuf(err error) *Buf { return &Buf{err: err} }
 
-// live reports whether b can be used. Only an inventory makes references, so a Buf that could
+// usable reports whether b can be used. Only an inventory makes references, so a Buf that could
 // not be made has none. It is small enough to be inlined: every submission of a task calls it
 // often.
-func (b *Buf) live() bool { return b != nil && b.refs.Load() > 0 }
+func (b *Buf) usable() bool { return b != nil && b.refs.Load() > 0 }
 
-// usable is Err for calls that require a buffer.
-func (b *Buf) usable() error {
+// unusableErr is Err for calls that require a buffer.
+func (b *Buf) unusableErr() error {
 	switch {
-	case b.live():
+	case b.usable():
 		return nil
-	case b == nil || b.err == nil && b.owner == nil:
+	case b == nil:
 		return errNoBuf
 	case b.err != nil:
 		return b.err
@@ -45,10 +46,10 @@ func (b *Buf) usable() error {
 // Err returns the error of the Buf: why it could not be made, or ErrFreed. A nil Buf, the
 // empty list, has no error.
 func (b *Buf) Err() error {
-	if b == nil || b.live() {
+	if b == nil || b.usable() {
 		return nil
 	}
-	return b.usable()
+	return b.unusableErr()
 }
 
 // String gives the place of the Buf, and the size of its data.
@@ -56,8 +57,8 @@ func (b *Buf) String() string {
 	switch {
 	case b == nil:
 		return "no buffer"
-	case !b.live():
-		return fmt.Sprintf("unusable buffer: %v", b.usable())
+	case !b.usable():
+		return fmt.Sprintf("unusable buffer: %v", b.unusableErr())
 	}
 	s := fmt.Sprintf("buffer of %d bytes from %#x with %d bytes of data", b.size, b.Addr(), b.dataLen)
 	if n := b.ListLen(); n > 1 {
@@ -68,18 +69,18 @@ func (b *Buf) String() string {
 
 // Map is the memory map that the Buf lies in, or nil.
 func (b *Buf) Map() *mmap.Map {
-	if !b.live() {
+	if !b.usable() {
 		return nil
 	}
 	return b.m
 }
 
 // Remote reports whether the memory is a peer's.
-func (b *Buf) Remote() bool { return b.live() && b.m.Remote() }
+func (b *Buf) Remote() bool { return b.usable() && b.m.Remote() }
 
 // Addr is the address of the memory. For a Buf with an error, Addr and all sizes are zero.
 func (b *Buf) Addr() uint64 {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off)
@@ -87,7 +88,7 @@ func (b *Buf) Addr() uint64 {
 
 // Len is the number of bytes of the memory.
 func (b *Buf) Len() int {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.size
@@ -95,7 +96,7 @@ func (b *Buf) Len() int {
 
 // DataAddr is the address of the data.
 func (b *Buf) DataAddr() uint64 {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off+b.dataOff)
@@ -103,7 +104,7 @@ func (b *Buf) DataAddr() uint64 {
 
 // DataLen is the number of bytes of data.
 func (b *Buf) DataLen() int {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.dataLen
@@ -111,7 +112,7 @@ func (b *Buf) DataLen() int {
 
 // TailAddr is the address behind the data, where the room begins.
 func (b *Buf) TailAddr() uint64 {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.m.Addr() + uint64(b.off+b.dataOff+b.dataLen)
@@ -119,7 +120,7 @@ func (b *Buf) TailAddr() uint64 {
 
 // Room is the number of bytes of memory behind the data.
 func (b *Buf) Room() int {
-	if !b.live() {
+	if !b.usable() {
 		return 0
 	}
 	return b.room()
@@ -131,13 +132,14 @@ func (b *Buf) room() int { return b.size - b.dataOff - b.dataLen }
 // refuses a source without data. A range outside the memory is an error that matches ErrRange
 // and changes nothing.
 func (b *Buf) SetData(off, n int) error {
-	if err := b.usable(); err != nil {
+	if err := b.unusableErr(); err != nil {
 		return fmt.Errorf("set data: %w", err)
 	}
 	if off < 0 || n < 0 || off > b.size || n > b.size-off {
 		return fmt.Errorf("set data: %w: %d bytes from offset %d, in a buffer of %d", ErrRange, n, off, b.size)
 	}
 	b.dataOff, b.dataLen = off, n
+	b.version++
 	return nil
 }
 
@@ -152,6 +154,7 @@ func (b *Buf) Empty() error {
 	}
 	for e := b; e != nil; e = e.next {
 		e.dataLen = 0
+		e.version++
 	}
 	return nil
 }
@@ -169,7 +172,7 @@ func (b *Buf) Bytes() []byte {
 
 // Memory is Bytes for all of the memory, not only the data.
 func (b *Buf) Memory() []byte {
-	if !b.live() {
+	if !b.usable() {
 		return nil
 	}
 	mem := b.m.Bytes()
@@ -204,9 +207,6 @@ func (b *Buf) Ref() error {
 func (b *Buf) Free() error {
 	if b == nil || b.err != nil {
 		return nil
-	}
-	if b.owner == nil {
-		return errNoBuf
 	}
 	for {
 		n := b.refs.Load()

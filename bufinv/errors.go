@@ -27,23 +27,23 @@ var (
 	ErrChained = errors.New("buffer is part of a list")
 )
 
-// refusals are the Bufs with an error that a store returns when it has none to hand out.
-type refusals struct{ exhausted, closed *Buf }
+// storeErrors are the Bufs with an error that a store returns when it has none to hand out.
+type storeErrors struct{ exhausted, closed *Buf }
 
-func refusalsOf(what string) refusals {
-	return refusals{
-		exhausted: failed(fmt.Errorf("take buffer: %s is %w; free some, or make it larger", what, ErrExhausted)),
-		closed:    failed(fmt.Errorf("take buffer: %s is %w", what, ErrClosed)),
+func storeErrorsOf(what string) storeErrors {
+	return storeErrors{
+		exhausted: errorBuf(fmt.Errorf("take buffer: %s is %w; free some, or make it larger", what, ErrExhausted)),
+		closed:    errorBuf(fmt.Errorf("take buffer: %s is %w", what, ErrClosed)),
 	}
 }
 
 // Made in advance: the hot path returns them, or they have no details to add.
 var (
-	inventoryRefusals = refusalsOf("the inventory")
-	poolRefusals      = refusalsOf("the pool")
+	inventoryErrors = storeErrorsOf("the inventory")
+	poolErrors      = storeErrorsOf("the pool")
 
 	errUseFreed  = fmt.Errorf("use buffer: it was %w", ErrFreed)
 	errFreeFreed = fmt.Errorf("free buffer: it was %w already", ErrFreed)
 	errFreeInner = fmt.Errorf("free buffer: %w, which holds the last reference: free its first element, or Unchain this one", ErrChained)
-	errNoBuf     = fmt.Errorf("use buffer: %w: it is nil, or came from no inventory and no pool", ErrInvalid)
+	errNoBuf     = fmt.Errorf("use buffer: %w: no buffer is given", ErrInvalid)
 )

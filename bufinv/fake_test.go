@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -54,12 +55,14 @@ func local(t testing.TB, size int, perm mmap.Permission) *mmap.Map {
 // remote makes a peer's memory likewise.
 func remote(t testing.TB, addr, size uint64) *mmap.Map {
 	t.Helper()
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint64(addr)
 	w.Uint64(size)
 	w.Uint32(7)
 	w.Uint32(uint32(mmap.RemoteRead | mmap.RemoteWrite))
-	b, err := w.Encode(descriptor.MemoryMap)
+	payload, err := w.Payload()
+	require.NoError(t, err)
+	b, err := descriptor.Encode(descriptor.MemoryMap, payload)
 	require.NoError(t, err)
 	m, err := mmap.Import(device, b)
 	require.NoError(t, err)

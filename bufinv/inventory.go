@@ -27,9 +27,6 @@ func New(n int) (*Inventory, error) {
 // grows need not make them later. Errors match ErrRange (Total would exceed 2^24) and
 // ErrClosed.
 func (i *Inventory) Expand(n int) error {
-	if i == nil {
-		return fmt.Errorf("expand buffer inventory: %w: it is nil", ErrInvalid)
-	}
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
 	if i.s.closed {
@@ -44,9 +41,6 @@ func (i *Inventory) Expand(n int) error {
 
 // Total is the number of Bufs made so far, free and in use.
 func (i *Inventory) Total() int {
-	if i == nil {
-		return 0
-	}
 	_, total := i.s.count()
 	return total
 }
@@ -54,9 +48,6 @@ func (i *Inventory) Total() int {
 // Available is the number of free Bufs: Total less those in use. Where the Inventory grows,
 // more can be had.
 func (i *Inventory) Available() int {
-	if i == nil {
-		return 0
-	}
 	free, _ := i.s.count()
 	return free
 }
@@ -65,9 +56,6 @@ func (i *Inventory) Available() int {
 // that were forgotten. An Inventory whose Bufs are all free needs no Close. Closing again does
 // nothing.
 func (i *Inventory) Close() error {
-	if i == nil {
-		return fmt.Errorf("close buffer inventory: %w: it is nil", ErrInvalid)
-	}
 	_, err := i.s.close("buffer inventory")
 	return err
 }
@@ -91,8 +79,8 @@ func (i *Inventory) Target(m *mmap.Map, off, n int) *Buf { return i.take(m, off,
 // from b. Keep b as long as the duplicate is in use if b is from a Pool, which can otherwise
 // hand out its memory again.
 func (i *Inventory) Dup(b *Buf) *Buf {
-	if err := b.usable(); err != nil {
-		return failed(fmt.Errorf("duplicate: %w", err))
+	if err := b.unusableErr(); err != nil {
+		return errorBuf(fmt.Errorf("duplicate: %w", err))
 	}
 	d := i.take(b.m, b.off, b.size)
 	if d.err == nil {
@@ -103,17 +91,15 @@ func (i *Inventory) Dup(b *Buf) *Buf {
 
 func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	switch {
-	case i == nil:
-		return failed(fmt.Errorf("take buffer: %w: the inventory is nil", ErrInvalid))
 	case m == nil:
-		return failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
+		return errorBuf(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
 	case n < 1:
-		return failed(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
+		return errorBuf(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
 	case off < 0 || off > m.Len() || n > m.Len()-off:
-		return failed(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
+		return errorBuf(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
 	}
 	if err := m.Siblings(sibling.Pass{}).Hold(); err != nil {
-		return failed(fmt.Errorf("take buffer: %w", err))
+		return errorBuf(fmt.Errorf("take buffer: %w", err))
 	}
 	b := i.s.take()
 	if b.err != nil {
@@ -122,6 +108,7 @@ func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	}
 	b.m, b.off, b.size = m, off, n
 	b.dataOff, b.dataLen = 0, 0
+	b.version++
 	b.refs.Store(1)
 	return b
 }

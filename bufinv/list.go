@@ -13,10 +13,10 @@ import (
 // caller's reference to next. It fails with ErrChained, and changes nothing, if next is not
 // the first element of its list, or is the first element of the list that b is in.
 func (b *Buf) Chain(next *Buf) error {
-	if err := b.usable(); err != nil {
+	if err := b.unusableErr(); err != nil {
 		return fmt.Errorf("chain to buffer: %w", err)
 	}
-	if err := next.usable(); err != nil {
+	if err := next.unusableErr(); err != nil {
 		return fmt.Errorf("chain buffer: %w", err)
 	}
 	if next.prev != nil {
@@ -34,7 +34,7 @@ func (b *Buf) Chain(next *Buf) error {
 // elements after it, and its reference is the caller's again. It fails with ErrInvalid if b is
 // the first element already.
 func (b *Buf) Unchain() error {
-	if err := b.usable(); err != nil {
+	if err := b.unusableErr(); err != nil {
 		return fmt.Errorf("unchain buffer: %w", err)
 	}
 	if b.prev == nil {
@@ -67,7 +67,7 @@ func List(bufs ...*Buf) *Buf {
 				}
 			}
 			_ = first.Free()
-			return failed(fmt.Errorf("chain buffers: %w", err))
+			return errorBuf(fmt.Errorf("chain buffers: %w", err))
 		}
 	}
 	return first
@@ -75,7 +75,7 @@ func List(bufs ...*Buf) *Buf {
 
 // Next is the next element of the list, or nil.
 func (b *Buf) Next() *Buf {
-	if !b.live() {
+	if !b.usable() {
 		return nil
 	}
 	return b.next
@@ -83,7 +83,7 @@ func (b *Buf) Next() *Buf {
 
 // First is the first element of the list that b is in: b itself if it is alone.
 func (b *Buf) First() *Buf {
-	if !b.live() {
+	if !b.usable() {
 		return b
 	}
 	for b.prev != nil {
@@ -94,7 +94,7 @@ func (b *Buf) First() *Buf {
 
 // Last is the last element of the list that b is in.
 func (b *Buf) Last() *Buf {
-	if !b.live() {
+	if !b.usable() {
 		return b
 	}
 	for b.next != nil {
@@ -158,7 +158,7 @@ func (b *Buf) AppendBytes(dst []byte) []byte {
 
 // elements returns the start of a walk: b, or nil where b cannot be used.
 func (b *Buf) elements() *Buf {
-	if !b.live() {
+	if !b.usable() {
 		return nil
 	}
 	return b

@@ -90,7 +90,7 @@ func (s *model) made(r *rapid.T, b *modelBuf, inRange bool) {
 		require.ErrorIs(r, b.real.Err(), ErrExhausted)
 	default:
 		if len(s.live) == s.total {
-			s.total += max(s.total, firstBufs)
+			s.total += max(s.total, initialBufs)
 		}
 		require.NoError(r, b.real.Err())
 		s.live = append(s.live, b)

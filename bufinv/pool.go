@@ -60,14 +60,12 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 }
 
 // Alloc takes an element out of the pool, with no data in it. Its errors, which are in the
-// Buf, match ErrExhausted, ErrClosed and ErrInvalid.
+// Buf, match ErrExhausted and ErrClosed.
 func (p *Pool) Alloc() *Buf {
-	if p == nil || p.m == nil {
-		return failed(fmt.Errorf("take buffer: %w: the pool was not made by NewPool", ErrInvalid))
-	}
 	b := p.s.take()
 	if b.err == nil {
 		b.dataOff, b.dataLen = 0, 0
+		b.version++
 		b.refs.Store(1)
 	}
 	return b
@@ -75,18 +73,12 @@ func (p *Pool) Alloc() *Buf {
 
 // Total is the number of elements, free and in use.
 func (p *Pool) Total() int {
-	if p == nil {
-		return 0
-	}
 	_, total := p.s.count()
 	return total
 }
 
 // Available is the number of elements that are free.
 func (p *Pool) Available() int {
-	if p == nil {
-		return 0
-	}
 	free, _ := p.s.count()
 	return free
 }
@@ -94,9 +86,6 @@ func (p *Pool) Available() int {
 // Close ends the pool and releases its Map. It fails with ErrInUse while elements are in use.
 // Closing again does nothing.
 func (p *Pool) Close() error {
-	if p == nil || p.m == nil {
-		return fmt.Errorf("close buffer pool: %w: it was not made by NewPool", ErrInvalid)
-	}
 	if ended, err := p.s.close("buffer pool"); err != nil || !ended {
 		return err
 	}

@@ -94,10 +94,10 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 	return append(dst, verbs.SGE{Addr: addr, Length: uint32(n), LKey: key}), nil
 }
 
-// Produced makes the first n bytes of the room from b to the end of its list data, after a
+// AppendData makes the first n bytes of the room from b to the end of its list data, after a
 // device has written them. If n exceeds the room, the error matches ErrRange and nothing
 // changes.
-func (s siblings) Produced(n int) error {
+func (s siblings) AppendData(n int) error {
 	b := s.Buf
 	if err := b.Err(); err != nil {
 		return err
@@ -108,6 +108,7 @@ func (s siblings) Produced(n int) error {
 	for e := b; n > 0; e = e.next {
 		part := min(n, e.room())
 		e.dataLen += part
+		e.version++
 		n -= part
 	}
 	return nil
@@ -131,6 +132,7 @@ func (b *Buf) Append(p []byte) error {
 	for e := b; len(p) > 0; e = e.next {
 		n := copy(e.Memory()[e.dataOff+e.dataLen:], p)
 		e.dataLen += n
+		e.version++
 		p = p[n:]
 	}
 	return nil

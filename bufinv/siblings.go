@@ -7,3 +7,24 @@ type siblings struct{ *Buf }
 
 // Siblings returns the methods for packages of this module.
 func (b *Buf) Siblings(sibling.Pass) siblings { return siblings{b} }
+
+// The versions of what has none of its own.
+const (
+	noVersion   = 0 // a list of several elements, or a Buf that cannot be used
+	nilVersion  = 1
+	usedVersion = 2 // added to the count of changes
+)
+
+// Version identifies the place and the data of a Buf that is alone in its list. As long as the
+// caller holds a reference, an equal version that is not 0 means that nothing has changed, and that
+// its Map is registered as before. A nil Buf has a version too. Others, lists included, have 0.
+func (s siblings) Version() uint64 {
+	b := s.Buf
+	switch {
+	case b == nil:
+		return nilVersion
+	case b.next != nil || b.refs.Load() <= 0:
+		return noVersion
+	}
+	return usedVersion + b.version
+}

@@ -10,10 +10,10 @@ import (
 // maxBufs is the largest number of elements of an inventory or a pool.
 const maxBufs = 1 << 24
 
-// firstBufs is the number of elements with which a growing store begins.
+// initialBufs is the number of elements with which a growing store begins.
 const (
-	firstBufs      = 64
-	firstBufsOfMap = 4 // a program may have many maps
+	initialBufs    = 64
+	initialMapBufs = 4 // a program may have many maps
 )
 
 // store is a set of Bufs, some of them in use. The free ones form a queue, so that the Buf
@@ -24,8 +24,8 @@ type store struct {
 	bounded bool
 	// pool: the elements keep their memory, and do not hold its Map.
 	pool bool
-	// ofMap: the store belongs to one Map.
-	ofMap bool
+	// mapInventory: the store belongs to one Map.
+	mapInventory bool
 
 	mu     sync.Mutex
 	head   *Buf // the next to go out; linked through Buf.next
@@ -35,12 +35,12 @@ type store struct {
 	closed bool
 }
 
-// refusals are the Bufs that take returns instead of an element.
-func (s *store) refusals() *refusals {
+// storeErrors are the Bufs that take returns instead of an element.
+func (s *store) errors() *storeErrors {
 	if s.pool {
-		return &poolRefusals
+		return &poolErrors
 	}
-	return &inventoryRefusals
+	return &inventoryErrors
 }
 
 // grow adds n elements, set up by the caller. The caller holds mu, or s is not shared yet.
@@ -56,9 +56,9 @@ func (s *store) grow(bufs []Buf) {
 // doubles the store, so that a steady program soon allocates nothing. The caller holds mu.
 func (s *store) room() bool {
 	if s.head == nil && !s.bounded && s.total < maxBufs {
-		first := firstBufs
-		if s.ofMap {
-			first = firstBufsOfMap
+		first := initialBufs
+		if s.mapInventory {
+			first = initialMapBufs
 		}
 		s.grow(make([]Buf, min(max(s.total, first), maxBufs-s.total)))
 	}
@@ -80,10 +80,10 @@ func (s *store) take() *Buf {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return s.refusals().closed
+		return s.errors().closed
 	}
 	if !s.room() {
-		return s.refusals().exhausted
+		return s.errors().exhausted
 	}
 	b := s.head
 	s.head, b.next = b.next, nil

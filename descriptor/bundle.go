@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 )
 
 // MaxName is the largest length of a program's name in a Bundle, in bytes.
@@ -47,7 +49,7 @@ func (b *Bundle) Encode() ([]byte, error) {
 }
 
 func (b *Bundle) encode() ([]byte, error) {
-	var w Writer
+	var w wirecode.Writer
 	for _, name := range []string{b.From, b.To} {
 		if err := checkName(name); err != nil {
 			return nil, err
@@ -69,7 +71,11 @@ func (b *Bundle) encode() ([]byte, error) {
 		}
 	}
 	w.Counted(b.Data)
-	return w.Encode(Bundled)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return Encode(Bundled, payload)
 }
 
 // DecodeBundle decodes a bundle, binary or armored. It checks that the descriptors are whole
@@ -81,13 +87,13 @@ func DecodeBundle(desc []byte) (*Bundle, error) {
 		return nil, err
 	}
 	b := new(Bundle)
-	if err := b.decode(NewReader(payload)); err != nil {
+	if err := b.decode(wirecode.NewReader(payload)); err != nil {
 		return nil, fmt.Errorf("read bundle: %w", err)
 	}
 	return b, nil
 }
 
-func (b *Bundle) decode(r *Reader) error {
+func (b *Bundle) decode(r *wirecode.Reader) error {
 	for _, name := range []*string{&b.From, &b.To} {
 		*name = string(r.Counted())
 		if r.Err() == nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strconv"
+
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 )
 
 // Kind is the kind of object that a descriptor describes.
@@ -34,9 +36,9 @@ func (k Kind) known() bool { return int(k) < len(kindNames) && kindNames[k] != "
 
 // Sizes and the version.
 const (
-	Version    = 2        // the version written, and the only one read
-	MaxPayload = 32 << 10 // most bytes of payload in one descriptor
-	MaxFile    = 64 << 10 // most bytes of text or binary that readers accept
+	Version    = 2                   // the version written, and the only one read
+	MaxPayload = wirecode.MaxPayload // most bytes of payload in one descriptor
+	MaxFile    = 64 << 10            // most bytes of text or binary that readers accept
 )
 
 const (

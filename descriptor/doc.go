@@ -9,12 +9,11 @@
 //
 // A Bundle holds all that one program gives to another in a single descriptor.
 //
-// Each package that defines a payload uses Writer and Reader to encode and decode it:
-// rdma/descriptor.go, mmap/export.go, syncevent/descriptor.go.
+// Each package that writes a payload defines it: rdma/descriptor.go, mmap/export.go,
+// syncevent/descriptor.go.
 //
 // A descriptor contains keys that give access to memory to everyone who has it: treat it as a
 // secret. The checksum detects accidental damage, not forgery.
 //
-// Functions are safe for concurrent use. A Scanner, Writer or Reader belongs to one goroutine
-// at a time.
+// Functions are safe for concurrent use. A Scanner belongs to one goroutine at a time.
 package descriptor

@@ -1,14 +1,18 @@
 package descriptor
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/verbena-rdma/verbena/internal/wirecode"
+)
 
 // Errors of this package, matched with errors.Is. The error text adds what was found and what
 // to do.
 var (
 	// ErrTruncated: the end of the descriptor is missing.
-	ErrTruncated = errors.New("descriptor is cut short")
+	ErrTruncated = wirecode.ErrTruncated
 	// ErrTrailing: bytes or text follow the end of the descriptor.
-	ErrTrailing = errors.New("descriptor is followed by something else")
+	ErrTrailing = wirecode.ErrTrailing
 	// ErrVersion: the descriptor was written by a release with another format.
 	ErrVersion = errors.New("descriptor has an unknown version")
 	// ErrKind: the descriptor is not of the expected kind, or its kind is unknown.
@@ -16,9 +20,9 @@ var (
 	// ErrChecksum: the content differs from what was written.
 	ErrChecksum = errors.New("descriptor is damaged")
 	// ErrFormat: the bytes are not a descriptor, or have values that no exporter writes.
-	ErrFormat = errors.New("not a descriptor")
+	ErrFormat = wirecode.ErrFormat
 	// ErrTooBig: the descriptor is larger than MaxPayload or MaxFile.
-	ErrTooBig = errors.New("descriptor is too big")
+	ErrTooBig = wirecode.ErrTooBig
 	// ErrFile: the path is that of a folder, a pipe or a device.
 	ErrFile = errors.New("not a regular file")
 )

@@ -10,12 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// A payload of two fields travels as text and is read back.
+// A descriptor travels as text and is read back.
 func Example() {
-	var w descriptor.Writer
-	w.Uint32(4791)
-	w.Counted([]byte("soft-lo"))
-	b, err := w.Encode(descriptor.Connection)
+	b, err := descriptor.Encode(descriptor.Connection, []byte("\x00\x00\x12\xb7\x00\x07soft-lo"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -28,18 +25,12 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	r := descriptor.NewReader(payload)
-	port, device := r.Uint32(), r.Counted()
-	if err := r.Done(); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(port, string(device))
+	fmt.Printf("%q\n", payload)
 	// Output:
 	// -----BEGIN VERBENA CONNECTION-----
 	// VlJCTgIBAAAADQAAErcAB3NvZnQtbG+t0sOX
 	// -----END VERBENA CONNECTION-----
-	// 4791 soft-lo
+	// "\x00\x00\x12\xb7\x00\asoft-lo"
 }
 
 func ExampleScanner() {

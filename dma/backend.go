@@ -138,7 +138,7 @@ func (b backend) Stop() {
 	c := b.c
 	c.phase, c.ended = phaseDraining, true
 	if err := c.lane.Shut(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("putting the queue pair in error")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to move the queue pair to the error state")
 	}
 	c.poke()
 }
@@ -146,7 +146,7 @@ func (b backend) Stop() {
 // Idle implements pe.Backend.
 func (b backend) Idle() {
 	if err := b.c.release(); err != nil {
-		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("releasing the device's resources")
+		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
 	}
 }
 
@@ -154,16 +154,16 @@ func (b backend) Idle() {
 // memory is in use when the copies come back.
 func (c *Context) settle(l *lane.Lane) {
 	if c.first != c.next {
-		c.set.Log.Warn().Str("context", c.set.Name).Uint64("pieces", c.next-c.first).Msg("the device has not given back what it had; destroying the queue pair")
+		c.set.Log.Warn().Str("context", c.set.Name).Uint64("pieces", c.next-c.first).Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	if err := l.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
 	}
 	if kept := l.Settle(); kept != nil {
 		// This error does not match ErrMemoryKept, because not every copy has such memory.
 		c.control.Fail(fmt.Errorf("dma: %w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), kept))
 		for i := c.first; i != c.next; i++ {
-			if p := c.at(i); !p.back[sending] || !p.back[receiving] {
+			if p := c.at(i); !p.completed[sending] || !p.completed[receiving] {
 				p.task.keep(kept)
 			}
 		}
@@ -198,7 +198,7 @@ func (c *Context) checkFailure() {
 		c.handleEvents()
 	}
 	if c.failed {
-		c.end(fmt.Errorf("dma: %w: the queue pair of context %q on %s is in error", ErrDevice, c.set.Name, c.dev.Name()))
+		c.end(fmt.Errorf("dma: %w: the queue pair of context %q on %s is in the error state", ErrDevice, c.set.Name, c.dev.Name()))
 	}
 }
 

@@ -23,7 +23,7 @@ func (s *span) String() string {
 	if s.writes {
 		side = "destination"
 	}
-	return fmt.Sprintf("element %d of its %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
+	return fmt.Sprintf("element %d of the %s (%d bytes at %#x)", s.element, side, s.to-s.from, s.from)
 }
 
 // check returns the number of bytes that a copy moves, or what is wrong with its buffers. The
@@ -31,21 +31,21 @@ func (s *span) String() string {
 func (c *Context) check(src, dst *bufinv.Buf, appends bool) (int, error) {
 	switch {
 	case src == nil || dst == nil:
-		return 0, fmt.Errorf("%w: it needs a source and a destination", ErrInvalid)
+		return 0, fmt.Errorf("%w: a copy needs a source and a destination", ErrInvalid)
 	case src.Err() != nil:
-		return 0, fmt.Errorf("its source: %w", src.Err())
+		return 0, fmt.Errorf("the source: %w", src.Err())
 	case dst.Err() != nil:
-		return 0, fmt.Errorf("its destination: %w", dst.Err())
+		return 0, fmt.Errorf("the destination: %w", dst.Err())
 	}
-	n, room, advice := src.ListDataLen(), dst.ListEmptiedRoom(), "give a larger one"
+	n, room, advice := src.ListDataLen(), dst.ListEmptiedRoom(), "use a larger one"
 	if appends {
-		room, advice = dst.ListRoom(), "SetAppend(false), or empty it"
+		room, advice = dst.ListRoom(), "call SetAppend(false), or empty it"
 	}
 	switch {
 	case n == 0:
-		return 0, fmt.Errorf("%w: nothing would be copied; make it with Source", ErrNoData)
+		return 0, fmt.Errorf("%w; make it with Source", ErrNoData)
 	case n > room:
-		return 0, fmt.Errorf("%w: the source has %d bytes, the destination room for %d; %s", ErrRange, n, room, advice)
+		return 0, fmt.Errorf("%w: the source has %d bytes, the destination has room for %d; %s", ErrRange, n, room, advice)
 	}
 	c.spans = c.spans[:0]
 	i := 0
@@ -90,10 +90,10 @@ func (c *Context) checkNew(src, dst *bufinv.Buf) error {
 // reachable checks that the context's device can use the memory of a buffer.
 func (c *Context) reachable(b *bufinv.Buf, side string) error {
 	if b.Remote() {
-		return fmt.Errorf("%w: its %s is memory of a peer; read or write it with package rdma", ErrInvalid, side)
+		return fmt.Errorf("%w: the %s is memory of a peer; read or write it with package rdma", ErrInvalid, side)
 	}
 	if _, err := b.Map().LKey(c.set.PD); err != nil {
-		return fmt.Errorf("its %s, for %s: %w", side, c.dev.Name(), err)
+		return fmt.Errorf("the %s, on %s: %w", side, c.dev.Name(), err)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (c *Context) writable(b *bufinv.Buf) error {
 		return err
 	}
 	if have := b.Map().Permissions(); !have.Has(mmap.LocalReadWrite) {
-		return fmt.Errorf("its destination: %w: its memory map has %v; make it with LocalReadWrite", mmap.ErrPermission, have)
+		return fmt.Errorf("the destination: %w: its memory map has %v; make it with LocalReadWrite", mmap.ErrPermission, have)
 	}
 	return nil
 }
@@ -154,5 +154,5 @@ func further(a, b *span) *span {
 }
 
 func overlap(a, b *span) error {
-	return fmt.Errorf("%w: %v and %v; go by way of other memory", ErrOverlap, a, b)
+	return fmt.Errorf("%w: %v and %v; copy through other memory", ErrOverlap, a, b)
 }

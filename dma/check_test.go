@@ -67,13 +67,13 @@ func TestOverlap(t *testing.T) {
 		src, dst *bufinv.Buf
 		says     string // empty: it is allowed
 	}{
-		{"the same", source(0, 64), target(0, 64), "element 0 of its source"},
-		{"by one byte below", source(63, 64), target(0, 64), "element 0 of its destination"},
-		{"by one byte above", source(0, 64), target(63, 64), "element 0 of its source"},
-		{"inside", source(0, 64), bufinv.List(target(1000, 60), target(10, 4)), "element 1 of its destination"},
-		{"around", bufinv.List(source(500, 40), source(100, 4)), target(90, 64), "element 1 of its source"},
-		{"behind a long one", bufinv.List(source(0, 1000), source(10, 5)), bufinv.List(target(2000, 1000), target(900, 64)), "element 0 of its source"},
-		{"of the destination", source(0, 64), bufinv.List(target(1000, 40), target(1030, 40)), "element 1 of its destination (24 bytes"},
+		{"the same", source(0, 64), target(0, 64), "element 0 of the source"},
+		{"by one byte below", source(63, 64), target(0, 64), "element 0 of the destination"},
+		{"by one byte above", source(0, 64), target(63, 64), "element 0 of the source"},
+		{"inside", source(0, 64), bufinv.List(target(1000, 60), target(10, 4)), "element 1 of the destination"},
+		{"around", bufinv.List(source(500, 40), source(100, 4)), target(90, 64), "element 1 of the source"},
+		{"behind a long one", bufinv.List(source(0, 1000), source(10, 5)), bufinv.List(target(2000, 1000), target(900, 64)), "element 0 of the source"},
+		{"of the destination", source(0, 64), bufinv.List(target(1000, 40), target(1030, 40)), "element 1 of the destination (24 bytes"},
 		{"next to each other", source(64, 64), bufinv.List(target(0, 64)), ""},
 		{"of the source", bufinv.List(source(0, 64), source(0, 64)), target(64, 128), ""},
 		{"of room that is not needed", source(64, 64), target(0, 128), ""},
@@ -132,14 +132,14 @@ func TestBadBuffers(t *testing.T) {
 		{"no source", nil, target(r.dst, 64), dma.ErrInvalid, "a source"},
 		{"no destination", source(r.src, 64), nil, dma.ErrInvalid, "a destination"},
 		{"source without data", empty, target(r.dst, 64), dma.ErrNoData, "Source"},
-		{"destination too small", source(r.src, 65), target(r.dst, 64), dma.ErrRange, "65 bytes, the destination room for 64"},
+		{"destination too small", source(r.src, 65), target(r.dst, 64), dma.ErrRange, "65 bytes, the destination has room for 64"},
 		{"read-only destination", source(r.dst, 64), target(r.src, 64), mmap.ErrPermission, "LocalReadWrite"},
 		{"source of a peer", source(imported, 64), target(r.dst, 64), dma.ErrInvalid, "package rdma"},
 		{"destination of a peer", source(r.src, 64), bufinv.List(target(r.dst, 10), target(imported, 64)), dma.ErrInvalid, "package rdma"},
 		{"source of another device", source(foreign, 64), target(r.dst, 64), mmap.ErrNotRegistered, "AddDevice"},
 		{"destination of another device", source(r.src, 64), target(foreign, 64), mmap.ErrNotRegistered, "AddDevice"},
 		{"other protection domain", source(elsewhere, 64), target(r.dst, 64), mmap.ErrNotRegistered, "AddPD"},
-		{"source that could not be made", r.bufs.Source(r.src, 4000, 97), target(r.dst, 97), bufinv.ErrRange, "its source"},
+		{"source that could not be made", r.bufs.Source(r.src, 4000, 97), target(r.dst, 97), bufinv.ErrRange, "the source"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := pool.Alloc(c.src, c.dst)
@@ -159,7 +159,7 @@ func TestBadBuffers(t *testing.T) {
 	require.ErrorIs(t, task.TrySubmit(), dma.ErrRange)
 	require.NoError(t, task.Destination().SetData(0, 1))
 	require.NoError(t, task.SetAppend(true))
-	require.ErrorContains(t, task.TrySubmit(), "room for 63; SetAppend(false)")
+	require.ErrorContains(t, task.TrySubmit(), "room for 63; call SetAppend(false)")
 	require.Equal(t, 1, task.Destination().DataLen())
 	require.NoError(t, task.SetDestination(target(r.dst, 128)))
 	assert.False(t, task.InFlight())

@@ -73,7 +73,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 		return nil, fmt.Errorf("query %s: %w", dev.Name(), err)
 	}
 	if !attr.Transports.Has(verbs.RC) {
-		return nil, fmt.Errorf("%w: %s has no reliable connections, which copies go by", ErrNotSupported, dev.Name())
+		return nil, fmt.Errorf("%w: %s has no reliable connections, which copies need", ErrNotSupported, dev.Name())
 	}
 	if s.Name == "" {
 		s.Name = "dma"
@@ -81,7 +81,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 	if s.PD == nil {
 		s.PD = dev.DefaultPD()
 	} else if s.PD.Device() != dev {
-		return nil, fmt.Errorf("%w: Config.PD belongs to %s; take one of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
+		return nil, fmt.Errorf("%w: Config.PD belongs to %s; use a protection domain of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
 	}
 	switch {
 	case s.DrainTimeout < 0:
@@ -96,7 +96,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
 	}
 	if s.PKeyIndex < 0 || s.PKeyIndex > math.MaxUint16 {
-		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; 0 to %d are possible", ErrRange, s.PKeyIndex, math.MaxUint16)
+		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; it must be 0 to %d", ErrRange, s.PKeyIndex, math.MaxUint16)
 	}
 	if err := s.setSizes(dev, &attr); err != nil {
 		return nil, err

@@ -79,19 +79,11 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 func (c *Context) Device() verbs.Device { return c.dev }
 
 // PD is the protection domain in which memory must be registered.
-func (c *Context) PD() verbs.PD {
-	if c.set == nil {
-		return nil
-	}
-	return c.set.PD
-}
+func (c *Context) PD() verbs.PD { return c.set.PD }
 
 // Config returns the configuration with every default filled in. The queue size depends on the
 // pools made so far.
 func (c *Context) Config() Config {
-	if c.set == nil {
-		return Config{}
-	}
 	cfg := c.set.Config
 	cfg.Engine = c.Engine()
 	cfg.GIDIndex, cfg.QueueSize = new(*cfg.GIDIndex), c.queueSize()

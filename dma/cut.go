@@ -14,7 +14,7 @@ type cursor struct {
 	off int // in the data or room of buf
 }
 
-var errChanged = errors.New("its buffers were changed in flight")
+var errChanged = errors.New("the buffers were changed in flight")
 
 // cut takes the next piece off a task: as many bytes, and as many buffers on either side, as
 // the device takes at a time.

@@ -55,7 +55,7 @@ type TaskError struct {
 // Error names the context and the status, and says what to do about it.
 func (e *TaskError) Error() string {
 	s := "dma: copy"
-	if c := e.Context; c != nil && c.dev != nil {
+	if c := e.Context; c != nil {
 		s += fmt.Sprintf(" of context %q on %s", c.Name(), c.dev.Name())
 	}
 	s += ": " + e.Status.String()

@@ -9,15 +9,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// A task that came from no pool is refused, and does not panic.
-func TestTaskOfNoPool(t *testing.T) {
-	var task dma.CopyTask
-	for _, err := range []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free(), task.SetSource(nil), task.SetDestination(nil)} {
-		require.ErrorIs(t, err, pe.ErrFreed)
-	}
-	require.False(t, task.InFlight())
-}
-
 // Every callback panics, in Running and when the context is stopped: all tasks come
 // back all the same, those that were never posted included, and it becomes Idle.
 func TestEveryCallbackPanics(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 // piece is the part of a copy that the device moves at a time: a send of the queue pair to
 // itself, and the receive that takes it.
 type piece struct {
-	send   lane.Request
-	ctx    *Context
-	task   *CopyTask
-	back   [2]bool       // whether each half, receive and send, has come back
-	errors [2]*TaskError // the errors of the halves
+	send      lane.Request
+	ctx       *Context
+	task      *CopyTask
+	completed [2]bool       // whether each half, receive and send, has come back
+	errors    [2]*TaskError // the errors of the halves
 }
 
 // The halves of a piece. If both fail, the receive's error says more.
@@ -80,7 +80,7 @@ func (c *Context) post() {
 }
 
 func (c *Context) postFailed(err error) {
-	c.end(fmt.Errorf("dma: %w: posting copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+	c.end(fmt.Errorf("dma: %w: post copies of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 }
 
 // laneOwner is the lane.Owner of a Context.
@@ -98,7 +98,7 @@ func (c *Context) fill(most int) int {
 		if from, to := c.cut(t); len(from) > 0 {
 			number := c.next + uint64(n)
 			p := c.at(number)
-			p.task, p.back, p.errors = t, [2]bool{}, [2]*TaskError{}
+			p.task, p.completed, p.errors = t, [2]bool{}, [2]*TaskError{}
 			p.send.WR = verbs.SendWR{ID: p.send.WR.ID, Op: verbs.OpSend, SGL: from}
 			p.send.Unreported = t.left > 0 || t.unreported
 			c.recvWRs[n] = verbs.RecvWR{ID: lane.ReceiveID | number%uint64(len(c.pieces)), SGL: to}
@@ -117,7 +117,7 @@ func (p *piece) Completed(status verbs.Status, vendor uint32) { p.note(sending, 
 
 // received handles the completion of a receive.
 func (c *Context) received(wc *verbs.WC) {
-	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) && c.pieces[i].task != nil && !c.pieces[i].back[receiving] {
+	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) && c.pieces[i].task != nil && !c.pieces[i].completed[receiving] {
 		c.lane.Received()
 		c.pieces[i].note(receiving, wc.Status, wc.VendorError)
 	}
@@ -125,7 +125,7 @@ func (c *Context) received(wc *verbs.WC) {
 
 // note records how one half of a piece has ended.
 func (p *piece) note(half int, status verbs.Status, vendor uint32) {
-	p.back[half] = true
+	p.completed[half] = true
 	if status == verbs.StatusSuccess {
 		return
 	}
@@ -141,7 +141,7 @@ func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 func (c *Context) retire() {
 	for c.first != c.next {
 		p := c.at(c.first)
-		if !p.back[receiving] || !p.back[sending] {
+		if !p.completed[receiving] || !p.completed[sending] {
 			return
 		}
 		c.first++
@@ -160,7 +160,7 @@ func (c *Context) retire() {
 // when the queue pair has been destroyed.
 func (c *Context) abandonPieces() {
 	for i := c.first; i != c.next; i++ {
-		for half, back := range c.at(i).back {
+		for half, back := range c.at(i).completed {
 			if !back {
 				c.at(i).note(half, verbs.StatusFlushed, 0)
 			}

@@ -20,7 +20,7 @@ type CopyPool struct {
 // CopyTask copies memory. The package comment says what it may copy.
 type CopyTask struct {
 	pe.Task
-	control  *pe.Control // nil for a task that came from no pool
+	control  *pe.Control
 	pool     *CopyPool
 	place    fifo.Node[*CopyTask] // in the list of submitted tasks
 	src, dst *bufinv.Buf
@@ -34,7 +34,7 @@ type CopyTask struct {
 	pieces     int        // number at the device
 	failure    *TaskError // the error of its pieces
 	kept       error      // why the device may still use its memory
-	changed    error      // its buffers were changed in flight: the rest is not copied
+	changed    error      // the buffers were changed in flight: the rest is not copied
 }
 
 // CopyPool makes a pool of n copies. done and failed run on the engine's goroutine,
@@ -42,7 +42,7 @@ type CopyTask struct {
 // flight. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid.
 func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, error)) (*CopyPool, error) {
 	if done == nil || failed == nil {
-		return nil, fmt.Errorf("dma: make a pool of copies: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
+		return nil, fmt.Errorf("dma: make a pool of copies: %w: give a function for tasks that succeed and one for tasks that fail", ErrInvalid)
 	}
 	p := &CopyPool{ctx: c, done: done, failed: failed}
 	tasks, err := pe.NewPool(c.control, "copy", n,
@@ -137,9 +137,6 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 // It is legal whenever the task is not in flight. Errors are those of
 // pe.Pool.Free and bufinv.
 func (t *CopyTask) Free() error {
-	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // which fails: it came from no pool
-	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
@@ -216,8 +213,8 @@ func (t *CopyTask) keep(reason error) {
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
 	// It fails only if the program changed the buffers in flight.
-	if err := t.dst.Siblings(sibling.Pass{}).Produced(t.length); err != nil {
-		t.pool.failed(t, fmt.Errorf("dma: copy: its destination was changed in flight: %w", err))
+	if err := t.dst.Siblings(sibling.Pass{}).AppendData(t.length); err != nil {
+		t.pool.failed(t, fmt.Errorf("dma: copy: the destination was changed in flight: %w", err))
 		return
 	}
 	t.pool.done(t)

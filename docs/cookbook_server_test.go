@@ -57,7 +57,7 @@ func (s *server) accept(ctx context.Context, theirs []byte) (ours []byte, err er
 func visit(accept func(theirs []byte) (ours []byte, err error), message string, dies bool) {
 	cfg := rdma.Config{}
 	if dies {
-		cfg.CloseTimeout = rdma.None // no goodbye
+		cfg.CloseTimeout = rdma.None // no disconnect notice
 	}
 	e := newEnd("soft-lo", 4096, cfg)
 	defer e.close()

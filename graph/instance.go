@@ -1,10 +1,6 @@
 package graph
 
-import (
-	"fmt"
-
-	"github.com/verbena-rdma/verbena/pe"
-)
+import "github.com/verbena-rdma/verbena/pe"
 
 // Instance is one run of a graph. It is a task like any other: it is allocated, submitted,
 // submitted again, and freed, and belongs to the goroutine that drives the engine. It can be a
@@ -59,9 +55,6 @@ func (i *Instance[V]) Submit(_ ...pe.SubmitFlags) error {
 // Free puts the instance back into its pool. It is legal whenever the instance is
 // not in flight. Errors are those of pe.Pool.Free.
 func (i *Instance[V]) Free() error {
-	if i.pool == nil {
-		return fmt.Errorf("graph: free an instance: %w: it came from no pool", ErrInvalid)
-	}
 	if err := i.pool.tasks.Free(i); err != nil {
 		return err
 	}

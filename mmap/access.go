@@ -10,7 +10,6 @@ import (
 // Made in advance, because the hot path returns them.
 var (
 	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
-	errUnmade     = fmt.Errorf("use memory map: %w: it was made neither by New nor by Import", ErrInvalid)
 	errHoldFrozen = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
 	errNotHeld    = fmt.Errorf("release memory map: it is %w: more releases than holds", ErrNotHeld)
 	errKeyClosed  = fmt.Errorf("use memory map: it is %w", ErrClosed)
@@ -79,7 +78,7 @@ func (m *Map) RKey() uint32 { return m.rkey }
 // for an imported Map, the device given to Import.
 func (m *Map) Devices() []verbs.Device {
 	if m.remote {
-		return []verbs.Device{m.via}
+		return []verbs.Device{m.importedOn}
 	}
 	var devs []verbs.Device
 	for _, r := range m.registrations() {

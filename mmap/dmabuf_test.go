@@ -13,16 +13,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// ablePD takes dma-bufs.
-type ablePD struct {
+// dmaBufPD takes dma-bufs.
+type dmaBufPD struct {
 	*fakePD
-	asked []DMABuf
-	iova  uint64
-	files []os.FileInfo
+	registered []DMABuf
+	iova       uint64
+	files      []os.FileInfo
 }
 
-func (p *ablePD) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
-	p.asked, p.iova = append(p.asked, DMABuf{Offset: buf.Offset, Length: buf.Length}), buf.IOVA
+func (p *dmaBufPD) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (verbs.MR, error) {
+	p.registered, p.iova = append(p.registered, DMABuf{Offset: buf.Offset, Length: buf.Length}), buf.IOVA
 	// The descriptor stays the Map's.
 	f := os.NewFile(uintptr(must(duplicate(buf.FD))), "copy")
 	defer f.Close()
@@ -39,7 +39,7 @@ func must[T any](v T, err error) T {
 
 func TestDMABuf(t *testing.T) {
 	one, two := newDevice("fake0"), newDevice("fake1")
-	pds := []*ablePD{{fakePD: one.pd}, {fakePD: two.pd}}
+	pds := []*dmaBufPD{{fakePD: one.pd}, {fakePD: two.pd}}
 	file := must(os.CreateTemp(t.TempDir(), ""))
 	info := must(file.Stat())
 	m, err := New(one, Config{DMABuf: &DMABuf{int(file.Fd()), 8192, 100}, PD: pds[0], Permissions: LocalReadWrite | RemoteRead})
@@ -47,7 +47,7 @@ func TestDMABuf(t *testing.T) {
 	require.NoError(t, file.Close())
 	require.NoError(t, m.AddPD(pds[1]))
 	for _, pd := range pds {
-		assert.Equal(t, []DMABuf{{Offset: 8192, Length: 100}}, pd.asked)
+		assert.Equal(t, []DMABuf{{Offset: 8192, Length: 100}}, pd.registered)
 		assert.Equal(t, uint64(8192), pd.iova)
 		assert.True(t, os.SameFile(info, pd.files[0]), "the file that was given, though closed since")
 		assert.Equal(t, verbs.AccessLocalWrite|verbs.AccessRemoteRead, pd.live[0].access)

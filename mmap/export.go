@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -46,12 +47,16 @@ func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
 }
 
 func encode(addr, size uint64, rkey uint32, perm Permission) ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint64(addr)
 	w.Uint64(size)
 	w.Uint32(rkey)
 	w.Uint32(uint32(perm))
-	return w.Encode(descriptor.MemoryMap)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.MemoryMap, payload)
 }
 
 // ExportKey is ExportPD for callers that put the remote key into a descriptor of their own.
@@ -103,7 +108,7 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	addr, size, rkey, perm := r.Uint64(), r.Uint64(), r.Uint32(), Permission(r.Uint32())
 	if err := r.Done(); err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
@@ -111,7 +116,7 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err := checkRemote(addr, size, perm); err != nil {
 		return nil, fmt.Errorf("import memory map: %w: %w; export it again", descriptor.ErrFormat, err)
 	}
-	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, via: dev}, nil
+	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, importedOn: dev}, nil
 }
 
 func checkRemote(addr, size uint64, perm Permission) error {
@@ -139,7 +144,7 @@ func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permis
 	if err := checkRemote(addr, uint64(max(length, 0)), perm); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", op, ErrInvalid, err)
 	}
-	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, via: dev}, nil
+	return &Map{addr: addr, size: length, rkey: rkey, perm: perm, remote: true, importedOn: dev}, nil
 }
 
 // AsRemote returns the Map as a peer on the same device imports it from the descriptor of

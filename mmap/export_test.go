@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -93,12 +94,14 @@ func TestExportErrors(t *testing.T) {
 
 // payload makes a memory map descriptor of any values.
 func payload(t testing.TB, addr, size uint64, rkey, perm uint32) []byte {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint64(addr)
 	w.Uint64(size)
 	w.Uint32(rkey)
 	w.Uint32(perm)
-	b, err := w.Encode(descriptor.MemoryMap)
+	fields, err := w.Payload()
+	require.NoError(t, err)
+	b, err := descriptor.Encode(descriptor.MemoryMap, fields)
 	require.NoError(t, err)
 	return b
 }

@@ -48,30 +48,30 @@ type DMABuf struct {
 
 // Map is a range of memory, local or a peer's.
 type Map struct {
-	mem      []byte
-	dmaBuf   *DMABuf      // with a descriptor of the Map's own
-	free     func() error // unpins, unmaps or closes
-	addr     uint64
-	size     int
-	perm     Permission
-	remote   bool
-	via      verbs.Device // the device given to Import
-	rkey     uint32
-	onFree   func([]byte)
-	userData any
-	owners   []owner // of the registrations; mu protects them
+	mem        []byte
+	dmaBuf     *DMABuf      // with a descriptor of the Map's own
+	free       func() error // unpins, unmaps or closes
+	addr       uint64
+	size       int
+	perm       Permission
+	remote     bool
+	importedOn verbs.Device // the device given to Import
+	rkey       uint32
+	onFree     func([]byte)
+	userData   any
+	closeHooks []closeHook // of the registrations; mu protects them
 
 	// users counts Hold. While it is negative, the registrations are changing or gone, and
 	// Hold fails.
-	users  atomic.Int64
-	held   [len(holders)]atomic.Int64 // users other than buffers
-	closed atomic.Bool
-	regs   atomic.Pointer[[]registration]
+	users       atomic.Int64
+	usersByKind [len(userKinds)]atomic.Int64 // users other than buffers
+	closed      atomic.Bool
+	regs        atomic.Pointer[[]registration]
 
-	stock    atomic.Value
-	mu       sync.Mutex // serialises what changes registrations
-	exported bool
-	kept     []keptBy
+	inventory atomic.Value
+	mu        sync.Mutex // serialises what changes registrations
+	exported  bool
+	kept      []keptBy
 }
 
 // keptBy is a device that may still use the memory of a Map.
@@ -159,38 +159,39 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	if err := m.register(dev, pd); err != nil {
 		return nil, errors.Join(err, m.free())
 	}
-	m.own(dev)
+	m.addCloseHook(dev)
 	return m, nil
 }
 
-// owner is a device that ends its registrations of a Map before it is closed.
-type owner struct {
+// closeHook is the function of a Map that a device calls before it is closed.
+type closeHook struct {
 	dev    verbs.Device
-	disown func() // undoes OnClose
+	remove func() // undoes OnClose
 }
 
-// own makes a device an owner, unless it is one. The caller holds mu, or m is not shared yet.
-func (m *Map) own(dev verbs.Device) {
+// addCloseHook adds a hook to a device, unless the Map has one there. The caller holds mu, or m
+// is not shared yet.
+func (m *Map) addCloseHook(dev verbs.Device) {
 	closing, ok := dev.(verbs.ClosingDevice)
-	if !ok || slices.ContainsFunc(m.owners, func(o owner) bool { return o.dev == dev }) {
+	if !ok || slices.ContainsFunc(m.closeHooks, func(o closeHook) bool { return o.dev == dev }) {
 		return
 	}
-	m.owners = append(m.owners, owner{dev, closing.OnClose(func() error { return m.deviceCloses(dev) })})
+	m.closeHooks = append(m.closeHooks, closeHook{dev, closing.OnClose(func() error { return m.onDeviceClose(dev) })})
 }
 
-// disown undoes own. The caller holds mu.
-func (m *Map) disown(dev verbs.Device) {
-	m.owners = slices.DeleteFunc(m.owners, func(o owner) bool {
+// removeCloseHook undoes addCloseHook. The caller holds mu.
+func (m *Map) removeCloseHook(dev verbs.Device) {
+	m.closeHooks = slices.DeleteFunc(m.closeHooks, func(o closeHook) bool {
 		if o.dev == dev {
-			o.disown()
+			o.remove()
 		}
 		return o.dev == dev
 	})
 }
 
-// deviceCloses closes the Map. If the Map is registered with other devices too, it only ends
+// onDeviceClose closes the Map. If the Map is registered with other devices too, it only ends
 // the registrations with this device, since no queue pair is left that could use them.
-func (m *Map) deviceCloses(dev verbs.Device) error {
+func (m *Map) onDeviceClose(dev verbs.Device) error {
 	m.mu.Lock()
 	m.kept = slices.DeleteFunc(m.kept, func(k keptBy) bool { return k.dev == dev })
 	if !slices.ContainsFunc(m.registrations(), func(r registration) bool { return r.dev != dev }) {
@@ -201,7 +202,7 @@ func (m *Map) deviceCloses(dev verbs.Device) error {
 	if err := m.deregister(func(r registration) bool { return r.dev == dev }); err != nil {
 		return err
 	}
-	m.disown(dev)
+	m.removeCloseHook(dev)
 	return nil
 }
 
@@ -267,7 +268,7 @@ func (m *Map) add(dev verbs.Device, pd verbs.PD) error {
 	if err := m.register(dev, pd); err != nil {
 		return fmt.Errorf("add %s to memory map: %w", dev.Name(), err)
 	}
-	m.own(dev)
+	m.addCloseHook(dev)
 	return nil
 }
 
@@ -290,7 +291,7 @@ func (m *Map) RemoveDevice(dev verbs.Device) error {
 	if len(m.registrations()) == before {
 		return fmt.Errorf("remove %s from memory map: %w with it", dev.Name(), ErrNotRegistered)
 	}
-	m.disown(dev)
+	m.removeCloseHook(dev)
 	return nil
 }
 
@@ -340,13 +341,9 @@ func (m *Map) deregister(match func(registration) bool) error {
 }
 
 // Hold counts one more user, such as a buffer. Until the matching Release, Close and changes
-// of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map, and with
-// ErrInvalid on one that was not made.
+// of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map.
 func (s siblings) Hold() error {
 	m := s.Map
-	if m.size == 0 {
-		return errUnmade
-	}
 	if m.users.Add(1) > 0 {
 		return nil
 	}
@@ -370,34 +367,34 @@ func (s siblings) Keep(dev verbs.Device, reason error) {
 	m.kept = append(m.kept, keptBy{dev, reason})
 }
 
-// Holder is the kind of object that holds a Map with HoldFor.
-type Holder uint8
+// UserKind is the kind of object that holds a Map with HoldFor.
+type UserKind uint8
 
-// The holders other than buffers.
+// The kinds of users other than buffers.
 const (
-	BufferPool   Holder = iota // a bufinv.Pool
-	MemoryWindow               // a bound rdma.Window
+	BufferPool   UserKind = iota // a bufinv.Pool
+	MemoryWindow                 // a bound rdma.Window
 )
 
-var holders = [...]struct{ one, many string }{
+var userKinds = [...]struct{ one, many string }{
 	BufferPool:   {"buffer pool is made of it", "buffer pools are made of it"},
 	MemoryWindow: {"memory window lends it", "memory windows lend it"},
 }
 
 // HoldFor is Hold for an object other than a buffer, which errors then name.
-func (s siblings) HoldFor(h Holder) error {
+func (s siblings) HoldFor(h UserKind) error {
 	err := s.Hold()
 	if err == nil {
-		s.held[h].Add(1)
+		s.usersByKind[h].Add(1)
 	}
 	return err
 }
 
 // ReleaseFor undoes one HoldFor.
-func (s siblings) ReleaseFor(h Holder) error {
+func (s siblings) ReleaseFor(h UserKind) error {
 	err := s.Release()
 	if err == nil {
-		s.held[h].Add(-1)
+		s.usersByKind[h].Add(-1)
 	}
 	return err
 }
@@ -406,14 +403,14 @@ func (s siblings) ReleaseFor(h Holder) error {
 func (m *Map) usersText() string {
 	var parts []string
 	buffers := m.users.Load()
-	for h := range holders {
-		n := m.held[h].Load()
+	for h := range userKinds {
+		n := m.usersByKind[h].Load()
 		buffers -= n
 		switch {
 		case n == 1:
-			parts = append(parts, "1 "+holders[h].one)
+			parts = append(parts, "1 "+userKinds[h].one)
 		case n > 1:
-			parts = append(parts, fmt.Sprintf("%d %s", n, holders[h].many))
+			parts = append(parts, fmt.Sprintf("%d %s", n, userKinds[h].many))
 		}
 	}
 	switch {
@@ -425,16 +422,16 @@ func (m *Map) usersText() string {
 	return strings.Join(parts, ", ")
 }
 
-// Stock returns the result of the first call of make for this Map, which the Map keeps. Only
+// Inventory returns the result of the first call of make for this Map, which the Map keeps. Only
 // package bufinv uses it, for the buffers of a Map.
-func (x siblings) Stock(make func() any) any {
+func (x siblings) Inventory(make func() any) any {
 	m := x.Map
-	s := m.stock.Load()
+	s := m.inventory.Load()
 	if s == nil && make != nil {
 		if made := make(); made != nil {
-			m.stock.CompareAndSwap(nil, made) // else another goroutine was first
+			m.inventory.CompareAndSwap(nil, made) // else another goroutine was first
 		}
-		s = m.stock.Load()
+		s = m.inventory.Load()
 	}
 	return s
 }
@@ -467,8 +464,8 @@ func (m *Map) Close() error {
 	if !ended {
 		return nil
 	}
-	for _, o := range m.owners { // they do not change any more
-		o.disown()
+	for _, o := range m.closeHooks { // they do not change any more
+		o.remove()
 	}
 	// Called without the lock, because OnFree may call methods of the Map.
 	if m.onFree != nil {

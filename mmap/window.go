@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Lend returns the region for a memory window in the protection domain pd that lends n bytes
+// WindowMR returns the region for a memory window in the protection domain pd over n bytes
 // from offset off to peers with permissions perm, if the Map allows that. It is for package
 // rdma, whose Window holds the Map meanwhile.
 //
@@ -14,11 +14,9 @@ import (
 // one or several of RemoteRead, RemoteWrite and RemoteAtomic, or where the Map lacks
 // BindWindows, or LocalReadWrite for a window that peers can write to. Others are those of
 // LKey.
-func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
+func (s siblings) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
 	m := s.Map
 	switch {
-	case m.size == 0:
-		return nil, errUnmade
 	case m.remote:
 		return nil, fmt.Errorf("lend memory map: it %w; only its owner lends it", ErrRemote)
 	case off < 0 || n < 1 || off > m.size || n > m.size-off:
@@ -41,9 +39,9 @@ func (s siblings) Lend(pd verbs.PD, off, n int, perm Permission) (verbs.MR, erro
 	return nil, errKeyNone
 }
 
-// ExportLent returns a descriptor, as Export does, of n bytes from offset off that a key of
-// their own lends. It is for package rdma.
-func (s siblings) ExportLent(off, n int, rkey uint32, perm Permission) ([]byte, error) {
+// ExportWindow returns a descriptor, as Export does, of a memory window over n bytes from
+// offset off, which has a remote key of its own. It is for package rdma.
+func (s siblings) ExportWindow(off, n int, rkey uint32, perm Permission) ([]byte, error) {
 	m := s.Map
 	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -305,12 +306,12 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 		case pe.Running:
 			shared, err := p.rdma.SharedPool()
 			assert.NoError(t, err)
-			var w descriptor.Writer // of memory that ends later than the server's
+			var w wirecode.Writer // of memory that ends later than the server's
 			w.Uint64(remote.Addr())
 			w.Uint64(8192)
 			w.Uint32(remote.RKey())
 			w.Uint32(uint32(mmap.RemoteWrite))
-			forged := made(mmap.Import(p.dev, made(w.Encode(descriptor.MemoryMap))))
+			forged := made(mmap.Import(p.dev, made(descriptor.Encode(descriptor.MemoryMap, made(w.Payload())))))
 			task, err := shared.Write(conn, bufinv.Source(local, 0, 8), bufinv.Target(forged, 8000, 8))
 			p.rdma.Fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }))
 		}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 )
 
 // The maximum private data of each message of the connection manager, in bytes (IBTA 12.6,
@@ -131,7 +132,7 @@ func decodePrivateData(b []byte) (*privateData, error) {
 		return nil, fmt.Errorf("%w: the private data has version %d, this program reads version %d; run the same release of Verbena on both ends", descriptor.ErrVersion, v, cmVersion)
 	}
 	d := &privateData{kind: cmKind(b[header-1])}
-	r := descriptor.NewReader(b[header:])
+	r := wirecode.NewReader(b[header:])
 	switch d.kind {
 	case cmRequest:
 		r.Fixed(d.token[:])
@@ -164,14 +165,14 @@ func (d *privateData) unexpected() error {
 
 func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-func readCounted(r *descriptor.Reader) []byte {
+func readCounted(r *wirecode.Reader) []byte {
 	b := make([]byte, r.Uint8())
 	r.Fixed(b)
 	return b
 }
 
 // readOffer decodes an offer, and rebuilds the descriptors in it.
-func readOffer(r *descriptor.Reader, o *descriptor.Bundle) {
+func readOffer(r *wirecode.Reader, o *descriptor.Bundle) {
 	o.From = string(readCounted(r))
 	switch kind := descriptor.Kind(r.Uint8()); kind {
 	case descriptor.MemoryMap:

@@ -287,9 +287,9 @@ func TestCloseAfterRunWithTasksHeld(t *testing.T) {
 func TestCloseCallsWaiters(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	first, second := d.customer(), d.customer()
-	first.ask()
-	second.ask()
+	first, second := d.newWaitingUser(), d.newWaitingUser()
+	first.tryAlloc()
+	second.tryAlloc()
 	require.NotNil(t, first.job)
 	require.NoError(t, d.Close())
 	require.ErrorIs(t, second.err, pe.ErrBadState)

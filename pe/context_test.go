@@ -314,9 +314,6 @@ func TestConnectMisuse(t *testing.T) {
 	assert.ErrorIs(t, e.Connect(nil), pe.ErrInvalid)
 	var none *device
 	assert.ErrorIs(t, e.Connect(none), pe.ErrInvalid)
-	assert.ErrorIs(t, e.Connect(&device{}), pe.ErrInvalid)
-	bare, _ := pe.NewCore("bare", nil)
-	assert.ErrorIs(t, e.Connect(bare), pe.ErrInvalid)
 }
 
 func TestEveryContextGetsItsTurn(t *testing.T) {

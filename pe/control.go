@@ -8,9 +8,6 @@ type Control struct{ core Core }
 // Started takes the context from Starting to Running. It does nothing in any
 // other state: the context may have been stopped meanwhile.
 func (k *Control) Started() {
-	if k == nil {
-		return
-	}
 	c := &k.core
 	if c.starting {
 		c.started = true
@@ -24,9 +21,6 @@ func (k *Control) Started() {
 // Stopped reports that the backend has no work left at the device, and that all tasks in
 // flight have come back. It has an effect only after Backend.Stop was called.
 func (k *Control) Stopped() {
-	if k == nil {
-		return
-	}
 	c := &k.core
 	if c.State() == Stopping && !c.stopDue {
 		c.stopped = true
@@ -35,20 +29,13 @@ func (k *Control) Stopped() {
 }
 
 // Fail is Core.Fail for the backend: it reports an error after which the context cannot go on.
-func (k *Control) Fail(err error) {
-	if k != nil {
-		k.core.fail(err)
-	}
-}
+func (k *Control) Fail(err error) { k.core.fail(err) }
 
 // Wake makes the engine call Backend.Progress soon, even if the engine sleeps. Call it after
 // the work is visible to Progress, and when work is held back outside Progress. It may be
 // called from any goroutine, in any state, at any rate; it allocates nothing and does not
 // block.
 func (k *Control) Wake() {
-	if k == nil {
-		return
-	}
 	if e := k.core.engine.Load(); e != nil {
 		e.wake()
 	}
@@ -56,23 +43,16 @@ func (k *Control) Wake() {
 
 // Require returns nil if the context is in one of the legal states, and otherwise a
 // *StateError, or ErrClosed after Close. op names the operation in the error: "export a
-// connection". On a nil Control, that of a context not made by its constructor, Require and
-// Owned fail with ErrInvalid.
+// connection".
 func (k *Control) Require(op string, legal ...State) error {
-	if k == nil {
-		return unmade(op)
-	}
 	return k.core.require(op, legal...)
 }
 
 // Owned fails with ErrBusy if another goroutine is driving the context's engine
 // right now.
 func (k *Control) Owned(op string) error {
-	if k == nil {
-		return unmade(op)
-	}
 	if k.core.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
 	return nil
 }
@@ -81,23 +61,21 @@ func (k *Control) Owned(op string) error {
 // detector it panics with an error that matches ErrBusy if another goroutine is driving the
 // context's engine right now. In other programs it does nothing and costs nothing.
 func (k *Control) Check(op string) {
-	if checksGoroutine && k != nil {
-		k.core.check(op)
-	}
+	k.core.check(op)
 }
 
 // Begin puts a task of the context's pools in flight. Call it first when the task is
 // submitted, and call Abort if posting fails afterwards. It fails if the context is neither
 // Running, nor Starting with AllowStarting (*StateError), or if the task is in flight
 // (ErrInUse) or not allocated (ErrFreed). op names the operation in the errors: "submit a
-// write". A task that came from no pool fails on a nil Control too. In programs built with the
-// race detector, Begin also fails with ErrBusy while another goroutine drives the engine.
+// write". In programs built with the race detector, Begin also fails with ErrBusy while another
+// goroutine drives the engine.
 func (k *Control) Begin(t *Task, op string) error {
 	if checksGoroutine && t.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
-	if t == nil || t.life != taskHeld || t.self != t || t.pool.control != k || !t.pool.legal() {
-		return t.refuse(k, op)
+	if t.life != taskHeld || t.self != t || t.pool.control != k || !t.pool.legal() {
+		return t.unusableError(k, op)
 	}
 	t.life = taskInFlight
 	k.core.inFlight++
@@ -110,7 +88,7 @@ func (k *Control) Abort(t *Task) { k.End(t) }
 // End takes the completed task out of flight: it is the user's again. Call it before the
 // callback. It does nothing if the task is not in flight.
 func (k *Control) End(t *Task) {
-	if k != nil && t != nil && t.life == taskInFlight {
+	if t.life == taskInFlight {
 		t.life = taskHeld
 		k.core.inFlight--
 	}
@@ -119,13 +97,13 @@ func (k *Control) End(t *Task) {
 // MayChange fails if the user may not change the task: it is in flight (ErrInUse) or not
 // allocated (ErrFreed). Call it first in each method that changes a task, in any state of the
 // context. what names the changed part in the errors: "source". It allocates nothing unless it
-// fails. A task that came from no pool fails on a nil Control too.
+// fails.
 func (k *Control) MayChange(t *Task, what string) error {
 	if checksGoroutine && t.drivenElsewhere() {
-		return elsewhere("set the " + what)
+		return errDrivenElsewhere("set the " + what)
 	}
-	if t == nil || t.life != taskHeld || t.self != t || t.pool.control != k {
-		return t.refuse(k, "set the "+what)
+	if t.life != taskHeld || t.self != t || t.pool.control != k {
+		return t.unusableError(k, "set the "+what)
 	}
 	return nil
 }

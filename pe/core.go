@@ -56,12 +56,7 @@ func NewCore(name string, b Backend) (*Core, *Control) {
 func (c *Core) core() *Core { return c }
 
 // Name is the name of the context in errors and logs.
-func (c *Core) Name() string {
-	if c == nil {
-		return ""
-	}
-	return c.name
-}
+func (c *Core) Name() string { return c.name }
 
 // object names the context in errors.
 func (c *Core) object() string { return "context " + strconv.Quote(c.Name()) }
@@ -69,76 +64,41 @@ func (c *Core) object() string { return "context " + strconv.Quote(c.Name()) }
 // String names the context and its state. It may be called from any goroutine.
 func (c *Core) String() string { return fmt.Sprintf("%s, %v", c.object(), c.State()) }
 
-// unmade is the error of a call on the zero value of a type that embeds a *Core.
-func unmade(op string) error {
-	return fmt.Errorf("pe: cannot %s: %w: the context was not made by the function that makes such contexts (New of its package)", op, ErrInvalid)
-}
-
 // State is the current state of the context. State callbacks run later, inside Progress, so
 // State may be further on than the change that a callback reports.
-func (c *Core) State() State {
-	if c == nil {
-		return Idle
-	}
-	return State(c.state.Load())
-}
+func (c *Core) State() State { return State(c.state.Load()) }
 
 // Engine is the engine that the context is connected to, or nil.
-func (c *Core) Engine() *Engine {
-	if c == nil {
-		return nil
-	}
-	return c.engine.Load()
-}
+func (c *Core) Engine() *Engine { return c.engine.Load() }
 
 // check is Control.Check.
 func (c *Core) check(op string) {
 	if checksGoroutine && c.drivenElsewhere() {
-		panic(elsewhere(op))
+		panic(errDrivenElsewhere(op))
 	}
 }
 
 // InFlight is the number of tasks submitted and not completed.
-func (c *Core) InFlight() int {
-	if c == nil {
-		return 0
-	}
-	return c.inFlight
-}
+func (c *Core) InFlight() int { return c.inFlight }
 
 // Allocated is the number of tasks taken from the context's pools and not freed,
 // in flight or not. The context cannot leave Stopping while it is not zero.
-func (c *Core) Allocated() int {
-	if c == nil {
-		return 0
-	}
-	return c.allocated
-}
+func (c *Core) Allocated() int { return c.allocated }
 
 // Err is the first error since the last Start: one with which the context failed by itself, or
 // one given to Fail. It is nil if there was none.
-func (c *Core) Err() error {
-	if c == nil {
-		return nil
-	}
-	return c.err
-}
+func (c *Core) Err() error { return c.err }
 
 // UserData returns what SetUserData stored last.
 func (c *Core) UserData() any {
-	if c == nil {
-		return nil
-	}
 	c.check("read the user data of a context")
 	return c.userData
 }
 
 // SetUserData stores a value for the user with the context.
 func (c *Core) SetUserData(v any) {
-	if c != nil {
-		c.check("set the user data of a context")
-		c.userData = v
-	}
+	c.check("set the user data of a context")
+	c.userData = v
 }
 
 // OnStateChange sets the function that is called for every change of state, in order. The
@@ -146,10 +106,8 @@ func (c *Core) SetUserData(v any) {
 // inside another callback. It replaces the previous function; nil sets none. It may be called
 // in any state, and also applies to changes not reported yet.
 func (c *Core) OnStateChange(f func(prev, next State)) {
-	if c != nil {
-		c.check("set the function for changes of state")
-		c.onChange = f
-	}
+	c.check("set the function for changes of state")
+	c.onChange = f
 }
 
 // watcher is a function given to Watch.
@@ -162,7 +120,7 @@ type watcher struct {
 // changes that come after the call of Watch, until stop is called. It is for packages that
 // build on contexts; the function of OnStateChange is for the program.
 func (c *Core) Watch(f func(prev, next State)) (stop func()) {
-	if c == nil || f == nil {
+	if f == nil {
 		return func() {}
 	}
 	c.check("watch the state of a context")
@@ -197,9 +155,6 @@ func callWatchers(list []*watcher, prev, next State) {
 // with a peer. Without an engine it fails with ErrNotConnected; if the backend cannot start,
 // the context stays Idle. It clears Err.
 func (c *Core) Start() error {
-	if c == nil {
-		return unmade("start a context")
-	}
 	if c.closed || c.closing {
 		return fmt.Errorf("pe: cannot start %s: %w", c.object(), ErrClosed)
 	}
@@ -275,7 +230,7 @@ func (c *Core) stop() {
 // engine, like Stop. If another goroutine is driving it, Fail hands the error over with
 // Engine.Do.
 func (c *Core) Fail(err error) {
-	if err == nil || c == nil {
+	if err == nil {
 		return
 	}
 	if e := c.engine.Load(); e != nil && e.drivenElsewhere() {

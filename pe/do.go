@@ -34,9 +34,6 @@ func (e *Engine) Do(f func()) error {
 	if f == nil {
 		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
 	}
-	if err := e.made("call Do"); err != nil {
-		return err
-	}
 	c := &e.calls
 	c.mu.Lock()
 	if e.closing.Load() {

@@ -65,6 +65,7 @@ func New(cfg Config) *Engine {
 	if e.spin == 0 {
 		e.spin = DefaultSpin
 	}
+	e.slice.epoch = time.Now()
 	e.notifier.init()
 	return e
 }
@@ -75,12 +76,9 @@ func (e *Engine) String() string { return fmt.Sprintf("engine %p", e) }
 // Connect puts a context on the engine until the context or the engine is closed. The context
 // must be Idle and on no engine (ErrInUse). It is legal in callbacks.
 func (e *Engine) Connect(c Context) error {
-	if err := e.made("connect a context"); err != nil {
-		return err
-	}
 	core := coreOf(c)
-	if core == nil || core.backend == nil {
-		return fmt.Errorf("pe: cannot connect a context that is nil, or whose core was not made by NewCore with a backend: %w", ErrInvalid)
+	if core == nil {
+		return fmt.Errorf("pe: cannot connect the context: it is nil: %w", ErrInvalid)
 	}
 	if e.closing.Load() {
 		return fmt.Errorf("pe: cannot connect %s: the engine is closed: %w", core.object(), ErrClosed)
@@ -200,25 +198,17 @@ func (e *Engine) queued() bool {
 
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.
-func (e *Engine) Active() int {
-	if e == nil {
-		return 0
-	}
-	return e.active
-}
+func (e *Engine) Active() int { return e.active }
 
 // Draining reports whether Close, or a Run whose context has ended, is stopping all contexts:
 // a context that goes to Stopping now may have been cut short. It belongs to the goroutine
 // that drives the engine.
-func (e *Engine) Draining() bool { return e != nil && e.draining }
+func (e *Engine) Draining() bool { return e.draining }
 
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.
 func (e *Engine) InFlight() int {
 	n := 0
-	if e == nil {
-		return n
-	}
 	for _, c := range e.contexts {
 		n += c.inFlight
 	}

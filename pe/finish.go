@@ -50,12 +50,7 @@ func (c *Core) stopUnlessUsed() {
 // no work on success.
 //
 //	sends, err := r.Pool(16, pe.FreeTask, pe.FailContext)
-func FreeTask[T Submittable](t T) {
-	var none T
-	if t != none {
-		t.Core().Fail(t.Free())
-	}
-}
+func FreeTask[T Submittable](t T) { t.Core().Fail(t.Free()) }
 
 // FailContext is a callback of failure for pools: it fails the task's context with the error
 // (Core.Fail), which stops the context, and frees the task. Use it in programs that cannot go
@@ -63,10 +58,6 @@ func FreeTask[T Submittable](t T) {
 //
 //	writes, err := r.Pool(16, written, pe.FailContext)
 func FailContext[T Submittable](t T, err error) {
-	var none T
-	if t == none {
-		return
-	}
 	c := t.Core()
 	c.Fail(err)
 	c.Fail(t.Free())

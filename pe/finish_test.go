@@ -18,7 +18,7 @@ func TestStopWhenDone(t *testing.T) {
 	require.Equal(t, pe.Running, d.State(), "Start forgets it")
 
 	again := true
-	f := func(r errand, err error) {
+	f := func(r userTask, err error) {
 		require.NoError(t, err)
 		if again {
 			again = false
@@ -27,9 +27,9 @@ func TestStopWhenDone(t *testing.T) {
 		}
 		require.NoError(t, r.Free())
 	}
-	require.NoError(t, pe.SubmitNew(d.errand(t), nil, f))
+	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, f))
 	require.NoError(t, d.StopWhenDone())
-	require.NoError(t, pe.SubmitNew(d.errand(t), nil, f), "tasks can still be allocated")
+	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, f), "tasks can still be allocated")
 	for range 2 {
 		d.complete(0, nil)
 		quiesce(t, e)
@@ -42,7 +42,7 @@ func TestStopWhenDone(t *testing.T) {
 
 	// It counts for one run, and at once where there are no tasks.
 	require.NoError(t, d.Start())
-	a := d.errand(t)
+	a := d.userTask(t)
 	require.NoError(t, a.Free())
 	quiesce(t, e)
 	require.Equal(t, pe.Running, d.State())
@@ -56,7 +56,7 @@ func TestStopWhenDoneWaitsForWaiters(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
 	quiesce(t, e)
-	first := d.errand(t)
+	first := d.userTask(t)
 	var second *job
 	alloc := func() (err error) {
 		second, err = d.jobs.Alloc()
@@ -80,7 +80,7 @@ func TestStopWhenDoneWaitsForWaiters(t *testing.T) {
 func TestStopWhenDoneIsOvertaken(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	a := d.errand(t)
+	a := d.userTask(t)
 	require.NoError(t, d.StopWhenDone())
 	require.NoError(t, d.Stop())
 	quiesce(t, e)
@@ -94,8 +94,8 @@ func TestStopWhenDoneIsOvertaken(t *testing.T) {
 func TestFreeTask(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	a := d.errand(t)
-	require.NoError(t, pe.SubmitNew(a, nil, func(r errand, _ error) { pe.FreeTask(r) }))
+	a := d.userTask(t)
+	require.NoError(t, pe.SubmitNew(a, nil, func(r userTask, _ error) { pe.FreeTask(r) }))
 	require.NoError(t, d.StopWhenDone())
 	d.complete(0, nil)
 	quiesce(t, e)
@@ -110,7 +110,7 @@ func TestFailContext(t *testing.T) {
 	e, d := connected(t, 2)
 	require.NoError(t, d.Start())
 	broken := errors.New("broken")
-	a, b := d.errand(t), d.errand(t)
+	a, b := d.userTask(t), d.userTask(t)
 	require.Same(t, d.Core, a.Core())
 	require.NoError(t, pe.SubmitNew(a, nil, pe.FailContext))
 	require.NoError(t, b.Free())
@@ -123,14 +123,9 @@ func TestFailContext(t *testing.T) {
 
 	// Tasks that a stop has cut off are no failure.
 	require.NoError(t, d.Start())
-	require.NoError(t, pe.SubmitNew(d.errand(t), nil, pe.FailContext))
+	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, pe.FailContext))
 	require.NoError(t, d.Stop())
 	quiesce(t, e)
 	require.Equal(t, pe.Idle, d.State())
 	require.NoError(t, d.Err())
-
-	pe.FailContext(errand{}, broken) // no task: nothing
-	pe.FreeTask(errand{})
-	require.Nil(t, (&pe.Task{}).Core())
-	require.Nil(t, (*pe.Task)(nil).Core())
 }

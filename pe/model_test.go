@@ -20,7 +20,7 @@ type model struct {
 	state     pe.State
 	log, seen changes // what should be reported, what was
 	free      []*job  // allocated, not in flight
-	flying    map[*job]bool
+	inFlight  map[*job]bool
 	submits   int
 	callbacks int
 	failed    error
@@ -41,14 +41,14 @@ func (m *model) settle() {
 func (m *model) check(t *rapid.T) {
 	m.settle()
 	require.Equal(t, m.state, m.d.State())
-	require.Equal(t, len(m.flying), m.d.Core.InFlight())
-	require.Equal(t, len(m.flying)+len(m.free), m.d.Allocated())
+	require.Equal(t, len(m.inFlight), m.d.Core.InFlight())
+	require.Equal(t, len(m.inFlight)+len(m.free), m.d.Allocated())
 	require.Equal(t, m.d.jobs.Cap()-m.d.Allocated(), m.d.jobs.Available())
-	require.Equal(t, m.submits, m.callbacks+len(m.flying), "each submission has one callback")
+	require.Equal(t, m.submits, m.callbacks+len(m.inFlight), "each submission has one callback")
 	require.Equal(t, m.failed, m.d.Err())
 	require.Equal(t, m.state != pe.Idle, m.d.acquired)
 	require.False(t, m.d.nested)
-	for j := range m.flying {
+	for j := range m.inFlight {
 		require.True(t, j.InFlight())
 	}
 	require.LessOrEqual(t, len(m.seen), len(m.log))
@@ -63,7 +63,7 @@ func (m *model) submit(t *rapid.T, j *job, flags pe.SubmitFlags) {
 	}
 	require.NoError(t, err)
 	m.submits++
-	m.flying[j] = true
+	m.inFlight[j] = true
 	m.free = slices.DeleteFunc(m.free, func(o *job) bool { return o == j })
 }
 
@@ -102,7 +102,7 @@ func TestModel(t *testing.T) {
 			var err error
 			d.jobs, err = pe.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil, d.drop)
 			require.NoError(t, err)
-			m := &model{d: d, flying: map[*job]bool{}}
+			m := &model{d: d, inFlight: map[*job]bool{}}
 			d.OnStateChange(func(prev, next pe.State) { m.seen = append(m.seen, [2]pe.State{prev, next}) })
 			require.NoError(t, e.Connect(d))
 			all = append(all, m)
@@ -125,7 +125,7 @@ func TestModel(t *testing.T) {
 				active, flying := 0, 0
 				for _, m := range all {
 					m.check(t)
-					flying += len(m.flying)
+					flying += len(m.inFlight)
 					if m.state != pe.Idle {
 						active++
 					}
@@ -162,7 +162,7 @@ func TestModel(t *testing.T) {
 			},
 			"stopped": func(t *rapid.T) {
 				m := pick(t)
-				if m.state == pe.Stopping && len(m.flying) > 0 {
+				if m.state == pe.Stopping && len(m.inFlight) > 0 {
 					t.Skip("the device still works")
 				}
 				m.d.finished = m.d.finished || m.state == pe.Stopping
@@ -174,7 +174,7 @@ func TestModel(t *testing.T) {
 				switch {
 				case m.state != pe.Running:
 					require.ErrorIs(t, err, pe.ErrBadState)
-				case len(m.free)+len(m.flying) == m.d.jobs.Cap():
+				case len(m.free)+len(m.inFlight) == m.d.jobs.Cap():
 					require.ErrorIs(t, err, pe.ErrExhausted)
 				default:
 					require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestModel(t *testing.T) {
 				j := pickFree(t, m)
 				then := rapid.SampledFrom([]string{"keep", "free", "again", "stop", "fail"}).Draw(t, "then")
 				j.done = func(j *job, err error) {
-					delete(m.flying, j)
+					delete(m.inFlight, j)
 					m.free = append(m.free, j)
 					m.callbacks++
 					switch {
@@ -204,7 +204,7 @@ func TestModel(t *testing.T) {
 			},
 			"submit twice": func(t *rapid.T) {
 				m := pick(t)
-				for j := range m.flying {
+				for j := range m.inFlight {
 					require.ErrorIs(t, m.d.ctl.Begin(&j.Task, "submit"), pe.ErrInUse)
 				}
 			},

@@ -111,9 +111,6 @@ func (n *notifier) close() error {
 // belongs to the engine: do not read, write or close it. It is an eventfd(2) on Linux.
 // Elsewhere the call fails with an *UnsupportedError: use Run or Progress there.
 func (e *Engine) NotificationFD() (int, error) {
-	if err := e.made("get the notification descriptor"); err != nil {
-		return -1, err
-	}
 	if e.closed.Load() {
 		return -1, fmt.Errorf("pe: cannot get the notification descriptor: the engine is closed: %w", ErrClosed)
 	}
@@ -146,9 +143,6 @@ func (e *Engine) Arm() error {
 // the engine. It does not touch events: Progress handles them at any time, and the next Arm
 // sees those that are left.
 func (e *Engine) Clear() error {
-	if err := e.made("clear the notification"); err != nil {
-		return err
-	}
 	if e.closed.Load() {
 		return fmt.Errorf("pe: cannot clear the notification: the engine is closed: %w", ErrClosed)
 	}

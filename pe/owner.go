@@ -6,19 +6,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// made fails for an engine not made by New.
-func (e *Engine) made(op string) error {
-	if e == nil || e.notifier.wakeup == nil {
-		return fmt.Errorf("pe: cannot %s: %w: the engine was not made by pe.New", op, ErrInvalid)
-	}
-	return nil
-}
-
 // acquire makes the calling goroutine the one that drives the engine.
 func (e *Engine) acquire(op string) error {
-	if err := e.made(op); err != nil {
-		return err
-	}
 	if !e.driver.CompareAndSwap(0, uintptr(goroutine.Current())) {
 		return e.drivenError(op)
 	}
@@ -55,13 +44,13 @@ func (e *Engine) drivenError(op string) error {
 // owned fails if another goroutine is driving the engine right now.
 func (e *Engine) owned(op string) error {
 	if e.drivenElsewhere() {
-		return elsewhere(op)
+		return errDrivenElsewhere(op)
 	}
 	return nil
 }
 
-// elsewhere is the error of a call on another goroutine than the one that drives the engine.
-func elsewhere(op string) error {
+// errDrivenElsewhere is the error of a call on another goroutine than the one that drives the engine.
+func errDrivenElsewhere(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine, and contexts, connections, pools and tasks belong to it; do it in a function given to Engine.Do, or with package await", op, ErrBusy)
 }
 
@@ -70,9 +59,6 @@ func elsewhere(op string) error {
 // callback of another engine may wait for this one; its own engine stands still meanwhile. op
 // names the operation in the error.
 func (e *Engine) MayBlock(op string) error {
-	if err := e.made(op); err != nil {
-		return err
-	}
 	if e.drivenHere() {
 		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
 	}

@@ -11,11 +11,11 @@ import (
 // that embeds a Task. A pool belongs to the goroutine that drives the engine.
 type Pool[T any] struct {
 	pool
-	items  []T
-	free   []*T // last in, first out: the next task is the one used last, still in the caches
-	taskOf func(*T) *Task
-	drop   func(*T)
-	failed error // the one of an exhausted pool, made in advance
+	items     []T
+	free      []*T // last in, first out: the next task is the one used last, still in the caches
+	taskOf    func(*T) *Task
+	drop      func(*T)
+	exhausted error // the one of an exhausted pool, made in advance
 }
 
 // exhaustedError is the error of a pool with no task left. It holds the pool, so that a Waiter
@@ -33,12 +33,12 @@ func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }
 
 // pool is the part of a pool that does not depend on the kind of task.
 type pool struct {
-	control   *Control
-	core      *Core // of control
-	name      string
-	early     bool // AllowStarting
-	available func() int
-	reclaim   func()
+	control       *Control
+	core          *Core // of control
+	name          string
+	allowStarting bool // AllowStarting
+	available     func() int
+	reclaim       func()
 
 	waiters   fifo.List[*Waiter]
 	scheduled bool // the engine is to call the waiters
@@ -47,21 +47,16 @@ type pool struct {
 func (p *pool) object() string { return "pool " + strconv.Quote(p.name) + " of " + p.core.object() }
 
 // String names the pool and its context.
-func (p *Pool[T]) String() string {
-	if p == nil || p.core == nil {
-		return "pool of no context"
-	}
-	return p.object()
-}
+func (p *Pool[T]) String() string { return p.object() }
 
 // legal reports whether tasks can be allocated and submitted in the present state.
 func (p *pool) legal() bool { return p.legalIn(State(p.core.state.Load())) }
 
-func (p *pool) legalIn(s State) bool { return s == Running || s == Starting && p.early }
+func (p *pool) legalIn(s State) bool { return s == Running || s == Starting && p.allowStarting }
 
 // legalStates are the states in which tasks can be allocated and submitted.
 func (p *pool) legalStates() []State {
-	if p.early {
+	if p.allowStarting {
 		return []State{Starting, Running}
 	}
 	return []State{Running}
@@ -109,7 +104,7 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 		drop:   drop,
 	}
 	p.available, p.reclaim = p.Available, p.reclaimAll
-	p.failed = &exhaustedError{&p.pool, n}
+	p.exhausted = &exhaustedError{&p.pool, n}
 	for i := n - 1; i >= 0; i-- {
 		item := &p.items[i]
 		if init != nil {
@@ -129,29 +124,22 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 // AllowStarting lets tasks of the pool be allocated and submitted in Starting too. Use it for
 // tasks that need no peer, such as receives. The implementer of the context calls it; the
 // backend must take the tasks in that state.
-func (p *Pool[T]) AllowStarting() {
-	if p != nil {
-		p.early = true
-	}
-}
+func (p *Pool[T]) AllowStarting() { p.allowStarting = true }
 
 // Alloc takes a task out of the pool. It fails if the context is not Running, or Starting
 // where AllowStarting was called (*StateError), or if all tasks are allocated (ErrExhausted).
 // In programs built with the race detector it also fails while another goroutine drives the
 // engine (ErrBusy); other programs do not check that.
 func (p *Pool[T]) Alloc() (*T, error) {
-	if p == nil || p.core == nil {
-		return nil, errNoPool
-	}
 	if checksGoroutine && p.core.drivenElsewhere() {
-		return nil, elsewhere("allocate from " + p.object())
+		return nil, errDrivenElsewhere("allocate from " + p.object())
 	}
 	if !p.legal() {
 		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), p.legalStates()...)
 	}
 	last := len(p.free) - 1
 	if last < 0 {
-		return nil, p.failed
+		return nil, p.exhausted
 	}
 	item := p.free[last]
 	p.free = p.free[:last]
@@ -165,18 +153,15 @@ func (p *Pool[T]) Alloc() (*T, error) {
 // also for a task that Close has taken back) or of another pool (ErrInvalid). Freeing the last
 // task of a context that is Stopping can make the context Idle.
 func (p *Pool[T]) Free(item *T) error {
-	if p == nil || p.core == nil {
-		return errNoPool
-	}
 	if checksGoroutine && p.core.drivenElsewhere() {
-		return elsewhere("free a task of " + p.object())
+		return errDrivenElsewhere("free a task of " + p.object())
 	}
 	if item == nil {
 		return fmt.Errorf("pe: cannot free a task that is nil: %s: %w", p.object(), ErrInvalid)
 	}
 	t := p.taskOf(item)
 	if t.life != taskHeld || t.self != t {
-		return t.refuse(p.control, "free")
+		return t.unusableError(p.control, "free")
 	}
 	if t.pool != &p.pool {
 		return fmt.Errorf("pe: cannot free: the task is of %s, not of %s: %w", t.pool.object(), p.object(), ErrInvalid)
@@ -218,20 +203,7 @@ func (p *Pool[T]) reclaimAll() {
 }
 
 // Cap is the number of tasks that the pool was made with.
-func (p *Pool[T]) Cap() int {
-	if p == nil {
-		return 0
-	}
-	return cap(p.free)
-}
+func (p *Pool[T]) Cap() int { return cap(p.free) }
 
 // Available is the number of tasks that can be allocated now.
-func (p *Pool[T]) Available() int {
-	if p == nil {
-		return 0
-	}
-	return len(p.free)
-}
-
-// errNoPool is the error of the zero value of a pool.
-var errNoPool = fmt.Errorf("pe: cannot use the pool: %w: no context has made it", ErrInvalid)
+func (p *Pool[T]) Available() int { return len(p.free) }

@@ -84,12 +84,7 @@ func (e *Engine) Run(ctx context.Context) error {
 //		use(n)
 //	case <-engine.Done(): // the function waits for the next Run
 //	}
-func (e *Engine) Done() <-chan struct{} {
-	if e == nil {
-		return endedRun()
-	}
-	return e.runs.channel()
-}
+func (e *Engine) Done() <-chan struct{} { return e.runs.channel() }
 
 // runs counts the runs of the engine, for Engine.Done.
 type runs struct {
@@ -193,14 +188,14 @@ func (e *Engine) takeErrors(cause error) error {
 	return errors.Join(errs...)
 }
 
-// maxStillPasses bounds spinning, in passes, while the clock stands still: in testing/synctest
+// maxFrozenClockPasses bounds spinning, in passes, while the clock stands still: in testing/synctest
 // it does so until the engine sleeps.
-const maxStillPasses = 2000
+const maxFrozenClockPasses = 2000
 
 // spinTime measures how long there has been nothing to do.
 type spinTime struct {
-	begin, now  time.Time
-	stillPasses int // passes since the clock last moved
+	begin, now        time.Time
+	frozenClockPasses int // passes since the clock last moved
 }
 
 // over reports whether there has been nothing to do for the limit.
@@ -212,15 +207,15 @@ func (s *spinTime) over(limit time.Duration) bool {
 	if s.begin.IsZero() {
 		s.begin = now
 	}
-	if s.stillPasses++; !now.Equal(s.now) {
-		s.now, s.stillPasses = now, 0
+	if s.frozenClockPasses++; !now.Equal(s.now) {
+		s.now, s.frozenClockPasses = now, 0
 	}
-	return now.Sub(s.begin) >= limit || s.stillPasses >= maxStillPasses
+	return now.Sub(s.begin) >= limit || s.frozenClockPasses >= maxFrozenClockPasses
 }
 
 // wait is called between passes that find nothing to do. It spins for a while, and then sleeps
 // until there is something to do or done is closed. After a failure it returns false if there
-// was nothing to do for heldPatience.
+// was nothing to do for tasksHeldTimeout.
 func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	if !s.over(e.spin) {
 		runtime.Gosched()
@@ -230,13 +225,13 @@ func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	return e.sleep(done)
 }
 
-// heldPatience is how long a failed context waits for other goroutines to free its tasks, with
+// tasksHeldTimeout is how long a failed context waits for other goroutines to free its tasks, with
 // Do, before Run gives up.
-const heldPatience = time.Second
+const tasksHeldTimeout = time.Second
 
-// failedHolding reports whether a context has failed, and only tasks that were not freed keep
+// failedWithTasksHeld reports whether a context has failed, and only tasks that were not freed keep
 // the contexts from becoming Idle.
-func (e *Engine) failedHolding() bool {
+func (e *Engine) failedWithTasksHeld() bool {
 	return slices.ContainsFunc(e.contexts, func(c *Core) bool { return c.err != nil && c.waitsForTasks() })
 }
 
@@ -259,8 +254,8 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	e.warnOfTasksHeld()
 	more = true
 	var held <-chan time.Time
-	if e.failedHolding() {
-		timer := time.NewTimer(heldPatience)
+	if e.failedWithTasksHeld() {
+		timer := time.NewTimer(tasksHeldTimeout)
 		defer timer.Stop()
 		held = timer.C
 	}

@@ -372,5 +372,4 @@ func TestDone(t *testing.T) {
 	require.NoError(t, unused.Close())
 	require.True(t, closed(before))
 	require.True(t, closed(unused.Done()))
-	require.True(t, closed((*pe.Engine)(nil).Done()))
 }

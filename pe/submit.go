@@ -19,8 +19,8 @@ type Submittable interface {
 	Core() *Core       // see Task.Core
 }
 
-// then is the user data of a task with its own callback.
-type then[T any] func(T, error)
+// taskCallback is the user data of a task with its own callback.
+type taskCallback[T any] func(T, error)
 
 // Done is the callback of success, and Failed the one of failure, for pools whose tasks each
 // have their own callback, set with Submit or Then:
@@ -34,11 +34,7 @@ func Done[T Submittable](t T) { Failed(t, nil) }
 
 // Failed is the callback of failure that goes with Done.
 func Failed[T Submittable](t T, err error) {
-	var none T
-	if t == none {
-		return
-	}
-	if f, ok := t.UserData().(then[T]); ok && f != nil {
+	if f, ok := t.UserData().(taskCallback[T]); ok && f != nil {
 		f(t, err)
 	}
 }
@@ -50,7 +46,7 @@ func Failed[T Submittable](t T, err error) {
 func Then[T Submittable](t T, f func(t T, err error)) {
 	var none T
 	if t != none {
-		t.SetUserData(then[T](f))
+		t.SetUserData(taskCallback[T](f))
 	}
 }
 

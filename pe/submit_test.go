@@ -9,21 +9,21 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// errand is a job with the methods that users of a task see.
-type errand struct {
+// userTask is a job with the methods that users of a task see.
+type userTask struct {
 	*job
 	on *device
 }
 
-func (r errand) Submit(...pe.SubmitFlags) error { return r.on.submit(r.job, 0) }
-func (r errand) Free() error                    { return r.on.jobs.Free(r.job) }
+func (r userTask) Submit(...pe.SubmitFlags) error { return r.on.submit(r.job, 0) }
+func (r userTask) Free() error                    { return r.on.jobs.Free(r.job) }
 
-// errand takes a job from a pool that is made with Done and Failed.
-func (d *device) errand(t testing.TB) errand {
+// userTask takes a job from a pool that is made with Done and Failed.
+func (d *device) userTask(t testing.TB) userTask {
 	t.Helper()
 	j, err := d.jobs.Alloc()
 	require.NoError(t, err)
-	r := errand{j, d}
+	r := userTask{j, d}
 	j.done = func(_ *job, err error) {
 		if err == nil {
 			pe.Done(r)
@@ -37,14 +37,14 @@ func (d *device) errand(t testing.TB) errand {
 func TestThenEachTaskHasItsOwnCallback(t *testing.T) {
 	e, d := connected(t, 2)
 	require.NoError(t, d.Start())
-	a, b := d.errand(t), d.errand(t)
+	a, b := d.userTask(t), d.userTask(t)
 	var trace []string
-	require.NoError(t, pe.Submit(a, func(r errand, err error) {
+	require.NoError(t, pe.Submit(a, func(r userTask, err error) {
 		require.Equal(t, a, r)
 		require.NoError(t, err)
 		trace = append(trace, "a")
 	}))
-	require.NoError(t, pe.Submit(b, func(r errand, err error) {
+	require.NoError(t, pe.Submit(b, func(r userTask, err error) {
 		require.ErrorIs(t, err, errFlushed)
 		trace = append(trace, "b")
 	}))
@@ -72,13 +72,13 @@ func TestThenEachTaskHasItsOwnCallback(t *testing.T) {
 func TestThenRefusals(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	a := d.errand(t)
+	a := d.userTask(t)
 	require.ErrorIs(t, pe.Submit(a, nil), pe.ErrInvalid)
 	require.False(t, a.InFlight())
 
 	called := 0
-	require.NoError(t, pe.Submit(a, func(errand, error) { called++ }))
-	require.ErrorIs(t, pe.Submit(a, func(errand, error) { called += 100 }), pe.ErrInUse)
+	require.NoError(t, pe.Submit(a, func(userTask, error) { called++ }))
+	require.ErrorIs(t, pe.Submit(a, func(userTask, error) { called += 100 }), pe.ErrInUse)
 	d.complete(0, nil)
 	quiesce(t, e)
 	require.Equal(t, 1, called, "a refused submission changed the callback")
@@ -95,9 +95,9 @@ func TestThenRefusals(t *testing.T) {
 func TestThenAllocatesNothing(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	a := d.errand(t)
+	a := d.userTask(t)
 	n := 0
-	f := func(errand, error) { n++ }
+	f := func(userTask, error) { n++ }
 	pe.Then(a, f)
 	require.Zero(t, testing.AllocsPerRun(100, func() { pe.Then(a, f) }))
 	require.NoError(t, a.Free())
@@ -109,7 +109,7 @@ func TestSubmitNew(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
 	called := 0
-	require.NoError(t, pe.SubmitNew(d.errand(t), nil, func(r errand, err error) {
+	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, func(r userTask, err error) {
 		require.NoError(t, err)
 		require.NoError(t, r.Free())
 		called++
@@ -119,28 +119,28 @@ func TestSubmitNew(t *testing.T) {
 	require.Equal(t, 1, called)
 
 	refused := errors.New("refused")
-	require.ErrorIs(t, pe.SubmitNew(errand{}, refused, nil), refused)
-	require.ErrorIs(t, pe.SubmitNew(errand{}, nil), pe.ErrInvalid)
+	require.ErrorIs(t, pe.SubmitNew(userTask{}, refused, nil), refused)
+	require.ErrorIs(t, pe.SubmitNew(userTask{}, nil), pe.ErrInvalid)
 
 	// Without a function, the one that the task has, if any, is called.
-	a := d.errand(t)
+	a := d.userTask(t)
 	require.NoError(t, pe.SubmitNew(a, nil))
 	d.complete(0, nil)
 	quiesce(t, e)
 	require.NoError(t, pe.SubmitNew(a, nil, nil))
 	d.complete(0, nil)
 	quiesce(t, e)
-	f := func(errand, error) {}
+	f := func(userTask, error) {}
 	require.ErrorIs(t, pe.SubmitNew(a, nil, f, f), pe.ErrInvalid)
 	require.ErrorIs(t, a.Free(), pe.ErrFreed)
 	require.Equal(t, 1, called)
 
 	// One that could not be prepared is freed.
-	b := d.errand(t)
+	b := d.userTask(t)
 	require.ErrorIs(t, pe.SubmitNew(b, refused, f), refused)
 	require.ErrorIs(t, b.Free(), pe.ErrFreed)
 
-	late := d.errand(t)
+	late := d.userTask(t)
 	require.NoError(t, d.Stop())
 	require.ErrorIs(t, pe.SubmitNew(late, nil, nil), pe.ErrBadState)
 	quiesce(t, e)

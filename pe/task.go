@@ -47,44 +47,23 @@ type Task struct {
 }
 
 // UserData returns what SetUserData stored since the task was allocated.
-func (t *Task) UserData() any {
-	if t == nil {
-		return nil
-	}
-	return t.userData
-}
+func (t *Task) UserData() any { return t.userData }
 
 // SetUserData stores a value for the user with the task, until the task is freed.
-func (t *Task) SetUserData(v any) {
-	if t != nil {
-		t.userData = v
-	}
-}
+func (t *Task) SetUserData(v any) { t.userData = v }
 
 // Engine is the engine that drives the task's context, or nil.
-func (t *Task) Engine() *Engine {
-	if t == nil || t.pool == nil {
-		return nil
-	}
-	return t.pool.core.Engine()
-}
+func (t *Task) Engine() *Engine { return t.pool.core.Engine() }
 
-// Core is the part of the task's context that all kinds have in common, or nil.
-func (t *Task) Core() *Core {
-	if t == nil || t.pool == nil {
-		return nil
-	}
-	return t.pool.core
-}
+// Core is the part of the task's context that all kinds have in common.
+func (t *Task) Core() *Core { return t.pool.core }
 
 // String names the task's pool, and whether the task is in flight.
 func (t *Task) String() string {
-	switch {
-	case t == nil || t.pool == nil:
-		return "task of no pool"
-	case t.life == taskFree:
+	switch t.life {
+	case taskFree:
 		return "free task of " + t.pool.object()
-	case t.life == taskInFlight:
+	case taskInFlight:
 		return "task in flight of " + t.pool.object()
 	}
 	return "task of " + t.pool.object()
@@ -92,20 +71,16 @@ func (t *Task) String() string {
 
 // drivenElsewhere reports whether another goroutine is driving the task's engine right
 // now.
-func (t *Task) drivenElsewhere() bool {
-	return t != nil && t.pool != nil && t.pool.core.drivenElsewhere()
-}
+func (t *Task) drivenElsewhere() bool { return t.pool.core.drivenElsewhere() }
 
 // InFlight reports whether the task is submitted and not completed.
-func (t *Task) InFlight() bool { return t != nil && t.life == taskInFlight }
+func (t *Task) InFlight() bool { return t.life == taskInFlight }
 
-// refuse says why Begin, MayChange or Free is not possible.
-func (t *Task) refuse(k *Control, op string) error {
+// unusableError says why Begin, MayChange or Free is not possible.
+func (t *Task) unusableError(k *Control, op string) error {
 	switch {
-	case t == nil:
-		return fmt.Errorf("pe: cannot %s: %w: the task is nil", op, ErrInvalid)
-	case t.pool == nil || t.self != t:
-		return fmt.Errorf("pe: cannot %s: the task came from no pool, or is a copy of one that did, and counts as %w", op, ErrFreed)
+	case t.self != t:
+		return fmt.Errorf("pe: cannot %s: the task is a copy, which counts as %w; use the pointer that the pool returned", op, ErrFreed)
 	case t.life == taskFree:
 		return fmt.Errorf("pe: cannot %s: %s: the task was %w", op, t.pool.object(), ErrFreed)
 	case t.life == taskInFlight:

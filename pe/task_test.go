@@ -75,13 +75,11 @@ func TestTaskMisuse(t *testing.T) {
 	assert.ErrorIs(t, other.Free(j), pe.ErrInvalid)
 	assert.ErrorIs(t, d.jobs.Free(nil), pe.ErrInvalid)
 	assert.ErrorIs(t, d.jobs.Free(&job{}), pe.ErrFreed)
-	assert.ErrorIs(t, d.ctl.Begin(&new(job).Task, "submit"), pe.ErrFreed)
-	twin := new(job)
-	*twin = *j //nolint:govet // the copy is the point
-	assert.ErrorIs(t, d.jobs.Free(twin), pe.ErrFreed)
-	assert.ErrorIs(t, d.submit(twin, 0), pe.ErrFreed)
-	assert.ErrorIs(t, d.ctl.MayChange(&twin.Task, "value"), pe.ErrFreed)
-	assert.ErrorIs(t, d.ctl.MayChange(&new(job).Task, "value"), pe.ErrFreed)
+	copied := new(job)
+	*copied = *j //nolint:govet // the copy is the point
+	assert.ErrorIs(t, d.jobs.Free(copied), pe.ErrFreed)
+	assert.ErrorIs(t, d.submit(copied, 0), pe.ErrFreed)
+	assert.ErrorIs(t, d.ctl.MayChange(&copied.Task, "value"), pe.ErrFreed)
 
 	require.NoError(t, d.ctl.MayChange(&j.Task, "value"))
 	require.NoError(t, d.submit(j, 0))

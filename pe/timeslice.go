@@ -10,23 +10,27 @@ import (
 // yields before.
 const (
 	minSlice = time.Millisecond
-	// The clock is read after this many passes without events; a pass that handles
-	// events may take long, and counts as several.
+	// The clock is read after this many passes without events. Each event counts as a pass, since
+	// its callback takes time too.
 	passesPerCheck  = 64
-	busyPassWeight  = 16
 	passTimeFactor  = 4
 	longestExpected = 5 * time.Millisecond
 )
 
 // timeslice measures how long the engine has kept the processor.
 type timeslice struct {
-	weight    int // of passes since the last check
-	passes    int // since the last check
-	passBegin time.Time
-	checked   time.Time
-	begin     time.Time
-	length    time.Duration
+	weight int // passes and events since the last check
+	passes int // since the last check
+	length time.Duration
+
+	// Times are measured from epoch: Go reads the clock faster where it needs no date.
+	epoch     time.Time
+	passBegin time.Duration
+	checked   time.Duration
+	begin     time.Duration
 }
+
+func (s *timeslice) now() time.Duration { return time.Since(s.epoch) }
 
 // checkDue reports whether this pass is timed and checked.
 func (s *timeslice) checkDue() bool { return s.weight >= passesPerCheck }
@@ -34,7 +38,7 @@ func (s *timeslice) checkDue() bool { return s.weight >= passesPerCheck }
 // beginPass is called before each pass.
 func (s *timeslice) beginPass() {
 	if s.checkDue() {
-		s.passBegin = time.Now()
+		s.passBegin = s.now()
 	}
 }
 
@@ -43,35 +47,33 @@ func (s *timeslice) beginPass() {
 func (s *timeslice) endPass(handled int) {
 	s.passes++
 	if !s.checkDue() {
-		if s.weight++; handled > 0 {
-			s.weight += busyPassWeight - 1
-		}
+		s.weight += 1 + handled
 		return
 	}
-	if now := time.Now(); s.over(now) {
+	if now := s.now(); s.over(now) {
 		runtime.Gosched()
-		s.resume(now, time.Now())
+		s.resume(now, s.now())
 	}
 }
 
 // over reports whether it is time to yield.
-func (s *timeslice) over(now time.Time) bool {
-	if s.wasAway(now) {
+func (s *timeslice) over(now time.Duration) bool {
+	if s.lostProcessor(now) {
 		s.begin = now
 	}
 	s.checked, s.passes, s.weight = now, 0, 0
-	return now.Sub(s.begin) >= max(s.length, minSlice)
+	return now-s.begin >= max(s.length, minSlice)
 }
 
 // resume starts a slice as long as the time just spent off the processor: other goroutines
 // give the processor back only when they are preempted, and the engine keeps its share.
-func (s *timeslice) resume(left, back time.Time) {
-	s.begin, s.checked, s.length = back, back, back.Sub(left)
+func (s *timeslice) resume(left, back time.Duration) {
+	s.begin, s.checked, s.length = back, back, back-left
 }
 
-// wasAway reports whether the engine slept or lost the processor since the last check: its
+// lostProcessor reports whether the engine slept or lost the processor since the last check: its
 // passes account for less than a quarter of a long time.
-func (s *timeslice) wasAway(now time.Time) bool {
-	passed := now.Sub(s.checked)
-	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*now.Sub(s.passBegin)
+func (s *timeslice) lostProcessor(now time.Duration) bool {
+	passed := now - s.checked
+	return passed > longestExpected && passed > passTimeFactor*time.Duration(s.passes)*(now-s.passBegin)
 }

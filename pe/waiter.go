@@ -31,7 +31,7 @@ func NewWaiter(retry func()) *Waiter {
 // (ErrExhausted). It allocates nothing.
 func (w *Waiter) Wait(err error) bool {
 	e, ok := errors.AsType[*exhaustedError](err)
-	if !ok || w == nil || w.retry == nil || !e.pool.legal() {
+	if !ok || w.retry == nil || !e.pool.legal() {
 		return false
 	}
 	if w.pool != e.pool {
@@ -46,7 +46,7 @@ func (w *Waiter) Wait(err error) bool {
 // Leave gives up the waiter's place; its function is not called. It does nothing if the waiter
 // is not waiting.
 func (w *Waiter) Leave() {
-	if w != nil && w.pool != nil {
+	if w.pool != nil {
 		core := w.pool.core
 		w.leave()
 		core.stopIfDone()

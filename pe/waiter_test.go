@@ -12,25 +12,25 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// customer wants a job and waits for it.
-type customer struct {
-	d   *device
-	w   *pe.Waiter
-	job *job
-	err error
-	hit int // calls of its function
+// waitingUser allocates a job, and waits if there is none.
+type waitingUser struct {
+	d     *device
+	w     *pe.Waiter
+	job   *job
+	err   error
+	calls int // calls of its function
 }
 
-func (d *device) customer() *customer {
-	c := &customer{d: d}
+func (d *device) newWaitingUser() *waitingUser {
+	c := &waitingUser{d: d}
 	c.w = pe.NewWaiter(func() {
-		c.hit++
-		c.ask()
+		c.calls++
+		c.tryAlloc()
 	})
 	return c
 }
 
-func (c *customer) ask() {
+func (c *waitingUser) tryAlloc() {
 	c.job, c.err = c.d.jobs.Alloc()
 	if c.err != nil && c.w.Wait(fmt.Errorf("wrapped: %w", c.err)) {
 		c.err = nil
@@ -40,10 +40,10 @@ func (c *customer) ask() {
 func TestWaiterFirstComeFirstServed(t *testing.T) {
 	e, d := connected(t, 2)
 	require.NoError(t, d.Start())
-	var list []*customer
+	var list []*waitingUser
 	for range 5 {
-		c := d.customer()
-		c.ask()
+		c := d.newWaitingUser()
+		c.tryAlloc()
 		list = append(list, c)
 	}
 	served := func() (n []int) {
@@ -60,10 +60,10 @@ func TestWaiterFirstComeFirstServed(t *testing.T) {
 	list[2].w.Leave()
 	require.NoError(t, d.jobs.Free(list[1].job))
 	require.NoError(t, d.jobs.Free(list[0].job))
-	require.Zero(t, list[3].hit, "called inside Free")
+	require.Zero(t, list[3].calls, "called inside Free")
 	require.Equal(t, []int{0, 1, 3, 4}, served())
-	require.Zero(t, list[2].hit)
-	require.Equal(t, 1, list[3].hit)
+	require.Zero(t, list[2].calls)
+	require.Equal(t, 1, list[3].calls)
 	require.NoError(t, d.jobs.Free(list[3].job))
 	require.NoError(t, d.jobs.Free(list[4].job))
 }
@@ -71,9 +71,9 @@ func TestWaiterFirstComeFirstServed(t *testing.T) {
 func TestWaiterHearsOfTheEnd(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	first, second := d.customer(), d.customer()
-	first.ask()
-	second.ask()
+	first, second := d.newWaitingUser(), d.newWaitingUser()
+	first.tryAlloc()
+	second.tryAlloc()
 	require.NoError(t, d.Stop())
 	quiesce(t, e)
 	require.ErrorIs(t, second.err, pe.ErrBadState)
@@ -110,14 +110,14 @@ func TestWaiterChangesPools(t *testing.T) {
 func TestWaiterPanicCostsNobodyTheTurn(t *testing.T) {
 	e, d := connected(t, 2)
 	require.NoError(t, d.Start())
-	a, b := d.customer(), d.customer()
-	a.ask()
-	b.ask()
+	a, b := d.newWaitingUser(), d.newWaitingUser()
+	a.tryAlloc()
+	b.tryAlloc()
 	_, err := d.jobs.Alloc()
 	bad := pe.NewWaiter(func() { panic("oops") })
 	require.True(t, bad.Wait(err))
-	c := d.customer()
-	c.ask()
+	c := d.newWaitingUser()
+	c.tryAlloc()
 	require.NoError(t, d.jobs.Free(a.job))
 	require.NoError(t, d.jobs.Free(b.job))
 	require.Panics(t, func() { _, _ = e.Progress() })
@@ -129,15 +129,15 @@ func TestWaiterPanicCostsNobodyTheTurn(t *testing.T) {
 func TestWaiterAllocatesNothing(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
-	a, b := d.customer(), d.customer()
-	b.ask()
+	a, b := d.newWaitingUser(), d.newWaitingUser()
+	b.tryAlloc()
 	w := pe.NewWaiter(func() {})
 	_, err := d.jobs.Alloc()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		w.Wait(err)
 		w.Leave()
 	}))
-	a.ask()
+	a.tryAlloc()
 	require.NoError(t, d.jobs.Free(b.job))
 	quiesce(t, e)
 	require.NoError(t, d.jobs.Free(a.job))
@@ -149,7 +149,7 @@ func TestWaiterModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		e, d := connected(t, rapid.IntRange(1, 3).Draw(rt, "tasks"))
 		require.NoError(rt, d.Start())
-		var queue, got []*customer
+		var queue, got []*waitingUser
 		take := func() {
 			for len(queue) > 0 && queue[0].job != nil {
 				got = append(got, queue[0])
@@ -160,8 +160,8 @@ func TestWaiterModel(t *testing.T) {
 			"ask": func(*rapid.T) {
 				// Not past those who wait.
 				if d.jobs.Available() == 0 || len(queue) == 0 {
-					c := d.customer()
-					c.ask()
+					c := d.newWaitingUser()
+					c.tryAlloc()
 					queue = append(queue, c)
 					take()
 				}

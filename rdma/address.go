@@ -10,11 +10,11 @@ import (
 func splitAddr(text string) (host string, port uint16, err error) {
 	host, service, err := net.SplitHostPort(text)
 	if err != nil {
-		return "", 0, fmt.Errorf("%w: %q is not of the form HOST:PORT; IPv6 addresses and GIDs stand in brackets, as in [2001:db8::7]:7471", ErrInvalid, text)
+		return "", 0, fmt.Errorf("%w: %q is not HOST:PORT; put IPv6 addresses and GIDs in brackets, as in [2001:db8::7]:7471", ErrInvalid, text)
 	}
 	n, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("%w: %q is no port; 0 to 65535 are", ErrInvalid, service)
+		return "", 0, fmt.Errorf("%w: port %q is not a number from 0 to 65535", ErrInvalid, service)
 	}
 	return host, uint16(n), nil
 }
@@ -25,9 +25,9 @@ func splitTarget(addr string, cfg *DialConfig, most int) (host string, port uint
 	switch {
 	case err != nil:
 	case host == "" || port == 0:
-		err = fmt.Errorf("%w: %q; give the host and the port that the peer listens on", ErrInvalid, addr)
+		err = fmt.Errorf("%w: the address %q lacks a host or a port; give those that the peer listens on", ErrInvalid, addr)
 	case len(cfg.PrivateData) > most:
-		err = fmt.Errorf("%w: %d bytes of private data; a request takes %d", ErrRange, len(cfg.PrivateData), most)
+		err = fmt.Errorf("%w: the private data has %d bytes; a request holds at most %d", ErrRange, len(cfg.PrivateData), most)
 	case cfg.Timeout < 0 && cfg.Timeout != Forever:
 		err = fmt.Errorf("%w: DialConfig.Timeout is %s; it must be positive, Forever, or 0 for Config.ConnectTimeout", ErrRange, durationName(cfg.Timeout))
 	}

@@ -25,17 +25,17 @@ type destination struct {
 // addressHandle is an address handle for a device. It is made when a task needs it. Of too
 // many unused handles, the one unused longest is closed.
 type addressHandle struct {
-	to     destination
-	ah     verbs.AH // nil: not made yet, or closed
-	tasks  int      // at the device, or waiting
-	making bool     // a helper makes it
+	to       destination
+	ah       verbs.AH // nil: not made yet, or closed
+	tasks    int      // at the device, or waiting
+	creating bool     // a helper makes it
 	// waiting are the tasks that go to the lane, in order, once the handle has been made.
 	waiting fifo.Queue[*Task]
 	idle    fifo.Node[*addressHandle]
 	number  uint16 // verbs.NoAH: it has none
 
 	// For a handle that is no longer in use, but that completions may still name.
-	leaving verbs.AH
+	retired verbs.AH
 	until   uint64 // lane.Group.Handled at which no such completion is left
 }
 
@@ -45,7 +45,7 @@ type addressHandles struct {
 	open     map[destination]*addressHandle
 	byNumber map[uint16]*addressHandle
 	idle     fifo.List[*addressHandle] // handles without tasks, the longest unused first
-	leaving  []*addressHandle          // out of use, but completions may still name them
+	retired  []*addressHandle          // out of use, but completions may still name them
 	limit    int
 }
 
@@ -61,7 +61,7 @@ func newAddressHandles(c *Datagrams, limit int) addressHandles {
 // With helped, a helper therefore makes the handle, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	sgid := a.ctx.portView().gid.Index
-	if h := p.handle; h != nil && (h.ah != nil || h.making) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
+	if h := p.handle; h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
 	to := destination{sgid: sgid, gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
@@ -71,25 +71,25 @@ func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	h := a.open[to]
 	if h == nil {
 		var err error
-		if h, err = a.make(to, p, helped); err != nil {
-			return nil, fmt.Errorf("address handle for %v: %w", p, err)
+		if h, err = a.create(to, p, helped); err != nil {
+			return nil, fmt.Errorf("create an address handle for %v: %w", p, err)
 		}
 	}
 	p.handle = h
 	return h, nil
 }
 
-func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHandle, error) {
+func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressHandle, error) {
 	if len(a.open) >= a.limit {
 		a.evict()
 	}
-	for len(a.leaving) > 0 && a.leaving[0].until <= a.ctx.lanes.Handled() {
-		a.closeLeaving(a.leaving[0])
-		a.leaving = a.leaving[1:]
+	for len(a.retired) > 0 && a.retired[0].until <= a.ctx.lanes.Handled() {
+		a.closeRetired(a.retired[0])
+		a.retired = a.retired[1:]
 	}
 	s := a.ctx.set
 	if to.lid == 0 && p.group == nil && a.ctx.portView().gid.Type == verbs.GIDInfiniBand {
-		return nil, fmt.Errorf("%w: on InfiniBand it needs the local identifier of its port: call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
+		return nil, fmt.Errorf("%w: InfiniBand needs the LID of the peer's port; call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
 	}
 	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)
 	path.SourceQPN = to.qpn
@@ -105,31 +105,31 @@ func (a *addressHandles) make(to destination, p *Peer, helped bool) (*addressHan
 			return nil, err
 		}
 		a.open[to] = h
-		a.made(h, ah)
+		a.created(h, ah)
 		return h, nil
 	}
-	a.open[to], h.making = h, true
+	a.open[to], h.creating = h, true
 	d := a.ctx.endpoint
 	a.ctx.helpers.run(func() func() {
 		if d.ended.Load() { // its waiting tasks are flushed
-			return func() { h.making = false }
+			return func() { h.creating = false }
 		}
 		ah, err := s.PD.CreateAH(path)
 		return func() {
-			h.making = false
+			h.creating = false
 			if err != nil {
-				a.failed(h, err)
+				a.createFailed(h, err)
 			} else {
-				a.made(h, ah)
+				a.created(h, ah)
 			}
 		}
 	})
 	return h, nil
 }
 
-// made takes a handle into use. Tasks that wait for it go to the lane, unless the endpoint is
+// created takes a handle into use. Tasks that wait for it go to the lane, unless the endpoint is
 // about to end: then they are flushed.
-func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
+func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 	h.ah = ah
 	if n, ok := ah.(verbs.NumberedAH); ok {
 		h.number = n.Number()
@@ -146,9 +146,9 @@ func (a *addressHandles) made(h *addressHandle, ah verbs.AH) {
 	}
 }
 
-// failed fails the tasks that wait for a handle that could not be made. The next task to the
+// createFailed fails the tasks that wait for a handle that could not be made. The next task to the
 // peer tries again to make it.
-func (a *addressHandles) failed(h *addressHandle, err error) {
+func (a *addressHandles) createFailed(h *addressHandle, err error) {
 	delete(a.open, h.to)
 	status := verbs.StatusLocalQPOperationError
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNoRoute) {
@@ -156,13 +156,13 @@ func (a *addressHandles) failed(h *addressHandle, err error) {
 	}
 	defer func() { // a callback has panicked: the others are for the next pass
 		if h.waiting.Len() > 0 {
-			a.ctx.manager.add(func() { a.failed(h, err) })
+			a.ctx.manager.runOnEngine(func() { a.createFailed(h, err) })
 		}
 	}()
 	for h.waiting.Len() > 0 {
 		r := h.waiting.Pop()
-		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("address handle: %w", err)}
-		a.end(h)
+		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("create the address handle: %w", err)}
+		a.release(h)
 		r.handle = nil
 		a.ctx.control.End(&r.Task)
 		r.pool.completed(r, failure)
@@ -194,35 +194,35 @@ func (a *addressHandles) evict() {
 	}
 	h := e.Value
 	delete(a.open, h.to)
-	h.leaving, h.ah = h.ah, nil
+	h.retired, h.ah = h.ah, nil
 	if h.number == verbs.NoAH {
-		a.closeLeaving(h)
+		a.closeRetired(h)
 		return
 	}
 	h.until = a.ctx.lanes.Handled() + uint64(a.ctx.cq.Capacity()) + lane.PollBatch
-	a.leaving = append(a.leaving, h)
+	a.retired = append(a.retired, h)
 }
 
-// closeLeaving closes a handle that no completion names any more. Then the device may reuse
+// closeRetired closes a handle that no completion names any more. Then the device may reuse
 // its number.
-func (a *addressHandles) closeLeaving(h *addressHandle) {
-	if err := h.leaving.Close(); err != nil {
-		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("closing an address handle")
+func (a *addressHandles) closeRetired(h *addressHandle) {
+	if err := h.retired.Close(); err != nil {
+		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("failed to close an address handle")
 	}
-	h.leaving = nil
+	h.retired = nil
 	if a.byNumber[h.number] == h {
 		delete(a.byNumber, h.number)
 	}
 }
 
-// begin and end are called when a task begins and ends to use the handle.
-func (a *addressHandles) begin(h *addressHandle) {
+// acquire and release are called when a task begins and ends to use the handle.
+func (a *addressHandles) acquire(h *addressHandle) {
 	if h.tasks++; h.tasks == 1 {
 		a.idle.Remove(&h.idle)
 	}
 }
 
-func (a *addressHandles) end(h *addressHandle) {
+func (a *addressHandles) release(h *addressHandle) {
 	if h.tasks--; h.tasks == 0 && h.ah != nil {
 		a.idle.Push(&h.idle)
 	}
@@ -238,8 +238,8 @@ func (a *addressHandles) close() error {
 		errs = append(errs, h.ah.Close())
 		h.ah, h.tasks = nil, 0
 	}
-	for _, h := range a.leaving {
-		errs = append(errs, h.leaving.Close())
+	for _, h := range a.retired {
+		errs = append(errs, h.retired.Close())
 	}
 	*a = addressHandles{}
 	return errors.Join(errs...)

@@ -27,16 +27,16 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 // peerDead is why a peer on this machine will never answer.
 const peerDead = "the process of the peer is dead"
 
-// onSilence says what to do if the peer does not answer. It gives a reason if the device knows
-// that the peer's process is dead, or the system knows that the connection's packets are too
+// noResponseAdvice says what to do if the peer does not answer. It gives a reason if the device knows
+// that the process of the peer is dead, or the system knows that the connection's packets are too
 // long for the path.
-func (conn *Connection) onSilence() string {
+func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
 	if conn.peerDead {
 		return peerDead
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
-	if why := conn.ctx.onPath(conn.port, own); why != "" {
+	if why := conn.ctx.pathProblem(conn.port, own); why != "" {
 		return why
 	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
@@ -50,16 +50,16 @@ func (conn *Connection) onSilence() string {
 			fits = mtu
 		}
 		if fits == 0 {
-			return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d, too few for any path MTU", length, peer, carries)
+			return fmt.Sprintf("packets of %d bytes are too long for the route to %v, which carries %d bytes: no path MTU fits", length, peer, carries)
 		}
-		return fmt.Sprintf("packets of %d bytes do not get through: the way to %v carries %d; %s", length, peer, carries, conn.lowerMTU(fmt.Sprintf("to %d", int(fits))))
+		return fmt.Sprintf("packets of %d bytes are too long for the route to %v, which carries %d bytes; %s", length, peer, carries, conn.lowerMTUAdvice(fmt.Sprintf("to %d", int(fits))))
 	}
-	return fmt.Sprintf("%s, those of %d bytes too: if only short messages arrive, %s", advice, length, conn.lowerMTU(fmt.Sprintf("below %d", int(conn.mtu))))
+	return fmt.Sprintf("%s, including those of %d bytes; if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.mtu))))
 }
 
-// lowerMTU says how to lower the path MTU of a connection whose packets are too long.
-func (conn *Connection) lowerMTU(to string) string {
-	const byInterface = "lower the MTU of %s network interface, by which the kernel's connection manager sets the path MTU, until that comes %s"
+// lowerMTUAdvice says how to lower the path MTU of a connection whose packets are too long.
+func (conn *Connection) lowerMTUAdvice(to string) string {
+	const byInterface = "lower the MTU of %s network interface, from which the kernel's connection manager derives the path MTU, until the path MTU falls %s"
 	switch conn.establishment.(type) {
 	case *bridge:
 		return fmt.Sprintf("set the path MTU of the queue pairs of both ends %s", to)
@@ -69,38 +69,38 @@ func (conn *Connection) lowerMTU(to string) string {
 		}
 		return fmt.Sprintf("set Config.MTU %s", to)
 	case *acceptedEnd:
-		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that is an adapter, "+byInterface, to, "its", to)
+		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that end uses an adapter, "+byInterface, to, "its", to)
 	}
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
 
-// onMismatch names another possible reason for a refused request or answer: a different path
+// mtuMismatchAdvice names another possible reason for a refused request or answer: a different path
 // MTU, but only on connections of Bridge, since the ends of all others have agreed on it.
-func (conn *Connection) onMismatch(status verbs.Status) string {
+func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
 	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
 		return ""
 	}
 	switch status {
 	case verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteOperationError, verbs.StatusBadResponse, verbs.StatusLocalLengthError, verbs.StatusRetryExceeded:
-		return fmt.Sprintf("; or the path MTUs of the two ends differ: it is %d here, and has to be the same at the peer", int(conn.mtu))
+		return fmt.Sprintf("; or the path MTUs of the two ends differ: this end has %d, and the peer must have the same", int(conn.mtu))
 	}
 	return ""
 }
 
-// adviceOn says what to do about a request that failed.
-func (conn *Connection) adviceOn(op Operation, status verbs.Status) string {
-	advice := adviceOn(op, status)
+// adviceFor says what to do about a request that failed.
+func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
+	advice := adviceFor(op, status)
 	if status == verbs.StatusRetryExceeded || status == verbs.StatusResponseTimeout {
-		advice = conn.onSilence()
+		advice = conn.noResponseAdvice()
 	}
-	return advice + conn.onMismatch(status)
+	return advice + conn.mtuMismatchAdvice(status)
 }
 
-// onPort says so if peers of other kinds cannot reach this end.
-func (c *base) onPort() string {
+// portAdvice says so if peers of other kinds cannot reach this end.
+func (c *base) portAdvice() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""
 	}
-	return fmt.Sprintf("; this end has UDP port %d, since another program has %d: only software devices send there, adapters and the kernel do not", port, roceUDPPort)
+	return fmt.Sprintf("; this end uses UDP port %d, since another program has port %d: software devices can send to it, adapters and the kernel cannot", port, roceUDPPort)
 }

@@ -39,16 +39,16 @@ func kindOf(wc *verbs.WC) (ReceiveOpcode, uint32) {
 
 // arrival is a message that has come, as a ReceiveTask and a Message describe it.
 type arrival struct {
-	endpoint *Datagrams   // that the message came to; nil: no message, or by a connection
-	conn     *Connection  // that the message came by; nil: no message, or by the endpoint
-	addr     EndpointAddr // of the sender, for a message by the endpoint
-	lid      uint16       // of the sender, on InfiniBand
-	grh      verbs.GRH    // of a UD message
-	hasGRH   bool
-	length   int // bytes, without the header
-	opcode   ReceiveOpcode
-	imm      uint32
-	lent     *Window // that it has invalidated
+	endpoint    *Datagrams   // that the message came to; nil: no message, or by a connection
+	conn        *Connection  // that the message came by; nil: no message, or by the endpoint
+	addr        EndpointAddr // of the sender, for a message by the endpoint
+	lid         uint16       // of the sender, on InfiniBand
+	grh         verbs.GRH    // of a UD message
+	hasGRH      bool
+	length      int // bytes, without the header
+	opcode      ReceiveOpcode
+	imm         uint32
+	invalidated *Window // that it has invalidated
 }
 
 // Opcode is the kind of the message.
@@ -62,7 +62,7 @@ func (a *arrival) Length() int { return a.length }
 func (a *arrival) Imm() (imm uint32, ok bool) { return a.imm, a.opcode != ReceivedSend }
 
 // Invalidated is the window that the message has invalidated (Task.SetInvalidate), or nil.
-func (a *arrival) Invalidated() *Window { return a.lent }
+func (a *arrival) Invalidated() *Window { return a.invalidated }
 
 // Connection is the connection that the message came from. It is nil before a message has
 // come, and in a context of datagrams. A reply can be submitted to it at once, even while the
@@ -77,7 +77,7 @@ func (a *arrival) Peer() *Peer {
 	if a.endpoint == nil || a.addr.GID == (verbs.GID{}) {
 		return nil
 	}
-	return a.endpoint.hear(a.addr, a.lid)
+	return a.endpoint.learnPeer(a.addr, a.lid)
 }
 
 // GRH returns the header that a UD message came with, and whether it had one.

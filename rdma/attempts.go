@@ -23,7 +23,7 @@ type attempts struct {
 	next    int          // index in targets, which lose those that are not worth another attempt
 	limit   time.Duration
 	until   time.Time     // when to give up; zero: never
-	again   time.Time     // when to try the next time; zero: an attempt is under way
+	retryAt time.Time     // when to try the next time; zero: an attempt is under way
 	pause   time.Duration // before the next attempt
 	last    error         // of the last attempt
 }
@@ -49,15 +49,15 @@ func (a *attempts) add(list []netip.Addr, mayReach func(netip.Addr) bool) {
 	}
 }
 
-// begin starts the next attempt, and returns its address.
-func (a *attempts) begin() netip.Addr {
+// nextTarget starts the next attempt, and returns its address.
+func (a *attempts) nextTarget() netip.Addr {
 	target := a.targets[a.next]
 	a.next++
-	a.again = time.Time{}
+	a.retryAt = time.Time{}
 	return target
 }
 
-// repeat makes begin return the same address again.
+// repeat makes nextTarget return the same address again.
 func (a *attempts) repeat() { a.next-- }
 
 // failed records why an attempt has failed, and whether to try the same address again. It
@@ -65,7 +65,7 @@ func (a *attempts) repeat() { a.next-- }
 func (a *attempts) failed(err error, again bool) bool {
 	// Keep an error that is worth retrying: it says more than that another address is out of
 	// reach. A rejection ends the attempts, so it is the reason.
-	if a.last == nil || again || !worthRetrying(a.last) || errors.Is(err, ErrRejected) {
+	if a.last == nil || again || !retryable(a.last) || errors.Is(err, ErrRejected) {
 		a.last = err
 	}
 	if !again { // not this address
@@ -82,7 +82,7 @@ func (a *attempts) now() bool {
 		return true
 	}
 	a.next = 0
-	a.again = time.Now().Add(a.pause)
+	a.retryAt = time.Now().Add(a.pause)
 	a.pause = min(2*a.pause, longestDialPause)
 	return false
 }
@@ -92,23 +92,23 @@ func (a *attempts) due(now time.Time) (again bool, err error) {
 	if !a.until.IsZero() && !now.Before(a.until) {
 		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)
 		if a.last != nil {
-			err = fmt.Errorf("%w: at last: %w", err, a.last)
+			err = fmt.Errorf("%w: the last attempt failed: %w", err, a.last)
 		}
 		return false, err
 	}
-	return !a.again.IsZero() && !now.Before(a.again), nil
+	return !a.retryAt.IsZero() && !now.Before(a.retryAt), nil
 }
 
 // deadline is when due is to be called.
 func (a *attempts) deadline() time.Time {
-	if !a.again.IsZero() && (a.until.IsZero() || a.again.Before(a.until)) {
-		return a.again
+	if !a.retryAt.IsZero() && (a.until.IsZero() || a.retryAt.Before(a.until)) {
+		return a.retryAt
 	}
 	return a.until
 }
 
-// worthRetrying reports whether another attempt may succeed.
-func worthRetrying(err error) bool {
+// retryable reports whether another attempt may succeed.
+func retryable(err error) bool {
 	var failure *verbs.CMError
 	if !errors.As(err, &failure) {
 		return false

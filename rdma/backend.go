@@ -41,8 +41,9 @@ func (c *base) acquire() error {
 	c.phase, c.flushed = phaseUp, 0
 	c.recvPosted, c.awaited = 0, 0
 	c.startingReported, c.kept = false, nil
+	c.quiet = false
 	c.events.Clear()
-	c.held.Clear()
+	c.deferred.Clear()
 	if err := c.refreshPort(); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (c *base) acquire() error {
 		entries += SharedTasks
 	}
 	if entries > s.maxCQE {
-		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, and a completion queue of %s %d entries; make the pools smaller",
+		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, but a completion queue of %s holds only %d entries; make the pools smaller",
 			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
@@ -82,14 +83,14 @@ func (c *base) acquire() error {
 	if err := c.service.open(); err != nil {
 		return err
 	}
-	if c.inbox != nil {
-		if err := c.inbox.open(); err != nil {
+	if c.messageBuffers != nil {
+		if err := c.messageBuffers.open(); err != nil {
 			return err
 		}
 	}
 	c.openDeadlines()
 	c.unsubscribe = c.dev.SubscribeEvents(c.queueEvent)
-	c.postReceives() // the receives of the inbox, before there is a connection
+	c.postReceives() // the receives of messageBuffers, before there is a connection
 	return nil
 }
 
@@ -102,7 +103,7 @@ func (c *base) release() error {
 	c.closeDeadlines()
 	c.lanes.Release()
 	c.helpers.done.Wait() // calls are left only if Start has failed
-	c.manager.handle()
+	c.manager.runQueued()
 	errs = append(errs, c.service.release()...)
 	if c.srq != nil {
 		errs = append(errs, c.srq.Close())
@@ -110,12 +111,12 @@ func (c *base) release() error {
 	if c.cq != nil {
 		errs = append(errs, c.cq.Close())
 	}
-	if c.inbox != nil {
-		errs = append(errs, c.inbox.close())
+	if c.messageBuffers != nil {
+		errs = append(errs, c.messageBuffers.close())
 	}
 	errs = append(errs, c.closeMemory(c.scratch))
 	c.cq, c.srq, c.recvQueue, c.scratch, c.unsubscribe = nil, nil, nil, nil, nil
-	c.held.Clear()
+	c.deferred.Clear()
 	c.reports.Clear()
 	return errors.Join(errs...)
 }
@@ -144,7 +145,7 @@ func (c *base) keep(reason error) {
 func (c *base) settle(l *lane.Lane) {
 	if n := l.Posted(); n > 0 {
 		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
-			Msg("the device has not given back what it had; destroying the queue pair")
+			Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	c.keep(l.Settle())
 }
@@ -154,33 +155,58 @@ func (b backend) Progress() int {
 	c := b.c
 	c.inside = true
 	defer c.leave()
-	n := 0
+	if c.quiet && !c.woken.Load() {
+		return c.quietPass()
+	}
+	c.woken.Store(false)
 	c.takeEvents()
-	n += c.service.begin()
+	other := c.service.beforePoll()
 	if c.manager.pending.Load() {
-		n += c.manager.handle()
+		other += c.manager.runQueued()
 	}
 	if c.deadlines.due.Load() {
-		n += c.expire()
+		other += c.expire()
 	}
 	c.flush()
-	n += c.poll()
+	return c.finishPass(c.poll(), other)
+}
+
+// quietPass is a pass in which there can be nothing but requests to post and completions.
+func (c *base) quietPass() int {
+	c.flush()
+	completed := c.poll()
+	if completed == 0 {
+		return 0
+	}
+	other := c.service.afterPoll()
+	c.flush()
+	if other > 0 || c.woken.Load() || c.lanes.Busy() || c.service.busy() {
+		return c.finishPass(completed, other)
+	}
+	return completed
+}
+
+// finishPass does what follows from completions and from other work, of which so much has been
+// handled in this pass. It returns how much was handled in total.
+func (c *base) finishPass(completed, other int) int {
 	if handled := c.handleEvents(); handled > 0 {
-		n += handled + c.poll() // tasks of connections that have ended come back at once
+		other += handled
+		completed += c.poll() // tasks of connections that have ended come back at once
 	}
-	n += c.service.progress()
+	other += c.service.afterPoll()
 	c.flush()
-	n += c.endLanes()
-	n += c.runReports()
+	other += c.endLanes()
+	other += c.runReports()
 	if c.startable() {
 		c.control.Started()
 	}
 	c.service.changeState()
 	c.flush()
 	if c.phase != phaseUp {
-		n += c.advance()
+		other += c.advance()
 	}
-	return n
+	c.quiet = other == 0 && c.phase == phaseUp && c.State() == pe.Running && !c.hasEvents() && !c.service.busy()
+	return completed + other
 }
 
 // poll handles completions.
@@ -208,9 +234,9 @@ func (c *base) leave() { c.inside = false }
 func (c *base) endLanes() int {
 	n := 0
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {
-		n += l.Owner().(laneEnd).drained()
+		n += l.Owner().(laneDrainer).drained()
 	}
-	return n + c.service.resume()
+	return n + c.service.afterDrain()
 }
 
 // startable reports whether nothing keeps the context in Starting any more.
@@ -246,13 +272,13 @@ func (b backend) Stop() {
 	c.phase = phaseDraining
 	c.manager.stop()
 	c.service.stop()
-	c.control.Wake()
+	c.wake()
 }
 
 // Idle implements pe.Backend.
 func (b backend) Idle() {
 	if err := b.c.release(); err != nil {
-		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("releasing the device's resources")
+		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
 	}
 }
 
@@ -308,7 +334,7 @@ func (c *base) advance() int {
 		}
 		if c.srq != nil {
 			if err := c.srq.Close(); err != nil {
-				c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the shared receive queue")
+				c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the shared receive queue")
 				if !errors.Is(err, verbs.ErrNoDevice) {
 					c.keep(lane.Kept("the shared receive queue", err))
 				}

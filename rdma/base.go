@@ -21,11 +21,15 @@ type base struct {
 	service service
 	port    atomic.Pointer[portView] // replaced as a whole
 
-	requests int // tasks for send queues, of all pools
-	receives []*receive
-	inbox    *inbox // nil unless Receive was called
-	words    int    // 8-byte words that atomics and sync events need
-	lanes    lane.Group
+	// woken: there may be something other than requests to post and completions. It is set after
+	// that has become visible.
+	woken atomic.Bool
+
+	requests       int // tasks for send queues, of all pools
+	receives       []*receive
+	messageBuffers *messageBuffers // nil unless Receive was called
+	words          int             // 8-byte words that atomics and sync events need
+	lanes          lane.Group
 
 	// The fields below belong to one run, from Start to Idle.
 	cq          verbs.CQ
@@ -42,7 +46,7 @@ type base struct {
 	reports   fifo.Queue[report]
 	deadlines deadlines
 	events    lane.Events
-	held      fifo.Queue[heldEvent]
+	deferred  fifo.Queue[deferredEvent]
 	manager   connectionManager
 	helpers   helpers
 
@@ -55,6 +59,7 @@ type base struct {
 
 	startingReported bool // the program has been notified that the context is Starting
 	inside           bool // Progress is running
+	quiet            bool // the last pass left nothing to do but requests and completions
 	phase            phase
 	flushed          int   // receives flushed so far
 	kept             error // why the device may still use its memory; nil: it does not
@@ -67,22 +72,23 @@ type service interface {
 	// it back, even if open failed midway.
 	open() error
 	release() []error
-	// begin does the work before completions are polled, progress the work after, and notify
-	// calls the program. begin and progress return how much they did.
-	begin() int
-	progress() int
+	// beforePoll does the work before completions are polled, afterPoll the work after. Both
+	// return how much they did. notify calls the program.
+	beforePoll() int
+	afterPoll() int
 	notify(r report)
-	// resume does what had to wait until nothing is left at the device, and returns how much
+	// afterDrain does what had to wait until nothing is left at the device, and returns how much
 	// it did.
-	resume() int
+	afterDrain() int
 	// changeState stops the context if it is to stop by itself.
 	changeState()
 	// busy reports whether there is work that neither a completion nor an event announces.
 	busy() bool
 
-	// event handles an event of a queue pair, and returns how many concerned the context. noticed is called as soon as one is taken from the device.
+	// eventQueued is called as soon as an event of a queue pair is taken from the device. event
+	// handles it later, and returns 1 if it concerned the context.
 	event(ev *verbs.Event) int
-	noticed(ev *verbs.Event)
+	eventQueued(ev *verbs.Event)
 	// eventsLost finds queue pairs that are in error, and returns how many.
 	eventsLost() int
 	// portChanged is called when the port's address has another index.
@@ -102,10 +108,11 @@ type service interface {
 
 	// owns fails if the target does not belong to this context.
 	owns(to target) error
-	// ready checks that a task can be sent now. address sets the peer in the work request of a
-	// task that has been measured. push gives the task to a lane, and completed takes it back.
-	ready(t *Task) error
-	address(t *Task) error
+	// checkSubmit checks that a task can be submitted now. setAddress sets the peer in the work
+	// request of a task that has been measured. push gives the task to a lane, and completed
+	// handles its completion.
+	checkSubmit(t *Task) error
+	setAddress(t *Task) error
 	push(t *Task)
 	completed(t *Task, status verbs.Status, vendor uint32)
 	// received handles the completion of a receive that succeeded, and receiveFailed of one
@@ -118,9 +125,9 @@ type service interface {
 	// appendHeader appends the entry for the header of a receive, if the service has headers.
 	appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE
 	// needsReceives reports whether a connection with a receive queue of its own has room for more
-	// receives; feed posts some to it.
+	// receives. refill posts some to it.
 	needsReceives() bool
-	feed()
+	refill()
 }
 
 // report is a call of the program that is still to be made: for a connection, or for a request
@@ -137,8 +144,8 @@ func (c *base) init(dev verbs.Device, set *settings, of service) {
 	c.dev, c.set, c.service, c.words = dev, set, of, SharedTasks
 	c.port.Store(&set.port)
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
-	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
-	c.manager.ctx, c.helpers.add = c, c.manager.add
+	c.lanes.Limit(set.DrainTimeout, c.wake)
+	c.manager.ctx, c.helpers.runOnEngine = c, c.manager.runOnEngine
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true
@@ -186,8 +193,22 @@ func (c *base) depths() (send, recv int) {
 	return send, recv
 }
 
-// poke makes the engine call Progress, unless Progress is running.
+// wake makes the engine call Progress, which then looks for everything. It may be called from
+// any goroutine.
+func (c *base) wake() {
+	c.woken.Store(true)
+	c.control.Wake()
+}
+
+// poke is wake on the engine's goroutine.
 func (c *base) poke() {
+	c.woken.Store(true)
+	c.postLater()
+}
+
+// postLater makes the engine call Progress for requests that wait to be posted, unless Progress
+// is running.
+func (c *base) postLater() {
 	if !c.inside {
 		c.control.Wake()
 	}

@@ -10,28 +10,40 @@ import (
 type submittable interface {
 	*Task | *ReceiveTask
 	Free() error
-	submit(flags pe.SubmitFlags, thorough bool) error
+	// enqueue makes the task wait for its context to post it.
+	enqueue(flags pe.SubmitFlags, thorough bool) error
+	context() *base
 }
 
 // errNilTask is the error for a nil task, such as the result of an Alloc that failed.
-var errNilTask = fmt.Errorf("rdma: use a task: %w: it is nil; check the error of Alloc", ErrInvalid)
+var errNilTask = fmt.Errorf("rdma: use a task: %w: the task is nil; check the error of Alloc", ErrInvalid)
 
 // SubmitAll submits tasks of any operations, or receives, and gives them to the device
 // together. With pe.Aggregate in flags, all of them wait. SubmitAll stops at the first that
 // cannot be submitted. It returns how many were submitted before, which stay so, and the error
 // (ErrInvalid for a task that is nil). It allocates nothing.
 func SubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
+	var c *base // of the tasks before
 	for i, t := range tasks {
-		f := flags | pe.Aggregate
-		if i == len(tasks)-1 {
-			f = flags
+		err := errNilTask
+		if t != nil {
+			err = t.enqueue(flags, false)
 		}
-		if t == nil {
-			return i, errNilTask
-		}
-		if err := t.submit(f, false); err != nil {
+		if err != nil {
+			if c != nil {
+				c.postLater()
+			}
 			return i, err
 		}
+		if of := t.context(); of != c {
+			if c != nil {
+				c.postLater()
+			}
+			c = of
+		}
+	}
+	if c != nil {
+		c.submitted(flags)
 	}
 	return len(tasks), nil
 }

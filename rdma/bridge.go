@@ -38,12 +38,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 // QP is the connection's queue pair, for a program that has made it with Bridge. The program
 // changes only its state and attributes; the context posts requests and receives, and closes
 // the queue pair. Any goroutine may call it.
-func (conn *Connection) QP() verbs.QP {
-	if conn == nil {
-		return nil
-	}
-	return conn.view().qp
-}
+func (conn *Connection) QP() verbs.QP { return conn.view().qp }
 
 // Established makes a connection of Bridge Ready, or one that was dialled with
 // DialConfig.OnResponse. The queue pair of the former has to be in the state Ready to Send,
@@ -60,14 +55,14 @@ func (conn *Connection) Established() error {
 	}
 	b, ok := conn.establishment.(*bridge)
 	if !ok || conn.state != Connecting {
-		return fmt.Errorf("rdma: %s: %v: %w: it is %v; Established is for connections of Bridge, and for those whose DialConfig.OnResponse was called, once", op, conn, ErrNotReady, conn.state)
+		return fmt.Errorf("rdma: %s: %v: %w: the connection is %v; call Established once, on a connection of Bridge or after DialConfig.OnResponse", op, conn, ErrNotReady, conn.state)
 	}
 	attr, err := conn.lane.QP().Query()
 	switch {
 	case err != nil:
 		return fmt.Errorf("rdma: %s: %v: %w: %w", op, conn, ErrDevice, err)
 	case attr.State != verbs.QPReadyToSend:
-		return fmt.Errorf("rdma: %s: %v: %w: its queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
+		return fmt.Errorf("rdma: %s: %v: %w: the queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
 	}
 	b.adopt(&attr)
 	conn.ready()
@@ -94,20 +89,20 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 // due implements establishment.
 func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
 
-// sayGoodbye implements establishment: the tasks complete before the queue pair ends. The peer
+// postDisconnect implements establishment: the tasks complete before the queue pair ends. The peer
 // is not notified, and may have left.
-func (b *bridge) sayGoodbye() {
+func (b *bridge) postDisconnect() {
 	if b.conn.lane.Posted() == 0 {
 		b.conn.shut()
 		return
 	}
-	b.conn.signal.post(signalLast, 0)
+	b.conn.signal.post(signalDrain, 0)
 }
 
-func (b *bridge) signaled()                    {}
-func (b *bridge) sent(verbs.Status, uint32)    {}
-func (b *bridge) received()                    {} // reported when the program has called Established
-func (b *bridge) goodbyeWhileConnecting() bool { return false }
-func (b *bridge) goodbyeArrived() bool         { return false }
-func (b *bridge) ended()                       {}
-func (b *bridge) release()                     {}
+func (b *bridge) wordWritten()                         {}
+func (b *bridge) signalCompleted(verbs.Status, uint32) {}
+func (b *bridge) messageReceived()                     {} // reported when the program has called Established
+func (b *bridge) disconnectWhileConnecting() bool      { return false }
+func (b *bridge) disconnectArrived() bool              { return false }
+func (b *bridge) ended()                               {}
+func (b *bridge) release()                             {}

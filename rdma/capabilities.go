@@ -138,7 +138,7 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QP
 // Supports reports whether tasks of the kind can run.
 func (c *Capabilities) Supports(op Operation) bool {
 	switch {
-	case !op.known() || !c.Transports.Has(c.Transport) || op.onWord() && !c.connections():
+	case !op.known() || !c.Transports.Has(c.Transport) || op.usesScratch() && !c.connections():
 		return false
 	case op == OpReceive:
 		return c.MaxReceives > 0

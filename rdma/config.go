@@ -37,8 +37,8 @@ type Config struct {
 	PD verbs.PD
 	// Permissions are what peers may do, where the memory map allows it too: mmap.RemoteRead
 	// and RemoteAtomic; others are ignored. The memory map alone decides whether a peer may
-	// write, since ready signals, keepalives and goodbyes are writes. Zero: peers may neither
-	// read nor do atomics.
+	// write, since ready signals, keepalives and disconnect notices are writes. Zero: peers may
+	// neither read nor do atomics.
 	Permissions mmap.Permission
 	Path
 	Queues
@@ -64,12 +64,13 @@ type Config struct {
 	// of the connection. Without the acknowledgement, the connection fails with
 	// ErrRetryExceeded: at most 1.5 × Keepalive after the death of the peer, plus the time
 	// until the device gives up (see AckTimeout). A device that cannot report writes of peers,
-	// such as an adapter, notices a goodbye only when a keepalive is due. Zero: two seconds.
-	// None: no keepalives.
+	// such as an adapter, sees a disconnect notice only when a keepalive is due. Zero: two
+	// seconds. None: no keepalives.
 	Keepalive time.Duration
 	// CloseTimeout is how long a closed connection waits for its tasks at the device, and for
-	// the acknowledgement of the goodbye behind them. What is left then is flushed. Zero: one
-	// second. None: it does not wait, and writes no goodbye. Forever is refused.
+	// the acknowledgement of the disconnect notice that follows them. What is left then is
+	// flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
+	// refused.
 	CloseTimeout time.Duration
 	// DrainTimeout is how long the device may take to give back the requests of a connection
 	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working

@@ -144,7 +144,7 @@ func TestMaxReadAtomic(t *testing.T) {
 			}
 			assert.Equal(t, []int{c.both, c.both}, []int{r.a.conns[0].MaxReadAtomic(), r.b.conns[0].MaxReadAtomic()})
 
-			cs := newCallers(t)
+			cs := newDialRig(t)
 			server, client := cs.add(configA), cs.add(configB)
 			cs.start(server, client)
 			_, addr := cs.listen(server, rdma.ListenConfig{})

@@ -130,7 +130,7 @@ func (r *rig) halfOpen() (a, b *rdma.Connection) {
 	return a, b
 }
 
-// An end that closes before it knows that its peer is Ready says goodbye all the same.
+// An end that closes before it knows that its peer is Ready still sends a disconnect notice.
 func TestCloseBeforeReady(t *testing.T) {
 	r := newRig(t, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: rdma.None})
 	r.connect(1)
@@ -141,7 +141,7 @@ func TestCloseBeforeReady(t *testing.T) {
 	require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
 }
 
-// Whichever end closes, and however early, the other learns of it, and does not wait for ever.
+// When an end closes, however early, the other end learns of it, and does not wait for ever.
 func TestCloseWhileConnecting(t *testing.T) {
 	const tries = 20 // which end sends the ready signal is chance
 	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour, ConnectTimeout: rdma.Forever}
@@ -162,7 +162,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 }
 
 // Of two ends that close at once, neither waits for the other to take what it cannot take any more.
-func TestGoodbyesMeet(t *testing.T) {
+func TestSimultaneousDisconnect(t *testing.T) {
 	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour}
 	r := newRig(t, cfg, cfg)
 	var sends outcome[*rdma.Task]

@@ -65,16 +65,11 @@ func (conn *Connection) publish() {
 	if !v.peer.IsValid() {
 		v.peer = conn.peer.addr()
 	}
-	conn.shown.Store(v)
+	conn.published.Store(v)
 }
 
 // view returns what was published last.
-func (conn *Connection) view() *connectionView {
-	if v := conn.shown.Load(); v != nil {
-		return v
-	}
-	return &connectionView{}
-}
+func (conn *Connection) view() *connectionView { return conn.published.Load() }
 
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
@@ -83,34 +78,34 @@ func (s ConnectionState) usable() bool { return s == Exported || s == Connecting
 // engine; State says what other goroutines may call. A Connection that has ended is not used
 // again; tasks can be moved to another one with SetConnection.
 type Connection struct {
-	ctx      *Connections
-	id       uint64
-	slot     int
-	lane     *lane.Lane
-	state    ConnectionState
-	err      error
-	shown    atomic.Pointer[connectionView] // for all goroutines
-	userData any
+	ctx       *Connections
+	id        uint64
+	slot      int
+	lane      *lane.Lane
+	state     ConnectionState
+	err       error
+	published atomic.Pointer[connectionView] // for all goroutines
+	userData  any
 
-	local, peer endpoint
-	addrs       [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
-	dialled     string                // what the program has dialled
-	dialError   atomic.Pointer[error] // see DialError
-	acceptData  []byte                // private data of the peer's acceptance
-	windows     fifo.List[*Window]
-	port        int // port of the device that the queue pair uses
-	pKeyIndex   int // likewise
-	mtu         verbs.MTU
-	maxReads    int
-	readsWait   bool // a read or an atomic was submitted
+	local, peer   endpoint
+	addrs         [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
+	dialled       string                // what the program has dialled
+	dialError     atomic.Pointer[error] // see DialError
+	acceptData    []byte                // private data of the peer's acceptance
+	windows       fifo.List[*Window]
+	port          int // port of the device that the queue pair uses
+	pKeyIndex     int // likewise
+	mtu           verbs.MTU
+	maxReads      int
+	readSubmitted bool // a read or an atomic was submitted
 
-	establishment establishment
-	signal        signalRequest
-	awaited       bool      // the context becomes Running when it is Ready
-	cutOff        bool      // the peer closed it while requests were under way
-	toItself      bool      // it is its own peer
-	peerLeft      bool      // the peer has said goodbye
-	closeBy       time.Time // when the tasks at the device are flushed, if the connection is being closed
+	establishment    establishment
+	signal           signalRequest
+	awaited          bool      // the context becomes Running when it is Ready
+	interrupted      bool      // the peer closed it while requests were under way
+	loopback         bool      // it is its own peer
+	peerDisconnected bool      // the peer has sent its disconnect notice
+	closeBy          time.Time // when the tasks at the device are flushed, if the connection is being closed
 	// closedOnFailure: the connection is closed if it fails, since the program does not know
 	// of it.
 	closedOnFailure bool
@@ -126,7 +121,7 @@ type Connection struct {
 
 	// Only on a device without shared receive queues:
 	receives      fifo.List[*receive]    // at the device
-	hungry        fifo.Node[*Connection] // among those that have room for more
+	toRefill      fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
 
 	retiring  bool   // on the context's list of connections to be destroyed
@@ -164,11 +159,11 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, err
 	}
 	if len(c.free) == 0 {
-		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d are taken; close one, or raise Config.MaxConnections",
+		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d connections are in use; close one, or raise Config.MaxConnections",
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
 	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
-	conn.deadline.owner, conn.hungry.Value = conn, conn
+	conn.deadline.owner, conn.toRefill.Value = conn, conn
 	err := conn.openLane()
 	if err == nil {
 		err = setUp(conn)
@@ -188,7 +183,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 	c.lanes.Add(&conn.signal.send, &conn.signal)
 	conn.publish()
 	c.usable++
-	c.cutOff = nil // another connection follows
+	c.interrupted = nil // another connection follows
 	if c.State() == pe.Starting {
 		conn.awaited = true
 		c.awaited++
@@ -248,20 +243,20 @@ func (conn *Connection) export() ([]byte, error) {
 // descriptorSignal is the establishment of connections whose descriptors travel out of band.
 type descriptorSignal interface {
 	establishment
-	// await starts the time-out for the peer.
-	await()
-	// begin is called once the queue pair is up and the connection is Connecting, or has been made
+	// startTimeout starts the time-out for the peer.
+	startTimeout()
+	// queuePairUp is called once the queue pair is up and the connection is Connecting, or has been made
 	// Ready by the peer meanwhile.
-	begin()
+	queuePairUp()
 }
 
 // newSignal returns the establishment for the transport service, and its word.
 func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
 	if conn.ctx.set.Transport == verbs.UC {
-		s := &repeatedSignal{}
+		s := &ucSignal{}
 		return s, &s.readyWord
 	}
-	s := &readySignal{}
+	s := &rcSignal{}
 	return s, &s.readyWord
 }
 
@@ -281,7 +276,7 @@ func (conn *Connection) Connect(desc []byte) error {
 	c := conn.ctx
 	signal, exported := conn.establishment.(descriptorSignal)
 	if conn.state != Exported || !exported {
-		return fmt.Errorf("rdma: connect %v: %w: it is %v, and only one that Export has made can be connected, once", conn, ErrNotReady, conn.state)
+		return fmt.Errorf("rdma: connect %v: %w: the connection is %v; call Connect once, on a connection of Export", conn, ErrNotReady, conn.state)
 	}
 	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
@@ -300,8 +295,8 @@ func (conn *Connection) Connect(desc []byte) error {
 	conn.mtu = min(conn.local.mtu, peer.mtu)
 	conn.maxReads = min(peer.reads, c.set.MaxReadAtomic)
 	conn.enter(Connecting, nil)
-	signal.await()
-	conn.bringUp(signal.begin)
+	signal.startTimeout()
+	conn.bringUp(signal.queuePairUp)
 	return nil
 }
 
@@ -312,9 +307,9 @@ func (conn *Connection) match(peer *endpoint) error {
 	case err != nil:
 		return err
 	case l.transport != peer.transport:
-		return fmt.Errorf("%w: this end has the transport service %v, the peer %v; set Config.Transport to the same in both", ErrMismatch, l.transport, peer.transport)
+		return fmt.Errorf("%w: this end uses the transport service %v, the peer %v; set the same Config.Transport at both ends", ErrMismatch, l.transport, peer.transport)
 	case l.qpn == peer.qpn && l.gid == peer.gid && l.udpPort == peer.udpPort && l.nonce != peer.nonce:
-		return fmt.Errorf("%w: the descriptor is an old one of this same address and queue pair; export it again", ErrMismatch)
+		return fmt.Errorf("%w: the descriptor is of an earlier connection with this address and queue pair number; export it again", ErrMismatch)
 	}
 	return nil
 }
@@ -323,7 +318,7 @@ func (conn *Connection) match(peer *endpoint) error {
 func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
 	switch {
 	case ownType != peerType:
-		return fmt.Errorf("%w: this end speaks %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
+		return fmt.Errorf("%w: this end uses %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
 	case ownType == verbs.GIDRoCEv2 && own.Addr().Is4() != peer.Addr().Is4():
 		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
 			ErrMismatch, own.Addr(), peer.Addr())
@@ -366,7 +361,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 	if e, ok := entryOf(table, verbs.GIDEntry{GID: own.gid, Type: own.gidType}); ok {
 		return e.Index, nil
 	}
-	return 0, fmt.Errorf("%w: the address of its descriptor, %v, is no longer in the GID table of port %d of %s: export another connection",
+	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
 		ErrGID, own.gid.Addr(), c.set.Port, c.dev.Name())
 }
 
@@ -374,7 +369,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 func (conn *Connection) reset() error {
 	conn.transition.cancel()
 	conn.lastReceive = false
-	conn.signal.send.Renew()
+	conn.signal.send.ChangeID()
 	conn.signal.purpose = signalNone
 	if err := conn.lane.Reset(); err != nil {
 		return err
@@ -406,12 +401,12 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		c.awaited--
 	}
 	if state != Closed {
-		c.changed(conn, state, err)
+		c.queueReport(conn, state, err)
 	}
 	if usable && !state.usable() {
 		c.setDeadline(&conn.deadline, time.Time{})
 		c.usable--
-		if !conn.turnedAway() {
+		if !conn.unaccepted() {
 			c.ended, c.lastFailure = true, nil
 			if state == Failed {
 				c.lastFailure = err
@@ -427,8 +422,8 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
 	conn.dialError.Store(nil)
-	if conn.readsWait && conn.maxReads == 0 { // the device would never begin the read
-		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before it was Ready, and one end takes none", ErrNotSupported))
+	if conn.readSubmitted && conn.maxReads == 0 { // the device would never begin the read
+		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before the connection was Ready, and one end accepts none", ErrNotSupported))
 		return
 	}
 	e, accepted := conn.establishment.(*acceptedEnd)
@@ -460,13 +455,13 @@ func (conn *Connection) push(r *lane.Request) {
 // checkReads fails if the ends have agreed on no reads and atomics.
 func (conn *Connection) checkReads() error {
 	if conn.maxReads == 0 && conn.mtu != 0 {
-		return conn.takesNoReads()
+		return conn.noReadsError()
 	}
 	return nil
 }
 
-func (conn *Connection) takesNoReads() error {
-	return fmt.Errorf("%w: one end of %v takes no reads and atomics", ErrNotSupported, conn)
+func (conn *Connection) noReadsError() error {
+	return fmt.Errorf("%w: one end of %v accepts no reads or atomics", ErrNotSupported, conn)
 }
 
 // notUsable is the error of a request on a connection that has ended.
@@ -491,14 +486,8 @@ func (conn *Connection) Close() error {
 	return nil
 }
 
-// owned fails for a connection that Export did not make, and while another goroutine
-// drives the engine.
-func (conn *Connection) owned(op string) error {
-	if conn == nil || conn.ctx == nil {
-		return fmt.Errorf("rdma: %s: %w: the connection was not made by Connections.Export", op, ErrInvalid)
-	}
-	return conn.ctx.control.Owned(op)
-}
+// owned fails while another goroutine drives the engine.
+func (conn *Connection) owned(op string) error { return conn.ctx.control.Owned(op) }
 
 func (conn *Connection) close() {
 	was := conn.state
@@ -508,15 +497,15 @@ func (conn *Connection) close() {
 	if _, bridged := conn.establishment.(*bridge); was == Exported || conn.mtu == 0 && !bridged {
 		conn.lastReceive = true // its queue pair never took any
 	}
-	if conn.peerLeft && was != Failed {
-		conn.peerClosed() // the peer needs no goodbye: it is this connection
+	if conn.peerDisconnected && was != Failed {
+		conn.peerClosed() // the peer has closed already and needs no notice
 		return
 	}
 	conn.enter(Closed, nil)
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready && !(was == Connecting && conn.establishment.goodbyeWhileConnecting()) || !conn.sayGoodbye():
+	case was != Ready && !(was == Connecting && conn.establishment.disconnectWhileConnecting()) || !conn.startDisconnect():
 		conn.shut()
 	}
 }
@@ -526,43 +515,43 @@ func (conn *Connection) closing() bool {
 	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut.Load()
 }
 
-// goodbyeArrived reports whether the peer has said goodbye.
-func (conn *Connection) goodbyeArrived() bool {
-	return conn.state != Exported && conn.establishment.goodbyeArrived()
+// disconnectArrived reports whether the peer's disconnect notice has arrived.
+func (conn *Connection) disconnectArrived() bool {
+	return conn.state != Exported && conn.establishment.disconnectArrived()
 }
 
 // peerClosed ends a connection that the peer has closed.
 func (conn *Connection) peerClosed() {
 	if conn.closing() {
-		conn.shut() // both ends have said goodbye: nobody takes what is under way
+		conn.shut() // both ends are closing: neither serves the requests under way
 		return
 	}
 	if !conn.state.usable() {
 		return
 	}
-	conn.enter(Closed, conn.because(ErrPeerClosed))
+	conn.enter(Closed, conn.withName(ErrPeerClosed))
 	conn.shut()
 }
 
-// fail ends a connection with an error. If the peer's goodbye has arrived, the connection was
-// closed instead, and the error followed from that.
+// fail ends a connection with an error. If the peer's disconnect notice has arrived, the
+// connection was closed instead, and the error followed from that.
 func (conn *Connection) fail(err error) {
 	if !conn.state.usable() {
 		return
 	}
-	if conn.goodbyeArrived() {
+	if conn.disconnectArrived() {
 		conn.peerClosed()
 		return
 	}
-	conn.failAsSuch(err)
+	conn.failDespiteDisconnect(err)
 }
 
-// failAsSuch is fail for an error that does not follow from the peer's goodbye.
-func (conn *Connection) failAsSuch(err error) {
+// failDespiteDisconnect is fail for an error that does not follow from the peer's disconnect.
+func (conn *Connection) failDespiteDisconnect(err error) {
 	if !conn.state.usable() {
 		return
 	}
-	conn.enter(Failed, conn.because(err))
+	conn.enter(Failed, conn.withName(err))
 	conn.shut()
 }
 
@@ -587,7 +576,7 @@ func (conn *Connection) shutLane() {
 	}
 	t.cancel()
 	if err := conn.lane.Shut(); err != nil {
-		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("putting the queue pair in error")
+		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
 	}
 	conn.ctx.poke()
 }
@@ -603,7 +592,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	}
 	// The device has put the queue pair in error by itself. The reason is in an event.
 	conn.ctx.handleEventsOf(conn)
-	conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
+	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 }
 
 // laneOwner is the side of a Connection that its lane sees.
@@ -612,7 +601,7 @@ type laneOwner Connection
 // PostFailed implements lane.Owner.
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
-	conn.fail(fmt.Errorf("%w: posting: %w", ErrDevice, err))
+	conn.fail(fmt.Errorf("%w: post requests: %w", ErrDevice, err))
 	conn.shut() // even if it is closing
 }
 
@@ -621,7 +610,7 @@ func (o *laneOwner) drained() int {
 	conn := (*Connection)(o)
 	conn.ctx.settle(conn.lane)
 	if conn.lane.Closed() {
-		conn.forgetNumber()
+		conn.removeQPN()
 		conn.returnReceives()
 	}
 	n := conn.lane.Flush()
@@ -631,8 +620,8 @@ func (o *laneOwner) drained() int {
 	return n
 }
 
-// forgetNumber forgets the number of a destroyed queue pair: the device may reuse it.
-func (conn *Connection) forgetNumber() {
+// removeQPN forgets the number of a destroyed queue pair: the device may reuse it.
+func (conn *Connection) removeQPN() {
 	c, n := conn.ctx, conn.lane.Num()
 	if c.byQPN[n] != conn {
 		return
@@ -659,10 +648,10 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// lingers reports whether completions of the connection may still come, including those of
+// completionsPending reports whether completions of the connection may still come, including those of
 // receives, since all connections share one completion queue. None is left when that queue is
 // empty, or when as many completions have been handled as it holds.
-func (conn *Connection) lingers() bool {
+func (conn *Connection) completionsPending() bool {
 	c := conn.ctx
 	if conn.lane.Posted() > 0 || conn.transition.running ||
 		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) {
@@ -683,7 +672,7 @@ func (c *Connections) destroyRetired() int {
 	n := 0
 	for range c.retiring.Len() {
 		conn := c.retiring.Pop()
-		if conn.lingers() {
+		if conn.completionsPending() {
 			c.retiring.Push(conn)
 			continue
 		}
@@ -697,16 +686,16 @@ func (conn *Connection) destroy() int {
 	c := conn.ctx
 	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("closing the queue pair")
+		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
 	}
 	if c.settle(conn.lane); conn.lane.Settle() == nil {
 		conn.returnReceives()
 	}
-	conn.forgetNumber()
+	conn.removeQPN()
 	n := 1 + conn.lane.Flush()
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()
-	conn.signal.send.Renew()
+	conn.signal.send.ChangeID()
 	c.lanes.Remove(&conn.signal.send)
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
@@ -714,10 +703,10 @@ func (conn *Connection) destroy() int {
 	if errors.Is(conn.err, ErrPeerClosed) {
 		reason = conn.err
 	}
-	if conn.cutOff && c.cutOff == nil {
-		c.cutOff = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
+	if conn.interrupted && c.interrupted == nil {
+		c.interrupted = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
 	}
-	c.changed(conn, Closed, reason)
+	c.queueReport(conn, Closed, reason)
 	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && c.ended {
 		c.endsWithLast = true
 	}
@@ -727,13 +716,8 @@ func (conn *Connection) destroy() int {
 // ID is the number of the connection in its context. Numbers begin at 0 and are never reused.
 func (conn *Connection) ID() uint64 { return conn.id }
 
-// Context is the context of the connection; nil for one that was not made by a context.
-func (conn *Connection) Context() *Connections {
-	if conn == nil {
-		return nil
-	}
-	return conn.ctx
-}
+// Context is the context of the connection.
+func (conn *Connection) Context() *Connections { return conn.ctx }
 
 // State is the present state. Any goroutine may call it, and all other methods that return a
 // property of the connection, except UserData, SetUserData and String.
@@ -745,11 +729,7 @@ func (conn *Connection) Err() error { return conn.view().err }
 
 // check panics, in programs built with the race detector, if another goroutine drives the
 // engine.
-func (conn *Connection) check(op string) {
-	if conn.ctx != nil {
-		conn.ctx.control.Check(op)
-	}
-}
+func (conn *Connection) check(op string) { conn.ctx.control.Check(op) }
 
 // DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
 // before an attempt has failed, when the connection is Ready or Failed, and for connections
@@ -819,9 +799,6 @@ func (conn *Connection) MaxReadAtomic() int { return conn.view().maxReads }
 
 // String names the connection, its queue pairs and its peer.
 func (conn *Connection) String() string {
-	if conn == nil || conn.ctx == nil {
-		return "connection of no context"
-	}
 	s := fmt.Sprintf("connection %d of context %q (queue pair %#x", conn.id, conn.ctx.set.Name, conn.lane.Num())
 	switch {
 	case conn.peer.qpn != 0:

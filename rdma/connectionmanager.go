@@ -15,18 +15,18 @@ import (
 // first Listen or Dial of a run. Events come on goroutines of the device, and results of name
 // resolution on those of resolvers; both are handled on the engine's.
 type connectionManager struct {
-	ctx       *base
-	cm        verbs.CM // nil: not opened yet
-	listeners map[verbs.CMListener]*Listener
-	ids       map[verbs.CMID]idOwner
-	groups    map[verbs.CMMulticast]*MulticastGroup
-	waiting   fifo.List[*ConnectRequest] // to be accepted when a connection is free
-	paces     map[netip.AddrPort]*dialPace
-	resumable fifo.Queue[*dialPace]
+	ctx          *base
+	cm           verbs.CM // nil: not opened yet
+	listeners    map[verbs.CMListener]*Listener
+	ids          map[verbs.CMID]idOwner
+	groups       map[verbs.CMMulticast]*MulticastGroup
+	waiting      fifo.List[*ConnectRequest] // to be accepted when a connection is free
+	dialLimiters map[netip.AddrPort]*dialLimiter
+	resumable    fifo.Queue[*dialLimiter]
 
 	pending   atomic.Bool
 	mu        sync.Mutex
-	arrived   []func() // to be run on the engine's goroutine
+	queued    []func() // to be run on the engine's goroutine
 	resolvers sync.WaitGroup
 }
 
@@ -46,14 +46,14 @@ func (m *connectionManager) open() error {
 	if !ok {
 		return fmt.Errorf("%w: %s has no connection manager; exchange descriptors instead, with Export and Connect", ErrNotSupported, c.dev.Name())
 	}
-	cm, err := dev.OpenCM(func(e verbs.CMEvent) { m.add(func() { m.event(&e) }) })
+	cm, err := dev.OpenCM(func(e verbs.CMEvent) { m.runOnEngine(func() { m.event(&e) }) })
 	if err != nil {
-		return fmt.Errorf("connection manager of %s: %w", c.dev.Name(), err)
+		return fmt.Errorf("open the connection manager of %s: %w", c.dev.Name(), err)
 	}
 	m.cm = cm
 	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
 	m.groups = make(map[verbs.CMMulticast]*MulticastGroup)
-	m.paces = make(map[netip.AddrPort]*dialPace)
+	m.dialLimiters = make(map[netip.AddrPort]*dialLimiter)
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (m *connectionManager) close() {
 	cm := m.cm
 	for m.waiting.Pop() != nil {
 	}
-	m.cm, m.listeners, m.ids, m.groups, m.paces = nil, nil, nil, nil, nil
+	m.cm, m.listeners, m.ids, m.groups, m.dialLimiters = nil, nil, nil, nil, nil
 	m.resumable.Clear()
 	if cm == nil {
 		return
@@ -73,7 +73,7 @@ func (m *connectionManager) close() {
 		m.resolvers.Wait() // they have been cancelled
 		return func() {
 			if err != nil {
-				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("closing the connection manager")
+				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close the connection manager")
 			}
 		}
 	})
@@ -86,27 +86,27 @@ func (m *connectionManager) stop() {
 	}
 }
 
-// add makes f run on the engine's goroutine. It may be called on any goroutine.
-func (m *connectionManager) add(f func()) {
+// runOnEngine makes f run on the engine's goroutine. It may be called on any goroutine.
+func (m *connectionManager) runOnEngine(f func()) {
 	m.mu.Lock()
-	m.arrived = append(m.arrived, f)
+	m.queued = append(m.queued, f)
 	m.mu.Unlock()
 	m.pending.Store(true)
-	m.ctx.control.Wake()
+	m.ctx.wake()
 }
 
-// handle runs the functions added so far, and returns how many.
-func (m *connectionManager) handle() int {
+// runQueued runs the functions added so far, and returns how many.
+func (m *connectionManager) runQueued() int {
 	m.pending.Store(false)
 	m.mu.Lock()
-	list := m.arrived
-	m.arrived = nil
+	list := m.queued
+	m.queued = nil
 	m.mu.Unlock()
 	n := 0
 	defer func() { // a function of the program has panicked: the others are for the next pass
 		if n < len(list) {
 			m.mu.Lock()
-			m.arrived = append(list[n:], m.arrived...)
+			m.queued = append(list[n:], m.queued...)
 			m.mu.Unlock()
 			m.pending.Store(true)
 		}
@@ -158,12 +158,12 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 	}
 	delete(m.ids, id)
 	if err := id.Close(); err != nil {
-		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("closing an ID of the connection manager")
+		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close an ID of the connection manager")
 	}
 }
 
 // cmEnd is the establishment of a connection by the connection manager, at either end, once an
-// ID is known. Messages of the connection manager serve as ready signal and goodbye.
+// ID is known. Messages of the connection manager serve as ready signal and disconnect notice.
 type cmEnd struct {
 	conn *Connection
 	id   verbs.CMID // nil: not yet, or no longer
@@ -178,8 +178,8 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 		return attr, err
 	}
 	if s.mtuLimit != 0 && attr.PathMTU > s.mtuLimit {
-		return attr, fmt.Errorf("%w: Config.MTU is %d, and the connection manager has agreed on packets of %d, which the network interface allows; %s, or exchange descriptors",
-			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTU(fmt.Sprintf("to %d", s.mtuLimit)))
+		return attr, fmt.Errorf("%w: Config.MTU is %d, but the connection manager has agreed on a path MTU of %d, which the network interface allows; %s, or exchange descriptors",
+			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTUAdvice(fmt.Sprintf("to %d", s.mtuLimit)))
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
 	if err != nil {
@@ -214,17 +214,17 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		if conn.state == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was Ready for a moment
 		}
-		conn.ctx.peerLeft(conn)
+		conn.ctx.peerDisconnected(conn)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
-		conn.fail(fmt.Errorf("%w: %s is gone", ErrDevice, conn.ctx.dev.Name()))
+		conn.fail(fmt.Errorf("%w: %s was removed", ErrDevice, conn.ctx.dev.Name()))
 	}
 }
 
-// sayGoodbye implements establishment: the signal completes after all tasks, and ended then
+// postDisconnect implements establishment: the signal completes after all tasks, and ended then
 // tells the peer.
-func (e *cmEnd) sayGoodbye() { e.conn.signal.post(signalLast, 0) }
+func (e *cmEnd) postDisconnect() { e.conn.signal.post(signalDrain, 0) }
 
 // ended implements establishment.
 func (e *cmEnd) ended() {
@@ -232,12 +232,12 @@ func (e *cmEnd) ended() {
 		return
 	}
 	if err := e.id.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
-		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("disconnecting")
+		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
 }
 
-// goodbyeArrived implements establishment.
-func (e *cmEnd) goodbyeArrived() bool { return e.conn.peerLeft }
+// disconnectArrived implements establishment.
+func (e *cmEnd) disconnectArrived() bool { return e.conn.peerDisconnected }
 
 // release implements establishment.
 func (e *cmEnd) release() {
@@ -245,6 +245,6 @@ func (e *cmEnd) release() {
 	e.id = nil
 }
 
-func (e *cmEnd) signaled()                    {}
-func (e *cmEnd) sent(verbs.Status, uint32)    {}
-func (e *cmEnd) goodbyeWhileConnecting() bool { return false }
+func (e *cmEnd) wordWritten()                         {}
+func (e *cmEnd) signalCompleted(verbs.Status, uint32) {}
+func (e *cmEnd) disconnectWhileConnecting() bool      { return false }

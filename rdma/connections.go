@@ -28,14 +28,14 @@ type Connections struct {
 	serial     uint64
 	usable     int                     // connections known to the program that are Exported, Connecting or Ready
 	retiring   fifo.Queue[*Connection] // closed, to be destroyed
-	hungry     fifo.List[*Connection]  // with room in receive queues of their own
+	toRefill   fifo.List[*Connection]  // with room in receive queues of their own
 	written    writtenWords
-	readyWords *mmap.Map // words that peers write ready signals and goodbyes to, by slot
+	readyWords *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
-	ended        bool  // a connection that counts (not turnedAway) has ended
+	ended        bool  // a connection that counts (not unaccepted) has ended
 	lastFailure  error // why the last of these connections failed; nil: it was closed
-	cutOff       error // the context then fails with it; nil: it stops
+	interrupted  error // the context then fails with it; nil: it stops
 }
 
 // New makes a context of connections on an open device. It checks the whole configuration.
@@ -49,7 +49,7 @@ func New(dev verbs.Device, cfg Config) (*Connections, error) {
 	}
 	c := &Connections{}
 	c.init(dev, set, c)
-	c.written.wake = c.control.Wake
+	c.written.wake = c.wake
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("rdma: make a context: %w", err)
@@ -115,8 +115,8 @@ func (c *Connections) connectionOf(qpn uint32) *Connection {
 	return c.last
 }
 
-// changed queues a report to the program about a connection.
-func (c *Connections) changed(conn *Connection, state ConnectionState, err error) {
+// queueReport queues a report to the program about a connection.
+func (c *Connections) queueReport(conn *Connection, state ConnectionState, err error) {
 	c.reports.Push(report{conn: conn, state: state, err: err})
 	event := c.set.Log.Debug()
 	if state == Failed {
@@ -129,7 +129,7 @@ func (c *Connections) changed(conn *Connection, state ConnectionState, err error
 // open implements service.
 func (c *Connections) open() (err error) {
 	s := c.set
-	c.usable, c.endsWithLast, c.cutOff = 0, false, nil
+	c.usable, c.endsWithLast, c.interrupted = 0, false, nil
 	c.ended, c.lastFailure = false, nil
 	c.slots = make([]*Connection, s.MaxConnections)
 	c.free = make([]int, s.MaxConnections)
@@ -145,7 +145,7 @@ func (c *Connections) open() (err error) {
 		}
 		c.recvQueue = c.srq
 	case c.recvDepth < s.MaxConnections:
-		return fmt.Errorf("%w: %d receives can be at the device at a time, and Config.MaxConnections is %d; connections of %v on %s have no shared receive queue, so each needs one: post more receives, in pools or by Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
 			ErrRange, c.recvDepth, s.MaxConnections, s.Transport, c.dev.Name())
 	}
 	return c.openReadyWords()
@@ -155,27 +155,27 @@ func (c *Connections) open() (err error) {
 func (c *Connections) release() []error {
 	err := c.closeMemory(c.readyWords)
 	c.readyWords = nil
-	for c.hungry.Pop() != nil {
+	for c.toRefill.Pop() != nil {
 	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
 	c.retiring.Clear()
 	return []error{err}
 }
 
-// begin implements service: it handles words that peers have written.
-func (c *Connections) begin() int {
+// beforePoll implements service: it handles words that peers have written.
+func (c *Connections) beforePoll() int {
 	if c.written.pending.Load() {
 		return c.written.handle()
 	}
 	return 0
 }
 
-// progress implements service.
-func (c *Connections) progress() int { return 0 }
+// afterPoll implements service.
+func (c *Connections) afterPoll() int { return 0 }
 
-// resume implements service: it destroys connections, accepts waiting requests and sends
+// afterDrain implements service: it destroys connections, accepts waiting requests and sends
 // waiting dials.
-func (c *Connections) resume() int {
+func (c *Connections) afterDrain() int {
 	n := c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
 	if c.usable > 0 && c.startable() {
 		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
@@ -193,7 +193,7 @@ func (c *Connections) notify(r report) {
 			w.f(r.conn, r.state, r.err)
 		}
 	}
-	if r.state == Failed && (r.conn.closedOnFailure || r.conn.turnedAway()) {
+	if r.state == Failed && (r.conn.closedOnFailure || r.conn.unaccepted()) {
 		r.conn.close()
 	}
 }
@@ -204,8 +204,8 @@ func (c *Connections) notify(r report) {
 func (c *Connections) changeState() {
 	switch {
 	case !c.stoppable():
-	case c.cutOff != nil:
-		c.control.Fail(c.cutOff)
+	case c.interrupted != nil:
+		c.control.Fail(c.interrupted)
 	default:
 		_ = c.Stop() // legal here in every state
 	}
@@ -257,8 +257,8 @@ func (c *Connections) giveUp() {
 // portChanged implements service: connections keep their address.
 func (c *Connections) portChanged() {}
 
-// noticed implements service.
-func (c *Connections) noticed(ev *verbs.Event) {
+// eventQueued implements service.
+func (c *Connections) eventQueued(ev *verbs.Event) {
 	if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
 		conn.peerDead = true
 	}
@@ -275,16 +275,16 @@ func (c *Connections) event(ev *verbs.Event) int {
 		conn.lastReceive = true
 	case verbs.EventCommEstablished:
 		if conn.state == Connecting {
-			conn.establishment.received()
+			conn.establishment.messageReceived()
 		}
 	case verbs.EventPeerGone:
 		conn.fail(fmt.Errorf("%w: %s", ErrRetryExceeded, peerDead))
 	case verbs.EventQPFatal:
 		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
 	case verbs.EventQPRequestError:
-		conn.failAsSuch(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, and there is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.onMismatch(verbs.StatusRemoteInvalidRequest)))
+		conn.failDespiteDisconnect(fmt.Errorf("%w as invalid: a read or an atomic needs mmap.RemoteRead or RemoteAtomic in Config.Permissions, which is %v; a message must not be longer than the receive%s", ErrPeerRefused, c.set.Permissions, conn.mtuMismatchAdvice(verbs.StatusRemoteInvalidRequest)))
 	case verbs.EventQPAccessError:
-		conn.failAsSuch(fmt.Errorf("%w for its key, bounds or permission; check the memory descriptor that the peer has", ErrPeerRefused))
+		conn.failDespiteDisconnect(fmt.Errorf("%w because of its key, bounds or permission; check the memory descriptor that the peer uses", ErrPeerRefused))
 	}
 	return 1
 }
@@ -297,22 +297,22 @@ func (c *Connections) eventsLost() int {
 			continue
 		}
 		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
-			conn.fail(fmt.Errorf("%w: its queue pair is in error", ErrDevice))
+			conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 			n++
 		}
 	}
 	return n
 }
 
-// peerLeft closes a connection whose peer has said goodbye. Earlier failures have been
+// peerDisconnected closes a connection whose peer has disconnected. Earlier failures have been
 // reported by now.
-func (c *Connections) peerLeft(conn *Connection) {
-	if conn.peerLeft || !conn.state.usable() && !conn.closing() {
+func (c *Connections) peerDisconnected(conn *Connection) {
+	if conn.peerDisconnected || !conn.state.usable() && !conn.closing() {
 		return
 	}
-	conn.peerLeft = true
+	conn.peerDisconnected = true
 	c.takeEvents()
-	c.hold(heldEvent{left: conn})
+	c.deferEvent(deferredEvent{disconnected: conn})
 }
 
 // received implements service.
@@ -323,7 +323,7 @@ func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
 	if conn != nil {
 		conn.peerAlive = true
 		if conn.state == Connecting {
-			conn.establishment.received()
+			conn.establishment.messageReceived()
 			if !conn.state.usable() {
 				c.recvWaiting.Push(&r.place) // for a message of another connection
 				return
@@ -336,7 +336,7 @@ func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
 	a := c.arrivalOf(wc)
 	a.conn = conn
 	if wc.InvalidatedRKey != 0 {
-		a.lent = c.invalidated(wc.InvalidatedRKey)
+		a.invalidated = c.invalidated(wc.InvalidatedRKey)
 	}
 	r.owner.arrived(a)
 }
@@ -384,7 +384,7 @@ func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
 		q := c.manager.waiting.Pop().Value
 		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("accepting a connection")
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to accept a connection")
 			_ = q.Reject(nil)
 		}
 	}
@@ -394,8 +394,8 @@ func (c *Connections) acceptWaiting() (n int) {
 // owns implements service.
 func (c *Connections) owns(to target) error { return c.base.owns(to.conn) }
 
-// ready implements service.
-func (c *Connections) ready(t *Task) error {
+// checkSubmit implements service.
+func (c *Connections) checkSubmit(t *Task) error {
 	conn := t.conn
 	if conn == nil || !conn.state.usable() {
 		return t.notReady()
@@ -406,13 +406,13 @@ func (c *Connections) ready(t *Task) error {
 	return nil
 }
 
-// address implements service: the queue pair has the peer's address.
-func (c *Connections) address(*Task) error { return nil }
+// setAddress implements service: the queue pair has the peer's address.
+func (c *Connections) setAddress(*Task) error { return nil }
 
 // push implements service.
 func (c *Connections) push(t *Task) {
 	conn := t.conn
-	conn.readsWait = conn.readsWait || t.op.returnsData()
+	conn.readSubmitted = conn.readSubmitted || t.op.returnsData()
 	conn.push(&t.send)
 }
 
@@ -426,10 +426,10 @@ func (c *Connections) completed(t *Task, status verbs.Status, vendor uint32) {
 	}
 	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
 	if status != verbs.StatusFlushed {
-		err.advice = conn.adviceOn(t.op, status)
+		err.advice = conn.adviceFor(t.op, status)
 	}
 	conn.failedTask(status, err)
-	conn.cutOff = conn.cutOff || errors.Is(conn.err, ErrPeerClosed)
+	conn.interrupted = conn.interrupted || errors.Is(conn.err, ErrPeerClosed)
 	if status == verbs.StatusFlushed {
 		err.Cause = c.causeOf(conn)
 		t.keepMemory(err)

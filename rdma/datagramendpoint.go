@@ -26,16 +26,16 @@ type datagramEndpoint struct {
 	closed      bool        // the queue pair is destroyed
 	resolutions map[*resolution]struct{}
 	groups      map[netip.Addr]*MulticastGroup
-	// flushing is why the device has stopped the send queue; nil: it has not.
-	flushing error
-	deadline deadline // until when tasks may complete after the context began to stop
-	headers  *mmap.Map
-	header   verbs.SGE // of the first receive
+	// flushCause is why the device has stopped the send queue; nil: it has not.
+	flushCause error
+	deadline   deadline // until when tasks may complete after the context began to stop
+	headers    *mmap.Map
+	header     verbs.SGE // of the first receive
 }
 
-// unknownPeer is EFA's vendor code for a request that the peer's device refused because it has
+// efaUnknownPeer is EFA's vendor code for a request that the peer's device refused because it has
 // no address handle for this end.
-const unknownPeer = 14
+const efaUnknownPeer = 14
 
 // headerStride is the distance between the headers of two receives, so that no two share a
 // cache line.
@@ -49,7 +49,7 @@ func (c *Datagrams) open() (err error) {
 	if s.Transport == verbs.UD && len(c.receives) > 0 {
 		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
 		if err != nil {
-			return fmt.Errorf("make room for the headers of %d receives: %w", len(c.receives), err)
+			return fmt.Errorf("allocate memory for the headers of %d receives: %w", len(c.receives), err)
 		}
 		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
 		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {
@@ -74,9 +74,9 @@ func (c *Datagrams) open() (err error) {
 	}
 	c.recvQueue = d.lane.QP()
 	for _, p := range c.peers {
-		if !p.heard.Queued() {
+		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
-				s.Log.Warn().Err(err).Str("context", s.Name).Msg("a peer is out of reach for now")
+				s.Log.Warn().Err(err).Str("context", s.Name).Msg("cannot reach a peer yet")
 			}
 		}
 	}
@@ -92,8 +92,8 @@ func (d *datagramEndpoint) addr() EndpointAddr {
 	return a
 }
 
-// direct sets the peer's address handle in the work request of a task.
-func (d *datagramEndpoint) direct(r *Task) error {
+// setAddressHandle sets the peer's address handle in the work request of a task.
+func (d *datagramEndpoint) setAddressHandle(r *Task) error {
 	if d.ending() {
 		return fmt.Errorf("%w: context %q is %v", ErrNotReady, d.ctx.set.Name, d.ctx.State())
 	}
@@ -108,9 +108,9 @@ func (d *datagramEndpoint) direct(r *Task) error {
 }
 
 func (d *datagramEndpoint) push(r *Task) {
-	d.handles.begin(r.handle)
-	if r.handle.making {
-		r.send.Renew() // the outcome of an earlier use does not count
+	d.handles.acquire(r.handle)
+	if r.handle.creating {
+		r.send.ChangeID() // the outcome of an earlier use does not count
 		r.handle.waiting.Push(r)
 		return
 	}
@@ -123,28 +123,28 @@ func (d *datagramEndpoint) ending() bool { return d.deadline.at != (time.Time{})
 // completed handles the end of a task.
 func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32) {
 	c := d.ctx
-	d.handles.end(r.handle)
+	d.handles.release(r.handle)
 	r.handle, r.send.WR.AH = nil, nil
 	if status == verbs.StatusSuccess {
 		r.succeed()
 		return
 	}
 	err := &TaskError{Op: r.op, Status: status, Peer: r.peer, VendorError: vendor}
-	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == unknownPeer {
-		err.advice = "the program there has to know this endpoint, by NewPeer, before its memory can be reached"
+	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == efaUnknownPeer {
+		err.advice = "the peer's program must call NewPeer for this endpoint before its memory can be accessed"
 	}
 	switch {
 	case status == verbs.StatusFlushed:
-		if d.flushing == nil && !d.lane.IsShut() {
-			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in error", ErrDevice, c.set.Name))
+		if d.flushCause == nil && !d.lane.IsShut() {
+			c.failWith(fmt.Errorf("%w: the queue pair of context %q is in the error state", ErrDevice, c.set.Name))
 		}
-		if err.Cause = d.flushing; err.Cause == nil {
+		if err.Cause = d.flushCause; err.Cause == nil {
 			err.Cause = c.Err()
 		}
 		r.keepMemory(err)
-	case c.set.Transport == verbs.UD && d.flushing == nil:
+	case c.set.Transport == verbs.UD && d.flushCause == nil:
 		// The send queue is in the state SQE, and flushes the requests behind (IBTA 10.3.1.5).
-		d.flushing = err
+		d.flushCause = err
 		d.lane.Hold()
 	}
 	c.control.End(&r.Task)
@@ -153,14 +153,14 @@ func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32
 
 // resume restarts the send queue after the device has flushed it, and returns how much it did.
 func (d *datagramEndpoint) resume() int {
-	if d.flushing == nil || d.lane.Posted() > 0 || d.lane.IsShut() {
+	if d.flushCause == nil || d.lane.Posted() > 0 || d.lane.IsShut() {
 		return 0
 	}
 	err := d.lane.Resume()
 	if err != nil { // devices without the state SQE end the queue pair
-		d.ctx.control.Fail(fmt.Errorf("rdma: context %q: its queue pair has ended with a task: %w", d.ctx.set.Name, d.flushing))
+		d.ctx.control.Fail(fmt.Errorf("rdma: context %q: its queue pair has ended with a task: %w", d.ctx.set.Name, d.flushCause))
 	}
-	d.flushing = nil
+	d.flushCause = nil
 	return 1
 }
 
@@ -168,11 +168,11 @@ func (d *datagramEndpoint) resume() int {
 // over.
 func (d *datagramEndpoint) stop() {
 	for r := range d.resolutions {
-		d.ctx.manager.add(func() { r.end(nil, nil, fmt.Errorf("%w: the context stops", ErrFlushed)) })
+		d.ctx.manager.runOnEngine(func() { r.end(nil, nil, fmt.Errorf("%w: the context is stopping", ErrFlushed)) })
 	}
 	d.ended.Store(true)
 	d.leaveGroups()
-	d.lane.Seal(nil)
+	d.lane.StopPosting(nil)
 	wait := d.ctx.set.CloseTimeout
 	if d.lane.Posted() == 0 || wait < 0 {
 		d.shut()
@@ -184,8 +184,8 @@ func (d *datagramEndpoint) stop() {
 // due ends the endpoint: CloseTimeout is over.
 func (d *datagramEndpoint) due(time.Time) { d.shut() }
 
-// stopped ends an endpoint whose last task is done.
-func (d *datagramEndpoint) stopped() {
+// shutIfDone ends an endpoint whose last task is done.
+func (d *datagramEndpoint) shutIfDone() {
 	if d.ctx.phase == phaseDraining && d.lane.Posted() == 0 && !d.lane.IsShut() {
 		d.shut()
 	}
@@ -196,7 +196,7 @@ func (d *datagramEndpoint) shut() {
 	d.ended.Store(true)
 	d.ctx.setDeadline(&d.deadline, time.Time{})
 	if err := d.lane.Shut(); err != nil {
-		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("putting the queue pair in error")
+		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("failed to move the queue pair to the error state")
 	}
 	d.ctx.poke()
 }
@@ -219,7 +219,7 @@ type datagramOwner datagramEndpoint
 // PostFailed implements lane.Owner.
 func (o *datagramOwner) PostFailed(err error) {
 	d := (*datagramEndpoint)(o)
-	d.ctx.control.Fail(fmt.Errorf("rdma: %w: posting tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
+	d.ctx.control.Fail(fmt.Errorf("rdma: %w: post tasks of context %q on %s: %w", ErrDevice, d.ctx.set.Name, d.ctx.dev.Name(), err))
 	d.shut()
 }
 
@@ -228,7 +228,7 @@ func (o *datagramOwner) drained() int {
 	d := (*datagramEndpoint)(o)
 	c := d.ctx
 	if c.phase == phaseUp {
-		c.control.Fail(fmt.Errorf("rdma: %w: %s has not given back the tasks of context %q that it had flushed", ErrDevice, c.dev.Name(), c.set.Name))
+		c.control.Fail(fmt.Errorf("rdma: %w: %s did not return the flushed tasks of context %q in time", ErrDevice, c.dev.Name(), c.set.Name))
 	}
 	c.settle(d.lane)
 	n := d.handles.flush()
@@ -236,15 +236,15 @@ func (o *datagramOwner) drained() int {
 	if !d.closed { // a lane that was shut is not opened again
 		d.closed = true
 		if err := d.lane.Close(); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("closing the queue pair")
+			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
 		}
 		c.settle(d.lane)
 	}
 	return n + 1
 }
 
-// arrivalFrom sets the sender and the length of a message to the endpoint.
-func (d *datagramEndpoint) arrivalFrom(a *arrival, r *receive, wc *verbs.WC) {
+// setSender sets the sender and the length of a message to the endpoint.
+func (d *datagramEndpoint) setSender(a *arrival, r *receive, wc *verbs.WC) {
 	s := d.ctx.set
 	a.endpoint = d.ctx
 	a.addr, a.lid = EndpointAddr{QPN: wc.SrcQPN}, wc.SLID
@@ -281,8 +281,8 @@ func (d *datagramEndpoint) setUDPPort(a *arrival, wc *verbs.WC) {
 	}
 }
 
-// laneEnd is the owner of a lane in a context.
-type laneEnd interface {
+// laneDrainer is the owner of a lane in a context.
+type laneDrainer interface {
 	lane.Owner
 	// drained is called when the device has given back all requests of the lane. It returns
 	// how many tasks have ended.

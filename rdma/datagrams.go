@@ -14,7 +14,7 @@ type Datagrams struct {
 	base
 	shared   DatagramPool
 	peers    map[EndpointAddr]*Peer // the peers that the context knows
-	heard    fifo.List[*Peer]       // the peers known only by their messages, the oldest first
+	learned  fifo.List[*Peer]       // the peers known only by their messages, the oldest first
 	endpoint *datagramEndpoint      // of one run
 }
 
@@ -56,17 +56,17 @@ func (c *Datagrams) release() []error {
 	return errs
 }
 
-// begin implements service.
-func (c *Datagrams) begin() int { return 0 }
+// beforePoll implements service.
+func (c *Datagrams) beforePoll() int { return 0 }
 
-// progress implements service.
-func (c *Datagrams) progress() int {
-	c.endpoint.stopped()
+// afterPoll implements service.
+func (c *Datagrams) afterPoll() int {
+	c.endpoint.shutIfDone()
 	return c.endpoint.resume()
 }
 
-// resume implements service.
-func (c *Datagrams) resume() int { return 0 }
+// afterDrain implements service.
+func (c *Datagrams) afterDrain() int { return 0 }
 
 // notify implements service: only requests are reported.
 func (c *Datagrams) notify(report) {}
@@ -77,8 +77,8 @@ func (c *Datagrams) changeState() {}
 // busy implements service.
 func (c *Datagrams) busy() bool { return false }
 
-// noticed implements service.
-func (c *Datagrams) noticed(*verbs.Event) {}
+// eventQueued implements service.
+func (c *Datagrams) eventQueued(*verbs.Event) {}
 
 // event implements service.
 func (c *Datagrams) event(ev *verbs.Event) int {
@@ -117,28 +117,28 @@ func (c *Datagrams) giveUp() {
 // request implements service: the peer gets the address of the endpoint.
 func (c *Datagrams) request(q *ConnectRequest) {
 	if err := q.Answer(q.listener.cfg.PrivateData); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("answering a request for the endpoint")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to answer a request for the endpoint")
 	}
 }
 
 // owns implements service.
 func (c *Datagrams) owns(to target) error { return c.ownsPeer(to.peer) }
 
-// ready implements service.
-func (c *Datagrams) ready(t *Task) error {
+// checkSubmit implements service.
+func (c *Datagrams) checkSubmit(t *Task) error {
 	if t.peer == nil {
 		return fmt.Errorf("%w: the task has no peer", ErrInvalid)
 	}
 	return nil
 }
 
-// address implements service.
-func (c *Datagrams) address(t *Task) error {
+// setAddress implements service.
+func (c *Datagrams) setAddress(t *Task) error {
 	// A request that the device refuses would end the endpoint.
 	if err := t.checkSize(); err != nil {
 		return err
 	}
-	return c.endpoint.direct(t)
+	return c.endpoint.setAddressHandle(t)
 }
 
 // push implements service.
@@ -152,7 +152,7 @@ func (c *Datagrams) completed(t *Task, status verbs.Status, vendor uint32) {
 // received implements service.
 func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
 	a := c.arrivalOf(wc)
-	c.endpoint.arrivalFrom(a, r, wc)
+	c.endpoint.setSender(a, r, wc)
 	if c.startable() {
 		c.control.Started()
 	}
@@ -162,15 +162,15 @@ func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
 // receivedUnsolicited implements service: a write with immediate is passed to the function of
 // Receive.
 func (c *Datagrams) receivedUnsolicited(wc *verbs.WC) {
-	if c.inbox == nil || wc.Status != verbs.StatusSuccess {
+	if c.messageBuffers == nil || wc.Status != verbs.StatusSuccess {
 		return
 	}
 	a := c.arrivalOf(wc)
-	c.endpoint.arrivalFrom(a, nil, wc)
+	c.endpoint.setSender(a, nil, wc)
 	if c.startable() {
 		c.control.Started()
 	}
-	c.inbox.take(a, nil)
+	c.messageBuffers.deliver(a, nil)
 }
 
 // receiveFailed implements service.
@@ -203,5 +203,5 @@ func (c *Datagrams) appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE {
 // needsReceives implements service.
 func (c *Datagrams) needsReceives() bool { return false }
 
-// feed implements service.
-func (c *Datagrams) feed() {}
+// refill implements service.
+func (c *Datagrams) refill() {}

@@ -32,15 +32,15 @@ func gidOf(t *testing.T, dev verbs.Device, is4 bool) *int {
 // Endpoints of UD, on the kernel's device and on the software device.
 func TestGuestDatagrams(t *testing.T) {
 	requireGuest(t)
-	for _, couple := range couples {
+	for _, pair := range devicePairs {
 		for _, is4 := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, IPv4 %v", couple.name, is4), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, IPv4 %v", pair.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
-				onA, onB := couple.a(t), couple.b(t)
-				a := newPost(t, engine, onA, rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4)}})
-				b := newPost(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
+				onA, onB := pair.a(t), pair.b(t)
+				a := newDatagramProgram(t, engine, onA, rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4)}})
+				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				exchangeDatagrams(t, a, b)
-				if couple.name != "soft to soft" { // both have one address of another namespace, and only one has UDP port 4791
+				if pair.name != "soft to soft" { // both have one address of another namespace, and only one has UDP port 4791
 					resolveAndSend(t, a, b)
 				}
 			})
@@ -54,14 +54,14 @@ func TestGuestDatagrams(t *testing.T) {
 func TestGuestPathFields(t *testing.T) {
 	requireGuest(t)
 	const label = 0x54321
-	for _, couple := range couples {
+	for _, pair := range devicePairs {
 		for _, is4 := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, IPv4 %v", couple.name, is4), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, IPv4 %v", pair.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
-				onA, onB := couple.a(t), couple.b(t)
+				onA, onB := pair.a(t), pair.b(t)
 				cfg := rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4), TrafficClass: 0xba, HopLimit: 9, FlowLabel: label}}
-				a := newPost(t, engine, onA, cfg)
-				b := newPost(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
+				a := newDatagramProgram(t, engine, onA, cfg)
+				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				var grh verbs.GRH
 				b.onGot = func(m *rdma.Message) { grh, _ = m.GRH() }
 				a.send(a.peerOf(b), "hello")
@@ -83,7 +83,7 @@ func TestGuestPathFields(t *testing.T) {
 
 // exchangeDatagrams sends messages of several lengths there and back. None is lost on the
 // way here: one at a time is under way.
-func exchangeDatagrams(t *testing.T, a, b *post) {
+func exchangeDatagrams(t *testing.T, a, b *datagramProgram) {
 	b.onGot = func(m *rdma.Message) {
 		grh, ok := m.GRH()
 		assert.True(t, ok)
@@ -107,7 +107,7 @@ func exchangeDatagrams(t *testing.T, a, b *post) {
 }
 
 // resolveAndSend asks for b's endpoint by its address.
-func resolveAndSend(t *testing.T, a, b *post) {
+func resolveAndSend(t *testing.T, a, b *datagramProgram) {
 	listener := must(b.ctx.Listen(netip.AddrPortFrom(b.ctx.GID().GID.Addr(), 0).String(), rdma.ListenConfig{PrivateData: []byte("welcome")}))
 	r := a.resolve(listener.Addr().String(), rdma.DialConfig{})
 	require.NoError(t, r.err)

@@ -20,8 +20,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// post is a program with an endpoint for datagrams.
-type post struct {
+// datagramProgram is a program with an endpoint for datagrams.
+type datagramProgram struct {
 	t      *testing.T
 	engine *pe.Engine
 	dev    verbs.Device
@@ -35,10 +35,10 @@ type post struct {
 	onGot  func(m *rdma.Message)
 }
 
-// newPost makes and starts one, which takes messages.
-func newPost(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.DatagramsConfig) *post {
+// newDatagramProgram makes and starts one, which takes messages.
+func newDatagramProgram(t *testing.T, engine *pe.Engine, dev verbs.Device, cfg rdma.DatagramsConfig) *datagramProgram {
 	t.Helper()
-	p := &post{t: t, engine: engine, dev: dev}
+	p := &datagramProgram{t: t, engine: engine, dev: dev}
 	cfg.Engine = engine
 	if cfg.Transport == verbs.RC {
 		cfg.Transport = verbs.UD
@@ -77,19 +77,19 @@ func newEngine(t *testing.T) *pe.Engine {
 	return engine
 }
 
-func (p *post) until(what string, done func() bool) {
+func (p *datagramProgram) until(what string, done func() bool) {
 	p.t.Helper()
 	(&rig{t: p.t, engine: p.engine}).until(what, done)
 }
 
 // peerOf makes the peer that another program is.
-func (p *post) peerOf(o *post) *rdma.Peer {
+func (p *datagramProgram) peerOf(o *datagramProgram) *rdma.Peer {
 	p.t.Helper()
 	return must(p.ctx.NewPeer(must(o.ctx.ExportEndpoint())))
 }
 
 // send submits a message.
-func (p *post) send(to *rdma.Peer, text string) *rdma.Task {
+func (p *datagramProgram) send(to *rdma.Peer, text string) *rdma.Task {
 	p.t.Helper()
 	task, err := p.alloc(to, text)
 	require.NoError(p.t, err)
@@ -97,7 +97,7 @@ func (p *post) send(to *rdma.Peer, text string) *rdma.Task {
 	return task
 }
 
-func (p *post) alloc(to *rdma.Peer, text string) (*rdma.Task, error) {
+func (p *datagramProgram) alloc(to *rdma.Peer, text string) (*rdma.Task, error) {
 	var src *bufinv.Buf
 	if text != "" {
 		src = p.bufs.Source(p.mem, 0, copy(p.mem.Bytes(), text))
@@ -107,7 +107,7 @@ func (p *post) alloc(to *rdma.Peer, text string) (*rdma.Task, error) {
 
 func TestDatagrams(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	toB := a.peerOf(b)
 	require.Same(t, toB, a.peerOf(b), "a peer is known by its address")
 	assert.Equal(t, must(b.ctx.EndpointAddr()), toB.Addr())
@@ -133,7 +133,7 @@ func TestDatagrams(t *testing.T) {
 // TestDatagramTasks: receives of the program's own leave the header out.
 func TestDatagramReceives(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	dev := openSoft(t)
 	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "b", Transport: verbs.UD, Engine: engine}))
 	mem := must(mmap.Alloc(dev, 8192, mmap.LocalReadWrite))
@@ -175,13 +175,13 @@ func TestDatagramReceives(t *testing.T) {
 func TestDatagramsToMany(t *testing.T) {
 	const clients, messages = 20, 50
 	engine := newEngine(t)
-	server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
+	server := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
 	server.onGot = func(m *rdma.Message) {
 		_ = must(server.alloc(m.Peer(), string(m.Bytes()))).Submit()
 	}
 	server.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	for i := range clients {
-		c := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: fmt.Sprintf("client %d", i)})
+		c := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: fmt.Sprintf("client %d", i)})
 		c.sent.then = func(task *rdma.Task) { _ = task.Free() }
 		to := c.peerOf(server)
 		for n := range messages {
@@ -200,7 +200,7 @@ func TestDatagramsToMany(t *testing.T) {
 
 func TestDatagramMessageLimit(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	mtu := int(a.ctx.Config().MTU)
 	require.Equal(t, uint32(mtu), a.ctx.Capabilities().MaxSend)
 	a.send(a.peerOf(b), string(bytes.Repeat([]byte{'x'}, mtu)))
@@ -208,13 +208,13 @@ func TestDatagramMessageLimit(t *testing.T) {
 	require.Len(t, b.got[0], mtu)
 	_, err := a.alloc(a.peerOf(b), string(bytes.Repeat([]byte{'x'}, mtu+1)))
 	require.ErrorIs(t, err, rdma.ErrRange)
-	assert.ErrorContains(t, err, fmt.Sprintf("moves %d in one send task of UD", mtu))
+	assert.ErrorContains(t, err, fmt.Sprintf("moves at most %d in one send over UD", mtu))
 }
 
 func TestDatagramQKey(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", QKey: 5})
-	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", QKey: 7})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", QKey: 5})
+	b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", QKey: 7})
 	stranger := must(a.ctx.PeerAt(must(b.ctx.EndpointAddr())))
 	a.send(stranger, "with the wrong key")
 	a.send(a.peerOf(b), "with the right one")
@@ -226,7 +226,7 @@ func TestDatagramQKey(t *testing.T) {
 func TestDatagramsAfterAFailure(t *testing.T) {
 	engine := newEngine(t)
 	dev := openFaulty(t)
-	a, b := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	require.NoError(t, must(a.alloc(to, "bad")).Submit(pe.Aggregate))
 	require.NoError(t, must(a.alloc(to, "behind")).Submit(pe.Aggregate))
@@ -253,7 +253,7 @@ func TestDatagramsAfterAFailure(t *testing.T) {
 // TestDatagramRestart: peers outlive a run, endpoints do not.
 func TestDatagramRestart(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	before := must(a.ctx.EndpointAddr())
 	a.send(to, "first")
@@ -276,7 +276,7 @@ func TestDatagramRestart(t *testing.T) {
 // TestDatagramStop: tasks that wait come back, flushed.
 func TestDatagramStop(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Queues: rdma.Queues{SendQueueSize: 1}}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Queues: rdma.Queues{SendQueueSize: 1}}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	for i := range 50 {
 		require.NoError(t, must(a.alloc(to, fmt.Sprint(i))).Submit(pe.Aggregate))
@@ -288,9 +288,9 @@ func TestDatagramStop(t *testing.T) {
 	}
 }
 
-func TestHeardPeers(t *testing.T) {
+func TestLearnedPeers(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	own := must(a.ctx.EndpointAddr())
 	known := must(a.ctx.PeerAt(own))
 	a.send(known, "to itself")
@@ -308,7 +308,7 @@ func TestHeardPeers(t *testing.T) {
 // handles for.
 func TestAddressHandlesAreBounded(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	own := must(a.ctx.EndpointAddr())
 	a.sent.then = func(task *rdma.Task) { _ = task.Free() }
 	first := must(a.ctx.PeerAt(own))
@@ -327,8 +327,8 @@ func TestAddressHandlesAreBounded(t *testing.T) {
 func TestDatagramMisuse(t *testing.T) {
 	engine := newEngine(t)
 	dev := openSoft(t)
-	a := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a"})
-	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{Name: "a"})
+	b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 
 	for _, c := range []struct {
 		cfg rdma.DatagramsConfig
@@ -372,7 +372,7 @@ func TestDatagramMisuse(t *testing.T) {
 
 func TestEndpointDescriptors(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	desc := must(a.ctx.ExportEndpoint())
 	armored := []byte(must(descriptor.Armor(desc), nil))
 	require.Same(t, must(a.ctx.NewPeer(desc)), must(a.ctx.NewPeer(armored)))
@@ -417,14 +417,14 @@ func FuzzEndpointDescriptor(f *testing.F) {
 // A message to a peer and its answer allocate nothing, from Alloc to Free.
 func TestDatagramsAllocateNothing(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	toB, answers := a.peerOf(b), 0
 	var failure error
-	submit := func(p *post, to *rdma.Peer) {
+	submit := func(p *datagramProgram, to *rdma.Peer) {
 		task, err := p.sends.Send(to, p.bufs.Source(p.mem, 0, 64))
 		failure = errors.Join(failure, pe.SubmitNew(task, err))
 	}
-	quiet := func(p *post, f func(m *rdma.Message)) {
+	quiet := func(p *datagramProgram, f func(m *rdma.Message)) {
 		p.sent.then = func(task *rdma.Task) { p.sent.done = p.sent.done[:0]; failure = errors.Join(failure, task.Free()) }
 		p.onGot = func(m *rdma.Message) { p.got, p.from = p.got[:0], p.from[:0]; f(m) }
 	}
@@ -460,7 +460,7 @@ func TestRefusedRequestInACallback(t *testing.T) {
 		sent.then = func(task *rdma.Task) { _ = task.Free() }
 	}
 	require.NoError(t, ctx.Start())
-	p := &post{t: t, engine: engine}
+	p := &datagramProgram{t: t, engine: engine}
 	p.until("it runs", func() bool { return ctx.State() == pe.Running })
 	task := must(sends.Send(must(ctx.PeerAt(must(ctx.EndpointAddr()))), nil))
 	require.NoError(t, task.Submit())
@@ -472,7 +472,7 @@ func TestRefusedRequestInACallback(t *testing.T) {
 // What a device would refuse is refused before, since it would end the endpoint.
 func TestTooMuchForADatagram(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	to := must(a.ctx.PeerAt(must(a.ctx.EndpointAddr())))
 	task := must(a.alloc(to, "x"))
 	mtu := int(a.ctx.Config().MTU)

@@ -79,7 +79,7 @@ func (c *base) openDeadlines() {
 	d.due.Store(false)
 	d.timer = time.AfterFunc(time.Hour, func() {
 		d.due.Store(true)
-		c.control.Wake()
+		c.wake()
 	})
 	d.timer.Stop()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -31,7 +32,7 @@ type endpoint struct {
 const roceUDPPort = 4791
 
 func (e *endpoint) encode() ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint8(uint8(e.transport))
 	w.Uint8(uint8(e.gidType))
 	w.Fixed(e.gid[:])
@@ -45,7 +46,11 @@ func (e *endpoint) encode() ([]byte, error) {
 	w.Uint64(e.nonce)
 	w.Uint64(e.readyAddr)
 	w.Uint32(e.readyKey)
-	return w.Encode(descriptor.Connection)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.Connection, payload)
 }
 
 func decodeEndpoint(desc []byte) (endpoint, error) {
@@ -53,7 +58,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	var e endpoint
 	e.transport = verbs.QPType(r.Uint8())
 	e.gidType = verbs.GIDType(r.Uint8())
@@ -72,7 +77,7 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 		return endpoint{}, err
 	}
 	if field, value := e.invalidField(); field != "" {
-		return endpoint{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+		return endpoint{}, fmt.Errorf("%w: its %s is %v; export the descriptor again", descriptor.ErrFormat, field, value)
 	}
 	return e, nil
 }
@@ -87,8 +92,8 @@ func (e *endpoint) invalidField() (field string, value any) {
 		return "GID type", e.gidType
 	case e.gid == verbs.GID{}:
 		return "GID", e.gid
-	case hostaddr.Misfit(e.gid.Addr()) != "":
-		return "GID", misfit(e.gid)
+	case hostaddr.Unusable(e.gid.Addr()) != "":
+		return "GID", invalidGID(e.gid)
 	case e.udpPort == 0:
 		return "UDP port", e.udpPort
 	case e.gidType == verbs.GIDInfiniBand && e.source != 0:
@@ -107,8 +112,10 @@ func (e *endpoint) invalidField() (field string, value any) {
 	return "", nil
 }
 
-// misfit says why a GID is not the address of one peer.
-func misfit(gid verbs.GID) string { return gid.Addr().String() + ", " + hostaddr.Misfit(gid.Addr()) }
+// invalidGID says why a GID is not the address of one peer.
+func invalidGID(gid verbs.GID) string {
+	return gid.Addr().String() + ", " + hostaddr.Unusable(gid.Addr())
+}
 
 // compare orders endpoints; both ends of a connection compute the same order.
 func (e *endpoint) compare(o *endpoint) int {

@@ -89,7 +89,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 type dial struct {
 	cmEnd
 	attempts
-	pacedDial
+	limitedDial
 	addr      string // as the program gave it
 	port      uint16
 	target    netip.AddrPort // of the attempt
@@ -97,8 +97,8 @@ type dial struct {
 	cfg       DialConfig
 	cancel    context.CancelFunc
 	responded bool // the peer has accepted, and OnResponse was called
-	// wayKnown: the connection manager has named the port that the attempt uses.
-	wayKnown bool
+	// portKnown: the connection manager has named the port that the attempt uses.
+	portKnown bool
 }
 
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
@@ -128,7 +128,7 @@ func (d *dial) resolve(host string) {
 func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]netip.Addr, error)) {
 	m.resolvers.Go(func() {
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		m.add(func() { f(list, err) })
+		m.runOnEngine(func() { f(list, err) })
 	})
 }
 
@@ -141,7 +141,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 		d.conn.fail(err)
 		return
 	}
-	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.mayReach(d.cfg.LocalAddr, a) })
+	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.sameFamily(d.cfg.LocalAddr, a) })
 	if len(d.targets) == 0 {
 		d.conn.fail(fmt.Errorf("%w: the host has the addresses %v, and no address of %s is of their kind", ErrNoRoute, list, d.conn.ctx.dev.Name()))
 		return
@@ -149,16 +149,16 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 	d.attempt()
 }
 
-// mayReach reports whether the peer's address is of the same family as the local one, which
+// sameFamily reports whether the peer's address is of the same family as the local one, which
 // need not be given.
-func (c *base) mayReach(local, peer netip.Addr) bool {
+func (c *base) sameFamily(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 
 // attempt dials the next of the host's addresses, as soon as other dials to it leave room.
 func (d *dial) attempt() {
-	d.target = netip.AddrPortFrom(d.begin(), d.port)
-	out := d.conn.ctx.manager.takeTurn(d, d.target)
+	d.target = netip.AddrPortFrom(d.nextTarget(), d.port)
+	out := d.conn.ctx.manager.acquireDial(d, d.target)
 	d.schedule()
 	if out {
 		d.send()
@@ -187,7 +187,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		return
 	}
 	if d.responded && ev.Type == verbs.CMDisconnected {
-		conn.ctx.peerLeft(conn)
+		conn.ctx.peerDisconnected(conn)
 		return
 	}
 	if conn.transition.running {
@@ -234,7 +234,7 @@ func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	}
 	conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
 	conn.acceptData = ev.Param.PrivateData
-	conn.ctx.manager.endTurn(d)
+	conn.ctx.manager.releaseDial(d)
 	if d.cfg.OnResponse == nil {
 		d.establish()
 		return
@@ -270,26 +270,26 @@ func (d *dial) request() error {
 			return err
 		}
 	}
-	d.wayKnown = true
+	d.portKnown = true
 	return d.id.Connect(d.param(d.cfg.PrivateData))
 }
 
-// onPath says what is wrong with the local address, at the port that the attempt uses, or at
+// pathProblem says what is wrong with the local address, at the port that the attempt uses, or at
 // all ports if that is not known.
-func (d *dial) onPath() string {
-	if d.wayKnown {
-		return d.conn.ctx.onPath(d.conn.port, d.cfg.LocalAddr)
+func (d *dial) pathProblem() string {
+	if d.portKnown {
+		return d.conn.ctx.pathProblem(d.conn.port, d.cfg.LocalAddr)
 	}
-	return d.conn.ctx.onAnyPath(d.cfg.LocalAddr)
+	return d.conn.ctx.anyPathProblem(d.cfg.LocalAddr)
 }
 
 // failed handles the failure of an attempt.
 func (d *dial) failed(err error) {
 	conn := d.conn
-	conn.ctx.manager.endTurn(d)
+	conn.ctx.manager.releaseDial(d)
 	conn.ctx.manager.closeID(d.id)
-	d.id, d.wayKnown, d.responded = nil, false, false
-	smaller, again := d.takeMTU(err), worthRetrying(err)
+	d.id, d.portKnown, d.responded = nil, false, false
+	smaller, again := d.acceptSmallerMTU(err), retryable(err)
 	var failure *verbs.CMError
 	if d.cfg.OnReject != nil && errors.As(err, &failure) && failure.Reason == verbs.CMRejectConsumer {
 		if why := d.cfg.OnReject(failure.PrivateData); why != nil {
@@ -307,7 +307,7 @@ func (d *dial) failed(err error) {
 	}
 	last := d.last
 	conn.dialError.Store(&last)
-	if err := d.renew(err); err != nil {
+	if err := d.prepareRetry(err); err != nil {
 		conn.fail(conn.deviceError(err))
 		return
 	}
@@ -321,9 +321,9 @@ func (d *dial) failed(err error) {
 	d.schedule()
 }
 
-// takeMTU reports whether the peer has rejected the path MTU and named a smaller one; the next
+// acceptSmallerMTU reports whether the peer has rejected the path MTU and named a smaller one; the next
 // attempt asks for that.
-func (d *dial) takeMTU(err error) bool {
+func (d *dial) acceptSmallerMTU(err error) bool {
 	var failure *verbs.CMError
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
 		return false
@@ -336,8 +336,8 @@ func (d *dial) takeMTU(err error) bool {
 	return true
 }
 
-// renew makes the queue pair ready for another attempt.
-func (d *dial) renew(after error) error {
+// prepareRetry makes the queue pair ready for another attempt.
+func (d *dial) prepareRetry(after error) error {
 	conn := d.conn
 	conn.transition.cancel()
 	used := conn.mtu != 0 // the peer accepted, then withdrew
@@ -345,7 +345,7 @@ func (d *dial) renew(after error) error {
 	conn.publish()
 	switch {
 	case staleConnection(after):
-		return conn.renewQP()
+		return conn.replaceQP()
 	case used:
 		return conn.reset()
 	}
@@ -358,14 +358,14 @@ func staleConnection(err error) bool {
 	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
 }
 
-// renewQP replaces a queue pair that has not been connected by one of another number.
-func (conn *Connection) renewQP() error {
+// replaceQP replaces a queue pair that has not been connected by one of another number.
+func (conn *Connection) replaceQP() error {
 	c, old := conn.ctx, conn.lane
 	if err := conn.openLane(); err != nil {
 		conn.lane = old
 		return err
 	}
-	conn.lane.Replace(old)
+	conn.lane.TakeWithheld(old)
 	delete(c.byQPN, old.Num())
 	c.byQPN[conn.lane.Num()] = conn
 	if c.last == conn {
@@ -379,12 +379,12 @@ func (conn *Connection) renewQP() error {
 
 // due implements establishment.
 func (d *dial) due(now time.Time) {
-	if !d.turn.IsZero() && !now.Before(d.turn) {
-		d.conn.ctx.manager.endTurn(d)
+	if !d.countedUntil.IsZero() && !now.Before(d.countedUntil) {
+		d.conn.ctx.manager.releaseDial(d)
 	}
 	switch again, err := d.attempts.due(now); {
 	case err != nil:
-		if why := d.onPath(); why != "" {
+		if why := d.pathProblem(); why != "" {
 			err = fmt.Errorf("%w: %s", err, why)
 		}
 		d.conn.fail(err)
@@ -401,17 +401,17 @@ func (d *dial) schedule() {
 		return
 	}
 	at := d.deadline()
-	if !d.turn.IsZero() && (at.IsZero() || d.turn.Before(at)) {
-		at = d.turn
+	if !d.countedUntil.IsZero() && (at.IsZero() || d.countedUntil.Before(at)) {
+		at = d.countedUntil
 	}
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// received implements establishment: the peer may send only after this end has confirmed its
+// messageReceived implements establishment: the peer may send only after this end has confirmed its
 // response.
-func (d *dial) received() {
+func (d *dial) messageReceived() {
 	if d.responded {
-		d.conn.fail(fmt.Errorf("%w: the peer has sent a message before this program had agreed to the connection", ErrMismatch))
+		d.conn.fail(fmt.Errorf("%w: the peer sent a message before this program called Established", ErrMismatch))
 	}
 }
 
@@ -420,6 +420,6 @@ func (d *dial) ended() {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	d.conn.ctx.manager.endTurn(d)
+	d.conn.ctx.manager.releaseDial(d)
 	d.cmEnd.ended()
 }

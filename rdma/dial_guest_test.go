@@ -8,11 +8,11 @@ import "testing"
 // or both.
 func TestGuestDial(t *testing.T) {
 	requireGuest(t)
-	for _, c := range couples[:3] {
-		for name, test := range map[string]func(*testing.T, *callers){
+	for _, c := range devicePairs[:3] {
+		for name, test := range map[string]func(*testing.T, *dialRig){
 			"dial": testDial, "rejected": testDialIsRejected, "requests wait": testRequestsWait,
 		} {
-			t.Run(c.name+", "+name, func(t *testing.T) { test(t, newCallers(t, c.a(t), c.b(t))) })
+			t.Run(c.name+", "+name, func(t *testing.T) { test(t, newDialRig(t, c.a(t), c.b(t))) })
 		}
 	}
 }

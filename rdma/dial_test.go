@@ -24,20 +24,20 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// callers are contexts that dial each other, on devices of their own and one engine.
-type callers struct {
+// dialRig are contexts that dial each other, on devices of their own and one engine.
+type dialRig struct {
 	t       *testing.T
 	engine  *pe.Engine
 	devices []verbs.Device // for those that are added; then software devices
-	added   []*caller
+	added   []*dialContext
 }
 
-func newCallers(t *testing.T, devices ...verbs.Device) *callers {
-	return &callers{t: t, engine: pe.New(pe.Config{}), devices: devices}
+func newDialRig(t *testing.T, devices ...verbs.Device) *dialRig {
+	return &dialRig{t: t, engine: pe.New(pe.Config{}), devices: devices}
 }
 
-// caller is one of them, with what its callbacks have reported.
-type caller struct {
+// dialContext is one of them, with what its callbacks have reported.
+type dialContext struct {
 	*rdma.Connections
 	dev      verbs.Device
 	reports  map[*rdma.Connection][]string
@@ -47,27 +47,27 @@ type caller struct {
 	messages []string
 }
 
-func (cs *callers) add(cfg rdma.Config) *caller {
+func (cs *dialRig) add(cfg rdma.Config) *dialContext {
 	if len(cs.devices) == 0 {
-		return cs.on(openSoft(cs.t), cfg)
+		return cs.addOn(openSoft(cs.t), cfg)
 	}
 	dev := cs.devices[0]
 	cs.devices = cs.devices[1:]
-	return cs.on(dev, cfg)
+	return cs.addOn(dev, cfg)
 }
 
 // close closes all contexts before the first device: while a peer is there, nobody waits for
 // its answers.
-func (cs *callers) close() {
+func (cs *dialRig) close() {
 	for _, c := range cs.added {
 		assert.NoError(cs.t, c.Close())
 	}
 	cs.added = nil
 }
 
-func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
+func (cs *dialRig) addOn(dev verbs.Device, cfg rdma.Config) *dialContext {
 	cfg.Engine = cs.engine
-	c := &caller{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
+	c := &dialContext{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
 	var err error
 	c.Connections, err = rdma.New(dev, cfg)
 	require.NoError(cs.t, err)
@@ -89,13 +89,13 @@ func (cs *callers) on(dev verbs.Device, cfg rdma.Config) *caller {
 	return c
 }
 
-func (cs *callers) start(list ...*caller) {
+func (cs *dialRig) start(list ...*dialContext) {
 	for _, c := range list {
 		require.NoError(cs.t, c.Start())
 	}
 }
 
-func (cs *callers) until(what string, done func() bool) {
+func (cs *dialRig) until(what string, done func() bool) {
 	cs.t.Helper()
 	ctx, cancel := context.WithTimeout(cs.t.Context(), 5*time.Minute)
 	defer cancel()
@@ -106,7 +106,7 @@ func (cs *callers) until(what string, done func() bool) {
 }
 
 // send sends a message.
-func (cs *callers) send(from *caller, conn *rdma.Connection, text string) {
+func (cs *dialRig) send(from *dialContext, conn *rdma.Connection, text string) {
 	cs.t.Helper()
 	shared := must(from.SharedPool())
 	m := must(mmap.New(from.dev, mmap.Config{Memory: []byte(text), Permissions: mmap.LocalReadWrite}))
@@ -122,9 +122,9 @@ func (cs *callers) send(from *caller, conn *rdma.Connection, text string) {
 	require.NoError(cs.t, result)
 }
 
-func TestDial(t *testing.T) { testDial(t, newCallers(t)) }
+func TestDial(t *testing.T) { testDial(t, newDialRig(t)) }
 
-func testDial(t *testing.T, cs *callers) {
+func testDial(t *testing.T, cs *dialRig) {
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server)
 	var request *rdma.ConnectRequest
@@ -185,16 +185,16 @@ func testDial(t *testing.T, cs *callers) {
 }
 
 // listen has a server listen, on an address of its own that is returned.
-func (cs *callers) listen(server *caller, cfg rdma.ListenConfig) (*rdma.Listener, string) {
+func (cs *dialRig) listen(server *dialContext, cfg rdma.ListenConfig) (*rdma.Listener, string) {
 	cs.t.Helper()
 	l, err := server.Listen(":0", cfg)
 	require.NoError(cs.t, err)
 	return l, netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()
 }
 
-func TestDialIsRejected(t *testing.T) { testDialIsRejected(t, newCallers(t)) }
+func TestDialIsRejected(t *testing.T) { testDialIsRejected(t, newDialRig(t)) }
 
-func testDialIsRejected(t *testing.T, cs *callers) {
+func testDialIsRejected(t *testing.T, cs *dialRig) {
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
@@ -218,7 +218,7 @@ func testDialIsRejected(t *testing.T, cs *callers) {
 
 // A client that comes before its server tries again; one that asks once fails.
 func TestDialBeforeListen(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 3})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
@@ -251,7 +251,7 @@ func TestDialBeforeListen(t *testing.T) {
 
 // The reason is the peer's rejection, whatever was tried before.
 func TestRejectedAtLast(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
@@ -271,9 +271,9 @@ func TestRejectedAtLast(t *testing.T) {
 }
 
 // Requests for which the server has no connection left wait for one.
-func TestRequestsWaitForAConnection(t *testing.T) { testRequestsWait(t, newCallers(t)) }
+func TestRequestsWaitForAConnection(t *testing.T) { testRequestsWait(t, newDialRig(t)) }
 
-func testRequestsWait(t *testing.T, cs *callers) {
+func testRequestsWait(t *testing.T, cs *dialRig) {
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 3})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
@@ -291,7 +291,7 @@ func testRequestsWait(t *testing.T, cs *callers) {
 // A client that gives up while it is being accepted takes no place of the server's for
 // good, though the server's program does nothing about it.
 func TestPlacesOfFailedConnections(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
@@ -308,7 +308,7 @@ func TestPlacesOfFailedConnections(t *testing.T) {
 
 // A request that is accepted later, in another callback, when the peer may have gone.
 func TestAcceptLater(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 3})
 	cs.start(server, client)
 	var requests []*rdma.ConnectRequest
@@ -336,7 +336,7 @@ func TestAcceptLater(t *testing.T) {
 
 // A place is taken until Closed is reported: the request stays, and is accepted then.
 func TestAcceptWhenFull(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	var requests []*rdma.ConnectRequest
@@ -358,7 +358,7 @@ func TestAcceptWhenFull(t *testing.T) {
 func TestStopWhileConnecting(t *testing.T) {
 	for _, who := range []string{"server", "client"} {
 		t.Run(who, func(t *testing.T) {
-			cs := newCallers(t)
+			cs := newDialRig(t)
 			server, client := cs.add(rdma.Config{MaxConnections: 8}), cs.add(rdma.Config{MaxConnections: 8})
 			cs.start(server, client)
 			var requests []*rdma.ConnectRequest
@@ -395,7 +395,7 @@ func TestStopWhileConnecting(t *testing.T) {
 
 // A connection by name, and of a context with itself.
 func TestDialByName(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	c := cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(c)
 	l, err := c.Listen(":0", rdma.ListenConfig{})
@@ -410,7 +410,7 @@ func TestDialByName(t *testing.T) {
 }
 
 func TestDialNoSuchHost(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	c := cs.add(rdma.Config{})
 	cs.start(c)
 	bad := must(c.Dial("no such host:7471", rdma.DialConfig{}))
@@ -419,7 +419,7 @@ func TestDialNoSuchHost(t *testing.T) {
 }
 
 func TestDialAndListenRefusals(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	c := cs.add(rdma.Config{MaxConnections: 4})
 	_, err := c.Dial("127.0.0.1:7471", rdma.DialConfig{})
 	require.ErrorIs(t, err, pe.ErrBadState)
@@ -457,7 +457,7 @@ func TestDialAndListenRefusals(t *testing.T) {
 
 // The server's program dies without a word: keepalives notice.
 func TestDialledPeerIsSilent(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server := cs.add(rdma.Config{})
 	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond, RetryCount: 3})
 	cs.start(server, client)
@@ -472,7 +472,7 @@ func TestDialledPeerIsSilent(t *testing.T) {
 
 // The program's own communication ID, bridged into a context.
 func TestBridge(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
@@ -524,11 +524,11 @@ func TestBridge(t *testing.T) {
 // Many clients dial one server at the same moment, and all get through.
 func TestManyDials(t *testing.T) {
 	const clients, each = 4, 250
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server := cs.add(rdma.Config{MaxConnections: clients * each})
 	cs.start(server)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
-	var all []*caller
+	var all []*dialContext
 	for range clients {
 		c := cs.add(rdma.Config{MaxConnections: each})
 		cs.start(c)
@@ -553,7 +553,7 @@ func TestManyDials(t *testing.T) {
 
 // Connections come and go, and leave nothing: at the device, in the heap, or a goroutine.
 func TestSoakDialAgainAndAgain(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
@@ -573,7 +573,7 @@ func TestSoakDialAgainAndAgain(t *testing.T) {
 		cs.until("connected", func() bool { return len(client.ready) == 1 && len(server.ready) == 1 })
 		require.NoError(t, []*rdma.Connection{conn, server.ready[0]}[n%2].Close())
 		cs.until("closed", func() bool { return client.closed == n+1 && server.closed == n+1 })
-		for _, c := range []*caller{server, client} {
+		for _, c := range []*dialContext{server, client} {
 			require.Len(t, c.reports, 1)
 			clear(c.reports)
 			clear(c.errs)
@@ -590,11 +590,11 @@ func TestSoakDialAgainAndAgain(t *testing.T) {
 
 // A request that cannot be accepted after all ends no context: the program never had the
 // connection.
-func TestTurnedAway(t *testing.T) {
+func TestUnaccepted(t *testing.T) {
 	dev := openFaulty(t)
-	cs := newCallers(t)
-	server := cs.on(dev, rdma.Config{EndWithLastConnection: true})
-	client := cs.on(openSoft(t), rdma.Config{})
+	cs := newDialRig(t)
+	server := cs.addOn(dev, rdma.Config{EndWithLastConnection: true})
+	client := cs.addOn(openSoft(t), rdma.Config{})
 	cs.start(server, client)
 	l := must(server.Listen(":0", rdma.ListenConfig{}))
 	addr := netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()

@@ -20,7 +20,7 @@ func TestDialMTU(t *testing.T) {
 		{0, 0, 4096}, {1024, 0, 1024}, {0, 512, 512}, {2048, 1024, 1024}, {256, 2048, 256},
 	} {
 		t.Run(fmt.Sprintf("%d to %d", c.client, c.server), func(t *testing.T) {
-			cs := newCallers(t)
+			cs := newDialRig(t)
 			server, client := cs.add(rdma.Config{Path: rdma.Path{MTU: c.server}}), cs.add(rdma.Config{Path: rdma.Path{MTU: c.client}})
 			cs.start(server, client)
 			requests := 0
@@ -55,7 +55,7 @@ func TestDialMTUOfTheInterface(t *testing.T) {
 			a, b := must(faultydevice.Open(soft.Config{})), must(faultydevice.Open(soft.Config{}))
 			a.KernelCM()
 			b.KernelCM()
-			cs := newCallers(t, closed(t, a), closed(t, b))
+			cs := newDialRig(t, closed(t, a), closed(t, b))
 			client, server := cs.add(rdma.Config{Path: rdma.Path{MTU: limits[0]}}), cs.add(rdma.Config{Path: rdma.Path{MTU: limits[1]}})
 			cs.start(server, client)
 			refused := error(nil)
@@ -72,7 +72,7 @@ func TestDialMTUOfTheInterface(t *testing.T) {
 			}
 			require.ErrorIs(t, err, rdma.ErrRange)
 			assert.NotErrorIs(t, err, rdma.ErrDevice)
-			assert.ErrorContains(t, err, "packets of 4096")
+			assert.ErrorContains(t, err, "a path MTU of 4096")
 			assert.ErrorContains(t, err, "lower the MTU of")
 			assert.Equal(t, rdma.Failed, conn.State())
 		})

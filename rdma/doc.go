@@ -83,10 +83,10 @@
 //   - The peer is not there. Connect waits for Config.ConnectTimeout (a minute), then the
 //     connection fails with ErrTimeout.
 //   - The peer closes the connection, or stops its context. After its last posted task, it
-//     writes a goodbye into 8 bytes of this end's memory that are reserved for that. The
-//     connection is then Closed here too, with ErrPeerClosed. The closing end waits for the tasks and the goodbye for at most
-//     Config.CloseTimeout (one second). On connections made by address, a message of the
-//     connection manager takes the place of the goodbye.
+//     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
+//     The connection is then Closed here too, with ErrPeerClosed. The closing end waits for the
+//     tasks and the notice for at most Config.CloseTimeout (one second). On connections made by
+//     address, a message of the connection manager takes the place of the notice.
 //   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
 //     ErrRejected, ErrNotListening or ErrUnreachable.
 //   - The peer or the network dies. Tasks in flight fail with ErrRetryExceeded, and so does
@@ -108,17 +108,17 @@
 // Over UC (Config.Transport) nothing is acknowledged: a task succeeds when its packets have
 // left, and a message that is lost, or finds no receive, is gone. There are sends and writes,
 // but no reads and atomics. A connection is Ready when a signal or a message of the peer has
-// arrived. There is no keepalive and no goodbye, so programs must tell each other when they
-// end. UC connections are made from descriptors only.
+// arrived. There is no keepalive and no disconnect notice, so programs must tell each other
+// when they end. UC connections are made from descriptors only.
 //
 // # Permissions
 //
 // A peer may read memory, or do atomics on it, only if three things allow it: the peer knows
 // the key (the memory map's descriptor), the memory map permits it, and so does
 // Config.Permissions. Writes need the first two only: queue pairs always accept writes,
-// because ready signals, keepalives and goodbyes are writes. A violation fails the peer's task
-// with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched, and ends the connection
-// at both ends.
+// because ready signals, keepalives and disconnect notices are writes. A violation fails the
+// peer's task with ErrRemoteAccess or ErrRemoteInvalid, leaves memory untouched, and ends the
+// connection at both ends.
 //
 // # Lending memory
 //

@@ -15,21 +15,21 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// early is a rig whose contexts run before there is a connection.
-type early struct {
+// earlyRig is a rig whose contexts run before there is a connection.
+type earlyRig struct {
 	*rig
 	ended   []error // of's tasks, in order
 	arrived []uint32
 }
 
-func newEarly(t *testing.T, a, b rdma.Config) *early {
+func newEarlyRig(t *testing.T, a, b rdma.Config) *earlyRig {
 	t.Helper()
-	return newEarlyOn(t, openSoft(t), openSoft(t), a, b)
+	return newEarlyRigOn(t, openSoft(t), openSoft(t), a, b)
 }
 
-func newEarlyOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *early {
+func newEarlyRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *earlyRig {
 	t.Helper()
-	e := &early{rig: newRigOn(t, onA, onB, a, b)}
+	e := &earlyRig{rig: newRigOn(t, onA, onB, a, b)}
 	require.NoError(t, e.b.ctx.Receive(16, 8, func(m *rdma.Message) {
 		imm, _ := m.Imm()
 		e.arrived = append(e.arrived, imm)
@@ -41,7 +41,7 @@ func newEarlyOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *early {
 }
 
 // submit submits a task of a's shared pool.
-func (e *early) submit(task *rdma.Task, err error) {
+func (e *earlyRig) submit(task *rdma.Task, err error) {
 	e.t.Helper()
 	require.NoError(e.t, err)
 	require.NoError(e.t, pe.Submit(task, func(task *rdma.Task, err error) {
@@ -63,7 +63,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 			if late > shortestSignal {
 				cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
 			}
-			e := newEarly(t, cfg, cfg)
+			e := newEarlyRig(t, cfg, cfg)
 			shared := must(e.a.ctx.SharedPool())
 			binary.NativeEndian.PutUint64(e.b.mem.Bytes(), 40)
 			a, desc := must2(e.a.ctx.Export())
@@ -95,7 +95,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 
 // Both ends submit before either is Ready.
 func TestBothEndsSubmitEarly(t *testing.T) {
-	e := newEarly(t, rdma.Config{}, rdma.Config{})
+	e := newEarlyRig(t, rdma.Config{}, rdma.Config{})
 	shared, back := must(e.a.ctx.SharedPool()), must(e.b.ctx.SharedPool())
 	copy(e.a.mem.Bytes(), "from a")
 	copy(e.b.mem.Bytes(), "from b")
@@ -115,23 +115,23 @@ func TestBothEndsSubmitEarly(t *testing.T) {
 func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(e *early, a *rdma.Connection, peer []byte)
+		end  func(e *earlyRig, a *rdma.Connection, peer []byte)
 		want error // nil: this program wanted it
 	}{
-		{"the peer does not come", func(e *early, a *rdma.Connection, peer []byte) { require.NoError(e.t, a.Connect(peer)) }, rdma.ErrTimeout},
-		{"closed before Connect", func(e *early, a *rdma.Connection, _ []byte) { require.NoError(e.t, a.Close()) }, nil},
-		{"closed while Connecting", func(e *early, a *rdma.Connection, peer []byte) {
+		{"the peer does not come", func(e *earlyRig, a *rdma.Connection, peer []byte) { require.NoError(e.t, a.Connect(peer)) }, rdma.ErrTimeout},
+		{"closed before Connect", func(e *earlyRig, a *rdma.Connection, _ []byte) { require.NoError(e.t, a.Close()) }, nil},
+		{"closed while Connecting", func(e *earlyRig, a *rdma.Connection, peer []byte) {
 			require.NoError(e.t, a.Connect(peer))
 			require.NoError(e.t, a.Close())
 		}, nil},
-		{"the context stops", func(e *early, a *rdma.Connection, peer []byte) {
+		{"the context stops", func(e *earlyRig, a *rdma.Connection, peer []byte) {
 			require.NoError(e.t, a.Connect(peer))
 			require.NoError(e.t, e.a.ctx.Stop())
 		}, nil},
-		{"the context fails", func(e *early, a *rdma.Connection, peer []byte) { e.a.ctx.Fail(assert.AnError) }, assert.AnError},
+		{"the context fails", func(e *earlyRig, a *rdma.Connection, peer []byte) { e.a.ctx.Fail(assert.AnError) }, assert.AnError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEarly(t, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{})
+			e := newEarlyRig(t, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{})
 			shared := must(e.a.ctx.SharedPool())
 			a, _ := must2(e.a.ctx.Export())
 			_, peer := must2(e.b.ctx.Export())
@@ -161,10 +161,10 @@ func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 	}
 }
 
-// readless is a device that executes no reads and atomics of its peers.
-type readless struct{ verbs.Device }
+// noReadsDevice is a device that executes no reads and atomics of its peers.
+type noReadsDevice struct{ verbs.Device }
 
-func (d readless) Query() (verbs.DeviceAttr, error) {
+func (d noReadsDevice) Query() (verbs.DeviceAttr, error) {
 	a, err := d.Device.Query()
 	a.MaxQPReadAtomic = 0
 	return a, err
@@ -173,7 +173,7 @@ func (d readless) Query() (verbs.DeviceAttr, error) {
 // A read that is submitted before it is known that the peer takes none ends the connection as
 // the peer's refusal would.
 func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
-	e := newEarlyOn(t, openSoft(t), readless{openSoft(t)}, rdma.Config{}, rdma.Config{})
+	e := newEarlyRigOn(t, openSoft(t), noReadsDevice{openSoft(t)}, rdma.Config{}, rdma.Config{})
 	shared := must(e.a.ctx.SharedPool())
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())
@@ -195,7 +195,7 @@ func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 
 // Tasks right behind Dial wait while nobody listens, and come back if that is final.
 func TestTasksWaitForDial(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
@@ -225,13 +225,13 @@ func TestTasksWaitForDial(t *testing.T) {
 
 // Windows are bound in turn with the tasks that wait.
 func TestWindowsWaitUntilReady(t *testing.T) {
-	e := newEarly(t, rdma.Config{}, rdma.Config{})
+	e := newEarlyRig(t, rdma.Config{}, rdma.Config{})
 	require.NoError(t, e.b.ctx.Stop())
 	e.until("it is Idle", func() bool { return e.b.ctx.State() == pe.Idle })
 	windows := must(e.b.ctx.WindowPool(1))
 	require.NoError(t, e.b.ctx.Start())
 	e.until("it runs again", func() bool { return e.b.ctx.State() == pe.Running })
-	lent := must(mmap.Alloc(e.b.dev, 4096, lendable))
+	lent := must(mmap.Alloc(e.b.dev, 4096, windowMemory))
 	defer func() { assert.NoError(t, lent.Close()) }()
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())

@@ -36,7 +36,7 @@ var (
 	// ErrNotReady: the connection is not in the state that the call needs.
 	ErrNotReady = errors.New("connection not ready")
 	// ErrMismatch: the settings or the networks of the two ends do not fit.
-	ErrMismatch = errors.New("ends do not fit together")
+	ErrMismatch = errors.New("ends do not match")
 	// ErrTimeout: the peer did not connect within Config.ConnectTimeout.
 	ErrTimeout = errs.ErrTimeout
 	// ErrPeerClosed: the peer has closed the connection, or stopped its context.
@@ -126,7 +126,7 @@ func (e *TaskError) describe(where string) string {
 	case e.advice != "":
 		return s + "; " + e.advice
 	}
-	if advice := adviceOn(e.Op, e.Status); advice != "" {
+	if advice := adviceFor(e.Op, e.Status); advice != "" {
 		s += "; " + advice
 	}
 	return s
@@ -150,8 +150,8 @@ type connectionError struct {
 func (e *connectionError) Error() string { return "rdma: " + e.name + ": " + e.reason.Error() }
 func (e *connectionError) Unwrap() error { return e.reason }
 
-// because returns the error of a connection that ends for the reason given.
-func (conn *Connection) because(reason error) error {
+// withName returns the error of a connection that ends for the reason given.
+func (conn *Connection) withName(reason error) error {
 	if e, ok := reason.(*TaskError); ok && e.Connection == conn {
 		return e // names it
 	}
@@ -188,16 +188,16 @@ func (c *base) causeOf(conn *Connection) error {
 	return c.Err()
 }
 
-// adviceOn says what to do about a task that failed.
-func adviceOn(op Operation, s verbs.Status) string {
+// adviceFor says what to do about a task that failed.
+func adviceFor(op Operation, s verbs.Status) string {
 	if s == verbs.StatusRemoteInvalidRequest {
 		switch {
 		case op == OpRead || op == OpSyncEventGet:
-			return "the context of the peer has to allow reads: mmap.RemoteRead in its Config.Permissions"
+			return "the peer's context must allow reads: set mmap.RemoteRead in its Config.Permissions"
 		case op.atomic():
-			return "the context of the peer has to allow atomics: mmap.RemoteAtomic in its Config.Permissions; and the address has to be a multiple of 8"
+			return "the peer's context must allow atomics: set mmap.RemoteAtomic in its Config.Permissions; and the address must be a multiple of 8"
 		case op == OpSend || op == OpSendImm:
-			return "the message was longer than the receive that it met; make the receives of the peer as large as the largest message"
+			return "the message was longer than the peer's receive; make the peer's receives as large as the largest message"
 		}
 	}
 	return statusOf(s).advice
@@ -213,17 +213,17 @@ func statusOf(s verbs.Status) statusMeaning {
 	case verbs.StatusFlushed:
 		return statusMeaning{ErrFlushed, "this program closed the connection or stopped the context"}
 	case verbs.StatusLocalLengthError:
-		return statusMeaning{ErrLocalLength, "make the buffer as large as the largest message of the peer"}
+		return statusMeaning{ErrLocalLength, "make the buffer as large as the peer's largest message"}
 	case verbs.StatusLocalProtectionError, verbs.StatusLocalAccessError:
 		return statusMeaning{ErrLocalProtection, "keep the memory map open, and registered in the context's protection domain, until the task has completed"}
 	case verbs.StatusRemoteInvalidRequest:
-		return statusMeaning{ErrRemoteInvalid, "the peer does not take such a request"}
+		return statusMeaning{ErrRemoteInvalid, "the peer does not accept such a request"}
 	case verbs.StatusRemoteAccessError:
-		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, its bounds, and what its memory map, and for reads and atomics its Config.Permissions, allow"}
+		return statusMeaning{ErrRemoteAccess, "check that the peer's memory is still registered, that the access is within its bounds, and that the peer's memory map and, for reads and atomics, its Config.Permissions allow it"}
 	case verbs.StatusRemoteOperationError:
 		return statusMeaning{ErrRemoteOperation, "look for the reason at the peer"}
 	case verbs.StatusRemoteInvalidRDRequest:
-		return statusMeaning{ErrRemoteInvalid, "the peer's device has no such queue pair; it has ended, or its descriptor is an old one"}
+		return statusMeaning{ErrRemoteInvalid, "the peer's device has no such queue pair: the queue pair was closed, or the descriptor is old"}
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
 		return statusMeaning{ErrRetryExceeded, "check that the peer is alive and that UDP packets get through"}
 	case verbs.StatusRNRRetryExceeded:

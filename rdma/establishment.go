@@ -12,22 +12,22 @@ import (
 type establishment interface {
 	// due is called at the connection's deadline while it is Connecting and, over UC, Ready.
 	due(now time.Time)
-	// signaled is called when the peer may have written to the connection's word.
-	signaled()
-	// sent is called when the ready signal has completed while Connecting.
-	sent(status verbs.Status, vendor uint32)
-	// received is called when a message has come while Connecting. It makes the connection
+	// wordWritten is called when the peer may have written to the connection's word.
+	wordWritten()
+	// signalCompleted is called when the ready signal has completed while Connecting.
+	signalCompleted(status verbs.Status, vendor uint32)
+	// messageReceived is called when a message has come while Connecting. It makes the connection
 	// Ready, since the peer sends only when it is Ready.
-	received()
-	// goodbyeWhileConnecting reports whether only a goodbye can tell the peer that this end
+	messageReceived()
+	// disconnectWhileConnecting reports whether only a disconnect notice can tell the peer that this end
 	// closes while Connecting: the peer may be Ready already, or soon.
-	goodbyeWhileConnecting() bool
-	// sayGoodbye posts the connection's signal behind its tasks. What the signal writes
+	disconnectWhileConnecting() bool
+	// postDisconnect posts the connection's signal behind its tasks. What the signal writes
 	// notifies the peer that this end closes, or else ended does so when the signal has
 	// completed.
-	sayGoodbye()
-	// goodbyeArrived reports whether the peer's goodbye has arrived.
-	goodbyeArrived() bool
+	postDisconnect()
+	// disconnectArrived reports whether the peer's disconnect notice has arrived.
+	disconnectArrived() bool
 	// ended is called when the queue pair is put in error. It may be called again.
 	ended()
 	// release is called when the connection is destroyed.

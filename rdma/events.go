@@ -10,24 +10,24 @@ import (
 // queueEvent queues an event, on the device's goroutine.
 func (c *base) queueEvent(ev verbs.Event) {
 	c.events.Add(ev)
-	c.control.Wake()
+	c.wake()
 }
 
-// heldEvent is an event that waits until all earlier completions have been handled.
+// deferredEvent is an event that waits until all earlier completions have been handled.
 // Completions name the exact failure, and an event that ends a connection would flush tasks
 // whose completions have not been polled yet.
-type heldEvent struct {
-	after uint64 // the event is due when so many completions have been handled, or none is left
-	event verbs.Event
-	lost  bool        // events were dropped
-	left  *Connection // not nil: its peer has said goodbye
+type deferredEvent struct {
+	after        uint64 // the event is due when so many completions have been handled, or none is left
+	event        verbs.Event
+	lost         bool        // events were dropped
+	disconnected *Connection // not nil: its peer has disconnected
 }
 
-// hold queues an event: at most as many completions come before it as the completion queue
+// deferEvent queues an event: at most as many completions come before it as the completion queue
 // holds.
-func (c *base) hold(h heldEvent) {
+func (c *base) deferEvent(h deferredEvent) {
 	h.after = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
-	c.held.Push(h)
+	c.deferred.Push(h)
 }
 
 // takeEvents takes over the events so far from the device's goroutine.
@@ -37,29 +37,29 @@ func (c *base) takeEvents() {
 	}
 	list, lost := c.events.Take()
 	for _, ev := range list {
-		c.service.noticed(&ev)
-		c.hold(heldEvent{event: ev})
+		c.service.eventQueued(&ev)
+		c.deferEvent(deferredEvent{event: ev})
 	}
 	if lost {
-		c.hold(heldEvent{lost: true})
+		c.deferEvent(deferredEvent{lost: true})
 	}
 }
 
 // handleEvents handles the events that are due, and returns how many concerned the context.
 func (c *base) handleEvents() int {
 	n := 0
-	for c.held.Len() > 0 && (c.lanes.Empty() || c.lanes.Handled() >= c.held.Front().after) {
-		n += c.handleHeld(c.held.Pop())
+	for c.deferred.Len() > 0 && (c.lanes.Empty() || c.lanes.Handled() >= c.deferred.Front().after) {
+		n += c.handleDeferred(c.deferred.Pop())
 	}
 	return n
 }
 
-func (c *base) handleHeld(h heldEvent) int {
+func (c *base) handleDeferred(h deferredEvent) int {
 	switch {
 	case h.lost:
 		return c.service.eventsLost() + c.portChanged(verbs.Event{})
-	case h.left != nil:
-		h.left.peerClosed()
+	case h.disconnected != nil:
+		h.disconnected.peerClosed()
 		return 1
 	default:
 		return c.handleEvent(h.event)
@@ -69,12 +69,12 @@ func (c *base) handleHeld(h heldEvent) int {
 // handleEventsOf handles the events so far that concern one connection, or all of them.
 func (c *base) handleEventsOf(conn *Connection) {
 	c.takeEvents()
-	for range c.held.Len() {
-		h := c.held.Pop()
-		if !h.lost && h.left == nil && (h.event.QPN == 0 || h.event.QPN == conn.lane.Num()) {
+	for range c.deferred.Len() {
+		h := c.deferred.Pop()
+		if !h.lost && h.disconnected == nil && (h.event.QPN == 0 || h.event.QPN == conn.lane.Num()) {
 			c.handleEvent(h.event)
 		} else {
-			c.held.Push(h)
+			c.deferred.Push(h)
 		}
 	}
 }
@@ -104,13 +104,13 @@ func (c *base) handleEvent(ev verbs.Event) int {
 }
 
 // portChanged handles an event of a port. Connections go on, since the port or the address may
-// come back. Their later errors name the port (onPath).
+// come back. Their later errors name the port (pathProblem).
 func (c *base) portChanged(ev verbs.Event) int {
 	if ev.Port != 0 && ev.Port != c.set.Port {
 		return 0
 	}
 	if err := c.refreshPort(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("the port has changed")
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("failed to query the port after an event")
 	}
 	return 1
 }
@@ -122,4 +122,4 @@ func (c *base) failWith(err error) {
 }
 
 // hasEvents reports whether events wait.
-func (c *base) hasEvents() bool { return c.events.Pending() || c.held.Len() > 0 }
+func (c *base) hasEvents() bool { return c.events.Pending() || c.deferred.Len() > 0 }

@@ -139,9 +139,9 @@ func TestBrokenCompletionQueue(t *testing.T) {
 	require.NoError(t, dev.Close())
 }
 
-// What the peer has acknowledged before it says goodbye completes first, however much that is:
+// What the peer has acknowledged before it disconnects completes first, however much that is:
 // the end of the connection would flush what has not been looked for yet.
-func TestGoodbyeComesAfterAcknowledgements(t *testing.T) {
+func TestDisconnectComesAfterAcknowledgements(t *testing.T) {
 	for name, connect := range map[string]func(t *testing.T, a, b *Connections){
 		"by descriptors": func(t *testing.T, a, b *Connections) {
 			x, ours, err := a.Export()

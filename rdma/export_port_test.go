@@ -5,7 +5,7 @@ import "time"
 // For tests: the words of failures that come after minutes, and what a peer brings about that
 // has lost track of its connections.
 var (
-	OnSilence    = (*Connection).onSilence
-	TimeoutError = func(conn *Connection) error { return conn.timeoutError(time.Second) }
-	RenewQP      = (*Connection).renewQP
+	NoResponseAdvice = (*Connection).noResponseAdvice
+	TimeoutError     = func(conn *Connection) error { return conn.timeoutError(time.Second) }
+	ReplaceQP        = (*Connection).replaceQP
 )

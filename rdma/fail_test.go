@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -18,16 +19,16 @@ import (
 // forged imports the memory of b at a with other claims than b's.
 func (r *rig) forged(edit func(addr, size *uint64, rkey, perm *uint32)) *mmap.Map {
 	desc := must(r.b.mem.Export(r.b.dev))
-	in := descriptor.NewReader(must(descriptor.Decode(descriptor.MemoryMap, desc)))
+	in := wirecode.NewReader(must(descriptor.Decode(descriptor.MemoryMap, desc)))
 	addr, size, rkey, perm := in.Uint64(), in.Uint64(), in.Uint32(), in.Uint32()
 	require.NoError(r.t, in.Done())
 	edit(&addr, &size, &rkey, &perm)
-	var out descriptor.Writer
+	var out wirecode.Writer
 	out.Uint64(addr)
 	out.Uint64(size)
 	out.Uint32(rkey)
 	out.Uint32(perm)
-	return must(mmap.Import(r.a.dev, must(out.Encode(descriptor.MemoryMap))))
+	return must(mmap.Import(r.a.dev, must(descriptor.Encode(descriptor.MemoryMap, must(out.Payload())))))
 }
 
 func TestRefusedByThePeer(t *testing.T) {

@@ -74,8 +74,8 @@ func (f *foreignTool) command(words []string, addr netip.AddrPort) (*exec.Cmd, *
 	return cmd, &out
 }
 
-// ourEnd is the context in place of one end of a tool.
-type ourEnd struct {
+// contextEnd is the context in place of one end of a tool.
+type contextEnd struct {
 	t       *testing.T
 	tool    *foreignTool
 	engine  *pe.Engine
@@ -90,8 +90,8 @@ type ourEnd struct {
 	send    int // messages of each connection
 }
 
-func newOurEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *ourEnd {
-	e := &ourEnd{t: t, tool: tool, engine: pe.New(pe.Config{}), left: make(map[*rdma.Connection]int), client: client, send: tool.toClient}
+func newContextEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *contextEnd {
+	e := &contextEnd{t: t, tool: tool, engine: pe.New(pe.Config{}), left: make(map[*rdma.Connection]int), client: client, send: tool.toClient}
 	if client {
 		e.send = tool.toServer
 	}
@@ -110,7 +110,7 @@ func newOurEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *
 		e.sends = must(e.ctx.Pool(tool.connections*n, pe.Done, pe.Failed))
 		require.NoError(t, e.ctx.Receive(tool.connections*n, tool.size, func(m *rdma.Message) {
 			assert.Equal(t, tool.size, m.Length())
-			e.one(m.Connection())
+			e.countMessage(m.Connection())
 		}))
 		e.payload = must(mmap.Alloc(dev, tool.size, mmap.LocalReadWrite))
 		t.Cleanup(func() { require.NoError(t, e.payload.Close()) })
@@ -135,13 +135,13 @@ func newOurEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client bool) *
 }
 
 // sendAll sends all messages of a connection.
-func (e *ourEnd) sendAll(conn *rdma.Connection) {
+func (e *contextEnd) sendAll(conn *rdma.Connection) {
 	for range e.send {
 		task, err := e.sends.Send(conn, bufinv.Source(e.payload, 0, e.tool.size))
 		require.NoError(e.t, pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
 			assert.NoError(e.t, task.Free())
 			if assert.NoError(e.t, err) {
-				e.one(conn)
+				e.countMessage(conn)
 			}
 		}))
 	}
@@ -152,16 +152,16 @@ func (e *ourEnd) sendAll(conn *rdma.Connection) {
 	}
 }
 
-// one notes a message that was sent or received. After the last the connection is closed,
+// countMessage notes a message that was sent or received. After the last the connection is closed,
 // unless the peer is faster.
-func (e *ourEnd) one(conn *rdma.Connection) {
+func (e *contextEnd) countMessage(conn *rdma.Connection) {
 	if e.left[conn]--; e.left[conn] == 0 {
 		require.NoError(e.t, conn.Close())
 	}
 }
 
 // run drives the end until all connections have come and gone.
-func (e *ourEnd) run() {
+func (e *contextEnd) run() {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 5*time.Minute)
 	defer cancel()
@@ -199,7 +199,7 @@ func TestGuestForeignPrograms(t *testing.T) {
 					cmd, out := tool.command(tool.server, at)
 					require.NoError(t, cmd.Start())
 					defer func() { _ = cmd.Process.Kill() }()
-					e := newOurEnd(t, dev, &tool, true)
+					e := newContextEnd(t, dev, &tool, true)
 					for range tool.connections {
 						must(e.ctx.Dial(at.String(), rdma.DialConfig{}))
 					}
@@ -213,7 +213,7 @@ func TestGuestForeignPrograms(t *testing.T) {
 				})
 				t.Run(fmt.Sprintf("%s, %s, %s, it asks", d.name, family.name, tool.name), func(t *testing.T) {
 					dev := d.open(t)
-					e := newOurEnd(t, dev, &tool, false)
+					e := newContextEnd(t, dev, &tool, false)
 					at := netip.AddrPortFrom(netip.MustParseAddr(family.ours), 7471)
 					must(e.ctx.Listen(at.String(), rdma.ListenConfig{}))
 					cmd, out := tool.command(tool.client, at)

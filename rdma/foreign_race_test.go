@@ -125,7 +125,7 @@ func TestGettersOnAForeignGoroutine(t *testing.T) {
 // A dial replaces its queue pair where the peer believes that it is connected: meanwhile any
 // goroutine may ask for it.
 func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	conn := must(client.Dial(netip.AddrPortFrom(server.GID().GID.Addr(), 7).String(), rdma.DialConfig{}))
@@ -140,7 +140,7 @@ func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
 	})
 	for range 3 {
 		cs.engine.Progress()
-		require.NoError(t, rdma.RenewQP(conn))
+		require.NoError(t, rdma.ReplaceQP(conn))
 	}
 	done.Store(true)
 	wg.Wait()

@@ -56,8 +56,8 @@ func openFarSoft(t *testing.T) verbs.Device {
 	return closed(t, d)
 }
 
-// couples are the ways that the two ends of a connection can be on.
-var couples = []struct {
+// devicePairs are the ways that the two ends of a connection can be on.
+var devicePairs = []struct {
 	name string
 	a, b func(*testing.T) verbs.Device
 }{
@@ -67,13 +67,13 @@ var couples = []struct {
 	{"soft to soft", openFarSoft, openFarSoft},
 }
 
-// ending is how the task of an attempt ended.
-type ending struct {
+// taskResult is how the task of an attempt ended.
+type taskResult struct {
 	count int
 	err   error
 }
 
-func into[T anyTask](t *testing.T, e *ending) (done func(T), failed func(T, error)) {
+func recordIn[T anyTask](t *testing.T, e *taskResult) (done func(T), failed func(T, error)) {
 	done = func(task T) {
 		e.count++
 		assert.NoError(t, task.Free())
@@ -91,59 +91,59 @@ type attempt struct {
 	name      string
 	oneSided  bool // it names memory of the peer
 	needsRecv bool
-	prepare   func(r *rig, e *ending) (submit func(m *mmap.Map, off, n int))
+	prepare   func(r *rig, e *taskResult) (submit func(m *mmap.Map, off, n int))
 }
 
 var attempts = []attempt{
-	{"write", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"write", true, false, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
 			task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n)))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
-	{"write with immediate", true, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"write with immediate", true, true, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
 			task := must(pool.WriteImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), r.a.bufs.Target(m, off, n), 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
-	{"read", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"read", true, false, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, n int) {
 			task := must(pool.Read(r.a.conns[0], r.a.bufs.Source(m, off, n), r.a.bufs.Target(r.a.mem, 0, n)))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
-	{"compare-and-swap", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"compare-and-swap", true, false, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, _ int) {
 			task := must(pool.CompareSwap(r.a.conns[0], r.a.bufs.Target(m, off, 8), 0, 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
-	{"fetch-and-add", true, false, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"fetch-and-add", true, false, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(m *mmap.Map, off, _ int) {
 			task := must(pool.FetchAdd(r.a.conns[0], r.a.bufs.Target(m, off, 8), 1))
 			require.NoError(r.t, task.Submit())
 		}
 	}},
-	{"send", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"send", false, true, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(_ *mmap.Map, _, n int) {
 			require.NoError(r.t, must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n))).Submit())
 		}
 	}},
-	{"send with immediate", false, true, func(r *rig, e *ending) func(*mmap.Map, int, int) {
-		done, failed := into[*rdma.Task](r.t, e)
+	{"send with immediate", false, true, func(r *rig, e *taskResult) func(*mmap.Map, int, int) {
+		done, failed := recordIn[*rdma.Task](r.t, e)
 		pool := must(r.a.ctx.Pool(1, done, failed))
 		return func(_ *mmap.Map, _, n int) {
 			require.NoError(r.t, must(pool.SendImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, n), 1)).Submit())
@@ -165,7 +165,7 @@ type refusal struct {
 
 func oneSided(a attempt) bool { return a.oneSided }
 
-func everyOne(attempt) bool { return true }
+func anyAttempt(attempt) bool { return true }
 
 var refusals = []refusal{
 	{name: "unknown key", takes: oneSided, open: func(r *rig) (*mmap.Map, int) {
@@ -196,7 +196,7 @@ var refusals = []refusal{
 		want: rdma.ErrRemoteInvalid, refused: true},
 	{name: "no receive", takes: func(a attempt) bool { return a.needsRecv },
 		a: rdma.Config{RNRRetry: 1}, b: rdma.Config{MinRNRTimer: 10 * time.Microsecond}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
-	{name: "peer that is gone", takes: everyOne, a: rdma.Config{AckTimeout: 4 * time.Millisecond, RetryCount: 1}, b: rdma.Config{CloseTimeout: rdma.None},
+	{name: "peer that is gone", takes: anyAttempt, a: rdma.Config{AckTimeout: 4 * time.Millisecond, RetryCount: 1}, b: rdma.Config{CloseTimeout: rdma.None},
 		open: func(r *rig) (*mmap.Map, int) {
 			require.NoError(r.t, r.b.ctx.Stop())
 			r.until("the peer is gone", func() bool { return r.b.ctx.State() == pe.Idle })
@@ -219,11 +219,11 @@ func (r *rig) forgedOf(m *mmap.Map, perm mmap.Permission) (*mmap.Map, int) {
 }
 
 // A task that the peer refuses, or does not answer, ends with the same error
-// whichever driver is on either end. Short: each task and failure on one of the couples
+// whichever driver is on either end. Short: each task and failure on one of the device pairs
 // with rxe.
 func TestGuestTasksFail(t *testing.T) {
 	requireGuest(t)
-	for i, on := range couples {
+	for i, on := range devicePairs {
 		t.Run(on.name, func(t *testing.T) {
 			onA, onB := on.a(t), on.b(t)
 			for j, f := range refusals {
@@ -238,9 +238,9 @@ func TestGuestTasksFail(t *testing.T) {
 }
 
 func (f *refusal) test(r *rig, a attempt) {
-	var e ending
+	var e taskResult
 	submit := a.prepare(r, &e)
-	var received *ending
+	var received *taskResult
 	receive := func() {}
 	if a.needsRecv && !f.noReceive {
 		received, receive = r.receiver()
@@ -269,9 +269,9 @@ func (f *refusal) test(r *rig, a attempt) {
 }
 
 // receiver makes a pool at b, and returns what submits a receive.
-func (r *rig) receiver() (e *ending, submit func()) {
-	e = new(ending)
-	done, failed := into[*rdma.ReceiveTask](r.t, e)
+func (r *rig) receiver() (e *taskResult, submit func()) {
+	e = new(taskResult)
+	done, failed := recordIn[*rdma.ReceiveTask](r.t, e)
 	pool := must(r.b.ctx.ReceivePool(1, done, failed))
 	return e, func() {
 		require.NoError(r.t, must(pool.Alloc(r.b.bufs.Target(r.b.mem, 0, 64))).Submit())
@@ -281,7 +281,7 @@ func (r *rig) receiver() (e *ending, submit func()) {
 // checkRefuser sees what the end knows that refused a request. rxe (kernel 6.1)
 // sends no event, and ends a receive that the request had taken with the status
 // of the request; where nothing shows, the context goes on.
-func (r *rig) checkRefuser(received *ending, want error) {
+func (r *rig) checkRefuser(received *taskResult, want error) {
 	b := r.b.ctx
 	switch {
 	case r.b.dev.Driver() == "soft":
@@ -300,12 +300,12 @@ func (r *rig) checkRefuser(received *ending, want error) {
 // A message longer than its receive fails at both ends.
 func TestGuestReceiveTooSmall(t *testing.T) {
 	requireGuest(t)
-	for _, on := range couples {
+	for _, on := range devicePairs {
 		t.Run(on.name, func(t *testing.T) {
 			r := newRigOn(t, on.a(t), on.b(t), rdma.Config{}, rdma.Config{})
-			var sent, received ending
+			var sent, received taskResult
 			submit := attempts[5].prepare(r, &sent)
-			done, failed := into[*rdma.ReceiveTask](t, &received)
+			done, failed := recordIn[*rdma.ReceiveTask](t, &received)
 			receives := must(r.b.ctx.ReceivePool(1, done, failed))
 			r.connect(1)
 			require.NoError(t, must(receives.Alloc(r.b.bufs.Target(r.b.mem, 0, 7))).Submit())
@@ -326,7 +326,7 @@ func TestGuestReceiveTooSmall(t *testing.T) {
 func TestGuestPortGoesAndComes(t *testing.T) {
 	patient := rdma.Config{AckTimeout: 2 * time.Second} // eight times: a busy guest takes seconds for a command
 	r := newRigOn(t, openAdapter(t), openFarSoft(t), patient, rdma.Config{})
-	var first, second ending
+	var first, second taskResult
 	submit, again := attempts[0].prepare(r, &first), attempts[2].prepare(r, &second)
 	r.connect(1)
 	up := func() { command(t, "/bin/ip", "-n", "s", "link", "set", "v1", "up") }
@@ -400,7 +400,7 @@ func TestGuestDMABuf(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	t.Log(err)
 
-	var written, read ending
+	var written, read taskResult
 	write, readBack := attempts[0].prepare(r, &written), attempts[2].prepare(r, &read)
 	m, err := at(r.b.dev, mmap.DMABuf{FD: fd, Offset: off, Length: length})
 	require.NoError(t, err)
@@ -458,8 +458,8 @@ func cycle(t *testing.T, dev verbs.Device) {
 	engine := pe.New(pe.Config{})
 	ctx := must(rdma.New(dev, rdma.Config{Permissions: everything}))
 	require.NoError(t, engine.Connect(ctx))
-	var e ending
-	done, failed := into[*rdma.Task](t, &e)
+	var e taskResult
+	done, failed := recordIn[*rdma.Task](t, &e)
 	writes := must(ctx.Pool(8, done, failed))
 	mem := must(mmap.Alloc(dev, 1<<16, everything))
 	bufs := must(bufinv.New(2))

@@ -12,7 +12,7 @@ import (
 
 // halfOpen makes connections of the peer's to a server that never connects, until so many
 // of them are active: they send the ready signal.
-func (n *neighbours) halfOpen(active int) (conns []*Connection) {
+func (n *peersRig) halfOpen(active int) (conns []*Connection) {
 	n.t.Helper()
 	for found := 0; found < active; {
 		conn, _, err := n.peer.Export()
@@ -21,7 +21,7 @@ func (n *neighbours) halfOpen(active int) (conns []*Connection) {
 		require.NoError(n.t, err)
 		require.NoError(n.t, conn.Connect(desc))
 		conn.finishTransition()
-		if conn.establishment.(*readySignal).active {
+		if conn.establishment.(*rcSignal).active {
 			found++
 		}
 		conns = append(conns, conn)
@@ -32,23 +32,23 @@ func (n *neighbours) halfOpen(active int) (conns []*Connection) {
 // finishTransition waits until no helper has the queue pair.
 func (conn *Connection) finishTransition() {
 	for conn.transition.running {
-		conn.ctx.manager.handle()
+		conn.ctx.manager.runQueued()
 		runtime.Gosched()
 	}
 }
 
-// visits runs the deadlines of a half-open connection for as long as it would have them if
+// deadlineRuns runs the deadlines of a half-open connection for as long as it would have them if
 // all of that time had passed, and returns how often it was looked at, and how many signals it
 // has sent.
-func (n *neighbours) visits(conn *Connection, until time.Duration) (visits, signals int) {
+func (n *peersRig) deadlineRuns(conn *Connection, until time.Duration) (visits, signals int) {
 	n.t.Helper()
-	signal := conn.establishment.(*readySignal)
-	began, sending := signal.began, false
+	signal := conn.establishment.(*rcSignal)
+	began, sending := signal.started, false
 	for conn.State() == Connecting && conn.deadline.at.Sub(began) <= until {
-		if signal.sending && !sending {
+		if signal.posted && !sending {
 			signals++
 		}
-		sending = signal.sending
+		sending = signal.posted
 		n.server.expire() // nothing of it is due
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
@@ -72,10 +72,10 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 		{cfg: Config{ConnectTimeout: Forever, AckTimeout: Forever}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
 		{cfg: Config{ConnectTimeout: time.Second}, until: time.Hour, fewest: 1, most: 1, failsAtTheEnd: true},
 	} {
-		n := newNeighboursWith(t, c.cfg)
+		n := newPeersRigWith(t, c.cfg)
 		conns := n.halfOpen(1)
 		conn := conns[len(conns)-1]
-		visits, signals := n.visits(conn, c.until)
+		visits, signals := n.deadlineRuns(conn, c.until)
 		require.GreaterOrEqual(t, signals, c.fewest)
 		require.LessOrEqual(t, signals, c.most)
 		require.LessOrEqual(t, visits, 2*c.most+2, "each is sent once, and taken back once")
@@ -90,7 +90,7 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 // A device that does not notify of writes has the words of passive ends polled, less often
 // with time.
 func TestPollsBecomeRarer(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: Forever})
+	n := newPeersRigWith(t, Config{ConnectTimeout: Forever})
 	var passive *Connection
 	for passive == nil {
 		conn, _, err := n.peer.Export()
@@ -99,16 +99,16 @@ func TestPollsBecomeRarer(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, conn.Connect(desc))
 		conn.finishTransition()
-		if signal := conn.establishment.(*readySignal); !signal.active {
+		if signal := conn.establishment.(*rcSignal); !signal.active {
 			passive = conn
 		}
 	}
-	signal := passive.establishment.(*readySignal)
+	signal := passive.establishment.(*rcSignal)
 	require.True(t, passive.deadline.at.IsZero(), "nothing is to be done for it")
 	signal.cancel()
 	signal.cancel = nil
-	signal.schedule(signal.began)
-	visits, _ := n.visits(passive, time.Hour)
+	signal.schedule(signal.started)
+	visits, _ := n.deadlineRuns(passive, time.Hour)
 	require.LessOrEqual(t, visits, 7200+1000, "every 500 ms in the end")
 	require.GreaterOrEqual(t, visits, 7200)
 }
@@ -117,17 +117,17 @@ func TestPollsBecomeRarer(t *testing.T) {
 // others do: that is a number for each time that passes, and not for each pass.
 func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 	const active, writes = 50, 500
-	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})
+	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})
 	_, busy, _ := n.connect()
 	half := n.halfOpen(active)
 	now := time.Now()
 	for _, conn := range half {
-		signal := conn.establishment.(*readySignal)
-		signal.began = now.Add(-time.Hour) // for as long as they have waited
+		signal := conn.establishment.(*rcSignal)
+		signal.started = now.Add(-time.Hour) // for as long as they have waited
 		if signal.active {
-			require.NoError(t, signal.takeBack(now))
+			require.NoError(t, signal.withdraw(now))
 			conn.finishTransition()
-			signal.again = now.Add(longestPause)
+			signal.retryAt = now.Add(longestPause)
 			signal.schedule(now)
 		}
 	}
@@ -153,11 +153,11 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 // The peer is Ready, and the acknowledgement of the signal was lost: in the pauses between
 // signals the end that waits can take what the peer sends.
 func TestQueuePairIsUpBetweenSignals(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
+	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
-	signal := conn.establishment.(*readySignal)
-	for signal.sending {
+	signal := conn.establishment.(*rcSignal)
+	for signal.posted {
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
 	}
@@ -166,22 +166,22 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 	// The peer has the signal that was taken back: what comes next in its place is a
 	// repetition to it, and must be the signal again.
 	require.Equal(t, signalNone, conn.signal.purpose)
-	signal.received()
+	signal.messageReceived()
 	require.Equal(t, Ready, conn.State())
 	require.Equal(t, signalReady, conn.signal.purpose)
 }
 
-// A goodbye in place of a signal that was taken back would be a repetition to a peer that has the
+// A disconnect notice in place of a withdrawn signal would be a repetition to a peer that has the
 // signal.
-func TestGoodbyeAfterASignalThatWasTakenBack(t *testing.T) {
-	n := newNeighboursWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
+func TestDisconnectAfterAWithdrawnSignal(t *testing.T) {
+	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
-	for conn.establishment.(*readySignal).sending {
+	for conn.establishment.(*rcSignal).posted {
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
 	}
 	require.NoError(t, conn.Close())
 	require.Equal(t, signalReady, conn.signal.purpose)
-	require.True(t, conn.signal.goodbye, "it follows")
+	require.True(t, conn.signal.disconnectNext, "it follows")
 }

@@ -17,8 +17,8 @@ const (
 // helpers are goroutines for calls of the device that may block for seconds, such as those in
 // which the kernel waits for a peer.
 type helpers struct {
-	add  func(func()) // runs a function on the engine's goroutine
-	busy int          // calls whose follow-up has not run; only the engine's goroutine uses it
+	runOnEngine func(func()) // runs a function on the engine's goroutine
+	busy        int          // calls whose follow-up has not run; only the engine's goroutine uses it
 
 	mu        sync.Mutex
 	waiting   fifo.Queue[func() func()]
@@ -49,7 +49,7 @@ func (h *helpers) push(queue *fifo.Queue[func() func()], call func() func()) {
 func (h *helpers) work() {
 	for call, repeated := h.next(false); call != nil; call, repeated = h.next(repeated) {
 		then := call()
-		h.add(func() {
+		h.runOnEngine(func() {
 			h.busy--
 			then()
 		})

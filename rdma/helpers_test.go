@@ -241,8 +241,8 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 			const messages = 3
 			engine := newEngine(t)
 			dev := openFaulty(t)
-			a := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "a", CloseTimeout: rdma.None})
-			b, c := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "c"})
+			a := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{Name: "a", CloseTimeout: rdma.None})
+			b, c := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "c"})
 			lost := must(b.ctx.EndpointAddr())
 			looking := newGate(t)
 			var outcome atomic.Pointer[error]
@@ -315,12 +315,12 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 	}
 }
 
-// atOnce is how many calls that block are made at a time.
-const atOnce = 16
+// maxBlockingCalls is how many calls that block are made at a time.
+const maxBlockingCalls = 16
 
 // Connections that end before a helper has begun with them are not looked for.
 func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
-	const connections = 3 * atOnce
+	const connections = 3 * maxBlockingCalls
 	dev := openFaulty(t)
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: connections, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: connections})
 	require.NoError(t, r.a.ctx.Start())
@@ -335,18 +335,18 @@ func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
 	for range connections {
 		r.link()
 	}
-	r.until("the kernel looks", func() bool { return attempts.Load() == atOnce })
+	r.until("the kernel looks", func() bool { return attempts.Load() == maxBlockingCalls })
 	require.NoError(t, r.a.ctx.Stop())
 	looking.open()
 	r.until("the context is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
-	require.EqualValues(t, atOnce, attempts.Load())
+	require.EqualValues(t, maxBlockingCalls, attempts.Load())
 }
 
 // Nor are destinations of datagrams that no task can use any more.
 func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
-	const destinations = 3 * atOnce
+	const destinations = 3 * maxBlockingCalls
 	engine, dev := newEngine(t), openFaulty(t)
-	a := newPost(t, engine, dev, rdma.DatagramsConfig{CloseTimeout: rdma.None})
+	a := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{CloseTimeout: rdma.None})
 	a.sent.then = func(task *rdma.Task) { assert.NoError(t, task.Free()) }
 	looking := newGate(t)
 	var attempts atomic.Int32
@@ -360,11 +360,11 @@ func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 		to.UDPPort++
 		a.send(must(a.ctx.PeerAt(to)), "too late")
 	}
-	a.until("the kernel looks", func() bool { return attempts.Load() == atOnce })
+	a.until("the kernel looks", func() bool { return attempts.Load() == maxBlockingCalls })
 	require.NoError(t, a.ctx.Stop())
 	looking.open()
 	a.until("the context is Idle", func() bool { return a.ctx.State() == pe.Idle })
-	require.EqualValues(t, atOnce, attempts.Load())
+	require.EqualValues(t, maxBlockingCalls, attempts.Load())
 	require.Len(t, a.sent.errs, destinations)
 	for _, err := range a.sent.errs {
 		require.ErrorIs(t, err, rdma.ErrFlushed)
@@ -373,7 +373,7 @@ func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 
 // Many peers that are down do not keep others from being connected.
 func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
-	const down = 2 * atOnce
+	const down = 2 * maxBlockingCalls
 	dev := openFaulty(t)
 	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: down + 1}, rdma.Config{MaxConnections: down})
 	up := must(rdma.New(openSoft(t), rdma.Config{Engine: r.engine}))
@@ -396,11 +396,11 @@ func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
 	for range down {
 		r.link()
 	}
-	r.until("peers are looked for again", func() bool { return attempts.Load() >= down+atOnce/2 })
+	r.until("peers are looked for again", func() bool { return attempts.Load() >= down+maxBlockingCalls/2 })
 	for since := time.Now(); time.Since(since) < 200*time.Millisecond; { // the others are due too
 		must(r.engine.Progress())
 	}
-	require.EqualValues(t, down+atOnce/2, attempts.Load())
+	require.EqualValues(t, down+maxBlockingCalls/2, attempts.Load())
 	x, ours := must2(r.a.ctx.Export())
 	y, theirs := must2(up.Export())
 	require.NoError(t, x.Connect(theirs))

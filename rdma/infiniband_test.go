@@ -47,7 +47,7 @@ func TestInfiniBandByAddress(t *testing.T) {
 		})
 		return d
 	}
-	cs := newCallers(t, open(), open())
+	cs := newDialRig(t, open(), open())
 	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0), PKeyIndex: 1}})
 	cs.start(server, client)
 	l, err := server.Listen(":0", rdma.ListenConfig{})

@@ -21,9 +21,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// nothing permits peers nothing: what is local does not count, and zero stands for
+// noPermissions permits peers nothing: what is local does not count, and zero stands for
 // everything in these tests.
-const nothing = mmap.LocalReadWrite
+const noPermissions = mmap.LocalReadWrite
 
 const idleReceives = 4
 
@@ -35,7 +35,7 @@ func TestIdleProcess(t *testing.T) {
 		t.Skip("a part of the tests of keepalives")
 	}
 	engine := pe.New(pe.Config{})
-	ctx := must(rdma.New(clientDevices[on](t), rdma.Config{Engine: engine, Permissions: nothing, EndWithLastConnection: true}))
+	ctx := must(rdma.New(clientDevices[on](t), rdma.Config{Engine: engine, Permissions: noPermissions, EndWithLastConnection: true}))
 	pool := must(ctx.ReceivePool(idleReceives, func(task *rdma.ReceiveTask) { require.NoError(t, task.Submit()) },
 		func(task *rdma.ReceiveTask, err error) { require.NoError(t, task.Free()) }))
 	ctx.OnStateChange(func(_, next pe.State) {
@@ -73,14 +73,14 @@ func (r *rig) startIdle(s *side, on string) *exec.Cmd {
 	return cmd
 }
 
-// idler is how an end may have nothing at the device when its peer dies: prepare
+// idleCase is how an end may have nothing at the device when its peer dies: prepare
 // makes pools, and returns what is done before.
-type idler struct {
+type idleCase struct {
 	name    string
 	prepare func(r *rig, s *side) (before func())
 }
 
-var idlers = []idler{
+var idleCases = []idleCase{
 	{"nothing but a connection", func(*rig, *side) func() { return func() {} }},
 	{"receives posted", func(r *rig, s *side) func() {
 		pool := must(s.ctx.ReceivePool(idleReceives, func(*rdma.ReceiveTask) { assert.Fail(r.t, "a message") },
@@ -108,12 +108,12 @@ var idlers = []idler{
 	}},
 }
 
-// diesIdle has the peer of an idle connection die, with nothing permitted at either
+// testPeerDiesIdle has the peer of an idle connection die, with nothing permitted at either
 // end.
-func diesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string, by syscall.Signal, keepalive time.Duration, how idler) {
+func testPeerDiesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string, by syscall.Signal, keepalive time.Duration, how idleCase) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(own(t), rdma.Config{Permissions: nothing, Keepalive: keepalive})
+	s := r.side(own(t), rdma.Config{Permissions: noPermissions, Keepalive: keepalive})
 	var reasons []error
 	s.ctx.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
 		s.reported = append(s.reported, state.String())
@@ -140,7 +140,7 @@ func diesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string, by sys
 // noticed, whatever little the other end had done. Which of the two ends was the
 // active one is chance. (TestKilledOnThisMachine is that of shared memory.)
 func TestKeepaliveNoticesTheDead(t *testing.T) {
-	for _, how := range idlers {
+	for _, how := range idleCases {
 		for _, c := range []struct {
 			name      string
 			by        syscall.Signal
@@ -153,7 +153,7 @@ func TestKeepaliveNoticesTheDead(t *testing.T) {
 		} {
 			t.Run(how.name+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				diesIdle(t, openByUDP, "soft", c.by, c.keepalive, how)
+				testPeerDiesIdle(t, openByUDP, "soft", c.by, c.keepalive, how)
 			})
 		}
 	}
@@ -179,7 +179,7 @@ func sent(t *testing.T, d verbs.Device) uint64 { return counter(t, d.(*soft.Devi
 // idleAndAlive leaves a connection alone for many keepalives; it neither fails nor
 // takes a receive, and works afterwards.
 func idleAndAlive(t *testing.T, onA, onB verbs.Device, idle func(r *rig)) {
-	cfg := rdma.Config{Permissions: nothing, Keepalive: 2 * time.Millisecond}
+	cfg := rdma.Config{Permissions: noPermissions, Keepalive: 2 * time.Millisecond}
 	r := newRigOn(t, onA, onB, cfg, cfg)
 	var send [2]func()
 	var arrived, sent, failed [2]int

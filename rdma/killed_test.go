@@ -19,7 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const victimReceives = 8
+const killedPeerReceives = 8
 
 // TestVictim is the program that TestGuestKilledPeer starts and kills.
 func TestVictim(t *testing.T) {
@@ -33,11 +33,11 @@ func TestVictim(t *testing.T) {
 	engine := pe.New(pe.Config{})
 	r := &rig{t: t, engine: engine}
 	s := r.side(open(t), rdma.Config{})
-	pool := must(s.ctx.ReceivePool(victimReceives, func(task *rdma.ReceiveTask) {
+	pool := must(s.ctx.ReceivePool(killedPeerReceives, func(task *rdma.ReceiveTask) {
 		require.NoError(t, task.Submit())
 	}, func(*rdma.ReceiveTask, error) {}))
 	s.ctx.OnStateChange(func(_, next pe.State) {
-		for i := 0; next == pe.Running && i < victimReceives; i++ {
+		for i := 0; next == pe.Running && i < killedPeerReceives; i++ {
 			require.NoError(t, must(pool.Alloc(s.bufs.Target(s.mem, i<<18, 1<<18))).Submit())
 		}
 	})
@@ -48,15 +48,15 @@ func TestVictim(t *testing.T) {
 	require.NoError(t, engine.Run(t.Context()))
 }
 
-// survivor keeps tasks under way to a process, which it kills in the middle.
-type survivor struct {
+// killTest keeps tasks under way to a process, which it kills in the middle.
+type killTest struct {
 	*side
 	victim *exec.Cmd
 	done   int
 	errs   []error
 }
 
-func surviving[T anyTask](s *survivor, again func(T) error) (done func(T), failed func(T, error)) {
+func keepSubmitting[T anyTask](s *killTest, again func(T) error) (done func(T), failed func(T, error)) {
 	return func(task T) {
 			if s.done++; s.done == 20 {
 				require.NoError(s.t, s.victim.Process.Kill())
@@ -70,31 +70,31 @@ func surviving[T anyTask](s *survivor, again func(T) error) (done func(T), faile
 		}
 }
 
-// underWay are the operations: each makes a pool, and returns what takes the task
+// killedOperations are the operations: each makes a pool, and returns what takes the task
 // with that number out of it.
-var underWay = []struct {
+var killedOperations = []struct {
 	name    string
-	prepare func(s *survivor) func(i int) *rdma.Task
+	prepare func(s *killTest) func(i int) *rdma.Task
 }{
-	{"writes", func(s *survivor) func(int) *rdma.Task {
-		done, failed := surviving(s, func(t *rdma.Task) error { return t.Submit() })
-		pool := must(s.ctx.Pool(victimReceives, done, failed))
+	{"writes", func(s *killTest) func(int) *rdma.Task {
+		done, failed := keepSubmitting(s, func(t *rdma.Task) error { return t.Submit() })
+		pool := must(s.ctx.Pool(killedPeerReceives, done, failed))
 		return func(i int) *rdma.Task {
 			return must(pool.Write(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18), s.bufs.Target(s.peer, i<<18, 1<<18)))
 		}
 	}},
-	{"reads", func(s *survivor) func(int) *rdma.Task {
-		done, failed := surviving(s, func(task *rdma.Task) error {
+	{"reads", func(s *killTest) func(int) *rdma.Task {
+		done, failed := keepSubmitting(s, func(task *rdma.Task) error {
 			return task.Submit()
 		})
-		pool := must(s.ctx.Pool(victimReceives, done, failed))
+		pool := must(s.ctx.Pool(killedPeerReceives, done, failed))
 		return func(i int) *rdma.Task {
 			return must(pool.Read(s.conns[0], s.bufs.Source(s.peer, i<<18, 1<<18), s.bufs.Target(s.mem, i<<18, 1<<18)))
 		}
 	}},
-	{"sends", func(s *survivor) func(int) *rdma.Task {
-		done, failed := surviving(s, func(t *rdma.Task) error { return t.Submit() })
-		pool := must(s.ctx.Pool(victimReceives, done, failed))
+	{"sends", func(s *killTest) func(int) *rdma.Task {
+		done, failed := keepSubmitting(s, func(t *rdma.Task) error { return t.Submit() })
+		pool := must(s.ctx.Pool(killedPeerReceives, done, failed))
 		return func(i int) *rdma.Task {
 			return must(pool.Send(s.conns[0], s.bufs.Source(s.mem, i<<18, 1<<18)))
 		}
@@ -103,7 +103,7 @@ var underWay = []struct {
 
 // A peer whose process is killed in the middle of a transfer does not answer any
 // more: the task under way fails with that, the others are flushed, the context
-// ends by itself, and so does the program. Short: each couple with one of the operations.
+// ends by itself, and so does the program. Short: each device pair with one of the operations.
 func TestGuestKilledPeer(t *testing.T) {
 	requireGuest(t)
 	for i, on := range []struct {
@@ -115,7 +115,7 @@ func TestGuestKilledPeer(t *testing.T) {
 		{"rxe, peer on soft", openAdapter, "soft"},
 		{"soft, peer on rxe", openFarSoft, "rxe"},
 	} {
-		for j, what := range underWay {
+		for j, what := range killedOperations {
 			if testing.Short() && i != j {
 				continue
 			}
@@ -125,11 +125,11 @@ func TestGuestKilledPeer(t *testing.T) {
 				r.a = r.side(on.own(t), rdma.Config{
 					AckTimeout: time.Second, RetryCount: 2, // a machine that stands still for less is no peer that is gone
 				})
-				s := &survivor{side: r.a}
+				s := &killTest{side: r.a}
 				take := what.prepare(s)
-				s.meet(on.peer)
+				s.connect(on.peer)
 				r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
-				for i := range victimReceives {
+				for i := range killedPeerReceives {
 					require.NoError(t, take(i).Submit())
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -137,7 +137,7 @@ func TestGuestKilledPeer(t *testing.T) {
 				require.ErrorIs(t, r.engine.Run(ctx), rdma.ErrRetryExceeded)
 				require.Error(t, s.victim.Wait(), "it was killed")
 				require.GreaterOrEqual(t, s.done, 20)
-				require.Len(t, s.errs, victimReceives, "every task came back")
+				require.Len(t, s.errs, killedPeerReceives, "every task came back")
 				require.ErrorIs(t, s.errs[0], rdma.ErrRetryExceeded)
 				for _, err := range s.errs[1:] {
 					require.ErrorIs(t, err, rdma.ErrFlushed)
@@ -150,8 +150,8 @@ func TestGuestKilledPeer(t *testing.T) {
 	}
 }
 
-// meet starts the peer and connects to it.
-func (s *survivor) meet(peer string) {
+// connect starts the peer and connects to it.
+func (s *killTest) connect(peer string) {
 	t := s.t
 	s.victim = exec.Command(os.Args[0], "-test.run", "^TestVictim$", "-test.timeout", "5m")
 	s.victim.Env = append(os.Environ(), "VERBENA_VICTIM="+peer)

@@ -92,18 +92,18 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	case verbs.UD:
 		most = maxAnswerData
 	case verbs.SRD:
-		return nil, fmt.Errorf("%w: no connection manager has SRD; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
+		return nil, fmt.Errorf("%w: SRD has no connection manager; exchange descriptors instead, with ExportEndpoint and NewPeer", ErrNotSupported)
 	case verbs.UC:
 		return nil, errNotByAddress
 	}
 	if len(cfg.PrivateData) > most {
-		return nil, fmt.Errorf("%w: %d bytes of private data; an answer takes %d", ErrRange, len(cfg.PrivateData), most)
+		return nil, fmt.Errorf("%w: the private data has %d bytes; an answer holds at most %d", ErrRange, len(cfg.PrivateData), most)
 	}
 	switch {
 	case cfg.Backlog < 0:
-		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d", ErrRange, cfg.Backlog)
+		return nil, fmt.Errorf("%w: ListenConfig.Backlog is %d; it must not be negative", ErrRange, cfg.Backlog)
 	case cfg.Await < 0 || cfg.Await > 0 && c.set.Transport == verbs.UD:
-		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it is the number of connections to wait for", ErrRange, cfg.Await)
+		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it must be 0 or, in a context of connections, the number of connections to wait for", ErrRange, cfg.Await)
 	}
 	if err := c.manager.open(); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (c *base) listenAddr(host string) (netip.Addr, error) {
 	}
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
-		return addr, fmt.Errorf("%w: %q is no IP address or GID; listen on an address of the device, or on :PORT for all of them", ErrInvalid, host)
+		return addr, fmt.Errorf("%w: %q is not an IP address or GID; listen on an address of the device, or on :PORT for all of them", ErrInvalid, host)
 	}
 	return addr.Unmap(), nil
 }
@@ -144,9 +144,6 @@ func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // String names the listener.
 func (l *Listener) String() string {
-	if l == nil || l.ctx == nil {
-		return "listener of no context"
-	}
 	return fmt.Sprintf("listener %v of context %q", l.addr, l.ctx.Name())
 }
 
@@ -154,9 +151,6 @@ func (l *Listener) String() string {
 // connections go on. Closing again does nothing. While another goroutine drives the engine it
 // fails with pe.ErrBusy.
 func (l *Listener) Close() error {
-	if l == nil || l.ctx == nil {
-		return fmt.Errorf("rdma: close a listener: %w: it was not made by Context.Listen", ErrInvalid)
-	}
 	if err := l.ctx.control.Owned("close a listener"); err != nil {
 		return err
 	}
@@ -182,7 +176,7 @@ func (l *Listener) close() error {
 }
 
 // errNotByAddress refuses addresses for UC: librdmacm does not make such connections.
-var errNotByAddress = fmt.Errorf("%w: connections of UC are not made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
+var errNotByAddress = fmt.Errorf("%w: UC connections cannot be made by address; exchange descriptors instead, with Export and Connect", ErrNotSupported)
 
 // connected counts n connections that have become Ready, or that the context no longer waits
 // for.
@@ -196,7 +190,7 @@ func (l *Listener) connected(n int) {
 	}
 }
 
-var errListenerClosed = errors.New("its listener was closed")
+var errListenerClosed = errors.New("the listener was closed")
 
 // The largest private data of each message, in bytes (IBTA 12.6, annex A11).
 const (
@@ -270,7 +264,7 @@ type AcceptConfig struct {
 func (q *ConnectRequest) Prepare() (*Connection, error) { return q.prepare(false) }
 
 func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
-	if err := q.open("accept"); err != nil {
+	if err := q.checkOpen("accept"); err != nil {
 		return nil, err
 	}
 	if q.prepared != nil {
@@ -278,7 +272,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	}
 	c, ok := q.listener.ctx.service.(*Connections)
 	if !ok {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; Answer it", q, ErrNotSupported)
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; call Answer", q, ErrNotSupported)
 	}
 	end := &acceptedEnd{listener: q.listener}
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
@@ -326,11 +320,11 @@ func (q *ConnectRequest) abandon() {
 func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
 
 func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {
-	if err := q.open("accept"); err != nil {
+	if err := q.checkOpen("accept"); err != nil {
 		return nil, err
 	}
 	if len(cfg.PrivateData) > maxAcceptData {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
+		return nil, fmt.Errorf("rdma: accept the %v: %w: the private data has %d bytes; the message holds at most %d", q, ErrRange, len(cfg.PrivateData), maxAcceptData)
 	}
 	conn, err := q.prepare(closedOnFailure)
 	if err != nil {
@@ -342,7 +336,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	c, end := conn.ctx, q.prepared
 	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
 	c.manager.ids[q.id] = end
-	q.over(nil)
+	q.finish(nil)
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, time.Now().Add(limit))
@@ -372,14 +366,14 @@ func (e *acceptedEnd) accept(q *ConnectRequest, privateData []byte, err error) {
 // Reject rejects the request. The private data, at most 148 bytes, is part of the peer's error
 // (verbs.CMError). It is legal once, in OnRequest or later.
 func (q *ConnectRequest) Reject(privateData []byte) error {
-	if err := q.open("reject"); err != nil {
+	if err := q.checkOpen("reject"); err != nil {
 		return err
 	}
 	if len(privateData) > maxRejectData {
-		return fmt.Errorf("rdma: reject the %v: %w: %d bytes of private data; at most %d are possible", q, ErrRange, len(privateData), maxRejectData)
+		return fmt.Errorf("rdma: reject the %v: %w: the private data has %d bytes; the message holds at most %d", q, ErrRange, len(privateData), maxRejectData)
 	}
 	id := q.id
-	q.over(nil)
+	q.finish(nil)
 	q.abandon()
 	err := id.Reject(privateData)
 	q.listener.ctx.manager.closeID(id)
@@ -389,23 +383,20 @@ func (q *ConnectRequest) Reject(privateData []byte) error {
 	return nil
 }
 
-// open fails unless the request can be answered.
-func (q *ConnectRequest) open(op string) error {
-	if q == nil || q.listener == nil {
-		return fmt.Errorf("rdma: %s a request: %w: it did not come from a Listener", op, ErrInvalid)
-	}
+// checkOpen fails unless the request can be answered.
+func (q *ConnectRequest) checkOpen(op string) error {
 	c := q.listener.ctx
 	switch {
 	case q.err != nil:
 		return fmt.Errorf("rdma: %s the %v: %w: %w", op, q, ErrNotReady, q.err)
 	case q.id == nil || c.manager.cm == nil:
-		return fmt.Errorf("rdma: %s the %v: %w: it has been answered", op, q, ErrNotReady)
+		return fmt.Errorf("rdma: %s the %v: %w: the request was answered before", op, q, ErrNotReady)
 	}
 	return c.control.Owned(op)
 }
 
-// over ends the request.
-func (q *ConnectRequest) over(err error) {
+// finish ends the request.
+func (q *ConnectRequest) finish(err error) {
 	q.LocalAddr()
 	q.RemoteAddr()
 	delete(q.listener.requests, q)
@@ -420,10 +411,10 @@ func (q *ConnectRequest) event(e *verbs.CMEvent) {
 	}
 	err := e.Err
 	if err == nil {
-		err = errors.New("the peer has given up")
+		err = errors.New("the peer gave up")
 	}
 	id := q.id
-	q.over(err)
+	q.finish(err)
 	q.abandon()
 	q.listener.ctx.manager.closeID(id)
 }
@@ -439,10 +430,10 @@ type acceptedEnd struct {
 	answered      bool // the acceptance was sent
 }
 
-// turnedAway reports whether the connection has ended before the program had to know of it, or
+// unaccepted reports whether the connection has ended before the program had to know of it, or
 // before the program had accepted it and the peer was told. It then does not count as the
 // context's last connection.
-func (conn *Connection) turnedAway() bool {
+func (conn *Connection) unaccepted() bool {
 	e, ok := conn.establishment.(*acceptedEnd)
 	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
 }
@@ -462,8 +453,8 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// received implements establishment: the peer's message has overtaken the peer's confirmation.
-func (e *acceptedEnd) received() {
+// messageReceived implements establishment: the peer's message has overtaken the peer's confirmation.
+func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
 	e.conn.ready()
 }

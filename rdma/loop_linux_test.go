@@ -53,8 +53,8 @@ func newLoop(t *testing.T, engine *pe.Engine, seed uint64) *loop {
 	return l
 }
 
-// beat has the timer's descriptor become readable at intervals; zero ends it.
-func (l *loop) beat(every time.Duration) {
+// setTicker has the timer's descriptor become readable at intervals; zero ends it.
+func (l *loop) setTicker(every time.Duration) {
 	t := unix.NsecToTimespec(every.Nanoseconds())
 	require.NoError(l.t, unix.TimerfdSettime(l.timer, 0, &unix.ItimerSpec{Interval: t, Value: t}, nil))
 }
@@ -118,7 +118,7 @@ const lostAfter = 5 * time.Minute
 // callbacks only, so with Progress.
 func (l *loop) until(done func() bool) {
 	for !done() {
-		l.fidget()
+		l.randomCalls()
 		if done() {
 			return
 		}
@@ -148,8 +148,8 @@ func (l *loop) until(done func() bool) {
 	}
 }
 
-// fidget calls what may be called at any time.
-func (l *loop) fidget() {
+// randomCalls calls what may be called at any time.
+func (l *loop) randomCalls() {
 	for range l.rng.IntN(3) {
 		switch l.rng.IntN(6) {
 		case 0:
@@ -172,9 +172,9 @@ func (l *loop) fidget() {
 	}
 }
 
-// rest waits for a while in which next to nothing happens, and returns how often
+// countWakeups waits for a while in which next to nothing happens, and returns how often
 // the engine's descriptor was readable.
-func (l *loop) rest(d time.Duration) (returns int) {
+func (l *loop) countWakeups(d time.Duration) (returns int) {
 	before, end := l.returns, time.Now().Add(d)
 	for left := d; left > 0; left = time.Until(end) {
 		l.arm()

@@ -164,7 +164,7 @@ func (f *flow) adds() func() {
 func TestGuestLoss(t *testing.T) {
 	requireGuest(t)
 	repeated := uint64(0)
-	for i, on := range couples[1:3] {
+	for i, on := range devicePairs[1:3] {
 		for j, each := range flows {
 			if testing.Short() && (i+j)%2 != 0 {
 				continue

@@ -61,9 +61,9 @@ func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g
 	case done == nil:
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
 	case c.phase != phaseUp:
-		err = fmt.Errorf("%w: the context stops", ErrFlushed)
+		err = fmt.Errorf("%w: the context is stopping", ErrFlushed)
 	case c.endpoint.groups[addr] != nil:
-		err = fmt.Errorf("%w: the context has joined it", ErrInvalid)
+		err = fmt.Errorf("%w: the context is a member already", ErrInvalid)
 	default:
 		err = c.manager.open()
 	}
@@ -79,13 +79,13 @@ func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g
 // multicastAddr checks the address of a group.
 func (c *Datagrams) multicastAddr(group string) (netip.Addr, error) {
 	if c.set.Transport != verbs.UD {
-		return netip.Addr{}, fmt.Errorf("%w: multicast is for contexts of UD, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
+		return netip.Addr{}, fmt.Errorf("%w: only UD has multicast, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
 	}
 	addr, err := netip.ParseAddr(group)
 	addr = addr.Unmap()
 	entry := &c.portView().gid
 	if own := entry.GID.Addr(); err != nil || !addr.IsMulticast() || entry.Type == verbs.GIDRoCEv2 && addr.Is4() != own.Is4() {
-		return netip.Addr{}, fmt.Errorf("%w: %q; give the address of a multicast group, 224.0.0.0/4 for IPv4 and ff00::/8 for IPv6, of the same kind as the endpoint's, %v", ErrInvalid, group, own)
+		return netip.Addr{}, fmt.Errorf("%w: %q is not a multicast address of the endpoint's family; give an address in 224.0.0.0/4 for IPv4, or in ff00::/8 for IPv6; the endpoint has %v", ErrInvalid, group, own)
 	}
 	return addr.WithZone(""), nil
 }
@@ -94,7 +94,7 @@ func (c *Datagrams) joinMulticast(g *MulticastGroup) error {
 	m := &c.manager
 	cm, ok := m.cm.(verbs.MulticastCM)
 	if _, attaches := c.endpoint.lane.QP().(verbs.MulticastQP); !ok || !attaches {
-		return fmt.Errorf("%w: %s has no multicast", ErrNotSupported, c.dev.Name())
+		return fmt.Errorf("%w: %s does not support multicast", ErrNotSupported, c.dev.Name())
 	}
 	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
 	join.Local = c.localIP()
@@ -125,7 +125,7 @@ func (g *MulticastGroup) event(ev *verbs.CMEvent) {
 	case verbs.CMMulticastFailed:
 		g.end(ev.Err)
 	case verbs.CMDeviceRemoved:
-		g.end(fmt.Errorf("%w: %s is gone", ErrDevice, g.ctx.dev.Name()))
+		g.end(fmt.Errorf("%w: %s was removed", ErrDevice, g.ctx.dev.Name()))
 	}
 }
 
@@ -134,7 +134,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	c := g.ctx
 	s := c.set
 	if qkey := ev.Param.QKey; qkey != s.qkey && !g.cfg.SendOnly {
-		return fmt.Errorf("%w: the group has the Q_Key %#x, and DatagramsConfig.QKey is %#x", ErrMismatch, qkey, s.qkey)
+		return fmt.Errorf("%w: the group has the Q_Key %#x, but DatagramsConfig.QKey is %#x", ErrMismatch, qkey, s.qkey)
 	}
 	g.path = ev.Address
 	own := &c.portView().gid
@@ -149,7 +149,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 		}
 		g.attached = true
 	}
-	g.peer = c.meet(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
+	g.peer = c.addPeer(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
 	g.peer.qkey, g.peer.lid, g.peer.group = ev.Param.QKey, g.path.DLID, g
 	return nil
 }
@@ -161,7 +161,7 @@ func (g *MulticastGroup) end(err error) {
 	}
 	c := g.ctx
 	if failed := g.leave(); failed != nil {
-		c.set.Log.Debug().Err(failed).Str("context", c.set.Name).Stringer("group", g.addr).Msg("leaving a multicast group")
+		c.set.Log.Debug().Err(failed).Str("context", c.set.Name).Stringer("group", g.addr).Msg("failed to leave a multicast group")
 	}
 	if done := g.done; done != nil {
 		g.done = nil
@@ -203,12 +203,12 @@ func (d *datagramEndpoint) leaveGroups() {
 		done := g.done
 		g.done = nil
 		if err := g.leave(); err != nil {
-			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Stringer("group", g.addr).Msg("leaving a multicast group")
+			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Stringer("group", g.addr).Msg("failed to leave a multicast group")
 		}
 		if done != nil {
 			c, addr := d.ctx, g.addr
-			c.manager.add(func() {
-				done(nil, fmt.Errorf("rdma: join %v with context %q: %w: the context stops", addr, c.set.Name, ErrFlushed))
+			c.manager.runOnEngine(func() {
+				done(nil, fmt.Errorf("rdma: join %v with context %q: %w: the context is stopping", addr, c.set.Name, ErrFlushed))
 			})
 		}
 	}
@@ -218,9 +218,6 @@ func (d *datagramEndpoint) leaveGroups() {
 // any more. Tasks under way go on. Leaving again does nothing; the context leaves its groups
 // when it stops.
 func (g *MulticastGroup) Leave() error {
-	if g == nil || g.ctx == nil {
-		return fmt.Errorf("rdma: leave a multicast group: %w: no group is given", ErrInvalid)
-	}
 	op := "leave " + g.addr.String()
 	if err := g.ctx.control.Owned(op); err != nil {
 		return err

@@ -27,14 +27,14 @@ type guestGroup struct {
 var guestGroups = []guestGroup{{true, "239.255.74.1"}, {false, "ff15::7401"}}
 
 // open makes a program with an endpoint of the group's family.
-func (g guestGroup) open(t *testing.T, open func(*testing.T) verbs.Device) *post {
+func (g guestGroup) open(t *testing.T, open func(*testing.T) verbs.Device) *datagramProgram {
 	t.Helper()
 	dev := open(t)
-	return newPost(t, newEngine(t), dev, rdma.DatagramsConfig{Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, dev, g.is4)}})
+	return newDatagramProgram(t, newEngine(t), dev, rdma.DatagramsConfig{Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, dev, g.is4)}})
 }
 
 // join joins the group where the device is.
-func (g guestGroup) join(p *post, cfg rdma.MulticastConfig) *rdma.MulticastGroup {
+func (g guestGroup) join(p *datagramProgram, cfg rdma.MulticastConfig) *rdma.MulticastGroup {
 	p.t.Helper()
 	j := &joined{}
 	call := func() error { return p.ctx.JoinMulticast(g.group, cfg, j.done) }
@@ -51,7 +51,7 @@ func (g guestGroup) join(p *post, cfg rdma.MulticastConfig) *rdma.MulticastGroup
 // Messages to a group, between contexts on rxe and on the software device.
 func TestGuestMulticast(t *testing.T) {
 	requireGuest(t)
-	for _, couple := range []struct {
+	for _, pair := range []struct {
 		name string
 		a, b func(*testing.T) verbs.Device
 	}{
@@ -61,8 +61,8 @@ func TestGuestMulticast(t *testing.T) {
 		{"rxe to rxe", openAdapter, openAdapter},
 	} {
 		for _, g := range guestGroups {
-			t.Run(fmt.Sprintf("%s, %s", couple.name, g.group), func(t *testing.T) {
-				a, b := g.open(t, couple.a), g.open(t, couple.b)
+			t.Run(fmt.Sprintf("%s, %s", pair.name, g.group), func(t *testing.T) {
+				a, b := g.open(t, pair.a), g.open(t, pair.b)
 				var grh verbs.GRH
 				b.onGot = func(m *rdma.Message) { grh, _ = m.GRH() }
 				toB := g.join(b, rdma.MulticastConfig{})

@@ -32,7 +32,7 @@ func (j *joined) done(g *rdma.MulticastGroup, err error) {
 	j.calls++
 }
 
-func (p *post) join(group string, cfg rdma.MulticastConfig) *joined {
+func (p *datagramProgram) join(group string, cfg rdma.MulticastConfig) *joined {
 	p.t.Helper()
 	j := &joined{}
 	require.NoError(p.t, p.ctx.JoinMulticast(group, cfg, j.done))
@@ -41,7 +41,7 @@ func (p *post) join(group string, cfg rdma.MulticastConfig) *joined {
 }
 
 // exchangeMulticast has all of them join a group; the first sends, and the others answer.
-func exchangeMulticast(t *testing.T, group string, posts ...*post) {
+func exchangeMulticast(t *testing.T, group string, posts ...*datagramProgram) {
 	t.Helper()
 	gid := verbs.GIDFromAddr(netip.MustParseAddr(group))
 	sender := posts[0]
@@ -94,9 +94,9 @@ func exchangeMulticast(t *testing.T, group string, posts ...*post) {
 func TestMulticast(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
-	var posts []*post
+	var posts []*datagramProgram
 	for range 3 {
-		posts = append(posts, newPost(t, engine, openSoft(t), rdma.DatagramsConfig{}))
+		posts = append(posts, newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{}))
 	}
 	exchangeMulticast(t, "239.255.73.1", posts...)
 }
@@ -107,7 +107,7 @@ func TestMulticastSendOnly(t *testing.T) {
 	const group = "239.255.73.2"
 	engine := newEngine(t)
 	dev := openSoft(t)
-	a, b, c := newPost(t, engine, dev, rdma.DatagramsConfig{QKey: 5}), newPost(t, engine, dev, rdma.DatagramsConfig{}), newPost(t, engine, dev, rdma.DatagramsConfig{})
+	a, b, c := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{QKey: 5}), newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{}), newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{})
 	all := b.join(group, rdma.MulticastConfig{})
 	require.NoError(t, all.err)
 	only := a.join(group, rdma.MulticastConfig{SendOnly: true})
@@ -129,7 +129,7 @@ func TestMulticastSendOnly(t *testing.T) {
 func TestMulticastEndsWithTheContext(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
-	client := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{})
+	client := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{})
 	j := &joined{}
 	require.NoError(t, client.ctx.JoinMulticast("239.255.73.4", rdma.MulticastConfig{}, j.done))
 	require.NoError(t, client.ctx.Stop())
@@ -142,7 +142,7 @@ func TestMulticastMisuse(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
 	dev := openSoft(t)
-	client := newPost(t, engine, dev, rdma.DatagramsConfig{})
+	client := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{})
 	never := func(*rdma.MulticastGroup, error) { assert.Fail(t, "called") }
 	for _, group := range []string{"", "127.0.0.1", "ff15::1", "239.1.1.1:7"} {
 		require.ErrorIs(t, client.ctx.JoinMulticast(group, rdma.MulticastConfig{}, never), rdma.ErrInvalid, group)
@@ -198,7 +198,7 @@ func TestMulticastLost(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
 	dev := &losingDevice{Device: openSoft(t)}
-	p := newPost(t, engine, dev, rdma.DatagramsConfig{})
+	p := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{})
 	var lost error
 	cfg := rdma.MulticastConfig{OnLost: func(err error) { lost = err }}
 	require.NoError(t, p.join("239.255.73.6", cfg).err)

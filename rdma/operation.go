@@ -29,7 +29,7 @@ var operations = [...]struct {
 	submit string // for errors; made in advance, off the hot path
 	verb   verbs.Opcode
 }{
-	0:             {"task", "submit a task", 0}, // of a task that came from no pool
+	0:             {"task", "submit a task", 0}, // what pools of tasks for any operation are called
 	OpReceive:     {"receive", "submit a receive", 0},
 	OpSend:        {"send", "submit a send", verbs.OpSend},
 	OpSendImm:     {"send with immediate", "submit a send with immediate", verbs.OpSendImm},
@@ -72,8 +72,8 @@ func (o Operation) hasValue() bool {
 // onEvent reports whether the operation works on a sync event of the peer.
 func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEventAdd }
 
-// onWord reports whether the operation moves a word of the scratch memory.
-func (o Operation) onWord() bool { return o.atomic() || o.onEvent() }
+// usesScratch reports whether the operation moves a word of the scratch memory.
+func (o Operation) usesScratch() bool { return o.atomic() || o.onEvent() }
 
 // returnsData reports whether the peer returns data. The device limits how many such
 // operations are outstanding.

@@ -14,29 +14,29 @@ import (
 func (c *Connections) receiveShare() int { return c.recvDepth / c.set.MaxConnections }
 
 // needsReceives implements service.
-func (c *Connections) needsReceives() bool { return c.hungry.Len() > 0 }
+func (c *Connections) needsReceives() bool { return c.toRefill.Len() > 0 }
 
-// feed implements service: it posts receives to a connection. The connection gets its part of
+// refill implements service: it posts receives to a connection. The connection gets its part of
 // the waiting receives, and then goes to the back of the list, so that all connections get
 // receives in turn.
-func (c *Connections) feed() {
-	conn := c.hungry.Pop().Value
-	part := (c.recvWaiting.Len() + c.hungry.Len()) / (c.hungry.Len() + 1) // rounded up
+func (c *Connections) refill() {
+	conn := c.toRefill.Pop().Value
+	part := (c.recvWaiting.Len() + c.toRefill.Len()) / (c.toRefill.Len() + 1) // rounded up
 	_, err := c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
 	if err != nil {
 		conn.takesReceives = false
-		conn.fail(fmt.Errorf("%w: posting receives: %w", ErrDevice, err))
+		conn.fail(fmt.Errorf("%w: post receives: %w", ErrDevice, err))
 		conn.shut() // even if it is closing
 		return
 	}
-	conn.becomeHungry()
+	conn.queueRefill()
 }
 
-// becomeHungry lists the connection to be given receives, if it has room for them.
-func (conn *Connection) becomeHungry() {
+// queueRefill lists the connection to be given receives, if it has room for them.
+func (conn *Connection) queueRefill() {
 	c := conn.ctx
-	if conn.takesReceives && !conn.transition.running && !conn.hungry.Queued() && conn.receives.Len() < c.receiveShare() {
-		c.hungry.Push(&conn.hungry)
+	if conn.takesReceives && !conn.transition.running && !conn.toRefill.Queued() && conn.receives.Len() < c.receiveShare() {
+		c.toRefill.Push(&conn.toRefill)
 	}
 }
 
@@ -48,14 +48,14 @@ func (conn *Connection) takeReceives() {
 		return
 	}
 	conn.takesReceives = true
-	conn.becomeHungry()
+	conn.queueRefill()
 	c.postReceives()
 }
 
 // refuseReceives undoes takeReceives.
 func (conn *Connection) refuseReceives() {
 	conn.takesReceives = false
-	conn.ctx.hungry.Remove(&conn.hungry)
+	conn.ctx.toRefill.Remove(&conn.toRefill)
 }
 
 // returnReceives gives the receives of a queue pair that was reset or destroyed to other
@@ -65,7 +65,7 @@ func (conn *Connection) returnReceives() {
 	c := conn.ctx
 	for e := conn.receives.Front(); e != nil; e = conn.receives.Front() {
 		r := e.Value
-		c.takenBack(r)
+		c.receiveReturned(r)
 		generation := (r.wr.ID/receiveGeneration + 1) & receiveGenerationMask
 		r.wr.ID = lane.ReceiveID | generation*receiveGeneration | uint64(r.index)
 		c.recvWaiting.Push(&r.place)

@@ -211,7 +211,7 @@ func TestTooFewReceivesWithoutASharedQueue(t *testing.T) {
 		err := c.Start()
 		require.ErrorIs(t, err, rdma.ErrRange)
 		require.ErrorContains(t, err, "3 receives")
-		require.ErrorContains(t, err, "Config.MaxConnections is 4")
+		require.ErrorContains(t, err, "Config.MaxConnections, 4")
 		require.NoError(t, c.Close())
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Connect, and ErrInvalid without a context.
 func ConnectPair(a, b *Connections) (atA, atB *Connection, err error) {
 	if a == nil || b == nil {
-		return nil, nil, fmt.Errorf("rdma: connect two contexts with each other: %w: one of them is nil", ErrInvalid)
+		return nil, nil, fmt.Errorf("rdma: connect two contexts with each other: %w: a context is nil", ErrInvalid)
 	}
 	atA, toA, err := a.Export()
 	if err != nil {

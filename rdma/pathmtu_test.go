@@ -14,7 +14,7 @@ import (
 )
 
 // bridge connects two queue pairs with path MTUs of their own.
-func (n *neighbours) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection) {
+func (n *peersRig) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection) {
 	n.t.Helper()
 	server, peer = must(n.server.Bridge()), must(n.peer.Bridge())
 	up := func(own, other *Connection, mtu verbs.MTU) {
@@ -35,17 +35,17 @@ func (n *neighbours) bridge(atServer, atPeer verbs.MTU) (server, peer *Connectio
 // say so, and how large the own one is.
 func TestDifferentMTUs(t *testing.T) {
 	for _, mtus := range [][2]verbs.MTU{{1024, 4096}, {4096, 1024}} {
-		n := newNeighboursWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
+		n := newPeersRigWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
 		remote := must(mmap.Alloc(n.server.Device(), 1<<16, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite))
 		local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
 		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
 		server, peer := n.bridge(mtus[0], mtus[1])
-		require.Contains(t, peer.onSilence(), "set the path MTU of the queue pairs of both ends below")
+		require.Contains(t, peer.noResponseAdvice(), "set the path MTU of the queue pairs of both ends below")
 		task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
 		require.NoError(t, task.Submit())
 		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
-		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[1]))
-		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: it is %d here", mtus[0]))
+		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[1]))
+		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[0]))
 		require.NoError(t, target.Close())
 	}
 }
@@ -53,7 +53,7 @@ func TestDifferentMTUs(t *testing.T) {
 // Where the system knows that the way carries less than a packet of the connection, that is
 // the reason, and what would fit is the advice; else the length is a hint.
 func TestPacketsTooLongForTheWay(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	_, peer, _ := n.connect()
 	t.Cleanup(func() { pathMTU = pathmtu.Of })
 	of := func(carries int, known bool) string {
@@ -62,19 +62,19 @@ func TestPacketsTooLongForTheWay(t *testing.T) {
 			require.Equal(t, peer.PeerAddr().Addr(), other)
 			return carries, known
 		}
-		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceOn(OpWrite, verbs.StatusRetryExceeded)}).Error()
+		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceFor(OpWrite, verbs.StatusRetryExceeded)}).Error()
 	}
 	require.EqualValues(t, 4096, peer.MTU())
-	require.Contains(t, of(1400, true), "packets of 4160 bytes do not get through: the way to "+peer.PeerAddr().Addr().String()+" carries 1400; set Config.MTU to 1024 at either end")
-	require.Contains(t, of(200, true), "too few for any path MTU")
+	require.Contains(t, of(1400, true), "packets of 4160 bytes are too long for the route to "+peer.PeerAddr().Addr().String()+", which carries 1400 bytes; set Config.MTU to 1024 at either end")
+	require.Contains(t, of(200, true), "no path MTU fits")
 	for _, known := range []bool{true, false} {
-		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, those of 4160 bytes too")
+		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, including those of 4160 bytes")
 	}
 }
 
 // A connection whose peer does not come says where peers of other kinds look for this end.
 func TestTimeoutNamesThePort(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	conn, _, err := n.peer.Export()
 	require.NoError(t, err)
 	port := *n.peer.portView()
@@ -82,5 +82,5 @@ func TestTimeoutNamesThePort(t *testing.T) {
 	n.peer.port.Store(&port)
 	require.NotContains(t, conn.timeoutError(time.Second).Error(), "UDP port")
 	port.gid.UDPPort = 32771
-	require.ErrorContains(t, conn.timeoutError(time.Second), "this end has UDP port 32771")
+	require.ErrorContains(t, conn.timeoutError(time.Second), "this end uses UDP port 32771")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -44,12 +45,12 @@ type Peer struct {
 	pinned   *addressHandle // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
-	heard    fifo.Node[*Peer] // among those that the context knows only from their messages
+	learned  fifo.Node[*Peer] // among those that the context knows only from their messages
 }
 
-// heardPeers is how many peers that are known only by their messages a context remembers. It
+// maxLearnedPeers is how many peers that are known only by their messages a context remembers. It
 // is limited, since anybody can send messages.
-const heardPeers = 4096
+const maxLearnedPeers = 4096
 
 // NewPeer makes a peer from the descriptor of its endpoint (ExportEndpoint), binary or
 // armored. If the context knows the peer already, NewPeer returns the same Peer, with the
@@ -63,9 +64,9 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	d, err := decodeDatagramEnd(desc)
+	d, err := decodeEndpointDescriptor(desc)
 	if err == nil && d.transport != c.set.Transport {
-		err = fmt.Errorf("%w: the peer has %v, and the context %v; set DatagramsConfig.Transport", ErrMismatch, d.transport, c.set.Transport)
+		err = fmt.Errorf("%w: the peer uses %v, the context %v; set the same DatagramsConfig.Transport at both ends", ErrMismatch, d.transport, c.set.Transport)
 	}
 	if err == nil {
 		err = c.reaches(d.gidType, d.addr.GID)
@@ -73,7 +74,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.meet(d.addr)
+	p := c.addPeer(d.addr)
 	p.qkey, p.lid = d.qkey, d.lid
 	if c.set.Transport == verbs.UD && p.source != d.source { // SRD has tokens instead
 		c.unpin(p)
@@ -95,16 +96,16 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	var err error
 	switch {
 	case addr.QPN < 2 || addr.QPN > verbs.MulticastQPN:
-		err = fmt.Errorf("%w: %v: queue pair numbers are 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
+		err = fmt.Errorf("%w: %v: the queue pair number must be 2 to %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
-		err = fmt.Errorf("%w: %v: the queue pair number %#x is that of multicast groups, and they have no other", ErrInvalid, addr, verbs.MulticastQPN)
+		err = fmt.Errorf("%w: %v: multicast groups, and no other addresses, have the queue pair number %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	default:
 		err = c.reaches(c.portView().gid.Type, addr.GID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.meet(addr)
+	p := c.addPeer(addr)
 	return p, c.pin(p)
 }
 
@@ -114,14 +115,14 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
 		return err
 	}
-	if why := hostaddr.Misfit(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
-		return fmt.Errorf("%w: %v is no peer's address, but %s", ErrInvalid, gid.Addr(), why)
+	if why := hostaddr.Unusable(gid.Addr()); why != "" && !gid.Addr().IsMulticast() {
+		return fmt.Errorf("%w: %v is not the address of a peer but %s", ErrInvalid, gid.Addr(), why)
 	}
 	return nil
 }
 
-// meet returns the peer at an address, and makes it known to the context.
-func (c *Datagrams) meet(addr EndpointAddr) *Peer {
+// addPeer returns the peer at an address, and makes it known to the context.
+func (c *Datagrams) addPeer(addr EndpointAddr) *Peer {
 	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
@@ -129,7 +130,7 @@ func (c *Datagrams) meet(addr EndpointAddr) *Peer {
 	if p == nil {
 		p = c.newPeer(addr)
 	}
-	c.heard.Remove(&p.heard)
+	c.learned.Remove(&p.learned)
 	return p
 }
 
@@ -145,38 +146,35 @@ func (c *Datagrams) pin(p *Peer) error {
 		return fmt.Errorf("rdma: make a peer of context %q: %w", c.set.Name, err)
 	}
 	p.pinned = h
-	c.endpoint.handles.begin(h)
+	c.endpoint.handles.acquire(h)
 	return nil
 }
 
 // unpin undoes pin.
 func (c *Datagrams) unpin(p *Peer) {
 	if p.pinned != nil && c.endpoint != nil {
-		c.endpoint.handles.end(p.pinned)
+		c.endpoint.handles.release(p.pinned)
 	}
 	p.pinned = nil
 }
 
-// hear returns the peer at an address that a message has come from.
-func (c *Datagrams) hear(addr EndpointAddr, lid uint16) *Peer {
+// learnPeer returns the peer at an address that a message has come from.
+func (c *Datagrams) learnPeer(addr EndpointAddr, lid uint16) *Peer {
 	if p := c.peers[addr]; p != nil {
 		return p
 	}
-	if c.heard.Len() == heardPeers {
-		delete(c.peers, c.heard.Pop().Value.addr)
+	if c.learned.Len() == maxLearnedPeers {
+		delete(c.peers, c.learned.Pop().Value.addr)
 	}
 	p := c.newPeer(addr)
 	p.lid = lid
-	c.heard.Push(&p.heard)
+	c.learned.Push(&p.learned)
 	return p
 }
 
 func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 	p := &Peer{ctx: c, addr: addr, qkey: c.set.qkey}
-	p.heard.Value = p
-	if c.peers == nil {
-		c.peers = make(map[EndpointAddr]*Peer)
-	}
+	p.learned.Value = p
 	c.peers[addr] = p
 	return p
 }
@@ -186,9 +184,6 @@ func (c *Datagrams) newPeer(addr EndpointAddr) *Peer {
 // makes another Peer. Forget revokes no access: with SRD, the peer may still access the memory
 // whose keys it has, so close that map before its memory serves another peer.
 func (p *Peer) Forget() error {
-	if p == nil || p.ctx == nil {
-		return fmt.Errorf("rdma: forget a peer: %w: no peer is given", ErrInvalid)
-	}
 	if err := p.ctx.control.Owned("forget a peer"); err != nil {
 		return err
 	}
@@ -199,7 +194,7 @@ func (p *Peer) Forget() error {
 func (c *Datagrams) forget(p *Peer) {
 	if c.peers[p.addr] == p {
 		delete(c.peers, p.addr)
-		c.heard.Remove(&p.heard)
+		c.learned.Remove(&p.learned)
 		c.unpin(p)
 	}
 }
@@ -223,12 +218,7 @@ func (p *Peer) UserData() any { return p.userData }
 func (p *Peer) SetUserData(v any) { p.userData = v }
 
 // String names the peer.
-func (p *Peer) String() string {
-	if p == nil || p.ctx == nil {
-		return "peer of no context"
-	}
-	return "peer " + p.addr.String()
-}
+func (p *Peer) String() string { return "peer " + p.addr.String() }
 
 // EndpointAddr is the address of the context's endpoint. The error matches pe.ErrBadState in
 // Idle, where there is no endpoint, and pe.ErrBusy while another goroutine drives the engine.
@@ -258,12 +248,12 @@ func (c *Datagrams) ExportEndpoint() ([]byte, error) {
 		return nil, err
 	}
 	port := c.portView()
-	d := datagramEnd{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
+	d := endpointDescriptor{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
 	return d.encode()
 }
 
-// datagramEnd is the payload of the descriptor of an endpoint, in this order.
-type datagramEnd struct {
+// endpointDescriptor is the payload of the descriptor of an endpoint, in this order.
+type endpointDescriptor struct {
 	transport verbs.QPType  // 1 byte
 	gidType   verbs.GIDType // 1 byte
 	addr      EndpointAddr  // 16 bytes of GID, 2 of UDP port, 4 of queue pair number
@@ -272,8 +262,8 @@ type datagramEnd struct {
 	qkey      uint32
 }
 
-func (d *datagramEnd) encode() ([]byte, error) {
-	var w descriptor.Writer
+func (d *endpointDescriptor) encode() ([]byte, error) {
+	var w wirecode.Writer
 	w.Uint8(uint8(d.transport))
 	w.Uint8(uint8(d.gidType))
 	w.Fixed(d.addr.GID[:])
@@ -282,16 +272,20 @@ func (d *datagramEnd) encode() ([]byte, error) {
 	w.Uint16(d.source)
 	w.Uint16(d.lid)
 	w.Uint32(d.qkey)
-	return w.Encode(descriptor.Endpoint)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.Endpoint, payload)
 }
 
-func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
+func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
 	payload, err := descriptor.Decode(descriptor.Endpoint, desc)
 	if err != nil {
-		return datagramEnd{}, err
+		return endpointDescriptor{}, err
 	}
-	r := descriptor.NewReader(payload)
-	var d datagramEnd
+	r := wirecode.NewReader(payload)
+	var d endpointDescriptor
 	d.transport = verbs.QPType(r.Uint8())
 	d.gidType = verbs.GIDType(r.Uint8())
 	r.Fixed(d.addr.GID[:])
@@ -301,10 +295,10 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 	d.lid = r.Uint16()
 	d.qkey = r.Uint32()
 	if err := r.Done(); err != nil {
-		return datagramEnd{}, err
+		return endpointDescriptor{}, err
 	}
 	if field, value := d.invalidField(); field != "" {
-		return datagramEnd{}, fmt.Errorf("%w: its %s is %v; export it again", descriptor.ErrFormat, field, value)
+		return endpointDescriptor{}, fmt.Errorf("%w: its %s is %v; export the descriptor again", descriptor.ErrFormat, field, value)
 	}
 	if d.gidType == verbs.GIDInfiniBand {
 		d.addr.UDPPort = 0
@@ -313,7 +307,7 @@ func decodeDatagramEnd(desc []byte) (datagramEnd, error) {
 }
 
 // invalidField names the first field that no exporter would write so.
-func (d *datagramEnd) invalidField() (field string, value any) {
+func (d *endpointDescriptor) invalidField() (field string, value any) {
 	switch {
 	case d.transport != verbs.UD && d.transport != verbs.SRD:
 		return "transport service", d.transport
@@ -321,8 +315,8 @@ func (d *datagramEnd) invalidField() (field string, value any) {
 		return "GID type", d.gidType
 	case d.addr.GID == verbs.GID{}:
 		return "GID", d.addr.GID
-	case hostaddr.Misfit(d.addr.GID.Addr()) != "":
-		return "GID", misfit(d.addr.GID)
+	case hostaddr.Unusable(d.addr.GID.Addr()) != "":
+		return "GID", invalidGID(d.addr.GID)
 	case d.addr.UDPPort == 0:
 		return "UDP port", d.addr.UDPPort
 	case d.gidType == verbs.GIDInfiniBand && d.source != 0:

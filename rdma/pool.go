@@ -34,7 +34,7 @@ func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(
 		return err
 	}
 	if done == nil || failed == nil {
-		return fmt.Errorf("rdma: make a pool of %vs: %w: it needs a function for those that succeed and one for those that fail", op, ErrInvalid)
+		return fmt.Errorf("rdma: make a pool of %vs: %w: give a function for tasks that succeed and one for tasks that fail", op, ErrInvalid)
 	}
 	if op != 0 && !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
@@ -85,12 +85,12 @@ func (c *Datagrams) Pool(n int, done func(*Task), failed func(*Task, error)) (*D
 }
 
 func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
-	return p.fill(c, 0, n, done, failed, baseOf,
+	return p.fill(c, 0, n, done, failed, peTaskOf,
 		func(t *Task) {
 			t.register(c, p, c.words)
 			c.words++
 			c.requests++
-		}, letGo)
+		}, dropTask)
 }
 
 // SharedTasks is how many tasks the shared pool of a context has.
@@ -142,11 +142,11 @@ func (c *base) sharedPool(p *taskPool) error {
 		return nil
 	}
 	word := 0
-	tasks, err := pe.AddPool(c.control, "shared", SharedTasks, baseOf,
+	tasks, err := pe.AddPool(c.control, "shared", SharedTasks, peTaskOf,
 		func(t *Task) {
 			t.register(c, p, word)
 			word++
-		}, letGo)
+		}, dropTask)
 	if err != nil {
 		return err
 	}
@@ -156,22 +156,22 @@ func (c *base) sharedPool(p *taskPool) error {
 }
 
 func (c *base) noSharedRoom() error {
-	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and with them the completion queue of %s has no room for %d more; make the pools smaller",
+	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and the completion queue of %s has no room for %d more; make the pools smaller",
 		c.set.Name, ErrRange, c.requests+len(c.receives), c.dev.Name(), SharedTasks)
 }
 
-func baseOf(t *Task) *pe.Task { return &t.Task }
-func letGo(t *Task)           { _ = t.drop() }
+func peTaskOf(t *Task) *pe.Task { return &t.Task }
+func dropTask(t *Task)          { _ = t.drop() }
 
 // register makes a task known to its context, once.
 func (t *Task) register(c *base, p *taskPool, word int) {
-	t.control, t.ctx, t.pool, t.self, t.word = c.control, c, p, t, word
+	t.control, t.ctx, t.pool, t.word = c.control, c, p, word
 	t.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
 	c.lanes.Add(&t.send, (*completer)(t))
 }
 
-// take takes a task out of the pool, for an operation.
-func (p *taskPool) take(op Operation) (*Task, error) {
+// allocate takes a task out of the pool, for an operation.
+func (p *taskPool) allocate(op Operation) (*Task, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
 		return nil, err
@@ -200,12 +200,12 @@ type target struct {
 
 // alloc takes a task out of the pool and gives it its buffers.
 func (p *taskPool) alloc(op Operation, to target, local, remote *bufinv.Buf) (*Task, error) {
-	t, err := p.take(op)
+	t, err := p.allocate(op)
 	if err == nil {
-		if err = t.give(to, local, remote); err == nil {
+		if err = t.setBuffers(to, local, remote); err == nil {
 			return t, nil
 		}
-		err = p.takeBack(t, err)
+		err = p.allocFailed(t, err)
 	}
 	freeAll(local, remote)
 	return nil, err
@@ -213,18 +213,18 @@ func (p *taskPool) alloc(op Operation, to target, local, remote *bufinv.Buf) (*T
 
 // allocEvent takes a task out of the pool and gives it its sync event.
 func (p *taskPool) allocEvent(op Operation, conn *Connection, ev *syncevent.Event) (*Task, error) {
-	t, err := p.take(op)
+	t, err := p.allocate(op)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.giveEvent(conn, ev); err != nil {
-		return nil, p.takeBack(t, err)
+	if err := t.setEvent(conn, ev); err != nil {
+		return nil, p.allocFailed(t, err)
 	}
 	return t, nil
 }
 
-// takeBack puts back a task whose allocation failed.
-func (p *taskPool) takeBack(t *Task, err error) error {
+// allocFailed puts back a task whose allocation failed.
+func (p *taskPool) allocFailed(t *Task, err error) error {
 	_ = p.tasks.Free(t) // it was taken just now
 	return fmt.Errorf("rdma: allocate a %v: %w", t.op, err)
 }

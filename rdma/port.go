@@ -16,7 +16,7 @@ func usablePort(dev verbs.Device, number int) (verbs.PortAttr, error) {
 	case err != nil:
 		return port, fmt.Errorf("query port %d of %s: %w", number, dev.Name(), err)
 	case port.State == verbs.PortDown || port.State == verbs.PortInit || port.State == verbs.PortArmed:
-		return port, fmt.Errorf("%w: port %d of %s is %v, and has to be %v; check its cable, that its network interface is up, and on InfiniBand that a subnet manager runs",
+		return port, fmt.Errorf("%w: port %d of %s is %v and must be %v; check its cable, that its network interface is up, and, on InfiniBand, that a subnet manager runs",
 			ErrDevice, number, dev.Name(), port.State, verbs.PortActive)
 	case !port.ActiveMTU.Valid():
 		return port, fmt.Errorf("%w: port %d of %s reports the path MTU %d; check that its network interface is up",
@@ -42,13 +42,8 @@ func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portV
 	return v
 }
 
-// portView returns the present state of the port. It is empty if New did not make the context.
-func (c *base) portView() *portView {
-	if v := c.port.Load(); v != nil {
-		return v
-	}
-	return &portView{}
-}
+// portView returns the present state of the port.
+func (c *base) portView() *portView { return c.port.Load() }
 
 // localIP is the context's IP address. It is not valid on InfiniBand, where IP addresses
 // belong to IPoIB and are not in the GID table.
@@ -81,7 +76,7 @@ func (c *base) refreshPort() error {
 		return nil
 	}
 	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
-		Uint16("lid", port.LID).Msg("the port has changed: new connections use this")
+		Uint16("lid", port.LID).Msg("the port has changed; new connections use these attributes")
 	c.port.Store(&now)
 	if entry.Index != was.gid.Index {
 		c.service.portChanged()
@@ -139,41 +134,41 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 	return found, ok
 }
 
-// onPath says what is wrong with a port, or with the local address that a connection on the
+// pathProblem says what is wrong with a port, or with the local address that a connection on the
 // port was made with.
-func (c *base) onPath(port int, own netip.Addr) string {
+func (c *base) pathProblem(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
 		return err.Error()
 	}
-	if c.holds(port, attr.LinkLayer, own) {
+	if c.gidTableHas(port, attr.LinkLayer, own) {
 		return ""
 	}
-	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s: connect again from one that is", own, port, c.dev.Name())
+	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s; connect again from an address that is", own, port, c.dev.Name())
 }
 
-// onAnyPath is onPath for a connection whose port is not known: the address is at one of the
+// anyPathProblem is onPath for a connection whose port is not known: the address is at one of the
 // ports, or at none. An address that is not valid stands for all.
-func (c *base) onAnyPath(own netip.Addr) string {
+func (c *base) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)
-		if err == nil && c.holds(port, attr.LinkLayer, own) {
+		if err == nil && c.gidTableHas(port, attr.LinkLayer, own) {
 			return ""
 		}
-		if err != nil && (first == "" || own.IsValid() && c.holds(port, attr.LinkLayer, own)) {
+		if err != nil && (first == "" || own.IsValid() && c.gidTableHas(port, attr.LinkLayer, own)) {
 			first = err.Error()
 		}
 	}
 	if first != "" {
 		return first
 	}
-	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s: dial from one that is", own, c.dev.Name())
+	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s; dial from an address that is", own, c.dev.Name())
 }
 
-// holds reports whether the GID table of a port may have a local address. On InfiniBand that
+// gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand that
 // is unknown, since the table has no IP addresses.
-func (c *base) holds(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+func (c *base) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true
 	}

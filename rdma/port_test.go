@@ -160,8 +160,8 @@ func TestFailuresNameTheirPort(t *testing.T) {
 	conn.publish()
 	// by is what the failures of the connection and of the dial say, where it goes by a port.
 	by := func(port int) [2]string {
-		conn.port, d.wayKnown = port, true
-		return [2]string{conn.onSilence(), d.onPath()}
+		conn.port, d.portKnown = port, true
+		return [2]string{conn.noResponseAdvice(), d.pathProblem()}
 	}
 	dev.down[1], dev.empty[1] = true, true
 	for _, why := range by(2) {
@@ -170,12 +170,12 @@ func TestFailuresNameTheirPort(t *testing.T) {
 	for _, why := range by(1) {
 		assert.Contains(t, why, "port 1 of")
 	}
-	d.wayKnown = false
-	assert.Empty(t, d.onPath(), "the other port has the address")
+	d.portKnown = false
+	assert.Empty(t, d.pathProblem(), "the other port has the address")
 	dev.down[2] = true
-	assert.Contains(t, d.onPath(), "port 2 of", "which is down")
+	assert.Contains(t, d.pathProblem(), "port 2 of", "which is down")
 	dev.down, dev.empty = [3]bool{}, [3]bool{1: true, 2: true}
-	assert.Contains(t, d.onPath(), "any port of")
+	assert.Contains(t, d.pathProblem(), "any port of")
 	for _, why := range by(2) {
 		assert.Contains(t, why, "no longer in the GID table of port 2")
 	}

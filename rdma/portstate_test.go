@@ -85,7 +85,7 @@ func openMoving(t *testing.T) *movingDevice {
 // the port is down, or its address gone, says so.
 func TestPortChanges(t *testing.T) {
 	dev := openMoving(t)
-	cs := newCallers(t, dev.Device)
+	cs := newDialRig(t, dev.Device)
 	a := cs.add(rdma.Config{MaxConnections: 4, ConnectTimeout: time.Hour})
 	b := cs.add(rdma.Config{MaxConnections: 4})
 	cs.start(a, b)
@@ -125,7 +125,7 @@ func TestPortChanges(t *testing.T) {
 		setPort(dev.Device, func(*verbs.PortAttr) {})
 		change()
 		dev.Report(verbs.Event{Type: verbs.EventPortError, Port: 1})
-		assert.Contains(t, rdma.OnSilence(first), want)
+		assert.Contains(t, rdma.NoResponseAdvice(first), want)
 		assert.ErrorContains(t, rdma.TimeoutError(first), want)
 	}
 	setPort(dev.Device, func(*verbs.PortAttr) {})
@@ -185,8 +185,8 @@ func entryAt(index int, gid verbs.GID) verbs.GIDEntry {
 // A context whose address goes and comes back has it again, also one that was told its index.
 func TestAddressComesBack(t *testing.T) {
 	dev := openTable(t, entryAt(0, gidOfFour), entryAt(1, gidOfSix))
-	cs := newCallers(t)
-	chosen, given := cs.on(dev.Device, rdma.Config{}), cs.on(dev.Device, rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
+	cs := newDialRig(t)
+	chosen, given := cs.addOn(dev.Device, rdma.Config{}), cs.addOn(dev.Device, rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
 	cs.start(chosen, given)
 	at := func(first, second verbs.GIDEntry) {
 		t.Helper()
@@ -205,8 +205,8 @@ func TestAddressComesBack(t *testing.T) {
 // A connection goes from the address that its descriptor names, whichever the context has now.
 func TestConnectFromTheExportedAddress(t *testing.T) {
 	dev := openTable(t, entryAt(0, gidOfFour), entryAt(1, gidOfSix))
-	cs := newCallers(t)
-	a, b := cs.on(dev.Device, rdma.Config{MaxConnections: 2}), cs.on(dev.Device, rdma.Config{})
+	cs := newDialRig(t)
+	a, b := cs.addOn(dev.Device, rdma.Config{MaxConnections: 2}), cs.addOn(dev.Device, rdma.Config{})
 	cs.start(a, b)
 	dev.change(entryAt(1, gidOfSix))
 	cs.until("the other address", func() bool { return a.GID().GID == gidOfSix && b.GID().GID == gidOfSix })
@@ -232,7 +232,7 @@ func TestPortChangesOfAnEndpoint(t *testing.T) {
 	dev := openTable(t)
 	first := must(dev.Device.Device.GIDs(1))[0]
 	dev.change(first)
-	p := newPost(t, newEngine(t), dev.Device, rdma.DatagramsConfig{})
+	p := newDatagramProgram(t, newEngine(t), dev.Device, rdma.DatagramsConfig{})
 	self := p.peerOf(p)
 	p.send(self, "one")
 	p.until("a message", func() bool { return len(p.got) == 1 })

@@ -14,7 +14,7 @@ import (
 )
 
 // progress drives the engine for a while, in which nothing is expected to change.
-func (cs *callers) progress() {
+func (cs *dialRig) progress() {
 	for range 100 {
 		cs.engine.Progress()
 	}
@@ -23,7 +23,7 @@ func (cs *callers) progress() {
 // A context that listens while it is Starting is Running when as many connections have been
 // Ready as its listener waits for, or when the listener is closed.
 func TestListenerAwaitsConnections(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 4}), cs.add(rdma.Config{MaxConnections: 4})
 	var l *rdma.Listener
 	await := 2
@@ -83,7 +83,7 @@ func TestListenerAwaitsConnections(t *testing.T) {
 // A connection can be made before its request is answered: nothing is reported of it, and the
 // request can still be rejected.
 func TestPrepare(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 1, EndWithLastConnection: true}), cs.add(rdma.Config{MaxConnections: 8})
 	var request *rdma.ConnectRequest
 	var prepared *rdma.Connection
@@ -139,7 +139,7 @@ func TestPrepare(t *testing.T) {
 // A program that dials looks at what the peer has answered before the connection is Ready, and
 // decides whether a rejection ends the dial.
 func TestDialAnswers(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 5}), cs.add(rdma.Config{MaxConnections: 5})
 	requests := 0
 	cs.start(server, client)
@@ -219,7 +219,7 @@ func TestDialAnswers(t *testing.T) {
 // A program that accepts need not know the connection before the peer has confirmed: one that ends
 // before is closed, and is not the context's last.
 func TestAcceptConfirmed(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 2, EndWithLastConnection: true}), cs.add(rdma.Config{MaxConnections: 2})
 	var established []*rdma.Connection
 	cs.start(server, client)
@@ -251,7 +251,7 @@ func TestAcceptConfirmed(t *testing.T) {
 // A peer that dials, and does not confirm, does not keep a context whose last connection has
 // ended.
 func TestUnconfirmedDoesNotKeepTheContext(t *testing.T) {
-	cs := newCallers(t)
+	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 2, EndWithLastConnection: true}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {

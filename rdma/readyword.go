@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openReadyWords makes the memory that ready signals and goodbyes arrive in. Peers do not get
+// openReadyWords makes the memory that ready signals and disconnect notices arrive in. Peers do not get
 // its key: each gets the key of a region of one word.
 func (c *Connections) openReadyWords() (err error) {
 	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
@@ -35,7 +35,7 @@ func (r *readyWord) register(conn *Connection) (err error) {
 	off, s := 8*conn.slot, conn.ctx.set
 	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
-		return fmt.Errorf("register the 8 bytes that the peer's ready signal arrives in with %s: %w", conn.ctx.dev.Name(), err)
+		return fmt.Errorf("register the 8 bytes for the peer's ready signal with %s: %w", conn.ctx.dev.Name(), err)
 	}
 	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
 		if err := qp.ExpectKey(r.region.RKey()); err != nil {
@@ -48,7 +48,7 @@ func (r *readyWord) register(conn *Connection) (err error) {
 // watch makes the device report writes to the word, if it can.
 func (r *readyWord) watch() (err error) {
 	if region, able := r.region.(verbs.WatchableMR); able {
-		r.cancel, err = region.Watch(0, 8, r.written)
+		r.cancel, err = region.Watch(0, 8, r.onWrite)
 	}
 	return err
 }
@@ -59,22 +59,22 @@ func (r *readyWord) word() *uint64 {
 	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
 }
 
-// arrived reports whether the peer has written a value: this end's nonce, or its complement.
-func (r *readyWord) arrived(value uint64) bool {
+// contains reports whether the peer has written a value: this end's nonce, or its complement.
+func (r *readyWord) contains(value uint64) bool {
 	var want [8]byte
 	binary.BigEndian.PutUint64(want[:], value)
 	return atomic.LoadUint64(r.word()) == binary.NativeEndian.Uint64(want[:])
 }
 
-// written is called by the device, on any goroutine, when the word was written.
-func (r *readyWord) written() {
+// onWrite is called by the device, on any goroutine, when the word was written.
+func (r *readyWord) onWrite() {
 	if !r.pending.Swap(true) {
 		r.conn.ctx.written.add(r.conn)
 	}
 }
 
-// taken is called before the word is read, so that a later write is not missed.
-func (r *readyWord) taken() { r.pending.Store(false) }
+// clearPending is called before the word is read, so that a later write is not missed.
+func (r *readyWord) clearPending() { r.pending.Store(false) }
 
 // release implements establishment.
 func (r *readyWord) release() {
@@ -86,7 +86,7 @@ func (r *readyWord) release() {
 		return
 	}
 	if err := r.region.Close(); err != nil {
-		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("deregistering the word of the ready signal")
+		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("failed to deregister the memory of the ready signal")
 	}
 	r.region = nil
 }
@@ -117,7 +117,7 @@ func (w *writtenWords) handle() int {
 	w.mu.Unlock()
 	for _, conn := range list {
 		if conn.state.usable() || conn.closing() {
-			conn.establishment.signaled()
+			conn.establishment.wordWritten()
 		}
 	}
 	return len(list)

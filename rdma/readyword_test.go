@@ -15,9 +15,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// neighbours is a server with connections to several peers, and one of these peers, who
+// peersRig is a server with connections to several peers, and one of these peers, who
 // writes to what the descriptor for him names.
-type neighbours struct {
+type peersRig struct {
 	t            *testing.T
 	engine       *pe.Engine
 	server, peer *Connections
@@ -29,13 +29,13 @@ type neighbours struct {
 	keep         bool // tasks are not freed
 }
 
-func newNeighbours(t *testing.T) *neighbours { return newNeighboursWith(t, Config{}) }
+func newPeersRig(t *testing.T) *peersRig { return newPeersRigWith(t, Config{}) }
 
-func newNeighboursWith(t *testing.T, cfg Config) *neighbours {
+func newPeersRigWith(t *testing.T, cfg Config) *peersRig {
 	if cfg.MaxConnections == 0 {
 		cfg.MaxConnections = 64
 	}
-	n := &neighbours{t: t, engine: pe.New(pe.Config{})}
+	n := &peersRig{t: t, engine: pe.New(pe.Config{})}
 	open := func(name string) *Connections {
 		dev := must(soft.Open(soft.Config{}))
 		cfg.Engine, cfg.Name = n.engine, name
@@ -57,7 +57,7 @@ func newNeighboursWith(t *testing.T, cfg Config) *neighbours {
 	return n
 }
 
-func (n *neighbours) wrote(task *Task, err error) {
+func (n *peersRig) wrote(task *Task, err error) {
 	n.ended = err
 	n.completed++
 	if !n.keep {
@@ -65,7 +65,7 @@ func (n *neighbours) wrote(task *Task, err error) {
 	}
 }
 
-func (n *neighbours) until(done func() bool) {
+func (n *peersRig) until(done func() bool) {
 	n.t.Helper()
 	for limit := time.Now().Add(5 * time.Minute); !done(); {
 		must(n.engine.Progress())
@@ -74,7 +74,7 @@ func (n *neighbours) until(done func() bool) {
 }
 
 // connect connects the peer to the server, and returns what the server's descriptor says.
-func (n *neighbours) connect() (atServer, atPeer *Connection, e endpoint) {
+func (n *peersRig) connect() (atServer, atPeer *Connection, e endpoint) {
 	n.t.Helper()
 	atServer, desc, err := n.server.Export()
 	require.NoError(n.t, err)
@@ -87,7 +87,7 @@ func (n *neighbours) connect() (atServer, atPeer *Connection, e endpoint) {
 }
 
 // write has the peer write 8 bytes to an address of the server's, and returns the outcome.
-func (n *neighbours) write(conn *Connection, addr uint64, key uint32) error {
+func (n *peersRig) write(conn *Connection, addr uint64, key uint32) error {
 	n.t.Helper()
 	target := must(mmap.FromKey(n.peer.Device(), addr, 8, key, mmap.RemoteWrite))
 	defer func() { require.NoError(n.t, target.Close()) }()
@@ -101,7 +101,7 @@ func (n *neighbours) write(conn *Connection, addr uint64, key uint32) error {
 // The key in a descriptor opens the word of its own connection and no other's: a peer
 // cannot overwrite the ready signals of others, whose connections would hang.
 func TestKeyOfAReadyWordOpensNoOther(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	_, peer, own := n.connect()
 	require.NoError(t, n.write(peer, own.readyAddr, own.readyKey), "his own he may write")
 
@@ -111,13 +111,13 @@ func TestKeyOfAReadyWordOpensNoOther(t *testing.T) {
 	require.NotEqual(t, own.readyKey, other.readyKey)
 	copy(n.memory.Bytes(), "clobber!")
 	require.ErrorIs(t, n.write(peer, other.readyAddr, own.readyKey), ErrRemoteAccess)
-	require.Zero(t, *victim.establishment.(*readySignal).word(), "nothing has been written")
+	require.Zero(t, *victim.establishment.(*rcSignal).word(), "nothing has been written")
 }
 
 // When a connection has been destroyed, its key opens nothing any more, although the next
 // connection has the same word.
 func TestKeyOfAReadyWordEndsWithItsConnection(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	first, _, old := n.connect()
 	require.NoError(t, first.Close())
 	n.until(func() bool { return len(n.server.free) == len(n.server.slots) })
@@ -152,14 +152,14 @@ func TestReadyWordIsNotRegistered(t *testing.T) {
 // Tasks that wait go over to the queue pair that takes the place of one that the peer believes
 // to be connected.
 func TestTasksWaitWhileTheQueuePairIsReplaced(t *testing.T) {
-	n := newNeighbours(t)
+	n := newPeersRig(t)
 	n.until(func() bool { return n.server.State() == pe.Running && n.peer.State() == pe.Running })
 	listener := must(n.server.Listen(":0", ListenConfig{}))
 	addr := netip.AddrPortFrom(n.server.GID().GID.Addr(), listener.Addr().Port()).String()
 	require.NoError(t, listener.Close())
 	conn := must(n.peer.Dial(addr, DialConfig{}))
 	require.NoError(t, must(n.writes.Write(conn, nil, nil)).Submit())
-	require.NoError(t, conn.renewQP())
+	require.NoError(t, conn.replaceQP())
 	must(n.server.Listen(addr, ListenConfig{}))
 	n.until(func() bool { return n.completed == 1 })
 	require.NoError(t, n.ended)

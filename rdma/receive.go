@@ -16,12 +16,13 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // receives in the order of their submission.
 type ReceiveTask struct {
 	pe.Task
-	control *pe.Control // nil for a task that came from no pool
+	control *pe.Control
 	ctx     *base
 	pool    *ReceivePool
 	recv    receive
 	dst     *bufinv.Buf
 	appends bool
+	version bufferVersion // of dst, that recv describes
 	sgl     []verbs.SGE
 
 	arrival // what has come, once the task has succeeded
@@ -50,7 +51,7 @@ func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveT
 // list, at the beginning of its data. Submit discards the data that dst has, unless SetAppend
 // has been called. A nil dst serves messages of no bytes, and writes with immediate. The task
 // takes over the caller's reference to dst, even if Alloc fails. Errors match those of
-// pe.Pool.Alloc, bufinv and mmap, ErrRange, and ErrInvalid for the zero value of a pool.
+// pe.Pool.Alloc, bufinv and mmap, and ErrRange.
 func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 	t, err := p.tasks.Alloc()
 	if err != nil {
@@ -98,6 +99,18 @@ func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
 }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := t.enqueue(flags, thorough); err != nil {
+		return err
+	}
+	t.ctx.submitted(flags)
+	return nil
+}
+
+// context implements submittable.
+func (t *ReceiveTask) context() *base { return t.ctx }
+
+// enqueue implements submittable.
+func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
 	if err := t.control.Begin(&t.Task, operations[OpReceive].submit); err != nil {
 		return err
 	}
@@ -106,11 +119,6 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.recvWaiting.Push(&t.recv.place)
-	if flags&pe.Aggregate == 0 {
-		t.ctx.flush()
-	} else {
-		t.ctx.poke()
-	}
 	return nil
 }
 
@@ -120,11 +128,18 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 			return err
 		}
 	}
-	var err error
-	if t.recv.wr.SGL, err = t.gather(); err != nil || t.appends {
-		return err
+	if !t.version.describes(t.dst) {
+		t.version = 0
+		var err error
+		if t.recv.wr.SGL, err = t.gather(); err != nil {
+			return err
+		}
+		t.version = versionOf(t.dst)
 	}
-	return t.dst.Empty()
+	if t.appends {
+		return nil
+	}
+	return t.version.follow(t.dst, t.dst.Empty)
 }
 
 // SetAppend makes the next messages go behind the data in the destination, until it is called
@@ -135,13 +150,13 @@ func (t *ReceiveTask) SetAppend(on bool) error {
 	if err := t.control.MayChange(&t.Task, "place in the destination"); err != nil {
 		return err
 	}
-	t.appends = on
+	t.appends, t.version = on, 0
 	return nil
 }
 
 func (t *ReceiveTask) checkRoom() error {
 	if t.appends && t.dst.Err() == nil && t.dst != nil && t.dst.ListRoom() == 0 {
-		return fmt.Errorf("%w: its destination is full, and it is to append; SetAppend(false), or empty it", ErrRange)
+		return fmt.Errorf("%w: the destination is full, and the receive appends to it; call SetAppend(false), or empty the destination", ErrRange)
 	}
 	return nil
 }
@@ -155,8 +170,11 @@ func (r *taskReceiver) arrived(a *arrival) {
 	t.control.End(&t.Task)
 	t.arrival = *a
 	if a.opcode != ReceivedWriteImm && a.length > 0 {
-		if err := t.dst.Siblings(sibling.Pass{}).Produced(a.length); err != nil {
-			t.pool.failed(t, fmt.Errorf("rdma: receive: its destination was changed in flight: %w", err))
+		if t.appends {
+			t.version = 0 // the next message goes behind this one
+		}
+		if err := t.version.follow(t.dst, func() error { return t.dst.Siblings(sibling.Pass{}).AppendData(a.length) }); err != nil {
+			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}
 	}
@@ -167,9 +185,9 @@ func (r *taskReceiver) arrived(a *arrival) {
 func (r *taskReceiver) lengthAdvice() string {
 	t := (*ReceiveTask)(r)
 	if t.appends {
-		return fmt.Sprintf("its buffer had room for %d bytes behind the %d that were in it; empty it before it is submitted, or give more room", t.dst.ListRoom(), t.dst.ListDataLen())
+		return fmt.Sprintf("the buffer had room for %d bytes after the %d in it; empty the buffer before Submit, or use a larger one", t.dst.ListRoom(), t.dst.ListDataLen())
 	}
-	return fmt.Sprintf("its buffer has room for %d bytes; make it as large as the largest message of the peer", t.dst.ListRoom())
+	return fmt.Sprintf("the buffer has room for %d bytes; make it as large as the peer's largest message", t.dst.ListRoom())
 }
 
 // failed implements receiver.
@@ -199,9 +217,6 @@ func (r *taskReceiver) flushed(posted bool) int {
 // is legal whenever the task is not in flight. Errors are those of pe.Pool.Free
 // and bufinv.
 func (t *ReceiveTask) Free() error {
-	if t.pool == nil {
-		return t.control.Begin(&t.Task, "free") // fails: the task came from no pool
-	}
 	if err := t.pool.tasks.Free(t); err != nil {
 		return err
 	}
@@ -211,7 +226,7 @@ func (t *ReceiveTask) Free() error {
 // drop releases the buffer of a freed task.
 func (t *ReceiveTask) drop() error {
 	dst := t.dst
-	t.dst, t.arrival, t.appends = nil, arrival{}, false
+	t.dst, t.arrival, t.appends, t.version = nil, arrival{}, false, 0
 	return dst.Free()
 }
 
@@ -233,7 +248,7 @@ func (t *ReceiveTask) SetDestination(dst *bufinv.Buf) error {
 		return fmt.Errorf("rdma: set the destination of a receive: %w", err)
 	}
 	old := t.dst
-	t.dst = dst
+	t.dst, t.version = dst, 0
 	if old == dst {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// receive is one receive of a context, for any of its connections: of a task, or of an inbox,
+// receive is one receive of a context, for any of its connections: of a task, or of messageBuffers,
 // which posts it again and again.
 type receive struct {
 	owner  receiver
@@ -34,7 +34,7 @@ type receiveQueue interface {
 	PostRecv(wrs []verbs.RecvWR) (int, error)
 }
 
-// receiver handles the outcome of a receive: a task or an inbox.
+// receiver handles the outcome of a receive: a task or a message buffer.
 type receiver interface {
 	// arrived is called when the receive has taken a message.
 	arrived(a *arrival)
@@ -64,11 +64,11 @@ func (c *base) receivesPostable() bool {
 func (c *base) postReceives() {
 	for c.receivesPostable() {
 		if c.recvQueue == nil {
-			c.service.feed()
+			c.service.refill()
 			continue
 		}
 		if _, err := c.postSomeReceives(c.recvQueue, lane.PostBatch, nil); err != nil {
-			c.control.Fail(fmt.Errorf("rdma: %w: posting receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+			c.control.Fail(fmt.Errorf("rdma: %w: post receives of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
 			return
 		}
 	}
@@ -94,14 +94,14 @@ func (c *base) postSomeReceives(queue receiveQueue, most int, conn *Connection) 
 	return taken, err
 }
 
-// takenBack notes that the device no longer has a receive.
-func (c *base) takenBack(r *receive) {
+// receiveReturned notes that the device no longer has a receive.
+func (c *base) receiveReturned(r *receive) {
 	r.posted = false
 	c.recvPosted--
 	if conn := r.conn; conn != nil {
 		r.conn = nil
 		conn.receives.Remove(&r.place)
-		conn.becomeHungry()
+		conn.queueRefill()
 	}
 }
 
@@ -113,11 +113,11 @@ func (c *base) received(wc *verbs.WC) {
 	}
 	i := wc.ID & receiveIndexMask
 	if i >= uint64(len(c.receives)) || !c.receives[i].posted || c.receives[i].wr.ID != wc.ID {
-		return // of a receive that was taken back already
+		return // of a receive that was returned already
 	}
 	r := c.receives[i]
 	conn := r.conn
-	c.takenBack(r)
+	c.receiveReturned(r)
 	if wc.Status == verbs.StatusSuccess {
 		c.service.received(r, conn, wc)
 	} else {

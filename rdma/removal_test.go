@@ -19,8 +19,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// begin runs a command that may take until the test has let go of something.
-func begin(t *testing.T, words ...string) (ended <-chan error) {
+// startCommand runs a command that may take until the test has let go of something.
+func startCommand(t *testing.T, words ...string) (ended <-chan error) {
 	t.Helper()
 	cmd := exec.Command(words[0], words[1:]...)
 	require.NoError(t, cmd.Start())
@@ -29,7 +29,7 @@ func begin(t *testing.T, words ...string) (ended <-chan error) {
 	return c
 }
 
-func await(t *testing.T, ended <-chan error) {
+func waitCommand(t *testing.T, ended <-chan error) {
 	t.Helper()
 	select {
 	case err := <-ended:
@@ -76,11 +76,11 @@ func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *out
 	return r, writes
 }
 
-// works sees that a connection between two devices does.
-func works(t *testing.T, a, b verbs.Device) {
+// checkConnection sees that a connection between two devices does.
+func checkConnection(t *testing.T, a, b verbs.Device) {
 	t.Helper()
 	r := newRigOn(t, a, b, rdma.Config{}, rdma.Config{})
-	var e ending
+	var e taskResult
 	submit := attempts[0].prepare(r, &e)
 	r.connect(1)
 	fill(r.a.mem.Bytes()[:4096], 7)
@@ -102,7 +102,7 @@ func TestDeletedContext(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
-		r, writes := stream(t, openAdapter(t), openFarSoft(t), func() { ended = begin(t, "rdma", "link", "delete", "rxe0") })
+		r, writes := stream(t, openAdapter(t), openFarSoft(t), func() { ended = startCommand(t, "rdma", "link", "delete", "rxe0") })
 		t.Log(writes.errs[0])
 		for _, err := range writes.errs {
 			require.ErrorIs(t, err, rdma.ErrFlushed)
@@ -114,12 +114,12 @@ func TestDeletedContext(t *testing.T) {
 		}
 		assert.Empty(t, ended, "it is open")
 	})
-	await(t, ended)
+	waitCommand(t, ended)
 	_, err := ibverbs.Driver{}.Open("rxe0")
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
-	t.Run("on the software device", func(t *testing.T) { works(t, openNearSoft(t), openFarSoft(t)) })
+	t.Run("on the software device", func(t *testing.T) { checkConnection(t, openNearSoft(t), openFarSoft(t)) })
 	command(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "v0")
-	t.Run("on rxe made again", func(t *testing.T) { works(t, openAdapter(t), openFarSoft(t)) })
+	t.Run("on rxe made again", func(t *testing.T) { checkConnection(t, openAdapter(t), openFarSoft(t)) })
 }
 
 // The interface under the device goes. The writes under way fail before the
@@ -128,7 +128,7 @@ func TestUnpluggedContext(t *testing.T) {
 	requireGuest(t)
 	var ended <-chan error
 	t.Run("transfer", func(t *testing.T) {
-		r, writes := stream(t, openAdapter(t), openFarSoft(t), func() { ended = begin(t, "/bin/ip", "link", "delete", "v0") })
+		r, writes := stream(t, openAdapter(t), openFarSoft(t), func() { ended = startCommand(t, "/bin/ip", "link", "delete", "v0") })
 		t.Log(writes.errs[0], r.a.ctx.Err())
 		for _, err := range writes.errs {
 			_, ok := errors.AsType[*rdma.TaskError](err)
@@ -136,10 +136,10 @@ func TestUnpluggedContext(t *testing.T) {
 		}
 		require.Error(t, r.a.ctx.Err())
 	})
-	await(t, ended)
+	waitCommand(t, ended)
 	_, err := ibverbs.Driver{}.Open("rxe0")
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
 	t.Run("on the software device", func(t *testing.T) {
-		works(t, openSoft(t), openSoft(t))
+		checkConnection(t, openSoft(t), openSoft(t))
 	})
 }

@@ -41,9 +41,9 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	case done == nil:
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
 	case c.set.Transport != verbs.UD:
-		err = fmt.Errorf("%w: service ID resolution is for contexts of UD, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
+		err = fmt.Errorf("%w: only UD has service ID resolution, and DatagramsConfig.Transport is %v", ErrNotSupported, c.set.Transport)
 	case c.phase != phaseUp:
-		err = fmt.Errorf("%w: the context stops", ErrFlushed)
+		err = fmt.Errorf("%w: the context is stopping", ErrFlushed)
 	default:
 		err = c.manager.open()
 	}
@@ -84,9 +84,9 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		return
 	}
 	own := r.ctx.localIP()
-	r.add(list, func(a netip.Addr) bool { return r.ctx.mayReach(own, a) })
+	r.add(list, func(a netip.Addr) bool { return r.ctx.sameFamily(own, a) })
 	if len(r.targets) == 0 {
-		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint %v", ErrNoRoute, list, own))
+		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint's address, %v, is of another family", ErrNoRoute, list, own))
 		return
 	}
 	r.attempt()
@@ -95,7 +95,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 // attempt asks the next of the host's addresses.
 func (r *resolution) attempt() {
 	m := &r.ctx.manager
-	target := r.begin()
+	target := r.nextTarget()
 	r.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
 		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
@@ -122,16 +122,16 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 			return
 		}
 		if addr.QPN < 2 || addr.QPN >= verbs.MulticastQPN {
-			r.end(nil, nil, fmt.Errorf("%w: the peer names the queue pair %#x", ErrMismatch, addr.QPN))
+			r.end(nil, nil, fmt.Errorf("%w: the peer answered with the invalid queue pair number %#x", ErrMismatch, addr.QPN))
 			return
 		}
-		p := r.ctx.meet(addr)
+		p := r.ctx.addPeer(addr)
 		p.qkey, p.lid = ev.Param.QKey, ev.Address.DLID
 		r.end(p, ev.Param.PrivateData, nil)
 	case verbs.CMFailed:
 		r.failed(ev.Err)
 	case verbs.CMDeviceRemoved:
-		r.end(nil, nil, fmt.Errorf("%w: %s is gone", ErrDevice, r.ctx.dev.Name()))
+		r.end(nil, nil, fmt.Errorf("%w: %s was removed", ErrDevice, r.ctx.dev.Name()))
 	}
 }
 
@@ -139,7 +139,7 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 func (r *resolution) failed(err error) {
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
-	if !r.attempts.failed(err, worthRetrying(err)) {
+	if !r.attempts.failed(err, retryable(err)) {
 		r.end(nil, nil, r.last)
 		return
 	}
@@ -191,18 +191,18 @@ func (r *resolution) end(p *Peer, data []byte, err error) {
 // Errors are those of Accept.
 func (q *ConnectRequest) Answer(privateData []byte) error {
 	const op = "answer"
-	if err := q.open(op); err != nil {
+	if err := q.checkOpen(op); err != nil {
 		return err
 	}
 	c, ok := q.listener.ctx.service.(*Datagrams)
 	id := q.id
 	switch {
 	case !ok:
-		return fmt.Errorf("rdma: %s the %v: %w: the context has connections; Accept it", op, q, ErrNotSupported)
+		return fmt.Errorf("rdma: %s the %v: %w: the context has connections; call Accept", op, q, ErrNotSupported)
 	case len(privateData) > maxAnswerData:
-		return fmt.Errorf("rdma: %s the %v: %w: %d bytes of private data; at most %d are possible", op, q, ErrRange, len(privateData), maxAnswerData)
+		return fmt.Errorf("rdma: %s the %v: %w: the private data has %d bytes; the message holds at most %d", op, q, ErrRange, len(privateData), maxAnswerData)
 	}
-	q.over(nil)
+	q.finish(nil)
 	err := id.Accept(verbs.CMParam{QPN: c.endpoint.lane.Num(), QKey: c.set.qkey, PrivateData: privateData})
 	c.manager.closeID(id)
 	if errors.Is(err, verbs.ErrState) { // the peer has given up

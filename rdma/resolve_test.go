@@ -24,7 +24,7 @@ func (r *resolved) done(p *rdma.Peer, data []byte, err error) {
 	r.calls++
 }
 
-func (p *post) resolve(addr string, cfg rdma.DialConfig) *resolved {
+func (p *datagramProgram) resolve(addr string, cfg rdma.DialConfig) *resolved {
 	p.t.Helper()
 	r := &resolved{}
 	require.NoError(p.t, p.ctx.ResolvePeer(addr, cfg, r.done))
@@ -34,7 +34,7 @@ func (p *post) resolve(addr string, cfg rdma.DialConfig) *resolved {
 
 func TestResolvePeer(t *testing.T) {
 	engine := newEngine(t)
-	client, server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server", QKey: 77})
+	client, server := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server", QKey: 77})
 	listener := must(server.ctx.Listen("127.0.0.1:0", rdma.ListenConfig{PrivateData: []byte("welcome")}))
 	r := client.resolve(listener.Addr().String(), rdma.DialConfig{})
 	require.NoError(t, r.err)
@@ -52,7 +52,7 @@ func TestResolvePeer(t *testing.T) {
 // TestAnswerRequests: the program may answer, now or later, or reject.
 func TestAnswerRequests(t *testing.T) {
 	engine := newEngine(t)
-	client, server := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
+	client, server := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "server"})
 	var requests []*rdma.ConnectRequest
 	listener := must(server.ctx.Listen("127.0.0.1:0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { requests = append(requests, q) }}))
 	ask := func(n int, data string) *resolved {
@@ -83,7 +83,7 @@ func TestAnswerRequests(t *testing.T) {
 
 func TestResolveEndsWithTheContext(t *testing.T) {
 	engine := newEngine(t)
-	client := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"})
+	client := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "client"})
 	r := &resolved{}
 	require.NoError(t, client.ctx.ResolvePeer("127.0.0.1:1", rdma.DialConfig{Timeout: rdma.Forever}, r.done))
 	require.NoError(t, client.ctx.Stop())
@@ -95,7 +95,7 @@ func TestResolveEndsWithTheContext(t *testing.T) {
 func TestResolveMisuse(t *testing.T) {
 	engine := newEngine(t)
 	dev := openSoft(t)
-	client := newPost(t, engine, dev, rdma.DatagramsConfig{Name: "client"})
+	client := newDatagramProgram(t, engine, dev, rdma.DatagramsConfig{Name: "client"})
 	never := func(*rdma.Peer, []byte, error) { assert.Fail(t, "called") }
 	for _, c := range []struct {
 		addr string

@@ -46,8 +46,8 @@ func newProgram(t *testing.T) *program {
 	return p
 }
 
-// meet has the two programs connect when they start.
-func meet(t *testing.T, ps ...*program) {
+// connectPrograms has the two programs connect when they start.
+func connectPrograms(t *testing.T, ps ...*program) {
 	type end struct{ desc chan []byte }
 	ends := []end{{make(chan []byte, 1)}, {make(chan []byte, 1)}}
 	for i, p := range ps {
@@ -73,10 +73,10 @@ func meet(t *testing.T, ps ...*program) {
 func TestTwoEnginesAsleep(t *testing.T) {
 	const rounds = 200
 	a, b := newProgram(t), newProgram(t)
-	meet(t, a, b)
+	connectPrograms(t, a, b)
 	finished := make(chan struct{})
-	a.play(t, true, rounds, finished)
-	b.play(t, false, rounds, finished)
+	a.pingPong(t, true, rounds, finished)
+	b.pingPong(t, false, rounds, finished)
 
 	timeout, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -97,8 +97,8 @@ func TestTwoEnginesAsleep(t *testing.T) {
 	assert.NoError(t, b.ctx.Err())
 }
 
-// play has the program answer each number with the next one.
-func (p *program) play(t *testing.T, first bool, rounds uint64, finished chan struct{}) {
+// pingPong has the program answer each number with the next one.
+func (p *program) pingPong(t *testing.T, first bool, rounds uint64, finished chan struct{}) {
 	sends := must(p.ctx.Pool(4,
 		func(task *rdma.Task) { assert.NoError(t, task.Free()) },
 		func(task *rdma.Task, err error) { assert.NoError(t, task.Free()) }))

@@ -69,7 +69,7 @@ func TestGuestSoakServerOutlivesItsClients(t *testing.T) {
 				addresses(t, "add")
 				defer addresses(t, "del")
 			}
-			outlive(t, dev, on.clients, soak.Rounds(t, 5, 96), soak.Duration(t, 5*time.Second, 3*time.Minute))
+			testServerOutlives(t, dev, on.clients, soak.Rounds(t, 5, 96), soak.Duration(t, 5*time.Second, 3*time.Minute))
 		})
 	}
 }
@@ -84,18 +84,18 @@ func addresses(t *testing.T, do string) {
 }
 
 // As TestKeepaliveNoticesTheDead, with the kernel's driver at one end, or both. Short:
-// each couple with one of the idlers, and one with the default interval.
+// each device pair with one of the idle cases, and one with the default interval.
 func TestGuestKeepaliveNoticesTheDead(t *testing.T) {
 	requireGuest(t)
 	for i, on := range []struct{ own, peer int }{{0, 0}, {0, 1}, {1, 0}} {
 		own, peer := drivers[on.own], drivers[on.peer]
-		for j, how := range idlers {
+		for j, how := range idleCases {
 			for _, keepalive := range []time.Duration{20 * time.Millisecond, 0} {
 				if chosen := i == j && (keepalive > 0 || i == 1); testing.Short() && !chosen {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, peer on %s/%s/%v", own.name, peer.name, how.name, keepalive), func(t *testing.T) {
-					diesIdle(t, own.open, peer.name, syscall.SIGKILL, keepalive, how)
+					testPeerDiesIdle(t, own.open, peer.name, syscall.SIGKILL, keepalive, how)
 				})
 			}
 		}
@@ -105,7 +105,7 @@ func TestGuestKeepaliveNoticesTheDead(t *testing.T) {
 // As TestKeepaliveOfTheLiving.
 func TestGuestKeepaliveOfTheLiving(t *testing.T) {
 	requireGuest(t)
-	for _, on := range couples {
+	for _, on := range devicePairs {
 		t.Run(on.name, func(t *testing.T) {
 			idleAndAlive(t, on.a(t), on.b(t), func(r *rig) {
 				start := time.Now()
@@ -115,21 +115,21 @@ func TestGuestKeepaliveOfTheLiving(t *testing.T) {
 	}
 }
 
-// As TestGoodbye and TestGoodbyeToASleeper. rxe does not say that memory was written:
-// its end looks for a goodbye at every keepalive. Short: each couple with one of the
+// As TestDisconnect and TestDisconnectWhileAsleep. rxe does not say that memory was written:
+// its end looks for a disconnect notice at every keepalive. Short: each device pair with one of the
 // three ways.
-func TestGuestGoodbye(t *testing.T) {
+func TestGuestDisconnect(t *testing.T) {
 	requireGuest(t)
-	for i, on := range couples[:3] {
+	for i, on := range devicePairs[:3] {
 		for j, stop := range []bool{false, true} {
 			if testing.Short() && i != j {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s, stop %v", on.name, stop), func(t *testing.T) { goodbye(t, on.a(t), on.b(t), stop, true) })
+			t.Run(fmt.Sprintf("%s, stop %v", on.name, stop), func(t *testing.T) { testDisconnect(t, on.a(t), on.b(t), stop, true) })
 		}
 		if testing.Short() && i != 2 {
 			continue
 		}
-		t.Run(on.name+", asleep", func(t *testing.T) { sleeper(t, on.a(t), on.b(t)) })
+		t.Run(on.name+", asleep", func(t *testing.T) { testDisconnectWhileAsleep(t, on.a(t), on.b(t)) })
 	}
 }

@@ -34,20 +34,20 @@ import (
 )
 
 // Where things are in the memory of a program: an area for each connection, in it
-// room for each shuttle, and behind the areas the buffers of receives.
+// room for each exchange, and behind the areas the buffers of receives.
 const (
-	shuttles    = 2
-	mostWritten = 8 << 10
-	mostSent    = 4 << 10
-	readBackAt  = mostWritten
-	messageAt   = 2 * mostWritten
-	targetAt    = 3 * mostWritten // what the peer writes to
-	shuttleSize = 4 * mostWritten
-	areaSize    = shuttles * shuttleSize
+	exchangesPerConnection = 2
+	mostWritten            = 8 << 10
+	mostSent               = 4 << 10
+	readBackAt             = mostWritten
+	messageAt              = 2 * mostWritten
+	targetAt               = 3 * mostWritten // what the peer writes to
+	exchangeSize           = 4 * mostWritten
+	areaSize               = exchangesPerConnection * exchangeSize
 )
 
 // traffic is what a program needs to exchange data with others, server or client:
-// pools, memory, and what happens to its shuttles.
+// pools, memory, and what happens to its exchanges.
 type traffic struct {
 	ctx  *rdma.Connections
 	mem  *mmap.Map
@@ -59,9 +59,9 @@ type traffic struct {
 	receives *rdma.ReceivePool
 	want     []byte // what a message should be: no garbage, since the server's heap is measured
 
-	wrong func(err error)             // data is wrong, or the library misbehaves
-	ended func(s *shuttle, err error) // a task of a shuttle has failed
-	moved func(conn *rdma.Connection) // a shuttle has come round once
+	wrong func(err error)              // data is wrong, or the library misbehaves
+	ended func(s *exchange, err error) // a task of an exchange has failed
+	moved func(conn *rdma.Connection)  // an exchange has completed once
 }
 
 // newTraffic makes a context on the device for a number of connections, with default
@@ -77,16 +77,16 @@ func newTraffic(dev verbs.Device, engine *pe.Engine, connections int, cfg rdma.C
 	if tr.mem, err = mmap.Alloc(dev, connections*areaSize+receives*mostSent, everything); err != nil {
 		return nil, err
 	}
-	if tr.bufs, err = bufinv.New(2*shuttles*connections + receives); err != nil {
+	if tr.bufs, err = bufinv.New(2*exchangesPerConnection*connections + receives); err != nil {
 		return nil, err
 	}
-	if tr.writes, err = tr.ctx.Pool(shuttles*connections, tr.wrote, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
+	if tr.writes, err = tr.ctx.Pool(exchangesPerConnection*connections, tr.wrote, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.reads, err = tr.ctx.Pool(shuttles*connections, tr.readBack, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
+	if tr.reads, err = tr.ctx.Pool(exchangesPerConnection*connections, tr.readBack, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
-	if tr.sends, err = tr.ctx.Pool(shuttles*connections, tr.sent, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
+	if tr.sends, err = tr.ctx.Pool(exchangesPerConnection*connections, tr.sent, func(t *rdma.Task, err error) { tr.failed(t, err) }); err != nil {
 		return nil, err
 	}
 	tr.receives, err = tr.ctx.ReceivePool(receives, tr.received, func(t *rdma.ReceiveTask, err error) {
@@ -140,17 +140,17 @@ type link struct {
 	client         *client
 }
 
-// start begins the shuttles of a connection that is Ready.
+// start begins the exchanges of a connection that is Ready.
 func (tr *traffic) start(l *link) {
-	for i := range shuttles {
-		s := &shuttle{tr: tr, link: l, local: l.area + i*shuttleSize, remote: l.peerArea + i*shuttleSize + targetAt}
+	for i := range exchangesPerConnection {
+		s := &exchange{tr: tr, link: l, local: l.area + i*exchangeSize, remote: l.peerArea + i*exchangeSize + targetAt}
 		s.write()
 	}
 }
 
-// shuttle keeps one task at a time under way on a connection: it writes to memory of
+// exchange keeps one task at a time under way on a connection: it writes to memory of
 // the peer, reads it back and compares, and sends a message.
-type shuttle struct {
+type exchange struct {
 	tr            *traffic
 	link          *link
 	local, remote int
@@ -163,12 +163,12 @@ type freeable interface {
 }
 
 func (tr *traffic) failed(task freeable, err error) {
-	s := task.UserData().(*shuttle)
+	s := task.UserData().(*exchange)
 	tr.check(task.Free())
 	tr.ended(s, err)
 }
 
-func (s *shuttle) submit(task interface {
+func (s *exchange) submit(task interface {
 	freeable
 	SetUserData(any)
 	Submit(...pe.SubmitFlags) error
@@ -183,7 +183,7 @@ func (s *shuttle) submit(task interface {
 	}
 }
 
-func (s *shuttle) write() {
+func (s *exchange) write() {
 	tr := s.tr
 	s.n++
 	s.length = 1 + rand.IntN(mostWritten)
@@ -192,13 +192,13 @@ func (s *shuttle) write() {
 }
 
 func (tr *traffic) wrote(task *rdma.Task) {
-	s := task.UserData().(*shuttle)
+	s := task.UserData().(*exchange)
 	tr.check(task.Free())
 	s.submit(tr.reads.Read(s.link.conn, tr.bufs.Source(s.link.peer, s.remote, s.length), tr.bufs.Target(tr.mem, s.local+readBackAt, s.length)))
 }
 
 func (tr *traffic) readBack(task *rdma.Task) {
-	s := task.UserData().(*shuttle)
+	s := task.UserData().(*exchange)
 	if !bytes.Equal(task.Destination().Bytes(), tr.mem.Bytes()[s.local:][:s.length]) {
 		tr.wrong(fmt.Errorf("%v: what was read differs from what was written", s.link.conn))
 	}
@@ -210,7 +210,7 @@ func (tr *traffic) readBack(task *rdma.Task) {
 }
 
 func (tr *traffic) sent(task *rdma.Task) {
-	s := task.UserData().(*shuttle)
+	s := task.UserData().(*exchange)
 	tr.check(task.Free())
 	tr.moved(s.link.conn)
 	s.write()
@@ -238,7 +238,7 @@ func TestClientProcess(t *testing.T) {
 	tr := must(newTraffic(dev, engine, 1, rdma.Config{EndWithLastConnection: true}))
 	fail := tr.ctx.Fail
 	tr.wrong = fail
-	tr.ended = func(_ *shuttle, err error) { fail(err) }
+	tr.ended = func(_ *exchange, err error) { fail(err) }
 	tr.moved = func(*rdma.Connection) {}
 	l := &link{}
 	tr.ctx.OnStateChange(func(_, next pe.State) {
@@ -351,7 +351,7 @@ func newServer(t *testing.T, dev verbs.Device, on string) *server {
 		s.areas = append(s.areas, i*areaSize)
 	}
 	s.tr.wrong = func(err error) { t.Errorf("the server: %v", err) }
-	s.tr.ended = func(st *shuttle, err error) {
+	s.tr.ended = func(st *exchange, err error) {
 		if !st.link.client.dying.Load() {
 			t.Errorf("a task to a client that is alive has failed: %v", err)
 		}
@@ -415,13 +415,13 @@ func (s *server) launch(what string) (*client, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go s.meet(c, in, bufio.NewReader(out))
+	go s.connectClient(c, in, bufio.NewReader(out))
 	return c, nil
 }
 
-// meet exchanges descriptors with a client and connects. The client may be killed
+// connectClient exchanges descriptors with a client and connects. The client may be killed
 // at any moment.
-func (s *server) meet(c *client, in interface{ Write([]byte) (int, error) }, out *bufio.Reader) {
+func (s *server) connectClient(c *client, in interface{ Write([]byte) (int, error) }, out *bufio.Reader) {
 	defer func() {
 		c.exitErr = c.cmd.Wait()
 		if !c.dying.Load() {
@@ -489,8 +489,8 @@ func (c *client) kill(closeUnready bool) {
 	})
 }
 
-// live is one life of a client, which ends after a time of about the given one.
-func (s *server) live(about time.Duration, wait bool) {
+// runClient is one life of a client, which ends after a time of about the given one.
+func (s *server) runClient(about time.Duration, wait bool) {
 	number := s.lives.Add(1)
 	what := clientWorks
 	switch number % 8 {
@@ -550,8 +550,8 @@ func (s *server) held() held {
 	return h
 }
 
-// outlive has clients come and go, and be killed at random moments.
-func outlive(t *testing.T, dev verbs.Device, on string, kills int, over time.Duration) {
+// testServerOutlives has clients come and go, and be killed at random moments.
+func testServerOutlives(t *testing.T, dev verbs.Device, on string, kills int, over time.Duration) {
 	s := newServer(t, dev, on)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -574,7 +574,7 @@ func outlive(t *testing.T, dev verbs.Device, on string, kills int, over time.Dur
 		for range looping {
 			all.Go(func() {
 				for range each {
-					s.live(about, wait)
+					s.runClient(about, wait)
 				}
 			})
 		}
@@ -633,5 +633,5 @@ func outlive(t *testing.T, dev verbs.Device, on string, kills int, over time.Dur
 // stop half-way or never connect, and the server works with the others, and keeps
 // nothing of the dead.
 func TestSoakServerOutlivesItsClients(t *testing.T) {
-	outlive(t, openSoft(t), "soft", soak.Rounds(t, 24, 200), soak.Duration(t, 3*time.Second, 10*time.Minute))
+	testServerOutlives(t, openSoft(t), "soft", soak.Rounds(t, 24, 200), soak.Duration(t, 3*time.Second, 10*time.Minute))
 }

@@ -98,7 +98,7 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	if s.PD == nil {
 		s.PD = dev.DefaultPD()
 	} else if s.PD.Device() != dev {
-		return nil, fmt.Errorf("%w: Config.PD belongs to %s; take one of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
+		return nil, fmt.Errorf("%w: Config.PD belongs to %s; use a protection domain of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
 	}
 	if s.Port == 0 {
 		s.Port = 1
@@ -107,7 +107,7 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
 	}
 	if s.PKeyIndex < 0 || s.PKeyIndex > math.MaxUint16 {
-		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; 0 to %d are possible", ErrRange, s.PKeyIndex, math.MaxUint16)
+		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; it must be 0 to %d", ErrRange, s.PKeyIndex, math.MaxUint16)
 	}
 	s.setAccess()
 	if err := s.setPath(dev); err != nil {
@@ -140,9 +140,9 @@ func (s *settings) setInline(dev verbs.Device, most int) error {
 func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, srd *verbs.SRDAttr) error {
 	switch {
 	case datagrams == nil && s.Transport != verbs.RC && s.Transport != verbs.UC:
-		return fmt.Errorf("%w: Config.Transport is %v; connections have RC or UC, and NewDatagrams makes a context of UD or SRD", ErrInvalid, s.Transport)
+		return fmt.Errorf("%w: Config.Transport is %v; connections use RC or UC; NewDatagrams makes a context of UD or SRD", ErrInvalid, s.Transport)
 	case datagrams != nil && s.Transport != verbs.UD && s.Transport != verbs.SRD:
-		return fmt.Errorf("%w: DatagramsConfig.Transport is %v; datagrams have UD or SRD, and New makes a context of RC or UC", ErrInvalid, s.Transport)
+		return fmt.Errorf("%w: DatagramsConfig.Transport is %v; datagrams use UD or SRD; New makes a context of RC or UC", ErrInvalid, s.Transport)
 	case !s.caps.Transports.Has(s.Transport):
 		return fmt.Errorf("%w: %s has no transport service %v", ErrNotSupported, dev.Name(), s.Transport)
 	case datagrams == nil:
@@ -150,7 +150,7 @@ func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, sr
 	case datagrams.UnsolicitedWriteRecv && !(s.Transport == verbs.SRD && srd.UnsolicitedWriteRecv):
 		return fmt.Errorf("%w: DatagramsConfig.UnsolicitedWriteRecv with %v on %s", ErrNotSupported, s.Transport, dev.Name())
 	case datagrams.QKey >= 1<<31:
-		return fmt.Errorf("%w: DatagramsConfig.QKey is %#x; those from 0x80000000 on are for privileged programs (IBTA 10.2.5)", ErrRange, datagrams.QKey)
+		return fmt.Errorf("%w: DatagramsConfig.QKey is %#x; Q_Keys from 0x80000000 up are for privileged programs (IBTA 10.2.5)", ErrRange, datagrams.QKey)
 	}
 	s.qkey, s.unsolicited = cmp.Or(datagrams.QKey, DefaultQKey), datagrams.UnsolicitedWriteRecv
 	if s.Transport == verbs.SRD {
@@ -203,19 +203,19 @@ func (s *settings) setPath(dev verbs.Device) error {
 	case s.MTU == 0:
 		s.MTU = port.ActiveMTU
 	case !s.MTU.Valid():
-		return fmt.Errorf("%w: Config.MTU is %d; 256, 512, 1024, 2048 and 4096 are possible", ErrRange, s.MTU)
+		return fmt.Errorf("%w: Config.MTU is %d; it must be 256, 512, 1024, 2048 or 4096", ErrRange, s.MTU)
 	case s.MTU > port.ActiveMTU:
-		return fmt.Errorf("%w: Config.MTU is %d; port %d of %s carries %d at present", ErrRange, s.MTU, s.Port, dev.Name(), port.ActiveMTU)
+		return fmt.Errorf("%w: Config.MTU is %d; port %d of %s carries at most %d now", ErrRange, s.MTU, s.Port, dev.Name(), port.ActiveMTU)
 	}
 	maxSL := uint8(15)
 	if port.LinkLayer == verbs.LinkEthernet {
 		maxSL = 7
 	}
 	if s.SL > maxSL {
-		return fmt.Errorf("%w: Config.SL is %d; 0 to %d are possible here", ErrRange, s.SL, maxSL)
+		return fmt.Errorf("%w: Config.SL is %d; it must be 0 to %d on this port", ErrRange, s.SL, maxSL)
 	}
 	if s.FlowLabel > maxFlowLabel {
-		return fmt.Errorf("%w: Config.FlowLabel is %#x; it has 20 bits", ErrRange, s.FlowLabel)
+		return fmt.Errorf("%w: Config.FlowLabel is %#x; it must fit in 20 bits", ErrRange, s.FlowLabel)
 	}
 	if s.port.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
 		return err
@@ -248,7 +248,7 @@ func (s *settings) setRetries() error {
 	s.adaptive = s.Transport == verbs.RC && s.AckTimeout == 0 && s.RetryCount == 0
 	if s.Transport == verbs.UC {
 		if s.Keepalive != 0 && s.Keepalive != None {
-			return fmt.Errorf("%w: Config.Keepalive is %s; UC has none, since nothing is acknowledged", ErrInvalid, durationName(s.Keepalive))
+			return fmt.Errorf("%w: Config.Keepalive is %s; UC has no keepalives, since it acknowledges nothing", ErrInvalid, durationName(s.Keepalive))
 		}
 		s.Keepalive = None
 	}
@@ -282,7 +282,7 @@ func (s *settings) setRetries() error {
 	switch longest := ackTimeUnit << 31; {
 	case s.AckTimeout == Forever:
 	case s.AckTimeout > longest:
-		return fmt.Errorf("%w: Config.AckTimeout is %v; at most %v are possible, or Forever", ErrRange, s.AckTimeout, longest)
+		return fmt.Errorf("%w: Config.AckTimeout is %v; it must be at most %v, or Forever", ErrRange, s.AckTimeout, longest)
 	default:
 		s.timeout = 1
 		for ackTimeUnit<<s.timeout < s.AckTimeout {
@@ -293,7 +293,7 @@ func (s *settings) setRetries() error {
 
 	code, rounded, ok := rnrTimerCode(s.MinRNRTimer)
 	if !ok {
-		return fmt.Errorf("%w: Config.MinRNRTimer is %v; 10 µs to 655.36 ms are possible", ErrRange, s.MinRNRTimer)
+		return fmt.Errorf("%w: Config.MinRNRTimer is %v; it must be 10 µs to 655.36 ms", ErrRange, s.MinRNRTimer)
 	}
 	s.rnrTimer, s.MinRNRTimer = code, rounded
 	return nil
@@ -323,7 +323,7 @@ func retryCode(field string, v *int, most, zero int) (uint8, error) {
 		if zero == Forever {
 			forever = " or Forever"
 		}
-		return 0, fmt.Errorf("%w: Config.%s is %d; 1 to %d are possible, None%s", ErrRange, field, *v, most, forever)
+		return 0, fmt.Errorf("%w: Config.%s is %d; it must be 1 to %d, or None%s", ErrRange, field, *v, most, forever)
 	}
 	return uint8(*v), nil
 }

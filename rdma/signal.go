@@ -16,23 +16,23 @@ const (
 	signalNone purpose = iota
 	signalReady
 	signalKeepalive
-	signalGoodbye
-	signalLast // an empty write behind all tasks: when it has completed, so have they
+	signalDisconnect
+	signalDrain // an empty write behind all tasks: when it has completed, so have they
 )
 
-var purposes = [...]string{"", "ready signal", "keepalive", "goodbye", "last write"}
+var purposes = [...]string{"", "ready signal", "keepalive", "disconnect notice", "last write"}
 
 // String names the purpose in errors.
 func (p purpose) String() string { return purposes[p] }
 
 // signalRequest is the one request that a connection makes for itself. It is ready signal,
-// keepalive and goodbye, one after the other. All are writes: of 8 bytes to the connection's
-// word at the peer, or of no bytes.
+// keepalive and disconnect notice, one after the other. All are writes: of 8 bytes to the
+// connection's word at the peer, or of no bytes.
 type signalRequest struct {
-	send    lane.Request
-	conn    *Connection
-	purpose purpose
-	goodbye bool // to be posted when the request under way has completed
+	send           lane.Request
+	conn           *Connection
+	purpose        purpose
+	disconnectNext bool // to be posted when the request under way has completed
 }
 
 // post submits the request, which must not be in use. The value is written to the
@@ -43,10 +43,10 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	c := conn.ctx
 	s.purpose = p
 	wr := verbs.SendWR{ID: s.send.WR.ID, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: s.send.WR.SGL[:0]}
-	if p == signalGoodbye || p == signalLast {
+	if p == signalDisconnect || p == signalDrain {
 		wr.Flags |= verbs.FlagFence // the peer's answers to reads end with its connection
 	}
-	if p != signalKeepalive && p != signalLast && conn.peer.readyAddr != 0 {
+	if p != signalKeepalive && p != signalDrain && conn.peer.readyAddr != 0 {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
 		sg := c.scratchSG
@@ -64,20 +64,20 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	conn, p := s.conn, s.purpose
 	s.purpose = signalNone
 	if conn.state == Closed {
-		if s.goodbye && status == verbs.StatusSuccess {
-			s.goodbye = false
-			conn.establishment.sayGoodbye()
+		if s.disconnectNext && status == verbs.StatusSuccess {
+			s.disconnectNext = false
+			conn.establishment.postDisconnect()
 			return
 		}
 		conn.shut()
 		return
 	}
 	if p == signalReady && conn.state == Connecting {
-		conn.establishment.sent(status, vendor)
+		conn.establishment.signalCompleted(status, vendor)
 		return
 	}
 	if status != verbs.StatusSuccess {
-		conn.failedTask(status, fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceOn(OpWrite, status)))
+		conn.failedTask(status, fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceFor(OpWrite, status)))
 	}
 }
 
@@ -95,7 +95,7 @@ const (
 // startKeepalive sets the time of the connection's next check.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
-	if d < 0 || conn.toItself {
+	if d < 0 || conn.loopback {
 		conn.ctx.setDeadline(&conn.deadline, time.Time{})
 		return
 	}
@@ -109,8 +109,8 @@ func (conn *Connection) startKeepalive(now time.Time) {
 // life. Requests at the device serve as well: the device repeats them until it gives up.
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
-	if conn.establishment.goodbyeArrived() { // devices without watches do not notify of it
-		conn.ctx.peerLeft(conn)
+	if conn.establishment.disconnectArrived() { // devices without watches do not notify of it
+		conn.ctx.peerDisconnected(conn)
 		return
 	}
 	if conn.silentChecks++; conn.peerAlive {
@@ -122,22 +122,22 @@ func (conn *Connection) keepalive(now time.Time) {
 	}
 }
 
-// sayGoodbye begins to notify the peer that a connection is Closed. It reports false if there
+// startDisconnect begins to notify the peer that a connection is Closed. It reports false if there
 // is nothing to wait for.
-func (conn *Connection) sayGoodbye() bool {
+func (conn *Connection) startDisconnect() bool {
 	wait := conn.ctx.set.CloseTimeout
-	if wait < 0 || conn.toItself || conn.goodbyeArrived() {
+	if wait < 0 || conn.loopback || conn.disconnectArrived() {
 		return false
 	}
-	conn.lane.Seal(&conn.signal.send) // what the goodbye has to follow
+	conn.lane.StopPosting(&conn.signal.send) // what the disconnect notice has to follow
 	now := time.Now()
 	conn.closeBy = now.Add(wait)
-	conn.awaitGoodbye(now)
+	conn.scheduleCloseCheck(now)
 	if conn.signal.purpose != signalNone {
-		conn.signal.goodbye = true
+		conn.signal.disconnectNext = true
 		return true
 	}
-	conn.establishment.sayGoodbye()
+	conn.establishment.postDisconnect()
 	return true
 }
 
@@ -155,18 +155,18 @@ func (conn *Connection) due(now time.Time) {
 	case Closed:
 		switch {
 		case !conn.closing():
-		case conn.goodbyeArrived(), !now.Before(conn.closeBy):
+		case conn.disconnectArrived(), !now.Before(conn.closeBy):
 			conn.shut()
 		default:
-			conn.awaitGoodbye(now)
+			conn.scheduleCloseCheck(now)
 		}
 	}
 }
 
-// awaitGoodbye sets the next check of a connection that is being closed. The peer's goodbye
+// scheduleCloseCheck sets the next check of a connection that is being closed. The peer's notice
 // ends the wait for the acknowledgement of this end's, and devices without watches do not
 // report it.
-func (conn *Connection) awaitGoodbye(now time.Time) {
+func (conn *Connection) scheduleCloseCheck(now time.Time) {
 	at := now.Add(closePoll)
 	if conn.closeBy.Before(at) {
 		at = conn.closeBy
@@ -177,11 +177,11 @@ func (conn *Connection) awaitGoodbye(now time.Time) {
 // timeoutError is the error of a connection whose peer did not connect.
 func (conn *Connection) timeoutError(limit time.Duration) error {
 	if err := conn.transition.last; err != nil {
-		return fmt.Errorf("%w after %v: at last: %w", ErrTimeout, limit, err)
+		return fmt.Errorf("%w after %v: the last attempt failed: %w", ErrTimeout, limit, err)
 	}
-	if why := conn.ctx.onPath(conn.port, conn.LocalAddr().Addr()); why != "" {
+	if why := conn.ctx.pathProblem(conn.port, conn.LocalAddr().Addr()); why != "" {
 		return fmt.Errorf("%w: the peer did not connect within %v: %s", ErrTimeout, limit, why)
 	}
-	return fmt.Errorf("%w: the peer did not connect within %v; check that it has this end's descriptor, that it runs, and that UDP packets get through%s",
-		ErrTimeout, limit, conn.ctx.onPort())
+	return fmt.Errorf("%w: the peer did not connect within %v; check that the peer runs, that it has this end's descriptor, and that UDP packets get through%s",
+		ErrTimeout, limit, conn.ctx.portAdvice())
 }

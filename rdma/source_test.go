@@ -13,7 +13,7 @@ import (
 
 // The source UDP port is where docs/descriptors.md has it, and zero on InfiniBand.
 func TestDescriptorOfAnEndpoint(t *testing.T) {
-	want := datagramEnd{
+	want := endpointDescriptor{
 		transport: verbs.UD, gidType: verbs.GIDRoCEv2,
 		addr:   EndpointAddr{GID: verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 7}, QPN: 0x112, UDPPort: 4791},
 		source: 61234, lid: 3, qkey: 0x21222324,
@@ -24,13 +24,13 @@ func TestDescriptorOfAnEndpoint(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, payload, 32)
 	assert.Equal(t, uint16(61234), binary.BigEndian.Uint16(payload[24:]))
-	got, err := decodeDatagramEnd(desc)
+	got, err := decodeEndpointDescriptor(desc)
 	require.NoError(t, err)
 	assert.Equal(t, want, got)
 	want.gidType = verbs.GIDInfiniBand
 	desc, err = want.encode()
 	require.NoError(t, err)
-	_, err = decodeDatagramEnd(desc)
+	_, err = decodeEndpointDescriptor(desc)
 	require.ErrorIs(t, err, descriptor.ErrFormat)
 	assert.ErrorContains(t, err, "source UDP port")
 }

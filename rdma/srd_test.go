@@ -42,7 +42,7 @@ func TestSRD(t *testing.T) {
 	require.NoError(t, ctx.Start())
 
 	type far struct {
-		*post
+		*datagramProgram
 		peer   *rdma.Peer
 		remote *mmap.Map
 		theirs *mmap.Map
@@ -50,7 +50,7 @@ func TestSRD(t *testing.T) {
 	}
 	var others []*far
 	for i := range peers {
-		f := &far{post: newPost(t, engine, openLossy(t, uint64(i+2)), rdma.DatagramsConfig{Name: fmt.Sprintf("far %d", i), Transport: verbs.SRD})}
+		f := &far{datagramProgram: newDatagramProgram(t, engine, openLossy(t, uint64(i+2)), rdma.DatagramsConfig{Name: fmt.Sprintf("far %d", i), Transport: verbs.SRD})}
 		f.theirs = must(mmap.Alloc(f.dev, size, everything))
 		f.peer = must(ctx.NewPeer(must(f.ctx.ExportEndpoint())))
 		if i > 0 { // the first does not know us
@@ -108,8 +108,8 @@ func TestSRD(t *testing.T) {
 // TestSRDMessages: messages and answers to whoever has sent, known or not.
 func TestSRDMessages(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
-	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
+	b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
 	b.onGot = func(m *rdma.Message) { b.send(m.Peer(), "you said "+string(m.Bytes())) }
 	to := a.peerOf(b)
 	for i := range 20 {
@@ -126,8 +126,8 @@ func TestSRDMessages(t *testing.T) {
 // TestSRDFailures: what fails is one task, and says why; the endpoint goes on.
 func TestSRDFailures(t *testing.T) {
 	engine := newEngine(t)
-	a := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
-	b := newPost(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
+	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Transport: verbs.SRD})
+	b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b", Transport: verbs.SRD})
 	gone := must(b.ctx.EndpointAddr())
 	gone.QPN ^= 1
 	a.send(must(a.ctx.PeerAt(gone)), "to nobody")

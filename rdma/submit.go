@@ -40,6 +40,27 @@ func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.Joi
 func (c *base) Flush() { c.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
+	if err := r.enqueue(flags, thorough); err != nil {
+		return err
+	}
+	r.ctx.submitted(flags)
+	return nil
+}
+
+// submitted gives the device what waits, or leaves that to Progress.
+func (c *base) submitted(flags pe.SubmitFlags) {
+	if flags&pe.Aggregate == 0 {
+		c.flush()
+	} else {
+		c.postLater()
+	}
+}
+
+// context implements submittable.
+func (r *Task) context() *base { return r.ctx }
+
+// enqueue implements submittable.
+func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.control.Begin(&r.Task, operations[r.op].submit); err != nil {
 		return err
 	}
@@ -49,23 +70,40 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
 	r.ctx.service.push(r)
-	if flags&pe.Aggregate == 0 {
-		r.ctx.flush()
-	} else {
-		r.ctx.poke()
+	return nil
+}
+
+// prepare makes the work request describe this submission.
+func (r *Task) prepare(thorough bool) error {
+	if err := r.ctx.service.checkSubmit(r); err != nil {
+		return err
+	}
+	if thorough || !r.unchanged() {
+		if err := r.build(thorough); err != nil {
+			return err
+		}
+	}
+	if err := r.ctx.service.setAddress(r); err != nil {
+		return err
+	}
+	switch {
+	case r.event != nil:
+		r.prepareEvent()
+	case r.op.returnsData() && !r.appends && r.local != nil:
+		return r.localVersion.follow(r.local, r.local.Empty)
 	}
 	return nil
 }
 
-// prepare builds the work request.
-func (r *Task) prepare(thorough bool) error {
-	if err := r.ctx.service.ready(r); err != nil {
-		return err
-	}
+// unchanged reports whether the work request describes the buffers as they are.
+func (r *Task) unchanged() bool {
+	return r.localVersion.describes(r.local) && r.remoteVersion.describes(r.remote)
+}
+
+// build builds the work request from the buffers.
+func (r *Task) build(thorough bool) error {
+	r.localVersion, r.remoteVersion = 0, 0
 	if err := r.measure(); err != nil {
-		return err
-	}
-	if err := r.ctx.service.address(r); err != nil {
 		return err
 	}
 	if thorough {
@@ -86,19 +124,17 @@ func (r *Task) prepare(thorough bool) error {
 		wr.Flags |= verbs.FlagFence // reads of the window complete before
 	}
 	wr.RKey, wr.RemoteAddr = 0, 0
-	switch {
-	case r.event != nil:
-		r.prepareEvent()
-	case r.remote != nil:
+	if r.event != nil {
+		return nil // prepareEvent does the rest each time
+	}
+	if r.remote != nil {
 		wr.RKey = r.remote.Map().RKey()
 		wr.RemoteAddr = r.remote.TailAddr()
 		if r.op == OpRead {
 			wr.RemoteAddr = r.remote.DataAddr()
 		}
 	}
-	if r.op.returnsData() && !r.appends {
-		return r.local.Empty()
-	}
+	r.localVersion, r.remoteVersion = versionOf(r.local), versionOf(r.remote)
 	return nil
 }
 
@@ -129,7 +165,7 @@ func (r *Task) measure() error {
 		}
 		if r.remote == nil {
 			if r.length > 0 {
-				return fmt.Errorf("%w: there is no destination for its %d bytes", ErrInvalid, r.length)
+				return fmt.Errorf("%w: the write has %d bytes and no destination", ErrInvalid, r.length)
 			}
 			return nil
 		}
@@ -140,24 +176,24 @@ func (r *Task) measure() error {
 			r.length = 0
 			return nil
 		case r.remote == nil || r.local == nil:
-			return fmt.Errorf("%w: it needs a source at the peer and a destination here", ErrInvalid)
+			return fmt.Errorf("%w: a read needs a source at the peer and a local destination", ErrInvalid)
 		case r.remote.DataLen() == 0:
-			return fmt.Errorf("%w: nothing would be read; make it with Source", ErrNoData)
+			return fmt.Errorf("%w; make it with Source", ErrNoData)
 		case r.remote.DataLen() > r.room():
-			return fmt.Errorf("%w: the source has %d bytes, the destination room for %d%s", ErrRange, r.remote.DataLen(), r.room(), r.roomAdvice())
+			return fmt.Errorf("%w: the source has %d bytes, the destination has room for %d%s", ErrRange, r.remote.DataLen(), r.room(), r.roomAdvice())
 		}
 		r.length = r.remote.DataLen()
 		return r.checkRemote("source", 0)
 	default:
 		switch {
 		case r.remote == nil:
-			return fmt.Errorf("%w: it needs a destination at the peer", ErrInvalid)
+			return fmt.Errorf("%w: an atomic needs a destination at the peer", ErrInvalid)
 		case r.local != nil && r.room() < atomicSize:
-			return fmt.Errorf("%w: the result has 8 bytes, its buffer room for %d%s", ErrRange, r.room(), r.roomAdvice())
+			return fmt.Errorf("%w: the result has 8 bytes, its buffer has room for %d%s", ErrRange, r.room(), r.roomAdvice())
 		}
 		for b := r.local; b != nil; b = b.Next() {
 			if b.Memory() == nil {
-				return fmt.Errorf("%w: its result buffer is memory of the peer or of a dma-buf; give memory that this program sees", ErrInvalid)
+				return fmt.Errorf("%w: the result buffer is memory of the peer or of a dma-buf; use memory that this program can read and write", ErrInvalid)
 			}
 		}
 		r.length = atomicSize
@@ -168,9 +204,9 @@ func (r *Task) measure() error {
 // roomAdvice is the end of an error text about a destination that is too small.
 func (r *Task) roomAdvice() string {
 	if n := r.local.ListDataLen(); r.appends && n > 0 {
-		return fmt.Sprintf(" behind the %d that are in it; SetAppend(false), or empty it", n)
+		return fmt.Sprintf(" after the %d in it; call SetAppend(false), or empty it", n)
 	}
-	return "; give a larger one"
+	return "; use a larger one"
 }
 
 // measureSource measures a local source. No buffer at all is a message of no
@@ -178,7 +214,7 @@ func (r *Task) roomAdvice() string {
 func (r *Task) measureSource() error {
 	r.length = r.local.ListDataLen()
 	if r.local != nil && r.length == 0 {
-		return fmt.Errorf("%w: nothing would be moved; make it with Source, or give none for a message of no bytes", ErrNoData)
+		return fmt.Errorf("%w; make it with Source, or give no buffer for a message of no bytes", ErrNoData)
 	}
 	return nil
 }
@@ -187,11 +223,11 @@ func (r *Task) measureSource() error {
 func (r *Task) checkRemote(side string, n int) error {
 	switch {
 	case !r.remote.Remote():
-		return fmt.Errorf("%w: its %s is memory of this host; import the peer's memory map", ErrInvalid, side)
+		return fmt.Errorf("%w: the %s is local memory; import the peer's memory map", ErrInvalid, side)
 	case r.remote.Next() != nil:
-		return fmt.Errorf("%w: its %s is a list; memory of the peer has to be one piece", ErrInvalid, side)
+		return fmt.Errorf("%w: the %s is a list; memory of the peer must be a single buffer", ErrInvalid, side)
 	case r.remote.Room() < n:
-		return fmt.Errorf("%w: its %s has room for %d bytes, and %d are to be written; make it with Target",
+		return fmt.Errorf("%w: the %s has room for %d bytes, but %d would be written; make it with Target",
 			ErrRange, side, r.remote.Room(), n)
 	}
 	return nil
@@ -214,7 +250,7 @@ func (r *Task) checkLimits() error {
 			need = mmap.RemoteAtomic
 		}
 		if have := r.remote.Map().Permissions(); !have.Has(need) {
-			return fmt.Errorf("%w: the peer's memory map grants %v, and this needs %v", ErrPermission, have, need)
+			return fmt.Errorf("%w: the peer's memory map grants %v, but the task needs %v", ErrPermission, have, need)
 		}
 	}
 	if r.op.atomic() {
@@ -222,8 +258,7 @@ func (r *Task) checkLimits() error {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
 		}
 	}
-	_, err := r.gather()
-	return err
+	return nil
 }
 
 // checkSize checks the number of bytes moved.
@@ -233,14 +268,14 @@ func (r *Task) checkSize() error {
 		most = r.ctx.portView().maxSend
 	}
 	if uint64(r.length) > uint64(most) {
-		return fmt.Errorf("%w: it would move %d bytes, %s moves %d in one %v task of %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
+		return fmt.Errorf("%w: the task would move %d bytes; %s moves at most %d in one %v over %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
 	}
 	return nil
 }
 
 // gather builds the local scatter-gather list, in memory of the task.
 func (r *Task) gather() ([]verbs.SGE, error) {
-	if r.op.onWord() {
+	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
 		sg := r.ctx.scratchSG
 		sg.Addr += r.wordOffset()
@@ -260,14 +295,14 @@ func (r *Task) gather() ([]verbs.SGE, error) {
 		return nil, err
 	}
 	if most := r.ctx.set.caps.MaxRDMASGE; r.op != OpSend && r.op != OpSendImm && len(list) > most {
-		return nil, fmt.Errorf("%w: its list has %d buffers; a read or write with %v on %s has %d at most", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
+		return nil, fmt.Errorf("%w: the list has %d buffers; a read or write over %v on %s has at most %d", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
 	}
 	return list, checkList(list, cap(r.sgl), "MaxSendSGE")
 }
 
 func checkList(list []verbs.SGE, most int, field string) error {
 	if len(list) > most {
-		return fmt.Errorf("%w: its list has %d buffers, the context allows %d; raise Config.%s", ErrRange, len(list), most, field)
+		return fmt.Errorf("%w: the list has %d buffers; the context allows %d: raise Config.%s", ErrRange, len(list), most, field)
 	}
 	return nil
 }
@@ -312,19 +347,27 @@ func (r *Task) succeed() {
 	switch {
 	case r.op == OpRead && r.local != nil:
 		// It fails only if the program has changed the buffers meanwhile.
-		if err := r.local.Siblings(sibling.Pass{}).Produced(r.length); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its destination was changed in flight: %w", r.op, err))
+		if err := r.produced(); err != nil {
+			r.pool.completed(r, fmt.Errorf("rdma: %v: the destination was changed in flight: %w", r.op, err))
 			return
 		}
 	case r.op == OpSyncEventGet:
 		r.takeValue()
 	case r.op.atomic():
 		if err := r.takeOriginal(); err != nil {
-			r.pool.completed(r, fmt.Errorf("rdma: %v: its result buffer was changed in flight: %w", r.op, err))
+			r.pool.completed(r, fmt.Errorf("rdma: %v: the result buffer was changed in flight: %w", r.op, err))
 			return
 		}
 	}
 	r.pool.completed(r, nil)
+}
+
+// produced makes the bytes that a read has brought data of the destination.
+func (r *Task) produced() error {
+	if r.appends {
+		r.localVersion = 0 // the next ones go behind them
+	}
+	return r.localVersion.follow(r.local, func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.

@@ -29,8 +29,8 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	return old.Siblings(sibling.Pass{}).Release()
 }
 
-// giveEvent sets the connection and the sync event of a newly allocated task.
-func (r *Task) giveEvent(conn *Connection, ev *syncevent.Event) error {
+// setEvent sets the connection and the sync event of a newly allocated task.
+func (r *Task) setEvent(conn *Connection, ev *syncevent.Event) error {
 	if err := r.ctx.owns(conn); err != nil {
 		return err
 	}
@@ -58,12 +58,12 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 	case ev == nil:
 		return fmt.Errorf("%w: no sync event is given; import the peer's", ErrInvalid)
 	case !ev.Remote():
-		return fmt.Errorf("%w: %v is of this program, which works on it directly; import the peer's", ErrInvalid, ev)
+		return fmt.Errorf("%w: %v belongs to this program, which can change it directly; import the peer's", ErrInvalid, ev)
 	case ev.Device() != r.ctx.dev:
-		return fmt.Errorf("%w: %v was imported for %s, and the context is on %s; import it for that one too",
+		return fmt.Errorf("%w: %v was imported for %s, and the context is on %s; import it for that device too",
 			ErrInvalid, ev, ev.Device().Name(), r.ctx.dev.Name())
 	case r.op != OpSyncEventGet && !ev.Publishers().Has(syncevent.PublishRemote):
-		return fmt.Errorf("%w: peers may get the value of %v, and not change it; its owner has to make it with syncevent.PublishRemote",
+		return fmt.Errorf("%w: peers may read %v but not change it; its owner must make it with syncevent.PublishRemote",
 			ErrPermission, ev)
 	case r.op == OpSyncEventAdd && !ev.Atomics():
 		return fmt.Errorf("%w: the device of the owner of %v has no atomics; set it instead", ErrNotSupported, ev)
@@ -76,15 +76,15 @@ func (r *Task) prepareEvent() {
 	wr := &r.send.WR
 	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()
 	if r.op == OpSyncEventSet {
-		binary.NativeEndian.PutUint64(r.wordBytes(), r.inOrder(wr.CompareAdd))
+		binary.NativeEndian.PutUint64(r.wordBytes(), r.hostOrder(wr.CompareAdd))
 	}
 }
 
 // takeValue takes the result of a get.
-func (r *Task) takeValue() { r.result = r.inOrder(binary.NativeEndian.Uint64(r.wordBytes())) }
+func (r *Task) takeValue() { r.result = r.hostOrder(binary.NativeEndian.Uint64(r.wordBytes())) }
 
-// inOrder converts between the byte orders of this host and the event's.
-func (r *Task) inOrder(v uint64) uint64 {
+// hostOrder converts between the byte orders of this host and the event's.
+func (r *Task) hostOrder(v uint64) uint64 {
 	if r.event.Siblings(sibling.Pass{}).Swapped() {
 		return bits.ReverseBytes64(v)
 	}

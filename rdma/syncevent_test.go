@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/syncevent"
@@ -171,7 +172,7 @@ func TestSyncEventMisuse(t *testing.T) {
 		text          string
 	}{
 		"no connection":         {nil, seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "no connection"},
-		"the peer's connection": {r.b.conns[0], seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "not of context"},
+		"the peer's connection": {r.b.conns[0], seen, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "does not belong to context"},
 		"no event":              {conn, nil, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "import the peer's"},
 		"not imported":          {conn, own, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "import the peer's"},
 		"of another device":     {conn, elsewhere, rdma.ErrInvalid, rdma.ErrInvalid, rdma.ErrInvalid, "was imported for"},
@@ -235,17 +236,17 @@ type eventDescriptor struct {
 // edited makes a descriptor with other claims.
 func edited(t *testing.T, desc []byte, edit func(*eventDescriptor)) []byte {
 	t.Helper()
-	in := descriptor.NewReader(must(descriptor.Decode(descriptor.SyncEvent, desc)))
+	in := wirecode.NewReader(must(descriptor.Decode(descriptor.SyncEvent, desc)))
 	d := eventDescriptor{in.Uint64(), in.Uint32(), in.Uint8(), in.Uint8(), in.Bool()}
 	require.NoError(t, in.Done())
 	edit(&d)
-	var out descriptor.Writer
+	var out wirecode.Writer
 	out.Uint64(d.addr)
 	out.Uint32(d.rkey)
 	out.Uint8(d.order)
 	out.Uint8(d.publishers)
 	out.Bool(d.atomics)
-	return must(out.Encode(descriptor.SyncEvent))
+	return must(descriptor.Encode(descriptor.SyncEvent, must(out.Payload())))
 }
 
 // The value of a host of the other byte order is turned around when it is read or

@@ -12,7 +12,7 @@ import (
 func TestGuestSoakMemoryTakenBack(t *testing.T) {
 	requireGuest(t)
 	rounds := soak.Rounds(t, 2, 200)
-	for _, on := range couples[:3] {
+	for _, on := range devicePairs[:3] {
 		t.Run(on.name, func(t *testing.T) { testTakenBack(t, on.a(t), on.b(t), rounds) })
 	}
 }

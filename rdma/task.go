@@ -16,32 +16,30 @@ import (
 // Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
-	control *pe.Control // nil for a task that came from no pool
-	ctx     *base
-	pool    *taskPool
-	self    *Task          // detects a copy, which is refused
-	conn    *Connection    // that the task runs on; nil: on the endpoint
-	peer    *Peer          // that the task goes to from the endpoint
-	handle  *addressHandle // of the peer, in flight
-	send    lane.Request
-	op      Operation
-	local   *bufinv.Buf
-	remote  *bufinv.Buf
-	appends bool // to the data of local, if the operation returns data
-	length  int  // bytes that this submission moves
-	event   *syncevent.Event
-	word    int         // in the scratch memory, for the operand of an atomic or sync event
-	result  uint64      // of an atomic, or of a get
-	sgl     []verbs.SGE // its capacity is the longest list
+	control       *pe.Control
+	ctx           *base
+	pool          *taskPool
+	conn          *Connection    // that the task runs on; nil: on the endpoint
+	peer          *Peer          // that the task goes to from the endpoint
+	handle        *addressHandle // of the peer, in flight
+	send          lane.Request
+	op            Operation
+	local         *bufinv.Buf
+	remote        *bufinv.Buf
+	appends       bool          // to the data of local, if the operation returns data
+	length        int           // bytes that this submission moves
+	localVersion  bufferVersion // of local, and of remote, that send describes
+	remoteVersion bufferVersion
+	event         *syncevent.Event
+	word          int         // in the scratch memory, for the operand of an atomic or sync event
+	result        uint64      // of an atomic, or of a get
+	sgl           []verbs.SGE // its capacity is the longest list
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
 // to its sync event. It is legal whenever the task is not in flight. Errors are those
 // of pe.Pool.Free and bufinv.
 func (r *Task) Free() error {
-	if r.self != r {
-		return r.control.Begin(&r.Task, "free") // fails: the task came from no pool, or is a copy
-	}
 	if err := r.pool.tasks.Free(r); err != nil {
 		return err
 	}
@@ -90,10 +88,10 @@ func (r *Task) Bytes() int { return r.length }
 // owns fails for a connection of another context.
 func (c *base) owns(conn *Connection) error {
 	switch {
-	case conn == nil || conn.ctx == nil:
+	case conn == nil:
 		return fmt.Errorf("%w: no connection is given", ErrInvalid)
 	case &conn.ctx.base != c:
-		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, conn, c.set.Name)
+		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
 	}
 	return nil
 }
@@ -101,31 +99,28 @@ func (c *base) owns(conn *Connection) error {
 // ownsPeer fails for a peer of another context.
 func (c *base) ownsPeer(p *Peer) error {
 	switch {
-	case p == nil || p.ctx == nil:
+	case p == nil:
 		return fmt.Errorf("%w: no peer is given", ErrInvalid)
 	case &p.ctx.base != c:
-		return fmt.Errorf("%w: %v is not of context %q", ErrInvalid, p, c.set.Name)
+		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, p, c.set.Name)
 	}
 	return nil
 }
 
-// address sets the target of a newly allocated task.
-func (r *Task) address(to target) error {
+// setTarget sets the target of a newly allocated task.
+func (r *Task) setTarget(to target) error {
 	r.conn, r.peer = to.conn, to.peer
 	return r.ctx.service.owns(to)
 }
 
-// give sets the target and the buffers of a newly allocated task.
-func (r *Task) give(to target, local, remote *bufinv.Buf) error {
-	if err := r.address(to); err != nil {
+// setBuffers sets the target and the buffers of a newly allocated task.
+func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
+	if err := r.setTarget(to); err != nil {
 		r.conn, r.peer = nil, nil
 		return err
 	}
 	r.local, r.remote = local, remote
-	err := r.measure()
-	if err == nil {
-		err = r.checkLimits()
-	}
+	err := r.build(true)
 	if err == nil {
 		return nil
 	}
@@ -159,11 +154,12 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 
 // mayChange checks that the task is not in flight, and that its operation has the field.
 func (r *Task) mayChange(what string, has bool) error {
+	r.localVersion = 0
 	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
 	}
 	if !has {
-		return fmt.Errorf("rdma: set the %s of a %v: %w: it has none", what, r.op, ErrInvalid)
+		return fmt.Errorf("rdma: set the %s of a %v: %w: the operation has none", what, r.op, ErrInvalid)
 	}
 	return nil
 }
@@ -189,8 +185,8 @@ func (r *Task) resultBuffer() **bufinv.Buf {
 	return r.side(r.op == OpCompareSwap || r.op == OpFetchAdd, false)
 }
 
-// at returns the buffer of a side, or nil.
-func at(slot **bufinv.Buf) *bufinv.Buf {
+// bufferAt returns the buffer of a side, or nil.
+func bufferAt(slot **bufinv.Buf) *bufinv.Buf {
 	if slot == nil {
 		return nil
 	}
@@ -199,7 +195,7 @@ func at(slot **bufinv.Buf) *bufinv.Buf {
 
 // Source is where the data comes from: for a send or write, a list of buffers; for a read,
 // memory of the peer. It is nil if none was given, and for other operations.
-func (r *Task) Source() *bufinv.Buf { return at(r.source()) }
+func (r *Task) Source() *bufinv.Buf { return bufferAt(r.source()) }
 
 // SetSource replaces the source. It takes over the caller's reference to the new one, in any
 // case, and drops the reference to the old one. Errors match pe.ErrInUse in flight, ErrInvalid
@@ -208,7 +204,7 @@ func (r *Task) SetSource(src *bufinv.Buf) error { return r.swap("source", r.sour
 
 // Destination is the memory of the peer that a write or an atomic changes, or the list of buffers
 // that a read fills. It is nil if none was given, and for other operations.
-func (r *Task) Destination() *bufinv.Buf { return at(r.destination()) }
+func (r *Task) Destination() *bufinv.Buf { return bufferAt(r.destination()) }
 
 // SetDestination replaces the destination, as SetSource replaces the source.
 func (r *Task) SetDestination(dst *bufinv.Buf) error {
@@ -216,7 +212,7 @@ func (r *Task) SetDestination(dst *bufinv.Buf) error {
 }
 
 // Result is the list of buffers that the original value goes to, besides Original, or nil.
-func (r *Task) Result() *bufinv.Buf { return at(r.resultBuffer()) }
+func (r *Task) Result() *bufinv.Buf { return bufferAt(r.resultBuffer()) }
 
 // SetResult makes a compare-and-swap or fetch-and-add store the original value in a list of
 // buffers, as 8 bytes in the byte order of this host. Submit empties the list unless SetAppend
@@ -233,7 +229,7 @@ func (r *Task) SetAppend(on bool) error {
 	if err := r.control.MayChange(&r.Task, "place in the destination"); err != nil {
 		return err
 	}
-	r.appends = on
+	r.appends, r.localVersion = on, 0
 	return nil
 }
 
@@ -304,6 +300,7 @@ func (r *Task) room() int {
 func (r *Task) drop() error {
 	local, remote, event := r.local, r.remote, r.event
 	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false
+	r.localVersion = 0
 	if event != nil {
 		return event.Siblings(sibling.Pass{}).Release()
 	}

@@ -26,7 +26,7 @@ type transition struct {
 	shut      atomic.Bool     // the lane is to be shut when no helper has the queue pair; helpers read it
 	postponed []func()        // to be run when no helper has the queue pair
 	pause     time.Duration
-	again     deadline // when to try again
+	retry     deadline // when to try again
 	last      error    // why the last attempt failed; nil: it did not
 }
 
@@ -36,14 +36,14 @@ func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.takeReceives()
 	t := &conn.transition
 	t.conn, t.attr, t.done, t.pause, t.last = conn, attr, done, firstTransitionPause, nil
-	t.again.owner = t
-	t.try()
+	t.retry.owner = t
+	t.attempt()
 }
 
-func (t *transition) try() {
+func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
-	c.hungry.Remove(&t.conn.hungry)
+	c.toRefill.Remove(&t.conn.toRefill)
 	run := c.helpers.run
 	if t.last != nil {
 		run = c.helpers.repeat
@@ -53,26 +53,26 @@ func (t *transition) try() {
 		if !t.shut.Load() { // else the connection has ended while the call waited
 			err = l.BringUp(attr)
 		}
-		return func() { t.tried(err) }
+		return func() { t.attemptDone(err) }
 	})
 }
 
 // due implements the owner of a deadline.
-func (t *transition) due(time.Time) { t.try() }
+func (t *transition) due(time.Time) { t.attempt() }
 
 // cancel ends a transition that no helper works on.
 func (t *transition) cancel() {
 	t.done = nil
 	if t.conn != nil {
-		t.conn.ctx.setDeadline(&t.again, time.Time{})
+		t.conn.ctx.setDeadline(&t.retry, time.Time{})
 	}
 }
 
 // postpone makes f run when no helper has the queue pair.
 func (t *transition) postpone(f func()) { t.postponed = append(t.postponed, f) }
 
-// tried handles the result of an attempt.
-func (t *transition) tried(err error) {
+// attemptDone handles the result of an attempt.
+func (t *transition) attemptDone(err error) {
 	conn, done, postponed := t.conn, t.done, t.postponed
 	t.running, t.postponed, t.last = false, nil, err
 	switch {
@@ -85,15 +85,15 @@ func (t *transition) tried(err error) {
 			done(nil)
 		}
 	case conn.state.usable() && errors.Is(err, verbs.ErrUnreachable):
-		conn.ctx.setDeadline(&t.again, time.Now().Add(t.pause))
+		conn.ctx.setDeadline(&t.retry, time.Now().Add(t.pause))
 		t.pause = min(2*t.pause, longestTransitionPause)
 	case conn.state.usable():
 		t.done = nil
 		done(err)
-	default: // a goodbye waits for the transition
+	default: // a disconnect notice waits for the transition
 		conn.shut()
 	}
-	conn.becomeHungry()
+	conn.queueRefill()
 	for _, f := range postponed {
 		f()
 	}

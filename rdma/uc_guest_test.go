@@ -7,7 +7,7 @@ import "testing"
 // Connections of UC, on the kernel's device and on the software device.
 func TestGuestUnreliableConnection(t *testing.T) {
 	requireGuest(t)
-	for _, couple := range couples {
+	for _, couple := range devicePairs {
 		t.Run(couple.name, func(t *testing.T) { testUnreliableConnection(t, couple.a(t), couple.b(t)) })
 	}
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// unreliable is two ends of UC, whose messages come to arrived.
-type unreliable struct {
+// ucRig is two ends of UC, whose messages come to arrived.
+type ucRig struct {
 	*rig
 	pool    *rdma.Pool
 	tasks   outcome[*rdma.Task]
 	arrived []string
 }
 
-func newUnreliable(t *testing.T, onA, onB verbs.Device, cfg rdma.Config) *unreliable {
+func newUCRig(t *testing.T, onA, onB verbs.Device, cfg rdma.Config) *ucRig {
 	t.Helper()
 	cfg.Transport, cfg.Permissions = verbs.UC, everything
-	u := &unreliable{rig: newRigOn(t, onA, onB, cfg, cfg)}
+	u := &ucRig{rig: newRigOn(t, onA, onB, cfg, cfg)}
 	u.pool = must(u.a.ctx.Pool(64, u.tasks.ok, u.tasks.bad))
 	require.NoError(t, u.b.ctx.Receive(256, 4096, func(m *rdma.Message) {
 		imm, _ := m.Imm()
@@ -37,7 +37,7 @@ func newUnreliable(t *testing.T, onA, onB verbs.Device, cfg rdma.Config) *unreli
 }
 
 // close closes both ends: neither is told of the other's.
-func (u *unreliable) close() {
+func (u *ucRig) close() {
 	for _, task := range append(u.tasks.done, u.tasks.failed...) {
 		assert.NoError(u.t, task.Free())
 	}
@@ -51,7 +51,7 @@ func (u *unreliable) close() {
 }
 
 func testUnreliableConnection(t *testing.T, onA, onB verbs.Device) {
-	u := newUnreliable(t, onA, onB, rdma.Config{})
+	u := newUCRig(t, onA, onB, rdma.Config{})
 	u.connect(1)
 	conn, a, b := u.a.conns[0], u.a, u.b
 
@@ -88,7 +88,7 @@ func TestUnreliableConnection(t *testing.T) {
 // Both ends become Ready whatever is lost, and what is lost later is a successful send.
 func TestUnreliableConnectionUnderLoss(t *testing.T) {
 	devA, devB := must(soft.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
-	u := newUnreliable(t, closed(t, devA), closed(t, devB), rdma.Config{})
+	u := newUCRig(t, closed(t, devA), closed(t, devB), rdma.Config{})
 	for _, dev := range []*soft.Device{devA, devB} {
 		require.NoError(t, dev.SetFaults(soft.Faults{Loss: 0.5, Seed: 1}))
 	}
@@ -124,7 +124,7 @@ func TestUnreliableConnectionUnderLoss(t *testing.T) {
 // network does its work again.
 func TestUnreliableConnectionOverOneWay(t *testing.T) {
 	devA, devB := must(soft.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
-	u := newUnreliable(t, closed(t, devA), closed(t, devB), rdma.Config{})
+	u := newUCRig(t, closed(t, devA), closed(t, devB), rdma.Config{})
 	require.NoError(t, devA.SetFaults(soft.Faults{Loss: 1})) // of what arrives there
 	require.NoError(t, u.a.ctx.Start())
 	require.NoError(t, u.b.ctx.Start())
@@ -142,7 +142,7 @@ func TestUnreliableConnectionOverOneWay(t *testing.T) {
 // What UC does not have is refused, where it is asked for.
 func TestUnreliableConnectionRefuses(t *testing.T) {
 	dev := openSoft(t)
-	u := newUnreliable(t, dev, openSoft(t), rdma.Config{MaxConnections: 2})
+	u := newUCRig(t, dev, openSoft(t), rdma.Config{MaxConnections: 2})
 	u.connect(1)
 	conn, a := u.a.conns[0], u.a
 	for name, alloc := range map[string]func() (*rdma.Task, error){
@@ -179,7 +179,7 @@ func TestUnreliableConnectionRefuses(t *testing.T) {
 
 // A peer that never comes ends the wait.
 func TestUnreliablePeerNeverComes(t *testing.T) {
-	u := newUnreliable(t, openSoft(t), openSoft(t), rdma.Config{ConnectTimeout: 20 * time.Millisecond})
+	u := newUCRig(t, openSoft(t), openSoft(t), rdma.Config{ConnectTimeout: 20 * time.Millisecond})
 	require.NoError(t, u.a.ctx.Start())
 	require.NoError(t, u.b.ctx.Start())
 	conn, _ := must2(u.a.ctx.Export())

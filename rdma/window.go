@@ -57,7 +57,7 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.begin(conn); err != nil {
+	if err := w.allocate(conn); err != nil {
 		_ = p.tasks.Free(w) // it was taken just now
 		return nil, fmt.Errorf("rdma: allocate a memory window: %w", err)
 	}
@@ -93,7 +93,7 @@ type Window struct {
 	perm mmap.Permission
 }
 
-func (w *Window) begin(conn *Connection) error {
+func (w *Window) allocate(conn *Connection) error {
 	c := w.ctx
 	if err := c.base.owns(conn); err != nil {
 		return err
@@ -137,18 +137,18 @@ func windowTag(rkey uint32) uint32 { return rkey >> 8 }
 // is bound, pe.ErrBadState, pe.ErrFreed, ErrNotReady, and those of mmap.Map.Lend.
 func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(error)) error {
 	const op = "bind a memory window"
-	if err := w.check(op, done != nil && m != nil); err != nil {
+	if err := w.beginRequest(op, done != nil && m != nil); err != nil {
 		return err
 	}
 	if w.lent != nil {
-		return w.refuse(op, fmt.Errorf("%w: it is bound; invalidate it first", pe.ErrInUse))
+		return w.abortRequest(op, fmt.Errorf("%w: the window is bound; invalidate it first", pe.ErrInUse))
 	}
-	mr, err := m.Siblings(sibling.Pass{}).Lend(w.ctx.set.PD, off, n, perm)
+	mr, err := m.Siblings(sibling.Pass{}).WindowMR(w.ctx.set.PD, off, n, perm)
 	if err == nil {
 		err = m.Siblings(sibling.Pass{}).HoldFor(mmap.MemoryWindow)
 	}
 	if err != nil {
-		return w.refuse(op, err)
+		return w.abortRequest(op, err)
 	}
 	w.lent, w.off, w.n, w.perm = m, off, n, perm
 	w.bind = verbs.MWBind{
@@ -169,36 +169,33 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 // done and the errors are as with Bind.
 func (w *Window) Invalidate(done func(error)) error {
 	const op = "invalidate a memory window"
-	if err := w.check(op, done != nil); err != nil {
+	if err := w.beginRequest(op, done != nil); err != nil {
 		return err
 	}
 	if w.lent == nil {
-		return w.refuse(op, fmt.Errorf("%w: it is bound to nothing", ErrInvalid))
+		return w.abortRequest(op, fmt.Errorf("%w: the window is not bound", ErrInvalid))
 	}
 	w.send.WR.Op, w.send.WR.InvalidateRKey = verbs.OpLocalInvalidate, w.bind.RKey
 	w.push(done)
 	return nil
 }
 
-// check checks that a request can begin, and begins it.
-func (w *Window) check(op string, complete bool) error {
-	if w == nil || w.pool == nil {
-		return fmt.Errorf("rdma: %s: %w: it came from no pool", op, ErrInvalid)
-	}
+// beginRequest checks that a request can begin, and begins it.
+func (w *Window) beginRequest(op string, complete bool) error {
 	if err := w.ctx.control.Begin(&w.task, op); err != nil {
 		return err
 	}
 	switch {
 	case !complete:
-		return w.refuse(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
+		return w.abortRequest(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
 	case w.mw == nil || !w.conn.state.usable():
-		return w.refuse(op, w.conn.notUsable())
+		return w.abortRequest(op, w.conn.notUsable())
 	}
 	return nil
 }
 
-// refuse ends a request that was not posted.
-func (w *Window) refuse(op string, err error) error {
+// abortRequest ends a request that was not posted.
+func (w *Window) abortRequest(op string, err error) error {
 	w.ctx.control.Abort(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
 }
@@ -212,14 +209,14 @@ func (w *Window) push(done func(error)) {
 // Export returns a descriptor of what the window lends, for mmap.Import of the peer. It may be
 // called as soon as Bind has returned. It fails with ErrInvalid if the window is not bound.
 func (w *Window) Export() ([]byte, error) {
-	if w == nil || w.lent == nil {
-		return nil, fmt.Errorf("rdma: export a memory window: %w: it is bound to nothing", ErrInvalid)
+	if w.lent == nil {
+		return nil, fmt.Errorf("rdma: export a memory window: %w: the window is not bound", ErrInvalid)
 	}
-	return w.lent.Siblings(sibling.Pass{}).ExportLent(w.off, w.n, w.bind.RKey, w.perm)
+	return w.lent.Siblings(sibling.Pass{}).ExportWindow(w.off, w.n, w.bind.RKey, w.perm)
 }
 
 // Bound reports whether the window lends memory, or is about to.
-func (w *Window) Bound() bool { return w != nil && w.lent != nil }
+func (w *Window) Bound() bool { return w.lent != nil }
 
 // Connection is the connection whose peer the window is for.
 func (w *Window) Connection() *Connection { return w.conn }
@@ -228,9 +225,6 @@ func (w *Window) Connection() *Connection { return w.conn }
 // returned, the peer can neither read nor write through the window. It fails with pe.ErrInUse
 // while Bind or Invalidate is under way, and otherwise as pe.Pool.Free.
 func (w *Window) Free() error {
-	if w == nil || w.pool == nil {
-		return fmt.Errorf("rdma: free a memory window: %w: it came from no pool", ErrInvalid)
-	}
 	if err := w.pool.tasks.Free(w); err != nil {
 		return err
 	}
@@ -265,7 +259,7 @@ func (w *Window) unbound() {
 func (conn *Connection) endWindows() {
 	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
 		if err := e.Value.end(); err != nil {
-			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("taking back a memory window")
+			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close a memory window")
 		}
 	}
 }
@@ -308,8 +302,8 @@ func (c *Connections) invalidated(rkey uint32) *Window {
 // Errors match pe.ErrInUse in flight, ErrInvalid for a map that was not imported and for other
 // operations, and ErrNotSupported where the device lacks it (Capabilities.Windows).
 func (t *Task) SetInvalidate(remote *mmap.Map) error {
-	const op = "set the window that a send gives back"
-	if err := t.mayChange("window to give back", t.op == OpSend); err != nil {
+	const op = "set the window that a send invalidates"
+	if err := t.mayChange("window to invalidate", t.op == OpSend); err != nil {
 		return err
 	}
 	switch {
@@ -319,7 +313,7 @@ func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	case !t.ctx.set.caps.Windows:
 		return fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, t.ctx.dev.Name())
 	case !remote.Remote():
-		return fmt.Errorf("rdma: %s: %w: it is memory of this host; give the map that was imported", op, ErrInvalid)
+		return fmt.Errorf("rdma: %s: %w: the map is of local memory; give the map that was imported from the peer", op, ErrInvalid)
 	}
 	t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSendInvalidate, remote.RKey()
 	return nil

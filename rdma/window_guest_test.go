@@ -6,7 +6,7 @@ import "testing"
 
 func TestGuestWindows(t *testing.T) {
 	requireGuest(t)
-	for _, on := range couples {
+	for _, on := range devicePairs {
 		t.Run(on.name, func(t *testing.T) {
 			onA, onB := on.a(t), on.b(t)
 			t.Run("taken back", func(t *testing.T) { testWindow(t, onA, onB) })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -79,13 +80,17 @@ type fields struct {
 }
 
 func encode(f fields) ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Uint64(f.addr)
 	w.Uint32(f.rkey)
 	w.Uint8(uint8(f.order))
 	w.Uint8(uint8(f.publishers))
 	w.Bool(f.atomics)
-	return w.Encode(descriptor.SyncEvent)
+	payload, err := w.Payload()
+	if err != nil {
+		return nil, err
+	}
+	return descriptor.Encode(descriptor.SyncEvent, payload)
 }
 
 func decode(desc []byte) (fields, error) {
@@ -93,7 +98,7 @@ func decode(desc []byte) (fields, error) {
 	if err != nil {
 		return fields{}, err
 	}
-	r := descriptor.NewReader(payload)
+	r := wirecode.NewReader(payload)
 	f := fields{r.Uint64(), r.Uint32(), byteOrder(r.Uint8()), Publishers(r.Uint8()), r.Bool()}
 	if err := r.Done(); err != nil {
 		return fields{}, err

@@ -184,9 +184,6 @@ func (e *Event) watch() error {
 
 // String names the event.
 func (e *Event) String() string {
-	if e == nil {
-		return "no sync event"
-	}
 	return "sync event" + quoted(e.name)
 }
 
@@ -248,8 +245,6 @@ func (e *Event) begin(op string, unit int64) error {
 	switch {
 	case e.remote:
 		return fmt.Errorf("%s %v: %w: its value is in the memory of a peer; use the sync event tasks of package rdma", op, e, ErrRemote)
-	case e.word == nil:
-		return fmt.Errorf("%s %v: %w: it was not made by New", op, e, ErrInvalid)
 	case !e.enter(unit):
 		return fmt.Errorf("%s %v: %w", op, e, ErrClosed)
 	}
@@ -379,7 +374,7 @@ func (e *Event) Close() error {
 // releaseMemory releases what New acquired, except the buffer.
 func (e *Event) releaseMemory() error {
 	if e.word == nil {
-		return nil // imported, or never made
+		return nil // imported
 	}
 	if e.own != nil {
 		// This comes first, because it may fail, and then the event stays open.

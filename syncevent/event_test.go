@@ -470,18 +470,6 @@ func TestImportedEvent(t *testing.T) {
 	require.ErrorIs(t, err, ErrLocal)
 }
 
-func TestZeroEvent(t *testing.T) {
-	var e Event
-	_, err := e.Get()
-	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorIs(t, e.Set(1), ErrInvalid)
-	_, err = e.Wait(context.Background(), Equal(0))
-	require.ErrorIs(t, err, ErrInvalid)
-	_, err = e.Export()
-	require.ErrorIs(t, err, ErrInvalid)
-	require.NoError(t, e.Close())
-}
-
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	e := open(t, openSoft(t), Config{Publishers: bothPublish})
 	use := func() {

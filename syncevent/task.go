@@ -24,7 +24,6 @@ var operations = [...]struct {
 	submit string // for errors; made in advance for the hot path
 	verb   string // the same
 }{
-	0:      {"task", "submit a task", "use"}, // for a task that came from no pool
 	OpGet:  {"get", "submit a get", "get"},
 	OpSet:  {"set", "submit a set", "set"},
 	OpAdd:  {"addition", "submit an addition", "add to"},
@@ -33,7 +32,7 @@ var operations = [...]struct {
 
 // String names the operation.
 func (o Operation) String() string {
-	if o >= 0 && int(o) < len(operations) {
+	if o > 0 && int(o) < len(operations) {
 		return operations[o].name
 	}
 	return "operation " + strconv.Itoa(int(o))
@@ -137,9 +136,6 @@ func (t *Task) SetEvent(e *Event) error {
 	old := t.ev
 	if err := t.holdEvent(e); err != nil {
 		return fmt.Errorf("syncevent: set the event of a %v: %w", t.op, err)
-	}
-	if old == nil {
-		return nil
 	}
 	return siblings{old}.Release()
 }

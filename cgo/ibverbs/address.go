@@ -52,7 +52,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	c, err := C.vb_create_ah(p.c, &to)
 	if c == nil {
 		p.release()
-		return nil, resolving(verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err))
+		return nil, asResolutionError(verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err))
 	}
 	ah := &addressHandle{pd: p, c: c}
 	if p.device.efa == nil {
@@ -73,7 +73,7 @@ func (a *addressHandle) Close() error {
 	if a.c == nil {
 		return nil
 	}
-	if err := d.destroyed("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
+	if err := d.checkDestroyed("ibv_destroy_ah", "an address handle of "+d.info.Name, C.vb_destroy_ah(a.c)); err != nil {
 		return err
 	}
 	a.c = nil

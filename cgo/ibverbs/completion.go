@@ -2,7 +2,6 @@
 
 package ibverbs
 
-// #cgo noescape vb_poll_cq
 // #cgo nocallback vb_poll_cq
 // #cgo nocallback vb_req_notify_cq
 // #cgo noescape vb_cq_events
@@ -41,7 +40,7 @@ type completionQueue struct {
 	extended *extendedQueue // nil: polled by ibv_poll_cq
 	// Completions that Arm, or the closing of a queue pair, took off the queue. The
 	// next Poll returns them.
-	held []completion
+	buffered []completion
 	// Queue pairs whose receives have LIDs: UD queue pairs on InfiniBand ports. For other
 	// queue pairs the device's LID fields are undefined, or, on SRD, mean something else.
 	lids map[uint32]struct{}
@@ -78,7 +77,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 		return nil, verbError("ibv_create_comp_channel", d.info.Name, err)
 	}
 	q := &completionQueue{device: d, channel: channel}
-	if d.extends(init.Fields) {
+	if d.needsExtendedCQ(init.Fields) {
 		err = q.createExtended(capacity, init.Fields)
 	} else {
 		err = q.create(capacity)
@@ -96,7 +95,7 @@ func (q *completionQueue) create(capacity int) error {
 	if c == nil {
 		return verbError("ibv_create_cq", fmt.Sprintf("%d entries on %s", capacity, q.device.info.Name), err)
 	}
-	q.made(c, capacity)
+	q.setUp(c, capacity)
 	return nil
 }
 
@@ -108,8 +107,8 @@ func (d *Device) nextVector() int {
 	return v
 }
 
-// made sets up the queue after the device has created c.
-func (q *completionQueue) made(c *C.struct_ibv_cq, capacity int) {
+// setUp sets up the queue after the device has created c.
+func (q *completionQueue) setUp(c *C.struct_ibv_cq, capacity int) {
 	q.c, q.capacity, q.key = c, int(c.cqe), addressOf(c)
 	q.batch = callocSlice[C.struct_ibv_wc](min(capacity, pollBatch))
 }
@@ -151,15 +150,15 @@ func (q *completionQueue) poll(wcs []verbs.WC, extras []verbs.WCExtra) (int, err
 	if q.overflown.Load() {
 		return 0, q.overrunError()
 	}
-	n := min(len(wcs), len(q.held))
+	n := min(len(wcs), len(q.buffered))
 	if n > 0 {
-		for i := range q.held[:n] {
-			wcs[i] = q.held[i].wc
+		for i := range q.buffered[:n] {
+			wcs[i] = q.buffered[i].wc
 			if extras != nil {
-				extras[i] = q.held[i].extra
+				extras[i] = q.buffered[i].extra
 			}
 		}
-		q.held = slices.Delete(q.held, 0, n)
+		q.buffered = slices.Delete(q.buffered, 0, n)
 	}
 	for n < len(wcs) {
 		want := min(len(wcs)-n, len(q.batch))
@@ -213,7 +212,7 @@ func (q *completionQueue) overrunError() error {
 }
 
 func (q *completionQueue) pollError(result int) error {
-	e := &Error{Verb: "ibv_poll_cq", Asked: q.String()}
+	e := &Error{Verb: "ibv_poll_cq", Request: q.String()}
 	if q.extended != nil {
 		e.Verb = "ibv_start_poll"
 	}
@@ -265,7 +264,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	if q.c == nil {
 		return false, q.closedError("arm")
 	}
-	if len(q.held) > 0 || q.overflown.Load() {
+	if len(q.buffered) > 0 || q.overflown.Load() {
 		return false, nil
 	}
 	if q.channel == nil {
@@ -296,17 +295,17 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		return false, q.pollError(got)
 	case got > 0:
 		q.armed.Store(false)
-		q.hold(got)
+		q.bufferCompletions(got)
 		return false, nil
 	}
 	return true, nil
 }
 
-// hold keeps the first n completions of the batch for the next Poll.
-func (q *completionQueue) hold(n int) {
+// bufferCompletions keeps the first n completions of the batch for the next Poll.
+func (q *completionQueue) bufferCompletions(n int) {
 	for i := range n {
-		q.held = append(q.held, completion{})
-		last := &q.held[len(q.held)-1]
+		q.buffered = append(q.buffered, completion{})
+		last := &q.buffered[len(q.buffered)-1]
 		q.read(i, &last.wc, &last.extra)
 	}
 }
@@ -370,8 +369,8 @@ func (q *completionQueue) setLIDs(qpn uint32, have bool) {
 	q.lids[qpn] = struct{}{}
 }
 
-// forget drops the completions of a destroyed queue pair, because not every device does so.
-func (q *completionQueue) forget(qpn uint32) {
+// dropCompletions drops the completions of a destroyed queue pair, because not every device does so.
+func (q *completionQueue) dropCompletions(qpn uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.c == nil {
@@ -384,10 +383,10 @@ func (q *completionQueue) forget(qpn uint32) {
 		if got <= 0 {
 			break
 		}
-		q.hold(got)
+		q.bufferCompletions(got)
 		left -= got
 	}
-	q.held = slices.DeleteFunc(q.held, func(c completion) bool { return c.wc.QPN == qpn })
+	q.buffered = slices.DeleteFunc(q.buffered, func(c completion) bool { return c.wc.QPN == qpn })
 	delete(q.lids, qpn)
 }
 
@@ -406,7 +405,7 @@ func (q *completionQueue) Close() error {
 		q.stop()
 		q.stop = nil
 	}
-	if err := d.destroyed("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
+	if err := d.checkDestroyed("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
 		d.add(q) // the program can try again
 		return err
 	}
@@ -418,7 +417,7 @@ func (q *completionQueue) Close() error {
 	if q.extended != nil {
 		q.extended.free()
 	}
-	q.c, q.channel, q.batch, q.held = nil, nil, nil, nil
+	q.c, q.channel, q.batch, q.buffered = nil, nil, nil, nil
 	return err
 }
 

@@ -61,7 +61,7 @@ func TestExtendedCompletionLIDs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	assert.Equal(t, verbs.WC{ID: 1, Opcode: verbs.WCRecv, Bytes: 100, HasImm: true, Imm: 0xabcd, QPN: 17, SrcQPN: 18, SLID: 5, SL: 3}, wcs[0])
-	q.forget(17)
+	q.dropCompletions(17)
 	assert.Empty(t, q.lids)
 	n, err = q.Poll(wcs)
 	require.NoError(t, err)

@@ -36,7 +36,7 @@ type Device struct {
 	fieldsRead bool
 	lids       bool        // a port is on InfiniBand, so receives can have LIDs
 	efa        *efa.Device // nil: the device is not an EFA
-	noEFA      error       // why an EFA has no SRD
+	efaErr     error       // why an EFA has no SRD
 	// extended: always poll and post by the extended calls, even if the plain ones would do;
 	// for tests.
 	extended bool
@@ -237,7 +237,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 		State: verbs.PortState(a.state), LinkLayer: verbs.LinkLayer(a.link_layer),
 		MaxMTU: abi.MTU(uint32(a.max_mtu)), ActiveMTU: abi.MTU(uint32(a.active_mtu)),
 		GIDTable: int(a.gid_tbl_len), LID: uint16(a.lid),
-		Interface:  interfaceBehind(d.sysfs, port),
+		Interface:  interfaceOf(d.sysfs, port),
 		ActiveRate: uint64(laneWidth(a.active_width)) * laneRate(a.active_speed),
 	}, nil
 }
@@ -385,7 +385,7 @@ func (d *Device) Close() error {
 
 	d.events.stop()
 	return errors.Join(
-		destroyed(ctx, "ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
+		checkDestroyed(ctx, "ibv_dealloc_pd", "the default protection domain of "+d.info.Name, C.vb_dealloc_pd(d.defaultPD.c)),
 		checkErrno("ibv_close_device", d.info.Name, C.vb_close_device(ctx)),
 	)
 }

@@ -77,7 +77,7 @@ func (p *protectionDomain) Close() error {
 	case p.refs > 0:
 		return fmt.Errorf("close protection domain of device %s: %d objects in it are not closed: %w", d.info.Name, p.refs, verbs.ErrInUse)
 	}
-	if err := d.destroyed("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
+	if err := d.checkDestroyed("ibv_dealloc_pd", "a protection domain of "+d.info.Name, C.vb_dealloc_pd(p.c)); err != nil {
 		return err
 	}
 	p.closed = true
@@ -120,9 +120,9 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 }
 
 func (p *protectionDomain) notRegistered(start uintptr, n int, err error) error {
-	e := &Error{Verb: "ibv_reg_mr", Asked: fmt.Sprintf("%d bytes at %#x on %s", n, start, p.device.info.Name)}
+	e := &Error{Verb: "ibv_reg_mr", Request: fmt.Sprintf("%d bytes at %#x on %s", n, start, p.device.info.Name)}
 	e.Errno, _ = errors.AsType[syscall.Errno](err)
-	e.Kind, e.Detail = kindOf(e.Errno), hintFor(e.Errno)
+	e.Kind, e.Detail = kindOf(e.Errno), adviceFor(e.Errno)
 	switch e.Errno {
 	case syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM:
 		var limit unix.Rlimit
@@ -153,7 +153,7 @@ func (m *memoryRegion) Close() error {
 		defer d.handles.Unlock()
 	}
 	asked := fmt.Sprintf("the region of %d bytes at %#x on %s", m.length, m.addr, d.info.Name)
-	if err := d.destroyed("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
+	if err := d.checkDestroyed("ibv_dereg_mr", asked, C.vb_dereg_mr(m.c)); err != nil {
 		if e, ok := errors.AsType[*Error](err); ok && m.access&verbs.AccessMWBind != 0 && (e.Errno == syscall.EINVAL || e.Errno == syscall.EBUSY) {
 			e.Kind, e.Detail = verbs.ErrInUse, "memory windows are bound to it: invalidate or close them first"
 		}

@@ -55,7 +55,7 @@ func list(use func([]*C.struct_ibv_device) error) error {
 // verbError returns the error of a verb that sets errno.
 func verbError(verb, asked string, err error) *Error {
 	errno, _ := errors.AsType[syscall.Errno](err)
-	return &Error{Verb: verb, Asked: asked, Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno)}
+	return &Error{Verb: verb, Request: asked, Errno: errno, Kind: kindOf(errno), Detail: adviceFor(errno)}
 }
 
 // checkErrno returns the error of a verb that returns an errno; nil for zero.
@@ -72,7 +72,7 @@ func infoOf(d *C.struct_ibv_device) verbs.DeviceInfo {
 	return verbs.DeviceInfo{
 		Name: nameOf(d), Driver: "ibverbs",
 		GUID:      uint64(C.vb_get_device_guid(d)),
-		Interface: interfaceBehind(C.GoString(&d.ibdev_path[0]), 1),
+		Interface: interfaceOf(C.GoString(&d.ibdev_path[0]), 1),
 	}
 }
 
@@ -148,13 +148,13 @@ func open(d *C.struct_ibv_device) (*Device, error) {
 func notOpened(path string, err error) error {
 	switch access := unix.Access(path, unix.R_OK|unix.W_OK); {
 	case errors.Is(access, syscall.EACCES), errors.Is(access, syscall.EPERM):
-		return &Error{Verb: "ibv_open_device", Asked: path, Errno: syscall.EACCES,
+		return &Error{Verb: "ibv_open_device", Request: path, Errno: syscall.EACCES,
 			Detail: "this user may not read and write it: run as root, or join the group that owns it"}
 	case errors.Is(access, syscall.ENOENT):
-		return &Error{Verb: "ibv_open_device", Asked: path, Errno: syscall.ENOENT,
+		return &Error{Verb: "ibv_open_device", Request: path, Errno: syscall.ENOENT,
 			Detail: "the kernel has the device, but its file is not there: is udev running, is /dev/infiniband visible in this container?"}
 	}
 	errno, _ := errors.AsType[syscall.Errno](err)
-	return &Error{Verb: "ibv_open_device", Asked: path, Errno: errno, Kind: kindOf(errno),
+	return &Error{Verb: "ibv_open_device", Request: path, Errno: errno, Kind: kindOf(errno),
 		Detail: "libibverbs could not open it: is its provider installed (Debian: ibverbs-providers)?"}
 }

@@ -26,8 +26,8 @@ func kindOf(errno syscall.Errno) error {
 	return nil
 }
 
-// hintFor returns advice for an errno that does not explain itself.
-func hintFor(errno syscall.Errno) string {
+// adviceFor returns advice for an errno that does not explain itself.
+func adviceFor(errno syscall.Errno) string {
 	switch errno {
 	case syscall.EIO, syscall.ENODEV:
 		return "the device has been removed, or has failed"
@@ -37,10 +37,10 @@ func hintFor(errno syscall.Errno) string {
 	return ""
 }
 
-// resolving completes the error of a verb in which the kernel resolves a peer's address. In
+// asResolutionError completes the error of a verb in which the kernel resolves a peer's address. In
 // other verbs, these errnos come from the device: mlx5 returns ETIMEDOUT for a command without
 // answer.
-func resolving(e *Error) *Error {
+func asResolutionError(e *Error) *Error {
 	switch e.Errno {
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH:
 		e.Kind = verbs.ErrUnreachable

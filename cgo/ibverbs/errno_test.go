@@ -21,7 +21,7 @@ func TestErrnosOfUnreachablePeers(t *testing.T) {
 		connect := q.modifyError(&verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.RCToRTR, errno, nil)
 		assert.ErrorIs(t, connect, want)
 		assert.ErrorContains(t, connect, resolved)
-		handle := resolving(verbError("ibv_create_ah", "the way to a peer", errno))
+		handle := asResolutionError(verbError("ibv_create_ah", "the way to a peer", errno))
 		assert.ErrorIs(t, handle, want)
 		assert.ErrorContains(t, handle, resolved)
 		for _, err := range []error{

@@ -171,7 +171,7 @@ func TestGuestSRQLimit(t *testing.T) {
 func TestGuestOverrun(t *testing.T) { bothWays(t, testOverrun) }
 
 func testOverrun(t *testing.T, d verbs.Device) {
-	a, b := pair(t, d, d, config{depth: 4, modify: impatient})
+	a, b := pair(t, d, d, config{depth: 4, modify: shortTimeout})
 	c := events(t, d)
 	notifications := b.notified()
 	for range 16 * b.cq.Capacity() {

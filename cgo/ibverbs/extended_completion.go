@@ -77,8 +77,8 @@ func (d *Device) completionFields() verbs.WCFields {
 	return d.fields
 }
 
-// extends reports whether a queue with the fields has to be an extended one.
-func (d *Device) extends(fields verbs.WCFields) bool {
+// needsExtendedCQ reports whether a queue with the fields has to be an extended one.
+func (d *Device) needsExtendedCQ(fields verbs.WCFields) bool {
 	return fields != 0 || d.extended || d.efa != nil && d.efa.Attr().ExtendedCQ
 }
 
@@ -94,7 +94,7 @@ func (q *completionQueue) createExtended(capacity int, fields verbs.WCFields) er
 	if d.attr.VendorID == rxeVendorID {
 		poller.singly = 1
 	}
-	create := q.createAny
+	create := q.createGeneric
 	if d.efa != nil {
 		create = q.createEFA
 	}
@@ -102,13 +102,13 @@ func (q *completionQueue) createExtended(capacity int, fields verbs.WCFields) er
 		C.free(unsafe.Pointer(poller))
 		return err
 	}
-	q.made((*C.struct_ibv_cq)(unsafe.Pointer(poller.cq)), capacity) // ibv_cq_ex_to_cq
+	q.setUp((*C.struct_ibv_cq)(unsafe.Pointer(poller.cq)), capacity) // ibv_cq_ex_to_cq
 	q.extended = &extendedQueue{poller: poller, fields: fields, extras: callocSlice[C.struct_vb_wc_extra](min(capacity, pollBatch))}
 	return nil
 }
 
-// createAny makes the queue of a device other than an EFA.
-func (q *completionQueue) createAny(attr *C.struct_ibv_cq_init_attr_ex, poller *C.struct_vb_poller, fields verbs.WCFields) error {
+// createGeneric makes the queue of a device other than an EFA.
+func (q *completionQueue) createGeneric(attr *C.struct_ibv_cq_init_attr_ex, poller *C.struct_vb_poller, fields verbs.WCFields) error {
 	d := q.device
 	c, err := C.vb_create_cq_ex(d.ctx, attr)
 	if c == nil {

@@ -63,7 +63,7 @@ func TestGuestExtendedWindows(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			assert.Equal(t, cmp.Or(c.rxe, c.want), c.run(newLending(t, d, d, cmp.Or(c.access, lends))))
+			assert.Equal(t, cmp.Or(c.rxe, c.want), c.run(newWindowTest(t, d, d, cmp.Or(c.access, windowAccess))))
 		})
 	}
 }
@@ -102,7 +102,7 @@ func TestGuestCompletionFields(t *testing.T) {
 // takes batches whole or in part.
 func TestGuestSendQueueFull(t *testing.T) {
 	bothWays(t, func(t *testing.T, d verbs.Device) {
-		a, b := pair(t, d, d, config{depth: 8, modify: impatient})
+		a, b := pair(t, d, d, config{depth: 8, modify: shortTimeout})
 		write := with(writeTo(a, b), func(wr *verbs.SendWR) { wr.Flags = verbs.FlagSignaled })
 		require.NoError(t, b.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 		wrs := make([]verbs.SendWR, 40)

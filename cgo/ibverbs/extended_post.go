@@ -22,13 +22,13 @@ import (
 // device takes a batch whole or not at all. The requests of a refused batch are posted one by
 // one, so that PostSend keeps its contract.
 type extendedSends struct {
-	poster *C.struct_vb_poster
-	ways   []C.struct_vb_way // the destination of each request; nil: the queue pair is connected
-	inline int               // the most inline data, in bytes
+	poster       *C.struct_vb_poster
+	destinations []C.struct_vb_destination // the destination of each request; nil: the queue pair is connected
+	inline       int                       // the most inline data, in bytes
 }
 
-// extends reports whether requests are posted by ibv_wr_start.
-func (q *queuePair) extends() bool { return q.init.Type == verbs.SRD || q.pd.device.extended }
+// postsExtended reports whether requests are posted by ibv_wr_start.
+func (q *queuePair) postsExtended() bool { return q.init.Type == verbs.SRD || q.pd.device.extended }
 
 // addressed reports whether each request names its destination.
 func (q *queuePair) addressed() bool { return q.init.Type == verbs.UD || q.init.Type == verbs.SRD }
@@ -102,15 +102,15 @@ func newExtendedSends(q *queuePair, inline int) *extendedSends {
 	e.poster.qp = C.vb_qp_to_qp_ex(q.c)
 	e.poster.gathered = &callocSlice[C.uint8_t](max(inline, 1))[0]
 	if q.addressed() {
-		e.ways = callocSlice[C.struct_vb_way](len(q.sends.wrs))
-		e.poster.ways = &e.ways[0]
+		e.destinations = callocSlice[C.struct_vb_destination](len(q.sends.wrs))
+		e.poster.destinations = &e.destinations[0]
 	}
 	return e
 }
 
 func (e *extendedSends) free() {
-	if e.ways != nil {
-		C.free(unsafe.Pointer(&e.ways[0]))
+	if e.destinations != nil {
+		C.free(unsafe.Pointer(&e.destinations[0]))
 	}
 	C.free(unsafe.Pointer(e.poster.gathered))
 	C.free(unsafe.Pointer(e.poster))
@@ -134,14 +134,14 @@ func (e *extendedSends) check(q *queuePair, n int, wr *verbs.SendWR) error {
 			return err
 		}
 	}
-	if e.ways == nil {
+	if e.destinations == nil {
 		return nil
 	}
 	ah, err := q.handle(wr)
 	if err != nil {
 		return err
 	}
-	e.ways[n] = C.struct_vb_way{ah: ah, qpn: C.uint32_t(wr.RemoteQPN), qkey: C.uint32_t(wr.RemoteQKey)}
+	e.destinations[n] = C.struct_vb_destination{ah: ah, qpn: C.uint32_t(wr.RemoteQPN), qkey: C.uint32_t(wr.RemoteQKey)}
 	return nil
 }
 

@@ -38,11 +38,11 @@ func TestGuestFailures(t *testing.T) {
 		t.Skip("make rig and make failures run it: it takes two minutes")
 	}
 	adapter := openAdapter(t)
-	addresses := addressesFor(t, 2*len(ways)*len(devicePairs))
-	result := make([][len(devicePairs)]told, len(ways))
+	addresses := addressesFor(t, 2*len(failureCases)*len(devicePairs))
+	result := make([][len(devicePairs)]reports, len(failureCases))
 	slots := make(chan struct{}, 4) // for cases that do not merely wait
 	var running sync.WaitGroup
-	for i, w := range ways {
+	for i, w := range failureCases {
 		for j, p := range devicePairs {
 			if !w.possible(p) {
 				continue
@@ -57,7 +57,7 @@ func TestGuestFailures(t *testing.T) {
 					defer c.settled()
 					w.run(c)
 					c.finish(w.want[j])
-					result[i][j] = c.told
+					result[i][j] = c.reports
 				})
 			})
 		}
@@ -76,11 +76,11 @@ const (
 	passiveEnd
 )
 
-// told is what the active and the passive end were told.
-type told [2][]news
+// reports has the events of the active and of the passive end.
+type reports [2][]report
 
-// news is an event, and when it came.
-type news struct {
+// report is an event, and when it came.
+type report struct {
 	text  string
 	after time.Duration
 }
@@ -137,7 +137,7 @@ type connecting struct {
 	a, b    verbs.CMID     // the active and the passive one
 	first   verbs.CMID     // the active one before a second Connect
 	began   time.Time      // when it was made to fail
-	told    told
+	reports reports
 	settled func() // says that it merely waits from here on
 }
 
@@ -224,8 +224,8 @@ func (c *connecting) possible(err error) {
 // begin begins the time that the table shows.
 func (c *connecting) begin() { c.began = time.Now() }
 
-// lose has everything lost that is sent to an end, until restore is called.
-func (c *connecting) lose(to int) (restore func()) {
+// dropPacketsTo drops all packets to an end, until restore is called.
+func (c *connecting) dropPacketsTo(to int) (restore func()) {
 	c.t.Helper()
 	if d := c.soft[to]; d != nil {
 		require.NoError(c.t, d.SetFaults(soft.Faults{Loss: 1}))
@@ -263,11 +263,11 @@ func (c *connecting) note(i int, e verbs.CMEvent) {
 	if c.first != nil && i == activeEnd {
 		text += map[bool]string{true: " (first)", false: " (second)"}[e.ID == c.first]
 	}
-	c.tell(i, text)
+	c.addReport(i, text)
 }
 
-func (c *connecting) tell(i int, text string) {
-	c.told[i] = append(c.told[i], news{text, time.Since(c.began)})
+func (c *connecting) addReport(i int, text string) {
+	c.reports[i] = append(c.reports[i], report{text, time.Since(c.began)})
 }
 
 // failureText says in short what an error tells a program.
@@ -320,7 +320,7 @@ func (c *connecting) watch(done func() bool) {
 			c.note(passiveEnd, e)
 		case <-tick.C:
 			c.settled()
-			require.True(c.t, time.Now().Before(end), "after %v: %v", patience, c.told)
+			require.True(c.t, time.Now().Before(end), "after %v: %v", patience, c.reports)
 		}
 	}
 }
@@ -334,13 +334,13 @@ func (c *connecting) finish(want [2]string) {
 	c.watch(func() bool {
 		over := time.Since(begin) > window
 		for i, e := range c.end {
-			if e != nil && c.exits[i] < c.ids[i] && (!over || len(c.told[i]) == 0 && want[i] != "") {
+			if e != nil && c.exits[i] < c.ids[i] && (!over || len(c.reports[i]) == 0 && want[i] != "") {
 				return false
 			}
 		}
 		return true
 	})
-	for i, list := range c.told {
+	for i, list := range c.reports {
 		var texts []string
 		for _, n := range list {
 			texts = append(texts, n.text)
@@ -352,10 +352,10 @@ func (c *connecting) finish(want [2]string) {
 
 // printTable prints the table as Markdown, between two lines by which TestRigFailures
 // finds it.
-func printTable(result [][len(devicePairs)]told) {
+func printTable(result [][len(devicePairs)]reports) {
 	var b strings.Builder
 	b.WriteString("| what happens | told to | rxe × rxe | rxe × soft | soft × rxe | soft × soft |\n|---|---|---|---|---|---|\n")
-	for i, w := range ways {
+	for i, w := range failureCases {
 		what := w.name
 		for end, name := range []string{"active", "passive"} {
 			if w.killed == end+1 || w.alone && end == passiveEnd {
@@ -374,7 +374,7 @@ func printTable(result [][len(devicePairs)]told) {
 
 const tableBegin, tableEnd = "TABLE", "END OF TABLE"
 
-func cell(w *way, p devicePair, list []news) string {
+func cell(w *failureCase, p devicePair, list []report) string {
 	switch {
 	case !w.possible(p):
 		return "–"

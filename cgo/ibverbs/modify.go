@@ -106,12 +106,12 @@ func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno sy
 		to = a.State
 	}
 	e := &Error{
-		Verb:  "ibv_modify_qp",
-		Asked: fmt.Sprintf("queue pair %#x of %s, %v to %v", q.num, q.pd.device.info.Name, q.state, to),
-		Errno: errno, Kind: kindOf(errno), Detail: hintFor(errno),
+		Verb:    "ibv_modify_qp",
+		Request: fmt.Sprintf("queue pair %#x of %s, %v to %v", q.num, q.pd.device.info.Name, q.state, to),
+		Errno:   errno, Kind: kindOf(errno), Detail: adviceFor(errno),
 	}
 	if mask&verbs.QPAttrAddress != 0 {
-		e = resolving(e)
+		e = asResolutionError(e)
 	}
 	switch {
 	case fault != nil:

@@ -21,7 +21,7 @@ func (q *queuePair) AttachMulticast(group verbs.GID, lid uint16) error {
 // DetachMulticast implements [verbs.MulticastQP].
 func (q *queuePair) DetachMulticast(group verbs.GID, lid uint16) error {
 	return q.multicast("detach", group, func(gid *C.union_ibv_gid) error {
-		return q.pd.device.destroyed("ibv_detach_mcast", "", C.vb_detach_mcast(q.c, gid, C.uint16_t(lid)))
+		return q.pd.device.checkDestroyed("ibv_detach_mcast", "", C.vb_detach_mcast(q.c, gid, C.uint16_t(lid)))
 	})
 }
 

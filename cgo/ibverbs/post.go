@@ -2,11 +2,8 @@
 
 package ibverbs
 
-// #cgo noescape vb_post_send
 // #cgo nocallback vb_post_send
-// #cgo noescape vb_post_recv
 // #cgo nocallback vb_post_recv
-// #cgo noescape vb_post_srq_recv
 // #cgo nocallback vb_post_srq_recv
 // #include "verbena_ibverbs.h"
 // #include <stdlib.h>
@@ -16,7 +13,6 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"syscall"
 	"unsafe"
 
@@ -31,11 +27,13 @@ const (
 	postEntries = 256
 )
 
-// sends is the C memory for a batch of send requests.
+// sends is the C memory for a batch of send requests. All requests are linked, but for the last
+// one of the batch that was posted last.
 type sends struct {
 	wrs    []C.struct_ibv_send_wr
 	sges   []C.struct_ibv_sge
 	maxSGE int
+	last   int // index of the request that ends the list
 
 	extended *extendedSends // nil: posted by ibv_post_send
 }
@@ -55,10 +53,26 @@ func entriesFor(n, maxSGE int) int { return max(maxSGE, min(n*maxSGE, postEntrie
 
 func newSends(depth, maxSGE int) sends {
 	n := min(max(depth, 1), postBatch)
-	return sends{
-		wrs: callocSlice[C.struct_ibv_send_wr](n), maxSGE: maxSGE,
+	s := sends{
+		wrs: callocSlice[C.struct_ibv_send_wr](n), maxSGE: maxSGE, last: n - 1,
 		sges: callocSlice[C.struct_ibv_sge](entriesFor(n, maxSGE)),
 	}
+	for i := range n - 1 {
+		s.wrs[i].next = &s.wrs[i+1]
+	}
+	return s
+}
+
+// end makes the nth request the last one of the list.
+func (s *sends) end(n int) {
+	if s.last == n {
+		return
+	}
+	if s.last+1 < len(s.wrs) {
+		s.wrs[s.last].next = &s.wrs[s.last+1]
+	}
+	s.wrs[n].next = nil
+	s.last = n
 }
 
 func (s *sends) free() {
@@ -101,21 +115,25 @@ var sendOpcodes = [...]C.enum_ibv_wr_opcode{
 	verbs.OpLocalInvalidate: C.IBV_WR_LOCAL_INV, verbs.OpBindMW: C.IBV_WR_BIND_MW,
 }
 
-func sendFlags(f verbs.SendFlags) (flags C.uint) {
-	if f&verbs.FlagSignaled != 0 {
-		flags |= C.IBV_SEND_SIGNALED
+const allSendFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
+
+// sendFlagsOf has the flags of libibverbs for each combination of flags.
+var sendFlagsOf = func() (table [allSendFlags + 1]C.uint) {
+	for f := range table {
+		for _, flag := range []struct {
+			flag verbs.SendFlags
+			c    C.uint
+		}{
+			{verbs.FlagSignaled, C.IBV_SEND_SIGNALED}, {verbs.FlagSolicited, C.IBV_SEND_SOLICITED},
+			{verbs.FlagFence, C.IBV_SEND_FENCE}, {verbs.FlagInline, C.IBV_SEND_INLINE},
+		} {
+			if verbs.SendFlags(f)&flag.flag != 0 {
+				table[f] |= flag.c
+			}
+		}
 	}
-	if f&verbs.FlagSolicited != 0 {
-		flags |= C.IBV_SEND_SOLICITED
-	}
-	if f&verbs.FlagFence != 0 {
-		flags |= C.IBV_SEND_FENCE
-	}
-	if f&verbs.FlagInline != 0 {
-		flags |= C.IBV_SEND_INLINE
-	}
-	return flags
-}
+	return table
+}()
 
 func copyEntries(to []C.struct_ibv_sge, from []verbs.SGE) {
 	for i := range from {
@@ -159,11 +177,10 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 				return n, err
 			}
 		}
+		// Fields that this operation does not have keep the values of an earlier request.
 		c := &s.wrs[n]
-		*c = C.struct_ibv_send_wr{
-			wr_id: C.uint64_t(wr.ID), next: c.next, num_sge: C.int(entries),
-			opcode: sendOpcodes[wr.Op], send_flags: sendFlags(wr.Flags),
-		}
+		c.wr_id, c.num_sge = C.uint64_t(wr.ID), C.int(entries)
+		c.opcode, c.send_flags = sendOpcodes[wr.Op], sendFlagsOf[wr.Flags&allSendFlags]
 		if entries > 0 {
 			copyEntries(s.sges[used:], wr.SGL)
 			c.sg_list = &s.sges[used]
@@ -218,7 +235,7 @@ func postResult(verb string, result C.int64_t, n int) (int, error) {
 		kind = verbs.ErrQueueFull
 	}
 	taken := min(max(int(result>>32), 0), n)
-	return taken, &Error{Verb: verb, Errno: errno, Kind: kind, Detail: hintFor(errno)}
+	return taken, &Error{Verb: verb, Errno: errno, Kind: kind, Detail: adviceFor(errno)}
 }
 
 // PostSend implements [verbs.QP].
@@ -232,7 +249,8 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 	case verbs.QPReset, verbs.QPInitialized, verbs.QPReadyToReceive:
 		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
 	}
-	if q.addressed() || slices.ContainsFunc(wrs, isBind) {
+	binds := haveBind(wrs)
+	if q.addressed() || binds {
 		d := q.pd.device
 		d.handles.RLock()
 		defer d.handles.RUnlock()
@@ -242,8 +260,8 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 		n, bad := q.sends.fill(q, wrs[done:])
 		if n > 0 {
 			taken, err := q.sends.post(q, n)
-			for i := range wrs[done : done+taken] {
-				noteBind(&wrs[done+i])
+			if binds {
+				recordBinds(wrs[done : done+taken])
 			}
 			done += taken
 			if err != nil {
@@ -266,10 +284,7 @@ func (s *sends) post(q *queuePair, n int) (int, error) {
 	if s.extended != nil {
 		return s.extended.post(s.wrs[:n])
 	}
-	for i := range n - 1 {
-		s.wrs[i].next = &s.wrs[i+1]
-	}
-	s.wrs[n-1].next = nil
+	s.end(n - 1)
 	return postResult("ibv_post_send", C.vb_post_send(cAddress(q.c), cAddress(&s.wrs[0])), n)
 }
 

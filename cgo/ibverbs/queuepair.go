@@ -28,7 +28,7 @@ type queuePair struct {
 	recvs receives
 }
 
-var services = map[verbs.QPType]C.enum_ibv_qp_type{verbs.RC: C.IBV_QPT_RC, verbs.UC: C.IBV_QPT_UC, verbs.UD: C.IBV_QPT_UD}
+var qpTypes = map[verbs.QPType]C.enum_ibv_qp_type{verbs.RC: C.IBV_QPT_RC, verbs.UC: C.IBV_QPT_UC, verbs.UD: C.IBV_QPT_UD}
 
 // CreateQP implements [verbs.PD].
 //
@@ -48,7 +48,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if q.srq != nil {
 		c.srq = q.srq.c
 	}
-	c.qp_type = services[init.Type]
+	c.qp_type = qpTypes[init.Type]
 	if init.SignalAll {
 		c.sq_sig_all = 1
 	}
@@ -65,7 +65,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	}
 	q.c, q.num = pair, uint32(pair.qp_num)
 	q.sends = newSends(q.init.MaxSendWR, q.init.MaxSendSGE)
-	if q.extends() {
+	if q.postsExtended() {
 		q.sends.extended = newExtendedSends(q, int(c.cap.max_inline_data))
 	}
 	if q.srq == nil {
@@ -86,7 +86,7 @@ func (q *queuePair) create(c *C.struct_ibv_qp_init_attr) (pair *C.struct_ibv_qp,
 	case q.init.Type == verbs.SRD:
 		verb = "efadv_create_qp_ex"
 		pair, err = q.createExtended(c)
-	case q.extends():
+	case q.postsExtended():
 		verb = "ibv_create_qp_ex"
 		pair, err = q.createExtended(c)
 	default:
@@ -215,12 +215,12 @@ func (q *queuePair) destroy() error {
 	d := q.pd.device
 	d.numbers.Lock()
 	defer d.numbers.Unlock()
-	if err := d.destroyed("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
+	if err := d.checkDestroyed("ibv_destroy_qp", fmt.Sprintf("queue pair %#x of %s", q.num, d.info.Name), C.vb_destroy_qp(q.c)); err != nil {
 		return err
 	}
-	q.sendCQ.forget(q.num)
+	q.sendCQ.dropCompletions(q.num)
 	if q.recvCQ != q.sendCQ {
-		q.recvCQ.forget(q.num)
+		q.recvCQ.dropCompletions(q.num)
 	}
 	return nil
 }

@@ -37,16 +37,16 @@ func TestGuestTransitions(t *testing.T) {
 		assert.Equal(t, before, after, "a refused change changes nothing")
 	}
 	check(init, verbs.QPAttrPort, 0, nil, "Reset to Init: invalid argument (errno 22): attribute Port is missing")
-	check(init, 0, verbs.QPAttrDestQPN, nil, "attribute DestQPN is not taken in this transition")
-	check(init, 0, 0, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2, it must be from 1 to 1")
+	check(init, 0, verbs.QPAttrDestQPN, nil, "attribute DestQPN is not allowed in this transition")
+	check(init, 0, 0, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2; it must be from 1 to 1")
 	check(init, 0, 0, func(a *verbs.QPAttr) { a.Port = 300 }, "attribute Port is 300")
 	check(step{verbs.QPReadyToSend, 0}, 0, 0, nil, "there is no such transition")
 	attr := good
 	attr.State = verbs.QPInitialized
 	require.NoError(t, e.qp.Modify(attr, init.mask|verbs.QPAttrState))
 	check(rtr, verbs.QPAttrRQPSN, 0, nil, "Init to RTR: invalid argument (errno 22): attribute RQPSN is missing")
-	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500, it must be 256, 512, 1024, 2048 or 4096")
-	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 1000 }, "attribute MaxDestReadAtomic is 1000, it must be from 0 to 128")
+	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500; it must be 256, 512, 1024, 2048 or 4096")
+	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 1000 }, "attribute MaxDestReadAtomic is 1000; it must be from 0 to 128")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.UDPPort = 4792 }, "attribute Address: UDPPort is 4792")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 200 }, "it is empty; these can: 1 (10.0.0.1, RoCEv2, v0)")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 2 }, "its GID, fd00::1, is not of the peer's family; these can: 1 (10.0.0.1, RoCEv2, v0)")

@@ -42,7 +42,7 @@ func watchRemoval(name string, gone func()) (stop func()) {
 		for {
 			removed, err := nextUevent(fd, message)
 			switch {
-			case removed == name, errors.Is(err, unix.ENOBUFS) && vanished(name):
+			case removed == name, errors.Is(err, unix.ENOBUFS) && unlisted(name):
 				gone()
 			case errors.Is(err, unix.ENOBUFS), err == nil, errors.Is(err, unix.EINTR):
 			default:
@@ -55,7 +55,7 @@ func watchRemoval(name string, gone func()) (stop func()) {
 		return func() {}
 	}
 	// The removal may have been announced before the socket was open.
-	if vanished(name) {
+	if unlisted(name) {
 		gone()
 	}
 	return func() {
@@ -64,8 +64,8 @@ func watchRemoval(name string, gone func()) (stop func()) {
 	}
 }
 
-// vanished reports whether the kernel lists devices for verbs, but not this one.
-func vanished(name string) bool {
+// unlisted reports whether the kernel lists devices for verbs, but not this one.
+func unlisted(name string) bool {
 	class := filepath.Join("/sys/class", verbsClass)
 	_, err := os.Lstat(filepath.Join(class, name))
 	_, none := os.Lstat(class)

@@ -85,7 +85,7 @@ func (s *sharedReceiveQueue) Close() error {
 	if err := d.removeShared(s); err != nil {
 		return err
 	}
-	if err := d.destroyed("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
+	if err := d.checkDestroyed("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
 		d.addShared(s) // the program can try again
 		return err
 	}

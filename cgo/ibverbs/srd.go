@@ -21,7 +21,7 @@ import (
 func (d *Device) openEFA(readSGE int) {
 	own, err := efa.Open(unsafe.Pointer(d.ctx))
 	if err != nil {
-		d.noEFA = efaError("efadv_query_device", d.info.Name, err)
+		d.efaErr = efaError("efadv_query_device", d.info.Name, err)
 		return
 	}
 	d.useEFA(own, readSGE)
@@ -37,7 +37,7 @@ func (d *Device) useEFA(own *efa.Device, readSGE int) {
 // efaError returns the error of a function of libefa.
 func efaError(verb, asked string, err error) *Error {
 	if missing, ok := errors.AsType[*efa.MissingError](err); ok {
-		return &Error{Verb: verb, Asked: asked, Kind: verbs.ErrNotSupported, Detail: missing.Error()}
+		return &Error{Verb: verb, Request: asked, Kind: verbs.ErrNotSupported, Detail: missing.Error()}
 	}
 	return verbError(verb, asked, err)
 }
@@ -45,8 +45,8 @@ func efaError(verb, asked string, err error) *Error {
 // checkService refuses services, and options of them, that the device does not have.
 func (d *Device) checkService(init *verbs.QPInit) error {
 	switch {
-	case init.Type == verbs.SRD && d.noEFA != nil:
-		return fmt.Errorf("device %s has no transport service SRD: %w", d.info.Name, d.noEFA)
+	case init.Type == verbs.SRD && d.efaErr != nil:
+		return fmt.Errorf("device %s has no transport service SRD: %w", d.info.Name, d.efaErr)
 	case init.Type < 0 || !d.attr.Transports.Has(init.Type):
 		return fmt.Errorf("device %s has no transport service %v: %w", d.info.Name, init.Type, verbs.ErrNotSupported)
 	case init.UnsolicitedWriteRecv && init.Type != verbs.SRD:

@@ -61,15 +61,15 @@ func TestSRDLacks(t *testing.T) {
 	require.ErrorIs(t, d.checkService(&verbs.QPInit{Type: verbs.SRD, SRQ: &sharedReceiveQueue{}}), verbs.ErrNotSupported)
 	require.ErrorIs(t, d.checkService(&verbs.QPInit{Type: verbs.UD, UnsolicitedWriteRecv: true}), verbs.ErrInvalid)
 	require.ErrorIs(t, d.checkService(&verbs.QPInit{Type: verbs.RC}), verbs.ErrNotSupported)
-	assert.True(t, d.extends(0))
-	assert.False(t, newEFA(t, 26).extends(0), "its library has none")
+	assert.True(t, d.needsExtendedCQ(0))
+	assert.False(t, newEFA(t, 26).needsExtendedCQ(0), "its library has none")
 }
 
 // An EFA whose library is missing has the other services, and says why not this one.
 func TestSRDLibrary(t *testing.T) {
 	for _, file := range []string{"libefa-that-is-not-there.so.1", "libc.so.6"} {
 		_, why := efa.OpenLibrary(file, nil)
-		d := &Device{info: verbs.DeviceInfo{Name: "efa_0"}, noEFA: efaError("efadv_query_device", "efa_0", why)}
+		d := &Device{info: verbs.DeviceInfo{Name: "efa_0"}, efaErr: efaError("efadv_query_device", "efa_0", why)}
 		err := d.checkService(&verbs.QPInit{Type: verbs.SRD})
 		require.ErrorIs(t, err, verbs.ErrNotSupported)
 		var verb *Error
@@ -102,7 +102,7 @@ func TestSRDCompletions(t *testing.T) {
 			n, err := q.PollExtended(wcs[:3], extras[:3])
 			require.NoError(t, err)
 			require.Equal(t, 3, n)
-			q.forget(4242) // it holds the others then, which are nobody's that it forgets
+			q.dropCompletions(4242) // it holds the others then, which are nobody's that it forgets
 			more, err := q.PollExtended(wcs[3:], extras[3:])
 			require.NoError(t, err)
 			require.Equal(t, len(want), n+more)

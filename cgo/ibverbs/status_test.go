@@ -63,7 +63,7 @@ func with(wr verbs.SendWR, change func(*verbs.SendWR)) verbs.SendWR {
 // answers: a busy guest may be slow.
 func fewRNRRetries(a *verbs.QPAttr) { a.RNRRetry, a.MinRNRTimer = 1, 1 }
 
-func impatient(a *verbs.QPAttr) { a.RNRRetry, a.RetryCount, a.Timeout, a.MinRNRTimer = 1, 1, 12, 1 }
+func shortTimeout(a *verbs.QPAttr) { a.RNRRetry, a.RetryCount, a.Timeout, a.MinRNRTimer = 1, 1, 12, 1 }
 
 var failures = []failure{
 	{name: "write, unknown rkey", config: config{}, do: func(a, b *end) verbs.SendWR {
@@ -111,7 +111,7 @@ var failures = []failure{
 	{name: "no receive", config: config{modify: fewRNRRetries}, do: func(a, b *end) verbs.SendWR {
 		return verbs.SendWR{Op: verbs.OpSend, SGL: a.mem.sgl(0, 64)}
 	}, want: verbs.StatusRNRRetryExceeded, received: noReceive},
-	{name: "the peer is gone", config: config{modify: impatient}, do: func(a, b *end) verbs.SendWR {
+	{name: "the peer is gone", config: config{modify: shortTimeout}, do: func(a, b *end) verbs.SendWR {
 		wr := writeTo(a, b)
 		require.NoError(a.t, b.qp.Close())
 		return wr
@@ -122,7 +122,7 @@ var failures = []failure{
 	{name: "send from past the end", config: config{}, do: func(a, b *end) verbs.SendWR {
 		return with(writeTo(a, b), func(wr *verbs.SendWR) { wr.SGL[0].Addr += a.mem.mr.Len() - 63 })
 	}, want: verbs.StatusLocalProtectionError, received: noReceive},
-	{name: "the target is in error", config: config{modify: impatient}, do: func(a, b *end) verbs.SendWR {
+	{name: "the target is in error", config: config{modify: shortTimeout}, do: func(a, b *end) verbs.SendWR {
 		wr := writeTo(a, b)
 		require.NoError(a.t, b.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 		return wr

@@ -14,9 +14,9 @@ import (
 // The kernel documents the sysfs files of RDMA devices in
 // Documentation/ABI/stable/sysfs-class-infiniband.
 
-// interfaceBehind returns the network interface of a port's first or second GID, or else that of
+// interfaceOf returns the network interface of a port's first or second GID, or else that of
 // the adapter's device on the bus.
-func interfaceBehind(device string, port int) string {
+func interfaceOf(device string, port int) string {
 	ndevs := filepath.Join(device, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 	for _, index := range []string{"0", "1"} {
 		if b, err := os.ReadFile(filepath.Join(ndevs, index)); err == nil {

@@ -147,7 +147,7 @@ static void set_inline_data(const struct vb_poster *p, const struct ibv_send_wr 
 }
 
 // build adds a request to a batch, between ibv_wr_start and ibv_wr_complete.
-static int build(const struct vb_poster *p, const struct ibv_send_wr *wr, const struct vb_way *way)
+static int build(const struct vb_poster *p, const struct ibv_send_wr *wr, const struct vb_destination *dst)
 {
 	struct ibv_qp_ex *qp = p->qp;
 
@@ -187,8 +187,8 @@ static int build(const struct vb_poster *p, const struct ibv_send_wr *wr, const 
 	default:
 		return EOPNOTSUPP;
 	}
-	if (way)
-		ibv_wr_set_ud_addr(qp, way->ah, way->qpn, way->qkey);
+	if (dst)
+		ibv_wr_set_ud_addr(qp, dst->ah, dst->qpn, dst->qkey);
 	if (wr->send_flags & IBV_SEND_INLINE)
 		set_inline_data(p, wr);
 	else
@@ -203,7 +203,7 @@ static int post_all(const struct vb_poster *p, const struct ibv_send_wr *wrs, in
 
 	ibv_wr_start(p->qp);
 	for (int i = from; i < from + n; i++) {
-		result = build(p, &wrs[i], p->ways ? &p->ways[i] : NULL);
+		result = build(p, &wrs[i], p->destinations ? &p->destinations[i] : NULL);
 		if (result) {
 			ibv_wr_abort(p->qp);
 			return result;

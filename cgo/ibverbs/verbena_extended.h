@@ -41,8 +41,8 @@ struct vb_wc_extra {
 // reason as for vb_poll_cq.
 int vb_poll_cq_ex(uintptr_t poller, int max, uintptr_t wc, uintptr_t extra);
 
-// vb_way is the destination of a request of a queue pair that is not connected.
-struct vb_way {
+// vb_destination is the destination of a request of a queue pair that is not connected.
+struct vb_destination {
 	struct ibv_ah *ah;
 	uint32_t qpn, qkey;
 };
@@ -50,7 +50,7 @@ struct vb_way {
 // vb_poster is a queue pair, and memory for its requests.
 struct vb_poster {
 	struct ibv_qp_ex *qp;
-	struct vb_way *ways; // one for each request; NULL: the queue pair is connected
+	struct vb_destination *destinations; // one for each request; NULL: the queue pair is connected
 	uint8_t *gathered;   // room for the data of an inline request
 };
 

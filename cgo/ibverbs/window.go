@@ -72,7 +72,7 @@ func (w *memoryWindow) Close() error {
 	if w.c == nil {
 		return nil
 	}
-	if err := d.destroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
+	if err := d.checkDestroyed("ibv_dealloc_mw", "a memory window of "+d.info.Name, C.vb_dealloc_mw(w.c)); err != nil {
 		return err
 	}
 	w.c = nil
@@ -80,15 +80,25 @@ func (w *memoryWindow) Close() error {
 	return nil
 }
 
-func isBind(wr verbs.SendWR) bool { return wr.Op == verbs.OpBindMW }
+// haveBind reports whether one of the requests is a bind.
+func haveBind(wrs []verbs.SendWR) bool {
+	for i := range wrs {
+		if wrs[i].Op == verbs.OpBindMW {
+			return true
+		}
+	}
+	return false
+}
 
-// noteBind stores the key of a posted bind in the window, and in libibverbs' window: libibverbs
-// leaves that to its callers, and uses the key in the next bind.
-func noteBind(wr *verbs.SendWR) {
-	if wr.Op == verbs.OpBindMW {
-		w := wr.Bind.MW.(*memoryWindow)
-		w.rkey.Store(wr.Bind.RKey)
-		atomic.StoreUint32((*uint32)(&w.c.rkey), wr.Bind.RKey)
+// recordBinds stores the keys of posted binds in their windows, and in libibverbs' windows:
+// libibverbs leaves that to its callers, and uses the key in the next bind.
+func recordBinds(wrs []verbs.SendWR) {
+	for i := range wrs {
+		if wr := &wrs[i]; wr.Op == verbs.OpBindMW {
+			w := wr.Bind.MW.(*memoryWindow)
+			w.rkey.Store(wr.Bind.RKey)
+			atomic.StoreUint32((*uint32)(&w.c.rkey), wr.Bind.RKey)
+		}
 	}
 }
 
@@ -144,7 +154,7 @@ func (q *queuePair) bindType1(wr *verbs.SendWR) error {
 	if err != nil {
 		return err
 	}
-	errno := syscall.Errno(C.vb_bind_mw(q.c, b.mw.c, C.uint64_t(wr.ID), sendFlags(wr.Flags), b.mr,
+	errno := syscall.Errno(C.vb_bind_mw(q.c, b.mw.c, C.uint64_t(wr.ID), sendFlagsOf[wr.Flags&allSendFlags], b.mr,
 		C.uint64_t(wr.Bind.Addr), C.uint64_t(wr.Bind.Length), C.uint(abi.AccessFlags(wr.Bind.Access))))
 	if errno != 0 {
 		_, err := postResult("ibv_bind_mw", C.int64_t(errno), 1)

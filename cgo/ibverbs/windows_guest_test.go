@@ -18,50 +18,50 @@ import (
 )
 
 const (
-	lentRegion = 64 << 10 // bytes of the lender's region
-	lentOffset = 8 << 10  // of the window in it
-	lentLength = 16 << 10
-	peerRights = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	regionLength = 64 << 10 // bytes of the responder's region
+	windowOffset = 8 << 10  // of the window in the region
+	windowLength = 16 << 10
+	peerRights   = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 )
 
-// lending is a requester, and a lender with a region that itself grants nothing.
-type lending struct {
-	t                 *testing.T
-	requester, lender *end
-	region            memory
+// windowTest has a requester, and a responder with a region that itself grants nothing.
+type windowTest struct {
+	t                    *testing.T
+	requester, responder *end
+	region               memory
 }
 
-func newLending(t *testing.T, requester, lender verbs.Device, access verbs.Access) *lending {
+func newWindowTest(t *testing.T, requester, lender verbs.Device, access verbs.Access) *windowTest {
 	t.Helper()
-	l := &lending{t: t}
-	l.requester, l.lender = pair(t, requester, lender, config{memory: lentRegion})
-	l.region = register(t, l.lender.pd, lentRegion, access)
+	l := &windowTest{t: t}
+	l.requester, l.responder = pair(t, requester, lender, config{memory: regionLength})
+	l.region = register(t, l.responder.pd, regionLength, access)
 	fill(l.requester.mem.bytes, 3)
 	return l
 }
 
-func (l *lending) window(t verbs.MWType) verbs.MW {
+func (l *windowTest) window(t verbs.MWType) verbs.MW {
 	l.t.Helper()
-	w, err := l.lender.pd.(verbs.WindowPD).AllocMW(t)
+	w, err := l.responder.pd.(verbs.WindowPD).AllocMW(t)
 	require.NoError(l.t, err)
 	l.t.Cleanup(func() { assert.NoError(l.t, w.Close()) })
 	return w
 }
 
 // binding binds the usual part of the region.
-func (l *lending) binding(w verbs.MW, access verbs.Access) *verbs.MWBind {
+func (l *windowTest) binding(w verbs.MW, access verbs.Access) *verbs.MWBind {
 	return &verbs.MWBind{
 		MW: w, RKey: verbs.NextRKey(w.RKey()), MR: l.region.mr,
-		Addr: l.region.mr.Addr() + lentOffset, Length: lentLength, Access: access,
+		Addr: l.region.mr.Addr() + windowOffset, Length: windowLength, Access: access,
 	}
 }
 
 // status posts one request on an end and returns how it ends.
-func (l *lending) status(on *end, wr verbs.SendWR) string {
+func (l *windowTest) status(on *end, wr verbs.SendWR) string {
 	l.t.Helper()
 	other := l.requester
 	if on == l.requester {
-		other = l.lender
+		other = l.responder
 	}
 	wr.ID, wr.Flags = 1, wr.Flags|verbs.FlagSignaled
 	on.send(wr)
@@ -79,35 +79,35 @@ func (l *lending) status(on *end, wr verbs.SendWR) string {
 	return wc.Status.String()
 }
 
-func (l *lending) bind(b *verbs.MWBind) string {
-	return l.status(l.lender, verbs.SendWR{Op: verbs.OpBindMW, Bind: b})
+func (l *windowTest) bind(b *verbs.MWBind) string {
+	return l.status(l.responder, verbs.SendWR{Op: verbs.OpBindMW, Bind: b})
 }
 
 // post has a bind refused.
-func (l *lending) post(b *verbs.MWBind) string {
+func (l *windowTest) post(b *verbs.MWBind) string {
 	l.t.Helper()
-	_, err := l.lender.qp.PostSend([]verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}})
+	_, err := l.responder.qp.PostSend([]verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}})
 	return text(err, verbs.ErrInvalid, "not posted")
 }
 
 // lend binds a new window and returns its key.
-func (l *lending) lend(t verbs.MWType, access verbs.Access) verbs.MW {
+func (l *windowTest) lend(t verbs.MWType, access verbs.Access) verbs.MW {
 	l.t.Helper()
 	w := l.window(t)
 	require.Equal(l.t, "success", l.bind(l.binding(w, access)))
 	return w
 }
 
-func (l *lending) invalidate(key uint32) string {
-	return l.status(l.lender, verbs.SendWR{Op: verbs.OpLocalInvalidate, InvalidateRKey: key})
+func (l *windowTest) invalidate(key uint32) string {
+	return l.status(l.responder, verbs.SendWR{Op: verbs.OpLocalInvalidate, InvalidateRKey: key})
 }
 
 // access has the requester use n bytes from an offset of the window on.
-func (l *lending) access(op verbs.Opcode, key uint32, off, n int) string {
+func (l *windowTest) access(op verbs.Opcode, key uint32, off, n int) string {
 	l.t.Helper()
 	before := bytes.Clone(l.region.bytes)
 	status := l.status(l.requester, verbs.SendWR{
-		Op: op, SGL: l.requester.mem.sgl(0, n), RemoteAddr: l.region.mr.Addr() + uint64(lentOffset+off), RKey: key, CompareAdd: 1,
+		Op: op, SGL: l.requester.mem.sgl(0, n), RemoteAddr: l.region.mr.Addr() + uint64(windowOffset+off), RKey: key, CompareAdd: 1,
 	})
 	changed := !bytes.Equal(before, l.region.bytes)
 	assert.Equal(l.t, status == "success" && op != verbs.OpRead, changed, "memory has changed")
@@ -115,11 +115,11 @@ func (l *lending) access(op verbs.Opcode, key uint32, off, n int) string {
 }
 
 // sendInvalidate returns what the sender is told, and the receiver.
-func (l *lending) sendInvalidate(key uint32) string {
+func (l *windowTest) sendInvalidate(key uint32) string {
 	l.t.Helper()
-	l.lender.receive(verbs.RecvWR{ID: 5, SGL: l.lender.mem.sgl(0, 64)})
+	l.responder.receive(verbs.RecvWR{ID: 5, SGL: l.responder.mem.sgl(0, 64)})
 	sender := l.status(l.requester, verbs.SendWR{Op: verbs.OpSendInvalidate, SGL: l.requester.mem.sgl(0, 13), InvalidateRKey: key})
-	wc := l.lender.await(l.requester)
+	wc := l.responder.await(l.requester)
 	receiver := wc.Status.String()
 	if wc.Status == verbs.StatusSuccess {
 		receiver += ", with the key"
@@ -132,10 +132,10 @@ func (l *lending) sendInvalidate(key uint32) string {
 	return "sender: " + sender + "; receive: " + receiver
 }
 
-// elsewhere binds a window on another queue pair of the lender's.
-func (l *lending) elsewhere() uint32 {
+// windowOnOtherQP binds a window on another queue pair of the responder.
+func (l *windowTest) windowOnOtherQP() uint32 {
 	l.t.Helper()
-	a, b := pair(l.t, l.requester.dev, l.lender.dev, config{memory: 4096})
+	a, b := pair(l.t, l.requester.dev, l.responder.dev, config{memory: 4096})
 	w := l.window(verbs.MWType2)
 	b.send(verbs.SendWR{ID: 1, Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: l.binding(w, peerRights)})
 	require.Equal(l.t, verbs.StatusSuccess, b.await(a).Status)
@@ -143,14 +143,14 @@ func (l *lending) elsewhere() uint32 {
 }
 
 const (
-	lends       = verbs.AccessLocalWrite | verbs.AccessMWBind
-	success     = "success"
-	accessError = "remote access error"
-	bindError   = "memory window bind error"
+	windowAccess = verbs.AccessLocalWrite | verbs.AccessMWBind
+	success      = "success"
+	accessError  = "remote access error"
+	bindError    = "memory window bind error"
 
-	keyless        = "sender: success; receive: success, without the key"
-	operationError = "local queue pair operation error"
-	acknowledged   = "sender: success; receive: remote invalid request"
+	invalidatedKeyMissing = "sender: success; receive: success, without the key"
+	operationError        = "local queue pair operation error"
+	acknowledged          = "sender: success; receive: remote invalid request"
 )
 
 // windowCases are what can be done with memory windows. want has what IBTA wants, which
@@ -158,150 +158,150 @@ const (
 // else.
 var windowCases = []struct {
 	name      string
-	access    verbs.Access // of the region; zero: lends
-	run       func(l *lending) string
+	access    verbs.Access // of the region; zero: windowAccess
+	run       func(l *windowTest) string
 	want, rxe string
 }{
-	{"write in a window of type 1", 0, func(l *lending) string {
-		return l.access(verbs.OpWrite, l.lend(verbs.MWType1, peerRights).RKey(), 0, lentLength)
+	{"write in a window of type 1", 0, func(l *windowTest) string {
+		return l.access(verbs.OpWrite, l.lend(verbs.MWType1, peerRights).RKey(), 0, windowLength)
 	}, success, ""},
-	{"write in a window of type 2", 0, func(l *lending) string {
-		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), 0, lentLength)
+	{"write in a window of type 2", 0, func(l *windowTest) string {
+		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), 0, windowLength)
 	}, success, ""},
-	{"read in it", 0, func(l *lending) string {
-		return l.access(verbs.OpRead, l.lend(verbs.MWType2, peerRights).RKey(), 0, lentLength)
+	{"read in it", 0, func(l *windowTest) string {
+		return l.access(verbs.OpRead, l.lend(verbs.MWType2, peerRights).RKey(), 0, windowLength)
 	}, success, ""},
-	{"fetch-and-add in it", 0, func(l *lending) string {
+	{"fetch-and-add in it", 0, func(l *windowTest) string {
 		return l.access(verbs.OpFetchAdd, l.lend(verbs.MWType2, peerRights).RKey(), 8, 8)
 	}, success, ""},
-	{"write before the window, in the region", 0, func(l *lending) string {
+	{"write before the window, in the region", 0, func(l *windowTest) string {
 		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), -8, 8)
 	}, accessError, success},
-	{"write over the end of the window, in the region", 0, func(l *lending) string {
-		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), lentLength-4, 8)
+	{"write over the end of the window, in the region", 0, func(l *windowTest) string {
+		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), windowLength-4, 8)
 	}, accessError, success},
-	{"write behind the region", 0, func(l *lending) string {
-		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), lentRegion-lentOffset, 8)
+	{"write behind the region", 0, func(l *windowTest) string {
+		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey(), regionLength-windowOffset, 8)
 	}, accessError, ""},
-	{"write, the window grants reads", 0, func(l *lending) string {
+	{"write, the window grants reads", 0, func(l *windowTest) string {
 		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, verbs.AccessRemoteRead).RKey(), 0, 8)
 	}, accessError, ""},
-	{"read, the window grants writes", 0, func(l *lending) string {
+	{"read, the window grants writes", 0, func(l *windowTest) string {
 		return l.access(verbs.OpRead, l.lend(verbs.MWType2, verbs.AccessRemoteWrite).RKey(), 0, 8)
 	}, accessError, ""},
-	{"read, the region has no local write", verbs.AccessMWBind, func(l *lending) string {
+	{"read, the region has no local write", verbs.AccessMWBind, func(l *windowTest) string {
 		return l.access(verbs.OpRead, l.lend(verbs.MWType2, verbs.AccessRemoteRead).RKey(), 0, 8)
 	}, success, ""},
-	{"write at offset 0 of a zero-based window", 0, func(l *lending) string {
+	{"write at offset 0 of a zero-based window", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType2, peerRights|verbs.AccessZeroBased)
 		return l.status(l.requester, verbs.SendWR{Op: verbs.OpWrite, SGL: l.requester.mem.sgl(0, 8), RKey: w.RKey()})
 	}, success, ""},
-	{"write, window bound on another queue pair, type 2", 0, func(l *lending) string {
-		return l.access(verbs.OpWrite, l.elsewhere(), 0, 8)
+	{"write, window bound on another queue pair, type 2", 0, func(l *windowTest) string {
+		return l.access(verbs.OpWrite, l.windowOnOtherQP(), 0, 8)
 	}, accessError, ""},
-	{"write, a guess of the lower 8 bits of the key", 0, func(l *lending) string {
+	{"write, a guess of the lower 8 bits of the key", 0, func(l *windowTest) string {
 		return l.access(verbs.OpWrite, l.lend(verbs.MWType2, peerRights).RKey()^0x80, 0, 8)
 	}, accessError, ""},
-	{"write, window that was never bound", 0, func(l *lending) string {
+	{"write, window that was never bound", 0, func(l *windowTest) string {
 		return l.access(verbs.OpWrite, l.window(verbs.MWType2).RKey(), 0, 8)
 	}, accessError, ""},
-	{"write with the last key of type 1, after another bind", 0, func(l *lending) string {
+	{"write with the last key of type 1, after another bind", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType1, peerRights)
 		last := w.RKey()
 		require.Equal(l.t, success, l.bind(l.binding(w, peerRights)))
 		return l.access(verbs.OpWrite, last, 0, 8)
 	}, accessError, ""},
-	{"write, type 1 bound to no bytes", 0, func(l *lending) string {
+	{"write, type 1 bound to no bytes", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType1, peerRights)
 		require.Equal(l.t, success, l.bind(&verbs.MWBind{MW: w, MR: l.region.mr}))
 		return l.access(verbs.OpWrite, w.RKey(), 0, 8)
 	}, accessError, ""},
-	{"write, window closed", 0, func(l *lending) string {
+	{"write, window closed", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType2, peerRights)
 		require.NoError(l.t, w.Close())
 		return l.access(verbs.OpWrite, w.RKey(), 0, 8)
 	}, accessError, ""},
-	{"write after local invalidate", 0, func(l *lending) string {
+	{"write after local invalidate", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType2, peerRights)
 		require.Equal(l.t, success, l.invalidate(w.RKey()))
 		return l.access(verbs.OpWrite, w.RKey(), 0, 8)
 	}, accessError, ""},
-	{"write with the key of a bind after local invalidate", 0, func(l *lending) string {
+	{"write with the key of a bind after local invalidate", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType2, peerRights)
 		require.Equal(l.t, success, l.invalidate(w.RKey()))
 		require.Equal(l.t, success, l.bind(l.binding(w, peerRights)))
 		return l.access(verbs.OpWrite, w.RKey(), 0, 8)
 	}, success, ""},
 
-	{"bind: type 2, bound already", 0, func(l *lending) string {
+	{"bind: type 2, bound already", 0, func(l *windowTest) string {
 		return l.bind(l.binding(l.lend(verbs.MWType2, peerRights), peerRights))
 	}, bindError, ""},
-	{"bind: type 2, no bytes", 0, func(l *lending) string {
+	{"bind: type 2, no bytes", 0, func(l *windowTest) string {
 		b := l.binding(l.window(verbs.MWType2), peerRights)
 		b.Length = 0
 		return l.bind(b)
 	}, bindError, ""},
-	{"bind: type 2, key with other upper 24 bits", 0, func(l *lending) string {
+	{"bind: type 2, key with other upper 24 bits", 0, func(l *windowTest) string {
 		b := l.binding(l.window(verbs.MWType2), peerRights)
 		b.RKey ^= 1 << 20
 		return l.post(b)
 	}, "not posted", ""},
-	{"bind: type 1, zero-based", 0, func(l *lending) string {
+	{"bind: type 1, zero-based", 0, func(l *windowTest) string {
 		return l.post(l.binding(l.window(verbs.MWType1), peerRights|verbs.AccessZeroBased))
 	}, "not posted", ""},
-	{"bind: beyond the region", 0, func(l *lending) string {
+	{"bind: beyond the region", 0, func(l *windowTest) string {
 		b := l.binding(l.window(verbs.MWType2), peerRights)
-		b.Length = lentRegion
+		b.Length = regionLength
 		return l.bind(b)
 	}, bindError, ""},
-	{"bind: writes, the region has no local write", verbs.AccessMWBind, func(l *lending) string {
+	{"bind: writes, the region has no local write", verbs.AccessMWBind, func(l *windowTest) string {
 		return l.bind(l.binding(l.window(verbs.MWType2), verbs.AccessRemoteWrite))
 	}, bindError, ""},
-	{"bind: region without AccessMWBind", verbs.AccessLocalWrite, func(l *lending) string {
+	{"bind: region without AccessMWBind", verbs.AccessLocalWrite, func(l *windowTest) string {
 		return l.post(l.binding(l.window(verbs.MWType2), peerRights))
 	}, "not posted", ""},
-	{"close the region, a window is bound to it", 0, func(l *lending) string {
+	{"close the region, a window is bound to it", 0, func(l *windowTest) string {
 		l.lend(verbs.MWType2, peerRights)
 		return text(l.region.mr.Close(), verbs.ErrInUse, "in use")
 	}, "in use", ""},
 
-	{"local invalidate: type 2", 0, func(l *lending) string {
+	{"local invalidate: type 2", 0, func(l *windowTest) string {
 		return l.invalidate(l.lend(verbs.MWType2, peerRights).RKey())
 	}, success, ""},
-	{"local invalidate: type 1", 0, func(l *lending) string {
+	{"local invalidate: type 1", 0, func(l *windowTest) string {
 		return l.invalidate(l.lend(verbs.MWType1, peerRights).RKey())
 	}, bindError, operationError},
-	{"local invalidate: bound to nothing", 0, func(l *lending) string {
+	{"local invalidate: bound to nothing", 0, func(l *windowTest) string {
 		return l.invalidate(l.window(verbs.MWType2).RKey())
 	}, bindError, crashes},
-	{"local invalidate: bound on another queue pair", 0, func(l *lending) string {
-		return l.invalidate(l.elsewhere())
+	{"local invalidate: bound on another queue pair", 0, func(l *windowTest) string {
+		return l.invalidate(l.windowOnOtherQP())
 	}, bindError, success},
-	{"local invalidate: key of the region", 0, func(l *lending) string {
+	{"local invalidate: key of the region", 0, func(l *windowTest) string {
 		return l.invalidate(l.region.mr.RKey())
 	}, bindError, operationError},
 
-	{"send with invalidate: type 2", 0, func(l *lending) string {
+	{"send with invalidate: type 2", 0, func(l *windowTest) string {
 		return l.sendInvalidate(l.lend(verbs.MWType2, peerRights).RKey())
-	}, "sender: success; receive: success, with the key", keyless},
-	{"write after send with invalidate", 0, func(l *lending) string {
+	}, "sender: success; receive: success, with the key", invalidatedKeyMissing},
+	{"write after send with invalidate", 0, func(l *windowTest) string {
 		w := l.lend(verbs.MWType2, peerRights)
 		l.sendInvalidate(w.RKey())
 		return l.access(verbs.OpWrite, w.RKey(), 0, 8)
 	}, accessError, ""},
-	{"send with invalidate: type 1", 0, func(l *lending) string {
+	{"send with invalidate: type 1", 0, func(l *windowTest) string {
 		return l.sendInvalidate(l.lend(verbs.MWType1, peerRights).RKey())
 	}, invalidateRefused, acknowledged},
-	{"send with invalidate: bound to nothing", 0, func(l *lending) string {
+	{"send with invalidate: bound to nothing", 0, func(l *windowTest) string {
 		return l.sendInvalidate(l.window(verbs.MWType2).RKey())
 	}, invalidateRefused, crashes},
-	{"send with invalidate: bound on another queue pair", 0, func(l *lending) string {
-		return l.sendInvalidate(l.elsewhere())
-	}, invalidateRefused, keyless},
-	{"send with invalidate: key of the region", 0, func(l *lending) string {
+	{"send with invalidate: bound on another queue pair", 0, func(l *windowTest) string {
+		return l.sendInvalidate(l.windowOnOtherQP())
+	}, invalidateRefused, invalidatedKeyMissing},
+	{"send with invalidate: key of the region", 0, func(l *windowTest) string {
 		return l.sendInvalidate(l.region.mr.RKey())
 	}, invalidateRefused, acknowledged},
-	{"send with invalidate: no such key", 0, func(l *lending) string {
+	{"send with invalidate: no such key", 0, func(l *windowTest) string {
 		return l.sendInvalidate(0x12345678)
 	}, invalidateRefused, acknowledged},
 }
@@ -321,11 +321,11 @@ func TestGuestWindowTakenFromABusyPeer(t *testing.T) {
 	devices := map[string]verbs.Device{"rxe": adapter, "soft": software}
 	const chunk = 8 << 10
 	for _, p := range devicePairs {
-		for name, take := range map[string]func(l *lending, w verbs.MW){
-			"closed": func(l *lending, w verbs.MW) { require.NoError(l.t, w.Close()) },
-			"invalidated": func(l *lending, w verbs.MW) {
-				l.lender.send(verbs.SendWR{ID: 1, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: w.RKey()})
-				status := l.lender.await(nil).Status
+		for name, take := range map[string]func(l *windowTest, w verbs.MW){
+			"closed": func(l *windowTest, w verbs.MW) { require.NoError(l.t, w.Close()) },
+			"invalidated": func(l *windowTest, w verbs.MW) {
+				l.responder.send(verbs.SendWR{ID: 1, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: w.RKey()})
+				status := l.responder.await(nil).Status
 				if p.passive == "rxe" && status == verbs.StatusFlushed {
 					return // the kernel has refused the peer's next message, which ends the queue pair, before it completed this
 				}
@@ -334,21 +334,21 @@ func TestGuestWindowTakenFromABusyPeer(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/%s-%s", name, p.active, p.passive), func(t *testing.T) {
 				for range 5 {
-					l := newLending(t, devices[p.active], devices[p.passive], lends)
+					l := newWindowTest(t, devices[p.active], devices[p.passive], windowAccess)
 					w := l.lend(verbs.MWType2, peerRights)
 					wr := verbs.SendWR{
 						ID: 2, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: l.requester.mem.sgl(0, chunk),
-						RemoteAddr: l.region.mr.Addr() + lentOffset, RKey: w.RKey(),
+						RemoteAddr: l.region.mr.Addr() + windowOffset, RKey: w.RKey(),
 					}
 					begun, ended := make(chan struct{}), make(chan error, 1)
 					go func() { ended <- l.requester.repeat(wr, func() { close(begun) }) }()
 					<-begun
 					take(l, w)
-					assert.Equal(t, l.requester.mem.bytes[:chunk], l.region.bytes[lentOffset:lentOffset+chunk])
+					assert.Equal(t, l.requester.mem.bytes[:chunk], l.region.bytes[windowOffset:windowOffset+chunk])
 					clear(l.region.bytes)
 					require.NoError(t, <-ended)
 					if p.passive != "rxe" {
-						assert.Equal(t, make([]byte, lentRegion), l.region.bytes)
+						assert.Equal(t, make([]byte, regionLength), l.region.bytes)
 					}
 				}
 			})
@@ -410,7 +410,7 @@ func TestGuestWindows(t *testing.T) {
 	for _, c := range windowCases {
 		access := c.access
 		if access == 0 {
-			access = lends
+			access = windowAccess
 		}
 		fmt.Fprintf(&table, "| %s |", c.name)
 		for _, p := range devicePairs {
@@ -424,7 +424,7 @@ func TestGuestWindows(t *testing.T) {
 				if p.passive == "rxe" && c.rxe != "" {
 					want = c.rxe
 				}
-				got = c.run(newLending(t, devices[p.active], devices[p.passive], access))
+				got = c.run(newWindowTest(t, devices[p.active], devices[p.passive], access))
 				assert.Equal(t, want, got)
 			})
 			if got != c.want {

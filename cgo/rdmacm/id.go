@@ -68,7 +68,7 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
 	addr, local := peer.Addr(), p.Local.Addr().Unmap()
 	unspecified := !local.IsValid() || local.IsUnspecified()
-	if hostaddr.Misfit(addr) != "" || peer.Port() == 0 {
+	if hostaddr.Unusable(addr) != "" || peer.Port() == 0 {
 		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
 	}
 	if p.UDPPort != 0 && p.UDPPort != roceV2Port {

@@ -7,13 +7,13 @@ import "net/netip"
 // limitedBroadcast addresses all hosts of the network that a packet is sent on (RFC 919).
 var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// Misfit returns why an address cannot belong to a peer, or an empty text if it can.
-func Misfit(addr netip.Addr) string {
+// Unusable returns why an address cannot belong to a peer, or an empty text if it can.
+func Unusable(addr netip.Addr) string {
 	switch addr = addr.Unmap(); {
 	case !addr.IsValid():
 		return "no address"
 	case addr.IsUnspecified():
-		return "the unspecified address, which is nobody's"
+		return "the unspecified address"
 	case addr.IsMulticast():
 		return "a multicast group"
 	case addr == limitedBroadcast:

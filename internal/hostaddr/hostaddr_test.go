@@ -13,9 +13,9 @@ func TestMisfit(t *testing.T) {
 		"0.0.0.0": true, "::": true, "::ffff:0.0.0.0": true, "224.0.0.1": true, "239.255.1.1": true, "ff02::1": true,
 		"255.255.255.255": true, "::ffff:255.255.255.255": true,
 	} {
-		assert.Equal(t, misfit, Misfit(netip.MustParseAddr(addr)) != "", addr)
+		assert.Equal(t, misfit, Unusable(netip.MustParseAddr(addr)) != "", addr)
 	}
-	assert.NotEmpty(t, Misfit(netip.Addr{}))
+	assert.NotEmpty(t, Unusable(netip.Addr{}))
 }
 
 func TestBroadcast(t *testing.T) {

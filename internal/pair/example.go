@@ -64,7 +64,7 @@ func (e Example) Run(ctx context.Context, o Options) (r Result, err error) {
 			b = newProcess(ctx, append(client, line.text()))
 		case <-ended:
 			r = Result{Responder: a.side(), Elapsed: time.Since(begin)}
-			return r, fmt.Errorf("%s has ended with the code %d, and printed no address", e.Server, r.Responder.Code)
+			return r, fmt.Errorf("%s ended with code %d and printed no address", e.Server, r.Responder.Code)
 		}
 	}
 	if err = b.cmd.Start(); err == nil {

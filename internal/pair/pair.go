@@ -138,7 +138,7 @@ func (o *Options) Commands(p Pair) (requester, responder []string, err error) {
 		responder = append(responder, "-oob", "stdio")
 	case Group:
 	default:
-		return nil, nil, fmt.Errorf("there is no way %q for descriptors", o.Way)
+		return nil, nil, fmt.Errorf("unknown way %q to exchange descriptors", o.Way)
 	}
 	if p.Operation != "" {
 		shape := o.shape(p)

@@ -47,7 +47,7 @@ func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 	}
 	a, b := newProcess(ctx, requester), newProcess(ctx, responder)
 	if o.Way == Stdio {
-		if err := errors.Join(a.pasteTo(b), b.pasteTo(a)); err != nil {
+		if err := errors.Join(a.pipeTo(b), b.pipeTo(a)); err != nil {
 			return Result{}, err
 		}
 	}
@@ -78,7 +78,7 @@ func freeAddress() (string, error) {
 type process struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
-	pasted         io.WriteCloser // the other program's standard input
+	pipe           io.WriteCloser // the other program's standard input
 }
 
 func newProcess(ctx context.Context, command []string) *process {
@@ -89,26 +89,26 @@ func newProcess(ctx context.Context, command []string) *process {
 	return p
 }
 
-// pasteTo copies the output of p to the standard input of q.
-func (p *process) pasteTo(q *process) error {
+// pipeTo copies the output of p to the standard input of q.
+func (p *process) pipeTo(q *process) error {
 	in, err := q.cmd.StdinPipe()
-	p.pasted = in
-	p.cmd.Stdout = io.MultiWriter(&p.stdout, deaf{in})
+	p.pipe = in
+	p.cmd.Stdout = io.MultiWriter(&p.stdout, ignoreErrors{in})
 	return err
 }
 
-// deaf ignores write errors: the reader may have ended.
-type deaf struct{ io.Writer }
+// ignoreErrors ignores write errors: the reader may have ended.
+type ignoreErrors struct{ io.Writer }
 
-func (d deaf) Write(b []byte) (int, error) {
+func (d ignoreErrors) Write(b []byte) (int, error) {
 	_, _ = d.Writer.Write(b)
 	return len(b), nil
 }
 
 func (p *process) wait() {
 	_ = p.cmd.Wait() // side reports the exit code
-	if p.pasted != nil {
-		_ = p.pasted.Close()
+	if p.pipe != nil {
+		_ = p.pipe.Close()
 	}
 }
 

@@ -44,7 +44,7 @@ func (r *Result) Verify() error {
 	case len(ours) != p.Messages:
 		return fmt.Errorf("%s moved data %d times, not %d times", p.Requester, len(ours), p.Messages)
 	case !slices.Equal(ours, theirs):
-		return fmt.Errorf("%s says %q, %s says %q", p.Requester, ours, p.Responder, theirs)
+		return fmt.Errorf("%s printed %q, %s printed %q", p.Requester, ours, p.Responder, theirs)
 	case !slices.Equal(immediateLine.FindAllString(r.Requester.Stdout, -1), immediateLine.FindAllString(r.Responder.Stdout, -1)):
 		return errors.New("the immediate values differ")
 	}

@@ -44,7 +44,7 @@ func Choose(table []verbs.GIDEntry, layer verbs.LinkLayer, want *int) (verbs.GID
 	}
 	switch {
 	case len(usable) == 0:
-		return best, fmt.Errorf("%w: none of the %d entries of its GID table is for RoCEv2 or InfiniBand; give its interface an IP address", errs.ErrGID, len(table))
+		return best, fmt.Errorf("%w: none of the %d entries of the GID table is for RoCEv2 or InfiniBand; give the network interface an IP address", errs.ErrGID, len(table))
 	case want != nil:
 		return best, fmt.Errorf("%w at index %d; use one of %s", errs.ErrGID, *want, strings.Join(usable, ", "))
 	}

@@ -67,7 +67,7 @@ func (g *Group) complete(wc *verbs.WC) int {
 	}
 	g.next++
 	l.take(r)
-	l.freed()
+	l.returned()
 	r.owner.Completed(status, vendor)
 	return n
 }
@@ -104,7 +104,7 @@ func (l *Lane) take(r *Request) {
 func (l *Lane) pop() *Request {
 	if l.posted > 0 {
 		r := l.popPosted()
-		r.Renew()
+		r.ChangeID()
 		r.kept = l.kept
 		return r
 	}
@@ -120,14 +120,14 @@ func (l *Lane) pop() *Request {
 	return e.Value
 }
 
-// freed does the work that follows when the device has given back a request.
-func (l *Lane) freed() {
+// returned does the work that follows when the device has given back a request.
+func (l *Lane) returned() {
 	if !l.up && !l.atDevice() {
 		l.group.pending.Remove(&l.pending)
 	}
 	switch {
 	case !l.shut:
-		l.askToPost()
+		l.queueForPosting()
 	case !l.atDevice():
 		l.drain()
 	}
@@ -158,13 +158,13 @@ func (g *Group) Release() {
 	}
 }
 
-// await starts the time limit of a lane for the device to give back its requests, if it has
+// startTimeLimit starts the time limit of a lane for the device to give back its requests, if it has
 // not started.
-func (g *Group) await(l *Lane) {
+func (g *Group) startTimeLimit(l *Lane) {
 	if g.limit <= 0 || l.pending.Queued() {
 		return
 	}
-	l.giveUp = time.Now().Add(g.limit)
+	l.giveUpAt = time.Now().Add(g.limit)
 	g.pending.Push(&l.pending)
 	if g.pending.Len() == 1 {
 		g.startTimer(g.limit)
@@ -185,7 +185,7 @@ func (g *Group) startTimer(d time.Duration) {
 // expire gives up on the lanes whose time limit is over.
 func (g *Group) expire() {
 	for e := g.pending.Front(); e != nil; e = g.pending.Front() {
-		if wait := time.Until(e.Value.giveUp); wait > 0 {
+		if wait := time.Until(e.Value.giveUpAt); wait > 0 {
 			g.startTimer(wait)
 			return
 		}

@@ -53,8 +53,7 @@ type Group struct {
 	broken  bool            // the completion queue has failed
 	failure error           // of the completion queue, to be returned by Poll
 
-	toPost  []*Lane // lanes with waiting requests
-	spare   []*Lane // the previous array of toPost
+	toPost  fifo.List[*Lane] // lanes with waiting requests
 	drained fifo.List[*Lane]
 	wrs     [PostBatch]verbs.SendWR
 
@@ -70,8 +69,9 @@ type Group struct {
 func (g *Group) Attach(cq verbs.CQ, received func(wc *verbs.WC)) {
 	g.cq, g.received, g.extended = cq, received, nil
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
-	g.toPost = g.toPost[:0]
-	for g.drained.Pop() != nil {
+	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.drained} {
+		for list.Pop() != nil {
+		}
 	}
 }
 
@@ -104,7 +104,7 @@ func (g *Group) Add(r *Request, owner Completer) {
 // Remove takes back the ID of a request that is on no lane. The next request with its index
 // gets another generation, so late completions of this one are ignored.
 func (g *Group) Remove(r *Request) {
-	r.Renew()
+	r.ChangeID()
 	g.requests[r.WR.ID&indexMask] = nil
 	g.free = append(g.free, r.WR.ID)
 }
@@ -125,5 +125,5 @@ func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
-	return g.next < g.count || len(g.toPost) > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
+	return g.next < g.count || g.toPost.Len() > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

@@ -42,9 +42,9 @@ type Request struct {
 // errs.ErrMemoryKept. It is nil if the device does not.
 func (r *Request) Kept() error { return r.kept }
 
-// Renew changes the request's ID, so that completions of earlier uses are ignored. Such
+// ChangeID changes the request's ID, so that completions of earlier uses are ignored. Such
 // completions may still come after the queue pair was reset.
-func (r *Request) Renew() {
+func (r *Request) ChangeID() {
 	r.kept = nil
 	generation := (r.WR.ID>>indexBits + 1) & generationMask
 	r.WR.ID = generation<<indexBits | r.WR.ID&indexMask
@@ -66,16 +66,16 @@ type Lane struct {
 	unposted *fifo.Node[*Request] // the first that is not at the device; nil: all are
 	posted   int                  // the number before unposted
 	receives int                  // receives of PostRecv at the device
-	withheld fifo.List[*Request]  // not posted until Admit or, after Seal, never
+	withheld fifo.List[*Request]  // not posted until Admit or, after StopPosting, never
 
-	listed  bool             // among the group's lanes to be posted
-	shut    bool             // by Shut or Close
-	drained bool             // has been in the group's list of drained lanes
-	place   fifo.Node[*Lane] // in that list
-	pending fifo.Node[*Lane] // among those that the device still has something of
-	giveUp  time.Time        // when the device's time to give everything back ends
-	closed  bool             // the queue pair is destroyed, or gone with its device
-	kept    error            // why the queue pair could not be destroyed
+	toPost   fifo.Node[*Lane] // among the group's lanes with waiting requests
+	shut     bool             // by Shut or Close
+	drained  bool             // has been in the group's list of drained lanes
+	place    fifo.Node[*Lane] // in that list
+	pending  fifo.Node[*Lane] // among those that the device still has something of
+	giveUpAt time.Time        // when the device's time to give everything back ends
+	closed   bool             // the queue pair is destroyed, or gone with its device
+	kept     error            // why the queue pair could not be destroyed
 }
 
 // Open creates a queue pair, in the state Reset, with room for depth send requests.
@@ -87,7 +87,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 		return nil, err
 	}
 	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, kind: init.Type, unordered: init.Type == verbs.SRD}
-	l.place.Value, l.pending.Value = l, l
+	l.place.Value, l.pending.Value, l.toPost.Value = l, l, l
 	return l, nil
 }
 
@@ -116,7 +116,7 @@ func (l *Lane) Connect(a verbs.QPAttr) error {
 }
 
 // BringUp is Connect without Connected; call Connected after it. BringUp may run on another
-// goroutine while only Push, Withhold, Seal and Num are called on the lane.
+// goroutine while only Push, Withhold, StopPosting and Num are called on the lane.
 func (l *Lane) BringUp(a verbs.QPAttr) error {
 	toRTR, toRTS := verbs.RCToRTR, verbs.RCToRTS
 	if l.kind == verbs.UC {
@@ -157,7 +157,7 @@ func (l *Lane) OpenDatagrams(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 func (l *Lane) Hold() {
 	l.up = false
 	if l.posted > 0 {
-		l.group.await(l)
+		l.group.startTimeLimit(l)
 	}
 }
 
@@ -174,7 +174,7 @@ func (l *Lane) Resume() error {
 // Connected lets requests be posted: the queue pair was taken to Ready to Send elsewhere.
 func (l *Lane) Connected() {
 	l.up = true
-	l.askToPost()
+	l.queueForPosting()
 }
 
 // Reset takes the queue pair back to Reset, from any state. Requests on the lane are dropped
@@ -222,7 +222,7 @@ func (l *Lane) Shut() error {
 	if err != nil || l.group.broken || !l.atDevice() {
 		l.drain()
 	} else {
-		l.group.await(l)
+		l.group.startTimeLimit(l)
 	}
 	return err
 }

@@ -32,13 +32,13 @@ type device struct {
 // qp is the queue pair's side of a device.
 type qp struct {
 	verbs.QP
-	d       *device
-	state   verbs.QPState
-	refuse  error // of Modify
-	takes   int   // how many more are taken; negative: all
-	mute    bool  // Modify says yes, and does nothing
-	destroy error // of Close
-	closed  bool
+	d             *device
+	state         verbs.QPState
+	refuse        error // of Modify
+	takes         int   // how many more are taken; negative: all
+	noCompletions bool  // Modify says yes, and does nothing
+	destroy       error // of Close
+	closed        bool
 }
 
 // pd is its protection domain.
@@ -76,7 +76,7 @@ func (q *qp) Modify(a verbs.QPAttr, _ verbs.QPAttrMask) error {
 	if q.refuse != nil {
 		return q.refuse
 	}
-	if q.mute {
+	if q.noCompletions {
 		return nil
 	}
 	q.state = a.State
@@ -243,7 +243,7 @@ func TestShutAndFlush(t *testing.T) {
 
 // What was sealed is not posted; what is pushed after that goes before it, and so does the one of
 // those that wait which is to be posted.
-func TestSeal(t *testing.T) {
+func TestStopPosting(t *testing.T) {
 	const none = 0
 	for _, posted := range []int{0, 1, 2} {
 		for _, own := range []int{none, 2, 3} {
@@ -253,7 +253,7 @@ func TestSeal(t *testing.T) {
 			}
 			f.group.Flush()
 			waiting := []*lane.Request{none: nil, 2: &f.push(2).Request, 3: &f.push(3).Request}
-			f.lane.Seal(waiting[own])
+			f.lane.StopPosting(waiting[own])
 			f.push(9)
 			f.group.Flush()
 			for range 4 {
@@ -340,11 +340,11 @@ func TestNoRequestEndsBeforeTheDeviceLetsGo(t *testing.T) {
 	for name, fail := range map[string]func(f *fixture) error{
 		"modify fails": func(f *fixture) error { f.refuse = errNo; return errNo },
 		"modify does nothing": func(f *fixture) error {
-			f.mute = true
+			f.noCompletions = true
 			return nil
 		},
 		"completion queue fails": func(f *fixture) error {
-			f.mute, f.broken = true, errNo
+			f.noCompletions, f.broken = true, errNo
 			_, err := f.group.Poll()
 			require.ErrorIs(t, err, errNo)
 			return nil
@@ -403,7 +403,7 @@ func TestNoRequestEndsBeforeTheDeviceLetsGo(t *testing.T) {
 func TestTimesToGiveBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2)
-		f.mute = true
+		f.noCompletions = true
 		wakes := make(chan struct{}, 9)
 		f.group.Limit(time.Second, func() { wakes <- struct{}{} })
 		device := newDevice()
@@ -418,7 +418,7 @@ func TestTimesToGiveBack(t *testing.T) {
 		held.Push(&j.Request)
 		f.group.Flush()
 
-		device.mute = true
+		device.noCompletions = true
 		held.Hold()
 		time.Sleep(time.Second / 2)
 		n, err := receiving.PostRecv(make([]verbs.RecvWR, 2))
@@ -436,7 +436,7 @@ func TestTimesToGiveBack(t *testing.T) {
 		receiving.Received()
 		require.Same(t, receiving, f.group.Drained())
 		require.Zero(t, receiving.Flush())
-		f.mute = false
+		f.noCompletions = false
 		f.complete(1, verbs.StatusFlushed)
 		f.poll(t)
 		require.Same(t, f.lane, f.group.Drained())
@@ -564,7 +564,7 @@ func TestWithhold(t *testing.T) {
 	var err error
 	f.lane, err = f.group.Open(pd{d: f.device}, verbs.QPInit{}, 8, f)
 	require.NoError(t, err)
-	f.lane.Replace(old)
+	f.lane.TakeWithheld(old)
 	require.NoError(t, old.Close())
 	require.Zero(t, old.Flush())
 	require.NoError(t, f.lane.Shut())
@@ -575,13 +575,13 @@ func TestWithhold(t *testing.T) {
 
 // Completions of earlier uses of a request are ignored, also of another request with
 // the same index.
-func TestRenew(t *testing.T) {
+func TestChangeID(t *testing.T) {
 	f := newFixture(t, 2)
 	j := f.push(0)
 	f.group.Flush()
 	old := f.posted[0].ID
 	require.NoError(t, f.lane.Reset())
-	j.Renew()
+	j.ChangeID()
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
 	f.lane.Push(&j.Request)
 	f.group.Flush()
@@ -620,7 +620,7 @@ func (c *countingCQ) Poll(wcs []verbs.WC) (int, error) {
 
 // A short batch is all that there was. But it takes a look after its callbacks to
 // know that the queue is empty.
-func TestLooks(t *testing.T) {
+func TestPollsOfTheQueue(t *testing.T) {
 	for waiting, want := range map[int]int{0: 1, 1: 1, lane.PollBatch - 1: 1, lane.PollBatch: 2, lane.PollBatch + 1: 2} {
 		queue := &countingCQ{waiting: waiting}
 		var g lane.Group

@@ -9,7 +9,7 @@ func (l *Lane) Push(r *Request) {
 	if l.unposted == nil {
 		l.unposted = &r.place
 	}
-	l.askToPost()
+	l.queueForPosting()
 }
 
 // Withhold appends a request that is not posted before Admit, because the peer may not be
@@ -26,32 +26,24 @@ func (l *Lane) Admit() {
 	}
 }
 
-// Replace takes over the withheld requests of another lane, which is to be closed.
-func (l *Lane) Replace(old *Lane) {
+// TakeWithheld takes over the withheld requests of another lane, which is to be closed.
+func (l *Lane) TakeWithheld(old *Lane) {
 	for e := old.withheld.Pop(); e != nil; e = old.withheld.Pop() {
 		l.Withhold(e.Value)
 	}
 }
 
-// askToPost makes the next Group.Flush post the waiting requests.
-func (l *Lane) askToPost() {
-	if !l.listed && l.unposted != nil {
-		l.listed = true
-		l.group.toPost = append(l.group.toPost, l)
+// queueForPosting makes the next Group.Flush post the waiting requests.
+func (l *Lane) queueForPosting() {
+	if l.unposted != nil && !l.toPost.Queued() {
+		l.group.toPost.Push(&l.toPost)
 	}
 }
 
 // Flush posts the waiting requests for which there is room.
 func (g *Group) Flush() {
-	for len(g.toPost) > 0 {
-		list := g.toPost
-		g.toPost = g.spare[:0] // PostFailed may add to it
-		for _, l := range list {
-			l.listed = false
-			l.post()
-		}
-		clear(list)
-		g.spare = list[:0]
+	for e := g.toPost.Pop(); e != nil; e = g.toPost.Pop() {
+		e.Value.post() // PostFailed may add lanes
 	}
 }
 
@@ -84,15 +76,15 @@ func (l *Lane) post() {
 	}
 }
 
-// Seal keeps the waiting requests from being posted: Flush ends them, after all others.
-// Requests pushed from now on are posted, and so is but, which may be nil.
-func (l *Lane) Seal(but *Request) {
+// StopPosting keeps the waiting requests from being posted: Flush ends them, after all others.
+// Requests pushed from now on are posted, and so is except, which may be nil.
+func (l *Lane) StopPosting(except *Request) {
 	waiting := l.unposted
 	l.unposted = nil
 	for waiting != nil {
 		e := waiting
 		waiting = e.Next()
-		if e.Value == but {
+		if e.Value == except {
 			l.unposted = e
 			continue
 		}

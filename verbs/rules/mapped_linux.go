@@ -26,7 +26,7 @@ func CheckMapped(mem []byte, access verbs.Access) error {
 	if err != nil || at >= to {
 		return nil
 	}
-	need, advice := "read", "map it, readable"
+	need, advice := "read", "map it for reading"
 	if write {
 		need, advice = "read and written", "map it for reading and writing, or register it without AccessLocalWrite"
 	}

@@ -32,7 +32,7 @@ func CheckBind(b *verbs.MWBind) error {
 	case b.MW.Type() == verbs.MWType1 && b.Access&verbs.AccessZeroBased != 0:
 		return fmt.Errorf("SendWR.Bind has AccessZeroBased, which windows of type 1 do not (IBTA 10.6.7.2.2): %w", verbs.ErrInvalid)
 	case b.Access&^WindowRights != 0:
-		return fmt.Errorf("SendWR.Bind has the access rights %#x: windows have only those in %#x: %w", uint32(b.Access), uint32(WindowRights), verbs.ErrInvalid)
+		return fmt.Errorf("SendWR.Bind has the access rights %#x; windows can have only those in %#x: %w", uint32(b.Access), uint32(WindowRights), verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -51,10 +51,10 @@ func CheckDMABuf(buf verbs.DMABuf, access verbs.Access) error {
 	page := uint64(os.Getpagesize())
 	switch {
 	case buf.Length > math.MaxInt64 || buf.Offset > math.MaxInt64-buf.Length || buf.IOVA > math.MaxUint64-buf.Length:
-		return fmt.Errorf("register dma-buf: %d bytes from offset %d, at address %#x: they run past the end of memory: %w",
+		return fmt.Errorf("register dma-buf: %d bytes from offset %d, at address %#x, run past the end of memory: %w",
 			buf.Length, buf.Offset, buf.IOVA, verbs.ErrInvalid)
 	case buf.Offset%page != buf.IOVA%page:
-		return fmt.Errorf("register dma-buf: the offset %d and the address %#x lie in different places of their pages of %d bytes (ibv_reg_mr(3)): %w",
+		return fmt.Errorf("register dma-buf: the offset %d and the address %#x differ in their positions within a page of %d bytes (ibv_reg_mr(3)): %w",
 			buf.Offset, buf.IOVA, page, verbs.ErrInvalid)
 	}
 	return CheckRegistration(buf.Length, access)

@@ -16,7 +16,7 @@ func TestCheckDMABuf(t *testing.T) {
 	}{
 		{0, 1, 0, ""},
 		{70000, 5, 70000, ""},
-		{1, 1, 1 << 20, "different places"},
+		{1, 1, 1 << 20, "positions within a page"},
 		{0, 0, 0, "empty"},
 		{0, 1 << 63, 0, "past the end of memory"},
 		{1 << 62, 1 << 62, 0, "past the end of memory"},

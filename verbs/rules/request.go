@@ -10,14 +10,14 @@ import (
 type operations uint32
 
 const (
-	sends   = 1<<verbs.OpSend | 1<<verbs.OpSendImm
-	writes  = 1<<verbs.OpWrite | 1<<verbs.OpWriteImm
-	reads   = 1 << verbs.OpRead
-	atomics = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
-	revokes = 1 << verbs.OpSendInvalidate
-	windows = 1<<verbs.OpLocalInvalidate | 1<<verbs.OpBindMW
+	sends       = 1<<verbs.OpSend | 1<<verbs.OpSendImm
+	writes      = 1<<verbs.OpWrite | 1<<verbs.OpWriteImm
+	reads       = 1 << verbs.OpRead
+	atomics     = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
+	invalidates = 1 << verbs.OpSendInvalidate
+	windows     = 1<<verbs.OpLocalInvalidate | 1<<verbs.OpBindMW
 
-	known = sends | writes | reads | atomics | revokes | windows
+	known = sends | writes | reads | atomics | invalidates | windows
 
 	knownFlags = verbs.FlagSignaled | verbs.FlagSolicited | verbs.FlagFence | verbs.FlagInline
 )
@@ -26,7 +26,7 @@ const (
 // except UC's send with invalidate, which has no opcode). A driver itself refuses operations
 // that its device lacks, such as atomics.
 var operationsOf = [...]operations{
-	verbs.RC: sends | writes | reads | atomics | revokes | windows,
+	verbs.RC: sends | writes | reads | atomics | invalidates | windows,
 	verbs.UC: sends | writes | windows,
 	verbs.UD: sends,
 	// No atomics (efadv_create_qp_ex(3)).
@@ -60,7 +60,7 @@ func checkSRD(op verbs.Opcode, flags verbs.SendFlags) error {
 	case flags&^srdFlags != 0:
 		return fmt.Errorf("flags %#x: SRD has only FlagSignaled and FlagInline: %w", uint32(flags&^srdFlags), verbs.ErrInvalid)
 	case flags&verbs.FlagInline != 0 && sends&(1<<op) == 0:
-		return fmt.Errorf("inline data: SRD has it in sends only: %w", verbs.ErrInvalid)
+		return fmt.Errorf("inline data: SRD supports it in sends only: %w", verbs.ErrInvalid)
 	}
 	return nil
 }

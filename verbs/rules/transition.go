@@ -15,7 +15,7 @@ type Limits struct {
 	DestReadAtomic int // greatest MaxDestReadAtomic
 }
 
-var names = []struct {
+var attributeNames = []struct {
 	mask verbs.QPAttrMask
 	name string
 }{
@@ -29,7 +29,7 @@ var names = []struct {
 
 // AttributeName is the name of the first attribute in the mask, as package verbs spells it.
 func AttributeName(mask verbs.QPAttrMask) string {
-	for _, a := range names {
+	for _, a := range attributeNames {
 		if mask&a.mask != 0 {
 			return a.name
 		}
@@ -64,7 +64,7 @@ func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAtt
 		return fmt.Errorf("attribute %s is missing", AttributeName(missing))
 	}
 	if extra := given &^ (rule.required | rule.optional); extra != 0 {
-		return fmt.Errorf("attribute %s is not taken in this transition", AttributeName(extra))
+		return fmt.Errorf("attribute %s is not allowed in this transition", AttributeName(extra))
 	}
 	return checkValues(attr, given, limits)
 }
@@ -73,18 +73,18 @@ func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAtt
 // not define. CheckTransition includes it.
 func CheckAttributes(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	unknown := mask &^ verbs.QPAttrState
-	for _, a := range names {
+	for _, a := range attributeNames {
 		unknown &^= a.mask
 	}
 	if unknown != 0 {
-		return fmt.Errorf("there is no attribute of %s", AttributeName(unknown))
+		return fmt.Errorf("unknown attribute: %s", AttributeName(unknown))
 	}
 	return checkCodes(attr, mask)
 }
 
 func checkCodes(a *verbs.QPAttr, given verbs.QPAttrMask) error {
 	if given&verbs.QPAttrPathMTU != 0 && !a.PathMTU.Valid() {
-		return fmt.Errorf("attribute PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
+		return fmt.Errorf("attribute PathMTU is %d; it must be 256, 512, 1024, 2048 or 4096", a.PathMTU)
 	}
 	if unknown := a.Access &^ QueuePairRights; given&verbs.QPAttrAccess != 0 && unknown != 0 {
 		return fmt.Errorf("attribute Access has the unknown bits %#x", uint32(unknown))
@@ -111,7 +111,7 @@ func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
 		{verbs.QPAttrSQPSN, a.SQPSN, 0},
 	} {
 		if given&f.mask != 0 && (f.value < f.low || f.value > most24) {
-			return fmt.Errorf("attribute %s is %#x, it must be from %d to %#x", AttributeName(f.mask), f.value, f.low, most24)
+			return fmt.Errorf("attribute %s is %#x; it must be from %d to %#x", AttributeName(f.mask), f.value, f.low, most24)
 		}
 	}
 	for _, f := range [...]struct {
@@ -134,5 +134,5 @@ func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
 }
 
 func outOfRange(name string, value, low, high int) error {
-	return fmt.Errorf("attribute %s is %d, it must be from %d to %d", name, value, low, high)
+	return fmt.Errorf("attribute %s is %d; it must be from %d to %d", name, value, low, high)
 }

@@ -4,7 +4,8 @@
 //	git worktree add ../before v1.0.0
 //	go run ./bench compare -before ../before
 //
-// It runs verbena perf and the Go benchmarks of the packages, each built in both folders. In
+// It runs verbena perf, the Go benchmarks of the packages, and bench overhead if it is asked for,
+// each built in both folders. In
 // each round it runs one version right after the other, since the speed of a machine changes
 // from minute to minute. It prints figures and asserts nothing.
 package compare
@@ -32,6 +33,7 @@ type options struct {
 	perf     []string // measurements: flags of verbena perf
 	packages []string // with Go benchmarks
 	filter   string   // of Go benchmarks
+	overhead bool     // bench overhead, too
 	verbose  bool
 }
 
@@ -50,6 +52,7 @@ func Run(ctx context.Context, args []string) error {
 	perf := f.String("perf", defaultPerf, "the flags of each run of verbena perf, separated by semicolons")
 	packages := f.String("packages", "pe dma rdma soft/internal/roce soft/internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	f.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
+	f.BoolVar(&o.overhead, "overhead", false, "compare bench overhead, too, which both versions must have")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || o.folders[0] == "" || o.rounds < 1 || o.duration <= 0 {
@@ -145,6 +148,19 @@ func build(ctx context.Context, o options, temp string) ([]program, error) {
 					return perf(ctx, binaries[version], o.device, append(strings.Fields(flags), "-D", o.duration.String()))
 				}})
 		}
+	}
+	if o.overhead {
+		binaries, _, err := each("bench", "build", "-tags", "verbs")
+		if err != nil {
+			return nil, err
+		}
+		programs = append(programs, program{name: "bench overhead", parse: parseOverhead,
+			run: func(ctx context.Context, version int) (string, error) {
+				cmd := exec.CommandContext(ctx, binaries[version], "overhead", "-tsv", "-rounds", "1", "-t", o.duration.String(), "-d", o.device)
+				cmd.Stderr = os.Stderr
+				out, err := cmd.Output()
+				return string(out), err
+			}})
 	}
 	for _, pkg := range o.packages {
 		binaries, folders, err := each(pkg, "test", "-c")

@@ -63,6 +63,24 @@ func parsePerf(f figures, version int, flags, report string) {
 	}
 }
 
+// parseOverhead adds the figures of bench overhead -tsv: device, case, ns, allocations.
+func parseOverhead(f figures, version int, output string) {
+	for line := range strings.Lines(output) {
+		columns := strings.Split(strings.TrimSpace(line), "\t")
+		if len(columns) < 3 {
+			continue
+		}
+		for i, unit := range []string{"ns", "allocs"} {
+			if i+2 >= len(columns) {
+				break
+			}
+			if v, err := strconv.ParseFloat(columns[i+2], 64); err == nil {
+				f.add(figure{"overhead, " + columns[0] + ": " + columns[1], unit, true}, version, v)
+			}
+		}
+	}
+}
+
 // parseGo adds the best value of each benchmark in the output of Go benchmarks.
 func parseGo(f figures, version int, pkg, output string) {
 	best := map[figure]float64{}

@@ -25,8 +25,13 @@ func TestTable(t *testing.T) {
 	parseGo(f, 0, "pe", "BenchmarkWake/far-2   \t     100\t     1000 ns/op\t       0 B/op\t       0 allocs/op\n")
 	parseGo(f, 1, "pe", "BenchmarkWake/far-2   \t     100\t     1500 ns/op\t 8.00 MB/s\t      16 B/op\t       1 allocs/op\nPASS\n")
 	parseGo(f, 1, "pe", "BenchmarkWake/far-2   \t     100\t     1600 ns/op\nBenchmarkWake/far-2   \t     100\t     1500 ns/op\n")
+	parseOverhead(f, 0, "null0\trdma write/1\t400.00\t0.00\nnull0\tC, empty poll\t3.00\t\n")
+	parseOverhead(f, 1, "null0\trdma write/1\t200.00\t1.00\nnull0\tC, empty poll\t3.00\t\n")
 	want := `| measurement | unit | before | after | after : before, of the medians | of the best | each round |
 |---|---|---|---|---|---|---|
+| overhead, null0: C, empty poll | ns | 3 (3) | 3 (3) | 1.00 | 1.00 | 1.00 |
+| overhead, null0: rdma write/1 | allocs | 0 (0) | 1 (1) | - | - | - |
+| overhead, null0: rdma write/1 | ns | 400 (400) | 200 (200) | 0.50 | 0.50 | 0.50 |
 | pe Wake/far | allocs | 0 (0) | 1 (1) | - | - | - |
 | pe Wake/far | ns | 1000 (1000) | 1500 (1500) | 1.50 | 1.50 | 1.50 |
 | read_bw, 65536 bytes | GB/s | 2 (2) | 1 (1) | 0.50 | 0.50 | 0.50 |

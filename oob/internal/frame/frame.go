@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/wirecode"
 )
 
 // Outcome is how a program ended.
@@ -45,18 +46,13 @@ type Frame struct {
 // Encode returns the frame's binary form, which has its length in its header. It fails with
 // the errors of descriptor.Bundle.Encode.
 func (f *Frame) Encode() ([]byte, error) {
-	var w descriptor.Writer
+	var w wirecode.Writer
 	w.Bool(f.Responder)
 	w.Uint8(uint8(f.Outcome))
 	w.Counted([]byte(f.Run))
 	w.Counted([]byte(f.Seen))
 	w.Counted(f.Body)
-	// Remove the container around the fields: the bundle around them has one.
-	desc, err := w.Encode(descriptor.Bundled)
-	if err != nil {
-		return nil, err
-	}
-	data, err := descriptor.Decode(descriptor.Bundled, desc)
+	data, err := w.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +69,7 @@ func Decode(b []byte) (Frame, error) {
 	if len(bundle.Connections)+len(bundle.Maps)+len(bundle.Events) > 0 {
 		return Frame{}, fmt.Errorf("%w: a bundle with descriptors is where a frame should be", descriptor.ErrFormat)
 	}
-	r := descriptor.NewReader(bundle.Data)
+	r := wirecode.NewReader(bundle.Data)
 	f := Frame{From: bundle.From, To: bundle.To}
 	f.Responder = r.Bool()
 	f.Outcome = Outcome(r.Uint8())

@@ -41,7 +41,7 @@ func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
 
 // checkPeer returns an error for addresses that do not belong to one host.
 func (d *Device) checkPeer(addr netip.Addr) error {
-	misfit := hostaddr.Misfit(addr)
+	misfit := hostaddr.Unusable(addr)
 	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
 		misfit = "the broadcast address of a network of this host"
 	}

@@ -32,7 +32,7 @@ type Path struct {
 // usable reports whether MADs can take the path.
 func (p *Path) usable() bool {
 	l, r := p.Local.Addr(), p.Remote.Addr()
-	return l.IsValid() && !l.IsUnspecified() && hostaddr.Misfit(r) == "" &&
+	return l.IsValid() && !l.IsUnspecified() && hostaddr.Unusable(r) == "" &&
 		l.Unmap().Is4() == r.Unmap().Is4() && p.Local.Port() != 0 && p.Remote.Port() != 0
 }
 

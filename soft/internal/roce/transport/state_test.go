@@ -108,10 +108,10 @@ func TestModifyTransitions(t *testing.T) {
 						refused(r.required&^at.mask, "attribute "+at.name+" is missing")
 					}
 					if (r.required|r.optional)&at.mask == 0 {
-						refused(r.required|at.mask, "attribute "+at.name+" is not taken in this transition")
+						refused(r.required|at.mask, "attribute "+at.name+" is not allowed in this transition")
 					}
 				}
-				refused(r.required|1<<30, "attribute bits 0x40000000 is not taken in this transition")
+				refused(r.required|1<<30, "attribute bits 0x40000000 is not allowed in this transition")
 			})
 		}
 	}

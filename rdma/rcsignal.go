@@ -18,15 +18,15 @@ import (
 // sequence numbers until the peer acknowledges it. If the peer has executed the signal
 // already, and its acknowledgement was lost, the peer sees a duplicate.
 //
-// A peer that closes the connection writes its goodbye to the same word.
+// A peer that closes the connection writes its disconnect notice to the same word.
 
-// readySignal is the establishment of connections by descriptors.
-type readySignal struct {
+// rcSignal is the establishment of connections by descriptors.
+type rcSignal struct {
 	readyWord
 	active  bool
-	began   time.Time
-	again   time.Time // when to take the signal back, or to send the next; zero: when the signal fails
-	sending bool      // a signal was posted since the queue pair was brought up
+	started time.Time
+	retryAt time.Time // when to take the signal back, or to send the next; zero: when the signal fails
+	posted  bool      // a signal was posted since the queue pair was brought up
 }
 
 const (
@@ -48,22 +48,22 @@ const (
 // within bounds a duration.
 func within(d, least, most time.Duration) time.Duration { return min(max(d, least), most) }
 
-// goodbyeArrived implements establishment.
-func (r *readySignal) goodbyeArrived() bool { return r.arrived(^r.conn.local.nonce) }
+// disconnectArrived implements establishment.
+func (r *rcSignal) disconnectArrived() bool { return r.contains(^r.conn.local.nonce) }
 
-// await begins the time that the peer has.
-func (r *readySignal) await() {
-	r.began = time.Now()
-	r.schedule(r.began)
+// startTimeout begins the time that the peer has.
+func (r *rcSignal) startTimeout() {
+	r.started = time.Now()
+	r.schedule(r.started)
 }
 
-// begin is called once the queue pair is up and the connection is Connecting, or has been made
+// queuePairUp is called once the queue pair is up and the connection is Connecting, or has been made
 // Ready by the peer's signal meanwhile.
-func (r *readySignal) begin() {
+func (r *rcSignal) queuePairUp() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
 	if order == 0 {
-		conn.toItself = true
+		conn.loopback = true
 		conn.ready()
 		return
 	}
@@ -76,65 +76,65 @@ func (r *readySignal) begin() {
 	if r.active && conn.state == Connecting {
 		r.signal(now)
 	}
-	r.signaled() // the peer may have been first
+	r.wordWritten() // the peer may have been first
 	r.schedule(now)
 }
 
-// signaled implements establishment.
-func (r *readySignal) signaled() {
-	r.taken()
-	goodbye := r.goodbyeArrived()
-	if r.conn.state == Connecting && (goodbye || r.arrived(r.conn.local.nonce)) {
+// wordWritten implements establishment.
+func (r *rcSignal) wordWritten() {
+	r.clearPending()
+	disconnected := r.disconnectArrived()
+	if r.conn.state == Connecting && (disconnected || r.contains(r.conn.local.nonce)) {
 		r.peerReady()
 	}
-	if goodbye {
-		r.conn.ctx.peerLeft(r.conn)
+	if disconnected {
+		r.conn.ctx.peerDisconnected(r.conn)
 	}
 }
 
 // signal posts the ready signal.
-func (r *readySignal) signal(now time.Time) {
-	r.again = time.Time{}
+func (r *rcSignal) signal(now time.Time) {
+	r.retryAt = time.Time{}
 	// A signal is not taken back before the device gives up: the peer may have the signal, and
 	// may have sent a message since, which a reset would lose.
 	if s := r.conn.ctx.set; !s.adaptive && s.timeout == 0 {
-		r.again = now.Add(within(now.Sub(r.began), shortestSignal, longestSignal))
+		r.retryAt = now.Add(within(now.Sub(r.started), shortestSignal, longestSignal))
 	}
-	r.sending = true
+	r.posted = true
 	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
 
-// sent implements establishment.
-func (r *readySignal) sent(status verbs.Status, vendor uint32) {
+// signalCompleted implements establishment.
+func (r *rcSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	conn := r.conn
 	switch status {
 	case verbs.StatusSuccess:
 		conn.ready()
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
 		now := time.Now()
-		r.again = now
+		r.retryAt = now
 		r.schedule(now)
 	default:
 		err := &TaskError{Op: OpWrite, Status: status, Connection: conn, VendorError: vendor}
-		conn.fail(fmt.Errorf("%w: the peer did not take the ready signal: %w", ErrMismatch, err))
+		conn.fail(fmt.Errorf("%w: the ready signal to the peer failed: %w", ErrMismatch, err))
 	}
 }
 
 // due implements establishment.
-func (r *readySignal) due(now time.Time) {
+func (r *rcSignal) due(now time.Time) {
 	conn := r.conn
-	r.signaled()
+	r.wordWritten()
 	if conn.state != Connecting {
 		return
 	}
-	if limit := conn.ctx.set.ConnectTimeout; limit > 0 && now.Sub(r.began) >= limit {
+	if limit := conn.ctx.set.ConnectTimeout; limit > 0 && now.Sub(r.started) >= limit {
 		conn.fail(conn.timeoutError(limit))
 		return
 	}
-	if r.active && !r.again.IsZero() && !now.Before(r.again) {
-		if !r.sending {
+	if r.active && !r.retryAt.IsZero() && !now.Before(r.retryAt) {
+		if !r.posted {
 			r.signal(now)
-		} else if err := r.takeBack(now); err != nil {
+		} else if err := r.withdraw(now); err != nil {
 			conn.fail(conn.deviceError(err))
 			return
 		}
@@ -142,16 +142,16 @@ func (r *readySignal) due(now time.Time) {
 	r.schedule(now)
 }
 
-// takeBack ends a signal that was not acknowledged. The queue pair is up in the pause that
+// withdraw ends a signal that was not acknowledged. The queue pair is up in the pause that
 // follows: if only the acknowledgement was lost, the peer is Ready, and may send.
-func (r *readySignal) takeBack(now time.Time) error {
-	r.sending, r.again = false, time.Time{}
+func (r *rcSignal) withdraw(now time.Time) error {
+	r.posted, r.retryAt = false, time.Time{}
 	if err := r.conn.reset(); err != nil {
 		return err
 	}
 	r.conn.bringUp(func() {
-		if !r.sending {
-			r.again = now.Add(within(now.Sub(r.began)/4, shortestPause, longestPause))
+		if !r.posted {
+			r.retryAt = now.Add(within(now.Sub(r.started)/4, shortestPause, longestPause))
 			r.schedule(now)
 		}
 	})
@@ -159,55 +159,55 @@ func (r *readySignal) takeBack(now time.Time) error {
 }
 
 // schedule sets the connection's deadline to what comes first.
-func (r *readySignal) schedule(now time.Time) {
+func (r *rcSignal) schedule(now time.Time) {
 	conn := r.conn
 	if conn.state != Connecting {
 		return
 	}
-	at := r.again
+	at := r.retryAt
 	earlier := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}
 	if limit := conn.ctx.set.ConnectTimeout; limit > 0 {
-		earlier(r.began.Add(limit))
+		earlier(r.started.Add(limit))
 	}
 	if r.cancel == nil {
-		earlier(now.Add(within(now.Sub(r.began)/64, shortestPoll, longestPoll)))
+		earlier(now.Add(within(now.Sub(r.started)/64, shortestPoll, longestPoll)))
 	}
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// goodbyeWhileConnecting implements establishment: the device may acknowledge the peer's signal at
+// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's signal at
 // any moment, until the queue pair is in error.
-func (r *readySignal) goodbyeWhileConnecting() bool { return true }
+func (r *rcSignal) disconnectWhileConnecting() bool { return true }
 
-// sayGoodbye implements establishment.
-func (r *readySignal) sayGoodbye() {
-	if r.signalTakenBack() {
-		r.conn.signal.goodbye = true
+// postDisconnect implements establishment.
+func (r *rcSignal) postDisconnect() {
+	if r.withdrawn() {
+		r.conn.signal.disconnectNext = true
 		r.signal(time.Now())
 		return
 	}
-	r.conn.signal.post(signalGoodbye, ^r.conn.peer.nonce)
+	r.conn.signal.post(signalDisconnect, ^r.conn.peer.nonce)
 }
 
-// signalTakenBack reports whether another signal must be the first request: the peer may have
+// withdrawn reports whether another signal must be the first request: the peer may have
 // received the signal that was taken back, and would take any other request in its place for a
 // repetition.
-func (r *readySignal) signalTakenBack() bool { return r.active && !r.sending }
+func (r *rcSignal) withdrawn() bool { return r.active && !r.posted }
 
-// received implements establishment.
-func (r *readySignal) received() { r.peerReady() }
+// messageReceived implements establishment.
+func (r *rcSignal) messageReceived() { r.peerReady() }
 
 // peerReady makes the connection Ready, since its peer is.
-func (r *readySignal) peerReady() {
-	if r.signalTakenBack() {
+func (r *rcSignal) peerReady() {
+	if r.withdrawn() {
 		r.signal(time.Now())
 	}
 	r.conn.ready()
 }
 
-// ended implements establishment. The goodbye was a write.
-func (r *readySignal) ended() {}
+// ended implements establishment. The disconnect notice was a write.
+func (r *rcSignal) ended() {}

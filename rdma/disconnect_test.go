@@ -14,9 +14,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// newApart makes two contexts like newRigOn, each with an engine of its own, so that
+// newSeparateRigs makes two contexts like newRigOn, each with an engine of its own, so that
 // one can sleep while the other works. Each is the a of its rig.
-func newApart(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) (first, second *rig) {
+func newSeparateRigs(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) (first, second *rig) {
 	for i, on := range []struct {
 		dev verbs.Device
 		cfg rdma.Config
@@ -54,9 +54,9 @@ func (s *side) record(list *[]string, last *error) {
 	})
 }
 
-// messenger makes pools for n sends at from and n receives at to, whose callbacks note
+// messagePools makes pools for n sends at from and n receives at to, whose callbacks note
 // the messages in the order that they come.
-func messenger(t *testing.T, from, to *side, n int, list *[]string) (send func(*rdma.Connection), receive func(), sent *outcome[*rdma.Task]) {
+func messagePools(t *testing.T, from, to *side, n int, list *[]string) (send func(*rdma.Connection), receive func(), sent *outcome[*rdma.Task]) {
 	sent = &outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
 	sends := must(from.ctx.Pool(n, sent.ok, sent.bad))
 	receives := must(to.ctx.ReceivePool(n, func(task *rdma.ReceiveTask) {
@@ -89,14 +89,14 @@ func messages(n int) (list []string) {
 	return list
 }
 
-// goodbye has one end close its connection, or stop. The other is told, after the
-// messages that came before.
-func goodbye(t *testing.T, onA, onB verbs.Device, stop, ends bool) {
+// testDisconnect has one end close its connection, or stop. The other end learns of it after
+// the messages that were sent before.
+func testDisconnect(t *testing.T, onA, onB verbs.Device, stop, ends bool) {
 	const n = 20
-	a, b := newApart(t, onA, onB, rdma.Config{}, rdma.Config{EndWithLastConnection: ends})
+	a, b := newSeparateRigs(t, onA, onB, rdma.Config{}, rdma.Config{EndWithLastConnection: ends})
 	var events []string
 	var reason error
-	send, receive, sent := messenger(t, a.a, b.a, n, &events)
+	send, receive, sent := messagePools(t, a.a, b.a, n, &events)
 	b.a.record(&events, &reason)
 	require.NoError(t, a.a.ctx.Start())
 	require.NoError(t, b.a.ctx.Start())
@@ -128,26 +128,26 @@ func goodbye(t *testing.T, onA, onB verbs.Device, stop, ends bool) {
 	require.NoError(t, b.a.ctx.Err(), "to be closed is no failure")
 }
 
-func TestGoodbye(t *testing.T) {
+func TestDisconnect(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		for _, ends := range []bool{false, true} {
 			t.Run(fmt.Sprintf("stop %v, ends %v", stop, ends), func(t *testing.T) {
 				for range 5 { // either end may be the active one
-					goodbye(t, openSoft(t), openSoft(t), stop, ends)
+					testDisconnect(t, openSoft(t), openSoft(t), stop, ends)
 				}
 			})
 		}
 	}
 }
 
-// sleeper is told of everything when it wakes: the end that slept through the ready
-// signal, messages and the goodbye.
-func sleeper(t *testing.T, onA, onB verbs.Device) {
+// testDisconnectWhileAsleep has one end sleep through the ready signal, messages and the
+// disconnect notice. When it wakes, it learns of all of them.
+func testDisconnectWhileAsleep(t *testing.T, onA, onB verbs.Device) {
 	const n = 10
-	a, b := newApart(t, onA, onB, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
+	a, b := newSeparateRigs(t, onA, onB, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
 	var events []string
 	var reason error
-	send, receive, sent := messenger(t, a.a, b.a, n, &events)
+	send, receive, sent := messagePools(t, a.a, b.a, n, &events)
 	b.a.record(&events, &reason)
 	require.NoError(t, a.a.ctx.Start())
 	require.NoError(t, b.a.ctx.Start())
@@ -198,9 +198,9 @@ func sleeper(t *testing.T, onA, onB verbs.Device) {
 	require.Equal(t, pe.Running, b.a.ctx.State())
 }
 
-func TestGoodbyeToASleeper(t *testing.T) {
+func TestDisconnectWhileAsleep(t *testing.T) {
 	for range 5 {
-		sleeper(t, openSoft(t), openSoft(t))
+		testDisconnectWhileAsleep(t, openSoft(t), openSoft(t))
 	}
 }
 
@@ -267,7 +267,7 @@ func TestReconnectWhileOthersWork(t *testing.T) {
 // A context without connections is Running at once, and stays so; one with some waits
 // for all of those that were exported meanwhile.
 func TestRunningWithoutConnections(t *testing.T) {
-	a, b := newApart(t, openSoft(t), openSoft(t), rdma.Config{MaxConnections: 3}, rdma.Config{MaxConnections: 3, EndWithLastConnection: true})
+	a, b := newSeparateRigs(t, openSoft(t), openSoft(t), rdma.Config{MaxConnections: 3}, rdma.Config{MaxConnections: 3, EndWithLastConnection: true})
 	require.Equal(t, time.Minute, a.a.ctx.Config().ConnectTimeout, "it is finite where none was given")
 	for _, r := range []*rig{a, b} {
 		require.NoError(t, r.a.ctx.Start())
@@ -335,7 +335,7 @@ func TestLastConnectionEnds(t *testing.T) {
 		{"the peer stops", func(r *rig, _, _ *rdma.Connection) { require.NoError(r.t, r.b.ctx.Stop()) }, false,
 			[]string{"Connecting", "Ready", "Closed"}},
 		{"the peer is gone", func(r *rig, a, b *rdma.Connection) {
-			require.NoError(r.t, b.Close()) // CloseTimeout is negative: it says no goodbye
+			require.NoError(r.t, b.Close()) // CloseTimeout is negative: it sends no disconnect notice
 		}, true, []string{"Connecting", "Ready", "Failed"}},
 	} {
 		for _, ends := range []bool{false, true} {

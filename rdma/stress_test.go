@@ -17,22 +17,22 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// storm is two contexts on one engine that do to each other whatever is allowed,
+// stress is two contexts on one engine that do to each other whatever is allowed,
 // at random, and keep the books.
-type storm struct {
+type stress struct {
 	t      *testing.T
 	seed   uint64 // of the first round
 	rng    *rand.Rand
 	engine *pe.Engine
-	ends   [2]*stormEnd
+	ends   [2]*stressEnd
 
 	left  int    // callbacks until something happens
 	event func() // what happens then
 }
 
-// stormEnd is one of the two contexts.
-type stormEnd struct {
-	*storm
+// stressEnd is one of the two contexts.
+type stressEnd struct {
+	*stress
 	dev   *soft.Device
 	ctx   *rdma.Connections
 	mem   *mmap.Map
@@ -44,19 +44,19 @@ type stormEnd struct {
 
 	conns    []*rdma.Connection
 	closed   int // connections reported Closed
-	flying   map[anyTask]bool
+	inFlight map[anyTask]bool
 	held     []anyTask // at rest
 	reported pe.State
-	seen     tally
+	seen     taskCounts
 }
 
-// tally counts tasks, and what contexts were doing when they entered Stopping.
-type tally struct {
+// taskCounts counts tasks, and what contexts were doing when they entered Stopping.
+type taskCounts struct {
 	submitted, succeeded, failed int
 	starting, busy, broken       int
 }
 
-func (t *tally) add(o tally) {
+func (t *taskCounts) add(o taskCounts) {
 	t.submitted += o.submitted
 	t.succeeded += o.succeeded
 	t.failed += o.failed
@@ -66,15 +66,15 @@ func (t *tally) add(o tally) {
 }
 
 const (
-	stormMemory      = 1 << 16
-	stormTasks       = 6
-	stormConnections = 3
+	stressMemory      = 1 << 16
+	stressTasks       = 6
+	stressConnections = 3
 )
 
-var stormSizes = []int{1, 8, 100, 4000, 12_000}
+var stressSizes = []int{1, 8, 100, 4000, 12_000}
 
-func newStorm(t *testing.T, seed uint64) *storm {
-	s := &storm{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: pe.New(pe.Config{Spin: 10 * time.Microsecond})}
+func newStress(t *testing.T, seed uint64) *stress {
+	s := &stress{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), engine: pe.New(pe.Config{Spin: 10 * time.Microsecond})}
 	for i := range s.ends {
 		s.ends[i] = s.end(fmt.Sprint(i))
 	}
@@ -88,16 +88,16 @@ func newStorm(t *testing.T, seed uint64) *storm {
 }
 
 // end makes one of the contexts, with a configuration of its own.
-func (s *storm) end(name string) *stormEnd {
-	e := &stormEnd{storm: s, flying: map[anyTask]bool{}}
+func (s *stress) end(name string) *stressEnd {
+	e := &stressEnd{stress: s, inFlight: map[anyTask]bool{}}
 	e.dev = must(soft.Open(soft.Config{}))
 	e.ctx = must(rdma.New(e.dev, rdma.Config{
-		Name: name, Permissions: everything, MaxConnections: stormConnections,
+		Name: name, Permissions: everything, MaxConnections: stressConnections,
 		Queues:                rdma.Queues{SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2)},
 		EndWithLastConnection: s.rng.IntN(4) > 0, CloseTimeout: pick(s.rng, -1, time.Millisecond),
 		AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond,
 	}))
-	e.mem = must(mmap.Alloc(e.dev, stormMemory, everything))
+	e.mem = must(mmap.Alloc(e.dev, stressMemory, everything))
 	e.bufs = must(bufinv.New(1024))
 	e.pools(s.rng.IntN(4) > 0)
 	require.NoError(s.t, s.engine.Connect(e.ctx))
@@ -109,36 +109,36 @@ func (s *storm) end(name string) *stormEnd {
 func pick[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))] }
 
 // pools makes a pool of every kind; without receives there is no shared queue.
-func (e *stormEnd) pools(receives bool) {
-	sends := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	sendImms := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	writes := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	writeImms := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	reads := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	swaps := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
-	adds := must(e.ctx.Pool(stormTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+func (e *stressEnd) pools(receives bool) {
+	sends := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	sendImms := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	writes := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	writeImms := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	reads := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	swaps := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
+	adds := must(e.ctx.Pool(stressTasks, ok[*rdma.Task](e), bad[*rdma.Task](e)))
 	var recvs *rdma.ReceivePool
 	e.kinds = []func(*rdma.Connection) (anyTask, error){
 		func(c *rdma.Connection) (anyTask, error) { return sends.Send(c, e.source(e.mem)) },
 		func(c *rdma.Connection) (anyTask, error) { return sendImms.SendImm(c, e.source(e.mem), 1) },
 		func(c *rdma.Connection) (anyTask, error) {
-			return writes.Write(c, e.source(e.mem), e.target(e.there()))
+			return writes.Write(c, e.source(e.mem), e.target(e.peerMap()))
 		},
 		func(c *rdma.Connection) (anyTask, error) {
-			return writeImms.WriteImm(c, e.source(e.mem), e.target(e.there()), 2)
+			return writeImms.WriteImm(c, e.source(e.mem), e.target(e.peerMap()), 2)
 		},
 		func(c *rdma.Connection) (anyTask, error) {
-			return reads.Read(c, e.source(e.there()), e.target(e.mem))
+			return reads.Read(c, e.source(e.peerMap()), e.target(e.mem))
 		},
 		func(c *rdma.Connection) (anyTask, error) {
-			return e.withResult(swaps.CompareSwap(c, e.bufs.Target(e.there(), 0, 8), 0, 1))
+			return e.withResult(swaps.CompareSwap(c, e.bufs.Target(e.peerMap(), 0, 8), 0, 1))
 		},
 		func(c *rdma.Connection) (anyTask, error) {
-			return e.withResult(adds.FetchAdd(c, e.bufs.Target(e.there(), 0, 8), 1))
+			return e.withResult(adds.FetchAdd(c, e.bufs.Target(e.peerMap(), 0, 8), 1))
 		},
 	}
 	if receives {
-		recvs = must(e.ctx.ReceivePool(2*stormTasks, ok[*rdma.ReceiveTask](e), bad[*rdma.ReceiveTask](e)))
+		recvs = must(e.ctx.ReceivePool(2*stressTasks, ok[*rdma.ReceiveTask](e), bad[*rdma.ReceiveTask](e)))
 		receive := func(*rdma.Connection) (anyTask, error) { return recvs.Alloc(e.room()) }
 		e.kinds = append(e.kinds, receive, receive)
 	}
@@ -150,30 +150,30 @@ func (e *stormEnd) pools(receives bool) {
 	}
 }
 
-// there is the peer's memory, as a rule.
-func (e *stormEnd) there() *mmap.Map {
+// peerMap is the peer's memory, as a rule.
+func (e *stressEnd) peerMap() *mmap.Map {
 	if e.rng.IntN(200) == 0 {
 		return e.wrong
 	}
 	return e.peer
 }
 
-func (e *stormEnd) source(m *mmap.Map) *bufinv.Buf {
-	n := pick(e.rng, stormSizes...)
+func (e *stressEnd) source(m *mmap.Map) *bufinv.Buf {
+	n := pick(e.rng, stressSizes...)
 	if n >= 8 && !m.Remote() && e.rng.IntN(4) == 0 {
 		return bufinv.List(e.bufs.Source(m, 0, n/2), e.bufs.Source(m, n, n-n/2))
 	}
-	return e.bufs.Source(m, e.rng.IntN(stormMemory-n), n)
+	return e.bufs.Source(m, e.rng.IntN(stressMemory-n), n)
 }
 
 // target has room for every source.
-func (e *stormEnd) target(m *mmap.Map) *bufinv.Buf {
-	n := stormSizes[len(stormSizes)-1]
-	return e.bufs.Target(m, stormMemory-n, n)
+func (e *stressEnd) target(m *mmap.Map) *bufinv.Buf {
+	n := stressSizes[len(stressSizes)-1]
+	return e.bufs.Target(m, stressMemory-n, n)
 }
 
 // room is a target for messages, which may be too large for it.
-func (e *stormEnd) room() *bufinv.Buf {
+func (e *stressEnd) room() *bufinv.Buf {
 	if e.rng.IntN(40) == 0 {
 		return e.bufs.Target(e.mem, 0, 50)
 	}
@@ -181,41 +181,41 @@ func (e *stormEnd) room() *bufinv.Buf {
 }
 
 // withResult gives an atomic a buffer for the original value, or none.
-func (e *stormEnd) withResult(task *rdma.Task, err error) (anyTask, error) {
+func (e *stressEnd) withResult(task *rdma.Task, err error) (anyTask, error) {
 	if err == nil {
 		err = task.SetResult(e.result())
 	}
 	return task, err
 }
 
-func (e *stormEnd) result() *bufinv.Buf {
+func (e *stressEnd) result() *bufinv.Buf {
 	if e.rng.IntN(2) == 0 {
 		return nil
 	}
 	return e.bufs.Target(e.mem, 8*e.rng.IntN(100), 8)
 }
 
-func ok[T anyTask](e *stormEnd) func(T) {
+func ok[T anyTask](e *stressEnd) func(T) {
 	return func(task T) {
 		e.seen.succeeded++
-		e.back(task)
+		e.taskDone(task)
 	}
 }
 
-func bad[T anyTask](e *stormEnd) func(T, error) {
+func bad[T anyTask](e *stressEnd) func(T, error) {
 	return func(task T, err error) {
 		e.seen.failed++
 		var failure *rdma.TaskError
 		require.ErrorAs(e.t, err, &failure)
-		e.back(task)
+		e.taskDone(task)
 	}
 }
 
-// back takes a task that came back, and does something with it.
-func (e *stormEnd) back(task anyTask) {
-	require.True(e.t, e.flying[task], "a callback for a task that was not in flight: %v", task.Operation())
+// taskDone takes a task that came back, and does something with it.
+func (e *stressEnd) taskDone(task anyTask) {
+	require.True(e.t, e.inFlight[task], "a callback for a task that was not in flight: %v", task.Operation())
 	require.False(e.t, task.InFlight())
-	delete(e.flying, task)
+	delete(e.inFlight, task)
 	e.held = append(e.held, task)
 	e.count()
 	switch choice := e.rng.IntN(20); {
@@ -233,19 +233,19 @@ func (e *stormEnd) back(task anyTask) {
 	}
 }
 
-func (e *stormEnd) free(task anyTask) {
+func (e *stressEnd) free(task anyTask) {
 	e.held = slices.DeleteFunc(e.held, func(o anyTask) bool { return o == task })
 	require.NoError(e.t, task.Free())
 }
 
-func (e *stormEnd) freeAll() {
+func (e *stressEnd) freeAll() {
 	for len(e.held) > 0 {
 		e.free(e.held[e.rng.IntN(len(e.held))])
 	}
 }
 
 // allocate takes a task of any kind out of its pool and submits it, or keeps it.
-func (e *stormEnd) allocate() {
+func (e *stressEnd) allocate() {
 	task, err := pick(e.rng, e.kinds...)(pick(e.rng, e.conns...))
 	if err != nil {
 		require.True(e.t, errors.Is(err, pe.ErrExhausted) || errors.Is(err, pe.ErrBadState), "%v", err)
@@ -258,17 +258,17 @@ func (e *stormEnd) allocate() {
 }
 
 // submit submits a task that is held. It remains held if that fails.
-func (e *stormEnd) submit(task anyTask) {
+func (e *stressEnd) submit(task anyTask) {
 	if err := task.Submit(pe.SubmitFlags(e.rng.IntN(4))); err != nil {
 		require.True(e.t, errors.Is(err, rdma.ErrNotReady) || errors.Is(err, pe.ErrBadState), "%v", err)
 		return
 	}
 	e.seen.submitted++
 	e.held = slices.DeleteFunc(e.held, func(o anyTask) bool { return o == task })
-	e.flying[task] = true
+	e.inFlight[task] = true
 }
 
-func (e *stormEnd) stateChanged(prev, next pe.State) {
+func (e *stressEnd) stateChanged(prev, next pe.State) {
 	require.Equal(e.t, e.reported, prev, "changes of state come in order")
 	e.reported = next
 	switch {
@@ -280,20 +280,20 @@ func (e *stormEnd) stateChanged(prev, next pe.State) {
 		e.seen.broken++
 	case next == pe.Stopping && prev == pe.Starting:
 		e.seen.starting++
-	case next == pe.Stopping && len(e.flying) > 0:
+	case next == pe.Stopping && len(e.inFlight) > 0:
 		e.seen.busy++
 	}
 	e.count()
 }
 
 // count counts a callback.
-func (s *storm) count() {
+func (s *stress) count() {
 	if s.left--; s.left == 0 {
 		s.event()
 	}
 }
 
-func (e *stormEnd) connectionChanged(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
+func (e *stressEnd) connectionChanged(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
 	if state == rdma.Closed {
 		e.closed++
 	}
@@ -301,7 +301,7 @@ func (e *stormEnd) connectionChanged(_ *rdma.Connection, state rdma.ConnectionSt
 }
 
 // close ends everything: nothing may be left over.
-func (s *storm) close() {
+func (s *stress) close() {
 	for _, e := range s.ends {
 		require.NoError(s.t, e.ctx.Close())
 		require.NoError(s.t, e.bufs.Close())
@@ -315,9 +315,9 @@ func (s *storm) close() {
 	require.NoError(s.t, s.engine.Close())
 }
 
-func (e *stormEnd) String() string {
+func (e *stressEnd) String() string {
 	s := fmt.Sprintf("context %s: %v, reported %v, %d in flight, %d held, %d allocated, err %v",
-		e.ctx.Name(), e.ctx.State(), e.reported, len(e.flying), len(e.held), e.ctx.Allocated(), e.ctx.Err())
+		e.ctx.Name(), e.ctx.State(), e.reported, len(e.inFlight), len(e.held), e.ctx.Allocated(), e.ctx.Err())
 	for _, conn := range e.conns {
 		s += fmt.Sprintf("\n  %v: %v, err %v", conn, conn.State(), conn.Err())
 	}

@@ -9,7 +9,7 @@ import (
 
 // sleepUntil is pollUntil in event mode: it calls Progress only when the engine's
 // descriptor is readable.
-func (s *storm) sleepUntil(done func(events int) bool) {
+func (s *stress) sleepUntil(done func(events int) bool) {
 	fds := []unix.PollFd{{Fd: int32(must(s.engine.NotificationFD())), Events: unix.POLLIN}}
 	for {
 		n, err := s.engine.Progress()
@@ -19,7 +19,7 @@ func (s *storm) sleepUntil(done func(events int) bool) {
 		}
 		require.NoError(s.t, s.engine.Arm())
 		for n, err = 0, unix.EINTR; errors.Is(err, unix.EINTR); {
-			n, err = unix.Poll(fds, int(deadlock.Milliseconds()))
+			n, err = unix.Poll(fds, int(roundTimeout.Milliseconds()))
 		}
 		require.NoError(s.t, err)
 		require.Equal(s.t, 1, n, "an event was lost:\n%v\n%v", s.ends[0], s.ends[1])

@@ -1,13 +1,34 @@
-package descriptor
+// Package wirecode encodes and decodes the payloads of descriptors: big-endian fields of fixed
+// width, and counted bytes. Package descriptor adds the header and the checksum.
+//
+// A Writer or Reader belongs to one goroutine at a time.
+package wirecode
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 )
 
-// Writer encodes a payload from big-endian fields of fixed width and counted bytes. The zero
-// value is ready for use. After an error it writes nothing more; Encode returns the error.
+// MaxPayload is the largest number of bytes in one payload.
+const MaxPayload = 32 << 10
+
+// Errors of this package, matched with errors.Is. Package descriptor aliases them.
+var (
+	// ErrTruncated: the end of the descriptor is missing.
+	ErrTruncated = errors.New("descriptor is cut short")
+	// ErrTrailing: bytes or text follow the end of the descriptor.
+	ErrTrailing = errors.New("descriptor is followed by something else")
+	// ErrFormat: the bytes are not a descriptor, or have values that no exporter writes.
+	ErrFormat = errors.New("not a descriptor")
+	// ErrTooBig: the payload is larger than MaxPayload, or the descriptor is larger than
+	// descriptor.MaxFile.
+	ErrTooBig = errors.New("descriptor is too big")
+)
+
+// Writer encodes a payload, field by field. The zero value is ready for use. After an error it
+// writes nothing more; Payload returns the error.
 type Writer struct {
 	b   []byte
 	err error
@@ -57,12 +78,12 @@ func (w *Writer) Counted(b []byte) {
 	w.Fixed(b)
 }
 
-// Encode makes the binary descriptor of the fields written, or returns the first error.
-func (w *Writer) Encode(kind Kind) ([]byte, error) {
+// Payload returns the fields written, or the first error.
+func (w *Writer) Payload() ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
-	return Encode(kind, w.b)
+	return w.b, nil
 }
 
 // Reader decodes a payload, field by field as a Writer wrote it. After an error it returns

@@ -14,7 +14,7 @@ func Source(m *mmap.Map, off, n int) *Buf {
 	if m == nil {
 		return errNoMap
 	}
-	return ofMap(m).Source(m, off, n)
+	return mapInventory(m).Source(m, off, n)
 }
 
 // Target is Inventory.Target with the inventory of the Map, as Source is.
@@ -22,15 +22,15 @@ func Target(m *mmap.Map, off, n int) *Buf {
 	if m == nil {
 		return errNoMap
 	}
-	return ofMap(m).Target(m, off, n)
+	return mapInventory(m).Target(m, off, n)
 }
 
-var errNoMap = failed(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
+var errNoMap = errorBuf(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
 
-// ofMap is the inventory of a Map.
-func ofMap(m *mmap.Map) *Inventory {
-	i, _ := m.Siblings(sibling.Pass{}).Stock(newOfMap).(*Inventory)
+// mapInventory is the inventory of a Map.
+func mapInventory(m *mmap.Map) *Inventory {
+	i, _ := m.Siblings(sibling.Pass{}).Inventory(newMapInventory).(*Inventory)
 	return i
 }
 
-func newOfMap() any { return &Inventory{s: store{ofMap: true}} }
+func newMapInventory() any { return &Inventory{s: store{mapInventory: true}} }

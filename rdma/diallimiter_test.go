@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// dialsAtOnceTest is a context that dials another one many times at the same moment.
-type dialsAtOnceTest struct {
+// manyDialsTest is a context that dials another one many times at the same moment.
+type manyDialsTest struct {
 	t      *testing.T
 	engine *pe.Engine
 	x, y   *Connections
@@ -20,8 +20,8 @@ type dialsAtOnceTest struct {
 	failed []error
 }
 
-func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest, string) {
-	d := &dialsAtOnceTest{t: t, engine: pe.New(pe.Config{})}
+func newManyDialsTest(t *testing.T, n int, cfg ListenConfig) (*manyDialsTest, string) {
+	d := &manyDialsTest{t: t, engine: pe.New(pe.Config{})}
 	for i, c := range []**Connections{&d.x, &d.y} {
 		dev, err := soft.Open(soft.Config{})
 		require.NoError(t, err)
@@ -47,7 +47,7 @@ func newDialsAtOnceTest(t *testing.T, n int, cfg ListenConfig) (*dialsAtOnceTest
 	return d, netip.AddrPortFrom(d.y.GID().GID.Addr(), l.Addr().Port()).String()
 }
 
-func (d *dialsAtOnceTest) until(done func() bool) {
+func (d *manyDialsTest) until(done func() bool) {
 	d.t.Helper()
 	for !done() {
 		_, err := d.engine.Progress()
@@ -59,34 +59,34 @@ func (d *dialsAtOnceTest) until(done func() bool) {
 // Of dials to one address so many are under way at a time, in the order in which they came;
 // those that are given up before their turn take none.
 func TestDialsArePaced(t *testing.T) {
-	const n = dialsAtOnce + 200
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{})
+	const n = maxOutstandingDials + 200
+	d, addr := newManyDialsTest(t, n, ListenConfig{})
 	var conns []*Connection
 	for range n {
 		conn, err := d.x.Dial(addr, DialConfig{})
 		require.NoError(t, err)
 		conns = append(conns, conn)
 	}
-	p := d.x.manager.paces[netip.MustParseAddrPort(addr)]
+	p := d.x.manager.dialLimiters[netip.MustParseAddrPort(addr)]
 	require.NotNil(t, p)
-	require.Equal(t, dialsAtOnce, p.underWay)
-	require.Equal(t, n-dialsAtOnce, p.waiting.Len())
+	require.Equal(t, maxOutstandingDials, p.outstanding)
+	require.Equal(t, n-maxOutstandingDials, p.waiting.Len())
 	require.NoError(t, conns[n-1].Close())
 	require.NoError(t, conns[0].Close())
-	require.Equal(t, n-dialsAtOnce-1, p.waiting.Len())
+	require.Equal(t, n-maxOutstandingDials-1, p.waiting.Len())
 	d.until(func() bool {
-		assert.LessOrEqual(t, p.underWay, dialsAtOnce)
+		assert.LessOrEqual(t, p.outstanding, maxOutstandingDials)
 		return d.ready[0] == n-2
 	})
-	require.Empty(t, d.x.manager.paces)
+	require.Empty(t, d.x.manager.dialLimiters)
 	require.Zero(t, d.x.manager.resumable.Len())
 }
 
 // A peer's program that answers nobody before all have asked is asked by all.
 func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
-	const n = dialsAtOnce + 50
+	const n = maxOutstandingDials + 50
 	var requests []*ConnectRequest
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
+	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
 	for range n {
 		_, err := d.x.Dial(addr, DialConfig{})
 		require.NoError(t, err)
@@ -97,18 +97,18 @@ func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 		require.NoError(t, err)
 	}
 	d.until(func() bool { return d.ready == [2]int{n, n} })
-	require.Empty(t, d.x.manager.paces)
+	require.Empty(t, d.x.manager.dialLimiters)
 }
 
 // Dials that wait for their turn end with the context.
 func TestDialsWaitWhenTheContextStops(t *testing.T) {
-	const n = dialsAtOnce + 50
-	d, addr := newDialsAtOnceTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
+	const n = maxOutstandingDials + 50
+	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
 	for range n {
 		_, err := d.x.Dial(addr, DialConfig{})
 		require.NoError(t, err)
 	}
 	require.NoError(t, d.x.Stop())
 	d.until(func() bool { return d.x.State() == pe.Idle })
-	require.Empty(t, d.x.manager.paces)
+	require.Empty(t, d.x.manager.dialLimiters)
 }

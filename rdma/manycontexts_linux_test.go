@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// patience is the time of the devices before they repeat a packet.
-	patience      = 500 * time.Millisecond
-	stations      = 8
-	stationTasks  = 64
-	stationMemory = 1 << 16
+	// eventTimeout is the time of the devices before they repeat a packet.
+	eventTimeout  = 500 * time.Millisecond
+	contextCount  = 8
+	contextTasks  = 64
+	contextMemory = 1 << 16
 )
 
-// station is one of the contexts of the test: it writes and sends to another.
-type station struct {
+// testContext is one of the contexts of the test: it writes and sends to another.
+type testContext struct {
 	dev  verbs.Device
 	ctx  *rdma.Connections
 	conn *rdma.Connection
@@ -43,27 +43,27 @@ type station struct {
 	recvs     []*rdma.ReceiveTask
 }
 
-// fleet is the work of the test: eight contexts, on four devices, in pairs. All
+// manyContexts is the work of the test: eight contexts, on four devices, in pairs. All
 // share one engine.
-type fleet struct {
+type manyContexts struct {
 	t      *testing.T
 	rng    *rand.Rand
 	engine *pe.Engine
-	all    [stations]*station
+	all    [contextCount]*testContext
 
 	left        int // submissions to come in this phase
 	outstanding int // completions to come, those of receives included
 	completed   int
 }
 
-func newFleet(t *testing.T, engine *pe.Engine, seed uint64) *fleet {
-	w := &fleet{t: t, engine: engine, rng: rand.New(rand.NewPCG(seed, 1))}
+func newManyContexts(t *testing.T, engine *pe.Engine, seed uint64) *manyContexts {
+	w := &manyContexts{t: t, engine: engine, rng: rand.New(rand.NewPCG(seed, 1))}
 	var devs [4]verbs.Device
 	for i := range devs {
 		devs[i] = must(soft.Open(soft.Config{}))
 	}
 	for i := range w.all {
-		w.all[i] = w.station(devs[i%len(devs)], i)
+		w.all[i] = w.addContext(devs[i%len(devs)], i)
 	}
 	for i, s := range w.all {
 		other := w.all[i^1]
@@ -72,18 +72,18 @@ func newFleet(t *testing.T, engine *pe.Engine, seed uint64) *fleet {
 	return w
 }
 
-func (w *fleet) station(dev verbs.Device, i int) *station {
-	s := &station{dev: dev}
+func (w *manyContexts) addContext(dev verbs.Device, i int) *testContext {
+	s := &testContext{dev: dev}
 	s.ctx = must(rdma.New(dev, rdma.Config{
-		Name: fmt.Sprint(i), Permissions: mmap.RemoteWrite, MinRNRTimer: 10 * time.Microsecond, AckTimeout: patience,
+		Name: fmt.Sprint(i), Permissions: mmap.RemoteWrite, MinRNRTimer: 10 * time.Microsecond, AckTimeout: eventTimeout,
 	}))
-	s.mem = must(mmap.Alloc(dev, stationMemory, everything))
-	s.bufs = must(bufinv.New(4 * stationTasks))
-	s.writePool = must(s.ctx.Pool(stationTasks, func(task *rdma.Task) { w.wrote(s, task) },
+	s.mem = must(mmap.Alloc(dev, contextMemory, everything))
+	s.bufs = must(bufinv.New(4 * contextTasks))
+	s.writePool = must(s.ctx.Pool(contextTasks, func(task *rdma.Task) { w.wrote(s, task) },
 		func(task *rdma.Task, err error) { require.NoError(w.t, err) }))
-	s.sendPool = must(s.ctx.Pool(stationTasks, func(task *rdma.Task) { w.sent(s, task) },
+	s.sendPool = must(s.ctx.Pool(contextTasks, func(task *rdma.Task) { w.sent(s, task) },
 		func(task *rdma.Task, err error) { require.NoError(w.t, err) }))
-	s.recvPool = must(s.ctx.ReceivePool(stationTasks, func(task *rdma.ReceiveTask) { w.received(task) },
+	s.recvPool = must(s.ctx.ReceivePool(contextTasks, func(task *rdma.ReceiveTask) { w.received(task) },
 		func(task *rdma.ReceiveTask, err error) {
 			require.ErrorIs(w.t, err, rdma.ErrFlushed)
 			require.NoError(w.t, task.Free())
@@ -93,8 +93,8 @@ func (w *fleet) station(dev verbs.Device, i int) *station {
 }
 
 // start starts all contexts and connects each with its peer.
-func (w *fleet) start() {
-	descs := [stations][]byte{}
+func (w *manyContexts) start() {
+	descs := [contextCount][]byte{}
 	for i, s := range w.all {
 		require.NoError(w.t, s.ctx.Start())
 		s.conn, descs[i] = must2(s.ctx.Export())
@@ -104,7 +104,7 @@ func (w *fleet) start() {
 	}
 }
 
-func (w *fleet) running() bool {
+func (w *manyContexts) running() bool {
 	for _, s := range w.all {
 		if s.ctx.State() != pe.Running {
 			return false
@@ -114,39 +114,39 @@ func (w *fleet) running() bool {
 }
 
 // makeTasks takes all tasks out of the pools; receives are posted for good.
-func (w *fleet) makeTasks() {
+func (w *manyContexts) makeTasks() {
 	for _, s := range w.all {
-		for i := range stationTasks {
+		for i := range contextTasks {
 			off := 8 * i
 			s.writes = append(s.writes, must(s.writePool.Write(s.conn, s.bufs.Source(s.mem, off, 8), s.bufs.Target(s.peer, off, 8))))
 			s.sends = append(s.sends, must(s.sendPool.Send(s.conn, s.bufs.Source(s.mem, off, 8))))
-			s.recvs = append(s.recvs, must(s.recvPool.Alloc(s.bufs.Target(s.mem, stationMemory/2+off, 8))))
+			s.recvs = append(s.recvs, must(s.recvPool.Alloc(s.bufs.Target(s.mem, contextMemory/2+off, 8))))
 		}
 		must(rdma.SubmitAll(s.recvs, 0))
 	}
 }
 
-func (w *fleet) flags() pe.SubmitFlags { return pe.SubmitFlags(w.rng.IntN(4)) }
+func (w *manyContexts) flags() pe.SubmitFlags { return pe.SubmitFlags(w.rng.IntN(4)) }
 
-func (w *fleet) write(task *rdma.Task) {
+func (w *manyContexts) write(task *rdma.Task) {
 	w.left--
 	w.outstanding++
 	require.NoError(w.t, task.Submit(w.flags()))
 }
 
-func (w *fleet) send(task *rdma.Task) {
+func (w *manyContexts) send(task *rdma.Task) {
 	w.left--
 	w.outstanding += 2
 	binary.BigEndian.PutUint64(task.Source().Bytes(), uint64(w.completed))
 	require.NoError(w.t, task.Submit(w.flags()))
 }
 
-func (w *fleet) done() {
+func (w *manyContexts) done() {
 	w.outstanding--
 	w.completed++
 }
 
-func (w *fleet) wrote(s *station, task *rdma.Task) {
+func (w *manyContexts) wrote(s *testContext, task *rdma.Task) {
 	if w.done(); w.left > 0 {
 		w.write(task)
 		return
@@ -154,7 +154,7 @@ func (w *fleet) wrote(s *station, task *rdma.Task) {
 	s.writes = append(s.writes, task)
 }
 
-func (w *fleet) sent(s *station, task *rdma.Task) {
+func (w *manyContexts) sent(s *testContext, task *rdma.Task) {
 	if w.done(); w.left > 0 {
 		w.send(task)
 		return
@@ -162,24 +162,24 @@ func (w *fleet) sent(s *station, task *rdma.Task) {
 	s.sends = append(s.sends, task)
 }
 
-func (w *fleet) received(task *rdma.ReceiveTask) {
+func (w *manyContexts) received(task *rdma.ReceiveTask) {
 	w.done()
 	require.NoError(w.t, task.Submit())
 }
 
 // phase begins submissions, of a random kind and number at a time, by a random
 // choice of contexts. Few at a time show a lost event, which many would hide.
-func (w *fleet) phase() {
+func (w *manyContexts) phase() {
 	window, busy := 1<<max(w.rng.IntN(12)-5, 0), 1<<w.rng.IntN(4)
 	w.left = 1 + w.rng.IntN(5000)
 	kind := w.rng.IntN(3)
-	for _, i := range w.rng.Perm(stations)[:busy] {
+	for _, i := range w.rng.Perm(contextCount)[:busy] {
 		w.begin(w.all[i], kind, window)
 	}
 }
 
 // begin submits up to n tasks of each kind: writes, sends or both.
-func (w *fleet) begin(s *station, kind, n int) {
+func (w *manyContexts) begin(s *testContext, kind, n int) {
 	for range n {
 		if kind != 1 && w.left > 0 {
 			w.write(pop(&s.writes))
@@ -197,9 +197,9 @@ func pop[T any](list *[]T) T {
 	return v
 }
 
-func (w *fleet) quiet() bool { return w.outstanding == 0 && w.left == 0 }
+func (w *manyContexts) tasksDone() bool { return w.outstanding == 0 && w.left == 0 }
 
-func (w *fleet) String() string {
+func (w *manyContexts) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d completions so far, %d outstanding, %d submissions to come\n", w.completed, w.outstanding, w.left)
 	for _, s := range w.all {
@@ -209,7 +209,7 @@ func (w *fleet) String() string {
 	return b.String()
 }
 
-func (w *fleet) stop() {
+func (w *manyContexts) stop() {
 	for _, s := range w.all {
 		require.NoError(w.t, rdma.FreeAll(s.writes))
 		require.NoError(w.t, rdma.FreeAll(s.sends))
@@ -217,15 +217,15 @@ func (w *fleet) stop() {
 	}
 }
 
-func (w *fleet) faults(f soft.Faults) {
+func (w *manyContexts) faults(f soft.Faults) {
 	for _, s := range w.all {
 		require.NoError(w.t, s.dev.(*soft.Device).SetFaults(f))
 	}
 }
 
-func (w *fleet) idle() bool { return w.engine.Active() == 0 }
+func (w *manyContexts) idle() bool { return w.engine.Active() == 0 }
 
-func (w *fleet) close() {
+func (w *manyContexts) close() {
 	for _, s := range w.all {
 		require.NoError(w.t, s.ctx.Close())
 		require.Equal(w.t, s.bufs.Total(), s.bufs.Available(), "buffers leaked")

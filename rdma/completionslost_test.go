@@ -10,39 +10,39 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// mute is a device whose completion queue can lose all that comes.
-type mute struct {
+// lossyCQDevice is a device whose completion queue can lose all that comes.
+type lossyCQDevice struct {
 	verbs.Device
 	cq   verbs.CQ
 	lost bool
 }
 
-type mutePD struct {
+type lossyCQPD struct {
 	verbs.PD
-	dev *mute
+	dev *lossyCQDevice
 }
 
-type muteCQ struct {
+type lossyCQ struct {
 	verbs.CQ
-	dev *mute
+	dev *lossyCQDevice
 }
 
-func (d *mute) DefaultPD() verbs.PD { return mutePD{d.Device.DefaultPD(), d} }
+func (d *lossyCQDevice) DefaultPD() verbs.PD { return lossyCQPD{d.Device.DefaultPD(), d} }
 
-func (d *mute) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
+func (d *lossyCQDevice) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	cq, err := d.Device.CreateCQ(init)
 	d.cq = cq
-	return muteCQ{cq, d}, err
+	return lossyCQ{cq, d}, err
 }
 
-func (p mutePD) Device() verbs.Device { return p.dev }
+func (p lossyCQPD) Device() verbs.Device { return p.dev }
 
-func (p mutePD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
+func (p lossyCQPD) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	init.SendCQ, init.RecvCQ = p.dev.cq, p.dev.cq
 	return p.PD.CreateQP(init)
 }
 
-func (c muteCQ) Poll(wcs []verbs.WC) (int, error) {
+func (c lossyCQ) Poll(wcs []verbs.WC) (int, error) {
 	n, err := c.CQ.Poll(wcs)
 	if c.dev.lost {
 		n = 0
@@ -53,7 +53,7 @@ func (c muteCQ) Poll(wcs []verbs.WC) (int, error) {
 // An adapter reports a completion queue that has failed only as an event, and gives
 // no completion any more: every task comes back nevertheless, and the context ends.
 func TestCompletionsLost(t *testing.T) {
-	dev := &mute{Device: must(soft.Open(soft.Config{}))}
+	dev := &lossyCQDevice{Device: must(soft.Open(soft.Config{}))}
 	engine := pe.New(pe.Config{})
 	c, err := New(dev, Config{Engine: engine, PD: dev.DefaultPD()})
 	require.NoError(t, err)

@@ -3,4 +3,4 @@
 package rdma_test
 
 // sleepUntil polls: there is no descriptor to wait for.
-func (s *storm) sleepUntil(done func(events int) bool) { s.pollUntil(done) }
+func (s *stress) sleepUntil(done func(events int) bool) { s.pollUntil(done) }

@@ -69,7 +69,7 @@ func TestReceiveTooLong(t *testing.T) {
 			require.NoError(t, recv.SetAppend(appends))
 			want := "room for 8 bytes; make it as large"
 			if appends {
-				want = "room for 3 bytes behind the 5 that were in it"
+				want = "room for 3 bytes after the 5 in it"
 			}
 			for _, n := range []int{5, 9} {
 				require.NoError(t, recv.Submit())
@@ -79,7 +79,7 @@ func TestReceiveTooLong(t *testing.T) {
 			require.ErrorIs(t, recvs.errs[0], rdma.ErrLocalLength)
 			require.ErrorContains(t, recvs.errs[0], want)
 			require.Len(t, sends.errs, 1)
-			require.ErrorContains(t, sends.errs[0], "make the receives of the peer as large")
+			require.ErrorContains(t, sends.errs[0], "make the peer's receives as large")
 			require.NoError(t, recv.Free())
 		})
 	}
@@ -270,7 +270,7 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	})
 	require.ErrorIs(t, sends.errs[0], rdma.ErrRemoteInvalid)
 	require.ErrorIs(t, r.b.conns[0].Err(), rdma.ErrLocalLength)
-	require.ErrorContains(t, r.b.conns[0].Err(), "messages of up to 16 bytes; give Receive the size of the largest message")
+	require.ErrorContains(t, r.b.conns[0].Err(), "the buffers of Receive hold 16 bytes; call Receive with the size of the largest message")
 	require.NoError(t, task.Free())
 	for range 3 {
 		task := must(pool.Send(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))

@@ -1,4 +1,4 @@
-package descriptor
+package wirecode
 
 import (
 	"bytes"
@@ -19,9 +19,7 @@ func TestPayloadLayout(t *testing.T) {
 	w.Fixed([]byte("four"))
 	w.Counted([]byte("abc"))
 	w.Counted(nil)
-	b, err := w.Encode(SyncEvent)
-	require.NoError(t, err)
-	payload, err := Decode(SyncEvent, b)
+	payload, err := w.Payload()
 	require.NoError(t, err)
 	require.Equal(t, []byte("\x01\x01\x00\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0ffour\x00\x03abc\x00\x00"), payload)
 
@@ -45,7 +43,7 @@ func TestWriterKeepsItsFirstError(t *testing.T) {
 	var w Writer
 	w.Counted(make([]byte, 1<<16))
 	w.Uint8(1)
-	_, err := w.Encode(Connection)
+	_, err := w.Payload()
 	require.ErrorIs(t, err, ErrTooBig)
 	assert.Contains(t, err.Error(), "65536 bytes in one field")
 
@@ -53,7 +51,7 @@ func TestWriterKeepsItsFirstError(t *testing.T) {
 	w.Fixed(make([]byte, MaxPayload))
 	w.Uint8(1)
 	w.Bool(true)
-	_, err = w.Encode(Connection)
+	_, err = w.Payload()
 	require.ErrorIs(t, err, ErrTooBig)
 }
 
@@ -125,9 +123,7 @@ func FuzzReader(f *testing.F) {
 		if r.Done() != nil {
 			return
 		}
-		b, err := w.Encode(Connection)
-		require.NoError(t, err)
-		got, err := Decode(Connection, b)
+		got, err := w.Payload()
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(payload, got))
 	})

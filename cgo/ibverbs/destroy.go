@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// destroyed calls the function destroyed with the device's context.
-func (d *Device) destroyed(verb, asked string, errno C.int) error {
+// checkDestroyed calls the function checkDestroyed with the device's context.
+func (d *Device) checkDestroyed(verb, asked string, errno C.int) error {
 	// Device.Close clears ctx only when no object is left.
-	return destroyed(d.ctx, verb, asked, errno)
+	return checkDestroyed(d.ctx, verb, asked, errno)
 }
 
-// destroyed returns nil also if the kernel has taken the device away. In that case the kernel
+// checkDestroyed returns nil also if the kernel has taken the device away. In that case the kernel
 // has destroyed the object itself, so no memory is in use, and libibverbs fails with EIO. The
 // memory of libibverbs for the object is leaked: an event fetched before may still refer to the
 // object. RDMAV_ALLOW_DISASSOC_DESTROY would free it without waiting for the event, and would
 // turn every EIO in the process into success.
-func destroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error {
+func checkDestroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error {
 	if errno == 0 {
 		return nil
 	}
 	e := verbError(verb, asked, syscall.Errno(errno))
 	switch {
 	case e.Errno != syscall.EIO && e.Errno != syscall.ENODEV:
-	case taken(ctx):
+	case disassociated(ctx):
 		return nil
 	default:
 		// It must not match verbs.ErrNoDevice, after which the memory would be reused.
@@ -38,23 +38,23 @@ func destroyed(ctx *C.struct_ibv_context, verb, asked string, errno C.int) error
 	return e
 }
 
-// taken reports whether the kernel has taken the device away from this process. A query of the
+// disassociated reports whether the kernel has taken the device away from this process. A query of the
 // GID table reads the kernel's memory, and fails with EIO only in this case. Kernels before
-// 5.11 do not have this query; for them, taken checks whether the kernel still lists the device.
-func taken(ctx *C.struct_ibv_context) bool {
+// 5.11 do not have this query; for them, disassociated checks whether the kernel still lists the device.
+func disassociated(ctx *C.struct_ibv_context) bool {
 	var entry C.struct_ibv_gid_entry
 	n, err := C.vb_query_gid_table(ctx, &entry, 1)
 	if n < 0 && (syscall.Errno(-n) == syscall.EIO || n == -1 && err == syscall.EIO) {
 		return true
 	}
-	return vanished(C.GoString(&ctx.device.dev_name[0]))
+	return unlisted(C.GoString(&ctx.device.dev_name[0]))
 }
 
 // destroyChannel destroys the channel of a destroyed queue. If the kernel has taken the device
 // away, libibverbs still holds the queue and refuses; destroyChannel then only closes the file.
 func (q *completionQueue) destroyChannel() error {
 	errno := C.vb_destroy_comp_channel(q.channel)
-	if syscall.Errno(errno) == syscall.EBUSY && taken(q.device.ctx) {
+	if syscall.Errno(errno) == syscall.EBUSY && disassociated(q.device.ctx) {
 		return unix.Close(int(q.channel.fd))
 	}
 	return checkErrno("ibv_destroy_comp_channel", q.String(), errno)

@@ -18,8 +18,8 @@ import (
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
-// deadlock is more than a round takes, on a machine however busy.
-const deadlock = 5 * time.Minute
+// roundTimeout is more than a round takes, on a machine however busy.
+const roundTimeout = 5 * time.Minute
 
 var stopSeed = flag.Uint64("stop.seed", 1, "seed of the first round of TestSoakStopAtAnyMoment")
 
@@ -28,9 +28,9 @@ var stopSeed = flag.Uint64("stop.seed", 1, "seed of the first round of TestSoakS
 // once, every context gets to Idle, nothing leaks.
 func TestSoakStopAtAnyMoment(t *testing.T) {
 	rounds, each := soak.Rounds(t, 500, 10_000), 100 // with the same contexts
-	var total tally
+	var total taskCounts
 	for seed := *stopSeed; seed < *stopSeed+uint64(rounds); {
-		s := newStorm(t, seed)
+		s := newStress(t, seed)
 		for range each {
 			s.round(seed)
 			seed++
@@ -49,7 +49,7 @@ func TestSoakStopAtAnyMoment(t *testing.T) {
 }
 
 // round takes both contexts from Idle to Idle.
-func (s *storm) round(seed uint64) {
+func (s *stress) round(seed uint64) {
 	defer func() {
 		if s.t.Failed() {
 			s.t.Logf("in the round with the seed %d; to try again: go test -race -run TestSoakStopAtAnyMoment ./rdma -stop.seed %d", seed, s.seed)
@@ -58,19 +58,19 @@ func (s *storm) round(seed uint64) {
 	s.rng = rand.New(rand.NewPCG(seed, 1))
 	s.left, s.event = 0, nil
 	for _, e := range s.ends {
-		require.NoError(s.t, e.dev.SetFaults(s.weather(seed)))
+		require.NoError(s.t, e.dev.SetFaults(s.randomFaults(seed)))
 		require.NoError(s.t, e.ctx.Start())
 	}
 	s.connect()
-	s.arrange()
+	s.scheduleStop()
 	s.settle()
 	for _, e := range s.ends {
 		e.check()
 	}
 }
 
-// weather is good, as a rule.
-func (s *storm) weather(seed uint64) soft.Faults {
+// randomFaults is good, as a rule.
+func (s *stress) randomFaults(seed uint64) soft.Faults {
 	switch s.rng.IntN(20) {
 	case 0:
 		return soft.Faults{Loss: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.02, Seed: seed}
@@ -81,9 +81,9 @@ func (s *storm) weather(seed uint64) soft.Faults {
 }
 
 // connect begins one to three connections, not all of them at both ends.
-func (s *storm) connect() {
+func (s *stress) connect() {
 	a, b := s.ends[0], s.ends[1]
-	for range 1 + s.rng.IntN(stormConnections) {
+	for range 1 + s.rng.IntN(stressConnections) {
 		connA, descA := must2(a.ctx.Export())
 		connB, descB := must2(b.ctx.Export())
 		a.conns, b.conns = append(a.conns, connA), append(b.conns, connB)
@@ -96,8 +96,8 @@ func (s *storm) connect() {
 	}
 }
 
-// arrange has both contexts stopped, at a moment and in a way of its choice.
-func (s *storm) arrange() {
+// scheduleStop has both contexts stopped, at a moment and in a way of its choice.
+func (s *stress) scheduleStop() {
 	stop := func() {
 		e := pick(s.rng, s.ends[:]...)
 		require.NoError(s.t, e.ctx.Stop())
@@ -132,7 +132,7 @@ func (s *storm) arrange() {
 	s.drive(s.rng.IntN(20))
 }
 
-func (s *storm) drive(passes int) {
+func (s *stress) drive(passes int) {
 	for i := 0; i < passes && s.engine.Active() > 0; i++ {
 		_, err := s.engine.Progress()
 		require.NoError(s.t, err)
@@ -140,11 +140,11 @@ func (s *storm) drive(passes int) {
 }
 
 // run drives the engine with Run, and ends it after a time at the latest.
-func (s *storm) run(ctx context.Context, cancel func(), limit time.Duration) {
+func (s *stress) run(ctx context.Context, cancel func(), limit time.Duration) {
 	defer cancel()
 	defer time.AfterFunc(limit, cancel).Stop()
 	// Nothing else would end a Run that waits for a task that was lost.
-	defer time.AfterFunc(deadlock, func() {
+	defer time.AfterFunc(roundTimeout, func() {
 		panic(fmt.Sprintf("Run does not return, in a round after seed %d", s.seed))
 	}).Stop()
 	err := s.engine.Run(ctx)
@@ -169,14 +169,14 @@ func (s *storm) run(ctx context.Context, cancel func(), limit time.Duration) {
 
 // settle stops what still runs, and takes both contexts to Idle, polling or in
 // event mode.
-func (s *storm) settle() {
+func (s *stress) settle() {
 	late, asleep := s.rng.IntN(2) == 0, s.rng.IntN(3) == 0
 	for _, e := range s.ends {
 		require.NoError(s.t, e.ctx.Stop())
 	}
 	step := func(events int) (idle bool) {
 		for _, e := range s.ends {
-			e.tidy(late, asleep || events == 0)
+			e.freeHeld(late, asleep || events == 0)
 		}
 		return s.engine.Active() == 0
 	}
@@ -188,15 +188,15 @@ func (s *storm) settle() {
 	s.pollUntil(func(events int) bool { return events == 0 })
 }
 
-// tidy frees what is held: a task after each pass, or all of them last of all.
-func (e *stormEnd) tidy(late, quiet bool) {
-	out := len(e.held) + len(e.flying)
+// freeHeld frees what is held: a task after each pass, or all of them last of all.
+func (e *stressEnd) freeHeld(late, quiet bool) {
+	out := len(e.held) + len(e.inFlight)
 	require.Equal(e.t, out, e.ctx.Allocated())
 	if out > 0 {
 		require.Equal(e.t, pe.Stopping, e.ctx.State())
 	}
 	switch {
-	case quiet && len(e.flying) == 0:
+	case quiet && len(e.inFlight) == 0:
 		e.freeAll()
 	case len(e.held) > 0 && !late:
 		e.free(pick(e.rng, e.held...))
@@ -205,8 +205,8 @@ func (e *stormEnd) tidy(late, quiet bool) {
 
 // pollUntil calls Progress until the condition, which is told how many events it
 // handled, holds.
-func (s *storm) pollUntil(done func(events int) bool) {
-	for deadline := time.Now().Add(deadlock); ; {
+func (s *stress) pollUntil(done func(events int) bool) {
+	for deadline := time.Now().Add(roundTimeout); ; {
 		n, err := s.engine.Progress()
 		require.NoError(s.t, err)
 		if done(n) {
@@ -217,10 +217,10 @@ func (s *storm) pollUntil(done func(events int) bool) {
 }
 
 // check looks through the books of a round.
-func (e *stormEnd) check() {
+func (e *stressEnd) check() {
 	require.Equal(e.t, pe.Idle, e.ctx.State())
 	require.Equal(e.t, pe.Idle, e.reported)
-	require.Empty(e.t, e.flying, "tasks that never came back")
+	require.Empty(e.t, e.inFlight, "tasks that never came back")
 	require.Empty(e.t, e.held)
 	require.Equal(e.t, e.seen.submitted, e.seen.succeeded+e.seen.failed, "every submission has one callback")
 	require.Zero(e.t, e.ctx.Allocated())

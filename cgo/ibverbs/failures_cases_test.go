@@ -12,24 +12,24 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// way is one in which a connection fails.
-type way struct {
+// failureCase is one way in which a connection fails.
+type failureCase struct {
 	name string
 	// needsLoss: messages get lost, which those between rxe and itself cannot.
 	needsLoss bool
 	// needsSoft: it takes a passive end that is no kernel's.
-	needsSoft bool
-	alone     bool // there is no passive end
-	killed    int  // 1: the active end is another process, 2: the passive one
-	run       func(*connecting)
-	want      [len(devicePairs)][2]string // see connecting.finish
+	needsSoftPassive bool
+	alone            bool // there is no passive end
+	killed           int  // 1: the active end is another process, 2: the passive one
+	run              func(*connecting)
+	want             [len(devicePairs)][2]string // see connecting.finish
 }
 
-func (w *way) possible(p devicePair) bool {
-	return !(w.needsLoss && p == devicePair{"rxe", "rxe"}) && !(w.needsSoft && p.passive == "rxe")
+func (w *failureCase) possible(p devicePair) bool {
+	return !(w.needsLoss && p == devicePair{"rxe", "rxe"}) && !(w.needsSoftPassive && p.passive == "rxe")
 }
 
-// same is for ways in which all pairs of devices are told the same.
+// same is for cases in which all pairs of devices report the same.
 func same(active, passive string) (want [len(devicePairs)][2]string) {
 	for i := range want {
 		want[i] = [2]string{active, passive}
@@ -37,17 +37,17 @@ func same(active, passive string) (want [len(devicePairs)][2]string) {
 	return want
 }
 
-// none is for pairs with which a way is not possible.
+// none is for pairs with which a case is not possible.
 var none [2]string
 
 const (
-	portClosed = "unreachable, no process has the peer's UDP port"
-	unanswered = "unreachable, not answered by the application"
-	bothTold   = "rejected, 10 (second); disconnected (first) | disconnected (first); rejected, 10 (second)"
+	portClosed                  = "unreachable, no process has the peer's UDP port"
+	unanswered                  = "unreachable, not answered by the application"
+	bothRejectedAndDisconnected = "rejected, 10 (second); disconnected (first) | disconnected (first); rejected, 10 (second)"
 )
 
-// ways has the rows of the table.
-var ways = []way{
+// failureCases has the rows of the table.
+var failureCases = []failureCase{
 	{
 		name: "the passive application rejects",
 		run: func(c *connecting) {
@@ -95,7 +95,7 @@ var ways = []way{
 		run:  func(c *connecting) { c.dial(netip.MustParseAddr("10.0.0.252")) },
 		want: same("unreachable", ""),
 	}, {
-		name: "the host runs no RDMA", alone: true, needsSoft: true,
+		name: "the host runs no RDMA", alone: true, needsSoftPassive: true,
 		run: func(c *connecting) { c.dial(c.addrs[passiveEnd]) },
 		want: [...][2]string{
 			none, {"unreachable", ""},
@@ -107,7 +107,7 @@ var ways = []way{
 			active, passive := c.both()
 			_, dial := passive.Listen(verbs.CMListen{})
 			c.a = active.Dial(dial)
-			c.lose(passiveEnd)
+			c.dropPacketsTo(passiveEnd)
 			c.begin()
 			require.NoError(c.t, c.a.Connect(active.Param("")))
 			c.end[passiveEnd] = nil
@@ -117,14 +117,14 @@ var ways = []way{
 		name: "REP lost once", needsLoss: true,
 		run: func(c *connecting) {
 			c.request()
-			restore := c.lose(activeEnd)
+			restore := c.dropPacketsTo(activeEnd)
 			c.begin()
 			c.accept()
 			c.pause()
 			restore()
-			c.watch(func() bool { return len(c.told[activeEnd]) > 0 })
+			c.watch(func() bool { return len(c.reports[activeEnd]) > 0 })
 			c.establish()
-			c.watch(func() bool { return len(c.told[passiveEnd]) > 0 })
+			c.watch(func() bool { return len(c.reports[passiveEnd]) > 0 })
 			c.ids = [2]int{}
 		},
 		want: same("accepted", "established"),
@@ -132,7 +132,7 @@ var ways = []way{
 		name: "every REP lost", needsLoss: true,
 		run: func(c *connecting) {
 			c.request()
-			c.lose(activeEnd)
+			c.dropPacketsTo(activeEnd)
 			c.begin()
 			c.accept()
 		},
@@ -142,12 +142,12 @@ var ways = []way{
 		name: "RTU lost once", needsLoss: true,
 		run: func(c *connecting) {
 			c.respond()
-			restore := c.lose(passiveEnd)
+			restore := c.dropPacketsTo(passiveEnd)
 			c.begin()
 			c.establish()
 			c.pause()
 			restore()
-			c.watch(func() bool { return len(c.told[passiveEnd]) > 0 })
+			c.watch(func() bool { return len(c.reports[passiveEnd]) > 0 })
 			c.ids = [2]int{}
 		},
 		want: same("", "established"),
@@ -155,7 +155,7 @@ var ways = []way{
 		name: "every RTU lost, and no packet comes", needsLoss: true,
 		run: func(c *connecting) {
 			c.respond()
-			c.lose(passiveEnd)
+			c.dropPacketsTo(passiveEnd)
 			c.begin()
 			c.establish()
 		},
@@ -203,7 +203,7 @@ var ways = []way{
 		name: "DREQ of the active end lost once", needsLoss: true,
 		run: func(c *connecting) {
 			c.connect()
-			restore := c.lose(passiveEnd)
+			restore := c.dropPacketsTo(passiveEnd)
 			c.begin()
 			require.NoError(c.t, c.a.Disconnect())
 			c.pause()
@@ -214,7 +214,7 @@ var ways = []way{
 		name: "DREP lost once", needsLoss: true,
 		run: func(c *connecting) {
 			c.connect()
-			restore := c.lose(activeEnd)
+			restore := c.dropPacketsTo(activeEnd)
 			c.begin()
 			require.NoError(c.t, c.a.Disconnect())
 			c.pause()
@@ -225,7 +225,7 @@ var ways = []way{
 		name: "every DREP lost", needsLoss: true,
 		run: func(c *connecting) {
 			c.connect()
-			c.lose(activeEnd)
+			c.dropPacketsTo(activeEnd)
 			c.begin()
 			require.NoError(c.t, c.a.Disconnect())
 		},
@@ -234,7 +234,7 @@ var ways = []way{
 		name: "every DREQ lost", needsLoss: true,
 		run: func(c *connecting) {
 			c.connect()
-			c.lose(passiveEnd)
+			c.dropPacketsTo(passiveEnd)
 			c.begin()
 			require.NoError(c.t, c.a.Disconnect())
 		},
@@ -243,7 +243,7 @@ var ways = []way{
 		name: "stale: every DREQ lost, and then the active end connects again with the same queue pair", needsLoss: true,
 		run: func(c *connecting) {
 			c.connect()
-			restore := c.lose(passiveEnd)
+			restore := c.dropPacketsTo(passiveEnd)
 			require.NoError(c.t, c.a.Disconnect())
 			c.settled()
 			c.end[activeEnd].Next(verbs.CMDisconnected)
@@ -251,7 +251,7 @@ var ways = []way{
 			require.NoError(c.t, c.a.Close())
 			restore()
 			c.begin()
-			c.again()
+			c.connectAgain()
 			c.first = nil
 		},
 		want: same("rejected, 10", "disconnected"),
@@ -260,12 +260,12 @@ var ways = []way{
 		run: func(c *connecting) {
 			c.connect()
 			c.begin()
-			c.again()
+			c.connectAgain()
 			c.ids[activeEnd] = 2
 		},
 		want: [...][2]string{
-			{bothTold, "disconnected"}, {"rejected, 10 (second)", ""},
-			{bothTold, "disconnected"}, {"rejected, 10 (second)", ""},
+			{bothRejectedAndDisconnected, "disconnected"}, {"rejected, 10 (second)", ""},
+			{bothRejectedAndDisconnected, "disconnected"}, {"rejected, 10 (second)", ""},
 		},
 	}, {
 		name: "active end killed after the request", killed: 1,
@@ -366,7 +366,7 @@ func (c *connecting) dial(addr netip.Addr) {
 	c.begin()
 	id, err := active.CM.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(addr, 7)})
 	if err != nil {
-		c.tell(activeEnd, failureText(err))
+		c.addReport(activeEnd, failureText(err))
 		c.t.Log(err)
 		c.ids[activeEnd] = 0
 		return
@@ -382,8 +382,8 @@ func (c *connecting) dial(addr netip.Addr) {
 	c.ids[activeEnd] = 0
 }
 
-// again connects again with the queue pair of the connection.
-func (c *connecting) again() {
+// connectAgain connects again with the queue pair of the connection.
+func (c *connecting) connectAgain() {
 	c.t.Helper()
 	c.first = c.a
 	active := c.end[activeEnd]

@@ -3,35 +3,11 @@ package rdma_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
-
-// tasksOfNoPool has one task of every kind that came from no pool.
-func tasksOfNoPool() []anyTask {
-	return []anyTask{
-		&rdma.ReceiveTask{}, &rdma.Task{},
-	}
-}
-
-// A task that came from no pool is refused, and does not panic.
-func TestTasksOfNoPool(t *testing.T) {
-	r := newRig(t, rdma.Config{}, rdma.Config{})
-	r.connect(1)
-	for _, task := range tasksOfNoPool() {
-		errs := []error{task.Submit(), task.Submit(pe.Aggregate), task.TrySubmit(), task.Free()}
-		for _, err := range append(errs, setAll(r, task)...) {
-			assert.ErrorIs(t, err, pe.ErrFreed, "%T", task)
-		}
-		assert.False(t, task.InFlight())
-		assert.Nil(t, task.Connection())
-		assert.Nil(t, task.UserData())
-	}
-	require.Equal(t, r.a.bufs.Total(), r.a.bufs.Available())
-}
 
 // A copy of a task is refused, and the task is not harmed.
 func TestCopyOfATask(t *testing.T) {

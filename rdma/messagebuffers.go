@@ -20,26 +20,26 @@ type Message struct {
 // nil: that data is in the memory that the peer wrote to.
 func (m *Message) Bytes() []byte { return m.data }
 
-// inboxAlign is the alignment of the buffers of an inbox: no two share a cache line.
-const inboxAlign = 64
+// messageBufferAlign is the alignment of message buffers: no two share a cache line.
+const messageBufferAlign = 64
 
-// inbox is the set of receives of Receive, which are posted again and again.
-type inbox struct {
-	ctx    *base
-	size   int // of a buffer; zero: none have one
-	stride int
-	handle func(*Message)
-	slots  []inboxSlot
-	mem    *mmap.Map // of one run; nil without buffers
-	msg    Message   // the message that the function has
+// messageBuffers is the set of receives of Receive, which are posted again and again.
+type messageBuffers struct {
+	ctx     *base
+	size    int // of a buffer; zero: none have one
+	stride  int
+	handle  func(*Message)
+	buffers []messageBuffer
+	mem     *mmap.Map // of one run; nil without buffers
+	msg     Message   // the message that the function has
 }
 
-// inboxSlot is one receive of an inbox.
-type inboxSlot struct {
-	inbox *inbox
-	recv  receive
-	sge   [2]verbs.SGE // for the header, if it has one, and the buffer
-	off   int          // of its buffer
+// messageBuffer is one receive of messageBuffers, and its buffer.
+type messageBuffer struct {
+	set  *messageBuffers
+	recv receive
+	sge  [2]verbs.SGE // for the header, if it has one, and the buffer
+	off  int          // of its buffer
 }
 
 // Receive makes the context receive the messages of all its connections into n buffers of size
@@ -71,45 +71,45 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 	if err := c.control.Require(op, pe.Idle); err != nil {
 		return err
 	}
-	stride := (size + inboxAlign - 1) &^ (inboxAlign - 1)
+	stride := (size + messageBufferAlign - 1) &^ (messageBufferAlign - 1)
 	switch {
 	case f == nil:
 		return fmt.Errorf("rdma: %s of context %q: %w: no function is given", op, c.set.Name, ErrInvalid)
-	case c.inbox != nil:
+	case c.messageBuffers != nil:
 		return fmt.Errorf("rdma: %s of context %q: %w: Receive was called before; a context has one function for all messages", op, c.set.Name, ErrInvalid)
 	case !c.set.caps.Supports(OpReceive):
 		return fmt.Errorf("rdma: %s of context %q: %w by %s", op, c.set.Name, ErrNotSupported, c.dev.Name())
 	case n < 1 || n > pe.MaxTasks:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; 1 to %d are possible", op, c.set.Name, ErrRange, n, pe.MaxTasks)
+		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; the number must be 1 to %d", op, c.set.Name, ErrRange, n, pe.MaxTasks)
 	case size < 0 || size > math.MaxInt32 || stride > 0 && n > math.MaxInt/stride:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes", op, c.set.Name, ErrRange, n, size)
+		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes are not possible", op, c.set.Name, ErrRange, n, size)
 	}
-	b := &inbox{ctx: c, size: size, stride: stride, handle: f, slots: make([]inboxSlot, n)}
-	for i := range b.slots {
-		s := &b.slots[i]
-		s.inbox, s.off = b, i*stride
+	b := &messageBuffers{ctx: c, size: size, stride: stride, handle: f, buffers: make([]messageBuffer, n)}
+	for i := range b.buffers {
+		s := &b.buffers[i]
+		s.set, s.off = b, i*stride
 		c.addReceive(&s.recv, s)
 	}
-	c.inbox = b
+	c.messageBuffers = b
 	return nil
 }
 
 // open allocates the memory, and queues the receives.
-func (b *inbox) open() error {
+func (b *messageBuffers) open() error {
 	c := b.ctx
 	var key uint32
 	if b.size > 0 {
 		var err error
-		b.mem, err = mmap.New(c.dev, mmap.Config{Size: len(b.slots) * b.stride, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
+		b.mem, err = mmap.New(c.dev, mmap.Config{Size: len(b.buffers) * b.stride, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
 		if err != nil {
-			return fmt.Errorf("make %d buffers of %d bytes for messages: %w", len(b.slots), b.size, err)
+			return fmt.Errorf("make %d buffers of %d bytes for messages: %w", len(b.buffers), b.size, err)
 		}
 		if key, err = b.mem.LKey(c.set.PD); err != nil {
 			return err
 		}
 	}
-	for i := range b.slots {
-		s := &b.slots[i]
+	for i := range b.buffers {
+		s := &b.buffers[i]
 		s.recv.wr.SGL = c.service.appendHeader(s.sge[:0], &s.recv)
 		if b.size > 0 {
 			s.recv.wr.SGL = append(s.recv.wr.SGL, verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key})
@@ -120,9 +120,9 @@ func (b *inbox) open() error {
 }
 
 // close releases the memory. No receive is at the device any more.
-func (b *inbox) close() error {
-	for i := range b.slots {
-		b.ctx.recvWaiting.Remove(&b.slots[i].recv.place)
+func (b *messageBuffers) close() error {
+	for i := range b.buffers {
+		b.ctx.recvWaiting.Remove(&b.buffers[i].recv.place)
 	}
 	if b.mem == nil {
 		return nil
@@ -133,44 +133,44 @@ func (b *inbox) close() error {
 }
 
 // arrived implements receiver.
-func (s *inboxSlot) arrived(a *arrival) {
+func (s *messageBuffer) arrived(a *arrival) {
 	if a.opcode == ReceivedWriteImm || a.length == 0 {
 		s.repost() // now, so that it is posted before an answer goes to the peer
-		s.inbox.take(a, nil)
+		s.set.deliver(a, nil)
 		return
 	}
 	defer s.repost() // even after a panic
 	end := s.off + a.length
-	s.inbox.take(a, s.inbox.mem.Bytes()[s.off:end:end])
+	s.set.deliver(a, s.set.mem.Bytes()[s.off:end:end])
 }
 
-// take passes a message to the function.
-func (b *inbox) take(a *arrival, data []byte) {
+// deliver passes a message to the function.
+func (b *messageBuffers) deliver(a *arrival, data []byte) {
 	b.msg = Message{data: data, arrival: *a}
-	defer b.forget()
+	defer b.clearMessage()
 	b.handle(&b.msg)
 }
 
-// forget empties the message, since the function may have kept a pointer to it.
-func (b *inbox) forget() { b.msg = Message{} }
+// clearMessage empties the message, since the function may have kept a pointer to it.
+func (b *messageBuffers) clearMessage() { b.msg = Message{} }
 
 // repost queues the receive again. It is posted together with others, before the next request
 // or after the present completions have been handled.
-func (s *inboxSlot) repost() {
-	c := s.inbox.ctx
+func (s *messageBuffer) repost() {
+	c := s.set.ctx
 	if c.takesReceives() {
 		c.recvWaiting.Push(&s.recv.place)
-		c.poke()
+		c.postLater()
 	}
 }
 
 // failed implements receiver. The connection has the error.
-func (s *inboxSlot) failed(*Connection, *TaskError) { s.repost() }
+func (s *messageBuffer) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
-func (s *inboxSlot) lengthAdvice() string {
-	return fmt.Sprintf("the context takes messages of up to %d bytes; give Receive the size of the largest message", s.inbox.size)
+func (s *messageBuffer) lengthAdvice() string {
+	return fmt.Sprintf("the buffers of Receive hold %d bytes; call Receive with the size of the largest message", s.set.size)
 }
 
 // flushed implements receiver.
-func (s *inboxSlot) flushed(bool) int { return 0 }
+func (s *messageBuffer) flushed(bool) int { return 0 }
