@@ -127,8 +127,8 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 	return h, nil
 }
 
-// created takes a handle into use. Tasks that wait for it go to the lane, unless the endpoint is
-// about to end: then they are flushed.
+// created takes a new handle into use. Tasks that wait for it go to the lane, unless the
+// endpoint is about to end: then they are flushed.
 func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 	h.ah = ah
 	if n, ok := ah.(verbs.NumberedAH); ok {
@@ -146,8 +146,8 @@ func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 	}
 }
 
-// createFailed fails the tasks that wait for a handle that could not be made. The next task to the
-// peer tries again to make it.
+// createFailed fails the tasks that wait for a handle that could not be created. The next task
+// to the peer tries again.
 func (a *addressHandles) createFailed(h *addressHandle, err error) {
 	delete(a.open, h.to)
 	status := verbs.StatusLocalQPOperationError

@@ -27,9 +27,9 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 // peerDead is why a peer on this machine will never answer.
 const peerDead = "the process of the peer is dead"
 
-// noResponseAdvice says what to do if the peer does not answer. It gives a reason if the device knows
-// that the process of the peer is dead, or the system knows that the connection's packets are too
-// long for the path.
+// noResponseAdvice says what to do if the peer does not answer. It gives a reason if the
+// device knows that the process of the peer is dead, or the system knows that the connection's
+// packets are too long for the path.
 func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
 	if conn.peerDead {
@@ -74,8 +74,9 @@ func (conn *Connection) lowerMTUAdvice(to string) string {
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
 }
 
-// mtuMismatchAdvice names another possible reason for a refused request or answer: a different path
-// MTU, but only on connections of Bridge, since the ends of all others have agreed on it.
+// mtuMismatchAdvice names another possible reason for a refused request or answer: different
+// path MTUs. This is possible only on connections of Bridge, since the ends of all others have
+// agreed on the path MTU.
 func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
 	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
 		return ""
@@ -96,7 +97,7 @@ func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
 	return advice + conn.mtuMismatchAdvice(status)
 }
 
-// portAdvice says so if peers of other kinds cannot reach this end.
+// portAdvice names the UDP port of this end if adapters and the kernel cannot send to it.
 func (c *base) portAdvice() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {

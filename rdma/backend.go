@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
-// backend is the side of a context that the engine sees.
+// backend is a context as the pe.Backend of its engine.
 type backend struct{ c *base }
 
 // phase is the phase of a context on its way to Idle.
@@ -229,8 +229,8 @@ func (c *base) flush() {
 
 func (c *base) leave() { c.inside = false }
 
-// endLanes flushes and destroys connections, and the endpoint, once nothing of theirs is at
-// the device. It returns how many tasks and connections ended.
+// endLanes flushes and destroys connections, and the endpoint, once the device has returned
+// their requests. It returns how many tasks and connections ended.
 func (c *base) endLanes() int {
 	n := 0
 	for l := c.lanes.Drained(); l != nil; l = c.lanes.Drained() {

@@ -67,9 +67,9 @@ func (d *dialler) event(e verbs.CMEvent) {
 	d.client.manager.event(&e)
 }
 
-// Events that have waited for the kernel are of the attempt in which they came: when the first
-// ends it, the others are nobody's, and the next attempt begins with a queue pair that no
-// transition is at.
+// Events that came while the kernel resolved the peer's address belong to that attempt. When
+// the first of them ends the attempt, the others are ignored, and the next attempt begins with
+// a queue pair that is not in transition.
 func TestEventsAfterATransition(t *testing.T) {
 	for name, reason := range map[string]verbs.CMRejectReason{"stale connection": verbs.CMRejectStaleConnection, "time-out": verbs.CMRejectTimeout} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestEventsAfterATransition(t *testing.T) {
 	}
 }
 
-// A peer that leaves before the queue pair is up has not been connected.
+// If the peer disconnects before the queue pair is up, the connection was never Ready.
 func TestPeerLeavesWhileTheKernelLooks(t *testing.T) {
 	d := newDialler(t)
 	close(d.answer)

@@ -94,7 +94,7 @@ type Connection struct {
 	acceptData    []byte                // private data of the peer's acceptance
 	windows       fifo.List[*Window]
 	port          int // port of the device that the queue pair uses
-	pKeyIndex     int // likewise
+	pKeyIndex     int // in the table of that port
 	mtu           verbs.MTU
 	maxReads      int
 	readSubmitted bool // a read or an atomic was submitted
@@ -595,7 +595,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 }
 
-// laneOwner is the side of a Connection that its lane sees.
+// laneOwner is a Connection as the owner of its lane.
 type laneOwner Connection
 
 // PostFailed implements lane.Owner.
@@ -605,7 +605,7 @@ func (o *laneOwner) PostFailed(err error) {
 	conn.shut() // even if it is closing
 }
 
-// drained implements laneEnd.
+// drained implements laneDrainer.
 func (o *laneOwner) drained() int {
 	conn := (*Connection)(o)
 	conn.ctx.settle(conn.lane)
@@ -648,9 +648,9 @@ func (conn *Connection) retire() {
 	c.poke()
 }
 
-// completionsPending reports whether completions of the connection may still come, including those of
-// receives, since all connections share one completion queue. None is left when that queue is
-// empty, or when as many completions have been handled as it holds.
+// completionsPending reports whether completions of the connection may still come, including
+// those of receives, since all connections share one completion queue. None is left when that
+// queue is empty, or when as many completions have been handled as it holds.
 func (conn *Connection) completionsPending() bool {
 	c := conn.ctx
 	if conn.lane.Posted() > 0 || conn.transition.running ||

@@ -30,7 +30,7 @@ type connectionManager struct {
 	resolvers sync.WaitGroup
 }
 
-// idOwner is what an ID of the connection manager stands for.
+// idOwner is the object that an ID of the connection manager belongs to.
 type idOwner interface {
 	// event handles an event of the ID, on the engine's goroutine.
 	event(e *verbs.CMEvent)

@@ -213,7 +213,7 @@ func (d *datagramEndpoint) release() (errs []error) {
 	return append(errs, d.ctx.closeMemory(d.headers))
 }
 
-// datagramOwner is the side of the endpoint that its lane sees.
+// datagramOwner is the endpoint as the owner of its lane.
 type datagramOwner datagramEndpoint
 
 // PostFailed implements lane.Owner.
@@ -223,7 +223,7 @@ func (o *datagramOwner) PostFailed(err error) {
 	d.shut()
 }
 
-// drained implements laneEnd.
+// drained implements laneDrainer.
 func (o *datagramOwner) drained() int {
 	d := (*datagramEndpoint)(o)
 	c := d.ctx

@@ -75,7 +75,7 @@ func TestDescriptorLength(t *testing.T) {
 	require.ErrorIs(t, err, descriptor.ErrTrailing)
 }
 
-// Both ends agree on who is the active one.
+// Both ends agree on which of them is the active one.
 func TestRolesAreOpposite(t *testing.T) {
 	a, b := sampleEndpoint(), sampleEndpoint()
 	assert.Zero(t, a.compare(&b))

@@ -321,8 +321,8 @@ func (d *dial) failed(err error) {
 	d.schedule()
 }
 
-// acceptSmallerMTU reports whether the peer has rejected the path MTU and named a smaller one; the next
-// attempt asks for that.
+// acceptSmallerMTU reports whether the peer has rejected the path MTU and named a smaller one;
+// the next attempt asks for that.
 func (d *dial) acceptSmallerMTU(err error) bool {
 	var failure *verbs.CMError
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {

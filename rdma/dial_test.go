@@ -56,8 +56,8 @@ func (cs *dialRig) add(cfg rdma.Config) *dialContext {
 	return cs.addOn(dev, cfg)
 }
 
-// close closes all contexts before the first device: while a peer is there, nobody waits for
-// its answers.
+// close closes all contexts before the first device, so that no connection manager waits for
+// the answer of a peer that is gone.
 func (cs *dialRig) close() {
 	for _, c := range cs.added {
 		assert.NoError(cs.t, c.Close())
@@ -249,7 +249,7 @@ func TestDialBeforeListen(t *testing.T) {
 	assert.Equal(t, pe.Running, client.State())
 }
 
-// The reason is the peer's rejection, whatever was tried before.
+// The error is the peer's rejection, whatever failures of attempts came before it.
 func TestRejectedAtLast(t *testing.T) {
 	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 2})
@@ -288,8 +288,8 @@ func testRequestsWait(t *testing.T, cs *dialRig) {
 	cs.until("the server is left alone", func() bool { return len(server.messages) == 3 && len(server.List()) == 0 })
 }
 
-// A client that gives up while it is being accepted takes no place of the server's for
-// good, though the server's program does nothing about it.
+// A client that gives up while it is being accepted does not use up one of the server's
+// MaxConnections, even if the server's program does nothing.
 func TestPlacesOfFailedConnections(t *testing.T) {
 	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 2})
@@ -455,7 +455,7 @@ func TestDialAndListenRefusals(t *testing.T) {
 	require.ErrorIs(t, exported.Established(), rdma.ErrNotReady)
 }
 
-// The server's program dies without a word: keepalives notice.
+// The server's program dies without closing its connections: keepalives detect that.
 func TestDialledPeerIsSilent(t *testing.T) {
 	cs := newDialRig(t)
 	server := cs.add(rdma.Config{})
@@ -588,7 +588,7 @@ func TestSoakDialAgainAndAgain(t *testing.T) {
 	})
 }
 
-// A request that cannot be accepted after all ends no context: the program never had the
+// A request whose acceptance fails does not end the context: the program never had the
 // connection.
 func TestUnaccepted(t *testing.T) {
 	dev := openFaulty(t)

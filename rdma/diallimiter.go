@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// maxOutstandingDials is how many requests to one address may be unanswered. Most of thousands at
-	// once would overrun the buffers of the peer's queue pair 1, or the backlog of its
+	// maxOutstandingDials is how many requests to one address may be unanswered. Of thousands at
+	// once, most would overrun the buffers of the peer's queue pair 1, or the backlog of its
 	// listener, and be repeated a second later.
 	maxOutstandingDials = 256
-	// outstandingDialTime is how long a request counts as unanswered before the next may go out: the
+	// outstandingDialTime is how long a request counts against maxOutstandingDials, since the
 	// peer's program may delay its answer without limit.
 	outstandingDialTime = 100 * time.Millisecond
 )
@@ -20,7 +20,7 @@ const (
 // dialLimiter limits the outstanding dials to one address.
 type dialLimiter struct {
 	target      netip.AddrPort
-	outstanding int              // that count against dialsAtOnce
+	outstanding int              // that count against maxOutstandingDials
 	waiting     fifo.List[*dial] // in the order of arrival
 	listed      bool             // in resumable of the connection manager
 }

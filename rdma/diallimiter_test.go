@@ -82,7 +82,7 @@ func TestDialsArePaced(t *testing.T) {
 	require.Zero(t, d.x.manager.resumable.Len())
 }
 
-// A peer's program that answers nobody before all have asked is asked by all.
+// If the peer's program answers no request before all have arrived, all requests are sent.
 func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 	const n = maxOutstandingDials + 50
 	var requests []*ConnectRequest

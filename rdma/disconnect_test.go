@@ -43,8 +43,7 @@ func both(a, b *rig, what string, done func() bool) {
 	})
 }
 
-// record has everything that happens to the connections of a side noted, beside what
-// its tasks note.
+// record notes all reports about the connections of a side, beside what its tasks note.
 func (s *side) record(list *[]string, last *error) {
 	s.ctx.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		*list = append(*list, state.String())
@@ -386,8 +385,8 @@ func TestLastConnectionEnds(t *testing.T) {
 	}
 }
 
-// Where the peer closes the last connection, requests that it cuts off are a failure of
-// the context; receives that wait are none.
+// If the peer closes the last connection while requests are under way, the context fails.
+// Waiting receives do not count.
 func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
@@ -457,9 +456,9 @@ func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 	}
 }
 
-// It is the same where the connection that was cut off is not the last that ends. A task
-// for a connection that the peer has closed fails with that, and not with what follows from
-// it: that the peer's memory is no longer there.
+// The context also fails if that connection is not the last to end. A task for a connection
+// that the peer has closed fails with ErrPeerClosed, not with what follows from it: that the
+// peer's memory is no longer there.
 func TestConnectionsEndOneAfterTheOther(t *testing.T) {
 	r := newRig(t, rdma.Config{EndWithLastConnection: true, MaxConnections: 2}, rdma.Config{MaxConnections: 2})
 	var sends outcome[*rdma.Task]

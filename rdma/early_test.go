@@ -170,8 +170,8 @@ func (d noReadsDevice) Query() (verbs.DeviceAttr, error) {
 	return a, err
 }
 
-// A read that is submitted before it is known that the peer takes none ends the connection as
-// the peer's refusal would.
+// A read that is submitted before this end knows that the peer accepts none ends the
+// connection, as the peer's refusal would.
 func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 	e := newEarlyRigOn(t, openSoft(t), noReadsDevice{openSoft(t)}, rdma.Config{}, rdma.Config{})
 	shared := must(e.a.ctx.SharedPool())
@@ -193,7 +193,7 @@ func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 	require.Empty(t, e.arrived, "what is behind the read is not sent")
 }
 
-// Tasks right behind Dial wait while nobody listens, and come back if that is final.
+// Tasks submitted right after Dial wait while nobody listens, and fail if the dial gives up.
 func TestTasksWaitForDial(t *testing.T) {
 	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})

@@ -58,9 +58,9 @@ func (n *peersRig) deadlineRuns(conn *Connection, until time.Duration) (visits, 
 	return visits, signals
 }
 
-// Where the device gives up nothing, ready signals that nobody acknowledges become rarer, and
-// each ends: of an hour without a limit only some are left, and with the default one they end
-// after a minute.
+// If the device never gives up, unacknowledged ready signals become rarer, and each is
+// withdrawn: an hour without a limit has only some of them, and with the default limit they
+// end after a minute.
 func TestReadySignalsBecomeRarer(t *testing.T) {
 	for _, c := range []struct {
 		cfg           Config
@@ -87,8 +87,8 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 	}
 }
 
-// A device that does not notify of writes has the words of passive ends polled, less often
-// with time.
+// If a device does not report writes, the words of passive ends are polled, less often with
+// time.
 func TestPollsBecomeRarer(t *testing.T) {
 	n := newPeersRigWith(t, Config{ConnectTimeout: Forever})
 	var passive *Connection
@@ -113,8 +113,8 @@ func TestPollsBecomeRarer(t *testing.T) {
 	require.GreaterOrEqual(t, visits, 7200)
 }
 
-// Passes look at half-open connections as often as these have something to do, whatever
-// others do: that is a number for each time that passes, and not for each pass.
+// Passes of the engine handle half-open connections only when these have something to do. The
+// number of times depends on the time that passes, not on the number of passes.
 func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 	const active, writes = 50, 500
 	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})

@@ -22,7 +22,7 @@ type helpers struct {
 
 	mu        sync.Mutex
 	waiting   fifo.Queue[func() func()]
-	repeated  fifo.Queue[func() func()] // likewise; calls of waiting go first
+	repeated  fifo.Queue[func() func()] // calls that have failed before; those of waiting go first
 	working   int
 	repeating int // of these, how many make calls of repeated
 	done      sync.WaitGroup

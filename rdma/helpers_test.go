@@ -198,7 +198,7 @@ func TestConnectToAHostThatIsDown(t *testing.T) {
 	}
 }
 
-// Connections by address wait likewise, at both ends.
+// Connections by address wait for the kernel too, at both ends.
 func TestDialWhileTheKernelLooks(t *testing.T) {
 	for _, end := range []string{"active", "passive"} {
 		t.Run(end, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestDatagramsWhileTheKernelLooks(t *testing.T) {
 // maxBlockingCalls is how many calls that block are made at a time.
 const maxBlockingCalls = 16
 
-// Connections that end before a helper has begun with them are not looked for.
+// The addresses of connections that end before a helper has begun are not looked up.
 func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
 	const connections = 3 * maxBlockingCalls
 	dev := openFaulty(t)
@@ -342,7 +342,7 @@ func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
 	require.EqualValues(t, maxBlockingCalls, attempts.Load())
 }
 
-// Nor are destinations of datagrams that no task can use any more.
+// Destinations of datagrams are not looked up when no task can use them any more.
 func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 	const destinations = 3 * maxBlockingCalls
 	engine, dev := newEngine(t), openFaulty(t)
@@ -371,7 +371,7 @@ func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 	}
 }
 
-// Many peers that are down do not keep others from being connected.
+// Many peers that are down do not delay the connections to others.
 func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
 	const down = 2 * maxBlockingCalls
 	dev := openFaulty(t)

@@ -43,8 +43,8 @@ func (q *watchedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// Few bytes are posted inline, where they go to the peer; many are not, what comes
-// back cannot be, nor what the processor does not see.
+// Short data that goes to the peer is posted inline. Long data is not. Data that the peer
+// returns, and data in memory that the processor cannot read, cannot be.
 func TestInline(t *testing.T) {
 	for setting, most := range map[int]int{0: 64, -1: 0, 8: 8, 100: 100} {
 		testInline(t, setting, most)

@@ -136,9 +136,9 @@ func testPeerDiesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string
 	require.Equal(t, []string{"Connecting", "Ready", "Failed", "Closed"}, s.reported)
 }
 
-// A peer whose process is killed, or stopped, while the connection is idle is
-// noticed, whatever little the other end had done. Which of the two ends was the
-// active one is chance. (TestKilledOnThisMachine is that of shared memory.)
+// If the peer's process is killed, or stopped, while the connection is idle, this end notices,
+// whatever it has done before. Which of the two ends is the active one is random.
+// (TestKilledOnThisMachine tests shared memory.)
 func TestKeepaliveNoticesTheDead(t *testing.T) {
 	for _, how := range idleCases {
 		for _, c := range []struct {
@@ -159,7 +159,7 @@ func TestKeepaliveNoticesTheDead(t *testing.T) {
 	}
 }
 
-// Without keepalives an idle connection says nothing, and its end notices nothing.
+// Without keepalives, an idle connection sends nothing, and does not notice a dead peer.
 func TestKeepaliveOff(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
@@ -176,7 +176,7 @@ func TestKeepaliveOff(t *testing.T) {
 
 func sent(t *testing.T, d verbs.Device) uint64 { return counter(t, d.(*soft.Device), "sent_pkts") }
 
-// idleAndAlive leaves a connection alone for many keepalives; it neither fails nor
+// idleAndAlive leaves a connection idle for many keepalives; it neither fails nor
 // takes a receive, and works afterwards.
 func idleAndAlive(t *testing.T, onA, onB verbs.Device, idle func(r *rig)) {
 	cfg := rdma.Config{Permissions: noPermissions, Keepalive: 2 * time.Millisecond}

@@ -122,8 +122,8 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	return l, nil
 }
 
-// listenAddr is the address of the device that a host stands for; the unspecified one
-// stands for all.
+// listenAddr returns the address of the device for a host in the address to listen on. The
+// unspecified address means all addresses.
 func (c *base) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
@@ -453,7 +453,8 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// messageReceived implements establishment: the peer's message has overtaken the peer's confirmation.
+// messageReceived implements establishment: the peer's message has overtaken the peer's
+// confirmation.
 func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
 	e.conn.ready()

@@ -331,7 +331,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 	require.NoError(t, task.Free())
 }
 
-// A server: Run goes on without connections, whatever becomes of its clients, until it
+// A server: Run goes on without connections, however its clients end, until it
 // is stopped.
 func TestRunServesUntilStopped(t *testing.T) {
 	dev := openSoft(t)

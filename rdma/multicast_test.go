@@ -101,7 +101,7 @@ func TestMulticast(t *testing.T) {
 	exchangeMulticast(t, "239.255.73.1", posts...)
 }
 
-// Who only sends gets nothing, and who has not joined can send too.
+// A send-only member receives nothing, and a context that has not joined can send to the group.
 func TestMulticastSendOnly(t *testing.T) {
 	requireMulticast(t)
 	const group = "239.255.73.2"
@@ -193,7 +193,7 @@ func (d *losingDevice) lose(i int) {
 	d.handle(verbs.CMEvent{Type: verbs.CMMulticastFailed, Multicast: d.joined[i], Err: verbs.ErrNoRoute})
 }
 
-// A group that the network takes away has been left, and the program or the context is told.
+// When the network takes a group away, the context leaves it, and OnLost runs or the context fails.
 func TestMulticastLost(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)

@@ -197,7 +197,7 @@ func TestReceivesWaitForTheKernel(t *testing.T) {
 	r.until("the other one is posted", func() bool { return posted == 2 })
 }
 
-// Fewer receives than connections would leave some without any, for good.
+// Fewer receives than connections would leave some connections without any receive.
 func TestTooFewReceivesWithoutASharedQueue(t *testing.T) {
 	for _, cfg := range []rdma.Config{{MaxConnections: 4}, {MaxConnections: 4, Queues: rdma.Queues{RecvQueueSize: 3}}} {
 		engine := newEngine(t)

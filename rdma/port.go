@@ -134,8 +134,8 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 	return found, ok
 }
 
-// pathProblem says what is wrong with a port, or with the local address that a connection on the
-// port was made with.
+// pathProblem returns what is wrong with a port, or with the local address of a connection on
+// that port; an empty text if nothing is.
 func (c *base) pathProblem(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
@@ -147,8 +147,8 @@ func (c *base) pathProblem(port int, own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is no longer in the GID table of port %d of %s; connect again from an address that is", own, port, c.dev.Name())
 }
 
-// anyPathProblem is onPath for a connection whose port is not known: the address is at one of the
-// ports, or at none. An address that is not valid stands for all.
+// anyPathProblem is pathProblem for a connection whose port is not known: it reports a problem
+// if no port has the address. Every port has an address that is not valid.
 func (c *base) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
@@ -166,8 +166,8 @@ func (c *base) anyPathProblem(own netip.Addr) string {
 	return fmt.Sprintf("the local address %v is not in the GID table of any port of %s; dial from an address that is", own, c.dev.Name())
 }
 
-// gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand that
-// is unknown, since the table has no IP addresses.
+// gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand
+// that is unknown, since the table has no IP addresses.
 func (c *base) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true

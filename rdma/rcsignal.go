@@ -25,7 +25,7 @@ type rcSignal struct {
 	readyWord
 	active  bool
 	started time.Time
-	retryAt time.Time // when to take the signal back, or to send the next; zero: when the signal fails
+	retryAt time.Time // when to withdraw the signal, or to send the next; zero: when the signal fails
 	posted  bool      // a signal was posted since the queue pair was brought up
 }
 
@@ -57,8 +57,8 @@ func (r *rcSignal) startTimeout() {
 	r.schedule(r.started)
 }
 
-// queuePairUp is called once the queue pair is up and the connection is Connecting, or has been made
-// Ready by the peer's signal meanwhile.
+// queuePairUp is called once the queue pair is up and the connection is Connecting, or has
+// been made Ready by the peer's signal meanwhile.
 func (r *rcSignal) queuePairUp() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
@@ -95,7 +95,7 @@ func (r *rcSignal) wordWritten() {
 // signal posts the ready signal.
 func (r *rcSignal) signal(now time.Time) {
 	r.retryAt = time.Time{}
-	// A signal is not taken back before the device gives up: the peer may have the signal, and
+	// A signal is not withdrawn before the device gives up: the peer may have the signal, and
 	// may have sent a message since, which a reset would lose.
 	if s := r.conn.ctx.set; !s.adaptive && s.timeout == 0 {
 		r.retryAt = now.Add(within(now.Sub(r.started), shortestSignal, longestSignal))
@@ -179,8 +179,8 @@ func (r *rcSignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's signal at
-// any moment, until the queue pair is in error.
+// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's
+// signal at any moment, until the queue pair is in error.
 func (r *rcSignal) disconnectWhileConnecting() bool { return true }
 
 // postDisconnect implements establishment.
@@ -194,7 +194,7 @@ func (r *rcSignal) postDisconnect() {
 }
 
 // withdrawn reports whether another signal must be the first request: the peer may have
-// received the signal that was taken back, and would take any other request in its place for a
+// received the withdrawn signal, and would take any other request in its place for a
 // repetition.
 func (r *rcSignal) withdrawn() bool { return r.active && !r.posted }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openReadyWords makes the memory that ready signals and disconnect notices arrive in. Peers do not get
-// its key: each gets the key of a region of one word.
+// openReadyWords makes the memory that ready signals and disconnect notices arrive in. Peers
+// do not get its key: each gets the key of a region of one word.
 func (c *Connections) openReadyWords() (err error) {
 	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
 	return err

@@ -15,8 +15,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// peersRig is a server with connections to several peers, and one of these peers, who
-// writes to what the descriptor for him names.
+// peersRig is a server with connections to several peers, and one of these peers, which
+// writes to the address in its descriptor.
 type peersRig struct {
 	t            *testing.T
 	engine       *pe.Engine

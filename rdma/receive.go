@@ -161,7 +161,7 @@ func (t *ReceiveTask) checkRoom() error {
 	return nil
 }
 
-// taskReceiver is the side of a ReceiveTask that receive queues see.
+// taskReceiver is a ReceiveTask as the receiver of its receive.
 type taskReceiver ReceiveTask
 
 // arrived implements receiver.

@@ -48,7 +48,7 @@ type receiver interface {
 	flushed(posted bool) int
 }
 
-// addReceive makes a receive known to the context, for good.
+// addReceive registers a receive with the context, until the context is closed.
 func (c *base) addReceive(r *receive, owner receiver) {
 	r.owner, r.place.Value, r.index = owner, r, len(c.receives)
 	r.wr.ID = lane.ReceiveID | uint64(r.index)

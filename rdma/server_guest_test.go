@@ -36,7 +36,7 @@ func ownAddress(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}), 0)
 }
 
-// openOneOfSeveral opens a software device at one of the addresses that nobody has.
+// openOneOfSeveral opens a software device at one of the unused addresses.
 func openOneOfSeveral(t *testing.T) verbs.Device {
 	t.Helper()
 	requireGuest(t)

@@ -550,7 +550,7 @@ func (s *server) held() held {
 	return h
 }
 
-// testServerOutlives has clients come and go, and be killed at random moments.
+// testServerOutlives starts clients, which end or are killed at random moments.
 func testServerOutlives(t *testing.T, dev verbs.Device, on string, kills int, over time.Duration) {
 	s := newServer(t, dev, on)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -629,9 +629,9 @@ func testServerOutlives(t *testing.T, dev verbs.Device, on string, kills int, ov
 	assert.Less(t, last.bytes-first.bytes, 256<<10+later<<10, "bytes in Go's heap after %d more clients", later)
 }
 
-// A server outlives its clients: they are killed at random moments and come back,
-// stop half-way or never connect, and the server works with the others, and keeps
-// nothing of the dead.
+// A server outlives its clients: they are killed at random moments and come back, stop
+// half-way or never connect. The server works with the others, and keeps no resources of the
+// clients that died.
 func TestSoakServerOutlivesItsClients(t *testing.T) {
 	testServerOutlives(t, openSoft(t), "soft", soak.Rounds(t, 24, 200), soak.Duration(t, 3*time.Second, 10*time.Minute))
 }

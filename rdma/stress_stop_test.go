@@ -69,7 +69,7 @@ func (s *stress) round(seed uint64) {
 	}
 }
 
-// randomFaults is good, as a rule.
+// randomFaults returns faults of the network, in most cases none.
 func (s *stress) randomFaults(seed uint64) soft.Faults {
 	switch s.rng.IntN(20) {
 	case 0:

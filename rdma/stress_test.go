@@ -17,8 +17,8 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-// stress is two contexts on one engine that do to each other whatever is allowed,
-// at random, and keep the books.
+// stress is two contexts on one engine that run random legal operations on each other, and
+// count what they submit and what comes back.
 type stress struct {
 	t      *testing.T
 	seed   uint64 // of the first round
@@ -150,7 +150,7 @@ func (e *stressEnd) pools(receives bool) {
 	}
 }
 
-// peerMap is the peer's memory, as a rule.
+// peerMap returns the peer's memory, in most cases.
 func (e *stressEnd) peerMap() *mmap.Map {
 	if e.rng.IntN(200) == 0 {
 		return e.wrong

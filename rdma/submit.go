@@ -324,7 +324,7 @@ func (r *Task) fitsInline() bool {
 	return true
 }
 
-// completer is the side of a Task that its lane sees.
+// completer is a Task as the lane.Completer of its request.
 type completer Task
 
 // Completed implements lane.Completer.

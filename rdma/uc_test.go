@@ -36,7 +36,7 @@ func newUCRig(t *testing.T, onA, onB verbs.Device, cfg rdma.Config) *ucRig {
 	return u
 }
 
-// close closes both ends: neither is told of the other's.
+// close closes both ends: UC reports the close of one end to neither.
 func (u *ucRig) close() {
 	for _, task := range append(u.tasks.done, u.tasks.failed...) {
 		assert.NoError(u.t, task.Free())

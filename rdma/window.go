@@ -264,7 +264,7 @@ func (conn *Connection) endWindows() {
 	}
 }
 
-// windowCompleter is the side of a Window that its lane sees.
+// windowCompleter is a Window as the lane.Completer of its request.
 type windowCompleter Window
 
 // Completed implements lane.Completer.

@@ -191,7 +191,7 @@ func TestWindowOfAConnectionThatEnds(t *testing.T) {
 	require.NoError(t, l.window.Free())
 }
 
-// A bind that waits behind a write that nobody acknowledges comes back with the connection.
+// A bind that waits behind an unacknowledged write is flushed when the connection ends.
 func TestWindowFlushed(t *testing.T) {
 	l := newWindowRig(t, openSoft(t), openSoft(t))
 	writes := must(l.b.ctx.SharedPool())

@@ -8,12 +8,12 @@ import (
 )
 
 func TestMisfit(t *testing.T) {
-	for addr, misfit := range map[string]bool{
+	for addr, unusable := range map[string]bool{
 		"192.0.2.7": false, "127.0.0.1": false, "::1": false, "2001:db8::7": false, "fe80::1": false, "::ffff:192.0.2.7": false,
 		"0.0.0.0": true, "::": true, "::ffff:0.0.0.0": true, "224.0.0.1": true, "239.255.1.1": true, "ff02::1": true,
 		"255.255.255.255": true, "::ffff:255.255.255.255": true,
 	} {
-		assert.Equal(t, misfit, Unusable(netip.MustParseAddr(addr)) != "", addr)
+		assert.Equal(t, unusable, Unusable(netip.MustParseAddr(addr)) != "", addr)
 	}
 	assert.NotEmpty(t, Unusable(netip.Addr{}))
 }

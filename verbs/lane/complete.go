@@ -158,8 +158,8 @@ func (g *Group) Release() {
 	}
 }
 
-// startTimeLimit starts the time limit of a lane for the device to give back its requests, if it has
-// not started.
+// startTimeLimit starts the time limit of a lane for the device to give back its requests, if
+// it has not started.
 func (g *Group) startTimeLimit(l *Lane) {
 	if g.limit <= 0 || l.pending.Queued() {
 		return

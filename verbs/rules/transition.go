@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -97,7 +98,11 @@ const most24 = 0xffffff // of queue pair and packet sequence numbers
 // checkValues names the first attribute whose value is out of its range.
 func checkValues(a *verbs.QPAttr, given verbs.QPAttrMask, l Limits) error {
 	if given&verbs.QPAttrPKeyIndex != 0 && (a.PKeyIndex < 0 || l.PKeys > 0 && a.PKeyIndex >= l.PKeys) {
-		return outOfRange("PKeyIndex", a.PKeyIndex, 0, l.PKeys-1)
+		last := math.MaxUint16 // if the number of entries is not known
+		if l.PKeys > 0 {
+			last = l.PKeys - 1
+		}
+		return outOfRange("PKeyIndex", a.PKeyIndex, 0, last)
 	}
 	if err := checkCodes(a, given); err != nil {
 		return err

@@ -62,14 +62,14 @@ func TestNotTaken(t *testing.T) {
 	for service, steps := range required {
 		mask := steps[verbs.QPReadyToSend] | verbs.QPAttrState
 		assert.EqualError(t, CheckTransition(service, verbs.QPReadyToReceive, &attr, mask|verbs.QPAttrRQPSN, limits),
-			"attribute RQPSN is not taken in this transition")
+			"attribute RQPSN is not allowed in this transition")
 	}
 	attr.State = verbs.QPError
 	assert.NoError(t, CheckTransition(verbs.RC, verbs.QPInitialized, &attr, verbs.QPAttrState, limits))
 	assert.EqualError(t, CheckTransition(verbs.RC, verbs.QPInitialized, &attr, verbs.QPAttrState|verbs.QPAttrPort, limits),
-		"attribute Port is not taken in this transition")
+		"attribute Port is not allowed in this transition")
 	assert.EqualError(t, CheckTransition(verbs.RC, verbs.QPInitialized, &attr, verbs.QPAttrState|1<<30, limits),
-		"attribute bits 0x40000000 is not taken in this transition")
+		"attribute bits 0x40000000 is not allowed in this transition")
 }
 
 func TestNoTransition(t *testing.T) {
@@ -96,18 +96,18 @@ func TestValues(t *testing.T) {
 		want string
 	}{
 		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.Access = 1 << 31 }, "attribute Access has the unknown bits 0x80000000"},
-		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.PKeyIndex = 1 }, "attribute PKeyIndex is 1, it must be from 0 to 0"},
-		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2, it must be from 1 to 1"},
-		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500, it must be 256, 512, 1024, 2048 or 4096"},
-		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.DestQPN = 1 }, "attribute DestQPN is 0x1, it must be from 2 to 0xffffff"},
-		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.RQPSN = 1 << 24 }, "attribute RQPSN is 0x1000000, it must be from 0 to 0xffffff"},
-		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.MinRNRTimer = 32 }, "attribute MinRNRTimer is 32, it must be from 0 to 31"},
-		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 17 }, "attribute MaxDestReadAtomic is 17, it must be from 0 to 16"},
-		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.SQPSN = 1 << 24 }, "attribute SQPSN is 0x1000000, it must be from 0 to 0xffffff"},
-		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.Timeout = 32 }, "attribute Timeout is 32, it must be from 0 to 31"},
-		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.RetryCount = 8 }, "attribute RetryCount is 8, it must be from 0 to 7"},
-		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.RNRRetry = 8 }, "attribute RNRRetry is 8, it must be from 0 to 7"},
-		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.MaxInitReadAtomic = -1 }, "attribute MaxInitReadAtomic is -1, it must be from 0 to 16"},
+		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.PKeyIndex = 1 }, "attribute PKeyIndex is 1; it must be from 0 to 0"},
+		{verbs.QPInitialized, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2; it must be from 1 to 1"},
+		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500; it must be 256, 512, 1024, 2048 or 4096"},
+		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.DestQPN = 1 }, "attribute DestQPN is 0x1; it must be from 2 to 0xffffff"},
+		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.RQPSN = 1 << 24 }, "attribute RQPSN is 0x1000000; it must be from 0 to 0xffffff"},
+		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.MinRNRTimer = 32 }, "attribute MinRNRTimer is 32; it must be from 0 to 31"},
+		{verbs.QPReadyToReceive, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 17 }, "attribute MaxDestReadAtomic is 17; it must be from 0 to 16"},
+		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.SQPSN = 1 << 24 }, "attribute SQPSN is 0x1000000; it must be from 0 to 0xffffff"},
+		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.Timeout = 32 }, "attribute Timeout is 32; it must be from 0 to 31"},
+		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.RetryCount = 8 }, "attribute RetryCount is 8; it must be from 0 to 7"},
+		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.RNRRetry = 8 }, "attribute RNRRetry is 8; it must be from 0 to 7"},
+		{verbs.QPReadyToSend, func(a *verbs.QPAttr) { a.MaxInitReadAtomic = -1 }, "attribute MaxInitReadAtomic is -1; it must be from 0 to 16"},
 	} {
 		attr := valid(c.to)
 		c.spot(&attr)
@@ -115,14 +115,22 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// An error names a range that exists even if the device's number of P_Keys is not known.
+func TestUnknownNumberOfPKeys(t *testing.T) {
+	attr := valid(verbs.QPInitialized)
+	attr.PKeyIndex = -1
+	err := CheckTransition(verbs.RC, verbs.QPReset, &attr, required[verbs.RC][verbs.QPInitialized]|verbs.QPAttrState, Limits{Ports: 1})
+	assert.EqualError(t, err, "attribute PKeyIndex is -1; it must be from 0 to 65535")
+}
+
 func TestCheckAttributes(t *testing.T) {
 	every := verbs.QPAttrDestQPN<<1 - 1
 	attr := valid(verbs.QPReadyToSend)
 	assert.NoError(t, CheckAttributes(&attr, every))
-	assert.EqualError(t, CheckAttributes(&attr, every|1<<30), "there is no attribute of bits 0x40000000")
+	assert.EqualError(t, CheckAttributes(&attr, every|1<<30), "unknown attribute: bits 0x40000000")
 	attr.Access = verbs.AccessRemoteRead | 1<<20
 	assert.EqualError(t, CheckAttributes(&attr, every), "attribute Access has the unknown bits 0x100000")
 	assert.NoError(t, CheckAttributes(&attr, every&^verbs.QPAttrAccess))
 	attr.PathMTU = 1500
-	assert.EqualError(t, CheckAttributes(&attr, verbs.QPAttrPathMTU), "attribute PathMTU is 1500, it must be 256, 512, 1024, 2048 or 4096")
+	assert.EqualError(t, CheckAttributes(&attr, verbs.QPAttrPathMTU), "attribute PathMTU is 1500; it must be 256, 512, 1024, 2048 or 4096")
 }

@@ -132,7 +132,7 @@ func TestModifyValues(t *testing.T) {
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.PathMTU = 0 }, "PathMTU is 0"},
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.PathMTU = -256 }, "PathMTU is -256"},
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.DestQPN = 1 << 24 }, "DestQPN is 0x1000000"},
-		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.DestQPN = 1 }, "DestQPN is 0x1,"},
+		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.DestQPN = 1 }, "DestQPN is 0x1;"},
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.RQPSN = 1 << 24 }, "RQPSN is 0x1000000"},
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.MinRNRTimer = 32 }, "MinRNRTimer is 32"},
 		{verbs.QPInitialized, rtrMask, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = -1 }, "MaxDestReadAtomic is -1"},
