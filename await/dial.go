@@ -38,7 +38,7 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	case <-ctx.Done():
 		_ = e.Do(d.giveUp) // a closed engine has no connections
 		if err := d.conn.DialError(); err != nil {
-			return nil, fmt.Errorf("%w: at last: %w", ended(ctx, op), err)
+			return nil, fmt.Errorf("%w; the last attempt: %w", ended(ctx, op), err)
 		}
 		return nil, ended(ctx, op)
 	}

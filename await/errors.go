@@ -50,7 +50,7 @@ type Pending struct {
 
 // Error says why the wait ended, and that the operation goes on.
 func (p *Pending) Error() string {
-	return fmt.Sprintf("await: wait for a task: %v; the task goes on, and its memory is in use until Pending.Done", p.cause)
+	return fmt.Sprintf("await: wait for a task: %v; the task continues, and uses its memory until Pending.Done is closed", p.cause)
 }
 
 // Unwrap returns why the wait ended.

@@ -20,7 +20,7 @@ import (
 // and with ErrInvalid without an engine or a function.
 func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if e == nil || f == nil {
-		return fmt.Errorf("await: run a function: %w: it needs an engine and the function", ErrInvalid)
+		return fmt.Errorf("await: run a function: %w: the engine or the function is nil", ErrInvalid)
 	}
 	if err := e.MayBlock("wait for a function"); err != nil {
 		return err

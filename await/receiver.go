@@ -49,7 +49,7 @@ type Receiver struct {
 // match ErrInvalid and those of rdma.Connections.ReceivePool and mmap.New.
 func NewReceiver(c rdma.Context, n, size int) (*Receiver, error) {
 	if c == nil || n < 1 || n > pe.MaxTasks || size < 1 || size > math.MaxInt/n-receiverAlign {
-		return nil, fmt.Errorf("await: make a receiver of %d receives of %d bytes: %w: it needs a context, at least one receive, and room for at least one byte", n, size, ErrInvalid)
+		return nil, fmt.Errorf("await: make a receiver of %d receives of %d bytes: %w: give a context, at least 1 receive, and at least 1 byte for each", n, size, ErrInvalid)
 	}
 	r := &Receiver{ctx: c, wakeup: make(chan struct{}, 1)}
 	err := r.makeBuffers(n, size)

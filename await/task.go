@@ -36,7 +36,7 @@ import (
 // goroutine drives the engine, only ctx ends the wait.
 func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, error), collect func(T) error) error {
 	if e == nil || alloc == nil {
-		return fmt.Errorf("await: run a task: %w: it needs an engine and a function that allocates the task", ErrInvalid)
+		return fmt.Errorf("await: run a task: %w: the engine or the function alloc is nil", ErrInvalid)
 	}
 	if err := mayWait(ctx, e); err != nil {
 		return err
@@ -127,10 +127,10 @@ func (c *call[T]) begin() {
 		going = c.wait(err)
 		return
 	case t == none:
-		err = fmt.Errorf("await: run a task: %w: the function that allocates it returned none, and no error", ErrInvalid)
+		err = fmt.Errorf("await: run a task: %w: alloc returned neither a task nor an error", ErrInvalid)
 		return
 	case t.Engine() != c.pending.engine: // freeing it belongs to another goroutine
-		err = fmt.Errorf("await: run a task: %w: its pool is of a context that is not on the engine, and it was left allocated", ErrInvalid)
+		err = fmt.Errorf("await: run a task: %w: its context is not connected to this engine; the task remains allocated", ErrInvalid)
 		return
 	case !c.state.CompareAndSwap(allocating, submitted):
 		err = t.Free() // cancelled

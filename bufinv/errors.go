@@ -32,7 +32,7 @@ type storeErrors struct{ exhausted, closed *Buf }
 
 func storeErrorsOf(what string) storeErrors {
 	return storeErrors{
-		exhausted: errorBuf(fmt.Errorf("take buffer: %s is %w; free some, or make it larger", what, ErrExhausted)),
+		exhausted: errorBuf(fmt.Errorf("take buffer: %s is %w; free some buffers, or make it larger", what, ErrExhausted)),
 		closed:    errorBuf(fmt.Errorf("take buffer: %s is %w", what, ErrClosed)),
 	}
 }
@@ -43,7 +43,7 @@ var (
 	poolErrors      = storeErrorsOf("the pool")
 
 	errUseFreed  = fmt.Errorf("use buffer: it was %w", ErrFreed)
-	errFreeFreed = fmt.Errorf("free buffer: it was %w already", ErrFreed)
+	errFreeFreed = fmt.Errorf("free buffer: it was already %w", ErrFreed)
 	errFreeInner = fmt.Errorf("free buffer: %w, which holds the last reference: free its first element, or Unchain this one", ErrChained)
 	errNoBuf     = fmt.Errorf("use buffer: %w: no buffer is given", ErrInvalid)
 )

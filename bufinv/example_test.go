@@ -27,7 +27,7 @@ func ExampleInventory() {
 	// Errors are in the buffer: the task that is given it returns them.
 	fmt.Println(errors.Is(bufs.Source(memory, 4000, 1000).Err(), bufinv.ErrRange))
 
-	fmt.Println(errors.Is(memory.Close(), mmap.ErrInUse)) // two buffers lie in it
+	fmt.Println(errors.Is(memory.Close(), mmap.ErrInUse)) // two buffers use it
 	check(errors.Join(source.Free(), target.Free(), bufs.Close(), memory.Close(), dev.Close()))
 	// Output:
 	// 10 bytes of data, room for 0: to be sent

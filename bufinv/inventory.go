@@ -16,7 +16,7 @@ type Inventory struct{ s store }
 // with ErrExhausted when all are in use. The error matches ErrRange.
 func New(n int) (*Inventory, error) {
 	if n < 1 || n > maxBufs {
-		return nil, fmt.Errorf("make buffer inventory: %w: %d buffers; 1 to %d are possible", ErrRange, n, maxBufs)
+		return nil, fmt.Errorf("make buffer inventory: %w: %d buffers; give 1 to %d", ErrRange, n, maxBufs)
 	}
 	i := &Inventory{s: store{bounded: true}}
 	i.s.grow(make([]Buf, n))
@@ -33,7 +33,7 @@ func (i *Inventory) Expand(n int) error {
 		return fmt.Errorf("expand buffer inventory: it is %w", ErrClosed)
 	}
 	if n < 1 || n > maxBufs-i.s.total {
-		return fmt.Errorf("expand buffer inventory: %w: %d more buffers; 1 to %d are possible", ErrRange, n, maxBufs-i.s.total)
+		return fmt.Errorf("expand buffer inventory: %w: %d more buffers; give 1 to %d", ErrRange, n, maxBufs-i.s.total)
 	}
 	i.s.grow(make([]Buf, n))
 	return nil
@@ -80,7 +80,7 @@ func (i *Inventory) Target(m *mmap.Map, off, n int) *Buf { return i.take(m, off,
 // hand out its memory again.
 func (i *Inventory) Dup(b *Buf) *Buf {
 	if err := b.unusableErr(); err != nil {
-		return errorBuf(fmt.Errorf("duplicate: %w", err))
+		return errorBuf(fmt.Errorf("duplicate buffer: %w", err))
 	}
 	d := i.take(b.m, b.off, b.size)
 	if d.err == nil {
@@ -94,7 +94,7 @@ func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	case m == nil:
 		return errorBuf(fmt.Errorf("take buffer: %w: no memory map is given", ErrInvalid))
 	case n < 1:
-		return errorBuf(fmt.Errorf("take buffer: %w: it would have %d bytes; give at least one", ErrRange, n))
+		return errorBuf(fmt.Errorf("take buffer: %w: the length is %d bytes; give at least 1", ErrRange, n))
 	case off < 0 || off > m.Len() || n > m.Len()-off:
 		return errorBuf(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
 	}

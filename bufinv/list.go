@@ -23,7 +23,7 @@ func (b *Buf) Chain(next *Buf) error {
 		return fmt.Errorf("chain buffer: %w; Unchain it first", ErrChained)
 	}
 	if b.First() == next {
-		return fmt.Errorf("chain buffer: %w already, the same one", ErrChained)
+		return fmt.Errorf("chain buffer: it is already the first element of this list: %w", ErrChained)
 	}
 	last := b.Last()
 	last.next, next.prev = next, last

@@ -32,11 +32,11 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 	case m == nil:
 		return nil, fmt.Errorf("make buffer pool: %w: no memory map is given", ErrInvalid)
 	case cfg.Count < 1 || cfg.Count > maxBufs:
-		return nil, fmt.Errorf("make buffer pool: %w: %d elements; 1 to %d are possible", ErrRange, cfg.Count, maxBufs)
+		return nil, fmt.Errorf("make buffer pool: %w: %d elements; give 1 to %d", ErrRange, cfg.Count, maxBufs)
 	case cfg.Size < 1:
-		return nil, fmt.Errorf("make buffer pool: %w: elements of %d bytes; give at least one", ErrRange, cfg.Size)
+		return nil, fmt.Errorf("make buffer pool: %w: the element size is %d bytes; give at least 1", ErrRange, cfg.Size)
 	case cfg.Align < 0 || cfg.Align&(cfg.Align-1) != 0:
-		return nil, fmt.Errorf("make buffer pool: %w: an alignment of %d; give a power of two", ErrInvalid, cfg.Align)
+		return nil, fmt.Errorf("make buffer pool: %w: the alignment is %d; give a power of two", ErrInvalid, cfg.Align)
 	}
 	align := uint64(cfg.Align)
 	first := -m.Addr() & (align - 1)

@@ -18,7 +18,7 @@ func TestPool(t *testing.T) {
 	require.NoError(t, err)
 	err = m.Close()
 	require.ErrorIs(t, err, mmap.ErrInUse)
-	require.ErrorContains(t, err, ": 1 buffer pool is made of it; free or close them first")
+	require.ErrorContains(t, err, ": 1 buffer pool uses it; free or close them first")
 	require.NotContains(t, err.Error(), "lie")
 	assert.Equal(t, 3, p.Total())
 
@@ -39,7 +39,7 @@ func TestPool(t *testing.T) {
 
 	bufs := inventory(t, 1)
 	d := bufs.Dup(all[0])
-	require.ErrorContains(t, m.Close(), ": 1 buffer pool is made of it, 1 buffer lies in it;")
+	require.ErrorContains(t, m.Close(), ": 1 buffer pool uses it, 1 buffer uses it;")
 	assert.Equal(t, all[0].DataAddr(), d.DataAddr())
 	require.NoError(t, d.Free())
 

@@ -84,7 +84,7 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 		return dst, nil
 	}
 	if uint64(n) > math.MaxUint32 {
-		return dst, fmt.Errorf("use buffer: %w: %d bytes in one element, at most %d can be moved at a time; make a list of smaller ones",
+		return dst, fmt.Errorf("use buffer: %w: one element has %d bytes, and a task moves at most %d bytes of one element; make a list of smaller elements",
 			ErrRange, n, uint32(math.MaxUint32))
 	}
 	key, err := b.m.LKey(pd)
@@ -126,7 +126,7 @@ func (b *Buf) Append(p []byte) error {
 	}
 	for e := b; e != nil; e = e.next {
 		if e.Memory() == nil {
-			return fmt.Errorf("append to buffer: %w: its memory is a peer's or a dma-buf's, which this host does not see; write to it with a task", mmap.ErrRemote)
+			return fmt.Errorf("append to buffer: %w: this program cannot access the memory of a peer or of a dma-buf; write to it with a task", mmap.ErrRemote)
 		}
 	}
 	for e := b; len(p) > 0; e = e.next {

@@ -120,7 +120,7 @@ func (s *store) close(what string) (bool, error) {
 		return false, nil
 	}
 	if out := s.total - s.free; out > 0 {
-		return false, fmt.Errorf("close %s: %w: %d of %d buffers are out; free them, or the tasks that have them", what, ErrInUse, out, s.total)
+		return false, fmt.Errorf("close %s: %w: %d of %d buffers are not freed; free them, or the tasks that hold them", what, ErrInUse, out, s.total)
 	}
 	s.closed = true
 	return true, nil

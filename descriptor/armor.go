@@ -44,7 +44,7 @@ func Armor(b []byte) string {
 // unarmor decodes one armored block that fills text.
 func unarmor(text []byte) (Kind, []byte, error) {
 	if len(text) > MaxFile {
-		return 0, nil, fmt.Errorf("%w: %d bytes of text, at most %d are read", ErrTooBig, len(text), MaxFile)
+		return 0, nil, fmt.Errorf("%w: the text has %d bytes; readers accept at most %d", ErrTooBig, len(text), MaxFile)
 	}
 	var name string
 	var code strings.Builder
@@ -76,12 +76,12 @@ func unarmor(text []byte) (Kind, []byte, error) {
 	}
 	kind, ok := kindOf(name)
 	if !ok {
-		return 0, nil, fmt.Errorf("%w: its BEGIN line says %.40q, which is not known here; run the same release of Verbena on both ends",
+		return 0, nil, fmt.Errorf("%w: its BEGIN line says %.40q, which this release does not know; run the same release of Verbena on both ends",
 			ErrKind, name)
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(code.String())
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: between its BEGIN and END lines is something other than base64 (%v); copy it again, unedited",
+		return 0, nil, fmt.Errorf("%w: the text between its BEGIN and END lines is not base64 (%v); copy it again, unedited",
 			ErrFormat, err)
 	}
 	return kind, raw, nil

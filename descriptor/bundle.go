@@ -128,7 +128,7 @@ func (b *Bundle) decode(r *wirecode.Reader) error {
 // checkName refuses unprintable names, because names appear in errors and logs.
 func checkName(name string) error {
 	if name == "" || len(name) > MaxName || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: %.40q is no name of a program; use 1 to %d bytes of UTF-8", ErrFormat, name, MaxName)
+		return fmt.Errorf("%w: %.40q is not a valid program name; use 1 to %d bytes of UTF-8", ErrFormat, name, MaxName)
 	}
 	for _, r := range name {
 		if !unicode.IsPrint(r) {

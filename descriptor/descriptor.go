@@ -54,7 +54,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // than MaxPayload bytes.
 func Encode(kind Kind, payload []byte) ([]byte, error) {
 	if !kind.known() {
-		return nil, fmt.Errorf("encode descriptor: %w: %v is none of this version", ErrKind, kind)
+		return nil, fmt.Errorf("encode descriptor: %w: this release does not know %v", ErrKind, kind)
 	}
 	if len(payload) > MaxPayload {
 		return nil, fmt.Errorf("encode %v descriptor: %w: %d bytes of payload, at most %d fit",
@@ -143,7 +143,7 @@ func parseBinary(b []byte) (Kind, []byte, error) {
 			ErrChecksum, want, got)
 	}
 	if !kind.known() {
-		return 0, nil, fmt.Errorf("%w: %v is not known here; run the same release of Verbena on both ends", ErrKind, kind)
+		return 0, nil, fmt.Errorf("%w: this release does not know %v; run the same release of Verbena on both ends", ErrKind, kind)
 	}
 	return kind, body[headerSize:], nil
 }

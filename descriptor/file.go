@@ -18,7 +18,7 @@ import (
 // regular file (a folder, a device, a pipe), it is left alone and the error matches ErrFile.
 func WriteFile(path string, b []byte) (err error) {
 	if len(b) > MaxFile {
-		return fmt.Errorf("write descriptor to %s: %w: %d bytes, readers take at most %d", path, ErrTooBig, len(b), MaxFile)
+		return fmt.Errorf("write descriptor to %s: %w: %d bytes; readers accept at most %d", path, ErrTooBig, len(b), MaxFile)
 	}
 	// As root, a rename would replace even a device such as /dev/stdout.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
@@ -26,7 +26,7 @@ func WriteFile(path string, b []byte) (err error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".verbena-*")
 	if err != nil {
-		return fmt.Errorf("write descriptor to %s: %w; its folder has to exist and be writable", path, err)
+		return fmt.Errorf("write descriptor to %s: %w; its folder must exist and be writable", path, err)
 	}
 	defer func() {
 		if err != nil {

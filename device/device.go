@@ -63,5 +63,5 @@ func Open(name string) (verbs.Device, error) {
 	for i, info := range list {
 		names[i] = info.Name
 	}
-	return nil, fmt.Errorf("%w; there are: %s", err, strings.Join(names, ", "))
+	return nil, fmt.Errorf("%w; the available devices are: %s", err, strings.Join(names, ", "))
 }

@@ -27,10 +27,10 @@ type Node struct {
 
 // node is a node of a graph: its step, and its edges.
 type node[V any] struct {
-	name  string
-	step  stepMaker[V]
-	after []int // nodes that depend on it
-	needs int   // number of nodes it depends on
+	name         string
+	step         stepMaker[V]
+	successors   []int // nodes that depend on it
+	dependencies int   // number of nodes it depends on
 }
 
 // stepMaker makes the part of an instance that runs one node. Each kind of node has its own.
@@ -49,7 +49,7 @@ func (b *Builder[V]) Func(name string, f func(V) error) *Node {
 	if f == nil {
 		b.addError("node %q has no function", name)
 	}
-	return b.add(name, call[V]{f})
+	return b.add(name, funcNode[V]{f})
 }
 
 // Task adds a node that runs a task of any context on the graph's engine. The task's pool must
@@ -69,7 +69,7 @@ func Task[V any, T pe.Submittable](b *Builder[V], name string, alloc func(V) (T,
 	if alloc == nil {
 		b.addError("node %q has no function that allocates its task", name)
 	}
-	return b.add(name, &taskKind[V, T]{alloc, collect})
+	return b.add(name, &taskNode[V, T]{alloc, collect})
 }
 
 func (b *Builder[V]) add(name string, step stepMaker[V]) *Node {
@@ -100,11 +100,11 @@ func (b *Builder[V]) Edge(from, to *Node) {
 		b.addError("the edge from %s to %s comes after Build", b.nameOf(from), b.nameOf(to))
 	case from.index == to.index:
 		b.addError("node %s has an edge to itself", b.nameOf(from))
-	case slices.Contains(first.after, to.index):
+	case slices.Contains(first.successors, to.index):
 		b.addError("there are two edges from %s to %s", b.nameOf(from), b.nameOf(to))
 	default:
-		first.after = append(first.after, to.index)
-		b.nodes[to.index].needs++
+		first.successors = append(first.successors, to.index)
+		b.nodes[to.index].dependencies++
 	}
 }
 
@@ -158,11 +158,11 @@ func (b *Builder[V]) cycle() []string {
 	left := make([]int, len(b.nodes)) // successors; -1: removed
 	var free []int
 	for i, n := range b.nodes {
-		left[i] = len(n.after)
+		left[i] = len(n.successors)
 		if left[i] == 0 {
 			free = append(free, i)
 		}
-		for _, j := range n.after {
+		for _, j := range n.successors {
 			before[j] = append(before[j], i)
 		}
 	}
@@ -183,7 +183,7 @@ func (b *Builder[V]) cycle() []string {
 			return b.names(path[start:])
 		}
 		path = append(path, i)
-		after := b.nodes[i].after
+		after := b.nodes[i].successors
 		i = after[slices.IndexFunc(after, remains)]
 	}
 	return nil

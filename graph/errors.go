@@ -17,7 +17,7 @@ var (
 	// ErrCycle: nodes wait for one another. The error is a *CycleError.
 	ErrCycle = errors.New("graph has a cycle")
 	// ErrEngine: a node's task belongs to an engine other than the graph's.
-	ErrEngine = errors.New("task of another engine")
+	ErrEngine = errors.New("the task belongs to another engine")
 	// ErrPanicked: a function of a node did not return.
 	ErrPanicked = errs.ErrPanicked
 	// ErrFlushed: the graph was stopped before all nodes of the instance had run.

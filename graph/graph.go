@@ -14,14 +14,14 @@ type Graph[V any] struct {
 	nodes   []*node[V]
 	pools   []*Pool[V]
 
-	ready    fifo.Queue[ref[V]] // nodes to be run
+	ready    fifo.Queue[nodeRef[V]] // nodes to be run
 	ended    fifo.Queue[*Instance[V]]
 	running  int  // instances
 	stopping bool // Stop was called, and Stopped not yet
 }
 
-// ref is a node of an instance.
-type ref[V any] struct {
+// nodeRef is a node of an instance.
+type nodeRef[V any] struct {
 	inst  *Instance[V]
 	index int
 }
@@ -89,6 +89,6 @@ func (b backend[V]) reportStopped() {
 
 // enqueue queues a node for the next Progress.
 func (g *Graph[V]) enqueue(i *Instance[V], index int) {
-	g.ready.Push(ref[V]{i, index})
+	g.ready.Push(nodeRef[V]{i, index})
 	g.control.Wake()
 }

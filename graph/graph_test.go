@@ -80,7 +80,6 @@ func TestTasksAndFunctions(t *testing.T) {
 	require.Nil(t, i.Value())
 	require.ErrorIs(t, i.Free(), pe.ErrFreed)
 	require.ErrorIs(t, i.SetValue(again), pe.ErrFreed)
-	require.ErrorIs(t, (&graph.Instance[int]{}).Free(), graph.ErrInvalid)
 }
 
 func TestErrorsStopWhatDependsOnThem(t *testing.T) {

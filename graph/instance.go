@@ -12,9 +12,9 @@ type Instance[V any] struct {
 	value   V
 
 	// Indexed by node.
-	steps  []step
-	states []nodeState
-	needs  []int // number of its dependencies that have not succeeded
+	steps      []step
+	states     []nodeState
+	waitingFor []int // number of its dependencies that have not succeeded
 
 	remaining    int // nodes that have neither ended nor been skipped
 	failed       []*NodeError
@@ -44,8 +44,8 @@ func (i *Instance[V]) Submit(_ ...pe.SubmitFlags) error {
 	i.failed, i.stoppedEarly = nil, false
 	i.remaining = len(g.nodes)
 	for j, n := range g.nodes {
-		i.states[j], i.needs[j] = pending, n.needs
-		if n.needs == 0 {
+		i.states[j], i.waitingFor[j] = pending, n.dependencies
+		if n.dependencies == 0 {
 			g.enqueue(i, j)
 		}
 	}
@@ -58,12 +58,12 @@ func (i *Instance[V]) Free() error {
 	if err := i.pool.tasks.Free(i); err != nil {
 		return err
 	}
-	i.drop()
+	i.clearValue()
 	return nil
 }
 
-// drop forgets the value of an instance that was freed.
-func (i *Instance[V]) drop() {
+// clearValue drops the value of an instance that was freed.
+func (i *Instance[V]) clearValue() {
 	var none V
 	i.value = none
 }
@@ -107,13 +107,13 @@ func (i *Instance[V]) finish(index int, err error) {
 	if err != nil {
 		i.failed = append(i.failed, &NodeError{n.name, err})
 	}
-	for _, j := range n.after {
+	for _, j := range n.successors {
 		switch {
 		case i.states[j] != pending:
 		case err != nil:
 			i.skip(j)
 		default:
-			if i.needs[j]--; i.needs[j] == 0 {
+			if i.waitingFor[j]--; i.waitingFor[j] == 0 {
 				g.enqueue(i, j)
 			}
 		}
@@ -128,7 +128,7 @@ func (i *Instance[V]) skip(index int) {
 	}
 	i.states[index] = skipped
 	i.remaining--
-	for _, j := range i.pool.graph.nodes[index].after {
+	for _, j := range i.pool.graph.nodes[index].successors {
 		i.skip(j)
 	}
 }
@@ -140,7 +140,7 @@ func (i *Instance[V]) flush() {
 	}
 	for j := range i.states {
 		if i.states[j] == waiting {
-			i.steps[j].leave()
+			i.steps[j].cancelWait()
 			i.states[j] = pending
 		}
 		if i.states[j] == pending {

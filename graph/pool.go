@@ -23,11 +23,11 @@ func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V]
 		return nil, err
 	}
 	if done == nil || failed == nil {
-		return nil, fmt.Errorf("graph: make a pool of instances of %q: %w: it needs a function for those that succeed and one for those that fail", g.name, ErrInvalid)
+		return nil, fmt.Errorf("graph: make a pool of instances of %q: %w: the function done or failed is nil", g.name, ErrInvalid)
 	}
 	p := &Pool[V]{graph: g, done: done, failed: failed}
 	var err error
-	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare, (*Instance[V]).drop)
+	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare, (*Instance[V]).clearValue)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (p *Pool[V]) prepare(i *Instance[V]) {
 	i.control, i.pool = p.graph.control, p
 	i.steps = make([]step, len(nodes))
 	i.states = make([]nodeState, len(nodes))
-	i.needs = make([]int, len(nodes))
+	i.waitingFor = make([]int, len(nodes))
 	for j, n := range nodes {
 		i.steps[j] = n.step.make(i, j)
 	}

@@ -12,48 +12,48 @@ import (
 type step interface {
 	// run begins the node. Instance.finish is called when the node has ended.
 	run()
-	// leave ends a node's wait for a task.
-	leave()
+	// cancelWait ends a node's wait for a task.
+	cancelWait()
 }
 
 // errPanicked is the result of a function until it returns.
 var errPanicked = fmt.Errorf("%w, or ended its goroutine", ErrPanicked)
 
-// call is a node that is a function.
-type call[V any] struct{ f func(V) error }
+// funcNode is a node that is a function.
+type funcNode[V any] struct{ f func(V) error }
 
-type callStep[V any] struct {
-	call[V]
+type funcStep[V any] struct {
+	funcNode[V]
 	inst  *Instance[V]
 	index int
 }
 
-func (c call[V]) make(i *Instance[V], index int) step { return &callStep[V]{c, i, index} }
+func (c funcNode[V]) make(i *Instance[V], index int) step { return &funcStep[V]{c, i, index} }
 
-func (s *callStep[V]) run() {
+func (s *funcStep[V]) run() {
 	err := errPanicked
 	defer func() { s.inst.finish(s.index, err) }()
 	err = s.f(s.inst.value)
 }
 
-func (s *callStep[V]) leave() {}
+func (s *funcStep[V]) cancelWait() {}
 
-// taskKind is a node that is a task.
-type taskKind[V any, T pe.Submittable] struct {
+// taskNode is a node that is a task.
+type taskNode[V any, T pe.Submittable] struct {
 	alloc   func(V) (T, error)
 	collect func(V, T) error
 }
 
 type taskStep[V any, T pe.Submittable] struct {
-	*taskKind[V, T]
+	*taskNode[V, T]
 	inst   *Instance[V]
 	index  int
 	waiter *pe.Waiter
 	ended  func(T, error)
 }
 
-func (k *taskKind[V, T]) make(i *Instance[V], index int) step {
-	s := &taskStep[V, T]{taskKind: k, inst: i, index: index}
+func (k *taskNode[V, T]) make(i *Instance[V], index int) step {
+	s := &taskStep[V, T]{taskNode: k, inst: i, index: index}
 	s.waiter = pe.NewWaiter(s.retry)
 	s.ended = s.completed
 	return s
@@ -88,10 +88,10 @@ func (s *taskStep[V, T]) run() {
 func (s *taskStep[V, T]) check(t T) error {
 	var none T
 	if t == none {
-		return fmt.Errorf("%w: the function that allocates its task returned none, and no error", ErrInvalid)
+		return fmt.Errorf("%w: alloc returned neither a task nor an error", ErrInvalid)
 	}
 	if t.Engine() != s.inst.pool.graph.Engine() {
-		return fmt.Errorf("%w: its pool is of a context that is not on the engine of the graph, and it was left allocated", ErrEngine)
+		return fmt.Errorf("%w: the context of the task is not connected to the engine of the graph; the task remains allocated", ErrEngine)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (s *taskStep[V, T]) retry() {
 	s.run()
 }
 
-func (s *taskStep[V, T]) leave() { s.waiter.Leave() }
+func (s *taskStep[V, T]) cancelWait() { s.waiter.Leave() }
 
 // completed ends the node when its task has.
 func (s *taskStep[V, T]) completed(t T, err error) {

@@ -10,7 +10,7 @@ import (
 // Made in advance, because the hot path returns them.
 var (
 	errHoldClosed = fmt.Errorf("use memory map: it is %w", ErrClosed)
-	errHoldFrozen = fmt.Errorf("use memory map: %w: its devices are being changed", ErrInUse)
+	errHoldFrozen = fmt.Errorf("use memory map: %w: devices are being added or removed", ErrInUse)
 	errNotHeld    = fmt.Errorf("release memory map: it is %w: more releases than holds", ErrNotHeld)
 	errKeyClosed  = fmt.Errorf("use memory map: it is %w", ErrClosed)
 	errKeyRemote  = fmt.Errorf("use memory map as local memory: it %w; give memory of this host", ErrRemote)

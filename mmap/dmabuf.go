@@ -9,11 +9,11 @@ import (
 // that are added later.
 func (m *Map) useDMABuf(b DMABuf) error {
 	if b.Length == 0 || b.Length > math.MaxInt || b.Offset > math.MaxInt64-b.Length {
-		return fmt.Errorf("%w: %d bytes from offset %d of a dma-buf are asked for", ErrRange, b.Length, b.Offset)
+		return fmt.Errorf("%w: a dma-buf cannot have %d bytes from offset %d", ErrRange, b.Length, b.Offset)
 	}
 	fd, err := duplicate(b.FD)
 	if err != nil {
-		return fmt.Errorf("keep the dma-buf of file descriptor %d: %w", b.FD, err)
+		return fmt.Errorf("duplicate file descriptor %d of the dma-buf: %w", b.FD, err)
 	}
 	b.FD = fd
 	m.dmaBuf, m.addr, m.size = &b, b.Offset, int(b.Length)

@@ -8,7 +8,7 @@ import (
 )
 
 func duplicate(int) (int, error) {
-	return -1, fmt.Errorf("%w: dma-bufs are Linux's, there are none on %s", ErrNotSupported, runtime.GOOS)
+	return -1, fmt.Errorf("%w: dma-bufs exist on Linux only, not on %s", ErrNotSupported, runtime.GOOS)
 }
 
 func release(int) error { return nil }

@@ -91,7 +91,7 @@ func (m *Map) remoteKey(matches ...func(registration) bool) (rkey uint32, err er
 			}
 		}
 	}
-	return 0, fmt.Errorf("%w there; call AddDevice or AddPD first", ErrNotRegistered)
+	return 0, fmt.Errorf("%w with this device or protection domain; call AddDevice or AddPD first", ErrNotRegistered)
 }
 
 // Import makes a Map of a peer's memory from the descriptor, binary or armored, that the peer
@@ -124,7 +124,7 @@ func checkRemote(addr, size uint64, perm Permission) error {
 	case size == 0 || size > math.MaxInt:
 		return fmt.Errorf("its length is %d", size)
 	case addr > math.MaxUint64-(size-1):
-		return fmt.Errorf("%d bytes from %#x run past the end of memory", size, addr)
+		return fmt.Errorf("%d bytes from address %#x exceed the address space", size, addr)
 	case perm&remoteRights == 0 || perm&^remoteRights != 0:
 		return fmt.Errorf("its permissions are %v", perm)
 	}
@@ -154,7 +154,7 @@ func FromKey(dev verbs.Device, addr uint64, length int, rkey uint32, perm Permis
 func (m *Map) AsRemote(dev verbs.Device) (*Map, error) {
 	desc, err := m.Export(dev)
 	if err != nil {
-		return nil, fmt.Errorf("memory map as a peer has it: %w", err)
+		return nil, fmt.Errorf("make the remote view of memory map: %w", err)
 	}
 	return Import(dev, desc)
 }

@@ -128,11 +128,11 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	var err error
 	switch {
 	case cfg.DMABuf != nil && (cfg.Memory != nil || cfg.Size != 0):
-		return nil, fmt.Errorf("%w: a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
+		return nil, fmt.Errorf("%w: both a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
 	case cfg.DMABuf != nil:
 		err = m.useDMABuf(*cfg.DMABuf)
 	case cfg.Memory == nil && cfg.Size < 1:
-		return nil, fmt.Errorf("%w: %d bytes are asked for; ask for at least one", ErrRange, cfg.Size)
+		return nil, fmt.Errorf("%w: the size is %d bytes; give at least 1", ErrRange, cfg.Size)
 	case cfg.Memory == nil:
 		m.mem, m.free, err = allocateFor(dev, cfg.Size)
 	case cfg.Size != 0:
@@ -154,7 +154,7 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 		pd = dev.DefaultPD()
 	}
 	if pd == nil {
-		return nil, errors.Join(fmt.Errorf("%w: the device has no protection domain: it was not opened", ErrInvalid), m.free())
+		return nil, errors.Join(fmt.Errorf("%w: the device has no protection domain; open the device first", ErrInvalid), m.free())
 	}
 	if err := m.register(dev, pd); err != nil {
 		return nil, errors.Join(err, m.free())
@@ -232,7 +232,7 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 	if able, ok := pd.(verbs.DMABufPD); ok {
 		return able.RegDMABufMR(verbs.DMABuf{FD: m.dmaBuf.FD, Offset: m.dmaBuf.Offset, Length: m.dmaBuf.Length, IOVA: m.addr}, m.perm.access())
 	}
-	return nil, fmt.Errorf("the driver of %s does not take dma-bufs: %w", dev.Name(), ErrNotSupported)
+	return nil, fmt.Errorf("the driver of %s cannot register dma-bufs: %w", dev.Name(), ErrNotSupported)
 }
 
 // AddDevice registers the Map with a further device, in its default protection domain. It
@@ -248,7 +248,7 @@ func (m *Map) AddDevice(dev verbs.Device) error {
 // AddPD is AddDevice for a given protection domain.
 func (m *Map) AddPD(pd verbs.PD) error {
 	if pd == nil {
-		return fmt.Errorf("add protection domain to memory map: %w: none is given", ErrInvalid)
+		return fmt.Errorf("add protection domain to memory map: %w: no protection domain is given", ErrInvalid)
 	}
 	return m.add(pd.Device(), pd)
 }
@@ -304,7 +304,7 @@ func (m *Map) freeze() error {
 	case m.remote:
 		return fmt.Errorf("it %w; only its owner registers it", ErrRemote)
 	case m.exported:
-		return fmt.Errorf("%w: it is exported; do it before Export", ErrInUse)
+		return fmt.Errorf("%w: the map has been exported; add and remove devices before Export", ErrInUse)
 	}
 	return m.freezeUsers()
 }
@@ -377,8 +377,8 @@ const (
 )
 
 var userKinds = [...]struct{ one, many string }{
-	BufferPool:   {"buffer pool is made of it", "buffer pools are made of it"},
-	MemoryWindow: {"memory window lends it", "memory windows lend it"},
+	BufferPool:   {"buffer pool uses it", "buffer pools use it"},
+	MemoryWindow: {"memory window is bound to it", "memory windows are bound to it"},
 }
 
 // HoldFor is Hold for an object other than a buffer, which errors then name.
@@ -415,9 +415,9 @@ func (m *Map) usersText() string {
 	}
 	switch {
 	case buffers == 1:
-		parts = append(parts, "1 buffer lies in it")
+		parts = append(parts, "1 buffer uses it")
 	case buffers > 1:
-		parts = append(parts, fmt.Sprintf("%d buffers lie in it", buffers))
+		parts = append(parts, fmt.Sprintf("%d buffers use it", buffers))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -130,7 +130,7 @@ func TestCloseOrder(t *testing.T) {
 	assert.Equal(t, "mine", m.UserData())
 	require.NoError(t, siblings{m}.Hold())
 	require.NoError(t, siblings{m}.Hold())
-	require.ErrorContains(t, m.Close(), ": 2 buffers lie in it;")
+	require.ErrorContains(t, m.Close(), ": 2 buffers use it;")
 	require.NoError(t, siblings{m}.Release())
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	require.NoError(t, siblings{m}.Release())
@@ -138,7 +138,7 @@ func TestCloseOrder(t *testing.T) {
 	for range 2 {
 		require.NoError(t, siblings{m}.HoldFor(MemoryWindow))
 	}
-	require.ErrorContains(t, m.Close(), ": 2 memory windows lend it;")
+	require.ErrorContains(t, m.Close(), ": 2 memory windows are bound to it;")
 	require.NoError(t, siblings{m}.ReleaseFor(MemoryWindow))
 	require.NoError(t, siblings{m}.ReleaseFor(MemoryWindow))
 	assert.Zero(t, calls)

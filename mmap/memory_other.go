@@ -15,7 +15,7 @@ func allocate(size int) (mem []byte, free func() error, err error) {
 	page := os.Getpagesize()
 	const largest = math.MaxInt >> (strconv.IntSize / 64 * 16) // make panics above it
 	if size > largest-page {
-		return nil, nil, fmt.Errorf("%w: %d bytes are asked for, beyond what this system gives", ErrRange, size)
+		return nil, nil, fmt.Errorf("%w: %d bytes are more than this system can allocate", ErrRange, size)
 	}
 	raw := make([]byte, size+page-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (page - 1)

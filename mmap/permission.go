@@ -58,10 +58,10 @@ func (p Permission) String() string {
 
 func (p Permission) validate() error {
 	if unknown := p &^ (LocalReadWrite | remoteRights | RelaxedOrdering | BindWindows); unknown != 0 {
-		return fmt.Errorf("%w: permissions %v hold unknown bits", ErrInvalid, p)
+		return fmt.Errorf("%w: permissions %v have unknown bits", ErrInvalid, p)
 	}
 	if p&(RemoteWrite|RemoteAtomic) != 0 && !p.Has(LocalReadWrite) {
-		return fmt.Errorf("%w: permissions %v let a peer change the memory, which needs LocalReadWrite too", ErrPermission, p)
+		return fmt.Errorf("%w: RemoteWrite and RemoteAtomic require LocalReadWrite too; the permissions are %v", ErrPermission, p)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err err
 	case f == nil:
 		return nil, false, fmt.Errorf("watch memory map: %w: no function is given", ErrInvalid)
 	case m.remote:
-		return nil, false, fmt.Errorf("watch memory map: it %w; only its owner learns of changes", ErrRemote)
+		return nil, false, fmt.Errorf("watch memory map: it %w; only its owner can watch it", ErrRemote)
 	case m.closed.Load():
 		return nil, false, fmt.Errorf("watch memory map: it is %w", ErrClosed)
 	case off < 0 || n < 1 || off > m.size || n > m.size-off:

@@ -18,15 +18,15 @@ func (s siblings) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR, 
 	m := s.Map
 	switch {
 	case m.remote:
-		return nil, fmt.Errorf("lend memory map: it %w; only its owner lends it", ErrRemote)
+		return nil, fmt.Errorf("bind window to memory map: it %w; only its owner can bind windows", ErrRemote)
 	case off < 0 || n < 1 || off > m.size || n > m.size-off:
-		return nil, fmt.Errorf("lend memory map: %w: %d bytes from offset %d, of %d", ErrRange, n, off, m.size)
+		return nil, fmt.Errorf("bind window to memory map: %w: %d bytes from offset %d, of %d", ErrRange, n, off, m.size)
 	case perm == 0 || perm&^remoteRights != 0:
-		return nil, fmt.Errorf("lend memory map: %w: %v; give RemoteRead, RemoteWrite, RemoteAtomic or several", ErrPermission, perm)
+		return nil, fmt.Errorf("bind window to memory map: %w: the permissions are %v; give one or more of RemoteRead, RemoteWrite and RemoteAtomic", ErrPermission, perm)
 	case !m.perm.Has(BindWindows):
-		return nil, fmt.Errorf("lend memory map: %w: it has %v; make it with BindWindows", ErrPermission, m.perm)
+		return nil, fmt.Errorf("bind window to memory map: %w: the map has %v; make it with BindWindows", ErrPermission, m.perm)
 	case perm&(RemoteWrite|RemoteAtomic) != 0 && !m.perm.Has(LocalReadWrite):
-		return nil, fmt.Errorf("lend memory map: %w: %v lets a peer change the memory, which has %v; make it with LocalReadWrite too", ErrPermission, perm, m.perm)
+		return nil, fmt.Errorf("bind window to memory map: %w: %v requires LocalReadWrite, and the map has %v; make it with LocalReadWrite too", ErrPermission, perm, m.perm)
 	}
 	for _, r := range m.registrations() {
 		if r.pd == pd {
@@ -45,7 +45,7 @@ func (s siblings) ExportWindow(off, n int, rkey uint32, perm Permission) ([]byte
 	m := s.Map
 	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
 	if err != nil {
-		return nil, fmt.Errorf("export part of memory map: %w", err)
+		return nil, fmt.Errorf("export window of memory map: %w", err)
 	}
 	return b, nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// call is a wait outside the engine, on behalf of a context. It ends once, on the engine's
+// asyncCall is a wait outside the engine, on behalf of a context. It ends once, on the engine's
 // goroutine: when its function has returned, or earlier, when the context stops. It belongs
 // to that goroutine.
-type call struct {
+type asyncCall struct {
 	engine  *pe.Engine
 	r       rdma.Context
 	ended   bool
@@ -21,8 +21,8 @@ type call struct {
 }
 
 // newCall makes a call; stopped is called if the context stops before it has ended.
-func newCall(engine *pe.Engine, r rdma.Context, stopped func(err error)) *call {
-	c := &call{engine: engine, r: r}
+func newCall(engine *pe.Engine, r rdma.Context, stopped func(err error)) *asyncCall {
+	c := &asyncCall{engine: engine, r: r}
 	c.unwatch = r.Watch(func(_, next pe.State) {
 		if next == pe.Stopping || next == pe.Idle {
 			stopped(c.flushed())
@@ -32,19 +32,19 @@ func newCall(engine *pe.Engine, r rdma.Context, stopped func(err error)) *call {
 }
 
 // stopped reports whether the context has stopped, or is about to.
-func (c *call) stopped() bool { return stopping(c.r) }
+func (c *asyncCall) stopped() bool { return stopping(c.r) }
 
 func stopping(r rdma.Context) bool {
 	s := r.State()
 	return s == pe.Stopping || s == pe.Idle
 }
 
-func (c *call) flushed() error {
-	return fmt.Errorf("%w: the context %q has stopped", ErrFlushed, c.r.Name())
+func (c *asyncCall) flushed() error {
+	return fmt.Errorf("%w: context %q has stopped", ErrFlushed, c.r.Name())
 }
 
 // end ends the call. It reports false if the call had ended before.
-func (c *call) end() bool {
+func (c *asyncCall) end() bool {
 	if c.ended {
 		return false
 	}
@@ -56,25 +56,25 @@ func (c *call) end() bool {
 	return true
 }
 
-// later runs f on the engine's goroutine. That fails only once the engine is closed; the
+// onEngine runs f on the engine's goroutine. That fails only once the engine is closed; the
 // context has stopped by then.
-func (c *call) later(f func()) { _ = c.engine.Do(f) }
+func (c *asyncCall) onEngine(f func()) { _ = c.engine.Do(f) }
 
-// beside runs f on a goroutine of its own, and then calls finish on the engine's goroutine
+// runAsync runs f on a goroutine of its own, and then calls finish on the engine's goroutine
 // with f's result, or with ErrClosed if the Peer is already closed. The context of f ends with
 // ctx, with the Peer, and with the call.
-func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) error, finish func(err error)) {
+func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Context) error, finish func(err error)) {
 	ctx, c.cancel = context.WithCancelCause(ctx)
 	cancel := c.cancel
 	deliver := func(err error) {
-		c.later(func() {
+		c.onEngine(func() {
 			if errors.Is(err, ErrClosed) && c.stopped() {
 				err = c.flushed() // the context stopped first, and that is no failure
 			}
 			finish(err)
 		})
 	}
-	started := p.goBeside(func() {
+	started := p.goAsync(func() {
 		stop := context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })
 		defer stop()
 		defer cancel(nil)
@@ -89,14 +89,14 @@ func (c *call) beside(p *Peer, ctx context.Context, f func(ctx context.Context) 
 // errPeerClosed ends the waits of a Peer that is closed.
 var errPeerClosed = fmt.Errorf("the peer is %w", ErrClosed)
 
-// goBeside runs f on a goroutine that Close waits for. Once the Peer is closed, it does
+// goAsync runs f on a goroutine that Close waits for. Once the Peer is closed, it does
 // nothing and returns false.
-func (p *Peer) goBeside(f func()) bool {
+func (p *Peer) goAsync(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.beside.Go(f)
+	p.goroutines.Go(f)
 	return true
 }

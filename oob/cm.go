@@ -22,8 +22,8 @@ import (
 // cm makes the connections of an exchange by the device's connection manager. Its private
 // data carries the rest of the offer.
 type cm struct {
-	address string
-	hosts   []netip.Addr // addresses of the host that a responder listens on; none: all
+	address    string
+	localAddrs []netip.Addr // addresses of the host that a responder listens on; none: all
 
 	mu       sync.Mutex
 	reporter *reporter     // of a requester whose exchange succeeded; nil: nothing to report
@@ -69,9 +69,9 @@ func (w *cm) check(ends Ends) error {
 	case ends.Role == Responder:
 		return w.resolve(host)
 	case host == "":
-		return fmt.Errorf("cm:%s: %w: name the host that %s runs on", w.address, ErrInvalid, ends.Peer)
+		return fmt.Errorf("cm:%s: %w: the host is missing; give the host that %s runs on", w.address, ErrInvalid, ends.Peer)
 	case port == "0":
-		return fmt.Errorf("cm:%s: %w: name the port that %s listens on", w.address, ErrInvalid, ends.Peer)
+		return fmt.Errorf("cm:%s: %w: the port is 0; give the port that %s listens on", w.address, ErrInvalid, ends.Peer)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (w *cm) check(ends Ends) error {
 // resolve looks up the addresses to listen on.
 func (w *cm) resolve(host string) (err error) {
 	if host != "" {
-		w.hosts, err = net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
+		w.localAddrs, err = net.DefaultResolver.LookupNetIP(context.Background(), "ip", host)
 	}
 	return err
 }
@@ -87,10 +87,10 @@ func (w *cm) resolve(host string) (err error) {
 // listen listens on the address. Loopback addresses stand for all addresses of the device.
 func (w *cm) listen(r *rdma.Connections, cfg rdma.ListenConfig) (l *rdma.Listener, err error) {
 	_, port, _ := net.SplitHostPort(w.address)
-	if !slices.ContainsFunc(w.hosts, func(a netip.Addr) bool { return !a.Unmap().IsLoopback() }) {
+	if !slices.ContainsFunc(w.localAddrs, func(a netip.Addr) bool { return !a.Unmap().IsLoopback() }) {
 		return r.Listen(net.JoinHostPort("", port), cfg)
 	}
-	for _, host := range w.hosts {
+	for _, host := range w.localAddrs {
 		if l, err = r.Listen(net.JoinHostPort(host.Unmap().String(), port), cfg); !errors.Is(err, ErrInvalid) {
 			return l, err
 		}
@@ -102,7 +102,7 @@ func (w *cm) String() string { return "cm:" + w.address }
 
 // Exchange implements Way.
 func (w *cm) Exchange(context.Context, Ends, []byte) ([]byte, error) {
-	return nil, fmt.Errorf("%v: %w: it makes connections, and carries no bytes by itself; use it with a Peer", w, ErrInvalid)
+	return nil, fmt.Errorf("%v: %w: the connection manager only makes connections; use this way with a Peer", w, ErrInvalid)
 }
 
 // Done implements Way.
@@ -144,8 +144,8 @@ func (w *cm) Close(ok bool) error {
 	return nil
 }
 
-// meet implements connector.
-func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
+// startExchange implements connector.
+func (w *cm) startExchange(ctx context.Context, x *exchange, offer Offer) error {
 	if x.connections == nil {
 		return errNoConnections
 	}
@@ -168,11 +168,11 @@ func (w *cm) meet(ctx context.Context, x *exchange, offer Offer) error {
 		return errors.Join(err, x.closeConnections())
 	}
 	x.peer.waitFor(fmt.Sprintf("%s, through %v", x.peer.cfg.Peer, w))
-	x.call.beside(x.peer, ctx, wait, func(err error) { x.end(nil, err) })
+	x.call.runAsync(x.peer, ctx, wait, func(err error) { x.end(nil, err) })
 	return nil
 }
 
-var errNoConnections = fmt.Errorf("%w: the connection manager makes connections, and the context has datagrams; use another way", ErrInvalid)
+var errNoConnections = fmt.Errorf("%w: a context of datagrams cannot exchange through the connection manager; use another way", ErrInvalid)
 
 // noteInterval is how often a requester checks for a new reason why nobody answers.
 const noteInterval = 2 * time.Second
@@ -191,7 +191,7 @@ type dialer struct {
 func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
 	a := &dialer{x: x, way: w, token: d.token, answered: make(map[*rdma.Connection]bool)}
 	for ; d.index < d.count; d.index++ {
-		request, err := d.fitting()
+		request, err := d.encodeWithinLimit()
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +209,7 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 			x.end(nil, err)
 		}
 	})
-	x.over = func(err error) error {
+	x.onEnd = func(err error) error {
 		a.unwatch()
 		if last := x.conns[0].DialError(); err != nil && last != nil {
 			err = fmt.Errorf("%w; the last attempt: %w", err, last)
@@ -224,7 +224,7 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 		for lines := 0; ; {
 			select {
 			case <-ticker.C:
-				why := "nobody has answered so far"
+				why := "no answer so far"
 				if err := first.DialError(); err != nil {
 					why = reason(err)
 				}
@@ -269,7 +269,7 @@ func (a *dialer) responded(conn *rdma.Connection) {
 		err = d.unexpected()
 	}
 	if err != nil {
-		x.end(nil, fmt.Errorf("what answers at %v: %w", a.way, err))
+		x.end(nil, fmt.Errorf("wrong answer at %v: %w", a.way, err))
 		return
 	}
 	if conn == x.conns[0] {
@@ -282,7 +282,7 @@ func (a *dialer) responded(conn *rdma.Connection) {
 	answer, err := x.importOffer(a.reply, 0)
 	if err == nil {
 		answer.Connections = x.conns
-		a.way.willReport(x.connections, conn, a.token)
+		a.way.prepareReport(x.connections, conn, a.token)
 	}
 	x.end(answer, err)
 	if err != nil {
@@ -305,15 +305,15 @@ func (a *dialer) rejected(data []byte) error {
 	d, err := decodePrivateData(data)
 	switch {
 	case err != nil:
-		return fmt.Errorf("what answers at %v: %w: %w", a.way, rdma.ErrRejected, err)
+		return fmt.Errorf("wrong answer at %v: %w: %w", a.way, rdma.ErrRejected, err)
 	case d.kind == cmBusy:
 		return nil
 	case d.kind == cmRefused:
 		return fmt.Errorf("%s: %w: %q", peer.cfg.Peer, ErrRejected, d.text)
-	case d.kind == cmOtherNames:
+	case d.kind == cmWrongNames:
 		return notFrom(peer.ends, d.offer.From, d.offer.To)
 	}
-	return fmt.Errorf("what answers at %v: %w", a.way, d.unexpected())
+	return fmt.Errorf("wrong answer at %v: %w", a.way, d.unexpected())
 }
 
 // reporter has what a requester needs to send its report.
@@ -325,26 +325,26 @@ type reporter struct {
 	remove func() // removes the device's OnClose function
 }
 
-// willReport prepares the requester's report, which Close or the closing of the device sends.
-func (w *cm) willReport(r *rdma.Connections, conn *rdma.Connection, token cmToken) {
+// prepareReport prepares the requester's report, which Close or the closing of the device sends.
+func (w *cm) prepareReport(r *rdma.Connections, conn *rdma.Connection, token cmToken) {
 	p := &reporter{token: token, remove: func() {}, dial: verbs.CMDial{
 		// A responder rejects a request for more than its MTU before it reads the private data.
 		Addr: conn.PeerAddr(), Local: netip.AddrPortFrom(conn.LocalAddr().Addr(), 0), Type: verbs.RC, MTU: 256,
 	}}
 	p.dev, _ = r.Device().(verbs.CMDevice) // it is one: it has dialled
-	cutShort := false
+	stoppedByEngine := false
 	var unwatch func()
 	unwatch = r.Watch(func(_, next pe.State) {
 		switch next {
 		case pe.Stopping:
-			cutShort = r.Engine().Draining()
+			stoppedByEngine = r.Engine().Draining()
 		case pe.Idle:
 			unwatch()
 		}
 	})
 	if dev, ok := r.Device().(verbs.ClosingDevice); ok {
 		p.remove = dev.OnClose(func() error {
-			p.report(r.Err() == nil && !cutShort)
+			p.report(r.Err() == nil && !stoppedByEngine)
 			return nil
 		})
 	}

@@ -30,7 +30,7 @@ func TestCMInvalid(t *testing.T) {
 		_, err := oob.Parse(text)
 		assert.ErrorIs(t, err, oob.ErrInvalid, text)
 	}
-	for text, why := range map[string]string{"cm::7471": "name the host that reader runs on", "cm:localhost:0": "name the port that reader listens on"} {
+	for text, why := range map[string]string{"cm::7471": "give the host that reader runs on", "cm:localhost:0": "give the port that reader listens on"} {
 		_, err := oob.Open(text, writer(nil))
 		assert.ErrorIs(t, err, oob.ErrInvalid)
 		assert.ErrorContains(t, err, why)
@@ -86,7 +86,7 @@ func TestCMOffersTooMuch(t *testing.T) {
 			p.peer.Connect(p.rdma, nil)
 		}
 	})
-	assert.ErrorContains(t, p.run(forever(t)), "room for 0 bytes of the program's own, and 0 are offered")
+	assert.ErrorContains(t, p.run(forever(t)), "room for 0 bytes of Offer.Data, but 0 are offered")
 
 	server := newProgram(t, &fakeWay{}, writer(nil), rdma.Config{MaxConnections: 300})
 	for text, offer := range offers(server) {
@@ -160,7 +160,7 @@ func TestCMListenerAwaits(t *testing.T) {
 	})
 	ended := make(chan error)
 	go func() { ended <- server.run(forever(t)) }()
-	way := reaches(t, "cm:", l)
+	way := wayTo(t, "cm:", l)
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -182,7 +182,7 @@ func TestCMListenerAwaits(t *testing.T) {
 
 // Where the context listens is known when it is Running.
 func TestCMListenerAddr(t *testing.T) {
-	server := newProgram(t, must(oob.Parse(places[0])), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{})
+	server := newProgram(t, must(oob.Parse(waysToTest[0])), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server"})
 	require.NoError(t, err)
 	assert.Equal(t, ":0", l.Addr())
@@ -342,9 +342,9 @@ func TestCMWrongPeer(t *testing.T) {
 		want        error
 		text        string
 	}{
-		{oob.Config{Name: "burglar", Peer: "reader"}, 1, oob.ErrWrongPeer, `reader waits for "writer", and this is burglar`},
-		{oob.Config{Name: "writer", Peer: "library"}, 1, oob.ErrWrongPeer, `it is from "reader", expected was library`},
-		{oob.Config{Name: "writer", Peer: "reader"}, 2, oob.ErrRejected, "offers 2 connections, this program 1"},
+		{oob.Config{Name: "burglar", Peer: "reader"}, 1, oob.ErrWrongPeer, `reader waits for "writer", but this program is burglar`},
+		{oob.Config{Name: "writer", Peer: "library"}, 1, oob.ErrWrongPeer, `it is from "reader", but this program waits for library`},
+		{oob.Config{Name: "writer", Peer: "reader"}, 2, oob.ErrRejected, "offers 2 connections, but this program offers 1"},
 	} {
 		p := newProgram(t, must(oob.CM(address)), wrong.cfg, rdma.Config{MaxConnections: 2})
 		p.rdma.OnStateChange(func(_, next pe.State) {
@@ -376,17 +376,17 @@ func TestCMExpect(t *testing.T) {
 	go func() { done <- r.run(forever(t)) }()
 	err := newWriter(t, must(oob.CM(address)), "x").run(forever(t))
 	assert.ErrorIs(t, err, oob.ErrRejected)
-	assert.ErrorContains(t, err, "writer offers neither memory maps nor sync events, this program needs a sync event")
+	assert.ErrorContains(t, err, "writer offers neither memory maps nor sync events, but this program expects a sync event")
 	assert.ErrorIs(t, <-done, oob.ErrWrongPeer)
 }
 
-// stranger is a program that speaks for itself. The test drives its engine.
-type stranger struct {
+// foreignProgram is a program that sends messages of its own. The test drives its engine.
+type foreignProgram struct {
 	*program
 }
 
-func newStranger(t *testing.T) *stranger {
-	s := &stranger{newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
+func newForeignProgram(t *testing.T) *foreignProgram {
+	s := &foreignProgram{newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state == rdma.Failed {
 			assert.NoError(t, conn.Close())
@@ -397,7 +397,7 @@ func newStranger(t *testing.T) *stranger {
 	return s
 }
 
-func (s *stranger) until(done func() bool) {
+func (s *foreignProgram) until(done func() bool) {
 	s.t.Helper()
 	for ctx := forever(s.t); !done(); {
 		require.NoError(s.t, ctx.Err())
@@ -408,7 +408,7 @@ func (s *stranger) until(done func() bool) {
 }
 
 // wait drives the engine until a program has ended.
-func (s *stranger) wait(done chan error) (err error) {
+func (s *foreignProgram) wait(done chan error) (err error) {
 	s.until(func() bool {
 		select {
 		case err = <-done:
@@ -420,20 +420,20 @@ func (s *stranger) wait(done chan error) (err error) {
 	return err
 }
 
-func (s *stranger) stop() {
+func (s *foreignProgram) stop() {
 	s.rdma.Stop()
 	s.until(func() bool { return s.rdma.State() == pe.Idle })
 }
 
 // dial requests a connection with private data.
-func (s *stranger) dial(address string, data []byte) *rdma.Connection {
+func (s *foreignProgram) dial(address string, data []byte) *rdma.Connection {
 	conn, err := s.rdma.Dial(address, rdma.DialConfig{PrivateData: data, OnResponse: func(*rdma.Connection) {}})
 	require.NoError(s.t, err)
 	return conn
 }
 
 // rejected waits for the rejection of a connection, and returns what came with it.
-func (s *stranger) rejected(conn *rdma.Connection) []byte {
+func (s *foreignProgram) rejected(conn *rdma.Connection) []byte {
 	s.t.Helper()
 	s.until(func() bool { return conn.State() == rdma.Closed })
 	var failure *verbs.CMError
@@ -459,9 +459,9 @@ func (l *lines) String() string {
 	return strings.Join(l.list, "\n")
 }
 
-var aToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
+var testToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
 
-// Whatever strangers ask a responder for, its requester gets through.
+// A responder accepts its requester, whatever other programs request.
 func TestCMHostileRequesters(t *testing.T) {
 	defer oob.SetConfirmTimeout(300 * time.Millisecond)()
 	address := freeCM()
@@ -471,23 +471,23 @@ func TestCMHostileRequesters(t *testing.T) {
 	r := newReaderAs(t, must(oob.CM(address)), cfg, func([]byte) {})
 	done := make(chan error)
 	go func() { done <- r.run(forever(t)) }()
-	s := newStranger(t)
-	good := oob.EncodeRequest("writer", "reader", aToken, 0, 1)
+	s := newForeignProgram(t)
+	good := oob.EncodeRequest("writer", "reader", testToken, 0, 1)
 	changed := func(at int, to byte) []byte {
 		b := bytes.Clone(good)
 		b[at] = to
 		return b
 	}
 	for text, data := range map[string][]byte{
-		"not of a program":                     nil,
-		"has version 9":                        changed(2, 9),
-		"kind 3 is not expected":               oob.EncodeRejection(true, ""),
-		"kind 6 is not expected":               oob.EncodeOutcome(aToken, true),
-		"kind 77 is not expected":              changed(3, 77),
-		"a field of 200 bytes":                 changed(16, 200), // the length of the name
-		"values that no program writes":        append(bytes.Clone(good), 1),
-		"offers 2 connections, this program 1": oob.EncodeRequest("writer", "reader", aToken, 0, 2),
-		"is for connection 1 of 1":             oob.EncodeRequest("writer", "reader", aToken, 1, 1),
+		"does not come from package oob":                  nil,
+		"has version 9":                                   changed(2, 9),
+		"kind 3 is not expected":                          oob.EncodeRejection(true, ""),
+		"kind 6 is not expected":                          oob.EncodeOutcome(testToken, true),
+		"kind 77 is not expected":                         changed(3, 77),
+		"a field of 200 bytes":                            changed(16, 200), // the length of the name
+		"has invalid values":                              append(bytes.Clone(good), 1),
+		"offers 2 connections, but this program offers 1": oob.EncodeRequest("writer", "reader", testToken, 0, 2),
+		"is for connection 1 of 1":                        oob.EncodeRequest("writer", "reader", testToken, 1, 1),
 	} {
 		busy, got, err := oob.DecodeRejection(s.rejected(s.dial(address, data)))
 		require.NoError(t, err)
@@ -495,7 +495,7 @@ func TestCMHostileRequesters(t *testing.T) {
 		assert.Contains(t, got, text)
 	}
 	for _, names := range [][2]string{{"burglar", "reader"}, {"writer", "library"}, {"../x", "reader"}, {"", "reader"}} {
-		name, peer, err := oob.DecodeOtherNames(s.rejected(s.dial(address, oob.EncodeRequest(names[0], names[1], aToken, 0, 1))))
+		name, peer, err := oob.DecodeOtherNames(s.rejected(s.dial(address, oob.EncodeRequest(names[0], names[1], testToken, 0, 1))))
 		require.NoError(t, err)
 		assert.Equal(t, "reader for writer", name+" for "+peer)
 	}
@@ -544,11 +544,11 @@ func TestCMIncompleteRequesters(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- r.run(forever(t)) }()
-	s := newStranger(t)
+	s := newForeignProgram(t)
 	// One asks twice for the same connection, and one gives up.
-	first := s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 2))
+	first := s.dial(address, oob.EncodeRequest("writer", "reader", testToken, 0, 2))
 	s.until(func() bool { return first.State() == rdma.Connecting })
-	second := s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 2))
+	second := s.dial(address, oob.EncodeRequest("writer", "reader", testToken, 0, 2))
 	s.until(func() bool { return first.State() == rdma.Closed || second.State() == rdma.Closed })
 	assert.NoError(t, errors.Join(first.Close(), second.Close()))
 	var flood []*rdma.Connection
@@ -582,12 +582,12 @@ func TestCMAfterTheExchange(t *testing.T) {
 	w := newWriter(t, must(oob.CM(address)), "it is me")
 	require.NoError(t, w.rdma.Start())
 	require.NoError(t, w.engine.Run(forever(t)))
-	s := newStranger(t)
-	busy, text, err := oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeRequest("writer", "reader", aToken, 0, 1))))
+	s := newForeignProgram(t)
+	busy, text, err := oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeRequest("writer", "reader", testToken, 0, 1))))
 	require.NoError(t, err)
 	assert.True(t, busy)
-	assert.Contains(t, text, "cannot take this program")
-	_, text, err = oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeOutcome(aToken, false))))
+	assert.Contains(t, text, "cannot accept this program")
+	_, text, err = oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeOutcome(testToken, false))))
 	require.NoError(t, err)
 	assert.Contains(t, text, "not expected")
 	require.NoError(t, w.peer.Close(nil))
@@ -614,23 +614,23 @@ func TestCMHostileResponders(t *testing.T) {
 		want   error
 		text   string
 	}{
-		"accepts without a word":   {accepts(nil), descriptor.ErrFormat, "not of a program that exchanges by connection manager"},
+		"accepts without a word":   {accepts(nil), descriptor.ErrFormat, "does not come from package oob"},
 		"another version":          {accepts(append([]byte("VC\x07"), reply[3:]...)), descriptor.ErrVersion, "version 7"},
-		"another kind":             {accepts(oob.EncodeOutcome(aToken, true)), descriptor.ErrKind, "not expected"},
+		"another kind":             {accepts(oob.EncodeOutcome(testToken, true)), descriptor.ErrKind, "not expected"},
 		"an unknown kind":          {accepts([]byte("VC\x01\xff")), descriptor.ErrKind, "kind 255"},
 		"truncated":                {accepts([]byte("VC\x01\x02\xff")), descriptor.ErrTruncated, ""},
 		"trailing":                 {accepts(append(bytes.Clone(reply), 1)), descriptor.ErrTrailing, ""},
 		"a resource of a bad kind": {accepts([]byte("VC\x01\x02\x01a\x01")), descriptor.ErrTrailing, ""},
 		"a lying map":              {accepts(reply), descriptor.ErrFormat, "its length is 0"},
 		"another":                  {accepts(oob.EncodeReply("other", m)), oob.ErrWrongPeer, `it is from "other"`},
-		"without a map":            {accepts(oob.EncodeReply("reader", nil)), oob.ErrWrongPeer, "needs a memory map"},
-		"rejects with garbage":     {rejects([]byte("go away")), rdma.ErrRejected, "not of a program"},
+		"without a map":            {accepts(oob.EncodeReply("reader", nil)), oob.ErrWrongPeer, "expects a memory map"},
+		"rejects with garbage":     {rejects([]byte("go away")), rdma.ErrRejected, "does not come from package oob"},
 		"rejects with a reply":     {rejects(oob.EncodeReply("reader", nil)), descriptor.ErrKind, "not expected"},
 		"rejects with a reason":    {rejects(oob.EncodeRejection(false, "no \x1b[2J")), oob.ErrRejected, `"no \x1b[2J"`},
 		"rejects with names":       {rejects(oob.EncodeOtherNames("ot\x1bher", "writer")), oob.ErrWrongPeer, `it is from "ot\x1bher"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStranger(t)
+			s := newForeignProgram(t)
 			l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { assert.NoError(t, test.answer(q)) }})
 			require.NoError(t, err)
 			p := newProgram(t, must(oob.CM(fmt.Sprintf("localhost:%d", l.Addr().Port()))), writer(&oob.Expect{Maps: 1}), rdma.Config{})
@@ -675,7 +675,7 @@ func TestCMSaysWhyNobodyAnswers(t *testing.T) {
 
 // A responder that goes before it has answered is waited for, and so is one that has no room.
 func TestCMTriesAgain(t *testing.T) {
-	s := newStranger(t)
+	s := newForeignProgram(t)
 	requests := 0
 	l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 		switch requests++; requests % 3 {
@@ -714,14 +714,14 @@ func TestCMTriesAgain(t *testing.T) {
 // A Listener has its places for those whose requests are complete, and for those that come.
 func TestCMListenerHostile(t *testing.T) {
 	var log bytes.Buffer
-	s := newStranger(t)
+	s := newForeignProgram(t)
 	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server", Log: zerolog.New(&log)})
 	require.NoError(t, err)
 	require.NoError(t, l.Serve(server.rdma, oob.Offer{Connections: 2}, func(string, *oob.Answer) error { return nil }))
 	ended := make(chan error)
 	go func() { ended <- server.run(forever(t)) }()
-	way := reaches(t, "cm:", l)
+	way := wayTo(t, "cm:", l)
 	var conns []*rdma.Connection
 	for i := range 79 { // more than may be incomplete
 		conns = append(conns, s.dial(l.Addr(), oob.EncodeRequest("client", "server", [8]byte{byte(i), 1}, 0, 2)))
@@ -756,13 +756,13 @@ func TestCMListenerHostile(t *testing.T) {
 		s.until(func() bool { return conn.State() == rdma.Closed })
 	}
 	s.stop()
-	assert.Equal(t, 2, strings.Count(log.String(), `"client client from `))
+	assert.Equal(t, 2, strings.Count(log.String(), ` connected"`))
 }
 
 // A requester that is killed when it has been admitted, and before its connection is Ready, leaves
 // its place to the next.
 func TestCMListenerOfOneThatNeverEstablishes(t *testing.T) {
-	s := newStranger(t)
+	s := newForeignProgram(t)
 	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{ConnectTimeout: 200 * time.Millisecond})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server"})
 	require.NoError(t, err)
@@ -770,8 +770,8 @@ func TestCMListenerOfOneThatNeverEstablishes(t *testing.T) {
 	require.NoError(t, l.Serve(server.rdma, oob.Offer{}, func(client string, _ *oob.Answer) error { names <- client; return nil }))
 	ended := make(chan error)
 	go func() { ended <- server.run(forever(t)) }()
-	way := reaches(t, "cm:", l)
-	silent := s.dial(l.Addr(), oob.EncodeRequest("silent", "server", aToken, 0, 1))
+	way := wayTo(t, "cm:", l)
+	silent := s.dial(l.Addr(), oob.EncodeRequest("silent", "server", testToken, 0, 1))
 	s.until(func() bool { return silent.AcceptData() != nil })
 	client := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{})
 	client.rdma.OnStateChange(func(_, next pe.State) {

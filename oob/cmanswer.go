@@ -25,9 +25,9 @@ type answerer struct {
 	admit func(*requests)
 	// outcome takes the report of a requester, and returns whether it was expected.
 	outcome func(*privateData) bool
-	// rejected is called for requests that are rejected, noRoom for those that must be repeated.
+	// rejected is called for requests that are rejected, mustWait for those that must be repeated.
 	rejected func(from netip.AddrPort, err error)
-	noRoom   func(err error)
+	mustWait func(err error)
 
 	listener *rdma.Listener
 	pending  []*requests // incomplete exchanges, the oldest first
@@ -73,7 +73,7 @@ func (a *answerer) request(q *rdma.ConnectRequest) {
 		if d.to != nameSum(to) {
 			to = "another" // the request carries only a checksum of the name
 		}
-		_ = q.Reject(otherNames(ends))
+		_ = q.Reject(wrongNames(ends))
 		a.rejected(q.RemoteAddr(), notFrom(ends, d.offer.From, to))
 		return
 	}
@@ -120,7 +120,7 @@ func (a *answerer) collect(q *rdma.ConnectRequest, d *privateData) error {
 
 // drop rejects a pending exchange, to make room for another.
 func (a *answerer) drop(i int) {
-	a.pending[i].reject(rejection(cmBusy, errors.New("others have come")))
+	a.pending[i].reject(rejection(cmBusy, errors.New("the responder has too many pending requests")))
 	a.pending = slices.Delete(a.pending, i, i+1)
 }
 
@@ -132,42 +132,42 @@ func (r *requests) reject(data []byte) {
 	}
 }
 
-// over reports whether all connections have ended.
-func (r *requests) over() bool {
+// ended reports whether all connections have ended.
+func (r *requests) ended() bool {
 	return !slices.ContainsFunc(r.conns, func(conn *rdma.Connection) bool { return conn.State() == rdma.Connecting })
 }
 
 func (r *requests) from() netip.AddrPort { return r.list[0].RemoteAddr() }
 
-// turnAway rejects the requests of an exchange. After a temporary error the requester tries
+// rejectForError rejects the requests of an exchange. After a temporary error the requester tries
 // again.
-func (a *answerer) turnAway(r *requests, err error) {
+func (a *answerer) rejectForError(r *requests, err error) {
 	switch {
-	case passes(err):
-		a.noRoom(err)
+	case isTemporary(err):
+		a.mustWait(err)
 		r.reject(rejection(cmBusy, err))
 	case errors.Is(err, rdma.ErrNotReady): // the requester has given up
 		r.reject(nil)
 	default:
-		a.refuse(r, err)
+		a.rejectForGood(r, err)
 	}
 }
 
-// refuse rejects the requests of an exchange for good.
-func (a *answerer) refuse(r *requests, err error) {
+// rejectForGood rejects the requests of an exchange for good.
+func (a *answerer) rejectForGood(r *requests, err error) {
 	r.reject(rejection(cmRefused, err))
 	a.rejected(r.from(), err)
 }
 
-// passes reports whether an error is temporary.
-func passes(err error) bool {
+// isTemporary reports whether an error is temporary.
+func isTemporary(err error) bool {
 	return errors.Is(err, errBusy) || errors.Is(err, rdma.ErrFull) || errors.Is(err, pe.ErrBadState)
 }
 
 // prepare makes the connections.
 func (a *answerer) prepare(r *requests) error {
 	if n, most := len(a.r.List()), a.r.Config().MaxConnections; n+len(r.list) > most {
-		return fmt.Errorf("%w: %d of %d connections are taken", rdma.ErrFull, n, most)
+		return fmt.Errorf("%w: %d of %d connections are in use", rdma.ErrFull, n, most)
 	}
 	for _, q := range r.list {
 		conn, err := q.Prepare()
@@ -190,7 +190,7 @@ func (a *answerer) accept(r *requests, cfg rdma.AcceptConfig) error {
 	for _, q := range r.list {
 		if _, err := q.Accept(cfg); err != nil {
 			r.close()
-			a.turnAway(r, err)
+			a.rejectForError(r, err)
 			return err
 		}
 	}
@@ -203,23 +203,23 @@ var confirmTimeout = helloTimeout
 // listen accepts the requests of the requester, and later its report.
 func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
 	d.kind = cmReply
-	reply, err := d.fitting()
+	reply, err := d.encodeWithinLimit()
 	if err != nil {
 		return nil, err
 	}
-	var met *cmToken         // the requester's token, once it has confirmed
+	var confirmed *cmToken   // the requester's token, once it has confirmed
 	var accepted []*requests // accepted, not established
-	turned := 0
+	rejections := 0
 	a := &answerer{r: x.connections, connections: int(d.count)}
 	a.ends = func(string) Ends { return x.peer.ends }
-	a.noRoom = func(err error) { x.peer.cfg.Log.Warn().Err(err).Msg("a requester has to wait") }
+	a.mustWait = func(err error) { x.peer.cfg.Log.Warn().Err(err).Msg("a requester must wait") }
 	a.rejected = func(from netip.AddrPort, err error) {
-		if turned++; turned <= maxRejections {
+		if rejections++; rejections <= maxRejections {
 			x.peer.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", from, w, err))
 		}
 	}
 	a.outcome = func(d *privateData) bool {
-		if met == nil || subtle.ConstantTimeCompare(met[:], d.token[:]) == 0 {
+		if confirmed == nil || subtle.ConstantTimeCompare(confirmed[:], d.token[:]) == 0 {
 			return false
 		}
 		w.takeReport(d.ok)
@@ -227,18 +227,18 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 	}
 	a.admit = func(r *requests) {
 		if x.call.ended {
-			a.turnAway(r, errBusy)
+			a.rejectForError(r, errBusy)
 			return
 		}
 		answer, err := x.importOffer(r.offer, 0)
 		if err != nil {
-			a.turnAway(r, err)
+			a.rejectForError(r, err)
 			x.end(nil, err)
 			return
 		}
 		closeImports(answer.Maps, answer.Events) // this only checked that the import works
 		if err = a.prepare(r); err != nil {
-			a.turnAway(r, err)
+			a.rejectForError(r, err)
 			return
 		}
 		// A request proves nothing: the requester may have ended, or be another program. The exchange
@@ -248,7 +248,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 				return
 			}
 			r.established = true
-			met, x.conns = &r.token, r.conns // if the exchange fails, end closes x.conns
+			confirmed, x.conns = &r.token, r.conns // if the exchange fails, end closes x.conns
 			answer, err := x.importOffer(r.offer, 0)
 			if err == nil {
 				answer.Connections = r.conns
@@ -258,7 +258,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 		if a.accept(r, cfg) != nil {
 			return
 		}
-		accepted = append(slices.DeleteFunc(accepted, (*requests).over), r)
+		accepted = append(slices.DeleteFunc(accepted, (*requests).ended), r)
 		engine := x.r.Engine()
 		time.AfterFunc(confirmTimeout, func() {
 			_ = engine.Do(func() {
@@ -271,7 +271,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 	if err := a.open(w, int(d.count)); err != nil {
 		return nil, err
 	}
-	x.over = func(err error) error {
+	x.onEnd = func(err error) error {
 		for _, r := range accepted {
 			if !r.established {
 				r.close()

@@ -45,7 +45,7 @@ func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client strin
 	}
 	c.offer, c.f = offer, f
 	c.answerer = answerer{
-		r: r, connections: offer.connections(), admit: c.admitClient, noRoom: c.l.noRoom,
+		r: r, connections: offer.connections(), admit: c.admitClient, mustWait: c.l.logMustWait,
 		ends:    func(client string) Ends { return c.l.peer(client, c.way).ends },
 		outcome: func(*privateData) bool { return true }, // a server ignores reports
 		rejected: func(from netip.AddrPort, err error) {
@@ -105,7 +105,7 @@ func (c *cmListener) admitClient(r *requests) {
 	x := newExchange(l.peer(name, c.way), c.r)
 	a, err := x.importOffer(r.offer, 0)
 	if err != nil {
-		c.turnAway(r, err)
+		c.rejectForError(r, err)
 		return
 	}
 	admitted := false
@@ -118,23 +118,23 @@ func (c *cmListener) admitClient(r *requests) {
 	var reply []byte
 	b, err := x.bundle(c.offer)
 	if err == nil {
-		reply, err = (&privateData{kind: cmReply, offer: *b}).fitting()
+		reply, err = (&privateData{kind: cmReply, offer: *b}).encodeWithinLimit()
 	}
 	if err == nil {
 		err = c.prepare(r)
 	}
 	if err != nil {
-		c.turnAway(r, err)
+		c.rejectForError(r, err)
 		return
 	}
-	l.waiting = false
+	l.waitLogged = false
 	a.Connections, x.conns = slices.Clone(r.conns), r.conns
 	if err := c.f(name, a); err != nil {
-		c.refuse(r, err)
+		c.rejectForGood(r, err)
 		return
 	}
 	if slices.ContainsFunc(r.conns, func(conn *rdma.Connection) bool { return conn.State() != rdma.Exported }) {
-		c.refuse(r, errors.New("its connections were closed"))
+		c.rejectForGood(r, errors.New("the connections were closed"))
 		return
 	}
 	client := fmt.Sprintf("%s from %v", name, r.from())
@@ -142,6 +142,6 @@ func (c *cmListener) admitClient(r *requests) {
 		return
 	}
 	admitted = true
-	x.follow(a, l.changed(client, &admitted), nil)
-	l.cfg.Log.Info().Msg("client " + client)
+	x.watchUntilClosed(a, l.connectionWatcher(client, &admitted), nil)
+	l.cfg.Log.Info().Msgf("client %s connected", client)
 }

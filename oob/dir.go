@@ -18,9 +18,9 @@ import (
 
 const (
 	suffix = ".oob"
-	// signInterval is how often a waiting program updates the time of its file, to show that it
+	// heartbeatInterval is how often a waiting program updates the time of its file, to show that it
 	// is alive, and looks for other programs in the folder.
-	signInterval = time.Second
+	heartbeatInterval = time.Second
 	// maxEntries is how many entries of a folder are read.
 	maxEntries = 1000
 	// maxOthers is how many programs that wait for other peers are noted.
@@ -35,13 +35,13 @@ const (
 // its Seen last, after it has read the responder's descriptors. So the responder, which may fail
 // and end at once, cannot end before that.
 type dir struct {
-	path  string
-	own   bool // the user's own folder: created here, and not accessible to other users
-	ends  Ends
-	ours  frame.Frame
-	peer  string               // the run of the peer, once it is known
-	times map[string]time.Time // times of other programs' files, at the last look
-	noted map[string]bool
+	path    string
+	perUser bool // the user's own folder: created here, and not accessible to other users
+	ends    Ends
+	ours    frame.Frame
+	peer    string               // the run of the peer, once it is known
+	times   map[string]time.Time // times of other programs' files, at the last look
+	noted   map[string]bool
 }
 
 // Dir exchanges through a folder that both programs can access, such as one on a file
@@ -53,7 +53,7 @@ func Dir(path string) Way { return &dir{path: path} }
 // UserDir is Dir for a folder that all programs of one user on one host share, in the system's
 // directory for temporary files. A folder that other users can write to is refused.
 func UserDir() Way {
-	return &dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), own: true}
+	return &dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), perUser: true}
 }
 
 func (d *dir) String() string { return "the folder " + d.path }
@@ -64,7 +64,7 @@ func (d *dir) prepare() error {
 	if err := os.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if !d.own {
+	if !d.perUser {
 		return nil
 	}
 	// In a shared directory, any user can create a folder of that name.
@@ -73,7 +73,7 @@ func (d *dir) prepare() error {
 		return err
 	}
 	if !info.IsDir() || !private(info) {
-		return fmt.Errorf("%s is not a folder that only its user can write to; remove it, or give another with dir:PATH", d.path)
+		return fmt.Errorf("other users can write to %s, or it is not a folder; remove it, or give another folder with dir:PATH", d.path)
 	}
 	return nil
 }
@@ -117,23 +117,23 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	}
 	d.times, d.noted = map[string]time.Time{}, map[string]bool{}
 	var theirs frame.Frame
-	next := time.Now().Add(signInterval)
+	next := time.Now().Add(heartbeatInterval)
 	err := poll(ctx, func() (bool, error) {
 		if f, ok, err := d.read(ends.Name); err != nil {
 			return false, err
 		} else if !ok || f.Run != d.ours.Run {
-			return false, fmt.Errorf("%w: another %s uses the folder %s; give each pair its own with dir:PATH", ErrInUse, ends.Name, d.path)
+			return false, fmt.Errorf("%w: another program named %s uses the folder %s; give each pair its own folder with dir:PATH", ErrInUse, ends.Name, d.path)
 		}
 		if now := time.Now(); now.After(next) {
-			next = now.Add(signInterval)
+			next = now.Add(heartbeatInterval)
 			_ = os.Chtimes(d.file(ends.Name), now, now) // only a sign of life, so errors are ignored
-			if err := d.lookAround(); err != nil {
+			if err := d.noteOtherPrograms(); err != nil {
 				return false, err
 			}
 		}
 		f, ok, err := d.read(ends.Peer)
 		if !ok || err != nil || f.To != ends.Name {
-			return false, err // lookAround reports a program that waits for another peer
+			return false, err // noteOtherPrograms reports a program that waits for another peer
 		}
 		if ends.Role == Responder && d.ours.Seen != f.Run {
 			d.ours.Seen = f.Run
@@ -160,10 +160,10 @@ func (d *dir) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 	return theirs.Body, nil
 }
 
-// lookAround notes the live programs in the folder that wait for programs other than this one.
+// noteOtherPrograms notes the live programs in the folder that wait for programs other than this one.
 // Pairs may share a folder, so this is no error, but it helps a person who has started the wrong
 // two programs.
-func (d *dir) lookAround() error {
+func (d *dir) noteOtherPrograms() error {
 	folder, err := os.Open(d.path)
 	if err != nil {
 		return nil // reading our own file gives a better error
@@ -195,7 +195,7 @@ func (d *dir) lookAround() error {
 			}
 		case len(d.noted) < maxOthers && !d.noted[f.From+" "+f.To]:
 			d.noted[f.From+" "+f.To] = true
-			d.ends.Note(fmt.Sprintf("%s is in %v too, and waits for %s, while this program waits for %s: start the two programs of a pair",
+			d.ends.Note(fmt.Sprintf("%s also uses %v, and waits for %s, but this program waits for %s: start the two programs of a pair",
 				f.From, d, f.To, d.ends.Peer))
 		}
 	}
@@ -210,7 +210,7 @@ func (d *dir) Done(ctx context.Context) error {
 			return false, err
 		}
 		if !ok || f.Run != d.peer {
-			return false, fmt.Errorf("%s has ended without saying how", d.ends.Peer)
+			return false, fmt.Errorf("%s ended without reporting whether it succeeded", d.ends.Peer)
 		}
 		end = f.Outcome
 		return end != frame.Running, nil

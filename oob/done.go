@@ -31,7 +31,7 @@ const outcomeTimeout = 5 * time.Second
 // keepalive of the connection together with rdma.Config.EndWithLastConnection.
 func (p *Peer) Done(f func(err error)) {
 	p.mu.Lock()
-	r, exchanging := p.met, p.exchanging
+	r, exchanging := p.exchanged, p.exchanging
 	p.mu.Unlock()
 	endsContext := f == nil
 	if endsContext {
@@ -46,30 +46,30 @@ func (p *Peer) Done(f func(err error)) {
 			fail(exchanging, err)
 		}
 	}
-	if !given(r) || p.cfg.Role != Responder || r.Engine() == nil {
-		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can, once the exchange has succeeded", p.cfg.Peer, ErrInvalid))
+	if !isContext(r) || p.cfg.Role != Responder || r.Engine() == nil {
+		f(fmt.Errorf("oob: wait for the end of %s: %w: only a responder can wait, after a successful exchange", p.cfg.Peer, ErrInvalid))
 		return
 	}
 	wrap := func(err error) error {
 		return fmt.Errorf("oob: wait for the end of %s through %v: %w", p.cfg.Peer, p.way, err)
 	}
-	if p.asking && p.endsContext && endsContext {
+	if p.doneCalled && p.endsContext && endsContext {
 		return
 	}
-	if p.asking {
-		_ = r.Engine().Do(func() { f(wrap(fmt.Errorf("%w: Done is called once at a time", ErrInUse))) })
+	if p.doneCalled {
+		_ = r.Engine().Do(func() { f(wrap(fmt.Errorf("%w: another Done is waiting", ErrInUse))) })
 		return
 	}
-	p.asking, p.endsContext = true, endsContext
-	var c *call
+	p.doneCalled, p.endsContext = true, endsContext
+	var c *asyncCall
 	finish := func(err error) {
 		if !c.end() {
 			return
 		}
-		p.asking = false
+		p.doneCalled = false
 		p.reported = p.reported || err == nil || errors.Is(err, ErrPeerFailed)
 		if err == nil {
-			p.waited("")
+			p.waitEnded("")
 		} else {
 			err = wrap(err)
 		}
@@ -77,13 +77,13 @@ func (p *Peer) Done(f func(err error)) {
 	}
 	c = newCall(r.Engine(), r, finish)
 	if c.stopped() {
-		c.later(func() { finish(c.flushed()) })
+		c.onEngine(func() { finish(c.flushed()) })
 		return
 	}
 	p.waitFor(fmt.Sprintf("%s to report its end through %v", p.cfg.Peer, p.way))
-	c.beside(p, context.Background(), func(ctx context.Context) error {
-		p.inDone.Lock() // an abandoned Done may not have returned yet
-		defer p.inDone.Unlock()
+	c.runAsync(p, context.Background(), func(ctx context.Context) error {
+		p.doneMu.Lock() // an abandoned Done may not have returned yet
+		defer p.doneMu.Unlock()
 		return p.way.Done(ctx)
 	}, finish)
 }
@@ -94,7 +94,7 @@ func (p *Peer) Done(f func(err error)) {
 // exchange, once. It is in effect until the context is Idle after the exchange, or the Peer is
 // closed.
 func (p *Peer) EndWith(r rdma.Context) {
-	if !given(r) {
+	if !isContext(r) {
 		return
 	}
 	run, cancel := context.WithCancel(p.ctx) // ends when EndWith is no longer in effect
@@ -109,7 +109,7 @@ func (p *Peer) EndWith(r rdma.Context) {
 		switch {
 		case p.ctx.Err() != nil:
 			end()
-		case !p.made(conn):
+		case !p.madeConnection(conn):
 		case state == rdma.Failed:
 			r.Fail(err)
 		case errors.Is(err, rdma.ErrPeerClosed) && !timed:
@@ -128,7 +128,7 @@ func (p *Peer) EndWith(r rdma.Context) {
 // first.
 func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error) {
 	engine := r.Engine()
-	p.goBeside(func() {
+	p.goAsync(func() {
 		select {
 		case <-run.Done():
 			return
@@ -137,7 +137,7 @@ func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error
 		_ = engine.Do(func() { // fails only once the engine is closed
 			s := r.State()
 			if run.Err() == nil && !p.reported && (s == pe.Starting || s == pe.Running) {
-				r.Fail(fmt.Errorf("oob: %s did not say whether it succeeded: %w", p.cfg.Peer, err))
+				r.Fail(fmt.Errorf("oob: %s did not report whether it succeeded: %w", p.cfg.Peer, err))
 			}
 		})
 	})

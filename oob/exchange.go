@@ -19,11 +19,11 @@ type exchange struct {
 	r           rdma.Context
 	connections *rdma.Connections // the context, or nil
 	datagrams   *rdma.Datagrams   // likewise
-	call        *call
+	call        *asyncCall
 	conns       []*rdma.Connection
-	answer      func(*Answer, error)
-	// over is called when the exchange ends, and returns the error that it ends with. It may be nil.
-	over func(err error) error
+	callback    func(*Answer, error)
+	// onEnd is called when the exchange ends, and returns the error that it ends with. It may be nil.
+	onEnd func(err error) error
 }
 
 func newExchange(p *Peer, r rdma.Context) *exchange {
@@ -33,8 +33,8 @@ func newExchange(p *Peer, r rdma.Context) *exchange {
 	return x
 }
 
-// meet starts an exchange by a Way that carries bytes.
-func (x *exchange) meet(ctx context.Context, offer Offer) error {
+// start starts an exchange by a Way that carries bytes.
+func (x *exchange) start(ctx context.Context, offer Offer) error {
 	ours, err := x.export(offer)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (x *exchange) meet(ctx context.Context, offer Offer) error {
 	p := x.peer
 	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, p.way))
 	var theirs []byte
-	x.call.beside(p, ctx, func(ctx context.Context) (err error) {
+	x.call.runAsync(p, ctx, func(ctx context.Context) (err error) {
 		theirs, err = p.way.Exchange(ctx, p.ends, ours)
 		return err
 	}, func(err error) {
@@ -73,7 +73,7 @@ func (x *exchange) export(offer Offer) ([]byte, error) {
 	// made and closed again.
 	n := offer.connections()
 	if have, most := len(x.connections.List()), x.connections.Config().MaxConnections; n > 1 && have+n > most {
-		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are taken; close some, or raise Config.MaxConnections",
+		return nil, fmt.Errorf("export %d connections of context %q: %w: %d of %d are in use; close some, or raise Config.MaxConnections",
 			n, x.r.Name(), rdma.ErrFull, have, most)
 	}
 	for range n {
@@ -129,17 +129,17 @@ func (x *exchange) end(a *Answer, err error) {
 	if !x.call.end() {
 		return
 	}
-	if x.over != nil {
-		err = x.over(err)
+	if x.onEnd != nil {
+		err = x.onEnd(err)
 	}
 	if err == nil {
 		x.peer.conns = slices.Clone(x.conns) // the program may change its own
 		x.watch(a)
-		x.answer(a, nil)
+		x.callback(a, nil)
 		return
 	}
 	err = errors.Join(err, x.closeConnections())
-	x.answer(nil, fmt.Errorf("oob: exchange with %s through %v: %w", x.peer.cfg.Peer, x.peer.way, err))
+	x.callback(nil, fmt.Errorf("oob: exchange with %s through %v: %w", x.peer.cfg.Peer, x.peer.way, err))
 }
 
 // closeConnections closes the connections. On the engine's goroutine it does not fail.
@@ -205,7 +205,7 @@ func (p *Peer) checkOffer(b *descriptor.Bundle, connections int) error {
 		if len(b.Maps)+len(b.Events) == e.Maps+e.Events {
 			wrong = fmt.Errorf("%w: a %w", ErrWrongPeer, descriptor.ErrKind)
 		}
-		return fmt.Errorf("%w: %s offers %s, this program needs %s", wrong, p.cfg.Peer,
+		return fmt.Errorf("%w: %s offers %s, but this program expects %s", wrong, p.cfg.Peer,
 			amount(len(b.Maps), len(b.Events)), amount(e.Maps, e.Events))
 	}
 	return nil
@@ -213,7 +213,7 @@ func (p *Peer) checkOffer(b *descriptor.Bundle, connections int) error {
 
 // differentNumber is the error for ends that offer different numbers of connections.
 func differentNumber(peer string, theirs, ours int) error {
-	return fmt.Errorf("%w: %s offers %d connections, this program %d: give both the same number", ErrWrongPeer, peer, theirs, ours)
+	return fmt.Errorf("%w: %s offers %d connections, but this program offers %d: give both the same number", ErrWrongPeer, peer, theirs, ours)
 }
 
 // connect connects the exported connections to the peer's, or makes the rdma.Peer of the
@@ -236,11 +236,11 @@ func (x *exchange) connect(a *Answer, b *descriptor.Bundle) error {
 func (x *exchange) makePeer(a *Answer, endpoints [][]byte) (err error) {
 	switch {
 	case x.datagrams == nil && len(endpoints) > 0:
-		return fmt.Errorf("%w: %s has an endpoint of datagrams, this program connections: make the same kind of context in both", ErrWrongPeer, x.peer.cfg.Peer)
+		return fmt.Errorf("%w: %s has a context of datagrams, but this program has a context of connections: make the same kind in both", ErrWrongPeer, x.peer.cfg.Peer)
 	case x.datagrams == nil:
 		return nil
 	case len(endpoints) != 1:
-		return fmt.Errorf("%w: %s offers %d endpoints, and a program with datagrams has one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints))
+		return fmt.Errorf("%w: %s offers %d endpoints; a program with datagrams offers exactly one", ErrWrongPeer, x.peer.cfg.Peer, len(endpoints))
 	}
 	a.Peer, err = x.datagrams.NewPeer(endpoints[0])
 	return err
@@ -266,35 +266,35 @@ func amount(maps, events int) string {
 func (x *exchange) watch(a *Answer) {
 	p := x.peer
 	p.mu.Lock()
-	p.met = x.r
+	p.exchanged = x.r
 	p.mu.Unlock()
 	connection := "the connection to " + p.cfg.Peer
 	if len(x.conns) > 0 {
 		p.waitFor(connection)
 	} else {
-		p.waited("")
+		p.waitEnded("")
 	}
 	ready := 0
-	x.follow(a, func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+	x.watchUntilClosed(a, func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch {
 		case state == rdma.Failed && x.r.State() == pe.Starting:
 			x.r.Fail(err)
 		case state == rdma.Ready:
 			if ready++; ready == len(p.conns) {
-				p.waited(connection)
+				p.waitEnded(connection)
 			}
 		}
 	}, func(next pe.State) {
 		if next == pe.Running {
-			p.waited(connection)
+			p.waitEnded(connection)
 		}
 	})
 }
 
-// follow closes what was imported when all connections of the exchange are Closed, or the
+// watchUntilClosed closes what was imported when all connections of the exchange are Closed, or the
 // context is Idle: from then on no task refers to it. Until then it calls changed for state
 // changes of the connections, and entered for those of the context. Both may be nil.
-func (x *exchange) follow(a *Answer, changed func(conn *rdma.Connection, state rdma.ConnectionState, err error), entered func(next pe.State)) {
+func (x *exchange) watchUntilClosed(a *Answer, changed func(conn *rdma.Connection, state rdma.ConnectionState, err error), entered func(next pe.State)) {
 	open := map[*rdma.Connection]bool{}
 	for _, conn := range x.conns {
 		open[conn] = true

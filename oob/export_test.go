@@ -47,7 +47,7 @@ func EncodeRejection(busy bool, text string) []byte {
 }
 
 // EncodeOtherNames makes that of a rejection by another program.
-func EncodeOtherNames(name, peer string) []byte { return otherNames(Ends{Name: name, Peer: peer}) }
+func EncodeOtherNames(name, peer string) []byte { return wrongNames(Ends{Name: name, Peer: peer}) }
 
 // DecodeRejection takes the private data of a rejection apart.
 func DecodeRejection(b []byte) (busy bool, text string, err error) {
@@ -64,7 +64,7 @@ func DecodeRejection(b []byte) (busy bool, text string, err error) {
 // DecodeOtherNames takes that of a rejection by another program apart.
 func DecodeOtherNames(b []byte) (name, peer string, err error) {
 	d, err := decodePrivateData(b)
-	if err == nil && d.kind != cmOtherNames {
+	if err == nil && d.kind != cmWrongNames {
 		err = d.unexpected()
 	}
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
-// settleTime is how long an invalid file must stay unchanged before it is refused: copying
+// stableTime is how long an invalid file must stay unchanged before it is refused: copying
 // it may still be under way.
-const settleTime = 500 * time.Millisecond
+const stableTime = 500 * time.Millisecond
 
 // Files names the files of an exchange by files that a person or a program copies between
 // the hosts, as for the flags -ld, -re and -m of DOCA's samples. Each file holds one
@@ -43,11 +43,11 @@ type Files struct {
 // files is the Way of Files.
 type files struct {
 	Files
-	keys    *lineReader // nil: not interactive
-	ends    Ends
-	written []string // files of ours
-	read    []string // files of the peer
-	met     bool     // the exchange is complete
+	enterLines *lineReader // nil: not interactive
+	ends       Ends
+	written    []string // files of ours
+	read       []string // files of the peer
+	exchanged  bool     // the exchange is complete
 	// connectionless: no connection shows whether the responder has read our files.
 	connectionless bool
 }
@@ -57,13 +57,13 @@ type files struct {
 func (f Files) Way() (Way, error) {
 	switch {
 	case f.Local == "" || f.Remote == "":
-		return nil, fmt.Errorf("%w: the local and the remote file are needed together", ErrInvalid)
+		return nil, fmt.Errorf("%w: give both the local and the remote file", ErrInvalid)
 	case f.Local == f.Remote || f.Local == f.Resource || f.Remote == f.Resource:
 		return nil, fmt.Errorf("%w: the same file is named twice", ErrInvalid)
 	}
 	w := &files{Files: f}
 	if f.Enter != nil {
-		w.keys = readLines(f.Enter)
+		w.enterLines = readLines(f.Enter)
 	}
 	return w, nil
 }
@@ -91,7 +91,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	}
 	if len(resources) > 0 && f.Resource != "" {
 		if len(resources) > 1 {
-			return nil, fmt.Errorf("%w: there are %d memory maps and sync events, and one goes into %s; leave it out, and they go with the connections",
+			return nil, fmt.Errorf("%w: %d memory maps and sync events are offered, but file %s holds only one; without that file, they go with the connections",
 				ErrInvalid, len(resources), f.Resource)
 		}
 		if err := f.write(f.Resource, resources[0]); err != nil {
@@ -99,21 +99,21 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		}
 		b.Maps, b.Events = nil, nil
 	}
-	lanes := append(slices.Clip(b.Connections), b.Endpoints...)
-	if len(lanes) == 1 && len(b.Maps)+len(b.Events)+len(b.Data) == 0 {
-		ours = lanes[0]
+	descriptors := append(slices.Clip(b.Connections), b.Endpoints...)
+	if len(descriptors) == 1 && len(b.Maps)+len(b.Events)+len(b.Data) == 0 {
+		ours = descriptors[0]
 	} else if ours, err = b.Encode(); err != nil {
 		return nil, err
 	}
 	if err := f.write(f.Local, ours); err != nil {
 		return nil, err
 	}
-	if f.keys != nil {
+	if f.enterLines != nil {
 		question := fmt.Sprintf("copy the descriptor of %s to %s", ends.Peer, f.Remote)
 		if imports {
 			question += " and that of its memory or event to " + f.Resource
 		}
-		if err := f.enter(ctx, question); err != nil {
+		if err := f.waitForEnter(ctx, question); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +129,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 			return err
 		}
 		err = fmt.Errorf("%s: %w", f.Remote, notFrom(ends, theirs.From, theirs.To))
-		if ends.Role == Requester || f.keys != nil {
+		if ends.Role == Requester || f.enterLines != nil {
 			return err
 		}
 		// As over TCP, a responder keeps waiting for the right program.
@@ -143,7 +143,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		err = f.await(ctx, f.Resource, func() error {
 			list, err := readDescriptors(f.Resource, descriptor.MemoryMap, descriptor.SyncEvent)
 			if err == nil && len(list) != 1 {
-				err = fmt.Errorf("%s: it holds %d descriptors, not one", f.Resource, len(list))
+				err = fmt.Errorf("%s: the file has %d descriptors; it must have one", f.Resource, len(list))
 			}
 			if err == nil {
 				err = collect(theirs, list, f.Resource)
@@ -154,7 +154,7 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	f.met = true
+	f.exchanged = true
 	return theirs.Encode()
 }
 
@@ -180,7 +180,7 @@ func collect(into *descriptor.Bundle, list [][]byte, path string) error {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 			if len(list) > 1 {
-				return fmt.Errorf("%s: %w: a bundle comes with others", path, descriptor.ErrTrailing)
+				return fmt.Errorf("%s: %w: the file has other descriptors besides a bundle", path, descriptor.ErrTrailing)
 			}
 			*into = *b
 		}
@@ -203,7 +203,7 @@ var errNotYet = errors.New("not yet")
 // await waits until a file exists and read accepts it. After a person has pressed Enter, the
 // file must exist.
 func (f *files) await(ctx context.Context, path string, read func() error) error {
-	if f.keys != nil {
+	if f.enterLines != nil {
 		return read()
 	}
 	var bad time.Time // since when the file has been invalid and unchanged
@@ -223,7 +223,7 @@ func (f *files) await(ctx context.Context, path string, read func() error) error
 		if was == nil || info.Size() != was.Size() || !info.ModTime().Equal(was.ModTime()) {
 			was, bad = info, time.Now()
 		}
-		if info.Mode().IsRegular() && time.Since(bad) < settleTime {
+		if info.Mode().IsRegular() && time.Since(bad) < stableTime {
 			return false, nil
 		}
 		return false, err
@@ -257,7 +257,7 @@ func readDescriptors(path string, kinds ...descriptor.Kind) (list [][]byte, err 
 			if len(list) > 0 {
 				return list, nil
 			}
-			err = fmt.Errorf("%w: it has no block of Verbena", descriptor.ErrFormat)
+			err = fmt.Errorf("%w: the file has no block between BEGIN VERBENA and END VERBENA", descriptor.ErrFormat)
 		}
 		if err == nil {
 			err = kindOf(d, kinds)
@@ -282,19 +282,19 @@ func kindOf(desc []byte, kinds []descriptor.Kind) error {
 		}
 		names = append(names, k.String())
 	}
-	return fmt.Errorf("%w: it is a %v descriptor, and not of a %s; check which of the peer's descriptors goes where",
+	return fmt.Errorf("%w: it is a %v descriptor, but a %s is needed; check which of the peer's descriptors goes where",
 		descriptor.ErrKind, kind, strings.Join(names, " or "))
 }
 
-func (f *files) enter(ctx context.Context, question string) error {
+func (f *files) waitForEnter(ctx context.Context, question string) error {
 	f.ends.Note(question + ", then press Enter")
-	_, err := f.keys.next(ctx)
+	_, err := f.enterLines.next(ctx)
 	return err
 }
 
 func (f *files) Done(ctx context.Context) error {
-	if f.keys != nil {
-		return f.enter(ctx, "wait for "+f.ends.Peer+" to end")
+	if f.enterLines != nil {
+		return f.waitForEnter(ctx, "wait for "+f.ends.Peer+" to end")
 	}
 	done := doneFile(f.Remote)
 	return poll(ctx, func() (bool, error) {
@@ -316,12 +316,12 @@ func (f *files) Done(ctx context.Context) error {
 // Close removes our files, which are now invalid. A requester reports success by a file, which
 // the responder removes. If the responder has already ended, the requester removes it.
 func (f *files) Close(ok bool) error {
-	if f.keys != nil {
-		f.keys.close()
+	if f.enterLines != nil {
+		f.enterLines.close()
 	}
 	var errs []error
-	leave := false
-	if ok && f.met && f.ends.Role == Requester && f.keys == nil {
+	keep := false
+	if ok && f.exchanged && f.ends.Role == Requester && f.enterLines == nil {
 		done := doneFile(f.Local)
 		errs = append(errs, descriptor.WriteFile(done, []byte(succeeded+"\n")))
 		_, err := os.Stat(f.Remote)
@@ -329,14 +329,14 @@ func (f *files) Close(ok bool) error {
 		if gone {
 			errs = append(errs, remove(done))
 		}
-		leave = f.connectionless && !gone
+		keep = f.connectionless && !gone
 	}
-	if !leave {
+	if !keep {
 		errs = append(errs, removeAll(f.written))
 	}
 	// A responder removes the report even if it did not call Done. Its own files were removed
 	// above: a requester that reports later sees that, and leaves no report.
-	if f.met && f.ends.Role == Responder {
+	if f.exchanged && f.ends.Role == Responder {
 		done := doneFile(f.Remote)
 		if _, err := os.Stat(done); err == nil && f.connectionless {
 			errs = append(errs, removeAll(f.read))

@@ -63,6 +63,6 @@ func (r *lineReader) read() {
 		}
 	}
 	if r.err = s.Err(); r.err == nil {
-		r.err = errors.New("it has ended")
+		r.err = errors.New("the input has ended")
 	}
 }

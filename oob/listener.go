@@ -22,13 +22,13 @@ type Listener struct {
 	cm       *cmListener  // by connection manager
 	closing  sync.Once
 
-	waiting bool // it was logged that clients have to wait; belongs to the engine's goroutine
+	waitLogged bool // it was logged that clients have to wait; belongs to the engine's goroutine
 
-	mu       sync.Mutex
-	served   bool
-	acceptor *acceptor // by TCP; nil before Serve
-	closed   bool
-	beside   sync.WaitGroup
+	mu         sync.Mutex
+	served     bool
+	acceptor   *acceptor // by TCP; nil before Serve
+	closed     bool
+	goroutines sync.WaitGroup
 }
 
 // Listen listens for clients at tcp:HOST:PORT or cm:HOST:PORT, as in Parse; with port 0 the
@@ -49,7 +49,7 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	t, byTCP := w.(*tcp)
 	m, byCM := w.(*cm)
 	if !byTCP && !byCM {
-		return nil, fmt.Errorf("oob: listen: %w: %v is a way for a pair of programs; give tcp:HOST:PORT or cm:HOST:PORT", ErrInvalid, w)
+		return nil, fmt.Errorf("oob: listen: %w: %v serves one pair of programs only; give tcp:HOST:PORT or cm:HOST:PORT", ErrInvalid, w)
 	}
 	err = checkName("this program", cfg.Name)
 	if cfg.Peer != "" {
@@ -106,19 +106,19 @@ func (l *Listener) Addr() string {
 // fails with pe.ErrNotConnected if the context has no engine, with ErrInvalid if the offer has
 // no connections or more than rdma.Config.MaxConnections, and with ErrClosed.
 func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *Answer) error) error {
-	if !given(r) {
+	if !isContext(r) {
 		return fmt.Errorf("oob: serve on %v: %w: no context is given", l.Addr(), ErrInvalid)
 	}
 	if r.Engine() == nil {
 		return fmt.Errorf("oob: serve on %v: %w", l.Addr(), pe.ErrNotConnected)
 	}
 	if f == nil {
-		return fmt.Errorf("oob: serve on %v: %w: no function for its clients is given", l.Addr(), ErrInvalid)
+		return fmt.Errorf("oob: serve on %v: %w: the function for clients is nil", l.Addr(), ErrInvalid)
 	}
 	connections, _ := r.(*rdma.Connections)
 	if connections != nil {
 		if most := connections.Config().MaxConnections; offer.Connections < 0 || offer.connections() > most {
-			return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d, which is rdma.Config.MaxConnections",
+			return fmt.Errorf("oob: serve on %v: %w: Offer.Connections is %d; give 1 to %d (rdma.Config.MaxConnections)",
 				l.Addr(), ErrInvalid, offer.Connections, most)
 		}
 	}
@@ -139,7 +139,7 @@ func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *A
 		return true
 	})
 	l.acceptor = acceptor
-	l.beside.Go(func() {
+	l.goroutines.Go(func() {
 		for {
 			select {
 			case c := <-acceptor.arrived:
@@ -218,36 +218,36 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 	ours, err := x.export(offer)
 	if err != nil {
 		closeImports(a.Maps, a.Events)
-		if passes(err) {
-			l.noRoom(err)
+		if isTemporary(err) {
+			l.logMustWait(err)
 			return
 		}
 		reject(err)
 		return
 	}
-	l.waiting = false
+	l.waitLogged = false
 	if err := x.connect(a, b); err != nil {
 		reject(err)
 		return
 	}
 	client := fmt.Sprintf("%s from %v", c.hello.From, c.conn.RemoteAddr())
 	admitted := false
-	x.follow(a, l.changed(client, &admitted), nil)
+	x.watchUntilClosed(a, l.connectionWatcher(client, &admitted), nil)
 	if err := f(c.hello.From, a); err != nil {
 		reject(err)
 		return
 	}
 	admitted = true
-	l.cfg.Log.Info().Msg("client " + client)
+	l.cfg.Log.Info().Msgf("client %s connected", client)
 	replied = l.reply(c, x.peer.ends, ours, nil)
 }
 
-// noRoom logs that clients have to wait, once until the next client is admitted. It runs on
+// logMustWait logs that clients have to wait, once until the next client is admitted. It runs on
 // the engine's goroutine.
-func (l *Listener) noRoom(err error) {
-	if !l.waiting {
-		l.waiting = true
-		l.cfg.Log.Warn().Err(err).Msg("clients have to wait")
+func (l *Listener) logMustWait(err error) {
+	if !l.waitLogged {
+		l.waitLogged = true
+		l.cfg.Log.Warn().Err(err).Msg("clients must wait")
 	}
 }
 
@@ -257,9 +257,9 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// changed returns the function that handles state changes of a client's connections: it closes
+// connectionWatcher returns the function that handles state changes of a client's connections: it closes
 // those that have failed, and logs the first that ends, if the client was admitted.
-func (l *Listener) changed(client string, admitted *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+func (l *Listener) connectionWatcher(client string, admitted *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	ended := false
 	return func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		if state != rdma.Failed && state != rdma.Closed {
@@ -274,7 +274,7 @@ func (l *Listener) changed(client string, admitted *bool) func(conn *rdma.Connec
 			}
 			_ = conn.Close() // on the engine's goroutine it does not fail
 		case first:
-			l.cfg.Log.Info().Msgf("no longer connected with client %s", client)
+			l.cfg.Log.Info().Msgf("client %s disconnected", client)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (l *Listener) reply(c clientConn, ends Ends, ours []byte, refusal error) bo
 		text := refusal.Error()
 		fr.Outcome, fr.Body = frame.Failed, []byte(text[:min(len(text), maxRefusal)])
 	}
-	l.beside.Go(func() {
+	l.goroutines.Go(func() {
 		defer func() { _ = c.conn.Close() }()
 		if b, err := fr.Encode(); err == nil {
 			_ = c.conn.SetDeadline(time.Now().Add(helloTimeout))
@@ -323,7 +323,7 @@ func (l *Listener) Close() (err error) {
 		} else {
 			err = l.listener.Close()
 		}
-		l.beside.Wait()
+		l.goroutines.Wait()
 	})
 	return err
 }

@@ -39,7 +39,7 @@ func TestCMOnALossyNetwork(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- engine.Run(ctx) }()
-	way := reaches(t, at, l)
+	way := wayTo(t, at, l)
 
 	for range times {
 		p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true})

@@ -103,20 +103,20 @@ type Peer struct {
 
 	outcomeTimeout time.Duration
 
-	inDone sync.Mutex // held in Way.Done
+	doneMu sync.Mutex // held in Way.Done
 
 	// These belong to the engine's goroutine.
 	conns       []*rdma.Connection // of the exchange
-	asking      bool               // a Done is waiting
+	doneCalled  bool               // a Done is waiting
 	endsContext bool               // the waiting Done was called with nil
 	reported    bool               // the peer has reported how it ended
 
 	closing    sync.Once
 	mu         sync.Mutex
-	beside     sync.WaitGroup
+	goroutines sync.WaitGroup
 	closed     bool
 	used       bool
-	met        rdma.Context // set once the exchange has succeeded
+	exchanged  rdma.Context // set once the exchange has succeeded
 	exchanging rdma.Context // set once the exchange has begun
 	waiting    string       // what the Peer waits for, or waited for when it gave up
 	notes      string       // the notes of this wait
@@ -196,7 +196,7 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 	if f == nil {
 		f = func(_ *Answer, err error) { fail(r, err) }
 	}
-	if !given(r) {
+	if !isContext(r) {
 		f(nil, fmt.Errorf("oob: exchange with %s: %w: no *rdma.Connections or *rdma.Datagrams is given", p.cfg.Peer, ErrInvalid))
 		return
 	}
@@ -209,20 +209,20 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 		return
 	}
 	x := newExchange(p, r)
-	x.answer = f
+	x.callback = f
 	x.call = newCall(engine, r, func(err error) { x.end(nil, err) })
-	meet := x.meet
+	start := x.start
 	if w, ok := p.way.(connector); ok {
-		meet = func(ctx context.Context, offer Offer) error { return w.meet(ctx, x, offer) }
+		start = func(ctx context.Context, offer Offer) error { return w.startExchange(ctx, x, offer) }
 	}
-	if err := meet(ctx, offer); err != nil {
+	if err := start(ctx, offer); err != nil {
 		x.call.unwatch()                          // report err, even if the context stops first
 		_ = engine.Do(func() { x.end(nil, err) }) // fails only once the engine is closed
 	}
 }
 
-// given reports whether r is one of the two kinds of context, and not nil.
-func given(r rdma.Context) bool {
+// isContext reports whether r is one of the two kinds of context, and not nil.
+func isContext(r rdma.Context) bool {
 	switch r := r.(type) {
 	case *rdma.Connections:
 		return r != nil
@@ -234,13 +234,13 @@ func given(r rdma.Context) bool {
 
 // fail calls r.Fail if r is a context.
 func fail(r rdma.Context, err error) {
-	if given(r) {
+	if isContext(r) {
 		r.Fail(err)
 	}
 }
 
-// made reports whether the exchange made a connection.
-func (p *Peer) made(conn *rdma.Connection) bool { return slices.Contains(p.conns, conn) }
+// madeConnection reports whether the exchange made a connection.
+func (p *Peer) madeConnection(conn *rdma.Connection) bool { return slices.Contains(p.conns, conn) }
 
 // begun reports whether an exchange has begun.
 func (p *Peer) begun() bool {
@@ -283,8 +283,8 @@ func (p *Peer) waitFor(what string) {
 	p.cfg.Log.Info().Msg("waiting for " + what)
 }
 
-// waited records that the wait for what has ended. An empty what ends any wait.
-func (p *Peer) waited(what string) {
+// waitEnded records that the wait for what has ended. An empty what ends any wait.
+func (p *Peer) waitEnded(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if what == "" || p.waiting == what {
@@ -328,7 +328,7 @@ func (p *Peer) Close(err error) (result error) {
 		p.closed = true
 		p.mu.Unlock()
 		p.cancel(errPeerClosed)
-		p.beside.Wait()
+		p.goroutines.Wait()
 		if e := p.way.Close(err == nil); e != nil {
 			result = fmt.Errorf("oob: end the exchange with %s through %v: %w", p.cfg.Peer, p.way, e)
 		}

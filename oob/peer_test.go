@@ -399,17 +399,17 @@ func TestHostileAnswers(t *testing.T) {
 		"nothing":     {func([]byte) []byte { return nil }, descriptor.ErrTruncated, ""},
 		"garbage":     {func([]byte) []byte { return []byte("garbage") }, descriptor.ErrFormat, ""},
 		"truncated":   {func(ours []byte) []byte { return ours[:len(ours)-1] }, descriptor.ErrTruncated, ""},
-		"its own":     {func(ours []byte) []byte { return ours }, oob.ErrWrongPeer, `from "writer", expected was reader`},
-		"another":     {bundle(func(b *descriptor.Bundle) { b.From = "other" }), oob.ErrWrongPeer, `from "other", expected was reader`},
-		"for another": {bundle(func(b *descriptor.Bundle) { b.To = "other" }), oob.ErrWrongPeer, `reader waits for "other", and this is writer`},
+		"its own":     {func(ours []byte) []byte { return ours }, oob.ErrWrongPeer, `from "writer", but this program waits for reader`},
+		"another":     {bundle(func(b *descriptor.Bundle) { b.From = "other" }), oob.ErrWrongPeer, `from "other", but this program waits for reader`},
+		"for another": {bundle(func(b *descriptor.Bundle) { b.To = "other" }), oob.ErrWrongPeer, `reader waits for "other", but this program is writer`},
 		"no connection": {bundle(func(b *descriptor.Bundle) { b.Connections = nil }), oob.ErrWrongPeer,
-			"reader offers 0 connections, this program 1: give both the same number"},
+			"reader offers 0 connections, but this program offers 1: give both the same number"},
 		"many connections": {bundle(func(b *descriptor.Bundle) {
 			for range 300 {
 				b.Connections = append(b.Connections, b.Connections[0])
 			}
 		}), oob.ErrWrongPeer, "reader offers 301 connections"},
-		"no map":           {bundle(func(b *descriptor.Bundle) { b.Maps = nil }), oob.ErrWrongPeer, "offers neither memory maps nor sync events, this program needs a memory map"},
+		"no map":           {bundle(func(b *descriptor.Bundle) { b.Maps = nil }), oob.ErrWrongPeer, "offers neither memory maps nor sync events, but this program expects a memory map"},
 		"an event":         {bundle(func(b *descriptor.Bundle) { b.Events = [][]byte{e} }), oob.ErrWrongPeer, "offers 1 memory maps and 1 sync events"},
 		"lying map":        {bundle(func(b *descriptor.Bundle) { b.Maps = [][]byte{m} }), descriptor.ErrTruncated, ""},
 		"lying connection": {bundle(func(b *descriptor.Bundle) { b.Connections = [][]byte{c} }), descriptor.ErrTruncated, ""},
@@ -448,7 +448,7 @@ func TestMisuse(t *testing.T) {
 	_, err := oob.Open("pigeon", writer(nil))
 	require.ErrorIs(t, err, oob.ErrInvalid)
 	_, err = oob.Open("tcp::7471", writer(nil))
-	require.ErrorContains(t, err, "name the host that reader runs on")
+	require.ErrorContains(t, err, "give the host that reader runs on")
 	_, err = oob.New(nil, writer(nil))
 	require.ErrorIs(t, err, oob.ErrInvalid)
 
@@ -554,7 +554,7 @@ func testPeerIsKilled(t *testing.T) {
 	}()
 	err := r.run(forever(t))
 	require.ErrorIs(t, err, rdma.ErrPeerClosed)
-	require.ErrorContains(t, err, "writer did not say whether it succeeded")
+	require.ErrorContains(t, err, "writer did not report whether it succeeded")
 	require.NoError(t, <-done)
 	require.NoError(t, w.peer.Close(nil))
 }

@@ -38,7 +38,7 @@ const (
 	cmReply                        // the reply to it: offer
 	cmBusy                         // a rejection; another attempt may succeed: text
 	cmRefused                      // a final rejection: text
-	cmOtherNames                   // a rejection: the programs do not belong together: offer.From, offer.To
+	cmWrongNames                   // a rejection: the programs do not belong together: offer.From, offer.To
 	cmOutcome                      // the requester's report, in a request: token, ok
 )
 
@@ -74,7 +74,7 @@ func (d *privateData) encode() []byte {
 		b = appendOffer(b, &d.offer)
 	case cmBusy, cmRefused:
 		b = appendCounted(b, []byte(d.text))
-	case cmOtherNames:
+	case cmWrongNames:
 		b = appendCounted(appendCounted(b, []byte(d.offer.From)), []byte(d.offer.To))
 	case cmOutcome:
 		b = append(append(b, d.token[:]...), 0)
@@ -126,10 +126,10 @@ func payloadOf(kind descriptor.Kind, desc []byte, n int) []byte {
 func decodePrivateData(b []byte) (*privateData, error) {
 	const header = len(cmMagic) + 2
 	if len(b) < header || string(b[:len(cmMagic)]) != cmMagic {
-		return nil, fmt.Errorf("%w: the private data is not of a program that exchanges by connection manager with package oob", descriptor.ErrFormat)
+		return nil, fmt.Errorf("%w: the private data does not come from package oob", descriptor.ErrFormat)
 	}
 	if v := b[len(cmMagic)]; v != cmVersion {
-		return nil, fmt.Errorf("%w: the private data has version %d, this program reads version %d; run the same release of Verbena on both ends", descriptor.ErrVersion, v, cmVersion)
+		return nil, fmt.Errorf("%w: the private data has version %d, but this program reads version %d; run the same release of Verbena on both ends", descriptor.ErrVersion, v, cmVersion)
 	}
 	d := &privateData{kind: cmKind(b[header-1])}
 	r := wirecode.NewReader(b[header:])
@@ -142,7 +142,7 @@ func decodePrivateData(b []byte) (*privateData, error) {
 		readOffer(r, &d.offer)
 	case cmBusy, cmRefused:
 		d.text = string(readCounted(r))
-	case cmOtherNames:
+	case cmWrongNames:
 		d.offer.From, d.offer.To = string(readCounted(r)), string(readCounted(r))
 	case cmOutcome:
 		r.Fixed(d.token[:])
@@ -154,7 +154,7 @@ func decodePrivateData(b []byte) (*privateData, error) {
 		return nil, err
 	}
 	if again := d.encode(); !bytes.HasPrefix(b, again) || !isZero(b[len(again):]) {
-		return nil, fmt.Errorf("%w: the private data goes on where it should end, or has values that no program writes", descriptor.ErrTrailing)
+		return nil, fmt.Errorf("%w: the private data is too long, or has invalid values", descriptor.ErrTrailing)
 	}
 	return d, nil
 }
@@ -202,10 +202,10 @@ const otherWays = "offer less, or exchange through a folder (dir:PATH), TCP (tcp
 func checkOffer(maps, events, connections int) error {
 	switch {
 	case connections < 1 || connections > maxCMConnections:
-		return fmt.Errorf("%w: the connection manager makes 1 to %d connections in one exchange, and %d are offered; %s",
+		return fmt.Errorf("%w: one exchange makes 1 to %d connections through the connection manager, but %d are offered; %s",
 			ErrInvalid, maxCMConnections, connections, otherWays)
 	case maps+events > 1:
-		return fmt.Errorf("%w: %s are offered, and the private data of the connection manager has room for one memory map or sync event; %s",
+		return fmt.Errorf("%w: %s are offered, but the private data of the connection manager has room for one memory map or sync event; %s",
 			ErrInvalid, amount(maps, events), otherWays)
 	}
 	return nil
@@ -214,8 +214,8 @@ func checkOffer(maps, events, connections int) error {
 // maxCMConnections is the largest number of connections in one exchange by connection manager.
 const maxCMConnections = 255
 
-// fitting encodes an offer, and fails if it is too long.
-func (d *privateData) fitting() ([]byte, error) {
+// encodeWithinLimit encodes an offer, and fails if it is too long.
+func (d *privateData) encodeWithinLimit() ([]byte, error) {
 	what, room := "request", maxRequestData
 	if d.kind == cmReply {
 		what, room = "reply", maxReplyData
@@ -229,27 +229,27 @@ func (d *privateData) fitting() ([]byte, error) {
 	}
 	without := *d
 	without.offer.Data = nil
-	return nil, fmt.Errorf("%w: with the name %q and %s, the private data of a %s of the connection manager has room for %d bytes of the program's own, and %d are offered; %s",
+	return nil, fmt.Errorf("%w: with the name %q and %s, the private data of a %s of the connection manager has room for %d bytes of Offer.Data, but %d are offered; %s",
 		ErrInvalid, o.From, amount(len(o.Maps), len(o.Events)), what, max(0, room-len(without.encode())), len(o.Data), otherWays)
 }
 
 // rejection makes the private data with the reason of a rejection.
 func rejection(kind cmKind, err error) []byte {
 	const room = maxRejectData - len(cmMagic) - 3
-	d := privateData{kind: kind, text: cut(err.Error(), room)}
+	d := privateData{kind: kind, text: truncate(err.Error(), room)}
 	return d.encode()
 }
 
-// otherNames makes the private data that rejects a requester which is not the expected program,
+// wrongNames makes the private data that rejects a requester which is not the expected program,
 // or which addresses another responder.
-func otherNames(ends Ends) []byte {
+func wrongNames(ends Ends) []byte {
 	const room = (maxRejectData - len(cmMagic) - 4) / 2
-	d := privateData{kind: cmOtherNames, offer: descriptor.Bundle{From: cut(ends.Name, room), To: cut(ends.Peer, room)}}
+	d := privateData{kind: cmWrongNames, offer: descriptor.Bundle{From: truncate(ends.Name, room), To: truncate(ends.Peer, room)}}
 	return d.encode()
 }
 
-// cut shortens a text to at most n bytes, without splitting a character.
-func cut(text string, n int) string {
+// truncate shortens a text to at most n bytes, without splitting a character.
+func truncate(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
@@ -260,4 +260,4 @@ func cut(text string, n int) string {
 }
 
 // errBusy is the error of a responder that cannot answer now.
-var errBusy = errors.New("it cannot take this program yet")
+var errBusy = errors.New("the responder cannot accept this program yet")

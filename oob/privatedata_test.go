@@ -27,7 +27,7 @@ func somePrivateData(t testing.TB) []privateData {
 		{kind: cmReply, offer: descriptor.Bundle{From: "r", Maps: [][]byte{m}, Data: make([]byte, 167)}},
 		{kind: cmBusy, text: "later"},
 		{kind: cmRefused},
-		{kind: cmOtherNames, offer: descriptor.Bundle{From: "reader", To: "writer"}},
+		{kind: cmWrongNames, offer: descriptor.Bundle{From: "reader", To: "writer"}},
 		{kind: cmOutcome, token: token},
 		{kind: cmOutcome, token: token, ok: true},
 	}
@@ -82,7 +82,7 @@ func TestRejectionFits(t *testing.T) {
 		require.Greater(t, len(d.text), 140)
 	}
 	long := strings.Repeat("n", 100)
-	require.LessOrEqual(t, len(otherNames(Ends{Name: long, Peer: long})), maxRejectData)
+	require.LessOrEqual(t, len(wrongNames(Ends{Name: long, Peer: long})), maxRejectData)
 }
 
 func FuzzPrivateData(f *testing.F) {

@@ -100,7 +100,7 @@ func TestReconnectingLeavesNothing(t *testing.T) {
 	const times = 200
 	var mu sync.Mutex // the server has its own goroutine
 	var clients imported
-	way, _, stop := newServer(t, places[0], 2, "", func(_ string, a *oob.Answer) error {
+	way, _, stop := newServer(t, waysToTest[0], 2, "", func(_ string, a *oob.Answer) error {
 		mu.Lock()
 		defer mu.Unlock()
 		clients.add(a)

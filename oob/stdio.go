@@ -19,10 +19,10 @@ const (
 // stdio exchanges bundles on the standard files: ours is printed, the peer's is
 // pasted. The requester's report is one line.
 type stdio struct {
-	out   io.Writer
-	lines *lineReader
-	ends  Ends
-	met   bool
+	out       io.Writer
+	lines     *lineReader
+	ends      Ends
+	exchanged bool
 }
 
 // Stdio exchanges by copy and paste: the program prints one block of text on out, and
@@ -39,9 +39,9 @@ func (s *stdio) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	if _, err := io.WriteString(s.out, descriptor.Armor(ours)); err != nil {
 		return nil, fmt.Errorf("print the bundle: %w", err)
 	}
-	ends.Note(fmt.Sprintf("give what was printed from BEGIN to END to %s, and paste what it prints here", ends.Peer))
+	ends.Note(fmt.Sprintf("give the lines from BEGIN to END to %s, and paste the lines that it prints here", ends.Peer))
 	theirs, err := s.block(ctx)
-	s.met = err == nil
+	s.exchanged = err == nil
 	return theirs, err
 }
 
@@ -57,7 +57,7 @@ func (s *stdio) block(ctx context.Context) ([]byte, error) {
 			continue
 		}
 		if block.WriteString(line + "\n"); block.Len() > descriptor.MaxFile {
-			return nil, errors.New("what was pasted is too long for a descriptor")
+			return nil, errors.New("the pasted text is too long for a descriptor")
 		}
 		if !strings.HasPrefix(line, "-----END ") {
 			continue
@@ -65,16 +65,16 @@ func (s *stdio) block(ctx context.Context) ([]byte, error) {
 		kind, _, err := descriptor.Parse([]byte(block.String()))
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("read what was pasted: %w", err)
+			return nil, fmt.Errorf("read the pasted text: %w", err)
 		case kind != descriptor.Bundled:
-			return nil, fmt.Errorf("%w: a %v descriptor was pasted where a bundle is needed; paste what %s prints", descriptor.ErrKind, kind, s.ends.Peer)
+			return nil, fmt.Errorf("%w: the pasted text is a %v descriptor, but a bundle is needed; paste the text that %s prints", descriptor.ErrKind, kind, s.ends.Peer)
 		}
 		return []byte(block.String()), nil
 	}
 }
 
 func (s *stdio) Done(ctx context.Context) error {
-	s.ends.Note(fmt.Sprintf("paste or type the last line of %s, %s or %s, when it has ended", s.ends.Peer, succeeded, failed))
+	s.ends.Note(fmt.Sprintf("when %s has ended, paste or type its last line, %s or %s", s.ends.Peer, succeeded, failed))
 	for {
 		line, err := s.lines.next(ctx)
 		switch {
@@ -90,7 +90,7 @@ func (s *stdio) Done(ctx context.Context) error {
 
 func (s *stdio) Close(ok bool) error {
 	s.lines.close()
-	if !s.met || s.ends.Role != Requester {
+	if !s.exchanged || s.ends.Role != Requester {
 		return nil
 	}
 	line := failed

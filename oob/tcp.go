@@ -54,7 +54,7 @@ func TCP(address string) (Way, error) {
 
 func (t *tcp) check(ends Ends) error {
 	if host, _, _ := net.SplitHostPort(t.address); host == "" && ends.Role == Requester {
-		return fmt.Errorf("tcp:%s: %w: name the host that %s runs on", t.address, ErrInvalid, ends.Peer)
+		return fmt.Errorf("tcp:%s: %w: the host is missing; give the host that %s runs on", t.address, ErrInvalid, ends.Peer)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 		if err == nil {
 			var theirs []byte
 			var again bool
-			if theirs, again, err = t.introduce(ctx, conn, hello); !again && (err == nil || ctx.Err() == nil) {
+			if theirs, again, err = t.sendHello(ctx, conn, hello); !again && (err == nil || ctx.Err() == nil) {
 				return theirs, err
 			}
 		}
@@ -125,9 +125,9 @@ func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 	}
 }
 
-// introduce sends the requester's hello, and reads the answer. It keeps the connection if that
+// sendHello sends the requester's hello, and reads the answer. It keeps the connection if that
 // succeeds. again means that the responder closed the connection before it answered.
-func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
+func (t *tcp) sendHello(ctx context.Context, conn net.Conn, hello []byte) (theirs []byte, again bool, err error) {
 	defer func() {
 		if t.conn == nil {
 			_ = conn.Close()
@@ -146,10 +146,10 @@ func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (their
 	switch {
 	case ctx.Err() != nil:
 		return nil, false, context.Cause(ctx)
-	case gone(err):
-		return nil, true, fmt.Errorf("what answers closed the connection: %w", err)
+	case connectionClosed(err):
+		return nil, true, fmt.Errorf("the responder closed the connection: %w", err)
 	case err != nil:
-		return nil, false, fmt.Errorf("what answers at %v: %w", t, err)
+		return nil, false, fmt.Errorf("wrong answer at %v: %w", t, err)
 	case f.From != t.ends.Peer || f.To != t.ends.Name:
 		return nil, false, notFrom(t.ends, f.From, f.To)
 	case !f.Responder:
@@ -164,8 +164,8 @@ func (t *tcp) introduce(ctx context.Context, conn net.Conn, hello []byte) (their
 	return f.Body, false, nil
 }
 
-// gone reports whether the other end has closed the connection.
-func gone(err error) bool {
+// connectionClosed reports whether the other end has closed the connection.
+func connectionClosed(err error) bool {
 	var system *net.OpError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &system)
 }
@@ -336,7 +336,7 @@ func (t *tcp) Done(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("%s has not said how it ended: %w", t.ends.Peer, err)
+		return fmt.Errorf("%s did not report whether it succeeded: %w", t.ends.Peer, err)
 	case f.From != t.ends.Peer || f.To != t.ends.Name:
 		return notFrom(t.ends, f.From, f.To)
 	case f.Outcome != frame.Succeeded:

@@ -29,7 +29,7 @@ var (
 	// ErrRejected: the server rejected this client; the text contains the reason.
 	ErrRejected = errs.ErrRejected
 	// ErrPeerFailed: the peer's program has failed.
-	ErrPeerFailed = errors.New("the peer has failed, its own output says why")
+	ErrPeerFailed = errors.New("the peer has failed; see its own output for the reason")
 )
 
 // Role is the part of a program in its pair.
@@ -92,9 +92,9 @@ type Way interface {
 // connector is a Way that makes the connections of an exchange itself.
 type connector interface {
 	Way
-	// meet starts the exchange, on the engine's goroutine; it ends later as
-	// Peer.Exchange says. If meet returns an error, the exchange has not started.
-	meet(ctx context.Context, x *exchange, offer Offer) error
+	// startExchange starts the exchange, on the engine's goroutine; it ends later as
+	// Peer.Exchange says. If startExchange returns an error, the exchange has not started.
+	startExchange(ctx context.Context, x *exchange, offer Offer) error
 }
 
 // checker is a Way that New checks for usable settings.
@@ -171,13 +171,13 @@ func checkName(what, name string) error {
 // notFrom is the error for a frame or bundle from, or for, another program.
 func notFrom(ends Ends, from, to string) error {
 	if from != ends.Peer {
-		return fmt.Errorf("%w: it is from %.100q, expected was %s; start the two programs of a pair", ErrWrongPeer, from, ends.Peer)
+		return fmt.Errorf("%w: it is from %.100q, but this program waits for %s; start the two programs of a pair", ErrWrongPeer, from, ends.Peer)
 	}
-	return fmt.Errorf("%w: %s waits for %.100q, and this is %s; start the two programs of a pair", ErrWrongPeer, ends.Peer, to, ends.Name)
+	return fmt.Errorf("%w: %s waits for %.100q, but this program is %s; start the two programs of a pair", ErrWrongPeer, ends.Peer, to, ends.Name)
 }
 
 func sameRole(ends Ends) error {
-	return fmt.Errorf("%w: %s and %s are both the %v; make one of them the other", ErrWrongPeer, ends.Name, ends.Peer, ends.Role)
+	return fmt.Errorf("%w: %s and %s are both the %v; give one of them the other role", ErrWrongPeer, ends.Name, ends.Peer, ends.Role)
 }
 
 func peerFailed(peer string) error { return fmt.Errorf("%s: %w", peer, ErrPeerFailed) }

@@ -284,8 +284,8 @@ func TestStdioSaysWhatToPaste(t *testing.T) {
 	_, err := w.Exchange(patient(t), ends, bundleOf(t, ends, 1))
 	require.NoError(t, err)
 	require.ErrorIs(t, w.Done(patient(t)), ErrPeerFailed)
-	assert.Contains(t, said.String(), "paste what it prints here")
-	assert.Contains(t, said.String(), "last line of asker")
+	assert.Contains(t, said.String(), "paste the lines that it prints here")
+	assert.Contains(t, said.String(), "when asker has ended, paste or type its last line")
 	drain(w.(*stdio).lines)
 }
 
@@ -300,7 +300,7 @@ func TestReaderEndsAfterClose(t *testing.T) {
 			folder := t.TempDir()
 			w, err := Files{Local: filepath.Join(folder, "x"), Remote: filepath.Join(folder, "y"), Enter: in}.Way()
 			require.NoError(t, err)
-			return w, w.(*files).keys
+			return w, w.(*files).enterLines
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestStdioRefuses(t *testing.T) {
 	tests := map[string]struct{ input, text string }{
 		"nothing":      {"", "has ended"},
 		"half":         {bundle[:len(bundle)/2], "has ended"},
-		"a connection": {connection + bundle, "a connection descriptor was pasted"},
+		"a connection": {connection + bundle, "the pasted text is a connection descriptor"},
 		"damaged":      {strings.Replace(bundle, "VlJC", "AAAA", 1), "descriptor"},
 		"never ends":   {"-----BEGIN VERBENA BUNDLE-----\n" + strings.Repeat("QUFB\n", 20_000), "too long"},
 		"long line":    {strings.Repeat("A", descriptor.MaxFile+1), "too long"},
@@ -368,7 +368,7 @@ func TestInteractive(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	require.NoError(t, errors.Join(w.Close(true), press.Close()))
-	drain(w.(*files).keys)
+	drain(w.(*files).enterLines)
 	require.NoFileExists(t, y)
 	require.NoFileExists(t, m)
 	require.FileExists(t, x, "the peer's")
@@ -390,7 +390,7 @@ func fileInTheMaking(t *testing.T) {
 		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
 		done <- err
 	}()
-	time.Sleep(settleTime - pollInterval)
+	time.Sleep(stableTime - pollInterval)
 	require.FileExists(t, filepath.Join(folder, "x"))
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
 	require.NoError(t, <-done)
@@ -415,11 +415,11 @@ func TestFilesRefuse(t *testing.T) {
 		"several connections":   {armored(c, c), m, ""},
 		"binary":                {c, m, ""},
 		"an event":              {bundle, armored(e), ""},
-		"a bundle and more":     {armored(bundle, c), m, "comes with others"},
+		"a bundle and more":     {armored(bundle, c), m, "other descriptors besides a bundle"},
 		"a map as a connection": {m, m, "check which of the peer's descriptors goes where"},
 		"a connection as a map": {c, c, "check which of the peer's descriptors goes where"},
-		"two maps":              {c, armored(m, m), "2 descriptors, not one"},
-		"a foreign block":       {[]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), m, "no block of Verbena"},
+		"two maps":              {c, armored(m, m), "the file has 2 descriptors"},
+		"a foreign block":       {[]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), m, "no block between BEGIN VERBENA"},
 		"text":                  {[]byte("hello"), m, "not a descriptor"},
 		"too long":              {make([]byte, descriptor.MaxFile+1), m, "too big"},
 	} {
@@ -462,7 +462,7 @@ func TestSameFolderTwice(t *testing.T) {
 	require.NoError(t, failed)
 	require.NoError(t, <-found)
 	require.ErrorIs(t, err, ErrInUse)
-	require.ErrorContains(t, err, "another asker uses the folder "+folder)
+	require.ErrorContains(t, err, "another program named asker uses the folder "+folder)
 	require.NoError(t, errors.Join(a.Close(false), again.Close(true), b.Done(patient(t)), b.Close(true)))
 	assertEmpty(t, folder)
 }
@@ -472,15 +472,15 @@ func TestFolderOfOthers(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "verbena")
 	require.NoError(t, os.Mkdir(folder, 0o700))
 	require.NoError(t, os.Chmod(folder, 0o777))
-	d := &dir{path: folder, own: true}
+	d := &dir{path: folder, perUser: true}
 	_, err := d.Exchange(patient(t), requesterEnds(), nil)
-	require.ErrorContains(t, err, "only its user")
+	require.ErrorContains(t, err, "other users can write to")
 	require.NoError(t, d.Close(false))
 	assertEmpty(t, folder)
 	require.NoError(t, os.Remove(folder))
 	require.NoError(t, os.Symlink(t.TempDir(), folder))
 	_, err = d.Exchange(patient(t), requesterEnds(), nil)
-	require.ErrorContains(t, err, "only its user")
+	require.ErrorContains(t, err, "other users can write to")
 }
 
 // Files of the folder are for their owner alone, and are what they say.
@@ -539,9 +539,9 @@ func TestWrongPairInFolder(t *testing.T) {
 		})
 	}
 	for i, want := range [][]string{
-		{"writer is in the folder " + folder + " too, and waits for reader, while this program waits for answerer", "reader is in"},
-		{"asker is in", "reader is in the folder " + folder + " too, and waits for other, while this program waits for reader"},
-		{"asker is in", "writer is in"},
+		{"writer also uses the folder " + folder + ", and waits for reader, but this program waits for answerer", "reader also uses"},
+		{"asker also uses", "reader also uses the folder " + folder + ", and waits for other, but this program waits for reader"},
+		{"asker also uses", "writer also uses"},
 	} {
 		for _, text := range want {
 			require.Eventually(t, func() bool { return strings.Contains(said[i].String(), text) }, 5*time.Minute, time.Millisecond, text)
@@ -570,14 +570,14 @@ func TestFloodInFolder(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, b, 0o600))
 			require.NoError(t, os.Chtimes(path, time.Unix(at, 0), time.Unix(at, 0)))
 		}
-		require.NoError(t, d.lookAround())
+		require.NoError(t, d.noteOtherPrograms())
 	}
 	assert.Len(t, said.list, maxOthers)
 	assert.Len(t, d.times, 5*maxOthers)
 	for i := range 5 * maxOthers {
 		require.NoError(t, os.Remove(filepath.Join(folder, fmt.Sprint("other", i)+suffix)))
 	}
-	require.NoError(t, d.lookAround())
+	require.NoError(t, d.noteOtherPrograms())
 	assert.Empty(t, d.times)
 	assert.Len(t, d.noted, maxOthers)
 }
@@ -686,7 +686,7 @@ func TestForeignersOnTCP(t *testing.T) {
 		assert.NotContains(t, string(answer), "memory", "the bundle")
 		require.NoError(t, conn.Close())
 	}
-	assert.Contains(t, said.String(), `it is from "other", expected was asker`)
+	assert.Contains(t, said.String(), `it is from "other", but this program waits for asker`)
 
 	// More silent ones than there is room for, and some that are slow.
 	var silent []net.Conn
@@ -708,7 +708,7 @@ func TestForeignersOnTCP(t *testing.T) {
 	// What comes later is no report of success.
 	_, err = a.(*tcp).conn.Write([]byte("succeeded\n"))
 	require.NoError(t, err)
-	require.ErrorContains(t, b.Done(patient(t)), "has not said how it ended")
+	require.ErrorContains(t, b.Done(patient(t)), "did not report whether it succeeded")
 	require.NoError(t, errors.Join(a.Close(true), b.Close(true)))
 }
 
@@ -719,17 +719,17 @@ func TestWrongAnswerOnTCP(t *testing.T) {
 		want   error
 		text   string
 	}{
-		"garbage": {func([]byte) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, descriptor.ErrFormat, "what answers at tcp:"},
+		"garbage": {func([]byte) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }, descriptor.ErrFormat, "wrong answer at tcp:"},
 		"another": {func([]byte) []byte {
 			b, err := (&frame.Frame{From: "other", To: "asker", Responder: true}).Encode()
 			require.NoError(t, err)
 			return b
-		}, ErrWrongPeer, `from "other", expected was answerer`},
+		}, ErrWrongPeer, `from "other", but this program waits for answerer`},
 		"for another": {func([]byte) []byte {
 			b, err := (&frame.Frame{From: "answerer", To: "other", Responder: true}).Encode()
 			require.NoError(t, err)
 			return b
-		}, ErrWrongPeer, `answerer waits for "other", and this is asker`},
+		}, ErrWrongPeer, `answerer waits for "other", but this program is asker`},
 		"its own":   {func(hello []byte) []byte { return hello }, ErrWrongPeer, ""},
 		"same role": {func([]byte) []byte { b, _ := (&frame.Frame{From: "answerer", To: "asker"}).Encode(); return b }, ErrWrongPeer, "both the requester"},
 	} {
@@ -880,11 +880,11 @@ func TestWrongPairByFiles(t *testing.T) {
 		_, err := b.Exchange(patient(t), ends, bundleOf(t, ends, 1))
 		done <- err
 	}()
-	assert.Contains(t, <-seen, `it is from "other", expected was asker`)
+	assert.Contains(t, <-seen, `it is from "other", but this program waits for asker`)
 	a := filesWay(t, z, y, "")
 	_, err := a.Exchange(patient(t), Ends{Name: "asker", Peer: "another", Note: func(string) {}}, bundleOf(t, requesterEnds(), 1))
 	require.ErrorIs(t, err, ErrWrongPeer)
-	require.ErrorContains(t, err, `it is from "answerer", expected was another`)
+	require.ErrorContains(t, err, `it is from "answerer", but this program waits for another`)
 	require.NoError(t, a.Close(false))
 	a = filesWay(t, x, y, "")
 	_, err = a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))

@@ -47,7 +47,7 @@ func (c *Core) Close() error {
 // driveToIdle stops a context, and drives the engine until the context has entered Idle and
 // its state callback has run.
 func (e *Engine) driveToIdle(c *Core) error {
-	reentrant := fmt.Errorf("pe: cannot close %s: it is %v, and a callback cannot wait until it is Idle: %w; stop it, and close it in the callback that reports Idle, or when Run has returned",
+	reentrant := fmt.Errorf("pe: cannot close %s: it is %v, and a callback cannot wait until it is Idle: %w; call Stop, and call Close when Idle is reported or when Run has returned",
 		c.object(), c.State(), ErrReentrant)
 	if e.drivenHere() {
 		return reentrant
@@ -85,7 +85,7 @@ func (e *Engine) Close() error {
 	}
 	defer e.release()
 	if e.inBackend() {
-		return fmt.Errorf("pe: cannot close the engine: %w of one of its contexts; return first", ErrReentrant)
+		return fmt.Errorf("pe: cannot close the engine inside a method of a backend: %w; return from the method first", ErrReentrant)
 	}
 	if e.active > 0 {
 		if err := e.drain(); err != nil {

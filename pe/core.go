@@ -185,7 +185,7 @@ func (c *Core) Start() error {
 	if err != nil {
 		c.state.Store(int32(Idle))
 		c.err, c.unreturned = nil, false
-		return fmt.Errorf("pe: starting %s: %w", c.object(), err)
+		return fmt.Errorf("pe: cannot start %s: %w", c.object(), err)
 	}
 	e.active++
 	if running || c.started {

@@ -32,13 +32,13 @@ func (c *calls) close(closing *atomic.Bool) {
 // fails with ErrClosed, and f does not run.
 func (e *Engine) Do(f func()) error {
 	if f == nil {
-		return fmt.Errorf("pe: Do was given no function: %w", ErrInvalid)
+		return fmt.Errorf("pe: cannot call Do: the function is nil: %w", ErrInvalid)
 	}
 	c := &e.calls
 	c.mu.Lock()
 	if e.closing.Load() {
 		c.mu.Unlock()
-		return fmt.Errorf("pe: Do: the engine is closed: %w", ErrClosed)
+		return fmt.Errorf("pe: cannot call Do: the engine is closed: %w", ErrClosed)
 	}
 	c.in = append(c.in, f)
 	c.count.Add(1)

@@ -93,7 +93,7 @@ func (e *Engine) Connect(c Context) error {
 		return err
 	}
 	if !core.engine.CompareAndSwap(nil, e) {
-		return fmt.Errorf("pe: cannot connect %s: it is on an engine already: %w", core.object(), ErrInUse)
+		return fmt.Errorf("pe: cannot connect %s: it is already connected to an engine: %w", core.object(), ErrInUse)
 	}
 	e.contexts = append(slices.Clip(e.contexts), core)
 	return nil

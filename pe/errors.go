@@ -18,7 +18,7 @@ var (
 	ErrInUse = errs.ErrInUse
 	// ErrExhausted: every task of the pool is allocated.
 	ErrExhausted = errs.ErrExhausted
-	// ErrFreed: the task is not allocated: it was freed, or never came from a pool.
+	// ErrFreed: the task is not allocated: it was freed, or it is a copy of a task.
 	ErrFreed = errs.ErrFreed
 	// ErrTasksHeld: contexts cannot become Idle, because tasks were not freed.
 	ErrTasksHeld = errors.New("tasks not freed")

@@ -90,6 +90,6 @@ func ExampleStateError() {
 	var wrong *pe.StateError
 	fmt.Println(errors.As(err, &wrong), wrong.State, wrong.Legal)
 	// Output:
-	// pe: cannot allocate from pool "alarm tasks": context "alarms" is Idle, and this is legal only in Running
+	// pe: cannot allocate from pool "alarm tasks": context "alarms" is Idle, and the call is legal only in Running
 	// true Idle [Running]
 }

@@ -177,7 +177,7 @@ func TestRunReturnsTheErrorOfAContextThatTasksHold(t *testing.T) {
 	for _, want := range []error{errBroken, pe.ErrTasksHeld, context.Canceled} {
 		require.ErrorIs(t, err, want)
 	}
-	const held = `pe: context "dev" cannot become Idle: tasks not freed: 1; free every allocated task, also those never submitted`
+	const held = `pe: context "dev" cannot become Idle: tasks not freed: 1; free every allocated task, including those never submitted`
 	require.EqualError(t, err, "context \"dev\": broken\ncontext canceled\n"+held, "the causes come first")
 	require.EqualError(t, e.Run(ctx), "context \"dev\": broken\ncontext canceled\n"+held, "each time that tasks keep it")
 	require.NoError(t, d.jobs.Free(j))

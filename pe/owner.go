@@ -36,9 +36,9 @@ func (e *Engine) drivenElsewhere() bool {
 // drivenError is the error of a call that needs the engine while a goroutine drives it.
 func (e *Engine) drivenError(op string) error {
 	if e.drivenHere() {
-		return fmt.Errorf("pe: cannot %s: %w; return from the callback, the engine goes on by itself", op, ErrReentrant)
+		return fmt.Errorf("pe: cannot %s: %w; return from the callback, and the engine continues by itself", op, ErrReentrant)
 	}
-	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine; hand it a function with Engine.Do", op, ErrBusy)
+	return fmt.Errorf("pe: cannot %s: %w: another goroutine is driving the engine; pass a function to Engine.Do", op, ErrBusy)
 }
 
 // owned fails if another goroutine is driving the engine right now.
@@ -51,7 +51,7 @@ func (e *Engine) owned(op string) error {
 
 // errDrivenElsewhere is the error of a call on another goroutine than the one that drives the engine.
 func errDrivenElsewhere(op string) error {
-	return fmt.Errorf("pe: cannot %s: %w: another goroutine drives the engine, and contexts, connections, pools and tasks belong to it; do it in a function given to Engine.Do, or with package await", op, ErrBusy)
+	return fmt.Errorf("pe: cannot %s: %w: another goroutine is driving the engine, which owns its contexts, connections, pools and tasks; use Engine.Do or package await", op, ErrBusy)
 }
 
 // MayBlock fails with ErrReentrant in a callback of the engine, which would wait for itself.
@@ -60,7 +60,7 @@ func errDrivenElsewhere(op string) error {
 // names the operation in the error.
 func (e *Engine) MayBlock(op string) error {
 	if e.drivenHere() {
-		return fmt.Errorf("pe: cannot %s: %w; it would wait for itself: do it in another goroutine, or with callbacks", op, ErrReentrant)
+		return fmt.Errorf("pe: cannot %s: %w; the engine would wait for itself: use another goroutine, or callbacks", op, ErrReentrant)
 	}
 	return nil
 }

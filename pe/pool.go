@@ -84,7 +84,7 @@ func AddPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 
 func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T), legal ...State) (*Pool[T], error) {
 	if ctl == nil || taskOf == nil {
-		return nil, fmt.Errorf("pe: cannot make pool %q: it needs a Control and a function that finds the Task: %w", name, ErrInvalid)
+		return nil, fmt.Errorf("pe: cannot make pool %q: the Control or the function taskOf is nil: %w", name, ErrInvalid)
 	}
 	c := &ctl.core
 	switch {
@@ -112,7 +112,7 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 		}
 		t := taskOf(item)
 		if t == nil || t.pool != nil {
-			return nil, fmt.Errorf("pe: cannot make pool %q of %s: the function that finds the Task returned one that is not the T's own: %w", name, c.object(), ErrInvalid)
+			return nil, fmt.Errorf("pe: cannot make pool %q of %s: taskOf must return the Task that is embedded in its argument: %w", name, c.object(), ErrInvalid)
 		}
 		t.pool, t.self = &p.pool, t
 		p.free = append(p.free, item)
@@ -157,14 +157,14 @@ func (p *Pool[T]) Free(item *T) error {
 		return errDrivenElsewhere("free a task of " + p.object())
 	}
 	if item == nil {
-		return fmt.Errorf("pe: cannot free a task that is nil: %s: %w", p.object(), ErrInvalid)
+		return fmt.Errorf("pe: cannot free a task of %s: the task is nil: %w", p.object(), ErrInvalid)
 	}
 	t := p.taskOf(item)
 	if t.life != taskHeld || t.self != t {
 		return t.unusableError(p.control, "free")
 	}
 	if t.pool != &p.pool {
-		return fmt.Errorf("pe: cannot free: the task is of %s, not of %s: %w", t.pool.object(), p.object(), ErrInvalid)
+		return fmt.Errorf("pe: cannot free: the task belongs to %s, not to %s: %w", t.pool.object(), p.object(), ErrInvalid)
 	}
 	p.putBack(item, t)
 	if p.waiters.Len() > 0 {

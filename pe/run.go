@@ -178,7 +178,7 @@ func (e *Engine) takeErrors(cause error) error {
 	}
 	for _, c := range e.contexts {
 		if c.waitsForTasks() {
-			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, also those never submitted",
+			errs = append(errs, fmt.Errorf("pe: %s cannot become Idle: %w: %d; free every allocated task, including those never submitted",
 				c.object(), ErrTasksHeld, c.allocated))
 		}
 	}

@@ -45,7 +45,7 @@ type StateError struct {
 // cause.
 func (e *StateError) Error() string {
 	var b strings.Builder
-	b.WriteString("pe: cannot " + e.Op + ": " + e.Object + " is " + e.State.String() + ", and this is legal only in ")
+	b.WriteString("pe: cannot " + e.Op + ": " + e.Object + " is " + e.State.String() + ", and the call is legal only in ")
 	for i, s := range e.Legal {
 		switch {
 		case i == 0:

@@ -22,9 +22,9 @@ func TestStateNames(t *testing.T) {
 
 func TestStateErrorSaysWhatIsLegal(t *testing.T) {
 	err := &pe.StateError{Op: "submit", Object: `context "a"`, State: pe.Stopping, Legal: []pe.State{pe.Running}}
-	assert.EqualError(t, err, `pe: cannot submit: context "a" is Stopping, and this is legal only in Running`)
+	assert.EqualError(t, err, `pe: cannot submit: context "a" is Stopping, and the call is legal only in Running`)
 	err.Legal = []pe.State{pe.Idle, pe.Starting, pe.Running}
-	assert.EqualError(t, err, `pe: cannot submit: context "a" is Stopping, and this is legal only in Idle, Starting and Running`)
+	assert.EqualError(t, err, `pe: cannot submit: context "a" is Stopping, and the call is legal only in Idle, Starting and Running`)
 	assert.ErrorIs(t, err, pe.ErrBadState)
 	assert.NotErrorIs(t, err, pe.ErrClosed)
 }

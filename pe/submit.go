@@ -59,7 +59,7 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
 	}
 	if f == nil {
-		return fmt.Errorf("pe: cannot submit a task with no function to call: %w", ErrInvalid)
+		return fmt.Errorf("pe: cannot submit a task: the callback is nil: %w", ErrInvalid)
 	}
 	if t.InFlight() {
 		return t.Submit() // it returns the error, and the callback is kept
@@ -94,7 +94,7 @@ func SubmitNew[T Submittable](t T, err error, f ...func(t T, err error)) error {
 		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
 	case err != nil:
 	case len(f) > 1:
-		err = fmt.Errorf("pe: cannot submit a task with %d functions to call: %w; give it one", len(f), ErrInvalid)
+		err = fmt.Errorf("pe: cannot submit a task with %d callbacks: %w; give at most one", len(f), ErrInvalid)
 	case len(f) == 0 || f[0] == nil:
 		err = t.Submit()
 	default:

@@ -86,7 +86,7 @@ func (t *Task) unusableError(k *Control, op string) error {
 	case t.life == taskInFlight:
 		return fmt.Errorf("pe: cannot %s: %s: the task is in flight: %w; wait for its callback", op, t.pool.object(), ErrInUse)
 	case t.pool.control != k:
-		return fmt.Errorf("pe: cannot %s: the task is of %s, not of %s: %w", op, t.pool.object(), k.core.object(), ErrInvalid)
+		return fmt.Errorf("pe: cannot %s: the task belongs to %s, not to %s: %w", op, t.pool.object(), k.core.object(), ErrInvalid)
 	}
 	return k.core.require(op, t.pool.legalStates()...)
 }

@@ -79,7 +79,7 @@ func ExampleContext() {
 	}
 	// Output:
 	// 1 4096 1m0s 2s
-	// pe: cannot export a connection: context "client" is Idle, and this is legal only in Starting and Running
+	// pe: cannot export a connection: context "client" is Idle, and the call is legal only in Starting and Running
 	// <nil> Starting
 	// true <nil>
 }

@@ -58,8 +58,8 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 	} {
 		assert.ErrorIs(t, c.err, pe.ErrBusy, c.call)
 		assert.ErrorContains(t, c.err, c.call)
-		assert.ErrorContains(t, c.err, "another goroutine drives the engine")
-		assert.ErrorContains(t, c.err, "Engine.Do, or with package await")
+		assert.ErrorContains(t, c.err, "another goroutine is driving the engine")
+		assert.ErrorContains(t, c.err, "use Engine.Do or package await")
 	}
 	close(leave)
 	cancel()

@@ -101,7 +101,7 @@ func testWindow(t *testing.T, onA, onB verbs.Device) {
 		assert.Equal(t, mmap.RemoteWrite|mmap.RemoteRead, remote.Permissions())
 		err := l.mem.Close()
 		require.ErrorIs(t, err, mmap.ErrInUse)
-		require.ErrorContains(t, err, ": 1 memory window lends it;")
+		require.ErrorContains(t, err, ": 1 memory window is bound to it;")
 		clear(l.mem.Bytes())
 		require.NoError(t, l.write(remote, 8192), "round %d", round)
 		assert.True(t, bytes.Equal(l.a.mem.Bytes()[:8192], l.mem.Bytes()[4096:][:8192]))

@@ -66,7 +66,7 @@ func TestWrongUsage(t *testing.T) {
 		{"rdma_send", "-oob dir:", []string{`"dir:"`}},
 		{"rdma_send", "-oob tcp:localhost", []string{"missing port"}},
 		{"rdma_send", "-oob tcp:localhost:none", []string{"none"}},
-		{"rdma_send", "-oob tcp::7471", []string{"name the host"}},
+		{"rdma_send", "-oob tcp::7471", []string{"give the host that"}},
 		{"rdma_send", "-ld a", []string{"-ld and -re"}},
 		{"rdma_send", "-re a", []string{"-ld and -re"}},
 		{"rdma_send", "-ld a -re a", []string{"same file"}},
@@ -180,10 +180,10 @@ func TestBadDescriptors(t *testing.T) {
 // Programs that do not belong together say so.
 func TestMismatch(t *testing.T) {
 	failAtBothEnds(t, byName(t, "rdma_multi_conn_send"), pair.Options{RequesterArgs: []string{"-nc", "3"}, ResponderArgs: []string{"-nc", "4"}},
-		"offers 4 connections, this program 3", "offers 3 connections, this program 4")
+		"offers 4 connections, but this program offers 3", "offers 3 connections, but this program offers 4")
 
 	p := pair.Pair{Requester: "rdma_send", Responder: "rdma_write_responder", Memory: true}
-	mismatch(t, p, pair.Options{Way: pair.TCP, Address: "127.0.0.1:" + freePort(t)}, "expected was rdma_receive")
+	mismatch(t, p, pair.Options{Way: pair.TCP, Address: "127.0.0.1:" + freePort(t)}, "but this program waits for rdma_receive")
 }
 
 // mismatch runs two programs that do not belong together: the requester says so, and

@@ -105,7 +105,7 @@ func TestWorkloadsThatDoNotFit(t *testing.T) {
 		{"send", "-size 4096", "-size 5000", "", "has 4096 bytes, not 5000"},
 		{"write", "-size 5000", "-size 4096", "has 4096 bytes, not 5000", "the peer has failed"},
 		{"read", "-size 4096", "-size 5000", "has 5000 bytes, not 4096", "the peer has failed"},
-		{"write", "-nc 3", "-nc 4", "offers 4 connections, this program 3", "offers 3 connections, this program 4"},
+		{"write", "-nc 3", "-nc 4", "offers 4 connections, but this program offers 3", "offers 3 connections, but this program offers 4"},
 	} {
 		t.Run(fmt.Sprintf("%s, %s, %s", test.name, test.toRequester, test.toResponder), func(t *testing.T) {
 			t.Parallel()

@@ -108,13 +108,13 @@ func (cfg *settings) resolve() error {
 	}
 	switch {
 	case cfg.PD != nil && cfg.PD.Device() != cfg.dev:
-		return fmt.Errorf("%w: the protection domain is not of device %s; leave one of the two out", ErrInvalid, cfg.dev.Name())
+		return fmt.Errorf("%w: the protection domain belongs to another device than %s; leave one of the two out", ErrInvalid, cfg.dev.Name())
 	case cfg.Publishers&^bothPublish != 0:
-		return fmt.Errorf("%w: publishers %v hold unknown bits", ErrInvalid, cfg.Publishers)
+		return fmt.Errorf("%w: publishers %v have unknown bits", ErrInvalid, cfg.Publishers)
 	case cfg.Publishers.Has(PublishRemote) && cfg.dev == nil:
-		return fmt.Errorf("%w: publishers %v, and no device that peers could come through; give one", ErrInvalid, cfg.Publishers)
+		return fmt.Errorf("%w: publishers %v require a device, and none is given", ErrInvalid, cfg.Publishers)
 	case cfg.PollInterval < MinPollInterval || cfg.PollInterval > MaxPollInterval:
-		return fmt.Errorf("%w: a poll interval of %v; %v to %v are possible", ErrRange, cfg.PollInterval, MinPollInterval, MaxPollInterval)
+		return fmt.Errorf("%w: the poll interval is %v; give %v to %v", ErrRange, cfg.PollInterval, MinPollInterval, MaxPollInterval)
 	case cfg.Memory != nil && cfg.Buf != nil:
 		return fmt.Errorf("%w: both memory and a buffer are given; leave one out", ErrInvalid)
 	}
@@ -157,7 +157,7 @@ func (cfg *settings) permissions(atomics bool) mmap.Permission {
 func checkWord(what string, addr uint64, n int) error {
 	switch {
 	case n != wordSize:
-		return fmt.Errorf("%w: the %s has %d bytes; a sync event is exactly 8", ErrRange, what, n)
+		return fmt.Errorf("%w: the %s has %d bytes; give exactly 8", ErrRange, what, n)
 	case addr%wordSize != 0:
 		return fmt.Errorf("%w: the %s is at %#x, which is not a multiple of 8", ErrRange, what, addr)
 	}

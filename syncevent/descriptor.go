@@ -111,7 +111,7 @@ func decode(desc []byte) (fields, error) {
 	case f.publishers == 0 || f.publishers&^bothPublish != 0:
 		err = fmt.Errorf("%w: its publishers are %v", descriptor.ErrFormat, f.publishers)
 	case f.atomics && !f.publishers.Has(PublishRemote):
-		err = fmt.Errorf("%w: it lets peers add, and not set", descriptor.ErrFormat)
+		err = fmt.Errorf("%w: it allows peers to add to the value, but not to set it", descriptor.ErrFormat)
 	default:
 		return f, nil
 	}

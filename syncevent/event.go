@@ -33,14 +33,14 @@ type Event struct {
 	swapped bool
 
 	// Of an event of this program.
-	word    *uint64
-	mem     []byte // keeps memory of the Go heap reachable
-	pd      verbs.PD
-	own     *mmap.Map // nil without a device, and with a Buf
-	buf     *bufinv.Buf
-	m       *mmap.Map // own, or that of buf
-	unwatch func()    // nil: not watched
-	disown  func()    // undoes OnClose of the device; nil: none
+	word            *uint64
+	mem             []byte // keeps memory of the Go heap reachable
+	pd              verbs.PD
+	ownMap          *mmap.Map // nil without a device, and with a Buf
+	buf             *bufinv.Buf
+	m               *mmap.Map // ownMap, or that of buf
+	unwatch         func()    // nil: not watched
+	removeCloseHook func()    // undoes OnClose of the device; nil: none
 
 	// uses counts calls under way, and in its upper half the holds (waits and tasks). It is
 	// negative once the event is closed.
@@ -51,7 +51,7 @@ type Event struct {
 
 	mu            sync.Mutex // held only for work that cannot block
 	waiting       []*waiter
-	spare         []*waiter
+	freeWaiters   []*waiter
 	needsPolling  bool      // some changes of the value do not call changed
 	pollScheduled bool      // the timer runs
 	pollDue       time.Time // when the timer expires
@@ -103,7 +103,7 @@ func create(cfg settings) (*Event, error) {
 		return nil, errors.Join(err, e.releaseMemory())
 	}
 	if owner, ok := e.dev.(verbs.ClosingDevice); ok {
-		e.disown = owner.OnClose(e.Close) // the device calls it before it closes the memory
+		e.removeCloseHook = owner.OnClose(e.Close) // the device calls it before it closes the memory
 	}
 	return e, nil
 }
@@ -131,7 +131,7 @@ func (e *Event) findMemory(cfg *settings) error {
 		if err != nil {
 			return err
 		}
-		e.own, e.m, e.mem = m, m, m.Bytes()
+		e.ownMap, e.m, e.mem = m, m, m.Bytes()
 	case cfg.Memory != nil:
 		e.mem = cfg.Memory
 	default:
@@ -149,7 +149,7 @@ func checkBuf(cfg *settings, need mmap.Permission) error {
 	case b.Remote():
 		return fmt.Errorf("%w: the buffer is memory of a peer; import the sync event that the peer exports", ErrInvalid)
 	case b.Memory() == nil:
-		return fmt.Errorf("%w: the buffer is of a dma-buf, which the processor does not see; give other memory", ErrInvalid)
+		return fmt.Errorf("%w: the buffer is in a dma-buf, which this program cannot access; give other memory", ErrInvalid)
 	case b.Next() != nil:
 		return fmt.Errorf("%w: the buffer is a list; give one element", ErrInvalid)
 	}
@@ -157,13 +157,13 @@ func checkBuf(cfg *settings, need mmap.Permission) error {
 		return err
 	}
 	if have := b.Map().Permissions(); !have.Has(need) {
-		return fmt.Errorf("%w: the buffer's memory map has %v, and this needs %v", mmap.ErrPermission, have, need)
+		return fmt.Errorf("%w: the buffer's memory map has %v; the sync event requires %v", mmap.ErrPermission, have, need)
 	}
 	if cfg.PD == nil {
 		return nil
 	}
 	if _, err := b.Map().LKey(cfg.PD); err != nil {
-		return fmt.Errorf("the buffer on %s: %w", cfg.dev.Name(), err)
+		return fmt.Errorf("use the buffer on %s: %w", cfg.dev.Name(), err)
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func (e *Event) beginChange(op string) error {
 
 func (e *Event) mayPublish(op string) error {
 	if e.word != nil && !e.publishers.Has(PublishLocal) {
-		return fmt.Errorf("%s %v: %w: it was made with %v; its peers change it, or make it with PublishLocal too", op, e, ErrPublisher, e.publishers)
+		return fmt.Errorf("%s %v: %w: its publishers are %v; make it with PublishLocal too", op, e, ErrPublisher, e.publishers)
 	}
 	return nil
 }
@@ -362,8 +362,8 @@ func (e *Event) Close() error {
 		e.uses.Add(-closed)
 		return fmt.Errorf("close %v: %w", e, err)
 	}
-	if e.disown != nil {
-		e.disown()
+	if e.removeCloseHook != nil {
+		e.removeCloseHook()
 	}
 	if err := e.buf.Free(); err != nil {
 		return fmt.Errorf("close %v: %w", e, err)
@@ -376,9 +376,9 @@ func (e *Event) releaseMemory() error {
 	if e.word == nil {
 		return nil // imported
 	}
-	if e.own != nil {
+	if e.ownMap != nil {
 		// This comes first, because it may fail, and then the event stays open.
-		if err := e.own.Close(); err != nil {
+		if err := e.ownMap.Close(); err != nil {
 			return err
 		}
 	}

@@ -124,23 +124,23 @@ func TestNewRefuses(t *testing.T) {
 		want error
 		says string
 	}{
-		"memory of 7 bytes":          {nil, Config{Memory: words(1)[:7]}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"memory of 7 bytes":          {nil, Config{Memory: words(1)[:7]}, ErrRange, "7 bytes; give exactly 8"},
 		"memory of 16 bytes":         {nil, Config{Memory: words(2)}, ErrRange, "16 bytes"},
 		"empty memory":               {nil, Config{Memory: []byte{}}, ErrRange, "0 bytes"},
 		"memory off by 4":            {nil, Config{Memory: words(2)[4:12]}, ErrRange, "not a multiple of 8"},
 		"memory and a buffer":        {nil, Config{Memory: words(1), Buf: inv.Target(full, 0, 8)}, ErrInvalid, "leave one out"},
-		"buffer of 7 bytes":          {nil, Config{Buf: inv.Target(full, 0, 7)}, ErrRange, "7 bytes; a sync event is exactly 8"},
+		"buffer of 7 bytes":          {nil, Config{Buf: inv.Target(full, 0, 7)}, ErrRange, "7 bytes; give exactly 8"},
 		"buffer off by 1":            {nil, Config{Buf: inv.Target(full, 1, 8)}, ErrRange, "not a multiple of 8"},
 		"buffer with an error":       {nil, Config{Buf: inv.Target(full, 4090, 8)}, bufinv.ErrRange, ""},
 		"freed buffer":               {nil, Config{Buf: freed}, bufinv.ErrFreed, ""},
 		"list":                       {nil, Config{Buf: bufinv.List(inv.Target(full, 0, 8), inv.Target(full, 8, 8))}, ErrInvalid, "one element"},
 		"peer's buffer":              {nil, Config{Buf: inv.Target(imported, 0, 8)}, ErrInvalid, "memory of a peer"},
-		"map that is read only":      {nil, Config{Buf: inv.Target(readOnly, 0, 8)}, mmap.ErrPermission, "this needs LocalReadWrite"},
+		"map that is read only":      {nil, Config{Buf: inv.Target(readOnly, 0, 8)}, mmap.ErrPermission, "requires LocalReadWrite"},
 		"map without atomics":        {dev, Config{Buf: inv.Target(noAtomics, 0, 8), Publishers: PublishRemote}, mmap.ErrPermission, "RemoteAtomic"},
 		"map of another device":      {other, Config{Buf: inv.Target(full, 0, 8)}, mmap.ErrNotRegistered, "soft"},
 		"unknown publisher":          {nil, Config{Publishers: 4}, ErrInvalid, "unknown bits"},
-		"peers without a device":     {nil, Config{Publishers: PublishRemote}, ErrInvalid, "no device"},
-		"another device's domain":    {other, Config{PD: dev.DefaultPD()}, ErrInvalid, "not of device"},
+		"peers without a device":     {nil, Config{Publishers: PublishRemote}, ErrInvalid, "require a device"},
+		"another device's domain":    {other, Config{PD: dev.DefaultPD()}, ErrInvalid, "another device than soft-lo"},
 		"poll interval too short":    {nil, Config{PollInterval: time.Nanosecond}, ErrRange, "50µs to 1s"},
 		"poll interval too long":     {nil, Config{PollInterval: time.Minute}, ErrRange, "50µs to 1s"},
 		"poll interval negative":     {nil, Config{PollInterval: -1}, ErrRange, "50µs to 1s"},
@@ -190,7 +190,7 @@ func TestPublishers(t *testing.T) {
 		if e.Publishers().Has(PublishRemote) {
 			want |= mmap.LocalReadWrite | mmap.RemoteWrite | mmap.RemoteAtomic
 		}
-		assert.Equal(t, want, e.own.Permissions(), "no right that is not needed")
+		assert.Equal(t, want, e.ownMap.Permissions(), "no right that is not needed")
 		_, err := e.Add(1)
 		if e.Publishers().Has(PublishLocal) {
 			require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestPublishers(t *testing.T) {
 	adapter.attr.Atomics = false
 	e := open(t, adapter, Config{Publishers: bothPublish})
 	assert.False(t, e.Atomics())
-	assert.Equal(t, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite, e.own.Permissions())
+	assert.Equal(t, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite, e.ownMap.Permissions())
 	adapter.err = errors.New("the device is gone")
 	_, err := New(adapter, Config{Publishers: PublishRemote})
 	require.ErrorIs(t, err, adapter.err)
@@ -306,10 +306,10 @@ func TestRousedWhileTheContextEnds(t *testing.T) {
 		wg.Go(func() { assert.NoError(t, e.Set(i+1)) })
 		wg.Wait()
 	}
-	for _, w := range e.spare {
+	for _, w := range e.freeWaiters {
 		assert.Empty(t, w.wakeup, "a spare waiter has a wake-up meant for another")
 	}
-	assert.LessOrEqual(t, len(e.spare), 1)
+	assert.LessOrEqual(t, len(e.freeWaiters), 1)
 }
 
 func TestClosed(t *testing.T) {

@@ -20,7 +20,7 @@ type Pool struct {
 // function is missing.
 func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	if done == nil || failed == nil {
-		return nil, fmt.Errorf("syncevent: make a pool: %w: it needs a function for tasks that succeed and one for those that fail", ErrInvalid)
+		return nil, fmt.Errorf("syncevent: make a pool: %w: the function done or failed is nil", ErrInvalid)
 	}
 	p := &Pool{done: done, failed: failed}
 	var made []*Task

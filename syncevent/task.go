@@ -103,7 +103,7 @@ func (t *Task) SetValue(value uint64) error {
 		return err
 	}
 	if t.op != OpSet && t.op != OpAdd {
-		return fmt.Errorf("syncevent: set the value of a %v: %w: it has none", t.op, ErrInvalid)
+		return fmt.Errorf("syncevent: set the value of a %v: %w: this operation has no value", t.op, ErrInvalid)
 	}
 	t.value = value
 	return nil
@@ -118,7 +118,7 @@ func (t *Task) SetCondition(c Condition) error {
 	}
 	err := c.check()
 	if t.op != OpWait {
-		err = fmt.Errorf("%w: it has none", ErrInvalid)
+		err = fmt.Errorf("%w: this operation has no condition", ErrInvalid)
 	}
 	if err != nil {
 		return fmt.Errorf("syncevent: set the condition of a %v: %w", t.op, err)

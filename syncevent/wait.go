@@ -17,7 +17,7 @@ const (
 // waiter sleeps until a condition holds: a goroutine or a task.
 type waiter struct {
 	Condition
-	at     int           // index in Event.waiting; -1: not there
+	index  int           // index in Event.waiting; -1: not there
 	seen   uint64        // the value that fulfilled the condition
 	wakeup chan struct{} // receives one value when the condition holds; nil: task is reported
 	task   *Task
@@ -97,8 +97,8 @@ func (e *Event) startWaiter(c Condition) *waiter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var w *waiter
-	if last := len(e.spare) - 1; last >= 0 {
-		w, e.spare = e.spare[last], e.spare[:last]
+	if last := len(e.freeWaiters) - 1; last >= 0 {
+		w, e.freeWaiters = e.freeWaiters[last], e.freeWaiters[:last]
 	} else {
 		w = &waiter{wakeup: make(chan struct{}, 1)}
 	}
@@ -110,14 +110,14 @@ func (e *Event) startWaiter(c Condition) *waiter {
 func (e *Event) reuseWaiter(w *waiter) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.spare = append(e.spare, w)
+	e.freeWaiters = append(e.freeWaiters, w)
 }
 
 // addWaiter adds a waiter to the list, and then checks the value again. A writer first changes
 // the value and then checks for waiters, so at least one of the two sees the other. The lock
 // is held.
 func (e *Event) addWaiter(w *waiter) {
-	w.at = len(e.waiting)
+	w.index = len(e.waiting)
 	e.waiting = append(e.waiting, w)
 	e.sleepers.Store(int64(len(e.waiting)))
 	if v := e.load(); w.holds(v) {
@@ -145,10 +145,10 @@ func (e *Event) wakeWaiter(w *waiter, v uint64) {
 func (e *Event) removeWaiter(w *waiter) {
 	last := len(e.waiting) - 1
 	moved := e.waiting[last]
-	e.waiting[w.at], moved.at = moved, w.at
+	e.waiting[w.index], moved.index = moved, w.index
 	e.waiting[last] = nil
 	e.waiting = e.waiting[:last]
-	w.at = -1
+	w.index = -1
 	e.sleepers.Store(int64(last))
 	if last == 0 && e.pollScheduled {
 		e.pollScheduled = false
@@ -161,7 +161,7 @@ func (e *Event) removeWaiter(w *waiter) {
 func (e *Event) cancelWaiter(w *waiter) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if w.at < 0 {
+	if w.index < 0 {
 		return false
 	}
 	e.removeWaiter(w)

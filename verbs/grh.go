@@ -23,7 +23,7 @@ type GRH struct {
 // error matches ErrInvalid: there are fewer than GRHLen bytes, or they are no such header.
 func ParseGRH(b []byte) (GRH, error) {
 	if len(b) < GRHLen {
-		return GRH{}, fmt.Errorf("parse GRH: %d bytes, it has %d: %w", len(b), GRHLen, ErrInvalid)
+		return GRH{}, fmt.Errorf("parse GRH: %d bytes; a GRH has %d: %w", len(b), GRHLen, ErrInvalid)
 	}
 	if is4(b) {
 		b = b[GRHLen-20:]
@@ -34,7 +34,7 @@ func ParseGRH(b []byte) (GRH, error) {
 	}
 	first := binary.BigEndian.Uint32(b)
 	if first>>28 != 6 {
-		return GRH{}, fmt.Errorf("parse GRH: its version is %d, and its last 20 bytes are no IPv4 header: %w", first>>28, ErrInvalid)
+		return GRH{}, fmt.Errorf("parse GRH: the version is %d, and the last 20 bytes are not an IPv4 header: %w", first>>28, ErrInvalid)
 	}
 	return GRH{
 		SGID: GID(b[8:]), DGID: GID(b[24:]),
@@ -64,7 +64,7 @@ func is4(b []byte) bool {
 // header, or the table no such entry.
 func ReplyAddress(wc *WC, grh []byte, table []GIDEntry) (AddressAttr, error) {
 	if !wc.HasGRH {
-		return AddressAttr{}, fmt.Errorf("reply address: the completion is of no datagram with a GRH: %w", ErrInvalid)
+		return AddressAttr{}, fmt.Errorf("reply address: the completion has no GRH: %w", ErrInvalid)
 	}
 	h, err := ParseGRH(grh)
 	if err != nil {

@@ -52,7 +52,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	c, err := C.vb_create_ah(p.c, &to)
 	if c == nil {
 		p.release()
-		return nil, asResolutionError(verbError("ibv_create_ah", fmt.Sprintf("the way to %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err))
+		return nil, asResolutionError(verbError("ibv_create_ah", fmt.Sprintf("the address %v from GID index %d of %s", attr.DGID.Addr(), attr.SGIDIndex, p.device.info.Name), err))
 	}
 	ah := &addressHandle{pd: p, c: c}
 	if p.device.efa == nil {
@@ -99,7 +99,7 @@ func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr
 		return to, invalid("UDPPort is %d: adapters send to %d only; let the software device listen there", a.UDPPort, roceV2Port)
 	}
 	if a.FlowLabel > maxFlowLabel {
-		return to, invalid("FlowLabel is %#x, it has 20 bits", a.FlowLabel)
+		return to, invalid("FlowLabel is %#x; it must fit into 20 bits", a.FlowLabel)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (d *Device) checkGID(port int, a verbs.AddressAttr) error {
 	}
 	why := "it is empty"
 	if at >= 0 {
-		why = fmt.Sprintf("its GID, %v, is not of the peer's family", table[at].GID.Addr())
+		why = fmt.Sprintf("its GID %v does not have the peer's address family", table[at].GID.Addr())
 	}
 	var right []string
 	for _, e := range table {

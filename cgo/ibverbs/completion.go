@@ -62,7 +62,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
 	capacity := init.Capacity
 	if capacity < 1 || capacity > d.attr.MaxCQE || capacity > math.MaxInt32 {
-		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, capacity, d.attr.MaxCQE, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: %d entries; give 1 to %d: %w", op, capacity, d.attr.MaxCQE, verbs.ErrLimit)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +135,7 @@ func (q *completionQueue) Poll(wc []verbs.WC) (int, error) { return q.poll(wc, n
 // PollExtended implements [verbs.ExtendedCQ].
 func (q *completionQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	if len(wcs) != len(extras) {
-		return 0, fmt.Errorf("poll completion queue of device %s: room for %d completions and for what is beside %d: %w", q.device.info.Name, len(wcs), len(extras), verbs.ErrInvalid)
+		return 0, fmt.Errorf("poll completion queue of device %s: the slices have room for %d completions and %d extras: %w", q.device.info.Name, len(wcs), len(extras), verbs.ErrInvalid)
 	}
 	return q.poll(wcs, extras)
 }
@@ -208,7 +208,7 @@ func (q *completionQueue) read(i int, wc *verbs.WC, extra *verbs.WCExtra) {
 }
 
 func (q *completionQueue) overrunError() error {
-	return fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", q.capacity, q.device.info.Name, verbs.ErrOverrun)
+	return fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; make it larger: %w", q.capacity, q.device.info.Name, verbs.ErrOverrun)
 }
 
 func (q *completionQueue) pollError(result int) error {
@@ -268,7 +268,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		return false, nil
 	}
 	if q.channel == nil {
-		return false, fmt.Errorf("arm completion queue: device %s has no completion events, poll: %w", q.device.info.Name, verbs.ErrNotSupported)
+		return false, fmt.Errorf("arm completion queue: device %s has no completion events; use Poll: %w", q.device.info.Name, verbs.ErrNotSupported)
 	}
 	if q.stop == nil {
 		stop, err := poll.Watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)

@@ -208,7 +208,7 @@ func (d *Device) probeInline() int {
 
 func (d *Device) checkPort(port int) error {
 	if port < 1 || port > d.attr.Ports {
-		return fmt.Errorf("port %d of %s: it has the ports 1 to %d: %w", port, d.info.Name, d.attr.Ports, verbs.ErrInvalid)
+		return fmt.Errorf("port %d of %s does not exist; the ports are 1 to %d: %w", port, d.info.Name, d.attr.Ports, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -410,5 +410,5 @@ func (d *Device) queuesInUse() error {
 }
 
 func (d *Device) notClosed(n int, what string) error {
-	return fmt.Errorf("close device %s: %d %s not closed: %w", d.info.Name, n, what, verbs.ErrInUse)
+	return fmt.Errorf("close device %s: %d %s are not closed: %w", d.info.Name, n, what, verbs.ErrInUse)
 }

@@ -23,7 +23,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 		return nil, err
 	}
 	if buf.FD < 0 || buf.FD > math.MaxInt32 {
-		return nil, fmt.Errorf("register dma-buf: %d is no file descriptor: %w", buf.FD, verbs.ErrInvalid)
+		return nil, fmt.Errorf("register dma-buf: %d is not a file descriptor: %w", buf.FD, verbs.ErrInvalid)
 	}
 	if err := p.use("register dma-buf"); err != nil {
 		return nil, err
@@ -40,9 +40,9 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 func explainDMABuf(e *Error) error {
 	switch e.Errno {
 	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.EPROTONOSUPPORT:
-		e.Detail = "the device's driver does not take dma-bufs, in the kernel (since Linux 5.12) or in libibverbs (since rdma-core 34): copy through memory of the host"
+		e.Detail = "the device's driver does not support dma-bufs in the kernel (Linux 5.12 or later) or in libibverbs (rdma-core 34 or later): copy the data through host memory"
 	case syscall.EBADF, syscall.EINVAL:
-		e.Kind, e.Detail = verbs.ErrInvalid, "is the file a dma-buf, and are the bytes in it?"
+		e.Kind, e.Detail = verbs.ErrInvalid, "check that the file is a dma-buf and contains these bytes"
 	}
 	return e
 }

@@ -53,7 +53,7 @@ func (p *protectionDomain) use(op string) error {
 	case d.ctx == nil:
 		return d.closedError(op)
 	case p.closed:
-		return fmt.Errorf("%s: its protection domain of device %s: %w", op, d.info.Name, verbs.ErrClosed)
+		return fmt.Errorf("%s: the protection domain of device %s: %w", op, d.info.Name, verbs.ErrClosed)
 	}
 	p.refs++
 	return nil
@@ -71,7 +71,7 @@ func (p *protectionDomain) Close() error {
 	defer d.mu.Unlock()
 	switch {
 	case p == d.defaultPD:
-		return fmt.Errorf("close protection domain: it is the default one of device %s, which closes with the device: %w", d.info.Name, verbs.ErrInvalid)
+		return fmt.Errorf("close protection domain: the default protection domain of device %s closes with the device: %w", d.info.Name, verbs.ErrInvalid)
 	case p.closed:
 		return nil
 	case p.refs > 0:
@@ -130,7 +130,7 @@ func (p *protectionDomain) notRegistered(start uintptr, n int, err error) error 
 			e.Detail = fmt.Sprintf("this process may lock %d bytes of memory: raise the limit (ulimit -l, LimitMEMLOCK in systemd, memlock in limits.conf)", limit.Cur)
 		}
 	case syscall.EFAULT:
-		e.Detail = "the memory is not mapped, or not writable although write access is asked for"
+		e.Detail = "the memory is not mapped, or it is read-only and write access was requested"
 	}
 	return e
 }

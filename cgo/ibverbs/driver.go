@@ -125,9 +125,9 @@ func noSuchDevice(devices []*C.struct_ibv_device) error {
 // missingInKernel names the first part of the kernel's RDMA stack that is missing.
 func missingInKernel() string {
 	for _, c := range []struct{ path, without string }{
-		{"/sys/class/infiniband", "its kernel has no RDMA core: module ib_core"},
-		{"/sys/class/infiniband_verbs", "its kernel offers RDMA to no program: module ib_uverbs"},
-		{"/dev/infiniband", "there is no /dev/infiniband: ib_uverbs is loaded, udev has made no devices"},
+		{"/sys/class/infiniband", "the kernel has no RDMA core: module ib_core"},
+		{"/sys/class/infiniband_verbs", "programs cannot use RDMA: the module ib_uverbs is not loaded"},
+		{"/dev/infiniband", "ib_uverbs is loaded, but udev has not created /dev/infiniband"},
 	} {
 		if _, err := os.Stat(c.path); err != nil {
 			return c.without
@@ -149,12 +149,12 @@ func notOpened(path string, err error) error {
 	switch access := unix.Access(path, unix.R_OK|unix.W_OK); {
 	case errors.Is(access, syscall.EACCES), errors.Is(access, syscall.EPERM):
 		return &Error{Verb: "ibv_open_device", Request: path, Errno: syscall.EACCES,
-			Detail: "this user may not read and write it: run as root, or join the group that owns it"}
+			Detail: "this user has no read and write access: run as root, or join the group that owns the file"}
 	case errors.Is(access, syscall.ENOENT):
 		return &Error{Verb: "ibv_open_device", Request: path, Errno: syscall.ENOENT,
-			Detail: "the kernel has the device, but its file is not there: is udev running, is /dev/infiniband visible in this container?"}
+			Detail: "the kernel has the device, but the device file is missing: check that udev is running, and that /dev/infiniband is visible in this container"}
 	}
 	errno, _ := errors.AsType[syscall.Errno](err)
 	return &Error{Verb: "ibv_open_device", Request: path, Errno: errno, Kind: kindOf(errno),
-		Detail: "libibverbs could not open it: is its provider installed (Debian: ibverbs-providers)?"}
+		Detail: "libibverbs cannot open the device: check that its provider is installed (Debian: ibverbs-providers)"}
 }

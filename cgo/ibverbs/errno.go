@@ -32,7 +32,7 @@ func adviceFor(errno syscall.Errno) string {
 	case syscall.EIO, syscall.ENODEV:
 		return "the device has been removed, or has failed"
 	case syscall.ETIMEDOUT:
-		return "the device has not answered in time"
+		return "the device did not answer in time"
 	}
 	return ""
 }

@@ -136,7 +136,7 @@ func TestGuestExtendedBadPosts(t *testing.T) {
 		want   string
 	}{
 		{func(wr *verbs.SendWR) { wr.Op = 99 }, "unknown operation"},
-		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries, 2 allowed"},
+		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries; at most 2 are allowed"},
 		{func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = a.mem.sgl(0, 4096) }, "4096 bytes inline"},
 	} {
 		n, err := a.qp.PostSend([]verbs.SendWR{good, with(good, bad.change), good})

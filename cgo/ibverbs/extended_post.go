@@ -126,7 +126,7 @@ func (e *extendedSends) check(q *queuePair, n int, wr *verbs.SendWR) error {
 			bytes += uint64(wr.SGL[i].Length)
 		}
 		if bytes > uint64(e.inline) {
-			return fmt.Errorf("%d bytes inline, %d allowed: %w", bytes, e.inline, verbs.ErrInvalid)
+			return fmt.Errorf("%d bytes of inline data; at most %d are allowed: %w", bytes, e.inline, verbs.ErrInvalid)
 		}
 	}
 	if q.init.Type == verbs.SRD {

@@ -22,9 +22,9 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }
 // Open implements [verbs.Driver]. It fails with an error that says what the build lacks, and
 // matches [verbs.ErrNotSupported] and [verbs.ErrNoDevice].
 func (Driver) Open(name string) (verbs.Device, error) {
-	why := "build it with -tags verbs, which takes cgo (CGO_ENABLED=1), a C compiler and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev)"
+	why := "build it with -tags verbs, which requires cgo (CGO_ENABLED=1), a C compiler and the headers of libibverbs and librdmacm (Debian: libibverbs-dev, librdmacm-dev)"
 	if runtime.GOOS != "linux" {
-		why = "RDMA adapters are driven on Linux only, not on " + runtime.GOOS
+		why = "RDMA adapters work on Linux only, not on " + runtime.GOOS
 	}
 	return nil, fmt.Errorf("open adapter %q: this program was built without libibverbs: %s: %w: %w", name, why, verbs.ErrNotSupported, verbs.ErrNoDevice)
 }

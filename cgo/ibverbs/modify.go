@@ -70,7 +70,7 @@ func (q *queuePair) checkRange(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		{verbs.QPAttrMaxDestReadAtomic, a.MaxDestReadAtomic, min(q.pd.device.attr.MaxQPReadAtomic, 0xff)},
 	} {
 		if mask&f.mask != 0 && (f.value < 0 || f.value > f.most) {
-			return fmt.Errorf("attribute %s is %d, it must be from 0 to %d", rules.AttributeName(f.mask), f.value, f.most)
+			return fmt.Errorf("attribute %s is %d; it must be from 0 to %d", rules.AttributeName(f.mask), f.value, f.most)
 		}
 	}
 	return rules.CheckAttributes(a, mask)
@@ -93,7 +93,7 @@ func (q *queuePair) findFault(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if mask&verbs.QPAttrPathMTU != 0 {
 		if port, err := d.QueryPort(q.port); err == nil && a.PathMTU > port.ActiveMTU {
-			return fmt.Errorf("attribute PathMTU is %d, port %d carries %d at present", a.PathMTU, q.port, port.ActiveMTU)
+			return fmt.Errorf("attribute PathMTU is %d, but the active MTU of port %d is %d", a.PathMTU, q.port, port.ActiveMTU)
 		}
 	}
 	return nil
@@ -117,7 +117,7 @@ func (q *queuePair) modifyError(a *verbs.QPAttr, mask verbs.QPAttrMask, errno sy
 	case fault != nil:
 		e.Detail, e.Kind = fault.Error(), verbs.ErrInvalid
 	case e.Detail == "":
-		e.Detail = "the device does not take one of the values of " + strings.Join(attrNames(mask), ", ")
+		e.Detail = "the device rejected the value of one of these attributes: " + strings.Join(attrNames(mask), ", ")
 	}
 	return e
 }

@@ -34,9 +34,9 @@ func (q *queuePair) multicast(op string, group verbs.GID, call func(*C.union_ibv
 	}
 	switch {
 	case q.init.Type != verbs.UD:
-		return fmt.Errorf("%s: it is of %v, and groups are for UD: %w", op, q.init.Type, verbs.ErrInvalid)
+		return fmt.Errorf("%s: its transport service is %v; only UD has multicast groups: %w", op, q.init.Type, verbs.ErrInvalid)
 	case group != (verbs.GID{}) && !group.Addr().IsMulticast():
-		return fmt.Errorf("%s: that is no multicast group: %w", op, verbs.ErrInvalid)
+		return fmt.Errorf("%s: the GID is not a multicast group: %w", op, verbs.ErrInvalid)
 	}
 	gid := C.union_ibv_gid(group)
 	if err := call(&gid); err != nil {

@@ -142,7 +142,7 @@ func copyEntries(to []C.struct_ibv_sge, from []verbs.SGE) {
 }
 
 func tooManyEntries(n, most int) error {
-	return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", n, most, verbs.ErrInvalid)
+	return fmt.Errorf("%d scatter-gather entries; at most %d are allowed: %w", n, most, verbs.ErrInvalid)
 }
 
 // fill lays out as many requests as fit. If the request after them is invalid, it also returns
@@ -372,7 +372,7 @@ func (q *queuePair) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	}
 	switch {
 	case q.srq != nil:
-		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
+		return 0, fmt.Errorf("post receive on queue pair %#x: post to its shared receive queue instead: %w", q.num, verbs.ErrInvalid)
 	case q.state == verbs.QPReset:
 		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init or later: %w", q.num, q.state, verbs.ErrState)
 	}

@@ -116,7 +116,7 @@ func (q *queuePair) check(init verbs.QPInit) error {
 		{"bytes inline", init.MaxInline, most.inline},
 	} {
 		if l.value < 0 || l.value > l.max {
-			return fmt.Errorf("%d %s, at most %d are possible: %w", l.value, l.what, l.max, verbs.ErrLimit)
+			return fmt.Errorf("%d %s; at most %d are possible: %w", l.value, l.what, l.max, verbs.ErrLimit)
 		}
 	}
 	init.MaxSendSGE, init.MaxRecvSGE = max(init.MaxSendSGE, 1), max(init.MaxRecvSGE, 1)
@@ -124,11 +124,11 @@ func (q *queuePair) check(init verbs.QPInit) error {
 	q.sendCQ, ok = init.SendCQ.(*completionQueue)
 	q.recvCQ, ok2 = init.RecvCQ.(*completionQueue)
 	if !ok || !ok2 || q.sendCQ.device != d || q.recvCQ.device != d {
-		return fmt.Errorf("its completion queues must both be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+		return fmt.Errorf("both completion queues must belong to device %s: %w", d.info.Name, verbs.ErrInvalid)
 	}
 	if init.SRQ != nil {
 		if q.srq, ok = init.SRQ.(*sharedReceiveQueue); !ok || q.srq.pd.device != d {
-			return fmt.Errorf("its shared receive queue must be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+			return fmt.Errorf("the shared receive queue must belong to device %s: %w", d.info.Name, verbs.ErrInvalid)
 		}
 	}
 	q.init = init
@@ -153,10 +153,10 @@ func (q *queuePair) use() error {
 	defer d.mu.Unlock()
 	switch {
 	case d.ctx == nil || q.pd.closed:
-		return fmt.Errorf("its protection domain of device %s: %w", d.info.Name, verbs.ErrClosed)
+		return fmt.Errorf("the protection domain of device %s: %w", d.info.Name, verbs.ErrClosed)
 	case d.queues[q.sendCQ.key] != q.sendCQ, d.queues[q.recvCQ.key] != q.recvCQ,
 		q.srq != nil && d.shared[q.srq.key] != q.srq:
-		return fmt.Errorf("a queue that it is to use has been closed: %w", verbs.ErrClosed)
+		return fmt.Errorf("a completion queue or the shared receive queue: %w", verbs.ErrClosed)
 	}
 	q.pd.refs++
 	q.sendCQ.refs++

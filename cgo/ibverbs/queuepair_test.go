@@ -49,7 +49,7 @@ func TestGuestTransitions(t *testing.T) {
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 1000 }, "attribute MaxDestReadAtomic is 1000; it must be from 0 to 128")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.UDPPort = 4792 }, "attribute Address: UDPPort is 4792")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 200 }, "it is empty; these can: 1 (10.0.0.1, RoCEv2, v0)")
-	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 2 }, "its GID, fd00::1, is not of the peer's family; these can: 1 (10.0.0.1, RoCEv2, v0)")
+	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.SGIDIndex = 2 }, "its GID fd00::1 does not have the peer's address family; these can: 1 (10.0.0.1, RoCEv2, v0)")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.Address.Port = 2 }, "port 2 of rxe0")
 	require.NoError(t, e.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 	require.NoError(t, e.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
@@ -136,7 +136,7 @@ func TestGuestBadPosts(t *testing.T) {
 	}{
 		{func(wr *verbs.SendWR) { wr.Op = 99 }, "unknown operation"},
 		{func(wr *verbs.SendWR) { wr.Op = -1 }, "unknown operation"},
-		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries, 2 allowed"},
+		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries; at most 2 are allowed"},
 		{func(wr *verbs.SendWR) { wr.Op, wr.SGL = verbs.OpFetchAdd, a.mem.sgl(0, 7) }, "ibv_post_send: invalid argument"},
 		{func(wr *verbs.SendWR) { wr.Flags = verbs.FlagInline; wr.SGL = a.mem.sgl(0, 4096) }, "ibv_post_send: invalid argument"},
 	} {

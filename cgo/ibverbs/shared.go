@@ -28,13 +28,13 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	const op = "create shared receive queue"
 	d := p.device
 	if d.attr.MaxSRQ == 0 {
-		return nil, fmt.Errorf("%s: device %s has none: %w", op, d.info.Name, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s has no shared receive queues: %w", op, d.info.Name, verbs.ErrNotSupported)
 	}
 	if init.MaxWR < 1 || init.MaxWR > d.attr.MaxSRQWR {
-		return nil, fmt.Errorf("%s: %d receives, 1 to %d are possible: %w", op, init.MaxWR, d.attr.MaxSRQWR, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: %d receives; give 1 to %d: %w", op, init.MaxWR, d.attr.MaxSRQWR, verbs.ErrLimit)
 	}
 	if init.MaxSGE < 0 || init.MaxSGE > d.attr.MaxSRQSGE {
-		return nil, fmt.Errorf("%s: %d scatter-gather entries, at most %d are possible: %w", op, init.MaxSGE, d.attr.MaxSRQSGE, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: %d scatter-gather entries; at most %d are possible: %w", op, init.MaxSGE, d.attr.MaxSRQSGE, verbs.ErrLimit)
 	}
 	if err := p.use(op); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *sharedReceiveQueue) SetLimit(limit int) error {
 		return s.pd.device.closedError("set limit of shared receive queue")
 	}
 	if limit < 0 || limit > s.maxWR {
-		return fmt.Errorf("set limit of shared receive queue to %d: 0 to %d are possible: %w", limit, s.maxWR, verbs.ErrInvalid)
+		return fmt.Errorf("set limit of shared receive queue to %d: give 0 to %d: %w", limit, s.maxWR, verbs.ErrInvalid)
 	}
 	return checkErrno("ibv_modify_srq", fmt.Sprintf("limit %d on %s", limit, s.pd.device.info.Name), C.vb_limit_srq(s.c, C.uint32_t(limit)))
 }

@@ -50,11 +50,11 @@ func (d *Device) checkService(init *verbs.QPInit) error {
 	case init.Type < 0 || !d.attr.Transports.Has(init.Type):
 		return fmt.Errorf("device %s has no transport service %v: %w", d.info.Name, init.Type, verbs.ErrNotSupported)
 	case init.UnsolicitedWriteRecv && init.Type != verbs.SRD:
-		return fmt.Errorf("only one of SRD has UnsolicitedWriteRecv, not of %v: %w", init.Type, verbs.ErrInvalid)
+		return fmt.Errorf("only SRD queue pairs have UnsolicitedWriteRecv, not %v: %w", init.Type, verbs.ErrInvalid)
 	case init.UnsolicitedWriteRecv && !d.attr.SRD.UnsolicitedWriteRecv:
-		return fmt.Errorf("device %s has no UnsolicitedWriteRecv: that takes a device and a kernel driver that have it, and libefa of rdma-core 52 (Debian: ibverbs-providers): %w", d.info.Name, verbs.ErrNotSupported)
+		return fmt.Errorf("device %s has no UnsolicitedWriteRecv: the device and the kernel driver must support it, and libefa of rdma-core 52 or later (Debian: ibverbs-providers): %w", d.info.Name, verbs.ErrNotSupported)
 	case init.Type == verbs.SRD && init.SRQ != nil:
-		return fmt.Errorf("one of SRD cannot have a shared receive queue: %w", verbs.ErrNotSupported)
+		return fmt.Errorf("an SRD queue pair cannot have a shared receive queue: %w", verbs.ErrNotSupported)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (d *Device) checkSRD(wr *verbs.SendWR) error {
 	case wr.Op == verbs.OpRead && !has.Read:
 		return fmt.Errorf("device %s has no reads on SRD: %w", d.info.Name, verbs.ErrNotSupported)
 	case (wr.Op == verbs.OpWrite || wr.Op == verbs.OpWriteImm) && !has.Write:
-		return fmt.Errorf("device %s has no writes on SRD: they take a device and a kernel driver that have them, and libefa of rdma-core 46 (Debian: ibverbs-providers): %w", d.info.Name, verbs.ErrNotSupported)
+		return fmt.Errorf("device %s has no writes on SRD: the device and the kernel driver must support them, and libefa of rdma-core 46 or later (Debian: ibverbs-providers): %w", d.info.Name, verbs.ErrNotSupported)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func (q *completionQueue) createEFA(attr *C.struct_ibv_cq_init_attr_ex, poller *
 		q.channel = nil
 	}
 	poller.cq = (*C.struct_ibv_cq_ex)(cq.Queue)
-	poller.provider = cq.Own
+	poller.provider = cq.Provider
 	poller.read_sgid = (*[0]byte)(cq.ReadSGID)
 	poller.is_unsolicited = (*[0]byte)(cq.IsUnsolicited)
 	if fields&verbs.WCSource != 0 {

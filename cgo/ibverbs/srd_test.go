@@ -205,7 +205,7 @@ func TestSRDPosts(t *testing.T) {
 	d := newEFA(t, 52)
 	q, cq := newSRDPair(t, d, verbs.QPInit{MaxSendWR: 16, MaxRecvWR: 1, MaxSendSGE: 2, MaxInline: 32, UnsolicitedWriteRecv: true})
 	assert.Equal(t, uint32(101), q.Num(), "with the flag")
-	peer, stranger := newSRDHandle(t, q, 7), newSRDHandle(t, q, 8)
+	peer, unknownPeer := newSRDHandle(t, q, 7), newSRDHandle(t, q, 8)
 	assert.Equal(t, uint16(7), peer.Number())
 	_, err := d.handleNumber(point(&new(addressHandle).c))
 	require.ErrorIs(t, err, verbs.ErrInvalid)
@@ -232,7 +232,7 @@ func TestSRDPosts(t *testing.T) {
 	}
 	wrs := []verbs.SendWR{
 		good, operation(verbs.OpWriteImm), operation(verbs.OpRead), operation(verbs.OpSend), operation(verbs.OpSendImm), inline,
-		with(func(wr *verbs.SendWR) { wr.AH = stranger }),
+		with(func(wr *verbs.SendWR) { wr.AH = unknownPeer }),
 		with(func(wr *verbs.SendWR) { wr.RemoteQPN++ }),
 		with(func(wr *verbs.SendWR) { wr.RemoteQKey++ }),
 		with(func(wr *verbs.SendWR) { wr.RKey++ }),
@@ -270,7 +270,7 @@ func TestSRDPosts(t *testing.T) {
 		{with(func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }), "3 scatter-gather entries", verbs.ErrInvalid},
 		{with(func(wr *verbs.SendWR) {
 			wr.Op, wr.Flags, wr.SGL = verbs.OpSend, wr.Flags|verbs.FlagInline, []verbs.SGE{{Length: 33}}
-		}), "33 bytes inline, 32 allowed", verbs.ErrInvalid},
+		}), "33 bytes of inline data; at most 32 are allowed", verbs.ErrInvalid},
 	} {
 		n, err = q.PostSend([]verbs.SendWR{good, good, bad.wr, good})
 		require.ErrorIs(t, err, bad.kind)

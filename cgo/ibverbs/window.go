@@ -42,7 +42,7 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	const op = "allocate memory window"
 	d := p.device
 	if !d.attr.MWTypes.Has(t) {
-		return nil, fmt.Errorf("%s: device %s has no type %d: %w", op, d.info.Name, t, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s has no memory windows of type %d: %w", op, d.info.Name, t, verbs.ErrNotSupported)
 	}
 	if err := p.use(op); err != nil {
 		return nil, err
@@ -121,12 +121,12 @@ func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
 		return b, err
 	}
 	if len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0 {
-		return b, fmt.Errorf("it moves no data, and takes neither scatter-gather entries nor flags about them: %w", verbs.ErrInvalid)
+		return b, fmt.Errorf("a bind moves no data, and must have neither scatter-gather entries nor FlagInline or FlagSolicited: %w", verbs.ErrInvalid)
 	}
 	d := p.device
 	var ok bool
 	if b.mw, ok = wr.Bind.MW.(*memoryWindow); !ok || b.mw.pd.device != d {
-		return b, fmt.Errorf("the memory window must be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+		return b, fmt.Errorf("the memory window must belong to device %s: %w", d.info.Name, verbs.ErrInvalid)
 	}
 	if b.mw.c == nil {
 		return b, fmt.Errorf("the memory window: %w", verbs.ErrClosed)
@@ -136,7 +136,7 @@ func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
 	}
 	mr, ok := wr.Bind.MR.(*memoryRegion)
 	if !ok || mr.pd.device != d {
-		return b, fmt.Errorf("the memory region must be of device %s: %w", d.info.Name, verbs.ErrInvalid)
+		return b, fmt.Errorf("the memory region must belong to device %s: %w", d.info.Name, verbs.ErrInvalid)
 	}
 	if b.mr = mr.c; b.mr == nil {
 		return b, fmt.Errorf("the memory region: %w", verbs.ErrClosed)

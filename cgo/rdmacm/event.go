@@ -30,19 +30,19 @@ func (id *connectionID) report(e verbs.CMEvent) {
 
 // fail reports that the connection could not be made.
 func (id *connectionID) fail(step verbs.CMStep, err error) {
-	w := id.way.Load()
+	w := id.endpoints.Load()
 	id.failWith(&verbs.CMError{Step: step, Local: w.local, Remote: w.remote, Err: err})
 }
 
 func (id *connectionID) failWith(err *verbs.CMError) {
-	id.phase = phaseOver
+	id.phase = phaseEnded
 	id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: err})
 }
 
-// exit reports, once, that the number of the queue pair can be reused.
-func (id *connectionID) exit() {
-	if !id.exited && id.kind != verbs.UD {
-		id.exited = true
+// reportTimewaitExit reports, once, that the number of the queue pair can be reused.
+func (id *connectionID) reportTimewaitExit() {
+	if !id.timewaitExited && id.kind != verbs.UD {
+		id.timewaitExited = true
 		id.report(verbs.CMEvent{Type: verbs.CMTimewaitExit})
 	}
 }
@@ -50,11 +50,11 @@ func (id *connectionID) exit() {
 // timeWait is at least as long as the kernel's time-wait on RoCE.
 const timeWait = 2200 * time.Millisecond
 
-// leave reports CMTimewaitExit for a connection that was not established: after timeWait if
+// endTimewait reports CMTimewaitExit for a connection that was not established: after timeWait if
 // waits is set, and otherwise at once. The kernel reports it only for established connections.
-func (id *connectionID) leave(waits bool) {
+func (id *connectionID) endTimewait(waits bool) {
 	if !waits {
-		id.exit()
+		id.reportTimewaitExit()
 		return
 	}
 	m := id.manager
@@ -62,7 +62,7 @@ func (id *connectionID) leave(waits bool) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if !m.closed && id.phase != phaseClosed {
-			id.exit()
+			id.reportTimewaitExit()
 		}
 	})
 }
@@ -103,7 +103,7 @@ func (id *connectionID) event(e *rawEvent) {
 	case eventDeviceRemoval:
 		id.report(verbs.CMEvent{Type: verbs.CMDeviceRemoved})
 	case eventTimewaitExit:
-		id.exit()
+		id.reportTimewaitExit()
 	}
 }
 
@@ -114,7 +114,7 @@ func (id *connectionID) addressResolved() {
 	}
 	own := id.manager.dev.Name()
 	if r := id.raw.route(); r.device != own {
-		id.fail(verbs.CMStepResolve, fmt.Errorf("%w: the way there is over device %q, from %v, not over %q, which has %v: use the other device, or give one of these as the local address",
+		id.fail(verbs.CMStepResolve, fmt.Errorf("%w: the route uses device %q with address %v, but the connection manager is that of device %q with addresses %v: use the other device, or give one of these addresses as the local address",
 			verbs.ErrNoRoute, r.device, r.local.Addr(), own, id.manager.addresses()))
 		return
 	}
@@ -128,7 +128,7 @@ func (id *connectionID) routeResolved() {
 		return
 	}
 	r := id.raw.route()
-	id.found(&r, id.RemoteAddr())
+	id.setEndpoints(&r, id.RemoteAddr())
 	id.phase = phaseResolved
 	id.report(verbs.CMEvent{Type: verbs.CMResolved})
 }
@@ -136,7 +136,7 @@ func (id *connectionID) routeResolved() {
 func (id *connectionID) established(e *rawEvent) {
 	switch {
 	case id.kind == verbs.UD && id.phase == phaseConnecting:
-		id.phase = phaseOver
+		id.phase = phaseEnded
 		id.report(verbs.CMEvent{Type: verbs.CMEstablished, Param: e.param, Address: e.address})
 	case id.phase == phaseAccepted:
 		id.phase = phaseEstablished
@@ -150,13 +150,13 @@ func (id *connectionID) notConnected(e *rawEvent) {
 	switch was {
 	case phaseConnecting, phaseResponded, phaseAccepted:
 	case phaseEstablished, phaseDisconnecting:
-		id.phase = phaseOver
+		id.phase = phaseEnded
 		id.report(verbs.CMEvent{Type: verbs.CMDisconnected})
 		return
 	default:
 		return
 	}
-	w := id.way.Load()
+	w := id.endpoints.Load()
 	err := &verbs.CMError{Step: id.step(), Local: w.local, Remote: w.remote, PrivateData: e.param.PrivateData}
 	switch {
 	case e.kind == eventRejected:
@@ -183,7 +183,7 @@ func (id *connectionID) notConnected(e *rawEvent) {
 		err.Err = verbs.ErrNotListening
 	}
 	id.failWith(err)
-	id.leave(was == phaseResponded || err.Reason == verbs.CMRejectStaleConnection)
+	id.endTimewait(was == phaseResponded || err.Reason == verbs.CMRejectStaleConnection)
 }
 
 // disconnected reports the end, and answers the peer. The kernel does not answer by itself, and
@@ -194,7 +194,7 @@ func (id *connectionID) disconnected() {
 		if id.phase != phaseDisconnecting {
 			_ = id.raw.disconnect() // fails if the connection has already ended
 		}
-		id.phase = phaseOver
+		id.phase = phaseEnded
 		id.report(verbs.CMEvent{Type: verbs.CMDisconnected})
 	}
 }

@@ -39,7 +39,7 @@ func kindOf(errno syscall.Errno) error {
 func channelError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("rdma_create_event_channel: /dev/infiniband/rdma_cm: this user may not read and write it: run as root, or join the group that owns it: %w", err)
+		return fmt.Errorf("rdma_create_event_channel: /dev/infiniband/rdma_cm: this user has no read and write access: run as root, or join the group that owns the file: %w", err)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO):
 		return fmt.Errorf("rdma_create_event_channel: /dev/infiniband/rdma_cm: load the module rdma_ucm (modprobe rdma_ucm); in a container, make that file visible: %w: %w", err, verbs.ErrNotSupported)
 	}
@@ -51,7 +51,7 @@ func channelError(err error) error {
 // or this listener wants all addresses and another has the port.
 func listenError(op, device string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
-		err = fmt.Errorf("a program of this machine has the port, end it or use another port: %w: %w", err, verbs.ErrInUse)
+		err = fmt.Errorf("another program on this machine uses the port; end it or use another port: %w: %w", err, verbs.ErrInUse)
 	}
 	return fmt.Errorf("device %s: %s: %w", device, op, err)
 }
@@ -71,11 +71,11 @@ func checkService(t verbs.QPType) error {
 func unresolved(function string, errno syscall.Errno, device string) error {
 	switch errno {
 	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN:
-		return fmt.Errorf("%s: no neighbour answers for that address: is the peer up, and on this network? %w (errno %d): %w", function, errno, int(errno), verbs.ErrUnreachable)
+		return fmt.Errorf("%s: no neighbour answers for this address: check that the peer is up and on this network: %w (errno %d): %w", function, errno, int(errno), verbs.ErrUnreachable)
 	case syscall.EADDRINUSE:
 		return fmt.Errorf("%s: the local port is in use: %w (errno %d): %w", function, errno, int(errno), verbs.ErrInUse)
 	case syscall.ENETUNREACH, syscall.ENODEV, syscall.EADDRNOTAVAIL, syscall.EINVAL:
-		return fmt.Errorf("%s: the machine's routes do not lead there over %s: %w (errno %d): %w", function, device, errno, int(errno), verbs.ErrNoRoute)
+		return fmt.Errorf("%s: no route of this machine leads to this address over %s: %w (errno %d): %w", function, device, errno, int(errno), verbs.ErrNoRoute)
 	}
 	return callError(function, errno)
 }

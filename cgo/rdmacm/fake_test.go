@@ -115,7 +115,7 @@ func (ch *fakeChannel) destroy() {
 }
 
 func (ch *fakeChannel) newID(verbs.QPType) (rawID, error) {
-	id := &fakeID{lib: ch.lib, way: route{
+	id := &fakeID{lib: ch.lib, path: route{
 		device: "rxe0", port: 1, sgid: verbs.GIDFromAddr(ownAddr),
 		local: netip.AddrPortFrom(ownAddr, 50_000), remote: netip.MustParseAddrPort("10.0.0.2:7"),
 	}}
@@ -144,7 +144,7 @@ func (ch *fakeChannel) report(t testing.TB, events ...rawEvent) {
 
 type fakeID struct {
 	lib    *fakeLibrary
-	way    route
+	path   route
 	with   verbs.CMParam   // of Connect or Accept
 	silent <-chan struct{} // its peer does not answer until this is closed; or nil
 }
@@ -153,7 +153,7 @@ func (id *fakeID) bind(netip.AddrPort) error             { return id.lib.call("b
 func (id *fakeID) listen(int) error                      { return id.lib.call("listen") }
 func (id *fakeID) resolveAddr(_, _ netip.AddrPort) error { return id.lib.call("resolve address") }
 func (id *fakeID) resolveRoute() error                   { return id.lib.call("resolve route") }
-func (id *fakeID) route() route                          { return id.way }
+func (id *fakeID) route() route                          { return id.path }
 func (id *fakeID) reject([]byte) error                   { return id.lib.call("reject") }
 func (id *fakeID) establish() error                      { return id.lib.call("establish") }
 func (id *fakeID) received() error                       { return id.lib.call("received") }

@@ -27,39 +27,39 @@ const (
 	phaseAccepted  // the peer has to establish the connection
 	phaseEstablished
 	phaseDisconnecting
-	phaseOver
+	phaseEnded
 	phaseClosed
 )
 
 // connectionID implements verbs.CMID. Its fields are guarded by the manager's lock.
 type connectionID struct {
-	manager  *manager
-	raw      rawID
-	kind     verbs.QPType
-	listener *listener // of an incoming request; nil after Dial
-	phase    phase
-	way      atomic.Pointer[way]
-	offered  verbs.CMParam // the parameters of the peer's request, or of Connect
-	exited   bool          // CMTimewaitExit has been reported
+	manager        *manager
+	raw            rawID
+	kind           verbs.QPType
+	listener       *listener // of an incoming request; nil after Dial
+	phase          phase
+	endpoints      atomic.Pointer[endpoints]
+	offered        verbs.CMParam // the parameters of the peer's request, or of Connect
+	timewaitExited bool          // CMTimewaitExit has been reported
 }
 
-// way has the addresses of both ends, the port and the index of the GID. It is replaced as a
+// endpoints has the addresses of both ends, the port and the index of the GID. It is replaced as a
 // whole, never modified.
-type way struct {
+type endpoints struct {
 	local, remote netip.AddrPort
 	port, gid     int
 }
 
 func (m *manager) newID(raw rawID, kind verbs.QPType) *connectionID {
 	id := &connectionID{manager: m, raw: raw, kind: kind}
-	id.way.Store(&way{})
+	id.endpoints.Store(&endpoints{})
 	m.ids[raw] = id
 	return id
 }
 
-// found stores the resolved addresses.
-func (id *connectionID) found(r *route, remote netip.AddrPort) {
-	id.way.Store(&way{local: r.local, remote: remote, port: r.port, gid: id.manager.gidIndex(r)})
+// setEndpoints stores the resolved addresses.
+func (id *connectionID) setEndpoints(r *route, remote netip.AddrPort) {
+	id.endpoints.Store(&endpoints{local: r.local, remote: remote, port: r.port, gid: id.manager.gidIndex(r)})
 }
 
 // Dial implements verbs.CM.
@@ -83,7 +83,7 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	switch {
 	case addr.IsLoopback():
 		// The kernel accepts no such address from the wire.
-		return nil, failed(fmt.Errorf("%w: adapters do not take loopback addresses, device %s has %v", verbs.ErrNoRoute, m.dev.Name(), m.addresses()))
+		return nil, failed(fmt.Errorf("%w: adapters cannot use loopback addresses; the addresses of device %s are %v", verbs.ErrNoRoute, m.dev.Name(), m.addresses()))
 	case unspecified:
 		any := netip.IPv6Unspecified()
 		if addr.Is4() {
@@ -91,7 +91,7 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		}
 		local = any
 	case local.Is4() != addr.Is4():
-		return nil, failed(fmt.Errorf("%v and %v are of different families: %w", local, addr, verbs.ErrInvalid))
+		return nil, failed(fmt.Errorf("%v and %v have different address families: %w", local, addr, verbs.ErrInvalid))
 	default:
 		if err := m.checkLocal(local); err != nil {
 			return nil, failed(err)
@@ -106,12 +106,12 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	if err != nil {
 		return nil, failed(callError("rdma_create_id", err))
 	}
-	if err := raw.resolveAddr(m.scoped(netip.AddrPortFrom(local, p.Local.Port())), m.scoped(peer)); err != nil {
+	if err := raw.resolveAddr(m.withZone(netip.AddrPortFrom(local, p.Local.Port())), m.withZone(peer)); err != nil {
 		raw.destroy()
 		return nil, failed(m.notResolved("rdma_resolve_addr", err))
 	}
 	id := m.newID(raw, p.Type)
-	id.way.Store(&way{remote: peer, local: netip.AddrPortFrom(local, p.Local.Port())})
+	id.endpoints.Store(&endpoints{remote: peer, local: netip.AddrPortFrom(local, p.Local.Port())})
 	return id, nil
 }
 
@@ -123,14 +123,14 @@ func (m *manager) notResolved(function string, err error) error {
 const roceV2Port = 4791 // UDP, IBTA annex A17
 
 // LocalAddr implements verbs.CMID.
-func (id *connectionID) LocalAddr() netip.AddrPort { return id.way.Load().local }
+func (id *connectionID) LocalAddr() netip.AddrPort { return id.endpoints.Load().local }
 
 // RemoteAddr implements verbs.CMID.
-func (id *connectionID) RemoteAddr() netip.AddrPort { return id.way.Load().remote }
+func (id *connectionID) RemoteAddr() netip.AddrPort { return id.endpoints.Load().remote }
 
 // PortGID implements verbs.CMID.
 func (id *connectionID) PortGID() (port, sgidIndex int) {
-	w := id.way.Load()
+	w := id.endpoints.Load()
 	return w.port, w.gid
 }
 
@@ -145,7 +145,7 @@ func (id *connectionID) lock(call string) error {
 
 // errState is the error of a call that the phase does not allow.
 func (id *connectionID) errState(call, when string) error {
-	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.RemoteAddr(), when, verbs.ErrState)
+	return fmt.Errorf("%s the connection with %v: the call is possible %s: %w", call, id.RemoteAddr(), when, verbs.ErrState)
 }
 
 // refused returns the error of a call that librdmacm or the kernel has refused. The kernel
@@ -194,7 +194,7 @@ func (id *connectionID) Attr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, 
 	attr, mask, err := id.raw.attr(to)
 	if err != nil {
 		if id.phase == phaseRequested && id.kind != verbs.UD && errors.Is(err, syscall.EINVAL) {
-			id.givenUp()
+			id.requestAbandoned()
 		}
 		return none(id.refused(call, "rdma_init_qp_attr", err))
 	}
@@ -251,7 +251,7 @@ func (id *connectionID) checkPrivate(b []byte, stream, datagram int) error {
 		most = datagram
 	}
 	if len(b) > most {
-		return fmt.Errorf("%d bytes of private data, at most %d are possible", len(b), most)
+		return fmt.Errorf("%d bytes of private data; at most %d are possible", len(b), most)
 	}
 	return nil
 }
@@ -259,9 +259,9 @@ func (id *connectionID) checkPrivate(b []byte, stream, datagram int) error {
 func (id *connectionID) checkParam(p *verbs.CMParam) error {
 	switch {
 	case p.QPN < 2 || p.QPN >= 1<<24:
-		return fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		return fmt.Errorf("QPN is %#x; it must be from 2 to 0xffffff", p.QPN)
 	case id.kind != verbs.UD && (p.RetryCount > 7 || p.RNRRetryCount > 7):
-		return fmt.Errorf("RetryCount is %d and RNRRetryCount %d, both end at 7", p.RetryCount, p.RNRRetryCount)
+		return fmt.Errorf("RetryCount is %d and RNRRetryCount is %d; both have a maximum of 7", p.RetryCount, p.RNRRetryCount)
 	}
 	return nil
 }
@@ -316,31 +316,31 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 		return id.invalid(call, err)
 	}
 	if id.kind == verbs.UD && p.QKey != 0 && p.QKey != udpQKey {
-		return fmt.Errorf("%s the request of %v: the Q_Key is %#x: the kernel's connection manager tells peers that of RDMA_PS_UDP, %#x: %w",
+		return fmt.Errorf("%s the request of %v: the Q_Key is %#x, but the kernel's connection manager always sends that of RDMA_PS_UDP, %#x: %w",
 			call, id.RemoteAddr(), p.QKey, udpQKey, verbs.ErrNotSupported)
 	}
 	// The peer's request limits both.
 	p.ResponderResources = id.responderResources(min(p.ResponderResources, id.offered.ResponderResources))
 	p.InitiatorDepth = id.initiatorDepth(min(p.InitiatorDepth, id.offered.InitiatorDepth))
 	if err := id.raw.accept(&p); err != nil {
-		id.givenUp()
+		id.requestAbandoned()
 		return id.refused(call, "rdma_accept", err)
 	}
 	id.offered = p
-	id.leaveRequest(phaseAccepted)
+	id.endRequest(phaseAccepted)
 	return nil
 }
 
-// givenUp reports that the peer has given up its request, after a call has failed for that
+// requestAbandoned reports that the peer has given up its request, after a call has failed for that
 // reason. The kernel reports no event for it.
-func (id *connectionID) givenUp() {
-	id.fail(verbs.CMStepAccept, fmt.Errorf("%w: it has given up", verbs.ErrRejected))
-	id.leave(false)
-	id.leaveRequest(phaseOver)
+func (id *connectionID) requestAbandoned() {
+	id.fail(verbs.CMStepAccept, fmt.Errorf("%w: the peer has given up", verbs.ErrRejected))
+	id.endTimewait(false)
+	id.endRequest(phaseEnded)
 }
 
-// leaveRequest ends the wait of a request for the application, and sets the phase.
-func (id *connectionID) leaveRequest(to phase) {
+// endRequest ends the wait of a request for the application, and sets the phase.
+func (id *connectionID) endRequest(to phase) {
 	id.phase = to
 	id.listener.answered()
 }
@@ -366,8 +366,8 @@ func (id *connectionID) Reject(privateData []byte) error {
 		return id.refused(call, "rdma_reject", err)
 	}
 	was := id.phase
-	id.phase = phaseOver
-	id.leave(was == phaseAccepted)
+	id.phase = phaseEnded
+	id.endTimewait(was == phaseAccepted)
 	if was == phaseRequested {
 		id.listener.answered()
 	}

@@ -19,7 +19,7 @@ const defaultBacklog = 1024
 type listener struct {
 	manager *manager
 	raw     rawID
-	events  *watched
+	events  *watchedChannel
 	kind    verbs.QPType
 	addr    netip.AddrPort
 	backlog int
@@ -40,7 +40,7 @@ func (m *manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	switch {
 	case err != nil:
 	case backlog < 0:
-		err = fmt.Errorf("the backlog is %d, it must be positive, or 0 for %d: %w", backlog, defaultBacklog, verbs.ErrInvalid)
+		err = fmt.Errorf("the backlog is %d; it must be positive, or 0 for %d: %w", backlog, defaultBacklog, verbs.ErrInvalid)
 	case !all:
 		err = m.checkLocal(addr.Addr())
 	}
@@ -67,7 +67,7 @@ func (m *manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlog int) (l *listener, err error) {
 	l = &listener{manager: m, kind: p.Type, backlog: backlog}
 	// The goroutine takes the lock before it does anything.
-	l.events, err = m.watch("requests to "+p.Addr.String(), func(channel) bool { return l.takeLocking() })
+	l.events, err = m.watch("requests to "+p.Addr.String(), func(channel) bool { return l.lockAndHandleNext() })
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (m *manager) listen(p verbs.CMListen, addr netip.AddrPort, all bool, backlo
 			l.raw, err = l.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
 		}
 	} else {
-		l.raw, err = l.bind(m.scoped(addr))
+		l.raw, err = l.bind(m.withZone(addr))
 	}
 	if err != nil {
 		l.closed = true
@@ -133,14 +133,14 @@ func (l *listener) discard() {
 	l.events.destroy()
 }
 
-func (l *listener) takeLocking() bool {
+func (l *listener) lockAndHandleNext() bool {
 	l.manager.mu.Lock()
 	defer l.manager.mu.Unlock()
-	return l.take()
+	return l.handleNext()
 }
 
-// take handles one event, if there is one and room for a request.
-func (l *listener) take() bool {
+// handleNext handles one event, if there is one and room for a request.
+func (l *listener) handleNext() bool {
 	m := l.manager
 	var e rawEvent
 	if m.closed || l.closed || l.pending >= l.backlog || !next(l.events, &e) {
@@ -174,7 +174,7 @@ func (l *listener) request(e *rawEvent) {
 	id := m.newID(raw, l.kind)
 	id.listener, id.phase = l, phaseRequested
 	id.offered = e.param
-	id.found(&r, r.remote)
+	id.setEndpoints(&r, r.remote)
 	l.pending++
 	id.report(verbs.CMEvent{Type: verbs.CMConnectRequest, Listener: l, Param: e.param})
 }
@@ -182,6 +182,6 @@ func (l *listener) request(e *rawEvent) {
 // answered makes room for another request.
 func (l *listener) answered() {
 	l.pending--
-	for l.take() {
+	for l.handleNext() {
 	}
 }

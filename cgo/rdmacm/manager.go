@@ -20,7 +20,7 @@ type manager struct {
 	limits verbs.DeviceAttr
 	handle func(verbs.CMEvent)
 	// main is the channel for the events of all IDs. Each listener has a channel of its own.
-	main *watched
+	main *watchedChannel
 
 	destroyer destroyer // of IDs of connections
 
@@ -33,8 +33,8 @@ type manager struct {
 	groups    map[rawID]*membership
 }
 
-// watched is a channel with a goroutine that waits for its events.
-type watched struct {
+// watchedChannel is a channel with a goroutine that waits for its events.
+type watchedChannel struct {
 	channel
 	stop func() // must be called without the lock
 }
@@ -45,7 +45,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 		return nil, fmt.Errorf("%s: handle is nil: %w", op, verbs.ErrInvalid)
 	}
 	if dev.Driver() != "ibverbs" {
-		return nil, fmt.Errorf("%s: librdmacm has no devices of the driver %s: %w", op, dev.Driver(), verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: librdmacm cannot use devices of driver %s: %w", op, dev.Driver(), verbs.ErrNotSupported)
 	}
 	limits, err := dev.Query()
 	if err != nil {
@@ -58,7 +58,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 	// The goroutine may run before main is set.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.main, err = m.watch("connections of "+dev.Name(), func(ch channel) bool { return m.take(ch) })
+	m.main, err = m.watch("connections of "+dev.Name(), func(ch channel) bool { return m.handleNext(ch) })
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
@@ -66,7 +66,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 }
 
 // watch makes a channel. When the channel has events, it calls take until take returns false.
-func (m *manager) watch(name string, take func(channel) bool) (*watched, error) {
+func (m *manager) watch(name string, take func(channel) bool) (*watchedChannel, error) {
 	ch, err := m.lib.newChannel()
 	if err != nil {
 		return nil, channelError(err)
@@ -79,11 +79,11 @@ func (m *manager) watch(name string, take func(channel) bool) (*watched, error) 
 		ch.destroy()
 		return nil, err
 	}
-	return &watched{ch, stop}, nil
+	return &watchedChannel{ch, stop}, nil
 }
 
-// take handles one event of the main channel, if there is one.
-func (m *manager) take(ch channel) bool {
+// handleNext handles one event of the main channel, if there is one.
+func (m *manager) handleNext(ch channel) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var e rawEvent
@@ -160,7 +160,7 @@ func (m *manager) addresses() (list []netip.Addr) {
 // GID table, so the kernel has to check those of a device on InfiniBand.
 func (m *manager) checkLocal(addr netip.Addr) error {
 	if own := m.addresses(); !slices.Contains(own, addr.WithZone("")) && !m.onInfiniBand() {
-		return fmt.Errorf("device %s has the addresses %v: %w", m.dev.Name(), own, verbs.ErrInvalid)
+		return fmt.Errorf("the address does not belong to device %s, whose addresses are %v: %w", m.dev.Name(), own, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -189,8 +189,8 @@ func (m *manager) gidIndex(r *route) int {
 	return index
 }
 
-// scoped adds the device's zone to a link-local address or a group without a zone.
-func (m *manager) scoped(a netip.AddrPort) netip.AddrPort {
+// withZone adds the device's zone to a link-local address or a group without a zone.
+func (m *manager) withZone(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr()
 	if !addr.Is6() || !addr.IsLinkLocalUnicast() && !addr.IsMulticast() || addr.Zone() != "" {
 		return a

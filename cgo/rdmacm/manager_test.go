@@ -117,7 +117,7 @@ func TestResolveFails(t *testing.T) {
 			id, err := r.cm.Dial(dial)
 			require.NoError(t, err)
 			raw := r.lib.channels[0].ids[0]
-			raw.way.device = "mlx5_1"
+			raw.path.device = "mlx5_1"
 			c.event.id = raw
 			r.main(c.event)
 			e := r.next(verbs.CMFailed)
@@ -125,7 +125,7 @@ func TestResolveFails(t *testing.T) {
 			require.ErrorIs(t, e.Err, c.want)
 			if c.event.kind == eventAddrResolved {
 				assert.ErrorContains(t, e.Err, `"mlx5_1"`)
-				assert.ErrorContains(t, e.Err, `"rxe0", which has [fe80::1 10.0.0.1]`)
+				assert.ErrorContains(t, e.Err, `"rxe0" with addresses [fe80::1 10.0.0.1]`)
 			}
 			require.ErrorIs(t, id.Connect(verbs.CMParam{QPN: 17}), verbs.ErrState)
 			require.NoError(t, id.Close())
@@ -206,14 +206,14 @@ func TestClosedReportsNothing(t *testing.T) {
 	require.NoError(t, r.cm.Close())
 	assert.Equal(t, []string{"destroy", "destroy channel"}, r.lib.last(2))
 	r.lib.channels[0].events = append(r.lib.channels[0].events, rawEvent{kind: eventConnectResponse, id: raw})
-	assert.False(t, r.cm.(*manager).take(r.lib.channels[0]))
+	assert.False(t, r.cm.(*manager).handleNext(r.lib.channels[0]))
 	assert.Empty(t, r.events)
 }
 
 // request has a request come to the latest listener.
 func (r *rig) request(device string) *fakeID {
 	ch := r.lib.channels[len(r.lib.channels)-1]
-	raw := &fakeID{lib: r.lib, way: route{
+	raw := &fakeID{lib: r.lib, path: route{
 		device: device, port: 1, sgid: verbs.GIDFromAddr(ownAddr),
 		local: netip.AddrPortFrom(ownAddr, 7), remote: netip.MustParseAddrPort("10.0.0.2:50000"),
 	}}
@@ -338,7 +338,7 @@ func TestAddresses(t *testing.T) {
 	assert.False(t, addrPort(&c).IsValid())
 
 	m := &manager{dev: fakeDevice{}, limits: verbs.DeviceAttr{Ports: 1}}
-	assert.Equal(t, "[fe80::2%lo]:7", m.scoped(netip.MustParseAddrPort("[fe80::2]:7")).String(), "the device's interface")
-	assert.Equal(t, "[fe80::2%x]:7", m.scoped(netip.MustParseAddrPort("[fe80::2%x]:7")).String())
-	assert.Equal(t, "[fd00::2]:7", m.scoped(netip.MustParseAddrPort("[fd00::2]:7")).String())
+	assert.Equal(t, "[fe80::2%lo]:7", m.withZone(netip.MustParseAddrPort("[fe80::2]:7")).String(), "the device's interface")
+	assert.Equal(t, "[fe80::2%x]:7", m.withZone(netip.MustParseAddrPort("[fe80::2%x]:7")).String())
+	assert.Equal(t, "[fd00::2]:7", m.withZone(netip.MustParseAddrPort("[fd00::2]:7")).String())
 }

@@ -29,7 +29,7 @@ func (m *manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 	group, local := p.Group.Unmap(), p.Local.Unmap()
 	op := fmt.Sprintf("join %v", group)
 	if !group.IsMulticast() {
-		return nil, fmt.Errorf("%s: it is no multicast group: %w", op, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: the address is not a multicast group: %w", op, verbs.ErrInvalid)
 	}
 	switch {
 	case !local.IsValid() || local.IsUnspecified():
@@ -38,7 +38,7 @@ func (m *manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 			local = netip.IPv4Unspecified()
 		}
 	case local.Is4() != group.Is4():
-		return nil, fmt.Errorf("%s: %v is of another family: %w", op, local, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: %v has another address family: %w", op, local, verbs.ErrInvalid)
 	default:
 		if err := m.checkLocal(local); err != nil {
 			return nil, fmt.Errorf("%s: %w", op, err)
@@ -53,8 +53,8 @@ func (m *manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, callError("rdma_create_id", err))
 	}
-	g := &membership{manager: m, raw: raw, group: m.scoped(netip.AddrPortFrom(group, 0)).Addr(), sendOnly: p.SendOnly}
-	if err := raw.resolveAddr(m.scoped(netip.AddrPortFrom(local, 0)), netip.AddrPortFrom(g.group, multicastPort)); err != nil {
+	g := &membership{manager: m, raw: raw, group: m.withZone(netip.AddrPortFrom(group, 0)).Addr(), sendOnly: p.SendOnly}
+	if err := raw.resolveAddr(m.withZone(netip.AddrPortFrom(local, 0)), netip.AddrPortFrom(g.group, multicastPort)); err != nil {
 		raw.destroy()
 		return nil, fmt.Errorf("%s: %w", op, m.notResolved("rdma_resolve_addr", err))
 	}
@@ -71,7 +71,7 @@ func (g *membership) event(e *rawEvent) {
 	switch e.kind {
 	case eventAddrResolved:
 		if r := g.raw.route(); r.device != own {
-			g.fail(fmt.Errorf("%w: the way there is over device %q, from %v, not over %q: give the local address", verbs.ErrNoRoute, r.device, r.local.Addr(), own))
+			g.fail(fmt.Errorf("%w: the route uses device %q with address %v, but the connection manager is that of device %q: give a local address", verbs.ErrNoRoute, r.device, r.local.Addr(), own))
 			return
 		}
 		err := g.raw.join(g.group, g.sendOnly)
@@ -106,7 +106,7 @@ func (g *membership) joinByMLD() {
 	r := g.raw.route()
 	if !g.sendOnly {
 		if err := g.openMLD(); err != nil {
-			g.fail(fmt.Errorf("by a socket on interface %s: %w", g.group.Zone(), err))
+			g.fail(fmt.Errorf("join with a socket on interface %s: %w", g.group.Zone(), err))
 			return
 		}
 	}

@@ -81,7 +81,7 @@ func TestMulticastFailures(t *testing.T) {
 	require.NoError(t, g.Close())
 
 	other, raw := r.join()
-	raw.way.device = "mlx5_1"
+	raw.path.device = "mlx5_1"
 	r.main(rawEvent{kind: eventAddrResolved, id: raw})
 	require.ErrorIs(t, r.next(verbs.CMMulticastFailed).Err, verbs.ErrNoRoute)
 	require.NoError(t, other.Close())

@@ -123,7 +123,7 @@ func (r *Reader) Uint8() uint8 {
 func (r *Reader) Bool() bool {
 	v := r.Uint8()
 	if v > 1 && r.err == nil {
-		r.err = fmt.Errorf("read descriptor: %w: byte %d of its payload is %d where 0 or 1 is due; export it again",
+		r.err = fmt.Errorf("read descriptor: %w: byte %d of its payload is %d; it must be 0 or 1; export it again",
 			ErrFormat, r.off-1, v)
 	}
 	return v == 1

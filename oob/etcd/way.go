@@ -65,14 +65,14 @@ const (
 	closeTimeout = 5 * time.Second
 	// retryInterval is how long to wait after an error of the cluster.
 	retryInterval = 500 * time.Millisecond
-	// lookAfter is how long to wait before looking for programs of a wrong pair, and
-	// maxLook is how many entries are read.
-	lookAfter = 2 * time.Second
-	maxLook   = 1000
+	// noteDelay is how long to wait before looking for programs of a wrong pair, and
+	// maxEntries is how many entries are read.
+	noteDelay  = 2 * time.Second
+	maxEntries = 1000
 )
 
-// errLost makes Exchange register the program again.
-var errLost = errors.New("the lease has expired")
+// errLeaseLost makes Exchange register the program again.
+var errLeaseLost = errors.New("the lease has expired")
 
 // way is the exchange of two programs. The keys of a responder whose run is R:
 //
@@ -90,13 +90,13 @@ type way struct {
 	ttl    int64
 	ends   oob.Ends
 
-	run      string
-	lease    clientv3.LeaseID
-	stop     context.CancelFunc // ends the keepalive
-	alive    sync.WaitGroup
-	met      string           // PREFIX/NAME/R of the responder, once confirmed
-	owner    clientv3.LeaseID // the responder's lease
-	revision int64            // of the confirmation
+	run            string
+	lease          clientv3.LeaseID
+	stop           context.CancelFunc // ends the keepalive
+	keepAlive      sync.WaitGroup
+	responderKey   string           // PREFIX/NAME/R of the responder, once confirmed
+	responderLease clientv3.LeaseID // the responder's lease
+	revision       int64            // of the confirmation
 }
 
 // New returns a Way through the cluster of a client. The caller closes the client, after the
@@ -119,21 +119,21 @@ func (w *way) key(name, run string) string { return w.prefix + "/" + name + "/" 
 // Exchange implements oob.Way.
 func (w *way) Exchange(ctx context.Context, ends oob.Ends, ours []byte) ([]byte, error) {
 	w.ends = ends
-	away := false
+	unreachable := false
 	for {
-		theirs, err := w.meet(ctx, ours)
+		theirs, err := w.attempt(ctx, ours)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case unavailable(err):
-			if !away {
-				away = true
+			if !unreachable {
+				unreachable = true
 				ends.Note(fmt.Sprintf("%v cannot be reached, trying again: %v", w, err))
 			}
-		case !errors.Is(err, errLost) && !errors.Is(err, rpctypes.ErrLeaseNotFound):
+		case !errors.Is(err, errLeaseLost) && !errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return theirs, err
 		}
-		_ = w.leave() // after an error the keys expire
+		_ = w.revokeLease() // after an error the keys expire
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
@@ -149,19 +149,19 @@ func unavailable(err error) bool {
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// meet registers this program, and exchanges with a peer.
-func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
+// attempt registers this program, and exchanges with a peer.
+func (w *way) attempt(ctx context.Context, ours []byte) ([]byte, error) {
 	lost, err := w.register(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer context.AfterFunc(lost, func() { cancel(errLost) })()
+	defer context.AfterFunc(lost, func() { cancel(errLeaseLost) })()
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		select {
-		case <-time.After(lookAfter):
-			w.look(ctx)
+		case <-time.After(noteDelay):
+			w.noteWrongPairs(ctx)
 		case <-ctx.Done():
 		}
 	})
@@ -180,7 +180,7 @@ func (w *way) meet(ctx context.Context, ours []byte) ([]byte, error) {
 	return theirs, err
 }
 
-// register takes a lease and keeps it alive until leave. The returned context ends when the
+// register takes a lease and keeps it alive until revokeLease. The returned context ends when the
 // lease is lost.
 func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 	try, cancel := context.WithTimeout(ctx, closeTimeout) // the client itself would wait for ever
@@ -198,7 +198,7 @@ func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 	}
 	lost, gone := context.WithCancel(context.Background())
 	w.stop = stop
-	w.alive.Go(func() {
+	w.keepAlive.Go(func() {
 		defer gone()
 		for range answers { // closed when the lease has expired, or by stop
 		}
@@ -206,19 +206,19 @@ func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 	return lost, nil
 }
 
-// leave revokes the lease, which removes all keys under it.
-func (w *way) leave() error {
+// revokeLease revokes the lease, which removes all keys under it.
+func (w *way) revokeLease() error {
 	if w.stop == nil {
 		return nil
 	}
 	w.stop()
-	w.alive.Wait()
+	w.keepAlive.Wait()
 	w.stop = nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	// An expired lease needs no revocation.
 	if _, err := w.client.Revoke(ctx, w.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return fmt.Errorf("give back the lease, which expires after %d s: %w", w.ttl, err)
+		return fmt.Errorf("revoke the lease, which expires after %d s: %w", w.ttl, err)
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func exists(key string) clientv3.Cmp  { return clientv3.Compare(clientv3.CreateR
 func missing(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
 
 // watch calls see for each change of the keys with a prefix, from a revision on, until see is
-// done or fails. If the history was compacted, or the watch was lost, it fails with errLost, and
+// done or fails. If the history was compacted, or the watch was lost, it fails with errLeaseLost, and
 // the caller starts again.
 func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *clientv3.Event) (done bool, err error)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
@@ -254,7 +254,7 @@ func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errLost
+	return errLeaseLost
 }
 
 // respond registers this program, and waits until a requester has claimed and confirmed it.
@@ -290,7 +290,7 @@ func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 			_, _, err = w.put(ctx, base+"/accept", f.Run, exists(base+"/claim"))
 			return false, err
 		case what == "confirm" && e.Type == mvccpb.PUT && claim.Run != "" && value == claim.Run:
-			w.met, w.owner, w.revision = base, w.lease, e.Kv.ModRevision
+			w.responderKey, w.responderLease, w.revision = base, w.lease, e.Kv.ModRevision
 			return true, nil
 		}
 		return false, nil
@@ -331,10 +331,10 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 		}
 		for _, kv := range all.Kvs {
 			base := string(kv.Key)
-			if taken[base] || !w.fits(prefix, kv) {
+			if taken[base] || !w.isWaitingResponder(prefix, kv) {
 				continue
 			}
-			theirs, err := w.take(ctx, base, string(claim))
+			theirs, err := w.claim(ctx, base, string(claim))
 			if theirs != nil || err != nil {
 				return theirs, err
 			}
@@ -343,7 +343,7 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 		err = w.watch(ctx, prefix, all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
 			key := string(e.Kv.Key)
 			freed := e.Type == mvccpb.DELETE && (strings.HasSuffix(key, "/claim") || strings.HasSuffix(key, "/accept"))
-			return freed || e.Type == mvccpb.PUT && w.fits(prefix, e.Kv), nil
+			return freed || e.Type == mvccpb.PUT && w.isWaitingResponder(prefix, e.Kv), nil
 		})
 		if err != nil {
 			return nil, err
@@ -351,8 +351,8 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	}
 }
 
-// fits reports whether an entry is of a responder that waits for this program.
-func (w *way) fits(prefix string, kv *mvccpb.KeyValue) bool {
+// isWaitingResponder reports whether an entry is of a responder that waits for this program.
+func (w *way) isWaitingResponder(prefix string, kv *mvccpb.KeyValue) bool {
 	if strings.Contains(strings.TrimPrefix(string(kv.Key), prefix), "/") {
 		return false // a claim or the like, not an entry
 	}
@@ -360,9 +360,9 @@ func (w *way) fits(prefix string, kv *mvccpb.KeyValue) bool {
 	return err == nil && f.Responder && f.From == w.ends.Peer && f.To == w.ends.Name && len(f.Body) > 0
 }
 
-// take claims a responder, and waits until the responder has accepted. It returns nil if another
+// claim claims a responder, and waits until the responder has accepted. It returns nil if another
 // requester was faster, or the responder has ended.
-func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
+func (w *way) claim(ctx context.Context, base, claim string) ([]byte, error) {
 	done, revision, err := w.put(ctx, base+"/claim", claim, exists(base), missing(base+"/claim"), missing(base+"/accept"))
 	if err != nil || !done {
 		return nil, err
@@ -399,15 +399,15 @@ func (w *way) take(ctx context.Context, base, claim string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.met, w.owner, w.revision = base, clientv3.LeaseID(r.Kvs[0].Lease), revision
+	w.responderKey, w.responderLease, w.revision = base, clientv3.LeaseID(r.Kvs[0].Lease), revision
 	return f.Body, nil
 }
 
-// look notes live programs that wait for programs other than this one, to help a person who
+// noteWrongPairs notes live programs that wait for programs other than this one, to help a person who
 // has started the wrong two. A program with several peers has an entry for each, so an entry
 // whose counterpart is also registered is no mistake.
-func (w *way) look(ctx context.Context) {
-	all, err := w.client.Get(ctx, w.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(maxLook))
+func (w *way) noteWrongPairs(ctx context.Context) {
+	all, err := w.client.Get(ctx, w.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(maxEntries))
 	if err != nil {
 		return
 	}
@@ -434,7 +434,7 @@ func (w *way) look(ctx context.Context) {
 		case f.To == us:
 			wrong = !there[pair{us, f.From}]
 		}
-		text := fmt.Sprintf("%s is in %v, a %v that waits for %s, while this %v waits for %s: start the two programs of a pair",
+		text := fmt.Sprintf("%s also uses %v: it is a %v and waits for %s, but this %v waits for %s: start the two programs of a pair",
 			f.From, w, roleOf(f), f.To, w.ends.Role, them)
 		if wrong && !noted[text] {
 			noted[text] = true
@@ -452,22 +452,22 @@ func roleOf(f frame.Frame) oob.Role {
 
 // Done implements oob.Way.
 func (w *way) Done(ctx context.Context) error {
-	ended := fmt.Errorf("%s has ended without saying how", w.ends.Peer)
+	ended := fmt.Errorf("%s ended without reporting whether it succeeded", w.ends.Peer)
 	outcome := func(value string) error {
 		if value == "succeeded" {
 			return nil
 		}
 		return fmt.Errorf("%s: %w", w.ends.Peer, oob.ErrPeerFailed)
 	}
-	away := false
+	unreachable := false
 	for {
-		all, err := w.client.Get(ctx, w.met+"/", clientv3.WithPrefix())
+		all, err := w.client.Get(ctx, w.responderKey+"/", clientv3.WithPrefix())
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if unavailable(err) {
-			if !away {
-				away = true
+			if !unreachable {
+				unreachable = true
 				w.ends.Note(fmt.Sprintf("%v cannot be reached, trying again: %v", w, err))
 			}
 			select {
@@ -477,16 +477,16 @@ func (w *way) Done(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 		}
-		away = false
+		unreachable = false
 		if err != nil {
-			return fmt.Errorf("read %s: %w", w.met, err)
+			return fmt.Errorf("read %s: %w", w.responderKey, err)
 		}
 		confirmed := false
 		for _, kv := range all.Kvs {
 			switch string(kv.Key) {
-			case w.met + "/outcome":
+			case w.responderKey + "/outcome":
 				return outcome(string(kv.Value))
-			case w.met + "/confirm":
+			case w.responderKey + "/confirm":
 				confirmed = true
 			}
 		}
@@ -494,12 +494,12 @@ func (w *way) Done(ctx context.Context) error {
 			return ended
 		}
 		var result error
-		err = w.watch(ctx, w.met+"/", all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
+		err = w.watch(ctx, w.responderKey+"/", all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
 			switch key := string(e.Kv.Key); {
-			case key == w.met+"/outcome" && e.Type == mvccpb.PUT:
+			case key == w.responderKey+"/outcome" && e.Type == mvccpb.PUT:
 				result = outcome(string(e.Kv.Value))
 				return true, nil
-			case key == w.met+"/confirm" && e.Type == mvccpb.DELETE:
+			case key == w.responderKey+"/confirm" && e.Type == mvccpb.DELETE:
 				result = ended
 				return true, nil
 			}
@@ -510,7 +510,7 @@ func (w *way) Done(ctx context.Context) error {
 			return result
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !errors.Is(err, errLost):
+		case !errors.Is(err, errLeaseLost):
 			return err
 		}
 	}
@@ -519,7 +519,7 @@ func (w *way) Done(ctx context.Context) error {
 // Close implements oob.Way.
 func (w *way) Close(ok bool) error {
 	var errs []error
-	if w.met != "" && w.ends.Role == oob.Requester {
+	if w.responderKey != "" && w.ends.Role == oob.Requester {
 		value := "failed"
 		if ok {
 			value = "succeeded"
@@ -527,10 +527,10 @@ func (w *way) Close(ok bool) error {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		// A responder that has ended does not need the report.
-		_, err := w.client.Txn(ctx).If(exists(w.met)).Then(clientv3.OpPut(w.met+"/outcome", value, clientv3.WithLease(w.owner))).Commit()
+		_, err := w.client.Txn(ctx).If(exists(w.responderKey)).Then(clientv3.OpPut(w.responderKey+"/outcome", value, clientv3.WithLease(w.responderLease))).Commit()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("report the end to %s: %w", w.ends.Peer, err))
 		}
 	}
-	return errors.Join(append(errs, w.leave())...)
+	return errors.Join(append(errs, w.revokeLease())...)
 }

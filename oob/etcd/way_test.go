@@ -150,7 +150,7 @@ func assertEmpty(t *testing.T, c *clientv3.Client, cfg Config) {
 func kill(w oob.Way) {
 	e := w.(*way)
 	e.stop()
-	e.alive.Wait()
+	e.keepAlive.Wait()
 }
 
 func TestMeet(t *testing.T) {
@@ -258,7 +258,7 @@ func TestResponderKilledAndRestarted(t *testing.T) {
 
 	// Killed after they have met: nobody says how it ended.
 	kill(a)
-	require.ErrorContains(t, again.Done(forever(t)), "has ended without saying how")
+	require.ErrorContains(t, again.Done(forever(t)), "ended without reporting whether it succeeded")
 	require.NoError(t, again.Close(true))
 }
 
@@ -386,7 +386,7 @@ func TestWrongPair(t *testing.T) {
 			assert.NoError(t, w.Close(false))
 		})
 	}
-	assert.Contains(t, <-notes, "a responder that waits for other, while this requester waits for server")
+	assert.Contains(t, <-notes, "it is a responder and waits for other, but this requester waits for server")
 	cancel()
 	both.Wait()
 	assertEmpty(t, c, cfg)
@@ -404,7 +404,7 @@ func TestNoWrongPairAmongSeveral(t *testing.T) {
 		w.ends = oob.Ends{Name: name, Peer: peer, Role: role, Note: note}
 		_, err := w.register(forever(t))
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, w.leave()) })
+		t.Cleanup(func() { require.NoError(t, w.revokeLease()) })
 		entry, err := (&frame.Frame{From: name, To: peer, Responder: role == oob.Responder, Run: w.run}).Encode()
 		require.NoError(t, err)
 		_, _, err = w.put(forever(t), w.key(name, w.run), string(entry))
@@ -416,16 +416,16 @@ func TestNoWrongPairAmongSeveral(t *testing.T) {
 		enter("b", "a", oob.Responder), enter("b", "c", oob.Requester),
 	}
 	for _, w := range all {
-		w.look(forever(t))
+		w.noteWrongPairs(forever(t))
 	}
 	assert.Empty(t, notes)
 	all = append(all, enter("c", "b", oob.Responder), enter("c", "a", oob.Requester)) // the last should be a responder
 	for _, w := range all {
-		w.look(forever(t))
+		w.noteWrongPairs(forever(t))
 	}
 	require.NotEmpty(t, notes)
 	for _, text := range notes {
-		assert.Regexp(t, "^(c is .* a requester that waits for a, while this requester|a is .* a requester that waits for c, while this requester) ", text)
+		assert.Regexp(t, "^(c also uses .* it is a requester and waits for a, but this requester|a also uses .* it is a requester and waits for c, but this requester) ", text)
 	}
 }
 

@@ -37,8 +37,8 @@ func loadFile(file string) (*library, error) {
 	return l, nil
 }
 
-// need returns an error if the library lacks one of the functions.
-func (l *library) need(functions ...string) error {
+// require returns an error if the library lacks one of the functions.
+func (l *library) require(functions ...string) error {
 	for _, f := range functions {
 		name := C.CString(f)
 		var has C.bool
@@ -78,7 +78,7 @@ func OpenLibrary(file string, context unsafe.Pointer) (*Device, error) {
 }
 
 func (l *library) open(context unsafe.Pointer) (*Device, error) {
-	if err := l.need("efadv_query_device", "efadv_create_qp_ex", "efadv_query_ah"); err != nil {
+	if err := l.require("efadv_query_device", "efadv_create_qp_ex", "efadv_query_ah"); err != nil {
 		return nil, err
 	}
 	d := &Device{lib: l, ctx: (*C.struct_ibv_context)(context)}
@@ -90,7 +90,7 @@ func (l *library) open(context unsafe.Pointer) (*Device, error) {
 		MaxSendWR: int(a.max_sq_wr), MaxRecvWR: int(a.max_rq_wr),
 		MaxSendSGE: int(a.max_sq_sge), MaxRecvSGE: int(a.max_rq_sge),
 		MaxInline: int(a.inline_buf_size), MaxRDMA: uint32(a.max_rdma_size), Caps: Caps(a.device_caps),
-		ExtendedCQ: l.need("efadv_create_cq", "efadv_cq_from_ibv_cq_ex") == nil,
+		ExtendedCQ: l.require("efadv_create_cq", "efadv_cq_from_ibv_cq_ex") == nil,
 	}
 	return d, nil
 }
@@ -117,10 +117,10 @@ func (d *Device) CreateQP(init unsafe.Pointer, unsolicitedWriteRecv bool) (unsaf
 // CQ is a completion queue of libefa.
 type CQ struct {
 	Queue unsafe.Pointer // a struct ibv_cq_ex
-	// Own is the first argument of ReadSGID, which is an
+	// Provider is the first argument of ReadSGID, which is an
 	// int (*)(void *, union ibv_gid *), and of IsUnsolicited, an int (*)(void *). A
 	// function is nil if the queue does not have its field.
-	Own, ReadSGID, IsUnsolicited unsafe.Pointer
+	Provider, ReadSGID, IsUnsolicited unsafe.Pointer
 }
 
 // CreateCQ makes a completion queue from a struct ibv_cq_init_attr_ex. The queue marks
@@ -140,7 +140,7 @@ func (d *Device) CreateCQ(init unsafe.Pointer, fields verbs.WCFields) (CQ, error
 	if c == nil {
 		return CQ{}, errnoOf(err)
 	}
-	cq.Queue, cq.Own = unsafe.Pointer(c), unsafe.Pointer(C.vb_efa_cq_of(d.lib.c, c))
+	cq.Queue, cq.Provider = unsafe.Pointer(c), unsafe.Pointer(C.vb_efa_cq_of(d.lib.c, c))
 	return cq, nil
 }
 

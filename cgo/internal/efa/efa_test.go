@@ -63,8 +63,8 @@ func TestMissing(t *testing.T) {
 	}
 	l, err := loadFile(efatest.Build(t, 42))
 	require.NoError(t, err)
-	require.NoError(t, l.need("efadv_query_ah"))
-	require.ErrorContains(t, l.need("efadv_query_ah", "efadv_create_cq"), "no efadv_create_cq, which came with rdma-core 43")
+	require.NoError(t, l.require("efadv_query_ah"))
+	require.ErrorContains(t, l.require("efadv_query_ah", "efadv_create_cq"), "no efadv_create_cq, which came with rdma-core 43")
 }
 
 // A device of another kind.
@@ -81,7 +81,7 @@ func TestSystemLibrary(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	require.NoError(t, l.need("efadv_query_device", "efadv_create_qp_ex", "efadv_query_ah", "efadv_create_cq", "efadv_cq_from_ibv_cq_ex"))
+	require.NoError(t, l.require("efadv_query_device", "efadv_create_qp_ex", "efadv_query_ah", "efadv_create_cq", "efadv_cq_from_ibv_cq_ex"))
 }
 
 // The number of an address handle, a struct ibv_ah, is the library's.

@@ -16,7 +16,7 @@ import (
 // ready has to read until it would block. The goroutine has ended when stop returns.
 func Watch(fd int, name string, ready func()) (stop func(), err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, fmt.Errorf("make the %s not block: %w", name, err)
+		return nil, fmt.Errorf("make the %s non-blocking: %w", name, err)
 	}
 	// Use a duplicate, because the library closes the original.
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)

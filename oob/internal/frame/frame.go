@@ -67,7 +67,7 @@ func Decode(b []byte) (Frame, error) {
 		return Frame{}, err
 	}
 	if len(bundle.Connections)+len(bundle.Maps)+len(bundle.Events) > 0 {
-		return Frame{}, fmt.Errorf("%w: a bundle with descriptors is where a frame should be", descriptor.ErrFormat)
+		return Frame{}, fmt.Errorf("%w: the bundle of a frame must not have descriptors", descriptor.ErrFormat)
 	}
 	r := wirecode.NewReader(bundle.Data)
 	f := Frame{From: bundle.From, To: bundle.To}
@@ -118,7 +118,7 @@ func Read(r Peeker) (Frame, error) {
 	}
 	size := uint64(header[6])<<24 | uint64(header[7])<<16 | uint64(header[8])<<8 | uint64(header[9])
 	if size > descriptor.MaxPayload {
-		return Frame{}, fmt.Errorf("%w: it claims %d bytes, at most %d are allowed", descriptor.ErrTooBig, size, descriptor.MaxPayload)
+		return Frame{}, fmt.Errorf("%w: its header says %d bytes, but at most %d are allowed", descriptor.ErrTooBig, size, descriptor.MaxPayload)
 	}
 	b, err := r.Peek(aroundSize + int(size))
 	if err != nil {
