@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -16,40 +17,40 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// Connections beside the active one, and the sizes of the pools.
+// The smaller number of other connections, and the sizes of the pools.
 const (
-	fewBeside  = 10
+	fewOthers  = 10
 	smallPools = 16
 	largePools = 10000
 	// settleTime lets connections that wait for their peer back off before a measurement.
 	settleTime = time.Second
 )
 
-// crowd is two contexts, on two devices and one engine, with many connections between them.
+// contextPair is two contexts, on two devices and one engine, with many connections between them.
 // One goroutine does all work of both ends.
-type crowd struct {
+type contextPair struct {
 	*pe.Engine
 	x, y   *endpoint
-	beside []*rdma.Connection // of x
+	others []*rdma.Connection // of x
 }
 
-// beside is the state of the other connections while one is active.
-type beside struct {
+// otherState is the state of the other connections while one is active.
+type otherState struct {
 	name  string
 	about string
-	add   func(c *crowd, n int) error
+	add   func(c *contextPair, n int) error
 }
 
-var besides = []beside{
-	{"idle", "Ready, with nothing to do", (*crowd).addReady},
-	{"exported", "exported at both ends, never connected", (*crowd).addExported},
-	{"half-open", "Connecting, with a peer that never connects", (*crowd).addHalfOpen},
-	{"no peer", "Connecting, with a peer whose device has been closed", (*crowd).addOrphans},
-	{"not ready", "a send waits for a receive that never comes", (*crowd).addNotReady},
+var otherStates = []otherState{
+	{"idle", "Ready, with nothing to do", (*contextPair).addReady},
+	{"exported", "exported at both ends, never connected", (*contextPair).addExported},
+	{"half-open", "Connecting, with a peer that never connects", (*contextPair).addHalfOpen},
+	{"no peer", "Connecting, with a peer whose device has been closed", (*contextPair).addPeerClosed},
+	{"not ready", "a send waits for a receive that never comes", (*contextPair).addNotReady},
 }
 
-func newCrowd(o options, connections, tasks int) (c *crowd, err error) {
-	c = &crowd{Engine: pe.New(pe.Config{})}
+func newContextPair(o options, connections, tasks int) (c *contextPair, err error) {
+	c = &contextPair{Engine: pe.New(pe.Config{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
@@ -63,7 +64,7 @@ func newCrowd(o options, connections, tasks int) (c *crowd, err error) {
 }
 
 // open opens one end, and starts its context.
-func (c *crowd) open(o options, connections, tasks int) (_ *endpoint, err error) {
+func (c *contextPair) open(o options, connections, tasks int) (_ *endpoint, err error) {
 	e := &endpoint{engine: c.Engine, counters: o.counters}
 	defer func() {
 		if err != nil {
@@ -94,7 +95,7 @@ func (c *crowd) open(o options, connections, tasks int) (_ *endpoint, err error)
 	return e, waitRunning(e)
 }
 
-func (c *crowd) close() error {
+func (c *contextPair) close() error {
 	var errs []error
 	for _, e := range []*endpoint{c.x, c.y} {
 		if e != nil {
@@ -105,7 +106,7 @@ func (c *crowd) close() error {
 }
 
 // export makes the two ends of a connection.
-func (c *crowd) export() (x, y *rdma.Connection, xDesc, yDesc []byte, err error) {
+func (c *contextPair) export() (x, y *rdma.Connection, xDesc, yDesc []byte, err error) {
 	if x, xDesc, err = c.x.rdma.Export(); err == nil {
 		y, yDesc, err = c.y.rdma.Export()
 	}
@@ -113,7 +114,7 @@ func (c *crowd) export() (x, y *rdma.Connection, xDesc, yDesc []byte, err error)
 }
 
 // connect makes n connections and waits until they are Ready at both ends.
-func (c *crowd) connect(n int) (xs, ys []*rdma.Connection, err error) {
+func (c *contextPair) connect(n int) (xs, ys []*rdma.Connection, err error) {
 	for range n {
 		x, y, xDesc, yDesc, err := c.export()
 		if err == nil {
@@ -137,19 +138,19 @@ func (c *crowd) connect(n int) (xs, ys []*rdma.Connection, err error) {
 	return xs, ys, nil
 }
 
-func (c *crowd) progress() error {
+func (c *contextPair) progress() error {
 	if err := c.x.progress(); err != nil {
 		return err
 	}
 	return c.y.rdma.Err()
 }
 
-func (c *crowd) addReady(n int) (err error) {
-	c.beside, _, err = c.connect(n)
+func (c *contextPair) addReady(n int) (err error) {
+	c.others, _, err = c.connect(n)
 	return err
 }
 
-func (c *crowd) addExported(n int) error {
+func (c *contextPair) addExported(n int) error {
 	for range n {
 		if _, _, _, _, err := c.export(); err != nil {
 			return err
@@ -158,7 +159,7 @@ func (c *crowd) addExported(n int) error {
 	return nil
 }
 
-func (c *crowd) addHalfOpen(n int) error {
+func (c *contextPair) addHalfOpen(n int) error {
 	for range n {
 		x, _, _, yDesc, err := c.export()
 		if err == nil {
@@ -171,8 +172,8 @@ func (c *crowd) addHalfOpen(n int) error {
 	return nil
 }
 
-// addOrphans connects to a context that has been closed, with its device.
-func (c *crowd) addOrphans(n int) error {
+// addPeerClosed connects to a context that has been closed, with its device.
+func (c *contextPair) addPeerClosed(n int) error {
 	gone, err := c.open(options{device: c.x.dev.Name()}, n, 1)
 	if err != nil {
 		return err
@@ -183,7 +184,7 @@ func (c *crowd) addOrphans(n int) error {
 		err = errors.Join(err, e)
 		descs = append(descs, desc)
 	}
-	gone.engine = nil // the crowd owns it
+	gone.engine = nil // the pair owns it
 	if err = errors.Join(err, gone.close()); err != nil {
 		return err
 	}
@@ -199,11 +200,11 @@ func (c *crowd) addOrphans(n int) error {
 	return nil
 }
 
-func (c *crowd) addNotReady(n int) error {
+func (c *contextPair) addNotReady(n int) error {
 	if err := c.addReady(n); err != nil {
 		return err
 	}
-	for _, conn := range c.beside {
+	for _, conn := range c.others {
 		t, err := c.x.pool.Send(conn, nil)
 		if err == nil {
 			err = errors.Join(t.Submit(), c.progress())
@@ -216,7 +217,7 @@ func (c *crowd) addNotReady(n int) error {
 }
 
 // activate makes the connection that is measured.
-func (c *crowd) activate() (x, y *pinger, err error) {
+func (c *contextPair) activate() (x, y *pinger, err error) {
 	xs, ys, err := c.connect(1)
 	if err != nil {
 		return nil, nil, err
@@ -237,24 +238,24 @@ func (c *crowd) activate() (x, y *pinger, err error) {
 	return x, y, err
 }
 
-// trips are the results of round trips on one connection.
-type trips struct {
+// tripTimes are the results of round trips on one connection.
+type tripTimes struct {
 	median, tail, mean time.Duration
 	used               time.Duration // processor time of each, at both ends
 }
 
 // roundTrips measures pairs of 8-byte writes, there and back.
-func (c *crowd) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f trips, err error) {
+func (c *contextPair) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f tripTimes, err error) {
 	var samples []time.Duration
 	begin, before := time.Now(), cpuTime()
 	now := begin
 	for len(samples) == 0 || now.Sub(begin) < d {
 		*next++
 		for _, way := range []struct{ from, to *pinger }{{x, y}, {y, x}} {
-			if err := way.from.hit(*next); err != nil {
+			if err := way.from.write(*next); err != nil {
 				return f, err
 			}
-			for atomic.LoadUint64(way.to.ball) != *next {
+			for atomic.LoadUint64(way.to.received) != *next {
 				if err := c.progress(); err != nil {
 					return f, err
 				}
@@ -274,9 +275,9 @@ func (c *crowd) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f trips
 	return f, nil
 }
 
-// tripsBeside measures one connection while n others are in the given state.
-func tripsBeside(o options, b beside, n int) (f trips, err error) {
-	c, err := newCrowd(o, n+1, max(largePools, n))
+// roundTripsBeside measures one connection while n others are in the given state.
+func roundTripsBeside(o options, b otherState, n int) (f tripTimes, err error) {
+	c, err := newContextPair(o, n+1, max(largePools, n))
 	if err != nil {
 		return f, err
 	}
@@ -296,12 +297,12 @@ func tripsBeside(o options, b beside, n int) (f trips, err error) {
 	return c.roundTrips(x, y, &next, o.duration)
 }
 
-// heapOf makes connections. It returns the heap for each at one end, with its share of the
+// heapPerConnection makes connections. It returns the heap for each at one end, with its share of the
 // pools, and the time for all of them.
-func heapOf(o options, tasks int) (perConnection float64, took time.Duration, err error) {
+func heapPerConnection(o options, tasks int) (perConnection float64, took time.Duration, err error) {
 	before := heap()
 	begin := time.Now()
-	c, err := newCrowd(o, o.connections, tasks)
+	c, err := newContextPair(o, o.connections, tasks)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -329,7 +330,7 @@ func manyConnections(o options) (string, error) {
 	const indent = "\n            "
 	fmt.Fprintf(&b, "%d connections in one context, both ends on one goroutine", o.connections)
 	for _, tasks := range []int{smallPools, largePools} {
-		heap, took, err := heapOf(o, tasks)
+		heap, took, err := heapPerConnection(o, tasks)
 		if err != nil {
 			return "", err
 		}
@@ -338,7 +339,7 @@ func manyConnections(o options) (string, error) {
 	}
 	fmt.Fprintf(&b, indent+"a round trip of 8-byte writes, in µs; medians of %d rounds, and their ratios", o.rounds)
 	fmt.Fprintf(&b, indent+"%-10s %6s %7s %7s %7s %10s   %s", "beside", "", "median", "mean", "99 %", "processor", "ratios of median, mean, processor")
-	for _, s := range besides {
+	for _, s := range otherStates {
 		if o.only != "" && o.only != s.name {
 			continue
 		}
@@ -351,23 +352,23 @@ func manyConnections(o options) (string, error) {
 	return b.String(), nil
 }
 
-// compareBeside compares an active connection beside few and beside many others, measured
-// alternately.
-func compareBeside(o options, s beside) (string, error) {
-	counts := [2]int{min(fewBeside, o.connections), o.connections}
-	figures := []func(trips) time.Duration{
-		func(f trips) time.Duration { return f.median },
-		func(f trips) time.Duration { return f.mean },
-		func(f trips) time.Duration { return f.tail },
-		func(f trips) time.Duration { return f.used },
+// compareBeside measures an active connection alternately with few and with many other
+// connections.
+func compareBeside(o options, s otherState) (string, error) {
+	counts := [2]int{min(fewOthers, o.connections), o.connections}
+	figures := []func(tripTimes) time.Duration{
+		func(f tripTimes) time.Duration { return f.median },
+		func(f tripTimes) time.Duration { return f.mean },
+		func(f tripTimes) time.Duration { return f.tail },
+		func(f tripTimes) time.Duration { return f.used },
 	}
 	values := [2][][]float64{make([][]float64, len(figures)), make([][]float64, len(figures))}
 	ratios := make([][]float64, len(figures))
 	for range o.rounds {
 		for i, n := range counts {
-			f, err := tripsBeside(o, s, n)
+			f, err := roundTripsBeside(o, s, n)
 			if err != nil {
-				return "", fmt.Errorf("%d beside: %w", n, err)
+				return "", fmt.Errorf("with %d other connections: %w", n, err)
 			}
 			for k, figure := range figures {
 				values[i][k] = append(values[i][k], float64(figure(f).Nanoseconds())/1000)
@@ -381,14 +382,8 @@ func compareBeside(o options, s beside) (string, error) {
 	var b strings.Builder
 	for i, n := range counts {
 		fmt.Fprintf(&b, "\n            %-10s %6d %7.2f %7.2f %7.2f %10.2f", s.name, n,
-			middle(values[i][0]), middle(values[i][1]), middle(values[i][2]), middle(values[i][3]))
+			median.Of(values[i][0]), median.Of(values[i][1]), median.Of(values[i][2]), median.Of(values[i][3]))
 	}
-	fmt.Fprintf(&b, "   %.2f %.2f %.2f  (%s)", middle(ratios[0]), middle(ratios[1]), middle(ratios[3]), s.about)
+	fmt.Fprintf(&b, "   %.2f %.2f %.2f  (%s)", median.Of(ratios[0]), median.Of(ratios[1]), median.Of(ratios[3]), s.about)
 	return b.String(), nil
-}
-
-// middle returns the median. It sorts values.
-func middle(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
 }

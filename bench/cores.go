@@ -67,7 +67,7 @@ func ratesOfEngines(name string, engines int, d time.Duration) (rate float64, er
 	var work sync.WaitGroup
 	rates, errs := make([]float64, engines), make([]error, engines)
 	for i := range engines {
-		work.Go(func() { rates[i], errs[i] = writesToOneself(dev, d) })
+		work.Go(func() { rates[i], errs[i] = loopbackWrites(dev, d) })
 	}
 	work.Wait()
 	for _, r := range rates {
@@ -76,8 +76,8 @@ func ratesOfEngines(name string, engines int, d time.Duration) (rate float64, er
 	return rate, errors.Join(errs...)
 }
 
-// writesToOneself drives an engine whose context writes to itself, in batches of tasks.
-func writesToOneself(dev verbs.Device, d time.Duration) (rate float64, err error) {
+// loopbackWrites drives an engine whose context writes to itself, in batches of tasks.
+func loopbackWrites(dev verbs.Device, d time.Duration) (rate float64, err error) {
 	e := &endpoint{engine: pe.New(pe.Config{})} // the endpoint does not own the device
 	defer func() { err = errors.Join(err, e.close()) }()
 	if e.local, err = mmap.Alloc(dev, 4096, mmap.LocalReadWrite|access); err != nil {

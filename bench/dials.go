@@ -6,12 +6,13 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// dialer is a crowd whose y listens and whose x dials.
+// dialer is a context pair whose y listens and whose x dials.
 type dialer struct {
-	*crowd
+	*contextPair
 	addr   string
 	ready  int // at both ends
 	closed int
@@ -19,11 +20,11 @@ type dialer struct {
 }
 
 func newDialer(o options) (*dialer, error) {
-	c, err := newCrowd(o, o.connections, smallPools)
+	c, err := newContextPair(o, o.connections, smallPools)
 	if err != nil {
 		return nil, err
 	}
-	d := &dialer{crowd: c}
+	d := &dialer{contextPair: c}
 	for _, e := range []*endpoint{c.x, c.y} {
 		e.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, err error) {
 			switch s {
@@ -107,7 +108,7 @@ func dialRates(o options) (figures string, err error) {
 			}
 			all = append(all, took.Seconds())
 		}
-		figures += fmt.Sprintf("; %d at once: %.0f ms, %.0f µs each", at, middle(all)*1e3, middle(all)*1e6/float64(at))
+		figures += fmt.Sprintf("; %d at once: %.0f ms, %.0f µs each", at, median.Of(all)*1e3, median.Of(all)*1e6/float64(at))
 	}
 	return figures, nil
 }

@@ -24,9 +24,9 @@ type endpoint struct {
 	remote *mmap.Map
 	conn   *rdma.Connection
 
-	counters  bool
-	completed int              // tasks
-	again     func(*rdma.Task) // called with each completed task
+	counters   bool
+	completed  int              // tasks
+	onComplete func(*rdma.Task) // called with each completed task
 }
 
 const access = mmap.RemoteRead | mmap.RemoteWrite
@@ -76,14 +76,14 @@ func (e *endpoint) tasks(n, size int) ([]*rdma.Task, error) {
 
 func (e *endpoint) done(t *rdma.Task) {
 	e.completed++
-	if e.again != nil {
-		e.again(t)
+	if e.onComplete != nil {
+		e.onComplete(t)
 	}
 }
 
 // stop stops the context, and waits for its tasks.
 func (e *endpoint) stop() error {
-	e.again = nil
+	e.onComplete = nil
 	return e.rdma.Close()
 }
 

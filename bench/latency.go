@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	pingTasks  = 16
-	pingMemory = 4096
-	pingSize   = 8
-	pingSource = 64 // offset of the words to send; the received word is before them
-	maxSamples = 1 << 20
-	looks      = 256
+	pingTasks        = 16
+	pingMemory       = 4096
+	pingSize         = 8
+	pingSource       = 64 // offset of the words to send; the received word is before them
+	maxSamples       = 1 << 20
+	pollsPerProgress = 256
 )
 
 // pinger writes a number to the peer, which writes it back.
@@ -23,15 +23,15 @@ type pinger struct {
 	tasks []*rdma.Task
 	next  int
 
-	ball  *uint64            // the last number that the peer wrote
-	balls [pingTasks]*uint64 // the numbers that the tasks write
+	received *uint64            // the last number that the peer wrote
+	sources  [pingTasks]*uint64 // the numbers that the tasks write
 }
 
 func newPinger(e *endpoint) (*pinger, error) {
 	word := func(off int) *uint64 { return (*uint64)(unsafe.Pointer(&e.local.Bytes()[off])) }
-	p := &pinger{endpoint: e, ball: word(0)}
+	p := &pinger{endpoint: e, received: word(0)}
 	for i := range pingTasks {
-		p.balls[i] = word(pingSource + i*pingSize)
+		p.sources[i] = word(pingSource + i*pingSize)
 		t, err := e.pool.Write(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
 		if err != nil {
 			return nil, err
@@ -41,26 +41,26 @@ func newPinger(e *endpoint) (*pinger, error) {
 	return p, nil
 }
 
-// arrives reports whether n has arrived. It checks many times between two calls of Progress: a
+// hasArrived reports whether n has arrived. It checks many times between two calls of Progress: a
 // number that arrives during the call is seen only after it.
-func (p *pinger) arrives(n uint64) bool {
-	for range looks {
-		if atomic.LoadUint64(p.ball) == n {
+func (p *pinger) hasArrived(n uint64) bool {
+	for range pollsPerProgress {
+		if atomic.LoadUint64(p.received) == n {
 			return true
 		}
 	}
 	return false
 }
 
-// hit writes n to the peer.
-func (p *pinger) hit(n uint64) error {
+// write writes n to the peer.
+func (p *pinger) write(n uint64) error {
 	t := p.tasks[p.next]
 	for t.InFlight() {
 		if err := p.progress(); err != nil {
 			return err
 		}
 	}
-	atomic.StoreUint64(p.balls[p.next], n)
+	atomic.StoreUint64(p.sources[p.next], n)
 	p.next = (p.next + 1) % pingTasks
 	return t.Submit()
 }
@@ -75,10 +75,10 @@ func (p *pinger) pingPong(d time.Duration) ([]time.Duration, error) {
 		return len(samples) == 0 || len(samples) < maxSamples && start.Sub(begin) < warmUp+d
 	}
 	for n, start := uint64(1), begin; more(start); n++ {
-		if err := p.hit(n); err != nil {
+		if err := p.write(n); err != nil {
 			return nil, err
 		}
-		for !p.arrives(n) {
+		for !p.hasArrived(n) {
 			if err := p.progress(); err != nil {
 				return nil, err
 			}

@@ -50,10 +50,10 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"cores", "8-byte writes, batched, by engines on one device, each with both ends of its connection", compareCores},
-	{"connections", "what connections cost that have nothing to do", manyConnections},
-	{"scale", "connections to another process, by how many: set-up, memory, rate, fairness, one beside the others", measureScale},
+	{"connections", "the cost of idle connections", manyConnections},
+	{"scale", "growing numbers of connections to another process: set-up, memory, rate, fairness, and the latency of one of them", measureScale},
 	{"dials", "connections by address, both ends in one process", dialRates},
-	{"srd", "SRD beside RC by the verbs, both ends in one process, and on one goroutine where there is one peer: rate, bandwidth, round trip; then SRD's share of RC", compareSRD},
+	{"srd", "SRD and RC through the verbs, both ends in one process, and on one goroutine if there is one peer: rate, bandwidth, round trip; then SRD relative to RC", compareSRD},
 }
 
 // comparisons are the subcommands that parse their own flags.
@@ -64,8 +64,8 @@ var comparisons = []struct {
 	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
 	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},
 	{"compare", "two versions of the SDK", compare.Run},
-	{"perftest", "the SDK beside perftest, on rxe in the virtual machine", perftest.Run},
-	{"scp", "verbena send beside scp", scp.Run},
+	{"perftest", "the SDK and perftest, on rxe in the virtual machine", perftest.Run},
+	{"scp", "verbena send and scp", scp.Run},
 }
 
 const warmUp = 300 * time.Millisecond
@@ -126,16 +126,16 @@ func measureAll(name string, args []string) error {
 	f := flag.NewFlagSet("bench "+name, flag.ExitOnError)
 	f.StringVar(&o.device, "d", "soft-lo", "device")
 	f.DurationVar(&o.duration, "t", 2*time.Second, "time of each measurement, after a warm-up")
-	f.StringVar(&o.only, "only", "", "the one row of connections, such as idle; or RC or SRD in srd")
-	f.IntVar(&o.rounds, "rounds", 3, "how often each of what is compared is measured, in turns")
-	f.IntVar(&o.connections, "connections", 5000, "how many there are at most in connections, dials, scale and srd")
+	f.StringVar(&o.only, "only", "", "measure only this row of connections, such as idle, or only RC or SRD in srd")
+	f.IntVar(&o.rounds, "rounds", 3, "number of rounds; each round measures all alternatives in turn")
+	f.IntVar(&o.connections, "connections", 5000, "largest number of connections in connections, dials, scale and srd")
 	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	f.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	f.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")
-	f.BoolVar(&o.serve, "serve", false, "be the second process of scale")
+	f.BoolVar(&o.serve, "serve", false, "run as the second process of scale")
 	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || o.connections < 1 || o.rounds < 1 || o.duration <= 0 {
-		fmt.Fprintln(os.Stderr, "bench: rounds and connections must be 1 or more, times positive, and there are no arguments; see -help")
+		fmt.Fprintln(os.Stderr, "bench: rounds and connections must be 1 or more, times must be positive, and no arguments are allowed; see -help")
 		os.Exit(2)
 	}
 	if o.serve {

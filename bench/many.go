@@ -21,28 +21,28 @@ const byDial = "dial"
 // many is one end of many connections to a second process.
 type many struct {
 	*endpoint
-	conns  []*rdma.Connection // in the same order as the peer's, if made by descriptors
-	ready  int
-	bare   footprint // of the process before its context had connections
-	words  <-chan manyWord
-	waiter *waiter // nil if the engine has no descriptor
-	out    *json.Encoder
+	conns    []*rdma.Connection // in the same order as the peer's, if made by descriptors
+	ready    int
+	baseline footprint // of the process before its context had connections
+	messages <-chan manyMessage
+	waiter   *waiter // nil if the engine has no descriptor
+	out      *json.Encoder
 }
 
-// manyWord is a message between the two processes. The second process sends what it has made,
+// manyMessage is a message between the two processes. The second process sends what it has made,
 // and then gets commands; it ends when its standard input ends.
-type manyWord struct {
+type manyMessage struct {
 	Memory      []byte   `json:",omitempty"` // descriptor
 	Connections [][]byte `json:",omitempty"` // descriptors
 	Listener    string   `json:",omitempty"` // address
 	Ready       bool     `json:",omitempty"` // all connections are Ready
-	Play        bool     `json:",omitempty"` // answer writes
+	Echo        bool     `json:",omitempty"` // answer writes
 	Ask         bool     `json:",omitempty"` // ask for Used
 	Used        int64    `json:",omitempty"` // processor time of the process, in nanoseconds
 }
 
 // errPeerEnded: the second process has ended.
-var errPeerEnded = errors.New("the other process has ended")
+var errPeerEnded = errors.New("the other process ended")
 
 // newMany opens one end with room for o.connections connections and that many tasks, and
 // starts its context.
@@ -85,16 +85,16 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 			m.rdma.Fail(err)
 		}
 	})
-	m.bare = measureFootprint()
+	m.baseline = measureFootprint()
 	if err = m.rdma.Start(); err != nil {
 		return m, err
 	}
-	words := make(chan manyWord)
-	m.words = words
+	words := make(chan manyMessage)
+	m.messages = words
 	go func() {
 		defer close(words)
 		for d := json.NewDecoder(in); ; {
-			var w manyWord
+			var w manyMessage
 			if d.Decode(&w) != nil {
 				return
 			}
@@ -114,20 +114,20 @@ func (m *many) close() error {
 	return m.endpoint.close()
 }
 
-// hear waits for the peer's next message, polling the engine meanwhile.
-func (m *many) hear() (manyWord, error) { return m.next(m.progress) }
+// receive waits for the peer's next message, polling the engine meanwhile.
+func (m *many) receive() (manyMessage, error) { return m.next(m.progress) }
 
-// rest waits for the peer's next message as an idle program does: it sleeps while the engine
+// receiveAsleep waits for the peer's next message as an idle program does: it sleeps while the engine
 // has no work.
-func (m *many) rest() (manyWord, error) {
+func (m *many) receiveAsleep() (manyMessage, error) {
 	return m.next(func() error { return m.sleep(time.Now().Add(10 * time.Millisecond)) })
 }
 
 // next calls drive repeatedly until the peer's next message has arrived.
-func (m *many) next(drive func() error) (manyWord, error) {
+func (m *many) next(drive func() error) (manyMessage, error) {
 	for {
 		select {
-		case w, ok := <-m.words:
+		case w, ok := <-m.messages:
 			if !ok {
 				return w, errPeerEnded
 			}
@@ -135,7 +135,7 @@ func (m *many) next(drive func() error) (manyWord, error) {
 		default:
 		}
 		if err := drive(); err != nil {
-			return manyWord{}, err
+			return manyMessage{}, err
 		}
 	}
 }
@@ -177,8 +177,8 @@ func (m *many) export(n int) (descs [][]byte, err error) {
 	return descs, nil
 }
 
-// join connects the connections to those of the peer.
-func (m *many) join(descs [][]byte) error {
+// connectAll connects the connections to those of the peer.
+func (m *many) connectAll(descs [][]byte) error {
 	if len(descs) != len(m.conns) {
 		return fmt.Errorf("the peer has %d connections, this end %d", len(descs), len(m.conns))
 	}
@@ -217,7 +217,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
-	var hello manyWord
+	var hello manyMessage
 	if hello.Memory, err = m.local.Export(m.dev); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	if err := m.out.Encode(hello); err != nil {
 		return err
 	}
-	w, err := m.hear()
+	w, err := m.receive()
 	if err != nil {
 		return err
 	}
@@ -241,10 +241,10 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	if o.only != byDial {
 		descs, err := m.export(o.connections)
 		if err == nil {
-			err = m.join(w.Connections)
+			err = m.connectAll(w.Connections)
 		}
 		if err == nil {
-			err = m.out.Encode(manyWord{Connections: descs})
+			err = m.out.Encode(manyMessage{Connections: descs})
 		}
 		if err != nil {
 			return err
@@ -253,17 +253,17 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	if err := m.untilReady(o.connections); err != nil {
 		return err
 	}
-	if err := m.out.Encode(manyWord{Ready: true}); err != nil {
+	if err := m.out.Encode(manyMessage{Ready: true}); err != nil {
 		return err
 	}
 	for {
-		w, err := m.rest()
+		w, err := m.receiveAsleep()
 		switch {
 		case err != nil:
-		case w.Play:
-			err = m.play()
+		case w.Echo:
+			err = m.echoWrites()
 		case w.Ask:
-			err = m.out.Encode(manyWord{Used: int64(cpuTime())})
+			err = m.out.Encode(manyMessage{Used: int64(cpuTime())})
 		}
 		if errors.Is(err, errPeerEnded) {
 			return nil
@@ -274,15 +274,15 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 	}
 }
 
-// play writes every number back until the peer's next message.
-func (m *many) play() error {
+// echoWrites writes every number back until the peer's next message.
+func (m *many) echoWrites() error {
 	p, err := newPinger(m.endpoint)
 	if err != nil {
 		return err
 	}
 	for next, pass := uint64(1), 0; ; pass++ {
-		if p.arrives(next) {
-			if err := p.hit(next); err != nil {
+		if p.hasArrived(next) {
+			if err := p.write(next); err != nil {
 				return err
 			}
 			next++
@@ -291,9 +291,9 @@ func (m *many) play() error {
 		if err := p.progress(); err != nil {
 			return err
 		}
-		if pass%looks == 0 {
+		if pass%pollsPerProgress == 0 {
 			select {
-			case _, ok := <-m.words:
+			case _, ok := <-m.messages:
 				if !ok {
 					return errPeerEnded
 				}

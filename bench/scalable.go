@@ -25,20 +25,20 @@ const (
 	srdPortNumber = 1
 )
 
-// fleet is one device, the hub, and a number of peer devices in the same process, with their
+// deviceGroup is one device, the hub, and a number of peer devices in the same process, with their
 // queue pairs of one service. The hub has a queue pair for each of the peers' with RC, and a
 // single one with SRD.
-type fleet struct {
+type deviceGroup struct {
 	service verbs.QPType
-	hub     *vessel
-	peers   []*vessel
+	hub     *deviceEnd
+	peers   []*deviceEnd
 	targets []target
 	next    int // index of the next target
 	wcs     []verbs.WC
 }
 
-// vessel is a device with its objects.
-type vessel struct {
+// deviceEnd is a device with its objects.
+type deviceEnd struct {
 	dev verbs.Device
 	cq  verbs.CQ
 	mr  verbs.MR
@@ -50,16 +50,16 @@ type vessel struct {
 
 // target is a queue pair of a peer, and the address handles to it and back.
 type target struct {
-	peer     *vessel
+	peer     *deviceEnd
 	from, to verbs.QP
-	there    verbs.AH // SRD only
-	back     verbs.AH
+	toPeer   verbs.AH // SRD only
+	toHub    verbs.AH
 }
 
-// newVessel opens a device, and registers the memory. Several peers may share memory, since
+// newDeviceEnd opens a device, and registers the memory. Several peers may share memory, since
 // nobody reads the data.
-func newVessel(o options, name string, mem []byte) (v *vessel, err error) {
-	v = &vessel{mem: mem, counters: o.counters}
+func newDeviceEnd(o options, name string, mem []byte) (v *deviceEnd, err error) {
+	v = &deviceEnd{mem: mem, counters: o.counters}
 	if v.dev, err = device.Open(name); err != nil {
 		return v, err
 	}
@@ -70,7 +70,7 @@ func newVessel(o options, name string, mem []byte) (v *vessel, err error) {
 	return v, err
 }
 
-func (v *vessel) queuePair(service verbs.QPType) (verbs.QP, error) {
+func (v *deviceEnd) queuePair(service verbs.QPType) (verbs.QP, error) {
 	q, err := v.dev.DefaultPD().CreateQP(verbs.QPInit{
 		Type: service, SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: srdPerQueue, MaxRecvWR: srdPerQueue, MaxSendSGE: 1, MaxRecvSGE: 1,
 		AdaptiveRetransmission: service == verbs.RC,
@@ -81,7 +81,7 @@ func (v *vessel) queuePair(service verbs.QPType) (verbs.QP, error) {
 	return q, err
 }
 
-func (v *vessel) address() (verbs.AddressAttr, error) {
+func (v *deviceEnd) address() (verbs.AddressAttr, error) {
 	gids, err := v.dev.GIDs(srdPortNumber)
 	if err != nil {
 		return verbs.AddressAttr{}, err
@@ -89,7 +89,7 @@ func (v *vessel) address() (verbs.AddressAttr, error) {
 	return verbs.AddressAttr{DGID: gids[0].GID, Port: srdPortNumber, UDPPort: gids[0].UDPPort}, nil
 }
 
-func (v *vessel) close() error {
+func (v *deviceEnd) close() error {
 	if v.dev == nil {
 		return nil
 	}
@@ -132,15 +132,15 @@ func srdPeerDevice(name string, i int) string {
 	return fmt.Sprintf("soft-127.1.%d.%d%s", i/250, i%250+1, options)
 }
 
-// newFleet opens that many peer devices, and makes that many queue pairs on each of them.
-func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, err error) {
-	f = &fleet{service: service, wcs: make([]verbs.WC, 256)}
+// newDeviceGroup opens that many peer devices, and makes that many queue pairs on each of them.
+func newDeviceGroup(o options, service verbs.QPType, devices, queues int) (f *deviceGroup, err error) {
+	f = &deviceGroup{service: service, wcs: make([]verbs.WC, 256)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close())
 		}
 	}()
-	if f.hub, err = newVessel(o, srdDevice(o.device), make([]byte, srdMemory)); err != nil {
+	if f.hub, err = newDeviceEnd(o, srdDevice(o.device), make([]byte, srdMemory)); err != nil {
 		return f, err
 	}
 	mem := make([]byte, srdMemory)
@@ -158,7 +158,7 @@ func newFleet(o options, service verbs.QPType, devices, queues int) (f *fleet, e
 		}
 	}
 	for i := range devices {
-		p, err := newVessel(o, srdPeerDevice(o.device, i), mem)
+		p, err := newDeviceEnd(o, srdPeerDevice(o.device, i), mem)
 		f.peers = append(f.peers, p)
 		if err != nil {
 			return f, err
@@ -216,11 +216,11 @@ func connectRC(q, peer verbs.QP, addr verbs.AddressAttr) error {
 	)
 }
 
-func (f *fleet) close() error {
+func (f *deviceGroup) close() error {
 	var errs []error
 	closed := make(map[verbs.AH]bool)
 	for _, t := range f.targets {
-		for _, ah := range []verbs.AH{t.there, t.back} {
+		for _, ah := range []verbs.AH{t.toPeer, t.toHub} {
 			if ah != nil && !closed[ah] {
 				closed[ah] = true
 				errs = append(errs, ah.Close())
@@ -239,18 +239,18 @@ func (f *fleet) close() error {
 func (t *target) request(wr verbs.SendWR) verbs.SendWR {
 	wr.Flags = verbs.FlagSignaled
 	wr.RemoteAddr, wr.RKey = t.peer.mr.Addr(), t.peer.mr.RKey()
-	if t.there != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = t.there, t.to.Num(), srdQKey
+	if t.toPeer != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = t.toPeer, t.to.Num(), srdQKey
 	}
 	return wr
 }
 
-func (v *vessel) sge(n int) []verbs.SGE {
+func (v *deviceEnd) sge(n int) []verbs.SGE {
 	return []verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(&v.mem[0]))), Length: uint32(n), LKey: v.mr.LKey()}}
 }
 
 // poll polls v, and fails if a completion is not successful.
-func (f *fleet) poll(v *vessel) (int, error) {
+func (f *deviceGroup) poll(v *deviceEnd) (int, error) {
 	n, err := v.cq.Poll(f.wcs)
 	for _, wc := range f.wcs[:n] {
 		if wc.Status != verbs.StatusSuccess {
@@ -262,7 +262,7 @@ func (f *fleet) poll(v *vessel) (int, error) {
 
 // pollPeer polls the peer if there is only one, so that its row needs one processor and does
 // not depend on other threads. Several peers work on their own goroutines.
-func (f *fleet) pollPeer() error {
+func (f *deviceGroup) pollPeer() error {
 	if len(f.peers) > 1 {
 		return nil
 	}
@@ -272,7 +272,7 @@ func (f *fleet) pollPeer() error {
 
 // writes keeps batches of writes of n bytes in flight, each batch to the next target, and
 // returns the completions per second.
-func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) {
+func (f *deviceGroup) writes(d time.Duration, batches, batch, n int) (float64, error) {
 	wrs := make([]verbs.SendWR, batch)
 	sgl := f.hub.sge(n)
 	post := func() error {
@@ -328,9 +328,9 @@ func (f *fleet) writes(d time.Duration, batches, batch, n int) (float64, error) 
 
 // roundTrip exchanges a message with one target after the other. One goroutine polls both
 // ends. It returns the median.
-func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
+func (f *deviceGroup) roundTrip(d time.Duration) (time.Duration, error) {
 	var samples []time.Duration
-	wait := func(v *vessel, n int) error {
+	wait := func(v *deviceEnd, n int) error {
 		for n > 0 {
 			k, err := f.poll(v)
 			if err != nil {
@@ -358,8 +358,8 @@ func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
 			return 0, err
 		}
 		back := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: t.peer.sge(srdMessage)}
-		if t.back != nil {
-			back.AH, back.RemoteQPN, back.RemoteQKey = t.back, t.from.Num(), srdQKey
+		if t.toHub != nil {
+			back.AH, back.RemoteQPN, back.RemoteQKey = t.toHub, t.from.Num(), srdQKey
 		}
 		if _, err := t.to.PostSend([]verbs.SendWR{back}); err != nil {
 			return 0, err
@@ -378,21 +378,21 @@ func (f *fleet) roundTrip(d time.Duration) (time.Duration, error) {
 	return samples[len(samples)/2], nil
 }
 
-// scene is a number of peer devices, and of queue pairs on each.
-type scene struct{ devices, queues int }
+// srdCase is a number of peer devices, and of queue pairs on each.
+type srdCase struct{ devices, queues int }
 
-func (s scene) String() string {
+func (s srdCase) String() string {
 	if s.queues == 1 {
 		return fmt.Sprintf("%d peers", s.devices)
 	}
 	return fmt.Sprintf("%d × %d", s.devices, s.queues)
 }
 
-// srdScenes returns the scenes to measure, each with at most that many queue pairs at the
+// srdCases returns the cases to measure, each with at most that many queue pairs at the
 // peers.
-func srdScenes(most int) []scene {
-	var list []scene
-	for _, s := range []scene{{1, 1}, {100, 1}, {1000, 1}, {100, 50}} {
+func srdCases(most int) []srdCase {
+	var list []srdCase
+	for _, s := range []srdCase{{1, 1}, {100, 1}, {1000, 1}, {100, 50}} {
 		s.devices = min(s.devices, most)
 		s.queues = min(s.queues, most/s.devices)
 		if !slices.Contains(list, s) {
@@ -402,7 +402,7 @@ func srdScenes(most int) []scene {
 	return list
 }
 
-var compared = []verbs.QPType{verbs.RC, verbs.SRD}
+var comparedServices = []verbs.QPType{verbs.RC, verbs.SRD}
 
 // compareSRD measures RC and SRD alternately.
 func compareSRD(o options) (string, error) {
@@ -412,14 +412,14 @@ func compareSRD(o options) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "medians of %d, by %s; peers are devices of this process, 100 × 50 is 50 queue pairs on each of 100\n", o.rounds, srdDevice(o.device))
 	fmt.Fprintf(&b, "            %-10s %-4s %14s %12s %14s", "", "", "8 bytes, M/s", "1 MiB, GB/s", "round trip, µs")
-	for _, s := range srdScenes(o.connections) {
+	for _, s := range srdCases(o.connections) {
 		var figures [2][3][]float64 // by service and measurement
 		for range o.rounds {
-			for i, service := range compared {
+			for i, service := range comparedServices {
 				if o.only != "" && o.only != service.String() {
 					continue
 				}
-				x, err := measureFleet(o, service, s)
+				x, err := measureGroup(o, service, s)
 				if err != nil {
 					return "", fmt.Errorf("%v, %v: %w", service, s, err)
 				}
@@ -438,7 +438,7 @@ func compareSRD(o options) (string, error) {
 				median[i][j] = x[len(x)/2]
 			}
 			m := median[i]
-			fmt.Fprintf(&b, "\n            %-10v %-4v %14.2f %12.2f %14.1f", s, compared[i], m[0]/1e6, m[1]/1e9, m[2]/1e3)
+			fmt.Fprintf(&b, "\n            %-10v %-4v %14.2f %12.2f %14.1f", s, comparedServices[i], m[0]/1e6, m[1]/1e9, m[2]/1e3)
 		}
 		if o.only != "" {
 			continue
@@ -449,8 +449,8 @@ func compareSRD(o options) (string, error) {
 	return b.String(), nil
 }
 
-func measureFleet(o options, service verbs.QPType, s scene) (figures [3]float64, err error) {
-	f, err := newFleet(o, service, s.devices, s.queues)
+func measureGroup(o options, service verbs.QPType, s srdCase) (figures [3]float64, err error) {
+	f, err := newDeviceGroup(o, service, s.devices, s.queues)
 	if err != nil {
 		return figures, err
 	}

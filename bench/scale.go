@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -18,9 +19,9 @@ import (
 const (
 	scaleWindow = 512
 	scaleRun    = 64
-	// scaleRest is the wait before the processor time of idle connections is measured:
+	// idleSettle is the wait before the processor time of idle connections is measured:
 	// keepalives have begun by then.
-	scaleRest = 5 * time.Second
+	idleSettle = 5 * time.Second
 )
 
 // scaleSteps returns the numbers of connections to measure, up to most.
@@ -40,7 +41,7 @@ type scaleFigures struct {
 	byDescriptor, byAddress time.Duration // until all are Ready at both ends
 	closing                 time.Duration // of one end
 	heap, resident          float64       // bytes per connection that has not been used
-	heapCM                  float64       // likewise, for a dialled connection
+	heapCM                  float64       // the same for a dialled connection
 	heapUsed, residentUsed  float64       // bytes per connection that has written
 	turns, runs, all        rate
 	fairness, least         float64       // Jain's index; the fewest writes of a connection, divided by the mean
@@ -101,7 +102,7 @@ func measureScale(o options) (string, error) {
 				for r := range figures[i] {
 					values = append(values, c.of(&figures[i][r]))
 				}
-				fmt.Fprintf(&b, " %14.4g", middle(values))
+				fmt.Fprintf(&b, " %14.4g", median.Of(values))
 			}
 		}
 	}
@@ -113,22 +114,22 @@ func measureScale(o options) (string, error) {
 func scaleOf(o options) (f scaleFigures, err error) {
 	dialled := o
 	dialled.only = byDial
-	err = withMany(dialled, func(m *many, hello manyWord) (err error) {
+	err = withMany(dialled, func(m *many, hello manyMessage) (err error) {
 		if f.byAddress, err = m.dial(hello.Listener, o.connections); err != nil {
 			return err
 		}
-		f.heapCM, _ = measureFootprint().grown(m.bare, o.connections)
+		f.heapCM, _ = measureFootprint().grown(m.baseline, o.connections)
 		return nil
 	})
 	if err != nil {
 		return f, fmt.Errorf("by connection manager: %w", err)
 	}
-	return f, withMany(o, func(m *many, hello manyWord) (err error) {
+	return f, withMany(o, func(m *many, hello manyMessage) (err error) {
 		if f.byDescriptor, err = m.exchange(o.connections); err != nil {
 			return err
 		}
-		f.heap, f.resident = measureFootprint().grown(m.bare, o.connections)
-		if f.idle, err = m.idle(min(scaleRest, 10*o.duration), o.duration); err != nil {
+		f.heap, f.resident = measureFootprint().grown(m.baseline, o.connections)
+		if f.idle, err = m.idle(min(idleSettle, 10*o.duration), o.duration); err != nil {
 			return err
 		}
 		if f.turns, err = m.inTurns(o.duration, 1); err != nil {
@@ -140,7 +141,7 @@ func scaleOf(o options) (f scaleFigures, err error) {
 		if f.all, f.fairness, f.least, err = m.atOnce(o.duration); err != nil {
 			return err
 		}
-		f.heapUsed, f.residentUsed = measureFootprint().grown(m.bare, o.connections)
+		f.heapUsed, f.residentUsed = measureFootprint().grown(m.baseline, o.connections)
 		if f.median, f.tail, err = m.roundTrip(o.duration); err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func scaleOf(o options) (f scaleFigures, err error) {
 }
 
 // withMany starts the second process, waits for its first message, and calls part.
-func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
+func withMany(o options, part func(m *many, hello manyMessage) error) (err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -189,7 +190,7 @@ func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
-	hello, err := m.hear()
+	hello, err := m.receive()
 	if err == nil {
 		err = m.memory(hello.Memory)
 	}
@@ -199,8 +200,8 @@ func withMany(o options, part func(m *many, hello manyWord) error) (err error) {
 	return part(m, hello)
 }
 
-// hi returns the first message of the first process.
-func (m *many) hi() (w manyWord, err error) {
+// firstMessage returns the first message of the first process.
+func (m *many) firstMessage() (w manyMessage, err error) {
 	w.Memory, err = m.local.Export(m.dev)
 	return w, err
 }
@@ -208,7 +209,7 @@ func (m *many) hi() (w manyWord, err error) {
 // dial makes n connections by connection manager, and returns the time taken.
 func (m *many) dial(addr string, n int) (time.Duration, error) {
 	start := time.Now()
-	w, err := m.hi()
+	w, err := m.firstMessage()
 	if err == nil {
 		err = m.out.Encode(w)
 	}
@@ -228,7 +229,7 @@ func (m *many) dial(addr string, n int) (time.Duration, error) {
 // exchange makes n connections by descriptors, and returns the time taken.
 func (m *many) exchange(n int) (time.Duration, error) {
 	start := time.Now()
-	w, err := m.hi()
+	w, err := m.firstMessage()
 	if err == nil {
 		w.Connections, err = m.export(n)
 	}
@@ -236,10 +237,10 @@ func (m *many) exchange(n int) (time.Duration, error) {
 		err = m.out.Encode(w)
 	}
 	if err == nil {
-		w, err = m.hear()
+		w, err = m.receive()
 	}
 	if err == nil {
-		err = m.join(w.Connections)
+		err = m.connectAll(w.Connections)
 	}
 	if err != nil {
 		return 0, err
@@ -251,9 +252,9 @@ func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
 	if err := m.untilReady(n); err != nil {
 		return 0, err
 	}
-	w, err := m.hear()
+	w, err := m.receive()
 	if err == nil && !w.Ready {
-		err = errors.New("the other process says something else than that it is ready")
+		err = errors.New("expected the second process to report that it is ready, got another message")
 	}
 	return time.Since(start), err
 }
@@ -278,7 +279,7 @@ func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 		return rate{}, err
 	}
 	next, left := 0, run
-	m.again = func(t *rdma.Task) {
+	m.onComplete = func(t *rdma.Task) {
 		if left == 0 {
 			next, left = (next+1)%len(m.conns), run
 		}
@@ -290,7 +291,7 @@ func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 		m.rdma.Fail(err)
 	}
 	for _, t := range tasks {
-		m.again(t)
+		m.onComplete(t)
 	}
 	r, err := m.rate(d)
 	return r, errors.Join(err, m.drain(tasks))
@@ -328,10 +329,10 @@ func (m *many) rateNow(d time.Duration) (r rate, err error) {
 
 // bothUsed returns the processor time that both processes have used.
 func (m *many) bothUsed() (time.Duration, error) {
-	if err := m.out.Encode(manyWord{Ask: true}); err != nil {
+	if err := m.out.Encode(manyMessage{Ask: true}); err != nil {
 		return 0, err
 	}
-	w, err := m.hear()
+	w, err := m.receive()
 	return cpuTime() + time.Duration(w.Used), err
 }
 
@@ -345,7 +346,7 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 		return r, 0, 0, err
 	}
 	counts := make([]int, len(m.conns))
-	m.again = func(t *rdma.Task) {
+	m.onComplete = func(t *rdma.Task) {
 		*t.UserData().(*int)++
 		m.rdma.Fail(t.Submit())
 	}
@@ -390,7 +391,7 @@ func fairness(shares []float64) (jain, least float64) {
 
 // drain waits for the tasks, and frees them.
 func (m *many) drain(tasks []*rdma.Task) error {
-	m.again = nil
+	m.onComplete = nil
 	for _, t := range tasks {
 		for t.InFlight() {
 			if err := m.progress(); err != nil {
@@ -404,7 +405,7 @@ func (m *many) drain(tasks []*rdma.Task) error {
 // roundTrip writes a number back and forth on one connection. It returns the median and the
 // 99th percentile of half the round trip.
 func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error) {
-	if err := m.out.Encode(manyWord{Play: true}); err != nil {
+	if err := m.out.Encode(manyMessage{Echo: true}); err != nil {
 		return 0, 0, err
 	}
 	p, err := newPinger(m.endpoint)
@@ -415,7 +416,7 @@ func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := m.out.Encode(manyWord{}); err != nil {
+	if err := m.out.Encode(manyMessage{}); err != nil {
 		return 0, 0, err
 	}
 	slices.Sort(samples)

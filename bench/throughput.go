@@ -29,7 +29,7 @@ func (e *endpoint) repeatBatches() error {
 		_, err := rdma.SubmitAll(tasks[b*rateBatch:(b+1)*rateBatch], pe.OptimizeReports)
 		e.rdma.Fail(err)
 	}
-	e.again = func(t *rdma.Task) {
+	e.onComplete = func(t *rdma.Task) {
 		if b, ok := last[t]; ok {
 			submit(b)
 		}

@@ -28,11 +28,11 @@ func TestCopiesEndWhenTheDeviceLetsGo(t *testing.T) {
 			return c.Stop()
 		},
 		"stop brings nothing back": func(d *faultydevice.Device, c *dma.Context) error {
-			d.Mute()
+			d.Hang()
 			return c.Stop()
 		},
 		"device fails": func(d *faultydevice.Device, _ *dma.Context) error {
-			d.Mute()
+			d.Hang()
 			d.Report(verbs.Event{Type: verbs.EventDeviceFatal})
 			return nil
 		},
@@ -44,7 +44,7 @@ func TestCopiesEndWhenTheDeviceLetsGo(t *testing.T) {
 			return nil
 		},
 		"completion queue fails while it stops": func(d *faultydevice.Device, c *dma.Context) error {
-			d.Mute()
+			d.Hang()
 			if err := c.Stop(); err != nil {
 				return err
 			}

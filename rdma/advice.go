@@ -24,16 +24,13 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 	return int(mtu) + longestHeaders + ip
 }
 
-// peerDead is why a peer on this machine will never answer.
-const peerDead = "the process of the peer is dead"
-
 // noResponseAdvice says what to do if the peer does not answer. It gives a reason if the
 // device knows that the process of the peer is dead, or the system knows that the connection's
 // packets are too long for the path.
 func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
 	if conn.peerDead {
-		return peerDead
+		return ErrPeerDead.Error()
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
 	if why := conn.ctx.pathProblem(conn.port, own); why != "" {

@@ -278,7 +278,7 @@ func (c *Connections) event(ev *verbs.Event) int {
 			conn.establishment.messageReceived()
 		}
 	case verbs.EventPeerGone:
-		conn.fail(fmt.Errorf("%w: %s", ErrRetryExceeded, peerDead))
+		conn.fail(fmt.Errorf("%w: %w", ErrRetryExceeded, ErrPeerDead))
 	case verbs.EventQPFatal:
 		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
 	case verbs.EventQPRequestError:
@@ -427,6 +427,9 @@ func (c *Connections) completed(t *Task, status verbs.Status, vendor uint32) {
 	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
 	if status != verbs.StatusFlushed {
 		err.advice = conn.adviceFor(t.op, status)
+		if conn.peerDead {
+			err.Cause = ErrPeerDead
+		}
 	}
 	conn.failedTask(status, err)
 	conn.interrupted = conn.interrupted || errors.Is(conn.err, ErrPeerClosed)

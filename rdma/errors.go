@@ -78,6 +78,9 @@ var (
 	// ErrRetryExceeded: the peer did not acknowledge a request, however often it was
 	// repeated.
 	ErrRetryExceeded = errors.New("peer does not answer")
+	// ErrPeerDead: the peer's process, on this machine, ended without closing the connection.
+	// Its errors also match ErrRetryExceeded.
+	ErrPeerDead = errors.New("the process of the peer is dead")
 	// ErrRNRRetryExceeded: the peer had no receive for the message, however often it
 	// was repeated.
 	ErrRNRRetryExceeded = errors.New("peer has no receive posted")
@@ -97,7 +100,7 @@ type TaskError struct {
 	// Cause is why the connection of a flushed task ended (Connection.Err), or else its
 	// context (pe.Core.Err). It is nil if this program closed the connection or stopped the
 	// context. It is also nil for a task that failed by itself, unless the device could not
-	// reach the address of the Peer.
+	// reach the address of the Peer, or reported ErrPeerDead.
 	Cause error
 
 	advice string // what to do, if that depends on more than operation and status

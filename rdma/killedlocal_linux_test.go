@@ -31,6 +31,7 @@ func TestKilledOnThisMachine(t *testing.T) {
 	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
 	require.ErrorIs(t, s.ctx.Err(), rdma.ErrRetryExceeded)
 	require.ErrorIs(t, s.conns[0].Err(), rdma.ErrRetryExceeded)
+	require.ErrorIs(t, s.conns[0].Err(), rdma.ErrPeerDead)
 	require.Equal(t, []string{"Ready", "Failed", "Closed"}, s.reported)
 }
 
@@ -57,6 +58,7 @@ func TestKilledWithTasks(t *testing.T) {
 	require.Len(t, sends.errs, 1)
 	for _, err := range []error{sends.errs[0], s.conns[0].Err(), s.ctx.Err()} {
 		require.ErrorIs(t, err, rdma.ErrRetryExceeded)
+		require.ErrorIs(t, err, rdma.ErrPeerDead)
 		require.ErrorContains(t, err, "the process of the peer is dead")
 		require.NotContains(t, err.Error(), "MTU")
 		require.NotContains(t, err.Error(), "check that the peer is alive")

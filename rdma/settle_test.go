@@ -32,11 +32,11 @@ func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
 			return c.Stop()
 		},
 		"stop brings nothing back": func(d *faultydevice.Device, c rdma.Context) error {
-			d.Mute()
+			d.Hang()
 			return c.Stop()
 		},
 		"device fails": func(d *faultydevice.Device, _ rdma.Context) error {
-			d.Mute()
+			d.Hang()
 			d.Report(verbs.Event{Type: verbs.EventDeviceFatal})
 			return nil
 		},
@@ -46,7 +46,7 @@ func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
 			return nil
 		},
 		"completion queue fails while it stops": func(d *faultydevice.Device, c rdma.Context) error {
-			d.Mute()
+			d.Hang()
 			err := c.Stop()
 			d.Set(overrun)
 			return err
@@ -246,7 +246,7 @@ func TestNumberOfADestroyedQueuePair(t *testing.T) {
 	r.connect(1)
 	old := r.a.conns[0]
 	must2(r.a.ctx.Export()) // the context goes on
-	dev.Mute()
+	dev.Hang()
 	require.NoError(t, must(pool.Write(old, r.a.bufs.Source(r.a.mem, 0, 8), r.a.bufs.Target(r.a.peer, 0, 8))).Submit())
 	must(r.engine.Progress())
 	var next *rdma.Connection

@@ -77,7 +77,11 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 		return
 	}
 	if status != verbs.StatusSuccess {
-		conn.failedTask(status, fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceFor(OpWrite, status)))
+		err := fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceFor(OpWrite, status))
+		if conn.peerDead {
+			err = fmt.Errorf("%v: %w: %w", p, statusOf(status).err, ErrPeerDead)
+		}
+		conn.failedTask(status, err)
 	}
 }
 

@@ -97,7 +97,7 @@ func TestByAddressUsage(t *testing.T) {
 		{"rdma_write_responder -cm -oob dir", "-cm excludes -oob"},
 		{"rdma_write_responder -cm -lp 0", "want a number from 1 to 65535"},
 		{"rdma_write_responder -cm -sa localhost", "flag provided but not defined: -sa"},
-		{"rdma_multi_conn_send -cm -sa localhost -nc 2", "-nc is for the server"},
+		{"rdma_multi_conn_send -cm -sa localhost -nc 2", "-nc is only for the server"},
 	} {
 		p := start(t, strings.Fields(test.command)...)
 		assert.Equal(t, 2, p.code())
@@ -167,7 +167,7 @@ func TestNobodyListens(t *testing.T) {
 	assert.NotContains(t, p.lastLine(), "after 0s")
 }
 
-// A game of cm_rping of which an end leaves, or is killed, is not over: the other end says so.
+// If one end of cm_rping leaves early, or is killed, the other reports that rounds are missing.
 func TestRpingEndsEarly(t *testing.T) {
 	for _, device := range []string{"soft-lo", "soft-lo?local=off"} {
 		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
@@ -196,7 +196,7 @@ func TestRpingEndsEarly(t *testing.T) {
 }
 
 // Programs that wait for another say for which one, and where.
-func TestSaysWhatItWaitsFor(t *testing.T) {
+func TestPrintsWhatItWaitsFor(t *testing.T) {
 	for text, command := range map[string][]string{
 		"waiting for the server: dial tcp 127.0.0.1:1": {"efa_rdma_write_client", "-s", "127.0.0.1:1"},
 		"waiting for the server: dial tcp 127.0.0.1:2": {"verbs_rc_example_client", "-s", "127.0.0.1:2"},

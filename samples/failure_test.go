@@ -250,7 +250,7 @@ func TestTooBig(t *testing.T) {
 		requesterSays, responderSays string
 	}{
 		{"rdma_send", []string{"-s", text}, nil, "remote invalid request", "local length error"},
-		{"rdma_write_requester", []string{"-w", text}, nil, "5000 bytes to be written", "the peer has failed"},
+		{"rdma_write_requester", []string{"-w", text}, nil, "cannot write 5000 bytes", "the peer has failed"},
 		{"rdma_read_requester", nil, []string{"-r", text}, "memory has 5000 bytes", "the peer has failed"},
 	} {
 		failAtBothEnds(t, byName(t, test.requester), pair.Options{RequesterArgs: test.toRequester, ResponderArgs: test.toResponder},

@@ -50,7 +50,7 @@ func TestFullOutput(t *testing.T) {
 	port := freePort(t)
 	server := onFull(t, "verbs_rc_pingpong", "-d", "soft-lo", "-p", port, "-n", "10")
 	server.await("waiting for a client")
-	client := startPlayer(t, "rc", "-d", "soft-lo", "-p", port, "-n", "10", "localhost")
+	client := startPingPong(t, "rc", "-d", "soft-lo", "-p", port, "-n", "10", "localhost")
 	assert.Equal(t, 1, server.code())
 	assert.Zero(t, client.code(), client.said())
 }

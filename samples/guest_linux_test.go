@@ -23,8 +23,8 @@ func requireGuest(t *testing.T) {
 	}
 }
 
-// on is the beginning of a command that runs where the guest has the device.
-func on(device string) []string {
+// commandPrefix is the beginning of a command that runs where the guest has the device.
+func commandPrefix(device string) []string {
 	if strings.HasPrefix(device, "soft") {
 		return []string{"ip", "netns", "exec", "s"}
 	}
@@ -52,7 +52,7 @@ func TestGuestSoakCount(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
-				a, b := counter{on(first), first}, counter{on(second), second}
+				a, b := counter{commandPrefix(first), first}, counter{commandPrefix(second), second}
 				count(t, a, b, soak.Rounds(t, 100, 20_000), 0)
 				count(t, a, b, soak.Rounds(t, 800, 200_000), 0, "-writers", "8")
 			})
@@ -73,7 +73,7 @@ func TestGuestRping(t *testing.T) {
 				continue
 			}
 			args := []string{"-p", "7174", "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds), "-v", "-V"}
-			ours := append(on("soft-v1"), append([]string{bin + "/cm_rping", "-d", "soft-v1", "-timeout", patience}, args...)...)
+			ours := append(commandPrefix("soft-v1"), append([]string{bin + "/cm_rping", "-d", "soft-v1", "-timeout", patience}, args...)...)
 			for _, end := range []struct {
 				name         string
 				ours, theirs []string

@@ -14,96 +14,96 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// player is one end of a ping-pong in the guest: our program or the C one of the same
+// pingPongProgram is one end of a ping-pong in the guest: our program or the C one of the same
 // name.
-type player struct {
+type pingPongProgram struct {
 	device string // rxe0, or an address of the other host
-	theirs bool
+	isC    bool
 }
 
 var (
-	inC    = player{"rxe0", true}
-	onRxe  = player{"rxe0", false}
-	onSoft = player{"soft", false}
+	cOnRxe = pingPongProgram{"rxe0", true}
+	onRxe  = pingPongProgram{"rxe0", false}
+	onSoft = pingPongProgram{"soft", false}
 )
 
-// bout is a number of games between two players.
-type bout struct {
+// pingPongCase is a number of runs of two ping-pong programs.
+type pingPongCase struct {
 	service        string // rc, uc or ud
-	server, client player
-	games          []string // flags
+	server, client pingPongProgram
+	flagSets       []string // flags
 }
 
-// TestGuestInterop plays the ping-pongs against the C programs of the same name, on
-// the kernel's rxe, in both roles, and against each other on both drivers. Two games
-// run at a time. Short: one game of each two players, another for each service, and IPv6 for
-// one service; matrix has RC between the drivers.
+// TestGuestInterop runs the ping-pong programs with the C programs of the same name, on the
+// kernel's rxe, in both roles, and with each other on both drivers. Two pairs run at a time.
+// Short: one run of each pair, with other flags for each service, and IPv6 for one service;
+// matrix covers RC between the drivers.
 func TestGuestInterop(t *testing.T) {
 	requireGuest(t)
-	// Each table has a TCP port, and addresses for a software device of its own.
-	tables := make(chan int, 2)
-	for i := range cap(tables) {
-		tables <- i
-		for _, address := range []string{tableAddress(i, 4) + "/24", tableAddress(i, 6) + "/64"} {
+	// Each slot has a TCP port, and addresses for a software device of its own.
+	slots := make(chan int, 2)
+	for i := range cap(slots) {
+		slots <- i
+		for _, address := range []string{slotAddress(i, 4) + "/24", slotAddress(i, 6) + "/64"} {
 			out, err := exec.Command("ip", "-n", "s", "addr", "add", address, "dev", "v1").CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		}
 	}
 	short := []string{"-c -e -n 20", "-n 5"}
 	for i, service := range []string{"rc", "uc", "ud"} {
-		for _, b := range []bout{
-			{service, inC, onSoft, games(service)},
-			{service, onSoft, inC, games(service)},
-			{service, inC, onRxe, short},
-			{service, onRxe, inC, short},
+		for _, b := range []pingPongCase{
+			{service, cOnRxe, onSoft, flagSets(service)},
+			{service, onSoft, cOnRxe, flagSets(service)},
+			{service, cOnRxe, onRxe, short},
+			{service, onRxe, cOnRxe, short},
 			{service, onRxe, onSoft, []string{"-c -e -n 20", "-n 5 -s 0"}},
 			{service, onSoft, onRxe, []string{"-c -e -n 20", "-n 5 -s 0"}},
 		} {
-			with := b.server == inC || b.client == inC
+			with := b.server == cOnRxe || b.client == cOnRxe
 			if testing.Short() {
 				if !with && service == "rc" {
 					continue
 				}
-				b.games = b.games[i%len(b.games):][:1]
+				b.flagSets = b.flagSets[i%len(b.flagSets):][:1]
 			}
-			for _, flags := range b.games {
-				b.play(t, tables, 4, flags)
+			for _, flags := range b.flagSets {
+				b.run(t, slots, 4, flags)
 			}
 			if testing.Short() && service == "rc" {
-				b.play(t, tables, 6, "-c -n 20")
+				b.run(t, slots, 6, "-c -n 20")
 			} else if !testing.Short() && with {
-				b.play(t, tables, 6, "-c -n 20")
-				b.play(t, tables, 6, "-c -e -n 20")
+				b.run(t, slots, 6, "-c -n 20")
+				b.run(t, slots, 6, "-c -e -n 20")
 			}
 		}
 	}
 }
 
-func tableAddress(table, family int) string {
+func slotAddress(slot, family int) string {
 	if family == 6 {
-		return fmt.Sprintf("fd00::2%d", table)
+		return fmt.Sprintf("fd00::2%d", slot)
 	}
-	return fmt.Sprintf("10.0.0.2%d", table)
+	return fmt.Sprintf("10.0.0.2%d", slot)
 }
 
-// play plays a game at a table that is free.
-func (b bout) play(t *testing.T, tables chan int, family int, flags string) {
-	name := func(p player) string {
-		if p.theirs {
+// run runs server and client in a free slot.
+func (b pingPongCase) run(t *testing.T, slots chan int, family int, flags string) {
+	name := func(p pingPongProgram) string {
+		if p.isC {
 			return "ibv"
 		}
 		return strings.TrimSuffix(p.device, "0")
 	}
 	t.Run(fmt.Sprintf("%s/%s serves %s/IPv%d %s", b.service, name(b.server), name(b.client), family, flags), func(t *testing.T) {
 		t.Parallel()
-		table := <-tables
-		defer func() { tables <- table }()
-		port := 18515 + table
-		server := start(t, b.command(b.server, table, port, family, flags)...)
+		slot := <-slots
+		defer func() { slots <- slot }()
+		port := 18515 + slot
+		server := start(t, b.command(b.server, slot, port, family, flags)...)
 		server.listens(port)
 		// The server is where RoCEv2 packets go to as well.
-		address := map[bool]string{true: tableAddress(table, 4), false: "rxe"}[b.server == onSoft]
-		client := start(t, append(b.command(b.client, table, port, family, flags), address)...)
+		address := map[bool]string{true: slotAddress(slot, 4), false: "rxe"}[b.server == onSoft]
+		client := start(t, append(b.command(b.client, slot, port, family, flags), address)...)
 		for _, p := range []*process{server, client} {
 			hung := time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() })
 			assert.Zero(t, p.code(), "%v: %s", p.cmd.Args, p.said())
@@ -114,21 +114,21 @@ func (b bout) play(t *testing.T, tables chan int, family int, flags string) {
 	})
 }
 
-// command is the command line of a player. Ours find an IPv4 address by themselves.
-func (b bout) command(p player, table, port, family int, flags string) []string {
+// command is the command line of a program. Ours find an IPv4 address by themselves.
+func (b pingPongCase) command(p pingPongProgram, slot, port, family int, flags string) []string {
 	program, device, gid := "/samples/verbs_"+b.service+"_pingpong", p.device, []string(nil)
 	switch {
 	case p == onSoft:
-		device, gid = "soft-"+tableAddress(table, family), []string{"-g", "0"}
+		device, gid = "soft-"+slotAddress(slot, family), []string{"-g", "0"}
 	case family == 6:
 		gid = []string{"-g", "2"}
-	case p.theirs:
+	case p.isC:
 		gid = []string{"-g", "1"}
 	}
-	if p.theirs {
+	if p.isC {
 		program = "ibv_" + b.service + "_pingpong"
 	}
-	return slices.Concat(on(device), []string{program, "-d", device, "-p", strconv.Itoa(port)}, gid, strings.Fields(flags))
+	return slices.Concat(commandPrefix(device), []string{program, "-d", device, "-p", strconv.Itoa(port)}, gid, strings.Fields(flags))
 }
 
 // listens waits until something listens on the port in the process's network
@@ -153,9 +153,9 @@ func (p *process) listens(port int) {
 	}, 5*time.Minute, 10*time.Millisecond, "%v does not listen: %s", p.cmd.Args, p.said())
 }
 
-// games are the flags of the games that are played. The largest is for RC alone:
-// nobody repeats what is lost of the others.
-func games(service string) []string {
+// flagSets are the flags of the runs. The largest message is for RC alone: the other services
+// do not retransmit lost packets.
+func flagSets(service string) []string {
 	if service == "ud" {
 		return []string{"-c -n 20", "-c -e -n 50", "-c -n 5 -s 1", "-c -n 5 -s 1023", "-c -n 5 -s 4096", "-n 5 -s 0"}
 	}

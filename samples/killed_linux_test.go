@@ -25,22 +25,22 @@ type ends struct {
 	sizes                []int // of what is moved
 }
 
-// killed is what became of a pair of which one end was killed.
-type killed struct {
+// killResult is the result of one round: one end was killed, and the other survived.
+type killResult struct {
 	name     string
 	took     time.Duration // until the survivor had ended
 	finished bool          // it had done its work
 	early    bool          // it had ended before the other was killed
-	said     string
+	lastLine string        // of the survivor
 }
 
-// killings are those of one pair of devices.
-type killings struct {
+// killResults are the results for one pair of devices.
+type killResults struct {
 	mu   sync.Mutex
-	list []killed
+	list []killResult
 }
 
-func (k *killings) add(one killed) {
+func (k *killResults) add(one killResult) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.list = append(k.list, one)
@@ -48,7 +48,7 @@ func (k *killings) add(one killed) {
 
 // report prints how long survivors took to end. That they end within 10 seconds is
 // what they are to do; no test fails for it, since a machine may be busy.
-func (k *killings) report(t *testing.T) {
+func (k *killResults) report(t *testing.T) {
 	var took []time.Duration
 	finished, early := 0, 0
 	for _, one := range k.list {
@@ -60,7 +60,7 @@ func (k *killings) report(t *testing.T) {
 		default:
 			took = append(took, one.took)
 			if one.took > 10*time.Second {
-				t.Logf("slow: %v took %v: %s", one.name, one.took.Round(time.Millisecond), one.said)
+				t.Logf("slow: %v took %v: %s", one.name, one.took.Round(time.Millisecond), one.lastLine)
 			}
 		}
 	}
@@ -88,7 +88,7 @@ var dataLine = regexp.MustCompile(`\((\d+) bytes, CRC-32C [0-9a-f]{8}\)`)
 // killOne runs a pair, all settings at their defaults, and kills one end at a random
 // moment after the two have met. The other ends, with an error unless it has done
 // its work.
-func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Rand, k *killings) {
+func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Rand, k *killResults) {
 	o := pair.Options{Bin: bin, Scratch: t.TempDir(), Way: pair.Dir, RequesterPrefix: e.where(e.requester), ResponderPrefix: e.where(e.responder),
 		RequesterArgs: []string{"-d", e.requester}, ResponderArgs: []string{"-d", e.responder}}
 	o.Size = e.sizes[rng.IntN(len(e.sizes))]
@@ -134,7 +134,7 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 	hung := time.AfterFunc(2*time.Minute, func() { _ = other.cmd.Process.Kill() })
 	defer hung.Stop()
 	<-ended
-	one := killed{name: t.Name(), took: time.Since(before), early: early, said: other.lastLine()}
+	one := killResult{name: t.Name(), took: time.Since(before), early: early, lastLine: other.lastLine()}
 	stderr := other.stderr.String()
 	assert.NotContains(t, stderr, "goroutine ", "a panic")
 	switch code := other.cmd.ProcessState.ExitCode(); code {
@@ -142,8 +142,8 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 		one.finished = true
 		assert.Len(t, dataLine.FindAllString(other.stdout.String(), -1), p.Messages, "it succeeded: %s%s", other.stdout.String(), stderr)
 	case 1:
-		assert.True(t, strings.HasPrefix(one.said, "workload: "), "%s", stderr)
-		t.Logf("size %d: after %v: %s", o.Size, one.took.Round(time.Millisecond), one.said)
+		assert.True(t, strings.HasPrefix(one.lastLine, "workload: "), "%s", stderr)
+		t.Logf("size %d: after %v: %s", o.Size, one.took.Round(time.Millisecond), one.lastLine)
 	default:
 		assert.Fail(t, "the survivor hangs, or was killed", "code %d after %v\nsurvivor %v\n%s\nvictim\n%s", code, one.took,
 			other.cmd.Args, stderr, victim.stderr.String())
@@ -153,7 +153,7 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 
 // killEither kills ends of all operations in turn.
 func killEither(t *testing.T, e ends, rounds int, parallel bool) {
-	var k killings
+	var k killResults
 	seed := rand.Uint64()
 	first := rand.IntN(2 * len(pair.Workloads()))
 	t.Run("rounds", func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestGuestSoakPeerKilled(t *testing.T) {
 	if !soak.Full(t) {
 		sizes = []int{0, 100_000, 4 << 20}
 	}
-	for _, e := range []ends{{"soft-v1", "rxe0", on, sizes}, {"rxe0", "soft-v1", on, sizes}, {"rxe0", "rxe0", on, sizes}} {
+	for _, e := range []ends{{"soft-v1", "rxe0", commandPrefix, sizes}, {"rxe0", "soft-v1", commandPrefix, sizes}, {"rxe0", "rxe0", commandPrefix, sizes}} {
 		t.Run(e.requester+" to "+e.responder, func(t *testing.T) {
 			killEither(t, e, soak.Rounds(t, 1, 108), false)
 		})

@@ -56,13 +56,13 @@ func locals() []local {
 		{"pe_task_resubmit", append(pairs, "16 pairs copied by 4 tasks, "+same), false},
 		{"pe_task_try_submit", slices.Concat(up, []string{
 			"TrySubmit: rdma: submit a write: permission missing: the peer's memory map grants RemoteRead, and this needs RemoteWrite",
-			"TrySubmit, mended: submitted", "written: 64 bytes", "Submit: submitted", "failed: " + refused,
+			"TrySubmit, corrected: submitted", "written: 64 bytes", "Submit: submitted", "failed: " + refused,
 			"the connection is Failed"}, down,
-			[]string{"TrySubmit has refused the mistake, Submit has lost the connection to it"}), false},
+			[]string{"TrySubmit refused the mistake, Submit lost the connection because of it"}), false},
 		{"graph", append(numbered(0, 10, "instance %d: both copies are the same"),
 			"10 instances of a graph of 2 copies and 1 comparison have run"), true},
 		{"sync_event_local", []string{"synchronous: 1 was set, and answered with 2",
-			"asynchronous: a task has waited until the value was 42",
+			"asynchronous: a task waited until the value was 42",
 			"atomic: 8 goroutines have added 1 10000 times each, the value is 80000, all values before were different"}, false},
 	}
 	if runtime.GOOS == "linux" {

@@ -22,7 +22,7 @@ func TestPingPongCapture(t *testing.T) {
 		size := map[string]string{"uc": "2501", "ud": "1021"}[service]
 		args := []string{"-p", freePort(t), "-n", "3", "-s", size, "-d"}
 		server := startServer(t, service, append(args, "soft-127.78.0.1")...)
-		client := startPlayer(t, service, append(args, "soft-127.78.0.2?capture="+capture, "localhost")...)
+		client := startPingPong(t, service, append(args, "soft-127.78.0.2?capture="+capture, "localhost")...)
 		require.Zero(t, client.code(), client.said())
 		require.Zero(t, server.code(), server.said())
 		opcodes := map[string]int{}

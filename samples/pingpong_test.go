@@ -15,15 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startServer starts a server of a game and waits until it listens.
+// startServer starts a ping-pong server and waits until it listens.
 func startServer(t *testing.T, service string, args ...string) *process {
 	t.Helper()
-	p := startPlayer(t, service, args...)
+	p := startPingPong(t, service, args...)
 	p.await("waiting for a client on TCP port")
 	return p
 }
 
-func startPlayer(t *testing.T, service string, args ...string) *process {
+func startPingPong(t *testing.T, service string, args ...string) *process {
 	t.Helper()
 	return start(t, append([]string{"verbs_" + service + "_pingpong"}, args...)...)
 }
@@ -42,7 +42,7 @@ func freePort(t *testing.T) string {
 var addressLine = regexp.MustCompile(`(?m)^  (local|remote) address: +(LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID ::ffff:127\.[0-9.]+)$`)
 
 func TestPingPong(t *testing.T) {
-	games := []struct {
+	cases := []struct {
 		services   []string
 		size, iter int
 		args       []string
@@ -55,12 +55,12 @@ func TestPingPong(t *testing.T) {
 		{[]string{"rc"}, 16 << 20, 2, []string{"-c", "-m", "4096"}},
 		{[]string{"ud"}, 4096, 20, []string{"-e", "-c", "--sl", "3"}},
 	}
-	for _, g := range games {
+	for _, g := range cases {
 		for _, service := range g.services {
 			t.Run(fmt.Sprintf("%s/%d/%s", service, g.size, strings.Join(g.args, " ")), func(t *testing.T) {
 				args := append([]string{"-d", "soft-lo", "-p", freePort(t), "-s", strconv.Itoa(g.size), "-n", strconv.Itoa(g.iter)}, g.args...)
 				server := startServer(t, service, args...)
-				client := startPlayer(t, service, append(args, "127.0.0.1")...)
+				client := startPingPong(t, service, append(args, "127.0.0.1")...)
 				require.Zero(t, client.code(), client.said())
 				require.Zero(t, server.code(), server.said())
 				clientOut, serverOut := client.stdout.String(), server.stdout.String()
@@ -83,7 +83,7 @@ func TestPingPongValidates(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud"} {
 		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "5"}
 		server := startServer(t, service, append(args, "-c")...)
-		client := startPlayer(t, service, append(args, "localhost")...)
+		client := startPingPong(t, service, append(args, "localhost")...)
 		assert.Zero(t, client.code(), client.said())
 		assert.Equal(t, 1, server.code())
 		assert.Contains(t, server.stderr.String(), "invalid data in page 0")
@@ -108,11 +108,11 @@ func TestPingPongRefuses(t *testing.T) {
 		{"rc", []string{"-n", "0"}, 2, "want a number from 1"},
 		{"rc", []string{"a", "b"}, 2, `unexpected argument "b"`},
 		{"rc", []string{"-d", "nothing"}, 1, `open adapter "nothing"`},
-		{"rc", []string{"-d", "soft-lo", "-i", "2"}, 1, "device soft-lo has one port, 1, not 2"},
-		{"ud", []string{"-d", "soft-lo", "-s", "4097"}, 1, "a datagram holds at most the port's MTU, 4096 bytes, not the 4097 of -s"},
+		{"rc", []string{"-d", "soft-lo", "-i", "2"}, 1, "device soft-lo has no port 2, only port 1"},
+		{"ud", []string{"-d", "soft-lo", "-s", "4097"}, 1, "a datagram holds at most the port's MTU, 4096 bytes, -s asks for 4097"},
 		{"uc", []string{"-d", "soft-lo", "-p", port, "localhost"}, 1, "connection refused"},
 	} {
-		p := startPlayer(t, c.service, c.args...)
+		p := startPingPong(t, c.service, c.args...)
 		assert.Equal(t, c.code, p.code(), c.args)
 		assert.Empty(t, p.stdout.String(), c.args)
 		said := p.stderr.String()
@@ -121,15 +121,15 @@ func TestPingPongRefuses(t *testing.T) {
 	}
 }
 
-// A peer that talks nonsense, or nothing, ends the game.
+// A peer that sends nonsense, or nothing, ends the program.
 func TestPingPongHandshake(t *testing.T) {
 	const address = "0000:000012:000034:00000000000000000000ffff7f000001"
 	for said, want := range map[string]string{
-		"":                            "0 came",
-		"0000:000012":                 "11 came",
+		"":                            "got 0",
+		"0000:000012":                 "got 11",
 		address + "x":                 "want LID:QPN:PSN:GID",
 		"zzzz" + address[4:] + "\x00": "want LID:QPN:PSN:GID",
-		strings.Replace(address, "ffff7f000001", "000000000000", 1) + "\x00": "the peer sent no GID: give it -g",
+		strings.Replace(address, "ffff7f000001", "000000000000", 1) + "\x00": "the peer sent no GID: start it with -g",
 	} {
 		port := freePort(t)
 		server := startServer(t, "rc", "-d", "soft-lo", "-p", port)
@@ -144,7 +144,7 @@ func TestPingPongHandshake(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a program wherever it is: waiting for a client, or in a game. Its peer ends,
+// Ctrl-C ends a program wherever it is: waiting for a client, or exchanging messages. Its peer ends,
 // too.
 func TestPingPongInterrupted(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud"} {
@@ -154,17 +154,17 @@ func TestPingPongInterrupted(t *testing.T) {
 			server.interrupted(syscall.SIGINT, 130)
 
 			server = startServer(t, service, args...)
-			client := startPlayer(t, service, append(args, "localhost")...)
+			client := startPingPong(t, service, append(args, "localhost")...)
 			client.await("remote address")
 			server.await("remote address")
-			time.Sleep(100 * time.Millisecond) // the game is on; if not, its end takes a minute
+			time.Sleep(100 * time.Millisecond) // messages are being exchanged; if not, the end takes a minute
 			server.interrupted(syscall.SIGTERM, 143)
 			assert.Equal(t, 1, client.code(), client.said())
 		}
 	}
 }
 
-// Whichever end of a game is killed, the other ends, with an error, whether it sleeps or
+// Whichever of the two programs is killed, the other ends, with an error, whether it sleeps or
 // polls.
 func TestPingPongKilled(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud"} {
@@ -172,13 +172,13 @@ func TestPingPongKilled(t *testing.T) {
 			for i, mode := range []string{"-e", "-c"} {
 				args := []string{"-d", device, "-p", freePort(t), "-n", "1000000000", "-s", "1024", mode}
 				victim := startServer(t, service, args...)
-				other := startPlayer(t, service, append(args, "localhost")...)
+				other := startPingPong(t, service, append(args, "localhost")...)
 				other.await("remote address")
 				victim.await("remote address")
 				if i == 1 {
 					victim, other = other, victim
 				}
-				time.Sleep(100 * time.Millisecond) // the game is on; if not, its end takes a minute
+				time.Sleep(100 * time.Millisecond) // messages are being exchanged; if not, the end takes a minute
 				victim.signal(syscall.SIGKILL)
 				assert.Equal(t, -1, victim.code())
 				assert.Equal(t, 1, other.code(), other.said())
@@ -196,7 +196,7 @@ func TestPingPongMismatch(t *testing.T) {
 	} {
 		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "100000"}
 		server := startServer(t, c.server[0], append(args, c.server[1:]...)...)
-		client := startPlayer(t, c.client[0], append(append(args, c.client[1:]...), "localhost")...)
+		client := startPingPong(t, c.client[0], append(append(args, c.client[1:]...), "localhost")...)
 		assert.Equal(t, 1, client.code(), client.said())
 		assert.Equal(t, 1, server.code(), server.said())
 		assert.Contains(t, client.said()+server.said(), "start the same program with the same -n")

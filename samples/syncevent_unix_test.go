@@ -57,16 +57,16 @@ func TestStopWhileWaiting(t *testing.T) {
 
 // A requester whose answer never comes stops at a signal, when time is up, and
 // when its peer is gone. Short: not when time is up, which takes ten seconds.
-func TestStopWhileAsking(t *testing.T) {
+func TestStopWhileRequesting(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
-		stop func(requester *process, peer *mute)
+		stop func(requester *process, peer *silentResponder)
 		code int
 		text string
 	}{
-		"Ctrl-C":       {nil, func(requester *process, _ *mute) { requester.signal(syscall.SIGINT) }, 130, "interrupted by signal: interrupt"},
-		"timeout":      {[]string{"-timeout", "10s"}, func(*process, *mute) {}, 1, "gave up after 10s (-timeout) while waiting for the tasks to complete"},
-		"peer is gone": {nil, func(_ *process, peer *mute) { peer.cut() }, 1, "transport retry count exceeded"},
+		"Ctrl-C":       {nil, func(requester *process, _ *silentResponder) { requester.signal(syscall.SIGINT) }, 130, "interrupted by signal: interrupt"},
+		"timeout":      {[]string{"-timeout", "10s"}, func(*process, *silentResponder) {}, 1, "gave up after 10s (-timeout) while waiting for the tasks to complete"},
+		"peer is gone": {nil, func(_ *process, peer *silentResponder) { peer.loseAll() }, 1, "transport retry count exceeded"},
 	} {
 		if testing.Short() && name == "timeout" {
 			continue
@@ -76,7 +76,7 @@ func TestStopWhileAsking(t *testing.T) {
 			scratch := t.TempDir()
 			in := func(name string) string { return filepath.Join(scratch, name) }
 			requester := start(t, append([]string{"rdma_sync_event_requester", "-ld", in("b"), "-re", in("a"), "-m", in("m")}, test.args...)...)
-			peer := newMute(t, in("a"), in("b"), in("m"))
+			peer := newSilentResponder(t, in("a"), in("b"), in("m"))
 			v, err := peer.event.Wait(t.Context(), syncevent.Greater(0))
 			require.NoError(t, err)
 			assert.EqualValues(t, 0xd0ca, v)
@@ -88,15 +88,15 @@ func TestStopWhileAsking(t *testing.T) {
 	}
 }
 
-// mute is a responder that never answers.
-type mute struct {
+// silentResponder is a responder that never answers.
+type silentResponder struct {
 	t     *testing.T
 	dev   *soft.Device
 	event *syncevent.Event
 }
 
-func newMute(t *testing.T, ours, theirs, resource string) *mute {
-	m := &mute{t: t}
+func newSilentResponder(t *testing.T, ours, theirs, resource string) *silentResponder {
+	m := &silentResponder{t: t}
 	var err error
 	m.dev, err = soft.Open(soft.Config{})
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func newMute(t *testing.T, ours, theirs, resource string) *mute {
 }
 
 // connect exchanges descriptors through files.
-func (m *mute) connect(r *rdma.Connections, ours, theirs, resource string) {
+func (m *silentResponder) connect(r *rdma.Connections, ours, theirs, resource string) {
 	conn, desc, err := r.Export()
 	require.NoError(m.t, err)
 	event, err := m.event.Export()
@@ -133,4 +133,4 @@ func (m *mute) connect(r *rdma.Connections, ours, theirs, resource string) {
 	require.NoError(m.t, conn.Connect(desc))
 }
 
-func (m *mute) cut() { require.NoError(m.t, m.dev.SetFaults(soft.Faults{Loss: 1})) }
+func (m *silentResponder) loseAll() { require.NoError(m.t, m.dev.SetFaults(soft.Faults{Loss: 1})) }

@@ -39,7 +39,7 @@ func (Driver) Open(name string) (verbs.Device, error) {
 	place, options, _ := strings.Cut(name, "?")
 	place, ours := strings.CutPrefix(place, prefix)
 	if !ours || place == "" {
-		return nil, fmt.Errorf("open device %q: the names of software devices are %s and an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
+		return nil, fmt.Errorf("open device %q: the name of a software device is %s followed by an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
 	}
 	cfg, capture, err := parseOptions(options)
 	if err != nil {
@@ -94,11 +94,11 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = probability(value, &cfg.Faults.Mark)
 		case "delay":
 			if cfg.Faults.Delay, err = time.ParseDuration(value); err != nil {
-				err = fmt.Errorf("%q is not a duration as 5ms is", value)
+				err = fmt.Errorf("%q is not a duration such as 5ms", value)
 			}
 		case "rate":
 			if cfg.Faults.Rate, err = strconv.Atoi(value); err != nil || cfg.Faults.Rate < 1 {
-				err = fmt.Errorf("%q is not a number of bytes a second from 1 on", value)
+				err = fmt.Errorf("%q is not a positive number of bytes per second", value)
 			}
 		case "seed":
 			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
@@ -110,7 +110,7 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			}
 		case "capture":
 			if capture = value; value == "" {
-				err = fmt.Errorf("the name of a file is missing")
+				err = fmt.Errorf("the file name is missing")
 			}
 		case "segmentation":
 			err = onOff(value, &cfg.DisableSegmentation)
@@ -126,14 +126,14 @@ func parseOptions(options string) (cfg Config, capture string, err error) {
 			err = onOff(value, &cfg.DisableLocal)
 		case "shards":
 			if cfg.MaxShards, err = strconv.Atoi(value); err != nil || cfg.MaxShards < 1 {
-				err = fmt.Errorf("%q is not a number from 1 on", value)
+				err = fmt.Errorf("%q is not a positive number", value)
 			}
 		case "spin":
 			if cfg.Spin, err = spin(value); err != nil {
-				err = fmt.Errorf("%q is neither off nor a duration as 50us is", value)
+				err = fmt.Errorf("%q is neither off nor a duration such as 50us", value)
 			}
 		default:
-			err = fmt.Errorf("there is no such option; there are loss, duplicate, reorder, corrupt, mark, delay, rate, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
+			err = fmt.Errorf("unknown option; the options are loss, duplicate, reorder, corrupt, mark, delay, rate, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
 		}
 		if err != nil {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A device that loses a tenth of the packets that arrive. Programs that are given the name of
-// their device are tested so with "soft-lo?loss=0.1&seed=7".
+// A device that loses a tenth of the packets that arrive. Programs that take the name of a
+// device can be tested in the same way with "soft-lo?loss=0.1&seed=7".
 func ExampleConfig() {
 	dev, err := soft.Open(soft.Config{Faults: soft.Faults{Loss: 0.1, Seed: 7}})
 	if err != nil {
@@ -24,7 +24,7 @@ func ExampleConfig() {
 	// <nil>
 }
 
-// The cable is cut, and mended, while the device is in use.
+// The cable is cut and repaired while the device is in use.
 func ExampleDevice_SetFaults() {
 	dev, err := device.Open("soft-lo")
 	if err != nil {

@@ -186,7 +186,7 @@ func (d *Device) Close() error {
 func Open(cfg Config) (*Device, error) {
 	switch {
 	case cfg.Interface != "" && cfg.Address.IsValid():
-		return nil, fmt.Errorf("open software device: both interface %q and address %v are given, give one: %w", cfg.Interface, cfg.Address, verbs.ErrInvalid)
+		return nil, fmt.Errorf("open software device: Interface is %q and Address is %v; set only one of them: %w", cfg.Interface, cfg.Address, verbs.ErrInvalid)
 	case cfg.Address.IsValid():
 		return openAddress(cfg)
 	}
@@ -200,9 +200,9 @@ func Open(cfg Config) (*Device, error) {
 		}
 	}
 	if cfg.Interface == "" {
-		return nil, fmt.Errorf("open software device: there is no loopback interface, name another: %w", verbs.ErrNoDevice)
+		return nil, fmt.Errorf("open software device: this host has no loopback interface; name another interface: %w", verbs.ErrNoDevice)
 	}
-	return nil, fmt.Errorf("open software device: no interface %q that is up and has an address: %w", cfg.Interface, verbs.ErrNoDevice)
+	return nil, fmt.Errorf("open software device: interface %q does not exist, is down, or has no address: %w", cfg.Interface, verbs.ErrNoDevice)
 }
 
 func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
@@ -240,7 +240,7 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 			continue // or the caller asked for it
 		}
 		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).
-			Msgf("another program has UDP port %d of this address, perhaps another device: only software devices reach this one there, adapters and the kernel do not", wire.UDPPort)
+			Msgf("UDP port %d of this address is in use, so the device has another port: software devices can reach it there, adapters and the kernel cannot", wire.UDPPort)
 	}
 }
 

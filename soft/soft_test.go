@@ -54,7 +54,7 @@ func TestAddressInUse(t *testing.T) {
 	assert.Contains(t, err.Error(), "in use")
 }
 
-// The port lies below those that a system gives to sockets that ask for any.
+// The port is below those that systems assign to sockets that ask for any port.
 func TestExplicitAddress(t *testing.T) {
 	for _, name := range []string{"soft-127.0.0.1:17911", "soft-[::1]:17911"} {
 		d, err := Driver{}.Open(name)
@@ -82,7 +82,7 @@ func TestBadNames(t *testing.T) {
 		"soft-lo?loss=NaN":           {verbs.ErrInvalid, "probability"},
 		"soft-lo?delay=5":            {verbs.ErrInvalid, "duration"},
 		"soft-lo?delay=-5ms":         {verbs.ErrInvalid, "Delay"},
-		"soft-lo?rate=0":             {verbs.ErrInvalid, "bytes a second"},
+		"soft-lo?rate=0":             {verbs.ErrInvalid, "bytes per second"},
 		"soft-lo?seed=-1":            {verbs.ErrInvalid, "seed"},
 		"soft-lo?srd_seed=first":     {verbs.ErrInvalid, "srd_seed"},
 		"soft-lo?segmentation=maybe": {verbs.ErrInvalid, "segmentation"},
@@ -124,8 +124,8 @@ func TestCaptureFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestCaptureOfNoDevice: a device that cannot be opened leaves the file of an
-// earlier capture alone, and makes none.
+// TestCaptureOfNoDevice: a device that cannot be opened neither changes an earlier capture
+// file nor creates one.
 func TestCaptureOfNoDevice(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -142,8 +142,8 @@ func TestCaptureOfNoDevice(t *testing.T) {
 	assert.NoFileExists(t, none)
 }
 
-// TestCaptureBehindOthers opens a device whose first choices of an address are
-// taken: the capture begins once all the same.
+// TestCaptureBehindOthers opens a device whose first choices of an address are in use. The
+// capture is started only once.
 func TestCaptureBehindOthers(t *testing.T) {
 	for range 2 {
 		d, err := Open(Config{})
@@ -168,8 +168,8 @@ func TestCaptureFails(t *testing.T) {
 	require.ErrorIs(t, err, errBroken)
 }
 
-// TestProtectionDomainsDevice: what belongs to a device names the very one that
-// was opened, so that the two can be compared.
+// TestProtectionDomainsDevice: Device returns the same value that Open returned, so that the
+// two can be compared.
 func TestProtectionDomainsDevice(t *testing.T) {
 	d, err := Open(Config{})
 	require.NoError(t, err)
@@ -181,8 +181,8 @@ func TestProtectionDomainsDevice(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// TestNothingElseIsPublic: a device has the methods of the seam, those for faults and String, and
-// no field that a program can get at.
+// TestNothingElseIsPublic: a device has the methods of package verbs, those for faults, and
+// String, and no exported field.
 func TestNothingElseIsPublic(t *testing.T) {
 	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true, "String": true}
 	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.MemoryDevice]()} {
@@ -239,7 +239,7 @@ func TestSetFaults(t *testing.T) {
 	require.NoError(t, d.SetFaults(Faults{}))
 }
 
-// How many addresses are tried does not grow with the devices that there are.
+// The number of addresses tried does not grow with the number of devices.
 func TestAttemptsDoNotGrowWithDevices(t *testing.T) {
 	const devices = 20_000
 	taken := make(map[netip.Addr]bool)
@@ -263,7 +263,7 @@ func TestAttemptsDoNotGrowWithDevices(t *testing.T) {
 	require.LessOrEqual(t, all, devices*(firstLoopbacks+2))
 }
 
-// Where no address is free, or none but the first is local, the device is for another port.
+// If no address is free, or only the first is local, the device takes another port.
 func TestNoLoopbackAddressIsFree(t *testing.T) {
 	for _, refusal := range []error{syscall.EADDRINUSE, syscall.EADDRNOTAVAIL} {
 		d, err := openFirst(func(netip.Addr) (*Device, error) { return nil, refusal })
@@ -274,7 +274,7 @@ func TestNoLoopbackAddressIsFree(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EACCES)
 }
 
-// Many devices at once: each has an address of its own, and the standard port.
+// Many devices at once: each has its own address and the standard port.
 func TestManyDevices(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has all of 127.0.0.0/8")
@@ -309,8 +309,7 @@ func TestBroadcastsOfTheHost(t *testing.T) {
 	}
 }
 
-// A device that got another port than that of RoCEv2, where others would look for it, says so
-// when it is opened.
+// A device that gets another port than RoCEv2's logs that when it is opened.
 func TestOtherPortIsLogged(t *testing.T) {
 	list, err := interfaces()
 	require.NoError(t, err)

@@ -30,10 +30,10 @@ type command struct {
 }
 
 var commands = []command{
-	{"ping", "does RDMA work between here and there and, if not, why", ping.Main},
-	{"perf", "how fast is RDMA between here and there; compare what was measured", perf.Main},
+	{"ping", "check whether RDMA works between this host and another, and if not, why", ping.Main},
+	{"perf", "measure RDMA between this host and another; compare measurements", perf.Main},
 	{"send", "send files, directories or a message", transfer.Send},
-	{"receive", "take files, directories and messages into a folder", transfer.Receive},
+	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
 }
 
 // The exit codes for lost output and for a wrong command line. Commands choose all others.
@@ -85,5 +85,5 @@ func usage(w io.Writer) {
 	for _, c := range commands {
 		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
 	}
-	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows a command's flags; verbena version the version.")
+	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows the flags of a command; verbena version shows the version.")
 }

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 		{[]string{"help"}, 0, "ping", ""},
 		{[]string{"version"}, 0, "verbena ", ""},
 		{[]string{"dance"}, exitUsage, "", `no command "dance"`},
-		{[]string{"send"}, exitUsage, "", "give what to send"},
+		{[]string{"send"}, exitUsage, "", "give the files to send"},
 		{[]string{"receive", "-h"}, 0, "", "-existing"},
 		{[]string{"perf", "-h"}, 0, "", "-tx-depth"},
 	} {

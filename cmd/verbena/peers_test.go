@@ -60,7 +60,7 @@ func meet(args []string, port string, client bool) bool {
 // Verbena beside programs that play the others: some measure, some fail, some are not there.
 func TestPeers(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("it takes Linux")
+		t.Skip("needs Linux")
 	}
 	folder := t.TempDir()
 	for name := range fakes {
@@ -118,7 +118,7 @@ func TestPeers(t *testing.T) {
 // An interrupt ends it, and what it has started.
 func TestPeersInterrupted(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("it takes Linux")
+		t.Skip("needs Linux")
 	}
 	p := start(t, verbena(nil, "perf", "peers", "-scene", "local", "-D", "1h", "-timeout", "2h", "-verbose")...)
 	p.await("-test write_lat")

@@ -86,7 +86,7 @@ func TestPerfWhenAnEndGoesAway(t *testing.T) {
 				client.await("#bytes")
 				require.NoError(t, how.end(client))
 				assert.Equal(t, how.code, client.code(), "%s", &client.out)
-				server.await("the client is given up")
+				server.await("the client's test failed")
 
 				client = start(t, verbena(nil, args...)...)
 				client.await("#bytes")

@@ -27,11 +27,11 @@ type consumer struct {
 func main() {
 	name, p := "consumer", &consumer{}
 	sample.Main(sample.Program{
-		Name: "broadcast_consumer", About: "Takes the stream of broadcast_server, and verifies it.",
+		Name: "broadcast_consumer", About: "Receives the stream of broadcast_server, and verifies it.",
 		Role: sample.Requester, Peer: "broadcast_server", Memory: sample.ExportsMemory,
 		Flags: func(f *sample.Flags) {
-			f.String(&name, "", "name", "NAME", "of this consumer, different for each")
-			f.Uint64(&p.delay, "", "delay", "MS", "how long each chunk is kept before it is used")
+			f.String(&name, "", "name", "NAME", "the name of this consumer, different for each consumer")
+			f.Uint64(&p.delay, "", "delay", "MS", "milliseconds to wait before each chunk is consumed")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, name) })
 }

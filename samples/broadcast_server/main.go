@@ -39,7 +39,7 @@ func main() {
 		Flags: func(f *sample.Flags) {
 			f.String(&way, "", "oob", "WAY", "where consumers find the server: tcp:HOST:PORT")
 			f.Uint64(&p.chunks, "n", "chunks", "N", "length of the stream, in MiB")
-			f.Uint64(&p.wanted, "", "consumers", "N", "how many have to have everything before the server ends")
+			f.Uint64(&p.wanted, "", "consumers", "N", "number of consumers that must receive everything before the server ends")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, way) })
 }
@@ -54,7 +54,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 		return err
 	}
 	p.rdma = h.RDMA
-	p.rdma.OnConnection(p.changed)
+	p.rdma.OnConnection(p.connectionChanged)
 	clients, err := oob.Listen(way, oob.Config{Name: "broadcast_server", Expect: &oob.Expect{Maps: 1}, Log: s.Log})
 	if err != nil {
 		return err
@@ -63,15 +63,15 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Data: broadcast.Make(p.stream.Bytes()).Encode()}
 	p.writes, err = p.rdma.Pool(broadcast.Slots*maxConnections, pe.Done, pe.Failed)
-	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.came), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
+	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.accepted), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
 	}
 	return h.Engine.Run(ctx)
 }
 
-// came is called for each consumer before any event of its connection is reported. The
+// accepted is called for each consumer before any event of its connection is reported. The
 // connection's user data is the writer.
-func (p *server) came(_ string, a *oob.Answer) error {
+func (p *server) accepted(_ string, a *oob.Answer) error {
 	if a.Maps[0].Len() < broadcast.Slots*broadcast.ChunkSize {
 		return fmt.Errorf("the ring needs %d bytes", broadcast.Slots*broadcast.ChunkSize) // rejects the consumer
 	}
@@ -89,10 +89,10 @@ func (p *server) credit(m *rdma.Message) {
 	}
 }
 
-// changed starts writing when a consumer is Ready. It ends the program when enough consumers
+// connectionChanged starts writing when a consumer is Ready. It ends the program when enough consumers
 // have received everything and left: before that, a credit may have to be acknowledged again.
 // The connection of a rejected consumer may have no user data.
-func (p *server) changed(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+func (p *server) connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 	c, ok := conn.UserData().(*broadcast.Writer)
 	switch {
 	case !ok:

@@ -25,7 +25,7 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "cm_hello", About: "Exchanges a message with another cm_hello, connected by address.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&host, "c", "connect", "HOST", "be a client of the server on that host")
+			f.String(&host, "c", "connect", "HOST", "be a client: connect to the server on that host")
 			f.Uint64(&port, "p", "port", "PORT", "where the server listens")
 			f.String(&text, "s", "send-string", "TEXT", "the message")
 		},

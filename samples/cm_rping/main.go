@@ -48,7 +48,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	p.Session = s
-	p.RDMA.OnStateChange(func(_, next pe.State) { s.Entered(next) })
+	p.RDMA.OnStateChange(func(_, next pe.State) { s.LogState(next) })
 	p.RDMA.OnConnection(p.Changed)
 	if err := errors.Join(p.RDMA.Receive(2*maxClients, rping.MessageSize, p.message), p.RDMA.Start()); err != nil {
 		return err
@@ -67,13 +67,13 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 func (p *program) message(m *rdma.Message) {
 	q, ok := m.Connection().UserData().(*rping.Ping)
 	if !ok || m.Length() != rping.MessageSize {
-		p.Fail(m.Connection(), fmt.Errorf("a message of %d bytes came, which is none of rping's", m.Length()))
+		p.Fail(m.Connection(), fmt.Errorf("received a message of %d bytes; messages of rping have 16", m.Length()))
 		return
 	}
 	q.Step++
 	switch first := q.Step%2 == 1; {
 	case p.Client && first:
-		q.Advertise(q.Back())
+		q.Advertise(q.ReturnAt())
 	case p.Client:
 		check(q)
 	default:
@@ -99,9 +99,9 @@ func move(q *rping.Ping, read bool, advertisement []byte) error {
 
 // check compares the data that came back, and begins the next round.
 func check(q *rping.Ping) {
-	sent, back := q.Memory.Bytes()[rping.DataAt:][:q.Size], q.Memory.Bytes()[q.Back():][:q.Size]
+	sent, back := q.Memory.Bytes()[rping.DataAt:][:q.Size], q.Memory.Bytes()[q.ReturnAt():][:q.Size]
 	if q.Validate && !bytes.Equal(sent, back) {
-		q.RDMA.Fail(fmt.Errorf("round %d: something else came back", q.Step/2))
+		q.RDMA.Fail(fmt.Errorf("round %d: the data that came back differs from the data sent", q.Step/2))
 	}
 	q.Show("client", back)
 	q.Begin()

@@ -24,7 +24,7 @@ const patience = "20s"
 func main() {
 	sample.Main(sample.Program{
 		Name:  "demo",
-		About: "Runs the sample programs, every pair as two processes.",
+		About: "Runs all sample programs, each pair as two processes.",
 		Role:  sample.Alone,
 	}, run)
 }
@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session) error {
 	table := table{Session: s, dev: dev}
 	table.row("SAMPLE", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
 	bin := filepath.Dir(self)
-	for _, d := range plan(attr.MaxMulticastGroups > 0) {
+	for _, d := range demoRows(attr.MaxMulticastGroups > 0) {
 		result, err := d.run(ctx, bin, dev)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -61,8 +61,8 @@ func run(ctx context.Context, s *sample.Session) error {
 		}
 		table.add(e.Name, "-", "-", result.Elapsed, err, result.Requester, result.Responder)
 	}
-	for _, name := range alone() {
-		side, elapsed, err := runAlone(ctx, bin, dev, name)
+	for _, name := range standalone() {
+		side, elapsed, err := runStandalone(ctx, bin, dev, name)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -8,20 +8,20 @@ import (
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 )
 
-// demonstration is one row of the table.
-type demonstration struct {
+// demoRow is one row of the table.
+type demoRow struct {
 	pair pair.Pair
 	way  pair.Way
 	args []string // for both programs
 }
 
-// plan gives each pair one row, and distributes the ways among the rows. multicast: the device
+// demoRows gives each pair one row, and distributes the ways among the rows. multicast: the device
 // supports multicast, which some do not.
-func plan(multicast bool) []demonstration {
+func demoRows(multicast bool) []demoRow {
 	ways := pair.Ways()
-	var rows []demonstration
+	var rows []demoRow
 	for i, p := range pair.Samples() {
-		d := demonstration{pair: p, way: ways[i%len(ways)]}
+		d := demoRow{pair: p, way: ways[i%len(ways)]}
 		if p.Messages > 1 && !p.Values {
 			d.pair.Messages = 8
 			d.args = []string{"-nc", "8"}
@@ -29,13 +29,13 @@ func plan(multicast bool) []demonstration {
 		rows = append(rows, d)
 	}
 	if multicast {
-		rows = append(rows, demonstration{pair: pair.Multicast(), way: pair.Group})
+		rows = append(rows, demoRow{pair: pair.Multicast(), way: pair.Group})
 	}
 	return rows
 }
 
 // run runs both programs. It fails if one fails, or if they have not seen the same data.
-func (d *demonstration) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {
+func (d *demoRow) run(ctx context.Context, bin, dev string) (result pair.Result, err error) {
 	scratch, err := os.MkdirTemp("", "verbena-demo-")
 	if err != nil {
 		return result, err

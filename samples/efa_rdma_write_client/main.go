@@ -21,7 +21,7 @@ func main() {
 		Name:   "efa_rdma_write_client",
 		About:  "Writes to the memory of efa_rdma_write_server, with immediate data, on an SRD queue pair.",
 		Device: "soft-lo",
-		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "HOST:PORT", "where the server waits, by TCP") },
+		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "HOST:PORT", "the TCP address of the server") },
 	}, run)
 }
 
@@ -63,7 +63,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, peer.Close)
 	large, small := int(theirs.Length)-8, 8 // the small message is at the end of the memory
 	if large < 64 || theirs.Length > example.MaxMemory {
-		return fmt.Errorf("the server has %d bytes of memory; 72 to %d are possible", theirs.Length, example.MaxMemory)
+		return fmt.Errorf("the server offers %d bytes of memory; want 72 to %d", theirs.Length, example.MaxMemory)
 	}
 
 	// The local memory with the messages, and the server's address handle.

@@ -22,7 +22,7 @@ func main() {
 		About:  "Waits for two writes with immediate of efa_rdma_write_client, on an SRD queue pair.",
 		Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "ADDRESS", "where to wait for the client, by TCP")
+			f.String(&listen, "p", "listen", "ADDRESS", "the TCP address to wait for the client on")
 		},
 	}, run)
 }
@@ -101,10 +101,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			return err
 		}
 		if wc.Opcode != verbs.WCRecvWriteImm || wc.SrcQPN != theirs.QPN || extra.SourceAH != example.Number(ah) {
-			return fmt.Errorf("a completion that is not of the client's writes: %+v, %+v", wc, extra)
+			return fmt.Errorf("received a completion that does not belong to the client's writes: %+v, %+v", wc, extra)
 		}
 		s.Print("written: %d bytes, immediate %d", wc.Bytes, wc.Imm)
 	}
-	s.Print("the message: %s, and behind it: %s", sample.Describe([]byte(example.Get(mem))), sample.Describe(mem[size-8:]))
+	s.Print("the message: %s, and after it: %s", sample.Describe([]byte(example.Get(mem))), sample.Describe(mem[size-8:]))
 	return client.Sync(ctx, "done") // until then the client may repeat acknowledged writes
 }

@@ -20,7 +20,7 @@ type client struct {
 	*kv.Client
 	rng          *rand.Rand
 	workers      []*worker
-	where        map[string]uint32 // slots that values were in
+	slots        map[string]uint32 // slots that values were in
 	begun, ended uint64            // operations, workers
 }
 
@@ -36,7 +36,7 @@ type worker struct {
 func main() { kv.Main("kv_client", run) }
 
 func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
-	p := &client{Client: c, rng: rand.New(rand.NewPCG(c.Seed, 0)), where: map[string]uint32{}}
+	p := &client{Client: c, rng: rand.New(rand.NewPCG(c.Seed, 0)), slots: map[string]uint32{}}
 	return c.Run(ctx, s, p.answered, func(state pe.State) {
 		if state != pe.Running {
 			return
@@ -45,7 +45,7 @@ func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
 			w := &worker{client: p, Step: c.NewStep(), tag: uint32(i) << 24, off: i * kv.SlotSize}
 			p.workers = append(p.workers, w)
 			task, err := p.Tasks.SendImm(p.Conn, nil, w.tag) // asks for a slot
-			p.RDMA.Fail(w.Ask(task, err, w.given))
+			p.RDMA.Fail(w.Ask(task, err, w.granted))
 		}
 	})
 }
@@ -56,8 +56,8 @@ func (p *client) answered(m *rdma.Message) {
 	}
 }
 
-// given is called with a slot for the next put. With NoSlot, that put will be out of bounds.
-func (w *worker) given() error { w.slot = w.Answer; return w.next() }
+// granted is called with a slot for the next put. With NoSlot, that put will be out of bounds.
+func (w *worker) granted() error { w.slot = w.Answer; return w.next() }
 
 // next starts the next operation.
 func (w *worker) next() error {
@@ -77,12 +77,12 @@ func (w *worker) next() error {
 	n := kv.Fill(w.Local.Bytes()[w.off:], w.key, w.rng)
 	task, err := w.Tasks.WriteImm(w.Conn, bufinv.Source(w.Local, w.off, n),
 		bufinv.Target(w.Table, int(w.slot)*kv.SlotSize, n), w.tag|w.slot)
-	return w.Ask(task, err, w.given)
+	return w.Ask(task, err, w.granted)
 }
 
 // get reads the value from its last known slot, or asks for the slot.
 func (w *worker) get() error {
-	if slot, ok := w.where[w.key]; ok {
+	if slot, ok := w.slots[w.key]; ok {
 		task, err := w.Tasks.Read(w.Conn, bufinv.Source(w.Table, int(slot)*kv.SlotSize, kv.SlotSize), bufinv.Target(w.Local, w.off, kv.SlotSize))
 		return w.Submit(task, err, w.verify)
 	}
@@ -91,7 +91,7 @@ func (w *worker) get() error {
 		if w.Answer == kv.NoSlot {
 			return w.next() // there is no value
 		}
-		w.where[w.key] = w.Answer
+		w.slots[w.key] = w.Answer
 		return w.get()
 	})
 }
@@ -103,8 +103,8 @@ func (w *worker) verify() error {
 	}
 	w.tries++
 	if w.tries == 1000 { // other clients replace it, but not all the time
-		return fmt.Errorf("%s has no right value in slot %d", w.key, w.where[w.key])
+		return fmt.Errorf("no valid value of %s in slot %d after 1000 reads", w.key, w.slots[w.key])
 	}
-	delete(w.where, w.key)
+	delete(w.slots, w.key)
 	return w.get()
 }

@@ -21,7 +21,7 @@ type worker struct {
 	tag, slot uint32 // the worker's number, shifted; the slot for the next put
 	off       int    // of the worker's own slot in the local memory
 	rng       *rand.Rand
-	where     map[string]uint32 // slots that values were in
+	slots     map[string]uint32 // slots that values were in
 	answers   chan uint32
 }
 
@@ -42,7 +42,7 @@ func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
 		case pe.Running:
 			for i := range kv.Workers {
 				w := &worker{Client: c, tag: uint32(i) << 24, off: i * kv.SlotSize,
-					rng: rand.New(rand.NewPCG(c.Seed, uint64(i))), where: map[string]uint32{}, answers: make(chan uint32, 1)}
+					rng: rand.New(rand.NewPCG(c.Seed, uint64(i))), slots: map[string]uint32{}, answers: make(chan uint32, 1)}
 				list = append(list, w)
 				workers.Go(func() { c.RDMA.Fail(w.work(working, i)) })
 			}
@@ -89,7 +89,7 @@ func (w *worker) put(ctx context.Context, key string) (err error) {
 func (w *worker) get(ctx context.Context, key string) (err error) {
 	record := w.Local.Bytes()[w.off:][:kv.SlotSize]
 	for range 1000 {
-		slot, ok := w.where[key]
+		slot, ok := w.slots[key]
 		if !ok {
 			slot, err = w.answer(ctx, await.SendImm(ctx, w.Conn, bufinv.Source(w.Local, w.off, copy(record, key)), w.tag))
 			if err != nil || slot == kv.NoSlot {
@@ -98,11 +98,11 @@ func (w *worker) get(ctx context.Context, key string) (err error) {
 		}
 		src, dst := bufinv.Source(w.Table, int(slot)*kv.SlotSize, kv.SlotSize), bufinv.Target(w.Local, w.off, kv.SlotSize)
 		err = await.Read(ctx, w.Conn, src, dst)
-		w.where[key] = slot
+		w.slots[key] = slot
 		if err != nil || kv.Holds(record, key) {
 			return err
 		}
-		delete(w.where, key)
+		delete(w.slots, key)
 	}
-	return fmt.Errorf("%s has no right value", key)
+	return fmt.Errorf("no valid value of %s after 1000 reads", key)
 }

@@ -58,7 +58,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	if p.answers, err = p.rdma.Pool(2*kv.Window*kv.MaxClients, pe.FreeTask, failed); err != nil {
 		return err
 	}
-	p.rdma.OnConnection(p.changed)
+	p.rdma.OnConnection(p.connectionChanged)
 	clients, err := oob.Listen(way, oob.Config{Name: "kv_server", Log: s.Log})
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Maps: []*mmap.Map{memory}}
-	err = clients.Serve(p.rdma, offer, func(_ string, a *oob.Answer) error { a.Connections[0].SetUserData(kv.Given{}); return nil })
+	err = clients.Serve(p.rdma, offer, func(_ string, a *oob.Answer) error { a.Connections[0].SetUserData(kv.Granted{}); return nil })
 	if err := errors.Join(err, p.rdma.Receive(kv.Window*kv.MaxClients, kv.KeySize, p.request), p.rdma.Start()); err != nil {
 		return err
 	}
@@ -77,27 +77,27 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 func (p *server) request(m *rdma.Message) {
 	imm, _ := m.Imm()
 	client, tag, slot := m.Connection(), imm&^kv.NoSlot, imm&kv.NoSlot
-	own := client.UserData().(kv.Given)
+	own := client.UserData().(kv.Granted)
 	switch put := m.Opcode() == rdma.ReceivedWriteImm; {
 	case put && !own[slot]:
 		_ = client.Close()
 		return
 	case put:
 		p.table.Publish(slot, own)
-		slot = p.table.Give(own)
+		slot = p.table.Grant(own)
 	case m.Length() > 0:
 		slot = p.table.Find(m.Bytes())
 	default:
-		slot = p.table.Give(own)
+		slot = p.table.Grant(own)
 	}
 	if task, err := p.answers.SendImm(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
 		_ = client.Close() // the client has gone, or sent more requests than its window
 	}
 }
 
-// changed takes back the slots of a client that has gone.
-func (p *server) changed(client *rdma.Connection, state rdma.ConnectionState, _ error) {
-	if own, ok := client.UserData().(kv.Given); ok && state == rdma.Closed {
-		p.table.TakeBack(own)
+// connectionChanged takes back the slots of a client that has gone.
+func (p *server) connectionChanged(client *rdma.Connection, state rdma.ConnectionState, _ error) {
+	if own, ok := client.UserData().(kv.Granted); ok && state == rdma.Closed {
+		p.table.Revoke(own)
 	}
 }

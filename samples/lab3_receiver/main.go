@@ -5,18 +5,15 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
-	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/lab3"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -30,50 +27,28 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "lab3_receiver", About: "Receives a file from lab3_sender, and answers with a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "HOST:PORT", "where to listen")
-			f.String(&out, "o", "output", "FILE", "where to store the file; empty: nowhere")
-			f.String(&key, "k", "key", "KEY", "the key that the secret keys are made with")
+			f.String(&listen, "p", "listen", "HOST:PORT", "the address to listen on")
+			f.String(&out, "o", "output", "FILE", "the file to store the data in; empty: do not store it")
+			f.String(&key, "k", "key", "KEY", "the key from which the secret keys are derived")
 		},
 	}, run)
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	dev, err := device.Open(s.Device)
+func run(ctx context.Context, s *sample.Session) error { return lab3.Run(ctx, s, receive) }
+
+func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
+	err := await.Func(ctx, r.Engine(), func() error { _, err := r.Listen(listen, rdma.ListenConfig{}); return err })
 	if err != nil {
-		return err
-	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close) // and the context
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, EndWithLastConnection: true, Log: s.Log})
-	if err != nil {
-		return err
-	}
-	messages, err := lab3.New(dev, r)
-	if err := errors.Join(err, r.Start()); err != nil {
-		return err
-	}
-	defer sample.Close(&err, messages.Close)
-	if _, err := r.Listen(listen, rdma.ListenConfig{}); err != nil {
 		return err
 	}
 	s.Say("waiting for lab3_sender on %s", listen)
-	var steps sync.WaitGroup
-	var failed error
-	steps.Go(func() { failed = receive(ctx, s, r, messages); r.Fail(failed) })
-	err = engine.Run(ctx) // until the sender has closed the connection
-	steps.Wait()
-	return cmp.Or(err, failed)
-}
-
-func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
 	var file lab3.File
 	conn, err := messages.Receive(ctx, lab3.FileInfo, &file)
 	if err != nil {
 		return err
 	}
 	if file.Length == 0 || file.Length > largest {
-		return fmt.Errorf("a file of %d bytes was announced; 1 to %d are possible", file.Length, largest)
+		return fmt.Errorf("the sender announced a file of %d bytes; it must have 1 to %d", file.Length, largest)
 	}
 	memory, err := mmap.Alloc(r.Device(), int(file.Length), mmap.LocalReadWrite|mmap.RemoteWrite)
 	if err != nil {
@@ -88,7 +63,7 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 		return err
 	}
 	if sha256.Sum256(memory.Bytes()) != file.Hash {
-		return errors.Join(messages.Send(ctx, conn, lab3.Verdict, false), errors.New("the hash of the data that came is not that of the file"))
+		return errors.Join(messages.Send(ctx, conn, lab3.Verdict, false), errors.New("the hash of the received data differs from the hash of the file"))
 	}
 	if out != "" {
 		if err := os.WriteFile(out, memory.Bytes(), 0o644); err != nil {
@@ -102,5 +77,8 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write(id[:])
 	s.Print("%d bytes received from %s, and the hash is right", file.Length, bytes.TrimRight(id[:], "\x00"))
-	return messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil))
+	if err := messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil)); err != nil {
+		return err
+	}
+	return await.Func(ctx, r.Engine(), conn.Close)
 }

@@ -4,18 +4,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"os"
-	"sync"
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/samples/internal/lab3"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -30,36 +26,13 @@ func main() {
 		Name: "lab3_sender", About: "Sends a file to lab3_receiver, and gets a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
 			f.String(&server, "s", "server", "HOST:PORT", "the address of lab3_receiver")
-			f.String(&file, "f", "file", "FILE", "the file to be sent")
+			f.String(&file, "f", "file", "FILE", "the file to send")
 			f.String(&id, "", "id", "ID", "the sender's name, at most 32 bytes")
 		},
 	}, run)
 }
 
-func run(ctx context.Context, s *sample.Session) (err error) {
-	dev, err := device.Open(s.Device)
-	if err != nil {
-		return err
-	}
-	defer sample.Close(&err, dev.Close) // and the memory
-	engine := pe.New(pe.Config{Log: s.Log})
-	defer sample.Close(&err, engine.Close) // and the context
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, EndWithLastConnection: true, Log: s.Log})
-	if err != nil {
-		return err
-	}
-	messages, err := lab3.New(dev, r)
-	if err := errors.Join(err, r.Start()); err != nil {
-		return err
-	}
-	defer sample.Close(&err, messages.Close)
-	var steps sync.WaitGroup
-	var failed error
-	steps.Go(func() { failed = send(ctx, s, r, messages); r.Fail(failed) })
-	err = engine.Run(ctx) // until the connection is closed
-	steps.Wait()
-	return cmp.Or(err, failed)
-}
+func run(ctx context.Context, s *sample.Session) error { return lab3.Run(ctx, s, send) }
 
 func send(ctx context.Context, s *sample.Session, r *rdma.Connections, messages *lab3.Messenger) error {
 	data, err := os.ReadFile(file)
@@ -95,7 +68,7 @@ func send(ctx context.Context, s *sample.Session, r *rdma.Connections, messages 
 		return err
 	}
 	if !good {
-		return errors.New("the receiver says that the hash is wrong")
+		return errors.New("the receiver reports that the hash is wrong")
 	}
 	var name, secret [32]byte
 	copy(name[:], id)
@@ -103,5 +76,5 @@ func send(ctx context.Context, s *sample.Session, r *rdma.Connections, messages 
 		return err
 	}
 	s.Print("%d bytes sent; the secret key of %s: %x", len(data), name[:min(len(id), len(name))], secret)
-	return await.Func(ctx, r.Engine(), conn.Close)
+	return nil // the receiver closes the connection, once the secret is acknowledged
 }

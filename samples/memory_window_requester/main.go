@@ -18,7 +18,7 @@ import (
 func main() {
 	sample.Main(sample.Program{
 		Name:  "memory_window_requester",
-		About: "Writes to memory that memory_window_responder lends it, and gives it back.",
+		About: "Writes to memory that memory_window_responder lends, then returns it.",
 		Role:  sample.Requester,
 		Peer:  "memory_window_responder",
 		Text:  &sample.Text{Short: "w", Long: "write-string", Default: "Hello through the window!"},
@@ -94,7 +94,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next == pe.Starting { // the receive is posted before the connection is made
 			task, err := receives.Alloc(bufinv.Target(local, len(text), sample.Room))
 			r.Fail(pe.SubmitNew(task, err))

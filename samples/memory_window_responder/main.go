@@ -88,7 +88,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return pe.SubmitNew(task, err)
 	}
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting:
 			task, err := receives.Alloc(nil)

@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 	}
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next == pe.Running { // an endpoint is Running at once; messages are taken from now on
 			r.Fail(r.JoinMulticast(group, rdma.MulticastConfig{}, func(g *rdma.MulticastGroup, err error) {
 				if r.Fail(err); err == nil {

@@ -23,7 +23,7 @@ func main() {
 		Text: &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
 		Flags: func(f *sample.Flags) {
 			f.String(&group, "mg", "multicast-group", "ADDRESS", "the group, IPv4 or IPv6")
-			f.Uint64(&receivers, "n", "receivers", "N", "the number of receivers that are to answer")
+			f.Uint64(&receivers, "n", "receivers", "N", "the number of receivers that must answer")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, group, int(receivers)) })
 }
@@ -84,7 +84,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
 	}
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next != pe.Running { // an endpoint is Running at once
 			return
 		}

@@ -23,7 +23,7 @@ import (
 const size = 64 // bytes of each write
 
 func main() {
-	info := sample.Program{Name: "pe_task_try_submit", About: "Shows what TrySubmit finds that Submit does not.", Device: "soft-lo"}
+	info := sample.Program{Name: "pe_task_try_submit", About: "Shows mistakes that TrySubmit reports and Submit does not.", Device: "soft-lo"}
 	sample.Main(info, run)
 }
 
@@ -59,7 +59,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var conn *rdma.Connection
 	pool, err := r.Pool(1, func(t *rdma.Task) {
 		if t.Destination().Map() == barred {
-			r.Fail(errors.New("the peer has let itself be written to against its permissions"))
+			r.Fail(errors.New("the peer accepted a write that its permissions forbid"))
 		}
 		s.Print("written: %d bytes", t.Bytes())
 		r.Fail(pe.SubmitNew(t, t.SetDestination(bufinv.Target(barred, 0, size)))) // the same mistake, without the check
@@ -89,9 +89,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			err = errors.Join(task.SetDestination(bufinv.Target(barred, 0, size)), task.TrySubmit())
 			s.Print("TrySubmit: %v", err)
 			if !errors.Is(err, rdma.ErrPermission) {
-				err = fmt.Errorf("TrySubmit should have refused for a permission, and says: %v", err)
+				err = fmt.Errorf("TrySubmit should have refused the task for a missing permission, it returned: %v", err)
 			} else if err = errors.Join(task.SetDestination(bufinv.Target(open, 0, size)), task.TrySubmit()); err == nil {
-				s.Print("TrySubmit, mended: submitted")
+				s.Print("TrySubmit, corrected: submitted")
 				return
 			}
 			pe.FailContext(task, err)
@@ -102,6 +102,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := errors.Join(r.Start(), engine.Run(ctx)); !errors.Is(err, rdma.ErrRemoteAccess) {
 		return err
 	}
-	s.Print("TrySubmit has refused the mistake, Submit has lost the connection to it")
+	s.Print("TrySubmit refused the mistake, Submit lost the connection because of it")
 	return nil
 }

@@ -26,8 +26,8 @@ func main() {
 		Peer:   "rdma_atomic_cmp_swp_responder",
 		Memory: sample.ImportsMemory,
 		Flags: func(f *sample.Flags) {
-			f.Uint64(&compare, "", "compare", "N", "the value that is expected at the peer")
-			f.Uint64(&swap, "", "swap", "N", "the value that is to replace it")
+			f.Uint64(&compare, "", "compare", "N", "the value expected at the peer")
+			f.Uint64(&swap, "", "swap", "N", "the value to replace it with")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, compare, swap) })
 }
@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 			if old == now {
 				s.Print("left: %s", sample.Word(old))
 			} else {
-				r.Fail(fmt.Errorf("the value should be %d now, and is %d", now, old))
+				r.Fail(fmt.Errorf("the value is %d, want %d", old, now))
 			}
 			r.Fail(t.Free())
 			r.Stop()
@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 	var conn *rdma.Connection
 	var remote *mmap.Map
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })

@@ -24,7 +24,7 @@ func main() {
 		Role:   sample.Responder,
 		Peer:   "rdma_atomic_cmp_swp_requester",
 		Memory: sample.ExportsMemory,
-		Flags:  func(f *sample.Flags) { f.Uint64(&value, "", "value", "N", "the value at the beginning") },
+		Flags:  func(f *sample.Flags) { f.Uint64(&value, "", "value", "N", "the initial value") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, value) })
 }
 
@@ -54,7 +54,7 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 	s.Peer.EndWith(r) // the context ends with its peer
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context

@@ -27,7 +27,7 @@ func main() {
 		Role:   sample.Requester,
 		Peer:   "rdma_atomic_fetch_add_responder",
 		Memory: sample.ImportsMemory,
-		Flags:  func(f *sample.Flags) { f.Uint64(&add, "", "add", "N", "the value to be added") },
+		Flags:  func(f *sample.Flags) { f.Uint64(&add, "", "add", "N", "the value to add") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, add) })
 }
 
@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			old := t.Original()
 			s.Print("found %d, added %d", old, add)
 			if left < additions && old != want {
-				r.Fail(fmt.Errorf("the value should have been %d, and was %d", want, old))
+				r.Fail(fmt.Errorf("the value was %d, want %d", old, want))
 			}
 			want = old + add
 			if left--; left > 0 && r.Err() == nil {
@@ -78,7 +78,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 	var conn *rdma.Connection
 	var remote *mmap.Map
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })

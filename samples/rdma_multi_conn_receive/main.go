@@ -60,9 +60,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next == pe.Starting { // exchange descriptors; each end connects to the one of the same number
-			s.Meet(ctx, r, func(_ *oob.Answer, err error) { r.Fail(err) })
+			s.ConnectAll(ctx, r, func(_ *oob.Answer, err error) { r.Fail(err) })
 		}
 	})
 	if err := r.Start(); err != nil {

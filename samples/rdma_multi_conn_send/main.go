@@ -67,10 +67,10 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	var a *oob.Answer
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors; each end connects to the one of the same number
-			s.Meet(ctx, r, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
+			s.ConnectAll(ctx, r, func(got *oob.Answer, err error) { a = got; r.Fail(err) })
 		case pe.Running: // all have connected, at both ends
 			for i, conn := range a.Connections { // they all send the same memory
 				s.Print("sending on connection %d: %s", i, sample.Describe(text))

@@ -65,13 +65,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var conn *rdma.Connection
 	var remote *mmap.Map
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			if remote.Len() > local.Len() {
-				r.Fail(fmt.Errorf("the peer's memory has %d bytes, and there is room for only %d", remote.Len(), local.Len()))
+				r.Fail(fmt.Errorf("the peer's memory has %d bytes, the local memory only %d", remote.Len(), local.Len()))
 				return
 			}
 			task, err := reads.Read(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))

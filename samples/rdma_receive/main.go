@@ -63,7 +63,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next != pe.Starting {
 			return
 		}

@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 
 	var conn *rdma.Connection
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })

@@ -86,7 +86,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	var a *oob.Answer
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors: the peer's event comes with its connection
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(got *oob.Answer, err error) { a = got; r.Fail(err) })

@@ -77,7 +77,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 	}
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors: the peer gets the event's
 			s.Peer.Exchange(ctx, r, oob.Offer{Events: []*syncevent.Event{event}}, nil) // an error ends the context

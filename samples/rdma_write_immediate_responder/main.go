@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next == pe.Starting { // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		}

@@ -68,13 +68,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var conn *rdma.Connection
 	var remote *mmap.Map
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			if len(text) > remote.Len() {
-				r.Fail(fmt.Errorf("there are %d bytes to be written, and the peer's memory has only %d", len(text), remote.Len()))
+				r.Fail(fmt.Errorf("cannot write %d bytes: the peer's memory has only %d", len(text), remote.Len()))
 				return
 			}
 			task, err := writes.Write(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))

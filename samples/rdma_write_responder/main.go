@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	s.Peer.EndWith(r) // the context ends with its peer
 
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		switch next {
 		case pe.Starting: // exchange descriptors: the peer gets the memory's
 			s.Peer.Connect(r, nil, local) // an error ends the context

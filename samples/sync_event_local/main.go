@@ -68,7 +68,7 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 		return err
 	}
 	waits, err := c.Pool(1, func(t *syncevent.Task) {
-		s.Print("asynchronous: a task has waited until the value was %d", t.Original())
+		s.Print("asynchronous: a task waited until the value was %d", t.Original())
 		c.Fail(t.Free()) // Fail(nil) does nothing
 	}, pe.FailContext)
 	if err != nil {
@@ -103,7 +103,7 @@ func adding(_ context.Context, s *sample.Session, event *syncevent.Event) error 
 	}
 	group.Wait()
 	if sum, err := event.Get(); sum != adders*adds || different.Load() != adders*adds {
-		return errors.Join(err, fmt.Errorf("after %d additions the value is %d, and %d old values were different", adders*adds, sum, different.Load()))
+		return errors.Join(err, fmt.Errorf("after %d additions the value is %d, and %d distinct old values were returned", adders*adds, sum, different.Load()))
 	}
 	s.Print("atomic: %d goroutines have added 1 %d times each, the value is %d, all values before were different", adders, adds, adders*adds)
 	return nil

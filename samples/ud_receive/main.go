@@ -73,7 +73,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 	}
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next == pe.Starting { // exchange endpoints; messages are taken from now on
 			s.Peer.Exchange(ctx, r, oob.Offer{}, func(_ *oob.Answer, err error) {
 				r.Fail(err)

@@ -87,7 +87,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
 	}
 	r.OnStateChange(func(_, next pe.State) {
-		s.Entered(next)
+		s.LogState(next)
 		if next != pe.Running { // an endpoint is Running at once
 			return
 		}

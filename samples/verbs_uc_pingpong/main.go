@@ -90,7 +90,7 @@ func run(ctx context.Context, o *pingpong.Options) (err error) {
 
 	// 9. Post work requests and poll for completions.
 	send := verbs.SendWR{ID: pingpong.SendID, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: pingpong.Entry(mr, 0, o.Size)}
-	if err := o.Play(ctx, qp, cq, receives, send); err != nil {
+	if err := o.Exchange(ctx, qp, cq, receives, send); err != nil {
 		return err
 	}
 	return peer.Finish(o.Validate(mem[:o.Size]))

@@ -22,7 +22,7 @@ import (
 func main() {
 	sample.Main(sample.Program{
 		Name:     "write_cpu_client",
-		About:    "Has write_cpu_server write random data to its memory, and verifies it.",
+		About:    "Asks write_cpu_server to write random data to its memory, and verifies the data.",
 		Device:   "soft-lo",
 		Operands: "ADDRESS [PAGE_SIZE NUM_PAGES]",
 	}, run)
@@ -44,7 +44,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	defer sample.Close(&err, e.Close)
 	if n := writecpu.FillLen(pages); n > e.MaxMessage() {
-		return fmt.Errorf("%d pages: the request for them has %d bytes, and device %s sends %d in one message", pages, n, dev.Name(), e.MaxMessage())
+		return fmt.Errorf("%d pages: the request for them has %d bytes, but device %s sends at most %d in one message", pages, n, dev.Name(), e.MaxMessage())
 	}
 
 	// Two regions, and the places for the pages in each.

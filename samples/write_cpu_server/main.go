@@ -21,7 +21,9 @@ func main() {
 		Name:   "write_cpu_server",
 		About:  "Writes random data to the memory of write_cpu_client, over an SRD queue pair.",
 		Device: "soft-lo",
-		Flags:  func(f *sample.Flags) { f.Uint32(&clients, "n", "clients", "N", "end after so many clients; 0: never") },
+		Flags: func(f *sample.Flags) {
+			f.Uint32(&clients, "n", "clients", "N", "number of clients to serve before the program ends; 0: no limit")
+		},
 	}, run)
 }
 
@@ -45,7 +47,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var requests writecpu.Requests
 	e.OnMessage = func(b []byte) {
 		if err := requests.Add(b); err != nil {
-			s.Log.Warn().Err(err).Msg("a message is ignored")
+			s.Log.Warn().Err(err).Msg("ignoring an invalid message")
 		}
 	}
 	s.Print("%v", e.Address())

@@ -145,7 +145,7 @@ func (e *End) Quiet() {
 	e.t.Helper()
 	select {
 	case event := <-e.events:
-		require.Fail(e.t, "an event that nobody waits for", "%v: %v", event.Type, event.Err)
+		require.Fail(e.t, "an unexpected event", "%v: %v", event.Type, event.Err)
 	default:
 	}
 }

@@ -36,12 +36,12 @@ func Run(t *testing.T, active, passive Side, quick bool) {
 		{"close the managers", testCloseManagers, verbs.RC, false},
 		{"backlog", testBacklog, verbs.RC, active.Kernel && !passive.Kernel},
 		{"listen", testListen, verbs.RC, false},
-		{"dials that cannot be", testBadDials, verbs.RC, false},
+		{"dials that must fail", testBadDials, verbs.RC, false},
 		{"datagrams", testDatagrams, verbs.UD, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if quick && c.slow {
-				t.Skip("it takes seconds")
+				t.Skip("it needs several seconds")
 			}
 			t.Parallel()
 			a, p := NewEnd(t, active, c.kind), NewEnd(t, passive, c.kind)
@@ -128,7 +128,7 @@ func testConnect(t *testing.T, active, passive *End) {
 	require.NoError(t, a.Establish())
 	require.ErrorIs(t, a.Establish(), verbs.ErrState)
 	require.Same(t, b, passive.Next(verbs.CMEstablished).ID)
-	require.NoError(t, b.Received(), "known already")
+	require.NoError(t, b.Received(), "already known")
 	require.ErrorIs(t, b.Reject(nil), verbs.ErrState)
 
 	active.send(passive, "from the active end")

@@ -14,13 +14,13 @@ type alternating struct {
 	waits *syncevent.Pool
 	add   *rdma.Task
 	wait  *syncevent.Task
-	half  uint64 // the final value of each event
+	final uint64 // the final value of each event
 	seen  uint64 // the last known value of our event
 	added uint64 // our additions, which is the value of the peer's event
 }
 
 func (t *alternating) pools(p *program) (err error) {
-	t.p, t.half = p, p.n/2
+	t.p, t.final = p, p.n/2
 	t.adds, err = p.rdma.Pool(1, t.wasAdded, func(_ *rdma.Task, err error) { t.ended(err) })
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (t *alternating) begin(p *program) (err error) {
 
 func (t *alternating) wasAdded(add *rdma.Task) {
 	if add.Original() != t.added-1 {
-		t.p.fail(fmt.Errorf("addition %d found the value %d", t.added, add.Original()))
+		t.p.fail(fmt.Errorf("addition %d returned the value %d", t.added, add.Original()))
 		return
 	}
 	t.p.fail(t.next())
@@ -52,10 +52,10 @@ func (t *alternating) wasAdded(add *rdma.Task) {
 
 func (t *alternating) wasWoken(wait *syncevent.Task) {
 	if wait.Original() != t.seen+1 {
-		t.p.fail(fmt.Errorf("step %d was lost or came twice: the value is %d", t.seen+1, wait.Original()))
+		t.p.fail(fmt.Errorf("step %d was lost or duplicated: the value is %d", t.seen+1, wait.Original()))
 		return
 	}
-	if t.seen++; t.seen < t.half {
+	if t.seen++; t.seen < t.final {
 		err := wait.SetCondition(syncevent.Greater(t.seen))
 		if err == nil {
 			err = wait.Submit()
@@ -74,10 +74,10 @@ func (t *alternating) next() error {
 	}
 	switch {
 	case t.p.rdma.Err() != nil || t.add.InFlight():
-	case t.added < t.half && t.added < allowed:
+	case t.added < t.final && t.added < allowed:
 		t.added++
 		return t.add.Submit()
-	case t.added == t.half && t.seen == t.half:
+	case t.added == t.final && t.seen == t.final:
 		t.p.finish()
 	}
 	return nil

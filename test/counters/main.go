@@ -28,13 +28,13 @@ import (
 
 func main() {
 	p := &program{}
-	timeout := flag.Duration("timeout", time.Minute, "give up after that time")
+	timeout := flag.Duration("timeout", time.Minute, "time limit")
 	flag.StringVar(&p.device, "d", "soft-lo", "the device")
-	flag.StringVar(&p.dir, "dir", "", "a folder for both")
-	flag.BoolVar(&p.first, "first", false, "begin; the other one does not have it")
-	flag.Uint64Var(&p.n, "n", 100_000, "count to this even number")
-	flag.IntVar(&p.writers, "writers", 0, "connections that add at a time; 0: two that alternate")
-	flag.Uint64Var(&p.local, "local", 0, "how often the second adds by itself, with -writers")
+	flag.StringVar(&p.dir, "dir", "", "the folder that both programs use")
+	flag.BoolVar(&p.first, "first", false, "start the counting; the other program does not have this flag")
+	flag.Uint64Var(&p.n, "n", 100_000, "the even number to count to")
+	flag.IntVar(&p.writers, "writers", 0, "number of connections that add concurrently; 0: two that alternate")
+	flag.Uint64Var(&p.local, "local", 0, "number of additions by the second program itself, with -writers")
 	flag.Parse()
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
 	defer stop()
@@ -164,7 +164,7 @@ func (p *program) connect() error {
 	if err := p.write(append(ours, event)); err != nil {
 		return err
 	}
-	p.aside(func() func() error {
+	p.runAside(func() func() error {
 		theirs, err := p.read(len(ours) + 1)
 		return func() error {
 			for i, conn := range p.conns {
@@ -184,7 +184,7 @@ func (p *program) connect() error {
 // finish stops the contexts when the peer has finished too: the connection has to last until
 // the peer's last task has completed.
 func (p *program) finish() {
-	p.aside(func() func() error {
+	p.runAside(func() func() error {
 		err := p.meet()
 		return func() error {
 			p.stop()
@@ -193,8 +193,8 @@ func (p *program) finish() {
 	})
 }
 
-// aside runs f on a separate goroutine, and then the function that f returns on the engine's.
-func (p *program) aside(f func() func() error) {
+// runAside runs f on a separate goroutine, and then the function that f returns on the engine's.
+func (p *program) runAside(f func() func() error) {
 	go func() {
 		then := f()
 		_ = p.engine.Do(func() { p.fail(then()) }) // fails only after the end of Run

@@ -107,11 +107,11 @@ func (s *sum) add(i uint64) {
 func (s *sum) wasWoken(t *syncevent.Task) {
 	s.p.fail(t.Free())
 	s.adding.Wait()
-	s.p.aside(func() func() error {
+	s.p.runAside(func() func() error {
 		err := s.p.meet()
 		return func() error {
 			if v, _ := s.p.own.Get(); v != s.p.n+s.p.local {
-				s.p.fail(fmt.Errorf("the sum is %d, not %d", v, s.p.n+s.p.local))
+				s.p.fail(fmt.Errorf("the sum is %d, want %d", v, s.p.n+s.p.local))
 			}
 			s.p.stop()
 			return err

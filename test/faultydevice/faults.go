@@ -27,9 +27,9 @@ func (h *Hooks) modify() func(verbs.QP, verbs.QPAttr, verbs.QPAttrMask) error {
 	return verbs.QP.Modify
 }
 
-// Mute makes the device report no completions, and ignore changes of queue pairs to the state
+// Hang makes the device report no completions, and ignore changes of queue pairs to the state
 // Error while reporting success, as mlx5 does after an internal error.
-func (d *Device) Mute() {
+func (d *Device) Hang() {
 	d.RefuseError(nil)
 	d.WithholdCompletions()
 }

@@ -74,7 +74,7 @@ func Covering(n int, all []Case) (chosen []Case) {
 	meetings := make([][]string, len(all))
 	missing := map[string]bool{}
 	for i, c := range all {
-		meetings[i] = c.meetings(n)
+		meetings[i] = c.valueCombinations(n)
 		for _, m := range meetings[i] {
 			missing[m] = true
 		}
@@ -100,8 +100,8 @@ func Covering(n int, all []Case) (chosen []Case) {
 	return chosen
 }
 
-// meetings returns all combinations of n values of the case, 2 or 3.
-func (c Case) meetings(n int) (list []string) {
+// valueCombinations returns all combinations of n values of the case, 2 or 3.
+func (c Case) valueCombinations(n int) (list []string) {
 	values := []string{c.Pair.Name, c.Ends.String(), "size " + strconv.Itoa(c.Size),
 		"family " + strconv.Itoa(c.Family), "MTU " + strconv.Itoa(c.MTU), "SGE " + strconv.Itoa(c.SGE)}
 	for i, x := range values {
@@ -152,7 +152,7 @@ func ParseResults(output string) (results []Result, err error) {
 		name, rest, _ := strings.Cut(line, ": ")
 		r := Result{Case: byName[name]}
 		if _, err := fmt.Sscan(rest, &r.OK, &r.Seconds); err != nil || r.Pair.Name == "" {
-			return nil, fmt.Errorf("%q is not the line of a result", line)
+			return nil, fmt.Errorf("%q is not a result line", line)
 		}
 		results = append(results, r)
 	}

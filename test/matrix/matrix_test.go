@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run on any machine.
 func TestCases(t *testing.T) {
 	cases := slices.DeleteFunc(All(), func(c Case) bool { return c.Ends != Ends{soft, soft} })
-	runCases(t, Covering(2, cases), onLoopback, buildWorkload(t))
+	runCases(t, Covering(2, cases), loopbackPlacement, buildWorkload(t))
 }
 
 // buildWorkload builds the program, and returns its folder.
@@ -41,7 +41,7 @@ func buildWorkload(t *testing.T, flags ...string) string {
 }
 
 // runCases runs cases, all of which must succeed.
-func runCases(t *testing.T, cases []Case, where places, bin string) {
+func runCases(t *testing.T, cases []Case, where placement, bin string) {
 	t.Helper()
 	var output bytes.Buffer
 	require.NoError(t, runAll(t.Context(), cases, where, bin, io.MultiWriter(os.Stdout, &output)))
@@ -126,7 +126,7 @@ func TestGuestSamples(t *testing.T) {
 		for _, p := range pair.Samples() {
 			t.Run(fmt.Sprintf("%v/%s", e, p.Requester), func(t *testing.T) {
 				o := pair.Options{Bin: "/samples", Scratch: t.TempDir(), Way: pair.Dir}
-				requester, responder, _ := inGuest(Case{Ends: e, Family: 4}, 0)
+				requester, responder, _ := guestPlacement(Case{Ends: e, Family: 4}, 0)
 				o.RequesterPrefix, o.RequesterArgs = requester.command()
 				o.ResponderPrefix, o.ResponderArgs = responder.command()
 				r, err := pair.Run(t.Context(), p, o)
@@ -145,7 +145,7 @@ func TestGuestMatrix(t *testing.T) {
 	if testing.Short() {
 		cases = onceEach(cases)
 	}
-	runCases(t, cases, inGuest, "/samples")
+	runCases(t, cases, guestPlacement, "/samples")
 }
 
 // onceEach returns one case of each operation and pair of devices, but for the software
@@ -267,12 +267,12 @@ func TestCovering(t *testing.T) {
 		met := map[string]bool{}
 		chosen := Covering(n, All())
 		for _, c := range chosen {
-			for _, m := range c.meetings(n) {
+			for _, m := range c.valueCombinations(n) {
 				met[m] = true
 			}
 		}
 		for _, c := range All() {
-			for _, m := range c.meetings(n) {
+			for _, m := range c.valueCombinations(n) {
 				require.True(t, met[m], "%v", m)
 			}
 		}

@@ -24,26 +24,26 @@ const (
 	ackTimeout = "1s"
 )
 
-// place is where one end of a case runs.
-type place struct {
-	device string
-	gid    int  // index
-	far    bool // on the guest's other host
+// endpoint is where one end of a case runs.
+type endpoint struct {
+	device     string
+	gid        int  // index
+	remoteHost bool // on the guest's other host
 }
 
-// places returns the places of the two ends of a case on a worker, and more flags for both
+// placement returns where the two ends run: the endpoints of a case on a worker, and more flags for both
 // ends.
-type places func(c Case, worker int) (requester, responder place, more []string)
+type placement func(c Case, worker int) (requester, responder endpoint, more []string)
 
-// onLoopback places both ends of soft × soft on the loopback interface.
-func onLoopback(c Case, _ int) (requester, responder place, more []string) {
-	p := place{"soft-lo", c.v6(), false}
+// loopbackPlacement places both ends of soft × soft on the loopback interface.
+func loopbackPlacement(c Case, _ int) (requester, responder endpoint, more []string) {
+	p := endpoint{"soft-lo", c.v6(), false}
 	return p, p, nil
 }
 
-// inGuest places the ends in the guest of the rig.
-func inGuest(c Case, worker int) (requester, responder place, more []string) {
-	return c.place(c.Ends.Requester, true, worker), c.place(c.Ends.Responder, false, worker), []string{"-ack-timeout", ackTimeout}
+// guestPlacement places the ends in the guest of the rig.
+func guestPlacement(c Case, worker int) (requester, responder endpoint, more []string) {
+	return c.endpoint(c.Ends.Requester, true, worker), c.endpoint(c.Ends.Responder, false, worker), []string{"-ack-timeout", ackTimeout}
 }
 
 // v6 returns 1 for IPv6: in GID tables, the IPv6 address follows the IPv4 address.
@@ -54,26 +54,26 @@ func (c Case) v6() int {
 	return 0
 }
 
-// place returns the place of an end. The guest's script gives each worker its own addresses on
+// endpoint returns where an end runs. The guest's script gives each worker its own addresses on
 // the far end of the cable: rxe only sends to UDP port 4791, which only one device at a time
 // can have on an address.
-func (c Case) place(device string, requester bool, worker int) place {
+func (c Case) endpoint(device string, requester bool, worker int) endpoint {
 	v6 := c.v6()
 	switch {
 	case device == rxe:
-		return place{"rxe0", 1 + v6, false}
+		return endpoint{"rxe0", 1 + v6, false}
 	case requester && c.Ends.Responder == soft:
 		// On the near end, on the same host as rxe but on another UDP port.
-		return place{"soft-v0", v6, false}
+		return endpoint{"soft-v0", v6, false}
 	case c.Family == 6:
-		return place{fmt.Sprintf("soft-fd00::1%d", worker), 0, true}
+		return endpoint{fmt.Sprintf("soft-fd00::1%d", worker), 0, true}
 	}
-	return place{fmt.Sprintf("soft-10.0.0.1%d", worker), 0, true}
+	return endpoint{fmt.Sprintf("soft-10.0.0.1%d", worker), 0, true}
 }
 
 // runAll runs the cases with the programs in the folder bin. It writes a line for each result,
 // and the output of both ends of a case that fails.
-func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Writer) error {
+func runAll(ctx context.Context, cases []Case, where placement, bin string, w io.Writer) error {
 	queue := make(chan Case)
 	var (
 		running sync.WaitGroup
@@ -100,7 +100,7 @@ func runAll(ctx context.Context, cases []Case, where places, bin string, w io.Wr
 }
 
 // run runs a case. If the case fails, the second result is the output of both ends.
-func (c Case) run(ctx context.Context, where places, bin string, worker int) (Result, string) {
+func (c Case) run(ctx context.Context, where placement, bin string, worker int) (Result, string) {
 	failed := func(format string, args ...any) (Result, string) {
 		return Result{Case: c}, fmt.Sprintf(format, args...)
 	}
@@ -130,8 +130,8 @@ func (c Case) run(ctx context.Context, where places, bin string, worker int) (Re
 
 // command returns the start of a command line at the place, and the flags for every program
 // there.
-func (p place) command() (prefix, args []string) {
-	if p.far {
+func (p endpoint) command() (prefix, args []string) {
+	if p.remoteHost {
 		prefix = []string{"ip", "netns", "exec", "s"}
 	}
 	return prefix, []string{"-d", p.device, "-g", fmt.Sprint(p.gid), "-timeout", patience, "-connect-timeout", patience}

@@ -18,7 +18,7 @@ import (
 // Parent folders are added automatically.
 type tree struct {
 	entries map[string]entry
-	below   *tree // unpacked before this one; nil for the first
+	base    *tree // unpacked before this one; nil for the first
 }
 
 // An entry is a folder, a symbolic link, or a file, whose content is in memory or on the host.
@@ -30,12 +30,12 @@ type entry struct {
 	size    int64
 }
 
-func newTree(below *tree) *tree {
-	return &tree{entries: map[string]entry{}, below: below}
+func newTree(base *tree) *tree {
+	return &tree{entries: map[string]entry{}, base: base}
 }
 
 func (t *tree) has(name string) bool {
-	for ; t != nil; t = t.below {
+	for ; t != nil; t = t.base {
 		if _, ok := t.entries[name]; ok {
 			return true
 		}

@@ -106,7 +106,7 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	job.Timeout = job.timeout()
 	// IPv6 requires 1280 (RFC 8200, section 5).
 	if job.MTU < 1280 || job.MTU > 9000 {
-		return nil, fmt.Errorf("%w: MTU %d is not from 1280 to 9000", ErrJob, job.MTU)
+		return nil, fmt.Errorf("%w: MTU %d is not between 1280 and 9000", ErrJob, job.MTU)
 	}
 	if job.Timeout < leastTimeout {
 		return nil, fmt.Errorf("%w: Timeout %v is less than %v", ErrJob, job.Timeout, leastTimeout)
@@ -133,7 +133,7 @@ func newGuest(ctx context.Context, cache string, job Job) (*guest, error) {
 	case "kvm":
 		g.accel = []string{"-accel", "kvm", "-cpu", "host"}
 	default:
-		return nil, fmt.Errorf("%w: VERBENA_RIG_ACCEL is %q, and can be tcg or kvm", ErrJob, accel)
+		return nil, fmt.Errorf("%w: VERBENA_RIG_ACCEL is %q, want tcg or kvm", ErrJob, accel)
 	}
 	if err := g.takeImage(ctx, cache); err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	var what string
 	switch {
 	case outErr != nil:
-		return fmt.Errorf("hand on the guest's output: %w", outErr)
+		return fmt.Errorf("forward the guest's output: %w", outErr)
 	case report.late || errors.Is(context.Cause(ctx), errSlowScript) && report.exit.IsZero():
 		what = fmt.Sprintf("the script took longer than %v", g.job.Timeout)
 	case errors.Is(context.Cause(ctx), errSlowBoot) && report.ready.IsZero():
@@ -300,7 +300,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	case report.exit.IsZero() && err != nil:
 		what = fmt.Sprintf("QEMU ended: %v", err)
 	case report.exit.IsZero():
-		what = "it ended before its script did"
+		what = "the guest ended before its script"
 	case report.status != 0:
 		what = fmt.Sprintf("the script ended with status %d", report.status)
 	default:
@@ -322,9 +322,9 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	}
 	switch {
 	case r.ready.IsZero():
-		s.WriteString("\nthe script had not begun")
+		s.WriteString("\nthe script had not started")
 	case (r.late || r.exit.IsZero()) && r.at != "":
-		section("it was at line", []string{r.at})
+		section("the script was at line", []string{r.at})
 	}
 	section("failed, innermost first", r.failed)
 	section("processes", r.processes)

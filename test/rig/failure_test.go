@@ -134,7 +134,7 @@ func TestPanicOfTheKernel(t *testing.T) {
 	}
 	_, err := boot(t, t.Context(), Job{Script: "echo c > /proc/sysrq-trigger\n"})
 	require.ErrorIs(t, err, ErrFailed)
-	assert.ErrorContains(t, err, "it ended before its script did")
+	assert.ErrorContains(t, err, "the guest ended before its script")
 	assert.ErrorContains(t, err, "1 echo c > /proc/sysrq-trigger")
 	assert.ErrorContains(t, err, "Kernel panic - not syncing: sysrq triggered crash")
 }

@@ -78,19 +78,19 @@ func fetchKernel(ctx context.Context, cache, dir string) error {
 
 	depends, err := hostCommand(ctx, work, "apt-cache", "depends", "--important", "linux-image-amd64")
 	if err != nil {
-		return fmt.Errorf("%w: find Debian's kernel: %w; does apt-get update help?", ErrUnavailable, err)
+		return fmt.Errorf("%w: find Debian's kernel: %w; try apt-get update", ErrUnavailable, err)
 	}
 	_, name, ok := strings.Cut(depends, "Depends: ")
 	if !ok {
-		return fmt.Errorf("%w: apt knows no kernel named linux-image-amd64; the rig takes its kernel from Debian", ErrUnavailable)
+		return fmt.Errorf("%w: apt has no package linux-image-amd64; the rig uses Debian's kernel", ErrUnavailable)
 	}
 	name, _, _ = strings.Cut(name, "\n")
 	if _, err := hostCommand(ctx, work, "apt-get", "download", name); err != nil {
-		return fmt.Errorf("%w: download the kernel: %w; does apt-get update help?", ErrUnavailable, err)
+		return fmt.Errorf("%w: download the kernel: %w; try apt-get update", ErrUnavailable, err)
 	}
 	debs, err := filepath.Glob(filepath.Join(work, "*.deb"))
 	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("apt-get download %s left %d packages", name, len(debs))
+		return fmt.Errorf("apt-get download %s downloaded %d packages, want 1", name, len(debs))
 	}
 	all := filepath.Join(work, "all")
 	if _, err := hostCommand(ctx, work, "dpkg", "-x", debs[0], all); err != nil {
@@ -99,7 +99,7 @@ func fetchKernel(ctx context.Context, cache, dir string) error {
 
 	picked := filepath.Join(work, "picked")
 	if err := pickKernel(all, picked); err != nil {
-		return fmt.Errorf("take what the guest needs from %s: %w", name, err)
+		return fmt.Errorf("copy the guest's files from %s: %w", name, err)
 	}
 	return os.Rename(picked, dir)
 }
@@ -108,7 +108,7 @@ func fetchKernel(ctx context.Context, cache, dir string) error {
 func pickKernel(all, picked string) error {
 	images, err := filepath.Glob(filepath.Join(all, "boot/vmlinuz-*"))
 	if err != nil || len(images) != 1 {
-		return fmt.Errorf("%d kernels in the package", len(images))
+		return fmt.Errorf("the package contains %d kernels, want 1", len(images))
 	}
 	version := strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")
 	root := filepath.Join(all, "lib/modules", version)
@@ -185,7 +185,7 @@ func bareKernel(file string) ([]byte, error) {
 		return nil, err
 	}
 	if len(packed) < 0x250 || string(packed[0x202:0x206]) != "HdrS" {
-		return nil, fmt.Errorf("%s is not a kernel for x86", file)
+		return nil, fmt.Errorf("%s is not an x86 kernel", file)
 	}
 	sectors := int(packed[0x1f1])
 	start := (sectors+1)*512 + int(binary.LittleEndian.Uint32(packed[0x248:]))
@@ -236,7 +236,7 @@ func moduleNeeds(content []byte) ([]string, error) {
 	}
 	section := f.Section(".modinfo")
 	if section == nil {
-		return nil, fmt.Errorf("no section .modinfo")
+		return nil, fmt.Errorf("the file has no section .modinfo")
 	}
 	info, err := section.Data()
 	if err != nil {

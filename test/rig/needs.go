@@ -84,7 +84,7 @@ func Missing() []Need {
 // is missing. The kernel may still have to be fetched.
 func Available() error {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return fmt.Errorf("%w: the guest takes its programs from a host with Linux on amd64, and this one is %s on %s",
+		return fmt.Errorf("%w: the rig copies programs from its host into the guest, so it needs Linux on amd64, and this is %s on %s",
 			ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 	}
 	missing := Missing()
@@ -126,7 +126,7 @@ func staticBusybox() (string, error) {
 	defer f.Close()
 	for _, segment := range f.Progs {
 		if segment.Type == elf.PT_INTERP {
-			return "", fmt.Errorf("%s is not linked statically", path)
+			return "", fmt.Errorf("%s is not statically linked", path)
 		}
 	}
 	return path, nil

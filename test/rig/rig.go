@@ -68,7 +68,7 @@ var (
 	// ErrUnavailable: this machine cannot run the rig; the text names what is missing.
 	ErrUnavailable = errors.New("rig: not available on this machine")
 	// ErrJob: a field of the Job is wrong.
-	ErrJob = errors.New("rig: bad job")
+	ErrJob = errors.New("rig: invalid job")
 	// ErrFailed: the guest did not start, died, took too long, or its script failed.
 	ErrFailed = errors.New("rig: the guest failed")
 )

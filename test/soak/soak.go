@@ -28,27 +28,27 @@ import (
 const Variable = "VERBENA_SOAK"
 
 // Rounds returns the number of repetitions: moment in make test, full in make soak-tests.
-func Rounds(t testing.TB, moment, full int) int {
+func Rounds(t testing.TB, short, full int) int {
 	t.Helper()
-	n := int(scale(t, float64(moment), float64(full)))
-	t.Logf("soak: %d rounds (make test: %d, make soak-tests: %d)", n, moment, full)
+	n := int(scale(t, float64(short), float64(full)))
+	t.Logf("soak: %d rounds (make test: %d, make soak-tests: %d)", n, short, full)
 	return n
 }
 
 // Duration returns how long the test repeats its work: moment in make test, full in make
 // soak-tests. It is not for deadlines: see [Patience].
-func Duration(t testing.TB, moment, full time.Duration) time.Duration {
+func Duration(t testing.TB, short, full time.Duration) time.Duration {
 	t.Helper()
-	d := time.Duration(scale(t, float64(moment), float64(full)))
-	t.Logf("soak: %v (make test: %v, make soak-tests: %v)", d, moment, full)
+	d := time.Duration(scale(t, float64(short), float64(full)))
+	t.Logf("soak: %v (make test: %v, make soak-tests: %v)", d, short, full)
 	return d
 }
 
 // Patience returns a deadline for a test that takes longer in make soak-tests: moment in make
 // test, and 24 hours times the factor in make soak-tests. It ends a test that hangs.
-func Patience(t testing.TB, moment time.Duration) time.Duration {
+func Patience(t testing.TB, short time.Duration) time.Duration {
 	t.Helper()
-	return time.Duration(scale(t, float64(moment), float64(24*time.Hour)))
+	return time.Duration(scale(t, float64(short), float64(24*time.Hour)))
 }
 
 // Full reports whether the test runs longer than in make test.
@@ -58,15 +58,15 @@ func Full(t testing.TB) bool {
 }
 
 // scale returns the number for make test, or full times the factor.
-func scale(t testing.TB, moment, full float64) float64 {
+func scale(t testing.TB, short, full float64) float64 {
 	t.Helper()
 	if !strings.Contains(t.Name(), "Soak") {
 		t.Fatalf("soak: the name of %s does not contain Soak, so make soak-tests would not run it", t.Name())
 	}
 	if f := factor(t); f > 0 {
-		return max(moment, math.Round(min(full*f, math.MaxInt64/2)))
+		return max(short, math.Round(min(full*f, math.MaxInt64/2)))
 	}
-	return moment
+	return short
 }
 
 func factor(t testing.TB) float64 {

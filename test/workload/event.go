@@ -95,10 +95,10 @@ func (s *signaller) close() error { return nil }
 // goroutine.
 type waiter struct {
 	*end
-	event  *syncevent.Event
-	cancel func()
-	beside sync.WaitGroup
-	left   int // of two: the steps, and the requester's end; how many remain
+	event      *syncevent.Event
+	cancel     func()
+	goroutines sync.WaitGroup
+	left       int // of two: the steps, and the requester's end; how many remain
 }
 
 func waits(e *end) role { return &waiter{end: e} }
@@ -118,7 +118,7 @@ func (w *waiter) begin(*oob.Answer) error {
 	w.cancel = cancel
 	w.left = 2
 	w.peer.Done(w.ended)
-	w.beside.Go(func() {
+	w.goroutines.Go(func() {
 		err := w.steps(ctx)
 		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end of Run
 	})
@@ -153,7 +153,7 @@ func (w *waiter) steps(ctx context.Context) error {
 func (w *waiter) close() error {
 	if w.cancel != nil {
 		w.cancel()
-		w.beside.Wait()
+		w.goroutines.Wait()
 	}
 	if w.event == nil {
 		return nil

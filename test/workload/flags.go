@@ -50,7 +50,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		s.operation, err = operationByName(v)
 		return err
 	})
-	f.Func("as", "the `end` of it: requester or responder", func(v string) error {
+	f.Func("as", "this end: `requester` or responder", func(v string) error {
 		s.requester = v == "requester"
 		return oneOf(v, "requester", "responder")
 	})
@@ -67,7 +67,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 		}
 		return nil
 	})
-	f.Func("size", "how many `bytes` each connection moves; 0: a message of none", func(v string) error { return number(&s.size, v, 0, maxSize) })
+	f.Func("size", "how many `bytes` each connection moves; 0: an empty message", func(v string) error { return number(&s.size, v, 0, maxSize) })
 	f.Func("sge", "the `number` of buffers in the list of each task", func(v string) error { return number(&s.sge, v, 1, maxSGE) })
 	f.Func("nc", "the `number` of connections", func(v string) error { return number(&s.connections, v, 1, maxConnections) })
 	f.Func("ack-timeout", "the `time` after which a request that was not acknowledged is repeated", func(v string) error { return duration(&s.ackTimeout, v) })
@@ -95,7 +95,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	case !given["as"]:
 		return s, errors.New("-as is missing: requester or responder")
 	case s.operation.shape == value && (given["size"] || given["sge"] || given["nc"]):
-		return s, fmt.Errorf("-op %s works on one value of 8 bytes, and takes neither -size nor -sge nor -nc", s.operation.name)
+		return s, fmt.Errorf("-op %s works on one value of 8 bytes, so it cannot be used with -size, -sge or -nc", s.operation.name)
 	}
 	return s, nil
 }

@@ -89,7 +89,7 @@ func (m *mover) begin(theirs *oob.Answer) (err error) {
 	if m.operation.shares == memory {
 		m.remote = theirs.Maps[0]
 		if need, have := max(m.connections*m.size, 1), m.remote.Len(); have != need {
-			return fmt.Errorf("the peer's memory has %d bytes, not %d: give both ends the same -size", have, need)
+			return fmt.Errorf("the peer's memory has %d bytes, want %d: give both ends the same -size", have, need)
 		}
 	}
 	var tasks []*rdma.Task

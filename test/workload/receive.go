@@ -19,7 +19,7 @@ type receiver struct {
 	pool     *rdma.ReceivePool
 	each     []part
 	patterns []*pattern // by connection
-	come     []int      // by connection: parts received
+	received []int      // by connection: parts received
 	left     int        // receives in flight
 }
 
@@ -33,7 +33,7 @@ func (r *receiver) written() bool { return r.opcode == rdma.ReceivedWriteImm }
 func (r *receiver) open() (err error) {
 	r.each = r.parts()
 	r.patterns = r.newPatterns()
-	r.come = make([]int, r.connections)
+	r.received = make([]int, r.connections)
 	r.left = r.connections * len(r.each)
 	if r.pool, err = r.rdma.ReceivePool(r.left, r.done, r.failed); err != nil {
 		return err
@@ -79,20 +79,20 @@ func (r *receiver) done(t *rdma.ReceiveTask) {
 // check checks the data of a receive. The parts of a connection arrive in order.
 func (r *receiver) check(t *rdma.ReceiveTask) error {
 	i := index(t.Connection())
-	number, p := r.come[i], r.patterns[i]
-	if r.come[i]++; number >= len(r.each) {
-		return fmt.Errorf("connection %d has brought more than %d messages", i, len(r.each))
+	number, p := r.received[i], r.patterns[i]
+	if r.received[i]++; number >= len(r.each) {
+		return fmt.Errorf("connection %d received more than %d messages", i, len(r.each))
 	}
 	imm, has := t.Imm()
 	switch want := r.each[number].n; {
 	case t.Opcode() != r.opcode:
 		return fmt.Errorf("expected a %v, received a %v", r.opcode, t.Opcode())
 	case t.Length() != want:
-		return fmt.Errorf("message %d of connection %d has %d bytes, not %d: give both ends the same -size", number, i, t.Length(), want)
+		return fmt.Errorf("message %d of connection %d has %d bytes, want %d: give both ends the same -size", number, i, t.Length(), want)
 	case has != (r.opcode != rdma.ReceivedSend):
 		return fmt.Errorf("message %d of connection %d has an immediate value: %t", number, i, has)
 	case has && imm != immediate(i, number):
-		return fmt.Errorf("message %d of connection %d has the immediate value %#x, not %#x", number, i, imm, immediate(i, number))
+		return fmt.Errorf("message %d of connection %d has the immediate value %#x, want %#x", number, i, imm, immediate(i, number))
 	}
 	var err error
 	if r.written() {
@@ -100,7 +100,7 @@ func (r *receiver) check(t *rdma.ReceiveTask) error {
 	} else {
 		err = unload(t.Destination(), p)
 	}
-	if err == nil && r.come[i] == len(r.each) {
+	if err == nil && r.received[i] == len(r.each) {
 		r.print("moved on connection %d: %v", i, p)
 	}
 	return err

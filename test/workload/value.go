@@ -84,7 +84,7 @@ func (c *changer) done(t *rdma.Task) {
 func (c *changer) check(t *rdma.Task) error {
 	result := t.Result().Bytes()
 	if t.Original() != c.value || len(result) != 8 || binary.NativeEndian.Uint64(result) != c.value {
-		return fmt.Errorf("found %d, in the buffer %x: the value should have been %d", t.Original(), result, c.value)
+		return fmt.Errorf("found %d, in the buffer %x, want %d", t.Original(), result, c.value)
 	}
 	return nil
 }

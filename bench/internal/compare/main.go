@@ -46,8 +46,8 @@ func Run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("bench compare", flag.ExitOnError)
 	f.StringVar(&o.folders[0], "before", "", "`folder` of the version to compare with")
 	f.StringVar(&o.folders[1], "after", ".", "`folder` of the other version")
-	f.IntVar(&o.rounds, "rounds", 5, "how often each version is measured")
-	f.DurationVar(&o.duration, "t", 500*time.Millisecond, "time of each measurement; Go benchmarks take it in slices")
+	f.IntVar(&o.rounds, "rounds", 5, "number of measurements of each version")
+	f.DurationVar(&o.duration, "t", 500*time.Millisecond, "duration of each measurement; for Go benchmarks it is divided into slices")
 	f.StringVar(&o.device, "d", "soft-lo", "device of verbena perf")
 	perf := f.String("perf", defaultPerf, "the flags of each run of verbena perf, separated by semicolons")
 	packages := f.String("packages", "pe dma rdma soft/internal/roce soft/internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string) error {
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || o.folders[0] == "" || o.rounds < 1 || o.duration <= 0 {
-		return errors.New("-before must be given, -rounds and -t positive, and there are no arguments; see -help")
+		return errors.New("-before is required, -rounds and -t must be positive, and no arguments are allowed; see -help")
 	}
 	for run := range strings.SplitSeq(*perf, ";") {
 		if run = strings.TrimSpace(run); run != "" {

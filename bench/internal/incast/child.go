@@ -151,7 +151,7 @@ func (s *side) open() (err error) {
 			}
 		case rdma.Failed:
 			s.report.Failed++
-			fmt.Fprintln(os.Stderr, "incast: a connection has failed:", err)
+			fmt.Fprintln(os.Stderr, "incast: a connection failed:", err)
 		}
 	})
 	return s.rdma.Start()

@@ -74,7 +74,7 @@ func (l *link) dropped() (int, error) {
 			return strconv.Atoi(words[i+1])
 		}
 	}
-	return 0, fmt.Errorf("tc says nothing of dropped packets: %q", out)
+	return 0, fmt.Errorf("the output of tc does not show the number of dropped packets: %q", out)
 }
 
 func (l *link) close() (err error) {

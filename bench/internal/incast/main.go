@@ -45,17 +45,17 @@ const warmUp = time.Second
 func Run(ctx context.Context, args []string) error {
 	var o options
 	f := flag.NewFlagSet("bench incast", flag.ExitOnError)
-	f.IntVar(&o.senders, "senders", 64, "connections that data comes by")
-	f.IntVar(&o.processes, "processes", 4, "processes that they are of")
-	f.StringVar(&o.operation, "op", "write", "write, send or read; the receiver is the one that reads")
-	f.IntVar(&o.size, "size", 64<<10, "bytes of each")
-	f.IntVar(&o.window, "window", 4, "how many each connection has in flight")
+	f.IntVar(&o.senders, "senders", 64, "number of connections that carry data to the receiver")
+	f.IntVar(&o.processes, "processes", 4, "number of processes that share these connections")
+	f.StringVar(&o.operation, "op", "write", "write, send or read; with read, the receiver issues the operations")
+	f.IntVar(&o.size, "size", 64<<10, "bytes of each operation")
+	f.IntVar(&o.window, "window", 4, "operations in flight on each connection")
 	f.DurationVar(&o.duration, "t", 3*time.Second, "time of each measurement, after a warm-up of 1s")
-	f.IntVar(&o.rounds, "rounds", 3, "how often each variant is measured")
-	f.IntVar(&o.rate, "rate", 1000, "of the link, in `Mbit/s`; 0: as fast as it goes")
-	f.IntVar(&o.queue, "queue", 100, "`packets` of full length that the link has room for")
-	f.IntVar(&o.mtu, "mtu", 1500, "of the interfaces, in `bytes`")
-	f.StringVar(&o.variants, "variants", "congestion=on congestion=off congestion=on&mark=0.01", "options of the devices that are compared, separated by spaces")
+	f.IntVar(&o.rounds, "rounds", 3, "number of measurements of each variant")
+	f.IntVar(&o.rate, "rate", 1000, "rate of the link, in `Mbit/s`; 0: unlimited")
+	f.IntVar(&o.queue, "queue", 100, "capacity of the link's queue, in full-size `packets`")
+	f.IntVar(&o.mtu, "mtu", 1500, "MTU of the interfaces, in `bytes`")
+	f.StringVar(&o.variants, "variants", "congestion=on congestion=off congestion=on&mark=0.01", "device options to compare, separated by spaces")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	f.StringVar(&o.child, "child", "", "for the other processes: sender or receiver")
 	f.StringVar(&o.device, "d", "", "for the other processes: the device")
@@ -63,7 +63,7 @@ func Run(ctx context.Context, args []string) error {
 	wrong := o.senders < 1 || o.processes < 1 || o.processes > o.senders || o.size < 1 || o.window < 1 || o.rounds < 1 ||
 		o.duration <= 0 || o.rate < 0 || o.queue < 1 || o.mtu < 576 || operations[o.operation] == nil || strings.TrimSpace(o.variants) == ""
 	if f.NArg() > 0 || wrong {
-		return errors.New("-op is write, send or read, numbers must be positive, -processes no more than -senders, and there are no arguments; see -help")
+		return errors.New("-op must be write, send or read, numbers must be positive, -processes must not exceed -senders, and no arguments are allowed; see -help")
 	}
 	if o.child != "" {
 		return serve(ctx, o)

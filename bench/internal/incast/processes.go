@@ -138,7 +138,7 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 			return f, err
 		}
 	}
-	if err := introduce(all); err != nil {
+	if err := exchangeDescriptors(all); err != nil {
 		return f, err
 	}
 	var bytes []int
@@ -148,7 +148,7 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 		}
 		var r report
 		if err := p.reports.Decode(&r); err != nil {
-			return f, fmt.Errorf("read what another process has measured: %w", err)
+			return f, fmt.Errorf("read the results of another process: %w", err)
 		}
 		bytes = append(bytes, r.Bytes...)
 		f.failed += r.Failed
@@ -176,8 +176,8 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 	return f, err
 }
 
-// introduce exchanges the descriptors of the receiver and the senders.
-func introduce(all []*process) error {
+// exchangeDescriptors exchanges the descriptors of the receiver and the senders.
+func exchangeDescriptors(all []*process) error {
 	conns, memory, err := all[0].offers()
 	if err != nil {
 		return err

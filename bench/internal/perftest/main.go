@@ -24,13 +24,13 @@ import (
 // Run runs bench perftest.
 func Run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("bench perftest", flag.ExitOnError)
-	rounds := f.Int("rounds", 5, "how often each measurement is made")
+	rounds := f.Int("rounds", 5, "number of times each measurement is made")
 	duration := f.Duration("t", 500*time.Millisecond, "time of each measurement of the SDK, after its warm-up")
 	only := f.String("run", strings.Join(measurements, " "), "the measurements, separated by spaces")
 	verbose := f.Bool("v", false, "write each figure to standard error as it comes")
 	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || *rounds < 1 || *duration <= 0 {
-		return errors.New("-rounds and -t must be positive, and there are no arguments; see -help")
+		return errors.New("-rounds and -t must be positive, and no arguments are allowed; see -help")
 	}
 	var progress io.Writer = io.Discard
 	if *verbose {
@@ -45,7 +45,7 @@ var measurements = []string{"write_bw", "read_bw", "send_bw", "write_lat", "dial
 func run(ctx context.Context, names []string, rounds int, duration time.Duration, progress io.Writer) error {
 	for _, name := range names {
 		if !known(name) {
-			return fmt.Errorf("no measurement %q; there are %s", name, strings.Join(measurements, ", "))
+			return fmt.Errorf("there is no measurement %q; choose from %s", name, strings.Join(measurements, ", "))
 		}
 	}
 	folder, err := os.MkdirTemp("", "verbena-perftest-")

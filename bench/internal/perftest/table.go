@@ -28,11 +28,11 @@ func parse(output string) (figures, error) {
 		}
 		words := strings.Fields(rest)
 		if len(words) != 3 {
-			return nil, fmt.Errorf("%q is not the line of a figure", line)
+			return nil, fmt.Errorf("%q is not a result line", line)
 		}
 		v, err := strconv.ParseFloat(words[2], 64)
 		if err != nil {
-			return nil, fmt.Errorf("%q is not the line of a figure: %w", line, err)
+			return nil, fmt.Errorf("%q is not a result line: %w", line, err)
 		}
 		key := [2]string{words[0], words[1]}
 		f[key] = append(f[key], v)

@@ -35,14 +35,14 @@ type options struct {
 func Run(ctx context.Context, args []string) error {
 	o := options{}
 	f := flag.NewFlagSet("bench scp", flag.ExitOnError)
-	mib := f.Int64("mib", 2048, "size of the file in `MiB`; there has to be room for two")
-	f.IntVar(&o.rounds, "rounds", 5, "how often each sends it")
+	mib := f.Int64("mib", 2048, "size of the file in `MiB`; the folder needs space for two copies")
+	f.IntVar(&o.rounds, "rounds", 5, "number of times each program sends it")
 	f.StringVar(&o.folder, "dir", "", "`folder` for the files (default /dev/shm, memory, where there is one)")
-	f.StringVar(&o.cipher, "c", "", "`cipher` of scp, as its flag -c has it (default scp's own)")
+	f.StringVar(&o.cipher, "c", "", "`cipher` for scp's flag -c (default: scp's own)")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
 	_ = f.Parse(args) // exits on an error
 	if f.NArg() > 0 || *mib < 1 || *mib > 1<<20 || o.rounds < 1 {
-		return errors.New("-mib must be 1 to 1048576 and -rounds positive, and there are no arguments; see -help")
+		return errors.New("-mib must be 1 to 1048576, -rounds must be positive, and no arguments are allowed; see -help")
 	}
 	o.bytes = *mib << 20
 	return run(ctx, o)
@@ -108,7 +108,7 @@ func measure(ctx context.Context, o options, file, folder string, contenders [2]
 				return results, err
 			}
 			if got != want {
-				return results, fmt.Errorf("round %d: %s: what has arrived is not what was sent", round+1, names[which])
+				return results, fmt.Errorf("round %d: %s: the received file differs from the sent file", round+1, names[which])
 			}
 			if err := os.RemoveAll(folder); err != nil {
 				return results, err

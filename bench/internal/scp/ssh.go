@@ -18,17 +18,17 @@ import (
 
 // sshServer is an sshd for this measurement only, with the files that scp needs to reach it.
 type sshServer struct {
-	folder     string // for keys and configuration
-	port       int
-	cipher     string
-	user       string
-	scp        string
-	log        lockedBuffer
-	cmd        *exec.Cmd
-	ended      chan struct{} // closed when sshd has ended
-	err        error         // of sshd's end; written before ended is closed
-	madeRun    bool
-	serverTime time.Duration // processor time for all files; valid after stop
+	folder           string // for keys and configuration
+	port             int
+	cipher           string
+	user             string
+	scp              string
+	log              lockedBuffer
+	cmd              *exec.Cmd
+	ended            chan struct{} // closed when sshd has ended
+	err              error         // of sshd's end; written before ended is closed
+	createdRunFolder bool
+	serverTime       time.Duration // processor time for all files; valid after stop
 }
 
 // runFolder has to exist if root runs sshd. Debian's service for sshd makes it.
@@ -93,7 +93,7 @@ func startSSHD(ctx context.Context, folder, cipher string) (s *sshServer, err er
 	if os.Getuid() == 0 {
 		switch err := os.Mkdir(runFolder, 0o755); {
 		case err == nil:
-			s.madeRun = true
+			s.createdRunFolder = true
 		case !errors.Is(err, os.ErrExist):
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func startSSHD(ctx context.Context, folder, cipher string) (s *sshServer, err er
 	s.cmd = exec.Command(sshd, "-D", "-e", "-f", s.path("config")) // sshd requires an absolute path
 	s.cmd.Stderr = &s.log
 	if err := s.cmd.Start(); err != nil {
-		return nil, errors.Join(err, s.removeRun())
+		return nil, errors.Join(err, s.removeRunFolder())
 	}
 	go func() {
 		s.err = s.cmd.Wait()
@@ -127,7 +127,7 @@ func find(program, debianPackage string) (string, error) {
 	if err == nil {
 		return path, nil
 	}
-	return "", fmt.Errorf("there is no %s: install the Debian package %s, or run scripts/setup.sh scp", program, debianPackage)
+	return "", fmt.Errorf("%s is not installed: install the Debian package %s, or run scripts/setup.sh scp", program, debianPackage)
 }
 
 // freePort returns a port on which nobody listens now.
@@ -148,7 +148,7 @@ func (s *sshServer) await(ctx context.Context) error {
 		}
 		select {
 		case <-s.ended:
-			return errors.New("sshd has ended at once")
+			return errors.New("sshd exited immediately")
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(20 * time.Millisecond):
@@ -176,18 +176,18 @@ func (s *sshServer) stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	<-s.ended
 	s.serverTime = cpuTime(s.cmd.ProcessState)
-	err := s.removeRun()
+	err := s.removeRunFolder()
 	if state, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !state.Signaled() && s.err != nil {
 		err = errors.Join(err, fmt.Errorf("sshd: %w\n%s", s.err, &s.log))
 	}
 	return err
 }
 
-func (s *sshServer) removeRun() error {
-	if !s.madeRun {
+func (s *sshServer) removeRunFolder() error {
+	if !s.createdRunFolder {
 		return nil
 	}
-	s.madeRun = false
+	s.createdRunFolder = false
 	return os.Remove(runFolder)
 }
 

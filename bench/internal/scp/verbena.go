@@ -52,11 +52,11 @@ func listening(lines *bufio.Reader) (string, error) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return "", fmt.Errorf("the receiver has ended before it listened: %w", err)
+			return "", fmt.Errorf("the receiver ended before it listened: %w", err)
 		}
 		var event struct{ Event, Address string }
 		if err := json.Unmarshal(line, &event); err != nil {
-			return "", fmt.Errorf("the receiver has printed %q: %w", line, err)
+			return "", fmt.Errorf("parse the line %q of the receiver: %w", line, err)
 		}
 		if event.Event == "listening" {
 			return event.Address, nil

@@ -22,7 +22,7 @@ type Check struct {
 // Decode reads a description that Encode has made.
 func Decode(data []byte) (*Check, error) {
 	if len(data) != 4+sha256.Size {
-		return nil, fmt.Errorf("the server gives %d bytes of data, not a length and a SHA-256 of %d", len(data), 4+sha256.Size)
+		return nil, fmt.Errorf("the server sent %d bytes of data, want %d: a length and a SHA-256", len(data), 4+sha256.Size)
 	}
 	s := Stream{binary.LittleEndian.Uint32(data), [sha256.Size]byte(data[4:])}
 	return &Check{Stream: s, hash: sha256.New()}, nil
@@ -32,7 +32,7 @@ func Decode(data []byte) (*Check, error) {
 func (c *Check) Arrive(m *rdma.Message) error {
 	n, _ := m.Imm()
 	if m.Opcode() != rdma.ReceivedWriteImm || m.Length() != ChunkSize || n != c.arrived || n >= c.Chunks {
-		return fmt.Errorf("chunk %d should come, %d has, with %d bytes by %v", c.arrived, n, m.Length(), m.Opcode())
+		return fmt.Errorf("expected chunk %d, got chunk %d with %d bytes by %v", c.arrived, n, m.Length(), m.Opcode())
 	}
 	c.arrived++
 	return nil
@@ -44,7 +44,7 @@ func (c *Check) Take(ring []byte) error {
 	c.hash.Write(ring[c.Taken%Slots*ChunkSize:][:ChunkSize])
 	c.Taken++
 	if c.Taken == c.Chunks && [sha256.Size]byte(c.hash.Sum(nil)) != c.Sum {
-		return errors.New("the stream has another SHA-256 than that of the server")
+		return errors.New("the SHA-256 of the received stream differs from the one that the server sent")
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func FirstGID(dev verbs.Device, index *int) (found verbs.GIDEntry, err error) {
 		}
 	}
 	if index != nil || len(table) == 0 {
-		return found, fmt.Errorf("device %s has no such GID", dev.Name())
+		return found, fmt.Errorf("the GID table of device %s has no such entry", dev.Name())
 	}
 	return table[0], nil
 }
@@ -58,12 +58,12 @@ type Conn struct {
 	stop   func() bool
 }
 
-// longest bounds the size of what the other program may send, in bytes.
-const longest = 1 << 20
+// maxValue bounds the size of what the other program may send, in bytes.
+const maxValue = 1 << 20
 
 func newConn(ctx context.Context, conn net.Conn) *Conn {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	return &Conn{conn, json.NewDecoder(io.LimitReader(conn, longest)), stop}
+	return &Conn{conn, json.NewDecoder(io.LimitReader(conn, maxValue)), stop}
 }
 
 // Accept waits for the other program on an address, and exchanges metadata with it. It reports
@@ -80,7 +80,7 @@ func Accept(ctx context.Context, addr string, mine *Metadata, say func(format st
 	if err != nil {
 		return nil, theirs, cause(ctx, err)
 	}
-	return meet(ctx, conn, mine)
+	return exchangeFirst(ctx, conn, mine)
 }
 
 // Dial connects to the other program, retrying until that is up, and exchanges metadata with
@@ -90,10 +90,10 @@ func Dial(ctx context.Context, addr string, mine *Metadata, say func(format stri
 	if err != nil {
 		return nil, theirs, err
 	}
-	return meet(ctx, conn, mine)
+	return exchangeFirst(ctx, conn, mine)
 }
 
-func meet(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs Metadata, err error) {
+func exchangeFirst(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs Metadata, err error) {
 	c = newConn(ctx, conn)
 	if err = c.Exchange(ctx, mine, &theirs); err != nil {
 		return nil, theirs, errors.Join(err, c.Close())
@@ -101,11 +101,11 @@ func meet(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs M
 	return c, theirs, nil
 }
 
-// sayAfter is how long a dial may take before Dial reports that it waits.
-const sayAfter = 500 * time.Millisecond
+// noticeDelay is how long a dial may take before Dial reports that it waits.
+const noticeDelay = 500 * time.Millisecond
 
 func dial(ctx context.Context, addr string, say func(format string, args ...any)) (net.Conn, error) {
-	late := time.AfterFunc(sayAfter, func() { say("waiting for an answer of %s (TCP)", addr) })
+	late := time.AfterFunc(noticeDelay, func() { say("waiting for %s to answer (TCP)", addr) })
 	defer late.Stop()
 	for said := false; ; said = true {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -149,7 +149,7 @@ func (c *Conn) Sync(ctx context.Context, step string) error {
 		return err
 	}
 	if theirs != step {
-		return fmt.Errorf("the program at %v is at the step %.40q, and this one at %q", c.conn.RemoteAddr(), theirs, step)
+		return fmt.Errorf("the program at %v is at step %.40q, this program at %q", c.conn.RemoteAddr(), theirs, step)
 	}
 	return nil
 }

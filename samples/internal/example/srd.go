@@ -18,7 +18,7 @@ func CheckSRD(dev verbs.Device) error {
 		return err
 	}
 	if !attr.Transports.Has(verbs.SRD) || !attr.SRD.Write {
-		return fmt.Errorf("device %s has no SRD queue pairs that write: use one of Amazon's EFA, or a software device", dev.Name())
+		return fmt.Errorf("device %s does not support RDMA writes on SRD queue pairs: use an Amazon EFA adapter or a software device", dev.Name())
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ type Table struct {
 	free   []uint32                 // the slot that was freed first comes first
 }
 
-// Given is the set of slots that a client may publish.
-type Given map[uint32]bool
+// Granted is the set of slots that a client may publish.
+type Granted map[uint32]bool
 
 // NewTable returns a table of Slots slots.
 func NewTable(memory []byte) *Table {
@@ -78,8 +78,8 @@ func (t *Table) Find(key []byte) uint32 {
 	return NoSlot
 }
 
-// Give assigns a free slot to a client and returns it, or NoSlot.
-func (t *Table) Give(to Given) uint32 {
+// Grant assigns a free slot to a client and returns it, or NoSlot.
+func (t *Table) Grant(to Granted) uint32 {
 	if len(t.free) == 0 || len(to) >= Window {
 		return NoSlot
 	}
@@ -91,7 +91,7 @@ func (t *Table) Give(to Given) uint32 {
 
 // Publish makes the record in a client's slot the value of its key. It clears and frees the
 // slot of the previous value: clients that read that slot see no valid record, and ask again.
-func (t *Table) Publish(slot uint32, of Given) {
+func (t *Table) Publish(slot uint32, of Granted) {
 	delete(of, slot)
 	key := [KeySize]byte(t.memory[slot*SlotSize+keyAt:])
 	if old, ok := t.index[key]; ok {
@@ -101,8 +101,8 @@ func (t *Table) Publish(slot uint32, of Given) {
 	t.index[key] = slot
 }
 
-// TakeBack frees the slots of a client.
-func (t *Table) TakeBack(from Given) {
+// Revoke frees the slots of a client.
+func (t *Table) Revoke(from Granted) {
 	for slot := range from {
 		t.free = append(t.free, slot)
 	}

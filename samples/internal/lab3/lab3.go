@@ -1,5 +1,6 @@
-// Package lab3 has the messages that lab3_sender and lab3_receiver exchange. A message is a
-// byte for its kind, and a value of fixed size in network byte order.
+// Package lab3 is shared by lab3_sender and lab3_receiver: it runs their steps, and has the
+// messages that they exchange. A message is a byte for its kind, and a value of fixed size in
+// network byte order.
 package lab3
 
 import (

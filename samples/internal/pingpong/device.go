@@ -45,15 +45,15 @@ func (o *Options) checkDevice(dev verbs.Device) error {
 	}
 	switch service := o.program.Service; {
 	case !attr.Transports.Has(service):
-		err = fmt.Errorf("device %s has no transport service %v", dev.Name(), service)
+		err = fmt.Errorf("device %s does not support the transport service %v", dev.Name(), service)
 	case o.RxDepth > attr.MaxQPWR:
-		err = fmt.Errorf("device %s takes at most %d receives, not the %d of -r", dev.Name(), attr.MaxQPWR, o.RxDepth)
+		err = fmt.Errorf("device %s supports at most %d receives, -r asks for %d", dev.Name(), attr.MaxQPWR, o.RxDepth)
 	case service == verbs.UD && o.Size > int(port.ActiveMTU):
-		err = fmt.Errorf("a datagram holds at most the port's MTU, %d bytes, not the %d of -s", port.ActiveMTU, o.Size)
+		err = fmt.Errorf("a datagram holds at most the port's MTU, %d bytes, -s asks for %d", port.ActiveMTU, o.Size)
 	case service != verbs.UD && o.MTU > port.ActiveMTU:
-		err = fmt.Errorf("the port's MTU is %d, give -m at most that", port.ActiveMTU)
+		err = fmt.Errorf("the port's MTU is %d, -m must not exceed it", port.ActiveMTU)
 	case uint64(o.Size) > uint64(attr.MaxMessage):
-		err = fmt.Errorf("device %s sends at most %d bytes at a time, not the %d of -s", dev.Name(), attr.MaxMessage, o.Size)
+		err = fmt.Errorf("device %s sends messages of at most %d bytes, -s asks for %d", dev.Name(), attr.MaxMessage, o.Size)
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDE
 				continue
 			}
 			if !usable(*e) {
-				return *e, fmt.Errorf("GID index %d, %v, answers on UDP port %d, and the handshake has no field for a port other than %d: use an address whose port is free", e.Index, e.GID.Addr(), e.UDPPort, rocePort)
+				return *e, fmt.Errorf("GID index %d, %v, uses UDP port %d, but the handshake supports only port %d: use an address on which that port is free", e.Index, e.GID.Addr(), e.UDPPort, rocePort)
 			}
 			return *e, nil
 		}

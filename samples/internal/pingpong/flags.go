@@ -88,7 +88,7 @@ func (o *Options) options() []option {
 		}})
 	}
 	list = append(list,
-		option{"r", "rx-depth", "DEPTH", "post DEPTH receives at a time (default 500)", number(&o.RxDepth, 1, maxDepth)},
+		option{"r", "rx-depth", "DEPTH", "post DEPTH receives at once (default 500)", number(&o.RxDepth, 1, maxDepth)},
 		option{"n", "iters", "ITERS", "exchange ITERS messages (default 1000)", number(&o.Iters, 1, 1<<31-1)},
 		option{"l", "sl", "SL", "use the service level SL (default 0)", func(s string) error {
 			var sl int
@@ -98,13 +98,13 @@ func (o *Options) options() []option {
 		}},
 		option{"e", "events", "", "sleep for completions (default: poll)", on(&o.Events)},
 		option{"g", "gid-idx", "INDEX", "use the local address at INDEX of the GID table (default: one for RoCEv2, of the peer's family)", number(&o.GIDIndex, 0, 1<<16)},
-		option{"c", "chk", "", "validate what was received, at the server (give it to both)", on(&o.Check)},
+		option{"c", "chk", "", "validate the received data at the server (give it to both ends)", on(&o.Check)},
 	)
 	if o.program.Service == verbs.RC {
 		for _, x := range []struct{ short, long, what string }{
 			{"o", "odp", "on-demand paging"}, {"O", "iodp", "implicit on-demand paging"},
 			{"P", "prefetch", "prefetching for on-demand paging"}, {"t", "ts", "completions with timestamps"},
-			{"j", "dm", "device memory"}, {"N", "new_send", "the other interface for posting"},
+			{"j", "dm", "device memory"}, {"N", "new_send", "the alternative interface for posting"},
 		} {
 			list = append(list, option{x.short, x.long, "", x.what + ": not supported",
 				func(string) error { return errors.New(x.what + " is not supported") }})

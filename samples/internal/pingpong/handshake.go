@@ -41,9 +41,9 @@ const (
 	done       = "done\x00"
 	// answerTimeout bounds the wait for the peer's answer.
 	answerTimeout = 30 * time.Second
-	// sayAfter is how long a server may take to answer before the program prints that it
-	// waits.
-	sayAfter = 500 * time.Millisecond
+	// noticeDelay is how long a server may take to answer before the program prints that it
+	// is waiting.
+	noticeDelay = 500 * time.Millisecond
 )
 
 func (a Address) encode() []byte {
@@ -81,13 +81,13 @@ type Peer struct {
 	conn net.Conn
 	stop func() bool
 
-	cancel context.CancelCauseFunc // ends the exchange of messages; nil before Ready
-	gone   chan struct{}           // closed when the peer sends nothing more over TCP
-	late   *time.Timer             // set before gone is closed; nil: the peer has not said bye
+	cancel    context.CancelCauseFunc // ends the exchange of messages; nil before Ready
+	ended     chan struct{}           // closed when the peer sends nothing more over TCP
+	lossTimer *time.Timer             // set before gone is closed; nil: the peer has not said bye
 
-	mu      sync.Mutex
-	kept    bool // the peer keeps the connection
-	through bool // this end has exchanged all messages
+	mu        sync.Mutex
+	keepsOpen bool // the peer keeps the connection
+	finished  bool // this end has exchanged all messages
 }
 
 // Meet waits for a client, or connects to the server, and exchanges the addresses of the queue
@@ -111,7 +111,7 @@ func (o *Options) Meet(ctx context.Context, dev verbs.Device, qp verbs.QP) (*Pee
 	// A deadline in the past ends a pending read or write.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	p := &Peer{o: o, conn: conn, stop: stop, Mine: Address{LID: port.LID, QPN: qp.Num(), PSN: rand.Uint32N(1 << 24)}}
-	if err := p.introduce(table, port.LinkLayer != verbs.LinkInfiniBand || o.GIDIndex >= 0); err != nil {
+	if err := p.exchangeAddresses(table, port.LinkLayer != verbs.LinkInfiniBand || o.GIDIndex >= 0); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
@@ -121,7 +121,7 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	port := strconv.Itoa(o.TCPPort)
 	if o.Client() {
 		address := net.JoinHostPort(o.Host, port)
-		late := time.AfterFunc(sayAfter, func() { o.say("waiting for an answer of %s (TCP)", address) })
+		late := time.AfterFunc(noticeDelay, func() { o.say("waiting for %s to answer (TCP)", address) })
 		defer late.Stop()
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
@@ -135,9 +135,9 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// introduce sends the address of this side's queue pair and receives the peer's. If packets
+// exchangeAddresses sends the address of this side's queue pair and receives the peer's. If packets
 // are routed by GID, the addresses have a GID, this side's from the table.
-func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
+func (p *Peer) exchangeAddresses(table []verbs.GIDEntry, routed bool) (err error) {
 	var peer netip.Addr
 	if !p.o.Client() {
 		if p.Address, err = p.receive(routed); err != nil {
@@ -168,13 +168,13 @@ func (p *Peer) introduce(table []verbs.GIDEntry, routed bool) (err error) {
 // Ready tells the peer that this side's queue pair is up. When Ready returns on a server, the
 // client has its address. The context that it returns ends if the peer dies.
 func (p *Peer) Ready(ctx context.Context) (context.Context, error) {
-	if err := p.ready(); err != nil {
+	if err := p.sendReady(); err != nil {
 		return ctx, err
 	}
-	return p.hold(ctx)
+	return p.watchConnection(ctx)
 }
 
-func (p *Peer) ready() error {
+func (p *Peer) sendReady() error {
 	if p.o.Client() {
 		return p.send([]byte(done))
 	}
@@ -194,9 +194,9 @@ func (p *Peer) Close() error {
 	err := p.conn.Close()
 	if p.cancel != nil {
 		p.cancel(nil)
-		<-p.gone
-		if p.late != nil {
-			p.late.Stop()
+		<-p.ended
+		if p.lossTimer != nil {
+			p.lossTimer.Stop()
 		}
 	}
 	return err
@@ -215,7 +215,7 @@ func (p *Peer) receive(routed bool) (Address, error) {
 	}
 	a, err := decode(b)
 	if err == nil && routed && a.GID == (verbs.GID{}) {
-		err = errors.New("the peer sent no GID: give it -g")
+		err = errors.New("the peer sent no GID: start it with -g")
 	}
 	return a, err
 }
@@ -224,7 +224,7 @@ func (p *Peer) read(n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := io.ReadFull(p.conn, b)
 	if err != nil {
-		return nil, fmt.Errorf("read %d bytes of the handshake from %v, %d came: %w", n, p.conn.RemoteAddr(), got, err)
+		return nil, fmt.Errorf("read %d bytes of the handshake from %v, got %d: %w", n, p.conn.RemoteAddr(), got, err)
 	}
 	return b, nil
 }

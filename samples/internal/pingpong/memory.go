@@ -53,7 +53,7 @@ func (o *Options) Validate(message []byte) error {
 			want = 0
 		}
 		if b != want {
-			return fmt.Errorf("invalid data in page %d: byte %d of the message is %#02x, want %#02x; was the client given -c too?", i/os.Getpagesize(), i, b, want)
+			return fmt.Errorf("invalid data in page %d: byte %d of the message is %#02x, want %#02x; was the client started with -c too?", i/os.Getpagesize(), i, b, want)
 		}
 	}
 	return nil

@@ -67,14 +67,14 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// FuzzDecodeGame: what a peer says behind the handshake.
-func FuzzDecodeGame(f *testing.F) {
+// FuzzDecodeParameters: what a peer says behind the handshake.
+func FuzzDecodeParameters(f *testing.F) {
 	f.Add("verbena:RC:1000\x00")
 	f.Add("verbena:UD:-1")
 	f.Fuzz(func(t *testing.T, text string) {
-		if g, ok := decodeGame(text); ok {
+		if g, ok := decodeParameters(text); ok {
 			require.GreaterOrEqual(t, g.iters, 0)
-			again, ok := decodeGame(string(g.encode()))
+			again, ok := decodeParameters(string(g.encode()))
 			require.True(t, ok)
 			require.Equal(t, g, again)
 		}
@@ -120,7 +120,7 @@ func TestChooseGID(t *testing.T) {
 		{-1, "fe80::2", 1, ""},
 		{0, "", 0, ""},
 		{6, "fd00::2", 6, ""},
-		{3, "", 0, "GID index 3, 10.0.0.9, answers on UDP port 5000"},
+		{3, "", 0, "GID index 3, 10.0.0.9, uses UDP port 5000"},
 		{5, "", 0, "GID table of port 1 has no entry with index 5: 0 is fe80::1 (RoCEv1) 1 is fe80::1 (RoCEv2) 2 is 10.0.0.1 (RoCEv1) 3 is 10.0.0.9 (RoCEv2) on port 5000"},
 	} {
 		o := &Options{Port: 1, GIDIndex: c.index}

@@ -48,9 +48,9 @@ func New() *Program { return &Program{addr: "0.0.0.0", port: 7174, Size: 64} }
 func (p *Program) Flags(f *sample.Flags) {
 	f.Bool(&p.Server, "s", "server", "be the server")
 	f.Bool(&p.Client, "c", "client", "be a client")
-	f.Bool(&p.Persistent, "P", "persistent", "serve one client after the other, and several at a time, until Ctrl-C")
+	f.Bool(&p.Persistent, "P", "persistent", "serve any number of clients, several at a time, until Ctrl-C")
 	f.Bool(&p.verbose, "v", "verbose", "print the data")
-	f.Bool(&p.Validate, "V", "validate", "check what has come back")
+	f.Bool(&p.Validate, "V", "validate", "check the data that comes back")
 	f.String(&p.addr, "a", "address", "ADDR", "the server's address")
 	f.Uint64(&p.port, "p", "port", "PORT", "the server's port")
 	f.Uint64(&p.Size, "S", "size", "BYTES", fmt.Sprintf("the client's data, %d to %d bytes", Smallest, Largest))
@@ -107,18 +107,18 @@ func (p *Program) Changed(conn *rdma.Connection, state rdma.ConnectionState, err
 	case state == rdma.Failed:
 		p.Fail(conn, err)
 	case state == rdma.Closed && q != nil:
-		p.Fail(conn, q.missing())
+		p.Fail(conn, q.unfinished())
 		p.RDMA.Fail(q.Memory.Close())
 	}
 }
 
-// missing returns an error if this end knows of a round that is not done.
-func (q *Ping) missing() error {
+// unfinished returns an error if this end knows of a round that is not done.
+func (q *Ping) unfinished() error {
 	switch rounds := q.Step / 2; {
 	case q.Client && (q.count == 0 || rounds < q.count):
-		return fmt.Errorf("the server has left after %d rounds", rounds)
+		return fmt.Errorf("the server closed the connection after %d rounds", rounds)
 	case !q.Client && (rounds == 0 || q.Step%2 == 1):
-		return fmt.Errorf("the client has left in round %d", rounds+1)
+		return fmt.Errorf("the client closed the connection in round %d", rounds+1)
 	}
 	return nil
 }
@@ -153,8 +153,8 @@ func (q *Ping) Begin() {
 	q.Advertise(DataAt)
 }
 
-// Back returns the offset of the memory for the data that comes back.
-func (q *Ping) Back() int { return DataAt + Largest }
+// ReturnAt returns the offset of the memory for the data that comes back.
+func (q *Ping) ReturnAt() int { return DataAt + Largest }
 
 // Advertise tells the server where the client's memory is.
 func (q *Ping) Advertise(offset int) { q.send(q.Memory.Addr()+uint64(offset), uint32(q.Size)) }

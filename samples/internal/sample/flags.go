@@ -161,7 +161,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	var gid int
 	level := zerolog.InfoLevel
 	transport := p.Transport.String()
-	way := route{oob: "dir"}
+	way := exchangeFlags{oob: "dir"}
 	f := newFlags(p.Name)
 	s.Device = p.Device
 	if p.Role != Alone {
@@ -174,11 +174,11 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	if p.Role != Alone {
 		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; "+transport+" is the only one")
-		way.flags(f, p)
+		way.define(f, p)
 	}
 	if p.Text != nil {
 		s.text = p.Text.Default
-		f.String(&s.text, p.Text.Short, p.Text.Long, "TEXT", "the text to be moved")
+		f.String(&s.text, p.Text.Short, p.Text.Long, "TEXT", "the text to move")
 	}
 	if p.MaxConnections > 1 {
 		s.Connections = 2
@@ -189,8 +189,8 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		p.Flags(f)
 	}
 	if p.Role != Alone {
-		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect, once we have its descriptor (default %v; with -ld and -re, or stdio, %v)",
-			defaultConnectTimeout, byHandConnectTimeout))
+		f.duration(&s.ConnectTimeout, "connect-timeout", fmt.Sprintf("how long the peer may take to connect after its descriptor has arrived (default %v; with -ld and -re, or stdio, %v)",
+			defaultConnectTimeout, manualConnectTimeout))
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
 	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
@@ -224,7 +224,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		return nil, fmt.Errorf("transport type %q is not supported, %s is the only one", transport, only)
 	}
 	if p.Text != nil && s.text == "" {
-		return nil, fmt.Errorf("-%s: the text is empty, there would be nothing to move", p.Text.Long)
+		return nil, fmt.Errorf("-%s: the text must not be empty", p.Text.Long)
 	}
 	if f.wasSet("g", "gid-index") {
 		s.GIDIndex = &gid
@@ -233,12 +233,12 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	if p.Role == Alone {
 		return s, nil
 	}
-	opened, byHand, err := way.open(f, p, files)
+	opened, manual, err := way.open(f, p, files)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case way.serves:
+	case way.isServer:
 		s.clients, err = oob.Listen(opened.String(), oob.Config{Name: p.Name, Peer: p.Peer, Expect: p.Memory.expects(), Await: s.Connections, Log: s.Log})
 	case way.cm && p.MaxConnections > 1:
 		s.Connections = 1
@@ -251,8 +251,8 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	if !f.wasSet("connect-timeout") {
 		s.ConnectTimeout = defaultConnectTimeout
-		if byHand {
-			s.ConnectTimeout = byHandConnectTimeout
+		if manual {
+			s.ConnectTimeout = manualConnectTimeout
 		}
 	}
 	return s, nil

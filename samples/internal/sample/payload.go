@@ -35,7 +35,7 @@ func verify(mem []byte) ([]byte, error) {
 	case len(text) == 0:
 		return nil, errors.New("no data has arrived")
 	case !utf8.Valid(text):
-		return nil, fmt.Errorf("the data is wrong: its %d bytes are no text", len(text))
+		return nil, fmt.Errorf("the data is wrong: its %d bytes are not valid text", len(text))
 	}
 	return text, nil
 }

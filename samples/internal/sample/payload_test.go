@@ -20,7 +20,7 @@ func TestText(t *testing.T) {
 	}
 	for _, bad := range [][]byte{{0xff, 0xfe}, []byte("a\xc3"), {0xff, 'a', 0}} {
 		_, err := verify(bad)
-		require.ErrorContains(t, err, "no text", "%q", bad)
+		require.ErrorContains(t, err, "not valid text", "%q", bad)
 	}
 	assert.Equal(t, `"abc" (3 bytes, CRC-32C 364b3fb7)`, Describe([]byte("abc")))
 }

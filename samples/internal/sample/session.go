@@ -16,9 +16,9 @@ import (
 // peer has ended after the exchange of descriptors and before the connection.
 const (
 	defaultConnectTimeout = 6 * time.Second
-	// byHandConnectTimeout is for descriptors that a person may copy: the peer gets ours later
+	// manualConnectTimeout is for descriptors that a person may copy: the peer gets ours later
 	// than we get its own.
-	byHandConnectTimeout = time.Minute
+	manualConnectTimeout = time.Minute
 )
 
 // Session is one run of a program: the values of its flags, and its peer.
@@ -56,14 +56,14 @@ func (s *Session) Say(format string, args ...any) {
 // Check prints got with the format, or fails if got is not want.
 func (s *Session) Check(got, want, format string) error {
 	if got != want {
-		return fmt.Errorf("%.80q has come instead of %q", got, want)
+		return fmt.Errorf("received %.80q, want %q", got, want)
 	}
 	s.Print(format, got)
 	return nil
 }
 
-// Entered logs the new state of the context.
-func (s *Session) Entered(state pe.State) {
+// LogState logs the new state of the context.
+func (s *Session) LogState(state pe.State) {
 	s.Log.Info().Msgf("the context is %v", state)
 	if state == pe.Running {
 		s.running.Store(true)

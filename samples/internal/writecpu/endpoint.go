@@ -21,17 +21,17 @@ const (
 // Endpoint is an SRD queue pair with its resources, and the functions to call when its
 // requests complete. It is for one goroutine.
 type Endpoint struct {
-	dev     verbs.Device
-	pd      verbs.PD
-	cq      verbs.CQ
-	qp      verbs.QP
-	gid     verbs.GIDEntry
-	addr    Address
-	handles map[[26]byte]verbs.AH  // by GID and UDP port; the rest of the key is zero
-	done    [sendDepth]func(error) // of the requests in flight; nil: free
-	inbox   *Region
-	regions []*Region
-	size    int // of a message
+	dev      verbs.Device
+	pd       verbs.PD
+	cq       verbs.CQ
+	qp       verbs.QP
+	gid      verbs.GIDEntry
+	addr     Address
+	handles  map[[26]byte]verbs.AH  // by GID and UDP port; the rest of the key is zero
+	done     [sendDepth]func(error) // of the requests in flight; nil: free
+	receives *Region
+	regions  []*Region
+	size     int // of a message
 
 	OnMessage func(b []byte)   // called with each message; b is valid until it returns
 	OnWrite   func(imm uint32) // called for each write with immediate
@@ -70,7 +70,7 @@ func Open(dev verbs.Device, gidIndex *int) (e *Endpoint, err error) {
 		return nil, err
 	}
 	e.addr = NewAddress(e.gid, mine.QPN, mine.QKey)
-	if e.inbox, err = e.Register(messages*e.size, verbs.AccessLocalWrite); err != nil {
+	if e.receives, err = e.Register(messages*e.size, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	for i := range messages {
@@ -103,7 +103,7 @@ func (e *Endpoint) Register(size int, access verbs.Access) (*Region, error) {
 }
 
 func (e *Endpoint) receive(i int) error {
-	sge := verbs.SGE{Addr: e.inbox.MR.Addr() + uint64(i*e.size), Length: uint32(e.size), LKey: e.inbox.MR.LKey()}
+	sge := verbs.SGE{Addr: e.receives.MR.Addr() + uint64(i*e.size), Length: uint32(e.size), LKey: e.receives.MR.LKey()}
 	_, err := e.qp.PostRecv([]verbs.RecvWR{{ID: sendDepth + uint64(i), SGL: []verbs.SGE{sge}}})
 	return err
 }
@@ -203,7 +203,7 @@ func (e *Endpoint) complete(wc *verbs.WC) error {
 	case wc.Opcode == verbs.WCRecvWriteImm && e.OnWrite != nil:
 		e.OnWrite(wc.Imm)
 	case wc.Opcode == verbs.WCRecv && e.OnMessage != nil:
-		e.OnMessage(e.inbox.Mem[i*e.size:][:wc.Bytes])
+		e.OnMessage(e.receives.Mem[i*e.size:][:wc.Bytes])
 	}
 	return e.receive(i)
 }

@@ -29,11 +29,11 @@ func ParseAddress(s string) (a Address, err error) {
 	b, err := hex.DecodeString(s)
 	switch {
 	case err != nil || len(b) != len(a):
-		return a, fmt.Errorf("%.80q is no address: it has 64 hexadecimal digits, and write_cpu_server prints its own", s)
+		return a, fmt.Errorf("%.80q is not an address: want the 64 hexadecimal digits that write_cpu_server prints", s)
 	case binary.BigEndian.Uint32(b[16:]) < 2 || binary.BigEndian.Uint32(b[16:]) >= verbs.MulticastQPN:
-		return a, fmt.Errorf("%q is no address: there is no such queue pair", s)
+		return a, fmt.Errorf("%q is not an address: its queue pair number is not valid", s)
 	case [6]byte(b[26:]) != [6]byte{}:
-		return a, fmt.Errorf("%q is no address: its last 6 bytes are not zero", s)
+		return a, fmt.Errorf("%q is not an address: its last 6 bytes are not zero", s)
 	}
 	return Address(b), nil
 }
@@ -79,7 +79,7 @@ const (
 )
 
 // ErrMessage: the data is not a message of write_cpu_client.
-var ErrMessage = errors.New("no message of write_cpu_client")
+var ErrMessage = errors.New("not a message of write_cpu_client")
 
 // Append appends the encoded message.
 func (c *Connect) Append(b []byte) []byte {
@@ -140,12 +140,12 @@ func Parse(b []byte) (*Connect, *RandomFill, error) {
 func (f *RandomFill) Check(c *Connect) error {
 	n := uint64(len(f.Pages))
 	if f.PageSize == 0 || n == 0 || f.PageSize > Memory || n > Memory/f.PageSize {
-		return fmt.Errorf("%d pages of %d bytes: 1 byte to %d in all are possible", n, f.PageSize, Memory)
+		return fmt.Errorf("%d pages of %d bytes: the total must be 1 to %d bytes", n, f.PageSize, Memory)
 	}
 	for _, r := range c.Regions {
 		for _, p := range f.Pages {
 			if uint64(p) >= r.Size/f.PageSize {
-				return fmt.Errorf("page %d of %d bytes is not in the %d bytes of the client's memory", p, f.PageSize, r.Size)
+				return fmt.Errorf("page %d of %d bytes is beyond the client's memory of %d bytes", p, f.PageSize, r.Size)
 			}
 		}
 	}

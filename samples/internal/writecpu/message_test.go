@@ -80,12 +80,12 @@ func TestRequestsInAnyOrder(t *testing.T) {
 		require.Nil(t, c)
 	}
 	var r Requests
-	for i := range uint32(mostClients) {
+	for i := range uint32(maxWaiting) {
 		require.NoError(t, r.Add((&Connect{Client: address(i + 2)}).Append(nil)))
 	}
-	require.NoError(t, r.Add((&RandomFill{Client: address(mostClients + 2)}).Append(nil)))
+	require.NoError(t, r.Add((&RandomFill{Client: address(maxWaiting + 2)}).Append(nil)))
 	require.NoError(t, r.Add(fill.Append(nil)))
-	require.LessOrEqual(t, len(r.connects)+len(r.fills), mostClients, "the oldest make room")
+	require.LessOrEqual(t, len(r.connects)+len(r.fills), maxWaiting, "the oldest make room")
 	require.ErrorIs(t, r.Add([]byte{3}), ErrMessage)
 }
 

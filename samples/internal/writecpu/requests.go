@@ -15,9 +15,9 @@ type Requests struct {
 	waiting  []Address // clients with messages that Next has not returned, the oldest first
 }
 
-// mostClients bounds the number of messages that wait for the client's other message. Beyond
+// maxWaiting bounds the number of messages that wait for the client's other message. Beyond
 // it the oldest is dropped.
-const mostClients = 1024
+const maxWaiting = 1024
 
 // Add adds a message. Its error matches ErrMessage.
 func (r *Requests) Add(b []byte) error {
@@ -35,7 +35,7 @@ func (r *Requests) Add(b []byte) error {
 		client, r.fills[f.Client] = f.Client, f
 	}
 	r.ready = append(r.ready, client)
-	if r.waiting = append(r.waiting, client); len(r.waiting) > mostClients {
+	if r.waiting = append(r.waiting, client); len(r.waiting) > maxWaiting {
 		oldest := r.waiting[0]
 		r.waiting = r.waiting[1:]
 		delete(r.connects, oldest)
@@ -70,7 +70,7 @@ func Operands(args []string) (server Address, size, pages int, err error) {
 		numbers = args[1:]
 	}
 	if len(args) != 1 && len(args) != 3 {
-		return server, 0, 0, fmt.Errorf("give the server's address, and with it the size of a page and their number, or neither")
+		return server, 0, 0, fmt.Errorf("give the server's address, then either both the size and the number of pages or neither")
 	}
 	if server, err = ParseAddress(args[0]); err != nil {
 		return server, 0, 0, err
@@ -80,7 +80,7 @@ func Operands(args []string) (server Address, size, pages int, err error) {
 		pages, err = strconv.Atoi(numbers[1])
 	}
 	if err != nil || size < 1 || pages < 1 || size > Memory || pages > Memory/size {
-		return server, 0, 0, fmt.Errorf("%s pages of %s bytes: 1 byte to %d in all are possible", numbers[1], numbers[0], Memory)
+		return server, 0, 0, fmt.Errorf("%s pages of %s bytes: the total must be 1 to %d bytes", numbers[1], numbers[0], Memory)
 	}
 	return server, size, pages, nil
 }

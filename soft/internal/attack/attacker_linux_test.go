@@ -13,38 +13,38 @@ import (
 
 // attacker is the process that attacks.
 type attacker struct {
-	*peer
-	row    *row
-	ends   []endInfo // of the victims: left idle, left busy, right idle, right busy
-	page   page
-	own    []netip.Addr // its addresses
-	moment bool         // it is make test
-	// elsewhere: it sends to the sockets beside the ends that nobody reads.
-	elsewhere bool
-	senders   []*sender
-	ended     atomic.Bool
-	calls     chan message // answers of the test
-	rng       *rand.Rand
-	others    int64 // packets that no sender has sent
+	*pipePeer
+	row   *attackCase
+	ends  []endInfo // of the victims: left idle, left busy, right idle, right busy
+	page  page
+	own   []netip.Addr // its addresses
+	short bool         // the test runs in make test
+	// decoys: send to the decoy sockets, not to the victims.
+	decoys  bool
+	senders []*sender
+	ended   atomic.Bool
+	calls   chan message // responses of the test
+	rng     *rand.Rand
+	others  int64 // packets sent without a sender
 }
 
-// nobody is the user that has no rights anywhere.
-const nobody = 65534
+// unprivilegedUser is the ID of the user "nobody".
+const unprivilegedUser = 65534
 
-// dropPrivileges makes the process that of an ordinary user, unless the vantage is another.
-func dropPrivileges(v vantage) error {
+// dropPrivileges changes the process to an unprivileged user, unless the method needs another.
+func dropPrivileges(v sendMethod) error {
 	if os.Getuid() != 0 || v == bySpoofing || v == bySameUser {
 		return nil
 	}
-	return errors.Join(syscall.Setgroups(nil), syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody))
+	return errors.Join(syscall.Setgroups(nil), syscall.Setresgid(unprivilegedUser, unprivilegedUser, unprivilegedUser), syscall.Setresuid(unprivilegedUser, unprivilegedUser, unprivilegedUser))
 }
 
-func runAttacker(p *peer) error {
-	m, err := p.hear()
+func runAttacker(p *pipePeer) error {
+	m, err := p.receive()
 	if err != nil {
 		return err
 	}
-	a := &attacker{peer: p, row: rowOf(m.Row), ends: m.Ends, own: m.Own, moment: m.Moment, elsewhere: m.Elsewhere, calls: make(chan message, 1), rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	a := &attacker{pipePeer: p, row: attackCaseOf(m.Attack), ends: m.Ends, own: m.Own, short: m.Short, decoys: m.Decoys, calls: make(chan message, 1), rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	if a.page, err = openPage(os.NewFile(3, "page")); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func runAttacker(p *peer) error {
 		return fmt.Errorf("become an ordinary user: %w", err)
 	}
 	go a.read()
-	if err := p.say(message{Kind: "began"}); err != nil {
+	if err := p.send(message{Kind: "began"}); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -65,13 +65,13 @@ func runAttacker(p *peer) error {
 	if err != nil {
 		done.Text = err.Error()
 	}
-	return p.say(done)
+	return p.send(done)
 }
 
-// read hears that the attack is to end, and answers.
+// read receives responses, and the request to stop.
 func (a *attacker) read() {
 	for {
-		m, err := a.hear()
+		m, err := a.receive()
 		if err != nil || m.Kind == "stop" {
 			a.ended.Store(true)
 			close(a.calls)
@@ -81,9 +81,9 @@ func (a *attacker) read() {
 	}
 }
 
-// ask has the test, or the right victim, do something.
+// ask makes a request to the test or the right victim, and returns the response.
 func (a *attacker) ask(m message) (message, error) {
-	if err := a.say(m); err != nil {
+	if err := a.send(m); err != nil {
 		return m, err
 	}
 	answer, ok := <-a.calls
@@ -97,42 +97,43 @@ var errStopped = errors.New("the attack is over")
 
 func (a *attacker) stopped() bool { return a.ended.Load() }
 
-// achieved reports a harm.
+// achieved reports a harm to the test.
 func (a *attacker) achieved(h harm, format string, args ...any) {
-	_ = a.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
+	_ = a.send(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
 }
 
-// at is where packets to an end go.
-func (a *attacker) at(end int) netip.AddrPort {
-	if a.elsewhere {
-		return a.ends[end].Nobody
+// addr returns the address for packets to an end.
+func (a *attacker) addr(end int) netip.AddrPort {
+	if a.decoys {
+		return a.ends[end].Decoy
 	}
 	return a.ends[end].Addr
 }
 
-// as is a sender that sends to a victim's end as its peer, or as the vantage has it.
-func (a *attacker) as(peer, to int) (*sender, error) {
+// senderAs returns a sender to a victim's end that pretends to be its peer, by the method of
+// the case.
+func (a *attacker) senderAs(peer, to int) (*sender, error) {
 	from := a.ends[peer].Addr
 	if port := a.page.slot(peer).get(slotPort); port != 0 {
 		from = netip.AddrPortFrom(from.Addr(), uint16(port))
 	}
-	for _, s := range a.senders { // a port can be had once
+	for _, s := range a.senders { // a port can be bound only once
 		if a.row.from == byPacketInfo && s.from.Port() == from.Port() {
-			other := s.as(from)
-			other.to = a.at(to)
+			other := s.withSource(from)
+			other.to = a.addr(to)
 			other.prepare()
 			a.senders = append(a.senders, other)
 			return other, nil
 		}
 	}
-	s, err := newSenderAs(a.row.from, a.own[0], from, a.at(to))
+	s, err := newSenderAs(a.row.from, a.own[0], from, a.addr(to))
 	if err == nil {
 		a.senders = append(a.senders, s)
 	}
 	return s, err
 }
 
-// socket is a sender of the attacker's own, at an address of its own.
+// socket returns a sender with the attacker's own address.
 func (a *attacker) socket(to netip.AddrPort) (*sender, error) {
 	conn, err := bind(netip.AddrPortFrom(a.own[0], 0))
 	if err != nil {

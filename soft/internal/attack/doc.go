@@ -1,14 +1,14 @@
-// Package attack is the attacker of the software device, as tests: forged packets, floods,
-// peers that misbehave and descriptors that lie. It has nothing to import.
+// Package attack has tests that attack the software device: with forged packets, floods, peers
+// that misbehave and malformed descriptors. It has nothing to import.
 //
-// The table in rows_linux_test.go says of each attack what it does and what it may achieve at
-// most. The victims are two processes with an idle and a busy connection, or datagrams, which
-// check all data; the attacker is a third one, which runs as nobody where the test is root
-// and the row does not want the victims' user, and in a network namespace of its own where it is
-// another host, or in a PID namespace of its own where it is another container. Attackers are told every
-// number of the connections that they attack, also of busy ones: what devices send is written
-// to a page that all processes share.
+// The table in cases_linux_test.go says what each attack does, and the most that it may
+// achieve. The victims are two processes with an idle and a busy connection, or with datagrams,
+// which check all data. The attacker is a third process. It runs as an unprivileged user if the
+// test is root, unless the case needs the victims' user. As another host, it has a network
+// namespace of its own; as another container, a PID namespace of its own. Attackers know all
+// numbers of the connections that they attack: what devices send is written to a page of memory
+// that all processes share.
 //
-// In make test each attack takes a moment. VERBENA_ATTACK is how long each takes in make attack,
-// which prints what came of them.
+// In make test, each attack is short. VERBENA_ATTACK sets the duration of each for make attack,
+// which prints the results.
 package attack

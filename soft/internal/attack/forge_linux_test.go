@@ -13,7 +13,7 @@ type forgery int
 const (
 	naks forgery = iota
 	acks
-	notReady // NAKs that ask for patience
+	notReady // receiver-not-ready NAKs
 	responses
 	sends
 	writes
@@ -21,13 +21,13 @@ const (
 	notifications // CNPs
 )
 
-// sendersToAll returns a sender to each end, in the name of its peer; nil if the attacker may not
-// send as that.
+// sendersToAll returns a sender to each end that pretends to be its peer; nil if the attacker may
+// not do that.
 func (a *attacker) sendersToAll() ([]*sender, error) {
 	senders := make([]*sender, 4)
 	for to := range senders {
 		var err error
-		if senders[to], err = a.as(to^2, to); errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+		if senders[to], err = a.senderAs(to^2, to); errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
 			return nil, nil
 		} else if err != nil {
 			return nil, err
@@ -36,7 +36,7 @@ func (a *attacker) sendersToAll() ([]*sender, error) {
 	return senders, nil
 }
 
-// forge sends the row's forged packets to all ends, with every number right.
+// forge sends the case's forged packets to all ends, with correct numbers.
 func forge(a *attacker) error {
 	senders, err := a.sendersToAll()
 	if err != nil || senders == nil {
@@ -60,7 +60,7 @@ func (a *attacker) forge(s *sender, kind forgery, to int) {
 	p := wire.Packet{DestQP: peer.get(slotQPN), AckReq: true}
 	request := func(op wire.Opcode) {
 		p.Opcode = op
-		for ahead := range 4 { // the numbers of a busy connection go on meanwhile
+		for ahead := range 4 { // a busy connection advances meanwhile
 			p.PSN = wire.PSNAdd(peer.get(slotNext), ahead)
 			s.send(&p)
 		}
@@ -134,7 +134,7 @@ func forgeDatagrams(a *attacker) error {
 			from := a.page.slot(to ^ 2)
 			p := wire.Packet{Opcode: wire.UDSendOnly, DestQP: a.ends[to].QPN, PSN: a.rng.Uint32() & wire.PSNMask, Payload: forged}
 			p.DETH = wire.DETH{QKey: defaultQKey, SrcQP: a.ends[to^2].QPN}
-			if a.row.how == bySRD {
+			if a.row.connectBy == bySRD {
 				p.Opcode, p.PSN = wire.SRDSend, from.get(slotNext)
 				p.SRDETH = wire.SRDETH{Source: max(1, from.get(slotSource)), Target: from.get(slotTarget), MTU: 5}
 			}

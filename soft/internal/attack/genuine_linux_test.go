@@ -22,13 +22,13 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// client is an attacker with a device like everybody's. Its process ends with the attack.
+// client is an attacker with an ordinary device. Its process ends with the attack.
 type client struct {
 	dev  *soft.Device
 	rdma *rdma.Connections
 
 	mu    sync.Mutex
-	write wire.RETH // where the device has written 8 bytes last: a ready word
+	write wire.RETH // where the device last wrote 8 bytes: a ready word
 }
 
 func newClient(connections int) (*client, error) {
@@ -60,7 +60,7 @@ func (c *client) do(f func() error) error {
 	return await.Func(context.Background(), c.rdma.Engine(), f)
 }
 
-// export makes connections, and has the right victim connect to them.
+// export makes connections, and lets the right victim connect to them.
 func (c *client) export(a *attacker, n int) (conns []*rdma.Connection, theirs [][]byte, err error) {
 	var mine [][]byte
 	err = c.do(func() error {
@@ -86,7 +86,7 @@ func (c *client) export(a *attacker, n int) (conns []*rdma.Connection, theirs []
 // stayHalfOpen leaves thousands of connections half-open.
 func stayHalfOpen(a *attacker) error {
 	connections := 8000
-	if a.moment {
+	if a.short {
 		connections = 200
 	}
 	c, err := newClient(connections)
@@ -125,8 +125,8 @@ func overwriteReadyWords(a *attacker) error {
 	return nil
 }
 
-// readyWord makes a connection at whose active end the client is, and returns where the peer has
-// its ready word.
+// readyWord makes a connection with the client as the active end, and returns the place of the
+// peer's ready word.
 func (c *client) readyWord(a *attacker) (word wire.RETH, conn *rdma.Connection, err error) {
 	for !a.stopped() {
 		conns, theirs, err := c.export(a, 1)
@@ -158,7 +158,7 @@ func (c *client) readyWord(a *attacker) (word wire.RETH, conn *rdma.Connection, 
 	return word, nil, errStopped
 }
 
-// offerDescriptors gives descriptors to a victim that no honest program writes.
+// offerDescriptors gives malformed descriptors to a victim.
 func offerDescriptors(a *attacker) error {
 	e := a.ends[2+idle]
 	kind, payload, err := descriptor.Parse(e.Conn)

@@ -19,7 +19,7 @@ func (a *attacker) target(what string) (*sender, target, error) {
 	return s, t, err
 }
 
-// retarget asks for another one.
+// retarget asks for another queue pair.
 func (a *attacker) retarget(s *sender, what string) (target, error) {
 	answer, err := a.ask(message{Kind: "target", Addresses: addrs(s.from), Text: what})
 	if err == nil && answer.Text != "" {
@@ -28,7 +28,7 @@ func (a *attacker) retarget(s *sender, what string) (target, error) {
 	return answer.Target, err
 }
 
-// receive returns the next packet that has come, or nil if there is none within a while.
+// receive returns the next packet, or nil if none arrives in time.
 func (s *sender) receive(b []byte, within time.Duration) *wire.Packet {
 	_ = s.conn.SetReadDeadline(time.Now().Add(within))
 	n, _, err := s.conn.ReadFromUDPAddrPort(b)
@@ -39,7 +39,7 @@ func (s *sender) receive(b []byte, within time.Duration) *wire.Packet {
 	return p
 }
 
-// unlessStopped is the error of an attack, which is none if it was ended meanwhile.
+// unlessStopped returns an attack's error, or nil if the attack was stopped.
 func (a *attacker) unlessStopped(err error) error {
 	if a.stopped() {
 		return nil
@@ -47,7 +47,7 @@ func (a *attacker) unlessStopped(err error) error {
 	return err
 }
 
-// guessWithOldReads tries keys in READs whose sequence number has been.
+// guessWithOldReads tries keys in READs with old sequence numbers.
 func guessWithOldReads(a *attacker) error {
 	s, t, err := a.target("")
 	if err != nil {
@@ -72,14 +72,14 @@ func guessWithOldReads(a *attacker) error {
 	return nil
 }
 
-// A host may try so many keys at once, and so many a second.
+// A host may try triesAtOnce keys at once, and then triesPerSecond.
 const (
 	triesAtOnce    = 128
 	triesPerSecond = 2
 )
 
-// guessAndReconnect tries keys in the right order. Each that is wrong ends the connection, and
-// the attacker makes another.
+// guessAndReconnect tries keys with the expected sequence numbers. Each wrong key ends the
+// connection, and the attacker makes another.
 func guessAndReconnect(a *attacker) error {
 	s, t, err := a.target("")
 	b := make([]byte, wire.MaxDatagramLen)
@@ -103,7 +103,7 @@ func guessAndReconnect(a *attacker) error {
 	return a.unlessStopped(err)
 }
 
-// readAndFallSilent asks for 10 GiB, and never speaks again.
+// readAndFallSilent requests 10 GiB, and sends nothing else.
 func readAndFallSilent(a *attacker) error {
 	s, t, err := a.target("")
 	if err != nil {
@@ -127,7 +127,7 @@ func readAndFallSilent(a *attacker) error {
 	return nil
 }
 
-// neverReady answers every message with the request to wait as long as possible.
+// neverReady answers every message with a receiver-not-ready NAK.
 func neverReady(a *attacker) error {
 	s, t, err := a.target("sends")
 	if err != nil {
@@ -142,7 +142,7 @@ func neverReady(a *attacker) error {
 	return nil
 }
 
-// nonsense sends requests and responses of all kinds with wrong contents, by one connection
+// nonsense sends requests and responses of all kinds with wrong contents, on one connection
 // after the other.
 func nonsense(a *attacker) error {
 	s, t, err := a.target("sends")
@@ -182,12 +182,12 @@ func (a *attacker) nonsense(t *target, psn uint32) *wire.Packet {
 	return p
 }
 
-// floodBytes sends random bytes, and packets that are almost right, to every end.
+// floodBytes sends random bytes, and packets with a wrong ICRC, to every end.
 func floodBytes(a *attacker) error {
 	var senders [4]*sender
 	for to := range senders {
 		var err error
-		if senders[to], err = a.as(to^2, to); err != nil {
+		if senders[to], err = a.senderAs(to^2, to); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// floodRequests sends requests for connections, of ever new queue pairs and identities, to the
-// listeners of the right victim. Nobody completes them.
+// floodRequests sends connection requests with new queue pairs and identities to the listeners of
+// the right victim, and completes none.
 func floodRequests(a *attacker) error {
 	return a.floodManagers(func(s *sender, message *[mad.Len]byte, port uint16) error {
 		var private [mad.IPHeaderLen]byte
@@ -36,7 +36,7 @@ func floodMessages(a *attacker) error {
 		for i := range message {
 			message[i] = byte(a.rng.Uint32())
 		}
-		if a.rng.IntN(2) == 0 { // a header that passes, and an attribute that there is
+		if a.rng.IntN(2) == 0 { // a valid header and attribute
 			copy(message[:], []byte{1, 7, 2, 3, 0, 0, 0, 0})
 			message[16], message[17] = 0, 0x10+byte(a.rng.IntN(16))
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// page is memory that the processes of a test share: what the ends of connections have sent
-// last. An attacker who reads it knows more than anybody on the path.
+// page is memory that the processes of a test share. It has what the ends of connections sent
+// last, so an attacker that reads it knows more than a host on the path.
 type page struct{ words []uint32 }
 
 const pageBytes = 4096
@@ -29,13 +29,13 @@ func openPage(f *os.File) (page, error) {
 // slot is the part of the page for one end of a connection.
 type slot struct{ words []uint32 }
 
-// What a slot has.
+// The fields of a slot.
 const (
-	slotQPN    = iota // that its packets go to
-	slotPort          // that they come from
+	slotQPN    = iota // destination of its packets
+	slotPort          // source port of its packets
 	slotNext          // the sequence number of its next request
-	slotSource        // its token, of SRD
-	slotTarget        // its peer's, of SRD
+	slotSource        // its SRD token
+	slotTarget        // its peer's SRD token
 	slotWords
 )
 
@@ -53,7 +53,7 @@ type tracker struct {
 
 const recordHeader = 16 // of a packet in a pcap file
 
-// Write implements io.Writer. The device writes a packet at a time, and a header first.
+// Write implements io.Writer. The device writes a file header first, then one packet at a time.
 func (t *tracker) Write(b []byte) (int, error) {
 	if own := t.own.Load(); own != nil && len(b) > recordHeader+40 {
 		t.packet(*own, b[recordHeader:])

@@ -17,40 +17,40 @@ import (
 	"go.uber.org/goleak"
 )
 
-// partVariable has the test binary be another process of a test.
-const partVariable = "VERBENA_ATTACK_PART"
+// roleVariable is the environment variable that makes the test binary a victim or an attacker.
+const roleVariable = "VERBENA_ATTACK_PART"
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(partVariable) {
+	switch os.Getenv(roleVariable) {
 	case "":
 		goleak.VerifyTestMain(m)
 	case "victim":
-		exit(runVictim(newPeerOf(os.Stdin, os.Stdout)))
+		exit(runVictim(newPipePeer(os.Stdin, os.Stdout)))
 	case "attacker":
-		exit(runAttacker(newPeerOf(os.Stdin, os.Stdout)))
+		exit(runAttacker(newPipePeer(os.Stdin, os.Stdout)))
 	}
 }
 
 func exit(err error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, os.Getenv(partVariable)+":", err)
+		fmt.Fprintln(os.Stderr, os.Getenv(roleVariable)+":", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// message is what the processes tell each other, a line of JSON each.
+// message is a message between the processes, a line of JSON.
 type message struct {
 	Kind string
 
-	// To a victim, that it may begin, and to an attacker.
-	Row       string           `json:",omitempty"`
+	// In the first message to a victim or an attacker.
+	Attack    string           `json:",omitempty"`
 	Side      int              `json:",omitempty"`
 	Addresses []netip.AddrPort `json:",omitempty"`
 	Ends      []endInfo        `json:",omitempty"`
 	Own       []netip.Addr     `json:",omitempty"`
-	Moment    bool             `json:",omitempty"`
-	Elsewhere bool             `json:",omitempty"`
+	Short     bool             `json:",omitempty"`
+	Decoys    bool             `json:",omitempty"`
 
 	Ops      [2]int64          `json:",omitzero"`
 	Counters map[string]uint64 `json:",omitempty"`
@@ -63,43 +63,43 @@ type message struct {
 	Seconds float64 `json:",omitempty"`
 }
 
-// endInfo is what is known of one end of a connection.
+// endInfo describes one end of a connection.
 type endInfo struct {
 	Addr      netip.AddrPort // of its device
-	Nobody    netip.AddrPort // of a socket at the same address that nobody reads
+	Decoy     netip.AddrPort // of a socket at the same address that nobody reads
 	QPN       uint32
 	Conn, Map []byte // descriptors
-	Listener  uint16 // its port, of those that listen
-	Guard     uint64 // the address of memory that nobody is to change
+	Listener  uint16 // port of its listener, if any
+	Guard     uint64 // address of memory that must not change
 	RKey      uint32
-	Secret    []byte // which messages have that are no forgeries
+	Secret    []byte // in all genuine messages
 }
 
-// peer is the process at the other end of two pipes.
-type peer struct {
+// pipePeer exchanges messages with the process at the other end of two pipes.
+type pipePeer struct {
 	in *json.Decoder
 	mu sync.Mutex // of out
 	w  *json.Encoder
 }
 
-func newPeerOf(in io.Reader, out io.Writer) *peer {
-	return &peer{in: json.NewDecoder(bufio.NewReader(in)), w: json.NewEncoder(out)}
+func newPipePeer(in io.Reader, out io.Writer) *pipePeer {
+	return &pipePeer{in: json.NewDecoder(bufio.NewReader(in)), w: json.NewEncoder(out)}
 }
 
-func (p *peer) say(m message) error {
+func (p *pipePeer) send(m message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.w.Encode(m)
 }
 
-func (p *peer) hear() (m message, err error) {
+func (p *pipePeer) receive() (m message, err error) {
 	err = p.in.Decode(&m)
 	return m, err
 }
 
-// process is a victim or an attacker, as the test has it.
+// process is a victim or an attacker, as seen by the test.
 type process struct {
-	*peer
+	*pipePeer
 	t       *testing.T
 	cmd     *exec.Cmd
 	stdin   io.Closer
@@ -110,15 +110,15 @@ type process struct {
 	done  bool // ending is expected
 }
 
-// patience ends what hangs.
-const patience = 2 * time.Minute
+// hangTimeout bounds the wait for a process that hangs.
+const hangTimeout = 2 * time.Minute
 
 // start starts the test binary as another process, with the page as its file 3.
-func start(t *testing.T, part string, prefix []string, page *os.File) *process {
+func start(t *testing.T, role string, prefix []string, page *os.File) *process {
 	t.Helper()
 	args := append(slices.Clone(prefix), os.Args[0])
 	p := &process{t: t, cmd: exec.Command(args[0], args[1:]...), answers: make(chan message, 16), harms: map[harm]string{}}
-	p.cmd.Env = append(os.Environ(), partVariable+"="+part, "GORACE=atexit_sleep_ms=0")
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stderr = os.Stderr
 	p.cmd.ExtraFiles = []*os.File{page}
 	stdin, err := p.cmd.StdinPipe()
@@ -126,20 +126,20 @@ func start(t *testing.T, part string, prefix []string, page *os.File) *process {
 	stdout, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
-	p.peer, p.stdin = newPeerOf(stdout, stdin), stdin
-	go p.read(part)
+	p.pipePeer, p.stdin = newPipePeer(stdout, stdin), stdin
+	go p.read(role)
 	return p
 }
 
-// read notes the harms that the process reports, and passes on the rest.
-func (p *process) read(part string) {
+// read records the harms that the process reports, and passes on other messages.
+func (p *process) read(role string) {
 	defer close(p.answers)
 	for {
-		m, err := p.hear()
+		m, err := p.receive()
 		switch {
 		case err != nil:
 			p.mu.Lock()
-			if !p.done && part == "victim" {
+			if !p.done && role == "victim" {
 				p.harms[died] = err.Error()
 			}
 			p.mu.Unlock()
@@ -156,7 +156,7 @@ func (p *process) read(part string) {
 	}
 }
 
-// answer is the next message of the process.
+// answer returns the next message of the process, which must be of that kind.
 func (p *process) answer(kind string) message {
 	p.t.Helper()
 	select {
@@ -164,7 +164,7 @@ func (p *process) answer(kind string) message {
 		require.True(p.t, ok, "the process ended, and did not answer %q", kind)
 		require.Equal(p.t, kind, m.Kind, "%s", m.Text)
 		return m
-	case <-time.After(2 * patience):
+	case <-time.After(2 * hangTimeout):
 		require.FailNow(p.t, "no answer", "%s", kind)
 		panic("not reached")
 	}
@@ -172,7 +172,7 @@ func (p *process) answer(kind string) message {
 
 func (p *process) ask(m message) message {
 	p.t.Helper()
-	require.NoError(p.t, p.say(m))
+	require.NoError(p.t, p.send(m))
 	return p.answer(m.Kind)
 }
 
@@ -184,7 +184,7 @@ func (p *process) collect(into map[harm]string) {
 	}
 }
 
-// end ends the process, which notices that its input does.
+// end ends the process by closing its input.
 func (p *process) end() {
 	p.mu.Lock()
 	done := p.done
@@ -194,7 +194,7 @@ func (p *process) end() {
 		return
 	}
 	_ = p.stdin.Close()
-	kill := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	kill := time.AfterFunc(hangTimeout, func() { _ = p.cmd.Process.Kill() })
 	for range p.answers {
 	}
 	_ = p.cmd.Wait()

@@ -13,13 +13,13 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// vantage is where an attacker is and what he can do.
-type vantage int
+// sendMethod says where an attacker is and how it sends.
+type sendMethod int
 
 const (
 	// byPort: a process of the peer's host, without privileges, from the peer's address and a
 	// port of its own.
-	byPort vantage = iota
+	byPort sendMethod = iota
 	// byPacketInfo: the same, bound to the peer's port at another address of the host, and
 	// IP_PKTINFO or IPV6_PKTINFO names the peer's address.
 	byPacketInfo
@@ -43,7 +43,7 @@ type sender struct {
 	sent     int64
 }
 
-// dontFragment has the identification of IPv4 packets be zero, as the ICRC has it.
+// dontFragment makes the identification of IPv4 packets zero, as the ICRC needs it.
 func dontFragment(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { // IPv6 has neither
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
@@ -66,7 +66,7 @@ func localAddr(c *net.UDPConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// newSender sends from a socket of the attacker's own.
+// newSender returns a sender with the attacker's own socket.
 func newSender(conn *net.UDPConn, to netip.AddrPort) *sender {
 	s := &sender{conn: conn, raw: -1, from: localAddr(conn), to: to}
 	s.prepare()
@@ -78,8 +78,9 @@ func (s *sender) prepare() {
 	s.buf = make([]byte, 28, wire.MaxDatagramLen+28)
 }
 
-// newSenderAs sends as somebody else, in the way of the vantage. own is an address of the attacker's.
-func newSenderAs(v vantage, own netip.Addr, from, to netip.AddrPort) (*sender, error) {
+// newSenderAs returns a sender with the source address from, by the given method. own is an address
+// of the attacker.
+func newSenderAs(v sendMethod, own netip.Addr, from, to netip.AddrPort) (*sender, error) {
 	switch v {
 	case byPort:
 		conn, err := bind(netip.AddrPortFrom(from.Addr(), entropyPort(from)))
@@ -98,7 +99,7 @@ func newSenderAs(v vantage, own netip.Addr, from, to netip.AddrPort) (*sender, e
 		if err != nil {
 			return nil, err
 		}
-		return newSender(conn, to).as(from), nil
+		return newSender(conn, to).withSource(from), nil
 	}
 	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -123,7 +124,7 @@ func entropyPort(from netip.AddrPort) uint16 {
 	}
 }
 
-// packetInfo has the kernel send from an address that the socket is not bound to (ip(7),
+// packetInfo makes the kernel send from an address that the socket is not bound to (ip(7),
 // ipv6(7)).
 func packetInfo(from netip.Addr) []byte {
 	if from.Is4() {
@@ -132,8 +133,8 @@ func packetInfo(from netip.Addr) []byte {
 	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: from.As16()})
 }
 
-// as returns a sender that sends from another address by the same socket.
-func (s *sender) as(from netip.AddrPort) *sender {
+// withSource returns a sender that sends from another address by the same socket.
+func (s *sender) withSource(from netip.AddrPort) *sender {
 	other := &sender{conn: s.conn, raw: -1, from: from, to: s.to, control: packetInfo(from.Addr())}
 	other.prepare()
 	return other
@@ -164,7 +165,7 @@ func (s *sender) send(p *wire.Packet) {
 	s.sendBytes(b[:n+wire.ICRCLen])
 }
 
-// sendBytes sends the payload of a UDP packet. That it is lost is nothing new to networks.
+// sendBytes sends the payload of a UDP packet. Errors are ignored, since networks lose packets too.
 func (s *sender) sendBytes(b []byte) {
 	s.sent++
 	if s.raw < 0 {

@@ -18,16 +18,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// target is a queue pair of the right victim that is connected to the attacker, beside those
-// that are not, and memory in its protection domain.
+// target is a queue pair of the right victim that is connected to the attacker, and memory in its
+// protection domain.
 type target struct {
 	Addr   netip.AddrPort
 	QPN    uint32
 	Addr64 uint64 // of memory that the attacker may read, write and add to
 	RKey   uint32
-	Secret uint64 // of memory whose key the attacker has not got
+	Secret uint64 // of memory whose key the attacker does not have
 
-	SecretWord uint64 // which this memory is full of, for the attacker to know it again
+	SecretWord uint64 // fills this memory, so that the attacker recognizes it
 }
 
 // Numbers of the connection to a target.
@@ -42,7 +42,7 @@ const (
 	targetMessages = 16
 )
 
-// targetQP is what a victim holds of a target.
+// targetQP is the victim's side of a target.
 type targetQP struct {
 	qp     verbs.QP
 	cq     verbs.CQ
@@ -50,7 +50,7 @@ type targetQP struct {
 	word   uint64
 }
 
-// intact reports whether the secret is what it was.
+// intact reports whether the secret is unchanged.
 func (t *targetQP) intact() bool {
 	for i := 0; i < len(t.secret); i += 8 {
 		if atomic.LoadUint64(wordOf(t.secret[i:])) != t.word {
@@ -60,7 +60,7 @@ func (t *targetQP) intact() bool {
 	return true
 }
 
-// openTarget connects a queue pair to the address of an attacker, who is like a foreign device.
+// openTarget connects a queue pair to the address of an attacker, as to a foreign device.
 func (v *victim) openTarget(m *message) (target, error) {
 	dev := v.ends[busy].dev
 	pd, err := dev.AllocPD()
@@ -137,36 +137,36 @@ func connectTarget(qp verbs.QP, access verbs.Access, to netip.AddrPort) error {
 	return nil
 }
 
-// newcomerPatience is more than a device keeps handshakes of which it hears no more.
-const newcomerPatience = 4 * patience / 3
+// newcomerTimeout is longer than a device keeps an incomplete handshake.
+const newcomerTimeout = 4 * hangTimeout / 3
 
-// dial makes one more connection between the victims, as a newcomer would.
+// dial makes another connection between the victims, as a new peer would.
 func (v *victim) dial(m *message) error {
-	ctx, cancel := context.WithTimeout(v.ctx, newcomerPatience)
+	ctx, cancel := context.WithTimeout(v.ctx, newcomerTimeout)
 	defer cancel()
 	e, to := v.ends[idle], m.Ends[idle]
-	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port(), Timeout: newcomerPatience})
+	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port(), Timeout: newcomerTimeout})
 	if err != nil {
 		return err
 	}
 	return await.Func(ctx, e.engine, conn.Close)
 }
 
-// peers connects one context to all that the attacker says to be.
+// peers connects one context to all connections that the attacker offers.
 func (v *victim) peers(descs [][]byte) (own [][]byte, err error) {
-	if v.crowd == nil {
+	if v.manyConns == nil {
 		engine := pe.New(pe.Config{})
-		if v.crowd, err = rdma.New(v.ends[busy].dev, rdma.Config{Engine: engine, MaxConnections: 8192, Name: "crowd"}); err != nil {
+		if v.manyConns, err = rdma.New(v.ends[busy].dev, rdma.Config{Engine: engine, MaxConnections: 8192, Name: "many connections"}); err != nil {
 			return nil, err
 		}
 		go func() { _ = await.Run(v.ctx, engine) }()
-		if err := await.Start(v.ctx, v.crowd); err != nil {
+		if err := await.Start(v.ctx, v.manyConns); err != nil {
 			return nil, err
 		}
 	}
-	err = await.Func(v.ctx, v.crowd.Engine(), func() error {
+	err = await.Func(v.ctx, v.manyConns.Engine(), func() error {
 		for _, desc := range descs {
-			conn, mine, err := v.crowd.Export()
+			conn, mine, err := v.manyConns.Export()
 			if err == nil {
 				err = conn.Connect(desc)
 			}

@@ -23,39 +23,39 @@ import (
 )
 
 // Ends of a process: one of an idle connection, one of a busy one. Those of the left process
-// come first, and begin whatever is done.
+// come first, and are the active ends.
 const (
 	idle = iota
 	busy
 )
 
-// Where things are in the memory of an end.
+// Offsets in the memory of an end.
 const (
 	block    = 20_000
 	blockAt  = 0         // the peer writes here
-	guardAt  = 32 << 10  // nobody writes here
+	guardAt  = 32 << 10  // must not change
 	guardLen = 32 << 10  //
-	sourceAt = 64 << 10  // what is written
-	backAt   = 96 << 10  // what was read back
+	sourceAt = 64 << 10  // data to write
+	backAt   = 96 << 10  // data read back
 	wordAt   = 128 << 10 // the peer adds to it
 	memory   = wordAt + 8
 	everyone = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 )
 
-// guardByte is what is in the guarded memory.
+// guardByte fills the guarded memory.
 const guardByte = 0x5a
 
-// victim is one of the two processes that are attacked.
+// victim is one of the two attacked processes.
 type victim struct {
-	*peer
-	row     *row
-	side    int
-	ctx     context.Context
-	ends    [2]*victimEnd
-	targets []*targetQP
-	crowd   *rdma.Connections
-	extra   *soft.Device
-	closing atomic.Bool
+	*pipePeer
+	row       *attackCase
+	side      int
+	ctx       context.Context
+	ends      [2]*victimEnd
+	targets   []*targetQP
+	manyConns *rdma.Connections
+	extra     *soft.Device
+	closing   atomic.Bool
 }
 
 // victimEnd is an end of a connection, on a device of its own.
@@ -65,8 +65,8 @@ type victimEnd struct {
 	dev    *soft.Device
 	engine *pe.Engine
 	ctx    rdma.Context
-	// rdma or datagrams is the context too, and conn or peer where operations go; the other ones
-	// are nil.
+	// rdma or datagrams is the context too, and conn or peer the destination of operations. The
+	// others are nil.
 	rdma      *rdma.Connections
 	datagrams *rdma.Datagrams
 	conn      *rdma.Connection
@@ -75,19 +75,19 @@ type victimEnd struct {
 	remote    *mmap.Map
 	recv      *await.Receiver
 	tracker   *tracker
-	nobody    *net.UDPConn
+	decoy     *net.UDPConn
 	secret    []byte
-	from      rdma.EndpointAddr // the peer's, of datagrams
+	from      rdma.EndpointAddr // address of the peer's endpoint
 	ops       atomic.Int64
-	heard     atomic.Int64
+	messages  atomic.Int64
 }
 
-func runVictim(p *peer) error {
-	m, err := p.hear()
+func runVictim(p *pipePeer) error {
+	m, err := p.receive()
 	if err != nil {
 		return err
 	}
-	v := &victim{peer: p, row: rowOf(m.Row), side: m.Side}
+	v := &victim{pipePeer: p, row: attackCaseOf(m.Attack), side: m.Side}
 	shared, err := openPage(os.NewFile(3, "page"))
 	if err != nil {
 		return err
@@ -109,30 +109,30 @@ func runVictim(p *peer) error {
 		}
 		reply.Ends = append(reply.Ends, info)
 	}
-	if err := p.say(reply); err != nil {
+	if err := p.send(reply); err != nil {
 		return err
 	}
 	for {
-		if m, err = p.hear(); err != nil {
+		if m, err = p.receive(); err != nil {
 			v.closing.Store(true)
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 			return err
 		}
-		answer, err := v.obey(&m)
+		answer, err := v.handle(&m)
 		if err != nil {
 			answer.Text = err.Error()
 		}
 		answer.Kind = m.Kind
-		if err := p.say(answer); err != nil {
+		if err := p.send(answer); err != nil {
 			return err
 		}
 	}
 }
 
-// obey does what the test asks for.
-func (v *victim) obey(m *message) (answer message, err error) {
+// handle handles a request of the test.
+func (v *victim) handle(m *message) (answer message, err error) {
 	switch m.Kind {
 	case "connect":
 		for i, e := range v.ends {
@@ -142,7 +142,7 @@ func (v *victim) obey(m *message) (answer message, err error) {
 		}
 	case "work":
 		for _, e := range v.ends {
-			e.begin()
+			e.startWork()
 		}
 	case "report":
 		for _, t := range v.targets {
@@ -161,19 +161,19 @@ func (v *victim) obey(m *message) (answer message, err error) {
 				answer.Counters[c.Name] += c.Value
 			}
 		}
-	case "probe": // is the idle connection as it was?
-		ctx, cancel := context.WithTimeout(v.ctx, patience/4)
+	case "probe": // does the idle connection work?
+		ctx, cancel := context.WithTimeout(v.ctx, hangTimeout/4)
 		defer cancel()
 		err = v.ends[idle].exchange(ctx)
 	case "heard":
-		answer.Ops[idle] = v.ends[idle].heard.Load()
-	case "dial": // are others still served?
+		answer.Ops[idle] = v.ends[idle].messages.Load()
+	case "dial": // are new peers served?
 		err = v.dial(m)
 	case "target":
 		answer.Target, err = v.openTarget(m)
 	case "peers":
 		answer.Data, err = v.peers(m.Data)
-	case "device": // one more
+	case "device": // open another
 		if v.extra, err = soft.Open(soft.Config{}); err == nil {
 			var gids []verbs.GIDEntry
 			gids, err = v.extra.GIDs(1)
@@ -181,12 +181,12 @@ func (v *victim) obey(m *message) (answer message, err error) {
 				answer.Addresses = addrs(netip.AddrPortFrom(gids[0].GID.Addr(), gids[0].UDPPort))
 			}
 		}
-	case "close": // it
+	case "close": // that device
 		closed := make(chan error, 1)
 		go func() { closed <- v.extra.Close() }()
 		select {
 		case err = <-closed:
-		case <-time.After(patience / 2):
+		case <-time.After(hangTimeout / 2):
 			v.harm(hung, "a device does not close")
 		}
 	case "descriptor":
@@ -195,10 +195,10 @@ func (v *victim) obey(m *message) (answer message, err error) {
 	return answer, err
 }
 
-// harm reports what should not have happened.
+// harm reports a harm to the test.
 func (v *victim) harm(h harm, format string, args ...any) {
 	if !v.closing.Load() {
-		_ = v.say(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
+		_ = v.send(message{Kind: "harm", Harm: h, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -206,10 +206,10 @@ func (e *victimEnd) String() string {
 	return [...]string{"left", "right"}[e.v.side] + [...]string{" idle", " busy"}[e.index] + " end"
 }
 
-// open makes all that there is before the peer is known.
+// open makes the objects that do not depend on the peer.
 func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	cfg := soft.Config{Address: addr}
-	if e.v.row.how != byMemory && !(e.v.row.how == byHalfMemory && e.v.side == 1) {
+	if e.v.row.connectBy != byMemory && !(e.v.row.connectBy == byHalfMemory && e.v.side == 1) {
 		cfg.Capture = e.tracker
 	}
 	if e.dev, err = soft.Open(cfg); err != nil {
@@ -217,8 +217,8 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	}
 	e.engine = pe.New(pe.Config{})
 	mtu := verbs.MTU(0)
-	if e.v.row.how.datagrams() {
-		e.datagrams, err = rdma.NewDatagrams(e.dev, rdma.DatagramsConfig{Engine: e.engine, Transport: e.v.row.how.transport(), Name: e.String()})
+	if e.v.row.connectBy.datagrams() {
+		e.datagrams, err = rdma.NewDatagrams(e.dev, rdma.DatagramsConfig{Engine: e.engine, Transport: e.v.row.connectBy.transport(), Name: e.String()})
 		if err != nil {
 			return info, err
 		}
@@ -229,7 +229,7 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 			return info, err
 		}
 		e.ctx, mtu = e.rdma, e.rdma.Config().MTU
-		e.rdma.OnConnection(e.changed)
+		e.rdma.OnConnection(e.onStateChange)
 	}
 	if e.mem, err = mmap.Alloc(e.dev, memory, everyone); err != nil {
 		return info, err
@@ -245,11 +245,11 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	}
 	gid := e.ctx.GID()
 	info.Addr = netip.AddrPortFrom(gid.GID.Addr(), gid.UDPPort)
-	if e.nobody, err = bind(netip.AddrPortFrom(info.Addr.Addr(), 0)); err != nil {
+	if e.decoy, err = bind(netip.AddrPortFrom(info.Addr.Addr(), 0)); err != nil {
 		return info, err
 	}
-	_ = e.nobody.SetReadBuffer(1) // it is full at once, and the system drops the rest
-	info.Nobody = localAddr(e.nobody)
+	_ = e.decoy.SetReadBuffer(1) // it fills up at once, and the kernel drops the rest
+	info.Decoy = localAddr(e.decoy)
 	info.Guard, info.Secret = e.mem.Addr()+guardAt, e.secret
 	if info.RKey, err = e.mem.ExportKey(e.ctx.PD()); err != nil {
 		return info, err
@@ -260,13 +260,13 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 	if info.Map, err = e.mem.Export(e.dev); err != nil {
 		return info, err
 	}
-	err = await.Func(e.v.ctx, e.engine, func() error { return e.introduce(&info) })
+	err = await.Func(e.v.ctx, e.engine, func() error { return e.export(&info) })
 	return info, err
 }
 
-// introduce fills in how the peer connects.
-func (e *victimEnd) introduce(info *endInfo) (err error) {
-	switch e.v.row.how {
+// export fills in what the peer needs to connect.
+func (e *victimEnd) export(info *endInfo) (err error) {
+	switch e.v.row.connectBy {
 	case byDescriptor, byMemory, byHalfMemory:
 		if e.conn, info.Conn, err = e.rdma.Export(); err == nil {
 			info.QPN = e.conn.QPN()
@@ -293,13 +293,13 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 	if e.remote, err = mmap.Import(e.dev, info.Map); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(e.v.ctx, patience)
+	ctx, cancel := context.WithTimeout(e.v.ctx, hangTimeout)
 	defer cancel()
-	if e.v.row.how == byAddress && e.v.side == 0 {
+	if e.v.row.connectBy == byAddress && e.v.side == 0 {
 		e.conn, err = await.Dial(ctx, e.rdma, netip.AddrPortFrom(info.Addr.Addr(), info.Listener).String(), rdma.DialConfig{UDPPort: info.Addr.Port()})
 	} else {
 		err = await.Func(ctx, e.engine, func() error {
-			switch e.v.row.how {
+			switch e.v.row.connectBy {
 			case byDescriptor, byMemory, byHalfMemory:
 				return e.conn.Connect(info.Conn)
 			case byAddress:
@@ -312,7 +312,7 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 			return err
 		})
 	}
-	if err != nil || e.v.row.how.datagrams() {
+	if err != nil || e.v.row.connectBy.datagrams() {
 		return err
 	}
 	for { // until it is Ready
@@ -321,7 +321,7 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 			if e.conn == nil && len(e.rdma.List()) > 0 {
 				e.conn = e.rdma.List()[0]
 			}
-			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.how != byMemory || e.conn.Path() == verbs.PathSharedMemory)
+			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.connectBy != byMemory || e.conn.Path() == verbs.PathSharedMemory)
 			return nil
 		})
 		if err != nil {
@@ -332,7 +332,7 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if e.v.row.how == byMemory {
+	if e.v.row.connectBy == byMemory {
 		attr, err := e.conn.QP().Query()
 		if err != nil {
 			return err
@@ -344,17 +344,17 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 	return nil
 }
 
-func (e *victimEnd) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+func (e *victimEnd) onStateChange(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	if (state == rdma.Failed || state == rdma.Closed) && conn == e.conn {
 		e.v.harm(ended, "the connection of the %v is %v: %v", e, state, err)
 	}
 }
 
-// begin has the end work, and watch over what it has.
-func (e *victimEnd) begin() {
+// startWork starts the end's operations and checks.
+func (e *victimEnd) startWork() {
 	go e.listen()
 	go e.watch()
-	if e.v.side == 0 && (e.index == busy || e.v.row.how.datagrams()) {
+	if e.v.side == 0 && (e.index == busy || e.v.row.connectBy.datagrams()) {
 		go func() {
 			for e.v.ctx.Err() == nil {
 				if err := e.exchange(e.v.ctx); err != nil {
@@ -369,8 +369,8 @@ func (e *victimEnd) begin() {
 	}
 }
 
-// exchange writes to the peer's memory, reads it back, adds and sends, and checks what comes
-// of it.
+// exchange writes to the peer's memory, reads it back, adds and sends, and checks the
+// results.
 func (e *victimEnd) exchange(ctx context.Context) error {
 	if e.peer != nil {
 		return exchangeWith(ctx, e, e.peer)
@@ -382,7 +382,7 @@ func exchangeWith[T await.Target](ctx context.Context, e *victimEnd, to T) error
 	n := uint64(e.ops.Load())
 	m := e.mem.Bytes()
 	source, back := m[sourceAt:][:block], m[backAt:][:block]
-	if e.v.row.how != byUD {
+	if e.v.row.connectBy != byUD {
 		for i := 0; i < block; i += 8 {
 			binary.LittleEndian.PutUint64(source[i:], n*31+uint64(i))
 		}
@@ -396,7 +396,7 @@ func exchangeWith[T await.Target](ctx context.Context, e *victimEnd, to T) error
 			e.v.harm(injected, "the %v read other data than it wrote", e)
 		}
 	}
-	if !e.v.row.how.datagrams() {
+	if !e.v.row.connectBy.datagrams() {
 		old, err := await.FetchAdd(ctx, e.conn, bufinv.Target(e.remote, wordAt, 8), 1)
 		if err != nil {
 			return fmt.Errorf("fetch and add: %w", err)
@@ -414,7 +414,7 @@ func exchangeWith[T await.Target](ctx context.Context, e *victimEnd, to T) error
 	return nil
 }
 
-// listen checks messages.
+// listen checks the messages of the peer.
 func (e *victimEnd) listen() {
 	for m, err := range e.recv.Messages(e.v.ctx) {
 		if err != nil {
@@ -426,22 +426,22 @@ func (e *victimEnd) listen() {
 			}
 			continue
 		}
-		if e.v.row.how.datagrams() && (m.Peer() == nil || m.Peer().Addr() != e.from) {
-			continue // a stranger, who may send to endpoints
+		if e.v.row.connectBy.datagrams() && (m.Peer() == nil || m.Peer().Addr() != e.from) {
+			continue // not the peer, but any host may send datagrams
 		}
 		b := m.Bytes()
-		n := e.heard.Load()
+		n := e.messages.Load()
 		switch {
 		case e.v.side == 0 || len(b) != 8+len(e.secret) || !bytes.Equal(b[8:], e.secret):
 			e.v.harm(injected, "the %v got a message that its peer has not sent: %.40q", e, b)
-		case !e.v.row.how.datagrams() && binary.BigEndian.Uint64(b) != uint64(n):
+		case !e.v.row.connectBy.datagrams() && binary.BigEndian.Uint64(b) != uint64(n):
 			e.v.harm(injected, "the %v got message %d, and not %d", e, binary.BigEndian.Uint64(b), n)
 		}
-		e.heard.Add(1)
+		e.messages.Add(1)
 	}
 }
 
-// watch looks at memory that nobody is to change.
+// watch checks memory that must not change.
 func (e *victimEnd) watch() {
 	guard := e.mem.Bytes()[guardAt:][:guardLen]
 	for e.v.ctx.Err() == nil {

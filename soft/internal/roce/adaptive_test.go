@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openLossy is a pair of devices that lose some of the packets that arrive.
-// A time-out of zero stands for queue pairs that adapt.
+// openLossy connects two devices that lose some of the packets that arrive. A time-out of zero
+// means adaptive retransmission.
 func openLossy(t testing.TB, loss float64, timeout uint8, memory int) (*side, *side) {
 	t.Helper()
 	cfg := Config{Faults: faults.Faults{Loss: loss, Seed: 1}}
@@ -63,7 +63,7 @@ func TestAdaptiveRetransmission(t *testing.T) {
 	}
 }
 
-// lossyRate is how many requests a second are done, and how often one end sent again.
+// lossyRate returns the requests completed per second, and the number of retransmissions.
 func lossyRate(b *testing.B, op verbs.Opcode, size, depth int, loss float64, timeout uint8) (float64, uint64) {
 	const warmUp, limit = 100 * time.Millisecond, 500 * time.Millisecond
 	rate, again := 0.0, uint64(0)
@@ -112,9 +112,9 @@ func lossyRate(b *testing.B, op verbs.Opcode, size, depth int, loss float64, tim
 	return rate, again
 }
 
-// BenchmarkLoss prints requests a second between two devices of one program, by
-// time-out, and in brackets how often the requester sent again. Package transport has
-// the same in virtual time.
+// BenchmarkLoss prints the requests per second between two devices of one program, by
+// time-out, with the retransmissions in brackets. Package transport has the same in virtual
+// time.
 func BenchmarkLoss(b *testing.B) {
 	timeouts := []uint8{8, 9, 10, 12, 14}
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -11,7 +11,7 @@ import (
 // addressHandle is the transport.Output of datagrams to one peer.
 type addressHandle struct {
 	udpOutput
-	way    srd.AH // for SRD requests
+	srdAH  srd.AH // for SRD requests
 	number uint16
 	// sender names the queue pair at the other end, and sourcePort is the UDP port that its
 	// datagrams come from. 0: the program did not name it.
@@ -44,7 +44,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
-	a := &addressHandle{udpOutput: out, pd: p, way: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
+	a := &addressHandle{udpOutput: out, pd: p, srdAH: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
 	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
@@ -63,13 +63,13 @@ func (p *protectionDomain) checkAH(ah verbs.AH, remoteQPN uint32) error {
 	a, ok := ah.(*addressHandle)
 	switch {
 	case !ok || a.pd.device != p.device:
-		return fmt.Errorf("a datagram needs an address handle of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return fmt.Errorf("the address handle does not belong to device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	case a.pd != p:
-		return fmt.Errorf("its address handle is of protection domain %d, the queue pair of %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
+		return fmt.Errorf("the address handle belongs to protection domain %d, but the queue pair to %d: %w", a.pd.id, p.id, verbs.ErrInvalid)
 	case a.closed:
-		return fmt.Errorf("its address handle: %w", verbs.ErrClosed)
+		return fmt.Errorf("the address handle: %w", verbs.ErrClosed)
 	case a.multicast != (remoteQPN == verbs.MulticastQPN):
-		return fmt.Errorf("RemoteQPN is %#x, and the datagram goes to %v: messages to multicast groups have %#x, and no others: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x for a datagram to %v; it must be %#x for multicast groups, and only for them: %w", remoteQPN, a.peer.Addr(), verbs.MulticastQPN, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (a *addressHandle) Close() error {
 	a.closed = true
 	a.pd.refs--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
-	d.srd.CloseAH(&a.way)
+	d.srd.CloseAH(&a.srdAH)
 	if d.numbers.Remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}

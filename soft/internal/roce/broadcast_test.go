@@ -9,8 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Nothing is connected with all hosts of a network, nor with none: not by attributes of a
-// queue pair, nor by address handles, nor by the connection manager.
+// Broadcast and unspecified addresses are refused in attributes of queue pairs, in address
+// handles and by the connection manager.
 func TestAddressesThatAreNoPeers(t *testing.T) {
 	subnet := netip.MustParseAddr("192.0.2.255")
 	cfg := Config{Broadcasts: []netip.Addr{subnet}}
@@ -23,17 +23,17 @@ func TestAddressesThatAreNoPeers(t *testing.T) {
 		err := rc.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: 7, Address: attr, MinRNRTimer: 1},
 			verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		require.ErrorContains(t, err, text+" is no peer's address")
+		require.ErrorContains(t, err, text+" cannot be the address of a peer")
 
 		if !addr.IsMulticast() {
 			_, err = openUD(t, cfg).dev.DefaultPD().CreateAH(attr)
 			require.ErrorIs(t, err, verbs.ErrInvalid)
-			require.ErrorContains(t, err, text+" is no peer's address")
+			require.ErrorContains(t, err, text+" cannot be the address of a peer")
 		}
 
-		m := openManaged(t, cfg)
+		m := openCMSide(t, cfg)
 		_, err = m.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(addr, 7471), Type: verbs.RC})
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		require.ErrorContains(t, err, text+" is no peer's address")
+		require.ErrorContains(t, err, text+" cannot be the address of a peer")
 	}
 }

@@ -21,8 +21,8 @@ type completionQueue struct {
 	refs    int
 	closed  bool
 
-	remote bool         // queue pairs of other shards use it
-	held   atomic.Int64 // if remote: completions in the queue, or on their way to it
+	remote      bool         // queue pairs of other shards use it
+	outstanding atomic.Int64 // if remote: completions in the queue, or on their way to it
 
 	extended *extendedQueue // nil: the program asked for no fields beyond WC
 	fields   verbs.WCFields
@@ -31,7 +31,7 @@ type completionQueue struct {
 
 type completion struct {
 	wc    verbs.WC
-	frees places
+	frees freedEntries
 }
 
 // extendedQueue is a completion queue that reports fields beyond those of verbs.WC.
@@ -71,10 +71,10 @@ const (
 func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
 	if init.Capacity < 1 || init.Capacity > maxCQE {
-		return nil, fmt.Errorf("%s: %d entries, 1 to %d are possible: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: Capacity is %d, must be from 1 to %d: %w", op, init.Capacity, maxCQE, verbs.ErrLimit)
 	}
 	if unknown := init.Fields &^ completionFields; unknown != 0 {
-		return nil, fmt.Errorf("%s: device %s does not know the fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s does not have the completion fields %#x: %w", op, d.cfg.Name, uint32(unknown), verbs.ErrNotSupported)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,25 +101,25 @@ func (c *completionQueue) lock() *shard {
 func (c *completionQueue) Capacity() int { return c.entries.Depth() }
 
 // Complete implements transport.Completer. The lock is held.
-func (c *completionQueue) Complete(wc verbs.WC, frees transport.Places, solicited bool) {
-	c.complete(wc, places{Places: frees}, solicited, verbs.NoAH, verbs.GID{})
+func (c *completionQueue) Complete(wc verbs.WC, frees transport.QueueEntries, solicited bool) {
+	c.complete(wc, freedEntries{QueueEntries: frees}, solicited, verbs.NoAH, verbs.GID{})
 }
 
 // CompleteFrom implements srd.Completer. The lock is held.
-func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
-	c.complete(wc, places{Places: frees}, false, number, gid)
+func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
+	c.complete(wc, freedEntries{QueueEntries: frees}, false, number, gid)
 }
 
 // complete appends a completion. number and gid name its sender: the number of the address
 // handle for it, or its GID.
-func (c *completionQueue) complete(wc verbs.WC, frees places, solicited bool, number uint16, gid verbs.GID) {
+func (c *completionQueue) complete(wc verbs.WC, frees freedEntries, solicited bool, number uint16, gid verbs.GID) {
 	if c.overrun || c.entries.Full() {
 		frees.free()
 		c.overflow()
 		return
 	}
 	if c.remote {
-		c.held.Add(1)
+		c.outstanding.Add(1)
 	}
 	e := c.entries.Push()
 	e.wc, e.frees = wc, frees
@@ -191,7 +191,7 @@ func (s *shard) failOverrun() {
 		// Modify fails in Reset, where nothing completes.
 		for _, q := range d.queuePairs {
 			if q.sendCQ == c || q.recvCQ == c {
-				s.callUnder(q.shard, func(time.Duration) {
+				s.runInShard(q.shard, func(time.Duration) {
 					if !q.closed {
 						_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
 					}
@@ -200,7 +200,7 @@ func (s *shard) failOverrun() {
 		}
 		for _, q := range d.srdPairs {
 			if q.sendCQ == c || q.recvCQ == c {
-				s.callUnder(d.main, func(now time.Duration) {
+				s.runInShard(d.main, func(now time.Duration) {
 					if !q.closed {
 						_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now)
 					}
@@ -210,14 +210,14 @@ func (s *shard) failOverrun() {
 	}
 }
 
-// callUnder calls f under the lock of shard of: at once if that is s, whose lock is held, and
-// otherwise by way of its inbox.
-func (s *shard) callUnder(of *shard, f func(now time.Duration)) {
+// runInShard calls f under the lock of shard of: at once if that is s, whose lock is held, and
+// otherwise through its handoff queue.
+func (s *shard) runInShard(of *shard, f func(now time.Duration)) {
 	if of == s {
 		f(s.device.now())
 		return
 	}
-	of.take(handedOver{call: f})
+	of.enqueue(handoff{call: f})
 }
 
 // pop removes the oldest completion. The returned pointer is valid until the next push.
@@ -225,7 +225,7 @@ func (c *completionQueue) pop() *verbs.WC {
 	e := c.entries.Pop()
 	e.frees.free()
 	if c.remote {
-		c.held.Add(-1)
+		c.outstanding.Add(-1)
 	}
 	return &e.wc
 }
@@ -234,7 +234,7 @@ func (c *completionQueue) pop() *verbs.WC {
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	s := c.lock()
 	defer s.mu.Unlock()
-	n, err := c.await(s, len(wc))
+	n, err := c.makeProgress(s, len(wc))
 	if err != nil {
 		return 0, err
 	}
@@ -251,11 +251,11 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (int, error) {
 	c := x.completionQueue
 	if len(wcs) != len(extras) {
-		return 0, fmt.Errorf("poll completion queue of device %s into slices of %d and %d places: they must have the same length: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
+		return 0, fmt.Errorf("poll completion queue of device %s: the slices have the lengths %d and %d, which must be equal: %w", c.device.cfg.Name, len(wcs), len(extras), verbs.ErrInvalid)
 	}
 	s := c.lock()
 	defer s.mu.Unlock()
-	n, err := c.await(s, len(wcs))
+	n, err := c.makeProgress(s, len(wcs))
 	if err != nil {
 		return 0, err
 	}
@@ -265,9 +265,9 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 	return n, nil
 }
 
-// await makes progress if the queue holds fewer than n entries, and returns how many of the n
-// it holds then. The lock of its shard is held.
-func (c *completionQueue) await(s *shard, n int) (int, error) {
+// makeProgress makes progress if the queue holds fewer than n entries, and returns how many of
+// the n it holds then. The lock of its shard is held.
+func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	d := c.device
 	if c.closed {
 		return 0, d.closedError("poll completion queue")
@@ -285,7 +285,7 @@ func (c *completionQueue) await(s *shard, n int) (int, error) {
 	}
 	if c.overrun {
 		s.failOverrun()
-		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: it overflowed, make it larger: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
 	}
 	return min(n, c.entries.Len()), nil
 }
@@ -307,8 +307,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
-	s.armed++
-	s.sleeps()
+	s.armCount++
+	s.noteSleep()
 	if !s.unacknowledged.empty() {
 		s.sendDelayedAcks()
 		s.transmit(d.now())

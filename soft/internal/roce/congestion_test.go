@@ -13,8 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Packets that are marked on their way have their receiver notify the sender, whichever of
-// the two asked for them.
+// The receiver of marked packets notifies their sender, whichever end is the requester.
 func TestMarkedPacketsAreNotified(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems do not show the marks")
@@ -49,7 +48,7 @@ func TestMarkedPacketsAreNotified(t *testing.T) {
 	}
 }
 
-// An unreliable connection is told as well.
+// The sender of an unreliable connection is notified too.
 func TestMarkedUnreliablePackets(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems do not show the marks")
@@ -66,8 +65,7 @@ func TestMarkedUnreliablePackets(t *testing.T) {
 	assert.NotZero(t, counter(t, y.dev, "np_cnp_sent"))
 }
 
-// Without congestion control, packets do not say that they may be marked, and marks are
-// nobody's business.
+// Without congestion control, packets are not ECN-capable, and marks are ignored.
 func TestNoCongestionControl(t *testing.T) {
 	for _, on := range [][2]bool{{false, false}, {false, true}} {
 		x := openSide(t, Config{CongestionControl: on[0], DisableLocal: true}, 4096)
@@ -81,8 +79,8 @@ func TestNoCongestionControl(t *testing.T) {
 	}
 }
 
-// Congestion notifications as adapters send them are no malformed packets, whatever queue
-// pair they name: one that reacts to them, one that does not, or none.
+// Congestion notifications of adapters do not count as malformed, whether their queue pair
+// reacts to them, does not, or does not exist.
 func TestNotificationsOfAdapters(t *testing.T) {
 	cnp := func(qpn uint32) *wire.Packet {
 		return &wire.Packet{Opcode: wire.CNP, MigReq: true, PKey: 0xffff, BECN: true, DestQP: qpn}
@@ -110,7 +108,7 @@ func TestNotificationsOfAdapters(t *testing.T) {
 	ud := openUD(t, Config{})
 	arrive(ud.dev, cnp(ud.qp.Num()), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(ud.dev), "for datagrams, which nothing slows down")
-	managed := openManaged(t, Config{})
+	managed := openCMSide(t, Config{})
 	arrive(managed.dev, cnp(admission.ManagementQPN), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(managed.dev), "for queue pair 1")
 }

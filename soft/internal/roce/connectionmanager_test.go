@@ -17,16 +17,16 @@ import (
 
 var connectionAttr = verbs.CMParam{ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7}
 
-// managed is a side with a connection manager, whose events wait in order.
-type managed struct {
+// cmSide is a side with a connection manager, whose events wait in order.
+type cmSide struct {
 	*side
 	cm     verbs.CM
 	mu     sync.Mutex
 	events []verbs.CMEvent
 }
 
-func openManaged(t *testing.T, cfg Config) *managed {
-	m := &managed{side: openSide(t, cfg, 4096)}
+func openCMSide(t *testing.T, cfg Config) *cmSide {
+	m := &cmSide{side: openSide(t, cfg, 4096)}
 	var err error
 	m.cm, err = m.dev.OpenCM(func(e verbs.CMEvent) {
 		m.mu.Lock()
@@ -43,7 +43,7 @@ func openManaged(t *testing.T, cfg Config) *managed {
 }
 
 // next waits for the next event.
-func (m *managed) next(want verbs.CMEventType) verbs.CMEvent {
+func (m *cmSide) next(want verbs.CMEventType) verbs.CMEvent {
 	m.t.Helper()
 	for range 30_000 {
 		m.mu.Lock()
@@ -61,8 +61,8 @@ func (m *managed) next(want verbs.CMEventType) verbs.CMEvent {
 	return verbs.CMEvent{}
 }
 
-// listen listens on a port of the device's choice, and returns what to dial.
-func (m *managed) listen(kind verbs.QPType) (verbs.CMListener, verbs.CMDial) {
+// listen listens on a port that the device chooses, and returns the address to dial.
+func (m *cmSide) listen(kind verbs.QPType) (verbs.CMListener, verbs.CMDial) {
 	m.t.Helper()
 	l, err := m.cm.Listen(verbs.CMListen{Type: kind})
 	require.NoError(m.t, err)
@@ -72,7 +72,7 @@ func (m *managed) listen(kind verbs.QPType) (verbs.CMListener, verbs.CMDial) {
 }
 
 // move moves the side's queue pair to a state, with the attributes of the manager.
-func (m *managed) move(id verbs.CMID, states ...verbs.QPState) {
+func (m *cmSide) move(id verbs.CMID, states ...verbs.QPState) {
 	m.t.Helper()
 	for _, state := range states {
 		attr, mask, err := id.Attr(state)
@@ -81,14 +81,14 @@ func (m *managed) move(id verbs.CMID, states ...verbs.QPState) {
 	}
 }
 
-func (m *managed) param(private string) verbs.CMParam {
+func (m *cmSide) param(private string) verbs.CMParam {
 	p := connectionAttr
 	p.QPN, p.PrivateData = m.qp.Num(), []byte(private)
 	return p
 }
 
 // establish connects two sides.
-func establish(t *testing.T, active, passive *managed) (a, b verbs.CMID) {
+func establish(t *testing.T, active, passive *cmSide) (a, b verbs.CMID) {
 	t.Helper()
 	listener, dial := passive.listen(verbs.RC)
 	a, err := active.cm.Dial(dial)
@@ -123,7 +123,7 @@ func TestConnectionManager(t *testing.T) {
 	for _, address := range []string{"127.0.0.1", "::1"} {
 		t.Run(address, func(t *testing.T) {
 			cfg := Config{Addresses: addresses(address)}
-			active, passive := openManaged(t, cfg), openManaged(t, cfg)
+			active, passive := openCMSide(t, cfg), openCMSide(t, cfg)
 			a, b := establish(t, active, passive)
 
 			fill(active.mem[:64], 7)
@@ -153,16 +153,16 @@ func TestConnectionManager(t *testing.T) {
 	}
 }
 
-// Every packet may be lost, or come twice.
+// Any packet may be lost or duplicated.
 func TestConnectionManagerOnABadNetwork(t *testing.T) {
 	bad := Config{Faults: faults.Faults{Loss: 0.2, Duplicate: 0.2}}
 	for range 3 {
-		establish(t, openManaged(t, bad), openManaged(t, bad))
+		establish(t, openCMSide(t, bad), openCMSide(t, bad))
 	}
 }
 
 func TestDialsThatFail(t *testing.T) {
-	active, passive := openManaged(t, Config{}), openManaged(t, Config{})
+	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
 	listener, dial := passive.listen(verbs.RC)
 	connect := func(d verbs.CMDial) verbs.CMID {
 		id, err := active.cm.Dial(d)
@@ -227,9 +227,9 @@ func TestDialsThatFail(t *testing.T) {
 	require.ErrorIs(t, e, verbs.ErrInvalid)
 }
 
-// Queue pair 1 is not for queue pairs of programs, nor for other Q_Keys.
+// Queue pair 1 refuses messages from queue pairs of programs and with other Q_Keys.
 func TestQueuePair1IsGuarded(t *testing.T) {
-	passive := openManaged(t, Config{})
+	passive := openCMSide(t, Config{})
 	passive.listen(verbs.RC)
 	sender := openSide(t, Config{}, 512)
 	qp, err := sender.dev.DefaultPD().CreateQP(verbs.QPInit{Type: verbs.UD, SendCQ: sender.cq, RecvCQ: sender.cq, MaxSendWR: 8, MaxRecvWR: 8})

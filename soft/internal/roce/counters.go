@@ -50,12 +50,12 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "rx_wrong_state", Value: c.WrongState},
 		{Name: "rx_unexpected_responses", Value: c.UnexpectedResponses},
 		{Name: "rx_duplicates_refused", Value: c.DuplicatesRefused},
-		{Name: "rx_requests_crowded", Value: c.RequestsCrowded},
+		{Name: "rx_requests_dropped", Value: c.RequestsDropped},
 		{Name: "rx_accesses_limited", Value: c.AccessesLimited + s.AccessesLimited},
 		{Name: "reads_abandoned", Value: c.ReadsAbandoned},
 		{Name: "np_ecn_marked_roce_packets", Value: c.MarkedPackets},
 		{Name: "np_cnp_sent", Value: c.NotificationsSent},
-		{Name: "rp_cnp_handled", Value: c.NotificationsObeyed},
+		{Name: "rp_cnp_handled", Value: c.NotificationsHandled},
 		{Name: "rp_cnp_ignored", Value: c.NotificationsIgnored},
 		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
 		{Name: "multicast_rcv_packets", Value: d.multicast.received},
@@ -63,12 +63,12 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "local_peers", Value: uint64(t.localPeers)},
 		{Name: "local_sent_pkts", Value: t.local.Sent},
 		{Name: "local_rcvd_pkts", Value: t.local.Received},
-		{Name: "local_disorder", Value: t.local.Disorder},
+		{Name: "local_protocol_errors", Value: t.local.Corrupt},
 		{Name: "local_peers_died", Value: t.local.Died},
 		{Name: "rx_icmp_unreachable", Value: t.unreachable},
 		{Name: "cm_rx_rate_limited", Value: t.drops.policed},
-		{Name: "rx_passed_on", Value: t.passedOn},
-		{Name: "rx_passed_on_dropped", Value: t.passedOnDropped},
+		{Name: "rx_passed_on", Value: t.handoffs},
+		{Name: "rx_passed_on_dropped", Value: t.handoffsDropped},
 		{Name: "srd_peers", Value: s.Contexts},
 		{Name: "srd_held", Value: s.Held},
 		{Name: "srd_retransmits", Value: s.Repeated},
@@ -80,7 +80,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "srd_rx_stale", Value: s.Stale},
 		{Name: "srd_rx_unexpected", Value: s.Unexpected},
 		{Name: "srd_rx_out_of_window", Value: s.OutOfWindow},
-		{Name: "srd_rx_turned_away", Value: s.TurnedAway},
+		{Name: "srd_rx_unknown_qp", Value: s.UnknownQP},
 		{Name: "srd_rx_no_room", Value: s.NoRoom},
 		{Name: "srd_reads_dropped", Value: s.ReadsDropped},
 		{Name: "cm_rx_msgs", Value: m.Received},
@@ -105,8 +105,8 @@ type totals struct {
 	drops           drops
 	socketDrops     uint64
 	unreachable     uint64
-	passedOn        uint64
-	passedOnDropped uint64
+	handoffs        uint64
+	handoffsDropped uint64
 	local           local.Counters
 	localPeers      int
 }
@@ -125,14 +125,14 @@ func (d *Device) totals() (t totals) {
 			t.socketDrops += e.socket.Dropped()
 		}
 		t.unreachable += s.unreachable.reports
-		s.inbox.mu.Lock()
-		t.passedOn += s.inbox.total
-		t.passedOnDropped += s.inbox.dropped
-		s.inbox.mu.Unlock()
+		s.handoffs.mu.Lock()
+		t.handoffs += s.handoffs.total
+		t.handoffsDropped += s.handoffs.dropped
+		s.handoffs.mu.Unlock()
 		shared := s.local.Counters()
 		t.local.Sent += shared.Sent
 		t.local.Received += shared.Received
-		t.local.Disorder += shared.Disorder
+		t.local.Corrupt += shared.Corrupt
 		t.local.Died += shared.Died
 		t.localPeers += s.local.Others()
 	}

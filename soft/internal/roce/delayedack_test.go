@@ -13,20 +13,20 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// talk is a pair of queue pairs whose programs reply to each message at once.
-type talk struct {
+// replyPair is a pair of queue pairs whose programs reply to each message at once.
+type replyPair struct {
 	t    *testing.T
 	x, y *side
 }
 
-// newTalk connects two devices by UDP that know where the other's packets come from.
-func newTalk(t *testing.T, a, b Config) talk {
+// newReplyPair connects two devices by UDP that know each other's source port.
+func newReplyPair(t *testing.T, a, b Config) replyPair {
 	a.DisableLocal, b.DisableLocal = true, true
 	x, y := openSide(t, a, 64), openSide(t, b, 64)
 	x.path.SourceUDPPort, y.path.SourceUDPPort = y.source().Port(), x.source().Port()
 	x.connect(y)
 	y.connect(x)
-	return talk{t, x, y}
+	return replyPair{t, x, y}
 }
 
 // ack returns the state of a side's acknowledgement.
@@ -36,23 +36,24 @@ func (s *side) ack() delayedAck {
 	return q.ack
 }
 
-// repliedAtOnce is as if a side had replied at once of late, which a busy machine may keep it from.
+// repliedAtOnce sets the state of a side that has recently replied at once, which a busy
+// machine may prevent.
 func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
 	defer l.mu.Unlock()
-	q.ack.poll, q.ack.armed, q.ack.replies = 0, l.armed, q.ack.enough
+	q.ack.poll, q.ack.armCount, q.ack.replies = 0, l.armCount, q.ack.threshold
 }
 
-func (c talk) send(from, to *side) {
+func (c replyPair) send(from, to *side) {
 	c.t.Helper()
 	_, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.sge(0, 8)}}})
 	require.NoError(c.t, err)
 	from.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(8, 8)}})
 }
 
-// await waits for that many completions.
-func (c talk) await(s *side, n int) []verbs.WC {
+// await waits for n completions.
+func (c replyPair) await(s *side, n int) []verbs.WC {
 	c.t.Helper()
 	wcs := s.wait(n)
 	for _, wc := range wcs {
@@ -62,7 +63,7 @@ func (c talk) await(s *side, n int) []verbs.WC {
 }
 
 // exchange sends a message, and the reply to it.
-func (c talk) exchange() {
+func (c replyPair) exchange() {
 	c.t.Helper()
 	c.send(c.x, c.y)
 	c.await(c.y, 1)
@@ -72,7 +73,7 @@ func (c talk) exchange() {
 }
 
 // delay sends messages until y has one whose acknowledgement waits.
-func (c talk) delay() {
+func (c replyPair) delay() {
 	c.t.Helper()
 	if c.y.dev.endpoints[0].socket.Features().MaxSegments == 1 {
 		c.t.Skip("the system sends no trains of packets")
@@ -89,9 +90,9 @@ func (c talk) delay() {
 	}
 }
 
-// The acknowledgement of a message waits for the reply of a program that has replied at once of
-// late, and for nothing else: who does not reply, but polls, sleeps, closes the queue pair or does
-// something else, has it sent.
+// The acknowledgement of a message waits for the reply of a program that has recently replied
+// at once. It is sent without a reply if the program polls again, sleeps, or closes the queue
+// pair.
 func TestDelayedAck(t *testing.T) {
 	arm := func(t *testing.T, s *side) {
 		for { // it is not armed while something is in it
@@ -121,14 +122,14 @@ func TestDelayedAck(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newTalk(t, Config{}, Config{})
+			c := newReplyPair(t, Config{}, Config{})
 			c.delay()
 			instead(t, c.y)
 			c.await(c.x, 1)
 		})
 	}
 	t.Run("replies", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		for range 10 {
 			c.delay()
 			c.send(c.y, c.x)
@@ -140,18 +141,18 @@ func TestDelayedAck(t *testing.T) {
 		}
 	})
 	t.Run("replies no longer", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		c.delay()
-		before := c.y.ack().enough
+		before := c.y.ack().threshold
 		c.await(c.x, 1)
-		require.Equal(t, min(2*before, manyReplies), c.y.ack().enough)
+		require.Equal(t, min(2*before, maxThreshold), c.y.ack().threshold)
 		c.send(c.x, c.y)
 		c.await(c.y, 1)
 		require.False(t, c.y.ack().waiting, "it has not replied the last time")
 		c.await(c.x, 1)
 	})
 	t.Run("is about to sleep", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{})
+		c := newReplyPair(t, Config{}, Config{})
 		c.delay()
 		c.send(c.y, c.x)
 		c.await(c.x, 2)
@@ -165,16 +166,16 @@ func TestDelayedAck(t *testing.T) {
 	})
 }
 
-// An acknowledgement that waits is looked at in time, though the deadline of an earlier one passes
-// in the same round.
+// A delayed acknowledgement is sent in time, even if the deadline of an earlier one passes in
+// the same round.
 func TestDelayedAckHasADeadline(t *testing.T) {
-	c := newTalk(t, Config{}, Config{})
+	c := newReplyPair(t, Config{}, Config{})
 	for range 5 {
 		c.delay()
 		c.send(c.y, c.x)
 		c.await(c.x, 2)
 		c.send(c.x, c.y)
-		time.Sleep(longestDelay + longestDelay/10)
+		time.Sleep(maxAckDelay + maxAckDelay/10)
 		for n := 0; n == 0; {
 			var err error
 			n, err = c.y.cq.Poll(c.y.wcs)
@@ -185,7 +186,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 		waits, deadline, now := c.y.qp.(*queuePair).ack.waiting, s.deadline, s.device.now()
 		s.mu.Unlock()
 		if waits {
-			require.LessOrEqual(t, deadline, now+longestDelay)
+			require.LessOrEqual(t, deadline, now+maxAckDelay)
 			require.NotZero(t, deadline)
 		}
 		c.await(c.x, 1)
@@ -196,9 +197,9 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 	}
 }
 
-// Both ends of a conversation have their acknowledgements wait.
+// Both ends delay their acknowledgements.
 func TestDelayedAcksOfBothEnds(t *testing.T) {
-	c := newTalk(t, Config{}, Config{})
+	c := newReplyPair(t, Config{}, Config{})
 	for begin := time.Now(); ; {
 		c.delay()
 		c.x.repliedAtOnce()
@@ -213,12 +214,12 @@ func TestDelayedAcksOfBothEnds(t *testing.T) {
 	c.await(c.y, 1)
 }
 
-// Acknowledgements do not wait where nothing is gained by it, or where the peer may be another
+// Acknowledgements are not delayed if that gains nothing, or if the peer may be another
 // implementation.
 func TestNoDelayedAck(t *testing.T) {
 	t.Run("every packet by itself", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{DisableSegmentation: true})
-		for range 2 * fewReplies {
+		c := newReplyPair(t, Config{}, Config{DisableSegmentation: true})
+		for range 2 * minThreshold {
 			c.exchange()
 		}
 		c.send(c.x, c.y)
@@ -227,21 +228,21 @@ func TestNoDelayedAck(t *testing.T) {
 		c.await(c.x, 1)
 	})
 	t.Run("congestion is controlled", func(t *testing.T) {
-		c := newTalk(t, Config{}, Config{CongestionControl: true})
-		require.NotNil(t, c.x.ack().from)
-		require.Nil(t, c.y.ack().from)
+		c := newReplyPair(t, Config{}, Config{CongestionControl: true})
+		require.NotNil(t, c.x.ack().endpoint)
+		require.Nil(t, c.y.ack().endpoint)
 	})
 	t.Run("peer whose port is not known", func(t *testing.T) {
 		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, 64)
 		if x.source().Port() < admission.FirstSendPort {
 			t.Skip("another process has the port of RoCEv2, so that x has a port that names its own")
 		}
-		require.Nil(t, y.ack().from)
+		require.Nil(t, y.ack().endpoint)
 	})
 }
 
-// What follows a message is taken first if it is a positive acknowledgement for the same queue pair: a
-// NAK would end the connection, and the message before it would not be received.
+// A positive acknowledgement for the same queue pair that follows a message is handled before
+// it. A NAK is not, since it would end the connection before the message is received.
 func TestAcknowledgementFollows(t *testing.T) {
 	packet := func(o wire.Opcode, syndrome wire.Syndrome) link.Datagram {
 		b := make([]byte, o.HeaderLen()+wire.ICRCLen)

@@ -45,26 +45,26 @@ type Device struct {
 
 	// mu guards the fields below. They are also read under the lock of any shard, or, where
 	// noted, under that of main alone.
-	mu          shards
-	closed      bool
-	endpoints   []*endpoint // of shard main
-	pollers     map[any]*poller
-	unshared    bool // no more shards can be opened
-	memory      *transport.Memory
-	domains     map[uint32]*protectionDomain
-	defaultPD   *protectionDomain
-	queuePairs  map[uint32]*queuePair
-	queues      map[*completionQueue]struct{}
-	nextDomain  uint32
-	subscribers map[int]func(verbs.Event)
-	nextHandle  int
-	capture     *ipheader.Capture
-	faults      faults.Settings
-	groups      map[netip.Addr]*group
-	services    *gsi.Services // nil until a connection manager is opened
-	srdPairs    map[uint32]*srdQueuePair
-	memories    local.Memories
-	admission   *admission.Control
+	mu           shards
+	closed       bool
+	endpoints    []*endpoint // of shard main
+	pollers      map[any]*poller
+	noMoreShards bool // no more shards can be opened
+	memory       *transport.Memory
+	domains      map[uint32]*protectionDomain
+	defaultPD    *protectionDomain
+	queuePairs   map[uint32]*queuePair
+	queues       map[*completionQueue]struct{}
+	nextDomain   uint32
+	subscribers  map[int]func(verbs.Event)
+	nextHandle   int
+	capture      *ipheader.Capture
+	faults       faults.Settings
+	groups       map[netip.Addr]*group
+	services     *gsi.Services // nil until a connection manager is opened
+	srdPairs     map[uint32]*srdQueuePair
+	memories     local.Memories
+	admission    *admission.Control
 
 	reporting sync.Mutex // serializes the reports of events
 
@@ -73,9 +73,9 @@ type Device struct {
 	srd       *srd.Transport
 	srdReply  udpOutput // for replies to unknown devices
 	// srdReplied: srdReply has a packet that is not flushed yet.
-	srdReplied bool
-	numbers    srd.Numbers
-	busy       *endpoint // that received the last SRD packet; initially the first endpoint
+	srdReplied      bool
+	numbers         srd.Numbers
+	lastSRDEndpoint *endpoint // that received the last SRD packet; initially the first endpoint
 
 	running sync.WaitGroup
 	closers closers.List // for memory maps and the like
@@ -130,7 +130,7 @@ func Open(cfg Config) (*Device, error) {
 			// The system is still checking whether another host has the address (RFC 4862
 			// 5.4). The other addresses can be used meanwhile.
 			unavailable = err
-			d.log.Warn().Err(err).Msg("an address is left out")
+			d.log.Warn().Err(err).Msg("skipped an address that is not available yet")
 		default:
 			_ = d.closeEndpoints()
 			return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
@@ -139,7 +139,7 @@ func Open(cfg Config) (*Device, error) {
 	d.endpoints = d.main.endpoints
 	if len(d.endpoints) == 0 {
 		if unavailable == nil {
-			unavailable = fmt.Errorf("it has no address: %w", verbs.ErrNoDevice)
+			unavailable = fmt.Errorf("the device has no address: %w", verbs.ErrNoDevice)
 		}
 		return nil, fmt.Errorf("open device %s: %w", cfg.Name, unavailable)
 	}
@@ -149,7 +149,7 @@ func Open(cfg Config) (*Device, error) {
 		var err error
 		if d.capture, err = ipheader.NewCapture(cfg.Capture, d.base); err != nil {
 			_ = d.closeEndpoints()
-			return nil, fmt.Errorf("open device %s: begin the packet capture: %w", cfg.Name, err)
+			return nil, fmt.Errorf("open device %s: start the packet capture: %w", cfg.Name, err)
 		}
 	}
 	d.openSRD()
@@ -230,7 +230,7 @@ func (d *Device) window() int {
 
 func (d *Device) checkPort(port int) error {
 	if port != 1 {
-		return fmt.Errorf("device %s has one port, 1, not %d: %w", d.cfg.Name, port, verbs.ErrInvalid)
+		return fmt.Errorf("device %s has no port %d, only port 1: %w", d.cfg.Name, port, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func (d *Device) SetFaults(f faults.Faults) error {
 func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	err := f.Check()
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
-		err = fmt.Errorf("%v is no peer's address", peer)
+		err = fmt.Errorf("%v cannot be the address of a peer", peer)
 	}
 	if err != nil {
 		return fmt.Errorf("set faults of packets from %v to device %s: %w: %w", peer, d.cfg.Name, err, verbs.ErrInvalid)
@@ -365,7 +365,7 @@ func (d *Device) Close() error {
 		return err
 	}
 	d.closed = true
-	wait := d.localOff()
+	wait := d.closeLocal()
 	d.mu.Unlock()
 	wait() // frees the names of the addresses for the next device
 	d.mu.Lock()
@@ -378,8 +378,8 @@ func (d *Device) Close() error {
 // OnClose implements verbs.ClosingDevice.
 func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
 
-func (d *Device) notClosed(n int, what string) error {
-	return fmt.Errorf("close device %s: %d %s not closed: %w", d.cfg.Name, n, what, verbs.ErrInUse)
+func (d *Device) errNotClosed(n int, what string) error {
+	return fmt.Errorf("close device %s: %d %s are still open: %w", d.cfg.Name, n, what, verbs.ErrInUse)
 }
 
 // queuesInUse returns an error if the device may still be working. Its memory cannot be closed
@@ -387,13 +387,13 @@ func (d *Device) notClosed(n int, what string) error {
 func (d *Device) queuesInUse() error {
 	switch {
 	case len(d.queuePairs)+len(d.srdPairs) > 0:
-		return d.notClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
+		return d.errNotClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
 	case len(d.domains) > 1:
-		return d.notClosed(len(d.domains)-1, "protection domains")
+		return d.errNotClosed(len(d.domains)-1, "protection domains")
 	case len(d.queues) > 0:
-		return d.notClosed(len(d.queues), "completion queues")
+		return d.errNotClosed(len(d.queues), "completion queues")
 	case d.services != nil && d.services.Managers() > 0:
-		return d.notClosed(d.services.Managers(), "connection managers")
+		return d.errNotClosed(d.services.Managers(), "connection managers")
 	}
 	return nil
 }
@@ -402,20 +402,20 @@ func (d *Device) queuesInUse() error {
 func (d *Device) inUse() error {
 	switch {
 	case d.memory.Len() > 0:
-		return d.notClosed(d.memory.Len(), "memory regions")
+		return d.errNotClosed(d.memory.Len(), "memory regions")
 	case d.defaultPD.refs > 0:
-		return d.notClosed(d.defaultPD.refs, "objects of the default protection domain")
+		return d.errNotClosed(d.defaultPD.refs, "objects of the default protection domain")
 	}
 	return d.queuesInUse()
 }
 
-// localPatience bounds how long packets from other processes can delay the end of shared
+// localCloseTimeout bounds how long packets from other processes can delay the end of shared
 // memory (local.Channel.CloseConnection). After that its goroutines end when they can.
-const localPatience = 2 * time.Second
+const localCloseTimeout = 2 * time.Second
 
-// localOff ends the use of shared memory. The caller calls wait without the lock: it waits for
-// channels that are ending or being made, for at most localPatience.
-func (d *Device) localOff() (wait func()) {
+// closeLocal ends the use of shared memory. The caller calls wait without the lock: it waits for
+// channels that are ending or being made, for at most localCloseTimeout.
+func (d *Device) closeLocal() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
 		waits = append(waits, s.local.Off())
@@ -430,8 +430,8 @@ func (d *Device) localOff() (wait func()) {
 		}()
 		select {
 		case <-ended:
-		case <-time.After(localPatience):
-			d.log.Warn().Msg("another process holds up the end of shared memory")
+		case <-time.After(localCloseTimeout):
+			d.log.Warn().Msg("another process delays the closing of shared memory; it continues in the background")
 		}
 	}
 }

@@ -42,7 +42,7 @@ func fill(b []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(b) // never fails
 }
 
-// TestOperations runs every operation against a responder that nobody polls.
+// TestOperations runs every operation against a responder that is not polled.
 func TestOperations(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-func TestInline(t *testing.T) { everyWay(t, 4096, testInline) }
+func TestInline(t *testing.T) { overEachPath(t, 4096, testInline) }
 
 func testInline(t *testing.T, x, y *side) {
 	data := []byte("not registered")
@@ -95,7 +95,7 @@ func testInline(t *testing.T, x, y *side) {
 }
 
 // TestEventMode sleeps for every completion, with a peer that never polls.
-func TestEventMode(t *testing.T) { everyWay(t, 4096, testEventMode) }
+func TestEventMode(t *testing.T) { overEachPath(t, 4096, testEventMode) }
 
 func testEventMode(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)
@@ -150,8 +150,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestWrongPeer sends what a third party could: garbage, and packets of a live
-// connection from another address.
+// TestWrongPeer sends garbage, and packets of a live connection from another address, as a
+// third party could.
 func TestWrongPeer(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	third, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 77)})
@@ -249,11 +249,11 @@ func TestErrors(t *testing.T) {
 				t.Fatal("the responder reported no event")
 			}
 		}
-		t.Run(c.name, func(t *testing.T) { everyWay(t, 4096, test) })
+		t.Run(c.name, func(t *testing.T) { overEachPath(t, 4096, test) })
 	}
 }
 
-func TestPeerGone(t *testing.T) { everyWay(t, 4096, testPeerGone) }
+func TestPeerGone(t *testing.T) { overEachPath(t, 4096, testPeerGone) }
 
 func testPeerGone(t *testing.T, x, y *side) {
 	require.NoError(t, y.qp.Close())
@@ -280,7 +280,7 @@ func TestInUse(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-func TestCompletionQueueOverrun(t *testing.T) { everyWay(t, 4096, testCompletionQueueOverrun) }
+func TestCompletionQueueOverrun(t *testing.T) { overEachPath(t, 4096, testCompletionQueueOverrun) }
 
 func testCompletionQueueOverrun(t *testing.T, x, y *side) {
 	small := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 2}))
@@ -328,7 +328,7 @@ func TestTentativeAddress(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
 
-// The longest message is what queue pairs take.
+// Queue pairs accept messages of the longest length.
 func TestLongestMessage(t *testing.T) {
 	s := openSide(t, Config{}, 8)
 	require.Equal(t, uint32(1<<31), must(s.dev.Query()).MaxMessage)

@@ -18,31 +18,31 @@ func TestDialFromAnotherInterface(t *testing.T) {
 	loopback := netip.MustParseAddr("127.0.0.1")
 	for _, c := range []struct{ listener, dialler netip.Addr }{{outer, loopback}, {loopback, outer}} {
 		t.Run(c.listener.String(), func(t *testing.T) {
-			passive := openManaged(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.listener, 0)}})
-			active := openManaged(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.dialler, 0)}})
+			passive := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.listener, 0)}})
+			active := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(c.dialler, 0)}})
 			_, there := passive.listen(verbs.RC)
 			there.UDPPort = 0
 
 			_, err := active.cm.Dial(there)
 			require.ErrorIs(t, err, verbs.ErrNoRoute)
-			assert.ErrorContains(t, err, c.listener.String()+" is of another interface of this machine")
+			assert.ErrorContains(t, err, c.listener.String()+" belongs to another interface of this machine")
 
 			id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(c.dialler, there.Addr.Port())})
 			require.NoError(t, err)
-			if !c.dialler.IsLoopback() { // nobody can listen on a loopback address without being known
+			if !c.dialler.IsLoopback() { // every listener on a loopback address is known
 				active.next(verbs.CMResolved)
 				active.move(id, verbs.QPInitialized)
 				require.NoError(t, id.Connect(active.param("")))
 			}
 			err = active.next(verbs.CMFailed).Err
 			require.ErrorIs(t, err, verbs.ErrNotListening)
-			assert.ErrorContains(t, err, "a program of this machine listens at "+there.Addr.String())
+			assert.ErrorContains(t, err, "a program on this machine listens at "+there.Addr.String())
 			require.NoError(t, id.Close())
 		})
 	}
 }
 
-// interfaceAddress is an IPv4 address of this machine that others can reach.
+// interfaceAddress returns an IPv4 address of this machine that is not loopback.
 func interfaceAddress(t *testing.T) netip.Addr {
 	list, err := net.InterfaceAddrs()
 	require.NoError(t, err)

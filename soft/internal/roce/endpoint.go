@@ -20,32 +20,32 @@ import (
 // endpoint is the socket behind one entry of the GID table, with a goroutine that makes
 // progress while no program polls.
 type endpoint struct {
-	device    *Device
-	shard     *shard
-	socket    *link.Socket
-	entry     *admission.Entry // shared with the endpoints of other shards that have this index
-	faults    *faults.Injector // nil: none
-	index     int
-	users     int           // queue pairs that the goroutine works for
-	receivers int           // users that receive packets from the socket
-	listeners int           // SRD queue pairs, which receive at every endpoint
-	busyUntil time.Duration // programs that poll check it for SRD packets until then
-	headers   int           // users that need the IP header of packets
-	window    int           // bytes in flight that a peer with buffers like ours can hold
-	wakesAt   time.Duration // when the goroutine wakes by itself; zero: it does not wait
+	device         *Device
+	shard          *shard
+	socket         *link.Socket
+	entry          *admission.Entry // shared with the endpoints of other shards that have this index
+	faults         *faults.Injector // nil: none
+	index          int
+	users          int           // queue pairs that the goroutine works for
+	receivers      int           // users that receive packets from the socket
+	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
+	srdPolledUntil time.Duration // programs that poll check it for SRD packets until then
+	headers        int           // users that need the IP header of packets
+	window         int           // bytes in flight that a peer with buffers like ours can hold
+	wakesAt        time.Duration // when the goroutine wakes by itself; zero: it does not wait
 
 	// The last packet, and the queue pair that it was for.
 	packet wire.Packet
 	header [verbs.GRHLen]byte
 	last   *queuePair
-	// unknown is the flow of the last packet from a device without a connected queue pair: a
-	// message to queue pair 1, or an SRD packet.
-	unknown wire.Flow
+	// unconnectedFlow is the flow of the last packet from a device without a connected queue
+	// pair: a message to queue pair 1, or an SRD packet.
+	unconnectedFlow wire.Flow
 
 	// Used by the goroutine alone.
-	seen  uint64 // shard.polls at the last look
-	tries int    // failed attempts in a row to take the lock
-	timer *time.Timer
+	pollsSeen    uint64 // shard.polls at the last look
+	lockAttempts int    // failed attempts in a row to take the lock
+	timer        *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
 }
@@ -66,13 +66,13 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
 		socket, err = listenAtStandardPort(cfg)
 	case port >= admission.FirstSendPort:
-		err = fmt.Errorf("UDP port %d: devices send from the ports from %d on; choose one below: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
+		err = fmt.Errorf("UDP port %d is reserved, since devices send from the ports from %d on; choose a lower one: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
 	default:
 		cfg.Exclusive = true
 		socket, err = link.Listen(cfg)
 	}
 	if anyPort && errors.Is(err, syscall.EADDRINUSE) {
-		socket, err = listenElsewhere(cfg)
+		socket, err = listenAtOtherPort(cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
@@ -95,9 +95,9 @@ func listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
 	return link.Listen(cfg)
 }
 
-// listenElsewhere takes a port below admission.FirstEntropyPort: receivers of datagrams reply
+// listenAtOtherPort takes a port below admission.FirstEntropyPort: receivers of datagrams reply
 // to such a source port.
-func listenElsewhere(cfg link.Config) (socket *link.Socket, err error) {
+func listenAtOtherPort(cfg link.Config) (socket *link.Socket, err error) {
 	const first, attempts = 1 << 15, 64
 	cfg.Exclusive = true
 	for range attempts {
@@ -136,7 +136,7 @@ func (e *endpoint) releaseHeaders() {
 
 func (e *endpoint) receiveHeaders(on bool) {
 	if err := e.socket.ReceiveHeaders(on); err != nil {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("headers of datagrams have defaults")
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("cannot read the IP headers of received packets; using defaults")
 	}
 }
 
@@ -172,7 +172,7 @@ func (e *endpoint) flush() error {
 func (e *endpoint) noteDropped(n int, err error) {
 	e.shard.drops.send += uint64(n)
 	if err != nil {
-		e.device.log.Debug().Err(err).Int("dropped", n).Msg("send")
+		e.device.log.Debug().Err(err).Int("dropped", n).Msg("packets were dropped while sending")
 	}
 }
 
@@ -180,25 +180,25 @@ func (e *endpoint) noteDropped(n int, err error) {
 // may wait as long if the program stops polling without arming a completion queue.
 const pollerGrace = time.Millisecond
 
-// busyTime is how long programs that poll check an endpoint after an SRD packet has arrived
+// srdPollTime is how long programs that poll check an endpoint after an SRD packet has arrived
 // there.
-const busyTime = 100 * time.Millisecond
+const srdPollTime = 100 * time.Millisecond
 
-// listens reports whether programs that poll check the endpoint for SRD packets. A check costs
+// polledForSRD reports whether programs that poll check the endpoint for SRD packets. A check costs
 // a system call, and SRD packets hardly ever arrive at all endpoints of the device. The others
 // are left to their own goroutines.
-func (e *endpoint) listens(now time.Duration) bool {
-	return e.listeners > 0 && (e.device.busy == e || now < e.busyUntil)
+func (e *endpoint) polledForSRD(now time.Duration) bool {
+	return e.srdQueuePairs > 0 && (e.device.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
 // polledFor reports whether programs that poll check the endpoint.
-func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.listens(now) }
+func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.polledForSRD(now) }
 
 // inUse reports whether the endpoint is left to programs while they poll.
-func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.listens(now) }
+func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.polledForSRD(now) }
 
 // wakes reports whether the endpoint's goroutine is woken for work that is due.
-func (e *endpoint) wakes() bool { return e.users+e.listeners > 0 }
+func (e *endpoint) wakes() bool { return e.users+e.srdQueuePairs > 0 }
 
 // run makes progress while no program polls.
 func (e *endpoint) run() {
@@ -208,8 +208,8 @@ func (e *endpoint) run() {
 	spinning := spin.New(d.cfg.Spin)
 	used, paused := false, false
 	for {
-		if !e.lockBeside(used && e.polled()) {
-			e.leave()
+		if !e.tryLock(used && e.polled()) {
+			e.yieldToPrograms()
 			paused = true
 			continue
 		}
@@ -222,7 +222,7 @@ func (e *endpoint) run() {
 		if deadline == 0 {
 			e.wakesAt = never
 		}
-		idle := !s.sendsMore() && !s.inbox.waiting.Load()
+		idle := !s.readyToSend() && !s.handoffs.waiting.Load()
 		used = e.inUse(now)
 		s.mu.Unlock()
 		if idle {
@@ -237,7 +237,7 @@ func (e *endpoint) run() {
 			spinning.Woken(d.now())
 		}
 		if paused = used && e.polled(); paused {
-			e.leave()
+			e.yieldToPrograms()
 			continue
 		}
 		for more := true; more && !(used && e.polled()); {
@@ -250,7 +250,7 @@ func (e *endpoint) run() {
 			if closed {
 				return
 			}
-			if more = spinning.PollsOn(now, worked); more && !worked {
+			if more = spinning.KeepPolling(now, worked); more && !worked {
 				spinning.Yield()
 			}
 		}
@@ -264,39 +264,39 @@ func (d *Device) fatal(err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("waiting for packets")
+	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("the device failed while waiting for packets")
 	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
 }
 
 // polled reports whether programs have polled since the last look, and none of them has armed
 // a completion queue since, in order to sleep. Only endpoints in use are left to programs.
 func (e *endpoint) polled() bool {
-	return e.shard.polls.Load() != e.seen && !e.shard.asleep.Load()
+	return e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
 }
 
-// maxTries is how many times in a row a goroutine of the device tries to take the lock before
-// it waits for it.
-const maxTries = 3
+// maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock
+// before it waits for it.
+const maxLockAttempts = 3
 
-// lockBeside takes the shard's lock, and reports whether it has. While programs poll, it waits
-// only after maxTries attempts: a program that unlocks a mutex with a waiter wakes a thread,
+// tryLock takes the shard's lock, and reports whether it has. While programs poll, it waits
+// only after maxLockAttempts attempts: a program that unlocks a mutex with a waiter wakes a thread,
 // and may have to wait itself (starvation mode of sync.Mutex).
-func (e *endpoint) lockBeside(polled bool) bool {
-	if polled && e.tries < maxTries && !e.shard.mu.TryLock() {
-		e.tries++
+func (e *endpoint) tryLock(polled bool) bool {
+	if polled && e.lockAttempts < maxLockAttempts && !e.shard.mu.TryLock() {
+		e.lockAttempts++
 		return false
-	} else if !polled || e.tries >= maxTries {
+	} else if !polled || e.lockAttempts >= maxLockAttempts {
 		e.shard.mu.Lock()
 	}
-	e.tries = 0
+	e.lockAttempts = 0
 	return true
 }
 
-// leave leaves the device to programs for a while.
-func (e *endpoint) leave() {
-	e.seen = e.shard.polls.Load()
+// yieldToPrograms leaves the device to programs for a while.
+func (e *endpoint) yieldToPrograms() {
+	e.pollsSeen = e.shard.polls.Load()
 	if e.pause() {
-		e.seen = e.shard.polls.Load()
+		e.pollsSeen = e.shard.polls.Load()
 	}
 }
 

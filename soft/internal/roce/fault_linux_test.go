@@ -17,14 +17,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// breakable is memory of a program that can stop to be accessible.
-type breakable struct {
+// faultyMemory is memory that can become inaccessible.
+type faultyMemory struct {
 	t    testing.TB
 	mem  []byte
 	file *os.File
 }
 
-func newBreakable(t testing.TB, n int) *breakable {
+func newFaultyMemory(t testing.TB, n int) *faultyMemory {
 	file, err := os.Create(filepath.Join(t.TempDir(), "memory"))
 	require.NoError(t, err)
 	require.NoError(t, file.Truncate(int64(n)))
@@ -34,22 +34,21 @@ func newBreakable(t testing.TB, n int) *breakable {
 		require.NoError(t, unix.Munmap(mem))
 		require.NoError(t, file.Close())
 	})
-	return &breakable{t, mem, file}
+	return &faultyMemory{t, mem, file}
 }
 
-// breaks are the ways in which accesses to memory begin to fail.
-var breaks = map[string]func(b *breakable){
-	"SIGBUS":  func(b *breakable) { assert.NoError(b.t, b.file.Truncate(0)) },
-	"SIGSEGV": func(b *breakable) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
+// faultKinds are the ways to make memory inaccessible.
+var faultKinds = map[string]func(b *faultyMemory){
+	"SIGBUS":  func(b *faultyMemory) { assert.NoError(b.t, b.file.Truncate(0)) },
+	"SIGSEGV": func(b *faultyMemory) { assert.NoError(b.t, unix.Mprotect(b.mem, unix.PROT_NONE)) },
 }
 
-// Memory of a program that cannot be accessed any more fails the requests that use it, with the
-// status that says whose memory it was, and hurts nothing else: neither the process, nor another
-// connection of the device.
+// If memory becomes inaccessible, only the requests that use it fail, with a status that says
+// whose memory it was. The process and other connections of the device continue.
 func TestSoakMemoryFaults(t *testing.T) {
 	rounds := soak.Rounds(t, 1, 100)
 	for _, path := range []string{"shared memory", "UDP", "itself", "one device"} {
-		for signal, breakIt := range breaks {
+		for signal, fault := range faultKinds {
 			if path == "one device" && signal == "SIGBUS" {
 				continue // memory that is referred to cannot be cut short
 			}
@@ -60,7 +59,7 @@ func TestSoakMemoryFaults(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", path, signal, use, n), func(t *testing.T) {
 						for range rounds {
-							t.Run("", func(t *testing.T) { memoryFault(t, path, use, n, breakIt) })
+							t.Run("", func(t *testing.T) { memoryFault(t, path, use, n, fault) })
 						}
 					})
 				}
@@ -69,9 +68,9 @@ func TestSoakMemoryFaults(t *testing.T) {
 	}
 }
 
-// memoryFault has a request use memory until it is refused: x submits it, and the memory that breaks
-// is that of y, or its own.
-func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)) {
+// memoryFault posts requests at x until one fails, because the memory of y, or that of x, has
+// become inaccessible.
+func memoryFault(t *testing.T, path, use string, n int, fault func(*faultyMemory)) {
 	const size = 128 << 10
 	cfg := Config{DisableLocal: path == "UDP"}
 	x := openAdaptive(t, cfg, 2*size)
@@ -79,7 +78,7 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	switch path {
 	case "itself":
 	case "one device":
-		y = x.beside(2*size, verbs.QPInit{AdaptiveRetransmission: true})
+		y = x.addQueuePair(2*size, verbs.QPInit{AdaptiveRetransmission: true})
 		y.connect(x)
 	default:
 		y = openAdaptive(t, cfg, 2*size)
@@ -89,12 +88,12 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	if path == "shared memory" {
 		awaitSharedMemory(x, y)
 	}
-	b := newBreakable(t, size)
+	b := newFaultyMemory(t, size)
 	if path == "one device" {
 		mem, free, err := x.dev.AllocMemory(size)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, free()) })
-		b = &breakable{t: t, mem: mem}
+		b = &faultyMemory{t: t, mem: mem}
 	}
 	own := strings.HasPrefix(use, "own")
 	owner := y
@@ -124,7 +123,7 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 		wr.Op = verbs.OpFetchAdd
 	}
 	var work sync.WaitGroup
-	work.Go(func() { breakIt(b) })
+	work.Go(func() { fault(b) })
 	if wr.Op == verbs.OpFetchAdd {
 		work.Wait() // in the midst of one, the fault would be in the race detector's own code
 	}
@@ -160,7 +159,7 @@ func memoryFault(t *testing.T, path, use string, n int, breakIt func(*breakable)
 	require.NoError(t, z.cq.Close())
 }
 
-// Memory is registered only if it can be accessed as that allows peers to.
+// Memory is registered only if it can be accessed as the access rights allow.
 func TestRegisterInaccessibleMemory(t *testing.T) {
 	x := openSide(t, Config{}, 4096)
 	page := os.Getpagesize()
@@ -191,21 +190,21 @@ func TestRegisterInaccessibleMemory(t *testing.T) {
 // Inline data that cannot be read are refused.
 func TestInlineFault(t *testing.T) {
 	x := openLoopback(t, Config{}, 4096)
-	b := newBreakable(t, 4096)
-	breaks["SIGBUS"](b)
+	b := newFaultyMemory(t, 4096)
+	faultKinds["SIGBUS"](b)
 	_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.FlagInline, SGL: []verbs.SGE{{Addr: addressOfBytes(b.mem), Length: 8}}}})
 	require.ErrorIs(t, err, unix.EFAULT)
 }
 
-// Memory that a packet between queue pairs of one device refers to fails its request as on other
-// paths.
+// Inaccessible memory in a packet between queue pairs of one device fails its request as on
+// other paths.
 func TestFaultBehindAReference(t *testing.T) {
 	const size = 128 << 10
 	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpWrite, verbs.OpSend} {
 		for _, n := range []int{10_000, 100_000} {
 			t.Run(fmt.Sprintf("%v/%d", op, n), func(t *testing.T) {
 				x := openAdaptive(t, Config{}, size)
-				y := x.beside(size, verbs.QPInit{AdaptiveRetransmission: true})
+				y := x.addQueuePair(size, verbs.QPInit{AdaptiveRetransmission: true})
 				x.connect(y)
 				y.connect(x)
 				mem, free, err := x.dev.AllocMemory(size)

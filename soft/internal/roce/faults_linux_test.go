@@ -11,8 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Faults that are set while packets are held have them arrive, also those that are held twice, and
-// those of other peers do not.
+// Changing the faults of a peer releases its held packets, even those held twice, and no
+// others.
 func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
 	late := faults.Faults{Delay: time.Minute, Reorder: 1}
 	x, y := openPair(t, Config{}, Config{Faults: late}, 4096)
@@ -31,13 +31,13 @@ func TestFaultsChangeWhilePacketsAreHeld(t *testing.T) {
 	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
 }
 
-// set has a side's device take faults of its peer.
+// set sets the faults of packets from the peer.
 func (s *side) set(peer *side, f faults.Faults) {
 	s.t.Helper()
 	require.NoError(s.t, s.dev.SetPeerFaults(peer.dev.endpoints[0].socket.Addr().Addr(), f))
 }
 
-// Connections that are there use shared memory while there are no faults, whatever was before.
+// Connections use shared memory while there are no faults, even if there were faults before.
 func TestFaultsHeal(t *testing.T) {
 	healed := func(t *testing.T, x, y *side) {
 		awaitSharedMemory(x, y)
@@ -51,8 +51,8 @@ func TestFaultsHeal(t *testing.T) {
 		for range 3 {
 			require.NoError(t, x.dev.SetFaults(bad))
 			require.NoError(t, y.dev.SetFaults(bad))
-			require.Equal(t, verbs.PathNetwork, x.way())
-			y.until("the channel has ended", func() bool { return y.way() == verbs.PathNetwork })
+			require.Equal(t, verbs.PathNetwork, x.pathKind())
+			y.until("the channel has ended", func() bool { return y.pathKind() == verbs.PathNetwork })
 			exchange(t, x, y, 60_000)
 			require.NoError(t, x.dev.SetFaults(faults.Faults{}))
 			require.NoError(t, y.dev.SetFaults(faults.Faults{}))
@@ -64,28 +64,28 @@ func TestFaultsHeal(t *testing.T) {
 		x.connect(y)
 		y.connect(x)
 		exchange(t, x, y, 60_000)
-		require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.way(), y.way()})
+		require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.pathKind(), y.pathKind()})
 		require.NoError(t, x.dev.SetFaults(faults.Faults{}))
 		healed(t, x, y)
 	})
 	t.Run("of one device", func(t *testing.T) {
-		x, y := openNeighbours(t, Config{}, 1<<20)
-		require.Equal(t, verbs.PathLoopback, x.way())
+		x, y := openOnOneDevice(t, Config{}, 1<<20)
+		require.Equal(t, verbs.PathLoopback, x.pathKind())
 		require.NoError(t, x.dev.SetFaults(bad))
-		require.Equal(t, verbs.PathNetwork, x.way())
-		x.sweep(y, 5000)
+		require.Equal(t, verbs.PathNetwork, x.pathKind())
+		x.everyOperation(y, 5000)
 		require.NoError(t, x.dev.SetFaults(faults.Faults{}))
-		require.Equal(t, verbs.PathLoopback, x.way())
-		x.sweep(y, 5000)
+		require.Equal(t, verbs.PathLoopback, x.pathKind())
+		x.everyOperation(y, 5000)
 	})
 }
 
-// Faults of one peer are none of another.
+// Faults of one peer do not affect another.
 func TestPeerFaults(t *testing.T) {
 	const memory = 1 << 17
 	y, z := openAdaptive(t, Config{Addresses: addresses("127.11.6.1")}, memory), openAdaptive(t, Config{Addresses: addresses("127.11.6.2")}, memory)
 	x := openAdaptive(t, Config{Addresses: addresses("127.11.6.3")}, memory)
-	other := x.beside(memory, verbs.QPInit{AdaptiveRetransmission: true})
+	other := x.addQueuePair(memory, verbs.QPInit{AdaptiveRetransmission: true})
 	for _, pair := range [][2]*side{{x, y}, {other, z}} {
 		pair[0].connect(pair[1])
 		pair[1].connect(pair[0])
@@ -93,10 +93,10 @@ func TestPeerFaults(t *testing.T) {
 	awaitSharedMemory(x, y, other, z)
 	for range 2 {
 		x.set(y, faults.Faults{Delay: time.Millisecond, Rate: 100e6})
-		require.Equal(t, verbs.PathNetwork, x.way())
-		y.until("the channel has ended", func() bool { return y.way() == verbs.PathNetwork })
+		require.Equal(t, verbs.PathNetwork, x.pathKind())
+		y.until("the channel has ended", func() bool { return y.pathKind() == verbs.PathNetwork })
 		exchange(t, x, y, 60_000)
-		require.Equal(t, []verbs.Path{verbs.PathSharedMemory, verbs.PathSharedMemory}, []verbs.Path{other.way(), z.way()})
+		require.Equal(t, []verbs.Path{verbs.PathSharedMemory, verbs.PathSharedMemory}, []verbs.Path{other.pathKind(), z.pathKind()})
 		exchange(t, other, z, 60_000)
 		x.set(y, faults.Faults{})
 		awaitSharedMemory(x, y)
@@ -106,7 +106,7 @@ func TestPeerFaults(t *testing.T) {
 	// A peer that is left out of the faults of the device keeps its way.
 	x.set(z, faults.Faults{Seed: 1})
 	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 1}))
-	require.Equal(t, verbs.PathSharedMemory, other.way())
+	require.Equal(t, verbs.PathSharedMemory, other.pathKind())
 	exchange(t, other, z, 60_000)
 	y.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{y.sge(0, 8)}, RemoteAddr: x.mr.Addr(), RKey: x.mr.RKey()})
 	require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded}, statuses(y.wait(1)), "the way is cut")

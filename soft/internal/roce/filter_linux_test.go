@@ -23,7 +23,7 @@ func (s *side) awaitRestricted(want bool) {
 	require.Eventually(s.t, func() bool { return s.restricted() == want }, 5*time.Minute, time.Millisecond)
 }
 
-// restrict begins a restriction that does not end by itself.
+// restrict starts a restriction that does not expire.
 func (s *side) restrict() {
 	s.t.Helper()
 	s.dev.mu.Lock()
@@ -53,8 +53,8 @@ func (f *forger) flood(to netip.AddrPort, qpn uint32) (stop func()) {
 	}
 }
 
-// bothWrite has both sides write to each other.
-func bothWrite(x, y *side, n int) {
+// writeBothWays makes both sides write to each other.
+func writeBothWays(x, y *side, n int) {
 	x.t.Helper()
 	for range n {
 		for _, end := range [][2]*side{{x, y}, {y, x}} {
@@ -64,14 +64,14 @@ func bothWrite(x, y *side, n int) {
 	}
 }
 
-func connectNamed(x, y *side) {
+func connectWithPorts(x, y *side) {
 	x.path.SourceUDPPort, y.path.SourceUDPPort = y.source().Port(), x.source().Port()
 	x.connect(y)
 	y.connect(x)
 }
 
-// What a neighbour of the peer floods a device with is dropped by the system after a while, as
-// long as it lasts, and the connection goes on.
+// A flood from another program on the peer's host is dropped by the kernel after a while, as
+// long as it lasts, and the connection continues.
 func TestFloodOfRefusedPackets(t *testing.T) {
 	for name, open := range standard {
 		for _, known := range []bool{true, false} {
@@ -80,7 +80,7 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s, known queue pair %v", name, known), func(t *testing.T) {
 				x, y := open(t, false)
-				connectNamed(x, y)
+				connectWithPorts(x, y)
 				qpn := y.qp.Num()
 				if !known {
 					qpn ^= 1 << 20
@@ -88,12 +88,12 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 				stop := newForger(t, x.at().Addr()).flood(y.at(), qpn)
 				y.awaitRestricted(true)
 				for before := counter(t, y.dev, "rx_socket_drops"); counter(t, y.dev, "rx_socket_drops") < before+100; {
-					bothWrite(x, y, 1)
+					writeBothWays(x, y, 1)
 				}
 				stop()
-				bothWrite(x, y, 10)
+				writeBothWays(x, y, 10)
 				y.awaitRestricted(false)
-				bothWrite(x, y, 10)
+				writeBothWays(x, y, 10)
 				refused := counter(t, y.dev, "rx_wrong_source") + counter(t, y.dev, "rx_wrong_peer")
 				assert.GreaterOrEqual(t, refused, uint64(admission.RefusedBurst))
 				assert.False(t, x.restricted(), "nobody has sent it anything")
@@ -102,32 +102,32 @@ func TestFloodOfRefusedPackets(t *testing.T) {
 	}
 }
 
-// A restricted device takes packets from new peers before the call returns that names them, and
-// what anybody may send.
+// A restricted device accepts packets from a new peer before the call that names it returns,
+// and packets that any host may send.
 func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
-	y := openManaged(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}, DisableLocal: true})
-	z := openManaged(t, Config{DisableLocal: true})
+	y := openCMSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}, DisableLocal: true})
+	z := openCMSide(t, Config{DisableLocal: true})
 
 	t.Run("named", func(t *testing.T) {
-		a, b := z.another(), y.another()
+		a, b := z.anotherQueuePair(), y.anotherQueuePair()
 		a.path.SourceUDPPort, b.path.SourceUDPPort = y.source().Port(), z.source().Port()
 		a.connect(b)
 		y.restrict()
 		b.connect(a)
 		assert.False(t, y.restricted())
-		bothWrite(a, b, 1)
+		writeBothWays(a, b, 1)
 		y.restrict()
-		bothWrite(a, b, 10)
-		c, d := z.another(), y.another()
+		writeBothWays(a, b, 10)
+		c, d := z.anotherQueuePair(), y.anotherQueuePair()
 		c.connect(d)
 		d.path.SourceUDPPort = z.source().Port()
 		d.connect(c)
 		assert.True(t, y.restricted(), "packets of another connection come from there already")
-		bothWrite(c, d, 10)
+		writeBothWays(c, d, 10)
 	})
 	t.Run("foreign", func(t *testing.T) {
 		peer := netip.MustParseAddr("127.0.71.12") // nobody listens there
-		f, g, b := newForger(t, peer), newForger(t, peer), y.another()
+		f, g, b := newForger(t, peer), newForger(t, peer), y.anotherQueuePair()
 		y.restrict()
 		b.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(peer), UDPPort: wire.UDPPort}, 77)
 		assert.False(t, y.restricted())
@@ -143,7 +143,7 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 		sender := openSide(t, Config{}, 512)
 		sender.use(verbs.UD)
 		sender.readyUD()
-		receiver := y.another()
+		receiver := y.anotherQueuePair()
 		receiver.use(verbs.UD)
 		y.restrict()
 		receiver.readyUD()
@@ -179,7 +179,8 @@ func TestRestrictedDeviceTakesNewPeers(t *testing.T) {
 	})
 }
 
-// Packets for queue pairs of all shards pass the sockets of each, those of new ones too.
+// The filter passes packets for queue pairs of all shards at each socket, including those of
+// new shards.
 func TestRestrictedShards(t *testing.T) {
 	y, ys := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	var xs []*side
@@ -187,7 +188,7 @@ func TestRestrictedShards(t *testing.T) {
 		require.Equal(t, i, b.shard().index)
 		x := openSide(t, Config{DisableLocal: true}, 1<<20)
 		y.restrict()
-		connectNamed(x, b)
+		connectWithPorts(x, b)
 		assert.False(t, y.restricted())
 		xs = append(xs, x)
 	}
@@ -195,8 +196,8 @@ func TestRestrictedShards(t *testing.T) {
 		stop := newForger(t, y.at().Addr()).flood(y.at(), b.qp.Num())
 		y.awaitRestricted(true)
 		for before := counter(t, y.dev, "rx_socket_drops"); counter(t, y.dev, "rx_socket_drops") < before+20; {
-			bothWrite(xs[0], ys[0], 1)
-			bothWrite(xs[1], ys[1], 1)
+			writeBothWays(xs[0], ys[0], 1)
+			writeBothWays(xs[1], ys[1], 1)
 		}
 		stop()
 		y.awaitRestricted(false)
@@ -206,14 +207,14 @@ func TestRestrictedShards(t *testing.T) {
 	assert.Len(t, y.dev.mu.list, 3)
 	assert.False(t, y.restricted(), "or the new shard would have no part in it")
 	y.restrict()
-	bothWrite(xs[0], ys[0], 1)
-	bothWrite(xs[1], ys[1], 1)
+	writeBothWays(xs[0], ys[0], 1)
+	writeBothWays(xs[1], ys[1], 1)
 }
 
-// With more sources, or queue pairs for datagrams, than a filter can have, there is none.
+// There is no filter if there are more sources or datagram queue pairs than it can list.
 func TestTooManyToRestrict(t *testing.T) {
 	x, y := standard["IPv4"](t, false)
-	connectNamed(x, y)
+	connectWithPorts(x, y)
 	f := newForger(t, x.at().Addr())
 	var qps []verbs.QP
 	more := func(n int, init verbs.QPInit, connect func(s *side, i int)) {
@@ -230,7 +231,7 @@ func TestTooManyToRestrict(t *testing.T) {
 		stop := f.flood(y.at(), y.qp.Num())
 		y.awaitCount("rx_wrong_source", before, 4*admission.RefusedBurst)
 		require.False(t, y.restricted())
-		bothWrite(x, y, 10)
+		writeBothWays(x, y, 10)
 		stop()
 		for _, qp := range qps {
 			require.NoError(t, qp.Close())
@@ -250,7 +251,7 @@ func TestTooManyToRestrict(t *testing.T) {
 	stop()
 }
 
-// Messages that are ignored and a restriction share the filter.
+// Ignored messages and a restriction share one filter.
 func TestRestrictionAndIgnoredMessages(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	x.dev.mu.Lock() // the device's own goroutines keep away
@@ -278,7 +279,7 @@ func TestRestrictionAndIgnoredMessages(t *testing.T) {
 	assert.False(t, dropped("127.9.9.9", admission.ManagementQPN))
 }
 
-// Whatever the filter drops, handle refuses.
+// The filter drops only packets that handle refuses.
 func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 	at := netip.MustParseAddrPort("127.0.71.15:4791")
 	var forgers []*forger

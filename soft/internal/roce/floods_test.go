@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// toManagement is a datagram with a message to queue pair 1.
+// toManagement returns a datagram with a message to queue pair 1.
 func toManagement(from, to netip.AddrPort, message *[mad.Len]byte) []byte {
 	flow := wire.NewFlow(from, to)
 	b := make([]byte, wire.MaxDatagramLen)
@@ -29,7 +29,7 @@ func toManagement(from, to netip.AddrPort, message *[mad.Len]byte) []byte {
 	return b[:n+wire.ICRCLen]
 }
 
-// BenchmarkJunk measures what a message costs that leads to nothing, once it has been received.
+// BenchmarkJunk measures the cost of a useless message after it was received.
 func BenchmarkJunk(b *testing.B) {
 	d := must(Open(Config{Name: "soft-test", Addresses: addresses("127.0.0.1")}))
 	defer d.Close()
@@ -60,7 +60,7 @@ func BenchmarkJunk(b *testing.B) {
 
 // A flood from an unknown host is limited, and another host connects and disconnects meanwhile.
 func TestFlood(t *testing.T) {
-	passive := openManaged(t, Config{})
+	passive := openCMSide(t, Config{})
 	_, dial := passive.listen(verbs.RC)
 	target := netip.AddrPortFrom(dial.Addr.Addr(), dial.UDPPort)
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.9.9.9:0")), net.UDPAddrFromAddrPort(target))
@@ -77,7 +77,7 @@ func TestFlood(t *testing.T) {
 	malformed := counter(t, passive.dev, "cm_rx_malformed")
 	assert.GreaterOrEqual(t, malformed, uint64(admission.MessageBurst))
 
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

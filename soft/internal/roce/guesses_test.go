@@ -11,10 +11,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A host that connects anew for each guess is held up, too. A connection that was granted a key
-// goes on with it.
+// A host that reconnects for each guess is limited too. A connection that was granted a key
+// continues to use it.
 func TestGuessesOfOneHost(t *testing.T) {
-	everyWay(t, 4096, func(t *testing.T, x, y *side) {
+	overEachPath(t, 4096, func(t *testing.T, x, y *side) {
 		write := func(from, to *side, rkey uint32) {
 			from.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(0, 8)}, RemoteAddr: to.mr.Addr(), RKey: rkey})
 		}
@@ -22,7 +22,7 @@ func TestGuessesOfOneHost(t *testing.T) {
 		write(x, y, right)
 		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
 
-		liar, victim := x.another(), y.another()
+		liar, victim := x.anotherQueuePair(), y.anotherQueuePair()
 		limited := func() bool { return counter(t, y.dev, "rx_accesses_limited") > 0 }
 		guess := func(rkey uint32) []verbs.WC {
 			for _, s := range []*side{liar, victim} {
@@ -54,8 +54,9 @@ func TestGuessesOfOneHost(t *testing.T) {
 	})
 }
 
-// another is a side with a queue pair of its own on the same device, with the same memory.
-func (s *side) another() *side {
+// anotherQueuePair returns a side with another queue pair on the same device and the same
+// memory.
+func (s *side) anotherQueuePair() *side {
 	other := *s
 	other.wcs = make([]verbs.WC, 64)
 	var err error

@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// BenchmarkIdleConnection reports the heap that one end of a connection takes,
+// BenchmarkIdleConnection reports the heap that one end of a connection uses,
 // with its share of the completion queue: connected, and with one write posted.
 // Depth and list lengths are those of package rdma.
 func BenchmarkIdleConnection(b *testing.B) {
@@ -22,7 +22,7 @@ func BenchmarkIdleConnection(b *testing.B) {
 		before := heap()
 		cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: connections * depth})
 		require.NoError(b, err)
-		qps := idle(x, y, cq, connections, depth)
+		qps := openIdle(x, y, cq, connections, depth)
 		connected := heap()
 		for _, qp := range qps {
 			_, err := qp.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}}})
@@ -38,15 +38,14 @@ func BenchmarkIdleConnection(b *testing.B) {
 	}
 }
 
-// BenchmarkBesideIdle is the time of a write to a peer that sleeps, with other
-// connections beside it that do nothing.
+// BenchmarkBesideIdle measures a write to a sleeping peer, with many idle connections.
 func BenchmarkBesideIdle(b *testing.B) {
 	for _, n := range []int{10, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			x, y := openPair(b, Config{}, Config{}, 4096)
 			cq, err := x.dev.CreateCQ(verbs.CQInit{Capacity: 16})
 			require.NoError(b, err)
-			qps := idle(x, y, cq, n, 16)
+			qps := openIdle(x, y, cq, n, 16)
 			wr := x.write(y, 8)
 			for b.Loop() {
 				x.post(wr)
@@ -60,19 +59,18 @@ func BenchmarkBesideIdle(b *testing.B) {
 	}
 }
 
-// countedPath counts how often a queue pair is asked to send.
+// countedPath counts the calls of send.
 type countedPath struct {
 	path
-	asked *int
+	sendCalls *int
 }
 
 func (p countedPath) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	*p.asked++
+	*p.sendCalls++
 	return p.path.send(t, now, a)
 }
 
-// Queue pairs that have nothing to do are in nothing that is gone through for a packet, a
-// poll or a timer.
+// Packets, polls and timers do not visit idle queue pairs.
 func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 	for name, cfg := range map[string]Config{"UDP": {DisableLocal: true}, "shared memory": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -129,8 +127,8 @@ func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// idle makes n connections from x to y, where nobody answers them.
-func idle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
+// openIdle makes n connections from x to y that y does not answer.
+func openIdle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
 	qps := make([]verbs.QP, 0, n)
 	other := *x
 	for range n {
@@ -145,7 +143,7 @@ func idle(x, y *side, cq verbs.CQ, n, depth int) []verbs.QP {
 	return qps
 }
 
-// heap is what lives on it, in bytes.
+// heap returns the live bytes on the heap.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()

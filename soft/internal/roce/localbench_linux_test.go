@@ -9,8 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// BenchmarkPollBesideIdleChannels is the time of a poll that finds nothing, with channels to
-// other devices beside it that nothing comes from.
+// BenchmarkPollBesideIdleChannels measures an empty poll with idle channels to other devices.
 func BenchmarkPollBesideIdleChannels(b *testing.B) {
 	for _, n := range []int{1, 64} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

@@ -22,26 +22,27 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// hours is the code of a time-out of 2.4 hours: what is noticed earlier, no time-out has shown.
-const hours = 31
+// longTimeout is the code of a time-out of 2.4 hours, so that tests show what is noticed
+// without it.
+const longTimeout = 31
 
 const victimVariable = "VERBENA_LOCAL_VICTIM"
 
-// introduction is what the ends of a connection tell each other.
-type introduction struct {
+// endpointInfo is what the ends of a connection exchange.
+type endpointInfo struct {
 	Device netip.AddrPort
 	QPN    uint32
 	Addr   uint64
 	RKey   uint32
 }
 
-func (i introduction) String() string { return fmt.Sprint(i.Device, i.QPN, i.Addr, i.RKey) }
+func (i endpointInfo) String() string { return fmt.Sprint(i.Device, i.QPN, i.Addr, i.RKey) }
 
-func (s *side) introduction() introduction {
-	return introduction{s.dev.endpoints[0].socket.Addr(), s.qp.Num(), s.mr.Addr(), s.mr.RKey()}
+func (s *side) endpointInfo() endpointInfo {
+	return endpointInfo{s.dev.endpoints[0].socket.Addr(), s.qp.Num(), s.mr.Addr(), s.mr.RKey()}
 }
 
-func readIntroduction(t testing.TB, r *bufio.Reader) (i introduction) {
+func readEndpointInfo(t testing.TB, r *bufio.Reader) (i endpointInfo) {
 	line, err := r.ReadString('\n')
 	require.NoError(t, err)
 	var device string
@@ -51,7 +52,7 @@ func readIntroduction(t testing.TB, r *bufio.Reader) (i introduction) {
 	return i
 }
 
-func (s *side) meet(i introduction) {
+func (s *side) connectToInfo(i endpointInfo) {
 	s.connectTo(verbs.GIDEntry{GID: verbs.GIDFromAddr(i.Device.Addr()), UDPPort: i.Device.Port()}, i.QPN)
 }
 
@@ -63,10 +64,10 @@ func TestLocalVictim(t *testing.T) {
 	}
 	x := openSide(t, Config{}, victimMemory)
 	x.share(victimMemory)
-	fmt.Println(x.introduction())
+	fmt.Println(x.endpointInfo())
 	in := bufio.NewReader(os.Stdin)
-	peer := readIntroduction(t, in)
-	x.meet(peer)
+	peer := readEndpointInfo(t, in)
+	x.connectToInfo(peer)
 	fmt.Println("connected")
 	if what == "closes" {
 		_, _ = in.ReadString('\n')
@@ -74,7 +75,7 @@ func TestLocalVictim(t *testing.T) {
 	}
 	if what == "copies" {
 		_, _ = in.ReadString('\n')
-		x.standStillInACopy(peer)
+		x.stallDuringCopy(peer)
 	}
 	go func() { // the parent's end
 		_, _ = in.ReadString('\n')
@@ -83,7 +84,7 @@ func TestLocalVictim(t *testing.T) {
 	for what == "idle" {
 		time.Sleep(time.Hour)
 	}
-	for i := 0; ; i++ { // whatever there is, until the end
+	for i := 0; ; i++ { // all packets, until the end
 		wr := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 1+i*7919%(victimMemory/2))}, RemoteAddr: peer.Addr, RKey: peer.RKey}
 		if i%3 == 0 {
 			wr.Op = verbs.OpRead
@@ -93,9 +94,9 @@ func TestLocalVictim(t *testing.T) {
 	}
 }
 
-// standStillInACopy reads of a peer's memory, and does not end the copy of the first response that
+// stallDuringCopy reads a peer's memory, and never ends the copy of the first response that
 // refers to it.
-func (s *side) standStillInACopy(peer introduction) {
+func (s *side) stallDuringCopy(peer endpointInfo) {
 	q := s.qp.(*queuePair)
 	path := q.path.(*localPath).shared
 	for {
@@ -126,7 +127,7 @@ const victimMemory = 1 << 20
 
 // victim is a process with one end of a connection.
 type victim struct {
-	introduction
+	endpointInfo
 	t   testing.TB
 	cmd *exec.Cmd
 	in  io.Writer
@@ -137,8 +138,8 @@ type victim struct {
 func startVictim(s *side, what string) *victim {
 	s.t.Helper()
 	v := beginVictim(s, what)
-	s.timeout = hours
-	s.meet(v.introduction)
+	s.timeout = longTimeout
+	s.connectToInfo(v.endpointInfo)
 	v.awaitConnected()
 	s.awaitProof()
 	return v
@@ -161,8 +162,8 @@ func beginVictim(s *side, what string) *victim {
 	v.out = bufio.NewReader(must(v.cmd.StdoutPipe()))
 	require.NoError(s.t, v.cmd.Start())
 	s.t.Cleanup(v.kill)
-	v.introduction = readIntroduction(s.t, v.out)
-	_, err := fmt.Fprintln(v.in, s.introduction())
+	v.endpointInfo = readEndpointInfo(s.t, v.out)
+	_, err := fmt.Fprintln(v.in, s.endpointInfo())
 	require.NoError(s.t, err)
 	return v
 }
@@ -174,7 +175,7 @@ func (v *victim) kill() {
 	}
 }
 
-// stop has the process stand still.
+// stop stops the process.
 func (v *victim) stop() {
 	v.t.Helper()
 	require.NoError(v.t, v.cmd.Process.Signal(unix.SIGSTOP))
@@ -184,20 +185,20 @@ func (v *victim) stop() {
 	require.True(v.t, status.Stopped())
 }
 
-// awaitProof waits until it is known that the channel of a side's queue pair leads to the process of
-// its peer.
+// awaitProof waits until it is known that the channel of a side's queue pair leads to the
+// process of its peer.
 func (s *side) awaitProof() {
 	s.t.Helper()
 	s.until("the channel is known to lead to the peer's process", func() bool {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
 		path := s.qp.(*queuePair).path.(*localPath).shared
-		return path.Proven()
+		return path.PeerConfirmed()
 	})
 }
 
-// gone has a test wait for the event that a queue pair's peer is gone.
-func (s *side) gone() <-chan uint32 {
+// peerGone returns a channel for the events that a queue pair's peer is gone.
+func (s *side) peerGone() <-chan uint32 {
 	gone := make(chan uint32, 10)
 	s.t.Cleanup(s.dev.SubscribeEvents(func(e verbs.Event) {
 		if e.Type == verbs.EventPeerGone {
@@ -207,14 +208,14 @@ func (s *side) gone() <-chan uint32 {
 	return gone
 }
 
-// A peer whose process is killed is noticed, whatever is under way, without any timer.
+// A killed peer is detected without a timer, whatever is in progress.
 func TestLocalPeerKilled(t *testing.T) {
 	for name, op := range map[string]verbs.Opcode{
 		"idle": -1, "a write": verbs.OpWrite, "a read": verbs.OpRead, "a send": verbs.OpSend, "an atomic": verbs.OpFetchAdd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openSide(t, Config{}, victimMemory)
-			gone := x.gone()
+			gone := x.peerGone()
 			v := startVictim(x, "idle")
 			x.recv(100, x.sge(0, 8))
 			want := []verbs.Status{verbs.StatusFlushed}
@@ -234,14 +235,13 @@ func TestLocalPeerKilled(t *testing.T) {
 	}
 }
 
-// A peer that is killed in the midst of a copy, which this end waits for, has died; one that stands
-// still there has not.
+// A peer that is killed during a copy counts as dead; a peer that is stopped there does not.
 func TestLocalPeerKilledInACopy(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
 			x := openSide(t, Config{}, victimMemory)
 			x.share(victimMemory)
-			gone := x.gone()
+			gone := x.peerGone()
 			v := startVictim(x, "copies")
 			_, err := fmt.Fprintln(v.in)
 			require.NoError(t, err)
@@ -254,8 +254,8 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 				v.kill()
 			}
 			path.Revoke(x.mem)
-			stuck := path.Peer().Channel().Stuck()
-			x.dev.main.local.Woken()
+			stuck := path.Peer().Channel().Stalled()
+			x.dev.main.local.Wake()
 			x.dev.mu.Unlock()
 			require.True(t, stuck)
 			if killed {
@@ -276,10 +276,10 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 	}
 }
 
-// A message that waits for a receive of a peer that is killed waits no longer.
+// A message that waits for a receive fails when the peer is killed.
 func TestLocalPeerKilledNotReady(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
-	gone := x.gone()
+	gone := x.peerGone()
 	v := startVictim(x, "idle")
 	x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
 	x.until("it waits", func() bool { return localCounter(x, "rcvd_rnr_err") > 0 })
@@ -288,7 +288,7 @@ func TestLocalPeerKilledNotReady(t *testing.T) {
 	require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded}, statuses(x.wait(1)))
 }
 
-// A device that is closed in good order is none that has died.
+// A device that is closed properly does not count as dead.
 func TestLocalPeerCloses(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	v := startVictim(x, "closes")
@@ -300,19 +300,19 @@ func TestLocalPeerCloses(t *testing.T) {
 	require.Zero(t, localCounter(x, "local_peers_died"))
 	x.dev.mu.Lock()
 	defer x.dev.mu.Unlock()
-	require.Zero(t, x.dev.main.unreachable.notUntil, "who connects from that address now is not disturbed")
+	require.Zero(t, x.dev.main.unreachable.nextProbe, "who connects from that address now is not disturbed")
 }
 
-// A connection that nothing shows to be one to the process that has died, since it was made
-// when that could have been gone already, is only asked after.
+// A connection that may have been made after the process died, and so to another one, is only
+// probed.
 func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
-	gone := x.gone()
+	gone := x.peerGone()
 	v := startVictim(x, "idle")
 	v.stop()
 	y := *x
 	y.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8}))
-	y.meet(v.introduction)
+	y.connectToInfo(v.endpointInfo)
 	v.kill()
 	require.Equal(t, x.qp.Num(), <-gone)
 	require.Equal(t, verbs.QPReadyToSend, must(y.qp.Query()).State)
@@ -320,16 +320,16 @@ func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	require.NoError(t, y.qp.Close())
 }
 
-// resources are those that a channel could leak.
+// resources are what a channel could leak.
 type resources struct{ goroutines, files, mappings int }
 
-func counted(t testing.TB) resources {
+func countResources(t testing.TB) resources {
 	files := must(os.ReadDir("/proc/self/fd"))
 	maps := string(must(os.ReadFile("/proc/self/maps")))
 	return resources{runtime.NumGoroutine(), len(files), strings.Count(maps, "memfd:verbena")}
 }
 
-// Processes at the other end are killed at any moment, and nothing of them stays.
+// Processes at the other end are killed at any moment, and nothing leaks.
 func TestSoakLocalPeerKilled(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	x.share(victimMemory)
@@ -344,8 +344,8 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 			pause := time.Duration(rand.IntN(3000)) * time.Microsecond
 			time.AfterFunc(pause, func() { _ = v.cmd.Process.Kill() })
 		}
-		y.timeout = hours
-		y.meet(v.introduction)
+		y.timeout = longTimeout
+		y.connectToInfo(v.endpointInfo)
 		if !early {
 			v.awaitConnected()
 			y.awaitProof()
@@ -387,7 +387,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		require.NoError(t, y.qp.Close())
 		if round == 0 { // from now on, nothing is there for the first time
 			x.until("the first channel has ended", func() bool { return localCounter(x, "local_peers") == 0 })
-			before, grown = counted(t), heap()
+			before, grown = countResources(t), heap()
 		}
 	}
 	x.until("all channels have ended", func() bool { return localCounter(x, "local_peers") == 0 })
@@ -395,10 +395,10 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		return now.goroutines > before.goroutines || now.files > before.files || now.mappings > before.mappings
 	}
 	limit := time.Now().Add(time.Minute)
-	for left(counted(t)) && time.Now().Before(limit) {
+	for left(countResources(t)) && time.Now().Before(limit) {
 		time.Sleep(time.Millisecond)
 	}
-	assert.False(t, left(counted(t)), "%+v is left, where there was %+v after the first round", counted(t), before)
+	assert.False(t, left(countResources(t)), "%+v is left, where there was %+v after the first round", countResources(t), before)
 	x.until("the dead are forgotten, who are dialled again after a pause", func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 )
 
-// lingering is a TCP socket that takes an hour to close: it has data that nobody reads.
+// lingering returns a TCP socket that takes an hour to close: it has unsent data.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,8 +39,8 @@ func lingering(t *testing.T) *os.File {
 	return f
 }
 
-// lingerers are several.
-func lingerers(t *testing.T, n int) (files []*os.File) {
+// lingeringFiles returns n such sockets.
+func lingeringFiles(t *testing.T, n int) (files []*os.File) {
 	t.Helper()
 	for range n {
 		files = append(files, lingering(t))
@@ -48,8 +48,9 @@ func lingerers(t *testing.T, n int) (files []*os.File) {
 	return files
 }
 
-// give sends a message with files, and keeps none. Whoever closes one last waits.
-func give(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
+// sendFiles sends a message with files, and closes them. The last holder of a file waits when
+// it closes it.
+func sendFiles(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
 	t.Helper()
 	var fds []int
 	for _, f := range files {
@@ -70,35 +71,36 @@ func give(t *testing.T, conn *net.UnixConn, message []byte, files ...*os.File) {
 	}
 }
 
-// A device closes, whatever files other processes have sent to it.
+// Files from other processes do not delay the closing of a device.
 func TestCloseIsNotHeldUp(t *testing.T) {
 	address := func(s *side) *net.UnixAddr {
 		return &net.UnixAddr{Name: "@verbena/local/" + s.dev.endpoints[0].socket.Addr().String(), Net: "unixpacket"}
 	}
-	// greet has the device take n greetings, which wait for its lock until they are all there.
-	greet := func(t *testing.T, x, y *side, n, files int) {
+	// sendRequests sends n handshake requests to the device. They wait for its lock until all
+	// have arrived.
+	sendRequests := func(t *testing.T, x, y *side, n, files int) {
 		found, err := net.ListenUnix("unixpacket", address(x))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
-		greeting := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
-		list := lingerers(t, n*files)
+		request := fmt.Appendf(nil, "verbena local 5 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		list := lingeringFiles(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		for i := range n {
 			conn, err := net.DialUnix("unixpacket", nil, address(y))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
-			give(t, conn, greeting, list[i*files:][:files]...)
+			sendFiles(t, conn, request, list[i*files:][:files]...)
 		}
 	}
 	for name, attack := range map[string]func(t *testing.T, x, y *side){
-		"in a greeting":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 1) },
-		"more than fit":         func(t *testing.T, x, y *side) { greet(t, x, y, 1, 20) },
-		"before they are taken": func(t *testing.T, x, y *side) { greet(t, x, y, 20, 1) },
+		"in a request":          func(t *testing.T, x, y *side) { sendRequests(t, x, y, 1, 1) },
+		"more than fit":         func(t *testing.T, x, y *side) { sendRequests(t, x, y, 1, 20) },
+		"before they are taken": func(t *testing.T, x, y *side) { sendRequests(t, x, y, 20, 1) },
 		"in a message": func(t *testing.T, x, y *side) {
 			i, f := intrude(t, x, y), lingering(t)
 			y.dev.mu.Lock()
-			give(t, i.conn, []byte{'s', 1, 0, 0, 0}, f)
+			sendFiles(t, i.conn, []byte{'s', 1, 0, 0, 0}, f)
 			y.dev.mu.Unlock()
 			t.Cleanup(func() { i.leave(t) })
 		},
@@ -107,7 +109,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			y.dev.mu.Lock() // a message is not read while the one before waits for the lock
 			_, err := i.conn.Write([]byte{'p', 1, 0, 0, 0})
 			require.NoError(t, err)
-			give(t, i.conn, []byte{'w', 0, 0, 0, 0}, f)
+			sendFiles(t, i.conn, []byte{'w', 0, 0, 0, 0}, f)
 			y.dev.mu.Unlock()
 			t.Cleanup(func() { i.leave(t) })
 		},
@@ -119,7 +121,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			y.connect(x)
 			conn, err := l.AcceptUnix()
 			require.NoError(t, err)
-			give(t, conn, []byte("no"), f)
+			sendFiles(t, conn, []byte("no"), f)
 			t.Cleanup(func() { _ = conn.Close() })
 		},
 	} {

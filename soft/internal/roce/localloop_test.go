@@ -12,25 +12,25 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openNeighbours connects two queue pairs of one device, on one address.
-func openNeighbours(t testing.TB, cfg Config, memory int) (x, y *side) {
+// openOnOneDevice connects two queue pairs of one device, on one address.
+func openOnOneDevice(t testing.TB, cfg Config, memory int) (x, y *side) {
 	t.Helper()
-	return openPatientNeighbours(t, cfg, memory, testTimeout)
+	return openOnOneDeviceTimeout(t, cfg, memory, testTimeout)
 }
 
-// openPatientNeighbours is openNeighbours with another code of the time-out.
-func openPatientNeighbours(t testing.TB, cfg Config, memory int, timeout uint8) (x, y *side) {
+// openOnOneDeviceTimeout is openOnOneDevice with another code of the time-out.
+func openOnOneDeviceTimeout(t testing.TB, cfg Config, memory int, timeout uint8) (x, y *side) {
 	t.Helper()
 	x = openSide(t, cfg, memory)
 	x.timeout = timeout
-	y = x.beside(memory, verbs.QPInit{})
+	y = x.addQueuePair(memory, verbs.QPInit{})
 	x.connect(y)
 	y.connect(x)
 	return x, y
 }
 
-// beside makes another queue pair on the device of a side, with memory of its own.
-func (s *side) beside(memory int, init verbs.QPInit) *side {
+// addQueuePair makes another queue pair on the device of a side, with memory of its own.
+func (s *side) addQueuePair(memory int, init verbs.QPInit) *side {
 	s.t.Helper()
 	other := *s
 	y := &other
@@ -48,24 +48,24 @@ func (s *side) beside(memory int, init verbs.QPInit) *side {
 	return y
 }
 
-func (s *side) way() verbs.Path { return s.qp.(verbs.PathQP).Path() }
+func (s *side) pathKind() verbs.Path { return s.qp.(verbs.PathQP).Path() }
 
 // Queue pairs of one device exchange packets in memory.
-func TestNeighbours(t *testing.T) {
+func TestOneDevice(t *testing.T) {
 	const timeout = 22 // 17 s: nothing is lost, and a slow machine must not pass for a loss
-	x, y := openPatientNeighbours(t, Config{}, 1<<20, timeout)
-	require.Equal(t, []verbs.Path{verbs.PathLoopback, verbs.PathLoopback}, []verbs.Path{x.way(), y.way()})
+	x, y := openOnOneDeviceTimeout(t, Config{}, 1<<20, timeout)
+	require.Equal(t, []verbs.Path{verbs.PathLoopback, verbs.PathLoopback}, []verbs.Path{x.pathKind(), y.pathKind()})
 	for _, n := range []int{1, 8, 4097, 65536, 65537, 300_000} {
-		x.sweep(y, n)
-		y.sweep(x, n)
+		x.everyOperation(y, n)
+		y.everyOperation(x, n)
 	}
 	assert.Equal(t, counter(t, x.dev, "sent_pkts"), counter(t, x.dev, "local_sent_pkts"), "none has gone by UDP")
 	assert.Zero(t, counter(t, x.dev, "local_peers"), "it is no other device")
 	assert.Zero(t, counter(t, x.dev, "completer_retry_err"))
 }
 
-// sweep does each operation that moves data once.
-func (s *side) sweep(peer *side, n int) {
+// everyOperation does each operation that moves data once.
+func (s *side) everyOperation(peer *side, n int) {
 	s.t.Helper()
 	half := len(s.mem) / 2
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpSend} {
@@ -84,9 +84,9 @@ func (s *side) sweep(peer *side, n int) {
 	}
 }
 
-// A program that sleeps is woken, and nobody needs to poll.
-func TestNeighboursSleep(t *testing.T) {
-	x, y := openNeighbours(t, Config{}, 4096)
+// A sleeping program is woken without polls.
+func TestOneDeviceSleep(t *testing.T) {
+	x, y := openOnOneDevice(t, Config{}, 4096)
 	wake := make(chan struct{}, 100)
 	y.cq.OnCompletion(func() { wake <- struct{}{} })
 	for range 100 {
@@ -98,9 +98,9 @@ func TestNeighboursSleep(t *testing.T) {
 	}
 }
 
-// A receiver that is not ready holds up its sender, and nobody else.
-func TestNeighboursNotReady(t *testing.T) {
-	x, y := openNeighbours(t, Config{}, 4096)
+// A receiver that is not ready delays only its sender.
+func TestOneDeviceNotReady(t *testing.T) {
+	x, y := openOnOneDevice(t, Config{}, 4096)
 	x.post(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
 	for counter(t, x.dev, "rcvd_rnr_err") < 3 {
 		y.post(y.write(x, 8))
@@ -112,8 +112,8 @@ func TestNeighboursNotReady(t *testing.T) {
 }
 
 // What is refused is refused as on any path.
-func TestNeighboursRefused(t *testing.T) {
-	x, y := openNeighbours(t, Config{}, 4096)
+func TestOneDeviceRefused(t *testing.T) {
+	x, y := openOnOneDevice(t, Config{}, 4096)
 	wr := x.write(y, 8)
 	wr.RKey++
 	x.post(wr, wr)
@@ -121,9 +121,9 @@ func TestNeighboursRefused(t *testing.T) {
 }
 
 // Each has far more to send than the memory between them holds.
-func TestNeighboursFull(t *testing.T) {
+func TestOneDeviceFull(t *testing.T) {
 	const n, size = 50, 1 << 20
-	x, y := openNeighbours(t, Config{}, size)
+	x, y := openOnOneDevice(t, Config{}, size)
 	for range n {
 		x.post(x.write(y, size))
 		y.post(y.write(x, size))
@@ -136,12 +136,12 @@ func TestNeighboursFull(t *testing.T) {
 }
 
 // Memory that is freed while packets that name it are under way is touched no more.
-func TestNeighboursFree(t *testing.T) {
+func TestOneDeviceFree(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has memory that can be shown")
 	}
 	const size = 1 << 20
-	x, y := openNeighbours(t, Config{}, size)
+	x, y := openOnOneDevice(t, Config{}, size)
 	for range 20 {
 		mem, free, err := x.dev.AllocMemory(size)
 		require.NoError(t, err)
@@ -155,24 +155,24 @@ func TestNeighboursFree(t *testing.T) {
 	}
 }
 
-// Faults and captures are of packets on a socket, and who does not want it goes without.
-func TestNeighboursOff(t *testing.T) {
-	x, y := openNeighbours(t, Config{DisableLocal: true}, 1<<20)
-	require.Equal(t, verbs.PathNetwork, x.way())
-	x.sweep(y, 5000)
-	x, y = openNeighbours(t, Config{}, 1<<20)
-	x.sweep(y, 5000)
+// Faults, captures and DisableLocal keep packets on a socket.
+func TestOneDeviceOff(t *testing.T) {
+	x, y := openOnOneDevice(t, Config{DisableLocal: true}, 1<<20)
+	require.Equal(t, verbs.PathNetwork, x.pathKind())
+	x.everyOperation(y, 5000)
+	x, y = openOnOneDevice(t, Config{}, 1<<20)
+	x.everyOperation(y, 5000)
 	require.NoError(t, x.dev.SetFaults(faults.Faults{Loss: 0.05, Seed: 1}))
-	require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.way(), y.way()})
-	x.sweep(y, 200_000)
-	y.sweep(x, 200_000)
+	require.Equal(t, []verbs.Path{verbs.PathNetwork, verbs.PathNetwork}, []verbs.Path{x.pathKind(), y.pathKind()})
+	x.everyOperation(y, 200_000)
+	y.everyOperation(x, 200_000)
 }
 
-// The memory between neighbours is there as long as one of them is.
-func TestNeighboursLeave(t *testing.T) {
-	x, y := openNeighbours(t, Config{}, 1<<20)
+// The memory between two queue pairs of a device exists as long as one of them does.
+func TestOneDeviceLeave(t *testing.T) {
+	x, y := openOnOneDevice(t, Config{}, 1<<20)
 	for range 3 {
-		x.sweep(y, 100)
+		x.everyOperation(y, 100)
 		for _, s := range []*side{x, y} {
 			require.NoError(t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 		}

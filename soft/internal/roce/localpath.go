@@ -23,18 +23,18 @@ type localPath struct {
 	shared    *local.Path // while it is attached
 }
 
-// maxBehind is more packets than can be in flight through a channel. Their acknowledgements
+// maxInChannel is more packets than can be in flight through a channel. Their acknowledgements
 // may be lost with it; the peer then repeats them by UDP, from a port that has to be learned.
-const maxBehind = 1 << 16
+const maxInChannel = 1 << 16
 
 func (p *localPath) attach(t *transport.QP) {
-	p.shared = p.endpoint.shard.local.Join(p.endpoint, local.Address{Device: p.peer, Shard: p.peerShard}, t, p)
+	p.shared = p.endpoint.shard.local.NewPath(p.endpoint, local.Address{Device: p.peer, Shard: p.peerShard}, t, p)
 	p.udpPath.attach(t)
 	p.shared.Begin()
 }
 
 func (p *localPath) detach() {
-	if p.shared.Leave() {
+	if p.shared.Close() {
 		p.endpoint.receivers++
 	}
 	p.udpPath.detach()
@@ -43,13 +43,13 @@ func (p *localPath) detach() {
 // ChannelUp implements local.User.
 func (p *localPath) ChannelUp() {
 	p.endpoint.receivers--
-	p.queuePair.ack.from = nil
+	p.queuePair.ack.endpoint = nil
 }
 
 // ChannelDown implements local.User.
-func (p *localPath) ChannelDown(shared, heard bool) {
-	if heard {
-		p.queuePair.source.AcceptRepetitions(maxBehind)
+func (p *localPath) ChannelDown(shared, received bool) {
+	if received {
+		p.queuePair.source.AcceptRepetitions(maxInChannel)
 	}
 	if !shared {
 		return
@@ -58,7 +58,7 @@ func (p *localPath) ChannelDown(shared, heard bool) {
 	t := p.queuePair.transport
 	t.SetWindow(p.endpoint.window)
 	t.SetCongestionControl(p.controlled())
-	p.queuePair.ack.from = p.queuePair.newDelayedAck().from
+	p.queuePair.ack.endpoint = p.queuePair.newDelayedAck().endpoint
 }
 
 // Activate implements local.User.
@@ -82,8 +82,8 @@ func (p *localPath) kind() verbs.Path {
 	return verbs.PathSharedMemory
 }
 
-// localHost implements local.Host for a shard.
-type localHost struct {
+// localShard implements local.Host for a shard.
+type localShard struct {
 	sync.Locker
 	shard *shard
 }
@@ -96,7 +96,7 @@ func (s *shard) openLocal() {
 		return
 	}
 	cfg := local.Config{
-		Host: localHost{&s.mu, s}, Shard: s.index, Memories: &d.memories, Packets: &s.counters, Now: d.now,
+		Shard: localShard{&s.mu, s}, Index: s.index, Memories: &d.memories, Packets: &s.counters, Now: d.now,
 		Log: d.log, Running: &d.running, Spin: d.cfg.Spin, Pause: pollerGrace,
 	}
 	for _, e := range s.endpoints {
@@ -106,29 +106,29 @@ func (s *shard) openLocal() {
 }
 
 // Progress implements local.Host.
-func (h localHost) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
+func (h localShard) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
 
 // SendReady implements local.Host.
-func (h localHost) SendReady(now time.Duration) { h.shard.transmit(now) }
+func (h localShard) SendReady(now time.Duration) { h.shard.transmit(now) }
 
 // WakeIfReady implements local.Host.
-func (h localHost) WakeIfReady() {
-	if h.shard.sendsMore() {
+func (h localShard) WakeIfReady() {
+	if h.shard.readyToSend() {
 		h.shard.wake()
 	}
 }
 
 // MayShare implements local.Host. Faults need packets on a socket.
-func (h localHost) MayShare(addr netip.Addr) bool { return !h.shard.device.faults.Of(addr).Any() }
+func (h localShard) MayShare(addr netip.Addr) bool { return !h.shard.device.faults.Of(addr).Any() }
 
 // Closed implements local.Host.
-func (h localHost) Closed() bool { return h.shard.device.closed }
+func (h localShard) Closed() bool { return h.shard.device.closed }
 
 // Polls implements local.Host.
-func (h localHost) Polls() uint64 { return h.shard.polls.Load() }
+func (h localShard) Polls() uint64 { return h.shard.polls.Load() }
 
 // Asleep implements local.Host.
-func (h localHost) Asleep() bool { return h.shard.asleep.Load() }
+func (h localShard) Asleep() bool { return h.shard.asleep.Load() }
 
 // Addr implements local.Endpoint.
 func (e *endpoint) Addr() netip.AddrPort { return e.socket.Addr() }
@@ -153,7 +153,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	fits := d.main.local.On() && d.memories.Fits(size)
 	d.mu.Unlock()
 	if !fits {
-		return nil, nil, fmt.Errorf("device %s: memory of %d bytes that other processes can see: %w", d.cfg.Name, size, verbs.ErrNotSupported)
+		return nil, nil, fmt.Errorf("device %s: allocate %d bytes of memory that other processes can map: %w", d.cfg.Name, size, verbs.ErrNotSupported)
 	}
 	m, err := local.AllocMemory(size)
 	if err != nil {

@@ -52,7 +52,7 @@ func openLocalPair(t testing.TB, memory int) (*side, *side) {
 	return x, y
 }
 
-// share gives a side memory that can be shown to the peer.
+// share gives a side memory that can be exported to the peer.
 func (s *side) share(n int) {
 	s.t.Helper()
 	mem, free, err := s.dev.AllocMemory(n)
@@ -147,19 +147,20 @@ func awaitReferences(s *side, n int) {
 	})
 }
 
-// Payload that the peer has not taken yet, or is about to copy, is lost when its memory is taken back:
-// what comes there later reaches nobody. The peer goes on once the memory has come back.
+// If memory is revoked, payload in it that the peer has not copied yet is lost, and later
+// contents of the memory are never delivered. The connection continues once the memory is
+// available again.
 func TestPayloadTakenBack(t *testing.T) {
 	const n = 2 * local.MinReference
 	for name, op := range map[string]verbs.Opcode{"write with immediate": verbs.OpWriteImm, "send": verbs.OpSend, "read": verbs.OpRead} {
-		for _, way := range takenBackWays {
+		for _, way := range reclaimWays {
 			if way.window == verbs.MWType1 || way.window != 0 && op != verbs.OpRead {
 				continue // the payload was copied at once, or is not lent
 			}
 			for _, taken := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/taken %v", name, way.name, taken), func(t *testing.T) {
 					x, y := openLocalPair(t, 1<<20)
-					p := &takenBack{peer: y, owner: x, user: y} // of the data
+					p := &reclaim{peer: y, owner: x, user: y} // of the data
 					if op == verbs.OpRead {
 						p.peer, p.owner, p.user = x, y, x
 					}
@@ -221,8 +222,8 @@ func TestSoakLocalPathMeets(t *testing.T) {
 	}
 }
 
-// A process that ends may give back its UDP address before its name: who has the address next
-// listens by the name as soon as it is free.
+// A process that ends may release its UDP address before its name. The next device with the
+// address listens under the name as soon as it is free.
 func TestLocalPathNameInUse(t *testing.T) {
 	before := openSide(t, Config{DisableLocal: true}, 64)
 	addr := before.dev.endpoints[0].socket.Addr()
@@ -256,7 +257,7 @@ func TestLocalPathLastWords(t *testing.T) {
 	}
 }
 
-// A channel that ends in the midst of traffic loses no byte: packets go on by UDP, and by
+// A channel that ends during traffic loses no byte: packets continue by UDP, and by
 // the next channel.
 func TestLocalPathEnds(t *testing.T) {
 	x, y := openLocalPair(t, 1<<20)
@@ -291,8 +292,7 @@ func TestLocalPathEnds(t *testing.T) {
 	assert.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 }
 
-// Faults and captures are of packets on a socket, and who does not want the local path goes
-// without.
+// Faults, captures and DisableLocal keep packets on a socket.
 func TestLocalPathOff(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"off": {DisableLocal: true}, "faults": {Faults: faults.Faults{Loss: 0.01}}, "capture": {Capture: io.Discard},
@@ -368,8 +368,8 @@ func (i *intruder) leave(t *testing.T) {
 	require.NoError(t, i.conn.Close())
 }
 
-// scribble writes nonsense, some of it near to what makes sense.
-func (i *intruder) scribble(random *mathrand.Rand) {
+// writeRandom writes nonsense, some of it near to what makes sense.
+func (i *intruder) writeRandom(random *mathrand.Rand) {
 	m := i.memory
 	for range 1 + random.IntN(64) {
 		at := 4096 + random.IntN(1<<20)&^7
@@ -409,13 +409,13 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 	for range rounds {
 		i := intrude(t, x, y)
 		for localCounter(y, "local_peers") > 1 {
-			i.scribble(random)
+			i.writeRandom(random)
 			exchange(t, other, &beside, 1+random.IntN(200))
 		}
 		i.leave(t)
 		exchange(t, x, y, 1+random.IntN(20_000))
 	}
-	assert.NotZero(t, localCounter(y, "local_disorder"))
+	assert.NotZero(t, localCounter(y, "local_protocol_errors"))
 	assert.EqualValues(t, 1, localCounter(y, "local_peers"))
 	assert.Equal(t, localCounter(other, "sent_pkts"), localCounter(other, "local_sent_pkts"), "none of the other's has gone by UDP")
 }
@@ -424,7 +424,7 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 func TestLocalPathFull(t *testing.T) {
 	const n = 300
 	x, y := openLocalPair(t, 8<<20)
-	y.dev.mu.Lock() // its process stands still
+	y.dev.mu.Lock() // its process is stopped
 	posted := make(chan struct{})
 	go func() {
 		defer close(posted)
@@ -439,7 +439,7 @@ func TestLocalPathFull(t *testing.T) {
 	}
 }
 
-// A connection that always has more to send than there is room for lets others have their turn.
+// A connection that always has more to send than fits does not starve others.
 func TestLocalPathTurns(t *testing.T) {
 	const (
 		size    = 4 << 10 // through the ring
@@ -448,7 +448,7 @@ func TestLocalPathTurns(t *testing.T) {
 		timeout = 22 // 17 s: nothing is lost, and a slow machine must not pass for a loss
 	)
 	x, y := openLocalPair(t, size)
-	a, b := x.another(), y.another()
+	a, b := x.anotherQueuePair(), y.anotherQueuePair()
 	a.timeout, b.timeout = timeout, timeout
 	a.connect(b)
 	b.connect(a)

@@ -9,7 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A device that stands still when it is dialled is dialled again.
+// A device that is stopped when it is dialled is dialled again.
 func TestStoppedPeerIsDialledAgain(t *testing.T) {
 	x, y := openSide(t, Config{}, 4096), openSide(t, Config{}, 4096)
 	gids, err := y.dev.GIDs(1)

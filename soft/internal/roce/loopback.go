@@ -25,9 +25,9 @@ const (
 	loopbackCost = 4 << 10
 )
 
-// isOwnPeer reports whether a connection to destQPN connects q to itself, and nothing needs
+// isLoopback reports whether a connection to destQPN connects q to itself, and nothing needs
 // its packets on a socket. Faults and captures do.
-func (q *queuePair) isOwnPeer(out *udpOutput, destQPN uint32) bool {
+func (q *queuePair) isLoopback(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
 		!q.pd.device.faults.Of(out.peer.Addr()).Any() && q.pd.device.capture == nil
@@ -50,7 +50,7 @@ func (l *loopback) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 }
 
 func (l *loopback) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
-	for a.any() {
+	for a.remains() {
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)
 		if l.packet != nil {
@@ -65,6 +65,6 @@ func (l *loopback) send(t *transport.QP, now time.Duration, a allowance) (allowa
 	return a, true
 }
 
-func (l *loopback) endsAt(*endpoint, netip.AddrPort) bool { return false }
+func (l *loopback) leadsTo(*endpoint, netip.AddrPort) bool { return false }
 
 func (*loopback) kind() verbs.Path { return verbs.PathLoopback }

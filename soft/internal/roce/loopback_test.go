@@ -26,8 +26,8 @@ var loopbackPaths = []struct {
 	{"by the socket", func() Config { return Config{Capture: io.Discard} }, false},
 }
 
-// loops reports whether the side's queue pair sends to itself in memory.
-func (s *side) loops() bool {
+// isLoopback reports whether the side's queue pair sends to itself in memory.
+func (s *side) isLoopback() bool {
 	_, ok := s.qp.(*queuePair).path.(*loopback)
 	return ok
 }
@@ -62,7 +62,7 @@ func TestLoopbackOperations(t *testing.T) {
 		t.Run(path.name, func(t *testing.T) {
 			const half = 6 << 20
 			x := openLoopback(t, path.cfg(), 2*half)
-			assert.Equal(t, path.self, x.loops())
+			assert.Equal(t, path.self, x.isLoopback())
 			mem := x.mem
 			sizes := []int{0, 1, 255, 4096, 100_001, 1 << 20, 1<<20 + 1, 5_000_003}
 			for _, n := range sizes {
@@ -182,7 +182,7 @@ func TestLoopbackFailures(t *testing.T) {
 				cancel := s.dev.SubscribeEvents(func(e verbs.Event) { events[i] = append(events[i], e.Type) })
 				s.access, s.rnr = &c.access, &c.rnr
 				s.connect(s)
-				require.Equal(t, path.self, s.loops())
+				require.Equal(t, path.self, s.isLoopback())
 				readOnly, err := s.dev.DefaultPD().RegMR(make([]byte, 64), verbs.AccessRemoteRead)
 				require.NoError(t, err)
 				c.run(s, readOnly)
@@ -320,7 +320,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 	to, err := x.dev.DefaultPD().RegMR(dst, verbs.AccessLocalWrite)
 	require.NoError(t, err)
 	x.recv(100, verbs.SGE{Addr: to.Addr(), Length: size, LKey: to.LKey()})
-	x.dev.mu.Lock() // nobody else goes on with it
+	x.dev.mu.Lock() // so that no other goroutine continues it
 	q := x.qp.(*queuePair)
 	_, err = q.transport.PostSend([]verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: from.Addr(), Length: size, LKey: from.LKey()}}}})
 	x.dev.main.activate(q)
@@ -340,7 +340,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 // the socket.
 func TestLoopbackOnTheSocket(t *testing.T) {
 	x := openLoopback(t, Config{Faults: faults.Faults{Loss: 0.2, Seed: 1}}, 1<<20)
-	assert.False(t, x.loops())
+	assert.False(t, x.isLoopback())
 	x.recv(100, x.sge(512<<10, 200<<10))
 	x.post(verbs.SendWR{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 200<<10)}})
 	for _, wc := range x.wait(2) {
@@ -349,17 +349,17 @@ func TestLoopbackOnTheSocket(t *testing.T) {
 	assert.NotZero(t, counter(t, x.dev, "completer_retry_err"))
 
 	a, b := openPair(t, Config{}, Config{}, 4096)
-	assert.False(t, a.loops() || b.loops())
+	assert.False(t, a.isLoopback() || b.isLoopback())
 
-	// Neither is the neighbour on the same device its own peer.
+	// A second queue pair of the same device is not its own peer either.
 	qp, err := a.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 8, MaxRecvWR: 8})
 	require.NoError(t, err)
-	neighbour := *a
-	neighbour.qp = qp
+	sibling := *a
+	sibling.qp = qp
 	require.NoError(t, a.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
-	neighbour.connect(a)
-	a.connect(&neighbour)
-	assert.False(t, a.loops() || neighbour.loops())
+	sibling.connect(a)
+	a.connect(&sibling)
+	assert.False(t, a.isLoopback() || sibling.isLoopback())
 	a.post(verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: a.mr.Addr() + 100, RKey: a.mr.RKey()})
 	assert.Equal(t, verbs.StatusSuccess, a.wait(1)[0].Status)
 	require.NoError(t, qp.Close())
@@ -383,15 +383,15 @@ func TestLoopbackAllocatesNothing(t *testing.T) {
 	assert.Zero(t, allocs)
 }
 
-// An endpoint counts those who take packets from its socket, whatever becomes of
-// connections that do not.
+// An endpoint counts the queue pairs that receive from its socket, even if loopback
+// connections end.
 func TestLoopbackReceivers(t *testing.T) {
 	x := openLoopback(t, Config{DisableLocal: true}, 4096)
 	q := x.qp.(*queuePair)
 	e := q.path.(*loopback).endpoint
 	expect := func(self bool, users, receivers int) {
 		t.Helper()
-		assert.Equal(t, self, x.loops())
+		assert.Equal(t, self, x.isLoopback())
 		assert.Equal(t, []int{users, receivers}, []int{e.users, e.receivers})
 	}
 	reset := func() {
@@ -403,10 +403,10 @@ func TestLoopbackReceivers(t *testing.T) {
 	expect(false, 0, 0)
 	qp, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8})
 	require.NoError(t, err)
-	neighbour := *x
-	neighbour.qp = qp
-	x.connect(&neighbour)
-	neighbour.connect(x)
+	sibling := *x
+	sibling.qp = qp
+	x.connect(&sibling)
+	sibling.connect(x)
 	expect(false, 2, 2)
 	reset()
 	x.connect(x)

@@ -56,12 +56,12 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		d.main.drops.malformed++
 		return
 	}
-	known := d.services.Knows(p.Payload, e.index, dg.Src)
+	known := d.services.NamesConnection(p.Payload, e.index, dg.Src)
 	if !d.admission.Messages.Admit(e.entry, dg.Src.Addr(), known, now) {
 		d.main.drops.policed++
 		return
 	}
-	if e.unknown = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unknown.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.drops.badICRC++
 		return
 	}
@@ -74,7 +74,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		return
 	}
 	if d.services.Receive(p.Payload, e.index, dg.Src, now) && known {
-		d.admission.Messages.Useful(dg.Src.Addr(), known)
+		d.admission.Messages.Refund(dg.Src.Addr(), known)
 	}
 }
 
@@ -89,8 +89,8 @@ func (e *endpoint) SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte
 	return e.flush()
 }
 
-// hosts returns the addresses of the device.
-func (d *Device) hosts() (list []netip.Addr) {
+// addresses returns the addresses of the device.
+func (d *Device) addresses() (list []netip.Addr) {
 	for _, e := range d.endpoints {
 		list = append(list, e.Addr().Addr())
 	}

@@ -55,9 +55,9 @@ func (p *protectionDomain) Close() error {
 	defer d.mu.Unlock()
 	switch {
 	case p == d.defaultPD:
-		return fmt.Errorf("close protection domain: it is the default one of device %s, which closes with the device: %w", d.cfg.Name, verbs.ErrInvalid)
+		return fmt.Errorf("close protection domain: it is the default domain of device %s, and closes with the device: %w", d.cfg.Name, verbs.ErrInvalid)
 	case p.refs > 0:
-		return fmt.Errorf("close protection domain %d of device %s: %d objects in it are not closed: %w", p.id, d.cfg.Name, p.refs, verbs.ErrInUse)
+		return fmt.Errorf("close protection domain %d of device %s: %d objects in it are still open: %w", p.id, d.cfg.Name, p.refs, verbs.ErrInUse)
 	}
 	p.closed = true
 	delete(d.domains, p.id)
@@ -133,9 +133,9 @@ func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error)
 	case m.closed:
 		return nil, fmt.Errorf("watch memory region of device %s: %w", d.cfg.Name, verbs.ErrClosed)
 	case f == nil:
-		return nil, fmt.Errorf("watch memory region of device %s: no function is given: %w", d.cfg.Name, verbs.ErrInvalid)
+		return nil, fmt.Errorf("watch memory region of device %s: the function is nil: %w", d.cfg.Name, verbs.ErrInvalid)
 	case n == 0 || off > size || n > size-off:
-		return nil, fmt.Errorf("watch memory region of device %s: %d bytes from offset %d, in a region of %d: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
+		return nil, fmt.Errorf("watch memory region of device %s: %d bytes at offset %d; at least one byte is needed, and all must be in the region of %d bytes: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
 	}
 	remove := m.region.Watch(off, n, f)
 	return func() {
@@ -154,7 +154,7 @@ func (m *memoryRegion) Close() error {
 		return nil
 	}
 	if n := m.region.Bound(); n > 0 {
-		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it: invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
+		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it; invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
 	}
 	m.closed = true
 	m.pd.refs--
@@ -177,7 +177,7 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	const op = "allocate memory window"
 	d := p.device
 	if t != verbs.MWType1 && t != verbs.MWType2 {
-		return nil, fmt.Errorf("%s: device %s has no type %d: %w", op, d.cfg.Name, t, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s does not have type %d: %w", op, d.cfg.Name, t, verbs.ErrNotSupported)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +185,7 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 		return nil, err
 	}
 	if d.memory.Windows() >= maxMW {
-		return nil, fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: device %s already has %d memory windows, its limit: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
 	}
 	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, admission.Random())}
 	for !d.memory.AddWindow(w.window) {
@@ -202,14 +202,14 @@ func (p *protectionDomain) findBind(b *verbs.MWBind) (*transport.Window, *transp
 	}
 	w, ok := b.MW.(*memoryWindow)
 	if !ok || w.pd.device != p.device {
-		return nil, nil, fmt.Errorf("the memory window must be of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("the memory window does not belong to device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	}
 	if err := rules.CheckWindowKey(b, w.window.RKey()); err != nil {
 		return nil, nil, err
 	}
 	m, ok := b.MR.(*memoryRegion)
 	if !ok || m.pd.device != p.device {
-		return nil, nil, fmt.Errorf("the memory region must be of device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("the memory region does not belong to device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	}
 	return w.window, m.region, nil
 }

@@ -22,12 +22,12 @@ const (
 // group is a multicast group that the device has joined. Its packets go to UDP port 4791,
 // whatever the device's own port is: other devices of the machine can be members too.
 type group struct {
-	addr        netip.AddrPort
-	endpoint    *endpoint // whose socket has joined the group
-	memberships int       // of connection managers
-	queuePairs  []*queuePair
-	source      netip.AddrPort // of the last packet
-	arriving    wire.Flow      // the flow from source
+	addr         netip.AddrPort
+	endpoint     *endpoint // whose socket has joined the group
+	memberships  int       // of connection managers
+	queuePairs   []*queuePair
+	source       netip.AddrPort // of the last packet
+	incomingFlow wire.Flow      // the flow from source
 }
 
 // maxGroups is how many groups the device can join: none if its sockets cannot.
@@ -38,19 +38,19 @@ func (d *Device) maxGroups() int {
 	return 0
 }
 
-// enter returns a group, and joins it first if the device is not a member. The caller adds a
-// membership or a queue pair.
-func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
+// findOrJoinGroup returns a group, and joins it first if the device is not a member. The
+// caller adds a membership or a queue pair.
+func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
 	if g := d.groups[addr]; g != nil {
 		return g, nil
 	}
 	if len(d.groups) >= maxGroups {
-		return nil, fmt.Errorf("device %s is in %d groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
+		return nil, fmt.Errorf("device %s has joined %d multicast groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
 	}
 	g := &group{addr: netip.AddrPortFrom(addr, wire.UDPPort), endpoint: e}
 	switch err := e.socket.Join(g.addr); {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: a program of this machine has UDP port %d of all addresses: %w", verbs.ErrInUse, wire.UDPPort, err)
+		return nil, fmt.Errorf("%w: a program on this machine has UDP port %d at all addresses: %w", verbs.ErrInUse, wire.UDPPort, err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return nil, fmt.Errorf("%w: %w", verbs.ErrNotSupported, err)
 	case err != nil:
@@ -63,8 +63,8 @@ func (d *Device) enter(addr netip.Addr, e *endpoint) (*group, error) {
 	return g, nil
 }
 
-// settle leaves the group if it has no members any more.
-func (g *group) settle() error {
+// leaveIfEmpty leaves the group if it has no members any more.
+func (g *group) leaveIfEmpty() error {
 	d := g.endpoint.device
 	if g.memberships > 0 || len(g.queuePairs) > 0 || d.groups[g.addr.Addr()] != g {
 		return nil
@@ -83,9 +83,9 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 		return
 	}
 	if dg.Src != g.source {
-		g.source, g.arriving = dg.Src, wire.NewFlow(dg.Src, g.addr)
+		g.source, g.incomingFlow = dg.Src, wire.NewFlow(dg.Src, g.addr)
 	}
-	if !g.arriving.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if !g.incomingFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.drops.badICRC++
 		return
 	}
@@ -115,20 +115,20 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 		return err
 	}
 	if q.init.Type != verbs.UD {
-		return fmt.Errorf("%s: it is of %v, and groups are for UD: %w", op, q.init.Type, verbs.ErrInvalid)
+		return fmt.Errorf("%s: multicast groups need a UD queue pair, not %v: %w", op, q.init.Type, verbs.ErrInvalid)
 	}
 	e, err := d.multicastEndpoint(gid.Addr())
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	g, err := d.enter(gid.Addr(), e)
+	g, err := d.findOrJoinGroup(gid.Addr(), e)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	switch {
 	case slices.Contains(g.queuePairs, q):
 	case len(g.queuePairs) == maxAttached:
-		return fmt.Errorf("%s: the group has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
+		return fmt.Errorf("%s: the group already has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
 	default:
 		g.queuePairs = append(g.queuePairs, q)
 		q.groups++
@@ -150,11 +150,11 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 		i = slices.Index(g.queuePairs, q)
 	}
 	if i < 0 {
-		return fmt.Errorf("%s: it is not attached: %w", op, verbs.ErrInvalid)
+		return fmt.Errorf("%s: the queue pair is not attached: %w", op, verbs.ErrInvalid)
 	}
 	g.queuePairs = slices.Delete(g.queuePairs, i, i+1)
 	q.groups--
-	if err := g.settle(); err != nil {
+	if err := g.leaveIfEmpty(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
@@ -165,7 +165,7 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 // interface.
 func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 	if !group.IsMulticast() {
-		return nil, fmt.Errorf("%v is no multicast group: %w", group, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%v is not a multicast address: %w", group, verbs.ErrInvalid)
 	}
 	for _, e := range d.endpoints {
 		own := e.socket.Addr().Addr()
@@ -178,7 +178,7 @@ func (d *Device) multicastEndpoint(group netip.Addr) (*endpoint, error) {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("the addresses of device %s, %v, are not of the group's kind: %w", d.cfg.Name, d.hosts(), verbs.ErrInvalid)
+	return nil, fmt.Errorf("none of the addresses of device %s, %v, has the address family of the group: %w", d.cfg.Name, d.addresses(), verbs.ErrInvalid)
 }
 
 // GroupEndpoint implements gsi.Groups.
@@ -193,20 +193,20 @@ func (d *Device) GroupEndpoint(group netip.Addr) (index int, err error) {
 // JoinGroup implements gsi.Groups.
 func (d *Device) JoinGroup(group netip.Addr, index int, sendOnly bool) (leave func() error, err error) {
 	e := d.endpoints[index]
-	if err := e.socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
-		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups, as the loopback interface has none for IPv6; use another: %w",
+	if err := e.socket.CheckRoute(netip.AddrPortFrom(group, wire.UDPPort)); err != nil {
+		return nil, fmt.Errorf("%w: the interface of %v has no route to multicast groups (the loopback interface has none for IPv6); use another interface: %w",
 			verbs.ErrNoRoute, e.Addr().Addr(), err)
 	}
 	if sendOnly {
 		return nil, nil
 	}
-	g, err := d.enter(group, e)
+	g, err := d.findOrJoinGroup(group, e)
 	if err != nil {
 		return nil, err
 	}
 	g.memberships++
 	return func() error {
 		g.memberships--
-		return g.settle()
+		return g.leaveIfEmpty()
 	}, nil
 }

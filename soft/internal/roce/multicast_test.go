@@ -52,8 +52,8 @@ func (s *side) sendTo(ah verbs.AH, qpn uint32, text string) {
 	s.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{s.sge(1000, n)}, AH: ah, RemoteQPN: qpn, RemoteQKey: testKey})
 }
 
-// got waits for one datagram and returns its header and text.
-func (s *side) got() (verbs.WC, verbs.GRH, string) {
+// nextDatagram waits for one datagram and returns its header and text.
+func (s *side) nextDatagram() (verbs.WC, verbs.GRH, string) {
 	s.t.Helper()
 	wc := s.wait(1)[0]
 	require.Equal(s.t, verbs.WCRecv, wc.Opcode)
@@ -70,7 +70,7 @@ func openUD(t *testing.T, cfg Config) *side {
 	return s
 }
 
-// Everybody who is attached gets a copy, in one process as in several: devices at other
+// Every attached queue pair gets a copy, in one process or several: on devices at other
 // addresses and UDP ports, and the sender.
 func TestMulticast(t *testing.T) {
 	requireMulticast(t)
@@ -87,12 +87,12 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 		sides = append(sides, s)
 	}
 	cfg.Addresses = addresses(at[0])
-	stranger := openUD(t, cfg)
-	stranger.recvDatagram()
+	other := openUD(t, cfg)
+	other.recvDatagram()
 	sender := sides[0]
 	attr := verbs.AddressAttr{DGID: group, TrafficClass: 0x10, FlowLabel: 9}
 	ah := sender.handle(sender.dev.DefaultPD(), attr)
-	want := asSeen(attr, group.Addr().Is4())
+	want := expectedFields(attr, group.Addr().Is4())
 	want.HopLimit = 1
 	source := must(sender.dev.GIDs(1))[0]
 	for range 3 {
@@ -101,7 +101,7 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 		}
 		sender.sendTo(ah, verbs.MulticastQPN, "to all")
 		for i, s := range sides {
-			wc, h, text := s.got()
+			wc, h, text := s.nextDatagram()
 			assert.Equal(t, "to all", text)
 			assert.Equal(t, sender.qp.Num(), wc.SrcQPN)
 			assert.Equal(t, source.GID, h.SGID)
@@ -115,15 +115,15 @@ func multicast(t *testing.T, address string, at []string, cfg Config) {
 			back, err := verbs.ReplyAddress(&wc, s.mem, must(s.dev.GIDs(1)))
 			require.NoError(t, err)
 			s.sendTo(s.handle(s.dev.DefaultPD(), back), wc.SrcQPN, "answer")
-			_, h, text = sender.got()
+			_, h, text = sender.nextDatagram()
 			assert.Equal(t, "answer", text)
 			assert.Equal(t, source.GID, h.DGID)
 		}
 	}
 	assert.Equal(t, uint64(3), counter(t, sender.dev, "multicast_xmit_packets"))
 	assert.Equal(t, uint64(3), counter(t, sides[2].dev, "multicast_rcv_packets"))
-	assert.Zero(t, counter(t, stranger.dev, "multicast_rcv_packets"))
-	n, err := stranger.cq.Poll(stranger.wcs)
+	assert.Zero(t, counter(t, other.dev, "multicast_rcv_packets"))
+	n, err := other.cq.Poll(other.wcs)
 	require.NoError(t, err)
 	assert.Zero(t, n)
 }
@@ -187,7 +187,7 @@ func TestMulticastWakes(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		require.Fail(t, "nobody was woken")
 	}
-	_, h, text := y.got()
+	_, h, text := y.nextDatagram()
 	assert.Equal(t, "wake up", text)
 	assert.Equal(t, uint8(64), h.HopLimit)
 }
@@ -227,7 +227,7 @@ func TestMulticastHostilePackets(t *testing.T) {
 	send(good, func(b []byte) { b[len(b)-1] ^= 1 })
 	send(good, func(b []byte) { b[0] = 0xff })
 	send(good, same)
-	wc, _, text := y.got()
+	wc, _, text := y.nextDatagram()
 	assert.Equal(t, uint32(7), wc.SrcQPN)
 	assert.Empty(t, text)
 	assert.Equal(t, uint64(3), counter(t, y.dev, "rx_wrong_peer"))
@@ -260,7 +260,7 @@ func TestMulticastMisuse(t *testing.T) {
 		ah := x.handle(pd, verbs.AddressAttr{DGID: c.dgid})
 		_, err := x.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, AH: ah, RemoteQPN: c.qpn}})
 		require.ErrorIs(t, err, verbs.ErrInvalid)
-		assert.ErrorContains(t, err, "multicast groups have 0xffffff")
+		assert.ErrorContains(t, err, "it must be 0xffffff for multicast groups")
 	}
 	rc := openSide(t, Config{}, 64)
 	require.ErrorIs(t, rc.qp.(verbs.MulticastQP).AttachMulticast(group, 0), verbs.ErrInvalid)
@@ -289,7 +289,7 @@ func TestMulticastCapture(t *testing.T) {
 	x.attach(group)
 	x.recvDatagram()
 	x.sendTo(x.handle(x.dev.DefaultPD(), verbs.AddressAttr{DGID: group}), verbs.MulticastQPN, "hello")
-	x.got()
+	x.nextDatagram()
 	x.dev.mu.Lock()
 	defer x.dev.mu.Unlock()
 	packets := capturedPackets(t, pcap.Bytes())
@@ -304,7 +304,7 @@ func TestMulticastCapture(t *testing.T) {
 func TestMulticastByConnectionManager(t *testing.T) {
 	requireMulticast(t)
 	group := netip.MustParseAddr("239.255.72.7")
-	x := openManaged(t, Config{})
+	x := openCMSide(t, Config{})
 	cm := x.cm.(verbs.MulticastCM)
 	for _, bad := range []verbs.CMJoin{{}, {Group: netip.MustParseAddr("127.0.0.1")}, {Group: group, Local: netip.MustParseAddr("192.0.2.1")}, {Group: netip.MustParseAddr("ff15::1")}} {
 		_, err := cm.JoinMulticast(bad)
@@ -347,9 +347,9 @@ func TestMulticastByConnectionManager(t *testing.T) {
 // The loopback interface has no route to IPv6 groups, unless somebody has made one.
 func TestMulticastWithoutRoute(t *testing.T) {
 	requireMulticast(t)
-	x := openManaged(t, Config{Addresses: addresses("::1")})
+	x := openCMSide(t, Config{Addresses: addresses("::1")})
 	group := netip.MustParseAddr("ff15::7201")
-	if x.dev.endpoints[0].socket.Routed(netip.AddrPortFrom(group, wire.UDPPort)) == nil {
+	if x.dev.endpoints[0].socket.CheckRoute(netip.AddrPortFrom(group, wire.UDPPort)) == nil {
 		t.Skip("this machine has such a route")
 	}
 	m, err := x.cm.(verbs.MulticastCM).JoinMulticast(verbs.CMJoin{Group: group})

@@ -22,15 +22,15 @@ func (s *side) completions(n int) {
 
 // A place in the send or receive queue is taken until the completion has been polled, with every
 // service, and by both ways between devices.
-func TestPlacesAreFreedByPolling(t *testing.T) {
+func TestEntriesAreFreedByPolling(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD, verbs.SRD} {
 		for _, cfg := range []Config{{DisableLocal: true}, {}} {
-			testPlaces(t, service, cfg)
+			testEntries(t, service, cfg)
 		}
 	}
 }
 
-func testPlaces(t *testing.T, service verbs.QPType, cfg Config) {
+func testEntries(t *testing.T, service verbs.QPType, cfg Config) {
 	const depth = 4
 	x, y := openSide(t, cfg, 4096), openSide(t, cfg, 4096)
 	wr := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}}
@@ -41,7 +41,7 @@ func testPlaces(t *testing.T, service verbs.QPType, cfg Config) {
 		case verbs.UD:
 			s.readyUD()
 		case verbs.SRD:
-			(&player{side: s}).ready(7)
+			(&srdNode{side: s}).ready(7)
 		}
 	}
 	switch service {
@@ -92,7 +92,7 @@ func testPlaces(t *testing.T, service verbs.QPType, cfg Config) {
 }
 
 // Completions that a queue has lost, since it overflowed, take no place of a shared receive queue.
-func TestOverflowFreesSharedPlaces(t *testing.T) {
+func TestOverflowFreesSharedEntries(t *testing.T) {
 	x, y := openSide(t, Config{}, 4096), openSide(t, Config{}, 4096)
 	small := must(y.dev.CreateCQ(verbs.CQInit{Capacity: 2}))
 	srq := must(y.dev.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 4}))
@@ -118,7 +118,8 @@ func TestOverflowFreesSharedPlaces(t *testing.T) {
 	require.Equal(t, 3, n, "one has not been used")
 }
 
-// ibv_modify_srq(3), and what rxe refuses; the capacities of receives that ibv_create_qp(3) ignores.
+// ibv_modify_srq(3), and what rxe refuses; the capacities of receives that ibv_create_qp(3)
+// ignores.
 func TestSharedReceiveQueueLimits(t *testing.T) {
 	x := openSide(t, Config{}, 8)
 	srq := must(x.dev.DefaultPD().CreateSRQ(verbs.SRQInit{MaxWR: 4}))

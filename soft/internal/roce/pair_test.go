@@ -38,7 +38,7 @@ func openSide(t testing.TB, cfg Config, memory int) *side {
 	return openSideWith(t, cfg, memory, verbs.QPInit{})
 }
 
-// openAdaptive opens a side whose queue pair has patience with a peer that is held up, and repeats
+// openAdaptive opens a side whose queue pair waits for a peer that is delayed, and repeats
 // soon what is lost.
 func openAdaptive(t testing.TB, cfg Config, memory int) *side {
 	t.Helper()
@@ -107,8 +107,8 @@ func openPair(t testing.TB, a, b Config, memory int) (*side, *side) {
 	return x, y
 }
 
-// everyWay runs a test with a connection by each way between two devices of one machine.
-func everyWay(t *testing.T, memory int, test func(t *testing.T, x, y *side)) {
+// overEachPath runs a test with a connection by each way between two devices of one machine.
+func overEachPath(t *testing.T, memory int, test func(t *testing.T, x, y *side)) {
 	t.Run("UDP", func(t *testing.T) {
 		x, y := openPair(t, Config{DisableLocal: true}, Config{DisableLocal: true}, memory)
 		test(t, x, y)

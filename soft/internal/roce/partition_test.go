@@ -71,11 +71,11 @@ func TestPartitionKeys(t *testing.T) {
 			return s.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: s.qp.Num(), DETH: wire.DETH{QKey: testKey, SrcQP: 7}}, payload
 		}},
 		{"SRD", "rx_wrong_peer", func(t *testing.T) (*Device, wire.Packet, []byte) {
-			p := newPlayer(t, playerOptions{})
+			p := newSRDNode(t, srdNodeOptions{})
 			return p.dev, wire.Packet{Opcode: wire.SRDHello, MigReq: true, DestQP: p.qp.Num(), SRDETH: wire.SRDETH{Source: 1, MTU: 3}, DETH: wire.DETH{QKey: testKey, SrcQP: 7}}, nil
 		}},
 		{"CM", "rx_malformed", func(t *testing.T) (*Device, wire.Packet, []byte) {
-			m := openManaged(t, Config{})
+			m := openCMSide(t, Config{})
 			return m.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: admission.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN}}, make([]byte, mad.Len)
 		}},
 	} {
@@ -98,7 +98,7 @@ func TestPartitionKeys(t *testing.T) {
 	}
 }
 
-// A request with an opcode that nobody knows is refused by its queue pair (IBTA 9.7.4.1.3), as one
+// A request with an unknown opcode is refused by its queue pair (IBTA 9.7.4.1.3), as one
 // that it does not take; what no request can be is dropped.
 func TestUnknownOpcodeIsRefused(t *testing.T) {
 	s := openSide(t, Config{DisableLocal: true}, 4096)

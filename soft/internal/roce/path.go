@@ -28,8 +28,8 @@ type path interface {
 	send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool)
 	// kind returns the kind of the path.
 	kind() verbs.Path
-	// endsAt reports whether packets go from that endpoint to that UDP address.
-	endsAt(e *endpoint, peer netip.AddrPort) bool
+	// leadsTo reports whether packets go from that endpoint to that UDP address.
+	leadsTo(e *endpoint, peer netip.AddrPort) bool
 }
 
 // allowance is what all queue pairs of a shard together may still send before the shard checks
@@ -49,7 +49,7 @@ const (
 	sendBudget = 64
 )
 
-func (a allowance) any() bool { return a.packets > 0 && a.bytes > 0 }
+func (a allowance) remains() bool { return a.packets > 0 && a.bytes > 0 }
 
 // choosePath returns the path for a transition to RTR, and the source that packets may come
 // from.
@@ -63,7 +63,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return nil, admission.Source{}, err
 	}
 	out.endpoint = q.shard.endpoints[out.endpoint.index]
-	if q.isOwnPeer(&out, attr.DestQPN) {
+	if q.isLoopback(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, admission.Source{}, nil
 	}
 	udp, port := udpPath{out}, d.sourcePort(out.peer, attr.Address.SourceUDPPort)
@@ -100,7 +100,7 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	s := q.shard
 	if q.path != nil {
 		q.path.detach()
-		s.unlist(q)
+		s.dequeue(q)
 		s.timers.remove(q)
 	}
 	q.source.Close()

@@ -49,7 +49,7 @@ func (p *pipe) send(t *transport.QP, now time.Duration, a allowance) (allowance,
 	return a, more
 }
 
-func (p *pipe) endsAt(*endpoint, netip.AddrPort) bool { return false }
+func (p *pipe) leadsTo(*endpoint, netip.AddrPort) bool { return false }
 
 // A queue pair and its transport work with a path of any kind.
 func TestPathOfAnotherKind(t *testing.T) {

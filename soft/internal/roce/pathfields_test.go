@@ -16,8 +16,8 @@ import (
 
 var pathFields = verbs.AddressAttr{TrafficClass: 0xb9, HopLimit: 7, FlowLabel: 0x54321, SL: 3}
 
-// asSeen is what of the fields packets have in a family.
-func asSeen(a verbs.AddressAttr, is4 bool) verbs.GRH {
+// expectedFields is what of the fields packets have in a family.
+func expectedFields(a verbs.AddressAttr, is4 bool) verbs.GRH {
 	h := verbs.GRH{TrafficClass: a.TrafficClass, HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
 	if is4 {
 		h.FlowLabel = 0
@@ -32,8 +32,8 @@ func fieldsOf(h verbs.GRH) verbs.GRH {
 	return verbs.GRH{TrafficClass: h.TrafficClass, HopLimit: h.HopLimit, FlowLabel: h.FlowLabel}
 }
 
-// The header in front of a datagram says what its packet had; that of one whose address
-// handle has no fields, the defaults.
+// The header in front of a datagram has the fields of its packet, or the defaults if the
+// address handle sets none.
 func TestDatagramPathFields(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems have no such control messages")
@@ -56,7 +56,7 @@ func TestDatagramPathFields(t *testing.T) {
 				x.wait(1)
 				h, err := verbs.ParseGRH(y.mem)
 				require.NoError(t, err)
-				assert.Equal(t, asSeen(fields, is4), fieldsOf(h))
+				assert.Equal(t, expectedFields(fields, is4), fieldsOf(h))
 			}
 		})
 	}
@@ -95,9 +95,9 @@ func TestConnectionPathFields(t *testing.T) {
 				ways := 0
 				for _, p := range packets {
 					h, source := ipFields(p)
-					want := asSeen(y.path, is4)
+					want := expectedFields(y.path, is4)
 					if source == own.SourceUDPPort {
-						want = asSeen(x.path, is4)
+						want = expectedFields(x.path, is4)
 					}
 					ways |= 1 << min(1, int(source^own.SourceUDPPort))
 					require.Equal(t, want, h)

@@ -17,7 +17,7 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 			worked = true
 		}
 	}
-	if s.inbox.waiting.Load() && s.handleInbox(now) {
+	if s.handoffs.waiting.Load() && s.handleHandoffs(now) {
 		worked = true
 		s.failOverrun()
 	}
@@ -30,15 +30,15 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	if s.unreachable.n > 0 {
 		s.probeUnreachable(now)
 	}
-	if s.sendsMore() {
+	if s.readyToSend() {
 		s.transmit(now)
 		worked = true
 	}
 	return worked
 }
 
-// sendsMore reports whether there is something to send at once.
-func (s *shard) sendsMore() bool {
+// readyToSend reports whether there is something to send at once.
+func (s *shard) readyToSend() bool {
 	d := s.device
 	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
 }
@@ -46,7 +46,7 @@ func (s *shard) sendsMore() bool {
 // activate lists the queue pair for sending, if it has a path.
 func (s *shard) activate(q *queuePair) {
 	if q.ack.waiting {
-		s.unlist(q)
+		s.dequeue(q)
 	}
 	if q.path != nil {
 		s.ready.push(q)
@@ -58,7 +58,7 @@ func (s *shard) activate(q *queuePair) {
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
-	for !s.ready.empty() && a.any() {
+	for !s.ready.empty() && a.remains() {
 		a = s.sendFrom(s.ready.first, now, a)
 	}
 	if s == s.device.main {
@@ -69,14 +69,14 @@ func (s *shard) transmit(now time.Duration) {
 	}
 	s.local.Flush()
 	s.failOverrun()
-	if s.sendsMore() {
+	if s.readyToSend() {
 		s.wake()
 	}
 }
 
 // sendFrom lets a queue pair send its share of the allowance, and returns the rest.
 func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
-	s.unlist(q)
+	s.dequeue(q)
 	a, more := q.path.send(q.transport, now, a)
 	if more {
 		s.ready.push(q)

@@ -35,10 +35,10 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		return p.createSRD(&init)
 	}
 	if init.UnsolicitedWriteRecv {
-		return nil, fmt.Errorf("%s: only one of SRD has UnsolicitedWriteRecv, not of %v: %w", op, init.Type, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: UnsolicitedWriteRecv needs an SRD queue pair, not %v: %w", op, init.Type, verbs.ErrInvalid)
 	}
 	if init.Type < verbs.RC || init.Type > verbs.UD {
-		return nil, fmt.Errorf("%s: device %s has no transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: device %s does not have the transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
 	}
 	if init.SRQ != nil {
 		init.MaxRecvWR, init.MaxRecvSGE = 0, 0 // ibv_create_qp(3) ignores them
@@ -53,7 +53,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		{"bytes inline", init.MaxInline, maxInline},
 	} {
 		if l.value < 0 || l.value > l.max {
-			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
+			return nil, fmt.Errorf("%s: %d %s requested, must be from 0 to %d: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
 		}
 	}
 	sendCQ, recvCQ, err := d.queuesOf(op, &init)
@@ -64,7 +64,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if init.SRQ != nil {
 		var ok bool
 		if srq, ok = init.SRQ.(*sharedReceiveQueue); !ok || srq.pd.device != d {
-			return nil, fmt.Errorf("%s: its shared receive queue must be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+			return nil, fmt.Errorf("%s: the shared receive queue does not belong to device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
 		}
 	}
 	d.mu.Lock()
@@ -73,7 +73,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
-		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
+		return nil, fmt.Errorf("%s: its completion queue or shared receive queue: %w", op, verbs.ErrClosed)
 	}
 	s, err := d.shardFor(init.Type, sendCQ, srq)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Adaptive: init.AdaptiveRetransmission,
 		Num:      q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Counters: &s.counters, Waiting: &s.waiting,
+		SignalAll: init.SignalAll, Counters: &s.counters, RNRWaiters: &s.rnrWaiters,
 		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
 			return q.transport.Attr().Address.DGID.Addr()
 		}},
@@ -110,7 +110,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completionQueue, err error) {
 	send, recv = asCompletionQueue(init.SendCQ), asCompletionQueue(init.RecvCQ)
 	if send == nil || recv == nil || send.device != d || recv.device != d {
-		return nil, nil, fmt.Errorf("%s: its completion queues must both be of device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("%s: both completion queues must belong to device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
 	}
 	return send, recv, nil
 }
@@ -122,7 +122,7 @@ func (p *protectionDomain) checkRoom(op string) error {
 		return err
 	}
 	if len(d.queuePairs)+len(d.srdPairs) >= maxQP {
-		return fmt.Errorf("%s: device %s has its limit of %d: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
+		return fmt.Errorf("%s: device %s already has %d queue pairs, its limit: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (q *queuePair) Close() error {
 		return nil
 	}
 	if q.groups > 0 {
-		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups: %w", q.num, q.groups, verbs.ErrInUse)
+		return fmt.Errorf("close queue pair %#x: it is attached to %d multicast groups; detach it first: %w", q.num, q.groups, verbs.ErrInUse)
 	}
 	q.closed = true
 	q.sendDelayedAck()

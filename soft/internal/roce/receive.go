@@ -16,11 +16,11 @@ import (
 func (e *endpoint) receive(now time.Duration) bool {
 	datagrams, err := e.socket.Receive()
 	if err != nil {
-		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receive")
+		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")
 	}
 	if peers := e.socket.Unreachable(); len(peers) > 0 {
 		e.shard.unreachable.note(e, peers)
-		e.shard.passReports(e, peers)
+		e.shard.forwardReports(e, peers)
 	}
 	for i := range datagrams {
 		if i+1 < len(datagrams) && acknowledgementFollows(datagrams[i:]) {
@@ -109,7 +109,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 			return q
 		}
 	}
-	owner.takePacket(handedOver{endpoint: e.index, datagram: *dg})
+	owner.enqueuePacket(handoff{endpoint: e.index, datagram: *dg})
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Durati
 	s, p := e.shard, &e.packet
 	flow, verdict := q.source.Admit(e.entry, dg.Src, p, now)
 	if flow == nil {
-		s.drops.refuse(verdict)
+		s.drops.countRefused(verdict)
 		e.refused(dg, p.DestQP, now)
 		return false
 	}
@@ -127,7 +127,7 @@ func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Durati
 		return false
 	}
 	if verdict = q.source.Learn(dg.Src, p, now); verdict != admission.Admitted {
-		s.drops.refuse(verdict)
+		s.drops.countRefused(verdict)
 		return false
 	}
 	return true
@@ -152,12 +152,12 @@ func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
 		q.transport.Receive(p, now)
 	default:
 		q.transport.Receive(p, now)
-		s.answerSoon(q, now)
+		s.scheduleResponse(q, now)
 	}
 }
 
-// refuse counts a packet that was refused.
-func (d *drops) refuse(v admission.Verdict) {
+// countRefused counts a packet that was refused.
+func (d *drops) countRefused(v admission.Verdict) {
 	if v == admission.WrongSource {
 		d.wrongSource++
 		return

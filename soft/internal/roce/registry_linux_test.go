@@ -16,8 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Whoever dials an address of the machine reaches the device that listens there, whatever
-// its UDP port and, on the loopback interface, its address.
+// A dial to an address of the machine reaches the device that listens there, whatever its UDP
+// port and, on the loopback interface, its address.
 func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 	for _, c := range []struct{ device, listen, dial string }{
 		{"127.0.0.1", "0.0.0.0", "127.0.0.1"},
@@ -29,7 +29,7 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 		{"::1", "::", "::1"},
 	} {
 		t.Run(c.device+" "+c.listen+" "+c.dial, func(t *testing.T) {
-			active, passive := openManaged(t, Config{Addresses: addresses(c.device)}), openManaged(t, Config{Addresses: addresses(c.device)})
+			active, passive := openCMSide(t, Config{Addresses: addresses(c.device)}), openCMSide(t, Config{Addresses: addresses(c.device)})
 			l, err := passive.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(netip.MustParseAddr(c.listen), 0), Type: verbs.RC})
 			require.NoError(t, err)
 			target := netip.AddrPortFrom(netip.MustParseAddr(c.dial), l.Addr().Port())
@@ -50,13 +50,13 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 			again := verbs.CMListen{Addr: target, Type: verbs.RC}
 			_, err = active.cm.Listen(again)
 			require.ErrorIs(t, err, verbs.ErrInUse)
-			require.ErrorContains(t, err, "a listener of this machine has port")
+			require.ErrorContains(t, err, "already has a listener on this machine")
 			require.NoError(t, l.Close())
 			l, err = active.cm.Listen(again)
 			require.NoError(t, err)
 			require.NoError(t, l.Close())
 			_, err = registry.Find(t.Context(), registry.TCP, target)
-			require.Equal(t, registry.ErrNone, err)
+			require.Equal(t, registry.ErrNotRegistered, err)
 		})
 	}
 }
@@ -67,7 +67,7 @@ func TestDialNobodyOnLoopback(t *testing.T) {
 	silent := openSide(t, Config{}, 64)
 	gids, err := silent.dev.GIDs(1)
 	require.NoError(t, err)
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UD} {
 		id, err := active.cm.Dial(verbs.CMDial{Addr: netip.AddrPortFrom(gids[0].GID.Addr(), 1), Type: kind})
 		require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestDialNobodyOnLoopback(t *testing.T) {
 
 // A device without an address of the loopback interface does not listen on 127.0.0.1.
 func TestListenOnLoopbackElsewhere(t *testing.T) {
-	m := openManaged(t, Config{Addresses: addresses("::1")})
+	m := openCMSide(t, Config{Addresses: addresses("::1")})
 	_, err := m.cm.Listen(verbs.CMListen{Addr: netip.MustParseAddrPort("127.0.0.1:7471"), Type: verbs.RC})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	require.ErrorContains(t, err, "[::1]")
@@ -87,9 +87,9 @@ func TestListenOnLoopbackElsewhere(t *testing.T) {
 
 // Close does not wait for the look-up of a process that has the name and says nothing.
 func TestCloseWhileLookingUp(t *testing.T) {
-	active := openManaged(t, Config{})
+	active := openCMSide(t, Config{})
 	m := active.cm.(*gsi.Manager)
-	m.Patience = time.Hour
+	m.LookUpTimeout = time.Hour
 	target := netip.MustParseAddrPort("127.11.7.9:7")
 	l, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, target))
 	require.NoError(t, err)
@@ -103,8 +103,9 @@ func TestCloseWhileLookingUp(t *testing.T) {
 	assert.Empty(t, active.events)
 }
 
-// few has the process open no more files until the returned function is called.
-func few(t *testing.T) (restore func()) {
+// limitOpenFiles prevents the process from opening files until the returned function is
+// called.
+func limitOpenFiles(t *testing.T) (restore func()) {
 	t.Helper()
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -112,9 +113,9 @@ func few(t *testing.T) (restore func()) {
 	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }
 }
 
-// That nobody listens on a port, and that somebody does, is only said where it is known.
-func TestWhoListensIsNotKnown(t *testing.T) {
-	active, passive := openManaged(t, Config{}), openManaged(t, Config{})
+// Errors say whether a program listens on a port only if that is known.
+func TestUnknownListener(t *testing.T) {
+	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
 	l, err := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
 	require.NoError(t, err)
 	target := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())
@@ -128,21 +129,21 @@ func TestWhoListensIsNotKnown(t *testing.T) {
 		return err
 	}
 
-	restore := few(t)
+	restore := limitOpenFiles(t)
 	err = dial(target)
 	_, other := passive.cm.Listen(verbs.CMListen{Type: verbs.RC})
 	restore()
 	require.ErrorIs(t, err, unix.EMFILE)
 	require.ErrorIs(t, other, unix.EMFILE)
 	require.NotErrorIs(t, other, verbs.ErrInUse)
-	require.NotContains(t, other.Error(), "has port")
+	require.NotContains(t, other.Error(), "already has a listener")
 
 	still := netip.MustParseAddrPort("127.11.7.8:7")
 	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
 	require.NoError(t, err)
 	defer owner.Close()
-	active.cm.(*gsi.Manager).Patience = 10 * time.Millisecond
-	require.ErrorContains(t, dial(still), "it stands still")
+	active.cm.(*gsi.Manager).LookUpTimeout = 10 * time.Millisecond
+	require.ErrorContains(t, dial(still), "it is stopped")
 }
 
 // Listeners and connection managers close, whatever files other processes have sent.
@@ -163,7 +164,7 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 			require.FailNow(t, what)
 		}
 	}
-	m := openManaged(t, Config{})
+	m := openCMSide(t, Config{})
 	for _, close := range []func(l verbs.CMListener) error{verbs.CMListener.Close, func(verbs.CMListener) error { return m.cm.Close() }} {
 		l, err := m.cm.Listen(verbs.CMListen{Type: verbs.RC})
 		require.NoError(t, err)
@@ -174,8 +175,8 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 			defer unix.Close(socket)
 			sockets = append(sockets, socket)
 		}
-		files := lingerers(t, len(sockets))
-		restore := few(t) // so that no connection is taken before the file is there
+		files := lingeringFiles(t, len(sockets))
+		restore := limitOpenFiles(t) // so that no connection is taken before the file is there
 		for i, socket := range sockets {
 			require.NoError(t, unix.Connect(socket, &unix.SockaddrUnix{Name: name(l.Addr().Port()).Name}))
 			require.NoError(t, unix.Sendmsg(socket, []byte("x"), unix.UnixRights(int(files[i].Fd())), nil, 0))
@@ -186,7 +187,7 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 	}
 
 	// An answer with such a file is waited for no longer than others.
-	m = openManaged(t, Config{})
+	m = openCMSide(t, Config{})
 	owner, err := net.ListenUnix("unix", name(7))
 	require.NoError(t, err)
 	defer owner.Close()
@@ -196,6 +197,6 @@ func TestListenersCloseIsNotHeldUp(t *testing.T) {
 	conn, err := owner.AcceptUnix()
 	require.NoError(t, err)
 	defer conn.Close()
-	give(t, conn, []byte("127.0.0.1:4791"), f)
+	sendFiles(t, conn, []byte("127.0.0.1:4791"), f)
 	soon("the connection manager does not close", func() { require.NoError(t, m.cm.Close()) })
 }

@@ -12,14 +12,15 @@ import (
 //
 // Queue pairs, completion queues and shared receive queues stay in the shard that they were
 // made in, and are guarded by its lock for their whole life. If those of one queue pair are in
-// different shards, each completion goes through the inbox of the completion queue's shard.
-// What polling it frees goes back through the inbox of the queue pair's shard. That costs two
-// allocations, two locks and the waking of a goroutine for each completion. Also, polls of the
-// queue do not drive the queue pair; only its own goroutine does. Programs avoid the cost if
-// they make the queues of a queue pair with the same Poller, and those of datagrams with none.
+// different shards, each completion goes through the handoff queue of the completion queue's
+// shard. What polling it frees goes back through the handoff queue of the queue pair's shard.
+// That costs two allocations, two locks and the waking of a goroutine for each completion.
+// Also, polls of the queue do not drive the queue pair; only its own goroutine does. Programs
+// avoid the cost if they make the queues of a queue pair with the same Poller, and those of
+// datagrams with none.
 type remoteQueue struct {
 	*completionQueue
-	of *shard // of the queue pair
+	queuePairShard *shard // of the queue pair
 }
 
 // completerFor returns the queue in the form that queue pairs of shard s use. The locks of all
@@ -30,45 +31,47 @@ func (c *completionQueue) completerFor(s *shard) srd.Completer {
 	}
 	if !c.remote {
 		c.remote = true
-		c.held.Store(int64(c.entries.Len()))
+		c.outstanding.Store(int64(c.entries.Len()))
 	}
 	return remoteQueue{c, s}
 }
 
 // Complete implements transport.Completer. The lock of the queue pair's shard is held.
-func (r remoteQueue) Complete(wc verbs.WC, frees transport.Places, solicited bool) {
-	r.hand(wc, frees, solicited, verbs.NoAH, verbs.GID{})
+func (r remoteQueue) Complete(wc verbs.WC, frees transport.QueueEntries, solicited bool) {
+	r.handOff(wc, frees, solicited, verbs.NoAH, verbs.GID{})
 }
 
 // CompleteFrom implements srd.Completer. The lock of the queue pair's shard is held.
-func (r remoteQueue) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
-	r.hand(wc, frees, false, number, gid)
+func (r remoteQueue) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
+	r.handOff(wc, frees, false, number, gid)
 }
 
 // Room implements srd.Completer. The lock of the queue pair's shard is held.
-func (r remoteQueue) Room(others int) bool { return int(r.held.Load())+others < r.entries.Depth() }
+func (r remoteQueue) Room(others int) bool {
+	return int(r.outstanding.Load())+others < r.entries.Depth()
+}
 
-func (r remoteQueue) hand(wc verbs.WC, frees transport.Places, solicited bool, number uint16, gid verbs.GID) {
-	r.held.Add(1)
-	r.shard.take(handedOver{call: func(time.Duration) {
-		r.held.Add(-1)
-		r.complete(wc, places{Places: frees, of: r.of}, solicited, number, gid)
+func (r remoteQueue) handOff(wc verbs.WC, frees transport.QueueEntries, solicited bool, number uint16, gid verbs.GID) {
+	r.outstanding.Add(1)
+	r.shard.enqueue(handoff{call: func(time.Duration) {
+		r.outstanding.Add(-1)
+		r.complete(wc, freedEntries{QueueEntries: frees, shard: r.queuePairShard}, solicited, number, gid)
 	}})
 }
 
-// places are the queue entries that polling a completion frees.
-type places struct {
-	transport.Places
-	of *shard // the queue pair's shard; nil: the same as the completion queue's
+// freedEntries are the queue entries that polling a completion frees.
+type freedEntries struct {
+	transport.QueueEntries
+	shard *shard // the queue pair's shard; nil: the same as the completion queue's
 }
 
 // free frees them, under the lock of the queue pair's shard.
-func (p *places) free() {
-	if p.of == nil {
+func (p *freedEntries) free() {
+	if p.shard == nil {
 		p.Free()
 		return
 	}
-	freed := p.Places
-	p.of.take(handedOver{call: func(time.Duration) { freed.Free() }})
-	*p = places{}
+	freed := p.QueueEntries
+	p.shard.enqueue(handoff{call: func(time.Duration) { freed.Free() }})
+	*p = freedEntries{}
 }

@@ -28,8 +28,8 @@ func (d *Device) srdMTU() verbs.MTU {
 // srdOutput sends to a peer device, and holds the flow of its packets to us.
 type srdOutput struct {
 	udpOutput
-	source   netip.AddrPort // of the last packet received
-	arriving wire.Flow      // the flow from source
+	source       netip.AddrPort // of the last packet received
+	incomingFlow wire.Flow      // the flow from source
 }
 
 // openSRD makes the device's SRD transport. It exists even if the device has no SRD queue
@@ -54,7 +54,7 @@ func (d *Device) openSRD() {
 	}
 	_, _ = rand.Read(cfg.Secret[:]) // never fails
 	d.srd = srd.New(cfg)
-	d.busy = d.endpoints[0]
+	d.lastSRDEndpoint = d.endpoints[0]
 }
 
 // handleSRD handles an SRD packet, which may come from any host.
@@ -65,12 +65,12 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	if c != nil {
 		out := c.Output().(*srdOutput)
 		if dg.Src != out.source {
-			out.source, out.arriving = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
+			out.source, out.incomingFlow = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
 		}
-		flow = &out.arriving
+		flow = &out.incomingFlow
 	} else {
-		e.unknown = wire.NewFlow(dg.Src, e.socket.Addr())
-		flow = &e.unknown
+		e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr())
+		flow = &e.unconnectedFlow
 	}
 	if !admission.DefaultPartition(p.PKey) {
 		d.main.drops.wrongPeer++
@@ -80,7 +80,7 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		d.main.drops.badICRC++
 		return
 	}
-	d.busy, e.busyUntil = e, now+busyTime
+	d.lastSRDEndpoint, e.srdPolledUntil = e, now+srdPollTime
 	d.main.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
@@ -112,7 +112,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	const op = "create SRD queue pair"
 	d := p.device
 	if init.SRQ != nil {
-		return nil, fmt.Errorf("%s: it cannot have a shared receive queue: %w", op, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: SRD has no shared receive queues: %w", op, verbs.ErrNotSupported)
 	}
 	for _, l := range []struct {
 		what       string
@@ -124,7 +124,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 		{"bytes inline", init.MaxInline, srd.MaxInline},
 	} {
 		if l.value < 0 || l.value > l.max {
-			return nil, fmt.Errorf("%s: %d %s, at most %d are possible: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
+			return nil, fmt.Errorf("%s: %d %s requested, must be from 0 to %d: %w", op, l.value, l.what, l.max, verbs.ErrLimit)
 		}
 	}
 	sendCQ, recvCQ, err := d.queuesOf(op, init)
@@ -137,13 +137,13 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed {
-		return nil, fmt.Errorf("%s: a queue that it is to use has been closed: %w", op, verbs.ErrClosed)
+		return nil, fmt.Errorf("%s: its completion queue: %w", op, verbs.ErrClosed)
 	}
 	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
 	q.qp = d.srd.NewQP(srd.QPConfig{
 		Num: q.num, Domain: p.id, Send: sendCQ.completerFor(d.main), Recv: recvCQ.completerFor(d.main), SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
 		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
-		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.wayOf,
+		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.srdAHOf,
 	})
 	d.srdPairs[q.num] = q
 	p.refs++
@@ -152,15 +152,15 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	return q, nil
 }
 
-// wayOf returns the SRD part of a request's address handle.
-func (p *protectionDomain) wayOf(ah verbs.AH) (*srd.AH, error) {
+// srdAHOf returns the SRD part of a request's address handle.
+func (p *protectionDomain) srdAHOf(ah verbs.AH) (*srd.AH, error) {
 	if a, ok := ah.(*addressHandle); ok && a.multicast {
-		return nil, fmt.Errorf("its address handle is of %v: SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
+		return nil, fmt.Errorf("the address handle is for the multicast group %v, and SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
 	}
 	if err := p.checkAH(ah, 0); err != nil {
 		return nil, err
 	}
-	return &ah.(*addressHandle).way, nil
+	return &ah.(*addressHandle).srdAH, nil
 }
 
 func (q *srdQueuePair) Num() uint32        { return q.num }
@@ -205,7 +205,7 @@ func (q *srdQueuePair) attach(on bool) {
 		n = -1
 	}
 	for _, e := range q.pd.device.endpoints {
-		e.listeners += n
+		e.srdQueuePairs += n
 	}
 }
 

@@ -23,15 +23,15 @@ import (
 // and tests/test_efadv.py, each named in its comment. Left out: test_efadv_query_mr, whose
 // interconnects no software has.
 
-// player is a side with queue pairs of SRD.
-type player struct {
+// srdNode is a side with queue pairs of SRD.
+type srdNode struct {
 	*side
 	qps    []verbs.QP
-	ah     map[*player]verbs.AH
+	ah     map[*srdNode]verbs.AH
 	extras []verbs.WCExtra // of what wait has returned last
 }
 
-type playerOptions struct {
+type srdNodeOptions struct {
 	cfg    Config
 	qps    int
 	fields verbs.WCFields
@@ -40,7 +40,7 @@ type playerOptions struct {
 	rnr    uint8
 }
 
-func newPlayer(t testing.TB, o playerOptions) *player {
+func newSRDNode(t testing.TB, o srdNodeOptions) *srdNode {
 	t.Helper()
 	o.cfg.Name = "soft-test"
 	if o.cfg.Addresses == nil {
@@ -49,7 +49,7 @@ func newPlayer(t testing.TB, o playerOptions) *player {
 	dev, err := Open(o.cfg)
 	require.NoError(t, err)
 	s := &side{t: t, dev: dev, mem: make([]byte, max(o.memory, 64<<10)), wcs: make([]verbs.WC, 64)}
-	p := &player{side: s, ah: make(map[*player]verbs.AH)}
+	p := &srdNode{side: s, ah: make(map[*srdNode]verbs.AH)}
 	s.cq, err = dev.CreateCQ(verbs.CQInit{Capacity: 4096, Fields: o.fields})
 	require.NoError(t, err)
 	s.mr, err = dev.DefaultPD().RegMR(s.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
@@ -76,7 +76,7 @@ func newPlayer(t testing.TB, o playerOptions) *player {
 	return p
 }
 
-func (p *player) close() {
+func (p *srdNode) close() {
 	if p.dev == nil {
 		return
 	}
@@ -92,15 +92,15 @@ func (p *player) close() {
 	p.dev = nil
 }
 
-func (p *player) ready(rnr uint8) {
+func (p *srdNode) ready(rnr uint8) {
 	p.t.Helper()
 	p.modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, QKey: testKey}, verbs.SRDToInit)
 	p.modify(verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.SRDToRTR)
 	p.modify(verbs.QPAttr{State: verbs.QPReadyToSend, RNRRetry: rnr}, verbs.SRDToRTS|verbs.QPAttrRNRRetry)
 }
 
-// to is the address handle that leads to another player.
-func (p *player) to(peer *player) verbs.AH {
+// to returns the address handle for another node.
+func (p *srdNode) to(peer *srdNode) verbs.AH {
 	p.t.Helper()
 	ah := p.ah[peer]
 	if ah == nil {
@@ -113,14 +113,14 @@ func (p *player) to(peer *player) verbs.AH {
 }
 
 // request fills in where a request to a queue pair of a peer goes.
-func (p *player) request(peer *player, qp int, wr verbs.SendWR) verbs.SendWR {
+func (p *srdNode) request(peer *srdNode, qp int, wr verbs.SendWR) verbs.SendWR {
 	wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.to(peer), peer.qps[qp].Num(), testKey
 	wr.Flags |= verbs.FlagSignaled
 	return wr
 }
 
 // poll takes completions, and keeps what comes beside them.
-func (p *player) poll(wcs []verbs.WC) int {
+func (p *srdNode) poll(wcs []verbs.WC) int {
 	p.t.Helper()
 	x, ok := p.cq.(verbs.ExtendedCQ)
 	if !ok {
@@ -135,7 +135,7 @@ func (p *player) poll(wcs []verbs.WC) int {
 	return n
 }
 
-func (p *player) wait(n int) (all []verbs.WC) {
+func (p *srdNode) wait(n int) (all []verbs.WC) {
 	p.t.Helper()
 	p.extras = p.extras[:0]
 	defer func() {
@@ -158,8 +158,8 @@ func (p *player) wait(n int) (all []verbs.WC) {
 	return all
 }
 
-func players(t testing.TB, o playerOptions) (client, server *player) {
-	client, server = newPlayer(t, o), newPlayer(t, o)
+func srdPair(t testing.TB, o srdNodeOptions) (client, server *srdNode) {
+	client, server = newSRDNode(t, o), newSRDNode(t, o)
 	client.to(server)
 	server.to(client)
 	return client, server
@@ -171,12 +171,12 @@ const (
 	efaMessage    = 1024
 )
 
-// traffic has either player send to the other, in turns, over every queue pair.
-func traffic(t *testing.T, client, server *player, op verbs.Opcode, n int) {
+// traffic makes both nodes send to each other, in turns, over every queue pair.
+func traffic(t *testing.T, client, server *srdNode, op verbs.Opcode, n int) {
 	t.Helper()
 	for i := range efaIterations {
 		for q := range client.qps {
-			for _, dir := range [][2]*player{{client, server}, {server, client}} {
+			for _, dir := range [][2]*srdNode{{client, server}, {server, client}} {
 				from, to := dir[0], dir[1]
 				_, err := to.qps[q].PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{to.sge(32<<10, 4096)}}})
 				require.NoError(t, err)
@@ -205,12 +205,12 @@ func traffic(t *testing.T, client, server *player, op verbs.Opcode, n int) {
 	}
 }
 
-// rdmaTraffic has either player write to, or read from, the other.
-func rdmaTraffic(t *testing.T, client, server *player, op verbs.Opcode) {
+// rdmaTraffic makes both nodes write to, or read from, each other.
+func rdmaTraffic(t *testing.T, client, server *srdNode, op verbs.Opcode) {
 	t.Helper()
 	for i := range efaIterations {
 		for q := range client.qps {
-			for _, dir := range [][2]*player{{client, server}, {server, client}} {
+			for _, dir := range [][2]*srdNode{{client, server}, {server, client}} {
 				from, to := dir[0], dir[1]
 				source, target := from.mem[:efaMessage], to.mem[32<<10:][:efaMessage]
 				if op == verbs.OpRead {
@@ -238,17 +238,17 @@ func rdmaTraffic(t *testing.T, client, server *player, op verbs.Opcode) {
 func TestEFATraffic(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		run  func(t *testing.T, client, server *player)
+		run  func(t *testing.T, client, server *srdNode)
 	}{
-		{"srd_send", func(t *testing.T, a, b *player) { traffic(t, a, b, verbs.OpSend, efaMessage) }},
-		{"srd_send_imm", func(t *testing.T, a, b *player) { traffic(t, a, b, verbs.OpSendImm, efaMessage) }},
-		{"srd_rdma_read", func(t *testing.T, a, b *player) { rdmaTraffic(t, a, b, verbs.OpRead) }},
-		{"srd_rdma_write", func(t *testing.T, a, b *player) { rdmaTraffic(t, a, b, verbs.OpWrite) }},
-		{"srd_rdma_write_with_imm", func(t *testing.T, a, b *player) { traffic(t, a, b, verbs.OpWriteImm, efaMessage) }},
-		{"srd_zero_size", func(t *testing.T, a, b *player) { traffic(t, a, b, verbs.OpSend, 0) }},
+		{"srd_send", func(t *testing.T, a, b *srdNode) { traffic(t, a, b, verbs.OpSend, efaMessage) }},
+		{"srd_send_imm", func(t *testing.T, a, b *srdNode) { traffic(t, a, b, verbs.OpSendImm, efaMessage) }},
+		{"srd_rdma_read", func(t *testing.T, a, b *srdNode) { rdmaTraffic(t, a, b, verbs.OpRead) }},
+		{"srd_rdma_write", func(t *testing.T, a, b *srdNode) { rdmaTraffic(t, a, b, verbs.OpWrite) }},
+		{"srd_rdma_write_with_imm", func(t *testing.T, a, b *srdNode) { traffic(t, a, b, verbs.OpWriteImm, efaMessage) }},
+		{"srd_zero_size", func(t *testing.T, a, b *srdNode) { traffic(t, a, b, verbs.OpSend, 0) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			client, server := players(t, playerOptions{qps: efaQPs})
+			client, server := srdPair(t, srdNodeOptions{qps: efaQPs})
 			c.run(t, client, server)
 		})
 	}
@@ -256,7 +256,7 @@ func TestEFATraffic(t *testing.T) {
 
 // test_qp_ex_srd_rdma_unsolicited_write_with_imm.
 func TestEFAUnsolicitedWrite(t *testing.T) {
-	client, server := players(t, playerOptions{qps: efaQPs, init: verbs.QPInit{UnsolicitedWriteRecv: true}})
+	client, server := srdPair(t, srdNodeOptions{qps: efaQPs, init: verbs.QPInit{UnsolicitedWriteRecv: true}})
 	for i := range efaIterations {
 		for q := range server.qps {
 			fill(client.mem[:efaMessage], uint64(i))
@@ -275,7 +275,7 @@ func TestEFAUnsolicitedWrite(t *testing.T) {
 
 // test_cq_events_srd.
 func TestEFACompletionEvents(t *testing.T) {
-	client, server := players(t, playerOptions{})
+	client, server := srdPair(t, srdNodeOptions{})
 	wake := make(chan struct{}, 1)
 	server.cq.OnCompletion(func() { wake <- struct{}{} })
 	for range efaIterations {
@@ -296,7 +296,7 @@ func TestEFACompletionEvents(t *testing.T) {
 
 // test_post_receive_qp_state_bad_flow, test_post_send_qp_state_bad_flow.
 func TestEFAPostInWrongState(t *testing.T) {
-	client, server := players(t, playerOptions{})
+	client, server := srdPair(t, srdNodeOptions{})
 	wr := client.request(server, 0, verbs.SendWR{Op: verbs.OpSend})
 	for _, c := range []struct {
 		state      verbs.QPState
@@ -334,7 +334,7 @@ func TestEFAPostInWrongState(t *testing.T) {
 
 // test_full_rq_bad_flow, test_full_sq_bad_flow, test_rq_with_larger_sgl_bad_flow.
 func TestEFAFullQueues(t *testing.T) {
-	client, server := players(t, playerOptions{init: verbs.QPInit{MaxSendWR: 16, MaxRecvWR: 16}, rnr: 7})
+	client, server := srdPair(t, srdNodeOptions{init: verbs.QPInit{MaxSendWR: 16, MaxRecvWR: 16}, rnr: 7})
 	for range 16 {
 		client.postRecv(verbs.RecvWR{})
 	}
@@ -351,7 +351,7 @@ func TestEFAFullQueues(t *testing.T) {
 
 // test_efadv_query, test_efadv_create_driver_qp, test_efadv_create_qp_ex.
 func TestEFALimits(t *testing.T) {
-	p := newPlayer(t, playerOptions{})
+	p := newSRDNode(t, srdNodeOptions{})
 	attr := must(p.dev.Query())
 	require.True(t, attr.Transports.Has(verbs.SRD))
 	a := attr.SRD
@@ -386,9 +386,9 @@ func TestEFALimits(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrInvalid)
 }
 
-// What cannot be posted, in the words of efa_post_send and of the manual pages.
+// Requests that efa_post_send and the manual pages do not allow.
 func TestEFAPostLimits(t *testing.T) {
-	client, server := players(t, playerOptions{})
+	client, server := srdPair(t, srdNodeOptions{})
 	one := client.sge(0, 1)
 	for name, c := range map[string]struct {
 		spoil func(*verbs.SendWR)
@@ -421,7 +421,7 @@ func TestEFAPostLimits(t *testing.T) {
 	assert.Equal(t, uint32(12), server.wait(1)[0].Bytes)
 	assert.Equal(t, "unregistered", string(server.mem[:12]))
 
-	signals := newPlayer(t, playerOptions{init: verbs.QPInit{SignalAll: true}})
+	signals := newSRDNode(t, srdNodeOptions{init: verbs.QPInit{SignalAll: true}})
 	server.postRecv(verbs.RecvWR{})
 	wr := signals.request(server, 0, verbs.SendWR{Op: verbs.OpSend})
 	wr.Flags = 0
@@ -431,7 +431,7 @@ func TestEFAPostLimits(t *testing.T) {
 
 // test_efadv_query_ah: the number of a handle is that of all that lead to the peer.
 func TestEFAHandleNumbers(t *testing.T) {
-	x, y, z := newPlayer(t, playerOptions{}), newPlayer(t, playerOptions{}), newPlayer(t, playerOptions{})
+	x, y, z := newSRDNode(t, srdNodeOptions{}), newSRDNode(t, srdNodeOptions{}), newSRDNode(t, srdNodeOptions{})
 	pd := x.dev.DefaultPD()
 	number := func(ah verbs.AH) uint16 { return ah.(verbs.NumberedAH).Number() }
 	first, second, other := must(pd.CreateAH(x.address(y.side))), must(pd.CreateAH(x.address(y.side))), must(pd.CreateAH(x.address(z.side)))
@@ -449,12 +449,12 @@ func TestEFAHandleNumbers(t *testing.T) {
 	require.NoError(t, other.Close())
 }
 
-// test_dv_cq_ex_with_sgid: an unknown sender is named by its GID, a known one by the number
-// of its address handle. With what the other fields hold.
+// test_dv_cq_ex_with_sgid: an unknown sender is named by its GID, a known one by the number of
+// its address handle. Checks the other fields too.
 func TestEFASource(t *testing.T) {
 	before := uint64(time.Now().UnixNano())
-	server := newPlayer(t, playerOptions{fields: verbs.WCSource | verbs.WCTimestamp | verbs.WCWallClock})
-	client := newPlayer(t, playerOptions{fields: verbs.WCSource})
+	server := newSRDNode(t, srdNodeOptions{fields: verbs.WCSource | verbs.WCTimestamp | verbs.WCWallClock})
+	client := newSRDNode(t, srdNodeOptions{fields: verbs.WCSource})
 	send := func() verbs.WCExtra {
 		server.postRecv(verbs.RecvWR{SGL: []verbs.SGE{server.sge(0, 100)}})
 		client.post(client.request(server, 0, verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{client.sge(0, 100)}}))
@@ -482,7 +482,7 @@ func TestEFASource(t *testing.T) {
 	assert.ErrorIs(t, err, verbs.ErrNotSupported)
 	_, err = server.cq.(verbs.ExtendedCQ).PollExtended(make([]verbs.WC, 2), make([]verbs.WCExtra, 1))
 	assert.ErrorIs(t, err, verbs.ErrInvalid)
-	_, extended := newPlayer(t, playerOptions{}).cq.(verbs.ExtendedCQ)
+	_, extended := newSRDNode(t, srdNodeOptions{}).cq.(verbs.ExtendedCQ)
 	assert.False(t, extended)
 	server.postRecv(verbs.RecvWR{})
 	client.post(client.request(server, 0, verbs.SendWR{Op: verbs.OpSend}))
@@ -490,11 +490,11 @@ func TestEFASource(t *testing.T) {
 	assert.Len(t, server.side.wait(1), 1, "Poll leaves the rest out")
 }
 
-// The statuses of efadv's completions.
+// The statuses of EFA completions.
 func TestEFAStatuses(t *testing.T) {
-	client, server := players(t, playerOptions{memory: 8192})
-	foreign := newPlayer(t, playerOptions{}) // whom the server does not know
-	gone := newPlayer(t, playerOptions{})
+	client, server := srdPair(t, srdNodeOptions{memory: 8192})
+	foreign := newSRDNode(t, srdNodeOptions{}) // whom the server does not know
+	gone := newSRDNode(t, srdNodeOptions{})
 	write := verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{client.sge(0, 100)}, RemoteAddr: server.mr.Addr(), RKey: server.mr.RKey()}
 	for name, c := range map[string]struct {
 		wr     verbs.SendWR
@@ -521,7 +521,7 @@ func TestEFAStatuses(t *testing.T) {
 		assert.Equal(t, verbs.StatusSuccess, client.wait(1)[0].Status, name)
 	}
 
-	unsolicited := newPlayer(t, playerOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}})
+	unsolicited := newSRDNode(t, srdNodeOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}})
 	server.to(unsolicited)
 	wr := unsolicited.request(server, 0, write)
 	wr.Op, wr.SGL = verbs.OpWriteImm, nil
@@ -552,9 +552,9 @@ func TestEFAStatuses(t *testing.T) {
 	assert.Equal(t, uint64(1), counter(t, server.dev, "rx_qkey_violations"))
 }
 
-// Destroying an address handle fails what is outstanding on it, and nothing else.
+// Destroying an address handle fails only its outstanding requests.
 func TestEFAClosedHandle(t *testing.T) {
-	client, server := players(t, playerOptions{rnr: 7})
+	client, server := srdPair(t, srdNodeOptions{rnr: 7})
 	other, err := client.dev.DefaultPD().CreateAH(client.address(server.side))
 	require.NoError(t, err)
 	wr := client.request(server, 0, verbs.SendWR{ID: 1, Op: verbs.OpSend})
@@ -578,11 +578,11 @@ func TestScalableOperations(t *testing.T) {
 	for _, v := range variants {
 		for _, place := range []string{"another device", "same device", "itself"} {
 			t.Run(v.name+", "+place, func(t *testing.T) {
-				x := newPlayer(t, playerOptions{cfg: v.cfg, memory: 2 * half, qps: 2})
+				x := newSRDNode(t, srdNodeOptions{cfg: v.cfg, memory: 2 * half, qps: 2})
 				y, qp := x, 1
 				switch place {
 				case "another device":
-					y, qp = newPlayer(t, playerOptions{cfg: v.cfg, memory: 2 * half}), 0
+					y, qp = newSRDNode(t, srdNodeOptions{cfg: v.cfg, memory: 2 * half}), 0
 				case "itself":
 					qp = 0
 				}
@@ -621,7 +621,7 @@ func TestScalableOperations(t *testing.T) {
 }
 
 // check takes the completions of a request with that ID, and of its receive, with the ID 1.
-func check(t *testing.T, x, y *player, id uint64) {
+func check(t *testing.T, x, y *srdNode, id uint64) {
 	t.Helper()
 	var all []verbs.WC
 	if x == y {
@@ -637,9 +637,9 @@ func check(t *testing.T, x, y *player, id uint64) {
 	require.Equal(t, []uint64{1, id}, ids)
 }
 
-// order sends messages in one go, or one by one, and returns the order in which they come.
+// order sends messages at once or one by one, and returns the order of arrival.
 func order(t *testing.T, seed uint64, messages int, oneByOne bool) (order []uint32) {
-	client, server := players(t, playerOptions{cfg: Config{SRDSeed: seed}})
+	client, server := srdPair(t, srdNodeOptions{cfg: Config{SRDSeed: seed}})
 	for range messages {
 		server.postRecv(verbs.RecvWR{})
 	}
@@ -665,8 +665,8 @@ func order(t *testing.T, seed uint64, messages int, oneByOne bool) (order []uint
 	return order
 }
 
-// Messages come in another order than that in which they are sent, on a network that does
-// not reorder anything, and in the same one for a seed.
+// Messages arrive in another order than they were sent, although the network does not reorder,
+// and in the same order for the same seed.
 func TestScalableOrder(t *testing.T) {
 	first := order(t, 1, 50, false)
 	assert.False(t, slices.IsSorted(first), "%v", first)
@@ -680,11 +680,11 @@ func TestScalableOrder(t *testing.T) {
 	assert.False(t, slices.IsSorted(order(t, 1, 50, true)), "messages that are posted one by one")
 }
 
-// A lossy network, over real sockets: each message comes once.
+// Each message arrives once on a lossy network, over real sockets.
 func TestScalableFaults(t *testing.T) {
 	const messages = 500
 	cfg := Config{Faults: faults.Faults{Loss: 0.1, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01, Seed: 3}}
-	client, server := players(t, playerOptions{cfg: cfg, rnr: 7})
+	client, server := srdPair(t, srdNodeOptions{cfg: cfg, rnr: 7})
 	seen := make(map[uint32]bool)
 	posted, completed := 0, 0
 	for range 100 {
@@ -711,16 +711,16 @@ func TestScalableFaults(t *testing.T) {
 	assert.NotZero(t, counter(t, server.dev, "duplicate_request"))
 }
 
-// A device that is opened where another one was takes nothing that was meant for that one,
-// and can be spoken to at once. Requests that were under way fail.
+// A device that is opened at the address of an earlier one accepts none of its packets, and
+// can be used at once. Requests in progress fail.
 func TestScalableRestart(t *testing.T) {
-	client := newPlayer(t, playerOptions{})
-	server := newPlayer(t, playerOptions{})
+	client := newSRDNode(t, srdNodeOptions{})
+	server := newSRDNode(t, srdNodeOptions{})
 	place := must(server.dev.GIDs(1))[0]
 	ah, err := client.dev.DefaultPD().CreateAH(client.address(server.side))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ah.Close()) }()
-	request := func(p *player) verbs.SendWR {
+	request := func(p *srdNode) verbs.SendWR {
 		return verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, AH: ah, RemoteQPN: p.qp.Num(), RemoteQKey: testKey}
 	}
 	server.postRecv(verbs.RecvWR{})
@@ -731,7 +731,7 @@ func TestScalableRestart(t *testing.T) {
 	server.close()
 	client.post(old)
 	time.Sleep(10 * time.Millisecond)
-	next := newPlayer(t, playerOptions{cfg: Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(place.GID.Addr(), place.UDPPort)}}})
+	next := newSRDNode(t, srdNodeOptions{cfg: Config{Addresses: []netip.AddrPort{netip.AddrPortFrom(place.GID.Addr(), place.UDPPort)}}})
 	wc := client.wait(1)[0]
 	assert.Equal(t, []any{verbs.StatusRemoteAborted, uint32(8)}, []any{wc.Status, wc.VendorError})
 	next.postRecv(verbs.RecvWR{})
@@ -741,11 +741,10 @@ func TestScalableRestart(t *testing.T) {
 	assert.Equal(t, uint64(1), counter(t, client.dev, "srd_peer_restarts"))
 }
 
-// Writes that take no receive cannot overrun the completion queue of those who receive
-// them.
+// Writes that take no receive cannot overrun the receiver's completion queue.
 func TestScalableUnsolicitedFlood(t *testing.T) {
-	o := playerOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
-	client, server := players(t, o)
+	o := srdNodeOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
+	client, server := srdPair(t, o)
 	small, err := server.dev.CreateCQ(verbs.CQInit{Capacity: 2})
 	require.NoError(t, err)
 	require.NoError(t, server.qp.Close())
@@ -778,10 +777,10 @@ func TestScalableUnsolicitedFlood(t *testing.T) {
 	require.NoError(t, small.Close())
 }
 
-// A capture has the packets of SRD.
+// Captures contain SRD packets.
 func TestScalableCapture(t *testing.T) {
 	var trace bytes.Buffer
-	client, server := newPlayer(t, playerOptions{cfg: Config{Capture: &trace}}), newPlayer(t, playerOptions{})
+	client, server := newSRDNode(t, srdNodeOptions{cfg: Config{Capture: &trace}}), newSRDNode(t, srdNodeOptions{})
 	server.postRecv(verbs.RecvWR{SGL: []verbs.SGE{server.sge(0, 16)}})
 	copy(client.mem, "in the clear now")
 	client.post(client.request(server, 0, verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{client.sge(0, 16)}}))
@@ -800,9 +799,9 @@ func TestScalableCapture(t *testing.T) {
 	assert.Contains(t, trace.String(), "in the clear now")
 }
 
-// A completion queue that overflows ends its queue pairs.
+// An overflow of a completion queue puts its queue pairs in error.
 func TestScalableOverrun(t *testing.T) {
-	client, server := players(t, playerOptions{})
+	client, server := srdPair(t, srdNodeOptions{})
 	small, err := server.dev.CreateCQ(verbs.CQInit{Capacity: 1, Fields: verbs.WCSource})
 	require.NoError(t, err)
 	require.NoError(t, server.qp.Close())
@@ -832,7 +831,7 @@ func TestScalableAllocations(t *testing.T) {
 	}
 	for op := verbs.OpSend; op <= verbs.OpRead; op++ {
 		t.Run(fmt.Sprint(op), func(t *testing.T) {
-			client, server := players(t, playerOptions{rnr: 7})
+			client, server := srdPair(t, srdNodeOptions{rnr: 7})
 			const batch = 16
 			wr := client.request(server, 0, verbs.SendWR{Op: op, SGL: []verbs.SGE{client.sge(0, 4096)}, RemoteAddr: server.mr.Addr(), RKey: server.mr.RKey()})
 			wrs := slices.Repeat([]verbs.SendWR{wr}, batch)
@@ -861,11 +860,11 @@ func TestScalableAllocations(t *testing.T) {
 	}
 }
 
-// Writes that take no receive leave a queue of completions the room for what the queue pair
-// posts itself, where it has one queue for both.
+// Writes that take no receive leave room in a shared completion queue for the queue pair's own
+// requests.
 func TestScalableUnsolicitedFloodOfASharedQueue(t *testing.T) {
-	o := playerOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
-	client, server := players(t, o)
+	o := srdNodeOptions{init: verbs.QPInit{UnsolicitedWriteRecv: true}, rnr: 7}
+	client, server := srdPair(t, o)
 	small, err := server.dev.CreateCQ(verbs.CQInit{Capacity: 8})
 	require.NoError(t, err)
 	require.NoError(t, server.qp.Close())

@@ -173,7 +173,7 @@ func (s *shard) expire(now time.Duration) {
 		}
 	}
 	if !s.unacknowledged.empty() {
-		s.noteDeadline(now + longestDelay)
+		s.noteDeadline(now + maxAckDelay)
 	}
 }
 

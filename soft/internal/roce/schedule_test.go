@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTimers plays the heap beside a map.
+// TestTimers compares the heap with a map.
 func TestTimers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h timers
@@ -37,7 +37,7 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// TestReadyList plays the list beside a slice.
+// TestReadyList compares the list with a slice.
 func TestReadyList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l readyList

@@ -20,7 +20,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// hosts are two network namespaces, joined by a link. What is run in one has its sockets there.
+// hosts are two network namespaces, joined by a link. Functions run in one create their
+// sockets there.
 type hosts struct {
 	t   *testing.T
 	run [2]chan func()
@@ -53,7 +54,7 @@ func newHosts(t *testing.T) *hosts {
 	return h
 }
 
-// in runs something in a namespace.
+// in runs a function in a namespace.
 func (h *hosts) in(i int, f func()) {
 	h.t.Helper()
 	done := make(chan struct{})
@@ -74,8 +75,8 @@ func (h *hosts) ip(i int, lines string) {
 	require.False(h.t, h.t.Failed())
 }
 
-// forgeFrom sends a packet that is right in all that it says of itself as from another address,
-// by a socket that has a port of its own.
+// forgeFrom sends a well-formed packet with another source address, from the port of the
+// socket.
 func forgeFrom(sock int, source netip.AddrPort, to netip.AddrPort, p wire.Packet, payload string) error {
 	headers := p.Opcode.HeaderLen()
 	b := make([]byte, headers+len(payload)+wire.ICRCLen)
@@ -102,8 +103,9 @@ func forgeFrom(sock int, source netip.AddrPort, to netip.AddrPort, p wire.Packet
 	return unix.Sendmsg(sock, b, control, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}, 0)
 }
 
-// Two hosts, and a neighbour of the first who has an address of his own there, and knows every
-// number: he cannot have the port that its device sends from, and from any other he is refused.
+// Two hosts, and another program on the first, with an address of its own, which knows all
+// numbers. It cannot bind the port that the device sends from, and its packets from other
+// ports are refused.
 func TestForgedPacketsBetweenHosts(t *testing.T) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("the test needs ip (Debian package iproute2)")

@@ -45,7 +45,7 @@ func newForger(t testing.TB, at netip.Addr) *forger {
 	return nil
 }
 
-// send sends a packet that is right in all that it says of itself.
+// send sends a well-formed packet.
 func (f *forger) send(to netip.AddrPort, p wire.Packet, payload string) {
 	f.t.Helper()
 	headers := p.Opcode.HeaderLen()
@@ -74,7 +74,7 @@ func (s *side) at() netip.AddrPort { return s.dev.endpoints[0].socket.Addr() }
 
 func (s *side) source() netip.AddrPort { return s.dev.endpoints[0].socket.Source() }
 
-// awaitCount waits until a counter of the device has grown by n since it was before.
+// awaitCount waits until a counter of the device has grown by n from before.
 func (s *side) awaitCount(name string, before, n uint64) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool { return counter(s.t, s.dev, name) >= before+n }, 5*time.Minute, time.Millisecond, name)
@@ -86,13 +86,13 @@ func (s *side) state() verbs.QPState {
 	return attr.State
 }
 
-// write8 is a write of eight bytes that the peer executes if it takes it.
+// write8 returns a write of eight bytes that the peer executes if it accepts the packet.
 func write8(to *side, psn uint32) wire.Packet {
 	return wire.Packet{Opcode: wire.RCWriteOnly, DestQP: to.qp.Num(), PSN: psn, AckReq: true,
 		RETH: wire.RETH{VA: to.mr.Addr() + 64, RKey: to.mr.RKey(), Length: 8}}
 }
 
-// standard has two sides at port 4791, of addresses that no other test has.
+// standard opens two sides at port 4791, at addresses that no other test uses.
 var standard = map[string]func(t *testing.T, local bool) (x, y *side){
 	"IPv4": func(t *testing.T, local bool) (x, y *side) {
 		at := func(s string) Config {
@@ -110,9 +110,9 @@ var standard = map[string]func(t *testing.T, local bool) (x, y *side){
 	},
 }
 
-// Packets with every number right, from the peer's address and another port than the peer's, do
-// nothing: neither to a connection that knows the port nor to one that has learned it, neither
-// while it is idle nor at work, whatever way its own packets go.
+// Packets with correct numbers from the peer's address, but from another port, have no effect:
+// whether the connection was given the port or has learned it, whether it is idle or busy, and
+// whatever path its own packets take.
 func TestForgedPackets(t *testing.T) {
 	for name, open := range standard {
 		for _, way := range []string{"named", "learned", "named, shared memory"} {
@@ -179,7 +179,7 @@ func testForged(t *testing.T, x, y *side, next uint32) {
 	assert.Equal(t, []verbs.QPState{verbs.QPReadyToSend, verbs.QPReadyToSend}, []verbs.QPState{x.state(), y.state()})
 }
 
-// A neighbour cannot have the port that a device sends from, at no address of the host.
+// No other program can bind the port that a device sends from, at any address of the host.
 func TestSourceOfADevice(t *testing.T) {
 	for name, open := range standard {
 		t.Run(name, func(t *testing.T) {
@@ -206,8 +206,8 @@ func TestSourceOfADevice(t *testing.T) {
 	}
 }
 
-// The port of a foreign peer is that of its first packet that can be right, until the queue pair
-// is connected again, or the peer is silent. An unreliable connection learns none.
+// The port of a foreign peer is learned from its first plausible packet, and kept until the
+// queue pair is connected again or the peer is silent. An unreliable connection learns none.
 func TestSourceIsLearned(t *testing.T) {
 	for _, service := range []verbs.QPType{verbs.RC, verbs.UC} {
 		t.Run(service.String(), func(t *testing.T) {
@@ -273,15 +273,15 @@ func TestSourceIsLearned(t *testing.T) {
 	}
 }
 
-// wasSilent has the peer's last packet have come that much earlier.
+// wasSilent moves the arrival of the peer's last packet back by d.
 func (s *side) wasSilent(d time.Duration) {
 	q := s.qp.(*queuePair)
 	sh := q.lock()
 	defer sh.mu.Unlock()
-	q.source.HeardAt -= d
+	q.source.LastPacketAt -= d
 }
 
-// A requester learns the port from a response to what is under way, and from no other.
+// A requester learns the port only from a response to an outstanding request.
 func TestSourceIsLearnedFromAResponse(t *testing.T) {
 	y := openSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.3:4791")}}, 4096)
 	peer := netip.MustParseAddr("127.0.71.9")
@@ -305,7 +305,7 @@ func TestSourceIsLearnedFromAResponse(t *testing.T) {
 	require.Equal(t, verbs.StatusSuccess, y.wait(1)[0].Status)
 }
 
-// A device that is opened anew sends from another port: a connection made anew knows it.
+// A device that is opened again sends from another port, which a new connection knows.
 func TestSourceAfterReconnect(t *testing.T) {
 	at := []netip.AddrPort{netip.MustParseAddrPort("127.0.71.4:4791")}
 	y := openSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.5:4791")}, DisableLocal: true}, 4096)
@@ -322,8 +322,8 @@ func TestSourceAfterReconnect(t *testing.T) {
 	}
 }
 
-// Two ends that the connection manager has connected know each other's port, and packets and
-// messages from others do nothing.
+// Two ends connected by the connection manager know each other's port. Packets and messages
+// from other ports have no effect.
 func TestForgedPacketsOfManagedConnections(t *testing.T) {
 	for name, cfg := range map[string][2]Config{
 		"IPv4": {{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.71.6:4791")}, DisableLocal: true},
@@ -332,17 +332,17 @@ func TestForgedPacketsOfManagedConnections(t *testing.T) {
 		"IPv6":        {{Addresses: addresses("::1"), DisableLocal: true}, {Addresses: addresses("::1"), DisableLocal: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x, y := openManaged(t, cfg[0]), openManaged(t, cfg[1])
+			x, y := openCMSide(t, cfg[0]), openCMSide(t, cfg[1])
 			a, b := establish(t, x, y)
 			for _, end := range []struct {
 				id   verbs.CMID
-				peer *managed
+				peer *cmSide
 			}{{a, y}, {b, x}} {
 				attr, _, err := end.id.Attr(verbs.QPReadyToReceive)
 				require.NoError(t, err)
 				assert.Equal(t, end.peer.source().Port(), attr.Address.SourceUDPPort)
 			}
-			for _, s := range []*managed{x, y} {
+			for _, s := range []*cmSide{x, y} {
 				q := s.qp.(*queuePair)
 				sh := q.lock()
 				assert.True(t, q.source.Named(), "nothing has come yet")
@@ -355,8 +355,8 @@ func TestForgedPacketsOfManagedConnections(t *testing.T) {
 	}
 }
 
-// A datagram that claims to be of a device whose port an address handle names has to come from
-// there. Without such a handle, whoever has the Q_Key may send.
+// If an address handle names the port of a device, datagrams of that device must come from the
+// port. Without such a handle, any sender with the Q_Key is accepted.
 func TestForgedDatagrams(t *testing.T) {
 	for name, open := range standard {
 		t.Run(name, func(t *testing.T) {
@@ -398,7 +398,7 @@ func TestForgedDatagrams(t *testing.T) {
 	}
 }
 
-// Packets of SRD with the right tokens, from another port than the peer's, do nothing.
+// SRD packets with correct tokens from another port than the peer's have no effect.
 func TestForgedScalableDatagrams(t *testing.T) {
 	for _, family := range []string{"127.0.71.%d:4791", "other ports", "::1"} {
 		t.Run(family, func(t *testing.T) {
@@ -412,7 +412,7 @@ func TestForgedScalableDatagrams(t *testing.T) {
 				cfg[0].Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.71.11:4791")}
 				cfg[1].Addresses = []netip.AddrPort{netip.MustParseAddrPort("127.0.71.12:4791")}
 			}
-			x, y := newPlayer(t, playerOptions{cfg: cfg[0], memory: 4096}), newPlayer(t, playerOptions{cfg: cfg[1], memory: 4096})
+			x, y := newSRDNode(t, srdNodeOptions{cfg: cfg[0], memory: 4096}), newSRDNode(t, srdNodeOptions{cfg: cfg[1], memory: 4096})
 			y.to(x)
 			write := func() {
 				x.post(x.request(y, 0, verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()}))
@@ -420,7 +420,7 @@ func TestForgedScalableDatagrams(t *testing.T) {
 			}
 			write()
 			write()
-			// The last write, once more under the next number, by who has seen it.
+			// The last write again with the next sequence number, by a host that has seen it.
 			var last []byte
 			x.dev.mu.Lock()
 			for _, p := range capturedPackets(t, bytes.Clone(seen.Bytes())) {

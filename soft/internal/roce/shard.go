@@ -29,8 +29,8 @@ type shard struct {
 	polls atomic.Uint64
 	// asleep is set when a program arms a completion queue, before it sleeps. The next poll of
 	// a queue that is not armed clears it.
-	asleep atomic.Bool
-	inbox  inbox
+	asleep   atomic.Bool
+	handoffs handoffQueue
 
 	// mu guards the fields below, and the state of the shard's queue pairs and queues. State
 	// of the whole device is read under it, and changed under the lock of all shards
@@ -43,11 +43,11 @@ type shard struct {
 	unacknowledged readyList
 	// inPoll: a program is polling, and is not about to sleep.
 	inPoll      bool
-	armed       uint64 // how often programs have armed a completion queue
+	armCount    uint64 // how often programs have armed a completion queue
 	timers      timers
 	deadline    time.Duration // the earliest of all; zero: none
 	counters    transport.Counters
-	waiting     transport.Waiting
+	rnrWaiters  transport.RNRWaiters
 	drops       drops
 	unreachable unreachable
 	overrun     []*completionQueue // whose queue pairs are not in the error state yet
@@ -115,12 +115,12 @@ func (d *Device) shardOf(key any) *shard {
 			best = s
 		}
 	}
-	if best.pollers > 0 && len(d.mu.list) < d.shardLimit() && !d.unshared {
+	if best.pollers > 0 && len(d.mu.list) < d.shardLimit() && !d.noMoreShards {
 		if s, err := d.addShard(); err == nil {
 			best = s
 		} else {
-			d.unshared = true
-			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("programs that poll on different cores share a lock")
+			d.noMoreShards = true
+			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("cannot open another shard: programs that poll on different cores share a lock")
 		}
 	}
 	return best
@@ -199,8 +199,8 @@ func (s *shard) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// sleeps records that a program is about to sleep. The lock is held.
-func (s *shard) sleeps() {
+// noteSleep records that a program is about to sleep. The lock is held.
+func (s *shard) noteSleep() {
 	s.asleep.Store(true)
 	for _, e := range s.endpoints {
 		if e.wakes() {
@@ -218,7 +218,7 @@ func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *share
 	case receives != nil && (connected || receives.shard == d.main):
 		return receives.shard, nil
 	case receives != nil:
-		return nil, fmt.Errorf("its shared receive queue was made for a poller, and a queue pair of %v is for all: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
+		return nil, fmt.Errorf("its shared receive queue belongs to a poller, and a queue pair of type %v cannot: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
 	case connected:
 		return send.shard, nil
 	}

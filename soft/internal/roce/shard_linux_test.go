@@ -17,7 +17,7 @@ func TestShardsShareMemory(t *testing.T) {
 		t.Skip("devices of this machine cannot share memory")
 	}
 	shared := func(x *side) {
-		x.until("shared memory", func() bool { return x.way() == verbs.PathSharedMemory })
+		x.until("shared memory", func() bool { return x.pathKind() == verbs.PathSharedMemory })
 	}
 	x, y := as[1], bs[0]
 	x.connect(y)
@@ -25,8 +25,8 @@ func TestShardsShareMemory(t *testing.T) {
 	shared(x)
 	shared(y)
 	for range 20 {
-		x.sweep(y, 300_000)
-		y.sweep(x, 300_000)
+		x.everyOperation(y, 300_000)
+		y.everyOperation(x, 300_000)
 	}
 	for _, d := range []*Device{a.dev, b.dev} {
 		assert.EqualValues(t, 1, counter(t, d, "local_peers"))
@@ -34,14 +34,14 @@ func TestShardsShareMemory(t *testing.T) {
 		assert.Zero(t, counter(t, d, "rx_passed_on"))
 	}
 
-	neighbour, w := *bs[0], bs[1]
-	v := &neighbour
+	sibling, w := *bs[0], bs[1]
+	v := &sibling
 	v.qp = must(b.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}))
 	defer func() { require.NoError(t, v.qp.Close()) }()
 	v.connect(w)
 	w.connect(v)
-	require.NotEqual(t, v.shard(), w.shard(), "neighbours on one device")
+	require.NotEqual(t, v.shard(), w.shard(), "two queue pairs of one device")
 	shared(v)
 	shared(w)
-	v.sweep(w, 100_000)
+	v.everyOperation(w, 100_000)
 }

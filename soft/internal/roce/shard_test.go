@@ -14,8 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// openPollers opens a device with one queue pair for each of n pollers. What they share is of the
-// side that is returned first; that one polls nothing.
+// openPollers opens a device with one queue pair for each of n pollers. The first side that it
+// returns owns what they share, and polls nothing.
 func openPollers(t testing.TB, cfg Config, n, memory int) (*side, []*side) {
 	cfg.MaxShards = n + 1
 	s := openSide(t, cfg, memory)
@@ -48,8 +48,8 @@ func (s *side) canShare() bool {
 
 func (s *side) shard() *shard { return s.qp.(*queuePair).shard }
 
-// TestPollersHaveShards: what different pollers poll is apart, and packets come to the shard
-// of their queue pair by themselves. All work at the same time, each both ways.
+// TestPollersHaveShards: different pollers have different shards, and packets are steered to
+// the shard of their queue pair. All work at the same time, in both directions.
 func TestPollersHaveShards(t *testing.T) {
 	const pollers, rounds, size = 3, 50, 64 << 10
 	a, as := openPollers(t, Config{DisableLocal: true}, pollers, 1<<20)
@@ -97,8 +97,8 @@ func TestPollersHaveShards(t *testing.T) {
 	}
 }
 
-// TestShardsAreFewAndReused: no more than are allowed; a poller whose queues are closed leaves
-// its place to the next.
+// TestShardsAreFewAndReused: the number of shards is limited, and a new poller takes the shard
+// of one whose queues are closed.
 func TestShardsAreFewAndReused(t *testing.T) {
 	s := openSide(t, Config{MaxShards: 2}, 4096)
 	if !s.canShare() {
@@ -121,7 +121,8 @@ func TestShardsAreFewAndReused(t *testing.T) {
 	assert.Len(t, s.dev.mu.list, 2)
 }
 
-// TestOneShardForFaults: faults are the same for a seed, and so in the order of packets.
+// TestOneShardForFaults: with faults there is one shard, so that the same seed gives the same
+// faults.
 func TestOneShardForFaults(t *testing.T) {
 	s := openSide(t, Config{Faults: faults.Faults{Loss: 0.5}, MaxShards: 4}, 4096)
 	for i := range 3 {
@@ -131,8 +132,8 @@ func TestOneShardForFaults(t *testing.T) {
 	}
 }
 
-// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers works, whichever of them is
-// polled, and moves nothing that they have besides.
+// TestQueuesOfTwoPollers: a queue pair with the queues of two pollers works, whichever of them
+// is polled, and does not affect their other queue pairs.
 func TestQueuesOfTwoPollers(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
@@ -172,7 +173,8 @@ func TestQueuesOfTwoPollers(t *testing.T) {
 	require.NoError(t, both.qp.Close())
 }
 
-// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards fail that use it.
+// TestOverrunOfARemoteQueue: when a queue overflows, the queue pairs of all shards that use it
+// fail.
 func TestOverrunOfARemoteQueue(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	small := must(a.dev.CreateCQ(verbs.CQInit{Capacity: 2, Poller: 1}))
@@ -198,8 +200,8 @@ func TestOverrunOfARemoteQueue(t *testing.T) {
 	}
 }
 
-// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams are there, and work with the queue of a
-// poller of any shard.
+// TestDatagramsAreOfTheFirstShard: queue pairs for datagrams belong to the first shard, and
+// work with the queue of a poller of any shard.
 func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	for _, kind := range []verbs.QPType{verbs.UD, verbs.SRD} {
@@ -211,7 +213,7 @@ func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 		if kind == verbs.UD {
 			x.readyUD()
 		} else {
-			(&player{side: &x}).ready(7)
+			(&srdNode{side: &x}).ready(7)
 		}
 		wr := verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)},
 			AH: x.handle(a.dev.DefaultPD(), x.address(&x)), RemoteQPN: x.qp.Num(), RemoteQKey: testKey}
@@ -226,7 +228,8 @@ func TestDatagramsAreOfTheFirstShard(t *testing.T) {
 	}
 }
 
-// TestShardOfASharedReceiveQueue: queue pairs go where their shared receive queue is.
+// TestShardOfASharedReceiveQueue: queue pairs belong to the shard of their shared receive
+// queue.
 func TestShardOfASharedReceiveQueue(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	pd := a.dev.DefaultPD()
@@ -255,27 +258,27 @@ func TestShardOfASharedReceiveQueue(t *testing.T) {
 	}
 }
 
-// TestInboxIsBounded: packets for a shard that does not look are dropped when there are too many,
-// and counted.
-func TestInboxIsBounded(t *testing.T) {
+// TestHandoffQueueIsBounded: excess packets for a shard that does not poll are dropped and
+// counted.
+func TestHandoffQueueIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
 	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
 	data := []byte{1, 2, 3}
-	for range maxInboxPackets + 5 {
-		s.takePacket(handedOver{datagram: link.Datagram{Data: data}})
+	for range maxHandoffPackets + 5 {
+		s.enqueuePacket(handoff{datagram: link.Datagram{Data: data}})
 	}
-	assert.Len(t, s.inbox.items, maxInboxPackets)
-	assert.EqualValues(t, maxInboxPackets+5, s.inbox.total)
-	assert.EqualValues(t, 5, s.inbox.dropped)
+	assert.Len(t, s.handoffs.items, maxHandoffPackets)
+	assert.EqualValues(t, maxHandoffPackets+5, s.handoffs.total)
+	assert.EqualValues(t, 5, s.handoffs.dropped)
 	e := a.dev.main.endpoints[0]
-	e.shard.takePacket(handedOver{datagram: link.Datagram{Data: make([]byte, maxInboxBytes+1)}})
-	assert.EqualValues(t, 1, e.shard.inbox.dropped, "too long")
+	e.shard.enqueuePacket(handoff{datagram: link.Datagram{Data: make([]byte, maxHandoffBytes+1)}})
+	assert.EqualValues(t, 1, e.shard.handoffs.dropped, "too long")
 	data[0] = 9
-	assert.EqualValues(t, 1, s.inbox.items[0].datagram.Data[0], "the socket uses its memory again")
+	assert.EqualValues(t, 1, s.handoffs.items[0].datagram.Data[0], "the socket uses its memory again")
 }
 
-// TestPeerGoneForAllShards: that nobody listens any more is reported to one of the sockets of an
-// address, and concerns the queue pairs of all shards.
+// TestPeerGoneForAllShards: a closed port is reported to one of the sockets of an address, and
+// affects the queue pairs of all shards.
 func TestPeerGoneForAllShards(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	gone := must(link.Listen(link.Config{Addr: netip.MustParseAddrPort("127.0.0.1:0")}))
@@ -289,12 +292,12 @@ func TestPeerGoneForAllShards(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a.dev.mu.Lock()
 		defer a.dev.mu.Unlock()
-		return a.dev.mu.list[0].unreachable.notUntil != 0 && a.dev.mu.list[1].unreachable.notUntil != 0
+		return a.dev.mu.list[0].unreachable.nextProbe != 0 && a.dev.mu.list[1].unreachable.nextProbe != 0
 	}, 5*time.Minute, time.Millisecond)
 }
 
-// TestWindowOfAnotherShard: a memory window that one shard takes away is not used by the peer
-// of another one afterwards, not for one byte.
+// TestWindowOfAnotherShard: once one shard has revoked a memory window, the peer of another
+// shard accesses no byte through it.
 func TestWindowOfAnotherShard(t *testing.T) {
 	a, as := openPollers(t, Config{DisableLocal: true}, 2, 1<<20)
 	peer := openSide(t, Config{DisableLocal: true}, 1<<20)
@@ -341,23 +344,23 @@ func TestWindowOfAnotherShard(t *testing.T) {
 	require.NoError(t, self.Close())
 }
 
-// Goroutines of the device do not queue for the lock beside programs that poll, but now and then.
-func TestLockBeside(t *testing.T) {
+// While programs poll, goroutines of the device rarely wait for the lock.
+func TestTryLock(t *testing.T) {
 	e := &endpoint{shard: &shard{}}
 	mu := &e.shard.mu
 	for range 3 {
 		mu.Lock()
-		for range maxTries {
-			require.False(t, e.lockBeside(true))
+		for range maxLockAttempts {
+			require.False(t, e.tryLock(true))
 		}
 		taken := make(chan bool)
-		go func() { taken <- e.lockBeside(true) }()
+		go func() { taken <- e.tryLock(true) }()
 		mu.Unlock()
 		require.True(t, <-taken, "it waits for the lock in the end")
 		mu.Unlock()
 	}
 	for _, polled := range []bool{true, false} {
-		require.True(t, e.lockBeside(polled), "nobody has it")
+		require.True(t, e.tryLock(polled), "nobody has it")
 		mu.Unlock()
 	}
 }

@@ -19,10 +19,10 @@ type sharedReceiveQueue struct {
 func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	const op = "create shared receive queue"
 	if init.MaxWR < 1 || init.MaxWR > maxQPWR {
-		return nil, fmt.Errorf("%s: %d receives, 1 to %d are possible: %w", op, init.MaxWR, maxQPWR, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: MaxWR is %d, must be from 1 to %d: %w", op, init.MaxWR, maxQPWR, verbs.ErrLimit)
 	}
 	if init.MaxSGE < 0 || init.MaxSGE > maxSGE {
-		return nil, fmt.Errorf("%s: %d scatter-gather entries, at most %d are possible: %w", op, init.MaxSGE, maxSGE, verbs.ErrLimit)
+		return nil, fmt.Errorf("%s: MaxSGE is %d, must be from 0 to %d: %w", op, init.MaxSGE, maxSGE, verbs.ErrLimit)
 	}
 	d := p.device
 	d.mu.Lock()
@@ -56,7 +56,7 @@ func (s *sharedReceiveQueue) SetLimit(limit int) error {
 		return s.pd.device.closedError("set limit of shared receive queue")
 	}
 	if limit < 0 || limit > s.queue.Depth() {
-		return fmt.Errorf("set limit of shared receive queue to %d: 0 to %d are possible: %w", limit, s.queue.Depth(), verbs.ErrInvalid)
+		return fmt.Errorf("set limit of shared receive queue to %d: it must be from 0 to %d: %w", limit, s.queue.Depth(), verbs.ErrInvalid)
 	}
 	s.queue.SetLimit(limit)
 	return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/test/cmtest"
 )
 
-// The tests of the seam, which the connection manager of adapters passes too.
+// The tests that all implementations of the connection manager pass.
 func TestConnectionManagerSeam(t *testing.T) {
 	for _, address := range []string{"127.0.0.1", "::1"} {
 		t.Run(address, func(t *testing.T) {

@@ -41,12 +41,12 @@ func (d *Device) outputTo(a verbs.AddressAttr) (udpOutput, error) {
 
 // checkPeer returns an error for addresses that do not belong to one host.
 func (d *Device) checkPeer(addr netip.Addr) error {
-	misfit := hostaddr.Unusable(addr)
-	if misfit == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
-		misfit = "the broadcast address of a network of this host"
+	reason := hostaddr.Unusable(addr)
+	if reason == "" && slices.Contains(d.cfg.Broadcasts, addr.Unmap()) {
+		reason = "the broadcast address of a network of this host"
 	}
-	if misfit != "" {
-		return fmt.Errorf("%v is no peer's address, but %s: %w", addr, misfit, verbs.ErrInvalid)
+	if reason != "" {
+		return fmt.Errorf("%v cannot be the address of a peer: it is %s: %w", addr, reason, verbs.ErrInvalid)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (d *Device) checkPeer(addr netip.Addr) error {
 // outputToGroup returns the output to a multicast group.
 func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 	if a.UDPPort != 0 && a.UDPPort != wire.UDPPort {
-		return udpOutput{}, fmt.Errorf("UDPPort is %d: packets to multicast groups go to %d: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("UDPPort is %d, must be 0 or %d for a multicast group: %w", a.UDPPort, wire.UDPPort, verbs.ErrInvalid)
 	}
 	hops := a.HopLimit
 	out, err := d.output(a)
@@ -64,16 +64,16 @@ func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 
 func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
 	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
-		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, but the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
 	}
 	e := d.endpoints[a.SGIDIndex]
 	addr := a.DGID.Addr()
 	local := e.socket.Addr().Addr()
 	if addr.Is4() != local.Is4() {
-		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose an index whose GID is of the peer's family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("DGID %v cannot be reached from the GID at index %d, %v: choose the index of a GID of the same address family: %w", addr, a.SGIDIndex, local, verbs.ErrInvalid)
 	}
 	if a.FlowLabel > maxFlowLabel {
-		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, it has 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
+		return udpOutput{}, fmt.Errorf("FlowLabel is %#x, must fit in 20 bits: %w", a.FlowLabel, verbs.ErrInvalid)
 	}
 	port := a.UDPPort
 	if port == 0 {
@@ -179,7 +179,7 @@ func (p *udpPath) send(t *transport.QP, now time.Duration, a allowance) (allowan
 	return p.endpoint.shard.sendPackets(t, p, now, a)
 }
 
-func (p *udpPath) endsAt(e *endpoint, peer netip.AddrPort) bool {
+func (p *udpPath) leadsTo(e *endpoint, peer netip.AddrPort) bool {
 	return p.endpoint == e && p.peer == peer
 }
 
@@ -207,7 +207,7 @@ func (p *datagramPath) send(t *transport.QP, now time.Duration, a allowance) (al
 	return p.device.main.sendPackets(t, nil, now, a)
 }
 
-func (p *datagramPath) endsAt(*endpoint, netip.AddrPort) bool { return false }
+func (p *datagramPath) leadsTo(*endpoint, netip.AddrPort) bool { return false }
 
 func (*udpPath) kind() verbs.Path { return verbs.PathNetwork }
 

@@ -12,10 +12,10 @@ import (
 // forge one. So a report only makes queue pairs probe their peer, and reports are acted on at
 // a bounded rate.
 type unreachable struct {
-	peers    [maxUnreachable]unreachablePeer
-	n        int
-	notUntil time.Duration
-	reports  uint64
+	peers     [maxUnreachable]unreachablePeer
+	n         int
+	nextProbe time.Duration
+	reports   uint64
 }
 
 // unreachablePeer is a peer and the endpoint that sends to it.
@@ -56,17 +56,17 @@ func (u *unreachable) add(peer unreachablePeer) {
 // probeUnreachable makes queue pairs probe their peer if it was reported.
 func (s *shard) probeUnreachable(now time.Duration) {
 	u := &s.unreachable
-	if now < u.notUntil {
-		s.noteDeadline(u.notUntil)
+	if now < u.nextProbe {
+		s.noteDeadline(u.nextProbe)
 		return
 	}
-	u.notUntil = now + unreachableInterval
+	u.nextProbe = now + unreachableInterval
 	for _, q := range s.device.queuePairs {
 		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
 		for _, peer := range u.peers[:u.n] {
-			if q.path.endsAt(peer.endpoint, peer.addr) {
+			if q.path.leadsTo(peer.endpoint, peer.addr) {
 				q.transport.PeerUnreachable(now)
 				s.activate(q)
 				break

@@ -12,8 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A peer whose socket is gone is reported by the local kernel. Other connections
-// of the same socket go on undisturbed.
+// The local kernel reports a peer whose socket is gone. Other connections of the same socket
+// are not affected.
 func TestPeerUnreachable(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux passes reports on")
@@ -49,7 +49,7 @@ func TestPeerUnreachable(t *testing.T) {
 			require.Eventually(t, func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.main.unreachable.notUntil != 0
+				return x.dev.main.unreachable.nextProbe != 0
 			}, 10*time.Second, time.Millisecond, "nobody probes the peer")
 			assert.Zero(t, counter(t, x.dev, "send_err"))
 			assert.Zero(t, counter(t, y.dev, "rx_icmp_unreachable"))
@@ -58,8 +58,7 @@ func TestPeerUnreachable(t *testing.T) {
 	}
 }
 
-// However many reports come, few are kept, and they are acted on at a bounded
-// rate.
+// Only a few reports are kept, and they are handled at a bounded rate.
 func TestUnreachableReportsAreBounded(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	d := x.dev

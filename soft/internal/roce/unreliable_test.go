@@ -99,8 +99,8 @@ func TestUnreliableConnection(t *testing.T) {
 	}
 }
 
-// A message far longer than the peer's socket buffer arrives whole, though nothing
-// acknowledges its packets and the receiver sleeps, as a passive one does.
+// A message far longer than the peer's socket buffer arrives whole, although nothing
+// acknowledges its packets and the receiver sleeps.
 func TestUnreliableLongMessage(t *testing.T) {
 	const n = 16 << 20
 	x, y := openSide(t, Config{}, n), openSide(t, Config{}, n)
@@ -157,7 +157,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A datagram is answered with nothing but its completion and the header in front of it.
+// The completion of a datagram and the header in front of it suffice for a reply.
 func TestReplyAddress(t *testing.T) {
 	x, y := openSide(t, Config{}, 8192), openSide(t, Config{}, 8192)
 	for _, s := range []*side{x, y} {
@@ -199,8 +199,8 @@ func checkGRH(t *testing.T, grh []byte, source, target netip.Addr, n int) {
 	assert.Equal(t, uint16(0xffff), ipheader.Fold(ipheader.Sum(ip, 0)), "header checksum")
 }
 
-// A datagram queue pair takes packets at every address of its device and from any
-// other device, and can answer each.
+// A datagram queue pair receives at every address of its device from any other device, and can
+// reply to each.
 func TestDatagramsFromMany(t *testing.T) {
 	both := Config{Addresses: append(addresses("127.0.0.1"), addresses("::1")...)}
 	server := openSide(t, both, 4096)
@@ -240,8 +240,8 @@ func TestAddressHandles(t *testing.T) {
 		want error
 		text string
 	}{
-		"none":            {nil, verbs.ErrInvalid, "needs an address handle of device"},
-		"another device":  {foreign, verbs.ErrInvalid, "needs an address handle of device"},
+		"none":            {nil, verbs.ErrInvalid, "the address handle does not belong to device"},
+		"another device":  {foreign, verbs.ErrInvalid, "the address handle does not belong to device"},
 		"another domain":  {elsewhere, verbs.ErrInvalid, "protection domain"},
 		"closed":          {closed, verbs.ErrClosed, "address handle"},
 		"the right thing": {other, nil, ""},
@@ -266,7 +266,7 @@ func TestAddressHandles(t *testing.T) {
 	}
 }
 
-// A queue pair that has been reset or closed takes no packets any more.
+// A queue pair that was reset or closed accepts no packets.
 func TestDatagramsNotListening(t *testing.T) {
 	x, y := openSide(t, Config{}, 4096), openSide(t, Config{}, 4096)
 	x.use(verbs.UD)

@@ -27,9 +27,9 @@ func notified(t *testing.T, wake <-chan struct{}) {
 	}
 }
 
-// TestPollForNothing polls without asking for completions, which moves nothing:
-// the device has to make progress by itself all the same.
-func TestPollForNothing(t *testing.T) { everyWay(t, 4096, testPollForNothing) }
+// TestPollForNothing polls for zero completions, which makes no progress: the device must make
+// progress by itself.
+func TestPollForNothing(t *testing.T) { overEachPath(t, 4096, testPollForNothing) }
 
 func testPollForNothing(t *testing.T, x, y *side) {
 	x.post(x.write(y, 8))
@@ -44,9 +44,9 @@ func testPollForNothing(t *testing.T, x, y *side) {
 	assert.Equal(t, verbs.StatusSuccess, x.wcs[0].Status)
 }
 
-// TestArmThenPoll does what programs in the verbs' style do before they sleep:
-// arm, look once more, wait. The last look does not promise another.
-func TestArmThenPoll(t *testing.T) { everyWay(t, 4096, testArmThenPoll) }
+// TestArmThenPoll does what verbs programs do before they sleep: arm, poll once more, wait.
+// The last poll does not mean that another follows.
+func TestArmThenPoll(t *testing.T) { overEachPath(t, 4096, testArmThenPoll) }
 
 func testArmThenPoll(t *testing.T, x, _ *side) {
 	armed, err := x.cq.Arm(false)
@@ -63,8 +63,8 @@ func testArmThenPoll(t *testing.T, x, _ *side) {
 	require.NoError(t, second.Close())
 }
 
-// TestRestOfABurst posts more than one round sends, to a peer that is gone, and
-// sleeps: the rest leaves, and time runs, without any packet to wake the device.
+// TestRestOfABurst posts more than one round sends to a peer that is gone, and sleeps. The
+// rest is sent and timers run, although no packet wakes the device.
 func TestRestOfABurst(t *testing.T) {
 	const size = 1 << 20
 	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
@@ -90,8 +90,8 @@ func TestRestOfABurst(t *testing.T) {
 	assert.Equal(t, verbs.StatusRetryExceeded, x.wait(1)[0].Status)
 }
 
-// TestRounds: however many queue pairs have much to send, the lock is held for a
-// bounded number of packets, and each of them sends.
+// TestRounds: if many queue pairs have much to send, the lock is held for a bounded number of
+// packets, and all of them send.
 func TestRounds(t *testing.T) {
 	const pairs, size = 32, 1 << 20
 	x, y := openSide(t, Config{}, size), openSide(t, Config{}, size)
@@ -128,9 +128,9 @@ func TestRounds(t *testing.T) {
 	x.qp = first
 }
 
-// TestArmForLess: a request to be woken for every completion is not weakened by
-// one for solicited ones (IBTA 11.2.8.5).
-func TestArmForLess(t *testing.T) { everyWay(t, 4096, testArmForLess) }
+// TestArmForLess: arming for solicited completions does not override arming for all (IBTA
+// 11.2.8.5).
+func TestArmForLess(t *testing.T) { overEachPath(t, 4096, testArmForLess) }
 
 func testArmForLess(t *testing.T, x, y *side) {
 	wake := make(chan struct{}, 1)
@@ -144,8 +144,7 @@ func testArmForLess(t *testing.T, x, y *side) {
 	notified(t, wake)
 }
 
-// TestFatal: a device that can wait for packets no more says so; one that is
-// closed does not.
+// TestFatal: a device that can no longer wait for packets reports it; a closed one does not.
 func TestFatal(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	var events []verbs.Event

@@ -11,16 +11,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// watching counts what a watch of a side's memory reports.
-type watching struct {
+// watchResult counts the calls of a watch of a side's memory.
+type watchResult struct {
 	calls  atomic.Int64
 	seen   atomic.Uint32 // the first byte that is watched, at the last call
 	cancel func()
 }
 
-func (s *side) watch(off, n uint64) *watching {
+func (s *side) watch(off, n uint64) *watchResult {
 	s.t.Helper()
-	w := &watching{}
+	w := &watchResult{}
 	cancel, err := s.mr.(verbs.WatchableMR).Watch(off, n, func() {
 		w.calls.Add(1)
 		w.seen.Store(uint32(s.mem[off]))
@@ -30,8 +30,8 @@ func (s *side) watch(off, n uint64) *watching {
 	return w
 }
 
-// put has a peer write n bytes, and waits until they are in place.
-func (s *side) put(to *side, off, n int) {
+// writeTo writes n bytes to a peer, and waits until they are in place.
+func (s *side) writeTo(to *side, off, n int) {
 	s.t.Helper()
 	s.request(verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{s.sge(0, n)}, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()})
 }
@@ -43,7 +43,7 @@ func (s *side) request(wr verbs.SendWR) {
 	require.Equal(s.t, verbs.StatusSuccess, s.wait(1)[0].Status)
 }
 
-func TestWatch(t *testing.T) { everyWay(t, 1<<16, testWatch) }
+func TestWatch(t *testing.T) { overEachPath(t, 1<<16, testWatch) }
 
 func testWatch(t *testing.T, x, y *side) {
 	fill(x.mem, 7)
@@ -53,19 +53,19 @@ func testWatch(t *testing.T, x, y *side) {
 		assert.Equal(t, calls, w.calls.Swap(0), what)
 	}
 
-	x.put(y, 8192+8, 8)
+	x.writeTo(y, 8192+8, 8)
 	called("a write of all of it", 1)
 	assert.Equal(t, uint32(x.mem[0]), w.seen.Load(), "the bytes were in place")
-	x.put(y, 8192, 8)
-	x.put(y, 8192+16, 8)
+	x.writeTo(y, 8192, 8)
+	x.writeTo(y, 8192+16, 8)
 	called("writes before and behind", 0)
-	x.put(y, 8192+15, 1)
-	x.put(y, 8192+1, 8)
+	x.writeTo(y, 8192+15, 1)
+	x.writeTo(y, 8192+1, 8)
 	called("writes of a part", 2)
-	x.put(y, 8192+8, 0)
+	x.writeTo(y, 8192+8, 0)
 	called("a write of nothing", 0)
 	assert.Zero(t, other.calls.Load())
-	x.put(y, 0, 1<<16)
+	x.writeTo(y, 0, 1<<16)
 	called("a message of sixteen packets, one of which is in it", 1)
 	assert.Equal(t, int64(1), other.calls.Load())
 
@@ -84,9 +84,9 @@ func testWatch(t *testing.T, x, y *side) {
 
 	w.cancel()
 	w.cancel()
-	x.put(y, 8192+8, 8)
+	x.writeTo(y, 8192+8, 8)
 	called("after the end", 0)
-	x.put(y, 0, 1)
+	x.writeTo(y, 0, 1)
 	assert.Equal(t, int64(2), other.calls.Load(), "the other one goes on")
 }
 
@@ -117,6 +117,6 @@ func TestWatchUnreliable(t *testing.T) {
 	x.connectUC(y)
 	y.connectUC(x)
 	w := y.watch(0, 8)
-	x.put(y, 0, 8)
+	x.writeTo(y, 0, 8)
 	require.Eventually(t, func() bool { return w.calls.Load() == 1 }, 5*time.Minute, time.Millisecond)
 }

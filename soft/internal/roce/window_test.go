@@ -14,17 +14,17 @@ import (
 
 const windowRights = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// lender is a side with a region that itself grants nothing, and a window.
-type lender struct {
+// windowOwner is a side with a region that itself grants nothing, and a window.
+type windowOwner struct {
 	*side
 	mr  verbs.MR
 	mem []byte
 	mw  verbs.MW
 }
 
-func newLender(s *side, t verbs.MWType, size int) *lender {
+func newWindowOwner(s *side, t verbs.MWType, size int) *windowOwner {
 	s.t.Helper()
-	l := &lender{side: s, mem: make([]byte, size)}
+	l := &windowOwner{side: s, mem: make([]byte, size)}
 	var err error
 	l.mr, err = s.dev.DefaultPD().RegMR(l.mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
 	require.NoError(s.t, err)
@@ -37,25 +37,25 @@ func newLender(s *side, t verbs.MWType, size int) *lender {
 	return l
 }
 
-func (l *lender) bindWR(id uint64, off, n int) verbs.SendWR {
+func (l *windowOwner) bindWR(id uint64, off, n int) verbs.SendWR {
 	return verbs.SendWR{ID: id, Op: verbs.OpBindMW, Flags: verbs.FlagSignaled, Bind: &verbs.MWBind{
 		MW: l.mw, RKey: verbs.NextRKey(l.mw.RKey()), MR: l.mr, Addr: l.mr.Addr() + uint64(off), Length: uint64(n), Access: windowRights,
 	}}
 }
 
-func (l *lender) bind(off, n int) {
+func (l *windowOwner) bind(off, n int) {
 	l.t.Helper()
 	l.post(l.bindWR(1, off, n))
 	require.Equal(l.t, []verbs.WC{{ID: 1, Opcode: verbs.WCBindMW, QPN: l.qp.Num()}}, l.wait(1))
 }
 
-// TestWindowOnItself has windows on the path of a queue pair to itself, with and without a
+// TestWindowOnItself uses windows on the path of a queue pair to itself, with and without a
 // socket.
 func TestWindowOnItself(t *testing.T) {
 	for _, path := range loopbackPaths {
 		t.Run(path.name, func(t *testing.T) {
-			x := newLender(openLoopback(t, path.cfg(), 4096), verbs.MWType2, 8192)
-			assert.Equal(t, path.self, x.loops())
+			x := newWindowOwner(openLoopback(t, path.cfg(), 4096), verbs.MWType2, 8192)
+			assert.Equal(t, path.self, x.isLoopback())
 			fill(x.side.mem, 5)
 			x.recv(100, x.sge(0, 16))
 			x.post(
@@ -80,13 +80,13 @@ func TestWindowOnItself(t *testing.T) {
 	}
 }
 
-// A peer keeps writing, and reading, while its window is taken away: once that is done, not
-// one byte moves any more.
+// A peer keeps writing and reading while its window is revoked. After that, no byte is
+// transferred.
 func TestWindowTakenFromABusyPeer(t *testing.T) {
 	const size, chunk = 1 << 20, 300_000
-	for name, take := range map[string]func(l *lender){
-		"closed": func(l *lender) { require.NoError(l.t, l.mw.Close()) },
-		"invalidated": func(l *lender) {
+	for name, take := range map[string]func(l *windowOwner){
+		"closed": func(l *windowOwner) { require.NoError(l.t, l.mw.Close()) },
+		"invalidated": func(l *windowOwner) {
 			l.post(verbs.SendWR{ID: 7, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: l.mw.RKey()})
 			require.Equal(l.t, verbs.StatusSuccess, l.wait(1)[0].Status)
 		},
@@ -96,7 +96,7 @@ func TestWindowTakenFromABusyPeer(t *testing.T) {
 				x.mem[i] = 0xff
 			}
 			for round := range 10 {
-				l := newLender(y, verbs.MWType2, size)
+				l := newWindowOwner(y, verbs.MWType2, size)
 				l.bind(0, size)
 				begun, ended := make(chan struct{}), make(chan error, 1)
 				go func() { ended <- x.writeUntilRefused(l.mr.Addr(), l.mw.RKey(), chunk, func() { close(begun) }) }()
@@ -116,7 +116,7 @@ func TestWindowTakenFromABusyPeer(t *testing.T) {
 				y.connect(x)
 			}
 		}
-		t.Run(name, func(t *testing.T) { everyWay(t, size, test) })
+		t.Run(name, func(t *testing.T) { overEachPath(t, size, test) })
 	}
 }
 
@@ -157,7 +157,7 @@ func (s *side) writeUntilRefused(addr uint64, key uint32, n int, begun func()) e
 
 func TestWindowObjects(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 64)
-	l := newLender(x, verbs.MWType2, 64)
+	l := newWindowOwner(x, verbs.MWType2, 64)
 	attr, err := x.dev.Query()
 	require.NoError(t, err)
 	assert.True(t, attr.MWTypes.Has(verbs.MWType1) && attr.MWTypes.Has(verbs.MWType2) && attr.Invalidation && attr.MaxMW > 0)
@@ -183,9 +183,9 @@ func TestWindowObjects(t *testing.T) {
 	_, err = pd.(verbs.WindowPD).AllocMW(verbs.MWType1)
 	require.ErrorIs(t, err, verbs.ErrClosed)
 
-	foreign := newLender(y, verbs.MWType1, 64)
-	l = newLender(x, verbs.MWType2, 64)
-	own1 := newLender(x, verbs.MWType1, 64).mw
+	foreign := newWindowOwner(y, verbs.MWType1, 64)
+	l = newWindowOwner(x, verbs.MWType2, 64)
+	own1 := newWindowOwner(x, verbs.MWType1, 64).mw
 	for name, b := range map[string]*verbs.MWBind{
 		"none":                          nil,
 		"no window":                     {MR: x.mr, Length: 1},

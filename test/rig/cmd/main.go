@@ -25,10 +25,10 @@ func main() {
 func run() int {
 	job := rig.Job{Files: map[string]string{}}
 	flags := flag.NewFlagSet("rig", flag.ExitOnError)
-	flags.IntVar(&job.MTU, "mtu", 1500, "of the guest's Ethernet, in `bytes`")
-	flags.DurationVar(&job.Timeout, "timeout", 2*time.Minute, "for the script")
-	flags.StringVar(&job.Results, "results", "", "`folder` that the guest has as /results")
-	flags.Func("file", "`host[=guest]`: file or folder to bring along, by default into the guest's /bin; may be repeated", func(s string) error {
+	flags.IntVar(&job.MTU, "mtu", 1500, "MTU of the guest's Ethernet interface, in `bytes`")
+	flags.DurationVar(&job.Timeout, "timeout", 2*time.Minute, "time limit for the script")
+	flags.StringVar(&job.Results, "results", "", "`folder` that the guest mounts as /results")
+	flags.Func("file", "`host[=guest]`: file or folder to copy into the guest, by default into /bin; may be repeated", func(s string) error {
 		host, guest, ok := strings.Cut(s, "=")
 		if !ok {
 			guest = path.Join("/bin", filepath.Base(host))
@@ -36,8 +36,8 @@ func run() int {
 		job.Files[guest] = host
 		return nil
 	})
-	missing := flags.Bool("missing", false, "list the Debian packages that the rig needs and that are not there")
-	prepare := flags.Bool("prepare", false, "only fetch the kernel and build the image")
+	missing := flags.Bool("missing", false, "list the Debian packages that the rig needs and that are not installed")
+	prepare := flags.Bool("prepare", false, "only download the kernel and build the image")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "usage: rig [flags] [script | -]\nWithout a script, the guest's console is yours; - reads one from standard input.")
 		flags.PrintDefaults()

@@ -20,7 +20,7 @@ import (
 type client struct {
 	cfg     clientConfig
 	service service
-	wire    *wire
+	events  *eventWriter
 	rng     *rand.Rand
 
 	mu        sync.Mutex
@@ -37,50 +37,50 @@ type client struct {
 // clientPlaces is the greatest number of connections that a client has at the same time.
 const clientPlaces = 3
 
-// about describes a session to the server.
-type about struct {
-	Steady, Rude bool
-	Index        int // of the connection
+// sessionInfo describes a session to the server.
+type sessionInfo struct {
+	Steady, Abrupt bool
+	Index          int // of the connection
 }
 
 // encode encodes it in two bytes, since the private data of the connection manager is short.
-func (a about) encode() []byte {
+func (a sessionInfo) encode() []byte {
 	b := []byte{0, byte(a.Index)}
 	if a.Steady {
 		b[0] |= 1
 	}
-	if a.Rude {
+	if a.Abrupt {
 		b[0] |= 2
 	}
 	return b
 }
 
-func decodeAbout(b []byte) (about, error) {
+func decodeSessionInfo(b []byte) (sessionInfo, error) {
 	if len(b) != 2 || b[0] > 3 {
-		return about{}, fmt.Errorf("%x does not describe a session", b)
+		return sessionInfo{}, fmt.Errorf("%x is not the encoding of a session", b)
 	}
-	return about{Steady: b[0]&1 != 0, Rude: b[0]&2 != 0, Index: int(b[1])}, nil
+	return sessionInfo{Steady: b[0]&1 != 0, Abrupt: b[0]&2 != 0, Index: int(b[1])}, nil
 }
 
-func runClient(cfg clientConfig, w *wire) error {
+func runClient(cfg clientConfig, w *eventWriter) error {
 	s, err := serviceByName(cfg.Service)
 	if err != nil {
 		return err
 	}
-	c := &client{cfg: cfg, service: s, wire: w, rng: rand.New(rand.NewPCG(cfg.Seed, key(cfg.Seed, cfg.Name))), welcomed: make(chan command, 1)}
+	c := &client{cfg: cfg, service: s, events: w, rng: rand.New(rand.NewPCG(cfg.Seed, key(cfg.Seed, cfg.Name))), welcomed: make(chan command, 1)}
 	c.faults.Faults = cfg.Faults
 	go listen(os.Stdin, c.handle)
-	go beat(w, c.stats)
+	go sendStats(w, c.stats)
 	if err := warmUp(); err != nil {
 		return err
 	}
-	base := processHeld()
+	base := processResources()
 	for !c.finished() {
-		if err := c.life(); err != nil {
+		if err := c.runContext(); err != nil {
 			return err
 		}
 	}
-	w.tell(event{Is: isBeat, Stats: c.stats()})
+	w.send(event{Is: isBeat, Stats: c.stats()})
 	return settled(base)
 }
 
@@ -91,16 +91,16 @@ func warmUp() error {
 }
 
 // settled waits until the process holds no more than before.
-func settled(base held) error {
+func settled(base resources) error {
 	for limit := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		h := processHeld()
+		h := processResources()
 		err := h.counts(&base)
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(limit) {
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-			return fmt.Errorf("everything is closed, and left over are: %w", err)
+			return fmt.Errorf("resources remain although everything is closed: %w", err)
 		}
 	}
 }
@@ -150,11 +150,11 @@ func (c *client) leave(e *end, atOnce bool) {
 		if atOnce {
 			l.abandon()
 		} else {
-			l.leave()
+			l.finish()
 		}
 	}
 	if e.pinger != nil {
-		e.pinger.leave()
+		e.pinger.finish()
 	}
 }
 
@@ -165,12 +165,12 @@ func (c *client) quiet(cmd command) {
 	c.mu.Unlock()
 	e.do(e.pause)
 	h, err := settle([]*end{e}, cmd, []int{cmd.Steady})
-	c.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
+	c.events.send(event{Is: isQuiet, Held: h, Text: text(err)})
 }
 
 func (c *client) check(err error) {
 	if err != nil {
-		c.wire.tell(event{Is: isWrong, Text: err.Error()})
+		c.events.send(event{Is: isWrong, Text: err.Error()})
 	}
 }
 
@@ -191,15 +191,15 @@ func (c *client) stats() *stats {
 	return &s
 }
 
-// life runs one context, with one session after the other.
-func (c *client) life() error {
+// runContext runs one context, with one session after the other.
+func (c *client) runContext() error {
 	e, err := openEnd(c.service, c.cfg.Name, clientPlaces, c.cfg.Seed, rand.New(rand.NewPCG(c.rng.Uint64(), 0)))
 	if err != nil {
 		return err
 	}
 	e.wrong = c.check
 	e.lost = func(l *link, err error) {
-		c.wire.tell(event{Is: isLost, Client: l.client, Session: l.session, Text: err.Error()})
+		c.events.send(event{Is: isLost, Client: l.client, Session: l.session, Text: err.Error()})
 	}
 	c.mu.Lock()
 	if c.faults.Faults != (command{}).Faults {
@@ -238,13 +238,13 @@ func (c *client) begin() (name string) {
 	c.number++
 	if c.disturbed {
 		c.disturbed = false
-		c.wire.tell(event{Is: isSettled, Token: c.token, Session: c.number})
+		c.events.send(event{Is: isSettled, Token: c.token, Session: c.number})
 	}
 	return sessionName(c.cfg.Name, c.number)
 }
 
-// hurry reports whether a session should end as soon as it begins.
-func (c *client) hurry() bool {
+// endsAtOnce reports whether a session should end as soon as it begins.
+func (c *client) endsAtOnce() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leaving || c.disturbed
@@ -264,7 +264,7 @@ func (c *client) session(e *end) error {
 	case c.service.datagrams():
 		return c.endpoint(e, budget, ended)
 	}
-	n, rude := 1, !c.cfg.Steady && c.rng.IntN(8) == 0
+	n, abrupt := 1, !c.cfg.Steady && c.rng.IntN(8) == 0
 	if !c.cfg.Steady && c.rng.IntN(4) == 0 {
 		n += c.rng.IntN(clientPlaces)
 	}
@@ -277,10 +277,10 @@ func (c *client) session(e *end) error {
 		}
 	}
 	e.changed = over
-	e.leaving = func(*link) bool { return c.hurry() }
+	e.leaving = func(*link) bool { return c.endsAtOnce() }
 	var peers []*oob.Peer
 	for i := range n {
-		peer, err := c.exchange(e, name, about{Steady: c.cfg.Steady, Rude: rude, Index: i}, budget, over)
+		peer, err := c.exchange(e, name, sessionInfo{Steady: c.cfg.Steady, Abrupt: abrupt, Index: i}, budget, over)
 		if err != nil {
 			return err
 		}
@@ -295,7 +295,7 @@ func (c *client) session(e *end) error {
 }
 
 // exchange makes one connection by an exchange of descriptors.
-func (c *client) exchange(e *end, name string, about about, budget int, over func(*link)) (*oob.Peer, error) {
+func (c *client) exchange(e *end, name string, about sessionInfo, budget int, over func(*link)) (*oob.Peer, error) {
 	way := "tcp:" + c.cfg.Place.TCP
 	if c.cfg.ByCM {
 		way = "cm:" + c.cfg.Place.CM
@@ -312,12 +312,12 @@ func (c *client) exchange(e *end, name string, about about, budget int, over fun
 				l, err = e.newLink(c.cfg.Name, c.number, about.Index, true)
 			}
 			if err != nil {
-				c.wire.tell(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
+				c.events.send(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
 				over(nil)
 				return
 			}
-			l.steady, l.rude, l.budget = about.Steady, about.Rude, budget
-			l.on(a.Connections[0], a.Maps[0])
+			l.steady, l.abrupt, l.budget = about.Steady, about.Abrupt, budget
+			l.setConnection(a.Connections[0], a.Maps[0])
 		})
 	})
 	return peer, nil
@@ -335,14 +335,14 @@ func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	c.wire.tell(event{Is: isEndpoint, Client: c.cfg.Name, Session: c.number, Endpoint: desc, Memory: memory})
+	c.events.send(event{Is: isEndpoint, Client: c.cfg.Name, Session: c.number, Endpoint: desc, Memory: memory})
 	welcome := <-c.welcomed
 	remote, err := mmap.Import(e.dev, welcome.Memory)
 	if err != nil {
 		return err
 	}
 	e.changed = func(*link) { close(ended) }
-	e.leaving = func(*link) bool { return c.hurry() }
+	e.leaving = func(*link) bool { return c.endsAtOnce() }
 	e.do(func() {
 		var peer *rdma.Peer
 		var l *link
@@ -354,12 +354,12 @@ func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 			return
 		}
 		l.steady, l.budget = c.cfg.Steady, budget
-		l.with(peer, remote)
-		if c.hurry() {
+		l.setPeer(peer, remote)
+		if c.endsAtOnce() {
 			l.abandon()
 			return
 		}
-		l.greet()
+		l.sendHello()
 	})
 	<-ended
 	return err
@@ -369,14 +369,14 @@ func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
 func (c *client) ping(e *end, budget int, ended chan struct{}) error {
 	meet := func(peer *rdma.Peer, err error) {
 		if err != nil {
-			c.wire.tell(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
+			c.events.send(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
 			close(ended)
 			return
 		}
 		p := e.newPinger(peer, c.cfg.Name)
-		p.steady, p.budget, p.gone = c.cfg.Steady, budget, func() { close(ended) }
-		if c.hurry() {
-			p.leave()
+		p.steady, p.budget, p.onFinished = c.cfg.Steady, budget, func() { close(ended) }
+		if c.endsAtOnce() {
+			p.finish()
 		}
 		p.work()
 	}
@@ -404,11 +404,11 @@ func (e *end) statsNow() *stats {
 	return &s
 }
 
-// beat reports to the controller what has been done so far, once per interval.
-func beat(w *wire, now func() *stats) {
+// sendStats reports to the controller what has been done so far, once per interval.
+func sendStats(w *eventWriter, now func() *stats) {
 	for range time.Tick(beatEvery) {
-		h := held{Goroutines: runtime.NumGoroutine(), RSS: residentMemory()}
-		w.tell(event{Is: isBeat, Stats: now(), Held: &h})
+		h := resources{Goroutines: runtime.NumGoroutine(), RSS: residentMemory()}
+		w.send(event{Is: isBeat, Stats: now(), Held: &h})
 	}
 }
 

@@ -15,31 +15,31 @@ import (
 // controller starts the processes, and decides when to kill or stop them and which faults they
 // get.
 type controller struct {
-	o        options
-	out      io.Writer
-	printing sync.Mutex
-	began    time.Time
-	services []service
-	places   map[string]place
-	server   *process
-	steady   []*process
-	beside   sync.WaitGroup // goroutines
+	o          options
+	out        io.Writer
+	printing   sync.Mutex
+	began      time.Time
+	services   []service
+	places     map[string]place
+	server     *process
+	steady     []*process
+	background sync.WaitGroup // goroutines
 
 	ctx  context.Context // of the run; its cause is the first failure
 	fail context.CancelCauseFunc
 
-	mu       sync.Mutex
-	clients  map[string]*process // all that were ever started
-	present  map[*process]bool   // clients that have not ended, including those that stay
-	gone     stats               // of all clients that have ended
-	started  int
-	kills    int
-	stops    int
-	sessions int // that have failed because of kills and stops
-	faults   int // changes of faults
-	failures []error
-	points   []point
-	counters map[string]counted
+	mu             sync.Mutex
+	clients        map[string]*process // all that were ever started
+	runningClients map[*process]bool   // clients that have not ended, including those that stay
+	endedStats     stats               // of all clients that have ended
+	started        int
+	kills          int
+	stops          int
+	sessions       int // that have failed because of kills and stops
+	faults         int // changes of faults
+	failures       []error
+	points         []point
+	counters       map[string]counted
 }
 
 // control executes the whole run.
@@ -51,15 +51,15 @@ func control(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c := &controller{o: o, out: out, began: time.Now(), services: services(ipv6), clients: map[string]*process{}, present: map[*process]bool{}}
+	c := &controller{o: o, out: out, began: time.Now(), services: services(ipv6), clients: map[string]*process{}, runningClients: map[*process]bool{}}
 	run, fail := context.WithCancelCause(context.Background())
 	c.ctx, c.fail = run, fail
 	c.print("seed %d: %v, a quiet point every %v, %d clients and %d that stay; services %s",
 		o.seed, o.time, o.quiet, o.clients, len(c.services), c.serviceNames())
 	if !ipv6 {
-		c.print("the loopback interface has no IPv6 address: without the service udp6, and without corrupted packets")
+		c.print("the loopback interface has no IPv6 address: running without the service udp6 and without corrupted packets")
 	}
-	if err := c.all(ctx); err != nil {
+	if err := c.runAll(ctx); err != nil {
 		c.failed(err)
 	}
 	c.end()
@@ -74,8 +74,8 @@ func control(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-// all executes the run from the server's start to its end.
-func (c *controller) all(ctx context.Context) error {
+// runAll executes the run from the server's start to its end.
+func (c *controller) runAll(ctx context.Context) error {
 	if err := c.serve(); err != nil {
 		return err
 	}
@@ -85,23 +85,23 @@ func (c *controller) all(ctx context.Context) error {
 	defer watcher.Wait()
 	defer stopWatching()
 	for i, s := range c.services {
-		if err := c.stay(i, s); err != nil {
+		if err := c.startSteady(i, s); err != nil {
 			return err
 		}
 	}
-	seats := make([]*seat, c.o.clients)
-	for i := range seats {
-		seats[i] = &seat{number: i, rng: rand.New(rand.NewPCG(c.o.seed, uint64(i)+1))}
+	slots := make([]*clientSlot, c.o.clients)
+	for i := range slots {
+		slots[i] = &clientSlot{number: i, rng: rand.New(rand.NewPCG(c.o.seed, uint64(i)+1))}
 	}
 	faults := rand.New(rand.NewPCG(c.o.seed, 0))
 	for end := c.began.Add(c.o.time); c.ctx.Err() == nil && ctx.Err() == nil && time.Now().Before(end); {
 		phase, cancel := context.WithTimeout(c.ctx, min(c.o.quiet, time.Until(end)))
 		stop := context.AfterFunc(ctx, cancel)
 		var all sync.WaitGroup
-		for _, s := range seats {
+		for _, s := range slots {
 			all.Go(func() {
 				for phase.Err() == nil {
-					c.life(phase, s)
+					c.runPlan(phase, s)
 				}
 			})
 		}
@@ -124,7 +124,7 @@ func (c *controller) all(ctx context.Context) error {
 			p.leave()
 		}
 		if !c.wait(p.exited) {
-			c.failed(fmt.Errorf("%s has been told to leave, and does not", p.name))
+			c.failed(fmt.Errorf("%s was told to leave, but did not", p.name))
 			c.dump(p)
 		}
 	}
@@ -160,14 +160,14 @@ func (c *controller) serve() error {
 		c.places = e.Places
 		return nil
 	case <-c.server.exited:
-		return fmt.Errorf("the server does not start: %v\n%s", c.server.err, c.server.stderr.String())
+		return fmt.Errorf("the server did not start: %v\n%s", c.server.err, c.server.stderr.String())
 	case <-time.After(patience):
-		return errors.New("the server does not start")
+		return errors.New("the server did not start")
 	}
 }
 
-// stay starts a client that stays for the whole run.
-func (c *controller) stay(number int, s service) error {
+// startSteady starts a client that stays for the whole run.
+func (c *controller) startSteady(number int, s service) error {
 	p, err := c.client(clientConfig{Name: fmt.Sprintf("stay%d", number), Service: s.name, Steady: true, ByCM: number%2 == 1, Sessions: 1, Each: 1}, s)
 	if err == nil {
 		c.steady = append(c.steady, p)
@@ -189,7 +189,7 @@ func (c *controller) client(cfg clientConfig, s service) (*process, error) {
 	if err := c.start(p, "-child", "client", "-config", string(text)); err != nil {
 		return nil, err
 	}
-	c.present[p] = true
+	c.runningClients[p] = true
 	c.started++
 	return p, nil
 }
@@ -213,7 +213,7 @@ func (c *controller) handle(p *process, e event) {
 		}
 		p.mu.Unlock()
 	case isEndpoint:
-		c.introduce(p, e)
+		c.forwardEndpoint(p, e)
 	case isSettled:
 		p.mu.Lock()
 		if p.token == e.Token {
@@ -221,10 +221,10 @@ func (c *controller) handle(p *process, e event) {
 		}
 		p.mu.Unlock()
 		if p.service.datagrams() && p.service.sessions() {
-			c.server.tell(command{Do: doGone, Service: p.service.name, Client: e.Client})
+			c.server.send(command{Do: doGone, Service: p.service.name, Client: e.Client})
 		}
 	case isLost:
-		c.judge(p, e)
+		c.judgeLoss(p, e)
 	case isWrong:
 		c.failed(fmt.Errorf("%s: %s", p.name, e.Text))
 	case isCounters:
@@ -234,29 +234,29 @@ func (c *controller) handle(p *process, e event) {
 	}
 }
 
-// introduce passes SRD endpoints between a client and the server.
-func (c *controller) introduce(p *process, e event) {
+// forwardEndpoint passes SRD endpoints between a client and the server.
+func (c *controller) forwardEndpoint(p *process, e event) {
 	if p != c.server {
-		c.server.tell(command{Do: doMeet, Service: p.service.name, Client: sessionName(e.Client, e.Session), Endpoint: e.Endpoint, Memory: e.Memory, Steady: number(p.steady)})
+		c.server.send(command{Do: doMeet, Service: p.service.name, Client: sessionName(e.Client, e.Session), Endpoint: e.Endpoint, Memory: e.Memory, Steady: number(p.steady)})
 		return
 	}
 	c.mu.Lock()
 	client := c.clients[e.Client]
 	c.mu.Unlock()
-	client.tell(command{Do: doWelcome, Endpoint: e.Endpoint, Memory: e.Memory})
+	client.send(command{Do: doWelcome, Endpoint: e.Endpoint, Memory: e.Memory})
 }
 
-// judge decides whether a failed session is an error of the run.
-func (c *controller) judge(p *process, e event) {
+// judgeLoss decides whether a failed session is an error of the run.
+func (c *controller) judgeLoss(p *process, e event) {
 	c.mu.Lock()
 	client := c.clients[e.Client]
 	c.mu.Unlock()
 	if client == nil {
-		c.failed(fmt.Errorf("%s has lost a client that there has never been, %q", p.name, e.Client))
+		c.failed(fmt.Errorf("%s reports the loss of the unknown client %q", p.name, e.Client))
 		return
 	}
 	if !client.excuses(e.Session) {
-		c.failed(fmt.Errorf("%s: session %s of a client that is alive has failed (%s): %s",
+		c.failed(fmt.Errorf("%s: session %s failed although its client is alive (%s): %s",
 			p.name, sessionName(e.Client, e.Session), client.service.name, e.Text))
 		return
 	}
@@ -269,11 +269,11 @@ func (c *controller) judge(p *process, e event) {
 func (c *controller) ended(p *process) {
 	c.say("%s has ended: %v", p.name, p.cmd.ProcessState)
 	c.mu.Lock()
-	delete(c.present, p)
+	delete(c.runningClients, p)
 	if p != c.server {
 		p.mu.Lock()
 		p.stats.Links = 0
-		c.gone.add(&p.stats)
+		c.endedStats.add(&p.stats)
 		p.mu.Unlock()
 	}
 	c.mu.Unlock()
@@ -286,15 +286,15 @@ func (c *controller) ended(p *process) {
 func (c *controller) failed(err error) {
 	const most = 20
 	c.mu.Lock()
-	if len(c.failures) < most && c.ctxIsMine(err) {
+	if len(c.failures) < most && c.isNewFailure(err) {
 		c.failures = append(c.failures, err)
 	}
 	c.mu.Unlock()
 	c.fail(err)
 }
 
-// ctxIsMine filters out errors that only repeat the first failure.
-func (c *controller) ctxIsMine(err error) bool {
+// isNewFailure filters out errors that only repeat the first failure.
+func (c *controller) isNewFailure(err error) bool {
 	why := context.Cause(c.ctx)
 	return why == nil || !errors.Is(err, why)
 }
@@ -303,7 +303,7 @@ func (c *controller) ctxIsMine(err error) bool {
 func (c *controller) end() {
 	c.mu.Lock()
 	left := []*process{c.server}
-	for p := range c.present {
+	for p := range c.runningClients {
 		left = append(left, p)
 	}
 	c.mu.Unlock()
@@ -312,7 +312,7 @@ func (c *controller) end() {
 			p.kill()
 		}
 	}
-	c.beside.Wait()
+	c.background.Wait()
 	c.fail(nil)
 }
 
@@ -326,7 +326,7 @@ func (c *controller) watch(ctx context.Context) {
 			return
 		case <-every.C:
 			c.progress()
-			for _, p := range c.everybody() {
+			for _, p := range c.running() {
 				if err := p.hung(); err != nil {
 					c.dump(p)
 					c.failed(fmt.Errorf("%w\n%s", err, p.stderr.String()))
@@ -336,12 +336,12 @@ func (c *controller) watch(ctx context.Context) {
 	}
 }
 
-// everybody returns the processes that have not ended.
-func (c *controller) everybody() []*process {
+// running returns the processes that have not ended.
+func (c *controller) running() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := []*process{c.server}
-	for p := range c.present {
+	for p := range c.runningClients {
 		list = append(list, p)
 	}
 	return list

@@ -19,15 +19,15 @@ const (
 
 // pinger sends datagrams to the UD server, which sends them back. Any datagram may be lost.
 type pinger struct {
-	e      *end
-	to     *rdma.Peer
-	key    uint64
-	budget int // of echoes; 0: none
-	got    int
-	steady bool
-	leaves bool
-	gone   func() // called when the budget is used up, or after leave
-	slots  [pings]ping
+	e          *end
+	to         *rdma.Peer
+	key        uint64
+	budget     int // of echoes; 0: none
+	echoed     int
+	steady     bool
+	finishing  bool
+	onFinished func() // called when the budget is used up, or after leave
+	slots      [pings]ping
 }
 
 // ping is one datagram in flight.
@@ -44,7 +44,7 @@ type ping struct {
 func (e *end) newPinger(to *rdma.Peer, client string) *pinger {
 	p := &pinger{e: e, to: to, key: key(e.seed, client)}
 	for i := range p.slots {
-		p.slots[i] = ping{p: p, number: i, at: area(0) + i*mostMessage}
+		p.slots[i] = ping{p: p, number: i, at: area(0) + i*maxMessage}
 	}
 	e.pinger, e.request = p, p.received
 	e.stats.Connections++
@@ -69,15 +69,15 @@ func (p *pinger) work() {
 	}
 }
 
-func (p *pinger) leave() {
-	p.leaves = true
+func (p *pinger) finish() {
+	p.finishing = true
 	p.check()
 }
 
 func (p *pinger) check() {
-	if p.leaves && !p.busy() && p.gone != nil {
-		gone := p.gone
-		p.gone = nil
+	if p.finishing && !p.busy() && p.onFinished != nil {
+		gone := p.onFinished
+		p.onFinished = nil
 		gone()
 	}
 }
@@ -85,16 +85,16 @@ func (p *pinger) check() {
 // next sends the next datagram, unless the pinger ends or is paused.
 func (s *ping) next() {
 	p, e := s.p, s.p.e
-	if p.budget > 0 && p.got >= p.budget {
-		p.leaves = true
+	if p.budget > 0 && p.echoed >= p.budget {
+		p.finishing = true
 	}
-	if p.leaves || e.paused {
+	if p.finishing || e.paused {
 		p.check()
 		return
 	}
 	s.busy = true
 	s.sequence++
-	s.length = pingHeader + size(e.rng, e.mostMessage-pingHeader)
+	s.length = pingHeader + size(e.rng, e.maxMessage-pingHeader)
 	b := e.mem.Bytes()[s.at:][:s.length]
 	binary.LittleEndian.PutUint64(b, uint64(s.number))
 	binary.LittleEndian.PutUint64(b[8:], s.sequence)
@@ -129,7 +129,7 @@ func (s *ping) rest() {
 	}
 	if s.p.steady {
 		s.sequence++ // an echo from now on is late
-		e.after(time.Duration(e.rng.Int64N(int64(longestNap))), follow)
+		e.after(time.Duration(e.rng.Int64N(int64(maxPause))), follow)
 	} else {
 		follow()
 	}
@@ -144,7 +144,7 @@ func (s *ping) done(t *rdma.Task, err error) {
 		return
 	}
 	if err != nil {
-		e.wrong(fmt.Errorf("a datagram to %v has failed: %w", s.p.to, err))
+		e.wrong(fmt.Errorf("a datagram to %v failed: %w", s.p.to, err))
 	}
 	s.sending = false
 	if !s.busy {
@@ -156,14 +156,14 @@ func (s *ping) done(t *rdma.Task, err error) {
 func (p *pinger) received(m *rdma.Message) {
 	e, b := p.e, m.Bytes()
 	if len(b) < pingHeader || binary.LittleEndian.Uint64(b) >= pings {
-		e.wrong(fmt.Errorf("the data is wrong: a datagram from %v of %d bytes is no echo", m.Peer(), len(b)))
+		e.wrong(fmt.Errorf("the data is wrong: a datagram from %v of %d bytes is not an echo", m.Peer(), len(b)))
 		return
 	}
 	s, sequence := &p.slots[binary.LittleEndian.Uint64(b)], binary.LittleEndian.Uint64(b[8:])
 	err := e.pattern.check(b[pingHeader:], p.key+uint64(s.number), sequence)
 	current := s.busy && sequence == s.sequence
 	if err == nil && current && len(b) != s.length {
-		err = fmt.Errorf("the data is wrong: %d bytes came, not %d", len(b), s.length)
+		err = fmt.Errorf("the data is wrong: received %d bytes, want %d", len(b), s.length)
 	}
 	if err != nil {
 		e.wrong(fmt.Errorf("an echo from %v: %w", m.Peer(), err))
@@ -175,7 +175,7 @@ func (p *pinger) received(m *rdma.Message) {
 	}
 	e.stats.Ops[opDatagram]++
 	e.stats.Bytes += uint64(len(b))
-	p.got++
+	p.echoed++
 	s.rest()
 }
 
@@ -184,7 +184,7 @@ func (e *end) answerPings() {
 	nobody := &pinger{e: e}
 	var slots [echoes]ping
 	for i := range slots {
-		slots[i] = ping{p: nobody, at: area(0) + i*mostMessage}
+		slots[i] = ping{p: nobody, at: area(0) + i*maxMessage}
 	}
 	e.request = func(m *rdma.Message) {
 		for i := range slots {

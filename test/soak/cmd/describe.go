@@ -9,7 +9,7 @@ import (
 // describe returns what the links of an end are waiting for, to find the reason of a hang.
 func (e *end) describe() (err error) {
 	for l := range e.links {
-		if !l.resting() {
+		if !l.isIdle() {
 			err = errors.Join(err, errors.New(l.describe()))
 		}
 	}
@@ -33,16 +33,16 @@ func (l *link) describe() string {
 	for _, is := range []struct {
 		name string
 		so   bool
-	}{{"ready", l.ready}, {"greeted", l.greeted}, {"leaving", l.leaving}, {"done", l.done}, {"heard", l.heard},
-		{"over", l.over}, {"failed", l.failed}, {"closed", l.closed}} {
+	}{{"ready", l.ready}, {"greeted", l.gotHello}, {"leaving", l.finishing}, {"done", l.done}, {"heard", l.peerDone},
+		{"over", l.finished}, {"failed", l.failed}, {"closed", l.closed}} {
 		if is.so {
 			b.WriteString(" " + is.name)
 		}
 	}
-	fmt.Fprintf(&b, ", %d tasks, %d operations of %d", l.out, l.ops, l.budget)
-	for i := range l.shuttles {
-		if s := &l.shuttles[i]; s.busy {
-			fmt.Fprintf(&b, ", shuttle %d: %s of %d bytes, waits %d", i, opNames[s.op], s.length, s.waits)
+	fmt.Fprintf(&b, ", %d tasks, %d operations of %d", l.inFlight, l.ops, l.budget)
+	for i := range l.workers {
+		if s := &l.workers[i]; s.busy {
+			fmt.Fprintf(&b, ", worker %d: %s of %d bytes, waits %d", i, opNames[s.op], s.length, s.waitsFor)
 		}
 	}
 	return b.String()

@@ -14,26 +14,26 @@ import (
 )
 
 // Layout of an end's memory: first bytes that never change, which peers read; then an area for
-// each link, with room for each of its shuttles.
+// each link, with room for each of its workers.
 const (
-	shuttles    = 2
-	mostData    = 128 << 10
-	mostMessage = 8 << 10
-	fixedSize   = 256 << 10
+	workers    = 2
+	maxData    = 128 << 10
+	maxMessage = 8 << 10
+	fixedSize  = 256 << 10
 
-	sourceAt    = 0
-	backAt      = sourceAt + mostData
-	targetAt    = backAt + mostData // the peer writes here
-	messageAt   = targetAt + mostData
-	cellsAt     = messageAt + mostMessage // the peer's atomics operate here
-	originalAt  = cellsAt + 16            // results of this end's atomics
-	shuttleSize = cellsAt + 4<<10
-	areaSize    = shuttles * shuttleSize
+	sourceAt   = 0
+	backAt     = sourceAt + maxData
+	targetAt   = backAt + maxData // the peer writes here
+	messageAt  = targetAt + maxData
+	cellsAt    = messageAt + maxMessage // the peer's atomics operate here
+	originalAt = cellsAt + 16           // results of this end's atomics
+	workerSize = cellsAt + 4<<10
+	areaSize   = workers * workerSize
 
 	receives = 256
 )
 
-const everything = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+const allPermissions = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 
 // end is one end of a service: a context on its own device, in the server or a client. It
 // belongs to the goroutine that runs the engine. Other goroutines use do and ask.
@@ -59,14 +59,14 @@ type end struct {
 	tasks         *rdma.Pool         // of connections; nil with datagrams
 	datagramTasks *rdma.DatagramPool // likewise
 
-	areas       []int // free
-	links       map[*link]bool
-	paused      bool
-	stopping    bool
-	mostMessage int
-	pattern     pattern
-	stats       stats
-	pinger      *pinger // UD, client
+	areas      []int // free
+	links      map[*link]bool
+	paused     bool
+	stopping   bool
+	maxMessage int
+	pattern    pattern
+	stats      stats
+	pinger     *pinger // UD, client
 
 	running chan struct{} // closed when the context is Running
 	ended   chan error    // the result of Run
@@ -97,15 +97,15 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 		e.datagrams, err = rdma.NewDatagrams(e.dev, rdma.DatagramsConfig{Name: name, Transport: s.transport, Engine: e.engine, Path: path})
 		e.ctx = e.datagrams
 	} else {
-		e.connections, err = rdma.New(e.dev, rdma.Config{Name: name, Engine: e.engine, Permissions: everything, Path: path, MaxConnections: places})
+		e.connections, err = rdma.New(e.dev, rdma.Config{Name: name, Engine: e.engine, Permissions: allPermissions, Path: path, MaxConnections: places})
 		e.ctx = e.connections
 	}
 	if err != nil {
 		e.ctx = nil
 		return nil, err
 	}
-	e.mostMessage = min(mostMessage, int(e.ctx.Capabilities().MaxSend))
-	if e.mem, err = mmap.Alloc(e.dev, fixedSize+places*areaSize, everything); err != nil {
+	e.maxMessage = min(maxMessage, int(e.ctx.Capabilities().MaxSend))
+	if e.mem, err = mmap.Alloc(e.dev, fixedSize+places*areaSize, allPermissions); err != nil {
 		return nil, err
 	}
 	clear(e.mem.Bytes()) // so that all of it is resident from the start
@@ -120,14 +120,14 @@ func openEnd(s service, name string, places int, seed uint64, rng *rand.Rand) (_
 		e.connections.OnConnection(e.connection)
 	}
 	e.ctx.OnStateChange(e.state)
-	return e, e.ctx.Receive(receives, e.mostMessage, e.received)
+	return e, e.ctx.Receive(receives, e.maxMessage, e.received)
 }
 
-// pools makes the pools of tasks: for the shuttles and, for each link, two tasks to begin and
+// pools makes the pools of tasks: for the workers and, for each link, two tasks to begin and
 // end, and one to confirm each piece of the peer's.
 func (e *end) pools(places int) (err error) {
 	done := func(t *rdma.Task) { e.done(t, nil) }
-	n := max(4*shuttles*places+2*places, pings)
+	n := max(4*workers*places+2*places, pings)
 	if e.datagrams != nil {
 		e.datagramTasks, err = e.datagrams.Pool(n, done, e.done)
 	} else {
@@ -149,7 +149,7 @@ func (e *end) start() error {
 		return nil
 	case err := <-e.ended:
 		e.ended <- err
-		return fmt.Errorf("the context %q has ended while it started: %w", e.ctx.Name(), err)
+		return fmt.Errorf("the context %q ended while it was starting: %w", e.ctx.Name(), err)
 	}
 }
 
@@ -158,7 +158,7 @@ func (e *end) state(_, next pe.State) {
 	case next == pe.Running:
 		close(e.running)
 	case next != pe.Starting && !e.stopping:
-		e.wrong(fmt.Errorf("the context %q is %v, and nobody has stopped it; its error is: %v", e.ctx.Name(), next, e.ctx.Err()))
+		e.wrong(fmt.Errorf("the context %q is %v, although nobody stopped it; its error is: %v", e.ctx.Name(), next, e.ctx.Err()))
 	}
 }
 
@@ -185,7 +185,7 @@ func (e *end) stop() error {
 		err = fmt.Errorf("run %s: %w", e.ctx.Name(), err)
 	}
 	if out := e.bufs.Total() - e.bufs.Available(); out != 0 {
-		err = errors.Join(err, fmt.Errorf("%d buffers of %s are out at the end", out, e.ctx.Name()))
+		err = errors.Join(err, fmt.Errorf("%d buffers of %s are still in use at the end", out, e.ctx.Name()))
 	}
 	return errors.Join(err, e.close())
 }
@@ -215,7 +215,7 @@ func (e *end) connection(conn *rdma.Connection, state rdma.ConnectionState, err 
 	case rdma.Ready:
 		l.ready = true
 		e.stats.Connections++
-		l.greet()
+		l.sendHello()
 		l.begin()
 	case rdma.Failed:
 		l.fail(err)
@@ -224,8 +224,8 @@ func (e *end) connection(conn *rdma.Connection, state rdma.ConnectionState, err 
 		if err != nil {
 			l.fail(err)
 		}
-		if l.out != 0 {
-			e.wrong(fmt.Errorf("%v is reported Closed, and %d of its tasks are still out", conn, l.out))
+		if l.inFlight != 0 {
+			e.wrong(fmt.Errorf("%v was reported Closed, but %d of its tasks are still in flight", conn, l.inFlight))
 		}
 		l.closed = true
 		l.check()
@@ -247,18 +247,18 @@ func (e *end) received(m *rdma.Message) {
 	if l, ok := data.(*link); ok {
 		l.received(m)
 	} else if !e.service.datagrams() { // an endpoint may get messages of peers that it has forgotten
-		e.wrong(fmt.Errorf("a %v has come from %v, which nobody knows", m.Opcode(), m.Connection()))
+		e.wrong(fmt.Errorf("received a %v from the unknown peer %v", m.Opcode(), m.Connection()))
 	}
 }
 
 // done handles a task that has completed or failed.
 func (e *end) done(t *rdma.Task, err error) {
 	switch of := t.UserData().(type) {
-	case *shuttle:
+	case *worker:
 		of.done(t, err)
 	case *link:
 		e.check(t.Free())
-		of.out--
+		of.inFlight--
 		if err != nil {
 			of.fail(err)
 		}
@@ -266,7 +266,7 @@ func (e *end) done(t *rdma.Task, err error) {
 	case *ping:
 		of.done(t, err)
 	default:
-		e.wrong(fmt.Errorf("a %v has completed that belongs to %T", t.Operation(), of))
+		e.wrong(fmt.Errorf("a %v completed that belongs to a %T", t.Operation(), of))
 	}
 }
 
@@ -276,8 +276,8 @@ func (e *end) check(err error) {
 	}
 }
 
-// held counts what the end holds, on the engine's goroutine.
-func (e *end) held(h *held) {
+// addResources counts what the end holds, on the engine's goroutine.
+func (e *end) addResources(h *resources) {
 	h.Tasks += e.ctx.Allocated()
 	h.Buffers += e.bufs.Total() - e.bufs.Available()
 	h.Links += len(e.links)
@@ -290,7 +290,7 @@ func (e *end) quiet(links int) bool {
 		return false
 	}
 	for l := range e.links {
-		if !l.resting() {
+		if !l.isIdle() {
 			return false
 		}
 	}
@@ -303,8 +303,8 @@ func (e *end) pause() { e.paused = true }
 func (e *end) resume() {
 	e.paused = false
 	for l := range e.links {
-		for i := range l.shuttles {
-			if s := &l.shuttles[i]; !s.busy {
+		for i := range l.workers {
+			if s := &l.workers[i]; !s.busy {
 				s.next()
 			}
 		}

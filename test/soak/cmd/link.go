@@ -11,11 +11,11 @@ import (
 
 // The upper 8 bits of an immediate. The other 24 bits are a number.
 const (
-	sayHello   = iota + 1 // the number of the area on this side that the peer may use
-	sayDone               // this end has no more work: the client sends it first, then the server
-	sayChecked            // the data that the peer's shuttle wrote is right
-	sayData               // the message is from a shuttle
-	sayWritten            // the write is from a shuttle
+	msgHello   = iota + 1 // the number of the area on this side that the peer may use
+	msgDone               // this end has no more work: the client sends it first, then the server
+	msgChecked            // the data that the peer's worker wrote is right
+	msgData               // the message is from a worker
+	msgWritten            // the write is from a worker
 )
 
 func immediate(what, number int) uint32 { return uint32(what)<<24 | uint32(number) }
@@ -27,7 +27,7 @@ type link struct {
 	client  string
 	session int
 	steady  bool // it stays for the whole run
-	rude    bool // the client ends it during the work
+	abrupt  bool // the client ends it during the work
 	first   bool // this end is the client, and ends the link
 	budget  int  // of operations, after which the client leaves; 0: none
 
@@ -39,20 +39,20 @@ type link struct {
 	mem            *mmap.Map // of the end, or of this link only
 	area, peerArea int       // offsets
 	key, peerKey   uint64    // of the data of each direction
-	shuttles       [shuttles]shuttle
-	seen           [shuttles]uint64 // the peer's pieces so far
+	workers        [workers]worker
+	peerPieces     [workers]uint64 // the peer's pieces so far
 	ops            int
-	out            int // tasks in flight
+	inFlight       int // tasks in flight
 
-	ready   bool // tasks can be submitted
-	greeted bool // the peer has sent sayHello
-	leaving bool
-	done    bool // this end has sent sayDone
-	heard   bool // the peer has sent sayDone
-	over    bool // all is done, or the link was abandoned: a failure is no error any more
-	failed  bool
-	closed  bool // the connection is Closed
-	ended   bool
+	ready     bool // tasks can be submitted
+	gotHello  bool // the peer has sent sayHello
+	finishing bool
+	done      bool // this end has sent sayDone
+	peerDone  bool // the peer has sent sayDone
+	finished  bool // all is done, or the link was abandoned: a failure is no error any more
+	failed    bool
+	closed    bool // the connection is Closed
+	ended     bool
 }
 
 // newLink makes a link in a free area of the end's memory. With SRD, the server gives each
@@ -62,20 +62,20 @@ func (e *end) newLink(client string, session, index int, first bool) (*link, err
 	l := &link{e: e, client: client, session: session, first: first, mem: e.mem, area: area(0)}
 	if e.service.datagrams() && !first {
 		var err error
-		if l.mem, err = mmap.Alloc(e.dev, fixedSize+areaSize, everything); err != nil {
+		if l.mem, err = mmap.Alloc(e.dev, fixedSize+areaSize, allPermissions); err != nil {
 			return nil, err
 		}
 		copy(l.mem.Bytes(), e.mem.Bytes()[:fixedSize])
 	} else if len(e.areas) == 0 {
-		return nil, fmt.Errorf("%d links are there, and no area is left", len(e.links))
+		return nil, fmt.Errorf("no area is free: there are %d links", len(e.links))
 	} else {
 		l.area = area(e.areas[len(e.areas)-1])
 		e.areas = e.areas[:len(e.areas)-1]
 	}
 	l.key, l.peerKey = key(e.seed, client, session, index, first), key(e.seed, client, session, index, !first)
-	for i := range l.shuttles {
-		l.shuttles[i] = shuttle{link: l, number: i, at: l.area + i*shuttleSize}
-		clear(l.mem.Bytes()[l.shuttles[i].at+cellsAt:][:16])
+	for i := range l.workers {
+		l.workers[i] = worker{link: l, number: i, at: l.area + i*workerSize}
+		clear(l.mem.Bytes()[l.workers[i].at+cellsAt:][:16])
 	}
 	e.links[l] = true
 	return l, nil
@@ -88,52 +88,52 @@ func (l *link) String() string {
 	return fmt.Sprintf("session %s with %v", sessionName(l.client, l.session), l.peer)
 }
 
-// on sets the connection of a link.
-func (l *link) on(conn *rdma.Connection, remote *mmap.Map) {
+// setConnection sets the connection of a link.
+func (l *link) setConnection(conn *rdma.Connection, remote *mmap.Map) {
 	l.to, l.conn, l.remote = target[*rdma.Connection]{l.e.tasks, conn}, conn, remote
 	conn.SetUserData(l)
 }
 
-// with sets the peer of a link.
-func (l *link) with(peer *rdma.Peer, remote *mmap.Map) {
+// setPeer sets the peer of a link.
+func (l *link) setPeer(peer *rdma.Peer, remote *mmap.Map) {
 	l.to, l.peer, l.remote, l.ready = target[*rdma.Peer]{l.e.datagramTasks, peer}, peer, remote, true
 	peer.SetUserData(l)
 	l.e.stats.Connections++
 }
 
-// greet sends the peer the number of its area.
-func (l *link) greet() { l.say(sayHello, (l.area-fixedSize)/areaSize) }
+// sendHello sends the peer the number of its area.
+func (l *link) sendHello() { l.sendMsg(msgHello, (l.area-fixedSize)/areaSize) }
 
 // begin starts the work once both ends are ready.
 func (l *link) begin() {
-	if !l.ready || !l.greeted {
+	if !l.ready || !l.gotHello {
 		return
 	}
 	if l.e.leaving != nil && l.e.leaving(l) {
-		l.leaving = true
+		l.finishing = true
 	}
-	for i := range l.shuttles {
-		l.shuttles[i].next()
+	for i := range l.workers {
+		l.workers[i].next()
 	}
 }
 
-// working reports whether shuttles may start operations.
+// working reports whether workers may start operations.
 func (l *link) working() bool {
-	return l.ready && l.greeted && !l.leaving && !l.over && !l.failed && !l.e.paused
+	return l.ready && l.gotHello && !l.finishing && !l.finished && !l.failed && !l.e.paused
 }
 
 func (l *link) busy() bool {
-	for i := range l.shuttles {
-		if l.shuttles[i].busy {
+	for i := range l.workers {
+		if l.workers[i].busy {
 			return true
 		}
 	}
 	return false
 }
 
-// resting reports whether the link is one that stays, and is idle.
-func (l *link) resting() bool {
-	return l.steady && l.greeted && !l.leaving && !l.failed && l.out == 0 && !l.busy()
+// isIdle reports whether the link is one that stays, and is idle.
+func (l *link) isIdle() bool {
+	return l.steady && l.gotHello && !l.finishing && !l.failed && l.inFlight == 0 && !l.busy()
 }
 
 // received handles a message of the peer.
@@ -144,46 +144,46 @@ func (l *link) received(m *rdma.Message) {
 	switch {
 	case !ok && m.Length() > 0:
 		l.compare(m, int(m.Bytes()[0]), m.Bytes()[1:])
-	case what == sayData:
+	case what == msgData:
 		l.compare(m, number, m.Bytes())
-	case what == sayWritten && number < shuttles && m.Length() <= mostData:
-		at := l.area + number*shuttleSize + targetAt
-		if l.compare(m, number, l.mem.Bytes()[at:][:m.Length()]) && !l.failed && !l.over {
-			l.say(sayChecked, number)
+	case what == msgWritten && number < workers && m.Length() <= maxData:
+		at := l.area + number*workerSize + targetAt
+		if l.compare(m, number, l.mem.Bytes()[at:][:m.Length()]) && !l.failed && !l.finished {
+			l.sendMsg(msgChecked, number)
 		}
-	case what == sayHello && !l.greeted:
-		l.greeted, l.peerArea = true, area(number)
+	case what == msgHello && !l.gotHello:
+		l.gotHello, l.peerArea = true, area(number)
 		if l.conn == nil && !l.first {
-			l.greet()
+			l.sendHello()
 		}
 		l.begin()
-	case what == sayChecked && number < shuttles:
-		l.shuttles[number].checked()
-	case what == sayDone:
-		l.heard = true
-		l.leave()
+	case what == msgChecked && number < workers:
+		l.workers[number].checked()
+	case what == msgDone:
+		l.peerDone = true
+		l.finish()
 	default:
-		e.wrong(fmt.Errorf("%v: a %v makes no sense: immediate %#x, %d bytes", l, m.Opcode(), imm, m.Length()))
+		e.wrong(fmt.Errorf("%v: a %v is invalid: immediate %#x, %d bytes", l, m.Opcode(), imm, m.Length()))
 	}
 }
 
-// compare checks every byte of a piece from the peer's shuttle.
+// compare checks every byte of a piece from the peer's worker.
 func (l *link) compare(m *rdma.Message, number int, got []byte) bool {
-	if number >= shuttles {
-		l.e.wrong(fmt.Errorf("%v: a %v is of shuttle %d, and there are %d", l, m.Opcode(), number, shuttles))
+	if number >= workers {
+		l.e.wrong(fmt.Errorf("%v: a %v is of worker %d, and there are %d", l, m.Opcode(), number, workers))
 		return false
 	}
-	l.seen[number]++
-	if err := l.e.pattern.check(got, l.peerKey+uint64(number), l.seen[number]); err != nil {
-		l.e.wrong(fmt.Errorf("%v: %v %d of shuttle %d: %w", l, m.Opcode(), l.seen[number], number, err))
+	l.peerPieces[number]++
+	if err := l.e.pattern.check(got, l.peerKey+uint64(number), l.peerPieces[number]); err != nil {
+		l.e.wrong(fmt.Errorf("%v: %v %d of worker %d: %w", l, m.Opcode(), l.peerPieces[number], number, err))
 		return false
 	}
 	l.e.stats.Verified++
 	return true
 }
 
-// say sends an empty message with an immediate.
-func (l *link) say(what, number int) {
+// sendMsg sends an empty message with an immediate.
+func (l *link) sendMsg(what, number int) {
 	task, err := l.to.sendImm(nil, immediate(what, number))
 	if err == nil {
 		task.SetUserData(l)
@@ -193,20 +193,20 @@ func (l *link) say(what, number int) {
 		l.fail(fmt.Errorf("send %#x: %w", immediate(what, number), err))
 		return
 	}
-	l.out++
+	l.inFlight++
 }
 
-// leave ends the work and then, together with the peer, the link.
-func (l *link) leave() {
-	l.leaving = true
+// finish ends the work and then, together with the peer, the link.
+func (l *link) finish() {
+	l.finishing = true
 	l.check()
 }
 
 // abandon ends the link at once, during the work.
 func (l *link) abandon() {
-	l.leaving, l.over = true, true
-	for i := range l.shuttles {
-		l.shuttles[i].giveUp()
+	l.finishing, l.finished = true, true
+	for i := range l.workers {
+		l.workers[i].stopWaiting()
 	}
 	if l.conn != nil {
 		l.e.check(l.conn.Close())
@@ -220,14 +220,14 @@ func (l *link) fail(err error) {
 		return
 	}
 	l.failed = true
-	for i := range l.shuttles {
-		l.shuttles[i].giveUp()
+	for i := range l.workers {
+		l.workers[i].stopWaiting()
 	}
-	rude := l.rude && (errors.Is(err, rdma.ErrPeerClosed) || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrTimeout))
+	abrupt := l.abrupt && (errors.Is(err, rdma.ErrPeerClosed) || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrTimeout))
 	switch {
-	case l.over:
-	case rude:
-		l.e.stats.Rude++
+	case l.finished:
+	case abrupt:
+		l.e.stats.Abrupt++
 	default:
 		l.e.lost(l, err)
 	}
@@ -237,21 +237,21 @@ func (l *link) fail(err error) {
 // check takes the next step towards the end of the link that is possible now.
 func (l *link) check() {
 	e := l.e
-	if l.ended || l.out > 0 || l.busy() {
+	if l.ended || l.inFlight > 0 || l.busy() {
 		return
 	}
-	gone := l.failed || l.over
+	gone := l.failed || l.finished
 	switch {
 	case l.conn == nil && gone, l.conn != nil && l.closed:
 		l.end()
 	case gone || l.conn != nil && l.conn.State() != rdma.Ready:
 		// The callback of the connection will report Closed.
-	case l.leaving && l.greeted && !l.done && (l.first || l.heard):
+	case l.finishing && l.gotHello && !l.done && (l.first || l.peerDone):
 		l.done = true
-		l.over = !l.first
-		l.say(sayDone, 0)
-	case l.done && l.heard && l.first:
-		l.over = true
+		l.finished = !l.first
+		l.sendMsg(msgDone, 0)
+	case l.done && l.peerDone && l.first:
+		l.finished = true
 		if l.conn != nil {
 			e.check(l.conn.Close())
 		}

@@ -60,20 +60,20 @@ func run(args []string) int {
 	var child, config string
 	var ipv6 bool
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
-	flags.DurationVar(&o.time, "time", time.Hour, "how long it runs; the last quiet point comes after that")
+	flags.DurationVar(&o.time, "time", time.Hour, "duration of the run; the last quiet point follows")
 	flags.DurationVar(&o.quiet, "quiet", time.Minute, "time from one quiet point to the next")
-	flags.IntVar(&o.clients, "clients", 8, "clients at a time, beside those that stay")
-	flags.Uint64Var(&o.seed, "seed", 0, "of all that is drawn; 0: another one each time")
-	flags.DurationVar(&patience, "patience", patience, "how long anything may take before it counts as hung")
+	flags.IntVar(&o.clients, "clients", 8, "number of concurrent clients, besides those that stay")
+	flags.Uint64Var(&o.seed, "seed", 0, "seed of all random choices; 0: a different one each time")
+	flags.DurationVar(&patience, "patience", patience, "time after which an operation counts as hung")
 	flags.BoolVar(&o.hasty, "hasty", false, "at every quiet point the server closes half-made connections of dead clients, which at every fifth it gives a minute otherwise")
-	flags.StringVar(&o.services, "services", "", "names, separated by commas, such as udp,srd; all if there are none")
+	flags.StringVar(&o.services, "services", "", "services to run, separated by commas, such as udp,srd (default: all)")
 	flags.StringVar(&profiles, "profiles", "", "`folder` for a profile of the server's heap at each quiet point")
 	flags.BoolVar(&o.gentle, "gentle", false, "no client is killed or stopped")
 	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
 	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
-	flags.StringVar(&config, "config", "", "for a client: what it is to do")
-	flags.BoolVar(&ipv6, "ipv6", false, "for the server: there is IPv6")
-	flags.StringVar(&sabotage, "sabotage", "", "for tests: what goes wrong, which has to be found")
+	flags.StringVar(&config, "config", "", "for a client: its configuration")
+	flags.BoolVar(&ipv6, "ipv6", false, "for the server: IPv6 is available")
+	flags.StringVar(&sabotage, "sabotage", "", "for tests: the fault to inject, which the run must detect")
 	showVersion := flags.Bool("version", false, "print the version, and exit")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -86,7 +86,7 @@ func run(args []string) int {
 		return 0
 	}
 	if flags.NArg() > 0 || o.time <= 0 || o.quiet <= 0 || patience <= 0 || o.clients < 1 || o.clients > serverPlaces/clientPlaces {
-		fmt.Fprintf(os.Stderr, "soak: -time, -quiet and -patience are above zero, -clients 1 to %d, and there are no arguments\n", serverPlaces/clientPlaces)
+		fmt.Fprintf(os.Stderr, "soak: -time, -quiet and -patience must be positive, -clients 1 to %d, and no arguments are allowed\n", serverPlaces/clientPlaces)
 		return exitUsage
 	}
 	if o.services != "" {
@@ -101,11 +101,11 @@ func run(args []string) int {
 	err := error(nil)
 	switch child {
 	case "server":
-		err = runServer(o.seed, ipv6, newWire(os.Stdout))
+		err = runServer(o.seed, ipv6, newEventWriter(os.Stdout))
 	case "client":
 		var cfg clientConfig
 		if err = json.Unmarshal([]byte(config), &cfg); err == nil {
-			err = runClient(cfg, newWire(os.Stdout))
+			err = runClient(cfg, newEventWriter(os.Stdout))
 		}
 	case "":
 		if o.seed == 0 {
@@ -115,7 +115,7 @@ func run(args []string) int {
 		defer stop()
 		err = control(ctx, o, os.Stdout)
 	default:
-		fmt.Fprintf(os.Stderr, "soak: -child is %q; it is server or client\n", child)
+		fmt.Fprintf(os.Stderr, "soak: -child is %q, want server or client\n", child)
 		return exitUsage
 	}
 	if err != nil {

@@ -52,7 +52,7 @@ func same(got, want []byte) error {
 		return nil
 	}
 	if len(got) != len(want) {
-		return fmt.Errorf("the data is wrong: %d bytes came, not %d", len(got), len(want))
+		return fmt.Errorf("the data is wrong: received %d bytes, want %d", len(got), len(want))
 	}
 	first, last, wrong := -1, 0, 0
 	for i := range want {

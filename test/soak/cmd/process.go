@@ -63,8 +63,8 @@ func (c *controller) start(p *process, args ...string) error {
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
-	c.say("%s has started: process %d", p.name, p.cmd.Process.Pid)
-	c.beside.Go(func() {
+	c.say("%s started: process %d", p.name, p.cmd.Process.Pid)
+	c.background.Go(func() {
 		defer close(p.exited)
 		list := json.NewDecoder(out)
 		for {
@@ -83,8 +83,8 @@ func (c *controller) start(p *process, args ...string) error {
 	return nil
 }
 
-// tell sends a command. A process that has ended ignores it.
-func (p *process) tell(cmd command) {
+// send sends a command. A process that has ended ignores it.
+func (p *process) send(cmd command) {
 	b, err := json.Marshal(cmd)
 	if err != nil {
 		panic(err) // a command can always be marshalled
@@ -120,7 +120,7 @@ func (p *process) resume() {
 	p.moved = time.Now()
 	token := p.token
 	p.mu.Unlock()
-	p.tell(command{Do: doDisturbed, Token: token})
+	p.send(command{Do: doDisturbed, Token: token})
 }
 
 // excuses reports whether a session may have failed because the client was killed or stopped.
@@ -135,7 +135,7 @@ func (p *process) leave() {
 	p.mu.Lock()
 	p.leaving = true
 	p.mu.Unlock()
-	p.tell(command{Do: doLeave})
+	p.send(command{Do: doLeave})
 }
 
 // failure returns why an ended process has failed; nil if it has not.
@@ -147,9 +147,9 @@ func (p *process) failure() error {
 	case dumped || killed && wasKilled(p.cmd.ProcessState):
 		return nil
 	case p.err != nil:
-		return fmt.Errorf("%s has failed: %w\n%s", p.name, p.err, p.stderr.String())
+		return fmt.Errorf("%s failed: %w\n%s", p.name, p.err, p.stderr.String())
 	case !leaving:
-		return fmt.Errorf("%s has ended by itself", p.name)
+		return fmt.Errorf("%s ended by itself", p.name)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (p *process) hung() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if since := time.Since(p.moved); since > patience && !p.idle && !p.killed {
-		return fmt.Errorf("%s hangs: it has not got on for %v (%d operations, %d verified of its peer, stopped before: %v)",
+		return fmt.Errorf("%s hangs: it made no progress for %v (%d operations, %d verified by its peer, stopped before: %v)",
 			p.name, since.Round(time.Second), p.stats.ops(), p.stats.Verified, p.stopped)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (p *process) hung() error {
 func (c *controller) dump(p *process) {
 	p.signal(signalContinue)
 	for _, q := range []*process{p, c.server} {
-		q.tell(command{Do: doDescribe})
+		q.send(command{Do: doDescribe})
 	}
 	time.Sleep(2 * time.Second)
 	p.mu.Lock()
@@ -186,7 +186,7 @@ func (c *controller) dump(p *process) {
 	}
 }
 
-var errNoSignals = errors.New("processes cannot be stopped here: it runs on Unix only")
+var errNoSignals = errors.New("processes cannot be stopped on this system: soak needs Unix")
 
 // tail keeps the end of its input.
 type tail struct {

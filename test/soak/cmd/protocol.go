@@ -38,7 +38,7 @@ type command struct {
 	Memory   []byte      `json:"memory,omitempty"`
 	Hasty    bool        `json:"hasty,omitempty"` // close connections that are not Ready, instead of waiting for them
 	Steady   int         `json:"steady,omitempty"`
-	Base     *held       `json:"base,omitempty"`
+	Base     *resources  `json:"base,omitempty"`
 }
 
 // The events to the controller.
@@ -61,7 +61,7 @@ type event struct {
 	Text     string             `json:"text,omitempty"`
 	Service  string             `json:"service,omitempty"`
 	Stats    *stats             `json:"stats,omitempty"`
-	Held     *held              `json:"held,omitempty"`
+	Held     *resources         `json:"held,omitempty"`
 	Places   map[string]place   `json:"places,omitempty"`
 	Endpoint []byte             `json:"endpoint,omitempty"`
 	Memory   []byte             `json:"memory,omitempty"`
@@ -102,20 +102,20 @@ func parseSession(name string) (client string, session int, err error) {
 	return client, session, nil
 }
 
-// wire is a child's connection to the controller.
-type wire struct {
+// eventWriter is a child's connection to the controller.
+type eventWriter struct {
 	mu  sync.Mutex
 	out *json.Encoder
 }
 
-func newWire(out io.Writer) *wire { return &wire{out: json.NewEncoder(out)} }
+func newEventWriter(out io.Writer) *eventWriter { return &eventWriter{out: json.NewEncoder(out)} }
 
-// tell sends an event. Without a controller the process exits.
-func (w *wire) tell(e event) {
+// send sends an event. Without a controller the process exits.
+func (w *eventWriter) send(e event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.out.Encode(e); err != nil {
-		fmt.Fprintln(os.Stderr, "soak: the controller is gone:", err)
+		fmt.Fprintln(os.Stderr, "soak: lost the controller:", err)
 		os.Exit(exitOrphan)
 	}
 }
@@ -125,7 +125,7 @@ func listen(in io.Reader, handle func(command)) {
 	for list := json.NewDecoder(in); ; {
 		var c command
 		if err := list.Decode(&c); err != nil {
-			fmt.Fprintln(os.Stderr, "soak: the controller is gone:", err)
+			fmt.Fprintln(os.Stderr, "soak: lost the controller:", err)
 			os.Exit(exitOrphan)
 		}
 		handle(c)

@@ -9,7 +9,7 @@ import (
 // point is what the processes held at a quiet point.
 type point struct {
 	at   time.Duration
-	held []held // of the server, and of the clients that stay
+	held []resources // of the server, and of the clients that stay
 }
 
 // quietPoint stops all work once the clients have left, and compares what is held.
@@ -17,16 +17,16 @@ func (c *controller) quietPoint() {
 	all := append([]*process{c.server}, c.steady...)
 	for _, s := range c.services {
 		if !s.shared {
-			c.server.tell(command{Do: doFaults, Service: s.name})
+			c.server.send(command{Do: doFaults, Service: s.name})
 		}
 	}
 	for _, p := range c.steady {
 		if !p.service.shared {
-			p.tell(command{Do: doFaults})
+			p.send(command{Do: doFaults})
 		}
 	}
-	now := point{at: time.Since(c.began), held: make([]held, len(all))}
-	// The clients stop first, so that each shuttle gets its last answers.
+	now := point{at: time.Since(c.began), held: make([]resources, len(all))}
+	// The clients stop first, so that each worker gets its last answers.
 	for i := len(all) - 1; i >= 0; i-- {
 		p := all[i]
 		p.mu.Lock()
@@ -36,14 +36,14 @@ func (c *controller) quietPoint() {
 		if len(c.points) > 0 {
 			cmd.Base = c.least(i)
 		}
-		p.tell(cmd)
+		p.send(cmd)
 	}
 	for i, p := range all {
 		select {
 		case e := <-p.quiet:
 			now.held[i] = *e.Held
 			if e.Text != "" {
-				c.failed(fmt.Errorf("%s has something left over: %s\n%s", p.name, e.Text, p.stderr.String()))
+				c.failed(fmt.Errorf("%s has resources left over: %s\n%s", p.name, e.Text, p.stderr.String()))
 				return
 			}
 		case <-p.exited:
@@ -52,7 +52,7 @@ func (c *controller) quietPoint() {
 			return
 		case <-time.After(2 * patience):
 			c.dump(p)
-			c.failed(fmt.Errorf("%s does not come to rest\n%s", p.name, p.stderr.String()))
+			c.failed(fmt.Errorf("%s did not become idle\n%s", p.name, p.stderr.String()))
 			return
 		}
 	}
@@ -63,12 +63,12 @@ func (c *controller) quietPoint() {
 		p.mu.Lock()
 		p.idle, p.moved = false, time.Now()
 		p.mu.Unlock()
-		p.tell(command{Do: doResume})
+		p.send(command{Do: doResume})
 	}
 }
 
 // least returns the smallest counts of a process at the quiet points so far.
-func (c *controller) least(i int) *held {
+func (c *controller) least(i int) *resources {
 	least := c.points[0].held[i]
 	for _, p := range c.points[1:] {
 		h := &p.held[i]

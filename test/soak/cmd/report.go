@@ -11,9 +11,9 @@ import (
 // total returns what has been done so far by the server and by its clients.
 func (c *controller) total() (server, clients stats, rss int64) {
 	c.mu.Lock()
-	clients = c.gone
+	clients = c.endedStats
 	var list []*process
-	for p := range c.present {
+	for p := range c.runningClients {
 		list = append(list, p)
 	}
 	c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *controller) table() {
 	row("time", time.Since(c.began).Round(time.Second))
 	row("client processes", c.started)
 	row("connections made", server.Connections)
-	row("ended in the middle by the client", server.Rude)
+	row("ended in the middle by the client", server.Abrupt)
 	row("processes killed", c.kills)
 	row("processes stopped", c.stops)
 	row("sessions failed because of these", c.sessions)
@@ -89,19 +89,19 @@ func (c *controller) table() {
 			if p != c.server {
 				name += " (" + p.service.name + ")"
 			}
-			most := func(of func(*held) int64) (n int64) {
+			most := func(of func(*resources) int64) (n int64) {
 				for j := range c.points {
 					n = max(n, of(&c.points[j].held[i]))
 				}
 				return n
 			}
 			a, b := &first.held[i], &last.held[i]
-			row(name+": heap", amount(uint64(a.Heap)), amount(uint64(b.Heap)), amount(uint64(most(func(h *held) int64 { return h.Heap }))))
-			row("  resident", amount(uint64(a.RSS)), amount(uint64(b.RSS)), amount(uint64(most(func(h *held) int64 { return h.RSS }))))
-			row("  goroutines", a.Goroutines, b.Goroutines, most(func(h *held) int64 { return int64(h.Goroutines) }))
-			row("  open files", a.Files, b.Files, most(func(h *held) int64 { return int64(h.Files) }))
-			row("  shared mappings", a.Mappings, b.Mappings, most(func(h *held) int64 { return int64(h.Mappings) }))
-			row("  connections", a.Links, b.Links, most(func(h *held) int64 { return int64(h.Links) }))
+			row(name+": heap", amount(uint64(a.Heap)), amount(uint64(b.Heap)), amount(uint64(most(func(h *resources) int64 { return h.Heap }))))
+			row("  resident", amount(uint64(a.RSS)), amount(uint64(b.RSS)), amount(uint64(most(func(h *resources) int64 { return h.RSS }))))
+			row("  goroutines", a.Goroutines, b.Goroutines, most(func(h *resources) int64 { return int64(h.Goroutines) }))
+			row("  open files", a.Files, b.Files, most(func(h *resources) int64 { return int64(h.Files) }))
+			row("  shared mappings", a.Mappings, b.Mappings, most(func(h *resources) int64 { return int64(h.Mappings) }))
+			row("  connections", a.Links, b.Links, most(func(h *resources) int64 { return int64(h.Links) }))
 		}
 	}
 	if len(c.counters) > 0 {

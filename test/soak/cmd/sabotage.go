@@ -17,13 +17,13 @@ var sabotage string
 
 // sabotaged commits the client's error on a link, and reports whether it has.
 func (l *link) sabotaged() bool {
-	if !l.first || l.steady || l.ops < 3 || l.over || l.failed {
+	if !l.first || l.steady || l.ops < 3 || l.finished || l.failed {
 		return false
 	}
 	switch {
 	case sabotage == sabotageExit:
 		os.Exit(7)
-	case sabotage == sabotageClose && l.conn != nil && !l.rude:
+	case sabotage == sabotageClose && l.conn != nil && !l.abrupt:
 		l.abandon()
 		return true
 	}

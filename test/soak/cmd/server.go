@@ -19,7 +19,7 @@ import (
 
 // server is the server process.
 type server struct {
-	wire      *wire
+	wire      *eventWriter
 	seed      uint64
 	ends      []*end
 	listeners []*oob.Listener
@@ -33,21 +33,21 @@ type server struct {
 // taken, even by dead clients, new clients wait.
 const serverPlaces = 32
 
-func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
+func runServer(seed uint64, ipv6 bool, w *eventWriter) (err error) {
 	s := &server{wire: w, seed: seed, left: make(chan struct{})}
 	if err := warmUp(); err != nil {
 		return err
 	}
-	base := processHeld()
+	base := processResources()
 	places := map[string]place{}
 	for _, v := range services(ipv6) {
 		if places[v.name], err = s.open(v); err != nil {
 			return fmt.Errorf("serve %s: %w", v.name, err)
 		}
 	}
-	w.tell(event{Is: isReady, Places: places})
+	w.send(event{Is: isReady, Places: places})
 	go listen(os.Stdin, s.handle)
-	go beat(w, s.stats)
+	go sendStats(w, s.stats)
 	<-s.left
 	for _, l := range s.listeners {
 		err = errors.Join(err, l.Close())
@@ -63,9 +63,9 @@ func runServer(seed uint64, ipv6 bool, w *wire) (err error) {
 		counters[e.service.name] = c
 	}
 	last := s.stats()
-	w.tell(event{Is: isBeat, Stats: last})
+	w.send(event{Is: isBeat, Stats: last})
 	s.last.Store(last)
-	w.tell(event{Is: isCounters, Counters: counters})
+	w.send(event{Is: isCounters, Counters: counters})
 	for _, e := range s.ends {
 		err = errors.Join(err, e.stop())
 	}
@@ -83,9 +83,9 @@ func (s *server) open(v service) (p place, err error) {
 		return p, err
 	}
 	s.ends = append(s.ends, e)
-	e.wrong = func(err error) { s.wire.tell(event{Is: isWrong, Service: v.name, Text: err.Error()}) }
+	e.wrong = func(err error) { s.wire.send(event{Is: isWrong, Service: v.name, Text: err.Error()}) }
 	e.lost = func(l *link, err error) {
-		s.wire.tell(event{Is: isLost, Service: v.name, Client: l.client, Session: l.session, Text: err.Error()})
+		s.wire.send(event{Is: isLost, Service: v.name, Client: l.client, Session: l.session, Text: err.Error()})
 	}
 	e.changed = func(*link) {}
 	if err := e.start(); err != nil {
@@ -125,23 +125,23 @@ func (s *server) listen(e *end, way string) (string, error) {
 		return "", err
 	}
 	s.listeners = append(s.listeners, l)
-	if err := l.Serve(e.ctx, oob.Offer{Maps: []*mmap.Map{e.mem}}, func(name string, a *oob.Answer) error { return s.admit(e, name, a) }); err != nil {
+	if err := l.Serve(e.ctx, oob.Offer{Maps: []*mmap.Map{e.mem}}, func(name string, a *oob.Answer) error { return s.accept(e, name, a) }); err != nil {
 		return "", err
 	}
 	for limit := time.Now().Add(patience); strings.HasSuffix(l.Addr(), ":0"); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			return "", fmt.Errorf("listen on %s: it has got no port within %v", way, patience)
+			return "", fmt.Errorf("listen on %s: no port was available within %v", way, patience)
 		}
 	}
 	return l.Addr(), nil
 }
 
-// admit accepts a client, on the engine's goroutine.
-func (s *server) admit(e *end, name string, a *oob.Answer) error {
-	var about about
+// accept accepts a client, on the engine's goroutine.
+func (s *server) accept(e *end, name string, a *oob.Answer) error {
+	var about sessionInfo
 	client, session, err := parseSession(name)
 	if err == nil {
-		about, err = decodeAbout(a.Data)
+		about, err = decodeSessionInfo(a.Data)
 	}
 	if err != nil {
 		return err
@@ -151,8 +151,8 @@ func (s *server) admit(e *end, name string, a *oob.Answer) error {
 		e.wrong(err)
 		return err
 	}
-	l.steady, l.rude = about.Steady, about.Rude
-	l.on(a.Connections[0], a.Maps[0])
+	l.steady, l.abrupt = about.Steady, about.Abrupt
+	l.setConnection(a.Connections[0], a.Maps[0])
 	l.admitted()
 	return nil
 }
@@ -173,8 +173,8 @@ func (s *server) handle(cmd command) {
 		e.do(func() {
 			for l := range e.links {
 				if l.client == cmd.Client {
-					l.over = true
-					l.fail(errors.New("the client is gone"))
+					l.finished = true
+					l.fail(errors.New("the client has disconnected"))
 				}
 			}
 		})
@@ -216,8 +216,8 @@ func (s *server) meet(e *end, cmd command) {
 	}
 	if old, ok := peer.UserData().(*link); ok { // of a dead client at the same address
 		peer.SetUserData(nil)
-		old.over = true
-		old.fail(errors.New("another client is at its address"))
+		old.finished = true
+		old.fail(errors.New("another client uses its address"))
 	}
 	remote, err := mmap.Import(e.dev, cmd.Memory)
 	if err != nil {
@@ -230,12 +230,12 @@ func (s *server) meet(e *end, cmd command) {
 		return
 	}
 	l.steady = cmd.Steady > 0
-	l.with(peer, remote)
+	l.setPeer(peer, remote)
 	desc, err := e.datagrams.ExportEndpoint()
 	e.check(err)
 	memory, err := l.mem.Export(e.dev)
 	e.check(err)
-	s.wire.tell(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
+	s.wire.send(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
 }
 
 // quiet stops all work, and reports what is held once only the clients that stay are left.
@@ -250,7 +250,7 @@ func (s *server) quiet(cmd command) {
 			e.do(func() {
 				for l := range e.links {
 					if l.conn != nil && l.conn.State() != rdma.Ready {
-						l.over = true
+						l.finished = true
 						e.check(l.conn.Close())
 					}
 				}
@@ -262,14 +262,14 @@ func (s *server) quiet(cmd command) {
 		s.points++
 		err = errors.Join(err, writeProfile(s.points))
 	}
-	s.wire.tell(event{Is: isQuiet, Held: h, Text: text(err)})
+	s.wire.send(event{Is: isQuiet, Held: h, Text: text(err)})
 }
 
 // settle waits until the ends are idle and the process holds no more than at earlier quiet
 // points. At the first quiet point it waits until the process holds no more than at the
 // previous check.
-func settle(ends []*end, cmd command, links []int) (*held, error) {
-	var h held
+func settle(ends []*end, cmd command, links []int) (*resources, error) {
+	var h resources
 	var err error
 	total := 0
 	for _, n := range links {
@@ -277,19 +277,19 @@ func settle(ends []*end, cmd command, links []int) (*held, error) {
 	}
 	for limit := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		before := h
-		h = processHeld()
+		h = processResources()
 		quiet := true
 		for i, e := range ends {
 			e.ask(func() {
 				quiet = quiet && e.quiet(links[i])
-				e.held(&h)
+				e.addResources(&h)
 			})
 		}
 		switch {
 		case !quiet:
 			err = h.leftOver(total)
 			if err == nil {
-				err = errors.New("there is work under way, or a connection is not the program's")
+				err = errors.New("operations are in progress, or a connection does not belong to the program")
 			}
 		case cmd.Base != nil:
 			err = h.counts(cmd.Base)
@@ -306,7 +306,7 @@ func settle(ends []*end, cmd command, links []int) (*held, error) {
 				e.ask(func() { err = errors.Join(err, e.describe()) })
 			}
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
-			return &h, fmt.Errorf("%v after the last client has left: %w", patience, err)
+			return &h, fmt.Errorf("%v after the last client left: %w", patience, err)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func openDevice(name string) (faultyDevice, error) {
 	}
 	d, ok := dev.(faultyDevice)
 	if !ok {
-		return nil, fmt.Errorf("the device %s is a %T, which has no faults to set", name, dev)
+		return nil, fmt.Errorf("the device %s is a %T, which cannot inject faults", name, dev)
 	}
 	return d, nil
 }

@@ -58,11 +58,11 @@ func TestSabotage(t *testing.T) {
 	}
 	for what, want := range map[string]string{
 		sabotageData:  "the data is wrong: 1 of ",
-		sabotageClose: " of a client that is alive has failed ",
-		sabotageExit:  " has failed: exit status 7",
+		sabotageClose: " failed although its client is alive ",
+		sabotageExit:  " failed: exit status 7",
 		sabotageStop:  `the context "server of \w+" is Stopping`,
-		sabotageHang:  "has been told to leave, and has not for 20s",
-		sabotageLeak:  `has something left over: 20s after the last client has left: \d+ open files`,
+		sabotageHang:  "was told to leave, but did not within 20s",
+		sabotageLeak:  `has resources left over: 20s after the last client left: \d+ open files`,
 	} {
 		patience := "10m"
 		if what == sabotageHang || what == sabotageLeak {
@@ -107,7 +107,7 @@ func TestUsage(t *testing.T) {
 // Both ends make the same data from a key and a number; another key, number or bit shows.
 func TestPattern(t *testing.T) {
 	var a, b pattern
-	for _, n := range []int{1, 7, 8, 9, 4096, mostData} {
+	for _, n := range []int{1, 7, 8, 9, 4096, maxData} {
 		data := make([]byte, n)
 		a.fill(data, 5, 6)
 		require.NoError(t, b.check(data, 5, 6))
@@ -123,24 +123,24 @@ func TestPattern(t *testing.T) {
 	}
 	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(1, "c1", 2, 0, false))
 	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(2, "c1", 2, 0, true))
-	require.ErrorContains(t, same(make([]byte, 3), make([]byte, 4)), "3 bytes came, not 4")
+	require.ErrorContains(t, same(make([]byte, 3), make([]byte, 4)), "received 3 bytes, want 4")
 }
 
 func TestSizes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	least, greatest := mostData, 0
+	least, greatest := maxData, 0
 	for range 100_000 {
-		n := size(rng, mostData)
+		n := size(rng, maxData)
 		least, greatest = min(least, n), max(greatest, n)
 	}
 	assert.Equal(t, 1, least)
-	assert.Greater(t, greatest, mostData*9/10)
-	assert.LessOrEqual(t, greatest, mostData)
+	assert.Greater(t, greatest, maxData*9/10)
+	assert.LessOrEqual(t, greatest, maxData)
 	chosen := map[int]int{}
 	for range 10_000 {
 		chosen[choose(rng, true)]++
 	}
-	for op, weight := range mix {
+	for op, weight := range weights {
 		assert.Equal(t, weight > 0, chosen[op] > 0, opNames[op])
 	}
 	for range 1000 {
@@ -173,23 +173,23 @@ func TestFaultsDrawn(t *testing.T) {
 
 // A quiet point is compared by what there is more of.
 func TestCompare(t *testing.T) {
-	base := held{Heap: 10 << 20, RSS: 100 << 20, Goroutines: 10, Files: 20, Mappings: 2, Tasks: 1, Links: 3}
+	base := resources{Heap: 10 << 20, RSS: 100 << 20, Goroutines: 10, Files: 20, Mappings: 2, Tasks: 1, Links: 3}
 	require.NoError(t, base.counts(&base))
 	require.NoError(t, base.memory(&base))
 	less := base
 	less.Goroutines, less.Files, less.Heap = 9, 19, 1
 	require.NoError(t, less.counts(&base))
 	require.NoError(t, less.memory(&base))
-	for want, change := range map[string]func(h *held){
-		"11 goroutines, and 10 before":              func(h *held) { h.Goroutines++ },
-		"21 open files":                             func(h *held) { h.Files++ },
-		"3 shared mappings, and 2 before":           func(h *held) { h.Mappings++ },
-		"2 tasks allocated, and 1 before":           func(h *held) { h.Tasks++ },
-		"4 connections, and not 3":                  func(h *held) { h.Links++ },
-		"2 connections, and not 3":                  func(h *held) { h.Links-- },
-		"5 buffers are out":                         func(h *held) { h.Buffers = 5 },
-		"14.0 MiB in Go's heap, and 10.0 MiB at":    func(h *held) { h.Heap += heapTolerance + 1 },
-		"132.0 MiB of resident memory, and 100.0 M": func(h *held) { h.RSS += rssTolerance + 1 },
+	for want, change := range map[string]func(h *resources){
+		"11 goroutines, 10 before":              func(h *resources) { h.Goroutines++ },
+		"21 open files":                         func(h *resources) { h.Files++ },
+		"3 shared mappings, 2 before":           func(h *resources) { h.Mappings++ },
+		"2 tasks allocated, 1 before":           func(h *resources) { h.Tasks++ },
+		"4 connections, want 3":                 func(h *resources) { h.Links++ },
+		"2 connections, want 3":                 func(h *resources) { h.Links-- },
+		"5 buffers are in use":                  func(h *resources) { h.Buffers = 5 },
+		"14.0 MiB in Go's heap, 10.0 MiB at":    func(h *resources) { h.Heap += heapTolerance + 1 },
+		"132.0 MiB of resident memory, 100.0 M": func(h *resources) { h.RSS += rssTolerance + 1 },
 	} {
 		more := base
 		change(&more)
@@ -223,13 +223,13 @@ func TestExcuses(t *testing.T) {
 }
 
 // What there is on Linux alone is measured.
-func TestHeld(t *testing.T) {
-	before := processHeld()
+func TestResources(t *testing.T) {
+	before := processResources()
 	f, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	stop := make(chan struct{})
 	go func() { <-stop }()
-	after := processHeld()
+	after := processResources()
 	assert.Positive(t, after.Heap)
 	assert.Greater(t, after.Goroutines, before.Goroutines)
 	if runtime.GOOS == "linux" {
@@ -241,14 +241,14 @@ func TestHeld(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-func TestAbout(t *testing.T) {
-	for _, a := range []about{{}, {Steady: true}, {Rude: true, Index: 255}, {Steady: true, Rude: true, Index: 1}} {
-		got, err := decodeAbout(a.encode())
+func TestSessionInfo(t *testing.T) {
+	for _, a := range []sessionInfo{{}, {Steady: true}, {Abrupt: true, Index: 255}, {Steady: true, Abrupt: true, Index: 1}} {
+		got, err := decodeSessionInfo(a.encode())
 		require.NoError(t, err)
 		assert.Equal(t, a, got)
 	}
 	for _, b := range [][]byte{nil, {0}, {4, 0}, {0, 0, 0}} {
-		_, err := decodeAbout(b)
+		_, err := decodeSessionInfo(b)
 		require.Error(t, err)
 	}
 }

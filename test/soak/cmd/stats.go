@@ -24,7 +24,7 @@ type stats struct {
 	Bytes       uint64 // moved by this end's operations
 	Verified    uint64 // messages and writes with immediate of peers
 	Connections uint64 // made; with datagrams, endpoints met
-	Rude        uint64 // ended by the client during the work
+	Abrupt      uint64 // ended by the client during the work
 	Lost        uint64 // datagrams without echo
 	Links       int    // connections and endpoints in use now
 }
@@ -36,7 +36,7 @@ func (s *stats) add(o *stats) {
 	s.Bytes += o.Bytes
 	s.Verified += o.Verified
 	s.Connections += o.Connections
-	s.Rude += o.Rude
+	s.Abrupt += o.Abrupt
 	s.Lost += o.Lost
 	s.Links += o.Links
 }

@@ -28,16 +28,16 @@ var (
 	// ErrBroken: the connection has ended. The text says how.
 	ErrBroken = errors.New("the connection has ended")
 	// ErrFlood: the peer sends more than the protocol allows.
-	ErrFlood = errors.New("the peer sends more messages than it may")
+	ErrFlood = errors.New("the peer sends more messages than the protocol allows")
 )
 
 const (
-	// sends is how many messages of one link may be posted at the device.
-	sends = 16
-	// queue and queueBytes bound the messages and bytes that wait for Receive. A peer that
+	// maxSends is how many messages of one link may be posted at the device.
+	maxSends = 16
+	// maxQueued and queueBytes bound the messages and bytes that wait for Receive. A peer that
 	// follows the protocol has less in flight: a block for each slot, proto.Unplanned
 	// announcements, and a few bytes for each of proto.Outstanding entries.
-	queue, queueBytes = proto.Outstanding + 2*proto.MaxSlots, 2 << 20
+	maxQueued, maxQueuedBytes = proto.Outstanding + 2*proto.MaxSlots, 2 << 20
 )
 
 // Hub serves the connections of one context.
@@ -56,7 +56,7 @@ type Hub struct {
 func NewHub(dev verbs.Device, r *rdma.Connections, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
 	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
 	var err error
-	if h.sends, err = r.Pool(links*sends, pe.Done, pe.Failed); err != nil {
+	if h.sends, err = r.Pool(links*maxSends, pe.Done, pe.Failed); err != nil {
 		return nil, err
 	}
 	if writer {
@@ -65,7 +65,7 @@ func NewHub(dev verbs.Device, r *rdma.Connections, links int, writer bool, onSta
 			return nil, err
 		}
 	}
-	r.OnConnection(h.changed)
+	r.OnConnection(h.connectionChanged)
 	if err := r.Receive(max(links*8, 64), proto.MaxMessage, received); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func received(m *rdma.Message) {
 	}
 }
 
-func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+func (h *Hub) connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	if h.onState != nil {
 		h.onState(conn, state, err)
 	}
@@ -96,7 +96,7 @@ func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err err
 	case rdma.Closed:
 		if ok {
 			l.end(err)
-			close(l.gone)
+			close(l.released)
 		}
 	}
 }
@@ -104,34 +104,34 @@ func (h *Hub) changed(conn *rdma.Connection, state rdma.ConnectionState, err err
 // Link is a connection that carries messages. Its methods may be called from any goroutine
 // except the engine's.
 type Link struct {
-	hub    *Hub
-	conn   *rdma.Connection
-	memory *mmap.Map // send buffers
-	free   chan int  // free send buffers
-	in     chan []byte
-	queued atomic.Int64 // bytes of the messages that wait in in
-	ready  chan struct{}
-	done   chan struct{} // the connection has ended, or must end
-	gone   chan struct{} // the device has released the connection
-	heard  atomic.Int64  // when the last message arrived, in Unix nanoseconds
-	once   sync.Once
-	err    error // once done is closed: ErrBroken, and why
-	cause  error // likewise, without ErrBroken
+	hub          *Hub
+	conn         *rdma.Connection
+	memory       *mmap.Map // send buffers
+	freeBuffers  chan int  // free send buffers
+	received     chan []byte
+	queued       atomic.Int64 // bytes of the messages that wait in in
+	ready        chan struct{}
+	done         chan struct{} // the connection has ended, or must end
+	released     chan struct{} // the device has released the connection
+	lastReceived atomic.Int64  // when the last message arrived, in Unix nanoseconds
+	once         sync.Once
+	err          error // once done is closed: ErrBroken, and why
+	cause        error // likewise, without ErrBroken
 }
 
 // Open makes the link of a connection. It must be called on the engine's goroutine, in the
 // call that made the connection: no message can have arrived before then.
 func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
-	l := &Link{hub: h, conn: conn, free: make(chan int, sends), in: make(chan []byte, queue),
-		ready: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
+	l := &Link{hub: h, conn: conn, freeBuffers: make(chan int, maxSends), received: make(chan []byte, maxQueued),
+		ready: make(chan struct{}), done: make(chan struct{}), released: make(chan struct{})}
 	var err error
-	if l.memory, err = mmap.Alloc(h.dev, sends*proto.MaxMessage, mmap.LocalReadOnly); err != nil {
+	if l.memory, err = mmap.Alloc(h.dev, maxSends*proto.MaxMessage, mmap.LocalReadOnly); err != nil {
 		return nil, err
 	}
-	for i := range sends {
-		l.free <- i
+	for i := range maxSends {
+		l.freeBuffers <- i
 	}
-	l.heard.Store(time.Now().UnixNano())
+	l.lastReceived.Store(time.Now().UnixNano())
 	conn.SetUserData(l)
 	if conn.State() == rdma.Ready {
 		close(l.ready)
@@ -159,17 +159,17 @@ func (l *Link) Ready(ctx context.Context) error {
 	}
 }
 
-// Heard is when the last message arrived, or when the link was made if none has.
-func (l *Link) Heard() time.Time { return time.Unix(0, l.heard.Load()) }
+// LastReceived is when the last message arrived, or when the link was made if none has.
+func (l *Link) LastReceived() time.Time { return time.Unix(0, l.lastReceived.Load()) }
 
 func (l *Link) deliver(b []byte) {
-	l.heard.Store(time.Now().UnixNano())
+	l.lastReceived.Store(time.Now().UnixNano())
 	if proto.IsPing(b) {
 		return
 	}
-	if l.queued.Add(int64(len(b))) <= queueBytes {
+	if l.queued.Add(int64(len(b))) <= maxQueuedBytes {
 		select {
-		case l.in <- append([]byte(nil), b...):
+		case l.received <- append([]byte(nil), b...):
 			return
 		default:
 		}
@@ -193,26 +193,26 @@ func (l *Link) end(err error) {
 // that are still queued, then ErrBroken.
 func (l *Link) Receive(ctx context.Context) ([]byte, error) {
 	select {
-	case b := <-l.in:
-		return l.taken(b), nil
+	case b := <-l.received:
+		return l.dequeue(b), nil
 	default:
 	}
 	select {
-	case b := <-l.in:
-		return l.taken(b), nil
+	case b := <-l.received:
+		return l.dequeue(b), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-l.done:
 		select {
-		case b := <-l.in:
-			return l.taken(b), nil
+		case b := <-l.received:
+			return l.dequeue(b), nil
 		default:
 			return nil, l.err
 		}
 	}
 }
 
-func (l *Link) taken(b []byte) []byte {
+func (l *Link) dequeue(b []byte) []byte {
 	l.queued.Add(-int64(len(b)))
 	return b
 }
@@ -242,7 +242,7 @@ func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
 		return l.err
 	default:
 	}
-	place, b := -1, []byte(nil)
+	buffer, b := -1, []byte(nil)
 	if m != nil {
 		var err error
 		if b, err = proto.Encode(m); err != nil {
@@ -250,7 +250,7 @@ func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
 			return err
 		}
 		select {
-		case place = <-l.free:
+		case buffer = <-l.freeBuffers:
 		case <-l.done:
 			w.finish()
 			return l.err
@@ -259,7 +259,7 @@ func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
 			return context.Cause(ctx)
 		}
 	}
-	err := l.hub.engine.Do(func() { l.post(w, place, b) })
+	err := l.hub.engine.Do(func() { l.post(w, buffer, b) })
 	if err != nil {
 		w.finish()
 		return fmt.Errorf("%w: %w", ErrBroken, err)
@@ -274,7 +274,7 @@ func (w *Write) finish() {
 }
 
 // post runs on the engine's goroutine, so that Close cannot free the memory while it runs.
-func (l *Link) post(w Write, place int, message []byte) {
+func (l *Link) post(w Write, buffer int, message []byte) {
 	var err error
 	select {
 	case <-l.done:
@@ -282,27 +282,27 @@ func (l *Link) post(w Write, place int, message []byte) {
 	default:
 	}
 	if err == nil && w.Length > 0 {
-		err = l.postWrite(w, place >= 0)
+		err = l.postWrite(w, buffer >= 0)
 	} else {
 		w.finish()
 	}
-	if place < 0 {
-		l.check(err)
+	if buffer < 0 {
+		l.endOnError(err)
 		return
 	}
 	if err == nil {
 		var task *rdma.Task
-		n := copy(l.memory.Bytes()[place*proto.MaxMessage:], message)
-		task, err = l.hub.sends.Send(l.conn, bufinv.Source(l.memory, place*proto.MaxMessage, n))
+		n := copy(l.memory.Bytes()[buffer*proto.MaxMessage:], message)
+		task, err = l.hub.sends.Send(l.conn, bufinv.Source(l.memory, buffer*proto.MaxMessage, n))
 		err = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) {
 			_ = t.Free()
-			l.free <- place
+			l.freeBuffers <- buffer
 		})
 	}
 	if err != nil {
-		l.free <- place
+		l.freeBuffers <- buffer
 	}
-	l.check(err)
+	l.endOnError(err)
 }
 
 func (l *Link) postWrite(w Write, more bool) error {
@@ -326,8 +326,8 @@ func (l *Link) postWrite(w Write, more bool) error {
 	return err
 }
 
-// check ends the link if a task could not be submitted.
-func (l *Link) check(err error) {
+// endOnError ends the link if a task could not be submitted.
+func (l *Link) endOnError(err error) {
 	if err != nil {
 		l.end(err)
 		_ = l.conn.Close()
@@ -344,7 +344,7 @@ func (l *Link) Close(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-l.gone:
+	case <-l.released:
 		return l.memory.Close()
 	case <-ctx.Done():
 		return context.Cause(ctx)

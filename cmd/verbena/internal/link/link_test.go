@@ -77,14 +77,14 @@ func TestWriteSend(t *testing.T) {
 	require.ErrorIs(t, a.Send(t.Context(), &proto.Results{}), proto.ErrTooBig)
 
 	// Pings are for Heard alone; what was sent before the end comes before it.
-	before := b.Heard()
+	before := b.LastReceived()
 	require.NoError(t, a.Send(t.Context(), &proto.Ping{}))
 	require.NoError(t, a.Send(t.Context(), &proto.ID{Text: "last"}))
 	require.NoError(t, a.Close(t.Context()))
 	m, err := b.Receive(t.Context())
 	require.NoError(t, err)
 	assert.False(t, proto.IsPing(m))
-	assert.False(t, b.Heard().Before(before))
+	assert.False(t, b.LastReceived().Before(before))
 	_, err = b.Receive(t.Context())
 	require.ErrorIs(t, err, ErrBroken)
 	require.ErrorIs(t, err, rdma.ErrPeerClosed)
@@ -100,7 +100,7 @@ func TestFlood(t *testing.T) {
 	defer stop()
 	var err error
 	for n := 0; err == nil; n++ {
-		require.Less(t, n, 10*queue)
+		require.Less(t, n, 10*maxQueued)
 		err = a.Send(ctx, &proto.End{})
 	}
 	require.ErrorIs(t, err, ErrBroken)

@@ -20,7 +20,7 @@ import (
 )
 
 // errDamaged: data arrived damaged, so the figures are of no use.
-var errDamaged = errors.New("data were damaged on the way; see the report")
+var errDamaged = errors.New("data was corrupted in transit; see the report")
 
 // measure runs the client.
 func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
@@ -31,7 +31,7 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	table := report.NewTable(out, o.gbits)
 	all := measureAll
 	if o.perftest {
-		all = measureForeign
+		all = measurePerftest
 	}
 	reports, err := all(ctx, o, table)
 	// Write what was measured before a failure, too.
@@ -79,7 +79,7 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 	if err != nil {
 		return nil, err
 	}
-	conv := control.Converse(ctx, stream)
+	conv := control.NewConversation(ctx, stream)
 	defer func() { err = errors.Join(err, conv.Close()) }()
 	for i, p := range o.plans {
 		c := &client{o: o, device: d, conv: conv, plan: p, last: i == len(o.plans)-1, table: table, peer: addr}
@@ -111,7 +111,7 @@ func lookUp(ctx context.Context, host string, timeout time.Duration) (netip.Addr
 }
 
 // dial connects to the server.
-func dial(ctx context.Context, o *options, d *opened, addr string) (control.Stream, error) {
+func dial(ctx context.Context, o *options, d *openDevice, addr string) (control.Stream, error) {
 	if o.cm {
 		return dialCM(ctx, o, d, addr)
 	}
@@ -126,7 +126,7 @@ func dial(ctx context.Context, o *options, d *opened, addr string) (control.Stre
 // client is one test at the client.
 type client struct {
 	o      *options
-	device *opened
+	device *openDevice
 	conv   *control.Conversation
 	plan   *plan.Plan
 	last   bool // this is the last test
@@ -184,9 +184,9 @@ func (c *client) run() (r *report.Report, err error) {
 		return r, err
 	}
 	r.Path.Way = path.Way.String()
-	r.Warnings = report.Distrust(r)
+	r.Warnings = report.WarningsOf(r)
 	c.table.Foot(r)
-	s.Leave()
+	s.ExpectClose()
 	if err := c.conv.Send(&control.Bye{Last: c.last}); err != nil {
 		return r, err
 	}
@@ -195,7 +195,7 @@ func (c *client) run() (r *report.Report, err error) {
 }
 
 // connect connects to the server. The ends take turns: only one sends at a time.
-func (c *client) connect(ctx context.Context, s *load.Station) error {
+func (c *client) connect(ctx context.Context, s *load.Endpoint) error {
 	var own []*control.End
 	if err := s.Offer(func(e *control.End) error { own = append(own, e); return nil }); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (c *client) connect(ctx context.Context, s *load.Station) error {
 	return err
 }
 
-func (c *client) newReport(s *load.Station, server *control.Host) (*report.Report, error) {
+func (c *client) newReport(s *load.Endpoint, server *control.Host) (*report.Report, error) {
 	own, err := c.device.host(s.GID())
 	if err != nil {
 		return nil, err
@@ -233,11 +233,11 @@ func (c *client) newReport(s *load.Station, server *control.Host) (*report.Repor
 }
 
 // step measures one size.
-func (c *client) step(s *load.Station, i int) (*report.Result, error) {
+func (c *client) step(s *load.Endpoint, i int) (*report.Result, error) {
 	if err := s.Prepare(i); err != nil {
 		return nil, err
 	}
-	g := newGauge(c.device.dev)
+	g := newCounterSnapshot(c.device.dev)
 	if err := c.conv.Send(&control.Begin{Step: i}); err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (c *client) step(s *load.Station, i int) (*report.Result, error) {
 }
 
 // resultOf is the result of a step, without the server's part.
-func resultOf(p *plan.Plan, step int, f load.Figures, g *gauge) *report.Result {
+func resultOf(p *plan.Plan, step int, f load.Figures, g *counterSnapshot) *report.Result {
 	round, size := p.Step(step)
 	res := &report.Result{
 		Round: round, Size: size, Operations: f.Operations, Seconds: f.Elapsed.Seconds(),

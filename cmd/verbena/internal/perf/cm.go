@@ -15,25 +15,25 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// ownStation is a stream whose Close also closes its station.
-type ownStation struct {
+// dialedStream is a stream whose Close also closes its endpoint.
+type dialedStream struct {
 	*cmstream.Stream
-	station *cmstream.Station
+	endpoint *cmstream.Endpoint
 }
 
-func (s *ownStation) Close() error { return errors.Join(s.Stream.Close(), s.station.Close()) }
+func (s *dialedStream) Close() error { return errors.Join(s.Stream.Close(), s.endpoint.Close()) }
 
 // dialCM connects to the server through the connection manager.
-func dialCM(ctx context.Context, o *options, d *opened, addr string) (control.Stream, error) {
-	station, err := cmstream.Open(d.dev, d.port, d.gid)
+func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (control.Stream, error) {
+	endpoint, err := cmstream.Open(d.dev, d.port, d.gid)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := station.Dial(ctx, addr, rdma.DialConfig{LocalAddr: d.local, Timeout: o.timeout, Once: true})
+	stream, err := endpoint.Dial(ctx, addr, rdma.DialConfig{LocalAddr: d.local, Timeout: o.timeout, Once: true})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the server: %w; is verbena perf -R running there?", err), station.Close())
+		return nil, errors.Join(fmt.Errorf("reach the server: %w; is verbena perf -R running there?", err), endpoint.Close())
 	}
-	return &ownStation{stream, station}, nil
+	return &dialedStream{stream, endpoint}, nil
 }
 
 // serveCM is the server that listens with the connection manager. It uses one device to listen
@@ -41,7 +41,7 @@ func dialCM(ctx context.Context, o *options, d *opened, addr string) (control.St
 func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (err error) {
 	bind, _ := netip.ParseAddr(s.o.bind)
 	if s.o.device == "" && (!bind.IsValid() || bind.IsUnspecified()) {
-		s.o.device = route.Away()
+		s.o.device = route.DefaultDevice()
 	}
 	if bind.IsUnspecified() {
 		bind = netip.Addr{}
@@ -51,20 +51,20 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	station, err := cmstream.Open(d.dev, d.port, d.gid)
+	endpoint, err := cmstream.Open(d.dev, d.port, d.gid)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, station.Close()) }()
+	defer func() { err = errors.Join(err, endpoint.Close()) }()
 	s.device = d
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	addr, err := station.Listen(ctx, net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)), func(stream *cmstream.Stream, peer netip.AddrPort) {
+	addr, err := endpoint.Listen(ctx, net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)), func(stream *cmstream.Stream, peer netip.AddrPort) {
 		clients.Go(func() {
 			if err := s.serveClient(ctx, stream, peer); s.o.once && !errors.Is(err, errBusy) {
-				stop(&served{err})
+				stop(&servedOnce{err})
 			}
 		})
 	})
@@ -76,20 +76,20 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 	}
 	listening(addr)
 	<-ctx.Done()
-	if first := (*served)(nil); errors.As(context.Cause(ctx), &first) {
+	if first := (*servedOnce)(nil); errors.As(context.Cause(ctx), &first) {
 		return first.err
 	}
 	return nil
 }
 
-// served carries the result of serving the one client.
-type served struct{ err error }
+// servedOnce carries the result of serving the one client.
+type servedOnce struct{ err error }
 
-func (s *served) Error() string { return "the one client was served" }
+func (s *servedOnce) Error() string { return "the one client was served" }
 
 // address is an address at which clients can dial the server. On the loopback interface, a
 // dial to any loopback address reaches it.
-func (s *server) address(d *opened) netip.Addr {
+func (s *server) address(d *openDevice) netip.Addr {
 	table, err := d.dev.GIDs(max(d.port, 1))
 	if err != nil || len(table) == 0 {
 		return netip.IPv6Unspecified()

@@ -30,7 +30,7 @@ type options struct {
 	once     bool
 	timeout  time.Duration
 	memory   int64
-	target   string // HOST or HOST:PORT; empty: be the server
+	target   string // HOST or HOST:PORT; empty: run the server
 
 	plans    []*plan.Plan
 	gbits    bool
@@ -41,14 +41,14 @@ type options struct {
 	profile  string
 }
 
-const usage = `usage: verbena perf [flags]                     be the server
-       verbena perf [flags] HOST[:PORT]         measure, with the server at HOST
-       verbena perf compare A.json B.json       is B faster than A?
-       verbena perf plot OUT.svg A.json...      draw what reports have
-       verbena perf peers                       beside UCX, libfabric and perftest
+const usage = `usage: verbena perf [flags]                     run the server
+       verbena perf [flags] HOST[:PORT]         measure with the server at HOST
+       verbena perf compare A.json B.json       compare two reports: is B faster than A?
+       verbena perf plot OUT.svg A.json...      draw the figures of reports
+       verbena perf peers                       compare with UCX, libfabric and perftest
 
-Measures operations between two hosts, as the programs of perftest do. The server learns what
-to do from the client, and needs no flags but those of device and address.
+Measures operations between two hosts, as the perftest programs do. The client tells the
+server what to measure, so the server needs only the flags for device and address.
 
 `
 
@@ -57,8 +57,8 @@ func (o *options) limits() plan.Limits {
 	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
 }
 
-// both defines a flag under the letter and the long name that it has in perftest.
-func both(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
+// defineLongAndShort defines a flag under the letter and the long name that it has in perftest.
+func defineLongAndShort(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
 	define(letter, about)
 	if long != "" {
 		define(long, "the same as -"+letter)
@@ -84,43 +84,43 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 		return func(name, about string) { f.BoolVar(v, name, false, about) }
 	}
 	f.StringVar(&tests, "test", "write_bw", "`tests`, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
-	both(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
-	both(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
-	both(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
-	both(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
-	both(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
-	f.BoolVar(&o.perftest, "perftest", false, "the other end is the program of perftest for the test, such as ib_write_bw, with the same -s, -n and -t (which is needed at a server too)")
-	both(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
-	both(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
-	both(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
-	both(f, "D", "duration", "measure for this `time`, in seconds or as in 500ms, and not a number of operations", func(name, about string) { f.Var(&duration, name, about) })
-	both(f, "t", "tx-depth", fmt.Sprintf("operations under way on each connection (default %d, and fewer on more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
-	both(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice what can come)", number(&p.RecvDepth, 0))
-	both(f, "l", "post_list", "operations posted together", number(&p.Batch, 1))
-	both(f, "Q", "cq-mod", "operations for one completion", number(&p.Moderation, 1))
-	both(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
-	both(f, "b", "bidirectional", "both ends at once", yes(&p.Bidirectional))
-	both(f, "e", "events", "sleep until something completes, and do not poll", yes(&p.Events))
-	f.DurationVar(&p.Spin, "spin", 0, "with -e: look for this `time` before sleeping")
-	both(f, "I", "inline_size", "bytes up to which data go with their work request; -1: none (default 64, or what the device takes)", number(&p.Inline, 0))
-	both(f, "m", "mtu", "path MTU (default: the largest that both ports have)", number(&p.MTU, 0))
-	both(f, "S", "sl", "service level", number(&p.SL, 0))
+	defineLongAndShort(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
+	defineLongAndShort(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
+	defineLongAndShort(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
+	defineLongAndShort(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
+	defineLongAndShort(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
+	f.BoolVar(&o.perftest, "perftest", false, "the other end is the perftest program for the test, such as ib_write_bw, with the same -s, -n and -t (a server needs these flags too)")
+	defineLongAndShort(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
+	defineLongAndShort(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
+	defineLongAndShort(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
+	defineLongAndShort(f, "D", "duration", "measure for this `time`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&duration, name, about) })
+	defineLongAndShort(f, "t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
+	defineLongAndShort(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
+	defineLongAndShort(f, "l", "post_list", "number of operations posted together", number(&p.Batch, 1))
+	defineLongAndShort(f, "Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
+	defineLongAndShort(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
+	defineLongAndShort(f, "b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
+	defineLongAndShort(f, "e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
+	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this `time` before sleeping")
+	defineLongAndShort(f, "I", "inline_size", "largest data, in bytes, sent inline in the work request; -1: none (default 64, or the limit of the device)", number(&p.Inline, 0))
+	defineLongAndShort(f, "m", "mtu", "path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
+	defineLongAndShort(f, "S", "sl", "service level", number(&p.SL, 0))
 	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")
-	both(f, "u", "qp-timeout", "time-out of acknowledgements, 4.096 µs * 2^u (default: what the device chooses)", number(&timeoutCode, 0))
-	f.IntVar(&p.Engines, "engines", 1, "engines that the connections are spread over, each on a processor of its own, at both ends")
-	f.IntVar(&p.Rounds, "rounds", 1, "how often all sizes are measured, in turns: verbena perf compare needs several")
-	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` of operations before each measurement")
-	both(f, "verify", "", "verify all data (which takes time)", yes(&p.Verify))
-	f.StringVar(&o.json, "json", "", "write the report to `FILE` too, as JSON; - is standard output, without the table")
-	f.StringVar(&o.csv, "csv", "", "write the report to `FILE` too, as CSV; - is standard output, without the table")
+	defineLongAndShort(f, "u", "qp-timeout", "timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&timeoutCode, 0))
+	f.IntVar(&p.Engines, "engines", 1, "number of engines at each end, each on its own processor; the connections are spread over them")
+	f.IntVar(&p.Rounds, "rounds", 1, "number of rounds; each measures all sizes once. verbena perf compare needs several")
+	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` to warm up before each measurement")
+	defineLongAndShort(f, "verify", "", "verify all data (this lowers the figures)", yes(&p.Verify))
+	f.StringVar(&o.json, "json", "", "also write the report to `FILE`, as JSON; -: standard output, without the table")
+	f.StringVar(&o.csv, "csv", "", "also write the report to `FILE`, as CSV; -: standard output, without the table")
 	f.StringVar(&o.plot, "plot", "", "draw the report, to `FILE`.svg or FILE.html")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this end to `FILE`, for go tool pprof, and go build -pgo")
 	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
 	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "`time` for the connections")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "`time` limit for connecting")
 	f.StringVar(&o.bind, "bind", "", "`address` that the server listens on (default: all)")
 	f.BoolVar(&o.once, "once", false, "serve one client, and end")
-	memory := f.Int("max-memory", 2048, "`MiB` that this end registers at most")
+	memory := f.Int("max-memory", 2048, "limit of the memory that this end registers, in `MiB`")
 	rest, err := parseAnyOrder(f, args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, _ = fmt.Fprint(stderr, usage)
@@ -133,17 +133,17 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	}
 	switch {
 	case len(rest) > 1:
-		return nil, fmt.Errorf("there are the hosts %s; name one, or none to be the server", strings.Join(rest, " and "))
+		return nil, fmt.Errorf("several hosts are given: %s; name one, or none to be the server", strings.Join(rest, " and "))
 	case o.port < 0 || o.port > 65535 || len(rest) == 1 && o.port == 0:
-		return nil, fmt.Errorf("-p is %d; 1 to 65535 are possible, and 0 at the server for any that is free", o.port)
+		return nil, fmt.Errorf("-p is %d; it must be 1 to 65535, or 0 at the server for any free port", o.port)
 	case o.gid < -1 || o.ibPort < 0:
 		return nil, errors.New("-x and -i cannot be negative")
 	case o.timeout <= 0:
-		return nil, fmt.Errorf("-timeout is %v; it has to be positive", o.timeout)
+		return nil, fmt.Errorf("-timeout is %v; it must be positive", o.timeout)
 	case *memory < 1 || *memory > 1<<20:
-		return nil, fmt.Errorf("-max-memory is %d; 1 to %d are possible", *memory, 1<<20)
+		return nil, fmt.Errorf("-max-memory is %d; it must be 1 to %d", *memory, 1<<20)
 	case timeoutCode < 0 || timeoutCode > 31:
-		return nil, fmt.Errorf("-u is %d; 0 to 31 are possible", timeoutCode)
+		return nil, fmt.Errorf("-u is %d; it must be 0 to 31", timeoutCode)
 	}
 	o.memory = int64(*memory) << 20
 	if timeoutCode > 0 {
@@ -161,9 +161,9 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	}
 	switch {
 	case all && sizes != "":
-		return nil, errors.New("-a and -s are given; leave one out")
+		return nil, errors.New("-a and -s exclude each other")
 	case p.Iterations < 0 || p.Iterations != 0 && p.Duration != 0:
-		return nil, errors.New("-n and -D are given, or -n is negative; give one of the two")
+		return nil, errors.New("-n and -D exclude each other, and -n must not be negative")
 	case all:
 		p.Sizes = plan.AllSizes()
 	}
@@ -178,7 +178,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 		return nil, err
 	}
 	if o.perftest {
-		return &o, checkForeign(o.plans, o.cm)
+		return &o, checkPerftest(o.plans, o.cm)
 	}
 	return &o, nil
 }
@@ -225,7 +225,7 @@ func numbers(name, list string, most int) (values []int, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(word)
 		if err != nil || n < 1 || n > most {
-			return nil, fmt.Errorf("%s is %q; give numbers from 1 to %d, separated by commas", name, list, most)
+			return nil, fmt.Errorf("%s is %q; want numbers from 1 to %d, separated by commas", name, list, most)
 		}
 		values = append(values, n)
 	}
@@ -263,7 +263,7 @@ func (s *seconds) Set(text string) error {
 		d, err = time.Duration(n*float64(time.Second)), nil
 	}
 	if err != nil || d <= 0 {
-		return errors.New("a positive time is needed, in seconds or with a unit")
+		return errors.New("want a positive time, in seconds or with a unit")
 	}
 	*s = seconds(d)
 	return nil

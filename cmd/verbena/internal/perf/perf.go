@@ -54,10 +54,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
 		return exitUsage
 	}
-	err = profiled(o.profile, func() error {
+	err = withProfile(o.profile, func() error {
 		switch {
 		case o.target == "" && o.perftest:
-			return serveForeign(ctx, o, stdout)
+			return servePerftest(ctx, o, stdout)
 		case o.target == "":
 			return serve(ctx, o, stdout, stderr)
 		}
@@ -74,8 +74,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// profiled runs f, and writes a CPU profile of it to a file, unless file is empty.
-func profiled(file string, f func() error) (err error) {
+// withProfile runs f, and writes a CPU profile of it to a file, unless file is empty.
+func withProfile(file string, f func() error) (err error) {
 	if file == "" {
 		return f()
 	}

@@ -210,29 +210,29 @@ func TestOnce(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	for want, args := range map[string][]string{
-		"name one":              {"a", "b"},
-		"no test":               {"-test", "walk", "a"},
-		"-nothing":              {"-nothing", "a"},
-		"-s is":                 {"-s", "0", "a"},
-		"-s is \"1,x\"":         {"-s", "1,x", "a"},
-		"-q is":                 {"-q", "0", "a"},
-		"-a and -s":             {"-a", "-s", "8", "a"},
-		"-n and -D":             {"-n", "5", "-D", "5", "a"},
-		"one of the two":        {"-n", "-5", "a"},
-		"positive time":         {"-D", "-5", "a"},
-		"-p is 70000":           {"-p", "70000", "a"},
-		"-p is 0":               {"-p", "0", "a"},
-		"-x and -i":             {"-x", "-7", "a"},
-		"-timeout":              {"-timeout", "0", "a"},
-		"-max-memory":           {"-max-memory", "0"},
-		"-u is 32":              {"-u", "32", "a"},
-		"-plot is":              {"-plot", "a.png", "a"},
-		"batch is 200":          {"-l", "200", "a"},
-		"path MTU is 1500":      {"-m", "1500", "a"},
-		"each needs one":        {"-engines", "2", "a"},
-		"not on 2":              {"-test", "write_lat", "-q", "2", "a"},
-		"measure write_imm_lat": {"-test", "write_lat", "-e", "a"},
-		"bytes of memory":       {"-s", "1073741824", "-verify", "a"},
+		"name one":                       {"a", "b"},
+		"no test":                        {"-test", "walk", "a"},
+		"-nothing":                       {"-nothing", "a"},
+		"-s is":                          {"-s", "0", "a"},
+		"-s is \"1,x\"":                  {"-s", "1,x", "a"},
+		"-q is":                          {"-q", "0", "a"},
+		"-a and -s":                      {"-a", "-s", "8", "a"},
+		"-n and -D":                      {"-n", "5", "-D", "5", "a"},
+		"exclude each other":             {"-n", "-5", "a"},
+		"positive time":                  {"-D", "-5", "a"},
+		"-p is 70000":                    {"-p", "70000", "a"},
+		"-p is 0":                        {"-p", "0", "a"},
+		"-x and -i":                      {"-x", "-7", "a"},
+		"-timeout":                       {"-timeout", "0", "a"},
+		"-max-memory":                    {"-max-memory", "0"},
+		"-u is 32":                       {"-u", "32", "a"},
+		"-plot is":                       {"-plot", "a.png", "a"},
+		"batch is 200":                   {"-l", "200", "a"},
+		"path MTU is 1500":               {"-m", "1500", "a"},
+		"each engine needs at least one": {"-engines", "2", "a"},
+		"not on 2":                       {"-test", "write_lat", "-q", "2", "a"},
+		"measure write_imm_lat":          {"-test", "write_lat", "-e", "a"},
+		"bytes of memory":                {"-s", "1073741824", "-verify", "a"},
 	} {
 		code, out := run(t, args...)
 		assert.Equal(t, exitUsage, code, "%q: %s", args, out)
@@ -299,7 +299,7 @@ func TestBusy(t *testing.T) {
 	addr, log := startServer(t)
 	first, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "a client has come") }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "a client connected") }, patience, time.Millisecond)
 	code, out := run(t, "-n", "10", addr)
 	require.Equal(t, exitFailed, code)
 	assert.Contains(t, out, "another client is being served")
@@ -315,7 +315,7 @@ func TestBusy(t *testing.T) {
 func say(t *testing.T, addr string, messages ...control.Message) error {
 	stream, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
-	conv := control.Converse(t.Context(), stream.(*net.TCPConn))
+	conv := control.NewConversation(t.Context(), stream.(*net.TCPConn))
 	defer func() { _ = conv.Close() }()
 	for _, m := range messages {
 		if err := conv.Send(m); err != nil {
@@ -343,7 +343,7 @@ func TestHostileClients(t *testing.T) {
 		messages []control.Message
 		want     string
 	}{
-		"another message":        {[]control.Message{&control.Begin{}}, "begin has come where request was due"},
+		"another message":        {[]control.Message{&control.Begin{}}, "received begin, want request"},
 		"memory beyond bounds":   {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 29} })}, "bytes of memory"},
 		"size beyond bounds":     {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 40} })}, "size"},
 		"a negative size":        {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{-8} })}, "size"},
@@ -352,10 +352,10 @@ func TestHostileClients(t *testing.T) {
 		"depth":                  {[]control.Message{request(func(p *plan.Plan) { p.Depth = -1 })}, "depth"},
 		"a token without use":    {[]control.Message{&control.Request{Plan: good.Plan, Token: make([]byte, control.TokenLen)}}, "token"},
 		"CM without a token":     {[]control.Message{request(func(p *plan.Plan) { p.CM = true })}, "token"},
-		"too few connections":    {[]control.Message{good, &control.End{Last: true}}, "not those of the plan"},
-		"another engine":         {[]control.Message{good, &control.End{Engine: 1, Connections: [][]byte{{1}, {2}}, Last: true}}, "not those of the plan"},
-		"a negative engine":      {[]control.Message{good, &control.End{Engine: -1}}, "not those of the plan"},
-		"too many connections":   {[]control.Message{good, &control.End{Memory: []byte{1}, Connections: [][]byte{{1}, {2}, {3}}}}, "not those of the plan"},
+		"too few connections":    {[]control.Message{good, &control.End{Last: true}}, "do not match the plan"},
+		"another engine":         {[]control.Message{good, &control.End{Engine: 1, Connections: [][]byte{{1}, {2}}, Last: true}}, "do not match the plan"},
+		"a negative engine":      {[]control.Message{good, &control.End{Engine: -1}}, "do not match the plan"},
+		"too many connections":   {[]control.Message{good, &control.End{Memory: []byte{1}, Connections: [][]byte{{1}, {2}, {3}}}}, "do not match the plan"},
 		"memory that is no such": {[]control.Message{good, &control.End{Memory: []byte("x"), Connections: [][]byte{{1}, {2}}, Last: true}}, "import memory map"},
 		"a fault":                {[]control.Message{good, &control.Fault{Reason: "away"}}, ""},
 	} {
@@ -380,12 +380,12 @@ func TestHostileServers(t *testing.T) {
 		answers []control.Message
 		want    string
 	}{
-		"gone at once":         {nil, "has gone"},
-		"gone after the plan":  {[]control.Message{&control.Accept{}}, "has gone"},
-		"another order":        {[]control.Message{&control.Connected{}}, "connected has come where accept was due"},
-		"no connections":       {[]control.Message{&control.Accept{}, &control.End{Last: true}}, "not those of the plan"},
-		"too many connections": {[]control.Message{&control.Accept{}, &control.End{Memory: []byte{1}, Connections: make([][]byte, 300), Last: true}}, "not those of the plan"},
-		"no memory":            {[]control.Message{&control.Accept{}, &control.End{Connections: [][]byte{{1}}, Last: true}}, "not those of the plan"},
+		"gone at once":         {nil, "has closed the connection"},
+		"gone after the plan":  {[]control.Message{&control.Accept{}}, "has closed the connection"},
+		"another order":        {[]control.Message{&control.Connected{}}, "received connected, want accept"},
+		"no connections":       {[]control.Message{&control.Accept{}, &control.End{Last: true}}, "do not match the plan"},
+		"too many connections": {[]control.Message{&control.Accept{}, &control.End{Memory: []byte{1}, Connections: make([][]byte, 300), Last: true}}, "do not match the plan"},
+		"no memory":            {[]control.Message{&control.Accept{}, &control.End{Connections: [][]byte{{1}}, Last: true}}, "do not match the plan"},
 		"a fault":              {[]control.Message{&control.Fault{Reason: "not today"}}, "not today"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -429,5 +429,5 @@ func TestHostileServers(t *testing.T) {
 	}()
 	code, out := run(t, l.Addr().String())
 	assert.Equal(t, exitFailed, code)
-	assert.Contains(t, out, `a frame begins with "SSH-"`)
+	assert.Contains(t, out, `it begins with "SSH-"`)
 }

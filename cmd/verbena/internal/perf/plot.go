@@ -49,8 +49,8 @@ func plotSets(name string, sets []chart.Set) error {
 const plotUsage = `usage: verbena perf plot OUT.svg A.json...
        verbena perf plot OUT.html A.json...
 
-Draws what verbena perf --json has written, each file in a series of its own: the distribution
-of latencies, bandwidth over size, and rate over connections, as far as the reports have them.
+Draws reports of verbena perf --json, each file as a series of its own: the distribution of
+latencies, bandwidth over size, and rate over connections, whichever the reports contain.
 `
 
 // plotMain runs verbena perf plot.
@@ -64,7 +64,7 @@ func plotMain(args []string, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 	case f.NArg() < 2 || !plottable(f.Arg(0)):
-		err = errors.New("name a file that ends in .svg or .html, and reports")
+		err = errors.New("name an output file that ends in .svg or .html, then the reports")
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "verbena perf plot: %v; see verbena perf plot -help\n", err)

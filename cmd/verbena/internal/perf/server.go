@@ -29,7 +29,7 @@ type server struct {
 	busy sync.Mutex
 	// device is the server's own device; nil: each client is served on the device through
 	// which the server reaches it.
-	device *opened
+	device *openDevice
 }
 
 // serve runs the server until ctx ends.
@@ -72,14 +72,14 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 // serveClient serves a client until it leaves or violates the protocol.
 func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) error {
 	log := s.log.With().Stringer("client", peer).Logger()
-	conv := control.Converse(ctx, stream)
+	conv := control.NewConversation(ctx, stream)
 	defer func() { _ = conv.Close() }()
 	if !s.busy.TryLock() {
-		log.Warn().Msg("a second client is turned away")
+		log.Warn().Msg("a second client was refused")
 		conv.Refuse(errBusy)
 		return errBusy
 	}
-	log.Info().Msg("a client has come")
+	log.Info().Msg("a client connected")
 	err := s.tests(conv, peer.Addr(), log)
 	s.busy.Unlock()
 	switch {
@@ -88,9 +88,9 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 		_ = conv.Send(&control.Bye{}) // the server is ready for the next client
 		return nil
 	case ctx.Err() != nil:
-		err = errors.New("it was interrupted")
+		err = errors.New("the program was interrupted")
 	default:
-		log.Warn().Err(err).Msg("the client is given up")
+		log.Warn().Err(err).Msg("the client's test failed")
 	}
 	conv.Refuse(err)
 	return fmt.Errorf("the client %v: %w", peer, err)
@@ -106,14 +106,14 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 	}()
 	for {
 		// A silent client would keep others out.
-		waiting, cancel := context.WithTimeoutCause(conv.Context(), s.o.timeout, errors.New("the client has asked for nothing"))
+		waiting, cancel := context.WithTimeoutCause(conv.Context(), s.o.timeout, errors.New("the client sent no request"))
 		request, err := control.Await[*control.Request](waiting, conv)
 		cancel()
 		if err != nil {
 			return err
 		}
 		if err := check(request, s.o); err != nil {
-			return fmt.Errorf("the test cannot be made here: %w", err)
+			return fmt.Errorf("the server cannot run the test: %w", err)
 		}
 		if d == nil {
 			if d, err = open(s.o, peer); err != nil {
@@ -141,7 +141,7 @@ func check(r *control.Request, o *options) error {
 		return err
 	}
 	if r.Plan.CM != (len(r.Token) == control.TokenLen) {
-		return fmt.Errorf("%w: a token of %d bytes", control.ErrProtocol, len(r.Token))
+		return fmt.Errorf("%w: the token has %d bytes", control.ErrProtocol, len(r.Token))
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ type serverTest struct {
 	conv   *control.Conversation
 	plan   *plan.Plan
 	token  []byte
-	device *opened
+	device *openDevice
 }
 
 // run serves the test, and reports whether it was the last one.
@@ -174,11 +174,11 @@ func (t *serverTest) run() (last bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	s.Leave()
+	s.ExpectClose()
 	return bye.Last, nil
 }
 
-func (t *serverTest) connect(s *load.Station) error {
+func (t *serverTest) connect(s *load.Endpoint) error {
 	ctx, cancel := context.WithTimeoutCause(s.Context(), t.o.timeout, fmt.Errorf("the client has not connected within %v", t.o.timeout))
 	defer cancel()
 	host, err := t.device.host(s.GID())
@@ -201,18 +201,18 @@ func (t *serverTest) connect(s *load.Station) error {
 }
 
 // step serves one step of the plan.
-func (t *serverTest) step(s *load.Station, i int) error {
+func (t *serverTest) step(s *load.Endpoint, i int) error {
 	begin, err := control.Await[*control.Begin](s.Context(), t.conv)
 	if err != nil {
 		return err
 	}
 	if begin.Step != i {
-		return fmt.Errorf("%w: step %d begins, and %d was due", control.ErrProtocol, begin.Step, i)
+		return fmt.Errorf("%w: the client began step %d, want step %d", control.ErrProtocol, begin.Step, i)
 	}
 	if err := s.Prepare(i); err != nil {
 		return err
 	}
-	g, watch := newGauge(t.device.dev), load.StartStopwatch()
+	g, watch := newCounterSnapshot(t.device.dev), load.StartStopwatch()
 	if err := t.conv.Send(&control.Ready{}); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ var stages = [...]string{"connect", "send", "read", "write"}
 // String names the stage.
 func (s stage) String() string { return stages[s] }
 
-var errData = errors.New("the data that came back are not those that were sent")
+var errData = errors.New("the data that came back differs from the data sent")
 
 // Client pings a server. Its callbacks run on the engine's goroutine.
 type Client struct {
@@ -42,14 +42,14 @@ type Client struct {
 	source *mmap.Map // what the server reads, followed by the send buffer
 	sink   *mmap.Map // what the server writes into
 
-	began   time.Time // start of the connection or the round
-	Connect time.Duration
-	stage   stage
-	round   int
-	size    int
-	sent    bool // the message has been acknowledged
-	early   bool // the answer arrived before the acknowledgement
-	ended   bool
+	began         time.Time // start of the connection or the round
+	Connect       time.Duration
+	stage         stage
+	round         int
+	size          int
+	sent          bool // the message has been acknowledged
+	answeredEarly bool // the answer arrived before the acknowledgement
+	ended         bool
 
 	// OnConnected is called when the connection is Ready.
 	OnConnected func()
@@ -97,7 +97,7 @@ func (c *Client) Connection() *rdma.Connection { return c.conn }
 // Verbena reports whether the server is verbena ping, which accepts data of any size up to
 // largest.
 func (c *Client) Verbena() bool {
-	return strings.TrimRight(string(c.conn.AcceptData()), "\x00") == greeting
+	return strings.TrimRight(string(c.conn.AcceptData()), "\x00") == acceptData
 }
 
 // Stop ends the connection and the context.
@@ -146,7 +146,7 @@ func (c *Client) advertise(m *mmap.Map, next stage) {
 		return
 	}
 	(&memory{m.Addr(), key, uint32(c.size)}).put(c.source.Bytes()[largest:])
-	c.stage, c.sent, c.early = stageSend, false, false
+	c.stage, c.sent, c.answeredEarly = stageSend, false, false
 	task, err := c.tasks.Send(c.conn, bufinv.Source(c.source, largest, messageLen))
 	c.fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
 		_ = t.Free()
@@ -155,7 +155,7 @@ func (c *Client) advertise(m *mmap.Map, next stage) {
 			return
 		}
 		c.stage, c.sent = next, true
-		if c.early {
+		if c.answeredEarly {
 			c.answered()
 		}
 	}))
@@ -166,7 +166,7 @@ func (c *Client) answered() {
 	switch {
 	case c.ended:
 	case !c.sent:
-		c.early = true
+		c.answeredEarly = true
 	case c.stage == stageRead:
 		c.advertise(c.sink, stageWrite)
 	case c.stage == stageWrite:

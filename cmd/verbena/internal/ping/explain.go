@@ -28,52 +28,52 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	var rejected *verbs.CMError
 	switch {
 	case errors.Is(err, rdma.ErrNotListening) && addr.IsLoopback():
-		return []string{"No program of this machine listens on port " + strconv.Itoa(port) + ` by a software device: start "verbena ping -s -d ` + r.opened.Device + `".`}
+		return []string{"No program on this machine listens on port " + strconv.Itoa(port) + ` of a software device: start "verbena ping -s -d ` + r.opened.Device + `".`}
 	case errors.Is(err, rdma.ErrNotListening):
-		return []string{"The connection manager there answers: packets get through both ways, and nobody listens on port " + strconv.Itoa(port) + ".",
-			`Start "verbena ping -s" there, or "rping -s"; other programs than these do not speak ping's protocol.`}
+		return []string{"The connection manager of the host answers, so packets get through in both directions, but no program listens on port " + strconv.Itoa(port) + ".",
+			`Start "verbena ping -s" or "rping -s" there; other programs do not speak this protocol.`}
 	case errors.Is(err, rdma.ErrRejected) && errors.As(err, &rejected):
-		lines := []string{"Packets get through both ways; the other end does not want the connection (" + rejected.Reason.String() + ")."}
+		lines := []string{"Packets get through in both directions, but the other end rejected the connection (" + rejected.Reason.String() + ")."}
 		if text := strings.TrimRight(string(rejected.PrivateData), "\x00"); text != "" {
-			lines = append(lines, "It says: "+strconv.Quote(text))
+			lines = append(lines, "It gave this reason: "+strconv.Quote(text))
 		}
 		return lines
 	case errors.Is(err, rdma.ErrUnreachable), errors.Is(err, rdma.ErrTimeout) && r.during == stageConnect:
-		return append([]string{"No connection manager there answers."}, r.unanswered(ctx, addr)...)
+		return append([]string{"No connection manager answers at this address."}, r.unanswered(ctx, addr)...)
 	case r.during == stageConnect:
 		return nil
-	case strings.Contains(err.Error(), "the process of the peer is dead"):
-		return []string{"The server was on this machine, and has ended without saying so: it was killed, or has crashed. The way is not to blame."}
+	case errors.Is(err, rdma.ErrPeerDead):
+		return []string{"The server, on this machine, ended without closing the connection: it was killed or crashed. The network is not the cause."}
 	case errors.Is(err, errData):
-		return []string{"Packets are changed on the way, or the server is not of this protocol."}
+		return []string{"Packets are modified in transit, or the server does not speak this protocol."}
 	case r.large || r.client.size > int(r.client.Connection().MTU()):
-		return []string{"Small packets get through, those of the path MTU do not: something on the way carries less than the interface here.",
-			"Look for tunnels; compare the MTU of both interfaces (ip link); lower it at both ends."}
+		return []string{"Small packets get through, packets of the path MTU do not: a link on the path has a smaller MTU than the interface of this host.",
+			"Look for tunnels, compare the MTU of both interfaces (ip link), and lower it at both ends."}
 	case errors.Is(err, rdma.ErrPeerClosed):
-		return []string{"The server has ended, or has refused the size: rping -s takes no more bytes than its -S says."}
+		return []string{"The server ended, or refused the size: rping -s accepts no more bytes than its -S."}
 	}
-	return []string{"The connection was set up, and its packets do not get through, or no more: is the server alive?"}
+	return []string{"The connection was set up, but its packets do not get through, or no longer: is the server still running?"}
 }
 
 // unanswered finds out why a host may not answer.
 func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	var lines []string
 	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
-		lines = append(lines, "This device has UDP port "+strconv.Itoa(int(e.UDPPort))+" (see above): the kernel's RoCE and adapters answer to port 4791 only, and to no other.")
+		lines = append(lines, "This device uses UDP port "+strconv.Itoa(int(e.UDPPort))+" (see above), but adapters and the kernel's RoCE driver answer only to port 4791.")
 	}
 	switch alive := probe(ctx, addr); {
 	case strings.Contains(r.failure.Error(), "no process has the peer's UDP port"):
-		lines = append(lines, "The host is there, and says that nobody has UDP port 4791: it has no RoCE device in use.",
-			`Start "verbena ping -s" there, or set up its adapter or rxe (rdma link).`)
+		lines = append(lines, "The host is up and reports that UDP port 4791 is closed: it has no active RoCE device.",
+			`Start "verbena ping -s" there, or configure its adapter or rxe (rdma link).`)
 	case alive:
-		lines = append(lines, "The host is there: it answers to TCP. So UDP port 4791 is closed by a firewall, there or on the way, or no RoCE device listens on that address.",
-			"There: rdma link; ss -ulnp sport = :4791; nft list ruleset. Both ways have to be open, for packets from any port to port 4791.")
+		lines = append(lines, "The host is up, because it answers to TCP. So a firewall there or on the path blocks UDP port 4791, or no RoCE device listens on that address.",
+			"Check there: rdma link; ss -ulnp sport = :4791; nft list ruleset. Both directions must be open for packets from any port to port 4791.")
 	default:
-		lines = append(lines, "It does not answer to TCP either: the host may be down, the address another's, or a firewall drops everything.",
+		lines = append(lines, "It does not answer to TCP either: the host may be down, the address may be wrong, or a firewall drops everything.",
 			"Check ping and ip route get "+addr.String()+" first.")
 	}
 	if r.opened.Target.Is6() {
-		lines = append(lines, "Its IPv4 address may work where this one does not.")
+		lines = append(lines, "The IPv4 address of the host may work.")
 	}
 	return lines
 }

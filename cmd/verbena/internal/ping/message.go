@@ -19,7 +19,7 @@ const (
 	DefaultPort = 7174
 )
 
-var errMessage = errors.New("the peer's message makes no sense")
+var errMessage = errors.New("the peer's message is invalid")
 
 // memory is what a message advertises.
 type memory struct {
@@ -37,11 +37,11 @@ func (m *memory) put(b []byte) {
 // parse reads an advertisement.
 func parse(b []byte) (m memory, err error) {
 	if len(b) != messageLen {
-		return m, fmt.Errorf("%w: it has %d bytes and not %d", errMessage, len(b), messageLen)
+		return m, fmt.Errorf("%w: it has %d bytes, want %d", errMessage, len(b), messageLen)
 	}
 	m = memory{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
 	if m.length == 0 || m.length > largest {
-		return m, fmt.Errorf("%w: it advertises %d bytes; 1 to %d are possible", errMessage, m.length, largest)
+		return m, fmt.Errorf("%w: it advertises %d bytes, want 1 to %d", errMessage, m.length, largest)
 	}
 	return m, nil
 }

@@ -49,8 +49,8 @@ type options struct {
 const usage = `usage: verbena ping [flags] HOST[:PORT]
        verbena ping -s [flags] [ADDRESS][:PORT]
 
-Finds out whether RDMA works between here and HOST: with a connection, sends, reads and
-writes, whose data are compared. At HOST, "verbena ping -s" or "rping -s" answers.
+Checks whether RDMA works between this host and HOST: it makes a connection, sends, reads and
+writes, and compares the data. At HOST, "verbena ping -s" or "rping -s" must be running.
 
 `
 
@@ -87,12 +87,12 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.device, "d", "", "device (default: by the system's route to HOST)")
 	f.IntVar(&o.gid, "g", -1, "index of the local GID (default: by the route)")
-	f.BoolVar(&o.server, "s", false, "answer, until interrupted")
-	f.IntVar(&o.port, "p", DefaultPort, "port, of RDMA_PS_TCP")
-	f.IntVar(&o.count, "c", 5, "rounds; 0: until interrupted")
-	f.IntVar(&o.size, "size", 64, "bytes that are read and written in a round; rping -s takes no more than its -S, which is 64 unless given")
-	f.DurationVar(&o.interval, "i", 200*time.Millisecond, "time between the beginnings of rounds")
-	f.DurationVar(&o.timeout, "t", 10*time.Second, "time for the connection, and for each round")
+	f.BoolVar(&o.server, "s", false, "be the server, until interrupted")
+	f.IntVar(&o.port, "p", DefaultPort, "port, in the port space RDMA_PS_TCP")
+	f.IntVar(&o.count, "c", 5, "number of rounds; 0: until interrupted")
+	f.IntVar(&o.size, "size", 64, "bytes read and written in each round; rping -s accepts no more than its -S, by default 64")
+	f.DurationVar(&o.interval, "i", 200*time.Millisecond, "time from the start of one round to the start of the next")
+	f.DurationVar(&o.timeout, "t", 10*time.Second, "time limit for connecting, and for each round")
 	f.Usage = func() {
 		_, _ = fmt.Fprint(stderr, usage)
 		f.PrintDefaults()
@@ -107,11 +107,11 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	case f.NArg() > 1 || f.NArg() == 0 && !o.server:
 		return nil, errors.New("name one host to ping, after the flags; see verbena ping -help")
 	case o.port < 1 || o.port > 65535:
-		return nil, fmt.Errorf("-p is %d; 1 to 65535 are possible", o.port)
+		return nil, fmt.Errorf("-p is %d; it must be 1 to 65535", o.port)
 	case o.size < smallest || o.size > largest:
-		return nil, fmt.Errorf("-size is %d; %d to %d are possible", o.size, smallest, largest)
+		return nil, fmt.Errorf("-size is %d; it must be %d to %d", o.size, smallest, largest)
 	case o.count < 0 || o.interval < 0 || o.timeout <= 0:
-		return nil, errors.New("-c and -i are 0 or more, -t is more than 0")
+		return nil, errors.New("-c and -i must be 0 or more, -t more than 0")
 	}
 	o.target = f.Arg(0)
 	return &o, nil
@@ -127,7 +127,7 @@ func (o *options) split() (host string, port int, err error) {
 		return host, o.port, nil
 	}
 	if port, err = strconv.Atoi(service); err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("%q is no port; 1 to 65535 are", service)
+		return "", 0, fmt.Errorf("%q is not a port; want 1 to 65535", service)
 	}
 	return host, port, nil
 }
@@ -139,8 +139,8 @@ func (p *printer) line(name, format string, args ...any) {
 	_, _ = fmt.Fprintf(p.w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// opened is an open device, and the route that leads from it.
-type opened struct {
+// openDevice is an open device, and the route that leads from it.
+type openDevice struct {
 	*route.Route
 	dev   verbs.Device
 	entry verbs.GIDEntry // the GID in use
@@ -148,7 +148,7 @@ type opened struct {
 }
 
 // open opens the device for a target, and prints what is known about it.
-func open(o *options, target netip.Addr, out *printer) (*opened, error) {
+func open(o *options, target netip.Addr, out *printer) (*openDevice, error) {
 	r, err := route.Find(o.device, target)
 	if err != nil {
 		return nil, err
@@ -157,14 +157,14 @@ func open(o *options, target netip.Addr, out *printer) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &opened{Route: r, dev: dev}
+	d := &openDevice{Route: r, dev: dev}
 	if err := d.show(o, out); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
 	return d, nil
 }
 
-func (d *opened) show(o *options, out *printer) error {
+func (d *openDevice) show(o *options, out *printer) error {
 	out.line("device", "%s: %s", d.Device, d.Why)
 	if err := d.Rank(d.dev); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *opened) show(o *options, out *printer) error {
 		for i, c := range d.Candidates {
 			d.Candidates[i].Used = c.Entry.Index == o.gid
 			if d.Candidates[i].Used {
-				d.Candidates[i].Why = "it was asked for"
+				d.Candidates[i].Why = "it was requested"
 			}
 		}
 	}
@@ -200,10 +200,10 @@ func (d *opened) show(o *options, out *printer) error {
 		if o := portowner.Find(at); o != nil {
 			owner = o.String()
 		}
-		out.line("UDP port", "%d: port %d of %v is taken by %s. So only devices of this SDK reach this one, and no adapter or kernel", d.entry.UDPPort, roceUDPPort, at.Addr(), owner)
+		out.line("UDP port", "%d: port %d of %v is used by %s. So only software devices of this SDK can reach this one; adapters and the kernel cannot", d.entry.UDPPort, roceUDPPort, at.Addr(), owner)
 	}
 	if d.port == 0 && d.Target.IsValid() {
-		return fmt.Errorf("none of the %d GIDs of %s leads to %v; choose another device with -d, or give its interface an address of that network", len(d.Candidates), d.Device, d.Target)
+		return fmt.Errorf("none of the %d GIDs of %s can reach %v; choose another device with -d, or give its interface an address in that network", len(d.Candidates), d.Device, d.Target)
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func udpPort(e verbs.GIDEntry) string {
 }
 
 // config returns the configuration of the context.
-func (d *opened) config(o *options) rdma.Config {
+func (d *openDevice) config(o *options) rdma.Config {
 	cfg := rdma.Config{ConnectTimeout: o.timeout}
 	if o.gid >= 0 {
 		cfg.GIDIndex = &o.gid
@@ -239,8 +239,8 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 	}
 	addr, _ := netip.ParseAddr(host)
 	if o.device == "" && (!addr.IsValid() || addr.IsUnspecified()) {
-		o.device = route.Away()
-		out.line("device", "%s: the one whose address leads away from this machine; -d names another", o.device)
+		o.device = route.DefaultDevice()
+		out.line("device", "%s: the device with a route to other machines; use -d to choose another", o.device)
 	}
 	if addr.IsUnspecified() {
 		addr = netip.Addr{}

@@ -85,7 +85,7 @@ func TestPing(t *testing.T) {
 		code, out := run(t, "-p", port, "-c", "4", "-i", "0", host)
 		require.Equal(t, exitOK, code, "%s", out)
 		for _, part := range []string{
-			"device    soft-lo: in software", "port      1: active", "GID       * 0", "connected ", "verbena ping -s",
+			"device    soft-lo: software device", "port      1: active", "GID       * 0", "connected ", "verbena ping -s",
 			"round     1: 64 bytes", "round     2: 8192 bytes", "round     4: 64 bytes", "RDMA works: 3 rounds",
 		} {
 			assert.Contains(t, out, part)
@@ -109,7 +109,7 @@ func TestInterrupted(t *testing.T) {
 	assert.Contains(t, out.String(), "RDMA works")
 }
 
-func TestWhyNot(t *testing.T) {
+func TestExplain(t *testing.T) {
 	_, _ = startServer(t) // its device takes an address: somebody answers on 127.0.0.1, or a later one
 	dev, err := device.Open("soft-lo")
 	require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestWhyNot(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"nobody listens", []string{answers + ":1"}, []string{"FAILED    connect", "listens on port 1 by a software device", "verbena ping -s"}},
+		{"nobody listens", []string{answers + ":1"}, []string{"FAILED    connect", "listens on port 1 of a software device", "verbena ping -s"}},
 		{"no device", []string{"127.255.0.9"}, []string{"FAILED    connect", "No program of this machine listens"}},
 		{"no such name", []string{"no such host"}, []string{"look up no such host", "check the name"}},
 		{"no such device", []string{"-d", "soft-nothing0", "127.0.0.1"}, []string{"nothing0"}},

@@ -66,7 +66,7 @@ func lookUp(ctx context.Context, o *options, host string, out *printer) (netip.A
 		best = list[i]
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
-		out.line("address", "%v, of %d that %s has", best, len(list), host)
+		out.line("address", "%v, one of %d addresses of %s", best, len(list), host)
 	}
 	return best, nil
 }
@@ -76,10 +76,10 @@ type rounds struct {
 	o       *options
 	out     *printer
 	engine  *pe.Engine
-	opened  *opened
+	opened  *openDevice
 	client  *Client
 	timer   *time.Timer
-	patient *time.Timer // ends a round that takes too long
+	timeout *time.Timer // ends a round that takes too long
 
 	begun   int // rounds begun
 	times   times
@@ -107,8 +107,8 @@ func (r *rounds) next() {
 		size = 2 * int(r.client.Connection().MTU())
 	}
 	r.begun++
-	r.patient = r.after(r.o.timeout, func() {
-		r.client.fail(fmt.Errorf("round %d of %d bytes has not ended after %v", r.begun, size, r.o.timeout))
+	r.timeout = r.after(r.o.timeout, func() {
+		r.client.fail(fmt.Errorf("round %d of %d bytes did not complete within %v", r.begun, size, r.o.timeout))
 	})
 	r.client.Round(size)
 }
@@ -119,9 +119,9 @@ func (r *rounds) after(d time.Duration, f func()) *time.Timer {
 }
 
 func (r *rounds) complete(d time.Duration) {
-	r.patient.Stop()
+	r.timeout.Stop()
 	size := r.client.size
-	r.out.line("round", "%d: %d bytes sent for, read, written and compared in %v", r.begun, size, rounded(d))
+	r.out.line("round", "%d: %d bytes read, written back and compared in %v", r.begun, size, rounded(d))
 	if !r.large {
 		r.times.add(d)
 	}
@@ -139,7 +139,7 @@ func (r *rounds) complete(d time.Duration) {
 func (r *rounds) failed(during stage, err error) { r.during, r.failure = during, err }
 
 func (r *rounds) stopTimer() {
-	for _, t := range []*time.Timer{r.timer, r.patient} {
+	for _, t := range []*time.Timer{r.timer, r.timeout} {
 		if t != nil {
 			t.Stop()
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// greeting is the private data with which a Server accepts. A client that receives it may use
+// acceptData is the private data with which a Server accepts. A client that receives it may use
 // more memory than with rping.
-const greeting = "verbena ping 1"
+const acceptData = "verbena ping 1"
 
 // Server answers clients of verbena ping and rping.
 type Server struct {
@@ -58,8 +58,8 @@ func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Log
 	return s, s.rdma.Start()
 }
 
-// visitor is a connected client.
-type visitor struct {
+// serverConn is a connected client.
+type serverConn struct {
 	server *Server
 	conn   *rdma.Connection
 	data   *mmap.Map // the data that was read, to be written back, followed by the send buffer
@@ -69,19 +69,19 @@ type visitor struct {
 }
 
 func (s *Server) request(q *rdma.ConnectRequest) {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: []byte(greeting)})
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: []byte(acceptData)})
 	if err != nil {
-		s.log.Warn().Err(err).Stringer("client", q.RemoteAddr()).Msg("a client is rejected")
-		reason := "it cannot be accepted"
+		s.log.Warn().Err(err).Stringer("client", q.RemoteAddr()).Msg("a client was rejected")
+		reason := "the server cannot accept the connection"
 		if errors.Is(err, rdma.ErrFull) {
 			reason = "too many clients"
 		}
 		_ = q.Reject([]byte(reason)) // fails if the client has given up
 		return
 	}
-	v := &visitor{server: s, conn: conn}
+	v := &serverConn{server: s, conn: conn}
 	if v.data, err = mmap.Alloc(s.dev, largest+messageLen, mmap.LocalReadWrite); err != nil {
-		s.log.Warn().Err(err).Msg("a client is lost")
+		s.log.Warn().Err(err).Msg("lost a client")
 		_ = conn.Close()
 		return
 	}
@@ -89,12 +89,12 @@ func (s *Server) request(q *rdma.ConnectRequest) {
 }
 
 func (s *Server) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	v, _ := conn.UserData().(*visitor)
+	v, _ := conn.UserData().(*serverConn)
 	switch state {
 	case rdma.Ready:
 		s.log.Info().Stringer("client", conn.PeerAddr()).Msg("connected")
 	case rdma.Failed:
-		s.log.Warn().Err(err).Msg("a client is lost")
+		s.log.Warn().Err(err).Msg("lost a client")
 		_ = conn.Close()
 	case rdma.Closed:
 		if v == nil {
@@ -106,7 +106,7 @@ func (s *Server) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 }
 
 // release frees the memory of a client that has gone.
-func (v *visitor) release() {
+func (v *serverConn) release() {
 	for _, m := range []*mmap.Map{v.data, v.remote} {
 		if m != nil {
 			_ = m.Close() // no task uses it any more
@@ -116,20 +116,20 @@ func (v *visitor) release() {
 }
 
 func (s *Server) received(m *rdma.Message) {
-	v, ok := m.Connection().UserData().(*visitor)
+	v, ok := m.Connection().UserData().(*serverConn)
 	if !ok || v.conn.State() != rdma.Ready {
 		return
 	}
 	if err := v.advertised(m.Bytes()); err != nil {
-		s.log.Warn().Err(err).Stringer("client", v.conn.PeerAddr()).Msg("a client is disconnected")
+		s.log.Warn().Err(err).Stringer("client", v.conn.PeerAddr()).Msg("disconnecting a client")
 		_ = v.conn.Close()
 	}
 }
 
 // advertised handles an advertisement of the client.
-func (v *visitor) advertised(b []byte) (err error) {
+func (v *serverConn) advertised(b []byte) (err error) {
 	if v.remote != nil {
-		return fmt.Errorf("%w: it has come before the answer to the last one", errMessage)
+		return fmt.Errorf("%w: it came before the previous one was answered", errMessage)
 	}
 	m, err := parse(b)
 	if err != nil {
@@ -145,11 +145,11 @@ func (v *visitor) advertised(b []byte) (err error) {
 	} else {
 		task, err = v.server.tasks.Read(v.conn, bufinv.Source(v.remote, 0, n), bufinv.Target(v.data, 0, n))
 	}
-	return pe.SubmitNew(task, err, v.moved)
+	return pe.SubmitNew(task, err, v.transferred)
 }
 
-// moved answers the client after its data has been read or written.
-func (v *visitor) moved(t *rdma.Task, err error) {
+// transferred answers the client after its data has been read or written.
+func (v *serverConn) transferred(t *rdma.Task, err error) {
 	_ = t.Free()
 	if err != nil {
 		return // the connection has failed

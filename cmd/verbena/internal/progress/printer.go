@@ -122,8 +122,8 @@ func (p *Printer) Total(bytes int64) {
 	_ = p.bar.Set64(min(p.moved, bytes))
 }
 
-// Again restarts the count at zero, for another connection.
-func (p *Printer) Again() {
+// Restart restarts the count at zero, for another connection.
+func (p *Printer) Restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moved = 0
@@ -215,7 +215,7 @@ func (p *Printer) Entry(e session.Entry) {
 	case e.Code != proto.OK:
 		p.line("%s: %s (%v)", tree.Show(e.Path), terminal.Printable(e.Text), e.Code)
 	case e.Had:
-		p.line("%s is there already", tree.Show(e.Path))
+		p.line("%s exists already", tree.Show(e.Path))
 	default:
 		p.line("%s", tree.Show(e.Path))
 	}

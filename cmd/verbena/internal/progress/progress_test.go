@@ -63,7 +63,7 @@ func TestLines(t *testing.T) {
 	assert.Equal(t, "verbena test: \"bad\\x1b\": it \ufffd[31mexists (exists)\nverbena test: a note\nverbena test: a warning\n", err)
 	_, err = printed(Lines, true, false, entries)
 	assert.Contains(t, err, "test: fine\n")
-	assert.Contains(t, err, "had is there already")
+	assert.Contains(t, err, "had exists already")
 	_, err = printed(Lines, false, true, entries)
 	assert.NotContains(t, err, "a note")
 	assert.Contains(t, err, "a warning")
@@ -108,7 +108,7 @@ func TestBar(t *testing.T) {
 		p.Moved(500)
 		p.Entry(failed)
 		p.Moved(5000) // more than there was to be
-		p.Again()
+		p.Restart()
 	})
 	assert.Contains(t, err, "verbena test: \"bad")
 	assert.Contains(t, err, "\r", "a bar")

@@ -37,12 +37,12 @@ func ParseBytes(s string) (int64, error) {
 		if i := strings.IndexByte(strings.ToUpper(units), text[n-1]); i > 0 {
 			factor, text = math.Pow(base, float64(i)), text[:n-1]
 		} else if base == 1024 {
-			return 0, fmt.Errorf("%q is no number of bytes; write it like 1500, 10M or 64MiB", s)
+			return 0, fmt.Errorf("%q is not a number of bytes; write it like 1500, 10M or 64MiB", s)
 		}
 	}
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(v >= 0) || v*factor >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q is no number of bytes; write it like 1500, 10M or 64MiB", s)
+		return 0, fmt.Errorf("%q is not a number of bytes; write it like 1500, 10M or 64MiB", s)
 	}
 	return int64(v * factor), nil
 }

@@ -81,7 +81,7 @@ func (w *writer) bool(v bool) {
 
 func (w *writer) text(s string, limit int) {
 	if len(s) > limit && w.excess == "" {
-		w.excess = fmt.Sprintf("a text of %d bytes, %d are possible", len(s), limit)
+		w.excess = fmt.Sprintf("a text of %d bytes, longer than the limit of %d", len(s), limit)
 	}
 	w.u16(uint16(len(s)))
 	w.raw(s)
@@ -89,7 +89,7 @@ func (w *writer) text(s string, limit int) {
 
 func (w *writer) count(n, limit int) {
 	if (n < 1 || n > limit) && w.excess == "" {
-		w.excess = fmt.Sprintf("%d elements, 1 to %d are possible", n, limit)
+		w.excess = fmt.Sprintf("%d elements, want 1 to %d", n, limit)
 	}
 	w.u16(uint16(n))
 }
@@ -118,7 +118,7 @@ var zeros [32]byte
 // raw returns the next n bytes, at most 32.
 func (r *reader) raw(n int) []byte {
 	if len(r.b) < n {
-		r.fail("cut short")
+		r.fail("truncated")
 		return zeros[:n]
 	}
 	b := r.b[:n]
@@ -142,7 +142,7 @@ func (r *reader) expect(s string) {
 func (r *reader) bool() bool {
 	v := r.u8()
 	if v > 1 {
-		r.fail("%d where 0 or 1 belongs", v)
+		r.fail("a boolean with the value %d", v)
 	}
 	return v == 1
 }
@@ -151,9 +151,9 @@ func (r *reader) text(limit int) string {
 	n := int(r.u16())
 	switch {
 	case n > limit:
-		r.fail("a text of %d bytes, %d are possible", n, limit)
+		r.fail("a text of %d bytes, longer than the limit of %d", n, limit)
 	case n > len(r.b):
-		r.fail("cut short")
+		r.fail("truncated")
 	default:
 		s := string(r.b[:n])
 		r.b = r.b[n:]
@@ -176,9 +176,9 @@ func (r *reader) count(limit, size int) int {
 	n := int(r.u16())
 	switch {
 	case n < 1 || n > limit:
-		r.fail("%d elements, 1 to %d are possible", n, limit)
+		r.fail("%d elements, want 1 to %d", n, limit)
 	case n*size > len(r.b):
-		r.fail("cut short")
+		r.fail("truncated")
 	default:
 		return n
 	}

@@ -37,7 +37,7 @@ type Route struct {
 // system's routes: it takes an adapter that has their source address, or else the software
 // device of the interface. An invalid address stands for any peer.
 func Find(name string, target netip.Addr) (*Route, error) {
-	r := &Route{Target: target.Unmap(), Device: name, Why: "it was asked for"}
+	r := &Route{Target: target.Unmap(), Device: name, Why: "it was requested"}
 	if target.IsValid() {
 		r.Source = routes.Source(r.Target)
 		if r.Source.IsValid() {
@@ -74,9 +74,9 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// Away returns the device of the interface that leads away from this machine, for a server
+// DefaultDevice returns the device of the interface that leads away from this machine, for a server
 // without a named device. If there is no such interface, it returns soft-lo.
-func Away() string {
+func DefaultDevice() string {
 	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // reserved for documentation (RFC 5737, 3849)
 		if r, err := Find("", netip.MustParseAddr(away)); err == nil {
 			return r.Device
@@ -89,9 +89,9 @@ func Away() string {
 func (r *Route) choose() error {
 	switch {
 	case !r.Target.IsValid():
-		return errors.New("name a device with -d: without an address to reach none can be chosen")
+		return errors.New("name a device with -d: without a target address, the program cannot choose one")
 	case !r.Source.IsValid():
-		return fmt.Errorf("the system has no route to %v: check the address, and that the interface that leads there is up (ip route get %v)", r.Target, r.Target)
+		return fmt.Errorf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target)
 	}
 	if adapter := adapterWith(r.Source); adapter != "" {
 		r.Device = adapter
@@ -102,7 +102,7 @@ func (r *Route) choose() error {
 		return fmt.Errorf("no interface has %v, the source address of the system's route to %v; name a device with -d", r.Source, r.Target)
 	}
 	r.Device = "soft-" + r.Interface
-	r.Why = fmt.Sprintf("in software: the system's route to %v leaves by %s, whose address %v no adapter has", r.Target, r.Interface, r.Source)
+	r.Why = fmt.Sprintf("software device: the system's route to %v uses %s, and no adapter has its address %v", r.Target, r.Interface, r.Source)
 	return nil
 }
 
@@ -134,13 +134,13 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 	addr := e.GID.Addr()
 	switch {
 	case e.Type != verbs.GIDRoCEv2 && e.Type != verbs.GIDInfiniBand:
-		return false, fmt.Sprintf("of type %v, which is not routed", e.Type)
+		return false, fmt.Sprintf("type %v, which is not routed", e.Type)
 	case !r.Target.IsValid():
-		return false, "any peer of its kind"
+		return false, "it reaches any peer of the same kind"
 	case addr.Is4() != r.Target.Is4():
-		return false, fmt.Sprintf("of another address family than %v", r.Target)
+		return false, fmt.Sprintf("its address family differs from that of %v", r.Target)
 	case addr.IsLoopback() != r.Target.IsLoopback():
-		return false, "loopback and other addresses do not reach each other"
+		return false, "loopback and other addresses cannot reach each other"
 	case taken:
 		return false, "not needed"
 	case addr == r.Source:
@@ -148,7 +148,7 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 	case r.Target.IsLoopback():
 		return true, "the device's address on the loopback interface"
 	case addr.IsLinkLocalUnicast() != r.Target.IsLinkLocalUnicast():
-		return false, "link-local and other addresses do not reach each other"
+		return false, "link-local and other addresses cannot reach each other"
 	}
 	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
 }

@@ -21,7 +21,7 @@ func TestLoopback(t *testing.T) {
 		r, err := Find("", netip.MustParseAddr(target))
 		require.NoError(t, err)
 		assert.Contains(t, r.Device, "soft-lo")
-		assert.Contains(t, r.Why, "in software")
+		assert.Contains(t, r.Why, "software device")
 		dev, err := device.Open(r.Device)
 		require.NoError(t, err)
 		require.NoError(t, r.Rank(dev))
@@ -59,7 +59,7 @@ func TestWhichGID(t *testing.T) {
 		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv2), false, true, "source address"},
 		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv2), true, false, "not needed"},
 		{"192.0.2.9", "192.0.2.1", gid("198.51.100.1", verbs.GIDRoCEv2), false, false, "not the source address of the system's route, 192.0.2.1"},
-		{"192.0.2.9", "192.0.2.1", gid("2001:db8::1", verbs.GIDRoCEv2), false, false, "another address family"},
+		{"192.0.2.9", "192.0.2.1", gid("2001:db8::1", verbs.GIDRoCEv2), false, false, "address family differs"},
 		{"192.0.2.9", "192.0.2.1", gid("192.0.2.1", verbs.GIDRoCEv1), false, false, "not routed"},
 		{"192.0.2.9", "192.0.2.1", gid("127.0.0.1", verbs.GIDRoCEv2), false, false, "loopback"},
 		{"127.0.0.1", "127.0.0.1", gid("127.0.0.7", verbs.GIDRoCEv2), false, true, "loopback interface"},

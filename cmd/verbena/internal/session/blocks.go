@@ -43,7 +43,7 @@ func (o *outgoing) sendWanted(ctx context.Context) error {
 		if small = nil; b == nil {
 			return nil
 		}
-		return o.give(ctx, b)
+		return o.sendBlock(ctx, b)
 	}
 	for {
 		var it *item
@@ -149,7 +149,7 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 		seg := proto.Segment{Entry: it.index, Offset: off, Length: uint32(len(mem))}
 		off += uint64(len(mem))
 		if seg.Last = off == it.Size; err == nil && seg.Last {
-			err = it.stillSame()
+			err = it.checkUnchanged()
 		}
 		if err != nil {
 			o.free <- i
@@ -160,7 +160,7 @@ func (o *outgoing) sendLarge(ctx context.Context, it *item) error {
 			seg.Hash, b.items = digest.Sum(), []*item{it}
 		}
 		b.Segments = []proto.Segment{seg}
-		if err := o.give(ctx, b); err != nil {
+		if err := o.sendBlock(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -197,8 +197,8 @@ func (o *outgoing) compare(ctx context.Context, it *item, file *os.File) (begin 
 	return begin, d, nil
 }
 
-// stillSame checks a file of several blocks once more after all of it has been read.
-func (it *item) stillSame() error {
+// checkUnchanged checks a file of several blocks once more after all of it has been read.
+func (it *item) checkUnchanged() error {
 	f, err := it.Open()
 	if err != nil {
 		return err
@@ -221,8 +221,8 @@ func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 	return o.l.Send(ctx, &proto.Discard{Entry: it.index, Code: code})
 }
 
-// give posts the writes of a block, and behind them its Block message.
-func (o *outgoing) give(ctx context.Context, b *block) error {
+// sendBlock posts the writes of a block, and behind them its Block message.
+func (o *outgoing) sendBlock(ctx context.Context, b *block) error {
 	o.mu.Lock()
 	s := &o.slots[b.slot]
 	if len(b.Segments) == 0 { // no file could be read

@@ -58,8 +58,8 @@ func ends(l *link.Link) (local, peer []byte) {
 // loopback reports whether the peer is on this machine.
 func loopback(l *link.Link) bool { return l.Connection().PeerAddr().Addr().Unmap().IsLoopback() }
 
-// greet performs the handshake of the sender.
-func (s *Sender) greet(ctx context.Context, l *link.Link) (*proto.Welcome, error) {
+// handshake performs the handshake of the sender.
+func (s *Sender) handshake(ctx context.Context, l *link.Link) (*proto.Welcome, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, handshakeTimeout, errors.New("the receiver did not complete the handshake"))
 	defer stop()
 	hello := &proto.Hello{Version: proto.Version, Transfer: s.transfer, Nonce: token(), Secret: s.cfg.Secret != nil}
@@ -73,7 +73,7 @@ func (s *Sender) greet(ctx context.Context, l *link.Link) (*proto.Welcome, error
 	case challenge.Version != proto.Version:
 		return nil, faultf(proto.WrongVersion, "the receiver speaks version %d of the protocol, this program %d", challenge.Version, proto.Version)
 	case hello.Secret && !challenge.Secret:
-		return nil, faultf(proto.WrongSecret, "the receiver has no secret and cannot prove who it is; give it the same --secret, or send without")
+		return nil, faultf(proto.WrongSecret, "the receiver has no secret and cannot prove its identity; start it with the same --secret, or send without a secret")
 	}
 	local, peer := ends(l)
 	mac, err := proof(s.cfg.Secret, "sender", hello, challenge, local, peer)
@@ -94,9 +94,9 @@ func (s *Sender) greet(ctx context.Context, l *link.Link) (*proto.Welcome, error
 	return welcome, err
 }
 
-// admit performs the handshake of the receiver, up to the proof of the sender. It returns the
+// handshake performs the handshake of the receiver, up to the proof of the sender. It returns the
 // receiver's proof, for the Welcome.
-func (r *Receiver) admit(ctx context.Context, l *link.Link) (*proto.Hello, proto.Token, error) {
+func (r *Receiver) handshake(ctx context.Context, l *link.Link) (*proto.Hello, proto.Token, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, handshakeTimeout, errors.New("the sender did not complete the handshake"))
 	defer stop()
 	var none proto.Token
@@ -110,11 +110,11 @@ func (r *Receiver) admit(ctx context.Context, l *link.Link) (*proto.Hello, proto
 	case hello.Version != proto.Version:
 		return nil, none, faultf(proto.WrongVersion, "the sender speaks version %d of the protocol, the receiver %d", hello.Version, proto.Version)
 	case r.cfg.Secret != nil && !hello.Secret:
-		return nil, none, faultf(proto.NeedSecret, "the receiver wants a secret; give its --secret")
+		return nil, none, faultf(proto.NeedSecret, "the receiver requires a secret; send with the same --secret")
 	case r.cfg.Secret == nil && hello.Secret:
 		return nil, none, faultf(proto.WrongSecret, "the receiver has no secret; start it with the same --secret")
 	case r.cfg.Secret == nil && !r.cfg.Insecure && !loopback(l):
-		return nil, none, faultf(proto.NeedSecret, "without a secret the receiver takes from its own machine only; start it with --secret or --new-secret")
+		return nil, none, faultf(proto.NeedSecret, "without a secret the receiver accepts only senders on its own machine; start it with --secret or --new-secret")
 	}
 	challenge := &proto.Challenge{Version: proto.Version, Nonce: token(), Secret: r.cfg.Secret != nil}
 	if err := l.Send(ctx, challenge); err != nil {

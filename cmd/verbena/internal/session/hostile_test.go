@@ -23,7 +23,7 @@ import (
 // attacker is a sender that keeps to nothing.
 type attacker struct {
 	t       *testing.T
-	b       *bed
+	b       *fixture
 	l       *link.Link
 	served  chan outcome
 	window  *mmap.Map
@@ -32,19 +32,19 @@ type attacker struct {
 }
 
 // attack connects to a receiver, and gets through the handshake.
-func attack(t *testing.T, b *bed, r *Receiver) *attacker {
+func attack(t *testing.T, b *fixture, r *Receiver) *attacker {
 	t.Helper()
 	from, to := b.links()
 	a := &attacker{t: t, b: b, l: from, served: make(chan outcome, 1)}
 	go func() {
 		var o outcome
-		o.notes = &notes{}
+		o.notes = &eventRecorder{}
 		o.Summary, o.err = r.Serve(context.Background(), to, o.notes)
 		b.end(to)
 		a.served <- o
 	}()
 	var err error
-	a.welcome, err = NewSender(SenderConfig{}).greet(t.Context(), from)
+	a.welcome, err = NewSender(SenderConfig{}).handshake(t.Context(), from)
 	require.NoError(t, err)
 	a.window, err = mmap.FromKey(b.dev, a.welcome.Addr, int(a.welcome.Length), a.welcome.RKey, mmap.RemoteWrite)
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func fileOf(path string, size uint64) proto.Entry {
 
 // TestHostileSender: what no sender sends ends the transfer, with the reason.
 func TestHostileSender(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
 	const large = 3 * proto.BlockSize
 	whole := make([]byte, proto.BlockSize)
@@ -221,12 +221,12 @@ func TestHostileSender(t *testing.T) {
 
 // TestMalformed: bytes that are no message.
 func TestMalformed(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
 	from, to := b.links()
 	served := make(chan error, 1)
 	go func() {
-		_, err := r.Serve(context.Background(), to, &notes{})
+		_, err := r.Serve(context.Background(), to, &eventRecorder{})
 		b.end(to)
 		served <- err
 	}()
@@ -241,7 +241,7 @@ func TestMalformed(t *testing.T) {
 
 // TestEscapes: names that lead elsewhere are refused one by one, and nothing is written.
 func TestEscapes(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	outside := t.TempDir()
 	dir := filepath.Join(outside, "into")
 	r := receiverIn(t, dir, tree.Overwrite, ReceiverConfig{})
@@ -287,7 +287,7 @@ func TestEscapes(t *testing.T) {
 
 // TestHostileReceiver: what no receiver sends ends the transfer, with the reason.
 func TestHostileReceiver(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	write(t, s[0].Local, make([]byte, 9*proto.BlockSize))
 	for name, do := range map[string]func(l *link.Link) error{
@@ -312,7 +312,7 @@ func TestHostileReceiver(t *testing.T) {
 			from, to := b.links()
 			sent := make(chan error, 1)
 			go func() {
-				_, err := NewSender(SenderConfig{Sources: s, Events: &notes{}}).Run(t.Context(), from)
+				_, err := NewSender(SenderConfig{Sources: s, Events: &eventRecorder{}}).Run(t.Context(), from)
 				b.end(from)
 				sent <- err
 			}()
@@ -347,7 +347,7 @@ func TestHostileReceiver(t *testing.T) {
 // TestSoakHostile: a sender at random. The receiver neither panics nor hangs, and an honest
 // sender gets its files through afterwards.
 func TestSoakHostile(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, _ := receiver(t, tree.Overwrite, ReceiverConfig{})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -396,17 +396,17 @@ func TestSoakHostile(t *testing.T) {
 // TestEndBehindDiscard: a sender ends right behind a file that it takes back, which is still
 // to be settled then. That is no fault: senders do so when the last file could not be stored.
 func TestEndBehindDiscard(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
 	from, to := b.links()
 	hold := make(chan struct{})
-	n := &notes{onMoved: func(int64) { <-hold }} // settling does not get past the first block
+	n := &eventRecorder{onMoved: func(int64) { <-hold }} // settling does not get past the first block
 	served := make(chan error, 1)
 	go func() {
 		_, err := r.Serve(t.Context(), to, n)
 		served <- err
 	}()
-	welcome, err := NewSender(SenderConfig{}).greet(t.Context(), from)
+	welcome, err := NewSender(SenderConfig{}).handshake(t.Context(), from)
 	require.NoError(t, err)
 	a := &attacker{t: t, b: b, l: from, welcome: welcome}
 	a.window, err = mmap.FromKey(b.dev, welcome.Addr, int(welcome.Length), welcome.RKey, mmap.RemoteWrite)

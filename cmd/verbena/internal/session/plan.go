@@ -10,10 +10,10 @@ import (
 // plan decides on announced entries, and sends the decisions.
 func (s *incoming) plan(ctx context.Context, m *proto.Entries) error {
 	if m.First != s.next || uint64(m.First)+uint64(len(m.Entries)) > 1<<32-1 {
-		return faultf(proto.BadProtocol, "entries from %d on are announced; %d comes next", m.First, s.next)
+		return faultf(proto.BadProtocol, "the sender announced entries from %d on, want %d", m.First, s.next)
 	}
 	if len(s.files)+len(m.Entries) > proto.Outstanding {
-		return faultf(proto.BadProtocol, "more than %d entries are announced and not complete", proto.Outstanding)
+		return faultf(proto.BadProtocol, "the sender announced more than %d entries before completing them", proto.Outstanding)
 	}
 	p := &proto.Plan{First: m.First}
 	size := 0
@@ -59,7 +59,7 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	if e.Type == proto.File {
 		return s.decideFile(ctx, e)
 	}
-	state, err := dest.Look(e)
+	state, err := dest.Stat(e)
 	if err != nil {
 		return item, false, err
 	}
@@ -81,18 +81,18 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 // the same time.
 func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.Item, had bool, err error) {
 	dest := s.r.dest
-	hold, err := s.r.acquire(ctx, s, tree.PartName(e.Path))
+	hold, err := s.r.reserve(ctx, s, tree.PartName(e.Path))
 	if err != nil {
 		return item, false, err
 	}
-	f := &file{entry: *e, index: s.next, hold: hold}
+	f := &file{entry: *e, index: s.next, reservation: hold}
 	defer func() {
 		if s.files[f.index] != f {
 			f.close()
 			s.r.release(f)
 		}
 	}()
-	switch state, err := dest.Look(e); {
+	switch state, err := dest.Stat(e); {
 	case err != nil:
 		return item, false, err
 	case state == tree.Kept:
@@ -101,7 +101,7 @@ func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.I
 		dest.Forget(e.Path)
 		return proto.Item{Decision: proto.Have}, true, dest.SetMode(e.Path, e.Mode)
 	case s.r.cfg.MaxSize > 0 && e.Size > s.r.cfg.MaxSize:
-		return item, false, faultf(proto.TooBig, "it has %d bytes; the receiver takes %d", e.Size, s.r.cfg.MaxSize)
+		return item, false, faultf(proto.TooBig, "the file has %d bytes; the receiver accepts at most %d", e.Size, s.r.cfg.MaxSize)
 	case e.Size == 0:
 		item.Decision = proto.Made
 		return item, false, s.storeEmpty(f)
@@ -115,8 +115,8 @@ func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.I
 			item = proto.Item{Decision: proto.Resume, Length: f.length, Hash: f.digest.Sum()}
 		}
 	}
-	if free := dest.Free(); free >= 0 && e.Size-f.length > uint64(free) {
-		return item, false, faultf(proto.NoSpace, "it needs %d bytes more; the disk has %d left", e.Size-f.length, free)
+	if free := dest.FreeBytes(); free >= 0 && e.Size-f.length > uint64(free) {
+		return item, false, faultf(proto.NoSpace, "the file needs %d more bytes; the disk has only %d free", e.Size-f.length, free)
 	}
 	s.files[f.index] = f
 	return item, false, nil

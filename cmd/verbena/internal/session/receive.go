@@ -33,15 +33,15 @@ type Receiver struct {
 	cfg  ReceiverConfig
 	dest *tree.Dest
 
-	mu       sync.Mutex
-	held     map[string]*hold       // entries that are being received, by PartName
-	sessions map[[16]byte]*incoming // by transfer
+	mu           sync.Mutex
+	reservations map[string]*reservation // entries that are being received, by PartName
+	sessions     map[[16]byte]*incoming  // by transfer
 }
 
-// hold records which session receives an entry.
-type hold struct {
-	by   *incoming
-	done chan struct{} // closed when the session has released the entry
+// reservation records which session receives an entry.
+type reservation struct {
+	session  *incoming
+	released chan struct{} // closed when the session has released the entry
 }
 
 // NewReceiver makes a receiver.
@@ -49,7 +49,7 @@ func NewReceiver(dest *tree.Dest, cfg ReceiverConfig) *Receiver {
 	if cfg.Slots == 0 {
 		cfg.Slots = DefaultSlots
 	}
-	return &Receiver{cfg: cfg, dest: dest, held: map[string]*hold{}, sessions: map[[16]byte]*incoming{}}
+	return &Receiver{cfg: cfg, dest: dest, reservations: map[string]*reservation{}, sessions: map[[16]byte]*incoming{}}
 }
 
 // Serve receives over a link until the transfer is complete, the connection has ended, or ctx
@@ -58,7 +58,7 @@ func (r *Receiver) Serve(ctx context.Context, l *link.Link, events Events) (Summ
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &incoming{r: r, l: l, events: events, cancel: cancel, ended: make(chan struct{}),
-		patience: busyPatience, files: map[uint32]*file{}}
+		waitLeft: busyTimeout, files: map[uint32]*file{}}
 	err := s.run(ctx)
 	if err != nil {
 		refuse(l, err)
@@ -80,11 +80,11 @@ type incoming struct {
 	files    map[uint32]*file // wanted, with data still to come
 	begun    int              // of these, files of several blocks that have begun
 	next     uint32           // the next index
-	patience time.Duration    // what is left of busyPatience
+	waitLeft time.Duration    // what is left of busyPatience
 }
 
 func (s *incoming) run(ctx context.Context) error {
-	hello, mac, err := s.r.admit(ctx, s.l)
+	hello, mac, err := s.r.handshake(ctx, s.l)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (s *incoming) run(ctx context.Context) error {
 	if err := s.replace(ctx, hello.Transfer); err != nil {
 		return err
 	}
-	defer s.leave(hello.Transfer)
+	defer s.unregister(hello.Transfer)
 	dev := s.l.Device()
 	if s.window, err = mmap.Alloc(dev, s.r.cfg.Slots*proto.BlockSize, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (r *Receiver) Receives(transfer [16]byte) bool {
 	return r.sessions[transfer] != nil
 }
 
-func (s *incoming) leave(transfer [16]byte) {
+func (s *incoming) unregister(transfer [16]byte) {
 	s.r.mu.Lock()
 	delete(s.r.sessions, transfer)
 	s.r.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *incoming) loop(ctx context.Context) error {
 			err = s.dirs(ctx, m)
 		case *proto.Text:
 			if over = true; s.next > 0 || s.sum.Text {
-				return faultf(proto.BadProtocol, "the sender sent a text where none belongs")
+				return faultf(proto.BadProtocol, "the sender sent an unexpected text")
 			}
 			s.sum.Text = true
 			if err := s.events.Text(m.Text); err != nil {
@@ -196,7 +196,7 @@ func (s *incoming) loop(ctx context.Context) error {
 			s.sum.ID, s.sum.Key, s.sum.Complete = m.Text, s.key(), true
 			err = s.l.Send(ctx, &proto.Key{Text: s.sum.Key})
 		default:
-			err = faultf(proto.BadProtocol, "the sender sent a %T, which is the receiver's to send", m)
+			err = faultf(proto.BadProtocol, "the sender sent a %T, which only the receiver may send", m)
 		}
 		if err != nil {
 			return err
@@ -215,7 +215,7 @@ func (s *incoming) key() string {
 
 func (s *incoming) end(ctx context.Context, m *proto.End) error {
 	if m.Entries != s.next || len(s.files) > 0 {
-		return faultf(proto.BadProtocol, "the sender ends after %d entries; it has announced %d, and %d are not complete", m.Entries, s.next, len(s.files))
+		return faultf(proto.BadProtocol, "the sender ended after %d entries, but announced %d, of which %d are not complete", m.Entries, s.next, len(s.files))
 	}
 	return s.l.Send(ctx, &proto.Verdict{Good: s.sum.Failed == 0, Stored: uint32(s.sum.Entries), Failed: uint32(s.sum.Failed), Bytes: uint64(s.sum.Bytes)})
 }
@@ -232,7 +232,7 @@ func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 	for i := range m.Dirs {
 		d := &m.Dirs[i]
 		if d.Entry >= s.next {
-			return faultf(proto.BadProtocol, "the sender completes entry %d, which it has not announced", d.Entry)
+			return faultf(proto.BadProtocol, "the sender completed entry %d, which it did not announce", d.Entry)
 		}
 		err := tree.CheckPath(d.Path)
 		if err == nil {
@@ -285,36 +285,36 @@ func codeOf(err error) proto.Code {
 	return tree.CodeOf(err)
 }
 
-// busyPatience is how long a session waits, in all, for other sessions to release its entries.
+// busyTimeout is how long a session waits, in all, for other sessions to release its entries.
 // The session of a killed sender holds its entries until its connection is known to have
 // ended.
-const busyPatience = 30 * time.Second
+const busyTimeout = 30 * time.Second
 
-// acquire makes a session the only one that receives an entry.
-func (r *Receiver) acquire(ctx context.Context, s *incoming, part string) (*hold, error) {
+// reserve makes a session the only one that receives an entry.
+func (r *Receiver) reserve(ctx context.Context, s *incoming, part string) (*reservation, error) {
 	var patience <-chan time.Time
 	for {
 		r.mu.Lock()
-		h := r.held[part]
+		h := r.reservations[part]
 		if h == nil {
-			h = &hold{s, make(chan struct{})}
-			r.held[part] = h
+			h = &reservation{s, make(chan struct{})}
+			r.reservations[part] = h
 			r.mu.Unlock()
 			return h, nil
 		}
 		r.mu.Unlock()
-		if h.by == s {
-			return nil, faultf(proto.Busy, "it is being received already: the name comes twice")
+		if h.session == s {
+			return nil, faultf(proto.Busy, "the sender has sent the same name twice")
 		}
 		if patience == nil {
-			began, t := time.Now(), time.NewTimer(s.patience)
-			defer func() { t.Stop(); s.patience -= time.Since(began) }()
+			began, t := time.Now(), time.NewTimer(s.waitLeft)
+			defer func() { t.Stop(); s.waitLeft -= time.Since(began) }()
 			patience = t.C
 		}
 		select {
-		case <-h.done:
+		case <-h.released:
 		case <-patience:
-			return nil, faultf(proto.Busy, "another transfer is writing it")
+			return nil, faultf(proto.Busy, "another transfer is writing the file")
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -326,8 +326,8 @@ func (r *Receiver) release(f *file) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	part := tree.PartName(f.entry.Path)
-	if f.hold != nil && r.held[part] == f.hold {
-		delete(r.held, part)
-		close(f.hold.done)
+	if f.reservation != nil && r.reservations[part] == f.reservation {
+		delete(r.reservations, part)
+		close(f.reservation.released)
 	}
 }

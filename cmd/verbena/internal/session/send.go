@@ -101,7 +101,7 @@ type outgoing struct {
 }
 
 func (o *outgoing) run(parent context.Context) error {
-	welcome, err := o.greet(parent, o.l)
+	welcome, err := o.handshake(parent, o.l)
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func reply[T proto.Message](ctx context.Context, o *outgoing) (T, error) {
 		if t, ok := m.(T); ok {
 			return t, nil
 		}
-		return zero, faultf(proto.BadProtocol, "the receiver sent a %T where a %T belongs", m, zero)
+		return zero, faultf(proto.BadProtocol, "the receiver sent a %T, want a %T", m, zero)
 	case <-ctx.Done():
 		return zero, context.Cause(ctx)
 	}
@@ -296,7 +296,7 @@ func (o *outgoing) handle(m proto.Message) error {
 		default:
 		}
 	}
-	return faultf(proto.BadProtocol, "the receiver sent a %T that nothing has asked for", m)
+	return faultf(proto.BadProtocol, "the receiver sent an unexpected %T", m)
 }
 
 func (o *outgoing) planned(p *proto.Plan) error {
@@ -313,7 +313,7 @@ func (o *outgoing) planned(p *proto.Plan) error {
 		}
 		o.mu.Unlock()
 		if !ok {
-			return faultf(proto.BadProtocol, "the receiver decides on entry %d, which does not wait for it", index)
+			return faultf(proto.BadProtocol, "the receiver sent a decision on entry %d, which awaits none", index)
 		}
 		if err := o.decided(it); err != nil {
 			return err
@@ -327,7 +327,7 @@ func (o *outgoing) decided(it *item) error {
 	switch d.Decision {
 	case proto.Send, proto.Resume:
 		if it.Type != proto.File || it.Size == 0 || d.Length >= it.Size {
-			return faultf(proto.BadProtocol, "the receiver has %d bytes of %s and wants more; the file has %d", d.Length, tree.Show(it.Path), it.Size)
+			return faultf(proto.BadProtocol, "the receiver has %d bytes of %s and asks for more, but the file has only %d", d.Length, tree.Show(it.Path), it.Size)
 		}
 		o.wanted <- it // never blocks: there is room for all items
 		return nil
@@ -348,7 +348,7 @@ func (o *outgoing) results(m *proto.Results) error {
 		it := o.items[r.Entry]
 		// The receiver may fail a file of several blocks before the last one was sent.
 		if it == nil || it.unplanned || !it.concluded && (r.Code == proto.OK || it.Size <= proto.BlockSize) {
-			return faultf(proto.BadProtocol, "the receiver concludes entry %d too early", r.Entry)
+			return faultf(proto.BadProtocol, "the receiver sent the result of entry %d too early", r.Entry)
 		}
 		it.gone.Store(true)
 		o.conclude(it, r.Code, r.Text, false)
@@ -361,7 +361,7 @@ func (o *outgoing) acknowledged(m *proto.Ack) error {
 	defer o.mu.Unlock()
 	i := int(m.Slot)
 	if i >= len(o.slots) || !o.slots[i].unread {
-		return faultf(proto.BadProtocol, "the receiver gives back slot %d, which it does not have", i)
+		return faultf(proto.BadProtocol, "the receiver released slot %d, which it does not hold", i)
 	}
 	s := &o.slots[i]
 	s.unread = false

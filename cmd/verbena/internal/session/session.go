@@ -25,7 +25,7 @@ type Fault struct {
 // Error describes the fault, and whether the peer reported it.
 func (f *Fault) Error() string {
 	if f.Peer {
-		return "the peer says: " + tree.Show(f.Text)
+		return "the peer reports: " + tree.Show(f.Text)
 	}
 	return f.Text
 }
@@ -83,9 +83,9 @@ const (
 	handshakeTimeout = 30 * time.Second
 	// pingInterval is the time between two pings. A peer that is silent for longer than
 	// silence counts as dead.
-	pingInterval, silence = 10 * time.Second, 3 * time.Minute
-	// refusePatience is how long an end waits for the peer to read why it is refused.
-	refusePatience = 2 * time.Second
+	pingInterval, silenceTimeout = 10 * time.Second, 3 * time.Minute
+	// refuseTimeout is how long an end waits for the peer to read why it is refused.
+	refuseTimeout = 2 * time.Second
 )
 
 // next returns the next message. If the peer refuses, the error is a *Fault.
@@ -113,14 +113,14 @@ func expect[T proto.Message](ctx context.Context, l *link.Link) (T, error) {
 	}
 	t, ok := m.(T)
 	if !ok {
-		return zero, faultf(proto.BadProtocol, "the peer sent a %T where a %T belongs", m, zero)
+		return zero, faultf(proto.BadProtocol, "the peer sent a %T, want a %T", m, zero)
 	}
 	return t, nil
 }
 
 // refuse reports to the peer an error that this end has found.
 func refuse(l *link.Link, err error) {
-	ctx, stop := context.WithTimeout(context.Background(), refusePatience)
+	ctx, stop := context.WithTimeout(context.Background(), refuseTimeout)
 	defer stop()
 	r := &proto.Refuse{Code: proto.Failed, Text: "the program was interrupted"}
 	var f *Fault
@@ -148,8 +148,8 @@ func watch(ctx context.Context, l *link.Link, fail func(error)) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if quiet := time.Since(l.Heard()); quiet > silence {
-				fail(fmt.Errorf("%w: the peer has said nothing for %v", link.ErrBroken, quiet.Round(time.Second)))
+			if quiet := time.Since(l.LastReceived()); quiet > silenceTimeout {
+				fail(fmt.Errorf("%w: the peer has sent nothing for %v", link.ErrBroken, quiet.Round(time.Second)))
 				return
 			}
 			if err := l.Send(ctx, &proto.Ping{}); err != nil {

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is for what has to happen.
 const patience = 2 * time.Minute
 
-// bed is both ends of links, in one process, on one engine.
-type bed struct {
+// fixture is both ends of links, in one process, on one engine.
+type fixture struct {
 	t            *testing.T
 	dev          verbs.Device
 	engine       *pe.Engine
@@ -40,9 +40,9 @@ type bed struct {
 	hubFrom, hub *link.Hub
 }
 
-func newBed(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b := &bed{t: t}
+	b := &fixture{t: t}
 	var err error
 	b.dev, err = device.Open("soft-lo")
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func newBed(t *testing.T) *bed {
 }
 
 // links makes a connection.
-func (b *bed) links() (sender, receiver *link.Link) {
+func (b *fixture) links() (sender, receiver *link.Link) {
 	b.t.Helper()
 	err := await.Func(b.t.Context(), b.engine, func() error {
 		s, r, err := rdma.ConnectPair(b.from, b.to)
@@ -92,14 +92,14 @@ func (b *bed) links() (sender, receiver *link.Link) {
 }
 
 // end closes a link, so that nothing of it is left.
-func (b *bed) end(l *link.Link) {
+func (b *fixture) end(l *link.Link) {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	assert.NoError(b.t, l.Close(ctx))
 }
 
-// notes keeps what is reported.
-type notes struct {
+// eventRecorder keeps what is reported.
+type eventRecorder struct {
 	mu      sync.Mutex
 	entries map[string]Entry
 	texts   []string
@@ -108,7 +108,7 @@ type notes struct {
 	onMoved func(int64)
 }
 
-func (n *notes) Moved(bytes int64) {
+func (n *eventRecorder) Moved(bytes int64) {
 	n.mu.Lock()
 	n.moved += bytes
 	moved, f := n.moved, n.onMoved
@@ -118,7 +118,7 @@ func (n *notes) Moved(bytes int64) {
 	}
 }
 
-func (n *notes) Entry(e Entry) {
+func (n *eventRecorder) Entry(e Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.entries == nil {
@@ -127,14 +127,14 @@ func (n *notes) Entry(e Entry) {
 	n.entries[e.Path] = e
 }
 
-func (n *notes) Text(s string) error {
+func (n *eventRecorder) Text(s string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.texts = append(n.texts, s)
 	return n.lost
 }
 
-func (n *notes) entry(path string) Entry {
+func (n *eventRecorder) entry(path string) Entry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.entries[path]
@@ -160,16 +160,16 @@ func receiverIn(t *testing.T, dir string, policy tree.Policy, cfg ReceiverConfig
 type outcome struct {
 	Summary
 	err   error
-	notes *notes
+	notes *eventRecorder
 }
 
 // run has both ends do a transfer, which the sender gives up when ctx ends.
-func (b *bed) run(ctx context.Context, r *Receiver, cfg SenderConfig) (sent, received outcome) {
+func (b *fixture) run(ctx context.Context, r *Receiver, cfg SenderConfig) (sent, received outcome) {
 	b.t.Helper()
 	from, to := b.links()
-	sent.notes, received.notes = &notes{}, &notes{}
+	sent.notes, received.notes = &eventRecorder{}, &eventRecorder{}
 	if cfg.Events != nil {
-		sent.notes = cfg.Events.(*notes)
+		sent.notes = cfg.Events.(*eventRecorder)
 	}
 	cfg.Events = sent.notes
 	var ends sync.WaitGroup
@@ -269,7 +269,7 @@ func good(t *testing.T, sent, received outcome, entries int) {
 }
 
 func TestTree(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := sources(t)
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
 	total, err := tree.Size(t.Context(), s)
@@ -292,7 +292,7 @@ func TestTree(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, _ := receiver(t, tree.Refuse, ReceiverConfig{Key: "the key"})
 	text := "hello, wörld\n"
 	sent, received := b.run(t.Context(), r, SenderConfig{Text: &text, ID: "me"})
@@ -303,16 +303,16 @@ func TestText(t *testing.T) {
 
 // TestTextLost: a message that the receiver cannot print has not arrived.
 func TestTextLost(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
 	from, to := b.links()
 	served := make(chan error, 1)
 	go func() {
-		_, err := r.Serve(t.Context(), to, &notes{lost: &os.PathError{Op: "write", Path: "standard output", Err: syscall.ENOSPC}})
+		_, err := r.Serve(t.Context(), to, &eventRecorder{lost: &os.PathError{Op: "write", Path: "standard output", Err: syscall.ENOSPC}})
 		served <- err
 	}()
 	text := "hello"
-	sum, err := NewSender(SenderConfig{Text: &text, Events: &notes{}}).Run(t.Context(), from)
+	sum, err := NewSender(SenderConfig{Text: &text, Events: &eventRecorder{}}).Run(t.Context(), from)
 	var fault *Fault
 	require.ErrorAs(t, err, &fault)
 	assert.Equal(t, proto.NoSpace, fault.Code)
@@ -324,7 +324,7 @@ func TestTextLost(t *testing.T) {
 }
 
 func TestLimit(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	write(t, s[0].Local, random(rand.New(rand.NewPCG(3, 4)), 3*proto.BlockSize/2))
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
@@ -350,7 +350,7 @@ func TestLimiter(t *testing.T) {
 }
 
 func TestSecrets(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	one, other := []byte("a secret of enough length"), []byte("another one of some length")
 	s := sources(t)
 	for name, c := range map[string]struct {
@@ -417,7 +417,7 @@ type (
 
 // TestResume: the connection is lost in the middle, again and again.
 func TestResume(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	const blocks = 24
 	write(t, s[0].Local, random(rand.New(rand.NewPCG(5, 6)), blocks*proto.BlockSize-77))
@@ -427,7 +427,7 @@ func TestResume(t *testing.T) {
 	var moved int64
 	for range 3 {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		n := &notes{}
+		n := &eventRecorder{}
 		from := int64(-1)
 		n.onMoved = func(at int64) {
 			if from < 0 {
@@ -457,7 +457,7 @@ func TestResume(t *testing.T) {
 // TestResumeOther: what is left of a file whose content has changed since, and not its size
 // and time, is not used.
 func TestResumeOther(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	rng := rand.New(rand.NewPCG(7, 8))
 	write(t, s[0].Local, random(rng, 12*proto.BlockSize))
@@ -465,7 +465,7 @@ func TestResumeOther(t *testing.T) {
 	require.NoError(t, os.Chtimes(s[0].Local, time.Time{}, when))
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
 	ctx, cancel := context.WithCancel(t.Context())
-	n := &notes{}
+	n := &eventRecorder{}
 	n.onMoved = func(at int64) {
 		if at >= 5*proto.BlockSize {
 			cancel()
@@ -484,7 +484,7 @@ func TestResumeOther(t *testing.T) {
 // TestResumeParts: whatever is left of a file, the file that arrives is right, and what was
 // right and whole is not sent again. The last block always comes again.
 func TestResumeParts(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	const size = 5*proto.BlockSize + 77
 	content := random(rand.New(rand.NewPCG(7, 9)), size)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
@@ -532,7 +532,7 @@ func TestResumeParts(t *testing.T) {
 
 // TestPolicies: files that exist.
 func TestPolicies(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := sources(t)
 	for policy, check := range map[tree.Policy]func(dir string, sent, received outcome){
 		tree.Refuse: func(dir string, sent, received outcome) {
@@ -565,7 +565,7 @@ func TestPolicies(t *testing.T) {
 
 // TestSizes: more than is taken, or than there is room for.
 func TestSizes(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "d/small"), []byte("x"))
 	write(t, filepath.Join(dir, "d/big"), make([]byte, 3000))
@@ -587,7 +587,7 @@ func TestSizes(t *testing.T) {
 	assert.Equal(t, proto.OK, sent.notes.entry("d/small").Code)
 
 	r, _ = receiver(t, tree.Refuse, ReceiverConfig{})
-	if free := r.dest.Free(); free < 0 || free > info.Size() {
+	if free := r.dest.FreeBytes(); free < 0 || free > info.Size() {
 		t.Skip("the disk has room for all that can be made up here")
 	}
 	sent, _ = b.run(t.Context(), r, SenderConfig{Sources: s})
@@ -599,7 +599,7 @@ func TestSizes(t *testing.T) {
 
 // TestChanging: a file that changes while it is sent is reported, and does not arrive.
 func TestChanging(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	dir := t.TempDir()
 	large := filepath.Join(dir, "d/large")
 	write(t, large, make([]byte, 20*proto.BlockSize))
@@ -611,7 +611,7 @@ func TestChanging(t *testing.T) {
 		"another": func(f *os.File) error { _, err := f.WriteAt([]byte("other"), 5); return err },
 	} {
 		write(t, large, make([]byte, 20*proto.BlockSize))
-		n := &notes{}
+		n := &eventRecorder{}
 		var once sync.Once
 		n.onMoved = func(at int64) {
 			if at >= 2*proto.BlockSize {
@@ -644,11 +644,11 @@ func TestChanging(t *testing.T) {
 
 // TestUnreadable: a file that is gone, or may not be read, does not stop the others.
 func TestUnreadable(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := sources(t)
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(s[0].Local, "out")))
 	r, _ := receiver(t, tree.Refuse, ReceiverConfig{})
-	n := &notes{}
+	n := &eventRecorder{}
 	gone := sync.OnceFunc(func() {
 		assert.NoError(t, os.Remove(filepath.Join(s[0].Local, "large")))
 	})
@@ -662,10 +662,10 @@ func TestUnreadable(t *testing.T) {
 	assert.Equal(t, proto.OK, n.entry("tree/small/49").Code)
 }
 
-// TestMadeUp: files that the system makes up, whose content is not as long as their size
+// TestGeneratedFiles: files that the system makes up, whose content is not as long as their size
 // says, are refused, and do not arrive empty or cut off.
-func TestMadeUp(t *testing.T) {
-	b := newBed(t)
+func TestGeneratedFiles(t *testing.T) {
+	b := newFixture(t)
 	made := map[string]string{"/proc/version": "empty", "/proc/sys/kernel/ostype": "empty", "/sys/kernel/uevent_seqnum": "longer"}
 	var s []tree.Source
 	for path := range made {
@@ -687,7 +687,7 @@ func TestMadeUp(t *testing.T) {
 	for _, source := range s {
 		e := sent.notes.entry(source.Name)
 		assert.Equal(t, proto.Unreadable, e.Code, "%+v", e)
-		assert.Contains(t, e.Text, "as with files in /proc")
+		assert.Contains(t, e.Text, "as for files in /proc")
 		_, err := os.Lstat(filepath.Join(dir, source.Name))
 		require.ErrorIs(t, err, os.ErrNotExist)
 	}
@@ -695,7 +695,7 @@ func TestMadeUp(t *testing.T) {
 
 // TestTwoSenders of one name: the second waits for the first, or is refused.
 func TestTwoSenders(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	write(t, s[0].Local, random(rand.New(rand.NewPCG(9, 9)), 6*proto.BlockSize))
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
@@ -715,23 +715,23 @@ func TestTwoSenders(t *testing.T) {
 // TestAgain: a sender that connects again, while its first connection seems to live, takes
 // its place.
 func TestAgain(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	s := []tree.Source{{Local: filepath.Join(t.TempDir(), "f"), Name: "f"}}
 	write(t, s[0].Local, random(rand.New(rand.NewPCG(9, 9)), 6*proto.BlockSize))
 	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
-	sender := NewSender(SenderConfig{Sources: s, Events: &notes{}})
+	sender := NewSender(SenderConfig{Sources: s, Events: &eventRecorder{}})
 	from, to := b.links()
 	first := make(chan error, 1)
 	go func() {
-		_, err := r.Serve(t.Context(), to, &notes{})
+		_, err := r.Serve(t.Context(), to, &eventRecorder{})
 		first <- err
 	}()
-	_, err := sender.greet(t.Context(), from) // and not a word more
+	_, err := sender.handshake(t.Context(), from) // and not a word more
 	require.NoError(t, err)
 	again, toAgain := b.links()
 	second := make(chan error, 1)
 	go func() {
-		_, err := r.Serve(t.Context(), toAgain, &notes{})
+		_, err := r.Serve(t.Context(), toAgain, &eventRecorder{})
 		second <- err
 	}()
 	sum, err := sender.Run(t.Context(), again)

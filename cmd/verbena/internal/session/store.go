@@ -11,14 +11,14 @@ import (
 
 // file is an entry that the sender must send. It is written in order.
 type file struct {
-	entry  proto.Entry
-	index  uint32
-	hold   *hold
-	part   *tree.Part   // nil: not open
-	digest proto.Digest // of the data in part
-	length uint64       // of the data in part, which is the offset of the next segment
-	begun  bool         // it has several blocks, and the first has arrived
-	failed bool         // its result has been reported; drop further data
+	entry       proto.Entry
+	index       uint32
+	reservation *reservation
+	part        *tree.Part   // nil: not open
+	digest      proto.Digest // of the data in part
+	length      uint64       // of the data in part, which is the offset of the next segment
+	begun       bool         // it has several blocks, and the first has arrived
+	failed      bool         // its result has been reported; drop further data
 }
 
 // append writes the next piece of a file.
@@ -97,7 +97,7 @@ const maxBegun = 16
 // block handles a Block, the done message for a slot.
 func (s *incoming) block(ctx context.Context, m *proto.Block) error {
 	if int(m.Slot) >= s.r.cfg.Slots {
-		return faultf(proto.BadProtocol, "a block in slot %d; the window has %d", m.Slot, s.r.cfg.Slots)
+		return faultf(proto.BadProtocol, "the sender used slot %d, but the window has only %d slots", m.Slot, s.r.cfg.Slots)
 	}
 	data := s.window.Bytes()[int(m.Slot)*proto.BlockSize:]
 	var results []proto.Result
@@ -105,7 +105,7 @@ func (s *incoming) block(ctx context.Context, m *proto.Block) error {
 		seg := &m.Segments[i]
 		f := s.files[seg.Entry]
 		if f == nil {
-			return faultf(proto.BadProtocol, "a block of entry %d, which is not wanted", seg.Entry)
+			return faultf(proto.BadProtocol, "the sender sent data of entry %d, which was not requested", seg.Entry)
 		}
 		if err := s.accept(f, seg, len(m.Segments) == 1); err != nil {
 			return err
@@ -141,11 +141,11 @@ func (s *incoming) block(ctx context.Context, m *proto.Block) error {
 func (s *incoming) accept(f *file, seg *proto.Segment, alone bool) error {
 	size := f.entry.Size
 	if size > proto.BlockSize && !alone {
-		return faultf(proto.BadProtocol, "entry %d shares a block, but has %d bytes", seg.Entry, size)
+		return faultf(proto.BadProtocol, "entry %d shares a block with others, but has %d bytes", seg.Entry, size)
 	}
 	if size > proto.BlockSize && !f.begun {
 		if s.begun++; s.begun > maxBegun {
-			return faultf(proto.BadProtocol, "the sender has begun more than %d large files", maxBegun)
+			return faultf(proto.BadProtocol, "the sender has more than %d large files in progress", maxBegun)
 		}
 		f.begun = true
 		if seg.Offset == 0 {
@@ -154,7 +154,7 @@ func (s *incoming) accept(f *file, seg *proto.Segment, alone bool) error {
 	}
 	want := min(size-f.length, proto.BlockSize)
 	if last := f.length+want == size; seg.Offset != f.length || uint64(seg.Length) != want || seg.Last != last {
-		return faultf(proto.BadProtocol, "%d bytes from %d on of entry %d, which has %d; %d from %d on belong here",
+		return faultf(proto.BadProtocol, "the sender sent %d bytes at offset %d of entry %d, which has %d bytes; want %d bytes at offset %d",
 			seg.Length, seg.Offset, seg.Entry, size, want, f.length)
 	}
 	f.length += want
@@ -170,7 +170,7 @@ func (s *incoming) store(f *file, seg *proto.Segment, piece []byte) (done bool, 
 	if err == nil && f.digest.Sum() != seg.Hash {
 		f.close()
 		s.r.dest.Forget(f.entry.Path)
-		return true, faultf(proto.BadData, "%s arrived damaged: its hash is not the one that the sender tells", tree.Show(f.entry.Path))
+		return true, faultf(proto.BadData, "%s arrived damaged: its hash differs from the sender's", tree.Show(f.entry.Path))
 	}
 	if err == nil {
 		err = f.part.Commit(&f.entry, s.r.cfg.Sync)
@@ -191,7 +191,7 @@ func (s *incoming) storeEmpty(f *file) error {
 func (s *incoming) discard(ctx context.Context, m *proto.Discard) error {
 	f := s.files[m.Entry]
 	if f == nil {
-		return faultf(proto.BadProtocol, "the sender takes back entry %d, which is not wanted", m.Entry)
+		return faultf(proto.BadProtocol, "the sender discarded entry %d, which was not requested", m.Entry)
 	}
 	s.drop(f)
 	if f.failed {

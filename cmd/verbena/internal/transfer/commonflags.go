@@ -34,11 +34,11 @@ func (c *invocation) flags(common *common) *flag.FlagSet {
 		f.PrintDefaults()
 	}
 	f.StringVar(&common.device, "d", "", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the address)")
-	f.StringVar(&common.secret, "secret", "", "shared `secret`, the same at both ends; other users of this machine can see it on the command line: see -secret-file, $"+secretVariable)
+	f.StringVar(&common.secret, "secret", "", "shared `secret`, the same at both ends; other users of this machine can see the command line: better use -secret-file or $"+secretVariable)
 	f.StringVar(&common.secretFile, "secret-file", "", "`file` whose first line is the secret")
-	f.BoolVar(&common.json, "json", false, "print JSON objects, one a line, on standard output")
+	f.BoolVar(&common.json, "json", false, "print JSON objects, one per line, on standard output")
 	f.BoolVar(&common.verbose, "v", false, "print every file")
-	f.BoolVar(&common.quiet, "q", false, "print nothing but failures")
+	f.BoolVar(&common.quiet, "q", false, "print only failures")
 	return f
 }
 
@@ -51,14 +51,14 @@ func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
 	}
 	for _, arg := range rest {
 		if arg == "" {
-			return nil, usage(errors.New("an argument is empty: is a variable of the shell not set? The working directory is named \".\""))
+			return nil, usage(errors.New("an argument is empty: is a shell variable not set? For the working directory, write \".\""))
 		}
 	}
 	f.Visit(func(set *flag.Flag) {
 		switch set.Name {
 		case "d", "l", "secret", "secret-file":
 			if set.Value.String() == "" {
-				err = usage(fmt.Errorf("the value of -%s is empty: is a variable of the shell not set? Leave out the flag for its default", set.Name))
+				err = usage(fmt.Errorf("the value of -%s is empty: is a shell variable not set? Omit the flag to use its default", set.Name))
 			}
 		}
 	})
@@ -85,12 +85,12 @@ func parseMixed(f *flag.FlagSet, args []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// theSecret returns the secret from the flags or the environment, or nil.
-func (c *common) theSecret() ([]byte, error) {
+// readSecret returns the secret from the flags or the environment, or nil.
+func (c *common) readSecret() ([]byte, error) {
 	s := c.secret
 	switch {
 	case s != "" && c.secretFile != "":
-		return nil, usage(errors.New("both -secret and -secret-file are given; leave one out"))
+		return nil, usage(errors.New("-secret and -secret-file exclude each other"))
 	case c.secretFile != "":
 		b, err := os.ReadFile(c.secretFile)
 		if err != nil {
@@ -99,7 +99,7 @@ func (c *common) theSecret() ([]byte, error) {
 		s, _, _ = strings.Cut(string(b), "\n")
 		s = strings.TrimSuffix(s, "\r")
 		if s == "" {
-			return nil, usage(fmt.Errorf("%s has no secret in its first line", c.secretFile))
+			return nil, usage(fmt.Errorf("the first line of %s is empty; it must be the secret", c.secretFile))
 		}
 	case s == "":
 		s = os.Getenv(secretVariable)
@@ -108,7 +108,7 @@ func (c *common) theSecret() ([]byte, error) {
 		return nil, nil
 	}
 	if len(s) < session.MinSecret {
-		return nil, usage(fmt.Errorf("the secret has %d bytes; give at least %d, best those that verbena receive -new-secret makes: whoever watches the network can guess at a short one", len(s), session.MinSecret))
+		return nil, usage(fmt.Errorf("the secret has %d bytes; it must have at least %d, because short secrets can be guessed by anyone who records network traffic; verbena receive -new-secret makes a good one", len(s), session.MinSecret))
 	}
 	return []byte(s), nil
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// station is a device with a context, and an engine with the goroutine that drives it.
-type station struct {
-	// ctx ends with the context of openStation, or when the engine no longer runs, for
+// endpoint is a device with a context, and an engine with the goroutine that drives it.
+type endpoint struct {
+	// ctx ends with the context of openEndpoint, or when the engine no longer runs, for
 	// instance because the device failed.
 	ctx    context.Context
 	dev    verbs.Device
@@ -31,9 +31,9 @@ type station struct {
 	ended  chan error
 }
 
-// openStation opens a device for at most links links at a time.
-func openStation(ctx context.Context, name string, links int, writer bool) (s *station, err error) {
-	s = &station{ended: make(chan error, 1)}
+// openEndpoint opens a device for at most links links at a time.
+func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *endpoint, err error) {
+	s = &endpoint{ended: make(chan error, 1)}
 	if s.dev, err = device.Open(name); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func openStation(ctx context.Context, name string, links int, writer bool) (s *s
 var errStopped = errors.New("the RDMA context has stopped")
 
 // close stops the engine, and closes it and the device.
-func (s *station) close() error {
+func (s *endpoint) close() error {
 	s.stop()
 	err := <-s.ended
 	if errors.Is(err, context.Canceled) {
@@ -78,16 +78,16 @@ func (s *station) close() error {
 }
 
 // do runs a function on the engine's goroutine.
-func (s *station) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
+func (s *endpoint) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
 
 // listen accepts connections at host, or at all addresses of the device, and passes their
 // links to accept, on the engine's goroutine. It returns the address that it listens on.
-func (s *station) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
+func (s *endpoint) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
 	err = s.do(ctx, func() error {
 		l, err := s.rdma.Listen(net.JoinHostPort(host, strconv.Itoa(int(port))), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
-				reason := "the receiver cannot take it"
+				reason := "the receiver cannot accept the connection"
 				if errors.Is(err, rdma.ErrFull) {
 					reason = busyText
 				}
@@ -128,7 +128,7 @@ const busyText = "the receiver has as many transfers as it takes"
 
 // dial connects to an address, and returns when the connection is Ready. It keeps trying for
 // patience. With a patience of zero, it fails at the first rejection.
-func (s *station) dial(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
+func (s *endpoint) dial(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
 	deadline := time.Now().Add(patience)
 	for {
 		l, err := s.dialOnce(ctx, addr, time.Until(deadline))
@@ -150,7 +150,7 @@ func (s *station) dial(ctx context.Context, addr string, patience time.Duration)
 	}
 }
 
-func (s *station) dialOnce(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
+func (s *endpoint) dialOnce(ctx context.Context, addr string, patience time.Duration) (*link.Link, error) {
 	cfg := rdma.DialConfig{Timeout: patience}
 	if patience <= 0 {
 		cfg.Once, cfg.Timeout = true, dialTimeout
@@ -196,5 +196,5 @@ func rejection(err error) string {
 func closeLink(l *link.Link) {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
-	_ = l.Close(ctx) // the station closes what is left
+	_ = l.Close(ctx) // the endpoint closes what is left
 }

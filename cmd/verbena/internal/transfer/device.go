@@ -29,7 +29,7 @@ func splitAddress(text string) (host string, port uint16, err error) {
 		} else if _, err := netip.ParseAddr(host); err != nil {
 			for _, r := range host {
 				if r == ':' || r == '/' {
-					return "", 0, fmt.Errorf("%q is not of the form HOST:PORT; IPv6 addresses stand in brackets, as in [2001:db8::7]:%d", text, defaultPort)
+					return "", 0, fmt.Errorf("%q is not of the form HOST:PORT; write IPv6 addresses in brackets, as in [2001:db8::7]:%d", text, defaultPort)
 				}
 			}
 		}
@@ -37,7 +37,7 @@ func splitAddress(text string) (host string, port uint16, err error) {
 	}
 	n, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("%q is no port; 0 to 65535 are", service)
+		return "", 0, fmt.Errorf("%q is not a port; want 0 to 65535", service)
 	}
 	return host, uint16(n), nil
 }

@@ -38,17 +38,17 @@ type receiveFlags struct {
 func receive(ctx context.Context, c *invocation) error {
 	var o receiveFlags
 	f := c.flags(&o.common)
-	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`address` to listen on, HOST:PORT; :PORT stands for all of the device's (default 127.0.0.1:%d, or all of the device's with -d)", defaultPort))
-	f.BoolVar(&o.newSecret, "new-secret", false, "make up a secret, and print it once")
-	f.BoolVar(&o.insecure, "insecure", false, "without a secret, take from other machines too: whoever reaches the address may write files here")
-	f.StringVar(&o.existing, "existing", "refuse", "what becomes of files that exist with another content: `refuse`, skip or overwrite")
+	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`address` to listen on, HOST:PORT; :PORT means all addresses of the device (default 127.0.0.1:%d, or with -d all addresses of the device)", defaultPort))
+	f.BoolVar(&o.newSecret, "new-secret", false, "generate a secret, and print it once")
+	f.BoolVar(&o.insecure, "insecure", false, "without a secret, accept senders on other machines too: anyone who reaches the address can write files here")
+	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with other content: `refuse`, skip or overwrite")
 	f.BoolVar(&o.once, "once", false, "end after one transfer, with its exit code")
-	f.DurationVar(&o.retry, "retry", time.Minute, "with -once: when the connection breaks, wait for this long for the sender to make another")
-	f.BoolVar(&o.sync, "sync", false, "have every file on the disk before it is reported")
-	f.StringVar(&o.key, "key", "", "`text` for senders in return for their ID (default a random one for each transfer)")
-	f.Var(&o.maxSize, "max-size", "refuse files of more `bytes`")
-	f.IntVar(&o.transfers, "transfers", 8, "how many transfers to take at a time")
-	f.IntVar(&o.slots, "window", session.DefaultSlots, "how many blocks of 1 MiB each transfer has under way: 1 to "+strconv.Itoa(proto.MaxSlots))
+	f.DurationVar(&o.retry, "retry", time.Minute, "with -once: how long to wait for the sender to reconnect after the connection was lost")
+	f.BoolVar(&o.sync, "sync", false, "flush each file to the disk before reporting it")
+	f.StringVar(&o.key, "key", "", "`text` to send in return for the sender's ID (default: a random one for each transfer)")
+	f.Var(&o.maxSize, "max-size", "refuse files larger than this number of `bytes`")
+	f.IntVar(&o.transfers, "transfers", 8, "number of transfers to receive at the same time")
+	f.IntVar(&o.slots, "window", session.DefaultSlots, "number of 1 MiB blocks that each transfer may have in flight: 1 to "+strconv.Itoa(proto.MaxSlots))
 	args, err := parse(f, c.args)
 	p := c.printer(&o.common)
 	if err == nil {
@@ -63,31 +63,31 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	case len(args) != 1:
 		return usage(errors.New("give one folder to receive into; -h lists the flags"))
 	case o.slots < 1 || o.slots > proto.MaxSlots:
-		return usage(fmt.Errorf("-window is %d; 1 to %d are possible", o.slots, proto.MaxSlots))
+		return usage(fmt.Errorf("-window is %d; it must be 1 to %d", o.slots, proto.MaxSlots))
 	case o.transfers < 1 || o.transfers > 1000:
-		return usage(fmt.Errorf("-transfers is %d; 1 to 1000 are possible", o.transfers))
+		return usage(fmt.Errorf("-transfers is %d; it must be 1 to 1000", o.transfers))
 	case len(o.key) > proto.MaxID:
-		return usage(fmt.Errorf("the key has %d bytes; %d are possible", len(o.key), proto.MaxID))
+		return usage(fmt.Errorf("the key has %d bytes; the limit is %d", len(o.key), proto.MaxID))
 	}
 	policy, err := tree.ParsePolicy(o.existing)
 	if err != nil {
 		return usage(fmt.Errorf("-existing: %w", err))
 	}
-	secret, err := o.theSecret()
+	secret, err := o.readSecret()
 	if err != nil {
 		return err
 	}
 	if o.newSecret {
 		if secret != nil {
-			return usage(errors.New("both a secret and -new-secret are given; leave one out"))
+			return usage(errors.New("a secret and -new-secret exclude each other"))
 		}
 		secret = []byte(rand.Text())
 	}
-	host, port, err := o.where(ctx)
+	host, port, err := o.listenAddress(ctx)
 	if err != nil {
 		return err
 	}
-	s, err := openStation(ctx, o.device, o.transfers, false)
+	s, err := openEndpoint(ctx, o.device, o.transfers, false)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 		if own, err := loopback(s.dev); err != nil {
 			return err
 		} else if !own {
-			return usage(fmt.Errorf("without a secret only programs of this machine may send, which do not come by %s; give -new-secret, -secret, or -insecure", o.device))
+			return usage(fmt.Errorf("without a secret only programs on this machine may send, and they do not use %s; add -new-secret, -secret or -insecure", o.device))
 		}
 	}
 	dest, err := tree.OpenDest(args[0], policy)
@@ -111,12 +111,12 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	defer stop(nil)
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
-	single := single{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
+	once := onceResult{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
 	addr, err := s.listen(ctx, host, port, func(l *link.Link) {
 		sessions.Go(func() {
 			sum, err := o.serve(serving, r, l, p)
 			if o.once {
-				single.end(serving, sum, err)
+				once.end(serving, sum, err)
 			}
 		})
 	})
@@ -134,7 +134,7 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	var result error
 	select {
 	case <-serving.Done():
-	case result = <-single.ended:
+	case result = <-once.ended:
 	}
 	stop(errDone)
 	sessions.Wait()
@@ -144,10 +144,10 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	return result
 }
 
-var errDone = errors.New("the receiver takes one transfer only")
+var errDone = errors.New("the receiver accepts only one transfer")
 
-// single ends the program after one transfer (-once).
-type single struct {
+// onceResult ends the program after one transfer (-once).
+type onceResult struct {
 	patience time.Duration // how long a sender may take to connect again
 	receiver *session.Receiver
 	ended    chan error // receives the error of the transfer, which ends the program
@@ -158,7 +158,7 @@ type single struct {
 
 // end handles the end of a session. A connection whose peer did not complete the handshake is
 // not a transfer.
-func (o *single) end(ctx context.Context, sum session.Summary, err error) {
+func (o *onceResult) end(ctx context.Context, sum session.Summary, err error) {
 	if sum.Transfer == [16]byte{} || ctx.Err() != nil {
 		return
 	}
@@ -166,7 +166,7 @@ func (o *single) end(ctx context.Context, sum session.Summary, err error) {
 		if !o.lost(ctx, sum.Transfer) {
 			return
 		}
-		err = fmt.Errorf("the connection was lost, and the sender made no other within %v (-retry): %w", o.patience, err)
+		err = fmt.Errorf("the connection was lost, and the sender did not reconnect within %v (-retry): %w", o.patience, err)
 	}
 	if err == nil {
 		err = partial(sum)
@@ -179,7 +179,7 @@ func (o *single) end(ctx context.Context, sum session.Summary, err error) {
 
 // lost waits for the sender of a lost connection to connect again. It returns false if the
 // sender did so, or if a later connection of it was lost, too: the call for that one waits on.
-func (o *single) lost(ctx context.Context, transfer [16]byte) bool {
+func (o *onceResult) lost(ctx context.Context, transfer [16]byte) bool {
 	o.mu.Lock()
 	o.broken[transfer]++
 	n := o.broken[transfer]
@@ -194,8 +194,8 @@ func (o *single) lost(ctx context.Context, transfer [16]byte) bool {
 	return o.broken[transfer] == n && !o.receiver.Receives(transfer)
 }
 
-// where returns the address to listen on. It chooses the device, unless a flag has.
-func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err error) {
+// listenAddress returns the address to listen on. It chooses the device, unless a flag has.
+func (o *receiveFlags) listenAddress(ctx context.Context) (host string, port uint16, err error) {
 	if o.listen == "" {
 		if o.device == "" {
 			o.device = loopbackDevice
@@ -209,7 +209,7 @@ func (o *receiveFlags) where(ctx context.Context) (host string, port uint16, err
 		return host, port, nil
 	}
 	if host == "" {
-		return "", 0, usage(fmt.Errorf("-l %s names no interface; give an address of this machine, or a device (-d)", o.listen))
+		return "", 0, usage(fmt.Errorf("-l %s does not belong to an interface; give an address of this machine, or a device (-d)", o.listen))
 	}
 	device, addr, err := deviceTo(ctx, host)
 	if err != nil {

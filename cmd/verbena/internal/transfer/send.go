@@ -28,11 +28,11 @@ type sendFlags struct {
 func send(ctx context.Context, c *invocation) error {
 	var o sendFlags
 	f := c.flags(&o.common)
-	f.StringVar(&o.text, "m", "", "send this `text` in place of files")
-	f.Var(&o.limit, "limit", "send at most so many bytes per second: a `rate` such as 10M or 64MiB")
-	f.DurationVar(&o.retry, "retry", time.Minute, "when the connection breaks, try for this long to go on over another")
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the receiver to be there")
-	f.StringVar(&o.id, "id", "", "what to tell the receiver about the sender (default USER@HOST)")
+	f.StringVar(&o.text, "m", "", "send this `text` instead of files")
+	f.Var(&o.limit, "limit", "limit in bytes per second: a `rate` such as 10M or 64MiB")
+	f.DurationVar(&o.retry, "retry", time.Minute, "how long to try to reconnect and continue after the connection was lost")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the receiver to start")
+	f.StringVar(&o.id, "id", "", "name of the sender for the receiver (default USER@HOST)")
 	args, err := parse(f, c.args)
 	p := c.printer(&o.common)
 	if err == nil {
@@ -50,15 +50,15 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 	}
 	switch {
 	case len(args) < want:
-		return usage(errors.New("give what to send, and behind it the receiver as HOST:PORT; -h lists the flags"))
+		return usage(errors.New("give the files to send, then the receiver as HOST:PORT; -h lists the flags"))
 	case isText && len(args) > 1:
-		return usage(errors.New("give either -m TEXT or files, and the receiver as HOST:PORT"))
+		return usage(errors.New("give either -m TEXT or files, then the receiver as HOST:PORT"))
 	case isText && len(o.text) > proto.MaxText:
-		return usage(fmt.Errorf("the text has %d bytes; %d are possible: send it as a file", len(o.text), proto.MaxText))
+		return usage(fmt.Errorf("the text has %d bytes, the limit is %d: send it as a file", len(o.text), proto.MaxText))
 	case len(o.id) > proto.MaxID:
-		return usage(fmt.Errorf("the ID has %d bytes; %d are possible", len(o.id), proto.MaxID))
+		return usage(fmt.Errorf("the ID has %d bytes; the limit is %d", len(o.id), proto.MaxID))
 	case o.limit > 0 && o.limit < minLimit:
-		return usage(fmt.Errorf("-limit is %v per second; give at least %v", &o.limit, progress.Bytes(minLimit)))
+		return usage(fmt.Errorf("-limit is %v per second; it must be at least %v", &o.limit, progress.Bytes(minLimit)))
 	}
 	host, port, err := splitAddress(args[len(args)-1])
 	if err != nil {
@@ -68,7 +68,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 		host = "127.0.0.1"
 	}
 	cfg := session.SenderConfig{ID: o.id, Limit: session.NewLimiter(int64(o.limit)), Events: p}
-	if cfg.Secret, err = o.theSecret(); err != nil {
+	if cfg.Secret, err = o.readSecret(); err != nil {
 		return err
 	}
 	if isText {
@@ -84,7 +84,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 			return &exitError{code: exitConnection, err: err}
 		}
 	}
-	s, err := openStation(ctx, o.device, 2, true) // room for the next connection while the last one ends
+	s, err := openEndpoint(ctx, o.device, 2, true) // room for the next connection while the last one ends
 	if err != nil {
 		return err
 	}
@@ -117,13 +117,13 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 const minLimit = 16 << 10
 
 // transfer sends over one connection after another, until everything has arrived.
-func (o *sendFlags) transfer(ctx context.Context, s *station, sender *session.Sender, p *progress.Printer, addr string) (session.Summary, error) {
+func (o *sendFlags) transfer(ctx context.Context, s *endpoint, sender *session.Sender, p *progress.Printer, addr string) (session.Summary, error) {
 	patience := o.wait
 	for again := false; ; again = true {
 		l, err := s.dial(ctx, addr, patience)
 		if err != nil {
 			if again && ctx.Err() == nil {
-				err = fmt.Errorf("the connection was lost, and none could be made within %v (-retry); the same command goes on where this one has stopped: %w", o.retry, err)
+				err = fmt.Errorf("the connection was lost, and could not be restored within %v (-retry); run the same command again to continue: %w", o.retry, err)
 			}
 			return session.Summary{}, err
 		}
@@ -143,7 +143,7 @@ func (o *sendFlags) transfer(ctx context.Context, s *station, sender *session.Se
 		}
 		patience = max(o.retry, time.Second)
 		p.Note("lost", map[string]any{"reason": oneLine(err)}, "%s; connecting again", oneLine(err))
-		p.Again()
+		p.Restart()
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
@@ -168,7 +168,7 @@ func describe(sum session.Summary, took time.Duration) string {
 	text := fmt.Sprintf("%d entries, %s in %.1f s (%s/s)", sum.Entries, progress.Bytes(sum.Bytes), took.Seconds(),
 		progress.Bytes(int64(float64(sum.Bytes)/max(took.Seconds(), 0.001))))
 	if sum.Had > 0 {
-		text += fmt.Sprintf(", %d of them were there already", sum.Had)
+		text += fmt.Sprintf(", %d of them existed already", sum.Had)
 	}
 	if sum.Failed > 0 {
 		text += fmt.Sprintf("; %d FAILED", sum.Failed)

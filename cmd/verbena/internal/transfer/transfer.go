@@ -25,7 +25,7 @@ func Send(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // Receive runs verbena receive, and returns its exit code.
 func Receive(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return codeOf(ctx, receive(ctx, &invocation{"receive", "[flags] DIR",
-		"Takes files, directories and messages from verbena send into the folder DIR.", args, stdout, stderr}))
+		"Receives files, directories and messages from verbena send into the folder DIR.", args, stdout, stderr}))
 }
 
 // oneLine makes an error one line.

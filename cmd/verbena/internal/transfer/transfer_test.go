@@ -323,7 +323,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"sent":              {exitOK, "", []string{file, addr}},
 		"with secret":       {exitOK, "", []string{"-secret", "a secret of enough length", file, closed}},
-		"no address":        {exitUsage, "give what to send", []string{file}},
+		"no address":        {exitUsage, "give the files to send", []string{file}},
 		"no file":           {exitUsage, "no such file", []string{file + "x", addr}},
 		"bad address":       {exitUsage, "HOST:PORT", []string{file, "::1:2:x"}},
 		"empty argument":    {exitUsage, "an argument is empty", []string{"", addr}},
@@ -335,7 +335,7 @@ func TestExitCodes(t *testing.T) {
 		"low limit":         {exitUsage, "-limit", []string{"-limit", "7", file, addr}},
 		"text and file":     {exitUsage, "either", []string{"-m", "x", file, addr}},
 		"nobody":            {exitConnection, "connect to 127.0.0.1:1", []string{file, "127.0.0.1:1"}},
-		"no secret":         {exitSecret, "wants a secret", []string{file, closed}},
+		"no secret":         {exitSecret, "requires a secret", []string{file, closed}},
 		"wrong secret":      {exitSecret, "does not know the secret", []string{"-secret", "another secret of a length", file, closed}},
 		"secret for nobody": {exitSecret, "has no secret", []string{"-secret-file", secret, file, addr}},
 		"exists":            {exitPartial, "", []string{file, exists}},
@@ -361,8 +361,8 @@ func TestExitCodes(t *testing.T) {
 		"empty":       {exitUsage, "an argument is empty", []string{""}},
 		"no device":   {exitUsage, "-d is empty", []string{"-d", "", there}},
 		"no secret":   {exitUsage, "-secret-file is empty", []string{"-secret-file", "", there}},
-		"not a way":   {exitUsage, "none of refuse", []string{"-existing", "merge", there}},
-		"two secrets": {exitUsage, "leave one out", []string{"-new-secret", "-secret-file", secret, there}},
+		"not a way":   {exitUsage, "not refuse", []string{"-existing", "merge", there}},
+		"two secrets": {exitUsage, "exclude each other", []string{"-new-secret", "-secret-file", secret, there}},
 		"window":      {exitUsage, "-window", []string{"-window", "0", there}},
 		"file":        {exitFailure, "not a directory", []string{"-l", "127.0.0.1:0", file}},
 		"locked":      {exitFailure, "another verbena receive", []string{"-l", "127.0.0.1:0", there}},
@@ -462,7 +462,7 @@ func TestOnceKilled(t *testing.T) {
 // TestOnceWaits: each lost connection gives its sender the same time to come again.
 func TestOnceWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		single := single{patience: time.Minute, receiver: session.NewReceiver(nil, session.ReceiverConfig{}), ended: make(chan error, 1), broken: map[[16]byte]int{}}
+		single := onceResult{patience: time.Minute, receiver: session.NewReceiver(nil, session.ReceiverConfig{}), ended: make(chan error, 1), broken: map[[16]byte]int{}}
 		sum := session.Summary{Transfer: [16]byte{1}}
 		began := time.Now()
 		single.end(t.Context(), session.Summary{}, link.ErrBroken) // nobody that got through the handshake
@@ -569,7 +569,7 @@ func TestWords(t *testing.T) {
 	text, code = run(Send, "-nonsense")
 	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, text, "-nonsense")
-	if away := route.Away(); away != loopbackDevice {
+	if away := route.DefaultDevice(); away != loopbackDevice {
 		text, code = run(Receive, t.TempDir(), "-d", away)
 		assert.Equal(t, exitUsage, code)
 		assert.Contains(t, text, "without a secret")

@@ -35,7 +35,7 @@ func ParsePolicy(s string) (Policy, error) {
 	case "overwrite":
 		return Overwrite, nil
 	}
-	return 0, fmt.Errorf("%q is none of refuse, skip, overwrite", s)
+	return 0, fmt.Errorf("%q is not refuse, skip or overwrite", s)
 }
 
 // ErrExists: something else has that name.
@@ -76,7 +76,7 @@ func OpenDest(dir string, policy Policy) (d *Dest, err error) {
 			return d, d.removeOld()
 		}
 	}
-	return d, fmt.Errorf("%s comes and goes", WorkDir)
+	return d, fmt.Errorf("%s appears and disappears", WorkDir)
 }
 
 // openWork makes and locks the folder for incomplete files. A transfer that resumes trusts its
@@ -89,7 +89,7 @@ func (d *Dest) openWork() (again bool, err error) {
 	}
 	work, err := descend(root, WorkDir)
 	if errors.Is(err, errNoFolder) {
-		err = fmt.Errorf("%s is in the way; it is where incomplete files are kept", WorkDir)
+		err = fmt.Errorf("%s exists and is not a directory; incomplete files are kept there", WorkDir)
 	}
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrChanged), err
@@ -107,11 +107,11 @@ func (d *Dest) openWork() (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := onlyOurs(info); err != nil {
+	if err := checkOwner(info); err != nil {
 		return false, fmt.Errorf("%s, where incomplete files are kept, is not safe: %w; remove it, or receive into another folder", WorkDir, err)
 	}
 	if err := lockFile(lock); err != nil {
-		return false, fmt.Errorf("another verbena receive does so already: %w", err)
+		return false, fmt.Errorf("another verbena receive uses the folder: %w", err)
 	}
 	if there, err := root.Lstat(WorkDir); err != nil || !os.SameFile(info, there) {
 		return true, nil
@@ -157,17 +157,17 @@ const (
 	Kept                // something else, which stays (Skip)
 )
 
-// Look reports what exists under the name of an entry, or fails with ErrExists. It also fails
+// Stat reports what exists under the name of an entry, or fails with ErrExists. It also fails
 // unless everything above the name is a directory.
-func (d *Dest) Look(e *proto.Entry) (state State, err error) {
+func (d *Dest) Stat(e *proto.Entry) (state State, err error) {
 	err = d.folder.in(e.Path, func(dir *os.Root, name string) (err error) {
-		state, err = d.look(e, dir, name)
+		state, err = d.stat(e, dir, name)
 		return err
 	})
 	return state, err
 }
 
-func (d *Dest) look(e *proto.Entry, dir *os.Root, name string) (State, error) {
+func (d *Dest) stat(e *proto.Entry, dir *os.Root, name string) (State, error) {
 	info, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -180,9 +180,9 @@ func (d *Dest) look(e *proto.Entry, dir *os.Root, name string) (State, error) {
 		if info.IsDir() {
 			return Same, nil
 		}
-		return 0, fmt.Errorf("%w: it is no directory there", ErrExists)
+		return 0, fmt.Errorf("%w: a file exists in place of the directory", ErrExists)
 	case info.IsDir():
-		return 0, fmt.Errorf("%w: it is a directory there", ErrExists)
+		return 0, fmt.Errorf("%w: a directory exists in place of the file", ErrExists)
 	case e.Type == proto.Symlink && info.Mode()&fs.ModeSymlink != 0:
 		if target, err := dir.Readlink(name); err == nil && target == e.Target {
 			return Same, nil
@@ -231,7 +231,7 @@ func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer d.folder.done(dir)
+	defer d.folder.release(dir)
 	if err := dir.Chtimes(".", time.Time{}, modified); err != nil {
 		return Reason(err)
 	}
@@ -257,9 +257,9 @@ func (d *Dest) rename(from, to string) error {
 	err := errno.Named(d.move(from, to, d.policy == Overwrite))
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return fmt.Errorf("%w: it was made meanwhile", ErrExists)
+		return fmt.Errorf("%w: another program created it meanwhile", ErrExists)
 	case errors.Is(err, syscall.EISDIR):
-		return fmt.Errorf("%w: a directory was made there meanwhile", ErrExists)
+		return fmt.Errorf("%w: another program created a directory there meanwhile", ErrExists)
 	case errors.Is(err, syscall.EXDEV):
 		return fmt.Errorf("its folder is on another file system than %s; receive into it directly", d.dir)
 	}
@@ -332,9 +332,9 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 	return p.dest.rename(p.name, e.Path)
 }
 
-// Free is how many bytes the disk has left for this user, or -1 if the system does not report
+// FreeBytes is how many bytes the disk has left for this user, or -1 if the system does not report
 // it.
-func (d *Dest) Free() int64 {
+func (d *Dest) FreeBytes() int64 {
 	f, err := d.folder.root.Open(".")
 	if err != nil {
 		return -1

@@ -40,9 +40,9 @@ func openFolder(dir string) (*folder, error) {
 }
 
 // errNoFolder: a component of a path is not a directory, but a symbolic link, for instance.
-var errNoFolder = fmt.Errorf("%w: no directory; symbolic links are not followed", ErrPath)
+var errNoFolder = fmt.Errorf("%w: not a directory; symbolic links are not followed", ErrPath)
 
-// open opens a directory. The caller returns it with done. Each component that differs from
+// open opens a directory. The caller returns it with release. Each component that differs from
 // the last directory costs a few system calls.
 func (f *folder) open(p string) (*subfolder, error) {
 	f.mu.Lock()
@@ -52,7 +52,7 @@ func (f *folder) open(p string) (*subfolder, error) {
 	if from.path == p {
 		return from, nil
 	}
-	defer f.done(from)
+	defer f.release(from)
 	at, rest := from.Root, p
 	if from.path != "." {
 		var below bool
@@ -82,12 +82,12 @@ func (f *folder) open(p string) (*subfolder, error) {
 	f.last = sub
 	f.opened += opened
 	f.mu.Unlock()
-	f.done(old)
+	f.release(old)
 	return sub, nil
 }
 
-// done returns a directory that open has opened. The last user closes it.
-func (f *folder) done(s *subfolder) {
+// release returns a directory that open has opened. The last user closes it.
+func (f *folder) release(s *subfolder) {
 	f.mu.Lock()
 	s.users--
 	unused := s.users == 0 && s.Root != f.root
@@ -103,13 +103,13 @@ func (f *folder) in(p string, do func(dir *os.Root, name string) error) error {
 	if err != nil {
 		return err
 	}
-	defer f.done(dir)
+	defer f.release(dir)
 	return do(dir.Root, path.Base(p))
 }
 
-// close closes what is open. After it, no method except done may be called.
+// close closes what is open. After it, no method except release may be called.
 func (f *folder) close() error {
-	f.done(f.last)
+	f.release(f.last)
 	return f.root.Close()
 }
 
@@ -157,7 +157,7 @@ func openFile(in *os.Root, name string, flag int, seen fs.FileInfo) (*os.File, e
 
 func same(seen, opened fs.FileInfo) error {
 	if !os.SameFile(seen, opened) {
-		return fmt.Errorf("%w: something else came in its place", ErrChanged)
+		return fmt.Errorf("%w: it was replaced meanwhile", ErrChanged)
 	}
 	return nil
 }

@@ -24,23 +24,23 @@ var ErrPath = errors.New("unsafe path")
 // the folder. It refuses ".." in any position.
 func CheckPath(p string) error {
 	if len(p) == 0 || len(p) > proto.MaxPath {
-		return fmt.Errorf("%w: its length is %d bytes; 1 to %d are possible", ErrPath, len(p), proto.MaxPath)
+		return fmt.Errorf("%w: its length is %d bytes; it must be 1 to %d", ErrPath, len(p), proto.MaxPath)
 	}
 	for i, c := range strings.Split(p, "/") {
 		switch {
 		case c == "" || c == "." || c == "..":
 			return fmt.Errorf("%w: %s has the component %q", ErrPath, Show(p), c)
 		case len(c) > proto.MaxComponent:
-			return fmt.Errorf("%w: a component of %d bytes; %d are possible", ErrPath, len(c), proto.MaxComponent)
+			return fmt.Errorf("%w: a component of %d bytes; the limit is %d", ErrPath, len(c), proto.MaxComponent)
 		case strings.IndexByte(c, 0) >= 0:
-			return fmt.Errorf("%w: %s has a zero byte", ErrPath, Show(p))
+			return fmt.Errorf("%w: %s contains a zero byte", ErrPath, Show(p))
 		case i == 0 && strings.EqualFold(c, WorkDir):
 			return fmt.Errorf("%w: %s is where incomplete files are kept", ErrPath, WorkDir)
 		}
 	}
 	// Names that are special on this system: drives, reserved names, other separators.
 	if !filepath.IsLocal(filepath.FromSlash(p)) || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) {
-		return fmt.Errorf("%w: %s is not a name for a file here", ErrPath, Show(p))
+		return fmt.Errorf("%w: %s is not a valid file name on this system", ErrPath, Show(p))
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func CheckPath(p string) error {
 // link, it would lead elsewhere than it appears to.
 func CheckTarget(p, target string) error {
 	if target == "" || len(target) > proto.MaxPath || strings.IndexByte(target, 0) >= 0 {
-		return fmt.Errorf("%w: the link has a target that is none", ErrPath)
+		return fmt.Errorf("%w: the target of the link is not valid", ErrPath)
 	}
 	rest := target
 	for strings.HasPrefix(rest, "../") {
@@ -58,7 +58,7 @@ func CheckTarget(p, target string) error {
 	}
 	if rest != ".." && rest != "." && rest != "" {
 		if err := CheckPath(strings.TrimSuffix(rest, "/")); err != nil {
-			return fmt.Errorf("%w: the target %s of the link is not plainly inside the folder", ErrPath, Show(target))
+			return fmt.Errorf("%w: the target %s of the link may be outside the folder", ErrPath, Show(target))
 		}
 	}
 	if joined := path.Join(path.Dir(p), target); joined == ".." || strings.HasPrefix(joined, "../") {

@@ -15,9 +15,9 @@ const (
 	nonblock = 0
 )
 
-func lockFile(*os.File) error    { return nil }
-func freeBytes(*os.File) int64   { return -1 }
-func onlyOurs(fs.FileInfo) error { return nil } // this system has no Unix permissions
+func lockFile(*os.File) error      { return nil }
+func freeBytes(*os.File) int64     { return -1 }
+func checkOwner(fs.FileInfo) error { return nil } // this system has no Unix permissions
 
 func byteAt(f *os.File, offset int64) (has bool, err error) {
 	n, err := f.ReadAt(make([]byte, 1), offset)

@@ -28,8 +28,8 @@ func freeBytes(f *os.File) int64 {
 	return int64(min(free, 1<<62))
 }
 
-// onlyOurs fails unless a directory belongs to this user, and no other user may write to it.
-func onlyOurs(dir fs.FileInfo) error {
+// checkOwner fails unless a directory belongs to this user, and no other user may write to it.
+func checkOwner(dir fs.FileInfo) error {
 	const others = 0o022
 	if stat, ok := dir.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("it belongs to user %d, and this program runs as user %d", stat.Uid, os.Geteuid())

@@ -105,12 +105,12 @@ func TestCommit(t *testing.T) {
 	assert.Equal(t, fs.FileMode(0o750), info.Mode().Perm())
 	assert.True(t, info.ModTime().Equal(when))
 
-	state, err := d.Look(&proto.Entry{Path: "a/f", Size: 7, Modified: when})
+	state, err := d.Stat(&proto.Entry{Path: "a/f", Size: 7, Modified: when})
 	require.NoError(t, err)
 	assert.Equal(t, Same, state)
-	_, err = d.Look(&proto.Entry{Path: "a/f", Size: 8, Modified: when})
+	_, err = d.Stat(&proto.Entry{Path: "a/f", Size: 8, Modified: when})
 	require.ErrorIs(t, err, ErrExists)
-	_, err = d.Look(&proto.Entry{Path: "a/f", Type: proto.Directory})
+	_, err = d.Stat(&proto.Entry{Path: "a/f", Type: proto.Directory})
 	require.ErrorIs(t, err, ErrExists)
 	require.ErrorIs(t, store(d, "a/f", "other"), ErrExists, "it came between")
 	require.NoError(t, d.SetMode("a/f", 0o600))
@@ -126,7 +126,7 @@ func TestPolicies(t *testing.T) {
 	}{Skip: {Kept, "old"}, Overwrite: {Absent, "new"}} {
 		d, dir := openDest(t, policy)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
-		state, err := d.Look(&proto.Entry{Path: "f", Size: 99})
+		state, err := d.Stat(&proto.Entry{Path: "f", Size: 99})
 		require.NoError(t, err)
 		assert.Equal(t, want.state, state)
 		if state == Absent {
@@ -136,7 +136,7 @@ func TestPolicies(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want.text, string(b))
 		require.NoError(t, d.MakeDir("d", 0o700))
-		_, err = d.Look(&proto.Entry{Path: "d", Size: 99})
+		_, err = d.Stat(&proto.Entry{Path: "d", Size: 99})
 		require.ErrorIs(t, err, ErrExists, "a directory is never replaced")
 		require.NoError(t, d.Close())
 		_, err = os.Lstat(filepath.Join(dir, WorkDir))
@@ -162,7 +162,7 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(outside, "f"), filepath.Join(dir, "file")))
 
 	for p, want := range map[string]error{"out/x": ErrPath, "inlink/x": ErrPath, "file/x": ErrPath, "missing/x": fs.ErrNotExist, "in/x": nil} {
-		state, err := d.Look(&proto.Entry{Path: p})
+		state, err := d.Stat(&proto.Entry{Path: p})
 		require.ErrorIs(t, err, want, p)
 		assert.Equal(t, Absent, state)
 	}
@@ -181,7 +181,7 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 
 	e := &proto.Entry{Type: proto.Symlink, Path: "in/l", Target: "../file"}
 	require.NoError(t, d.MakeLink(e))
-	state, err := d.Look(e)
+	state, err := d.Stat(e)
 	require.NoError(t, err)
 	assert.Equal(t, Same, state)
 }
@@ -254,7 +254,7 @@ func TestWorkFolder(t *testing.T) {
 	require.NoError(t, os.Rename(work, work+".real"))
 	require.NoError(t, os.Symlink(work+".real", work))
 	_, err := OpenDest(dir, Refuse)
-	require.ErrorContains(t, err, "in the way")
+	require.ErrorContains(t, err, "exists and is not a directory")
 	require.NoError(t, os.Remove(work))
 
 	d, err := OpenDest(dir, Refuse)
@@ -290,7 +290,7 @@ func TestDeepNames(t *testing.T) {
 	assert.LessOrEqual(t, d.folder.opened, depth, "each was made in the one before")
 	before := d.folder.opened
 	for i := range names {
-		state, err := d.Look(&proto.Entry{Path: fmt.Sprint(deep, i, "/f")})
+		state, err := d.Stat(&proto.Entry{Path: fmt.Sprint(deep, i, "/f")})
 		require.NoError(t, err)
 		assert.Equal(t, Absent, state)
 	}
@@ -307,7 +307,7 @@ func TestOneReceiver(t *testing.T) {
 	require.NoError(t, d.Close())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, WorkDir), nil, 0o600))
 	_, err = OpenDest(dir, Refuse)
-	require.ErrorContains(t, err, "in the way")
+	require.ErrorContains(t, err, "exists and is not a directory")
 }
 
 func TestOldParts(t *testing.T) {

@@ -165,7 +165,7 @@ func (f *Found) look() error {
 			f.Type = proto.Directory
 		default:
 			f.Code = proto.BadType
-			return fmt.Errorf("it is neither file, directory nor symbolic link (%v)", info.Mode().Type())
+			return fmt.Errorf("it is not a file, directory or symbolic link (%v)", info.Mode().Type())
 		}
 		return nil
 	})
@@ -197,7 +197,7 @@ func (f *Found) names() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.folder.done(dir)
+	defer f.folder.release(dir)
 	list, err := dir.Open(".")
 	if err != nil {
 		return nil, Reason(err)
@@ -210,7 +210,7 @@ var (
 	// ErrChanged: the file has changed since the walk found it.
 	ErrChanged = errors.New("the file changed while it was sent")
 	// ErrSpecial: the system generates the file, like those in /proc.
-	ErrSpecial = errors.New("its content is not of the size that the system tells, as with files in /proc and /sys; copy it, and send the copy")
+	ErrSpecial = errors.New("its content does not have the size that the system reports, as for files in /proc and /sys; copy it and send the copy")
 )
 
 // Open opens a file that the walk has found, and checks that it is still the same file.

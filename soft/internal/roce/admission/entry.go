@@ -24,9 +24,9 @@ import (
 // dropped for longer than they would be refused, and the first packet of a train decides for
 // the whole train.
 type Entry struct {
-	control *Control
-	addr    netip.AddrPort
-	set     func(link.Filter) error // sets the filter of the sockets of all shards
+	control   *Control
+	addr      netip.AddrPort
+	setFilter func(link.Filter) error // sets the filter of the sockets of all shards
 
 	// Read under the lock of any shard, and changed under the locks of all.
 	sources map[netip.AddrPort]int // sources of connections, with the number of connections; port 0: any port
@@ -58,7 +58,7 @@ const ManagementQPN = 1
 // Entry adds an entry with that address. The entry calls set to filter packets at all of its
 // sockets, with the lock of a shard held.
 func (c *Control) Entry(addr netip.AddrPort, set func(link.Filter) error) *Entry {
-	e := &Entry{control: c, addr: addr, set: set, sources: make(map[netip.AddrPort]int), open: make(map[uint32]struct{})}
+	e := &Entry{control: c, addr: addr, setFilter: set, sources: make(map[netip.AddrPort]int), open: make(map[uint32]struct{})}
 	c.entries = append(c.entries, e)
 	return e
 }
@@ -129,13 +129,13 @@ func (e *Entry) Refused(source netip.AddrPort, qpn uint32, now time.Duration) (u
 	if log {
 		cfg := &e.control.cfg
 		cfg.Log.Warn().Str("device", cfg.Device).Stringer("address", e.addr).Stringer("source", source).
-			Msg("a flood of packets that are refused: while it lasts, the system drops what comes from elsewhere than peers")
+			Msg("flood of refused packets: while it lasts, the kernel drops packets that do not come from peers")
 	}
 	return now + restrictTime
 }
 
 // errTooMany: a restriction would have to list too many sources or queue pairs.
-var errTooMany = errors.New("too many peers or queue pairs for datagrams")
+var errTooMany = errors.New("too many peers or datagram queue pairs for a socket filter")
 
 // Restrict starts a restriction. The lock of a shard is held.
 func (e *Entry) Restrict(now time.Duration) error {
@@ -152,7 +152,7 @@ func (e *Entry) restrict(now time.Duration) error {
 	}
 	if err != nil {
 		e.notBefore = now + restrictTime
-		e.end()
+		e.endRestriction()
 	}
 	return err
 }
@@ -168,10 +168,10 @@ func (e *Entry) Lift() {
 	if e.restrictedUntil.Load() != 0 {
 		e.notBefore = e.control.cfg.Now() + liftTime
 	}
-	e.end()
+	e.endRestriction()
 }
 
-func (e *Entry) end() {
+func (e *Entry) endRestriction() {
 	if e.restrictedUntil.Swap(0) != 0 {
 		e.logFailure(e.apply())
 	}
@@ -188,7 +188,7 @@ func (e *Entry) Expire(now time.Duration) (until time.Duration) {
 	if until = time.Duration(e.restrictedUntil.Load()); now < until {
 		return until
 	}
-	e.end()
+	e.endRestriction()
 	return 0
 }
 
@@ -199,7 +199,7 @@ func (e *Entry) ignore(sources []netip.Addr) {
 	e.ignored = append(e.ignored[:0], sources...)
 	if err := e.apply(); err != nil {
 		e.logFailure(err)
-		e.end()
+		e.endRestriction()
 	}
 }
 
@@ -217,7 +217,7 @@ func (e *Entry) apply() error {
 			filter.Admitted = append(filter.Admitted, source)
 		}
 	}
-	return e.set(filter)
+	return e.setFilter(filter)
 }
 
 func (e *Entry) logFailure(err error) {
@@ -225,5 +225,5 @@ func (e *Entry) logFailure(err error) {
 		return
 	}
 	cfg := &e.control.cfg
-	cfg.Log.Debug().Err(err).Str("device", cfg.Device).Stringer("address", e.addr).Msg("the system does not drop what floods the device")
+	cfg.Log.Debug().Err(err).Str("device", cfg.Device).Stringer("address", e.addr).Msg("cannot set the socket filter against a flood")
 }

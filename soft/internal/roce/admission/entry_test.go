@@ -44,7 +44,7 @@ func TestTokensOfRefusedPackets(t *testing.T) {
 	for i := range 100 * RefusedBurst {
 		require.Zero(t, f.Refused(unknown, 5, until+time.Duration(i+1)*refusedInterval), "no faster than they may be")
 	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("a flood of packets")), "not more often than every %v", logInterval)
+	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("flood of refused packets")), "not more often than every %v", logInterval)
 	assert.Contains(t, log.String(), unknown.String())
 	require.NotZero(t, f.Refused(unknown, 5, until+restrictTime), "out of tokens")
 }

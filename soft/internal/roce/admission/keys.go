@@ -53,7 +53,7 @@ func (k *Keys) Refused(host netip.Addr) {
 	k.mu.Unlock()
 	if log {
 		k.control.cfg.Log.Warn().Str("device", k.control.cfg.Device).Stringer("host", host).
-			Msg("a host tries remote keys that grant it nothing: requests of its connections that use a key for the first time are held up")
+			Msg("a host has used too many wrong remote keys: its requests that use a key for the first time are delayed")
 	}
 }
 

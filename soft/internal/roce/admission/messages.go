@@ -19,7 +19,7 @@ import (
 type Messages struct {
 	control *Control
 	sources hostBuckets
-	all     bucket
+	shared  bucket
 	ignored []ignoredSource // at most link.MaxIgnored
 }
 
@@ -40,8 +40,8 @@ const ignoreTime = 100 * time.Millisecond
 const (
 	MessageBurst    = 4096
 	messageInterval = time.Second / 1024
-	allBurst        = 4 * MessageBurst
-	allInterval     = messageInterval / 4
+	sharedBurst     = 4 * MessageBurst
+	sharedInterval  = messageInterval / 4
 )
 
 // Admit takes the tokens of a message, or none if one is missing. known: the message names a
@@ -53,20 +53,20 @@ func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Durat
 		m.ignore(e, source, now)
 		return false
 	case known:
-	case !m.all.has(now, allBurst, allInterval):
+	case !m.shared.has(now, sharedBurst, sharedInterval):
 		return false
 	default:
-		m.all.take(now, allInterval)
+		m.shared.take(now, sharedInterval)
 	}
 	own.take(now, messageInterval)
 	return true
 }
 
-// Useful returns the tokens that Admit took for a useful message.
-func (m *Messages) Useful(source netip.Addr, known bool) {
+// Refund returns the tokens that Admit took for a useful message.
+func (m *Messages) Refund(source netip.Addr, known bool) {
 	m.sources.of(source).full -= messageInterval
 	if !known {
-		m.all.full -= allInterval
+		m.shared.full -= sharedInterval
 	}
 }
 

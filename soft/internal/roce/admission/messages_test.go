@@ -64,7 +64,7 @@ func TestUsefulMessagesAreFree(t *testing.T) {
 	peer := netip.MustParseAddr("2001:db8::1")
 	for i := range 100 * MessageBurst {
 		require.True(t, m.Admit(e, peer, i%2 == 0, time.Hour))
-		m.Useful(peer, i%2 == 0)
+		m.Refund(peer, i%2 == 0)
 	}
 	assert.Empty(t, m.ignored)
 }
@@ -83,7 +83,7 @@ func TestMessagesOfForgedAddresses(t *testing.T) {
 			admitted++
 		}
 	}
-	assert.Equal(t, allBurst, admitted)
+	assert.Equal(t, sharedBurst, admitted)
 	assert.LessOrEqual(t, len(m.ignored), 16)
 	assert.False(t, m.Admit(e, netip.MustParseAddr("2001:db8::1"), false, now))
 	assert.True(t, m.Admit(e, netip.MustParseAddr("2001:db8::1"), true, now))

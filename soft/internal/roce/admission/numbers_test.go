@@ -27,8 +27,8 @@ func TestNumbersDoNotComeAgain(t *testing.T) {
 	}
 }
 
-// A program cannot tell the numbers of others from its own: no difference of two in a row comes again
-// and again, within a device and between devices.
+// A program cannot predict the numbers of others from its own: the differences of successive
+// numbers do not repeat, within a device or between devices.
 func TestNumbersCannotBeTold(t *testing.T) {
 	const pairs = 200
 	differences := make(map[uint32]int)

@@ -14,17 +14,17 @@ import (
 // A17.4.5). If the port was not named, a reliable connection learns it from the first
 // plausible packet.
 type Source struct {
-	// HeardAt is when Learn last accepted a packet of the peer.
-	HeardAt time.Duration
+	// LastPacketAt is when Learn last accepted a packet of the peer.
+	LastPacketAt time.Duration
 
-	from    origin
-	entry   *Entry         // that packets arrive at; for datagrams, the last one
-	peer    netip.Addr     // for connections
-	addr    netip.AddrPort // of the last packet that was admitted
-	flow    wire.Flow      // the flow from addr
-	notices wire.Flow      // of the last congestion notification
-	control *Control       // for datagrams
-	qpn     uint32         // for datagrams
+	kind             sourceKind
+	entry            *Entry         // that packets arrive at; for datagrams, the last one
+	peer             netip.Addr     // for connections
+	addr             netip.AddrPort // of the last packet that was admitted
+	flow             wire.Flow      // the flow from addr
+	notificationFlow wire.Flow      // of the last congestion notification
+	control          *Control       // for datagrams
+	qpn              uint32         // for datagrams
 	// connection tells which packets are plausible.
 	connection Plausible
 	// repetitions is how many packets back a repetition is plausible, too.
@@ -38,16 +38,16 @@ type Plausible interface {
 	Plausible(p *wire.Packet, repetitions int32) bool
 }
 
-// origin is what is known about the source.
-type origin uint8
+// sourceKind is what is known about the source.
+type sourceKind uint8
 
 const (
-	nowhere  origin = iota
-	anywhere        // datagrams
-	anyPort         // any port of the peer's address
-	learning        // any port of the peer's address, until a packet is plausible
-	learned         // the source port of a plausible packet
-	named           // the port that the program or the connection manager has named
+	sourceNone   sourceKind = iota
+	sourceAny               // datagrams
+	portAny                 // any port of the peer's address
+	portLearning            // any port of the peer's address, until a packet is plausible
+	portLearned             // the source port of a plausible packet
+	portNamed               // the port that the program or the connection manager has named
 )
 
 // RelearnTime is how long a peer must be silent before packets from another port may be its
@@ -59,29 +59,29 @@ const RelearnTime = 10 * time.Second
 // plausible. If connection is nil, any port is accepted, as for unreliable connections, whose
 // peer may be at any sequence number.
 func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) Source {
-	s := Source{from: anyPort, entry: e, peer: peer, connection: connection}
+	s := Source{kind: portAny, entry: e, peer: peer, connection: connection}
 	switch {
 	case port != 0:
-		s.from = named
+		s.kind = portNamed
 		s.setAddr(netip.AddrPortFrom(peer, port))
 	case connection != nil:
-		s.from = learning
+		s.kind = portLearning
 	}
 	return s
 }
 
 // Datagrams returns the source of a queue pair for datagrams, which accepts packets from any
 // source.
-func (c *Control) Datagrams(qpn uint32) Source { return Source{from: anywhere, control: c, qpn: qpn} }
+func (c *Control) Datagrams(qpn uint32) Source { return Source{kind: sourceAny, control: c, qpn: qpn} }
 
 func (s *Source) setAddr(addr netip.AddrPort) {
 	s.addr, s.flow = addr, wire.NewFlow(addr, s.entry.addr)
 }
 
-func (s *Source) connected() bool { return s.from >= anyPort }
+func (s *Source) connected() bool { return s.kind >= portAny }
 
 // Named reports whether the port was named.
-func (s *Source) Named() bool { return s.from == named }
+func (s *Source) Named() bool { return s.kind == portNamed }
 
 // AcceptRepetitions allows a port to be learned from a repetition of one of the last n
 // packets, too: a peer whose packets arrived by another path repeats those that were not
@@ -95,25 +95,25 @@ func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.D
 		return nil, WrongPeer
 	}
 	switch {
-	case s.from == anywhere:
+	case s.kind == sourceAny:
 		if e != s.entry || from != s.addr {
 			s.entry = e
 			s.setAddr(from)
 		}
 		return &s.flow, Admitted
-	case s.from == nowhere || e != s.entry:
+	case s.kind == sourceNone || e != s.entry:
 		return nil, WrongPeer
 	case s.notification(p) && from.Addr() == s.peer:
 		// Adapters send these from any port, and no port is learned from them.
-		s.notices = wire.NewFlow(from, e.addr)
-		return &s.notices, Admitted
+		s.notificationFlow = wire.NewFlow(from, e.addr)
+		return &s.notificationFlow, Admitted
 	case from == s.addr:
 		return &s.flow, Admitted
 	case from.Addr() != s.peer:
 		return nil, WrongPeer
-	case s.from == learned && now-s.HeardAt >= RelearnTime:
-		s.from = learning
-	case s.from >= learned:
+	case s.kind == portLearned && now-s.LastPacketAt >= RelearnTime:
+		s.kind = portLearning
+	case s.kind >= portLearned:
 		return nil, WrongSource
 	}
 	s.setAddr(from)
@@ -123,31 +123,31 @@ func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.D
 // notification reports whether a packet is a congestion notification that may come from any
 // port: the peer's port was not named.
 func (s *Source) notification(p *wire.Packet) bool {
-	return p.Opcode == wire.CNP && s.connected() && s.from != named
+	return p.Opcode == wire.CNP && s.connected() && s.kind != portNamed
 }
 
 // Learn decides on a packet that was admitted and whose checksum is correct, and learns from
 // it.
 func (s *Source) Learn(from netip.AddrPort, p *wire.Packet, now time.Duration) Verdict {
-	switch s.from {
-	case anywhere:
+	switch s.kind {
+	case sourceAny:
 		if !s.control.Senders.Admit(from, p.DETH.SrcQP) {
 			return WrongSource
 		}
-	case named:
+	case portNamed:
 	default:
 		if s.notification(p) {
 			return Admitted
 		}
-		if s.from != learning {
+		if s.kind != portLearning {
 			break
 		}
 		if !s.connection.Plausible(p, s.repetitions) {
 			return WrongSource
 		}
-		s.from = learned
+		s.kind = portLearned
 	}
-	s.HeardAt = now
+	s.LastPacketAt = now
 	return Admitted
 }
 
@@ -155,8 +155,8 @@ func (s *Source) Learn(from netip.AddrPort, p *wire.Packet, now time.Duration) V
 func (s *Source) Open() {
 	switch {
 	case s.connected():
-		s.entry.allow(s.allowed())
-	case s.from == anywhere:
+		s.entry.allow(s.filterAddr())
+	case s.kind == sourceAny:
 		for _, e := range s.control.entries {
 			e.openQP(s.qpn)
 		}
@@ -167,18 +167,18 @@ func (s *Source) Open() {
 func (s *Source) Close() {
 	switch {
 	case s.connected():
-		s.entry.disallow(s.allowed())
-	case s.from == anywhere:
+		s.entry.disallow(s.filterAddr())
+	case s.kind == sourceAny:
 		for _, e := range s.control.entries {
 			e.closeQP(s.qpn)
 		}
 	}
 }
 
-// allowed returns the address that the filters pass while the source is open: with the named
+// filterAddr returns the address that the filters pass while the source is open: with the named
 // port, or with any port if none was named, since a learned port can be replaced.
-func (s *Source) allowed() netip.AddrPort {
-	if s.from == named {
+func (s *Source) filterAddr() netip.AddrPort {
+	if s.kind == portNamed {
 		return s.addr
 	}
 	return netip.AddrPortFrom(s.peer, 0)

@@ -54,22 +54,22 @@ type ConnectParams struct {
 func (p *ConnectParams) check(m *Manager) error {
 	switch {
 	case !p.Path.usable():
-		return fmt.Errorf("the path from %v to %v needs two addresses of one family, and ports", p.Path.Local, p.Path.Remote)
+		return fmt.Errorf("the path from %v to %v must have two addresses of one family, and two ports", p.Path.Local, p.Path.Remote)
 	case p.Transport != verbs.RC && p.Transport != verbs.UC:
-		return fmt.Errorf("the transport is %v, only RC and UC have connections; datagrams use Resolve", p.Transport)
+		return fmt.Errorf("the transport is %v, must be RC or UC; use Resolve for datagrams", p.Transport)
 	case p.QPN < 2 || p.QPN >= 1<<24:
-		return fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		return fmt.Errorf("QPN is %#x, must be from 2 to 0xffffff", p.QPN)
 	case p.PSN >= 1<<24:
-		return fmt.Errorf("PSN is %#x, it has 24 bits", p.PSN)
+		return fmt.Errorf("PSN is %#x, must fit in 24 bits", p.PSN)
 	case p.RetryCount > 7 || p.RNRRetry > 7:
-		return fmt.Errorf("RetryCount is %d and RNRRetry %d, both end at 7", p.RetryCount, p.RNRRetry)
+		return fmt.Errorf("RetryCount is %d and RNRRetry is %d; the maximum of both is 7", p.RetryCount, p.RNRRetry)
 	case !p.PathMTU.Valid() || p.PathMTU > m.config.MTU:
-		return fmt.Errorf("PathMTU is %d, it must be 256, 512, 1024, 2048 or 4096, and the port has %d", p.PathMTU, m.config.MTU)
+		return fmt.Errorf("PathMTU is %d, must be 256, 512, 1024, 2048 or 4096, and at most %d, the MTU of the port", p.PathMTU, m.config.MTU)
 	case p.AckTimeout > 31 || p.ResponseTimeout > 31 || p.MaxCMRetries > 15 || p.PacketRate > 63:
-		return fmt.Errorf("AckTimeout is %d, ResponseTimeout %d, MaxCMRetries %d and PacketRate %d; they end at 31, 31, 15 and 63",
+		return fmt.Errorf("AckTimeout is %d, ResponseTimeout %d, MaxCMRetries %d and PacketRate %d; the maxima are 31, 31, 15 and 63",
 			p.AckTimeout, p.ResponseTimeout, p.MaxCMRetries, p.PacketRate)
 	case len(p.PrivateData) > MaxConnectPrivate:
-		return fmt.Errorf("%d bytes of private data, a REQ takes %d", len(p.PrivateData), MaxConnectPrivate)
+		return fmt.Errorf("%d bytes of private data exceed the %d of a REQ", len(p.PrivateData), MaxConnectPrivate)
 	}
 	return nil
 }
@@ -86,11 +86,11 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		return nil, fmt.Errorf("connect to %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
 	}
 	if len(m.conns) >= m.config.MaxConnections {
-		return nil, fmt.Errorf("connect to %v at %v: the device has %d connections, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.conns), verbs.ErrLimit)
+		return nil, fmt.Errorf("connect to %v at %v: the device has %d connections, its limit; close some: %w", p.Service, p.Path.Remote.Addr(), len(m.conns), verbs.ErrLimit)
 	}
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	c := &Conn{
-		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, seen: true,
+		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, reported: true,
 		path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		peer:          netip.AddrPortFrom(p.Path.Remote.Addr(), p.Service.Port),
 		localID:       m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -98,9 +98,9 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		localQPN:      p.QPN, localPSN: p.PSN, mtu: p.PathMTU,
 		responderResources: p.ResponderResources, initiatorDepth: p.InitiatorDepth,
 		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
-		timeWait:     clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
-		trafficClass: p.TrafficClass,
-		repetition:   repetition{most: duration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
+		timeWait:       clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
+		trafficClass:   p.TrafficClass,
+		retransmission: retransmission{responseTimeout: timeoutDuration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,
 		deadline: p.Deadline, deadlineCause: CauseDeadline,
 		message: m.buffer(),
 	}
@@ -157,7 +157,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	case c == nil:
 		// Without a REJ the peer would wait for an RTU that never comes.
 		m.counters.UnknownConnection++
-		m.sendREJ(answerPath(r.TransactionID, from), &mad.REJ{
+		m.sendREJ(responsePath(r.TransactionID, from), &mad.REJ{
 			TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID,
 			Message: mad.MessageREP, Reason: mad.ReasonInvalidCommID,
 		})
@@ -165,7 +165,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	case c.passive || c.remoteKnown && c.remoteID != r.LocalCommID:
 		m.counters.UnknownConnection++
 		return
-	case !c.comesFromPeer(&from):
+	case !c.isFromPeer(&from):
 		m.counters.WrongPeer++
 		return
 	case r.TransactionID != c.transactionID:
@@ -186,15 +186,15 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 		c.enterTimeWait(now)
 		return
 	}
-	c.joinPeers()
+	c.addToPeers()
 	// The peer's responder resources limit our initiator depth, and vice versa.
 	c.responderResources = min(c.responderResources, r.InitiatorDepth)
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
 	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
 	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
-	c.answered(now)
+	c.noteResponse(now)
 	c.stopRetransmission()
-	c.awaitCaller(StateREPReceived, c.repetition.most, now)
+	c.awaitCaller(StateREPReceived, c.retransmission.responseTimeout, now)
 	m.post(Event{Type: EventConnectResponse, Conn: c, PrivateData: bytes.Clone(r.PrivateData)})
 }
 
@@ -217,7 +217,7 @@ func (c *Conn) Establish(private []byte, _ time.Duration) error {
 	case c.state != StateREPReceived:
 		return c.wrongState("establish", StateREPReceived)
 	case len(private) > mad.RTUPrivateLen:
-		return fmt.Errorf("establish the connection with %v: %d bytes of private data, an RTU takes %d: %w", c.peer, len(private), mad.RTUPrivateLen, verbs.ErrInvalid)
+		return fmt.Errorf("establish the connection with %v: %d bytes of private data exceed the %d of an RTU: %w", c.peer, len(private), mad.RTUPrivateLen, verbs.ErrInvalid)
 	}
 	c.stopRetransmission()
 	c.state, c.deadline = StateEstablished, 0

@@ -94,8 +94,8 @@ func (m *Manager) newTransactionID(port uint16) uint64 {
 	return id
 }
 
-// answerPath returns the path of the response to a request.
-func answerPath(transactionID uint64, from Path) Path {
+// responsePath returns the path of the response to a request.
+func responsePath(transactionID uint64, from Path) Path {
 	if port := from.Remote.Port(); transactionID>>48 == portMark && uint16(transactionID>>32) == port {
 		return from
 	}

@@ -55,5 +55,5 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		}
 		return a, mask, nil
 	}
-	return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: only Initialized, ReadyToReceive and ReadyToSend have any: %w", c.peer, to, verbs.ErrInvalid)
+	return verbs.QPAttr{}, 0, fmt.Errorf("attributes of the connection with %v for %v: the state must be Initialized, ReadyToReceive or ReadyToSend: %w", c.peer, to, verbs.ErrInvalid)
 }

@@ -65,7 +65,7 @@ func BenchmarkHandshake(b *testing.B) {
 // BenchmarkREQFlood is a REQ that finds the backlog full.
 func BenchmarkREQFlood(b *testing.B) {
 	_, _, h := pair(b, faults{})
-	h.stalled = true
+	h.stopped = true
 	h.listen(ListenParams{Service: testService, Backlog: 1})
 	var d Datagram
 	path := Path{Local: h.address, Remote: netip.MustParseAddrPort(foreigner)}
@@ -99,7 +99,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportAllocs()
 	var d Datagram
 	for b.Loop() {
-		// A DREQ of nobody's, its answer, and a look at the timers.
+		// A DREQ for an unknown connection, its answer, and a check of the timers.
 		d.MAD[0], d.MAD[1], d.MAD[2], d.MAD[3], d.MAD[17] = 1, 7, 2, 3, 0x15
 		h.Receive(d.MAD[:], Path{Local: h.address, Remote: netip.MustParseAddrPort(foreigner)}, w.now)
 		h.Expire(w.now)

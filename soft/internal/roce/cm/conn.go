@@ -59,7 +59,7 @@ type Conn struct {
 	transactionID      uint64 // of the handshake
 	transactionIDClose uint64 // of the DREQ
 	transactionIDProbe uint64 // of the last probe: whether the peer still has the connection
-	probed             time.Duration
+	probedAt           time.Duration
 
 	localQPN, remoteQPN uint32
 	localPSN, remotePSN uint32
@@ -74,21 +74,21 @@ type Conn struct {
 	peerSRQ, peerFlow   bool
 	alternate           bool // the REQ has an alternate path
 
-	timer      timer
-	repetition repetition // of message
+	timer          timer
+	retransmission retransmission // of message
 	// maxCMRetries bounds the repetitions of a message, and the MRAs that prolong its wait.
-	maxCMRetries, mras uint8
-	deadline           time.Duration  // when to give up; 0: after the retries only
-	deadlineCause      Cause          // the cause to report then
-	message            *[mad.Len]byte // REQ, REP or DREQ, while it may have to be repeated
-	rtu                []byte         // private data of the RTU
+	maxCMRetries, mraCount uint8
+	deadline               time.Duration  // when to give up; 0: after the retries only
+	deadlineCause          Cause          // the cause to report then
+	message                *[mad.Len]byte // REQ, REP or DREQ, while it may have to be repeated
+	rtu                    []byte         // private data of the RTU
 
 	passive       bool
 	remoteKnown   bool // remoteID, caGUID and remoteQPN are set
 	mraSent       bool
 	inPeers       bool // it is in manager.peers
-	requested     bool // its EventConnectRequest has not been taken
-	seen          bool // the caller knows it
+	requestQueued bool // its EventConnectRequest has not been taken
+	reported      bool // the caller knows it
 	closed        bool // the caller has closed it
 	halfOpen      bool // it counts as half-open
 	handshakeOver bool // it need not count any more
@@ -134,15 +134,15 @@ func (c *Conn) Params() Params {
 	}
 }
 
-// comesFromPeer reports whether a MAD arrived by the connection's path, and from the source
+// isFromPeer reports whether a MAD arrived by the connection's path, and from the source
 // port that the peer has named.
-func (c *Conn) comesFromPeer(from *Path) bool {
-	return c.comesFromAddress(from) && (c.sourcePort == 0 || c.sourcePort == from.Remote.Port())
+func (c *Conn) isFromPeer(from *Path) bool {
+	return c.isFromAddress(from) && (c.sourcePort == 0 || c.sourcePort == from.Remote.Port())
 }
 
-// comesFromAddress is comesFromPeer for any device that has the peer's address now. A peer
+// isFromAddress is isFromPeer for any device that has the peer's address now. A peer
 // with port 4791 may send from any port.
-func (c *Conn) comesFromAddress(from *Path) bool {
+func (c *Conn) isFromAddress(from *Path) bool {
 	return samePeer(&c.path, from) && from.remoteGID() == c.remote && from.localGID() == c.local
 }
 
@@ -158,23 +158,23 @@ func (c *Conn) wrongState(call string, legal State, or ...State) error {
 	for _, s := range or {
 		states += fmt.Sprintf(" or %v", s)
 	}
-	return fmt.Errorf("%s the connection with %v: it is in state %v, and would have to be in %s: %w", call, c.peer, c.state, states, verbs.ErrState)
+	return fmt.Errorf("%s the connection with %v: it is in state %v, must be in %s: %w", call, c.peer, c.state, states, verbs.ErrState)
 }
 
 // deliver marks the connection request as taken, and reports whether the caller must see it.
 func (c *Conn) deliver() bool {
-	c.requested = false
+	c.requestQueued = false
 	c.releaseHalfOpen()
-	c.seen = c.state == StateREQReceived
-	return c.seen
+	c.reported = c.state == StateREQReceived
+	return c.reported
 }
 
 // releaseHalfOpen ends the count as half-open, once the handshake is over and its request has
 // been taken.
 func (c *Conn) releaseHalfOpen() {
-	if c.halfOpen && c.handshakeOver && !c.requested {
+	if c.halfOpen && c.handshakeOver && !c.requestQueued {
 		c.halfOpen = false
-		c.manager.leave(c.listener)
+		c.manager.unadmit(c.listener)
 	}
 }
 
@@ -193,10 +193,10 @@ func (c *Conn) wait(at time.Duration) {
 
 // send sends the message that needs a response.
 func (c *Conn) send(now time.Duration) {
-	c.manager.put(c.path, c.message)
-	at := now + c.repetition.wait
+	c.manager.queueMAD(c.path, c.message)
+	at := now + c.retransmission.wait
 	if c.state == StateREQSent {
-		at += c.manager.jitter(c.repetition.wait)
+		at += c.manager.jitter(c.retransmission.wait)
 	}
 	c.wait(at)
 }
@@ -204,14 +204,14 @@ func (c *Conn) send(now time.Duration) {
 // startRetransmission enters a state in which a message is repeated.
 func (c *Conn) startRetransmission(s State, now time.Duration) {
 	c.state = s
-	c.repetition.start(c.manager, c.remote, c.maxCMRetries, now)
+	c.retransmission.start(c.manager, c.remote, c.maxCMRetries, now)
 	c.send(now)
 }
 
-// answered records that the peer has responded to the message.
-func (c *Conn) answered(now time.Duration) {
-	if c.mras == 0 { // with an MRA, the response time says nothing about the round trip
-		c.repetition.answered(c.manager, c.remote, now)
+// noteResponse records that the peer has responded to the message.
+func (c *Conn) noteResponse(now time.Duration) {
+	if c.mraCount == 0 { // with an MRA, the response time says nothing about the round trip
+		c.retransmission.noteResponse(c.manager, c.remote, now)
 	}
 }
 
@@ -222,8 +222,8 @@ func (c *Conn) stopRetransmission() {
 	c.message = nil
 }
 
-// awaitsAnswer reports whether the peer has to respond to a message.
-func (c *Conn) awaitsAnswer() bool {
+// awaitsResponse reports whether the peer has to respond to a message.
+func (c *Conn) awaitsResponse() bool {
 	return c.state == StateREQSent || c.state == StateREPSent || c.state == StateDREQSent
 }
 
@@ -237,11 +237,11 @@ func (c *Conn) expire(now time.Duration) {
 		c.giveUp(c.deadlineCause, now)
 		return
 	}
-	if !c.awaitsAnswer() {
+	if !c.awaitsResponse() {
 		c.sendMRA(now)
 		return
 	}
-	if !c.repetition.next() {
+	if !c.retransmission.next() {
 		c.giveUp(CauseTimeout, now)
 		return
 	}
@@ -267,7 +267,7 @@ func (c *Conn) sendMRA(time.Duration) {
 	c.manager.counters.MRAsSent++
 	c.manager.send(c.path, &mad.MRA{
 		TransactionID: c.transactionID, LocalCommID: c.localID, RemoteCommID: c.remoteID,
-		Message: message, ServiceTimeout: codeOf(c.manager.config.HandshakeTimeout),
+		Message: message, ServiceTimeout: timeoutCode(c.manager.config.HandshakeTimeout),
 	})
 	c.wait(c.deadline)
 }
@@ -285,12 +285,12 @@ func (m *Manager) receiveMRA(r *mad.MRA, from Path, now time.Duration) {
 		m.counters.WrongState++
 		return
 	}
-	if c.mras >= c.maxCMRetries {
+	if c.mraCount >= c.maxCMRetries {
 		m.counters.WrongState++
 		return
 	}
-	c.mras++
-	at := now + min(duration(r.ServiceTimeout), m.config.MaxServiceTimeout) + c.repetition.most
+	c.mraCount++
+	at := now + min(timeoutDuration(r.ServiceTimeout), m.config.MaxServiceTimeout) + c.retransmission.responseTimeout
 	c.wait(max(at, c.timer.at))
 }
 
@@ -312,7 +312,7 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREPReceived, StateREPSent:
-		c.sendTimeoutREJ(c.rejected())
+		c.sendTimeoutREJ(c.rejectedMessage())
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.enterTimeWait(now)
 	case StateDREQSent:
@@ -328,8 +328,8 @@ func (c *Conn) sendTimeoutREJ(message mad.Message) {
 	c.sendREJ(message, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
 }
 
-// rejected returns the peer's message that a REJ rejects in the current state.
-func (c *Conn) rejected() mad.Message {
+// rejectedMessage returns the peer's message that a REJ rejects in the current state.
+func (c *Conn) rejectedMessage() mad.Message {
 	switch c.state {
 	case StateREQReceived:
 		return mad.MessageREQ
@@ -354,18 +354,18 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 		c = m.requests[requestKey{from.remoteGID(), binary.BigEndian.Uint64(r.Info), r.LocalCommID}]
 		if c == nil {
 			m.counters.UnknownConnection++
-		} else if !c.comesFromPeer(&from) {
+		} else if !c.isFromPeer(&from) {
 			m.counters.WrongPeer++
 			c = nil
 		}
 	} else {
 		// A device that has restarted at the peer's address sends from another port, and does
 		// not know the connection. The transaction ID shows that it has received our message.
-		comes := (*Conn).comesFromPeer
+		isFrom := (*Conn).isFromPeer
 		if r.Reason == mad.ReasonInvalidCommID {
-			comes = (*Conn).comesFromAddress
+			isFrom = (*Conn).isFromAddress
 		}
-		c = m.findBy(r.RemoteCommID, r.LocalCommID, from, comes)
+		c = m.findBy(r.RemoteCommID, r.LocalCommID, from, isFrom)
 	}
 	if c == nil {
 		return
@@ -398,16 +398,16 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 // packets and MADs may arrive (IBTA 12.9.8).
 func (c *Conn) enterTimeWait(now time.Duration) {
 	c.stopRetransmission()
-	c.leavePeers()
+	c.removeFromPeers()
 	c.state, c.deadline, c.rtu = StateTimeWait, 0, nil
-	c.wait(now + min(duration(c.timeWait), c.manager.config.MaxTimeWait))
+	c.wait(now + min(timeoutDuration(c.timeWait), c.manager.config.MaxTimeWait))
 }
 
 // remove forgets the connection.
 func (c *Conn) remove() {
 	m := c.manager
 	c.stopRetransmission()
-	c.leavePeers()
+	c.removeFromPeers()
 	c.state = StateIdle
 	delete(m.conns, c.localID)
 	if c.passive {
@@ -421,9 +421,9 @@ func (c *Conn) requestKey() requestKey { return requestKey{c.remote, c.caGUID, c
 
 func (c *Conn) peerKey() peerKey { return peerKey{c.remote, c.caGUID, c.remoteQPN} }
 
-// joinPeers registers the connection for the peer's queue pair, and reports false if another
+// addToPeers registers the connection for the peer's queue pair, and reports false if another
 // connection is registered.
-func (c *Conn) joinPeers() bool {
+func (c *Conn) addToPeers() bool {
 	m := c.manager
 	if m.peers[c.peerKey()] != nil {
 		return false
@@ -433,7 +433,7 @@ func (c *Conn) joinPeers() bool {
 	return true
 }
 
-func (c *Conn) leavePeers() {
+func (c *Conn) removeFromPeers() {
 	if c.inPeers {
 		delete(c.manager.peers, c.peerKey())
 		c.inPeers = false
@@ -448,8 +448,8 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 		return false
 	}
 	m.counters.StaleConnection++
-	if c.state == StateEstablished && (c.transactionIDProbe == 0 || now-c.probed >= c.repetition.most) {
-		c.probed = now
+	if c.state == StateEstablished && (c.transactionIDProbe == 0 || now-c.probedAt >= c.retransmission.responseTimeout) {
+		c.probedAt = now
 		c.transactionIDProbe = m.newTransactionID(c.path.Local.Port())
 		m.counters.Probes++
 		// No connection has queue pair 0. See "Hostile peers" in the package comment.
@@ -463,15 +463,15 @@ func (m *Manager) checkStale(key peerKey, now time.Duration) bool {
 func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 	setDefault(&p.Reason, mad.ReasonConsumerDefined)
 	if len(p.PrivateData) > mad.REJPrivateLen || len(p.Info) > mad.InfoLen {
-		return fmt.Errorf("reject the connection with %v: %d bytes of private data and %d of additional information, at most %d and %d are possible: %w",
+		return fmt.Errorf("reject the connection with %v: %d bytes of private data and %d of additional information; the limits are %d and %d: %w",
 			c.peer, len(p.PrivateData), len(p.Info), mad.REJPrivateLen, mad.InfoLen, verbs.ErrInvalid)
 	}
 	switch c.state {
 	case StateREQReceived:
-		c.sendREJ(c.rejected(), p.Reason, p.Info, p.PrivateData)
+		c.sendREJ(c.rejectedMessage(), p.Reason, p.Info, p.PrivateData)
 		c.remove()
 	case StateREPReceived, StateREPSent:
-		c.sendREJ(c.rejected(), p.Reason, p.Info, p.PrivateData)
+		c.sendREJ(c.rejectedMessage(), p.Reason, p.Info, p.PrivateData)
 		c.enterTimeWait(now)
 	default:
 		return c.wrongState("reject", StateREQReceived, StateREPReceived, StateREPSent)

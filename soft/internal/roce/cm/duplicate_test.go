@@ -68,7 +68,7 @@ func TestDuplicateREQ(t *testing.T) {
 	b.requireNoEvent()
 
 	// After time-wait, which the peer's local ACK timeout has set, it is a new request.
-	require.Equal(t, w.now+duration(19), b.Deadline())
+	require.Equal(t, w.now+timeoutDuration(19), b.Deadline())
 	w.now = b.Deadline()
 	b.Expire(w.now)
 	b.nextEvent(EventTimeWaitExit)
@@ -113,8 +113,7 @@ func TestDuplicateREP(t *testing.T) {
 	a.requireNoEvent()
 }
 
-// TestUnknown: messages for connections that nobody knows. Peers that wait for an answer
-// get one.
+// TestUnknown: messages for unknown connections. Peers that wait for an answer get one.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -147,7 +146,8 @@ func TestUnknown(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestAlternatePath: there is none. A REQ that has one is told so, and a LAP is refused.
+// TestAlternatePath: alternate paths are not supported. The answer to a REQ with one says so,
+// and a LAP is refused.
 func TestAlternatePath(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -172,8 +172,8 @@ func TestAlternatePath(t *testing.T) {
 	require.Empty(t, b.sent())
 }
 
-// TestSlowAcceptor: an application that needs its time has its peer told before the response
-// timeout, and is waited for.
+// TestSlowAcceptor: if an application needs a long time to accept, its peer gets an MRA before
+// the response timeout, and waits.
 func TestSlowAcceptor(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{0, 1} {
@@ -215,7 +215,7 @@ func TestSlowAcceptor(t *testing.T) {
 	}
 }
 
-// TestMRABounds: nobody can be made to wait for ever by MRAs.
+// TestMRABounds: MRAs cannot make an end wait forever.
 func TestMRABounds(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -226,14 +226,14 @@ func TestMRABounds(t *testing.T) {
 	req, _ := requireSent[mad.REQ](a)
 	mra := &mad.MRA{TransactionID: req.TransactionID, LocalCommID: 5, RemoteCommID: req.LocalCommID, ServiceTimeout: 31}
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+duration(18), a.Deadline())
+	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline())
 	mra.ServiceTimeout = 0
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+duration(18), a.Deadline(), "an MRA does not shorten a wait")
+	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline(), "an MRA does not shorten a wait")
 	mra.ServiceTimeout = 31
 	w.now += time.Second
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now-time.Second+70*time.Second+duration(18), a.Deadline(), "the third does not count")
+	require.Equal(t, w.now-time.Second+70*time.Second+timeoutDuration(18), a.Deadline(), "the third does not count")
 
 	// A deadline of the caller holds, MRA or not.
 	p.QPN, p.Deadline = a.newQPN(), w.now+5*time.Second

@@ -74,10 +74,11 @@ const (
 )
 
 var causeNames = [...]string{
-	CauseTimeout: "no answer from the peer", CauseDeadline: "deadline exceeded",
-	CausePortUnreachable: "no process has the peer's UDP port", CauseUnanswered: "not answered by the application in time",
-	CauseREJ: "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
-	CauseStale: "the peer has lost the connection",
+	CauseTimeout: "no response from the peer", CauseDeadline: "deadline exceeded",
+	CausePortUnreachable: "no process has the peer's UDP port", CauseNoRoute: "this host has no route to the peer",
+	CauseUnanswered: "no response from the application in time",
+	CauseREJ:        "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
+	CauseStale: "the peer no longer has the connection",
 }
 
 // String describes the cause.
@@ -124,7 +125,7 @@ func (m *Manager) NextEvent(e *Event) bool {
 			}
 		case e.Conn != nil:
 			// A request that ended before it was taken is not reported.
-			if e.Conn.seen && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
+			if e.Conn.reported && (!e.Conn.closed || e.Type == EventTimeWaitExit) {
 				return true
 			}
 		case !e.Resolution.closed:

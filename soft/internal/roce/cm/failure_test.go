@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestKilled kills either process in each state, with a host that says that the port is
-// closed and with one that says nothing. This is the table of the package's comment.
+// TestKilled kills either process in each state, with a host that reports the closed port and
+// with one that does not. It checks the table of the package comment.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	const (
@@ -29,16 +29,16 @@ func TestKilled(t *testing.T) {
 		when, who      string
 		silent, closed string // what the survivor is told; closed: by a host that says so
 	}{
-		{atREQ, "B", "U no answer from the peer", "U no process has the peer's UDP port"},
-		{atRequest, "B", "U no answer from the peer", "U no process has the peer's UDP port"},
+		{atREQ, "B", "U no response from the peer", "U no process has the peer's UDP port"},
+		{atRequest, "B", "U no response from the peer", "U no process has the peer's UDP port"},
 		{atREP, "B", "C", "C"},
-		{atREP, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
-		{atResponse, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
-		{atRequest, "A", "request, U no answer from the peer", "request, U no process has the peer's UDP port"},
+		{atREP, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
+		{atResponse, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
+		{atRequest, "A", "request, U no response from the peer", "request, U no process has the peer's UDP port"},
 		{atEstablished, "A", "request, E", "request, E"},
 		{atEstablished, "B", "C", "C"},
-		{atDREQ, "A", "request, E, D no answer from the peer", "request, E, D no process has the peer's UDP port"},
-		{atDREQ, "B", "C, D no answer from the peer", "C, D no process has the peer's UDP port"},
+		{atDREQ, "A", "request, E, D no response from the peer", "request, E, D no process has the peer's UDP port"},
+		{atDREQ, "B", "C, D no response from the peer", "C, D no process has the peer's UDP port"},
 	} {
 		for _, closed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s %s, closed port %v", c.who, c.when, closed), func(t *testing.T) {
@@ -137,7 +137,8 @@ func TestDeadlines(t *testing.T) {
 	require.Equal(t, CauseDeadline, b.nextEvent(EventUnreachable).Cause)
 }
 
-// TestNoRoute: what the host cannot send ends what it was to begin with, and nothing else.
+// TestNoRoute: a message that the host cannot send ends the operation that it was to start,
+// and nothing else.
 func TestNoRoute(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -175,7 +176,7 @@ func TestNoRoute(t *testing.T) {
 	a.requireNoEvent()
 }
 
-// TestUnanswered: an application that never answers has its peers told in the end.
+// TestUnanswered: the peers of an application that never answers are rejected in the end.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -186,15 +187,15 @@ func TestUnanswered(t *testing.T) {
 	a.connect(p)
 	w.run(2 * time.Minute)
 	require.Equal(t, "R 3", a.reports())
-	require.Equal(t, "request, U not answered by the application in time", b.reports())
+	require.Equal(t, "request, U no response from the application in time", b.reports())
 	require.Equal(t, []string{"A REQ", "A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
 	b.requireEmpty()
 	require.ErrorIs(t, b.all[0].Conn.Accept(AcceptParams{QPN: 2}, w.now), verbs.ErrState)
 
 	for shorter, told := range map[string][2]string{
-		"A": {"C, U not answered by the application in time", "request, R 4"},
-		"B": {"C, R 4", "request, U no answer from the peer"},
+		"A": {"C, U no response from the application in time", "request, R 4"},
+		"B": {"C, R 4", "request, U no response from the peer"},
 	} {
 		w, a, b = pair(t, faults{})
 		w.hosts[map[string]*host{"A": a, "B": b}[shorter].address].config.HandshakeTimeout /= 2
@@ -208,7 +209,7 @@ func TestUnanswered(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestClose gives up a connection in each state: its last event is all that follows.
+// TestClose closes a connection in each state: only its last event follows.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -282,7 +283,7 @@ func TestClose(t *testing.T) {
 func TestCloseDropsEvents(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
-	b.stalled = true
+	b.stopped = true
 	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
 	a.settle()
 	w.run(time.Minute)
@@ -292,7 +293,7 @@ func TestCloseDropsEvents(t *testing.T) {
 	b.requireNoEvent()
 }
 
-// TestListenerClose: what has been reported stays, what has not is refused.
+// TestListenerClose: requests that have been reported stay, others are refused.
 func TestListenerClose(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -302,7 +303,7 @@ func TestListenerClose(t *testing.T) {
 	lu := b.listen(ListenParams{Service: datagrams, Transport: verbs.UD})
 	a.connect(a.params(b))
 	w.pass(time.Millisecond)
-	b.stalled = true
+	b.stopped = true
 	for range 5 {
 		a.connect(a.params(b))
 	}
@@ -316,7 +317,7 @@ func TestListenerClose(t *testing.T) {
 	require.Equal(t, 3, lu.HalfOpen())
 	l.Close(w.now)
 	lu.Close(w.now)
-	b.stalled = false
+	b.stopped = false
 	b.settle()
 	w.pass(time.Millisecond)
 	require.Equal(t, "R 8, R 8, R 8, R 8, R 8", a.reports())
@@ -339,7 +340,7 @@ func TestListenerClose(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 }
 
-// TestManagerClose is a process that exits: its peers are told, once.
+// TestManagerClose: when a process exits, its peers are notified once.
 func TestManagerClose(t *testing.T) {
 	t.Parallel()
 	w, a, b, _, passive := established(t)
@@ -376,14 +377,14 @@ func TestManagerClose(t *testing.T) {
 	a.requireEmpty()
 }
 
-// sorted is what a host was told, whatever the order.
+// sorted returns the events of a host in a fixed order.
 func sorted(h *host) string {
 	list := strings.Split(h.reports(), ", ")
 	slices.Sort(list)
 	return strings.Join(list, ", ")
 }
 
-// TestWrongCalls: calls that are wrong at their time, or in their arguments.
+// TestWrongCalls: calls in the wrong state or with wrong arguments.
 func TestWrongCalls(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -393,7 +394,7 @@ func TestWrongCalls(t *testing.T) {
 		require.ErrorIs(t, c.Establish(nil, w.now), verbs.ErrState)
 		err := c.Reject(RejectParams{}, w.now)
 		require.ErrorIs(t, err, verbs.ErrState)
-		require.ErrorContains(t, err, "it is in state Established, and would have to be in REQ Received or REP Received or REP Sent")
+		require.ErrorContains(t, err, "it is in state Established, must be in REQ Received or REP Received or REP Sent")
 		require.ErrorIs(t, c.Disconnect(DisconnectParams{PrivateData: make([]byte, 221)}, w.now), verbs.ErrInvalid)
 		require.Equal(t, StateEstablished, c.State())
 	}
@@ -452,7 +453,7 @@ func TestWrongCalls(t *testing.T) {
 	require.NoError(t, dial.Establish(make([]byte, 224), w.now))
 }
 
-// TestNames: what goes into messages.
+// TestNames: names of causes and states in error texts.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "port 7471", testService.String())
@@ -463,5 +464,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "SIDR response", EventSIDRResponse.String())
 	require.Equal(t, "event 0", EventType(0).String())
 	require.Equal(t, "cause 0", Cause(0).String())
-	require.Equal(t, "the peer has lost the connection", CauseStale.String())
+	require.Equal(t, "the peer no longer has the connection", CauseStale.String())
+	for c := CauseTimeout; c <= CauseStale; c++ {
+		require.NotEmpty(t, c.String(), "cause %d", uint8(c))
+	}
 }

@@ -27,9 +27,9 @@ const (
 
 const fuzzStep = 2 + mad.Len - 24
 
-// FuzzReceive has a manager with a dial, a resolution and listeners take datagrams of the
-// fuzzer's, which knows everything that a peer may know. Whatever comes: nothing panics,
-// an answer is one datagram at most, and everything ends.
+// FuzzReceive gives fuzzed datagrams to a manager with a dial, a resolution and listeners; the
+// fuzzer knows everything that a peer may know. Nothing panics, an answer is one datagram at
+// most, and all operations end.
 func FuzzReceive(f *testing.F) {
 	seed := func(control byte, attribute mad.Attribute, m encoder) []byte {
 		var b [mad.Len]byte

@@ -19,8 +19,8 @@ func zeroed(s string, n int) []byte {
 	return b
 }
 
-// TestHandshake is one connection from end to end, with everything that both ends are
-// told and hand out.
+// TestHandshake runs one connection from start to end and checks all events and parameters at
+// both ends.
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -156,7 +156,7 @@ func requireAttributes(t *testing.T, c *Conn, p Params, sqPSN, rqPSN uint32, tim
 	assert.ErrorIs(t, err, verbs.ErrInvalid)
 }
 
-// TestRequestBytes: what a REQ says, to the last field.
+// TestRequestBytes checks every field of a REQ.
 func TestRequestBytes(t *testing.T) {
 	t.Parallel()
 	_, a, b := pair(t, faults{})
@@ -184,7 +184,7 @@ func TestRequestBytes(t *testing.T) {
 	}, r)
 }
 
-// TestOneLost loses the first one of each message in turn: it is made good.
+// TestOneLost loses the first message of each type in turn: it is retransmitted.
 func TestOneLost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -228,7 +228,7 @@ func TestOneLost(t *testing.T) {
 	}
 }
 
-// TestAllLost loses every one of a message, and says what each end is told at last.
+// TestAllLost loses all messages of one type and checks the final events of both ends.
 func TestAllLost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -236,15 +236,15 @@ func TestAllLost(t *testing.T) {
 		told, other string
 		disconnect  bool
 	}{
-		{lost: []mad.Attribute{mad.AttrREQ}, told: "U no answer from the peer", other: ""},
-		// Whoever gives up first tells the other.
-		{lost: []mad.Attribute{mad.AttrREP}, told: "R 4", other: "request, U no answer from the peer"},
+		{lost: []mad.Attribute{mad.AttrREQ}, told: "U no response from the peer", other: ""},
+		// The end that gives up first tells the other.
+		{lost: []mad.Attribute{mad.AttrREP}, told: "R 4", other: "request, U no response from the peer"},
 		// B has forgotten the request by the time of A's last REQ, and takes it for a new one.
-		{lost: []mad.Attribute{mad.AttrREP, mad.AttrREJ}, told: "U no answer from the peer", other: "request, U no answer from the peer, request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrRTU}, told: "C, D rejected by the peer", other: "request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrRTU, mad.AttrREJ}, told: "C", other: "request, U no answer from the peer"},
-		{lost: []mad.Attribute{mad.AttrDREQ}, told: "C, D no answer from the peer", other: "request, E", disconnect: true},
-		{lost: []mad.Attribute{mad.AttrDREP}, told: "C, D no answer from the peer", other: "request, E, D disconnected by the peer", disconnect: true},
+		{lost: []mad.Attribute{mad.AttrREP, mad.AttrREJ}, told: "U no response from the peer", other: "request, U no response from the peer, request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrRTU}, told: "C, D rejected by the peer", other: "request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrRTU, mad.AttrREJ}, told: "C", other: "request, U no response from the peer"},
+		{lost: []mad.Attribute{mad.AttrDREQ}, told: "C, D no response from the peer", other: "request, E", disconnect: true},
+		{lost: []mad.Attribute{mad.AttrDREP}, told: "C, D no response from the peer", other: "request, E, D disconnected by the peer", disconnect: true},
 	} {
 		t.Run(fmt.Sprint(c.lost), func(t *testing.T) {
 			t.Parallel()
@@ -291,13 +291,13 @@ func TestPacketForRTU(t *testing.T) {
 	require.Nil(t, b.all[1].PrivateData)
 	conn.CommunicationEstablished(w.now)
 	require.Zero(t, b.Entries().Timers)
-	// The RTU comes after all: nobody is told again.
+	// The RTU arrives after all: there is no second event.
 	w.forge(b, "10.0.0.1:4791", &mad.RTU{TransactionID: conn.transactionID, LocalCommID: conn.remoteID, RemoteCommID: conn.localID})
 	b.requireNoEvent()
 	require.Equal(t, uint64(1), b.Counters().WrongState)
 }
 
-// TestRefused has everything that a REQ is rejected for.
+// TestRefused checks every reason to reject a REQ.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -336,7 +336,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestListenerOfAddress: the listener of an address comes before that of all.
+// TestListenerOfAddress: the listener of one address takes precedence over that of all
+// addresses.
 func TestListenerOfAddress(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})

@@ -29,8 +29,8 @@ func established(t tb) (w *network, a, b *host, active, passive *Conn) {
 	return w, a, b, active, passive
 }
 
-// TestExpected: every message of peers but a first request names what its receiver has, and is
-// expected. From elsewhere, or a second time, it is not.
+// TestExpected: every message but a first request names a connection of its receiver, and is
+// expected. From another address, or a second time, it is not.
 func TestExpected(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -44,9 +44,9 @@ func TestExpected(t *testing.T) {
 		path, elsewhere := to.pathTo(from), to.pathTo(from)
 		elsewhere.Remote = netip.MustParseAddrPort("10.0.0.3:4791")
 		known := attribute != mad.AttrREQ && attribute != mad.AttrSIDRREQ
-		assert.Equal(t, known, to.Names(m, &path), "%v", attribute)
-		assert.False(t, to.Names(m, &elsewhere), "%v", attribute)
-		assert.False(t, to.Names(m[:mad.Len-1], &path), "%v", attribute)
+		assert.Equal(t, known, to.NamesConnection(m, &path), "%v", attribute)
+		assert.False(t, to.NamesConnection(m, &elsewhere), "%v", attribute)
+		assert.False(t, to.NamesConnection(m[:mad.Len-1], &path), "%v", attribute)
 		assert.True(t, to.Receive(m, path, w.now), "%v", attribute)
 		seen[attribute] = true
 		copy(last[:], m)
@@ -67,7 +67,7 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestWrongPeer: messages with everything right but where they come from.
+// TestWrongPeer: messages that are correct except for their source address.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -104,8 +104,8 @@ func TestWrongPeer(t *testing.T) {
 	b.requireNoEvent()
 }
 
-// TestWrongIDs: messages from the right address, made by somebody who does not know the
-// communication or transaction IDs, or the queue pair.
+// TestWrongIDs: messages from the right address with wrong communication IDs, transaction IDs
+// or queue pairs.
 func TestWrongIDs(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -168,7 +168,7 @@ func TestWrongIDs(t *testing.T) {
 	require.Equal(t, StateTimeWait, active.State())
 }
 
-// TestPeerOfAnotherPort: a peer that has not port 4791 has its own, and is nobody else.
+// TestPeerOfAnotherPort: a peer that does not use port 4791 is identified by its own port.
 func TestPeerOfAnotherPort(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 1, faults{})
@@ -189,7 +189,7 @@ func TestPeerOfAnotherPort(t *testing.T) {
 	require.Equal(t, StateEstablished, passive.State())
 }
 
-// TestMalformedREQ: fields of a REQ that cannot be, or that this device does not have.
+// TestMalformedREQ: fields of a REQ that are invalid, or that this device does not support.
 func TestMalformedREQ(t *testing.T) {
 	t.Parallel()
 	other := verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.77"))
@@ -236,7 +236,7 @@ func TestMalformedREQ(t *testing.T) {
 	require.Equal(t, uint64(5), b.Counters().Malformed)
 }
 
-// TestLimitsOfREQ: what a peer may ask for is cut to what can be borne.
+// TestLimitsOfREQ: values that a peer requests are reduced to the limits.
 func TestLimitsOfREQ(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -244,9 +244,9 @@ func TestLimitsOfREQ(t *testing.T) {
 		timeout       uint8
 		repeat, wait  time.Duration
 	}{
-		{0, 0, 14, duration(14), duration(14)},
-		{31, 31, 21, duration(22), 2200 * time.Millisecond},
-		{18, 16, 18, duration(16), duration(18)},
+		{0, 0, 14, timeoutDuration(14), timeoutDuration(14)},
+		{31, 31, 21, timeoutDuration(22), 2200 * time.Millisecond},
+		{18, 16, 18, timeoutDuration(16), timeoutDuration(18)},
 	} {
 		w, _, b := pair(t, faults{})
 		b.listen(ListenParams{Service: testService})
@@ -267,7 +267,7 @@ func TestLimitsOfREQ(t *testing.T) {
 		require.Equal(t, uint8(0x20), attr.Address.TrafficClass, "congestion is not the peer's to declare")
 		require.NoError(t, conn.Accept(AcceptParams{QPN: 2, ResponderResources: 255, InitiatorDepth: 255}, w.now))
 		require.Equal(t, uint8(16), conn.Params().ResponderResources, "Prepare has said so")
-		require.Equal(t, c.repeat, conn.repetition.most)
+		require.Equal(t, c.repeat, conn.retransmission.responseTimeout)
 		require.Equal(t, w.now+min(c.repeat, initialTimeout), b.Deadline())
 		conn.CommunicationEstablished(w.now)
 		w.forge(b, foreigner, &mad.DREQ{LocalCommID: 1, RemoteCommID: conn.localID, RemoteQPN: 2})
@@ -275,8 +275,8 @@ func TestLimitsOfREQ(t *testing.T) {
 	}
 }
 
-// TestStaleLie: a REQ that claims a live connection's queue pair for its sender, from the
-// peer's own address, with everything that can be known from outside.
+// TestStaleLie: a forged REQ claims the queue pair of a live connection for its sender, from
+// the peer's own address, with everything that is known outside.
 func TestStaleLie(t *testing.T) {
 	t.Parallel()
 	for _, side := range []string{"passive", "active"} {
@@ -345,7 +345,7 @@ func TestStale(t *testing.T) {
 			again.connect(p)
 			w.pass(100 * time.Millisecond)
 			require.Equal(t, "R 10", again.reports())
-			require.Equal(t, "D the peer has lost the connection", other.reports())
+			require.Equal(t, "D the peer no longer has the connection", other.reports())
 			require.Equal(t, StateTimeWait, old.State())
 
 			conn := again.connect(p)
@@ -371,7 +371,7 @@ func TestStaleREP(t *testing.T) {
 	}
 	a.connect(a.params(b))
 	w.pass(time.Millisecond)
-	require.Equal(t, "R 10, D the peer has lost the connection", a.reports())
+	require.Equal(t, "R 10, D the peer no longer has the connection", a.reports())
 	require.Equal(t, CauseStale, a.all[0].Cause)
 	require.Equal(t, "request, R 10", again.reports())
 	a.connect(a.params(b))
@@ -379,8 +379,8 @@ func TestStaleREP(t *testing.T) {
 	require.Contains(t, a.reports(), "C")
 }
 
-// TestTwoREQsOfOneQP: two requests with the same queue pair are under way at once, one of
-// which may be forged. That whose sender knows the REP wins.
+// TestTwoREQsOfOneQP: two requests with the same queue pair are in progress at once, and one
+// may be forged. The sender that has received the REP wins.
 func TestTwoREQsOfOneQP(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -404,8 +404,9 @@ func TestTwoREQsOfOneQP(t *testing.T) {
 	require.Equal(t, StateTimeWait, one.State())
 }
 
-// TestFlood: REQs of strangers, well-formed ones and noise, hold no more memory than the
-// limits say, and hurt nobody that is established. When they end, others get through.
+// TestFlood: REQs of unknown hosts, both well-formed and random ones, occupy no more memory
+// than the limits allow and do not affect established connections. Afterwards others can
+// connect.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
@@ -414,7 +415,7 @@ func TestFlood(t *testing.T) {
 	l := b.listen(ListenParams{Service: other, Backlog: 60})
 	third := Service{PortSpaceTCP, 3}
 	b.listen(ListenParams{Service: third})
-	b.stalled = true // nobody answers
+	b.stopped = true // the peer does not answer
 	random := rand.New(rand.NewPCG(1, 1))
 	sent := 0
 	for i := range uint32(50_000) {
@@ -463,7 +464,7 @@ func TestFlood(t *testing.T) {
 	require.Equal(t, uint64(100), b.Counters().HandshakesExpired)
 	require.Zero(t, b.Entries().Connections)
 	require.Equal(t, 100, b.Entries().HalfOpen, "events that wait are counted")
-	b.stalled = false
+	b.stopped = false
 	b.all = nil
 	b.settle()
 	require.Zero(t, b.Entries().HalfOpen)
@@ -498,7 +499,7 @@ func TestFloodOfPairs(t *testing.T) {
 	b.requireEmpty()
 }
 
-// TestFloodAccepted: the application accepts whatever comes, and no RTU follows.
+// TestFloodAccepted: the application accepts every request, and no RTU follows.
 func TestFloodAccepted(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
@@ -536,11 +537,11 @@ func TestMaxConnections(t *testing.T) {
 func TestOutputBounded(t *testing.T) {
 	t.Parallel()
 	w, _, b := pair(t, faults{})
-	for i := range uint32(maxOut + 100) {
+	for i := range uint32(maxQueuedMADs + 100) {
 		w.forge(b, foreigner, request(b, i+1))
 	}
 	require.Equal(t, uint64(100), b.Counters().OutputFull)
-	require.Len(t, b.sent(), maxOut)
+	require.Len(t, b.sent(), maxQueuedMADs)
 }
 
 // TestUnpredictable: with the default source of randomness IDs do not repeat.
@@ -564,8 +565,8 @@ func TestUnpredictable(t *testing.T) {
 	}
 }
 
-// TestAnswerPort: an answer goes to port 4791, or to the port that a question has named
-// and come from.
+// TestAnswerPort: an answer goes to port 4791, or to the port that the request has named and
+// come from.
 func TestAnswerPort(t *testing.T) {
 	t.Parallel()
 	from := func(port uint16) Path {
@@ -582,10 +583,10 @@ func TestAnswerPort(t *testing.T) {
 		{0x0000_0001_00000001, 5000, 4791}, // as the kernel's
 		{0x5642_12b7_00000000, 4791, 4791},
 	} {
-		assert.Equal(t, c.want, answerPath(c.id, from(c.source)).Remote.Port(), "%#x from %d", c.id, c.source)
+		assert.Equal(t, c.want, responsePath(c.id, from(c.source)).Remote.Port(), "%#x from %d", c.id, c.source)
 	}
 	m := New(Config{})
 	for range 100 {
-		assert.Equal(t, uint16(5000), answerPath(m.newTransactionID(5000), from(5000)).Remote.Port())
+		assert.Equal(t, uint16(5000), responsePath(m.newTransactionID(5000), from(5000)).Remote.Port())
 	}
 }

@@ -48,17 +48,17 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 	}
 	switch {
 	case p.Service.Port == 0:
-		return nil, fmt.Errorf("listen %s: port 0 is no port to listen at, choose one from 1 to 65535: %w", where, verbs.ErrInvalid)
+		return nil, fmt.Errorf("listen %s: the port is 0, must be from 1 to 65535: %w", where, verbs.ErrInvalid)
 	case p.Transport < verbs.RC || p.Transport > verbs.UD:
-		return nil, fmt.Errorf("listen for %v %s: transport %v is none of RC, UC and UD: %w", p.Service, where, p.Transport, verbs.ErrInvalid)
+		return nil, fmt.Errorf("listen for %v %s: the transport is %v, must be RC, UC or UD: %w", p.Service, where, p.Transport, verbs.ErrInvalid)
 	case p.MTU != 0 && !p.MTU.Valid():
-		return nil, fmt.Errorf("listen for %v %s: the MTU is %d, it must be 256, 512, 1024, 2048 or 4096, or 0: %w", p.Service, where, p.MTU, verbs.ErrInvalid)
+		return nil, fmt.Errorf("listen for %v %s: the MTU is %d, must be 0, 256, 512, 1024, 2048 or 4096: %w", p.Service, where, p.MTU, verbs.ErrInvalid)
 	case p.Backlog < 0:
-		return nil, fmt.Errorf("listen for %v %s: the backlog is %d, it must be positive, or 0 for %d: %w", p.Service, where, p.Backlog, defaultBacklog, verbs.ErrInvalid)
+		return nil, fmt.Errorf("listen for %v %s: the backlog is %d, must be positive, or 0 for the default of %d: %w", p.Service, where, p.Backlog, defaultBacklog, verbs.ErrInvalid)
 	case m.closed:
 		return nil, fmt.Errorf("listen for %v %s: %w", p.Service, where, verbs.ErrClosed)
 	case m.listeners[key] != nil:
-		return nil, fmt.Errorf("listen for %v %s: this device listens for it already; close that listener or use another port: %w", p.Service, where, verbs.ErrInUse)
+		return nil, fmt.Errorf("listen for %v %s: the device already has a listener for it; close that listener or use another port: %w", p.Service, where, verbs.ErrInUse)
 	}
 	l := &Listener{Value: p.Value, manager: m, key: key, params: p}
 	m.listeners[key] = l
@@ -121,8 +121,8 @@ func (m *Manager) admit(l *Listener) bool {
 	return false
 }
 
-// leave undoes admit.
-func (m *Manager) leave(l *Listener) {
+// unadmit undoes admit.
+func (m *Manager) unadmit(l *Listener) {
 	l.halfOpen--
 	m.halfOpen--
 }

@@ -23,11 +23,11 @@ type Manager struct {
 	halfOpen    int
 	closed      bool
 
-	timers timers
-	out    fifo.Queue[Datagram]
-	events fifo.Queue[Event]
-	mad    [mad.Len]byte // the MAD being encoded
-	spare  []*[mad.Len]byte
+	timers      timers
+	outgoing    fifo.Queue[Datagram]
+	events      fifo.Queue[Event]
+	mad         [mad.Len]byte // the MAD being encoded
+	freeBuffers []*[mad.Len]byte
 }
 
 type listenerKey struct {
@@ -107,16 +107,16 @@ func (m *Manager) Expire(now time.Duration) {
 	}
 }
 
-// maxOut bounds the MADs that wait to be sent. Further ones are dropped, as a network would
+// maxQueuedMADs bounds the MADs that wait to be sent. Further ones are dropped, as a network would
 // drop them.
-const maxOut = 4096
+const maxQueuedMADs = 4096
 
 // NextMAD removes the oldest MAD to send and stores it in d; false: there is none.
 func (m *Manager) NextMAD(d *Datagram) bool {
-	if m.out.Len() == 0 {
+	if m.outgoing.Len() == 0 {
 		return false
 	}
-	*d = m.out.Pop()
+	*d = m.outgoing.Pop()
 	return true
 }
 
@@ -150,14 +150,14 @@ func (m *Manager) jitter(interval time.Duration) time.Duration {
 	return time.Duration(m.config.Random() % uint64(interval/4+1))
 }
 
-// put queues a MAD for p, unless too many wait.
-func (m *Manager) put(p Path, b *[mad.Len]byte) {
-	if m.out.Len() >= maxOut {
+// queueMAD queues a MAD for p, unless too many wait.
+func (m *Manager) queueMAD(p Path, b *[mad.Len]byte) {
+	if m.outgoing.Len() >= maxQueuedMADs {
 		m.counters.OutputFull++
 		return
 	}
 	m.counters.Sent++
-	m.out.Push(Datagram{Path: p, MAD: *b})
+	m.outgoing.Push(Datagram{Path: p, MAD: *b})
 }
 
 // encoder is a message that can be sent.
@@ -168,7 +168,7 @@ type encoder interface {
 // send sends a message whose fields fit.
 func (m *Manager) send(p Path, message encoder) {
 	_ = message.Encode(&m.mad)
-	m.put(p, &m.mad)
+	m.queueMAD(p, &m.mad)
 }
 
 // sendREJ sends and counts a REJ.
@@ -179,20 +179,20 @@ func (m *Manager) sendREJ(p Path, r *mad.REJ) {
 
 // buffer returns memory for a message that may have to be repeated.
 func (m *Manager) buffer() *[mad.Len]byte {
-	if n := len(m.spare); n > 0 {
-		b := m.spare[n-1]
-		m.spare = m.spare[:n-1]
+	if n := len(m.freeBuffers); n > 0 {
+		b := m.freeBuffers[n-1]
+		m.freeBuffers = m.freeBuffers[:n-1]
 		return b
 	}
 	return new([mad.Len]byte)
 }
 
-// maxSpare bounds the buffers kept for reuse.
-const maxSpare = 256
+// maxFreeBuffers bounds the buffers kept for reuse.
+const maxFreeBuffers = 256
 
 func (m *Manager) release(b *[mad.Len]byte) {
-	if b != nil && len(m.spare) < maxSpare {
-		m.spare = append(m.spare, b)
+	if b != nil && len(m.freeBuffers) < maxFreeBuffers {
+		m.freeBuffers = append(m.freeBuffers, b)
 	}
 }
 
@@ -205,20 +205,21 @@ func (m *Manager) newID(used func(uint32) bool) uint32 {
 	}
 }
 
-// Names reports whether a MAD names, by its ID, a connection or a resolution that this device
-// has with the peer. Only hosts that have seen the handshake know the ID. Names checks nothing
-// else; callers use it to decide whether the MAD is worth receiving.
-func (m *Manager) Names(b []byte, from *Path) bool {
+// NamesConnection reports whether a MAD names, by its ID, a connection or a resolution that
+// this device has with the peer. Only hosts that have seen the handshake know the ID.
+// NamesConnection checks nothing else; callers use it to decide whether the MAD is worth
+// receiving.
+func (m *Manager) NamesConnection(b []byte, from *Path) bool {
 	id, attribute, ok := mad.Receiver(b)
 	if !ok {
 		return false
 	}
 	if attribute == mad.AttrSIDRREP {
 		r := m.resolutions[id]
-		return r != nil && r.comesFromPeer(from)
+		return r != nil && r.isFromPeer(from)
 	}
 	c := m.conns[id]
-	return c != nil && c.comesFromPeer(from)
+	return c != nil && c.isFromPeer(from)
 }
 
 // Receive handles a MAD that came to queue pair 1; the package comment says what the caller
@@ -301,15 +302,15 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 // find returns the connection that a message from a peer belongs to. The peer's communication
 // ID must match, unless it is not known yet.
 func (m *Manager) find(localID, remoteID uint32, from Path) *Conn {
-	return m.findBy(localID, remoteID, from, (*Conn).comesFromPeer)
+	return m.findBy(localID, remoteID, from, (*Conn).isFromPeer)
 }
 
-func (m *Manager) findBy(localID, remoteID uint32, from Path, comes func(*Conn, *Path) bool) *Conn {
+func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn, *Path) bool) *Conn {
 	c := m.conns[localID]
 	switch {
 	case c == nil || c.remoteKnown && c.remoteID != remoteID:
 		m.counters.UnknownConnection++
-	case !comes(c, &from):
+	case !isFrom(c, &from):
 		m.counters.WrongPeer++
 	default:
 		return c
@@ -325,11 +326,11 @@ func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
 	for _, t := range m.timers {
 		switch o := t.owner.(type) {
 		case *Conn:
-			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromAddress(&path) && o.awaitsAnswer() {
+			if o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) && o.awaitsResponse() {
 				gone = append(gone, o)
 			}
 		case *Resolution:
-			if o.path.Remote.Port() == path.Remote.Port() && o.comesFromPeer(&path) {
+			if o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) {
 				gone = append(gone, o)
 			}
 		}
@@ -356,13 +357,13 @@ func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
 	case mad.AttrREQ:
 		var r mad.REQ
 		_ = r.Decode(d.MAD[:])
-		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && !c.repetition.repeated {
+		if c := m.conns[r.LocalCommID]; c != nil && c.state == StateREQSent && !c.retransmission.repeated {
 			c.giveUp(CauseNoRoute, now)
 		}
 	case mad.AttrSIDRREQ:
 		var r mad.SIDRREQ
 		_ = r.Decode(d.MAD[:])
-		if o := m.resolutions[r.RequestID]; o != nil && !o.repetition.repeated {
+		if o := m.resolutions[r.RequestID]; o != nil && !o.retransmission.repeated {
 			o.end(Event{Type: EventUnreachable, Cause: CauseNoRoute})
 		}
 	}

@@ -15,9 +15,9 @@ import (
 // randomApp is an application that does anything that it may, now or later.
 type randomApp struct {
 	*host
-	patience time.Duration // the longest that it takes
-	refusals float64
-	dials    []*Conn
+	maxResponseDelay time.Duration // the longest that it takes
+	refusals         float64
+	dials            []*Conn
 }
 
 // later does something now or in a while.
@@ -26,7 +26,7 @@ func (h *randomApp) later(f func()) {
 		f()
 		return
 	}
-	h.net.after(time.Duration(h.net.random.Int64N(int64(h.patience))), func() {
+	h.net.after(time.Duration(h.net.random.Int64N(int64(h.maxResponseDelay))), func() {
 		f()
 		h.settle()
 	})
@@ -98,7 +98,7 @@ func (h *randomApp) useFor(c *Conn) {
 	if w.chance(0.3) {
 		return
 	}
-	w.after(time.Duration(w.random.Int64N(int64(h.patience))), func() {
+	w.after(time.Duration(w.random.Int64N(int64(h.maxResponseDelay))), func() {
 		switch {
 		case w.chance(0.3):
 			c.Close(w.now)
@@ -115,12 +115,12 @@ type model struct {
 	hosts []*randomApp
 }
 
-func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64, patience time.Duration) *model {
+func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64, maxResponseDelay time.Duration) *model {
 	m := &model{network: newNetwork(t, seed, f)}
 	for i := range hosts {
 		// Some have UDP port 4791, some another, some send from anywhere.
 		address := fmt.Sprintf("10.0.0.%d:%d", i/2+1, 4791+i%2*209)
-		h := &randomApp{host: m.attach(fmt.Sprint("H", i), address, Config{}), refusals: refusals, patience: patience}
+		h := &randomApp{host: m.attach(fmt.Sprint("H", i), address, Config{}), refusals: refusals, maxResponseDelay: maxResponseDelay}
 		h.foreign = i%4 == 2
 		h.app = h.decide
 		h.listen(ListenParams{Service: testService, Backlog: backlog})
@@ -249,8 +249,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestModelCorruption lets corrupted MADs through, as one in 65,536 is. They may break a
-// connection, but none lasts, and nothing leaks.
+// TestModelCorruption delivers corrupted MADs, as happens to one in 65,536. They may break a
+// connection, but none stays open, and nothing leaks.
 func TestModelCorruption(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -264,7 +264,7 @@ func TestModelCorruption(t *testing.T) {
 	})
 }
 
-// TestPerfectNetwork: with nothing lost and nobody refusing, every dial succeeds.
+// TestPerfectNetwork: without losses and rejections, every dial succeeds.
 func TestPerfectNetwork(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, 7, faults{duplication: 0.3}, 4, 100, 0, time.Second)

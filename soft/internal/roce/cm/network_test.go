@@ -25,8 +25,8 @@ type tb interface {
 type faults struct{ loss, duplication, reordering, corruption float64 }
 
 const (
-	latency  = 10 * time.Microsecond
-	straggle = 3 * time.Second // by how much a reordered MAD may be late: more than a time-out
+	latency         = 10 * time.Microsecond
+	maxReorderDelay = 3 * time.Second // by how much a reordered MAD may be late: more than a time-out
 )
 
 // network joins hosts in virtual time. What happens depends on the seed alone.
@@ -92,8 +92,8 @@ type host struct {
 	source uint16
 	// dead hosts take nothing; those that refuse say that the port is closed.
 	dead, refuses bool
-	// stalled does not take events.
-	stalled bool
+	// stopped does not take events.
+	stopped bool
 	// app is given each event after it has been recorded.
 	app func(e *Event)
 	// log has what each connection was told; all has every event.
@@ -201,7 +201,7 @@ func (h *host) settle() {
 		h.net.carry(h, &d)
 	}
 	var e Event
-	for !h.stalled && h.NextEvent(&e) {
+	for !h.stopped && h.NextEvent(&e) {
 		h.deliver(e)
 		for h.NextMAD(&d) {
 			h.net.carry(h, &d)
@@ -318,7 +318,7 @@ func (w *network) fly(source netip.AddrPort, to *host, b [mad.Len]byte, back Pat
 	}
 	delay := latency
 	if w.chance(w.faults.reordering) {
-		delay += time.Duration(w.random.Int64N(int64(straggle)))
+		delay += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
 	}
 	w.after(delay, func() { w.arrive(source, to, b[:], back) })
 }
@@ -335,7 +335,7 @@ func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
 	}
 	buffer := append([]byte(nil), b...)
 	to.Receive(buffer, Path{Local: to.address, Remote: source, SourcePort: to.source}, w.now)
-	clear(buffer) // nobody may look at it any more
+	clear(buffer) // the buffer must not be used any more
 	to.settle()
 }
 
@@ -421,11 +421,11 @@ func (h *host) check() error {
 		switch {
 		case id != c.localID:
 			wrong = "ID"
-		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.place != 0):
+		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.index != 0):
 			wrong = "timer"
-		case c.timer.place != 0 && h.timers[c.timer.place-1] != &c.timer:
+		case c.timer.index != 0 && h.timers[c.timer.index-1] != &c.timer:
 			wrong = "place in the heap"
-		case c.awaitsAnswer() != (c.message != nil):
+		case c.awaitsResponse() != (c.message != nil):
 			wrong = "message"
 		case c.passive && h.requests[c.requestKey()] != c:
 			wrong = "place among the requests"
@@ -437,14 +437,14 @@ func (h *host) check() error {
 		if wrong != "" {
 			return fmt.Errorf("%v: wrong %s", c.state, wrong)
 		}
-		for condition, count := range map[*int]bool{&waiting: c.timer.place != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
+		for condition, count := range map[*int]bool{&waiting: c.timer.index != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
 			if count {
 				*condition++
 			}
 		}
 	}
 	for _, r := range h.sidr {
-		if r.done || r.timer.place == 0 {
+		if r.done || r.timer.index == 0 {
 			return fmt.Errorf("a SIDR request that is done")
 		}
 		halfOpen++
@@ -474,13 +474,13 @@ func (h *host) check() error {
 		return fmt.Errorf("%d timers, %d in use", len(h.timers), waiting+len(h.resolutions))
 	case len(h.peers) != inPeers || len(h.requests) != inRequests:
 		return fmt.Errorf("%d peers and %d requests, of %d and %d", len(h.peers), len(h.requests), inPeers, inRequests)
-	case len(h.conns) > h.config.MaxConnections || h.out.Len() > maxOut:
+	case len(h.conns) > h.config.MaxConnections || h.outgoing.Len() > maxQueuedMADs:
 		return fmt.Errorf("too much of something")
 	}
 	return nil
 }
 
-// forge makes a MAD that says whatever the test wants, and has it come from an address.
+// forge delivers a MAD with the fields that the test sets, from the given address.
 func (w *network) forge(to *host, source string, message encoder) {
 	w.t.Helper()
 	var b [mad.Len]byte

@@ -33,14 +33,14 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		m.counters.AddressMismatch++
 		return
 	}
-	back := answerPath(r.TransactionID, from)
+	back := responsePath(r.TransactionID, from)
 	reject := func(reason mad.Reason, info []byte) {
 		m.sendREJ(back, &mad.REJ{TransactionID: r.TransactionID, RemoteCommID: r.LocalCommID, Message: mad.MessageREQ, Reason: reason, Info: info})
 	}
 	if c := m.requests[requestKey{remote, r.CAGUID, r.LocalCommID}]; c != nil {
 		m.counters.DuplicateREQ++
 		switch {
-		case !c.comesFromPeer(&from):
+		case !c.isFromPeer(&from):
 			m.counters.WrongPeer++
 		case c.state == StateREQReceived && c.mraSent:
 			c.sendMRA(now)
@@ -93,7 +93,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		return
 	}
 	c := &Conn{
-		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requested: true,
+		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requestQueued: true,
 		path: back, local: local, remote: remote,
 		peer:        netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -107,7 +107,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		// The network uses the lower two bits (ECN).
 		trafficClass: r.Primary.TrafficClass &^ 3,
 		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
-		repetition: repetition{most: duration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
+		retransmission: retransmission{responseTimeout: timeoutDuration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
 	}
 	c.timer.owner = c
 	if kind == verbs.UC {
@@ -115,7 +115,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	}
 	m.conns[c.localID] = c
 	m.requests[c.requestKey()] = c
-	c.awaitCaller(StateREQReceived, duration(r.RemoteResponseTimeout), now)
+	c.awaitCaller(StateREQReceived, timeoutDuration(r.RemoteResponseTimeout), now)
 	m.post(Event{Type: EventConnectRequest, Conn: c, Listener: l, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
@@ -144,13 +144,13 @@ func (c *Conn) Prepare(p AcceptParams) error {
 	var err error
 	switch {
 	case p.QPN < 2 || p.QPN >= 1<<24:
-		err = fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		err = fmt.Errorf("QPN is %#x, must be from 2 to 0xffffff", p.QPN)
 	case p.PSN >= 1<<24:
-		err = fmt.Errorf("PSN is %#x, it has 24 bits", p.PSN)
+		err = fmt.Errorf("PSN is %#x, must fit in 24 bits", p.PSN)
 	case p.RNRRetry > 7:
-		err = fmt.Errorf("RNRRetry is %d, it ends at 7", p.RNRRetry)
+		err = fmt.Errorf("RNRRetry is %d, must be from 0 to 7", p.RNRRetry)
 	case len(p.PrivateData) > mad.REPPrivateLen:
-		err = fmt.Errorf("%d bytes of private data, a REP takes %d", len(p.PrivateData), mad.REPPrivateLen)
+		err = fmt.Errorf("%d bytes of private data exceed the %d of a REP", len(p.PrivateData), mad.REPPrivateLen)
 	}
 	if err != nil {
 		return fmt.Errorf("accept the connection of %v: %w: %w", c.peer, err, verbs.ErrInvalid)
@@ -200,7 +200,7 @@ func (m *Manager) receiveRTU(r *mad.RTU, from Path, now time.Duration) {
 	case c.state != StateREPSent:
 		m.counters.WrongState++
 	default:
-		c.answered(now)
+		c.noteResponse(now)
 		c.established(bytes.Clone(r.PrivateData), now)
 	}
 }
@@ -224,7 +224,7 @@ func (c *Conn) established(private []byte, now time.Duration) {
 		c.enterTimeWait(now)
 		return
 	}
-	c.joinPeers()
+	c.addToPeers()
 	c.stopRetransmission()
 	c.state, c.deadline = StateEstablished, 0
 	c.endHandshake()

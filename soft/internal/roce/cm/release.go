@@ -23,7 +23,7 @@ func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 	case c.state != StateEstablished:
 		return c.wrongState("disconnect", StateEstablished)
 	case len(p.PrivateData) > mad.DREQPrivateLen:
-		return fmt.Errorf("disconnect from %v: %d bytes of private data, a DREQ takes %d: %w", c.peer, len(p.PrivateData), mad.DREQPrivateLen, verbs.ErrInvalid)
+		return fmt.Errorf("disconnect from %v: %d bytes of private data exceed the %d of a DREQ: %w", c.peer, len(p.PrivateData), mad.DREQPrivateLen, verbs.ErrInvalid)
 	}
 	m := c.manager
 	c.transactionIDClose = m.newTransactionID(c.path.Local.Port())
@@ -42,11 +42,11 @@ func (m *Manager) receiveDREQ(r *mad.DREQ, from Path, now time.Duration) {
 	if c == nil || !c.remoteKnown || c.remoteID != r.LocalCommID {
 		// The peer waits for a response even so.
 		m.counters.UnknownConnection++
-		m.sendDREP(answerPath(r.TransactionID, from), r)
+		m.sendDREP(responsePath(r.TransactionID, from), r)
 		return
 	}
 	switch {
-	case !c.comesFromPeer(&from):
+	case !c.isFromPeer(&from):
 		m.counters.WrongPeer++
 		return
 	case r.RemoteQPN != c.localQPN:
@@ -73,13 +73,13 @@ func (m *Manager) sendDREP(p Path, r *mad.DREQ) {
 func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
 	// A device that has restarted at the peer's address sends from another port, and responds
 	// too, with the transaction ID of the DREQ, which only that device has seen.
-	c := m.findBy(r.RemoteCommID, r.LocalCommID, from, (*Conn).comesFromAddress)
+	c := m.findBy(r.RemoteCommID, r.LocalCommID, from, (*Conn).isFromAddress)
 	cause := CauseDREP
 	switch {
 	case c == nil:
 		return
 	case c.state == StateDREQSent && r.TransactionID == c.transactionIDClose:
-		c.answered(now)
+		c.noteResponse(now)
 	case c.state != StateEstablished && c.state != StateDREQSent:
 		m.counters.WrongState++
 		return

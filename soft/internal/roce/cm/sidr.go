@@ -17,9 +17,9 @@ const MaxResolvePrivate = mad.SIDRREQPrivateLen - mad.IPHeaderLen
 type ResolveParams struct {
 	Service         Service
 	Path            Path          // as in ConnectParams
-	SourcePort      uint16        // likewise
+	SourcePort      uint16        // as in ConnectParams
 	ResponseTimeout uint8         // as in ConnectParams
-	MaxCMRetries    uint8         // likewise
+	MaxCMRetries    uint8         // as in ConnectParams
 	Deadline        time.Duration // ends the resolution; 0: only MaxCMRetries ends it
 	PrivateData     []byte        // up to MaxResolvePrivate bytes
 	Value           any           // becomes Resolution.Value
@@ -29,17 +29,17 @@ type ResolveParams struct {
 // closed.
 type Resolution struct {
 	// Value belongs to the caller.
-	Value         any
-	manager       *Manager
-	path          Path
-	local, remote verbs.GID
-	requestID     uint32
-	transactionID uint64
-	message       *[mad.Len]byte
-	timer         timer
-	repetition    repetition
-	deadline      time.Duration
-	closed        bool
+	Value          any
+	manager        *Manager
+	path           Path
+	local, remote  verbs.GID
+	requestID      uint32
+	transactionID  uint64
+	message        *[mad.Len]byte
+	timer          timer
+	retransmission retransmission
+	deadline       time.Duration
+	closed         bool
 }
 
 // Resolve asks for the queue pair of a service. EventSIDRResponse or EventUnreachable follows.
@@ -49,11 +49,11 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	var err error
 	switch {
 	case !p.Path.usable():
-		err = fmt.Errorf("the path from %v to %v needs two addresses of one family, and ports", p.Path.Local, p.Path.Remote)
+		err = fmt.Errorf("the path from %v to %v must have two addresses of one family, and two ports", p.Path.Local, p.Path.Remote)
 	case p.ResponseTimeout > 31 || p.MaxCMRetries > 15:
-		err = fmt.Errorf("ResponseTimeout is %d and MaxCMRetries %d; they end at 31 and 15", p.ResponseTimeout, p.MaxCMRetries)
+		err = fmt.Errorf("ResponseTimeout is %d and MaxCMRetries is %d; the maxima are 31 and 15", p.ResponseTimeout, p.MaxCMRetries)
 	case len(p.PrivateData) > MaxResolvePrivate:
-		err = fmt.Errorf("%d bytes of private data, a SIDR_REQ takes %d", len(p.PrivateData), MaxResolvePrivate)
+		err = fmt.Errorf("%d bytes of private data exceed the %d of a SIDR_REQ", len(p.PrivateData), MaxResolvePrivate)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("resolve %v at %v: %w: %w", p.Service, p.Path.Remote.Addr(), err, verbs.ErrInvalid)
@@ -62,17 +62,17 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		return nil, fmt.Errorf("resolve %v at %v: %w", p.Service, p.Path.Remote.Addr(), verbs.ErrClosed)
 	}
 	if len(m.resolutions) >= m.config.MaxConnections {
-		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are under way, close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
+		return nil, fmt.Errorf("resolve %v at %v: %d resolutions are in progress, the limit; close some: %w", p.Service, p.Path.Remote.Addr(), len(m.resolutions), verbs.ErrLimit)
 	}
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	r := &Resolution{
 		Value: p.Value, manager: m, path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
-		requestID:     m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
-		transactionID: m.newTransactionID(p.Path.Local.Port()),
-		repetition:    repetition{most: duration(p.ResponseTimeout)}, deadline: p.Deadline,
+		requestID:      m.newID(func(id uint32) bool { return m.resolutions[id] != nil }),
+		transactionID:  m.newTransactionID(p.Path.Local.Port()),
+		retransmission: retransmission{responseTimeout: timeoutDuration(p.ResponseTimeout)}, deadline: p.Deadline,
 		message: m.buffer(),
 	}
-	r.repetition.start(m, r.remote, p.MaxCMRetries, now)
+	r.retransmission.start(m, r.remote, p.MaxCMRetries, now)
 	r.timer.owner = r
 	private := ipHeader(p.Path, p.SourcePort)
 	_ = (&mad.SIDRREQ{
@@ -85,8 +85,8 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 }
 
 func (r *Resolution) send(now time.Duration) {
-	r.manager.put(r.path, r.message)
-	at := now + r.repetition.wait + r.manager.jitter(r.repetition.wait)
+	r.manager.queueMAD(r.path, r.message)
+	at := now + r.retransmission.wait + r.manager.jitter(r.retransmission.wait)
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
@@ -97,7 +97,7 @@ func (r *Resolution) expire(now time.Duration) {
 	switch {
 	case r.deadline != 0 && now >= r.deadline:
 		r.end(Event{Type: EventUnreachable, Cause: CauseDeadline})
-	case !r.repetition.next():
+	case !r.retransmission.next():
 		r.end(Event{Type: EventUnreachable, Cause: CauseTimeout})
 	default:
 		r.manager.counters.Retransmitted++
@@ -107,12 +107,12 @@ func (r *Resolution) expire(now time.Duration) {
 
 // end removes the resolution, and posts an event.
 func (r *Resolution) end(e Event) {
-	r.forget()
+	r.remove()
 	e.Resolution = r
 	r.manager.post(e)
 }
 
-func (r *Resolution) forget() {
+func (r *Resolution) remove() {
 	m := r.manager
 	delete(m.resolutions, r.requestID)
 	m.timers.remove(&r.timer)
@@ -124,11 +124,11 @@ func (r *Resolution) forget() {
 func (r *Resolution) Close() {
 	r.closed = true
 	if r.message != nil {
-		r.forget()
+		r.remove()
 	}
 }
 
-func (r *Resolution) comesFromPeer(from *Path) bool {
+func (r *Resolution) isFromPeer(from *Path) bool {
 	return samePeer(&r.path, from) && from.remoteGID() == r.remote && from.localGID() == r.local
 }
 
@@ -137,14 +137,14 @@ func (m *Manager) receiveSIDRREP(r *mad.SIDRREP, from Path, now time.Duration) {
 	switch {
 	case o == nil:
 		m.counters.UnknownConnection++
-	case !o.comesFromPeer(&from):
+	case !o.isFromPeer(&from):
 		m.counters.WrongPeer++
 	case r.TransactionID != o.transactionID:
 		m.counters.WrongTransaction++
 	case r.Status == mad.SIDRValid && r.QPN < 2:
 		m.counters.Malformed++
 	default:
-		o.repetition.answered(m, o.remote, now)
+		o.retransmission.noteResponse(m, o.remote, now)
 		o.end(Event{
 			Type: EventSIDRResponse, Status: r.Status, QPN: r.QPN, QKey: r.QKey,
 			Info: bytes.Clone(r.Info), PrivateData: bytes.Clone(r.PrivateData),
@@ -172,7 +172,7 @@ type SIDRRequest struct {
 	serviceID     uint64
 	transactionID uint64
 	timer         timer
-	requested     bool // its event has not been taken
+	requestQueued bool // its event has not been taken
 	done          bool
 }
 
@@ -184,7 +184,7 @@ func (r *SIDRRequest) PeerAddr() netip.AddrPort { return r.peer }
 
 func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	local, remote := from.localGID(), from.remoteGID()
-	back := answerPath(r.TransactionID, from)
+	back := responsePath(r.TransactionID, from)
 	key := sidrKey{remote, back.Remote.Port(), r.RequestID}
 	if m.sidr[key] != nil {
 		m.counters.DuplicateREQ++
@@ -213,7 +213,7 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	}
 	o := &SIDRRequest{
 		manager: m, listener: l, key: key, path: back, peer: netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
-		serviceID: r.ServiceID, transactionID: r.TransactionID, requested: true,
+		serviceID: r.ServiceID, transactionID: r.TransactionID, requestQueued: true,
 	}
 	o.timer.owner = o
 	m.sidr[key] = o
@@ -235,11 +235,11 @@ func (r *SIDRRequest) Reply(p SIDRReply) error {
 	var err error
 	switch {
 	case r.done:
-		return fmt.Errorf("reply to the SIDR request of %v: it has been replied to, or has waited for more than %v: %w", r.peer, r.manager.config.HandshakeTimeout, verbs.ErrState)
+		return fmt.Errorf("reply to the SIDR request of %v: it was answered before, or not within %v: %w", r.peer, r.manager.config.HandshakeTimeout, verbs.ErrState)
 	case p.Status == mad.SIDRValid && p.QPN < 2 || p.QPN >= 1<<24:
-		err = fmt.Errorf("QPN is %#x, it must be from 2 to 0xffffff", p.QPN)
+		err = fmt.Errorf("QPN is %#x, must be from 2 to 0xffffff", p.QPN)
 	case len(p.PrivateData) > mad.SIDRREPPrivateLen || len(p.Info) > mad.InfoLen:
-		err = fmt.Errorf("%d bytes of private data and %d of additional information, at most %d and %d are possible",
+		err = fmt.Errorf("%d bytes of private data and %d of additional information; the limits are %d and %d",
 			len(p.PrivateData), len(p.Info), mad.SIDRREPPrivateLen, mad.InfoLen)
 	}
 	if err != nil {
@@ -268,16 +268,16 @@ func (r *SIDRRequest) remove() {
 	r.done = true
 	delete(r.manager.sidr, r.key)
 	r.manager.timers.remove(&r.timer)
-	if !r.requested {
-		r.manager.leave(r.listener)
+	if !r.requestQueued {
+		r.manager.unadmit(r.listener)
 	}
 }
 
 // deliver marks the request as taken, and reports whether the caller must see it.
 func (r *SIDRRequest) deliver() bool {
-	r.requested = false
+	r.requestQueued = false
 	if r.done {
-		r.manager.leave(r.listener)
+		r.manager.unadmit(r.listener)
 	}
 	return !r.done
 }

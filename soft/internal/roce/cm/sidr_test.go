@@ -20,7 +20,7 @@ func (h *host) resolve(to *host) *Resolution {
 	return r
 }
 
-// TestResolve is service ID resolution, with the ports of the ends.
+// TestResolve tests service ID resolution, with the ports of both ends.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, a, b string }{
@@ -54,7 +54,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestResolveFailures is everything that ends a resolution otherwise.
+// TestResolveFailures checks every other end of a resolution.
 func TestResolveFailures(t *testing.T) {
 	t.Parallel()
 	last := func(h *host) Event {
@@ -119,7 +119,7 @@ func TestResolveFailures(t *testing.T) {
 	}
 }
 
-// TestResolveHostile: SIDR messages that do not fit, and a flood.
+// TestResolveHostile: invalid SIDR messages, and a flood.
 func TestResolveHostile(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})

@@ -20,7 +20,7 @@ func sourceOf(t *testing.T, c *Conn) uint16 {
 	return attr.Address.SourceUDPPort
 }
 
-// Each end knows the port that the other sends from, if that says so and does so.
+// Each end knows the port that the other sends from, if the other announces and uses it.
 func TestSourcePort(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -48,8 +48,8 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
-// Messages with every number right, from another port than the peer's, do nothing. Only the answer
-// to a question may come from another device at the peer's address.
+// Messages with correct numbers but from another port than the peer's have no effect. Only the
+// answer to a first request may come from another device at the peer's address.
 func TestSourcePortIsHeld(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
@@ -71,7 +71,7 @@ func TestSourcePortIsHeld(t *testing.T) {
 	} {
 		var buf [mad.Len]byte
 		require.NoError(t, m.Encode(&buf))
-		assert.False(t, b.Names(buf[:], &elsewhere))
+		assert.False(t, b.NamesConnection(buf[:], &elsewhere))
 		assert.False(t, b.Receive(buf[:], elsewhere, w.now))
 		b.settle()
 		require.Equal(t, StateEstablished, passive.State(), "%T", m)

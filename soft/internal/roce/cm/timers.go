@@ -8,7 +8,7 @@ type expirer interface{ expire(now time.Duration) }
 // timer is a deadline, and its place in the heap.
 type timer struct {
 	at    time.Duration
-	place int // index plus 1; zero: not in the heap
+	index int // index plus 1; zero: not in the heap
 	owner expirer
 }
 
@@ -16,24 +16,24 @@ type timer struct {
 type timers []*timer
 
 func (h *timers) set(t *timer, at time.Duration) {
-	if t.place == 0 {
+	if t.index == 0 {
 		*h = append(*h, t)
-		t.place = len(*h)
+		t.index = len(*h)
 	}
 	t.at = at
-	h.down(h.up(t.place - 1))
+	h.down(h.up(t.index - 1))
 }
 
 // remove removes a timer, if it is in the heap.
 func (h *timers) remove(t *timer) {
-	if t.place == 0 {
+	if t.index == 0 {
 		return
 	}
-	i, last := t.place-1, len(*h)-1
+	i, last := t.index-1, len(*h)-1
 	h.swap(i, last)
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	t.place = 0
+	t.index = 0
 	if i < last {
 		h.down(h.up(i))
 	}
@@ -41,7 +41,7 @@ func (h *timers) remove(t *timer) {
 
 func (h timers) swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i+1, j+1
+	h[i].index, h[j].index = i+1, j+1
 }
 
 func (h timers) up(i int) int {

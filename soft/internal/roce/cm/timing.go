@@ -2,13 +2,13 @@ package cm
 
 import "time"
 
-// duration returns the time of a code: 4.096 µs × 2^code (IBTA 12.7).
-func duration(code uint8) time.Duration { return 4096 * time.Nanosecond << min(code, 31) }
+// timeoutDuration returns the time of a code: 4.096 µs × 2^code (IBTA 12.7).
+func timeoutDuration(code uint8) time.Duration { return 4096 * time.Nanosecond << min(code, 31) }
 
-// codeOf returns the smallest code whose time is not less than d.
-func codeOf(d time.Duration) uint8 {
+// timeoutCode returns the smallest code whose time is not less than d.
+func timeoutCode(d time.Duration) uint8 {
 	code := uint8(0)
-	for code < 31 && duration(code) < d {
+	for code < 31 && timeoutDuration(code) < d {
 		code++
 	}
 	return code
@@ -17,7 +17,7 @@ func codeOf(d time.Duration) uint8 {
 // ackTimeout returns a queue pair's local ACK timeout: the smallest code that covers the sum
 // of the path's round trip and the peer's target ACK delay.
 func ackTimeout(roundTrip, delay uint8) uint8 {
-	return codeOf(duration(roundTrip) + duration(delay))
+	return timeoutCode(timeoutDuration(roundTrip) + timeoutDuration(delay))
 }
 
 // Bounds of the times that a peer may request, as codes.

@@ -6,9 +6,9 @@ import "time"
 // measure a round trip closer to that of the empty path. Without it, a window that started
 // when there was a queue already would keep that queue up.
 type rttProbe struct {
-	left    int           // round trips left; zero: no probe runs
-	packets float64       // the window before
-	notYet  time.Duration // the next probe starts no earlier
+	left         int           // round trips left; zero: no probe runs
+	windowBefore float64       // the window before
+	earliest     time.Duration // the next probe starts no earlier
 }
 
 const (
@@ -20,12 +20,12 @@ const (
 	leastProbe = 8
 )
 
-// considerProbe starts a probe if one is due.
-func (w *Window) considerProbe(now time.Duration) {
-	if !w.Congested(now) || now < w.probe.notYet || w.underWay < leastProbe {
+// maybeProbe starts a probe if one is due.
+func (w *Window) maybeProbe(now time.Duration) {
+	if !w.Congested(now) || now < w.probe.earliest || w.underWay < leastProbe {
 		return
 	}
-	w.probe = rttProbe{left: probeTrips, packets: w.packets, notYet: now + probeInterval}
+	w.probe = rttProbe{left: probeTrips, windowBefore: w.packets, earliest: now + probeInterval}
 	w.packets = max(min(w.packets, float64(w.underWay))*probePart, min(w.packets, w.least()))
 }
 
@@ -33,6 +33,6 @@ func (w *Window) considerProbe(now time.Duration) {
 func (w *Window) endProbe() {
 	if w.probe.left > 0 {
 		w.probe.left = 0
-		w.packets = max(w.packets, w.probe.packets)
+		w.packets = max(w.packets, w.probe.windowBefore)
 	}
 }

@@ -8,10 +8,10 @@ import "time"
 // then further in growing steps, until there is no limit again. The zero Rate is ready for
 // use.
 type Rate struct {
-	present  float64 // bytes a second; zero: no limit
-	goal     float64 // the rate that the recovery aims at
-	enough   float64 // at this rate the limit ends
-	fraction float64 // estimated fraction of packets that are marked: the α of DCQCN
+	current     float64 // bytes a second; zero: no limit
+	goal        float64 // the rate that the recovery aims at
+	unlimitedAt float64 // at this rate the limit ends
+	fraction    float64 // estimated fraction of packets that are marked: the α of DCQCN
 
 	stage    int           // steps since the last cut
 	stepAt   time.Duration // when the next step is due
@@ -43,15 +43,15 @@ const (
 )
 
 // Bounded reports whether the rate is limited.
-func (r *Rate) Bounded() bool { return r.present > 0 }
+func (r *Rate) Bounded() bool { return r.current > 0 }
 
 // Wait returns when the next packet may leave; zero means now.
 func (r *Rate) Wait(now time.Duration) time.Duration {
-	if r.present == 0 {
+	if r.current == 0 {
 		return 0
 	}
 	r.recover(now)
-	if r.present == 0 || now >= r.next {
+	if r.current == 0 || now >= r.next {
 		return 0
 	}
 	return r.next
@@ -64,8 +64,8 @@ func (r *Rate) Sent(bytes int, now time.Duration) {
 		r.begun, r.bytes = now, 0
 	}
 	r.bytes += bytes
-	if r.present > 0 {
-		r.next = max(r.next, now-maxBurst) + seconds(float64(bytes)/r.present)
+	if r.current > 0 {
+		r.next = max(r.next, now-maxBurst) + seconds(float64(bytes)/r.current)
 	}
 }
 
@@ -73,24 +73,24 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // Marked notes a congestion notification, and reports whether it reduced the rate.
 func (r *Rate) Marked(now time.Duration) bool {
-	if r.present > 0 {
+	if r.current > 0 {
 		r.recover(now)
 	}
 	if now-r.begun > idleAfter {
 		return false // nothing was sent that the notification could be about
 	}
-	if r.present == 0 {
+	if r.current == 0 {
 		passed := max(now-r.begun, rateInterval)
-		r.present = max(r.achieved, float64(r.bytes)/passed.Seconds(), leastRate)
-		r.enough, r.fraction, r.next = r.present, 1, now
+		r.current = max(r.achieved, float64(r.bytes)/passed.Seconds(), leastRate)
+		r.unlimitedAt, r.fraction, r.next = r.current, 1, now
 	} else {
 		if now < r.cutAt+cutInterval {
 			return false
 		}
-		r.fraction = (1-weight)*r.fraction + weight
+		r.fraction = (1-dcqcnWeight)*r.fraction + dcqcnWeight
 	}
-	r.goal = r.present
-	r.present = max(r.present*(1-r.fraction/2), leastRate)
+	r.goal = r.current
+	r.current = max(r.current*(1-r.fraction/2), leastRate)
 	r.cutAt, r.stepAt, r.stage = now, now+rateInterval, 0
 	return true
 }
@@ -99,18 +99,18 @@ func (r *Rate) Marked(now time.Duration) bool {
 func (r *Rate) recover(now time.Duration) {
 	for n := 0; now >= r.stepAt; n++ {
 		if n == maxSteps {
-			r.present = 0
+			r.current = 0
 			return
 		}
 		r.stage++
 		r.stepAt += rateInterval
-		r.fraction *= 1 - weight
+		r.fraction *= 1 - dcqcnWeight
 		if r.stage > halvings {
 			r.goal += step * float64(r.stage-halvings)
 		}
-		r.present = (r.present + r.goal) / 2
-		if r.present >= r.enough && r.stage > halvings {
-			r.present = 0
+		r.current = (r.current + r.goal) / 2
+		if r.current >= r.unlimitedAt && r.stage > halvings {
+			r.current = 0
 			return
 		}
 	}

@@ -40,7 +40,7 @@ func TestRate(t *testing.T) {
 		now += cutInterval
 		r.Marked(now)
 	}
-	assert.InEpsilon(t, leastRate, r.present, 0.01, "the floor")
+	assert.InEpsilon(t, leastRate, r.current, 0.01, "the floor")
 	slow := send(&r, &now, rateInterval/2, most)
 	assert.Less(t, slow, float64(most)/10)
 	last := 0.0
@@ -53,7 +53,7 @@ func TestRate(t *testing.T) {
 	assert.False(t, r.Bounded(), "it has recovered")
 }
 
-// Notifications to one who has sent nothing lately mean nothing.
+// Notifications are ignored if nothing was sent recently.
 func TestRateOfIdle(t *testing.T) {
 	var r Rate
 	assert.False(t, r.Marked(time.Second))
@@ -66,7 +66,7 @@ func TestRateOfIdle(t *testing.T) {
 	assert.False(t, r.Bounded())
 }
 
-// Whoever sends notifications, and however many, something leaves.
+// Some packets leave whatever the number of notifications.
 func TestRateBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Rate

@@ -24,7 +24,7 @@ import (
 // not count as congestion. Marks, and losses in a row, end the mode.
 type Window struct {
 	packets float64
-	most    float64
+	maximum float64
 
 	base     time.Duration // the shortest round trip so far: that of the empty path
 	smoothed time.Duration
@@ -32,7 +32,7 @@ type Window struct {
 	measured bool
 	lowest   time.Duration // the shortest round trip of the current trend
 	counted  int           // round trips in the current trend
-	clean    int           // round trips in a row that were no longer than the target
+	onTarget int           // round trips in a row that were no longer than the target
 	// ineffective is the number of trends in a row in which a smaller window did not shorten
 	// the round trip.
 	ineffective int
@@ -43,22 +43,22 @@ type Window struct {
 	competitiveFor   time.Duration // length of the last competitive mode; zero: smaller windows have had an effect since
 	competitiveUntil time.Duration
 
-	losses     int           // in a row
-	provenAt   time.Duration // when a mark or loss last showed congestion
-	until      time.Duration // the path counts as congested until then
-	cutAt      time.Duration // when the window was last cut
-	everCut    bool
-	fraction   float64 // estimated fraction of packets that are marked: the α of DCQCN
-	notified   bool
-	notifiedAt time.Duration // when fraction was last changed
+	losses         int           // in a row
+	congestedAt    time.Duration // when a mark or loss last showed congestion
+	congestedUntil time.Duration // the path counts as congested until then
+	cutAt          time.Duration // when the window was last cut
+	everCut        bool
+	fraction       float64 // estimated fraction of packets that are marked: the α of DCQCN
+	notified       bool
+	notifiedAt     time.Duration // when fraction was last changed
 }
 
 const (
 	// openGrowth is the fraction by which an open window grows in a round trip. The window of
-	// a congested path grows by it too after cleanTrips round trips within the target, but not
+	// a congested path grows by it too after onTargetTrips round trips within the target, but not
 	// between nearLimit and beyondLimit.
-	openGrowth = 1.0 / 4
-	cleanTrips = 5
+	openGrowth    = 1.0 / 4
+	onTargetTrips = 5
 	// nearLimit and beyondLimit are multiples of the window at the last loss. Between them,
 	// the window of a congested path grows only by growth.
 	nearLimit, beyondLimit = 0.6, 1.25
@@ -74,30 +74,30 @@ const (
 	targetQueue = 200 * time.Microsecond
 	targetShare = 200 * time.Microsecond
 	leastShare  = 1.0 / 4
-	// settled is how far a round trip must exceed that of the empty path to show a queue. On a
-	// path with a shorter round trip, twice that round trip is enough.
-	settled = 50 * time.Microsecond
-	// insistence is how many losses in a row show congestion even if the round trip is short.
+	// queueThreshold is how far a round trip must exceed that of the empty path to show a
+	// queue. On a path with a shorter round trip, twice that round trip is enough.
+	queueThreshold = 50 * time.Microsecond
+	// congestionLosses is how many losses in a row show congestion even if the round trip is short.
 	// Losses are in a row if they are at most three round trips apart.
-	insistence = 4
-	// overload is the β of Swift: the part of the excess that the window is cut by.
-	overload = 0.8
+	congestionLosses = 4
+	// swiftBeta is the β of Swift: the part of the excess that the window is cut by.
+	swiftBeta = 0.8
 	// A round trip longer than spike × target is ignored if the one before it was within the
 	// target.
 	spike = 2
 
-	// memory is how long a path counts as congested after a mark or loss. If the round trip
-	// shows a queue that never empties, it is longMemory instead.
-	memory     = 2 * time.Second
-	longMemory = 30 * time.Second
-	trend      = 8 // round trips that are judged together
+	// congestedTime is how long a path counts as congested after a mark or loss. If the round trip
+	// shows a queue that never empties, it is longCongestedTime instead.
+	congestedTime     = 2 * time.Second
+	longCongestedTime = 30 * time.Second
+	trend             = 8 // round trips that are judged together
 	// ineffectiveTrends is how many ineffective trends start competitive mode. The mode lasts
-	// for leastCompetitive at first, and twice as long each time, up to longMemory.
+	// for leastCompetitive at first, and twice as long each time, up to longCongestedTime.
 	ineffectiveTrends = 4
 	leastCompetitive  = 2 * time.Second
 
-	// weight is the g of DCQCN.
-	weight = 1.0 / 16
+	// dcqcnWeight is the g of DCQCN.
+	dcqcnWeight = 1.0 / 16
 	// maxInterval is the longest time between two packets, unless the round trip is longer. It
 	// guarantees a minimum rate whatever the signals are, forged ones included.
 	maxInterval = 5 * time.Millisecond
@@ -109,11 +109,11 @@ const (
 
 // Start resets the window to the given number of packets. It can grow to most.
 func (w *Window) Start(packets, most int) {
-	*w = Window{packets: float64(packets), most: float64(most)}
+	*w = Window{packets: float64(packets), maximum: float64(most)}
 }
 
 // Congested reports whether the path is known to be congested.
-func (w *Window) Congested(now time.Duration) bool { return now < w.until }
+func (w *Window) Congested(now time.Duration) bool { return now < w.congestedUntil }
 
 // Packets returns how many packets may be under way, at least one.
 func (w *Window) Packets(now time.Duration) int {
@@ -144,7 +144,7 @@ func (w *Window) roundTrip() time.Duration {
 }
 
 // queued reports whether a round trip of t shows a queue.
-func (w *Window) queued(t time.Duration) bool { return t > w.base+min(settled, w.base) }
+func (w *Window) queued(t time.Duration) bool { return t > w.base+min(queueThreshold, w.base) }
 
 // target returns the round trip at which the window of a congested path is held.
 func (w *Window) target() time.Duration {
@@ -175,11 +175,11 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 	if w.counted++; w.counted == trend {
 		w.counted = 0
-		if w.Congested(now) && w.queued(w.lowest) && now < w.provenAt+longMemory {
-			w.until = max(w.until, now+memory)
+		if w.Congested(now) && w.queued(w.lowest) && now < w.congestedAt+longCongestedTime {
+			w.congestedUntil = max(w.congestedUntil, now+congestedTime)
 		}
-		w.considerCompetitive(now)
-		w.considerProbe(now)
+		w.maybeCompete(now)
+		w.maybeProbe(now)
 	}
 	if !w.Congested(now) || w.probe.left > 0 {
 		return
@@ -190,20 +190,20 @@ func (w *Window) RoundTrip(t, now time.Duration) {
 	}
 	over := t - target
 	if over <= 0 {
-		if w.clean++; w.clean == cleanTrips {
+		if w.onTarget++; w.onTarget == onTargetTrips {
 			w.competitiveFor = 0
 		}
 		return
 	}
-	w.clean = 0
+	w.onTarget = 0
 	if w.packets > w.least() && w.mayCut(now) {
-		w.cut(1-min(overload*float64(over)/float64(t), 0.5), w.least(), now)
+		w.cut(1-min(swiftBeta*float64(over)/float64(t), 0.5), w.least(), now)
 	}
 }
 
-// considerCompetitive starts competitive mode if the last trends show that a smaller window
+// maybeCompete starts competitive mode if the last trends show that a smaller window
 // has no effect.
-func (w *Window) considerCompetitive(now time.Duration) {
+func (w *Window) maybeCompete(now time.Duration) {
 	if !w.Congested(now) || w.packets > 2*w.least() || w.lowest <= w.target() {
 		w.ineffective = 0
 		return
@@ -211,10 +211,10 @@ func (w *Window) considerCompetitive(now time.Duration) {
 	if w.ineffective++; w.ineffective < ineffectiveTrends {
 		return
 	}
-	w.ineffective, w.until = 0, now
-	w.competitiveFor = min(max(2*w.competitiveFor, leastCompetitive), longMemory)
+	w.ineffective, w.congestedUntil = 0, now
+	w.competitiveFor = min(max(2*w.competitiveFor, leastCompetitive), longCongestedTime)
 	w.competitiveUntil = now + w.competitiveFor
-	w.packets = max(w.packets, min(leastOpen, w.most))
+	w.packets = max(w.packets, min(leastOpen, w.maximum))
 }
 
 // Acknowledged grows the window after the peer has acknowledged packets of the underWay ones.
@@ -227,13 +227,13 @@ func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 		w.packets += math.Floor(max(float64(packets)*openGrowth, 1))
 	case float64(2*underWay) < w.packets, w.last > w.target():
 		return // the window does not limit the sender, or the queue is too long already
-	case w.clean >= cleanTrips && (w.packets < nearLimit*w.limit || w.packets >= beyondLimit*w.limit):
+	case w.onTarget >= onTargetTrips && (w.packets < nearLimit*w.limit || w.packets >= beyondLimit*w.limit):
 		w.packets += float64(packets) * openGrowth
 	default:
 		// Below one packet, acknowledgements are more than a round trip apart.
 		w.packets += growth * float64(packets) / max(w.packets, leastShare)
 	}
-	w.packets = min(w.packets, w.most)
+	w.packets = min(w.packets, w.maximum)
 }
 
 // TimedOut notes that no answer came in time. The cause may be a busy host, so this does not
@@ -259,14 +259,14 @@ func (w *Window) Lost(now time.Duration) {
 	}
 	w.losses++
 	least := min(w.packets, leastOpen)
-	if w.losses >= insistence {
+	if w.losses >= congestionLosses {
 		w.competitiveFor, w.competitiveUntil = 0, 0
 	}
-	if now >= w.competitiveUntil && (!w.measured || w.queued(w.last) || w.losses >= insistence) {
-		w.prove(now)
+	if now >= w.competitiveUntil && (!w.measured || w.queued(w.last) || w.losses >= congestionLosses) {
+		w.markCongested(now)
 		least = w.least()
 	}
-	w.clean, w.limit = 0, w.packets
+	w.onTarget, w.limit = 0, w.packets
 	w.cut(0.5, least, now)
 }
 
@@ -282,20 +282,20 @@ func (w *Window) Marked(now time.Duration) bool {
 		w.notified, w.fraction = true, 1
 	} else {
 		passed := float64(now-w.notifiedAt) / float64(w.roundTrip())
-		w.fraction = w.fraction*math.Pow(1-weight, passed) + weight
+		w.fraction = w.fraction*math.Pow(1-dcqcnWeight, passed) + dcqcnWeight
 		w.fraction = min(w.fraction, 1)
 	}
 	w.notifiedAt = now
-	w.prove(now)
-	w.clean = 0
+	w.markCongested(now)
+	w.onTarget = 0
 	w.cut(1-w.fraction/2, w.least(), now)
 	return true
 }
 
-// prove marks the path as congested.
-func (w *Window) prove(now time.Duration) {
-	w.provenAt = now
-	w.until = now + memory
+// markCongested marks the path as congested.
+func (w *Window) markCongested(now time.Duration) {
+	w.congestedAt = now
+	w.congestedUntil = now + congestedTime
 }
 
 // least returns the window at which a packet leaves every maxInterval. It is at most one

@@ -59,11 +59,11 @@ func TestLossesOfCongestion(t *testing.T) {
 	w.RoundTrip(3*base, now)
 	w.Lost(now)
 	assert.True(t, w.Congested(now))
-	assert.False(t, w.Congested(now+memory))
+	assert.False(t, w.Congested(now+congestedTime))
 
 	w = open(64, 256)
 	w.RoundTrip(base, now)
-	for i := range insistence {
+	for i := range congestionLosses {
 		assert.False(t, w.Congested(now), "%d losses", i)
 		now += 2 * base
 		w.Lost(now)
@@ -75,7 +75,7 @@ func TestLossesOfCongestion(t *testing.T) {
 	assert.True(t, w.Congested(now), "nothing has come through yet")
 }
 
-// What may be a busy host's doing governs no window.
+// Time-outs that a busy host may have caused do not change the window.
 func TestTimeOuts(t *testing.T) {
 	now := time.Second
 	w := open(64, 256)
@@ -103,7 +103,7 @@ func TestWindowOfACongestedPath(t *testing.T) {
 	require.True(t, w.Marked(now))
 	assert.Equal(t, 32, w.Packets(now), "the first mark halves it")
 	require.False(t, w.Marked(now), "once in a round trip")
-	w.probe.notYet = never
+	w.probe.earliest = never
 
 	now += time.Millisecond
 	w.RoundTrip(base, now)
@@ -112,7 +112,7 @@ func TestWindowOfACongestedPath(t *testing.T) {
 	assert.InDelta(t, before+growth, w.packets, 0.01)
 	w.Acknowledged(1, 2, now)
 	assert.InDelta(t, before+growth, w.packets, 0.01, "it is not this window that bounds them")
-	for range cleanTrips {
+	for range onTargetTrips {
 		w.RoundTrip(base, now)
 	}
 	before = w.packets
@@ -190,9 +190,9 @@ func TestStandingQueue(t *testing.T) {
 	for w.Congested(now) {
 		now += time.Millisecond
 		w.RoundTrip(base+targetQueue, now)
-		require.Less(t, now-start, longMemory+2*memory)
+		require.Less(t, now-start, longCongestedTime+2*congestedTime)
 	}
-	assert.Greater(t, now-start, longMemory)
+	assert.Greater(t, now-start, longCongestedTime)
 
 	w = open(64, 256)
 	w.RoundTrip(base, now)
@@ -200,11 +200,11 @@ func TestStandingQueue(t *testing.T) {
 	for start = now; w.Congested(now); now += time.Millisecond {
 		w.RoundTrip(base+time.Microsecond, now)
 	}
-	assert.InDelta(t, memory.Seconds(), (now - start).Seconds(), 0.1)
+	assert.InDelta(t, congestedTime.Seconds(), (now - start).Seconds(), 0.1)
 }
 
-// A window that yields without effect is in competitive mode for a while, in which few losses count, and
-// for longer each time.
+// A window that yields without effect is in competitive mode for a while, in which few losses
+// count, and for longer each time.
 func TestYieldingWithoutEffect(t *testing.T) {
 	w := open(64, 256)
 	now := time.Second
@@ -239,7 +239,7 @@ func TestYieldingWithoutEffect(t *testing.T) {
 	}
 
 	competitive()
-	for n := range insistence {
+	for n := range congestionLosses {
 		assert.False(t, w.Congested(now), "%d losses in a row", n)
 		pass(2, high)
 		w.Lost(now)

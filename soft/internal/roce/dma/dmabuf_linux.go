@@ -22,13 +22,13 @@ const enotsupp = unix.Errno(524)
 func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap func() error, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return nil, nil, fmt.Errorf("look at the file: %w: %w", err, verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("query the file descriptor: %w: %w", err, verbs.ErrInvalid)
 	}
 	if fs.Type != dmaBufMagic {
-		return nil, nil, fmt.Errorf("the file is no dma-buf: %w", verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("the file descriptor is not a dma-buf: %w", verbs.ErrInvalid)
 	}
 	if offset+length > math.MaxInt {
-		return nil, nil, fmt.Errorf("there is no memory that large here: %w", verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("the offset or length is too large for this system: %w", verbs.ErrInvalid)
 	}
 	protection := unix.PROT_READ
 	if write {
@@ -39,17 +39,17 @@ func MapDMABuf(fd int, offset, length uint64, write bool) (mem []byte, unmap fun
 	all, err := unix.Mmap(fd, 0, int(offset+length), protection, unix.MAP_SHARED)
 	switch {
 	case errors.Is(err, unix.EINVAL):
-		return nil, nil, fmt.Errorf("mmap: %w: the bytes are not all in it: %w", err, verbs.ErrInvalid)
+		return nil, nil, fmt.Errorf("mmap: %w: the range exceeds the dma-buf: %w", err, verbs.ErrInvalid)
 	case errors.Is(err, unix.EACCES):
 		return nil, nil, fmt.Errorf("mmap: %w: export it for reading and writing (O_RDWR): %w", err, verbs.ErrInvalid)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, enotsupp):
-		return nil, nil, fmt.Errorf("mmap: %w: its exporter does not let the processor see it; take an adapter: %w", err, verbs.ErrNotSupported)
+		return nil, nil, fmt.Errorf("mmap: %w: the exporter gives the processor no access to the dma-buf; use an adapter: %w", err, verbs.ErrNotSupported)
 	case err != nil:
 		return nil, nil, fmt.Errorf("mmap: %w", err)
 	}
 	return all[offset:], func() error {
 		if err := unix.Munmap(all); err != nil {
-			return fmt.Errorf("munmap a dma-buf: %w", err)
+			return fmt.Errorf("unmap a dma-buf: %w", err)
 		}
 		return nil
 	}, nil

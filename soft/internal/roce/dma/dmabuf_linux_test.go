@@ -19,7 +19,7 @@ func TestOnlyDMABufs(t *testing.T) {
 	require.NoError(t, file.Truncate(4096))
 	_, _, err = MapDMABuf(int(file.Fd()), 0, 4096, true)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
-	assert.ErrorContains(t, err, "no dma-buf")
+	assert.ErrorContains(t, err, "not a dma-buf")
 	_, _, err = MapDMABuf(-1, 0, 4096, true)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 }

@@ -11,5 +11,5 @@ import (
 
 // MapDMABuf fails: see dmabuf_linux.go.
 func MapDMABuf(int, uint64, uint64, bool) ([]byte, func() error, error) {
-	return nil, nil, fmt.Errorf("dma-bufs are Linux's, there are none on %s: %w", runtime.GOOS, verbs.ErrNotSupported)
+	return nil, nil, fmt.Errorf("dma-bufs exist only on Linux, not on %s: %w", runtime.GOOS, verbs.ErrNotSupported)
 }

@@ -34,14 +34,14 @@ func (f Faults) Check() error {
 		value float64
 	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}, {"Mark", f.Mark}} {
 		if !(p.value >= 0 && p.value <= 1) {
-			return fmt.Errorf("fault probability %s is %v, it must be from 0 to 1", p.name, p.value)
+			return fmt.Errorf("fault probability %s is %v, must be from 0 to 1", p.name, p.value)
 		}
 	}
 	switch {
 	case f.Delay < 0 || f.Delay > maxDelay:
-		return fmt.Errorf("fault Delay is %v, it must be from 0 to %v", f.Delay, maxDelay)
+		return fmt.Errorf("fault Delay is %v, must be from 0 to %v", f.Delay, maxDelay)
 	case f.Rate < 0:
-		return fmt.Errorf("fault Rate is %d bytes a second, it must be 0 or more", f.Rate)
+		return fmt.Errorf("fault Rate is %d bytes per second, must not be negative", f.Rate)
 	}
 	return nil
 }

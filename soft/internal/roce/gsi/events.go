@@ -72,11 +72,11 @@ func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type = verbs.CMConnectResponse
 	case cm.EventEstablished:
 		event.Type = verbs.CMEstablished
-		g.cfg.Messages.Useful(id.path.Remote.Addr(), false) // returns the tokens of the request
+		g.cfg.Messages.Refund(id.path.Remote.Addr(), false) // returns the tokens of the request
 	case cm.EventRejected:
-		event.Type, event.Err = verbs.CMFailed, id.rejected(step, e)
+		event.Type, event.Err = verbs.CMFailed, id.rejectedError(step, e)
 	case cm.EventUnreachable:
-		event.Type, event.Err = verbs.CMFailed, id.unanswered(step, e.Cause)
+		event.Type, event.Err = verbs.CMFailed, id.unreachableError(step, e.Cause)
 	case cm.EventDisconnected:
 		event.Type = verbs.CMDisconnected
 	case cm.EventTimeWaitExit:
@@ -87,14 +87,14 @@ func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
 
 func (g *Services) reportResolution(id *connectionID, e *cm.Event) {
 	if e.Type == cm.EventUnreachable {
-		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: id.unanswered(verbs.CMStepConnect, e.Cause)})
+		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: id.unreachableError(verbs.CMStepConnect, e.Cause)})
 		return
 	}
 	if e.Status != mad.SIDRValid {
 		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, PrivateData: e.PrivateData, Err: verbs.ErrRejected}
 		switch e.Status {
 		case mad.SIDRNotSupported:
-			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, id.notListening()
+			failed.Reason, failed.Err = verbs.CMRejectInvalidServiceID, id.errNotListening()
 		case mad.SIDRRejected:
 			failed.Reason = verbs.CMRejectConsumer
 		}
@@ -111,15 +111,15 @@ func (g *Services) reportResolution(id *connectionID, e *cm.Event) {
 	})
 }
 
-// rejected returns the error of a rejection.
-func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
+// rejectedError returns the error of a rejection.
+func (id *connectionID) rejectedError(step verbs.CMStep, e *cm.Event) error {
 	err := &verbs.CMError{
 		Step: step, Local: id.local, Remote: id.remote,
 		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
 	}
 	switch err.Reason {
 	case verbs.CMRejectInvalidServiceID:
-		err.Err = id.notListening()
+		err.Err = id.errNotListening()
 	case verbs.CMRejectInvalidMTU:
 		if len(e.Info) > 0 {
 			err.MTU = mad.MTUOf(e.Info[0])
@@ -131,18 +131,18 @@ func (id *connectionID) rejected(step verbs.CMStep, e *cm.Event) error {
 	return err
 }
 
-// unanswered returns the error of a handshake that did not complete.
-func (id *connectionID) unanswered(step verbs.CMStep, cause cm.Cause) error {
+// unreachableError returns the error of a handshake that did not complete.
+func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) error {
 	err := verbs.ErrUnreachable
 	switch cause {
 	case cm.CauseTimeout: // ErrUnreachable alone says it
 	case cm.CauseNoRoute:
-		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %v", verbs.ErrNoRoute, cause)}
+		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: verbs.ErrNoRoute}
 	default:
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
 	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
-		err = fmt.Errorf("%w; this device has UDP port %d, since another process has port %d of %v, and other than Verbena's devices answer to that one only: end that process, or use another address",
+		err = fmt.Errorf("%w; this device has UDP port %d, because another process has port %d of %v, and only Verbena devices respond to other ports: stop that process, or use another address",
 			err, local.Port(), wire.UDPPort, local.Addr())
 	}
 	if id.lookUpFailed != nil {

@@ -23,8 +23,8 @@ type idState int
 const (
 	idResolving idState = iota // after Dial
 	idResolved
-	idRequested // a request has arrived
-	idManaged   // after Connect or Accept: cm tracks the state
+	idRequested  // a request has arrived
+	idInProgress // after Connect or Accept: cm tracks the state
 	idClosed
 )
 
@@ -38,7 +38,7 @@ type connectionID struct {
 	path          cm.Path
 	local, remote netip.AddrPort
 	lookUpFailed  error      // why the look-up for a listener of this machine at remote failed
-	elsewhere     netip.Addr // address of this machine with a listener on that port; not valid: none known
+	otherAddr     netip.Addr // address of this machine with a listener on that port; not valid: none known
 	psn           uint32     // first PSN that the peer is to send
 	mtu           verbs.MTU  // for the request to send
 
@@ -57,16 +57,16 @@ func (c *Manager) newID(kind verbs.QPType, path cm.Path) *connectionID {
 func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	op := fmt.Sprintf("dial %v", p.Addr)
 	peer := netip.AddrPortFrom(p.Addr.Addr().Unmap(), p.Addr.Port())
-	unfit := c.services.cfg.CheckPeer(peer.Addr())
+	peerErr := c.services.cfg.CheckPeer(peer.Addr())
 	switch addr := peer.Addr(); {
 	case !addr.IsValid() || peer.Port() == 0:
-		return nil, fmt.Errorf("%s: give the address and the port of one host: %w", op, verbs.ErrInvalid)
-	case unfit != nil:
-		return nil, fmt.Errorf("%s: %w: give the address and the port of one host", op, unfit)
+		return nil, fmt.Errorf("%s: the address and the port of one host are needed: %w", op, verbs.ErrInvalid)
+	case peerErr != nil:
+		return nil, fmt.Errorf("%s: the address and the port of one host are needed: %w", op, peerErr)
 	case p.MTU != 0 && !p.MTU.Valid():
-		return nil, fmt.Errorf("%s: the MTU is %d; 256, 512, 1024, 2048 and 4096 are possible: %w", op, p.MTU, verbs.ErrInvalid)
+		return nil, fmt.Errorf("%s: the MTU is %d, must be 256, 512, 1024, 2048 or 4096: %w", op, p.MTU, verbs.ErrInvalid)
 	case p.Type < verbs.RC || p.Type > verbs.UD:
-		return nil, fmt.Errorf("%s: no transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
+		return nil, fmt.Errorf("%s: transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}
 	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
 	g, closed := c.lock(op)
@@ -123,10 +123,10 @@ func (c *Manager) lookUp(key lookUp) {
 		}
 		c.lookUps[key] = nil
 		g.cfg.Lock.Unlock()
-		device, elsewhere, err := c.find(key)
+		device, otherAddr, err := c.find(key)
 		g.cfg.Lock.Lock()
 		for _, id := range ids {
-			id.elsewhere = elsewhere
+			id.otherAddr = otherAddr
 			id.resolve(device, err, key.find)
 		}
 		g.cfg.Lock.Unlock()
@@ -135,35 +135,35 @@ func (c *Manager) lookUp(key lookUp) {
 
 // find looks for a listener of this machine at the address; its device may have another
 // address or UDP port. If there is none, it looks at other addresses of this machine.
-func (c *Manager) find(key lookUp) (device netip.AddrPort, elsewhere netip.Addr, err error) {
+func (c *Manager) find(key lookUp) (device netip.AddrPort, otherAddr netip.Addr, err error) {
 	// Any process can register any address; ask only about addresses of this machine.
-	if !key.find || !ofThisMachine(key.addr.Addr()) {
-		return device, elsewhere, registry.ErrNone
+	if !key.find || !isLocalAddr(key.addr.Addr()) {
+		return device, otherAddr, registry.ErrNotRegistered
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.Patience)
+	ctx, cancel := context.WithTimeout(c.ctx, c.LookUpTimeout)
 	defer cancel()
-	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNone {
-		elsewhere = findElsewhere(ctx, key)
+	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNotRegistered {
+		otherAddr = findAtOtherAddr(ctx, key)
 	}
-	return device, elsewhere, err
+	return device, otherAddr, err
 }
 
-// ofThisMachine reports whether packets to an address stay on this machine.
-func ofThisMachine(addr netip.Addr) bool {
+// isLocalAddr reports whether packets to an address stay on this machine.
+func isLocalAddr(addr netip.Addr) bool {
 	return addr.IsLoopback() || routes.Source(addr) == addr.WithZone("")
 }
 
-// maxElsewhere bounds the addresses of this machine that findElsewhere tries.
-const maxElsewhere = 16
+// maxOtherAddrs bounds the addresses of this machine that findAtOtherAddr tries.
+const maxOtherAddrs = 16
 
-// findElsewhere looks for a listener on the port at another address of this machine, such as
+// findAtOtherAddr looks for a listener on the port at another address of this machine, such as
 // 127.0.0.1 instead of an interface's. The error of the dial names it.
-func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
+func findAtOtherAddr(ctx context.Context, key lookUp) (found netip.Addr) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return found
 	}
-	for _, a := range list[:min(len(list), maxElsewhere)] {
+	for _, a := range list[:min(len(list), maxOtherAddrs)] {
 		prefix, err := netip.ParsePrefix(a.String())
 		if err != nil || prefix.Addr() == key.addr.Addr() {
 			continue
@@ -175,13 +175,13 @@ func findElsewhere(ctx context.Context, key lookUp) (found netip.Addr) {
 	return found
 }
 
-// notListening returns the error of a dial to an address without a listener.
-func (id *connectionID) notListening() error {
-	if !id.elsewhere.IsValid() {
+// errNotListening returns the error of a dial to an address without a listener.
+func (id *connectionID) errNotListening() error {
+	if !id.otherAddr.IsValid() {
 		return verbs.ErrNotListening
 	}
-	return fmt.Errorf("%w; a program of this machine listens at %v: dial it there, from a device with that address",
-		verbs.ErrNotListening, netip.AddrPortFrom(id.elsewhere, id.remote.Port()))
+	return fmt.Errorf("%w; a program on this machine listens at %v: dial that address, from a device that has it",
+		verbs.ErrNotListening, netip.AddrPortFrom(id.otherAddr, id.remote.Port()))
 }
 
 // resolve handles the result of a look-up. A loopback address that is not registered has no
@@ -190,7 +190,7 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	if id.state != idResolving || id.manager.closed {
 		return
 	}
-	if err != nil && err != registry.ErrNone {
+	if err != nil && err != registry.ErrNotRegistered {
 		id.lookUpFailed = err
 	}
 	switch {
@@ -199,8 +199,8 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	case find && registry.Complete && id.remote.Addr().IsLoopback():
 		// The device there, if any, belongs to another process, which may have no connection
 		// manager and then would not respond.
-		id.state = idManaged
-		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.notListening()}
+		id.state = idInProgress
+		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.errNotListening()}
 		if id.lookUpFailed != nil {
 			failed.Step, failed.Reason, failed.Err = verbs.CMStepResolve, 0, fmt.Errorf("%w: %w", verbs.ErrUnreachable, id.lookUpFailed)
 		}
@@ -220,9 +220,9 @@ func (g *Services) endpointFor(local, peer netip.Addr) (index int, err error) {
 	e := g.endpointAt(local.WithZone(""))
 	switch {
 	case e < 0:
-		return 0, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+		return 0, fmt.Errorf("%v is not an address of device %s, which has %v: %w", local, g.cfg.Device, g.addresses(), verbs.ErrInvalid)
 	case local.Is4() != peer.Is4():
-		return 0, fmt.Errorf("%v and %v are of different families: %w", local, peer, verbs.ErrInvalid)
+		return 0, fmt.Errorf("%v and %v have different address families: %w", local, peer, verbs.ErrInvalid)
 	}
 	return e, nil
 }
@@ -253,7 +253,7 @@ func (id *connectionID) lock(call string) (*Services, error) {
 
 // errState returns the error of a call that the phase does not allow.
 func (id *connectionID) errState(call, when string) error {
-	return fmt.Errorf("%s the connection with %v: it is possible %s: %w", call, id.remote, when, verbs.ErrState)
+	return fmt.Errorf("%s the connection with %v: the call is possible only %s: %w", call, id.remote, when, verbs.ErrState)
 }
 
 // Attr implements verbs.CMID.
@@ -295,7 +295,7 @@ func (id *connectionID) datagramAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAt
 		attr.SQPSN = id.psn
 		mask |= verbs.QPAttrSQPSN
 	default:
-		return attr, 0, fmt.Errorf("attributes for %v: only Init, RTR and RTS have any: %w", to, verbs.ErrInvalid)
+		return attr, 0, fmt.Errorf("attributes for %v: the state must be Init, RTR or RTS: %w", to, verbs.ErrInvalid)
 	}
 	return attr, mask, nil
 }
@@ -331,8 +331,8 @@ func (id *connectionID) Connect(p verbs.CMParam) error {
 	if err != nil {
 		return err
 	}
-	id.state = idManaged
-	id.manager.services.settle()
+	id.state = idInProgress
+	id.manager.services.processOutput()
 	return nil
 }
 
@@ -362,8 +362,8 @@ func (id *connectionID) Accept(p verbs.CMParam) error {
 	if err != nil {
 		return err
 	}
-	id.state = idManaged
-	id.manager.services.settle()
+	id.state = idInProgress
+	id.manager.services.processOutput()
 	return nil
 }
 
@@ -385,18 +385,18 @@ func (id *connectionID) Reject(privateData []byte) error {
 	if err != nil {
 		return err
 	}
-	id.manager.services.settle()
+	id.manager.services.processOutput()
 	return nil
 }
 
 // Establish implements verbs.CMID.
 func (id *connectionID) Establish() error {
-	return id.managed("establish", func(g *Services) error { return id.conn.Establish(nil, g.cfg.Now()) })
+	return id.onConnection("establish", func(g *Services) error { return id.conn.Establish(nil, g.cfg.Now()) })
 }
 
 // Received implements verbs.CMID.
 func (id *connectionID) Received() error {
-	return id.managed("establish", func(g *Services) error {
+	return id.onConnection("establish", func(g *Services) error {
 		id.conn.CommunicationEstablished(g.cfg.Now())
 		return nil
 	})
@@ -404,11 +404,11 @@ func (id *connectionID) Received() error {
 
 // Disconnect implements verbs.CMID.
 func (id *connectionID) Disconnect() error {
-	return id.managed("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
+	return id.onConnection("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
 }
 
-// managed makes a call on a connection.
-func (id *connectionID) managed(name string, call func(*Services) error) error {
+// onConnection makes a call on a connection.
+func (id *connectionID) onConnection(name string, call func(*Services) error) error {
 	g, err := id.lock(name)
 	defer g.cfg.Lock.Unlock()
 	if err != nil {
@@ -420,7 +420,7 @@ func (id *connectionID) managed(name string, call func(*Services) error) error {
 	if err := call(g); err != nil {
 		return err
 	}
-	id.manager.services.settle()
+	id.manager.services.processOutput()
 	return nil
 }
 
@@ -432,7 +432,7 @@ func (id *connectionID) Close() error {
 		return nil // closed before, or with its manager
 	}
 	id.abandon()
-	id.manager.services.settle()
+	id.manager.services.processOutput()
 	return nil
 }
 

@@ -27,9 +27,9 @@ type Manager struct {
 	resolving   sync.WaitGroup
 	ctx         context.Context // for look-ups
 	cancel      context.CancelFunc
-	// Patience is how long a dial waits for other processes of the machine. It may be changed
+	// LookUpTimeout is how long a dial waits for other processes of the machine. It may be changed
 	// before the first dial.
-	Patience time.Duration
+	LookUpTimeout time.Duration
 }
 
 // Open opens a connection manager, which passes its events to handle. The locks of all shards
@@ -38,7 +38,7 @@ func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	g.managers++
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
-		services: g, handle: handle, ctx: ctx, cancel: cancel, Patience: registry.Patience,
+		services: g, handle: handle, ctx: ctx, cancel: cancel, LookUpTimeout: registry.Timeout,
 		listeners: make(map[*listener]struct{}), ids: make(map[*connectionID]struct{}),
 		memberships: make(map[*membership]struct{}), lookUps: make(map[lookUp][]*connectionID),
 	}
@@ -89,7 +89,7 @@ func (c *Manager) close() (listeners []*listener) {
 	clear(c.listeners)
 	clear(c.ids)
 	c.services.managers--
-	c.services.settle()
+	c.services.processOutput()
 	return listeners
 }
 
@@ -144,7 +144,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	for e := range names {
 		if own := names[e]; own.Port() != wire.UDPPort {
 			g.cfg.Log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
-				Msgf("another process has UDP port %d of %v: only Verbena's devices reach this listener there", wire.UDPPort, own.Addr())
+				Msgf("another process has UDP port %d of %v: only Verbena devices can reach this listener", wire.UDPPort, own.Addr())
 		}
 	}
 	return l, nil
@@ -178,7 +178,7 @@ func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]neti
 		}
 	}
 	if !all {
-		return addr, nil, fmt.Errorf("device %s has the addresses %v: %w", g.cfg.Device, g.addresses(), verbs.ErrInvalid)
+		return addr, nil, fmt.Errorf("%v is not an address of device %s, which has %v: %w", addr, g.cfg.Device, g.addresses(), verbs.ErrInvalid)
 	}
 	return addr, names, nil
 }
@@ -194,9 +194,9 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 			l.entries.Close()
 			l.service.Close(l.manager.services.cfg.Now())
 			if !errors.Is(err, verbs.ErrInUse) {
-				return fmt.Errorf("tell the processes of this machine of port %d of %v: %w", params.Service.Port, addr, err)
+				return fmt.Errorf("register port %d of %v for the processes of this machine: %w", params.Service.Port, addr, err)
 			}
-			return fmt.Errorf("a listener of this machine has port %d of %v: %w", params.Service.Port, addr, err)
+			return fmt.Errorf("port %d of %v already has a listener on this machine: %w", params.Service.Port, addr, err)
 		}
 	}
 	return nil
@@ -231,7 +231,7 @@ func (l *listener) Close() error {
 	}
 	delete(l.manager.listeners, l)
 	l.service.Close(g.cfg.Now())
-	l.manager.services.settle()
+	l.manager.services.processOutput()
 	g.cfg.Lock.Unlock()
 	l.entries.Close() // without the lock: other processes can delay it
 	return nil

@@ -79,17 +79,17 @@ func (g *Services) Managers() int { return g.managers }
 // Counters returns the protocol's counters.
 func (g *Services) Counters() cm.Counters { return g.manager.Counters() }
 
-// Knows reports whether a message to the endpoint with that index names a connection of the
-// device with the message's sender.
-func (g *Services) Knows(message []byte, index int, from netip.AddrPort) bool {
+// NamesConnection reports whether a message to the endpoint with that index names a connection
+// of the device with the message's sender.
+func (g *Services) NamesConnection(message []byte, index int, from netip.AddrPort) bool {
 	path := g.pathTo(index, from)
-	return g.manager.Names(message, &path)
+	return g.manager.NamesConnection(message, &path)
 }
 
 // Receive handles a message, and reports whether it was expected.
 func (g *Services) Receive(message []byte, index int, from netip.AddrPort, now time.Duration) bool {
 	useful := g.manager.Receive(message, g.pathTo(index, from), now)
-	g.settle()
+	g.processOutput()
 	return useful
 }
 
@@ -102,19 +102,19 @@ func (g *Services) pathTo(index int, peer netip.AddrPort) cm.Path {
 // Expire handles expired timers.
 func (g *Services) Expire(now time.Duration) {
 	g.manager.Expire(now)
-	g.settle()
+	g.processOutput()
 }
 
 // PeerUnreachable ends everything that waits for a response of a peer that an endpoint cannot
 // reach.
 func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, now time.Duration) {
 	g.manager.PeerUnreachable(g.pathTo(index, peer), now)
-	g.settle()
+	g.processOutput()
 }
 
-// settle sends the manager's messages, and reports its events. It is called after each call of
-// the manager.
-func (g *Services) settle() {
+// processOutput sends the manager's messages, and reports its events. It is called after each
+// call of the manager.
+func (g *Services) processOutput() {
 	for g.manager.NextMAD(&g.out) {
 		g.send(&g.out)
 	}

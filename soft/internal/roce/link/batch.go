@@ -56,7 +56,7 @@ func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segme
 		b.fail(err)
 		return nil, 0
 	}
-	m := b.joined(dst, h, size)
+	m := b.lastTrain(dst, h, size)
 	if m == nil {
 		if b.full(size) {
 			s.io.send(b)
@@ -119,15 +119,15 @@ func (b *batch) init(v4 bool, maxSegments int) {
 func (b *batch) check(dst netip.AddrPort, size int) error {
 	switch {
 	case size < 1 || size > MaxPacket:
-		return fmt.Errorf("link: packet to %s has %d bytes; 1 to %d are possible: %w", dst, size, MaxPacket, ErrPacket)
+		return fmt.Errorf("link: packet to %s has %d bytes, must have 1 to %d: %w", dst, size, MaxPacket, ErrPacket)
 	case !dst.IsValid() || dst.Addr().Is4() != b.v4:
 		return fmt.Errorf("link: packet to %s: the socket is %s: %w", dst, family(b.v4), ErrAddress)
 	}
 	return nil
 }
 
-// joined returns the last train, if the packet can be its next one.
-func (b *batch) joined(dst netip.AddrPort, h Header, size int) *message {
+// lastTrain returns the last train, if the packet can be its next one.
+func (b *batch) lastTrain(dst netip.AddrPort, h Header, size int) *message {
 	if b.messageCount == 0 {
 		return nil
 	}

@@ -14,9 +14,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wire takes what a batch would send, apart again into packets, and checks the
+// fakeBackend takes what a batch would send, apart again into packets, and checks the
 // kernel's rules for trains.
-type wire struct {
+type fakeBackend struct {
 	t        require.TestingT
 	packets  [][]byte
 	to       []netip.AddrPort
@@ -25,7 +25,7 @@ type wire struct {
 	sends    int
 }
 
-func (w *wire) send(b *batch) {
+func (w *fakeBackend) send(b *batch) {
 	w.sends++
 	require.LessOrEqual(w.t, b.messageCount, maxMessages)
 	for _, m := range b.messages[:b.messageCount] {
@@ -43,26 +43,26 @@ func (w *wire) send(b *batch) {
 	}
 }
 
-func (w *wire) unreachable() []netip.AddrPort { return nil }
-func (w *wire) setFilter(*Filter) error       { return nil }
-func (w *wire) dropped() uint64               { return 0 }
-func (w *wire) receiveHeaders(bool) error     { return nil }
-func (w *wire) join(netip.AddrPort) error     { return nil }
-func (w *wire) routed(netip.AddrPort) error   { return nil }
-func (w *wire) leave(netip.AddrPort) error    { return nil }
+func (w *fakeBackend) unreachable() []netip.AddrPort   { return nil }
+func (w *fakeBackend) setFilter(*Filter) error         { return nil }
+func (w *fakeBackend) dropped() uint64                 { return 0 }
+func (w *fakeBackend) receiveHeaders(bool) error       { return nil }
+func (w *fakeBackend) join(netip.AddrPort) error       { return nil }
+func (w *fakeBackend) checkRoute(netip.AddrPort) error { return nil }
+func (w *fakeBackend) leave(netip.AddrPort) error      { return nil }
 
-func (w *wire) receive() ([]Datagram, error) { return nil, nil }
-func (w *wire) features() Features           { return Features{} }
-func (w *wire) sendPort() uint16             { return 0 }
-func (w *wire) wait(time.Time) error         { return nil }
-func (w *wire) interrupt()                   {}
-func (w *wire) setDeadline(time.Time)        {}
-func (w *wire) share() (backend, error)      { return nil, errors.ErrUnsupported }
-func (w *wire) steer(int, int) error         { return nil }
-func (w *wire) close() error                 { return nil }
+func (w *fakeBackend) receive() ([]Datagram, error) { return nil, nil }
+func (w *fakeBackend) features() Features           { return Features{} }
+func (w *fakeBackend) sendPort() uint16             { return 0 }
+func (w *fakeBackend) wait(time.Time) error         { return nil }
+func (w *fakeBackend) interrupt()                   {}
+func (w *fakeBackend) setDeadline(time.Time)        {}
+func (w *fakeBackend) share() (backend, error)      { return nil, errors.ErrUnsupported }
+func (w *fakeBackend) steer(int, int) error         { return nil }
+func (w *fakeBackend) close() error                 { return nil }
 
-func newWire(t require.TestingT, segments int) (*Socket, *wire) {
-	w := &wire{t: t}
+func newFakeBackend(t require.TestingT, segments int) (*Socket, *fakeBackend) {
+	w := &fakeBackend{t: t}
 	s := &Socket{io: w}
 	s.batch.init(true, segments)
 	return s, w
@@ -100,7 +100,7 @@ func TestTrains(t *testing.T) {
 		"after small ones":       {[]step{{3000, 50, 0}, {30, 4112, 1}}, append(count(slices.Repeat([]int{64}, 46)...), append(count(56), count(15, 15)...)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, w := newWire(t, maxSegments)
+			s, w := newFakeBackend(t, maxSegments)
 			var got []int
 			for _, st := range c.steps {
 				for range st.n {
@@ -114,9 +114,9 @@ func TestTrains(t *testing.T) {
 	}
 }
 
-// A packet that is taken back leaves no trace: the next one joins the train before it.
+// A discarded packet leaves no trace: the next one joins the train before it.
 func TestDiscard(t *testing.T) {
-	s, _ := newWire(t, maxSegments)
+	s, _ := newFakeBackend(t, maxSegments)
 	fill := func(size int, with byte) {
 		p, _ := s.Packet(peers[0], Header{}, size)
 		for i := range p {
@@ -137,11 +137,11 @@ func TestDiscard(t *testing.T) {
 	flush(t, s)
 }
 
-// However packets are put together, the same packets leave in the same order
-// with the segment numbers that were promised.
+// However packets are batched, the same packets leave in the same order with the segment
+// numbers that Packet returned.
 func TestBatchProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, w := newWire(t, rapid.SampledFrom([]int{1, 2, 64}).Draw(t, "segments"))
+		s, w := newFakeBackend(t, rapid.SampledFrom([]int{1, 2, 64}).Draw(t, "segments"))
 		var sent [][]byte
 		var to []netip.AddrPort
 		var headers []Header

@@ -51,7 +51,7 @@ func BenchmarkLarge(b *testing.B) {
 	}
 }
 
-// Two goroutines bounce a packet; the echo polls or sleeps.
+// Two goroutines exchange a packet; the echo polls or sleeps.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, v := range []struct {
 		name     string

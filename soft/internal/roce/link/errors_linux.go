@@ -50,9 +50,9 @@ func (e *errorQueue) open(k *kernel, v4 bool) {
 	e.header.Name = (*byte)(unsafe.Pointer(&e.name))
 	e.header.Control = (*byte)(unsafe.Pointer(&e.control))
 	if v4 {
-		_ = unix.SetsockoptInt(k.out, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+		_ = unix.SetsockoptInt(k.sendSock, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	} else {
-		_ = unix.SetsockoptInt(k.out, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+		_ = unix.SetsockoptInt(k.sendSock, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 	}
 }
 
@@ -66,13 +66,13 @@ func (e *errorQueue) system(uintptr) {
 	for range maxUnreachable {
 		e.header.Namelen = uint32(unsafe.Sizeof(e.name))
 		e.header.SetControllen(int(unsafe.Sizeof(e.control)))
-		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.out), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.sendSock), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if errno != 0 {
-			if e.k.out != e.k.sock {
+			if e.k.sendSock != e.k.sock {
 				// An error whose message found no room in the queue stays, and wakes each
 				// wait, until SO_ERROR is read. A receive would read it, but nothing receives
 				// from this socket.
-				_, _ = unix.GetsockoptInt(e.k.out, unix.SOL_SOCKET, unix.SO_ERROR)
+				_, _ = unix.GetsockoptInt(e.k.sendSock, unix.SOL_SOCKET, unix.SO_ERROR)
 			}
 			return
 		}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closedPort returns an address of this machine where nobody listens.
+// closedPort returns an address of this machine with no listener.
 func closedPort(t *testing.T, cfg Config) netip.AddrPort {
 	t.Helper()
 	s, err := Listen(cfg)
@@ -33,7 +33,7 @@ func TestPortUnreachable(t *testing.T) {
 		for _, wait := range []bool{true, false} {
 			put(tx, gone, []byte("anybody?"))
 			flush(t, tx)
-			limit := time.Now().Add(patience)
+			limit := time.Now().Add(testTimeout)
 			var got []netip.AddrPort
 			for len(got) == 0 {
 				if wait {
@@ -55,7 +55,7 @@ func TestPortUnreachable(t *testing.T) {
 	})
 }
 
-// Errors that one peer's address gives cost no packet to or from another.
+// Errors of one peer's address lose no packet to or from another.
 func TestPortUnreachableLosesNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		if cfg.Portable {
@@ -89,7 +89,7 @@ func TestPortUnreachableLosesNothing(t *testing.T) {
 	})
 }
 
-// Reports that nobody takes are bounded.
+// The number of reports that are not read is bounded.
 func TestPortUnreachableBounded(t *testing.T) {
 	cfg := Config{Addr: loopback4}
 	tx := listen(t, cfg)
@@ -105,8 +105,7 @@ func TestPortUnreachableBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(tx.Unreachable()), maxUnreachable)
 }
 
-// FuzzErrorMessage: whatever lengths a message off the error queue claims, none is
-// trusted.
+// FuzzErrorMessage: no length in a message of the error queue is trusted.
 func FuzzErrorMessage(f *testing.F) {
 	f.Add([]byte{}, uint64(0))
 	f.Add([]byte{48, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 111, 0, 0, 0, 2, 3, 3}, uint64(48))

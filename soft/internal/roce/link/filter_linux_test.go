@@ -83,15 +83,15 @@ func TestRestrict(t *testing.T) {
 		if cfg.Portable {
 			t.Skip("it has no filter")
 		}
-		s, peer, stranger := listen(t, cfg), listen(t, cfg), listen(t, cfg)
+		s, peer, nonPeer := listen(t, cfg), listen(t, cfg), listen(t, cfg)
 		other := netip.AddrPortFrom(peer.Addr().Addr().Next(), 0)
 		got := func(f Filter, want ...string) {
 			t.Helper()
 			f.Restrict = true
 			require.NoError(t, s.SetFilter(f))
 			before := s.Dropped()
-			for _, from := range []*Socket{peer, stranger} {
-				name := map[*Socket]string{peer: "peer ", stranger: "stranger "}[from]
+			for _, from := range []*Socket{peer, nonPeer} {
+				name := map[*Socket]string{peer: "peer ", nonPeer: "stranger "}[from]
 				putAlone(t, from, s, toQP(1, name+"1"))
 				putAlone(t, from, s, toQP(0x77, name+"77"))
 				putAlone(t, from, s, append([]byte{0xe5}, toQP(0x88, name+"of e0")[1:]...))
@@ -109,7 +109,7 @@ func TestRestrict(t *testing.T) {
 	})
 }
 
-// The largest filters have room in the system, also one after the other.
+// The system accepts the largest filters, also one after the other.
 func TestLargestFilter(t *testing.T) {
 	for _, addr := range []netip.AddrPort{loopback4, loopback6} {
 		s := listen(t, Config{Addr: addr})
@@ -133,7 +133,7 @@ func TestLargestFilter(t *testing.T) {
 		putAlone(t, s, s, toQP(5, "open"))
 		assert.Equal(t, []string{"open"}, texts(t, s, 1))
 		f.Open = append(f.Open, 99)
-		require.ErrorContains(t, s.SetFilter(f), "at most")
+		require.ErrorContains(t, s.SetFilter(f), "the limits are")
 		putAlone(t, s, s, toQP(99, "no filter"))
 		assert.Equal(t, []string{"no filter"}, texts(t, s, 1))
 	}
@@ -188,7 +188,7 @@ func run(t *rapid.T, program []unix.SockFilter, ip, udp []byte) bool {
 	}
 }
 
-// A program does what its rule says.
+// A program matches as its rule says.
 func TestFilterProgram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v4 := rapid.Bool().Draw(t, "v4")
@@ -240,7 +240,7 @@ func TestDropCountWraps(t *testing.T) {
 	assert.EqualValues(t, 1<<32+3, c.total)
 }
 
-// What a full buffer has no room for counts, too.
+// Packets that a full buffer drops are counted, too.
 func TestDroppedForWantOfRoom(t *testing.T) {
 	s, a := listen(t, Config{Addr: loopback4, ReceiveBuffer: 1}), listen(t, Config{Addr: loopback4})
 	for range 100 {

@@ -192,8 +192,8 @@ func (g *groups) close() {
 	}
 }
 
-// routed looks up the route with a socket that is bound and connected in the same way.
-func (k *kernel) routed(to netip.AddrPort) error {
+// checkRoute looks up the route with a socket that is bound and connected in the same way.
+func (k *kernel) checkRoute(to netip.AddrPort) error {
 	domain := unix.AF_INET
 	if !k.v4 {
 		domain = unix.AF_INET6

@@ -48,7 +48,7 @@ func joined(t *testing.T, cfg Config, first, second string, group netip.AddrPort
 		}
 	}
 
-	// The rest of the socket goes on; what was left brings nothing more.
+	// The socket still receives; the groups that were left give no more packets.
 	require.NoError(t, a.Leave(group))
 	require.NoError(t, a.Leave(group))
 	for _, to := range []netip.AddrPort{group, other, a.Addr()} {
@@ -115,7 +115,7 @@ func TestGroupErrors(t *testing.T) {
 	require.ErrorIs(t, s.Join(group), net.ErrClosed)
 }
 
-// A group costs a receiver nothing on the heap.
+// A receiver of group packets allocates nothing.
 func TestGroupsDoNotAllocate(t *testing.T) {
 	s := listen(t, Config{Addr: loopback4})
 	group := netip.MustParseAddrPort("239.255.71.4:4791")

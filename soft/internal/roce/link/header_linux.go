@@ -47,7 +47,7 @@ func (c *sendControl) init(k *kernel) (source int) {
 	c.segment.hdr.Level = unix.SOL_UDP
 	c.segment.hdr.Type = unix.UDP_SEGMENT
 	c.segment.hdr.SetLen(unix.CmsgLen(2))
-	if k.out == k.sock && !k.cfg.Exclusive {
+	if k.sendSock == k.sock && !k.cfg.Exclusive {
 		return 0
 	}
 	addr := k.cfg.Addr.Addr()
@@ -143,7 +143,7 @@ func receiveHeaders(s int, v4, on bool) error {
 	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(s, level, o, value); err != nil {
-			return fmt.Errorf("link: ask for the IP header of packets: %w", err)
+			return fmt.Errorf("link: enable the reception of IP headers: %w", err)
 		}
 	}
 	return nil

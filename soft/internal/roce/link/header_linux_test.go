@@ -26,8 +26,8 @@ func (h Header) arriving(v4 bool) Header {
 	return h
 }
 
-// What packets are sent with is what they arrive with, in trains too, and packets of
-// different headers do not share one.
+// Packets arrive with the header that they were sent with, also in trains, and packets of
+// different headers share no train.
 func TestHeaders(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		tx := listen(t, cfg)
@@ -64,7 +64,7 @@ func TestHeaders(t *testing.T) {
 	})
 }
 
-// Any other program sees them too.
+// Ordinary sockets see the header fields too.
 func TestHeadersAtAnotherSocket(t *testing.T) {
 	tx := listen(t, Config{Addr: loopback4})
 	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -72,7 +72,7 @@ func TestHeadersAtAnotherSocket(t *testing.T) {
 	defer unix.Close(sock)
 	require.NoError(t, unix.Bind(sock, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	require.NoError(t, unix.SetsockoptInt(sock, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	name, err := unix.Getsockname(sock)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestHeadersAtAnotherSocket(t *testing.T) {
 	assert.Equal(t, []byte{0xb9}, messages[0].Data)
 }
 
-// Traffic of default headers has the control messages that it had before there were any.
+// Packets with default headers have no additional control messages.
 func TestDefaultHeaderCostsNothing(t *testing.T) {
 	var c sendControl
 	first, size := c.fill(&message{dst: loopback4, packets: 1}, 0)

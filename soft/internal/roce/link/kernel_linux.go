@@ -28,19 +28,19 @@ type mmsghdr struct {
 // only wait arms. The gate's reference count also keeps Close from closing the socket during a
 // system call.
 type kernel struct {
-	sock int
-	out  int // the socket that packets leave by: sock, or a separate one
-	v4   bool
-	cfg  Config
+	sock     int
+	sendSock int // the socket that packets leave by: sock, or a separate one
+	v4       bool
+	cfg      Config
 	// index is the index of the network interface with the socket's address; zero: unknown.
 	index uint32
-	gate  *os.File
+	epoll *os.File
 	raw   syscall.RawConn // for the gate
 
-	segmentation atomic.Bool // the sender clears it
-	coalescing   bool
-	batched      bool
-	granted      int
+	segmentation  atomic.Bool // the sender clears it
+	coalescing    bool
+	batched       bool
+	receiveBuffer int
 
 	// empty counts calls of receive that found nothing.
 	empty uint8
@@ -48,7 +48,7 @@ type kernel struct {
 	tx     transmitter
 	rx     receiver
 	errors errorQueue
-	sleep  sleeper
+	waiter waiter
 	groups groups
 	drops  dropCount
 
@@ -63,7 +63,7 @@ func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	if err != nil {
 		return nil, none, err
 	}
-	k := &kernel{sock: sock, out: sock, cfg: cfg, v4: cfg.Addr.Addr().Is4(), index: uint32(zone)}
+	k := &kernel{sock: sock, sendSock: sock, cfg: cfg, v4: cfg.Addr.Addr().Is4(), index: uint32(zone)}
 	k.groups.k = k
 	if k.index == 0 {
 		k.index = interfaceOf(cfg.Addr.Addr())
@@ -90,8 +90,8 @@ func newSocketUDP(cfg Config) (sock int, err error) {
 
 // closeSockets closes the sockets for receiving and sending.
 func (k *kernel) closeSockets() (err error) {
-	if k.out != k.sock {
-		err = unix.Close(k.out)
+	if k.sendSock != k.sock {
+		err = unix.Close(k.sendSock)
 	}
 	return errors.Join(err, unix.Close(k.sock))
 }
@@ -125,24 +125,24 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
 	switch {
 	case cfg.share != nil:
-		err = cfg.share.(*kernel).shareOut(k)
+		err = cfg.share.(*kernel).shareSendSocket(k)
 	case cfg.SendPorts != (PortRange{}):
-		err = k.openOut()
+		err = k.openSendSocket()
 	}
 	if err != nil {
 		return bound, err
 	}
 	k.probe(cfg)
-	k.granted = receiveBuffer(uintptr(k.sock))
+	k.receiveBuffer = receiveBuffer(uintptr(k.sock))
 	k.tx.init(k, k.index)
 	k.rx.init(k)
 	if k.index != 0 {
-		if err := k.setMulticastInterface(k.out); err != nil {
+		if err := k.setMulticastInterface(k.sendSock); err != nil {
 			return bound, err
 		}
 	}
 	k.errors.open(k, cfg.Addr.Addr().Is4())
-	return k.cfg.Addr, k.openGate()
+	return k.cfg.Addr, k.openEpoll()
 }
 
 // bind binds a socket to an address.
@@ -168,7 +168,7 @@ func boundPort(sock int) (uint16, error) {
 // probe finds out which features the kernel has.
 func (k *kernel) probe(cfg Config) {
 	if !cfg.DisableSegmentation {
-		_, err := unix.GetsockoptInt(k.out, unix.SOL_UDP, unix.UDP_SEGMENT)
+		_, err := unix.GetsockoptInt(k.sendSock, unix.SOL_UDP, unix.UDP_SEGMENT)
 		k.segmentation.Store(err == nil)
 	}
 	if !cfg.DisableCoalescing {
@@ -178,7 +178,7 @@ func (k *kernel) probe(cfg Config) {
 		// With no messages both calls do nothing, and succeed where they exist and are
 		// allowed.
 		var none mmsghdr
-		_, _, send := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(k.out), uintptr(unsafe.Pointer(&none)), 0, 0, 0, 0)
+		_, _, send := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(k.sendSock), uintptr(unsafe.Pointer(&none)), 0, 0, 0, 0)
 		_, _, receive := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(k.sock), uintptr(unsafe.Pointer(&none)), 0, unix.MSG_DONTWAIT, 0, 0)
 		k.batched = send == 0 && receive == 0
 	}
@@ -191,7 +191,7 @@ func (k *kernel) features() Features {
 		BatchReceive:  k.batched,
 		Groups:        true,
 		MaxSegments:   1,
-		ReceiveBuffer: k.granted,
+		ReceiveBuffer: k.receiveBuffer,
 	}
 	if f.Segmentation {
 		f.MaxSegments = maxSegments
@@ -212,7 +212,7 @@ func (k *kernel) close() error {
 	k.closing.Do(func() {
 		k.closed.Store(true)
 		// Returns when no system call uses the socket any more.
-		k.closeErr = k.gate.Close()
+		k.closeErr = k.epoll.Close()
 		k.groups.close()
 		if err := k.closeSockets(); err != nil {
 			k.closeErr = fmt.Errorf("link: close: %w", err)

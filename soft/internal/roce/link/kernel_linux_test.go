@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernels that the tests are meant for have all of it; a skip would hide a
-// probe that is broken.
+// The kernels that the tests are meant for have all features; a skip would hide a broken
+// probe.
 func TestFeatures(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
@@ -137,7 +137,7 @@ func TestSegmentationRefused(t *testing.T) {
 	assert.Equal(t, strings.Split("alone|also alone, since longer|one by one|one by one|one by one", "|"), got)
 }
 
-// Errors of one destination leave the packets to others alone.
+// Errors of one destination do not affect the packets to others.
 func TestUnreachable(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ var (
 	// not use it from now on.
 	ErrSegmentation = errors.New("segmentation offload refused")
 	// ErrSendPort: no port of Config.SendPorts is free.
-	ErrSendPort = errors.New("no port to send from is free")
+	ErrSendPort = errors.New("no free port to send from")
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 
 	defaultBuffer = 4 << 20
 	maxSegments   = 64 // the UDP_MAX_SEGMENTS of Linux up to 6.8; later kernels take more
-	sendPatience  = time.Millisecond
+	sendTimeout   = time.Millisecond
 )
 
 // Config configures a [Socket].
@@ -113,7 +113,7 @@ type backend interface {
 	receive() ([]Datagram, error)
 	receiveHeaders(on bool) error
 	join(group netip.AddrPort) error
-	routed(to netip.AddrPort) error
+	checkRoute(to netip.AddrPort) error
 	leave(group netip.AddrPort) error
 	unreachable() []netip.AddrPort
 	setFilter(f *Filter) error
@@ -178,7 +178,7 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 func (s *Socket) Share() (*Socket, error) {
 	io, err := s.io.share()
 	if err != nil {
-		return nil, fmt.Errorf("link: another socket at UDP %s: %w", s.addr, err)
+		return nil, fmt.Errorf("link: open another socket at UDP %s: %w", s.addr, err)
 	}
 	return newSocket(io, s.addr), nil
 }
@@ -208,7 +208,7 @@ func hint(err error, exclusive bool) string {
 }
 
 func errNoSendPort(r PortRange) error {
-	return fmt.Errorf("%w: this host uses all of %d to %d; close devices or other programs that have them", ErrSendPort, r.First, r.Last)
+	return fmt.Errorf("%w: all ports from %d to %d are in use on this host; close some devices or other programs that use them", ErrSendPort, r.First, r.Last)
 }
 
 // Addr returns the local address, with the port that was bound and without zone.
@@ -244,7 +244,7 @@ func (s *Socket) ReceiveHeaders(on bool) error { return s.io.receiveHeaders(on) 
 func (s *Socket) Join(group netip.AddrPort) error {
 	group = netip.AddrPortFrom(group.Addr().Unmap().WithZone(""), group.Port())
 	if !group.Addr().IsMulticast() || group.Addr().Is4() != s.addr.Addr().Is4() {
-		return fmt.Errorf("link: join %s: it is no %s multicast group: %w", group, family(s.addr.Addr().Is4()), ErrAddress)
+		return fmt.Errorf("link: join %s: it is not an %s multicast group: %w", group, family(s.addr.Addr().Is4()), ErrAddress)
 	}
 	if err := s.io.join(group); err != nil {
 		return fmt.Errorf("link: join %s at %s: %w", group, s.addr, err)
@@ -252,10 +252,10 @@ func (s *Socket) Join(group netip.AddrPort) error {
 	return nil
 }
 
-// Routed returns an error if the system has no route for packets of this socket to an
+// CheckRoute returns an error if the system has no route for packets of this socket to an
 // address, for instance [syscall.ENETUNREACH]. Nothing is sent. Any goroutine may call it.
-func (s *Socket) Routed(to netip.AddrPort) error {
-	if err := s.io.routed(to); err != nil {
+func (s *Socket) CheckRoute(to netip.AddrPort) error {
+	if err := s.io.checkRoute(to); err != nil {
 		return fmt.Errorf("link: find the route from %s to %s: %w", s.addr, to, err)
 	}
 	return nil
@@ -312,11 +312,11 @@ func (f *Filter) empty() bool { return len(f.Ignored) == 0 && !f.Restrict }
 func (s *Socket) SetFilter(f Filter) error {
 	if len(f.Ignored) > MaxIgnored || len(f.Open) > MaxOpen || len(f.Admitted) > MaxAdmitted {
 		_ = s.io.setFilter(&Filter{})
-		return fmt.Errorf("link: filter of UDP %s: %d hosts to ignore, %d open queue pairs and %d sources, and at most %d, %d and %d are possible",
+		return fmt.Errorf("link: set the filter of UDP %s: %d hosts to ignore, %d open queue pairs and %d sources; the limits are %d, %d and %d",
 			s.addr, len(f.Ignored), len(f.Open), len(f.Admitted), MaxIgnored, MaxOpen, MaxAdmitted)
 	}
 	if err := s.io.setFilter(&f); err != nil {
-		return fmt.Errorf("link: filter of UDP %s: %w", s.addr, err)
+		return fmt.Errorf("link: set the filter of UDP %s: %w", s.addr, err)
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 5 * time.Minute
+// testTimeout is how long a test waits for what must happen.
+const testTimeout = 5 * time.Minute
 
 var (
 	loopback4 = netip.MustParseAddrPort("127.0.0.1:0")
@@ -94,7 +94,7 @@ func flush(t testing.TB, s *Socket) {
 func take(t testing.TB, s *Socket, n int) []Datagram {
 	t.Helper()
 	var got []Datagram
-	limit := time.Now().Add(patience)
+	limit := time.Now().Add(testTimeout)
 	for len(got) < n {
 		require.NoError(t, s.Wait(limit))
 		batch, err := s.Receive()
@@ -127,7 +127,7 @@ func TestPacketsArriveWholeAndInOrder(t *testing.T) {
 		if testing.Short() {
 			rounds = 10
 		}
-		for limit := time.Now().Add(patience); rounds > 0; {
+		for limit := time.Now().Add(testTimeout); rounds > 0; {
 			var sent [][]byte
 			var segments []int
 			for n := 1 + r.IntN(100); len(sent) < n; {
@@ -328,7 +328,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// Close while the other goroutines are inside calls.
+// Close is called while other goroutines are inside calls.
 func TestCloseDuringTraffic(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		s := listen(t, cfg)

@@ -21,11 +21,11 @@ import (
 func namespace(t *testing.T, commands string) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
-		lack(t, "ip (Debian package iproute2)", err)
+		skipWithout(t, "ip (Debian package iproute2)", err)
 	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		lack(t, "leave to make a network namespace", err)
+		skipWithout(t, "leave to make a network namespace", err)
 	}
 	for line := range strings.Lines(commands) {
 		if args := strings.Fields(line); len(args) > 0 {
@@ -34,9 +34,9 @@ func namespace(t *testing.T, commands string) {
 	}
 }
 
-// lack skips a test for what the machine lacks, except in CI, where a skipped
+// skipWithout skips a test for what the machine lacks, except in CI, where a skipped
 // test would hide a broken one.
-func lack(t *testing.T, what string, err error) {
+func skipWithout(t *testing.T, what string, err error) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("the test needs %s: %v", what, err)
@@ -55,7 +55,7 @@ func ip(t *testing.T, args ...string) string {
 // the kernel sees to that in the background.
 func awaitLocal(t *testing.T, addr string) {
 	t.Helper()
-	for limit := time.Now().Add(patience); !strings.Contains(ip(t, "-6", "route", "show", "table", "local"), "local "+addr+" "); {
+	for limit := time.Now().Add(testTimeout); !strings.Contains(ip(t, "-6", "route", "show", "table", "local"), "local "+addr+" "); {
 		require.Less(t, time.Now(), limit, "no local route to %s", addr)
 	}
 }
@@ -64,7 +64,7 @@ func awaitLocal(t *testing.T, addr string) {
 // until then it loses packets without a word.
 func awaitCarrier(t *testing.T, name string) {
 	t.Helper()
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		ifi, err := net.InterfaceByName(name)
 		require.NoError(t, err)
 		if ifi.Flags&net.FlagRunning != 0 {
@@ -121,7 +121,7 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
-// Packets to a neighbour that does not answer stay in the send buffer.
+// Packets to a host that does not answer ARP stay in the send buffer.
 func TestFullSendBuffer(t *testing.T) {
 	namespace(t, `
 		link add left type veth peer name right
@@ -140,15 +140,15 @@ func TestFullSendBuffer(t *testing.T) {
 		}
 		start := time.Now()
 		dropped, err := tx.Flush()
-		assert.GreaterOrEqual(t, time.Since(start), sendPatience, v.name)
+		assert.GreaterOrEqual(t, time.Since(start), sendTimeout, v.name)
 		require.NoError(t, err, v.name)
 		assert.Positive(t, dropped, v.name)
 		assert.Less(t, dropped, packets, v.name)
 	}
 }
 
-// What the invariant CRC covers: don't fragment, and the identification that
-// Packet promised, also where the kernel cuts a train into packets.
+// Header fields that the invariant CRC covers: don't fragment, and the identification that
+// Packet returned, also if the kernel cuts a train into packets.
 func TestIdentificationOnTheWire(t *testing.T) {
 	namespace(t, `
 		link add left type veth peer name right
@@ -190,7 +190,7 @@ func sniff(t *testing.T, name string) func(port uint16, n int) [][]byte {
 	require.NoError(t, err)
 	t.Cleanup(func() { unix.Close(sock) })
 	require.NoError(t, unix.Bind(sock, &unix.SockaddrLinklayer{Protocol: network, Ifindex: ifi.Index}))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	return func(port uint16, n int) (packets [][]byte) {
 		for len(packets) < n {

@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	binBytes     = 512 << 10
-	binDatagrams = 1024
+	packetBufferBytes     = 512 << 10
+	packetBufferDatagrams = 1024
 )
 
-// bin holds received datagrams; their data are contiguous.
-type bin struct {
+// packetBuffer holds received datagrams; their data are contiguous.
+type packetBuffer struct {
 	datagrams []Datagram
 	data      []byte
 }
 
-func (b *bin) empty() { b.datagrams, b.data = b.datagrams[:0], b.data[:0] }
+func (b *packetBuffer) empty() { b.datagrams, b.data = b.datagrams[:0], b.data[:0] }
 
-func (b *bin) hasRoom(n int) bool {
+func (b *packetBuffer) hasRoom(n int) bool {
 	return len(b.datagrams) < cap(b.datagrams) && len(b.data)+n <= cap(b.data)
 }
 
 // portable uses the standard library's UDP socket. Its goroutine reads into one bin while the
 // receiver uses the other.
 type portable struct {
-	conn    *net.UDPConn
-	out     *net.UDPConn // the socket that packets leave by: conn, or a separate one
-	granted int
-	zone    string
-	done    chan struct{}
+	conn          *net.UDPConn
+	sendConn      *net.UDPConn // the socket that packets leave by: conn, or a separate one
+	receiveBuffer int
+	zone          string
+	done          chan struct{}
 
 	// Used by the sender.
 	lastDst netip.AddrPort
@@ -50,9 +50,9 @@ type portable struct {
 	timer *time.Timer // used by the waiter
 
 	mu          sync.Mutex
-	room        sync.Cond // the reader waits here for an empty bin
-	filling     *bin
-	taken       *bin // used by the receiver
+	bufferFree  sync.Cond // the reader waits here for an empty bin
+	filling     *packetBuffer
+	reading     *packetBuffer // used by the receiver
 	err         error
 	interrupted bool
 	closed      bool
@@ -65,22 +65,22 @@ func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
 		zone:    cfg.Interface,
 		done:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
-		filling: newBin(),
-		taken:   newBin(),
+		filling: newPacketBuffer(),
+		reading: newPacketBuffer(),
 	}
-	p.room.L = &p.mu
+	p.bufferFree.L = &p.mu
 	var err error
 	if p.conn, err = p.listen(cfg, cfg.Addr); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	p.out = p.conn
+	p.sendConn = p.conn
 	if cfg.SendPorts != (PortRange{}) {
-		if p.out, err = p.listenOut(cfg); err != nil {
+		if p.sendConn, err = p.listenSendSocket(cfg); err != nil {
 			return nil, netip.AddrPort{}, errors.Join(err, p.conn.Close())
 		}
 	}
 	if raw, err := p.conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { p.granted = receiveBuffer(fd) })
+		_ = raw.Control(func(fd uintptr) { p.receiveBuffer = receiveBuffer(fd) })
 	}
 	go p.read()
 	return p, plain(p.conn.LocalAddr().(*net.UDPAddr).AddrPort()), nil
@@ -108,9 +108,9 @@ func (p *portable) listen(cfg Config, at netip.AddrPort) (*net.UDPConn, error) {
 	return conn, nil
 }
 
-// listenOut opens the socket that packets leave by, at the address of the other one: the
+// listenSendSocket opens the socket that packets leave by, at the address of the other one: the
 // standard library cannot choose the source address of a packet.
-func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
+func (p *portable) listenSendSocket(cfg Config) (*net.UDPConn, error) {
 	r := cfg.SendPorts
 	n := int(r.Last-r.First) + 1
 	first := rand.IntN(n)
@@ -125,10 +125,10 @@ func (p *portable) listenOut(cfg Config) (*net.UDPConn, error) {
 	return nil, errNoSendPort(r)
 }
 
-func (p *portable) sendPort() uint16 { return p.out.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+func (p *portable) sendPort() uint16 { return p.sendConn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
 
-func newBin() *bin {
-	return &bin{datagrams: make([]Datagram, 0, binDatagrams), data: make([]byte, 0, binBytes)}
+func newPacketBuffer() *packetBuffer {
+	return &packetBuffer{datagrams: make([]Datagram, 0, packetBufferDatagrams), data: make([]byte, 0, packetBufferBytes)}
 }
 
 // plain strips the zone and the IPv4-in-IPv6 mapping.
@@ -143,11 +143,13 @@ func (p *portable) scoped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().WithZone(p.zone), a.Port())
 }
 
-func (p *portable) features() Features { return Features{MaxSegments: 1, ReceiveBuffer: p.granted} }
+func (p *portable) features() Features {
+	return Features{MaxSegments: 1, ReceiveBuffer: p.receiveBuffer}
+}
 
 func (p *portable) receiveHeaders(on bool) error {
 	if on {
-		return fmt.Errorf("link: the IP header of packets on a portable socket: %w", errors.ErrUnsupported)
+		return fmt.Errorf("link: read IP headers on a portable socket: %w", errors.ErrUnsupported)
 	}
 	return nil
 }
@@ -156,7 +158,7 @@ func (p *portable) join(netip.AddrPort) error {
 	return fmt.Errorf("multicast on a portable socket: %w", errors.ErrUnsupported)
 }
 
-func (p *portable) routed(netip.AddrPort) error { return nil }
+func (p *portable) checkRoute(netip.AddrPort) error { return nil }
 
 func (p *portable) leave(netip.AddrPort) error { return nil }
 
@@ -195,7 +197,7 @@ func (p *portable) put(data []byte, src netip.AddrPort) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !p.closed && !p.filling.hasRoom(len(data)) {
-		p.room.Wait()
+		p.bufferFree.Wait()
 	}
 	b, at := p.filling, len(p.filling.data)
 	b.data = append(b.data, data...)
@@ -212,7 +214,7 @@ func (p *portable) putError(err error) bool {
 	p.err = err
 	p.signal()
 	for !p.closed && p.err != nil {
-		p.room.Wait()
+		p.bufferFree.Wait()
 	}
 	return !p.closed
 }
@@ -223,15 +225,15 @@ func (p *portable) receive() ([]Datagram, error) {
 	if p.closed {
 		return nil, net.ErrClosed
 	}
-	p.taken.empty()
-	p.taken, p.filling = p.filling, p.taken
+	p.reading.empty()
+	p.reading, p.filling = p.filling, p.reading
 	err := p.err
 	p.err = nil
-	p.room.Signal()
+	p.bufferFree.Signal()
 	if err != nil {
 		err = fmt.Errorf("link: receive: %w", err)
 	}
-	return p.taken.datagrams, err
+	return p.reading.datagrams, err
 }
 
 func (p *portable) send(b *batch) {
@@ -265,8 +267,8 @@ func (p *portable) send(b *batch) {
 
 // write sends a packet to lastTo. It waits for room for a limited time.
 func (p *portable) write(packet []byte) error {
-	_ = p.out.SetWriteDeadline(time.Now().Add(sendPatience))
-	_, err := p.out.WriteToUDPAddrPort(packet, p.lastTo)
+	_ = p.sendConn.SetWriteDeadline(time.Now().Add(sendTimeout))
+	_, err := p.sendConn.WriteToUDPAddrPort(packet, p.lastTo)
 	return errno.Named(err)
 }
 
@@ -278,12 +280,12 @@ func (p *portable) close() error {
 		return nil
 	}
 	p.closed = true
-	p.room.Signal()
+	p.bufferFree.Signal()
 	p.signal()
 	p.mu.Unlock()
 	err := p.conn.Close()
-	if p.out != p.conn {
-		err = errors.Join(err, p.out.Close())
+	if p.sendConn != p.conn {
+		err = errors.Join(err, p.sendConn.Close())
 	}
 	<-p.done
 	return err

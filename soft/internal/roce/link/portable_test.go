@@ -10,10 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// More packets than a bin holds wait, and a reader that waits for room ends
-// with Close.
+// More packets arrive than the buffer holds, and Close ends a reader that waits for room.
 func TestPortableFullBin(t *testing.T) {
-	const packets = binDatagrams + 300
+	const packets = packetBufferDatagrams + 300
 	for _, receive := range []bool{true, false} {
 		tx := listen(t, Config{Addr: loopback4, Portable: true})
 		rx := listen(t, Config{Addr: loopback4, Portable: true})
@@ -30,19 +29,19 @@ func TestPortableFullBin(t *testing.T) {
 	}
 }
 
-// An error of the system reaches the receiver, and the socket goes on.
+// An error of the system reaches the receiver, and the socket keeps working.
 func TestPortableReadError(t *testing.T) {
 	s := listen(t, Config{Addr: loopback4, Portable: true})
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Unix(1, 0)))
 	for range 3 {
-		require.NoError(t, s.Wait(time.Now().Add(patience)))
+		require.NoError(t, s.Wait(time.Now().Add(testTimeout)))
 		_, err := s.Receive()
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
 	require.NoError(t, s.io.(*portable).conn.SetReadDeadline(time.Time{}))
 	put(s, s.Addr(), []byte("x"))
 	flush(t, s)
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		require.NoError(t, s.Wait(limit))
 		got, err := s.Receive()
 		if len(got) > 0 {

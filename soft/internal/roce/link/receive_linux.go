@@ -81,12 +81,12 @@ func (r *receiver) system(uintptr) {
 		r.count = 0
 	}
 	r.used = r.count
-	r.expect()
+	r.setWant()
 }
 
-// expect sets how many messages the next call receives at most. If they come alone it is one,
-// since looking in vain for a second would delay the first.
-func (r *receiver) expect() {
+// setWant sets how many messages the next call receives at most. If they arrive singly it is
+// one, since an unsuccessful look for a second one would delay the first.
+func (r *receiver) setWant() {
 	r.burst += r.count
 	switch {
 	case r.count == r.want:
@@ -106,7 +106,7 @@ func (k *kernel) receive() ([]Datagram, error) {
 	}
 	k.rx.datagrams = list
 	// If packets leave by another socket, reports show only there.
-	if len(list) == 0 && k.out != k.sock {
+	if len(list) == 0 && k.sendSock != k.sock {
 		if k.empty++; k.empty%reportInterval == 0 {
 			k.errors.drain()
 		}

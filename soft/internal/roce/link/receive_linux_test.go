@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Messages that come alone are asked for one by one, streams of them together.
+// Single messages are received one by one, streams of them together.
 func TestHowManyMessagesAreAskedFor(t *testing.T) {
 	r := receiver{want: 1}
 	for i, step := range []struct{ count, want int }{
@@ -16,7 +16,7 @@ func TestHowManyMessagesAreAskedFor(t *testing.T) {
 		{1, receiveMessages}, {0, 1}, {0, 1}, // alone again
 	} {
 		r.count = step.count
-		r.expect()
+		r.setWant()
 		assert.Equal(t, step.want, r.want, "after step %d", i)
 	}
 }

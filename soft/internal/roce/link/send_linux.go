@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quickBytes is the size up to which a batch is sent by a raw system call: telling the
+// rawCallBytes is the size up to which a batch is sent by a raw system call: telling the
 // scheduler of such a short call costs more than it gains.
-const quickBytes = 16 << 10
+const rawCallBytes = 16 << 10
 
 type transmitter struct {
 	k        *kernel
@@ -22,12 +22,12 @@ type transmitter struct {
 	controls [maxMessages]sendControl
 	data     [maxMessages]unix.Iovec
 
-	call  func(uintptr) // t.system, bound once
-	next  int           // first message to send
-	end   int
-	quick bool
-	count int // messages sent by the call
-	errno unix.Errno
+	call    func(uintptr) // t.system, bound once
+	next    int           // first message to send
+	end     int
+	rawCall bool
+	count   int // messages sent by the call
+	errno   unix.Errno
 
 	sourceSize int // size of the control message with the source
 
@@ -69,17 +69,17 @@ func (t *transmitter) load(b *batch) {
 		h.Control = (*byte)(control)
 		h.SetControllen(size)
 	}
-	t.quick = b.used <= quickBytes
+	t.rawCall = b.used <= rawCallBytes
 }
 
 // system makes the call for messages next to end.
 func (t *transmitter) system(uintptr) {
-	sock, headers, count := uintptr(t.k.out), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
+	sock, headers, count := uintptr(t.k.sendSock), unsafe.Pointer(&t.headers[t.next]), uintptr(t.end-t.next)
 	switch {
 	case !t.k.batched:
 		_, _, t.errno = unix.Syscall(unix.SYS_SENDMSG, sock, uintptr(headers), unix.MSG_DONTWAIT)
 		count = 1
-	case t.quick:
+	case t.rawCall:
 		count, _, t.errno = unix.RawSyscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
 	default:
 		count, _, t.errno = unix.Syscall6(unix.SYS_SENDMMSG, sock, uintptr(headers), count, unix.MSG_DONTWAIT, 0, 0)
@@ -110,25 +110,25 @@ func (k *kernel) send(b *batch) {
 			if blocked.IsZero() {
 				blocked = time.Now()
 			}
-			if !k.writable(until(blocked, sendPatience)) {
+			if !k.writable(until(blocked, sendTimeout)) {
 				b.drop(t.next)
 				return
 			}
 		case unix.ENOBUFS, unix.ENOMEM:
-			k.refused(b)
+			k.dropRefused(b)
 		default:
 			if k.errors.drain(); retries > 0 {
 				retries--
 				continue
 			}
-			k.refused(b)
+			k.dropRefused(b)
 			retries = errorRetries
 		}
 	}
 }
 
-// refused drops the message that the kernel refused, and keeps the reason.
-func (k *kernel) refused(b *batch) {
+// dropRefused drops the message that the kernel refused, and keeps the reason.
+func (k *kernel) dropRefused(b *batch) {
 	t := &k.tx
 	m, errno := &b.messages[t.next], t.errno
 	b.dropped += m.packets
@@ -146,26 +146,26 @@ func (k *kernel) refused(b *batch) {
 		}
 	}
 	if errno == unix.EINVAL && m.header.FlowLabel != 0 {
-		b.fail(fmt.Errorf("link: send %d bytes to %s: flow label %#x is refused, as it is while a program of this machine has an exclusive one: %w", m.bytes, m.dst, m.header.FlowLabel, errno))
+		b.fail(fmt.Errorf("link: send %d bytes to %s: the kernel refuses flow label %#x, as it does while a program on this machine has an exclusive flow label: %w", m.bytes, m.dst, m.header.FlowLabel, errno))
 		return
 	}
 	if m.packets > 1 && (errno == unix.EIO || errno == unix.EINVAL) {
 		k.segmentation.Store(false)
 		b.maxSegments = 1
-		b.fail(fmt.Errorf("link: send a train of %d packets to %s: %w (%w); packets leave one by one from now on", m.packets, m.dst, ErrSegmentation, errno))
+		b.fail(fmt.Errorf("link: send a train of %d packets to %s: %w (%w); packets are sent one by one from now on", m.packets, m.dst, ErrSegmentation, errno))
 		return
 	}
 	b.fail(fmt.Errorf("link: send %d bytes to %s: %w", m.bytes, m.dst, errno))
 }
 
 // writable waits for room in the send buffer.
-func (k *kernel) writable(patience time.Duration) (ok bool) {
+func (k *kernel) writable(timeout time.Duration) (ok bool) {
 	err := k.raw.Control(func(uintptr) {
-		fds := []unix.PollFd{{Fd: int32(k.out), Events: unix.POLLOUT}}
-		limit := unix.NsecToTimespec(patience.Nanoseconds())
+		fds := []unix.PollFd{{Fd: int32(k.sendSock), Events: unix.POLLOUT}}
+		limit := unix.NsecToTimespec(timeout.Nanoseconds())
 		n, err := unix.Ppoll(fds, &limit, nil)
 		room := n > 0 && fds[0].Revents&unix.POLLOUT != 0
-		ok = room || patience > 0 && (n > 0 || err == unix.EINTR)
+		ok = room || timeout > 0 && (n > 0 || err == unix.EINTR)
 	})
 	return ok && err == nil
 }

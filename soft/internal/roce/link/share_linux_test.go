@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShare: sockets that share an address get the packets that are steered to them, and
-// nobody else gets the address.
+// TestShare: sockets that share an address get the packets that are steered to them, and no
+// other socket can bind the address.
 func TestShare(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		first := listen(t, cfg)
@@ -37,7 +37,7 @@ func TestShare(t *testing.T) {
 		for qpn, want := range map[uint32]*Socket{
 			0x10: first, 0x11: second, 0x12: third, 0xffff01: second, 0x7fff0: first,
 			1: first, 0: first, // management
-			0x13: first, 0x1f: first, // nobody's
+			0x13: first, 0x1f: first, // not steered
 		} {
 			put(sender, first.Addr(), toQP(qpn, "x"))
 			flush(t, sender)

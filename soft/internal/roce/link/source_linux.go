@@ -17,18 +17,18 @@ func (k *kernel) wildcard() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// openOut opens the socket that packets leave by. It is bound at all addresses, so that no
+// openSendSocket opens the socket that packets leave by. It is bound at all addresses, so that no
 // other socket can have its port at any of them.
-func (k *kernel) openOut() error {
+func (k *kernel) openSendSocket() error {
 	out, err := newSocketUDP(k.cfg)
 	if err != nil {
 		return err
 	}
-	k.out = out
+	k.sendSock = out
 	if err := setOptions(uintptr(out), k.cfg); err != nil {
 		return err
 	}
-	if err := k.bindOut(); err != nil {
+	if err := k.bindSendSocket(); err != nil {
 		return err
 	}
 	drop := []unix.SockFilter{{Code: bpfReturn, K: bpfDrop}}
@@ -38,37 +38,37 @@ func (k *kernel) openOut() error {
 	return nil
 }
 
-// bindOut binds a free port, starting at a random one.
-func (k *kernel) bindOut() error {
+// bindSendSocket binds a free port, starting at a random one.
+func (k *kernel) bindSendSocket() error {
 	r := k.cfg.SendPorts
 	n := int(r.Last-r.First) + 1
 	first := rand.IntN(n)
 	for i := range n {
 		port := r.First + uint16((first+i)%n)
-		if err := bind(k.out, netip.AddrPortFrom(k.wildcard(), port), 0); !errors.Is(err, unix.EADDRINUSE) {
+		if err := bind(k.sendSock, netip.AddrPortFrom(k.wildcard(), port), 0); !errors.Is(err, unix.EADDRINUSE) {
 			return err
 		}
 	}
 	return errNoSendPort(r)
 }
 
-// shareOut gives another socket at the same address a duplicate of the one that packets leave
-// by.
-func (k *kernel) shareOut(other *kernel) error {
-	if k.out == k.sock {
+// shareSendSocket gives another socket at the same address a duplicate of the one that packets
+// leave by.
+func (k *kernel) shareSendSocket(other *kernel) error {
+	if k.sendSock == k.sock {
 		return nil
 	}
-	out, err := unix.FcntlInt(uintptr(k.out), unix.F_DUPFD_CLOEXEC, 0)
+	out, err := unix.FcntlInt(uintptr(k.sendSock), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("fcntl: %w", err)
 	}
-	other.out = out
+	other.sendSock = out
 	return nil
 }
 
 func (k *kernel) sendPort() uint16 {
-	if k.out != k.sock {
-		if port, err := boundPort(k.out); err == nil {
+	if k.sendSock != k.sock {
+		if port, err := boundPort(k.sendSock); err == nil {
 			return port
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A neighbour is a plain socket of another program.
-type neighbour struct{ sock int }
+// otherProgram is a plain socket of another program.
+type otherProgram struct{ sock int }
 
-// newNeighbour opens a socket of a family, with options that may help to bind it.
-func newNeighbour(t *testing.T, domain int, v6only bool, options ...int) neighbour {
+// newOtherProgram opens a socket of a family, with options that may help to bind it.
+func newOtherProgram(t *testing.T, domain int, v6only bool, options ...int) otherProgram {
 	t.Helper()
 	sock, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
 	require.NoError(t, err)
@@ -32,11 +32,11 @@ func newNeighbour(t *testing.T, domain int, v6only bool, options ...int) neighbo
 		}
 		require.NoError(t, unix.SetsockoptInt(sock, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only))
 	}
-	return neighbour{sock}
+	return otherProgram{sock}
 }
 
 // bind binds it to an address as it stands: one that is mapped into IPv6 stays so.
-func (n neighbour) bind(at netip.AddrPort) error {
+func (n otherProgram) bind(at netip.AddrPort) error {
 	if at.Addr().Is4() {
 		return unix.Bind(n.sock, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
 	}
@@ -44,8 +44,8 @@ func (n neighbour) bind(at netip.AddrPort) error {
 }
 
 // forge sends a packet that names its source by itself.
-func (n neighbour) forge(source netip.Addr, to netip.AddrPort) error {
-	k := kernel{v4: source.Is4(), out: -1, cfg: Config{Addr: netip.AddrPortFrom(source, 0)}}
+func (n otherProgram) forge(source netip.Addr, to netip.AddrPort) error {
+	k := kernel{v4: source.Is4(), sendSock: -1, cfg: Config{Addr: netip.AddrPortFrom(source, 0)}}
 	var c sendControl
 	size := c.init(&k)
 	control := unsafe.Slice((*byte)(unsafe.Pointer(&c.rest)), size)
@@ -55,7 +55,8 @@ func (n neighbour) forge(source netip.Addr, to netip.AddrPort) error {
 	return unix.Sendmsg(n.sock, []byte("forged"), control, &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}, 0)
 }
 
-// modes are the sockets whose source nobody can take, and one whose source anybody can.
+// modes are the sockets whose source no other program can use, and one whose source any
+// program can.
 var modes = map[string]struct {
 	cfg       Config
 	protected bool
@@ -65,8 +66,8 @@ var modes = map[string]struct {
 	"bound at a single address": {Config{}, false},
 }
 
-// A neighbour cannot have the port that packets leave from, at whatever address and with
-// whatever option. One that has a port at another address of the host sends as from the first.
+// No other program can bind the port that packets leave from, at any address and with any
+// option. Packets from a port at another address of the host appear to come from the first.
 func TestSourceCannotBeTaken(t *testing.T) {
 	namespace(t, `
 		link set lo up
@@ -96,7 +97,7 @@ func TestSourceCannotBeTaken(t *testing.T) {
 					if addr.Is6() {
 						domain = unix.AF_INET6
 					}
-					n := newNeighbour(t, domain, false, options...)
+					n := newOtherProgram(t, domain, false, options...)
 					err := n.bind(netip.AddrPortFrom(addr, port))
 					what := fmt.Sprintf("%s, %s: [%s]:%d with %v", name, own, at, port, options)
 					if m.protected {
@@ -119,7 +120,8 @@ func TestSourceCannotBeTaken(t *testing.T) {
 	}
 }
 
-// The other family's ports do not matter: nothing of one can be sent from them by the other.
+// Ports of the other address family do not matter: no packet of one family can be sent from a
+// port of the other.
 func TestSourceOfTheOtherFamily(t *testing.T) {
 	for _, own := range []netip.AddrPort{loopback4, loopback6} {
 		victim := listen(t, Config{Addr: own, SendPorts: sendPorts})
@@ -129,7 +131,7 @@ func TestSourceOfTheOtherFamily(t *testing.T) {
 		if !v4 {
 			domain, at = unix.AF_INET, netip.IPv4Unspecified()
 		}
-		n := newNeighbour(t, domain, v4)
+		n := newOtherProgram(t, domain, v4)
 		require.NoError(t, n.bind(netip.AddrPortFrom(at, victim.Source().Port())))
 		var err error
 		if v4 {
@@ -145,7 +147,7 @@ func TestSourceOfTheOtherFamily(t *testing.T) {
 	}
 }
 
-// A port that is bound at all addresses needs one of this host all the same.
+// A port that is bound at all addresses still needs an address of this host.
 func TestExclusiveOfNoHost(t *testing.T) {
 	for _, addr := range []string{"192.0.2.77:0", "[2001:db8::77]:0"} {
 		_, err := Listen(Config{Addr: netip.MustParseAddrPort(addr), Exclusive: true})
@@ -171,7 +173,7 @@ func TestSendPorts(t *testing.T) {
 	_ = listen(t, Config{Addr: loopback4, SendPorts: one})
 }
 
-// What comes to the port that packets leave from is dropped, and takes no room.
+// Packets to the port that packets leave from are dropped and occupy no buffer.
 func TestNothingComesToTheSendPort(t *testing.T) {
 	for _, own := range []netip.AddrPort{loopback4, loopback6} {
 		s, peer := listen(t, Config{Addr: own, SendPorts: sendPorts}), listen(t, Config{Addr: own})
@@ -185,7 +187,7 @@ func TestNothingComesToTheSendPort(t *testing.T) {
 		got, err := s.Receive()
 		require.NoError(t, err)
 		assert.Empty(t, got)
-		n, _, err := unix.Recvfrom(s.io.(*kernel).out, make([]byte, 2000), unix.MSG_DONTWAIT)
+		n, _, err := unix.Recvfrom(s.io.(*kernel).sendSock, make([]byte, 2000), unix.MSG_DONTWAIT)
 		require.ErrorIs(t, err, unix.EAGAIN, "%d bytes", n)
 		put(s, peer.Addr(), []byte("goes on"))
 		flush(t, s)

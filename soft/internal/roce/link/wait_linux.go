@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-type sleeper struct {
+type waiter struct {
 	mu          sync.Mutex
 	waiting     bool
 	interrupted bool
 	deadline    time.Time // of the current or the next wait
 
 	// Used by the waiter.
-	ready func(uintptr) bool // k.ready, bound once
-	off   func(uintptr)      // k.disarm, bound once
-	armed bool
-	event unix.EpollEvent
-	err   error
+	ready  func(uintptr) bool // k.ready, bound once
+	disarm func(uintptr)      // k.disarm, bound once
+	armed  bool
+	event  unix.EpollEvent
+	err    error
 }
 
-func (k *kernel) openGate() error {
+func (k *kernel) openEpoll() error {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("epoll_create1: %w", err)
@@ -36,9 +36,9 @@ func (k *kernel) openGate() error {
 		unix.Close(fd)
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
-	if k.out != k.sock {
-		none.Fd = int32(k.out)
-		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, k.out, &none); err != nil {
+	if k.sendSock != k.sock {
+		none.Fd = int32(k.sendSock)
+		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, k.sendSock, &none); err != nil {
 			unix.Close(fd)
 			return fmt.Errorf("epoll_ctl: %w", err)
 		}
@@ -48,21 +48,21 @@ func (k *kernel) openGate() error {
 		unix.Close(fd)
 		return fmt.Errorf("fcntl: %w", err)
 	}
-	k.gate = os.NewFile(uintptr(fd), "link gate")
-	if err := k.gate.SetReadDeadline(time.Time{}); err != nil {
-		k.gate.Close()
+	k.epoll = os.NewFile(uintptr(fd), "link gate")
+	if err := k.epoll.SetReadDeadline(time.Time{}); err != nil {
+		k.epoll.Close()
 		return fmt.Errorf("the runtime cannot poll the socket: %w", err)
 	}
-	if k.raw, err = k.gate.SyscallConn(); err != nil {
-		k.gate.Close()
+	if k.raw, err = k.epoll.SyscallConn(); err != nil {
+		k.epoll.Close()
 		return err
 	}
-	k.sleep.ready, k.sleep.off = k.ready, k.disarm
+	k.waiter.ready, k.waiter.disarm = k.ready, k.disarm
 	return nil
 }
 
 func (k *kernel) wait(deadline time.Time) error {
-	s := &k.sleep
+	s := &k.waiter
 	s.mu.Lock()
 	if s.interrupted {
 		s.interrupted = false
@@ -75,7 +75,7 @@ func (k *kernel) wait(deadline time.Time) error {
 	}
 	s.waiting = true
 	s.deadline = earlier(s.deadline, deadline)
-	err := k.gate.SetReadDeadline(s.deadline)
+	err := k.epoll.SetReadDeadline(s.deadline)
 	s.mu.Unlock()
 
 	if err == nil {
@@ -83,7 +83,7 @@ func (k *kernel) wait(deadline time.Time) error {
 		err = k.raw.Read(s.ready)
 	}
 	if s.armed {
-		_ = k.raw.Control(s.off)
+		_ = k.raw.Control(s.disarm)
 	}
 
 	s.mu.Lock()
@@ -103,20 +103,20 @@ func (k *kernel) wait(deadline time.Time) error {
 }
 
 // ready arms the gate on its first call, and checks whether it is open.
-func (k *kernel) ready(gate uintptr) bool {
-	s := &k.sleep
+func (k *kernel) ready(epoll uintptr) bool {
+	s := &k.waiter
 	if !s.armed {
 		s.event = unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}
-		if _, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0); errno != 0 {
+		if _, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, epoll, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0); errno != 0 {
 			s.err = fmt.Errorf("link: wait: epoll_ctl: %w", errno)
 			return true
 		}
-		if !k.armGroups(gate, unix.EPOLLIN|unix.EPOLLONESHOT) {
+		if !k.armGroups(epoll, unix.EPOLLIN|unix.EPOLLONESHOT) {
 			return true
 		}
 		s.armed = true
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, gate, uintptr(unsafe.Pointer(&s.event)), 1, 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&s.event)), 1, 0, 0, 0)
 	switch {
 	case errno != 0:
 		s.err = fmt.Errorf("link: wait: epoll_pwait: %w", errno)
@@ -133,22 +133,22 @@ func (k *kernel) ready(gate uintptr) bool {
 }
 
 // disarm keeps packets from opening the gate until the next wait.
-func (k *kernel) disarm(gate uintptr) {
-	s := &k.sleep
+func (k *kernel) disarm(epoll uintptr) {
+	s := &k.waiter
 	s.armed = false
 	s.event = unix.EpollEvent{}
-	unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0)
-	k.armGroups(gate, 0)
+	unix.RawSyscall6(unix.SYS_EPOLL_CTL, epoll, unix.EPOLL_CTL_MOD, uintptr(k.sock), uintptr(unsafe.Pointer(&s.event)), 0, 0)
+	k.armGroups(epoll, 0)
 }
 
 // armGroups sets which events of the groups open the gate, if there are groups.
-func (k *kernel) armGroups(gate uintptr, events uint32) bool {
-	s, set := &k.sleep, k.groups.set.Load()
+func (k *kernel) armGroups(epoll uintptr, events uint32) bool {
+	s, set := &k.waiter, k.groups.set.Load()
 	if set == 0 {
 		return true
 	}
 	s.event = unix.EpollEvent{Events: events}
-	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, gate, unix.EPOLL_CTL_MOD, uintptr(set), uintptr(unsafe.Pointer(&s.event)), 0, 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, epoll, unix.EPOLL_CTL_MOD, uintptr(set), uintptr(unsafe.Pointer(&s.event)), 0, 0)
 	if errno != 0 {
 		s.err = fmt.Errorf("link: wait: epoll_ctl: %w", errno)
 	}
@@ -156,17 +156,17 @@ func (k *kernel) armGroups(gate uintptr, events uint32) bool {
 }
 
 func (k *kernel) interrupt() {
-	s := &k.sleep
+	s := &k.waiter
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.interrupted = true
 	if s.waiting {
-		_ = k.gate.SetReadDeadline(time.Unix(1, 0))
+		_ = k.epoll.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
 func (k *kernel) setDeadline(t time.Time) {
-	s := &k.sleep
+	s := &k.waiter
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	moved := earlier(s.deadline, t)
@@ -175,6 +175,6 @@ func (k *kernel) setDeadline(t time.Time) {
 	}
 	s.deadline = moved
 	if s.waiting && !s.interrupted {
-		_ = k.gate.SetReadDeadline(moved)
+		_ = k.epoll.SetReadDeadline(moved)
 	}
 }

@@ -60,8 +60,8 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 	})
 }
 
-// A Wait that ended at its deadline must not blind the next one, whatever came
-// in between and however it was taken.
+// A Wait that ended at its deadline must not make the next one miss packets, whatever arrived
+// in between and however it was received.
 func TestWaitAfterPolling(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		a, b := listen(t, cfg), listen(t, cfg)
@@ -90,7 +90,7 @@ func TestWaitAfterPolling(t *testing.T) {
 
 // poll takes one packet without Wait.
 func poll(t *testing.T, s *Socket) {
-	for limit := time.Now().Add(patience); ; {
+	for limit := time.Now().Add(testTimeout); ; {
 		got, err := s.Receive()
 		require.NoError(t, err)
 		if len(got) > 0 {
@@ -100,7 +100,7 @@ func poll(t *testing.T, s *Socket) {
 	}
 }
 
-// Data that is already there ends every Wait until it has been taken.
+// Queued data ends every Wait until it has been received.
 func TestWaitSeesWhatIsQueued(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		a, b := listen(t, cfg), listen(t, cfg)

@@ -8,7 +8,7 @@ import (
 
 func TestBudget(t *testing.T) {
 	var b Budget
-	for range maxSeenOfPeer {
+	for range maxPeerImports {
 		require.True(t, b.reserve(1, 1<<30))
 	}
 	require.False(t, b.reserve(1, 1), "one process has no more")
@@ -16,26 +16,26 @@ func TestBudget(t *testing.T) {
 	b.release(1, 1<<30)
 	require.True(t, b.reserve(1, 1<<30))
 
-	require.True(t, b.reserve(3, maxSeenBytesOfPeer-1))
+	require.True(t, b.reserve(3, maxPeerImportBytes-1))
 	require.False(t, b.reserve(3, 2))
 	require.True(t, b.reserve(3, 1))
-	require.True(t, b.reserve(4, maxSeenBytesOfPeer))
-	require.True(t, b.reserve(5, maxSeenBytesOfPeer))
-	require.False(t, b.reserve(6, maxSeenBytesOfPeer), "all processes together have no more")
+	require.True(t, b.reserve(4, maxPeerImportBytes))
+	require.True(t, b.reserve(5, maxPeerImportBytes))
+	require.False(t, b.reserve(6, maxPeerImportBytes), "all processes together have no more")
 
-	for range maxSeenOfPeer {
+	for range maxPeerImports {
 		b.release(1, 1<<30)
 	}
 	b.release(2, 1)
-	b.release(3, maxSeenBytesOfPeer-1)
+	b.release(3, maxPeerImportBytes-1)
 	b.release(3, 1)
-	b.release(4, maxSeenBytesOfPeer)
-	b.release(5, maxSeenBytesOfPeer)
+	b.release(4, maxPeerImportBytes)
+	b.release(5, maxPeerImportBytes)
 	require.Zero(t, b.usage)
 	require.Empty(t, b.peers)
 
-	for n := range maxSeen {
-		require.True(t, b.reserve(n/maxSeenOfPeer, 1))
+	for n := range maxImports {
+		require.True(t, b.reserve(n/maxPeerImports, 1))
 	}
-	require.False(t, b.reserve(maxSeen, 1))
+	require.False(t, b.reserve(maxImports, 1))
 }

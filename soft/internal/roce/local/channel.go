@@ -43,7 +43,7 @@ func parseAddress(text string) (a Address, err error) {
 		a.Shard = int(n)
 	}
 	if a.String() != text {
-		return a, fmt.Errorf("address %q is not written as %q", text, a)
+		return a, fmt.Errorf("address %q is not in the form %q", text, a)
 	}
 	return a, nil
 }
@@ -76,15 +76,15 @@ type Channel struct {
 	out  producer
 	in   consumer
 
-	link   link   // the system's part: the connection, and the shared memory
-	loop   func() // set by NewLoop: wakes the device
-	shown  shown
-	seen   seen
-	budget *Budget // for the mappings in seen
+	link     link   // the system's part: the connection, and the shared memory
+	loop     func() // set by NewLoop: wakes the device
+	exported exports
+	imported imports
+	budget   *Budget // for the mappings in imported
 
-	marks marks
-	// stuck: the peer did not finish a copy from revoked memory. The channel must end.
-	stuck bool
+	liveness liveness
+	// stalled: the peer did not finish a copy from revoked memory. The channel must end.
+	stalled bool
 
 	record record
 	packet Packet
@@ -100,20 +100,20 @@ func newChannel(ends Ends, memory []byte, dialler bool) *Channel {
 	}
 	c := &Channel{
 		ends: ends, out: newProducer(first), in: newConsumer(second),
-		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, budget: new(Budget),
+		exported: exports{numbers: map[*Memory]uint32{}}, imported: imports{memories: map[uint32][]byte{}}, budget: new(Budget),
 	}
 	c.intact = c.record.intact
 	return c
 }
 
 // NewLoop makes a channel of a device with itself, on any system: it receives the packets that
-// are sent through it. It calls woken where other channels wake the peer. Serve must not be
+// are sent through it. It calls wake where other channels wake the peer. Serve must not be
 // called.
-func NewLoop(device Address, woken func()) *Channel {
+func NewLoop(device Address, wake func()) *Channel {
 	memory := make([]byte, controlLen+ringLen)
 	c := &Channel{
 		ends: Ends{device, device}, out: newProducer(memory), in: newConsumer(memory),
-		shown: shown{numbers: map[*Memory]uint32{}}, seen: seen{memories: map[uint32][]byte{}}, loop: woken,
+		exported: exports{numbers: map[*Memory]uint32{}}, imported: imports{memories: map[uint32][]byte{}}, loop: wake,
 	}
 	c.intact = c.record.intact
 	return c
@@ -129,8 +129,8 @@ func (c *Channel) Ends() Ends { return c.ends }
 // Room returns how many packets of any size can be sent, at most the number asked for. It may
 // return less than there is room for, but 0 only if there is no room.
 func (c *Channel) Room(packets int) (int, error) {
-	if c.stuck {
-		return 0, ErrStandsStill
+	if c.stalled {
+		return 0, ErrStalled
 	}
 	free, err := c.out.room(min(packets, fewPackets) * maxRecord)
 	return min(free/maxRecord, packets), err
@@ -153,7 +153,7 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference,
 
 // Revoke discards an owner's packets with references that the peer has not copied yet. Once it
 // returns, their memory can be reused. It waits for a copy that is in progress. If that takes
-// too long, the packet is lost too, and Room and Receive fail with ErrStandsStill.
+// too long, the packet is lost too, and Room and Receive fail with ErrStalled.
 func (c *Channel) Revoke(owner uint32) {
 	c.revoke(func(r *pendingReference) bool { return r.owner == owner })
 }
@@ -164,16 +164,16 @@ func (c *Channel) RevokeMemory(mem []byte) {
 	c.revoke(func(r *pendingReference) bool { return r.from < to && from < r.to })
 }
 
-func (c *Channel) revoke(meant func(*pendingReference) bool) {
+func (c *Channel) revoke(matches func(*pendingReference) bool) {
 	// End or discard this end's own copy: the peer may be waiting for it, too.
 	c.in.endCopy()
-	if !c.out.revoke(meant) {
-		c.stuck = true
+	if !c.out.revoke(matches) {
+		c.stalled = true
 	}
 }
 
-// Stuck reports whether the peer did not finish a copy in time. It may be called after Close.
-func (c *Channel) Stuck() bool { return c.stuck }
+// Stalled reports whether the peer did not finish a copy in time. It may be called after Close.
+func (c *Channel) Stalled() bool { return c.stalled }
 
 // Flush makes packets that were sent visible to the peer, and wakes it if it asked for that.
 func (c *Channel) Flush() {
@@ -190,17 +190,17 @@ func (c *Channel) wake() {
 	c.link.wake()
 }
 
-// AwaitRoom asks to be woken when there is room again. It reports false if there is room now.
-func (c *Channel) AwaitRoom() (bool, error) { return c.out.awaitRoom() }
+// ArmRoomWakeup asks to be woken when there is room again. It reports false if there is room now.
+func (c *Channel) ArmRoomWakeup() (bool, error) { return c.out.armWakeup() }
 
-// Await asks to be woken when packets come. It reports true if there are none yet.
-func (c *Channel) Await() (none bool) { return c.in.await() && !c.stuck }
+// ArmWakeup asks to be woken when packets come. It reports true if there are none yet.
+func (c *Channel) ArmWakeup() (none bool) { return c.in.armWakeup() && !c.stalled }
 
 // Receive returns the next packet, or nil if there is none. After an error, which matches
-// ErrDisorder or ErrStandsStill, the channel cannot be used any more.
+// ErrCorrupt or ErrStalled, the channel cannot be used any more.
 func (c *Channel) Receive() (*Packet, error) {
-	if c.stuck {
-		return nil, ErrStandsStill
+	if c.stalled {
+		return nil, ErrStalled
 	}
 	r, p := &c.record, &c.packet
 	for {
@@ -209,21 +209,21 @@ func (c *Channel) Receive() (*Packet, error) {
 			return nil, err
 		}
 		if err := p.ParseHeaders(r.headers[:r.headersLen]); err != nil {
-			return nil, ErrDisorder
+			return nil, ErrCorrupt
 		}
 		p.Pieces, p.Intact = p.Pieces[:0], nil
 		switch {
 		case !r.inline:
-			p.Pieces, err = c.seen.resolve(p.Pieces, r.payload)
+			p.Pieces, err = c.imported.resolve(p.Pieces, r.payload)
 			p.Intact = c.intact
 		case len(r.payload) > 0:
 			p.Pieces = append(p.Pieces, r.payload)
 		}
-		if err == errForgotten {
+		if err == errFreed {
 			continue // like a lost packet: its sender has abandoned it
 		}
 		if err == nil && len(p.Pieces) > 0 && !p.Opcode.HasPayload() {
-			err = ErrDisorder
+			err = ErrCorrupt
 		}
 		if err != nil {
 			return nil, err
@@ -258,8 +258,8 @@ func (c *Channel) Release() {
 func (c *Channel) Close() {
 	c.revoke(func(*pendingReference) bool { return true })
 	if c.loop == nil {
-		c.hangUp()
+		c.shutdown()
 	}
-	c.seen.memories = nil
+	c.imported.memories = nil
 	c.out, c.in = producer{}, consumer{}
 }

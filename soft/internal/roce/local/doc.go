@@ -3,7 +3,7 @@
 //
 // [Peers] are the devices of this machine that one shard of a device can reach. A queue pair
 // has a [Path] to one of them: its packets go through a channel while there is one, and
-// otherwise by UDP. The device implements [Host] and [Endpoint] for this package.
+// otherwise by UDP. The device implements [Shard] and [Endpoint] for this package.
 //
 // A [Channel] joins two devices. It has one piece of shared memory, with a ring of records for
 // each direction, and a Unix socket connection, over which each end wakes the other on

@@ -15,15 +15,15 @@ import (
 
 // Messages of a connection after the handshake: their kind, and a number where needed.
 const (
-	messageWake    = 'w' // look at the rings
-	messageShow    = 's' // with a file: maps memory under a number
-	messageShown   = 'a' // the memory has been mapped
-	messageForget  = 'f' // it will be freed
-	messagePing    = 'p' // with a mark, which the reply repeats
-	messagePong    = 'q'
-	messageGoodbye = 'g' // the channel ends, but its process continues
-	messageLen     = 5
-	longestMessage = 256
+	messageWake     = 'w' // look at the rings
+	messageExport   = 's' // with a file: export memory under a number
+	messageImported = 'a' // the memory has been mapped
+	messageForget   = 'f' // it will be freed
+	messagePing     = 'p' // with a mark, which the reply repeats
+	messagePong     = 'q'
+	messageClose    = 'g' // the channel ends, but its process continues
+	messageLen      = 5
+	longestMessage  = 256
 )
 
 const (
@@ -80,28 +80,28 @@ func (l *link) system(fd uintptr) {
 // wake wakes the peer. If its message queue is full, the messages in it wake it.
 func (l *link) wake() { l.send(messageWake, 0, nil) }
 
-func (l *link) show(number uint32, m *Memory) bool {
-	return l.send(messageShow, number, unix.UnixRights(int(m.file.Fd())))
+func (l *link) export(number uint32, m *Memory) bool {
+	return l.send(messageExport, number, unix.UnixRights(int(m.file.Fd())))
 }
 
 func (l *link) forget(number uint32) bool { return l.send(messageForget, number, nil) }
 
 func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 
-// Serve receives the peer's messages until the connection ends. It calls woken after each,
+// Serve receives the peer's messages until the connection ends. It calls wake after each,
 // without the lock: a peer that finds the message queue full relies on the messages in it. It
 // changes the channel with the lock held, which all callers of other methods hold. After Close
 // it returns, with the delay that CloseConnection describes. Its error says why the connection
-// ended. io.EOF: the peer has ended it; without a goodbye from the peer, the error matches
+// ended. io.EOF: the peer has ended it; without a closing message from the peer, the error matches
 // ErrCutOff too.
-func (c *Channel) Serve(lock sync.Locker, woken func()) error {
-	in, err := newInbox(c.link.conn)
+func (c *Channel) Serve(lock sync.Locker, wake func()) error {
+	in, err := newMessageReader(c.link.conn)
 	for err == nil {
 		var b []byte
 		if b, err = in.next(); err == nil {
 			err = c.serve(lock, b, in.files)
 			in.closeFiles()
-			woken()
+			wake()
 		}
 	}
 	if err == errPeerGone {
@@ -112,22 +112,22 @@ func (c *Channel) Serve(lock sync.Locker, woken func()) error {
 
 func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	if len(b) != messageLen {
-		return fmt.Errorf("a message of %d bytes: %w", len(b), ErrDisorder)
+		return fmt.Errorf("message of %d bytes: %w", len(b), ErrCorrupt)
 	}
 	number := binary.LittleEndian.Uint32(b[1:])
 	switch kind := b[0]; {
 	case kind == messageWake && len(files) == 0:
-	case kind == messageShow && len(files) == 1:
-		return c.see(lock, number, files[0])
-	case kind == messageShown && len(files) == 0:
+	case kind == messageExport && len(files) == 1:
+		return c.importMemory(lock, number, files[0])
+	case kind == messageImported && len(files) == 0:
 		lock.Lock()
 		c.acknowledged(number)
 		lock.Unlock()
 	case kind == messageForget && len(files) == 0:
 		lock.Lock()
 		defer lock.Unlock()
-		if mem := c.seen.memories[number]; mem != nil {
-			delete(c.seen.memories, number)
+		if mem := c.imported.memories[number]; mem != nil {
+			delete(c.imported.memories, number)
 			c.unmap(mem)
 		}
 	case kind == messagePing && len(files) == 0:
@@ -137,30 +137,30 @@ func (c *Channel) serve(lock sync.Locker, b []byte, files []int) error {
 	case kind == messagePong && len(files) == 0:
 		lock.Lock()
 		defer lock.Unlock()
-		return c.answer(number)
-	case kind == messageGoodbye && len(files) == 0:
-		return fmt.Errorf("the other device has ended it: %w", errPeerGone)
+		return c.handlePong(number)
+	case kind == messageClose && len(files) == 0:
+		return fmt.Errorf("the peer closed the channel: %w", errPeerGone)
 	default:
-		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrDisorder)
+		return fmt.Errorf("message %q with %d files: %w", kind, len(files), ErrCorrupt)
 	}
 	return nil
 }
 
-// see maps memory that the peer shows. If it cannot be mapped, it is left alone: the payload
-// comes through the ring then.
-func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
+// importMemory maps memory that the peer shows. If it cannot be mapped, it is left alone: the
+// payload comes through the ring then.
+func (c *Channel) importMemory(lock sync.Locker, number uint32, fd int) error {
 	lock.Lock()
-	known := number <= c.seen.last || number&pending != 0
-	full := len(c.seen.memories) >= maxShown
+	known := number <= c.imported.last || number&unacknowledged != 0
+	full := len(c.imported.memories) >= maxExports
 	lock.Unlock()
 	if known {
-		return fmt.Errorf("memory %d is shown again: %w", number, ErrDisorder)
+		return fmt.Errorf("memory %d is exported twice: %w", number, ErrCorrupt)
 	}
 	if full {
 		return nil
 	}
-	mem, err := mapShown(fd)
-	if errors.Is(err, ErrDisorder) {
+	mem, err := mapExport(fd)
+	if errors.Is(err, ErrCorrupt) {
 		return err
 	}
 	if err != nil {
@@ -169,16 +169,16 @@ func (c *Channel) see(lock sync.Locker, number uint32, fd int) error {
 	lock.Lock()
 	defer lock.Unlock()
 	switch {
-	case c.seen.memories == nil: // closed meanwhile
+	case c.imported.memories == nil: // closed meanwhile
 		unmap(mem)
 		return net.ErrClosed
 	case !c.budget.reserve(c.link.peer, uint64(len(mem))):
 		unmap(mem)
 		return nil
 	}
-	c.seen.memories[number], c.seen.last = mem, number
-	if !c.link.send(messageShown, number, nil) {
-		return fmt.Errorf("tell that memory %d is seen: %w", number, net.ErrClosed)
+	c.imported.memories[number], c.imported.last = mem, number
+	if !c.link.send(messageImported, number, nil) {
+		return fmt.Errorf("acknowledge memory %d: %w", number, net.ErrClosed)
 	}
 	return nil
 }
@@ -189,14 +189,14 @@ func (c *Channel) unmap(mem []byte) {
 	unmap(mem)
 }
 
-// hangUp ends the connection and unmaps everything received through it. The file stays open
+// shutdown ends the connection and unmaps everything received through it. The file stays open
 // until CloseConnection.
-func (c *Channel) hangUp() {
-	c.link.send(messageGoodbye, 0, nil)
+func (c *Channel) shutdown() {
+	c.link.send(messageClose, 0, nil)
 	_ = c.link.conn.CloseRead()
 	_ = c.link.conn.CloseWrite()
 	_ = c.link.conn.SetDeadline(time.Unix(1, 0)) // Serve reads no more
-	for _, mem := range c.seen.memories {
+	for _, mem := range c.imported.memories {
 		c.unmap(mem)
 	}
 	unmap(c.link.memory)

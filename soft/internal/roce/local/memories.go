@@ -6,17 +6,17 @@ import (
 	"unsafe"
 )
 
-// Memories are those that the device has allocated, ordered by address. They can be shown to
-// devices of other processes.
-type Memories []shownMemory
+// Memories are those that the device has allocated, ordered by address. They can be exported
+// to devices of other processes.
+type Memories []addressRange
 
-type shownMemory struct {
+type addressRange struct {
 	from, to uintptr
 	memory   *Memory
 }
 
 const (
-	// minMemory is the smallest memory that can be shown, and maxMemories their greatest
+	// minMemory is the smallest memory that can be exported, and maxMemories their greatest
 	// number: each takes a file descriptor.
 	minMemory   = 64 << 10
 	maxMemories = 256
@@ -25,7 +25,7 @@ const (
 // find returns the memory that contains a piece, and the piece's offset in it. Nil: none does.
 func (s Memories) find(piece []byte) (*Memory, uint64) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
-	i, found := slices.BinarySearchFunc(s, at, func(m shownMemory, at uintptr) int { return cmp.Compare(m.from, at) })
+	i, found := slices.BinarySearchFunc(s, at, func(m addressRange, at uintptr) int { return cmp.Compare(m.from, at) })
 	if !found {
 		i--
 	}
@@ -35,7 +35,7 @@ func (s Memories) find(piece []byte) (*Memory, uint64) {
 	return s[i].memory, uint64(at - s[i].from)
 }
 
-// Fits reports whether another memory of that size can be shown.
+// Fits reports whether another memory of that size can be exported.
 func (s Memories) Fits(size int) bool { return size >= minMemory && len(s) < maxMemories }
 
 // Contains reports whether one of the memories contains a piece.
@@ -47,11 +47,11 @@ func (s Memories) Contains(piece []byte) bool {
 // Add adds a memory.
 func (s *Memories) Add(m *Memory) {
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes)))
-	i, _ := slices.BinarySearchFunc(*s, from, func(m shownMemory, at uintptr) int { return cmp.Compare(m.from, at) })
-	*s = slices.Insert(*s, i, shownMemory{from: from, to: from + uintptr(cap(m.Bytes)), memory: m})
+	i, _ := slices.BinarySearchFunc(*s, from, func(m addressRange, at uintptr) int { return cmp.Compare(m.from, at) })
+	*s = slices.Insert(*s, i, addressRange{from: from, to: from + uintptr(cap(m.Bytes)), memory: m})
 }
 
 // Remove removes a memory.
 func (s *Memories) Remove(m *Memory) {
-	*s = slices.DeleteFunc(*s, func(x shownMemory) bool { return x.memory == m })
+	*s = slices.DeleteFunc(*s, func(x addressRange) bool { return x.memory == m })
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Memory is memory of this process that can be shown to others. It has a memory file (memfd)
+// Memory is memory of this process that can be exported to others. It has a memory file (memfd)
 // of its own, with nothing else in it.
 type Memory struct {
 	Bytes []byte
@@ -13,35 +13,35 @@ type Memory struct {
 }
 
 const (
-	// maxShown bounds the memories that a channel shows, and those that it maps.
-	maxShown = 256
-	// MinReference is the smallest payload for which references into shown memory are worth
-	// it.
+	// maxExports bounds the memories that a channel exports, and those that it maps.
+	maxExports = 256
+	// MinReference is the smallest payload for which references into exported memory are
+	// worth it.
 	MinReference = 8 << 10
 )
 
-// shown holds the memories of this process that the peer can map.
-type shown struct {
+// exports holds the memories of this process that the peer can map.
+type exports struct {
 	numbers map[*Memory]uint32
 	next    uint32
 }
 
-// Shown returns the number of a memory at the peer. If the peer has not mapped it yet, Shown
+// Exported returns the number of a memory at the peer. If the peer has not mapped it yet, Exported
 // requests that, and reports false.
-func (c *Channel) Shown(m *Memory) (number uint32, ok bool) {
-	number, ok = c.shown.numbers[m]
-	if !ok && len(c.shown.numbers) < maxShown {
-		c.show(m)
+func (c *Channel) Exported(m *Memory) (number uint32, ok bool) {
+	number, ok = c.exported.numbers[m]
+	if !ok && len(c.exported.numbers) < maxExports {
+		c.exportMemory(m)
 	}
-	return number &^ pending, ok && number&pending == 0
+	return number &^ unacknowledged, ok && number&unacknowledged == 0
 }
 
-// pending marks the number of a memory that the peer has not acknowledged yet.
-const pending = 1 << 31
+// unacknowledged marks the number of a memory that the peer has not acknowledged yet.
+const unacknowledged = 1 << 31
 
 // Budget bounds what a device maps of its peers. The mappings (vm.max_map_count) and the
 // address space of a process are limited, and no peer may use them up. Page tables take 1/512
-// of the size that is mapped, and a peer can show memory many times that it allocated once.
+// of the size that is mapped, and a peer can export memory many times that it allocated once.
 // The bound on its number of memories keeps the page tables in proportion to what it has
 // allocated.
 type Budget struct {
@@ -56,11 +56,11 @@ type usage struct {
 }
 
 const (
-	maxSeen      = 8 << 10
-	maxSeenBytes = 16 << 40
+	maxImports     = 8 << 10
+	maxImportBytes = 16 << 40
 	// Of one process, which may have several devices and channels.
-	maxSeenOfPeer      = 4 * maxShown
-	maxSeenBytesOfPeer = maxSeenBytes / 4
+	maxPeerImports     = 4 * maxExports
+	maxPeerImportBytes = maxImportBytes / 4
 )
 
 // reserve reserves a mapping of n bytes of a process, and reports false if the budget is
@@ -70,7 +70,7 @@ func (b *Budget) reserve(peer int, n uint64) bool {
 	if p == nil {
 		p = new(usage)
 	}
-	if !b.fits(n, maxSeen, maxSeenBytes) || !p.fits(n, maxSeenOfPeer, maxSeenBytesOfPeer) {
+	if !b.fits(n, maxImports, maxImportBytes) || !p.fits(n, maxPeerImports, maxPeerImportBytes) {
 		return false
 	}
 	if b.peers == nil {
@@ -101,25 +101,25 @@ func (u *usage) add(memories int, bytes uint64) {
 	u.bytes += bytes
 }
 
-// show sends a memory to the peer.
-func (c *Channel) show(m *Memory) {
-	c.shown.next++
-	number := c.shown.next &^ pending
+// exportMemory sends a memory to the peer.
+func (c *Channel) exportMemory(m *Memory) {
+	c.exported.next++
+	number := c.exported.next &^ unacknowledged
 	if c.loop != nil {
-		c.seen.memories[number], c.seen.last = m.Bytes[:cap(m.Bytes)], number
-		c.shown.numbers[m] = number
+		c.imported.memories[number], c.imported.last = m.Bytes[:cap(m.Bytes)], number
+		c.exported.numbers[m] = number
 		return
 	}
-	if c.link.show(number, m) {
-		c.shown.numbers[m] = number | pending
+	if c.link.export(number, m) {
+		c.exported.numbers[m] = number | unacknowledged
 	}
 }
 
 // acknowledged records that the peer has mapped a memory.
 func (c *Channel) acknowledged(number uint32) {
-	for m, n := range c.shown.numbers {
-		if n == number|pending {
-			c.shown.numbers[m] = number
+	for m, n := range c.exported.numbers {
+		if n == number|unacknowledged {
+			c.exported.numbers[m] = number
 		}
 	}
 }
@@ -128,41 +128,41 @@ func (c *Channel) acknowledged(number uint32) {
 // acknowledged all packets that refer to it. Forget reports false if the peer's message queue
 // is full: then the channel has to be closed.
 func (c *Channel) Forget(m *Memory) bool {
-	number, ok := c.shown.numbers[m]
-	delete(c.shown.numbers, m)
+	number, ok := c.exported.numbers[m]
+	delete(c.exported.numbers, m)
 	if c.loop != nil {
-		delete(c.seen.memories, number)
+		delete(c.imported.memories, number)
 		return true
 	}
-	return !ok || c.link.forget(number&^pending)
+	return !ok || c.link.forget(number&^unacknowledged)
 }
 
-// seen holds the peer's memories that this process has mapped, by the peer's numbers.
-type seen struct {
+// imports holds the peer's memories that this process has mapped, by the peer's numbers.
+type imports struct {
 	memories map[uint32][]byte
 	last     uint32 // the greatest number so far
 }
 
-// errForgotten: a record refers to memory that its owner has freed meanwhile.
-var errForgotten = errors.New("the memory has been freed")
+// errFreed: a record refers to memory that its owner has freed meanwhile.
+var errFreed = errors.New("the memory has been freed")
 
 // resolve appends the pieces that references name.
-func (s *seen) resolve(pieces [][]byte, refs []byte) ([][]byte, error) {
+func (s *imports) resolve(pieces [][]byte, refs []byte) ([][]byte, error) {
 	if len(refs) == 0 || len(refs)%referenceLen != 0 || len(refs) > MaxReferences*referenceLen {
-		return pieces, ErrDisorder
+		return pieces, ErrCorrupt
 	}
 	total := uint64(0)
 	for ; len(refs) > 0; refs = refs[referenceLen:] {
 		number := binary.LittleEndian.Uint32(refs)
 		mem := s.memories[number]
 		if mem == nil && number <= s.last {
-			return pieces, errForgotten
+			return pieces, errFreed
 		}
 		n := uint64(binary.LittleEndian.Uint32(refs[4:]))
 		off := binary.LittleEndian.Uint64(refs[8:])
 		total += n
 		if n == 0 || total > MaxInline || off > uint64(len(mem)) || n > uint64(len(mem))-off {
-			return pieces, ErrDisorder
+			return pieces, ErrCorrupt
 		}
 		pieces = append(pieces, mem[off:off+n:off+n])
 	}

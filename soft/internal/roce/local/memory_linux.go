@@ -13,19 +13,19 @@ type file struct{ *os.File }
 const (
 	// resizeSeals fix the length of a file.
 	resizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	// shownSeals are for memory that others may only read. Opening it for reading is not
+	// exportSeals are for memory that others may only read. Opening it for reading is not
 	// enough: such a descriptor can be opened again for writing.
-	shownSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
-	// maxShownLen is the longest memory that is mapped.
-	maxShownLen = 1 << 42
+	exportSeals = resizeSeals | unix.F_SEAL_FUTURE_WRITE
+	// maxExportLen is the longest memory that is mapped.
+	maxExportLen = 1 << 42
 )
 
-// AllocMemory allocates memory of at least size bytes that can be shown to other processes. It
-// is zeroed, and starts at a page. All of its pages are allocated, since peers check that.
+// AllocMemory allocates memory of at least size bytes that can be exported to other processes.
+// It is zeroed, and starts at a page. All of its pages are allocated, since peers check that.
 func AllocMemory(size int) (*Memory, error) {
 	page := os.Getpagesize()
 	length := (size + page - 1) &^ (page - 1)
-	fd, mem, err := newFile("verbena memory", length, shownSeals)
+	fd, mem, err := newFile("verbena memory", length, exportSeals)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func checkAllocated(fd int, length int64) error {
 		return os.NewSyscallError("fstat", err)
 	}
 	if allocated := stat.Blocks * 512; allocated < length {
-		return fmt.Errorf("of %d bytes of memory %d are allocated, all must be", length, allocated)
+		return fmt.Errorf("of %d bytes of memory, only %d are allocated", length, allocated)
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	}
 	if err := unix.Ftruncate(fd, int64(length)); err != nil {
 		_ = unix.Close(fd)
-		return -1, nil, fmt.Errorf("make a file of %d bytes in memory: %w", length, os.NewSyscallError("ftruncate", err))
+		return -1, nil, fmt.Errorf("set the size of a memory file to %d bytes: %w", length, os.NewSyscallError("ftruncate", err))
 	}
 	mem, err = unix.Mmap(fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -98,7 +98,7 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		_ = unix.Munmap(mem)
 		_ = unix.Close(fd)
-		return -1, nil, fmt.Errorf("seal a file in memory: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
+		return -1, nil, fmt.Errorf("seal a memory file: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
 	}
 	return fd, mem, nil
 }
@@ -108,17 +108,17 @@ func newFile(name string, length, seals int) (fd int, mem []byte, err error) {
 func sealed(fd, seals int) (int64, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrDisorder)
+		return 0, fmt.Errorf("%w: %w", os.NewSyscallError("fcntl F_GET_SEALS", err), ErrCorrupt)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return 0, os.NewSyscallError("fstatfs", err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC { // a file of huge pages may have none left to read
-		return 0, fmt.Errorf("a file of file system %#x, ordinary memory is needed: %w", fs.Type, ErrDisorder)
+		return 0, fmt.Errorf("the file is on file system %#x, not in ordinary memory: %w", fs.Type, ErrCorrupt)
 	}
 	if have&seals != seals {
-		return 0, fmt.Errorf("a file in memory has the seals %#x, %#x are needed: %w", have, seals, ErrDisorder)
+		return 0, fmt.Errorf("the memory file has the seals %#x, needs %#x: %w", have, seals, ErrCorrupt)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -127,14 +127,14 @@ func sealed(fd, seals int) (int64, error) {
 	return stat.Size, nil
 }
 
-// mapShown maps memory of another process read-only.
-func mapShown(fd int) ([]byte, error) {
-	n, err := sealed(fd, shownSeals)
+// mapExport maps memory of another process read-only.
+func mapExport(fd int) ([]byte, error) {
+	n, err := sealed(fd, exportSeals)
 	if err != nil {
 		return nil, err
 	}
-	if n <= 0 || n > maxShownLen {
-		return nil, fmt.Errorf("memory of %d bytes: %w", n, ErrDisorder)
+	if n <= 0 || n > maxExportLen {
+		return nil, fmt.Errorf("invalid memory length %d: %w", n, ErrCorrupt)
 	}
 	if err := checkAllocated(fd, n); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func mapShared(fd int) ([]byte, error) {
 		return nil, err
 	}
 	if n != sharedLen {
-		return nil, fmt.Errorf("rings of %d bytes, %d are needed: %w", n, sharedLen, ErrDisorder)
+		return nil, fmt.Errorf("the memory for the rings has %d bytes, needs %d: %w", n, sharedLen, ErrCorrupt)
 	}
 	mem, err := unix.Mmap(fd, 0, sharedLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return mem, os.NewSyscallError("mmap", err)

@@ -9,16 +9,16 @@ import (
 )
 
 // ErrRefused: the other device refuses a channel.
-var ErrRefused = errors.New("the device has refused the channel")
+var ErrRefused = errors.New("the device refused the channel")
 
 type file struct{}
 
 type link struct{}
 
-func (*link) wake()                     {}
-func (*link) show(uint32, *Memory) bool { return false }
-func (*link) forget(uint32) bool        { return true }
-func (*link) ping(uint32) bool          { return true }
+func (*link) wake()                       {}
+func (*link) export(uint32, *Memory) bool { return false }
+func (*link) forget(uint32) bool          { return true }
+func (*link) ping(uint32) bool            { return true }
 
 // Listener accepts channels from other devices.
 type Listener struct{}
@@ -38,10 +38,10 @@ func Dial(context.Context, Ends) (*Channel, error) { return nil, errors.ErrUnsup
 // Serve fails.
 func (*Channel) Serve(sync.Locker, func()) error { return errors.ErrUnsupported }
 
-// PeerDies reports false.
-func (*Channel) PeerDies(context.Context) bool { return false }
+// PeerProcessDied reports false.
+func (*Channel) PeerProcessDied(context.Context) bool { return false }
 
-func (*Channel) hangUp() {}
+func (*Channel) shutdown() {}
 
 // CloseConnection does nothing.
 func (*Channel) CloseConnection() {}

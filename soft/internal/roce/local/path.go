@@ -20,9 +20,9 @@ type Path struct {
 	waiting   bool // for room in the channel
 	size      int  // bytes of payload sent since Transmit was called
 
-	mark  uint32   // the channel's mark when the path joined it
-	heard bool     // a packet has arrived through the channel
-	left  *Channel // the channel that was cut off, if it led to the process of the peer's queue pair
+	mark     uint32   // the channel's mark when the path joined it
+	received bool     // a packet has arrived through the channel
+	cutOff   *Channel // the channel that was cut off, if it led to the process of the peer's queue pair
 }
 
 // User is the queue pair of a path.
@@ -30,7 +30,7 @@ type User interface {
 	// ChannelUp is called when packets start to leave through the channel.
 	ChannelUp()
 	// ChannelDown is called when the channel has ended. shared: packets left through it.
-	// heard: packets arrived through it.
+	// received: packets arrived through it.
 	ChannelDown(shared, heard bool)
 	// Activate makes the queue pair send soon.
 	Activate()
@@ -44,27 +44,27 @@ const (
 	// acknowledgements are in flight. It is bounded because other connections wait behind
 	// these packets in the ring.
 	window = 4 << 20
-	// A queue pair sends up to turnPackets or turnBytes at a time. Then the peer is shown what
-	// was sent, so that it can start on that, and the next queue pair sends.
+	// A queue pair sends up to turnPackets or turnBytes at a time. Then the packets are
+	// published, so that the peer can start on them, and the next queue pair sends.
 	turnPackets = 32
 	turnBytes   = 256 << 10
 )
 
 // Begin starts the use of the path.
 func (p *Path) Begin() {
-	if p.peer.agreed {
-		p.join()
+	if p.peer.established {
+		p.joinChannel()
 	}
 }
 
-// Leave ends the use of the path, and reports whether packets left through the channel.
-func (p *Path) Leave() (shared bool) {
+// Close ends the use of the path, and reports whether packets left through the channel.
+func (p *Path) Close() (shared bool) {
 	p.Revoke(nil)
 	shared = p.shared
 	if shared {
 		p.peer.endWait(p)
 	}
-	p.peers.leave(p)
+	p.peers.removePath(p)
 	return shared
 }
 
@@ -80,8 +80,8 @@ func (p *Path) Revoke(mem []byte) {
 	}
 }
 
-// join makes packets leave through the channel.
-func (p *Path) join() {
+// joinChannel makes packets leave through the channel.
+func (p *Path) joinChannel() {
 	p.shared, p.mark = true, p.peer.channel.Mark()
 	p.queuePair.SetLargestPacket(MaxInline)
 	if !p.peer.isLoop() { // a loop sends the next packets only after it has handled these
@@ -92,13 +92,13 @@ func (p *Path) join() {
 	p.user.Activate()
 }
 
-// part makes packets go by UDP after the channel has ended.
-func (p *Path) part(c *Channel) {
-	if p.heard || p.shared && c.OutlivedBy(p.mark) {
-		p.left = c
+// leaveChannel makes packets go by UDP after the channel has ended.
+func (p *Path) leaveChannel(c *Channel) {
+	if p.received || p.shared && c.AliveAfter(p.mark) {
+		p.cutOff = c
 	}
-	shared, heard := p.shared, p.heard
-	p.shared, p.heard = false, false
+	shared, heard := p.shared, p.received
+	p.shared, p.received = false, false
 	if shared {
 		p.waiting = false
 		p.queuePair.SetLargestPacket(0)
@@ -118,14 +118,15 @@ func (p *Path) Loop() bool { return p.peer.isLoop() }
 // Peer returns the device at the other end of the path.
 func (p *Path) Peer() *Peer { return p.peer }
 
-// Proven reports whether the channel is known to lead to the process of the peer's queue pair.
-func (p *Path) Proven() bool { return p.shared && p.peer.channel.OutlivedBy(p.mark) }
+// PeerConfirmed reports whether the channel is known to lead to the process of the peer's
+// queue pair.
+func (p *Path) PeerConfirmed() bool { return p.shared && p.peer.channel.AliveAfter(p.mark) }
 
 // Transmit sends packets of the queue pair through the channel, up to that many bytes. It
 // returns the rest of the bytes, and whether more packets could leave at once.
 func (p *Path) Transmit(now time.Duration, bytes int) (left int, more bool) {
 	sentPackets, c := &p.peers.cfg.Packets.SentPackets, p.peer.channel
-	p.peers.sends(p.peer)
+	p.peers.noteSent(p.peer)
 	first := *sentPackets
 	p.size = 0
 	for bytes > 0 {

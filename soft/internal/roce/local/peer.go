@@ -11,19 +11,19 @@ import (
 // Peer is a device that may be on this machine, or this device itself, together with the
 // endpoint that reaches it.
 type Peer struct {
-	peers    *Peers
-	endpoint Endpoint
-	ends     Ends
-	users    int // paths to it
-	paths    map[*Path]struct{}
-	meetings int      // handshakes in progress
-	pausing  bool     // until it is dialled again
-	channel  *Channel // nil: there is none
-	agreed   bool     // the peer uses the channel too
-	waiting  []*Path  // for room in it
+	peers         *Peers
+	endpoint      Endpoint
+	ends          Ends
+	users         int // paths to it
+	paths         map[*Path]struct{}
+	handshakes    int      // handshakes in progress
+	redialPending bool     // until it is dialled again
+	channel       *Channel // nil: there is none
+	established   bool     // the peer uses the channel too
+	waiting       []*Path  // for room in it
 
-	place, quiet int  // in the poll list
-	unflushed    bool // packets were sent that Flush has not shown yet
+	index, emptyPasses int  // in the poll list
+	unflushed          bool // packets were sent that Flush has not published yet
 
 	refs [MaxReferences]Reference
 }
@@ -36,11 +36,11 @@ const (
 )
 
 // receive handles the packets that have arrived and reports whether there were any.
-func (p *Peer) receive(now time.Duration) bool { return p.take(now) > 0 }
+func (p *Peer) receive(now time.Duration) bool { return p.handlePackets(now) > 0 }
 
-// take handles packets that have arrived, and returns their number, plus one if it had to end
-// the channel.
-func (p *Peer) take(now time.Duration) int {
+// handlePackets handles packets that have arrived, and returns their number, plus one if it
+// had to end the channel.
+func (p *Peer) handlePackets(now time.Duration) int {
 	c := p.channel
 	if len(p.waiting) > 0 {
 		if p.resume(); p.channel != c {
@@ -76,10 +76,10 @@ func (p *Peer) Handle(packet *Packet, now time.Duration) {
 		}
 		path.user.Activate()
 		if path.peer == p {
-			path.heard = true
+			path.received = true
 		}
 	}
-	p.agree() // a peer that sends through the channel uses it
+	p.establish() // a peer that sends through the channel uses it
 }
 
 // unreadable tells the queue pair that sent a packet that its payload cannot be read. The
@@ -106,11 +106,11 @@ func (p *Peer) Ends() Ends { return p.ends }
 func (p *Peer) Channel() *Channel { return p.channel }
 
 // Dialled reports whether a channel is being made.
-func (p *Peer) Dialled() bool { return p.meetings > 0 }
+func (p *Peer) Dialled() bool { return p.handshakes > 0 }
 
 // Redial makes a channel, unless a handshake is in progress.
 func (p *Peer) Redial() {
-	if p.meetings == 0 {
+	if p.handshakes == 0 {
 		p.peers.dial(p, minRedialPause)
 	}
 }
@@ -118,7 +118,7 @@ func (p *Peer) Redial() {
 // wait makes a path send again when the channel has room. It reports false if there is room
 // now.
 func (p *Peer) wait(path *Path) bool {
-	full, err := p.channel.AwaitRoom()
+	full, err := p.channel.ArmRoomWakeup()
 	if err != nil {
 		p.End(err)
 		return false
@@ -166,7 +166,7 @@ func (p *Peer) References(pieces [][]byte) []Reference {
 		if m == nil || len(refs) == cap(refs) {
 			return nil
 		}
-		number, ok := p.channel.Shown(m)
+		number, ok := p.channel.Exported(m)
 		if !ok {
 			return nil
 		}
@@ -184,63 +184,63 @@ func (p *Peer) begin(c *Channel) {
 	p.channel = c
 	l.polled.add(p)
 	if p.isLoop() {
-		p.agree()
-		c.Await()
+		p.establish()
+		c.ArmWakeup()
 		return
 	}
 	c.SetBudget(&l.budget)
-	if !c.Await() {
-		l.Woken()
+	if !c.ArmWakeup() {
+		l.Wake()
 	}
 	begun := c.Mark()
 	l.channels++
 	l.serving.Go(func() {
 		if p.serve(c, begun) {
-			l.cutOff(c)
+			l.checkPeerDied(c)
 		}
 		c.CloseConnection()
-		l.cfg.Host.Lock()
+		l.cfg.Shard.Lock()
 		l.channels--
-		l.cfg.Host.Unlock()
+		l.cfg.Shard.Unlock()
 	})
 }
 
-// agree makes packets leave through the channel. It is called once the peer uses the channel
+// establish makes packets leave through the channel. It is called once the peer uses the channel
 // too. Earlier, packets could wait in it while later messages of the connection manager go by
 // UDP: this end would learn of the end of a connection before its last acknowledgement
 // arrived.
-func (p *Peer) agree() {
-	if p.agreed || p.channel == nil {
+func (p *Peer) establish() {
+	if p.established || p.channel == nil {
 		return
 	}
-	p.agreed = true
+	p.established = true
 	for path := range p.paths {
-		path.join()
+		path.joinChannel()
 	}
-	p.peers.cfg.Log.Debug().Stringer("peer", p.ends.Peer).Msg("packets go through shared memory")
+	p.peers.cfg.Log.Debug().Stringer("peer", p.ends.Peer).Msg("packets use shared memory")
 }
 
-// serve handles the messages of a channel until it ends. It reports whether cutOff must be
-// called. A peer that answers the mark begun uses the channel, as does one that sends packets.
+// serve handles the messages of a channel until it ends. It reports whether checkPeerDied must be
+// called. A peer that answers the ping begun uses the channel, as does one that sends packets.
 func (p *Peer) serve(c *Channel, begun uint32) bool {
-	l, host := p.peers, p.peers.cfg.Host
-	agreed := false
-	err := c.Serve(host, func() {
-		if !agreed {
-			host.Lock()
-			if agreed = c.OutlivedBy(begun); agreed && p.channel == c {
-				p.agree()
+	l, shard := p.peers, p.peers.cfg.Shard
+	established := false
+	err := c.Serve(shard, func() {
+		if !established {
+			shard.Lock()
+			if established = c.AliveAfter(begun); established && p.channel == c {
+				p.establish()
 			}
-			host.Unlock()
+			shard.Unlock()
 		}
-		l.Woken()
+		l.Wake()
 	})
-	host.Lock()
-	defer host.Unlock()
+	shard.Lock()
+	defer shard.Unlock()
 	if p.channel == c {
 		p.drain()
 	}
-	mayBeDead := c.Stuck() // a process that is killed during a copy does not finish it either
+	mayBeDead := c.Stalled() // a process that is killed during a copy does not finish it either
 	if p.channel == c {
 		p.End(err)
 		mayBeDead = errors.Is(err, ErrCutOff)
@@ -260,7 +260,7 @@ const maxDrain = 1 << 14
 func (p *Peer) drain() {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	for n := 0; n < maxDrain && p.channel != nil; {
-		taken := p.take(p.peers.cfg.Now())
+		taken := p.handlePackets(p.peers.cfg.Now())
 		if taken == 0 {
 			return
 		}
@@ -273,18 +273,18 @@ func (p *Peer) End(err error) {
 	l, log, c := p.peers, &p.peers.cfg.Log, p.channel
 	p.close()
 	for path := range p.paths {
-		path.part(c)
+		path.leaveChannel(c)
 	}
 	switch {
-	case errors.Is(err, ErrStandsStill):
-		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP for a while")
-		if l.on && p.users > 0 && !p.pausing {
-			p.pausing = true
+	case errors.Is(err, ErrStalled):
+		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer stopped during a copy; packets use UDP for a while")
+		if l.on && p.users > 0 && !p.redialPending {
+			p.redialPending = true
 			l.dialling.Go(func() { l.dialAgain(p, minRedialPause) })
 		}
-	case errors.Is(err, ErrDisorder):
-		l.counters.Disorder++
-		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP: the other process has broken the shared memory")
+	case errors.Is(err, ErrCorrupt):
+		l.counters.Corrupt++
+		log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("the peer corrupted the shared memory; packets use UDP")
 	case errors.Is(err, io.EOF):
 		// The peer has died, or has closed its device. The queue pairs only probe it: another
 		// process may have its address already, and must not be disturbed.
@@ -295,17 +295,17 @@ func (p *Peer) End(err error) {
 		}
 		fallthrough
 	default:
-		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets go by UDP again")
+		log.Debug().Err(err).Stringer("peer", p.ends.Peer).Msg("packets use UDP again")
 	}
 	l.forgetUnused(p)
-	l.cfg.Host.WakeIfReady()
+	l.cfg.Shard.WakeIfReady()
 }
 
 // close closes the channel.
 func (p *Peer) close() {
 	p.peers.polled.remove(p)
 	p.channel.Close()
-	p.channel, p.agreed = nil, false
+	p.channel, p.established = nil, false
 	clear(p.waiting)
 	p.waiting = p.waiting[:0]
 }

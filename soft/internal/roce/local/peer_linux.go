@@ -59,9 +59,9 @@ func checkProcess(socket int) (pid int, err error) {
 func checkUser(peer, own, overflow uint32) error {
 	switch {
 	case peer != own:
-		return fmt.Errorf("its user is %d, that of this process is %d: %w", peer, own, errors.ErrUnsupported)
+		return fmt.Errorf("its user ID is %d, that of this process is %d: %w", peer, own, errors.ErrUnsupported)
 	case peer == overflow:
-		return fmt.Errorf("its user is %d, which stands for all users that are not mapped: %w", peer, errors.ErrUnsupported)
+		return fmt.Errorf("its user ID is %d, which stands for all unmapped users: %w", peer, errors.ErrUnsupported)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func overflowUser() uint32 {
 // alone does not show that: a process in a child namespace has an ID here, too.
 func checkNamespaces(pid int) error {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return fmt.Errorf("process %d cannot be looked up: /proc is not that of this PID namespace: %w", pid, errors.ErrUnsupported)
+		return fmt.Errorf("cannot look up process %d: /proc belongs to another PID namespace: %w", pid, errors.ErrUnsupported)
 	}
 	for _, kind := range []string{"pid", "user"} {
 		var own, peer unix.Stat_t

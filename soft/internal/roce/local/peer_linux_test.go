@@ -18,11 +18,11 @@ import (
 	"github.com/verbena-rdma/verbena/test/netns"
 )
 
-// visitorVariable has the test binary be the other process of TestCheckPeer.
-const visitorVariable = "VERBENA_LOCAL_VISITOR"
+// childVariable has the test binary be the other process of TestCheckPeer.
+const childVariable = "VERBENA_LOCAL_VISITOR"
 
-// visit connects to a socket, prints what checkPeer says of its owner, and waits.
-func visit(address string) error {
+// dialAndCheck connects to a socket, prints what checkPeer says of its owner, and waits.
+func dialAndCheck(address string) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: address, Net: "unixpacket"})
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func TestCheckPeer(t *testing.T) {
 		},
 		"a user that is not mapped": {
 			attr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER},
-			here: "is in another user namespace", inside: "stands for all users that are not mapped",
+			here: "is in another user namespace", inside: "stands for all unmapped users",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestCheckPeer(t *testing.T) {
 			require.NoError(t, err)
 			defer l.Close()
 			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), visitorVariable+"="+l.Addr().String(), "GORACE=atexit_sleep_ms=0")
+			cmd.Env = append(os.Environ(), childVariable+"="+l.Addr().String(), "GORACE=atexit_sleep_ms=0")
 			cmd.SysProcAttr, cmd.Stderr = c.attr, os.Stderr
 			in, err := cmd.StdinPipe()
 			require.NoError(t, err)
@@ -108,11 +108,11 @@ func TestCheckUser(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	address := os.Getenv(visitorVariable)
+	address := os.Getenv(childVariable)
 	if address == "" {
 		goleak.VerifyTestMain(m)
 	}
-	if err := visit(address); err != nil {
+	if err := dialAndCheck(address); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

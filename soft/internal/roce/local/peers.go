@@ -21,9 +21,9 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
-// Host is a shard of a device. Its lock guards everything in this package, unless noted
+// Shard is a shard of a device. Its lock guards everything in this package, unless noted
 // otherwise.
-type Host interface {
+type Shard interface {
 	sync.Locker
 	// Progress receives packets, handles timers and sends, and reports whether there was any
 	// work. SendReady sends what is ready; WakeIfReady makes a goroutine of the shard do so.
@@ -52,8 +52,8 @@ type Endpoint interface {
 
 // Config configures Peers.
 type Config struct {
-	Host      Host
-	Shard     int // its index
+	Shard     Shard
+	Index     int // its index
 	Endpoints []Endpoint
 	Memories  *Memories           // of the device
 	Packets   *transport.Counters // of the shard
@@ -73,7 +73,7 @@ type Peers struct {
 	listeners []*Listener
 	peers     map[Ends]*Peer
 	polled    pollList // the peers with a channel
-	unflushed []*Peer  // the peers that Flush has to show packets to
+	unflushed []*Peer  // the peers with packets that Flush has to publish
 	budget    Budget
 
 	ctx      context.Context // for dialling
@@ -82,9 +82,9 @@ type Peers struct {
 	serving  sync.WaitGroup // goroutines that serve channels
 	channels int            // open connections to other devices
 
-	seen   atomic.Uint64 // programs' polls when this end last asked to be woken
-	wakes  chan struct{} // there is work for the worker
-	sleeps chan struct{} // a program is about to sleep
+	pollsSeen atomic.Uint64 // programs' polls when this end last asked to be woken
+	wakes     chan struct{} // there is work for the worker
+	sleeps    chan struct{} // a program is about to sleep
 
 	// unresolved counts the channels that were cut off, or whose peer stopped during a copy,
 	// until it is known whether the peer's process is dead.
@@ -95,7 +95,7 @@ type Peers struct {
 
 // Counters count packets through shared memory, channels that ended because the peer broke the
 // memory, and peers that died.
-type Counters struct{ Sent, Received, Disorder, Died uint64 }
+type Counters struct{ Sent, Received, Corrupt, Died uint64 }
 
 // maxChannels bounds the channels of a shard. Each takes 2 MiB of memory once it is in use.
 const maxChannels = 1024
@@ -139,10 +139,10 @@ func (l *Peers) All() []*Peer { return slices.Collect(maps.Values(l.peers)) }
 func (l *Peers) listen(e Endpoint) error {
 	listener, err := Listen(l.address(e))
 	if err != nil {
-		l.cfg.Log.Debug().Err(err).Stringer("address", e.Addr()).Msg("devices of this machine are reached by UDP")
+		l.cfg.Log.Debug().Err(err).Stringer("address", e.Addr()).Msg("cannot listen for other devices of this machine; they are reached by UDP")
 		return err
 	}
-	listener.Serve(func(peer Address) func(*Channel) { return l.answer(e, peer) })
+	listener.Serve(func(peer Address) func(*Channel) { return l.decideDial(e, peer) })
 	l.listeners = append(l.listeners, listener)
 	return nil
 }
@@ -163,9 +163,9 @@ func (l *Peers) listenLater(e Endpoint) {
 			return
 		case <-time.After(pause):
 		}
-		l.cfg.Host.Lock()
+		l.cfg.Shard.Lock()
 		inUse := l.on && errors.Is(l.listen(e), syscall.EADDRINUSE)
-		l.cfg.Host.Unlock()
+		l.cfg.Shard.Unlock()
 		if !inUse {
 			return
 		}
@@ -174,50 +174,50 @@ func (l *Peers) listenLater(e Endpoint) {
 
 // address returns the shard's address at an endpoint.
 func (l *Peers) address(e Endpoint) Address {
-	return Address{Device: e.Addr(), Shard: l.cfg.Shard}
+	return Address{Device: e.Addr(), Shard: l.cfg.Index}
 }
 
-// Join makes a queue pair's path from an endpoint to a peer, and starts to look for the peer.
+// NewPath makes a queue pair's path from an endpoint to a peer, and starts to look for the peer.
 // [Path.Begin] starts the use of the path.
-func (l *Peers) Join(e Endpoint, addr Address, q *transport.QP, user User) *Path {
+func (l *Peers) NewPath(e Endpoint, addr Address, q *transport.QP, user User) *Path {
 	p := l.peer(e, addr)
 	path := &Path{peers: l, peer: p, queuePair: q, user: user}
 	p.users++
-	l.meet(p)
+	l.ensureChannel(p)
 	p.paths[path] = struct{}{}
 	return path
 }
 
-// meet makes a channel with a peer if one is needed and there is none.
-func (l *Peers) meet(p *Peer) {
+// ensureChannel makes a channel with a peer if one is needed and there is none.
+func (l *Peers) ensureChannel(p *Peer) {
 	switch {
 	case !p.isLoop():
 		if l.mayDial(p) {
 			l.dial(p, minRedialPause)
 		}
-	case p.users > 0 && p.channel == nil && l.mayMeet(p.ends.Peer):
-		p.begin(NewLoop(p.ends.Peer, l.Woken))
+	case p.users > 0 && p.channel == nil && l.channelAllowed(p.ends.Peer):
+		p.begin(NewLoop(p.ends.Peer, l.Wake))
 	}
 }
 
-// mayMeet reports whether a channel with a peer is allowed.
-func (l *Peers) mayMeet(addr Address) bool {
-	return l.on && l.cfg.Host.MayShare(addr.Device.Addr())
+// channelAllowed reports whether a channel with a peer is allowed.
+func (l *Peers) channelAllowed(addr Address) bool {
+	return l.on && l.cfg.Shard.MayShare(addr.Device.Addr())
 }
 
 // mayDial reports whether a channel with a peer is needed, and none is being made.
 func (l *Peers) mayDial(p *Peer) bool {
-	return l.mayMeet(p.ends.Peer) && p.users > 0 && p.channel == nil && p.meetings == 0 && !p.pausing && l.channels < maxChannels
+	return l.channelAllowed(p.ends.Peer) && p.users > 0 && p.channel == nil && p.handshakes == 0 && !p.redialPending && l.channels < maxChannels
 }
 
-// Reconsider ends channels that are no longer allowed ([Host.MayShare]), and makes those that
+// Reconsider ends channels that are no longer allowed ([Shard.MayShare]), and makes those that
 // are.
 func (l *Peers) Reconsider() {
 	for _, p := range l.All() { // a copy, since unused peers are removed
-		if p.channel != nil && !l.mayMeet(p.ends.Peer) {
+		if p.channel != nil && !l.channelAllowed(p.ends.Peer) {
 			p.End(net.ErrClosed)
 		}
-		l.meet(p)
+		l.ensureChannel(p)
 	}
 }
 
@@ -231,9 +231,9 @@ func (l *Peers) peer(e Endpoint, addr Address) *Peer {
 	return p
 }
 
-// leave removes a path that is no longer used. A channel to another device stays for the next
+// removePath removes a path that is no longer used. A channel to another device stays for the next
 // path.
-func (l *Peers) leave(path *Path) {
+func (l *Peers) removePath(path *Path) {
 	p := path.peer
 	delete(p.paths, path)
 	p.users--
@@ -244,7 +244,7 @@ func (l *Peers) leave(path *Path) {
 }
 
 func (l *Peers) forgetUnused(p *Peer) {
-	if p.users == 0 && p.meetings == 0 && !p.pausing && p.channel == nil {
+	if p.users == 0 && p.handshakes == 0 && !p.redialPending && p.channel == nil {
 		delete(l.peers, p.ends)
 	}
 }
@@ -252,20 +252,20 @@ func (l *Peers) forgetUnused(p *Peer) {
 // dial makes a channel with a peer. If the peer's process does not respond, or the handshake
 // times out, it dials again after a pause.
 func (l *Peers) dial(p *Peer, pause time.Duration) {
-	p.meetings++
+	p.handshakes++
 	l.dialling.Go(func() {
 		c, err := Dial(l.ctx, p.ends)
-		for try := 0; errors.Is(err, ErrRefused) && try < dialTries && l.awaited(p); try++ {
+		for try := 0; errors.Is(err, ErrRefused) && try < dialTries && l.waitToRetry(p); try++ {
 			c, err = Dial(l.ctx, p.ends)
 		}
 		if err != nil {
-			l.cfg.Log.Trace().Err(err).Msg("packets go by UDP")
+			l.cfg.Log.Trace().Err(err).Msg("no shared memory with the peer; packets use UDP")
 		}
-		again := unanswered(err)
-		l.cfg.Host.Lock()
-		p.pausing = again
-		unused := l.metLocked(p, c)
-		l.cfg.Host.Unlock()
+		again := handshakeIncomplete(err)
+		l.cfg.Shard.Lock()
+		p.redialPending = again
+		unused := l.handshakeDoneLocked(p, c)
+		l.cfg.Shard.Unlock()
 		if unused {
 			c.CloseConnection()
 		}
@@ -281,17 +281,17 @@ func (l *Peers) dialAgain(p *Peer, pause time.Duration) {
 	case <-time.After(pause):
 	case <-l.ctx.Done():
 	}
-	l.cfg.Host.Lock()
-	defer l.cfg.Host.Unlock()
-	p.pausing = false
+	l.cfg.Shard.Lock()
+	defer l.cfg.Shard.Unlock()
+	p.redialPending = false
 	if l.mayDial(p) {
 		l.dial(p, min(2*pause, maxRedialPause))
 	}
 	l.forgetUnused(p)
 }
 
-// unanswered reports whether a peer was found but did not finish the handshake.
-func unanswered(err error) bool {
+// handshakeIncomplete reports whether a peer was found but did not finish the handshake.
+func handshakeIncomplete(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, io.EOF)
 }
@@ -308,53 +308,53 @@ const (
 	dialInterval = 10 * time.Millisecond
 )
 
-// awaited waits for dialInterval, and reports whether there is still no channel with a peer.
-func (l *Peers) awaited(p *Peer) bool {
+// waitToRetry waits for dialInterval, and reports whether there is still no channel with a peer.
+func (l *Peers) waitToRetry(p *Peer) bool {
 	select {
 	case <-time.After(dialInterval):
 	case <-l.ctx.Done():
 		return false
 	}
-	l.cfg.Host.Lock()
-	defer l.cfg.Host.Unlock()
+	l.cfg.Shard.Lock()
+	defer l.cfg.Shard.Unlock()
 	return p.channel == nil
 }
 
-// answer decides whether a device that dials may have a channel. It returns the function that
+// decideDial decides whether a device that dials may have a channel. It returns the function that
 // receives the channel, or nil to refuse. If two devices dial each other at the same time, the
 // one with the lower address prevails.
-func (l *Peers) answer(e Endpoint, addr Address) func(*Channel) {
-	l.cfg.Host.Lock()
-	defer l.cfg.Host.Unlock()
-	if !l.mayMeet(addr) || l.channels >= maxChannels {
+func (l *Peers) decideDial(e Endpoint, addr Address) func(*Channel) {
+	l.cfg.Shard.Lock()
+	defer l.cfg.Shard.Unlock()
+	if !l.channelAllowed(addr) || l.channels >= maxChannels {
 		return nil
 	}
 	p := l.peer(e, addr)
-	if p.channel != nil || p.meetings > 0 && l.address(e).Compare(addr) < 0 {
+	if p.channel != nil || p.handshakes > 0 && l.address(e).Compare(addr) < 0 {
 		return nil
 	}
-	p.meetings++
-	return func(c *Channel) { l.met(p, c) }
+	p.handshakes++
+	return func(c *Channel) { l.handshakeDone(p, c) }
 }
 
-// met accepts the channel that was made with a peer. Nil: the handshake failed.
-func (l *Peers) met(p *Peer, c *Channel) {
-	l.cfg.Host.Lock()
-	unused := l.metLocked(p, c)
-	l.cfg.Host.Unlock()
+// handshakeDone accepts the channel that was made with a peer. Nil: the handshake failed.
+func (l *Peers) handshakeDone(p *Peer, c *Channel) {
+	l.cfg.Shard.Lock()
+	unused := l.handshakeDoneLocked(p, c)
+	l.cfg.Shard.Unlock()
 	if unused {
 		c.CloseConnection()
 	}
 }
 
-// metLocked is met under the lock. It reports whether it has closed the channel, whose
-// connection the caller must then close without the lock.
-func (l *Peers) metLocked(p *Peer, c *Channel) (unused bool) {
-	p.meetings--
+// handshakeDoneLocked is handshakeDone under the lock. It reports whether it has closed the
+// channel, whose connection the caller must then close without the lock.
+func (l *Peers) handshakeDoneLocked(p *Peer, c *Channel) (unused bool) {
+	p.handshakes--
 	switch {
 	case c == nil:
 		l.forgetUnused(p)
-	case !l.mayMeet(p.ends.Peer) || p.channel != nil:
+	case !l.channelAllowed(p.ends.Peer) || p.channel != nil:
 		c.Close()
 		l.forgetUnused(p)
 		return true
@@ -381,15 +381,15 @@ func (l *Peers) Receive(now time.Duration) bool {
 	return l.polled.pass(func(p *Peer) bool { return p.receive(now) })
 }
 
-// sends records that packets are sent to a peer, so that Flush shows them.
-func (l *Peers) sends(p *Peer) {
+// noteSent records that packets are sent to a peer, so that Flush publishes them.
+func (l *Peers) noteSent(p *Peer) {
 	if !p.unflushed {
 		p.unflushed = true
 		l.unflushed = append(l.unflushed, p)
 	}
 }
 
-// Flush shows the peers the packets that were sent.
+// Flush makes the packets that were sent visible to the peers.
 func (l *Peers) Flush() {
 	for _, p := range l.unflushed {
 		p.unflushed = false
@@ -400,28 +400,28 @@ func (l *Peers) Flush() {
 	l.unflushed = l.unflushed[:0]
 }
 
-// await asks to be woken when packets arrive, or when there is room for waiting paths. It
+// armWakeups asks to be woken when packets arrive, or when there is room for waiting paths. It
 // reports true if neither is the case yet.
-func (l *Peers) await() bool {
+func (l *Peers) armWakeups() bool {
 	none := true
-	l.seen.Store(l.cfg.Host.Polls())
+	l.pollsSeen.Store(l.cfg.Shard.Polls())
 	for _, p := range l.polled.peers {
-		if !p.channel.Await() {
+		if !p.channel.ArmWakeup() {
 			none = false
 		}
 		if len(p.waiting) == 0 {
 			continue
 		}
 		// A wake-up may have freed too little room: ask again.
-		if full, err := p.channel.AwaitRoom(); err != nil || !full {
+		if full, err := p.channel.ArmRoomWakeup(); err != nil || !full {
 			none = false
 		}
 	}
 	return none
 }
 
-// Woken is called, with and without the lock, when the channels have work.
-func (l *Peers) Woken() {
+// Wake is called, with and without the lock, when the channels have work.
+func (l *Peers) Wake() {
 	select {
 	case l.wakes <- struct{}{}:
 	default:
@@ -453,7 +453,7 @@ func (l *Peers) work() {
 				}
 				continue
 			}
-			before := l.cfg.Host.Polls()
+			before := l.cfg.Shard.Polls()
 			timer.Reset(l.cfg.Pause)
 			select {
 			case <-timer.C:
@@ -462,8 +462,8 @@ func (l *Peers) work() {
 			case <-l.ctx.Done():
 				return
 			}
-			if l.cfg.Host.Polls() == before {
-				l.seen.Store(before) // the worker acts for programs that have not polled since
+			if l.cfg.Shard.Polls() == before {
+				l.pollsSeen.Store(before) // the worker acts for programs that have not polled since
 			}
 		}
 	}
@@ -472,26 +472,26 @@ func (l *Peers) work() {
 // round is one round of work. It reports whether there may be more to do, and whether programs
 // have polled since this end last asked to be woken, and none of them is about to sleep.
 func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
-	host := l.cfg.Host
-	if host.Polls() != l.seen.Load() && !host.Asleep() {
+	shard := l.cfg.Shard
+	if shard.Polls() != l.pollsSeen.Load() && !shard.Asleep() {
 		return true, true // before the lock, since a program that unlocks it would have to wake a waiter
 	}
-	host.Lock()
-	defer host.Unlock()
+	shard.Lock()
+	defer shard.Unlock()
 	if !l.on {
 		return false, false
 	}
-	if now := l.cfg.Now(); spinning.PollsOn(now, host.Progress(now)) {
+	if now := l.cfg.Now(); spinning.KeepPolling(now, shard.Progress(now)) {
 		return true, false
 	}
-	return !l.await(), false
+	return !l.armWakeups(), false
 }
 
 // ProgramSleeps makes the worker take over at once from a program that has armed a completion
 // queue. The lock is held.
 func (l *Peers) ProgramSleeps() {
-	if !l.await() {
-		l.Woken()
+	if !l.armWakeups() {
+		l.Wake()
 	}
 	select {
 	case l.sleeps <- struct{}{}:
@@ -522,16 +522,16 @@ func (l *Peers) Off() (wait func()) {
 // maxReceives bounds how often a socket is read for packets that came before another event.
 const maxReceives = 64
 
-// cutOff finds out whether the process at the other end of a channel that was cut off, or got
-// stuck, is dead. If so, it fails the connections to that process: none of them will ever
-// respond.
-func (l *Peers) cutOff(c *Channel) {
-	died := c.PeerDies(l.ctx)
-	host := l.cfg.Host
-	host.Lock()
-	defer host.Unlock()
+// checkPeerDied finds out whether the process at the other end of a channel that was cut off,
+// or that stalled, is dead. If so, it fails the connections to that process: none of them will
+// ever respond.
+func (l *Peers) checkPeerDied(c *Channel) {
+	died := c.PeerProcessDied(l.ctx)
+	shard := l.cfg.Shard
+	shard.Lock()
+	defer shard.Unlock()
 	l.unresolved--
-	if !died || host.Closed() {
+	if !died || shard.Closed() {
 		return
 	}
 	l.counters.Died++
@@ -542,12 +542,12 @@ func (l *Peers) cutOff(c *Channel) {
 	}
 	for _, p := range l.peers {
 		for path := range p.paths {
-			if path.left == c {
+			if path.cutOff == c {
 				path.queuePair.PeerGone()
 			}
 		}
 	}
-	host.SendReady(l.cfg.Now())
+	shard.SendReady(l.cfg.Now())
 }
 
 // Revoke stops peers from taking more payload from mem.
@@ -557,7 +557,7 @@ func (l *Peers) Revoke(mem []byte) {
 	}
 }
 
-// Forget makes peers unmap a memory that was shown to them.
+// Forget makes peers unmap a memory that was exported to them.
 func (l *Peers) Forget(m *Memory) {
 	for i := len(l.polled.peers) - 1; i >= 0; i-- { // backwards, since a channel may end
 		if p := l.polled.peers[i]; !p.channel.Forget(m) {

@@ -9,16 +9,16 @@ type pollList struct {
 }
 
 const (
-	// idleLooks is how many idle peers a pass checks. With 1,000 idle peers, a packet waits
+	// idleChecks is how many idle peers a pass checks. With 1,000 idle peers, a packet waits
 	// for at most 250 passes. It does not wait if the device sleeps, since the sender wakes it
 	// then.
-	idleLooks = 4
-	// quietPasses is how many passes without a packet make a peer idle.
-	quietPasses = 1 << 12
+	idleChecks = 4
+	// maxEmptyPasses is how many passes without a packet make a peer idle.
+	maxEmptyPasses = 1 << 12
 )
 
 func (l *pollList) add(p *Peer) {
-	p.place = len(l.peers)
+	p.index = len(l.peers)
 	l.peers = append(l.peers, p)
 	l.toBusy(p)
 }
@@ -26,29 +26,29 @@ func (l *pollList) add(p *Peer) {
 func (l *pollList) remove(p *Peer) {
 	l.toIdle(p)
 	last := len(l.peers) - 1
-	l.swap(p.place, last)
+	l.swap(p.index, last)
 	l.peers[last] = nil
 	l.peers = l.peers[:last]
 }
 
 func (l *pollList) toBusy(p *Peer) {
-	p.quiet = 0
-	if p.place >= l.busy {
-		l.swap(p.place, l.busy)
+	p.emptyPasses = 0
+	if p.index >= l.busy {
+		l.swap(p.index, l.busy)
 		l.busy++
 	}
 }
 
 func (l *pollList) toIdle(p *Peer) {
-	if p.place < l.busy {
+	if p.index < l.busy {
 		l.busy--
-		l.swap(p.place, l.busy)
+		l.swap(p.index, l.busy)
 	}
 }
 
 func (l *pollList) swap(i, j int) {
 	l.peers[i], l.peers[j] = l.peers[j], l.peers[i]
-	l.peers[i].place, l.peers[j].place = i, j
+	l.peers[i].index, l.peers[j].index = i, j
 }
 
 // pass calls receive for the busy peers and the next idle ones, and reports whether it
@@ -58,12 +58,12 @@ func (l *pollList) pass(receive func(*Peer) bool) bool {
 	for i := l.busy - 1; i >= 0; i-- {
 		p := l.peers[i]
 		if receive(p) {
-			p.quiet, worked = 0, true
-		} else if p.quiet++; p.quiet == quietPasses {
+			p.emptyPasses, worked = 0, true
+		} else if p.emptyPasses++; p.emptyPasses == maxEmptyPasses {
 			l.toIdle(p)
 		}
 	}
-	for range min(idleLooks, len(l.peers)-l.busy) {
+	for range min(idleChecks, len(l.peers)-l.busy) {
 		if l.cursor++; l.cursor >= len(l.peers) {
 			l.cursor = l.busy
 		}

@@ -29,7 +29,7 @@ func TestPollList(t *testing.T) {
 			case 1, 2:
 				ready[p] = true
 			case 3:
-				p.quiet = quietPasses - 1
+				p.emptyPasses = maxEmptyPasses - 1
 			}
 		}
 		busy := map[*Peer]bool{}
@@ -53,17 +53,17 @@ func TestPollList(t *testing.T) {
 			return had
 		})
 		require.Empty(t, busy)
-		require.LessOrEqual(t, looked, 100+idleLooks)
+		require.LessOrEqual(t, looked, 100+idleChecks)
 		require.Len(t, l.peers, len(here))
 		for i, p := range l.peers {
 			require.True(t, here[p])
-			require.Equal(t, i, p.place)
+			require.Equal(t, i, p.index)
 		}
 	}
 	for _, p := range l.peers {
 		ready[p] = true
 	}
-	for range len(l.peers)/idleLooks + 1 {
+	for range len(l.peers)/idleChecks + 1 {
 		l.pass(func(p *Peer) bool {
 			delete(ready, p)
 			return false
@@ -82,10 +82,10 @@ func TestPollListIdle(t *testing.T) {
 	for range 1000 {
 		l.add(&Peer{})
 	}
-	for range quietPasses {
+	for range maxEmptyPasses {
 		l.pass(func(*Peer) bool { return false })
 	}
 	looked := 0
 	l.pass(func(*Peer) bool { looked++; return false })
-	require.Equal(t, idleLooks, looked)
+	require.Equal(t, idleChecks, looked)
 }

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerDies reports whether the process at the other end of an ended channel is dead. It waits
-// for that for at most two seconds, since the kernel closes the files of a process shortly
-// before it reports the process dead. It reports false if it cannot know, and if both ends are
-// in one process. It is called without the lock.
-func (c *Channel) PeerDies(ctx context.Context) bool { return processEnds(ctx, c.link.peer) }
+// PeerProcessDied reports whether the process at the other end of an ended channel is dead. It
+// waits for that for at most two seconds, since the kernel closes the files of a process
+// shortly before it reports the process dead. It reports false if it cannot know, and if both
+// ends are in one process. It is called without the lock.
+func (c *Channel) PeerProcessDied(ctx context.Context) bool { return awaitProcessEnd(ctx, c.link.peer) }
 
-// processEnds reports whether a process ends in time. If another process has its ID by now,
+// awaitProcessEnd reports whether a process ends in time. If another process has its ID by now,
 // true is right whatever the other one does, since the ID was free; false only means that it
 // is not known.
-func processEnds(ctx context.Context, pid int) bool {
+func awaitProcessEnd(ctx context.Context, pid int) bool {
 	if pid == os.Getpid() {
 		return false
 	}
@@ -35,7 +35,7 @@ func processEnds(ctx context.Context, pid int) bool {
 	if err != nil {
 		return false
 	}
-	_ = process.SetReadDeadline(time.Now().Add(patience))
+	_ = process.SetReadDeadline(time.Now().Add(peerTimeout))
 	defer context.AfterFunc(ctx, func() { _ = process.SetReadDeadline(time.Unix(1, 0)) })()
 	ended := false
 	_ = raw.Read(func(fd uintptr) bool {

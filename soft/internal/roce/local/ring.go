@@ -14,13 +14,13 @@ import (
 )
 
 var (
-	// ErrDisorder: the other end has written to shared memory what a correct one never writes.
-	ErrDisorder = errors.New("the shared memory is in disorder")
-	// ErrCutOff: the other end is gone without a goodbye, as when its process has died.
-	ErrCutOff = errors.New("the channel has been cut off")
-	// ErrStandsStill: the other process has stopped during a copy from memory that its owner
+	// ErrCorrupt: the other end has written to shared memory what a correct one never writes.
+	ErrCorrupt = errors.New("the peer violated the protocol for shared memory")
+	// ErrCutOff: the other end is gone without a closing message, as when its process has died.
+	ErrCutOff = errors.New("the channel ended without a closing message")
+	// ErrStalled: the other process has stopped during a copy from memory that its owner
 	// revokes.
-	ErrStandsStill = errors.New("the other process stands still in the midst of a copy")
+	ErrStalled = errors.New("the peer process stopped during a copy")
 )
 
 // A ring is a piece of shared memory: a page of control words, each on its own cache line,
@@ -56,15 +56,15 @@ const (
 const (
 	// MaxInline is the longest payload that goes through a ring, in bytes.
 	MaxInline = 64 << 10
-	// MaxReferences is how many pieces of shown memory a record can refer to.
+	// MaxReferences is how many pieces of exported memory a record can refer to.
 	MaxReferences = 32
 	// maxRecord is the room that any record needs, including the largest filler before it.
 	maxRecord = 2 * ((recordHead + maxHeaders + MaxInline + recordAlign - 1) &^ (recordAlign - 1))
 )
 
-// pendingLook is after how many records with references the producer checks how many of them
-// have been taken.
-const pendingLook = 256
+// pendingCheckInterval is after how many records with references the producer checks how many
+// of them have been taken.
+const pendingCheckInterval = 256
 
 // payloadAt is the offset of the payload in a record, aligned for a fast copy.
 func payloadAt(headers int) int { return (recordHead + headers + 15) &^ 15 }
@@ -72,7 +72,7 @@ func payloadAt(headers int) int { return (recordHead + headers + 15) &^ 15 }
 // word returns a control word, or the first word of a record's head.
 func word(memory []byte, at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&memory[at])) }
 
-// Reference is the place of a piece of payload in memory that was shown.
+// Reference is the place of a piece of payload in exported memory.
 type Reference struct {
 	Memory uint32 // its number
 	Length uint32
@@ -117,7 +117,7 @@ func (p *producer) room(needed int) (int, error) {
 	}
 	head := word(p.memory, headAt).Load()
 	if head < p.head || head > p.published {
-		return 0, ErrDisorder
+		return 0, ErrCorrupt
 	}
 	p.head = head
 	return p.free(), nil
@@ -182,7 +182,7 @@ func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
 	packet.PutHeaders(headers)
 	for _, piece := range pieces {
 		if dma.Copy(payload[:len(piece)], piece) != dma.NoFault {
-			p.lose(p.tail-uint64(uint32(head)), head)
+			p.discard(p.tail-uint64(uint32(head)), head)
 			return false
 		}
 		payload = payload[len(piece):]
@@ -190,8 +190,8 @@ func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// lose makes the consumer skip the record at a position.
-func (p *producer) lose(at, head uint64) {
+// discard makes the consumer skip the record at a position.
+func (p *producer) discard(at, head uint64) {
 	head = head&^(0xff<<32) | kindRevoked<<32
 	if at == p.published {
 		p.firstHead = head
@@ -203,10 +203,10 @@ func (p *producer) lose(at, head uint64) {
 // putReferences writes a packet whose payload is in pieces, at most MaxReferences, which refs
 // name. It can be revoked by owner, or by the memory of the payload.
 func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Reference, owner uint32) {
-	if p.pending.Len()%pendingLook == pendingLook-1 {
+	if p.pending.Len()%pendingCheckInterval == pendingCheckInterval-1 {
 		_, _ = p.room(len(p.records)) // the next call of room returns an error again
 	}
-	p.dropTaken()
+	p.dropConsumed()
 	headers, payload, head := p.place(kindReference, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
 	packet.PutHeaders(headers)
 	from, to := bounds(pieces)
@@ -219,9 +219,9 @@ func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Re
 	}
 }
 
-// dropTaken forgets records with references that have been taken. Their room may be in use
+// dropConsumed forgets records with references that have been taken. Their room may be in use
 // again.
-func (p *producer) dropTaken() {
+func (p *producer) dropConsumed() {
 	for p.pending.Len() > 0 && p.pending.Front().at < p.head {
 		p.pending.Pop()
 	}
@@ -237,11 +237,11 @@ func bounds(pieces [][]byte) (from, to uintptr) {
 	return from, to
 }
 
-// revoke discards the records with references for which meant is true and that the consumer
+// revoke discards the records with references for which matches is true and that the consumer
 // has not taken yet. It waits for the consumer's copy of such a payload, so that the memory
 // can be reused after revoke. If the copy does not end in time, revoke reports false, and the
 // copy counts as lost (record.intact).
-func (p *producer) revoke(meant func(*pendingReference) bool) bool {
+func (p *producer) revoke(matches func(*pendingReference) bool) bool {
 	if p.pending.Len() == 0 {
 		return true
 	}
@@ -249,16 +249,16 @@ func (p *producer) revoke(meant func(*pendingReference) bool) bool {
 	if err != nil {
 		return true // the channel is about to end
 	}
-	p.dropTaken()
+	p.dropConsumed()
 	first, last := ^uint64(0), uint64(0) // positions of the first and the last revoked record
 	for range p.pending.Len() {
 		r := p.pending.Pop()
-		if !meant(&r) {
+		if !matches(&r) {
 			p.pending.Push(r)
 			continue
 		}
 		first, last = min(first, r.at), r.at
-		p.lose(r.at, r.head)
+		p.discard(r.at, r.head)
 	}
 	// The consumer announces a copy before it reads the head again.
 	copying := word(p.memory, copyingAt).Load()
@@ -303,9 +303,9 @@ func (p *producer) publish() (wake bool) {
 	return wake
 }
 
-// awaitRoom asks to be woken when the consumer has taken something. It reports false if there
+// armWakeup asks to be woken when the consumer has taken something. It reports false if there
 // is room for a record now.
-func (p *producer) awaitRoom() (bool, error) {
+func (p *producer) armWakeup() (bool, error) {
 	waits := word(p.memory, producerWait)
 	waits.Store(1)
 	free, err := p.room(maxRecord)
@@ -367,12 +367,12 @@ func (c *consumer) next(r *record) (bool, error) {
 		n := binary.NativeEndian.Uint64(b[8:])
 		size, kind, headers := int(uint32(first)), byte(first>>32), int(byte(first>>40))
 		if size < recordHead || size%recordAlign != 0 || size > len(b) || c.head+uint64(size)-c.released > uint64(len(c.records)) {
-			return false, ErrDisorder
+			return false, ErrCorrupt
 		}
 		c.head += uint64(size)
 		if kind == kindFiller {
 			if size != len(b) {
-				return false, ErrDisorder
+				return false, ErrCorrupt
 			}
 			continue
 		}
@@ -381,7 +381,7 @@ func (c *consumer) next(r *record) (bool, error) {
 		}
 		if kind != kindInline && kind != kindReference || headers > maxHeaders ||
 			n > MaxInline || payloadAt(headers)+int(n) > size {
-			return false, ErrDisorder
+			return false, ErrCorrupt
 		}
 		begin := payloadAt(headers)
 		copy(r.headers[:headers], b[recordHead:])
@@ -419,8 +419,8 @@ func (c *consumer) release() (wake bool) {
 	return waits.Load() == 1 && waits.CompareAndSwap(1, 0)
 }
 
-// await asks to be woken for records. It reports true if there are none now.
-func (c *consumer) await() bool {
+// armWakeup asks to be woken for records. It reports true if there are none now.
+func (c *consumer) armWakeup() bool {
 	word(c.memory, consumerWait).Store(1)
 	return !c.pending()
 }

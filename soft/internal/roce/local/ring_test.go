@@ -85,17 +85,17 @@ func TestRing(t *testing.T) {
 	require.Greater(t, p.tail, uint64(20*testRing), "the ring has wrapped often")
 }
 
-// Nothing is to be seen before it is published, and only who waits is woken, once.
+// Records are invisible before they are published, and a waiting end is woken once.
 func TestRingWakes(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)
 	put(&p, pattern(12, 0), nil)
 	require.Nil(t, take(t, &c))
 	require.False(t, p.publish(), "nobody waits")
-	require.False(t, c.await(), "a record is there")
+	require.False(t, c.armWakeup(), "a record is there")
 	require.NotNil(t, take(t, &c))
 	require.False(t, c.release())
-	require.True(t, c.await())
+	require.True(t, c.armWakeup())
 	require.False(t, p.publish(), "nothing new")
 	put(&p, pattern(12, 0), nil)
 	require.True(t, p.publish())
@@ -111,19 +111,19 @@ func TestRingWakes(t *testing.T) {
 		put(&p, pattern(12, 0), pattern(MaxInline, 0))
 	}
 	p.publish()
-	full, err := p.awaitRoom()
+	full, err := p.armWakeup()
 	require.NoError(t, err)
 	require.True(t, full)
 	for take(t, &c) != nil {
 	}
 	require.True(t, c.release())
-	full, err = p.awaitRoom()
+	full, err = p.armWakeup()
 	require.NoError(t, err)
 	require.False(t, full)
 }
 
-// A record that is revoked is passed over, before it was shown and after, whether or not it is
-// the one that shows the others.
+// A revoked record is skipped, before and after it was published, whether or not its head
+// publishes the others.
 func TestRingRevoked(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		memory := aligned(controlLen + testRing)
@@ -157,7 +157,7 @@ func TestRingRevoked(t *testing.T) {
 	}
 }
 
-// A ring that is full, with records of any length, has the consumer take each once and stop.
+// From a full ring with records of any length, the consumer takes each record once.
 func TestRingFull(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	memory := aligned(controlLen + testRing)
@@ -225,14 +225,14 @@ func TestProducerBelievesNoConsumer(t *testing.T) {
 		p := newProducer(memory)
 		word(memory, headAt).Store(head)
 		_, err := p.room(testRing + 1)
-		require.ErrorIs(t, err, ErrDisorder, "%#x", head)
-		_, err = p.awaitRoom()
+		require.ErrorIs(t, err, ErrCorrupt, "%#x", head)
+		_, err = p.armWakeup()
 		require.NoError(t, err) // there is room: it is not asked
 	}
 }
 
-// FuzzReceive has the other process write anything into the ring, with and without what it
-// has shown.
+// FuzzReceive lets the other process write anything into the ring, with and without references
+// to exported memory.
 func FuzzReceive(f *testing.F) {
 	memory := aligned(controlLen + testRing)
 	p := newProducer(memory)
@@ -250,13 +250,13 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, records []byte) {
 		shared := aligned(2 * (controlLen + testRing))
 		c := newChannel(Ends{}, shared, true)
-		c.seen.memories[1], c.seen.last = make([]byte, 4096), 3
+		c.imported.memories[1], c.imported.last = make([]byte, 4096), 3
 		in := shared[controlLen+testRing:]
 		copy(in[controlLen:], records)
 		for range testRing {
 			packet, err := c.Receive()
 			if err != nil {
-				require.ErrorIs(t, err, ErrDisorder)
+				require.ErrorIs(t, err, ErrCorrupt)
 				return
 			}
 			if packet == nil {
@@ -277,7 +277,7 @@ func FuzzReceive(f *testing.F) {
 
 // References that lie are found out; those to memory that was freed lose the packet alone.
 func TestReferences(t *testing.T) {
-	s := seen{memories: map[uint32][]byte{2: pattern(4096, 0)}, last: 5}
+	s := imports{memories: map[uint32][]byte{2: pattern(4096, 0)}, last: 5}
 	ref := func(memory, length uint32, offset uint64) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, memory)
 		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(b, length), offset)
@@ -293,13 +293,13 @@ func TestReferences(t *testing.T) {
 		ref(3, MaxInline+1, 0), append(ref(3, MaxInline, 0), ref(2, 1, 0)...), append(ref(3, 0x80000000, 0), ref(3, 0x80000001, 0)...),
 	} {
 		_, err := s.resolve(nil, wrong)
-		require.ErrorIs(t, err, ErrDisorder, "%x", wrong)
+		require.ErrorIs(t, err, ErrCorrupt, "%x", wrong)
 	}
 	_, err = s.resolve(nil, ref(4, 1, 0))
-	require.ErrorIs(t, err, errForgotten)
+	require.ErrorIs(t, err, errFreed)
 }
 
-// Who takes memory back waits for a copy of it that the consumer has begun, but not for ever.
+// Revoking memory waits for a copy that the consumer has begun, but not for ever.
 func TestRingRevokeAwaitsTheCopy(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)

@@ -31,10 +31,10 @@ const (
 )
 
 const (
-	// Patience is how long another process has to respond, and to read a response.
-	Patience = time.Second
-	// longest is the length of the longest entry.
-	longest = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
+	// Timeout is how long another process has to respond, and to read a response.
+	Timeout = time.Second
+	// maxEntryLen is the length of the longest entry.
+	maxEntryLen = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
 )
 
 // name returns the socket's name.
@@ -42,8 +42,8 @@ func name(space Space, addr netip.AddrPort) string {
 	return fmt.Sprintf("@verbena/rdma_cm/%s/%v", space, netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port()))
 }
 
-// ErrNone: no process of this machine listens there.
-var ErrNone = errors.New("no listener is registered")
+// ErrNotRegistered: no process of this machine listens there.
+var ErrNotRegistered = errors.New("no listener is registered")
 
 // Entries are the entries of one listener.
 type Entries struct {
@@ -68,7 +68,7 @@ func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) 
 		}
 		clients <- struct{}{}
 		serving.Go(func() {
-			_ = conn.SetDeadline(time.Now().Add(Patience))
+			_ = conn.SetDeadline(time.Now().Add(Timeout))
 			_, _ = conn.Write([]byte(device.String()))
 			_ = conn.Close()
 			<-clients
@@ -76,7 +76,7 @@ func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) 
 	}
 }
 
-// Close removes the entries. It waits for at most Patience, and continues in the background: a
+// Close removes the entries. It waits for at most Timeout, and continues in the background: a
 // client can have sent files that take long to close, such as a TCP socket with SO_LINGER and
 // unsent data. Closing the Unix socket closes these files too.
 func (e *Entries) Close() {
@@ -95,7 +95,7 @@ func (e *Entries) Close() {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 	}
 }
 

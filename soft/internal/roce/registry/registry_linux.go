@@ -38,9 +38,9 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 }
 
 // Find returns the address and UDP port of the device that listens on an address and port, if
-// it is a software device of this machine. The error is ErrNone if there is none; any other
-// error says why Find does not know. If the other process does not respond, Find waits until
-// the context ends.
+// it is a software device of this machine. The error is ErrNotRegistered if there is none; any
+// other error says why Find does not know. If the other process does not respond, Find waits
+// until the context ends.
 func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	found := make(chan struct{})
 	var answer netip.AddrPort
@@ -50,8 +50,8 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 		for answer, failed = find(ctx, space, addr); failed == errNoAnswer && ctx.Err() == nil; answer, failed = find(ctx, space, addr) {
 			time.Sleep(time.Millisecond) // the process may be about to close its socket
 		}
-		if failed != nil && failed != ErrNone {
-			failed = fmt.Errorf("ask the process that listens on %v: %w", addr, failed)
+		if failed != nil && failed != ErrNotRegistered {
+			failed = fmt.Errorf("query the process that listens on %v: %w", addr, failed)
 		}
 	}()
 	select {
@@ -62,9 +62,9 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	select {
 	case <-found:
 		return answer, failed
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		// The other process has sent files that take long to close: see Entries.Close.
-		return device, fmt.Errorf("ask the process that listens on %v: %w", addr, errStandsStill)
+		return device, fmt.Errorf("query the process that listens on %v: %w", addr, errStalled)
 	}
 }
 
@@ -73,18 +73,18 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	conn, err := d.DialContext(ctx, "unix", name(space, addr))
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return device, ErrNone
+		return device, ErrNotRegistered
 	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, context.DeadlineExceeded): // too many clients wait already
-		return device, errStandsStill
+		return device, errStalled
 	case err != nil:
 		return device, err
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	text, err := io.ReadAll(io.LimitReader(conn, int64(longest)+1))
+	text, err := io.ReadAll(io.LimitReader(conn, int64(maxEntryLen)+1))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return device, errStandsStill
+		return device, errStalled
 	case errors.Is(err, syscall.ECONNRESET), err == nil && len(text) == 0:
 		return device, errNoAnswer
 	case err != nil:
@@ -92,12 +92,12 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	}
 	device, err = netip.ParseAddrPort(string(text))
 	if err != nil || !plausible(addr.Addr().Unmap(), device) {
-		return netip.AddrPort{}, fmt.Errorf("it is no software device's: it answers %.60q", text)
+		return netip.AddrPort{}, fmt.Errorf("the process is not a software device: it responded %.60q", text)
 	}
 	return device, nil
 }
 
 var (
-	errStandsStill = errors.New("it does not answer; it stands still, or has too many open files")
-	errNoAnswer    = errors.New("it gives no answer")
+	errStalled  = errors.New("the process does not respond: it is stopped, or has too many open files")
+	errNoAnswer = errors.New("the process closed the connection without a response")
 )

@@ -15,5 +15,5 @@ func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
 
 // Find finds nothing here.
 func Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, err error) {
-	return device, ErrNone
+	return device, ErrNotRegistered
 }

@@ -26,7 +26,7 @@ func TestEntries(t *testing.T) {
 	defer e.Close()
 	defer other.Close()
 	_, err := Find(t.Context(), TCP, addr)
-	require.Equal(t, ErrNone, err)
+	require.Equal(t, ErrNotRegistered, err)
 	require.NoError(t, e.Add(TCP, addr, device))
 	for range 3 {
 		found, err := Find(t.Context(), TCP, addr)
@@ -38,14 +38,14 @@ func TestEntries(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, device, found)
 	_, err = Find(t.Context(), UDP, addr)
-	require.Equal(t, ErrNone, err, "of another port space")
+	require.Equal(t, ErrNotRegistered, err, "of another port space")
 
 	require.ErrorIs(t, other.Add(TCP, addr, device), verbs.ErrInUse)
 	require.NoError(t, other.Add(UDP, addr, device))
 	e.Close()
 	e.Close()
 	_, err = Find(t.Context(), TCP, addr)
-	require.Equal(t, ErrNone, err)
+	require.Equal(t, ErrNotRegistered, err)
 	require.NoError(t, other.Add(TCP, addr, device))
 }
 
@@ -75,7 +75,7 @@ func TestLies(t *testing.T) {
 		_, err = Find(ctx, TCP, addr)
 		cancel()
 		require.Error(t, err, "%q", text)
-		require.NotErrorIs(t, err, ErrNone, "%q", text)
+		require.NotErrorIs(t, err, ErrNotRegistered, "%q", text)
 		require.NoError(t, l.Close())
 		<-done
 	}
@@ -96,10 +96,10 @@ func TestFindIsCancelled(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	cancel()
-	require.ErrorContains(t, <-found, "it stands still")
+	require.ErrorContains(t, <-found, "it is stopped")
 	_, err = Find(ctx, TCP, addr)
 	require.Error(t, err)
-	require.NotErrorIs(t, err, ErrNone)
+	require.NotErrorIs(t, err, ErrNotRegistered)
 }
 
 func TestPlausible(t *testing.T) {

@@ -15,7 +15,7 @@ type Spin struct {
 	limit   time.Duration // how long it polls now before it sleeps
 	since   time.Duration // time of the first empty poll in a row
 	polls   int           // empty polls in a row
-	vain    int           // sleeps in a row after polls that found nothing in time
+	wasted  int           // sleeps in a row after polls that found nothing in time
 }
 
 const (
@@ -26,10 +26,10 @@ const (
 	// soonAfter: packets count as soon if they come within soonAfter times the longest time
 	// after the last work. The wake-up takes part of that time.
 	soonAfter = 3
-	// maxVain is how many times in a row it polls in vain, although packets come soon after.
-	// From then on it polls only once in vainPause sleeps.
-	maxVain   = 4
-	vainPause = 64
+	// maxWasted is how many times in a row it polls in vain, although packets come soon after.
+	// From then on it polls only once in wastedPause sleeps.
+	maxWasted   = 4
+	wastedPause = 64
 	// shortestSpin is the shortest time worth a look at the clock.
 	shortestSpin = 5 * time.Microsecond
 	// idleRounds is the least number of empty polls before a sleep.
@@ -38,7 +38,7 @@ const (
 	// a thread that was woken there would wait for the end of this one's time slice. A yield
 	// takes as long as several polls, during which peers wait.
 	yieldPolls = 32
-	// maxPolls ends the polling if the clock stands still.
+	// maxPolls ends the polling if the clock does not advance.
 	maxPolls = 1 << 16
 )
 
@@ -54,12 +54,12 @@ func New(longest time.Duration) Spin {
 	return Spin{longest: min(longest, maxSpin)}
 }
 
-// PollsOn is called after each poll, and reports whether the goroutine must poll again before
+// KeepPolling is called after each poll, and reports whether the goroutine must poll again before
 // it sleeps.
-func (s *Spin) PollsOn(now time.Duration, found bool) bool {
+func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 	if found {
 		if s.polls > idleRounds {
-			s.vain = 0
+			s.wasted = 0
 		}
 		s.polls = 0
 		return true
@@ -85,20 +85,20 @@ func (s *Spin) Woken(now time.Duration) {
 		if s.limit /= 2; s.limit < shortestSpin {
 			s.limit = 0
 		}
-		s.vain = 0
+		s.wasted = 0
 		return
 	}
 	if s.limit > 0 {
-		s.vain++
+		s.wasted++
 	}
 	switch {
-	case s.vain < maxVain:
+	case s.wasted < maxWasted:
 		s.limit = s.longest
-	case s.vain < maxVain+vainPause:
-		s.vain++
+	case s.wasted < maxWasted+wastedPause:
+		s.wasted++
 		s.limit = 0
 	default:
-		s.vain, s.limit = maxVain-1, s.longest
+		s.wasted, s.limit = maxWasted-1, s.longest
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 // idleFor has a goroutine find nothing for d and sleep, and returns how long it looked: what
 // woke it came when d was over.
 func (s *Spin) idleFor(now *time.Duration, d time.Duration) (looked time.Duration) {
-	s.PollsOn(*now, true)
+	s.KeepPolling(*now, true)
 	for end := *now + d; ; *now += time.Microsecond {
 		switch {
 		case *now >= end:
-			s.PollsOn(*now, true)
+			s.KeepPolling(*now, true)
 			return looked
-		case !s.PollsOn(*now, false):
+		case !s.KeepPolling(*now, false):
 			*now = end
 			s.Woken(*now)
 			return looked
@@ -48,7 +48,7 @@ func TestIdleSpin(t *testing.T) {
 		total += s.idleFor(&now, 2*defaultSpin)
 	}
 	assert.LessOrEqual(t, total, 1000*defaultSpin/10, "more always comes too late")
-	for range 2 * vainPause {
+	for range 2 * wastedPause {
 		s.idleFor(&now, 10*time.Microsecond)
 	}
 	assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it comes sooner again")
@@ -59,12 +59,12 @@ func TestIdleSpin(t *testing.T) {
 	}
 }
 
-// TestIdleSpinEnds: it does so where the clock stands still.
+// TestIdleSpinEnds: polling ends even if the clock does not advance.
 func TestIdleSpinEnds(t *testing.T) {
 	s := New(0)
 	s.longest, s.limit = defaultSpin, defaultSpin
 	looks := 0
-	for s.PollsOn(time.Hour, false) {
+	for s.KeepPolling(time.Hour, false) {
 		looks++
 	}
 	assert.Less(t, looks, maxPolls)

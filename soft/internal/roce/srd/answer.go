@@ -42,7 +42,7 @@ func (c *Context) outstandingSlot(psn uint32) *slot {
 		return nil
 	}
 	s := c.slot(psn)
-	if s.state == free || s.tries == 0 {
+	if s.state == slotDone || s.tries == 0 {
 		return nil
 	}
 	return s
@@ -59,11 +59,11 @@ func (c *Context) receiveAck(p *wire.Packet, now time.Duration) bool {
 	}
 	finished, timed := 0, time.Duration(-1)
 	take := func(psn uint32) {
-		if s := c.outstandingSlot(psn); s != nil && s.kind == pushed {
+		if s := c.outstandingSlot(psn); s != nil && s.kind == kindData {
 			if s.tries == 1 {
 				timed = max(timed, s.sentAt)
 			}
-			c.finish(psn, s, now)
+			c.noteDone(psn, s, now)
 			finished++
 		}
 	}
@@ -102,12 +102,12 @@ func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 		return false
 	}
 	c.t.counters.NaksReceived++
-	why := refusal(p)
+	why := nakCode(p)
 	m, live, index := s.msg, s.live(), s.index
 	if s.tries == 1 {
 		c.sample(now - s.sentAt)
 	}
-	c.arrived(s, now)
+	c.noteArrival(s, now)
 	c.drop(p.PSN, s)
 	if !live {
 		return true
@@ -138,7 +138,7 @@ func (c *Context) receiveNak(p *wire.Packet, now time.Duration) bool {
 // receiveResponse handles one response to a read.
 func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 	s := c.outstandingSlot(p.PSN)
-	if s == nil || s.kind != read {
+	if s == nil || s.kind != kindRead {
 		c.t.counters.Unexpected++ // or a duplicate
 		return false
 	}
@@ -155,6 +155,6 @@ func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 	if s.tries == 1 {
 		c.sample(now - s.sentAt)
 	}
-	c.finish(p.PSN, s, now)
+	c.noteDone(p.PSN, s, now)
 	return true
 }

@@ -17,7 +17,7 @@ import (
 // tally counts completions.
 type tally struct{ good, bad int }
 
-func (c *tally) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+func (c *tally) Complete(wc verbs.WC, frees transport.QueueEntries, _ bool) {
 	frees.Free()
 	if wc.Status == verbs.StatusSuccess {
 		c.good++
@@ -28,7 +28,7 @@ func (c *tally) Complete(wc verbs.WC, frees transport.Places, _ bool) {
 
 func (c *tally) Room(int) bool { return true }
 
-func (c *tally) CompleteFrom(wc verbs.WC, frees transport.Places, _ uint16, _ verbs.GID) {
+func (c *tally) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, _ uint16, _ verbs.GID) {
 	c.Complete(wc, frees, false)
 }
 
@@ -49,14 +49,14 @@ type loop struct {
 	buffer [wire.MaxPayloadLen]byte
 }
 
-// crossing hands packets to the other device.
-type crossing struct {
+// loopOutput hands packets to the other device.
+type loopOutput struct {
 	l    *loop
 	to   **Transport
 	from Address // as the receiver sees it
 }
 
-func (x *crossing) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+func (x *loopOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	l := x.l
 	l.packet = *p
 	at := 0
@@ -90,7 +90,7 @@ func newLoop(t tb, op verbs.Opcode, peers, n int) *loop {
 	client, server := cfg, cfg
 	client.Memory, server.Memory = memory[0], memory[1]
 	// The server has an own GID for each of its addresses, so that each makes a context.
-	outlet := func(at **Transport, from Address) *crossing { return &crossing{l: l, to: at, from: from} }
+	outlet := func(at **Transport, from Address) *loopOutput { return &loopOutput{l: l, to: at, from: from} }
 	client.Output = func(a Address) transport.Output {
 		return outlet(&l.server, Address{int(a.Peer.Port()), loopClient})
 	}
@@ -105,7 +105,7 @@ func newLoop(t tb, op verbs.Opcode, peers, n int) *loop {
 	for i := range memory {
 		require.True(t, memory[i].Add(&transport.Region{Key: key, Domain: 1, Access: everyAccess, Base: 1 << 32, Mem: mem[i]}))
 	}
-	check := func(ah verbs.AH) (*AH, error) { return ah.(*fakeAH).way, nil }
+	check := func(ah verbs.AH) (*AH, error) { return ah.(*fakeAH).ah, nil }
 	c := QPConfig{Num: 5, Domain: 1, Send: &l.sends, Recv: &l.recvs, SendDepth: MaxSendWR, RecvDepth: MaxRecvWR, CheckAH: check}
 	l.qp, l.target = l.client.NewQP(c), l.server.NewQP(c)
 	for _, q := range []*QP{l.qp, l.target} {
@@ -173,9 +173,9 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// ns/op is the time of one request in batches of 64, which go to one peer device after the
-// other: posted, sent, executed, acknowledged and completed, both ends. B/peer is the memory
-// of one peer, at both ends together.
+// ns/op is the time of one request at both ends, from post to completion, in batches of 64
+// that go to the peer devices in turn. B/peer is the memory of one peer, at both ends
+// together.
 func BenchmarkPeers(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead} {
 		for _, peers := range []int{1, 100, 1000, 5000} {

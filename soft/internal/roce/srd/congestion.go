@@ -11,10 +11,10 @@ import (
 // congestion bounds what is under way, like that of a reliable connection. It counts bytes,
 // since small packets of many queue pairs share the window.
 type congestion struct {
-	window    int
-	underWay  int
-	grown     int // bytes acknowledged for which the window has not grown yet
-	recoverAt uint32
+	window     int
+	underWay   int
+	ackedBytes int // bytes acknowledged for which the window has not grown yet
+	recoverAt  uint32
 	// overdue says that the timer found a packet lost. That packet leaves even if the window
 	// is full: all the packets that fill it may be lost too.
 	overdue bool
@@ -48,8 +48,8 @@ func (l *windowLimits) cost(size uint32) uint32 { return max(size, l.small) }
 
 // grow grows the window by a quarter in each round trip.
 func (c *Context) grow() {
-	c.window = min(c.window+c.grown/4, c.t.limits.most)
-	c.grown = 0
+	c.window = min(c.window+c.ackedBytes/4, c.t.limits.most)
+	c.ackedBytes = 0
 }
 
 // shrink notes that a packet was lost. Losses of one round trip count once.
@@ -78,13 +78,13 @@ const (
 	// granularity is the least difference between the time-out and the mean round trip.
 	granularity = time.Millisecond
 	maxBackoff  = 250 * time.Millisecond
-	// patience is how long a peer may stay silent before its requests fail. A process may be
+	// peerDeadTimeout is how long a peer may stay silent before its requests fail. A process may be
 	// stopped for a second or two.
-	patience       = 4 * time.Second
-	minRepetitions = 5
-	// reordering is the least margin for packets that overtake others: a packet counts as lost
+	peerDeadTimeout = 4 * time.Second
+	minRepetitions  = 5
+	// reorderMargin is the least margin for packets that overtake others: a packet counts as lost
 	// when one that left later by more than the margin has arrived.
-	reordering = 200 * time.Microsecond
+	reorderMargin = 200 * time.Microsecond
 )
 
 // timeoutAfter returns the time-out after the given number of time-outs in a row.
@@ -104,9 +104,9 @@ func (c *Context) startTimer(now time.Duration) {
 	c.timerAt = now + c.timeoutAfter(c.expired)
 }
 
-// heardAnswer notes that the peer has answered a request. The peer's own requests and its
+// noteAnswer notes that the peer has answered a request. The peer's own requests and its
 // token are no answers.
-func (c *Context) heardAnswer(now time.Duration) {
+func (c *Context) noteAnswer(now time.Duration) {
 	c.silent, c.repeated = 0, 0
 	c.counted = max(c.counted, now)
 }
@@ -114,19 +114,19 @@ func (c *Context) heardAnswer(now time.Duration) {
 // peerTimeout repeats the oldest packet, or gives the peer up.
 func (c *Context) peerTimeout(now time.Duration) {
 	c.silent += max(c.timerAt-c.counted, 0)
-	if c.silent >= patience && c.repeated >= minRepetitions {
+	if c.silent >= peerDeadTimeout && c.repeated >= minRepetitions {
 		c.giveUp()
 		return
 	}
 	c.expired++
 	c.repeated++
 	// When the oldest packet is acknowledged, that shows which others are lost.
-	oldest := c.sent[pushed].first
-	if r := c.sent[read].first; oldest == none || r != none && c.slot(r).sentAt < c.slot(oldest).sentAt {
+	oldest := c.sent[kindData].first
+	if r := c.sent[kindRead].first; oldest == none || r != none && c.slot(r).sentAt < c.slot(oldest).sentAt {
 		oldest = r
 	}
 	if oldest != none {
-		c.lose(oldest)
+		c.markLost(oldest)
 		c.overdue = true
 		if c.expired > 1 {
 			c.shrink(oldest)
@@ -139,32 +139,32 @@ func (c *Context) peerTimeout(now time.Duration) {
 func (c *Context) giveUp() {
 	c.t.counters.Timeouts++
 	why := codeUnreachable
-	if c.answered {
+	if c.everReceived {
 		why = codeUnresponsive
 	}
-	c.asking, c.ask, c.greeted = false, false, false
+	c.helloPending, c.helloDue, c.confirmed = false, false, false
 	c.silent, c.repeated, c.expired = 0, 0, 0
 	c.abort(why, true)
 }
 
-// lose moves a packet under way to those that will be sent again.
-func (c *Context) lose(psn uint32) {
+// markLost moves a packet under way to those that will be sent again.
+func (c *Context) markLost(psn uint32) {
 	s := c.slot(psn)
-	c.land(s)
-	s.state = missing
+	c.removeInFlight(s)
+	s.state = slotLost
 	c.push(&c.lost, psn, s)
 }
 
 // findLost finds packets that left well before one that has arrived. They will be sent again.
 func (c *Context) findLost() {
-	margin := max(c.Smoothed/4, reordering)
+	margin := max(c.Smoothed/4, reorderMargin)
 	for kind := range c.sent {
 		for {
 			psn := c.sent[kind].first
-			if psn == none || c.slot(psn).sentAt+margin >= c.newest[kind] {
+			if psn == none || c.slot(psn).sentAt+margin >= c.latestArrived[kind] {
 				break
 			}
-			c.lose(psn)
+			c.markLost(psn)
 			c.shrink(psn)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The window counts bytes: as many small packets are under way as a peer tells apart, and of
-// large ones no more than its buffer takes. Lost ones make it smaller, never too small.
+// The window counts bytes: as many small packets are in flight as a peer can tell apart, and
+// no more large ones than fit into its buffer. Losses make it smaller, down to a minimum.
 func TestWindow(t *testing.T) {
 	for _, mtu := range []verbs.MTU{256, 1024, 4096} {
 		for _, size := range []int{0, 8, int(mtu)} {

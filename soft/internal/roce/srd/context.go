@@ -25,26 +25,26 @@ type Context struct {
 	own, peer uint32
 	// sendPort is the port that the peer sends from. It is learned together with the peer's
 	// token, and only from a packet with a token or nonce that was sent to the peer's address.
-	sendPort uint16
-	epoch    uint64        // the epoch in which the context was made
-	heardAt  time.Duration // when the peer last sent something; at first, when the context was made
-	usedAt   time.Duration // when this end last had something to send
-	answered bool          // the peer has sent something
+	sendPort     uint16
+	epoch        uint64        // the epoch in which the context was made
+	receivedAt   time.Duration // when the peer last sent something; at first, when the context was made
+	usedAt       time.Duration // when this end last had something to send
+	everReceived bool          // the peer has sent something
 
-	greeting
+	hello
 	requester
 	responder
 
 	// Places in the lists of the device.
 	readyNode, allNode fifo.Node[*Context]
-	lookAt             time.Duration // when to check whether the context is still used
-	place              int           // in the heap of timers, or notTimed
+	checkAt            time.Duration // when to check whether the context is still used
+	timerIndex         int           // in the heap of timers, or noTimer
 }
 
 func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
 	c := &Context{
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
-		epoch: epoch(now), heardAt: now, usedAt: now, place: notTimed,
+		epoch: epoch(now), receivedAt: now, usedAt: now, timerIndex: noTimer,
 	}
 	c.readyNode.Value, c.allNode.Value = c, c
 	psn := t.cfg.Random() & wire.PSNMask
@@ -59,16 +59,16 @@ func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration
 // Output returns the Output to the peer, as made by Config.Output.
 func (c *Context) Output() transport.Output { return c.out }
 
-// has reports whether a token is one of this end's for the peer. The peer may have received
+// isOwnToken reports whether a token is one of this end's for the peer. The peer may have received
 // one before the context was made.
-func (c *Context) has(token uint32) bool {
+func (c *Context) isOwnToken(token uint32) bool {
 	return token == c.own || c.t.issued(c.addr, token, c.epoch, validEpochs)
 }
 
-// use sets the token that packets of the context carry to the one that the peer knows: the
+// setOwnToken sets the token that packets of the context carry to the one that the peer knows: the
 // peer would take another token for that of another device. A forgotten context has the token
 // 0.
-func (c *Context) use(token uint32) {
+func (c *Context) setOwnToken(token uint32) {
 	if token == c.own {
 		return
 	}
@@ -80,19 +80,19 @@ func (c *Context) use(token uint32) {
 	}
 }
 
-// is reports whether c is the context with the peer at a. c may be nil.
-func (c *Context) is(a *Address) bool {
+// isFor reports whether c is the context with the peer at a. c may be nil.
+func (c *Context) isFor(a *Address) bool {
 	return c != nil && c.addr.Local == a.Local && c.addr.Peer == a.Peer
 }
 
-// hear notes that the peer is there. The packet has carried the tokens of both ends.
-func (c *Context) hear(p *wire.Packet, now time.Duration) {
-	c.heardAt, c.answered = now, true
+// noteReceived notes that the peer is there. The packet has carried the tokens of both ends.
+func (c *Context) noteReceived(p *wire.Packet, now time.Duration) {
+	c.receivedAt, c.everReceived = now, true
 	c.mtu = min(p.SRDETH.MTUBytes(), uint32(c.t.cfg.MTU))
 }
 
-// begin makes a packet of the context, with the headers that all of them have.
-func (c *Context) begin(op wire.Opcode, qpn uint32) *wire.Packet {
+// newPacket makes a packet of the context, with the headers that all of them have.
+func (c *Context) newPacket(op wire.Opcode, qpn uint32) *wire.Packet {
 	p := &c.t.packet
 	*p = wire.Packet{Opcode: op, PKey: defaultPKey, MigReq: true, DestQP: qpn}
 	p.SRDETH = wire.SRDETH{Source: c.own, Target: c.peer, MTU: c.t.mtuCode}
@@ -115,8 +115,8 @@ func (c *Context) deadline() time.Duration {
 	if c.inFlight > 0 {
 		at = c.timerAt
 	}
-	if c.helloTimed() {
-		at = min(at, c.repeatAt)
+	if c.helloTimerRuns() {
+		at = min(at, c.helloTimeoutAt)
 	}
 	if c.waiting.first != nil {
 		at = min(at, c.waitUntil)
@@ -135,7 +135,7 @@ func (c *Context) timeout(now time.Duration) {
 	if c.waiting.first != nil && c.waitUntil <= now {
 		c.resumeWaiting(now)
 	}
-	if c.helloTimed() && c.repeatAt <= now {
+	if c.helloTimerRuns() && c.helloTimeoutAt <= now {
 		c.helloTimeout()
 	}
 	if c.inFlight > 0 && c.timerAt <= now {

@@ -10,7 +10,7 @@ type Counters struct {
 	Unexpected  uint64 // answers that were not awaited
 	Duplicates  uint64 // requests that had been executed
 	OutOfWindow uint64 // requests too far ahead
-	TurnedAway  uint64 // requests of unknown peers for a queue pair that does not exist
+	UnknownQP   uint64 // requests of unknown peers for a queue pair that does not exist
 	Refused     uint64 // requests answered by a NAK
 	QKey        uint64 // of those, for their Q_Key
 	Access      uint64 // of those, for key, domain, bounds or rights

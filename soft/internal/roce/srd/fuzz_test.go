@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzReceive gives a device packets of any form, from a stranger and from a peer whose
-// tokens it accepts, while requests are under way. Nothing panics, what a queue pair
-// completes it had been given, and memory stays bounded.
+// FuzzReceive gives a device packets of any form, from an unknown sender and from a peer whose
+// tokens it accepts, while requests are in flight. Nothing panics, a queue pair completes only
+// requests that were posted to it, and memory stays bounded.
 func FuzzReceive(f *testing.F) {
 	for _, op := range []wire.Opcode{
 		wire.SRDSend, wire.SRDSendImm, wire.SRDWrite, wire.SRDWriteImm, wire.SRDReadRequest, wire.SRDReadResponse,
@@ -30,7 +30,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(append(append([]byte{uint8(len(b) + 4)}, b...), 0, 0, 0, 0))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 16, recvDepth: 8, rnrRetry: 7})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 16, recvDepth: 8, rnrRetry: 7})
 		mem := a.h.arena(8192, everyAccess)
 		b.h.arena(8192, everyAccess)
 		ah := a.to(b.h)

@@ -17,25 +17,25 @@ import (
 // chooser takes decisions.
 type chooser interface{ IntN(n int) int }
 
-type drawn struct{ t *rapid.T }
+type rapidChooser struct{ t *rapid.T }
 
-func (d drawn) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
+func (d rapidChooser) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
 
-// station is a host of the model: a queue pair that sends to all others and receives from
+// modelNode is a host of the model: a queue pair that sends to all others and receives from
 // all of them.
-type station struct {
+type modelNode struct {
 	*end
-	m     *model
-	inbox arena
-	free  []int // slots of the inbox without a receive
-	lanes []*lane
-	next  uint32 // of the numbers of its messages
+	m            *model
+	receiveArena arena
+	free         []int // slots of receiveArena without a receive
+	lanes        []*lane
+	next         uint32 // of the numbers of its messages
 }
 
-// lane is what one station does to another. Every operation has a slot of memory at either
-// end, which it alone uses.
+// lane is the operations of one node on another. Each operation has a slot of memory of its
+// own at either end.
 type lane struct {
-	from, to      *station
+	from, to      *modelNode
 	ah            *fakeAH
 	local, remote arena
 	left          int
@@ -55,18 +55,18 @@ type operation struct {
 }
 
 type model struct {
-	net      *network
-	c        chooser
-	o        modelOptions
-	stations []*station
-	byID     map[uint32]*operation // operations that the receiver sees, by immediate data
-	done     int
+	net   *network
+	c     chooser
+	o     modelOptions
+	nodes []*modelNode
+	byID  map[uint32]*operation // operations that the receiver sees, by immediate data
+	done  int
 }
 
 type modelOptions struct {
 	seed                   uint64
 	faults                 faults
-	stations, requests     int // requests of each lane
+	nodes, requests        int // requests of each lane
 	hub                    bool
 	mtu                    verbs.MTU
 	maxMessage             int
@@ -76,18 +76,18 @@ type modelOptions struct {
 
 func newModel(t tb, o modelOptions, c chooser) *model {
 	m := &model{net: newNetwork(t, o.seed, o.faults), c: c, o: o, byID: make(map[uint32]*operation)}
-	for i := range o.stations {
+	for i := range o.nodes {
 		h := m.net.boot(fmt.Sprintf("[fd00::%x]:4791", i+1), o.seed, o.mtu)
-		s := &station{m: m, end: h.newEnd(endOptions{depth: o.depth, recvDepth: o.receives, rnrRetry: 7, unsolicited: o.unsolicited})}
-		s.inbox = h.arena(o.receives*int(o.mtu), verbs.AccessLocalWrite)
+		s := &modelNode{m: m, end: h.newEnd(endOptions{depth: o.depth, recvDepth: o.receives, rnrRetry: 7, unsolicited: o.unsolicited})}
+		s.receiveArena = h.arena(o.receives*int(o.mtu), verbs.AccessLocalWrite)
 		for j := range o.receives {
 			s.free = append(s.free, j)
 		}
-		m.stations = append(m.stations, s)
+		m.nodes = append(m.nodes, s)
 		h.wake = s.wake
 	}
-	for i, a := range m.stations {
-		for j, b := range m.stations {
+	for i, a := range m.nodes {
+		for j, b := range m.nodes {
 			if o.hub && i != 0 && j != 0 || i == j && o.hub {
 				continue
 			}
@@ -111,21 +111,21 @@ func (m *model) require(ok bool, format string, args ...any) {
 
 // total is how many operations there are.
 func (m *model) total() (n int) {
-	for _, s := range m.stations {
+	for _, s := range m.nodes {
 		n += len(s.lanes) * m.o.requests
 	}
 	return n
 }
 
 func (m *model) run(limit time.Duration) {
-	for _, s := range m.stations {
+	for _, s := range m.nodes {
 		s.h.settle()
 	}
 	total := m.total()
 	m.net.run(limit, func() bool { return m.done == total })
 	// Packets that are still on the way change nothing.
 	m.net.sleep(10 * time.Millisecond)
-	for _, s := range m.stations {
+	for _, s := range m.nodes {
 		s.wake()
 		m.require(s.taken == 0, "%d requests are left", s.taken)
 		for _, l := range s.lanes {
@@ -139,14 +139,14 @@ func (m *model) run(limit time.Duration) {
 }
 
 // wake takes completions, and posts what there is to be posted.
-func (s *station) wake() {
+func (s *modelNode) wake() {
 	s.received()
 	for _, wc := range s.send.take() {
 		s.completed(wc)
 	}
 	if !s.m.o.lazy || s.m.c.IntN(16) == 0 || len(s.free) == s.m.o.receives && s.m.c.IntN(2) == 0 {
 		for _, slot := range s.free {
-			s.postRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{s.inbox.sge(slot*int(s.m.o.mtu), int(s.m.o.mtu))}})
+			s.postRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{s.receiveArena.sge(slot*int(s.m.o.mtu), int(s.m.o.mtu))}})
 		}
 		s.free = s.free[:0]
 	}
@@ -159,7 +159,7 @@ func (s *station) wake() {
 	}
 }
 
-func (s *station) received() {
+func (s *modelNode) received() {
 	for _, wc := range s.recv.take() {
 		s.m.require(wc.Status == verbs.StatusSuccess && wc.HasImm && wc.QPN == s.num, "%+v", wc)
 		o := s.m.byID[wc.Imm]
@@ -171,7 +171,7 @@ func (s *station) received() {
 		s.m.require(wc.Unsolicited == unsolicited, "%+v", wc)
 		got := o.remote()
 		if o.op == verbs.OpSendImm {
-			got = s.inbox.Mem[int(wc.ID)*int(s.m.o.mtu):][:o.n]
+			got = s.receiveArena.Mem[int(wc.ID)*int(s.m.o.mtu):][:o.n]
 		}
 		s.m.require(bytes.Equal(got, pattern(make([]byte, o.n), o.seed)), "%v of %d bytes: they are wrong when it is received", o.op, o.n)
 		if !unsolicited {
@@ -236,7 +236,7 @@ func (o *operation) post() {
 	}, l.ah, l.to.end))
 }
 
-func (s *station) laneIndex(l *lane) int {
+func (s *modelNode) laneIndex(l *lane) int {
 	for i := range s.lanes {
 		if s.lanes[i] == l {
 			return i
@@ -245,7 +245,7 @@ func (s *station) laneIndex(l *lane) int {
 	return -1
 }
 
-func (s *station) completed(wc verbs.WC) {
+func (s *modelNode) completed(wc verbs.WC) {
 	o := s.lanes[wc.ID>>32].slots[uint32(wc.ID)]
 	m := s.m
 	m.require(o.busy, "%v completed twice", o.op)
@@ -278,8 +278,8 @@ func TestModel(t *testing.T) {
 		share := func(name string, limit int) float64 { return float64(rapid.IntRange(0, limit).Draw(t, name)) / 100 }
 		mtu := rapid.SampledFrom([]verbs.MTU{256, 1024, 4096}).Draw(t, "mtu")
 		o := modelOptions{
-			seed:     rapid.Uint64().Draw(t, "seed"),
-			stations: rapid.IntRange(1, 4).Draw(t, "stations"), requests: rapid.IntRange(1, 25).Draw(t, "requests"),
+			seed:  rapid.Uint64().Draw(t, "seed"),
+			nodes: rapid.IntRange(1, 4).Draw(t, "stations"), requests: rapid.IntRange(1, 25).Draw(t, "requests"),
 			hub: rapid.Bool().Draw(t, "hub"), mtu: mtu,
 			maxMessage: int(mtu) * rapid.SampledFrom([]int{1, 3, 40}).Draw(t, "packets"),
 			slots:      rapid.IntRange(1, 8).Draw(t, "slots"), receives: rapid.IntRange(1, 12).Draw(t, "receives"),
@@ -290,13 +290,13 @@ func TestModel(t *testing.T) {
 			loss: share("loss", 10), duplication: share("duplication", 10),
 			reordering: share("reordering", 15), corruption: share("corruption", 3),
 		}
-		newModel(t, o, drawn{t}).run(5 * time.Minute)
+		newModel(t, o, rapidChooser{t}).run(5 * time.Minute)
 	})
 }
 
-// TestSoakLossy is the load that the device has to bear: 100,000 mixed operations between
-// one device and 16 others, under loss, duplication, reordering and corruption at once. Each
-// completes once, with every byte right, and nothing is executed twice.
+// TestSoakLossy runs 100,000 mixed operations between one device and 16 others, under loss,
+// duplication, reordering and corruption at once. Each completes once, with every byte right,
+// and none is executed twice.
 func TestSoakLossy(t *testing.T) {
 	t.Parallel()
 	const peers = 16
@@ -304,14 +304,14 @@ func TestSoakLossy(t *testing.T) {
 	for _, unsolicited := range []bool{false, true} {
 		t.Run(fmt.Sprintf("unsolicited %v", unsolicited), func(t *testing.T) {
 			o := modelOptions{
-				seed: 11, stations: peers + 1, requests: requests, hub: true, mtu: 1024, maxMessage: 20 << 10,
+				seed: 11, nodes: peers + 1, requests: requests, hub: true, mtu: 1024, maxMessage: 20 << 10,
 				slots: 8, receives: 6, depth: 512, lazy: true, unsolicited: unsolicited,
 				faults: faults{loss: 0.10, duplication: 0.05, reordering: 0.10, corruption: 0.01},
 			}
 			m := newModel(t, o, rand.New(rand.NewPCG(5, 5)))
 			start, from := time.Now(), m.net.now
 			m.run(time.Hour)
-			c := m.stations[0].t.Counters()
+			c := m.nodes[0].t.Counters()
 			t.Logf("%d operations in %v, %v of virtual time; %d packets, %d lost, %d corrupted; the hub: %d sent again, %d duplicates, %d receiver not ready",
 				m.done, time.Since(start).Round(time.Millisecond), (m.net.now - from).Round(time.Millisecond), m.net.packets, m.net.lost, m.net.corrupted,
 				c.Repeated, c.Duplicates, c.NotReady)

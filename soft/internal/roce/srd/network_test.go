@@ -30,10 +30,10 @@ type faults struct{ loss, duplication, reordering, corruption float64 }
 const sendPort = 61000
 
 const (
-	latency  = 5 * time.Microsecond
-	straggle = 400 * time.Microsecond
-	burst    = 16
-	burstGap = 2 * time.Microsecond
+	latency         = 5 * time.Microsecond
+	maxReorderDelay = 400 * time.Microsecond
+	burst           = 16
+	burstGap        = 2 * time.Microsecond
 )
 
 // network joins devices, in virtual time. What happens depends on the seed alone.
@@ -119,7 +119,7 @@ func (w *network) fly(from, to netip.AddrPort, b []byte) {
 	}
 	at := w.now + latency
 	if w.chance(w.faults.reordering) {
-		at += time.Duration(w.random.Int64N(int64(straggle)))
+		at += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
 	}
 	w.schedule(event{at: at, from: from, port: w.portOf(from), to: to, datagram: b})
 }
@@ -157,9 +157,11 @@ func (w *network) boot(addr string, seed uint64, mtu verbs.MTU) *host {
 	}
 	cfg := Config{
 		Memory: h.memory, Seed: seed, MTU: mtu, Window: 1 << 20,
-		Output: func(a Address) transport.Output { return &outlet{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)} },
+		Output: func(a Address) transport.Output {
+			return &hostOutput{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}
+		},
 		Reply: func(a Address, p *wire.Packet) {
-			(&outlet{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}).Send(p, nil, 0)
+			(&hostOutput{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}).Send(p, nil, 0)
 		},
 		Number: h.number,
 		Random: w.random.Uint32,
@@ -202,14 +204,14 @@ func (h *host) knows(peer *host) *AH {
 	return &ah
 }
 
-// outlet encodes packets.
-type outlet struct {
+// hostOutput encodes packets.
+type hostOutput struct {
 	h    *host
 	to   netip.AddrPort
 	flow wire.Flow
 }
 
-func (o *outlet) Send(p *wire.Packet, pieces [][]byte, size int) bool {
+func (o *hostOutput) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
 	b := make([]byte, total)
@@ -239,7 +241,7 @@ func (h *host) arrive(from netip.AddrPort, port uint16, b []byte) {
 		a := Address{0, from}
 		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, port, p, h.net.now)
 	}
-	copy(b, poison) // nobody may look at it any more
+	copy(b, poison) // the packet must not be used any more
 }
 
 func (h *host) pump() {
@@ -298,7 +300,7 @@ func (w *network) step() bool {
 	return true
 }
 
-// run goes on until done reports true, for a limited time.
+// run advances the network until done reports true, for a limited time.
 func (w *network) run(limit time.Duration, done func() bool) {
 	w.t.Helper()
 	end := w.now + limit
@@ -327,16 +329,16 @@ func (w *network) sleep(d time.Duration) {
 type completions struct {
 	list  []verbs.WC
 	extra []verbs.WCExtra
-	frees []transport.Places
+	frees []transport.QueueEntries
 }
 
-func (c *completions) Complete(wc verbs.WC, frees transport.Places, _ bool) {
+func (c *completions) Complete(wc verbs.WC, frees transport.QueueEntries, _ bool) {
 	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{})
 }
 
-func (c *completions) CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID) {
+func (c *completions) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
 	c.frees = append(c.frees, frees)
 	c.list = append(c.list, wc)
 	c.extra = append(c.extra, verbs.WCExtra{SourceAH: number, SourceGID: gid})
@@ -364,7 +366,7 @@ type end struct {
 const testKey = 0x11111111
 
 // fakeAH stands for an address handle in a work request.
-type fakeAH struct{ way *AH }
+type fakeAH struct{ ah *AH }
 
 func (f *fakeAH) Close() error { return nil }
 
@@ -391,7 +393,7 @@ func (h *host) newEnd(o endOptions) *end {
 			if !ok {
 				return nil, fmt.Errorf("no handle: %w", verbs.ErrInvalid)
 			}
-			return f.way, nil
+			return f.ah, nil
 		},
 	})
 	e.ready(o.rnrRetry)

@@ -10,8 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// An outage of the network, with more under way than half of the window, is survived: what
-// is lost is sent again, whatever else seems to be under way.
+// Connections survive an outage of the network with more than half of the window in flight:
+// lost packets are sent again, however many others are assumed to be in flight.
 func TestOutage(t *testing.T) {
 	for _, outage := range []time.Duration{time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, time.Second} {
 		w := newNetwork(t, 2, faults{})
@@ -63,9 +63,9 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 	}
 }
 
-// What a queue pair has waited for in vain does not shorten the patience of another.
-func TestPatienceBeginsAnew(t *testing.T) {
-	w, a, b := two(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
+// The time that one queue pair has waited does not count toward the timeout of another.
+func TestPeerDeadTimeoutBeginsAnew(t *testing.T) {
+	w, a, b := twoHosts(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
 	b.postRecv(verbs.RecvWR{}, verbs.RecvWR{})
 	ah := a.to(b.h)
 	w.faults.loss = 1

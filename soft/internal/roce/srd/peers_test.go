@@ -18,8 +18,8 @@ import (
 
 func at(i int) string { return fmt.Sprintf("[fd00::%x]:4791", i) }
 
-// two makes two hosts with a queue pair each, that know each other.
-func two(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) {
+// twoHosts makes two hosts with a queue pair each, that know each other.
+func twoHosts(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) {
 	w := newNetwork(t, seed, f)
 	x, y := w.boot(at(1), 1, 1024), w.boot(at(2), 2, 1024)
 	a, b := x.newEnd(o), y.newEnd(o)
@@ -28,7 +28,7 @@ func two(t tb, seed uint64, f faults, o endOptions) (*network, *end, *end) {
 	return w, a, b
 }
 
-// completed runs until an end has so many send completions, and takes them.
+// completed runs until an end has n send completions, and returns them.
 func (e *end) completed(n int) []verbs.WC {
 	e.h.net.run(5*time.Minute, func() bool { return len(e.send.list) >= n })
 	return e.send.take()
@@ -38,8 +38,8 @@ func send(ah *fakeAH, to *end, id uint64) verbs.SendWR {
 	return address(verbs.SendWR{ID: id, Op: verbs.OpSendImm, Imm: uint32(id)}, ah, to)
 }
 
-// A peer that dies fails what was sent to it, after a while of silence. Nobody else
-// notices.
+// The requests to a peer that dies fail after some time of silence. Other peers are not
+// affected.
 func TestPeerDies(t *testing.T) {
 	w := newNetwork(t, 1, faults{})
 	hub := w.boot(at(1), 1, 1024).newEnd(endOptions{depth: 4096, rnrRetry: 7})
@@ -79,7 +79,7 @@ func TestPeerDies(t *testing.T) {
 						failed++
 						require.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError})
 						silent := w.now - begin
-						require.True(t, silent >= patience && silent < patience+2*maxBackoff, "after %v", silent)
+						require.True(t, silent >= peerDeadTimeout && silent < peerDeadTimeout+2*maxBackoff, "after %v", silent)
 						continue
 					}
 					require.Equal(t, verbs.StatusSuccess, wc.Status)
@@ -96,24 +96,25 @@ func TestPeerDies(t *testing.T) {
 	assert.Equal(t, verbs.QPReadyToSend, hub.State())
 }
 
-// A device that has never answered is not reached.
+// A device that has never answered is unreachable.
 func TestPeerUnreachable(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4})
 	ah := a.to(b.h)
 	b.h.t = nil
 	a.post(send(ah, b, 1), send(ah, b, 2))
 	for _, wc := range a.completed(2) {
 		assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnreachable)}, []any{wc.Status, wc.VendorError})
 	}
-	assert.GreaterOrEqual(t, w.now, patience)
+	assert.GreaterOrEqual(t, w.now, peerDeadTimeout)
 }
 
-// What was under way to a device that has been restarted fails, since it may have been
-// executed; what has not left goes to the new one. Packets from before are refused.
+// Requests in flight to a device that has been restarted fail, since they may have been
+// executed; those that have not left go to the new one. Packets from before the restart are
+// refused.
 func TestPeerRestarts(t *testing.T) {
 	for _, rebooted := range []string{"responder", "requester"} {
 		t.Run(rebooted, func(t *testing.T) {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64})
 			ah := a.to(b.h)
 			b.postRecv(make([]verbs.RecvWR, 8)...)
 			var old [][]byte // packets to the responder
@@ -169,8 +170,8 @@ func TestPeerRestarts(t *testing.T) {
 	}
 }
 
-// A device that is restarted again and again on a bad network, while messages are on the
-// way to it: each completes once, is received once if it has succeeded, and never twice.
+// A device is restarted again and again on a lossy network while messages are in flight to it:
+// each completes once, is received once if it has succeeded, and never twice.
 func TestRestartsUnderFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -228,10 +229,10 @@ func TestRestartsUnderFaults(t *testing.T) {
 	})
 }
 
-// Contexts that nothing happens to are forgotten, at either end, and found again.
+// Idle contexts are removed at either end, and opened again when needed.
 func TestIdleContexts(t *testing.T) {
 	for _, pause := range []time.Duration{trustTime, idleTime - time.Second, idleTime, idleTime + time.Second, time.Hour} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
 		ah, back := a.to(b.h), b.to(a.h)
 		a.postRecv(make([]verbs.RecvWR, 200)...)
 		b.postRecv(make([]verbs.RecvWR, 200)...)
@@ -252,10 +253,10 @@ func TestIdleContexts(t *testing.T) {
 	}
 }
 
-// Made-up senders cost nothing: only who has got the token that was sent to his address is
-// taken in.
+// Forged source addresses cost no memory: only a sender that has received the token sent to
+// its address gets a context.
 func TestMadeUpPeers(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 64})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 64})
 	b.postRecv(make([]verbs.RecvWR, 8)...)
 	replies := 0
 	w.tap = func(_, _ netip.AddrPort, p []byte) []byte {
@@ -302,9 +303,9 @@ func TestMadeUpPeers(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status, "a peer that was there before")
 }
 
-// Who has not the tokens of both ends changes nothing, whatever is sent.
+// Packets of a sender without the tokens of both ends have no effect.
 func TestForgedAnswers(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1)) // it waits for a receive
 	w.sleep(10 * time.Millisecond)
@@ -339,10 +340,10 @@ func TestForgedAnswers(t *testing.T) {
 	assert.Zero(t, a.t.Counters().Restarts)
 }
 
-// A peer that is one, and sends what it likes, is answered what can be answered. A request
-// never goes beyond its limits, memory is bounded, and others are not hurt.
+// A peer with valid tokens sends arbitrary packets. Valid ones are answered, no request
+// exceeds its limits, memory is bounded, and other peers are not affected.
 func TestHostilePeer(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 64, rnrRetry: 7})
 	mem := b.h.arena(4096, everyAccess)
 	pattern(mem.Mem, 1)
 	before := bytes.Clone(mem.Mem)
@@ -373,7 +374,7 @@ func TestHostilePeer(t *testing.T) {
 		func() { write(0, mem.Base, 100, 90, 11) },         // beyond its message
 		func() { write(0, mem.Base-1, 10, 0, 10) },         // before the region
 		func() { write(0, mem.Base, 1<<32-1, 1<<32-2, 1) }, // wraps around
-		func() { write(0, ^uint64(0), 10, 0, 10) },         // likewise
+		func() { write(0, ^uint64(0), 10, 0, 10) },         // the same
 		func() {
 			give(wire.Packet{Opcode: wire.SRDReadRequest, RETH: wire.RETH{VA: mem.Base, RKey: mem.Key, Length: 4097}, Segments: wire.Segments{Size: 1024, Count: 5}})
 		},
@@ -399,7 +400,7 @@ func TestHostilePeer(t *testing.T) {
 	assert.Equal(t, uint64(1), b.t.Counters().OutOfWindow)
 	assert.True(t, bytes.Equal(before, mem.Mem))
 
-	// Who asks for much and does not listen is sent a bounded amount.
+	// A peer that requests much and receives nothing is sent a bounded amount.
 	drain()
 	sent = 0
 	for i := range 100_000 {
@@ -423,9 +424,9 @@ func TestHostilePeer(t *testing.T) {
 	assert.Equal(t, verbs.StatusSuccess, other.completed(1)[0].Status)
 }
 
-// A peer without a receive holds up neither other queue pairs of its device nor others.
+// A peer without a receive delays neither other queue pairs of its device nor other devices.
 func TestNotReadyHoldsUpNobody(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4096, recvDepth: 8192, rnrRetry: 7})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4096, recvDepth: 8192, rnrRetry: 7})
 	second := b.h.newEnd(endOptions{recvDepth: 8192})
 	ah := a.to(b.h)
 	for i := range 100 {
@@ -448,7 +449,7 @@ func TestNotReadyHoldsUpNobody(t *testing.T) {
 // A message is repeated as often as RNRRetry says.
 func TestNotReadyRetries(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 6} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 4, rnrRetry: retries})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, rnrRetry: retries})
 		a.post(send(a.to(b.h), b, 1))
 		wc := a.completed(1)[0]
 		assert.Equal(t, []any{verbs.StatusRNRRetryExceeded, uint32(codeNotReady)}, []any{wc.Status, wc.VendorError})
@@ -460,7 +461,7 @@ func TestNotReadyRetries(t *testing.T) {
 
 // Messages that are posted in SQD leave afterwards; those posted before do not wait.
 func TestDrained(t *testing.T) {
-	_, a, b := two(t, 1, faults{}, endOptions{depth: 8, recvDepth: 8})
+	_, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8, recvDepth: 8})
 	b.postRecv(make([]verbs.RecvWR, 4)...)
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1))
@@ -486,7 +487,7 @@ func TestDrained(t *testing.T) {
 func TestMemoryCloses(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
 		for _, where := range []string{"local", "remote"} {
-			w, a, b := two(t, 1, faults{}, endOptions{depth: 8})
+			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8})
 			local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 			a.post(address(verbs.SendWR{Op: op, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
 			w.sleep(50 * time.Microsecond)

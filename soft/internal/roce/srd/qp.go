@@ -26,7 +26,7 @@ type Completer interface {
 	transport.Completer
 	// CompleteFrom queues the completion of a receive. number is that of the sender's address
 	// handle; if it is verbs.NoAH, gid names the sender.
-	CompleteFrom(wc verbs.WC, frees transport.Places, number uint16, gid verbs.GID)
+	CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID)
 	// Room reports whether there is room for another completion besides the given number of
 	// others.
 	Room(others int) bool
@@ -178,7 +178,7 @@ func (q *QP) flush() {
 			m.fail(codeFlushed)
 		}
 	}
-	for q.hold() {
+	for q.takeReceive() {
 		q.failReceive(verbs.StatusFlushed)
 	}
 }
@@ -199,7 +199,7 @@ func (q *QP) resume(now time.Duration) {
 func (q *QP) enqueue(m *message, c *Context) {
 	m.context = c
 	if c.outstanding == 0 && c.inFlight == 0 { // earlier requests may have ended without an answer
-		c.asking = false
+		c.helloPending = false
 		c.silent, c.repeated, c.expired = 0, 0, 0
 	}
 	c.outstanding++
@@ -219,14 +219,14 @@ func (q *QP) receiving() bool {
 // PostRecv posts receives. As on EFA, it cannot be done in the state Error.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.state == verbs.QPReset || q.state == verbs.QPError {
-		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init, RTR, RTS or SQD: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: the state must be Init, RTR, RTS or SQD: %w", q.num, q.state, verbs.ErrState)
 	}
 	return q.rq.Post(wrs)
 }
 
-// hold makes sure that a receive is in use: one that was taken before and not completed, or
+// takeReceive makes sure that a receive is in use: one that was taken before and not completed, or
 // the next. It reports false if there is none.
-func (q *QP) hold() bool {
+func (q *QP) takeReceive() bool {
 	if !q.inReceive {
 		q.inReceive = q.rq.Take(&q.current)
 	}
@@ -240,7 +240,7 @@ func (q *QP) failReceive(status verbs.Status) {
 
 // receiveSend places a message. A receive that is too short for it stays for the next one.
 func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
-	if !q.hold() {
+	if !q.takeReceive() {
 		return codeNotReady
 	}
 	if len(p.Payload) > int(q.current.Len()) {
@@ -259,7 +259,7 @@ func (q *QP) receiveSend(c *Context, p *wire.Packet) code {
 func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n uint32) {
 	q.t.counters.Receives++
 	wc := verbs.WC{Opcode: op, Bytes: n, QPN: q.num, SrcQPN: p.DETH.SrcQP}
-	var frees transport.Places
+	var frees transport.QueueEntries
 	if op == verbs.WCRecvWriteImm && q.unsolicited {
 		wc.Unsolicited = true
 	} else {
@@ -280,7 +280,7 @@ func (q *QP) completeReceive(c *Context, p *wire.Packet, op verbs.WCOpcode, n ui
 // PostSend posts send requests and returns how many were accepted.
 func (q *QP) PostSend(wrs []verbs.SendWR, now time.Duration) (int, error) {
 	if q.state != verbs.QPReadyToSend && q.state != verbs.QPSendQueueDrained {
-		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS or SQD: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: the state must be RTS or SQD: %w", q.num, q.state, verbs.ErrState)
 	}
 	for i := range wrs {
 		if err := q.postSend(&wrs[i], now); err != nil {
@@ -303,28 +303,28 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	}
 	switch {
 	case wr.Flags&verbs.FlagSignaled == 0 && !q.signalAll:
-		return fmt.Errorf("it is not signaled, SRD has only requests that are: set FlagSignaled, or QPInit.SignalAll: %w", verbs.ErrInvalid)
+		return fmt.Errorf("SRD requests must be signaled: set FlagSignaled or QPInit.SignalAll: %w", verbs.ErrInvalid)
 	case q.taken >= q.depth:
-		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.depth, verbs.ErrQueueFull)
+		return fmt.Errorf("all %d entries of the send queue are in use; poll completions to free some: %w", q.depth, verbs.ErrQueueFull)
 	case !inline && len(wr.SGL) > q.maxSGE:
-		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
+		return fmt.Errorf("%d scatter-gather entries exceed the limit of %d: %w", len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 	case !isSend && len(wr.SGL) > MaxRDMASGE:
-		return fmt.Errorf("%d scatter-gather entries, an SRD read or write has at most %d: %w", len(wr.SGL), MaxRDMASGE, verbs.ErrInvalid)
+		return fmt.Errorf("%d scatter-gather entries exceed the limit of %d for SRD reads and writes: %w", len(wr.SGL), MaxRDMASGE, verbs.ErrInvalid)
 	case inline && total > uint64(q.maxInline):
-		return fmt.Errorf("%d bytes inline, %d allowed: %w", total, q.maxInline, verbs.ErrInvalid)
+		return fmt.Errorf("%d bytes of inline data exceed the limit of %d: %w", total, q.maxInline, verbs.ErrInvalid)
 	case isSend && total > uint64(q.t.cfg.MTU):
-		return fmt.Errorf("message of %d bytes, SRD sends at most the path MTU of the port, %d: %w", total, q.t.cfg.MTU, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the path MTU of the port, %d, which limits SRD sends: %w", total, q.t.cfg.MTU, verbs.ErrInvalid)
 	case total > MaxRDMA:
-		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, MaxRDMA, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the limit of %d: %w", total, MaxRDMA, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x, must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
 	return nil
 }
 
-// controlled is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
+// ownQKeyBit is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
 // (IBTA 10.2.5).
-const controlled = 1 << 31
+const ownQKeyBit = 1 << 31
 
 func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err := q.check(wr); err != nil {
@@ -338,11 +338,11 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err != nil {
 		return err
 	}
-	m := q.place()
+	m := q.allocMessage()
 	m.busy, m.ah = true, ah
 	m.id, m.op, m.imm, m.remoteAddr, m.rkey = wr.ID, wr.Op, wr.Imm, wr.RemoteAddr, wr.RKey
 	m.remoteQPN, m.remoteQKey = wr.RemoteQPN, wr.RemoteQKey
-	if m.remoteQKey&controlled != 0 {
+	if m.remoteQKey&ownQKeyBit != 0 {
 		m.remoteQKey = q.attr.QKey
 	}
 	m.packets, m.sent, m.finished = 0, 0, 0
@@ -379,14 +379,14 @@ func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	return ok
 }
 
-// placesAtOnce is how many places are allocated at a time, so that a queue pair with little
+// messageBatch is how many places are allocated at a time, so that a queue pair with little
 // use takes little memory.
-const placesAtOnce = 8
+const messageBatch = 8
 
-// place returns a free place. The caller has checked that there is one.
-func (q *QP) place() *message {
+// allocMessage returns a free place. The caller has checked that there is one.
+func (q *QP) allocMessage() *message {
 	if q.free == nil {
-		n := min(placesAtOnce, q.depth-len(q.messages))
+		n := min(messageBatch, q.depth-len(q.messages))
 		for i, places := 0, make([]message, n); i < n; i++ {
 			m := &places[i]
 			m.qp = q
@@ -399,9 +399,9 @@ func (q *QP) place() *message {
 	return m
 }
 
-// promised returns how many completions of the receive side's completion queue belong to
+// reservedCompletions returns how many completions of the receive side's completion queue belong to
 // requests that the queue pair has posted or can post.
-func (q *QP) promised() int {
+func (q *QP) reservedCompletions() int {
 	n := q.rq.Len()
 	if q.sendCQ == q.recvCQ {
 		n += q.depth - q.sends.Len()

@@ -20,10 +20,10 @@ type requester struct {
 	waitUntil   time.Duration
 	outstanding int // messages that are not complete
 
-	sent     [2]slotList // packets under way, in the order in which they left; by kind
-	lost     slotList    // packets to be sent again
-	inFlight int         // packets under way
-	newest   [2]time.Duration
+	sent          [2]slotList // packets under way, in the order in which they left; by kind
+	lost          slotList    // packets to be sent again
+	inFlight      int         // packets under way
+	latestArrived [2]time.Duration
 	spray
 	congestion
 	roundTrip
@@ -32,8 +32,8 @@ type requester struct {
 // The kinds of packets under way. Acknowledgements show at once which packets have arrived,
 // but a response to a read may wait behind others.
 const (
-	pushed = iota
-	read
+	kindData = iota
+	kindRead
 )
 
 const (
@@ -42,9 +42,9 @@ const (
 	// maxWindow is how far a packet may be ahead of the oldest that is not done. It is a word
 	// less than windowBits, since an acknowledgement begins at a whole word.
 	maxWindow = windowBits - 64
-	// rotation is how many packets of a message leave before the next message has its
+	// messageTurn is how many packets of a message leave before the next message has its
 	// turn.
-	rotation = 8
+	messageTurn = 8
 	// maxTries is how often a packet is sent before its request fails, even if the peer
 	// answers others.
 	maxTries = 100
@@ -53,10 +53,10 @@ const (
 type slotState uint8
 
 const (
-	free    slotState = iota // done with
-	flying                   // under way, in a list of sent
-	missing                  // in lost
-	held                     // not sent yet
+	slotDone     slotState = iota // done with
+	slotInFlight                  // under way, in a list of sent
+	slotLost                      // in lost
+	slotHeld                      // not sent yet
 )
 
 // slot is a packet that has a sequence number.
@@ -109,17 +109,17 @@ func (c *Context) unlink(l *slotList, s *slot) {
 // span is how many sequence numbers there are from una to next.
 func (c *Context) span() int { return int(wire.PSNDiff(c.next, c.una)) }
 
-// take assigns the next sequence number to a packet of a message.
-func (c *Context) take(m *message, state slotState) uint32 {
+// assignPSN assigns the next sequence number to a packet of a message.
+func (c *Context) assignPSN(m *message, state slotState) uint32 {
 	if c.span() == len(c.slots) {
 		c.growSlots()
 	}
 	psn := c.next
 	c.next = wire.PSNAdd(c.next, 1)
 	c.done.clear(psn)
-	kind := uint8(pushed)
+	kind := uint8(kindData)
 	if m.op == verbs.OpRead {
-		kind = read
+		kind = kindRead
 	}
 	// Set the fields one by one: a composite literal is built elsewhere and copied.
 	s := c.slot(psn)
@@ -139,8 +139,8 @@ func (c *Context) growSlots() {
 	c.slots = slots
 }
 
-// land removes a packet from those under way.
-func (c *Context) land(s *slot) {
+// removeInFlight removes a packet from those under way.
+func (c *Context) removeInFlight(s *slot) {
 	c.unlink(&c.sent[s.kind], s)
 	c.inFlight--
 	c.underWay -= int(s.cost)
@@ -149,27 +149,27 @@ func (c *Context) land(s *slot) {
 // drop removes a packet from its list, and marks it as done.
 func (c *Context) drop(psn uint32, s *slot) {
 	switch s.state {
-	case flying:
-		c.land(s)
-	case missing:
+	case slotInFlight:
+		c.removeInFlight(s)
+	case slotLost:
 		c.unlink(&c.lost, s)
 	}
-	s.state = free
+	s.state = slotDone
 	c.done.set(psn)
 }
 
 // advance moves una past the packets that are done.
 func (c *Context) advance() {
-	for c.una != c.next && c.slot(c.una).state == free {
+	for c.una != c.next && c.slot(c.una).state == slotDone {
 		c.slot(c.una).msg = nil
 		c.una = wire.PSNAdd(c.una, 1)
 	}
 }
 
-// finish notes that a packet has been acknowledged, or answered.
-func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
-	c.arrived(s, now)
-	c.grown += int(s.cost)
+// noteDone notes that a packet has been acknowledged, or answered.
+func (c *Context) noteDone(psn uint32, s *slot, now time.Duration) {
+	c.noteArrival(s, now)
+	c.ackedBytes += int(s.cost)
 	m, live := s.msg, s.live()
 	c.drop(psn, s)
 	if !live {
@@ -184,33 +184,33 @@ func (c *Context) finish(psn uint32, s *slot, now time.Duration) {
 	}
 }
 
-// arrived notes when the latest packet left that is known to have arrived. A repeated packet
+// noteArrival notes when the latest packet left that is known to have arrived. A repeated packet
 // does not count if the answer may be to its first copy (RFC 8985 6.2).
-func (c *Context) arrived(s *slot, now time.Duration) {
+func (c *Context) noteArrival(s *slot, now time.Duration) {
 	if s.tries == 1 || now-s.sentAt >= c.Smoothed/2 {
-		c.newest[s.kind] = max(c.newest[s.kind], s.sentAt)
+		c.latestArrived[s.kind] = max(c.latestArrived[s.kind], s.sentAt)
 	}
 }
 
 // sendRequests sends requests within the window and the budget, and returns the rest of the
 // budget.
 func (c *Context) sendRequests(now time.Duration, budget int) int {
-	if c.greeted && c.inFlight == 0 && now > c.heardAt+trustTime {
-		c.greeted = false
+	if c.confirmed && c.inFlight == 0 && now > c.receivedAt+trustTime {
+		c.confirmed = false
 	}
 	pending := c.queue.first != nil || c.lost.first != none || c.spray.n > 0
-	if pending && !c.greeted && !c.asking {
-		c.ask = true
+	if pending && !c.confirmed && !c.helloPending {
+		c.helloDue = true
 	}
-	if c.ask && budget > 0 {
+	if c.helloDue && budget > 0 {
 		c.sendHello(now)
 		budget--
 	}
-	if !pending || !c.greeted {
+	if !pending || !c.confirmed {
 		return budget
 	}
 	c.usedAt = now
-	c.spray.before = c.spray.departed
+	c.spray.departedBefore = c.spray.departed
 	for budget > 0 && (c.underWay < c.window || c.overdue && c.lost.first != none) {
 		switch {
 		case c.overdue && c.lost.first != none:
@@ -225,7 +225,7 @@ func (c *Context) sendRequests(now time.Duration, budget int) int {
 		case c.queue.first != nil && c.span() < maxWindow:
 			c.sendNext(now)
 			budget--
-		case c.spray.n > 0 && c.nothingFollows():
+		case c.spray.n > 0 && c.releaseIdle():
 			c.sendHeld(now)
 			budget--
 		default:
@@ -256,23 +256,23 @@ func (c *Context) sendNext(now time.Duration) {
 	}
 	index := m.sent
 	if c.hold(m) {
-		c.sprayHold(c.take(m, held))
+		c.sprayHold(c.assignPSN(m, slotHeld))
 	} else {
-		c.fly(c.take(m, flying), now)
+		c.transmit(c.assignPSN(m, slotInFlight), now)
 	}
 	if m.list == nil {
 		return // it has failed
 	}
-	c.turn(m, index)
+	c.rotateQueue(m, index)
 }
 
-// turn removes a message from the queue when it has no more packets to send. After every
-// rotation packets, it moves the message behind the others.
-func (c *Context) turn(m *message, index uint32) {
+// rotateQueue removes a message from the queue when it has no more packets to send. After every
+// messageTurn packets, it moves the message behind the others.
+func (c *Context) rotateQueue(m *message, index uint32) {
 	switch {
 	case m.sent == m.packets:
 		c.queue.remove(m)
-	case m.sent/rotation != index/rotation && m.next != nil:
+	case m.sent/messageTurn != index/messageTurn && m.next != nil:
 		c.queue.remove(m)
 		c.queue.pushBack(m)
 	}
@@ -284,11 +284,11 @@ func (c *Context) sendRead(m *message, now time.Duration) {
 	n := min(int(m.packets-m.sent), wire.MaxSegments, max((c.window-c.underWay)/int(c.t.limits.cost(m.mtu)), 1), maxWindow-c.span())
 	first := c.next
 	for range n {
-		psn := c.take(m, flying)
-		c.depart(psn, c.slot(psn), now)
+		psn := c.assignPSN(m, slotInFlight)
+		c.noteSent(psn, c.slot(psn), now)
 	}
 	c.sendReadRequest(m, first, index, uint16(n))
-	c.turn(m, index)
+	c.rotateQueue(m, index)
 }
 
 func (c *Context) sendReadRequest(m *message, psn, index uint32, n uint16) {
@@ -299,9 +299,9 @@ func (c *Context) sendReadRequest(m *message, psn, index uint32, n uint16) {
 	c.out.Send(p, nil, 0)
 }
 
-// depart notes that a packet leaves.
-func (c *Context) depart(psn uint32, s *slot, now time.Duration) {
-	s.state, s.sentAt = flying, now
+// noteSent notes that a packet leaves.
+func (c *Context) noteSent(psn uint32, s *slot, now time.Duration) {
+	s.state, s.sentAt = slotInFlight, now
 	s.tries++
 	c.push(&c.sent[s.kind], psn, s)
 	c.inFlight++
@@ -317,16 +317,16 @@ func (c *Context) sendLost(now time.Duration) {
 	c.overdue = false
 	psn := c.lost.first
 	c.unlink(&c.lost, c.slot(psn))
-	c.fly(psn, now)
+	c.transmit(psn, now)
 }
 
 // sendHeld sends the held packet that is due.
-func (c *Context) sendHeld(now time.Duration) { c.fly(c.sprayRelease(), now) }
+func (c *Context) sendHeld(now time.Duration) { c.transmit(c.sprayRelease(), now) }
 
-// fly sends a packet that is in no list, unless its request is complete.
-func (c *Context) fly(psn uint32, now time.Duration) {
+// transmit sends a packet that is in no list, unless its request is complete.
+func (c *Context) transmit(psn uint32, now time.Duration) {
 	s := c.slot(psn)
-	s.state = held
+	s.state = slotHeld
 	m := s.msg
 	if s.live() && s.tries >= maxTries {
 		c.t.counters.Timeouts++
@@ -341,14 +341,14 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 		c.t.counters.Repeated++
 	}
 	if m.op == verbs.OpRead {
-		c.depart(psn, s, now)
+		c.noteSent(psn, s, now)
 		c.sendReadRequest(m, psn, s.index, 1)
 		return
 	}
 	off, n := s.index*m.mtu, m.size(s.index)
 	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n)
 	if !ok { // a region has been closed since
-		c.faulted(psn, s)
+		c.failUnreadable(psn, s)
 		return
 	}
 	if cap(pieces) > cap(c.t.pieces) {
@@ -369,14 +369,14 @@ func (c *Context) fly(psn uint32, now time.Duration) {
 	p.SRDETH.Unsolicited = m.qp.unsolicited
 	p.RETH = wire.RETH{VA: m.remoteAddr, RKey: m.rkey, Length: m.length}
 	p.Offset, p.Imm, p.Pad = off, m.imm, uint8(-n&3)
-	c.depart(psn, s, now)
+	c.noteSent(psn, s, now)
 	if !c.out.Send(p, pieces, int(n)) {
-		c.faulted(psn, s)
+		c.failUnreadable(psn, s)
 	}
 }
 
-// faulted fails the message of a packet whose memory cannot be read.
-func (c *Context) faulted(psn uint32, s *slot) {
+// failUnreadable fails the message of a packet whose memory cannot be read.
+func (c *Context) failUnreadable(psn uint32, s *slot) {
 	s.msg.fail(codeInvalidLKey)
 	c.drop(psn, s)
 	c.advance()
@@ -384,7 +384,7 @@ func (c *Context) faulted(psn uint32, s *slot) {
 
 // request makes a request packet.
 func (c *Context) request(op wire.Opcode, m *message, psn uint32) *wire.Packet {
-	p := c.begin(op, m.remoteQPN)
+	p := c.newPacket(op, m.remoteQPN)
 	p.PSN = psn
 	p.SRDETH.Floor = uint16(wire.PSNDiff(psn, c.una))
 	p.DETH = wire.DETH{QKey: m.remoteQKey, SrcQP: m.qp.num}
@@ -396,7 +396,7 @@ func (c *Context) request(op wire.Opcode, m *message, psn uint32) *wire.Packet {
 func (c *Context) abort(why code, all bool) {
 	for psn := c.una; psn != c.next; psn = wire.PSNAdd(psn, 1) {
 		s := c.slot(psn)
-		if s.state == free {
+		if s.state == slotDone {
 			continue
 		}
 		if s.live() {

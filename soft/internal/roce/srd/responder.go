@@ -12,12 +12,12 @@ import (
 
 // responder is the part of a context that executes requests.
 type responder struct {
-	base     uint32 // oldest request that has not been executed
-	high     uint32 // the one after the latest request that has been executed
-	known    bool   // base is known
-	executed window
-	refused  *[windowBits]code // the reasons of refused requests, by sequence number; nil: none
-	ackDue   bool
+	base         uint32 // oldest request that has not been executed
+	high         uint32 // the one after the latest request that has been executed
+	synchronized bool   // base is known
+	executed     window
+	refused      *[windowBits]code // the reasons of refused requests, by sequence number; nil: none
+	ackDue       bool
 
 	granted transport.GrantedKeys
 
@@ -50,24 +50,24 @@ type readJob struct {
 	left     uint16 // a bit for each segment that has not been sent
 }
 
-// maxLeap is how far the oldest request that a peer may still repeat can be ahead of the
+// maxBaseJump is how far the oldest request that a peer may still repeat can be ahead of the
 // oldest missing one. The peer has given up the requests in between. It takes more than an
 // hour without any arrival to give up 2^20 packets.
-const maxLeap = 1 << 20
+const maxBaseJump = 1 << 20
 
 func floor(p *wire.Packet) uint32 { return wire.PSNAdd(p.PSN, -int(p.SRDETH.Floor)) }
 
-// leaps reports whether a packet is more than maxLeap ahead: the peer has lost
+// tooFarAhead reports whether a packet is more than maxBaseJump ahead: the peer has lost
 // synchronization, or pretends so. The peer can then get a new context, with another token.
-func (c *Context) leaps(p *wire.Packet) bool {
-	return c.known && wire.PSNDiff(floor(p), c.base) > maxLeap
+func (c *Context) tooFarAhead(p *wire.Packet) bool {
+	return c.synchronized && wire.PSNDiff(floor(p), c.base) > maxBaseJump
 }
 
 // receiveRequest executes a request, unless it was executed before.
 func (c *Context) receiveRequest(p *wire.Packet) {
 	floor := floor(p)
-	if !c.known {
-		c.known, c.base, c.high = true, floor, floor
+	if !c.synchronized {
+		c.synchronized, c.base, c.high = true, floor, floor
 	} else if wire.PSNDiff(floor, c.base) > 0 {
 		c.moveBase(floor)
 	}
@@ -218,7 +218,7 @@ func (c *Context) execute(p *wire.Packet) code {
 	}
 	// Only the completion queue bounds writes that take no receive. Peers must not overrun it,
 	// nor take the places of requests that the queue pair has posted.
-	if imm && (q.unsolicited && !q.recvCQ.Room(q.promised()) || !q.unsolicited && !q.hold()) {
+	if imm && (q.unsolicited && !q.recvCQ.Room(q.reservedCompletions()) || !q.unsolicited && !q.takeReceive()) {
 		return codeNotReady
 	}
 	if c.number == verbs.NoAH {
@@ -289,21 +289,21 @@ func (c *Context) sendAnswers(budget int) int {
 		budget--
 	}
 	for budget > 0 && c.reads.Len() > 0 {
-		c.respond(c.reads.First())
+		c.sendReadResponse(c.reads.First())
 		budget--
 	}
 	return budget
 }
 
 func (c *Context) sendNak(n *nak) {
-	p := c.begin(wire.SRDNak, n.qpn)
+	p := c.newPacket(wire.SRDNak, n.qpn)
 	p.PSN, p.AETH = n.psn, n.why.aeth()
 	c.out.Send(p, nil, 0)
 }
 
 // sendAck reports which requests have been executed.
 func (c *Context) sendAck() {
-	p := c.begin(wire.SRDAcknowledge, 0)
+	p := c.newPacket(wire.SRDAcknowledge, 0)
 	p.PSN = c.base
 	words := 0
 	if first := c.base &^ 63; wire.PSNDiff(c.high, c.base) > 0 {
@@ -316,8 +316,8 @@ func (c *Context) sendAck() {
 	c.out.Send(p, c.t.one[:], 8*words)
 }
 
-// respond sends one segment of a read, at random from those that are left.
-func (c *Context) respond(job *readJob) {
+// sendReadResponse sends one segment of a read, at random from those that are left.
+func (c *Context) sendReadResponse(job *readJob) {
 	skip := int(c.spray.random.Uint64() % uint64(bits.OnesCount16(job.left)))
 	left := job.left
 	for range skip {
@@ -337,7 +337,7 @@ func (c *Context) respond(job *readJob) {
 		c.sendNak(&nak{psn, qpn, why})
 		return
 	}
-	p := c.begin(wire.SRDReadResponse, qpn)
+	p := c.newPacket(wire.SRDReadResponse, qpn)
 	p.PSN, p.Pad = psn, uint8(-n&3)
 	c.t.one[0] = data
 	if !c.out.Send(p, c.t.one[:], int(n)) {

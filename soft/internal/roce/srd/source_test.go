@@ -26,10 +26,10 @@ func forged(c *Context, a *end) []wire.Packet {
 	return all
 }
 
-// Who knows every number and sends from another port than the peer is refused, and nobody is
-// asked anything for it.
+// A packet with correct numbers from another port than the peer's is refused, and causes no
+// SRDHello.
 func TestForgedPackets(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)
 	b.to(a.h)
 	b.postRecv(verbs.RecvWR{})
@@ -51,12 +51,12 @@ func TestForgedPackets(t *testing.T) {
 		a.h.pump()
 		require.Equal(t, uint64(i+1), a.t.Counters().WrongSource)
 	}
-	assert.Equal(t, []any{before.heardAt, before.una, before.peer, before.sendPort}, []any{c.heardAt, c.una, c.peer, c.sendPort})
+	assert.Equal(t, []any{before.receivedAt, before.una, before.peer, before.sendPort}, []any{c.receivedAt, c.una, c.peer, c.sendPort})
 	assert.Empty(t, a.recv.take())
 	w.tap = nil
 
-	// A question is answered by who has got it.
-	c.question(w.now)
+	// The host that receives the SRDHello replies.
+	c.requestToken(w.now)
 	a.t.activate(c)
 	hello := wire.Packet{}
 	w.tap = func(_, to netip.AddrPort, p []byte) []byte {
@@ -79,9 +79,9 @@ func TestForgedPackets(t *testing.T) {
 	assert.Zero(t, a.t.Counters().Restarts)
 }
 
-// A device that has come back sends from another port, which both ends learn with its token.
+// A restarted device sends from another port, which both ends learn with its token.
 func TestPortOfARestartedPeer(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	ah := a.to(b.h)
 	b.postRecv(verbs.RecvWR{})
 	a.post(send(ah, b, 1))

@@ -5,12 +5,12 @@ import "math/rand/v2"
 // spray holds packets back, so that packets leave in another order than that of their sequence
 // numbers.
 type spray struct {
-	random   rand.PCG
-	departed uint32 // packets that have left
-	before   uint32 // departed at the start of this pass
-	held     [maxHeld]heldPacket
-	n        int
-	due      int // index of the packet found last
+	random         rand.PCG
+	departed       uint32 // packets that have left
+	departedBefore uint32 // departed at the start of this pass
+	held           [maxHeld]heldPacket
+	n              int
+	due            int // index of the packet found last
 }
 
 type heldPacket struct {
@@ -52,15 +52,15 @@ func (c *Context) sprayDue() bool {
 	return false
 }
 
-// nothingFollows reports whether a held packet can leave because nothing else is left to send,
+// releaseIdle reports whether a held packet can leave because nothing else is left to send,
 // and sets due to its index. A message of one packet that was posted alone waits for the next
 // message, or for the answers to the packets under way. This reorders messages that are posted
 // one by one, too.
-func (c *Context) nothingFollows() bool {
+func (c *Context) releaseIdle() bool {
 	s := &c.spray
 	for i := range s.n {
 		x := c.slot(s.held[i].psn)
-		if c.inFlight == 0 || s.departed != s.before || !x.live() || x.msg.packets > 1 {
+		if c.inFlight == 0 || s.departed != s.departedBefore || !x.live() || x.msg.packets > 1 {
 			s.due = i
 			return true
 		}

@@ -63,9 +63,9 @@ func (c code) syndrome() wire.Syndrome {
 
 func (c code) aeth() wire.AETH { return wire.AETH{Syndrome: c.syndrome(), MSN: uint32(c)} }
 
-// refusal returns the code in a NAK. Codes that a responder does not send count as
+// nakCode returns the code in a NAK. Codes that a responder does not send count as
 // codeBadStatus.
-func refusal(p *wire.Packet) code {
+func nakCode(p *wire.Packet) code {
 	c := p.AETH.MSN
 	switch code(c) {
 	case codeBadAddress, codeBadQPN, codeNotReady, codeBadLength, codeUnknownPeer, codeFeatureMismatch:

@@ -13,12 +13,12 @@ type timer struct {
 // earliest comes first. Idle contexts are not in it.
 type timers []timer
 
-// notTimed is the place of a context that is not in the heap.
-const notTimed = -1
+// noTimer is the place of a context that is not in the heap.
+const noTimer = -1
 
 func (h timers) put(i int, x timer) {
 	h[i] = x
-	x.c.place = i
+	x.c.timerIndex = i
 }
 
 // up moves an entry up past later parents, and returns its place.
@@ -58,24 +58,24 @@ func (h timers) down(i int) {
 
 // set sets the time at which a context is handled.
 func (h *timers) set(c *Context, at time.Duration) {
-	if c.place == notTimed {
-		c.place = len(*h)
+	if c.timerIndex == noTimer {
+		c.timerIndex = len(*h)
 		*h = append(*h, timer{})
 	}
-	(*h)[c.place] = timer{at, c}
-	h.down(h.up(c.place))
+	(*h)[c.timerIndex] = timer{at, c}
+	h.down(h.up(c.timerIndex))
 }
 
 // remove removes a context, if it is in the heap.
 func (h *timers) remove(c *Context) {
-	i, last := c.place, len(*h)-1
-	if i == notTimed {
+	i, last := c.timerIndex, len(*h)-1
+	if i == noTimer {
 		return
 	}
 	moved := (*h)[last]
 	(*h)[last] = timer{}
 	*h = (*h)[:last]
-	c.place = notTimed
+	c.timerIndex = noTimer
 	if i < last {
 		h.put(i, moved)
 		h.down(h.up(i))
@@ -86,7 +86,7 @@ func (h *timers) remove(c *Context) {
 // that its entry does not move with every acknowledgement.
 func (t *Transport) schedule(c *Context) {
 	at := c.deadline()
-	if at != 0 && (c.place == notTimed || at < t.timers[c.place].at) {
+	if at != 0 && (c.timerIndex == noTimer || at < t.timers[c.timerIndex].at) {
 		t.timers.set(c, at)
 	}
 }
@@ -97,8 +97,8 @@ func (t *Transport) Deadline() time.Duration {
 	if len(t.timers) > 0 {
 		at = max(t.timers[0].at, 1)
 	}
-	if first := t.all.Front(); first != nil && (at == 0 || first.Value.lookAt < at) {
-		at = first.Value.lookAt
+	if first := t.all.Front(); first != nil && (at == 0 || first.Value.checkAt < at) {
+		at = first.Value.checkAt
 	}
 	return at
 }
@@ -121,23 +121,23 @@ func (t *Transport) Expire(now time.Duration) {
 	t.expireIdle(now)
 }
 
-// lookInterval is how often the device checks whether a context is still used.
-const lookInterval = idleTime / 4
+// checkInterval is how often the device checks whether a context is still used.
+const checkInterval = idleTime / 4
 
 // expireIdle forgets contexts that have been idle for idleTime.
 func (t *Transport) expireIdle(now time.Duration) {
-	for first := t.all.Front(); first != nil && first.Value.lookAt <= now; first = t.all.Front() {
+	for first := t.all.Front(); first != nil && first.Value.checkAt <= now; first = t.all.Front() {
 		c := first.Value
-		if c.outstanding == 0 && max(c.heardAt, c.usedAt)+idleTime <= now {
+		if c.outstanding == 0 && max(c.receivedAt, c.usedAt)+idleTime <= now {
 			t.forget(c)
 		} else {
 			t.all.Pop()
-			t.lookLater(c, now)
+			t.checkLater(c, now)
 		}
 	}
 }
 
-func (t *Transport) lookLater(c *Context, now time.Duration) {
-	c.lookAt = now + lookInterval
+func (t *Transport) checkLater(c *Context, now time.Duration) {
+	c.checkAt = now + checkInterval
 	t.all.Push(&c.allNode)
 }

@@ -8,14 +8,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The heap against a plain list: the earliest is first, and each knows its place.
+// The heap against a plain list: the earliest timer is first, and each has the right index.
 func TestTimers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h timers
 		contexts := make([]Context, 20)
 		want := make(map[*Context]time.Duration)
 		for i := range contexts {
-			contexts[i].place = notTimed
+			contexts[i].timerIndex = noTimer
 		}
 		pick := func(t *rapid.T) *Context { return &contexts[rapid.IntRange(0, len(contexts)-1).Draw(t, "context")] }
 		t.Repeat(map[string]func(*rapid.T){
@@ -33,12 +33,12 @@ func TestTimers(t *testing.T) {
 				require.Len(t, h, len(want))
 				for i, x := range h {
 					require.Equal(t, want[x.c], x.at)
-					require.Equal(t, i, x.c.place)
+					require.Equal(t, i, x.c.timerIndex)
 					require.LessOrEqual(t, h[0].at, x.at)
 				}
 				for i := range contexts {
 					if _, in := want[&contexts[i]]; !in {
-						require.Equal(t, notTimed, contexts[i].place)
+						require.Equal(t, noTimer, contexts[i].timerIndex)
 					}
 				}
 			},

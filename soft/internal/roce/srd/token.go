@@ -17,7 +17,7 @@ const (
 	// sequence numbers.
 	idleTime = validEpochs * epochTime
 	// trustTime is how long after a peer's last packet its token is trusted. trustTime plus
-	// patience is less than an epoch, so that no request meets a peer that has forgotten this
+	// peerDeadTimeout is less than an epoch, so that no request meets a peer that has forgotten this
 	// end, or the token.
 	trustTime = 15 * time.Second
 )

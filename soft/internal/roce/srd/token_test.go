@@ -16,10 +16,10 @@ import (
 // opcodeOf is the opcode of a packet that is on the way.
 func opcodeOf(b []byte) wire.Opcode { return wire.Opcode(b[0]) }
 
-// A device that has told a peer one token and opens the context itself when that has
-// changed is still the same device.
+// A device that has sent a peer one token, and opens the context itself after the token has
+// changed, is still the same device.
 func TestBothOpenAcrossEpochs(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	a.postRecv(verbs.RecvWR{})
 	b.postRecv(verbs.RecvWR{})
 	w.now = epochTime - time.Millisecond
@@ -43,8 +43,8 @@ func TestBothOpenAcrossEpochs(t *testing.T) {
 	}
 }
 
-// However late packets are when tokens change, two devices take each other for the same as
-// before: nothing is aborted, and nothing is executed twice.
+// However late packets are when tokens change, two devices still recognize each other: nothing
+// is aborted, and nothing is executed twice.
 func TestTokensChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -73,7 +73,7 @@ func TestTokensChange(t *testing.T) {
 			ends[i].post(send(ways[i], ends[1-i], uint64(posted[i])))
 			w.sleep(upTo(worst))
 		}
-		w.sleep(3 * patience)
+		w.sleep(3 * peerDeadTimeout)
 		for i, e := range ends {
 			done := e.send.take()
 			require.Len(t, done, posted[i])
@@ -91,10 +91,10 @@ func TestTokensChange(t *testing.T) {
 	})
 }
 
-// An answer in the name of a peer that is not the present one has it asked who it is.
+// An answer with the token of an earlier peer makes the device request the peer's token.
 func TestStaleAnswer(t *testing.T) {
 	for _, op := range []wire.Opcode{wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse} {
-		w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+		w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 		b.postRecv(verbs.RecvWR{})
 		a.post(send(a.to(b.h), b, 1))
 		a.completed(1)
@@ -124,7 +124,7 @@ func TestStaleAnswer(t *testing.T) {
 
 // A context never accepts a token that one before it with the same peer may have accepted.
 func TestTokensOfPredecessor(t *testing.T) {
-	w, a, b := two(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	from := Address{0, b.h.addr}
 	for range 50 {
 		b.postRecv(verbs.RecvWR{})
@@ -137,7 +137,7 @@ func TestTokensOfPredecessor(t *testing.T) {
 		require.NoError(t, err)
 		for e := uint64(1); e <= epoch(w.now); e++ {
 			token := a.t.token(from, e)
-			require.False(t, before.has(token) && after.has(token), "epoch %d of %d", e, epoch(w.now))
+			require.False(t, before.isOwnToken(token) && after.isOwnToken(token), "epoch %d of %d", e, epoch(w.now))
 		}
 		a.t.forget(after)
 		w.sleep(time.Duration(w.random.Int64N(int64(epochTime))))

@@ -92,11 +92,11 @@ func (t *Transport) Counters() Counters {
 // Find returns the context with a peer, or nil. token is this end's token for the peer, as a
 // packet names it: a look-up by its 32 bits takes a fraction of the time of one by address.
 func (t *Transport) Find(a *Address, token uint32) *Context {
-	if t.last.is(a) {
+	if t.last.isFor(a) {
 		return t.last
 	}
 	c := t.byToken[token]
-	if !c.is(a) {
+	if !c.isFor(a) {
 		if c = t.contexts[*a]; c == nil {
 			return nil
 		}
@@ -111,12 +111,12 @@ var errNoRoom = errors.New("too many peers")
 func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, error) {
 	if len(t.contexts) >= maxContexts {
 		t.counters.NoRoom++
-		return nil, fmt.Errorf("the device knows %d others, as many as it can; those that are not spoken to are forgotten after %v: %w: %w", maxContexts, idleTime, errNoRoom, verbs.ErrLimit)
+		return nil, fmt.Errorf("the device already has %d SRD peers, its limit; idle peers are removed after %v: %w: %w", maxContexts, idleTime, errNoRoom, verbs.ErrLimit)
 	}
 	t.opened++
 	c := newContext(t, a, own, t.opened, now)
 	t.contexts[a], t.byToken[own] = c, c
-	t.lookLater(c, now)
+	t.checkLater(c, now)
 	return c, nil
 }
 
@@ -139,7 +139,7 @@ func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 func (t *Transport) forget(c *Context) {
 	c.closed = true
 	delete(t.contexts, c.addr)
-	c.use(0)
+	c.setOwnToken(0)
 	if t.last == c {
 		t.last = nil
 	}
@@ -163,7 +163,7 @@ func (t *Transport) SetNumber(locals int, peer netip.AddrPort, number uint16) {
 func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) {
 	switch p.Opcode {
 	case wire.SRDHello:
-		t.tellToken(c, from, p, now)
+		t.sendHelloReply(c, from, p, now)
 	case wire.SRDHelloReply:
 		if c == nil {
 			t.counters.Unexpected++
@@ -172,23 +172,23 @@ func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packe
 		c.receiveReply(port, p, now)
 	case wire.SRDAcknowledge, wire.SRDNak, wire.SRDReadResponse:
 		switch {
-		case c == nil || !c.has(p.SRDETH.Target):
+		case c == nil || !c.isOwnToken(p.SRDETH.Target):
 			t.counters.Stale++
 			return
 		case c.peer != p.SRDETH.Source:
 			t.counters.Stale++
-			c.question(now)
+			c.requestToken(now)
 		case c.sendPort != port:
 			t.counters.WrongSource++
 		default:
-			c.use(p.SRDETH.Target)
-			c.hear(p, now)
-			c.heardAnswer(now)
+			c.setOwnToken(p.SRDETH.Target)
+			c.noteReceived(p, now)
+			c.noteAnswer(now)
 			c.receiveAnswer(p, now)
 		}
 	default:
 		if c = t.admit(c, from, port, p, now); c != nil {
-			c.hear(p, now)
+			c.noteReceived(p, now)
 			c.receiveRequest(p)
 		}
 	}
@@ -199,14 +199,14 @@ func (t *Transport) Receive(c *Context, from Address, port uint16, p *wire.Packe
 
 // admit returns the context that a request belongs to, or nil if it is refused.
 func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet, now time.Duration) *Context {
-	proven := c != nil && c.has(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
+	verified := c != nil && c.isOwnToken(p.SRDETH.Target) || c == nil && t.issued(from, p.SRDETH.Target, epoch(now), validEpochs)
 	switch {
-	case !proven:
+	case !verified:
 		t.counters.Unverified++
-		t.tellToken(c, from, p, now)
+		t.sendHelloReply(c, from, p, now)
 		return nil
 	case c == nil && t.target(p) == nil:
-		t.turnAway(from, p)
+		t.refuseUnknownQP(from, p)
 		return nil
 	case c == nil && len(t.contexts) >= maxContexts/2: // the rest is for peers that this end sends to
 		t.counters.NoRoom++
@@ -216,19 +216,19 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 		if c, err = t.open(from, p.SRDETH.Target, now); err != nil {
 			return nil
 		}
-		c.peer, c.sendPort, c.greeted = p.SRDETH.Source, port, true
+		c.peer, c.sendPort, c.confirmed = p.SRDETH.Source, port, true
 	case c.peer == 0:
 		c.peer, c.sendPort = p.SRDETH.Source, port
 	case c.peer != p.SRDETH.Source:
 		// An old packet, or one of a device that has taken the peer's place.
 		t.counters.Stale++
-		c.question(now)
+		c.requestToken(now)
 		t.activate(c)
 		return nil
 	case c.sendPort != port:
 		t.counters.WrongSource++
 		return nil
-	case c.leaps(p):
+	case c.tooFarAhead(p):
 		t.counters.OutOfWindow++
 		if epoch(now) >= c.epoch+validEpochs {
 			c.abort(codeAborted, true)
@@ -236,15 +236,15 @@ func (t *Transport) admit(c *Context, from Address, port uint16, p *wire.Packet,
 		}
 		return nil
 	}
-	c.use(p.SRDETH.Target)
+	c.setOwnToken(p.SRDETH.Target)
 	return c
 }
 
-// turnAway refuses a request to a queue pair that does not exist, without a context for the
+// refuseUnknownQP refuses a request to a queue pair that does not exist, without a context for the
 // peer: a host can use as many addresses as it likes.
-func (t *Transport) turnAway(from Address, to *wire.Packet) {
+func (t *Transport) refuseUnknownQP(from Address, to *wire.Packet) {
 	t.counters.Refused++
-	t.counters.TurnedAway++
+	t.counters.UnknownQP++
 	p := &t.packet
 	*p = wire.Packet{Opcode: wire.SRDNak, PKey: defaultPKey, MigReq: true, DestQP: to.DETH.SrcQP, PSN: to.PSN}
 	p.SRDETH = wire.SRDETH{Source: to.SRDETH.Target, Target: to.SRDETH.Source, MTU: t.mtuCode}
@@ -252,14 +252,14 @@ func (t *Transport) turnAway(from Address, to *wire.Packet) {
 	t.cfg.Reply(from, p)
 }
 
-// tellToken replies to a packet with the token that its sender should use. It stores nothing
+// sendHelloReply replies to a packet with the token that its sender should use. It stores nothing
 // about an unknown sender, and the reply is no longer than the packet.
-func (t *Transport) tellToken(c *Context, from Address, to *wire.Packet, now time.Duration) {
+func (t *Transport) sendHelloReply(c *Context, from Address, to *wire.Packet, now time.Duration) {
 	own := to.SRDETH.Target // the sender keeps its token as long as possible
 	switch {
 	case c != nil:
-		if c.has(own) {
-			c.use(own)
+		if c.isOwnToken(own) {
+			c.setOwnToken(own)
 		}
 		own = c.own
 		c.usedAt = now // the peer is about to use it

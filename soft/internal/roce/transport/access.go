@@ -93,7 +93,7 @@ type Receive struct{ wqe recvWQE }
 // Take takes the oldest receive off the queue. It reports false if there is none.
 func (r *RecvQueue) Take(into *Receive) bool { return r.take(&into.wqe) }
 
-// Clear forgets all receives, and frees their places.
+// Clear forgets all receives, and frees their queue entries.
 func (r *RecvQueue) Clear() {
 	r.empty()
 	r.taken = 0

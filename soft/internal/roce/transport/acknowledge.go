@@ -9,41 +9,41 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// awaited reports whether a response to psn can be expected. Any other is late, a
+// expectsResponse reports whether a response to psn can be expected. Any other is late, a
 // duplicate or forged.
-func (q *QP) awaited(psn uint32) bool {
+func (q *QP) expectsResponse(psn uint32) bool {
 	return q.sending() && wire.PSNDiff(psn, q.unaPSN) >= 0 && wire.PSNDiff(psn, q.maxPSN) < 0 &&
-		(!q.refusal.known() || wire.PSNDiff(psn, q.refusal.psn) <= 0) // nothing after a refusal is answered
+		(!q.pendingNak.set() || wire.PSNDiff(psn, q.pendingNak.psn) <= 0) // nothing after a refusal is answered
 }
 
 func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 	syndrome := p.AETH.Syndrome
-	if !q.awaited(p.PSN) || q.refusal.at(p.PSN) && !syndrome.IsFatal() {
+	if !q.expectsResponse(p.PSN) || q.pendingNak.matches(p.PSN) && !syndrome.IsFatal() {
 		q.counters.UnexpectedResponses++
 		return
 	}
 	q.unconfirmed = 0
 	if q.adapts {
-		q.responded(now)
+		q.noteResponse(now)
 	}
 	q.measure(p.PSN, now)
 	switch syndrome.Kind() {
 	case wire.KindAck:
-		probed := q.probed && p.PSN == q.unaPSN
+		probed := q.oldestProbed && p.PSN == q.unaPSN
 		if q.acknowledge(wire.PSNAdd(p.PSN, 1), now) && probed {
-			q.probeTaken(now)
+			q.probeAcked(now)
 		}
 	case wire.KindRNRNak:
 		q.receiveRNRNak(p.PSN, syndrome.Timer(), now)
 	case wire.KindNak:
 		if syndrome.IsFatal() {
-			q.receiveRefusal(p.PSN, refusalStatus[syndrome.Code()], now)
+			q.receiveFatalNak(p.PSN, nakStatus[syndrome.Code()], now)
 			return
 		}
 		if q.acknowledge(p.PSN, now) && syndrome.Code() == wire.NakSequence {
 			q.counters.SequenceNaks++
 			if q.rnrUntil == 0 { // otherwise the NAK is late, or a duplicate
-				q.retry(p.PSN, costOfGap, now)
+				q.retry(p.PSN, gapCost, now)
 			}
 		}
 	}
@@ -63,10 +63,10 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	if q.attr.RNRRetry != infiniteRNRRetry {
 		q.rnrRetries--
 	} else {
-		wait = max(wait, q.crowdedWait(now))
+		wait = max(wait, q.sharedRNRWait(now))
 	}
-	q.retries = int(q.attr.RetryCount) * costOfTimeout // the peer responds
-	q.stuck = 0                                        // waiting for a receive is not being stuck
+	q.retries = int(q.attr.RetryCount) * timeoutCost // the peer responds
+	q.stuck = 0                                      // waiting for a receive is not being stuck
 	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)
@@ -98,7 +98,7 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 			}
 			if missing != before {
 				q.unaPSN = missing
-				q.progressed(before, now)
+				q.noteProgress(before, now)
 			}
 			q.responseLost(missing, upTo, now)
 			return false
@@ -110,7 +110,7 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 	}
 	if end > 0 {
 		q.unaPSN = upTo
-		q.progressed(before, now)
+		q.noteProgress(before, now)
 	}
 	return true
 }
@@ -123,22 +123,22 @@ func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 	next := seen == wire.PSNAdd(psn, 1)
 	again := next && q.gapPSN == psn && q.gapNext
 	if !known || again {
-		q.retry(psn, costOfGap, now)
+		q.retry(psn, gapCost, now)
 	}
 	q.gapNext = next || q.gapPSN == psn && q.gapNext
 	q.gapPSN, q.gapKnown = psn, true
 }
 
-// progressed is called when unaPSN has moved on from before.
-func (q *QP) progressed(before uint32, now time.Duration) {
+// noteProgress is called when unaPSN has moved on from before.
+func (q *QP) noteProgress(before uint32, now time.Duration) {
 	q.restoreRetries()
-	q.endNotReady()
+	q.endRNRWait()
 	if q.adapts {
-		q.moved()
+		q.noteOldestAcked()
 	}
 	q.gapKnown = false
-	q.readsSent = max(q.readsSent-q.asked.drop(q.unaPSN), 0)
-	q.widen(int(wire.PSNDiff(q.unaPSN, before)), int(wire.PSNDiff(q.sendPSN, before)), now)
+	q.readsSent = max(q.readsSent-q.responseEnds.drop(q.unaPSN), 0)
+	q.growWindow(int(wire.PSNDiff(q.unaPSN, before)), int(wire.PSNDiff(q.sendPSN, before)), now)
 	if wire.PSNDiff(q.unaPSN, q.sendPSN) > 0 {
 		q.rewind(q.unaPSN)
 	}
@@ -159,10 +159,10 @@ func (q *QP) complete(w *sendWQE) {
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
 	}
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completedAs[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completionOpcodes[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
 }
 
-var completedAs = [...]verbs.WCOpcode{
+var completionOpcodes = [...]verbs.WCOpcode{
 	verbs.OpSend:        verbs.WCSend,
 	verbs.OpSendImm:     verbs.WCSend,
 	verbs.OpWrite:       verbs.WCWrite,
@@ -191,13 +191,13 @@ func (q *QP) retireExecuted() {
 // responseTo returns the request of a response at psn, or nil if that is not the next response
 // awaited.
 func (q *QP) responseTo(psn uint32, now time.Duration) *sendWQE {
-	if !q.awaited(psn) || q.refusal.at(psn) {
+	if !q.expectsResponse(psn) || q.pendingNak.matches(psn) {
 		q.counters.UnexpectedResponses++
 		return nil
 	}
 	q.unconfirmed = 0
 	if q.adapts {
-		q.responded(now)
+		q.noteResponse(now)
 	}
 	if !q.acknowledge(psn, now) || q.sq.head == q.sq.tail {
 		return nil
@@ -238,7 +238,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 		got += uint32(len(part))
 	}
 	q.unreadable = fault == dma.SourceFault
-	if q.changed() {
+	if q.payloadChanged() {
 		return
 	}
 	if fault != dma.NoFault {
@@ -277,9 +277,9 @@ func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	if psn == w.last {
 		q.complete(w)
 		q.retireExecuted()
-		if q.refusal.known() && q.failRefused() {
+		if q.pendingNak.set() && q.failNakedRequest() {
 			return
 		}
 	}
-	q.progressed(before, now)
+	q.noteProgress(before, now)
 }

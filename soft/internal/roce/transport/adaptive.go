@@ -25,16 +25,16 @@ const (
 	// maxAssumed bounds a round trip that is assumed rather than measured.
 	maxAssumed = time.Second
 
-	// patience is how long the peer may be silent before the oldest request fails.
+	// silenceTimeout is how long the peer may be silent before the oldest request fails.
 	// A process may be stopped for a second or two.
-	patience = 4 * time.Second
-	// stuckPatience is the same for a peer that responds, but does not
+	silenceTimeout = 4 * time.Second
+	// stuckTimeout is the same for a peer that responds, but does not
 	// acknowledge the oldest packet.
-	stuckPatience = 30 * time.Second
-	// hintPatience is the same for a silent peer whose socket is reported gone.
-	// Meanwhile the oldest packet is sent every hintInterval.
-	hintPatience = time.Second
-	hintInterval = 200 * time.Millisecond
+	stuckTimeout = 30 * time.Second
+	// unreachableTimeout is the same for a silent peer whose socket is reported gone.
+	// Meanwhile the oldest packet is sent every unreachableInterval.
+	unreachableTimeout  = time.Second
+	unreachableInterval = 200 * time.Millisecond
 	// minRepetitions is how often the oldest packet must be sent again before silence counts.
 	minRepetitions = 5
 )
@@ -53,11 +53,11 @@ type roundTrip struct {
 	// come later than maxBackoff.
 	assumed time.Duration
 
-	timing  bool
-	timed   uint32 // its sequence number
-	timedAt time.Duration
-	// dropped says that the peer has dropped what was sent before this round.
-	dropped bool
+	measuring   bool
+	measuredPSN uint32 // its sequence number
+	measuredAt  time.Duration
+	// peerDropped says that the peer has dropped what was sent before this round.
+	peerDropped bool
 }
 
 // timeout returns the present time-out (RTO of RFC 6298).
@@ -86,44 +86,44 @@ const (
 // this process or machine was stopped, which says nothing about the peer.
 type adaptive struct {
 	roundTrip
-	sentAt  time.Duration // when a packet last left
-	counted time.Duration // silent and stuck are counted up to here
-	probes  int           // since the timer was started
-	probe   probe         // to be sent next
-	probing bool          // it is being sent
-	probed  bool          // the oldest packet has been sent as a probe
-	missing bool          // the peer has reported the oldest packet missing
+	sentAt        time.Duration // when a packet last left
+	countedUntil  time.Duration // silent and stuck are counted up to here
+	probes        int           // since the timer was started
+	probe         probe         // to be sent next
+	probing       bool          // it is being sent
+	oldestProbed  bool          // the oldest packet has been sent as a probe
+	oldestMissing bool          // the peer has reported the oldest packet missing
 
 	silent   time.Duration // since the peer last responded
 	stuck    time.Duration // since unaPSN last moved
 	repeated int           // repetitions of the oldest packet since the peer last responded
 
-	unreachable  bool          // the peer's socket is reported gone
-	silentBefore time.Duration // silent at that report
-	hintRepeated int           // repetitions since that report
+	unreachable         bool          // the peer's socket is reported gone
+	silentAtReport      time.Duration // silent at that report
+	unreachableRepeated int           // repetitions since that report
 }
 
 func (a *adaptive) count(until time.Duration) {
-	t := max(until-a.counted, 0)
+	t := max(until-a.countedUntil, 0)
 	a.silent += t
 	a.stuck += t
 }
 
-// outOfPatience reports whether the oldest request must fail.
-func (a *adaptive) outOfPatience() bool {
+// timedOut reports whether the oldest request must fail.
+func (a *adaptive) timedOut() bool {
 	switch {
-	case a.stuck >= stuckPatience:
+	case a.stuck >= stuckTimeout:
 		return true
-	case a.unreachable && a.hintRepeated >= minRepetitions && a.silent-a.silentBefore >= hintPatience:
+	case a.unreachable && a.unreachableRepeated >= minRepetitions && a.silent-a.silentAtReport >= unreachableTimeout:
 		return true
 	}
-	return a.silent >= patience && a.repeated >= minRepetitions
+	return a.silent >= silenceTimeout && a.repeated >= minRepetitions
 }
 
 // interval returns how long to wait for a response.
 func (a *adaptive) interval() time.Duration {
 	if a.unreachable {
-		return max(hintInterval, a.Smoothed+4*a.Variation)
+		return max(unreachableInterval, a.Smoothed+4*a.Variation)
 	}
 	return a.timeout()
 }
@@ -135,69 +135,70 @@ func (q *QP) startAdaptiveTimer(now time.Duration) {
 }
 
 func (q *QP) extendAdaptiveTimer(now time.Duration) {
-	q.counted = now
+	q.countedUntil = now
 	q.ackDeadline = now + q.interval()
 }
 
-// measures reports whether the queue pair measures round trips.
-func (q *QP) measures() bool { return q.adapts || q.controlled }
+// measuresRoundTrip reports whether the queue pair measures round trips.
+func (q *QP) measuresRoundTrip() bool { return q.adapts || q.controlled }
 
-// sent notes that the packet at sendPSN leaves. It takes the given number of sequence numbers.
-func (q *QP) sent(p *wire.Packet, packets int, now time.Duration) {
-	if !q.measures() {
+// notePacketSent notes that the packet at sendPSN leaves. It takes the given number of
+// sequence numbers.
+func (q *QP) notePacketSent(p *wire.Packet, packets int, now time.Duration) {
+	if !q.measuresRoundTrip() {
 		return
 	}
 	q.sentAt = now
 	if q.controlled && !p.AckReq {
 		return // the peer answers only after later packets, which may have to wait
 	}
-	if !q.timing && (q.dropped || q.sendPSN == q.maxPSN) {
-		q.timing, q.timed, q.timedAt = true, q.sendPSN, now
+	if !q.measuring && (q.peerDropped || q.sendPSN == q.maxPSN) {
+		q.measuring, q.measuredPSN, q.measuredAt = true, q.sendPSN, now
 		if q.controlled {
 			// Of a read, time the last response. It has waited in the queue of the others,
 			// like the last packet of a write.
-			q.timed = wire.PSNAdd(q.sendPSN, packets-1)
+			q.measuredPSN = wire.PSNAdd(q.sendPSN, packets-1)
 		}
 	}
 }
 
-// responded notes that the peer has responded to something in flight.
-func (q *QP) responded(now time.Duration) {
+// noteResponse notes that the peer has responded to something in flight.
+func (q *QP) noteResponse(now time.Duration) {
 	if q.ackDeadline != 0 {
 		if now > q.ackDeadline {
-			q.timing = false // this process or machine was stopped
+			q.measuring = false // this process or machine was stopped
 		}
 		q.count(min(now, q.ackDeadline))
-		q.counted = now
+		q.countedUntil = now
 	}
 	q.silent, q.repeated, q.unreachable = 0, 0, false
 }
 
 // measure takes a sample if a response to psn ends a measurement.
 func (q *QP) measure(psn uint32, now time.Duration) {
-	if q.timing && wire.PSNDiff(psn, q.timed) >= 0 {
-		q.timing = false
-		q.sample(now - q.timedAt)
+	if q.measuring && wire.PSNDiff(psn, q.measuredPSN) >= 0 {
+		q.measuring = false
+		q.sample(now - q.measuredAt)
 		if q.controlled {
-			q.control.RoundTrip(now-q.timedAt, now)
+			q.control.RoundTrip(now-q.measuredAt, now)
 		}
 	}
 }
 
-// moved notes that the oldest packet has been acknowledged.
-func (q *QP) moved() {
+// noteOldestAcked notes that the oldest packet has been acknowledged.
+func (q *QP) noteOldestAcked() {
 	if q.expired > 0 && q.stuck > maxBackoff {
 		q.assumed = min(2*q.stuck, maxAssumed)
 	}
-	q.stuck, q.probed, q.missing = 0, false, false
+	q.stuck, q.oldestProbed, q.oldestMissing = 0, false, false
 }
 
-// probeTaken goes back after an acknowledgement of the oldest packet alone, which was sent as
+// probeAcked goes back after an acknowledgement of the oldest packet alone, which was sent as
 // a probe. The peer has dropped what was sent before the probe.
-func (q *QP) probeTaken(now time.Duration) {
+func (q *QP) probeAcked(now time.Duration) {
 	if q.sending() && q.sendPSN != q.unaPSN {
 		q.goBack(q.unaPSN, true, now)
-		q.dropped = true
+		q.peerDropped = true
 		q.armAckTimer(now)
 	}
 }
@@ -205,7 +206,7 @@ func (q *QP) probeTaken(now time.Duration) {
 // adaptiveTimeout takes the next step when no response has come in time.
 func (q *QP) adaptiveTimeout(now time.Duration) {
 	q.count(q.ackDeadline)
-	if q.outOfPatience() {
+	if q.timedOut() {
 		q.retryExceeded()
 		return
 	}
@@ -213,10 +214,10 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	switch {
 	case q.unreachable:
 		q.probe = probeOldest
-		q.hintRepeated++
+		q.unreachableRepeated++
 	case q.Measured() && q.probes == 0 && now < q.sentAt+t && q.stuck < minTimeout:
 		// More packets have left since the timer was started: wait for the response to them.
-		q.counted = now
+		q.countedUntil = now
 		q.ackDeadline = q.sentAt + t
 		return
 	case q.Measured() && (q.probes == 0 || t < minTimeout):
@@ -227,10 +228,10 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		q.expired++
 		q.steady.late()
 		which := probeLast
-		if q.probes%2 == 0 || q.missing || q.sq.at(q.sq.head).responds() {
+		if q.probes%2 == 0 || q.oldestMissing || q.sq.at(q.sq.head).responds() {
 			which = probeOldest
 		}
-		if q.probes > 1 && q.asksForMuch(which) {
+		if q.probes > 1 && q.probeTooLarge(which) {
 			q.extendAdaptiveTimer(now)
 			return
 		}
@@ -246,29 +247,29 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 		q.repeated++
 	}
 	if q.controlled && wire.PSNDiff(q.sendPSN, q.unaPSN) <= 1 {
-		q.narrow(false, now) // the probe repeats all that was under way
+		q.shrinkWindow(false, now) // the probe repeats all that was under way
 	}
 	q.counters.CompleterRetries++
 	q.extendAdaptiveTimer(now)
 }
 
-// probedBy returns the packet that a probe repeats, and the index of its request. Something
+// probeTarget returns the packet that a probe repeats, and the index of its request. Something
 // must be under way.
-func (q *QP) probedBy(which probe) (psn uint32, index uint64) {
+func (q *QP) probeTarget(which probe) (psn uint32, index uint64) {
 	if which == probeLast {
 		return q.lastSent()
 	}
 	return q.unaPSN, q.sq.head
 }
 
-// asksForMuch reports whether a probe would ask for more than firstRead packets of a read.
+// probeTooLarge reports whether a probe would ask for more than firstRead packets of a read.
 // Such a probe is not repeated.
-func (q *QP) asksForMuch(which probe) bool {
+func (q *QP) probeTooLarge(which probe) bool {
 	if q.sendPSN == q.unaPSN {
 		return false
 	}
-	psn, index := q.probedBy(which)
-	end, asked := q.asked.end(psn)
+	psn, index := q.probeTarget(which)
+	end, asked := q.responseEnds.end(psn)
 	return asked && q.sq.at(index).responds() && int(wire.PSNDiff(end, psn)) > q.firstRead
 }
 
@@ -286,7 +287,7 @@ func (q *QP) PeerUnreachable(now time.Duration) {
 		return
 	}
 	q.count(min(now, q.ackDeadline))
-	q.unreachable, q.silentBefore, q.hintRepeated = true, q.silent, 1
+	q.unreachable, q.silentAtReport, q.unreachableRepeated = true, q.silent, 1
 	q.probe = probeOldest
 	q.repeated++
 	q.counters.CompleterRetries++
@@ -300,15 +301,15 @@ func (q *QP) sendProbe(out Output, now time.Duration) {
 	if q.sendPSN == q.unaPSN {
 		return // everything is about to be sent again
 	}
-	psn, index := q.probedBy(which)
-	q.timing, q.dropped = false, false
-	q.probed = which == probeOldest && !q.sq.at(index).responds()
-	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.unasked
+	psn, index := q.probeTarget(which)
+	q.measuring, q.peerDropped = false, false
+	q.oldestProbed = which == probeOldest && !q.sq.at(index).responds()
+	sendPSN, sendIdx, readsSent, unasked := q.sendPSN, q.sendIdx, q.readsSent, q.sinceAckReq
 	q.sendPSN, q.sendIdx = psn, index
-	q.unasked = q.askInterval() // so that the probe asks for an acknowledgement
+	q.sinceAckReq = q.ackReqInterval() // so that the probe asks for an acknowledgement
 	q.probing = true
 	if q.sendRequest(out, q.sq.at(index), q.mtu, now) {
-		q.sendPSN, q.sendIdx, q.readsSent, q.unasked = sendPSN, sendIdx, readsSent, unasked
+		q.sendPSN, q.sendIdx, q.readsSent, q.sinceAckReq = sendPSN, sendIdx, readsSent, unasked
 	}
 	q.probing = false
 }
@@ -329,7 +330,7 @@ func (q *QP) lastSent() (psn uint32, index uint64) {
 	}
 	// psn is that of the last response: go to the packet that asked for it.
 	start := w.first
-	if asked, ok := q.asked.start(psn); ok && wire.PSNDiff(asked, start) > 0 {
+	if asked, ok := q.responseEnds.start(psn); ok && wire.PSNDiff(asked, start) > 0 {
 		start = asked
 	}
 	if wire.PSNDiff(start, q.unaPSN) < 0 {

@@ -99,7 +99,8 @@ func TestKarn(t *testing.T) {
 	}
 }
 
-// What the peer reports missing it has not taken: its repetition can be timed.
+// The peer did not accept a packet that it reports missing, so the retransmission can be
+// timed.
 func TestSampleAfterReportedGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -119,8 +120,7 @@ func TestSampleAfterReportedGap(t *testing.T) {
 	require.Equal(t, time.Millisecond+5*time.Millisecond/4/8, r.client.qp.Smoothed)
 }
 
-// A round trip that ends after the timer was due, and is noticed first, is no sample:
-// this end stood still.
+// A round trip that ends after the timer was due is no sample: this end was not running.
 func TestOwnPauseIsNoSample(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true})
@@ -130,14 +130,14 @@ func TestOwnPauseIsNoSample(t *testing.T) {
 	require.Zero(t, r.client.qp.expired)
 }
 
-// A path that becomes slower than the time-out, by any factor, is found out.
+// The time-out adapts to a path that becomes slower than it, by any factor.
 func TestTimeoutFollowsThePath(t *testing.T) {
 	t.Parallel()
 	for _, oneWay := range []time.Duration{100 * time.Microsecond, time.Millisecond, 20 * time.Millisecond, 120 * time.Millisecond, 400 * time.Millisecond} {
 		for _, warm := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%v, warm %v", oneWay, warm), func(t *testing.T) {
 				t.Parallel()
-				net, a, _, wr := newDuo(t, options{adaptive: true}, 8)
+				net, a, _, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				write := func() time.Duration {
 					from := net.now
 					a.post(wr)
@@ -167,9 +167,9 @@ func TestTimeoutFollowsThePath(t *testing.T) {
 	}
 }
 
-// newDuo is a client and a server on a network without faults, and a write of n
+// newTwoRigs is a client and a server on a network without faults, and a write of n
 // bytes.
-func newDuo(t tb, o options, n int) (*network, *node, *node, verbs.SendWR) {
+func newTwoRigs(t tb, o options, n int) (*network, *node, *node, verbs.SendWR) {
 	o = o.defaults()
 	net := newNetwork(t, 1, faults{})
 	a, b := net.attach(newEnd(t, clientQPN, NewMemory(), o)), net.attach(newEnd(t, serverQPN, NewMemory(), o))
@@ -183,7 +183,7 @@ func newDuo(t tb, o options, n int) (*network, *node, *node, verbs.SendWR) {
 	}
 }
 
-// The first steps are probes of one packet; only then is everything sent again.
+// The first retransmissions are probes of one packet; only then is everything sent again.
 func TestProbesBeforeAllIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, psn: 0xfffffe})
@@ -206,8 +206,7 @@ func TestProbesBeforeAllIsRepeated(t *testing.T) {
 	require.Equal(t, uint64(7), r.client.counters.CompleterRetries)
 }
 
-// While packets leave, the probe waits for the response to the last of them, but not
-// for ever.
+// While packets leave, the probe waits for the response to the last of them, but not forever.
 func TestProbeWaitsForTheLastPacket(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, depth: 256})
@@ -229,8 +228,8 @@ func TestProbeWaitsForTheLastPacket(t *testing.T) {
 	require.Less(t, r.now-start, 2*minTimeout)
 }
 
-// A loss that nothing behind it shows: of the last request, of the last response, or
-// of the report of a gap. Some responders report a gap once and not again.
+// A loss that no later packet reveals: of the last request, of the last response, or of the
+// NAK for a gap. Some responders send that NAK only once.
 func TestTailLoss(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd} {
@@ -268,7 +267,7 @@ func TestTailLoss(t *testing.T) {
 					for len(r.client.send.list) < 4 {
 						r.expire()
 						if silent {
-							r.server.qp.ahead = r.server.qp.expected
+							r.server.qp.lastOutOfOrder = r.server.qp.expected
 						}
 						r.exchange()
 					}
@@ -305,7 +304,7 @@ func TestProbeOfRead(t *testing.T) {
 	require.Zero(t, r.client.qp.readsSent)
 }
 
-// A second loss of the same response is noticed by the one behind it.
+// A second loss of the same response is detected by the response after it.
 func TestResponseLostTwice(t *testing.T) {
 	t.Parallel()
 	for _, adaptive := range []bool{false, true} {

@@ -14,7 +14,7 @@ import (
 // tally counts completions.
 type tally struct{ good, bad int }
 
-func (c *tally) Complete(wc verbs.WC, frees Places, _ bool) {
+func (c *tally) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	frees.Free()
 	if wc.Status == verbs.StatusSuccess {
 		c.good++
@@ -23,14 +23,14 @@ func (c *tally) Complete(wc verbs.WC, frees Places, _ bool) {
 	}
 }
 
-// wireTo hands packets to the peer on the spot, without a datagram between.
-type wireTo struct {
+// peerOutput hands packets to the peer on the spot, without a datagram between.
+type peerOutput struct {
 	peer   *QP
 	packet wire.Packet
 	buffer [wire.MaxPayloadLen]byte
 }
 
-func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+func (w *peerOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	w.packet = *p
 	switch len(pieces) {
 	case 0:
@@ -52,7 +52,7 @@ func (w *wireTo) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 type loop struct {
 	t              tb
 	client, server *QP
-	there, back    wireTo
+	there, back    peerOutput
 	sends, recvs   tally
 	wrs            []verbs.SendWR
 	receives       []verbs.RecvWR
@@ -141,7 +141,7 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Without sockets and ICRC: the share of the state machines and of one copy.
+// These measure the state machines and one copy, without sockets and ICRC.
 func BenchmarkMiB(b *testing.B) {
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead} {
 		for _, mtu := range []verbs.MTU{1024, 4096} {

@@ -12,15 +12,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// bottleneck is a link that the data of many connections goes by, behind a queue of limited
-// length, in virtual time. What goes the other way is only delayed. Hosts take no time.
+// bottleneck is a link that many connections share, behind a queue of limited length, in
+// virtual time. Packets in the other direction are only delayed. Hosts take no time.
 type bottleneck struct {
 	t      tb
 	link   link
 	now    time.Duration
 	order  uint64
-	events happenings
-	spare  []*happening
+	events bottleneckEvents
+	spare  []*bottleneckEvent
 	random *rand.Rand
 	conns  []*conn
 
@@ -45,26 +45,26 @@ type link struct {
 
 var gigabit = link{rate: 125_000_000, limit: 100, delay: 15 * time.Microsecond, perPacket: 90}
 
-// happening is a packet that arrives, or the time of a queue pair.
-type happening struct {
+// bottleneckEvent is a packet that arrives, or the time of a queue pair.
+type bottleneckEvent struct {
 	at     time.Duration
 	order  uint64
-	to     *host
+	to     *bottleneckEnd
 	packet wire.Packet
 	marked bool
 	leaves bool // the queue
 	timer  bool
 }
 
-type happenings []*happening
+type bottleneckEvents []*bottleneckEvent
 
-func (h happenings) Len() int { return len(h) }
-func (h happenings) Less(i, j int) bool {
+func (h bottleneckEvents) Len() int { return len(h) }
+func (h bottleneckEvents) Less(i, j int) bool {
 	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].order < h[j].order
 }
-func (h happenings) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *happenings) Push(x any)   { *h = append(*h, x.(*happening)) }
-func (h *happenings) Pop() any {
+func (h bottleneckEvents) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *bottleneckEvents) Push(x any)   { *h = append(*h, x.(*bottleneckEvent)) }
+func (h *bottleneckEvents) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
 	*h = (*h)[:last]
@@ -75,9 +75,9 @@ func newBottleneck(t tb, l link) *bottleneck {
 	return &bottleneck{t: t, link: l, now: time.Second, idleAt: time.Second, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-// at makes something happen at a time; the caller says what.
-func (b *bottleneck) at(at time.Duration) *happening {
-	h := new(happening)
+// at schedules an event, which the caller fills in.
+func (b *bottleneck) at(at time.Duration) *bottleneckEvent {
+	h := new(bottleneckEvent)
 	if n := len(b.spare); n > 0 {
 		h, b.spare = b.spare[n-1], b.spare[:n-1]
 	}
@@ -87,21 +87,21 @@ func (b *bottleneck) at(at time.Duration) *happening {
 	return h
 }
 
-// host is one end of a connection. Its Send puts packets on their way.
-type host struct {
+// bottleneckEnd is one end of a connection. Its Send puts packets on their way.
+type bottleneckEnd struct {
 	*end
-	b       *bottleneck
-	peer    *host
-	conn    *conn
-	crowded bool // what it sends goes by the link
-	timerAt time.Duration
+	b           *bottleneck
+	peer        *bottleneckEnd
+	conn        *conn
+	throughLink bool // what it sends goes by the link
+	timerAt     time.Duration
 }
 
-func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+func (h *bottleneckEnd) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	b := h.b
 	at, marked := b.now+b.link.delay, false
 	switch {
-	case !h.crowded:
+	case !h.throughLink:
 		if b.link.jitter > 0 {
 			at += time.Duration(b.random.Int64N(int64(b.link.jitter)))
 		}
@@ -132,8 +132,8 @@ func (h *host) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// pump has a host send what it may, and notes when it is to be looked at next.
-func (h *host) pump() {
+// pump sends what the queue pair may send, and schedules its next deadline.
+func (h *bottleneckEnd) pump() {
 	for h.qp.Transmit(h, h.b.now, 64) {
 	}
 	if at := h.qp.Deadline(); at != 0 && (h.timerAt == 0 || at < h.timerAt) {
@@ -143,21 +143,21 @@ func (h *host) pump() {
 	}
 }
 
-// step makes the next thing happen.
+// step runs the next event.
 func (b *bottleneck) step() {
-	e := heap.Pop(&b.events).(*happening)
+	e := heap.Pop(&b.events).(*bottleneckEvent)
 	b.now = max(b.now, e.at)
 	if e.leaves {
 		b.queued--
 	} else {
-		e.happen(b)
+		e.deliver(b)
 	}
 	e.to, e.marked, e.leaves, e.timer = nil, false, false, false
 	b.spare = append(b.spare, e)
 }
 
-// happen is what a host notices of a step.
-func (e *happening) happen(b *bottleneck) {
+// deliver is what a host notices of a step.
+func (e *bottleneckEvent) deliver(b *bottleneck) {
 	h := e.to
 	if !e.timer {
 		if e.marked {
@@ -184,7 +184,7 @@ func (e *happening) happen(b *bottleneck) {
 // conn is a connection whose client keeps requests under way.
 type conn struct {
 	b              *bottleneck
-	client, server *host
+	client, server *bottleneckEnd
 	local, remote  *arena
 	op             verbs.Opcode
 	size           int
@@ -200,13 +200,13 @@ func (b *bottleneck) connect(op verbs.Opcode, size int, mtu verbs.MTU, controlle
 	n := uint32(2*len(b.conns) + 2)
 	c := &conn{
 		b: b, op: op, size: size,
-		client: &host{b: b, end: newEnd(b.t, n, NewMemory(), o), crowded: op != verbs.OpRead},
-		server: &host{b: b, end: newEnd(b.t, n+1, NewMemory(), o), crowded: op == verbs.OpRead},
+		client: &bottleneckEnd{b: b, end: newEnd(b.t, n, NewMemory(), o), throughLink: op != verbs.OpRead},
+		server: &bottleneckEnd{b: b, end: newEnd(b.t, n+1, NewMemory(), o), throughLink: op == verbs.OpRead},
 	}
 	c.client.peer, c.server.peer = c.server, c.client
 	c.local = newArena(b.t, c.client.memory, localKey, localBase, size, everyAccess)
 	c.remote = newArena(b.t, c.server.memory, remoteKey, remoteBase, size, everyAccess)
-	for _, h := range []*host{c.client, c.server} {
+	for _, h := range []*bottleneckEnd{c.client, c.server} {
 		h.conn = c
 		h.ready(o.attr(h.peer.qp.Num(), 0, 0))
 	}
@@ -224,8 +224,8 @@ func (c *conn) post() {
 	})
 }
 
-// greet has a small write go to the peer and back, as package rdma does when it connects.
-func (c *conn) greet() {
+// warmUp makes a small write, as package rdma does when it connects.
+func (c *conn) warmUp() {
 	c.stopped = true
 	c.client.post(verbs.SendWR{
 		Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{c.local.sge(0, 8)},
@@ -236,7 +236,7 @@ func (c *conn) greet() {
 	c.stopped, c.bytes = false, 0
 }
 
-// start has the client keep requests under way.
+// start makes the client keep requests in progress.
 func (c *conn) start() {
 	for range requestsUnderWay {
 		c.post()
@@ -261,7 +261,7 @@ func (c *conn) collect() {
 	}
 }
 
-// run lets so much time pass.
+// run advances the time by d.
 func (b *bottleneck) run(d time.Duration) {
 	end := b.now + d
 	for len(b.events) > 0 && b.events[0].at <= end {

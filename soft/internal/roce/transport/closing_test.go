@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// A region that the responder closes while a message is under way.
+// The responder closes a region while a message is in flight.
 func TestRemoteRegionClosed(t *testing.T) {
 	t.Parallel()
 	t.Run("write", func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestRemoteRegionClosed(t *testing.T) {
 	})
 }
 
-// A region that the requester closes while its request is under way.
+// The requester closes a region while its request is in flight.
 func TestLocalRegionClosed(t *testing.T) {
 	t.Parallel()
 	t.Run("source, before it is sent", func(t *testing.T) {

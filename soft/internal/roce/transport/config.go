@@ -7,9 +7,9 @@ import (
 
 // Completer takes completions of one queue pair's send or receive side.
 type Completer interface {
-	// Complete queues a completion. Polling it frees the places in frees. A solicited
+	// Complete queues a completion. Polling it frees the queue entries in frees. A solicited
 	// completion also wakes a consumer that waits for solicited ones only.
-	Complete(wc verbs.WC, frees Places, solicited bool)
+	Complete(wc verbs.WC, frees QueueEntries, solicited bool)
 }
 
 // Output sends packets to a peer. The queue pair does not know by which path.
@@ -50,10 +50,10 @@ type Config struct {
 	// Bind returns the window of a bind and its region, or what is wrong with either. Nil: the
 	// device has no windows.
 	Bind func(*verbs.MWBind) (*Window, *Region, error)
-	// Counters and Waiting are shared by all queue pairs under one lock. If Waiting is nil,
-	// the queue pair has its own.
-	Counters *Counters
-	Waiting  *Waiting
+	// Counters and RNRWaiters are shared by all queue pairs under one lock. If RNRWaiters is
+	// nil, the queue pair has its own.
+	Counters   *Counters
+	RNRWaiters *RNRWaiters
 	// Guard bounds how many keys the peer's host can try. Nil: there is no bound.
 	Guard KeyGuard
 	// Event takes asynchronous events of the queue pair.
@@ -79,9 +79,9 @@ type identity struct {
 
 // shared is what a queue pair shares with the others of its device, or of its lock.
 type shared struct {
-	memory   *Memory
-	counters *Counters
-	waiting  *Waiting
+	memory     *Memory
+	counters   *Counters
+	rnrWaiters *RNRWaiters
 }
 
 // hooks are the device's functions: see Config.
@@ -101,7 +101,7 @@ func New(c Config) *QP {
 			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
 		},
 		bounds: bounds{window: c.Window},
-		shared: shared{memory: c.Memory, counters: c.Counters, waiting: c.Waiting},
+		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},
 		queues: queues{rq: c.RecvQueue, sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline), sendCQ: c.Send, recvCQ: c.Recv},
 		hooks:  hooks{checkAH: c.CheckAH, findBind: c.Bind, guard: c.Guard, event: c.Event, revoked: c.Revoked},
 	}
@@ -109,8 +109,8 @@ func New(c Config) *QP {
 	if q.revoked == nil {
 		q.revoked = func([]byte) {}
 	}
-	if q.waiting == nil {
-		q.waiting = &Waiting{}
+	if q.rnrWaiters == nil {
+		q.rnrWaiters = &RNRWaiters{}
 	}
 	return q
 }

@@ -18,11 +18,11 @@ type congestionControl struct {
 	rate       congestion.Rate
 
 	// spacing is the time between two request packets. Zero: they may leave together.
-	spacing  time.Duration
-	notUntil time.Duration // when the next request may leave
-	// requestsAt and responsesAt are when requests and responses may continue that wait only
-	// for time. Zero: they do not wait.
-	requestsAt, responsesAt time.Duration
+	spacing       time.Duration
+	nextRequestAt time.Duration // when the next request may leave
+	// requestsWaitUntil and responsesWaitUntil are when requests and responses may continue
+	// that wait only for time. Zero: they do not wait.
+	requestsWaitUntil, responsesWaitUntil time.Duration
 
 	notify     bool // a notification must be sent
 	notifiedAt time.Duration
@@ -37,20 +37,20 @@ const notificationInterval = 50 * time.Microsecond
 // packets are marked, delayed and lost when there are too many.
 func (q *QP) SetCongestionControl(on bool) {
 	q.controlled = on
-	q.spacing, q.requestsAt, q.responsesAt, q.notify = 0, 0, 0, false
+	q.spacing, q.requestsWaitUntil, q.responsesWaitUntil, q.notify = 0, 0, 0, false
 	q.rate = congestion.Rate{}
-	q.control.Start(q.congestion, q.ceiling)
+	q.control.Start(q.congestionWindow, q.maxCongestionWindow)
 }
 
 // applyWindow sets the requester's limits to those of the window.
 func (q *QP) applyWindow(now time.Duration) {
-	q.congestion, q.spacing = q.control.Packets(now), q.control.Interval(now)
+	q.congestionWindow, q.spacing = q.control.Packets(now), q.control.Interval(now)
 }
 
-// widen grows the window for packets that have arrived, of those that were under way.
-func (q *QP) widen(arrived, underWay int, now time.Duration) {
+// growWindow grows the window for packets that have arrived, of those that were under way.
+func (q *QP) growWindow(arrived, underWay int, now time.Duration) {
 	if !q.controlled {
-		q.congestion = min(q.congestion+max(arrived/4, 1), q.ceiling)
+		q.congestionWindow = min(q.congestionWindow+max(arrived/4, 1), q.maxCongestionWindow)
 		q.steady.arrived(arrived)
 		return
 	}
@@ -58,15 +58,15 @@ func (q *QP) widen(arrived, underWay int, now time.Duration) {
 	q.applyWindow(now)
 }
 
-// narrow shrinks the window for a loss. shown says that later packets have shown the loss;
+// shrinkWindow shrinks the window for a loss. shown says that later packets have shown the loss;
 // otherwise it was a time-out.
-func (q *QP) narrow(shown bool, now time.Duration) {
+func (q *QP) shrinkWindow(detected bool, now time.Duration) {
 	switch {
 	case !q.controlled:
-		q.congestion = max(q.congestion/2, minWindow)
+		q.congestionWindow = max(q.congestionWindow/2, minWindow)
 		q.steady.lost()
 		return
-	case shown:
+	case detected:
 		q.control.Lost(now)
 	default:
 		q.control.TimedOut(now)
@@ -74,34 +74,34 @@ func (q *QP) narrow(shown bool, now time.Duration) {
 	q.applyWindow(now)
 }
 
-// spaced reports whether the next request must wait, because requests leave at intervals.
-func (q *QP) spaced(now time.Duration) bool {
-	q.requestsAt = 0
-	if q.spacing == 0 || now >= q.notUntil {
+// mustWait reports whether the next request must wait, because requests leave at intervals.
+func (q *QP) mustWait(now time.Duration) bool {
+	q.requestsWaitUntil = 0
+	if q.spacing == 0 || now >= q.nextRequestAt {
 		return false
 	}
-	q.requestsAt = q.notUntil
+	q.requestsWaitUntil = q.nextRequestAt
 	if q.sendPSN == q.unaPSN {
 		q.ackDeadline = 0 // nothing is under way that the peer could answer
 	}
 	return true
 }
 
-// space notes that packets leave, or are asked for. A late packet shortens at most one
+// scheduleNext notes that packets leave, or are asked for. A late packet shortens at most one
 // interval.
-func (q *QP) space(packets int, now time.Duration) {
+func (q *QP) scheduleNext(packets int, now time.Duration) {
 	if q.spacing > 0 {
-		q.notUntil = max(q.notUntil, now-q.spacing) + time.Duration(packets)*q.spacing
+		q.nextRequestAt = max(q.nextRequestAt, now-q.spacing) + time.Duration(packets)*q.spacing
 	}
 }
 
-// resume ends the waits whose time has come.
-func (q *QP) resume(now time.Duration) {
-	if q.requestsAt != 0 && now >= q.requestsAt {
-		q.requestsAt = 0
+// endWaits ends the waits whose time has come.
+func (q *QP) endWaits(now time.Duration) {
+	if q.requestsWaitUntil != 0 && now >= q.requestsWaitUntil {
+		q.requestsWaitUntil = 0
 	}
-	if q.responsesAt != 0 && now >= q.responsesAt {
-		q.responsesAt = 0
+	if q.responsesWaitUntil != 0 && now >= q.responsesWaitUntil {
+		q.responsesWaitUntil = 0
 	}
 }
 
@@ -115,7 +115,7 @@ func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 	if !q.everSent || now >= q.notifiedAt+notificationInterval {
 		q.notify = true
 	}
-	if p.Opcode.IsReadResponse() && q.awaited(p.PSN) {
+	if p.Opcode.IsReadResponse() && q.expectsResponse(p.PSN) {
 		// This end decides how much the peer sends: by its read requests.
 		q.control.Marked(now)
 		q.applyWindow(now)
@@ -131,20 +131,20 @@ func (q *QP) sendNotification(out Output, now time.Duration) {
 	out.Send(p, nil, 0)
 }
 
-// notified handles the peer's notification that the packets of this end meet congestion.
+// receiveNotification handles the peer's notification that the packets of this end meet congestion.
 // Anybody on the path can forge it, in a bit that no checksum covers. congestion.Window and
 // congestion.Rate define what may leave all the same.
-func (q *QP) notified(now time.Duration) {
-	obeyed := false
+func (q *QP) receiveNotification(now time.Duration) {
+	handled := false
 	if q.controlled && q.receiving() {
 		if q.kind == verbs.RC && q.sending() && q.unaPSN != q.maxPSN {
-			obeyed = q.control.Marked(now)
+			handled = q.control.Marked(now)
 			q.applyWindow(now)
 		}
-		obeyed = q.rate.Marked(now) || obeyed
+		handled = q.rate.Marked(now) || handled
 	}
-	if obeyed {
-		q.counters.NotificationsObeyed++
+	if handled {
+		q.counters.NotificationsHandled++
 	} else {
 		q.counters.NotificationsIgnored++
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// What senders to one receiver get of a link, by what the link says of its congestion.
+// The share of a link that each sender to one receiver gets, by how the link signals
+// congestion.
 func TestSendersShareALink(t *testing.T) {
 	t.Parallel()
 	marking := gigabit
@@ -32,7 +33,7 @@ func TestSendersShareALink(t *testing.T) {
 					t.Parallel()
 					b := newBottleneck(t, l)
 					for range n {
-						b.connect(op, 32<<10, 1024, true).greet()
+						b.connect(op, 32<<10, 1024, true).warmUp()
 					}
 					for _, c := range b.conns {
 						c.start()
@@ -63,7 +64,7 @@ func TestSendersShareALink(t *testing.T) {
 	}
 }
 
-// Senders that come and go.
+// Senders start and stop.
 func TestSendersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
@@ -96,7 +97,7 @@ func TestSendersJoinAndLeave(t *testing.T) {
 	}
 }
 
-// Marks that say nothing of the load cost rate, and no connection.
+// Congestion marks that are unrelated to the load reduce the rate, but end no connection.
 func TestRandomMarks(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
@@ -122,7 +123,8 @@ func TestRandomMarks(t *testing.T) {
 	}
 }
 
-// Losses that are none of the load's leave the window as open as without congestion control.
+// Losses that are unrelated to the load leave the window as large as without congestion
+// control.
 func TestRandomLosses(t *testing.T) {
 	t.Parallel()
 	d := time.Second
@@ -143,7 +145,8 @@ func TestRandomLosses(t *testing.T) {
 	assert.Greater(t, with, without/2)
 }
 
-// A flood of notifications leaves a connection a rate, and when it ends, all of the link.
+// During a flood of notifications a connection keeps a minimum rate, and afterwards it gets
+// the whole link again.
 func TestFloodOfNotifications(t *testing.T) {
 	t.Parallel()
 	b := newBottleneck(t, gigabit)
@@ -158,7 +161,7 @@ func TestFloodOfNotifications(t *testing.T) {
 		b.run(10 * time.Microsecond)
 	}
 	assert.Greater(t, c.bytes-before, notifications, "bytes, 100 kB a second")
-	assert.NotZero(t, c.client.counters.NotificationsObeyed)
+	assert.NotZero(t, c.client.counters.NotificationsHandled)
 	assert.NotZero(t, c.client.counters.NotificationsIgnored)
 	recovery := time.Duration(notifications) * 10 * time.Microsecond // as long as the flood
 	b.run(recovery)
@@ -167,7 +170,7 @@ func TestFloodOfNotifications(t *testing.T) {
 	assert.GreaterOrEqual(t, sum(shares)/float64(b.link.rate), 0.8, "after the flood")
 }
 
-// A receiver of marked packets says so, once in 50 µs.
+// A receiver of marked packets sends a CNP, at most one in 50 µs.
 func TestNotifications(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
@@ -205,35 +208,35 @@ func TestNotifications(t *testing.T) {
 	}
 }
 
-// A notification for what sends nothing, or without congestion control, changes nothing.
+// A notification changes nothing if the queue pair sends nothing or has no congestion control.
 func TestNotificationsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, controlled := range []bool{false, true} {
 		r := newRig(t, options{})
 		r.client.qp.SetCongestionControl(controlled)
-		before := r.client.qp.congestion
+		before := r.client.qp.congestionWindow
 		r.client.take(r.now, wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: clientQPN})
-		assert.Equal(t, before, r.client.qp.congestion)
+		assert.Equal(t, before, r.client.qp.congestionWindow)
 		assert.Equal(t, uint64(1), r.client.counters.NotificationsIgnored)
-		assert.Zero(t, r.client.counters.NotificationsObeyed)
+		assert.Zero(t, r.client.counters.NotificationsHandled)
 		assert.Empty(t, r.client.transmit(r.now))
 	}
 }
 
-// The bit of backward notification is as good as a packet of its own.
+// The BECN bit has the effect of a CNP.
 func TestBackwardNotification(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	r.client.qp.SetCongestionControl(true)
 	r.client.post(r.wr(1, verbs.OpWrite, 40*256))
-	before := r.client.qp.congestion
+	before := r.client.qp.congestionWindow
 	r.server.take(r.now, r.client.transmit(r.now)...)
 	back := r.server.transmit(r.now)
 	require.NotEmpty(t, back)
 	back[0].BECN = true
 	r.client.take(r.now, back[0])
-	assert.Less(t, r.client.qp.congestion, before)
-	assert.Equal(t, uint64(1), r.client.counters.NotificationsObeyed)
+	assert.Less(t, r.client.qp.congestionWindow, before)
+	assert.Equal(t, uint64(1), r.client.counters.NotificationsHandled)
 }
 
 // An unreliable connection slows down for notifications, and recovers.
@@ -266,7 +269,8 @@ func TestUnreliableConnectionObeys(t *testing.T) {
 	assert.GreaterOrEqual(t, send(20*time.Millisecond), free*9/10, "it has recovered")
 }
 
-// A path that stops being shared, as shared memory is not, no longer counts as congested.
+// After a change to a path that is not shared, such as shared memory, it does not count as
+// congested.
 func TestControlEndsWithThePath(t *testing.T) {
 	t.Parallel()
 	b := newBottleneck(t, gigabit)
@@ -276,7 +280,7 @@ func TestControlEndsWithThePath(t *testing.T) {
 		c.client.receive(&wire.Packet{Opcode: wire.CNP, BECN: true, DestQP: c.client.qp.Num()}, b.now)
 		b.run(100 * time.Microsecond)
 	}
-	require.Less(t, c.client.qp.congestion, 8)
+	require.Less(t, c.client.qp.congestionWindow, 8)
 	c.client.qp.SetCongestionControl(false)
 	c.server.qp.SetCongestionControl(false)
 	assert.Zero(t, c.client.qp.spacing)

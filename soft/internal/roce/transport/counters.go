@@ -27,13 +27,13 @@ type Counters struct {
 	WrongService        uint64 // of another transport service
 	UnexpectedResponses uint64 // that were not awaited
 	DuplicatesRefused   uint64 // old reads and atomics that were not executed
-	RequestsCrowded     uint64 // because too many responses wait
+	RequestsDropped     uint64 // because too many responses wait
 	AccessesLimited     uint64 // because the peer's host tries keys
 	ReadsAbandoned      uint64 // responses not sent, because the peer is silent
 
 	MarkedPackets        uint64 // received with "congestion experienced"
 	NotificationsSent    uint64 // of congestion
-	NotificationsObeyed  uint64
+	NotificationsHandled uint64
 	NotificationsIgnored uint64
 }
 
@@ -61,11 +61,11 @@ func (c *Counters) Add(o *Counters) {
 	c.WrongService += o.WrongService
 	c.UnexpectedResponses += o.UnexpectedResponses
 	c.DuplicatesRefused += o.DuplicatesRefused
-	c.RequestsCrowded += o.RequestsCrowded
+	c.RequestsDropped += o.RequestsDropped
 	c.AccessesLimited += o.AccessesLimited
 	c.ReadsAbandoned += o.ReadsAbandoned
 	c.MarkedPackets += o.MarkedPackets
 	c.NotificationsSent += o.NotificationsSent
-	c.NotificationsObeyed += o.NotificationsObeyed
+	c.NotificationsHandled += o.NotificationsHandled
 	c.NotificationsIgnored += o.NotificationsIgnored
 }

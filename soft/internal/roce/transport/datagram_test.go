@@ -72,7 +72,7 @@ func TestDatagram(t *testing.T) {
 	}
 }
 
-// The order of sequence numbers means nothing, nor does who sends.
+// Datagrams are accepted from any sender, with sequence numbers in any order.
 func TestDatagramFromAnybody(t *testing.T) {
 	r := newRig(t, options{kind: verbs.UD})
 	r.receives(3, 100)
@@ -141,7 +141,7 @@ func TestDatagramDropped(t *testing.T) {
 	assert.Empty(t, r.server.events)
 }
 
-// A receive that a dropped datagram had taken is flushed with the others.
+// A receive that was assigned to a dropped datagram is flushed with the others.
 func TestHeldReceiveIsFlushed(t *testing.T) {
 	r := newRig(t, options{kind: verbs.UD})
 	r.receives(2, verbs.GRHLen)
@@ -168,7 +168,7 @@ func TestDatagramRefusedAtPosting(t *testing.T) {
 		spoil func(*verbs.SendWR)
 		want  string
 	}{
-		{func(wr *verbs.SendWR) { wr.SGL = []verbs.SGE{r.local.sge(0, 200), r.local.sge(0, 57)} }, "message of 257 bytes, a datagram has at most the path MTU of the port, 256"},
+		{func(wr *verbs.SendWR) { wr.SGL = []verbs.SGE{r.local.sge(0, 200), r.local.sge(0, 57)} }, "message of 257 bytes exceeds the path MTU of the port, 256"},
 		{func(wr *verbs.SendWR) { wr.RemoteQPN = 0 }, "RemoteQPN is 0x0"},
 		{func(wr *verbs.SendWR) { wr.RemoteQPN = 1 << 24 }, "RemoteQPN is 0x1000000"},
 		{func(wr *verbs.SendWR) { wr.AH = nil }, errTestAH.Error()},

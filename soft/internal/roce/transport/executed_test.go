@@ -82,29 +82,29 @@ func TestReadsOfASilentPeer(t *testing.T) {
 	for i := range reads {
 		ask(i, 0)
 	}
-	var out counting
+	var out byteCounter
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
 	require.EqualValues(t, maxUnconfirmed, out.bytes)
 	require.EqualValues(t, reads-1, r.server.counters.ReadsAbandoned)
 	require.Zero(t, r.server.qp.responses.Len())
 
-	out = counting{}
+	out = byteCounter{}
 	ask(1, (maxUnconfirmed-length)/4096)
 	for r.server.qp.Transmit(&out, r.now, 1000) {
 	}
 	require.EqualValues(t, 2*length-maxUnconfirmed, out.bytes, "the rest of the second read")
 }
 
-// counting counts the bytes of packets, which nobody takes.
-type counting struct{ bytes uint64 }
+// byteCounter counts the bytes of packets and drops them.
+type byteCounter struct{ bytes uint64 }
 
-func (c *counting) Send(_ *wire.Packet, _ [][]byte, n int) bool {
+func (c *byteCounter) Send(_ *wire.Packet, _ [][]byte, n int) bool {
 	c.bytes += uint64(n)
 	return true
 }
 
-// Whatever is ignored is counted, each under its reason.
+// Every ignored packet is counted under its reason.
 func TestIgnoredPacketsAreCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -122,7 +122,7 @@ func TestIgnoredPacketsAreCounted(t *testing.T) {
 	for range 100 {
 		r.server.take(r.now, read...)
 	}
-	require.NotZero(t, c.RequestsCrowded)
+	require.NotZero(t, c.RequestsDropped)
 	r.client.take(r.now, r.server.transmit(r.now)...)
 	require.NotZero(t, r.client.counters.UnexpectedResponses, "the same response again")
 	r.server.modify(verbs.QPError)

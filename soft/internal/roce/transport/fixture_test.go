@@ -27,11 +27,11 @@ type tb interface {
 // completions records what a queue pair completes.
 type completions struct {
 	list      []verbs.WC
-	frees     []Places
+	frees     []QueueEntries
 	solicited []bool
 }
 
-func (c *completions) Complete(wc verbs.WC, frees Places, solicited bool) {
+func (c *completions) Complete(wc verbs.WC, frees QueueEntries, solicited bool) {
 	c.list = append(c.list, wc)
 	c.frees = append(c.frees, frees)
 	c.solicited = append(c.solicited, solicited)
@@ -141,7 +141,7 @@ type options struct {
 	controlled bool
 	arena      int // bytes of either region
 	shared     *RecvQueue
-	waiting    *Waiting
+	waiting    *RNRWaiters
 }
 
 func (o options) defaults() options {
@@ -203,7 +203,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Bind: findTestBind, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
-		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, Waiting: o.waiting,
+		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, RNRWaiters: o.waiting,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})

@@ -10,7 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzAccess is about the memory and receives of a host by what package srd uses.
+// FuzzAccess tests the memory and receives of a host through the functions that package srd
+// uses.
 func FuzzAccess(f *testing.F) {
 	for key := range byte(fuzzRegions + len(fuzzWindows) + 1) {
 		for _, at := range []byte{0, 1, 31, 230, 240, 250} {
@@ -19,7 +20,7 @@ func FuzzAccess(f *testing.F) {
 		}
 		f.Add([]byte{accessWindow, key, accessSource, key, 3, accessSource, key, 40, accessRegion, key, accessSource, key, 8, accessReceive, 1, accessRegion, key, accessTake, 9, accessTake, 9, accessReceive, 0, accessClear})
 	}
-	f.Add([]byte{accessHold, fuzzOpen, 200, accessGather, 50, 100, accessScatter, 190, 10, accessScatter, 3, 40, accessRegion, fuzzOpen, accessGather, 0, 9, accessScatter, 0, 9, accessInline, 0, accessInline, 33})
+	f.Add([]byte{accessAcquire, fuzzOpen, 200, accessGather, 50, 100, accessScatter, 190, 10, accessScatter, 3, 40, accessRegion, fuzzOpen, accessGather, 0, 9, accessScatter, 0, 9, accessInline, 0, accessInline, 33})
 	f.Fuzz(func(t *testing.T, input []byte) {
 		w := &fuzzWorld{t: t, o: fuzzOptions{options: options{kind: verbs.RC}.defaults()}}
 		w.client = fuzzQP{w: w, host: &w.hosts[0], num: clientQPN}
@@ -54,7 +55,7 @@ const (
 	accessReceive        // posted
 	accessTake           // and filled
 	accessSource         // a scatter-gather list
-	accessHold           // likewise, for later
+	accessAcquire        // the same, for later
 	accessGather
 	accessScatter
 	accessInline
@@ -95,7 +96,7 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			}
 			w.packets++
 			r.Fill(fuzzPayload[:min(n, r.Len())])
-		case accessSource, accessHold:
+		case accessSource, accessAcquire:
 			l := &fuzzLayout[in.pick(fuzzRegions)]
 			n := uint32(in.next())
 			list := []verbs.SGE{{Addr: l.Base + uint64(n&7), Length: n, LKey: l.Key}, {}, {Addr: l.Base + 3*uint64(n), Length: n / 2, LKey: l.Key}}

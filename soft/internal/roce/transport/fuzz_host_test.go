@@ -9,15 +9,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The regions of a fuzzed host. Their bytes lie in one row, with guards between them, so that
-// a change of any byte that nobody granted is found by one comparison.
+// The regions of a fuzzed host. Their bytes are contiguous, with guards between them, so that
+// one comparison finds any byte changed without permission.
 const (
 	fuzzOpen     = iota
 	fuzzReadOnly // for peers
 	fuzzHidden   // from peers, but for windows
 	fuzzForeign  // of another protection domain
 	fuzzBox      // receives
-	fuzzLanding  // results of reads and atomics
+	fuzzResults  // results of reads and atomics
 	fuzzVast     // to read alone, and not in the row
 	fuzzRegions
 )
@@ -33,7 +33,7 @@ var fuzzLayout = [fuzzRegions]struct {
 	fuzzHidden:   {Region{Key: 0xa2, Base: remoteBase - 512, Domain: testDomain, Access: verbs.AccessLocalWrite | verbs.AccessMWBind}, 512},
 	fuzzForeign:  {Region{Key: 0xa3, Base: remoteBase, Domain: testDomain + 1, Access: everyAccess}, 256},
 	fuzzBox:      {Region{Key: 0xa4, Base: 0x100000, Domain: testDomain, Access: verbs.AccessLocalWrite}, 2048},
-	fuzzLanding:  {Region{Key: 0xa5, Base: 0x200000, Domain: testDomain, Access: verbs.AccessLocalWrite}, 2048},
+	fuzzResults:  {Region{Key: 0xa5, Base: 0x200000, Domain: testDomain, Access: verbs.AccessLocalWrite}, 2048},
 	fuzzVast:     {Region{Key: 0xa6, Base: 1 << 40, Domain: testDomain, Access: verbs.AccessRemoteRead}, vastLen},
 }
 
@@ -84,7 +84,7 @@ type fuzzHost struct {
 	watches  []*fuzzWatch
 	guard    fuzzGuard
 	counters Counters
-	waiting  Waiting
+	waiting  RNRWaiters
 	shared   *RecvQueue // nil: none
 	receives []fuzzReceive
 	allowed  []fuzzSpan // what the packet at hand may change

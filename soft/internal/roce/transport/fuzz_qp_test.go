@@ -58,7 +58,7 @@ type (
 	fuzzRecvs struct{ *fuzzQP }
 )
 
-func (q fuzzSends) Complete(wc verbs.WC, frees Places, _ bool) {
+func (q fuzzSends) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	frees.Free()
 	// Those without a signal complete in silence.
 	i := 0
@@ -71,18 +71,18 @@ func (q fuzzSends) Complete(wc verbs.WC, frees Places, _ bool) {
 	r := q.requests[i]
 	q.requests = slices.Delete(q.requests, 0, i+1)
 	if wc.Status == verbs.StatusSuccess {
-		if wc.Bytes != r.length || wc.Opcode != completedAs[r.op] || !r.signaled {
+		if wc.Bytes != r.length || wc.Opcode != completionOpcodes[r.op] || !r.signaled {
 			q.w.fail("completion %+v of request %+v", wc, r)
 		}
 	}
-	refused := slices.Contains(refusalStatus[wire.NakInvalidRequest:], wc.Status)
+	refused := slices.Contains(nakStatus[wire.NakInvalidRequest:], wc.Status)
 	if q.failed && wc.Status != verbs.StatusFlushed && (!refused || q.refused) {
 		q.w.fail("completion %+v after a failure", wc)
 	}
 	q.failed, q.refused = wc.Status != verbs.StatusSuccess, q.refused || refused
 }
 
-func (q fuzzRecvs) Complete(wc verbs.WC, frees Places, _ bool) {
+func (q fuzzRecvs) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	frees.Free()
 	list := q.receiveList()
 	i := slices.IndexFunc(*list, func(r fuzzReceive) bool { return r.id == wc.ID })

@@ -67,7 +67,7 @@ const (
 const (
 	seedWindow    = fuzzRegions + iota // the server's, bound on it
 	seedWindow1                        // of type 1
-	seedZeroBased                      // likewise of type 2
+	seedZeroBased                      // the same, of type 2
 	_
 	seedWrongKey
 )

@@ -319,7 +319,7 @@ func (q *fuzzQP) source(op verbs.Opcode, n uint32, flags, x byte) []verbs.SGE {
 	i := fuzzOpen
 	switch op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
-		i = fuzzLanding
+		i = fuzzResults
 	}
 	if flags&32 != 0 {
 		i = int(x) % fuzzRegions
@@ -415,7 +415,7 @@ func (q *fuzzQP) postReceive(in *fuzzInput) {
 	}
 }
 
-// pass has time pass: until a queue pair has something to do, or some.
+// pass advances the time: to a queue pair's deadline, or by some amount.
 func (w *fuzzWorld) pass(q *fuzzQP, how, x byte) {
 	switch how & 3 {
 	case 0, 1:
@@ -486,7 +486,7 @@ func (q *fuzzQP) modify(how byte, in *fuzzInput) {
 	}
 }
 
-// change has a region go if it is there, or come back.
+// change removes a region, or adds it again.
 func (h *fuzzHost) change(x byte) {
 	i := int(x) % fuzzRegions
 	r := h.regions[i]

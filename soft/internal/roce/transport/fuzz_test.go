@@ -7,16 +7,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// FuzzReceive is about reliable connections.
+// FuzzReceive tests reliable connections.
 func FuzzReceive(f *testing.F) {
-	addSeeds(f, append(seedPackets(wire.ServiceRC), seedScenes()...)...)
+	addSeeds(f, append(seedPackets(wire.ServiceRC), seedScripts()...)...)
 	f.Fuzz(func(t *testing.T, input []byte) { fuzzConnection(t, verbs.RC, input) })
 }
 
-// FuzzReceiveUnreliable is about unreliable connections and datagrams, by the first byte.
+// FuzzReceiveUnreliable tests unreliable connections or datagrams, by the first byte.
 func FuzzReceiveUnreliable(f *testing.F) {
 	for i, service := range []wire.Service{wire.ServiceUC, wire.ServiceUD} {
-		for _, s := range append(seedPackets(service), seedScenes()...) {
+		for _, s := range append(seedPackets(service), seedScripts()...) {
 			f.Add(append([]byte{byte(i)}, s...))
 		}
 	}

@@ -131,7 +131,7 @@ func (q *fuzzQP) open() {
 		Type: o.kind, PortMTU: o.mtu, CheckAH: q.checkAH, Bind: findTestBind, Window: o.window,
 		Num: q.num, Domain: testDomain, Memory: h.memory, Send: fuzzSends{q}, Recv: fuzzRecvs{q}, RecvQueue: q.rq,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: fuzzInline, SignalAll: o.signalAll, Adaptive: o.adaptive,
-		Counters: &h.counters, Waiting: &h.waiting, Event: q.event,
+		Counters: &h.counters, RNRWaiters: &h.waiting, Event: q.event,
 	}
 	if o.guarded {
 		c.Guard = &h.guard
@@ -217,7 +217,7 @@ func (q *fuzzQP) forward(numbers uint32) {
 	}
 }
 
-// carry has both ends send what they have to say, and takes it there.
+// carry lets both ends send, and delivers their packets.
 func (w *fuzzWorld) carry(rounds int) {
 	for range rounds {
 		for _, q := range [...]*fuzzQP{&w.client, &w.server} {

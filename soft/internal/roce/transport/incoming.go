@@ -12,7 +12,7 @@ type incoming struct {
 	payload    [][]byte
 	payloadLen uint32
 	payloadMax uint32      // the most bytes that it may have
-	whole      [1][]byte   // the payload, if it is in one piece
+	single     [1][]byte   // the payload, if it is in one piece
 	intact     func() bool // see ReceivePieces; nil: the payload cannot change
 	unreadable bool        // the payload cannot be read
 }
@@ -21,7 +21,7 @@ type incoming struct {
 // checksum, its source address and that it names this queue pair.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	if p.Opcode == wire.CNP {
-		q.notified(now)
+		q.receiveNotification(now)
 		return
 	}
 	if p.Opcode.Service() != q.service {
@@ -29,10 +29,10 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 		return
 	}
 	if p.BECN {
-		q.notified(now)
+		q.receiveNotification(now)
 	}
-	q.whole[0] = p.Payload
-	q.payload, q.payloadLen, q.payloadMax = q.whole[:], uint32(len(p.Payload)), q.mtu
+	q.single[0] = p.Payload
+	q.payload, q.payloadLen, q.payloadMax = q.single[:], uint32(len(p.Payload)), q.mtu
 	switch q.kind {
 	case verbs.RC:
 		q.receiveReliable(p, now)
@@ -74,9 +74,9 @@ func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
 	}
 }
 
-// changed reports whether the payload had changed by the time it was copied, or could not be
+// payloadChanged reports whether the payload had changed by the time it was copied, or could not be
 // read.
-func (q *QP) changed() bool {
+func (q *QP) payloadChanged() bool {
 	changed := q.intact != nil && !q.intact()
 	return changed || q.unreadable
 }
@@ -94,7 +94,7 @@ func (q *QP) Plausible(p *wire.Packet, behind int32) bool {
 	switch p.Opcode {
 	case wire.RCAcknowledge, wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCReadResponseLast,
 		wire.RCReadResponseOnly, wire.RCAtomicAcknowledge:
-		return q.awaited(p.PSN)
+		return q.expectsResponse(p.PSN)
 	}
 	d := wire.PSNDiff(p.PSN, q.expected)
 	return q.receiving() && d <= 0 && d >= -behind

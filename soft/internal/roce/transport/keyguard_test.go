@@ -26,8 +26,8 @@ func guardedRig(t *testing.T, kind verbs.QPType) (*rig, *testGuard) {
 	return r, g
 }
 
-// While the peer's host is held up, a key that it has not used yet is not looked at: the
-// request is lost, and comes again.
+// While the peer's host is delayed, a request with a key that the peer has not used yet is
+// dropped without a check of the key. The peer sends it again.
 func TestKeysAreHeldUp(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
@@ -57,7 +57,7 @@ func TestKeysAreHeldUp(t *testing.T) {
 	}
 }
 
-// The later packets of a message that is held up are no gap.
+// The later packets of a delayed message do not count as a gap.
 func TestLongWritesAreHeldUpInSilence(t *testing.T) {
 	t.Parallel()
 	r, g := guardedRig(t, verbs.RC)
@@ -71,8 +71,9 @@ func TestLongWritesAreHeldUpInSilence(t *testing.T) {
 	require.Equal(t, r.local.Mem[:5000], r.remote.Mem[:5000])
 }
 
-// What a connection has been granted once, it can use whatever other connections of its
-// host do, and what has no key too. A wrong range of it is refused, and is no guess.
+// A connection can use a key that it has used before, whatever other connections of its host
+// do, and can send requests without a key. A wrong range with such a key is refused but does
+// not count as a guess.
 func TestGrantedKeysAreNotHeldUp(t *testing.T) {
 	t.Parallel()
 	r, g := guardedRig(t, verbs.RC)
@@ -98,7 +99,8 @@ func TestGrantedKeysAreNotHeldUp(t *testing.T) {
 	require.Zero(t, g.refused, "it was no guess")
 }
 
-// A key that the peer was given is never held up, also after the queue pair was reset.
+// A request with a key that the peer was given is never delayed, also after a reset of the
+// queue pair.
 func TestExpectedKeyIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	r, g := guardedRig(t, verbs.RC)
@@ -136,7 +138,7 @@ func TestGrantedKeysAreFew(t *testing.T) {
 	require.False(t, r.server.qp.admits(remoteKey))
 }
 
-// An unreliable connection is no way around it, nor is to invalidate what has another key.
+// An unreliable connection cannot bypass the limit, nor can an invalidation of another key.
 func TestOtherWaysToTryKeys(t *testing.T) {
 	t.Parallel()
 	r, g := guardedRig(t, verbs.UC)

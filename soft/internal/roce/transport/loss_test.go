@@ -63,7 +63,7 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 	}
 	b.wake = func() {
 		if p.nakOnce {
-			b.qp.nextSeen, b.qp.ahead = false, b.qp.expected
+			b.qp.nextSeen, b.qp.lastOutOfOrder = false, b.qp.expected
 		}
 		for range b.recv.take() {
 			b.postRecv(receive)
@@ -84,12 +84,12 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 	return float64(l.count) / (f.last - from).Seconds()
 }
 
-// handSet are the time-outs to compare with: 1 ms to 67 ms.
-var handSet = []uint8{8, 9, 10, 11, 12, 13, 14}
+// manualTimeouts are the time-outs to compare with: 1 ms to 67 ms.
+var manualTimeouts = []uint8{8, 9, 10, 11, 12, 13, 14}
 
-// A queue pair that adapts does, under loss, at least half of what the best time-out
-// does that could be set, in virtual time. Time-outs below the round trip are left
-// out: they send everything several times, which costs nothing only here.
+// Under loss, a queue pair with an adaptive time-out has at least half the throughput of one
+// with the best fixed time-out, in virtual time. Time-outs below the round trip are left out:
+// they send everything several times, which is free only in this test.
 func TestLossNeedsNoTuning(t *testing.T) {
 	t.Parallel()
 	for _, latency := range []time.Duration{8 * time.Microsecond, 100 * time.Microsecond, 2 * time.Millisecond} {
@@ -101,7 +101,7 @@ func TestLossNeedsNoTuning(t *testing.T) {
 						t.Parallel()
 						l.count /= 4
 						best := 0.0
-						for _, timeout := range handSet[:4] { // longer ones are worse
+						for _, timeout := range manualTimeouts[:4] { // longer ones are worse
 							if 4096*time.Nanosecond<<timeout > 2*latency {
 								best = max(best, l.rate(t, p, options{timeout: timeout}, 1))
 							}
@@ -116,12 +116,12 @@ func TestLossNeedsNoTuning(t *testing.T) {
 	}
 }
 
-// BenchmarkLoss prints requests a second of virtual time by time-out, and how much of
-// the best time-out's they are with none set.
+// BenchmarkLoss prints the requests per second of virtual time for each time-out, and the
+// ratio of the adaptive time-out to the best fixed one.
 func BenchmarkLoss(b *testing.B) {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "\nload\tloss each way\t")
-	for _, timeout := range handSet {
+	for _, timeout := range manualTimeouts {
 		fmt.Fprintf(table, "%v\t", (4096 * time.Nanosecond << timeout).Round(time.Millisecond))
 	}
 	fmt.Fprintln(table, "adaptive\tof the best\t")
@@ -130,7 +130,7 @@ func BenchmarkLoss(b *testing.B) {
 			p := lossPath{latency: 8 * time.Microsecond, loss: loss}
 			fmt.Fprintf(table, "%s\t%.0f %%\t", l.name, 100*loss)
 			best := 0.0
-			for _, timeout := range handSet {
+			for _, timeout := range manualTimeouts {
 				rate := l.rate(b, p, options{timeout: timeout}, 1)
 				best = max(best, rate)
 				fmt.Fprintf(table, "%.0f\t", rate)

@@ -142,12 +142,12 @@ func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
 
 // copy writes the next n bytes, from parts. n is at most left. It reports false if the memory
 // was taken away since.
-func (w *incomingWrite) copy(n uint32, parts [][]byte) (held bool, f dma.Fault) {
+func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault) {
 	if n == 0 {
 		return true, dma.NoFault
 	}
 	b, inside := w.region.slice(w.addr, n)
-	if !inside || !w.hold() {
+	if !inside || !w.acquire() {
 		return false, dma.NoFault
 	}
 	defer w.release()

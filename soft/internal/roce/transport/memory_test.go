@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A function that watches one of the bytes is called once, and no other is.
+// Only the function that watches one of the written bytes is called, and once.
 func TestTell(t *testing.T) {
 	type watcher struct {
 		off, n uint64
@@ -55,7 +55,7 @@ func TestTell(t *testing.T) {
 	})
 }
 
-// A write beside thousands of sync events in one region.
+// A write into a region with thousands of sync events.
 func BenchmarkTell(b *testing.B) {
 	r := &Region{Mem: make([]byte, 1<<20)}
 	for i := range uint64(4096) {

@@ -13,15 +13,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// scene is a number of connections under load in both directions.
-type scene struct {
+// modelRun is a number of connections under load in both directions.
+type modelRun struct {
 	net       *network
 	workloads []*workload
-	inboxes   []*inbox
+	receives  []*receiveSlots
 	counters  []*arena // one a side, that all connections add to
 }
 
-type sceneOptions struct {
+type modelOptions struct {
 	options
 	plan
 	seed        uint64
@@ -33,12 +33,12 @@ type sceneOptions struct {
 	arenaLen    int
 }
 
-func newScene(t tb, o sceneOptions, c chooser) *scene {
-	s := &scene{net: newNetwork(t, o.seed, o.faults)}
+func newModelRun(t tb, o modelOptions, c chooser) *modelRun {
+	s := &modelRun{net: newNetwork(t, o.seed, o.faults)}
 	o.options = o.options.defaults()
 	type side struct {
 		memory *Memory
-		inbox  *inbox
+		inbox  *receiveSlots
 		queue  *RecvQueue
 		count  *arena
 	}
@@ -50,15 +50,15 @@ func newScene(t tb, o sceneOptions, c chooser) *scene {
 		if o.shareRecv {
 			sd.queue = NewRecvQueue(sd.memory, testDomain, o.slots, 4)
 			sd.queue.Share(nil)
-			box := newArena(t, sd.memory, 2, 0x1_0000_0000, inboxLen(o.slots, o.maxMessage), verbs.AccessLocalWrite)
-			sd.inbox = newInbox(s.net, box, c, o.slots, o.maxMessage, o.lazy, poster(sd.queue))
-			s.inboxes = append(s.inboxes, sd.inbox)
+			box := newArena(t, sd.memory, 2, 0x1_0000_0000, receiveSlotsLen(o.slots, o.maxMessage), verbs.AccessLocalWrite)
+			sd.inbox = newReceiveSlots(s.net, box, c, o.slots, o.maxMessage, o.lazy, poster(sd.queue))
+			s.receives = append(s.receives, sd.inbox)
 		}
 		sides[i] = sd
 	}
 	for i := range o.connections {
 		var nodes [2]*node
-		var inboxes [2]*inbox
+		var receives [2]*receiveSlots
 		for j, sd := range sides {
 			oo := o.options
 			oo.shared, oo.recvDepth = sd.queue, o.slots
@@ -68,14 +68,14 @@ func newScene(t tb, o sceneOptions, c chooser) *scene {
 		nodes[0].ready(o.attr(nodes[1].qp.Num(), o.psn, o.peerPSN))
 		nodes[1].ready(o.attr(nodes[0].qp.Num(), o.peerPSN, o.psn))
 		for j, sd := range sides {
-			inboxes[j] = sd.inbox
+			receives[j] = sd.inbox
 			if sd.inbox == nil {
-				box := newArena(t, sd.memory, uint32(0x100*i+3), uint64(i+1)<<32, inboxLen(o.slots, o.maxMessage), verbs.AccessLocalWrite)
-				inboxes[j] = newInbox(s.net, box, c, o.slots, o.maxMessage, o.lazy, func(wr verbs.RecvWR) error {
+				box := newArena(t, sd.memory, uint32(0x100*i+3), uint64(i+1)<<32, receiveSlotsLen(o.slots, o.maxMessage), verbs.AccessLocalWrite)
+				receives[j] = newReceiveSlots(s.net, box, c, o.slots, o.maxMessage, o.lazy, func(wr verbs.RecvWR) error {
 					_, err := nodes[j].qp.PostRecv([]verbs.RecvWR{wr})
 					return err
 				})
-				s.inboxes = append(s.inboxes, inboxes[j])
+				s.receives = append(s.receives, receives[j])
 			}
 		}
 		for j, sd := range sides {
@@ -87,22 +87,22 @@ func newScene(t tb, o sceneOptions, c chooser) *scene {
 			other := 1 - j
 			local := region(sd.memory, 4, 1, verbs.AccessLocalWrite|verbs.AccessMWBind)
 			remote := region(sides[other].memory, 5, 2, everyAccess)
-			landing := newArena(t, sd.memory, uint32(0x100*i+6), 0x9000, 8, verbs.AccessLocalWrite)
-			w := newWorkload(nodes[j], o.plan, c, local, remote, landing, sides[other].count, inboxes[other])
+			results := newArena(t, sd.memory, uint32(0x100*i+6), 0x9000, 8, verbs.AccessLocalWrite)
+			w := newWorkload(nodes[j], o.plan, c, local, remote, results, sides[other].count, receives[other])
 			s.workloads = append(s.workloads, w)
 			window := func(m *Memory, which uint32) *Window {
 				made := NewWindow(verbs.MWType2, testDomain, uint32(i+1)<<16|which<<8|0xff)
 				require.True(t, m.AddWindow(made))
 				return made
 			}
-			w.uses = &loan{owner: remote, window: window(sides[other].memory, 1)}
-			w.own = &loan{owner: local, window: window(sd.memory, 2)}
+			w.lentByPeer = &lentWindow{owner: remote, window: window(sides[other].memory, 1)}
+			w.ownWindow = &lentWindow{owner: local, window: window(sd.memory, 2)}
 			if j == 1 {
 				first := s.workloads[len(s.workloads)-2]
-				first.lends, w.lends = w.uses, first.uses
+				first.lentToPeer, w.lentToPeer = w.lentByPeer, first.lentByPeer
 			}
 			nodes[j].wake = func() {
-				inboxes[j].check(&nodes[j].recv)
+				receives[j].check(&nodes[j].recv)
 				w.work()
 			}
 		}
@@ -110,7 +110,7 @@ func newScene(t tb, o sceneOptions, c chooser) *scene {
 	return s
 }
 
-func (s *scene) run(limit time.Duration) {
+func (s *modelRun) run(limit time.Duration) {
 	s.net.t.Helper()
 	for _, n := range s.net.nodes {
 		n.settle()
@@ -125,7 +125,7 @@ func (s *scene) run(limit time.Duration) {
 		require.Equal(s.net.t, added[i], *word(c.Mem), "sum of what was added to the shared counter")
 		c.requireGuards(s.net.t)
 	}
-	for _, b := range s.inboxes {
+	for _, b := range s.receives {
 		b.requireDone()
 	}
 }
@@ -152,10 +152,10 @@ func sizesAround(mtu, limit int) func(chooser) int {
 	}
 }
 
-// drawn takes decisions from rapid, which can make a failure smaller.
-type drawn struct{ t *rapid.T }
+// rapidChooser takes decisions from rapid, which can make a failure smaller.
+type rapidChooser struct{ t *rapid.T }
 
-func (d drawn) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
+func (d rapidChooser) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(d.t, "n") }
 
 func TestModel(t *testing.T) {
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestModel(t *testing.T) {
 		}
 		share := func(name string, limit int) float64 { return float64(rapid.IntRange(0, limit).Draw(t, name)) / 100 }
 		limit := (2 + rapid.SampledFrom([]int{0, 8, 38}).Draw(t, "packets")) * int(mtu)
-		o := sceneOptions{
+		o := modelOptions{
 			options: options{
 				mtu: mtu, psn: near("psn"), peerPSN: near("peer psn"), timeout: 7,
 				initReads: rapid.IntRange(1, 8).Draw(t, "reads"), maxSGE: rapid.IntRange(1, 5).Draw(t, "sge"),
@@ -188,14 +188,14 @@ func TestModel(t *testing.T) {
 			loss: share("loss", 10), duplication: share("duplication", 10),
 			reordering: share("reordering", 15), corruption: share("corruption", 3),
 		}
-		s := newScene(t, o, drawn{t})
+		s := newModelRun(t, o, rapidChooser{t})
 		s.net.path.changes = rapid.Bool().Draw(t, "packets larger than the path MTU")
 		s.run(20 * time.Second)
 	})
 }
 
 // lowestRetries is how near to giving up any requester came.
-func (s *scene) lowestRetries() int {
+func (s *modelRun) lowestRetries() int {
 	lowest := 1 << 20
 	for _, w := range s.workloads {
 		lowest = min(lowest, w.lowestRetries)
@@ -203,8 +203,8 @@ func (s *scene) lowestRetries() int {
 	return lowest
 }
 
-// TestSoakLossy is the load that the device has to bear: 10 % loss, 5 % duplication,
-// 10 % reordering and 1 % corruption at once. In full it is 100,000 requests.
+// TestSoakLossy runs 100,000 requests (fewer with -short) under 10 % loss, 5 % duplication, 10
+// % reordering and 1 % corruption at once.
 func TestSoakLossy(t *testing.T) {
 	const connections = 4
 	requests := soak.Rounds(t, 400, 12_500) // of each end of each connection
@@ -219,7 +219,7 @@ func TestSoakLossy(t *testing.T) {
 	}{{3, requests, false, false}, {12, requests, false, false}, {3, requests / 4, true, false}, {5, requests / 4, true, true}} {
 		t.Run(fmt.Sprintf("seed %d, adaptive %v, larger packets %v", c.seed, c.adaptive, c.larger), func(t *testing.T) {
 			seed := c.seed
-			o := sceneOptions{
+			o := modelOptions{
 				options: options{
 					mtu: verbs.MTU(mtu), psn: 0xfff000, peerPSN: 0xffff00, timeout: 7, initReads: 8, depth: 64, adaptive: c.adaptive, controlled: c.adaptive,
 				},
@@ -237,7 +237,7 @@ func TestSoakLossy(t *testing.T) {
 				slots:       64,
 				arenaLen:    1 << 20,
 			}
-			s := newScene(t, o, newNetwork(t, seed+1000, faults{}).random)
+			s := newModelRun(t, o, newNetwork(t, seed+1000, faults{}).random)
 			s.net.path.changes = c.larger
 			start := time.Now()
 			from := s.net.now
@@ -250,9 +250,9 @@ func TestSoakLossy(t *testing.T) {
 
 func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	t.Parallel()
-	o := sceneOptions{options: options{timeout: 1, retries: 2}, seed: 1, connections: 1, slots: 1, arenaLen: 4096,
+	o := modelOptions{options: options{timeout: 1, retries: 2}, seed: 1, connections: 1, slots: 1, arenaLen: 4096,
 		faults: faults{corruption: 1}, plan: plan{maxMessage: 256}}
-	s := newScene(t, o, newNetwork(t, 2, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 2, faults{}).random)
 	w := s.workloads[0]
 	before := bytes.Clone(w.remote.Mem)
 	w.node.wake = nil
@@ -264,15 +264,15 @@ func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	require.Equal(t, 3, s.net.corrupted)
 }
 
-// The model has windows in use, and what goes through them.
+// The model uses memory windows, and requests pass through them.
 func TestModelUsesWindows(t *testing.T) {
 	t.Parallel()
-	o := sceneOptions{
+	o := modelOptions{
 		options: options{mtu: 256, initReads: 4}, seed: 5, connections: 2, slots: 8, arenaLen: 8192,
 		plan:   plan{requests: 400, maxMessage: 600, sizes: sizesAround(256, 600)},
 		faults: faults{loss: 0.05, duplication: 0.05, reordering: 0.05},
 	}
-	s := newScene(t, o, newNetwork(t, 6, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 6, faults{}).random)
 	s.run(time.Minute)
 	for _, w := range s.workloads {
 		require.NotZero(t, w.byWindow)

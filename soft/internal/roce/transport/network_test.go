@@ -20,7 +20,7 @@ type faults struct{ loss, duplication, reordering, corruption float64 }
 const (
 	latency = 2 * time.Microsecond
 	// A reordered packet is late by up to this much.
-	straggle = 40 * time.Microsecond
+	maxReorderDelay = 40 * time.Microsecond
 	// A queue pair sends this many packets in a burst, and the next one later.
 	burst    = 8
 	burstGap = 400 * time.Nanosecond
@@ -143,7 +143,7 @@ type node struct {
 	out, in wire.Flow
 	pumping bool // another burst is scheduled
 	sent    int
-	// stopped is until when the process stands still: packets wait for it, timers
+	// stopped is until when the process is stopped: packets wait for it, timers
 	// are late.
 	stopped time.Duration
 	// gone drops what arrives, as a host does without the process.
@@ -227,7 +227,7 @@ func (n *node) sendLarge(p *wire.Packet, pieces [][]byte, size int) {
 // latencyOf is how long the next packet takes.
 func (w *network) latencyOf() time.Duration {
 	if w.chance(w.faults.reordering) {
-		return w.path.latency + time.Duration(w.random.Int64N(int64(straggle)))
+		return w.path.latency + time.Duration(w.random.Int64N(int64(maxReorderDelay)))
 	}
 	return w.path.latency
 }

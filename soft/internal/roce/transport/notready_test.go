@@ -12,9 +12,9 @@ import (
 
 const notReadyTimer = 12 // 640 µs
 
-// newCrowd makes connections of one device that wait for receives of their peers.
-func newCrowd(t *testing.T, n int, o options) (*Waiting, []*rig) {
-	w := &Waiting{}
+// newRigs makes connections of one device that wait for receives of their peers.
+func newRigs(t *testing.T, n int, o options) (*RNRWaiters, []*rig) {
+	w := &RNRWaiters{}
 	o.waiting, o.rnrTimer = w, notReadyTimer
 	rigs := make([]*rig, n)
 	for i := range rigs {
@@ -31,12 +31,13 @@ func nakAll(rigs []*rig, now time.Duration) {
 	}
 }
 
-// Many that wait for a receive wait longer, but none longer than it has done so far.
+// If many queue pairs wait for a receive, each waits longer, but at most as long again as it
+// has waited so far.
 func TestManyWaitLonger(t *testing.T) {
 	t.Parallel()
 	const n = 100
 	timer := wire.RNRTimer(notReadyTimer)
-	_, rigs := newCrowd(t, n, options{})
+	_, rigs := newRigs(t, n, options{})
 	now := time.Duration(0)
 	for _, want := range []time.Duration{
 		timer, // none has waited yet
@@ -45,8 +46,8 @@ func TestManyWaitLonger(t *testing.T) {
 		4 * timer,
 		8 * timer,
 		16 * timer,
-		(n - 1) * repetitionShare, // 32 times were more
-		(n - 1) * repetitionShare,
+		(n - 1) * rnrWaitShare, // 32 times were more
+		(n - 1) * rnrWaitShare,
 	} {
 		nakAll(rigs, now)
 		last := rigs[n-1].client
@@ -59,11 +60,12 @@ func TestManyWaitLonger(t *testing.T) {
 	}
 }
 
-// Few repeat as soon as the peer allows, however long they have waited.
+// A few waiting queue pairs retransmit as soon as the peer allows, however long they have
+// waited.
 func TestFewDoNotWaitLonger(t *testing.T) {
 	t.Parallel()
 	timer := wire.RNRTimer(notReadyTimer)
-	_, rigs := newCrowd(t, 4, options{})
+	_, rigs := newRigs(t, 4, options{})
 	for i := range 50 {
 		now := time.Duration(i) * timer
 		nakAll(rigs, now)
@@ -75,23 +77,23 @@ func TestFewDoNotWaitLonger(t *testing.T) {
 	}
 }
 
-// The wait has a bound, whatever the number.
+// The wait is bounded for any number of queue pairs.
 func TestLongestWaitForReceives(t *testing.T) {
 	t.Parallel()
-	w, rigs := newCrowd(t, 1, options{})
+	w, rigs := newRigs(t, 1, options{})
 	w.n = 1 << 16
 	nakAll(rigs, 0)
 	q := rigs[0].client.qp
 	q.Timeout(time.Minute)
 	rigs[0].client.transmit(time.Minute)
 	nakAll(rigs, time.Minute)
-	require.Equal(t, time.Minute+maxRepetitionWait, q.Deadline())
+	require.Equal(t, time.Minute+maxRNRWait, q.Deadline())
 }
 
-// A limit on the repetitions keeps the interval that the peer named.
+// A queue pair with a limit on its retries keeps the interval that the peer named.
 func TestLimitedRepetitionsKeepTheInterval(t *testing.T) {
 	t.Parallel()
-	w, rigs := newCrowd(t, 1, options{rnrRetry: 6})
+	w, rigs := newRigs(t, 1, options{rnrRetry: 6})
 	w.n = 1 << 16
 	nakAll(rigs, 0)
 	rigs[0].client.qp.Timeout(time.Minute)
@@ -100,7 +102,7 @@ func TestLimitedRepetitionsKeepTheInterval(t *testing.T) {
 	require.Equal(t, time.Minute+wire.RNRTimer(notReadyTimer), rigs[0].client.qp.Deadline())
 }
 
-// However it ends, the wait of a queue pair is no longer counted, and counted once.
+// A waiting queue pair is counted once, and no longer after the wait has ended in any way.
 func TestEndOfWaitIsCounted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *rig){
@@ -116,7 +118,7 @@ func TestEndOfWaitIsCounted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, rigs := newCrowd(t, 2, options{})
+			w, rigs := newRigs(t, 2, options{})
 			nakAll(rigs, 0)
 			nakAll(rigs, 0)
 			require.Equal(t, 2, w.n)

@@ -37,8 +37,9 @@ func (r *rig) roomIn(q *RecvQueue) (n int) {
 	return n
 }
 
-// A request without a completion has its place until a later one has been polled.
-func TestUnsignaledPlaces(t *testing.T) {
+// A request without a completion occupies its queue entry until a later completion has been
+// polled.
+func TestUnsignaledEntries(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
 		r := newRig(t, options{kind: kind, depth: 4})
@@ -57,9 +58,9 @@ func TestUnsignaledPlaces(t *testing.T) {
 	}
 }
 
-// A receive has its place until its completion has been polled, in a queue of the queue pair's
-// own and in a shared one.
-func TestReceivePlaces(t *testing.T) {
+// A receive occupies its queue entry until its completion has been polled, in the receive
+// queue of the queue pair and in a shared one.
+func TestReceiveEntries(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {
 		o := options{recvDepth: 3}
@@ -80,8 +81,8 @@ func TestReceivePlaces(t *testing.T) {
 	}
 }
 
-// Requests that were flushed have their places, too, until they have been polled.
-func TestFlushedPlaces(t *testing.T) {
+// Flushed requests also occupy their queue entries until their completions have been polled.
+func TestFlushedEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{depth: 3, recvDepth: 3})
 	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
@@ -95,8 +96,8 @@ func TestFlushedPlaces(t *testing.T) {
 	require.Equal(t, 2, r.roomIn(r.client.rq), "one is posted")
 }
 
-// Reset frees all places. Completions from before it, polled afterwards, free none.
-func TestPlacesAfterReset(t *testing.T) {
+// Reset frees all queue entries. Earlier completions that are polled afterwards free none.
+func TestEntriesAfterReset(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{depth: 3, recvDepth: 3})
 	r.client.post(r.wr(1, verbs.OpWrite, 8), r.wr(2, verbs.OpWrite, 8))
@@ -112,9 +113,9 @@ func TestPlacesAfterReset(t *testing.T) {
 	require.Equal(t, 3, r.roomIn(r.server.rq))
 }
 
-// A queue pair that is closed or reset leaves no place in a shared receive queue taken, be its
-// receive in use or its completion not polled.
-func TestSharedPlacesOfFormerQueuePair(t *testing.T) {
+// After a queue pair is closed or reset, its entries in a shared receive queue are free, even
+// if a receive was in use or its completion was not polled.
+func TestSharedEntriesOfFormerQueuePair(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *end){
 		"reset": func(e *end) { e.modify(verbs.QPReset) },

@@ -19,7 +19,7 @@ type QP struct {
 	shared
 	queues
 	requester
-	repetition
+	retransmission
 	adaptive
 	responder
 	keys
@@ -47,10 +47,10 @@ func (q *QP) Attr() verbs.QPAttr {
 // PostRecv posts receives to the queue pair's own receive queue.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.rq.shared {
-		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue, post there: %w", q.num, verbs.ErrInvalid)
+		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue; post to that queue: %w", q.num, verbs.ErrInvalid)
 	}
 	if q.state == verbs.QPReset {
-		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: it must be Init or later: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post receive on queue pair %#x in state %v: the state must be Init or later: %w", q.num, q.state, verbs.ErrState)
 	}
 	n, err := q.rq.Post(wrs)
 	if q.state == verbs.QPError {
@@ -67,21 +67,21 @@ func (q *QP) Unreadable(p *wire.Packet) {
 		if q.state == verbs.QPError {
 			return
 		}
-		q.failRefusing(wire.NakRemoteOperation)
+		q.failAfterNak(wire.NakRemoteOperation)
 		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteOperation)})
 		return
 	}
 	for i := q.sq.head; i != q.sq.tail; i++ {
 		if w := q.sq.at(i); !w.local() && wire.PSNDiff(w.last, p.PSN) >= 0 {
-			q.faulted(w)
+			q.noteFault(w)
 			return
 		}
 	}
 }
 
-// faulted notes that memory of a request cannot be accessed. The request fails when those
+// noteFault notes that memory of a request cannot be accessed. The request fails when those
 // before it are complete.
-func (q *QP) faulted(w *sendWQE) {
+func (q *QP) noteFault(w *sendWQE) {
 	w.fault = verbs.StatusLocalProtectionError
 	q.rewind(q.unaPSN) // earlier packets may not have asked for an acknowledgement
 }
@@ -104,7 +104,7 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 		}
 	}
 	budget = q.sendResponses(out, now, budget)
-	return q.sendRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesAt == 0
+	return q.sendRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesWaitUntil == 0
 }
 
 // OnlyAcknowledges reports whether the only thing to send is a positive acknowledgement of a
@@ -136,7 +136,7 @@ func (q *QP) Deadline() time.Duration {
 		return q.paceUntil
 	}
 	at := q.ackDeadline
-	for _, other := range [...]time.Duration{q.rnrUntil, q.requestsAt, q.responsesAt} {
+	for _, other := range [...]time.Duration{q.rnrUntil, q.requestsWaitUntil, q.responsesWaitUntil} {
 		if other != 0 && (at == 0 || other < at) {
 			at = other
 		}
@@ -147,7 +147,7 @@ func (q *QP) Deadline() time.Duration {
 // Close releases what the queue pair holds of the state shared by its device, and ends what
 // its windows grant to the peer. It is the last call.
 func (q *QP) Close() {
-	q.endNotReady()
+	q.endRNRWait()
 	q.revoked(nil)
 	q.endWindows()
 	q.dropReceives()
@@ -164,10 +164,10 @@ func (q *QP) reset() {
 		q.receives.Drop(q.rq.Len())
 		q.rq.empty()
 	}
-	q.endNotReady()
-	asked := q.asked
+	q.endRNRWait()
+	asked := q.responseEnds
 	asked.ends.empty()
-	q.requester, q.repetition, q.adaptive, q.pacer = requester{asked: asked}, repetition{}, adaptive{}, pacer{}
+	q.requester, q.retransmission, q.adaptive, q.pacer = requester{responseEnds: asked}, retransmission{}, adaptive{}, pacer{}
 	q.congestionControl = congestionControl{}
 	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, executed: q.executed}
 	q.granted = GrantedKeys{}
@@ -182,11 +182,11 @@ func (q *QP) fail() {
 		return
 	}
 	q.state = verbs.QPError
-	q.refusing = false
+	q.nakPending = false
 	q.revoked(nil)
 	q.responses.dropReads()
-	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsAt, q.responsesAt = 0, 0, 0, 0, 0
-	q.endNotReady()
+	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsWaitUntil, q.responsesWaitUntil = 0, 0, 0, 0, 0
+	q.endRNRWait()
 	q.flush()
 	if q.rq.shared {
 		q.event(verbs.EventQPLastWQEReached)
@@ -213,8 +213,8 @@ func (q *QP) flush() {
 func (q *QP) flushSends() {
 	for q.sq.head != q.sq.tail {
 		status := verbs.StatusFlushed
-		if q.refusal.of(q.sq.at(q.sq.head)) {
-			status, q.refusal = q.refusal.status, refusal{}
+		if q.pendingNak.refusesRequest(q.sq.at(q.sq.head)) {
+			status, q.pendingNak = q.pendingNak.status, pendingNak{}
 		}
 		q.failSend(status)
 	}

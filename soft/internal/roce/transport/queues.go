@@ -10,8 +10,8 @@ type queues struct {
 	receives Unpolled
 }
 
-// dropReceives frees the places of receives that have not been polled, and of the one in use.
-// Receives in the queue stay.
+// dropReceives frees the queue entries of receives that have not been polled, and of the one
+// in use. Receives in the queue stay.
 func (q *QP) dropReceives() {
 	n := 0
 	if q.inReceive {
@@ -21,53 +21,53 @@ func (q *QP) dropReceives() {
 	q.inReceive = false
 }
 
-// A work request is outstanding, and keeps its place in the queue, until the program has
+// A work request is outstanding, and keeps its entry in the queue, until the program has
 // polled its completion. A send request without a completion keeps it until that of a later
-// request is polled (IBTA 10.8.6). Adapters free places in the same way: a program that needs
+// request is polled (IBTA 10.8.6). Adapters free entries in the same way: a program that needs
 // them earlier would overrun an adapter's queue.
 
 // Unpolled counts the requests of one queue pair, in one of its queues, that are done but keep
-// their places.
+// their entries.
 type Unpolled struct {
-	taken  *int   // places in use in the queue, which several queue pairs may share
+	taken  *int   // entries in use in the queue, which several queue pairs may share
 	done   uint64 // requests done so far
 	polled uint64 // requests polled so far
 }
 
-// NewUnpolled returns a count for a queue. taken points to the number of its places in use.
+// NewUnpolled returns a count for a queue. taken points to the number of its entries in use.
 func NewUnpolled(taken *int) Unpolled { return Unpolled{taken: taken} }
 
 // Len returns the number of requests.
 func (u *Unpolled) Len() int { return int(u.done - u.polled) }
 
 // Add counts another request that is done, and returns what its completion frees.
-func (u *Unpolled) Add() Places {
+func (u *Unpolled) Add() QueueEntries {
 	u.done++
-	return Places{of: u, upTo: u.done}
+	return QueueEntries{unpolled: u, upTo: u.done}
 }
 
-// Drop frees the places of all requests that are done, and of n requests that will never
+// Drop frees the entries of all requests that are done, and of n requests that will never
 // complete.
 func (u *Unpolled) Drop(n int) {
 	*u.taken -= u.Len() + n
 	u.polled = u.done
 }
 
-// Places are what a completion frees when it is polled: the place of its request, and those
+// QueueEntries are what a completion frees when it is polled: the entry of its request, and those
 // of earlier requests that had no completion.
-type Places struct {
-	of   *Unpolled // nil: none
-	upTo uint64    // requests done
+type QueueEntries struct {
+	unpolled *Unpolled // nil: none
+	upTo     uint64    // requests done
 }
 
-// Free frees the places, unless Drop has freed them. A second call does nothing. The lock of
+// Free frees the entries, unless Drop has freed them. A second call does nothing. The lock of
 // the queue pair must be held.
-func (p *Places) Free() {
-	u := p.of
+func (p *QueueEntries) Free() {
+	u := p.unpolled
 	if u == nil {
 		return
 	}
-	p.of = nil
+	p.unpolled = nil
 	if p.upTo > u.polled {
 		*u.taken -= int(p.upTo - u.polled)
 		u.polled = p.upTo

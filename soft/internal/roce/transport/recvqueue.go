@@ -18,7 +18,7 @@ type recvWQE struct {
 // RecvQueue holds posted receives: a queue pair's own, or shared by several.
 type RecvQueue struct {
 	Ring[recvWQE]
-	taken  int // places in use, including those of receives that are done: see Unpolled
+	taken  int // entries in use, including those of receives that are done: see Unpolled
 	maxSGE int
 	domain uint32
 	memory *Memory
@@ -37,7 +37,7 @@ func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
 // below the limit set with SetLimit.
 func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit }
 
-// Full reports whether no place is free.
+// Full reports whether no entry is free.
 func (q *RecvQueue) Full() bool { return q.taken >= q.depth }
 
 // SetLimit arms one call of onLimit.
@@ -48,10 +48,10 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if q.Full() {
-			return i, fmt.Errorf("post receive %d of %d: all %d places are taken, poll completions to free some: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
+			return i, fmt.Errorf("post receive %d of %d: all %d entries of the receive queue are in use; poll completions to free some: %w", i+1, len(wrs), q.Depth(), verbs.ErrQueueFull)
 		}
 		if len(wr.SGL) > q.maxSGE {
-			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries, %d allowed: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
+			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries exceed the limit of %d: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 		}
 		w := q.Push()
 		q.taken++

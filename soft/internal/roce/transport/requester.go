@@ -17,13 +17,13 @@ type requester struct {
 	maxPSN  uint32 // next that was never sent
 	sendIdx uint64 // the index of the request that sendPSN belongs to
 
-	readsSent  int // read and atomic requests sent whose responses are not complete
-	asked      asked
-	congestion int // packets allowed under way
-	ceiling    int // the most that congestion grows to
-	steady     steadiness
+	readsSent           int // read and atomic requests sent whose responses are not complete
+	responseEnds        responseEnds
+	congestionWindow    int // packets allowed under way
+	maxCongestionWindow int // the most that congestion grows to
+	steady              steadiness
 
-	unasked int // packets sent since one last asked for an acknowledgement
+	sinceAckReq int // packets sent since one last asked for an acknowledgement
 }
 
 const (
@@ -59,7 +59,7 @@ func (q *QP) startRequester() {
 	q.sendIdx = q.sq.head
 	q.maxInitRead = q.attr.MaxInitReadAtomic
 	q.startWindow()
-	q.asked.ends.depth = 2 * q.maxInitRead
+	q.responseEnds.ends.depth = 2 * q.maxInitRead
 	q.restoreRetries()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
@@ -68,13 +68,13 @@ func (q *QP) startRequester() {
 
 // startWindow resets the congestion window to that of an unknown path.
 func (q *QP) startWindow() {
-	q.ceiling = max(q.window/int(q.mtu), 2*minWindow)
-	q.congestion, q.steady = min(firstWindow, q.ceiling), steadiness{}
-	q.control.Start(q.congestion, q.ceiling)
+	q.maxCongestionWindow = max(q.window/int(q.mtu), 2*minWindow)
+	q.congestionWindow, q.steady = min(firstWindow, q.maxCongestionWindow), steadiness{}
+	q.control.Start(q.congestionWindow, q.maxCongestionWindow)
 }
 
 func (q *QP) restoreRetries() {
-	q.retries, q.rnrRetries = int(q.attr.RetryCount)*costOfTimeout, q.attr.RNRRetry
+	q.retries, q.rnrRetries = int(q.attr.RetryCount)*timeoutCost, q.attr.RNRRetry
 }
 
 // sendRequests sends requests as far as the window, the limit of outstanding reads and the
@@ -99,7 +99,7 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
 			return false
 		}
-		if q.refusal.known() && wire.PSNDiff(q.sendPSN, q.refusal.psn) >= 0 {
+		if q.pendingNak.set() && wire.PSNDiff(q.sendPSN, q.pendingNak.psn) >= 0 {
 			return false
 		}
 		if w.fault != verbs.StatusSuccess {
@@ -112,7 +112,7 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && q.readsOutstanding() {
 			return false
 		}
-		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.asked.ends.Full()) {
+		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.responseEnds.ends.Full()) {
 			return false
 		}
 		if w.local() {
@@ -127,8 +127,8 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 			continue
 		}
 		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
-		room := q.congestion - underWay
-		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.readPackets && room < q.leastRead(w, underWay) || q.spaced(now) {
+		room := q.congestionWindow - underWay
+		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.readPackets && room < q.leastRead(w, underWay) || q.mustWait(now) {
 			return false
 		}
 		if budget <= 0 {
@@ -188,36 +188,36 @@ func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Durati
 		q.readsSent++
 	default:
 		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
-		if room := q.congestion - underWay; room < int(largest>>q.mtuShift) {
+		if room := q.congestionWindow - underWay; room < int(largest>>q.mtuShift) {
 			largest = uint32(max(room, 1)) << q.mtuShift
 		}
 		var ok bool
 		if pieces, n, ok = q.fillData(p, w, index, largest); !ok {
-			q.faulted(w)
+			q.noteFault(w)
 			return false
 		}
 		advance = q.packetsOf(n)
 		last := wire.PSNAdd(q.sendPSN, advance-1) == w.last
-		q.unasked += advance
-		p.AckReq = q.unasked >= q.askInterval() ||
+		q.sinceAckReq += advance
+		p.AckReq = q.sinceAckReq >= q.ackReqInterval() ||
 			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
-			underWay+advance >= q.congestion
+			underWay+advance >= q.congestionWindow
 	}
 	if p.AckReq {
-		q.unasked = 0
+		q.sinceAckReq = 0
 	}
 	if !out.Send(p, pieces, int(n)) {
-		q.faulted(w)
+		q.noteFault(w)
 		return false
 	}
-	q.sent(p, advance, now)
-	q.space(advance, now)
+	q.notePacketSent(p, advance, now)
+	q.scheduleNext(advance, now)
 	q.sendPSN = wire.PSNAdd(q.sendPSN, advance)
 	if wire.PSNDiff(q.sendPSN, q.maxPSN) > 0 {
 		q.maxPSN = q.sendPSN
 	}
 	if w.responds() {
-		q.asked.add(q.sendPSN)
+		q.responseEnds.add(q.sendPSN)
 	}
 	if q.ackDeadline == 0 {
 		q.armAckTimer(now)
@@ -231,13 +231,13 @@ func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Durati
 func (q *QP) readNext(w *sendWQE) int {
 	index := int(wire.PSNAdd(q.sendPSN, -int(w.first)))
 	piece := min(q.firstRead<<q.steady.level, q.readPackets)
-	window := max(min(q.firstRead, q.congestion), q.congestion/2, shortRead)
+	window := max(min(q.firstRead, q.congestionWindow), q.congestionWindow/2, shortRead)
 	n := min(piece-index&(piece-1), q.packets(w)-index, window)
-	if end, ok := q.asked.end(q.sendPSN); ok {
+	if end, ok := q.responseEnds.end(q.sendPSN); ok {
 		n = int(wire.PSNDiff(end, q.sendPSN))
 	}
-	if q.controlled && !q.probing && !q.asked.ends.Full() {
-		n = min(n, shortRead, max(q.congestion/2, 1))
+	if q.controlled && !q.probing && !q.responseEnds.ends.Full() {
+		n = min(n, shortRead, max(q.congestionWindow/2, 1))
 	}
 	return n
 }
@@ -249,25 +249,25 @@ func (q *QP) readNext(w *sendWQE) int {
 // requests for a packet each would use the window up.
 func (q *QP) leastRead(w *sendWQE, underWay int) int {
 	switch {
-	case !q.controlled && q.unasked >= underWay: // no acknowledgement is due that would free more
+	case !q.controlled && q.sinceAckReq >= underWay: // no acknowledgement is due that would free more
 		return 1
 	case !q.controlled:
-		return max(min(q.readNext(w), q.congestion)-shortRead+1, 1)
-	case q.congestion >= 2*shortRead:
+		return max(min(q.readNext(w), q.congestionWindow)-shortRead+1, 1)
+	case q.congestionWindow >= 2*shortRead:
 		return 1
 	}
-	return min(q.readNext(w), q.congestion)
+	return min(q.readNext(w), q.congestionWindow)
 }
 
-// askInterval returns how many packets may leave before one asks for an acknowledgement. It is
+// ackReqInterval returns how many packets may leave before one asks for an acknowledgement. It is
 // at most half of the window, so that the other half is under way when the acknowledgement
 // comes.
-func (q *QP) askInterval() int {
+func (q *QP) ackReqInterval() int {
 	n := ackInterval
 	if !q.controlled { // congestion control acts on acknowledgements
 		n = max(min(n<<q.steady.level, maxAckBytes>>q.mtuShift), n)
 	}
-	return min(n, max(q.congestion/2, 1))
+	return min(n, max(q.congestionWindow/2, 1))
 }
 
 // fillData makes the packet with that index of a send or write and returns its payload, of at
@@ -351,7 +351,7 @@ func (q *QP) armAckTimer(now time.Duration) {
 
 // Timeout handles the timers that are due.
 func (q *QP) Timeout(now time.Duration) {
-	q.resume(now)
+	q.endWaits(now)
 	if q.paceUntil != 0 && now >= q.paceUntil {
 		q.paceUntil = 0
 	}
@@ -367,7 +367,7 @@ func (q *QP) Timeout(now time.Duration) {
 	case q.adapts:
 		q.adaptiveTimeout(now)
 	default:
-		q.retry(q.unaPSN, costOfTimeout, now)
+		q.retry(q.unaPSN, timeoutCost, now)
 	}
 }
 
@@ -376,7 +376,7 @@ func (q *QP) Timeout(now time.Duration) {
 func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	switch {
 	case q.adapts:
-		if q.outOfPatience() {
+		if q.timedOut() {
 			q.retryExceeded()
 			return
 		}
@@ -386,8 +386,8 @@ func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	default:
 		q.retries -= cost
 	}
-	q.goBack(psn, cost == costOfGap, now)
-	q.dropped, q.missing = true, true
+	q.goBack(psn, cost == gapCost, now)
+	q.peerDropped, q.oldestMissing = true, true
 	q.armAckTimer(now)
 }
 
@@ -398,9 +398,9 @@ func (q *QP) retryExceeded() {
 
 // goBack begins another round, from psn on, because a packet is lost. shown says that later
 // packets have shown the loss; otherwise no answer came in time.
-func (q *QP) goBack(psn uint32, shown bool, now time.Duration) {
+func (q *QP) goBack(psn uint32, detected bool, now time.Duration) {
 	q.counters.CompleterRetries++
-	q.narrow(shown, now)
+	q.shrinkWindow(detected, now)
 	q.rewind(psn)
 }
 
@@ -408,9 +408,9 @@ func (q *QP) goBack(psn uint32, shown bool, now time.Duration) {
 func (q *QP) rewind(psn uint32) {
 	q.sendPSN = psn
 	q.sendIdx = q.sq.head
-	q.unasked = 0
+	q.sinceAckReq = 0
 	q.gapKnown = false
-	q.timing, q.dropped, q.probe, q.probed = false, false, noProbe, false
+	q.measuring, q.peerDropped, q.probe, q.oldestProbed = false, false, noProbe, false
 	// Everything that was asked for at or after psn will be asked for again.
 	q.readsSent = 0
 }

@@ -97,7 +97,8 @@ func TestOpcodesOfReadResponses(t *testing.T) {
 	}
 }
 
-// Acknowledgements of what was never sent, or was acknowledged long ago.
+// Acknowledgements of packets that were never sent, or were acknowledged long ago, are
+// ignored.
 func TestStaleAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const psn = 0xfffffe
@@ -158,8 +159,8 @@ func TestReservedSyndromesAreIgnored(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// One acknowledgement completes everything before it, in order, and of
-// unsignaled requests none.
+// One acknowledgement completes all earlier requests in order; unsignaled requests give no
+// completion.
 func TestAcknowledgementsAccumulate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{psn: 0xfffffd})
@@ -190,8 +191,8 @@ func TestSignalAll(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// To what lies behind a lost packet the response is one NAK, and sent again from
-// the lost one on.
+// The responder answers the packets after a lost one with a single NAK, and the requester
+// sends again from the lost one on.
 func TestOneNakForOneGap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{psn: 0xfffffe})
@@ -228,7 +229,7 @@ func TestEveryGapHasItsNak(t *testing.T) {
 	}
 }
 
-// An acknowledgement does not take the place of a NAK that waits to be sent.
+// An acknowledgement does not replace a NAK that waits to be sent.
 func TestNakAndAcknowledgement(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{psn: 7})
@@ -241,8 +242,8 @@ func TestNakAndAcknowledgement(t *testing.T) {
 	require.Equal(t, wire.KindAck, responses[2].AETH.Syndrome.Kind())
 }
 
-// A response that stays out while later ones come is asked for again at once,
-// from where it broke off (IBTA 9.7.5.1.2, implied NAK).
+// If later responses arrive, a missing response is requested again at once, from the first
+// missing packet on (IBTA 9.7.5.1.2, implied NAK).
 func TestLostResponses(t *testing.T) {
 	t.Parallel()
 	write := func(r *rig) verbs.SendWR {
@@ -305,18 +306,18 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
-// postBeyondWindow posts a request for a packet more than the window, on a path that has been steady
-// to that level, and returns its length.
+// postBeyondWindow posts a request for a packet more than the window, on a path that has been
+// steady to that level, and returns its length.
 func postBeyondWindow(t *testing.T, op verbs.Opcode, mtu verbs.MTU, window int, level uint) (r *rig, length int) {
 	length = (window + 1) * int(mtu)
 	r = newRig(t, options{mtu: mtu, initReads: 16, arena: length})
-	r.client.qp.congestion, r.client.qp.steady.level = window, level
+	r.client.qp.congestionWindow, r.client.qp.steady.level = window, level
 	r.client.post(r.wr(1, op, length))
 	return r, length
 }
 
-// A long message asks for acknowledgements often enough that one comes before the window is full,
-// and less often where the path is steady.
+// A long message requests acknowledgements often enough that one arrives before the window is
+// full, and less often on a steady path.
 func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -343,7 +344,7 @@ func TestHowOftenAcknowledgementsAreAskedFor(t *testing.T) {
 	}
 }
 
-// A request asks for more where the path is steady, and for no more than the window.
+// On a steady path a read requests longer pieces, but no more than the window.
 func TestHowMuchAReadAsksFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -375,12 +376,13 @@ func TestHowMuchAReadAsksFor(t *testing.T) {
 	}
 }
 
-// A loss in a long piece has the rest of it come again, once, and the next pieces be short.
+// After a loss in a long piece the rest of it is requested again once, and the next pieces are
+// short.
 func TestLossInALongPiece(t *testing.T) {
 	t.Parallel()
 	const length = 2048 * 256
 	r := newRig(t, options{initReads: 16, arena: length, adaptive: true})
-	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.qp.congestionWindow, r.client.qp.steady.level = 512, maxLevel
 	r.client.post(r.wr(1, verbs.OpRead, length))
 	sent := r.client.transmit(r.now)
 	require.Equal(t, []uint32{0, 256}, psns(sent))
@@ -403,13 +405,13 @@ func TestLossInALongPiece(t *testing.T) {
 	require.Equal(t, r.remote.Mem[:length], r.local.Mem[:length])
 }
 
-// A peer that stands still is asked for a long piece by one probe, not by each.
+// Only one probe requests a long piece from a stopped peer.
 func TestALongReadIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[uint]int{0: 4, maxLevel: 1} {
 		r := newRig(t, options{adaptive: true, arena: 512 * 256})
 		r.roundTripOf(100 * time.Microsecond)
-		r.client.qp.congestion, r.client.qp.steady.level = 512, level
+		r.client.qp.congestionWindow, r.client.qp.steady.level = 512, level
 		r.client.post(r.wr(2, verbs.OpRead, 512*256))
 		r.client.transmit(r.now)
 		start, probes := r.now, 0
@@ -422,12 +424,12 @@ func TestALongReadIsProbedOnce(t *testing.T) {
 	}
 }
 
-// Behind a write, too: the write is probed meanwhile.
+// The same behind a write: the write is probed meanwhile.
 func TestALongReadBehindAWriteIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, arena: 512 * 256})
 	r.roundTripOf(100 * time.Microsecond)
-	r.client.qp.congestion, r.client.qp.steady.level = 512, maxLevel
+	r.client.qp.congestionWindow, r.client.qp.steady.level = 512, maxLevel
 	r.client.post(r.wr(2, verbs.OpWrite, 8), r.wr(3, verbs.OpRead, 256*256))
 	r.client.transmit(r.now)
 	probes := map[wire.Opcode]int{}
@@ -441,7 +443,7 @@ func TestALongReadBehindAWriteIsProbedOnce(t *testing.T) {
 	require.Greater(t, probes[wire.RCWriteOnly], 1)
 }
 
-// The oldest packet is repeated soon, however much is asked for behind it.
+// The oldest packet is retransmitted soon, however much is requested behind it.
 func TestProbeOfAWriteBeforeALongRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{adaptive: true, arena: 512 * 256})
@@ -505,7 +507,7 @@ func TestLongReadsGoInPieces(t *testing.T) {
 	require.Equal(t, []uint32{piece - 1}, psns(sent))
 	r.server.take(r.now, sent...)
 	r.client.take(r.now, back[few+2:]...) // one is lost
-	require.Less(t, r.client.qp.congestion, piece)
+	require.Less(t, r.client.qp.congestionWindow, piece)
 	sent = r.client.transmit(r.now)
 	require.Equal(t, []uint32{few}, psns(sent))
 	require.Equal(t, uint32(piece-few-1)*256, sent[0].RETH.Length, "all that was asked for")
@@ -644,8 +646,8 @@ func TestAtomicsReplay(t *testing.T) {
 	require.Equal(t, uint64(1000), *value)
 }
 
-// Repetitions of reads and atomics are bounded by the room for responses, and the
-// connection goes on.
+// Repeated reads and atomics are bounded by the room for responses, and the connection
+// continues.
 func TestRepetitionsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{initReads: 2})
@@ -661,7 +663,7 @@ func TestRepetitionsAreBounded(t *testing.T) {
 	require.Equal(t, wire.Nak(wire.NakInvalidRequest), responses[len(responses)-1].AETH.Syndrome)
 }
 
-// A forged repetition whose length spans all sequence numbers was never
+// A forged duplicate whose length spans all sequence numbers is not answered: it was never
 // executed.
 func TestRepeatedReadWithForgedLength(t *testing.T) {
 	t.Parallel()
@@ -708,7 +710,7 @@ func TestLongestMessage(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 }
 
-// In SQD what was begun goes on, and is repeated; the rest waits.
+// In SQD a request that was begun continues and is retransmitted; the rest waits.
 func TestDrainedSendQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{window: 1}) // a few packets at a time
@@ -726,7 +728,7 @@ func TestDrainedSendQueue(t *testing.T) {
 	require.Equal(t, []uint64{2, 3}, ids(r.client.send.take()))
 }
 
-// A path that has room for more, or for less, is given it while packets are under way.
+// The window adapts to a path with a larger or a smaller buffer while packets are in flight.
 func TestWindowChanges(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{window: 1}) // a few packets at a time
@@ -744,7 +746,8 @@ func TestWindowChanges(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
 }
 
-// A reply leaves before the acknowledgement of what it replies to, once, where that is asked for.
+// If the option is set, a reply leaves before the acknowledgement of the request that it
+// replies to, once.
 func TestRequestFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -780,8 +783,8 @@ func TestRequestFirst(t *testing.T) {
 	require.Equal(t, []wire.Opcode{wire.RCAcknowledge, wire.RCWriteOnly}, opcodes(r.server.transmit(r.now)))
 }
 
-// An empty message is smaller than an acknowledgement, and would not be in one train with it. A fenced
-// one may end the connection.
+// An empty message is smaller than an acknowledgement, and would not be in one train with it.
+// A fenced one may end the connection.
 func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -13,10 +13,10 @@ type responder struct {
 
 	// nakSent suppresses further NAKs until the expected packet comes, or until the peer is
 	// seen to start another round.
-	nakSent  bool
-	refusing bool   // a request was refused, and the answers to earlier ones have not left
-	nextSeen bool   // the packet after the expected one has been seen
-	ahead    uint32 // the last packet that came instead of the expected one
+	nakSent        bool
+	nakPending     bool   // a request was refused, and the answers to earlier ones have not left
+	nextSeen       bool   // the packet after the expected one has been seen
+	lastOutOfOrder uint32 // the last packet that came instead of the expected one
 
 	message   message // the kind of the message of several packets that is being received
 	current   recvWQE // the receive that a send is filling
@@ -57,7 +57,7 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		q.counters.WrongState++
 		return
 	}
-	if q.refusing {
+	if q.nakPending {
 		q.counters.WrongState++
 		return
 	}
@@ -68,19 +68,19 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		// which the expected packet was lost too. If the last packet comes again and asks for
 		// an acknowledgement, the NAK was lost.
 		next := d == 1
-		if !q.nakSent || next && q.nextSeen || p.AckReq && p.PSN == q.ahead {
+		if !q.nakSent || next && q.nextSeen || p.AckReq && p.PSN == q.lastOutOfOrder {
 			q.nakSent = true
 			q.nak(wire.NakSequence)
 		}
 		q.nextSeen = q.nextSeen || next
-		q.ahead = p.PSN
+		q.lastOutOfOrder = p.PSN
 		return
 	case d < 0:
 		q.counters.DuplicateRequests++
-		q.duplicate(p)
+		q.receiveDuplicate(p)
 		return
 	}
-	q.nakSent, q.nextSeen, q.ahead = false, false, p.PSN
+	q.nakSent, q.nextSeen, q.lastOutOfOrder = false, false, p.PSN
 	q.unconfirmed = 0
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
@@ -156,7 +156,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 	}
 	before := q.received
 	status := q.fillReceive(q.payload...)
-	if q.changed() {
+	if q.payloadChanged() {
 		q.received = before
 		return
 	}
@@ -179,7 +179,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		}
 		q.finishReceive(p, verbs.WCRecv, q.received)
 	}
-	q.accept(p, last)
+	q.advanceExpected(p, last)
 }
 
 // fillReceive places the next bytes of a send.
@@ -242,12 +242,12 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 	if p.Opcode.HasImm() && !q.takeReceive() {
 		return
 	}
-	held, fault := q.writing.copy(n, q.payload)
+	valid, fault := q.writing.copy(n, q.payload)
 	q.unreadable = fault == dma.SourceFault
 	switch {
-	case q.changed():
+	case q.payloadChanged():
 		return
-	case !held:
+	case !valid:
 		q.refuse(wire.NakRemoteAccess)
 		return
 	case fault != dma.NoFault:
@@ -263,7 +263,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 			q.finishReceive(p, verbs.WCRecvWriteImm, q.writing.size)
 		}
 	}
-	q.accept(p, last)
+	q.advanceExpected(p, last)
 }
 
 func (q *QP) receiveReadRequest(p *wire.Packet) {
@@ -278,7 +278,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if q.crowded() || !q.admitsRange(&p.RETH) {
+	if q.responsesFull() || !q.admitsRange(&p.RETH) {
 		return
 	}
 	from, ok := q.readable(p)
@@ -294,13 +294,13 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	q.expected = wire.PSNAdd(q.expected, packets)
 }
 
-// crowded reports whether there is no room for another response, and counts the request that
+// responsesFull reports whether there is no room for another response, and counts the request that
 // is dropped.
-func (q *QP) crowded() bool {
-	if !q.responses.crowded() {
+func (q *QP) responsesFull() bool {
+	if !q.responses.nearlyFull() {
 		return false
 	}
-	q.counters.RequestsCrowded++
+	q.counters.RequestsDropped++
 	return true
 }
 
@@ -332,7 +332,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if q.crowded() || !q.admits(p.Atomic.RKey) {
+	if q.responsesFull() || !q.admits(p.Atomic.RKey) {
 		return
 	}
 	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
@@ -344,7 +344,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	if !g.hold() {
+	if !g.acquire() {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	}
@@ -381,8 +381,8 @@ func (q *QP) permits(access verbs.Access) bool {
 	return true
 }
 
-// accept moves past an executed send or write packet.
-func (q *QP) accept(p *wire.Packet, last bool) {
+// advanceExpected moves past an executed send or write packet.
+func (q *QP) advanceExpected(p *wire.Packet, last bool) {
 	q.expected = wire.PSNAdd(q.expected, q.packetsOf(q.payloadLen))
 	if last {
 		q.msn = (q.msn + 1) & wire.PSNMask
@@ -394,7 +394,7 @@ func (q *QP) accept(p *wire.Packet, last bool) {
 
 // takeReceive makes sure that a receive is in use, or sends a receiver-not-ready NAK.
 func (q *QP) takeReceive() bool {
-	if !q.holdReceive() {
+	if !q.ensureReceive() {
 		q.counters.RNRNaksSent++
 		q.nakSent = true
 		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
@@ -403,9 +403,9 @@ func (q *QP) takeReceive() bool {
 	return true
 }
 
-// holdReceive makes sure that a receive is in use: one that was taken before and not
+// ensureReceive makes sure that a receive is in use: one that was taken before and not
 // completed, or the next. It reports false if there is none.
-func (q *QP) holdReceive() bool {
+func (q *QP) ensureReceive() bool {
 	if !q.inReceive {
 		q.inReceive = q.rq.take(&q.current)
 	}
@@ -456,15 +456,15 @@ func (q *QP) refuse(code wire.NakCode) {
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
 	}
-	q.refusing = q.responses.reads() && !q.responses.Full() // otherwise the NAK has no place
+	q.nakPending = q.responses.reads() && !q.responses.Full() // otherwise the NAK has no place
 	q.nak(code)
-	if !q.refusing {
-		q.failRefusing(code)
+	if !q.nakPending {
+		q.failAfterNak(code)
 	}
 }
 
-// failRefusing ends the connection after a refusal.
-func (q *QP) failRefusing(code wire.NakCode) {
+// failAfterNak ends the connection after a refusal.
+func (q *QP) failAfterNak(code wire.NakCode) {
 	event := verbs.EventQPRequestError
 	switch code {
 	case wire.NakRemoteAccess:
@@ -476,9 +476,9 @@ func (q *QP) failRefusing(code wire.NakCode) {
 	q.event(event)
 }
 
-// duplicate responds again to a request that was executed before, because the response may
+// receiveDuplicate responds again to a request that was executed before, because the response may
 // have been lost (IBTA 9.7.5.1.4). A request that was not executed before is dropped.
-func (q *QP) duplicate(p *wire.Packet) {
+func (q *QP) receiveDuplicate(p *wire.Packet) {
 	switch p.Opcode {
 	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
 	default:
@@ -496,7 +496,7 @@ func (q *QP) duplicate(p *wire.Packet) {
 		q.counters.DuplicatesRefused++
 		return
 	}
-	if q.crowded() {
+	if q.responsesFull() {
 		return
 	}
 	q.unconfirmed = 0

@@ -28,12 +28,12 @@ type response struct {
 }
 
 // responseQueue is a bounded ring. It has room for all requests that a peer may have
-// outstanding, and as many repetitions. A request that finds it crowded is dropped as if it
-// had been lost, and the peer repeats it.
+// outstanding, and as many repetitions. A request that finds it nearly full is dropped as if
+// it had been lost, and the peer repeats it.
 type responseQueue struct{ Ring[response] }
 
-// crowded reports whether only the places for an acknowledgement and a NAK are left.
-func (r *responseQueue) crowded() bool { return r.Len() >= r.Depth()-2 }
+// nearlyFull reports whether only the entries for an acknowledgement and a NAK are left.
+func (r *responseQueue) nearlyFull() bool { return r.Len() >= r.Depth()-2 }
 
 func (r *responseQueue) first() *response { return r.at(r.head) }
 
@@ -85,11 +85,11 @@ func (r *responseQueue) dropReads() {
 // sendResponses sends waiting responses, as far as their rate allows, and returns the rest of
 // the budget.
 func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
-	q.responsesAt = 0
+	q.responsesWaitUntil = 0
 	for budget > 0 && q.responses.Len() > 0 {
 		r := q.responses.first()
 		if r.long && q.rate.Bounded() {
-			if q.responsesAt = q.rate.Wait(now); q.responsesAt != 0 {
+			if q.responsesWaitUntil = q.rate.Wait(now); q.responsesWaitUntil != 0 {
 				return budget
 			}
 		}
@@ -102,8 +102,8 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 			p.Opcode = wire.RCAcknowledge
 			out.Send(p, nil, 0)
 			q.responses.pop()
-			if q.refusing && r.psn == q.expected && r.syndrome.IsFatal() {
-				q.failRefusing(r.syndrome.Code())
+			if q.nakPending && r.psn == q.expected && r.syndrome.IsFatal() {
+				q.failAfterNak(r.syndrome.Code())
 			}
 		case atomicResponse:
 			p.Opcode = wire.RCAtomicAcknowledge
@@ -125,7 +125,7 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 				q.responses.pop()
 			}
 			if !readable {
-				q.failRefusing(wire.NakRemoteOperation)
+				q.failAfterNak(wire.NakRemoteOperation)
 			}
 		}
 	}

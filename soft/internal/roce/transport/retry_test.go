@@ -116,7 +116,7 @@ func TestSequenceNaksWithoutRetries(t *testing.T) {
 	require.Equal(t, verbs.StatusFlushed, list[1].Status)
 }
 
-// A peer that reports the same gap for ever does not hold a request for ever.
+// A request fails in the end if the peer reports the same gap again and again.
 func TestSequenceNaksAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{psn: 0xffffff, retries: 3})
@@ -203,7 +203,7 @@ func TestRNRRetrySevenIsForever(t *testing.T) {
 	require.Zero(t, r.client.counters.RetryExceeded)
 }
 
-// While it waits for the receiver, nothing else may use up its retries.
+// While a request waits after an RNR NAK, nothing else uses up its retries.
 func TestLateNaksWhileNotReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{rnrTimer: 31, timeout: 1, retries: 1}) // waits half a second, times out after 8 µs
@@ -222,8 +222,7 @@ func TestLateNaksWhileNotReady(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// A receiver that is ready after all, by an acknowledgement that a late NAK
-// overtook.
+// A receiver turns out to be ready, by an acknowledgement that a late RNR NAK overtook.
 func TestProgressWhileNotReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{rnrTimer: 31, timeout: 1, retries: 1})
@@ -240,8 +239,8 @@ func TestProgressWhileNotReady(t *testing.T) {
 	r.requireSent(2, verbs.StatusSuccess)
 }
 
-// A write with immediate that meets no receive at its end is not sent from its
-// start again.
+// A write with immediate that finds no receive for its last packet is not sent again from its
+// start.
 func TestNotReadyAtTheEndOfAWrite(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

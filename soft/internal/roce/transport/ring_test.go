@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRing plays a ring beside a slice.
+// TestRing compares a ring with a slice.
 func TestRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 100).Draw(t, "limit")
@@ -37,7 +37,7 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// TestRingGrows: memory follows what the ring holds, and is kept.
+// TestRingGrows: memory grows with the number of elements, and is kept.
 func TestRingGrows(t *testing.T) {
 	r := NewRing[int](1000)
 	require.Empty(t, r.items)

@@ -42,16 +42,16 @@ func (w *sendWQE) responds() bool {
 	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
 }
 
-// sendQueue holds the requests that are not complete, from head on. Each place keeps its
+// sendQueue holds the requests that are not complete, from head on. Each entry keeps its
 // memory for segments and inline data.
 type sendQueue struct {
 	Ring[sendWQE]
-	taken     int // places in use, including those of requests that are done: see Unpolled
+	taken     int // entries in use, including those of requests that are done: see Unpolled
 	maxSGE    int
 	maxInline int
 }
 
-// Full reports whether no place is free.
+// Full reports whether no entry is free.
 func (q *sendQueue) Full() bool { return q.taken >= q.depth }
 
 func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
@@ -63,7 +63,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	switch q.state {
 	case verbs.QPReadyToSend, verbs.QPSendQueueDrained, verbs.QPSendQueueError, verbs.QPError:
 	default:
-		return 0, fmt.Errorf("post send on queue pair %#x in state %v: it must be RTS: %w", q.num, q.state, verbs.ErrState)
+		return 0, fmt.Errorf("post send on queue pair %#x in state %v: the state must be RTS: %w", q.num, q.state, verbs.ErrState)
 	}
 	n, err := len(wrs), error(nil)
 	for i := range wrs {
@@ -83,13 +83,13 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 func (q *QP) postSend(wr *verbs.SendWR) error {
 	if q.sq.Full() {
-		return fmt.Errorf("all %d places are taken, poll completions to free some: %w", q.sq.Depth(), verbs.ErrQueueFull)
+		return fmt.Errorf("all %d entries of the send queue are in use; poll completions to free some: %w", q.sq.Depth(), verbs.ErrQueueFull)
 	}
 	if (wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate) && (len(wr.SGL) > 0 || wr.Flags&(verbs.FlagInline|verbs.FlagSolicited) != 0) {
-		return fmt.Errorf("it moves no data, and takes neither scatter-gather entries nor flags about them: %w", verbs.ErrInvalid)
+		return fmt.Errorf("the operation moves no data, and takes neither scatter-gather entries nor flags for them: %w", verbs.ErrInvalid)
 	}
 	if len(wr.SGL) > q.sq.maxSGE {
-		return fmt.Errorf("%d scatter-gather entries, %d allowed: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
+		return fmt.Errorf("%d scatter-gather entries exceed the limit of %d: %w", len(wr.SGL), q.sq.maxSGE, verbs.ErrInvalid)
 	}
 	if err := rules.CheckRequest(q.kind, wr.Op, wr.Flags); err != nil {
 		return err
@@ -110,10 +110,10 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
 		if wr.Flags&verbs.FlagInline != 0 {
-			return fmt.Errorf("inline data on an operation that returns data: %w", verbs.ErrInvalid)
+			return fmt.Errorf("FlagInline on an operation that returns data: %w", verbs.ErrInvalid)
 		}
 		if q.maxInitRead == 0 {
-			return fmt.Errorf("the queue pair was given MaxInitReadAtomic 0: %w", verbs.ErrInvalid)
+			return fmt.Errorf("the queue pair has MaxInitReadAtomic 0, so it can send no reads or atomics: %w", verbs.ErrInvalid)
 		}
 		access = verbs.AccessLocalWrite
 	}
@@ -123,7 +123,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 			total += uint64(e.Length)
 		}
 		if total > uint64(q.sq.maxInline) {
-			return fmt.Errorf("%d bytes inline, %d allowed: %w", total, q.sq.maxInline, verbs.ErrInvalid)
+			return fmt.Errorf("%d bytes of inline data exceed the limit of %d: %w", total, q.sq.maxInline, verbs.ErrInvalid)
 		}
 		if w.inline == nil {
 			w.inline = make([]byte, 0, q.sq.maxInline)
@@ -142,7 +142,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		}
 	}
 	if total > MaxMessage {
-		return fmt.Errorf("message of %d bytes, %d allowed: %w", total, uint64(MaxMessage), verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the limit of %d: %w", total, uint64(MaxMessage), verbs.ErrInvalid)
 	}
 	if q.kind == verbs.UD {
 		if err := q.checkDatagram(wr, total); err != nil {
@@ -204,7 +204,7 @@ func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 		at := len(dst)
 		dst = slices.Grow(dst, n)[:at+n]
 		if dma.Copy(dst[at:], unsafe.Slice((*byte)(addressOf(sgl[i].Addr)), n)) != dma.NoFault {
-			return dst[:at], fmt.Errorf("%d bytes inline at address %#x: they cannot be read: %w: %w", n, sgl[i].Addr, syscall.EFAULT, verbs.ErrInvalid)
+			return dst[:at], fmt.Errorf("cannot read %d bytes of inline data at address %#x: %w: %w", n, sgl[i].Addr, syscall.EFAULT, verbs.ErrInvalid)
 		}
 	}
 	return dst, nil

@@ -53,8 +53,8 @@ func inState(t *testing.T, s verbs.QPState) (*end, verbs.QPAttr) {
 	return e, a
 }
 
-// The whole table (IBTA 11.2.4.2; ibv_modify_qp(3)), every attribute left out
-// and every attribute added.
+// The whole table of transitions (IBTA 11.2.4.2; ibv_modify_qp(3)), with each attribute
+// missing and each attribute added.
 func TestModifyTransitions(t *testing.T) {
 	t.Parallel()
 	const relax = verbs.QPAttrAccess | verbs.QPAttrMinRNRTimer
@@ -225,12 +225,12 @@ func TestPostRefusals(t *testing.T) {
 		{"entries", func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }},
 		{"unknown operation", func(wr *verbs.SendWR) { wr.Op = 99 }},
 		{"unknown operation", func(wr *verbs.SendWR) { wr.Op = -1 }},
-		{"17 bytes inline", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = []verbs.SGE{{Length: 17}} }},
+		{"17 bytes of inline data", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = []verbs.SGE{{Length: 17}} }},
 		{"inline", func(wr *verbs.SendWR) {
 			wr.Flags |= verbs.FlagInline
 			wr.SGL = []verbs.SGE{{Length: ^uint32(0)}, {Length: 2}}
 		}},
-		{"inline data on an operation", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.Op = verbs.OpRead }},
+		{"FlagInline on an operation", func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.Op = verbs.OpRead }},
 	} {
 		bad := good
 		c.set(&bad)
@@ -260,8 +260,7 @@ func TestPostRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "MaxInitReadAtomic")
 }
 
-// Everything posted is flushed in order, sends and receives, and what is posted
-// later too.
+// All posted sends and receives are flushed in order, and those posted later too.
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -33,7 +33,7 @@ func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 				return true
 			}
 			if q.credit <= 0 {
-				q.pause(now)
+				q.waitForCredit(now)
 				return false
 			}
 			if q.paceUntil = q.rate.Wait(now); q.paceUntil != 0 {
@@ -48,7 +48,7 @@ func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 		}
 		switch {
 		case w.fault != verbs.StatusSuccess:
-			q.failSends(w.fault)
+			q.failSendQueue(w.fault)
 		case wire.PSNDiff(q.sendPSN, w.last) > 0:
 			q.complete(w)
 		}
@@ -81,9 +81,9 @@ func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	}
 }
 
-// failSends completes the oldest request with an error and stops only the send queue (IBTA
+// failSendQueue completes the oldest request with an error and stops only the send queue (IBTA
 // 10.3.1.5). The queue pair still receives.
-func (q *QP) failSends(status verbs.Status) {
+func (q *QP) failSendQueue(status verbs.Status) {
 	q.failSend(status)
 	q.state = verbs.QPSendQueueError
 	q.flushSends()
@@ -110,9 +110,9 @@ func (q *QP) receiveUnreliable(p *wire.Packet) {
 		q.counters.OutOfSequence++
 	}
 	if first {
-		q.abandon() // the end of the message before this one was lost
+		q.dropMessage() // the end of the message before this one was lost
 	} else if q.message == noMessage || !inOrder {
-		q.abandon()
+		q.dropMessage()
 		return
 	}
 	q.expected = wire.PSNAdd(p.PSN, 1)
@@ -124,15 +124,15 @@ func (q *QP) receiveUnreliable(p *wire.Packet) {
 	whole := q.wellFormed(p, kind)
 	q.message = kind
 	if !whole || !take(p, first, last) {
-		q.abandon()
+		q.dropMessage()
 	} else if last {
 		q.message, q.writing.region = noMessage, nil
 	}
 }
 
-// abandon drops the message that is being received, if there is one. Its later packets are
+// dropMessage drops the message that is being received, if there is one. Its later packets are
 // dropped too, since they belong to no message.
-func (q *QP) abandon() {
+func (q *QP) dropMessage() {
 	if q.message != noMessage {
 		q.counters.BrokenMessages++
 	}
@@ -143,7 +143,7 @@ func (q *QP) abandon() {
 // dropped.
 func (q *QP) takeUnreliableSend(p *wire.Packet, first, last bool) bool {
 	if first {
-		if !q.holdReceive() {
+		if !q.ensureReceive() {
 			return false
 		}
 		q.received = 0
@@ -180,10 +180,10 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if n > q.writing.left || last != (n == q.writing.left) {
 		return false
 	}
-	if p.Opcode.HasImm() && !q.holdReceive() {
+	if p.Opcode.HasImm() && !q.ensureReceive() {
 		return false
 	}
-	if held, fault := q.writing.copy(n, q.payload); !held || fault != dma.NoFault {
+	if valid, fault := q.writing.copy(n, q.payload); !valid || fault != dma.NoFault {
 		return false
 	}
 	q.writing.placed(n)
@@ -224,8 +224,8 @@ func (q *QP) refill(now time.Duration) {
 	q.credit = min(q.credit+int(elapsed*paceRate/time.Second), q.window)
 }
 
-// pause stops sending until a quarter of the window may leave.
-func (q *QP) pause(now time.Duration) {
+// waitForCredit stops sending until a quarter of the window may leave.
+func (q *QP) waitForCredit(now time.Duration) {
 	q.paceUntil = now + time.Duration(q.window/4-q.credit)*time.Second/paceRate
 }
 
@@ -234,22 +234,22 @@ func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	switch {
 	case total > uint64(q.mtu):
 		// By IBTA 10.8 (C10-93.1.1), the message would be dropped silently.
-		return fmt.Errorf("message of %d bytes, a datagram has at most the path MTU of the port, %d: %w", total, q.mtu, verbs.ErrInvalid)
+		return fmt.Errorf("message of %d bytes exceeds the path MTU of the port, %d, which limits datagrams: %w", total, q.mtu, verbs.ErrInvalid)
 	case wr.RemoteQPN == 0 || wr.RemoteQPN > 0xffffff:
-		return fmt.Errorf("RemoteQPN is %#x, it must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
+		return fmt.Errorf("RemoteQPN is %#x, must be from 1 to 0xffffff: %w", wr.RemoteQPN, verbs.ErrInvalid)
 	}
 	return q.checkAH(wr.AH, wr.RemoteQPN)
 }
 
-// controlled is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
+// ownQKeyBit is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
 // (IBTA 10.2.5).
-const controlled = 1 << 31
+const ownQKeyBit = 1 << 31
 
 // addressDatagram fills in the destination and the DETH of a datagram's packet.
 func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 	p.DestQP = w.wr.RemoteQPN
 	p.DETH = wire.DETH{QKey: w.wr.RemoteQKey, SrcQP: q.num}
-	if p.DETH.QKey&controlled != 0 {
+	if p.DETH.QKey&ownQKeyBit != 0 {
 		p.DETH.QKey = q.attr.QKey
 	}
 }
@@ -280,7 +280,7 @@ func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort
 		return
 	}
 	n := uint32(len(p.Payload))
-	if n > q.mtu || !q.holdReceive() {
+	if n > q.mtu || !q.ensureReceive() {
 		q.counters.DatagramsDropped++
 		return
 	}

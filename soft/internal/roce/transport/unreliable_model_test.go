@@ -13,9 +13,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// courier sends numbered messages from one node to another, each of a length and
+// unreliableRun sends numbered messages from one node to another, each of a length and
 // of bytes that follow from its number, and checks those that arrive.
-type courier struct {
+type unreliableRun struct {
 	*network
 	kind          verbs.QPType
 	from, to      *node
@@ -28,24 +28,24 @@ type courier struct {
 }
 
 const (
-	courierSlots = 8
-	courierSlot  = 2048
-	inboxAt      = courierSlots * courierSlot // in the receiver's memory, behind what is written
+	unreliableSlots = 8
+	unreliableSlot  = 2048
+	receiveAt       = unreliableSlots * unreliableSlot // in the receiver's memory, behind what is written
 )
 
-func newCourier(t testing.TB, kind verbs.QPType, messages int, seed uint64, f faults) *courier {
-	o := options{kind: kind, psn: 0xffffe0, depth: courierSlots, recvDepth: courierSlots, window: 32 << 10}.defaults()
-	c := &courier{network: newNetwork(t, seed, f), kind: kind, messages: messages, maxLen: 1500}
+func newUnreliableRun(t testing.TB, kind verbs.QPType, messages int, seed uint64, f faults) *unreliableRun {
+	o := options{kind: kind, psn: 0xffffe0, depth: unreliableSlots, recvDepth: unreliableSlots, window: 32 << 10}.defaults()
+	c := &unreliableRun{network: newNetwork(t, seed, f), kind: kind, messages: messages, maxLen: 1500}
 	if kind == verbs.UD {
 		c.maxLen = 256
 	}
 	c.from, c.to = c.attach(newEnd(t, clientQPN, NewMemory(), o)), c.attach(newEnd(t, serverQPN, NewMemory(), o))
 	c.join(c.from, c.to)
-	c.local = newArena(t, c.from.memory, localKey, localBase, courierSlots*courierSlot, everyAccess)
-	c.remote = newArena(t, c.to.memory, remoteKey, remoteBase, 2*inboxAt, everyAccess)
+	c.local = newArena(t, c.from.memory, localKey, localBase, unreliableSlots*unreliableSlot, everyAccess)
+	c.remote = newArena(t, c.to.memory, remoteKey, remoteBase, 2*receiveAt, everyAccess)
 	c.from.ready(o.attr(serverQPN, o.psn, 0))
 	c.to.ready(o.attr(clientQPN, 0, o.psn))
-	for i := range courierSlots {
+	for i := range unreliableSlots {
 		c.postReceive(i)
 	}
 	c.to.wake = c.check
@@ -53,14 +53,14 @@ func newCourier(t testing.TB, kind verbs.QPType, messages int, seed uint64, f fa
 }
 
 // content is what message number id holds.
-func (c *courier) content(id int) []byte {
+func (c *unreliableRun) content(id int) []byte {
 	b := pattern(make([]byte, 4+id*7919%(c.maxLen-3)), id)
 	binary.BigEndian.PutUint32(b, uint32(id))
 	return b
 }
 
 // run posts as fast as requests complete, and lets everything happen.
-func (c *courier) run() {
+func (c *unreliableRun) run() {
 	c.send()
 	c.from.pump()
 	if c.completed < c.messages {
@@ -68,12 +68,12 @@ func (c *courier) run() {
 	}
 }
 
-func (c *courier) send() {
+func (c *unreliableRun) send() {
 	c.completed += len(c.from.end.send.take())
-	for c.posted < c.messages && c.from.qp.sq.Len() < courierSlots {
+	for c.posted < c.messages && c.from.qp.sq.Len() < unreliableSlots {
 		id := c.posted
 		b := c.content(id)
-		at := id % courierSlots * courierSlot
+		at := id % unreliableSlots * unreliableSlot
 		copy(c.local.Mem[at:], b)
 		half := len(b) / 2
 		wr := verbs.SendWR{
@@ -90,17 +90,17 @@ func (c *courier) send() {
 	}
 }
 
-func (c *courier) postReceive(slot int) {
-	at := inboxAt + slot*courierSlot
-	clear(c.remote.Mem[at : at+courierSlot])
-	c.to.postRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{c.remote.sge(at, 100), c.remote.sge(at+100, courierSlot-100)}})
+func (c *unreliableRun) postReceive(slot int) {
+	at := receiveAt + slot*unreliableSlot
+	clear(c.remote.Mem[at : at+unreliableSlot])
+	c.to.postRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{c.remote.sge(at, 100), c.remote.sge(at+100, unreliableSlot-100)}})
 }
 
-func (c *courier) check() {
+func (c *unreliableRun) check() {
 	for _, wc := range c.to.recv.take() {
 		id := int(wc.Imm)
 		want := c.content(id)
-		at, head := inboxAt+int(wc.ID)*courierSlot, 0
+		at, head := receiveAt+int(wc.ID)*unreliableSlot, 0
 		expected := verbs.WC{ID: wc.ID, Opcode: verbs.WCRecv, HasImm: true, Imm: wc.Imm, QPN: serverQPN}
 		switch {
 		case c.kind == verbs.UD:
@@ -108,7 +108,7 @@ func (c *courier) check() {
 			expected.SrcQPN, expected.HasGRH = clientQPN, true
 		case id%3 == 0:
 			expected.Opcode = verbs.WCRecvWriteImm
-			at = id % courierSlots * courierSlot
+			at = id % unreliableSlots * unreliableSlot
 		}
 		expected.Bytes = uint32(head + len(want))
 		require.Equal(c.t, expected, wc)
@@ -118,8 +118,8 @@ func (c *courier) check() {
 	}
 }
 
-// TestUnreliableModel: whatever the network does, what is delivered is whole, and
-// the sender is not held up.
+// TestUnreliableModel: under any network faults, delivered messages are complete and the
+// sender is not delayed.
 func TestUnreliableModel(t *testing.T) {
 	const messages = 2000
 	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {
@@ -130,13 +130,13 @@ func TestUnreliableModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%v, %s", kind, name), func(t *testing.T) {
 				t.Parallel()
 				for seed := range uint64(2) {
-					c := newCourier(t, kind, messages, seed, f)
+					c := newUnreliableRun(t, kind, messages, seed, f)
 					c.run()
 					c.network.run(time.Minute)
 					require.Equal(t, messages, c.completed, "requests completed")
 					c.remote.requireGuards(t)
 					require.Empty(t, c.to.events)
-					require.Equal(t, courierSlots, c.to.rq.Len()+len(c.held()), "receives that did not complete")
+					require.Equal(t, unreliableSlots, c.to.rq.Len()+len(c.heldReceive()), "receives that did not complete")
 					distinct := slices.Compact(slices.Sorted(slices.Values(c.arrived)))
 					switch name {
 					case "none":
@@ -158,8 +158,8 @@ func TestUnreliableModel(t *testing.T) {
 	}
 }
 
-// held is the receive that a broken message has left to the next.
-func (c *courier) held() []uint64 {
+// heldReceive is the receive that a broken message has left to the next.
+func (c *unreliableRun) heldReceive() []uint64 {
 	if c.to.qp.inReceive {
 		return []uint64{c.to.qp.current.id}
 	}

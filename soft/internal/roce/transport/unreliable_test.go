@@ -78,8 +78,8 @@ func TestUnreliableOpcodes(t *testing.T) {
 	}, opcodes(r.client.transmit(r.now)))
 }
 
-// What befalls the packets of the first of two messages; the second must arrive,
-// in the receive that the first would have had.
+// Each case damages the first of two messages; the second must arrive, in the receive that the
+// first would have used.
 func TestUnreliableBrokenMessage(t *testing.T) {
 	without := func(i int) func([]wire.Packet) []wire.Packet {
 		return func(list []wire.Packet) []wire.Packet { return slices.Delete(list, i, i+1) }
@@ -127,7 +127,7 @@ func TestUnreliableBrokenMessage(t *testing.T) {
 	}
 }
 
-// A duplicate begins its message anew: it does no harm.
+// A duplicate first packet starts its message again, which does no harm.
 func TestUnreliableDuplicates(t *testing.T) {
 	r := newRig(t, options{kind: verbs.UC})
 	r.receives(3, 2048)
@@ -191,7 +191,7 @@ func TestUnreliableWriteRefused(t *testing.T) {
 	}
 }
 
-// The length that a write announces binds it.
+// A write cannot exceed the length that it announced.
 func TestUnreliableWriteLength(t *testing.T) {
 	for name, length := range map[string]uint32{"too long": 599, "too short": 601, "none": 0, "huge": 0xffffffff} {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestUnreliableWriteLength(t *testing.T) {
 	}
 }
 
-// A receive whose own list is wrong is our fault, not the peer's.
+// An invalid scatter list of a receive is a local error, not the peer's.
 func TestUnreliableBadReceive(t *testing.T) {
 	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {
 		r := newRig(t, options{kind: kind})
@@ -260,7 +260,7 @@ func TestSendQueueError(t *testing.T) {
 	}
 }
 
-// A region that is closed in the middle of a message.
+// A region is closed in the middle of a message.
 func TestUnreliableSourceClosed(t *testing.T) {
 	r := newRig(t, options{kind: verbs.UC})
 	r.client.post(r.wr(1, verbs.OpSend, 600), r.wr(2, verbs.OpSend, 1))
@@ -315,7 +315,7 @@ func TestServicesDoNotMix(t *testing.T) {
 	}
 }
 
-// A long message does not leave at once: the peer's buffers are finite.
+// A long message does not leave in one burst: the peer's buffers are finite.
 func TestPace(t *testing.T) {
 	const window = 16 << 10
 	r := newRig(t, options{kind: verbs.UC, mtu: 1024, window: window})

@@ -140,7 +140,7 @@ func TestRemoteViolations(t *testing.T) {
 	}
 }
 
-// Requests that fail at home, without a packet.
+// Requests that fail locally, without a packet.
 func TestLocalViolations(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -334,13 +334,13 @@ func TestMalformedMessages(t *testing.T) {
 	}
 }
 
-// rxe (kernel 6.1) loses its place when an acknowledgement comes while it repeats
-// a message: from then on a packet has the sequence number that another had
-// before. Captured were an empty write behind the end of the message that was
-// just acknowledged, which takes the number of the next message's first packet,
-// and that next message begun again a number late. What has been executed is
-// acknowledged as a repetition, and what follows is off by a packet; that shows
-// when the message ends, and must not pass for a message.
+// rxe (kernel 6.1) loses track of its sequence numbers when an acknowledgement arrives while
+// it retransmits a message: from then on packets have numbers that others had before. The
+// captured packets were an empty write after the end of the message that was just
+// acknowledged, which takes the number of the next message's first packet, and that next
+// message, sent again one number late. Requests that were executed are acknowledged as
+// duplicates, and what follows is off by one packet; that is detected at the end of the
+// message, which must not be delivered.
 func TestShiftedRepetition(t *testing.T) {
 	t.Parallel()
 	const size = 4 * 256
@@ -410,7 +410,7 @@ func TestOtherServicesAreDropped(t *testing.T) {
 	r.requireSent(1, verbs.StatusSuccess)
 }
 
-// A third party that replays packets of the past changes nothing.
+// Replayed old packets change nothing.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	for _, psn := range []uint32{0x1000, 0xfffff0} {
@@ -467,8 +467,8 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// An unknown opcode is refused in its turn alone: one that comes late was never executed, and one
-// too early asks for what is missing.
+// An unknown opcode is refused only at the expected sequence number: a late one was never
+// executed, and an early one causes a NAK for the gap.
 func TestUnknownOpcodeOutOfTurn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -483,8 +483,8 @@ func TestUnknownOpcodeOutOfTurn(t *testing.T) {
 	require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
 }
 
-// A write longer than 2^31 bytes, which only a region as long would grant, is refused before its
-// memory is looked at; an unreliable connection drops it.
+// A write longer than 2^31 bytes is refused before its memory is checked, even if a region
+// were long enough; an unreliable connection drops it.
 func TestLongestWrite(t *testing.T) {
 	mem := make([]byte, 1<<31+1) // of which only the beginning is touched
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {

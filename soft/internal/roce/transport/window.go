@@ -32,13 +32,13 @@ type Window struct {
 	// binds counts the grants that have ended, so that requests under way notice.
 	binds uint64
 	qp    *QP // the queue pair on which a type 2 window is bound
-	place fifo.Node[*Window]
+	node  fifo.Node[*Window]
 }
 
 // NewWindow returns a window that is bound to nothing. It uses the upper 24 bits of the key.
 func NewWindow(t verbs.MWType, domain, key uint32) *Window {
 	w := &Window{Type: t, Domain: domain, key: key, posted: key}
-	w.place.Value = w
+	w.node.Value = w
 	return w
 }
 
@@ -101,7 +101,7 @@ func (w *Window) unbind() {
 	mem := w.region.Mem[w.addr-w.region.Base:][:w.length]
 	w.region = nil
 	if q := w.qp; q != nil {
-		q.windows.Remove(&w.place)
+		q.windows.Remove(&w.node)
 		w.qp = nil
 		q.revoked(mem)
 	}
@@ -144,7 +144,7 @@ func (q *QP) bind(b *binding) bool {
 	w.access, w.zeroBased = b.access&^verbs.AccessZeroBased, zeroBased
 	if w.Type == verbs.MWType2 {
 		w.qp = q
-		q.windows.Push(&w.place)
+		q.windows.Push(&w.node)
 	}
 	return true
 }
@@ -219,8 +219,8 @@ type grant struct {
 	addr   uint64  // of the next byte, in the region
 }
 
-// hold reports whether the grant is still valid, and keeps it so until release.
-func (g *grant) hold() bool {
+// acquire reports whether the grant is still valid, and keeps it so until release.
+func (g *grant) acquire() bool {
 	if g.region.closed {
 		return false
 	}
@@ -247,7 +247,7 @@ func (g *grant) release() {
 // bytes to bounce. All other memory is taken away under the same lock.
 func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
 	b, inside := g.region.slice(g.addr, n)
-	if !inside || !g.hold() {
+	if !inside || !g.acquire() {
 		return nil, false
 	}
 	defer g.release()

@@ -53,8 +53,8 @@ func (r *rig) newWindow(t verbs.MWType, key uint32) *Window {
 	return w
 }
 
-// lend binds a window over part of the server's memory, and returns its key.
-func (r *rig) lend(w *Window, access verbs.Access) uint32 {
+// bindRemote binds a window over part of the server's memory, and returns its key.
+func (r *rig) bindRemote(w *Window, access verbs.Access) uint32 {
 	r.t.Helper()
 	r.server.post(localWR(77, bindOf(w, r.remote.Region, verbs.NextRKey(w.RKey()), windowOff, windowLen, access)))
 	r.exchange()
@@ -62,7 +62,7 @@ func (r *rig) lend(w *Window, access verbs.Access) uint32 {
 	return w.RKey()
 }
 
-// What peers can do by a window: its rights and range, and no more.
+// A window gives peers its own access rights and range, and no more.
 func TestWindowStatuses(t *testing.T) {
 	t.Parallel()
 	const ok, access = verbs.StatusSuccess, verbs.StatusRemoteAccessError
@@ -98,7 +98,7 @@ func TestWindowStatuses(t *testing.T) {
 				}
 				r := newRig(t, options{})
 				r.remote.Access = verbs.AccessLocalWrite | verbs.AccessMWBind // itself, it grants nothing
-				key := r.lend(r.newWindow(kind, windowKey), c.rights|base)
+				key := r.bindRemote(r.newWindow(kind, windowKey), c.rights|base)
 				wr := r.wr(9, c.op, c.n)
 				wr.RKey, wr.RemoteAddr = key, r.remote.Base+windowOff+uint64(c.off)
 				if base != 0 {
@@ -119,7 +119,7 @@ func TestWindowStatuses(t *testing.T) {
 	}
 }
 
-// An atomic by a zero-based window that begins at an odd address would meet no word.
+// A zero-based window that begins at an unaligned address grants no aligned word to an atomic.
 func TestZeroBasedAtomic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -132,22 +132,22 @@ func TestZeroBasedAtomic(t *testing.T) {
 	r.requireIntact()
 }
 
-// Keys that grant nothing, or not to this peer.
+// Keys that grant nothing, or nothing to this peer.
 func TestWindowKeys(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(r *rig) uint32{
 		"before the first bind":   func(r *rig) uint32 { return r.newWindow(verbs.MWType2, windowKey).RKey() },
 		"of type 1, before":       func(r *rig) uint32 { return r.newWindow(verbs.MWType1, windowKey).RKey() },
-		"a guess of the low byte": func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
+		"a guess of the low byte": func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
 		"the last key of type 1": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType1, windowKey)
-			before := r.lend(w, peerAccess)
-			require.NotEqual(r.t, before, r.lend(w, peerAccess))
+			before := r.bindRemote(w, peerAccess)
+			require.NotEqual(r.t, before, r.bindRemote(w, peerAccess))
 			return before
 		},
 		"type 1, bound to nothing": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType1, windowKey)
-			r.lend(w, peerAccess)
+			r.bindRemote(w, peerAccess)
 			r.server.post(localWR(78, &verbs.MWBind{MW: testWindow{w}, MR: testRegion{region: r.remote.Region}}))
 			r.exchange()
 			require.Equal(r.t, verbs.StatusSuccess, r.server.send.take()[0].Status)
@@ -155,7 +155,7 @@ func TestWindowKeys(t *testing.T) {
 			return w.RKey()
 		},
 		"invalidated": func(r *rig) uint32 {
-			key := r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess)
+			key := r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess)
 			r.server.post(invalidation(78, key))
 			r.exchange()
 			require.Equal(r.t, []verbs.WC{{ID: 78, Opcode: verbs.WCLocalInvalidate, QPN: serverQPN}}, r.server.send.take())
@@ -164,7 +164,7 @@ func TestWindowKeys(t *testing.T) {
 		},
 		"removed": func(r *rig) uint32 {
 			w := r.newWindow(verbs.MWType2, windowKey)
-			key := r.lend(w, peerAccess)
+			key := r.bindRemote(w, peerAccess)
 			r.server.memory.RemoveWindow(w)
 			require.Zero(r.t, r.remote.Bound())
 			return key
@@ -197,7 +197,7 @@ func TestWindowKeys(t *testing.T) {
 	}
 }
 
-// A window of type 1 is for every queue pair of its domain.
+// A window of type 1 grants access to every queue pair of its protection domain.
 func TestType1OnAnotherQueuePair(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -230,7 +230,7 @@ func TestWindowRequestsRefused(t *testing.T) {
 		t   verbs.MWType
 		set set
 	}{
-		"already bound":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.lend(w, peerAccess) })},
+		"already bound":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.bindRemote(w, peerAccess) })},
 		"no bytes":                 {verbs.MWType2, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.Length = 0 })},
 		"a key of another":         {verbs.MWType2, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.RKey += 1 << 8 })},
 		"zero-based, type 1":       {verbs.MWType1, bind(func(_ *rig, _ *Window, b *verbs.MWBind) { b.Access |= verbs.AccessZeroBased })},
@@ -245,8 +245,8 @@ func TestWindowRequestsRefused(t *testing.T) {
 		"window closed":            {verbs.MWType2, bind(func(r *rig, w *Window, _ *verbs.MWBind) { r.server.memory.RemoveWindow(w) })},
 
 		"invalidate: bound to nothing": {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, windowKey) }},
-		"invalidate: type 1":           {verbs.MWType1, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.lend(w, peerAccess)) }},
-		"invalidate: another low byte": {verbs.MWType2, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.lend(w, peerAccess)^1) }},
+		"invalidate: type 1":           {verbs.MWType1, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.bindRemote(w, peerAccess)) }},
+		"invalidate: another low byte": {verbs.MWType2, func(r *rig, w *Window) verbs.SendWR { return invalidation(1, r.bindRemote(w, peerAccess)^1) }},
 		"invalidate: a region":         {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, remoteKey) }},
 		"invalidate: no such key":      {verbs.MWType2, func(*rig, *Window) verbs.SendWR { return invalidation(1, 0xbad) }},
 	} {
@@ -285,8 +285,8 @@ func TestWindowRequestsNotPosted(t *testing.T) {
 	require.Zero(t, r.client.qp.sq.Len())
 }
 
-// A window that is taken away in the middle of a write: what came before stays, and not
-// one byte more.
+// A window is revoked in the middle of a write: the bytes from before stay, and no further one
+// is written.
 func TestRevokedDuringWrite(t *testing.T) {
 	t.Parallel()
 	for name, revoke := range map[string]func(r *rig, w *Window){
@@ -308,7 +308,7 @@ func TestRevokedDuringWrite(t *testing.T) {
 			r := newRig(t, options{})
 			w := r.newWindow(verbs.MWType2, windowKey)
 			wr := r.wr(9, verbs.OpWrite, windowLen)
-			wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+			wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 			r.client.post(wr)
 			packets := r.client.transmit(r.now)
 			r.server.take(r.now, packets[:3]...)
@@ -323,15 +323,15 @@ func TestRevokedDuringWrite(t *testing.T) {
 	}
 }
 
-// The same in the middle of a read's response, and of one that was executed and is asked
-// for again.
+// The same in the middle of a read response, and of one that was executed and is requested
+// again.
 func TestRevokedDuringRead(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []int{0, 3} {
 		r := newRig(t, options{})
 		w := r.newWindow(verbs.MWType2, windowKey)
 		wr := r.wr(9, verbs.OpRead, windowLen)
-		wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+		wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 		r.client.post(wr)
 		r.server.take(r.now, r.client.transmit(r.now)...)
 		c := collector{t: t}
@@ -348,7 +348,7 @@ func TestRevokedDuringRead(t *testing.T) {
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType2, windowKey)
 	wr := r.wr(9, verbs.OpRead, 8)
-	wr.RKey, wr.RemoteAddr = r.lend(w, peerAccess), r.remote.Base+windowOff
+	wr.RKey, wr.RemoteAddr = r.bindRemote(w, peerAccess), r.remote.Base+windowOff
 	r.client.post(wr)
 	request := r.client.transmit(r.now)
 	r.server.take(r.now, request...)
@@ -359,8 +359,8 @@ func TestRevokedDuringRead(t *testing.T) {
 	r.requireSent(9, verbs.StatusRemoteAccessError)
 }
 
-// Requests without packets take their turn: a bind is done for what follows it, and
-// nothing completes before what was posted before it, whatever is lost.
+// Requests without packets keep the order: a bind is done before the requests after it, and
+// none completes before those posted earlier, whatever is lost.
 func TestWindowRequestsInOrder(t *testing.T) {
 	t.Parallel()
 	for _, adaptive := range []bool{false, true} {
@@ -387,7 +387,7 @@ func TestWindowRequestsInOrder(t *testing.T) {
 	}
 }
 
-// A fence has an invalidation wait for the reads before it.
+// A fence makes an invalidation wait for the reads before it.
 func TestFencedInvalidation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -431,7 +431,7 @@ func TestSendInvalidate(t *testing.T) {
 	for _, n := range []int{0, 13, 256, 700} {
 		r := newRig(t, options{})
 		w := r.newWindow(verbs.MWType2, windowKey)
-		key := r.lend(w, peerAccess)
+		key := r.bindRemote(w, peerAccess)
 		r.server.postRecv(verbs.RecvWR{ID: 3, SGL: []verbs.SGE{r.remote.sge(8192, 1024)}}, verbs.RecvWR{ID: 4})
 		r.client.post(r.sendInvalidate(9, key, n))
 		packets := r.client.transmit(r.now)
@@ -461,14 +461,14 @@ func TestSendInvalidate(t *testing.T) {
 	}
 }
 
-// Keys that a peer cannot take away.
+// Keys that a peer cannot invalidate.
 func TestSendInvalidateRefused(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]func(r *rig) uint32{
 		"no such key":      func(*rig) uint32 { return 0xbad },
 		"a region":         func(*rig) uint32 { return remoteKey },
-		"type 1":           func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType1, windowKey), peerAccess) },
-		"another byte":     func(r *rig) uint32 { return r.lend(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
+		"type 1":           func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType1, windowKey), peerAccess) },
+		"another byte":     func(r *rig) uint32 { return r.bindRemote(r.newWindow(verbs.MWType2, windowKey), peerAccess) + 1 },
 		"bound to nothing": func(r *rig) uint32 { return r.newWindow(verbs.MWType2, windowKey).RKey() },
 		"another peer's": func(r *rig) uint32 {
 			other := newEnd(r.t, 0x33, r.server.memory, r.o)
@@ -492,12 +492,12 @@ func TestSendInvalidateRefused(t *testing.T) {
 	}
 }
 
-// A send with invalidate that finds no receive takes nothing away until it does.
+// A send with invalidate that finds no receive invalidates nothing until it finds one.
 func TestSendInvalidateNotReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType2, windowKey)
-	key := r.lend(w, peerAccess)
+	key := r.bindRemote(w, peerAccess)
 	r.client.post(r.sendInvalidate(9, key, 13))
 	r.exchange()
 	require.NotNil(t, w.region)
@@ -508,8 +508,8 @@ func TestSendInvalidateNotReady(t *testing.T) {
 	r.requireSent(9, verbs.StatusSuccess)
 }
 
-// What ends the connection of a queue pair ends what its windows of type 2 grant, so that
-// the next peer does not find them; the state Error alone ends nothing.
+// The end of a queue pair's connection revokes its windows of type 2, so that the next peer
+// cannot use them; the state Error alone revokes nothing.
 func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(r *rig){
@@ -520,7 +520,7 @@ func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 		one, two := r.newWindow(verbs.MWType2, windowKey), r.newWindow(verbs.MWType2, windowKey+1<<8)
 		shared := r.newWindow(verbs.MWType1, windowKey+2<<8)
 		for _, w := range []*Window{one, two, shared} {
-			r.lend(w, peerAccess)
+			r.bindRemote(w, peerAccess)
 		}
 		r.server.modify(verbs.QPError)
 		require.Equal(t, 3, r.remote.Bound(), name)
@@ -533,7 +533,7 @@ func TestWindowsOfAQueuePairThatEnds(t *testing.T) {
 	}
 }
 
-// The keys of a window are its own.
+// The keys of a window are never those of another one.
 func TestWindowKeysAreItsOwn(t *testing.T) {
 	t.Parallel()
 	m := NewMemory()
@@ -574,7 +574,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	w := r.newWindow(verbs.MWType2, windowKey)
 	b := bindOf(w, r.remote.Region, windowKey, windowOff, windowLen, peerAccess)
 	wrs := []verbs.SendWR{{Op: verbs.OpBindMW, Bind: b}, {Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled}}
-	silent := &silence{}
+	silent := &noOutput{}
 	n := testing.AllocsPerRun(100, func() {
 		b.RKey = verbs.NextRKey(b.RKey)
 		wrs[1].InvalidateRKey = b.RKey
@@ -588,10 +588,10 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	require.Zero(t, r.server.qp.sq.Len())
 }
 
-// silence is an Output that no packet leaves.
-type silence struct{}
+// noOutput is an Output that no packet leaves.
+type noOutput struct{}
 
-func (*silence) Send(*wire.Packet, [][]byte, int) bool { return true }
+func (*noOutput) Send(*wire.Packet, [][]byte, int) bool { return true }
 
 // outputFunc is an Output.
 type outputFunc func(p *wire.Packet, pieces [][]byte, n int)
@@ -601,14 +601,15 @@ func (f outputFunc) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	return true
 }
 
-// A window of type 1 is taken away under another lock than that of the queue pair whose peer reads
-// by it: an Output that reads the payload later finds what was there when it was sent.
+// A window of type 1 is revoked under another lock than that of the queue pair whose peer
+// reads through it: an Output that reads the payload later finds the bytes that were there
+// when it was sent.
 func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	w := r.newWindow(verbs.MWType1, windowKey)
 	wr := r.wr(9, verbs.OpRead, windowLen)
-	wr.RKey, wr.RemoteAddr = r.lend(w, verbs.AccessRemoteRead), r.remote.Base+windowOff
+	wr.RKey, wr.RemoteAddr = r.bindRemote(w, verbs.AccessRemoteRead), r.remote.Base+windowOff
 	lent := r.remote.Mem[windowOff : windowOff+windowLen]
 	want := bytes.Clone(lent)
 	r.client.post(wr)
@@ -625,7 +626,7 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	require.NotEmpty(t, got)
 	require.Equal(t, want[:len(got)], got)
 
-	header := wire.RETH{VA: r.remote.Base + windowOff, RKey: r.lend(w, verbs.AccessRemoteRead), Length: windowLen}
+	header := wire.RETH{VA: r.remote.Base + windowOff, RKey: r.bindRemote(w, verbs.AccessRemoteRead), Length: windowLen}
 	copy(lent, want)
 	var bounce []byte
 	part, ok := r.server.memory.ReadPart(testDomain, header, 64, 512, &bounce) // as SRD does
@@ -634,8 +635,8 @@ func TestPayloadOfAWindowTakenAwayElsewhere(t *testing.T) {
 	require.Equal(t, want[64:576], part)
 }
 
-// A read that was accepted is answered before the refusal of a request behind it; then the queue
-// pair fails, and sends nothing more.
+// An accepted read is answered before a later request is refused; then the queue pair fails
+// and sends nothing more.
 func TestReadBeforeARefusal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -661,8 +662,8 @@ func TestFailureEndsReads(t *testing.T) {
 	require.Empty(t, r.server.transmit(r.now))
 }
 
-// 8 aligned bytes are stored as one word, also where they come in two pieces: a reader never sees
-// one without the other.
+// 8 aligned bytes are stored as one word, also if they arrive in two pieces: a reader never
+// sees one piece without the other.
 func TestWordFromTwoPieces(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -707,7 +708,8 @@ func TestWordFromTwoPieces(t *testing.T) {
 	require.False(t, ok, "%#x", v)
 }
 
-// A refusal whose NAK finds no place among the responses ends the connection at once.
+// If there is no room for the NAK of a refusal among the responses, the connection ends at
+// once.
 func TestRefusalWithoutRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
@@ -720,7 +722,8 @@ func TestRefusalWithoutRoom(t *testing.T) {
 	require.Equal(t, verbs.QPError, r.server.qp.State())
 }
 
-// A payload that could not be read says nothing of the next one, which may come another way.
+// A payload that could not be read has no effect on the next one, which may arrive by another
+// path.
 func TestUnreadableOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -34,15 +34,15 @@ type workload struct {
 	choose chooser
 
 	local, remote  *arena // what requests read from and land in; what they name at the peer
-	landing        *arena // for results that no model can foretell
+	results        *arena // for results that no model can foretell
 	shared         *arena // the counter that everybody adds to, at the peer
 	localModel     []byte
 	remoteModel    []byte
-	added          uint64 // to the shared counter
-	inbox          *inbox // the peer's
-	uses           *loan  // of the peer's memory, to this end
-	lends          *loan  // of this end's, to the peer
-	own            *loan  // that this end takes back itself
+	added          uint64        // to the shared counter
+	peerReceives   *receiveSlots // the peer's
+	lentByPeer     *lentWindow   // of the peer's memory, to this end
+	lentToPeer     *lentWindow   // of this end's, to the peer
+	ownWindow      *lentWindow   // that this end takes back itself
 	posted         int
 	awaited        []verbs.WC // completions to come
 	pending        []hazard
@@ -57,13 +57,13 @@ type workload struct {
 type hazard struct {
 	id      uint64
 	remote  span
-	landing []span
+	results []span
 	fenced  bool // nothing posted from now on can meet it
 }
 
 // fills reports whether the result lands in one of the spans.
 func (h *hazard) fills(spans []span) bool {
-	for _, l := range h.landing {
+	for _, l := range h.results {
 		for _, s := range spans {
 			if l.overlaps(s) {
 				return true
@@ -77,9 +77,9 @@ type span struct{ from, to int }
 
 func (s span) overlaps(o span) bool { return s.from < o.to && o.from < s.to }
 
-func newWorkload(n *node, p plan, c chooser, local, remote, landing, shared *arena, to *inbox) *workload {
+func newWorkload(n *node, p plan, c chooser, local, remote, results, shared *arena, to *receiveSlots) *workload {
 	w := &workload{
-		node: n, plan: p, choose: c, local: local, remote: remote, landing: landing, shared: shared, inbox: to,
+		node: n, plan: p, choose: c, local: local, remote: remote, results: results, shared: shared, peerReceives: to,
 		localModel: bytes.Clone(local.Mem), remoteModel: bytes.Clone(remote.Mem),
 		lowestRetries: 1 << 20,
 	}
@@ -95,8 +95,8 @@ func (w *workload) work() {
 		}
 		w.awaited = w.awaited[1:]
 		w.completedCount++
-		if wc.Opcode == verbs.WCBindMW && w.lends.state == bound && wc.ID == w.lends.bound {
-			w.lends.state = lent
+		if wc.Opcode == verbs.WCBindMW && w.lentToPeer.state == windowBound && wc.ID == w.lentToPeer.bound {
+			w.lentToPeer.state = windowLent
 		}
 		for len(w.pending) > 0 && w.pending[0].id <= wc.ID {
 			w.pending = w.pending[1:]
@@ -161,26 +161,26 @@ func (w *workload) draw() verbs.SendWR {
 		w.addShared(&wr)
 	case 8:
 		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
-		if w.lends.state == idle {
-			w.drawBind(&wr, w.lends)
-			w.lends.state, w.lends.bound = bound, wr.ID
+		if w.lentToPeer.state == windowIdle {
+			w.drawBind(&wr, w.lentToPeer)
+			w.lentToPeer.state, w.lentToPeer.bound = windowBound, wr.ID
 		}
 	case 9:
 		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
-		if w.uses.state == lent {
-			w.uses.state = returned
+		if w.lentByPeer.state == windowLent {
+			w.lentByPeer.state = windowReturned
 			// The fence has its reads done before it is gone.
-			wr.Op, wr.InvalidateRKey = verbs.OpSendInvalidate, w.uses.key
+			wr.Op, wr.InvalidateRKey = verbs.OpSendInvalidate, w.lentByPeer.key
 			wr.Flags |= verbs.FlagFence
 		}
 	case 10:
-		if w.own.state == idle {
-			w.drawBind(&wr, w.own)
-			w.own.state = bound
+		if w.ownWindow.state == windowIdle {
+			w.drawBind(&wr, w.ownWindow)
+			w.ownWindow.state = windowBound
 		} else {
-			wr.Op, wr.InvalidateRKey = verbs.OpLocalInvalidate, w.own.key
+			wr.Op, wr.InvalidateRKey = verbs.OpLocalInvalidate, w.ownWindow.key
 			wr.Flags &^= verbs.FlagSolicited
-			w.own.state = idle
+			w.ownWindow.state = windowIdle
 		}
 	}
 	switch wr.Op {
@@ -202,23 +202,23 @@ func (w *workload) draw() verbs.SendWR {
 		wc.Bytes = uint32(w.drawData(&wr))
 	}
 	if wr.Flags&verbs.FlagFence != 0 {
-		// Whoever posts later comes later too.
+		// Requests posted later are executed later.
 		for i := range w.pending {
 			w.pending[i].fenced = true
 		}
 	}
-	if landing := w.landingOf(&wr); landing != nil {
-		w.pending = append(w.pending, *landing)
+	if hazard := w.hazardOf(&wr); hazard != nil {
+		w.pending = append(w.pending, *hazard)
 	}
-	w.useLoan(&wr, wc.Bytes)
+	w.useLentWindow(&wr, wc.Bytes)
 	if wr.Flags&verbs.FlagSignaled != 0 {
 		w.awaited = append(w.awaited, wc)
 	}
 	return wr
 }
 
-// landingOf is the hazard that a read or atomic brings.
-func (w *workload) landingOf(wr *verbs.SendWR) *hazard {
+// hazardOf is the hazard that a read or atomic brings.
+func (w *workload) hazardOf(wr *verbs.SendWR) *hazard {
 	if wr.Op != verbs.OpRead && wr.Op != verbs.OpCompareSwap && wr.Op != verbs.OpFetchAdd || wr.RKey == w.shared.Key {
 		return nil
 	}
@@ -226,7 +226,7 @@ func (w *workload) landingOf(wr *verbs.SendWR) *hazard {
 	n := 0
 	for _, e := range wr.SGL {
 		off := int(e.Addr - w.local.Base)
-		h.landing = append(h.landing, span{off, off + int(e.Length)})
+		h.results = append(h.results, span{off, off + int(e.Length)})
 		n += int(e.Length)
 	}
 	from := int(wr.RemoteAddr - w.remote.Base)
@@ -234,28 +234,28 @@ func (w *workload) landingOf(wr *verbs.SendWR) *hazard {
 	return h
 }
 
-// loan is a window of type 2 over part of one end's memory.
-type loan struct {
+// lentWindow is a window of type 2 over part of one end's memory.
+type lentWindow struct {
 	owner     *arena
 	window    *Window
-	state     loanState
+	state     lentState
 	bound     uint64 // the request
 	key       uint32
 	part      span // of the owner's memory
 	zeroBased bool
 }
 
-type loanState int
+type lentState int
 
 const (
-	idle     loanState = iota
-	bound              // the bind is posted
-	lent               // and complete
-	returned           // a send that takes it away is posted
+	windowIdle     lentState = iota
+	windowBound              // the bind is posted
+	windowLent               // and complete
+	windowReturned           // a send that takes it away is posted
 )
 
 // drawBind makes a bind of part of this end's memory.
-func (w *workload) drawBind(wr *verbs.SendWR, l *loan) {
+func (w *workload) drawBind(wr *verbs.SendWR, l *lentWindow) {
 	size := len(l.owner.Mem)
 	from := w.choose.IntN(size / 4)
 	l.part = span{from, from + size/4 + w.choose.IntN(size/2)}
@@ -269,15 +269,15 @@ func (w *workload) drawBind(wr *verbs.SendWR, l *loan) {
 	}
 }
 
-// useLoan has a request go through the window that the peer has lent, where that can be.
-func (w *workload) useLoan(wr *verbs.SendWR, n uint32) {
+// useLentWindow makes a request use the window that the peer has bound for it, if possible.
+func (w *workload) useLentWindow(wr *verbs.SendWR, n uint32) {
 	switch wr.Op {
 	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
 	default:
 		return
 	}
-	l := w.uses
-	if l.state != lent || wr.RKey != w.remote.Key || w.choose.IntN(4) == 0 {
+	l := w.lentByPeer
+	if l.state != windowLent || wr.RKey != w.remote.Key || w.choose.IntN(4) == 0 {
 		return
 	}
 	from := int(wr.RemoteAddr - w.remote.Base)
@@ -304,7 +304,7 @@ func (w *workload) fenceIf(wr *verbs.SendWR, concerned func(*hazard) bool) {
 func (w *workload) addShared(wr *verbs.SendWR) {
 	wr.RKey, wr.RemoteAddr = w.shared.Key, w.shared.Base
 	wr.CompareAdd = uint64(1 + w.choose.IntN(1<<30))
-	wr.SGL = []verbs.SGE{w.landing.sge(0, 8)}
+	wr.SGL = []verbs.SGE{w.results.sge(0, 8)}
 	w.added += wr.CompareAdd
 }
 
@@ -325,8 +325,8 @@ func (w *workload) split(n int) []int {
 	return append(pieces, n)
 }
 
-// drawLanding chooses pieces of local memory, none over another.
-func (w *workload) drawLanding(wr *verbs.SendWR, n int) []span {
+// drawResults chooses pieces of local memory, none over another.
+func (w *workload) drawResults(wr *verbs.SendWR, n int) []span {
 	pieces := w.split(n)
 	at := w.choose.IntN(len(w.localModel) - n - 16*len(pieces))
 	var spans []span
@@ -345,7 +345,7 @@ func (w *workload) drawRead(wr *verbs.SendWR) int {
 	from := w.drawSpan(n)
 	wr.RemoteAddr = w.remote.Base + uint64(from.from)
 	data := w.remoteModel[from.from:from.to]
-	for _, s := range w.drawLanding(wr, n) {
+	for _, s := range w.drawResults(wr, n) {
 		data = data[copy(w.localModel[s.from:s.to], data):]
 	}
 	return n
@@ -369,7 +369,7 @@ func (w *workload) drawAtomic(wr *verbs.SendWR) {
 	var result [8]byte
 	binary.NativeEndian.PutUint64(result[:], original)
 	data := result[:]
-	for _, s := range w.drawLanding(wr, 8) {
+	for _, s := range w.drawResults(wr, 8) {
 		data = data[copy(w.localModel[s.from:s.to], data):]
 	}
 }
@@ -397,14 +397,14 @@ func (w *workload) drawData(wr *verbs.SendWR) int {
 		w.fenceIf(wr, func(h *hazard) bool { return h.remote.overlaps(to) })
 		copy(w.remoteModel[to.from:], data)
 		if wr.Op == verbs.OpWriteImm {
-			w.inbox.expect(w.peer.qp.Num(), arrival{write: true, size: n, imm: wr.Imm, hasImm: true})
+			w.peerReceives.expect(w.peer.qp.Num(), arrival{write: true, size: n, imm: wr.Imm, hasImm: true})
 		}
 	default:
 		m := arrival{size: n, data: data, imm: wr.Imm, hasImm: wr.Op == verbs.OpSendImm}
 		if wr.Op == verbs.OpSendInvalidate {
-			m.invalidates = w.uses
+			m.invalidates = w.lentByPeer
 		}
-		w.inbox.expect(w.peer.qp.Num(), m)
+		w.peerReceives.expect(w.peer.qp.Num(), m)
 	}
 	return n
 }
@@ -435,7 +435,7 @@ func (w *workload) requireDone() {
 	require.Empty(w.t, w.send.list)
 	require.True(w.t, bytes.Equal(w.localModel, w.local.Mem), "local memory differs from the model")
 	require.True(w.t, bytes.Equal(w.remoteModel, w.remote.Mem), "remote memory differs from the model")
-	for _, a := range []*arena{w.local, w.remote, w.landing, w.shared} {
+	for _, a := range []*arena{w.local, w.remote, w.results, w.shared} {
 		a.requireGuards(w.t)
 	}
 	w.requireQuiet()
@@ -447,12 +447,12 @@ type arrival struct {
 	size          int
 	data          []byte
 	imm           uint32
-	invalidates   *loan
+	invalidates   *lentWindow
 }
 
-// inbox keeps a receive queue filled and checks what arrives, in the order of
+// receiveSlots keeps a receive queue filled and checks what arrives, in the order of
 // each queue pair that draws from it.
-type inbox struct {
+type receiveSlots struct {
 	net      *network
 	memory   *arena
 	choose   chooser
@@ -466,8 +466,8 @@ type inbox struct {
 
 const slotFill = 0x3c
 
-func newInbox(net *network, memory *arena, c chooser, slots, maxMessage int, lazy bool, post func(verbs.RecvWR) error) *inbox {
-	b := &inbox{
+func newReceiveSlots(net *network, memory *arena, c chooser, slots, maxMessage int, lazy bool, post func(verbs.RecvWR) error) *receiveSlots {
+	b := &receiveSlots{
 		net: net, memory: memory, choose: c, post: post, slotLen: maxMessage + 64,
 		slots: make([][]verbs.SGE, slots), expected: make(map[uint32][]arrival), lazy: lazy,
 	}
@@ -479,11 +479,11 @@ func newInbox(net *network, memory *arena, c chooser, slots, maxMessage int, laz
 	return b
 }
 
-// inboxLen is the memory that an inbox needs.
-func inboxLen(slots, maxMessage int) int { return slots * (maxMessage + 64) }
+// receiveSlotsLen is the memory that receive slots need.
+func receiveSlotsLen(slots, maxMessage int) int { return slots * (maxMessage + 64) }
 
 // fill posts the receive of a slot, its bytes in up to three pieces.
-func (b *inbox) fill(slot, n int) {
+func (b *receiveSlots) fill(slot, n int) {
 	at := slot * b.slotLen
 	var sgl []verbs.SGE
 	for range b.choose.IntN(3) {
@@ -499,10 +499,10 @@ func (b *inbox) fill(slot, n int) {
 	}
 }
 
-func (b *inbox) expect(qpn uint32, m arrival) { b.expected[qpn] = append(b.expected[qpn], m) }
+func (b *receiveSlots) expect(qpn uint32, m arrival) { b.expected[qpn] = append(b.expected[qpn], m) }
 
 // check looks at what a queue pair has received.
-func (b *inbox) check(c *completions) {
+func (b *receiveSlots) check(c *completions) {
 	list := c.list
 	c.clear()
 	for _, wc := range list {
@@ -521,7 +521,7 @@ func (b *inbox) check(c *completions) {
 		}
 		if m.invalidates != nil {
 			want.InvalidatedRKey = m.invalidates.key
-			m.invalidates.state = idle
+			m.invalidates.state = windowIdle
 		}
 		if wc != want {
 			require.Equal(b.net.t, want, wc)
@@ -532,7 +532,7 @@ func (b *inbox) check(c *completions) {
 }
 
 // checkSlot compares a slot, pieces and what is between them.
-func (b *inbox) checkSlot(slot int, data []byte) {
+func (b *receiveSlots) checkSlot(slot int, data []byte) {
 	got := b.memory.Mem[slot*b.slotLen : (slot+1)*b.slotLen]
 	want := bytes.Clone(b.blank)
 	for _, e := range b.slots[slot] {
@@ -551,7 +551,7 @@ func (b *inbox) checkSlot(slot int, data []byte) {
 	copy(got, b.blank)
 }
 
-func (b *inbox) refill(slot int) {
+func (b *receiveSlots) refill(slot int) {
 	size := b.slotLen - 64
 	if !b.lazy || b.choose.IntN(2) == 0 {
 		b.fill(slot, size)
@@ -560,7 +560,7 @@ func (b *inbox) refill(slot int) {
 	b.net.after(time.Duration(b.choose.IntN(40))*time.Microsecond, func() { b.fill(slot, size) })
 }
 
-func (b *inbox) requireDone() {
+func (b *receiveSlots) requireDone() {
 	b.net.t.Helper()
 	for qpn, waiting := range b.expected {
 		require.Empty(b.net.t, waiting, "messages that queue pair %#x never received", qpn)

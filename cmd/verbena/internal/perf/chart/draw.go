@@ -26,7 +26,7 @@ const (
 )
 
 // errNothing: the reports hold no data for any plot.
-var errNothing = errors.New("there is nothing to draw: a plot needs latencies, or the bandwidth of reads, writes or messages, or rates with several numbers of connections (-q 1,2,4)")
+var errNothing = errors.New("the reports contain nothing to draw: a plot needs latencies, the bandwidth of reads, writes or messages, or rates with several numbers of connections (-q 1,2,4)")
 
 // SVG draws the plots, one below the other.
 func SVG(w io.Writer, sets []Set) error {

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	chunk    = 4096    // bytes of a message
-	receives = 64      // posted
-	maxQueue = 8 << 20 // bytes that wait for Read
-	maxConns = 4       // one client is served; the others are refused
+	messageSize = 4096    // bytes of a message
+	receives    = 64      // posted
+	maxQueue    = 8 << 20 // bytes that wait for Read
+	maxConns    = 4       // one client is served; the others are refused
 )
 
-// Station dials and accepts connections, on an engine and a goroutine of its own.
-type Station struct {
+// Endpoint dials and accepts connections, on an engine and a goroutine of its own.
+type Endpoint struct {
 	dev    verbs.Device
 	engine *pe.Engine
 	rdma   *rdma.Connections
@@ -40,9 +40,9 @@ type Station struct {
 	ended  chan error
 }
 
-// Open makes a station on a device.
-func Open(dev verbs.Device, port int, gid *int) (s *Station, err error) {
-	s = &Station{dev: dev, engine: pe.New(pe.Config{}), ended: make(chan error, 1)}
+// Open makes an endpoint on a device.
+func Open(dev verbs.Device, port int, gid *int) (s *Endpoint, err error) {
+	s = &Endpoint{dev: dev, engine: pe.New(pe.Config{}), ended: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.engine.Close())
@@ -54,10 +54,10 @@ func Open(dev verbs.Device, port int, gid *int) (s *Station, err error) {
 	if s.tasks, err = s.rdma.SharedPool(); err != nil {
 		return nil, err
 	}
-	if err = s.rdma.Receive(receives, chunk, received); err != nil {
+	if err = s.rdma.Receive(receives, messageSize, received); err != nil {
 		return nil, err
 	}
-	s.rdma.OnConnection(changed)
+	s.rdma.OnConnection(connectionChanged)
 	if err = s.rdma.Start(); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func Open(dev verbs.Device, port int, gid *int) (s *Station, err error) {
 }
 
 // Close ends all streams.
-func (s *Station) Close() error {
+func (s *Endpoint) Close() error {
 	s.stop()
 	err := <-s.ended
 	if errors.Is(err, context.Canceled) {
@@ -84,12 +84,12 @@ func (s *Station) Close() error {
 
 // Listen calls accept for each stream that a client opens, on the engine's goroutine, and
 // returns the address that it listens on.
-func (s *Station) Listen(ctx context.Context, addr string, accept func(*Stream, netip.AddrPort)) (at netip.AddrPort, err error) {
+func (s *Endpoint) Listen(ctx context.Context, addr string, accept func(*Stream, netip.AddrPort)) (at netip.AddrPort, err error) {
 	err = await.Func(ctx, s.engine, func() error {
 		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
-				_ = q.Reject([]byte("verbena perf serves others")) // fails if the client has given up
+				_ = q.Reject([]byte("verbena perf is serving other clients")) // fails if the client has given up
 				return
 			}
 			stream, err := s.newStream(conn)
@@ -107,8 +107,8 @@ func (s *Station) Listen(ctx context.Context, addr string, accept func(*Stream, 
 	return at, err
 }
 
-// Dial opens a stream to a station that listens.
-func (s *Station) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (stream *Stream, err error) {
+// Dial opens a stream to an endpoint that listens.
+func (s *Endpoint) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (stream *Stream, err error) {
 	err = await.Func(ctx, s.engine, func() error {
 		conn, err := s.rdma.Dial(addr, cfg)
 		if err != nil {
@@ -128,35 +128,35 @@ func (s *Station) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (s
 
 // Stream is a connection. Read and Write belong to one goroutine each.
 type Stream struct {
-	station *Station
-	conn    *rdma.Connection
-	out     *mmap.Map // the send buffer
-	ready   chan struct{}
-	done    chan struct{}
-	gone    chan struct{} // the device has released the connection
-	once    sync.Once
-	err     error // why it ended, once done is closed
+	endpoint *Endpoint
+	conn     *rdma.Connection
+	out      *mmap.Map // the send buffer
+	ready    chan struct{}
+	done     chan struct{}
+	released chan struct{} // the device has released the connection
+	once     sync.Once
+	err      error // why it ended, once done is closed
 
-	mu       sync.Mutex
-	more     sync.Cond
-	in       []byte // received, not read yet
-	flooded  bool   // the peer sent more than maxQueue
-	over     bool
-	deadline time.Time
+	mu           sync.Mutex
+	receivedMore sync.Cond
+	received     []byte // received, not read yet
+	flooded      bool   // the peer sent more than maxQueue
+	hasEnded     bool
+	deadline     time.Time
 }
 
-func (s *Station) newStream(conn *rdma.Connection) (*Stream, error) {
-	t := &Stream{station: s, conn: conn, ready: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
-	t.more.L = &t.mu
+func (s *Endpoint) newStream(conn *rdma.Connection) (*Stream, error) {
+	t := &Stream{endpoint: s, conn: conn, ready: make(chan struct{}), done: make(chan struct{}), released: make(chan struct{})}
+	t.receivedMore.L = &t.mu
 	var err error
-	if t.out, err = mmap.Alloc(s.dev, chunk, mmap.LocalReadOnly); err != nil {
+	if t.out, err = mmap.Alloc(s.dev, messageSize, mmap.LocalReadOnly); err != nil {
 		return nil, err
 	}
 	conn.SetUserData(t)
 	return t, nil
 }
 
-func changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	t, ok := conn.UserData().(*Stream)
 	switch state {
 	case rdma.Ready:
@@ -171,12 +171,12 @@ func changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	case rdma.Closed:
 		if ok {
 			t.end(cmp.Or(err, io.EOF))
-			close(t.gone)
+			close(t.released)
 		}
 	}
 }
 
-var errFlood = errors.New("the other end sends more than it may")
+var errFlood = errors.New("the other end sends more data than allowed")
 
 func received(m *rdma.Message) {
 	t, ok := m.Connection().UserData().(*Stream)
@@ -185,11 +185,11 @@ func received(m *rdma.Message) {
 	}
 	t.mu.Lock()
 	first := !t.flooded
-	t.flooded = t.flooded || len(t.in)+m.Length() > maxQueue // stays true, even if Read makes room again
+	t.flooded = t.flooded || len(t.received)+m.Length() > maxQueue // stays true, even if Read makes room again
 	flooded := t.flooded
 	if !flooded {
-		t.in = append(t.in, m.Bytes()...)
-		t.more.Signal()
+		t.received = append(t.received, m.Bytes()...)
+		t.receivedMore.Signal()
 	}
 	t.mu.Unlock()
 	if flooded && first {
@@ -207,8 +207,8 @@ func (t *Stream) end(err error) {
 		}
 		close(t.done)
 		t.mu.Lock()
-		t.over = true
-		t.more.Signal()
+		t.hasEnded = true
+		t.receivedMore.Signal()
 		t.mu.Unlock()
 	})
 }
@@ -219,8 +219,8 @@ func (t *Stream) waitReady(ctx context.Context) error {
 		return nil
 	case <-t.done:
 		return t.err
-	case <-t.station.ctx.Done():
-		return context.Cause(t.station.ctx)
+	case <-t.endpoint.ctx.Done():
+		return context.Cause(t.endpoint.ctx)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -230,15 +230,15 @@ func (t *Stream) waitReady(ctx context.Context) error {
 func (t *Stream) Read(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(t.in) == 0 && !t.over {
-		t.more.Wait()
+	for len(t.received) == 0 && !t.hasEnded {
+		t.receivedMore.Wait()
 	}
-	if len(t.in) == 0 {
+	if len(t.received) == 0 {
 		return 0, t.err
 	}
-	n := copy(p, t.in)
-	if t.in = t.in[n:]; len(t.in) == 0 {
-		t.in = nil
+	n := copy(p, t.received)
+	if t.received = t.received[n:]; len(t.received) == 0 {
+		t.received = nil
 	}
 	return n, nil
 }
@@ -256,16 +256,16 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 	t.mu.Lock()
 	deadline := t.deadline
 	t.mu.Unlock()
-	ctx, cancel := context.WithCancel(t.station.ctx)
+	ctx, cancel := context.WithCancel(t.endpoint.ctx)
 	if !deadline.IsZero() {
-		ctx, cancel = context.WithDeadline(t.station.ctx, deadline)
+		ctx, cancel = context.WithDeadline(t.endpoint.ctx, deadline)
 	}
 	defer cancel()
 	if err := t.waitReady(ctx); err != nil { // an accepted connection is not Ready at once
 		return 0, err
 	}
 	for len(p) > 0 {
-		k := min(len(p), chunk)
+		k := min(len(p), messageSize)
 		if err := t.send(ctx, p[:k]); err != nil {
 			return n, err
 		}
@@ -277,7 +277,7 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 // send sends a message, and waits for its completion.
 func (t *Stream) send(ctx context.Context, p []byte) error {
 	done := make(chan error, 1)
-	err := t.station.engine.Do(func() {
+	err := t.endpoint.engine.Do(func() {
 		select {
 		case <-t.done: // Close may have freed the memory
 			done <- t.err
@@ -285,7 +285,7 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 		default:
 		}
 		copy(t.out.Bytes(), p)
-		task, err := t.station.tasks.Send(t.conn, bufinv.Source(t.out, 0, len(p)))
+		task, err := t.endpoint.tasks.Send(t.conn, bufinv.Source(t.out, 0, len(p)))
 		err = pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
 			_ = task.Free()
 			done <- err
@@ -301,7 +301,7 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		err := fmt.Errorf("a message has not been taken: %w", context.Cause(ctx))
+		err := fmt.Errorf("the peer did not receive a message: %w", context.Cause(ctx))
 		t.end(err) // the task still uses the send buffer
 		return err
 	}
@@ -309,17 +309,17 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 
 // Close ends the connection, after the data that was written.
 func (t *Stream) Close() error {
-	err := t.station.engine.Do(func() {
+	err := t.endpoint.engine.Do(func() {
 		t.end(io.ErrClosedPipe)
 		_ = t.conn.Close()
 	})
 	if err != nil {
 		t.end(err)
-		return nil // the station has closed, and the connection with it
+		return nil // the endpoint has closed, and the connection with it
 	}
 	select {
-	case <-t.gone:
-	case <-t.station.ctx.Done():
+	case <-t.released:
+	case <-t.endpoint.ctx.Done():
 	}
 	return t.out.Close()
 }

@@ -52,7 +52,7 @@ func (k key) compare(o key) int {
 type values map[key][]float64
 
 // errDamage: results with damaged data are of no use.
-var errDamage = errors.New("there are results with damaged data")
+var errDamage = errors.New("the report contains results with damaged data")
 
 func valuesOf(list []*report.Report, name string) (values, error) {
 	v := values{}
@@ -71,7 +71,7 @@ func valuesOf(list []*report.Report, name string) (values, error) {
 			}
 			x := m.of(res)
 			if !(x > 0) || math.IsInf(x, 0) {
-				return nil, fmt.Errorf("%v has a %s of %v; it has to be positive", r.Plan.Test, m.name, x)
+				return nil, fmt.Errorf("%v has a %s of %v; it must be positive", r.Plan.Test, m.name, x)
 			}
 			k := keyOf(&r.Plan, res.Size)
 			v[k] = append(v[k], x)
@@ -122,7 +122,7 @@ type Comparison struct {
 	Confidence   float64 // the probability that all intervals hold the true ratio
 	Alpha        float64 // level of significance of each row
 	OnlyA, OnlyB []key
-	Unlike       []string // other differences, such as the machine
+	Differences  []string // other differences, such as the machine
 }
 
 // Compare compares two sets. The confidence holds for the intervals of all rows together: the
@@ -137,7 +137,7 @@ func Compare(a, b []*report.Report, metric string, confidence float64) (*Compari
 	if err != nil {
 		return nil, err
 	}
-	c := &Comparison{Confidence: confidence, Unlike: unlike(a, b)}
+	c := &Comparison{Confidence: confidence, Differences: differences(a, b)}
 	for k, x := range va {
 		y, ok := vb[k]
 		if !ok {
@@ -156,7 +156,7 @@ func Compare(a, b []*report.Report, metric string, confidence float64) (*Compari
 		}
 	}
 	if len(c.Rows) == 0 {
-		return nil, errors.New("the two have nothing in common that could be compared: tests, sizes, connections, depth and batches have to be the same, and the tests have to have the metric")
+		return nil, errors.New("the reports have no comparable results: tests, sizes, connections, depth and batches must be equal, and the tests must have the metric")
 	}
 	slices.SortFunc(c.Rows, func(x, y Row) int { return x.key.compare(y.key) })
 	slices.SortFunc(c.OnlyA, key.compare)
@@ -170,8 +170,8 @@ func Compare(a, b []*report.Report, metric string, confidence float64) (*Compari
 	return c, nil
 }
 
-// unlike finds differences other than the program that may change the figures.
-func unlike(a, b []*report.Report) (list []string) {
+// differences finds differences other than the program that may change the figures.
+func differences(a, b []*report.Report) (list []string) {
 	facts := func(reports []*report.Report, of func(*report.Report) string) []string {
 		var v []string
 		for _, r := range reports {

@@ -134,17 +134,17 @@ func TestManyRows(t *testing.T) {
 func TestWhatIsNotInBoth(t *testing.T) {
 	a, b := made(8, 1, 2), made(16, 1, 2)
 	_, err := Compare([]*report.Report{a}, []*report.Report{b}, "", 0.95)
-	assert.ErrorContains(t, err, "nothing in common")
+	assert.ErrorContains(t, err, "no comparable results")
 	both := made(8, 1, 2)
 	both.Client.Machine.CPU = "another"
 	c, err := Compare([]*report.Report{a}, []*report.Report{b, both}, "", 0.95)
 	require.NoError(t, err)
 	assert.Len(t, c.OnlyB, 1)
-	require.Len(t, c.Unlike, 1)
-	assert.Contains(t, c.Unlike[0], "client's processor")
+	require.Len(t, c.Differences, 1)
+	assert.Contains(t, c.Differences[0], "client's processor")
 
 	_, err = Compare([]*report.Report{a}, []*report.Report{a}, "p99", 0.95)
-	assert.ErrorContains(t, err, "nothing in common")
+	assert.ErrorContains(t, err, "no comparable results")
 	bad := made(8, 1, 2)
 	bad.Results[1].Damage = "rot"
 	_, err = Compare([]*report.Report{a}, []*report.Report{bad}, "", 0.95)

@@ -20,14 +20,14 @@ const (
 
 const usage = `usage: verbena perf compare [flags] A.json[,A2.json...] B.json[,B2.json...]
 
-Compares what verbena perf --json has written: is B faster than A? Each round of each report
-is one value. For each test and size there is the ratio of B to A, the median over all pairs
-of rounds, and an interval that holds the true ratio with the confidence asked for: that of
-the Mann-Whitney test, which assumes nothing about how values are distributed. All intervals
-hold together with that confidence. Where 1 is inside, no difference is shown.
+Compares reports of verbena perf --json: is B faster than A? Each round of each report is one
+value. For each test and size it prints the ratio of B to A, as the median over all pairs of
+rounds, and a confidence interval of the ratio. The interval is that of the Mann-Whitney
+test, which makes no assumption about the distribution of the values. The confidence applies
+to all intervals together. If an interval contains 1, no difference is shown.
 
-Values of one run are often alike, and unlike those of the next: make several runs of A and B
-in turns, and give all files of each side.
+Values of one run are often similar, and differ from those of the next run: run A and B
+alternately, several times, and give all files of each side.
 
 `
 
@@ -36,8 +36,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("verbena perf compare", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	metric := f.String("metric", "", "typical (the median), avg, p99 or p99.9 of latencies, bandwidth or rate, or cpu, which is that of both ends (default: typical, bandwidth)")
-	confidence := f.Float64("confidence", 0.95, "that all intervals hold what is true")
-	check := f.Bool("check", false, "end with exit code 1 if anything is worse in B")
+	confidence := f.Float64("confidence", 0.95, "probability that all intervals contain the true ratio")
+	check := f.Bool("check", false, "exit with code 1 if anything is worse in B")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -47,9 +47,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case err != nil:
 	case f.NArg() != 2:
-		err = fmt.Errorf("there are %d arguments; name the reports of A and those of B, with commas between files of one side, behind the flags", f.NArg())
+		err = fmt.Errorf("got %d arguments, want 2 after the flags: the reports of A and the reports of B, each a list of files separated by commas", f.NArg())
 	case !(*confidence > 0 && *confidence < 1):
-		err = fmt.Errorf("-confidence is %v; it is between 0 and 1", *confidence)
+		err = fmt.Errorf("-confidence is %v; it must be between 0 and 1", *confidence)
 	default:
 		_, err = metricOf(*metric, 0)
 	}
@@ -106,7 +106,7 @@ func (c *Comparison) print(w io.Writer) (err error) {
 		if !math.IsInf(r.High, 1) {
 			interval = fmt.Sprintf("%.3f to %.3f", r.Low, r.High)
 		}
-		printf("%-34v %-10s %7.4g (%2d) %7.4g (%2d) %8.3f  %-16s %s\n", r.key, r.metric.unit, median(r.a), len(r.a), median(r.b), len(r.b), r.Ratio, interval, c.words(r))
+		printf("%-34v %-10s %7.4g (%2d) %7.4g (%2d) %8.3f  %-16s %s\n", r.key, r.metric.unit, median(r.a), len(r.a), median(r.b), len(r.b), r.Ratio, interval, c.verdictText(r))
 	}
 	printf("confidence %.3g %% for all rows together, %.3g %% for each\n", 100*c.Confidence, 100*(1-c.Alpha))
 	for _, k := range c.OnlyA {
@@ -115,14 +115,14 @@ func (c *Comparison) print(w io.Writer) (err error) {
 	for _, k := range c.OnlyB {
 		printf("only in B: %v\n", k)
 	}
-	for _, u := range c.Unlike {
-		printf("warning: not only the program may make the difference; %s\n", u)
+	for _, u := range c.Differences {
+		printf("warning: a difference may have other causes than the program; %s\n", u)
 	}
 	return err
 }
 
-// words returns the verdict as text.
-func (c *Comparison) words(r *Row) string {
+// verdictText returns the verdict as text.
+func (c *Comparison) verdictText(r *Row) string {
 	better, worse := "faster", "slower"
 	if r.metric.name == "cpu" {
 		better, worse = "less", "more"
@@ -133,7 +133,7 @@ func (c *Comparison) words(r *Row) string {
 	case Worse:
 		return worse
 	case TooFew:
-		return fmt.Sprintf("too few rounds to show anything: %d of each are needed", enough(c.Alpha))
+		return fmt.Sprintf("too few rounds: at least %d of each are needed", enough(c.Alpha))
 	}
 	return "no difference shown"
 }

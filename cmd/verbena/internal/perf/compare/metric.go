@@ -43,5 +43,5 @@ func metricOf(name string, k plan.Kind) (*metric, error) {
 			return m, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no metric %q; there are typical, avg, p99 and p99.9 of latencies, bandwidth and rate, and cpu", name)
+	return nil, fmt.Errorf("there is no metric %q; choose typical, avg, p99 or p99.9 of latencies, bandwidth, rate, or cpu", name)
 }

@@ -68,11 +68,11 @@ func TestWrongFrames(t *testing.T) {
 		"another version":  {frame("VBPF", 2, begin, 0, ""), "version 2"},
 		"no such kind":     {frame("VBPF", 1, 99, 2, "{}"), "kind 99"},
 		"kind 0":           {frame("VBPF", 1, 0, 2, "{}"), "kind 0"},
-		"too long":         {frame("VBPF", 1, begin, MaxPayload+1, ""), "at most"},
+		"too long":         {frame("VBPF", 1, begin, MaxPayload+1, ""), "longer than the limit"},
 		"no object":        {frame("VBPF", 1, begin, 0, ""), "begin"},
 		"unknown field":    {frame("VBPF", 1, begin, 9, `{"a":"b"}`), "unknown field"},
 		"wrong type":       {frame("VBPF", 1, begin, 12, `{"step":"x"}`), "begin"},
-		"something behind": {frame("VBPF", 1, begin, 4, `{}{}`), "behind"},
+		"extra data after": {frame("VBPF", 1, begin, 4, `{}{}`), "extra data after"},
 	} {
 		_, err := Read(bytes.NewReader(c.frame))
 		assert.ErrorIs(t, err, ErrProtocol, name)
@@ -121,7 +121,7 @@ func FuzzRead(f *testing.F) {
 // converse is a conversation, and the other end of its stream.
 func converse(t *testing.T) (*Conversation, net.Conn) {
 	a, b := net.Pipe()
-	c := Converse(t.Context(), a)
+	c := NewConversation(t.Context(), a)
 	t.Cleanup(func() {
 		_ = b.Close()
 		require.NoError(t, c.Close())
@@ -150,13 +150,13 @@ func TestConversation(t *testing.T) {
 	go put(t, peer, &Stop{})
 	_, err = Await[*Ready](t.Context(), c)
 	assert.ErrorIs(t, err, ErrProtocol)
-	assert.ErrorContains(t, err, "stop has come where ready was due")
+	assert.ErrorContains(t, err, "received stop, want ready")
 
 	require.NoError(t, peer.Close())
 	_, err = Await[*Ready](t.Context(), c)
-	assert.ErrorIs(t, err, ErrHungUp)
+	assert.ErrorIs(t, err, ErrPeerClosed)
 	<-c.Context().Done()
-	assert.ErrorIs(t, c.Send(&Ready{}), ErrHungUp)
+	assert.ErrorIs(t, c.Send(&Ready{}), ErrPeerClosed)
 }
 
 func TestFault(t *testing.T) {

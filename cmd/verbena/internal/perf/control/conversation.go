@@ -16,8 +16,8 @@ type Stream interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// writePatience is how long a write may block because the peer does not read.
-const writePatience = time.Minute
+// writeTimeout is how long a write may block because the peer does not read.
+const writeTimeout = time.Minute
 
 // Conversation is one end of a stream of frames. A goroutine reads, so that the end of the
 // stream is noticed at once. It reads at most one frame ahead of Receive.
@@ -30,23 +30,23 @@ type Conversation struct {
 	buf    []byte
 }
 
-// Converse begins a conversation. It ends with ctx, or with Close.
-func Converse(ctx context.Context, s Stream) *Conversation {
+// NewConversation begins a conversation. It ends with ctx, or with Close.
+func NewConversation(ctx context.Context, s Stream) *Conversation {
 	c := &Conversation{stream: s, in: make(chan Message)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.reader.Go(c.read)
 	return c
 }
 
-// ErrHungUp: the other end has closed the stream.
-var ErrHungUp = errors.New("the other end has gone")
+// ErrPeerClosed: the other end has closed the stream.
+var ErrPeerClosed = errors.New("the other end has closed the connection")
 
 func (c *Conversation) read() {
 	for {
 		m, err := Read(c.stream)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
-				err = fmt.Errorf("%w: %w", ErrHungUp, err)
+				err = fmt.Errorf("%w: %w", ErrPeerClosed, err)
 			}
 			c.cancel(err)
 			return
@@ -82,12 +82,12 @@ func (c *Conversation) Send(m Message) error {
 	if c.buf, err = Append(c.buf[:0], m); err != nil {
 		return err
 	}
-	_ = c.stream.SetWriteDeadline(time.Now().Add(writePatience))
+	_ = c.stream.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if _, err = c.stream.Write(c.buf); err != nil {
 		if cause := context.Cause(c.ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("%w: %w", ErrHungUp, err)
+		return fmt.Errorf("%w: %w", ErrPeerClosed, err)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func Await[M Message](ctx context.Context, c *Conversation) (M, error) {
 	m, err := c.Receive(ctx)
 	want, ok := m.(M)
 	if err == nil && !ok {
-		err = fmt.Errorf("%w: %v has come where %v was due", ErrProtocol, m.kind(), want.kind())
+		err = fmt.Errorf("%w: received %v, want %v", ErrProtocol, m.kind(), want.kind())
 	}
 	return want, err
 }
@@ -121,7 +121,7 @@ func (c *Conversation) Refuse(err error) {
 
 // Close ends the conversation.
 func (c *Conversation) Close() error {
-	c.cancel(errors.New("the conversation is over"))
+	c.cancel(errors.New("the control connection is closed"))
 	err := c.stream.Close()
 	c.reader.Wait()
 	return err

@@ -32,7 +32,7 @@ const headerLen = 12
 var magic = [4]byte{'V', 'B', 'P', 'F'}
 
 // ErrProtocol: the received data does not follow the protocol.
-var ErrProtocol = errors.New("this is not what verbena perf says")
+var ErrProtocol = errors.New("the message is not of verbena perf's protocol")
 
 // Append appends the frame of a message.
 func Append(b []byte, m Message) ([]byte, error) {
@@ -41,7 +41,7 @@ func Append(b []byte, m Message) ([]byte, error) {
 		return b, err
 	}
 	if len(payload) > MaxPayload {
-		return b, fmt.Errorf("a %v of %d bytes; a frame takes %d", m.kind(), len(payload), MaxPayload)
+		return b, fmt.Errorf("a %v of %d bytes, longer than the limit of %d", m.kind(), len(payload), MaxPayload)
 	}
 	b = append(b, magic[:]...)
 	b = binary.BigEndian.AppendUint16(b, Version)
@@ -60,11 +60,11 @@ func Read(r io.Reader) (Message, error) {
 	length := binary.BigEndian.Uint32(header[8:])
 	switch {
 	case [4]byte(header[:4]) != magic:
-		return nil, fmt.Errorf("%w: a frame begins with %q; is there a verbena perf at the other end?", ErrProtocol, header[:4])
+		return nil, fmt.Errorf("%w: it begins with %q; is verbena perf running at the other end?", ErrProtocol, header[:4])
 	case version != Version:
 		return nil, fmt.Errorf("%w: the other end speaks version %d of the protocol, this one %d; use the same release at both ends", ErrProtocol, version, Version)
 	case length > MaxPayload:
-		return nil, fmt.Errorf("%w: a %v of %d bytes; at most %d are possible", ErrProtocol, kind, length, MaxPayload)
+		return nil, fmt.Errorf("%w: a %v of %d bytes, longer than the limit of %d", ErrProtocol, kind, length, MaxPayload)
 	}
 	m := kind.message()
 	if m == nil {
@@ -84,7 +84,7 @@ func Read(r io.Reader) (Message, error) {
 		return nil, fmt.Errorf("%w: a %v: %w", ErrProtocol, kind, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%w: there is something behind the object of a %v", ErrProtocol, kind)
+		return nil, fmt.Errorf("%w: extra data after the object of a %v", ErrProtocol, kind)
 	}
 	return m, nil
 }

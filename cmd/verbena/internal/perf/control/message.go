@@ -147,7 +147,7 @@ type Fault struct {
 }
 
 // Error implements error.
-func (f *Fault) Error() string { return "the other end says: " + f.Reason }
+func (f *Fault) Error() string { return "the other end reports: " + f.Reason }
 
 func (*Request) kind() Kind   { return kindRequest }
 func (*Accept) kind() Kind    { return kindAccept }

@@ -17,7 +17,7 @@ type checks struct {
 func (c *checks) add(what string, at int) {
 	c.checked++
 	if at >= 0 && c.damage == "" {
-		c.damage = fmt.Sprintf("%s differs from byte %d on", what, at)
+		c.damage = fmt.Sprintf("%s: first difference at byte %d", what, at)
 	}
 }
 
@@ -54,7 +54,7 @@ func (w *worker) checkTask(f *flow, t *rdma.Task) {
 	case rdma.OpRead:
 		slot := w.layout.Slot(f.index, int(f.completed%int64(len(f.tasks))))
 		got := w.local.Bytes()[w.layout.InOffset(slot):][:w.size]
-		w.checks.add("what was read", compare(got, w.seed(!w.server, slot)))
+		w.checks.add("the data that was read", compare(got, w.seed(!w.server, slot)))
 		clear(got) // so that the next read cannot find old data
 	case rdma.OpFetchAdd, rdma.OpCompareSwap:
 		w.checkValue(t.Original(), f.completed)
@@ -66,7 +66,7 @@ func (w *worker) checkTask(f *flow, t *rdma.Task) {
 func (w *worker) checkValue(got uint64, want int64) {
 	w.checks.checked++
 	if got != uint64(want) && w.checks.damage == "" {
-		w.checks.damage = fmt.Sprintf("atomic number %d has found %d", want, got)
+		w.checks.damage = fmt.Sprintf("atomic operation %d returned %d", want, got)
 	}
 }
 
@@ -76,11 +76,11 @@ func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 	if len(got) != w.size {
 		w.checks.checked++
 		if w.checks.damage == "" {
-			w.checks.damage = fmt.Sprintf("a message has %d bytes", len(got))
+			w.checks.damage = fmt.Sprintf("a message has the wrong length of %d bytes", len(got))
 		}
 		return
 	}
-	w.checks.add("a message", compare(got, w.seed(!w.server, 0)))
+	w.checks.add("the data of a message", compare(got, w.seed(!w.server, 0)))
 	clear(got)
 }
 
@@ -97,7 +97,7 @@ func (w *worker) checkWritten() {
 	}
 	mem := w.local.Bytes()
 	for slot := range w.layout.In {
-		w.checks.add("what was written", compare(mem[w.layout.InOffset(slot):][:n], w.seed(!w.server, slot)))
+		w.checks.add("the data that the peer wrote", compare(mem[w.layout.InOffset(slot):][:n], w.seed(!w.server, slot)))
 	}
 }
 

@@ -15,12 +15,12 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// errEnds: the peer's Ends do not fit the plan.
-var errEnds = fmt.Errorf("%w: its connections are not those of the plan", control.ErrProtocol)
+// errWrongEnds: the peer's Ends do not fit the plan.
+var errWrongEnds = fmt.Errorf("%w: its connections do not match the plan", control.ErrProtocol)
 
 // Offer passes to send, in parts, what the peer needs to connect. If the connection manager
 // makes the connections, the server listens.
-func (s *Station) Offer(send func(*control.End) error) error {
+func (s *Endpoint) Offer(send func(*control.End) error) error {
 	for i, w := range s.workers {
 		e := &control.End{Engine: i}
 		if rights(s.plan.Test.Op) != 0 {
@@ -63,27 +63,27 @@ func (s *Station) Offer(send func(*control.End) error) error {
 // Connect takes the peer's Ends from receive, connects to them, and starts driving the
 // engines. dial is the address of the server, for a client that connects through the
 // connection manager.
-func (s *Station) Connect(receive func() (*control.End, error), dial DialTo) error {
-	taken := 0 // connections of worker i that have been connected
+func (s *Endpoint) Connect(receive func() (*control.End, error), dial DialTo) error {
+	connected := 0 // connections of worker i that have been connected
 	for i := 0; i < len(s.workers); {
 		e, err := receive()
 		if err != nil {
 			return err
 		}
 		w := s.workers[i]
-		first := taken == 0
+		first := connected == 0
 		if e.Engine != i || first && !s.plan.CM && len(e.Connections) == 0 {
-			return errEnds
+			return errWrongEnds
 		}
-		if err := w.take(e, first, taken, dial); err != nil {
+		if err := w.connect(e, first, connected, dial); err != nil {
 			return err
 		}
-		taken += len(e.Connections)
-		if s.plan.CM || taken == len(w.flows) {
-			i, taken = i+1, 0
+		connected += len(e.Connections)
+		if s.plan.CM || connected == len(w.flows) {
+			i, connected = i+1, 0
 		}
 		if e.Last != (i == len(s.workers)) {
-			return errEnds
+			return errWrongEnds
 		}
 	}
 	s.drive()
@@ -97,22 +97,22 @@ type DialTo struct {
 	Local netip.Addr
 }
 
-// take connects to a part of the peer's Ends.
-func (w *worker) take(e *control.End, first bool, taken int, dial DialTo) (err error) {
-	if first != (e.Memory != nil) && rights(w.plan.Test.Op) != 0 || len(e.Connections) > len(w.flows)-taken {
-		return errEnds
+// connect connects to a part of the peer's Ends.
+func (w *worker) connect(e *control.End, first bool, connected int, dial DialTo) (err error) {
+	if first != (e.Memory != nil) && rights(w.plan.Test.Op) != 0 || len(e.Connections) > len(w.flows)-connected {
+		return errWrongEnds
 	}
 	if e.Memory != nil {
-		if w.remote, err = mmap.Import(w.station.cfg.Device, e.Memory); err != nil {
+		if w.remote, err = mmap.Import(w.endpoint.cfg.Device, e.Memory); err != nil {
 			return err
 		}
 		// Smaller memory would fail tasks. Memory beyond the layout is not used.
 		if int64(w.remote.Len()) < w.layout.Size() {
-			return fmt.Errorf("%w: its memory has %d bytes, %d are needed", control.ErrProtocol, w.remote.Len(), w.layout.Size())
+			return fmt.Errorf("%w: its memory has %d bytes, want at least %d", control.ErrProtocol, w.remote.Len(), w.layout.Size())
 		}
 	}
 	for i, desc := range e.Connections {
-		if err := w.flows[taken+i].conn.Connect(desc); err != nil {
+		if err := w.flows[connected+i].conn.Connect(desc); err != nil {
 			return err
 		}
 	}
@@ -125,8 +125,8 @@ func (w *worker) take(e *control.End, first bool, taken int, dial DialTo) (err e
 // dial dials all connections of an engine.
 func (w *worker) dial(addr string, local netip.Addr) (err error) {
 	for i, f := range w.flows {
-		data := binary.BigEndian.AppendUint32(bytes.Clone(w.station.cfg.Token), uint32(i))
-		if f.conn, err = w.rdma.Dial(addr, rdma.DialConfig{PrivateData: data, LocalAddr: local, Timeout: w.station.cfg.Timeout}); err != nil {
+		data := binary.BigEndian.AppendUint32(bytes.Clone(w.endpoint.cfg.Token), uint32(i))
+		if f.conn, err = w.rdma.Dial(addr, rdma.DialConfig{PrivateData: data, LocalAddr: local, Timeout: w.endpoint.cfg.Timeout}); err != nil {
 			return err
 		}
 	}
@@ -148,12 +148,12 @@ func (w *worker) listen() (port uint16, err error) {
 
 func (w *worker) accept(q *rdma.ConnectRequest) (err error) {
 	data := q.PrivateData()
-	if len(data) < control.TokenLen+4 || subtle.ConstantTimeCompare(data[:control.TokenLen], w.station.cfg.Token) != 1 {
+	if len(data) < control.TokenLen+4 || subtle.ConstantTimeCompare(data[:control.TokenLen], w.endpoint.cfg.Token) != 1 {
 		return errors.New("another client is being served")
 	}
 	i := binary.BigEndian.Uint32(data[control.TokenLen:])
 	if int64(i) >= int64(len(w.flows)) || w.flows[i].conn != nil {
-		return errEnds
+		return errWrongEnds
 	}
 	w.flows[i].conn, err = q.Accept(rdma.AcceptConfig{})
 	return err

@@ -58,8 +58,8 @@ func TestLatency(t *testing.T) {
 	assert.Equal(t, longestLatency.Seconds()*1e6, math.Round(l.Percentile(100)/1e6)*1e6)
 }
 
-// The last byte of a ball is found in the word around it, in either byte order.
-func TestBallByte(t *testing.T) {
+// The last byte of a write is found in the word that holds it, in either byte order.
+func TestBitOf(t *testing.T) {
 	for i := range 4 {
 		b := make([]byte, 4)
 		b[i] = 0xa5

@@ -37,7 +37,7 @@ func (w *worker) makePool(n int) error {
 	case plan.CompareSwap:
 		w.alloc = func(f *flow, i int) (*rdma.Task, error) { return p.CompareSwap(f.conn, f.target(i), 0, 1) }
 	default:
-		return fmt.Errorf("there is no %v", w.plan.Test.Op)
+		return fmt.Errorf("there is no operation %v", w.plan.Test.Op)
 	}
 	return nil
 }

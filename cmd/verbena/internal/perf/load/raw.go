@@ -19,18 +19,18 @@ type RawEnd struct {
 	Reads    int // the most reads and atomics in flight
 }
 
-// foreignSlack is extra memory behind the layout: with small operations, the programs of
+// perftestSlack is extra memory behind the layout: with small operations, the programs of
 // perftest cycle through the addresses of a page.
-const foreignSlack = 16 << 10
+const perftestSlack = 16 << 10
 
 // maxRawReads is the most reads and atomics in flight with such a program.
 const maxRawReads = 16
 
 // OfferRaw makes this end of the one connection. psn is the sequence number of its first
 // packet.
-func (s *Station) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
+func (s *Endpoint) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 	if s.plan.Connections != 1 {
-		return e, 0, errors.New("such a test has one connection")
+		return e, 0, errors.New("a test with a perftest program has one connection")
 	}
 	w := s.workers[0]
 	conn, err := w.rdma.Bridge()
@@ -64,7 +64,7 @@ func (s *Station) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 }
 
 // ConnectRaw connects to the peer, and drives the engine from then on.
-func (s *Station) ConnectRaw(own, peer RawEnd, mtu verbs.MTU) (err error) {
+func (s *Endpoint) ConnectRaw(own, peer RawEnd, mtu verbs.MTU) (err error) {
 	w := s.workers[0]
 	if right := rights(s.plan.Test.Op); right != 0 {
 		_, size := s.plan.Step(0)

@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// stream keeps many requests in flight on each connection: the load of bandwidth tests.
-type stream struct {
+// streamLoad keeps many requests in flight on each connection: the load of bandwidth tests.
+type streamLoad struct {
 	w       *worker
 	deliver func(*Sample)
 	sample  Sample
@@ -36,15 +36,15 @@ const (
 // peakSlice is the shortest interval over which the peak rate is computed.
 const peakSlice = time.Millisecond
 
-func newStream(w *worker) *stream {
-	s := &stream{w: w, stride: 64}
+func newStream(w *worker) *streamLoad {
+	s := &streamLoad{w: w, stride: 64}
 	if w.size >= 4096 {
 		s.stride = 1
 	}
 	return s
 }
 
-func (s *stream) begin(deliver func(*Sample)) {
+func (s *streamLoad) begin(deliver func(*Sample)) {
 	s.deliver, s.begun = deliver, time.Now()
 	for _, f := range s.w.flows {
 		f.limit = math.MaxInt64
@@ -58,7 +58,7 @@ func (s *stream) begin(deliver func(*Sample)) {
 }
 
 // refill posts as many batches as fit into the depth.
-func (s *stream) refill(f *flow) {
+func (s *streamLoad) refill(f *flow) {
 	p := s.w.plan
 	depth, batch, moderation := int64(p.Depth), p.Batch, int64(p.Moderation)
 	for f.posted < f.limit && depth-(f.posted-f.completed) >= int64(batch) {
@@ -80,13 +80,13 @@ func (s *stream) refill(f *flow) {
 	}
 }
 
-func (s *stream) completed(f *flow) {
+func (s *streamLoad) completed(f *flow) {
 	s.n++
 	if s.n >= s.look && s.phase != draining {
 		s.clock()
 	}
 	s.refill(f)
-	if s.n == s.posted && !s.w.broken { // every flow is at its limit
+	if s.n == s.posted && !s.w.failed { // every flow is at its limit
 		if s.phase == measuring {
 			s.end(time.Now())
 		}
@@ -94,10 +94,10 @@ func (s *stream) completed(f *flow) {
 	}
 }
 
-func (s *stream) arrived() {}
+func (s *streamLoad) arrived() {}
 
 // clock reads the clock, and starts the next phase if it is due.
-func (s *stream) clock() {
+func (s *streamLoad) clock() {
 	s.look = s.n + s.stride
 	now := time.Now()
 	if s.phase == warming {
@@ -119,7 +119,7 @@ func (s *stream) clock() {
 }
 
 // mark ends the warm-up, and starts the measurement.
-func (s *stream) mark(now time.Time) {
+func (s *streamLoad) mark(now time.Time) {
 	s.phase, s.fromN = measuring, s.n
 	s.slice, s.slicedN = now, s.n
 	s.sample.From, s.sample.fromCPU = now, machine.CPUTime()
@@ -133,7 +133,7 @@ func (s *stream) mark(now time.Time) {
 }
 
 // atLeastAll raises a limit if data is verified, so that each slot is used.
-func (s *stream) atLeastAll(limit int64) int64 {
+func (s *streamLoad) atLeastAll(limit int64) int64 {
 	if s.w.plan.Verify {
 		limit = max(limit, int64(s.w.plan.Depth))
 	}
@@ -141,7 +141,7 @@ func (s *stream) atLeastAll(limit int64) int64 {
 }
 
 // end ends the measurement.
-func (s *stream) end(now time.Time) {
+func (s *streamLoad) end(now time.Time) {
 	s.phase = draining
 	s.sample.To, s.sample.toCPU = now, machine.CPUTime()
 	s.sample.Operations = s.n - s.fromN

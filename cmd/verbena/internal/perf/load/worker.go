@@ -18,11 +18,11 @@ import (
 // worker is one engine with its context, and the goroutine that drives it. Fields belong to
 // that goroutine unless they are atomic, a channel, or set before drive.
 type worker struct {
-	station *Station
-	plan    *plan.Plan
-	server  bool
-	index   int
-	layout  plan.Layout
+	endpoint *Endpoint
+	plan     *plan.Plan
+	server   bool
+	index    int
+	layout   plan.Layout
 
 	engine *pe.Engine
 	rdma   *rdma.Connections
@@ -37,19 +37,19 @@ type worker struct {
 
 	connected int
 	ready     chan struct{} // closed when all connections are Ready
-	leaving   atomic.Bool   // connections that end now end on purpose
+	closing   atomic.Bool   // connections that end now end on purpose
 	quit      atomic.Bool   // the goroutine must end
 	cancel    context.CancelFunc
 	ended     chan struct{} // closed when the goroutine has ended; nil: it has not started
 
-	step     int
-	size     int
-	load     load
-	watch    func() // polls memory between passes of an engine that polls; nil: not needed
-	inFlight int64  // requests
-	quiet    func() // called when none is in flight any more
-	broken   bool   // a task has failed, so that not all have completed
-	checks   checks
+	step       int
+	size       int
+	load       load
+	pollMemory func() // polls memory between passes of an engine that polls; nil: not needed
+	inFlight   int64  // requests
+	onIdle     func() // called when none is in flight any more
+	failed     bool   // a task has failed, so that not all have completed
+	checks     checks
 }
 
 // load is the work of one step.
@@ -63,17 +63,17 @@ type load interface {
 	arrived()
 }
 
-// passive is the load of an end that submits nothing of its own.
-type passive struct{}
+// idleLoad is the load of an end that submits nothing of its own.
+type idleLoad struct{}
 
-func (passive) begin(func(*Sample)) {}
-func (passive) completed(*flow)     {}
-func (passive) arrived()            {}
+func (idleLoad) begin(func(*Sample)) {}
+func (idleLoad) completed(*flow)     {}
+func (idleLoad) arrived()            {}
 
-func newWorker(s *Station, index int) (w *worker, err error) {
+func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	p := s.plan
-	w = &worker{station: s, plan: p, server: s.cfg.Server, index: index, layout: p.Layout(index),
-		ready: make(chan struct{}), load: passive{}}
+	w = &worker{endpoint: s, plan: p, server: s.cfg.Server, index: index, layout: p.Layout(index),
+		ready: make(chan struct{}), load: idleLoad{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.close())
@@ -91,7 +91,7 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
 		ConnectTimeout: s.cfg.Timeout, Queues: rdma.Queues{MaxInline: p.Inline},
 	}
-	if s.cfg.Foreign {
+	if s.cfg.Perftest {
 		cfg.Keepalive = rdma.None // a program of perftest counts what arrives
 	}
 	if p.Active(w.server) {
@@ -101,8 +101,8 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 		return w, err
 	}
 	size := int(w.layout.Size())
-	if s.cfg.Foreign {
-		size += foreignSlack
+	if s.cfg.Perftest {
+		size += perftestSlack
 	}
 	if w.local, err = mmap.Alloc(s.cfg.Device, size, mmap.LocalReadWrite|rights(p.Test.Op)); err != nil {
 		return w, err
@@ -117,7 +117,7 @@ func newWorker(s *Station, index int) (w *worker, err error) {
 			return w, err
 		}
 	}
-	w.rdma.OnConnection(w.changed)
+	w.rdma.OnConnection(w.connectionChanged)
 	for i := range n {
 		w.flows = append(w.flows, &flow{w: w, index: i})
 	}
@@ -140,15 +140,15 @@ func rights(op plan.Op) mmap.Permission {
 	return mmap.RemoteWrite
 }
 
-// changed handles the changes of state of connections.
-func (w *worker) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+// connectionChanged handles the changes of state of connections.
+func (w *worker) connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	switch state {
 	case rdma.Ready:
 		if w.connected++; w.connected == len(w.flows) {
 			close(w.ready)
 		}
 	case rdma.Failed, rdma.Closed:
-		if !w.leaving.Load() {
+		if !w.closing.Load() {
 			w.rdma.Fail(cmp.Or(err, fmt.Errorf("%v was closed", conn)))
 		}
 	}
@@ -156,8 +156,8 @@ func (w *worker) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 
 // taskFailed handles the failure of a task.
 func (w *worker) taskFailed(err error) {
-	w.broken = true
-	if !w.leaving.Load() {
+	w.failed = true
+	if !w.closing.Load() {
 		w.rdma.Fail(err)
 	}
 }
@@ -174,8 +174,8 @@ func (w *worker) drive() {
 		} else {
 			err = w.engine.Run(ctx)
 		}
-		if !w.leaving.Load() {
-			w.station.cancel(cmp.Or(err, errStopped))
+		if !w.closing.Load() {
+			w.endpoint.cancel(cmp.Or(err, errStopped))
 		}
 	}()
 }
@@ -188,8 +188,8 @@ func (w *worker) poll() error {
 		if _, err := w.engine.Progress(); err != nil {
 			return err
 		}
-		if w.watch != nil {
-			w.watch()
+		if w.pollMemory != nil {
+			w.pollMemory()
 		}
 		if s := w.rdma.State(); s == pe.Stopping || s == pe.Idle {
 			return w.rdma.Err()
@@ -203,14 +203,14 @@ func (w *worker) do(ctx context.Context, f func() error) error { return await.Fu
 
 // prepare prepares a step. Nothing may be in flight.
 func (w *worker) prepare(step, size int) error {
-	w.step, w.size, w.watch = step, size, nil
+	w.step, w.size, w.pollMemory = step, size, nil
 	w.checks = checks{}
 	if err := w.freeTasks(); err != nil {
 		return err
 	}
 	w.fill()
 	if w.alloc == nil {
-		w.load = passive{}
+		w.load = idleLoad{}
 		return nil
 	}
 	for _, f := range w.flows {
@@ -222,12 +222,12 @@ func (w *worker) prepare(step, size int) error {
 	case w.plan.Test.Kind == plan.Bandwidth:
 		w.load = newStream(w)
 	case w.plan.Test.Op == plan.Write:
-		b := newBall(w)
-		w.load, w.watch = b, b.look
+		b := newWritePingLoad(w)
+		w.load, w.pollMemory = b, b.pollMemory
 	case w.plan.Test.EachWay():
-		w.load = newPing(w)
+		w.load = newPingLoad(w)
 	default:
-		w.load = newRequests(w)
+		w.load = newRequestLoad(w)
 	}
 	return nil
 }
@@ -249,20 +249,20 @@ func (w *worker) done(t *rdma.Task) {
 	f.completed++
 	w.inFlight--
 	w.load.completed(f)
-	if w.inFlight == 0 && w.quiet != nil {
-		quiet := w.quiet
-		w.quiet = nil
-		quiet()
+	if w.inFlight == 0 && w.onIdle != nil {
+		onIdle := w.onIdle
+		w.onIdle = nil
+		onIdle()
 	}
 }
 
-// whenQuiet calls f when no request is in flight.
-func (w *worker) whenQuiet(f func()) {
+// whenIdle calls f when no request is in flight.
+func (w *worker) whenIdle(f func()) {
 	if w.inFlight == 0 {
 		f()
 		return
 	}
-	w.quiet = f
+	w.onIdle = f
 }
 
 // submit posts the next task of a flow.
@@ -278,7 +278,7 @@ func (w *worker) submit(t *rdma.Task, flags pe.SubmitFlags) bool {
 
 // close ends the goroutine, then closes everything.
 func (w *worker) close() error {
-	w.leaving.Store(true)
+	w.closing.Store(true)
 	var errs []error
 	if w.ended != nil {
 		w.quit.Store(true)

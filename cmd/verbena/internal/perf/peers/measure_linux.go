@@ -18,7 +18,7 @@ import (
 )
 
 // errOwn: Verbena's own measurements must succeed. Those of other programs may fail.
-var errOwn = errors.New("some figures could not be measured by Verbena; see what is said to have failed")
+var errOwn = errors.New("Verbena could not measure some figures; see the failures listed above")
 
 // measure measures all scenes. If it is interrupted, it returns the rounds that are complete.
 func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, err error) {
@@ -29,13 +29,13 @@ func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, 
 	if err != nil {
 		return nil, err
 	}
-	m := &measurer{o: o, log: log, distrust: newDistrust(machine.Describe())}
-	inv := takeInventory(ctx)
+	m := &measurer{o: o, log: log, warnings: newMachineWarnings(machine.Describe())}
+	inv := findInstalled(ctx)
 	r = &result.Result{
 		Format: result.Format, Version: result.Version, Time: time.Now().UTC().Round(time.Second),
-		Machine: m.distrust.machine, Programs: inv.programs(m.distrust.machine.Verbena), Missing: inv.missing,
+		Machine: m.warnings.machine, Programs: inv.programs(m.warnings.machine.Verbena), Missing: inv.missing,
 	}
-	scenes, err := m.set(ctx, self, inv)
+	scenes, err := m.newScenes(ctx, self, inv)
 	defer func() {
 		for _, s := range scenes {
 			if s.remove != nil {
@@ -57,14 +57,14 @@ func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, 
 			break
 		}
 		r.Rounds++
-		_, _ = fmt.Fprintf(log, "round %d of %d: %v since the beginning\n", r.Rounds, o.rounds, time.Since(r.Time).Round(time.Second))
+		_, _ = fmt.Fprintf(log, "round %d of %d: %v since the start\n", r.Rounds, o.rounds, time.Since(r.Time).Round(time.Second))
 	}
 	if r.Rounds == 0 {
 		return nil, err
 	}
 	r.Seconds = time.Since(r.Time).Seconds()
 	r.Others, r.Stolen = meanwhile.others(m.cpu)
-	r.Warnings = m.distrust.warnings()
+	r.Warnings = m.warnings.list()
 	for _, s := range scenes {
 		s.Cells = s.cellsOf(r.Rounds)
 		r.Scenes = append(r.Scenes, s.Scene)
@@ -79,7 +79,7 @@ func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, 
 type measurer struct {
 	o        *options
 	log      io.Writer
-	distrust *distrust
+	warnings *machineWarnings
 	cpu      time.Duration // processor time of all measured programs
 	ports    int           // ports given to servers in namespaces so far
 }

@@ -43,24 +43,24 @@ func TestProcessorTime(t *testing.T) {
 }
 
 // The load that these programs make is not held against them.
-func TestDistrust(t *testing.T) {
-	d := newDistrust(machine.Machine{CPUs: 2, Load: 0.1})
+func TestMachineWarnings(t *testing.T) {
+	d := newMachineWarnings(machine.Machine{CPUs: 2, Load: 0.1})
 	r := func() *report.Report {
 		r := &report.Report{Results: []report.Result{{Seconds: 1}}}
 		r.Client.Machine, r.Server.Machine = machine.Machine{CPUs: 2, Load: 9, ID: "a"}, machine.Machine{CPUs: 2, Load: 9, ID: "a"}
 		return r
 	}
-	d.see(r())
+	d.add(r())
 	short := r()
 	short.Results[0].Seconds = 0.001
-	d.see(short)
-	list := d.warnings()
+	d.add(short)
+	list := d.list()
 	if assert.Len(t, list, 1) {
 		assert.Contains(t, list[0], "1 of 2 measurements of Verbena: some measurements took less than")
 	}
-	d = newDistrust(machine.Machine{CPUs: 2, Load: 5})
-	d.see(r())
-	if list = d.warnings(); assert.Len(t, list, 1) {
+	d = newMachineWarnings(machine.Machine{CPUs: 2, Load: 5})
+	d.add(r())
+	if list = d.list(); assert.Len(t, list, 1) {
 		assert.Contains(t, list[0], "load average of the client was 5.00")
 	}
 }

@@ -12,5 +12,5 @@ import (
 )
 
 func measure(context.Context, *options, io.Writer) (*result.Result, error) {
-	return nil, fmt.Errorf("it takes Linux, and this is %s; verbena perf measures here", runtime.GOOS)
+	return nil, fmt.Errorf("verbena perf peers needs Linux, and this is %s; use verbena perf instead", runtime.GOOS)
 }

@@ -44,15 +44,16 @@ type options struct {
 
 const usage = `usage: verbena perf peers [flags]
 
-Measures the same with Verbena and with what is installed of UCX (ucx_perftest), libfabric
-(fi_pingpong, fi_rma_bw) and, where the kernel has an RDMA device, perftest: in turns, several
-times, each as two processes. It prints the figures and how they compare. It takes Linux, and
-root for the scenes in network namespaces, which it makes and removes.
+Measures the same operations with Verbena and with those of UCX (ucx_perftest), libfabric
+(fi_pingpong, fi_rma_bw) and perftest that are installed; perftest needs an RDMA device of the
+kernel. Every program runs as two processes, in several rounds. The output shows the figures
+and their ratios. The command needs Linux, and root for the scenes in network namespaces,
+which it creates and removes.
 
 Scenes:
   local     two processes on this machine
-  adapter   the same, by the kernel's first RDMA device
-  veth1500  two network namespaces with a cable between them, MTU 1500
+  adapter   two processes on this machine, with the kernel's first RDMA device
+  veth1500  two network namespaces connected by a virtual cable, MTU 1500
   veth9000  the same, MTU 9000
 
 `
@@ -64,13 +65,13 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	var o options
 	f := flag.NewFlagSet("verbena perf peers", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.IntVar(&o.rounds, "rounds", 5, "how often each measures everything, in turns")
-	f.DurationVar(&o.time, "D", 300*time.Millisecond, "`time` of each measurement: programs that count are given a number that takes about as long")
-	f.DurationVar(&o.limit, "timeout", 20*time.Second, "`time` after which a measurement is given up, and its programs are killed")
+	f.IntVar(&o.rounds, "rounds", 5, "number of rounds; in each round every program makes all its measurements")
+	f.DurationVar(&o.time, "D", 300*time.Millisecond, "`time` of each measurement; programs that count operations get a number that takes about as long")
+	f.DurationVar(&o.limit, "timeout", 20*time.Second, "`time` limit of a measurement; its programs are then killed")
 	scenes := f.String("scene", strings.Join(sceneNames, ","), "`scenes`, separated by commas")
-	f.StringVar(&o.json, "json", "", "write all figures to `FILE` too, as JSON; - is standard output, without the tables")
-	f.StringVar(&o.markdown, "markdown", "", "write the tables into a document `FILE`, between the lines "+result.Begin+" and "+result.End+"; - is standard output, in place of the tables")
-	f.BoolVar(&o.verbose, "verbose", false, "print the command lines, and each figure as it comes")
+	f.StringVar(&o.json, "json", "", "also write all figures to `FILE`, as JSON; -: standard output, without the tables")
+	f.StringVar(&o.markdown, "markdown", "", "write the tables into a document `FILE`, between the lines "+result.Begin+" and "+result.End+"; -: standard output, instead of the tables")
+	f.BoolVar(&o.verbose, "verbose", false, "print the command lines, and each figure when it is measured")
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -81,19 +82,19 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	case err != nil:
 		return nil, err
 	case f.NArg() > 0:
-		return nil, fmt.Errorf("%q is no flag, and there are no arguments", f.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case o.rounds < 1 || o.rounds > 1000:
-		return nil, fmt.Errorf("-rounds is %d; 1 to 1000 are possible", o.rounds)
+		return nil, fmt.Errorf("-rounds is %d; it must be 1 to 1000", o.rounds)
 	case o.time < 10*time.Millisecond || o.time > time.Hour:
-		return nil, fmt.Errorf("-D is %v; 10ms to 1h are possible", o.time)
+		return nil, fmt.Errorf("-D is %v; it must be 10ms to 1h", o.time)
 	case o.limit <= o.time:
-		return nil, fmt.Errorf("-timeout is %v; it has to be longer than -D, %v", o.limit, o.time)
+		return nil, fmt.Errorf("-timeout is %v; it must be longer than -D, %v", o.limit, o.time)
 	case o.json == "-" && o.markdown == "-":
 		return nil, errors.New("-json and -markdown cannot both be standard output")
 	}
 	for name := range strings.SplitSeq(*scenes, ",") {
 		if !slices.Contains(sceneNames, name) {
-			return nil, fmt.Errorf("there is no scene %q; there are %s", name, strings.Join(sceneNames, ", "))
+			return nil, fmt.Errorf("there is no scene %q; choose from %s", name, strings.Join(sceneNames, ", "))
 		}
 		o.scenes = append(o.scenes, name)
 	}

@@ -22,7 +22,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"-h"}, exitOK, "-rounds"},
 		{[]string{"-x"}, exitUsage, "not defined"},
-		{[]string{"somewhere"}, exitUsage, `"somewhere" is no flag`},
+		{[]string{"somewhere"}, exitUsage, `unexpected argument "somewhere"`},
 		{[]string{"-rounds", "0"}, exitUsage, "-rounds is 0"},
 		{[]string{"-D", "1ms"}, exitUsage, "-D is 1ms"},
 		{[]string{"-D", "20s"}, exitUsage, "-timeout is 20s"},

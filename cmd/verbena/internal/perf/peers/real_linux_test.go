@@ -18,7 +18,7 @@ import (
 // The programs of others take the arguments, and print what is expected. Short: not all
 // figures.
 func TestRealPrograms(t *testing.T) {
-	inv := takeInventory(t.Context())
+	inv := findInstalled(t.Context())
 	for _, tools := range []struct {
 		program string
 		tools   []tool.Tool
@@ -38,8 +38,8 @@ func TestRealPrograms(t *testing.T) {
 				}
 				t.Skip("skipped: the test needs " + tools.program)
 			}
-			m := &measurer{o: &options{time: 20 * time.Millisecond, limit: 5 * time.Minute}, log: io.Discard, distrust: newDistrust(machine.Machine{})}
-			s := &scene{hosts: hosts.Here()}
+			m := &measurer{o: &options{time: 20 * time.Millisecond, limit: 5 * time.Minute}, log: io.Discard, warnings: newMachineWarnings(machine.Machine{})}
+			s := &scene{hosts: hosts.Local()}
 			for _, one := range tools.tools {
 				for _, f := range figure.All() {
 					if !one.Measures(f) || testing.Short() && f.Size > 64<<10 {

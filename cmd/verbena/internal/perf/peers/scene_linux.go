@@ -23,11 +23,11 @@ type scene struct {
 	cells  []*cell
 }
 
-// set sets up the scenes. The caller must remove the scenes that it returns, even with an
+// newScenes sets up the scenes. The caller must remove the scenes that it returns, even with an
 // error.
-func (m *measurer) set(ctx context.Context, self string, inv *inventory) (list []*scene, err error) {
+func (m *measurer) newScenes(ctx context.Context, self string, inv *installed) (list []*scene, err error) {
 	for _, name := range m.o.scenes {
-		s := &scene{Scene: result.Scene{Name: name}, hosts: hosts.Here()}
+		s := &scene{Scene: result.Scene{Name: name}, hosts: hosts.Local()}
 		list = append(list, s)
 		switch name {
 		case "local":
@@ -37,9 +37,9 @@ func (m *measurer) set(ctx context.Context, self string, inv *inventory) (list [
 			s.Title = "Two processes of this machine, by an RDMA device of the kernel"
 			m.adapter(s, self, inv)
 		case "veth1500":
-			err = m.cabled(ctx, s, 1500, self, inv)
+			err = m.namespaces(ctx, s, 1500, self, inv)
 		case "veth9000":
-			err = m.cabled(ctx, s, 9000, self, inv)
+			err = m.namespaces(ctx, s, 9000, self, inv)
 		}
 		if err != nil {
 			return list, err
@@ -52,7 +52,7 @@ func (m *measurer) set(ctx context.Context, self string, inv *inventory) (list [
 }
 
 func (m *measurer) verbena(self, title, device string, way verbs.Path) tool.Tool {
-	return tool.Verbena{Path: self, Title: title, Device: device, Way: way, Seen: m.distrust.see}
+	return tool.Verbena{Path: self, Title: title, Device: device, Way: way, OnReport: m.warnings.add}
 }
 
 // add adds the tools whose programs were found.
@@ -73,7 +73,7 @@ func (s *scene) compare(ours, title string, theirs ...tool.Tool) {
 	}
 }
 
-func (m *measurer) local(s *scene, self string, inv *inventory) {
+func (m *measurer) local(s *scene, self string, inv *installed) {
 	const memory, udp = "Verbena, shared memory", "Verbena, UDP"
 	posix, tcp := tool.UCX{Path: inv.ucx, Transports: "posix,cma"}, tool.UCX{Path: inv.ucx, Transports: "tcp"}
 	pingPong, rma := tool.PingPong{Path: inv.pingPong}, tool.RMA{Path: inv.rma}
@@ -82,9 +82,9 @@ func (m *measurer) local(s *scene, self string, inv *inventory) {
 	s.compare(udp, "UDP", tcp, pingPong, rma)
 }
 
-func (m *measurer) adapter(s *scene, self string, inv *inventory) {
+func (m *measurer) adapter(s *scene, self string, inv *installed) {
 	if inv.device == "" {
-		s.Skipped = "the kernel has none: there is nothing in " + devices
+		s.Skipped = "the kernel has no RDMA device in " + devices
 		return
 	}
 	const own = "Verbena"
@@ -97,9 +97,9 @@ func (m *measurer) adapter(s *scene, self string, inv *inventory) {
 	}
 }
 
-func (m *measurer) cabled(ctx context.Context, s *scene, mtu int, self string, inv *inventory) error {
+func (m *measurer) namespaces(ctx context.Context, s *scene, mtu int, self string, inv *installed) error {
 	s.Title = fmt.Sprintf("Two network namespaces with a cable between them, MTU %d", mtu)
-	c, err := hosts.Cable(ctx, mtu)
+	c, err := hosts.NewNamespacePair(ctx, mtu)
 	if errors.Is(err, hosts.ErrUnavailable) {
 		s.Skipped = err.Error()
 		return nil
@@ -133,12 +133,12 @@ func (m *measurer) port(s *scene) (int, error) {
 
 // cell holds what one tool has measured of one figure.
 type cell struct {
-	figure  figure.Figure
-	tool    tool.Tool
-	count   int // operations of a measurement; zero: not known yet
-	rounds  []*figure.Sample
-	failure error
-	inARow  int // failures, one after the other
+	figure              figure.Figure
+	tool                tool.Tool
+	count               int // operations of a measurement; zero: not known yet
+	rounds              []*figure.Sample
+	failure             error
+	consecutiveFailures int // failures, one after the other
 }
 
 // cell returns the cell of a figure and a tool. It makes the cell if there is none.
@@ -155,22 +155,22 @@ func (s *scene) cell(f figure.Figure, t tool.Tool) *cell {
 
 func (c *cell) add(s figure.Sample) {
 	c.rounds = append(c.rounds, &s)
-	c.inARow = 0
+	c.consecutiveFailures = 0
 }
 
 // failed records a failure. It keeps the error of the first, which says most.
 func (c *cell) failed(round int, err error) {
 	c.rounds = append(c.rounds, nil)
-	c.inARow++
+	c.consecutiveFailures++
 	if c.failure == nil {
 		c.failure = fmt.Errorf("round %d: %w", round+1, err)
 	}
 }
 
-var errGivenUp = errors.New("it has failed several times, and is not tried again")
+var errGivenUp = errors.New("it failed repeatedly and was not tried again")
 
 // givenUp reports whether a measurement has failed so often that another try would waste time.
-func (c *cell) givenUp() bool { return c.inARow >= 2 }
+func (c *cell) givenUp() bool { return c.consecutiveFailures >= 2 }
 
 // cellsOf returns the cells with their first rounds.
 func (s *scene) cellsOf(rounds int) (list []result.Cell) {

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrProtocol: the received data is not what a program of perftest sends.
-var ErrProtocol = errors.New("this is not what a program of perftest says")
+var ErrProtocol = errors.New("the message is not of perftest's protocol")
 
 // Keys describes an end's queue pair and its memory.
 type Keys struct {
@@ -50,7 +50,7 @@ func (k *Keys) Append(b []byte) []byte {
 func ParseKeys(b []byte) (*Keys, error) {
 	text, ok := strings.CutSuffix(string(b), ":\x00")
 	if len(b) != KeysLen || !ok {
-		return nil, fmt.Errorf("%w: %q is no line with a queue pair and a key", ErrProtocol, b[:min(len(b), KeysLen)])
+		return nil, fmt.Errorf("%w: %q is not a line with a queue pair and a key", ErrProtocol, b[:min(len(b), KeysLen)])
 	}
 	var k Keys
 	at := 0
@@ -72,7 +72,7 @@ func ParseKeys(b []byte) (*Keys, error) {
 	}
 	k.SRQN = uint32(number(8, 32))
 	if !ok {
-		return nil, fmt.Errorf("%w: %q is no line with a queue pair and a key", ErrProtocol, text)
+		return nil, fmt.Errorf("%w: %q is not a line with a queue pair and a key", ErrProtocol, text)
 	}
 	return &k, nil
 }

@@ -158,11 +158,11 @@ func TestBothRoles(t *testing.T) {
 func TestWrongConversations(t *testing.T) {
 	good := script(plan.Test{}, recorded)
 	for want, said := range map[string]string{
-		"has gone":             good[:20],
-		"version":              strings.Replace(good, "6.06", "5.92", 1),
-		"cache line":           strings.Replace(good, "\x00\x00\x00\x40", "\x00\x00\x00\x80", 1),
-		"path MTU":             strings.Replace(good, "3\x00", "9\x00", 1),
-		"no line with a queue": strings.Replace(good, "0080", "zzzz", 1),
+		"has closed the connection": good[:20],
+		"version":                   strings.Replace(good, "6.06", "5.92", 1),
+		"cache line":                strings.Replace(good, "\x00\x00\x00\x40", "\x00\x00\x00\x80", 1),
+		"path MTU":                  strings.Replace(good, "3\x00", "9\x00", 1),
+		"not a line with a queue":   strings.Replace(good, "0080", "zzzz", 1),
 	} {
 		s, err := New(&wire{Reader: strings.NewReader(said)}, plan.Test{}, false)
 		require.NoError(t, err)

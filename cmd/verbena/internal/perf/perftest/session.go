@@ -32,7 +32,7 @@ type ending struct {
 func endingOf(t plan.Test) (ending, error) {
 	switch {
 	case t.Op == plan.WriteImm:
-		return ending{}, errors.New("no program of perftest 4.5 writes with immediate")
+		return ending{}, errors.New("perftest 4.5 has no program that writes with immediate")
 	case t == plan.Test{Op: plan.Write, Kind: plan.Latency}:
 		return ending{4, false, false}, nil
 	case t.Kind == plan.Latency, t.Op == plan.Send:
@@ -74,7 +74,7 @@ func (s *Session) exchange(own []byte) (peer []byte, err error) {
 	}
 	for _, f := range steps {
 		if err := f(); err != nil {
-			return nil, fmt.Errorf("the other end has gone: %w", err)
+			return nil, fmt.Errorf("the other end has closed the connection: %w", err)
 		}
 	}
 	return peer, nil
@@ -84,7 +84,7 @@ func (s *Session) exchange(own []byte) (peer []byte, err error) {
 func (s *Session) same(what string, own []byte) error {
 	peer, err := s.exchange(own)
 	if err == nil && !bytes.Equal(own, peer) {
-		err = fmt.Errorf("%w: its %s is %q, and this end knows %q", ErrProtocol, what, bytes.TrimRight(peer, "\x00"), bytes.TrimRight(own, "\x00"))
+		err = fmt.Errorf("%w: its %s is %q, want %q", ErrProtocol, what, bytes.TrimRight(peer, "\x00"), bytes.TrimRight(own, "\x00"))
 	}
 	return err
 }

@@ -126,21 +126,21 @@ func (p *Plan) Validate(l Limits) error {
 		}
 	}
 	if need := p.Memory(); need > l.Memory {
-		return fmt.Errorf("it needs %d bytes of memory at each end, and %d are allowed; choose smaller sizes, fewer connections, a smaller depth (with verification each operation has memory of its own), or allow more", need, l.Memory)
+		return fmt.Errorf("the test needs %d bytes of memory at each end, the limit is %d; use smaller sizes, fewer connections or a smaller depth (with verification each operation has its own memory), or raise the limit (-max-memory)", need, l.Memory)
 	}
 	return nil
 }
 
 func (p *Plan) validateSizes(Limits) error {
 	if len(p.Sizes) < 1 || len(p.Sizes) > maxSizes {
-		return fmt.Errorf("there are %d sizes; 1 to %d are possible", len(p.Sizes), maxSizes)
+		return fmt.Errorf("%d sizes are given; the number must be 1 to %d", len(p.Sizes), maxSizes)
 	}
 	for _, s := range p.Sizes {
 		if s < 1 || s > MaxSize {
-			return fmt.Errorf("the size is %d bytes; 1 to %d are possible", s, MaxSize)
+			return fmt.Errorf("the size is %d bytes; it must be 1 to %d", s, MaxSize)
 		}
 		if p.Test.Op.Atomic() && s != 8 {
-			return fmt.Errorf("the size is %d bytes; atomics have 8", s)
+			return fmt.Errorf("the size is %d bytes; atomic operations have 8", s)
 		}
 	}
 	return nil
@@ -164,18 +164,18 @@ func (p *Plan) validateCounts(l Limits) error {
 		{"traffic class", p.TrafficClass, 0, 255},
 	} {
 		if f.value < f.least || f.value > f.most {
-			return fmt.Errorf("the %s is %d; %d to %d are possible", f.name, f.value, f.least, f.most)
+			return fmt.Errorf("the %s is %d; it must be %d to %d", f.name, f.value, f.least, f.most)
 		}
 	}
 	switch {
 	case p.Engines > p.Connections:
-		return fmt.Errorf("there are %d engines for %d connections; each needs one", p.Engines, p.Connections)
+		return fmt.Errorf("there are %d engines for %d connections; each engine needs at least one", p.Engines, p.Connections)
 	case p.Depth*p.Connections > maxOperations:
-		return fmt.Errorf("a depth of %d on %d connections makes %d operations; %d are possible", p.Depth, p.Connections, p.Depth*p.Connections, maxOperations)
+		return fmt.Errorf("a depth of %d on %d connections makes %d operations; the limit is %d", p.Depth, p.Connections, p.Depth*p.Connections, maxOperations)
 	case p.Test.Op.Receives() && p.RecvDepth < 1:
-		return errors.New("it needs receives")
+		return errors.New("the test needs receives")
 	case p.MTU != 0 && !verbs.MTU(p.MTU).Valid():
-		return fmt.Errorf("the path MTU is %d; 256, 512, 1024, 2048 and 4096 are possible", p.MTU)
+		return fmt.Errorf("the path MTU is %d; it must be 256, 512, 1024, 2048 or 4096", p.MTU)
 	}
 	return nil
 }
@@ -183,17 +183,17 @@ func (p *Plan) validateCounts(l Limits) error {
 func (p *Plan) validateTimes(Limits) error {
 	switch {
 	case (p.Iterations == 0) == (p.Duration == 0):
-		return fmt.Errorf("there are %d iterations and a duration of %v; give one of the two", p.Iterations, p.Duration)
+		return fmt.Errorf("both %d iterations and a duration of %v are given; choose one", p.Iterations, p.Duration)
 	case p.Iterations < 0 || p.Iterations > math.MaxInt32:
-		return fmt.Errorf("there are %d iterations; 1 to %d are possible", p.Iterations, math.MaxInt32)
+		return fmt.Errorf("the number of iterations is %d; it must be 1 to %d", p.Iterations, math.MaxInt32)
 	case p.Duration < 0 || p.Duration > maxDuration:
-		return fmt.Errorf("the duration is %v; at most %v is possible", p.Duration, maxDuration)
+		return fmt.Errorf("the duration is %v; the limit is %v", p.Duration, maxDuration)
 	case p.WarmUp < 0 || p.WarmUp > maxDuration:
-		return fmt.Errorf("the warm-up is %v; 0 to %v are possible", p.WarmUp, maxDuration)
+		return fmt.Errorf("the warm-up is %v; it must be 0 to %v", p.WarmUp, maxDuration)
 	case p.Spin < 0 || p.Spin > maxDuration || p.Spin > 0 && !p.Events:
-		return fmt.Errorf("an engine looks for %v before it sleeps; 0 to %v are possible, and only where it waits for events", p.Spin, maxDuration)
+		return fmt.Errorf("the time that an engine polls before it sleeps is %v; it must be 0 to %v, and 0 without events", p.Spin, maxDuration)
 	case p.AckTimeout < 0 || p.AckTimeout > maxDuration:
-		return fmt.Errorf("the time-out of acknowledgements is %v; 0 to %v are possible", p.AckTimeout, maxDuration)
+		return fmt.Errorf("the timeout of acknowledgements is %v; it must be 0 to %v", p.AckTimeout, maxDuration)
 	}
 	return nil
 }
@@ -204,11 +204,11 @@ func (p *Plan) validateKind(Limits) error {
 	}
 	switch {
 	case p.Connections != 1:
-		return fmt.Errorf("a latency is measured on one connection, not on %d", p.Connections)
+		return fmt.Errorf("latency is measured on one connection, not on %d", p.Connections)
 	case p.Bidirectional:
-		return errors.New("messages of a latency test go one at a time, and not in both directions")
+		return errors.New("a latency test sends one message at a time, so it cannot measure both directions at once")
 	case p.Events && p.Test.Op == Write:
-		return errors.New("it cannot wait for events: nobody is notified of a write; measure write_imm_lat or send_lat")
+		return errors.New("a latency test of writes cannot wait for events, because a write notifies nobody; measure write_imm_lat or send_lat")
 	}
 	return nil
 }

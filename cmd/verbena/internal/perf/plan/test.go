@@ -76,7 +76,7 @@ func ParseTest(name string) (Test, error) {
 		}
 		names = append(names, t.String())
 	}
-	return Test{}, fmt.Errorf("there is no test %q; there are %s", name, strings.Join(names, ", "))
+	return Test{}, fmt.Errorf("there is no test %q; choose from %s", name, strings.Join(names, ", "))
 }
 
 // MarshalText implements encoding.TextMarshaler.

@@ -110,15 +110,15 @@ func ReadJSON(r io.Reader) (list []*Report, err error) {
 		case errors.Is(err, io.EOF):
 			return list, nil
 		case err != nil:
-			return nil, fmt.Errorf("this is no report of verbena perf --json: %w", err)
+			return nil, fmt.Errorf("not a report of verbena perf --json: %w", err)
 		case one.Format != Format:
-			return nil, fmt.Errorf("this is no report of verbena perf --json: its format is %q", one.Format)
+			return nil, fmt.Errorf("not a report of verbena perf --json: its format is %q", one.Format)
 		case one.Version != Version:
-			return nil, fmt.Errorf("the report has version %d, and this program reads version %d", one.Version, Version)
+			return nil, fmt.Errorf("the report has version %d, this program reads version %d", one.Version, Version)
 		}
 		for i := range one.Results {
 			if res := &one.Results[i]; one.Plan.Test.Kind == plan.Latency && res.Latency == nil {
-				return nil, fmt.Errorf("a result of %v has no latencies", one.Plan.Test)
+				return nil, fmt.Errorf("a result of %v contains no latencies", one.Plan.Test)
 			}
 		}
 		list = append(list, &one)
@@ -135,7 +135,7 @@ func ReadFiles(names []string) (list []*Report, err error) {
 		some, err := ReadJSON(f)
 		_ = f.Close()
 		if err == nil && len(some) == 0 {
-			err = errors.New("there is no report in it")
+			err = errors.New("the file contains no report")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)

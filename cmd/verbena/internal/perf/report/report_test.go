@@ -56,7 +56,7 @@ func TestJSONRoundTrip(t *testing.T) {
 
 func TestWrongJSON(t *testing.T) {
 	for text, want := range map[string]string{
-		"x":                                     "no report",
+		"x":                                     "not a report",
 		"{}":                                    "format",
 		`{"format":"verbena-perf","version":2}`: "version 2",
 		`{"format":"verbena-perf","version":1,"plan":{"test":"walk_bw"}}`:                 "walk_bw",
@@ -87,7 +87,7 @@ func FuzzReadJSON(f *testing.F) {
 		require.NoError(t, WriteCSV(&bytes.Buffer{}, list))
 		table := NewTable(&bytes.Buffer{}, false)
 		for _, r := range list {
-			Distrust(r)
+			WarningsOf(r)
 			table.Head(r)
 			for i := range r.Results {
 				table.Row(&r.Plan, &r.Results[i])
@@ -122,14 +122,14 @@ func TestTable(t *testing.T) {
 	table.Head(lat)
 	table.Row(&lat.Plan, &lat.Results[0])
 	require.NoError(t, table.Err())
-	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "went by shared memory", "half of a round trip", "t_typical", " 1.50 "} {
+	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "went through shared memory", "half of a round trip", "t_typical", " 1.50 "} {
 		assert.Contains(t, b.String(), want)
 	}
 }
 
-func TestDistrust(t *testing.T) {
+func TestWarningsOf(t *testing.T) {
 	fresh := func() *Report { return example(plan.Test{Op: plan.Send}, 8) }
-	assert.Empty(t, Distrust(fresh()))
+	assert.Empty(t, WarningsOf(fresh()))
 	for want, change := range map[string]func(r *Report){
 		"emulated":           func(r *Report) { r.Client.Machine.Emulated = true },
 		"governor powersave": func(r *Report) { r.Client.Machine.Governor = "powersave" },
@@ -138,14 +138,14 @@ func TestDistrust(t *testing.T) {
 		"of the server poll": func(r *Report) { r.Server.Machine.ID, r.Server.Machine.CPUs, r.Plan.Engines = "b", 1, 2 },
 		"less than":          func(r *Report) { r.Results[0].Seconds = 0.001 },
 		"swapping":           func(r *Report) { r.Results[0].Server.Swapped = 1 },
-		"sent again": func(r *Report) {
+		"retransmitted": func(r *Report) {
 			r.Results[0].Client.Counters = []control.Counter{{Name: "completer_retry_err", Delta: 1}}
 		},
 		"verified": func(r *Report) { r.Plan.Verify = true },
 	} {
 		r := fresh()
 		change(r)
-		list := Distrust(r)
+		list := WarningsOf(r)
 		require.Len(t, list, 1, want)
 		assert.Contains(t, list[0], want)
 	}

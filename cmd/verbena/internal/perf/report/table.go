@@ -139,7 +139,7 @@ func (t *Table) Counters(res *Result) {
 // Foot prints the path that packets took, and why the results may not be trusted.
 func (t *Table) Foot(r *Report) {
 	if way := r.Path.Way; way != "" && way != verbs.PathUnknown.String() {
-		t.printf("packets   went by %s\n", way)
+		t.printf("packets   went through %s\n", way)
 	}
 	for _, w := range r.Warnings {
 		t.printf("warning: %s\n", w)

@@ -55,17 +55,17 @@ func (a Attribute) String() string {
 var (
 	ErrMalformed = errors.New("malformed connection management MAD")
 
-	ErrLength    = fmt.Errorf("%w: it does not have 256 bytes", ErrMalformed)
-	ErrClass     = fmt.Errorf("%w: the base version is not 1, the class not 0x07, its version not 2, or the method not Send", ErrMalformed)
-	ErrAttribute = fmt.Errorf("%w: unknown attribute, or not that of the message to be decoded", ErrMalformed)
+	ErrLength    = fmt.Errorf("%w: its length is not 256 bytes", ErrMalformed)
+	ErrClass     = fmt.Errorf("%w: the base version is not 1, the class is not 0x07, the class version is not 2, or the method is not Send", ErrMalformed)
+	ErrAttribute = fmt.Errorf("%w: the attribute is unknown, or is not that of the message being decoded", ErrMalformed)
 	ErrStatus    = fmt.Errorf("%w: the status is not 0", ErrMalformed)
-	ErrMessage   = fmt.Errorf("%w: the message that is rejected or acknowledged is of no known kind", ErrMalformed)
+	ErrMessage   = fmt.Errorf("%w: the kind of the rejected or acknowledged message is unknown", ErrMalformed)
 	ErrInfoLen   = fmt.Errorf("%w: the additional information is longer than its field of 72 bytes", ErrMalformed)
-	ErrIPHeader  = fmt.Errorf("%w: the RDMA CM header of the private data has another version than 0, or an IP version other than 4 and 6", ErrMalformed)
+	ErrIPHeader  = fmt.Errorf("%w: the RDMA CM header in the private data has a version other than 0, or an IP version other than 4 and 6", ErrMalformed)
 )
 
 // ErrField: a field of a message to encode is larger than its place on the wire.
-var ErrField = errors.New("field does not fit the connection management message")
+var ErrField = errors.New("value does not fit its field of the connection management message")
 
 // Header has the fields that all messages share.
 type Header struct {

@@ -23,37 +23,37 @@ type Host struct {
 	Proc string   // folder of a process there, such as /proc/self
 }
 
-// Here returns this machine as both hosts.
-func Here() [2]Host {
+// Local returns this machine as both hosts.
+func Local() [2]Host {
 	h := Host{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Link: "lo", Proc: "/proc/self"}
 	return [2]Host{h, h}
 }
 
 // ErrUnavailable: network namespaces cannot be made here; the text says what is missing.
-var ErrUnavailable = errors.New("no network namespaces can be made")
+var ErrUnavailable = errors.New("network namespaces are not available")
 
 // link is the interface of each of a Cabled pair.
 const link = "e0"
 
-// Cabled is two network namespaces, and a cable between them (veth(4)).
-type Cabled struct {
+// NamespacePair is two network namespaces, and a cable between them (veth(4)).
+type NamespacePair struct {
 	Hosts   [2]Host
-	holders [2]*holder
+	holders [2]*namespaceHolder
 }
 
-// Cable makes two network namespaces with a cable of an MTU between them. The namespaces have
+// NewNamespacePair makes two network namespaces with a cable of an MTU between them. The namespaces have
 // no names: they vanish with the processes in them, even if this program is killed and cannot
 // Remove them.
-func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
+func NewNamespacePair(ctx context.Context, mtu int) (c *NamespacePair, err error) {
 	nsenter, err := exec.LookPath("nsenter")
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no nsenter (Debian package util-linux)", ErrUnavailable)
+		return nil, fmt.Errorf("%w: nsenter is not installed (Debian package util-linux)", ErrUnavailable)
 	}
 	ip, err := exec.LookPath("ip")
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no ip (Debian package iproute2)", ErrUnavailable)
+		return nil, fmt.Errorf("%w: ip is not installed (Debian package iproute2)", ErrUnavailable)
 	}
-	c = &Cabled{}
+	c = &NamespacePair{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Remove())
@@ -61,7 +61,7 @@ func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
 		}
 	}()
 	for i := range c.holders {
-		if c.holders[i], err = hold(); err != nil {
+		if c.holders[i], err = startHolder(); err != nil {
 			return c, err
 		}
 		pid := strconv.Itoa(c.holders[i].cmd.Process.Pid)
@@ -100,7 +100,7 @@ func Cable(ctx context.Context, mtu int) (c *Cabled, err error) {
 // awaitLink waits until the cable passes packets. The kernel takes up to a second to notice
 // that both ends of the cable are up, and drops packets until then.
 func (h *Host) awaitLink(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the cable between the namespaces does not come up"))
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the link between the namespaces did not come up"))
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -134,7 +134,7 @@ func (h *Host) run(ctx context.Context, command ...string) error {
 }
 
 // Remove removes the namespaces and the cable.
-func (c *Cabled) Remove() (err error) {
+func (c *NamespacePair) Remove() (err error) {
 	for _, h := range c.holders {
 		if h != nil {
 			err = errors.Join(err, h.end())
@@ -143,22 +143,22 @@ func (c *Cabled) Remove() (err error) {
 	return err
 }
 
-// holder is a process that keeps namespaces of its own alive. It ends when its standard input
+// namespaceHolder is a process that keeps namespaces of its own alive. It ends when its standard input
 // closes, at the latest when this program ends.
-type holder struct {
+type namespaceHolder struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 }
 
-func hold() (h *holder, err error) {
-	h = &holder{cmd: exec.Command("cat")}
+func startHolder() (h *namespaceHolder, err error) {
+	h = &namespaceHolder{cmd: exec.Command("cat")}
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	if h.stdin, err = h.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	err = h.cmd.Start()
 	if errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("%w: it takes root, with the right CAP_SYS_ADMIN: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: they need root with the capability CAP_SYS_ADMIN: %w", ErrUnavailable, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -166,7 +166,7 @@ func hold() (h *holder, err error) {
 	return h, nil
 }
 
-func (h *holder) end() error {
+func (h *namespaceHolder) end() error {
 	_ = h.stdin.Close()
 	return h.cmd.Wait()
 }

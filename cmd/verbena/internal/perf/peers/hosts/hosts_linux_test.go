@@ -17,10 +17,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Two at a time: their addresses are the same, and do not meet.
-func TestCable(t *testing.T) {
-	var cables []*Cabled
+func TestNamespacePair(t *testing.T) {
+	var cables []*NamespacePair
 	for _, mtu := range []int{1500, 9000} {
-		c, err := Cable(t.Context(), mtu)
+		c, err := NewNamespacePair(t.Context(), mtu)
 		if errors.Is(err, ErrUnavailable) {
 			netns.Need(t, err, "the test needs network namespaces, as root")
 		}
@@ -42,8 +42,8 @@ func TestCable(t *testing.T) {
 }
 
 // One that cannot be finished leaves nothing.
-func TestCableFails(t *testing.T) {
-	c, err := Cable(t.Context(), 1<<30)
+func TestNamespacePairFails(t *testing.T) {
+	c, err := NewNamespacePair(t.Context(), 1<<30)
 	if errors.Is(err, ErrUnavailable) {
 		netns.Need(t, err, "the test needs network namespaces, as root")
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // errEnded: a server ended before it listened.
-var errEnded = errors.New("it has ended")
+var errEnded = errors.New("it exited")
 
 // awaitListener waits until a server listens on a TCP port, in the network namespace of a
 // process. It does not connect, because the server would serve that connection.

@@ -36,7 +36,7 @@ type Outcome struct {
 	CPU    time.Duration // processor time of both programs
 }
 
-var errLimit = errors.New("it took too long, and was killed")
+var errLimit = errors.New("it exceeded the time limit and was killed")
 
 // Run runs both programs to their end; both must succeed. When it returns, neither runs any
 // more, nor does any process of their groups, unless a program ended by itself and left one.
@@ -67,7 +67,7 @@ func Run(ctx context.Context, p *Pair) (o Outcome, err error) {
 		return o, errors.Join(client.failure("client", cause(ctx, client.err)), server.output("server"))
 	}
 	if client.stdout.more {
-		return o, fmt.Errorf("%s has printed more than %d bytes", p.Client.Args[0], maxOutput)
+		return o, fmt.Errorf("%s printed more than %d bytes", p.Client.Args[0], maxOutput)
 	}
 	<-server.ended
 	if server.err != nil {
@@ -93,9 +93,9 @@ type process struct {
 	err            error         // valid when ended is closed
 }
 
-// goodbye is how long pipes may stay open after a process has ended: a process that it left in
+// stopTimeout is how long pipes may stay open after a process has ended: a process that it left in
 // another group may hold them.
-const goodbye = 2 * time.Second
+const stopTimeout = 2 * time.Second
 
 func newProcess(ctx context.Context, c *Command) *process {
 	p := &process{ended: make(chan struct{})}
@@ -105,7 +105,7 @@ func newProcess(ctx context.Context, c *Command) *process {
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p.cmd.Cancel = func() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
-	p.cmd.WaitDelay = goodbye
+	p.cmd.WaitDelay = stopTimeout
 	return p
 }
 
@@ -155,7 +155,7 @@ func (p *process) output(role string) error {
 	if len(text) > most {
 		text = "..." + text[len(text)-most:]
 	}
-	return fmt.Errorf("the %s says: %q", role, text)
+	return fmt.Errorf("the %s printed: %q", role, text)
 }
 
 // maxOutput is how much of a program's output is kept, in bytes.

@@ -138,14 +138,14 @@ func TestFailures(t *testing.T) {
 			return Command{Args: []string{"/no/such/program"}}, command("ask", p)
 		}), []string{"start /no/such/program"}},
 		"the server fails": {at(func(p string) (Command, Command) { return command("fail"), command("ask", p) }),
-			[]string{"does not listen", "has ended", "something is wrong"}},
+			[]string{"does not listen", "it exited", "something is wrong"}},
 		"the client fails": {at(func(p string) (Command, Command) { return command("serve", p), command("fail") }),
 			[]string{"the client", "exit status 1", "something is wrong"}},
 		"no client program": {at(func(p string) (Command, Command) {
 			return command("serve", p), Command{Args: []string{"/no/such/program"}}
 		}), []string{"start /no/such/program"}},
 		"too much": {at(func(p string) (Command, Command) { return command("serve", p), command("talk") }),
-			[]string{"has printed more than"}},
+			[]string{"printed more than"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, t.Context(), test.pair)

@@ -29,7 +29,7 @@ func split(name string) (before, behind string, err error) {
 	before, rest, ok := strings.Cut(string(b), Begin+"\n")
 	_, behind, ok2 := strings.Cut(rest, End+"\n")
 	if !ok || !ok2 {
-		return "", "", fmt.Errorf("%s has no place for the tables: lines %q and %q, in this order", name, Begin, End)
+		return "", "", fmt.Errorf("%s has no place for the tables: it needs the lines %q and %q, in this order", name, Begin, End)
 	}
 	return before, behind, nil
 }

@@ -91,7 +91,7 @@ func (r *Result) about() (list []string) {
 	if r.Rounds == 1 {
 		rounds = "%d round."
 	}
-	add(rounds+" A ratio is of the two figures of one round: above 1, Verbena moves more, or takes longer.", r.Rounds)
+	add(rounds+" A ratio compares the figures of one round: above 1, Verbena moves more data, or takes longer.", r.Rounds)
 	return list
 }
 

@@ -73,7 +73,7 @@ func TestSpread(t *testing.T) {
 	assert.Zero(t, s.Of(&last, "nobody"))
 }
 
-const wantMarkdown = `22 November 2026, 2 processors (A Processor), linux 6.18, go1.26. Compared: Verbena devel, UCX 1.13.1. BUSY MACHINE: meanwhile other programs took 25 % of the processors' time, and the hypervisor 0 %. Medians of 3 rounds, in turns, with the lowest and the highest in brackets. A ratio is of the two figures of one round: above 1, Verbena moves more, or takes longer.
+const wantMarkdown = `22 November 2026, 2 processors (A Processor), linux 6.18, go1.26. Compared: Verbena devel, UCX 1.13.1. BUSY MACHINE: meanwhile other programs took 25 % of the processors' time, and the hypervisor 0 %. Medians of 3 rounds, in turns, with the lowest and the highest in brackets. A ratio compares the figures of one round: above 1, Verbena moves more data, or takes longer.
 
 **Two processes of this machine**
 

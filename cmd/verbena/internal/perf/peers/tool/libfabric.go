@@ -44,17 +44,17 @@ const pingPongHead = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec"
 func (PingPong) Read(j *Job, out string) (s figure.Sample, err error) {
 	list := lines(out)
 	if len(list) != 2 || strings.Join(strings.Fields(list[0]), " ") != pingPongHead {
-		return s, badOutput(out, "there are to be the line %q and one of figures", pingPongHead)
+		return s, badOutput(out, "want the line %q and one line of figures", pingPongHead)
 	}
 	words := strings.Fields(list[1])
 	sent := countInUnits(j.Count)
 	switch {
 	case len(words) != 8:
-		return s, badOutput(out, "there are %d figures", len(words))
+		return s, badOutput(out, "it has an unexpected number of figures, %d", len(words))
 	case words[0] != sizeInUnits(j.Figure.Size):
-		return s, badOutput(out, "messages have %s bytes, not %d", words[0], j.Figure.Size)
+		return s, badOutput(out, "the messages have %s bytes, want %d", words[0], j.Figure.Size)
 	case words[1] != sent || words[2] != "="+sent:
-		return s, badOutput(out, "%s of %s messages were acknowledged, and %d were asked for", words[2], words[1], j.Count)
+		return s, badOutput(out, "%s of %s messages were acknowledged, want %d", words[2], words[1], j.Count)
 	}
 	v, err := positive(words[6])
 	if err != nil {
@@ -133,16 +133,16 @@ var rmaKeys = []string{"xfer_size", "iterations", "total", "time", "MB/sec", "us
 func (RMA) Read(j *Job, out string) (s figure.Sample, err error) {
 	list := lines(out)
 	if len(list) != 3 || list[0] != "---" || !strings.HasPrefix(list[2], "- { ") || !strings.HasSuffix(list[2], " }") {
-		return s, badOutput(out, "there are to be the lines ---, one with the command, and one of figures in braces")
+		return s, badOutput(out, "want the line ---, one with the command, and one of figures in braces")
 	}
 	fields := strings.Split(list[2][len("- { "):len(list[2])-len(" }")], ", ")
 	if len(fields) != len(rmaKeys) {
-		return s, badOutput(out, "there are %d figures", len(fields))
+		return s, badOutput(out, "it has an unexpected number of figures, %d", len(fields))
 	}
 	for i, f := range fields {
 		value, ok := strings.CutPrefix(f, rmaKeys[i]+": ")
 		if !ok {
-			return s, badOutput(out, "%q is not that of %s", f, rmaKeys[i])
+			return s, badOutput(out, "%q is not the value of %s", f, rmaKeys[i])
 		}
 		fields[i] = value
 	}
@@ -151,9 +151,9 @@ func (RMA) Read(j *Job, out string) (s figure.Sample, err error) {
 	case err != nil:
 		return s, badOutput(out, "%v", err)
 	case v[0] != float64(j.Figure.Size) || v[1] != float64(j.Count):
-		return s, badOutput(out, "it has made %s operations of %s bytes, not %d of %d", fields[1], fields[0], j.Count, j.Figure.Size)
+		return s, badOutput(out, "it made %s operations of %s bytes, want %d of %d", fields[1], fields[0], j.Count, j.Figure.Size)
 	case math.Abs(v[2]-v[0]*v[1]) > 0.5:
-		return s, badOutput(out, "the total is not that of all operations")
+		return s, badOutput(out, "the total does not match the number and size of operations")
 	}
 	return ofTime(j.Figure, v[5]), nil
 }

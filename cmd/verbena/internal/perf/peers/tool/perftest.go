@@ -60,7 +60,7 @@ func (Perftest) Read(j *Job, out string) (s figure.Sample, err error) {
 		switch {
 		case strings.HasPrefix(strings.TrimSpace(l), "#bytes"):
 			if head != nil {
-				return s, badOutput(out, "there are two tables")
+				return s, badOutput(out, "it contains two tables")
 			}
 			head = words
 		case head != nil && !strings.HasPrefix(l, "---"):
@@ -69,18 +69,18 @@ func (Perftest) Read(j *Job, out string) (s figure.Sample, err error) {
 		}
 	}
 	if rows != 1 {
-		return s, badOutput(out, "there are %d lines of figures", rows)
+		return s, badOutput(out, "it contains %d lines of figures, want one", rows)
 	}
 	first := map[bool]string{true: "t_min[usec]", false: "peak[MB/sec]"}[j.Figure.IsTime()]
 	switch {
 	case !strings.Contains(strings.Join(head, " "), first):
-		return s, badOutput(out, "there is no column %s", first)
+		return s, badOutput(out, "the table has no column %s", first)
 	case len(row) < 5 || row[0] != strconv.Itoa(j.Figure.Size) || row[1] != strconv.Itoa(j.Count):
-		return s, badOutput(out, "these are not the figures of %d operations of %d bytes", j.Count, j.Figure.Size)
+		return s, badOutput(out, "the figures are not for %d operations of %d bytes", j.Count, j.Figure.Size)
 	}
 	if j.Figure.IsTime() { // size, number, least, most, median, mean, ...
 		if len(row) < 6 {
-			return s, badOutput(out, "there are %d figures", len(row))
+			return s, badOutput(out, "it has an unexpected number of figures, %d", len(row))
 		}
 		v, err := positive(row[4], row[5])
 		if err != nil {

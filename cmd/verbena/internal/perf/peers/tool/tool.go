@@ -79,7 +79,7 @@ func (c Command) String() string {
 }
 
 // errOutput: a program has printed something unexpected.
-var errOutput = errors.New("its output is not understood")
+var errOutput = errors.New("cannot parse its output")
 
 func badOutput(out string, format string, args ...any) error {
 	const most = 400
@@ -104,7 +104,7 @@ func positive(words ...string) (values []float64, err error) {
 	for _, w := range words {
 		v, err := strconv.ParseFloat(strings.TrimSpace(w), 64)
 		if err != nil || !(v > 0) || v > 1e18 {
-			return nil, fmt.Errorf("%q is no positive number", w)
+			return nil, fmt.Errorf("%q is not a positive number", w)
 		}
 		values = append(values, v)
 	}

@@ -158,7 +158,7 @@ func verbenaReport(t *testing.T, test string, way verbs.Path, results ...report.
 
 func TestReadVerbena(t *testing.T) {
 	seen := 0
-	v := Verbena{Way: verbs.PathSharedMemory, Seen: func(*report.Report) { seen++ }}
+	v := Verbena{Way: verbs.PathSharedMemory, OnReport: func(*report.Report) { seen++ }}
 	for _, good := range []struct {
 		test   string
 		figure figure.Figure
@@ -192,7 +192,7 @@ func TestReadVerbena(t *testing.T) {
 		assert.ErrorIs(t, err, errOutput, name)
 	}
 	_, err := v.Read(j, verbenaReport(t, "read_bw", verbs.PathNetwork, one))
-	assert.ErrorContains(t, err, "by network, not by shared memory")
+	assert.ErrorContains(t, err, "through network, want shared memory")
 }
 
 // Both ends are told the same, and the client where the server is.

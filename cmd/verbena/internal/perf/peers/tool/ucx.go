@@ -70,14 +70,14 @@ const ucxHead = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overa
 func (UCX) Read(j *Job, out string) (s figure.Sample, err error) {
 	list := lines(out)
 	if len(list) != 2 || list[0] != ucxHead {
-		return s, badOutput(out, "there are to be the line %q and one of figures", ucxHead)
+		return s, badOutput(out, "want the line %q and one line of figures", ucxHead)
 	}
 	words := strings.Split(list[1], ",")
 	if len(words) != strings.Count(ucxHead, ",")+1 {
-		return s, badOutput(out, "there are %d figures", len(words))
+		return s, badOutput(out, "it has an unexpected number of figures, %d", len(words))
 	}
 	if n, err := strconv.Atoi(strings.TrimSpace(words[0])); err != nil || n != j.Count {
-		return s, badOutput(out, "it has made %s operations, not %d", words[0], j.Count)
+		return s, badOutput(out, "it made %s operations, want %d", words[0], j.Count)
 	}
 	switch {
 	case j.Figure.IsTime():

@@ -17,8 +17,8 @@ type Verbena struct {
 	Title  string
 	Device string
 	Way    verbs.Path // the path that packets must take; verbs.PathUnknown: any
-	// Seen, unless nil, is called with each report.
-	Seen func(*report.Report)
+	// OnReport, unless nil, is called with each report.
+	OnReport func(*report.Report)
 }
 
 // Name implements Tool.
@@ -72,14 +72,14 @@ func (v Verbena) Read(j *Job, out string) (s figure.Sample, err error) {
 		return s, badOutput(out, "%v", err)
 	}
 	if len(list) != 1 || len(list[0].Results) != 1 || list[0].Plan.Test != testOf(j.Figure) || list[0].Results[0].Size != j.Figure.Size {
-		return s, badOutput(out, "it is not one report of %v with one result of %d bytes", testOf(j.Figure), j.Figure.Size)
+		return s, badOutput(out, "want one report of %v with one result of %d bytes", testOf(j.Figure), j.Figure.Size)
 	}
 	r := list[0]
 	if v.Way != verbs.PathUnknown && r.Path.Way != v.Way.String() {
-		return s, fmt.Errorf("its packets went by %s, not by %v", r.Path.Way, v.Way)
+		return s, fmt.Errorf("its packets went through %s, want %v", r.Path.Way, v.Way)
 	}
-	if v.Seen != nil {
-		v.Seen(r)
+	if v.OnReport != nil {
+		v.OnReport(r)
 	}
 	res := &r.Results[0]
 	switch {
@@ -91,7 +91,7 @@ func (v Verbena) Read(j *Job, out string) (s figure.Sample, err error) {
 		s = figure.Sample{Mean: res.Bandwidth}
 	}
 	if !(s.Mean > 0) {
-		return s, badOutput(out, "it has measured nothing")
+		return s, badOutput(out, "the report has no measurement")
 	}
 	return s, nil
 }

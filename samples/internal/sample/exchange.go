@@ -1,0 +1,144 @@
+package sample
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// exchangeFlags has the flags for the exchange of descriptors.
+type exchangeFlags struct {
+	oob                   string
+	local, remote, memory string
+	interactive           bool
+
+	cm       bool // by connection manager
+	port     int
+	server   string
+	kind     string // type of the server's address
+	isServer bool   // this program is the server of several clients
+}
+
+func (r *exchangeFlags) define(f *Flags, p Program) {
+	f.String(&r.oob, "", "oob", "WAY", "how descriptors travel: "+oob.Ways)
+	f.String(&r.local, "ld", "local-descriptor-path", "FILE", "write this program's connection descriptor to FILE, instead of -oob")
+	f.String(&r.remote, "re", "remote-descriptor-path", "FILE", "read the peer's connection descriptor from FILE")
+	switch {
+	case p.Memory == NoMemory:
+	case p.Memory.imports():
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("read the descriptor of the peer's %v from FILE", p.Memory))
+	default:
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of this program's %v to FILE", p.Memory))
+	}
+	if p.Transport == verbs.RC {
+		r.addressFlags(f, p)
+	}
+	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
+		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
+}
+
+// addressFlags defines the flags of connections by address.
+func (r *exchangeFlags) addressFlags(f *Flags, p Program) {
+	f.add("cm", "use-rdma-cm", "", "connect by address, through the connection manager; no descriptors are exchanged otherwise", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
+	r.port = 13579
+	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
+	if p.Role == Requester || p.MaxConnections > 1 {
+		usage := "with -cm: the address of the server, " + p.Peer
+		if p.MaxConnections > 1 {
+			usage += "; without it, this program is the server, and waits for -nc clients"
+		}
+		f.String(&r.server, "sa", "server-addr", "ADDR", usage)
+		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: the type of ADDR)")
+	}
+}
+
+// open makes the way. manual reports whether a person may have to act before the peer has our
+// descriptors.
+func (r *exchangeFlags) open(f *Flags, p Program, files stdio) (way oob.Way, manual bool, err error) {
+	if r.cm {
+		if f.wasSet("oob", "ld", "local-descriptor-path", "re", "remote-descriptor-path", "m", "remote-resource-descriptor-path", "interactive") {
+			return nil, false, errors.New("-cm excludes -oob, -ld, -re, -m and -interactive")
+		}
+		way, err = r.byAddress(f, p)
+		return way, false, err
+	}
+	if f.wasSet("lp", "listen-port", "sa", "server-addr", "sat", "server-addr-type") {
+		return nil, false, errors.New("-lp, -sa and -sat need -cm")
+	}
+	if r.local != "" || r.remote != "" || r.memory != "" {
+		switch {
+		case f.wasSet("oob"):
+			return nil, false, errors.New("-oob excludes -ld, -re and -m")
+		case r.local == "" || r.remote == "":
+			return nil, false, errors.New("-ld and -re are needed together")
+		case r.memory == "" && p.Memory != NoMemory:
+			return nil, false, fmt.Errorf("-ld and -re need -m, for the descriptor of the %v", p.Memory)
+		}
+		names := oob.Files{Local: r.local, Remote: r.remote, Resource: r.memory}
+		if r.interactive {
+			names.Enter = files.in
+		}
+		if way, err = names.Way(); err != nil {
+			err = fmt.Errorf("-ld, -re and -m: %w", err)
+		}
+		return way, true, err
+	}
+	if r.interactive {
+		return nil, false, errors.New("-interactive needs -ld and -re")
+	}
+	if r.oob == "stdio" {
+		return oob.Stdio(files.in, files.out), true, nil
+	}
+	if way, err = oob.Parse(r.oob); err != nil {
+		err = fmt.Errorf("-oob %s: %w", r.oob, err)
+	}
+	return way, false, err
+}
+
+// role returns the role of this program in the exchange.
+func (s *Session) role() oob.Role {
+	if s.program.Role == Responder {
+		return oob.Responder
+	}
+	return oob.Requester
+}
+
+// peer makes the peer that exchanges descriptors over the way.
+func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
+	p := s.program
+	s.reports = role == oob.Responder
+	return oob.New(way, oob.Config{
+		Name: p.Name, Peer: p.Peer, Role: role, Expect: p.Memory.expects(), Log: s.Log,
+		Notify: func(line string) { s.Say("%s", line) },
+	})
+}
+
+// byAddress makes the way by connection manager. The responder of a pair is the server. Where
+// either program can be the server, the one without -sa is.
+func (r *exchangeFlags) byAddress(f *Flags, p Program) (oob.Way, error) {
+	port := strconv.Itoa(r.port)
+	if r.server == "" {
+		switch {
+		case r.kind != "":
+			return nil, errors.New("-sat needs -sa")
+		case p.MaxConnections > 1:
+			r.isServer = true
+		case p.Role == Requester:
+			return nil, fmt.Errorf("-cm needs -sa, the address of %s", p.Peer)
+		}
+		return oob.CM(net.JoinHostPort("", port))
+	}
+	if p.MaxConnections > 1 && f.wasSet("nc", "num-connections") {
+		return nil, errors.New("-nc is only for the server, which has no -sa; start one client for each connection")
+	}
+	addr, err := netip.ParseAddr(r.server)
+	if ok := map[string]bool{"": true, "ipv4": err != nil || addr.Is4(), "ipv6": err != nil || addr.Is6(), "gid": err == nil && addr.Is6()}[r.kind]; !ok {
+		return nil, fmt.Errorf("-sa %s, -sat %s: want ipv4, ipv6 or gid, and an address of that type", r.server, r.kind)
+	}
+	return oob.CM(net.JoinHostPort(r.server, port))
+}
