@@ -47,7 +47,7 @@ func BenchmarkCallbacks(b *testing.B) {
 				if err == nil {
 					left--
 					out++
-					err = pe.Submit(t, next)
+					err = pe.SubmitNew(t, nil, next)
 				}
 				return err
 			}

@@ -3,7 +3,6 @@ package await
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -28,6 +27,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if ctx.Err() != nil {
 		return ended(ctx, "run a function")
 	}
+	functions := &sparesOf(e).functions
 	c := functions.Get().(*function)
 	c.f, c.result = f, errPanicked
 	c.begun.Store(false)
@@ -48,7 +48,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	return err
 }
 
-// function is a call of Func. It is used again, as an operation is.
+// function is a call of Func, which is used again.
 type function struct {
 	f      func() error
 	run    func()      // runOnce
@@ -57,12 +57,11 @@ type function struct {
 	over   chan struct{} // has room for one
 }
 
-// functions has calls that are over.
-var functions = sync.Pool{New: func() any {
+func newFunction() any {
 	c := &function{over: make(chan struct{}, 1)}
 	c.run = c.runOnce
 	return c
-}}
+}
 
 func (c *function) runOnce() {
 	if c.begun.CompareAndSwap(false, true) {

@@ -3,7 +3,6 @@ package await
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
@@ -72,8 +71,7 @@ type operands struct {
 	compare, value uint64
 }
 
-// operation is a call that runs one operation. It is used again, since all that it allocates
-// would otherwise be garbage after each operation.
+// operation is a call that runs one operation, and is used again.
 type operation struct {
 	call[*rdma.Task]
 	operands
@@ -82,12 +80,11 @@ type operation struct {
 	original uint64 // of an atomic that has succeeded
 }
 
-// operations has operations that are over.
-var operations = sync.Pool{New: func() any {
+func newOperation() any {
 	o := &operation{}
 	o.init(o.allocate, o.takeOriginal)
 	return o
-}}
+}
 
 // operate runs one operation, and returns the original value of an atomic.
 func operate[T Target](ctx context.Context, to T, with operands) (original uint64, err error) {
@@ -106,6 +103,7 @@ func operate[T Target](ctx context.Context, to T, with operands) (original uint6
 	if err := mayWait(ctx, e); err != nil {
 		return 0, err
 	}
+	operations := &sparesOf(e).operations
 	o := operations.Get().(*operation)
 	o.operands, o.original = with, 0
 	o.conn, _ = any(to).(*rdma.Connection)

@@ -26,8 +26,8 @@ const (
 	settleTime = time.Second
 )
 
-// contextPair is two contexts, on two devices and one engine, with many connections between them.
-// One goroutine does all work of both ends.
+// contextPair is two contexts, on two devices and one engine, with many connections between
+// them. One goroutine does all work of both ends.
 type contextPair struct {
 	*pe.Engine
 	x, y   *endpoint
@@ -297,8 +297,8 @@ func roundTripsBeside(o options, b otherState, n int) (f tripTimes, err error) {
 	return c.roundTrips(x, y, &next, o.duration)
 }
 
-// heapPerConnection makes connections. It returns the heap for each at one end, with its share of the
-// pools, and the time for all of them.
+// heapPerConnection makes connections. It returns the heap for each at one end, with its share
+// of the pools, and the time for all of them.
 func heapPerConnection(o options, tasks int) (perConnection float64, took time.Duration, err error) {
 	before := heap()
 	begin := time.Now()

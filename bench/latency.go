@@ -41,8 +41,8 @@ func newPinger(e *endpoint) (*pinger, error) {
 	return p, nil
 }
 
-// hasArrived reports whether n has arrived. It checks many times between two calls of Progress: a
-// number that arrives during the call is seen only after it.
+// hasArrived reports whether n has arrived. It checks many times between two calls of
+// Progress: a number that arrives during the call is seen only after it.
 func (p *pinger) hasArrived(n uint64) bool {
 	for range pollsPerProgress {
 		if atomic.LoadUint64(p.received) == n {

@@ -117,8 +117,8 @@ func (m *many) close() error {
 // receive waits for the peer's next message, polling the engine meanwhile.
 func (m *many) receive() (manyMessage, error) { return m.next(m.progress) }
 
-// receiveAsleep waits for the peer's next message as an idle program does: it sleeps while the engine
-// has no work.
+// receiveAsleep waits for the peer's next message as an idle program does: it sleeps while the
+// engine has no work.
 func (m *many) receiveAsleep() (manyMessage, error) {
 	return m.next(func() error { return m.sleep(time.Now().Add(10 * time.Millisecond)) })
 }

@@ -25,9 +25,9 @@ const (
 	srdPortNumber = 1
 )
 
-// deviceGroup is one device, the hub, and a number of peer devices in the same process, with their
-// queue pairs of one service. The hub has a queue pair for each of the peers' with RC, and a
-// single one with SRD.
+// deviceGroup is one device, the hub, and a number of peer devices in the same process, with
+// their queue pairs of one service. The hub has a queue pair for each of the peers' with RC,
+// and a single one with SRD.
 type deviceGroup struct {
 	service verbs.QPType
 	hub     *deviceEnd

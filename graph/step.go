@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -76,8 +75,7 @@ func (s *taskStep[V, T]) run() {
 	if err = s.check(t); err != nil {
 		return
 	}
-	if err = pe.Submit(t, s.ended); err != nil {
-		err = errors.Join(err, t.Free())
+	if err = pe.SubmitNew(t, nil, s.ended); err != nil {
 		return
 	}
 	pending = true

@@ -88,7 +88,11 @@ func (c *cmListener) close() error {
 	if c.r == nil {
 		return nil
 	}
-	_ = c.r.Engine().Do(func() { // fails once the engine is closed; the context then ended the listener
+	engine := c.r.Engine()
+	if engine == nil { // the context is closed, which ended the listener
+		return nil
+	}
+	_ = engine.Do(func() { // fails once the engine is closed; the context then ended the listener
 		if c.unwatch != nil {
 			c.unwatch()
 		}

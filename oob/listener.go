@@ -169,7 +169,8 @@ func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func
 		l.rejected(c, err)
 		return
 	}
-	if r.Engine().Do(func() { l.admit(newExchange(p, r), offer, c, f) }) != nil {
+	engine := r.Engine() // nil once the context is closed
+	if engine == nil || engine.Do(func() { l.admit(newExchange(p, r), offer, c, f) }) != nil {
 		_ = c.conn.Close()
 	}
 }

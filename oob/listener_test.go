@@ -112,7 +112,7 @@ func visit(t *testing.T, way, name string, at int) error {
 				assert.NoError(t, err)
 				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
 				if err == nil {
-					err = pe.Submit(task, func(t *rdma.Task, err error) {
+					err = pe.SubmitNew(task, nil, func(t *rdma.Task, err error) {
 						p.rdma.Fail(errors.Join(err, t.Free()))
 						p.rdma.Stop()
 					})
@@ -515,6 +515,30 @@ func TestListenerClosedBeforeTheEngineRuns(t *testing.T) {
 	cancel()
 	assert.ErrorIs(t, <-visited, context.Canceled)
 	assert.Empty(t, s.reports)
+}
+
+// A listener outlives its context: clients that come later do no harm, and it can be closed.
+func TestListenerAfterItsContext(t *testing.T) { forEachWay(t, testListenerAfterItsContext) }
+
+func testListenerAfterItsContext(t *testing.T, at string) {
+	s := newObservedServer(t, at, oob.Config{}, rdma.Config{})
+	require.NoError(t, s.listener.Serve(s.rdma, oob.Offer{}, func(string, *oob.Answer) error {
+		assert.Fail(t, "it was admitted")
+		return nil
+	}))
+	require.NoError(t, s.rdma.Close())
+	if strings.HasPrefix(at, "tcp:") { // by connection manager, the context has listened
+		client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{})
+		client.rdma.OnStateChange(func(_, next pe.State) {
+			if next == pe.Starting {
+				client.peer.Connect(client.rdma, nil)
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // likely enough to be handled
+		defer cancel()
+		require.Error(t, client.run(ctx))
+	}
+	require.NoError(t, s.listener.Close())
 }
 
 func TestServeInvalidConnections(t *testing.T) {

@@ -50,6 +50,7 @@ type Engine struct {
 	runs     runs
 	notifier notifier
 	slice    timeslice
+	attached attachment
 }
 
 // change is a change of state that has not been reported yet.

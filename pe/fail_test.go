@@ -246,9 +246,4 @@ func TestTasksOfAnotherContext(t *testing.T) {
 	require.ErrorIs(t, other.ctl.Begin(&j.Task, "submit a job"), pe.ErrInvalid)
 	require.ErrorIs(t, other.ctl.MayChange(&j.Task, "value"), pe.ErrInvalid)
 	require.NoError(t, d.jobs.Free(j))
-
-	var none *pe.Control
-	require.ErrorIs(t, none.Begin(new(pe.Task), "submit a job"), pe.ErrFreed)
-	require.ErrorIs(t, none.MayChange(new(pe.Task), "value"), pe.ErrFreed)
-	none.End(new(pe.Task))
 }

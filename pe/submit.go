@@ -23,11 +23,12 @@ type Submittable interface {
 type taskCallback[T any] func(T, error)
 
 // Done is the callback of success, and Failed the one of failure, for pools whose tasks each
-// have their own callback, set with Submit or Then:
+// have their own callback, set with SubmitNew or Then:
 //
 //	writes, err := r.Pool(16, pe.Done, pe.Failed)
 //	...
-//	err = pe.Submit(task, func(t *rdma.Task, err error) { ... })
+//	task, err := writes.Write(conn, src, dst)
+//	err = pe.SubmitNew(task, err, func(t *rdma.Task, err error) { ... })
 //
 // If a task without a callback completes, nothing is called, and the task is the user's again.
 func Done[T Submittable](t T) { Failed(t, nil) }
@@ -42,30 +43,12 @@ func Failed[T Submittable](t T, err error) {
 // Then sets the callback of a task whose pool was made with Done and Failed. The engine's
 // goroutine calls it each time the task completes, with nil or the error, until another is set
 // or the task is freed. Use it for tasks that are submitted with flags or several at a time,
-// and Submit for others. It replaces the task's user data, and allocates nothing.
+// and SubmitNew for others. It replaces the task's user data, and allocates nothing.
 func Then[T Submittable](t T, f func(t T, err error)) {
 	var none T
 	if t != none {
 		t.SetUserData(taskCallback[T](f))
 	}
-}
-
-// Submit sets the callback of a task as Then does, and submits the task. If it fails, the task
-// remains the caller's, and f is not called. Its errors are those of the task's Submit, and
-// ErrInvalid if f is nil.
-func Submit[T Submittable](t T, f func(t T, err error)) error {
-	var none T
-	if t == none {
-		return fmt.Errorf("pe: cannot submit a task: %w: it is nil", ErrInvalid)
-	}
-	if f == nil {
-		return fmt.Errorf("pe: cannot submit a task: the callback is nil: %w", ErrInvalid)
-	}
-	if t.InFlight() {
-		return t.Submit() // it returns the error, and the callback is kept
-	}
-	Then(t, f)
-	return t.Submit()
 }
 
 // SubmitNew submits a task that has just been allocated, and frees it if that fails. It takes
@@ -78,7 +61,7 @@ func Submit[T Submittable](t T, f func(t T, err error)) error {
 //
 //	r.Fail(pe.SubmitNew(task, task.SetDestination(dst)))
 //
-// In a pool made with Done and Failed, a third argument sets the task's callback, as Submit
+// In a pool made with Done and Failed, a third argument sets the task's callback, as Then
 // does:
 //
 //	r.Fail(pe.SubmitNew(task, err, written))
@@ -98,7 +81,10 @@ func SubmitNew[T Submittable](t T, err error, f ...func(t T, err error)) error {
 	case len(f) == 0 || f[0] == nil:
 		err = t.Submit()
 	default:
-		err = Submit(t, f[0])
+		if !t.InFlight() { // if it is, the callback is kept, and Submit returns the error
+			Then(t, f[0])
+		}
+		err = t.Submit()
 	}
 	if err != nil && !t.InFlight() {
 		err = errors.Join(err, t.Free())

@@ -39,12 +39,12 @@ func TestThenEachTaskHasItsOwnCallback(t *testing.T) {
 	require.NoError(t, d.Start())
 	a, b := d.userTask(t), d.userTask(t)
 	var trace []string
-	require.NoError(t, pe.Submit(a, func(r userTask, err error) {
+	require.NoError(t, pe.SubmitNew(a, nil, func(r userTask, err error) {
 		require.Equal(t, a, r)
 		require.NoError(t, err)
 		trace = append(trace, "a")
 	}))
-	require.NoError(t, pe.Submit(b, func(r userTask, err error) {
+	require.NoError(t, pe.SubmitNew(b, nil, func(r userTask, err error) {
 		require.ErrorIs(t, err, errFlushed)
 		trace = append(trace, "b")
 	}))
@@ -73,12 +73,9 @@ func TestThenRefusals(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
 	a := d.userTask(t)
-	require.ErrorIs(t, pe.Submit(a, nil), pe.ErrInvalid)
-	require.False(t, a.InFlight())
-
 	called := 0
-	require.NoError(t, pe.Submit(a, func(userTask, error) { called++ }))
-	require.ErrorIs(t, pe.Submit(a, func(userTask, error) { called += 100 }), pe.ErrInUse)
+	require.NoError(t, pe.SubmitNew(a, nil, func(userTask, error) { called++ }))
+	require.ErrorIs(t, pe.SubmitNew(a, nil, func(userTask, error) { called += 100 }), pe.ErrInUse)
 	d.complete(0, nil)
 	quiesce(t, e)
 	require.Equal(t, 1, called, "a refused submission changed the callback")

@@ -24,10 +24,8 @@ func ExampleContext_Receive() {
 		n := copy(memory.Bytes()[at:], text)
 		shared, err := r.SharedPool()
 		if err == nil {
-			var task *rdma.Task
-			if task, err = shared.Send(conn, bufinv.Source(memory, at, n)); err == nil {
-				err = pe.Submit(task, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) })
-			}
+			task, e := shared.Send(conn, bufinv.Source(memory, at, n))
+			err = pe.SubmitNew(task, e, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) })
 		}
 		r.Fail(err) // nil does nothing
 	}

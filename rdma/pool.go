@@ -100,9 +100,9 @@ const SharedTasks = 64
 const sharedDepth = 16
 
 // SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
-// pe.Done and pe.Failed, so that pe.Submit submits them. Unlike other pools, it can be made
-// after Start: the context keeps room for these tasks. Without other pools, the connections'
-// send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
+// pe.Done and pe.Failed: pe.SubmitNew sets the callback of a task. Unlike other pools, it can
+// be made after Start: the context keeps room for these tasks. Without other pools, the
+// connections' send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
 //
 // It is legal in Idle, Starting and Running, on the engine's goroutine. Errors match
 // pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange if the other pools leave no room in

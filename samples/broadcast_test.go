@@ -29,9 +29,9 @@ func broadcast(t *testing.T, flags ...string) (server *process, consumer func(na
 	}
 }
 
-// A server broadcasts to a quick consumer, to a slow one, to one that is killed at random
-// moments and started again, and to one that comes when all of this is over. Each has the
-// stream in the end, whatever becomes of the others, and the server ends with the last.
+// A server broadcasts to a fast consumer, to a slow one, to one that is killed at random
+// moments and restarted, and to one that starts when the others are done. Each receives the
+// stream, whatever happens to the others, and the server ends with the last consumer.
 func TestSoakBroadcast(t *testing.T) {
 	server, consumer := broadcast(t, "-n", "32", "-consumers", "4", "-timeout", patience)
 	verified := regexp.MustCompile(`^32 chunks, SHA-256 [0-9a-f]{64} verified\n$`)
@@ -66,7 +66,7 @@ func TestSoakBroadcast(t *testing.T) {
 	assert.Zero(t, server.code(), "%s", server.stderr.String())
 }
 
-// A consumer ends with its server, and says why.
+// A consumer ends when its server ends, and reports why.
 func TestBroadcastServerEnds(t *testing.T) {
 	t.Parallel()
 	server, consumer := broadcast(t, "-n", "16")
@@ -74,12 +74,12 @@ func TestBroadcastServerEnds(t *testing.T) {
 	server.await("client broadcast_consumer")
 	server.interrupted(syscall.SIGTERM, 143)
 	assert.Equal(t, 1, c.code())
-	// The server may end before the consumer has connected; and its goodbye comes behind the
-	// chunks that are under way, for which it waits CloseTimeout at most.
+	// The server may end before the consumer has connected. It announces its end after the
+	// chunks in flight, for which it waits at most CloseTimeout.
 	assert.Regexp(t, "closed by the peer|did not connect|does not answer|retry count exceeded", c.lastLine())
 }
 
-// A consumer whose address does not fit is rejected, and the server goes on.
+// A consumer with an unsuitable address is rejected, and the server keeps running.
 func TestBroadcastRejects(t *testing.T) {
 	t.Parallel()
 	dev, err := device.Open("soft-lo")

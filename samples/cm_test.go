@@ -16,10 +16,10 @@ import (
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
-// freeRDMAPort is a port where nobody listens, in all likelihood.
+// freeRDMAPort returns a port on which, most likely, no program listens.
 func freeRDMAPort() string { return fmt.Sprint(20_000 + rand.IntN(40_000)) }
 
-// succeed waits for the end of programs that have to succeed.
+// succeed waits for programs that must succeed.
 func succeed(t *testing.T, list ...*process) {
 	t.Helper()
 	for _, p := range list {
@@ -150,7 +150,7 @@ func TestHello(t *testing.T) {
 	assert.Contains(t, server.stdout.String(), `says "hello?"`)
 }
 
-// Where nobody listens, a client says so and ends; without a timeout of its own.
+// If no server listens, a client reports that and ends, even without -timeout.
 func TestNobodyListens(t *testing.T) {
 	for text, args := range map[string][]string{
 		"cm_hello: waiting for the peer at 127.0.0.1:": {"cm_hello", "-c", "127.0.0.1"},
@@ -161,7 +161,7 @@ func TestNobodyListens(t *testing.T) {
 		assert.Contains(t, p.stderr.String(), text)
 		assert.Contains(t, p.lastLine(), "nobody listens on that port")
 	}
-	// One whose answer cannot come says how long it has waited, and for whom.
+	// A client that cannot get an answer reports how long it waited, and for which server.
 	p := start(t, "cm_rping", "-c", "-d", "soft-lo?loss=1", "-a", "127.0.0.1", "-p", freeRDMAPort(), "-timeout", "100ms")
 	assert.Equal(t, 1, p.code())
 	assert.NotContains(t, p.lastLine(), "after 0s")
@@ -195,7 +195,7 @@ func TestRpingEndsEarly(t *testing.T) {
 	}
 }
 
-// Programs that wait for another say for which one, and where.
+// Programs that wait for a peer print which peer, and at which address.
 func TestPrintsWhatItWaitsFor(t *testing.T) {
 	for text, command := range map[string][]string{
 		"waiting for the server: dial tcp 127.0.0.1:1": {"efa_rdma_write_client", "-s", "127.0.0.1:1"},

@@ -20,11 +20,11 @@ type counter struct {
 	device string
 }
 
-// count runs two of the counting programs, which must agree on the number: n and,
-// where the second adds by itself, local.
+// count runs two of the counting programs, which must agree on the number: n, plus local if
+// the second program adds to its own event.
 func count(t *testing.T, first, second counter, n, local int, args ...string) {
 	t.Helper()
-	n += n % 2 // in turns it takes an even number
+	n += n % 2 // counting alternately needs an even number
 	dir := t.TempDir()
 	if local > 0 {
 		args = append(args, "-local", strconv.Itoa(local))
@@ -42,7 +42,7 @@ func count(t *testing.T, first, second counter, n, local int, args ...string) {
 }
 
 // Two programs count alternately, each adding to the other's event and waiting on its
-// own: a step that is lost would stop them, one that comes twice shows.
+// own: a lost step would stop them, and a duplicated one is detected.
 func TestSoakCountInTurns(t *testing.T) {
 	near := counter{device: "soft-lo"}
 	count(t, near, near, soak.Rounds(t, 4000, 100_000), 0)

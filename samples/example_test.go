@@ -14,7 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
-// runExample runs a server and its client, which have to succeed.
+// runExample runs a server and its client, which must succeed.
 func runExample(t *testing.T, e pair.Example, o pair.Options) pair.Result {
 	t.Helper()
 	o.Bin = bin
@@ -45,8 +45,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The programs of the EFA documents, where packets get lost, and with another order of
-// them each time.
+// The programs of the EFA documents, with lost and reordered packets.
 func TestSoakEFAExamples(t *testing.T) {
 	for range soak.Rounds(t, 3, 1000) {
 		dev := fmt.Sprintf("soft-lo?loss=0.05&seed=%d&srd_seed=%d", rand.Uint32(), rand.Uint32())

@@ -16,9 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
-// one runs a program that must fail: with that code, one line that has all of the
-// texts, behind notes of what is tried again, nothing on standard output, and no file
-// left in the scratch folder but those that were there before.
+// one runs a program that must fail with the given exit code. Its last line must contain all
+// texts, standard output must be empty, and no new file may remain in the scratch folder.
 func one(t *testing.T, scratch string, code int, program string, args []string, texts ...string) {
 	t.Helper()
 	stderr := oneError(t, scratch, code, program, args)
@@ -177,7 +176,7 @@ func TestBadDescriptors(t *testing.T) {
 	}
 }
 
-// Programs that do not belong together say so.
+// Programs that do not belong together report it.
 func TestMismatch(t *testing.T) {
 	failAtBothEnds(t, byName(t, "rdma_multi_conn_send"), pair.Options{RequesterArgs: []string{"-nc", "3"}, ResponderArgs: []string{"-nc", "4"}},
 		"offers 4 connections, but this program offers 3", "offers 3 connections, but this program offers 4")
@@ -186,8 +185,8 @@ func TestMismatch(t *testing.T) {
 	mismatch(t, p, pair.Options{Way: pair.TCP, Address: "127.0.0.1:" + freePort(t)}, "but this program waits for rdma_receive")
 }
 
-// mismatch runs two programs that do not belong together: the requester says so, and
-// the responder goes on waiting for another.
+// mismatch runs two programs that do not belong together: the requester reports it, and the
+// responder keeps waiting for another peer.
 func mismatch(t *testing.T, p pair.Pair, o pair.Options, text string) {
 	t.Helper()
 	o.Bin, o.Scratch = bin, t.TempDir()
@@ -202,8 +201,8 @@ func mismatch(t *testing.T, p pair.Pair, o pair.Options, text string) {
 	assert.Empty(t, list(t, o.Scratch))
 }
 
-// A peer that ends between the exchange of descriptors and the connection is not
-// waited for for ever.
+// A program does not wait forever for a peer that ended between the exchange of descriptors
+// and the connection.
 func TestPeerGoneBeforeConnecting(t *testing.T) {
 	for _, p := range pair.Samples() {
 		for _, side := range [][2]string{{p.Requester, p.Responder}, {p.Responder, p.Requester}} {
@@ -241,7 +240,7 @@ func TestPeerGoneBeforeConnecting(t *testing.T) {
 	}
 }
 
-// What a peer's memory or receive cannot take fails at both ends.
+// Data that is too long for the peer's memory or receive fails at both ends.
 func TestTooBig(t *testing.T) {
 	text := strings.Repeat("x", 5000)
 	for _, test := range []struct {

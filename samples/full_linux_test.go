@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// onFull runs a program whose standard output takes nothing.
+// onFull runs a program with a full device as its standard output.
 func onFull(t *testing.T, command ...string) *process {
 	t.Helper()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -28,7 +28,7 @@ func onFull(t *testing.T, command ...string) *process {
 	return p
 }
 
-// A program whose output cannot be written has not done what it was asked to.
+// A program fails if its output cannot be written.
 func TestFullOutput(t *testing.T) {
 	for _, command := range [][]string{
 		{"device_info"}, {"device_info", "-version"}, {"graph", "-h"}, {"graph"}, {"pe_event"}, {"pe_polling"}, {"pe_reactive"}, {"pe_multi_context"},

@@ -101,7 +101,7 @@ func (b pingPongCase) run(t *testing.T, slots chan int, family int, flags string
 		port := 18515 + slot
 		server := start(t, b.command(b.server, slot, port, family, flags)...)
 		server.listens(port)
-		// The server is where RoCEv2 packets go to as well.
+		// RoCEv2 packets go to the address of the server, too.
 		address := map[bool]string{true: slotAddress(slot, 4), false: "rxe"}[b.server == onSoft]
 		client := start(t, append(b.command(b.client, slot, port, family, flags), address)...)
 		for _, p := range []*process{server, client} {

@@ -46,8 +46,8 @@ func (k *killResults) add(one killResult) {
 	k.list = append(k.list, one)
 }
 
-// report prints how long survivors took to end. That they end within 10 seconds is
-// what they are to do; no test fails for it, since a machine may be busy.
+// report prints how long survivors took to end. They should end within 10 seconds, but no test
+// fails for that, because the machine may be busy.
 func (k *killResults) report(t *testing.T) {
 	var took []time.Duration
 	finished, early := 0, 0
@@ -86,8 +86,8 @@ func (k *killResults) report(t *testing.T) {
 var dataLine = regexp.MustCompile(`\((\d+) bytes, CRC-32C [0-9a-f]{8}\)`)
 
 // killOne runs a pair, all settings at their defaults, and kills one end at a random
-// moment after the two have met. The other ends, with an error unless it has done
-// its work.
+// moment after the exchange of descriptors. The other must end, with an error unless its work
+// is done.
 func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Rand, k *killResults) {
 	o := pair.Options{Bin: bin, Scratch: t.TempDir(), Way: pair.Dir, RequesterPrefix: e.where(e.requester), ResponderPrefix: e.where(e.responder),
 		RequesterArgs: []string{"-d", e.requester}, ResponderArgs: []string{"-d", e.responder}}
@@ -114,11 +114,11 @@ func killOne(t *testing.T, p pair.Pair, requesterDies bool, e ends, rng *rand.Ra
 	case <-victim.stderr.watch(moment):
 	case <-gone:
 	case <-time.After(5 * time.Minute):
-		require.Fail(t, "they have not met", "%s\n%s", victim.stderr.String(), other.stderr.String())
+		require.Fail(t, "the ends have not exchanged descriptors", "%s\n%s", victim.stderr.String(), other.stderr.String())
 	}
 	within := []time.Duration{1, 2 * time.Millisecond, 20 * time.Millisecond, 500 * time.Millisecond}[rng.IntN(4)]
 	time.Sleep(time.Duration(rng.Int64N(int64(within))))
-	if rng.IntN(2) == 0 { // silent before, so that the other waits for it
+	if rng.IntN(2) == 0 { // stop it first, so that the other waits for it
 		_ = victim.cmd.Process.Signal(syscall.SIGSTOP)
 		time.Sleep(time.Duration(rng.Int64N(int64(time.Second))))
 	}
@@ -173,17 +173,17 @@ func killEither(t *testing.T, e ends, rounds int, parallel bool) {
 	k.report(t)
 }
 
-// Whichever end of a pair is killed, at whatever moment: the other ends, with an
-// error, unless it has done its work.
+// If either end of a pair is killed, at any moment, the other ends, with an error unless its
+// work is done.
 func TestSoakPeerKilled(t *testing.T) {
 	sizes := []int{0, 1 << 20, 256 << 20}
 	if !soak.Full(t) {
-		sizes[2] = 32 << 20 // to fill it takes either program as long as all the rest
+		sizes[2] = 32 << 20 // filling it takes as long as everything else
 	}
 	killEither(t, ends{"soft-lo", "soft-lo", func(string) []string { return nil }, sizes}, soak.Rounds(t, 18, 108), true)
 }
 
-// guestSizes take a slow machine as long, which has a gigabyte of memory.
+// guestSizes take as long in the guest, which is slow and has a gigabyte of memory.
 var guestSizes = []int{0, 100_000, 32 << 20}
 
 // As TestSoakPeerKilled, with the kernel's driver at one end, or both.

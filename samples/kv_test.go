@@ -17,8 +17,8 @@ import (
 )
 
 // Four clients of two kinds load a server with the same few keys. Each is killed at random
-// moments and started again. Whatever becomes of them, the server goes on, and a client
-// that is left in peace finds every value right.
+// moments and restarted. Whatever happens to them, the server keeps running, and a client
+// that is not killed finds every value correct.
 func TestSoakKeyValue(t *testing.T) {
 	server := start(t, "kv_server", "-oob", "tcp:127.0.0.1:0")
 	server.await("listening on ")
@@ -52,7 +52,7 @@ func TestSoakKeyValue(t *testing.T) {
 	server.interrupted(syscall.SIGINT, 130)
 }
 
-// A client ends with its server, and says why.
+// A client ends when its server ends, and reports why.
 func TestKeyValueServerEnds(t *testing.T) {
 	for _, name := range []string{"kv_client", "kv_client_await"} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ func TestLab3(t *testing.T) {
 	assert.Contains(t, sender.stdout.String(), fmt.Sprintf("%d bytes sent; the secret key of Ada: %x", len(data), mac.Sum(nil)))
 }
 
-// A receiver does not take a file whose hash is wrong, or whose sender leaves.
+// A receiver fails if the hash of the file is wrong, or if the sender leaves early.
 func TestLab3Fails(t *testing.T) {
 	address := "127.0.0.1:" + freeRDMAPort()
 	receiver := start(t, "lab3_receiver", "-p", address, "-timeout", patience)
@@ -77,7 +77,7 @@ func TestLab3Fails(t *testing.T) {
 		assert.Contains(t, receiver.lastLine(), fmt.Sprintf("the sender announced a file of %d bytes", length))
 	}
 
-	// A sender whose receiver ends has no secret key.
+	// A sender whose receiver has ended prints no secret key.
 	receiver = start(t, "lab3_receiver", "-p", address)
 	receiver.await("waiting for lab3_sender")
 	receiver.interrupted(syscall.SIGINT, 130)

@@ -85,8 +85,7 @@ var (
 	address     = regexp.MustCompile(`to [0-9a-f.:]+ queue`)
 )
 
-// lines returns what that a program has printed, without what differs from
-// run to run.
+// lines returns the lines that a program printed, without the parts that differ between runs.
 func (l local) lines(output string) []string {
 	output = address.ReplaceAllString(hexadecimal.ReplaceAllString(output, "HEX"), "to ADDRESS queue")
 	list := strings.Split(strings.TrimSuffix(output, "\n"), "\n")
@@ -116,7 +115,7 @@ func (l local) run(t *testing.T, args ...string) {
 	assert.Equal(t, l.want, l.lines(p.stdout.String()))
 }
 
-// A program that is signaled before it has begun stops as one that has.
+// A program stops at a signal even before it has started its work.
 func TestLocalTimeout(t *testing.T) {
 	for _, l := range locals() {
 		t.Run(l.program, func(t *testing.T) {
@@ -145,7 +144,7 @@ func TestLocalWrongUsage(t *testing.T) {
 	}
 }
 
-// The loop of pe_event sleeps for each copy that it waits for.
+// The loop of pe_event sleeps while it waits for a copy.
 func TestEventSleeps(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pe_event needs epoll, which Linux alone has")

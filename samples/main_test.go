@@ -1,4 +1,4 @@
-// Package samples tests the sample programs as the processes that they are.
+// Package samples tests the sample programs as separate processes.
 package samples
 
 import (

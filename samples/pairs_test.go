@@ -11,10 +11,10 @@ import (
 	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
-// patience is how long a program may take that ought to succeed.
+// patience is the time limit for a program that should succeed.
 const patience = "5m"
 
-// runPair runs a pair that has to succeed, and to leave no file.
+// runPair runs a pair that must succeed and leave no file.
 func runPair(t *testing.T, p pair.Pair, o pair.Options) pair.Result {
 	t.Helper()
 	o.Bin, o.Scratch = bin, t.TempDir()
@@ -77,7 +77,7 @@ func byName(t *testing.T, requester string) pair.Pair {
 	return pair.Pair{}
 }
 
-// What the flags say is what happens.
+// The values of flags take effect.
 func TestValues(t *testing.T) {
 	args := func(list ...string) []string { return list }
 	tests := []struct {

@@ -28,7 +28,7 @@ func startPingPong(t *testing.T, service string, args ...string) *process {
 	return start(t, append([]string{"verbs_" + service + "_pingpong"}, args...)...)
 }
 
-// said is all that the program printed.
+// said returns everything that the program printed.
 func (p *process) said() string { return p.stdout.String() + p.stderr.String() }
 
 func freePort(t *testing.T) string {
@@ -78,7 +78,7 @@ func TestPingPong(t *testing.T) {
 	}
 }
 
-// A server that is to validate finds that the client sends something else.
+// A server with -c detects that the client sends other data.
 func TestPingPongValidates(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud"} {
 		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "5"}
@@ -90,7 +90,7 @@ func TestPingPongValidates(t *testing.T) {
 	}
 }
 
-// What cannot be is one clear line.
+// Impossible options are refused with one clear line.
 func TestPingPongRefuses(t *testing.T) {
 	port := freePort(t)
 	for _, c := range []struct {
@@ -144,8 +144,8 @@ func TestPingPongHandshake(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a program wherever it is: waiting for a client, or exchanging messages. Its peer ends,
-// too.
+// Ctrl-C ends a program wherever it is: waiting for a client, or exchanging messages. Its peer
+// ends, too.
 func TestPingPongInterrupted(t *testing.T) {
 	for _, service := range []string{"rc", "uc", "ud"} {
 		for _, mode := range []string{"-e", "-c"} {
@@ -187,12 +187,13 @@ func TestPingPongKilled(t *testing.T) {
 	}
 }
 
-// Games that do not go together end at both ends, and say why.
+// Programs with different parameters both end, and report why.
 func TestPingPongMismatch(t *testing.T) {
 	for _, c := range []struct{ server, client []string }{
 		{[]string{"rc"}, []string{"uc"}},
 		{[]string{"ud", "-s", "1024"}, []string{"rc", "-s", "1024"}},
 		{[]string{"uc"}, []string{"uc", "-n", "7"}},
+		{[]string{"rc"}, []string{"rc", "-n", "1"}}, // the client is done before it knows
 	} {
 		args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "100000"}
 		server := startServer(t, c.server[0], append(args, c.server[1:]...)...)
@@ -203,8 +204,8 @@ func TestPingPongMismatch(t *testing.T) {
 	}
 }
 
-// A program that closes the connection behind the handshake, as the C programs do, is none
-// that has died; nor does one that says something else count as one that keeps it.
+// A program that closes the connection after the handshake, as the C programs do, has not died.
+// A program that sends something else does not count as keeping the connection open.
 func TestPingPongForeign(t *testing.T) {
 	const address = "0000:000012:000034:00000000000000000000ffff7f000001\x00"
 	for _, said := range []string{"", "nonsense\x00", "verbena:UC:x\x00", strings.Repeat("x", 5000)} {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// process is one program that runs beside the test.
+// process is a program that the test has started.
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -27,7 +27,7 @@ type output struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
 	text string        // watched for
-	seen chan struct{} // closed when it has come
+	seen chan struct{} // closed when the text was written
 }
 
 func (o *output) Write(p []byte) (int, error) {

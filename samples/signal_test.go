@@ -14,8 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/pair"
 )
 
-// A program that waits, and one that is connecting, stop at a signal and leave
-// nothing.
+// A program that waits, and one that is connecting, stop at a signal and leave no file.
 func TestInterrupt(t *testing.T) {
 	files := []string{"-ld", "./a", "-re", "./b", "-m", "./c"}
 	for name, test := range map[string]struct {
@@ -70,7 +69,7 @@ func inFolder(folder string, args []string) (list []string) {
 }
 
 // connecting starts the requester for a responder with these arguments. It has the
-// responder's descriptors, but never gets through to it.
+// responder's descriptors, but its packets do not reach the responder.
 func connecting(t *testing.T, scratch string, args []string) *process {
 	t.Helper()
 	if args[0] == "-ld" {
@@ -81,7 +80,7 @@ func connecting(t *testing.T, scratch string, args []string) *process {
 	return p
 }
 
-// interrupted sends the program a signal, by which it must end.
+// interrupted sends the program a signal, which must end it.
 func (p *process) interrupted(s syscall.Signal, code int) {
 	p.t.Helper()
 	p.signal(s)
@@ -90,7 +89,7 @@ func (p *process) interrupted(s syscall.Signal, code int) {
 	assert.NotContains(p.t, p.stderr.String(), "goroutine")
 }
 
-// What a killed program has left behind does not mislead the next one.
+// Files that a killed program left behind do not mislead the next one.
 func TestLeftovers(t *testing.T) {
 	for _, requesterFirst := range []bool{false, true} {
 		p := byName(t, "rdma_read_requester")
@@ -99,7 +98,7 @@ func TestLeftovers(t *testing.T) {
 		requesterCommand, responderCommand, err := o.Commands(p)
 		require.NoError(t, err)
 
-		// Both have met when they are killed.
+		// Both have exchanged descriptors when they are killed.
 		requester := start(t, append(requesterCommand, "-d", "soft-lo?loss=1")...)
 		responder := start(t, responderCommand...)
 		requester.await("waiting for the connection")

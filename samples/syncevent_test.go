@@ -33,7 +33,7 @@ func TestSyncEventOverABadNetwork(t *testing.T) {
 }
 
 // A memory map where a sync event is needed, the other way round, and a sync event
-// that makes no sense.
+// that is invalid.
 func TestWrongResource(t *testing.T) {
 	kinds := map[string][]byte{}
 	for name, kind := range map[string]descriptor.Kind{"connection": descriptor.Connection, "memory": descriptor.MemoryMap, "event": descriptor.SyncEvent} {
@@ -59,7 +59,7 @@ func TestWrongResource(t *testing.T) {
 			one(t, scratch, 1, test.program, []string{"-ld", filepath.Join(scratch, "ours"), "-re", theirs, "-m", resource, "-timeout", patience}, test.texts...)
 		})
 	}
-	// Whole programs that do not fit: memory where an event is awaited.
+	// Two programs that do not fit: one exports memory, the other expects an event.
 	p := pair.Pair{Requester: "rdma_sync_event_requester", Responder: "rdma_read_responder", Memory: true}
 	mismatch(t, p, pair.Options{Way: pair.Files}, "wrong kind")
 	one(t, t.TempDir(), 2, "rdma_sync_event_requester", []string{"-ld", "a", "-re", "b"}, "need -m", "sync event")

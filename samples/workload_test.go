@@ -24,8 +24,8 @@ func workload(t *testing.T, name string) pair.Pair {
 	return pair.Pair{}
 }
 
-// Every operation in every way that its data can be shaped: from nothing to more than
-// one task moves, scattered, at a small path MTU. Short: more than 8 MiB with sends alone.
+// Every operation with data of every shape: from no data to more than one task moves,
+// scattered, at a small path MTU. Short: more than 8 MiB with sends alone.
 func TestShapes(t *testing.T) {
 	const message = 8 << 20 // the most of one task that takes a receive
 	for _, p := range pair.Workloads() {
@@ -110,7 +110,7 @@ func TestWorkloadsThatDoNotFit(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, %s, %s", test.name, test.toRequester, test.toResponder), func(t *testing.T) {
 			t.Parallel()
 			p := workload(t, test.name)
-			if test.requesterSays == "" { // it has done its work
+			if test.requesterSays == "" { // its work is done
 				o := pair.Options{Bin: bin, Scratch: t.TempDir(), Way: pair.Dir,
 					RequesterArgs: strings.Fields(test.toRequester), ResponderArgs: append(strings.Fields(test.toResponder), "-timeout", patience)}
 				r, err := pair.Run(t.Context(), p, o)
@@ -137,8 +137,8 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// A peer that ends between the exchange of descriptors and the connection is not
-// waited for for ever, nor is one that does not come.
+// A program does not wait forever for a peer that ended between the exchange of descriptors and
+// the connection, or that never started.
 func TestTimeouts(t *testing.T) {
 	for _, p := range pair.Workloads() {
 		for i, as := range []string{"requester", "responder"} {

@@ -85,7 +85,8 @@ func (p *consumer) arrive(m *rdma.Message) {
 	if p.delay == 0 {
 		p.take()
 	} else {
-		time.AfterFunc(time.Duration(p.delay)*time.Millisecond, func() { _ = p.rdma.Engine().Do(p.take) })
+		engine := p.rdma.Engine() // the context has none once it is closed
+		time.AfterFunc(time.Duration(p.delay)*time.Millisecond, func() { _ = engine.Do(p.take) })
 	}
 }
 

@@ -89,9 +89,9 @@ func (p *server) credit(m *rdma.Message) {
 	}
 }
 
-// connectionChanged starts writing when a consumer is Ready. It ends the program when enough consumers
-// have received everything and left: before that, a credit may have to be acknowledged again.
-// The connection of a rejected consumer may have no user data.
+// connectionChanged starts writing when a consumer is Ready. It ends the program when enough
+// consumers have received everything and left: before that, a credit may have to be
+// acknowledged again. The connection of a rejected consumer may have no user data.
 func (p *server) connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 	c, ok := conn.UserData().(*broadcast.Writer)
 	switch {

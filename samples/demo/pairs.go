@@ -15,8 +15,8 @@ type demoRow struct {
 	args []string // for both programs
 }
 
-// demoRows gives each pair one row, and distributes the ways among the rows. multicast: the device
-// supports multicast, which some do not.
+// demoRows gives each pair one row, and distributes the ways among the rows. multicast: the
+// device supports multicast, which some do not.
 func demoRows(multicast bool) []demoRow {
 	ways := pair.Ways()
 	var rows []demoRow

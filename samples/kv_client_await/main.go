@@ -46,7 +46,8 @@ func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
 				list = append(list, w)
 				workers.Go(func() { c.RDMA.Fail(w.work(working, i)) })
 			}
-			go func() { workers.Wait(); _ = c.RDMA.Engine().Do(func() { c.RDMA.Stop() }) }()
+			engine := c.RDMA.Engine() // the context has none once it is closed
+			go func() { workers.Wait(); _ = engine.Do(func() { c.RDMA.Stop() }) }()
 		case pe.Stopping:
 			stop(c.RDMA.Err()) // no answers will come
 		}

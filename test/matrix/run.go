@@ -31,8 +31,8 @@ type endpoint struct {
 	remoteHost bool // on the guest's other host
 }
 
-// placement returns where the two ends run: the endpoints of a case on a worker, and more flags for both
-// ends.
+// placement returns where the two ends run: the endpoints of a case on a worker, and more
+// flags for both ends.
 type placement func(c Case, worker int) (requester, responder endpoint, more []string)
 
 // loopbackPlacement places both ends of soft × soft on the loopback interface.

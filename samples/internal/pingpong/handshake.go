@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
@@ -82,12 +81,11 @@ type Peer struct {
 	stop func() bool
 
 	cancel    context.CancelCauseFunc // ends the exchange of messages; nil before Ready
+	announced chan struct{}           // closed when it is known whether the peer keeps the connection
+	keepsOpen bool                    // it does; set before announced is closed
+	mismatch  error                   // why the programs do not go together; likewise
 	ended     chan struct{}           // closed when the peer sends nothing more over TCP
-	lossTimer *time.Timer             // set before gone is closed; nil: the peer has not said bye
-
-	mu        sync.Mutex
-	keepsOpen bool // the peer keeps the connection
-	finished  bool // this end has exchanged all messages
+	lossTimer *time.Timer             // set before ended is closed; nil: the peer has not said bye
 }
 
 // Meet waits for a client, or connects to the server, and exchanges the addresses of the queue
@@ -135,8 +133,8 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	return listener.Accept()
 }
 
-// exchangeAddresses sends the address of this side's queue pair and receives the peer's. If packets
-// are routed by GID, the addresses have a GID, this side's from the table.
+// exchangeAddresses sends the address of this side's queue pair and receives the peer's. If
+// packets are routed by GID, the addresses have a GID, this side's from the table.
 func (p *Peer) exchangeAddresses(table []verbs.GIDEntry, routed bool) (err error) {
 	var peer netip.Addr
 	if !p.o.Client() {

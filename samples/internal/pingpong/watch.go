@@ -20,8 +20,8 @@ const (
 	bye      = "bye\x00"
 	// maxMessage bounds a message of the peer, in bytes.
 	maxMessage = 64
-	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it may have
-	// died. The program ends when nothing has completed for so long.
+	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it
+	// may have died. The program ends when nothing has completed for so long.
 	silenceTimeout = time.Minute
 	// lossTimeout bounds the wait for packets in flight once the peer has sent everything.
 	lossTimeout = 10 * time.Second
@@ -53,7 +53,7 @@ func decodeParameters(text string) (g parameters, ok bool) {
 // ends if the peer, keeping the connection, ends before all messages are exchanged.
 func (p *Peer) watchConnection(parent context.Context) (context.Context, error) {
 	ctx, cancel := context.WithCancelCause(parent)
-	p.cancel, p.ended = cancel, make(chan struct{})
+	p.cancel, p.announced, p.ended = cancel, make(chan struct{}), make(chan struct{})
 	err := p.conn.SetDeadline(time.Time{})
 	if !p.o.Client() && err == nil {
 		_ = p.send(p.o.parameters().encode()) // fails for a C program, which has closed the connection
@@ -69,20 +69,18 @@ func (p *Peer) watchConnection(parent context.Context) (context.Context, error) 
 func (p *Peer) readMessages(ctx context.Context) {
 	defer close(p.ended)
 	r := bufio.NewReaderSize(p.conn, maxMessage)
-	text, err := r.ReadString(0)
-	theirs, ok := decodeParameters(text)
-	if err != nil || !ok {
+	keeps := p.readAnnouncement(r)
+	close(p.announced)
+	switch {
+	case !keeps:
 		p.watchCompletions(ctx)
 		return
-	}
-	if !p.noteKeepsOpen() {
-		return // this end has exchanged all messages
-	}
-	if mine := p.o.parameters(); theirs != mine {
-		p.cancel(fmt.Errorf("the peer exchanges %d messages over %.10q, this program %d over %q: start the same program with the same -n at both ends", theirs.iters, theirs.service, mine.iters, mine.service))
+	case p.mismatch != nil:
+		p.cancel(p.mismatch)
 		return
 	}
-	if text, err = r.ReadString(0); err != nil || text != bye {
+	text, err := r.ReadString(0)
+	if err != nil || text != bye {
 		p.cancel(errors.New("the peer ended before all messages were exchanged"))
 		return
 	}
@@ -110,33 +108,44 @@ func (p *Peer) watchCompletions(ctx context.Context) {
 	}
 }
 
-// noteKeepsOpen records that the peer keeps the connection open. A client replies that it does
-// too, unless it has exchanged all messages.
-func (p *Peer) noteKeepsOpen() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.finished {
+// readAnnouncement reports whether the peer keeps the connection open. A client replies that it
+// does too. If the parameters of the ends differ, it sets mismatch.
+func (p *Peer) readAnnouncement(r *bufio.Reader) bool {
+	text, err := r.ReadString(0)
+	theirs, ok := decodeParameters(text)
+	if err != nil || !ok {
+		return false
+	}
+	if p.o.Client() && p.send(p.o.parameters().encode()) != nil {
 		return false
 	}
 	p.keepsOpen = true
-	return !p.o.Client() || p.send(p.o.parameters().encode()) == nil
+	if mine := p.o.parameters(); theirs != mine {
+		p.mismatch = fmt.Errorf("the peer exchanges %d messages over %.10q, this program %d over %q: start the same program with the same -n at both ends", theirs.iters, theirs.service, mine.iters, mine.service)
+	}
+	return true
 }
 
-// Finish is called when this end has exchanged all messages. It says bye, and waits for the
-// peer, which may still need an acknowledgement. It returns its argument.
+// Finish is called when this end has exchanged all messages, or has failed with err. It says bye,
+// and waits for the peer, which may still need an acknowledgement. It returns err, or why the ends
+// do not go together: a few messages may have been exchanged before that was known.
 func (p *Peer) Finish(err error) error {
-	p.mu.Lock()
-	p.finished = true
-	kept := p.keepsOpen
-	if kept || !p.o.Client() {
+	select {
+	case <-p.announced:
+	case <-time.After(answerTimeout):
+		return err
+	}
+	if p.keepsOpen || !p.o.Client() {
 		_ = p.send([]byte(bye)) // the peer may have gone
 	}
-	p.mu.Unlock()
-	if kept {
+	if p.keepsOpen {
 		select {
 		case <-p.ended:
 		case <-time.After(answerTimeout):
 		}
+	}
+	if err == nil {
+		err = p.mismatch
 	}
 	return err
 }

@@ -45,10 +45,10 @@ type link struct {
 	inFlight       int // tasks in flight
 
 	ready     bool // tasks can be submitted
-	gotHello  bool // the peer has sent sayHello
+	gotHello  bool // the peer has sent msgHello
 	finishing bool
-	done      bool // this end has sent sayDone
-	peerDone  bool // the peer has sent sayDone
+	done      bool // this end has sent msgDone
+	peerDone  bool // the peer has sent msgDone
 	finished  bool // all is done, or the link was abandoned: a failure is no error any more
 	failed    bool
 	closed    bool // the connection is Closed

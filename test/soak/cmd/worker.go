@@ -24,7 +24,7 @@ type worker struct {
 	pieces      uint64                 // pieces that the peer checks
 	writes      uint64                 // writes that the peer does not check
 	length      int
-	waitsFor    int    // for the completion, and for sayChecked of the peer
+	waitsFor    int    // for the completion, and for msgChecked of the peer
 	sum         uint64 // the peer's first cell
 	cell        uint64 // the peer's second
 }

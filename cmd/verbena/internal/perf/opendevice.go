@@ -63,8 +63,8 @@ func (d *openDevice) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	}, nil
 }
 
-// counterSnapshot records the counters of the device and the number of swapped pages, to find what
-// changes.
+// counterSnapshot records the counters of the device and the number of swapped pages, to find
+// what changes.
 type counterSnapshot struct {
 	dev     verbs.Device
 	before  map[string]uint64

@@ -136,7 +136,7 @@ func TestExplain(t *testing.T) {
 		want []string
 	}{
 		{"nobody listens", []string{answers + ":1"}, []string{"FAILED    connect", "listens on port 1 of a software device", "verbena ping -s"}},
-		{"no device", []string{"127.255.0.9"}, []string{"FAILED    connect", "No program of this machine listens"}},
+		{"no device", []string{"127.255.0.9"}, []string{"FAILED    connect", "No program on this machine listens"}},
 		{"no such name", []string{"no such host"}, []string{"look up no such host", "check the name"}},
 		{"no such device", []string{"-d", "soft-nothing0", "127.0.0.1"}, []string{"nothing0"}},
 		{"no such GID", []string{"-d", "soft-lo", "-g", "77", "127.0.0.1"}, []string{"none of the"}},

@@ -74,8 +74,8 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// DefaultDevice returns the device of the interface that leads away from this machine, for a server
-// without a named device. If there is no such interface, it returns soft-lo.
+// DefaultDevice returns the device of the interface that leads away from this machine, for a
+// server without a named device. If there is no such interface, it returns soft-lo.
 func DefaultDevice() string {
 	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // reserved for documentation (RFC 5737, 3849)
 		if r, err := Find("", netip.MustParseAddr(away)); err == nil {

@@ -94,8 +94,8 @@ func (s *Sender) handshake(ctx context.Context, l *link.Link) (*proto.Welcome, e
 	return welcome, err
 }
 
-// handshake performs the handshake of the receiver, up to the proof of the sender. It returns the
-// receiver's proof, for the Welcome.
+// handshake performs the handshake of the receiver, up to the proof of the sender. It returns
+// the receiver's proof, for the Welcome.
 func (r *Receiver) handshake(ctx context.Context, l *link.Link) (*proto.Hello, proto.Token, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, handshakeTimeout, errors.New("the sender did not complete the handshake"))
 	defer stop()

@@ -332,8 +332,8 @@ func (p *Part) Commit(e *proto.Entry, sync bool) error {
 	return p.dest.rename(p.name, e.Path)
 }
 
-// FreeBytes is how many bytes the disk has left for this user, or -1 if the system does not report
-// it.
+// FreeBytes is how many bytes the disk has left for this user, or -1 if the system does not
+// report it.
 func (d *Dest) FreeBytes() int64 {
 	f, err := d.folder.root.Open(".")
 	if err != nil {

@@ -136,8 +136,8 @@ func (p *pingLoad) arrived() {
 	}
 }
 
-// writePingLoad is a write to the peer and one back. Each end polls its memory for the peer's write:
-// the last byte counts the writes.
+// writePingLoad is a write to the peer and one back. Each end polls its memory for the peer's
+// write: the last byte counts the writes.
 type writePingLoad struct {
 	pingLoad
 	peerCount  byte           // the count in the peer's next write

@@ -41,9 +41,9 @@ type NamespacePair struct {
 	holders [2]*namespaceHolder
 }
 
-// NewNamespacePair makes two network namespaces with a cable of an MTU between them. The namespaces have
-// no names: they vanish with the processes in them, even if this program is killed and cannot
-// Remove them.
+// NewNamespacePair makes two network namespaces with a cable of an MTU between them. The
+// namespaces have no names: they vanish with the processes in them, even if this program is
+// killed and cannot Remove them.
 func NewNamespacePair(ctx context.Context, mtu int) (c *NamespacePair, err error) {
 	nsenter, err := exec.LookPath("nsenter")
 	if err != nil {
@@ -143,8 +143,8 @@ func (c *NamespacePair) Remove() (err error) {
 	return err
 }
 
-// namespaceHolder is a process that keeps namespaces of its own alive. It ends when its standard input
-// closes, at the latest when this program ends.
+// namespaceHolder is a process that keeps namespaces of its own alive. It ends when its
+// standard input closes, at the latest when this program ends.
 type namespaceHolder struct {
 	cmd   *exec.Cmd
 	stdin io.Closer

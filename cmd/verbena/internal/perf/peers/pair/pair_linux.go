@@ -93,8 +93,8 @@ type process struct {
 	err            error         // valid when ended is closed
 }
 
-// stopTimeout is how long pipes may stay open after a process has ended: a process that it left in
-// another group may hold them.
+// stopTimeout is how long pipes may stay open after a process has ended: a process that it
+// left in another group may hold them.
 const stopTimeout = 2 * time.Second
 
 func newProcess(ctx context.Context, c *Command) *process {

@@ -1,0 +1,27 @@
+package pe
+
+import (
+	"sync"
+
+	"github.com/verbena-rdma/verbena/internal/sibling"
+)
+
+// attachment is what another package of this module keeps with an engine.
+type attachment struct {
+	once  sync.Once
+	value any
+}
+
+// siblings has the methods that other packages of this module use.
+type siblings struct{ *Engine }
+
+// Siblings returns the methods for packages of this module.
+func (e *Engine) Siblings(sibling.Pass) siblings { return siblings{e} }
+
+// Attachment returns the result of the first call of make for this engine. Only package await
+// uses it. It may be called from any goroutine.
+func (s siblings) Attachment(make func() any) any {
+	a := &s.attached
+	a.once.Do(func() { a.value = make() })
+	return a.value
+}
