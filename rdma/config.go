@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// In a configuration, zero means the default; these constants mean the two ends of a range.
-// Other negative values are refused (ErrRange). An index whose zero is a valid entry is a
-// pointer, and nil means the default.
+// In a configuration, zero means the default. These constants are the other special values of
+// its numbers and times; all other negative values are refused (ErrRange). An index whose zero
+// is a valid entry is a pointer, and nil means the default.
 const (
 	// None means no retry, no inline data, no keepalive or no wait, where 0 means the default.
 	None = -1
@@ -51,9 +51,9 @@ type Config struct {
 	// unless the program has exported another by then. Err is then nil, or matches
 	// ErrPeerClosed if the peer closed it while requests of this program were under way:
 	// sends, writes, reads, atomics, operations on sync events. Waiting receives do not count,
-	// since every program that takes messages has some; a program that waits for an answer
-	// passes the error of OnConnection to Fail. False: the context goes on without
-	// connections.
+	// since every program that takes messages has some. A program that waits for an answer
+	// must call Fail with the error of OnConnection, or its context ends without an error.
+	// False: the context goes on without connections.
 	EndWithLastConnection bool
 	// ConnectTimeout is how long Connect waits for the peer before the connection
 	// fails. Zero: one minute. Forever is possible.

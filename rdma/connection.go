@@ -74,7 +74,7 @@ func (conn *Connection) view() *connectionView { return conn.published.Load() }
 // usable reports whether tasks run on the connection, or may in future.
 func (s ConnectionState) usable() bool { return s == Exported || s == Connecting || s == Ready }
 
-// Connection is one end of a reliable connection. It belongs to the goroutine that drives the
+// Connection is one end of a connection, RC or UC. It belongs to the goroutine that drives the
 // engine; State says what other goroutines may call. A Connection that has ended is not used
 // again; tasks can be moved to another one with SetConnection.
 type Connection struct {

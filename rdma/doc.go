@@ -1,13 +1,14 @@
-// Package rdma provides two RDMA contexts. [Connections] connects programs over RC or UC, and
-// runs tasks that send, receive, read, write and do atomics on these connections. [Datagrams]
-// has one UD or SRD endpoint, which exchanges messages with any number of peers. Both work
-// with every device behind package verbs, in software or hardware. [Context] is their common
-// interface, for code that serves both.
+// Package rdma provides the RDMA contexts, for connections by descriptors or by address and
+// for datagrams, with their tasks, receives and memory windows. [Connections] connects
+// programs over RC or UC, and runs tasks that send, receive, read, write and do atomics on
+// these connections. [Datagrams] has one UD or SRD endpoint, which exchanges messages with any
+// number of peers. Both work with every device behind package verbs, in software or hardware.
+// [Context] is their common interface, for code that serves both.
 //
 // # Life
 //
 // Make a context with [New] on an engine (package pe), make the pools it needs,
-// start it. There are two ways to make a connection, in Starting and in Running:
+// start it. Connections are made in Starting and in Running:
 //
 //   - By descriptors: [Connections.Export] returns a connection and its descriptor. The
 //     program sends the descriptor to the peer by any means, receives the peer's, and passes
@@ -15,19 +16,24 @@
 //   - By address: [Connections.Listen] accepts connections of peers, and [Connections.Dial]
 //     connects to the program that listens on an address and port, as in rdma_cm(7). The peer
 //     may be any program that uses the kernel's connection manager.
+//   - By a protocol of the program's own: see [Connections.Bridge].
 //
-// The context becomes Running when every connection that was exported, dialled or accepted in
-// Starting is ready at both ends, or has ended. Without any it becomes Running as soon as the
-// program has been notified of Starting. Further connections can come and go in Running. Tasks
+// [ConnectPair] connects two contexts of one program.
+//
+// The context becomes Running when every connection that was made in Starting is Ready, or has
+// ended. If there is none, it becomes Running when the OnStateChange callback for Starting has
+// returned. A context that listens waits for peers only with ListenConfig.Await. Further connections can come and go in Running. Tasks
 // can be allocated and submitted in Starting too. Receives are posted at once, so that the
 // first message of a peer finds one; other tasks wait until their connection is Ready.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.Pool(16, written, failed)
+//	var conn *rdma.Connection
 //	r.OnStateChange(func(prev, next pe.State) {
 //		switch next {
 //		case pe.Starting:
-//			conn, desc, err := r.Export()
+//			var desc []byte
+//			conn, desc, err = r.Export()
 //			... exchange descriptors ...
 //			err = conn.Connect(peerDescriptor)
 //		case pe.Running:
@@ -60,9 +66,9 @@
 //
 // # Connections
 //
-// A connection is Exported (by descriptors only), then Connecting, then Ready. A failure makes
-// it Failed; Close by either end makes it Closed. [Connections.OnConnection] reports each
-// change. Tasks that are submitted before a connection is Ready wait until it is, in order; if
+// A connection is Connecting, then Ready. It is Exported before that until Connect has the
+// peer's descriptor, or from ConnectRequest.Prepare to Accept. A failure makes it Failed;
+// Close by either end makes it Closed. [Connections.OnConnection] reports each change. Tasks that are submitted before a connection is Ready wait until it is, in order; if
 // it fails or is closed instead, they come back flushed, with the reason. Receives belong to
 // no connection: each takes the next message of any connection.
 //
@@ -76,17 +82,18 @@
 //
 //   - The peer is not there. Connect waits for Config.ConnectTimeout (a minute), then the
 //     connection fails with ErrTimeout.
-//   - The peer closes the connection, or stops its context. After the tasks at its device, it
-//     writes a disconnect notice to a word of this end's memory; the connection is then Closed
-//     here too, with ErrPeerClosed. The closing end waits for the tasks and the notice for at
-//     most Config.CloseTimeout (one second). On connections made by address, a message of the
-//     connection manager takes the place of the notice.
+//   - The peer closes the connection, or stops its context. After its last posted task, it
+//     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
+//     The connection is then Closed here too, with ErrPeerClosed. The closing end waits for the
+//     tasks and the notice for at most Config.CloseTimeout (one second). On connections made by
+//     address, a message of the connection manager takes the place of the notice.
 //   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
 //     ErrRejected, ErrNotListening or ErrUnreachable.
 //   - The peer or the network dies. Tasks in flight fail with ErrRetryExceeded, and so does
-//     the connection. Without tasks in flight, this end writes a keepalive, an empty write,
-//     every Config.Keepalive (two seconds). A software device that shares memory with a peer
-//     on this machine notices at once that the peer's process has died.
+//     the connection. When this end has no task in flight and has heard nothing of the peer
+//     for Config.Keepalive (two seconds), it posts a keepalive, an empty write. A software
+//     device that shares memory with a peer on this machine notices at once that the peer's
+//     process has died.
 //
 // # Loss
 //
@@ -133,8 +140,8 @@
 // write, use a write with immediate, or a send after it. Do not watch memory for
 // the last byte: in which order bytes of one message appear is not defined.
 //
-// Atomics are atomic to other atomics through the same device of the peer, and to
-// nothing else (IBTA 9.4.5.1).
+// Atomics are atomic to other atomics through the same device of the peer (IBTA 9.4.5.1), and
+// on the software device also to sync/atomic of the peer's program.
 //
 // # Sync events
 //
@@ -146,9 +153,9 @@
 // What the peer may rely on when its wait has returned:
 //
 //   - After an addition: the data of all earlier writes and sends of the same connection is in
-//     place. IBTA 9.5 names three things after which the memory that a write went to can be
-//     relied on: its own immediate, the completion of a later send, and the change of memory
-//     by a later atomic.
+//     place. By IBTA 9.5, the data of a write is in place after any of three: the write's own
+//     immediate has arrived, a later send has completed at the peer, or a later atomic has
+//     changed memory.
 //   - After a set: the same on the software device, which places packets in the order of their
 //     sequence numbers, and the value last, with an atomic store. No standard promises it for
 //     adapters: a set is a plain write, and IBTA 9.5 does not say when a write becomes visible
@@ -162,8 +169,9 @@
 //     way, and may see what later writes, sets and additions do (IBTA 10.8.3.3,
 //     table of ordering rules). Those submitted after see it all.
 //   - Across connections: nothing, even between the same two contexts.
-//   - In the other direction: nothing. A completed set or addition means that the peer's
-//     device has it, not that a waiter was woken.
+//
+// A completed set or addition tells the sender that the peer's device has it. It does not mean
+// that a waiter was woken.
 //
 // On the software device nobody sees half of a set: a write of 8 aligned bytes is one atomic
 // store. On 64-bit machines a get never returns half of one. For adapters the standards do not
@@ -197,22 +205,22 @@
 //
 // # Queues
 //
-// The send queue of each connection takes Config.SendQueueSize tasks, 256 at most unless set;
-// the receive queue, which all connections share, takes the receives of all pools unless set.
-// The program never meets a full queue: tasks that find no room at the device wait in the
+// The send queue of each connection takes Config.SendQueueSize tasks. Default: as many as the
+// pools hold, up to 256. The receive queue, which all connections share, takes
+// Config.RecvQueueSize receives. Default: those of all pools and of Receive. The program never meets a full queue: tasks that find no room at the device wait in the
 // context, in the order of submission.
 //
-// With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task has no
-// completion of its own, unless it is the last of those posted together: its callback runs
-// with that of the next task that has one.
+// With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task asks for no
+// completion (the last of a batch always does). Its callback runs with that of the next task
+// that has a completion.
 //
 // # Goroutines
 //
 // A context, its connections, pools and tasks belong to the goroutine that drives the engine,
 // where all callbacks run, one at a time. A callback may do everything but drive the engine or
-// wait. Other goroutines use pe.Engine.Do or package await. Without these, Export, Connect,
-// Close, Start, Stop and the making of pools fail with pe.ErrBusy while the engine is being
-// driven. Tasks and pools check this only in builds with the race detector, since the check
+// wait. Other goroutines use pe.Engine.Do or package await. Called directly from another
+// goroutine while the engine is driven, Export, Connect, Close, Start, Stop and the making of
+// pools fail with pe.ErrBusy. Tasks and pools check this only in builds with the race detector, since the check
 // takes time. The path from Submit to the callback allocates nothing and takes no lock of this
 // package.
 package rdma

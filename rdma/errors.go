@@ -41,8 +41,8 @@ var (
 	ErrTimeout = errs.ErrTimeout
 	// ErrPeerClosed: the peer has closed the connection, or stopped its context.
 	ErrPeerClosed = errors.New("closed by the peer")
-	// ErrPeerRefused: this end refused a request of the peer, which ends the
-	// connection.
+	// ErrPeerRefused: this end refused a request of the peer, which ends the connection. (If
+	// the peer refused one of this end: ErrRemoteAccess or ErrRemoteInvalid.)
 	ErrPeerRefused = errors.New("request of the peer refused")
 
 	// Why a connection by address was not made.

@@ -250,9 +250,9 @@ type AcceptConfig struct {
 	PrivateData []byte
 	// OnEstablished is called when the peer has confirmed the acceptance, before the
 	// connection is Ready and before any message. It runs on the engine's goroutine, inside
-	// Progress. Until then the program need not handle the connection: if it fails, it is
-	// closed after the callbacks that report the failure, and does not count as the context's
-	// last connection. Nil: the connection is Ready at once.
+	// Progress. If the connection fails before that, the context closes it by itself, after
+	// OnConnection has reported the failure. It does not trigger Config.EndWithLastConnection.
+	// Nil: the connection is Ready when the peer has confirmed.
 	OnEstablished func(conn *Connection)
 }
 
@@ -310,12 +310,13 @@ func (q *ConnectRequest) abandon() {
 }
 
 // Accept accepts the request, and does not wait. The connection is Connecting, and Ready as
-// soon as the peer confirms it. The connection fails if the queue pair cannot be brought up.
-// It fails with ErrNotReady if the peer gives up before the acceptance is sent. Accept is
-// legal once, in Starting and Running, in OnRequest or later. It fails with ErrFull while
-// Config.MaxConnections exist; the program may try again later. It fails with ErrNotReady if
-// the peer is known to have given up, or the listener was closed, and with ErrRange if the
-// private data is too long.
+// soon as the peer confirms it. The connection fails if its queue pair cannot be brought up,
+// or, with ErrNotReady, if the peer gives up before the acceptance is sent.
+//
+// Accept itself fails with ErrFull while Config.MaxConnections exist (the program may try
+// again later), with ErrNotReady if the peer is known to have given up or the listener was
+// closed, and with ErrRange if the private data is too long. It is legal once, in Starting and
+// Running, in OnRequest or later.
 func (q *ConnectRequest) Accept(cfg AcceptConfig) (*Connection, error) { return q.accept(cfg, false) }
 
 func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connection, error) {

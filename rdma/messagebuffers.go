@@ -51,10 +51,10 @@ type messageBuffer struct {
 // peer's device then repeats it (Config.MinRNRTimer). f may submit tasks to the connection
 // that the message came from. Nothing is allocated per message.
 //
-// A message without bytes of its own, such as a write with immediate, leaves its buffer free.
-// That buffer is posted again before f is called, or before what f submits is sent. So a peer
-// that has at most n of these under way until f answers, as with credits, always finds a
-// receive. Messages with bytes keep their buffer while f runs, and need n + 1.
+// A message without bytes of its own, such as a write with immediate, uses no buffer: its
+// receive is posted again before any answer of f leaves. So n receives are enough for a peer
+// that has at most n such messages unanswered, as with credits. A message with bytes keeps its
+// buffer while f runs: there n + 1 are needed.
 //
 // n is 1 to pe.MaxTasks; at most Config.RecvQueueSize receives are at the device at a time.
 // size is the length of the largest message; zero serves messages of no bytes, and writes with

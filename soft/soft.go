@@ -126,7 +126,8 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) { return d.dev.Quer
 // GIDs implements [verbs.Device].
 func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) { return d.dev.GIDs(port) }
 
-// Counters implements [verbs.Device]. docs/software-device.md describes each counter.
+// Counters implements [verbs.Device]. docs/software-device.md describes each counter;
+// soft/internal/roce/counters.go lists them.
 func (d *Device) Counters() ([]verbs.Counter, error) { return d.dev.Counters() }
 
 // DefaultPD implements [verbs.Device].

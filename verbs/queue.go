@@ -321,6 +321,8 @@ const (
 	OpLocalInvalidate
 	// OpBindMW binds a memory window, as SendWR.Bind says (IBTA 10.6.7.2.2).
 	OpBindMW
+
+	opcodeCount = iota // for tests: the number of operations above
 )
 
 // SendFlags qualify a send request.
@@ -383,6 +385,8 @@ const (
 	WCRecvWriteImm // a receive consumed by a write with immediate
 	WCLocalInvalidate
 	WCBindMW
+
+	wcOpcodeCount = iota // for tests: the number of operations above
 )
 
 // WC is a completion. If Status is not StatusSuccess, only ID, Status, VendorError and QPN are

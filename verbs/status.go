@@ -27,4 +27,6 @@ const (
 	StatusFatal
 	StatusResponseTimeout
 	StatusGeneralError
+
+	statusCount = iota // for tests: the number of statuses above
 )

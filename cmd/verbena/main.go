@@ -1,4 +1,4 @@
-// Command verbena is the tool of the SDK:
+// Command verbena is the tool of the SDK: ping, perf, receive and send.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is

@@ -1,7 +1,6 @@
-// Package pair runs two programs that belong together as processes of their own, and
-// compares what they print: pairs of samples, each for one operation, and pairs of the
-// workload program, which runs any operation with any size and number of buffers. The demo
-// and the tests use it.
+// Package pair lists the pairs of sample programs, runs each pair as two processes, and
+// compares what they print. It also runs pairs of the workload program, which carries out any
+// operation with any size and number of buffers. The demo and the tests use it.
 package pair
 
 import (

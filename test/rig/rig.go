@@ -2,7 +2,13 @@
 // rxe, on a machine that has none: in a small virtual machine, emulated by
 // QEMU, that boots in seconds and needs no privileges on the host.
 //
-// A test hands [Run] its programs and a shell script:
+// # Tests
+//
+// To add a test, write TestGuest... in the package that it tests, and list the package in
+// parts of rig_test.go: TestRig runs the tests of all packages in one boot. Use requireGuest
+// and openAdapter of cgo/ibverbs/guest_test.go as the pattern.
+//
+// Call Run only for a boot of its own. It takes programs and a shell script:
 //
 //	out := rig.Run(t, rig.Job{
 //		Files:  map[string]string{"/bin/demo": rig.Build(t, "../demo")},

@@ -257,7 +257,7 @@ func TestRestrictionAndIgnoredMessages(t *testing.T) {
 	x.dev.mu.Lock() // the device's own goroutines keep away
 	t.Cleanup(x.dev.mu.Unlock)
 	e := x.dev.endpoints[0]
-	messages, now := &x.dev.admission.Messages, time.Hour
+	messages, now := &x.dev.admission.MADs, time.Hour
 	for messages.Admit(e.entry, netip.MustParseAddr("127.9.9.9"), false, now) {
 	}
 	until := time.Duration(0)

@@ -46,7 +46,7 @@ func BenchmarkJunk(b *testing.B) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			now := time.Hour
-			for range admission.MessageBurst {
+			for range admission.MADBurst {
 				e.handle(&dg, now)
 			}
 			b.ReportAllocs()
@@ -75,7 +75,7 @@ func TestFlood(t *testing.T) {
 		return counter(t, passive.dev, "cm_rx_rate_limited") > 0
 	}, 5*time.Minute, time.Millisecond)
 	malformed := counter(t, passive.dev, "cm_rx_malformed")
-	assert.GreaterOrEqual(t, malformed, uint64(admission.MessageBurst))
+	assert.GreaterOrEqual(t, malformed, uint64(admission.MADBurst))
 
 	active := openCMSide(t, Config{})
 	stop, stopped := make(chan struct{}), make(chan struct{})

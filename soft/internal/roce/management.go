@@ -35,7 +35,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 func (d *Device) openServices() {
 	cfg := gsi.Config{
 		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
-		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, Messages: &d.admission.Messages, Groups: d,
+		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, MADs: &d.admission.MADs, Groups: d,
 	}
 	for _, e := range d.endpoints {
 		e.users++
@@ -57,7 +57,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		return
 	}
 	known := d.services.NamesConnection(p.Payload, e.index, dg.Src)
-	if !d.admission.Messages.Admit(e.entry, dg.Src.Addr(), known, now) {
+	if !d.admission.MADs.Admit(e.entry, dg.Src.Addr(), known, now) {
 		d.main.drops.policed++
 		return
 	}
@@ -74,7 +74,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		return
 	}
 	if d.services.Receive(p.Payload, e.index, dg.Src, now) && known {
-		d.admission.Messages.Refund(dg.Src.Addr(), known)
+		d.admission.MADs.Refund(dg.Src.Addr(), known)
 	}
 }
 

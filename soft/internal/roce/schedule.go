@@ -163,7 +163,7 @@ func (s *shard) expire(now time.Duration) {
 		}
 		if d.services != nil {
 			d.services.Expire(now)
-			d.admission.Messages.Expire(now)
+			d.admission.MADs.Expire(now)
 		}
 	}
 	for _, e := range s.endpoints {

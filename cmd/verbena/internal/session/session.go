@@ -1,5 +1,6 @@
-// Package session implements the two ends of a transfer over the connection of a Link. Package
-// proto documents the messages and their order.
+// Package session implements the two ends of a transfer over the connection of a Link:
+// handshake, time-outs, rate limit, resuming. Package proto documents the messages and their
+// order.
 package session
 
 import (

@@ -11,17 +11,17 @@ type Config struct {
 	Device string // its name, for the log
 	Log    zerolog.Logger
 	Now    func() time.Duration
-	// Deadline requests a call of [Messages.Expire] at that time. The lock of the first shard
+	// Deadline requests a call of [MADs.Expire] at that time. The lock of the first shard
 	// is held.
 	Deadline func(at time.Duration)
 }
 
 // Control decides what one device admits.
 type Control struct {
-	Keys     Keys
-	Messages Messages
-	Senders  Senders
-	Numbers  Numbers
+	Keys    Keys
+	MADs    MADs
+	Senders Senders
+	Numbers Numbers
 
 	cfg     Config
 	entries []*Entry
@@ -31,7 +31,7 @@ type Control struct {
 func New(cfg Config) *Control {
 	c := &Control{cfg: cfg, Senders: make(Senders), Numbers: newNumbers()}
 	c.Keys = Keys{control: c, hosts: newHostBuckets()}
-	c.Messages = Messages{control: c, sources: newHostBuckets()}
+	c.MADs = MADs{control: c, sources: newHostBuckets()}
 	return c
 }
 

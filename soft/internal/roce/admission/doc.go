@@ -1,7 +1,8 @@
-// Package admission decides which packets a device accepts, from which source, and how often.
+// Package admission decides which packets, connection-management messages and guesses at keys
+// a device accepts, from which source, and how often; package roce drops and counts the rest.
 //
 // The data path asks twice for each packet: [Source.Admit] before the checksum is computed,
-// and [Source.Learn] after it. [Messages] handles messages to queue pair 1 instead, and [Keys]
+// and [Source.Learn] after it. [MADs] handles messages to queue pair 1 instead, and [Keys]
 // remote keys. If a source keeps sending packets that are refused, the system drops them:
 // [Entry]. Unpredictable numbers and keys come from [Numbers] and [Random].
 //

@@ -20,7 +20,7 @@ import (
 // The filter drops only packets that the device would refuse. So it passes packets from the
 // sources of connections, packets for queue pairs that accept any source, and all SRD packets,
 // since SRD checks packets itself. The filter ends before a source opens whose packets it
-// would drop. There are two exceptions: messages of sources that [Messages] ignores are
+// would drop. There are two exceptions: messages of sources that [MADs] ignores are
 // dropped for longer than they would be refused, and the first packet of a train decides for
 // the whole train.
 type Entry struct {

@@ -72,7 +72,7 @@ func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type = verbs.CMConnectResponse
 	case cm.EventEstablished:
 		event.Type = verbs.CMEstablished
-		g.cfg.Messages.Refund(id.path.Remote.Addr(), false) // returns the tokens of the request
+		g.cfg.MADs.Refund(id.path.Remote.Addr(), false) // returns the tokens of the request
 	case cm.EventRejected:
 		event.Type, event.Err = verbs.CMFailed, id.rejectedError(step, e)
 	case cm.EventUnreachable:

@@ -33,7 +33,7 @@ type Config struct {
 	Deadline func(at time.Duration)
 	// CheckPeer returns an error if an address does not belong to one host.
 	CheckPeer func(netip.Addr) error
-	Messages  *admission.Messages
+	MADs      *admission.MADs
 	Groups    Groups
 }
 

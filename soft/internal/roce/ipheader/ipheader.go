@@ -1,5 +1,5 @@
-// Package ipheader builds the IP headers that a UDP socket does not show, for packet captures
-// and for received datagrams.
+// Package ipheader writes packet captures (pcap), and builds the IP headers that a UDP socket
+// does not show, for captures and for received datagrams.
 package ipheader
 
 import (

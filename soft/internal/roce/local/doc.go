@@ -1,5 +1,5 @@
 // Package local carries packets between two software devices of one machine through memory
-// that they share, without the network.
+// that they share, without the network; it fails connections whose peer process has died.
 //
 // [Peers] are the devices of this machine that one shard of a device can reach. A queue pair
 // has a [Path] to one of them: its packets go through a channel while there is one, and

@@ -226,3 +226,11 @@ func (q *QP) failSend(status verbs.Status) {
 	q.sq.head++
 	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, q.sends.Add(), true)
 }
+
+// outgoing is the packet that is being sent.
+type outgoing struct {
+	packet  wire.Packet
+	pieces  [][]byte
+	scratch [8]byte
+	bounce  []byte // see sendReadResponse
+}

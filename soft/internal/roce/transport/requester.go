@@ -338,83 +338,6 @@ func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 	}
 }
 
-func (q *QP) armAckTimer(now time.Duration) {
-	q.ackDeadline = 0
-	switch {
-	case q.rnrUntil != 0 || q.unaPSN == q.maxPSN:
-	case q.adapts:
-		q.startAdaptiveTimer(now)
-	case q.ackTimeout != 0:
-		q.ackDeadline = now + q.ackTimeout
-	}
-}
-
-// Timeout handles the timers that are due.
-func (q *QP) Timeout(now time.Duration) {
-	q.endWaits(now)
-	if q.paceUntil != 0 && now >= q.paceUntil {
-		q.paceUntil = 0
-	}
-	if !q.sending() {
-		return
-	}
-	if q.rnrUntil != 0 && now >= q.rnrUntil {
-		q.rnrUntil = 0
-		q.armAckTimer(now)
-	}
-	switch {
-	case q.ackDeadline == 0 || now < q.ackDeadline:
-	case q.adapts:
-		q.adaptiveTimeout(now)
-	default:
-		q.retry(q.unaPSN, timeoutCost, now)
-	}
-}
-
-// retry sends again from psn on, or fails the oldest request if it has been tried often enough
-// (IBTA 9.9.2.4.2).
-func (q *QP) retry(psn uint32, cost int, now time.Duration) {
-	switch {
-	case q.adapts:
-		if q.timedOut() {
-			q.retryExceeded()
-			return
-		}
-	case q.retries < cost:
-		q.retryExceeded()
-		return
-	default:
-		q.retries -= cost
-	}
-	q.goBack(psn, cost == gapCost, now)
-	q.peerDropped, q.oldestMissing = true, true
-	q.armAckTimer(now)
-}
-
-func (q *QP) retryExceeded() {
-	q.counters.RetryExceeded++
-	q.failRequest(verbs.StatusRetryExceeded)
-}
-
-// goBack begins another round, from psn on, because a packet is lost. shown says that later
-// packets have shown the loss; otherwise no answer came in time.
-func (q *QP) goBack(psn uint32, detected bool, now time.Duration) {
-	q.counters.CompleterRetries++
-	q.shrinkWindow(detected, now)
-	q.rewind(psn)
-}
-
-// rewind makes psn the next packet to be sent. It is the oldest that is not acknowledged.
-func (q *QP) rewind(psn uint32) {
-	q.sendPSN = psn
-	q.sendIdx = q.sq.head
-	q.sinceAckReq = 0
-	q.gapKnown = false
-	q.measuring, q.peerDropped, q.probe, q.oldestProbed = false, false, noProbe, false
-	// Everything that was asked for at or after psn will be asked for again.
-	q.readsSent = 0
-}
-
 // failRequest completes the oldest request with an error and puts the queue
 // pair in error.
 func (q *QP) failRequest(status verbs.Status) {
@@ -443,4 +366,54 @@ func (q *QP) PeerGone() {
 		return
 	}
 	q.retryExceeded()
+}
+
+// responseEnds holds the end of each read and atomic request packet under way: the sequence number
+// after its last response. A request packet that asks again must not ask for more than an
+// earlier one did: the peer may no longer know that it has executed both (IBTA 9.7.5.1.4).
+type responseEnds struct{ ends Ring[uint32] }
+
+// add notes a request packet, which may be a part of one that is known.
+func (a *responseEnds) add(end uint32) {
+	if known, ok := a.end(wire.PSNAdd(end, -1)); ok && known == end || a.ends.Full() {
+		return
+	}
+	*a.ends.Push() = end
+	for i := a.ends.tail - 1; i != a.ends.head && wire.PSNDiff(*a.ends.at(i - 1), end) > 0; i-- {
+		*a.ends.at(i), *a.ends.at(i - 1) = *a.ends.at(i - 1), end
+	}
+}
+
+// drop forgets the request packets whose responses end at or before una, and returns their
+// number.
+func (a *responseEnds) drop(una uint32) (n int) {
+	for a.ends.Len() > 0 && wire.PSNDiff(*a.ends.First(), una) <= 0 {
+		a.ends.Pop()
+		n++
+	}
+	return n
+}
+
+// end returns the end of the request packet that asks for psn.
+func (a *responseEnds) end(psn uint32) (end uint32, ok bool) {
+	if a.ends.Len() == 0 || wire.PSNDiff(*a.ends.at(a.ends.tail - 1), psn) <= 0 {
+		return 0, false // it has not been asked for yet
+	}
+	for i := a.ends.head; i != a.ends.tail; i++ {
+		if end = *a.ends.at(i); wire.PSNDiff(end, psn) > 0 {
+			return end, true
+		}
+	}
+	return 0, false
+}
+
+// start returns the start of the request packet that asks for psn, if another request packet
+// precedes it.
+func (a *responseEnds) start(psn uint32) (start uint32, ok bool) {
+	for i := a.ends.head; i != a.ends.tail; i++ {
+		if end := *a.ends.at(i); wire.PSNDiff(end, psn) <= 0 {
+			start, ok = end, true
+		}
+	}
+	return start, ok
 }

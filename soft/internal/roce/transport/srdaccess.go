@@ -8,8 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The rest of this file gives package srd access to the device's memory and receives, under
-// the rules of every transport service.
+// This file gives package srd access to the device's memory and receives, under the rules of
+// every transport service.
 
 // Segments are the pieces of local memory that a work request names.
 type Segments []segment

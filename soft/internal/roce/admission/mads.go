@@ -8,15 +8,15 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// Messages limits the work that unknown hosts can cause by messages to queue pair 1. A message
-// takes a token of its source and one shared by all sources, before its checksum is computed.
-// A useful message returns both. So peers that connect are limited only in the number of
-// messages in progress, and a flood of useless messages is dropped after a look at the
-// headers.
+// MADs limits the work that unknown hosts can cause by management datagrams (MADs) to queue
+// pair 1. A message takes a token of its source and one shared by all sources, before its
+// checksum is computed. A useful message returns both, a request as soon as it has led to a
+// connection. So peers that connect are limited only in the number of messages in progress,
+// and a flood of useless messages is dropped after a look at the headers.
 //
 // A flood that drains the shared tokens blocks only new requests: messages that name one of
 // the device's connections do not need these tokens. The lock of the first shard is held.
-type Messages struct {
+type MADs struct {
 	control *Control
 	sources hostBuckets
 	shared  bucket
@@ -38,18 +38,18 @@ const ignoreTime = 100 * time.Millisecond
 // Limits of tokens that are not returned: the size of a bucket, and the interval at which one
 // is added.
 const (
-	MessageBurst    = 4096
-	messageInterval = time.Second / 1024
-	sharedBurst     = 4 * MessageBurst
-	sharedInterval  = messageInterval / 4
+	MADBurst       = 4096
+	madInterval    = time.Second / 1024
+	sharedBurst    = 4 * MADBurst
+	sharedInterval = madInterval / 4
 )
 
 // Admit takes the tokens of a message, or none if one is missing. known: the message names a
 // connection of the device with its source. It then takes only the source's token.
-func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Duration) bool {
+func (m *MADs) Admit(e *Entry, source netip.Addr, known bool, now time.Duration) bool {
 	own := m.sources.of(source)
 	switch {
-	case !own.has(now, MessageBurst, messageInterval):
+	case !own.has(now, MADBurst, madInterval):
 		m.ignore(e, source, now)
 		return false
 	case known:
@@ -58,20 +58,20 @@ func (m *Messages) Admit(e *Entry, source netip.Addr, known bool, now time.Durat
 	default:
 		m.shared.take(now, sharedInterval)
 	}
-	own.take(now, messageInterval)
+	own.take(now, madInterval)
 	return true
 }
 
 // Refund returns the tokens that Admit took for a useful message.
-func (m *Messages) Refund(source netip.Addr, known bool) {
-	m.sources.of(source).full -= messageInterval
+func (m *MADs) Refund(source netip.Addr, known bool) {
+	m.sources.of(source).full -= madInterval
 	if !known {
 		m.shared.full -= sharedInterval
 	}
 }
 
 // ignore makes the system drop messages from a source for ignoreTime.
-func (m *Messages) ignore(e *Entry, source netip.Addr, now time.Duration) {
+func (m *MADs) ignore(e *Entry, source netip.Addr, now time.Duration) {
 	if len(m.ignored) >= link.MaxIgnored || slices.ContainsFunc(m.ignored, func(s ignoredSource) bool { return s.entry == e && s.addr == source }) {
 		return
 	}
@@ -81,7 +81,7 @@ func (m *Messages) ignore(e *Entry, source netip.Addr, now time.Duration) {
 }
 
 // Expire ends ignore for the sources whose time is over.
-func (m *Messages) Expire(now time.Duration) {
+func (m *MADs) Expire(now time.Duration) {
 	for i := 0; i < len(m.ignored); {
 		s := m.ignored[i]
 		if now < s.until {
@@ -95,7 +95,7 @@ func (m *Messages) Expire(now time.Duration) {
 }
 
 // apply sets the ignored sources of an entry.
-func (m *Messages) apply(e *Entry) {
+func (m *MADs) apply(e *Entry) {
 	var sources [link.MaxIgnored]netip.Addr
 	n := 0
 	for _, s := range m.ignored {

@@ -128,6 +128,39 @@ func (a *adaptive) interval() time.Duration {
 	return a.timeout()
 }
 
+func (q *QP) armAckTimer(now time.Duration) {
+	q.ackDeadline = 0
+	switch {
+	case q.rnrUntil != 0 || q.unaPSN == q.maxPSN:
+	case q.adapts:
+		q.startAdaptiveTimer(now)
+	case q.ackTimeout != 0:
+		q.ackDeadline = now + q.ackTimeout
+	}
+}
+
+// Timeout handles the timers that are due.
+func (q *QP) Timeout(now time.Duration) {
+	q.endWaits(now)
+	if q.paceUntil != 0 && now >= q.paceUntil {
+		q.paceUntil = 0
+	}
+	if !q.sending() {
+		return
+	}
+	if q.rnrUntil != 0 && now >= q.rnrUntil {
+		q.rnrUntil = 0
+		q.armAckTimer(now)
+	}
+	switch {
+	case q.ackDeadline == 0 || now < q.ackDeadline:
+	case q.adapts:
+		q.adaptiveTimeout(now)
+	default:
+		q.retry(q.unaPSN, timeoutCost, now)
+	}
+}
+
 // startAdaptiveTimer starts the timer of the oldest packet.
 func (q *QP) startAdaptiveTimer(now time.Duration) {
 	q.probes = 0

@@ -4,8 +4,97 @@ import (
 	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// grant returns the memory that a key lets the peer of a queue pair use, for the n bytes from
+// addr on. It reports false if key, domain, bounds or access are wrong.
+func (m *Memory) grant(q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
+	return m.grantIn(q.domain, q, key, addr, n, access)
+}
+
+// grantIn is grant for a domain. q is nil if it cannot have windows of type 2.
+func (m *Memory) grantIn(domain uint32, q *QP, key uint32, addr uint64, n uint32, access verbs.Access) (grant, bool) {
+	if r := m.regions[key]; r != nil {
+		if r.Domain != domain || r.Access&access != access {
+			return grant{}, false
+		}
+		_, ok := r.slice(addr, n)
+		return grant{region: r, addr: addr}, ok
+	}
+	w := m.windows[tag(key)]
+	if w == nil {
+		return grant{}, false
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.key != key || w.region == nil || w.Domain != domain || w.access&access != access {
+		return grant{}, false
+	}
+	if w.Type == verbs.MWType2 && w.qp != q {
+		return grant{}, false
+	}
+	off := addr
+	if !w.zeroBased {
+		off -= w.addr // wraps around to a huge value below the window
+	}
+	if off > w.length || uint64(n) > w.length-off {
+		return grant{}, false
+	}
+	return grant{region: w.region, window: w, binds: w.binds, addr: w.addr + off}, true
+}
+
+// grant is memory that a peer may use.
+type grant struct {
+	region *Region // nil: no bytes
+	window *Window // nil: the region's own key grants it
+	binds  uint64  // of the window
+	addr   uint64  // of the next byte, in the region
+}
+
+// acquire reports whether the grant is still valid, and keeps it so until release.
+func (g *grant) acquire() bool {
+	if g.region.closed {
+		return false
+	}
+	if g.window == nil {
+		return true
+	}
+	g.window.mu.RLock()
+	if g.window.binds == g.binds {
+		return true
+	}
+	g.window.mu.RUnlock()
+	return false
+}
+
+// release ends hold.
+func (g *grant) release() {
+	if g.window != nil {
+		g.window.mu.RUnlock()
+	}
+}
+
+// read returns the next n bytes for an Output, or false if they have been taken away. A window
+// of type 1 can be taken away under another lock than that of the Output, so read copies its
+// bytes to bounce. All other memory is taken away under the same lock.
+func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
+	b, inside := g.region.slice(g.addr, n)
+	if !inside || !g.acquire() {
+		return nil, false
+	}
+	defer g.release()
+	if g.window == nil || g.window.Type == verbs.MWType2 {
+		return b, true
+	}
+	*bounce = slices.Grow((*bounce)[:0], len(b))[:len(b)]
+	if dma.Copy(*bounce, b) != dma.NoFault {
+		return b, true // the Output meets the fault too
+	}
+	return *bounce, true
+}
 
 // KeyGuard bounds how many keys the host of a peer can try. A refusal ends a connection,
 // but the next connection is cheap.

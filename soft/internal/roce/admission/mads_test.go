@@ -33,13 +33,13 @@ func newFixture() *fixture {
 // A source has its burst, then its rate, and does not take those of others.
 func TestMessagesAreSharedFairly(t *testing.T) {
 	f := newFixture()
-	m, e := &f.Messages, f.entry
+	m, e := &f.MADs, f.entry
 	unknown, friend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for m.sources.of(unknown) == m.sources.of(friend) {
 		m.sources = newHostBuckets()
 	}
 	flood := func(now time.Duration) (n int) {
-		for range 4 * MessageBurst {
+		for range 4 * MADBurst {
 			if m.Admit(e, unknown, false, now) {
 				n++
 			}
@@ -47,22 +47,22 @@ func TestMessagesAreSharedFairly(t *testing.T) {
 		return n
 	}
 	now := time.Hour
-	assert.Equal(t, MessageBurst, flood(now))
+	assert.Equal(t, MADBurst, flood(now))
 	assert.Equal(t, []netip.Addr{unknown}, f.filter.Ignored)
 	assert.False(t, m.Admit(e, unknown, true, now), "not for what it knows either")
 	assert.True(t, m.Admit(e, friend, false, now))
 	assert.Equal(t, 1024, flood(now+time.Second))
 	m.Expire(now + time.Minute)
 	assert.Empty(t, f.filter.Ignored)
-	assert.Equal(t, MessageBurst, flood(now+time.Minute))
+	assert.Equal(t, MADBurst, flood(now+time.Minute))
 }
 
 // What was of use costs nothing, however much there is of it.
 func TestUsefulMessagesAreFree(t *testing.T) {
 	f := newFixture()
-	m, e := &f.Messages, f.entry
+	m, e := &f.MADs, f.entry
 	peer := netip.MustParseAddr("2001:db8::1")
-	for i := range 100 * MessageBurst {
+	for i := range 100 * MADBurst {
 		require.True(t, m.Admit(e, peer, i%2 == 0, time.Hour))
 		m.Refund(peer, i%2 == 0)
 	}
@@ -73,7 +73,7 @@ func TestUsefulMessagesAreFree(t *testing.T) {
 // known connections do not need these.
 func TestMessagesOfForgedAddresses(t *testing.T) {
 	f := newFixture()
-	m, e := &f.Messages, f.entry
+	m, e := &f.MADs, f.entry
 	now := time.Hour
 	admitted := 0
 	for i := range uint32(1 << 18) {

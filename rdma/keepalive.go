@@ -1,0 +1,42 @@
+package rdma
+
+import "time"
+
+const (
+	// keepaliveChecks is how often a connection is checked within Config.Keepalive. So silence
+	// is noticed after at most 1.5 × Keepalive.
+	keepaliveChecks = 2
+	// keepaliveSlots is how many different times of checks there are between two checks of one
+	// connection. The timer fires no more often, even for many connections.
+	keepaliveSlots = 32
+)
+
+// startKeepalive sets the time of the connection's next check.
+func (conn *Connection) startKeepalive(now time.Time) {
+	d := conn.ctx.set.Keepalive
+	if d < 0 || conn.loopback {
+		conn.ctx.setDeadline(&conn.deadline, time.Time{})
+		return
+	}
+	d /= keepaliveChecks
+	slot := max(d/keepaliveSlots, 1)
+	base := conn.ctx.deadlines.base
+	conn.ctx.setDeadline(&conn.deadline, base.Add((now.Sub(base)+d)/slot*slot+slot))
+}
+
+// keepalive posts a write that fails if the peer is gone, unless the peer has given a sign of
+// life. Requests at the device serve as well: the device repeats them until it gives up.
+func (conn *Connection) keepalive(now time.Time) {
+	conn.startKeepalive(now)
+	if conn.establishment.disconnectArrived() { // devices without watches do not notify of it
+		conn.ctx.peerDisconnected(conn)
+		return
+	}
+	if conn.silentChecks++; conn.peerAlive {
+		conn.peerAlive, conn.silentChecks = false, 0
+	}
+	if conn.silentChecks >= keepaliveChecks && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
+		conn.silentChecks = 0
+		conn.signal.post(signalKeepalive, 0)
+	}
+}
