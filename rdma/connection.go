@@ -106,6 +106,9 @@ type Connection struct {
 	loopback         bool      // it is its own peer
 	peerDisconnected bool      // the peer has sent its disconnect notice
 	closeBy          time.Time // when the tasks at the device are flushed, if the connection is being closed
+	// unconfirmed: the connection manager repeats the message that this end has left, until the
+	// peer has confirmed it or closeBy.
+	unconfirmed bool
 	// closedOnFailure: the connection is closed if it fails, since the program does not know
 	// of it.
 	closedOnFailure bool
@@ -561,6 +564,7 @@ func (conn *Connection) deviceError(err error) error {
 
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (conn *Connection) shut() {
+	conn.unconfirmed = false
 	conn.ctx.setDeadline(&conn.deadline, time.Time{})
 	conn.refuseReceives()
 	conn.establishment.ended()
@@ -672,7 +676,7 @@ func (c *Connections) destroyRetired() int {
 	n := 0
 	for range c.retiring.Len() {
 		conn := c.retiring.Pop()
-		if conn.completionsPending() {
+		if conn.unconfirmed || conn.completionsPending() {
 			c.retiring.Push(conn)
 			continue
 		}

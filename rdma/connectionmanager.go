@@ -211,6 +211,7 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMDisconnected:
+		conn.confirmed()
 		if conn.state == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was Ready for a moment
 		}
@@ -231,7 +232,10 @@ func (e *cmEnd) ended() {
 	if e.id == nil || e.conn.ctx.manager.cm == nil {
 		return
 	}
-	if err := e.id.Disconnect(); err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
+	err := e.id.Disconnect()
+	if err == nil {
+		e.conn.awaitConfirmation()
+	} else if !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
 		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
 }

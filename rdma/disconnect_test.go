@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -477,4 +478,27 @@ func TestConnectionsEndOneAfterTheOther(t *testing.T) {
 	require.NoError(t, r.b.conns[1].Close())
 	r.until("the context has ended", func() bool { return r.a.ctx.State() == pe.Idle })
 	require.ErrorIs(t, r.a.ctx.Err(), rdma.ErrPeerClosed)
+}
+
+// A connection is Closed only when the peer knows that this end has left: a program that then exits
+// does not leave behind a peer that finds out by a keepalive.
+func TestDisconnectUnderLoss(t *testing.T) {
+	for i := range 20 {
+		server, client := must(soft.Open(soft.Config{DisableLocal: true})), openByUDP(t)
+		cs := newDialRig(t, server, client)
+		cfg := rdma.Config{CloseTimeout: time.Minute}
+		from, to := cs.add(cfg), cs.add(cfg)
+		cs.start(from, to)
+		_, addr := cs.listen(from, rdma.ListenConfig{})
+		conn, err := to.Dial(addr, rdma.DialConfig{})
+		require.NoError(t, err)
+		cs.until("both ends are Ready", func() bool { return len(from.ready) == 1 && len(to.ready) == 1 })
+		require.NoError(t, client.(*soft.Device).SetFaults(soft.Faults{Loss: 0.15, Seed: uint64(i)}))
+		require.NoError(t, from.ready[0].Close())
+		cs.until("the connection is closed", func() bool { return from.closed == 1 })
+		require.NoError(t, from.Close())
+		require.NoError(t, server.Close())
+		cs.until("the peer has ended", func() bool { return to.closed == 1 || conn.State() == rdma.Failed })
+		require.ErrorIs(t, to.errs[conn], rdma.ErrPeerClosed)
+	}
 }

@@ -120,12 +120,33 @@ func (conn *Connection) due(now time.Time) {
 		conn.keepalive(now)
 	case Closed:
 		switch {
+		case conn.unconfirmed && now.Before(conn.closeBy):
+			conn.ctx.setDeadline(&conn.deadline, conn.closeBy)
+		case conn.unconfirmed:
+			conn.confirmed()
 		case !conn.closing():
 		case conn.disconnectArrived(), !now.Before(conn.closeBy):
 			conn.shut()
 		default:
 			conn.scheduleCloseCheck(now)
 		}
+	}
+}
+
+// awaitConfirmation keeps a closed connection until the peer has confirmed that it knows, at most
+// until closeBy: when the connection is destroyed, the message to the peer is not repeated.
+func (conn *Connection) awaitConfirmation() {
+	if conn.state == Closed && time.Now().Before(conn.closeBy) {
+		conn.unconfirmed = true
+		conn.ctx.setDeadline(&conn.deadline, conn.closeBy)
+	}
+}
+
+// confirmed ends awaitConfirmation.
+func (conn *Connection) confirmed() {
+	if conn.unconfirmed {
+		conn.unconfirmed = false
+		conn.ctx.poke()
 	}
 }
 

@@ -77,5 +77,8 @@ func receive(ctx context.Context, s *sample.Session, r *rdma.Connections, messag
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write(id[:])
 	s.Print("%d bytes received from %s, and the hash is right", file.Length, bytes.TrimRight(id[:], "\x00"))
-	return messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil))
+	if err := messages.Send(ctx, conn, lab3.Secret, mac.Sum(nil)); err != nil {
+		return err
+	}
+	return await.Func(ctx, r.Engine(), conn.Close)
 }
