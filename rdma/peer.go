@@ -80,7 +80,7 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 		c.unpin(p)
 		p.source = d.source
 	}
-	return p, c.pin(p)
+	return c.pinned(p)
 }
 
 // PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr return
@@ -106,7 +106,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
 	p := c.addPeer(addr)
-	return p, c.pin(p)
+	return c.pinned(p)
 }
 
 // reaches refuses addresses that packets would not reach.
@@ -132,6 +132,14 @@ func (c *Datagrams) addPeer(addr EndpointAddr) *Peer {
 	}
 	c.learned.Remove(&p.learned)
 	return p
+}
+
+// pinned pins a peer and returns it.
+func (c *Datagrams) pinned(p *Peer) (*Peer, error) {
+	if err := c.pin(p); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // pin keeps the address handle of a peer open during a run. With SRD, a device executes reads
