@@ -49,6 +49,27 @@ func TestTour(t *testing.T) {
 	assert.Greater(t, steps, 40)
 }
 
+// TestContributing: the files that CONTRIBUTING.md names with their folder exist.
+func TestContributing(t *testing.T) {
+	text, err := os.ReadFile("../CONTRIBUTING.md")
+	require.NoError(t, err)
+	files := 0
+	for line := range strings.Lines(string(text)) {
+		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
+			path := m[1]
+			if filepath.Ext(path) != ".go" || !strings.Contains(path, "/") {
+				continue
+			}
+			if within, ok := strings.CutPrefix(path, "roce/"); ok {
+				path = "soft/internal/roce/" + within
+			}
+			files++
+			assert.FileExists(t, filepath.Join("..", path))
+		}
+	}
+	assert.Greater(t, files, 20)
+}
+
 // functionsOf returns whether a source file declares a function.
 func functionsOf(t *testing.T, path string) func(name string) bool {
 	text, err := os.ReadFile(path)
