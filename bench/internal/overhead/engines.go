@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -72,7 +70,7 @@ func (p *pair) writeAsleep(t *rdma.Task) error {
 		return err
 	}
 	for p.done == 0 {
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
+		if err := awaitReadable(fd); err != nil {
 			return err
 		}
 		if _, err := p.engine.Progress(); err != nil {
