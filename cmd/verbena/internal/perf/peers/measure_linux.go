@@ -18,7 +18,7 @@ import (
 )
 
 // errOwn: Verbena's own measurements must succeed. Those of other programs may fail.
-var errOwn = errors.New("Verbena could not measure some figures; see the failures listed above")
+var errOwn = errors.New("some figures of Verbena could not be measured; see the failures listed above")
 
 // measure measures all scenes. If it is interrupted, it returns the rounds that are complete.
 func measure(ctx context.Context, o *options, log io.Writer) (r *result.Result, err error) {
