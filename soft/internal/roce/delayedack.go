@@ -21,7 +21,7 @@ type delayedAck struct {
 }
 
 const (
-	// minThreshold and maxThreshold bound delayedAck.enough. It doubles when a delayed
+	// minThreshold and maxThreshold bound threshold. It doubles when a delayed
 	// acknowledgement had to leave without a reply, and is halved when a reply took one along.
 	minThreshold = 4
 	maxThreshold = 64

@@ -88,7 +88,7 @@ type drops struct {
 	wrongPeer uint64 // for an unknown queue pair, or not from its peer
 	// wrongSource: from the peer's address, but not from its port.
 	wrongSource uint64
-	policed     uint64 // messages to queue pair 1 beyond the policer's limits
+	policed     uint64 // messages to queue pair 1 beyond the limits of admission.MADs
 	send        uint64 // the socket refused it
 }
 

@@ -1,6 +1,6 @@
 // Package roce is the software device around the state machines: it receives, drops and counts
-// packets, delays acknowledgements, and sends. It connects package transport to UDP sockets,
-// clocks and goroutines, and implements package verbs.
+// packets, reports the device's counters, delays acknowledgements, and sends. It connects
+// package transport to UDP sockets, clocks and goroutines, and implements package verbs.
 //
 // A device has shards. Each shard has queue pairs, sockets, timers and one lock. A program
 // that polls a completion queue drives the queue's shard inline, on its own goroutine. When no

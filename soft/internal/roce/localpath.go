@@ -82,7 +82,7 @@ func (p *localPath) kind() verbs.Path {
 	return verbs.PathSharedMemory
 }
 
-// localShard implements local.Host for a shard.
+// localShard implements local.Shard for a shard.
 type localShard struct {
 	sync.Locker
 	shard *shard
@@ -105,29 +105,29 @@ func (s *shard) openLocal() {
 	s.local.Open(cfg)
 }
 
-// Progress implements local.Host.
+// Progress implements local.Shard.
 func (h localShard) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
 
-// SendReady implements local.Host.
+// SendReady implements local.Shard.
 func (h localShard) SendReady(now time.Duration) { h.shard.transmit(now) }
 
-// WakeIfReady implements local.Host.
+// WakeIfReady implements local.Shard.
 func (h localShard) WakeIfReady() {
 	if h.shard.readyToSend() {
 		h.shard.wake()
 	}
 }
 
-// MayShare implements local.Host. Faults need packets on a socket.
+// MayShare implements local.Shard. Faults need packets on a socket.
 func (h localShard) MayShare(addr netip.Addr) bool { return !h.shard.device.faults.Of(addr).Any() }
 
-// Closed implements local.Host.
+// Closed implements local.Shard.
 func (h localShard) Closed() bool { return h.shard.device.closed }
 
-// Polls implements local.Host.
+// Polls implements local.Shard.
 func (h localShard) Polls() uint64 { return h.shard.polls.Load() }
 
-// Asleep implements local.Host.
+// Asleep implements local.Shard.
 func (h localShard) Asleep() bool { return h.shard.asleep.Load() }
 
 // Addr implements local.Endpoint.

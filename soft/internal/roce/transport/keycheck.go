@@ -70,7 +70,7 @@ func (g *grant) acquire() bool {
 	return false
 }
 
-// release ends hold.
+// release ends acquire.
 func (g *grant) release() {
 	if g.window != nil {
 		g.window.mu.RUnlock()
