@@ -75,7 +75,7 @@ type operands struct {
 type operation struct {
 	call[*rdma.Task]
 	operands
-	conn     *rdma.Connection // or
+	conn     *rdma.Connection // exactly one of conn and peer is set
 	peer     *rdma.Peer
 	original uint64 // of an atomic that has succeeded
 }

@@ -82,8 +82,8 @@ func (c *call[T]) init(alloc func() (T, error), collect func(T) error) {
 	c.over = make(chan struct{}, 1)
 }
 
-// run runs the task. If it reports that the call is over, the engine's goroutine has nothing of it
-// any more, and it can run again.
+// run runs the task. If it reports that the call is over, the engine's goroutine holds no reference
+// to it, and it can run again.
 func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) {
 	c.state.Store(queued)
 	c.pending = Pending{engine: e}
@@ -136,7 +136,9 @@ func (c *call[T]) begin() {
 		err = t.Free() // cancelled
 		return
 	}
-	pe.Then(t, c.finish)
+	if !t.InFlight() { // if it is, Submit fails, and the callback is another's
+		pe.Then(t, c.finish)
+	}
 	if err = t.Submit(together...); err != nil {
 		err = errors.Join(err, t.Free())
 		return

@@ -394,3 +394,22 @@ func TestTaskOfAnotherEngine(t *testing.T) {
 	require.ErrorIs(t, err, await.ErrInvalid)
 	do(t, other, func() { require.NoError(t, j.Free()) })
 }
+
+// A task that is in flight is refused, and stays its owner's: the owner's callback is called.
+func TestTaskInFlight(t *testing.T) {
+	e, l := running(t, 1)
+	var j *job
+	called := 0
+	do(t, e, func() {
+		var err error
+		j, err = l.jobs.Alloc()
+		require.NoError(t, pe.SubmitNew(j, err, func(*job, error) { called++ }))
+	})
+	err := await.Task(background, e, func() (*job, error) { return j, nil }, nil)
+	require.ErrorIs(t, err, pe.ErrInUse)
+	do(t, e, func() { l.finish(nil) })
+	do(t, e, func() {
+		require.Equal(t, 1, called)
+		require.NoError(t, j.Free())
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -36,7 +37,9 @@ func TestOverhead(t *testing.T) {
 		require.Len(t, columns, 4, line)
 		cases[columns[0]]++
 		if strings.HasPrefix(columns[1], "rdma write/") || strings.HasPrefix(columns[1], "rdma write, allocated") {
-			assert.Equal(t, "0.00", columns[3], line)
+			allocations, err := strconv.ParseFloat(columns[3], 64)
+			require.NoError(t, err, line)
+			assert.Less(t, allocations, 0.5, line) // other goroutines allocate now and then
 		}
 	}
 	assert.Greater(t, cases["null0"], cases["soft-lo"])
@@ -44,4 +47,7 @@ func TestOverhead(t *testing.T) {
 	out, err = exec.Command(bin, "overhead", "-t", "1ms", "-rounds", "1", "-only", "empty poll", "-d", "nothing0").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "nothing0")
+	out, err = exec.Command(bin, "overhead", "-t", "1ms", "-rounds", "1", "-only", "nothing of this name").CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "no case contains")
 }

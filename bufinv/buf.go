@@ -26,7 +26,7 @@ type Buf struct {
 func errorBuf(err error) *Buf { return &Buf{err: err} }
 
 // usable reports whether b can be used. Only an inventory makes references, so a Buf that could
-// not be made has none. It is small enough to be inlined: every submission of a task calls it
+// not be made has none. It is small enough to be inlined: the allocation of a task calls it
 // often.
 func (b *Buf) usable() bool { return b != nil && b.refs.Load() > 0 }
 

@@ -18,10 +18,10 @@ type siblings struct{ *Engine }
 // Siblings returns the methods for packages of this module.
 func (e *Engine) Siblings(sibling.Pass) siblings { return siblings{e} }
 
-// Attachment returns the result of the first call of make for this engine. Only package await
+// Attachment returns the result of the first call of create for this engine. Only package await
 // uses it. It may be called from any goroutine.
-func (s siblings) Attachment(make func() any) any {
+func (s siblings) Attachment(create func() any) any {
 	a := &s.attached
-	a.once.Do(func() { a.value = make() })
+	a.once.Do(func() { a.value = create() })
 	return a.value
 }

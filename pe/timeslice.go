@@ -10,16 +10,17 @@ import (
 // yields before.
 const (
 	minSlice = time.Millisecond
-	// The clock is read after this many passes without events. Each event counts as a pass, since
-	// its callback takes time too.
+	// The clock is read after this many passes without events. An event counts as several passes,
+	// since its callback may take long.
 	passesPerCheck  = 64
+	eventWeight     = 8
 	passTimeFactor  = 4
 	longestExpected = 5 * time.Millisecond
 )
 
 // timeslice measures how long the engine has kept the processor.
 type timeslice struct {
-	weight int // passes and events since the last check
+	weight int // of passes and events since the last check
 	passes int // since the last check
 	length time.Duration
 
@@ -47,7 +48,7 @@ func (s *timeslice) beginPass() {
 func (s *timeslice) endPass(handled int) {
 	s.passes++
 	if !s.checkDue() {
-		s.weight += 1 + handled
+		s.weight += 1 + eventWeight*handled
 		return
 	}
 	if now := s.now(); s.over(now) {

@@ -155,7 +155,9 @@ func (b backend) Progress() int {
 	c := b.c
 	c.inside = true
 	defer c.leave()
-	if c.quiet && !c.woken.Load() {
+	quiet := c.quiet && !c.woken.Load()
+	c.quiet = false // until this pass has ended: a callback may panic
+	if quiet {
 		return c.quietPass()
 	}
 	c.woken.Store(false)
@@ -176,6 +178,7 @@ func (c *base) quietPass() int {
 	c.flush()
 	completed := c.poll()
 	if completed == 0 {
+		c.quiet = true
 		return 0
 	}
 	other := c.service.afterPoll()
@@ -183,11 +186,12 @@ func (c *base) quietPass() int {
 	if other > 0 || c.woken.Load() || c.lanes.Busy() || c.service.busy() {
 		return c.finishPass(completed, other)
 	}
+	c.quiet = true
 	return completed
 }
 
-// finishPass does what follows from completions and from other work, of which so much has been
-// handled in this pass. It returns how much was handled in total.
+// finishPass does the work that follows completions. The arguments are how many completions and how
+// much other work this pass has handled so far; it returns the total.
 func (c *base) finishPass(completed, other int) int {
 	if handled := c.handleEvents(); handled > 0 {
 		other += handled

@@ -21,8 +21,8 @@ type base struct {
 	service service
 	port    atomic.Pointer[portView] // replaced as a whole
 
-	// woken: there may be something other than requests to post and completions. It is set after
-	// that has become visible.
+	// woken: there may be something other than requests to post and completions. Whoever sets it
+	// first makes that visible.
 	woken atomic.Bool
 
 	requests       int // tasks for send queues, of all pools

@@ -68,8 +68,8 @@ type Config struct {
 	// seconds. None: no keepalives.
 	Keepalive time.Duration
 	// CloseTimeout is how long a closed connection waits for its tasks at the device, and for
-	// the acknowledgement of the disconnect notice that follows them. What is left then is
-	// flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
+	// the peer's acknowledgement or confirmation of the disconnect notice that follows them.
+	// What is left then is flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
 	// refused.
 	CloseTimeout time.Duration
 	// DrainTimeout is how long the device may take to give back the requests of a connection

@@ -480,8 +480,8 @@ func TestConnectionsEndOneAfterTheOther(t *testing.T) {
 	require.ErrorIs(t, r.a.ctx.Err(), rdma.ErrPeerClosed)
 }
 
-// A connection is Closed only when the peer knows that this end has left: a program that then exits
-// does not leave behind a peer that finds out by a keepalive.
+// A connection is Closed only when the peer knows that this end has left, or Config.CloseTimeout is
+// over: a program that then exits does not leave behind a peer that finds out by a keepalive.
 func TestDisconnectUnderLoss(t *testing.T) {
 	for i := range 20 {
 		server, client := must(soft.Open(soft.Config{DisableLocal: true})), openByUDP(t)

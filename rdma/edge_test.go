@@ -25,6 +25,12 @@ func (r *rig) progress() (panicked bool) {
 // Every callback of a context that is being stopped panics: all tasks come back all
 // the same, those that were never posted and receives included, and it becomes Idle.
 func TestEveryCallbackPanics(t *testing.T) {
+	for name, idle := range map[string]int{"at once": 0, "after idle passes": 20} {
+		t.Run(name, func(t *testing.T) { everyCallbackPanics(t, idle) })
+	}
+}
+
+func everyCallbackPanics(t *testing.T, idlePasses int) {
 	r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: 1}, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	back := 0
 	bad := func() { back++; panic("mine") }
@@ -37,6 +43,9 @@ func TestEveryCallbackPanics(t *testing.T) {
 	}
 	for range 3 {
 		tasks = append(tasks, must(recvs.Alloc(nil)))
+	}
+	for range idlePasses {
+		_ = must(r.engine.Progress())
 	}
 	submitEach(t, tasks)
 	panics := 0

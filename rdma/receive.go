@@ -58,15 +58,23 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 		freeAll(dst)
 		return nil, err
 	}
-	t.dst, t.appends = dst, false
-	t.arrival = arrival{}
-	if _, err := t.gather(); err != nil {
+	t.dst, t.appends, t.arrival = dst, false, arrival{}
+	if err := t.build(); err != nil {
 		t.dst = nil
 		freeAll(dst)
 		_ = p.tasks.Free(t) // it was taken just now
 		return nil, fmt.Errorf("rdma: allocate a receive: %w", err)
 	}
 	return t, nil
+}
+
+// build builds the request from the destination.
+func (t *ReceiveTask) build() (err error) {
+	t.version = 0
+	if t.recv.wr.SGL, err = t.gather(); err == nil {
+		t.version = versionOf(t.dst)
+	}
+	return err
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
@@ -129,12 +137,9 @@ func (t *ReceiveTask) prepare(thorough bool) error {
 		}
 	}
 	if !t.version.describes(t.dst) {
-		t.version = 0
-		var err error
-		if t.recv.wr.SGL, err = t.gather(); err != nil {
+		if err := t.build(); err != nil {
 			return err
 		}
-		t.version = versionOf(t.dst)
 	}
 	if t.appends {
 		return nil

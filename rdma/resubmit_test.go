@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
@@ -76,6 +77,17 @@ func TestSubmittedAgain(t *testing.T) {
 					require.NoError(t, next.Free())
 				}
 			},
+			"other source of the read": func(t *rapid.T) {
+				require.NoError(t, read.SetSource(r.a.bufs.Source(r.a.peer, rapid.IntRange(0, 100).Draw(t, "offset"), 50)))
+			},
+			"other destination of the write": func(t *rapid.T) {
+				require.NoError(t, write.SetDestination(r.a.bufs.Target(r.a.peer, rapid.IntRange(0, 100).Draw(t, "offset"), 128)))
+			},
+			"bytes appended": func(t *rapid.T) {
+				if b := read.Destination(); b.Room() > 3 {
+					require.NoError(t, b.Append([]byte("abc")))
+				}
+			},
 			"other source": func(t *rapid.T) {
 				require.NoError(t, write.SetSource(r.a.bufs.Source(r.a.mem, rapid.IntRange(0, 100).Draw(t, "offset"), 40)))
 			},
@@ -118,4 +130,72 @@ func TestSubmittedAgain(t *testing.T) {
 		})
 	})
 	require.Equal(t, pe.Running, r.a.ctx.State())
+}
+
+// An atomic, an operation on a sync event and a receive that are submitted again take what was set
+// meanwhile, and put their results where they belong.
+func TestWordsAndReceivesAgain(t *testing.T) {
+	var outcomes outcome[*rdma.Task]
+	var received outcome[*rdma.ReceiveTask]
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	pool := must(r.a.ctx.Pool(2, outcomes.ok, outcomes.bad))
+	receives := must(r.b.ctx.ReceivePool(1, received.ok, received.bad))
+	r.connect(1)
+	again := func(task *rdma.Task) {
+		t.Helper()
+		before := outcomes.count()
+		require.NoError(t, task.Submit())
+		r.until("it completes", func() bool { return outcomes.count() > before })
+		require.Empty(t, outcomes.errs)
+	}
+
+	add := must(pool.FetchAdd(r.a.conns[0], r.a.bufs.Target(r.a.peer, 0, 8), 1))
+	clear(r.b.mem.Bytes()[:16])
+	result := r.a.bufs.Target(r.a.mem, 0, 64)
+	require.NoError(t, add.SetResult(result))
+	word := func(i int) uint64 { return binary.NativeEndian.Uint64(result.Bytes()[8*i:]) }
+	again(add)
+	again(add)
+	require.Equal(t, 8, result.DataLen())
+	require.Equal(t, uint64(1), word(0))
+	require.NoError(t, add.SetValue(40))
+	again(add)
+	require.Equal(t, uint64(2), word(0))
+	require.NoError(t, add.SetAppend(true))
+	again(add)
+	again(add)
+	require.Equal(t, 24, result.DataLen())
+	require.Equal(t, []uint64{2, 42, 82}, []uint64{word(0), word(1), word(2)})
+	require.NoError(t, add.SetDestination(r.a.bufs.Target(r.a.peer, 8, 8)))
+	again(add)
+	require.Zero(t, add.Original())
+	require.NoError(t, add.Free())
+
+	send := must(pool.SendImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 64, 8), 1))
+	dst := r.b.bufs.Target(r.b.mem, 256, 32)
+	recv := must(receives.Alloc(dst))
+	for i, text := range []string{"message1", "message2", "message3", "message4"} {
+		appends := i >= 2
+		require.NoError(t, recv.SetAppend(appends))
+		if i == 3 {
+			require.NoError(t, dst.SetData(4, 4))
+		}
+		require.NoError(t, recv.Submit())
+		copy(r.a.mem.Bytes()[64:], text)
+		require.NoError(t, send.SetImm(uint32(i)))
+		again(send)
+		r.until("it arrives", func() bool { return received.count() == i+1 })
+		imm, _ := recv.Imm()
+		require.Equal(t, uint32(i), imm)
+		want := text
+		switch i {
+		case 2:
+			want = "message2" + text
+		case 3:
+			want = "age2" + text
+		}
+		require.Equal(t, want, string(dst.Bytes()))
+	}
+	require.NoError(t, send.Free())
+	require.NoError(t, recv.Free())
 }

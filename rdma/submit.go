@@ -124,9 +124,6 @@ func (r *Task) build(thorough bool) error {
 		wr.Flags |= verbs.FlagFence // reads of the window complete before
 	}
 	wr.RKey, wr.RemoteAddr = 0, 0
-	if r.event != nil {
-		return nil // prepareEvent does the rest each time
-	}
 	if r.remote != nil {
 		wr.RKey = r.remote.Map().RKey()
 		wr.RemoteAddr = r.remote.TailAddr()
@@ -377,5 +374,8 @@ func (r *Task) takeOriginal() error {
 	if r.local == nil {
 		return nil
 	}
-	return r.local.Append(result)
+	if r.appends {
+		r.localVersion = 0 // the next one goes behind it
+	}
+	return r.localVersion.follow(r.local, func() error { return r.local.Append(result) })
 }

@@ -16,24 +16,25 @@ import (
 // Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
-	control       *pe.Control
-	ctx           *base
-	pool          *taskPool
-	conn          *Connection    // that the task runs on; nil: on the endpoint
-	peer          *Peer          // that the task goes to from the endpoint
-	handle        *addressHandle // of the peer, in flight
-	send          lane.Request
-	op            Operation
-	local         *bufinv.Buf
-	remote        *bufinv.Buf
-	appends       bool          // to the data of local, if the operation returns data
-	length        int           // bytes that this submission moves
-	localVersion  bufferVersion // of local, and of remote, that send describes
-	remoteVersion bufferVersion
-	event         *syncevent.Event
-	word          int         // in the scratch memory, for the operand of an atomic or sync event
-	result        uint64      // of an atomic, or of a get
-	sgl           []verbs.SGE // its capacity is the longest list
+	control *pe.Control
+	ctx     *base
+	pool    *taskPool
+	conn    *Connection    // that the task runs on; nil: on the endpoint
+	peer    *Peer          // that the task goes to from the endpoint
+	handle  *addressHandle // of the peer, in flight
+	send    lane.Request
+	op      Operation
+	local   *bufinv.Buf
+	remote  *bufinv.Buf
+	appends bool // to the data of local, if the operation returns data
+	length  int  // bytes that this submission moves
+	// The versions of local and remote that send describes. If localVersion is 0, it describes
+	// neither.
+	localVersion, remoteVersion bufferVersion
+	event                       *syncevent.Event
+	word                        int         // in the scratch memory, for the operand of an atomic or sync event
+	result                      uint64      // of an atomic, or of a get
+	sgl                         []verbs.SGE // its capacity is the longest list
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
@@ -145,7 +146,7 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 		return err
 	}
 	old := *slot
-	*slot = b
+	*slot, r.localVersion = b, 0
 	if old != b {
 		return old.Free()
 	}
@@ -154,7 +155,6 @@ func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
 
 // mayChange checks that the task is not in flight, and that its operation has the field.
 func (r *Task) mayChange(what string, has bool) error {
-	r.localVersion = 0
 	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
 	}

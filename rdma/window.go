@@ -306,6 +306,7 @@ func (t *Task) SetInvalidate(remote *mmap.Map) error {
 	if err := t.mayChange("window to invalidate", t.op == OpSend); err != nil {
 		return err
 	}
+	t.localVersion = 0 // the flags differ
 	switch {
 	case remote == nil:
 		t.send.WR.Op, t.send.WR.InvalidateRKey = verbs.OpSend, 0

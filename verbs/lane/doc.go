@@ -1,7 +1,6 @@
 // Package lane keeps the send requests of each queue pair in order: they wait while the send
 // queue is full, are posted, and complete. A [Lane] is one queue pair with its requests. A
-// [Group] is the lanes that share a completion queue. Packages rdma and dma
-// build on it.
+// [Group] is the lanes that share a completion queue. Packages rdma and dma build on it.
 //
 // A lane does not know how its peer was found. Its owner connects the queue pair
 // ([Lane.Connect]) and pushes requests ([Lane.Push]); their ends are reported to a

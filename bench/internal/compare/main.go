@@ -5,9 +5,8 @@
 //	go run ./bench compare -before ../before
 //
 // It runs verbena perf, the Go benchmarks of the packages, and bench overhead if it is asked for,
-// each built in both folders. In
-// each round it runs one version right after the other, since the speed of a machine changes
-// from minute to minute. It prints figures and asserts nothing.
+// each built in both folders. In each round it runs one version right after the other, since the
+// speed of a machine changes from minute to minute. It prints figures and asserts nothing.
 package compare
 
 import (

@@ -69,11 +69,14 @@ func Run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if o.tsv {
-		fmt.Print(all.columns())
-	} else {
-		fmt.Print(all.table(o.device))
+	text := all.columns(o.only)
+	if text == "" {
+		return fmt.Errorf("no case contains %q", o.only)
 	}
+	if !o.tsv {
+		text = all.table(o.device, o.only)
+	}
+	fmt.Print(text)
 	return nil
 }
 
@@ -154,7 +157,7 @@ func round(ctx context.Context, o options, folder string, all figures) error {
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", c.device, err)
 		}
-		if err := all.read(c.device, strings.NewReader(string(out)), o.only); err != nil {
+		if err := all.read(c.device, strings.NewReader(string(out))); err != nil {
 			return err
 		}
 	}
@@ -162,15 +165,12 @@ func round(ctx context.Context, o options, folder string, all figures) error {
 }
 
 // read adds the lines of one program: case, ns and, from the SDK, allocations.
-func (f figures) read(device string, r io.Reader, only string) error {
+func (f figures) read(device string, r io.Reader) error {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		columns := strings.Split(lines.Text(), "\t")
 		ns, err := strconv.ParseFloat(columns[min(1, len(columns)-1)], 64)
 		if err != nil {
 			return fmt.Errorf("a figure of %s is %q: %w", device, lines.Text(), err)
-		}
-		if !strings.Contains(columns[0], only) {
-			continue
 		}
 		f.add(device, columns[0], ns, columns[2:])
 	}

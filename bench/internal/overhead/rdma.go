@@ -28,7 +28,8 @@ type pair struct {
 	failed        error
 }
 
-// newPair connects two contexts. An engine for b alone makes every pass of a poll a alone.
+// newPair connects two contexts. If b has an engine of its own, a pass of the pair's engine polls
+// a alone.
 func newPair(dev verbs.Device, engineOfB *pe.Engine) (p *pair, err error) {
 	p = &pair{engine: pe.New(pe.Config{})}
 	if engineOfB == nil {

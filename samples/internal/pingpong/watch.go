@@ -79,8 +79,8 @@ func (p *Peer) readMessages(ctx context.Context) {
 		p.cancel(p.mismatch)
 		return
 	}
-	text, err := r.ReadString(0)
-	if err != nil || text != bye {
+	text, err := r.ReadSlice(0)
+	if err != nil || string(text) != bye {
 		p.cancel(errors.New("the peer ended before all messages were exchanged"))
 		return
 	}
@@ -111,8 +111,8 @@ func (p *Peer) watchCompletions(ctx context.Context) {
 // readAnnouncement reports whether the peer keeps the connection open. A client replies that it
 // does too. If the parameters of the ends differ, it sets mismatch.
 func (p *Peer) readAnnouncement(r *bufio.Reader) bool {
-	text, err := r.ReadString(0)
-	theirs, ok := decodeParameters(text)
+	text, err := r.ReadSlice(0) // fails if it is longer than maxMessage
+	theirs, ok := decodeParameters(string(text))
 	if err != nil || !ok {
 		return false
 	}
@@ -126,19 +126,17 @@ func (p *Peer) readAnnouncement(r *bufio.Reader) bool {
 	return true
 }
 
-// Finish is called when this end has exchanged all messages, or has failed with err. It says bye,
-// and waits for the peer, which may still need an acknowledgement. It returns err, or why the ends
-// do not go together: a few messages may have been exchanged before that was known.
+// Finish is called when this end has exchanged all messages. It says bye, and waits for the peer,
+// which may still need an acknowledgement. It returns err, or why the ends do not go together: a
+// few messages may have been exchanged before that was known.
 func (p *Peer) Finish(err error) error {
 	select {
 	case <-p.announced:
 	case <-time.After(answerTimeout):
 		return err
 	}
-	if p.keepsOpen || !p.o.Client() {
-		_ = p.send([]byte(bye)) // the peer may have gone
-	}
 	if p.keepsOpen {
+		_ = p.send([]byte(bye)) // the peer may have gone
 		select {
 		case <-p.ended:
 		case <-time.After(answerTimeout):
