@@ -47,7 +47,7 @@ func BenchmarkCallbacks(b *testing.B) {
 				if err == nil {
 					left--
 					out++
-					err = pe.SubmitNew(t, nil, next)
+					err = pe.SubmitOrFree(t, nil, next)
 				}
 				return err
 			}

@@ -403,7 +403,7 @@ func TestTaskInFlight(t *testing.T) {
 	do(t, e, func() {
 		var err error
 		j, err = l.jobs.Alloc()
-		require.NoError(t, pe.SubmitNew(j, err, func(*job, error) { called++ }))
+		require.NoError(t, pe.SubmitOrFree(j, err, func(*job, error) { called++ }))
 	})
 	err := await.Task(background, e, func() (*job, error) { return j, nil }, nil)
 	require.ErrorIs(t, err, pe.ErrInUse)

@@ -51,7 +51,7 @@ func (p *producer) push() {
 			return
 		}
 		task, err := p.writes.WriteImm(p.conn, p.end.bufs.Source(p.end.memory, at, slotSize), p.end.bufs.Target(p.remote, at, slotSize), uint32(p.sent))
-		if err := pe.SubmitNew(task, err, p.wrote); err != nil {
+		if err := pe.SubmitOrFree(task, err, p.wrote); err != nil {
 			p.end.rdma.Fail(err)
 			return
 		}
@@ -105,7 +105,7 @@ func (c *consumer) giveBack() {
 	}
 	c.given = c.taken
 	task, err := c.credits.SendImm(c.conn, nil, c.taken)
-	c.end.rdma.Fail(pe.SubmitNew(task, err)) // Fail(nil) does nothing
+	c.end.rdma.Fail(pe.SubmitOrFree(task, err)) // Fail(nil) does nothing
 }
 
 func Example_flowControl() {

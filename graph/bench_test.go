@@ -44,7 +44,7 @@ func BenchmarkChainByHand(b *testing.B) {
 	x.lab.auto = true
 	left := 0
 	var next func(j *job, err error)
-	begin := func() { must(0, pe.SubmitNew(must(x.alloc(0)), nil, next)) }
+	begin := func() { must(0, pe.SubmitOrFree(must(x.alloc(0)), nil, next)) }
 	next = func(j *job, err error) {
 		must(0, err)
 		must(0, j.Free())

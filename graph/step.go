@@ -75,7 +75,7 @@ func (s *taskStep[V, T]) run() {
 	if err = s.check(t); err != nil {
 		return
 	}
-	if err = pe.SubmitNew(t, nil, s.ended); err != nil {
+	if err = pe.SubmitOrFree(t, nil, s.ended); err != nil {
 		return
 	}
 	pending = true

@@ -54,7 +54,7 @@ func write(way, text string) (err error) {
 			peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running:
 			task, err := writes.Write(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
-			r.Fail(pe.SubmitNew(task, err, written))
+			r.Fail(pe.SubmitOrFree(task, err, written))
 		}
 	})
 	if err := r.Start(); err != nil {

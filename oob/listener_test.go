@@ -112,7 +112,7 @@ func visit(t *testing.T, way, name string, at int) error {
 				assert.NoError(t, err)
 				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
 				if err == nil {
-					err = pe.SubmitNew(task, nil, func(t *rdma.Task, err error) {
+					err = pe.SubmitOrFree(task, nil, func(t *rdma.Task, err error) {
 						p.rdma.Fail(errors.Join(err, t.Free()))
 						p.rdma.Stop()
 					})
@@ -313,7 +313,7 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 			w.Uint32(uint32(mmap.RemoteWrite))
 			forged := made(mmap.Import(p.dev, made(descriptor.Encode(descriptor.MemoryMap, made(w.Payload())))))
 			task, err := shared.Write(conn, bufinv.Source(local, 0, 8), bufinv.Target(forged, 8000, 8))
-			p.rdma.Fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }))
+			p.rdma.Fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }))
 		}
 	})
 	require.Error(t, p.run(forever(t)))

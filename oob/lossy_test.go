@@ -60,7 +60,7 @@ func TestCMOnALossyNetwork(t *testing.T) {
 				var again func(task *rdma.Task, err error)
 				write := func() {
 					task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], 0, 1))
-					p.rdma.Fail(pe.SubmitNew(task, err, again))
+					p.rdma.Fail(pe.SubmitOrFree(task, err, again))
 				}
 				again = func(task *rdma.Task, err error) {
 					p.rdma.Fail(err)

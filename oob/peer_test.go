@@ -99,7 +99,7 @@ func newWriter(t *testing.T, way oob.Way, text string) *program {
 		case pe.Running:
 			task, err := writes.Write(conn, bufs.Source(local, 0, len(text)), bufs.Target(remote, 0, len(text)))
 			if err == nil {
-				err = pe.SubmitNew(task, nil, func(task *rdma.Task, err error) {
+				err = pe.SubmitOrFree(task, nil, func(task *rdma.Task, err error) {
 					p.rdma.Fail(errors.Join(err, task.Free()))
 					p.rdma.Stop()
 				})

@@ -79,7 +79,7 @@ func (c *reconnecter) changed(conn *rdma.Connection, state rdma.ConnectionState,
 		shared, err := c.rdma.SharedPool()
 		assert.NoError(c.t, err)
 		task, err := shared.Write(conn, bufinv.Source(c.local, 0, 1), bufinv.Target(c.a.Maps[0], 0, 1))
-		c.rdma.Fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
+		c.rdma.Fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) {
 			c.rdma.Fail(errors.Join(err, t.Free(), conn.Close()))
 		}))
 	case rdma.Closed:

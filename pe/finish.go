@@ -9,7 +9,7 @@ import "slices"
 //
 //	for ... {
 //		task, err := writes.Write(...)
-//		r.Fail(pe.SubmitNew(task, err))
+//		r.Fail(pe.SubmitOrFree(task, err))
 //	}
 //	r.StopWhenDone() // the callbacks of the tasks free them
 //

@@ -27,9 +27,9 @@ func TestStopWhenDone(t *testing.T) {
 		}
 		require.NoError(t, r.Free())
 	}
-	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, f))
+	require.NoError(t, pe.SubmitOrFree(d.userTask(t), nil, f))
 	require.NoError(t, d.StopWhenDone())
-	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, f), "tasks can still be allocated")
+	require.NoError(t, pe.SubmitOrFree(d.userTask(t), nil, f), "tasks can still be allocated")
 	for range 2 {
 		d.complete(0, nil)
 		quiesce(t, e)
@@ -95,7 +95,7 @@ func TestFreeTask(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
 	a := d.userTask(t)
-	require.NoError(t, pe.SubmitNew(a, nil, func(r userTask, _ error) { pe.FreeTask(r) }))
+	require.NoError(t, pe.SubmitOrFree(a, nil, func(r userTask, _ error) { pe.FreeTask(r) }))
 	require.NoError(t, d.StopWhenDone())
 	d.complete(0, nil)
 	quiesce(t, e)
@@ -112,7 +112,7 @@ func TestFailContext(t *testing.T) {
 	broken := errors.New("broken")
 	a, b := d.userTask(t), d.userTask(t)
 	require.Same(t, d.Core, a.Core())
-	require.NoError(t, pe.SubmitNew(a, nil, pe.FailContext))
+	require.NoError(t, pe.SubmitOrFree(a, nil, pe.FailContext))
 	require.NoError(t, b.Free())
 	require.NoError(t, d.StopWhenDone())
 	d.complete(0, broken)
@@ -123,7 +123,7 @@ func TestFailContext(t *testing.T) {
 
 	// Tasks that a stop has cut off are no failure.
 	require.NoError(t, d.Start())
-	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, pe.FailContext))
+	require.NoError(t, pe.SubmitOrFree(d.userTask(t), nil, pe.FailContext))
 	require.NoError(t, d.Stop())
 	quiesce(t, e)
 	require.Equal(t, pe.Idle, d.State())

@@ -23,12 +23,12 @@ type Submittable interface {
 type taskCallback[T any] func(T, error)
 
 // Done is the callback of success, and Failed the one of failure, for pools whose tasks each
-// have their own callback, set with SubmitNew or Then:
+// have their own callback, set with SubmitOrFree or Then:
 //
 //	writes, err := r.Pool(16, pe.Done, pe.Failed)
 //	...
 //	task, err := writes.Write(conn, src, dst)
-//	err = pe.SubmitNew(task, err, func(t *rdma.Task, err error) { ... })
+//	err = pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { ... })
 //
 // If a task without a callback completes, nothing is called, and the task is the user's again.
 func Done[T Submittable](t T) { Failed(t, nil) }
@@ -43,7 +43,7 @@ func Failed[T Submittable](t T, err error) {
 // Then sets the callback of a task whose pool was made with Done and Failed. The engine's
 // goroutine calls it each time the task completes, with nil or the error, until another is set
 // or the task is freed. Use it for tasks that are submitted with flags or several at a time,
-// and SubmitNew for others. It replaces the task's user data, and allocates nothing.
+// and SubmitOrFree for others. It replaces the task's user data, and allocates nothing.
 func Then[T Submittable](t T, f func(t T, err error)) {
 	var none T
 	if t != none {
@@ -51,24 +51,24 @@ func Then[T Submittable](t T, f func(t T, err error)) {
 	}
 }
 
-// SubmitNew submits a task that has just been allocated, and frees it if that fails. It takes
-// the results of Alloc as they are, and returns the error of Alloc or of Submit.
+// SubmitOrFree submits a task, and frees it if that fails. It takes the results of an allocation as
+// they are, and returns the error of the allocation or of Submit.
 //
 //	task, err := writes.Write(conn, src, dst)
-//	r.Fail(pe.SubmitNew(task, err))
+//	r.Fail(pe.SubmitOrFree(task, err))
 //
 // It also submits a task again after a change, and frees it if either fails.
 //
-//	r.Fail(pe.SubmitNew(task, task.SetDestination(dst)))
+//	r.Fail(pe.SubmitOrFree(task, task.SetDestination(dst)))
 //
 // In a pool made with Done and Failed, a third argument sets the task's callback, as Then
 // does:
 //
-//	r.Fail(pe.SubmitNew(task, err, written))
+//	r.Fail(pe.SubmitOrFree(task, err, written))
 //
-// The callback is not called when SubmitNew fails. A nil callback counts as none; more than
+// The callback is not called when SubmitOrFree fails. A nil callback counts as none; more than
 // one is an error that matches ErrInvalid.
-func SubmitNew[T Submittable](t T, err error, f ...func(t T, err error)) error {
+func SubmitOrFree[T Submittable](t T, err error, f ...func(t T, err error)) error {
 	var none T
 	switch {
 	case t == none && err != nil:

@@ -39,12 +39,12 @@ func TestThenEachTaskHasItsOwnCallback(t *testing.T) {
 	require.NoError(t, d.Start())
 	a, b := d.userTask(t), d.userTask(t)
 	var trace []string
-	require.NoError(t, pe.SubmitNew(a, nil, func(r userTask, err error) {
+	require.NoError(t, pe.SubmitOrFree(a, nil, func(r userTask, err error) {
 		require.Equal(t, a, r)
 		require.NoError(t, err)
 		trace = append(trace, "a")
 	}))
-	require.NoError(t, pe.SubmitNew(b, nil, func(r userTask, err error) {
+	require.NoError(t, pe.SubmitOrFree(b, nil, func(r userTask, err error) {
 		require.ErrorIs(t, err, errFlushed)
 		trace = append(trace, "b")
 	}))
@@ -74,8 +74,8 @@ func TestThenRefusals(t *testing.T) {
 	require.NoError(t, d.Start())
 	a := d.userTask(t)
 	called := 0
-	require.NoError(t, pe.SubmitNew(a, nil, func(userTask, error) { called++ }))
-	require.ErrorIs(t, pe.SubmitNew(a, nil, func(userTask, error) { called += 100 }), pe.ErrInUse)
+	require.NoError(t, pe.SubmitOrFree(a, nil, func(userTask, error) { called++ }))
+	require.ErrorIs(t, pe.SubmitOrFree(a, nil, func(userTask, error) { called += 100 }), pe.ErrInUse)
 	d.complete(0, nil)
 	quiesce(t, e)
 	require.Equal(t, 1, called, "a refused submission changed the callback")
@@ -101,12 +101,12 @@ func TestThenAllocatesNothing(t *testing.T) {
 	quiesce(t, e)
 }
 
-// SubmitNew frees what cannot be submitted, and passes on why there is no task.
-func TestSubmitNew(t *testing.T) {
+// SubmitOrFree frees what cannot be submitted, and passes on why there is no task.
+func TestSubmitOrFree(t *testing.T) {
 	e, d := connected(t, 1)
 	require.NoError(t, d.Start())
 	called := 0
-	require.NoError(t, pe.SubmitNew(d.userTask(t), nil, func(r userTask, err error) {
+	require.NoError(t, pe.SubmitOrFree(d.userTask(t), nil, func(r userTask, err error) {
 		require.NoError(t, err)
 		require.NoError(t, r.Free())
 		called++
@@ -116,30 +116,30 @@ func TestSubmitNew(t *testing.T) {
 	require.Equal(t, 1, called)
 
 	refused := errors.New("refused")
-	require.ErrorIs(t, pe.SubmitNew(userTask{}, refused, nil), refused)
-	require.ErrorIs(t, pe.SubmitNew(userTask{}, nil), pe.ErrInvalid)
+	require.ErrorIs(t, pe.SubmitOrFree(userTask{}, refused, nil), refused)
+	require.ErrorIs(t, pe.SubmitOrFree(userTask{}, nil), pe.ErrInvalid)
 
 	// Without a function, the one that the task has, if any, is called.
 	a := d.userTask(t)
-	require.NoError(t, pe.SubmitNew(a, nil))
+	require.NoError(t, pe.SubmitOrFree(a, nil))
 	d.complete(0, nil)
 	quiesce(t, e)
-	require.NoError(t, pe.SubmitNew(a, nil, nil))
+	require.NoError(t, pe.SubmitOrFree(a, nil, nil))
 	d.complete(0, nil)
 	quiesce(t, e)
 	f := func(userTask, error) {}
-	require.ErrorIs(t, pe.SubmitNew(a, nil, f, f), pe.ErrInvalid)
+	require.ErrorIs(t, pe.SubmitOrFree(a, nil, f, f), pe.ErrInvalid)
 	require.ErrorIs(t, a.Free(), pe.ErrFreed)
 	require.Equal(t, 1, called)
 
 	// One that could not be prepared is freed.
 	b := d.userTask(t)
-	require.ErrorIs(t, pe.SubmitNew(b, refused, f), refused)
+	require.ErrorIs(t, pe.SubmitOrFree(b, refused, f), refused)
 	require.ErrorIs(t, b.Free(), pe.ErrFreed)
 
 	late := d.userTask(t)
 	require.NoError(t, d.Stop())
-	require.ErrorIs(t, pe.SubmitNew(late, nil, nil), pe.ErrBadState)
+	require.ErrorIs(t, pe.SubmitOrFree(late, nil, nil), pe.ErrBadState)
 	quiesce(t, e)
 	require.Equal(t, pe.Idle, d.State(), "the task is free")
 }

@@ -42,7 +42,7 @@ func TestPermissionMissing(t *testing.T) {
 			var errs []error
 			for range 3 {
 				task := must(c.submit(r, pool))
-				require.NoError(t, pe.SubmitNew(task, nil, func(task *rdma.Task, err error) {
+				require.NoError(t, pe.SubmitOrFree(task, nil, func(task *rdma.Task, err error) {
 					errs = append(errs, err)
 					assert.NoError(t, task.Free())
 				}))

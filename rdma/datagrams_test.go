@@ -422,7 +422,7 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 	var failure error
 	submit := func(p *datagramProgram, to *rdma.Peer) {
 		task, err := p.sends.Send(to, p.bufs.Source(p.mem, 0, 64))
-		failure = errors.Join(failure, pe.SubmitNew(task, err))
+		failure = errors.Join(failure, pe.SubmitOrFree(task, err))
 	}
 	quiet := func(p *datagramProgram, f func(m *rdma.Message)) {
 		p.sent.then = func(task *rdma.Task) { p.sent.done = p.sent.done[:0]; failure = errors.Join(failure, task.Free()) }

@@ -114,7 +114,7 @@ func (cs *dialRig) send(from *dialContext, conn *rdma.Connection, text string) {
 	task := must(shared.Send(conn, bufinv.Source(m, 0, len(text))))
 	var result error
 	done := false
-	require.NoError(cs.t, pe.SubmitNew(task, nil, func(task *rdma.Task, err error) {
+	require.NoError(cs.t, pe.SubmitOrFree(task, nil, func(task *rdma.Task, err error) {
 		done, result = true, err
 		_ = task.Free()
 	}))

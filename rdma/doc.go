@@ -201,7 +201,7 @@
 //	...
 //	shared, err := r.SharedPool()
 //	task, err := shared.Send(conn, bufinv.Source(local, 0, 13))
-//	err = pe.SubmitNew(task, nil, func(t *rdma.Task, err error) { ... })
+//	err = pe.SubmitOrFree(task, nil, func(t *rdma.Task, err error) { ... })
 //
 // # Queues
 //

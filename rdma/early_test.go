@@ -44,7 +44,7 @@ func newEarlyRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *early
 func (e *earlyRig) submit(task *rdma.Task, err error) {
 	e.t.Helper()
 	require.NoError(e.t, err)
-	require.NoError(e.t, pe.SubmitNew(task, nil, func(task *rdma.Task, err error) {
+	require.NoError(e.t, pe.SubmitOrFree(task, nil, func(task *rdma.Task, err error) {
 		e.ended = append(e.ended, err)
 		assert.NoError(e.t, task.Free())
 	}))
@@ -203,7 +203,7 @@ func TestTasksWaitForDial(t *testing.T) {
 	shared := must(client.SharedPool())
 	var ended []error
 	submit := func(conn *rdma.Connection) {
-		require.NoError(t, pe.SubmitNew(must(shared.Send(conn, nil)), nil, func(task *rdma.Task, err error) {
+		require.NoError(t, pe.SubmitOrFree(must(shared.Send(conn, nil)), nil, func(task *rdma.Task, err error) {
 			ended = append(ended, err)
 			assert.NoError(t, task.Free())
 		}))

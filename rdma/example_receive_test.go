@@ -25,7 +25,7 @@ func ExampleContext_Receive() {
 		shared, err := r.SharedPool()
 		if err == nil {
 			task, e := shared.Send(conn, bufinv.Source(memory, at, n))
-			err = pe.SubmitNew(task, e, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) })
+			err = pe.SubmitOrFree(task, e, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) })
 		}
 		r.Fail(err) // nil does nothing
 	}

@@ -138,7 +138,7 @@ func newContextEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client boo
 func (e *contextEnd) sendAll(conn *rdma.Connection) {
 	for range e.send {
 		task, err := e.sends.Send(conn, bufinv.Source(e.payload, 0, e.tool.size))
-		require.NoError(e.t, pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
+		require.NoError(e.t, pe.SubmitOrFree(task, err, func(task *rdma.Task, err error) {
 			assert.NoError(e.t, task.Free())
 			if assert.NoError(e.t, err) {
 				e.countMessage(conn)

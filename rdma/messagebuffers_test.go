@@ -191,7 +191,7 @@ func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
 					return
 				}
 				task, err := answers.SendImm(m.Connection(), nil, 0)
-				require.NoError(t, pe.SubmitNew(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }))
+				require.NoError(t, pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }))
 				client.until("the peer has the answer, and its next message has met a receive", func() bool { return acknowledged == 2 })
 			}))
 			require.NoError(t, server.ctx.Start())
@@ -202,7 +202,7 @@ func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
 			var conn *rdma.Connection
 			send := func(imm uint32) {
 				task, err := pool.SendImm(conn, nil, imm)
-				require.NoError(t, pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
+				require.NoError(t, pe.SubmitOrFree(task, err, func(task *rdma.Task, err error) {
 					assert.NoError(t, errors.Join(err, task.Free()))
 					acknowledged++
 				}))

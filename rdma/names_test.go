@@ -39,5 +39,5 @@ func TestMissingTasks(t *testing.T) {
 	require.ErrorIs(t, rdma.FreeAll([]*rdma.Task{nil, task}), rdma.ErrInvalid)
 	require.Equal(t, 2, pool.Available(), "it went on after a failure")
 	require.ErrorIs(t, rdma.FreeAll([]*rdma.Task{nil}), rdma.ErrInvalid)
-	require.ErrorIs(t, pe.SubmitNew(nil, nil, func(*rdma.Task, error) {}), pe.ErrInvalid)
+	require.ErrorIs(t, pe.SubmitOrFree(nil, nil, func(*rdma.Task, error) {}), pe.ErrInvalid)
 }

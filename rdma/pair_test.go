@@ -69,7 +69,7 @@ func ExampleConnectPair() {
 	client.OnStateChange(func(_, next pe.State) {
 		if next == pe.Running {
 			task, err := sends.Send(conn, bufinv.Source(memory, 0, n))
-			client.Fail(pe.SubmitNew(task, err))
+			client.Fail(pe.SubmitOrFree(task, err))
 			client.Fail(client.StopWhenDone())
 		}
 	})

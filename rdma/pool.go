@@ -100,7 +100,7 @@ const SharedTasks = 64
 const sharedDepth = 16
 
 // SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
-// pe.Done and pe.Failed: pe.SubmitNew sets the callback of a task. Unlike other pools, it can
+// pe.Done and pe.Failed: pe.SubmitOrFree sets the callback of a task. Unlike other pools, it can
 // be made after Start: the context keeps room for these tasks. Without other pools, the
 // connections' send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
 //

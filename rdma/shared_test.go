@@ -26,7 +26,7 @@ func TestSharedPool(t *testing.T) {
 			t.Helper()
 			require.NoError(t, err)
 			ended := false
-			require.NoError(t, pe.SubmitNew(task, nil, func(_ *rdma.Task, err error) {
+			require.NoError(t, pe.SubmitOrFree(task, nil, func(_ *rdma.Task, err error) {
 				ended = true
 				assert.NoError(t, err)
 			}))

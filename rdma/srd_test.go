@@ -70,7 +70,7 @@ func TestSRD(t *testing.T) {
 		others = append(others, f)
 	}
 	stranger, err := writes.WriteImm(others[0].peer, bufinv.Source(mem, 0, 8), bufinv.Target(others[0].remote, 0, 8), 0)
-	require.NoError(t, pe.SubmitNew(stranger, err))
+	require.NoError(t, pe.SubmitOrFree(stranger, err))
 	others[0].until("it is refused", func() bool { return len(failures) > 0 })
 	require.ErrorIs(t, failures[0], rdma.ErrRemoteOperation)
 	require.ErrorContains(t, failures[0], "NewPeer")
@@ -81,12 +81,12 @@ func TestSRD(t *testing.T) {
 		done = 0
 		for i, f := range others {
 			task, err := writes.WriteImm(f.peer, bufinv.Source(mem, i*size, size), bufinv.Target(f.remote, 0, size), uint32(round))
-			require.NoError(t, pe.SubmitNew(task, err))
+			require.NoError(t, pe.SubmitOrFree(task, err))
 		}
 		others[0].until("all writes are done", func() bool { return done == peers || len(failures) > 0 })
 		for i, f := range others {
 			task, err := reads.Read(f.peer, bufinv.Source(f.remote, 0, size), bufinv.Target(mem, (peers+i)*size, size))
-			require.NoError(t, pe.SubmitNew(task, err))
+			require.NoError(t, pe.SubmitOrFree(task, err))
 		}
 		others[0].until("all reads are done", func() bool { return done == 2*peers || len(failures) > 0 })
 		require.Empty(t, failures)

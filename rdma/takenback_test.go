@@ -87,7 +87,7 @@ func takeBack(t *testing.T, owner, peer verbs.Device, after int, do func(*rig, *
 			} else {
 				task = must(pool.Read(r.b.conns[0], r.b.bufs.Source(theirMap, 0, size), r.b.bufs.Target(r.b.mem, size, size)))
 			}
-			require.NoError(t, pe.SubmitNew(task, nil, func(task *rdma.Task, _ error) {
+			require.NoError(t, pe.SubmitOrFree(task, nil, func(task *rdma.Task, _ error) {
 				ended++
 				assert.NoError(t, task.Free())
 			}))

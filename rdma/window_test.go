@@ -198,7 +198,7 @@ func TestWindowFlushed(t *testing.T) {
 	require.NoError(t, l.b.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
 	write := must(writes.Write(l.b.conns[0], l.b.bufs.Source(l.b.mem, 0, 8), l.b.bufs.Target(l.b.peer, 0, 8)))
 	var failed error
-	require.NoError(t, pe.SubmitNew(write, nil, func(t *rdma.Task, err error) { failed = errors.Join(err, t.Free()) }))
+	require.NoError(t, pe.SubmitOrFree(write, nil, func(t *rdma.Task, err error) { failed = errors.Join(err, t.Free()) }))
 	err := l.wait(func(done func(error)) error {
 		require.NoError(t, l.window.Bind(l.mem, 0, 64, mmap.RemoteRead, done))
 		return l.b.conns[0].Close()

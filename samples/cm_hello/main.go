@@ -68,7 +68,7 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	}
 	send := func(conn *rdma.Connection) error {
 		task, err := sends.Send(conn, bufinv.Source(memory, 0, len(text)))
-		return pe.SubmitNew(task, err)
+		return pe.SubmitOrFree(task, err)
 	}
 
 	// Completion handling (ibv_get_cq_event, ibv_poll_cq). The context reposts the RECV (ibv_post_recv).

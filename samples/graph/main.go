@@ -90,7 +90,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running:
 			for i := range instances {
 				instance, err := pool.Alloc(&job{i, i * size, (instances + i) * size, (2*instances + i) * size})
-				g.Fail(pe.SubmitNew(instance, err))
+				g.Fail(pe.SubmitOrFree(instance, err))
 			}
 			g.Fail(g.StopWhenDone())
 		case pe.Idle:

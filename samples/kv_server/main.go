@@ -90,7 +90,7 @@ func (p *server) request(m *rdma.Message) {
 	default:
 		slot = p.table.Grant(own)
 	}
-	if task, err := p.answers.SendImm(client, nil, tag|slot); pe.SubmitNew(task, err) != nil {
+	if task, err := p.answers.SendImm(client, nil, tag|slot); pe.SubmitOrFree(task, err) != nil {
 		_ = client.Close() // the client has gone, or sent more requests than its window
 	}
 }

@@ -74,14 +74,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			return err
 		}
 		write, err := writes.Write(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
-		if err := pe.SubmitNew(write, err); err != nil {
+		if err := pe.SubmitOrFree(write, err); err != nil {
 			return err
 		}
 		send, err := sends.Send(conn, nil)
 		if err == nil {
 			err = send.SetInvalidate(remote)
 		}
-		return pe.SubmitNew(send, err)
+		return pe.SubmitOrFree(send, err)
 	}
 	receives, err := r.ReceivePool(1,
 		func(t *rdma.ReceiveTask) {
@@ -97,7 +97,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.LogState(next)
 		if next == pe.Starting { // the receive is posted before the connection is made
 			task, err := receives.Alloc(bufinv.Target(local, len(text), sample.Room))
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 			s.Peer.Connect(r, nil) // exchange descriptors
 		}
 	})

@@ -85,14 +85,14 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		copy(message.Bytes(), desc)
 		task, err := sends.Send(conn, bufinv.Source(message, 0, len(desc)))
-		return pe.SubmitNew(task, err)
+		return pe.SubmitOrFree(task, err)
 	}
 	r.OnStateChange(func(_, next pe.State) {
 		s.LogState(next)
 		switch next {
 		case pe.Starting:
 			task, err := receives.Alloc(nil)
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 			s.Peer.Connect(r, func(c *rdma.Connection, _ *mmap.Map, err error) { conn = c; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			r.Fail(lend())

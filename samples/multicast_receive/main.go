@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 		}
 		end.Reset(quiet)
 		task, err := answers.Send(m.Peer(), nil)
-		r.Fail(pe.SubmitNew(task, err))
+		r.Fail(pe.SubmitOrFree(task, err))
 	}); err != nil {
 		return err
 	}

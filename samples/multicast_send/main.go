@@ -80,7 +80,7 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 			return
 		}
 		task, err := sends.Send(all, bufinv.Source(local, 0, len(text)))
-		r.Fail(pe.SubmitNew(task, err))
+		r.Fail(pe.SubmitOrFree(task, err))
 		time.AfterFunc(answerTimeout, func() { _ = engine.Do(send) }) // fails when the engine is closed
 	}
 	r.OnStateChange(func(_, next pe.State) {

@@ -83,11 +83,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running:
 			for i := range receives {
 				task, err := posted.Alloc(bufinv.Target(memory, i*size, size))
-				r.Fail(pe.SubmitNew(task, err))
+				r.Fail(pe.SubmitOrFree(task, err))
 			}
 			for range messages {
 				task, err := sends.Send(conn, bufinv.Source(memory, receives*size, size))
-				r.Fail(pe.SubmitNew(task, err))
+				r.Fail(pe.SubmitOrFree(task, err))
 			}
 			s.Print("%d receives and %d messages submitted", receives, messages)
 		}

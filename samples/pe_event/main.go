@@ -70,7 +70,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	defer context.AfterFunc(ctx, func() { engine.Do(func() { d.Fail(context.Cause(ctx)) }) })()
 	submit := func(i int) {
 		task, err := pool.Alloc(bufinv.Source(memory, i*size, size), bufinv.Target(memory, (copies+i)*size, size))
-		d.Fail(pe.SubmitNew(task, err))
+		d.Fail(pe.SubmitOrFree(task, err))
 	}
 	for i := range copies {
 		time.AfterFunc(time.Duration(i)*time.Millisecond, func() { engine.Do(func() { submit(i) }) })

@@ -67,7 +67,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			for n := range copies {
 				at := (i*copies + n) * size
 				task, err := pool.Alloc(bufinv.Source(memory, at, size), bufinv.Target(memory, half+at, size))
-				d.Fail(pe.SubmitNew(task, err))
+				d.Fail(pe.SubmitOrFree(task, err))
 			}
 			d.Fail(d.StopWhenDone())
 		})

@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	for i := range copies {
 		task, err := pool.Alloc(bufinv.Source(memory, i*size, size), bufinv.Target(memory, (copies+i)*size, size))
-		d.Fail(pe.SubmitNew(task, err))
+		d.Fail(pe.SubmitOrFree(task, err))
 	}
 	s.Print("%d copies submitted", copies)
 	d.Fail(d.StopWhenDone())

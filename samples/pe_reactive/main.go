@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	submit := func() { // the next copy
 		from := done * size
 		task, err := pool.Alloc(bufinv.Source(memory, from, size), bufinv.Target(memory, from+size, size))
-		d.Fail(pe.SubmitNew(task, err)) // Fail(nil) does nothing
+		d.Fail(pe.SubmitOrFree(task, err)) // Fail(nil) does nothing
 	}
 	pool, err = d.CopyPool(1, func(t *dma.CopyTask) {
 		s.Print("copy %d: %d bytes", done, t.Length())

@@ -89,7 +89,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	d.OnStateChange(func(_, next pe.State) {
 		for i := 0; next == pe.Running && i < copies; i++ {
 			task, err := alloc(i)
-			d.Fail(pe.SubmitNew(task, err, completed(i)))
+			d.Fail(pe.SubmitOrFree(task, err, completed(i)))
 		}
 	})
 	if err := errors.Join(d.Start(), engine.Run(ctx)); err != nil {

@@ -83,7 +83,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				to = gone
 			}
 			task, err := pool.Write(conn, bufinv.Source(memory, 0, size), bufinv.Target(to, 0, size))
-			r.Fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
+			r.Fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) {
 				switch {
 				case err == nil:
 					s.Print("write %d: done", i)

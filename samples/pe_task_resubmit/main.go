@@ -63,7 +63,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		from, to := pair(next)
 		j.pair = next
 		next++
-		d.Fail(pe.SubmitNew(t, errors.Join(t.SetSource(from), t.SetDestination(to)))) // the old buffers are freed
+		d.Fail(pe.SubmitOrFree(t, errors.Join(t.SetSource(from), t.SetDestination(to)))) // the old buffers are freed
 	}, pe.FailContext)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			if err == nil {
 				task.SetUserData(&job{next, next})
 			}
-			d.Fail(pe.SubmitNew(task, err))
+			d.Fail(pe.SubmitOrFree(task, err))
 		}
 		if state == pe.Running {
 			d.Fail(d.StopWhenDone())

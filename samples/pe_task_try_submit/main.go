@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			r.Fail(errors.New("the peer accepted a write that its permissions forbid"))
 		}
 		s.Print("written: %d bytes", t.Bytes())
-		r.Fail(pe.SubmitNew(t, t.SetDestination(bufinv.Target(barred, 0, size)))) // the same mistake, without the check
+		r.Fail(pe.SubmitOrFree(t, t.SetDestination(bufinv.Target(barred, 0, size)))) // the same mistake, without the check
 		s.Print("Submit: submitted")
 	}, func(t *rdma.Task, err error) {
 		s.Print("failed: %v", err)

@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 				if first, now = false, old; old == compare {
 					now = swap
 				}
-				r.Fail(pe.SubmitNew(t, nil)) // Fail(nil) does nothing
+				r.Fail(pe.SubmitOrFree(t, nil)) // Fail(nil) does nothing
 				return
 			}
 			if old == now {
@@ -86,7 +86,7 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.CompareSwap(conn, bufinv.Target(remote, 0, 8), compare, swap)
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

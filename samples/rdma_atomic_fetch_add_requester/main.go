@@ -61,7 +61,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			}
 			want = old + add
 			if left--; left > 0 && r.Err() == nil {
-				r.Fail(pe.SubmitNew(t, nil)) // Fail(nil) does nothing
+				r.Fail(pe.SubmitOrFree(t, nil)) // Fail(nil) does nothing
 				return
 			}
 			if r.Err() == nil {
@@ -84,7 +84,7 @@ func run(ctx context.Context, s *sample.Session, add uint64) (err error) {
 			s.Peer.Connect(r, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; r.Fail(err) })
 		case pe.Running: // both ends have connected
 			task, err := atomics.FetchAdd(conn, bufinv.Target(remote, 0, 8), add)
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -75,7 +75,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			for i, conn := range a.Connections { // they all send the same memory
 				s.Print("sending on connection %d: %s", i, sample.Describe(text))
 				task, err := sends.Send(conn, bufinv.Source(local, 0, len(text)))
-				r.Fail(pe.SubmitNew(task, err))
+				r.Fail(pe.SubmitOrFree(task, err))
 			}
 			r.Fail(r.StopWhenDone())
 		}

@@ -75,7 +75,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				return
 			}
 			task, err := reads.Read(conn, bufinv.Source(remote, 0, remote.Len()), bufinv.Target(local, 0, local.Len()))
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -69,7 +69,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		// The receive is posted before the connection is made, so that no message precedes it.
 		task, err := receives.Alloc(bufinv.Target(local, 0, local.Len()))
-		r.Fail(pe.SubmitNew(task, err))
+		r.Fail(pe.SubmitOrFree(task, err))
 		s.Peer.Connect(r, nil) // exchange descriptors
 	})
 	if err := r.Start(); err != nil {

@@ -71,7 +71,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s", sample.Describe(text))
 			task, err := sends.Send(conn, bufinv.Source(local, 0, len(text)))
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

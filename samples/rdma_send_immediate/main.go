@@ -74,7 +74,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 		case pe.Running: // both ends have connected
 			s.Print("sending: %s, immediate %#08x", sample.Describe(text), imm)
 			task, err := sends.SendImm(conn, bufinv.Source(local, 0, len(text)), imm)
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

@@ -69,11 +69,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	gets, err := r.Pool(1,
 		func(t *rdma.Task) {
 			if t.Original() < answer {
-				r.Fail(pe.SubmitNew(t, nil))
+				r.Fail(pe.SubmitOrFree(t, nil))
 				return
 			}
 			s.Print("got %#x: %s", t.Original(), sample.Word(t.Original()))
-			r.Fail(errors.Join(t.Free(), pe.SubmitNew(set, set.SetValue(finished))))
+			r.Fail(errors.Join(t.Free(), pe.SubmitOrFree(set, set.SetValue(finished))))
 		},
 		func(t *rdma.Task, err error) {
 			if r.Fail(errors.Join(err, t.Free())); !set.InFlight() { // the set has completed, and its callback left the end to this one
@@ -93,9 +93,9 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		case pe.Running: // submit both; the get finds the first value or the peer's
 			var err error
 			set, err = sets.SyncEventSet(a.Connections[0], a.Events[0], signal)
-			r.Fail(pe.SubmitNew(set, err))
+			r.Fail(pe.SubmitOrFree(set, err))
 			get, err := gets.SyncEventGet(a.Connections[0], a.Events[0])
-			r.Fail(pe.SubmitNew(get, err))
+			r.Fail(pe.SubmitOrFree(get, err))
 		}
 	})
 	if err := r.Start(); err != nil {

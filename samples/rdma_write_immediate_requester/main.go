@@ -79,7 +79,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 				return
 			}
 			task, err := writes.WriteImm(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)), imm)
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

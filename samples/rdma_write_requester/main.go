@@ -78,7 +78,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 				return
 			}
 			task, err := writes.Write(conn, bufinv.Source(local, 0, len(text)), bufinv.Target(remote, 0, len(text)))
-			r.Fail(pe.SubmitNew(task, err))
+			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
 	if err := r.Start(); err != nil {

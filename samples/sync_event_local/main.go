@@ -80,9 +80,9 @@ func asynchronous(ctx context.Context, s *sample.Session, event *syncevent.Event
 	}
 	c.Fail(c.Start()) // such a context is Running at once
 	wait, err := waits.Wait(event, syncevent.Greater(41))
-	c.Fail(pe.SubmitNew(wait, err))
+	c.Fail(pe.SubmitOrFree(wait, err))
 	set, err := sets.Set(event, 42)
-	c.Fail(pe.SubmitNew(set, err))
+	c.Fail(pe.SubmitOrFree(set, err))
 	c.Fail(c.StopWhenDone())
 	return engine.Run(ctx)
 }

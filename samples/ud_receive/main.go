@@ -62,7 +62,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			end()
 		}
 		task, err := answers.Send(m.Peer(), nil)
-		r.Fail(pe.SubmitNew(task, err))
+		r.Fail(pe.SubmitOrFree(task, err))
 	}); err != nil {
 		return err
 	}

@@ -90,5 +90,5 @@ func (c *Credits) send() {
 	}
 	c.sent = c.taken
 	task, err := c.tasks.SendImm(c.conn, nil, c.sent)
-	c.rdma.Fail(pe.SubmitNew(task, err))
+	c.rdma.Fail(pe.SubmitOrFree(task, err))
 }

@@ -32,7 +32,7 @@ func (w *Writer) Push() {
 		src := bufinv.Source(w.Stream, int(w.sent)*ChunkSize, ChunkSize)
 		dst := bufinv.Target(w.Ring, int(w.sent%Slots)*ChunkSize, ChunkSize)
 		task, err := w.Tasks.WriteImm(w.Conn, src, dst, w.sent)
-		if pe.SubmitNew(task, err, w.wrote) != nil {
+		if pe.SubmitOrFree(task, err, w.wrote) != nil {
 			_ = w.Conn.Close()
 			return
 		}

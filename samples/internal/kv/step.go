@@ -31,7 +31,7 @@ func (s *Step) Ask(t *rdma.Task, err error, then func() error) error {
 
 func (s *Step) submit(t *rdma.Task, err error, left int, then func() error) error {
 	s.left, s.then = left, then
-	return pe.SubmitNew(t, err, func(t *rdma.Task, err error) {
+	return pe.SubmitOrFree(t, err, func(t *rdma.Task, err error) {
 		s.client.RDMA.Fail(errors.Join(err, t.Free()))
 		s.done()
 	})

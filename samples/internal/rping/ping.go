@@ -174,7 +174,7 @@ func (q *Ping) Answer() { q.send(0, 0) }
 
 // Submit submits a task, and calls done when it has succeeded.
 func (q *Ping) Submit(task *rdma.Task, err error, done func()) error {
-	return pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
+	return pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) {
 		q.End(t.Free())
 		if err == nil {
 			done()

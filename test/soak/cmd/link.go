@@ -187,7 +187,7 @@ func (l *link) sendMsg(what, number int) {
 	task, err := l.to.sendImm(nil, immediate(what, number))
 	if err == nil {
 		task.SetUserData(l)
-		err = pe.SubmitNew(task, nil)
+		err = pe.SubmitOrFree(task, nil)
 	}
 	if err != nil {
 		l.fail(fmt.Errorf("send %#x: %w", immediate(what, number), err))

@@ -294,7 +294,7 @@ func (l *Link) post(w Write, buffer int, message []byte) {
 		var task *rdma.Task
 		n := copy(l.memory.Bytes()[buffer*proto.MaxMessage:], message)
 		task, err = l.hub.sends.Send(l.conn, bufinv.Source(l.memory, buffer*proto.MaxMessage, n))
-		err = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) {
+		err = pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) {
 			_ = t.Free()
 			l.freeBuffers <- buffer
 		})

@@ -148,7 +148,7 @@ func (c *Client) advertise(m *mmap.Map, next stage) {
 	(&memory{m.Addr(), key, uint32(c.size)}).put(c.source.Bytes()[largest:])
 	c.stage, c.sent, c.answeredEarly = stageSend, false, false
 	task, err := c.tasks.Send(c.conn, bufinv.Source(c.source, largest, messageLen))
-	c.fail(pe.SubmitNew(task, err, func(t *rdma.Task, err error) {
+	c.fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) {
 		_ = t.Free()
 		if err != nil {
 			c.fail(err)

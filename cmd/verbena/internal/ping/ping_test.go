@@ -204,7 +204,7 @@ func TestHostileClients(t *testing.T) {
 			off := 0
 			for _, b := range messages {
 				task, err := tasks.Send(conn, bufinv.Source(m, off, len(b)))
-				_ = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) { _ = t.Free() })
+				_ = pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) { _ = t.Free() })
 				off += len(b)
 			}
 		})

@@ -145,7 +145,7 @@ func (v *serverConn) advertised(b []byte) (err error) {
 	} else {
 		task, err = v.server.tasks.Read(v.conn, bufinv.Source(v.remote, 0, n), bufinv.Target(v.data, 0, n))
 	}
-	return pe.SubmitNew(task, err, v.transferred)
+	return pe.SubmitOrFree(task, err, v.transferred)
 }
 
 // transferred answers the client after its data has been read or written.
@@ -161,7 +161,7 @@ func (v *serverConn) transferred(t *rdma.Task, err error) {
 	}
 	v.write = !v.write
 	task, err := v.server.tasks.Send(v.conn, bufinv.Source(v.data, largest, messageLen))
-	if err = pe.SubmitNew(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }); err != nil {
+	if err = pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }); err != nil {
 		_ = v.conn.Close()
 	}
 }

@@ -286,7 +286,7 @@ func (t *Stream) send(ctx context.Context, p []byte) error {
 		}
 		copy(t.out.Bytes(), p)
 		task, err := t.endpoint.tasks.Send(t.conn, bufinv.Source(t.out, 0, len(p)))
-		err = pe.SubmitNew(task, err, func(task *rdma.Task, err error) {
+		err = pe.SubmitOrFree(task, err, func(task *rdma.Task, err error) {
 			_ = task.Free()
 			done <- err
 		})
