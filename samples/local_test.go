@@ -35,7 +35,7 @@ func locals() []local {
 	up := []string{"the context is Starting", "the context is Running"}
 	down := []string{"the context is Stopping", "the context is Idle"}
 	const refused = `rdma: write on connection 0 of context "rdma" (queue pair HEX to ADDRESS queue pair HEX): remote access error; ` +
-		"check that the peer's memory is still registered, its bounds, and what its memory map, and for reads and atomics its Config.Permissions, allow"
+		"check that the peer's memory is still registered, that the access is within its bounds, and that the peer's memory map and, for reads and atomics, its Config.Permissions allow it"
 
 	list := []local{
 		{"pe_polling", slices.Concat([]string{"16 copies submitted"}, numbered(0, 16, "copy %d: 4096 bytes"),

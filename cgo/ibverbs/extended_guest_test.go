@@ -137,7 +137,7 @@ func TestGuestExtendedBadPosts(t *testing.T) {
 	}{
 		{func(wr *verbs.SendWR) { wr.Op = 99 }, "unknown operation"},
 		{func(wr *verbs.SendWR) { wr.SGL = make([]verbs.SGE, 3) }, "3 scatter-gather entries; at most 2 are allowed"},
-		{func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = a.mem.sgl(0, 4096) }, "4096 bytes inline"},
+		{func(wr *verbs.SendWR) { wr.Flags |= verbs.FlagInline; wr.SGL = a.mem.sgl(0, 4096) }, "4096 bytes of inline data"},
 	} {
 		n, err := a.qp.PostSend([]verbs.SendWR{good, with(good, bad.change), good})
 		assert.Equal(t, 1, n, bad.want)

@@ -177,8 +177,11 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 				return n, err
 			}
 		}
-		// Fields that this operation does not have keep the values of an earlier request.
+		// Fields that do not belong to the operation must be zero: rxe's provider refuses a bind
+		// with immediate data. Only the unions of 24 and 48 bytes keep what an earlier request of
+		// another operation has left in their unused rest.
 		c := &s.wrs[n]
+		c.sg_list, c.anon0 = nil, [4]byte{}
 		c.wr_id, c.num_sge = C.uint64_t(wr.ID), C.int(entries)
 		c.opcode, c.send_flags = sendOpcodes[wr.Op], sendFlagsOf[wr.Flags&allSendFlags]
 		if entries > 0 {
@@ -193,6 +196,7 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		case verbs.OpCompareSwap, verbs.OpFetchAdd:
 			*(*atomicArgs)(args) = atomicArgs{wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey}
 		default:
+			*(*atomicArgs)(args) = atomicArgs{}
 			if q.init.Type == verbs.UD {
 				ah, err := q.handle(wr)
 				if err != nil {
