@@ -55,7 +55,7 @@ func locals() []local {
 				`the context has stopped by itself: rdma: the last connection has failed: ` + refused}), false},
 		{"pe_task_resubmit", append(pairs, "16 pairs copied by 4 tasks, "+same), false},
 		{"pe_task_try_submit", slices.Concat(up, []string{
-			"TrySubmit: rdma: submit a write: permission missing: the peer's memory map grants RemoteRead, and this needs RemoteWrite",
+			"TrySubmit: rdma: submit a write: permission missing: the peer's memory map grants RemoteRead, but the task needs RemoteWrite",
 			"TrySubmit, corrected: submitted", "written: 64 bytes", "Submit: submitted", "failed: " + refused,
 			"the connection is Failed"}, down,
 			[]string{"TrySubmit refused the mistake, Submit lost the connection because of it"}), false},

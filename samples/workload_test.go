@@ -102,9 +102,9 @@ func TestWrongWorkload(t *testing.T) {
 func TestWorkloadsThatDoNotFit(t *testing.T) {
 	for _, test := range []struct{ name, toRequester, toResponder, requesterSays, responderSays string }{
 		{"send", "-size 5000", "-size 4096", "remote invalid request", "local length error"},
-		{"send", "-size 4096", "-size 5000", "", "has 4096 bytes, not 5000"},
-		{"write", "-size 5000", "-size 4096", "has 4096 bytes, not 5000", "the peer has failed"},
-		{"read", "-size 4096", "-size 5000", "has 5000 bytes, not 4096", "the peer has failed"},
+		{"send", "-size 4096", "-size 5000", "", "has 4096 bytes, want 5000"},
+		{"write", "-size 5000", "-size 4096", "has 4096 bytes, want 5000", "the peer has failed"},
+		{"read", "-size 4096", "-size 5000", "has 5000 bytes, want 4096", "the peer has failed"},
 		{"write", "-nc 3", "-nc 4", "offers 4 connections, but this program offers 3", "offers 3 connections, but this program offers 4"},
 	} {
 		t.Run(fmt.Sprintf("%s, %s, %s", test.name, test.toRequester, test.toResponder), func(t *testing.T) {

@@ -75,7 +75,7 @@ var sentinels = map[string]map[string]error{
 		"ErrInvalid": rdma.ErrInvalid, "ErrRange": rdma.ErrRange, "ErrPermission": rdma.ErrPermission,
 		"ErrNotSupported": rdma.ErrNotSupported, "ErrGID": rdma.ErrGID, "ErrNoData": rdma.ErrNoData,
 		"ErrDevice": rdma.ErrDevice, "ErrMemoryKept": rdma.ErrMemoryKept, "ErrFull": rdma.ErrFull, "ErrNotReady": rdma.ErrNotReady,
-		"ErrMismatch": rdma.ErrMismatch, "ErrTimeout": rdma.ErrTimeout, "ErrPeerRefused": rdma.ErrPeerRefused, "ErrPeerClosed": rdma.ErrPeerClosed,
+		"ErrMismatch": rdma.ErrMismatch, "ErrTimeout": rdma.ErrTimeout, "ErrPeerRefused": rdma.ErrPeerRefused, "ErrPeerClosed": rdma.ErrPeerClosed, "ErrPeerDead": rdma.ErrPeerDead,
 		"ErrFlushed": rdma.ErrFlushed, "ErrTaskFailed": rdma.ErrTaskFailed, "ErrLocalLength": rdma.ErrLocalLength,
 		"ErrLocalProtection": rdma.ErrLocalProtection, "ErrRemoteInvalid": rdma.ErrRemoteInvalid,
 		"ErrRemoteAccess": rdma.ErrRemoteAccess, "ErrRemoteOperation": rdma.ErrRemoteOperation,
