@@ -41,7 +41,7 @@ type options struct {
 func Run(ctx context.Context, args []string) error {
 	var o options
 	f := flag.NewFlagSet("bench overhead", flag.ExitOnError)
-	f.StringVar(&o.device, "d", "soft-lo", "`device` to measure beside the null library")
+	f.StringVar(&o.device, "d", "soft-lo", "`device` to measure beside the null library; empty: none")
 	f.DurationVar(&o.duration, "t", 200*time.Millisecond, "time of each case")
 	f.IntVar(&o.rounds, "rounds", 5, "how often each case is measured, in turns")
 	f.StringVar(&o.only, "only", "", "the cases whose name contains this `text`")
