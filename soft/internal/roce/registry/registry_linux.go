@@ -74,7 +74,7 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return device, ErrNotRegistered
-	case errors.Is(err, syscall.EAGAIN) || errors.Is(err, context.DeadlineExceeded): // too many clients wait already
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // too many clients wait already
 		return device, errStalled
 	case err != nil:
 		return device, err
