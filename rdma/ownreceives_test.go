@@ -115,10 +115,12 @@ func receivesUnshared(t *testing.T, way, kind string) {
 		return y
 	}
 	sent := map[*rdma.Connection]uint64{}
+	at := 0
 	send := func(conn *rdma.Connection) {
-		binary.BigEndian.PutUint64(source.Bytes(), sent[conn])
+		at = (at + 8) % source.Len() // a message that is repeated is read again
+		binary.BigEndian.PutUint64(source.Bytes()[at:], sent[conn])
 		sent[conn]++
-		require.NoError(t, must(sendPool.Send(conn, bufs.Source(source, 0, 8))).Submit())
+		require.NoError(t, must(sendPool.Send(conn, bufs.Source(source, at, 8))).Submit())
 	}
 	var conns []*rdma.Connection
 	for range connections {
