@@ -74,6 +74,7 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 	}
 	r.until("all are written", func() bool { return writes.count() == tasks })
 	assert.Empty(t, writes.errs)
+	r.until("the send has completed", func() bool { return sends.count() == 1 })
 	require.NoError(t, send.Free())
 	require.NoError(t, recv.Free())
 }
@@ -99,6 +100,7 @@ func TestReadySignalFailsLate(t *testing.T) {
 	r.until("it has failed", func() bool { return a.State() == rdma.Failed })
 	assert.ErrorIs(t, a.Err(), rdma.ErrRetryExceeded)
 	assert.Equal(t, pe.Running, r.a.ctx.State(), "the other connection goes on")
+	r.until("the send has completed", func() bool { return sends.count() == 1 })
 	require.NoError(t, send.Free())
 	require.NoError(t, recv.Free())
 }
