@@ -1,0 +1,85 @@
+// Package host has what a program takes from the machine that its device belongs to: time,
+// random numbers, goroutines. For most devices that is the system. A simulated device has a host
+// of its own, which decides these from a seed (package soft/sim).
+package host
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// Host is the machine of a device. Its methods may be called from any goroutine.
+type Host interface {
+	Now() time.Time
+	// AfterFunc calls f, on a goroutine of the host's, after d. f does not block.
+	AfterFunc(d time.Duration, f func()) Timer
+	// Random fills b with random bytes.
+	Random(b []byte)
+	// Go calls f on another goroutine.
+	Go(f func())
+	// Scheduler decides when goroutines go on; nil: the Go runtime does.
+	Scheduler() Scheduler
+}
+
+// Timer is a timer of a Host, as [time.Timer] is one of the system.
+type Timer interface {
+	Reset(d time.Duration) bool
+	Stop() bool
+}
+
+// Scheduler lets one goroutine of a simulation go on at a time. Two hosts of one simulation
+// have different schedulers, of the same Simulation.
+type Scheduler interface {
+	// Yield returns when all other goroutines wait, and it is the caller's turn.
+	Yield()
+	// Wake calls f, which does not block, when all goroutines wait and it is its turn.
+	Wake(f func())
+	// Idle is called by a goroutine that polls and has found nothing. It returns when
+	// something has happened at the host, or some time has passed.
+	Idle()
+	// Waiting notes that a goroutine waits, for the report of a simulation that ends with no
+	// event left. done ends the note.
+	Waiting(what fmt.Stringer) (done func())
+	// Simulation identifies the simulation.
+	Simulation() any
+}
+
+// Of returns the host of a device.
+func Of(device any) Host {
+	if d, ok := device.(interface{ Host() Host }); ok {
+		return d.Host()
+	}
+	return System
+}
+
+// Uint32 returns a random number of the host.
+func Uint32(h Host) uint32 {
+	var b [4]byte
+	h.Random(b[:])
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+// Uint64 returns a random number of the host.
+func Uint64(h Host) uint64 {
+	var b [8]byte
+	h.Random(b[:])
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// System is the machine that the program runs on.
+var System Host = system{}
+
+type system struct{}
+
+func (system) Now() time.Time { return time.Now() }
+
+func (system) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+
+// Random never fails: crypto/rand ends the program instead.
+func (system) Random(b []byte) { _, _ = rand.Read(b) }
+
+func (system) Go(f func()) { go f() }
+
+func (system) Scheduler() Scheduler { return nil }
