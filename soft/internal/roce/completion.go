@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -78,13 +79,13 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return nil, d.closedError(op)
+	if err := d.checkOpen(op); err != nil {
+		return nil, err
 	}
 	s := d.shardOf(init.Poller)
 	d.addPoller(init.Poller, s)
 	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
-	d.queues[c] = struct{}{}
+	d.queues = append(d.queues, c)
 	if init.Fields != 0 {
 		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
 		c.extended = &extendedQueue{c}
@@ -143,7 +144,7 @@ func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) 
 	if c.fields&(verbs.WCTimestamp|verbs.WCWallClock) == 0 {
 		return x
 	}
-	now := time.Now()
+	now := c.device.net.Now()
 	if c.fields&verbs.WCTimestamp != 0 {
 		x.Timestamp = uint64(now.Sub(c.device.base))
 	}
@@ -189,7 +190,7 @@ func (s *shard) failOverrun() {
 		c := s.overrun[0]
 		s.overrun = s.overrun[1:]
 		// Modify fails in Reset, where nothing completes.
-		for _, q := range d.queuePairs {
+		for _, q := range sortedPairs(d.queuePairs) {
 			if q.sendCQ == c || q.recvCQ == c {
 				s.runInShard(q.shard, func(time.Duration) {
 					if !q.closed {
@@ -198,7 +199,7 @@ func (s *shard) failOverrun() {
 				})
 			}
 		}
-		for _, q := range d.srdPairs {
+		for _, q := range sortedPairs(d.srdPairs) {
 			if q.sendCQ == c || q.recvCQ == c {
 				s.runInShard(d.main, func(now time.Duration) {
 					if !q.closed {
@@ -232,11 +233,20 @@ func (c *completionQueue) pop() *verbs.WC {
 
 // Poll implements verbs.CQ.
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
+	n, idle, err := c.poll(wc)
+	if idle {
+		c.device.scheduler.Idle()
+	}
+	return n, err
+}
+
+// poll is Poll. idle: the program is one that polls without a pause, on a simulated host.
+func (c *completionQueue) poll(wc []verbs.WC) (n int, idle bool, err error) {
 	s := c.lock()
 	defer s.mu.Unlock()
-	n, err := c.makeProgress(s, len(wc))
+	n, err = c.makeProgress(s, len(wc))
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	for i := range n {
 		wc[i] = *c.pop()
@@ -244,7 +254,7 @@ func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 			c.extras.Pop()
 		}
 	}
-	return n, nil
+	return n, n == 0 && c.notify == nil && c.device.scheduler != nil, nil
 }
 
 // PollExtended implements verbs.ExtendedCQ.
@@ -269,8 +279,8 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 // the n it holds then. The lock of its shard is held.
 func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	d := c.device
-	if c.closed {
-		return 0, d.closedError("poll completion queue")
+	if err := c.checkOpen("poll completion queue"); err != nil {
+		return 0, err
 	}
 	// A program that has armed its queue polls once more before it sleeps. That poll does not
 	// mean that more polls follow.
@@ -295,10 +305,10 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	d := c.device
 	s := c.lock()
 	defer s.mu.Unlock()
-	switch {
-	case c.closed:
-		return false, d.closedError("arm completion queue")
-	case c.entries.Len() > 0 || c.overrun:
+	if err := c.checkOpen("arm completion queue"); err != nil {
+		return false, err
+	}
+	if c.entries.Len() > 0 || c.overrun {
 		return false, nil
 	}
 	switch {
@@ -319,6 +329,14 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	return true, nil
 }
 
+// checkOpen returns an error if the queue or its device cannot be used. The lock is held.
+func (c *completionQueue) checkOpen(op string) error {
+	if c.closed {
+		return c.device.closedError(op)
+	}
+	return c.device.broken(op)
+}
+
 // OnCompletion implements verbs.CQ.
 func (c *completionQueue) OnCompletion(notify func()) {
 	defer c.lock().mu.Unlock()
@@ -337,6 +355,6 @@ func (c *completionQueue) Close() error {
 	}
 	c.closed = true
 	d.removePoller(c.poller)
-	delete(d.queues, c)
+	d.queues = slices.DeleteFunc(d.queues, func(o *completionQueue) bool { return o == c })
 	return nil
 }

@@ -8,11 +8,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/network"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Config configures a device.
 type Config struct {
+	// Network is what the device runs on. Nil: the system.
+	Network network.Network
 	// Owner is the device that protection domains return (verbs.PD.Device). Nil: this device.
 	Owner verbs.Device
 	// Name is the device's name.

@@ -3,7 +3,9 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -11,11 +13,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/closers"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/network"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -37,11 +41,14 @@ const (
 
 // Device is an open software device.
 type Device struct {
-	cfg  Config
-	guid uint64
-	log  zerolog.Logger
-	base time.Time // the transport's time zero
-	main *shard    // the first shard
+	cfg Config
+	net network.Network
+	// scheduler is that of a simulated host; nil: the Go runtime.
+	scheduler host.Scheduler
+	guid      uint64
+	log       zerolog.Logger
+	base      time.Time // the transport's time zero
+	main      *shard    // the first shard
 
 	// mu guards the fields below. They are also read under the lock of any shard, or, where
 	// noted, under that of main alone.
@@ -54,10 +61,10 @@ type Device struct {
 	domains      map[uint32]*protectionDomain
 	defaultPD    *protectionDomain
 	queuePairs   map[uint32]*queuePair
-	queues       map[*completionQueue]struct{}
+	queues       []*completionQueue
 	nextDomain   uint32
-	subscribers  map[int]func(verbs.Event)
-	nextHandle   int
+	subscribers  []*func(verbs.Event)
+	failure      error // with which calls fail, after Break
 	capture      *ipheader.Capture
 	faults       faults.Settings
 	groups       map[netip.Addr]*group
@@ -100,16 +107,18 @@ func Open(cfg Config) (*Device, error) {
 	if err := cfg.Faults.Check(); err != nil {
 		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
 	}
+	net := cfg.Network
+	if net == nil {
+		net = network.System
+	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log, base: time.Now(), faults: faults.Settings{All: cfg.Faults},
-		memory:      transport.NewMemory(),
-		pollers:     make(map[any]*poller),
-		queues:      make(map[*completionQueue]struct{}),
-		domains:     make(map[uint32]*protectionDomain),
-		queuePairs:  make(map[uint32]*queuePair),
-		srdPairs:    make(map[uint32]*srdQueuePair),
-		subscribers: make(map[int]func(verbs.Event)),
-		guid:        uint64(admission.Random())<<32 | uint64(admission.Random()),
+		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), faults: faults.Settings{All: cfg.Faults},
+		memory:     transport.NewMemory(),
+		pollers:    make(map[any]*poller),
+		domains:    make(map[uint32]*protectionDomain),
+		queuePairs: make(map[uint32]*queuePair),
+		srdPairs:   make(map[uint32]*srdQueuePair),
+		guid:       host.Uint64(net),
 	}
 	d.admission = admission.New(admission.Config{
 		Device: cfg.Name, Log: cfg.Log, Now: d.now, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
@@ -163,7 +172,13 @@ func Open(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-func (d *Device) now() time.Duration { return time.Since(d.base) }
+func (d *Device) now() time.Duration { return d.net.Since(d.base) }
+
+// Host returns the machine that the device runs on.
+func (d *Device) Host() host.Host { return d.net }
+
+// random returns an unpredictable number. Keys that grant access to memory come from it.
+func (d *Device) random() uint32 { return host.Uint32(d.net) }
 
 // Name implements verbs.Device.
 func (d *Device) Name() string { return d.cfg.Name }
@@ -267,14 +282,12 @@ func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	id := d.nextHandle
-	d.nextHandle++
-	d.subscribers[id] = handle
+	d.subscribers = append(d.subscribers, &handle)
 	return func() {
 		// Events are reported under the lock, so no handler runs while it is held here.
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.subscribers, id)
+		d.subscribers = slices.DeleteFunc(d.subscribers, func(h *func(verbs.Event)) bool { return h == &handle })
 	}
 }
 
@@ -282,7 +295,7 @@ func (d *Device) report(e verbs.Event) {
 	d.reporting.Lock()
 	defer d.reporting.Unlock()
 	for _, handle := range d.subscribers {
-		handle(e)
+		(*handle)(e)
 	}
 }
 
@@ -418,7 +431,12 @@ const localCloseTimeout = 2 * time.Second
 func (d *Device) closeLocal() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
-		waits = append(waits, s.local.Off())
+		if s.local.On() {
+			waits = append(waits, s.local.Off())
+		}
+	}
+	if len(waits) == 0 {
+		return func() {}
 	}
 	return func() {
 		ended := make(chan struct{})
@@ -442,6 +460,48 @@ func (d *Device) closeEndpoints() error {
 		errs = append(errs, s.closeEndpoints())
 	}
 	return errors.Join(errs...)
+}
+
+// checkOpen returns an error if the device is closed or has failed. The lock is held.
+func (d *Device) checkOpen(op string) error {
+	if d.closed {
+		return d.closedError(op)
+	}
+	return d.broken(op)
+}
+
+// broken returns an error if the device has failed. The lock of a shard is held.
+func (d *Device) broken(op string) error {
+	if d.failure == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, d.failure)
+}
+
+// Break makes calls fail with that error from now on, except those that close objects. It
+// reports [verbs.EventDeviceFatal], and wakes the programs that wait for completions.
+func (d *Device) Break(failure error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.failure != nil {
+		return
+	}
+	d.failure = failure
+	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
+	for _, c := range d.queues {
+		if c.armed != notArmed {
+			c.fire()
+		}
+	}
+}
+
+// sortedPairs returns queue pairs in the order of their numbers, for calls that programs see.
+func sortedPairs[Q any](pairs map[uint32]Q) []Q {
+	sorted := make([]Q, 0, len(pairs))
+	for _, n := range slices.Sorted(maps.Keys(pairs)) {
+		sorted = append(sorted, pairs[n])
+	}
+	return sorted
 }
 
 // closedError is the error of calls on a closed device.

@@ -64,15 +64,15 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 	switch port := addr.Port(); {
 	case anyPort || port == wire.UDPPort:
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
-		socket, err = listenAtStandardPort(cfg)
+		socket, err = d.listenAtStandardPort(cfg)
 	case port >= admission.FirstSendPort:
 		err = fmt.Errorf("UDP port %d is reserved, since devices send from the ports from %d on; choose a lower one: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
 	default:
 		cfg.Exclusive = true
-		socket, err = link.Listen(cfg)
+		socket, err = d.net.Listen(cfg)
 	}
 	if anyPort && errors.Is(err, syscall.EADDRINUSE) {
-		socket, err = listenAtOtherPort(cfg)
+		socket, err = d.listenAtOtherPort(cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
@@ -90,20 +90,20 @@ func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entr
 	return e
 }
 
-func listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
+func (d *Device) listenAtStandardPort(cfg link.Config) (*link.Socket, error) {
 	cfg.SendPorts = link.PortRange{First: admission.FirstSendPort, Last: math.MaxUint16}
-	return link.Listen(cfg)
+	return d.net.Listen(cfg)
 }
 
 // listenAtOtherPort takes a port below admission.FirstEntropyPort: receivers of datagrams reply
 // to such a source port.
-func listenAtOtherPort(cfg link.Config) (socket *link.Socket, err error) {
+func (d *Device) listenAtOtherPort(cfg link.Config) (socket *link.Socket, err error) {
 	const first, attempts = 1 << 15, 64
 	cfg.Exclusive = true
 	for range attempts {
-		port := first + uint16(admission.Random()%(admission.FirstEntropyPort-first))
+		port := first + uint16(d.random()%(admission.FirstEntropyPort-first))
 		cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
-		if socket, err = link.Listen(cfg); !errors.Is(err, syscall.EADDRINUSE) {
+		if socket, err = d.net.Listen(cfg); !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
@@ -255,6 +255,22 @@ func (e *endpoint) run() {
 			}
 		}
 	}
+}
+
+// work makes progress for a network that calls it in place of run: when a packet arrives, at the
+// returned time, and after an interruption. A zero time means that there is no work by then.
+func (e *endpoint) work() (next time.Time) {
+	d, s := e.device, e.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.progress(d.now(), e) || s.readyToSend() || s.handoffs.waiting.Load() {
+	}
+	e.wakesAt = s.deadline
+	if s.deadline == 0 {
+		e.wakesAt = never
+		return time.Time{}
+	}
+	return d.base.Add(s.deadline)
 }
 
 // fatal reports the loss of a socket, unless the device has closed it.

@@ -22,8 +22,8 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return nil, d.closedError(op)
+	if err := d.checkOpen(op); err != nil {
+		return nil, err
 	}
 	if d.services == nil {
 		d.openServices()
@@ -36,6 +36,7 @@ func (d *Device) openServices() {
 	cfg := gsi.Config{
 		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
 		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, MADs: &d.admission.MADs, Groups: d,
+		Network: d.net,
 	}
 	for _, e := range d.endpoints {
 		e.users++

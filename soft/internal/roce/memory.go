@@ -3,9 +3,7 @@ package roce
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -30,8 +28,8 @@ func (d *Device) newDomain() *protectionDomain {
 func (d *Device) AllocPD() (verbs.PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return nil, d.closedError("allocate protection domain")
+	if err := d.checkOpen("allocate protection domain"); err != nil {
+		return nil, err
 	}
 	return d.newDomain(), nil
 }
@@ -40,13 +38,10 @@ func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Owner }
 
 // checkOpen returns an error if the domain is closed. The lock is held.
 func (p *protectionDomain) checkOpen(op string) error {
-	switch {
-	case p.device.closed:
-		return p.device.closedError(op)
-	case p.closed:
+	if p.closed && !p.device.closed {
 		return fmt.Errorf("%s: protection domain %d of device %s: %w", op, p.id, p.device.cfg.Name, verbs.ErrClosed)
 	}
-	return nil
+	return p.device.checkOpen(op)
 }
 
 func (p *protectionDomain) Close() error {
@@ -79,8 +74,7 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	if err := rules.CheckMapped(mem, access); err != nil {
 		return nil, fmt.Errorf("device %s: %w", p.device.cfg.Name, err)
 	}
-	base := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
-	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: base}})
+	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: p.device.net.Address(mem)}})
 }
 
 // RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, if its exporter allows that. The
@@ -111,8 +105,8 @@ func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
 	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
-	for r.Key = admission.Random(); !d.memory.Add(r); {
-		r.Key = admission.Random()
+	for r.Key = d.random(); !d.memory.Add(r); {
+		r.Key = d.random()
 	}
 	p.refs++
 	return m, nil
@@ -187,9 +181,9 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	if d.memory.Windows() >= maxMW {
 		return nil, fmt.Errorf("%s: device %s already has %d memory windows, its limit: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
 	}
-	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, admission.Random())}
+	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, d.random())}
 	for !d.memory.AddWindow(w.window) {
-		w.window = transport.NewWindow(t, p.id, admission.Random())
+		w.window = transport.NewWindow(t, p.id, d.random())
 	}
 	p.refs++
 	return w, nil

@@ -153,7 +153,7 @@ func (q *queuePair) checkOpen(op string) error {
 	if q.closed {
 		return fmt.Errorf("%s on queue pair %#x: %w", op, q.num, verbs.ErrClosed)
 	}
-	return nil
+	return q.pd.device.broken(op)
 }
 
 // Modify implements verbs.QP.

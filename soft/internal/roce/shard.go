@@ -65,7 +65,7 @@ const (
 // shardLimit is how many shards are useful: one for each core, but a single one if captures or
 // faults need to see packets in order.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.faults.All.Any() {
+	if d.capture != nil || d.faults.All.Any() || d.scheduler != nil {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
@@ -185,8 +185,12 @@ func (d *Device) addShard() (*shard, error) {
 
 // start starts the shard's goroutines.
 func (s *shard) start() {
-	s.device.running.Add(len(s.endpoints))
+	d := s.device
 	for _, e := range s.endpoints {
+		if d.net.Serve(e.socket, e.work) {
+			continue
+		}
+		d.running.Add(1)
 		go e.run()
 	}
 }

@@ -47,6 +47,9 @@ func (s *sharedReceiveQueue) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if s.closed {
 		return 0, s.pd.device.closedError("post to shared receive queue")
 	}
+	if err := s.pd.device.broken("post to shared receive queue"); err != nil {
+		return 0, err
+	}
 	return s.queue.Post(wrs)
 }
 

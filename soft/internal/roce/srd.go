@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"time"
@@ -36,7 +35,7 @@ type srdOutput struct {
 // pair, in order to refuse packets for one.
 func (d *Device) openSRD() {
 	cfg := srd.Config{
-		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: admission.Random,
+		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: d.random,
 		Output: func(a srd.Address) transport.Output {
 			e := d.endpoints[a.Local]
 			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
@@ -52,7 +51,7 @@ func (d *Device) openSRD() {
 		Admits:  func(a srd.Address) bool { return d.admission.Keys.Admit(a.Peer.Addr()) },
 		Refused: func(a srd.Address) { d.admission.Keys.Refused(a.Peer.Addr()) },
 	}
-	_, _ = rand.Read(cfg.Secret[:]) // never fails
+	d.net.Random(cfg.Secret[:])
 	d.srd = srd.New(cfg)
 	d.lastSRDEndpoint = d.endpoints[0]
 }
@@ -170,7 +169,7 @@ func (q *srdQueuePair) checkOpen(op string) error {
 	if q.closed {
 		return fmt.Errorf("%s on queue pair %#x: %w", op, q.num, verbs.ErrClosed)
 	}
-	return nil
+	return q.pd.device.broken(op)
 }
 
 // Modify implements verbs.QP.

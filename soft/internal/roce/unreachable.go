@@ -61,7 +61,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 		return
 	}
 	u.nextProbe = now + unreachableInterval
-	for _, q := range s.device.queuePairs {
+	for _, q := range sortedPairs(s.device.queuePairs) {
 		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}

@@ -6,8 +6,8 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/routes"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
@@ -48,8 +48,8 @@ type connectionID struct {
 }
 
 func (c *Manager) newID(kind verbs.QPType, path cm.Path) *connectionID {
-	id := &connectionID{manager: c, kind: kind, path: path, psn: admission.Random() & 0xffffff}
-	c.ids[id] = struct{}{}
+	id := &connectionID{manager: c, kind: kind, path: path, psn: host.Uint32(c.services.cfg.Network) & 0xffffff}
+	c.ids[id] = c.nextSerial()
 	return id
 }
 
@@ -89,14 +89,14 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	}
 	source := p.Local.Port()
 	if source == 0 {
-		source = dynamicPorts()[0]
+		source = g.dynamicPorts()[0]
 	}
 	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
 	key := lookUp{id.remote, p.Type, p.UDPPort == 0}
 	ids, running := c.lookUps[key]
 	c.lookUps[key] = append(ids, id)
 	if !running {
-		c.resolving.Go(func() { c.lookUp(key) })
+		c.background(func() { c.lookUp(key) })
 	}
 	return id, nil
 }
@@ -137,7 +137,7 @@ func (c *Manager) lookUp(key lookUp) {
 // address or UDP port. If there is none, it looks at other addresses of this machine.
 func (c *Manager) find(key lookUp) (device netip.AddrPort, otherAddr netip.Addr, err error) {
 	// Any process can register any address; ask only about addresses of this machine.
-	if !key.find || !isLocalAddr(key.addr.Addr()) {
+	if !key.find || c.services.cfg.Network.OneDevicePerHost() || !isLocalAddr(key.addr.Addr()) {
 		return device, otherAddr, registry.ErrNotRegistered
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.LookUpTimeout)

@@ -1,14 +1,17 @@
 package gsi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -17,11 +20,13 @@ import (
 
 // Manager implements verbs.CM.
 type Manager struct {
-	services    *Services
-	handle      func(verbs.CMEvent)
-	listeners   map[*listener]struct{}
-	ids         map[*connectionID]struct{}
-	memberships map[*membership]struct{}
+	services *Services
+	handle   func(verbs.CMEvent)
+	// The values are in the order in which the objects were made.
+	listeners   map[*listener]uint64
+	ids         map[*connectionID]uint64
+	memberships map[*membership]uint64
+	serial      uint64 // of the last object
 	closed      bool
 	lookUps     map[lookUp][]*connectionID // waiting IDs; a key with an entry is being looked up
 	resolving   sync.WaitGroup
@@ -39,8 +44,8 @@ func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
 		services: g, handle: handle, ctx: ctx, cancel: cancel, LookUpTimeout: registry.Timeout,
-		listeners: make(map[*listener]struct{}), ids: make(map[*connectionID]struct{}),
-		memberships: make(map[*membership]struct{}), lookUps: make(map[lookUp][]*connectionID),
+		listeners: make(map[*listener]uint64), ids: make(map[*connectionID]uint64),
+		memberships: make(map[*membership]uint64), lookUps: make(map[lookUp][]*connectionID),
 	}
 }
 
@@ -74,14 +79,14 @@ func (c *Manager) close() (listeners []*listener) {
 		return nil // closed before
 	}
 	c.closed = true
-	for l := range c.listeners {
+	for _, l := range inOrder(c.listeners) {
 		l.service.Close(g.cfg.Now())
 		listeners = append(listeners, l)
 	}
-	for id := range c.ids {
+	for _, id := range inOrder(c.ids) {
 		id.abandon()
 	}
-	for m := range c.memberships {
+	for _, m := range inOrder(c.memberships) {
 		if err := m.end(); err != nil {
 			g.cfg.Log.Debug().Err(err).Msg("close connection manager")
 		}
@@ -91,6 +96,26 @@ func (c *Manager) close() (listeners []*listener) {
 	c.services.managers--
 	c.services.processOutput()
 	return listeners
+}
+
+// nextSerial returns the number of a new object.
+func (c *Manager) nextSerial() uint64 {
+	c.serial++
+	return c.serial
+}
+
+// inOrder returns objects in the order in which they were made.
+func inOrder[T comparable](objects map[T]uint64) []T {
+	return slices.SortedFunc(maps.Keys(objects), func(a, b T) int { return cmp.Compare(objects[a], objects[b]) })
+}
+
+// background calls f on another goroutine. Close waits for it.
+func (c *Manager) background(f func()) {
+	c.resolving.Add(1)
+	c.services.cfg.Network.Go(func() {
+		defer c.resolving.Done()
+		f()
+	})
 }
 
 // service returns the service of a port.
@@ -128,7 +153,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	params := cm.ListenParams{Addr: addr, Transport: p.Type, Backlog: p.Backlog, MTU: p.MTU, Value: l}
 	ports := []uint16{p.Addr.Port()}
 	if ports[0] == 0 {
-		ports = dynamicPorts()
+		ports = g.dynamicPorts()
 	}
 	for _, port := range ports {
 		params.Service = service(p.Type, port)
@@ -140,7 +165,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: device %s: %w", op, g.cfg.Device, err)
 	}
-	c.listeners[l] = struct{}{}
+	c.listeners[l] = c.nextSerial()
 	for e := range names {
 		if own := names[e]; own.Port() != wire.UDPPort {
 			g.cfg.Log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
@@ -189,6 +214,9 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 	if l.service, err = m.Listen(params); err != nil {
 		return err
 	}
+	if l.manager.services.cfg.Network.OneDevicePerHost() {
+		return nil
+	}
 	for addr, device := range names {
 		if err := l.entries.Add(portSpace(params.Transport), netip.AddrPortFrom(addr, params.Service.Port), device); err != nil {
 			l.entries.Close()
@@ -211,10 +239,10 @@ func portSpace(t verbs.QPType) registry.Space {
 }
 
 // dynamicPorts returns random ports to try.
-func dynamicPorts() []uint16 {
+func (g *Services) dynamicPorts() []uint16 {
 	ports := make([]uint16, 64)
 	for i := range ports {
-		ports[i] = firstDynamicPort | uint16(admission.Random())
+		ports[i] = firstDynamicPort | uint16(host.Uint32(g.cfg.Network))
 	}
 	return ports
 }

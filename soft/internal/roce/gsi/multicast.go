@@ -34,11 +34,11 @@ func (c *Manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	m := &membership{manager: c, index: index, addr: addr}
-	c.memberships[m] = struct{}{}
+	c.memberships[m] = c.nextSerial()
 	// Join here and not in the background, so that the group's socket is in the network
 	// namespace of the caller.
 	m.leave, err = g.cfg.Groups.JoinGroup(addr, index, p.SendOnly)
-	c.resolving.Go(func() { m.report(err) })
+	c.background(func() { m.report(err) })
 	return m, nil
 }
 

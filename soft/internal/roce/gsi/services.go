@@ -13,8 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/network"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -35,6 +37,7 @@ type Config struct {
 	CheckPeer func(netip.Addr) error
 	MADs      *admission.MADs
 	Groups    Groups
+	Network   network.Network
 }
 
 // Endpoint is an entry of the GID table.
@@ -70,7 +73,8 @@ type Services struct {
 
 // New returns the services of a device.
 func New(cfg Config) *Services {
-	return &Services{cfg: cfg, psn: admission.Random(), manager: cm.New(cm.Config{CAGUID: cfg.GUID, MTU: cfg.MTU})}
+	random := func() uint64 { return host.Uint64(cfg.Network) }
+	return &Services{cfg: cfg, psn: host.Uint32(cfg.Network), manager: cm.New(cm.Config{CAGUID: cfg.GUID, MTU: cfg.MTU, Random: random})}
 }
 
 // Managers returns the number of open connection managers.

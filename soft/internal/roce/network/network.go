@@ -1,0 +1,51 @@
+// Package network has what a device runs on: sockets, memory, and the host's clock, random
+// numbers and goroutines. System is that of this machine.
+package network
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+// Network is what a device runs on. Its methods may be called from any goroutine, and do not
+// call the device.
+type Network interface {
+	host.Host
+	// Since is Now().Sub(t), in less time.
+	Since(t time.Time) time.Duration
+	// Listen opens a socket.
+	Listen(cfg link.Config) (*link.Socket, error)
+	// Serve makes the network call work, on a goroutine of its own, when a packet has arrived
+	// at the socket, at the time that work returned last (zero: never), at an earlier
+	// [link.Socket.SetDeadline], and after [link.Socket.Interrupt]. It returns false if the
+	// network does not do that: the caller then waits at the socket.
+	Serve(s *link.Socket, work func() (next time.Time)) bool
+	// Address is the address of memory in work requests and packets.
+	Address(mem []byte) uint64
+	// AllocMemory allocates size bytes. Nil: the device does it.
+	AllocMemory(size int) []byte
+	// OneDevicePerHost: no other process of the machine has a device or a listener.
+	OneDevicePerHost() bool
+}
+
+// System is the network of this machine.
+var System Network = system{host.System}
+
+type system struct{ host.Host }
+
+func (system) Since(t time.Time) time.Duration { return time.Since(t) }
+
+func (system) Listen(cfg link.Config) (*link.Socket, error) { return link.Listen(cfg) }
+
+func (system) Serve(*link.Socket, func() time.Time) bool { return false }
+
+func (system) Address(mem []byte) uint64 {
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+func (system) AllocMemory(int) []byte { return nil }
+
+func (system) OneDevicePerHost() bool { return false }
