@@ -41,6 +41,10 @@ func (k *Control) Wake() {
 	}
 }
 
+// Yield lets other goroutines of a simulation go on, if the context's device is a simulated one.
+// Call it after each callback of the program.
+func (k *Control) Yield() { k.core.engine.Load().yield() }
+
 // Require returns nil if the context is in one of the legal states, and otherwise a
 // *StateError, or ErrClosed after Close. op names the operation in the error: "export a
 // connection".

@@ -135,19 +135,22 @@ func (c *Core) Watch(f func(prev, next State)) (stop func()) {
 // report calls the callbacks for a change of state.
 func (c *Core) report(prev, next State) {
 	c.unreported--
-	defer callWatchers(c.watchers, prev, next) // also after a panic
+	e := c.engine.Load()
+	defer e.callWatchers(c.watchers, prev, next) // also after a panic
 	if f := c.onChange; f != nil {
 		f(prev, next)
+		e.yield()
 	}
 }
 
-func callWatchers(list []*watcher, prev, next State) {
+func (e *Engine) callWatchers(list []*watcher, prev, next State) {
 	for _, w := range list {
 		if w.skip > 0 {
 			w.skip--
 			continue
 		}
 		w.f(prev, next)
+		e.yield()
 	}
 }
 

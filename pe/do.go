@@ -66,6 +66,7 @@ func (e *Engine) runCalls() int {
 		f := c.batch.Pop()
 		c.count.Add(-1)
 		f()
+		e.yield()
 		events += e.deliver()
 	}
 	return n + events

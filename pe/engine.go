@@ -46,6 +46,7 @@ type Engine struct {
 	changes  fifo.Queue[change]
 	pools    fifo.Queue[*pool] // whose waiters are to be called
 
+	turns    atomic.Pointer[turns] // nil: no context has a simulated device
 	calls    calls
 	runs     runs
 	notifier notifier
@@ -75,7 +76,8 @@ func New(cfg Config) *Engine {
 func (e *Engine) String() string { return fmt.Sprintf("engine %p", e) }
 
 // Connect puts a context on the engine until the context or the engine is closed. The context
-// must be Idle and on no engine (ErrInUse). It is legal in callbacks.
+// must be Idle and on no engine (ErrInUse). Contexts with simulated devices need an engine
+// without others (ErrInvalid). It is legal in callbacks.
 func (e *Engine) Connect(c Context) error {
 	core := coreOf(c)
 	if core == nil {
@@ -93,10 +95,14 @@ func (e *Engine) Connect(c Context) error {
 	if err := core.require("connect", Idle); err != nil {
 		return err
 	}
+	if err := e.checkHost(core); err != nil {
+		return err
+	}
 	if !core.engine.CompareAndSwap(nil, e) {
 		return fmt.Errorf("pe: cannot connect %s: it is already connected to an engine: %w", core.object(), ErrInUse)
 	}
 	e.contexts = append(slices.Clip(e.contexts), core)
+	e.joinHost(core)
 	return nil
 }
 
@@ -131,6 +137,14 @@ func (e *Engine) detach(c *Core) {
 // the engine (ErrBusy), after Close (ErrClosed). If a callback panics, the panic passes
 // through, and the engine remains usable.
 func (e *Engine) Progress() (int, error) {
+	n, err := e.progress()
+	if t := e.turns.Load(); t != nil && n == 0 && err == nil {
+		t.Idle() // a loop that polls would not end otherwise: simulated time stands still meanwhile
+	}
+	return n, err
+}
+
+func (e *Engine) progress() (int, error) {
 	if err := e.acquire("call Progress"); err != nil {
 		return 0, err
 	}

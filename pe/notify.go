@@ -15,6 +15,7 @@ type notifier struct {
 	woken    atomic.Bool   // wake was called since the last pass began
 	sleeping atomic.Bool   // Run waits for wakeup, or is about to
 	wakeup   chan struct{} // has room for one
+	endSleep func()        // sends to wakeup
 
 	armed    atomic.Bool // Arm has asked for a notification that has not come yet
 	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
@@ -25,6 +26,12 @@ type notifier struct {
 
 func (n *notifier) init() {
 	n.wakeup = make(chan struct{}, 1)
+	n.endSleep = func() {
+		select {
+		case n.wakeup <- struct{}{}:
+		default:
+		}
+	}
 	n.fd = -1
 }
 
@@ -42,9 +49,10 @@ func (e *Engine) wake() {
 		return // the call that set it does the rest
 	}
 	if n.sleeping.Load() {
-		select {
-		case n.wakeup <- struct{}{}:
-		default:
+		if t := e.turns.Load(); t != nil {
+			t.Wake(n.endSleep)
+		} else {
+			n.endSleep()
 		}
 	}
 	if n.armed.Load() {
@@ -126,6 +134,11 @@ func (e *Engine) Arm() error {
 		return err
 	}
 	defer e.release()
+	if e.turns.Load() != nil {
+		return &UnsupportedError{
+			Feature: "a notification descriptor", Platform: "a simulated device", Instead: "use Engine.Run, or poll with Engine.Progress",
+		}
+	}
 	if _, err := e.notifier.open(); err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	done := ctx.Done()
 	var spin spinTime
+	e.yield()
 	for {
 		n := e.pass()
 		select {
@@ -217,7 +218,7 @@ func (s *spinTime) over(limit time.Duration) bool {
 // until there is something to do or done is closed. After a failure it returns false if there
 // was nothing to do for tasksHeldTimeout.
 func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
-	if !s.over(e.spin) {
+	if e.turns.Load() == nil && !s.over(e.spin) {
 		runtime.Gosched()
 		return true
 	}
@@ -261,15 +262,20 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	}
 	n := &e.notifier
 	n.sleeping.Store(true)
+	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
 		select {
 		case <-n.wakeup:
 		case <-done:
+			inTurn = false
 		case <-held:
-			more = false
+			more, inTurn = false, false
 		}
 	}
 	n.sleeping.Store(false)
+	if !inTurn {
+		e.yield()
+	}
 	select {
 	case <-n.wakeup: // a wake-up came at the last moment
 	default:

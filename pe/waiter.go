@@ -91,6 +91,7 @@ func (p *pool) callWaiters() int {
 		w.leave()
 		n++
 		w.retry()
+		p.core.engine.Load().yield()
 	}
 	p.core.stopIfDone()
 	return n

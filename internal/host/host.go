@@ -39,9 +39,9 @@ type Scheduler interface {
 	// Idle is called by a goroutine that polls and has found nothing. It returns when
 	// something has happened at the host, or some time has passed.
 	Idle()
-	// Waiting notes that a goroutine waits, for the report of a simulation that ends with no
-	// event left. done ends the note.
-	Waiting(what fmt.Stringer) (done func())
+	// Report adds something to the report on what the host waits for, in which its String is
+	// a line for each thing.
+	Report(what fmt.Stringer)
 	// Simulation identifies the simulation.
 	Simulation() any
 }

@@ -28,7 +28,7 @@ type message struct {
 // batch collects packets until they are sent. Each train is contiguous: the kernel takes many
 // times as long for separate pieces for each header and payload.
 type batch struct {
-	messages     [maxMessages]message
+	messages     []message
 	messageCount int
 	arena        []byte
 	used         int // bytes of the arena
@@ -61,6 +61,9 @@ func (s *Socket) Packet(dst netip.AddrPort, h Header, size int) (p []byte, segme
 		if b.full(size) {
 			s.io.send(b)
 			b.reset()
+			if room := cacheLine + size; room > len(b.arena) { // only a small batch
+				b.arena = make([]byte, room)
+			}
 		}
 		m = b.begin(dst, h, size)
 	}
@@ -112,8 +115,17 @@ func (s *Socket) Flush() (dropped int, err error) {
 
 func (b *batch) init(v4 bool, maxSegments int) {
 	b.arena = make([]byte, arenaSize)
+	b.messages = make([]message, maxMessages)
 	b.v4 = v4
 	b.maxSegments = maxSegments
+}
+
+// initSmall is init for a socket that is cheap to send a packet with: there are thousands of
+// them in a simulation.
+func (b *batch) initSmall(v4 bool) {
+	b.messages = make([]message, 4)
+	b.v4 = v4
+	b.maxSegments = 1
 }
 
 func (b *batch) check(dst netip.AddrPort, size int) error {
@@ -142,7 +154,7 @@ func (b *batch) lastTrain(dst netip.AddrPort, h Header, size int) *message {
 // A train is added only if there is room for all of its packets: a short train costs the
 // kernel almost as much as a long one.
 func (b *batch) full(size int) bool {
-	return b.messageCount == maxMessages || b.used+cacheLine+min(size*b.maxSegments, MaxPacket) > arenaSize
+	return b.messageCount == len(b.messages) || b.used+cacheLine+min(size*b.maxSegments, MaxPacket) > len(b.arena)
 }
 
 // begin adds an empty train.
