@@ -92,7 +92,7 @@ type localShard struct {
 // are captured: captures, like faults, need packets on a socket.
 func (s *shard) openLocal() {
 	d := s.device
-	if d.cfg.DisableLocal || d.capture != nil || d.scheduler != nil {
+	if d.cfg.DisableLocal || d.capture != nil || d.net.OneDevicePerHost() {
 		return
 	}
 	cfg := local.Config{
@@ -149,8 +149,8 @@ func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
 
 // AllocMemory implements verbs.MemoryDevice.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
-	if mem := d.net.AllocMemory(size); mem != nil {
-		return mem, func() error { return nil }, nil
+	if mem, free := d.net.AllocMemory(size); mem != nil {
+		return mem, free, nil
 	}
 	d.mu.Lock()
 	fits := d.main.local.On() && d.memories.Fits(size)

@@ -63,6 +63,7 @@ type memoryRegion struct {
 	pd     *protectionDomain
 	region *transport.Region
 	unmap  func() error // nil: the memory belongs to the caller
+	named  bool         // the network has given it its address
 	closed bool
 }
 
@@ -74,7 +75,13 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 	if err := rules.CheckMapped(mem, access); err != nil {
 		return nil, fmt.Errorf("device %s: %w", p.device.cfg.Name, err)
 	}
-	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: p.device.net.Address(mem)}})
+	net := p.device.net
+	m, err := p.register(&memoryRegion{pd: p, named: true, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: net.Address(mem)}})
+	if err != nil {
+		net.Release(mem)
+		return nil, err
+	}
+	return m, nil
 }
 
 // RegDMABufMR implements verbs.DMABufPD: it maps the dma-buf, if its exporter allows that. The
@@ -153,6 +160,9 @@ func (m *memoryRegion) Close() error {
 	m.closed = true
 	m.pd.refs--
 	d.memory.Remove(m.region)
+	if m.named {
+		d.net.Release(m.region.Mem)
+	}
 	d.revoke(m.region.Mem)
 	if m.unmap != nil {
 		return m.unmap()

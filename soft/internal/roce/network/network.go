@@ -23,10 +23,12 @@ type Network interface {
 	// [link.Socket.SetDeadline], and after [link.Socket.Interrupt]. It returns false if the
 	// network does not do that: the caller then waits at the socket.
 	Serve(s *link.Socket, work func() (next time.Time)) bool
-	// Address is the address of memory in work requests and packets.
+	// Address is the address of memory in work requests and packets, the same one until
+	// Release was called as often.
 	Address(mem []byte) uint64
+	Release(mem []byte)
 	// AllocMemory allocates size bytes. Nil: the device does it.
-	AllocMemory(size int) []byte
+	AllocMemory(size int) (mem []byte, free func() error)
 	// OneDevicePerHost: no other process of the machine has a device or a listener.
 	OneDevicePerHost() bool
 }
@@ -46,6 +48,8 @@ func (system) Address(mem []byte) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-func (system) AllocMemory(int) []byte { return nil }
+func (system) Release([]byte) {}
+
+func (system) AllocMemory(int) ([]byte, func() error) { return nil, nil }
 
 func (system) OneDevicePerHost() bool { return false }

@@ -1,0 +1,529 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/internal/goroutine"
+	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// HostConfig configures a host. Only Name is needed.
+type HostConfig struct {
+	Name string
+	// Addresses are those of the host's interface, and become the GID table of its device.
+	// Empty: the next free address of 10.0.0.0/8.
+	Addresses []netip.Addr
+	// MTU is that of the interface. Zero: 9000, which allows a path MTU of 4096.
+	MTU int
+	// CongestionControl is as in [soft.Config].
+	CongestionControl bool
+	// ClockRate is how fast the clock and the timers of the host run: 1.01 is one percent too
+	// fast. Zero: 1.
+	ClockRate float64
+	// Log is where the device logs.
+	Log zerolog.Logger
+}
+
+// Host is a simulated host, with one device. Its methods may be called as those of [Sim], and
+// Rand, Now and Sleep by its program.
+type Host struct {
+	s      *Sim
+	cfg    HostConfig
+	name   string
+	index  int
+	node   *node
+	random *rand.Rand // for the device and the library
+	forked *rand.Rand // for the program
+	orders uint64     // numbers drawn for the order of events
+
+	// Guarded by the simulation's lock.
+	down    bool // crashed, and not started again
+	paused  bool
+	held    []event // that came while it was paused
+	ports   map[netip.AddrPort]*port
+	reports []fmt.Stringer
+	idlers  []*idler
+	program func(ctx context.Context, dev verbs.Device) error
+	running bool                    // the program's goroutine
+	again   bool                    // run the program again when it has returned
+	cancel  context.CancelCauseFunc // of the program
+	starts  int
+
+	dev   *device // nil: not opened yet
+	clock clock
+}
+
+// clock is the clock of a host: at was its time at the simulation's time since.
+type clock struct {
+	rate  float64
+	at    time.Time
+	since time.Duration
+}
+
+// Host returns the host with that name. The first call for a name adds it.
+func (s *Sim) Host(name string) *Host {
+	s.mu.Lock()
+	i := slices.IndexFunc(s.hosts, func(h *Host) bool { return h.name == name })
+	s.mu.Unlock()
+	if i >= 0 {
+		return s.hosts[i]
+	}
+	return s.AddHost(HostConfig{Name: name})
+}
+
+// Hosts returns n hosts, named prefix0 and so on.
+func (s *Sim) Hosts(prefix string, n int) []*Host {
+	hosts := make([]*Host, n)
+	for i := range hosts {
+		hosts[i] = s.Host(fmt.Sprint(prefix, i))
+	}
+	return hosts
+}
+
+// AddHost adds a host. It panics if the name or an address is taken.
+func (s *Sim) AddHost(cfg HostConfig) *Host {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cfg.Name == "" || slices.ContainsFunc(s.hosts, func(h *Host) bool { return h.name == cfg.Name }) {
+		panic(fmt.Sprintf("sim: cannot add a host with the name %q: it is empty or taken", cfg.Name))
+	}
+	n := len(s.hosts) + 1
+	if len(cfg.Addresses) == 0 {
+		cfg.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 9000
+	}
+	h := &Host{
+		s: s, cfg: cfg, name: cfg.Name, index: n,
+		random: rand.New(rand.NewPCG(s.seed, uint64(n)<<8)),
+		forked: rand.New(rand.NewPCG(s.seed, uint64(n)<<8|1)),
+		ports:  make(map[netip.AddrPort]*port),
+		clock:  clock{rate: 1, at: s.begin},
+	}
+	if cfg.ClockRate > 0 {
+		h.clock.rate = cfg.ClockRate
+	}
+	for _, a := range cfg.Addresses {
+		if s.byAddr[a] != nil {
+			panic(fmt.Sprintf("sim: cannot add host %s: host %s has the address %v", cfg.Name, s.byAddr[a].name, a))
+		}
+		s.byAddr[a] = h
+	}
+	h.node = s.topology.add(h)
+	s.hosts = append(s.hosts, h)
+	return h
+}
+
+// Name is the name of the host.
+func (h *Host) Name() string { return h.name }
+
+// String is the name of the host.
+func (h *Host) String() string { return h.name }
+
+// Addr is the first address of the host.
+func (h *Host) Addr() netip.Addr { return h.cfg.Addresses[0] }
+
+// Rand is a source of random numbers from the seed, for the host's program. Only the host's
+// goroutines may use it.
+func (h *Host) Rand() *rand.Rand { return h.forked }
+
+// Now is the time of the host's clock.
+func (h *Host) Now() time.Time {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.now()
+}
+
+func (h *Host) now() time.Time {
+	c := &h.clock
+	if c.rate == 1 {
+		return c.at.Add(h.s.Now() - c.since)
+	}
+	return c.at.Add(time.Duration(c.rate * float64(h.s.Now()-c.since)))
+}
+
+// SetClockRate makes the clock and the timers of the host run faster or slower from now on.
+// Timers that are set already keep their time.
+func (h *Host) SetClockRate(rate float64) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if rate > 0 {
+		h.clock = clock{rate: rate, at: h.now(), since: h.s.Now()}
+	}
+}
+
+// when returns the simulation's time at which the host's clock shows t.
+func (h *Host) when(t time.Time) time.Duration {
+	c := &h.clock
+	d := t.Sub(c.at)
+	if c.rate != 1 {
+		d = time.Duration(float64(d)/c.rate) + 1
+	}
+	return c.since + d
+}
+
+// Sleep lets the calling goroutine of the host wait for that long by the host's clock. Unlike
+// [time.Sleep], two goroutines that wake at the same moment go on in an order that the seed
+// decides.
+func (h *Host) Sleep(d time.Duration) {
+	s := h.s
+	s.mu.Lock()
+	c := s.channel()
+	h.push(h.when(h.now().Add(d)), event{call: func() { c <- struct{}{} }})
+	s.mu.Unlock()
+	<-c
+	s.mu.Lock()
+	s.spare = append(s.spare, c)
+	s.mu.Unlock()
+}
+
+// push adds an event that happens at the host. The lock is held.
+func (h *Host) push(at time.Duration, e event) {
+	e.host = h
+	h.s.push(max(at, h.s.Now()), h.order(), e)
+}
+
+// order draws the place of an event among those at the same time. Each host has its own
+// sequence of draws, so that hosts do not depend on each other.
+func (h *Host) order() uint64 {
+	h.orders++
+	x := h.s.seed ^ uint64(h.index)<<48 ^ h.orders*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// hold keeps an event of a paused host for later, and reports whether it has. The lock is held.
+func (h *Host) hold(e *event) bool {
+	if !h.paused {
+		return false
+	}
+	h.held = append(h.held, *e)
+	return true
+}
+
+// Pause makes the host stand still: its goroutines and timers do not go on, and packets wait.
+// Goroutines of the program that wait for something outside the simulation, such as
+// [time.Sleep], go on.
+func (h *Host) Pause() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.paused = true
+}
+
+// Resume ends a pause.
+func (h *Host) Resume() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.paused = false
+	held := h.held
+	h.held = nil
+	for i, e := range held { // in their order
+		h.s.push(h.s.Now(), uint64(i), e)
+	}
+}
+
+// Run starts a program on the host: on a goroutine of its own, with the host's device, which
+// is closed when the program has returned. The program returns when its context ends, at the
+// latest. An error other than that of the context's end makes the test fail, as does a
+// program that leaves objects of the device open.
+func (h *Host) Run(program func(ctx context.Context, dev verbs.Device) error) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.program != nil {
+		panic(fmt.Sprintf("sim: host %s has a program already", h.name))
+	}
+	h.program = program
+	h.start()
+}
+
+// start starts the program. The lock is held.
+func (h *Host) start() {
+	h.running, h.again, h.down = true, false, false
+	h.starts++
+	ctx, cancel := context.WithCancelCause(context.Background())
+	h.cancel = cancel
+	h.reports = nil
+	h.push(h.s.Now(), event{call: func() { go h.runProgram(ctx) }})
+}
+
+func (h *Host) runProgram(ctx context.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.s.TB.Errorf("sim: panic on host %s, seed %d: %v\n%s", h.name, h.s.seed, p, debug.Stack())
+			panic(p)
+		}
+	}()
+	dev, err := h.open()
+	if err == nil {
+		err = h.program(ctx, dev)
+	}
+	cause := context.Cause(ctx)
+	crashed := errors.Is(cause, ErrCrashed)
+	closed := h.closeDevice()
+	switch {
+	case crashed:
+	case err != nil && (cause == nil || !errors.Is(err, cause) && !errors.Is(err, context.Canceled)):
+		h.s.fail("sim: host %s, seed %d: its program returned: %v", h.name, h.s.seed, err)
+	case closed != nil:
+		h.s.fail("sim: host %s, seed %d: its program left objects open: %v", h.name, h.s.seed, closed)
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.running = false
+	h.cancel(nil)
+	if h.again && !h.s.ending {
+		h.start()
+	}
+}
+
+// Crash makes the host end at once: no packet leaves or arrives any more, calls on its device
+// return [ErrCrashed], and the context of its program ends.
+func (h *Host) Crash() {
+	s := h.s
+	s.mu.Lock()
+	if h.down {
+		s.mu.Unlock()
+		return
+	}
+	h.down, h.again = true, false
+	clear(h.ports)
+	dev := h.dev
+	h.endProgram(ErrCrashed)
+	s.mu.Unlock()
+	if dev != nil {
+		dev.Break(ErrCrashed)
+	}
+}
+
+// Restart makes a crashed host run its program again, as soon as the program has returned. The
+// device is another one, with other keys and numbers.
+func (h *Host) Restart() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	switch {
+	case !h.down || h.program == nil || h.s.ending:
+	case h.running:
+		h.again = true
+	default:
+		h.start()
+	}
+}
+
+// Crashed reports whether the host has crashed and was not started again.
+func (h *Host) Crashed() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.down
+}
+
+// Starts is how often the host's program was started.
+func (h *Host) Starts() int {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.starts
+}
+
+// endProgram ends the context of the program. The lock is held.
+func (h *Host) endProgram(cause error) {
+	if h.cancel != nil && h.running {
+		cancel := h.cancel
+		h.push(h.s.Now(), event{call: func() { cancel(cause) }})
+	}
+	if h.paused && errors.Is(cause, ErrEnded) {
+		h.paused = false
+		for i, e := range h.held {
+			h.s.push(h.s.Now(), uint64(i), e)
+		}
+		h.held = nil
+	}
+}
+
+// busy reports whether the program has not returned.
+func (h *Host) busy() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.running
+}
+
+// condition describes the host for a report. The lock is held.
+func (h *Host) condition() string {
+	switch {
+	case h.down && h.running:
+		return "crashed; its program has not returned"
+	case h.down:
+		return "crashed"
+	case h.paused:
+		return fmt.Sprintf("paused; %d events wait", len(h.held))
+	case h.running:
+		return "its program runs"
+	case h.program != nil:
+		return "its program has returned"
+	}
+	return "it has no program"
+}
+
+// turns implements host.Host for the library.
+type turns struct{ *Host }
+
+// AfterFunc implements host.Host.
+func (t turns) AfterFunc(d time.Duration, f func()) host.Timer {
+	x := &timer{host: t.Host, f: f}
+	x.Reset(d)
+	return x
+}
+
+// Random implements host.Host.
+func (t turns) Random(b []byte) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	for len(b) > 0 {
+		x := t.random.Uint64()
+		for i := 0; i < 8 && len(b) > 0; i++ {
+			b[0] = byte(x)
+			b, x = b[1:], x>>8
+		}
+	}
+}
+
+// Go implements host.Host.
+func (t turns) Go(f func()) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.push(t.s.Now(), event{call: func() { go f() }})
+}
+
+// Scheduler implements host.Host.
+func (t turns) Scheduler() host.Scheduler {
+	if !t.s.virtual {
+		return nil
+	}
+	return t
+}
+
+// Simulation implements host.Scheduler.
+func (t turns) Simulation() any { return t.s }
+
+// Report implements host.Scheduler.
+func (t turns) Report(what fmt.Stringer) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.reports = append(t.reports, what)
+}
+
+// Yield implements host.Scheduler.
+func (t turns) Yield() {
+	if t.s.driver == goroutine.Current() {
+		return // all other goroutines wait
+	}
+	t.Sleep(0)
+}
+
+// Wake implements host.Scheduler.
+func (t turns) Wake(f func()) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.push(t.s.Now(), event{call: f})
+}
+
+// idler is a goroutine that polls.
+type idler struct {
+	c     chan struct{}
+	woken bool
+}
+
+// pollInterval is the time that a poll takes which finds nothing, unless something happens at
+// the host meanwhile.
+const pollInterval = 5 * time.Microsecond
+
+// Idle implements host.Scheduler.
+func (t turns) Idle() {
+	s := t.s
+	if s.driver == goroutine.Current() {
+		return
+	}
+	s.mu.Lock()
+	i := &idler{c: s.channel()}
+	t.idlers = append(t.idlers, i)
+	t.push(s.Now()+pollInterval, event{call: func() { t.wakeIdler(i) }})
+	s.mu.Unlock()
+	<-i.c
+	s.mu.Lock()
+	s.spare = append(s.spare, i.c)
+	s.mu.Unlock()
+}
+
+// wakeIdler lets a goroutine that polls go on.
+func (h *Host) wakeIdler(i *idler) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if i.woken {
+		return
+	}
+	i.woken = true
+	h.idlers = slices.DeleteFunc(h.idlers, func(o *idler) bool { return o == i })
+	i.c <- struct{}{}
+}
+
+// wakeIdlers lets the goroutines that poll go on, since something has happened at the host.
+func (h *Host) wakeIdlers() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	for _, i := range h.idlers {
+		h.push(h.s.Now(), event{call: func() { h.wakeIdler(i) }})
+	}
+}
+
+// timer is a timer of a host's.
+type timer struct {
+	host *Host
+	f    func()
+	set  uint64 // how often it was set or stopped
+	on   bool
+}
+
+// Reset implements host.Timer.
+func (t *timer) Reset(d time.Duration) bool {
+	h := t.host
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	was := t.on
+	t.on = true
+	t.set++
+	set := t.set
+	h.push(h.when(h.now().Add(max(d, 0))), event{call: func() { t.fire(set) }})
+	return was
+}
+
+// Stop implements host.Timer.
+func (t *timer) Stop() bool {
+	t.host.s.mu.Lock()
+	defer t.host.s.mu.Unlock()
+	was := t.on
+	t.on = false
+	t.set++
+	return was
+}
+
+func (t *timer) fire(set uint64) {
+	t.host.s.mu.Lock()
+	if t.set != set {
+		t.host.s.mu.Unlock()
+		return
+	}
+	t.on = false
+	t.host.s.mu.Unlock()
+	t.f()
+	t.host.wakeIdlers()
+}

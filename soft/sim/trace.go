@@ -1,0 +1,147 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+)
+
+// trace keeps what has happened: as a digest, and on request as records, as a log and as
+// packet captures.
+type trace struct {
+	s       *Sim
+	digest  uint64
+	records []record
+	keep    bool     // records
+	expect  []record // of an earlier run of the same seed
+	differs string   // the first event in which this run differs from it
+	log     *limitedWriter
+	pcaps   string // the folder for captures
+}
+
+// record is what two runs are compared by.
+type record struct {
+	at   time.Duration
+	kind eventKind
+	host int32
+	size int32
+	sum  uint32 // of a packet
+}
+
+// maxRecords bounds the records, to some 400 MB.
+const maxRecords = 1 << 24
+
+func newTrace(s *Sim) *trace { return &trace{s: s, digest: s.seed} }
+
+// event notes an event. The lock is held.
+func (t *trace) event(now time.Duration, e *event) {
+	r := record{at: now, kind: e.kind, host: -1}
+	if e.host != nil {
+		r.host = int32(e.host.index)
+	}
+	if x := e.packet; x != nil {
+		r.size = int32(len(x.data))
+		if len(x.data) >= wire.ICRCLen {
+			r.sum = binary.LittleEndian.Uint32(x.data[len(x.data)-wire.ICRCLen:])
+		}
+	}
+	d := t.digest ^ uint64(r.at)
+	d = (d ^ d>>32) * 0xd6e8feb86659fd93
+	d ^= uint64(r.kind)<<56 | uint64(uint32(r.host))<<32 | uint64(r.sum)
+	d = (d ^ d>>32) * 0xd6e8feb86659fd93
+	t.digest = d ^ d>>32 + uint64(r.size)
+	if t.keep && len(t.records) < maxRecords {
+		t.records = append(t.records, r)
+	}
+	if n := int(t.s.events) - 1; t.expect != nil && t.differs == "" && n < maxRecords && (n >= len(t.expect) || t.expect[n] != r) {
+		first := "the end"
+		if n < len(t.expect) {
+			first = t.describe(t.expect[n])
+		}
+		t.differs = fmt.Sprintf("event %d is %s in the first run, and %s in the second", n, first, t.describe(r))
+	}
+	if t.log != nil {
+		fmt.Fprintf(t.log, "%v %s%s\n", now, t.describe(r), contents(e.packet))
+	}
+}
+
+// describe names an event.
+func (t *trace) describe(r record) string {
+	at := fmt.Sprintf("%s at %v", eventNames[r.kind], r.at)
+	if r.host > 0 {
+		at += " at host " + t.s.hosts[r.host-1].name
+	}
+	if r.size > 0 {
+		at += fmt.Sprintf(" of %d bytes with ICRC %#08x", r.size, r.sum)
+	}
+	return at
+}
+
+// contents describes a packet.
+func contents(x *packet) string {
+	if x == nil {
+		return ""
+	}
+	var p wire.Packet
+	if err := p.Parse(x.data); err != nil {
+		return fmt.Sprintf(": %v to %v: %v", x.src, x.dst, err)
+	}
+	return fmt.Sprintf(": %v to %v: %v to queue pair %#x, PSN %#x", x.src, x.dst, p.Opcode, p.DestQP, p.PSN)
+}
+
+// maxFile bounds a log or a capture, in bytes.
+const maxFile = 256 << 20
+
+// limitedWriter writes to a file until it has maxFile bytes.
+type limitedWriter struct {
+	file *os.File
+	left int
+}
+
+func (w *limitedWriter) Write(b []byte) (int, error) {
+	if len(b) > w.left {
+		w.left = 0
+		return len(b), nil
+	}
+	w.left -= len(b)
+	return w.file.Write(b)
+}
+
+func (w *limitedWriter) Close() error { return w.file.Close() }
+
+func newLimitedWriter(path string) (*limitedWriter, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return &limitedWriter{f, maxFile}, nil
+}
+
+// capture returns the file for the packets of a host, or nil if there is none.
+func (t *trace) capture(h *Host) (io.WriteCloser, error) {
+	if t.pcaps == "" {
+		return nil, nil
+	}
+	name := strings.Map(func(r rune) rune {
+		if strings.ContainsRune(`/\:*?"<>|`, r) {
+			return '_'
+		}
+		return r
+	}, h.name)
+	if h.starts > 1 {
+		name += fmt.Sprint(".", h.starts)
+	}
+	return newLimitedWriter(filepath.Join(t.pcaps, name+".pcap"))
+}
+
+func (t *trace) close() {
+	if t.log != nil {
+		_ = t.log.Close()
+	}
+}
