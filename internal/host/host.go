@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -52,6 +53,15 @@ func Of(device any) Host {
 		return d.Host()
 	}
 	return System
+}
+
+// Go calls f on another goroutine, which the group counts.
+func Go(h Host, group *sync.WaitGroup, f func()) {
+	group.Add(1)
+	h.Go(func() {
+		defer group.Done()
+		f()
+	})
 }
 
 // Uint32 returns a random number of the host.
