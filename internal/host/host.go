@@ -4,6 +4,7 @@
 package host
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -62,6 +63,16 @@ func Go(h Host, group *sync.WaitGroup, f func()) {
 		defer group.Done()
 		f()
 	})
+}
+
+// WithTimeout is [context.WithTimeout] by the clock of the host.
+func WithTimeout(parent context.Context, h Host, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	timer := h.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
 }
 
 // Uint32 returns a random number of the host.
