@@ -31,11 +31,11 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	}
 	select {
 	case err := <-d.done:
-		if err != nil {
-			return nil, fmt.Errorf("await: %s: %w", op, err)
-		}
-		return d.conn, nil
+		return d.outcome(err, op)
 	case <-ctx.Done():
+		if len(d.done) > 0 { // the connection was first
+			return d.outcome(<-d.done, op)
+		}
 		_ = e.Do(d.giveUp) // a closed engine has no connections
 		if err := d.conn.DialError(); err != nil {
 			return nil, fmt.Errorf("%w; the last attempt: %w", ended(ctx, op), err)
@@ -49,6 +49,13 @@ type dialing struct {
 	conn *rdma.Connection
 	stop func()     // ends the watch; nil: it has ended
 	done chan error // holds one
+}
+
+func (d *dialing) outcome(err error, op string) (*rdma.Connection, error) {
+	if err != nil {
+		return nil, fmt.Errorf("await: %s: %w", op, err)
+	}
+	return d.conn, nil
 }
 
 func (d *dialing) begin(r *rdma.Connections, addr string, cfg rdma.DialConfig) (err error) {

@@ -70,6 +70,9 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
+		if len(w.done) > 0 { // the state was first
+			return <-w.done
+		}
 		_ = e.Do(w.end) // a closed engine reports no states
 		return ended(ctx, op)
 	}

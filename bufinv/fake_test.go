@@ -2,6 +2,7 @@ package bufinv
 
 import (
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,13 +30,18 @@ type fakePD struct {
 type fakeMR struct {
 	verbs.MR
 	key uint32
+	mem []byte
 }
 
-func (d *fakeDevice) Name() string                             { return "fake0" }
-func (d *fakeDevice) DefaultPD() verbs.PD                      { return d.pd }
-func (p *fakePD) RegMR([]byte, verbs.Access) (verbs.MR, error) { return &fakeMR{key: p.key}, nil }
-func (r *fakeMR) LKey() uint32                                 { return r.key }
-func (r *fakeMR) Close() error                                 { return nil }
+func (d *fakeDevice) Name() string        { return "fake0" }
+func (d *fakeDevice) DefaultPD() verbs.PD { return d.pd }
+func (r *fakeMR) Addr() uint64            { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(r.mem)))) }
+func (r *fakeMR) LKey() uint32            { return r.key }
+func (r *fakeMR) Close() error            { return nil }
+
+func (p *fakePD) RegMR(mem []byte, _ verbs.Access) (verbs.MR, error) {
+	return &fakeMR{key: p.key, mem: mem}, nil
+}
 
 const testKey = 0x1234
 

@@ -3,14 +3,17 @@ package dma
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // backend implements pe.Backend for a Context.
 type backend struct{ c *Context }
+
+// Host is the machine of the device, which the engine asks for.
+func (b backend) Host() host.Host { return host.Of(b.c.dev) }
 
 // Start implements pe.Backend.
 func (b backend) Start() (bool, error) {
@@ -59,7 +62,7 @@ const (
 
 // connect connects the queue pair to itself.
 func (c *Context) connect() error {
-	s, psn := c.set, rand.Uint32()&0xffffff
+	s, psn := c.set, host.Uint32(host.Of(c.dev))&0xffffff
 	if err := c.lane.Initialize(s.Port, s.PKeyIndex, 0); err != nil {
 		return err
 	}

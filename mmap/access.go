@@ -26,7 +26,8 @@ func (m *Map) Bytes() []byte {
 	return m.mem
 }
 
-// Addr is the address of the first byte, as tasks and peers use it.
+// Addr is the address of the first byte, as tasks and peers use it. The device gives it: all
+// but simulated devices give the address that the memory has in this program.
 func (m *Map) Addr() uint64 { return m.addr }
 
 // String describes the memory, without its content or keys.

@@ -3,6 +3,7 @@ package mmap
 import (
 	"errors"
 	"testing"
+	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -27,7 +28,8 @@ type fakePD struct {
 	refuse      bool // RegMR fails
 	refuseClose bool // MR.Close fails
 	registered  int
-	watchable   bool // its regions are watchedMRs
+	moved       uint64 // from an address of the program to the device's
+	watchable   bool   // its regions are watchedMRs
 	refuseWatch bool
 	watched     []*watchedMR
 }
@@ -36,6 +38,7 @@ type fakeMR struct {
 	verbs.MR
 	pd     *fakePD
 	mem    []byte
+	addr   uint64
 	access verbs.Access
 	key    uint32
 }
@@ -71,6 +74,7 @@ func (d *fakeDevice) Name() string               { return d.name }
 func (d *fakeDevice) DefaultPD() verbs.PD        { return d.pd }
 func (d *fakeDevice) AllocPD() (verbs.PD, error) { return &fakePD{dev: d, registered: 1000}, nil }
 func (p *fakePD) Device() verbs.Device           { return p.dev }
+func (r *fakeMR) Addr() uint64                   { return r.addr }
 func (r *fakeMR) LKey() uint32                   { return r.key }
 func (r *fakeMR) RKey() uint32                   { return r.key | 1<<31 }
 func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
@@ -78,7 +82,7 @@ func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 		return nil, errDriver
 	}
 	p.registered++
-	r := &fakeMR{pd: p, mem: mem, access: access, key: uint32(p.registered)}
+	r := &fakeMR{pd: p, mem: mem, addr: addressOf(mem) + p.moved, access: access, key: uint32(p.registered)}
 	p.live = append(p.live, r)
 	if p.watchable {
 		w := &watchedMR{fakeMR: r, watches: map[int]watched{}, refuse: p.refuseWatch}
@@ -87,6 +91,8 @@ func (p *fakePD) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	}
 	return r, nil
 }
+
+func addressOf(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 func (r *fakeMR) Close() error {
 	if r.pd.refuseClose {

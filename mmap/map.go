@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -146,7 +145,6 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 		return nil, err
 	}
 	if m.dmaBuf == nil {
-		m.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.mem))))
 		m.size = len(m.mem)
 	}
 	pd := cfg.PD
@@ -220,6 +218,15 @@ func (m *Map) register(dev verbs.Device, pd verbs.PD) error {
 		return fmt.Errorf("register %d bytes with %s: %w", m.size, dev.Name(), err)
 	}
 	old := m.registrations()
+	switch addr := mr.Addr(); {
+	case m.dmaBuf != nil || addr == m.addr: // the Map has chosen the address of a dma-buf
+	case len(old) == 0:
+		m.addr = addr
+	default:
+		err := fmt.Errorf("register with %s: %w: it gives the memory the address %#x, but %s gives it %#x, and a map has one address; make another map for %s",
+			dev.Name(), ErrNotSupported, addr, old[0].dev.Name(), m.addr, dev.Name())
+		return errors.Join(err, mr.Close())
+	}
 	regs := append(old[:len(old):len(old)], registration{dev: dev, pd: pd, mr: mr, lkey: mr.LKey()})
 	m.regs.Store(&regs)
 	return nil
@@ -237,7 +244,8 @@ func (m *Map) region(dev verbs.Device, pd verbs.PD) (verbs.MR, error) {
 
 // AddDevice registers the Map with a further device, in its default protection domain. It
 // fails with ErrExists if the Map is already registered there, with ErrInUse while buffers
-// hold the Map or once it is exported, and with ErrRemote on an imported Map.
+// hold the Map or once it is exported, with ErrRemote on an imported Map, and with
+// ErrNotSupported if the device gives the memory another address, as simulated ones do.
 func (m *Map) AddDevice(dev verbs.Device) error {
 	if dev == nil {
 		return fmt.Errorf("add device to memory map: %w: no device is given; open one first", ErrInvalid)

@@ -227,6 +227,25 @@ func TestSeveralDevices(t *testing.T) {
 	assert.Empty(t, two.pd.live)
 }
 
+// The device gives the address, and all devices of a Map have to give the same.
+func TestAddressOfTheDevice(t *testing.T) {
+	one, same, other := newDevice("fake0"), newDevice("fake1"), newDevice("fake2")
+	one.pd.moved, same.pd.moved = 1<<32, 1<<32
+	m, err := Alloc(one, 64, LocalReadWrite|RemoteWrite)
+	require.NoError(t, err)
+	assert.Equal(t, addressOf(m.Bytes())+1<<32, m.Addr())
+	require.NoError(t, m.AddDevice(same))
+	err = m.AddDevice(other)
+	require.ErrorIs(t, err, ErrNotSupported)
+	require.ErrorContains(t, err, "make another map for fake2")
+	assert.Empty(t, other.pd.live)
+	assert.Equal(t, []verbs.Device{one, same}, m.Devices())
+	remote, err := m.AsRemote(one)
+	require.NoError(t, err)
+	assert.Equal(t, m.Addr(), remote.Addr())
+	require.NoError(t, m.Close())
+}
+
 func TestMapOfAnotherDomain(t *testing.T) {
 	dev := newDevice("fake0")
 	pd, err := dev.AllocPD()

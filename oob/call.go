@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -74,11 +75,21 @@ func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Co
 			finish(err)
 		})
 	}
-	started := p.goAsync(func() {
+	h := host.Of(c.r.Device())
+	started := p.goAsync(h, func() {
 		stop := context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })
 		defer stop()
 		defer cancel(nil)
-		deliver(f(ctx))
+		s := h.Scheduler()
+		if s == nil {
+			deliver(f(ctx))
+			return
+		}
+		noted := s.Waiting(p)
+		err := f(ctx)
+		noted()
+		s.Yield() // the program may have ended ctx, and go on
+		deliver(err)
 	})
 	if !started {
 		cancel(nil)
@@ -91,12 +102,12 @@ var errPeerClosed = fmt.Errorf("the peer is %w", ErrClosed)
 
 // goAsync runs f on a goroutine that Close waits for. Once the Peer is closed, it does
 // nothing and returns false.
-func (p *Peer) goAsync(f func()) bool {
+func (p *Peer) goAsync(h host.Host, f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.goroutines.Go(f)
+	host.Go(h, &p.goroutines, f)
 	return true
 }

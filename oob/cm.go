@@ -2,7 +2,6 @@ package oob
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -162,7 +162,7 @@ func (w *cm) startExchange(ctx context.Context, x *exchange, offer Offer) error 
 		begin = x.listen
 	}
 	d := &privateData{kind: cmRequest, count: uint8(n), to: nameSum(x.peer.cfg.Peer), offer: *b}
-	_, _ = rand.Read(d.token[:]) // never fails
+	host.Of(x.r.Device()).Random(d.token[:])
 	wait, err := begin(w, d)
 	if err != nil {
 		return errors.Join(err, x.closeConnections())
@@ -218,12 +218,14 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 	}
 	first := x.conns[0]
 	return func(ctx context.Context) error {
-		ticker := time.NewTicker(noteInterval)
-		defer ticker.Stop()
+		tick := make(chan struct{}, 1)
+		timer := host.Of(x.r.Device()).AfterFunc(noteInterval, func() { tick <- struct{}{} })
+		defer timer.Stop()
 		noted := ""
 		for lines := 0; ; {
 			select {
-			case <-ticker.C:
+			case <-tick:
+				timer.Reset(noteInterval)
 				why := "no answer so far"
 				if err := first.DialError(); err != nil {
 					why = reason(err)
@@ -319,6 +321,7 @@ func (a *dialer) rejected(data []byte) error {
 // reporter has what a requester needs to send its report.
 type reporter struct {
 	once   sync.Once
+	host   host.Host
 	dev    verbs.CMDevice
 	dial   verbs.CMDial
 	token  cmToken
@@ -327,7 +330,7 @@ type reporter struct {
 
 // prepareReport prepares the requester's report, which Close or the closing of the device sends.
 func (w *cm) prepareReport(r *rdma.Connections, conn *rdma.Connection, token cmToken) {
-	p := &reporter{token: token, remove: func() {}, dial: verbs.CMDial{
+	p := &reporter{host: host.Of(r.Device()), token: token, remove: func() {}, dial: verbs.CMDial{
 		// A responder rejects a request for more than its MTU before it reads the private data.
 		Addr: conn.PeerAddr(), Local: netip.AddrPortFrom(conn.LocalAddr().Addr(), 0), Type: verbs.RC, MTU: 256,
 	}}
@@ -357,7 +360,7 @@ func (w *cm) prepareReport(r *rdma.Connections, conn *rdma.Connection, token cmT
 // ignored: a responder that has ended does not need the report.
 func (p *reporter) report(ok bool) {
 	p.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), outcomeTimeout)
+		ctx, cancel := host.WithTimeout(context.Background(), p.host, outcomeTimeout)
 		defer cancel()
 		_ = p.send(ctx, &privateData{kind: cmOutcome, token: p.token, ok: ok})
 	})
@@ -367,10 +370,17 @@ func (p *reporter) report(ok bool) {
 func (p *reporter) send(ctx context.Context, report *privateData) error {
 	events := make(chan verbs.CMEvent, 8) // room for all events of one dial
 	manager, err := p.dev.OpenCM(func(e verbs.CMEvent) {
-		select {
-		case events <- e:
-		default:
+		add := func() {
+			select {
+			case events <- e:
+			default:
+			}
 		}
+		if s := p.host.Scheduler(); s != nil {
+			s.Wake(add)
+			return
+		}
+		add()
 	})
 	if err != nil {
 		return err

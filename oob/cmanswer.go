@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -260,7 +260,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 		}
 		accepted = append(slices.DeleteFunc(accepted, (*requests).ended), r)
 		engine := x.r.Engine()
-		time.AfterFunc(confirmTimeout, func() {
+		host.Of(x.r.Device()).AfterFunc(confirmTimeout, func() {
 			_ = engine.Do(func() {
 				if !r.established {
 					r.close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -127,12 +128,12 @@ func (p *Peer) EndWith(r rdma.Context) {
 // failUnlessReported fails a context after outcomeTimeout, unless the peer reports or run ends
 // first.
 func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error) {
-	engine := r.Engine()
-	p.goAsync(func() {
-		select {
-		case <-run.Done():
+	engine, h := r.Engine(), host.Of(r.Device())
+	p.goAsync(h, func() {
+		over, cancel := host.WithTimeout(run, h, p.outcomeTimeout)
+		defer cancel()
+		if <-over.Done(); run.Err() != nil {
 			return
-		case <-time.After(p.outcomeTimeout):
 		}
 		_ = engine.Do(func() { // fails only once the engine is closed
 			s := r.State()

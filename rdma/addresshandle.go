@@ -1,8 +1,11 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -33,6 +36,7 @@ type addressHandle struct {
 	waiting fifo.Queue[*Task]
 	idle    fifo.Node[*addressHandle]
 	number  uint16 // verbs.NoAH: it has none
+	serial  uint64 // of all handles of the run, in the order in which they were made
 
 	// For a handle that is no longer in use, but that completions may still name.
 	retired verbs.AH
@@ -47,6 +51,7 @@ type addressHandles struct {
 	idle     fifo.List[*addressHandle] // handles without tasks, the longest unused first
 	retired  []*addressHandle          // out of use, but completions may still name them
 	limit    int
+	made     uint64 // handles so far
 }
 
 func newAddressHandles(c *Datagrams, limit int) addressHandles {
@@ -97,7 +102,8 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 		path = p.group.path
 		path.SGIDIndex = to.sgid
 	}
-	h := &addressHandle{to: to, number: verbs.NoAH}
+	a.made++
+	h := &addressHandle{to: to, number: verbs.NoAH, serial: a.made}
 	h.idle.Value = h
 	if !helped {
 		ah, err := s.PD.CreateAH(path)
@@ -169,9 +175,14 @@ func (a *addressHandles) createFailed(h *addressHandle, err error) {
 	}
 }
 
+// inOrder returns the open handles, the oldest first.
+func (a *addressHandles) inOrder() []*addressHandle {
+	return slices.SortedFunc(maps.Values(a.open), func(x, y *addressHandle) int { return cmp.Compare(x.serial, y.serial) })
+}
+
 // flush ends the tasks that wait for handles, and returns how many. The lane is shut.
 func (a *addressHandles) flush() (n int) {
-	for _, h := range a.open {
+	for _, h := range a.inOrder() {
 		for ; h.waiting.Len() > 0; n++ {
 			a.ctx.endpoint.completed(h.waiting.Pop(), verbs.StatusFlushed, 0)
 		}
@@ -231,7 +242,7 @@ func (a *addressHandles) release(h *addressHandle) {
 // close closes all handles. Nothing is at the device any more.
 func (a *addressHandles) close() error {
 	var errs []error
-	for _, h := range a.open {
+	for _, h := range a.inOrder() {
 		if h.ah == nil {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -18,6 +19,7 @@ const (
 // attempts are the attempts to reach a host: by each of its addresses in turn, again and
 // again, until the time is over.
 type attempts struct {
+	host    host.Host
 	once    bool
 	targets []netip.Addr // to try in turn
 	next    int          // index in targets, which lose those that are not worth another attempt
@@ -29,13 +31,13 @@ type attempts struct {
 }
 
 // newAttempts starts the time-out of the configuration, or the context's.
-func newAttempts(cfg *DialConfig, s *settings) attempts {
-	a := attempts{once: cfg.Once, pause: firstDialPause, limit: cfg.Timeout}
+func newAttempts(cfg *DialConfig, c *base) attempts {
+	a := attempts{host: c.host, once: cfg.Once, pause: firstDialPause, limit: cfg.Timeout}
 	if a.limit == 0 {
-		a.limit = s.ConnectTimeout
+		a.limit = c.set.ConnectTimeout
 	}
 	if a.limit > 0 {
-		a.until = time.Now().Add(min(a.limit, longestTimeout))
+		a.until = a.host.Now().Add(min(a.limit, longestTimeout))
 	}
 	return a
 }
@@ -82,7 +84,7 @@ func (a *attempts) now() bool {
 		return true
 	}
 	a.next = 0
-	a.retryAt = time.Now().Add(a.pause)
+	a.retryAt = a.host.Now().Add(a.pause)
 	a.pause = min(2*a.pause, longestDialPause)
 	return false
 }

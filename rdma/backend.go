@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -12,6 +13,9 @@ import (
 
 // backend is a context as the pe.Backend of its engine.
 type backend struct{ c *base }
+
+// Host is the machine of the device, which the engine asks for.
+func (b backend) Host() host.Host { return b.c.host }
 
 // phase is the phase of a context on its way to Idle.
 type phase int

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -17,6 +18,7 @@ type base struct {
 	*pe.Core
 	control *pe.Control
 	dev     verbs.Device
+	host    host.Host // of dev: clock, random numbers and goroutines
 	set     *settings
 	service service
 	port    atomic.Pointer[portView] // replaced as a whole
@@ -141,11 +143,11 @@ type report struct {
 
 // init makes what the two kinds of context have in common.
 func (c *base) init(dev verbs.Device, set *settings, of service) {
-	c.dev, c.set, c.service, c.words = dev, set, of, SharedTasks
+	c.dev, c.host, c.set, c.service, c.words = dev, host.Of(dev), set, of, SharedTasks
 	c.port.Store(&set.port)
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
 	c.lanes.Limit(set.DrainTimeout, c.wake)
-	c.manager.ctx, c.helpers.runOnEngine = c, c.manager.runOnEngine
+	c.manager.ctx, c.helpers.host, c.helpers.runOnEngine = c, c.host, c.manager.runOnEngine
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true

@@ -30,7 +30,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 	}
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(&conn.deadline, time.Now().Add(limit))
+		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
 	}
 	return conn, nil
 }

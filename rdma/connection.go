@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"cmp"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -219,7 +218,7 @@ func (conn *Connection) export() ([]byte, error) {
 		return nil, err
 	}
 	var random [12]byte
-	_, _ = rand.Read(random[:]) // never fails
+	conn.ctx.host.Random(random[:])
 	conn.local = endpoint{
 		transport: s.Transport,
 		gidType:   port.gid.Type,
@@ -443,7 +442,7 @@ func (conn *Connection) ready() {
 		e.listener.connected(1)
 	}
 	conn.lane.Admit()
-	conn.startKeepalive(time.Now())
+	conn.startKeepalive(conn.ctx.host.Now())
 }
 
 // push gives a request to the lane, where it waits until the connection is Ready.
@@ -647,7 +646,7 @@ func (conn *Connection) retire() {
 	conn.retiring = true
 	c.retiring.Push(conn)
 	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
-		conn.grace = time.Now().Add(lastReceiveGrace)
+		conn.grace = c.host.Now().Add(lastReceiveGrace)
 		c.setDeadline(&conn.deadline, conn.grace)
 	}
 	c.poke()
@@ -659,7 +658,7 @@ func (conn *Connection) retire() {
 func (conn *Connection) completionsPending() bool {
 	c := conn.ctx
 	if conn.lane.Posted() > 0 || conn.transition.running ||
-		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && time.Now().Before(conn.grace) {
+		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
 		return true
 	}
 	if c.lanes.Empty() {

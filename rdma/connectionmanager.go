@@ -3,7 +3,9 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -81,7 +83,8 @@ func (m *connectionManager) close() {
 
 // stop closes the listeners, and rejects the requests that have not been answered.
 func (m *connectionManager) stop() {
-	for _, l := range m.listeners {
+	byAddr := func(a, b *Listener) int { return a.addr.Compare(b.addr) }
+	for _, l := range slices.SortedFunc(maps.Values(m.listeners), byAddr) {
 		_ = l.close()
 	}
 }
@@ -142,7 +145,9 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 		return
 	}
 	q := &ConnectRequest{listener: l, id: e.ID, param: e.Param}
-	m.ids[e.ID], l.requests[q] = q, struct{}{}
+	m.ids[e.ID] = q
+	q.open.Value = q
+	l.requests.Push(&q.open)
 	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
 	if l.cfg.OnRequest == nil {
 		m.ctx.service.request(q)

@@ -3,10 +3,13 @@ package rdma
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/lane"
@@ -24,7 +27,7 @@ type datagramEndpoint struct {
 	handles     addressHandles
 	ended       atomic.Bool // helpers make no more address handles
 	closed      bool        // the queue pair is destroyed
-	resolutions map[*resolution]struct{}
+	resolutions fifo.List[*resolution]
 	groups      map[netip.Addr]*MulticastGroup
 	// flushCause is why the device has stopped the send queue; nil: it has not.
 	flushCause error
@@ -44,7 +47,7 @@ const headerStride = 64
 // open implements service: it makes the endpoint. Tasks and receives can be posted at once.
 func (c *Datagrams) open() (err error) {
 	s := c.set
-	d := &datagramEndpoint{ctx: c, resolutions: make(map[*resolution]struct{}), groups: make(map[netip.Addr]*MulticastGroup)}
+	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup)}
 	d.deadline.owner = d
 	if s.Transport == verbs.UD && len(c.receives) > 0 {
 		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
@@ -73,7 +76,7 @@ func (c *Datagrams) open() (err error) {
 		return err
 	}
 	c.recvQueue = d.lane.QP()
-	for _, p := range c.peers {
+	for _, p := range slices.SortedFunc(maps.Values(c.peers), (*Peer).compare) {
 		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
 				s.Log.Warn().Err(err).Str("context", s.Name).Msg("cannot reach a peer yet")
@@ -167,8 +170,8 @@ func (d *datagramEndpoint) resume() int {
 // stop ends the endpoint when the tasks at the device are done, or when Config.CloseTimeout is
 // over.
 func (d *datagramEndpoint) stop() {
-	for r := range d.resolutions {
-		d.ctx.manager.runOnEngine(func() { r.end(nil, nil, fmt.Errorf("%w: the context is stopping", ErrFlushed)) })
+	for e := d.resolutions.Front(); e != nil; e = e.Next() {
+		d.ctx.manager.runOnEngine(func() { e.Value.end(nil, nil, fmt.Errorf("%w: the context is stopping", ErrFlushed)) })
 	}
 	d.ended.Store(true)
 	d.leaveGroups()
@@ -178,7 +181,7 @@ func (d *datagramEndpoint) stop() {
 		d.shut()
 		return
 	}
-	d.ctx.setDeadline(&d.deadline, time.Now().Add(wait))
+	d.ctx.setDeadline(&d.deadline, d.ctx.host.Now().Add(wait))
 }
 
 // due ends the endpoint: CloseTimeout is over.

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/host"
 )
 
 // deadline is when an object of a context is due.
@@ -20,7 +22,7 @@ type deadline struct {
 // time logarithmic in their number.
 type deadlines struct {
 	heap  deadlineHeap
-	timer *time.Timer
+	timer host.Timer
 	base  time.Time   // origin of the times of keepalives
 	armed time.Time   // when the timer fires; zero: never
 	due   atomic.Bool // the timer has fired
@@ -52,7 +54,7 @@ func (c *base) armTimer() {
 	first := d.heap[0].at
 	if d.armed.IsZero() || first.Before(d.armed) {
 		d.armed = first
-		d.timer.Reset(max(time.Until(first), 0))
+		d.timer.Reset(max(first.Sub(c.host.Now()), 0))
 	}
 }
 
@@ -61,7 +63,7 @@ func (c *base) expire() int {
 	d := &c.deadlines
 	d.due.Store(false)
 	d.armed = time.Time{}
-	now, n := time.Now(), 0
+	now, n := c.host.Now(), 0
 	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
 		first := d.heap[0]
 		c.setDeadline(first, time.Time{})
@@ -75,9 +77,9 @@ func (c *base) expire() int {
 // openDeadlines starts without deadlines.
 func (c *base) openDeadlines() {
 	d := &c.deadlines
-	d.heap, d.base, d.armed = nil, time.Now(), time.Time{}
+	d.heap, d.base, d.armed = nil, c.host.Now(), time.Time{}
 	d.due.Store(false)
-	d.timer = time.AfterFunc(time.Hour, func() {
+	d.timer = c.host.AfterFunc(time.Hour, func() {
 		d.due.Store(true)
 		c.wake()
 	})

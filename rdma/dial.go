@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -104,7 +105,7 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, s)}
+	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.base)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = conn.ctx.localIP()
 	}
@@ -125,9 +126,9 @@ func (d *dial) resolve(host string) {
 }
 
 // lookUp finds the addresses of a host on another goroutine, and then calls f on the engine's.
-func (m *connectionManager) lookUp(ctx context.Context, host string, f func([]netip.Addr, error)) {
-	m.resolvers.Go(func() {
-		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+func (m *connectionManager) lookUp(ctx context.Context, name string, f func([]netip.Addr, error)) {
+	host.Go(m.ctx.host, &m.resolvers, func() {
+		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		m.runOnEngine(func() { f(list, err) })
 	})
 }

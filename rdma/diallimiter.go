@@ -42,7 +42,7 @@ func (m *connectionManager) acquireDial(d *dial, target netip.AddrPort) bool {
 	d.limiter = p
 	if p.outstanding < maxOutstandingDials && p.waiting.Len() == 0 {
 		p.outstanding++
-		d.countedUntil = time.Now().Add(outstandingDialTime)
+		d.countedUntil = m.ctx.host.Now().Add(outstandingDialTime)
 		return true
 	}
 	d.place.Value = d
@@ -78,7 +78,7 @@ func (m *connectionManager) resumeDials() (n int) {
 		for p.outstanding < maxOutstandingDials && p.waiting.Len() > 0 {
 			d := p.waiting.Pop().Value
 			p.outstanding++
-			d.countedUntil = time.Now().Add(outstandingDialTime)
+			d.countedUntil = m.ctx.host.Now().Add(outstandingDialTime)
 			d.schedule()
 			d.send()
 			n++

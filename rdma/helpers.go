@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 )
 
 const (
@@ -17,6 +18,7 @@ const (
 // helpers are goroutines for calls of the device that may block for seconds, such as those in
 // which the kernel waits for a peer.
 type helpers struct {
+	host        host.Host
 	runOnEngine func(func()) // runs a function on the engine's goroutine
 	busy        int          // calls whose follow-up has not run; only the engine's goroutine uses it
 
@@ -42,7 +44,7 @@ func (h *helpers) push(queue *fifo.Queue[func() func()], call func() func()) {
 	queue.Push(call)
 	if h.working < maxHelpers {
 		h.working++
-		h.done.Go(h.work)
+		host.Go(h.host, &h.done, h.work)
 	}
 }
 

@@ -41,8 +41,8 @@ type Listener struct {
 	cfg      ListenConfig
 	listener verbs.CMListener // nil: closed
 	addr     netip.AddrPort
-	requests map[*ConnectRequest]struct{} // not answered
-	awaits   int                          // connections that keep the context in Starting
+	requests fifo.List[*ConnectRequest] // not answered
+	awaits   int                        // connections that keep the context in Starting
 }
 
 // Listen accepts, through the connection manager, connections of peers that dial an address of
@@ -108,7 +108,7 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	if err := c.manager.open(); err != nil {
 		return nil, err
 	}
-	l := &Listener{ctx: c, cfg: cfg, requests: make(map[*ConnectRequest]struct{})}
+	l := &Listener{ctx: c, cfg: cfg}
 	l.cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog, MTU: c.set.mtuLimit}); err != nil {
 		return nil, err
@@ -165,9 +165,9 @@ func (l *Listener) close() error {
 	l.listener = nil
 	l.connected(l.awaits)
 	delete(l.ctx.manager.listeners, listener)
-	for q := range l.requests {
-		_ = q.Reject(nil) // it may have expired
-		q.err = errListenerClosed
+	for e := l.requests.Pop(); e != nil; e = l.requests.Pop() {
+		_ = e.Value.Reject(nil) // it may have expired
+		e.Value.err = errListenerClosed
 	}
 	if err := listener.Close(); err != nil {
 		return fmt.Errorf("rdma: close %v: %w", l, err)
@@ -209,6 +209,7 @@ type ConnectRequest struct {
 	local    netip.AddrPort
 	remote   netip.AddrPort
 	err      error                      // why it can no longer be accepted
+	open     fifo.Node[*ConnectRequest] // among those of the listener that are not answered
 	place    fifo.Node[*ConnectRequest] // among those that wait for a free connection
 }
 
@@ -339,7 +340,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	q.finish(nil)
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(&conn.deadline, time.Now().Add(limit))
+		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
 	}
 	privateData := slices.Clone(cfg.PrivateData)
 	conn.connectLane(end.attr, func(err error) { end.accept(q, privateData, err) })
@@ -399,7 +400,7 @@ func (q *ConnectRequest) checkOpen(op string) error {
 func (q *ConnectRequest) finish(err error) {
 	q.LocalAddr()
 	q.RemoteAddr()
-	delete(q.listener.requests, q)
+	q.listener.requests.Remove(&q.open)
 	q.listener.ctx.manager.waiting.Remove(&q.place)
 	q.id, q.err = nil, err
 }

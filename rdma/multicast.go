@@ -3,7 +3,9 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -199,14 +201,15 @@ func (g *MulticastGroup) leave() error {
 
 // leaveGroups leaves all groups, before the queue pair is destroyed.
 func (d *datagramEndpoint) leaveGroups() {
-	for _, g := range d.groups {
+	for _, addr := range slices.SortedFunc(maps.Keys(d.groups), netip.Addr.Compare) {
+		g := d.groups[addr]
 		done := g.done
 		g.done = nil
 		if err := g.leave(); err != nil {
 			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Stringer("group", g.addr).Msg("failed to leave a multicast group")
 		}
 		if done != nil {
-			c, addr := d.ctx, g.addr
+			c := d.ctx
 			c.manager.runOnEngine(func() {
 				done(nil, fmt.Errorf("rdma: join %v with context %q: %w: the context is stopping", addr, c.set.Name, ErrFlushed))
 			})

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"net/netip"
@@ -205,6 +206,12 @@ func (c *Datagrams) forget(p *Peer) {
 		c.learned.Remove(&p.learned)
 		c.unpin(p)
 	}
+}
+
+// compare orders peers by address.
+func (p *Peer) compare(q *Peer) int {
+	a, b := &p.addr, &q.addr
+	return cmp.Or(bytes.Compare(a.GID[:], b.GID[:]), cmp.Compare(a.UDPPort, b.UDPPort), cmp.Compare(a.QPN, b.QPN))
 }
 
 // Addr is the address of the peer's endpoint.

@@ -53,7 +53,7 @@ func (r *rcSignal) disconnectArrived() bool { return r.contains(^r.conn.local.no
 
 // startTimeout begins the time that the peer has.
 func (r *rcSignal) startTimeout() {
-	r.started = time.Now()
+	r.started = r.conn.ctx.host.Now()
 	r.schedule(r.started)
 }
 
@@ -68,7 +68,7 @@ func (r *rcSignal) queuePairUp() {
 		return
 	}
 	r.active = order > 0
-	now := time.Now()
+	now := conn.ctx.host.Now()
 	if err := r.watch(); err != nil {
 		conn.fail(conn.deviceError(err))
 		return
@@ -111,7 +111,7 @@ func (r *rcSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	case verbs.StatusSuccess:
 		conn.ready()
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
-		now := time.Now()
+		now := conn.ctx.host.Now()
 		r.retryAt = now
 		r.schedule(now)
 	default:
@@ -187,7 +187,7 @@ func (r *rcSignal) disconnectWhileConnecting() bool { return true }
 func (r *rcSignal) postDisconnect() {
 	if r.withdrawn() {
 		r.conn.signal.disconnectNext = true
-		r.signal(time.Now())
+		r.signal(r.conn.ctx.host.Now())
 		return
 	}
 	r.conn.signal.post(signalDisconnect, ^r.conn.peer.nonce)
@@ -204,7 +204,7 @@ func (r *rcSignal) messageReceived() { r.peerReady() }
 // peerReady makes the connection Ready, since its peer is.
 func (r *rcSignal) peerReady() {
 	if r.withdrawn() {
-		r.signal(time.Now())
+		r.signal(r.conn.ctx.host.Now())
 	}
 	r.conn.ready()
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -50,10 +51,11 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	if err != nil {
 		return fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, err)
 	}
-	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, c.set)}
+	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, &c.base)}
 	r.cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	r.timer.owner = r
-	c.endpoint.resolutions[r] = struct{}{}
+	r.place.Value = r
+	c.endpoint.resolutions.Push(&r.place)
 	r.schedule()
 	lookup, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -71,6 +73,7 @@ type resolution struct {
 	done   func(*Peer, []byte, error) // nil: it was called
 	cancel context.CancelFunc
 	id     verbs.CMID // nil: no attempt is under way
+	place  fifo.Node[*resolution]
 	timer  deadline
 }
 
@@ -178,7 +181,7 @@ func (r *resolution) end(p *Peer, data []byte, err error) {
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
 	r.ctx.setDeadline(&r.timer, time.Time{})
-	delete(r.ctx.endpoint.resolutions, r)
+	r.ctx.endpoint.resolutions.Remove(&r.place)
 	if err != nil {
 		err = fmt.Errorf("rdma: resolve %s with context %q: %w", r.addr, r.ctx.set.Name, err)
 	}

@@ -96,7 +96,7 @@ func (conn *Connection) startDisconnect() bool {
 		return false
 	}
 	conn.lane.StopPosting(&conn.signal.send) // what the disconnect notice has to follow
-	now := time.Now()
+	now := conn.ctx.host.Now()
 	conn.closeBy = now.Add(wait)
 	conn.scheduleCloseCheck(now)
 	if conn.signal.purpose != signalNone {
@@ -136,7 +136,7 @@ func (conn *Connection) due(now time.Time) {
 // awaitConfirmation keeps a closed connection until the peer has confirmed that it knows, at most
 // until closeBy: when the connection is destroyed, the message to the peer is not repeated.
 func (conn *Connection) awaitConfirmation() {
-	if conn.state == Closed && time.Now().Before(conn.closeBy) {
+	if conn.state == Closed && conn.ctx.host.Now().Before(conn.closeBy) {
 		conn.unconfirmed = true
 		conn.ctx.setDeadline(&conn.deadline, conn.closeBy)
 	}

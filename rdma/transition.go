@@ -85,7 +85,7 @@ func (t *transition) attemptDone(err error) {
 			done(nil)
 		}
 	case conn.state.usable() && errors.Is(err, verbs.ErrUnreachable):
-		conn.ctx.setDeadline(&t.retry, time.Now().Add(t.pause))
+		conn.ctx.setDeadline(&t.retry, conn.ctx.host.Now().Add(t.pause))
 		t.pause = min(2*t.pause, longestTransitionPause)
 	case conn.state.usable():
 		t.done = nil

@@ -27,7 +27,7 @@ type ucSignal struct {
 
 // startTimeout implements descriptorSignal.
 func (r *ucSignal) startTimeout() {
-	r.started, r.pause = time.Now(), shortestPause
+	r.started, r.pause = r.conn.ctx.host.Now(), shortestPause
 	r.schedule(r.started)
 }
 
@@ -42,7 +42,7 @@ func (r *ucSignal) queuePairUp() {
 		r.conn.ready()
 		return
 	}
-	r.send(time.Now())
+	r.send(r.conn.ctx.host.Now())
 	r.wordWritten() // the peer may have been first
 }
 
@@ -77,7 +77,7 @@ func (r *ucSignal) wordWritten() {
 func (r *ucSignal) messageReceived() {
 	r.conn.ready()
 	if r.conn.state == Ready {
-		now := time.Now()
+		now := r.conn.ctx.host.Now()
 		r.pause, r.resendUntil = shortestPause, now.Add(cmp.Or(max(r.conn.ctx.set.ConnectTimeout, 0), defaultConnectTimeout))
 		r.send(now)
 	}

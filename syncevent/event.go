@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -27,6 +28,7 @@ type Event struct {
 	remote     bool
 	addr       uint64
 	dev        verbs.Device
+	host       host.Host // of dev
 
 	// Of an imported event.
 	rkey    uint32
@@ -57,7 +59,7 @@ type Event struct {
 	pollDue       time.Time // when the timer expires
 	lastSleep     time.Time // when the newest of waiting was added
 	interval      time.Duration
-	timer         *time.Timer
+	timer         host.Timer
 }
 
 const (
@@ -89,15 +91,22 @@ func create(cfg settings) (*Event, error) {
 	}
 	e := &Event{
 		name: cfg.Name, publishers: cfg.Publishers, atomics: atomics,
-		dev: cfg.dev, pd: cfg.PD, interval: cfg.PollInterval,
+		dev: cfg.dev, host: host.Of(cfg.dev), pd: cfg.PD, interval: cfg.PollInterval,
 		needsPolling: cfg.Memory != nil || cfg.Buf != nil,
 	}
 	if err := e.findMemory(&cfg); err != nil {
 		return nil, err
 	}
 	e.word = (*uint64)(unsafe.Pointer(unsafe.SliceData(e.mem)))
-	e.addr = addressOf(e.mem)
-	e.timer = time.AfterFunc(time.Hour, e.poll)
+	switch {
+	case e.buf != nil:
+		e.addr = e.buf.Addr()
+	case e.m != nil:
+		e.addr = e.m.Addr()
+	default:
+		e.addr = addressOf(e.mem)
+	}
+	e.timer = e.host.AfterFunc(time.Hour, e.poll)
 	e.timer.Stop()
 	if err := e.watch(); err != nil {
 		return nil, errors.Join(err, e.releaseMemory())
@@ -153,8 +162,10 @@ func checkBuf(cfg *settings, need mmap.Permission) error {
 	case b.Next() != nil:
 		return fmt.Errorf("%w: the buffer is a list; give one element", ErrInvalid)
 	}
-	if err := checkWord("buffer", b.Addr(), b.Len()); err != nil {
-		return err
+	for _, addr := range []uint64{b.Addr(), addressOf(b.Memory())} { // peers use one, this program the other
+		if err := checkWord("buffer", addr, b.Len()); err != nil {
+			return err
+		}
 	}
 	if have := b.Map().Permissions(); !have.Has(need) {
 		return fmt.Errorf("%w: the buffer's memory map has %v; the sync event requires %v", mmap.ErrPermission, have, need)

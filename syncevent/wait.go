@@ -57,6 +57,9 @@ func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 // sleep waits after spinning, until the condition holds or ctx ends.
 func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
+	if s := e.host.Scheduler(); s != nil {
+		defer s.Waiting(sleeper{e, c})()
+	}
 	select {
 	case <-w.wakeup:
 	case <-ctx.Done():
@@ -71,18 +74,29 @@ func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	return v, nil
 }
 
+// sleeper names a wait in the report of a simulation.
+type sleeper struct {
+	e *Event
+	c Condition
+}
+
+func (s sleeper) String() string { return fmt.Sprintf("a wait for %v %v", s.e, s.c) }
+
 func (e *Event) interrupted(ctx context.Context, c Condition) error {
 	return fmt.Errorf("wait for %v %v: %w; its value is %#x", e, c, context.Cause(ctx), e.load())
 }
 
-// spin polls the value for spinTime.
+// spin polls the value for spinTime. In a simulation it does so once, since time stands still.
 func (e *Event) spin(c Condition) (uint64, bool) {
 	v := e.load()
 	if c.holds(v) {
 		return v, true
 	}
-	start := time.Now()
-	for n := 0; n < maxSpins && time.Since(start) < spinTime; n++ {
+	if e.host.Scheduler() != nil {
+		return 0, false
+	}
+	start := e.host.Now()
+	for n := 0; n < maxSpins && e.host.Now().Sub(start) < spinTime; n++ {
 		// The goroutine that changes the value may need this processor.
 		runtime.Gosched()
 		if v = e.load(); c.holds(v) {
@@ -125,7 +139,7 @@ func (e *Event) addWaiter(w *waiter) {
 		return
 	}
 	if e.needsPolling {
-		e.lastSleep = time.Now()
+		e.lastSleep = e.host.Now()
 		e.schedulePoll(MinPollInterval)
 	}
 }
@@ -136,6 +150,10 @@ func (e *Event) wakeWaiter(w *waiter, v uint64) {
 	w.seen = v
 	if w.task != nil {
 		w.task.conditionMet()
+		return
+	}
+	if s := e.host.Scheduler(); s != nil {
+		s.Wake(func() { w.wakeup <- struct{}{} })
 		return
 	}
 	w.wakeup <- struct{}{} // buffered
@@ -207,14 +225,14 @@ func (e *Event) poll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.pollScheduled = false; len(e.waiting) > 0 {
-		slept := time.Since(e.lastSleep)
+		slept := e.host.Now().Sub(e.lastSleep)
 		e.schedulePoll(min(max(slept/8, MinPollInterval), e.interval))
 	}
 }
 
 // schedulePoll makes sure that poll is called within d. The lock is held.
 func (e *Event) schedulePoll(d time.Duration) {
-	if due := time.Now().Add(d); !e.pollScheduled || due.Before(e.pollDue) {
+	if due := e.host.Now().Add(d); !e.pollScheduled || due.Before(e.pollDue) {
 		e.pollScheduled, e.pollDue = true, due
 		e.timer.Reset(d)
 	}

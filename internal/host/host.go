@@ -4,9 +4,11 @@
 package host
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -52,6 +54,25 @@ func Of(device any) Host {
 		return d.Host()
 	}
 	return System
+}
+
+// Go calls f on another goroutine, which the group counts.
+func Go(h Host, group *sync.WaitGroup, f func()) {
+	group.Add(1)
+	h.Go(func() {
+		defer group.Done()
+		f()
+	})
+}
+
+// WithTimeout is [context.WithTimeout] by the clock of the host.
+func WithTimeout(parent context.Context, h Host, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	timer := h.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
 }
 
 // Uint32 returns a random number of the host.

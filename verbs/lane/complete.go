@@ -164,7 +164,7 @@ func (g *Group) startTimeLimit(l *Lane) {
 	if g.limit <= 0 || l.pending.Queued() {
 		return
 	}
-	l.giveUpAt = time.Now().Add(g.limit)
+	l.giveUpAt = g.host.Now().Add(g.limit)
 	g.pending.Push(&l.pending)
 	if g.pending.Len() == 1 {
 		g.startTimer(g.limit)
@@ -176,7 +176,7 @@ func (g *Group) startTimer(d time.Duration) {
 		g.timer.Reset(d)
 		return
 	}
-	g.timer = time.AfterFunc(d, func() {
+	g.timer = g.host.AfterFunc(d, func() {
 		g.due.Store(true)
 		g.wake()
 	})
@@ -185,7 +185,7 @@ func (g *Group) startTimer(d time.Duration) {
 // expire gives up on the lanes whose time limit is over.
 func (g *Group) expire() {
 	for e := g.pending.Front(); e != nil; e = g.pending.Front() {
-		if wait := time.Until(e.Value.giveUpAt); wait > 0 {
+		if wait := e.Value.giveUpAt.Sub(g.host.Now()); wait > 0 {
 			g.startTimer(wait)
 			return
 		}

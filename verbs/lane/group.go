@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -59,7 +60,8 @@ type Group struct {
 
 	pending fifo.List[*Lane] // lanes with something at the device, in the order of giveUp
 	limit   time.Duration
-	timer   *time.Timer
+	timer   host.Timer
+	host    host.Host   // of the device of the lanes
 	due     atomic.Bool // the timer has gone off
 	wake    func()
 }

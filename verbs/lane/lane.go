@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -86,6 +87,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 	if err != nil {
 		return nil, err
 	}
+	g.host = host.Of(pd.Device())
 	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, kind: init.Type, unordered: init.Type == verbs.SRD}
 	l.place.Value, l.pending.Value, l.toPost.Value = l, l, l
 	return l, nil

@@ -65,6 +65,8 @@ func newDevice() *device {
 	return d
 }
 
+func (p pd) Device() verbs.Device { return nil }
+
 func (p pd) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	p.d.depth = init.MaxSendWR
 	return &p.d.qp, nil

@@ -2,7 +2,7 @@ package admission
 
 import (
 	"encoding/binary"
-	"hash/maphash"
+	"math/bits"
 	"net/netip"
 	"time"
 )
@@ -23,11 +23,16 @@ func (b *bucket) take(now, interval time.Duration) { b.full = max(b.full, now) +
 // buckets, so that forged addresses take no memory and cannot target the bucket of another
 // host.
 type hostBuckets struct {
-	seed    maphash.Seed
+	secret  [4]uint64
 	buckets [1024]bucket
 }
 
-func newHostBuckets() hostBuckets { return hostBuckets{seed: maphash.MakeSeed()} }
+func newHostBuckets(random func() uint32) (h hostBuckets) {
+	for i := range h.secret {
+		h.secret[i] = uint64(random())<<32 | uint64(random())
+	}
+	return h
+}
 
 // of returns the bucket of a host. The key is the IPv4 address, or the upper half of the IPv6
 // address, since a host has many lower halves. For link-local addresses, which share the upper
@@ -45,5 +50,13 @@ func (h *hostBuckets) of(host netip.Addr) *bucket {
 		b := host.As16()
 		key = binary.BigEndian.Uint64(b[:])
 	}
-	return &h.buckets[maphash.Comparable(h.seed, key)%uint64(len(h.buckets))]
+	// Not hash/maphash, whose seed cannot be chosen.
+	hash := fold(fold(key^h.secret[0], h.secret[1])^h.secret[2], h.secret[3])
+	return &h.buckets[hash%uint64(len(h.buckets))]
+}
+
+// fold mixes the halves of a product.
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
 }

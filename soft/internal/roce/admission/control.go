@@ -14,6 +14,8 @@ type Config struct {
 	// Deadline requests a call of [MADs.Expire] at that time. The lock of the first shard
 	// is held.
 	Deadline func(at time.Duration)
+	// Random returns unpredictable numbers. Nil: those of [Random].
+	Random func() uint32
 }
 
 // Control decides what one device admits.
@@ -29,9 +31,12 @@ type Control struct {
 
 // New returns the control of a device.
 func New(cfg Config) *Control {
-	c := &Control{cfg: cfg, Senders: make(Senders), Numbers: newNumbers()}
-	c.Keys = Keys{control: c, hosts: newHostBuckets()}
-	c.MADs = MADs{control: c, sources: newHostBuckets()}
+	if cfg.Random == nil {
+		cfg.Random = Random
+	}
+	c := &Control{cfg: cfg, Senders: make(Senders), Numbers: newNumbers(cfg.Random)}
+	c.Keys = Keys{control: c, hosts: newHostBuckets(cfg.Random)}
+	c.MADs = MADs{control: c, sources: newHostBuckets(cfg.Random)}
 	return c
 }
 

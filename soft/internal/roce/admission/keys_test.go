@@ -19,7 +19,7 @@ func TestTriesOfAHost(t *testing.T) {
 	k := &New(Config{Now: func() time.Duration { return now }, Log: zerolog.New(&log)}).Keys
 	liar, friend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for k.hosts.of(liar) == k.hosts.of(friend) {
-		k.hosts = newHostBuckets()
+		k.hosts = newHostBuckets(Random)
 	}
 	for range KeyBurst {
 		require.True(t, k.Admit(liar))

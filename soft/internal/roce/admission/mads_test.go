@@ -36,7 +36,7 @@ func TestMessagesAreSharedFairly(t *testing.T) {
 	m, e := &f.MADs, f.entry
 	unknown, friend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for m.sources.of(unknown) == m.sources.of(friend) {
-		m.sources = newHostBuckets()
+		m.sources = newHostBuckets(Random)
 	}
 	flood := func(now time.Duration) (n int) {
 		for range 4 * MADBurst {

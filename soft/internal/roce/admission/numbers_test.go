@@ -9,7 +9,7 @@ import (
 // Every number comes once before any comes again, and leaves room for the shard's.
 func TestNumbersDoNotComeAgain(t *testing.T) {
 	t.Parallel()
-	n := newNumbers()
+	n := newNumbers(Random)
 	seen := make([]bool, 1<<numberBits)
 	some := len(seen)
 	if testing.Short() {
@@ -32,7 +32,7 @@ func TestNumbersDoNotComeAgain(t *testing.T) {
 func TestNumbersCannotBeTold(t *testing.T) {
 	const pairs = 200
 	differences := make(map[uint32]int)
-	n := newNumbers()
+	n := newNumbers(Random)
 	last := n.Next()
 	for range pairs {
 		next := n.Next()
@@ -40,7 +40,7 @@ func TestNumbersCannotBeTold(t *testing.T) {
 		last = next
 	}
 	assert.Greater(t, len(differences), pairs*9/10)
-	a, b := newNumbers(), newNumbers()
+	a, b := newNumbers(Random), newNumbers(Random)
 	same := 0
 	for range pairs {
 		if a.Next() == b.Next() {

@@ -1,6 +1,9 @@
 package cm
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -20,6 +23,7 @@ type Manager struct {
 	resolutions map[uint32]*Resolution // by request ID
 	sidr        map[sidrKey]*SIDRRequest
 	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
+	measured    fifo.Queue[verbs.GID]    // the peers of roundTrips, the longest known first
 	halfOpen    int
 	closed      bool
 
@@ -123,7 +127,8 @@ func (m *Manager) NextMAD(d *Datagram) bool {
 // Close ends everything at once, like a process that exits: each peer gets one REJ or DREQ,
 // which NextMAD still returns and which is not repeated. No event follows.
 func (m *Manager) Close(now time.Duration) {
-	for _, c := range m.conns {
+	byID := func(a, b *Conn) int { return cmp.Compare(a.localID, b.localID) }
+	for _, c := range slices.SortedFunc(maps.Values(m.conns), byID) {
 		c.Close(now)
 		if c.state != StateIdle {
 			c.remove()

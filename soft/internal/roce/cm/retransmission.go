@@ -80,11 +80,9 @@ func (r *retransmission) noteResponse(m *Manager, peer verbs.GID, now time.Durat
 	t := m.roundTrips[peer]
 	if t == nil {
 		if len(m.roundTrips) >= maxMeasured {
-			for other := range m.roundTrips {
-				delete(m.roundTrips, other)
-				break
-			}
+			delete(m.roundTrips, m.measured.Pop())
 		}
+		m.measured.Push(peer)
 		t = &roundTrip{}
 		m.roundTrips[peer] = t
 	}

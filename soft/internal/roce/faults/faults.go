@@ -3,9 +3,11 @@ package faults
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -79,6 +81,7 @@ func (s *Settings) Of(peer netip.Addr) Faults {
 type Injector struct {
 	all   *path // nil: none
 	peers map[netip.Addr]*path
+	order []netip.Addr // the keys of peers, in the order in which Release asks them
 }
 
 // New returns an injector for the endpoint with that number, or nil if there are no faults.
@@ -93,6 +96,7 @@ func New(s *Settings, endpoint int) *Injector {
 	for addr, f := range s.Peers {
 		i.peers[addr] = newPath(f, endpoint)
 	}
+	i.order = slices.SortedFunc(maps.Keys(i.peers), netip.Addr.Compare)
 	return i
 }
 
@@ -120,6 +124,7 @@ func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []l
 	} else {
 		delete(i.peers, peer)
 	}
+	i.order = slices.SortedFunc(maps.Keys(i.peers), netip.Addr.Compare)
 	return held
 }
 
@@ -144,8 +149,8 @@ func (i *Injector) Release(now time.Duration, deliver func(link.Datagram)) {
 	if i.all != nil {
 		i.all.release(now, deliver)
 	}
-	for _, l := range i.peers {
-		l.release(now, deliver)
+	for _, addr := range i.order {
+		i.peers[addr].release(now, deliver)
 	}
 }
 

@@ -3,7 +3,9 @@ package srd
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -331,7 +333,8 @@ func (t *Transport) CloseAH(ah *AH) {
 	if ah.outstanding == 0 {
 		return
 	}
-	for _, q := range t.qps {
+	for _, num := range slices.Sorted(maps.Keys(t.qps)) { // the order is seen at completion queues that they share
+		q := t.qps[num]
 		for _, m := range q.messages {
 			if m.busy && m.ah == ah {
 				m.fail(codeInvalidAH)
