@@ -85,7 +85,7 @@ func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Co
 			deliver(f(ctx))
 			return
 		}
-		noted := s.Waiting(p)
+		noted := s.Report(p)
 		err := f(ctx)
 		noted()
 		s.Yield() // the program may have ended ctx, and go on

@@ -58,7 +58,7 @@ func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
 	if s := e.host.Scheduler(); s != nil {
-		defer s.Waiting(sleeper{e, c})()
+		defer s.Report(sleeper{e, c})()
 	}
 	select {
 	case <-w.wakeup:

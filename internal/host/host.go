@@ -41,9 +41,9 @@ type Scheduler interface {
 	// Idle is called by a goroutine that polls and has found nothing. It returns when
 	// something has happened at the host, or some time has passed.
 	Idle()
-	// Report adds something to the report on what the host waits for, in which its String is
-	// a line for each thing.
-	Report(what fmt.Stringer)
+	// Report adds something to the report on what the host waits for, until remove is called.
+	// Its String has a line for each thing.
+	Report(what fmt.Stringer) (remove func())
 	// Simulation identifies the simulation.
 	Simulation() any
 }

@@ -51,7 +51,7 @@ type Host struct {
 	paused  bool
 	held    []event // that came while it was paused
 	ports   map[netip.AddrPort]*port
-	reports []fmt.Stringer
+	reports []*fmt.Stringer
 	idlers  []*idler
 	program func(ctx context.Context, dev verbs.Device) error
 	running bool                    // the program's goroutine
@@ -236,8 +236,8 @@ func (h *Host) Resume() {
 
 // Run starts a program on the host: on a goroutine of its own, with the host's device, which
 // is closed when the program has returned. The program returns when its context ends, at the
-// latest. An error other than that of the context's end makes the test fail, as does a
-// program that leaves objects of the device open.
+// latest. An error that it returns before that makes the test fail, and so does a program that
+// leaves objects of the device open.
 func (h *Host) Run(program func(ctx context.Context, dev verbs.Device) error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -272,10 +272,15 @@ func (h *Host) runProgram(ctx context.Context) {
 	cause := context.Cause(ctx)
 	crashed := errors.Is(cause, ErrCrashed)
 	closed := h.closeDevice()
+	h.s.mu.Lock()
+	ending := h.s.ending
+	h.s.mu.Unlock()
 	switch {
 	case crashed:
-	case err != nil && (cause == nil || !errors.Is(err, cause) && !errors.Is(err, context.Canceled)):
+	case err != nil && cause == nil && !ending: // after that, peers end too, and an error says nothing
 		h.s.fail("sim: host %s, seed %d: its program returned: %v", h.name, h.s.seed, err)
+	case err != nil && ending && err != cause:
+		h.s.TB.Logf("sim: host %s returned after the end of the test: %v", h.name, err)
 	case closed != nil:
 		h.s.fail("sim: host %s, seed %d: its program left objects open: %v", h.name, h.s.seed, closed)
 	}
@@ -416,10 +421,16 @@ func (t turns) Scheduler() host.Scheduler {
 func (t turns) Simulation() any { return t.s }
 
 // Report implements host.Scheduler.
-func (t turns) Report(what fmt.Stringer) {
+func (t turns) Report(what fmt.Stringer) (remove func()) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.reports = append(t.reports, what)
+	entry := &what
+	t.reports = append(t.reports, entry)
+	return func() {
+		t.s.mu.Lock()
+		defer t.s.mu.Unlock()
+		t.reports = slices.DeleteFunc(t.reports, func(e *fmt.Stringer) bool { return e == entry })
+	}
 }
 
 // Yield implements host.Scheduler.

@@ -165,10 +165,10 @@ func (s *Sim) step(timer *time.Timer) bool {
 		synctest.Wait()
 		s.mu.Lock()
 	}
-	s.checkConditions()
-	if s.ended {
+	met := s.checkConditions()
+	if met || s.ended {
 		s.mu.Unlock()
-		return false
+		return !s.ended // the goroutine that waited goes on first
 	}
 	now := s.Now()
 	if s.queue.Len() == 0 || s.queue.Next() > now {
@@ -233,10 +233,10 @@ type condition struct {
 	ended chan struct{}
 }
 
-// checkConditions ends the waiting for conditions that hold. All goroutines wait. The lock is
-// held.
-func (s *Sim) checkConditions() {
-	now := s.Now()
+// checkConditions ends the waiting for conditions that hold, and reports whether there were
+// any. All goroutines wait. The lock is held.
+func (s *Sim) checkConditions() (met bool) {
+	now, n := s.Now(), len(s.conditions)
 	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
 		if c.holds != nil {
 			s.mu.Unlock()
@@ -249,6 +249,7 @@ func (s *Sim) checkConditions() {
 		close(c.ended)
 		return true
 	})
+	return len(s.conditions) < n
 }
 
 // wait waits until the condition holds, or the simulation has failed, or the limit is reached.
@@ -304,7 +305,7 @@ func (s *Sim) report() string {
 	for _, h := range s.hosts {
 		fmt.Fprintf(&b, "  host %s: %s\n", h.name, h.condition())
 		for _, w := range h.reports {
-			for line := range strings.Lines(w.String()) {
+			for line := range strings.Lines((*w).String()) {
 				fmt.Fprintf(&b, "    %s\n", strings.TrimSuffix(line, "\n"))
 			}
 		}

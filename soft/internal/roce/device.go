@@ -121,7 +121,7 @@ func Open(cfg Config) (*Device, error) {
 		guid:       host.Uint64(net),
 	}
 	d.admission = admission.New(admission.Config{
-		Device: cfg.Name, Log: cfg.Log, Now: d.now, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
+		Device: cfg.Name, Log: cfg.Log, Now: d.now, Random: d.random, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
 	})
 	if cfg.Owner == nil {
 		d.cfg.Owner = d

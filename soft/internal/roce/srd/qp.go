@@ -366,7 +366,7 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 func (q *QP) fill(m *message, wr *verbs.SendWR) bool {
 	if wr.Flags&verbs.FlagInline != 0 {
 		var err error
-		m.inline, err = transport.AppendInline(m.inline[:0], wr.SGL)
+		m.inline, err = q.t.cfg.Memory.AppendInline(m.inline[:0], wr.SGL)
 		m.segs, m.length = m.segs.Inline(m.inline), uint32(len(m.inline))
 		return err == nil
 	}

@@ -125,7 +125,7 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			held.Scatter(min(off, total), fuzzPayload[:min(n, total-min(off, total))])
 		case accessInline:
 			n := in.pick(fuzzInline) + 1
-			b, err := AppendInline(nil, []verbs.SGE{inlineEntry(w.inline[:n]), {}})
+			b, err := NewMemory().AppendInline(nil, []verbs.SGE{inlineEntry(w.inline[:n]), {}})
 			one := held[:0].Inline(b)
 			if pieces, ok := one.Gather(nil, 0, uint32(n)); err != nil || !ok || !bytes.Equal(pieces[0], w.inline[:n]) || len(one.Inline(nil)) != 0 {
 				w.fail("inline data of %d bytes", n)

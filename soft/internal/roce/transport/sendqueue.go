@@ -129,7 +129,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 			w.inline = make([]byte, 0, q.sq.maxInline)
 		}
 		var err error
-		if w.inline, err = appendInline(w.inline[:0], wr.SGL); err != nil {
+		if w.inline, err = q.memory.AppendInline(w.inline[:0], wr.SGL); err != nil {
 			return err
 		}
 		if total > 0 {
@@ -192,9 +192,9 @@ func (q *QP) packets(w *sendWQE) int {
 	return int((w.length-1)>>q.mtuShift) + 1
 }
 
-// appendInline copies the bytes that the entries name by address. Inline data needs no
-// registration, so no region has them.
-func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
+// AppendInline copies the bytes that the entries name by address. If they cannot be read, the
+// error matches [syscall.EFAULT].
+func (m *Memory) AppendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // for dma.Copy
 	for i := range sgl {
 		n := int(sgl[i].Length)
@@ -203,11 +203,23 @@ func appendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 		}
 		at := len(dst)
 		dst = slices.Grow(dst, n)[:at+n]
-		if dma.Copy(dst[at:], unsafe.Slice((*byte)(addressOf(sgl[i].Addr)), n)) != dma.NoFault {
+		if dma.Copy(dst[at:], m.inlineData(&sgl[i])) != dma.NoFault {
 			return dst[:at], fmt.Errorf("cannot read %d bytes of inline data at address %#x: %w: %w", n, sgl[i].Addr, syscall.EFAULT, verbs.ErrInvalid)
 		}
 	}
 	return dst, nil
+}
+
+// inlineData returns the bytes of an entry. Its address is that of a region where its key names
+// one that has the address, and otherwise a pointer: inline data need no region. They differ
+// for simulated devices only.
+func (m *Memory) inlineData(e *verbs.SGE) []byte {
+	if r := m.regions[e.LKey]; r != nil {
+		if b, inside := r.slice(e.Addr, e.Length); inside {
+			return b
+		}
+	}
+	return unsafe.Slice((*byte)(addressOf(e.Addr)), int(e.Length))
 }
 
 // addressOf converts an address to a pointer. The caller guarantees that it is valid.

@@ -40,10 +40,6 @@ func (s Segments) Scatter(off uint32, data []byte) bool {
 	return scatter(s, off, data) == dma.NoFault
 }
 
-// AppendInline copies the bytes that the entries name by address. If they cannot be read, the
-// error matches [syscall.EFAULT].
-func AppendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) { return appendInline(dst, sgl) }
-
 // WritePart places a part of a peer's write, whose first byte is at an offset, and reports
 // whether the peer may write. It checks the range of the whole write. The caller has checked
 // that the part lies inside it. f is a fault if the peer may write there, but the memory
