@@ -41,8 +41,9 @@ func (k *Control) Wake() {
 	}
 }
 
-// Yield lets other goroutines of a simulation go on, if the context's device is a simulated one.
-// Call it after each callback of the program.
+// Yield lets the goroutines that a callback has woken go on until they wait, if the context's
+// device is a simulated one. Call it after each callback but those of tasks: End does it for
+// these.
 func (k *Control) Yield() { k.core.engine.Load().yield() }
 
 // Require returns nil if the context is in one of the legal states, and otherwise a
@@ -92,6 +93,7 @@ func (k *Control) Abort(t *Task) { k.End(t) }
 // End takes the completed task out of flight: it is the user's again. Call it before the
 // callback. It does nothing if the task is not in flight.
 func (k *Control) End(t *Task) {
+	k.Yield() // the callback of another task may have come just before
 	if t.life == taskInFlight {
 		t.life = taskHeld
 		k.core.inFlight--

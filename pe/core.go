@@ -334,7 +334,11 @@ func (c *Core) progress() int {
 	c.inBackend = true
 	// Deferred, because callbacks may panic or call runtime.Goexit.
 	defer c.leaveBackend()
-	return c.backend.Progress()
+	n := c.backend.Progress()
+	if n > 0 {
+		c.engine.Load().yield()
+	}
+	return n
 }
 
 func (c *Core) leaveBackend() {

@@ -305,10 +305,12 @@ func (c *base) runReports() int {
 		if r.request != nil {
 			if r.request.id != nil { // the peer has not given up meanwhile
 				r.request.listener.cfg.OnRequest(r.request)
+				c.control.Yield()
 			}
 			continue
 		}
 		c.service.notify(r)
+		c.control.Yield()
 	}
 	return n
 }

@@ -117,6 +117,7 @@ func (m *connectionManager) runQueued() int {
 	for n < len(list) {
 		n++
 		list[n-1]()
+		m.ctx.control.Yield() // it may have called the program
 	}
 	return n
 }
