@@ -42,9 +42,12 @@ func (k *Control) Wake() {
 }
 
 // Yield lets the goroutines that a callback has woken go on until they wait, if the context's
-// device is a simulated one. Call it after each callback but those of tasks: End does it for
-// these.
-func (k *Control) Yield() { k.core.engine.Load().yield() }
+// device is a simulated one. Call it after each callback but those of tasks: the next End, and
+// the end of Backend.Progress, do it for these.
+func (k *Control) Yield() {
+	k.core.taskEnded = false
+	k.core.engine.Load().yield()
+}
 
 // Require returns nil if the context is in one of the legal states, and otherwise a
 // *StateError, or ErrClosed after Close. op names the operation in the error: "export a
@@ -93,7 +96,10 @@ func (k *Control) Abort(t *Task) { k.End(t) }
 // End takes the completed task out of flight: it is the user's again. Call it before the
 // callback. It does nothing if the task is not in flight.
 func (k *Control) End(t *Task) {
-	k.Yield() // the callback of another task may have come just before
+	if k.core.taskEnded {
+		k.Yield()
+	}
+	k.core.taskEnded = true
 	if t.life == taskInFlight {
 		t.life = taskHeld
 		k.core.inFlight--

@@ -36,6 +36,7 @@ type Core struct {
 	stopWhenDone bool // StopWhenDone was called, and tasks are allocated
 
 	inBackend bool // a method of the backend is running
+	taskEnded bool // a callback of a task may have run since the last yield
 	starting  bool // that method is Start
 	started   bool // Started was called inside Start
 	stopDue   bool // Backend.Stop has not been called yet
@@ -336,6 +337,7 @@ func (c *Core) progress() int {
 	defer c.leaveBackend()
 	n := c.backend.Progress()
 	if n > 0 {
+		c.taskEnded = false
 		c.engine.Load().yield()
 	}
 	return n

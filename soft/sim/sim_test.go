@@ -52,7 +52,7 @@ func pingPong(ctx context.Context, dev verbs.Device, peer string, rounds int, do
 	}
 	defer bufs.Close()
 	n := 0
-	sends, err := r.Pool(rounds, func(t *rdma.Task) { r.Fail(t.Free()) }, func(t *rdma.Task, err error) { _ = t.Free() })
+	sends, err := r.Pool(min(rounds, 64), func(t *rdma.Task) { r.Fail(t.Free()) }, func(t *rdma.Task, err error) { _ = t.Free() })
 	if err != nil {
 		return err
 	}
