@@ -66,6 +66,13 @@ func (e *Engine) yield() {
 	}
 }
 
+// takeTurn waits for the turn of an engine that goes on for another reason.
+func (e *Engine) takeTurn() {
+	if t := e.turns.Load(); t != nil {
+		t.Turn()
+	}
+}
+
 // engineReport is an engine as its simulation reports on it.
 type engineReport struct{ e *Engine }
 

@@ -34,7 +34,9 @@ type Timer interface {
 // Scheduler lets one goroutine of a simulation go on at a time. Two hosts of one simulation
 // have different schedulers, of the same Simulation.
 type Scheduler interface {
-	// Yield returns when all other goroutines wait, and it is the caller's turn.
+	// Turn returns when all goroutines wait, and it is the caller's turn.
+	Turn()
+	// Yield is for the goroutine whose turn it is. It returns when all other goroutines wait.
 	Yield()
 	// Wake calls f, which does not block, when all goroutines wait and it is its turn.
 	Wake(f func())

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -148,9 +149,9 @@ func (h *Host) Now() time.Time {
 func (h *Host) now() time.Time {
 	c := &h.clock
 	if c.rate == 1 {
-		return c.at.Add(h.s.Now() - c.since)
+		return c.at.Add(h.s.elapsed() - c.since)
 	}
-	return c.at.Add(time.Duration(c.rate * float64(h.s.Now()-c.since)))
+	return c.at.Add(time.Duration(c.rate * float64(h.s.elapsed()-c.since)))
 }
 
 // SetClockRate makes the clock and the timers of the host run faster or slower from now on.
@@ -159,7 +160,7 @@ func (h *Host) SetClockRate(rate float64) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if rate > 0 {
-		h.clock = clock{rate: rate, at: h.now(), since: h.s.Now()}
+		h.clock = clock{rate: rate, at: h.now(), since: h.s.elapsed()}
 	}
 }
 
@@ -191,7 +192,7 @@ func (h *Host) Sleep(d time.Duration) {
 // push adds an event that happens at the host. The lock is held.
 func (h *Host) push(at time.Duration, e event) {
 	e.host = h
-	h.s.push(max(at, h.s.Now()), h.order(), e)
+	h.s.push(max(at, h.s.elapsed()), h.order(), e)
 }
 
 // order draws the place of an event among those at the same time. Each host has its own
@@ -230,7 +231,7 @@ func (h *Host) Resume() {
 	held := h.held
 	h.held = nil
 	for i, e := range held { // in their order
-		h.s.push(h.s.Now(), uint64(i), e)
+		h.s.push(h.s.elapsed(), uint64(i), e)
 	}
 }
 
@@ -255,7 +256,7 @@ func (h *Host) start() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	h.cancel = cancel
 	h.reports = nil
-	h.push(h.s.Now(), event{call: func() { go h.runProgram(ctx) }})
+	h.push(h.s.elapsed(), event{call: func() { go h.runProgram(ctx) }})
 }
 
 func (h *Host) runProgram(ctx context.Context) {
@@ -344,12 +345,12 @@ func (h *Host) Starts() int {
 func (h *Host) endProgram(cause error) {
 	if h.cancel != nil && h.running {
 		cancel := h.cancel
-		h.push(h.s.Now(), event{call: func() { cancel(cause) }})
+		h.push(h.s.elapsed(), event{call: func() { cancel(cause) }})
 	}
 	if h.paused && errors.Is(cause, ErrEnded) {
 		h.paused = false
 		for i, e := range h.held {
-			h.s.push(h.s.Now(), uint64(i), e)
+			h.s.push(h.s.elapsed(), uint64(i), e)
 		}
 		h.held = nil
 	}
@@ -406,7 +407,7 @@ func (t turns) Random(b []byte) {
 func (t turns) Go(f func()) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.push(t.s.Now(), event{call: func() { go f() }})
+	t.push(t.s.elapsed(), event{call: func() { go f() }})
 }
 
 // Scheduler implements host.Host.
@@ -433,19 +434,31 @@ func (t turns) Report(what fmt.Stringer) (remove func()) {
 	}
 }
 
-// Yield implements host.Scheduler.
-func (t turns) Yield() {
+// Turn implements host.Scheduler.
+func (t turns) Turn() {
 	if t.s.driver == goroutine.Current() {
 		return // all other goroutines wait
 	}
 	t.Sleep(0)
 }
 
+// Yield implements host.Scheduler.
+func (t turns) Yield() {
+	switch s := t.s; {
+	case s.driver == goroutine.Current():
+	case s.beginWait(): // the driver sleeps
+		synctest.Wait()
+		s.endWait()
+	default: // another goroutine yields: it was not the caller's turn
+		t.Sleep(0)
+	}
+}
+
 // Wake implements host.Scheduler.
 func (t turns) Wake(f func()) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.push(t.s.Now(), event{call: f})
+	t.push(t.s.elapsed(), event{call: f})
 }
 
 // idler is a goroutine that polls.
@@ -467,7 +480,7 @@ func (t turns) Idle() {
 	s.mu.Lock()
 	i := &idler{c: s.channel()}
 	t.idlers = append(t.idlers, i)
-	t.push(s.Now()+pollInterval, event{call: func() { t.wakeIdler(i) }})
+	t.push(s.elapsed()+pollInterval, event{call: func() { t.wakeIdler(i) }})
 	s.mu.Unlock()
 	<-i.c
 	s.mu.Lock()
@@ -492,7 +505,7 @@ func (h *Host) wakeIdlers() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	for _, i := range h.idlers {
-		h.push(h.s.Now(), event{call: func() { h.wakeIdler(i) }})
+		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(i) }})
 	}
 }
 

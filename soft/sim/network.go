@@ -280,7 +280,7 @@ func (t *topology) config(from, to *node) LinkConfig {
 func (t *topology) send(x *packet) {
 	from, to := x.from.host.node, x.to.node
 	if from == to {
-		x.to.push(t.s.Now(), event{kind: eventPacket, packet: x})
+		x.to.push(t.s.elapsed(), event{kind: eventPacket, packet: x})
 		return
 	}
 	x.route = t.route(from, to)
@@ -302,7 +302,7 @@ func (t *topology) carry(x *packet) {
 	l := x.route[x.hop].fabric
 	s := t.s
 	capable := congestion.Mark(x.header.TrafficClass) != x.header.TrafficClass
-	arrivals, n := l.Carry(s.Now(), x.ipLen()+ethernetHeaderBytes, capable)
+	arrivals, n := l.Carry(s.elapsed(), x.ipLen()+ethernetHeaderBytes, capable)
 	if n == 0 {
 		s.drop(x)
 		return

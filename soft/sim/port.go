@@ -338,7 +338,7 @@ func (p *port) queue(x *packet) {
 // held.
 func (s *Sim) refuse(x *packet) {
 	back := s.topology.config(x.to.node, x.from.host.node).Latency
-	x.to.push(s.Now()+back, event{kind: eventRefused, packet: x, port: x.from})
+	x.to.push(s.elapsed()+back, event{kind: eventRefused, packet: x, port: x.from})
 }
 
 // refused takes the notice that a packet was refused.
@@ -394,12 +394,12 @@ func (p *port) SetDeadline(t time.Time) {
 func (p *port) Interrupt() {
 	p.host.s.mu.Lock()
 	defer p.host.s.mu.Unlock()
-	p.setTimer(p.host.s.Now())
+	p.setTimer(p.host.s.elapsed())
 }
 
 // setTimer makes the device work at that time, at the latest. The lock is held.
 func (p *port) setTimer(at time.Duration) {
-	at = max(at, p.host.s.Now(), 1)
+	at = max(at, p.host.s.elapsed(), 1)
 	if p.closed || p.timer != 0 && p.timer <= at {
 		return
 	}

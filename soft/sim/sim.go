@@ -3,11 +3,13 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,13 +38,20 @@ type Sim struct {
 	driver  goroutine.ID
 	trace   *trace
 
-	kick  chan struct{} // there is an event earlier than the one that the driver waits for
+	timer *time.Timer   // wakes the driver
 	done  chan struct{} // the driver has ended
 	spare []chan struct{}
+	// waits: a goroutine is in synctest.Wait, which one at a time may call. blocked: the driver
+	// wants to, and receives from waitOver.
+	waits, blocked atomic.Bool
+	waitOver       chan struct{}
 
 	mu         sync.Mutex
 	queue      fabric.Queue[event]
-	sleepUntil time.Duration // of the driver; zero: it does not sleep
+	busy       bool          // the driver has let a goroutine go on since it slept; used by the driver
+	now        time.Duration // while the driver is awake; the system's clock may be a little behind
+	asleep     bool          // the driver sleeps
+	sleepUntil time.Duration // of the driver, while it is asleep
 	random     *rand.Rand    // for what belongs to no host
 	hosts      []*Host
 	byAddr     map[netip.Addr]*Host
@@ -85,7 +94,7 @@ var eventNames = [...]string{"call", "packet", "hop", "refused", "timer"}
 func New(t testing.TB, seed uint64) *Sim {
 	s := &Sim{
 		TB: t, seed: seed, virtual: inBubble(), begin: time.Now(),
-		kick: make(chan struct{}, 1), done: make(chan struct{}),
+		timer: time.NewTimer(0), done: make(chan struct{}), waitOver: make(chan struct{}, 1),
 		random: rand.New(rand.NewPCG(seed, 0)), byAddr: make(map[netip.Addr]*Host),
 	}
 	s.topology.init(s)
@@ -122,14 +131,31 @@ func (s *Sim) Seed() uint64 { return s.seed }
 func (s *Sim) Rand() *rand.Rand { return rand.New(rand.NewPCG(s.seed, 1)) }
 
 // Now is how much time has passed in the simulation.
-func (s *Sim) Now() time.Duration { return time.Since(s.begin) }
+func (s *Sim) Now() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.elapsed()
+}
+
+// elapsed is Now. The lock is held.
+func (s *Sim) elapsed() time.Duration {
+	if s.asleep || !s.virtual {
+		s.now = max(s.now, time.Since(s.begin))
+	}
+	return s.now
+}
+
+// granularity is by how much the system's clock may be behind the simulation's. Events that
+// are less than that apart are given out without letting the system's clock go on between
+// them, which takes longer than most events.
+const granularity = 50 * time.Nanosecond
 
 // At calls f when that much time has passed since the beginning, while all goroutines wait. f
 // must not block.
 func (s *Sim) At(at time.Duration, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.push(max(at, s.Now()), s.random.Uint64(), event{call: f})
+	s.push(max(at, s.elapsed()), s.random.Uint64(), event{call: f})
 }
 
 // After is At, counted from now.
@@ -138,49 +164,60 @@ func (s *Sim) After(d time.Duration, f func()) { s.At(s.Now()+d, f) }
 // push adds an event. The lock is held.
 func (s *Sim) push(at time.Duration, order uint64, e event) {
 	s.queue.Push(at, order, e)
-	if s.sleepUntil != 0 && at < s.sleepUntil {
-		s.sleepUntil = 0
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
+	if s.asleep && at < s.sleepUntil {
+		s.wakeAt(at)
+	}
+}
+
+// wakeAt makes the driver wake at that time, when all goroutines wait. The lock is held.
+func (s *Sim) wakeAt(at time.Duration) {
+	s.sleepUntil = at
+	// A timer that is due already would not let the driver wait.
+	s.timer.Reset(max(at-time.Since(s.begin), 1))
+}
+
+// beginWait reports whether the caller may call synctest.Wait, and endWait afterwards.
+func (s *Sim) beginWait() bool { return s.waits.CompareAndSwap(false, true) }
+
+func (s *Sim) endWait() {
+	s.waits.Store(false)
+	if s.blocked.Swap(false) {
+		s.waitOver <- struct{}{}
 	}
 }
 
 // drive gives out the events, one at a time, each when all goroutines wait.
 func (s *Sim) drive() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for s.step(timer) {
+	defer s.timer.Stop()
+	for s.step() {
 	}
 }
 
 // step gives out an event, or waits until one is due. It returns false when the simulation has
 // ended.
-func (s *Sim) step(timer *time.Timer) bool {
+func (s *Sim) step() bool {
+	s.settle()
 	s.mu.Lock()
-	due := s.queue.Len() > 0 && s.queue.Next() <= s.Now()
-	if (due || len(s.conditions) > 0) && s.virtual {
+	if s.checkConditions() {
 		s.mu.Unlock()
-		synctest.Wait()
-		s.mu.Lock()
-	}
-	met := s.checkConditions()
-	if met || s.ended {
-		s.mu.Unlock()
-		return !s.ended // the goroutine that waited goes on first
-	}
-	now := s.Now()
-	if s.queue.Len() == 0 || s.queue.Next() > now {
-		until := time.Duration(1<<63 - 1)
-		if s.queue.Len() > 0 {
-			until = s.queue.Next()
-		}
-		s.sleepUntil = until
-		s.mu.Unlock()
-		s.sleep(timer, until-now)
+		s.busy = true // the goroutine that waited goes on
 		return true
 	}
+	if s.ended {
+		s.mu.Unlock()
+		return false
+	}
+	next := time.Duration(math.MaxInt64)
+	if s.queue.Len() > 0 {
+		next = s.queue.Next()
+	}
+	if next > time.Since(s.begin)+granularity {
+		s.mu.Unlock()
+		s.sleep()
+		return true
+	}
+	s.now = max(s.elapsed(), next)
+	now := s.now
 	e := s.queue.Pop()
 	if e.host != nil && e.host.hold(&e) {
 		s.mu.Unlock()
@@ -193,24 +230,55 @@ func (s *Sim) step(timer *time.Timer) bool {
 	return true
 }
 
-// sleep waits until an earlier event is added or the time has passed. In a bubble it passes
-// when all goroutines wait.
-func (s *Sim) sleep(timer *time.Timer, d time.Duration) {
-	timer.Reset(d)
-	select {
-	case <-timer.C:
-	case <-s.kick:
-		timer.Stop()
+// settle returns when all other goroutines wait. While one of them may have its turn, the
+// driver sleeps, and leaves synctest.Wait to it.
+func (s *Sim) settle() {
+	if !s.virtual {
+		return
 	}
+	for {
+		if s.busy {
+			s.sleep()
+		}
+		s.blocked.Store(true)
+		if s.beginWait() {
+			s.blocked.Store(false)
+			synctest.Wait()
+			s.waits.Store(false)
+			return
+		}
+		<-s.waitOver
+		s.busy = true // the goroutine that was in synctest.Wait goes on
+	}
+}
+
+// sleep waits until the next event is due. In a bubble it also waits until all goroutines
+// wait, and so it does where an event is due already.
+func (s *Sim) sleep() {
 	s.mu.Lock()
-	s.sleepUntil = 0
+	next := time.Duration(math.MaxInt64)
+	if s.queue.Len() > 0 {
+		next = s.queue.Next()
+	}
+	if s.busy && len(s.conditions) > 0 {
+		next = min(next, s.elapsed()+checkInterval)
+	}
+	s.asleep = true
+	s.wakeAt(next)
 	s.mu.Unlock()
+	<-s.timer.C
+	s.mu.Lock()
+	s.elapsed()
+	s.asleep = false
+	s.mu.Unlock()
+	s.busy = false
 }
 
 // give lets an event happen.
 func (s *Sim) give(e *event, now time.Duration) {
 	switch e.kind {
 	case eventCall:
+		s.busy = true
 		e.call()
 	case eventPacket:
 		e.host.arrive(e.packet)
@@ -236,7 +304,7 @@ type condition struct {
 // checkConditions ends the waiting for conditions that hold, and reports whether there were
 // any. All goroutines wait. The lock is held.
 func (s *Sim) checkConditions() (met bool) {
-	now, n := s.Now(), len(s.conditions)
+	now, n := s.elapsed(), len(s.conditions)
 	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
 		if c.holds != nil {
 			s.mu.Unlock()
@@ -257,8 +325,8 @@ func (s *Sim) wait(holds func() bool, limit time.Duration) (met bool) {
 	c := &condition{holds: holds, limit: limit, ended: make(chan struct{})}
 	s.mu.Lock()
 	s.conditions = append(s.conditions, c)
-	s.push(max(limit, s.Now()), s.random.Uint64(), event{call: func() {}})
-	s.push(s.Now(), s.random.Uint64(), event{call: func() {}}) // check it at once
+	s.push(max(limit, s.elapsed()), s.random.Uint64(), event{call: func() {}})
+	s.push(s.elapsed(), s.random.Uint64(), event{call: func() {}}) // check it at once
 	s.mu.Unlock()
 	<-c.ended
 	s.mu.Lock()
@@ -276,9 +344,13 @@ func (s *Sim) Run(d time.Duration) {
 	s.wait(nil, s.Now()+d)
 }
 
-// RunUntil lets the simulation run until the condition holds. The condition is checked after
-// every event, while all goroutines wait. If it does not hold after that much time of the
-// simulation, or a host fails, the test ends, and its output lists what each host waits for.
+// checkInterval is how long after the last event a condition may be checked.
+const checkInterval = 10 * time.Microsecond
+
+// RunUntil lets the simulation run until the condition holds. The condition is checked before
+// the next event or 10 µs after the last one, while all goroutines wait. If it does not hold
+// after that much time of the simulation, or a host fails, the test ends, and its output lists
+// what each host waits for.
 func (s *Sim) RunUntil(holds func() bool, limit time.Duration) {
 	s.TB.Helper()
 	if s.wait(holds, s.Now()+limit) {
@@ -295,7 +367,7 @@ func (s *Sim) fail(format string, args ...any) {
 	s.TB.Errorf(format, args...)
 	s.mu.Lock()
 	s.failed = true
-	s.push(s.Now(), s.random.Uint64(), event{call: func() {}})
+	s.push(s.elapsed(), s.random.Uint64(), event{call: func() {}})
 	s.mu.Unlock()
 }
 
@@ -340,7 +412,7 @@ func (s *Sim) close() {
 	}
 	s.mu.Lock()
 	s.ended = true
-	s.push(s.Now(), 0, event{call: func() {}})
+	s.push(s.elapsed(), 0, event{call: func() {}})
 	s.mu.Unlock()
 	<-s.done
 	s.trace.close()
