@@ -1,9 +1,11 @@
 package admission
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -28,4 +30,24 @@ func TestBucket(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Hosts are spread over the buckets, and differently by each device.
+func TestHostsAreSpread(t *testing.T) {
+	const hosts = 256
+	a, b := newHostBuckets(Random), newHostBuckets(Random)
+	used, same := map[*bucket]bool{}, 0
+	for i := range hosts {
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		used[a.of(addr)] = true
+		b.of(addr).full = time.Duration(i + 1)
+		a.of(addr).full = time.Duration(i + 1)
+	}
+	for i := range a.buckets {
+		if a.buckets[i].full != 0 && a.buckets[i] == b.buckets[i] {
+			same++
+		}
+	}
+	assert.Greater(t, len(used), hosts*3/4) // 226 are expected
+	assert.Less(t, same, hosts/16)          // 0.25 are expected
 }

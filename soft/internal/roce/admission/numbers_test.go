@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,4 +49,26 @@ func TestNumbersCannotBeTold(t *testing.T) {
 		}
 	}
 	assert.Less(t, same, pairs/10)
+}
+
+// All random numbers of a control come from its configuration, so that a simulation can repeat
+// them.
+func TestControlsOfOneSeed(t *testing.T) {
+	control := func(seed byte) *Control {
+		random := rand.New(rand.NewChaCha8([32]byte{seed}))
+		return New(Config{Random: random.Uint32})
+	}
+	a, same, other := control(1), control(1), control(2)
+	numbers := func(c *Control) (list []uint32) {
+		for range 8 {
+			list = append(list, c.Numbers.Next())
+		}
+		return list
+	}
+	first := numbers(a)
+	assert.Equal(t, first, numbers(same))
+	assert.NotEqual(t, first, numbers(other))
+	assert.Equal(t, a.Keys.hosts.secret, same.Keys.hosts.secret)
+	assert.Equal(t, a.MADs.sources.secret, same.MADs.sources.secret)
+	assert.NotEqual(t, a.Keys.hosts.secret, a.MADs.sources.secret)
 }

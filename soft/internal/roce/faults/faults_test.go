@@ -67,6 +67,26 @@ func TestDelayAndRate(t *testing.T) {
 	require.Equal(t, []byte{4, 2, 3, 1, 6, 7}, a.at(7*time.Millisecond))
 }
 
+// Packets of several peers that are due together come in the order of the addresses.
+func TestReleaseOrder(t *testing.T) {
+	peers := map[netip.Addr]Faults{}
+	for i := range byte(50) {
+		peers[netip.AddrFrom4([4]byte{127, 0, 0, i})] = Faults{Delay: time.Millisecond}
+	}
+	a := arrivals{Injector: New(&Settings{Peers: peers}, 0)}
+	var want []byte
+	for i := range byte(50) {
+		a.send(netip.AddrFrom4([4]byte{127, 0, 0, 49 - i}).String(), 10, 49-i)
+		want = append(want, i)
+	}
+	require.Equal(t, want, a.at(time.Millisecond))
+	a.Changed(&Settings{}, netip.AddrFrom4([4]byte{127, 0, 0, 7}), 0)
+	a.came = nil
+	a.send("127.0.0.9", 10, 9)
+	a.send("127.0.0.8", 10, 8)
+	require.Equal(t, []byte{8, 9}, a.at(2*time.Millisecond))
+}
+
 // What does not fit behind a slow link is lost, as at a switch.
 func TestBacklogIsBounded(t *testing.T) {
 	a := arrivals{Injector: New(&Settings{All: Faults{Rate: 1 << 20}}, 0)}
