@@ -328,9 +328,9 @@ func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
 				c.recvWaiting.Push(&r.place) // for a message of another connection
 				return
 			}
-			if c.startable() {
-				c.control.Started() // before the program sees the message
-			}
+		}
+		if c.startable() {
+			c.control.Started() // before the program sees the message
 		}
 	}
 	a := c.arrivalOf(wc)

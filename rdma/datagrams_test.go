@@ -258,6 +258,7 @@ func TestDatagramRestart(t *testing.T) {
 	before := must(a.ctx.EndpointAddr())
 	a.send(to, "first")
 	b.until("it comes", func() bool { return len(b.got) == 1 })
+	a.until("the send has completed", func() bool { return a.sent.count() == 1 })
 	require.NoError(t, a.sent.done[0].Free())
 	a.sent = outcome[*rdma.Task]{}
 	require.NoError(t, a.ctx.Stop())

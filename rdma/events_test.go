@@ -218,3 +218,56 @@ func TestDisconnectComesAfterAcknowledgements(t *testing.T) {
 		})
 	}
 }
+
+// One pass may find the peer's first message together with what makes the connection Ready: the
+// program sees the message in Running.
+func TestRunningBeforeTheFirstMessage(t *testing.T) {
+	for name, active := range map[string]bool{"sends the ready signal": true, "receives the ready signal": false} {
+		t.Run(name, func(t *testing.T) {
+			var ctxs [2]*Connections
+			var conns [2]*Connection
+			var descs [2][]byte
+			var pools [2]*Pool
+			var seen []pe.State
+			sent := 0
+			for i := range ctxs {
+				dev := must(soft.Open(soft.Config{}))
+				c := must(New(dev, Config{Engine: pe.New(pe.Config{})}))
+				t.Cleanup(func() {
+					require.NoError(t, c.Engine().Close())
+					require.NoError(t, dev.Close())
+				})
+				pools[i] = must(c.Pool(1, func(task *Task) {
+					sent++
+					require.NoError(t, task.Free())
+				}, func(_ *Task, err error) { require.NoError(t, err) }))
+				require.NoError(t, c.Receive(1, 0, func(*Message) { seen = append(seen, c.State()) }))
+				require.NoError(t, c.Start())
+				var err error
+				conns[i], descs[i], err = c.Export()
+				require.NoError(t, err)
+				must(c.Engine().Progress())
+				ctxs[i] = c
+			}
+			for i, conn := range conns {
+				require.NoError(t, conn.Connect(descs[1-i]))
+				conn.finishTransition()
+			}
+			from, to := 0, 1
+			if conns[to].establishment.(*rcSignal).active != active {
+				from, to = to, from
+			}
+			ctxs[to].flush() // posts the signal, and looks for nothing
+			require.NoError(t, must(pools[from].Send(conns[from], nil)).Submit())
+			for limit := time.Now().Add(5 * time.Minute); sent == 0; {
+				must(ctxs[from].Engine().Progress())
+				require.True(t, time.Now().Before(limit), "the message was never sent")
+			}
+			for limit := time.Now().Add(5 * time.Minute); len(seen) == 0; {
+				must(ctxs[to].Engine().Progress())
+				require.True(t, time.Now().Before(limit), "the message never came")
+			}
+			require.Equal(t, []pe.State{pe.Running}, seen)
+		})
+	}
+}

@@ -114,6 +114,7 @@ func TestUnreliableConnectionUnderLoss(t *testing.T) {
 	u.until("the last one comes", func() bool {
 		return len(u.arrived) > 0 && u.arrived[len(u.arrived)-1] == `send with immediate 99 ""`
 	})
+	u.until("it has left", func() bool { return len(u.tasks.done) == 1 })
 	assert.Less(t, len(u.arrived), 8*rounds, "something is lost")
 	assert.Greater(t, len(u.arrived), 1, "something has arrived")
 	assert.Equal(t, rdma.Ready, u.a.conns[0].State())
