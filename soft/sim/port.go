@@ -19,7 +19,7 @@ type packet struct {
 	header   link.Header
 	data     []byte
 	from     *port
-	to       *Host          // at which it arrives
+	to       *Host // at which it arrives
 	route    []*Link
 	hop      int            // index in route of the link that it is on
 	group    netip.AddrPort // the multicast group; not valid: none

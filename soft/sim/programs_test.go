@@ -176,4 +176,3 @@ func TestVerbs(t *testing.T) {
 		s.RunUntil(func() bool { return finished }, time.Second)
 	})
 }
-
