@@ -3,20 +3,49 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
 )
 
-// LinkConfig is what a link does to the packets of one direction: latency, rate, queue and
-// faults.
-type LinkConfig = fabric.LinkConfig
+// LinkConfig is what a link does to the packets of one direction. The zero value delivers all
+// of them at once.
+type LinkConfig struct {
+	Latency time.Duration // from the end of transmission to arrival
+	Jitter  time.Duration // the greatest addition to Latency; packets stay in order
+
+	Rate  int64 // bytes per second; zero: no limit
+	Queue int   // bytes that wait for transmission; more are dropped. Zero: no limit
+	Mark  int   // waiting bytes from which ECN-capable packets are marked; zero: never
+
+	// Probabilities from 0 to 1, drawn for each packet.
+	Loss      float64
+	Duplicate float64 // it arrives twice
+	Reorder   float64 // it arrives after packets that were sent later
+	Corrupt   float64 // one of its bits is flipped
+	// ReorderDelay is the greatest delay of a reordered packet. Zero: ten times Latency, and
+	// at least 10 µs.
+	ReorderDelay time.Duration
+	// MTU is the largest IP packet in bytes. Zero: no limit.
+	MTU int
+}
 
 // LinkCounts counts the packets of a link.
-type LinkCounts = fabric.Counts
+type LinkCounts struct {
+	Sent       uint64
+	Bytes      uint64
+	Lost       uint64 // by Loss
+	Overflowed uint64 // found no room in the queue
+	TooLong    uint64 // longer than MTU
+	Marked     uint64
+	Duplicated uint64
+	Reordered  uint64
+	Corrupted  uint64
+}
 
-// DefaultLink is the link between two hosts that nothing else joins: 5 µs, and no faults.
-var defaultLink = LinkConfig{Latency: 5000}
+// defaultLatency is that of a link between two hosts that nothing else joins.
+const defaultLatency = 5 * time.Microsecond
 
 // Node is a host or a switch.
 type Node interface{ at() *node }
@@ -60,7 +89,7 @@ type topology struct {
 func (t *topology) init(s *Sim) {
 	*t = topology{
 		s: s, links: make(map[[2]*node]*Link), routes: make(map[[2]*node][]*Link), cuts: make(map[[2]*node]struct{}),
-		initial: defaultLink,
+		initial: LinkConfig{Latency: defaultLatency},
 	}
 }
 
@@ -79,7 +108,7 @@ func (s *Sim) SetDefaultLink(c LinkConfig) {
 	for _, n := range s.topology.nodes {
 		for _, l := range n.links {
 			if l.direct {
-				l.fabric.Config = c
+				l.fabric.Config = fabric.LinkConfig(c)
 			}
 		}
 	}
@@ -109,11 +138,11 @@ func (s *Sim) Connect(a, b Node, c LinkConfig) {
 func (t *topology) join(from, to *node, c LinkConfig, direct bool) *Link {
 	key := [2]*node{from, to}
 	if l := t.links[key]; l != nil {
-		l.fabric.Config, l.direct = c, direct
+		l.fabric.Config, l.direct = fabric.LinkConfig(c), direct
 		return l
 	}
 	random := rand.New(rand.NewPCG(t.s.seed, uint64(from.index)<<32|uint64(to.index)<<8|2))
-	l := &Link{s: t.s, from: from, to: to, fabric: fabric.NewLink(c, random), direct: direct}
+	l := &Link{s: t.s, from: from, to: to, fabric: fabric.NewLink(fabric.LinkConfig(c), random), direct: direct}
 	t.links[key] = l
 	from.links = append(from.links, l)
 	return l
@@ -141,21 +170,21 @@ func (l *Link) String() string { return l.from.name + " to " + l.to.name }
 func (l *Link) Config() LinkConfig {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.fabric.Config
+	return LinkConfig(l.fabric.Config)
 }
 
 // Set changes what the link does from now on.
 func (l *Link) Set(c LinkConfig) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.fabric.Config, l.direct = c, false
+	l.fabric.Config, l.direct = fabric.LinkConfig(c), false
 }
 
 // Counts returns the counters of the link.
 func (l *Link) Counts() LinkCounts {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.fabric.Counts
+	return LinkCounts(l.fabric.Counts)
 }
 
 // Star adds n hosts, named prefix0 and so on, that one switch joins.
@@ -271,7 +300,7 @@ func pathTo(to *node, came map[*node]*Link) (route []*Link) {
 // config returns what the first link from one node to another does.
 func (t *topology) config(from, to *node) LinkConfig {
 	if r := t.route(from, to); len(r) > 0 {
-		return r[0].fabric.Config
+		return LinkConfig(r[0].fabric.Config)
 	}
 	return LinkConfig{}
 }
