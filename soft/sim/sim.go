@@ -55,6 +55,7 @@ type Sim struct {
 	ended      bool // the driver is to return
 	events     uint64
 	packets    uint64
+	nemeses    uint64
 }
 
 // event is something that happens at a time.
