@@ -45,6 +45,7 @@ type Link struct {
 	from, to *node
 	fabric   *fabric.Link
 	direct   bool // made for two hosts that nothing else joins
+	changed  bool // by Set: SetDefaultLink leaves it alone
 }
 
 // topology is how hosts are joined. The simulation's lock guards it.
@@ -78,7 +79,7 @@ func (s *Sim) SetDefaultLink(c LinkConfig) {
 	s.topology.initial = c
 	for _, n := range s.topology.nodes {
 		for _, l := range n.links {
-			if l.direct {
+			if l.direct && !l.changed {
 				l.fabric.Config = c
 			}
 		}
@@ -148,7 +149,7 @@ func (l *Link) Config() LinkConfig {
 func (l *Link) Set(c LinkConfig) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.fabric.Config, l.direct = c, false
+	l.fabric.Config, l.changed = c, true
 }
 
 // Counts returns the counters of the link.

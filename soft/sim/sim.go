@@ -44,6 +44,7 @@ type Sim struct {
 	queue      fabric.Queue[event]
 	sleepUntil time.Duration // of the driver; zero: it does not sleep
 	random     *rand.Rand    // for what belongs to no host
+	forTest    *rand.Rand
 	hosts      []*Host
 	byAddr     map[netip.Addr]*Host
 	topology   topology
@@ -87,7 +88,7 @@ func New(t testing.TB, seed uint64) *Sim {
 	s := &Sim{
 		TB: t, seed: seed, virtual: inBubble(), begin: time.Now(),
 		kick: make(chan struct{}, 1), done: make(chan struct{}),
-		random: rand.New(rand.NewPCG(seed, 0)), byAddr: make(map[netip.Addr]*Host),
+		random: rand.New(rand.NewPCG(seed, 0)), forTest: rand.New(rand.NewPCG(seed, 1)), byAddr: make(map[netip.Addr]*Host),
 	}
 	s.topology.init(s)
 	s.addresses.init()
@@ -120,7 +121,7 @@ func (s *Sim) Seed() uint64 { return s.seed }
 
 // Rand is a source of random numbers from the seed, for the test. It is not for the programs
 // of hosts: use Host.Rand there, so that each host has its own.
-func (s *Sim) Rand() *rand.Rand { return rand.New(rand.NewPCG(s.seed, 1)) }
+func (s *Sim) Rand() *rand.Rand { return s.forTest }
 
 // Now is how much time has passed in the simulation.
 func (s *Sim) Now() time.Duration { return time.Since(s.begin) }
