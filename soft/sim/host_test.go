@@ -290,6 +290,17 @@ func TestCut(t *testing.T) {
 	})
 }
 
+// A device that has received nothing yet repeats what was lost.
+func TestFirstPacketIsLost(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		x := newServer(s)
+		c := newClient(s, "client", x.addr(), time.Millisecond)
+		s.Cut(c.host, x.host)
+		s.After(time.Second, s.Heal)
+		s.RunUntil(func() bool { return c.sent > 0 }, 10*time.Second)
+	})
+}
+
 // The clock of a host decides when its timers fire.
 func TestClockRate(t *testing.T) {
 	sim.Check(t, 5, func(s *sim.Sim) {
