@@ -371,6 +371,9 @@ func (t *fakeT) Failed() bool {
 	return t.failed
 }
 
+func (t *fakeT) Fail()           { t.Errorf("Fail") }
+func (t *fakeT) Log(args ...any) { t.Logf("%s", fmt.Sprint(args...)) }
+
 func (t *fakeT) FailNow() {
 	t.Errorf("FailNow")
 	runtime.Goexit()
@@ -435,6 +438,26 @@ func TestProgramEndsTheTest(t *testing.T) {
 	})
 	require.Contains(t, out, "Not equal")
 	require.NotContains(t, out, "programs do not return")
+}
+
+// Functions of the test that the simulation calls can end the test too.
+func TestConditionEndsTheTest(t *testing.T) {
+	for name, test := range map[string]func(s *sim.Sim){
+		"RunUntil": func(s *sim.Sim) {
+			s.RunUntil(func() bool { require.Zero(s, s.Now(), "too late"); return false }, time.Hour)
+		},
+		"After": func(s *sim.Sim) {
+			s.After(time.Second, func() { s.Fatalf("%s", "too late") })
+			s.Run(time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Contains(t, failure(t, func(s *sim.Sim) {
+				newServer(s)
+				test(s)
+			}), "too late")
+		})
+	}
 }
 
 // A condition that never holds ends the test when its time is over, without waiting for it, and

@@ -213,7 +213,7 @@ func (s *Sim) sleep(timer *time.Timer, d time.Duration) {
 func (s *Sim) give(e *event, now time.Duration) {
 	switch e.kind {
 	case eventCall:
-		e.call()
+		s.call(e.call)
 	case eventPacket:
 		e.host.arrive(e.packet)
 	case eventHop:
@@ -242,7 +242,7 @@ func (s *Sim) checkConditions() (met bool) {
 	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
 		if c.holds != nil {
 			s.mu.Unlock()
-			c.met = c.holds()
+			s.call(func() { c.met = c.holds() })
 			s.mu.Lock()
 		}
 		if !c.met && !s.failed && now < c.limit {
