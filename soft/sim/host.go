@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -48,17 +47,18 @@ type Host struct {
 	orders uint64     // numbers drawn for the order of events
 
 	// Guarded by the simulation's lock.
-	down    bool // crashed, and not started again
-	paused  bool
-	held    []event // that came while it was paused
-	ports   map[netip.AddrPort]*port
-	reports []*fmt.Stringer
-	idlers  []*idler
-	program func(ctx context.Context, dev verbs.Device) error
-	running bool                    // the program's goroutine
-	again   bool                    // run the program again when it has returned
-	cancel  context.CancelCauseFunc // of the program
-	starts  int
+	down     bool // crashed, and not started again
+	paused   bool
+	held     []event // that came while it was paused
+	ports    map[netip.AddrPort]*port
+	reports  []*fmt.Stringer
+	idlers   []*idler
+	sleepers []*idler
+	program  func(ctx context.Context, dev verbs.Device) error
+	running  bool                    // the program's goroutine
+	again    bool                    // run the program again when it has returned
+	cancel   context.CancelCauseFunc // of the program
+	starts   int
 
 	dev   *device // nil: not opened yet
 	clock clock
@@ -176,12 +176,23 @@ func (h *Host) when(t time.Time) time.Duration {
 
 // Sleep lets the calling goroutine of the host wait for that long by the host's clock. Unlike
 // [time.Sleep], two goroutines that wake at the same moment go on in an order that the seed
-// decides.
+// decides. It returns early when the context of the host's program ends.
 func (h *Host) Sleep(d time.Duration) {
 	s := h.s
 	s.mu.Lock()
+	i := &idler{c: s.channel()}
+	h.sleepers = append(h.sleepers, i)
+	h.push(h.when(h.now().Add(d)), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
+	s.mu.Unlock()
+	h.idle(i)
+}
+
+// yield lets all other goroutines go on until they wait.
+func (h *Host) yield() {
+	s := h.s
+	s.mu.Lock()
 	c := s.channel()
-	h.push(h.when(h.now().Add(d)), event{call: func() { c <- struct{}{} }})
+	h.push(s.elapsed(), event{call: func() { c <- struct{}{} }})
 	s.mu.Unlock()
 	<-c
 	s.mu.Lock()
@@ -227,6 +238,11 @@ func (h *Host) Pause() {
 func (h *Host) Resume() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	h.resume()
+}
+
+// resume is Resume, with the lock held.
+func (h *Host) resume() {
 	h.paused = false
 	held := h.held
 	h.held = nil
@@ -260,21 +276,27 @@ func (h *Host) start() {
 }
 
 func (h *Host) runProgram(ctx context.Context) {
+	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			h.s.TB.Errorf("sim: panic on host %s, seed %d: %v\n%s", h.name, h.s.seed, p, debug.Stack())
-			panic(p)
+			panic(fmt.Sprintf("sim: panic on host %s, seed %d: %v\n%s", h.name, h.s.seed, p, debug.Stack()))
+		}
+		if !returned { // FailNow
+			h.s.mu.Lock()
+			h.running = false
+			h.s.mu.Unlock()
+			h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
 		}
 	}()
 	dev, err := h.open()
 	if err == nil {
 		err = h.program(ctx, dev)
 	}
+	returned = true
 	cause := context.Cause(ctx)
-	crashed := errors.Is(cause, ErrCrashed)
 	closed := h.closeDevice()
 	h.s.mu.Lock()
-	ending := h.s.ending
+	ending, crashed := h.s.ending, h.down // which the program may notice before its context ends
 	h.s.mu.Unlock()
 	switch {
 	case crashed:
@@ -341,19 +363,17 @@ func (h *Host) Starts() int {
 	return h.starts
 }
 
-// endProgram ends the context of the program. The lock is held.
+// endProgram ends the context of the program, and a pause, so that it can return. The lock is
+// held.
 func (h *Host) endProgram(cause error) {
 	if h.cancel != nil && h.running {
 		cancel := h.cancel
-		h.push(h.s.elapsed(), event{call: func() { cancel(cause) }})
+		h.push(h.s.elapsed(), event{call: func() {
+			cancel(cause)
+			h.wakeSleepers()
+		}})
 	}
-	if h.paused && errors.Is(cause, ErrEnded) {
-		h.paused = false
-		for i, e := range h.held {
-			h.s.push(h.s.elapsed(), uint64(i), e)
-		}
-		h.held = nil
-	}
+	h.resume()
 }
 
 // busy reports whether the program has not returned.
@@ -439,7 +459,7 @@ func (t turns) Turn() {
 	if t.s.driver == goroutine.Current() {
 		return // all other goroutines wait
 	}
-	t.Sleep(0)
+	t.yield()
 }
 
 // Yield implements host.Scheduler.
@@ -450,7 +470,7 @@ func (t turns) Yield() {
 		synctest.Wait()
 		s.endWait()
 	default: // another goroutine yields: it was not the caller's turn
-		t.Sleep(0)
+		t.yield()
 	}
 }
 
@@ -461,7 +481,7 @@ func (t turns) Wake(f func()) {
 	t.push(t.s.elapsed(), event{call: f})
 }
 
-// idler is a goroutine that polls.
+// idler is a goroutine that polls or sleeps.
 type idler struct {
 	c     chan struct{}
 	woken bool
@@ -480,23 +500,28 @@ func (t turns) Idle() {
 	s.mu.Lock()
 	i := &idler{c: s.channel()}
 	t.idlers = append(t.idlers, i)
-	t.push(s.elapsed()+pollInterval, event{call: func() { t.wakeIdler(i) }})
+	t.push(s.elapsed()+pollInterval, event{call: func() { t.wakeIdler(&t.idlers, i) }})
 	s.mu.Unlock()
-	<-i.c
-	s.mu.Lock()
-	s.spare = append(s.spare, i.c)
-	s.mu.Unlock()
+	t.idle(i)
 }
 
-// wakeIdler lets a goroutine that polls go on.
-func (h *Host) wakeIdler(i *idler) {
+// idle waits until wakeIdler is called.
+func (h *Host) idle(i *idler) {
+	<-i.c
+	h.s.mu.Lock()
+	h.s.spare = append(h.s.spare, i.c)
+	h.s.mu.Unlock()
+}
+
+// wakeIdler lets a goroutine go on that waits in a list, if it waits.
+func (h *Host) wakeIdler(list *[]*idler, i *idler) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if i.woken {
 		return
 	}
 	i.woken = true
-	h.idlers = slices.DeleteFunc(h.idlers, func(o *idler) bool { return o == i })
+	*list = slices.DeleteFunc(*list, func(o *idler) bool { return o == i })
 	i.c <- struct{}{}
 }
 
@@ -505,7 +530,16 @@ func (h *Host) wakeIdlers() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	for _, i := range h.idlers {
-		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(i) }})
+		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.idlers, i) }})
+	}
+}
+
+// wakeSleepers lets the goroutines that sleep go on.
+func (h *Host) wakeSleepers() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	for _, i := range h.sleepers {
+		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
 	}
 }
 

@@ -74,6 +74,7 @@ type Link struct {
 	from, to *node
 	fabric   *fabric.Link
 	direct   bool // made for two hosts that nothing else joins
+	changed  bool // by Set: SetDefaultLink leaves it alone
 }
 
 // topology is how hosts are joined. The simulation's lock guards it.
@@ -107,7 +108,7 @@ func (s *Sim) SetDefaultLink(c LinkConfig) {
 	s.topology.initial = c
 	for _, n := range s.topology.nodes {
 		for _, l := range n.links {
-			if l.direct {
+			if l.direct && !l.changed {
 				l.fabric.Config = fabric.LinkConfig(c)
 			}
 		}
@@ -177,7 +178,7 @@ func (l *Link) Config() LinkConfig {
 func (l *Link) Set(c LinkConfig) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.fabric.Config, l.direct = fabric.LinkConfig(c), false
+	l.fabric.Config, l.changed = fabric.LinkConfig(c), true
 }
 
 // Counts returns the counters of the link.

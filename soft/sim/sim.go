@@ -53,6 +53,7 @@ type Sim struct {
 	asleep     bool          // the driver sleeps
 	sleepUntil time.Duration // of the driver, while it is asleep
 	random     *rand.Rand    // for what belongs to no host
+	forTest    *rand.Rand
 	hosts      []*Host
 	byAddr     map[netip.Addr]*Host
 	topology   topology
@@ -64,6 +65,7 @@ type Sim struct {
 	ended      bool // the driver is to return
 	events     uint64
 	packets    uint64
+	nemeses    uint64
 }
 
 // event is something that happens at a time.
@@ -95,7 +97,7 @@ func New(t testing.TB, seed uint64) *Sim {
 	s := &Sim{
 		TB: t, seed: seed, virtual: inBubble(), begin: time.Now(),
 		timer: time.NewTimer(0), done: make(chan struct{}), waitOver: make(chan struct{}, 1),
-		random: rand.New(rand.NewPCG(seed, 0)), byAddr: make(map[netip.Addr]*Host),
+		random: rand.New(rand.NewPCG(seed, 0)), forTest: rand.New(rand.NewPCG(seed, 1)), byAddr: make(map[netip.Addr]*Host),
 	}
 	s.topology.init(s)
 	s.addresses.init()
@@ -128,7 +130,7 @@ func (s *Sim) Seed() uint64 { return s.seed }
 
 // Rand is a source of random numbers from the seed, for the test. It is not for the programs
 // of hosts: use Host.Rand there, so that each host has its own.
-func (s *Sim) Rand() *rand.Rand { return rand.New(rand.NewPCG(s.seed, 1)) }
+func (s *Sim) Rand() *rand.Rand { return s.forTest }
 
 // Now is how much time has passed in the simulation.
 func (s *Sim) Now() time.Duration {
@@ -260,7 +262,7 @@ func (s *Sim) sleep() {
 	if s.queue.Len() > 0 {
 		next = s.queue.Next()
 	}
-	if s.busy && len(s.conditions) > 0 {
+	if s.busy && slices.ContainsFunc(s.conditions, func(c *condition) bool { return c.holds != nil }) {
 		next = min(next, s.elapsed()+checkInterval)
 	}
 	s.asleep = true
@@ -279,7 +281,7 @@ func (s *Sim) give(e *event, now time.Duration) {
 	switch e.kind {
 	case eventCall:
 		s.busy = true
-		e.call()
+		s.call(e.call)
 	case eventPacket:
 		e.host.arrive(e.packet)
 	case eventHop:
@@ -308,7 +310,7 @@ func (s *Sim) checkConditions() (met bool) {
 	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
 		if c.holds != nil {
 			s.mu.Unlock()
-			c.met = c.holds()
+			s.call(func() { c.met = c.holds() })
 			s.mu.Lock()
 		}
 		if !c.met && !s.failed && now < c.limit {
@@ -320,13 +322,20 @@ func (s *Sim) checkConditions() (met bool) {
 	return len(s.conditions) < n
 }
 
+// check is checkConditions as an event.
+func (s *Sim) check() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checkConditions()
+}
+
 // wait waits until the condition holds, or the simulation has failed, or the limit is reached.
 func (s *Sim) wait(holds func() bool, limit time.Duration) (met bool) {
 	c := &condition{holds: holds, limit: limit, ended: make(chan struct{})}
 	s.mu.Lock()
 	s.conditions = append(s.conditions, c)
-	s.push(max(limit, s.elapsed()), s.random.Uint64(), event{call: func() {}})
-	s.push(s.elapsed(), s.random.Uint64(), event{call: func() {}}) // check it at once
+	s.push(max(limit, s.elapsed()), s.random.Uint64(), event{call: s.check})
+	s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
 	s.mu.Unlock()
 	<-c.ended
 	s.mu.Lock()
@@ -367,7 +376,7 @@ func (s *Sim) fail(format string, args ...any) {
 	s.TB.Errorf(format, args...)
 	s.mu.Lock()
 	s.failed = true
-	s.push(s.elapsed(), s.random.Uint64(), event{call: func() {}})
+	s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
 	s.mu.Unlock()
 }
 

@@ -1,0 +1,51 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/goroutine"
+)
+
+// failNow is the panic by which a function that the simulation calls ends the test.
+type failNow struct{}
+
+// FailNow ends the test. Unlike that of [testing.TB], it may be called by functions given to
+// At, After and RunUntil, and by programs; so may Fatal, Fatalf, and package require.
+func (s *Sim) FailNow() {
+	if goroutine.Current() != s.driver {
+		s.TB.FailNow()
+	}
+	s.Fail()
+	panic(failNow{})
+}
+
+// Fatal is Log and FailNow.
+func (s *Sim) Fatal(args ...any) {
+	s.Helper()
+	s.Log(args...)
+	s.FailNow()
+}
+
+// Fatalf is Logf and FailNow.
+func (s *Sim) Fatalf(format string, args ...any) {
+	s.Helper()
+	s.Log(fmt.Sprintf(format, args...))
+	s.FailNow()
+}
+
+// call calls a function of the test, which may end the test.
+func (s *Sim) call(f func()) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failNow:
+			s.mu.Lock()
+			s.failed = true
+			s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
+			s.mu.Unlock()
+		default:
+			panic(p)
+		}
+	}()
+	f()
+}
