@@ -110,3 +110,27 @@ func TestClock(t *testing.T) {
 		require.Equal(s, 2*time.Second, h.Now().Sub(began))
 	})
 }
+
+// A program may end with the error of its device, before its context has ended.
+func TestCrashEndsPrograms(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		h := s.Host("a")
+		h.Run(func(ctx context.Context, dev verbs.Device) error {
+			engine := pe.New(pe.Config{})
+			defer engine.Close()
+			r, err := rdma.New(dev, rdma.Config{Engine: engine})
+			if err != nil {
+				return err
+			}
+			if err := r.Start(); err != nil {
+				return err
+			}
+			return engine.Run(context.WithoutCancel(ctx))
+		})
+		s.After(time.Second, h.Crash)
+		s.After(2*time.Second, h.Restart)
+		s.Run(3 * time.Second)
+		require.Equal(s, 2, h.Starts())
+		s.After(0, h.Crash)
+	})
+}
