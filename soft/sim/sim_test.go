@@ -134,3 +134,18 @@ func TestCrashEndsPrograms(t *testing.T) {
 		s.After(0, h.Crash)
 	})
 }
+
+// A device repeats the first packets that it sends, too.
+func TestFirstPacketsAreLost(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		a, b := s.Host("a"), s.Host("b")
+		done := 0
+		a.Run(func(ctx context.Context, dev verbs.Device) error { return pingPong(ctx, dev, "", 1, &done) })
+		b.Run(func(ctx context.Context, dev verbs.Device) error {
+			return pingPong(ctx, dev, a.Addr().String()+":7471", 1, &done)
+		})
+		s.SetDefaultLink(sim.LinkConfig{Loss: 1})
+		s.After(time.Millisecond, func() { s.SetDefaultLink(sim.LinkConfig{}) })
+		s.RunUntil(func() bool { return done == 2 }, time.Minute)
+	})
+}

@@ -188,6 +188,7 @@ func (s *shard) start() {
 	d := s.device
 	for _, e := range s.endpoints {
 		if d.net.Serve(e.socket, e.work) {
+			e.wakesAt = never
 			continue
 		}
 		d.running.Add(1)
