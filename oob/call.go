@@ -88,7 +88,7 @@ func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Co
 		noted := s.Report(p)
 		err := f(ctx)
 		noted()
-		s.Yield() // the program may have ended ctx, and go on
+		s.Turn() // the program may have ended ctx, and go on
 		deliver(err)
 	})
 	if !started {

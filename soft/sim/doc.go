@@ -42,9 +42,9 @@
 // exactly, with any number of processors, with the race detector and without, unless the
 // program
 //
-//   - lets several of its goroutines on one host work at the same time: start them one after
-//     the other, have them wake by [Host.Sleep] in place of time.Sleep, or let one engine call
-//     back instead;
+//   - lets several of its goroutines on one host work at the same time: start them with
+//     [Host.Go] in place of the go statement, have them wake by [Host.Sleep] in place of
+//     time.Sleep, or let one engine call back instead;
 //   - ranges over a map, or selects among several channels that are ready, where the order
 //     matters;
 //   - uses the system's time, random numbers, files or sockets: use [Host.Now] and [Host.Rand].

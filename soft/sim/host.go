@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -35,7 +36,7 @@ type HostConfig struct {
 }
 
 // Host is a simulated host, with one device. Its methods may be called as those of [Sim], and
-// Rand, Now and Sleep by its program.
+// Rand, Now, Sleep and Go by its program.
 type Host struct {
 	s      *Sim
 	cfg    HostConfig
@@ -200,6 +201,14 @@ func (h *Host) yield() {
 	s.mu.Unlock()
 }
 
+// Go starts a goroutine of the host, when all others wait and it is its turn. Unlike one that a
+// go statement starts, it does not work at the same time as its caller.
+func (h *Host) Go(f func()) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.push(h.s.elapsed(), event{call: func() { go f() }})
+}
+
 // push adds an event that happens at the host. The lock is held.
 func (h *Host) push(at time.Duration, e event) {
 	e.host = h
@@ -296,7 +305,8 @@ func (h *Host) runProgram(ctx context.Context) {
 	cause := context.Cause(ctx)
 	closed := h.closeDevice()
 	h.s.mu.Lock()
-	ending, crashed := h.s.ending, h.down // which the program may notice before its context ends
+	crashed := h.down || errors.Is(cause, ErrCrashed) // the program may notice before its context ends
+	ending := h.s.ending
 	h.s.mu.Unlock()
 	switch {
 	case crashed:
@@ -400,7 +410,7 @@ func (h *Host) condition() string {
 	return "it has no program"
 }
 
-// turns implements host.Host for the library.
+// turns implements host.Host for the library. Go is that of Host.
 type turns struct{ *Host }
 
 // AfterFunc implements host.Host.
@@ -421,13 +431,6 @@ func (t turns) Random(b []byte) {
 			b, x = b[1:], x>>8
 		}
 	}
-}
-
-// Go implements host.Host.
-func (t turns) Go(f func()) {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	t.push(t.s.elapsed(), event{call: func() { go f() }})
 }
 
 // Scheduler implements host.Host.

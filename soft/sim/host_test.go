@@ -86,20 +86,20 @@ func (x *server) run(ctx context.Context, dev verbs.Device) error {
 	return errors.Join(err, r.Close(), mem.Close(), engine.Close())
 }
 
-// client sends messages, and connects again when that fails.
-type client struct {
+// sender sends messages, and connects again when that fails.
+type sender struct {
 	host   *sim.Host
 	sent   int
 	failed []error
 }
 
-func newClient(s *sim.Sim, name, addr string, every time.Duration) *client {
-	x := &client{host: s.Host(name)}
+func newSender(s *sim.Sim, name, addr string, every time.Duration) *sender {
+	x := &sender{host: s.Host(name)}
 	x.host.Run(func(ctx context.Context, dev verbs.Device) error { return x.run(ctx, dev, addr, every) })
 	return x
 }
 
-func (x *client) run(ctx context.Context, dev verbs.Device, addr string, every time.Duration) error {
+func (x *sender) run(ctx context.Context, dev verbs.Device, addr string, every time.Duration) error {
 	engine := pe.New(pe.Config{})
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 8})
 	if err != nil {
@@ -130,7 +130,7 @@ func (x *client) run(ctx context.Context, dev verbs.Device, addr string, every t
 func TestCrash(t *testing.T) {
 	sim.Check(t, 10, func(s *sim.Sim) {
 		x := newServer(s)
-		busy := newClient(s, "busy", x.addr(), 10*time.Millisecond)
+		busy := newSender(s, "busy", x.addr(), 10*time.Millisecond)
 		s.RunUntil(func() bool { return busy.sent >= 10 }, time.Second)
 		require.Empty(s, x.returned)
 		x.host.Crash()
@@ -163,7 +163,7 @@ func TestCrash(t *testing.T) {
 func TestCrashIsNoticedWhileIdle(t *testing.T) {
 	sim.Check(t, 10, func(s *sim.Sim) {
 		x := newServer(s)
-		idle := newClient(s, "idle", x.addr(), 5*time.Minute)
+		idle := newSender(s, "idle", x.addr(), 5*time.Minute)
 		s.RunUntil(func() bool { return len(x.qpns) == 1 }, time.Second)
 		s.Run(time.Duration(s.Rand().IntN(int(5 * time.Second))))
 		idle.host.Crash()
@@ -177,8 +177,8 @@ func TestCrashIsNoticedWhileIdle(t *testing.T) {
 func TestCrashAtAnyMoment(t *testing.T) {
 	sim.Check(t, 20, func(s *sim.Sim) {
 		x := newServer(s)
-		newClient(s, "a", x.addr(), time.Microsecond)
-		newClient(s, "b", x.addr(), 3*time.Microsecond)
+		newSender(s, "a", x.addr(), time.Microsecond)
+		newSender(s, "b", x.addr(), 3*time.Microsecond)
 		for range 20 {
 			h := []*sim.Host{x.host, s.Host("a"), s.Host("b")}[s.Rand().IntN(3)]
 			s.Run(time.Duration(s.Rand().ExpFloat64() * float64(20*time.Microsecond)))
@@ -198,7 +198,7 @@ func TestPause(t *testing.T) {
 		t.Run(pause.String(), func(t *testing.T) {
 			sim.Check(t, 5, func(s *sim.Sim) {
 				x := newServer(s)
-				c := newClient(s, "client", x.addr(), 10*time.Millisecond)
+				c := newSender(s, "client", x.addr(), 10*time.Millisecond)
 				ticks := 0
 				s.Host("ticker").Run(func(ctx context.Context, _ verbs.Device) error {
 					for ctx.Err() == nil {
@@ -251,7 +251,7 @@ func TestSleepEndsWithTheProgram(t *testing.T) {
 func TestCrashOfPausedHost(t *testing.T) {
 	sim.Check(t, 5, func(s *sim.Sim) {
 		x := newServer(s)
-		newClient(s, "client", x.addr(), 10*time.Millisecond)
+		newSender(s, "client", x.addr(), 10*time.Millisecond)
 		s.Run(time.Second)
 		x.host.Pause()
 		s.Run(time.Second)
@@ -267,8 +267,8 @@ func TestCrashOfPausedHost(t *testing.T) {
 func TestCut(t *testing.T) {
 	sim.Check(t, 10, func(s *sim.Sim) {
 		x := newServer(s)
-		c := newClient(s, "client", x.addr(), 100*time.Millisecond)
-		other := newClient(s, "other", x.addr(), 100*time.Millisecond)
+		c := newSender(s, "client", x.addr(), 100*time.Millisecond)
+		other := newSender(s, "other", x.addr(), 100*time.Millisecond)
 		cuts := []func(){
 			func() { s.Cut(x.host, c.host) },
 			func() { s.Cut(c.host, x.host) },
@@ -294,7 +294,7 @@ func TestCut(t *testing.T) {
 func TestFirstPacketIsLost(t *testing.T) {
 	sim.Check(t, 3, func(s *sim.Sim) {
 		x := newServer(s)
-		c := newClient(s, "client", x.addr(), time.Millisecond)
+		c := newSender(s, "client", x.addr(), time.Millisecond)
 		s.Cut(c.host, x.host)
 		s.After(time.Second, s.Heal)
 		s.RunUntil(func() bool { return c.sent > 0 }, 10*time.Second)
@@ -326,7 +326,7 @@ func TestClockRateOfConnections(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := sim.New(t, 1)
 			x := newServer(s)
-			idle := newClient(s, "idle", x.addr(), 5*time.Minute)
+			idle := newSender(s, "idle", x.addr(), 5*time.Minute)
 			s.RunUntil(func() bool { return len(x.qpns) == 1 }, time.Second)
 			x.host.SetClockRate(rate)
 			idle.host.Crash()
@@ -465,7 +465,7 @@ func TestConditionEndsTheTest(t *testing.T) {
 func TestRunUntilNever(t *testing.T) {
 	out := failure(t, func(s *sim.Sim) {
 		x := newServer(s)
-		newClient(s, "client", x.addr(), time.Hour)
+		newSender(s, "client", x.addr(), time.Hour)
 		s.Host("stopped").Run(func(context.Context, verbs.Device) error { return nil })
 		s.Host("gone").Run(x.run)
 		s.Host("empty")

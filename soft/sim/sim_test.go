@@ -110,3 +110,42 @@ func TestClock(t *testing.T) {
 		require.Equal(s, 2*time.Second, h.Now().Sub(began))
 	})
 }
+
+// A program may end with the error of its device, before its context has ended.
+func TestCrashEndsPrograms(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		h := s.Host("a")
+		h.Run(func(ctx context.Context, dev verbs.Device) error {
+			engine := pe.New(pe.Config{})
+			defer engine.Close()
+			r, err := rdma.New(dev, rdma.Config{Engine: engine})
+			if err != nil {
+				return err
+			}
+			if err := r.Start(); err != nil {
+				return err
+			}
+			return engine.Run(context.WithoutCancel(ctx))
+		})
+		s.After(time.Second, h.Crash)
+		s.After(2*time.Second, h.Restart)
+		s.Run(3 * time.Second)
+		require.Equal(s, 2, h.Starts())
+		s.After(0, h.Crash)
+	})
+}
+
+// A device repeats the first packets that it sends, too.
+func TestFirstPacketsAreLost(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		a, b := s.Host("a"), s.Host("b")
+		done := 0
+		a.Run(func(ctx context.Context, dev verbs.Device) error { return pingPong(ctx, dev, "", 1, &done) })
+		b.Run(func(ctx context.Context, dev verbs.Device) error {
+			return pingPong(ctx, dev, a.Addr().String()+":7471", 1, &done)
+		})
+		s.SetDefaultLink(sim.LinkConfig{Loss: 1})
+		s.After(time.Millisecond, func() { s.SetDefaultLink(sim.LinkConfig{}) })
+		s.RunUntil(func() bool { return done == 2 }, time.Minute)
+	})
+}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"strings"
 	"time"
 
@@ -67,7 +69,7 @@ func (t *trace) event(now time.Duration, e *event) {
 		t.differs = fmt.Sprintf("event %d is %s in the first run, and %s in the second", n, first, t.describe(r))
 	}
 	if t.log != nil {
-		fmt.Fprintf(t.log, "%v %s%s\n", now, t.describe(r), contents(e.packet))
+		fmt.Fprintf(t.log, "%v %s%s%s\n", now, t.describe(r), contents(e.packet), called(e.call))
 	}
 }
 
@@ -93,6 +95,15 @@ func contents(x *packet) string {
 		return fmt.Sprintf(": %v to %v: %v", x.src, x.dst, err)
 	}
 	return fmt.Sprintf(": %v to %v: %v to queue pair %#x, PSN %#x", x.src, x.dst, p.Opcode, p.DestQP, p.PSN)
+}
+
+// called names the function that an event calls.
+func called(f func()) string {
+	if f == nil {
+		return ""
+	}
+	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	return " of " + name[strings.LastIndexByte(name, '/')+1:]
 }
 
 // maxFile bounds a log or a capture, in bytes.
