@@ -24,6 +24,7 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/overhead"
 	"github.com/verbena-rdma/verbena/bench/internal/perftest"
 	"github.com/verbena-rdma/verbena/bench/internal/scp"
+	"github.com/verbena-rdma/verbena/bench/internal/simulation"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
@@ -62,6 +63,7 @@ var comparisons = []struct {
 	run         func(ctx context.Context, args []string) error
 }{
 	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
+	{"sim", "thousands of simulated hosts: the simulator's speed, incast, a server that restarts, SRD, an hour in the life of a cluster", simulation.Run},
 	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},
 	{"compare", "two versions of the SDK", compare.Run},
 	{"perftest", "the SDK and perftest, on rxe in the virtual machine", perftest.Run},
