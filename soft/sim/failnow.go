@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"fmt"
-
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
@@ -19,17 +17,17 @@ func (s *Sim) FailNow() {
 	panic(failNow{})
 }
 
-// Fatal is Log and FailNow.
+// Fatal is Error and FailNow.
 func (s *Sim) Fatal(args ...any) {
 	s.Helper()
-	s.Log(args...)
+	s.Error(args...)
 	s.FailNow()
 }
 
-// Fatalf is Logf and FailNow.
+// Fatalf is Errorf and FailNow.
 func (s *Sim) Fatalf(format string, args ...any) {
 	s.Helper()
-	s.Log(fmt.Sprintf(format, args...))
+	s.Errorf(format, args...)
 	s.FailNow()
 }
 
