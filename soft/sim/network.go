@@ -352,7 +352,7 @@ func (t *topology) deliver(x *packet, a fabric.Arrival, l *fabric.Link) {
 		x.header.TrafficClass = congestion.Mark(x.header.TrafficClass)
 	}
 	if a.Corrupt {
-		l.FlipBit(x.data)
+		l.Corrupt(x.data)
 	}
 	if x.hop == len(x.route)-1 {
 		t.s.push(a.At, x.from.host.order(), event{kind: eventPacket, host: x.to, packet: x})

@@ -12,14 +12,15 @@ type LinkConfig struct {
 	Jitter  time.Duration // the greatest addition to Latency; packets stay in order
 
 	Rate  int64 // bytes per second; zero: no limit
-	Queue int   // bytes that wait for transmission; more are dropped. Zero: no limit
+	Queue int   // bytes that wait for transmission or are in it; more are dropped. Zero: no limit
 	Mark  int   // waiting bytes from which ECN-capable packets are marked; zero: never
 
 	// Probabilities from 0 to 1, drawn for each packet.
-	Loss      float64
-	Duplicate float64 // it arrives twice
-	Reorder   float64 // it arrives after packets that were sent later
-	Corrupt   float64 // one of its bits is flipped
+	Loss       float64
+	Duplicate  float64 // it arrives twice
+	Reorder    float64 // it arrives after packets that were sent later
+	Corrupt    float64 // one or three of its bits are flipped
+	RandomMark float64 // it is marked however few bytes wait, if it is ECN-capable
 	// ReorderDelay is the greatest delay of a reordered packet. Zero: ten times Latency, and
 	// at least 10 µs.
 	ReorderDelay time.Duration
@@ -47,6 +48,21 @@ type Counts struct {
 	Duplicated uint64
 	Reordered  uint64
 	Corrupted  uint64
+	Deepest    uint64 // the most bytes that have waited for transmission
+}
+
+// Add adds the counts of another link. Deepest becomes the greater of both.
+func (c *Counts) Add(o *Counts) {
+	c.Sent += o.Sent
+	c.Bytes += o.Bytes
+	c.Lost += o.Lost
+	c.Overflowed += o.Overflowed
+	c.TooLong += o.TooLong
+	c.Marked += o.Marked
+	c.Duplicated += o.Duplicated
+	c.Reordered += o.Reordered
+	c.Corrupted += o.Corrupted
+	c.Deepest = max(c.Deepest, o.Deepest)
 }
 
 // NewLink returns a link that draws from random.
@@ -56,7 +72,7 @@ func NewLink(c LinkConfig, random *rand.Rand) *Link { return &Link{Config: c, ra
 type Arrival struct {
 	At      time.Duration
 	Marked  bool // congestion experienced
-	Corrupt bool // flip a bit of it
+	Corrupt bool // apply Link.Corrupt to it
 }
 
 // Carry takes a packet of n bytes that is handed to the link now. It returns its arrivals: one,
@@ -69,7 +85,7 @@ func (l *Link) Carry(now time.Duration, n int, capable bool) (arrivals [2]Arriva
 		l.TooLong++
 		return arrivals, 0
 	}
-	var marked bool
+	crowded := false
 	if c.Rate > 0 {
 		waiting := 0
 		if l.free > now {
@@ -79,7 +95,8 @@ func (l *Link) Carry(now time.Duration, n int, capable bool) (arrivals [2]Arriva
 			l.Overflowed++
 			return arrivals, 0
 		}
-		marked = capable && c.Mark > 0 && waiting >= c.Mark
+		crowded = c.Mark > 0 && waiting >= c.Mark
+		l.Deepest = max(l.Deepest, uint64(waiting+n))
 		l.free = max(l.free, now) + time.Duration(float64(n)*float64(time.Second)/float64(c.Rate))
 	} else {
 		l.free = max(l.free, now)
@@ -88,6 +105,7 @@ func (l *Link) Carry(now time.Duration, n int, capable bool) (arrivals [2]Arriva
 		l.Lost++
 		return arrivals, 0
 	}
+	marked := capable && (crowded || l.chance(c.RandomMark))
 	if marked {
 		l.Marked++
 	}
@@ -128,11 +146,16 @@ func (l *Link) corrupts() bool {
 	return true
 }
 
-func (l *Link) chance(p float64) bool { return p > 0 && l.random.Float64() < p }
+func (l *Link) chance(p float64) bool { return chance(l.random, p) }
 
-// FlipBit flips a bit of b, which the link chooses.
-func (l *Link) FlipBit(b []byte) {
-	if len(b) > 0 {
+func chance(random *rand.Rand, p float64) bool { return p > 0 && random.Float64() < p }
+
+// Corrupt flips one or three bits of b: an odd number cannot undo itself.
+func (l *Link) Corrupt(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	for range 1 + 2*l.random.IntN(2) {
 		b[l.random.IntN(len(b))] ^= 1 << l.random.IntN(8)
 	}
 }

@@ -1,6 +1,3 @@
-// Package fabric has the parts of a simulated network: a queue of events in the order of their
-// times, and links that delay, lose, mark, repeat and damage packets. It knows no clock, and
-// no randomness but that of the generators it is given.
 package fabric
 
 import "time"

@@ -89,10 +89,10 @@ func BenchmarkIdle(b *testing.B) {
 	for i := range uint32(20_000) {
 		w.forge(h, foreigner, request(h, i+1))
 		c := h.nextEvent(EventConnectRequest).Conn
-		if err := c.Accept(AcceptParams{QPN: i + 2}, w.now); err != nil {
+		if err := c.Accept(AcceptParams{QPN: i + 2}, w.Now); err != nil {
 			b.Fatal(err)
 		}
-		c.CommunicationEstablished(w.now)
+		c.CommunicationEstablished(w.Now)
 		h.nextEvent(EventEstablished)
 		h.sent()
 	}
@@ -101,8 +101,8 @@ func BenchmarkIdle(b *testing.B) {
 	for b.Loop() {
 		// A DREQ for an unknown connection, its answer, and a check of the timers.
 		d.MAD[0], d.MAD[1], d.MAD[2], d.MAD[3], d.MAD[17] = 1, 7, 2, 3, 0x15
-		h.Receive(d.MAD[:], Path{Local: h.address, Remote: netip.MustParseAddrPort(foreigner)}, w.now)
-		h.Expire(w.now)
+		h.Receive(d.MAD[:], Path{Local: h.address, Remote: netip.MustParseAddrPort(foreigner)}, w.Now)
+		h.Expire(w.Now)
 		h.NextMAD(&d)
 	}
 }

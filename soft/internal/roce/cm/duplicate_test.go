@@ -28,8 +28,8 @@ func TestDuplicateREQ(t *testing.T) {
 	again()
 	require.Empty(t, b.sent(), "before an MRA: silence")
 
-	w.now = b.Deadline()
-	b.Expire(w.now)
+	w.Now = b.Deadline()
+	b.Expire(w.Now)
 	mra, path := requireSent[mad.MRA](b)
 	require.Equal(t, "10.0.0.9:4791", path.Remote.String(), "a foreign peer's port is 4791, wherever it sends from")
 	require.Equal(t, req.TransactionID, mra.TransactionID)
@@ -40,7 +40,7 @@ func TestDuplicateREQ(t *testing.T) {
 	repeated, _ := requireSent[mad.MRA](b)
 	require.Equal(t, mra, repeated)
 
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20}, w.now))
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20}, w.Now))
 	rep, _ := requireSent[mad.REP](b)
 	again()
 	require.Empty(t, b.sent(), "the REP has a timer of its own")
@@ -68,9 +68,9 @@ func TestDuplicateREQ(t *testing.T) {
 	b.requireNoEvent()
 
 	// After time-wait, which the peer's local ACK timeout has set, it is a new request.
-	require.Equal(t, w.now+timeoutDuration(19), b.Deadline())
-	w.now = b.Deadline()
-	b.Expire(w.now)
+	require.Equal(t, w.Now+timeoutDuration(19), b.Deadline())
+	w.Now = b.Deadline()
+	b.Expire(w.Now)
 	b.nextEvent(EventTimeWaitExit)
 	w.forge(b, foreigner, req)
 	b.nextEvent(EventConnectRequest)
@@ -80,7 +80,7 @@ func TestDuplicateREQ(t *testing.T) {
 func TestDuplicateREP(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
-	conn, err := a.Connect(a.params(b), w.now)
+	conn, err := a.Connect(a.params(b), w.Now)
 	require.NoError(t, err)
 	req, _ := requireSent[mad.REQ](a)
 	rep := &mad.REP{TransactionID: req.TransactionID, LocalCommID: 0x55, RemoteCommID: req.LocalCommID, QPN: 0x66, CAGUID: 0x77}
@@ -89,8 +89,8 @@ func TestDuplicateREP(t *testing.T) {
 	w.forge(a, "10.0.0.2:50002", rep)
 	require.Empty(t, a.sent(), "before an MRA: silence")
 
-	w.now = a.Deadline()
-	a.Expire(w.now)
+	w.Now = a.Deadline()
+	a.Expire(w.Now)
 	mra, _ := requireSent[mad.MRA](a)
 	require.Equal(t, mad.MessageREP, mra.Message)
 	require.Equal(t, uint32(0x55), mra.RemoteCommID)
@@ -98,7 +98,7 @@ func TestDuplicateREP(t *testing.T) {
 	again, _ := requireSent[mad.MRA](a)
 	require.Equal(t, mra, again)
 
-	require.NoError(t, conn.Establish([]byte("ready"), w.now))
+	require.NoError(t, conn.Establish([]byte("ready"), w.Now))
 	rtu, _ := requireSent[mad.RTU](a)
 	w.forge(a, "10.0.0.2:50004", rep)
 	repeated, _ := requireSent[mad.RTU](a)
@@ -106,7 +106,7 @@ func TestDuplicateREP(t *testing.T) {
 	require.Equal(t, zeroed("ready", 224), rtu.PrivateData)
 	require.Equal(t, uint64(3), a.Counters().DuplicateREP)
 
-	require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+	require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 	a.sent()
 	w.forge(a, "10.0.0.2:50004", rep)
 	require.Empty(t, a.sent())
@@ -159,10 +159,10 @@ func TestAlternatePath(t *testing.T) {
 	lap := &mad.LAP{TransactionID: 0x88, LocalCommID: 1, RemoteCommID: conn.localID, RemoteQPN: 0x20}
 	w.forge(b, foreigner, lap)
 	require.Empty(t, b.sent())
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20}, w.now))
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20}, w.Now))
 	rep, _ := requireSent[mad.REP](b)
 	require.Equal(t, mad.FailoverNotSupported, rep.Failover)
-	conn.CommunicationEstablished(w.now)
+	conn.CommunicationEstablished(w.Now)
 	w.forge(b, foreigner, lap)
 	apr, _ := requireSent[mad.APR](b)
 	require.Equal(t, mad.APNotSupported, apr.Status)
@@ -189,13 +189,13 @@ func TestSlowAcceptor(t *testing.T) {
 		b.listen(ListenParams{Service: testService})
 		b.app = func(e *Event) {
 			if e.Type == EventConnectRequest {
-				w.after(50*time.Second, func() { b.accept(e.Conn) })
+				w.After(50*time.Second, func() { b.accept(e.Conn) })
 			}
 		}
 		a.app = func(e *Event) {
 			if e.Type == EventConnectResponse {
-				w.after(20*time.Second, func() {
-					require.NoError(t, e.Conn.Establish(nil, w.now))
+				w.After(20*time.Second, func() {
+					require.NoError(t, e.Conn.Establish(nil, w.Now))
 					a.settle()
 				})
 			}
@@ -203,7 +203,7 @@ func TestSlowAcceptor(t *testing.T) {
 		p := a.params(b)
 		p.MaxCMRetries = 3
 		a.connect(p)
-		w.pass(100 * time.Second)
+		w.Pass(100 * time.Second)
 		require.Equal(t, "C", a.reports())
 		require.Equal(t, "request, E", b.reports())
 		if lost == 0 {
@@ -221,30 +221,30 @@ func TestMRABounds(t *testing.T) {
 	w, a, b := pair(t, faults{})
 	p := a.params(b)
 	p.MaxCMRetries = 2
-	_, err := a.Connect(p, w.now)
+	_, err := a.Connect(p, w.Now)
 	require.NoError(t, err)
 	req, _ := requireSent[mad.REQ](a)
 	mra := &mad.MRA{TransactionID: req.TransactionID, LocalCommID: 5, RemoteCommID: req.LocalCommID, ServiceTimeout: 31}
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline())
+	require.Equal(t, w.Now+70*time.Second+timeoutDuration(18), a.Deadline())
 	mra.ServiceTimeout = 0
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now+70*time.Second+timeoutDuration(18), a.Deadline(), "an MRA does not shorten a wait")
+	require.Equal(t, w.Now+70*time.Second+timeoutDuration(18), a.Deadline(), "an MRA does not shorten a wait")
 	mra.ServiceTimeout = 31
-	w.now += time.Second
+	w.Now += time.Second
 	w.forge(a, "10.0.0.2:4791", mra)
-	require.Equal(t, w.now-time.Second+70*time.Second+timeoutDuration(18), a.Deadline(), "the third does not count")
+	require.Equal(t, w.Now-time.Second+70*time.Second+timeoutDuration(18), a.Deadline(), "the third does not count")
 
 	// A deadline of the caller holds, MRA or not.
-	p.QPN, p.Deadline = a.newQPN(), w.now+5*time.Second
-	_, err = a.Connect(p, w.now)
+	p.QPN, p.Deadline = a.newQPN(), w.Now+5*time.Second
+	_, err = a.Connect(p, w.Now)
 	require.NoError(t, err)
 	req, _ = requireSent[mad.REQ](a)
 	mra.TransactionID, mra.RemoteCommID = req.TransactionID, req.LocalCommID
 	w.forge(a, "10.0.0.2:4791", mra)
 	require.Equal(t, p.Deadline, a.Deadline())
-	w.now = p.Deadline
-	a.Expire(w.now)
+	w.Now = p.Deadline
+	a.Expire(w.Now)
 	require.Equal(t, CauseDeadline, a.nextEvent(EventUnreachable).Cause)
 	a.nextEvent(EventTimeWaitExit)
 	rej, _ := requireSent[mad.REJ](a)
@@ -263,15 +263,15 @@ func TestMRAForREP(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 	w.forge(b, foreigner, request(b, 1))
 	conn := b.nextEvent(EventConnectRequest).Conn
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20, Deadline: w.now + time.Hour}, w.now))
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 0x20, Deadline: w.Now + time.Hour}, w.Now))
 	b.sent()
-	accepted := w.now
+	accepted := w.Now
 	for range 20 {
 		w.forge(b, foreigner, &mad.MRA{TransactionID: conn.transactionID, LocalCommID: 1, RemoteCommID: conn.localID, Message: mad.MessageREP, ServiceTimeout: 31})
 	}
 	require.Equal(t, accepted+time.Minute, b.Deadline())
-	w.now = b.Deadline()
-	b.Expire(w.now)
+	w.Now = b.Deadline()
+	b.Expire(w.Now)
 	require.Equal(t, CauseTimeout, b.nextEvent(EventUnreachable).Cause)
 	rej, _ := requireSent[mad.REJ](b)
 	require.Equal(t, mad.ReasonTimeout, rej.Reason)

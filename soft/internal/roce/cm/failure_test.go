@@ -66,7 +66,7 @@ func TestKilled(t *testing.T) {
 						}
 					case e.Type == EventConnectRequest && c.when == atREP:
 						acceptB(e)
-						w.after(0, kill) // the REP is on its way
+						w.After(0, kill) // the REP is on its way
 					default:
 						acceptB(e)
 					}
@@ -83,13 +83,13 @@ func TestKilled(t *testing.T) {
 				}
 				a.connect(a.params(b))
 				if c.when == atEstablished || c.when == atDREQ {
-					w.pass(time.Second)
+					w.Pass(time.Second)
 					kill()
 				}
 				if c.when == atDREQ {
 					var conn *Conn
 					for _, conn = range survivor.conns {
-						require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+						require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 					}
 					survivor.settle()
 				}
@@ -109,17 +109,17 @@ func TestDeadlines(t *testing.T) {
 	w, a, b := pair(t, faults{})
 	b.kill(false)
 	p := a.params(b)
-	p.Deadline = w.now + 2500*time.Millisecond
+	p.Deadline = w.Now + 2500*time.Millisecond
 	a.connect(p)
 	w.run(time.Minute)
-	require.Equal(t, p.Deadline+latency, w.now, "a REJ has gone out at the deadline")
+	require.Equal(t, p.Deadline+latency, w.Now, "a REJ has gone out at the deadline")
 	require.Equal(t, "U deadline exceeded", a.reports())
 
 	w, a, b, active, passive := established(t)
 	b.kill(false)
-	require.NoError(t, active.Disconnect(DisconnectParams{Deadline: w.now + time.Second}, w.now))
+	require.NoError(t, active.Disconnect(DisconnectParams{Deadline: w.Now + time.Second}, w.Now))
 	a.settle()
-	w.pass(1001 * time.Millisecond)
+	w.Pass(1001 * time.Millisecond)
 	require.Equal(t, "D deadline exceeded", a.reports())
 	require.Equal(t, StateTimeWait, active.State())
 	w.run(time.Minute)
@@ -130,9 +130,9 @@ func TestDeadlines(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 	w.forge(b, foreigner, request(b, 1))
 	conn := b.nextEvent(EventConnectRequest).Conn
-	require.NoError(t, conn.Accept(AcceptParams{QPN: 2, Deadline: w.now + 100*time.Millisecond}, w.now))
+	require.NoError(t, conn.Accept(AcceptParams{QPN: 2, Deadline: w.Now + 100*time.Millisecond}, w.Now))
 	b.sent()
-	require.Equal(t, w.now+100*time.Millisecond, b.Deadline())
+	require.Equal(t, w.Now+100*time.Millisecond, b.Deadline())
 	b.Expire(b.Deadline())
 	require.Equal(t, CauseDeadline, b.nextEvent(EventUnreachable).Cause)
 }
@@ -146,33 +146,33 @@ func TestNoRoute(t *testing.T) {
 		list := a.sent()
 		require.Len(t, list, n)
 		for _, d := range list {
-			a.NoRoute(&d, w.now)
+			a.NoRoute(&d, w.Now)
 		}
 	}
-	_, err := a.Connect(a.params(b), w.now)
+	_, err := a.Connect(a.params(b), w.Now)
 	require.NoError(t, err)
 	noRoute(1)
 	require.Equal(t, CauseNoRoute, a.nextEvent(EventUnreachable).Cause)
 	a.nextEvent(EventTimeWaitExit)
 	noRoute(1) // the REJ, for a peer that may have heard of it
-	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.now)
+	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.Now)
 	require.NoError(t, err)
 	noRoute(1)
 	require.Equal(t, CauseNoRoute, a.nextEvent(EventUnreachable).Cause)
 	a.requireEmpty()
 
 	// A route that was there may come back.
-	_, err = a.Connect(a.params(b), w.now)
+	_, err = a.Connect(a.params(b), w.Now)
 	require.NoError(t, err)
-	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.now)
+	_, err = a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.Now)
 	require.NoError(t, err)
 	require.Len(t, a.sent(), 2)
-	w.now += 3 * time.Second
-	a.Expire(w.now)
+	w.Now += 3 * time.Second
+	a.Expire(w.Now)
 	noRoute(2)
 	a.requireNoEvent()
 
-	a.NoRoute(&Datagram{}, w.now)
+	a.NoRoute(&Datagram{}, w.Now)
 	a.requireNoEvent()
 }
 
@@ -191,7 +191,7 @@ func TestUnanswered(t *testing.T) {
 	require.Equal(t, []string{"A REQ", "A REQ", "B MRA", "B REJ"}, w.trace)
 	a.requireEmpty()
 	b.requireEmpty()
-	require.ErrorIs(t, b.all[0].Conn.Accept(AcceptParams{QPN: 2}, w.now), verbs.ErrState)
+	require.ErrorIs(t, b.all[0].Conn.Accept(AcceptParams{QPN: 2}, w.Now), verbs.ErrState)
 
 	for shorter, told := range map[string][2]string{
 		"A": {"C, U no response from the application in time", "request, R 4"},
@@ -232,14 +232,14 @@ func TestClose(t *testing.T) {
 			switch c.state {
 			case StateREQSent, StateREPReceived:
 				closer = a.connect(a.params(b))
-				w.pass(time.Millisecond)
+				w.Pass(time.Millisecond)
 				if c.state == StateREPReceived {
 					b.accept(b.all[0].Conn)
-					w.pass(time.Millisecond)
+					w.Pass(time.Millisecond)
 				}
 			case StateREQReceived, StateREPSent:
 				a.connect(a.params(b))
-				w.pass(time.Millisecond)
+				w.Pass(time.Millisecond)
 				closer = b.all[0].Conn
 				if c.state == StateREPSent {
 					w.drop = func(_, _ *host, attribute mad.Attribute, _ []byte) bool { return attribute == mad.AttrREP }
@@ -249,13 +249,13 @@ func TestClose(t *testing.T) {
 				a.answerAll()
 				b.answerAll()
 				closer = a.connect(a.params(b))
-				w.pass(time.Millisecond)
+				w.Pass(time.Millisecond)
 				if c.state > StateEstablished {
-					require.NoError(t, closer.Disconnect(DisconnectParams{}, w.now))
+					require.NoError(t, closer.Disconnect(DisconnectParams{}, w.Now))
 				}
 				if c.state == StateTimeWait {
 					a.settle()
-					w.pass(time.Millisecond)
+					w.Pass(time.Millisecond)
 				}
 			}
 			require.Equal(t, c.state, closer.State())
@@ -264,8 +264,8 @@ func TestClose(t *testing.T) {
 				closing, other = b, a
 			}
 			told := len(closing.all)
-			closer.Close(w.now)
-			closer.Close(w.now)
+			closer.Close(w.Now)
+			closer.Close(w.Now)
 			closing.settle()
 			w.run(3 * time.Minute)
 			require.Equal(t, c.other, other.reports())
@@ -273,7 +273,7 @@ func TestClose(t *testing.T) {
 			require.Equal(t, EventTimeWaitExit, closing.all[told].Type)
 			a.requireEmpty()
 			b.requireEmpty()
-			closer.Close(w.now)
+			closer.Close(w.Now)
 			require.Empty(t, closing.sent())
 		})
 	}
@@ -284,11 +284,11 @@ func TestCloseDropsEvents(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
 	b.stopped = true
-	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.Now))
 	a.settle()
 	w.run(time.Minute)
 	require.Equal(t, 2, b.Entries().Events)
-	passive.Close(w.now)
+	passive.Close(w.Now)
 	b.nextEvent(EventTimeWaitExit)
 	b.requireNoEvent()
 }
@@ -302,24 +302,24 @@ func TestListenerClose(t *testing.T) {
 	datagrams := Service{PortSpaceUDP, 7}
 	lu := b.listen(ListenParams{Service: datagrams, Transport: verbs.UD})
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	b.stopped = true
 	for range 5 {
 		a.connect(a.params(b))
 	}
 	for range 3 {
-		_, err := a.Resolve(ResolveParams{Service: datagrams, Path: a.pathTo(b)}, w.now)
+		_, err := a.Resolve(ResolveParams{Service: datagrams, Path: a.pathTo(b)}, w.Now)
 		require.NoError(t, err)
 	}
 	a.settle()
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, 6, l.HalfOpen())
 	require.Equal(t, 3, lu.HalfOpen())
-	l.Close(w.now)
-	lu.Close(w.now)
+	l.Close(w.Now)
+	lu.Close(w.Now)
 	b.stopped = false
 	b.settle()
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, "R 8, R 8, R 8, R 8, R 8", a.reports())
 	rejected := 0
 	for _, e := range a.all {
@@ -331,11 +331,11 @@ func TestListenerClose(t *testing.T) {
 	require.Equal(t, 3, rejected)
 	require.Equal(t, "request", b.reports())
 	b.accept(b.all[0].Conn)
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, StateEstablished, b.all[0].Conn.State())
 	require.Zero(t, l.HalfOpen()+lu.HalfOpen()+b.Entries().HalfOpen)
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, uint64(1), b.Counters().NoService)
 	b.listen(ListenParams{Service: testService})
 }
@@ -352,22 +352,22 @@ func TestManagerClose(t *testing.T) {
 	b.connect(b.params(a)) // one that waits at A
 	resolution := a.resolve(b)
 	b.resolve(a)
-	w.pass(100 * time.Millisecond)
+	w.Pass(100 * time.Millisecond)
 	require.Equal(t, 2, b.Entries().HalfOpen)
-	b.Close(w.now)
-	b.Close(w.now)
+	b.Close(w.Now)
+	b.Close(w.Now)
 	require.Equal(t, Entries{}, b.Entries())
 	b.settle()
-	b.Expire(w.now + time.Hour)
-	w.pass(10 * time.Second)
+	b.Expire(w.Now + time.Hour)
+	w.Pass(10 * time.Second)
 	require.Equal(t, "D disconnected by the peer, R 28, R 28, request", sorted(a))
 	require.Zero(t, b.Counters().Retransmitted)
-	require.ErrorIs(t, passive.Disconnect(DisconnectParams{}, w.now), verbs.ErrState)
+	require.ErrorIs(t, passive.Disconnect(DisconnectParams{}, w.Now), verbs.ErrState)
 	_, err := b.Listen(ListenParams{Service: testService})
 	require.ErrorIs(t, err, verbs.ErrClosed)
-	_, err = b.Connect(b.params(a), w.now)
+	_, err = b.Connect(b.params(a), w.Now)
 	require.ErrorIs(t, err, verbs.ErrClosed)
-	_, err = b.Resolve(ResolveParams{Service: testService, Path: b.pathTo(a)}, w.now)
+	_, err = b.Resolve(ResolveParams{Service: testService, Path: b.pathTo(a)}, w.Now)
 	require.ErrorIs(t, err, verbs.ErrClosed)
 	received := b.Counters().Received
 	w.forge(b, foreigner, request(b, 1))
@@ -389,13 +389,13 @@ func TestWrongCalls(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
 	for _, c := range []*Conn{active, passive} {
-		require.ErrorIs(t, c.Accept(AcceptParams{QPN: 2}, w.now), verbs.ErrState)
+		require.ErrorIs(t, c.Accept(AcceptParams{QPN: 2}, w.Now), verbs.ErrState)
 		require.ErrorIs(t, c.Prepare(AcceptParams{QPN: 2}), verbs.ErrState)
-		require.ErrorIs(t, c.Establish(nil, w.now), verbs.ErrState)
-		err := c.Reject(RejectParams{}, w.now)
+		require.ErrorIs(t, c.Establish(nil, w.Now), verbs.ErrState)
+		err := c.Reject(RejectParams{}, w.Now)
 		require.ErrorIs(t, err, verbs.ErrState)
 		require.ErrorContains(t, err, "it is in state Established, must be in REQ Received or REP Received or REP Sent")
-		require.ErrorIs(t, c.Disconnect(DisconnectParams{PrivateData: make([]byte, 221)}, w.now), verbs.ErrInvalid)
+		require.ErrorIs(t, c.Disconnect(DisconnectParams{PrivateData: make([]byte, 221)}, w.Now), verbs.ErrInvalid)
 		require.Equal(t, StateEstablished, c.State())
 	}
 	for i, change := range []func(p *ConnectParams){
@@ -416,7 +416,7 @@ func TestWrongCalls(t *testing.T) {
 	} {
 		p := a.params(b)
 		change(&p)
-		_, err := a.Connect(p, w.now)
+		_, err := a.Connect(p, w.Now)
 		require.ErrorIs(t, err, verbs.ErrInvalid, i)
 		require.ErrorContains(t, err, "connect to port 7471", i)
 	}
@@ -434,23 +434,23 @@ func TestWrongCalls(t *testing.T) {
 	for i, p := range []AcceptParams{
 		{QPN: 1}, {QPN: 1 << 24}, {QPN: 2, PSN: 1 << 24}, {QPN: 2, RNRRetry: 8}, {QPN: 2, PrivateData: make([]byte, 197)},
 	} {
-		require.ErrorIs(t, c.Accept(p, w.now), verbs.ErrInvalid, i)
+		require.ErrorIs(t, c.Accept(p, w.Now), verbs.ErrInvalid, i)
 	}
-	require.ErrorIs(t, c.Reject(RejectParams{PrivateData: make([]byte, 149)}, w.now), verbs.ErrInvalid)
-	require.ErrorIs(t, c.Reject(RejectParams{Info: make([]byte, 73)}, w.now), verbs.ErrInvalid)
-	require.ErrorIs(t, c.Disconnect(DisconnectParams{}, w.now), verbs.ErrState)
+	require.ErrorIs(t, c.Reject(RejectParams{PrivateData: make([]byte, 149)}, w.Now), verbs.ErrInvalid)
+	require.ErrorIs(t, c.Reject(RejectParams{Info: make([]byte, 73)}, w.Now), verbs.ErrInvalid)
+	require.ErrorIs(t, c.Disconnect(DisconnectParams{}, w.Now), verbs.ErrState)
 	_, _, err = c.QPAttr(verbs.QPInitialized)
 	require.NoError(t, err)
 	require.Empty(t, b.sent())
 
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	b.sent()
-	dial, err := a.Connect(a.params(b), w.now)
+	dial, err := a.Connect(a.params(b), w.Now)
 	require.NoError(t, err)
 	w.forge(a, b.address.String(), &mad.REP{TransactionID: dial.transactionID, LocalCommID: 5, RemoteCommID: dial.localID, QPN: 5})
-	require.ErrorIs(t, dial.Establish(make([]byte, 225), w.now), verbs.ErrInvalid)
-	require.NoError(t, dial.Establish(make([]byte, 224), w.now))
+	require.ErrorIs(t, dial.Establish(make([]byte, 225), w.Now), verbs.ErrInvalid)
+	require.NoError(t, dial.Establish(make([]byte, 224), w.Now))
 }
 
 // TestNames: names of causes and states in error texts.

@@ -74,9 +74,9 @@ func FuzzReceive(f *testing.F) {
 		peer := netip.MustParseAddrPort("10.0.0.9:4791")
 		path := Path{Local: h.address, Remote: peer}
 		p := ConnectParams{Service: testService, Path: path, QPN: 0x11, PathMTU: 1024}
-		dial, err := h.Connect(p, w.now)
+		dial, err := h.Connect(p, w.Now)
 		require.NoError(t, err)
-		resolution, err := h.Resolve(ResolveParams{Service: testDatagrams, Path: path}, w.now)
+		resolution, err := h.Resolve(ResolveParams{Service: testDatagrams, Path: path}, w.Now)
 		require.NoError(t, err)
 		answers := false
 		qpn := uint32(0x1f)
@@ -87,10 +87,10 @@ func FuzzReceive(f *testing.F) {
 				last = e.Conn
 				if answers {
 					qpn++
-					require.NoError(t, e.Conn.Accept(AcceptParams{QPN: qpn}, w.now))
+					require.NoError(t, e.Conn.Accept(AcceptParams{QPN: qpn}, w.Now))
 				}
 			case e.Type == EventConnectResponse && answers:
-				require.NoError(t, e.Conn.Establish(nil, w.now))
+				require.NoError(t, e.Conn.Establish(nil, w.Now))
 			case e.Type == EventSIDRRequest && answers:
 				require.NoError(t, e.Request.Reply(SIDRReply{QPN: 5}))
 			}
@@ -105,8 +105,8 @@ func FuzzReceive(f *testing.F) {
 			rest = rest[2+n:]
 			answers = control&fuzzAnswer != 0
 			if control&fuzzExpire != 0 && h.Deadline() != 0 {
-				w.now = h.Deadline()
-				h.Expire(w.now)
+				w.Now = h.Deadline()
+				h.Expire(w.Now)
 			}
 			c := last
 			if control&fuzzToActive != 0 {
@@ -114,13 +114,13 @@ func FuzzReceive(f *testing.F) {
 			}
 			if answers && last != nil && last.State() == StateREQReceived {
 				qpn++
-				_ = last.Accept(AcceptParams{QPN: qpn}, w.now)
+				_ = last.Accept(AcceptParams{QPN: qpn}, w.Now)
 			}
 			if control&fuzzDisconnect != 0 && c != nil {
-				_ = c.Disconnect(DisconnectParams{}, w.now)
+				_ = c.Disconnect(DisconnectParams{}, w.Now)
 			}
 			if control&fuzzHint != 0 {
-				h.PeerUnreachable(path, w.now)
+				h.PeerUnreachable(path, w.Now)
 			}
 			if control&fuzzKnownIDs != 0 {
 				patchIDs(&b, attribute, c, resolution)
@@ -134,7 +134,7 @@ func FuzzReceive(f *testing.F) {
 			}
 			h.settle()
 			sent := h.Counters().Sent
-			h.Receive(b[:], from, w.now)
+			h.Receive(b[:], from, w.Now)
 			// To a stale request also belongs the question, at most once in a time-out.
 			allowed := uint64(1)
 			if attribute == mad.AttrREQ || attribute == mad.AttrREP || attribute == mad.AttrRTU {
@@ -145,17 +145,17 @@ func FuzzReceive(f *testing.F) {
 			h.requireSane()
 		}
 		// Nothing more comes: all of it ends by itself, but what is established.
-		limit := w.now + time.Hour
+		limit := w.Now + time.Hour
 		for round := 0; round < 2; round++ {
 			for h.Deadline() != 0 {
-				w.now = max(w.now, h.Deadline())
-				require.Less(t, w.now, limit)
-				h.Expire(w.now)
+				w.Now = max(w.Now, h.Deadline())
+				require.Less(t, w.Now, limit)
+				h.Expire(w.Now)
 				h.settle()
 			}
 			for _, c := range h.conns {
 				require.Equal(t, StateEstablished, c.State())
-				c.Close(w.now)
+				c.Close(w.Now)
 			}
 		}
 		for _, e := range []int{len(h.conns), len(h.requests), len(h.peers), len(h.resolutions), len(h.sidr), h.halfOpen, len(h.timers)} {

@@ -48,7 +48,7 @@ func TestHandshake(t *testing.T) {
 			p := a.params(b)
 			p.Path.GIDIndex, p.Transport, p.Value, p.TrafficClass = 3, c.kind, "value", 0x21
 			conn := a.connect(p)
-			w.pass(time.Second)
+			w.Pass(time.Second)
 
 			require.Equal(t, []string{"A REQ", "B REP", "A RTU"}, w.trace)
 			require.Equal(t, "C", a.reports())
@@ -94,9 +94,9 @@ func TestHandshake(t *testing.T) {
 			require.Zero(t, a.Entries().Timers+b.Entries().Timers, "established connections cost no timers")
 			require.Zero(t, b.Entries().HalfOpen)
 
-			require.NoError(t, conn.Disconnect(DisconnectParams{PrivateData: []byte("farewell")}, w.now))
+			require.NoError(t, conn.Disconnect(DisconnectParams{PrivateData: []byte("farewell")}, w.Now))
 			a.settle()
-			w.pass(10 * time.Millisecond)
+			w.Pass(10 * time.Millisecond)
 			require.Equal(t, "C, D disconnected", a.reports())
 			require.Equal(t, "request, E, D disconnected by the peer", b.reports())
 			require.Equal(t, zeroed("farewell", 220), b.all[2].PrivateData)
@@ -162,7 +162,7 @@ func TestRequestBytes(t *testing.T) {
 	_, a, b := pair(t, faults{})
 	p := a.params(b)
 	p.SRQ, p.FlowControl, p.AckTimeout, p.ResponseTimeout, p.MaxCMRetries, p.PacketRate = true, true, 14, 20, 9, 3
-	_, err := a.Connect(p, a.net.now)
+	_, err := a.Connect(p, a.net.Now)
 	require.NoError(t, err)
 	r, path := requireSent[mad.REQ](a)
 	require.Equal(t, a.pathTo(b), path)
@@ -212,10 +212,10 @@ func TestOneLost(t *testing.T) {
 			b.answerAll()
 			b.listen(ListenParams{Service: testService})
 			conn := a.connect(a.params(b))
-			w.pass(5 * time.Second)
+			w.Pass(5 * time.Second)
 			require.Equal(t, StateEstablished, conn.State())
 			require.Equal(t, "request, E", b.reports())
-			require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+			require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 			a.settle()
 			w.run(time.Minute)
 			a.requireEmpty()
@@ -262,8 +262,8 @@ func TestAllLost(t *testing.T) {
 			b.listen(ListenParams{Service: testService})
 			conn := a.connect(a.params(b))
 			if c.disconnect {
-				w.pass(time.Second)
-				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+				w.Pass(time.Second)
+				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 				a.settle()
 			}
 			w.run(2 * time.Minute)
@@ -282,14 +282,14 @@ func TestPacketForRTU(t *testing.T) {
 	b.answerAll()
 	b.listen(ListenParams{Service: testService})
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	conn := b.all[0].Conn
 	require.Equal(t, StateREPSent, conn.State())
-	conn.CommunicationEstablished(w.now)
+	conn.CommunicationEstablished(w.Now)
 	b.settle()
 	require.Equal(t, "request, E", b.reports())
 	require.Nil(t, b.all[1].PrivateData)
-	conn.CommunicationEstablished(w.now)
+	conn.CommunicationEstablished(w.Now)
 	require.Zero(t, b.Entries().Timers)
 	// The RTU arrives after all: there is no second event.
 	w.forge(b, "10.0.0.1:4791", &mad.RTU{TransactionID: conn.transactionID, LocalCommID: conn.remoteID, RemoteCommID: conn.localID})
@@ -344,13 +344,13 @@ func TestListenerOfAddress(t *testing.T) {
 	b.listen(ListenParams{Service: testService, Value: "all"})
 	own := b.listen(ListenParams{Service: testService, Value: "own", Addr: b.address.Addr()})
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, "own", b.all[0].Listener.Value)
-	own.Close(w.now)
-	own.Close(w.now)
+	own.Close(w.Now)
+	own.Close(w.Now)
 	require.Equal(t, 1, b.Entries().Listeners)
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, "all", b.all[1].Listener.Value)
 }
 
@@ -363,7 +363,7 @@ func TestReject(t *testing.T) {
 		b.listen(ListenParams{Service: testService})
 		b.app = func(e *Event) {
 			if e.Type == EventConnectRequest {
-				require.NoError(t, e.Conn.Reject(RejectParams{PrivateData: []byte("no"), Info: []byte("why")}, w.now))
+				require.NoError(t, e.Conn.Reject(RejectParams{PrivateData: []byte("no"), Info: []byte("why")}, w.Now))
 			}
 		}
 		a.connect(a.params(b))
@@ -383,7 +383,7 @@ func TestReject(t *testing.T) {
 		b.answerAll()
 		a.app = func(e *Event) {
 			if e.Type == EventConnectResponse {
-				require.NoError(t, e.Conn.Reject(RejectParams{Reason: mad.ReasonInsufficientResponderResources}, w.now))
+				require.NoError(t, e.Conn.Reject(RejectParams{Reason: mad.ReasonInsufficientResponderResources}, w.Now))
 			}
 		}
 		a.connect(a.params(b))
@@ -401,7 +401,7 @@ func TestReject(t *testing.T) {
 		b.app = func(e *Event) {
 			if e.Type == EventConnectRequest {
 				b.accept(e.Conn)
-				require.NoError(t, e.Conn.Reject(RejectParams{}, w.now))
+				require.NoError(t, e.Conn.Reject(RejectParams{}, w.Now))
 			}
 		}
 		a.answerAll()
@@ -424,15 +424,15 @@ func TestDisconnectAtOnce(t *testing.T) {
 			b.answerAll()
 			b.listen(ListenParams{Service: testService})
 			conn := a.connect(a.params(b))
-			w.pass(time.Millisecond)
+			w.Pass(time.Millisecond)
 			dropped := false
 			w.drop = func(_, _ *host, attribute mad.Attribute, _ []byte) bool {
 				first := attribute == lost && !dropped
 				dropped = dropped || first
 				return first
 			}
-			require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
-			require.NoError(t, b.all[0].Conn.Disconnect(DisconnectParams{}, w.now))
+			require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
+			require.NoError(t, b.all[0].Conn.Disconnect(DisconnectParams{}, w.Now))
 			a.settle()
 			b.settle()
 			w.run(time.Minute)
@@ -453,8 +453,8 @@ func TestDisconnectBeforeRTU(t *testing.T) {
 	b.listen(ListenParams{Service: testService})
 	a.app = func(e *Event) {
 		if e.Type == EventConnectResponse {
-			require.NoError(t, e.Conn.Establish(nil, w.now))
-			require.NoError(t, e.Conn.Disconnect(DisconnectParams{}, w.now))
+			require.NoError(t, e.Conn.Establish(nil, w.Now))
+			require.NoError(t, e.Conn.Disconnect(DisconnectParams{}, w.Now))
 		}
 	}
 	a.connect(a.params(b))
@@ -473,11 +473,11 @@ func TestSelf(t *testing.T) {
 	h.answerAll()
 	h.listen(ListenParams{Service: testService})
 	conn := h.connect(h.params(h))
-	w.pass(time.Second)
+	w.Pass(time.Second)
 	require.Equal(t, StateEstablished, conn.State())
 	require.Equal(t, "request, C, E", h.reports())
 	require.Equal(t, 2, h.Entries().Connections)
-	conn.Close(w.now)
+	conn.Close(w.Now)
 	h.settle()
 	w.run(time.Minute)
 	h.requireEmpty()

@@ -22,7 +22,7 @@ func established(t tb) (w *network, a, b *host, active, passive *Conn) {
 	b.answerAll()
 	b.listen(ListenParams{Service: testService})
 	active = a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	passive = b.all[0].Conn
 	require.Equal(t, StateEstablished, passive.State())
 	a.all, b.all = nil, nil
@@ -47,21 +47,21 @@ func TestExpected(t *testing.T) {
 		assert.Equal(t, known, to.NamesConnection(m, &path), "%v", attribute)
 		assert.False(t, to.NamesConnection(m, &elsewhere), "%v", attribute)
 		assert.False(t, to.NamesConnection(m[:mad.Len-1], &path), "%v", attribute)
-		assert.True(t, to.Receive(m, path, w.now), "%v", attribute)
+		assert.True(t, to.Receive(m, path, w.Now), "%v", attribute)
 		seen[attribute] = true
 		copy(last[:], m)
 		to.settle()
 		return true
 	}
 	active := a.connect(a.params(b))
-	w.pass(time.Second)
-	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	w.Pass(time.Second)
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.Now))
 	a.settle()
-	w.pass(time.Second)
-	assert.False(t, a.Receive(last[:], a.pathTo(b), w.now), "the DREP again")
+	w.Pass(time.Second)
+	assert.False(t, a.Receive(last[:], a.pathTo(b), w.Now), "the DREP again")
 	a.resolve(b)
-	w.pass(time.Second)
-	assert.False(t, a.Receive(last[:], a.pathTo(b), w.now), "the SIDR_REP again")
+	w.Pass(time.Second)
+	assert.False(t, a.Receive(last[:], a.pathTo(b), w.Now), "the SIDR_REP again")
 	for _, attribute := range []mad.Attribute{mad.AttrREQ, mad.AttrREP, mad.AttrRTU, mad.AttrDREQ, mad.AttrDREP, mad.AttrSIDRREQ, mad.AttrSIDRREP} {
 		assert.True(t, seen[attribute], "%v", attribute)
 	}
@@ -91,7 +91,7 @@ func TestWrongPeer(t *testing.T) {
 	// To another address of the device.
 	var d [mad.Len]byte
 	require.NoError(t, (&mad.DREQ{LocalCommID: local, RemoteCommID: remote, RemoteQPN: passive.localQPN}).Encode(&d))
-	b.Receive(d[:], Path{Local: netip.MustParseAddrPort("10.0.0.22:4791"), Remote: a.address}, w.now)
+	b.Receive(d[:], Path{Local: netip.MustParseAddrPort("10.0.0.22:4791"), Remote: a.address}, w.Now)
 	require.Equal(t, uint64(7), b.Counters().WrongPeer)
 
 	tid, local, remote = ids(active)
@@ -138,7 +138,7 @@ func TestWrongIDs(t *testing.T) {
 
 	// A REP that does not know the transaction ID.
 	w.hosts[b.address].dead = true
-	dial, err := a.Connect(a.params(b), w.now)
+	dial, err := a.Connect(a.params(b), w.Now)
 	require.NoError(t, err)
 	a.sent()
 	w.forge(a, b.address.String(), &mad.REP{TransactionID: dial.transactionID ^ 1, LocalCommID: 5, RemoteCommID: dial.localID, QPN: 5})
@@ -160,7 +160,7 @@ func TestWrongIDs(t *testing.T) {
 	require.Empty(t, a.sent())
 
 	// A DREP to another DREQ than ours.
-	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.Now))
 	a.sent()
 	w.forge(a, b.address.String(), &mad.DREP{TransactionID: active.transactionIDClose ^ 1, LocalCommID: local, RemoteCommID: remote})
 	require.Equal(t, StateDREQSent, active.State())
@@ -177,7 +177,7 @@ func TestPeerOfAnotherPort(t *testing.T) {
 	a.answerAll()
 	b.listen(ListenParams{Service: testService})
 	conn := a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	passive := b.all[0].Conn
 	for _, port := range []string{"5002", "4791"} {
 		w.forge(b, "10.0.0.1:"+port, &mad.DREQ{LocalCommID: conn.localID, RemoteCommID: conn.remoteID, RemoteQPN: passive.localQPN})
@@ -231,7 +231,7 @@ func TestMalformedREQ(t *testing.T) {
 	}
 	w, _, b := pair(t, faults{})
 	for _, n := range []int{0, 1, 24, 255, 257} {
-		b.Receive(make([]byte, n), Path{}, w.now)
+		b.Receive(make([]byte, n), Path{}, w.Now)
 	}
 	require.Equal(t, uint64(5), b.Counters().Malformed)
 }
@@ -265,13 +265,13 @@ func TestLimitsOfREQ(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 16, attr.MaxDestReadAtomic)
 		require.Equal(t, uint8(0x20), attr.Address.TrafficClass, "congestion is not the peer's to declare")
-		require.NoError(t, conn.Accept(AcceptParams{QPN: 2, ResponderResources: 255, InitiatorDepth: 255}, w.now))
+		require.NoError(t, conn.Accept(AcceptParams{QPN: 2, ResponderResources: 255, InitiatorDepth: 255}, w.Now))
 		require.Equal(t, uint8(16), conn.Params().ResponderResources, "Prepare has said so")
 		require.Equal(t, c.repeat, conn.retransmission.responseTimeout)
-		require.Equal(t, w.now+min(c.repeat, initialTimeout), b.Deadline())
-		conn.CommunicationEstablished(w.now)
+		require.Equal(t, w.Now+min(c.repeat, initialTimeout), b.Deadline())
+		conn.CommunicationEstablished(w.Now)
 		w.forge(b, foreigner, &mad.DREQ{LocalCommID: 1, RemoteCommID: conn.localID, RemoteQPN: 2})
-		require.Equal(t, w.now+c.wait, b.Deadline())
+		require.Equal(t, w.Now+c.wait, b.Deadline())
 	}
 }
 
@@ -297,7 +297,7 @@ func TestStaleLie(t *testing.T) {
 				w.arrive(liar.address, victim, d[:], Path{})
 			}
 			lie(1)
-			w.pass(100 * time.Millisecond)
+			w.Pass(100 * time.Millisecond)
 			// The liar gets a REJ, which its victim does not understand, and the peer is asked.
 			require.Equal(t, []string{victim.name + " DREQ", victim.name + " REJ"}, w.trace)
 			require.Equal(t, uint64(1), liar.Counters().WrongQPN, "the peer ignores the question")
@@ -343,13 +343,13 @@ func TestStale(t *testing.T) {
 			p := again.params(other)
 			p.QPN = old.remoteQPN
 			again.connect(p)
-			w.pass(100 * time.Millisecond)
+			w.Pass(100 * time.Millisecond)
 			require.Equal(t, "R 10", again.reports())
 			require.Equal(t, "D the peer no longer has the connection", other.reports())
 			require.Equal(t, StateTimeWait, old.State())
 
 			conn := again.connect(p)
-			w.pass(10 * time.Second)
+			w.Pass(10 * time.Second)
 			require.Equal(t, StateEstablished, conn.State())
 			require.Equal(t, StateIdle, old.State())
 		})
@@ -366,16 +366,16 @@ func TestStaleREP(t *testing.T) {
 	again.listen(ListenParams{Service: testService})
 	again.app = func(e *Event) {
 		if e.Type == EventConnectRequest {
-			require.NoError(t, e.Conn.Accept(AcceptParams{QPN: active.remoteQPN}, w.now))
+			require.NoError(t, e.Conn.Accept(AcceptParams{QPN: active.remoteQPN}, w.Now))
 		}
 	}
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, "R 10, D the peer no longer has the connection", a.reports())
 	require.Equal(t, CauseStale, a.all[0].Cause)
 	require.Equal(t, "request, R 10", again.reports())
 	a.connect(a.params(b))
-	w.pass(time.Minute)
+	w.Pass(time.Minute)
 	require.Contains(t, a.reports(), "C")
 }
 
@@ -391,7 +391,7 @@ func TestTwoREQsOfOneQP(t *testing.T) {
 	w.forge(b, foreigner, second)
 	one, two := b.nextEvent(EventConnectRequest).Conn, b.nextEvent(EventConnectRequest).Conn
 	for i, c := range []*Conn{one, two} {
-		require.NoError(t, c.Accept(AcceptParams{QPN: uint32(0x20 + i)}, w.now))
+		require.NoError(t, c.Accept(AcceptParams{QPN: uint32(0x20 + i)}, w.Now))
 	}
 	b.sent()
 	w.forge(b, foreigner, &mad.RTU{TransactionID: second.TransactionID, LocalCommID: 2, RemoteCommID: two.localID})
@@ -434,7 +434,7 @@ func TestFlood(t *testing.T) {
 		}
 		copy(noise[:], "\x01\x07\x02\x03\x00\x00")
 		noise[16], noise[17] = 0, 0x10+byte(i%11)
-		b.Receive(noise[:], Path{Local: b.address, Remote: netip.MustParseAddrPort(foreigner)}, w.now)
+		b.Receive(noise[:], Path{Local: b.address, Remote: netip.MustParseAddrPort(foreigner)}, w.Now)
 		require.LessOrEqual(t, len(b.sent()), 2, "one answer at most to each of the two")
 		if i == 24_999 {
 			require.Equal(t, 60, l.HalfOpen())
@@ -452,15 +452,15 @@ func TestFlood(t *testing.T) {
 	b.requireSane()
 
 	// An established connection works on.
-	require.NoError(t, active.Disconnect(DisconnectParams{}, w.now))
+	require.NoError(t, active.Disconnect(DisconnectParams{}, w.Now))
 	a.settle()
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	require.Equal(t, "D disconnected", a.reports())
 	require.Equal(t, StateTimeWait, passive.State())
 
 	// Nobody has taken the requests, so the application is not troubled with them when
 	// they have expired, and an honest peer gets through.
-	w.pass(2 * time.Minute)
+	w.Pass(2 * time.Minute)
 	require.Equal(t, uint64(100), b.Counters().HandshakesExpired)
 	require.Zero(t, b.Entries().Connections)
 	require.Equal(t, 100, b.Entries().HalfOpen, "events that wait are counted")
@@ -472,7 +472,7 @@ func TestFlood(t *testing.T) {
 	p := a.params(b)
 	p.Service = other
 	conn := a.connect(p)
-	w.pass(time.Second)
+	w.Pass(time.Second)
 	require.Equal(t, StateEstablished, conn.State())
 	require.Equal(t, "D disconnected by the peer, request, E", b.reports())
 }
@@ -529,7 +529,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 	require.Equal(t, 3, b.Entries().Connections)
 	require.Equal(t, uint64(2), b.Counters().ConnectionsFull)
-	_, err := b.Connect(b.params(b), w.now)
+	_, err := b.Connect(b.params(b), w.Now)
 	require.ErrorIs(t, err, verbs.ErrLimit)
 }
 

@@ -22,11 +22,11 @@ type randomApp struct {
 
 // later does something now or in a while.
 func (h *randomApp) later(f func()) {
-	if h.net.chance(0.5) {
+	if h.net.Chance(0.5) {
 		f()
 		return
 	}
-	h.net.after(time.Duration(h.net.random.Int64N(int64(h.maxResponseDelay))), func() {
+	h.net.After(time.Duration(h.net.Random.Int64N(int64(h.maxResponseDelay))), func() {
 		f()
 		h.settle()
 	})
@@ -36,17 +36,17 @@ func (h *randomApp) decide(e *Event) {
 	c, w := e.Conn, h.net
 	switch e.Type {
 	case EventConnectRequest:
-		if w.chance(h.refusals / 2) {
+		if w.Chance(h.refusals / 2) {
 			return // forgets it
 		}
 		h.later(func() {
 			switch {
 			case c.State() != StateREQReceived:
-			case w.chance(h.refusals):
-				require.NoError(w.t, c.Reject(RejectParams{}, w.now))
+			case w.Chance(h.refusals):
+				require.NoError(w.t, c.Reject(RejectParams{}, w.Now))
 			default:
 				h.accept(c)
-				if w.chance(0.5) {
+				if w.Chance(0.5) {
 					h.packets(c)
 				}
 			}
@@ -55,10 +55,10 @@ func (h *randomApp) decide(e *Event) {
 		h.later(func() {
 			switch {
 			case c.State() != StateREPReceived:
-			case w.chance(h.refusals):
-				require.NoError(w.t, c.Reject(RejectParams{}, w.now))
+			case w.Chance(h.refusals):
+				require.NoError(w.t, c.Reject(RejectParams{}, w.Now))
 			default:
-				require.NoError(w.t, c.Establish([]byte("ready"), w.now))
+				require.NoError(w.t, c.Establish([]byte("ready"), w.Now))
 				h.useFor(c)
 			}
 		})
@@ -72,9 +72,9 @@ func (h *randomApp) decide(e *Event) {
 // packets has data come before the RTU, once the peer is established.
 func (h *randomApp) packets(c *Conn) {
 	w := h.net
-	w.after(time.Duration(w.random.Int64N(int64(time.Second))), func() {
+	w.After(time.Duration(w.Random.Int64N(int64(time.Second))), func() {
 		if peer := h.peerOf(c); peer != nil && peer.State() == StateEstablished {
-			c.CommunicationEstablished(w.now)
+			c.CommunicationEstablished(w.Now)
 			h.settle()
 		}
 	})
@@ -95,15 +95,15 @@ func (h *randomApp) peerOf(c *Conn) *Conn {
 // useFor disconnects or closes a connection after some time, or leaves that to the peer.
 func (h *randomApp) useFor(c *Conn) {
 	w := h.net
-	if w.chance(0.3) {
+	if w.Chance(0.3) {
 		return
 	}
-	w.after(time.Duration(w.random.Int64N(int64(h.maxResponseDelay))), func() {
+	w.After(time.Duration(w.Random.Int64N(int64(h.maxResponseDelay))), func() {
 		switch {
-		case w.chance(0.3):
-			c.Close(w.now)
+		case w.Chance(0.3):
+			c.Close(w.Now)
 		case c.State() == StateEstablished:
-			require.NoError(w.t, c.Disconnect(DisconnectParams{}, w.now))
+			require.NoError(w.t, c.Disconnect(DisconnectParams{}, w.Now))
 		}
 		h.settle()
 	})
@@ -132,23 +132,23 @@ func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64,
 
 // dial has a host connect to another, some time soon.
 func (m *model) dial() {
-	random := m.random
+	random := m.Random
 	from, to := m.hosts[random.IntN(len(m.hosts))], m.hosts[random.IntN(len(m.hosts))]
-	m.after(time.Duration(random.Int64N(int64(20*time.Second))), func() {
-		if m.chance(0.1) {
+	m.After(time.Duration(random.Int64N(int64(20*time.Second))), func() {
+		if m.Chance(0.1) {
 			from.resolve(to.host)
 			return
 		}
 		p := from.params(to.host)
 		p.SourcePort, p.MaxCMRetries = 0, uint8(8+random.IntN(8))
-		if m.chance(0.2) {
-			p.Deadline = m.now + time.Duration(random.Int64N(int64(10*time.Second))) + 1
+		if m.Chance(0.2) {
+			p.Deadline = m.Now + time.Duration(random.Int64N(int64(10*time.Second))) + 1
 		}
 		c := from.connect(p)
 		from.dials = append(from.dials, c)
-		if m.chance(0.1) {
-			m.after(time.Duration(random.Int64N(int64(5*time.Second))), func() {
-				c.Close(m.now)
+		if m.Chance(0.1) {
+			m.After(time.Duration(random.Int64N(int64(5*time.Second))), func() {
+				c.Close(m.Now)
 				from.settle()
 			})
 		}
@@ -157,13 +157,13 @@ func (m *model) dial() {
 
 // finish lets everything come to its end, and disconnects what is established.
 func (m *model) finish() {
-	limit := m.now + time.Hour
+	limit := m.Now + time.Hour
 	for busy := true; busy; {
-		for m.step() {
+		for m.Step() {
 			for _, h := range m.hosts {
 				h.requireSane()
 			}
-			if m.now > limit {
+			if m.Now > limit {
 				require.Fail(m.t, "still busy after an hour of virtual time")
 			}
 		}
@@ -172,7 +172,7 @@ func (m *model) finish() {
 			for _, c := range h.conns {
 				require.Equal(m.t, StateEstablished, c.State(), "nothing else lasts")
 				busy = true
-				require.NoError(m.t, c.Disconnect(DisconnectParams{}, m.now))
+				require.NoError(m.t, c.Disconnect(DisconnectParams{}, m.Now))
 			}
 			h.settle()
 		}
@@ -238,7 +238,7 @@ func TestModel(t *testing.T) {
 			return rapid.SampledFrom([]float64{0, limit / 10, limit / 3, limit}).Draw(t, name)
 		}
 		m := newModel(t, rapid.Uint64().Draw(t, "seed"), faults{
-			loss: probability("loss", 0.4), duplication: probability("duplication", 0.5), reordering: probability("reordering", 0.5),
+			Loss: probability("loss", 0.4), Duplicate: probability("duplication", 0.5), Reorder: probability("reordering", 0.5),
 		}, rapid.IntRange(2, 5).Draw(t, "hosts"), rapid.SampledFrom([]int{1, 3, 100}).Draw(t, "backlog"),
 			probability("refusals", 0.3), rapid.SampledFrom([]time.Duration{time.Millisecond, 3 * time.Second, 90 * time.Second}).Draw(t, "patience"))
 		for range rapid.IntRange(1, 40).Draw(t, "dials") {
@@ -255,7 +255,7 @@ func TestModelCorruption(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.Uint64().Draw(t, "seed"), faults{
-			loss: 0.1, duplication: 0.3, reordering: 0.3, corruption: rapid.SampledFrom([]float64{0.01, 0.1, 0.5}).Draw(t, "corruption"),
+			Loss: 0.1, Duplicate: 0.3, Reorder: 0.3, Corrupt: rapid.SampledFrom([]float64{0.01, 0.1, 0.5}).Draw(t, "corruption"),
 		}, 3, 10, 0.1, 3*time.Second)
 		for range rapid.IntRange(1, 40).Draw(t, "dials") {
 			m.dial()
@@ -267,7 +267,7 @@ func TestModelCorruption(t *testing.T) {
 // TestPerfectNetwork: without losses and rejections, every dial succeeds.
 func TestPerfectNetwork(t *testing.T) {
 	t.Parallel()
-	m := newModel(t, 7, faults{duplication: 0.3}, 4, 100, 0, time.Second)
+	m := newModel(t, 7, faults{Duplicate: 0.3}, 4, 100, 0, time.Second)
 	for range 100 {
 		m.dial()
 	}
@@ -287,7 +287,7 @@ func TestPerfectNetwork(t *testing.T) {
 // is much smaller, over a network that loses a tenth. All get through. Short: 250.
 func TestThousandDials(t *testing.T) {
 	t.Parallel()
-	w := newNetwork(t, 1, faults{loss: 0.1})
+	w := newNetwork(t, 1, faults{Loss: 0.1})
 	b := w.attach("server", "10.1.0.1:4791", Config{})
 	b.answerAll()
 	l := b.listen(ListenParams{Service: testService, Backlog: 100})
@@ -296,7 +296,7 @@ func TestThousandDials(t *testing.T) {
 		clients = 250
 	}
 	var conns []*Conn
-	begin := w.now
+	begin := w.Now
 	for i := range clients {
 		a := w.attach("client", fmt.Sprintf("10.2.%d.%d:4791", i/250, i%250+1), Config{})
 		a.answerAll()
@@ -307,15 +307,15 @@ func TestThousandDials(t *testing.T) {
 	b.app = func(e *Event) {
 		if e.Type == EventConnectRequest {
 			qpn++
-			require.NoError(t, e.Conn.Accept(AcceptParams{QPN: qpn}, w.now))
+			require.NoError(t, e.Conn.Accept(AcceptParams{QPN: qpn}, w.Now))
 		}
 	}
 	established := 0
-	for established < clients && w.step() {
+	for established < clients && w.Step() {
 		established = len(b.peers)
 		require.LessOrEqual(t, l.HalfOpen(), 100)
 	}
-	t.Logf("%d connections after %v of virtual time; the backlog was full %d times", established, w.now-begin, b.Counters().BacklogFull)
+	t.Logf("%d connections after %v of virtual time; the backlog was full %d times", established, w.Now-begin, b.Counters().BacklogFull)
 	require.Equal(t, clients, established)
 	for _, c := range conns {
 		require.Equal(t, StateEstablished, c.State())
@@ -323,7 +323,7 @@ func TestThousandDials(t *testing.T) {
 	require.Zero(t, b.Entries().Timers)
 	b.requireSane()
 	for _, c := range conns {
-		c.Close(w.now)
+		c.Close(w.Now)
 	}
 	for _, h := range w.list {
 		h.settle()
@@ -337,21 +337,21 @@ func TestThousandDials(t *testing.T) {
 // TestSoakReconnect connects and disconnects again and again: nothing is left.
 func TestSoakReconnect(t *testing.T) {
 	t.Parallel()
-	w, a, b := pair(t, faults{loss: 0.05, duplication: 0.1})
+	w, a, b := pair(t, faults{Loss: 0.05, Duplicate: 0.1})
 	b.listen(ListenParams{Service: testService})
 	a.answerAll()
 	b.answerAll()
 	for i := range soak.Rounds(t, 300, 10_000) {
 		c := a.connect(a.params(b))
-		for c.State() < StateEstablished && c.State() != StateIdle && w.step() {
+		for c.State() < StateEstablished && c.State() != StateIdle && w.Step() {
 			continue
 		}
 		if c.State() == StateEstablished {
-			require.NoError(t, c.Disconnect(DisconnectParams{}, w.now))
+			require.NoError(t, c.Disconnect(DisconnectParams{}, w.Now))
 			a.settle()
 		}
 		if i%10 == 9 {
-			w.pass(30 * time.Second)
+			w.Pass(30 * time.Second)
 			require.LessOrEqual(t, a.Entries().Connections+b.Entries().Connections, 4)
 			for _, h := range []*host{a, b} {
 				h.all, h.log = nil, map[*Conn][]Event{}
@@ -364,7 +364,7 @@ func TestSoakReconnect(t *testing.T) {
 	}
 	for _, h := range []*host{a, b} {
 		for _, c := range h.conns {
-			c.Close(w.now)
+			c.Close(w.Now)
 		}
 		h.settle()
 	}

@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -20,9 +20,9 @@ type tb interface {
 	Helper()
 }
 
-// faults are probabilities, each drawn on its own for every MAD. What is corrupted
-// arrives all the same: the ICRC misses one in 65,536.
-type faults struct{ loss, duplication, reordering, corruption float64 }
+// faults is what links do to MADs; newNetwork sets the latency. What is corrupted arrives
+// all the same: the ICRC misses one in 65,536.
+type faults = fabric.LinkConfig
 
 const (
 	latency         = 10 * time.Microsecond
@@ -31,14 +31,10 @@ const (
 
 // network joins hosts in virtual time. What happens depends on the seed alone.
 type network struct {
-	t      tb
-	now    time.Duration
-	order  uint64
-	queue  eventQueue
-	random *rand.Rand
-	faults faults
-	hosts  map[netip.AddrPort]*host
-	list   []*host
+	*fabric.Network[*host]
+	t     tb
+	hosts map[netip.AddrPort]*host
+	list  []*host
 	// drop, where set, decides about each MAD before chance does.
 	drop func(from, to *host, a mad.Attribute, b []byte) bool
 	// trace has a line for each MAD that was sent.
@@ -48,37 +44,9 @@ type network struct {
 }
 
 func newNetwork(t tb, seed uint64, f faults) *network {
-	return &network{t: t, now: time.Second, random: rand.New(rand.NewPCG(seed, 1)), faults: f, hosts: map[netip.AddrPort]*host{}}
+	f.Latency, f.ReorderDelay = latency, maxReorderDelay
+	return &network{Network: fabric.NewNetwork[*host](seed, time.Second, f), t: t, hosts: map[netip.AddrPort]*host{}}
 }
-
-type event struct {
-	at    time.Duration
-	order uint64
-	call  func()
-}
-
-type eventQueue []event
-
-func (q eventQueue) Len() int { return len(q) }
-func (q eventQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
-}
-func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *eventQueue) Pop() any {
-	last := len(*q) - 1
-	x := (*q)[last]
-	*q = (*q)[:last]
-	return x
-}
-
-// after calls f in virtual time.
-func (w *network) after(d time.Duration, f func()) {
-	w.order++
-	heap.Push(&w.queue, event{w.now + d, w.order, f})
-}
-
-func (w *network) chance(p float64) bool { return p > 0 && w.random.Float64() < p }
 
 // host is a manager with its endpoint and an application.
 type host struct {
@@ -107,12 +75,13 @@ type host struct {
 // attach makes a host at an address, with a deterministic source of randomness.
 func (w *network) attach(name, address string, config Config) *host {
 	if config.Random == nil {
-		config.Random = rand.New(rand.NewPCG(w.random.Uint64(), 2)).Uint64
+		config.Random = rand.New(rand.NewPCG(w.Random.Uint64(), 2)).Uint64
 	}
 	h := &host{
 		Manager: New(config), net: w, name: name, address: netip.MustParseAddrPort(address),
 		log: map[*Conn][]Event{}, qpns: map[uint32]*Conn{}, qpOf: map[*Conn]uint32{}, qpn: 0x10,
 	}
+	w.Watch(h.deadline, h.expire)
 	w.hosts[h.address] = h
 	w.list = append(w.list, h)
 	return h
@@ -156,7 +125,7 @@ func (h *host) params(to *host) ConnectParams {
 
 func (h *host) connect(p ConnectParams) *Conn {
 	h.net.t.Helper()
-	c, err := h.Connect(p, h.net.now)
+	c, err := h.Connect(p, h.net.Now)
 	require.NoError(h.net.t, err)
 	h.use(c, p.QPN)
 	h.settle()
@@ -168,7 +137,7 @@ func (h *host) accept(c *Conn) {
 	p := AcceptParams{
 		QPN: h.newQPN(), PSN: 0x222222, ResponderResources: 16, InitiatorDepth: 2, RNRRetry: 4, PrivateData: []byte("reply"),
 	}
-	require.NoError(h.net.t, c.Accept(p, h.net.now))
+	require.NoError(h.net.t, c.Accept(p, h.net.Now))
 	h.use(c, p.QPN)
 	h.settle()
 }
@@ -187,7 +156,7 @@ func (h *host) answerAll() {
 		case EventConnectRequest:
 			h.accept(e.Conn)
 		case EventConnectResponse:
-			require.NoError(h.net.t, e.Conn.Establish([]byte("ready"), h.net.now))
+			require.NoError(h.net.t, e.Conn.Establish([]byte("ready"), h.net.Now))
 		case EventSIDRRequest:
 			require.NoError(h.net.t, e.Request.Reply(SIDRReply{QPN: 0x77, QKey: QKeyUDP, PrivateData: []byte("answer")}))
 		}
@@ -296,93 +265,55 @@ func (w *network) carry(from *host, d *Datagram) {
 		source = netip.AddrPortFrom(source.Addr(), from.source)
 	}
 	if from.foreign {
-		source = netip.AddrPortFrom(source.Addr(), uint16(49152+w.random.IntN(16000)))
+		source = netip.AddrPortFrom(source.Addr(), uint16(49152+w.Random.IntN(16000)))
 	}
 	to := w.hosts[d.Path.Remote]
 	if to == nil || w.drop != nil && w.drop(from, to, h.Attribute, d.MAD[:]) {
 		return
 	}
-	if w.chance(w.faults.duplication) {
-		w.fly(source, to, d.MAD, d.Path)
-	}
-	if !w.chance(w.faults.loss) {
-		w.fly(source, to, d.MAD, d.Path)
-	}
-}
-
-func (w *network) fly(source netip.AddrPort, to *host, b [mad.Len]byte, back Path) {
-	if w.chance(w.faults.corruption) {
-		for range 1 + w.random.IntN(3) {
-			b[w.random.IntN(len(b))] ^= 1 << w.random.IntN(8)
-		}
-	}
-	delay := latency
-	if w.chance(w.faults.reordering) {
-		delay += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
-	}
-	w.after(delay, func() { w.arrive(source, to, b[:], back) })
+	b := w.Buffer(mad.Len)
+	copy(b, d.MAD[:])
+	back := d.Path
+	w.Send(from, to, b, func(b []byte) { w.arrive(source, to, b, back) })
 }
 
 func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
 	if to.dead {
+		w.Release(b)
 		if sender := w.hosts[back.Local]; to.refuses && sender != nil && !sender.dead {
-			w.after(latency, func() {
-				sender.PeerUnreachable(back, w.now)
+			w.After(latency, func() {
+				sender.PeerUnreachable(back, w.Now)
 				sender.settle()
 			})
 		}
 		return
 	}
-	buffer := append([]byte(nil), b...)
-	to.Receive(buffer, Path{Local: to.address, Remote: source, SourcePort: to.source}, w.now)
-	clear(buffer) // the buffer must not be used any more
+	to.Receive(b, Path{Local: to.address, Remote: source, SourcePort: to.source}, w.Now)
+	w.Release(b) // it must not be used any more
 	to.settle()
 }
 
-// step makes the next thing happen; it reports false when there is none.
-func (w *network) step() bool {
-	var late *host
-	var at time.Duration
-	for _, h := range w.list {
-		if d := h.Deadline(); !h.dead && d != 0 && (late == nil || d < at) {
-			late, at = h, d
-		}
+// deadline is when expire is to be called; zero: never.
+func (h *host) deadline() time.Duration {
+	if h.dead {
+		return 0
 	}
-	if len(w.queue) > 0 && (late == nil || w.queue[0].at <= at) {
-		e := heap.Pop(&w.queue).(event)
-		w.now = max(w.now, e.at)
-		e.call()
-		return true
+	return h.Deadline()
+}
+
+func (h *host) expire() {
+	h.Expire(h.net.Now)
+	if d := h.Deadline(); d != 0 && d <= h.net.Now {
+		require.Fail(h.net.t, "Expire leaves a deadline that has passed")
 	}
-	if late == nil {
-		return false
-	}
-	w.now = max(w.now, at)
-	late.Expire(w.now)
-	if d := late.Deadline(); d != 0 && d <= w.now {
-		require.Fail(w.t, "Expire leaves a deadline that has passed")
-	}
-	late.settle()
-	return true
+	h.settle()
 }
 
 // run lets everything happen, and fails if that takes longer than limit.
 func (w *network) run(limit time.Duration) {
 	w.t.Helper()
-	end := w.now + limit
-	for w.step() {
-		if w.now > end {
-			require.Fail(w.t, "still busy", "after %v of virtual time", limit)
-		}
-	}
-}
-
-// pass lets time pass.
-func (w *network) pass(d time.Duration) {
-	end := w.now + d
-	w.after(d, func() {})
-	for w.now < end && w.step() {
-		continue
+	if !w.Run(limit) {
+		require.Fail(w.t, "still busy", "after %v of virtual time", limit)
 	}
 }
 
@@ -485,7 +416,7 @@ func (w *network) forge(to *host, source string, message encoder) {
 	w.t.Helper()
 	var b [mad.Len]byte
 	require.NoError(w.t, message.Encode(&b))
-	to.Receive(b[:], Path{Local: to.address, Remote: netip.MustParseAddrPort(source)}, w.now)
+	to.Receive(b[:], Path{Local: to.address, Remote: netip.MustParseAddrPort(source)}, w.Now)
 }
 
 // sent takes the MADs that a host wants to send, without sending them.

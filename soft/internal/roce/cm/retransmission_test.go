@@ -18,7 +18,7 @@ func (w *network) sentAt(a mad.Attribute, lose int) *[]time.Duration {
 		if attribute != a {
 			return false
 		}
-		*times = append(*times, w.now)
+		*times = append(*times, w.Now)
 		return len(*times) <= lose
 	}
 	return times
@@ -41,29 +41,29 @@ func TestRepetitionFollowsRoundTrip(t *testing.T) {
 			y.listen(ListenParams{Service: testDatagrams, Transport: verbs.UD})
 			if measured {
 				conn := x.connect(x.params(y))
-				w.pass(time.Second)
-				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+				w.Pass(time.Second)
+				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 				x.settle()
-				w.pass(time.Minute)
+				w.Pass(time.Minute)
 			}
 			times := w.sentAt(a, 1)
 			switch a {
 			case mad.AttrSIDRREQ, mad.AttrSIDRREP:
-				_, err := x.Resolve(ResolveParams{Service: testDatagrams, Path: x.pathTo(y)}, w.now)
+				_, err := x.Resolve(ResolveParams{Service: testDatagrams, Path: x.pathTo(y)}, w.Now)
 				require.NoError(t, err)
 				x.settle()
 			case mad.AttrDREQ, mad.AttrDREP:
 				conn := x.connect(x.params(y))
-				w.pass(time.Second)
+				w.Pass(time.Second)
 				if !measured { // as if nothing had come of the handshake
 					clear(x.roundTrips)
 				}
-				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+				require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 				x.settle()
 			default:
 				x.connect(x.params(y))
 			}
-			w.pass(5 * time.Second)
+			w.Pass(5 * time.Second)
 			require.Len(t, *times, 2, "%v, measured: %v", a, measured)
 			apart := (*times)[1] - (*times)[0]
 			require.GreaterOrEqual(t, apart, least, "%v, measured: %v", a, measured)
@@ -84,15 +84,15 @@ func TestRepetitionsOfTheUnanswered(t *testing.T) {
 		p := x.params(y)
 		p.MaxCMRetries = n
 		conn := x.connect(p)
-		w.pass(time.Second)
+		w.Pass(time.Second)
 		times := w.sentAt(mad.AttrDREQ, 100) // which has no jitter
-		began := w.now
-		require.NoError(t, conn.Disconnect(DisconnectParams{}, w.now))
+		began := w.Now
+		require.NoError(t, conn.Disconnect(DisconnectParams{}, w.Now))
 		x.settle()
 		all := time.Duration(n)*timeoutDuration(18) + timeoutDuration(18)
-		w.pass(all - time.Millisecond)
+		w.Pass(all - time.Millisecond)
 		require.Equal(t, StateDREQSent, conn.State())
-		w.pass(2 * time.Millisecond)
+		w.Pass(2 * time.Millisecond)
 		require.Equal(t, StateTimeWait, conn.State())
 		require.Len(t, *times, int(n)+1)
 		wait := minTimeout
@@ -115,7 +115,7 @@ func TestSlowPeer(t *testing.T) {
 	x.answerAll()
 	y.app = func(e *Event) {
 		if e.Type == EventConnectRequest {
-			w.after(600*time.Millisecond, func() { y.accept(e.Conn) })
+			w.After(600*time.Millisecond, func() { y.accept(e.Conn) })
 		}
 	}
 	y.listen(ListenParams{Service: testService})
@@ -125,7 +125,7 @@ func TestSlowPeer(t *testing.T) {
 		p := x.params(y)
 		p.ResponseTimeout = 20 // no MRA comes before the REP
 		conn := x.connect(p)
-		w.pass(5 * time.Second)
+		w.Pass(5 * time.Second)
 		require.Equal(t, StateEstablished, conn.State())
 		sent = append(sent, len(*times))
 	}
@@ -138,19 +138,19 @@ func TestSlowPeer(t *testing.T) {
 // With 10 % of all messages lost, few dials take a second.
 func TestDialUnderLoss(t *testing.T) {
 	t.Parallel()
-	w, x, y := pair(t, faults{loss: 0.1})
+	w, x, y := pair(t, faults{Loss: 0.1})
 	x.answerAll()
 	y.answerAll()
 	y.listen(ListenParams{Service: testService})
 	const dials = 1000
 	took := map[string]int{}
 	for range dials {
-		began := w.now
+		began := w.Now
 		conn := x.connect(x.params(y))
 		for conn.State() == StateREQSent {
-			require.True(t, w.step())
+			require.True(t, w.Step())
 		}
-		switch d := w.now - began; {
+		switch d := w.Now - began; {
 		case d < 40*time.Millisecond:
 			took["at once"]++
 		case d < 500*time.Millisecond:
@@ -158,9 +158,9 @@ func TestDialUnderLoss(t *testing.T) {
 		default:
 			took["late"]++
 		}
-		conn.Close(w.now)
+		conn.Close(w.Now)
 		x.settle()
-		w.pass(30 * time.Second)
+		w.Pass(30 * time.Second)
 	}
 	require.Equal(t, dials, took["at once"]+took["after repetitions"]+took["late"])
 	require.InDelta(t, 810, took["at once"], 60, fmt.Sprint(took))

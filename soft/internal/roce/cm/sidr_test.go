@@ -14,7 +14,7 @@ var testDatagrams = Service{PortSpaceUDP, 7174}
 
 func (h *host) resolve(to *host) *Resolution {
 	h.net.t.Helper()
-	r, err := h.Resolve(ResolveParams{Service: testDatagrams, Path: h.pathTo(to), SourcePort: 0x4321, PrivateData: []byte("who"), Value: 7}, h.net.now)
+	r, err := h.Resolve(ResolveParams{Service: testDatagrams, Path: h.pathTo(to), SourcePort: 0x4321, PrivateData: []byte("who"), Value: 7}, h.net.Now)
 	require.NoError(h.net.t, err)
 	h.settle()
 	return r
@@ -71,7 +71,7 @@ func TestResolveFailures(t *testing.T) {
 	a.resolve(b)
 	w.run(time.Second)
 	require.Equal(t, mad.SIDRNotSupported, last(a).Status)
-	rc.Close(w.now)
+	rc.Close(w.Now)
 
 	b.listen(ListenParams{Service: testDatagrams, Transport: verbs.UD})
 	b.app = func(e *Event) {
@@ -85,7 +85,7 @@ func TestResolveFailures(t *testing.T) {
 
 	b.app = nil
 	a.resolve(b)
-	w.pass(time.Second)
+	w.Pass(time.Second)
 	request := last(b).Request
 	w.run(2 * time.Minute)
 	require.Equal(t, CauseTimeout, last(a).Cause)
@@ -99,7 +99,7 @@ func TestResolveFailures(t *testing.T) {
 	require.Equal(t, CausePortUnreachable, last(a).Cause)
 
 	b.kill(false)
-	_, err := a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b), Deadline: w.now + 3*time.Second}, w.now)
+	_, err := a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b), Deadline: w.Now + 3*time.Second}, w.Now)
 	require.NoError(t, err)
 	w.run(time.Minute)
 	require.Equal(t, CauseDeadline, last(a).Cause)
@@ -114,7 +114,7 @@ func TestResolveFailures(t *testing.T) {
 	for i, p := range []ResolveParams{
 		{}, {Path: a.pathTo(b), ResponseTimeout: 32}, {Path: a.pathTo(b), MaxCMRetries: 16}, {Path: a.pathTo(b), PrivateData: make([]byte, 181)},
 	} {
-		_, err := a.Resolve(p, w.now)
+		_, err := a.Resolve(p, w.Now)
 		require.ErrorIs(t, err, verbs.ErrInvalid, i)
 	}
 }
@@ -123,7 +123,7 @@ func TestResolveFailures(t *testing.T) {
 func TestResolveHostile(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
-	r, err := a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.now)
+	r, err := a.Resolve(ResolveParams{Service: testDatagrams, Path: a.pathTo(b)}, w.Now)
 	require.NoError(t, err)
 	a.sent()
 	good := mad.SIDRREP{TransactionID: r.transactionID, RequestID: r.requestID, QPN: 5}
@@ -178,8 +178,8 @@ func TestResolveHostile(t *testing.T) {
 	w.forge(b, "10.0.0.9:5001", &m)
 	require.Equal(t, full+1, b.Counters().BacklogFull, "a duplicate")
 	// What has not been taken when it expires is not reported.
-	w.now = b.Deadline()
-	b.Expire(w.now)
+	w.Now = b.Deadline()
+	b.Expire(w.Now)
 	require.Equal(t, 10, l.HalfOpen())
 	b.requireNoEvent()
 	b.requireEmpty()

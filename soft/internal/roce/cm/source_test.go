@@ -40,7 +40,7 @@ func TestSourcePort(t *testing.T) {
 			b.answerAll()
 			b.listen(ListenParams{Service: testService})
 			active := a.connect(a.params(b))
-			w.pass(time.Millisecond)
+			w.Pass(time.Millisecond)
 			passive := b.all[0].Conn
 			require.Equal(t, StateEstablished, passive.State())
 			assert.Equal(t, []uint16{c.wantA, c.wantB}, []uint16{sourceOf(t, active), sourceOf(t, passive)})
@@ -58,7 +58,7 @@ func TestSourcePortIsHeld(t *testing.T) {
 	b.answerAll()
 	b.listen(ListenParams{Service: testService})
 	a.connect(a.params(b))
-	w.pass(time.Millisecond)
+	w.Pass(time.Millisecond)
 	passive := b.all[0].Conn
 	elsewhere := b.pathTo(a)
 	elsewhere.Remote = netip.AddrPortFrom(a.address.Addr(), 61003)
@@ -72,7 +72,7 @@ func TestSourcePortIsHeld(t *testing.T) {
 		var buf [mad.Len]byte
 		require.NoError(t, m.Encode(&buf))
 		assert.False(t, b.NamesConnection(buf[:], &elsewhere))
-		assert.False(t, b.Receive(buf[:], elsewhere, w.now))
+		assert.False(t, b.Receive(buf[:], elsewhere, w.Now))
 		b.settle()
 		require.Equal(t, StateEstablished, passive.State(), "%T", m)
 		require.Equal(t, uint64(i+1), b.Counters().WrongPeer)
@@ -80,11 +80,11 @@ func TestSourcePortIsHeld(t *testing.T) {
 
 	// The peer's device has come back, and does not know the connection.
 	a.dead = true
-	require.NoError(t, passive.Disconnect(DisconnectParams{}, w.now))
+	require.NoError(t, passive.Disconnect(DisconnectParams{}, w.Now))
 	b.settle()
 	var buf [mad.Len]byte
 	require.NoError(t, (&mad.DREP{TransactionID: passive.transactionIDClose, LocalCommID: local, RemoteCommID: remote}).Encode(&buf))
-	assert.True(t, b.Receive(buf[:], elsewhere, w.now))
+	assert.True(t, b.Receive(buf[:], elsewhere, w.Now))
 	b.settle()
 	assert.Equal(t, StateTimeWait, passive.State())
 }

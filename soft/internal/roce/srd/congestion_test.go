@@ -44,14 +44,14 @@ func TestWindow(t *testing.T) {
 					return p
 				}
 				post()
-				w.sleep(500 * time.Microsecond)
+				w.Pass(500 * time.Microsecond)
 				want := min(maxWindow/2, 1<<20/max(size, 1))
 				assert.InDelta(t, want, c.inFlight, 8, "%v of %d bytes, MTU %d", op, size, mtu)
 				assert.Less(t, c.underWay, c.window+wire.MaxSegments*int(mtu))
 				w.tap = nil
 				a.completed(2000)
 				before := c.window
-				w.faults.loss = 0.2
+				w.Config.Loss = 0.2
 				post()
 				a.completed(2000)
 				assert.Less(t, c.window, before)

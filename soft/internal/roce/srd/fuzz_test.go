@@ -40,7 +40,7 @@ func FuzzReceive(f *testing.F) {
 		for op := verbs.OpSend; op <= verbs.OpRead; op++ {
 			a.post(address(verbs.SendWR{ID: 7, Op: op, SGL: []verbs.SGE{mem.sge(0, 1000)}, RemoteAddr: 1001 << 32, RKey: 1001}, ah, b))
 		}
-		w.sleep(100 * time.Microsecond)
+		w.Pass(100 * time.Microsecond)
 		from := Address{0, b.h.addr}
 		var p wire.Packet
 		sends, receives := 5-len(a.send.take()), 4
@@ -59,10 +59,10 @@ func FuzzReceive(f *testing.F) {
 					p.PSN = wire.PSNAdd(c.base, int(p.PSN&0xfff)-20)
 				}
 			}
-			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
-			w.sleep(10 * time.Microsecond)
+			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
+			w.Pass(10 * time.Microsecond)
 		}
-		w.sleep(10 * time.Second)
+		w.Pass(10 * time.Second)
 		for _, wc := range a.send.take() {
 			require.Equal(t, uint64(7), wc.ID)
 			sends--

@@ -28,9 +28,9 @@ func TestPeerNeverAnswers(t *testing.T) {
 				}
 				return p
 			}
-			begin := w.now
+			begin := w.Now
 			a.post(send(ah, b, 1), send(ah, b, 2))
-			w.sleep(time.Millisecond)
+			w.Pass(time.Millisecond)
 			ended := false
 			var chatter func()
 			chatter = func() {
@@ -40,18 +40,18 @@ func TestPeerNeverAnswers(t *testing.T) {
 				b.post(address(verbs.SendWR{Op: verbs.OpWrite, RemoteAddr: mem.Base, RKey: mem.Key}, back, a))
 				if c := a.t.contexts[Address{0, b.h.addr}]; stale && c.peer != 0 {
 					p := wire.Packet{Opcode: wire.SRDSend, DestQP: a.num, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
-					a.t.Receive(c, c.addr, w.portOf(c.addr.Peer), &p, w.now)
+					a.t.Receive(c, c.addr, w.portOf(c.addr.Peer), &p, w.Now)
 					a.h.pump()
 				}
-				w.after(3*time.Millisecond, chatter)
+				w.After(3*time.Millisecond, chatter)
 			}
 			b.h.wake = func() { b.send.take() }
 			chatter()
 			for _, wc := range a.completed(2) {
 				assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError}, "without %v", withheld)
 			}
-			assert.GreaterOrEqual(t, w.now-begin, peerDeadTimeout)
-			assert.Less(t, w.now-begin, peerDeadTimeout+4*maxBackoff, "without %v, stale %v", withheld, stale)
+			assert.GreaterOrEqual(t, w.Now-begin, peerDeadTimeout)
+			assert.Less(t, w.Now-begin, peerDeadTimeout+4*maxBackoff, "without %v, stale %v", withheld, stale)
 			ended = true
 			w.tap = nil
 			b.postRecv(verbs.RecvWR{})
@@ -76,7 +76,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 			c := b.t.contexts[Address{0, a.h.addr}]
 			return c != nil && c.reads.Len() >= 2
 		})
-		end(b.QP, w.now)
+		end(b.QP, w.Now)
 		responses := 0
 		w.tap = func(from, _ netip.AddrPort, p []byte) []byte {
 			if from == b.h.addr && opcodeOf(p) == wire.SRDReadResponse {
@@ -86,7 +86,7 @@ func TestReadsEndWithQueuePair(t *testing.T) {
 		}
 		wc := a.completed(1)[0]
 		assert.Equal(t, []any{verbs.StatusRemoteInvalidRDRequest, uint32(codeBadQPN)}, []any{wc.Status, wc.VendorError})
-		w.sleep(time.Second)
+		w.Pass(time.Second)
 		assert.Zero(t, responses)
 		assert.Zero(t, b.t.contexts[Address{0, a.h.addr}].reads.Len())
 		assert.NotZero(t, b.t.Counters().Refused)
@@ -107,7 +107,7 @@ func TestBaseJump(t *testing.T) {
 	give := func(ahead int) {
 		p := wire.Packet{Opcode: wire.SRDSend, DestQP: b.num, PSN: wire.PSNAdd(c.base, ahead), DETH: wire.DETH{QKey: testKey, SrcQP: a.num}}
 		p.SRDETH = wire.SRDETH{Source: c.peer, Target: c.own, MTU: 3}
-		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
+		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
 	}
 	for _, ahead := range []int{maxBaseJump + 1, 1 << 22, 1<<23 - 1} {
 		before := b.t.Counters().OutOfWindow
@@ -130,7 +130,7 @@ func TestBaseJump(t *testing.T) {
 	for range 2 * idleTime / time.Second {
 		a.postRecv(verbs.RecvWR{})
 		b.post(send(back, a, 3))
-		w.sleep(time.Second)
+		w.Pass(time.Second)
 		b.send.take()
 		a.recv.take()
 	}
@@ -213,7 +213,7 @@ func TestKeysAreHeldUp(t *testing.T) {
 			before, limited := refused, b.t.Counters().AccessesLimited
 			admits = false
 			a.post(request(op, key))
-			w.sleep(100 * time.Millisecond)
+			w.Pass(100 * time.Millisecond)
 			require.Empty(t, a.send.list)
 			require.Greater(t, b.t.Counters().AccessesLimited, limited)
 			require.Equal(t, before, refused)

@@ -124,7 +124,7 @@ func (m *model) run(limit time.Duration) {
 	total := m.total()
 	m.net.run(limit, func() bool { return m.done == total })
 	// Packets that are still on the way change nothing.
-	m.net.sleep(10 * time.Millisecond)
+	m.net.Pass(10 * time.Millisecond)
 	for _, s := range m.nodes {
 		s.wake()
 		m.require(s.taken == 0, "%d requests are left", s.taken)
@@ -287,8 +287,8 @@ func TestModel(t *testing.T) {
 			unsolicited: rapid.Bool().Draw(t, "unsolicited"),
 		}
 		o.faults = faults{
-			loss: share("loss", 10), duplication: share("duplication", 10),
-			reordering: share("reordering", 15), corruption: share("corruption", 3),
+			Loss: share("loss", 10), Duplicate: share("duplication", 10),
+			Reorder: share("reordering", 15), Corrupt: share("corruption", 3),
 		}
 		newModel(t, o, rapidChooser{t}).run(5 * time.Minute)
 	})
@@ -306,14 +306,15 @@ func TestSoakLossy(t *testing.T) {
 			o := modelOptions{
 				seed: 11, nodes: peers + 1, requests: requests, hub: true, mtu: 1024, maxMessage: 20 << 10,
 				slots: 8, receives: 6, depth: 512, lazy: true, unsolicited: unsolicited,
-				faults: faults{loss: 0.10, duplication: 0.05, reordering: 0.10, corruption: 0.01},
+				faults: faults{Loss: 0.10, Duplicate: 0.05, Reorder: 0.10, Corrupt: 0.01},
 			}
 			m := newModel(t, o, rand.New(rand.NewPCG(5, 5)))
-			start, from := time.Now(), m.net.now
+			start, from := time.Now(), m.net.Now
 			m.run(time.Hour)
 			c := m.nodes[0].t.Counters()
+			counts := m.net.Counts()
 			t.Logf("%d operations in %v, %v of virtual time; %d packets, %d lost, %d corrupted; the hub: %d sent again, %d duplicates, %d receiver not ready",
-				m.done, time.Since(start).Round(time.Millisecond), (m.net.now - from).Round(time.Millisecond), m.net.packets, m.net.lost, m.net.corrupted,
+				m.done, time.Since(start).Round(time.Millisecond), (m.net.Now - from).Round(time.Millisecond), counts.Sent, counts.Lost, counts.Corrupted,
 				c.Repeated, c.Duplicates, c.NotReady)
 			if !unsolicited {
 				require.NotZero(t, c.NotReady)

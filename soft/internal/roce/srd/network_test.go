@@ -1,8 +1,6 @@
 package srd
 
 import (
-	"bytes"
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -23,8 +22,8 @@ type tb interface {
 	Helper()
 }
 
-// faults are probabilities, each drawn on its own for every packet.
-type faults struct{ loss, duplication, reordering, corruption float64 }
+// faults is what links do to packets. newNetwork sets the latency.
+type faults = fabric.LinkConfig
 
 // sendPort is the port that devices send from at first; one that is booted anew, from another.
 const sendPort = 61000
@@ -38,90 +37,41 @@ const (
 
 // network joins devices, in virtual time. What happens depends on the seed alone.
 type network struct {
+	*fabric.Network[netip.AddrPort]
 	t      tb
-	now    time.Duration
-	order  uint64
-	queue  eventQueue
-	random *rand.Rand
-	faults faults
 	hosts  map[netip.AddrPort]*host
-	all    []*host
 	packet wire.Packet
-
-	packets, lost, corrupted int
 	// tap, where set, sees every packet that is sent, and may change or drop it.
 	tap func(from, to netip.AddrPort, b []byte) []byte
 }
 
 func newNetwork(t tb, seed uint64, f faults) *network {
-	return &network{
-		t: t, now: time.Millisecond, random: rand.New(rand.NewPCG(seed, 0)), faults: f, hosts: make(map[netip.AddrPort]*host),
-	}
+	f.Latency, f.ReorderDelay = latency, maxReorderDelay
+	return &network{Network: fabric.NewNetwork[netip.AddrPort](seed, time.Millisecond, f), t: t, hosts: make(map[netip.AddrPort]*host)}
 }
 
-type event struct {
-	at       time.Duration
-	order    uint64
-	to, from netip.AddrPort
-	port     uint16
-	datagram []byte
-	call     func()
-}
-
-type eventQueue []event
-
-func (q eventQueue) Len() int { return len(q) }
-func (q eventQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
-}
-func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *eventQueue) Pop() any {
-	last := len(*q) - 1
-	x := (*q)[last]
-	*q = (*q)[:last]
-	return x
-}
-
-func (w *network) schedule(e event) {
-	w.order++
-	e.order = w.order
-	heap.Push(&w.queue, e)
-}
-
-func (w *network) after(d time.Duration, f func()) { w.schedule(event{at: w.now + d, call: f}) }
-
-func (w *network) chance(p float64) bool { return p > 0 && w.random.Float64() < p }
-
+// carry takes a packet that a device sends.
 func (w *network) carry(from, to netip.AddrPort, b []byte) {
 	if w.tap != nil {
-		if b = w.tap(from, to, b); b == nil {
-			return
-		}
+		b = w.tap(from, to, b)
 	}
-	w.packets++
-	if w.chance(w.faults.duplication) {
-		w.fly(from, to, bytes.Clone(b))
+	if b != nil {
+		w.fly(from, to, b)
 	}
-	if w.chance(w.faults.loss) {
-		w.lost++
-		return
-	}
-	w.fly(from, to, b)
 }
 
+// fly puts a packet on the link from one address to another.
 func (w *network) fly(from, to netip.AddrPort, b []byte) {
-	if w.chance(w.faults.corruption) {
-		w.corrupted++
-		for range 1 + w.random.IntN(3) {
-			b[w.random.IntN(len(b))] ^= 1 << w.random.IntN(8)
+	port := w.portOf(from)
+	w.Send(from, to, b, func(b []byte) {
+		h := w.hosts[to]
+		if h == nil || h.t == nil {
+			w.Release(b)
+			return
 		}
-	}
-	at := w.now + latency
-	if w.chance(w.faults.reordering) {
-		at += time.Duration(w.random.Int64N(int64(maxReorderDelay)))
-	}
-	w.schedule(event{at: at, from: from, port: w.portOf(from), to: to, datagram: b})
+		h.arrive(from, port, b)
+		h.settle()
+	})
 }
 
 // portOf is the port that the device at an address sends from.
@@ -164,26 +114,20 @@ func (w *network) boot(addr string, seed uint64, mtu verbs.MTU) *host {
 			(&hostOutput{h: h, to: a.Peer, flow: wire.NewFlow(h.addr, a.Peer)}).Send(p, nil, 0)
 		},
 		Number: h.number,
-		Random: w.random.Uint32,
+		Random: w.Random.Uint32,
 	}
 	if seed%2 == 1 { // sequence numbers wrap around
-		cfg.Random = func() uint32 { return w.random.Uint32() | 0xfffe00 }
+		cfg.Random = func() uint32 { return w.Random.Uint32() | 0xfffe00 }
 	}
 	for i := range cfg.Secret {
-		cfg.Secret[i] = byte(w.random.Uint32())
+		cfg.Secret[i] = byte(w.Random.Uint32())
 	}
 	h.t = New(cfg)
 	if old := w.hosts[h.addr]; old != nil {
 		old.t, h.port = nil, old.port+1
-		for i := range w.all {
-			if w.all[i] == old {
-				w.all[i] = h
-			}
-		}
-	} else {
-		w.all = append(w.all, h)
 	}
 	w.hosts[h.addr] = h
+	w.Watch(h.deadline, h.expire)
 	return h
 }
 
@@ -214,7 +158,7 @@ type hostOutput struct {
 func (o *hostOutput) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
-	b := make([]byte, total)
+	b := o.h.net.Buffer(total)
 	if p.PutHeaders(b) != headers || p.Pad != uint8(-size&3) || size > int(o.h.mtu) {
 		require.Failf(o.h.net.t, "bad packet", "%+v with %d bytes", p, size)
 	}
@@ -223,6 +167,7 @@ func (o *hostOutput) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 		at += copy(b[at:], piece)
 	}
 	require.Equal(o.h.net.t, headers+size, at)
+	clear(b[at : total-wire.ICRCLen])
 	var back wire.Packet
 	require.NoError(o.h.net.t, back.Parse(b), "%+v", p)
 	crc := o.flow.ICRCStart(0, total, b[:headers])
@@ -232,26 +177,24 @@ func (o *hostOutput) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	return true
 }
 
-var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
-
 func (h *host) arrive(from netip.AddrPort, port uint16, b []byte) {
 	flow := wire.NewFlow(from, h.addr)
 	p := &h.net.packet
 	if flow.CheckICRC(b, 0) && p.Parse(b) == nil && p.Opcode.Service() == wire.ServiceSRD {
 		a := Address{0, from}
-		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, port, p, h.net.now)
+		h.t.Receive(h.t.Find(&a, p.SRDETH.Target), a, port, p, h.net.Now)
 	}
-	copy(b, poison) // the packet must not be used any more
+	h.net.Release(b) // the packet must not be used any more
 }
 
 func (h *host) pump() {
 	if h.pumping || h.t == nil || !h.t.Ready() {
 		return
 	}
-	h.t.Transmit(h.net.now, burst)
+	h.t.Transmit(h.net.Now, burst)
 	if h.t.Ready() {
 		h.pumping = true
-		h.net.after(burstGap, func() {
+		h.net.After(burstGap, func() {
 			h.pumping = false
 			h.pump()
 		})
@@ -265,63 +208,27 @@ func (h *host) settle() {
 	h.pump()
 }
 
-// step makes the next thing happen; it reports false when there is none.
-func (w *network) step() bool {
-	var late *host
-	var at time.Duration
-	for _, h := range w.all {
-		if h.t == nil {
-			continue
-		}
-		if d := h.t.Deadline(); d != 0 && (late == nil || d < at) {
-			late, at = h, d
-		}
+// deadline is when expire is to be called; zero: never.
+func (h *host) deadline() time.Duration {
+	if h.t == nil {
+		return 0
 	}
-	if len(w.queue) > 0 && (late == nil || w.queue[0].at <= at) {
-		e := heap.Pop(&w.queue).(event)
-		w.now = max(w.now, e.at)
-		if e.call != nil {
-			e.call()
-		} else if h := w.hosts[e.to]; h != nil && h.t != nil {
-			h.arrive(e.from, e.port, e.datagram)
-			h.settle()
-		}
-		return true
+	return h.t.Deadline()
+}
+
+func (h *host) expire() {
+	h.t.Expire(h.net.Now)
+	if d := h.t.Deadline(); d != 0 && d <= h.net.Now {
+		require.Fail(h.net.t, "Expire leaves a deadline that has passed")
 	}
-	if late == nil {
-		return false
-	}
-	w.now = max(w.now, at)
-	late.t.Expire(w.now)
-	if d := late.t.Deadline(); d != 0 && d <= w.now {
-		require.Fail(w.t, "Expire leaves a deadline that has passed")
-	}
-	late.settle()
-	return true
+	h.settle()
 }
 
 // run advances the network until done reports true, for a limited time.
 func (w *network) run(limit time.Duration, done func() bool) {
 	w.t.Helper()
-	end := w.now + limit
-	for !done() {
-		if !w.step() || w.now > end {
-			require.Fail(w.t, "it does not come to an end", "at %v, %d events left", w.now, len(w.queue))
-		}
-	}
-}
-
-// maxSteps is far more than what happens in a sleep.
-const maxSteps = 1 << 20
-
-// sleep lets time pass.
-func (w *network) sleep(d time.Duration) {
-	end, ended := w.now+d, false
-	w.after(d, func() { ended = true })
-	for steps := 0; !ended && w.now <= end && w.step(); steps++ {
-		if steps > maxSteps {
-			require.Fail(w.t, "there is no rest", "at %v", w.now)
-		}
+	if !w.RunUntil(limit, done) {
+		require.Fail(w.t, "it does not come to an end", "at %v", w.Now)
 	}
 }
 
@@ -401,7 +308,7 @@ func (h *host) newEnd(o endOptions) *end {
 }
 
 func (e *end) ready(rnrRetry uint8) {
-	now := e.h.net.now
+	now := e.h.net.Now
 	for _, s := range []struct {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
@@ -427,7 +334,7 @@ func address(wr verbs.SendWR, ah *fakeAH, peer *end) verbs.SendWR {
 }
 
 func (e *end) post(wrs ...verbs.SendWR) {
-	n, err := e.PostSend(wrs, e.h.net.now)
+	n, err := e.PostSend(wrs, e.h.net.Now)
 	require.NoError(e.h.net.t, err)
 	require.Equal(e.h.net.t, len(wrs), n)
 	e.h.pump()

@@ -26,12 +26,12 @@ func TestOutage(t *testing.T) {
 			a.post(wr)
 		}
 		a.completed(400) // the window has grown
-		w.faults.loss = 1
+		w.Config.Loss = 1
 		for range 400 {
 			a.post(wr)
 		}
-		w.sleep(outage)
-		w.faults.loss = 0
+		w.Pass(outage)
+		w.Config.Loss = 0
 		for _, wc := range a.completed(400) {
 			require.Equal(t, verbs.StatusSuccess, wc.Status, "%v", outage)
 		}
@@ -52,7 +52,7 @@ func TestPeerWithSmallerMTU(t *testing.T) {
 		wr.SGL = []verbs.SGE{src.sge(0, n)}
 		a.post(wr)
 		status := a.completed(1)[0].Status
-		w.sleep(time.Second)
+		w.Pass(time.Second)
 		if n <= 1024 {
 			assert.Equal(t, verbs.StatusSuccess, status)
 			assert.Len(t, b.recv.take(), 1)
@@ -68,13 +68,13 @@ func TestPeerDeadTimeoutBeginsAnew(t *testing.T) {
 	w, a, b := twoHosts(t, 2, faults{}, endOptions{depth: 64, recvDepth: 64})
 	b.postRecv(verbs.RecvWR{}, verbs.RecvWR{})
 	ah := a.to(b.h)
-	w.faults.loss = 1
+	w.Config.Loss = 1
 	a.post(send(ah, b, 1))
-	w.sleep(3900 * time.Millisecond)
+	w.Pass(3900 * time.Millisecond)
 	a.QP.reset()
 	a.send.take()
-	w.faults.loss = 0
-	w.sleep(10 * time.Second)
+	w.Config.Loss = 0
+	w.Pass(10 * time.Second)
 	other := a.h.newEnd(endOptions{depth: 64, recvDepth: 64})
 	other.post(send(ah, b, 2))
 	assert.Equal(t, verbs.StatusSuccess, other.completed(1)[0].Status)

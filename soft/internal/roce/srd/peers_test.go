@@ -57,7 +57,7 @@ func TestPeerDies(t *testing.T) {
 		hub.post(send(ahs[i], p, uint64(i)))
 	}
 	hub.completed(len(peers))
-	begin := w.now
+	begin := w.Now
 	dead := peers[3]
 	dead.h.t = nil
 	for id := range uint64(10) {
@@ -70,7 +70,7 @@ func TestPeerDies(t *testing.T) {
 			if p == dead {
 				continue
 			}
-			posted := w.now
+			posted := w.Now
 			hub.post(send(ahs[i], p, round))
 			done := false
 			w.run(time.Minute, func() bool {
@@ -78,7 +78,7 @@ func TestPeerDies(t *testing.T) {
 					if wc.ID >= 1000 {
 						failed++
 						require.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnresponsive)}, []any{wc.Status, wc.VendorError})
-						silent := w.now - begin
+						silent := w.Now - begin
 						require.True(t, silent >= peerDeadTimeout && silent < peerDeadTimeout+2*maxBackoff, "after %v", silent)
 						continue
 					}
@@ -87,9 +87,9 @@ func TestPeerDies(t *testing.T) {
 				}
 				return done
 			})
-			slowest = max(slowest, w.now-posted)
+			slowest = max(slowest, w.Now-posted)
 		}
-		w.sleep(10 * time.Millisecond)
+		w.Pass(10 * time.Millisecond)
 	}
 	assert.Less(t, slowest, time.Millisecond)
 	assert.Equal(t, uint64(1), hub.t.Counters().Timeouts)
@@ -105,7 +105,7 @@ func TestPeerUnreachable(t *testing.T) {
 	for _, wc := range a.completed(2) {
 		assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(codeUnreachable)}, []any{wc.Status, wc.VendorError})
 	}
-	assert.GreaterOrEqual(t, w.now, peerDeadTimeout)
+	assert.GreaterOrEqual(t, w.Now, peerDeadTimeout)
 }
 
 // Requests in flight to a device that has been restarted fail, since they may have been
@@ -135,7 +135,7 @@ func TestPeerRestarts(t *testing.T) {
 				for _, p := range old { // they come again, before and after the new device is known
 					w.fly(a.h.addr, b.h.addr, bytes.Clone(p))
 				}
-				w.sleep(time.Second)
+				w.Pass(time.Second)
 				b.recv.take()
 				a.post(send(ah, b, 2))
 				require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
@@ -143,7 +143,7 @@ func TestPeerRestarts(t *testing.T) {
 				for _, p := range old {
 					w.fly(a.h.addr, b.h.addr, bytes.Clone(p))
 				}
-				w.sleep(time.Second)
+				w.Pass(time.Second)
 				assert.Empty(t, b.recv.take(), "a message of the old device was received")
 				assert.NotZero(t, b.t.Counters().Stale)
 				assert.Equal(t, uint64(1), b.t.Counters().Restarts)
@@ -152,7 +152,7 @@ func TestPeerRestarts(t *testing.T) {
 			addr := b.h.addr.String()
 			b.h.t = nil
 			a.post(send(ah, b, 2), send(ah, b, 3))
-			w.sleep(time.Second)
+			w.Pass(time.Second)
 			require.Empty(t, a.send.take())
 			next := w.boot(addr, 3, 1024).newEnd(endOptions{depth: 64, recvDepth: 8})
 			next.postRecv(make([]verbs.RecvWR, 8)...)
@@ -175,7 +175,7 @@ func TestPeerRestarts(t *testing.T) {
 func TestRestartsUnderFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newNetwork(t, rapid.Uint64().Draw(t, "seed"), faults{loss: 0.1, duplication: 0.3, reordering: 0.5})
+		w := newNetwork(t, rapid.Uint64().Draw(t, "seed"), faults{Loss: 0.1, Duplicate: 0.3, Reorder: 0.5})
 		a := w.boot(at(1), rapid.Uint64().Draw(t, "client"), 1024).newEnd(endOptions{depth: 16, rnrRetry: 7})
 		received := make(map[uint32]int)
 		var b *end
@@ -206,7 +206,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 					a.post(send(ah, b, next))
 					next++
 				}
-				w.sleep(time.Duration(rapid.IntRange(0, 3000).Draw(t, "pause")) * time.Microsecond)
+				w.Pass(time.Duration(rapid.IntRange(0, 3000).Draw(t, "pause")) * time.Microsecond)
 				for _, wc := range a.send.take() {
 					require.True(t, pending[wc.ID], "message %d completed twice", wc.ID)
 					delete(pending, wc.ID)
@@ -219,7 +219,7 @@ func TestRestartsUnderFaults(t *testing.T) {
 			}
 			boot()
 		}
-		w.sleep(time.Minute / 2)
+		w.Pass(time.Minute / 2)
 		for _, wc := range a.send.take() {
 			require.True(t, pending[wc.ID])
 			delete(pending, wc.ID)
@@ -243,10 +243,10 @@ func TestIdleContexts(t *testing.T) {
 				b.post(send(back, a, 1))
 				require.Equal(t, verbs.StatusSuccess, b.completed(1)[0].Status, "after %v", pause)
 			}
-			w.sleep(pause + time.Duration(i)*7*time.Millisecond)
+			w.Pass(pause + time.Duration(i)*7*time.Millisecond)
 		}
 		assert.Len(t, b.recv.take(), 4)
-		w.sleep(2 * idleTime)
+		w.Pass(2 * idleTime)
 		assert.Zero(t, a.t.Counters().Contexts)
 		assert.Zero(t, b.t.Counters().Contexts)
 		assert.Zero(t, a.t.Deadline(), "an idle device has no timers")
@@ -277,7 +277,7 @@ func TestMadeUpPeers(t *testing.T) {
 		if i%2 == 0 {
 			p.Opcode = wire.SRDHello
 		}
-		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.now)
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.Now)
 	}
 	w.tap = nil
 	c := b.t.Counters()
@@ -292,8 +292,8 @@ func TestMadeUpPeers(t *testing.T) {
 	for i := range maxContexts/2 + 100 {
 		from := Address{0, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 2, 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}), 4791)}
 		p.Opcode = wire.SRDSend
-		p.SRDETH.Target = b.t.token(from, epoch(w.now))
-		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.now)
+		p.SRDETH.Target = b.t.token(from, epoch(w.Now))
+		b.t.Receive(b.t.Find(&from, p.SRDETH.Target), from, w.portOf(from.Peer), &p, w.Now)
 	}
 	c = b.t.Counters()
 	assert.Equal(t, uint64(maxContexts/2), c.Contexts, "the rest is for those that this end speaks to")
@@ -308,7 +308,7 @@ func TestForgedAnswers(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, rnrRetry: 7})
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1)) // it waits for a receive
-	w.sleep(10 * time.Millisecond)
+	w.Pass(10 * time.Millisecond)
 	from := Address{0, b.h.addr}
 	c := a.t.contexts[from]
 	require.NotNil(t, c)
@@ -324,7 +324,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		p.AETH = wire.AETH{Syndrome: wire.Nak(wire.NakRemoteAccess), MSN: uint32(codeBadAddress)}
 		p.Payload = bytes.Repeat([]byte{0xff}, 8*random.IntN(17))
-		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
+		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
 	}
 	assert.Empty(t, a.send.take())
 	counters := a.t.Counters()
@@ -332,8 +332,8 @@ func TestForgedAnswers(t *testing.T) {
 	// A reply to no question only has the peer asked.
 	p := wire.Packet{Opcode: wire.SRDHelloReply, PSN: 1}
 	p.SRDETH = wire.SRDETH{Source: 1, Target: c.own, MTU: 3}
-	a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
-	w.sleep(time.Second)
+	a.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
+	w.Pass(time.Second)
 	assert.Empty(t, a.send.take())
 	b.postRecv(verbs.RecvWR{})
 	assert.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
@@ -360,11 +360,11 @@ func TestHostilePeer(t *testing.T) {
 		p.PKey, p.DestQP = 0xffff, b.num
 		p.SRDETH.Source, p.SRDETH.Target, p.SRDETH.MTU = c.peer, c.own, 3
 		p.DETH = wire.DETH{QKey: testKey, SrcQP: a.num}
-		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
+		b.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
 	}
 	drain := func() {
 		b.h.pump()
-		w.sleep(time.Second)
+		w.Pass(time.Second)
 	}
 	write := func(psn int, va uint64, length, off uint32, n int) {
 		give(wire.Packet{Opcode: wire.SRDWrite, PSN: wire.PSNAdd(c.base, psn), SRDETH: wire.SRDETH{Floor: uint16(max(psn, 0))}, RETH: wire.RETH{VA: va, RKey: mem.Key, Length: length}, Offset: off, Payload: make([]byte, n)})
@@ -443,7 +443,7 @@ func TestNotReadyHoldsUpNobody(t *testing.T) {
 		require.Equal(t, verbs.StatusSuccess, wc.Status)
 	}
 	require.Len(t, b.recv.take(), 100)
-	require.Less(t, w.now, time.Minute)
+	require.Less(t, w.Now, time.Minute)
 }
 
 // A message is repeated as often as RNRRetry says.
@@ -455,7 +455,7 @@ func TestNotReadyRetries(t *testing.T) {
 		assert.Equal(t, []any{verbs.StatusRNRRetryExceeded, uint32(codeNotReady)}, []any{wc.Status, wc.VendorError})
 		assert.Equal(t, uint64(retries)+1, b.t.Counters().NotReady)
 		least := wire.RNRTimer(notReadyTimer) * (1<<retries - 1)
-		assert.GreaterOrEqual(t, w.now, least)
+		assert.GreaterOrEqual(t, w.Now, least)
 	}
 }
 
@@ -465,18 +465,18 @@ func TestDrained(t *testing.T) {
 	b.postRecv(make([]verbs.RecvWR, 4)...)
 	ah := a.to(b.h)
 	a.post(send(ah, b, 1))
-	now := a.h.net.now
+	now := a.h.net.Now
 	require.NoError(t, a.Modify(verbs.QPAttr{State: verbs.QPSendQueueDrained}, verbs.QPAttrState, now))
 	a.post(send(ah, b, 2))
 	assert.Equal(t, uint64(1), a.completed(1)[0].ID)
-	a.h.net.sleep(time.Second)
+	a.h.net.Pass(time.Second)
 	assert.Empty(t, a.send.take())
-	require.NoError(t, a.Modify(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState, a.h.net.now))
+	require.NoError(t, a.Modify(verbs.QPAttr{State: verbs.QPReadyToSend}, verbs.QPAttrState, a.h.net.Now))
 	a.h.pump()
 	assert.Equal(t, uint64(2), a.completed(1)[0].ID)
 	// Error flushes both queues.
 	b.post(send(b.to(a.h), a, 3))
-	require.NoError(t, b.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, a.h.net.now))
+	require.NoError(t, b.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, a.h.net.Now))
 	assert.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusFlushed, VendorError: 1, QPN: b.num}}, b.send.take())
 	assert.Len(t, b.recv.take(), 4)
 	a.post(send(ah, b, 4))
@@ -490,7 +490,7 @@ func TestMemoryCloses(t *testing.T) {
 			w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 8})
 			local, remote := a.h.arena(1<<20, everyAccess), b.h.arena(1<<20, everyAccess)
 			a.post(address(verbs.SendWR{Op: op, SGL: []verbs.SGE{local.sge(0, 1<<20)}, RemoteAddr: remote.Base, RKey: remote.Key}, a.to(b.h), b))
-			w.sleep(50 * time.Microsecond)
+			w.Pass(50 * time.Microsecond)
 			want := verbs.StatusLocalProtectionError
 			if where == "local" {
 				a.h.memory.Remove(local.Region)
@@ -499,7 +499,7 @@ func TestMemoryCloses(t *testing.T) {
 				want = verbs.StatusRemoteAccessError
 			}
 			assert.Equal(t, want, a.completed(1)[0].Status, "%v, %s", op, where)
-			w.sleep(time.Second)
+			w.Pass(time.Second)
 			assert.Empty(t, a.send.take())
 			assert.Zero(t, a.taken)
 		}

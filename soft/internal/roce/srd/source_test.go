@@ -47,7 +47,7 @@ func TestForgedPackets(t *testing.T) {
 	}
 	before := *c
 	for i, p := range forged(c, a) {
-		a.t.Receive(c, from, sendPort+1, &p, w.now)
+		a.t.Receive(c, from, sendPort+1, &p, w.Now)
 		a.h.pump()
 		require.Equal(t, uint64(i+1), a.t.Counters().WrongSource)
 	}
@@ -56,7 +56,7 @@ func TestForgedPackets(t *testing.T) {
 	w.tap = nil
 
 	// The host that receives the SRDHello replies.
-	c.requestToken(w.now)
+	c.requestToken(w.Now)
 	a.t.activate(c)
 	hello := wire.Packet{}
 	w.tap = func(_, to netip.AddrPort, p []byte) []byte {
@@ -69,10 +69,10 @@ func TestForgedPackets(t *testing.T) {
 	require.Equal(t, wire.SRDHello, hello.Opcode)
 	for _, wrong := range []wire.Packet{{PSN: hello.PSN + 1, SRDETH: wire.SRDETH{Floor: hello.SRDETH.Floor}}, {PSN: hello.PSN, SRDETH: wire.SRDETH{Floor: hello.SRDETH.Floor ^ 1}}} {
 		wrong.Opcode, wrong.SRDETH.Source, wrong.SRDETH.Target, wrong.SRDETH.MTU = wire.SRDHelloReply, 77, c.own, 3
-		a.t.Receive(c, from, sendPort+1, &wrong, w.now)
+		a.t.Receive(c, from, sendPort+1, &wrong, w.Now)
 		require.Equal(t, []any{before.peer, before.sendPort}, []any{c.peer, c.sendPort}, "a guess is believed")
 	}
-	w.sleep(time.Second)
+	w.Pass(time.Second)
 	b.postRecv(verbs.RecvWR{})
 	a.post(send(ah, b, 2))
 	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)

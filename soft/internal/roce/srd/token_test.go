@@ -22,16 +22,16 @@ func TestBothOpenAcrossEpochs(t *testing.T) {
 	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 4, recvDepth: 4})
 	a.postRecv(verbs.RecvWR{})
 	b.postRecv(verbs.RecvWR{})
-	w.now = epochTime - time.Millisecond
-	begin := w.now
+	w.Now = epochTime - time.Millisecond
+	begin := w.Now
 	w.tap = func(from, _ netip.AddrPort, p []byte) []byte {
-		if from == a.h.addr && opcodeOf(p) == wire.SRDSendImm && w.now < begin+10*time.Millisecond {
+		if from == a.h.addr && opcodeOf(p) == wire.SRDSendImm && w.Now < begin+10*time.Millisecond {
 			return nil
 		}
 		return p
 	}
 	a.post(send(a.to(b.h), b, 1))
-	w.sleep(2 * time.Millisecond)
+	w.Pass(2 * time.Millisecond)
 	require.Zero(t, b.t.Counters().Contexts)
 	b.post(send(b.to(a.h), a, 2))
 	for _, e := range []*end{a, b} {
@@ -53,27 +53,27 @@ func TestTokensChange(t *testing.T) {
 		o := endOptions{depth: most, recvDepth: most, rnrRetry: 7}
 		ends := []*end{w.boot(at(1), 1, 1024).newEnd(o), w.boot(at(2), 2, 1024).newEnd(o)}
 		ways := []*fakeAH{ends[0].to(ends[1].h), ends[1].to(ends[0].h)}
-		upTo := func(d time.Duration) time.Duration { return time.Duration(w.random.Int64N(int64(d))) }
+		upTo := func(d time.Duration) time.Duration { return time.Duration(w.Random.Int64N(int64(d))) }
 		worst := time.Duration(rapid.IntRange(1, 300).Draw(t, "delay")) * time.Millisecond
-		w.now = epochTime*time.Duration(rapid.IntRange(1, 4).Draw(t, "epoch")) - upTo(2*worst)
+		w.Now = epochTime*time.Duration(rapid.IntRange(1, 4).Draw(t, "epoch")) - upTo(2*worst)
 		w.tap = func(from, to netip.AddrPort, p []byte) []byte {
-			for range 1 + w.random.IntN(2) {
+			for range 1 + w.Random.IntN(2) {
 				late := append([]byte(nil), p...)
-				if w.chance(0.8) {
-					w.after(upTo(worst), func() { w.fly(from, to, late) })
+				if w.Chance(0.8) {
+					w.After(upTo(worst), func() { w.fly(from, to, late) })
 				}
 			}
 			return nil
 		}
 		posted := [2]int{}
 		for range rapid.IntRange(1, most).Draw(t, "messages") {
-			i := w.random.IntN(2)
+			i := w.Random.IntN(2)
 			ends[1-i].postRecv(verbs.RecvWR{})
 			posted[i]++
 			ends[i].post(send(ways[i], ends[1-i], uint64(posted[i])))
-			w.sleep(upTo(worst))
+			w.Pass(upTo(worst))
 		}
-		w.sleep(3 * peerDeadTimeout)
+		w.Pass(3 * peerDeadTimeout)
 		for i, e := range ends {
 			done := e.send.take()
 			require.Len(t, done, posted[i])
@@ -109,13 +109,13 @@ func TestStaleAnswer(t *testing.T) {
 		}
 		p := wire.Packet{Opcode: op, PSN: c.una, SRDETH: wire.SRDETH{Source: c.peer + 1, Target: c.own, MTU: 3}}
 		for range 100 {
-			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
+			a.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
 			a.h.pump()
 		}
 		assert.Equal(t, 1, hellos, "%v: the peer is asked, and not in quick succession", op)
-		w.sleep(time.Second)
+		w.Pass(time.Second)
 		p.SRDETH.Target++
-		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.now)
+		a.t.Receive(c, from, w.portOf(from.Peer), &p, w.Now)
 		a.h.pump()
 		assert.Equal(t, 1, hellos, "%v: it was not for this device", op)
 		assert.Equal(t, uint64(101), a.t.Counters().Stale)
@@ -133,13 +133,13 @@ func TestTokensOfPredecessor(t *testing.T) {
 		b.recv.take()
 		before := a.t.contexts[from]
 		w.run(time.Hour, func() bool { return before.closed })
-		after, err := a.t.open(from, a.t.token(from, epoch(w.now)), w.now)
+		after, err := a.t.open(from, a.t.token(from, epoch(w.Now)), w.Now)
 		require.NoError(t, err)
-		for e := uint64(1); e <= epoch(w.now); e++ {
+		for e := uint64(1); e <= epoch(w.Now); e++ {
 			token := a.t.token(from, e)
-			require.False(t, before.isOwnToken(token) && after.isOwnToken(token), "epoch %d of %d", e, epoch(w.now))
+			require.False(t, before.isOwnToken(token) && after.isOwnToken(token), "epoch %d of %d", e, epoch(w.Now))
 		}
 		a.t.forget(after)
-		w.sleep(time.Duration(w.random.Int64N(int64(epochTime))))
+		w.Pass(time.Duration(w.Random.Int64N(int64(epochTime))))
 	}
 }

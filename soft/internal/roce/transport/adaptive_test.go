@@ -139,20 +139,20 @@ func TestTimeoutFollowsThePath(t *testing.T) {
 				t.Parallel()
 				net, a, _, wr := newTwoRigs(t, options{adaptive: true}, 8)
 				write := func() time.Duration {
-					from := net.now
+					from := net.Now
 					a.post(wr)
 					a.settle()
 					net.run(time.Minute)
 					require.Equal(t, verbs.StatusSuccess, a.send.take()[0].Status)
-					return net.now - from
+					return net.Now - from
 				}
 				if warm {
-					net.path.latency = 5 * time.Microsecond
+					net.Config.Latency = 5 * time.Microsecond
 					for range 20 {
 						write()
 					}
 				}
-				net.path.latency = oneWay
+				net.Config.Latency = oneWay
 				for range 40 {
 					write()
 				}

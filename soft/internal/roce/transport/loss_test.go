@@ -47,8 +47,8 @@ const lossGap = burst * time.Microsecond
 func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 	o.mtu, o.depth, o.recvDepth, o.initReads, o.retries = 4096, 64, 64, 16, 7
 	o = o.defaults()
-	net := newNetwork(t, seed, faults{loss: p.loss})
-	net.path = path{latency: p.latency, gap: lossGap}
+	net := newNetwork(t, seed, faults{Loss: p.loss})
+	net.Config.Latency, net.gap = p.latency, lossGap
 	a, b := net.attach(newEnd(t, clientQPN, NewMemory(), o)), net.attach(newEnd(t, serverQPN, NewMemory(), o))
 	net.join(a, b)
 	a.ready(o.attr(serverQPN, 0, 0))
@@ -73,7 +73,7 @@ func (l lossLoad) rate(t tb, p lossPath, o options, seed uint64) float64 {
 		Op: l.op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{local.sge(0, l.size)}, RemoteAddr: remoteBase, RKey: remoteKey,
 	}, l.count)
 	f.depth = l.depth
-	from := net.now
+	from := net.Now
 	a.settle()
 	net.run(time.Hour)
 	if len(f.failed) > 0 {

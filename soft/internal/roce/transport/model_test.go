@@ -185,11 +185,11 @@ func TestModel(t *testing.T) {
 		o.drains = rapid.Bool().Draw(t, "drains")
 		o.destReads = o.initReads + rapid.IntRange(0, 2).Draw(t, "more reads")
 		o.faults = faults{
-			loss: share("loss", 10), duplication: share("duplication", 10),
-			reordering: share("reordering", 15), corruption: share("corruption", 3),
+			Loss: share("loss", 10), Duplicate: share("duplication", 10),
+			Reorder: share("reordering", 15), Corrupt: share("corruption", 3),
 		}
 		s := newModelRun(t, o, rapidChooser{t})
-		s.net.path.changes = rapid.Bool().Draw(t, "packets larger than the path MTU")
+		s.net.changes = rapid.Bool().Draw(t, "packets larger than the path MTU")
 		s.run(20 * time.Second)
 	})
 }
@@ -230,20 +230,21 @@ func TestSoakLossy(t *testing.T) {
 					return small(c)
 				}},
 				seed:        seed,
-				faults:      faults{loss: 0.10, duplication: 0.05, reordering: 0.10, corruption: 0.01},
+				faults:      faults{Loss: 0.10, Duplicate: 0.05, Reorder: 0.10, Corrupt: 0.01},
 				connections: connections,
 				shareRecv:   true,
 				lazy:        true,
 				slots:       64,
 				arenaLen:    1 << 20,
 			}
-			s := newModelRun(t, o, newNetwork(t, seed+1000, faults{}).random)
-			s.net.path.changes = c.larger
+			s := newModelRun(t, o, newNetwork(t, seed+1000, faults{}).Random)
+			s.net.changes = c.larger
 			start := time.Now()
-			from := s.net.now
+			from := s.net.Now
 			s.run(10 * time.Minute)
+			counts := s.net.Counts()
 			t.Logf("%d requests in %v, %v of virtual time; %d packets, %d lost, %d corrupted; at least %d of 56 units of the retry count left",
-				2*connections*c.requests, time.Since(start).Round(time.Millisecond), (s.net.now - from).Round(time.Millisecond), s.net.packets, s.net.lost, s.net.corrupted, s.lowestRetries())
+				2*connections*c.requests, time.Since(start).Round(time.Millisecond), (s.net.Now - from).Round(time.Millisecond), counts.Sent, counts.Lost, counts.Corrupted, s.lowestRetries())
 		})
 	}
 }
@@ -251,8 +252,8 @@ func TestSoakLossy(t *testing.T) {
 func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	t.Parallel()
 	o := modelOptions{options: options{timeout: 1, retries: 2}, seed: 1, connections: 1, slots: 1, arenaLen: 4096,
-		faults: faults{corruption: 1}, plan: plan{maxMessage: 256}}
-	s := newModelRun(t, o, newNetwork(t, 2, faults{}).random)
+		faults: faults{Corrupt: 1}, plan: plan{maxMessage: 256}}
+	s := newModelRun(t, o, newNetwork(t, 2, faults{}).Random)
 	w := s.workloads[0]
 	before := bytes.Clone(w.remote.Mem)
 	w.node.wake = nil
@@ -261,7 +262,7 @@ func TestNetworkLosesWhatIsCorrupt(t *testing.T) {
 	s.net.run(time.Second)
 	require.Equal(t, verbs.StatusRetryExceeded, w.send.take()[0].Status)
 	require.Equal(t, before, w.remote.Mem)
-	require.Equal(t, 3, s.net.corrupted)
+	require.Equal(t, uint64(3), s.net.Counts().Corrupted)
 }
 
 // The model uses memory windows, and requests pass through them.
@@ -270,9 +271,9 @@ func TestModelUsesWindows(t *testing.T) {
 	o := modelOptions{
 		options: options{mtu: 256, initReads: 4}, seed: 5, connections: 2, slots: 8, arenaLen: 8192,
 		plan:   plan{requests: 400, maxMessage: 600, sizes: sizesAround(256, 600)},
-		faults: faults{loss: 0.05, duplication: 0.05, reordering: 0.05},
+		faults: faults{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05},
 	}
-	s := newModelRun(t, o, newNetwork(t, 6, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 6, faults{}).Random)
 	s.run(time.Minute)
 	for _, w := range s.workloads {
 		require.NotZero(t, w.byWindow)

@@ -2,20 +2,19 @@ package transport
 
 import (
 	"bytes"
-	"container/heap"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// faults are probabilities, each drawn on its own for every packet.
-type faults struct{ loss, duplication, reordering, corruption float64 }
+// faults is what links do to packets. newNetwork sets the latency.
+type faults = fabric.LinkConfig
 
 const (
 	latency = 2 * time.Microsecond
@@ -26,113 +25,21 @@ const (
 	burstGap = 400 * time.Nanosecond
 )
 
-// path is what a network does to packets that it does not lose.
-type path struct {
-	latency time.Duration // one way
-	gap     time.Duration // from one burst of a queue pair to its next
-	// changes has queue pairs change at any time between the path MTU and larger packets.
-	changes bool
-}
-
 // network joins queue pairs by links with faults, in virtual time. What happens
 // depends on the seed alone.
 type network struct {
+	*fabric.Network[*node]
 	t      tb
-	now    time.Duration
-	order  uint64
-	queue  eventQueue
-	random *rand.Rand
-	faults faults
-	path   path
 	nodes  []*node
-	free   [][]byte
-	spare  []*event
-	packet wire.Packet // used for one packet after the other
-
-	packets, lost, corrupted int
+	packet wire.Packet   // used for one packet after the other
+	gap    time.Duration // from one burst of a queue pair to its next
+	// changes makes queue pairs change at any time between the path MTU and larger packets.
+	changes bool
 }
 
 func newNetwork(t tb, seed uint64, f faults) *network {
-	return &network{
-		t: t, now: time.Millisecond, random: rand.New(rand.NewPCG(seed, 0)), faults: f,
-		path: path{latency: latency, gap: burstGap},
-	}
-}
-
-// event is a datagram that arrives, or a call.
-type event struct {
-	at       time.Duration
-	order    uint64
-	to       *node
-	datagram []byte
-	call     func()
-}
-
-type eventQueue []*event
-
-func (q eventQueue) Len() int { return len(q) }
-func (q eventQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
-}
-func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(*event)) }
-func (q *eventQueue) Pop() any {
-	last := len(*q) - 1
-	x := (*q)[last]
-	*q = (*q)[:last]
-	return x
-}
-
-func (w *network) schedule(at time.Duration, to *node, datagram []byte, call func()) {
-	e := new(event)
-	if n := len(w.spare); n > 0 {
-		e, w.spare = w.spare[n-1], w.spare[:n-1]
-	}
-	w.order++
-	*e = event{at: at, order: w.order, to: to, datagram: datagram, call: call}
-	heap.Push(&w.queue, e)
-}
-
-// after calls f in virtual time.
-func (w *network) after(d time.Duration, f func()) { w.schedule(w.now+d, nil, nil, f) }
-
-func (w *network) chance(p float64) bool { return p > 0 && w.random.Float64() < p }
-
-func (w *network) buffer(n int) []byte {
-	if k := len(w.free); k > 0 {
-		b := w.free[k-1]
-		w.free = w.free[:k-1]
-		return b[:n]
-	}
-	return make([]byte, n, wire.MaxDatagramLen)
-}
-
-func (w *network) release(b []byte) { w.free = append(w.free, b) }
-
-// carry brings a datagram to a node, or does not.
-func (w *network) carry(to *node, b []byte) {
-	w.packets++
-	if w.chance(w.faults.duplication) {
-		copied := w.buffer(len(b))
-		copy(copied, b)
-		w.fly(to, copied)
-	}
-	if w.chance(w.faults.loss) {
-		w.lost++
-		w.release(b)
-		return
-	}
-	w.fly(to, b)
-}
-
-func (w *network) fly(to *node, b []byte) {
-	if w.chance(w.faults.corruption) {
-		w.corrupted++
-		for range 1 + w.random.IntN(3) {
-			b[w.random.IntN(len(b))] ^= 1 << w.random.IntN(8)
-		}
-	}
-	w.schedule(w.now+w.latencyOf(), to, b, nil)
+	f.Latency, f.ReorderDelay = latency, maxReorderDelay
+	return &network{Network: fabric.NewNetwork[*node](seed, time.Millisecond, f), t: t, gap: burstGap}
 }
 
 // node is a queue pair on the network.
@@ -158,6 +65,7 @@ type node struct {
 func (w *network) attach(e *end) *node {
 	n := &node{end: e, net: w}
 	e.out = n
+	w.Watch(n.deadline, n.expire)
 	w.nodes = append(w.nodes, n)
 	return n
 }
@@ -176,13 +84,13 @@ func (w *network) join(a, b *node) {
 // Send encodes a packet and gives it to the link.
 func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	n.sent++
-	if size > int(n.qp.mtu) && n.net.path.changes {
+	if size > int(n.qp.mtu) && n.net.changes {
 		n.sendLarge(p, pieces, size)
 		return true
 	}
 	headers := p.Opcode.HeaderLen()
 	total := headers + size + int(p.Pad) + wire.ICRCLen
-	b := n.net.buffer(total)
+	b := n.net.Buffer(total)
 	if p.PutHeaders(b) != headers || p.Pad != uint8(-size&3) || size > int(n.qp.mtu) || p.DestQP != n.peer.qp.Num() {
 		require.Failf(n.t, "bad packet", "%+v with %d bytes", p, size)
 	}
@@ -197,7 +105,7 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 	crc := n.out.ICRCStart(0, total, b[:headers])
 	crc = wire.ICRCUpdate(crc, b[headers:total-wire.ICRCLen])
 	wire.PutICRC(b[total-wire.ICRCLen:], wire.ICRCFinish(crc))
-	n.net.carry(n.peer, b)
+	n.net.Send(n, n.peer, b, n.peer.arrive)
 	return true
 }
 
@@ -205,44 +113,35 @@ func (n *node) Send(p *wire.Packet, pieces [][]byte, size int) bool {
 func (n *node) sendLarge(p *wire.Packet, pieces [][]byte, size int) {
 	kept, payload, to, w := *p, bytes.Join(pieces, nil), n.peer, n.net
 	require.Len(n.t, payload, size)
-	w.packets++
-	copies := 1
-	if w.chance(w.faults.duplication) {
-		copies++
-	}
-	if w.chance(w.faults.loss) {
-		w.lost++
-		copies--
-	}
-	for range copies {
-		at := w.latencyOf()
-		w.after(at, func() {
-			packet, cut := kept, w.random.IntN(size+1)
-			to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, nil, w.now)
-			to.settle()
-		})
-	}
+	w.Carry(w.Link(n, to), size, false, func(fabric.Arrival) {
+		packet, cut := kept, w.Random.IntN(size+1)
+		to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, nil, w.Now)
+		to.settle()
+	})
 }
-
-// latencyOf is how long the next packet takes.
-func (w *network) latencyOf() time.Duration {
-	if w.chance(w.faults.reordering) {
-		return w.path.latency + time.Duration(w.random.Int64N(int64(maxReorderDelay)))
-	}
-	return w.path.latency
-}
-
-var poison = bytes.Repeat([]byte{0xdb}, wire.MaxDatagramLen)
 
 // arrive is the receiving side of the link.
 func (n *node) arrive(b []byte) {
-	p := &n.net.packet
-	if n.in.CheckICRC(b, 0) && p.Parse(b) == nil && p.DestQP == n.qp.Num() {
-		n.receive(p, n.net.now)
+	w := n.net
+	if n.stopped > w.Now {
+		w.At(n.stopped, func() { n.arrive(b) })
+		return
 	}
-	// Nobody may look at it any more.
-	copy(b, poison)
-	n.net.release(b)
+	p := &w.packet
+	if !n.gone && n.in.CheckICRC(b, 0) && p.Parse(b) == nil && p.DestQP == n.qp.Num() {
+		n.receive(p, w.Now)
+	}
+	w.Release(b) // nobody may look at it any more
+	if !n.gone {
+		n.settle()
+		return
+	}
+	if sender := n.peer; n.refuses {
+		w.After(w.Config.Latency, func() {
+			sender.qp.PeerUnreachable(w.Now)
+			sender.settle()
+		})
+	}
 }
 
 // pump sends a burst and sees to the next.
@@ -250,19 +149,19 @@ func (n *node) pump() {
 	if n.pumping {
 		return
 	}
-	if n.stopped > n.net.now {
+	if n.stopped > n.net.Now {
 		n.pumping = true
-		n.net.after(n.stopped-n.net.now, func() {
+		n.net.After(n.stopped-n.net.Now, func() {
 			n.pumping = false
 			n.pump()
 		})
 		return
 	}
-	if n.net.path.changes {
-		n.qp.SetLargestPacket(uint32(n.net.random.IntN(12)) * n.qp.mtu)
+	if n.net.changes {
+		n.qp.SetLargestPacket(uint32(n.net.Random.IntN(12)) * n.qp.mtu)
 	}
 	before, waiting := n.sent, n.qp.sq.Len()
-	more := n.qp.Transmit(n, n.net.now, burst)
+	more := n.qp.Transmit(n, n.net.Now, burst)
 	executed := n.qp.sq.Len() < waiting // requests without packets
 	if executed && n.wake != nil {
 		defer n.settle()
@@ -274,7 +173,7 @@ func (n *node) pump() {
 		require.Fail(n.t, "Transmit wants to be called again but has sent nothing")
 	}
 	n.pumping = true
-	n.net.after(n.net.path.gap, func() {
+	n.net.After(n.net.gap, func() {
 		n.pumping = false
 		n.pump()
 	})
@@ -287,58 +186,28 @@ func (n *node) settle() {
 	n.pump()
 }
 
-// step makes the next thing happen; it reports false when there is none.
-func (w *network) step() bool {
-	var late *node
-	var at time.Duration
-	for _, n := range w.nodes {
-		if d := n.qp.Deadline(); d != 0 && (late == nil || max(d, n.stopped) < at) {
-			late, at = n, max(d, n.stopped)
-		}
+// deadline is when expire is to be called; zero: never.
+func (n *node) deadline() time.Duration {
+	d := n.qp.Deadline()
+	if d != 0 {
+		d = max(d, n.stopped)
 	}
-	if len(w.queue) > 0 && (late == nil || w.queue[0].at <= at) {
-		e := heap.Pop(&w.queue).(*event)
-		w.now = max(w.now, e.at)
-		switch {
-		case e.call != nil:
-			e.call()
-		case e.to.stopped > w.now:
-			w.schedule(e.to.stopped, e.to, e.datagram, nil)
-		case e.to.gone:
-			w.release(e.datagram)
-			if sender := e.to.peer; e.to.refuses {
-				w.after(w.path.latency, func() {
-					sender.qp.PeerUnreachable(w.now)
-					sender.settle()
-				})
-			}
-		default:
-			e.to.arrive(e.datagram)
-			e.to.settle()
-		}
-		w.spare = append(w.spare, e)
-		return true
+	return d
+}
+
+func (n *node) expire() {
+	n.qp.Timeout(n.net.Now)
+	if d := n.qp.Deadline(); d != 0 && d <= n.net.Now {
+		require.Fail(n.t, "Timeout leaves a deadline that has passed", "state %v", n.qp.State())
 	}
-	if late == nil {
-		return false
-	}
-	w.now = max(w.now, at)
-	late.qp.Timeout(w.now)
-	if d := late.qp.Deadline(); d != 0 && d <= w.now {
-		require.Fail(w.t, "Timeout leaves a deadline that has passed", "state %v", late.qp.State())
-	}
-	late.settle()
-	return true
+	n.settle()
 }
 
 // run lets everything happen and fails if that takes longer than limit.
 func (w *network) run(limit time.Duration) {
 	w.t.Helper()
-	end := w.now + limit
-	for w.step() {
-		if w.now > end {
-			require.Fail(w.t, "stalled", "still busy after %v of virtual time", limit)
-		}
+	if !w.Run(limit) {
+		require.Fail(w.t, "stalled", "still busy after %v of virtual time", limit)
 	}
 }
 

@@ -101,7 +101,7 @@ type traffic struct {
 }
 
 func newTraffic(n *node, wr verbs.SendWR, count int) *traffic {
-	f := &traffic{node: n, wr: wr, depth: 4, left: count, last: n.net.now}
+	f := &traffic{node: n, wr: wr, depth: 4, left: count, last: n.net.Now}
 	n.wake = f.work
 	return f
 }
@@ -111,12 +111,12 @@ func (f *traffic) work() {
 		f.underWay--
 		if wc.Status != verbs.StatusSuccess {
 			f.failed = append(f.failed, wc.Status)
-			f.failedAt = f.node.net.now
+			f.failedAt = f.node.net.Now
 			continue
 		}
 		f.succeeded++
-		f.slowest = max(f.slowest, f.node.net.now-f.last)
-		f.last = f.node.net.now
+		f.slowest = max(f.slowest, f.node.net.Now-f.last)
+		f.last = f.node.net.Now
 	}
 	for f.left > 0 && f.underWay < f.depth && f.node.qp.State() == verbs.QPReadyToSend {
 		f.node.post(f.wr)
@@ -146,12 +146,12 @@ func TestPauses(t *testing.T) {
 			t.Run(fmt.Sprintf("%v, %s for %v, loss %v", op, c.who, c.pause, c.loss), func(t *testing.T) {
 				t.Parallel()
 				net, a, b, wr := newTwoRigs(t, options{adaptive: true}, 8)
-				net.faults.loss = c.loss
+				net.Config.Loss = c.loss
 				wr.Op = op
 				serve(b, 8)
 				f := newTraffic(a, wr, 2000)
-				at := net.now + time.Millisecond
-				net.schedule(at, nil, nil, func() {
+				at := net.Now + time.Millisecond
+				net.At(at, func() {
 					if c.who != "server" {
 						a.stopped = at + c.pause
 					}
@@ -430,9 +430,9 @@ func TestUnreachableHost(t *testing.T) {
 				wr.Op = op
 				serve(b, 8)
 				f := newTraffic(a, wr, 5000)
-				at := net.now + time.Millisecond
-				net.schedule(at, nil, nil, func() { b.gone, b.refuses = true, true })
-				net.schedule(at+c.away, nil, nil, func() { b.gone = false })
+				at := net.Now + time.Millisecond
+				net.At(at, func() { b.gone, b.refuses = true, true })
+				net.At(at+c.away, func() { b.gone = false })
 				a.settle()
 				net.run(2 * time.Hour)
 				if c.lives {
@@ -453,23 +453,23 @@ func TestForgedHints(t *testing.T) {
 	o := modelOptions{
 		options: options{mtu: 256, adaptive: true, initReads: 4, depth: 16}, seed: 5,
 		plan:   plan{requests: 2000, maxMessage: 2048, sizes: sizesAround(256, 2048)},
-		faults: faults{loss: 0.05, duplication: 0.02, reordering: 0.02}, connections: 1, slots: 16, arenaLen: 1 << 16, lazy: true,
+		faults: faults{Loss: 0.05, Duplicate: 0.02, Reorder: 0.02}, connections: 1, slots: 16, arenaLen: 1 << 16, lazy: true,
 	}
-	s := newModelRun(t, o, newNetwork(t, 6, faults{}).random)
+	s := newModelRun(t, o, newNetwork(t, 6, faults{}).Random)
 	hints := 0
 	var forge func()
 	forge = func() {
 		busy := false
 		for _, w := range s.workloads {
-			w.qp.PeerUnreachable(s.net.now)
+			w.qp.PeerUnreachable(s.net.Now)
 			w.settle()
 			busy = busy || w.posted < w.requests || len(w.awaited) > 0
 		}
 		if hints++; busy {
-			s.net.after(30*time.Microsecond, forge)
+			s.net.After(30*time.Microsecond, forge)
 		}
 	}
-	s.net.after(0, forge)
+	s.net.After(0, forge)
 	s.run(time.Minute)
 	require.Greater(t, hints, 100)
 }

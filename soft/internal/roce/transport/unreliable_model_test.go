@@ -64,7 +64,7 @@ func (c *unreliableRun) run() {
 	c.send()
 	c.from.pump()
 	if c.completed < c.messages {
-		c.after(time.Microsecond, c.run)
+		c.After(time.Microsecond, c.run)
 	}
 }
 
@@ -124,8 +124,8 @@ func TestUnreliableModel(t *testing.T) {
 	const messages = 2000
 	for _, kind := range []verbs.QPType{verbs.UC, verbs.UD} {
 		for name, f := range map[string]faults{
-			"none": {}, "loss": {loss: 0.1}, "duplication": {duplication: 0.2}, "reordering": {reordering: 0.1},
-			"corruption": {corruption: 0.05}, "all": {loss: 0.1, duplication: 0.05, reordering: 0.1, corruption: 0.01},
+			"none": {}, "loss": {Loss: 0.1}, "duplication": {Duplicate: 0.2}, "reordering": {Reorder: 0.1},
+			"corruption": {Corrupt: 0.05}, "all": {Loss: 0.1, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.01},
 		} {
 			t.Run(fmt.Sprintf("%v, %s", kind, name), func(t *testing.T) {
 				t.Parallel()

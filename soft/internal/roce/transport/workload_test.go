@@ -121,7 +121,7 @@ func (w *workload) pause() {
 	w.nextPause = w.posted + 1 + w.choose.IntN(60)
 	w.drained = true
 	w.modify(verbs.QPSendQueueDrained)
-	w.net.after(time.Duration(1+w.choose.IntN(50))*10*time.Microsecond, func() {
+	w.net.After(time.Duration(1+w.choose.IntN(50))*10*time.Microsecond, func() {
 		w.modify(verbs.QPReadyToSend)
 		w.drained = false
 		w.settle()
@@ -557,7 +557,7 @@ func (b *receiveSlots) refill(slot int) {
 		b.fill(slot, size)
 		return
 	}
-	b.net.after(time.Duration(b.choose.IntN(40))*time.Microsecond, func() { b.fill(slot, size) })
+	b.net.After(time.Duration(b.choose.IntN(40))*time.Microsecond, func() { b.fill(slot, size) })
 }
 
 func (b *receiveSlots) requireDone() {
