@@ -16,14 +16,15 @@ type LinkConfig struct {
 	Jitter  time.Duration // the greatest addition to Latency; packets stay in order
 
 	Rate  int64 // bytes per second; zero: no limit
-	Queue int   // bytes that wait for transmission; more are dropped. Zero: no limit
+	Queue int   // bytes that wait for transmission or are in it; more are dropped. Zero: no limit
 	Mark  int   // waiting bytes from which ECN-capable packets are marked; zero: never
 
 	// Probabilities from 0 to 1, drawn for each packet.
-	Loss      float64
-	Duplicate float64 // it arrives twice
-	Reorder   float64 // it arrives after packets that were sent later
-	Corrupt   float64 // one of its bits is flipped
+	Loss       float64
+	Duplicate  float64 // it arrives twice
+	Reorder    float64 // it arrives after packets that were sent later
+	Corrupt    float64 // one or three of its bits are flipped
+	RandomMark float64 // it is marked however few bytes wait, if it is ECN-capable
 	// ReorderDelay is the greatest delay of a reordered packet. Zero: ten times Latency, and
 	// at least 10 µs.
 	ReorderDelay time.Duration
@@ -42,6 +43,7 @@ type LinkCounts struct {
 	Duplicated uint64
 	Reordered  uint64
 	Corrupted  uint64
+	Deepest    uint64 // the most bytes that have waited for transmission
 }
 
 // defaultLatency is that of a link between two hosts that nothing else joins.
