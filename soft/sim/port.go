@@ -52,7 +52,6 @@ type port struct {
 	// Guarded by the simulation's lock.
 	closed      bool
 	timer       time.Duration // when the device has work; zero: never
-	timers      uint64        // how often it was set
 	waiting     []*packet     // not received yet
 	bytes       int           // of their data
 	dropped     uint64

@@ -18,7 +18,6 @@ import (
 // side is an end of a connection whose engine the test drives itself.
 type side struct {
 	r      *rdma.Connections
-	conn   *rdma.Connection
 	mem    *mmap.Map
 	writes *rdma.Pool
 	done   int

@@ -74,7 +74,6 @@ type event struct {
 	host   *Host // at which it happens; nil: at none
 	packet *packet
 	port   *port
-	link   *Link
 	call   func()
 }
 
