@@ -178,10 +178,16 @@ func (h *Host) when(t time.Time) time.Duration {
 // [time.Sleep], two goroutines that wake at the same moment go on in an order that the seed
 // decides.
 func (h *Host) Sleep(d time.Duration) {
+	h.s.mu.Lock()
+	h.sleep(h.when(h.now().Add(d)), h.order())
+}
+
+// sleep lets the calling goroutine wait until that time, and its place among the events of that
+// time. It unlocks the simulation's lock.
+func (h *Host) sleep(until time.Duration, order uint64) {
 	s := h.s
-	s.mu.Lock()
 	c := s.channel()
-	h.push(h.when(h.now().Add(d)), event{call: func() { c <- struct{}{} }})
+	s.push(max(until, s.elapsed()), order, event{host: h, call: func() { c <- struct{}{} }})
 	s.mu.Unlock()
 	<-c
 	s.mu.Lock()
@@ -435,12 +441,20 @@ func (t turns) Report(what fmt.Stringer) (remove func()) {
 	}
 }
 
+// Ticket implements host.Scheduler.
+func (t turns) Ticket() uint64 {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.order()
+}
+
 // Turn implements host.Scheduler.
-func (t turns) Turn() {
+func (t turns) Turn(ticket uint64) {
 	if t.s.driver == goroutine.Current() {
 		return // all other goroutines wait
 	}
-	t.Sleep(0)
+	t.s.mu.Lock()
+	t.sleep(t.s.elapsed(), ticket)
 }
 
 // Yield implements host.Scheduler.
