@@ -45,8 +45,8 @@ test: setup ## all tests, the long ones in a short form
 full: setup ## the tests of make test in full, except those in the virtual machine
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
-# "all", or some of tools files ibverbs soft rdma dma syncevent samples matrix bench sanitized
-# removal.
+# "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck verbena matrix bench
+# sanitized removal.
 PARTS ?= all
 
 rig: setup ## the tests in the virtual machine, also under AddressSanitizer; PARTS="rdma dma" chooses

@@ -29,10 +29,12 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	if err := Func(ctx, e, func() (err error) { return d.begin(r, addr, cfg) }); err != nil {
 		return nil, err
 	}
+	turn := nextTurn(e)
 	select {
 	case err := <-d.done:
 		return d.outcome(err, op)
 	case <-ctx.Done():
+		turn.Take()
 		if len(d.done) > 0 { // the connection was first
 			return d.outcome(<-d.done, op)
 		}

@@ -82,10 +82,12 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if err := p.engine.MayBlock("wait for a task"); err != nil {
 		return err
 	}
+	turn := nextTurn(p.engine)
 	select {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
+		turn.Take()
 		return fmt.Errorf("await: %w: %w", ErrPending, context.Cause(ctx))
 	}
 }

@@ -90,10 +90,12 @@ func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) 
 	if err := e.Do(c.attempt); err != nil {
 		return fmt.Errorf("await: run a task: %w", err), true
 	}
+	turn := nextTurn(e)
 	select {
 	case <-c.over:
 		return c.pending.err, true
 	case <-ctx.Done():
+		turn.Take()
 		return c.abandon(ctx, e)
 	}
 }

@@ -85,10 +85,10 @@ func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Co
 			deliver(f(ctx))
 			return
 		}
-		noted := s.Report(p)
+		turn, noted := host.NextTurn(s), s.Report(p)
 		err := f(ctx)
 		noted()
-		s.Turn() // the program may have ended ctx, and go on
+		turn.Take() // the program may have ended ctx, and go on
 		deliver(err)
 	})
 	if !started {

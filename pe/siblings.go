@@ -3,6 +3,7 @@ package pe
 import (
 	"sync"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/sibling"
 )
 
@@ -17,6 +18,15 @@ type siblings struct{ *Engine }
 
 // Siblings returns the methods for packages of this module.
 func (e *Engine) Siblings(sibling.Pass) siblings { return siblings{e} }
+
+// NextTurn is [host.NextTurn] for the hosts of the engine's devices. It may be called from any
+// goroutine.
+func (s siblings) NextTurn() host.Turn {
+	if t := s.turns.Load(); t != nil {
+		return host.NextTurn(t)
+	}
+	return host.Turn{}
+}
 
 // Attachment returns the result of the first call of create for this engine. Only package await
 // uses it. It may be called from any goroutine.

@@ -9,7 +9,10 @@ import (
 
 // turns is the scheduler of an engine whose devices are simulated. Its goroutine goes on in
 // turns that the simulation decides, so that a run can be repeated.
-type turns struct{ host.Scheduler }
+type turns struct {
+	host.Scheduler
+	out host.Turn // for when the engine goes on for another reason
+}
 
 // schedulerOf returns the scheduler of a context's device. known is false if the backend does
 // not name its host: such a context fits any engine.
@@ -51,7 +54,7 @@ func (e *Engine) joinHost(c *Core) {
 	if s == nil || e.turns.Load() != nil {
 		return
 	}
-	e.turns.Store(&turns{s})
+	e.turns.Store(&turns{s, host.NextTurn(s)})
 	s.Report(engineReport{e})
 }
 
@@ -69,7 +72,7 @@ func (e *Engine) yield() {
 // takeTurn waits for the turn of an engine that goes on for another reason.
 func (e *Engine) takeTurn() {
 	if t := e.turns.Load(); t != nil {
-		t.Turn()
+		t.out.Take()
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/host"
 )
 
 const (
@@ -57,12 +59,15 @@ func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 // sleep waits after spinning, until the condition holds or ctx ends.
 func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
-	if s := e.host.Scheduler(); s != nil {
+	s := e.host.Scheduler()
+	if s != nil {
 		defer s.Report(sleeper{e, c})()
 	}
+	turn := host.NextTurn(s)
 	select {
 	case <-w.wakeup:
 	case <-ctx.Done():
+		turn.Take()
 		if e.cancelWaiter(w) {
 			e.reuseWaiter(w)
 			return 0, e.interrupted(ctx, c)

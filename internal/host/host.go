@@ -34,8 +34,11 @@ type Timer interface {
 // Scheduler lets one goroutine of a simulation go on at a time. Two hosts of one simulation
 // have different schedulers, of the same Simulation.
 type Scheduler interface {
+	// Ticket draws a place among the goroutines that call Turn at the same time. The caller has
+	// its turn.
+	Ticket() uint64
 	// Turn returns when all goroutines wait, and it is the caller's turn.
-	Turn()
+	Turn(ticket uint64)
 	// Yield is for the goroutine whose turn it is. It returns when all other goroutines wait.
 	Yield()
 	// Wake calls f, which does not block, when all goroutines wait and it is its turn.
@@ -48,6 +51,28 @@ type Scheduler interface {
 	Report(what fmt.Stringer) (remove func())
 	// Simulation identifies the simulation.
 	Simulation() any
+}
+
+// NextTurn is for a goroutine that is about to wait for something that may come out of turn,
+// such as the end of a context.Context. When it has, call Take. s may be nil.
+func NextTurn(s Scheduler) Turn {
+	if s == nil {
+		return Turn{}
+	}
+	return Turn{s, s.Ticket()}
+}
+
+// Turn is the place of a goroutine that waits.
+type Turn struct {
+	s      Scheduler // nil: there is none
+	ticket uint64
+}
+
+// Take returns when it is the caller's turn.
+func (t Turn) Take() {
+	if t.s != nil {
+		t.s.Turn(t.ticket)
+	}
 }
 
 // Of returns the host of a device.

@@ -188,12 +188,13 @@ func (h *Host) Sleep(d time.Duration) {
 	h.idle(i)
 }
 
-// yield lets all other goroutines go on until they wait.
-func (h *Host) yield() {
+// turn returns when all other goroutines wait, and it is the caller's turn among those with a
+// place at this time.
+func (h *Host) turn(place uint64) {
 	s := h.s
 	s.mu.Lock()
 	c := s.channel()
-	h.push(s.elapsed(), event{call: func() { c <- struct{}{} }})
+	s.push(s.elapsed(), place, event{host: h, call: func() { c <- struct{}{} }})
 	s.mu.Unlock()
 	<-c
 	s.mu.Lock()
@@ -457,12 +458,19 @@ func (t turns) Report(what fmt.Stringer) (remove func()) {
 	}
 }
 
+// Ticket implements host.Scheduler.
+func (t turns) Ticket() uint64 {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.order()
+}
+
 // Turn implements host.Scheduler.
-func (t turns) Turn() {
+func (t turns) Turn(ticket uint64) {
 	if t.s.driver == goroutine.Current() {
 		return // all other goroutines wait
 	}
-	t.yield()
+	t.turn(ticket)
 }
 
 // Yield implements host.Scheduler.
@@ -473,7 +481,7 @@ func (t turns) Yield() {
 		synctest.Wait()
 		s.endWait()
 	default: // another goroutine yields: it was not the caller's turn
-		t.yield()
+		t.turn(t.Ticket())
 	}
 }
 

@@ -46,6 +46,7 @@ var parts = []part{
 		"samples/verbs_rc_pingpong", "samples/verbs_uc_pingpong", "samples/verbs_ud_pingpong",
 		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "test/counters", "test/workload",
 	}},
+	{name: "crosscheck", tests: "test/crosscheck"},
 	{name: "verbena", tests: "cmd/verbena"},
 	{name: "matrix", tests: "test/matrix", programs: []string{"test/workload"}},
 	{name: "bench", tests: "bench", programs: []string{"bench"}},
