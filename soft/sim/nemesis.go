@@ -45,7 +45,13 @@ type Chaos struct {
 }
 
 // NemesisCounts counts the faults that a [Nemesis] has caused, by kind.
-type NemesisCounts struct{ Crashes, Pauses, Partitions, OneWay, BadLinks int }
+type NemesisCounts struct {
+	Crashes    int // of hosts
+	Pauses     int // of hosts
+	Partitions int // in both directions
+	OneWay     int // partitions in one direction
+	BadLinks   int // links, or pairs of links, that became worse
+}
 
 // Nemesis causes faults that the seed draws, and ends each of them after a while.
 type Nemesis struct {

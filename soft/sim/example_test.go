@@ -1,0 +1,66 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A client connects to a server whose network is down for the first ten minutes. They take some
+// milliseconds.
+func Example() {
+	listen := func(ctx context.Context, dev verbs.Device) error {
+		return runUntilEnd(ctx, dev, func(r *rdma.Connections) error {
+			_, err := r.Listen(":7471", rdma.ListenConfig{})
+			return err
+		}, func() {})
+	}
+	err := sim.Simulate(1, func(s *sim.Sim) {
+		server, client := s.Host("server"), s.Host("client")
+		connected := false
+		server.Run(listen)
+		client.Run(func(ctx context.Context, dev verbs.Device) error {
+			return runUntilEnd(ctx, dev, func(r *rdma.Connections) error {
+				_, err := r.Dial(server.Addr().String()+":7471", rdma.DialConfig{Timeout: rdma.Forever})
+				return err
+			}, func() { connected = true })
+		})
+		s.Cut(client, server)
+		s.After(10*time.Minute, s.Heal)
+		s.RunUntil(func() bool { return connected }, time.Hour)
+		fmt.Println("connected within a minute:", s.Now()-10*time.Minute < time.Minute)
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// connected within a minute: true
+	// error: <nil>
+}
+
+// runUntilEnd runs a context that begins with start, until ctx ends.
+func runUntilEnd(ctx context.Context, dev verbs.Device, start func(*rdma.Connections) error, ready func()) error {
+	engine := pe.New(pe.Config{})
+	defer engine.Close()
+	r, err := rdma.New(dev, rdma.Config{Engine: engine})
+	if err != nil {
+		return err
+	}
+	r.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			r.Fail(start(r))
+		}
+	})
+	r.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+		if state == rdma.Ready {
+			ready()
+		}
+	})
+	if err := r.Start(); err != nil {
+		return err
+	}
+	return engine.Run(ctx)
+}
