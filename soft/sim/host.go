@@ -18,6 +18,7 @@ import (
 
 // HostConfig configures a host. Only Name is needed.
 type HostConfig struct {
+	// Name appears in errors and logs, and finds the host ([Sim.Host]).
 	Name string
 	// Addresses are those of the host's interface, and become the GID table of its device.
 	// Empty: the next free address of 10.0.0.0/8.

@@ -43,7 +43,9 @@ type Chaos struct {
 }
 
 // NemesisCounts counts the faults that a [Nemesis] has caused, by kind.
-type NemesisCounts struct{ Crashes, Pauses, Partitions, OneWay, BadLinks int }
+type NemesisCounts struct {
+	Crashes, Pauses, Partitions, OneWay, BadLinks int // as in Chaos
+}
 
 // Nemesis causes faults that the seed draws, and ends each of them after a while.
 type Nemesis struct {
