@@ -29,7 +29,7 @@ func TestReplicatedLog(t *testing.T) {
 		a.host.Run(func(ctx context.Context, dev verbs.Device) error { return a.lead(ctx, dev, b, c) })
 		b.host.Run(b.follow)
 		c.host.Run(c.follow)
-		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 6 * time.Second, Until: 20 * time.Second})
+		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 6 * time.Second, Until: 10 * time.Second})
 		isSafe := func() { // whichever host is lost, another one has all that is committed
 			for _, left := range [][2]*replica{{a, b}, {a, c}, {b, c}} {
 				require.LessOrEqual(s, a.committed, max(len(left[0].log), len(left[1].log)))

@@ -15,31 +15,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the code of the tests into cookbook.md")
+var update = flag.Bool("update", false, "write the code of the tests into the documents")
 
 // sourceBlock is a block of code whose source is a test: the comment in front of it names the
 // file, and the declarations in it that the block shows.
 var sourceBlock = regexp.MustCompile("(<!-- source: (\\S+): ([^>]+?) -->\n)```go\n((?s:.*?))```\n")
 
-// TestCookbook: the code that the cookbook shows is that of the recipes, which are tests. With
+// TestCookbook: the code that the cookbook and the page on simulation show is that of tests. With
 // -update it becomes so.
 func TestCookbook(t *testing.T) {
-	text, err := os.ReadFile("cookbook.md")
-	require.NoError(t, err)
-	blocks := sourceBlock.FindAllSubmatch(text, -1)
-	require.Equal(t, strings.Count(string(text), "```go\n"), len(blocks), "a block of Go has no source")
-	updated := sourceBlock.ReplaceAllFunc(text, func(block []byte) []byte {
-		m := sourceBlock.FindSubmatch(block)
-		code := sourceOf(t, string(m[2]), strings.Fields(string(m[3])))
-		if !*update {
-			assert.Equal(t, code, string(m[4]), "%s: run go test ./docs -run TestCookbook -update", m[1])
+	for _, name := range fromTests {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		blocks := sourceBlock.FindAllSubmatch(text, -1)
+		require.Equal(t, strings.Count(string(text), "```go\n"), len(blocks), "a block of Go in %s has no source", name)
+		updated := sourceBlock.ReplaceAllFunc(text, func(block []byte) []byte {
+			m := sourceBlock.FindSubmatch(block)
+			code := sourceOf(t, string(m[2]), strings.Fields(string(m[3])))
+			if !*update {
+				assert.Equal(t, code, string(m[4]), "%s: run go test ./docs -run TestCookbook -update", m[1])
+			}
+			return fmt.Appendf(nil, "%s```go\n%s```\n", m[1], code)
+		})
+		if *update {
+			require.NoError(t, os.WriteFile(name, updated, 0o644))
 		}
-		return fmt.Appendf(nil, "%s```go\n%s```\n", m[1], code)
-	})
-	if *update {
-		require.NoError(t, os.WriteFile("cookbook.md", updated, 0o644))
 	}
 }
+
+// fromTests are the documents whose code is that of tests.
+var fromTests = []string{"cookbook.md", "simulation.md"}
 
 // sourceOf returns the source of declarations, with their comments, in the order of the names: a
 // function, "Type.Method", a type, or a constant, whose group is shown.
