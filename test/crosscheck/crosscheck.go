@@ -29,6 +29,9 @@ type Result struct {
 	// Completions are those of the tasks, in the order of their callbacks, and Received the
 	// messages, by end and connection.
 	Completions, Received map[string][]string
+	// Refuser is the state of the connection at the end that has refused a request, if it has.
+	// Only software devices report that.
+	Refuser string
 	// Memory has a checksum of each memory, after each phase.
 	Memory []string
 	// Count is the number of completions and messages.
@@ -249,19 +252,20 @@ func (w *workload) phase() error {
 			}
 		}
 	}
-	before := len(w.flatReceived())
+	before := w.messages()
 	err := w.until("the operations of a phase are done", func() bool {
-		return w.ends[0].inFlight+w.ends[1].inFlight == 0 && len(w.flatReceived()) == before+sent
+		return w.ends[0].inFlight+w.ends[1].inFlight == 0 && w.messages() == before+sent
 	})
 	w.checksums()
 	return err
 }
 
-func (w *workload) flatReceived() (all []string) {
+// messages is the number of messages received so far.
+func (w *workload) messages() (n int) {
 	for _, list := range w.result.Received {
-		all = append(all, list...)
+		n += len(list)
 	}
-	return all
+	return n
 }
 
 // checksums notes what memory holds.

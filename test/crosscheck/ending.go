@@ -2,7 +2,6 @@ package crosscheck
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -34,7 +33,7 @@ func wrongKey(w *workload) error {
 	if err != nil {
 		return err
 	}
-	return w.refuse(bad, w.random.IntN(regionSize-8)&^7, 0)
+	return w.refuse(bad, w.random.IntN(regionSize-4096)&^7, 0)
 }
 
 func outOfBounds(w *workload) error {
@@ -95,9 +94,11 @@ func (w *workload) refuse(bad *mmap.Map, off, kind int) (err error) {
 }
 
 func tooLong(w *workload) error {
-	return w.failAfter(func(b *batch) (*rdma.Task, error) {
+	messages := w.messages()
+	err := w.failAfter(func(b *batch) (*rdma.Task, error) {
 		return b.e.tasks.Send(b.conn, b.data(messageSize+1+w.random.IntN(1000)))
 	})
+	return errors.Join(err, w.until("the receive has failed", func() bool { return w.messages() > messages }))
 }
 
 // failAfter submits a write, the operation that fails, and another write.
@@ -112,10 +113,13 @@ func (w *workload) failAfter(failing func(b *batch) (*rdma.Task, error)) error {
 		}
 		a.inFlight++
 	}
-	err := w.until("both ends have failed", func() bool {
-		return a.inFlight == 0 && a.conns[0].State() == rdma.Failed && b.conns[0].State() == rdma.Failed
-	})
-	w.noteEnds()
+	err := w.until("the connection has failed", func() bool { return a.inFlight == 0 && a.conns[0].State() == rdma.Failed })
+	a.noteConnection()
+	if d := b.dev.Driver(); err != nil || d != "soft" && d != "sim" {
+		return err
+	}
+	err = w.until("the peer's connection has failed", func() bool { return b.conns[0].State() == rdma.Failed })
+	w.result.Refuser = describe(b.conns[0])
 	return err
 }
 
@@ -180,16 +184,22 @@ func (w *workload) closeFirst(ends ...int) error {
 // noteEnds notes the state of the first connection.
 func (w *workload) noteEnds() {
 	for _, e := range w.ends {
-		c := e.conns[0]
-		text := fmt.Sprintf("%v", c.State())
-		for _, reason := range []error{
-			rdma.ErrPeerClosed, rdma.ErrPeerRefused, rdma.ErrRemoteAccess, rdma.ErrRemoteInvalid, rdma.ErrRNRRetryExceeded, rdma.ErrLocalLength,
-			rdma.ErrRetryExceeded, rdma.ErrTimeout,
-		} {
-			if errors.Is(c.Err(), reason) {
-				text += ": " + reason.Error()
-			}
-		}
-		e.note(w.result.Completions, 0, text)
+		e.noteConnection()
 	}
+}
+
+func (e *end) noteConnection() { e.note(e.w.result.Completions, 0, describe(e.conns[0])) }
+
+// describe returns the state of a connection, and why it has ended.
+func describe(c *rdma.Connection) string {
+	text := c.State().String()
+	for _, reason := range []error{
+		rdma.ErrPeerClosed, rdma.ErrPeerRefused, rdma.ErrRemoteAccess, rdma.ErrRemoteInvalid, rdma.ErrRNRRetryExceeded, rdma.ErrLocalLength,
+		rdma.ErrRetryExceeded, rdma.ErrTimeout,
+	} {
+		if errors.Is(c.Err(), reason) {
+			text += ": " + reason.Error()
+		}
+	}
+	return text
 }
