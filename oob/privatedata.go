@@ -229,8 +229,14 @@ func (d *privateData) encodeWithinLimit() ([]byte, error) {
 	}
 	without := *d
 	without.offer.Data = nil
+	objects := amount(len(o.Maps), len(o.Events))
+	left := room - len(without.encode())
+	if left < 0 {
+		return nil, fmt.Errorf("%w: the name %q and %s take %d bytes more than the %d of private data in a %s of the connection manager; shorten the name, %s",
+			ErrInvalid, o.From, objects, -left, room, what, otherWays)
+	}
 	return nil, fmt.Errorf("%w: with the name %q and %s, the private data of a %s of the connection manager has room for %d bytes of Offer.Data, but %d are offered; %s",
-		ErrInvalid, o.From, amount(len(o.Maps), len(o.Events)), what, max(0, room-len(without.encode())), len(o.Data), otherWays)
+		ErrInvalid, o.From, objects, what, left, len(o.Data), otherWays)
 }
 
 // rejection makes the private data with the reason of a rejection.

@@ -1,0 +1,153 @@
+package broadcast_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/samples/internal/broadcast"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const chunks = 3
+
+// serve is broadcast_server on a device, without an end.
+func serve(ctx context.Context, dev verbs.Device) (err error) {
+	engine := pe.New(pe.Config{})
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	stream, err := mmap.Alloc(dev, chunks*broadcast.ChunkSize, mmap.LocalReadOnly)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	const most = 16
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: most, ConnectTimeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	writes, err := r.Pool(broadcast.Slots*most, pe.Done, pe.Failed)
+	if err != nil {
+		return err
+	}
+	r.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
+		if w, ok := conn.UserData().(*broadcast.Writer); ok && state == rdma.Ready {
+			w.Push()
+		}
+	})
+	clients, err := oob.Listen("cm::7471", oob.Config{Name: "broadcast_server", Expect: &oob.Expect{Maps: 1}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, clients.Close()) }()
+	offer := oob.Offer{Data: broadcast.Make(stream.Bytes()).Encode()}
+	err = errors.Join(clients.Serve(r, offer, func(_ string, a *oob.Answer) error {
+		conn := a.Connections[0]
+		conn.SetUserData(&broadcast.Writer{Conn: conn, Ring: a.Maps[0], Stream: stream, Tasks: writes})
+		return nil
+	}), r.Receive(most, 0, func(m *rdma.Message) {
+		taken, _ := m.Imm()
+		m.Connection().UserData().(*broadcast.Writer).Credit(taken)
+	}), r.Start())
+	if err != nil {
+		return err
+	}
+	return engine.Run(ctx)
+}
+
+// consumer receives the stream again and again.
+type consumer struct {
+	host     *sim.Host
+	received int // streams
+}
+
+func (c *consumer) run(ctx context.Context, dev verbs.Device) error {
+	for ctx.Err() == nil {
+		wrong, err := c.receive(ctx, dev)
+		if wrong != nil {
+			return wrong
+		}
+		if err == nil {
+			c.received++
+		}
+		c.host.Sleep(100 * time.Millisecond)
+	}
+	return context.Cause(ctx)
+}
+
+// receive is broadcast_consumer on a device. wrong is set if what has arrived is not what was sent.
+func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err error) {
+	engine := pe.New(pe.Config{})
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	ring, err := mmap.Alloc(dev, broadcast.Slots*broadcast.ChunkSize, mmap.LocalReadWrite|mmap.RemoteWrite)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, ring.Close()) }()
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, ConnectTimeout: 10 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	credits, err := broadcast.NewCredits(r)
+	if err != nil {
+		return nil, err
+	}
+	peer, err := oob.Open("cm:10.0.0.1:7471", oob.Config{Name: "consumer", Peer: "broadcast_server"})
+	if err != nil {
+		return nil, err
+	}
+	var check *broadcast.Check
+	r.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { r.Fail(err) })
+	r.OnStateChange(func(_, next pe.State) {
+		if next != pe.Starting {
+			return
+		}
+		peer.Exchange(ctx, r, oob.Offer{Maps: []*mmap.Map{ring}}, func(a *oob.Answer, err error) {
+			if err == nil {
+				check, err = broadcast.Decode(a.Data)
+			}
+			if err == nil {
+				credits.Begin(a.Connections[0], check.Chunks)
+			}
+			r.Fail(err)
+		})
+	})
+	err = errors.Join(r.Receive(broadcast.Slots, 0, func(m *rdma.Message) {
+		if wrong = errors.Join(wrong, check.Arrive(m)); wrong == nil {
+			wrong = check.Take(ring.Bytes())
+		}
+		r.Fail(wrong)
+		credits.Give(check.Taken)
+	}), r.Start())
+	if err == nil {
+		err = engine.Run(ctx)
+	}
+	return wrong, err
+}
+
+// No consumer ever takes a wrong chunk, and all receive the stream in the end.
+func TestNemesis(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: 100 * time.Microsecond, Rate: 1e8, Queue: 1 << 20, Loss: 0.0001})
+		s.Host("server").Run(serve)
+		consumers := make([]*consumer, 2)
+		for i := range consumers {
+			consumers[i] = &consumer{host: s.Host(fmt.Sprint("consumer", i))}
+			consumers[i].host.Run(consumers[i].run)
+		}
+		chaos := s.Nemesis(sim.Chaos{Interval: time.Second, Longest: 6 * time.Second, Until: 5 * time.Second})
+		s.RunUntil(chaos.Done, time.Minute)
+		for _, c := range consumers {
+			goal := c.received + 1
+			s.RunUntil(func() bool { return c.received >= goal }, time.Minute)
+		}
+	})
+}
