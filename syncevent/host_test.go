@@ -28,7 +28,11 @@ type scheduler struct {
 
 func (s *scheduler) Wake(f func()) { s.woken <- f }
 
-func (s *scheduler) Waiting(what fmt.Stringer) func() {
+func (s *scheduler) Ticket() uint64 { return 0 }
+
+func (s *scheduler) Turn(uint64) {}
+
+func (s *scheduler) Report(what fmt.Stringer) func() {
 	s.notes = append(s.notes, what.String())
 	return func() { s.notes = append(s.notes, "over") }
 }
