@@ -100,8 +100,10 @@ func (s *Sim) AddHost(cfg HostConfig) *Host {
 		panic(fmt.Sprintf("sim: cannot add a host with the name %q: it is empty or taken", cfg.Name))
 	}
 	n := len(s.hosts) + 1
-	if len(cfg.Addresses) == 0 {
-		cfg.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}
+	for next := n; len(cfg.Addresses) == 0; next++ {
+		if a := netip.AddrFrom4([4]byte{10, byte(next >> 16), byte(next >> 8), byte(next)}); s.byAddr[a] == nil {
+			cfg.Addresses = []netip.Addr{a}
+		}
 	}
 	if cfg.MTU == 0 {
 		cfg.MTU = 9000
