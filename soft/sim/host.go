@@ -333,11 +333,15 @@ func (h *Host) runProgram(ctx context.Context) {
 func (h *Host) Crash() {
 	s := h.s
 	s.mu.Lock()
+	h.again = false
 	if h.down {
 		s.mu.Unlock()
 		return
 	}
-	h.down, h.again = true, false
+	h.down = true
+	for _, p := range h.ports {
+		p.closed = true // the program may never close its device
+	}
 	clear(h.ports)
 	dev := h.dev
 	h.endProgram(ErrCrashed)
@@ -348,12 +352,15 @@ func (h *Host) Crash() {
 }
 
 // Restart makes a crashed host run its program again, as soon as the program has returned. The
-// device is another one, with other keys and numbers.
+// device is another one, with other keys and numbers; that of a host without a program is
+// opened by the next call of [Host.Device].
 func (h *Host) Restart() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	switch {
-	case !h.down || h.program == nil || h.s.ending:
+	case !h.down || h.s.ending:
+	case h.program == nil:
+		h.down, h.dev = false, nil
 	case h.running:
 		h.again = true
 	default:
