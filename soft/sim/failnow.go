@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"fmt"
+	"runtime/debug"
+
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
@@ -8,9 +11,11 @@ import (
 type failNow struct{}
 
 // FailNow ends the test. Unlike that of [testing.TB], it may be called by functions given to
-// At, After and RunUntil, and by programs; so may Fatal, Fatalf, and package require.
+// At, After and RunUntil, and by programs and their goroutines; so may Fatal, Fatalf, and
+// package require.
 func (s *Sim) FailNow() {
 	if goroutine.Current() != s.driver {
+		s.endRun()
 		s.TB.FailNow()
 	}
 	s.Fail()
@@ -37,12 +42,9 @@ func (s *Sim) call(f func()) {
 		switch p := recover().(type) {
 		case nil:
 		case failNow:
-			s.mu.Lock()
-			s.failed = true
-			s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
-			s.mu.Unlock()
+			s.endRun()
 		default:
-			panic(p)
+			panic(fmt.Sprintf("sim: panic, seed %d: %v\n%s", s.seed, p, debug.Stack()))
 		}
 	}()
 	f()

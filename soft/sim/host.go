@@ -59,7 +59,7 @@ type Host struct {
 	program  func(ctx context.Context, dev verbs.Device) error
 	running  bool                    // the program's goroutine
 	again    bool                    // run the program again when it has returned
-	cancel   context.CancelCauseFunc // of the program
+	cancel   context.CancelCauseFunc // of the program; without one it does nothing
 	starts   int
 
 	dev   *device // nil: not opened yet
@@ -101,8 +101,10 @@ func (s *Sim) AddHost(cfg HostConfig) *Host {
 		panic(fmt.Sprintf("sim: cannot add a host with the name %q: it is empty or taken", cfg.Name))
 	}
 	n := len(s.hosts) + 1
-	if len(cfg.Addresses) == 0 {
-		cfg.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}
+	for next := n; len(cfg.Addresses) == 0; next++ {
+		if a := netip.AddrFrom4([4]byte{10, byte(next >> 16), byte(next >> 8), byte(next)}); s.byAddr[a] == nil {
+			cfg.Addresses = []netip.Addr{a}
+		}
 	}
 	if cfg.MTU == 0 {
 		cfg.MTU = 9000
@@ -113,6 +115,7 @@ func (s *Sim) AddHost(cfg HostConfig) *Host {
 		forked: rand.New(rand.NewPCG(s.seed, uint64(n)<<8|1)),
 		ports:  make(map[netip.AddrPort]*port),
 		clock:  clock{rate: 1, at: s.begin},
+		cancel: func(error) {},
 	}
 	if cfg.ClockRate > 0 {
 		h.clock.rate = cfg.ClockRate
@@ -208,7 +211,16 @@ func (h *Host) turn(place uint64) {
 func (h *Host) Go(f func()) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	h.push(h.s.elapsed(), event{call: func() { go f() }})
+	h.push(h.s.elapsed(), event{call: func() {
+		go func() {
+			defer func() {
+				if p := recover(); p != nil {
+					h.repanic(p)
+				}
+			}()
+			f()
+		}()
+	}})
 }
 
 // push adds an event that happens at the host. The lock is held.
@@ -290,13 +302,11 @@ func (h *Host) runProgram(ctx context.Context) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			panic(fmt.Sprintf("sim: panic on host %s, seed %d: %v\n%s", h.name, h.s.seed, p, debug.Stack()))
+			h.repanic(p)
 		}
 		if !returned { // FailNow
-			h.s.mu.Lock()
-			h.running = false
-			h.s.mu.Unlock()
 			h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
+			h.ended()
 		}
 	}()
 	dev, err := h.open()
@@ -319,13 +329,24 @@ func (h *Host) runProgram(ctx context.Context) {
 	case closed != nil:
 		h.s.fail("sim: host %s, seed %d: its program left objects open: %v", h.name, h.s.seed, closed)
 	}
+	h.ended()
+}
+
+// ended ends the context of the program, whose goroutine has ended.
+func (h *Host) ended() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.running = false
 	h.cancel(nil)
+	h.wakeSleepers()
 	if h.again && !h.s.ending {
 		h.start()
 	}
+}
+
+// repanic repeats a panic of the host's, with the host and the seed.
+func (h *Host) repanic(p any) {
+	panic(fmt.Sprintf("sim: panic on host %s, seed %d: %v\n%s", h.name, h.s.seed, p, debug.Stack()))
 }
 
 // Crash makes the host end at once: no packet leaves or arrives any more, calls on its device
@@ -333,11 +354,15 @@ func (h *Host) runProgram(ctx context.Context) {
 func (h *Host) Crash() {
 	s := h.s
 	s.mu.Lock()
+	h.again = false
 	if h.down {
 		s.mu.Unlock()
 		return
 	}
-	h.down, h.again = true, false
+	h.down = true
+	for _, p := range h.ports {
+		p.closed = true // the program may never close its device
+	}
 	clear(h.ports)
 	dev := h.dev
 	h.endProgram(ErrCrashed)
@@ -348,12 +373,15 @@ func (h *Host) Crash() {
 }
 
 // Restart makes a crashed host run its program again, as soon as the program has returned. The
-// device is another one, with other keys and numbers.
+// device is another one, with other keys and numbers; that of a host without a program is
+// opened by the next call of [Host.Device].
 func (h *Host) Restart() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	switch {
-	case !h.down || h.program == nil || h.s.ending:
+	case !h.down || h.s.ending:
+	case h.program == nil:
+		h.down, h.dev = false, nil
 	case h.running:
 		h.again = true
 	default:
@@ -378,21 +406,23 @@ func (h *Host) Starts() int {
 // endProgram ends the context of the program, and a pause, so that it can return. The lock is
 // held.
 func (h *Host) endProgram(cause error) {
-	if h.cancel != nil && h.running {
+	if h.running || len(h.sleepers) > 0 {
 		cancel := h.cancel
 		h.push(h.s.elapsed(), event{call: func() {
 			cancel(cause)
+			h.s.mu.Lock()
+			defer h.s.mu.Unlock()
 			h.wakeSleepers()
 		}})
 	}
 	h.resume()
 }
 
-// busy reports whether the program has not returned.
+// busy reports whether the program has not returned, or goroutines of the host sleep.
 func (h *Host) busy() bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.running
+	return h.running || len(h.sleepers) > 0
 }
 
 // condition describes the host for a report. The lock is held.
@@ -406,6 +436,8 @@ func (h *Host) condition() string {
 		return fmt.Sprintf("paused; %d events wait", len(h.held))
 	case h.running:
 		return "its program runs"
+	case len(h.sleepers) > 0:
+		return fmt.Sprintf("%d goroutines sleep, and no program runs", len(h.sleepers))
 	case h.program != nil:
 		return "its program has returned"
 	}
@@ -546,10 +578,8 @@ func (h *Host) wakeIdlers() {
 	}
 }
 
-// wakeSleepers lets the goroutines that sleep go on.
+// wakeSleepers lets the goroutines that sleep go on. The lock is held.
 func (h *Host) wakeSleepers() {
-	h.s.mu.Lock()
-	defer h.s.mu.Unlock()
 	for _, i := range h.sleepers {
 		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
 	}

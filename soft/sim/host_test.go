@@ -426,6 +426,29 @@ func TestProgramLeavesObjectsOpen(t *testing.T) {
 	require.Contains(t, out, "in use")
 }
 
+// So does one that leaves them open at the end of the test. Others still have the time to return.
+func TestProgramLeavesObjectsOpenAtTheEnd(t *testing.T) {
+	slowEnded := false
+	out := failure(t, func(s *sim.Sim) {
+		s.Host("careless").Run(func(ctx context.Context, dev verbs.Device) error {
+			_, err := dev.AllocPD()
+			<-ctx.Done()
+			return err
+		})
+		s.Host("slow").Run(func(ctx context.Context, _ verbs.Device) error {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			slowEnded = true
+			return nil
+		})
+		s.Run(time.Minute)
+		s.FailNow()
+	})
+	require.Contains(t, out, "sim: host careless, seed 77: its program left objects open: ")
+	require.NotContains(t, out, "programs do not return")
+	require.True(t, slowEnded)
+}
+
 // A program that ends the test, as require does, ends it at once.
 func TestProgramEndsTheTest(t *testing.T) {
 	out := failure(t, func(s *sim.Sim) {
@@ -438,6 +461,32 @@ func TestProgramEndsTheTest(t *testing.T) {
 	})
 	require.Contains(t, out, "Not equal")
 	require.NotContains(t, out, "programs do not return")
+}
+
+// So does a goroutine of a program, and the program's context ends with the program.
+func TestGoroutineEndsTheTest(t *testing.T) {
+	for name, start := range map[string]func(h *sim.Host, f func()){
+		"Run": func(h *sim.Host, f func()) { f() },
+		"Go":  func(h *sim.Host, f func()) { h.Go(f) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := failure(t, func(s *sim.Sim) {
+				h := s.Host("strict")
+				h.Run(func(ctx context.Context, _ verbs.Device) error {
+					go func() { <-ctx.Done() }()
+					start(h, func() {
+						h.Sleep(time.Second)
+						require.Equal(s, time.Duration(0), s.Now(), "too late")
+					})
+					<-ctx.Done()
+					return nil
+				})
+				s.Run(time.Hour)
+			})
+			require.Contains(t, out, "too late")
+			require.NotContains(t, out, "the test goes on")
+		})
+	}
 }
 
 // Functions of the test that the simulation calls can end the test too.

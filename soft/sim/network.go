@@ -146,6 +146,7 @@ func (t *topology) join(from, to *node, c LinkConfig, direct bool) *Link {
 	}
 	random := rand.New(rand.NewPCG(t.s.seed, uint64(from.index)<<32|uint64(to.index)<<8|2))
 	l := &Link{s: t.s, from: from, to: to, fabric: fabric.NewLink(fabric.LinkConfig(c), random), direct: direct}
+	l.fabric.Overhead = ethernetHeaderBytes
 	t.links[key] = l
 	from.links = append(from.links, l)
 	return l
@@ -300,12 +301,20 @@ func pathTo(to *node, came map[*node]*Link) (route []*Link) {
 	return route
 }
 
-// config returns what the first link from one node to another does.
-func (t *topology) config(from, to *node) LinkConfig {
-	if r := t.route(from, to); len(r) > 0 {
-		return LinkConfig(r[0].fabric.Config)
+// latency returns the latency from one node to another. reached is false if packets do not
+// get there.
+func (t *topology) latency(from, to *node) (sum time.Duration, reached bool) {
+	if from == to {
+		return 0, true
 	}
-	return LinkConfig{}
+	if _, cut := t.cuts[[2]*node{from, to}]; cut {
+		return 0, false
+	}
+	route := t.route(from, to)
+	for _, l := range route {
+		sum += l.fabric.Config.Latency
+	}
+	return sum, route != nil
 }
 
 // send puts a packet on its first link. A packet to the sender's own host takes no link.
@@ -334,7 +343,7 @@ func (t *topology) carry(x *packet) {
 	l := x.route[x.hop].fabric
 	s := t.s
 	capable := congestion.Mark(x.header.TrafficClass) != x.header.TrafficClass
-	arrivals, n := l.Carry(s.elapsed(), x.ipLen()+ethernetHeaderBytes, capable)
+	arrivals, n := l.Carry(s.elapsed(), x.ipLen(), capable)
 	if n == 0 {
 		s.drop(x)
 		return

@@ -27,10 +27,10 @@ type packet struct {
 
 const (
 	// receiveBuffer is the size of a socket's receive buffer, in bytes.
-	receiveBuffer = 4 << 20
-	// headerBytes is what IP, UDP and Ethernet add to a packet on a link: 20 or 40, 8, and 38
-	// for header, checksum, preamble and gap.
-	udpHeaderBytes      = 8
+	receiveBuffer  = 4 << 20
+	udpHeaderBytes = 8
+	// ethernetHeaderBytes is what Ethernet adds to a packet on a link: header, checksum,
+	// preamble and gap.
 	ethernetHeaderBytes = 38
 )
 
@@ -47,9 +47,9 @@ type port struct {
 	host   *Host
 	addr   netip.AddrPort
 	source netip.AddrPort
-	work   func() time.Time
 
 	// Guarded by the simulation's lock.
+	work        func() time.Time // set once; nil: not yet
 	closed      bool
 	timer       time.Duration // when the device has work; zero: never
 	waiting     []*packet     // not received yet
@@ -94,7 +94,14 @@ func (n *hostNetwork) Listen(cfg link.Config) (*link.Socket, error) {
 
 // Serve implements network.Network.
 func (n *hostNetwork) Serve(s *link.Socket, work func() time.Time) bool {
-	n.sockets[s].work = work
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	p := n.sockets[s]
+	p.work = work
+	if p.timer != 0 && p.timer <= n.s.elapsed() || len(p.waiting) > 0 { // outside a bubble, the driver may have been first
+		p.timer = 0
+		p.setTimer(n.s.elapsed())
+	}
 	return true
 }
 
@@ -295,8 +302,11 @@ func (h *Host) arrive(x *packet) {
 		return
 	}
 	p.queue(x)
+	served := p.work != nil
 	s.mu.Unlock()
-	p.progress()
+	if served {
+		p.progress()
+	}
 }
 
 // arriveAtGroup takes a packet to a multicast group: each socket that has joined gets a copy.
@@ -336,8 +346,12 @@ func (p *port) queue(x *packet) {
 // refuse tells the sender of a packet that no socket has its port, as ICMP does. The lock is
 // held.
 func (s *Sim) refuse(x *packet) {
-	back := s.topology.config(x.to.node, x.from.host.node).Latency
-	x.to.push(s.elapsed()+back, event{kind: eventRefused, packet: x, port: x.from})
+	back, reached := s.topology.latency(x.to.node, x.from.host.node)
+	if !reached {
+		s.drop(x)
+		return
+	}
+	s.push(s.elapsed()+back, x.to.order(), event{kind: eventRefused, host: x.from.host, packet: x, port: x.from})
 }
 
 // refused takes the notice that a packet was refused.
@@ -345,6 +359,7 @@ func (p *port) refused(x *packet) {
 	s := p.host.s
 	s.mu.Lock()
 	if p.closed || p.host.down {
+		s.drop(x)
 		s.mu.Unlock()
 		return
 	}
@@ -362,7 +377,7 @@ const maxUnreachable = 64
 func (p *port) expire(now time.Duration) {
 	s := p.host.s
 	s.mu.Lock()
-	due := !p.closed && !p.host.down && p.timer != 0 && p.timer <= now
+	due := p.work != nil && !p.closed && !p.host.down && p.timer != 0 && p.timer <= now
 	if due {
 		p.timer = 0
 	}

@@ -183,7 +183,10 @@ func (s *Sim) beginWait() bool { return s.waits.CompareAndSwap(false, true) }
 func (s *Sim) endWait() {
 	s.waits.Store(false)
 	if s.blocked.Swap(false) {
-		s.waitOver <- struct{}{}
+		select {
+		case s.waitOver <- struct{}{}:
+		default: // the driver has not needed the last one: it was first
+		}
 	}
 }
 
@@ -337,19 +340,26 @@ func (s *Sim) wait(holds func() bool, limit time.Duration) (met bool) {
 	s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
 	s.mu.Unlock()
 	<-c.ended
+	return c.met
+}
+
+// waitOrFail is wait. It ends the test if the simulation has failed.
+func (s *Sim) waitOrFail(holds func() bool, limit time.Duration) (met bool) {
+	s.TB.Helper()
+	met = s.wait(holds, limit)
 	s.mu.Lock()
 	failed := s.failed
 	s.mu.Unlock()
 	if failed {
 		s.TB.FailNow()
 	}
-	return c.met
+	return met
 }
 
 // Run lets the simulation run for that long. If a host fails meanwhile, it ends the test.
 func (s *Sim) Run(d time.Duration) {
 	s.TB.Helper()
-	s.wait(nil, s.Now()+d)
+	s.waitOrFail(nil, s.Now()+d)
 }
 
 // checkInterval is how long after the last event a condition may be checked.
@@ -361,7 +371,7 @@ const checkInterval = 10 * time.Microsecond
 // what each host waits for.
 func (s *Sim) RunUntil(holds func() bool, limit time.Duration) {
 	s.TB.Helper()
-	if s.wait(holds, s.Now()+limit) {
+	if s.waitOrFail(holds, s.Now()+limit) {
 		return
 	}
 	s.mu.Lock()
@@ -373,10 +383,17 @@ func (s *Sim) RunUntil(holds func() bool, limit time.Duration) {
 // fail makes the test fail and Run return.
 func (s *Sim) fail(format string, args ...any) {
 	s.TB.Errorf(format, args...)
+	s.endRun()
+}
+
+// endRun makes Run and RunUntil end the test, unless the test has ended.
+func (s *Sim) endRun() {
 	s.mu.Lock()
-	s.failed = true
-	s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if !s.ending {
+		s.failed = true
+		s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
+	}
 }
 
 // report lists what each host waits for. The lock is held, and all goroutines wait.
@@ -404,7 +421,6 @@ func (s *Sim) close() {
 	for _, h := range s.hosts {
 		h.endProgram(ErrEnded)
 	}
-	failed := s.failed
 	s.failed = false
 	s.mu.Unlock()
 	if !s.wait(func() bool { return !slices.ContainsFunc(s.hosts, (*Host).busy) }, s.Now()+endTimeout) {
@@ -414,7 +430,7 @@ func (s *Sim) close() {
 		s.TB.Errorf("sim: programs do not return %v after their context has ended:\n%s", endTimeout, report)
 	}
 	for _, h := range s.hosts {
-		if err := h.closeDevice(); err != nil && !failed && !s.TB.Failed() {
+		if err := h.closeDevice(); err != nil && !s.TB.Failed() {
 			s.TB.Errorf("sim: host %s: %v", h.name, err)
 		}
 	}

@@ -31,6 +31,8 @@ type LinkConfig struct {
 // Link carries packets in one direction. Change Config at any time.
 type Link struct {
 	Config LinkConfig
+	// Overhead is what each packet takes on the link besides its own bytes. MTU does not count it.
+	Overhead int
 	Counts
 	random *rand.Rand
 	free   time.Duration // when the last packet has been transmitted
@@ -80,11 +82,12 @@ type Arrival struct {
 func (l *Link) Carry(now time.Duration, n int, capable bool) (arrivals [2]Arrival, count int) {
 	c := &l.Config
 	l.Sent++
-	l.Bytes += uint64(n)
+	l.Bytes += uint64(n + l.Overhead)
 	if c.MTU > 0 && n > c.MTU {
 		l.TooLong++
 		return arrivals, 0
 	}
+	n += l.Overhead
 	crowded := false
 	if c.Rate > 0 {
 		waiting := 0
