@@ -1,8 +1,8 @@
 //go:build !unix
 
-package main
+package processor
 
 import "time"
 
-// cpuTime returns 0: the time is not known on this system.
-func cpuTime() time.Duration { return 0 }
+// Time returns 0: the time is not known on this system.
+func Time() time.Duration { return 0 }
