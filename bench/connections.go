@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/median"
+	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -247,7 +248,7 @@ type tripTimes struct {
 // roundTrips measures pairs of 8-byte writes, there and back.
 func (c *contextPair) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f tripTimes, err error) {
 	var samples []time.Duration
-	begin, before := time.Now(), cpuTime()
+	begin, before := time.Now(), processor.Time()
 	now := begin
 	for len(samples) == 0 || now.Sub(begin) < d {
 		*next++
@@ -268,7 +269,7 @@ func (c *contextPair) roundTrips(x, y *pinger, next *uint64, d time.Duration) (f
 		}
 		f.mean++
 	}
-	f.used = (cpuTime() - before) / f.mean
+	f.used = (processor.Time() - before) / f.mean
 	f.mean = now.Sub(begin) / f.mean
 	slices.Sort(samples)
 	f.median, f.tail = samples[len(samples)/2], samples[len(samples)*99/100]

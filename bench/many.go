@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -263,7 +264,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 		case w.Echo:
 			err = m.echoWrites()
 		case w.Ask:
-			err = m.out.Encode(manyMessage{Used: int64(cpuTime())})
+			err = m.out.Encode(manyMessage{Used: int64(processor.Time())})
 		}
 		if errors.Is(err, errPeerEnded) {
 			return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/median"
+	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -262,11 +263,11 @@ func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
 // idle returns how many processors this end uses while idle, measured after settle.
 func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
 	for _, t := range []time.Duration{settle, d} {
-		begin, before := time.Now(), cpuTime()
+		begin, before := time.Now(), processor.Time()
 		if err := m.sleep(begin.Add(t)); err != nil {
 			return 0, err
 		}
-		processors = (cpuTime() - before).Seconds() / time.Since(begin).Seconds()
+		processors = (processor.Time() - before).Seconds() / time.Since(begin).Seconds()
 	}
 	return processors, nil
 }
@@ -333,7 +334,7 @@ func (m *many) bothUsed() (time.Duration, error) {
 		return 0, err
 	}
 	w, err := m.receive()
-	return cpuTime() + time.Duration(w.Used), err
+	return processor.Time() + time.Duration(w.Used), err
 }
 
 // atOnce keeps writes in flight on all connections, equally many on each. It returns the

@@ -1,7 +1,7 @@
 // Package simulation measures the simulator (soft/sim), and what does not fit on a machine:
 // thousands of senders to one receiver, thousands of connections to a server that crashes, an
 // hour in the life of a cluster. Times are those of the simulation unless a table says
-// otherwise. Everything but real times and memory follows from the seed.
+// otherwise. Everything but processor times and memory follows from the seed.
 package simulation
 
 import (
@@ -39,6 +39,9 @@ type options struct {
 
 	srdHosts, srdWindow, srdSize int
 	srdTime, srdWarmUp           time.Duration
+
+	clients int
+	life    time.Duration
 }
 
 // measurement is one of the tables.
@@ -52,6 +55,7 @@ var measurements = []measurement{
 	{"incast", "many senders to one receiver", measureIncast},
 	{"restart", "connections to a server that crashes and restarts", measureRestart},
 	{"srd", "scalable reliable datagrams among many hosts", measureSRD},
+	{"hour", "the life of a cluster", measureHour},
 }
 
 // Run runs bench sim.
@@ -110,6 +114,8 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.srdSize, "srd-size", 4, "srd: size of messages in `KiB`")
 	f.DurationVar(&o.srdWarmUp, "srd-warm-up", 2*time.Millisecond, "srd: simulated time before the measurement")
 	f.DurationVar(&o.srdTime, "srd-time", 5*time.Millisecond, "srd: simulated time of the measurement")
+	f.IntVar(&o.clients, "clients", 20, "hour: clients")
+	f.DurationVar(&o.life, "life", 10*time.Minute, "hour: simulated time")
 	_ = f.Parse(args) // exits on an error
 	for n := range strings.SplitSeq(*senders, ",") {
 		i, err := strconv.Atoi(n)

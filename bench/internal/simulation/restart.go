@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
@@ -39,8 +40,8 @@ type reunion struct {
 func measureRestart(o options) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Idle connections of %d hosts to one that crashes and starts again after %v; %s. Clients dial again as soon as they notice. Times since the crash, and since the restart: the first, p50, p99, the last.\n\n", min(clientHosts, o.connections), outage, o.describeLink())
-	b.WriteString("| connections | connected first in | noticed | ready again | packets | CM repetitions | heap before, after | real |\n|---|---|---|---|---|---|---|---|\n")
-	began := time.Now()
+	b.WriteString("| connections | connected first in | noticed | ready again | packets | CM repetitions | heap before, after | processor time |\n|---|---|---|---|---|---|---|---|\n")
+	began := processor.Time()
 	var r reunion
 	var first time.Duration
 	var packets, repeated uint64
@@ -81,7 +82,7 @@ func measureRestart(o options) (string, error) {
 		return b.String(), err
 	}
 	fmt.Fprintf(&b, "| %d | %v | %s | %s | %d | %d | %.0f, %.0f MiB | %.1f s |\n", r.total, rounded(first), spread(r.lost), spread(r.back), packets, repeated,
-		float64(before)/(1<<20), float64(after)/(1<<20), time.Since(began).Seconds())
+		float64(before)/(1<<20), float64(after)/(1<<20), (processor.Time() - began).Seconds())
 	return b.String(), nil
 }
 

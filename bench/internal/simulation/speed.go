@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
@@ -29,7 +30,7 @@ func (c speedCase) String() string {
 
 // speeds are the results of a case.
 type speeds struct {
-	simulated, real  time.Duration
+	simulated, used  time.Duration
 	events, packets  uint64
 	perHost, perConn int64 // bytes of the heap; of both ends of a connection
 	total            int   // connections
@@ -56,19 +57,19 @@ func (o options) speedCases() []speedCase {
 
 func measureSpeeds(o options) (string, error) {
 	var b strings.Builder
-	b.WriteString("| hosts | connections | traffic | simulated | real | simulated per real | events/s | packets/s | heap of a host | of a connection |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| hosts | connections | traffic | simulated | processor time | simulated per processor time | events/s | packets/s | heap of a host | of a connection |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range o.speedCases() {
 		r, err := measureSpeed(o, c)
 		if err != nil {
 			return b.String(), fmt.Errorf("%d hosts, %d connections of each: %w", c.hosts, c.connections, err)
 		}
-		real := r.real.Seconds()
+		used := max(r.used.Seconds(), 1e-6)
 		conn := "–"
 		if r.total > 0 {
 			conn = fmt.Sprintf("%.1f KiB", float64(r.perConn)/1024)
 		}
-		fmt.Fprintf(&b, "| %d | %d | %v | %v | %.2f s | %s | %s | %s | %.1f KiB | %s |\n", c.hosts, r.total, c, r.simulated.Round(10*time.Microsecond), real,
-			short(r.simulated.Seconds()/real), short(float64(r.events)/real), short(float64(r.packets)/real), float64(r.perHost)/1024, conn)
+		fmt.Fprintf(&b, "| %d | %d | %v | %v | %.2f s | %s | %s | %s | %.1f KiB | %s |\n", c.hosts, r.total, c, r.simulated.Round(10*time.Microsecond), used,
+			short(r.simulated.Seconds()/used), short(float64(r.events)/used), short(float64(r.packets)/used), float64(r.perHost)/1024, conn)
 	}
 	return b.String(), nil
 }
@@ -85,8 +86,6 @@ func short(x float64) string {
 }
 
 func measureSpeed(o options, c speedCase) (r speeds, err error) {
-	w := newStopwatch()
-	defer w.stop()
 	err = sim.Simulate(o.seed, func(s *sim.Sim) {
 		before := heap()
 		hosts := s.Hosts("h", c.hosts)
@@ -107,7 +106,7 @@ func measureSpeed(o options, c speedCase) (r speeds, err error) {
 			g.dial(time.Minute)
 			r.perConn = (int64(heap()) - int64(opened)) / int64(r.total)
 		}
-		simulated, events, packets, real := s.Now(), s.Events(), s.Packets(), w.now()
+		simulated, events, packets, used := s.Now(), s.Events(), s.Packets(), processor.Time()
 		if r.total == 0 {
 			s.Run(c.idle)
 		} else {
@@ -115,7 +114,7 @@ func measureSpeed(o options, c speedCase) (r speeds, err error) {
 			s.RunUntil(func() bool { return g.completed == g.limit || len(g.failures) > 0 }, time.Hour)
 			g.check()
 		}
-		r.real, r.simulated = w.now().Sub(real), s.Now()-simulated
+		r.used, r.simulated = processor.Time()-used, s.Now()-simulated
 		r.events, r.packets = s.Events()-events, s.Packets()-packets
 	})
 	return r, err

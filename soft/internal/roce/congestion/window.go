@@ -237,9 +237,12 @@ func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 }
 
 // TimedOut notes that no answer came in time. The cause may be a busy host, so this does not
-// show congestion.
+// show congestion. But before anything has come through, the window becomes one packet: when
+// many senders begin at once, larger ones would overrun the path again and again.
 func (w *Window) TimedOut(now time.Duration) {
-	if w.Congested(now) {
+	if !w.measured {
+		w.cut(0, 1, now)
+	} else if w.Congested(now) {
 		w.Lost(now)
 	} else if w.mayCut(now) {
 		w.cut(0.5, min(w.packets, leastOpen), now)

@@ -65,6 +65,31 @@ func TestSendersShareALink(t *testing.T) {
 	}
 }
 
+// Many senders begin at the same moment, before they know anything of the path, and lose
+// nearly all of their first packets. None of them is left behind.
+func TestSendersBeginAtOnce(t *testing.T) {
+	t.Parallel()
+	l := link{rate: 625_000_000, limit: 128, markFrom: 32, delay: 4 * time.Microsecond, perPacket: 94}
+	b := newBottleneck(t, l)
+	for range 128 {
+		b.connect(verbs.OpWrite, 64<<10, 4096, true)
+	}
+	for _, c := range b.conns {
+		c.start()
+	}
+	b.run(900 * time.Millisecond)
+	shares := b.shares(100 * time.Millisecond)
+	t.Log(b.describe(shares))
+	starved := 0
+	for _, share := range shares {
+		if share == 0 {
+			starved++
+		}
+	}
+	assert.Zero(t, starved, "senders that complete nothing")
+	assert.GreaterOrEqual(t, fairness(shares), 0.8)
+}
+
 // Senders start and stop.
 func TestSendersJoinAndLeave(t *testing.T) {
 	t.Parallel()

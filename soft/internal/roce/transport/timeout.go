@@ -169,7 +169,19 @@ func (q *QP) startAdaptiveTimer(now time.Duration) {
 
 func (q *QP) extendAdaptiveTimer(now time.Duration) {
 	q.countedUntil = now
-	q.ackDeadline = now + q.interval()
+	q.ackDeadline = now + q.interval() + q.spread()
+}
+
+// spread returns how much longer to wait than others on a shared path do, after a time-out: up
+// to half of the time-out. Senders that began at the same moment would otherwise repeat at the
+// same moments, and overrun the path each time.
+func (q *QP) spread() time.Duration {
+	t := q.timeout()
+	if !q.controlled || q.unreachable || q.expired == 0 || t >= maxBackoff {
+		return 0
+	}
+	x := (uint64(q.num)<<32 | uint64(q.unaPSN)<<8 | uint64(q.expired)) * 0x9e3779b97f4a7c15
+	return time.Duration(x>>40) * (t / 2) >> 24
 }
 
 // measuresRoundTrip reports whether the queue pair measures round trips.

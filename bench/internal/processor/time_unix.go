@@ -1,14 +1,15 @@
 //go:build unix
 
-package main
+// Package processor tells how much processor time the process has used.
+package processor
 
 import (
 	"syscall"
 	"time"
 )
 
-// cpuTime returns the processor time that this process has used.
-func cpuTime() time.Duration {
+// Time returns the processor time that this process has used.
+func Time() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
