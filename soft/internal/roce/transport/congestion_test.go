@@ -69,16 +69,16 @@ func TestSendersShareALink(t *testing.T) {
 // nearly all of their first packets. None of them is left behind.
 func TestSendersBeginAtOnce(t *testing.T) {
 	t.Parallel()
-	l := link{rate: 625_000_000, limit: 128, markFrom: 32, delay: 4 * time.Microsecond, perPacket: 94}
-	b := newBottleneck(t, l)
+	const packet = 4096 + headerLen
+	b := newBottleneck(t, fabric.LinkConfig{Rate: 625_000_000, Queue: 160 * packet, Mark: 32 * packet, Latency: 4 * time.Microsecond})
 	for range 128 {
 		b.connect(verbs.OpWrite, 64<<10, 4096, true)
 	}
 	for _, c := range b.conns {
 		c.start()
 	}
-	b.run(900 * time.Millisecond)
-	shares := b.shares(100 * time.Millisecond)
+	b.Pass(900 * time.Millisecond)
+	shares := b.shares(300 * time.Millisecond)
 	t.Log(b.describe(shares))
 	starved := 0
 	for _, share := range shares {
