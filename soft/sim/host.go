@@ -270,10 +270,10 @@ func (h *Host) runProgram(ctx context.Context) {
 		err = h.program(ctx, dev)
 	}
 	cause := context.Cause(ctx)
-	crashed := errors.Is(cause, ErrCrashed)
 	closed := h.closeDevice()
 	h.s.mu.Lock()
 	ending := h.s.ending
+	crashed := h.down || errors.Is(cause, ErrCrashed) // a call may return before the context ends
 	h.s.mu.Unlock()
 	switch {
 	case crashed:
