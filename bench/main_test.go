@@ -47,6 +47,7 @@ func TestMeasurements(t *testing.T) {
 		"overhead":            {"overhead", "-rounds", "0"},
 		"perftest":            {"perftest", "-run", "nothing"},
 		"scp":                 {"scp", "-rounds", "0"},
+		"sim":                 {"sim", "-only", "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := exec.Command(bin, args...).CombinedOutput()

@@ -319,6 +319,7 @@ func (h *Host) runProgram(ctx context.Context) {
 	h.s.mu.Lock()
 	crashed := h.down || errors.Is(cause, ErrCrashed) // the program may notice before its context ends
 	ending := h.s.ending
+	crashed := h.down || errors.Is(cause, ErrCrashed) // a call may return before the context ends
 	h.s.mu.Unlock()
 	switch {
 	case crashed:

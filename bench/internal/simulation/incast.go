@@ -58,7 +58,7 @@ func measureIncast(o options) (string, error) {
 				return b.String(), fmt.Errorf("%d senders: %w", n, err)
 			}
 			fmt.Fprintf(&b, "| %d | %s | %.3f | %.3f | %d | %s | %d | %d | %d | %d | %d |\n", n, onOff(control), r.share, r.fairness, r.starved, tail(r.latencies),
-				r.link.Overflowed, r.link.Marked, r.counters["completer_retry_err"], r.counters["ack_timeouts"], r.failed)
+				r.link.Overflowed, r.link.Marked, r.counters["completer_retry_err"], r.counters["completer_retry_err"]-min(r.counters["rcvd_seq_err"], r.counters["completer_retry_err"]), r.failed)
 		}
 	}
 	return b.String(), nil

@@ -44,6 +44,11 @@ type options struct {
 	life    time.Duration
 }
 
+// fullSizes are the values of flags that are not given with -full.
+var fullSizes = map[string]string{
+	"operations": "200000", "senders": "256,4096", "connections": "10000", "srd-hosts": "256", "srd-window": "16", "life": "1h",
+}
+
 // measurement is one of the tables.
 type measurement struct {
 	name, about string
@@ -106,7 +111,7 @@ func parse(args []string) (o options, err error) {
 	f.DurationVar(&o.latency, "latency", 2*time.Microsecond, "incast, restart, srd: latency of each link")
 	f.IntVar(&o.queue, "queue", 512, "incast, restart, srd: queue of each port of the switch in `KiB`")
 	f.IntVar(&o.mark, "mark", 128, "incast, restart, srd: `KiB` in the queue from which packets are marked")
-	f.DurationVar(&o.warmUp, "warm-up", 20*time.Millisecond, "incast: simulated time before the measurement")
+	f.DurationVar(&o.warmUp, "warm-up", 200*time.Millisecond, "incast: simulated time before the measurement")
 	f.DurationVar(&o.time, "time", 50*time.Millisecond, "incast: simulated time of the measurement")
 	f.IntVar(&o.connections, "connections", 1000, "restart: connections")
 	f.IntVar(&o.srdHosts, "srd-hosts", 32, "srd: hosts, an even number")
@@ -117,6 +122,15 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.clients, "clients", 20, "hour: clients")
 	f.DurationVar(&o.life, "life", 10*time.Minute, "hour: simulated time")
 	_ = f.Parse(args) // exits on an error
+	if o.full {
+		given := make(map[string]bool)
+		f.Visit(func(x *flag.Flag) { given[x.Name] = true })
+		for name, value := range fullSizes {
+			if !given[name] {
+				_ = f.Set(name, value)
+			}
+		}
+	}
 	for n := range strings.SplitSeq(*senders, ",") {
 		i, err := strconv.Atoi(n)
 		if err != nil || i < 1 {
