@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 // All operations, from any goroutine, without a pool of the program's.
@@ -112,30 +113,32 @@ func TestEveryCallerLearnsTheReason(t *testing.T) {
 }
 
 // What the program fails the context with reaches the callers too.
-func TestEveryCallerLearnsOfFail(t *testing.T) {
-	r := newRig(t)
-	r.connect(t)
+func TestEveryCallerLearnsOfFail(t *testing.T) { sim.Check(t, 3, testEveryCallerLearnsOfFail) }
+
+func testEveryCallerLearnsOfFail(s *sim.Sim) {
+	r := newRig(s)
+	r.connect(s)
 	ended := make(chan error, 1)
 	go func() { ended <- await.Send(background, r.conn, nil) }() // meets no receive
-	eventually(t, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
-	do(t, r.engine, func() { r.a.Fail(errBoom) })
+	eventually(s, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
+	do(s, r.engine, func() { r.a.Fail(errBoom) })
 	err := <-ended
-	require.ErrorIs(t, err, rdma.ErrFlushed)
-	require.ErrorIs(t, err, errBoom)
-	require.NoError(t, await.State(background, r.a, pe.Idle))
-	require.ErrorIs(t, await.Send(background, r.conn, nil), errBoom)
-	require.NoError(t, await.Stop(background, r.b))
+	require.ErrorIs(s, err, rdma.ErrFlushed)
+	require.ErrorIs(s, err, errBoom)
+	require.NoError(s, await.State(background, r.a, pe.Idle))
+	require.ErrorIs(s, await.Send(background, r.conn, nil), errBoom)
+	require.NoError(s, await.Stop(background, r.b))
 
 	// Stopped by the program, there is no reason but that.
-	r.connect(t)
+	r.connect(s)
 	go func() { ended <- await.Send(background, r.conn, nil) }()
-	eventually(t, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
-	require.NoError(t, await.Stop(background, r.a))
+	eventually(s, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
+	require.NoError(s, await.Stop(background, r.a))
 	err = <-ended
-	require.ErrorIs(t, err, rdma.ErrFlushed)
-	require.NotErrorIs(t, err, errBoom)
-	require.ErrorContains(t, err, "this program closed the connection or stopped the context")
+	require.ErrorIs(s, err, rdma.ErrFlushed)
+	require.NotErrorIs(s, err, errBoom)
+	require.ErrorContains(s, err, "this program closed the connection or stopped the context")
 	var late *pe.StateError
-	require.True(t, errors.As(await.Send(background, r.conn, nil), &late))
-	require.NoError(t, late.Cause)
+	require.True(s, errors.As(await.Send(background, r.conn, nil), &late))
+	require.NoError(s, late.Cause)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const (
@@ -38,10 +40,8 @@ func newRig(t testing.TB) *rig {
 func newRigWith(t testing.TB, cfgA, cfgB rdma.Config) *rig {
 	t.Helper()
 	r := &rig{}
-	open := func(name string, cfg rdma.Config) (*soft.Device, *rdma.Connections, *mmap.Map) {
-		dev, err := soft.Open(soft.Config{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	open := func(name string, cfg rdma.Config) (verbs.Device, *rdma.Connections, *mmap.Map) {
+		dev := openDevice(t, name)
 		cfg.Name = name
 		c, err := rdma.New(dev, cfg)
 		require.NoError(t, err)
@@ -62,6 +62,17 @@ func newRigWith(t testing.TB, cfgA, cfgB rdma.Config) *rig {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.bufs.Close(), "buffers leaked") })
 	return r
+}
+
+// openDevice opens the device of a test, or that of a host of the simulation that t is.
+func openDevice(t testing.TB, host string) verbs.Device {
+	if s, simulated := t.(*sim.Sim); simulated {
+		return s.Host(host).Device()
+	}
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
 }
 
 // connect starts both contexts on a driven engine, and connects them.

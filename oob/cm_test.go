@@ -21,6 +21,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -385,7 +386,7 @@ type foreignProgram struct {
 	*program
 }
 
-func newForeignProgram(t *testing.T) *foreignProgram {
+func newForeignProgram(t testing.TB) *foreignProgram {
 	s := &foreignProgram{newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state == rdma.Failed {
@@ -401,7 +402,12 @@ func (s *foreignProgram) until(done func() bool) {
 	s.t.Helper()
 	for ctx := forever(s.t); !done(); {
 		require.NoError(s.t, ctx.Err())
-		if n, _ := s.engine.Progress(); n == 0 {
+		if n, _ := s.engine.Progress(); n > 0 {
+			continue
+		}
+		if simulation, ok := s.t.(*sim.Sim); ok {
+			simulation.Run(10 * time.Millisecond)
+		} else {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -653,11 +659,14 @@ func TestCMHostileResponders(t *testing.T) {
 }
 
 // The requester's note, and its error when it is given up, say that nobody listens.
-func TestCMSaysWhyNobodyAnswers(t *testing.T) {
+func TestCMSaysWhyNobodyAnswers(t *testing.T) { sim.Check(t, 3, testCMSaysWhyNobodyAnswers) }
+
+func testCMSaysWhyNobodyAnswers(s *sim.Sim) {
+	t := s
 	cfg := writer(nil)
 	lines := make(chan string, 100)
 	cfg.Notify = func(line string) { lines <- line }
-	p := newProgram(t, must(oob.CM(freeCM())), cfg, rdma.Config{})
+	p := newProgram(t, must(oob.CM(simCM(s, "writer"))), cfg, rdma.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
@@ -674,10 +683,12 @@ func TestCMSaysWhyNobodyAnswers(t *testing.T) {
 }
 
 // A responder that goes before it has answered is waited for, and so is one that has no room.
-func TestCMTriesAgain(t *testing.T) {
+func TestCMTriesAgain(t *testing.T) { sim.Check(t, 3, testCMTriesAgain) }
+
+func testCMTriesAgain(t *sim.Sim) {
 	s := newForeignProgram(t)
 	requests := 0
-	l, err := s.rdma.Listen(":0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+	_, err := s.rdma.Listen(":7471", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 		switch requests++; requests % 3 {
 		case 0:
 			assert.NoError(t, q.Reject(nil))
@@ -693,7 +704,7 @@ func TestCMTriesAgain(t *testing.T) {
 	cfg := writer(nil)
 	lines := make(chan string, 100)
 	cfg.Notify = func(line string) { lines <- line }
-	p := newProgram(t, must(oob.CM(fmt.Sprintf("localhost:%d", l.Addr().Port()))), cfg, rdma.Config{})
+	p := newProgram(t, must(oob.CM(simCM(t, "unused"))), cfg, rdma.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
@@ -707,7 +718,7 @@ func TestCMTriesAgain(t *testing.T) {
 	err = s.wait(done)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "the last attempt")
-	assert.Contains(t, <-lines, "reader does not answer at cm:localhost:")
+	assert.Contains(t, <-lines, "reader does not answer at cm:"+simCM(t, "unused"))
 	s.stop()
 }
 

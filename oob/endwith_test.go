@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 // outcomeTimeout is that of these tests; they see what is not done when it has passed.
@@ -24,7 +25,7 @@ func (p *program) after(f func()) {
 }
 
 // aWriter runs, closes its connection, and reports success.
-func aWriter(t *testing.T, way oob.Way) (wait func()) {
+func aWriter(t testing.TB, way oob.Way) (wait func()) {
 	w := newWriter(t, way, "x")
 	done := make(chan error)
 	go func() { done <- w.run(forever(t)) }()
@@ -32,7 +33,7 @@ func aWriter(t *testing.T, way oob.Way) (wait func()) {
 }
 
 // newEndingReader is a responder with EndWith, and how it connects.
-func newEndingReader(t *testing.T, way oob.Way) (r *program, connect func()) {
+func newEndingReader(t testing.TB, way oob.Way) (r *program, connect func()) {
 	r = newProgram(t, way, reader(), rdma.Config{})
 	local, err := mmap.Alloc(r.dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite)
 	require.NoError(t, err)
@@ -44,10 +45,12 @@ func newEndingReader(t *testing.T, way oob.Way) (r *program, connect func()) {
 }
 
 // A responder whose peer has reported success goes on for as long as it likes.
-func TestEndWithAfterTheReport(t *testing.T) {
+func TestEndWithAfterTheReport(t *testing.T) { sim.Check(t, 3, testEndWithAfterTheReport) }
+
+func testEndWithAfterTheReport(s *sim.Sim) {
+	t := s
 	const timeout = 5 * time.Second // it reports before, and goes on for longer
-	folder := t.TempDir()
-	r, connect := newEndingReader(t, oob.Dir(folder))
+	r, connect := newEndingReader(t, must(oob.CM(simCM(s, "reader"))))
 	reported := false
 	r.rdma.OnStateChange(func(_, now pe.State) {
 		switch now {
@@ -62,7 +65,7 @@ func TestEndWithAfterTheReport(t *testing.T) {
 		}
 	})
 	r.peer.SetOutcomeTimeout(timeout)
-	wait := aWriter(t, oob.Dir(folder))
+	wait := aWriter(t, must(oob.CM(simCM(s, "reader"))))
 	require.NoError(t, r.run(forever(t)))
 	wait()
 	assert.True(t, reported)

@@ -24,6 +24,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 func made[V any](v V, err error) V {
@@ -47,7 +48,7 @@ func forEachWay(t *testing.T, test func(t *testing.T, at string)) {
 }
 
 // reaches is the way to a listener, when it listens.
-func wayTo(t *testing.T, at string, l *oob.Listener) string {
+func wayTo(t testing.TB, at string, l *oob.Listener) string {
 	t.Helper()
 	require.Eventually(t, func() bool { return !strings.HasSuffix(l.Addr(), ":0") }, 5*time.Minute, time.Millisecond)
 	return at[:strings.Index(at, ":")+1] + l.Addr()
@@ -55,15 +56,14 @@ func wayTo(t *testing.T, at string, l *oob.Listener) string {
 
 // newServer runs a server that lets its clients write to its memory, 64 bytes, and
 // returns where it is, and how to stop it. met is called for each client.
-func newServer(t *testing.T, at string, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
+func newServer(t testing.TB, at string, connections int, clients string, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
 	t.Helper()
 	return newServerWith(t, at, connections, oob.Config{Name: "server", Peer: clients}, met)
 }
 
-func newServerWith(t *testing.T, at string, connections int, cfg oob.Config, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
+func newServerWith(t testing.TB, at string, connections int, cfg oob.Config, met func(client string, a *oob.Answer) error) (way string, memory *mmap.Map, stop func()) {
 	t.Helper()
-	dev, err := device.Open("soft-lo")
-	require.NoError(t, err)
+	dev, closeDevice := openDevice(t, cfg.Name)
 	engine := pe.New(pe.Config{})
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: connections})
 	require.NoError(t, err)
@@ -84,12 +84,12 @@ func newServerWith(t *testing.T, at string, connections int, cfg oob.Config, met
 		assert.NoError(t, l.Close())
 		assert.ErrorIs(t, l.Serve(r, oob.Offer{}, met), oob.ErrClosed)
 		assert.NoError(t, engine.Close())
-		assert.NoError(t, dev.Close())
+		assert.NoError(t, closeDevice())
 	})
 }
 
 // visit writes a byte to the server's memory, and ends.
-func visit(t *testing.T, way, name string, at int) error {
+func visit(t testing.TB, way, name string, at int) error {
 	p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: name, Peer: "server"}, rdma.Config{EndWithLastConnection: true})
 	local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite|mmap.RemoteRead)
 	require.NoError(t, err)
@@ -198,9 +198,12 @@ func TestListenerRejects(t *testing.T) {
 }
 
 // A client that the server rejects learns why, at once, and leaves nothing behind.
-func TestListenerRejectsWithReason(t *testing.T) { forEachWay(t, testListenerRejectsWithReason) }
+func TestListenerRejectsWithReason(t *testing.T) {
+	testListenerRejectsWithReason(t, waysToTest[0])
+	sim.Check(t, 3, func(s *sim.Sim) { testListenerRejectsWithReason(s, "cm:"+simCM(s, "server")) })
+}
 
-func testListenerRejectsWithReason(t *testing.T, at string) {
+func testListenerRejectsWithReason(t testing.TB, at string) {
 	reason := "no room \x1b[2J for " + strings.Repeat("x", 2000)
 	way, _, stop := newServer(t, at, 1, "", func(client string, _ *oob.Answer) error {
 		if client == "nobody" {

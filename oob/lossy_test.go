@@ -3,24 +3,28 @@ package oob_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 // Where much is lost, the connection manager repeats what an exchange needs.
-func TestCMOnALossyNetwork(t *testing.T) {
+func TestCMOnALossyNetwork(t *testing.T) { sim.Check(t, 5, testCMOnALossyNetwork) }
+
+func testCMOnALossyNetwork(s *sim.Sim) {
+	t := s
 	const times, writes = 2, 10
-	at := "cm:" + freeCM()
-	dev, err := device.Open("soft-lo?loss=0.4&seed=1")
-	require.NoError(t, err)
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.4})
+	at := "cm:" + simCM(s, "server")
+	dev := s.Host("server").Device()
 	engine := pe.New(pe.Config{})
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2})
 	require.NoError(t, err)
@@ -39,10 +43,9 @@ func TestCMOnALossyNetwork(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- engine.Run(ctx) }()
-	way := wayTo(t, at, l)
 
 	for range times {
-		p := newProgram(t, must(oob.Parse(way)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true})
+		p := newProgram(t, must(oob.Parse(at)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true})
 		local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
 		require.NoError(t, err)
 		left := writes
@@ -85,5 +88,4 @@ func TestCMOnALossyNetwork(t *testing.T) {
 	assert.ErrorIs(t, <-ended, context.Canceled)
 	require.NoError(t, l.Close())
 	require.NoError(t, engine.Close())
-	require.NoError(t, dev.Close())
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,26 +25,44 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // program is one end, with an engine of its own.
 type program struct {
-	t      *testing.T
+	t      testing.TB
 	dev    verbs.Device
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	peer   *oob.Peer
 }
 
-func newProgram(t *testing.T, way oob.Way, cfg oob.Config, rcfg rdma.Config) *program {
+// openDevice opens the device of a program. If t is a simulation, that is the device of the
+// host with the program's name.
+func openDevice(t testing.TB, name string) (dev verbs.Device, close func() error) {
+	t.Helper()
+	if s, simulated := t.(*sim.Sim); simulated {
+		return s.Host(name).Device(), func() error { return nil }
+	}
+	dev, err := device.Open("soft-lo")
+	require.NoError(t, err)
+	return dev, dev.Close
+}
+
+// simCM is the address of a host in a simulation.
+func simCM(s *sim.Sim, host string) string {
+	return netip.AddrPortFrom(s.Host(host).Addr(), 7471).String()
+}
+
+func newProgram(t testing.TB, way oob.Way, cfg oob.Config, rcfg rdma.Config) *program {
 	t.Helper()
 	p := &program{t: t}
+	dev, closeDevice := openDevice(t, cfg.Name)
+	p.dev = dev
+	t.Cleanup(func() { require.NoError(t, closeDevice()) })
 	var err error
-	p.dev, err = device.Open("soft-lo")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.dev.Close()) })
 	p.engine = pe.New(pe.Config{})
 	t.Cleanup(func() { require.NoError(t, p.engine.Close()) })
 	rcfg.Engine = p.engine
@@ -74,7 +93,7 @@ func reader() oob.Config {
 	return oob.Config{Name: "reader", Peer: "writer", Role: oob.Responder}
 }
 
-func forever(t *testing.T) context.Context {
+func forever(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -82,7 +101,7 @@ func forever(t *testing.T) context.Context {
 }
 
 // newWriter writes text to the memory of its peer, as the design's program does.
-func newWriter(t *testing.T, way oob.Way, text string) *program {
+func newWriter(t testing.TB, way oob.Way, text string) *program {
 	p := newProgram(t, way, writer(&oob.Expect{Maps: 1}), rdma.Config{EndWithLastConnection: true})
 	local, err := mmap.Alloc(p.dev, 4096, mmap.LocalReadWrite)
 	require.NoError(t, err)
@@ -121,15 +140,15 @@ func newWriter(t *testing.T, way oob.Way, text string) *program {
 }
 
 // newReader waits until the peer has ended, and calls seen with its memory.
-func newReader(t *testing.T, way oob.Way, seen func(mem []byte)) *program {
+func newReader(t testing.TB, way oob.Way, seen func(mem []byte)) *program {
 	return newReaderAs(t, way, reader(), seen)
 }
 
-func newReaderAs(t *testing.T, way oob.Way, cfg oob.Config, seen func(mem []byte)) *program {
+func newReaderAs(t testing.TB, way oob.Way, cfg oob.Config, seen func(mem []byte)) *program {
 	return newReaderWith(t, way, cfg, rdma.Config{}, seen)
 }
 
-func newReaderWith(t *testing.T, way oob.Way, cfg oob.Config, rcfg rdma.Config, seen func(mem []byte)) *program {
+func newReaderWith(t testing.TB, way oob.Way, cfg oob.Config, rcfg rdma.Config, seen func(mem []byte)) *program {
 	p := newProgram(t, way, cfg, rcfg)
 	local, err := mmap.Alloc(p.dev, 4096, mmap.LocalReadWrite|mmap.RemoteWrite)
 	require.NoError(t, err)
@@ -518,14 +537,15 @@ func TestPeerNeverConnects(t *testing.T) {
 
 // A requester that fails says so; one that goes without a word is noticed.
 func TestHowThePeerEnds(t *testing.T) {
-	for _, name := range []string{"tcp", "cm"} {
-		a, b := pairs(t)[name]()
-		testHowThePeerEnds(t, a, b)
-	}
-	testPeerIsKilled(t)
+	a, b := pairs(t)["tcp"]()
+	testHowThePeerEnds(t, a, b)
+	sim.Check(t, 3, func(s *sim.Sim) {
+		testHowThePeerEnds(s, must(oob.CM(simCM(s, "reader"))), must(oob.CM(simCM(s, "reader"))))
+	})
+	sim.Check(t, 3, testPeerIsKilled)
 }
 
-func testHowThePeerEnds(t *testing.T, a, b oob.Way) {
+func testHowThePeerEnds(t testing.TB, a, b oob.Way) {
 	w := newWriter(t, a, strings.Repeat("x", 4096))
 	r := newReader(t, b, func([]byte) { assert.Fail(t, "it has not succeeded") })
 	fails := errors.New("on purpose")
@@ -541,10 +561,10 @@ func testHowThePeerEnds(t *testing.T, a, b oob.Way) {
 	require.NoError(t, <-done)
 }
 
-func testPeerIsKilled(t *testing.T) {
-	folder, done := t.TempDir(), make(chan error)
-	w := newWriter(t, oob.Dir(folder), "x")
-	r := newReader(t, oob.Dir(folder), func([]byte) { assert.Fail(t, "it has not said so") })
+func testPeerIsKilled(s *sim.Sim) {
+	t, done := s, make(chan error)
+	w := newWriter(t, must(oob.CM(simCM(s, "reader"))), "x")
+	r := newReader(t, must(oob.CM(simCM(s, "reader"))), func([]byte) { assert.Fail(t, "it has not said so") })
 	go func() {
 		if err := w.rdma.Start(); err != nil {
 			done <- err

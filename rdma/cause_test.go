@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 // A request that the peer's context does not permit gets the advice that belongs to it,
@@ -95,8 +96,8 @@ func TestFlushedTasksSayWhy(t *testing.T) {
 		{"Close", func(r *rig) { require.NoError(r.t, r.a.conns[0].Close()) }, nil},
 		{"Stop", func(r *rig) { require.NoError(r.t, r.a.ctx.Stop()) }, nil},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, rdma.Config{}, rdma.Config{})
+		runSimulated(t, c.name, 3, func(t *testing.T, s *sim.Sim) {
+			r := newSimRig(s, rdma.Config{}, rdma.Config{})
 			var sends outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
 			pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))

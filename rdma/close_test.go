@@ -12,6 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // How far a program gets before it returns early.
@@ -34,7 +36,7 @@ type closer struct {
 
 // returnEarly is a program with two contexts that ends somewhere on its way, and
 // returns what it has to close, in the order of making.
-func returnEarly(t *testing.T, stage int) (made []closer) {
+func returnEarly(t *testing.T, devs [2]verbs.Device, stage int) (made []closer) {
 	push := func(what string, close func() error) { made = append(made, closer{what, close}) }
 	engine := pe.New(pe.Config{})
 	var writes [2]*rdma.Pool
@@ -43,9 +45,7 @@ func returnEarly(t *testing.T, stage int) (made []closer) {
 	var mems [2]*mmap.Map
 	var conns [2]*rdma.Connection
 	bufs := must(bufinv.New(64))
-	var devs [2]*soft.Device
 	for i := range devs {
-		devs[i] = must(soft.Open(soft.Config{}))
 		push("device", devs[i].Close)
 		mems[i] = must(mmap.Alloc(devs[i], 4096, everything))
 		push("memory", mems[i].Close)
@@ -108,8 +108,8 @@ func returnEarly(t *testing.T, stage int) (made []closer) {
 func TestCloseAfterAnEarlyReturn(t *testing.T) {
 	for stage := range lastStage {
 		for _, engineFirst := range []bool{false, true} {
-			t.Run(fmt.Sprintf("stage %d, engine first %v", stage, engineFirst), func(t *testing.T) {
-				made := returnEarly(t, stage)
+			runSimulated(t, fmt.Sprintf("stage %d, engine first %v", stage, engineFirst), 2, func(t *testing.T, s *sim.Sim) {
+				made := returnEarly(t, [2]verbs.Device{s.Host("a").Device(), s.Host("b").Device()}, stage)
 				if engineFirst {
 					for _, c := range made {
 						if c.what == "engine" {
@@ -135,7 +135,7 @@ func TestCloseAfterAnEarlyReturn(t *testing.T) {
 // Closed in the wrong order, memory and devices say what is to be closed first, and
 // can be closed then.
 func TestCloseInTheWrongOrder(t *testing.T) {
-	made := returnEarly(t, tasksHeld)
+	made := returnEarly(t, [2]verbs.Device{must(soft.Open(soft.Config{})), must(soft.Open(soft.Config{}))}, tasksHeld)
 	for round := range 4 {
 		failed := 0
 		for _, c := range made { // devices first

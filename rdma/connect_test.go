@@ -10,7 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
 // The ends come up one long after the other, with ready signals that fail quickly.
@@ -18,38 +18,45 @@ func TestPeerComesLate(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
 		for _, timeout := range []time.Duration{100 * time.Microsecond, rdma.Forever} {
 			t.Run(first+" "+timeout.String(), func(t *testing.T) {
-				cfg := rdma.Config{AckTimeout: timeout, RetryCount: rdma.None}
-				r := newRig(t, cfg, cfg)
-				require.NoError(t, r.a.ctx.Start())
-				require.NoError(t, r.b.ctx.Start())
-				a, descA, err := r.a.ctx.Export()
-				require.NoError(t, err)
-				b, descB, err := r.b.ctx.Export()
-				require.NoError(t, err)
-				early, late := func() error { return a.Connect(descB) }, func() error { return b.Connect([]byte(descriptor.Armor(descA))) }
-				if first == "b" {
-					early, late = late, early
-				}
-				require.NoError(t, early())
-				start := time.Now()
-				r.until("ready signals were lost", func() bool { return time.Since(start) > 20*time.Millisecond })
-				require.Equal(t, pe.Starting, r.a.ctx.State())
-				require.Equal(t, pe.Starting, r.b.ctx.State())
-				require.NoError(t, late())
-				r.until("both run", func() bool { return r.a.ctx.State() == pe.Running && r.b.ctx.State() == pe.Running })
-				assert.Equal(t, a.QPN(), b.PeerQPN())
-				assert.Equal(t, a.LocalAddr(), b.PeerAddr())
-				assert.EqualValues(t, 4096, a.MTU())
+				sim.Check(t, 4, func(s *sim.Sim) { testPeerComesLate(s, first, timeout) })
 			})
 		}
 	}
 }
 
+func testPeerComesLate(s *sim.Sim, first string, timeout time.Duration) {
+	t := testOf(s)
+	cfg := rdma.Config{AckTimeout: timeout, RetryCount: rdma.None}
+	r := newSimRig(s, cfg, cfg)
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	a, descA, err := r.a.ctx.Export()
+	require.NoError(t, err)
+	b, descB, err := r.b.ctx.Export()
+	require.NoError(t, err)
+	early, late := func() error { return a.Connect(descB) }, func() error { return b.Connect([]byte(descriptor.Armor(descA))) }
+	if first == "b" {
+		early, late = late, early
+	}
+	require.NoError(t, early())
+	r.drive(20 * time.Millisecond) // ready signals are lost
+	require.Equal(t, pe.Starting, r.a.ctx.State())
+	require.Equal(t, pe.Starting, r.b.ctx.State())
+	require.NoError(t, late())
+	r.until("both run", func() bool { return r.a.ctx.State() == pe.Running && r.b.ctx.State() == pe.Running })
+	assert.Equal(t, a.QPN(), b.PeerQPN())
+	assert.Equal(t, a.LocalAddr(), b.PeerAddr())
+	assert.EqualValues(t, 4096, a.MTU())
+}
+
 // The passive end speaks before the acknowledgement of the ready signal has come, and
 // makes the active end Ready.
-func TestMessageOvertakesReadySignal(t *testing.T) {
+func TestMessageOvertakesReadySignal(t *testing.T) { sim.Check(t, 5, testMessageOvertakesReadySignal) }
+
+func testMessageOvertakesReadySignal(s *sim.Sim) {
+	t := testOf(s)
 	const tasks = 4
-	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
+	r := newSimRig(s, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.Task]
 	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
@@ -61,7 +68,7 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 	require.NoError(t, recv.Submit())
 	a, b := r.halfOpen()
 	send := must(sendPool.Send(b, nil))
-	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	s.Heal()
 	require.NoError(t, send.Submit())
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
 	require.Equal(t, rdma.Ready, a.State())
@@ -81,8 +88,11 @@ func TestMessageOvertakesReadySignal(t *testing.T) {
 
 // As before, and then the ready signal fails: so does the connection, though nothing else
 // is under way on it.
-func TestReadySignalFailsLate(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: rdma.None}, rdma.Config{MaxConnections: 2})
+func TestReadySignalFailsLate(t *testing.T) { sim.Check(t, 5, testReadySignalFailsLate) }
+
+func testReadySignalFailsLate(s *sim.Sim) {
+	t := testOf(s)
+	r := newSimRig(s, rdma.Config{MaxConnections: 2, AckTimeout: 2 * time.Second, RetryCount: rdma.None}, rdma.Config{MaxConnections: 2})
 	var recvs outcome[*rdma.ReceiveTask]
 	var sends outcome[*rdma.Task]
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
@@ -92,11 +102,11 @@ func TestReadySignalFailsLate(t *testing.T) {
 	require.NoError(t, recv.Submit())
 	a, b := r.halfOpen()
 	send := must(sendPool.Send(b, nil))
-	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	s.Heal()
 	require.NoError(t, send.Submit())
 	r.until("the message has arrived", func() bool { return len(recvs.done) == 1 })
 	require.Equal(t, rdma.Ready, a.State())
-	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	s.Cut(s.Host("b"), s.Host("a"))
 	r.until("it has failed", func() bool { return a.State() == rdma.Failed })
 	assert.ErrorIs(t, a.Err(), rdma.ErrRetryExceeded)
 	assert.Equal(t, pe.Running, r.a.ctx.State(), "the other connection goes on")
@@ -108,46 +118,44 @@ func TestReadySignalFailsLate(t *testing.T) {
 // halfOpen makes a connection of which b is Ready and a still waits for the
 // acknowledgement of its ready signal, and leaves nothing arriving at a.
 func (r *rig) halfOpen() (a, b *rdma.Connection) {
-	device := r.a.dev.(*soft.Device)
 	// Which end is active is chance: try until it is a.
 	for tries := 0; b == nil || b.State() != rdma.Ready; tries++ {
 		if tries > 0 {
-			require.NoError(r.t, device.SetFaults(soft.Faults{}))
+			r.sim.Heal()
 			require.NoError(r.t, a.Close())
 			require.NoError(r.t, b.Close())
 			r.until("the places are free", func() bool { return r.a.closed() == tries && r.b.closed() == tries })
 		}
-		require.NoError(r.t, device.SetFaults(soft.Faults{Loss: 1}))
+		r.sim.Cut(r.sim.Host("b"), r.sim.Host("a"))
 		a, b = r.link()
-		start := time.Now()
-		r.until("the ready signal has arrived or was lost", func() bool {
-			return b.State() == rdma.Ready || time.Since(start) > 20*time.Millisecond
-		})
+		r.drive(20 * time.Millisecond) // either's ready signal arrives or is lost, and acknowledgements to a are
 	}
-	// Have b's device send the acknowledgement, if it is about to, and a's lose it.
-	must(r.b.dev.Counters())
-	start := time.Now()
-	r.until("the acknowledgement is lost", func() bool { return time.Since(start) > 20*time.Millisecond })
 	require.Equal(r.t, rdma.Connecting, a.State())
 	return a, b
 }
 
 // An end that closes before it knows that its peer is Ready still sends a disconnect notice.
-func TestCloseBeforeReady(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: rdma.None})
+func TestCloseBeforeReady(t *testing.T) { sim.Check(t, 5, testCloseBeforeReady) }
+
+func testCloseBeforeReady(s *sim.Sim) {
+	t := testOf(s)
+	r := newSimRig(s, rdma.Config{MaxConnections: 2, CloseTimeout: 10 * time.Second}, rdma.Config{MaxConnections: 2, Keepalive: rdma.None})
 	r.connect(1)
 	a, b := r.halfOpen()
 	require.NoError(t, a.Close())
-	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	s.Heal()
 	r.until("the peer has left", func() bool { return b.State() == rdma.Closed })
 	require.ErrorIs(t, b.Err(), rdma.ErrPeerClosed)
 }
 
 // When an end closes, however early, the other end learns of it, and does not wait for ever.
-func TestCloseWhileConnecting(t *testing.T) {
+func TestCloseWhileConnecting(t *testing.T) { sim.Check(t, 3, testCloseWhileConnecting) }
+
+func testCloseWhileConnecting(s *sim.Sim) {
+	t := testOf(s)
 	const tries = 20 // which end sends the ready signal is chance
 	cfg := rdma.Config{MaxConnections: 2, CloseTimeout: time.Hour, ConnectTimeout: rdma.Forever}
-	r := newRig(t, cfg, cfg)
+	r := newSimRig(s, cfg, cfg)
 	r.connect(1)
 	for i := range tries {
 		a, b := r.link()
@@ -191,18 +199,23 @@ func (s *side) closed() (n int) {
 	return n
 }
 
-func TestConnectTimeout(t *testing.T) {
-	cfg := rdma.Config{ConnectTimeout: 10 * time.Millisecond, AckTimeout: time.Millisecond}
-	r := newRig(t, cfg, cfg)
+func TestConnectTimeout(t *testing.T) { sim.Check(t, 4, testConnectTimeout) }
+
+func testConnectTimeout(s *sim.Sim) {
+	t := testOf(s)
+	cfg := rdma.Config{ConnectTimeout: time.Minute, AckTimeout: time.Millisecond}
+	r := newSimRig(s, cfg, cfg)
 	require.NoError(t, r.a.ctx.Start())
 	require.NoError(t, r.b.ctx.Start())
-	a, descA, err := r.a.ctx.Export()
+	a, _, err := r.a.ctx.Export()
 	require.NoError(t, err)
 	_, descB, err := r.b.ctx.Export()
 	require.NoError(t, err)
-	_ = descA
 	require.NoError(t, a.Connect(descB))
-	r.until("it gave up", func() bool { return r.a.ctx.State() != pe.Starting })
+	r.drive(time.Minute - time.Millisecond)
+	require.Equal(t, pe.Starting, r.a.ctx.State())
+	r.drive(2 * time.Millisecond)
+	require.NotEqual(t, pe.Starting, r.a.ctx.State())
 	assert.Equal(t, rdma.Failed.String(), r.a.reported[0])
 	assert.ErrorIs(t, a.Err(), rdma.ErrTimeout)
 	assert.ErrorIs(t, r.a.ctx.Err(), rdma.ErrTimeout)

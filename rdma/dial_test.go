@@ -18,7 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -30,10 +30,16 @@ type dialRig struct {
 	engine  *pe.Engine
 	devices []verbs.Device // for those that are added; then software devices
 	added   []*dialContext
+	sim     *sim.Sim // of the devices; nil: they are not simulated
 }
 
 func newDialRig(t *testing.T, devices ...verbs.Device) *dialRig {
 	return &dialRig{t: t, engine: pe.New(pe.Config{}), devices: devices}
+}
+
+// newSimDialRig makes one for two contexts, on the hosts server and client of a simulation.
+func newSimDialRig(s *sim.Sim) *dialRig {
+	return newDialRig(testOf(s), s.Host("server").Device(), s.Host("client").Device())
 }
 
 // dialContext is one of them, with what its callbacks have reported.
@@ -67,6 +73,7 @@ func (cs *dialRig) close() {
 
 func (cs *dialRig) addOn(dev verbs.Device, cfg rdma.Config) *dialContext {
 	cfg.Engine = cs.engine
+	cs.sim = simulationOf(dev)
 	c := &dialContext{dev: dev, reports: make(map[*rdma.Connection][]string), errs: make(map[*rdma.Connection]error)}
 	var err error
 	c.Connections, err = rdma.New(dev, cfg)
@@ -99,9 +106,13 @@ func (cs *dialRig) until(what string, done func() bool) {
 	cs.t.Helper()
 	ctx, cancel := context.WithTimeout(cs.t.Context(), 5*time.Minute)
 	defer cancel()
-	for !done() {
+	for idle := 0; !done(); idle++ {
 		require.NoError(cs.t, ctx.Err(), what)
-		cs.engine.Progress()
+		if n, _ := cs.engine.Progress(); n > 0 {
+			idle = 0
+		} else if cs.sim != nil {
+			pauseSimulated(cs.sim, idle)
+		}
 	}
 }
 
@@ -217,8 +228,11 @@ func testDialIsRejected(t *testing.T, cs *dialRig) {
 }
 
 // A client that comes before its server tries again; one that asks once fails.
-func TestDialBeforeListen(t *testing.T) {
-	cs := newDialRig(t)
+func TestDialBeforeListen(t *testing.T) { sim.Check(t, 3, testDialBeforeListen) }
+
+func testDialBeforeListen(s *sim.Sim) {
+	t := testOf(s)
+	cs := newSimDialRig(s)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 3})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
@@ -250,8 +264,11 @@ func TestDialBeforeListen(t *testing.T) {
 }
 
 // The error is the peer's rejection, whatever failures of attempts came before it.
-func TestRejectedAtLast(t *testing.T) {
-	cs := newDialRig(t)
+func TestRejectedAtLast(t *testing.T) { sim.Check(t, 3, testRejectedAtLast) }
+
+func testRejectedAtLast(s *sim.Sim) {
+	t := testOf(s)
+	cs := newSimDialRig(s)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
@@ -290,17 +307,20 @@ func testRequestsWait(t *testing.T, cs *dialRig) {
 
 // A client that gives up while it is being accepted does not use up one of the server's
 // MaxConnections, even if the server's program does nothing.
-func TestPlacesOfFailedConnections(t *testing.T) {
-	cs := newDialRig(t)
+func TestPlacesOfFailedConnections(t *testing.T) { sim.Check(t, 5, testPlacesOfFailedConnections) }
+
+func testPlacesOfFailedConnections(s *sim.Sim) {
+	t := testOf(s)
+	cs := newSimDialRig(s)
 	server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
 	fails := must(client.Dial(addr, rdma.DialConfig{}))
 	cs.until("the server has accepted", func() bool { return len(server.List()) == 1 })
-	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	s.Cut(s.Host("client"), s.Host("server"))
 	accepted := server.List()[0]
 	require.NoError(t, fails.Close())
-	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	s.Heal()
 	works := must(client.Dial(addr, rdma.DialConfig{}))
 	cs.until("the next one is connected", func() bool { return works.State() == rdma.Ready })
 	assert.Equal(t, rdma.Closed, accepted.State())
@@ -456,18 +476,21 @@ func TestDialAndListenRefusals(t *testing.T) {
 }
 
 // The server's program dies without closing its connections: keepalives detect that.
-func TestDialledPeerIsSilent(t *testing.T) {
-	cs := newDialRig(t)
+func TestDialledPeerIsSilent(t *testing.T) { sim.Check(t, 3, testDialledPeerIsSilent) }
+
+func testDialledPeerIsSilent(s *sim.Sim) {
+	t := testOf(s)
+	cs := newSimDialRig(s)
 	server := cs.add(rdma.Config{})
 	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond, RetryCount: 3})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
 	conn := must(client.Dial(addr, rdma.DialConfig{}))
 	cs.until("connected", func() bool { return conn.State() == rdma.Ready && len(server.ready) == 1 })
-	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	s.Cut(s.Host("client"), s.Host("server"))
 	cs.until("noticed", func() bool { return conn.State() == rdma.Failed })
 	require.ErrorIs(t, conn.Err(), rdma.ErrRetryExceeded)
-	require.NoError(t, server.dev.(*soft.Device).SetFaults(soft.Faults{}))
+	s.Heal()
 }
 
 // The program's own communication ID, bridged into a context.

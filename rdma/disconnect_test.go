@@ -12,7 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -132,10 +132,9 @@ func testDisconnect(t *testing.T, onA, onB verbs.Device, stop, ends bool) {
 func TestDisconnect(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		for _, ends := range []bool{false, true} {
-			t.Run(fmt.Sprintf("stop %v, ends %v", stop, ends), func(t *testing.T) {
-				for range 5 { // either end may be the active one
-					testDisconnect(t, openSoft(t), openSoft(t), stop, ends)
-				}
+			// Either end may be the active one.
+			runSimulated(t, fmt.Sprintf("stop %v, ends %v", stop, ends), 5, func(t *testing.T, s *sim.Sim) {
+				testDisconnect(t, s.Host("a").Device(), s.Host("b").Device(), stop, ends)
 			})
 		}
 	}
@@ -201,9 +200,9 @@ func testDisconnectWhileAsleep(t *testing.T, onA, onB verbs.Device) {
 }
 
 func TestDisconnectWhileAsleep(t *testing.T) {
-	for range 5 {
-		testDisconnectWhileAsleep(t, openSoft(t), openSoft(t))
-	}
+	sim.Check(t, 5, func(s *sim.Sim) {
+		testDisconnectWhileAsleep(testOf(s), s.Host("a").Device(), s.Host("b").Device())
+	})
 }
 
 // Tasks of a connection that ended go to the next one to the same peer, at once and
@@ -341,16 +340,16 @@ func TestLastConnectionEnds(t *testing.T) {
 		}, true, []string{"Connecting", "Ready", "Failed"}},
 	} {
 		for _, ends := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ends %v", c.name, ends), func(t *testing.T) {
+			runSimulated(t, fmt.Sprintf("%s, ends %v", c.name, ends), 2, func(t *testing.T, s *sim.Sim) {
 				cfg := rdma.Config{}
 				if c.fails {
 					cfg.CloseTimeout = rdma.None
 				}
 				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-				r.a = r.sideThatStays(openSoft(t), rdma.Config{EndWithLastConnection: ends, Keepalive: 5 * time.Millisecond,
+				r.a = r.sideThatStays(s.Host("a").Device(), rdma.Config{EndWithLastConnection: ends, Keepalive: 5 * time.Millisecond,
 					AckTimeout: 5 * time.Millisecond, RetryCount: 3})
-				r.b = r.sideThatStays(openSoft(t), cfg)
+				r.b = r.sideThatStays(s.Host("b").Device(), cfg)
 				var events []string
 				var reason error
 				r.a.record(&events, &reason)
@@ -401,8 +400,9 @@ func TestLastConnectionEndsWithTasksUnderWay(t *testing.T) {
 		{name: "closed here", send: true, closed: true},
 		{name: "another connection follows", send: true, follow: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, rdma.Config{EndWithLastConnection: true}, rdma.Config{})
+		runSimulated(t, c.name, 3, func(t *testing.T, s *sim.Sim) {
+			c := c // this run's
+			r := newSimRig(s, rdma.Config{EndWithLastConnection: true}, rdma.Config{})
 			var sends outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
 			pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
@@ -484,23 +484,24 @@ func TestConnectionsEndOneAfterTheOther(t *testing.T) {
 
 // A connection is Closed only when the peer knows that this end has left, or Config.CloseTimeout is
 // over: a program that then exits does not leave behind a peer that finds out by a keepalive.
-func TestDisconnectUnderLoss(t *testing.T) {
-	for i := range 20 {
-		server, client := must(soft.Open(soft.Config{DisableLocal: true})), openByUDP(t)
-		cs := newDialRig(t, server, client)
-		cfg := rdma.Config{CloseTimeout: time.Minute}
-		from, to := cs.add(cfg), cs.add(cfg)
-		cs.start(from, to)
-		_, addr := cs.listen(from, rdma.ListenConfig{})
-		conn, err := to.Dial(addr, rdma.DialConfig{})
-		require.NoError(t, err)
-		cs.until("both ends are Ready", func() bool { return len(from.ready) == 1 && len(to.ready) == 1 })
-		require.NoError(t, client.(*soft.Device).SetFaults(soft.Faults{Loss: 0.15, Seed: uint64(i)}))
-		require.NoError(t, from.ready[0].Close())
-		cs.until("the connection is closed", func() bool { return from.closed == 1 })
-		require.NoError(t, from.Close())
-		require.NoError(t, server.Close())
-		cs.until("the peer has ended", func() bool { return to.closed == 1 || conn.State() == rdma.Failed })
-		require.ErrorIs(t, to.errs[conn], rdma.ErrPeerClosed)
-	}
+func TestDisconnectUnderLoss(t *testing.T) { sim.Check(t, 20, testDisconnectUnderLoss) }
+
+func testDisconnectUnderLoss(s *sim.Sim) {
+	t := testOf(s)
+	server, client := s.Host("server"), s.Host("client")
+	cs := newDialRig(t, server.Device(), client.Device())
+	cfg := rdma.Config{CloseTimeout: time.Minute}
+	from, to := cs.add(cfg), cs.add(cfg)
+	cs.start(from, to)
+	_, addr := cs.listen(from, rdma.ListenConfig{})
+	conn, err := to.Dial(addr, rdma.DialConfig{})
+	require.NoError(t, err)
+	cs.until("both ends are Ready", func() bool { return len(from.ready) == 1 && len(to.ready) == 1 })
+	s.Link(server, client).Set(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.15})
+	require.NoError(t, from.ready[0].Close())
+	cs.until("the connection is closed", func() bool { return from.closed == 1 })
+	require.NoError(t, from.Close())
+	server.Crash()
+	cs.until("the peer has ended", func() bool { return to.closed == 1 || conn.State() == rdma.Failed })
+	require.ErrorIs(t, to.errs[conn], rdma.ErrPeerClosed)
 }

@@ -9,9 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -25,6 +27,10 @@ type earlyRig struct {
 func newEarlyRig(t *testing.T, a, b rdma.Config) *earlyRig {
 	t.Helper()
 	return newEarlyRigOn(t, openSoft(t), openSoft(t), a, b)
+}
+
+func newSimEarlyRig(s *sim.Sim, a, b rdma.Config) *earlyRig {
+	return newEarlyRigOn(testOf(s), s.Host("a").Device(), s.Host("b").Device(), a, b)
 }
 
 func newEarlyRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *earlyRig {
@@ -58,12 +64,13 @@ const shortestSignal = 250 * time.Millisecond
 // wait for the peer, which comes late, while ready signals are lost and taken back.
 func TestTasksWaitUntilReady(t *testing.T) {
 	for _, late := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
-		for range 4 { // which end is the active one is chance
+		// Which end is the active one is chance.
+		runSimulated(t, late.String(), 4, func(t *testing.T, s *sim.Sim) {
 			cfg := rdma.Config{}
 			if late > shortestSignal {
 				cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
 			}
-			e := newEarlyRig(t, cfg, cfg)
+			e := newSimEarlyRig(s, cfg, cfg)
 			shared := must(e.a.ctx.SharedPool())
 			binary.NativeEndian.PutUint64(e.b.mem.Bytes(), 40)
 			a, desc := must2(e.a.ctx.Export())
@@ -77,8 +84,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 				e.submit(shared.SendImm(a, nil, 1+i))
 			}
 			e.submit(shared.FetchAdd(a, bufinv.Target(e.a.peer, 0, 8), 1))
-			start := time.Now()
-			e.until("ready signals were lost", func() bool { return time.Since(start) > late })
+			e.drive(late) // ready signals are lost
 			require.Empty(t, e.ended)
 			require.Equal(t, 9, e.a.ctx.InFlight())
 			require.NoError(t, b.Connect(desc))
@@ -89,7 +95,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 			require.Equal(t, []uint32{0, 1, 2, 3, 4, 5, 6}, e.arrived)
 			require.Equal(t, uint64(42), binary.NativeEndian.Uint64(e.b.mem.Bytes()))
 			require.Equal(t, rdma.Ready, a.State())
-		}
+		})
 	}
 }
 
@@ -130,8 +136,8 @@ func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 		}, nil},
 		{"the context fails", func(e *earlyRig, a *rdma.Connection, peer []byte) { e.a.ctx.Fail(assert.AnError) }, assert.AnError},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			e := newEarlyRig(t, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{})
+		runSimulated(t, c.name, 2, func(t *testing.T, s *sim.Sim) {
+			e := newSimEarlyRig(s, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{})
 			shared := must(e.a.ctx.SharedPool())
 			a, _ := must2(e.a.ctx.Export())
 			_, peer := must2(e.b.ctx.Export())
@@ -164,6 +170,9 @@ func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 // noReadsDevice is a device that executes no reads and atomics of its peers.
 type noReadsDevice struct{ verbs.Device }
 
+// Host is the host of the device behind it.
+func (d noReadsDevice) Host() host.Host { return host.Of(d.Device) }
+
 func (d noReadsDevice) Query() (verbs.DeviceAttr, error) {
 	a, err := d.Device.Query()
 	a.MaxQPReadAtomic = 0
@@ -173,7 +182,12 @@ func (d noReadsDevice) Query() (verbs.DeviceAttr, error) {
 // A read that is submitted before this end knows that the peer accepts none ends the
 // connection, as the peer's refusal would.
 func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
-	e := newEarlyRigOn(t, openSoft(t), noReadsDevice{openSoft(t)}, rdma.Config{}, rdma.Config{})
+	sim.Check(t, 2, testEarlyReadsOfPeersThatTakeNone)
+}
+
+func testEarlyReadsOfPeersThatTakeNone(s *sim.Sim) {
+	t := testOf(s)
+	e := newEarlyRigOn(t, s.Host("a").Device(), noReadsDevice{s.Host("b").Device()}, rdma.Config{}, rdma.Config{})
 	shared := must(e.a.ctx.SharedPool())
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())
@@ -194,8 +208,11 @@ func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 }
 
 // Tasks submitted right after Dial wait while nobody listens, and fail if the dial gives up.
-func TestTasksWaitForDial(t *testing.T) {
-	cs := newDialRig(t)
+func TestTasksWaitForDial(t *testing.T) { sim.Check(t, 3, testTasksWaitForDial) }
+
+func testTasksWaitForDial(s *sim.Sim) {
+	t := testOf(s)
+	cs := newSimDialRig(s)
 	server, client := cs.add(rdma.Config{MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})

@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -144,8 +144,8 @@ func TestReceiveTooSmall(t *testing.T) {
 }
 
 func TestNoReceivePosted(t *testing.T) {
-	t.Run("retries limited", func(t *testing.T) {
-		r := newRig(t, rdma.Config{RNRRetry: 1}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
+	runSimulated(t, "retries limited", 2, func(t *testing.T, s *sim.Sim) {
+		r := newSimRig(s, rdma.Config{RNRRetry: 1}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
 		var sends outcome[*rdma.Task]
 		pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 		r.connect(1)
@@ -156,8 +156,8 @@ func TestNoReceivePosted(t *testing.T) {
 		assert.ErrorIs(t, sends.errs[0], rdma.ErrRNRRetryExceeded)
 		require.NoError(t, send.Free())
 	})
-	t.Run("retries unlimited", func(t *testing.T) {
-		r := newRig(t, rdma.Config{}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
+	runSimulated(t, "retries unlimited", 2, func(t *testing.T, s *sim.Sim) {
+		r := newSimRig(s, rdma.Config{}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
 		var sends outcome[*rdma.Task]
 		var recvs outcome[*rdma.ReceiveTask]
 		sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
@@ -165,8 +165,7 @@ func TestNoReceivePosted(t *testing.T) {
 		r.connect(1)
 		send := must(sendPool.Send(r.a.conns[0], nil))
 		require.NoError(t, send.Submit())
-		start := time.Now()
-		r.until("many retries were made", func() bool { return time.Since(start) > 20*time.Millisecond })
+		r.drive(20 * time.Millisecond) // many retries are made
 		require.Zero(t, sends.count())
 		recv := must(recvPool.Alloc(nil))
 		require.NoError(t, recv.Submit())
@@ -176,12 +175,15 @@ func TestNoReceivePosted(t *testing.T) {
 	})
 }
 
-func TestPeerVanishes(t *testing.T) {
-	r := newRig(t, rdma.Config{AckTimeout: time.Millisecond}, rdma.Config{})
+func TestPeerVanishes(t *testing.T) { sim.Check(t, 3, testPeerVanishes) }
+
+func testPeerVanishes(s *sim.Sim) {
+	t := testOf(s)
+	r := newSimRig(s, rdma.Config{AckTimeout: time.Millisecond}, rdma.Config{})
 	var writes outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(1)
-	require.NoError(t, r.a.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	s.Cut(s.Host("b"), s.Host("a"))
 	var tasks []*rdma.Task
 	for range 8 {
 		tasks = append(tasks, must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 1<<20), r.a.bufs.Target(r.a.peer, 0, 1<<20))))
@@ -261,38 +263,40 @@ func TestCloseWithTasksInFlight(t *testing.T) {
 	require.NoError(t, rdma.FreeAll(tasks))
 }
 
-func TestStopInFlight(t *testing.T) {
-	for range 50 {
-		r := newRig(t, rdma.Config{}, rdma.Config{})
-		var writes outcome[*rdma.Task]
-		var recvs outcome[*rdma.ReceiveTask]
-		writes.then = func(task *rdma.Task) {
-			if r.a.ctx.State() == pe.Running {
-				require.NoError(t, task.Submit())
-			} else {
-				require.NoError(t, task.Free())
-			}
-		}
-		recvs.then = func(task *rdma.ReceiveTask) { require.NoError(t, task.Free()) }
-		pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
-		recvPool := must(r.a.ctx.ReceivePool(40, recvs.ok, recvs.bad))
-		r.connect(1)
-		for range 40 {
-			require.NoError(t, must(recvPool.Alloc(nil)).Submit())
-		}
-		for range 8 {
-			task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 30000), r.a.bufs.Target(r.a.peer, 0, 30000)))
+func TestStopInFlight(t *testing.T) { sim.Check(t, 20, testStopInFlight) }
+
+func testStopInFlight(s *sim.Sim) {
+	t := testOf(s)
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Jitter: 5 * time.Microsecond})
+	r := newSimRig(s, rdma.Config{}, rdma.Config{})
+	var writes outcome[*rdma.Task]
+	var recvs outcome[*rdma.ReceiveTask]
+	writes.then = func(task *rdma.Task) {
+		if r.a.ctx.State() == pe.Running {
 			require.NoError(t, task.Submit())
+		} else {
+			require.NoError(t, task.Free())
 		}
-		r.until("some are done", func() bool { return writes.count() >= 3 })
-		require.NoError(t, r.a.ctx.Stop())
-		require.Equal(t, pe.Stopping, r.a.ctx.State())
-		r.until("the context is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
-		require.Equal(t, 8, pool.Available())
-		require.Equal(t, 40, recvs.count())
-		require.Equal(t, rdma.Closed, r.a.conns[0].State())
-		for _, err := range append(writes.errs, recvs.errs...) {
-			require.ErrorIs(t, err, rdma.ErrFlushed)
-		}
+	}
+	recvs.then = func(task *rdma.ReceiveTask) { require.NoError(t, task.Free()) }
+	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
+	recvPool := must(r.a.ctx.ReceivePool(40, recvs.ok, recvs.bad))
+	r.connect(1)
+	for range 40 {
+		require.NoError(t, must(recvPool.Alloc(nil)).Submit())
+	}
+	for range 8 {
+		task := must(pool.Write(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 30000), r.a.bufs.Target(r.a.peer, 0, 30000)))
+		require.NoError(t, task.Submit())
+	}
+	r.until("some are done", func() bool { return writes.count() >= 3 })
+	require.NoError(t, r.a.ctx.Stop())
+	require.Equal(t, pe.Stopping, r.a.ctx.State())
+	r.until("the context is Idle", func() bool { return r.a.ctx.State() == pe.Idle })
+	require.Equal(t, 8, pool.Available())
+	require.Equal(t, 40, recvs.count())
+	require.Equal(t, rdma.Closed, r.a.conns[0].State())
+	for _, err := range append(writes.errs, recvs.errs...) {
+		require.ErrorIs(t, err, rdma.ErrFlushed)
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -39,11 +41,35 @@ type rig struct {
 	t      *testing.T
 	engine *pe.Engine
 	a, b   *side
+	sim    *sim.Sim // of the devices; nil: they are not simulated
 }
 
 // newRig makes two contexts on two software devices, all but started.
 func newRig(t *testing.T, a, b rdma.Config) *rig {
 	return newRigOn(t, openSoft(t), openSoft(t), a, b)
+}
+
+// newSimRig makes them on the hosts a and b of a simulation.
+func newSimRig(s *sim.Sim, a, b rdma.Config) *rig {
+	return newRigOn(testOf(s), s.Host("a").Device(), s.Host("b").Device(), a, b)
+}
+
+// testOf returns the test that a simulation runs in.
+func testOf(s *sim.Sim) *testing.T { return s.TB.(*testing.T) }
+
+// runSimulated is t.Run for a test that runs in simulations.
+func runSimulated(t *testing.T, name string, seeds int, test func(t *testing.T, s *sim.Sim)) {
+	t.Run(name, func(t *testing.T) {
+		sim.Check(t, seeds, func(s *sim.Sim) { test(testOf(s), s) })
+	})
+}
+
+// simulationOf returns the simulation of a device, if it is simulated.
+func simulationOf(dev verbs.Device) *sim.Sim {
+	if s := host.Of(dev).Scheduler(); s != nil {
+		return s.Simulation().(*sim.Sim)
+	}
+	return nil
 }
 
 func openSoft(t *testing.T) verbs.Device {
@@ -92,6 +118,7 @@ func (r *rig) side(dev verbs.Device, cfg rdma.Config) *side {
 // configuration says otherwise.
 func (r *rig) sideThatStays(dev verbs.Device, cfg rdma.Config) *side {
 	t := r.t
+	r.sim = simulationOf(dev)
 	s := &side{t: t, dev: dev}
 	if cfg.Permissions == 0 {
 		cfg.Permissions = everything
@@ -141,6 +168,8 @@ func (r *rig) until(what string, done func() bool) {
 		require.NoError(r.t, err)
 		if idle++; n > 0 {
 			idle = 0
+		} else if r.sim != nil {
+			pauseSimulated(r.sim, idle)
 		} else if idle > 1000 { // a long wait leaves the processor to others
 			time.Sleep(100 * time.Microsecond)
 		}
@@ -148,6 +177,26 @@ func (r *rig) until(what string, done func() bool) {
 			require.FailNow(r.t, "never happened: "+what)
 		}
 	}
+}
+
+// pauseSimulated lets the simulation run between passes of an engine that find nothing to do:
+// the longer, the more of them there were, up to 12.8 ms.
+func pauseSimulated(s *sim.Sim, idle int) {
+	if idle >= 20 {
+		s.Run(100 * time.Microsecond << min(idle/20-1, 7))
+	}
+}
+
+// drive drives the engine for that long, of the simulation's time.
+func (r *rig) drive(d time.Duration) {
+	r.t.Helper()
+	for end := r.sim.Now() + d; r.sim.Now() < end; {
+		_, err := r.engine.Progress()
+		require.NoError(r.t, err)
+		r.sim.Run(max(min(d/1000, end-r.sim.Now()), 0))
+	}
+	_, err := r.engine.Progress()
+	require.NoError(r.t, err)
 }
 
 // settle waits until packets between two software devices go through shared memory: to get

@@ -1,12 +1,12 @@
 package rdma
 
 import (
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -33,7 +33,7 @@ func (n *peersRig) halfOpen(active int) (conns []*Connection) {
 func (conn *Connection) finishTransition() {
 	for conn.transition.running {
 		conn.ctx.manager.runQueued()
-		runtime.Gosched()
+		conn.ctx.host.Scheduler().Idle()
 	}
 }
 
@@ -72,25 +72,30 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 		{cfg: Config{ConnectTimeout: Forever, AckTimeout: Forever}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
 		{cfg: Config{ConnectTimeout: time.Second}, until: time.Hour, fewest: 1, most: 1, failsAtTheEnd: true},
 	} {
-		n := newPeersRigWith(t, c.cfg)
-		conns := n.halfOpen(1)
-		conn := conns[len(conns)-1]
-		visits, signals := n.deadlineRuns(conn, c.until)
-		require.GreaterOrEqual(t, signals, c.fewest)
-		require.LessOrEqual(t, signals, c.most)
-		require.LessOrEqual(t, visits, 2*c.most+2, "each is sent once, and taken back once")
-		if c.failsAtTheEnd {
-			require.ErrorIs(t, conn.Err(), ErrTimeout)
-		} else {
-			require.Equal(t, Connecting, conn.State())
-		}
+		sim.Check(t, 2, func(s *sim.Sim) {
+			n := newSimPeersRig(s, c.cfg)
+			conns := n.halfOpen(1)
+			conn := conns[len(conns)-1]
+			visits, signals := n.deadlineRuns(conn, c.until)
+			require.GreaterOrEqual(s, signals, c.fewest)
+			require.LessOrEqual(s, signals, c.most)
+			require.LessOrEqual(s, visits, 2*c.most+2, "each is sent once, and taken back once")
+			if c.failsAtTheEnd {
+				require.ErrorIs(s, conn.Err(), ErrTimeout)
+			} else {
+				require.Equal(s, Connecting, conn.State())
+			}
+		})
 	}
 }
 
 // If a device does not report writes, the words of passive ends are polled, less often with
 // time.
-func TestPollsBecomeRarer(t *testing.T) {
-	n := newPeersRigWith(t, Config{ConnectTimeout: Forever})
+func TestPollsBecomeRarer(t *testing.T) { sim.Check(t, 2, testPollsBecomeRarer) }
+
+func testPollsBecomeRarer(s *sim.Sim) {
+	t := s.TB
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever})
 	var passive *Connection
 	for passive == nil {
 		conn, _, err := n.peer.Export()
@@ -116,8 +121,13 @@ func TestPollsBecomeRarer(t *testing.T) {
 // Passes of the engine handle half-open connections only when these have something to do. The
 // number of times depends on the time that passes, not on the number of passes.
 func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
+	sim.Check(t, 2, testHalfOpenConnectionsAreLeftAlone)
+}
+
+func testHalfOpenConnectionsAreLeftAlone(s *sim.Sim) {
+	t := s.TB
 	const active, writes = 50, 500
-	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, MaxConnections: 1000, Keepalive: None})
 	_, busy, _ := n.connect()
 	half := n.halfOpen(active)
 	now := time.Now()
@@ -152,8 +162,11 @@ func TestHalfOpenConnectionsAreLeftAlone(t *testing.T) {
 
 // The peer is Ready, and the acknowledgement of the signal was lost: in the pauses between
 // signals the end that waits can take what the peer sends.
-func TestQueuePairIsUpBetweenSignals(t *testing.T) {
-	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
+func TestQueuePairIsUpBetweenSignals(t *testing.T) { sim.Check(t, 2, testQueuePairIsUpBetweenSignals) }
+
+func testQueuePairIsUpBetweenSignals(s *sim.Sim) {
+	t := s.TB
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	signal := conn.establishment.(*rcSignal)
@@ -174,7 +187,12 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) {
 // A disconnect notice in place of a withdrawn signal would be a repetition to a peer that has the
 // signal.
 func TestDisconnectAfterAWithdrawnSignal(t *testing.T) {
-	n := newPeersRigWith(t, Config{ConnectTimeout: Forever, AckTimeout: Forever})
+	sim.Check(t, 2, testDisconnectAfterAWithdrawnSignal)
+}
+
+func testDisconnectAfterAWithdrawnSignal(s *sim.Sim) {
+	t := s.TB
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	for conn.establishment.(*rcSignal).posted {

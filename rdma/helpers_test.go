@@ -13,6 +13,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -95,7 +96,7 @@ func (r *rig) submitInOrder(pool *rdma.Pool, conn *rdma.Connection, n int) {
 // fails meanwhile ends when the kernel has returned.
 func TestConnectDoesNotHoldUpTheEngine(t *testing.T) {
 	for _, end := range []string{"connects", "is closed", "stops", "times out", "is refused"} {
-		t.Run(end, func(t *testing.T) {
+		runSimulated(t, end, 2, func(t *testing.T, s *sim.Sim) {
 			looking := newGate(t)
 			cfg := rdma.Config{MaxConnections: 3}
 			if end == "times out" {
@@ -104,8 +105,8 @@ func TestConnectDoesNotHoldUpTheEngine(t *testing.T) {
 			refuse := end == "is refused"
 			var order []int
 			var pool *rdma.Pool
-			dev := openFaulty(t)
-			r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{MaxConnections: 3})
+			dev := faultydevice.Simulated(s.Host("a"))
+			r := newRigOn(t, dev, s.Host("b").Device(), cfg, rdma.Config{MaxConnections: 3})
 			pool = must(r.a.ctx.Pool(8, func(task *rdma.Task) {
 				order = append(order, task.UserData().(int))
 				require.NoError(t, task.Free())
@@ -169,33 +170,36 @@ func TestConnectDoesNotHoldUpTheEngine(t *testing.T) {
 
 // A peer whose host is down is waited for, until it is up or the time is over.
 func TestConnectToAHostThatIsDown(t *testing.T) {
-	for _, up := range []bool{true, false} {
-		dev := openFaulty(t)
-		cfg := rdma.Config{}
-		if !up {
-			cfg.ConnectTimeout = 3 * time.Second
-		}
-		r := newRigOn(t, dev, openSoft(t), cfg, rdma.Config{})
-		require.NoError(t, r.a.ctx.Start())
-		require.NoError(t, r.b.ctx.Start())
-		var attempts atomic.Int32
-		dev.Neighbours(func(verbs.AddressAttr) error {
-			if attempts.Add(1) > 2 && up {
-				return nil
-			}
-			return faultydevice.ErrDown
-		})
-		a, b := r.link()
-		if up {
-			r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
-			require.EqualValues(t, 3, attempts.Load())
-			continue
-		}
-		r.until("it has failed", func() bool { return a.Err() != nil })
-		require.ErrorIs(t, a.Err(), rdma.ErrTimeout)
-		require.ErrorIs(t, a.Err(), rdma.ErrUnreachable)
-		require.Positive(t, attempts.Load())
+	runSimulated(t, "comes up", 3, func(t *testing.T, s *sim.Sim) { testHostIsDown(t, s, true) })
+	runSimulated(t, "stays down", 3, func(t *testing.T, s *sim.Sim) { testHostIsDown(t, s, false) })
+}
+
+func testHostIsDown(t *testing.T, s *sim.Sim, up bool) {
+	dev := faultydevice.Simulated(s.Host("a"))
+	cfg := rdma.Config{}
+	if !up {
+		cfg.ConnectTimeout = 3 * time.Second
 	}
+	r := newRigOn(t, dev, s.Host("b").Device(), cfg, rdma.Config{})
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	var attempts atomic.Int32
+	dev.Neighbours(func(verbs.AddressAttr) error {
+		if attempts.Add(1) > 2 && up {
+			return nil
+		}
+		return faultydevice.ErrDown
+	})
+	a, b := r.link()
+	if up {
+		r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+		require.EqualValues(t, 3, attempts.Load())
+		return
+	}
+	r.until("it has failed", func() bool { return a.Err() != nil })
+	require.ErrorIs(t, a.Err(), rdma.ErrTimeout)
+	require.ErrorIs(t, a.Err(), rdma.ErrUnreachable)
+	require.Positive(t, attempts.Load())
 }
 
 // Connections by address wait for the kernel too, at both ends.
@@ -320,9 +324,14 @@ const maxBlockingCalls = 16
 
 // The addresses of connections that end before a helper has begun are not looked up.
 func TestConnectionsThatEndAreNotLookedFor(t *testing.T) {
+	sim.Check(t, 2, testConnectionsThatEndAreNotLookedFor)
+}
+
+func testConnectionsThatEndAreNotLookedFor(s *sim.Sim) {
+	t := testOf(s)
 	const connections = 3 * maxBlockingCalls
-	dev := openFaulty(t)
-	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: connections, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: connections})
+	dev := faultydevice.Simulated(s.Host("a"))
+	r := newRigOn(t, dev, s.Host("b").Device(), rdma.Config{MaxConnections: connections, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: connections})
 	require.NoError(t, r.a.ctx.Start())
 	require.NoError(t, r.b.ctx.Start())
 	looking := newGate(t)
@@ -373,10 +382,15 @@ func TestDestinationsAreNotLookedForAtTheEnd(t *testing.T) {
 
 // Many peers that are down do not delay the connections to others.
 func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
+	sim.Check(t, 2, testPeersThatAreDownLeaveHelpersToOthers)
+}
+
+func testPeersThatAreDownLeaveHelpersToOthers(s *sim.Sim) {
+	t := testOf(s)
 	const down = 2 * maxBlockingCalls
-	dev := openFaulty(t)
-	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: down + 1}, rdma.Config{MaxConnections: down})
-	up := must(rdma.New(openSoft(t), rdma.Config{Engine: r.engine}))
+	dev := faultydevice.Simulated(s.Host("a"))
+	r := newRigOn(t, dev, s.Host("b").Device(), rdma.Config{MaxConnections: down + 1}, rdma.Config{MaxConnections: down})
+	up := must(rdma.New(s.Host("up").Device(), rdma.Config{Engine: r.engine}))
 	for _, c := range []*rdma.Connections{r.a.ctx, r.b.ctx, up} {
 		require.NoError(t, c.Start())
 	}
@@ -397,9 +411,7 @@ func TestPeersThatAreDownLeaveHelpersToOthers(t *testing.T) {
 		r.link()
 	}
 	r.until("peers are looked for again", func() bool { return attempts.Load() >= down+maxBlockingCalls/2 })
-	for since := time.Now(); time.Since(since) < 200*time.Millisecond; { // the others are due too
-		must(r.engine.Progress())
-	}
+	r.drive(200 * time.Millisecond) // the others are due too
 	require.EqualValues(t, down+maxBlockingCalls/2, attempts.Load())
 	x, ours := must2(r.a.ctx.Export())
 	y, theirs := must2(up.Export())

@@ -52,7 +52,7 @@ func TestInfiniBandByAddress(t *testing.T) {
 	cs.start(server, client)
 	l, err := server.Listen(":0", rdma.ListenConfig{})
 	require.NoError(t, err)
-	gids, err := server.dev.(*faultydevice.Device).Device.GIDs(1)
+	gids, err := server.dev.(*faultydevice.Device).Software.GIDs(1)
 	require.NoError(t, err)
 	conn, err := client.Dial(netip.AddrPortFrom(gids[0].GID.Addr(), l.Addr().Port()).String(), rdma.DialConfig{Once: true})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -114,67 +114,88 @@ func testPeerDiesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 	s := r.side(own(t), rdma.Config{Permissions: noPermissions, Keepalive: keepalive})
-	var reasons []error
-	s.ctx.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
-		s.reported = append(s.reported, state.String())
-		if state == rdma.Failed {
-			reasons = append(reasons, err)
-		}
-	})
 	before := how.prepare(r, s)
+	reports := watch(s)
 	victim := r.startIdle(s, on)
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	before()
 	require.NoError(t, victim.Process.Signal(by))
-	start := time.Now()
-	r.until("somebody noticed", func() bool { return len(reasons) > 0 })
-	t.Logf("noticed after %v", time.Since(start).Round(time.Millisecond))
-	require.ErrorIs(t, reasons[0], rdma.ErrRetryExceeded)
-	require.ErrorIs(t, s.conns[0].Err(), rdma.ErrRetryExceeded)
-	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
-	require.ErrorIs(t, s.ctx.Err(), rdma.ErrRetryExceeded)
-	require.Equal(t, []string{"Connecting", "Ready", "Failed", "Closed"}, s.reported)
+	r.noticed(s, reports)
 }
 
-// If the peer's process is killed, or stopped, while the connection is idle, this end notices,
+// watch notes all reports on the connections of a side.
+func watch(s *side) *[]string {
+	var events []string
+	var last error
+	s.record(&events, &last)
+	return &events
+}
+
+// noticed waits until a side has noticed that its peer is dead.
+func (r *rig) noticed(s *side, reports *[]string) {
+	r.t.Helper()
+	r.until("it has noticed", func() bool { return s.conns[0].Err() != nil })
+	require.ErrorIs(r.t, s.conns[0].Err(), rdma.ErrRetryExceeded)
+	r.until("the context has ended", func() bool { return s.ctx.State() == pe.Idle })
+	require.ErrorIs(r.t, s.ctx.Err(), rdma.ErrRetryExceeded)
+	require.Equal(r.t, []string{"Connecting", "Ready", "Failed", "Closed"}, *reports)
+}
+
+// If the peer's process is killed, or stopped, while the connection is idle, this end notices.
+// (TestKilledOnThisMachine tests shared memory, and TestKeepaliveNoticesTheDead what else
+// matters.)
+func TestKeepaliveNoticesDeadProcesses(t *testing.T) {
+	for name, by := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPeerDiesIdle(t, openByUDP, "soft", by, 20*time.Millisecond, idleCases[1])
+		})
+	}
+}
+
+// idleSides connects two sides: b posts receives and does nothing else.
+func idleSides(s *sim.Sim, cfg rdma.Config, how idleCase) (r *rig, reports *[]string) {
+	r = newSimRig(s, cfg, rdma.Config{Permissions: noPermissions})
+	before := how.prepare(r, r.a)
+	reports = watch(r.a)
+	pool := must(r.b.ctx.ReceivePool(idleReceives, func(task *rdma.ReceiveTask) { require.NoError(s, task.Submit()) },
+		func(task *rdma.ReceiveTask, _ error) { require.NoError(s, task.Free()) }))
+	r.connect(1)
+	for range idleReceives {
+		require.NoError(s, must(pool.Alloc(nil)).Submit())
+	}
+	before()
+	return r, reports
+}
+
+// If the peer's host crashes, or stands still, while the connection is idle, this end notices,
 // whatever it has done before. Which of the two ends is the active one is random.
-// (TestKilledOnThisMachine tests shared memory.)
 func TestKeepaliveNoticesTheDead(t *testing.T) {
 	for _, how := range idleCases {
-		for _, c := range []struct {
-			name      string
-			by        syscall.Signal
-			keepalive time.Duration
-		}{
-			{"killed", syscall.SIGKILL, 20 * time.Millisecond},
-			{"killed, again", syscall.SIGKILL, 20 * time.Millisecond},
-			{"killed, default", syscall.SIGKILL, 0},
-			{"stopped", syscall.SIGSTOP, 20 * time.Millisecond},
-		} {
-			t.Run(how.name+"/"+c.name, func(t *testing.T) {
-				t.Parallel()
-				testPeerDiesIdle(t, openByUDP, "soft", c.by, c.keepalive, how)
-			})
+		for name, die := range map[string]func(*sim.Host){"crashes": (*sim.Host).Crash, "stands still": (*sim.Host).Pause} {
+			for _, keepalive := range []time.Duration{0, 200 * time.Millisecond} {
+				runSimulated(t, fmt.Sprintf("%s/%s, %v", how.name, name, keepalive), 2, func(t *testing.T, s *sim.Sim) {
+					r, reports := idleSides(s, rdma.Config{Permissions: noPermissions, Keepalive: keepalive}, how)
+					die(s.Host("b"))
+					r.noticed(r.a, reports)
+					s.Host("b").Resume()
+				})
+			}
 		}
 	}
 }
 
 // Without keepalives, an idle connection sends nothing, and does not notice a dead peer.
-func TestKeepaliveOff(t *testing.T) {
-	r := &rig{t: t, engine: pe.New(pe.Config{})}
-	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(openByUDP(t), rdma.Config{Keepalive: rdma.None})
-	victim := r.startIdle(s, "soft")
-	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
-	require.NoError(t, victim.Process.Kill())
-	_ = victim.Wait()
-	start, said := time.Now(), sent(t, s.dev)
-	r.until("it could have noticed", func() bool { return time.Since(start) > time.Second })
-	assert.Equal(t, rdma.Ready, s.conns[0].State())
-	assert.Equal(t, said, sent(t, s.dev), "packets of an idle connection")
-}
+func TestKeepaliveOff(t *testing.T) { sim.Check(t, 3, testKeepaliveOff) }
 
-func sent(t *testing.T, d verbs.Device) uint64 { return counter(t, d.(*soft.Device), "sent_pkts") }
+func testKeepaliveOff(s *sim.Sim) {
+	r, _ := idleSides(s, rdma.Config{Keepalive: rdma.None}, idleCases[0])
+	s.Host("b").Crash()
+	said := s.Packets()
+	r.drive(time.Hour)
+	assert.Equal(s, rdma.Ready, r.a.conns[0].State())
+	assert.Equal(s, said, s.Packets(), "packets of an idle connection")
+}
 
 // idleAndAlive leaves a connection idle for many keepalives; it neither fails nor
 // takes a receive, and works afterwards.
@@ -221,16 +242,12 @@ func idleAndAlive(t *testing.T, onA, onB verbs.Device, idle func(r *rig)) {
 // A connection that is idle and alive never fails.
 func TestKeepaliveOfTheLiving(t *testing.T) {
 	for _, loss := range []float64{0, 0.1} {
-		t.Run(fmt.Sprint(loss), func(t *testing.T) {
-			t.Parallel()
-			idleAndAlive(t, openSoft(t), openSoft(t), func(r *rig) {
-				for _, s := range []*side{r.a, r.b} {
-					require.NoError(t, s.dev.(*soft.Device).SetFaults(soft.Faults{Loss: loss, Seed: 5}))
-				}
-				first := [2]uint64{sent(t, r.a.dev), sent(t, r.b.dev)}
-				r.until("many keepalives have been said", func() bool {
-					return sent(t, r.a.dev) > first[0]+200 && sent(t, r.b.dev) > first[1]+200
-				})
+		runSimulated(t, fmt.Sprint(loss), 4, func(t *testing.T, s *sim.Sim) {
+			idleAndAlive(t, s.Host("a").Device(), s.Host("b").Device(), func(r *rig) {
+				s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: loss})
+				before := s.Packets()
+				r.drive(time.Second)
+				require.Greater(t, s.Packets(), before+800, "keepalives and their acknowledgements")
 			})
 		})
 	}

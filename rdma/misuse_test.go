@@ -13,13 +13,17 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // What drives the engine fails in every kind of callback, and says so; nothing
 // else is harmed.
-func TestEngineDrivenInsideCallbacks(t *testing.T) {
-	r := newRig(t, rdma.Config{CloseTimeout: rdma.None}, rdma.Config{})
+func TestEngineDrivenInsideCallbacks(t *testing.T) { sim.Check(t, 2, testEngineDrivenInsideCallbacks) }
+
+func testEngineDrivenInsideCallbacks(s *sim.Sim) {
+	t := testOf(s)
+	r := newSimRig(s, rdma.Config{CloseTimeout: rdma.None}, rdma.Config{})
 	tried := map[string]bool{}
 	try := func(where string) {
 		tried[where] = true
@@ -163,8 +167,11 @@ func TestUseAfterClose(t *testing.T) {
 
 // Every kind of task refuses to be submitted or changed in flight, and to be used
 // when it has been freed.
-func TestTasksUsedTwice(t *testing.T) {
-	r := newRig(t, rdma.Config{}, rdma.Config{})
+func TestTasksUsedTwice(t *testing.T) { sim.Check(t, 2, testTasksUsedTwice) }
+
+func testTasksUsedTwice(s *sim.Sim) {
+	t := testOf(s)
+	r := newSimRig(s, rdma.Config{}, rdma.Config{})
 	a, back := r.a, 0
 	tasks := everyKind(r, func() { back++ })
 	submitEach(t, tasks)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/pathmtu"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -35,19 +36,24 @@ func (n *peersRig) bridge(atServer, atPeer verbs.MTU) (server, peer *Connection)
 // say so, and how large the own one is.
 func TestDifferentMTUs(t *testing.T) {
 	for _, mtus := range [][2]verbs.MTU{{1024, 4096}, {4096, 1024}} {
-		n := newPeersRigWith(t, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
-		remote := must(mmap.Alloc(n.server.Device(), 1<<16, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite))
-		local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
-		target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
-		server, peer := n.bridge(mtus[0], mtus[1])
-		require.Contains(t, peer.noResponseAdvice(), "set the path MTU of the queue pairs of both ends below")
-		task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
-		require.NoError(t, task.Submit())
-		n.until(func() bool { return n.completed == 1 && server.State() == Failed })
-		require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[1]))
-		require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[0]))
-		require.NoError(t, target.Close())
+		sim.Check(t, 2, func(s *sim.Sim) { testDifferentMTUs(s, mtus) })
 	}
+}
+
+func testDifferentMTUs(s *sim.Sim, mtus [2]verbs.MTU) {
+	t := s.TB
+	n := newSimPeersRig(s, Config{Permissions: mmap.RemoteRead | mmap.RemoteWrite})
+	remote := must(mmap.Alloc(n.server.Device(), 1<<16, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite))
+	local := must(mmap.Alloc(n.peer.Device(), 1<<16, mmap.LocalReadWrite))
+	target := must(mmap.Import(n.peer.Device(), must(remote.Export(n.server.Device()))))
+	server, peer := n.bridge(mtus[0], mtus[1])
+	require.Contains(t, peer.noResponseAdvice(), "set the path MTU of the queue pairs of both ends below")
+	task := must(n.writes.Write(peer, n.bufs.Source(local, 0, 10000), n.bufs.Target(target, 0, 10000)))
+	require.NoError(t, task.Submit())
+	n.until(func() bool { return n.completed == 1 && server.State() == Failed })
+	require.ErrorContains(t, n.ended, fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[1]))
+	require.ErrorContains(t, server.Err(), fmt.Sprintf("the path MTUs of the two ends differ: this end has %d", mtus[0]))
+	require.NoError(t, target.Close())
 }
 
 // Where the system knows that the way carries less than a packet of the connection, that is

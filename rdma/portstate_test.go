@@ -230,7 +230,7 @@ func TestConnectFromTheExportedAddress(t *testing.T) {
 // go by what the port is then.
 func TestPortChangesOfAnEndpoint(t *testing.T) {
 	dev := openTable(t)
-	first := must(dev.Device.Device.GIDs(1))[0]
+	first := must(dev.Device.Software.GIDs(1))[0]
 	dev.change(first)
 	p := newDatagramProgram(t, newEngine(t), dev.Device, rdma.DatagramsConfig{})
 	self := p.peerOf(p)

@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -26,30 +27,45 @@ type peersRig struct {
 	writes       *Pool
 	ended        error // of the last write
 	completed    int
-	keep         bool // tasks are not freed
+	keep         bool     // tasks are not freed
+	sim          *sim.Sim // of the devices; nil: they are not simulated
 }
 
 func newPeersRig(t *testing.T) *peersRig { return newPeersRigWith(t, Config{}) }
 
 func newPeersRigWith(t *testing.T, cfg Config) *peersRig {
+	open := func() verbs.Device {
+		dev := must(soft.Open(soft.Config{}))
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+		return dev
+	}
+	return newPeersRigOn(t, open(), open(), cfg)
+}
+
+// newSimPeersRig makes one on the hosts server and peer of a simulation.
+func newSimPeersRig(s *sim.Sim, cfg Config) *peersRig {
+	n := newPeersRigOn(s.TB.(*testing.T), s.Host("server").Device(), s.Host("peer").Device(), cfg)
+	n.sim = s
+	return n
+}
+
+func newPeersRigOn(t *testing.T, server, peer verbs.Device, cfg Config) *peersRig {
 	if cfg.MaxConnections == 0 {
 		cfg.MaxConnections = 64
 	}
 	n := &peersRig{t: t, engine: pe.New(pe.Config{})}
-	open := func(name string) *Connections {
-		dev := must(soft.Open(soft.Config{}))
+	open := func(name string, dev verbs.Device) *Connections {
 		cfg.Engine, cfg.Name = n.engine, name
 		ctx := must(New(dev, cfg))
 		t.Cleanup(func() {
 			require.NoError(t, ctx.Stop())
 			n.until(func() bool { return ctx.State() == pe.Idle })
 			require.NoError(t, ctx.Close())
-			require.NoError(t, dev.Close())
 		})
 		return ctx
 	}
 	t.Cleanup(func() { require.NoError(t, n.engine.Close()) })
-	n.server, n.peer = open("server"), open("peer")
+	n.server, n.peer = open("server", server), open("peer", peer)
 	n.memory = must(mmap.Alloc(n.peer.Device(), 8, mmap.LocalReadWrite))
 	n.writes = must(n.peer.Pool(1, func(task *Task) { n.wrote(task, nil) }, n.wrote))
 	require.NoError(t, n.server.Start())
@@ -67,8 +83,14 @@ func (n *peersRig) wrote(task *Task, err error) {
 
 func (n *peersRig) until(done func() bool) {
 	n.t.Helper()
+	idle := 0
 	for limit := time.Now().Add(5 * time.Minute); !done(); {
-		must(n.engine.Progress())
+		if idle++; must(n.engine.Progress()) > 0 {
+			idle = 0
+		}
+		if n.sim != nil && idle > 100 {
+			n.sim.Run(time.Millisecond)
+		}
 		require.True(n.t, time.Now().Before(limit), "it never happened")
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -87,11 +87,13 @@ func TestUnreliableConnection(t *testing.T) {
 
 // Both ends become Ready whatever is lost, and what is lost later is a successful send.
 func TestUnreliableConnectionUnderLoss(t *testing.T) {
-	devA, devB := must(soft.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
-	u := newUCRig(t, closed(t, devA), closed(t, devB), rdma.Config{})
-	for _, dev := range []*soft.Device{devA, devB} {
-		require.NoError(t, dev.SetFaults(soft.Faults{Loss: 0.5, Seed: 1}))
-	}
+	sim.Check(t, 5, testUnreliableConnectionUnderLoss)
+}
+
+func testUnreliableConnectionUnderLoss(s *sim.Sim) {
+	t := testOf(s)
+	u := newUCRig(t, s.Host("a").Device(), s.Host("b").Device(), rdma.Config{})
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.5})
 	u.connect(1)
 	const rounds = 40
 	for range rounds {
@@ -106,9 +108,7 @@ func TestUnreliableConnectionUnderLoss(t *testing.T) {
 		u.tasks.done = nil
 	}
 	require.Empty(t, u.tasks.errs)
-	for _, dev := range []*soft.Device{devA, devB} {
-		require.NoError(t, dev.SetFaults(soft.Faults{}))
-	}
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond})
 	// What was sent before has arrived, or is lost, when this has come.
 	require.NoError(t, must(u.pool.SendImm(u.a.conns[0], nil, 99)).Submit())
 	u.until("the last one comes", func() bool {
@@ -124,18 +124,21 @@ func TestUnreliableConnectionUnderLoss(t *testing.T) {
 // A Ready end whose signals are all lost goes on with them: the other one becomes Ready when the
 // network does its work again.
 func TestUnreliableConnectionOverOneWay(t *testing.T) {
-	devA, devB := must(soft.Open(soft.Config{DisableLocal: true})), must(soft.Open(soft.Config{DisableLocal: true}))
-	u := newUCRig(t, closed(t, devA), closed(t, devB), rdma.Config{})
-	require.NoError(t, devA.SetFaults(soft.Faults{Loss: 1})) // of what arrives there
+	sim.Check(t, 3, testUnreliableConnectionOverOneWay)
+}
+
+func testUnreliableConnectionOverOneWay(s *sim.Sim) {
+	t := testOf(s)
+	u := newUCRig(t, s.Host("a").Device(), s.Host("b").Device(), rdma.Config{})
+	s.Cut(s.Host("b"), s.Host("a"))
 	require.NoError(t, u.a.ctx.Start())
 	require.NoError(t, u.b.ctx.Start())
 	a, b := u.link()
 	ready := func(conn *rdma.Connection) bool { return conn.State() == rdma.Ready }
 	u.until("one is Ready", func() bool { return ready(a) || ready(b) })
-	late := time.Now().Add(2500 * time.Millisecond)
-	u.until("its first signals are lost", func() bool { return time.Now().After(late) })
+	u.drive(2500 * time.Millisecond) // its first signals are lost
 	require.False(t, ready(a) && ready(b))
-	require.NoError(t, devA.SetFaults(soft.Faults{}))
+	s.Heal()
 	u.until("both are Ready", func() bool { return ready(a) && ready(b) })
 	u.close()
 }
@@ -179,8 +182,11 @@ func TestUnreliableConnectionRefuses(t *testing.T) {
 }
 
 // A peer that never comes ends the wait.
-func TestUnreliablePeerNeverComes(t *testing.T) {
-	u := newUCRig(t, openSoft(t), openSoft(t), rdma.Config{ConnectTimeout: 20 * time.Millisecond})
+func TestUnreliablePeerNeverComes(t *testing.T) { sim.Check(t, 2, testUnreliablePeerNeverComes) }
+
+func testUnreliablePeerNeverComes(s *sim.Sim) {
+	t := testOf(s)
+	u := newUCRig(t, s.Host("a").Device(), s.Host("b").Device(), rdma.Config{ConnectTimeout: 20 * time.Millisecond})
 	require.NoError(t, u.a.ctx.Start())
 	require.NoError(t, u.b.ctx.Start())
 	conn, _ := must2(u.a.ctx.Export())

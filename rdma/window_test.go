@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -192,10 +192,13 @@ func TestWindowOfAConnectionThatEnds(t *testing.T) {
 }
 
 // A bind that waits behind an unacknowledged write is flushed when the connection ends.
-func TestWindowFlushed(t *testing.T) {
-	l := newWindowRig(t, openSoft(t), openSoft(t))
+func TestWindowFlushed(t *testing.T) { sim.Check(t, 2, testWindowFlushed) }
+
+func testWindowFlushed(s *sim.Sim) {
+	t := testOf(s)
+	l := newWindowRig(t, s.Host("a").Device(), s.Host("b").Device())
 	writes := must(l.b.ctx.SharedPool())
-	require.NoError(t, l.b.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
+	s.Cut(s.Host("a"), s.Host("b"))
 	write := must(writes.Write(l.b.conns[0], l.b.bufs.Source(l.b.mem, 0, 8), l.b.bufs.Target(l.b.peer, 0, 8)))
 	var failed error
 	require.NoError(t, pe.SubmitOrFree(write, nil, func(t *rdma.Task, err error) { failed = errors.Join(err, t.Free()) }))

@@ -14,7 +14,9 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -73,9 +75,17 @@ type Hooks struct {
 	CloseCM func(verbs.CM) error
 }
 
+// Software is what a software device can do, simulated or not.
+type Software interface {
+	verbs.Device
+	verbs.CMDevice
+	verbs.ClosingDevice
+	verbs.MemoryDevice
+}
+
 // Device is a software device with hooks.
 type Device struct {
-	*soft.Device
+	Software
 	pd    pd
 	hooks atomic.Pointer[Hooks]
 
@@ -92,11 +102,21 @@ func Open(cfg soft.Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{Device: inner, queues: make(map[any]any), subscribers: make(map[*func(verbs.Event)]struct{})}
+	return on(inner), nil
+}
+
+// Simulated returns a device whose software device is that of a simulated host.
+func Simulated(h *sim.Host) *Device { return on(h.Device().(Software)) }
+
+func on(inner Software) *Device {
+	d := &Device{Software: inner, queues: make(map[any]any), subscribers: make(map[*func(verbs.Event)]struct{})}
 	d.pd = pd{PD: inner.DefaultPD(), dev: d}
 	d.hooks.Store(&Hooks{})
-	return d, nil
+	return d
 }
+
+// Host is the host of the software device.
+func (d *Device) Host() host.Host { return host.Of(d.Software) }
 
 // Set changes the hooks. The change holds for calls that begin after Set has returned. Set may
 // be called on any goroutine, also in hooks.
@@ -136,7 +156,7 @@ func (d *Device) Close() error {
 	for _, destroy := range refused {
 		errs = append(errs, destroy())
 	}
-	return errors.Join(append(errs, d.Device.Close())...)
+	return errors.Join(append(errs, d.Software.Close())...)
 }
 
 // destroyed records an object whose destruction was refused, for Close.
@@ -158,7 +178,7 @@ func (d *Device) add(inner, own any) {
 
 // Query implements verbs.Device.
 func (d *Device) Query() (verbs.DeviceAttr, error) {
-	attr, err := d.Device.Query()
+	attr, err := d.Software.Query()
 	if f := d.hooks.Load().Query; f != nil && err == nil {
 		err = f(&attr)
 	}
@@ -167,7 +187,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 
 // QueryPort implements verbs.Device.
 func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
-	attr, err := d.Device.QueryPort(port)
+	attr, err := d.Software.QueryPort(port)
 	if f := d.hooks.Load().QueryPort; f != nil && err == nil {
 		err = f(&attr)
 	}
@@ -176,7 +196,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 
 // GIDs implements verbs.Device.
 func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
-	list, err := d.Device.GIDs(port)
+	list, err := d.Software.GIDs(port)
 	if f := d.hooks.Load().GIDs; f != nil && err == nil {
 		return f(list)
 	}
@@ -188,7 +208,7 @@ func (d *Device) DefaultPD() verbs.PD { return &d.pd }
 
 // AllocPD implements verbs.Device.
 func (d *Device) AllocPD() (verbs.PD, error) {
-	inner, err := d.Device.AllocPD()
+	inner, err := d.Software.AllocPD()
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +222,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 			return nil, err
 		}
 	}
-	inner, err := d.Device.CreateCQ(init)
+	inner, err := d.Software.CreateCQ(init)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +236,7 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.mu.Lock()
 	d.subscribers[&handle] = struct{}{}
 	d.mu.Unlock()
-	end := d.Device.SubscribeEvents(func(e verbs.Event) {
+	end := d.Software.SubscribeEvents(func(e verbs.Event) {
 		d.mu.Lock()
 		if e.CQ != nil {
 			e.CQ, _ = d.queues[e.CQ].(verbs.CQ)
@@ -238,7 +258,7 @@ func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 // OpenCM implements verbs.CMDevice.
 func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	m := &cm{dev: d, ids: make(map[verbs.CMID]*cmID)}
-	inner, err := d.Device.OpenCM(func(e verbs.CMEvent) {
+	inner, err := d.Software.OpenCM(func(e verbs.CMEvent) {
 		if e.ID != nil {
 			e.ID = m.own(e.ID)
 		}
