@@ -33,6 +33,7 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	case err := <-d.done:
 		return d.outcome(err, op)
 	case <-ctx.Done():
+		e.Turn()
 		if len(d.done) > 0 { // the connection was first
 			return d.outcome(<-d.done, op)
 		}

@@ -86,6 +86,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
+		p.engine.Turn()
 		return fmt.Errorf("await: %w: %w", ErrPending, context.Cause(ctx))
 	}
 }

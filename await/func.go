@@ -37,6 +37,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	select {
 	case <-c.over:
 	case <-ctx.Done():
+		e.Turn()
 		if c.begun.CompareAndSwap(false, true) {
 			return ended(ctx, "run a function") // the engine may still have c
 		}

@@ -214,6 +214,7 @@ func (r *Receiver) next(ctx context.Context) (*Message, error) {
 		select {
 		case <-r.wakeup:
 		case <-ctx.Done():
+			r.ctx.Engine().Turn()
 		}
 	}
 }

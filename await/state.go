@@ -70,6 +70,7 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
+		e.Turn()
 		if len(w.done) > 0 { // the state was first
 			return <-w.done
 		}

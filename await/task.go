@@ -94,6 +94,7 @@ func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) 
 	case <-c.over:
 		return c.pending.err, true
 	case <-ctx.Done():
+		e.Turn()
 		return c.abandon(ctx, e)
 	}
 }

@@ -44,7 +44,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	done := ctx.Done()
 	var spin spinTime
-	e.takeTurn()
+	e.Turn()
 	for {
 		n := e.pass()
 		select {
@@ -274,7 +274,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	}
 	n.sleeping.Store(false)
 	if !inTurn {
-		e.takeTurn()
+		e.Turn()
 	}
 	select {
 	case <-n.wakeup: // a wake-up came at the last moment

@@ -66,8 +66,11 @@ func (e *Engine) yield() {
 	}
 }
 
-// takeTurn waits for the turn of an engine that goes on for another reason.
-func (e *Engine) takeTurn() {
+// Turn is for packages that wait in place of a program, such as await: call it on the goroutine
+// that waited, when something else than the engine has ended the wait, such as a context. If the
+// engine's devices are simulated, it returns when all other goroutines wait. Otherwise it does
+// nothing.
+func (e *Engine) Turn() {
 	if t := e.turns.Load(); t != nil {
 		t.Turn()
 	}
