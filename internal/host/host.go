@@ -92,7 +92,8 @@ func Go(h Host, group *sync.WaitGroup, f func()) {
 	})
 }
 
-// WithTimeout is [context.WithTimeout] by the clock of the host.
+// WithTimeout is [context.WithTimeout] by the clock of the host. When the time is over, the cause
+// of the context's end is [context.DeadlineExceeded], but its Err is [context.Canceled].
 func WithTimeout(parent context.Context, h Host, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	timer := h.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })

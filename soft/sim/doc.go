@@ -33,6 +33,10 @@
 // a second. Outside a bubble a simulation runs in real time, and not from its seed alone. Do
 // not call synctest.Wait: the simulation does.
 //
+// A goroutine that is blocked on a mutex, a file or a socket works, as synctest sees it. So do
+// not hold a mutex over a call that waits, such as [Host.Sleep] or those of package await: if
+// another goroutine wants the mutex, time stands still and the test hangs.
+//
 // # What the seed decides
 //
 // The simulation gives out one event at a time: a packet that arrives, a timer, a turn of an

@@ -28,8 +28,9 @@ var (
 )
 
 // Sim is a simulation. It is the test that it runs in, too: s.Errorf makes the test fail, and
-// require.NoError(s, err) ends it. Its methods may be called by the goroutine of the test and in functions
-// given to At, After and RunUntil; Run and RunUntil only by the former.
+// require.NoError(s, err) ends it. Its methods may be called by the goroutine of the test and in
+// functions given to At, After and RunUntil; Run and RunUntil only by the former, and Now and
+// those that report failures by programs too.
 type Sim struct {
 	testing.TB
 	seed    uint64
@@ -449,8 +450,7 @@ func (s *Sim) Digest() uint64 {
 	return s.trace.digest
 }
 
-// Events is the number of events so far, and Packets the number of packets that hosts have
-// sent.
+// Events is the number of events so far.
 func (s *Sim) Events() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
