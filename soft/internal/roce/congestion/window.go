@@ -65,6 +65,8 @@ const (
 	// growth is the number of packets by which the window of a congested path grows in a round
 	// trip.
 	growth = 1.0 / 4
+	// markedTrips is for how many round trips after a mark the queue counts as one that marks.
+	markedTrips = 64
 	// leastOpen is the least window of a path without congestion.
 	leastOpen = 4
 
@@ -229,6 +231,11 @@ func (w *Window) Acknowledged(packets, underWay int, now time.Duration) {
 		return // the window does not limit the sender, or the queue is too long already
 	case w.onTarget >= onTargetTrips && (w.packets < nearLimit*w.limit || w.packets >= beyondLimit*w.limit):
 		w.packets += float64(packets) * openGrowth
+	case w.packets < 1 && w.notified && now < w.notifiedAt+markedTrips*w.roundTrip() && 2*w.last < w.target():
+		// Many senders share a queue that marks long before the round trip reaches the target. If
+		// all of them added as much as below, they would overrun the queue before marks have an
+		// effect.
+		w.packets += growth * float64(packets) * max(w.packets, leastShare)
 	default:
 		// Below one packet, acknowledgements are more than a round trip apart.
 		w.packets += growth * float64(packets) / max(w.packets, leastShare)

@@ -90,6 +90,21 @@ func TestSendersBeginAtOnce(t *testing.T) {
 	assert.GreaterOrEqual(t, fairness(shares), 0.8)
 }
 
+// More senders than packets fit into the queue of a fast switch, whose marks are all that slows
+// them: the round trip stays below the target.
+func TestSendersShareAFastLink(t *testing.T) {
+	t.Parallel()
+	b := newBottleneck(t, fabric.LinkConfig{Rate: 3_125_000_000, Queue: 512 << 10, Mark: 128 << 10, Latency: 4 * time.Microsecond})
+	for range 256 {
+		b.connect(verbs.OpWrite, 64<<10, 4096, true).start()
+	}
+	b.Pass(200 * time.Millisecond)
+	shares := b.shares(100 * time.Millisecond)
+	t.Log(b.describe(shares))
+	assert.GreaterOrEqual(t, b.used(shares), 0.9)
+	assert.GreaterOrEqual(t, fairness(shares), 0.9)
+}
+
 // Senders start and stop.
 func TestSendersJoinAndLeave(t *testing.T) {
 	t.Parallel()
