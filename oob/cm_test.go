@@ -659,7 +659,7 @@ func TestCMHostileResponders(t *testing.T) {
 }
 
 // The requester's note, and its error when it is given up, say that nobody listens.
-func TestCMSaysWhyNobodyAnswers(t *testing.T) { sim.Check(t, 3, testCMSaysWhyNobodyAnswers) }
+func TestCMSaysWhyNobodyAnswers(t *testing.T) { simulate(t, 3, testCMSaysWhyNobodyAnswers) }
 
 func testCMSaysWhyNobodyAnswers(s *sim.Sim) {
 	t := s
@@ -683,7 +683,7 @@ func testCMSaysWhyNobodyAnswers(s *sim.Sim) {
 }
 
 // A responder that goes before it has answered is waited for, and so is one that has no room.
-func TestCMTriesAgain(t *testing.T) { sim.Check(t, 3, testCMTriesAgain) }
+func TestCMTriesAgain(t *testing.T) { simulate(t, 3, testCMTriesAgain) }
 
 func testCMTriesAgain(t *sim.Sim) {
 	s := newForeignProgram(t)

@@ -45,7 +45,7 @@ func newEndingReader(t testing.TB, way oob.Way) (r *program, connect func()) {
 }
 
 // A responder whose peer has reported success goes on for as long as it likes.
-func TestEndWithAfterTheReport(t *testing.T) { sim.Check(t, 3, testEndWithAfterTheReport) }
+func TestEndWithAfterTheReport(t *testing.T) { simulate(t, 3, testEndWithAfterTheReport) }
 
 func testEndWithAfterTheReport(s *sim.Sim) {
 	t := s
@@ -60,7 +60,7 @@ func testEndWithAfterTheReport(s *sim.Sim) {
 			r.peer.Done(func(err error) {
 				assert.NoError(t, err)
 				reported = true
-				time.AfterFunc(timeout+20*outcomeTimeout, func() { _ = r.engine.Do(func() { r.rdma.Stop() }) })
+				s.After(timeout+20*outcomeTimeout, func() { _ = r.engine.Do(func() { r.rdma.Stop() }) })
 			})
 		}
 	})

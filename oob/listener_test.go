@@ -200,7 +200,7 @@ func TestListenerRejects(t *testing.T) {
 // A client that the server rejects learns why, at once, and leaves nothing behind.
 func TestListenerRejectsWithReason(t *testing.T) {
 	testListenerRejectsWithReason(t, waysToTest[0])
-	sim.Check(t, 3, func(s *sim.Sim) { testListenerRejectsWithReason(s, "cm:"+simCM(s, "server")) })
+	simulate(t, 3, func(s *sim.Sim) { testListenerRejectsWithReason(s, "cm:"+simCM(s, "server")) })
 }
 
 func testListenerRejectsWithReason(t testing.TB, at string) {

@@ -17,7 +17,7 @@ import (
 )
 
 // Where much is lost, the connection manager repeats what an exchange needs.
-func TestCMOnALossyNetwork(t *testing.T) { sim.Check(t, 5, testCMOnALossyNetwork) }
+func TestCMOnALossyNetwork(t *testing.T) { simulate(t, 5, testCMOnALossyNetwork) }
 
 func testCMOnALossyNetwork(s *sim.Sim) {
 	t := s

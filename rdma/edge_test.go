@@ -10,7 +10,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -27,13 +26,12 @@ func (r *rig) progress() (panicked bool) {
 // the same, those that were never posted and receives included, and it becomes Idle.
 func TestEveryCallbackPanics(t *testing.T) {
 	for name, idle := range map[string]int{"at once": 0, "after idle passes": 20} {
-		runSimulated(t, name, 2, func(_ *testing.T, s *sim.Sim) { everyCallbackPanics(s, idle) })
+		t.Run(name, func(t *testing.T) { everyCallbackPanics(t, idle) })
 	}
 }
 
-func everyCallbackPanics(s *sim.Sim, idlePasses int) {
-	t := testOf(s)
-	r := newSimRig(s, rdma.Config{Queues: rdma.Queues{SendQueueSize: 1}, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
+func everyCallbackPanics(t *testing.T, idlePasses int) {
+	r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: 1}, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	back := 0
 	bad := func() { back++; panic("mine") }
 	writes := must(r.a.ctx.Pool(8, done[*rdma.Task](bad), failed[*rdma.Task](bad)))

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -33,7 +34,11 @@ func (n *peersRig) halfOpen(active int) (conns []*Connection) {
 func (conn *Connection) finishTransition() {
 	for conn.transition.running {
 		conn.ctx.manager.runQueued()
-		conn.ctx.host.Scheduler().Idle()
+		if s := conn.ctx.host.Scheduler(); s != nil {
+			s.Idle()
+		} else {
+			runtime.Gosched()
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
-	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -239,12 +238,9 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 
 // A queue pair that the device did not empty in time is destroyed before its connection is
 // closed. The next one may have its number, and keeps it.
-func TestNumberOfADestroyedQueuePair(t *testing.T) { sim.Check(t, 2, testNumberOfADestroyedQueuePair) }
-
-func testNumberOfADestroyedQueuePair(s *sim.Sim) {
-	t := testOf(s)
-	dev := faultydevice.Simulated(s.Host("a"))
-	r := newRigOn(t, dev, s.Host("b").Device(), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
+func TestNumberOfADestroyedQueuePair(t *testing.T) {
+	dev := openFaulty(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	writes := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
 	pool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(1)
