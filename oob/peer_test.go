@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -56,11 +55,7 @@ func openDevice(t testing.TB, name string) (dev verbs.Device, close func() error
 // simulate runs a test in simulations. Unlike sim.Check it does not compare two runs of a seed:
 // those of an exchange by connection manager differ in the order of goroutines.
 func simulate(t *testing.T, seeds uint64, test func(s *sim.Sim)) {
-	for seed := range seeds {
-		t.Run(fmt.Sprint("seed ", seed+1), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(sim.New(t, seed+1)) })
-		})
-	}
+	sim.Check(t, int(seeds), test)
 }
 
 // simCM is the address of a host in a simulation.

@@ -49,18 +49,19 @@ type Host struct {
 	orders uint64     // numbers drawn for the order of events
 
 	// Guarded by the simulation's lock.
-	down     bool // crashed, and not started again
-	paused   bool
-	held     []event // that came while it was paused
-	ports    map[netip.AddrPort]*port
-	reports  []*fmt.Stringer
-	idlers   []*idler
-	sleepers []*idler
-	program  func(ctx context.Context, dev verbs.Device) error
-	running  bool                    // the program's goroutine
-	again    bool                    // run the program again when it has returned
-	cancel   context.CancelCauseFunc // of the program; without one it does nothing
-	starts   int
+	down      bool // crashed, and not started again
+	paused    bool
+	held      []event // that came while it was paused
+	ports     map[netip.AddrPort]*port
+	reports   []*fmt.Stringer
+	idlers    []*idler
+	idlePolls int // polls in a row that found nothing
+	sleepers  []*idler
+	program   func(ctx context.Context, dev verbs.Device) error
+	running   bool                    // the program's goroutine
+	again     bool                    // run the program again when it has returned
+	cancel    context.CancelCauseFunc // of the program; without one it does nothing
+	starts    int
 
 	dev   *device // nil: not opened yet
 	clock clock
@@ -531,9 +532,13 @@ type idler struct {
 	woken bool
 }
 
-// pollInterval is the time that a poll takes which finds nothing, unless something happens at
-// the host meanwhile.
-const pollInterval = 5 * time.Microsecond
+// A poll that finds nothing takes pollInterval, unless something happens at the host meanwhile.
+// After each slowerAfter polls in vain it takes twice as long, up to maxDoublings times.
+const (
+	pollInterval = 5 * time.Microsecond
+	slowerAfter  = 32
+	maxDoublings = 5
+)
 
 // Idle implements host.Scheduler.
 func (t turns) Idle() {
@@ -544,7 +549,8 @@ func (t turns) Idle() {
 	s.mu.Lock()
 	i := &idler{c: s.channel()}
 	t.idlers = append(t.idlers, i)
-	t.push(s.elapsed()+pollInterval, event{call: func() { t.wakeIdler(&t.idlers, i) }})
+	t.idlePolls++
+	t.push(s.elapsed()+pollInterval<<min(t.idlePolls/slowerAfter, maxDoublings), event{call: func() { t.wakeIdler(&t.idlers, i) }})
 	s.mu.Unlock()
 	t.idle(i)
 }
@@ -573,6 +579,7 @@ func (h *Host) wakeIdler(list *[]*idler, i *idler) {
 func (h *Host) wakeIdlers() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	h.idlePolls = 0
 	for _, i := range h.idlers {
 		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.idlers, i) }})
 	}

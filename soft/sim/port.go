@@ -392,7 +392,7 @@ func (p *port) progress() {
 	if next := p.work(); !next.IsZero() {
 		p.SetDeadline(next)
 	}
-	if len(p.host.idlers) > 0 {
+	if len(p.host.idlers) > 0 || p.host.idlePolls > 0 {
 		p.host.wakeIdlers()
 	}
 }
