@@ -4,7 +4,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,7 +72,7 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 	return t.Run(name, func(sub *testing.T) {
 		sub.Cleanup(func() {
 			if sub.Failed() {
-				sub.Logf("sim: seed %d fails; repeat it with: go test -run '^%s$' -sim.seed=%d", seed, t.Name(), seed)
+				sub.Logf("sim: seed %d fails; repeat it with: go test -run '%s' -sim.seed=%d", seed, runPattern(t.Name()), seed)
 			}
 		})
 		synctest.Test(sub, func(b *testing.T) {
@@ -81,6 +83,15 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 			test(s)
 		})
 	})
+}
+
+// runPattern returns the pattern by which go test -run finds one test.
+func runPattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
 }
 
 // checkRepeats runs the first seed twice, and reports whether both runs pass.

@@ -41,10 +41,13 @@ func (h *Host) Device() verbs.Device {
 func (h *Host) open() (*device, error) {
 	s := h.s
 	s.mu.Lock()
-	open := h.dev
+	open, down := h.dev, h.down
 	s.mu.Unlock()
-	if open != nil {
+	switch {
+	case open != nil:
 		return open, nil
+	case down:
+		return nil, fmt.Errorf("open device sim-%s: %w", h.name, ErrCrashed)
 	}
 	d := &device{}
 	cfg := roce.Config{

@@ -51,7 +51,8 @@
 //     time.Sleep, or let one engine call back instead;
 //   - ranges over a map, or selects among several channels that are ready, where the order
 //     matters;
-//   - uses the system's time, random numbers, files or sockets: use [Host.Now] and [Host.Rand].
+//   - uses the system's time, timers (those of context.WithTimeout, too), random numbers, files
+//     or sockets: use [Host.Now], [Host.Sleep] and [Host.Rand].
 //
 // [Check] runs the first seed twice, and names the first event in which the two runs differ.
 // [Sim.Digest] is a digest of all events.

@@ -292,6 +292,7 @@ func (h *Host) Run(program func(ctx context.Context, dev verbs.Device) error) {
 // start starts the program. The lock is held.
 func (h *Host) start() {
 	h.running, h.again, h.down = true, false, false
+	h.s.addresses.forget(h)
 	h.starts++
 	ctx, cancel := context.WithCancelCause(context.Background())
 	h.cancel = cancel

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
@@ -332,9 +333,50 @@ func (t *topology) send(x *packet) {
 	t.carry(x)
 }
 
+// sendToGroup puts a packet to a multicast group on the first links to its members.
+func (t *topology) sendToGroup(x *packet) {
+	from := x.from.host.node
+	reached := x.members[:0]
+	for _, m := range x.members {
+		if m.node == from {
+			c := t.s.copy(x)
+			c.to = m
+			t.send(c)
+		} else if _, cut := t.cuts[[2]*node{from, m.node}]; !cut && t.route(from, m.node) != nil {
+			reached = append(reached, m)
+		}
+	}
+	x.members = reached
+	t.fork(x)
+}
+
+// fork puts a copy of a packet on each link that leads to some of its members, and drops it.
+func (t *topology) fork(x *packet) {
+	from := x.from.host.node
+	var copies []*packet
+	for _, m := range x.members {
+		route := t.route(from, m.node)
+		i := slices.IndexFunc(copies, func(c *packet) bool { return c.route[x.hop] == route[x.hop] })
+		if i < 0 {
+			c := t.s.copy(x)
+			c.to, c.route, c.members = m, route, nil
+			copies, i = append(copies, c), len(copies)
+		}
+		copies[i].members = append(copies[i].members, m)
+	}
+	t.s.drop(x)
+	for _, c := range copies {
+		t.carry(c)
+	}
+}
+
 // forward puts a packet that has arrived at a switch on its next link.
 func (t *topology) forward(x *packet) {
 	x.hop++
+	if x.group.IsValid() {
+		t.fork(x)
+		return
+	}
 	t.carry(x)
 }
 
@@ -349,10 +391,7 @@ func (t *topology) carry(x *packet) {
 		return
 	}
 	if n == 2 {
-		c := s.buffers.packet()
-		*c = *x
-		c.data = append(s.buffers.take(len(x.data))[:0], x.data...)
-		t.deliver(c, arrivals[1], l)
+		t.deliver(s.copy(x), arrivals[1], l)
 	}
 	t.deliver(x, arrivals[0], l)
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -23,6 +24,7 @@ type packet struct {
 	route    []*Link
 	hop      int            // index in route of the link that it is on
 	group    netip.AddrPort // the multicast group; not valid: none
+	members  []*Host        // of the group, which get copies of the packet; to is the first
 }
 
 const (
@@ -105,8 +107,8 @@ func (n *hostNetwork) Serve(s *link.Socket, work func() time.Time) bool {
 	return true
 }
 
-// OneDevicePerHost implements network.Network.
-func (n *hostNetwork) OneDevicePerHost() bool { return true }
+// Simulated implements network.Network.
+func (n *hostNetwork) Simulated() bool { return true }
 
 // Address implements network.Network.
 func (n *hostNetwork) Address(mem []byte) uint64 {
@@ -149,6 +151,7 @@ type addressTable struct {
 }
 
 type addressEntry struct {
+	host *Host
 	addr uint64
 	uses int
 }
@@ -168,11 +171,16 @@ func (t *addressTable) of(h *Host, mem []byte) uint64 {
 		}
 		size := (uint64(len(mem)) + 2*pageSize - 1) &^ (pageSize - 1)
 		t.next[h] = next + size
-		e = &addressEntry{addr: next | uint64(uintptr(unsafe.Pointer(first)))&7}
+		e = &addressEntry{host: h, addr: next | uint64(uintptr(unsafe.Pointer(first)))&7}
 		t.known[first] = e
 	}
 	e.uses++
 	return e.addr
+}
+
+// forget releases all memory of a host whose program has crashed.
+func (t *addressTable) forget(h *Host) {
+	maps.DeleteFunc(t.known, func(_ *byte, e *addressEntry) bool { return e.host == h })
 }
 
 func (t *addressTable) release(mem []byte) {
@@ -255,13 +263,14 @@ func (p *port) Send(to netip.AddrPort, h link.Header, data []byte) {
 		}
 		return
 	}
+	x := s.newPacket(p, nil, to, h, data)
+	x.group = to
 	for _, dst := range s.hosts {
 		if dst.joined(to) {
-			x := s.newPacket(p, dst, to, h, data)
-			x.group = to
-			s.topology.send(x)
+			x.members = append(x.members, dst)
 		}
 	}
+	s.topology.sendToGroup(x)
 }
 
 func (s *Sim) newPacket(from *port, dst *Host, to netip.AddrPort, h link.Header, data []byte) *packet {
@@ -269,6 +278,14 @@ func (s *Sim) newPacket(from *port, dst *Host, to netip.AddrPort, h link.Header,
 	*x = packet{src: from.source, dst: to, header: h, data: s.buffers.take(len(data)), from: from, to: dst}
 	copy(x.data, data)
 	return x
+}
+
+// copy returns a copy of a packet.
+func (s *Sim) copy(x *packet) *packet {
+	c := s.buffers.packet()
+	*c = *x
+	c.data = append(s.buffers.take(len(x.data))[:0], x.data...)
+	return c
 }
 
 // joined reports whether the host is a member of a multicast group.
@@ -318,10 +335,7 @@ func (h *Host) arriveAtGroup(x *packet) {
 		for _, p := range h.ports {
 			if _, member := p.groups[x.group]; member && p.addr.Addr() == a {
 				members = append(members, p)
-				c := s.buffers.packet()
-				*c = *x
-				c.data = append(s.buffers.take(len(x.data))[:0], x.data...)
-				p.queue(c)
+				p.queue(s.copy(x))
 			}
 		}
 	}

@@ -301,22 +301,22 @@ func (s *Sim) give(e *event, now time.Duration) {
 // condition is what a RunUntil waits for.
 type condition struct {
 	holds func() bool // nil: only the time
-	limit time.Duration
 	met   bool
+	over  bool // the limit is reached
 	ended chan struct{}
 }
 
 // checkConditions ends the waiting for conditions that hold, and reports whether there were
 // any. All goroutines wait. The lock is held.
 func (s *Sim) checkConditions() (met bool) {
-	now, n := s.elapsed(), len(s.conditions)
+	n := len(s.conditions)
 	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
 		if c.holds != nil {
 			s.mu.Unlock()
 			s.call(func() { c.met = c.holds() })
 			s.mu.Lock()
 		}
-		if !c.met && !s.failed && now < c.limit {
+		if !c.met && !s.failed && !c.over {
 			return false
 		}
 		close(c.ended)
@@ -334,10 +334,13 @@ func (s *Sim) check() {
 
 // wait waits until the condition holds, or the simulation has failed, or the limit is reached.
 func (s *Sim) wait(holds func() bool, limit time.Duration) (met bool) {
-	c := &condition{holds: holds, limit: limit, ended: make(chan struct{})}
+	c := &condition{holds: holds, ended: make(chan struct{})}
 	s.mu.Lock()
 	s.conditions = append(s.conditions, c)
-	s.push(max(limit, s.elapsed()), s.random.Uint64(), event{call: s.check})
+	s.push(max(limit, s.elapsed()), math.MaxUint64, event{call: func() { // after all others at that time
+		c.over = true
+		s.check()
+	}})
 	s.push(s.elapsed(), s.random.Uint64(), event{call: s.check})
 	s.mu.Unlock()
 	<-c.ended

@@ -123,6 +123,7 @@ func Open(cfg Config) (*Device, error) {
 	d.admission = admission.New(admission.Config{
 		Device: cfg.Name, Log: cfg.Log, Now: d.now, Random: d.random, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
 	})
+	d.memory.Virtual = net.Simulated()
 	if cfg.Owner == nil {
 		d.cfg.Owner = d
 	}

@@ -92,7 +92,7 @@ type localShard struct {
 // are captured: captures, like faults, need packets on a socket.
 func (s *shard) openLocal() {
 	d := s.device
-	if d.cfg.DisableLocal || d.capture != nil || d.net.OneDevicePerHost() {
+	if d.cfg.DisableLocal || d.capture != nil || d.net.Simulated() {
 		return
 	}
 	cfg := local.Config{

@@ -65,7 +65,7 @@ const (
 // shardLimit is how many shards are useful: one for each core, but a single one if captures or
 // faults need to see packets in order.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.faults.All.Any() || d.net.OneDevicePerHost() {
+	if d.capture != nil || d.faults.All.Any() || d.net.Simulated() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)

@@ -137,7 +137,7 @@ func (c *Manager) lookUp(key lookUp) {
 // address or UDP port. If there is none, it looks at other addresses of this machine.
 func (c *Manager) find(key lookUp) (device netip.AddrPort, otherAddr netip.Addr, err error) {
 	// Any process can register any address; ask only about addresses of this machine.
-	if !key.find || c.services.cfg.Network.OneDevicePerHost() || !isLocalAddr(key.addr.Addr()) {
+	if !key.find || c.services.cfg.Network.Simulated() || !isLocalAddr(key.addr.Addr()) {
 		return device, otherAddr, registry.ErrNotRegistered
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.LookUpTimeout)

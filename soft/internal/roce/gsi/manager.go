@@ -214,7 +214,7 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 	if l.service, err = m.Listen(params); err != nil {
 		return err
 	}
-	if l.manager.services.cfg.Network.OneDevicePerHost() {
+	if l.manager.services.cfg.Network.Simulated() {
 		return nil
 	}
 	for addr, device := range names {

@@ -29,8 +29,9 @@ type Network interface {
 	Release(mem []byte)
 	// AllocMemory allocates size bytes. Nil: the device does it.
 	AllocMemory(size int) (mem []byte, free func() error)
-	// OneDevicePerHost: no other process of the machine has a device or a listener.
-	OneDevicePerHost() bool
+	// Simulated reports whether the network is one in memory: no other process has part in it,
+	// and Address does not return pointers.
+	Simulated() bool
 }
 
 // System is the network of this machine.
@@ -52,4 +53,4 @@ func (system) Release([]byte) {}
 
 func (system) AllocMemory(int) ([]byte, func() error) { return nil, nil }
 
-func (system) OneDevicePerHost() bool { return false }
+func (system) Simulated() bool { return false }

@@ -81,6 +81,8 @@ func (r *Region) notify(addr, n uint64) {
 
 // Memory is the device's table of regions and windows, by key.
 type Memory struct {
+	// Virtual: the addresses of regions are not pointers.
+	Virtual bool
 	regions map[uint32]*Region
 	windows map[uint32]*Window // by the upper 24 bits of their keys
 }

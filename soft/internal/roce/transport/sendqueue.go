@@ -210,13 +210,14 @@ func (m *Memory) AppendInline(dst []byte, sgl []verbs.SGE) ([]byte, error) {
 	return dst, nil
 }
 
-// inlineData returns the bytes of an entry. Its address is that of a region where its key names
-// one that has the address, and otherwise a pointer: inline data need no region. They differ
-// for simulated devices only.
+// inlineData returns the bytes of an entry, which need no region. Where addresses of regions are
+// not pointers, the entry may name either.
 func (m *Memory) inlineData(e *verbs.SGE) []byte {
-	if r := m.regions[e.LKey]; r != nil {
-		if b, inside := r.slice(e.Addr, e.Length); inside {
-			return b
+	if m.Virtual {
+		if r := m.regions[e.LKey]; r != nil {
+			if b, inside := r.slice(e.Addr, e.Length); inside {
+				return b
+			}
 		}
 	}
 	return unsafe.Slice((*byte)(addressOf(e.Addr)), int(e.Length))
