@@ -22,6 +22,9 @@ failed=0
 if [ "${1:-}" = full ]; then
 	(set -x; "$go" test "${flags[@]}" -tags "$tags" -skip '^TestRig$' ./...) || failed=1
 	(set -x; cd oob/etcd; "$go" test "${flags[@]}" ./...) || failed=1
+	# Under the race detector, a thousand seeds take an hour.
+	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo)$' \
+		./docs ./samples/internal/kv ./samples/internal/broadcast ./soft/sim -sim.seeds=1000) || failed=1
 	exit "$failed"
 fi
 
