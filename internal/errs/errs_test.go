@@ -24,6 +24,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -83,6 +84,7 @@ var sentinels = map[string]map[string]error{
 		"ErrNoRoute": rdma.ErrNoRoute, "ErrUnreachable": rdma.ErrUnreachable, "ErrNotListening": rdma.ErrNotListening,
 		"ErrRejected": rdma.ErrRejected,
 	},
+	"sim": {"ErrCrashed": sim.ErrCrashed, "ErrEnded": sim.ErrEnded},
 	"syncevent": {
 		"ErrInvalid": syncevent.ErrInvalid, "ErrRange": syncevent.ErrRange, "ErrRemote": syncevent.ErrRemote,
 		"ErrInUse": syncevent.ErrInUse, "ErrNotHeld": syncevent.ErrNotHeld, "ErrClosed": syncevent.ErrClosed,
