@@ -44,7 +44,6 @@ type traffic struct {
 	link      sim.LinkCounts // to the receiver, in the measured time
 	counters  map[string]uint64
 	failed    int
-	perReal   float64
 }
 
 func measureIncast(o options) (string, error) {
