@@ -25,7 +25,7 @@ func TestLinkedModules(t *testing.T) {
 		return slices.DeleteFunc(slices.Compact(modules), func(m string) bool { return m == module })
 	}
 	var public []string
-	for _, p := range []string{"await", "bufinv", "descriptor", "device", "dma", "graph", "mmap", "oob", "pe", "rdma", "soft", "syncevent", "verbs"} {
+	for _, p := range []string{"await", "bufinv", "descriptor", "device", "device/route", "dma", "graph", "mmap", "oob", "pe", "rdma", "soft", "syncevent", "verbs"} {
 		public = append(public, module+"/"+p)
 	}
 	assert.Equal(t, log, linked(public...))

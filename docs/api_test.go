@@ -166,18 +166,19 @@ func typeName(expr ast.Expr) string {
 
 // firstTypes are the types that a newcomer meets, each of which has an example of its own.
 var firstTypes = map[string][]string{
-	"await":      {"Func", "State", "Task"},
-	"bufinv":     {"Inventory", "List", "Pool"},
-	"descriptor": {"Scanner", "WriteFile"},
-	"device":     {"List", "Open"},
-	"dma":        {"Context"},
-	"graph":      {"Graph", "Task"},
-	"mmap":       {"Map"},
-	"pe":         {"Backend", "Core", "Engine", "StateError"},
-	"rdma":       {"Connection", "Context", "ReceiveTask", "SubmitAll", "TaskError"},
-	"soft":       {"Config", "Device"},
-	"syncevent":  {"Context", "Event"},
-	"verbs":      {"QP"},
+	"await":        {"Func", "State", "Task"},
+	"bufinv":       {"Inventory", "List", "Pool"},
+	"descriptor":   {"Scanner", "WriteFile"},
+	"device":       {"List", "Open"},
+	"device/route": {"Find"},
+	"dma":          {"Context"},
+	"graph":        {"Graph", "Task"},
+	"mmap":         {"Map"},
+	"pe":           {"Backend", "Core", "Engine", "StateError"},
+	"rdma":         {"Connection", "Context", "ReceiveTask", "SubmitAll", "TaskError"},
+	"soft":         {"Config", "Device"},
+	"syncevent":    {"Context", "Event"},
+	"verbs":        {"QP"},
 }
 
 // TestEveryPackageHasExamples: each has one at least that runs and whose output is checked,

@@ -48,7 +48,8 @@ var packages = []string{
 	"bufio", "bytes", "context", "encoding/binary", "errors", "fmt", "io", "io/fs", "net/netip", "os", "os/signal",
 	"strings", "sync", "syscall", "testing", "testing/synctest", "time",
 	"github.com/rs/zerolog", "github.com/stretchr/testify/require",
-	module + "/await", module + "/bufinv", module + "/descriptor", module + "/device", module + "/dma", module + "/graph",
+	module + "/await", module + "/bufinv", module + "/descriptor", module + "/device", module + "/device/route",
+	module + "/dma", module + "/graph",
 	module + "/mmap", module + "/oob", module + "/pe", module + "/rdma", module + "/soft", module + "/soft/sim", module + "/syncevent", module + "/verbs",
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/device/route"
 )
 
 // errDamaged: data arrived damaged, so the figures are of no use.

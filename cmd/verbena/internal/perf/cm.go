@@ -11,7 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/cmstream"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/pe"

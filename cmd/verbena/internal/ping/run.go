@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )

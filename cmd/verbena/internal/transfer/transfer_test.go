@@ -26,8 +26,8 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/route"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/test/soak"
 )

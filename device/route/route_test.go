@@ -40,7 +40,8 @@ func TestLoopback(t *testing.T) {
 
 func TestNothingToChooseBy(t *testing.T) {
 	_, err := Find("", netip.Addr{})
-	require.ErrorContains(t, err, "-d")
+	require.ErrorIs(t, err, verbs.ErrInvalid)
+	require.ErrorContains(t, err, "name a device")
 	r, err := Find("soft-lo", netip.Addr{})
 	require.NoError(t, err)
 	assert.Equal(t, "soft-lo", r.Device)
@@ -70,6 +71,28 @@ func TestWhichGID(t *testing.T) {
 		assert.Equal(t, c.used, used, "%v", c)
 		assert.Contains(t, why, c.why)
 	}
+}
+
+// TestNoRoute: the system has no route to a link that does not exist.
+func TestNoRoute(t *testing.T) {
+	r, err := Find("", netip.MustParseAddr("fe80::1%no-such-link"))
+	require.ErrorIs(t, err, verbs.ErrNoRoute)
+	require.ErrorContains(t, err, "fe80::1%no-such-link")
+	assert.Nil(t, r)
+}
+
+// TestRankTwice: Rank describes one device, not all that it was given.
+func TestRankTwice(t *testing.T) {
+	r, err := Find("soft-lo", netip.MustParseAddr("127.0.0.1"))
+	require.NoError(t, err)
+	dev, err := device.Open(r.Device)
+	require.NoError(t, err)
+	require.NoError(t, r.Rank(dev))
+	first := r.Candidates
+	require.NotEmpty(t, first)
+	require.NoError(t, r.Rank(dev))
+	assert.Equal(t, first, r.Candidates)
+	require.NoError(t, dev.Close())
 }
 
 // TestZones: an address of the link stays with its interface, of which another may have the

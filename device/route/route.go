@@ -1,10 +1,18 @@
 // Package route chooses the device through which an address is reached, and explains the
 // choice. A wrong device or GID is the most common first mistake of RDMA users.
+//
+//	list, err := route.LookUp(ctx, "storage.example")
+//	r, err := route.Find("", list[0])
+//	dev, err := device.Open(r.Device) // such as "mlx5_0", or "soft-eth0" where no adapter leads there
+//
+// The choice follows the system's routes, as TCP does: the device is the adapter that has the
+// source address of the route, or else the software device of the route's interface. All
+// functions ask the system at each call, send nothing to the address, and may be called from
+// any goroutine. The methods of a [Route] may not be called concurrently.
 package route
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,27 +23,32 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Candidate is a GID of the device.
+// Candidate is a GID of the device, as [Route.Rank] assesses it.
 type Candidate struct {
-	Port  int
-	Entry verbs.GIDEntry
-	Used  bool
-	Why   string // why the GID is used, or not
+	Port  int            // the device's port, from 1
+	Entry verbs.GIDEntry // the entry of the port's GID table
+	Used  bool           // whether the GID leads to the target; of no more than one candidate
+	Why   string         // why the GID is used, or not: a phrase for people
 }
 
-// Route is a route from this machine to an address.
+// Route is a route from this machine to an address. [Find] returns it.
 type Route struct {
-	Target     netip.Addr // invalid: no address was given
-	Source     netip.Addr // the system's source address; invalid: there is no route
-	Interface  string     // the interface that has Source; empty: unknown
-	Device     string     // as device.Open takes it
-	Why        string     // why this device
-	Candidates []Candidate
+	Target     netip.Addr  // never IPv4-mapped; invalid: no address was given
+	Source     netip.Addr  // the system's source address, without zone; invalid: there is no route
+	Interface  string      // the interface that has Source; empty: unknown
+	Device     string      // as device.Open takes it
+	Why        string      // why this device: a phrase for people
+	Candidates []Candidate // the device's GIDs; empty before Rank
 }
 
 // Find finds the route to an address through the named device. Without a name, it follows the
 // system's routes: it takes an adapter that has their source address, or else the software
-// device of the interface. An invalid address stands for any peer.
+// device of the interface. A link-local address needs its zone: the name or the index of the
+// interface. An invalid address stands for any peer.
+//
+// With a name, Find always succeeds; it does not open the device. Without one, the error matches
+// [verbs.ErrInvalid] if the address is invalid, and [verbs.ErrNoRoute] if the system has no route
+// to it or no interface has the source address.
 func Find(name string, target netip.Addr) (*Route, error) {
 	r := &Route{Target: target.Unmap(), Device: name, Why: "it was requested"}
 	if target.IsValid() {
@@ -46,14 +59,15 @@ func Find(name string, target netip.Addr) (*Route, error) {
 	}
 	if name == "" {
 		if err := r.choose(); err != nil {
-			return r, err
+			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// LookUp returns the addresses of a host in the order of the system's resolver. Link-local
-// addresses have their zones. If host is an address, LookUp returns it.
+// LookUp returns the addresses of a host in the order of the system's resolver, one at least.
+// Link-local addresses have their zones. If host is an address, without brackets, LookUp returns
+// it and asks nobody. The error is a [net.DNSError], or that of the ended context.
 func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
@@ -69,7 +83,7 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%s has no address", host)
+		return nil, &net.DNSError{Err: "the host has no address", Name: host, IsNotFound: true}
 	}
 	return list, nil
 }
@@ -85,13 +99,20 @@ func DefaultDevice() string {
 	return "soft-lo"
 }
 
+// noRoute is an error that matches verbs.ErrNoRoute. It does not wrap that, whose text is about
+// one device.
+type noRoute string
+
+func (e noRoute) Error() string        { return string(e) }
+func (e noRoute) Is(target error) bool { return target == verbs.ErrNoRoute }
+
 // choose chooses the device, and sets Device and Why.
 func (r *Route) choose() error {
 	switch {
 	case !r.Target.IsValid():
-		return errors.New("name a device with -d: without a target address, the program cannot choose one")
+		return fmt.Errorf("%w: without a target address, no device can be chosen; name a device", verbs.ErrInvalid)
 	case !r.Source.IsValid():
-		return fmt.Errorf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target)
+		return noRoute(fmt.Sprintf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target))
 	}
 	if adapter := adapterWith(r.Source); adapter != "" {
 		r.Device = adapter
@@ -99,19 +120,21 @@ func (r *Route) choose() error {
 		return nil
 	}
 	if r.Interface == "" {
-		return fmt.Errorf("no interface has %v, the source address of the system's route to %v; name a device with -d", r.Source, r.Target)
+		return noRoute(fmt.Sprintf("no interface has %v, the source address of the system's route to %v; name a device", r.Source, r.Target))
 	}
 	r.Device = "soft-" + r.Interface
 	r.Why = fmt.Sprintf("software device: the system's route to %v uses %s, and no adapter has its address %v", r.Target, r.Interface, r.Source)
 	return nil
 }
 
-// Rank fills in the candidates from the GID table of an open device.
+// Rank replaces the candidates with the GIDs of all ports of an open device, and marks the one
+// that leads to the target, if there is one. Its errors are those of the device.
 func (r *Route) Rank(dev verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
 		return err
 	}
+	r.Candidates = nil
 	used := false
 	for port := 1; port <= attr.Ports; port++ {
 		table, err := dev.GIDs(port)
