@@ -1,0 +1,352 @@
+package rsocket
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Conn is a connection: a net.Conn. All methods may be called from any goroutine, and several at
+// the same time; concurrent calls of Write do not mix their data.
+type Conn struct {
+	stack    *Stack
+	serial   uint64
+	listener *Listener // nil: it was dialled, or has been settled
+	released func()    // for a shared stack: called once when all has been released
+
+	work      func()      // pump, to be run on the engine's goroutine
+	scheduled atomic.Bool // work is on its way there
+
+	mu                          sync.Mutex
+	readable, writable          sync.Cond
+	readDeadline, writeDeadline deadline
+	reading, writing            bool // a call has its turn, and may use memory without the lock
+	in                          inbound
+	out                         outbound
+	closed                      bool // by Close
+	writeClosed                 bool // by CloseWrite or Close
+	readClosed                  bool // the peer sends no more data
+	peerGone                    bool // the peer takes no more data
+	failure                     error
+	ended                       bool // nothing of the connection is at the device any more
+	freed                       bool // its memory has been released
+
+	transfer // belongs to the engine's goroutine
+}
+
+// newConn makes a connection without a peer.
+func (s *Stack) newConn() (*Conn, error) {
+	c := &Conn{stack: s, released: func() {}}
+	c.readable.L, c.writable.L = &c.mu, &c.mu
+	c.work = c.pump
+	c.out.pool = &s.chunks
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	if err := s.begin(c); err != nil {
+		return nil, errors.Join(err, c.base.Close())
+	}
+	return c, nil
+}
+
+// Read reads what the peer has written: at least a byte, unless p is empty. At the end of the
+// peer's data it returns io.EOF. Other errors are *net.OpError, and match net.ErrClosed,
+// os.ErrDeadlineExceeded, syscall.ECONNRESET when the connection has failed (data that arrived
+// before that is read first), and ErrProtocol.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	for {
+		wait, err := c.readState(len(p))
+		if err != nil {
+			c.mu.Unlock()
+			return 0, err
+		}
+		if !wait {
+			break
+		}
+		c.readable.Wait()
+	}
+	c.reading = true
+	n, emptied := 0, false
+	for n < len(p) && c.in.available() > 0 {
+		from := c.in.unread()
+		c.mu.Unlock()
+		m := copy(p[n:], from)
+		c.mu.Lock()
+		n += m
+		emptied = c.in.consume(m) || emptied
+	}
+	c.reading = false
+	c.readable.Signal()
+	c.freeIfDone()
+	c.mu.Unlock()
+	if emptied {
+		c.kick() // the peer can have another buffer
+	}
+	return n, nil
+}
+
+// readState reports whether a call of Read waits, or why it fails. size is that of its buffer.
+func (c *Conn) readState(size int) (wait bool, err error) {
+	switch {
+	case c.closed:
+		return false, c.opError("read", net.ErrClosed)
+	case c.readDeadline.expired:
+		return false, c.opError("read", os.ErrDeadlineExceeded)
+	case c.reading:
+		return true, nil
+	case size == 0 || c.in.available() > 0:
+		return false, nil
+	case c.readClosed:
+		return false, io.EOF
+	case c.failure != nil:
+		return false, c.opError("read", c.failure)
+	}
+	return true, nil
+}
+
+// Write writes p. It returns when all of p has been copied to send memory; the peer may not have
+// it yet. After an error, n bytes of p have been copied, and are sent unless the connection has
+// failed. Errors are *net.OpError, and match net.ErrClosed (after CloseWrite, too),
+// os.ErrDeadlineExceeded, syscall.EPIPE when the peer has closed the connection, and
+// syscall.ECONNRESET when it has failed.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.writing {
+		if err := c.writeError(); err != nil {
+			return 0, err
+		}
+		c.writable.Wait()
+	}
+	c.writing = true
+	defer func() {
+		c.writing = false
+		c.out.release(false)
+		c.writable.Broadcast()
+		c.freeIfDone()
+	}()
+	for {
+		if err := c.writeError(); err != nil {
+			return n, err
+		}
+		if n == len(p) {
+			return n, nil
+		}
+		room, err := c.out.room(len(p)-n, c.stack.cfg.SendBuffer)
+		if err != nil {
+			return n, c.opError("write", err)
+		}
+		if len(room) == 0 {
+			c.writable.Wait()
+			continue
+		}
+		c.mu.Unlock()
+		m := copy(room, p[n:])
+		c.mu.Lock()
+		c.out.commit(m)
+		n += m
+		c.mu.Unlock()
+		c.kick()
+		c.mu.Lock()
+	}
+}
+
+// writeError is why nothing can be written.
+func (c *Conn) writeError() error {
+	switch {
+	case c.closed || c.writeClosed:
+		return c.opError("write", net.ErrClosed)
+	case c.writeDeadline.expired:
+		return c.opError("write", os.ErrDeadlineExceeded)
+	case c.failure != nil:
+		return c.opError("write", c.failure)
+	case c.peerGone:
+		return c.opError("write", &systemError{syscall.EPIPE, nil})
+	}
+	return nil
+}
+
+// CloseWrite ends the data of this end: the peer reads io.EOF behind what was written. Reading goes
+// on. It does not wait. It fails with an error that matches net.ErrClosed after Close.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	if c.closed {
+		defer c.mu.Unlock()
+		return c.opError("close", net.ErrClosed)
+	}
+	c.writeClosed = true
+	c.writable.Broadcast()
+	c.mu.Unlock()
+	c.kick()
+	return nil
+}
+
+// Close closes the connection. It does not wait: what was written is still sent, for Config.Linger
+// at most. Data that has not been read is lost. Closing again fails with an error that matches
+// net.ErrClosed.
+func (c *Conn) Close() error {
+	if !c.close() {
+		return c.opError("close", net.ErrClosed)
+	}
+	return nil
+}
+
+// close is Close. It reports false if that was called before.
+func (c *Conn) close() bool {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.closed, c.writeClosed = true, true
+	h := c.stack.host
+	c.readDeadline.reset(h, &c.mu, time.Time{}, nil)
+	c.writeDeadline.reset(h, &c.mu, time.Time{}, nil)
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+	c.freeIfDone()
+	c.mu.Unlock()
+	c.kick()
+	return true
+}
+
+// LocalAddr is the address of this end, an *Addr.
+func (c *Conn) LocalAddr() net.Addr { return &Addr{c.conn.LocalAddr()} }
+
+// RemoteAddr is the address of the peer, an *Addr.
+func (c *Conn) RemoteAddr() net.Addr { return &Addr{c.conn.PeerAddr()} }
+
+// Path says how packets travel now: see rdma.Connection.Path.
+func (c *Conn) Path() verbs.Path { return c.conn.Path() }
+
+// SetDeadline is SetReadDeadline and SetWriteDeadline.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadline(func() { c.resetRead(t); c.resetWrite(t) })
+}
+
+// SetReadDeadline sets the time at which Read fails with os.ErrDeadlineExceeded, one that waits
+// included. Zero: none.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(func() { c.resetRead(t) })
+}
+
+// SetWriteDeadline sets the time at which Write fails with os.ErrDeadlineExceeded, one that waits
+// for room included. Zero: none.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(func() { c.resetWrite(t) })
+}
+
+func (c *Conn) setDeadline(set func()) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	set()
+	return nil
+}
+
+func (c *Conn) resetRead(t time.Time) {
+	c.readDeadline.reset(c.stack.host, &c.mu, t, c.readable.Broadcast)
+}
+
+func (c *Conn) resetWrite(t time.Time) {
+	c.writeDeadline.reset(c.stack.host, &c.mu, t, c.writable.Broadcast)
+}
+
+// kick has pump run on the engine's goroutine. c.mu is not held.
+func (c *Conn) kick() {
+	if c.scheduled.CompareAndSwap(false, true) {
+		_ = c.stack.engine.Do(c.work) // a closed engine has no connections
+	}
+}
+
+// abandon closes a connection that the program never gets.
+func (c *Conn) abandon() {
+	c.close()
+	_ = c.stack.engine.Do(func() {
+		if c.conn == nil { // no callback will come
+			c.end(nil)
+		}
+	})
+}
+
+// fail ends the connection with an error. What has arrived can still be read.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	if c.failure == nil {
+		c.failure = err
+	}
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+	c.mu.Unlock()
+	if c.conn != nil {
+		_ = c.conn.Close() // it is legal here in every state
+	}
+}
+
+// end is called when nothing of the connection is left at the device. err is why it ended.
+func (c *Conn) end(err error) {
+	if c.lingering != nil {
+		c.lingering.Stop()
+	}
+	if l := c.listener; l != nil {
+		c.listener = nil
+		l.settled(nil)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended = true
+	if c.failure == nil && !c.closed && !(c.readClosed && c.peerGone) {
+		c.failure = reset(err)
+	}
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+	c.freeIfDone()
+}
+
+// freeIfDone releases the memory when neither the device nor the program uses it. c.mu is held.
+func (c *Conn) freeIfDone() {
+	if c.freed || !c.ended || !c.closed || c.reading || c.writing {
+		return
+	}
+	c.freed = true
+	c.out.free()
+	if err := errors.Join(c.in.free(), c.transfer.free()); err != nil {
+		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
+	}
+	c.stack.end(c)
+	c.released()
+}
+
+// connectionChanged is called for each change of a connection's state.
+func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	c, ok := conn.UserData().(*Conn)
+	if !ok {
+		return // a dial that has no response yet
+	}
+	switch state {
+	case rdma.Ready:
+		if l := c.listener; l != nil {
+			c.listener = nil
+			c.stack.accepted.Add(1)
+			l.settled(c)
+		}
+	case rdma.Failed:
+		c.fail(reset(err))
+	case rdma.Closed:
+		c.end(err)
+	}
+}

@@ -1,0 +1,44 @@
+package rsocket
+
+import (
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/host"
+)
+
+// deadline is the deadline of an operation. The lock of its owner guards it.
+type deadline struct {
+	expired bool
+	set     uint64 // how often it was set: a timer that goes off late does nothing
+	timer   host.Timer
+}
+
+// reset sets the deadline; zero: none. mu is the owner's lock, which is held. When the deadline has
+// passed, wake is called with it.
+func (d *deadline) reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) {
+	d.set++
+	d.expired = false
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if t.IsZero() {
+		return
+	}
+	left := t.Sub(h.Now())
+	if left <= 0 {
+		d.expired = true
+		wake()
+		return
+	}
+	set := d.set
+	d.timer = h.AfterFunc(left, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if d.set == set {
+			d.expired = true
+			wake()
+		}
+	})
+}

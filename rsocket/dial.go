@@ -1,0 +1,68 @@
+package rsocket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/wire"
+)
+
+// Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
+// an IP address or a name, whose addresses are tried in turn; IPv6 addresses are in brackets. It
+// returns when the peer has accepted, and fails as soon as ctx ends, or after a minute. Errors are
+// *net.OpError. They match syscall.ECONNREFUSED if nobody listens or the peer refuses,
+// syscall.EHOSTUNREACH if the peer's host does not answer, ErrProtocol if the peer is no rsockets
+// program, the cause of ctx, and those of rdma.Connections.Dial.
+func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
+	c, err := s.dial(ctx, addr)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: addressOf(addr), Err: dialError(ctx, err)}
+	}
+	s.dialled.Add(1)
+	return c, nil
+}
+
+func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
+	c, err := s.newConn()
+	if err != nil {
+		return nil, err
+	}
+	var refused error
+	own := c.hello()
+	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
+		PrivateData: own.Encode(), Once: true,
+		OnResponse: func(conn *rdma.Connection) {
+			hello, err := wire.DecodeHello(conn.AcceptData())
+			if err == nil {
+				err = c.setPeer(&hello)
+			}
+			if err != nil {
+				refused = err
+				_ = conn.Close()
+				return
+			}
+			c.bind(conn)
+			_ = conn.Established() // it fails only if the peer has withdrawn, which ends the connection
+		},
+	})
+	switch {
+	case err == nil:
+		return c, nil
+	case refused != nil:
+		err = fmt.Errorf("%w: %w", ErrProtocol, refused)
+	}
+	c.abandon()
+	return nil, err
+}
+
+// addressOf is the address in the error of a call that was given a string.
+func addressOf(addr string) net.Addr {
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		return &Addr{a}
+	}
+	return nil
+}

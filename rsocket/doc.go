@@ -1,0 +1,2 @@
+// Package rsocket has net.Conn and net.Listener over RDMA.
+package rsocket

@@ -1,0 +1,233 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/wire"
+)
+
+// Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
+type Listener struct {
+	stack    *Stack
+	rdma     *rdma.Listener // belongs to the engine's goroutine
+	addr     Addr
+	released func() // for a shared stack: called once when the listener is closed
+
+	mu       sync.Mutex
+	changed  sync.Cond // for Accept
+	deadline deadline
+	closed   bool
+	ready    fifo.Queue[*Conn]
+	pending  int // connections of which Accept has not returned: ready, and those being established
+}
+
+// Listen listens on an address of the device: HOST:PORT. HOST is an IP address, a name, or empty
+// for all addresses of the device; IPv6 addresses are in brackets. With port 0 a free one is
+// chosen. The ports are those of RDMA_PS_TCP, which have nothing to do with the ports of TCP.
+// Errors are *net.OpError, and match those of rdma.Connections.Listen.
+func (s *Stack) Listen(addr string) (*Listener, error) {
+	l, err := s.listen(addr)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: addressOf(addr), Err: err}
+	}
+	return l, nil
+}
+
+func (s *Stack) listen(addr string) (*Listener, error) {
+	addrs, err := resolve(addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{stack: s, released: func() {}}
+	l.changed.L = &l.mu
+	s.mu.Lock()
+	if s.closing || s.dead {
+		defer s.mu.Unlock()
+		return nil, s.closedError()
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	err = await.Func(context.Background(), s.engine, func() (err error) {
+		for _, a := range addrs {
+			if l.rdma, err = s.rdma.Listen(a, rdma.ListenConfig{OnRequest: l.request}); !errors.Is(err, ErrInvalid) {
+				break // it is an address of the device
+			}
+		}
+		return err
+	})
+	if err != nil {
+		l.forget()
+		return nil, err
+	}
+	l.addr = Addr{l.rdma.Addr()}
+	return l, nil
+}
+
+// resolve replaces a name in an address by its addresses, IPv4 first, as package net does.
+func resolve(addr string) ([]string, error) {
+	name, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := netip.ParseAddr(name); err == nil || name == "" {
+		return []string{addr}, nil
+	}
+	list, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", name)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.Unmap().BitLen() - b.Unmap().BitLen() })
+	addrs := make([]string, len(list))
+	for i, a := range list {
+		addrs[i] = net.JoinHostPort(a.Unmap().String(), port)
+	}
+	return addrs, nil
+}
+
+// Accept returns the next connection that a peer has made. Errors are *net.OpError, and match
+// net.ErrClosed and os.ErrDeadlineExceeded.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptConn()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptConn is Accept with the type of the connection.
+func (l *Listener) AcceptConn() (*Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.closed:
+			return nil, l.opError("accept", net.ErrClosed)
+		case l.deadline.expired:
+			return nil, l.opError("accept", os.ErrDeadlineExceeded)
+		case l.ready.Len() > 0:
+			l.pending--
+			return l.ready.Pop(), nil
+		}
+		l.changed.Wait()
+	}
+}
+
+// SetDeadline sets the time at which Accept fails with os.ErrDeadlineExceeded. Zero: none.
+func (l *Listener) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return l.opError("set", net.ErrClosed)
+	}
+	l.deadline.reset(l.stack.host, &l.mu, t, l.changed.Broadcast)
+	return nil
+}
+
+// Addr is the address that the listener listens on, an *Addr.
+func (l *Listener) Addr() net.Addr { return &l.addr }
+
+// Close ends the listener, and resets the connections that wait for Accept. It does not wait.
+// Closing again fails with an error that matches net.ErrClosed.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		defer l.mu.Unlock()
+		return l.opError("close", net.ErrClosed)
+	}
+	l.closed = true
+	l.deadline.reset(l.stack.host, &l.mu, time.Time{}, nil)
+	var waiting []*Conn
+	for l.ready.Len() > 0 {
+		waiting = append(waiting, l.ready.Pop())
+	}
+	l.changed.Broadcast()
+	l.mu.Unlock()
+	for _, c := range waiting {
+		_ = c.Close()
+	}
+	_ = l.stack.engine.Do(func() { _ = l.rdma.Close() }) // a closed engine has no listeners
+	l.forget()
+	return nil
+}
+
+// forget removes the listener from its Stack.
+func (l *Listener) forget() {
+	l.stack.mu.Lock()
+	delete(l.stack.listeners, l)
+	l.stack.mu.Unlock()
+	l.released()
+}
+
+func (l *Listener) opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: network, Addr: &l.addr, Err: err}
+}
+
+// request handles a peer's request, on the engine's goroutine.
+func (l *Listener) request(q *rdma.ConnectRequest) {
+	s := l.stack
+	if err := l.accept(q); err != nil {
+		s.refused.Add(1)
+		s.cfg.Log.Warn().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
+		_ = q.Reject(nil)
+	}
+}
+
+func (l *Listener) accept(q *rdma.ConnectRequest) error {
+	s := l.stack
+	hello, err := wire.DecodeHello(q.PrivateData())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	l.mu.Lock()
+	full := l.pending >= s.cfg.Backlog
+	if !full {
+		l.pending++
+	}
+	l.mu.Unlock()
+	if full {
+		return fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", s.cfg.Backlog)
+	}
+	c, err := s.newConn()
+	if err != nil {
+		l.settled(nil)
+		return err
+	}
+	c.listener = l
+	own := c.hello()
+	if err = c.setPeer(&hello); err == nil {
+		var conn *rdma.Connection
+		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: own.Encode()}); err == nil {
+			c.bind(conn)
+			return nil
+		}
+	}
+	c.abandon() // settles it
+	return err
+}
+
+// settled ends the establishment of a connection: with c, or with nil if it has failed.
+func (l *Listener) settled(c *Conn) {
+	l.mu.Lock()
+	closed := l.closed
+	if c == nil || closed {
+		l.pending--
+	} else {
+		l.ready.Push(c)
+		l.changed.Signal()
+	}
+	l.mu.Unlock()
+	if c != nil && closed {
+		_ = c.Close()
+	}
+}
