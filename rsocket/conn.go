@@ -85,6 +85,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 		emptied = c.in.consume(m) || emptied
 	}
 	c.reading = false
+	if c.closed {
+		c.discard()
+	}
 	c.readable.Signal()
 	c.freeIfDone()
 	c.mu.Unlock()
@@ -211,12 +214,21 @@ func (c *Conn) close() bool {
 	h := c.stack.host
 	c.readDeadline.reset(h, &c.mu, time.Time{}, nil)
 	c.writeDeadline.reset(h, &c.mu, time.Time{}, nil)
+	c.discard()
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.freeIfDone()
 	c.mu.Unlock()
 	c.kick()
 	return true
+}
+
+// discard drops what has arrived for a closed connection. The peer can then send the rest of its
+// data: it may be waiting for that before it reads what this end has still to send.
+func (c *Conn) discard() {
+	for !c.reading && c.in.available() > 0 {
+		c.in.consume(c.in.available())
+	}
 }
 
 // LocalAddr is the address of this end, an *Addr.

@@ -218,6 +218,9 @@ func (c *Conn) fill(n int) error {
 		c.sizes.began(b, c.stack.host.Now())
 	}
 	b.filled += n
+	if c.closed {
+		c.discard()
+	}
 	c.readable.Signal()
 	return nil
 }
@@ -268,7 +271,7 @@ func (c *Conn) grant() {
 	}
 	c.mu.Lock()
 	b, err := c.nextBuffer()
-	done := c.readClosed || c.closed
+	done := c.readClosed
 	c.mu.Unlock()
 	if err != nil { // the peer waits until there is memory
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to allocate a receive buffer")
@@ -305,7 +308,7 @@ func (c *Conn) grant() {
 // nextBuffer returns the receive buffer that the peer is to be told of now, or nil: one more is due
 // when the peer has begun to fill the last one. c.mu is held.
 func (c *Conn) nextBuffer() (*buffer, error) {
-	if list := c.in.filling(); c.readClosed || c.closed || len(list) > 1 || len(list) == 1 && list[0].filled == 0 {
+	if list := c.in.filling(); c.readClosed || len(list) > 1 || len(list) == 1 && list[0].filled == 0 {
 		return nil, nil
 	}
 	limit := c.stack.cfg.ReceiveBuffer
