@@ -20,7 +20,7 @@ type Conn struct {
 	stack    *Stack
 	serial   uint64
 	listener *Listener // nil: it was dialled, or has been settled
-	released func()    // for a shared stack: called once when all has been released
+	shared   *shared   // nil: the program has made the stack
 
 	work      func()      // pump, to be run on the engine's goroutine
 	scheduled atomic.Bool // work is on its way there
@@ -44,7 +44,7 @@ type Conn struct {
 
 // newConn makes a connection without a peer.
 func (s *Stack) newConn() (*Conn, error) {
-	c := &Conn{stack: s, released: func() {}}
+	c := &Conn{stack: s}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.work = c.pump
 	c.out.pool = &s.chunks
@@ -340,7 +340,7 @@ func (c *Conn) freeIfDone() {
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
 	}
 	c.stack.end(c)
-	c.released()
+	c.shared.release()
 }
 
 // connectionChanged is called for each change of a connection's state.

@@ -19,10 +19,9 @@ import (
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
-	stack    *Stack
-	rdma     *rdma.Listener // belongs to the engine's goroutine
-	addr     Addr
-	released func() // for a shared stack: called once when the listener is closed
+	addr    Addr
+	parts   []*listening
+	backlog int
 
 	mu       sync.Mutex
 	changed  sync.Cond // for Accept
@@ -32,46 +31,70 @@ type Listener struct {
 	pending  int // connections of which Accept has not returned: ready, and those being established
 }
 
+// listening is the part of a Listener on one Stack.
+type listening struct {
+	*Listener
+	stack  *Stack
+	shared *shared        // nil: the program has made the stack
+	rdma   *rdma.Listener // belongs to the engine's goroutine
+}
+
+func newListener(backlog int) *Listener {
+	l := &Listener{backlog: backlog}
+	l.changed.L = &l.mu
+	return l
+}
+
 // Listen listens on an address of the device: HOST:PORT. HOST is an IP address, a name, or empty
 // for all addresses of the device; IPv6 addresses are in brackets. With port 0 a free one is
 // chosen. The ports are those of RDMA_PS_TCP, which have nothing to do with the ports of TCP.
 // Errors are *net.OpError, and match those of rdma.Connections.Listen.
 func (s *Stack) Listen(addr string) (*Listener, error) {
-	l, err := s.listen(addr)
-	if err != nil {
+	l := newListener(s.cfg.Backlog)
+	if err := l.add(s, addr, nil); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: addressOf(addr), Err: err}
 	}
 	return l, nil
 }
 
-func (s *Stack) listen(addr string) (*Listener, error) {
+// add makes the listener listen on an address of a Stack.
+func (l *Listener) add(s *Stack, addr string, from *shared) error {
 	addrs, err := resolve(addr)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l := &Listener{stack: s, released: func() {}}
-	l.changed.L = &l.mu
 	s.mu.Lock()
 	if s.closing || s.dead {
 		defer s.mu.Unlock()
-		return nil, s.closedError()
+		return s.closedError()
 	}
 	s.listeners[l] = struct{}{}
 	s.mu.Unlock()
+	p := &listening{Listener: l, stack: s, shared: from}
 	err = await.Func(context.Background(), s.engine, func() (err error) {
 		for _, a := range addrs {
-			if l.rdma, err = s.rdma.Listen(a, rdma.ListenConfig{OnRequest: l.request}); !errors.Is(err, ErrInvalid) {
+			if p.rdma, err = s.rdma.Listen(a, rdma.ListenConfig{OnRequest: p.request}); !errors.Is(err, ErrInvalid) {
 				break // it is an address of the device
 			}
 		}
 		return err
 	})
 	if err != nil {
-		l.forget()
-		return nil, err
+		s.forget(l)
+		return err
 	}
-	l.addr = Addr{l.rdma.Addr()}
-	return l, nil
+	l.parts = append(l.parts, p)
+	if len(l.parts) == 1 {
+		l.addr = Addr{p.rdma.Addr()}
+	}
+	return nil
+}
+
+// forget forgets a listener that is closed.
+func (s *Stack) forget(l *Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.listeners, l)
 }
 
 // resolve replaces a name in an address by its addresses, IPv4 first, as package net does.
@@ -130,7 +153,7 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	if l.closed {
 		return l.opError("set", net.ErrClosed)
 	}
-	l.deadline.reset(l.stack.host, &l.mu, t, l.changed.Broadcast)
+	l.deadline.reset(l.parts[0].stack.host, &l.mu, t, l.changed.Broadcast)
 	return nil
 }
 
@@ -146,7 +169,7 @@ func (l *Listener) Close() error {
 		return l.opError("close", net.ErrClosed)
 	}
 	l.closed = true
-	l.deadline.reset(l.stack.host, &l.mu, time.Time{}, nil)
+	l.deadline.reset(nil, &l.mu, time.Time{}, nil)
 	var waiting []*Conn
 	for l.ready.Len() > 0 {
 		waiting = append(waiting, l.ready.Pop())
@@ -156,17 +179,12 @@ func (l *Listener) Close() error {
 	for _, c := range waiting {
 		_ = c.Close()
 	}
-	_ = l.stack.engine.Do(func() { _ = l.rdma.Close() }) // a closed engine has no listeners
-	l.forget()
+	for _, p := range l.parts {
+		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
+		p.stack.forget(l)
+		p.shared.release()
+	}
 	return nil
-}
-
-// forget removes the listener from its Stack.
-func (l *Listener) forget() {
-	l.stack.mu.Lock()
-	delete(l.stack.listeners, l)
-	l.stack.mu.Unlock()
-	l.released()
 }
 
 func (l *Listener) opError(op string, err error) error {
@@ -174,7 +192,7 @@ func (l *Listener) opError(op string, err error) error {
 }
 
 // request handles a peer's request, on the engine's goroutine.
-func (l *Listener) request(q *rdma.ConnectRequest) {
+func (l *listening) request(q *rdma.ConnectRequest) {
 	s := l.stack
 	if err := l.accept(q); err != nil {
 		s.refused.Add(1)
@@ -183,27 +201,27 @@ func (l *Listener) request(q *rdma.ConnectRequest) {
 	}
 }
 
-func (l *Listener) accept(q *rdma.ConnectRequest) error {
+func (l *listening) accept(q *rdma.ConnectRequest) error {
 	s := l.stack
 	hello, err := wire.DecodeHello(q.PrivateData())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	l.mu.Lock()
-	full := l.pending >= s.cfg.Backlog
+	full := l.pending >= l.backlog
 	if !full {
 		l.pending++
 	}
 	l.mu.Unlock()
 	if full {
-		return fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", s.cfg.Backlog)
+		return fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", l.backlog)
 	}
 	c, err := s.newConn()
 	if err != nil {
 		l.settled(nil)
 		return err
 	}
-	c.listener = l
+	c.listener, c.shared = l.Listener, l.shared.retain()
 	own := c.hello()
 	if err = c.setPeer(&hello); err == nil {
 		var conn *rdma.Connection

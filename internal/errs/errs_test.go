@@ -24,6 +24,7 @@ import (
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -83,6 +84,10 @@ var sentinels = map[string]map[string]error{
 		"ErrRetryExceeded": rdma.ErrRetryExceeded, "ErrRNRRetryExceeded": rdma.ErrRNRRetryExceeded,
 		"ErrNoRoute": rdma.ErrNoRoute, "ErrUnreachable": rdma.ErrUnreachable, "ErrNotListening": rdma.ErrNotListening,
 		"ErrRejected": rdma.ErrRejected,
+	},
+	"rsocket": {
+		"ErrInvalid": rsocket.ErrInvalid, "ErrRange": rsocket.ErrRange, "ErrNotSupported": rsocket.ErrNotSupported,
+		"ErrProtocol": rsocket.ErrProtocol,
 	},
 	"sim": {"ErrCrashed": sim.ErrCrashed, "ErrEnded": sim.ErrEnded},
 	"syncevent": {
