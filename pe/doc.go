@@ -93,8 +93,14 @@
 // An engine belongs to one goroutine at a time: the one that is inside Progress or Run, or is
 // about to call it. All callbacks run on it, one at a time, never inside one another.
 // Contexts, tasks and pools belong to it too. Any goroutine may call [Engine.Do], which runs a
-// function on the engine's goroutine, [Engine.Done], [Engine.MayBlock], [Core.State],
-// [Core.Name], [Core.Engine] and [Control.Wake].
+// function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Engine.MayBlock],
+// [Core.State], [Core.Name], [Core.Engine] and [Control.Wake].
+//
+// While Run waits, [Engine.Dispatch] makes its caller the engine's goroutine for a short time: it
+// runs a function at once, and the callbacks that are due then. In a program that uses Dispatch,
+// or package await, which does, callbacks run on any goroutine that calls them. They are still one
+// at a time, and each sees what the ones before have written. Such calls must not be made with a
+// lock held that a callback takes.
 //
 //	go func() {
 //		<-interrupted

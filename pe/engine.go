@@ -24,15 +24,15 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Engine is a progress engine: it drives contexts through their states and runs
-// all callbacks. It belongs to one goroutine at a time: the one that calls
-// Progress or Run. Only Do, Done and MayBlock may be called from any goroutine at
-// any time.
+// Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
+// belongs to one goroutine at a time: the one that calls Progress or Run. While Run waits, that is
+// the one whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from any
+// goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin time.Duration
 
-	driver   atomic.Uintptr // ID of the goroutine inside Progress, Run, Arm or Close, or 0
+	driver   atomic.Uintptr // ID of the goroutine inside Progress, Run, Arm, Close or Dispatch, or 0
 	closing  atomic.Bool    // Do and Start are refused
 	closed   atomic.Bool
 	draining bool // Run or Close stops all contexts
@@ -48,6 +48,7 @@ type Engine struct {
 
 	turns    atomic.Pointer[turns] // nil: no context has a simulated device
 	calls    calls
+	loan     loan
 	runs     runs
 	notifier notifier
 	slice    timeslice
@@ -69,6 +70,7 @@ func New(cfg Config) *Engine {
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()
+	e.loan.back = make(chan struct{}, 1)
 	return e
 }
 

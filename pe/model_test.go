@@ -335,7 +335,11 @@ func TestStopAtAnyMoment(t *testing.T) {
 				cancel()
 				return
 			}
-			_ = e.Do(func() { _ = d.Stop() })
+			if delay%2 == 0 {
+				_ = e.Do(func() { _ = d.Stop() })
+			} else {
+				_ = e.Dispatch(func() { _ = d.Stop() })
+			}
 		}()
 		err := e.Run(ctx)
 		if round%2 == 0 {

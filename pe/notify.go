@@ -13,7 +13,7 @@ import (
 // visible before it sets woken.
 type notifier struct {
 	woken    atomic.Bool   // wake was called since the last pass began
-	sleeping atomic.Bool   // Run waits for wakeup, or is about to
+	sleeping atomic.Bool   // Run waits for wakeup, or is about to, and no goroutine drives the engine meanwhile
 	wakeup   chan struct{} // has room for one
 	endSleep func()        // sends to wakeup
 
@@ -49,14 +49,20 @@ func (e *Engine) wake() {
 		return // the call that set it does the rest
 	}
 	if n.sleeping.Load() {
-		if t := e.turns.Load(); t != nil {
-			t.Wake(n.endSleep)
-		} else {
-			n.endSleep()
-		}
+		e.endSleep()
 	}
 	if n.armed.Load() {
 		n.signal()
+	}
+}
+
+// endSleep wakes the goroutine that sleeps in Run.
+func (e *Engine) endSleep() {
+	n := &e.notifier
+	if t := e.turns.Load(); t != nil {
+		t.Wake(n.endSleep)
+	} else {
+		n.endSleep()
 	}
 }
 

@@ -24,7 +24,7 @@ func (e *Engine) release() { e.driver.Store(0) }
 func (e *Engine) driven() bool { return e.driver.Load() != 0 }
 
 // drivenHere reports whether the calling goroutine is driving the engine, that is, whether it
-// is in a callback.
+// is in a callback, or in a function that Dispatch runs.
 func (e *Engine) drivenHere() bool { return e.driver.Load() == uintptr(goroutine.Current()) }
 
 // drivenElsewhere reports whether another goroutine is driving the engine right now.

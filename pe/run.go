@@ -19,7 +19,8 @@ import (
 //
 // With nothing to do, Run spins for Config.Spin and then sleeps without using the processor;
 // where the clock stands still (testing/synctest) it soon sleeps. All callbacks run on its
-// goroutine. Errors of misuse are those of Progress.
+// goroutine, except those that follow a function which Dispatch runs. Errors of misuse are those
+// of Progress.
 //
 // A Running context keeps Run going, with or without work: a server serves until it is stopped
 // or ctx ends. When ctx ends, Run stops every context, drives them to Idle, and returns the
@@ -219,7 +220,11 @@ func (s *spinTime) over(limit time.Duration) bool {
 // was nothing to do for tasksHeldTimeout.
 func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	if e.turns.Load() == nil && !s.over(e.spin) {
+		e.lend(false)
 		runtime.Gosched()
+		if e.takeBack() {
+			*s = spinTime{}
+		}
 		return true
 	}
 	*s = spinTime{}
@@ -264,6 +269,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
+		e.lend(true)
 		select {
 		case <-n.wakeup:
 		case <-done:
@@ -271,6 +277,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 		case <-held:
 			more, inTurn = false, false
 		}
+		e.takeBack()
 	}
 	n.sleeping.Store(false)
 	if !inTurn {
