@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -84,7 +84,8 @@ func receivesPerConnection(t *testing.T, kind string, size int) {
 			l := must(server.Listen(":0", rdma.ListenConfig{}))
 			addr = netip.AddrPortFrom(server.GID().GID.Addr(), l.Addr().Port()).String()
 		}
-		connect := func() *rdma.Connection {
+		var conns, peers [connections]*rdma.Connection
+		connect := func(i int) {
 			var y *rdma.Connection
 			n := len(accepted)
 			if kind == "by address" {
@@ -97,7 +98,7 @@ func receivesPerConnection(t *testing.T, kind string, size int) {
 				require.NoError(t, y.Connect(ours))
 			}
 			r.until("they are connected", func() bool { return len(accepted) == n+1 && y.State() == rdma.Ready })
-			return y
+			conns[i], peers[i] = y, accepted[n]
 		}
 		var all uint64
 		sent := map[*rdma.Connection]uint64{}
@@ -124,36 +125,29 @@ func receivesPerConnection(t *testing.T, kind string, size int) {
 			}
 			return sum
 		}
-		var conns []*rdma.Connection
-		for range connections {
-			conns = append(conns, connect())
+		for i := range connections {
+			connect(i)
 		}
 		for round := range 8 {
 			for i, conn := range conns {
-				for j := range i * 4 { // for UC, no more than there are receives at a time
-					if send(conn); kind == "UC" && j%receives == receives-1 {
-						r.until("they are there", func() bool { return arrived() == all })
+				for range i * 4 {
+					if send(conn); kind == "UC" { // where a message that finds no receive is gone
+						r.until("it is there", func() bool { return arrived() == all })
 					}
-				}
-				if kind == "UC" {
-					r.until("they are there", func() bool { return arrived() == all })
 				}
 			}
 			r.until("all is sent", func() bool { return pool.Available() == pool.Cap() && arrived() == all })
 			require.Empty(t, sends.errs)
-			gone := conns[round%connections]
-			if round%2 == 0 {
-				require.NoError(t, gone.Close())
-			} else {
-				require.NoError(t, accepted[len(accepted)-1].Close())
-				gone = conns[(round-1)%connections]
+			// One connection goes in each round, closed by either end, and another comes.
+			i := round % connections
+			if round%2 == 0 || kind == "UC" { // which tells no peer
+				require.NoError(t, conns[i].Close())
+			}
+			if round%2 == 1 || kind == "UC" {
+				require.NoError(t, peers[i].Close())
 			}
 			r.until("it is gone, at both ends", func() bool { return closed == [2]int{round + 1, round + 1} })
-			for i, conn := range conns {
-				if conn == gone {
-					conns[i] = connect()
-				}
-			}
+			connect(i)
 		}
 		require.NoError(t, server.Stop())
 		require.NoError(t, client.Stop())
@@ -164,52 +158,74 @@ func receivesPerConnection(t *testing.T, kind string, size int) {
 	require.NoError(t, client.Close())
 }
 
-// A peer that floods its connection takes no receive of another: the other's messages meet
-// receives, although nothing of the flood is taken.
+// A peer that floods its connection takes no receive of another: while the program takes no
+// message at all, every connection has all of its receives.
 func TestFloodTakesNoReceivesOfOthers(t *testing.T) {
 	for _, size := range []int{0, 64} {
-		runSimulated(t, fmt.Sprintf("%d bytes", size), 3, func(t *testing.T, s *sim.Sim) { floodsOneConnection(t, s, size) })
+		runSimulated(t, fmt.Sprintf("%d bytes", size), 5, func(t *testing.T, s *sim.Sim) { floodsOneConnection(t, s, size) })
 	}
 }
 
 func floodsOneConnection(t *testing.T, s *sim.Sim, size int) {
-	const n = 4
-	cfg := rdma.Config{MaxConnections: 2}
+	const n, connections = 70, 3 // more than are posted at a time
+	cfg := rdma.Config{MaxConnections: connections}
 	r := newSimRig(s, cfg, cfg)
-	var floods, sends outcome[*rdma.Task]
-	floodPool := must(r.a.ctx.Pool(20*n, floods.ok, floods.bad))
-	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
-	var flooded, other *rdma.Connection
-	slow, got := 0, [2]int{}
-	require.NoError(t, r.b.ctx.ReceivePerConnection(n, size, func(m *rdma.Message) {
-		if m.Connection() == flooded {
-			got[0]++
-			return
+	server := &rig{t: t, engine: newEngine(t)}
+	server.b = server.sideThatStays(s.Host("c").Device(), cfg)
+	var pools [connections]*rdma.Pool
+	var sends [connections]outcome[*rdma.Task]
+	for i := range pools {
+		pools[i] = must(r.a.ctx.Pool(3*n, sends[i].ok, sends[i].bad))
+	}
+	got := map[*rdma.Connection]int{}
+	require.NoError(t, server.b.ctx.ReceivePerConnection(n, size, func(m *rdma.Message) { got[m.Connection()]++ }))
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, server.b.ctx.Start())
+	both := func(what string, done func() bool) {
+		t.Helper()
+		r.until(what, func() bool {
+			must(server.engine.Progress())
+			return done()
+		})
+	}
+	var conns, peers []*rdma.Connection
+	for range connections {
+		a, ours := must2(r.a.ctx.Export())
+		b, theirs := must2(server.b.ctx.Export())
+		require.NoError(t, a.Connect(theirs))
+		require.NoError(t, b.Connect(ours))
+		conns, peers = append(conns, a), append(peers, b)
+		both("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+	}
+	send := func(i int) {
+		var data *bufinv.Buf
+		if size > 0 {
+			data = r.a.bufs.Source(r.a.mem, 0, size)
 		}
-		require.Same(t, other, m.Connection())
-		got[1]++
-	}))
-	r.connect(2)
-	flooded, other = r.b.conns[0], r.b.conns[1]
-	_ = slow
-	var tasks []*rdma.Task
-	for range floodPool.Cap() {
-		task := must(floodPool.SendImm(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, size), 1))
-		require.NoError(t, task.Submit())
-		tasks = append(tasks, task)
+		require.NoError(t, must(pools[i].SendImm(conns[i], data, 1)).Submit())
 	}
-	for i := range 10 {
-		task := must(pool.SendImm(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, size), 2))
-		require.NoError(t, task.Submit())
-		r.until("it has arrived", func() bool { return got[1] == i+1 && !task.InFlight() })
-		require.NoError(t, task.Free())
+	for range 3 * n {
+		send(0)
 	}
-	r.until("so has the flood", func() bool { return got[0] == len(tasks) && floods.count() == len(tasks) })
-	require.Empty(t, floods.errs)
-	require.NoError(t, rdma.FreeAll(tasks))
+	r.drive(10 * time.Millisecond)
+	require.Len(t, sends[0].done, n, "the flood has its own receives, and no other")
+	for i := 1; i < connections; i++ {
+		for range n {
+			send(i)
+		}
+	}
+	r.until("all others have arrived", func() bool { return len(sends[1].done) == n && len(sends[2].done) == n })
+	require.Empty(t, got)
+	both("so has the flood", func() bool { return got[peers[0]] == 3*n && len(sends[0].done) == 3*n })
+	require.Equal(t, map[*rdma.Connection]int{peers[0]: 3 * n, peers[1]: n, peers[2]: n}, got)
+	for i := range sends {
+		require.Empty(t, sends[i].errs)
+		require.NoError(t, rdma.FreeAll(sends[i].done))
+	}
+	require.NoError(t, server.b.ctx.Stop())
+	both("the server is Idle", func() bool { return server.b.ctx.State() == pe.Idle })
 }
 
-// Messages without bytes leave their receives to the next before the function is called.
 func TestReceivePerConnectionRefusals(t *testing.T) {
 	f := func(*rdma.Message) {}
 	c := must(rdma.New(openDevice(t), rdma.Config{MaxConnections: 1 << 16}))
@@ -239,6 +255,3 @@ func TestReceivePerConnectionRefusals(t *testing.T) {
 	require.ErrorIs(t, c.ReceivePerConnection(1, 8, f), rdma.ErrInvalid)
 	require.NoError(t, c.Close())
 }
-
-var _ = soft.Config{}
-var _ = time.Second
