@@ -186,7 +186,7 @@ func (s *messageBuffer) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
 func (s *messageBuffer) lengthAdvice() string {
-	return fmt.Sprintf("the buffers of Receive hold %d bytes; call Receive with the size of the largest message", s.set.size)
+	return fmt.Sprintf("the buffers of Receive hold %d bytes; call it with the size of the largest message", s.set.size)
 }
 
 // flushed implements receiver.
