@@ -53,13 +53,21 @@ func (c *base) acquire() error {
 	}
 
 	// At most, all tasks complete, and one signal of each connection.
-	entries := c.requests + len(c.receives) + s.MaxConnections
+	receives := len(c.receives)
+	if c.each != nil {
+		receives = c.each.n * s.MaxConnections
+	}
+	entries := c.requests + receives + s.MaxConnections
 	if c.sharedFits = entries+SharedTasks <= s.maxCQE; c.sharedFits {
 		entries += SharedTasks
 	}
 	if entries > s.maxCQE {
+		if c.each != nil {
+			return fmt.Errorf("%w: the pools hold %d tasks, and %d connections have %d receives each, but a completion queue of %s holds only %d entries; lower Config.MaxConnections or the number in ReceivePerConnection, or make the pools smaller",
+				ErrRange, c.requests, s.MaxConnections, c.each.n, c.dev.Name(), s.maxCQE)
+		}
 		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, but a completion queue of %s holds only %d entries; make the pools smaller",
-			ErrRange, c.requests+len(c.receives), s.MaxConnections, c.dev.Name(), s.maxCQE)
+			ErrRange, c.requests+receives, s.MaxConnections, c.dev.Name(), s.maxCQE)
 	}
 	var err error
 	poller := any(nil)

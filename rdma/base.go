@@ -30,6 +30,7 @@ type base struct {
 	requests       int // tasks for send queues, of all pools
 	receives       []*receive
 	messageBuffers *messageBuffers // nil unless Receive was called
+	each           *perConnection  // nil unless ReceivePerConnection was called
 	words          int             // 8-byte words that atomics and sync events need
 	lanes          lane.Group
 
@@ -130,6 +131,8 @@ type service interface {
 	// receives. refill posts some to it.
 	needsReceives() bool
 	refill()
+	// receivedOwn handles the completion of a receive that belongs to one connection.
+	receivedOwn(wc *verbs.WC)
 }
 
 // report is a call of the program that is still to be made: for a connection, or for a request

@@ -28,6 +28,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn.takeReceives()
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
@@ -82,7 +83,6 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 		netip.AddrPortFrom(own.GID.Addr(), own.UDPPort),
 		netip.AddrPortFrom(attr.Address.DGID.Addr(), attr.Address.UDPPort),
 	}
-	conn.takeReceives()
 	conn.lane.Connected()
 }
 

@@ -121,8 +121,10 @@ type Connection struct {
 	grace       time.Time  // until when to wait for lastReceive
 	transition  transition // of its queue pair, to Ready to Send
 
-	// Only on a device without shared receive queues:
-	receives      fifo.List[*receive]    // at the device
+	own connectionReceives // with ReceivePerConnection
+
+	// With ReceivePerConnection, or on a device without shared receive queues:
+	receives      fifo.List[*receive]    // at the device, of all connections' receives
 	toRefill      fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
 
@@ -168,12 +170,16 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 	conn.deadline.owner, conn.toRefill.Value = conn, conn
 	err := conn.openLane()
 	if err == nil {
+		err = conn.openReceives()
+	}
+	if err == nil {
 		err = setUp(conn)
 	}
 	if err != nil {
 		if conn.lane != nil {
 			err = errors.Join(err, conn.lane.Close())
 			conn.returnReceives()
+			err = errors.Join(err, conn.closeReceives())
 		}
 		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
 	}
@@ -200,8 +206,11 @@ func (conn *Connection) openLane() (err error) {
 	if c.srq == nil {
 		init.MaxRecvWR = 1
 	}
-	if !s.receivesShared && len(c.receives) > 0 {
-		init.MaxRecvWR, init.MaxRecvSGE = c.receiveShare(), s.MaxRecvSGE
+	if n := c.ownQueueSize(); n > 0 {
+		init.MaxRecvWR, init.MaxRecvSGE = n, s.MaxRecvSGE
+		if c.each != nil {
+			init.MaxRecvSGE = 1
+		}
 	}
 	conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn))
 	return err
@@ -657,6 +666,9 @@ func (conn *Connection) retire() {
 // queue is empty, or when as many completions have been handled as it holds.
 func (conn *Connection) completionsPending() bool {
 	c := conn.ctx
+	if c.each != nil {
+		return !conn.lane.Drained() // the lane counts them all
+	}
 	if conn.lane.Posted() > 0 || conn.transition.running ||
 		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
 		return true
@@ -697,6 +709,9 @@ func (conn *Connection) destroy() int {
 	}
 	conn.removeQPN()
 	n := 1 + conn.lane.Flush()
+	if err := conn.closeReceives(); err != nil {
+		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
+	}
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()
 	conn.signal.send.ChangeID()

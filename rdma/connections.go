@@ -138,7 +138,7 @@ func (c *Connections) open() (err error) {
 	}
 	c.byQPN = make(map[uint32]*Connection)
 	switch {
-	case len(c.receives) == 0:
+	case len(c.receives) == 0: // there are none, or each connection has its own
 	case s.receivesShared:
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE, Poller: c.Engine()}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
@@ -320,25 +320,37 @@ func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
 	if conn == nil {
 		conn = c.connectionOf(wc.QPN)
 	}
-	if conn != nil {
-		conn.peerAlive = true
-		if conn.state == Connecting {
-			conn.establishment.messageReceived()
-			if !conn.state.usable() {
-				c.recvWaiting.Push(&r.place) // for a message of another connection
-				return
-			}
-		}
-		if c.startable() {
-			c.control.Started() // before the program sees the message
+	if conn != nil && !c.messageFrom(conn) {
+		c.recvWaiting.Push(&r.place) // for a message of another connection
+		return
+	}
+	r.owner.arrived(c.arrivalFrom(conn, wc))
+}
+
+// messageFrom notes that a message has come from a connection, and reports whether the program
+// gets it.
+func (c *Connections) messageFrom(conn *Connection) bool {
+	conn.peerAlive = true
+	if conn.state == Connecting {
+		conn.establishment.messageReceived()
+		if !conn.state.usable() {
+			return false
 		}
 	}
+	if c.startable() {
+		c.control.Started() // before the program sees the message
+	}
+	return true
+}
+
+// arrivalFrom is the arrival of a message from a connection.
+func (c *Connections) arrivalFrom(conn *Connection, wc *verbs.WC) *arrival {
 	a := c.arrivalOf(wc)
 	a.conn = conn
 	if wc.InvalidatedRKey != 0 {
 		a.invalidated = c.invalidated(wc.InvalidatedRKey)
 	}
-	r.owner.arrived(a)
+	return a
 }
 
 // receivedUnsolicited implements service: RC and UC have no such messages.

@@ -205,3 +205,6 @@ func (c *Datagrams) needsReceives() bool { return false }
 
 // refill implements service.
 func (c *Datagrams) refill() {}
+
+// receivedOwn implements service: there are no connections.
+func (c *Datagrams) receivedOwn(*verbs.WC) {}

@@ -25,13 +25,12 @@ const messageBufferAlign = 64
 
 // messageBuffers is the set of receives of Receive, which are posted again and again.
 type messageBuffers struct {
+	messageFunction
 	ctx     *base
 	size    int // of a buffer; zero: none have one
 	stride  int
-	handle  func(*Message)
 	buffers []messageBuffer
 	mem     *mmap.Map // of one run; nil without buffers
-	msg     Message   // the message that the function has
 }
 
 // messageBuffer is one receive of messageBuffers, and its buffer.
@@ -64,27 +63,11 @@ type messageBuffer struct {
 // It is legal in Idle, once for a context, and holds for every Start. Errors match
 // pe.ErrBadState, pe.ErrBusy, ErrInvalid, ErrRange and ErrNotSupported.
 func (c *base) Receive(n, size int, f func(*Message)) error {
-	const op = "receive messages"
-	if err := c.control.Owned(op); err != nil {
+	stride, err := c.checkReceive("receive messages", n, size, pe.MaxTasks, f)
+	if err != nil {
 		return err
 	}
-	if err := c.control.Require(op, pe.Idle); err != nil {
-		return err
-	}
-	stride := (size + messageBufferAlign - 1) &^ (messageBufferAlign - 1)
-	switch {
-	case f == nil:
-		return fmt.Errorf("rdma: %s of context %q: %w: no function is given", op, c.set.Name, ErrInvalid)
-	case c.messageBuffers != nil:
-		return fmt.Errorf("rdma: %s of context %q: %w: Receive was called before; a context has one function for all messages", op, c.set.Name, ErrInvalid)
-	case !c.set.caps.Supports(OpReceive):
-		return fmt.Errorf("rdma: %s of context %q: %w by %s", op, c.set.Name, ErrNotSupported, c.dev.Name())
-	case n < 1 || n > pe.MaxTasks:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d receives; the number must be 1 to %d", op, c.set.Name, ErrRange, n, pe.MaxTasks)
-	case size < 0 || size > math.MaxInt32 || stride > 0 && n > math.MaxInt/stride:
-		return fmt.Errorf("rdma: %s of context %q: %w: %d buffers of %d bytes are not possible", op, c.set.Name, ErrRange, n, size)
-	}
-	b := &messageBuffers{ctx: c, size: size, stride: stride, handle: f, buffers: make([]messageBuffer, n)}
+	b := &messageBuffers{messageFunction: messageFunction{handle: f}, ctx: c, size: size, stride: stride, buffers: make([]messageBuffer, n)}
 	for i := range b.buffers {
 		s := &b.buffers[i]
 		s.set, s.off = b, i*stride
@@ -92,6 +75,34 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 	}
 	c.messageBuffers = b
 	return nil
+}
+
+// checkReceive checks the arguments of Receive and ReceivePerConnection; most is the largest n.
+// It returns the distance of the buffers in memory.
+func (c *base) checkReceive(op string, n, size, most int, f func(*Message)) (stride int, err error) {
+	if err := c.control.Owned(op); err != nil {
+		return 0, err
+	}
+	if err := c.control.Require(op, pe.Idle); err != nil {
+		return 0, err
+	}
+	stride = (size + messageBufferAlign - 1) &^ (messageBufferAlign - 1)
+	switch {
+	case f == nil:
+		err = fmt.Errorf("%w: no function is given", ErrInvalid)
+	case c.messageBuffers != nil || c.each != nil:
+		err = fmt.Errorf("%w: Receive or ReceivePerConnection was called before; a context has one function for all messages", ErrInvalid)
+	case !c.set.caps.Supports(OpReceive):
+		err = fmt.Errorf("%w by %s", ErrNotSupported, c.dev.Name())
+	case n < 1 || n > most:
+		err = fmt.Errorf("%w: %d receives; the number must be 1 to %d", ErrRange, n, most)
+	case size < 0 || size > math.MaxInt32 || stride > 0 && n > math.MaxInt/stride:
+		err = fmt.Errorf("%w: %d buffers of %d bytes are not possible", ErrRange, n, size)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
+	}
+	return stride, nil
 }
 
 // open allocates the memory, and queues the receives.
@@ -144,15 +155,21 @@ func (s *messageBuffer) arrived(a *arrival) {
 	s.set.deliver(a, s.set.mem.Bytes()[s.off:end:end])
 }
 
+// messageFunction is the program's function for messages.
+type messageFunction struct {
+	handle func(*Message)
+	msg    Message // the message that the function has
+}
+
 // deliver passes a message to the function.
-func (b *messageBuffers) deliver(a *arrival, data []byte) {
-	b.msg = Message{data: data, arrival: *a}
-	defer b.clearMessage()
-	b.handle(&b.msg)
+func (f *messageFunction) deliver(a *arrival, data []byte) {
+	f.msg = Message{data: data, arrival: *a}
+	defer f.clearMessage()
+	f.handle(&f.msg)
 }
 
 // clearMessage empties the message, since the function may have kept a pointer to it.
-func (b *messageBuffers) clearMessage() { b.msg = Message{} }
+func (f *messageFunction) clearMessage() { f.msg = Message{} }
 
 // repost queues the receive again. It is posted together with others, before the next request
 // or after the present completions have been handled.
@@ -169,7 +186,7 @@ func (s *messageBuffer) failed(*Connection, *TaskError) { s.repost() }
 
 // lengthAdvice implements receiver.
 func (s *messageBuffer) lengthAdvice() string {
-	return fmt.Sprintf("the buffers of Receive hold %d bytes; call Receive with the size of the largest message", s.set.size)
+	return fmt.Sprintf("the buffers of Receive hold %d bytes; call it with the size of the largest message", s.set.size)
 }
 
 // flushed implements receiver.

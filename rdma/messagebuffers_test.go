@@ -25,6 +25,14 @@ func (r *rig) message(pool *rdma.Pool, sends *outcome[*rdma.Task], off, n int) {
 	require.NoError(r.t, task.Free())
 }
 
+// receiveKinds are the ways to receive messages without tasks.
+var receiveKinds = map[string]func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error{
+	"Receive": func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error { return c.Receive(n, size, f) },
+	"ReceivePerConnection": func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error {
+		return c.ReceivePerConnection(n, size, f)
+	},
+}
+
 // A receive that is submitted again starts from an empty buffer; what stands in front
 // of its data stays.
 func TestReceiveSubmittedAgain(t *testing.T) {
@@ -88,7 +96,7 @@ func TestReceiveTooLong(t *testing.T) {
 
 // Receives are posted before there is a connection, and no message meets none.
 func TestReceivesBeforeTheFirstPeer(t *testing.T) {
-	for _, kind := range []string{"tasks in Starting", "Receive"} {
+	for _, kind := range []string{"tasks in Starting", "Receive", "ReceivePerConnection"} {
 		t.Run(kind, func(t *testing.T) {
 			const n = 8
 			dev := closed(t, must(soft.Open(soft.Config{})))
@@ -98,8 +106,8 @@ func TestReceivesBeforeTheFirstPeer(t *testing.T) {
 			got := 0
 			var recvs outcome[*rdma.ReceiveTask]
 			var recvPool *rdma.ReceivePool
-			if kind == "Receive" {
-				require.NoError(t, r.b.ctx.Receive(n, 8, func(*rdma.Message) { got++ }))
+			if receive := receiveKinds[kind]; receive != nil {
+				require.NoError(t, receive(r.b.ctx, n, 8, func(*rdma.Message) { got++ }))
 			} else {
 				recvs.then = func(*rdma.ReceiveTask) { got++ }
 				recvPool = must(r.b.ctx.ReceivePool(n, recvs.ok, recvs.bad))
@@ -131,6 +139,12 @@ func TestReceivesBeforeTheFirstPeer(t *testing.T) {
 // Messages are taken in order, many more than there are receives, of all kinds, and the
 // buffers are used again; with the last message the context ends without an error.
 func TestReceive(t *testing.T) {
+	for kind, receive := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { receivesMessages(t, receive) })
+	}
+}
+
+func receivesMessages(t *testing.T, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
 	r := newRig(t, rdma.Config{}, rdma.Config{MinRNRTimer: 10 * time.Microsecond})
 	var sends outcome[*rdma.Task]
 	var imms outcome[*rdma.Task]
@@ -140,19 +154,19 @@ func TestReceive(t *testing.T) {
 	writePool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	var got []string
 	var kept *rdma.Message
-	require.NoError(t, r.b.ctx.Receive(3, 100, func(m *rdma.Message) {
+	require.NoError(t, receive(r.b.ctx, 3, 100, func(m *rdma.Message) {
 		imm, ok := m.Imm()
 		assert.Same(t, r.b.conns[0], m.Connection())
 		assert.Equal(t, pe.Running, r.b.ctx.State())
 		got = append(got, fmt.Sprintf("%v %q %d %d %v", m.Opcode(), m.Bytes(), m.Length(), imm, ok))
 		kept = m
 	}))
-	require.ErrorIs(t, r.b.ctx.Receive(3, 100, func(*rdma.Message) {}), rdma.ErrInvalid)
+	require.ErrorIs(t, receive(r.b.ctx, 3, 100, func(*rdma.Message) {}), rdma.ErrInvalid)
 	for range 2 { // two runs
 		got = nil
 		r.a.conns, r.b.conns = nil, nil
 		r.connect(1)
-		require.ErrorIs(t, r.b.ctx.Receive(1, 1, func(*rdma.Message) {}), pe.ErrBadState)
+		require.ErrorIs(t, receive(r.b.ctx, 1, 1, func(*rdma.Message) {}), pe.ErrBadState)
 		copy(r.a.mem.Bytes(), "abcdefghijklmnopqrstuvwxyz")
 		imm := must(immPool.SendImm(r.a.conns[0], nil, 7))
 		require.NoError(t, imm.Submit())
@@ -179,56 +193,60 @@ func TestReceive(t *testing.T) {
 // A message without bytes leaves its receive to the next one before the function is
 // called: what the peer sends because of an answer meets it, even while the function runs.
 func TestReceiveIsPostedBeforeTheAnswer(t *testing.T) {
-	for name, size := range map[string]int{"no buffers": 0, "buffers": 64} {
-		t.Run(name, func(t *testing.T) {
-			r := &rig{t: t, engine: pe.New(pe.Config{})}
-			t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-			server, client := r.sideThatStays(openSoft(t), rdma.Config{}), newClient(t)
-			answers := must(server.ctx.SharedPool())
-			acknowledged, over := 0, false
-			require.NoError(t, server.ctx.Receive(1, size, func(m *rdma.Message) {
-				imm, _ := m.Imm()
-				if over = imm == 2; over {
-					return
-				}
-				task, err := answers.SendImm(m.Connection(), nil, 0)
-				require.NoError(t, pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }))
-				client.until("the peer has the answer, and its next message has met a receive", func() bool { return acknowledged == 2 })
-			}))
-			require.NoError(t, server.ctx.Start())
-
-			require.NoError(t, client.ctx.Stop())
-			client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
-			pool := must(client.ctx.SharedPool())
-			var conn *rdma.Connection
-			send := func(imm uint32) {
-				task, err := pool.SendImm(conn, nil, imm)
-				require.NoError(t, pe.SubmitOrFree(task, err, func(task *rdma.Task, err error) {
-					assert.NoError(t, errors.Join(err, task.Free()))
-					acknowledged++
-				}))
-			}
-			require.NoError(t, client.ctx.Receive(1, 0, func(*rdma.Message) { send(2) }))
-			require.NoError(t, client.ctx.Start())
-			client.until("it runs", func() bool { return client.ctx.State() == pe.Running })
-			conn, desc := must2(client.ctx.Export())
-			peer, peerDesc := must2(server.ctx.Export())
-			require.NoError(t, conn.Connect(peerDesc))
-			require.NoError(t, peer.Connect(desc))
-			client.until("it is Ready", func() bool {
-				_, err := r.engine.Progress()
-				require.NoError(t, err)
-				return conn.State() == rdma.Ready && peer.State() == rdma.Ready
-			})
-			send(1)
-			r.until("the second message is here", func() bool {
-				_, err := client.rig.engine.Progress()
-				require.NoError(t, err)
-				return over
-			})
-			assert.Zero(t, counter(t, server.dev.(*soft.Device), "send_rnr_err"))
-		})
+	for kind, receive := range receiveKinds {
+		for name, size := range map[string]int{"no buffers": 0, "buffers": 64} {
+			t.Run(kind+", "+name, func(t *testing.T) { postsBeforeTheAnswer(t, size, receive) })
+		}
 	}
+}
+
+func postsBeforeTheAnswer(t *testing.T, size int, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
+	r := &rig{t: t, engine: pe.New(pe.Config{})}
+	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
+	server, client := r.sideThatStays(openSoft(t), rdma.Config{}), newClient(t)
+	answers := must(server.ctx.SharedPool())
+	acknowledged, over := 0, false
+	require.NoError(t, receive(server.ctx, 1, size, func(m *rdma.Message) {
+		imm, _ := m.Imm()
+		if over = imm == 2; over {
+			return
+		}
+		task, err := answers.SendImm(m.Connection(), nil, 0)
+		require.NoError(t, pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) { _ = t.Free() }))
+		client.until("the peer has the answer, and its next message has met a receive", func() bool { return acknowledged == 2 })
+	}))
+	require.NoError(t, server.ctx.Start())
+
+	require.NoError(t, client.ctx.Stop())
+	client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
+	pool := must(client.ctx.SharedPool())
+	var conn *rdma.Connection
+	send := func(imm uint32) {
+		task, err := pool.SendImm(conn, nil, imm)
+		require.NoError(t, pe.SubmitOrFree(task, err, func(task *rdma.Task, err error) {
+			assert.NoError(t, errors.Join(err, task.Free()))
+			acknowledged++
+		}))
+	}
+	require.NoError(t, client.ctx.Receive(1, 0, func(*rdma.Message) { send(2) }))
+	require.NoError(t, client.ctx.Start())
+	client.until("it runs", func() bool { return client.ctx.State() == pe.Running })
+	conn, desc := must2(client.ctx.Export())
+	peer, peerDesc := must2(server.ctx.Export())
+	require.NoError(t, conn.Connect(peerDesc))
+	require.NoError(t, peer.Connect(desc))
+	client.until("it is Ready", func() bool {
+		_, err := r.engine.Progress()
+		require.NoError(t, err)
+		return conn.State() == rdma.Ready && peer.State() == rdma.Ready
+	})
+	send(1)
+	r.until("the second message is here", func() bool {
+		_, err := client.rig.engine.Progress()
+		require.NoError(t, err)
+		return over
+	})
+	assert.Zero(t, counter(t, server.dev.(*soft.Device), "send_rnr_err"))
 }
 
 func TestReceiveRefusals(t *testing.T) {
@@ -252,6 +270,12 @@ func TestReceiveRefusals(t *testing.T) {
 // A message that is too long ends its connection, and no other; the receive is posted
 // again.
 func TestReceiveMessageTooLong(t *testing.T) {
+	for kind, receive := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { failsMessageTooLong(t, receive) })
+	}
+}
+
+func failsMessageTooLong(t *testing.T, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
 	engine := pe.New(pe.Config{})
 	r := &rig{t: t, engine: engine}
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
@@ -260,7 +284,7 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	var sends outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	got := 0
-	require.NoError(t, r.b.ctx.Receive(1, 16, func(*rdma.Message) { got++ }))
+	require.NoError(t, receive(r.b.ctx, 1, 16, func(*rdma.Message) { got++ }))
 	r.connect(2)
 	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 17)))
 	require.NoError(t, task.Submit())
@@ -271,7 +295,7 @@ func TestReceiveMessageTooLong(t *testing.T) {
 	})
 	require.ErrorIs(t, sends.errs[0], rdma.ErrRemoteInvalid)
 	require.ErrorIs(t, r.b.conns[0].Err(), rdma.ErrLocalLength)
-	require.ErrorContains(t, r.b.conns[0].Err(), "the buffers of Receive hold 16 bytes; call Receive with the size of the largest message")
+	require.ErrorContains(t, r.b.conns[0].Err(), "hold 16 bytes; call it with the size of the largest message")
 	require.NoError(t, task.Free())
 	for range 3 {
 		task := must(pool.Send(r.a.conns[1], r.a.bufs.Source(r.a.mem, 0, 16)))
@@ -285,11 +309,17 @@ func TestReceiveMessageTooLong(t *testing.T) {
 
 // The function may panic, stop the context, or close the connection: no receive is lost.
 func TestReceiveFunctionMisbehaves(t *testing.T) {
+	for kind, receive := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { survivesFunction(t, receive) })
+	}
+}
+
+func survivesFunction(t *testing.T, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	var sends outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 	n := 0
-	require.NoError(t, r.b.ctx.Receive(1, 8, func(m *rdma.Message) {
+	require.NoError(t, receive(r.b.ctx, 1, 8, func(m *rdma.Message) {
 		switch n++; n {
 		case 1:
 			panic("mine")
@@ -313,10 +343,16 @@ func TestReceiveFunctionMisbehaves(t *testing.T) {
 }
 
 func TestReceiveAllocatesNothing(t *testing.T) {
+	for kind, receive := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { receivesWithoutAllocation(t, receive) })
+	}
+}
+
+func receivesWithoutAllocation(t *testing.T, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	pool := must(r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	got := 0
-	require.NoError(t, r.b.ctx.Receive(4, 64, func(m *rdma.Message) { got += len(m.Bytes()) }))
+	require.NoError(t, receive(r.b.ctx, 4, 64, func(m *rdma.Message) { got += len(m.Bytes()) }))
 	r.connect(1)
 	r.settle()
 	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 64)))
@@ -407,13 +443,19 @@ func (s *side2) until(what string, done func() bool) { s.rig.until(what, done) }
 // A message that comes while the context still waits for another connection can be
 // answered.
 func TestAnswerWhileStarting(t *testing.T) {
+	for kind, receive := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { answersWhileStarting(t, receive) })
+	}
+}
+
+func answersWhileStarting(t *testing.T, receive func(c *rdma.Connections, n, size int, f func(*rdma.Message)) error) {
 	r := newRig(t, rdma.Config{MaxConnections: 2}, rdma.Config{MaxConnections: 2})
 	pool := must(r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	answers := must(r.b.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	var answer *rdma.Task
 	answered := false
-	require.NoError(t, r.a.ctx.Receive(1, 8, func(*rdma.Message) { answered = true }))
-	require.NoError(t, r.b.ctx.Receive(1, 8, func(m *rdma.Message) {
+	require.NoError(t, receive(r.a.ctx, 1, 8, func(*rdma.Message) { answered = true }))
+	require.NoError(t, receive(r.b.ctx, 1, 8, func(m *rdma.Message) {
 		require.Equal(t, pe.Starting, r.b.ctx.State())
 		answer = must(answers.Send(m.Connection(), nil))
 		require.NoError(t, answer.Submit())

@@ -13,16 +13,42 @@ import (
 // other connection can use them.
 func (c *Connections) receiveShare() int { return c.recvDepth / c.set.MaxConnections }
 
-// needsReceives implements service.
-func (c *Connections) needsReceives() bool { return c.toRefill.Len() > 0 }
+// ownQueueSize is the size of the receive queue that each connection has; zero: none has one.
+func (c *Connections) ownQueueSize() int {
+	switch {
+	case c.each != nil:
+		return c.each.n
+	case c.set.receivesShared || len(c.receives) == 0:
+		return 0
+	}
+	return c.receiveShare()
+}
 
-// refill implements service: it posts receives to a connection. The connection gets its part of
-// the waiting receives, and then goes to the back of the list, so that all connections get
-// receives in turn.
+// ownReceives is how many receives the connection's own queue holds.
+func (conn *Connection) ownReceives() int {
+	if conn.ctx.each != nil {
+		return conn.lane.Receives()
+	}
+	return conn.receives.Len()
+}
+
+// needsReceives implements service.
+func (c *Connections) needsReceives() bool {
+	return c.toRefill.Len() > 0 && (c.each != nil || c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth)
+}
+
+// refill implements service: it posts receives to a connection: those of its own, or its part
+// of the waiting ones. The connection then goes to the back of the list, so that all
+// connections get receives in turn.
 func (c *Connections) refill() {
 	conn := c.toRefill.Pop().Value
-	part := (c.recvWaiting.Len() + c.toRefill.Len()) / (c.toRefill.Len() + 1) // rounded up
-	_, err := c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
+	var err error
+	if c.each != nil {
+		err = conn.postOwn()
+	} else {
+		part := (c.recvWaiting.Len() + c.toRefill.Len()) / (c.toRefill.Len() + 1) // rounded up
+		_, err = c.postSomeReceives(conn.lane.QP(), min(part, c.receiveShare()-conn.receives.Len()), conn)
+	}
 	if err != nil {
 		conn.takesReceives = false
 		conn.fail(fmt.Errorf("%w: post receives: %w", ErrDevice, err))
@@ -35,7 +61,7 @@ func (c *Connections) refill() {
 // queueRefill lists the connection to be given receives, if it has room for them.
 func (conn *Connection) queueRefill() {
 	c := conn.ctx
-	if conn.takesReceives && !conn.transition.running && !conn.toRefill.Queued() && conn.receives.Len() < c.receiveShare() {
+	if conn.takesReceives && !conn.transition.running && !conn.toRefill.Queued() && conn.ownReceives() < c.ownQueueSize() {
 		c.toRefill.Push(&conn.toRefill)
 	}
 }
@@ -44,7 +70,7 @@ func (conn *Connection) queueRefill() {
 // accept receives, and not be able to receive messages yet.
 func (conn *Connection) takeReceives() {
 	c := conn.ctx
-	if c.set.receivesShared || len(c.receives) == 0 || c.phase != phaseUp {
+	if c.ownQueueSize() == 0 || c.phase != phaseUp {
 		return
 	}
 	conn.takesReceives = true
@@ -59,10 +85,14 @@ func (conn *Connection) refuseReceives() {
 }
 
 // returnReceives gives the receives of a queue pair that was reset or destroyed to other
-// connections. Their later completions are ignored.
+// connections, unless they belong to this one. Their later completions are ignored.
 func (conn *Connection) returnReceives() {
 	conn.refuseReceives()
 	c := conn.ctx
+	if c.each != nil {
+		conn.renewReceiveID()
+		return
+	}
 	for e := conn.receives.Front(); e != nil; e = conn.receives.Front() {
 		r := e.Value
 		c.receiveReturned(r)

@@ -32,6 +32,9 @@ type ReceiveTask struct {
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
 func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
+	if c.each != nil {
+		return nil, fmt.Errorf("rdma: make a pool of receives of context %q: %w: ReceivePerConnection was called, which gives each connection receives of its own; use one of the two", c.set.Name, ErrInvalid)
+	}
 	p := &ReceivePool{}
 	err := p.fill(c, OpReceive, n, done, failed,
 		func(t *ReceiveTask) *pe.Task { return &t.Task },

@@ -55,9 +55,9 @@ func (c *base) addReceive(r *receive, owner receiver) {
 	c.receives = append(c.receives, r)
 }
 
-// receivesPostable reports whether a receive waits and there is room for it.
+// receivesPostable reports whether a receive is to be posted and there is room for it.
 func (c *base) receivesPostable() bool {
-	return c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.phase == phaseUp && (c.recvQueue != nil || c.service.needsReceives())
+	return c.phase == phaseUp && (c.recvWaiting.Len() > 0 && c.recvPosted < c.recvDepth && c.recvQueue != nil || c.service.needsReceives())
 }
 
 // postReceives posts waiting receives while the receive queues have room.
@@ -107,6 +107,10 @@ func (c *base) receiveReturned(r *receive) {
 
 // received handles the completion of a receive.
 func (c *base) received(wc *verbs.WC) {
+	if c.each != nil {
+		c.service.receivedOwn(wc)
+		return
+	}
 	if wc.Unsolicited {
 		c.service.receivedUnsolicited(wc)
 		return

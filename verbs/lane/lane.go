@@ -179,18 +179,28 @@ func (l *Lane) Connected() {
 	l.queueForPosting()
 }
 
-// Reset takes the queue pair back to Reset, from any state. Requests on the lane are dropped
-// without a completion; withheld requests go on waiting.
+// Reset takes the queue pair back to Reset, from any state. Requests on the lane, and receives,
+// are dropped without a completion; withheld requests go on waiting.
 func (l *Lane) Reset() error {
 	l.up = false
 	for l.requests.Len() > 0 {
 		l.pop()
 	}
-	return l.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
+	if err := l.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState); err != nil {
+		return err
+	}
+	l.receives = 0
+	return nil
 }
 
 // Posted is the number of requests at the device.
 func (l *Lane) Posted() int { return l.posted }
+
+// Receives is the number of receives of PostRecv at the device.
+func (l *Lane) Receives() int { return l.receives }
+
+// Drained reports whether Group.Drained has returned the lane, or will: see there.
+func (l *Lane) Drained() bool { return l.drained }
 
 // PostRecv posts receives to the queue pair itself, and counts them: the lane is drained only
 // after Received was called for each.
@@ -269,7 +279,7 @@ func (l *Lane) Close() error {
 	err := l.qp.Close()
 	switch {
 	case err == nil || errors.Is(err, verbs.ErrNoDevice):
-		l.closed, l.kept = true, nil
+		l.closed, l.kept, l.receives = true, nil, 0
 	default:
 		l.kept = Kept(fmt.Sprintf("queue pair %#x", l.num), err)
 		err = l.kept
