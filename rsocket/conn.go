@@ -278,7 +278,7 @@ func (c *Conn) resetWrite(t time.Time) {
 // kick has pump run on the engine's goroutine. c.mu is not held.
 func (c *Conn) kick() {
 	if c.scheduled.CompareAndSwap(false, true) {
-		_ = c.stack.engine.Do(c.work) // a closed engine has no connections
+		_ = c.stack.engine.Dispatch(c.work) // a closed engine has no connections
 	}
 }
 

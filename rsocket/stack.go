@@ -200,7 +200,7 @@ func (s *Stack) open() error {
 	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err != nil {
 		return err
 	}
-	if err := s.rdma.Receive(receiveQueue+reservedReceives, 0, received); err != nil {
+	if err := s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received); err != nil {
 		return err
 	}
 	s.rdma.OnConnection(connectionChanged)
