@@ -31,7 +31,6 @@ func pairs(b *testing.B) map[string]func() (near, far net.Conn) {
 	return m
 }
 
-
 func BenchmarkRoundTrip(b *testing.B) {
 	for name, pair := range pairs(b) {
 		for _, size := range sizesOf() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,14 +30,14 @@ type Conn struct {
 	readable, writable          sync.Cond
 	readDeadline, writeDeadline deadline
 	reading, writing            bool // a call has its turn, and may use memory without the lock
-	in                          inbound
-	out                         outbound
+	in                          buffers.Inbound
+	out                         buffers.Outbound
 	closed                      bool // by Close
 	writeClosed                 bool // by CloseWrite or Close
 	readClosed                  bool // the peer sends no more data
 	peerGone                    bool // the peer takes no more data
 	failure                     error
-	ended                       bool // nothing of the connection is at the device any more
+	ended                       bool // gone was called
 	freed                       bool // its memory has been released
 
 	transfer // belongs to the engine's goroutine
@@ -47,7 +48,7 @@ func (s *Stack) newConn() (*Conn, error) {
 	c := &Conn{stack: s}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.work = c.pump
-	c.out.pool = &s.chunks
+	c.out.Pool = &s.chunks
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -76,13 +77,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	c.reading = true
 	n, emptied := 0, false
-	for n < len(p) && c.in.available() > 0 {
-		from := c.in.unread()
+	for n < len(p) && c.in.Available() > 0 {
+		from := c.in.Unread()
 		c.mu.Unlock()
 		m := copy(p[n:], from)
 		c.mu.Lock()
 		n += m
-		emptied = c.in.consume(m) || emptied
+		emptied = c.in.Consume(m) || emptied
 	}
 	c.reading = false
 	if c.closed {
@@ -106,7 +107,7 @@ func (c *Conn) readState(size int) (wait bool, err error) {
 		return false, c.opError("read", os.ErrDeadlineExceeded)
 	case c.reading:
 		return true, nil
-	case size == 0 || c.in.available() > 0:
+	case size == 0 || c.in.Available() > 0:
 		return false, nil
 	case c.readClosed:
 		return false, io.EOF
@@ -133,7 +134,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writing = true
 	defer func() {
 		c.writing = false
-		c.out.release(false)
+		c.out.Release(false)
 		c.writable.Broadcast()
 		c.freeIfDone()
 	}()
@@ -144,7 +145,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if n == len(p) {
 			return n, nil
 		}
-		room, err := c.out.room(len(p)-n, c.stack.cfg.SendBuffer)
+		room, err := c.out.Room(len(p)-n, c.stack.cfg.SendBuffer)
 		if err != nil {
 			return n, c.opError("write", err)
 		}
@@ -155,7 +156,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		c.mu.Unlock()
 		m := copy(room, p[n:])
 		c.mu.Lock()
-		c.out.commit(m)
+		c.out.Commit(m)
 		n += m
 		c.mu.Unlock()
 		c.kick()
@@ -226,8 +227,8 @@ func (c *Conn) close() bool {
 // discard drops what has arrived for a closed connection. The peer can then send the rest of its
 // data: it may be waiting for that before it reads what this end has still to send.
 func (c *Conn) discard() {
-	for !c.reading && c.in.available() > 0 {
-		c.in.consume(c.in.available())
+	for !c.reading && c.in.Available() > 0 {
+		c.in.Consume(c.in.Available())
 	}
 }
 
@@ -287,27 +288,27 @@ func (c *Conn) abandon() {
 	c.close()
 	_ = c.stack.engine.Do(func() {
 		if c.conn == nil { // no callback will come
-			c.end(nil)
+			c.gone(nil)
 		}
 	})
 }
 
 // fail ends the connection with an error. What has arrived can still be read.
 func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	if c.failure == nil {
-		c.failure = err
+	if c.failed {
+		return
 	}
+	c.failed = true
+	c.mu.Lock()
+	c.failure = err
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.mu.Unlock()
-	if c.conn != nil {
-		_ = c.conn.Close() // it is legal here in every state
-	}
+	c.disconnect()
 }
 
-// end is called when nothing of the connection is left at the device. err is why it ended.
-func (c *Conn) end(err error) {
+// gone is called when nothing of the connection is left at the device. err is why it ended.
+func (c *Conn) gone(err error) {
 	if c.lingering != nil {
 		c.lingering.Stop()
 	}
@@ -335,8 +336,8 @@ func (c *Conn) freeIfDone() {
 		return
 	}
 	c.freed = true
-	c.out.free()
-	if err := errors.Join(c.in.free(), c.transfer.free()); err != nil {
+	c.out.Free()
+	if err := errors.Join(c.in.Release(), c.transfer.release()); err != nil {
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
 	}
 	c.stack.end(c)
@@ -359,6 +360,6 @@ func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case rdma.Failed:
 		c.fail(reset(err))
 	case rdma.Closed:
-		c.end(err)
+		c.gone(err)
 	}
 }

@@ -2,13 +2,11 @@ package rsocket
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/rsocket/internal/wire"
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
@@ -32,16 +30,10 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 		return nil, err
 	}
 	var refused error
-	own := c.hello()
 	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
-		PrivateData: own.Encode(), Once: true,
+		PrivateData: c.hello(), Once: true,
 		OnResponse: func(conn *rdma.Connection) {
-			hello, err := wire.DecodeHello(conn.AcceptData())
-			if err == nil {
-				err = c.setPeer(&hello)
-			}
-			if err != nil {
-				refused = err
+			if refused = c.meet(conn.AcceptData()); refused != nil {
 				_ = conn.Close()
 				return
 			}
@@ -53,7 +45,7 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 	case err == nil:
 		return c, nil
 	case refused != nil:
-		err = fmt.Errorf("%w: %w", ErrProtocol, refused)
+		err = refused
 	}
 	c.abandon()
 	return nil, err

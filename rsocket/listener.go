@@ -14,7 +14,6 @@ import (
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/rdma"
-	"github.com/verbena-rdma/verbena/rsocket/internal/wire"
 )
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
@@ -203,10 +202,6 @@ func (l *listening) request(q *rdma.ConnectRequest) {
 
 func (l *listening) accept(q *rdma.ConnectRequest) error {
 	s := l.stack
-	hello, err := wire.DecodeHello(q.PrivateData())
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
 	l.mu.Lock()
 	full := l.pending >= l.backlog
 	if !full {
@@ -222,10 +217,9 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 		return err
 	}
 	c.listener, c.shared = l.Listener, l.shared.retain()
-	own := c.hello()
-	if err = c.setPeer(&hello); err == nil {
+	if err = c.meet(q.PrivateData()); err == nil {
 		var conn *rdma.Connection
-		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: own.Encode()}); err == nil {
+		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
 			c.bind(conn)
 			return nil
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -35,19 +36,6 @@ const (
 
 	MinBuffer = 64 << 10
 	MaxBuffer = 256 << 20
-)
-
-const (
-	// receiveQueue is how many data messages a peer may have under way, and reservedReceives how
-	// many control messages beside them.
-	receiveQueue     = 64
-	reservedReceives = 4
-	// maxDataUnderWay is how many data messages of a connection are at the device at a time. While
-	// that many are, further writes are put together to larger messages.
-	maxDataUnderWay = 16
-	// maxControlUnderWay is for an SGL message, a shutdown and a disconnect message.
-	maxControlUnderWay = 3
-	maxUnderWay        = maxDataUnderWay + maxControlUnderWay
 )
 
 // Config configures a Stack. All but Device may be zero.
@@ -144,7 +132,7 @@ type Stack struct {
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
-	chunks chunkPool
+	chunks buffers.Pool
 
 	stopEngine context.CancelFunc
 	goroutine  sync.WaitGroup
@@ -173,7 +161,7 @@ func New(cfg Config) (*Stack, error) {
 		conns: make(map[*Conn]struct{}), listeners: make(map[*Listener]struct{}),
 	}
 	s.changed.L = &s.mu
-	s.chunks.dev = cfg.Device
+	s.chunks.Device = cfg.Device
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack on %s: %w", cfg.Device.Name(), errors.Join(err, s.engine.Close()))
 	}
@@ -232,7 +220,7 @@ func (s *Stack) drive(ctx context.Context) {
 	s.mu.Unlock()
 	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.serial, b.serial) })
 	for _, c := range conns {
-		c.end(err)
+		c.gone(err)
 	}
 	close(s.ended)
 }
@@ -278,7 +266,7 @@ func (s *Stack) Close() error {
 		s.changed.Wait()
 	}
 	s.mu.Unlock()
-	return errors.Join(s.engine.Close(), s.chunks.close())
+	return errors.Join(s.engine.Close(), s.chunks.Close())
 }
 
 // begin registers a connection, unless the Stack is closed.

@@ -1,4 +1,4 @@
-package rsocket
+package buffers
 
 import (
 	"errors"
@@ -10,38 +10,38 @@ import (
 
 const (
 	smallChunk = 4 << 10
-	// largeChunk is also the largest message, as it is for rsockets.
+	// largeChunk is also the largest message, as with rsockets.
 	largeChunk = 64 << 10
 	slabSize   = 1 << 20
 )
 
-// chunk is a piece of send memory. Messages are sent from it in order, and it is free again when the
+// Chunk is a piece of send memory. Messages are sent from it in order, and it is free again when the
 // device has sent all of them.
-type chunk struct {
-	memory *mmap.Map
+type Chunk struct {
+	Memory *mmap.Map
 	offset int
 	data   []byte
-	next   *chunk // in the pool
+	next   *Chunk // in the pool
 
 	written int // bytes that Write has put there
 	posted  int // bytes of these given to the device
 	done    int // bytes of these that the peer's device has acknowledged
 }
 
-// chunkPool has the send memory of all connections of a Stack. It grows as needed, and keeps its
+// Pool has the send memory of all connections of a Stack. It grows as needed, and keeps its
 // memory until the Stack ends.
-type chunkPool struct {
-	dev verbs.Device
+type Pool struct {
+	Device verbs.Device
 
 	mu    sync.Mutex
-	free  [2]*chunk // small ones, large ones
+	free  [2]*Chunk // small ones, large ones
 	slabs []*mmap.Map
 }
 
 var chunkSizes = [2]int{smallChunk, largeChunk}
 
 // get returns a chunk: a large one for more than smallChunk bytes.
-func (p *chunkPool) get(bytes int) (*chunk, error) {
+func (p *Pool) get(bytes int) (*Chunk, error) {
 	kind := 0
 	if bytes > smallChunk {
 		kind = 1
@@ -59,7 +59,7 @@ func (p *chunkPool) get(bytes int) (*chunk, error) {
 	return c, nil
 }
 
-func (p *chunkPool) put(c *chunk) {
+func (p *Pool) put(c *Chunk) {
 	kind := 0
 	if len(c.data) > smallChunk {
 		kind = 1
@@ -69,45 +69,46 @@ func (p *chunkPool) put(c *chunk) {
 	c.next, p.free[kind] = p.free[kind], c
 }
 
-func (p *chunkPool) grow(kind int) error {
-	slab, err := mmap.Alloc(p.dev, slabSize, mmap.LocalReadOnly)
+func (p *Pool) grow(kind int) error {
+	slab, err := mmap.Alloc(p.Device, slabSize, mmap.LocalReadOnly)
 	if err != nil {
 		return err
 	}
 	p.slabs = append(p.slabs, slab)
 	size := chunkSizes[kind]
 	for off := 0; off < slabSize; off += size {
-		p.free[kind] = &chunk{memory: slab, offset: off, data: slab.Bytes()[off : off+size : off+size], next: p.free[kind]}
+		p.free[kind] = &Chunk{Memory: slab, offset: off, data: slab.Bytes()[off : off+size : off+size], next: p.free[kind]}
 	}
 	return nil
 }
 
-func (p *chunkPool) close() error {
+// Close releases the memory, which no connection uses any more.
+func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var list []error
 	for _, s := range p.slabs {
 		list = append(list, s.Close())
 	}
-	p.slabs, p.free = nil, [2]*chunk{}
+	p.slabs, p.free = nil, [2]*Chunk{}
 	return errors.Join(list...)
 }
 
-// outbound is what has been written and is not acknowledged. The lock of the connection guards it.
-type outbound struct {
-	pool   *chunkPool
-	chunks []*chunk // in order; the last is being filled
+// Outbound is what has been written and is not acknowledged. The lock of the connection guards it.
+type Outbound struct {
+	Pool   *Pool
+	chunks []*Chunk // in order; the last is being filled
 	held   int      // bytes written and not acknowledged
 	unsent int      // bytes of these that the device does not have
 }
 
-// room returns memory for up to n bytes, which commit takes. It is empty if limit bytes are held.
-func (o *outbound) room(n, limit int) ([]byte, error) {
+// Room returns memory for up to n bytes, which Commit takes. It is empty if limit bytes are held.
+func (o *Outbound) Room(n, limit int) ([]byte, error) {
 	if n = min(n, limit-o.held); n <= 0 {
 		return nil, nil
 	}
 	if len(o.chunks) == 0 || o.last().written == len(o.last().data) {
-		c, err := o.pool.get(n + o.unsent)
+		c, err := o.Pool.get(n + o.unsent)
 		if err != nil {
 			return nil, err
 		}
@@ -117,23 +118,24 @@ func (o *outbound) room(n, limit int) ([]byte, error) {
 	return c.data[c.written:min(c.written+n, len(c.data))], nil
 }
 
-func (o *outbound) last() *chunk { return o.chunks[len(o.chunks)-1] }
+func (o *Outbound) last() *Chunk { return o.chunks[len(o.chunks)-1] }
 
-// commit takes the first n bytes of the memory that room has returned.
-func (o *outbound) commit(n int) {
+// Commit takes the first n bytes of the memory that Room has returned.
+func (o *Outbound) Commit(n int) {
 	o.last().written += n
 	o.held += n
 	o.unsent += n
 }
 
-// post takes up to n bytes for a message. With none left, it returns no chunk.
-func (o *outbound) post(n int) (c *chunk, offset, length int) {
-	if o.unsent == 0 {
-		return nil, 0, 0
-	}
+// Unsent is the number of bytes that no message has taken.
+func (o *Outbound) Unsent() int { return o.unsent }
+
+// Post takes up to n bytes for a message: those at offset in the memory of the chunk. With none
+// left, it returns no chunk.
+func (o *Outbound) Post(n int) (c *Chunk, offset, length int) {
 	for _, c := range o.chunks {
 		if length = min(n, c.written-c.posted); length > 0 {
-			offset = c.posted
+			offset = c.offset + c.posted
 			c.posted += length
 			o.unsent -= length
 			return c, offset, length
@@ -142,35 +144,29 @@ func (o *outbound) post(n int) (c *chunk, offset, length int) {
 	return nil, 0, 0
 }
 
-// unpost undoes post for the last message.
-func (o *outbound) unpost(c *chunk, n int) {
-	c.posted -= n
-	o.unsent += n
-}
-
-// acknowledge notes that the peer's device has n bytes of a chunk.
-func (o *outbound) acknowledge(c *chunk, n int) {
+// Acknowledge notes that the peer's device has n bytes of a chunk.
+func (o *Outbound) Acknowledge(c *Chunk, n int) {
 	c.done += n
 	o.held -= n
 }
 
-// release gives back the chunks that are done with. While a call of Write is under way, the last
+// Release gives back the chunks that are done with. While a call of Write is under way, the last
 // one is not.
-func (o *outbound) release(writing bool) {
+func (o *Outbound) Release(writing bool) {
 	for len(o.chunks) > 0 {
 		c := o.chunks[0]
 		if c.done < c.written || writing && len(o.chunks) == 1 {
 			return
 		}
-		o.pool.put(c)
+		o.Pool.put(c)
 		o.chunks = append(o.chunks[:0], o.chunks[1:]...)
 	}
 }
 
-// free gives back all chunks. Nothing at the device uses them.
-func (o *outbound) free() {
+// Free gives back all chunks. Nothing at the device uses them.
+func (o *Outbound) Free() {
 	for _, c := range o.chunks {
-		o.pool.put(c)
+		o.Pool.put(c)
 	}
 	o.chunks, o.held, o.unsent = nil, 0, 0
 }

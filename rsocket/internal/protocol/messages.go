@@ -1,6 +1,6 @@
-// Package wire has the messages of the rsockets protocol: the private data of the connection
-// manager, the immediate data of writes, and the entries of target SGLs.
-package wire
+// Package protocol is the rsockets protocol: its messages, and what one end of a connection may
+// send and must refuse (End). It has no device, no memory, no clock and no lock.
+package protocol
 
 import (
 	"encoding/binary"
@@ -116,10 +116,10 @@ type Op uint8
 
 // The operations. All others are reserved.
 const (
-	Data    Op = 0 // the value is the number of bytes written
-	SGL     Op = 4 // the lower 16 bits of the value are a sequence number: see Imm.Sequence
-	IomapUp Op = 6 // an I/O mapping was written
-	Control Op = 7 // the value is one of Disconnect, Keepalive, Shutdown
+	OpData    Op = 0 // the value is the number of bytes written
+	OpSGL     Op = 4 // the lower 16 bits of the value are a sequence number: see Imm.Sequence
+	OpIomap   Op = 6 // an I/O mapping was written
+	OpControl Op = 7 // the value is one of Disconnect, Keepalive, Shutdown
 )
 
 // The values of control messages.
@@ -133,9 +133,6 @@ const (
 	valueBits = 29
 	valueMask = 1<<valueBits - 1
 )
-
-// MaxData is the greatest number of bytes of one data message.
-const MaxData = valueMask
 
 // Imm is the immediate data of a message.
 type Imm uint32
@@ -156,13 +153,13 @@ func (i Imm) Sequence() uint16 { return uint16(i) }
 // String names the message.
 func (i Imm) String() string {
 	switch i.Op() {
-	case Data:
+	case OpData:
 		return fmt.Sprintf("data message of %d bytes", i.Value())
-	case SGL:
+	case OpSGL:
 		return fmt.Sprintf("SGL message with sequence number %d", i.Sequence())
-	case IomapUp:
+	case OpIomap:
 		return fmt.Sprintf("message for I/O mapping %d", i.Value())
-	case Control:
+	case OpControl:
 		switch i.Value() {
 		case Disconnect:
 			return "disconnect message"

@@ -1,0 +1,196 @@
+package buffers
+
+import (
+	"errors"
+	"time"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	// Smallest is the size of the first receive buffer, and of the smallest.
+	Smallest = 8 << 10
+
+	// A buffer that was filled faster than fastFill is followed by one twice as large, and one
+	// that took longer than slowFill by one half as large.
+	fastFill = 200 * time.Millisecond
+	slowFill = 5 * time.Second
+	// perLimit is how many of the largest buffers the limit has room for: while the peer fills
+	// two, the program reads the others.
+	perLimit = 4
+)
+
+// Exposed is memory that the peer of one connection may write to.
+type Exposed struct {
+	*mmap.Map
+	Key uint32 // for the peer
+}
+
+// Expose allocates memory for the peer of one connection: no other has its key.
+func Expose(dev verbs.Device, pd verbs.PD, size int) (e Exposed, err error) {
+	if e.Map, err = mmap.Alloc(dev, size, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
+		return e, err
+	}
+	if e.Key, err = e.ExportKey(pd); err != nil {
+		return e, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// Buffer is a receive buffer: memory that the peer fills from the beginning to the end.
+type Buffer struct {
+	Exposed
+	data   []byte
+	filled int
+	read   int
+	shared bool // the memory has another owner
+}
+
+// Len is its size in bytes.
+func (b *Buffer) Len() int { return len(b.data) }
+
+func (b *Buffer) full() bool { return b.filled == len(b.data) }
+
+func (b *Buffer) close() error {
+	if b.shared {
+		return nil
+	}
+	return b.Close()
+}
+
+// Inbound is the receive buffers of a connection, and what has arrived in them.
+type Inbound struct {
+	buffers []*Buffer // that the peer knows and the program has not read, in order
+	used    []*Buffer // read, to be used again
+	size    int       // bytes of buffers
+
+	last  int           // size of the newest buffer
+	fill  time.Duration // how long the buffer before the filling one took; zero: not known
+	begun time.Time     // when the filling one got its first byte
+}
+
+// AddFirst adds the first buffer, a part of other memory.
+func (in *Inbound) AddFirst(data []byte) {
+	in.add(&Buffer{data: data, shared: true})
+}
+
+func (in *Inbound) add(b *Buffer) {
+	in.buffers = append(in.buffers, b)
+	in.size += len(b.data)
+	in.last = len(b.data)
+}
+
+// Available is the number of bytes that Unread returns. If it is zero, all has been read.
+func (in *Inbound) Available() int {
+	if len(in.buffers) == 0 {
+		return 0
+	}
+	return in.buffers[0].filled - in.buffers[0].read
+}
+
+// Unread is what has arrived in the oldest buffer and was not read.
+func (in *Inbound) Unread() []byte {
+	b := in.buffers[0]
+	return b.data[b.read:b.filled]
+}
+
+// Consume notes that n bytes have been read, and reports whether the buffer has become free.
+func (in *Inbound) Consume(n int) bool {
+	b := in.buffers[0]
+	if b.read += n; b.read < len(b.data) {
+		return false
+	}
+	in.size -= len(b.data)
+	in.used = append(in.used, b)
+	in.buffers = append(in.buffers[:0], in.buffers[1:]...)
+	return true
+}
+
+// filling is the buffer that the next byte arrives in, and those behind it.
+func (in *Inbound) filling() []*Buffer {
+	for i, b := range in.buffers {
+		if !b.full() {
+			return in.buffers[i:]
+		}
+	}
+	return nil
+}
+
+// Room is the number of bytes left in the buffer that the next byte arrives in.
+func (in *Inbound) Room() int {
+	list := in.filling()
+	if len(list) == 0 {
+		return 0
+	}
+	return len(list[0].data) - list[0].filled
+}
+
+// Fill notes that n bytes have arrived, for which there was Room. now is called when a buffer gets
+// its first byte.
+func (in *Inbound) Fill(n int, now func() time.Time) {
+	if n == 0 {
+		return
+	}
+	b := in.filling()[0]
+	if b.filled == 0 {
+		begun := now()
+		if !in.begun.IsZero() {
+			in.fill = max(begun.Sub(in.begun), 1)
+		}
+		in.begun = begun
+	}
+	b.filled += n
+}
+
+// Next returns a buffer for the peer to be told of, if one is due: when the peer has begun to fill
+// the last one, and limit has room for one more. allocate allocates its memory if no old buffer has
+// the size.
+func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*Buffer, error) {
+	if list := in.filling(); len(list) > 1 || len(list) == 1 && list[0].filled == 0 {
+		return nil, nil
+	}
+	size := max(in.last, Smallest)
+	switch {
+	case in.fill < fastFill:
+		size *= 2
+	case in.fill > slowFill:
+		size /= 2
+	}
+	if size = max(min(size, limit/perLimit), Smallest); in.size+size > limit {
+		return nil, nil // until the program has read
+	}
+	b, err := in.reuse(size)
+	if err == nil && b == nil {
+		b = &Buffer{}
+		b.Exposed, err = allocate(size)
+	}
+	if err != nil {
+		return nil, err
+	}
+	*b = Buffer{Exposed: b.Exposed, data: b.Bytes()}
+	in.add(b)
+	return b, nil
+}
+
+// reuse returns a used buffer of a size, or nil, and releases all others.
+func (in *Inbound) reuse(size int) (found *Buffer, err error) {
+	for _, b := range in.used {
+		if found == nil && !b.shared && len(b.data) == size {
+			found = b
+		} else {
+			err = errors.Join(err, b.close())
+		}
+	}
+	in.used = in.used[:0]
+	return found, err
+}
+
+// Release releases all buffers.
+func (in *Inbound) Release() (err error) {
+	for _, b := range append(in.buffers, in.used...) {
+		err = errors.Join(err, b.close())
+	}
+	in.buffers, in.used = nil, nil
+	return err
+}
