@@ -10,8 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
+	"github.com/verbena-rdma/verbena/rsocket/internal/deadline"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -19,16 +21,16 @@ import (
 // the same time; concurrent calls of Write do not mix their data.
 type Conn struct {
 	stack    *Stack
-	serial   uint64
-	listener *Listener // nil: it was dialled, or has been settled
-	shared   *shared   // nil: the program has made the stack
+	place    fifo.Node[*Conn] // in the list of the stack
+	listener *Listener        // nil: it was dialled, or has been settled
+	shared   *shared          // nil: the program has made the stack
 
 	work      func()      // pump, to be run on the engine's goroutine
 	scheduled atomic.Bool // work is on its way there
 
 	mu                          sync.Mutex
 	readable, writable          sync.Cond
-	readDeadline, writeDeadline deadline
+	readDeadline, writeDeadline deadline.Deadline
 	reading, writing            bool // a call has its turn, and may use memory without the lock
 	in                          buffers.Inbound
 	out                         buffers.Outbound
@@ -52,7 +54,7 @@ func (s *Stack) newConn() (*Conn, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	if err := s.begin(c); err != nil {
+	if err := register(s, &s.conns, &c.place, c); err != nil {
 		return nil, errors.Join(err, c.base.Close())
 	}
 	return c, nil
@@ -103,7 +105,7 @@ func (c *Conn) readState(size int) (wait bool, err error) {
 	switch {
 	case c.closed:
 		return false, c.opError("read", net.ErrClosed)
-	case c.readDeadline.expired:
+	case c.readDeadline.Expired:
 		return false, c.opError("read", os.ErrDeadlineExceeded)
 	case c.reading:
 		return true, nil
@@ -169,12 +171,12 @@ func (c *Conn) writeError() error {
 	switch {
 	case c.closed || c.writeClosed:
 		return c.opError("write", net.ErrClosed)
-	case c.writeDeadline.expired:
+	case c.writeDeadline.Expired:
 		return c.opError("write", os.ErrDeadlineExceeded)
 	case c.failure != nil:
 		return c.opError("write", c.failure)
 	case c.peerGone:
-		return c.opError("write", &systemError{syscall.EPIPE, nil})
+		return c.opError("write", &kindError{syscall.EPIPE, nil})
 	}
 	return nil
 }
@@ -213,11 +215,10 @@ func (c *Conn) close() bool {
 	}
 	c.closed, c.writeClosed = true, true
 	h := c.stack.host
-	c.readDeadline.reset(h, &c.mu, time.Time{}, nil)
-	c.writeDeadline.reset(h, &c.mu, time.Time{}, nil)
+	c.readDeadline.Reset(h, &c.mu, time.Time{}, nil)
+	c.writeDeadline.Reset(h, &c.mu, time.Time{}, nil)
 	c.discard()
-	c.readable.Broadcast()
-	c.writable.Broadcast()
+	c.wakeAll()
 	c.freeIfDone()
 	c.mu.Unlock()
 	c.kick()
@@ -243,37 +244,33 @@ func (c *Conn) Path() verbs.Path { return c.conn.Path() }
 
 // SetDeadline is SetReadDeadline and SetWriteDeadline.
 func (c *Conn) SetDeadline(t time.Time) error {
-	return c.setDeadline(func() { c.resetRead(t); c.resetWrite(t) })
+	return c.setDeadlines(t, &c.readDeadline, &c.writeDeadline)
 }
 
 // SetReadDeadline sets the time at which Read fails with os.ErrDeadlineExceeded, one that waits
 // included. Zero: none.
-func (c *Conn) SetReadDeadline(t time.Time) error {
-	return c.setDeadline(func() { c.resetRead(t) })
-}
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readDeadline) }
 
 // SetWriteDeadline sets the time at which Write fails with os.ErrDeadlineExceeded, one that waits
 // for room included. Zero: none.
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadline(func() { c.resetWrite(t) })
-}
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeDeadline) }
 
-func (c *Conn) setDeadline(set func()) error {
+func (c *Conn) setDeadlines(t time.Time, list ...*deadline.Deadline) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	set()
+	for _, d := range list {
+		d.Reset(c.stack.host, &c.mu, t, c.wakeAll)
+	}
 	return nil
 }
 
-func (c *Conn) resetRead(t time.Time) {
-	c.readDeadline.reset(c.stack.host, &c.mu, t, c.readable.Broadcast)
-}
-
-func (c *Conn) resetWrite(t time.Time) {
-	c.writeDeadline.reset(c.stack.host, &c.mu, t, c.writable.Broadcast)
+// wakeAll wakes the calls that wait. c.mu is held.
+func (c *Conn) wakeAll() {
+	c.readable.Broadcast()
+	c.writable.Broadcast()
 }
 
 // kick has pump run on the engine's goroutine. c.mu is not held.
@@ -301,8 +298,7 @@ func (c *Conn) fail(err error) {
 	c.failed = true
 	c.mu.Lock()
 	c.failure = err
-	c.readable.Broadcast()
-	c.writable.Broadcast()
+	c.wakeAll()
 	c.mu.Unlock()
 	c.disconnect()
 }
@@ -325,8 +321,7 @@ func (c *Conn) gone(err error) {
 	if c.failure == nil && !c.closed && !(c.readClosed && c.peerGone) {
 		c.failure = reset(err)
 	}
-	c.readable.Broadcast()
-	c.writable.Broadcast()
+	c.wakeAll()
 	c.freeIfDone()
 }
 
@@ -340,7 +335,7 @@ func (c *Conn) freeIfDone() {
 	if err := errors.Join(c.in.Release(), c.transfer.release()); err != nil {
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
 	}
-	c.stack.end(c)
+	forget(c.stack, &c.stack.conns, &c.place)
 	c.shared.release()
 }
 

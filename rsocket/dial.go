@@ -18,7 +18,7 @@ import (
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := s.dial(ctx, addr)
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: addressOf(addr), Err: dialError(ctx, err)}
+		return nil, opError("dial", addressOf(addr), dialError(ctx, err))
 	}
 	s.dialled.Add(1)
 	return c, nil

@@ -36,64 +36,53 @@ type Addr struct{ netip.AddrPort }
 // Network returns "rdma".
 func (*Addr) Network() string { return network }
 
-// systemError is an error of the operating system's kind, with its reason.
-type systemError struct {
-	errno  syscall.Errno
+// kindError is an error of one of the kinds that package net has, with its reason.
+type kindError struct {
+	kind   error
 	reason error // nil: there is no more to say
 }
 
-func (e *systemError) Error() string {
+func (e *kindError) Error() string {
 	if e.reason == nil {
-		return e.errno.Error()
+		return e.kind.Error()
 	}
-	return fmt.Sprintf("%v: %v", e.errno, e.reason)
+	return fmt.Sprintf("%v: %v", e.kind, e.reason)
 }
 
-func (e *systemError) Unwrap() []error {
-	if e.reason == nil {
-		return []error{e.errno}
-	}
-	return []error{e.errno, e.reason}
-}
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.reason} }
 
-// Timeout makes net.OpError.Timeout right.
-func (e *systemError) Timeout() bool { return e.errno.Timeout() }
+// Timeout makes that of net.OpError right.
+func (e *kindError) Timeout() bool {
+	t, ok := e.kind.(interface{ Timeout() bool })
+	return ok && t.Timeout()
+}
 
 // reset is the error of a connection that has failed.
-func reset(reason error) error { return &systemError{syscall.ECONNRESET, reason} }
+func reset(reason error) error { return &kindError{syscall.ECONNRESET, reason} }
 
-// dialError is the error of a Dial. It names the kinds of failure as package net does.
+// dialError is the error of a Dial.
 func dialError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return &timeoutError{err}
-		}
-		return err
-	}
-	for _, kind := range []struct {
-		is    error
-		errno syscall.Errno
-	}{
+	kinds := []struct{ is, kind error }{
 		{rdma.ErrNotListening, syscall.ECONNREFUSED},
 		{rdma.ErrRejected, syscall.ECONNREFUSED},
 		{rdma.ErrNoRoute, syscall.ENETUNREACH},
 		{rdma.ErrUnreachable, syscall.EHOSTUNREACH},
 		{rdma.ErrTimeout, syscall.ETIMEDOUT},
-	} {
-		if errors.Is(err, kind.is) {
-			return &systemError{kind.errno, err}
+	}
+	if ctx.Err() != nil {
+		kinds = []struct{ is, kind error }{{context.DeadlineExceeded, os.ErrDeadlineExceeded}}
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.is) {
+			return &kindError{k.kind, err}
 		}
 	}
 	return err
 }
 
-// timeoutError is the error of a Dial whose context has reached its deadline.
-type timeoutError struct{ reason error }
-
-func (e *timeoutError) Error() string   { return "i/o timeout: " + e.reason.Error() }
-func (e *timeoutError) Timeout() bool   { return true }
-func (e *timeoutError) Temporary() bool { return true }
-func (e *timeoutError) Unwrap() []error { return []error{os.ErrDeadlineExceeded, e.reason} }
+func opError(op string, addr net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: network, Addr: addr, Err: err}
+}
 
 // opError is the error of a method of a connection.
 func (c *Conn) opError(op string, err error) error {

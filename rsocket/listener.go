@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -22,20 +21,20 @@ type Listener struct {
 	parts   []*listening
 	backlog int
 
-	mu       sync.Mutex
-	changed  sync.Cond // for Accept
-	deadline deadline
-	closed   bool
-	ready    fifo.Queue[*Conn]
-	pending  int // connections of which Accept has not returned: ready, and those being established
+	mu      sync.Mutex
+	changed sync.Cond // for Accept
+	closed  bool
+	ready   fifo.Queue[*Conn]
+	pending int // connections of which Accept has not returned: ready, and those being established
 }
 
 // listening is the part of a Listener on one Stack.
 type listening struct {
 	*Listener
 	stack  *Stack
-	shared *shared        // nil: the program has made the stack
-	rdma   *rdma.Listener // belongs to the engine's goroutine
+	shared *shared               // nil: the program has made the stack
+	place  fifo.Node[*listening] // in the list of the stack
+	rdma   *rdma.Listener        // belongs to the engine's goroutine
 }
 
 func newListener(backlog int) *Listener {
@@ -50,36 +49,32 @@ func newListener(backlog int) *Listener {
 // Errors are *net.OpError, and match those of rdma.Connections.Listen.
 func (s *Stack) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
-	if err := l.add(s, addr, nil); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addressOf(addr), Err: err}
+	hosts, port, err := resolve(context.Background(), addr)
+	if err == nil {
+		err = l.add(s, hosts, port, nil)
+	}
+	if err != nil {
+		return nil, opError("listen", addressOf(addr), err)
 	}
 	return l, nil
 }
 
-// add makes the listener listen on an address of a Stack.
-func (l *Listener) add(s *Stack, addr string, from *shared) error {
-	addrs, err := resolve(addr)
-	if err != nil {
+// add makes the listener listen on the first of the addresses that the device has.
+func (l *Listener) add(s *Stack, hosts []string, port string, from *shared) error {
+	p := &listening{Listener: l, stack: s, shared: from}
+	if err := register(s, &s.listeners, &p.place, p); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	if s.closing || s.dead {
-		defer s.mu.Unlock()
-		return s.closedError()
-	}
-	s.listeners[l] = struct{}{}
-	s.mu.Unlock()
-	p := &listening{Listener: l, stack: s, shared: from}
-	err = await.Func(context.Background(), s.engine, func() (err error) {
-		for _, a := range addrs {
-			if p.rdma, err = s.rdma.Listen(a, rdma.ListenConfig{OnRequest: p.request}); !errors.Is(err, ErrInvalid) {
-				break // it is an address of the device
+	err := await.Func(context.Background(), s.engine, func() (err error) {
+		for _, h := range hosts {
+			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request}); !errors.Is(err, ErrInvalid) {
+				break
 			}
 		}
 		return err
 	})
 	if err != nil {
-		s.forget(l)
+		forget(s, &s.listeners, &p.place)
 		return err
 	}
 	l.parts = append(l.parts, p)
@@ -89,71 +84,34 @@ func (l *Listener) add(s *Stack, addr string, from *shared) error {
 	return nil
 }
 
-// forget forgets a listener that is closed.
-func (s *Stack) forget(l *Listener) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.listeners, l)
+// resolve splits HOST:PORT, and returns the addresses of HOST: IPv4 first, as package net does for
+// listeners. The host may be empty.
+func resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return []string{""}, port, err
+	}
+	list, err := route.LookUp(ctx, host)
+	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	for _, a := range list {
+		hosts = append(hosts, a.String())
+	}
+	return hosts, port, err
 }
 
-// resolve replaces a name in an address by its addresses, IPv4 first, as package net does.
-func resolve(addr string) ([]string, error) {
-	name, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := netip.ParseAddr(name); err == nil || name == "" {
-		return []string{addr}, nil
-	}
-	list, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", name)
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.Unmap().BitLen() - b.Unmap().BitLen() })
-	addrs := make([]string, len(list))
-	for i, a := range list {
-		addrs[i] = net.JoinHostPort(a.Unmap().String(), port)
-	}
-	return addrs, nil
-}
-
-// Accept returns the next connection that a peer has made. Errors are *net.OpError, and match
-// net.ErrClosed and os.ErrDeadlineExceeded.
+// Accept returns the next connection that a peer has made, a *Conn. The error after Close is a
+// *net.OpError that matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.AcceptConn()
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// AcceptConn is Accept with the type of the connection.
-func (l *Listener) AcceptConn() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for {
-		switch {
-		case l.closed:
+	for l.ready.Len() == 0 {
+		if l.closed {
 			return nil, l.opError("accept", net.ErrClosed)
-		case l.deadline.expired:
-			return nil, l.opError("accept", os.ErrDeadlineExceeded)
-		case l.ready.Len() > 0:
-			l.pending--
-			return l.ready.Pop(), nil
 		}
 		l.changed.Wait()
 	}
-}
-
-// SetDeadline sets the time at which Accept fails with os.ErrDeadlineExceeded. Zero: none.
-func (l *Listener) SetDeadline(t time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return l.opError("set", net.ErrClosed)
-	}
-	l.deadline.reset(l.parts[0].stack.host, &l.mu, t, l.changed.Broadcast)
-	return nil
+	l.pending--
+	return l.ready.Pop(), nil
 }
 
 // Addr is the address that the listener listens on, an *Addr.
@@ -168,7 +126,6 @@ func (l *Listener) Close() error {
 		return l.opError("close", net.ErrClosed)
 	}
 	l.closed = true
-	l.deadline.reset(nil, &l.mu, time.Time{}, nil)
 	var waiting []*Conn
 	for l.ready.Len() > 0 {
 		waiting = append(waiting, l.ready.Pop())
@@ -180,22 +137,20 @@ func (l *Listener) Close() error {
 	}
 	for _, p := range l.parts {
 		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
-		p.stack.forget(l)
+		forget(p.stack, &p.stack.listeners, &p.place)
 		p.shared.release()
 	}
 	return nil
 }
 
-func (l *Listener) opError(op string, err error) error {
-	return &net.OpError{Op: op, Net: network, Addr: &l.addr, Err: err}
-}
+func (l *Listener) opError(op string, err error) error { return opError(op, &l.addr, err) }
 
 // request handles a peer's request, on the engine's goroutine.
 func (l *listening) request(q *rdma.ConnectRequest) {
 	s := l.stack
 	if err := l.accept(q); err != nil {
 		s.refused.Add(1)
-		s.cfg.Log.Warn().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
+		s.cfg.Log.Debug().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
 		_ = q.Reject(nil)
 	}
 }

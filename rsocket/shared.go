@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -19,85 +20,46 @@ import (
 // the loopback interface. The Stack has the default Config, and is closed with its last listener
 // and connection.
 func Listen(addr string) (*Listener, error) {
-	l, err := listen(addr)
+	hosts, port, err := resolve(context.Background(), addr)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addressOf(addr), Err: err}
+		return nil, opError("listen", addressOf(addr), err)
 	}
-	return l, nil
-}
-
-func listen(addr string) (*Listener, error) {
-	addrs, err := resolve(addr)
-	if err != nil {
-		return nil, err
-	}
-	name, port, err := net.SplitHostPort(addrs[0])
-	if err != nil {
-		return nil, err
-	}
-	devices := []string{route.DefaultDevice(), loopback}
-	if a, err := netip.ParseAddr(name); err == nil && !a.IsUnspecified() {
+	devices := []string{route.DefaultDevice(), "soft-lo"}
+	if a, err := netip.ParseAddr(hosts[0]); err == nil && !a.IsUnspecified() {
 		r, err := route.Find("", a)
 		if err != nil {
-			return nil, err
+			return nil, opError("listen", addressOf(addr), err)
 		}
-		devices = []string{r.Device, r.Device}
+		devices = []string{r.Device}
 	}
-	l := newListener(DefaultBacklog)
-	for i, dev := range devices {
-		if i > 0 && dev == devices[0] {
-			break
-		}
-		var s *shared
-		if s, err = acquire(dev); err == nil {
-			if err = l.add(s.stack, net.JoinHostPort(name, port), s); err != nil {
+	l := newListener(defaultBacklog)
+	for _, dev := range slices.Compact(devices) {
+		s, err := acquire(dev)
+		if err == nil {
+			if err = l.add(s.stack, hosts, port, s); err != nil {
 				s.release()
 			}
 		}
 		if err != nil {
-			return nil, errors.Join(err, l.Close())
+			_ = l.Close() // it may listen on another device
+			return nil, opError("listen", addressOf(addr), err)
 		}
 		_, port, _ = net.SplitHostPort(l.addr.String()) // the same at each device
 	}
 	return l, nil
 }
 
-// loopback is the device of the loopback interface.
-const loopback = "soft-lo"
-
 // Dial connects to HOST:PORT, as Stack.Dial does, on a Stack that all calls of Listen and Dial
 // share: on the device through which the system reaches HOST. If HOST is a name, its addresses are
 // tried in turn.
-func Dial(ctx context.Context, addr string) (*Conn, error) {
-	c, err := dial(ctx, addr)
-	if err != nil {
-		if _, ok := errors.AsType[*net.OpError](err); ok {
-			return nil, err
-		}
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: addressOf(addr), Err: dialError(ctx, err)}
-	}
-	return c, nil
-}
-
-func dial(ctx context.Context, addr string) (c *Conn, err error) {
-	name, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	list, err := route.LookUp(ctx, cmp.Or(name, "localhost"))
-	if err != nil {
-		return nil, err
-	}
-	for _, a := range list {
-		var r *route.Route
-		if r, err = route.Find("", a); err != nil {
-			continue
-		}
+func Dial(ctx context.Context, addr string) (c *Conn, err error) {
+	hosts, port, err := resolve(ctx, addr)
+	for _, h := range hosts {
 		var s *shared
-		if s, err = acquire(r.Device); err != nil {
+		if s, err = acquireFor(cmp.Or(h, "127.0.0.1")); err != nil {
 			continue
 		}
-		if c, err = s.stack.Dial(ctx, net.JoinHostPort(a.String(), port)); err == nil {
+		if c, err = s.stack.Dial(ctx, net.JoinHostPort(h, port)); err == nil {
 			c.shared = s
 			return c, nil
 		}
@@ -105,7 +67,23 @@ func dial(ctx context.Context, addr string) (c *Conn, err error) {
 			break
 		}
 	}
+	if _, named := errors.AsType[*net.OpError](err); !named {
+		err = opError("dial", addressOf(addr), dialError(ctx, err))
+	}
 	return nil, err
+}
+
+// acquireFor returns the shared stack of the device through which the system reaches an address.
+func acquireFor(host string) (*shared, error) {
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil, err
+	}
+	r, err := route.Find("", a)
+	if err != nil {
+		return nil, err
+	}
+	return acquire(r.Device)
 }
 
 // shared is a Stack that Listen and Dial use.

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -24,19 +23,6 @@ import (
 
 // None switches a function off in a Config, where zero means the default.
 const None = rdma.None
-
-// The defaults and limits of a Config.
-const (
-	DefaultMaxConnections = 256
-	DefaultReceiveBuffer  = 1 << 20
-	DefaultSendBuffer     = 1 << 20
-	DefaultBacklog        = 128
-	DefaultKeepAlive      = 15 * time.Second
-	DefaultLinger         = 10 * time.Second
-
-	MinBuffer = 64 << 10
-	MaxBuffer = 256 << 20
-)
 
 // Config configures a Stack. All but Device may be zero.
 type Config struct {
@@ -69,32 +55,31 @@ type Config struct {
 	Log zerolog.Logger
 }
 
+// Limits of Config.ReceiveBuffer and SendBuffer.
+const (
+	MinBuffer = 64 << 10
+	MaxBuffer = 256 << 20
+)
+
+const (
+	defaultMaxConnections = 256
+	defaultBacklog        = 128
+)
+
 func (c *Config) complete() error {
+	c.Name = cmp.Or(c.Name, "rsocket")
+	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 1<<20), cmp.Or(c.SendBuffer, 1<<20)
+	c.Backlog = cmp.Or(c.Backlog, defaultBacklog)
+	c.KeepAlive, c.Linger = cmp.Or(c.KeepAlive, 15*time.Second), cmp.Or(c.Linger, 10*time.Second)
 	switch {
 	case c.Device == nil:
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
 	case c.MaxConnections < 0 || c.Backlog < 0:
 		return fmt.Errorf("%w: MaxConnections is %d and Backlog is %d; neither may be negative", ErrRange, c.MaxConnections, c.Backlog)
-	}
-	c.Name = cmp.Or(c.Name, "rsocket")
-	c.Backlog = cmp.Or(c.Backlog, DefaultBacklog)
-	for _, b := range []struct {
-		name     string
-		size     *int
-		standard int
-	}{{"ReceiveBuffer", &c.ReceiveBuffer, DefaultReceiveBuffer}, {"SendBuffer", &c.SendBuffer, DefaultSendBuffer}} {
-		if *b.size = cmp.Or(*b.size, b.standard); *b.size < MinBuffer || *b.size > MaxBuffer {
-			return fmt.Errorf("%w: %s is %d bytes; it must be %d to %d", ErrRange, b.name, *b.size, MinBuffer, MaxBuffer)
-		}
-	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{{"KeepAlive", &c.KeepAlive, DefaultKeepAlive}, {"Linger", &c.Linger, DefaultLinger}} {
-		if *d.value = cmp.Or(*d.value, d.standard); *d.value < 0 && *d.value != None {
-			return fmt.Errorf("%w: %s is %v; it must be positive, zero or None", ErrRange, d.name, *d.value)
-		}
+	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
+		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
+	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:
+		return fmt.Errorf("%w: KeepAlive is %v and Linger is %v; each must be positive, zero or None", ErrRange, c.KeepAlive, c.Linger)
 	}
 	return nil
 }
@@ -135,19 +120,17 @@ type Stack struct {
 	chunks buffers.Pool
 
 	stopEngine context.CancelFunc
-	goroutine  sync.WaitGroup
-	ended      chan struct{} // closed when the engine has ended
+	driver     sync.WaitGroup // the goroutine that drives the engine
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
 
 	mu        sync.Mutex
 	changed   sync.Cond // conns or dead has changed
 	closing   bool
-	dead      bool  // the engine has ended
-	failure   error // why it has, if that was not Close
-	serial    uint64
-	conns     map[*Conn]struct{} // whose resources are in use
-	listeners map[*Listener]struct{}
+	dead      bool             // the engine has ended
+	failure   error            // why it has, if that was not Close
+	conns     fifo.List[*Conn] // that use resources
+	listeners fifo.List[*listening]
 }
 
 // New makes a Stack on an open device. Errors match ErrInvalid, ErrRange and ErrNotSupported, or
@@ -156,10 +139,7 @@ func New(cfg Config) (*Stack, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack: %w", err)
 	}
-	s := &Stack{
-		cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log}), ended: make(chan struct{}),
-		conns: make(map[*Conn]struct{}), listeners: make(map[*Listener]struct{}),
-	}
+	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log})}
 	s.changed.L = &s.mu
 	s.chunks.Device = cfg.Device
 	if err := s.open(); err != nil {
@@ -174,7 +154,7 @@ func (s *Stack) open() error {
 	if err != nil {
 		return err
 	}
-	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, DefaultMaxConnections))
+	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, defaultMaxConnections))
 	if s.cfg.MaxConnections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
 	}
@@ -197,10 +177,10 @@ func (s *Stack) open() error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopEngine = stop
-	host.Go(s.host, &s.goroutine, func() { s.drive(ctx) })
+	host.Go(s.host, &s.driver, func() { s.drive(ctx) })
 	if err := await.State(ctx, s.rdma, pe.Running); err != nil {
 		stop()
-		s.goroutine.Wait()
+		s.driver.Wait()
 		return err
 	}
 	return nil
@@ -215,14 +195,20 @@ func (s *Stack) drive(ctx context.Context) {
 	if ctx.Err() == nil {
 		s.failure = err
 	}
-	conns := slices.Collect(maps.Keys(s.conns))
 	s.changed.Broadcast()
+	conns := values(&s.conns)
 	s.mu.Unlock()
-	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.serial, b.serial) })
 	for _, c := range conns {
 		c.gone(err)
 	}
-	close(s.ended)
+}
+
+// values are the values in a list.
+func values[T any](l *fifo.List[T]) (list []T) {
+	for e := l.Front(); e != nil; e = e.Next() {
+		list = append(list, e.Value)
+	}
+	return list
 }
 
 // Device is the device that the Stack uses.
@@ -241,52 +227,51 @@ func (s *Stack) Close() error {
 	s.mu.Lock()
 	first := !s.closing
 	s.closing = true
-	listeners, conns := slices.Collect(maps.Keys(s.listeners)), slices.Collect(maps.Keys(s.conns))
+	listeners, conns := values(&s.listeners), values(&s.conns)
 	s.mu.Unlock()
 	if !first {
-		<-s.ended
+		s.driver.Wait()
 		return nil
 	}
 	for _, l := range listeners {
 		_ = l.Close()
 	}
-	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.serial, b.serial) })
 	for _, c := range conns {
 		_ = c.Close()
 	}
-	s.mu.Lock()
-	for len(s.conns) > 0 && !s.dead {
-		s.changed.Wait()
-	}
-	s.mu.Unlock()
+	s.waitForConns(func() bool { return s.dead })
 	s.stopEngine()
-	s.goroutine.Wait()
-	s.mu.Lock()
-	for len(s.conns) > 0 { // calls of Read and Write that use memory are returning
-		s.changed.Wait()
-	}
-	s.mu.Unlock()
+	s.driver.Wait()
+	s.waitForConns(func() bool { return false }) // calls of Read and Write that use memory are returning
 	return errors.Join(s.engine.Close(), s.chunks.Close())
 }
 
-// begin registers a connection, unless the Stack is closed.
-func (s *Stack) begin(c *Conn) error {
+// waitForConns waits until no connection uses resources, or until the condition holds.
+func (s *Stack) waitForConns(or func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.conns.Len() > 0 && !or() {
+		s.changed.Wait()
+	}
+}
+
+// register adds a connection or a listener, unless the Stack is closed.
+func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing || s.dead {
 		return s.closedError()
 	}
-	c.serial = s.serial
-	s.serial++
-	s.conns[c] = struct{}{}
+	e.Value = v
+	list.Push(e)
 	return nil
 }
 
-// end forgets a connection whose resources have been released.
-func (s *Stack) end(c *Conn) {
+// forget removes what register has added.
+func forget[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c)
+	list.Remove(e)
 	s.changed.Broadcast()
 }
 

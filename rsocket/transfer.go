@@ -182,8 +182,7 @@ func (c *Conn) take(m *rdma.Message) error {
 		return c.addTarget(e)
 	case protocol.Ended:
 		c.readClosed, c.peerGone = c.end.Ended(), c.end.Gone()
-		c.readable.Broadcast()
-		c.writable.Broadcast()
+		c.wakeAll()
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-package rsocket
+// Package deadline has deadlines that can move while somebody waits.
+package deadline
 
 import (
 	"sync"
@@ -7,18 +8,18 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 )
 
-// deadline is the deadline of an operation. The lock of its owner guards it.
-type deadline struct {
-	expired bool
+// Deadline is the deadline of an operation. The lock of its owner guards it.
+type Deadline struct {
+	Expired bool
 	set     uint64 // how often it was set: a timer that goes off late does nothing
 	timer   host.Timer
 }
 
-// reset sets the deadline; zero: none. mu is the owner's lock, which is held. When the deadline has
+// Reset sets the deadline; zero: none. mu is the owner's lock, which is held. When the deadline has
 // passed, wake is called with it.
-func (d *deadline) reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) {
+func (d *Deadline) Reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) {
 	d.set++
-	d.expired = false
+	d.Expired = false
 	if d.timer != nil {
 		d.timer.Stop()
 		d.timer = nil
@@ -28,7 +29,7 @@ func (d *deadline) reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) 
 	}
 	left := t.Sub(h.Now())
 	if left <= 0 {
-		d.expired = true
+		d.Expired = true
 		wake()
 		return
 	}
@@ -37,7 +38,7 @@ func (d *deadline) reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) 
 		mu.Lock()
 		defer mu.Unlock()
 		if d.set == set {
-			d.expired = true
+			d.Expired = true
 			wake()
 		}
 	})
