@@ -141,7 +141,7 @@ type Queues struct {
 	// shared one.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all connections
-	// together; further ones wait in the context, in order. With UC, and on a device without
+	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in the context, in order. With UC, and on a device without
 	// shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection gets at most
 	// RecvQueueSize / MaxConnections of them, in turn; Start fails there with ErrRange if
 	// there are receives, but fewer than MaxConnections. Zero: as many as the pools and

@@ -2,6 +2,7 @@ package rdma_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ type dialRig struct {
 	engine  *pe.Engine
 	devices []verbs.Device // for those that are added; then software devices
 	added   []*dialContext
+	kind    string   // of receiveKinds; empty: Receive
 	sim     *sim.Sim // of the devices; nil: they are not simulated
 }
 
@@ -80,7 +82,7 @@ func (cs *dialRig) addOn(dev verbs.Device, cfg rdma.Config) *dialContext {
 	require.NoError(cs.t, err)
 	cs.added = append(cs.added, c)
 	cs.t.Cleanup(cs.close)
-	require.NoError(cs.t, c.Connections.Receive(16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
+	require.NoError(cs.t, receiveKinds[cmp.Or(cs.kind, "Receive")](c.Connections, 16, 64, func(m *rdma.Message) { c.messages = append(c.messages, string(m.Bytes())) }))
 	c.OnConnection(func(conn *rdma.Connection, s rdma.ConnectionState, err error) {
 		c.reports[conn] = append(c.reports[conn], s.String())
 		if err != nil {
@@ -495,7 +497,14 @@ func testDialledPeerIsSilent(s *sim.Sim) {
 
 // The program's own communication ID, bridged into a context.
 func TestBridge(t *testing.T) {
+	for kind := range receiveKinds {
+		t.Run(kind, func(t *testing.T) { testBridge(t, kind) })
+	}
+}
+
+func testBridge(t *testing.T, kind string) {
 	cs := newDialRig(t)
+	cs.kind = kind
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
@@ -521,6 +530,10 @@ func TestBridge(t *testing.T) {
 	require.NoError(t, err)
 	next(verbs.CMResolved)
 	conn := must(client.Bridge())
+	if kind == "ReceivePerConnection" { // a message may come before Established
+		_, err := conn.QP().PostRecv(make([]verbs.RecvWR, 1))
+		require.ErrorIs(t, err, verbs.ErrQueueFull, "its receives are posted")
+	}
 	require.NoError(t, id.Connect(verbs.CMParam{QPN: conn.QPN(), ResponderResources: 1, InitiatorDepth: 1, RetryCount: 6, RNRRetryCount: 7}))
 	next(verbs.CMConnectResponse)
 	require.ErrorIs(t, conn.Established(), rdma.ErrNotReady)

@@ -70,7 +70,8 @@
 // peer's descriptor, or from ConnectRequest.Prepare to Accept. A failure makes it Failed;
 // Close by either end makes it Closed. [Connections.OnConnection] reports each change. Tasks that are submitted before a connection is Ready wait until it is, in order; if
 // it fails or is closed instead, they come back flushed, with the reason. Receives belong to
-// no connection: each takes the next message of any connection.
+// no connection: each takes the next message of any connection, unless
+// [Connections.ReceivePerConnection] gives each its own.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come back flushed,
 // with the reason ([TaskError]). A request of the peer that this end had to refuse ends the

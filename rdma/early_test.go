@@ -26,17 +26,18 @@ type earlyRig struct {
 
 func newEarlyRig(t *testing.T, a, b rdma.Config) *earlyRig {
 	t.Helper()
-	return newEarlyRigOn(t, openSoft(t), openSoft(t), a, b)
+	return newEarlyRigOn(t, openSoft(t), openSoft(t), a, b, "Receive")
 }
 
-func newSimEarlyRig(s *sim.Sim, a, b rdma.Config) *earlyRig {
-	return newEarlyRigOn(testOf(s), s.Host("a").Device(), s.Host("b").Device(), a, b)
+func newSimEarlyRig(s *sim.Sim, a, b rdma.Config, kind string) *earlyRig {
+	return newEarlyRigOn(testOf(s), s.Host("a").Device(), s.Host("b").Device(), a, b, kind)
 }
 
-func newEarlyRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config) *earlyRig {
+// newEarlyRigOn makes one whose second side receives in one of the ways of receiveKinds.
+func newEarlyRigOn(t *testing.T, onA, onB verbs.Device, a, b rdma.Config, kind string) *earlyRig {
 	t.Helper()
 	e := &earlyRig{rig: newRigOn(t, onA, onB, a, b)}
-	require.NoError(t, e.b.ctx.Receive(16, 8, func(m *rdma.Message) {
+	require.NoError(t, receiveKinds[kind](e.b.ctx, 16, 8, func(m *rdma.Message) {
 		imm, _ := m.Imm()
 		e.arrived = append(e.arrived, imm)
 	}))
@@ -64,39 +65,43 @@ const shortestSignal = 250 * time.Millisecond
 // wait for the peer, which comes late, while ready signals are lost and taken back.
 func TestTasksWaitUntilReady(t *testing.T) {
 	for _, late := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
-		// Which end is the active one is chance.
-		runSimulated(t, late.String(), 4, func(t *testing.T, s *sim.Sim) {
-			cfg := rdma.Config{}
-			if late > shortestSignal {
-				cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
-			}
-			e := newSimEarlyRig(s, cfg, cfg)
-			shared := must(e.a.ctx.SharedPool())
-			binary.NativeEndian.PutUint64(e.b.mem.Bytes(), 40)
-			a, desc := must2(e.a.ctx.Export())
-			b, peer := must2(e.b.ctx.Export())
-			e.submit(shared.SendImm(a, nil, 0))
-			e.submit(shared.FetchAdd(a, bufinv.Target(e.a.peer, 0, 8), 1))
-			require.Error(t, a.Connect(desc[:8]))
-			require.NoError(t, a.Connect(peer))
-			require.Equal(t, rdma.Connecting, a.State())
-			for i := range uint32(6) {
-				e.submit(shared.SendImm(a, nil, 1+i))
-			}
-			e.submit(shared.FetchAdd(a, bufinv.Target(e.a.peer, 0, 8), 1))
-			e.drive(late) // ready signals are lost
-			require.Empty(t, e.ended)
-			require.Equal(t, 9, e.a.ctx.InFlight())
-			require.NoError(t, b.Connect(desc))
-			e.until("all are done", func() bool { return len(e.ended) == 9 && len(e.arrived) == 7 })
-			for _, err := range e.ended {
-				require.NoError(t, err)
-			}
-			require.Equal(t, []uint32{0, 1, 2, 3, 4, 5, 6}, e.arrived)
-			require.Equal(t, uint64(42), binary.NativeEndian.Uint64(e.b.mem.Bytes()))
-			require.Equal(t, rdma.Ready, a.State())
-		})
+		for kind := range receiveKinds {
+			// Which end is the active one is chance.
+			runSimulated(t, late.String()+", "+kind, 4, func(t *testing.T, s *sim.Sim) { tasksWaitUntilReady(t, s, late, kind) })
+		}
 	}
+}
+
+func tasksWaitUntilReady(t *testing.T, s *sim.Sim, late time.Duration, kind string) {
+	cfg := rdma.Config{}
+	if late > shortestSignal {
+		cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
+	}
+	e := newSimEarlyRig(s, cfg, cfg, kind)
+	shared := must(e.a.ctx.SharedPool())
+	binary.NativeEndian.PutUint64(e.b.mem.Bytes(), 40)
+	a, desc := must2(e.a.ctx.Export())
+	b, peer := must2(e.b.ctx.Export())
+	e.submit(shared.SendImm(a, nil, 0))
+	e.submit(shared.FetchAdd(a, bufinv.Target(e.a.peer, 0, 8), 1))
+	require.Error(t, a.Connect(desc[:8]))
+	require.NoError(t, a.Connect(peer))
+	require.Equal(t, rdma.Connecting, a.State())
+	for i := range uint32(6) {
+		e.submit(shared.SendImm(a, nil, 1+i))
+	}
+	e.submit(shared.FetchAdd(a, bufinv.Target(e.a.peer, 0, 8), 1))
+	e.drive(late) // ready signals are lost
+	require.Empty(t, e.ended)
+	require.Equal(t, 9, e.a.ctx.InFlight())
+	require.NoError(t, b.Connect(desc))
+	e.until("all are done", func() bool { return len(e.ended) == 9 && len(e.arrived) == 7 })
+	for _, err := range e.ended {
+		require.NoError(t, err)
+	}
+	require.Equal(t, []uint32{0, 1, 2, 3, 4, 5, 6}, e.arrived)
+	require.Equal(t, uint64(42), binary.NativeEndian.Uint64(e.b.mem.Bytes()))
+	require.Equal(t, rdma.Ready, a.State())
 }
 
 // Both ends submit before either is Ready.
@@ -137,7 +142,7 @@ func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 		{"the context fails", func(e *earlyRig, a *rdma.Connection, peer []byte) { e.a.ctx.Fail(assert.AnError) }, assert.AnError},
 	} {
 		runSimulated(t, c.name, 2, func(t *testing.T, s *sim.Sim) {
-			e := newSimEarlyRig(s, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{})
+			e := newSimEarlyRig(s, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{}, "Receive")
 			shared := must(e.a.ctx.SharedPool())
 			a, _ := must2(e.a.ctx.Export())
 			_, peer := must2(e.b.ctx.Export())
@@ -187,7 +192,7 @@ func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 
 func testEarlyReadsOfPeersThatTakeNone(s *sim.Sim) {
 	t := testOf(s)
-	e := newEarlyRigOn(t, s.Host("a").Device(), noReadsDevice{s.Host("b").Device()}, rdma.Config{}, rdma.Config{})
+	e := newEarlyRigOn(t, s.Host("a").Device(), noReadsDevice{s.Host("b").Device()}, rdma.Config{}, rdma.Config{}, "Receive")
 	shared := must(e.a.ctx.SharedPool())
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())

@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -254,4 +255,79 @@ func TestReceivePerConnectionRefusals(t *testing.T) {
 	_ = must(c.ReceivePool(1, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
 	require.ErrorIs(t, c.ReceivePerConnection(1, 8, f), rdma.ErrInvalid)
 	require.NoError(t, c.Close())
+}
+
+// However a device fails, connections with receives of their own end, and their buffers are not
+// freed while the device may write to them. Completions that come later count for no other
+// connection, even one with the same place and queue pair number.
+func TestReceivesPerConnectionEndWhenTheDeviceLetsGo(t *testing.T) {
+	for how, destroy := range map[string]error{"destroyed": nil, "gone": faultydevice.ErrGone, "not destroyed": faultydevice.ErrBroken} {
+		for _, size := range []int{0, 64} {
+			t.Run(fmt.Sprintf("%s, %d bytes", how, size), func(t *testing.T) { receivesEnd(t, destroy, size) })
+		}
+	}
+}
+
+func receivesEnd(t *testing.T, destroy error, size int) {
+	const n = 4
+	dev := openFaulty(t)
+	cfg := rdma.Config{DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}
+	r := &rig{t: t, engine: newEngine(t)}
+	r.a, r.b = r.sideThatStays(dev, cfg), r.sideThatStays(openSoft(t), rdma.Config{MaxConnections: 2})
+	got := map[*rdma.Connection]int{}
+	require.NoError(t, r.a.ctx.ReceivePerConnection(n, size, func(m *rdma.Message) { got[m.Connection()]++ }))
+	sends := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
+	pool := must(r.b.ctx.Pool(2*n, sends.ok, sends.bad))
+	require.NoError(t, r.a.ctx.Start())
+	require.NoError(t, r.b.ctx.Start())
+	link := func() (a, b *rdma.Connection) {
+		a, b = r.link()
+		r.until("they are connected", func() bool { return a.State() == rdma.Ready && b.State() == rdma.Ready })
+		return a, b
+	}
+	old, peer := link()
+	number := old.QPN()
+	for range n {
+		require.NoError(t, must(pool.SendImm(peer, nil, 1)).Submit())
+	}
+	r.until("the device has taken them", func() bool { return got[old] == n && sends.count() == n })
+	dev.WithholdCompletions()
+	for range n {
+		require.NoError(t, must(pool.SendImm(peer, nil, 1)).Submit())
+	}
+	r.until("they have arrived, and nobody knows", func() bool { return sends.count() == 2*n })
+	require.Empty(t, sends.errs)
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.DestroyQP = func(qp verbs.QP) error {
+			if destroy != nil {
+				return destroy
+			}
+			return qp.Close()
+		}
+	})
+	require.NoError(t, old.Close())
+	r.until("it is closed", func() bool { return r.a.closed() == 1 })
+	require.Equal(t, n, got[old])
+	if destroy == faultydevice.ErrBroken {
+		r.until("the context ends", func() bool { return r.a.ctx.State() == pe.Idle })
+		require.ErrorIs(t, r.a.ctx.Err(), rdma.ErrDevice)
+		require.ErrorContains(t, r.a.ctx.Err(), rdma.ErrMemoryKept.Error())
+		return // dev.Close finds what was kept
+	}
+	dev.Set(func(h *faultydevice.Hooks) { h.QPN, h.DestroyQP = func(verbs.QP) uint32 { return number }, nil })
+	next, _ := must2(r.a.ctx.Export())
+	dev.Heal()
+	for range 100 {
+		must(r.engine.Progress())
+	}
+	require.Equal(t, map[*rdma.Connection]int{old: n}, got, "late completions")
+	require.Equal(t, rdma.Exported, next.State())
+	require.NoError(t, next.Close())
+	r.until("it is closed", func() bool { return r.a.closed() == 2 })
+	a, b := link()
+	for range n {
+		require.NoError(t, must(pool.SendImm(b, nil, 1)).Submit())
+	}
+	r.until("the next one has all of its receives", func() bool { return got[a] == n && sends.count() == 3*n })
+	require.Empty(t, sends.errs)
 }
