@@ -47,6 +47,10 @@
 // end it, so it fails with pe.ErrReentrant. On an engine that is closed, waits fail with
 // pe.ErrClosed.
 //
-// A wait costs two changes of goroutine and a few small allocations more than a callback.
+// While the engine sleeps, calls submit on the caller's goroutine, and callbacks that are due then
+// run on it too (pe.Engine.Dispatch). So do not call this package with a lock held that a callback
+// takes.
+//
+// A wait costs up to two changes of goroutine and a few small allocations more than a callback.
 // Where that matters, use callbacks for frequent operations.
 package await

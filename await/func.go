@@ -8,10 +8,11 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Func runs f on the engine's goroutine, waits until it has returned, and returns its
-// error. f may use what belongs to that goroutine, and the caller's variables; it
-// should not block. If f panics, the panic passes through Progress or Run of the
-// goroutine that drives the engine, and Func's error matches ErrPanicked.
+// Func runs f as pe.Engine.Dispatch does, on the caller's goroutine or the engine's, waits until
+// it has returned, and returns its error. f may use what belongs to the engine's goroutine, and
+// the caller's variables; it should not block. If f panics on the caller's goroutine, the panic
+// passes through Func. Otherwise it passes through Progress or Run of the goroutine that drives
+// the engine, and Func's error matches ErrPanicked.
 //
 // If ctx ends before f has begun, f is never run, and the error matches ctx's cause.
 // Once f has begun, Func waits for it. Func may be called from any goroutine but the
@@ -31,7 +32,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	c := functions.Get().(*function)
 	c.f, c.result = f, errPanicked
 	c.begun.Store(false)
-	if err := e.Do(c.run); err != nil {
+	if err := e.Dispatch(c.run); err != nil {
 		return fmt.Errorf("await: run a function: %w", err)
 	}
 	turn := nextTurn(e)

@@ -113,7 +113,7 @@ func operate[T Target](ctx context.Context, to T, with operands) (original uint6
 		return 0, err
 	}
 	original = o.original
-	o.operands, o.conn, o.peer, o.pending = operands{}, nil, nil, Pending{}
+	o.ctx, o.operands, o.conn, o.peer, o.pending = nil, operands{}, nil, nil, Pending{}
 	operations.Put(o)
 	return original, err
 }

@@ -244,7 +244,7 @@ func (r *Receiver) repost(m *Message) {
 	r.postQueued = r.postQueued || due
 	r.mu.Unlock()
 	if e := r.ctx.Engine(); due && e != nil {
-		_ = e.Do(r.post) // an engine that is closed receives nothing
+		_ = e.Dispatch(r.post) // an engine that is closed receives nothing
 	}
 }
 

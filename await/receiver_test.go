@@ -324,7 +324,7 @@ func TestWriteGivenUp(t *testing.T) {
 	for try := 0; ; try++ {
 		ctx, cancel := context.WithCancel(background)
 		err := await.Task(ctx, r.engine, func() (*rdma.Task, error) {
-			defer cancel()
+			_ = r.engine.Do(cancel) // when it has been submitted
 			return writes.Write(r.conn, r.bufs.Source(r.memA, 0, size), r.bufs.Target(r.remote, 0, size))
 		}, nil)
 		var pending *await.Pending

@@ -16,8 +16,9 @@ import (
 //
 // alloc returns the task to be submitted. collect, which may be nil, is called when
 // the task has succeeded, before it is freed, to take results out of it; Task returns
-// its error. Both run on the engine's goroutine while the caller waits, so that they
-// may use the caller's variables. They should not block.
+// its error. Both run as callbacks of the engine while the caller waits, on its goroutine or
+// another (pe.Engine.Dispatch), so that they may use the caller's variables. They should not
+// block.
 //
 // If alloc fails because its pool is exhausted (pe.ErrExhausted), the call waits until a task
 // of the pool is freed, and calls alloc again; several callers are served in order. Since an
@@ -28,8 +29,9 @@ import (
 // error matches ctx's cause. If ctx ends later, the error is a *Pending, the operation
 // goes on, and collect is not called.
 //
-// If alloc or collect panics, the panic passes through Progress or Run of the
-// goroutine that drives the engine, and the error matches ErrPanicked. If the context
+// If alloc or collect panics on the caller's goroutine, the panic passes through Task. Otherwise
+// it passes through Progress or Run of the goroutine that drives the engine, and the error matches
+// ErrPanicked. If the context
 // is stopped, the error is that of a task that was flushed, or of an allocation in the
 // wrong state. Task may be called from any goroutine but the engine's
 // (pe.ErrReentrant), and fails with pe.ErrClosed once the engine is closed. If no
@@ -57,8 +59,9 @@ func mayWait(ctx context.Context, e *pe.Engine) error {
 	return nil
 }
 
-// call is one call of Task. All methods but run and abandon run on the engine's goroutine.
+// call is one call of Task. All methods but run and abandon run as callbacks of the engine.
 type call[T pe.Submittable] struct {
+	ctx     context.Context
 	alloc   func() (T, error)
 	collect func(T) error
 	attempt func()         // begin
@@ -85,9 +88,10 @@ func (c *call[T]) init(alloc func() (T, error), collect func(T) error) {
 // run runs the task. If it reports that the call is over, the engine's goroutine holds no reference
 // to it, and it can run again.
 func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) {
+	c.ctx = ctx
 	c.state.Store(queued)
 	c.pending = Pending{engine: e}
-	if err := e.Do(c.attempt); err != nil {
+	if err := e.Dispatch(c.attempt); err != nil {
 		return fmt.Errorf("await: run a task: %w", err), true
 	}
 	turn := nextTurn(e)
@@ -134,6 +138,9 @@ func (c *call[T]) begin() {
 	case t.Engine() != c.pending.engine: // freeing it belongs to another goroutine
 		err = fmt.Errorf("await: run a task: %w: its context is not connected to this engine; the task remains allocated", ErrInvalid)
 		return
+	case c.ctx.Err() != nil: // if this is the caller's goroutine, nothing else has noticed
+		err = errors.Join(ended(c.ctx, "run a task"), t.Free())
+		return
 	case !c.state.CompareAndSwap(allocating, submitted):
 		err = t.Free() // cancelled
 		return
@@ -148,8 +155,8 @@ func (c *call[T]) begin() {
 	going = true
 }
 
-// together makes a task wait for those of other callers. The engine runs what Do queues before
-// it calls the contexts, which then post all of them. (It is a slice, since a flag would be
+// together makes a task wait for those of other callers. The engine runs what Dispatch queues
+// before it calls the contexts, which then post all of them. (It is a slice, since a flag would be
 // allocated for each call through a type parameter.)
 var together = []pe.SubmitFlags{pe.Aggregate}
 

@@ -154,17 +154,33 @@ func TestTaskCancelledInFlight(t *testing.T) {
 // A call that is given up while its task is being allocated submits nothing, and
 // returns when the function that allocates has.
 func TestTaskCancelledInAlloc(t *testing.T) {
-	for name, tasks := range map[string]int{"allocated": 2, "exhausted": 1} {
+	for name, c := range map[string]struct {
+		tasks  int
+		queued bool // the task is not allocated on the caller's goroutine
+	}{
+		"allocated": {2, true}, "exhausted": {1, true}, "allocated at once": {2, false}, "exhausted at once": {1, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e, l := running(t, tasks)
+				e, l := running(t, c.tasks)
 				var mine *job
 				do(t, e, func() { mine, _ = l.jobs.Alloc() })
 				ctx, cancel := context.WithCancel(background)
 				running, tried := true, 0
+				synctest.Wait()
+				if c.queued {
+					hold := make(chan struct{})
+					require.NoError(t, e.Do(func() { <-hold }))
+					go func() {
+						synctest.Wait() // the caller waits
+						close(hold)
+					}()
+				}
 				err := await.Task(ctx, e, func() (*job, error) {
 					cancel()
-					synctest.Wait() // the caller knows
+					if c.queued {
+						synctest.Wait() // the caller knows
+					}
 					defer func() { running = false }()
 					tried++
 					return l.jobs.Alloc()
@@ -270,6 +286,26 @@ func TestTaskPanics(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, e.Close())
+}
+
+// On an engine that sleeps, what panics on the caller's goroutine passes through the call, and the
+// engine remains usable.
+func TestTaskPanicsOnTheCallersGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l := running(t, 1)
+		do(t, e, func() { l.autoComplete = true })
+		for _, f := range []func() error{
+			func() error { return await.Func(t.Context(), e, func() error { panic("oops") }) },
+			func() error { return await.Task(t.Context(), e, func() (*job, error) { panic("oops") }, nil) },
+			func() error {
+				return await.Task(t.Context(), e, l.jobs.Alloc, func(*job) error { panic("oops") })
+			},
+		} {
+			synctest.Wait()
+			require.PanicsWithValue(t, "oops", func() { _ = f() })
+			require.NoError(t, await.Task(t.Context(), e, l.jobs.Alloc, nil))
+		}
+	})
 }
 
 // Many calls for few tasks, cancelled at any moment, with failures and a stop:

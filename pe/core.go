@@ -14,8 +14,9 @@ import (
 //
 // State, Name, String and Engine may be called from any goroutine. All other methods belong to
 // the goroutine that drives the engine: call them in its callbacks, in functions given to
-// Engine.Do or Engine.Dispatch, or between two calls of Progress. In programs built with the race detector, user
-// data and functions of the context panic on another goroutine while the engine is driven.
+// Engine.Do or Engine.Dispatch, or between two calls of Progress. In programs built with the race
+// detector, user data and functions of the context panic on another goroutine while the engine is
+// driven.
 type Core struct {
 	name       string
 	backend    Backend

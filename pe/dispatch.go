@@ -8,53 +8,44 @@ import (
 )
 
 // loan lets another goroutine drive the engine while Run, or a Close that drives the engine,
-// waits. Whoever changes its state from offered drives the engine.
+// sleeps. Whoever changes its state from offered drives the engine. (While Run spins, it takes up
+// queued functions soon, and those of several goroutines together.)
 type loan struct {
-	state atomic.Int32
-	back  chan struct{} // has room for one: the engine, for a Run that has asked for it
-
-	// The rest belongs to the goroutine that drives the engine.
-	asleep bool    // Run sleeps with armed backends; otherwise it goes on by itself soon
-	used   bool    // another goroutine has driven the engine since lend
-	lender uintptr // ID of the goroutine in Run, while another one drives the engine
+	state  atomic.Int32
+	back   chan struct{} // has room for one: the engine, for a Run that has recalled it
+	lender uintptr       // ID of the goroutine that sleeps, while another one drives the engine
 }
 
 // The states of a loan.
 const (
 	notLent  int32 = iota
-	offered        // Run waits
-	borrowed       // another goroutine drives the engine; Run waits
+	offered        // Run sleeps
+	borrowed       // another goroutine drives the engine; Run sleeps
 	recalled       // another goroutine drives the engine; Run waits for it
 )
 
-// lend is called before Run waits. asleep: only a wake-up ends the wait.
-func (e *Engine) lend(asleep bool) {
-	l := &e.loan
-	l.asleep, l.used = asleep, false
-	l.state.Store(offered)
-}
+// lend is called before Run sleeps, with armed backends.
+func (e *Engine) lend() { e.loan.state.Store(offered) }
 
-// takeBack ends lend. It waits for a goroutine that drives the engine, and reports whether one
-// has driven it.
-func (e *Engine) takeBack() bool {
+// takeBack ends lend. It waits for a goroutine that drives the engine.
+func (e *Engine) takeBack() {
 	l := &e.loan
 	for !l.state.CompareAndSwap(offered, notLent) {
 		if l.state.CompareAndSwap(borrowed, recalled) {
 			<-l.back
-			break
+			return
 		}
 	}
-	return l.used
 }
 
 // maxBorrowedPasses bounds the work that a goroutine does for others after its own function.
 const maxBorrowedPasses = 2
 
-// Dispatch is Do for functions that may run on the caller's goroutine. While Run sleeps, or
-// yields the processor between passes that find nothing to do, Dispatch runs f at once, as if in
-// a callback inside Progress, and returns when f has returned. That saves waking the goroutine
-// in Run. Otherwise, and while functions given to Do wait, it queues f exactly as Do does, and
-// does not wait. Either way, the order of the calls of Do and Dispatch of a goroutine is kept.
+// Dispatch is Do for functions that may run on the caller's goroutine. While Run sleeps,
+// Dispatch runs f at once, as if in a callback inside Progress, and returns when f has returned.
+// That saves waking the goroutine in Run. Otherwise, and while functions given to Do wait, it
+// queues f exactly as Do does, and does not wait. Either way, the calls of Do and Dispatch of one
+// goroutine keep their order.
 //
 // After f, Dispatch also does what is due then, at most for two passes: callbacks of any context
 // of the engine, and functions that others have queued meanwhile, may run on the caller's
@@ -76,7 +67,7 @@ func (e *Engine) Dispatch(f func()) error {
 	return nil
 }
 
-// borrow makes the calling goroutine the one that drives the engine, if Run waits and no function
+// borrow makes the calling goroutine the one that drives the engine, if Run sleeps and no function
 // was queued before.
 func (e *Engine) borrow() bool {
 	l := &e.loan
@@ -87,7 +78,6 @@ func (e *Engine) borrow() bool {
 		e.giveBack()
 		return false
 	}
-	l.used = true
 	l.lender = e.driver.Swap(uintptr(goroutine.Current()))
 	e.notifier.sleeping.Store(false) // from here on, calls of wake are for this goroutine
 	return true
@@ -105,7 +95,7 @@ func (e *Engine) giveBack() {
 func (e *Engine) runBorrowed(f func()) {
 	settled := false
 	defer func() {
-		if !settled && e.loan.asleep {
+		if !settled {
 			e.endSleep()
 		}
 		e.driver.Store(e.loan.lender)
@@ -121,15 +111,13 @@ func (e *Engine) settle() bool {
 		return false // f has connected a simulated context
 	}
 	e.deliver()
-	if !e.loan.asleep {
-		e.pass()
-		return true
-	}
 	n := &e.notifier
 	for passes := 0; !e.runDecides(); passes++ {
-		n.sleeping.Store(true)
-		if e.armBackends() && !e.queued() && !n.woken.Load() {
-			return true
+		if !n.woken.Load() {
+			n.sleeping.Store(true)
+			if e.armBackends() && !e.queued() && !n.woken.Load() {
+				return true
+			}
 		}
 		if passes == maxBorrowedPasses {
 			return false

@@ -96,7 +96,7 @@
 // function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Engine.MayBlock],
 // [Core.State], [Core.Name], [Core.Engine] and [Control.Wake].
 //
-// While Run waits, [Engine.Dispatch] makes its caller the engine's goroutine for a short time: it
+// While Run sleeps, [Engine.Dispatch] makes its caller the engine's goroutine for a short time: it
 // runs a function at once, and the callbacks that are due then. In a program that uses Dispatch,
 // or package await, which does, callbacks run on any goroutine that calls them. They are still one
 // at a time, and each sees what the ones before have written. Such calls must not be made with a

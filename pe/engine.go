@@ -25,7 +25,7 @@ type Config struct {
 }
 
 // Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
-// belongs to one goroutine at a time: the one that calls Progress or Run. While Run waits, that is
+// belongs to one goroutine at a time: the one that calls Progress or Run. While Run sleeps, that is
 // the one whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from any
 // goroutine at any time.
 type Engine struct {

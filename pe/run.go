@@ -220,11 +220,7 @@ func (s *spinTime) over(limit time.Duration) bool {
 // was nothing to do for tasksHeldTimeout.
 func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
 	if e.turns.Load() == nil && !s.over(e.spin) {
-		e.lend(false)
 		runtime.Gosched()
-		if e.takeBack() {
-			*s = spinTime{}
-		}
 		return true
 	}
 	*s = spinTime{}
@@ -269,7 +265,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
-		e.lend(true)
+		e.lend()
 		select {
 		case <-n.wakeup:
 		case <-done:
