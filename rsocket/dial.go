@@ -18,7 +18,7 @@ import (
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := s.dial(ctx, addr)
 	if err != nil {
-		return nil, opError("dial", addressOf(addr), dialError(ctx, err))
+		return nil, opError("dial", addressOf(addr), kindOf(ctx, err))
 	}
 	s.dialled.Add(1)
 	return c, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Errors of this package, matched with errors.Is. Those of connections and listeners are
@@ -60,17 +61,20 @@ func (e *kindError) Timeout() bool {
 // reset is the error of a connection that has failed.
 func reset(reason error) error { return &kindError{syscall.ECONNRESET, reason} }
 
-// dialError is the error of a Dial.
-func dialError(ctx context.Context, err error) error {
+// kindOf gives the error of a Dial or a Listen its kind. ctx is that of the call.
+func kindOf(ctx context.Context, err error) error {
 	kinds := []struct{ is, kind error }{
 		{rdma.ErrNotListening, syscall.ECONNREFUSED},
 		{rdma.ErrRejected, syscall.ECONNREFUSED},
 		{rdma.ErrNoRoute, syscall.ENETUNREACH},
 		{rdma.ErrUnreachable, syscall.EHOSTUNREACH},
 		{rdma.ErrTimeout, syscall.ETIMEDOUT},
+		{verbs.ErrInUse, syscall.EADDRINUSE},
 	}
 	if ctx.Err() != nil {
 		kinds = []struct{ is, kind error }{{context.DeadlineExceeded, os.ErrDeadlineExceeded}}
+	} else if e, ok := errors.AsType[*verbs.CMError](err); ok {
+		err = e // the rest repeats the address
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.is) {

@@ -54,9 +54,13 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 		err = l.add(s, hosts, port, nil)
 	}
 	if err != nil {
-		return nil, opError("listen", addressOf(addr), err)
+		return nil, listenError(addr, err)
 	}
 	return l, nil
+}
+
+func listenError(addr string, err error) error {
+	return opError("listen", addressOf(addr), kindOf(context.Background(), err))
 }
 
 // add makes the listener listen on the first of the addresses that the device has.
@@ -88,8 +92,11 @@ func (l *Listener) add(s *Stack, hosts []string, port string, from *shared) erro
 // listeners. The host may be empty.
 func resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil || host == "" {
-		return []string{""}, port, err
+	switch {
+	case err != nil:
+		return nil, "", err
+	case host == "":
+		return []string{""}, port, nil
 	}
 	list, err := route.LookUp(ctx, host)
 	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })

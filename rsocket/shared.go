@@ -22,13 +22,13 @@ import (
 func Listen(addr string) (*Listener, error) {
 	hosts, port, err := resolve(context.Background(), addr)
 	if err != nil {
-		return nil, opError("listen", addressOf(addr), err)
+		return nil, listenError(addr, err)
 	}
 	devices := []string{route.DefaultDevice(), "soft-lo"}
 	if a, err := netip.ParseAddr(hosts[0]); err == nil && !a.IsUnspecified() {
 		r, err := route.Find("", a)
 		if err != nil {
-			return nil, opError("listen", addressOf(addr), err)
+			return nil, listenError(addr, err)
 		}
 		devices = []string{r.Device}
 	}
@@ -42,7 +42,7 @@ func Listen(addr string) (*Listener, error) {
 		}
 		if err != nil {
 			_ = l.Close() // it may listen on another device
-			return nil, opError("listen", addressOf(addr), err)
+			return nil, listenError(addr, err)
 		}
 		_, port, _ = net.SplitHostPort(l.addr.String()) // the same at each device
 	}
@@ -68,7 +68,7 @@ func Dial(ctx context.Context, addr string) (c *Conn, err error) {
 		}
 	}
 	if _, named := errors.AsType[*net.OpError](err); !named {
-		err = opError("dial", addressOf(addr), dialError(ctx, err))
+		err = opError("dial", addressOf(addr), kindOf(ctx, err))
 	}
 	return nil, err
 }

@@ -237,7 +237,7 @@ func (s *Stack) Close() error {
 		_ = l.Close()
 	}
 	for _, c := range conns {
-		_ = c.Close()
+		c.close()
 	}
 	s.waitForConns(func() bool { return s.dead })
 	s.stopEngine()
