@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -72,7 +73,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if !wait {
 			break
 		}
-		c.readable.Wait()
+		host.Wait(c.stack.host, &c.readable)
 	}
 	c.reading = true
 	n, emptied := 0, false
@@ -128,7 +129,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if err := c.writeError(); err != nil {
 			return 0, err
 		}
-		c.writable.Wait()
+		host.Wait(c.stack.host, &c.writable)
 	}
 	c.writing = true
 	defer func() {
@@ -149,7 +150,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			return n, c.opError("write", err)
 		}
 		if len(room) == 0 {
-			c.writable.Wait()
+			host.Wait(c.stack.host, &c.writable)
 			continue
 		}
 		c.mu.Unlock()

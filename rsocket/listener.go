@@ -13,6 +13,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/wire"
 )
@@ -142,7 +143,7 @@ func (l *Listener) AcceptConn() (*Conn, error) {
 			l.pending--
 			return l.ready.Pop(), nil
 		}
-		l.changed.Wait()
+		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 }
 

@@ -268,14 +268,14 @@ func (s *Stack) Close() error {
 	}
 	s.mu.Lock()
 	for len(s.conns) > 0 && !s.dead {
-		s.changed.Wait()
+		host.Wait(s.host, &s.changed)
 	}
 	s.mu.Unlock()
 	s.stopEngine()
 	s.goroutine.Wait()
 	s.mu.Lock()
 	for len(s.conns) > 0 { // calls of Read and Write that use memory are returning
-		s.changed.Wait()
+		host.Wait(s.host, &s.changed)
 	}
 	s.mu.Unlock()
 	return errors.Join(s.engine.Close(), s.chunks.close())
