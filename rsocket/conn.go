@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 	"github.com/verbena-rdma/verbena/rsocket/internal/deadline"
@@ -75,7 +76,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if !wait {
 			break
 		}
-		c.readable.Wait()
+		host.Wait(c.stack.host, &c.readable)
 	}
 	c.reading = true
 	n, emptied := 0, false
@@ -131,7 +132,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if err := c.writeError(); err != nil {
 			return 0, err
 		}
-		c.writable.Wait()
+		host.Wait(c.stack.host, &c.writable)
 	}
 	c.writing = true
 	defer func() {
@@ -152,7 +153,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			return n, c.opError("write", err)
 		}
 		if len(room) == 0 {
-			c.writable.Wait()
+			host.Wait(c.stack.host, &c.writable)
 			continue
 		}
 		c.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -115,7 +116,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if l.closed {
 			return nil, l.opError("accept", net.ErrClosed)
 		}
-		l.changed.Wait()
+		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 	l.pending--
 	return l.ready.Pop(), nil

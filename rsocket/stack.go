@@ -251,7 +251,7 @@ func (s *Stack) waitForConns(or func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.conns.Len() > 0 && !or() {
-		s.changed.Wait()
+		host.Wait(s.host, &s.changed)
 	}
 }
 

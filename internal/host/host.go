@@ -92,6 +92,20 @@ func Go(h Host, group *sync.WaitGroup, f func()) {
 	})
 }
 
+// Wait is cond.Wait. In a simulation, the goroutines that are woken together go on one by one.
+func Wait(h Host, cond *sync.Cond) {
+	s := h.Scheduler()
+	if s == nil {
+		cond.Wait()
+		return
+	}
+	ticket := s.Ticket()
+	cond.Wait()
+	cond.L.Unlock()
+	s.Turn(ticket)
+	cond.L.Lock()
+}
+
 // WithTimeout is [context.WithTimeout] by the clock of the host. When the time is over, the cause
 // of the context's end is [context.DeadlineExceeded], but its Err is [context.Canceled].
 func WithTimeout(parent context.Context, h Host, d time.Duration) (context.Context, context.CancelFunc) {
