@@ -306,8 +306,10 @@ func (h *Host) runProgram(ctx context.Context) {
 		if p := recover(); p != nil {
 			h.repanic(p)
 		}
-		if !returned { // FailNow
-			h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
+		if !returned { // FailNow or SkipNow
+			if !h.s.skipped() {
+				h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
+			}
 			h.ended()
 		}
 	}()
