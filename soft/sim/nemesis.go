@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // Chaos says which faults a [Nemesis] causes, how often, and how many at a time.
@@ -362,9 +360,9 @@ func (n *Nemesis) worsen(from, to *Host, f *fault) bool {
 		return false
 	}
 	l := route[0]
-	good := LinkConfig(l.fabric.Config)
+	good := l.fabric.Config
 	bad := n.worse(good)
-	l.fabric.Config = fabric.LinkConfig(bad)
+	l.fabric.Config = bad
 	n.bad = append(n.bad, l)
 	if f.what != "" {
 		f.what += ", and "
@@ -378,8 +376,8 @@ func (n *Nemesis) worsen(from, to *Host, f *fault) bool {
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()
 		n.bad = slices.DeleteFunc(n.bad, func(b *Link) bool { return b == l })
-		if l.fabric.Config == fabric.LinkConfig(bad) {
-			l.fabric.Config = fabric.LinkConfig(good)
+		if l.fabric.Config == bad {
+			l.fabric.Config = good
 		}
 	}
 	return true
