@@ -60,13 +60,13 @@ type topology struct {
 	nodes   []*node
 	links   map[[2]*node]*Link
 	routes  map[[2]*node][]*Link
-	cuts    map[[2]*node]struct{}
-	initial LinkConfig // of links between two hosts that nothing else joins
+	cuts    map[[2]*node]causes // of pairs that are cut
+	initial LinkConfig          // of links between two hosts that nothing else joins
 }
 
 func (t *topology) init(s *Sim) {
 	*t = topology{
-		s: s, links: make(map[[2]*node]*Link), routes: make(map[[2]*node][]*Link), cuts: make(map[[2]*node]struct{}),
+		s: s, links: make(map[[2]*node]*Link), routes: make(map[[2]*node][]*Link), cuts: make(map[[2]*node]causes),
 		initial: LinkConfig{Latency: defaultLatency},
 	}
 }
@@ -191,7 +191,20 @@ func (s *Sim) Racks(prefix string, n int, c, trunk LinkConfig) (hosts [2][]*Host
 func (s *Sim) Cut(from, to *Host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.topology.cuts[[2]*node{from.node, to.node}] = struct{}{}
+	s.topology.cut(from.node, to.node, nil)
+}
+
+func (t *topology) cut(from, to *node, by *fault) {
+	pair := [2]*node{from, to}
+	t.cuts[pair] = t.cuts[pair].with(by)
+}
+
+// heal ends a cut by a fault.
+func (t *topology) heal(from, to *node, by *fault) {
+	pair := [2]*node{from, to}
+	if t.cuts[pair] = t.cuts[pair].without(by); len(t.cuts[pair]) == 0 {
+		delete(t.cuts, pair)
+	}
 }
 
 // Partition cuts all pairs of a host of one group and a host of another, in both directions.
@@ -210,15 +223,12 @@ func (s *Sim) Partition(groups ...[]*Host) {
 	}
 }
 
-// Heal undoes Cut and Partition.
+// Heal undoes Cut and Partition, and those of a [Nemesis].
 func (s *Sim) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.topology.cuts)
 }
-
-// heal undoes Cut. The lock is held.
-func (s *Sim) heal(from, to *Host) { delete(s.topology.cuts, [2]*node{from.node, to.node}) }
 
 // route returns the links from one node to another; nil: there is no way.
 func (t *topology) route(from, to *node) []*Link {
