@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/median"
-	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/median"
-	"github.com/verbena-rdma/verbena/bench/internal/processor"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 

@@ -102,6 +102,7 @@ func (e *Engine) Close() error {
 		c.unreturned = false
 	}
 	e.contexts = nil
+	e.leaveHost()
 	e.closed.Store(true)
 	e.runs.end(e.runs.count) // none is under way
 	return e.notifier.close()

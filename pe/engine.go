@@ -46,7 +46,7 @@ type Engine struct {
 	changes  fifo.Queue[change]
 	pools    fifo.Queue[*pool] // whose waiters are to be called
 
-	turns    atomic.Pointer[turns] // nil: no context has a simulated device
+	turns    atomic.Pointer[turns] // nil: no context has had a simulated device
 	calls    calls
 	loan     loan
 	runs     runs
@@ -104,7 +104,9 @@ func (e *Engine) Connect(c Context) error {
 		return fmt.Errorf("pe: cannot connect %s: it is already connected to an engine: %w", core.object(), ErrInUse)
 	}
 	e.contexts = append(slices.Clip(e.contexts), core)
-	e.joinHost(core)
+	if !e.joinHost() {
+		e.leaveHost()
+	}
 	return nil
 }
 
@@ -126,6 +128,7 @@ func (e *Engine) detach(c *Core) {
 	e.keepError(c)
 	e.contexts = slices.DeleteFunc(slices.Clone(e.contexts), func(o *Core) bool { return o == c })
 	c.engine.Store(nil)
+	e.joinHost() // the context can have been the last one of its host
 }
 
 // Progress does all pending work without blocking, and returns the number of events it

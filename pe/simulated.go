@@ -11,7 +11,8 @@ import (
 // turns that the simulation decides, so that a run can be repeated.
 type turns struct {
 	host.Scheduler
-	out host.Turn // for when the engine goes on for another reason
+	out    host.Turn // for when the engine goes on for another reason
+	remove func()    // the engine from the report of its host
 }
 
 // schedulerOf returns the scheduler of a context's device. known is false if the backend does
@@ -48,14 +49,29 @@ func (e *Engine) checkHost(c *Core) error {
 	return nil
 }
 
-// joinHost makes the engine take its turns from the host of a context.
-func (e *Engine) joinHost(c *Core) {
-	s, _ := schedulerOf(c)
-	if s == nil || e.turns.Load() != nil {
-		return
+// joinHost makes the engine take its turns from the host of its first context with a simulated
+// device, and reports whether there is one.
+func (e *Engine) joinHost() bool {
+	for _, c := range e.contexts {
+		s, _ := schedulerOf(c)
+		if s == nil {
+			continue
+		}
+		if t := e.turns.Load(); t == nil || t.Scheduler != s {
+			e.leaveHost()
+			e.turns.Store(&turns{s, host.NextTurn(s), s.Report(engineReport{e})})
+		}
+		return true
 	}
-	e.turns.Store(&turns{s, host.NextTurn(s)})
-	s.Report(engineReport{e})
+	return false
+}
+
+// leaveHost ends what joinHost began. An engine that loses its last context stays with the host
+// until another context comes: callbacks that have closed the context end in their turn.
+func (e *Engine) leaveHost() {
+	if t := e.turns.Swap(nil); t != nil {
+		t.remove()
+	}
 }
 
 // yield lets the other goroutines of a simulation go on until they wait. e may be nil: the
@@ -81,9 +97,6 @@ type engineReport struct{ e *Engine }
 
 // String has a line for each context that is not Idle.
 func (r engineReport) String() string {
-	if r.e.closed.Load() {
-		return ""
-	}
 	var b strings.Builder
 	for _, c := range r.e.contexts {
 		if c.State() != Idle {

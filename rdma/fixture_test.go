@@ -221,8 +221,7 @@ func (r *rig) settle() {
 // connect starts both contexts with n connections between them.
 func (r *rig) connect(n int) {
 	r.t.Helper()
-	require.NoError(r.t, r.a.ctx.Start())
-	require.NoError(r.t, r.b.ctx.Start())
+	r.start()
 	require.Equal(r.t, pe.Starting, r.a.ctx.State())
 	for range n {
 		r.link()
@@ -235,14 +234,26 @@ func (r *rig) connect(n int) {
 // link makes one more connection.
 func (r *rig) link() (a, b *rdma.Connection) {
 	r.t.Helper()
-	a, descA, err := r.a.ctx.Export()
-	require.NoError(r.t, err)
-	b, descB, err := r.b.ctx.Export()
-	require.NoError(r.t, err)
+	a, b, descA, descB := r.export()
 	require.NoError(r.t, a.Connect(descB))
 	require.NoError(r.t, b.Connect(descA))
 	r.a.conns, r.b.conns = append(r.a.conns, a), append(r.b.conns, b)
 	return a, b
+}
+
+// start starts both contexts.
+func (r *rig) start() {
+	r.t.Helper()
+	require.NoError(r.t, r.a.ctx.Start())
+	require.NoError(r.t, r.b.ctx.Start())
+}
+
+// export makes both ends of a connection, without connecting them.
+func (r *rig) export() (a, b *rdma.Connection, descA, descB []byte) {
+	r.t.Helper()
+	a, descA = must2(r.a.ctx.Export())
+	b, descB = must2(r.b.ctx.Export())
+	return a, b, descA, descB
 }
 
 // fill puts a pattern into memory.

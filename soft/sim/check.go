@@ -75,13 +75,18 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 				sub.Logf("sim: seed %d fails; repeat it with: go test -run '%s' -sim.seed=%d", seed, runPattern(t.Name()), seed)
 			}
 		})
+		var inner *testing.T
 		synctest.Test(sub, func(b *testing.T) {
+			inner = b
 			s := New(b, seed)
 			if prepare != nil {
 				prepare(s.trace)
 			}
 			test(s)
 		})
+		if inner.Skipped() { // synctest.Test does not say so
+			sub.SkipNow()
+		}
 	})
 }
 

@@ -49,8 +49,9 @@ type Host struct {
 	orders uint64     // numbers drawn for the order of events
 
 	// Guarded by the simulation's lock.
-	down      bool // crashed, and not started again
-	paused    bool
+	down      bool   // crashed, and not started again
+	crashes   causes // of that; empty: Restart was called
+	pauses    causes
 	held      []event // that came while it was paused
 	ports     map[netip.AddrPort]*port
 	reports   []*fmt.Stringer
@@ -242,7 +243,7 @@ func (h *Host) order() uint64 {
 
 // hold keeps an event of a paused host for later, and reports whether it has. The lock is held.
 func (h *Host) hold(e *event) bool {
-	if !h.paused {
+	if len(h.pauses) == 0 {
 		return false
 	}
 	h.held = append(h.held, *e)
@@ -252,22 +253,33 @@ func (h *Host) hold(e *event) bool {
 // Pause makes the host stand still: its goroutines and timers do not go on, and packets wait.
 // Goroutines of the program that wait for something outside the simulation, such as
 // [time.Sleep], go on.
-func (h *Host) Pause() {
+func (h *Host) Pause() { h.pause(nil) }
+
+func (h *Host) pause(by *fault) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	h.paused = true
+	h.pauses = h.pauses.with(by)
 }
 
-// Resume ends a pause.
+// Resume ends a pause, that of a [Nemesis] too.
 func (h *Host) Resume() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	h.resume()
+	h.setPauses(nil)
 }
 
-// resume is Resume, with the lock held.
-func (h *Host) resume() {
-	h.paused = false
+// endPause ends the pause by a fault.
+func (h *Host) endPause(by *fault) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.setPauses(h.pauses.without(by))
+}
+
+// setPauses lets the host go on if nothing pauses it any more. The lock is held.
+func (h *Host) setPauses(c causes) {
+	if h.pauses = c; len(c) > 0 {
+		return
+	}
 	held := h.held
 	h.held = nil
 	for i, e := range held { // in their order
@@ -291,7 +303,7 @@ func (h *Host) Run(program func(ctx context.Context, dev verbs.Device) error) {
 
 // start starts the program. The lock is held.
 func (h *Host) start() {
-	h.running, h.again, h.down = true, false, false
+	h.running, h.again, h.down, h.crashes = true, false, false, nil
 	h.s.addresses.forget(h)
 	h.starts++
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -306,8 +318,10 @@ func (h *Host) runProgram(ctx context.Context) {
 		if p := recover(); p != nil {
 			h.repanic(p)
 		}
-		if !returned { // FailNow
-			h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
+		if !returned { // FailNow or SkipNow
+			if !h.s.skipped() {
+				h.s.fail("sim: host %s, seed %d: its program has ended its goroutine", h.name, h.s.seed)
+			}
 			h.ended()
 		}
 	}()
@@ -353,10 +367,13 @@ func (h *Host) repanic(p any) {
 
 // Crash makes the host end at once: no packet leaves or arrives any more, calls on its device
 // return [ErrCrashed], and the context of its program ends.
-func (h *Host) Crash() {
+func (h *Host) Crash() { h.crash(nil) }
+
+func (h *Host) crash(by *fault) {
 	s := h.s
 	s.mu.Lock()
 	h.again = false
+	h.crashes = h.crashes.with(by)
 	if h.down {
 		s.mu.Unlock()
 		return
@@ -380,8 +397,23 @@ func (h *Host) Crash() {
 func (h *Host) Restart() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	h.setCrashes(nil)
+}
+
+// endCrash ends the crash by a fault.
+func (h *Host) endCrash(by *fault) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if slices.Contains(h.crashes, by) {
+		h.setCrashes(h.crashes.without(by))
+	}
+}
+
+// setCrashes restarts the host if nothing keeps it crashed any more. The lock is held.
+func (h *Host) setCrashes(c causes) {
+	h.crashes = c
 	switch {
-	case !h.down || h.s.ending:
+	case !h.down || len(c) > 0 || h.s.ending:
 	case h.program == nil:
 		h.down, h.dev = false, nil
 	case h.running:
@@ -417,7 +449,7 @@ func (h *Host) endProgram(cause error) {
 			h.wakeSleepers()
 		}})
 	}
-	h.resume()
+	h.setPauses(nil)
 }
 
 // busy reports whether the program has not returned, or goroutines of the host sleep.
@@ -434,7 +466,7 @@ func (h *Host) condition() string {
 		return "crashed; its program has not returned"
 	case h.down:
 		return "crashed"
-	case h.paused:
+	case len(h.pauses) > 0:
 		return fmt.Sprintf("paused; %d events wait", len(h.held))
 	case h.running:
 		return "its program runs"

@@ -499,12 +499,50 @@ func TestConditionEndsTheTest(t *testing.T) {
 			s.After(time.Second, func() { s.Fatalf("%s", "too late") })
 			s.Run(time.Hour)
 		},
+		"several": func(s *sim.Sim) {
+			for range 3 {
+				s.After(time.Second, func() { require.Fail(s, "too late") })
+			}
+			s.RunUntil(func() bool { require.Less(s, s.Now(), time.Second); return false }, time.Hour)
+		},
+		"the function ends its goroutine": func(s *sim.Sim) {
+			s.After(time.Second, func() { s.Errorf("too late"); runtime.Goexit() })
+			s.Run(time.Hour)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Contains(t, failure(t, func(s *sim.Sim) {
 				newServer(s)
 				test(s)
 			}), "too late")
+		})
+	}
+}
+
+// Whatever can make the test fail can skip it too.
+func TestSkip(t *testing.T) {
+	for name, test := range map[string]func(s *sim.Sim){
+		"test":     func(s *sim.Sim) { s.Skip("not today") },
+		"After":    func(s *sim.Sim) { s.After(time.Second, func() { s.Skipf("not %s", "today") }) },
+		"SkipNow":  func(s *sim.Sim) { s.After(time.Second, s.SkipNow) },
+		"RunUntil": func(s *sim.Sim) { s.RunUntil(func() bool { s.SkipNow(); return false }, time.Hour) },
+		"program": func(s *sim.Sim) {
+			s.Host("lazy").Run(func(context.Context, verbs.Device) error { s.Skip("not today"); return nil })
+		},
+		"Go": func(s *sim.Sim) { s.Host("lazy").Go(func() { s.Skip("not today") }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var skipped *testing.T
+			synctest.Test(t, func(t *testing.T) {
+				skipped = t
+				s := sim.New(t, 77)
+				newServer(s)
+				test(s)
+				s.Run(time.Hour)
+				s.Errorf("the test goes on")
+			})
+			require.True(t, skipped.Skipped())
+			require.False(t, skipped.Failed())
 		})
 	}
 }
@@ -539,8 +577,7 @@ func TestRunUntilNever(t *testing.T) {
 
 // A panic of a program names its host and the seed. It ends the test binary.
 func TestProgramPanics(t *testing.T) {
-	const inChild = "VERBENA_SIM_PANIC"
-	if os.Getenv(inChild) != "" {
+	out, err := inChild(t, func() {
 		sim.Check(t, 5, func(s *sim.Sim) {
 			s.Host("mad").Run(func(context.Context, verbs.Device) error {
 				if s.Seed() == 4 {
@@ -550,14 +587,38 @@ func TestProgramPanics(t *testing.T) {
 			})
 			s.Run(time.Second)
 		})
-		return
+	})
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Contains(t, out, "sim: panic on host mad, seed 4: out of my mind")
+}
+
+// The test of a seed that is skipped counts as skipped.
+func TestSkipSeed(t *testing.T) {
+	out, err := inChild(t, func() {
+		sim.Check(t, 3, func(s *sim.Sim) {
+			if s.Seed() == 3 {
+				s.Skip()
+			}
+		})
+	})
+	require.NoError(t, err)
+	require.Contains(t, out, "--- PASS: TestSkipSeed/seed_2")
+	require.Contains(t, out, "--- SKIP: TestSkipSeed/seed_3")
+}
+
+// inChild runs the rest of a test in another process, and returns its output. In that process
+// it calls f, and does not return.
+func inChild(t *testing.T, f func()) (out string, err error) {
+	const variable = "VERBENA_SIM_CHILD"
+	if os.Getenv(variable) != "" {
+		f()
+		t.SkipNow()
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	child := exec.Command(self, "-test.run=^TestProgramPanics$")
-	child.Env = append(os.Environ(), inChild+"=1")
-	out, err := child.CombinedOutput()
-	var exit *exec.ExitError
-	require.ErrorAs(t, err, &exit)
-	require.Contains(t, string(out), "sim: panic on host mad, seed 4: out of my mind")
+	child := exec.Command(self, "-test.v", "-test.run=^"+t.Name()+"$")
+	child.Env = append(os.Environ(), variable+"=1")
+	b, err := child.CombinedOutput()
+	return string(b), err
 }

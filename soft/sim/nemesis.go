@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // Chaos says which faults a [Nemesis] causes, how often, and how many at a time.
@@ -59,8 +57,7 @@ type Nemesis struct {
 	c      Chaos
 	random *rand.Rand
 	active []*fault
-	cuts   map[[2]*Host]int // how many faults cut a pair
-	bad    []*Link          // that a fault has made worse
+	bad    []*Link // that a fault has made worse
 	counts NemesisCounts
 	over   bool
 }
@@ -72,6 +69,20 @@ type fault struct {
 	end   func()
 }
 
+// causes are the faults that cause a state; nil stands for the test.
+type causes []*fault
+
+func (c causes) with(f *fault) causes {
+	if slices.Contains(c, f) {
+		return c
+	}
+	return append(c, f)
+}
+
+func (c causes) without(f *fault) causes {
+	return slices.DeleteFunc(c, func(o *fault) bool { return o == f })
+}
+
 var worstLink = LinkConfig{
 	Latency: 20 * time.Millisecond, Jitter: 20 * time.Millisecond, Rate: 1e6, Queue: 64 << 10,
 	Loss: 0.3, Reorder: 0.3, Duplicate: 0.1, Corrupt: 0.1,
@@ -80,8 +91,8 @@ var worstLink = LinkConfig{
 // Nemesis begins to cause faults. When it ends, by itself or by Stop, it leaves the network and
 // the hosts as it found them: links as before, no pair of hosts cut, and crashed hosts started
 // again, so that a test can demand progress then. It logs each fault to the test, which prints
-// it if the test fails or is verbose, and to the log of -sim.log. Pairs that the test has cut,
-// hosts that it has crashed or paused, and links that it changes meanwhile remain as they are.
+// it if the test fails or is verbose, and to the log of -sim.log. What the test does itself,
+// before or meanwhile, outlives the chaos: pairs cut, hosts crashed or paused, links changed.
 // Several can run at a time, but do not know each other's limits but MaxDown.
 func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	s.mu.Lock()
@@ -106,7 +117,7 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	if c.Worst == (LinkConfig{}) {
 		c.Worst = worstLink
 	}
-	n := &Nemesis{s: s, c: c, random: random, cuts: make(map[[2]*Host]int)}
+	n := &Nemesis{s: s, c: c, random: random}
 	if c.Until > 0 {
 		s.At(c.Until, n.Stop)
 	}
@@ -219,7 +230,7 @@ func (n *Nemesis) up() (hosts []*Host, room int) {
 func (h *Host) stands() bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.down || h.paused
+	return h.down || len(h.pauses) > 0
 }
 
 func (n *Nemesis) crash() *fault {
@@ -229,8 +240,10 @@ func (n *Nemesis) crash() *fault {
 		return nil
 	}
 	h := hosts[i]
-	h.Crash()
-	return &fault{"host " + h.name + " crashes", hosts[i : i+1], h.Restart}
+	f := &fault{what: "host " + h.name + " crashes", hosts: hosts[i : i+1]}
+	f.end = func() { h.endCrash(f) }
+	h.crash(f)
+	return f
 }
 
 func (n *Nemesis) pause() *fault {
@@ -239,8 +252,10 @@ func (n *Nemesis) pause() *fault {
 		return nil
 	}
 	h := hosts[0]
-	h.Pause()
-	return &fault{"host " + h.name + " pauses", hosts[:1], h.Resume}
+	f := &fault{what: "host " + h.name + " pauses", hosts: hosts[:1]}
+	f.end = func() { h.endPause(f) }
+	h.pause(f)
+	return f
 }
 
 func (n *Nemesis) partition() *fault {
@@ -303,28 +318,22 @@ func pairs(from, to []*Host, list [][2]*Host) [][2]*Host {
 	return list
 }
 
-// cut cuts pairs of hosts that the test has not cut.
+// cut cuts pairs of hosts.
 func (n *Nemesis) cut(list [][2]*Host) *fault {
-	s := n.s
+	s, f := n.s, &fault{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list = slices.DeleteFunc(list, func(p [2]*Host) bool {
-		_, cut := s.topology.cuts[[2]*node{p[0].node, p[1].node}]
-		return cut && n.cuts[p] == 0
-	})
 	for _, p := range list {
-		n.cuts[p]++
-		s.topology.cuts[[2]*node{p[0].node, p[1].node}] = struct{}{}
+		s.topology.cut(p[0].node, p[1].node, f)
 	}
-	return &fault{end: func() {
+	f.end = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, p := range list {
-			if n.cuts[p]--; n.cuts[p] == 0 {
-				s.heal(p[0], p[1])
-			}
+			s.topology.heal(p[0].node, p[1].node, f)
 		}
-	}}
+	}
+	return f
 }
 
 // badLink makes a link worse, and sometimes the one back too.
@@ -362,9 +371,9 @@ func (n *Nemesis) worsen(from, to *Host, f *fault) bool {
 		return false
 	}
 	l := route[0]
-	good := LinkConfig(l.fabric.Config)
+	good := l.fabric.Config
 	bad := n.worse(good)
-	l.fabric.Config = fabric.LinkConfig(bad)
+	l.fabric.Config = bad
 	n.bad = append(n.bad, l)
 	if f.what != "" {
 		f.what += ", and "
@@ -378,8 +387,8 @@ func (n *Nemesis) worsen(from, to *Host, f *fault) bool {
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()
 		n.bad = slices.DeleteFunc(n.bad, func(b *Link) bool { return b == l })
-		if l.fabric.Config == fabric.LinkConfig(bad) {
-			l.fabric.Config = fabric.LinkConfig(good)
+		if l.fabric.Config == bad {
+			l.fabric.Config = good
 		}
 	}
 	return true

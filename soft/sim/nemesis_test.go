@@ -50,7 +50,7 @@ func needed(s *Sim, hosts []*Host) int {
 		}
 		explained := true
 		for _, h := range hosts {
-			explained = explained && (down[h.node] || !h.down && !h.paused)
+			explained = explained && (down[h.node] || !h.down && len(h.pauses) == 0)
 		}
 		for pair := range s.topology.cuts {
 			explained = explained && (down[pair[0]] || down[pair[1]])
@@ -167,9 +167,63 @@ func TestNemesisLeavesTheRest(t *testing.T) {
 		s.Link(hosts[0], hosts[2]).Set(changed)
 		n.Stop()
 		s.Run(0)
-		assert.Equal(s, map[[2]*node]struct{}{{hosts[0].node, hosts[1].node}: {}}, s.topology.cuts)
+		assert.Equal(s, map[[2]*node]causes{{hosts[0].node, hosts[1].node}: {nil}}, s.topology.cuts)
 		assert.True(s, hosts[2].Crashed())
 		assert.True(s, hosts[3].stands())
 		assert.Equal(s, changed, s.Link(hosts[0], hosts[2]).Config())
 	})
+}
+
+// What the test does while a fault does the same outlives the fault.
+func TestNemesisLeavesWhatTheTestRepeats(t *testing.T) {
+	for name, c := range map[string]struct {
+		chaos    Chaos
+		do, undo func(s *Sim, a, b *Host)
+		is       func(s *Sim, a, b *Host) bool
+	}{
+		"crash": {
+			Chaos{Crashes: 1},
+			func(_ *Sim, a, _ *Host) { a.Crash() },
+			func(_ *Sim, a, _ *Host) { a.Restart() },
+			func(_ *Sim, a, _ *Host) bool { return a.Crashed() },
+		},
+		"pause": {
+			Chaos{Pauses: 1},
+			func(_ *Sim, a, _ *Host) { a.Pause() },
+			func(_ *Sim, a, _ *Host) { a.Resume() },
+			func(_ *Sim, a, _ *Host) bool { return a.stands() },
+		},
+		"cut": {
+			Chaos{Partitions: 1},
+			func(s *Sim, a, b *Host) { s.Cut(a, b) },
+			func(s *Sim, _, _ *Host) { s.Heal() },
+			func(s *Sim, a, b *Host) bool { return len(s.topology.cuts[[2]*node{a.node, b.node}]) > 0 },
+		},
+	} {
+		for _, undone := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", undone first: ", undone), func(t *testing.T) {
+				Check(t, 3, func(s *Sim) {
+					a, b := s.Host("a"), s.Host("b")
+					a.Run(untilEnd)
+					b.Run(untilEnd)
+					chaos := c.chaos
+					chaos.Hosts = []*Host{a}
+					n := s.Nemesis(chaos)
+					s.RunUntil(func() bool { return c.is(s, a, b) }, time.Minute)
+					if undone {
+						c.undo(s, a, b)
+						s.Run(0)
+						require.False(s, c.is(s, a, b))
+					}
+					c.do(s, a, b)
+					n.Stop()
+					s.Run(time.Second)
+					require.True(s, c.is(s, a, b))
+					c.undo(s, a, b)
+					s.Run(0)
+					require.False(s, c.is(s, a, b))
+				})
+			})
+		}
+	}
 }

@@ -10,42 +10,16 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
 )
 
-// LinkConfig is what a link does to the packets of one direction. The zero value delivers all
-// of them at once.
-type LinkConfig struct {
-	Latency time.Duration // from the end of transmission to arrival
-	Jitter  time.Duration // the greatest addition to Latency; packets stay in order
+// LinkConfig is what a link does to the packets of one direction: how long they take (Latency,
+// Jitter), how many fit (Rate, Queue, Mark, MTU), and the probabilities of faults (Loss,
+// Duplicate, Reorder with ReorderDelay, Corrupt, RandomMark). The zero value delivers all of
+// them at once.
+type LinkConfig = fabric.LinkConfig
 
-	Rate  int64 // bytes per second; zero: no limit
-	Queue int   // bytes that wait for transmission or are in it; more are dropped. Zero: no limit
-	Mark  int   // waiting bytes from which ECN-capable packets are marked; zero: never
-
-	// Probabilities from 0 to 1, drawn for each packet.
-	Loss       float64
-	Duplicate  float64 // it arrives twice
-	Reorder    float64 // it arrives after packets that were sent later
-	Corrupt    float64 // one or three of its bits are flipped
-	RandomMark float64 // it is marked however few bytes wait, if it is ECN-capable
-	// ReorderDelay is the greatest delay of a reordered packet. Zero: ten times Latency, and
-	// at least 10 µs.
-	ReorderDelay time.Duration
-	// MTU is the largest IP packet in bytes. Zero: no limit.
-	MTU int
-}
-
-// LinkCounts counts the packets of a link.
-type LinkCounts struct {
-	Sent       uint64 // packets given to the link, lost ones included
-	Bytes      uint64 // of these, with their IP and Ethernet headers
-	Lost       uint64 // by Loss
-	Overflowed uint64 // found no room in the queue
-	TooLong    uint64 // longer than MTU
-	Marked     uint64 // marked "congestion experienced"
-	Duplicated uint64 // that arrive twice
-	Reordered  uint64 // that are late by up to ReorderDelay
-	Corrupted  uint64 // with flipped bits
-	Deepest    uint64 // the most bytes that have waited for transmission
-}
+// LinkCounts counts the packets of a link: those that it was given (Sent, and Bytes with IP and
+// Ethernet headers), those that it dropped (Lost, Overflowed, TooLong), those that it changed
+// (Marked, Duplicated, Reordered, Corrupted), and the most bytes that have waited (Deepest).
+type LinkCounts = fabric.Counts
 
 // defaultLatency is that of a link between two hosts that nothing else joins.
 const defaultLatency = 5 * time.Microsecond
@@ -86,13 +60,13 @@ type topology struct {
 	nodes   []*node
 	links   map[[2]*node]*Link
 	routes  map[[2]*node][]*Link
-	cuts    map[[2]*node]struct{}
-	initial LinkConfig // of links between two hosts that nothing else joins
+	cuts    map[[2]*node]causes // of pairs that are cut
+	initial LinkConfig          // of links between two hosts that nothing else joins
 }
 
 func (t *topology) init(s *Sim) {
 	*t = topology{
-		s: s, links: make(map[[2]*node]*Link), routes: make(map[[2]*node][]*Link), cuts: make(map[[2]*node]struct{}),
+		s: s, links: make(map[[2]*node]*Link), routes: make(map[[2]*node][]*Link), cuts: make(map[[2]*node]causes),
 		initial: LinkConfig{Latency: defaultLatency},
 	}
 }
@@ -112,7 +86,7 @@ func (s *Sim) SetDefaultLink(c LinkConfig) {
 	for _, n := range s.topology.nodes {
 		for _, l := range n.links {
 			if l.direct && !l.changed {
-				l.fabric.Config = fabric.LinkConfig(c)
+				l.fabric.Config = c
 			}
 		}
 	}
@@ -142,11 +116,11 @@ func (s *Sim) Connect(a, b Node, c LinkConfig) {
 func (t *topology) join(from, to *node, c LinkConfig, direct bool) *Link {
 	key := [2]*node{from, to}
 	if l := t.links[key]; l != nil {
-		l.fabric.Config, l.direct = fabric.LinkConfig(c), direct
+		l.fabric.Config, l.direct = c, direct
 		return l
 	}
 	random := rand.New(rand.NewPCG(t.s.seed, uint64(from.index)<<32|uint64(to.index)<<8|2))
-	l := &Link{s: t.s, from: from, to: to, fabric: fabric.NewLink(fabric.LinkConfig(c), random), direct: direct}
+	l := &Link{s: t.s, from: from, to: to, fabric: fabric.NewLink(c, random), direct: direct}
 	l.fabric.Overhead = ethernetHeaderBytes
 	t.links[key] = l
 	from.links = append(from.links, l)
@@ -175,21 +149,21 @@ func (l *Link) String() string { return l.from.name + " to " + l.to.name }
 func (l *Link) Config() LinkConfig {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return LinkConfig(l.fabric.Config)
+	return l.fabric.Config
 }
 
 // Set changes what the link does from now on.
 func (l *Link) Set(c LinkConfig) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.fabric.Config, l.changed = fabric.LinkConfig(c), true
+	l.fabric.Config, l.changed = c, true
 }
 
 // Counts returns the counters of the link.
 func (l *Link) Counts() LinkCounts {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return LinkCounts(l.fabric.Counts)
+	return l.fabric.Counts
 }
 
 // Star adds n hosts, named prefix0 and so on, that one switch joins.
@@ -217,7 +191,20 @@ func (s *Sim) Racks(prefix string, n int, c, trunk LinkConfig) (hosts [2][]*Host
 func (s *Sim) Cut(from, to *Host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.topology.cuts[[2]*node{from.node, to.node}] = struct{}{}
+	s.topology.cut(from.node, to.node, nil)
+}
+
+func (t *topology) cut(from, to *node, by *fault) {
+	pair := [2]*node{from, to}
+	t.cuts[pair] = t.cuts[pair].with(by)
+}
+
+// heal ends a cut by a fault.
+func (t *topology) heal(from, to *node, by *fault) {
+	pair := [2]*node{from, to}
+	if t.cuts[pair] = t.cuts[pair].without(by); len(t.cuts[pair]) == 0 {
+		delete(t.cuts, pair)
+	}
 }
 
 // Partition cuts all pairs of a host of one group and a host of another, in both directions.
@@ -236,15 +223,12 @@ func (s *Sim) Partition(groups ...[]*Host) {
 	}
 }
 
-// Heal undoes Cut and Partition.
+// Heal undoes Cut and Partition, and those of a [Nemesis].
 func (s *Sim) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.topology.cuts)
 }
-
-// heal undoes Cut. The lock is held.
-func (s *Sim) heal(from, to *Host) { delete(s.topology.cuts, [2]*node{from.node, to.node}) }
 
 // route returns the links from one node to another; nil: there is no way.
 func (t *topology) route(from, to *node) []*Link {

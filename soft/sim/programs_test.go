@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -121,6 +122,46 @@ func TestSimulatedAndOtherDevices(t *testing.T) {
 		require.ErrorIs(s, err, pe.ErrInvalid)
 		require.ErrorContains(s, err, "only one is simulated")
 		require.ErrorIs(s, engine.Arm(), pe.ErrNotSupported)
+		require.NoError(s, engine.Close())
+	})
+}
+
+// An engine whose simulated contexts are closed serves other devices.
+func TestEngineLeavesSimulation(t *testing.T) {
+	sim.Check(t, 1, func(s *sim.Sim) {
+		engine := pe.New(pe.Config{})
+		r, err := rdma.New(s.Host("a").Device(), rdma.Config{Engine: engine})
+		require.NoError(s, err)
+		require.ErrorIs(s, engine.Arm(), pe.ErrNotSupported)
+		require.NoError(s, r.Close())
+		_, err = rdma.New(&systemDevice{Device: s.Host("b").Device()}, rdma.Config{Engine: engine})
+		require.NoError(s, err)
+		require.NoError(s, engine.Arm())
+		require.NoError(s, engine.Close())
+	})
+}
+
+// An engine takes turns of a host only while it has contexts there.
+func TestEngineLeavesHost(t *testing.T) {
+	sim.Check(t, 3, func(s *sim.Sim) {
+		a, b := s.Host("a"), s.Host("b")
+		engine := pe.New(pe.Config{})
+		var contexts [2]*rdma.Connections
+		for i, h := range []*sim.Host{a, b} {
+			var err error
+			contexts[i], err = rdma.New(h.Device(), rdma.Config{Engine: engine})
+			require.NoError(s, err)
+		}
+		require.NoError(s, contexts[0].Close())
+		a.Pause()
+		ended := false
+		b.Go(func() {
+			assert.NoError(s, contexts[1].Start())
+			assert.NoError(s, engine.Run(context.Background()))
+			ended = true
+		})
+		s.After(time.Second, func() { assert.NoError(s, engine.Do(func() { _ = contexts[1].Stop() })) })
+		s.RunUntil(func() bool { return ended }, time.Minute)
 		require.NoError(s, engine.Close())
 	})
 }

@@ -309,20 +309,27 @@ type condition struct {
 // checkConditions ends the waiting for conditions that hold, and reports whether there were
 // any. All goroutines wait. The lock is held.
 func (s *Sim) checkConditions() (met bool) {
-	n := len(s.conditions)
-	s.conditions = slices.DeleteFunc(s.conditions, func(c *condition) bool {
-		if c.holds != nil {
-			s.mu.Unlock()
-			s.call(func() { c.met = c.holds() })
-			s.mu.Lock()
+	for i := 0; i < len(s.conditions); {
+		c := s.conditions[i]
+		if c.holds != nil && !s.failed {
+			s.evaluate(c)
 		}
 		if !c.met && !s.failed && !c.over {
-			return false
+			i++
+			continue
 		}
+		s.conditions = slices.Delete(s.conditions, i, i+1)
 		close(c.ended)
-		return true
-	})
-	return len(s.conditions) < n
+		met = true
+	}
+	return met
+}
+
+// evaluate finds out whether a condition holds. The lock is held, but not meanwhile.
+func (s *Sim) evaluate(c *condition) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	s.call(func() { c.met = c.holds() })
 }
 
 // check is checkConditions as an event.
@@ -347,7 +354,7 @@ func (s *Sim) wait(holds func() bool, limit time.Duration) (met bool) {
 	return c.met
 }
 
-// waitOrFail is wait. It ends the test if the simulation has failed.
+// waitOrFail is wait. It ends the test if the simulation has failed, or a program has skipped it.
 func (s *Sim) waitOrFail(holds func() bool, limit time.Duration) (met bool) {
 	s.TB.Helper()
 	met = s.wait(holds, limit)
@@ -355,6 +362,9 @@ func (s *Sim) waitOrFail(holds func() bool, limit time.Duration) (met bool) {
 	failed := s.failed
 	s.mu.Unlock()
 	if failed {
+		if s.skipped() {
+			s.TB.SkipNow()
+		}
 		s.TB.FailNow()
 	}
 	return met

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"

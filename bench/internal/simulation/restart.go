@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/processor"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"

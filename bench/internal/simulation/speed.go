@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/processor"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/soft/sim"
 )
 

@@ -41,15 +41,15 @@ type Link struct {
 
 // Counts counts the packets of a link.
 type Counts struct {
-	Sent       uint64
-	Bytes      uint64
+	Sent       uint64 // packets given to the link, lost ones included
+	Bytes      uint64 // of these, with Link.Overhead
 	Lost       uint64 // by Loss
 	Overflowed uint64 // found no room in the queue
 	TooLong    uint64 // longer than MTU
-	Marked     uint64
-	Duplicated uint64
-	Reordered  uint64
-	Corrupted  uint64
+	Marked     uint64 // marked "congestion experienced"
+	Duplicated uint64 // that arrive twice
+	Reordered  uint64 // that are late by up to ReorderDelay
+	Corrupted  uint64 // with flipped bits
 	Deepest    uint64 // the most bytes that have waited for transmission
 }
 

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -229,12 +229,12 @@ type Stopwatch struct {
 }
 
 // StartStopwatch starts a Stopwatch.
-func StartStopwatch() Stopwatch { return Stopwatch{time.Now(), machine.CPUTime()} }
+func StartStopwatch() Stopwatch { return Stopwatch{time.Now(), processor.Time()} }
 
 // Busy is how many processors the process has used since the start, on average.
 func (w Stopwatch) Busy() float64 {
 	if d := time.Since(w.at); d > 0 {
-		return (machine.CPUTime() - w.cpu).Seconds() / d.Seconds()
+		return (processor.Time() - w.cpu).Seconds() / d.Seconds()
 	}
 	return 0
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,7 +29,7 @@ func (m *latencyMeter) begin(deliver func(*Sample)) {
 
 func (m *latencyMeter) mark(now time.Time) {
 	m.phase = measuring
-	m.sample.From, m.sample.fromCPU = now, machine.CPUTime()
+	m.sample.From, m.sample.fromCPU = now, processor.Time()
 }
 
 // record adds the duration of an operation that ended at now, and reports whether to go on.
@@ -47,7 +47,7 @@ func (m *latencyMeter) record(d time.Duration, now time.Time) bool {
 		return true
 	}
 	m.phase = draining
-	m.sample.To, m.sample.toCPU = now, machine.CPUTime()
+	m.sample.To, m.sample.toCPU = now, processor.Time()
 	m.w.whenIdle(func() { m.deliver(&m.sample) })
 	return false
 }

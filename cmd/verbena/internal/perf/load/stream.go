@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
+	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -122,7 +122,7 @@ func (s *streamLoad) clock() {
 func (s *streamLoad) mark(now time.Time) {
 	s.phase, s.fromN = measuring, s.n
 	s.slice, s.slicedN = now, s.n
-	s.sample.From, s.sample.fromCPU = now, machine.CPUTime()
+	s.sample.From, s.sample.fromCPU = now, processor.Time()
 	if n := s.w.plan.Iterations; n > 0 {
 		batch := int64(s.w.plan.Batch)
 		for _, f := range s.w.flows {
@@ -143,7 +143,7 @@ func (s *streamLoad) atLeastAll(limit int64) int64 {
 // end ends the measurement.
 func (s *streamLoad) end(now time.Time) {
 	s.phase = draining
-	s.sample.To, s.sample.toCPU = now, machine.CPUTime()
+	s.sample.To, s.sample.toCPU = now, processor.Time()
 	s.sample.Operations = s.n - s.fromN
 	s.sample.Peak = max(s.sample.Peak, s.sample.Rate())
 }

@@ -34,9 +34,3 @@ func TestDescribe(t *testing.T) {
 	assert.NotEmpty(t, m.Go)
 	assert.Equal(t, m.ID, Describe().ID)
 }
-
-func TestCPUTime(t *testing.T) {
-	before := CPUTime()
-	for x := 0; CPUTime() == before && runtime.GOOS != "windows"; x++ {
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
+	"github.com/verbena-rdma/verbena/internal/processor"
 )
 
 // machineWarnings collects the warnings of Verbena's reports.
@@ -61,7 +62,7 @@ type processorTime struct {
 func startProcessorTime() processorTime {
 	b, _ := os.ReadFile("/proc/stat")
 	p := parseStat(string(b))
-	p.self = machine.CPUTime()
+	p.self = processor.Time()
 	return p
 }
 
