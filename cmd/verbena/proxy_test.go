@@ -110,6 +110,51 @@ func wantReset(t *testing.T, addr string) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
+// startChain starts two proxies: from TCP to RDMA, and from there to a TCP server.
+func startChain(t *testing.T, target string) (near, far *process, addr string) {
+	t.Helper()
+	far, at := startProxy(t, "rdma:0", "tcp:"+target)
+	near, addr = startProxy(t, "tcp:0", "rdma:"+at)
+	return near, far, addr
+}
+
+// TCP programs at both ends, RDMA between.
+func TestProxyRDMA(t *testing.T) {
+	near, far, addr := startChain(t, serveTCP(t, echo))
+	assert.Contains(t, far.out.String(), "only programs on this machine can connect; rdma:*:0 listens on all")
+	var clients sync.WaitGroup
+	for _, size := range []int{0, 1, 3 << 20, 1000, 100_000} {
+		clients.Go(func() { exchange(t, addr, size) })
+	}
+	clients.Wait()
+	near.signal(os.Interrupt)
+	assert.Equal(t, 130, near.code())
+	far.signal(os.Interrupt)
+	assert.Equal(t, 130, far.code())
+	for _, p := range []*process{near, far} {
+		assert.Contains(t, p.out.String(), "connections=5")
+		assert.Contains(t, p.out.String(), "failed=0")
+	}
+}
+
+// RDMA at both ends of one proxy, which uses one device for both.
+func TestProxyBothRDMA(t *testing.T) {
+	_, at := startProxy(t, "rdma:0", "tcp:"+serveTCP(t, echo))
+	_, at = startProxy(t, "-d", "soft-lo", "rdma:0", "rdma:"+at)
+	_, addr := startProxy(t, "tcp:0", "rdma:"+at)
+	exchange(t, addr, 200_000)
+}
+
+// On all addresses, the machine's own programs reach the proxy by its loopback address too.
+func TestProxyRDMAEverywhere(t *testing.T) {
+	p, at := startProxy(t, "rdma:*:0", "tcp:"+serveTCP(t, echo))
+	assert.Contains(t, p.out.String(), "listening on rdma:")
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
+	_, addr := startProxy(t, "tcp:0", "rdma:localhost:"+port)
+	exchange(t, addr, 1000)
+}
+
 // A connection that fails is an error of the log, and the client is reset. The proxy goes on.
 func TestProxyTargetFails(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -125,9 +170,16 @@ func TestProxyTargetFails(t *testing.T) {
 	p.interrupted()
 	assert.Contains(t, p.out.String(), "failed=2")
 
-	refuse := serveTCP(t, func(c *net.TCPConn) { _ = c.SetLinger(0) })
-	p, addr = startProxy(t, "tcp:0", "tcp:"+refuse)
-	wantReset(t, addr)
+	resets := serveTCP(t, func(c *net.TCPConn) {
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.SetLinger(0)
+	})
+	p, addr = startProxy(t, "tcp:0", "tcp:"+resets)
+	c := dialTCP(t, addr)
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
 	p.await("read from the target")
 	p.interrupted()
 }
