@@ -28,6 +28,9 @@ type rdma struct {
 	stacks map[string]*stack // by device
 }
 
+// queued is how many connections of a listener can wait while -max are open.
+const queued = 128
+
 // stack is an rsocket.Stack and its device.
 type stack struct {
 	*rsocket.Stack
@@ -45,7 +48,7 @@ func (r *rdma) on(name string) (*rsocket.Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := rsocket.New(rsocket.Config{Device: dev, MaxConnections: r.max + rsocket.DefaultBacklog, Log: r.log})
+	s, err := rsocket.New(rsocket.Config{Device: dev, MaxConnections: r.max + queued, Backlog: queued, Log: r.log})
 	if err != nil {
 		if errors.Is(err, rsocket.ErrRange) {
 			err = fmt.Errorf("%w; lower -max", err)
