@@ -3,6 +3,7 @@ package rsocket
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -35,10 +36,11 @@ type Conn struct {
 	reading, writing            bool // a call has its turn, and may use memory without the lock
 	in                          buffers.Inbound
 	out                         buffers.Outbound
-	closed                      bool // by Close
-	writeClosed                 bool // by CloseWrite or Close
-	readClosed                  bool // the peer sends no more data
-	peerGone                    bool // the peer takes no more data
+	linger                      time.Duration // of Close; 0: it resets the connection
+	closed                      bool          // by Close
+	writeClosed                 bool          // by CloseWrite or Close
+	readClosed                  bool          // the peer sends no more data
+	peerGone                    bool          // the peer takes no more data
 	failure                     error
 	ended                       bool // gone was called
 	freed                       bool // its memory has been released
@@ -48,7 +50,7 @@ type Conn struct {
 
 // newConn makes a connection without a peer.
 func (s *Stack) newConn() (*Conn, error) {
-	c := &Conn{stack: s}
+	c := &Conn{stack: s, linger: s.cfg.Linger}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.work = c.pump
 	c.out.Pool = &s.chunks
@@ -198,11 +200,31 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Close closes the connection. It does not wait: what was written is still sent, for Config.Linger
-// at most. Data that has not been read is lost. Closing again fails with an error that matches
+// at most, unless SetLinger has changed that. Data that has not been read is lost. Closing again fails with an error that matches
 // net.ErrClosed.
 func (c *Conn) Close() error {
 	if !c.close() {
 		return c.opError("close", net.ErrClosed)
+	}
+	return nil
+}
+
+// SetLinger sets what Close does with data that has not been sent, as SetLinger of net.TCPConn does.
+// If sec < 0, which is the default, or sec > 0, it is still sent, for Config.Linger or for sec
+// seconds at most, and the peer reads io.EOF behind it. If sec == 0, Close drops it and resets the
+// connection: Read and Write of the peer fail with syscall.ECONNRESET, so that it does not take
+// what has arrived for all of the data. SetLinger fails with an error that matches net.ErrClosed
+// after Close.
+func (c *Conn) SetLinger(sec int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return c.opError("set", net.ErrClosed)
+	case sec < 0:
+		c.linger = c.stack.cfg.Linger
+	default:
+		c.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 	}
 	return nil
 }

@@ -256,8 +256,12 @@ func (c *Conn) sendData() error {
 // program has done so and nothing is under way.
 func (c *Conn) finish() error {
 	c.mu.Lock()
-	last, closed := c.writeClosed && c.out.Unsent() == 0, c.closed
+	last, closed, linger := c.writeClosed && c.out.Unsent() == 0, c.closed, c.linger
 	c.mu.Unlock()
+	if closed && linger == 0 { // without the end of the data, the peer's connection fails
+		c.disconnect()
+		return nil
+	}
 	if last {
 		if imm, due := c.end.Finish(closed); due {
 			if err := c.post(message{op: protocol.OpControl}, nil, nil, imm); err != nil {
@@ -267,10 +271,10 @@ func (c *Conn) finish() error {
 	}
 	switch {
 	case !closed:
-	case c.end.Gone() || last && c.underWay.Len() == 0 || c.stack.cfg.Linger == None:
+	case c.end.Gone() || last && c.underWay.Len() == 0 || linger == None:
 		c.disconnect()
 	case c.lingering == nil:
-		c.lingering = c.stack.host.AfterFunc(c.stack.cfg.Linger, func() { _ = c.stack.engine.Do(c.disconnect) })
+		c.lingering = c.stack.host.AfterFunc(linger, func() { _ = c.stack.engine.Do(c.disconnect) })
 	}
 	return nil
 }

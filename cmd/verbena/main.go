@@ -1,10 +1,11 @@
-// Command verbena is the tool of the SDK: ping, perf, receive and send.
+// Command verbena is the tool of the SDK: ping, perf, receive, send and proxy.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is
 //	verbena receive DIR               takes files, directories and messages into a folder
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
+//	verbena proxy LISTEN TARGET       joins TCP and RDMA, for programs that know only TCP
 //
 // verbena COMMAND -help shows the flags of a command.
 package main
@@ -17,6 +18,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proxy"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/output"
@@ -34,6 +36,7 @@ var commands = []command{
 	{"perf", "measure RDMA between this host and another; compare measurements", perf.Main},
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
+	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
 }
 
 // The exit codes for lost output and for a wrong command line. Commands choose all others.

@@ -27,6 +27,7 @@ func Context(parent context.Context) (ctx context.Context, stop func()) {
 		defer signal.Stop(signals)
 		select {
 		case s := <-signals:
+			signal.Stop(signals) // before the program shows that it ends: it may be interrupted again at once
 			number, _ := s.(syscall.Signal)
 			cancel(Error{number})
 		case <-ctx.Done():
