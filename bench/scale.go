@@ -290,8 +290,8 @@ func (m *many) peerFootprint() (heap, resident float64, err error) {
 // peerIdle is idle of the second process, while this end is idle too.
 func (m *many) peerIdle(settle, d time.Duration) (processors float64, err error) {
 	for _, t := range []time.Duration{settle, d} {
-		begin := time.Now()
 		before, err := m.peerUsed()
+		begin := time.Now()
 		if err == nil {
 			err = m.sleep(begin.Add(t))
 		}
