@@ -129,6 +129,7 @@ type Connection struct {
 	takesReceives bool
 
 	retired   bool                   // to be destroyed
+	destroyed bool
 	ending    fifo.Node[*Connection] // among those to be destroyed when their completions have been handled
 	handledBy uint64                 // lane.Group.Handled at which no completion of it is left
 }
@@ -663,7 +664,7 @@ func (conn *Connection) retire() {
 // that connections that wait cost nothing.
 func (conn *Connection) tryDestroy() {
 	c := conn.ctx
-	if !conn.retired || conn.ending.Queued() || conn.unconfirmed || !conn.lane.Drained() ||
+	if !conn.retired || conn.destroyed || conn.ending.Queued() || conn.unconfirmed || !conn.lane.Drained() ||
 		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
 		return
 	}
@@ -691,6 +692,7 @@ func (c *Connections) destroyRetired() int {
 // destroy closes the queue pair and frees the place.
 func (conn *Connection) destroy() int {
 	c := conn.ctx
+	conn.destroyed = true
 	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
