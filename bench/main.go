@@ -40,6 +40,7 @@ type options struct {
 
 	rounds      int
 	connections int // at most
+	receives    int // of each connection's own in scale
 }
 
 // measurement is one of the measurements. run returns the results as text.
@@ -131,6 +132,7 @@ func measureAll(name string, args []string) error {
 	f.StringVar(&o.only, "only", "", "measure only this row of connections, such as idle, or only RC or SRD in srd")
 	f.IntVar(&o.rounds, "rounds", 3, "number of rounds; each round measures all alternatives in turn")
 	f.IntVar(&o.connections, "connections", 5000, "largest number of connections in connections, dials, scale and srd")
+	f.IntVar(&o.receives, "receives", 0, "receives of no bytes that each connection of scale has")
 	f.StringVar(&o.profile, "cpuprofile", "", "file for a CPU profile of the first process")
 	f.BoolVar(&o.counters, "counters", false, "show the counters of each device when it is closed")
 	f.StringVar(&o.prefix, "peer-prefix", "", "`words` before the command of the second process, such as 'taskset 2'")

@@ -40,6 +40,9 @@ type manyMessage struct {
 	Echo        bool     `json:",omitempty"` // answer writes
 	Ask         bool     `json:",omitempty"` // ask for Used
 	Used        int64    `json:",omitempty"` // processor time of the process, in nanoseconds
+	Footprint   bool     `json:",omitempty"` // ask for Heap and Resident
+	Heap        float64  `json:",omitempty"` // bytes for each connection
+	Resident    float64  `json:",omitempty"` // bytes for each connection
 }
 
 // errPeerEnded: the second process has ended.
@@ -77,6 +80,11 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 	}
 	if err = m.makePool(tasks); err != nil {
 		return m, err
+	}
+	if o.receives > 0 {
+		if err = m.rdma.ReceivePerConnection(o.receives, 0, func(*rdma.Message) {}); err != nil {
+			return m, err
+		}
 	}
 	m.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, err error) {
 		switch s {
@@ -265,6 +273,10 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 			err = m.echoWrites()
 		case w.Ask:
 			err = m.out.Encode(manyMessage{Used: int64(processor.Time())})
+		case w.Footprint:
+			var own manyMessage
+			own.Heap, own.Resident = measureFootprint().grown(m.baseline, o.connections)
+			err = m.out.Encode(own)
 		}
 		if errors.Is(err, errPeerEnded) {
 			return nil

@@ -42,7 +42,8 @@ type scaleFigures struct {
 	byDescriptor, byAddress time.Duration // until all are Ready at both ends
 	closing                 time.Duration // of one end
 	heap, resident          float64       // bytes per connection that has not been used
-	heapCM                  float64       // the same for a dialled connection
+	heapCM, residentCM      float64       // the same for an accepted connection, in the second process
+	idleCM                  float64       // processors that the second process uses meanwhile
 	heapUsed, residentUsed  float64       // bytes per connection that has written
 	turns, runs, all        rate
 	fairness, least         float64       // Jain's index; the fewest writes of a connection, divided by the mean
@@ -56,7 +57,9 @@ var scaleTables = [][]scaleFigure{{
 	{"to close", "ms", func(f *scaleFigures) float64 { return f.closing.Seconds() * 1e3 }},
 	{"heap", "KiB", func(f *scaleFigures) float64 { return f.heap / 1024 }},
 	{"resident", "KiB", func(f *scaleFigures) float64 { return f.resident / 1024 }},
-	{"dialled: heap", "KiB", func(f *scaleFigures) float64 { return f.heapCM / 1024 }},
+	{"accepted: heap", "KiB", func(f *scaleFigures) float64 { return f.heapCM / 1024 }},
+	{"resident", "KiB", func(f *scaleFigures) float64 { return f.residentCM / 1024 }},
+	{"idle", "%", func(f *scaleFigures) float64 { return 100 * f.idleCM }},
 	{"used: heap", "KiB", func(f *scaleFigures) float64 { return f.heapUsed / 1024 }},
 	{"resident", "KiB", func(f *scaleFigures) float64 { return f.residentUsed / 1024 }},
 	{"idle", "%", func(f *scaleFigures) float64 { return 100 * f.idle }},
@@ -119,8 +122,11 @@ func scaleOf(o options) (f scaleFigures, err error) {
 		if f.byAddress, err = m.dial(hello.Listener, o.connections); err != nil {
 			return err
 		}
-		f.heapCM, _ = measureFootprint().grown(m.baseline, o.connections)
-		return nil
+		if f.heapCM, f.residentCM, err = m.peerFootprint(); err != nil {
+			return err
+		}
+		f.idleCM, err = m.peerIdle(min(idleSettle, 10*o.duration), o.duration)
+		return err
 	})
 	if err != nil {
 		return f, fmt.Errorf("by connection manager: %w", err)
@@ -160,7 +166,7 @@ func withMany(o options, part func(m *many, hello manyMessage) error) (err error
 		return err
 	}
 	words := append(strings.Fields(o.prefix), self, "scale", "-serve", "-d", o.device, "-only", o.only,
-		"-connections", fmt.Sprint(o.connections), fmt.Sprintf("-counters=%v", o.counters))
+		"-connections", fmt.Sprint(o.connections), "-receives", fmt.Sprint(o.receives), fmt.Sprintf("-counters=%v", o.counters))
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -270,6 +276,44 @@ func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
 		processors = (processor.Time() - before).Seconds() / time.Since(begin).Seconds()
 	}
 	return processors, nil
+}
+
+// peerFootprint returns how many bytes each connection takes in the second process.
+func (m *many) peerFootprint() (heap, resident float64, err error) {
+	if err := m.out.Encode(manyMessage{Footprint: true}); err != nil {
+		return 0, 0, err
+	}
+	w, err := m.receiveAsleep()
+	return w.Heap, w.Resident, err
+}
+
+// peerIdle is idle of the second process, while this end is idle too.
+func (m *many) peerIdle(settle, d time.Duration) (processors float64, err error) {
+	for _, t := range []time.Duration{settle, d} {
+		before, err := m.peerUsed()
+		begin := time.Now()
+		if err == nil {
+			err = m.sleep(begin.Add(t))
+		}
+		if err != nil {
+			return 0, err
+		}
+		after, err := m.peerUsed()
+		if err != nil {
+			return 0, err
+		}
+		processors = (after - before).Seconds() / time.Since(begin).Seconds()
+	}
+	return processors, nil
+}
+
+// peerUsed returns the processor time that the second process has used.
+func (m *many) peerUsed() (time.Duration, error) {
+	if err := m.out.Encode(manyMessage{Ask: true}); err != nil {
+		return 0, err
+	}
+	w, err := m.receiveAsleep()
+	return time.Duration(w.Used), err
 }
 
 // inTurns keeps scaleWindow writes in flight: run of them on one connection, then on the next.

@@ -7,16 +7,24 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 )
 
-// Pool holds a fixed number of tasks of one kind, made in advance. T is a struct
-// that embeds a Task. A pool belongs to the goroutine that drives the engine.
+// Pool holds a fixed number of tasks of one kind. They are made in advance, in chunks: the
+// first chunk with the pool, and another when all of those made so far are in use. A task that
+// was made is kept. T is a struct that embeds a Task. A pool belongs to the goroutine that
+// drives the engine.
 type Pool[T any] struct {
 	pool
-	items     []T
+	n         int
+	made      int
+	chunks    [][]T
 	free      []*T // last in, first out: the next task is the one used last, still in the caches
 	taskOf    func(*T) *Task
+	init      func(*T)
 	drop      func(*T)
 	exhausted error // the one of an exhausted pool, made in advance
 }
+
+// poolChunk is how many tasks are made at a time.
+const poolChunk = 1024
 
 // exhaustedError is the error of a pool with no task left. It holds the pool, so that a Waiter
 // can wait for it.
@@ -66,7 +74,8 @@ func (p *pool) legalStates() []State {
 const MaxTasks = 1 << 24
 
 // NewPool makes a pool of n tasks for a context that is Idle. The name appears in errors.
-// taskOf returns the Task embedded in a T. init prepares each T once. drop is called, on the
+// taskOf returns the Task embedded in a T. init prepares each T once, when it is made: the first
+// 1,024 in NewPool, others in the call of Alloc that needs them. drop is called, on the
 // engine's goroutine, for a task that Close takes back because its user has not freed it: it
 // releases what the task holds, such as buffers. init and drop may be nil.
 //
@@ -98,27 +107,38 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	}
 	p := &Pool[T]{
 		pool:   pool{control: ctl, core: c, name: name},
-		items:  make([]T, n),
-		free:   make([]*T, 0, n),
+		n:      n,
 		taskOf: taskOf,
+		init:   init,
 		drop:   drop,
 	}
 	p.available, p.reclaim = p.Available, p.reclaimAll
 	p.exhausted = &exhaustedError{&p.pool, n}
-	for i := n - 1; i >= 0; i-- {
-		item := &p.items[i]
-		if init != nil {
-			init(item)
-		}
-		t := taskOf(item)
-		if t == nil || t.pool != nil {
-			return nil, fmt.Errorf("pe: cannot make pool %q of %s: taskOf must return the Task that is embedded in its argument: %w", name, c.object(), ErrInvalid)
-		}
-		t.pool, t.self = &p.pool, t
-		p.free = append(p.free, item)
+	if err := p.makeTasks(); err != nil {
+		return nil, err
 	}
 	c.pools = append(c.pools, &p.pool)
 	return p, nil
+}
+
+// makeTasks makes the next chunk of tasks. None of those made so far is free.
+func (p *Pool[T]) makeTasks() error {
+	chunk := make([]T, min(poolChunk, p.n-p.made))
+	free := make([]*T, 0, p.made+len(chunk)) // so that Free never allocates
+	for i := len(chunk) - 1; i >= 0; i-- {
+		item := &chunk[i]
+		if p.init != nil {
+			p.init(item)
+		}
+		t := p.taskOf(item)
+		if t == nil || t.pool != nil {
+			return fmt.Errorf("pe: cannot make %s: taskOf must return the Task that is embedded in its argument: %w", p.object(), ErrInvalid)
+		}
+		t.pool, t.self = &p.pool, t
+		free = append(free, item)
+	}
+	p.chunks, p.made, p.free = append(p.chunks, chunk), p.made+len(chunk), free
+	return nil
 }
 
 // AllowStarting lets tasks of the pool be allocated and submitted in Starting too. Use it for
@@ -137,10 +157,15 @@ func (p *Pool[T]) Alloc() (*T, error) {
 	if !p.legal() {
 		return nil, p.core.require("allocate from pool "+strconv.Quote(p.name), p.legalStates()...)
 	}
-	last := len(p.free) - 1
-	if last < 0 {
-		return nil, p.exhausted
+	if len(p.free) == 0 {
+		if p.made == p.n {
+			return nil, p.exhausted
+		}
+		if err := p.makeTasks(); err != nil {
+			return nil, err
+		}
 	}
+	last := len(p.free) - 1
 	item := p.free[last]
 	p.free = p.free[:last]
 	p.taskOf(item).life = taskHeld
@@ -186,24 +211,26 @@ func (p *Pool[T]) putBack(item *T, t *Task) {
 
 // reclaimAll takes back the tasks that the user has not freed.
 func (p *Pool[T]) reclaimAll() {
-	for i := range p.items {
-		if len(p.free) == cap(p.free) {
-			return
-		}
-		item := &p.items[i]
-		t := p.taskOf(item)
-		if t.life != taskHeld {
-			continue
-		}
-		p.putBack(item, t)
-		if p.drop != nil {
-			p.drop(item)
+	for _, chunk := range p.chunks {
+		for i := range chunk {
+			if len(p.free) == p.made {
+				return
+			}
+			item := &chunk[i]
+			t := p.taskOf(item)
+			if t.life != taskHeld {
+				continue
+			}
+			p.putBack(item, t)
+			if p.drop != nil {
+				p.drop(item)
+			}
 		}
 	}
 }
 
 // Cap is the number of tasks that the pool was made with.
-func (p *Pool[T]) Cap() int { return cap(p.free) }
+func (p *Pool[T]) Cap() int { return p.n }
 
 // Available is the number of tasks that can be allocated now.
-func (p *Pool[T]) Available() int { return len(p.free) }
+func (p *Pool[T]) Available() int { return p.n - p.made + len(p.free) }

@@ -53,7 +53,7 @@ func (c *base) acquire() error {
 	}
 
 	// At most, all tasks complete, and one signal of each connection.
-	receives := len(c.receives)
+	receives := c.receiveTotal
 	if c.each != nil {
 		receives = c.each.n * s.MaxConnections
 	}

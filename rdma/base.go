@@ -29,6 +29,7 @@ type base struct {
 
 	requests       int // tasks for send queues, of all pools
 	receives       []*receive
+	receiveTotal   int             // with those that no pool has made yet
 	messageBuffers *messageBuffers // nil unless Receive was called
 	each           *perConnection  // nil unless ReceivePerConnection was called
 	words          int             // 8-byte words that atomics and sync events need
@@ -193,7 +194,7 @@ func (c *base) depths() (send, recv int) {
 		send = min(cmp.Or(c.requests, sharedDepth), defaultSendQueue, c.set.caps.MaxSends)
 	}
 	if recv == 0 {
-		recv = min(len(c.receives), c.set.caps.MaxReceives)
+		recv = min(c.receiveTotal, c.set.caps.MaxReceives)
 	}
 	return send, recv
 }

@@ -128,8 +128,10 @@ type Connection struct {
 	toRefill      fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
 
-	retiring  bool   // on the context's list of connections to be destroyed
-	handledBy uint64 // lane.Group.Handled at which no completion of it is left; zero: not known yet
+	retired   bool                   // to be destroyed
+	destroyed bool
+	ending    fifo.Node[*Connection] // among those to be destroyed when their completions have been handled
+	handledBy uint64                 // lane.Group.Handled at which no completion of it is left
 }
 
 // lastReceiveGrace is how long a closed queue pair waits for the event that it takes no more
@@ -162,12 +164,12 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
-	if len(c.free) == 0 {
+	if !c.hasRoom() {
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d connections are in use; close one, or raise Config.MaxConnections",
 			op, c.set.Name, ErrFull, c.set.MaxConnections)
 	}
-	conn := &Connection{ctx: c, slot: c.free[len(c.free)-1], id: c.serial}
-	conn.deadline.owner, conn.toRefill.Value = conn, conn
+	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
+	conn.deadline.owner, conn.toRefill.Value, conn.ending.Value = conn, conn, conn
 	err := conn.openLane()
 	if err == nil {
 		err = conn.openReceives()
@@ -184,8 +186,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
 	}
 	c.serial++
-	c.free = c.free[:len(c.free)-1]
-	c.slots[conn.slot] = conn
+	c.occupy(conn)
 	c.byQPN[conn.lane.Num()] = conn
 	conn.signal.conn = conn
 	c.lanes.Add(&conn.signal.send, &conn.signal)
@@ -578,6 +579,7 @@ func (conn *Connection) shut() {
 	conn.refuseReceives()
 	conn.establishment.ended()
 	conn.shutLane()
+	conn.tryDestroy()
 }
 
 // shutLane shuts the lane, as soon as no helper uses the queue pair.
@@ -646,53 +648,43 @@ func (conn *Connection) removeQPN() {
 	}
 }
 
-// retire lists the connection to be destroyed when its completions have been handled.
+// retire makes the connection be destroyed as soon as possible.
 func (conn *Connection) retire() {
 	c := conn.ctx
-	if conn.retiring {
-		return
-	}
-	conn.retiring = true
-	c.retiring.Push(conn)
-	if c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
+	if !conn.retired && c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
 		conn.grace = c.host.Now().Add(lastReceiveGrace)
 		c.setDeadline(&conn.deadline, conn.grace)
 	}
+	conn.retired = true
+	conn.tryDestroy()
+}
+
+// tryDestroy lists a retired connection to be destroyed, if all that is left of it is
+// completions to be handled. It is called whenever one of the conditions may have changed, so
+// that connections that wait cost nothing.
+func (conn *Connection) tryDestroy() {
+	c := conn.ctx
+	if !conn.retired || conn.destroyed || conn.ending.Queued() || conn.unconfirmed || !conn.lane.Drained() ||
+		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
+		return
+	}
+	conn.handledBy = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	c.ending.Push(&conn.ending)
 	c.poke()
 }
 
-// completionsPending reports whether completions of the connection may still come, including
-// those of receives, since all connections share one completion queue. None is left when that
-// queue is empty, or when as many completions have been handled as it holds.
-func (conn *Connection) completionsPending() bool {
-	c := conn.ctx
-	if c.each != nil {
-		return !conn.lane.Drained() // the lane counts them all
-	}
-	if conn.lane.Posted() > 0 || conn.transition.running ||
-		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
-		return true
-	}
-	if c.lanes.Empty() {
-		return false
-	}
-	if conn.handledBy == 0 {
-		conn.handledBy = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
-	}
-	return c.lanes.Handled() < conn.handledBy
-}
-
-// destroyRetired destroys closed connections that nothing at the device is left of, and
-// returns how many.
+// destroyRetired destroys connections whose completions have all been handled, and returns how
+// many. Completions of receives of all connections come from one queue. None of the connection
+// is left when that queue is empty, or when as many completions have been handled as it holds. A
+// drained lane has had those of receives of its own.
 func (c *Connections) destroyRetired() int {
 	n := 0
-	for range c.retiring.Len() {
-		conn := c.retiring.Pop()
-		if conn.unconfirmed || conn.completionsPending() {
-			c.retiring.Push(conn)
-			continue
+	for e := c.ending.Front(); e != nil; e = c.ending.Front() {
+		if c.each == nil && !c.lanes.Empty() && c.lanes.Handled() < e.Value.handledBy {
+			break
 		}
-		n += conn.destroy()
+		c.ending.Pop()
+		n += e.Value.destroy()
 	}
 	return n
 }
@@ -700,6 +692,7 @@ func (c *Connections) destroyRetired() int {
 // destroy closes the queue pair and frees the place.
 func (conn *Connection) destroy() int {
 	c := conn.ctx
+	conn.destroyed = true
 	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
@@ -716,8 +709,7 @@ func (conn *Connection) destroy() int {
 	conn.establishment.release()
 	conn.signal.send.ChangeID()
 	c.lanes.Remove(&conn.signal.send)
-	c.slots[conn.slot] = nil
-	c.free = append(c.free, conn.slot)
+	c.vacate(conn)
 	var reason error
 	if errors.Is(conn.err, ErrPeerClosed) {
 		reason = conn.err

@@ -20,15 +20,15 @@ type Connections struct {
 	watchers     []*connectionWatcher // replaced as a whole
 
 	// The fields below belong to one run, from Start to Idle.
-	slots      []*Connection // nil: free
+	slots      []*Connection // nil: free; it grows up to MaxConnections
 	free       []int         // slots
 	byQPN      map[uint32]*Connection
 	last       *Connection        // found last in byQPN
 	windows    map[uint32]*Window // by windowTag
 	serial     uint64
-	usable     int                     // connections known to the program that are Exported, Connecting or Ready
-	retiring   fifo.Queue[*Connection] // closed, to be destroyed
-	toRefill   fifo.List[*Connection]  // with room in receive queues of their own
+	usable     int                    // connections known to the program that are Exported, Connecting or Ready
+	ending     fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
+	toRefill   fifo.List[*Connection] // with room in receive queues of their own
 	written    writtenWords
 	readyWords *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
 
@@ -131,14 +131,9 @@ func (c *Connections) open() (err error) {
 	s := c.set
 	c.usable, c.endsWithLast, c.interrupted = 0, false, nil
 	c.ended, c.lastFailure = false, nil
-	c.slots = make([]*Connection, s.MaxConnections)
-	c.free = make([]int, s.MaxConnections)
-	for i := range c.free {
-		c.free[i] = s.MaxConnections - 1 - i
-	}
 	c.byQPN = make(map[uint32]*Connection)
 	switch {
-	case len(c.receives) == 0: // there are none, or each connection has its own
+	case c.receiveTotal == 0: // there are none, or each connection has its own
 	case s.receivesShared:
 		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE, Poller: c.Engine()}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
@@ -157,8 +152,9 @@ func (c *Connections) release() []error {
 	c.readyWords = nil
 	for c.toRefill.Pop() != nil {
 	}
+	for c.ending.Pop() != nil {
+	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
-	c.retiring.Clear()
 	return []error{err}
 }
 
@@ -220,7 +216,7 @@ func (c *Connections) stoppable() bool {
 // busy implements service.
 func (c *Connections) busy() bool {
 	return c.written.pending.Load() || c.acceptable() || c.manager.resumable.Len() > 0 ||
-		c.retiring.Len() > 0 && !c.lanes.Empty() || c.stoppable()
+		c.ending.Len() > 0 || c.stoppable()
 }
 
 // stop implements service.
@@ -228,8 +224,34 @@ func (c *Connections) stop() {
 	for _, conn := range c.slots {
 		if conn != nil {
 			conn.close()
+			conn.tryDestroy() // it need not wait for its last receive any more
 		}
 	}
+}
+
+// hasRoom reports whether another connection may exist.
+func (c *Connections) hasRoom() bool { return len(c.free) > 0 || len(c.slots) < c.set.MaxConnections }
+
+// nextSlot is the slot of the next connection, which takes it with occupy.
+func (c *Connections) nextSlot() int {
+	if n := len(c.free); n > 0 {
+		return c.free[n-1]
+	}
+	return len(c.slots)
+}
+
+func (c *Connections) occupy(conn *Connection) {
+	if n := len(c.free); n > 0 {
+		c.free = c.free[:n-1]
+		c.slots[conn.slot] = conn
+		return
+	}
+	c.slots = append(c.slots, conn)
+}
+
+func (c *Connections) vacate(conn *Connection) {
+	c.slots[conn.slot] = nil
+	c.free = append(c.free, conn.slot)
 }
 
 // drained implements service.
@@ -273,6 +295,7 @@ func (c *Connections) event(ev *verbs.Event) int {
 	switch ev.Type {
 	case verbs.EventQPLastWQEReached:
 		conn.lastReceive = true
+		conn.tryDestroy()
 	case verbs.EventCommEstablished:
 		if conn.state == Connecting {
 			conn.establishment.messageReceived()
@@ -387,7 +410,7 @@ func (c *Connections) request(q *ConnectRequest) {
 
 // acceptable reports whether acceptWaiting has work.
 func (c *Connections) acceptable() bool {
-	return c.manager.waiting.Len() > 0 && len(c.free) > 0 && c.phase == phaseUp
+	return c.manager.waiting.Len() > 0 && c.hasRoom() && c.phase == phaseUp
 }
 
 // acceptWaiting accepts the requests of listeners without OnRequest, in the order of arrival,

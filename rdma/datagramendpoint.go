@@ -49,10 +49,10 @@ func (c *Datagrams) open() (err error) {
 	s := c.set
 	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup)}
 	d.deadline.owner = d
-	if s.Transport == verbs.UD && len(c.receives) > 0 {
-		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * len(c.receives), Permissions: mmap.LocalReadWrite, PD: s.PD})
+	if s.Transport == verbs.UD && c.receiveTotal > 0 {
+		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * c.receiveTotal, Permissions: mmap.LocalReadWrite, PD: s.PD})
 		if err != nil {
-			return fmt.Errorf("allocate memory for the headers of %d receives: %w", len(c.receives), err)
+			return fmt.Errorf("allocate memory for the headers of %d receives: %w", c.receiveTotal, err)
 		}
 		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
 		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {

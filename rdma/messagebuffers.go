@@ -74,6 +74,7 @@ func (c *base) Receive(n, size int, f func(*Message)) error {
 		c.addReceive(&s.recv, s)
 	}
 	c.messageBuffers = b
+	c.receiveTotal += n
 	return nil
 }
 

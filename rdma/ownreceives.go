@@ -18,7 +18,7 @@ func (c *Connections) ownQueueSize() int {
 	switch {
 	case c.each != nil:
 		return c.each.n
-	case c.set.receivesShared || len(c.receives) == 0:
+	case c.set.receivesShared || c.receiveTotal == 0:
 		return 0
 	}
 	return c.receiveShare()

@@ -57,7 +57,7 @@ func (c *Connections) ReceivePerConnection(n, size int, f func(*Message)) error 
 	if err != nil {
 		return err
 	}
-	if len(c.receives) > 0 {
+	if c.receiveTotal > 0 {
 		return fmt.Errorf("rdma: %s of context %q: %w: the context has a pool of receives, which its connections share; use one of the two", op, c.set.Name, ErrInvalid)
 	}
 	c.each = &perConnection{messageFunction: messageFunction{handle: f}, n: n, size: size, stride: stride}

@@ -85,12 +85,18 @@ func (c *Datagrams) Pool(n int, done func(*Task), failed func(*Task, error)) (*D
 }
 
 func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
-	return p.fill(c, 0, n, done, failed, peTaskOf,
+	word := c.words
+	err := p.fill(c, 0, n, done, failed, peTaskOf,
 		func(t *Task) {
-			t.register(c, p, c.words)
-			c.words++
-			c.requests++
+			t.register(c, p, word)
+			word++
 		}, dropTask)
+	if err != nil {
+		return err
+	}
+	c.words += n
+	c.requests += n
+	return nil
 }
 
 // SharedTasks is how many tasks the shared pool of a context has.
@@ -157,7 +163,7 @@ func (c *base) sharedPool(p *taskPool) error {
 
 func (c *base) noSharedRoom() error {
 	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and the completion queue of %s has no room for %d more; make the pools smaller",
-		c.set.Name, ErrRange, c.requests+len(c.receives), c.dev.Name(), SharedTasks)
+		c.set.Name, ErrRange, c.requests+c.receiveTotal, c.dev.Name(), SharedTasks)
 }
 
 func peTaskOf(t *Task) *pe.Task { return &t.Task }

@@ -47,6 +47,7 @@ func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveT
 	if err != nil {
 		return nil, err
 	}
+	c.receiveTotal += n
 	return p, nil
 }
 

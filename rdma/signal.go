@@ -130,6 +130,7 @@ func (conn *Connection) due(now time.Time) {
 		default:
 			conn.scheduleCloseCheck(now)
 		}
+		conn.tryDestroy()
 	}
 }
 
@@ -146,7 +147,7 @@ func (conn *Connection) awaitConfirmation() {
 func (conn *Connection) confirmed() {
 	if conn.unconfirmed {
 		conn.unconfirmed = false
-		conn.ctx.poke()
+		conn.tryDestroy()
 	}
 }
 

@@ -33,12 +33,12 @@ func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 		func(w *Window) {
 			w.ctx, w.place.Value = c, w
 			c.lanes.Add(&w.send, (*windowCompleter)(w))
-			c.requests++
 		},
 		func(w *Window) { _ = w.end() })
 	if err != nil {
 		return nil, err
 	}
+	c.requests += n
 	return &WindowPool{c, tasks}, nil
 }
 

@@ -23,19 +23,17 @@ func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Poo
 		return nil, fmt.Errorf("syncevent: make a pool: %w: the function done or failed is nil", ErrInvalid)
 	}
 	p := &Pool{done: done, failed: failed}
-	var made []*Task
 	var err error
 	p.tasks, err = pe.NewPool(c.control, "sync event", n,
 		func(t *Task) *pe.Task { return &t.Task },
 		func(t *Task) {
 			t.control, t.ctx, t.pool, t.waiter.task, t.node.Value = c.control, c, p, t, t
-			made = append(made, t)
+			c.tasks = append(c.tasks, t)
 		},
 		func(t *Task) { _ = t.releaseEvent() })
 	if err != nil {
 		return nil, err
 	}
-	c.tasks = append(c.tasks, made...)
 	return p, nil
 }
 

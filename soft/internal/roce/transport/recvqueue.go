@@ -2,22 +2,31 @@ package transport
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// recvWQE is a posted receive.
+// recvWQE is a posted receive, or several that are alike.
 type recvWQE struct {
 	id     uint64
 	segs   []segment
 	length uint32
-	fault  bool // its scatter-gather list names memory that it must not use
+	more   uint16 // further receives with this ID; none has memory
+	fault  bool   // its scatter-gather list names memory that it must not use
 }
 
-// RecvQueue holds posted receives: a queue pair's own, or shared by several.
+// bare reports whether the receive has no memory.
+func (w *recvWQE) bare() bool { return len(w.segs) == 0 && !w.fault }
+
+// RecvQueue holds posted receives: a queue pair's own, or shared by several. Successive ones
+// without memory that have the same ID take one place in the ring: a program that only counts
+// messages may post many on each of thousands of queue pairs.
 type RecvQueue struct {
-	Ring[recvWQE]
+	ring   Ring[recvWQE]
+	depth  int
+	posted int // receives in the ring
 	taken  int // entries in use, including those of receives that are done: see Unpolled
 	maxSGE int
 	domain uint32
@@ -30,12 +39,24 @@ type RecvQueue struct {
 
 // NewRecvQueue returns a queue for depth receives of maxSGE entries each.
 func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
-	return &RecvQueue{Ring: NewRing[recvWQE](depth), maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
+	return &RecvQueue{ring: NewRing[recvWQE](depth), depth: depth, maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
 }
 
 // Share marks the queue as shared; onLimit is called when the queue falls
 // below the limit set with SetLimit.
 func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit }
+
+// Depth is the most receives that the queue holds.
+func (q *RecvQueue) Depth() int { return q.depth }
+
+// Len is the number of receives in the queue.
+func (q *RecvQueue) Len() int { return q.posted }
+
+// empty forgets all receives.
+func (q *RecvQueue) empty() {
+	q.ring.empty()
+	q.posted = 0
+}
 
 // Full reports whether no entry is free.
 func (q *RecvQueue) Full() bool { return q.taken >= q.depth }
@@ -53,10 +74,17 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 		if len(wr.SGL) > q.maxSGE {
 			return i, fmt.Errorf("post receive %d of %d: %d scatter-gather entries exceed the limit of %d: %w", i+1, len(wrs), len(wr.SGL), q.maxSGE, verbs.ErrInvalid)
 		}
-		w := q.Push()
 		q.taken++
+		q.posted++
+		if len(wr.SGL) == 0 && q.ring.Len() > 0 {
+			if last := q.ring.last(); last.bare() && last.id == wr.ID && last.more < math.MaxUint16 {
+				last.more++
+				continue
+			}
+		}
+		w := q.ring.Push()
 		segs, total, ok := q.memory.resolve(slices.Grow(w.segs[:0], len(wr.SGL)), wr.SGL, q.domain, verbs.AccessLocalWrite)
-		w.id, w.segs, w.length, w.fault = wr.ID, segs, uint32(min(total, MaxMessage)), !ok
+		w.id, w.segs, w.length, w.more, w.fault = wr.ID, segs, uint32(min(total, MaxMessage)), 0, !ok
 	}
 	return len(wrs), nil
 }
@@ -64,11 +92,17 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 // take moves the oldest receive to w. The arrays of segments of w and of the place are
 // swapped, so that nothing is allocated or copied.
 func (q *RecvQueue) take(w *recvWQE) bool {
-	if q.Len() == 0 {
+	if q.posted == 0 {
 		return false
 	}
-	place := q.Pop()
-	*w, *place = *place, recvWQE{segs: w.segs[:0]}
+	q.posted--
+	if first := q.ring.First(); first.more > 0 {
+		first.more--
+		*w = recvWQE{id: first.id, segs: w.segs[:0]}
+	} else {
+		place := q.ring.Pop()
+		*w, *place = *place, recvWQE{segs: w.segs[:0]}
+	}
 	if q.limit > 0 && q.Len() < q.limit {
 		q.limit = 0
 		if q.onLimit != nil {

@@ -70,5 +70,8 @@ func (r *Ring[T]) grow() {
 // empty forgets all items.
 func (r *Ring[T]) empty() { r.head, r.tail = 0, 0 }
 
+// last returns the newest item. The queue must not be empty.
+func (r *Ring[T]) last() *T { return r.at(r.tail - 1) }
+
 // First returns the oldest item. The queue must not be empty.
 func (r *Ring[T]) First() *T { return r.at(r.head) }
