@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -139,8 +141,8 @@ func (set roundTrip) run(b *testing.B) {
 	for range 100 {
 		require.NoError(b, turn())
 	}
-	b.ReportAllocs()
 	b.ResetTimer()
+	before := usedBy(b, os.Getpid(), peer.Process.Pid)
 	last := time.Now()
 	for range b.N {
 		if err := turn(); err != nil {
@@ -151,6 +153,9 @@ func (set roundTrip) run(b *testing.B) {
 		last = now
 	}
 	b.StopTimer()
+	used := usedBy(b, os.Getpid(), peer.Process.Pid)
+	b.ReportMetric(float64(used.time-before.time)/1000/float64(b.N), "µs-processor/op")
+	b.ReportMetric(float64(used.slices-before.slices)/float64(b.N), "wake-ups/op")
 	slices.Sort(times)
 	b.ReportMetric(float64(times[len(times)/2].Nanoseconds())/1000, "µs-median")
 	b.ReportMetric(float64(times[len(times)*99/100].Nanoseconds())/1000, "µs-at-99%")
@@ -249,4 +254,28 @@ func hear(t testing.TB, from *bufio.Reader) []byte {
 	data, err := hex.DecodeString(strings.TrimSpace(line))
 	require.NoError(t, err)
 	return data
+}
+
+// usage is what processes have used of the processors.
+type usage struct {
+	time   time.Duration
+	slices int // how often a thread of theirs got a processor
+}
+
+func usedBy(t testing.TB, processes ...int) (u usage) {
+	for _, pid := range processes {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		require.NoError(t, err)
+		for _, path := range threads {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			var took, waited time.Duration
+			var slices int
+			_, err = fmt.Sscan(string(text), &took, &waited, &slices)
+			require.NoError(t, err)
+			u.time += took
+			u.slices += slices
+		}
+	}
+	return u
 }

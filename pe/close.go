@@ -131,7 +131,6 @@ func (e *Engine) driveUntil(done func() bool) bool {
 	defer func() { e.keepsErrors = false }()
 	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
 	defer cancel()
-	var spin spinTime
 	for !done() {
 		held := e.closingAndHeld()
 		n := e.pass()
@@ -147,9 +146,9 @@ func (e *Engine) driveUntil(done func() bool) bool {
 		case ctx.Err() != nil:
 			return done()
 		case n > 0:
-			spin = spinTime{}
+			e.spin.Found()
 		default:
-			e.wait(&spin, ctx.Done())
+			e.wait(ctx.Done())
 		}
 	}
 	return true

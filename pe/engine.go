@@ -9,15 +9,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
-// DefaultSpin is how long Run spins before it sleeps when Config does not say.
-const DefaultSpin = 50 * time.Microsecond
+// DefaultSpin is how long Run spins at most before it sleeps when Config does not say.
+const DefaultSpin = spin.Default
 
 // Config configures an Engine. The zero value is usable.
 type Config struct {
-	// Spin is how long Run keeps polling after the last event before it sleeps.
-	// Zero means DefaultSpin; negative means that it sleeps at once.
+	// Spin is how long Run keeps polling after the last event before it sleeps. Zero: for
+	// DefaultSpin while recent events came soon after Run had gone idle, and otherwise not at
+	// all, nor on a single processor. Negative: it sleeps at once.
 	Spin time.Duration
 	// Log receives changes of state (debug), and contexts that wait for tasks that were not
 	// freed (warn). The zero value is silent.
@@ -30,7 +32,7 @@ type Config struct {
 // goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
-	spin time.Duration
+	spin spin.Spin // decides how long Run polls before it sleeps
 
 	driver   atomic.Uintptr // ID of the goroutine inside Progress, Run, Arm, Close or Dispatch, or 0
 	closing  atomic.Bool    // Do and Start are refused
@@ -64,9 +66,9 @@ type change struct {
 // New makes an engine. It cannot fail, since every Config is valid. It takes no resources of
 // the operating system until NotificationFD or Arm is called.
 func New(cfg Config) *Engine {
-	e := &Engine{log: cfg.Log, spin: cfg.Spin}
-	if e.spin == 0 {
-		e.spin = DefaultSpin
+	e := &Engine{log: cfg.Log, spin: spin.Fixed(cfg.Spin)}
+	if cfg.Spin == 0 {
+		e.spin = spin.New(DefaultSpin)
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()

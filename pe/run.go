@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +16,7 @@ import (
 // of contexts that were started again or closed meanwhile (the first 64), and errors given to
 // Core.Fail before Run or in the callback that reports Idle.
 //
-// With nothing to do, Run spins for Config.Spin and then sleeps without using the processor;
+// With nothing to do, Run spins (Config.Spin) and then sleeps without using the processor;
 // where the clock stands still (testing/synctest) it soon sleeps. All callbacks run on its
 // goroutine, except those that follow a function which Dispatch runs. Errors of misuse are those
 // of Progress.
@@ -44,7 +43,6 @@ func (e *Engine) Run(ctx context.Context) error {
 		ctx = context.Background()
 	}
 	done := ctx.Done()
-	var spin spinTime
 	e.takeTurn()
 	for {
 		n := e.pass()
@@ -61,12 +59,12 @@ func (e *Engine) Run(ctx context.Context) error {
 		case e.active == 0 && !e.queued():
 			return e.takeErrors(nil)
 		case n > 0:
-			spin = spinTime{}
+			e.spin.Found()
 			continue
 		case e.draining && e.onlyTasksHeld():
 			return e.takeErrors(context.Cause(ctx))
 		}
-		if !e.wait(&spin, done) && e.onlyTasksHeld() {
+		if !e.wait(done) && e.onlyTasksHeld() {
 			return e.takeErrors(nil)
 		}
 	}
@@ -190,41 +188,17 @@ func (e *Engine) takeErrors(cause error) error {
 	return errors.Join(errs...)
 }
 
-// maxFrozenClockPasses bounds spinning, in passes, while the clock stands still: in testing/synctest
-// it does so until the engine sleeps.
-const maxFrozenClockPasses = 2000
-
-// spinTime measures how long there has been nothing to do.
-type spinTime struct {
-	begin, now        time.Time
-	frozenClockPasses int // passes since the clock last moved
-}
-
-// over reports whether there has been nothing to do for the limit.
-func (s *spinTime) over(limit time.Duration) bool {
-	if limit <= 0 {
-		return true
-	}
-	now := time.Now()
-	if s.begin.IsZero() {
-		s.begin = now
-	}
-	if s.frozenClockPasses++; !now.Equal(s.now) {
-		s.now, s.frozenClockPasses = now, 0
-	}
-	return now.Sub(s.begin) >= limit || s.frozenClockPasses >= maxFrozenClockPasses
-}
-
 // wait is called between passes that find nothing to do. It spins for a while, and then sleeps
 // until there is something to do or done is closed. After a failure it returns false if there
 // was nothing to do for tasksHeldTimeout.
-func (e *Engine) wait(s *spinTime, done <-chan struct{}) bool {
-	if e.turns.Load() == nil && !s.over(e.spin) {
-		runtime.Gosched()
+func (e *Engine) wait(done <-chan struct{}) bool {
+	if e.turns.Load() == nil && e.spin.KeepPolling(e.slice.now(), false) {
+		e.spin.Yield()
 		return true
 	}
-	*s = spinTime{}
-	return e.sleep(done)
+	more := e.sleep(done)
+	e.spin.Woken(e.slice.now())
+	return more
 }
 
 // tasksHeldTimeout is how long a failed context waits for other goroutines to free its tasks, with

@@ -320,8 +320,9 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	s.armCount++
 	s.noteSleep()
 	if !s.unacknowledged.empty() {
-		s.sendDelayedAcks()
-		s.transmit(d.now())
+		now := d.now()
+		s.sendDelayedAcks(now)
+		s.transmit(now)
 	}
 	if s.local.Active() {
 		s.local.ProgramSleeps()

@@ -2,21 +2,29 @@ package roce
 
 import "time"
 
-// delayedAck sends the acknowledgement of a message together with the program's reply, in one
-// system call and one train of packets. Both then pass the network stack once, and the reply
-// does not wait behind the acknowledgement. It is used for programs that recently replied at
-// once and that poll all the time. For programs that sleep, the acknowledgement leaves first,
-// since it wakes the peer before the reply arrives. For all others, acknowledgements leave
-// before Poll returns.
+// delayedAck sends the acknowledgement of a message together with the program's reply: by UDP in
+// one system call and one train of packets, which pass the network stack once. The peer is then
+// woken once for both. Acknowledgements are delayed for programs that recently replied soon:
+//   - If a program that polls all the time replied before its next poll, the acknowledgement waits
+//     for that poll.
+//   - If the reply came later, from another goroutine or from a program that had slept, the
+//     acknowledgement waits for the reply, and for maxAckDelay at most.
+//
+// For all others, acknowledgements leave at once.
 type delayedAck struct {
 	// endpoint is the endpoint that sends both in one train, to a peer that restores their order.
-	// Nil: acknowledgements are not delayed.
-	endpoint  *endpoint
+	// Nil: there are no such trains.
+	endpoint *endpoint
+	// shared: packets go through shared memory, in order.
+	shared    bool
 	waiting   bool
-	poll      uint64        // shard.polls when the last message without a reply arrived; zero: there is none
+	until     time.Duration // when it leaves; zero: when the program polls again
+	pending   bool          // the last message has no reply yet
+	poll      uint64        // shard.polls when the last message arrived
 	armCount  uint64        // shard.armed when the last message arrived
 	arrivedAt time.Duration // when the last message arrived
-	replies   int           // messages in a row that were replied to at once
+	replies   int           // messages in a row that were replied to before the next poll
+	soon      int           // messages in a row that were replied to within maxSoon
 	threshold int           // number of replies from which acknowledgements are delayed
 }
 
@@ -25,9 +33,12 @@ const (
 	// acknowledgement had to leave without a reply, and is halved when a reply took one along.
 	minThreshold = 4
 	maxThreshold = 64
-	// maxReplyTime is how soon a reply has to follow. It bounds the delay of acknowledgements
-	// for a program that does much work between message and reply.
+	// maxReplyTime is how soon a reply has to follow before the next poll. It bounds the delay of
+	// acknowledgements for a program that does much work between message and reply.
 	maxReplyTime = 50 * time.Microsecond
+	// maxSoon is how soon a reply has to follow otherwise. Waking the program and its goroutines
+	// takes part of that time.
+	maxSoon = 500 * time.Microsecond
 	// maxAckDelay is when a goroutine of the device checks a delayed acknowledgement whose
 	// program, unlike before, neither replies nor polls. The goroutine sends it within
 	// pollerGrace.
@@ -45,57 +56,83 @@ func (q *queuePair) newDelayedAck() delayedAck {
 	return a
 }
 
+// possible reports whether acknowledgements can be delayed.
+func (a *delayedAck) possible() bool {
+	return a.shared || a.endpoint != nil && a.endpoint.socket.Features().MaxSegments > 1
+}
+
 // scheduleResponse schedules a queue pair's response to a packet, for this round or together with
-// the program's reply. A program that does not reply polls again or arms a completion queue;
-// either sends the acknowledgement.
+// the program's reply.
 func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 	a := &q.ack
-	if a.endpoint == nil || !s.inPoll || !q.transport.OnlyAcknowledges() {
+	if !q.transport.OnlyAcknowledges() || !a.possible() {
 		s.activate(q)
 		return
 	}
 	poll := s.polls.Load()
-	if a.poll != 0 && a.poll != poll || a.armCount != s.armCount {
+	if a.pending && a.poll != poll || a.armCount != s.armCount || !s.inPoll || a.shared {
 		a.replies = 0
 	}
-	a.poll, a.armCount, a.arrivedAt = poll, s.armCount, now
-	switch {
-	case a.waiting:
-	case a.replies < a.threshold || a.endpoint.socket.Features().MaxSegments == 1:
-		s.activate(q)
-	default:
-		s.ready.remove(q) // the entry's work has been done
-		s.schedule(q)
-		a.waiting = true
-		s.unacknowledged.push(q)
-		s.noteDeadline(now + maxAckDelay)
+	if a.pending && (a.poll != poll || !s.inPoll) {
+		a.soon = 0
 	}
+	a.pending, a.poll, a.armCount, a.arrivedAt = true, poll, s.armCount, now
+	switch {
+	case a.waiting && a.until == 0: // for the same poll
+	case a.waiting: // the peer sends more without a reply
+		s.activate(q)
+	case a.replies >= a.threshold:
+		s.delayAck(q, 0, now)
+	case a.soon >= a.threshold && !q.transport.Requests():
+		s.delayAck(q, now+maxAckDelay, now)
+	default:
+		s.activate(q)
+	}
+}
+
+// delayAck makes the acknowledgement wait.
+func (s *shard) delayAck(q *queuePair, until, now time.Duration) {
+	s.ready.remove(q) // the entry's work has been done
+	s.schedule(q)
+	q.ack.waiting, q.ack.until = true, until
+	s.unacknowledged.push(q)
+	s.noteDeadline(now + maxAckDelay)
 }
 
 // noteReply records that the program has posted requests.
 func (q *queuePair) noteReply(now time.Duration) {
 	a := &q.ack
-	if a.poll == 0 {
+	if !a.pending {
 		return
 	}
-	if a.poll == q.shard.polls.Load() && now-a.arrivedAt < maxReplyTime {
-		a.replies = min(a.replies+1, maxThreshold)
-	} else {
-		a.replies = 0
-	}
-	a.poll = 0
+	a.pending = false
+	took := now - a.arrivedAt
+	a.replies = countReply(a.replies, took < maxReplyTime && a.poll == q.shard.polls.Load())
+	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)
-		q.transport.RequestFirst()
+		if !a.shared {
+			q.transport.RequestFirst()
+		}
 	}
 }
 
-// sendDelayedAcks sends the acknowledgements for which no reply came.
-func (s *shard) sendDelayedAcks() {
-	for !s.unacknowledged.empty() {
-		q := s.unacknowledged.first
-		q.ack.replies, q.ack.threshold = 0, min(2*q.ack.threshold, maxThreshold)
-		s.activate(q)
+func countReply(n int, prompt bool) int {
+	if !prompt {
+		return 0
+	}
+	return min(n+1, maxThreshold)
+}
+
+// sendDelayedAcks sends the acknowledgements for which no reply came in time.
+func (s *shard) sendDelayedAcks(now time.Duration) {
+	for q := s.unacknowledged.first; q != nil; {
+		next := q.ready.next
+		if a := &q.ack; now >= a.until {
+			a.replies, a.soon, a.threshold = 0, 0, min(2*a.threshold, maxThreshold)
+			s.activate(q)
+		}
+		q = next
 	}
 }
 

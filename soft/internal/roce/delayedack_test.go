@@ -42,7 +42,7 @@ func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
 	defer l.mu.Unlock()
-	q.ack.poll, q.ack.armCount, q.ack.replies = 0, l.armCount, q.ack.threshold
+	q.ack.pending, q.ack.armCount, q.ack.replies = false, l.armCount, q.ack.threshold
 }
 
 func (c replyPair) send(from, to *side) {

@@ -43,7 +43,7 @@ func (p *localPath) detach() {
 // ChannelUp implements local.User.
 func (p *localPath) ChannelUp() {
 	p.endpoint.receivers--
-	p.queuePair.ack.endpoint = nil
+	p.queuePair.ack.endpoint, p.queuePair.ack.shared = nil, true
 }
 
 // ChannelDown implements local.User.
@@ -58,11 +58,16 @@ func (p *localPath) ChannelDown(shared, received bool) {
 	t := p.queuePair.transport
 	t.SetWindow(p.endpoint.window)
 	t.SetCongestionControl(p.controlled())
-	p.queuePair.ack.endpoint = p.queuePair.newDelayedAck().endpoint
+	p.queuePair.ack.endpoint, p.queuePair.ack.shared = p.queuePair.newDelayedAck().endpoint, false
 }
 
 // Activate implements local.User.
 func (p *localPath) Activate() { p.endpoint.shard.activate(p.queuePair) }
+
+// Respond implements local.User.
+func (p *localPath) Respond(now time.Duration) {
+	p.endpoint.shard.scheduleResponse(p.queuePair, now)
+}
 
 func (p *localPath) send(t *transport.QP, now time.Duration, a allowance) (left allowance, more bool) {
 	if !p.shared.Shared() {

@@ -11,7 +11,7 @@ import (
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	worked := false
-	s.sendDelayedAcks()
+	s.sendDelayedAcks(now)
 	for _, e := range s.endpoints {
 		if (e == self || e.polledFor(now)) && e.receive(now) {
 			worked = true

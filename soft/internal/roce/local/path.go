@@ -34,6 +34,9 @@ type User interface {
 	ChannelDown(shared, heard bool)
 	// Activate makes the queue pair send soon.
 	Activate()
+	// Respond is called after each packet: it makes the queue pair send its response soon, or
+	// together with the program's next request.
+	Respond(now time.Duration)
 }
 
 const (

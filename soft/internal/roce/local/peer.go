@@ -74,7 +74,7 @@ func (p *Peer) Handle(packet *Packet, now time.Duration) {
 		if !path.queuePair.ReceivePieces(&packet.Packet, packet.Pieces, packet.Intact, now) {
 			p.unreadable(packet)
 		}
-		path.user.Activate()
+		path.user.Respond(now)
 		if path.peer == p {
 			path.received = true
 		}

@@ -117,6 +117,9 @@ func (q *QP) OnlyAcknowledges() bool {
 	return r.kind == ackResponse && r.syndrome.Kind() == wire.KindAck
 }
 
+// Requests reports whether requests of this end are not acknowledged.
+func (q *QP) Requests() bool { return q.sq.head != q.sq.tail }
+
 // RequestFirst lets the next request packet leave before the acknowledgement that waits, so
 // that both can be in one train. All packets of a train have the same size, but the last may
 // be smaller; the acknowledgement is smaller, unless the message is empty. A fenced request

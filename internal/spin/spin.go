@@ -6,27 +6,30 @@ import (
 	"time"
 )
 
-// Spin decides how long a goroutine of the device continues to poll after an empty poll,
-// before it sleeps. A wake-up takes tens of microseconds, which a peer with successive
-// requests pays for each batch; polling takes a processor. So the goroutine continues only
-// while recent packets arrived shortly after it went idle.
+// Spin decides how long a goroutine of a device or an engine continues to poll after an empty
+// poll, before it sleeps. A wake-up takes tens of microseconds, which a peer with successive
+// requests pays for each batch; polling takes a processor, which the peer may need. So the
+// goroutine continues only while recent events came shortly after it went idle.
 type Spin struct {
+	fixed   bool          // limit does not change
 	longest time.Duration // upper bound of limit
 	limit   time.Duration // how long it polls now before it sleeps
 	since   time.Duration // time of the first empty poll in a row
+	last    time.Duration // time of the last empty poll
 	polls   int           // empty polls in a row
+	frozen  int           // polls since the clock last moved
 	wasted  int           // sleeps in a row after polls that found nothing in time
 }
 
 const (
-	// defaultSpin is the default of the longest time without a packet before a sleep, and
-	// maxSpin the greatest value that Config.Spin can set.
-	defaultSpin = 50 * time.Microsecond
-	maxSpin     = time.Millisecond
-	// soonAfter: packets count as soon if they come within soonAfter times the longest time
+	// Default is the default of the longest time without an event before a sleep, and maxSpin the
+	// longest that New takes.
+	Default = 50 * time.Microsecond
+	maxSpin = time.Millisecond
+	// soonAfter: events count as soon if they come within soonAfter times the longest time
 	// after the last work. The wake-up takes part of that time.
 	soonAfter = 3
-	// maxWasted is how many times in a row it polls in vain, although packets come soon after.
+	// maxWasted is how many times in a row it polls in vain, although events come soon after.
 	// From then on it polls only once in wastedPause sleeps.
 	maxWasted   = 4
 	wastedPause = 64
@@ -38,36 +41,52 @@ const (
 	// a thread that was woken there would wait for the end of this one's time slice. A yield
 	// takes as long as several polls, during which peers wait.
 	yieldPolls = 32
-	// maxPolls ends the polling if the clock does not advance.
-	maxPolls = 1 << 16
+	// maxFrozen ends the polling if the clock does not move: in testing/synctest it moves only
+	// when all goroutines sleep.
+	maxFrozen = 2000
 )
 
-// New returns a Spin that polls for at most longest without a packet. Zero: the default;
+// New returns a Spin that polls for at most longest without an event. Zero: the default;
 // negative: it does not poll.
 func New(longest time.Duration) Spin {
 	switch {
 	case longest < 0 || runtime.GOMAXPROCS(0) == 1:
 		longest = 0 // the sender of the next packet may need the processor
 	case longest == 0:
-		longest = defaultSpin
+		longest = Default
 	}
 	return Spin{longest: min(longest, maxSpin)}
+}
+
+// Fixed returns a Spin that polls for limit without an event, whatever came before. If limit is
+// not positive, it sleeps after the first empty poll.
+func Fixed(limit time.Duration) Spin { return Spin{fixed: true, limit: limit} }
+
+// Found is called after a poll that has found something.
+func (s *Spin) Found() {
+	if s.polls > idleRounds {
+		s.wasted = 0
+	}
+	s.polls = 0
 }
 
 // KeepPolling is called after each poll, and reports whether the goroutine must poll again before
 // it sleeps.
 func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 	if found {
-		if s.polls > idleRounds {
-			s.wasted = 0
-		}
-		s.polls = 0
+		s.Found()
 		return true
 	}
 	if s.polls++; s.polls == 1 {
 		s.since = now
 	}
-	return s.polls < idleRounds || now-s.since < s.limit && s.polls < maxPolls
+	if s.frozen++; now != s.last {
+		s.last, s.frozen = now, 0
+	}
+	if s.polls < idleRounds && !s.fixed {
+		return true
+	}
+	return now-s.since < s.limit && s.frozen < maxFrozen
 }
 
 // Yield is called between two empty polls.
@@ -80,7 +99,10 @@ func (s *Spin) Yield() {
 
 // Woken is called when the goroutine has slept.
 func (s *Spin) Woken(now time.Duration) {
-	s.polls = 0
+	s.polls, s.frozen = 0, 0
+	if s.fixed {
+		return
+	}
 	if now-s.since > soonAfter*s.longest {
 		if s.limit /= 2; s.limit < shortestSpin {
 			s.limit = 0

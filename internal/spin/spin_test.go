@@ -28,7 +28,7 @@ func (s *Spin) idleFor(now *time.Duration, d time.Duration) (looked time.Duratio
 // TestIdleSpin: it looks on after more has come soon, and less and less where it does not.
 func TestIdleSpin(t *testing.T) {
 	s := New(0)
-	s.longest = defaultSpin // on one processor too
+	s.longest = Default // on one processor too
 	now := time.Hour
 	assert.LessOrEqual(t, s.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond, "it does not know yet")
 	for range 100 {
@@ -38,16 +38,16 @@ func TestIdleSpin(t *testing.T) {
 	for range 20 {
 		total += s.idleFor(&now, time.Millisecond)
 	}
-	assert.LessOrEqual(t, total, 3*defaultSpin, "twenty pauses of a millisecond")
+	assert.LessOrEqual(t, total, 3*Default, "twenty pauses of a millisecond")
 	assert.LessOrEqual(t, s.idleFor(&now, time.Millisecond), 2*time.Microsecond)
-	s.idleFor(&now, 2*defaultSpin)
+	s.idleFor(&now, 2*Default)
 	assert.Equal(t, 40*time.Microsecond, s.idleFor(&now, 40*time.Microsecond), "it tries again")
 
 	total = 0
 	for range 1000 {
-		total += s.idleFor(&now, 2*defaultSpin)
+		total += s.idleFor(&now, 2*Default)
 	}
-	assert.LessOrEqual(t, total, 1000*defaultSpin/10, "more always comes too late")
+	assert.LessOrEqual(t, total, 1000*Default/10, "more always comes too late")
 	for range 2 * wastedPause {
 		s.idleFor(&now, 10*time.Microsecond)
 	}
@@ -61,11 +61,28 @@ func TestIdleSpin(t *testing.T) {
 
 // TestIdleSpinEnds: polling ends even if the clock does not advance.
 func TestIdleSpinEnds(t *testing.T) {
-	s := New(0)
-	s.longest, s.limit = defaultSpin, defaultSpin
-	looks := 0
-	for s.KeepPolling(time.Hour, false) {
-		looks++
+	adaptive := New(0)
+	adaptive.longest, adaptive.limit = Default, Default
+	for _, s := range []Spin{adaptive, Fixed(time.Hour)} {
+		looks := 0
+		for s.KeepPolling(time.Hour, false) {
+			looks++
+		}
+		assert.LessOrEqual(t, looks, maxFrozen)
 	}
-	assert.Less(t, looks, maxPolls)
+}
+
+// TestFixedSpin: it looks as long as it is told, whatever has come before.
+func TestFixedSpin(t *testing.T) {
+	s, now := Fixed(30*time.Microsecond), time.Hour
+	for range 3 {
+		for range 5 {
+			assert.Equal(t, 30*time.Microsecond, s.idleFor(&now, time.Millisecond))
+		}
+		assert.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond))
+	}
+	for _, limit := range []time.Duration{0, -1} {
+		s := Fixed(limit)
+		assert.Zero(t, s.idleFor(&now, time.Millisecond))
+	}
 }
