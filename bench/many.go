@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bench/internal/processor"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -24,7 +25,7 @@ type many struct {
 	*endpoint
 	conns    []*rdma.Connection // in the same order as the peer's, if made by descriptors
 	ready    int
-	baseline footprint // of the process before its context had connections
+	baseline footprint.Footprint // of the process before its context had connections
 	messages <-chan manyMessage
 	waiter   *waiter // nil if the engine has no descriptor
 	out      *json.Encoder
@@ -86,7 +87,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 			m.rdma.Fail(err)
 		}
 	})
-	m.baseline = measureFootprint()
+	m.baseline = footprint.Measure()
 	if err = m.rdma.Start(); err != nil {
 		return m, err
 	}
