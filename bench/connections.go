@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -301,7 +302,7 @@ func roundTripsBeside(o options, b otherState, n int) (f tripTimes, err error) {
 // heapPerConnection makes connections. It returns the heap for each at one end, with its share
 // of the pools, and the time for all of them.
 func heapPerConnection(o options, tasks int) (perConnection float64, took time.Duration, err error) {
-	before := heap()
+	before := footprint.Heap()
 	begin := time.Now()
 	c, err := newContextPair(o, o.connections, tasks)
 	if err != nil {
@@ -312,16 +313,7 @@ func heapPerConnection(o options, tasks int) (perConnection float64, took time.D
 		return 0, 0, err
 	}
 	took = time.Since(begin)
-	return float64(heap()-before) / float64(2*o.connections), took, nil
-}
-
-// heap returns the size of the live heap, in bytes.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	return float64(footprint.Heap()-before) / float64(2*o.connections), took, nil
 }
 
 // manyConnections shows the cost of idle connections: their memory, and their effect on the

@@ -25,6 +25,7 @@ import (
 	"github.com/verbena-rdma/verbena/bench/internal/perftest"
 	"github.com/verbena-rdma/verbena/bench/internal/scp"
 	"github.com/verbena-rdma/verbena/bench/internal/simulation"
+	"github.com/verbena-rdma/verbena/bench/internal/sockets"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
@@ -65,6 +66,8 @@ var comparisons = []struct {
 }{
 	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
 	{"sim", "thousands of simulated hosts: the simulator's speed, incast, a server that restarts, SRD, an hour in the life of a cluster", simulation.Run},
+	{"rsocket", "package rsocket beside TCP: round trips, bandwidth and HTTP, over loopback and between two namespaces", sockets.Run},
+	{"rsocket-scale", "package rsocket beside TCP: idle and busy connections, and a reader that has stopped", sockets.RunScale},
 	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},
 	{"compare", "two versions of the SDK", compare.Run},
 	{"perftest", "the SDK and perftest, on rxe in the virtual machine", perftest.Run},
@@ -108,12 +111,12 @@ func run(ctx context.Context, args []string) error {
 			return measureAll(name, args[1:])
 		}
 	}
-	list := "usage: bench NAME [flags]\n\n  all          all of the first five\n"
+	list := "usage: bench NAME [flags]\n\n  all           all of the first five\n"
 	for _, m := range measurements {
-		list += fmt.Sprintf("  %-12s %s\n", m.name, m.about)
+		list += fmt.Sprintf("  %-13s %s\n", m.name, m.about)
 	}
 	for _, c := range comparisons {
-		list += fmt.Sprintf("  %-12s %s\n", c.name, c.about)
+		list += fmt.Sprintf("  %-13s %s\n", c.name, c.about)
 	}
 	if name == "-h" || name == "-help" || name == "--help" {
 		fmt.Print(list)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/processor"
@@ -24,7 +25,7 @@ type many struct {
 	*endpoint
 	conns    []*rdma.Connection // in the same order as the peer's, if made by descriptors
 	ready    int
-	baseline footprint // of the process before its context had connections
+	baseline footprint.Footprint // of the process before its context had connections
 	messages <-chan manyMessage
 	waiter   *waiter // nil if the engine has no descriptor
 	out      *json.Encoder
@@ -94,7 +95,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 			m.rdma.Fail(err)
 		}
 	})
-	m.baseline = measureFootprint()
+	m.baseline = footprint.Measure()
 	if err = m.rdma.Start(); err != nil {
 		return m, err
 	}
@@ -275,7 +276,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 			err = m.out.Encode(manyMessage{Used: int64(processor.Time())})
 		case w.Footprint:
 			var own manyMessage
-			own.Heap, own.Resident = measureFootprint().grown(m.baseline, o.connections)
+			own.Heap, _, own.Resident = footprint.Measure().Grown(m.baseline, o.connections)
 			err = m.out.Encode(own)
 		}
 		if errors.Is(err, errPeerEnded) {

@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bench/internal/median"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -135,7 +135,7 @@ func scaleOf(o options) (f scaleFigures, err error) {
 		if f.byDescriptor, err = m.exchange(o.connections); err != nil {
 			return err
 		}
-		f.heap, f.resident = measureFootprint().grown(m.baseline, o.connections)
+		f.heap, _, f.resident = footprint.Measure().Grown(m.baseline, o.connections)
 		if f.idle, err = m.idle(min(idleSettle, 10*o.duration), o.duration); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func scaleOf(o options) (f scaleFigures, err error) {
 		if f.all, f.fairness, f.least, err = m.atOnce(o.duration); err != nil {
 			return err
 		}
-		f.heapUsed, f.residentUsed = measureFootprint().grown(m.baseline, o.connections)
+		f.heapUsed, _, f.residentUsed = footprint.Measure().Grown(m.baseline, o.connections)
 		if f.median, f.tail, err = m.roundTrip(o.duration); err != nil {
 			return err
 		}
@@ -413,25 +413,8 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 	for i := range counts {
 		shares[i] = float64(counts[i] - before[i])
 	}
-	jain, least = fairness(shares)
+	jain, least = median.Fairness(shares)
 	return r, jain, least, errors.Join(err, m.drain(tasks))
-}
-
-// fairness returns Jain's index of the shares (R. Jain and others, DEC-TR-301, 1984), which is
-// 1 if all are equal and 1/n if one has everything, and the smallest share divided by the
-// mean.
-func fairness(shares []float64) (jain, least float64) {
-	sum, squares, smallest := 0.0, 0.0, math.Inf(1)
-	for _, s := range shares {
-		sum += s
-		squares += s * s
-		smallest = min(smallest, s)
-	}
-	if squares == 0 {
-		return 0, 0
-	}
-	n := float64(len(shares))
-	return sum * sum / (n * squares), smallest * n / sum
 }
 
 // drain waits for the tasks, and frees them.

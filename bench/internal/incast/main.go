@@ -18,6 +18,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/bench/internal/veth"
 )
 
 type options struct {
@@ -72,15 +74,20 @@ func Run(ctx context.Context, args []string) error {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	l, err := newLink(o)
+	l, err := veth.New(o.mtu)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if e := l.close(); err == nil {
+		if e := l.Close(); err == nil {
 			err = e
 		}
 	}()
+	if o.rate > 0 {
+		if err := l.Limit(o.rate, o.queue); err != nil {
+			return err
+		}
+	}
 	variants := strings.Fields(o.variants)
 	results := make([][]figures, len(variants))
 	for round := range o.rounds {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/veth"
 	"github.com/verbena-rdma/verbena/descriptor"
 )
 
@@ -33,8 +34,8 @@ type process struct {
 	active  bool // it moves the data
 }
 
-// start starts a process in a namespace.
-func start(ctx context.Context, o options, namespace, role, device string, conns int) (*process, error) {
+// start starts a process on a host.
+func start(ctx context.Context, o options, prefix []string, role, device string, conns int) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -45,8 +46,8 @@ func start(ctx context.Context, o options, namespace, role, device string, conns
 	}
 	defer w.Close()
 	p := &process{conns: conns, pipe: r, reports: json.NewDecoder(r), active: (role == "receiver") == (o.operation == "read")}
-	p.cmd = exec.CommandContext(ctx, "ip", "netns", "exec", namespace, self, "incast", "-child", role, "-d", device,
-		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String())
+	p.cmd = exec.CommandContext(ctx, prefix[0], append(prefix[1:], self, "incast", "-child", role, "-d", device,
+		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String())...)
 	p.cmd.Stderr = os.Stderr
 	p.cmd.ExtraFiles = []*os.File{w}
 	stdout, err := p.cmd.StdoutPipe()
@@ -107,8 +108,8 @@ func (p *process) kill() {
 }
 
 // measure measures one variant once, with all senders.
-func measure(ctx context.Context, o options, l *link, variant string) (f figures, err error) {
-	before, err := l.dropped()
+func measure(ctx context.Context, o options, l *veth.Link, variant string) (f figures, err error) {
+	before, err := l.Dropped()
 	if err != nil {
 		return f, err
 	}
@@ -120,21 +121,21 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 			}
 		}
 	}()
-	add := func(namespace, role, address string, conns int) error {
-		p, err := start(ctx, o, namespace, role, "soft-"+address+"?"+variant, conns)
+	add := func(host int, role, address string, conns int) error {
+		p, err := start(ctx, o, l.Run(host), role, "soft-"+address+"?"+variant, conns)
 		if err == nil {
 			all = append(all, p)
 		}
 		return err
 	}
-	if err := add(l.names[1], "receiver", receiver, o.senders); err != nil {
+	if err := add(1, "receiver", veth.Addresses[1], o.senders); err != nil {
 		return f, err
 	}
 	left := o.senders
 	for i := range o.processes {
 		n := left / (o.processes - i)
 		left -= n
-		if err := add(l.names[0], "sender", fmt.Sprintf("%s:%d", sender, 5000+i), n); err != nil {
+		if err := add(0, "sender", fmt.Sprintf("%s:%d", veth.Addresses[0], 5000+i), n); err != nil {
 			return f, err
 		}
 	}
@@ -170,7 +171,7 @@ func measure(ctx context.Context, o options, l *link, variant string) (f figures
 	if err != nil {
 		return f, err
 	}
-	after, err := l.dropped()
+	after, err := l.Dropped()
 	f.dropped = after - before
 	f.rate, f.fairness = shares(bytes, o.duration)
 	return f, err

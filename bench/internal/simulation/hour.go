@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/processor"
@@ -102,12 +103,12 @@ func measureHour(o options) (string, error) {
 			l.disturb(random, hosts, w)
 			l.watch()
 			if early == 0 && s.Now() > until/4 {
-				early = heap()
+				early = footprint.Heap()
 			}
 		}
 		s.Run(faultLength + grace)
 		l.watch()
-		late = heap()
+		late = footprint.Heap()
 		simulated, events, packets = s.Now(), s.Events(), s.Packets()
 		for _, c := range l.clients {
 			s.After(0, func() { _ = c.engine.Do(c.leave) })

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -60,7 +61,7 @@ func measureRestart(o options) (string, error) {
 		s.RunUntil(func() bool { return r.ready == r.total && r.accepted == r.total }, 10*time.Minute)
 		first = s.Now()
 		s.Run(crashAt)
-		before, packets = heap(), s.Packets()
+		before, packets = footprint.Heap(), s.Packets()
 		r.crashed, r.accepted = s.Now(), 0
 		hosts[0].Crash()
 		s.After(outage, hosts[0].Restart)
@@ -76,7 +77,7 @@ func measureRestart(o options) (string, error) {
 		if r.ready != r.total || r.accepted != r.total {
 			s.Fatalf("of %d connections, clients have %d and the server %d", r.total, r.ready, r.accepted)
 		}
-		after = heap()
+		after = footprint.Heap()
 	})
 	if err != nil {
 		return b.String(), err

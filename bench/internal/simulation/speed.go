@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/soft/sim"
 )
@@ -87,7 +88,7 @@ func short(x float64) string {
 
 func measureSpeed(o options, c speedCase) (r speeds, err error) {
 	err = sim.Simulate(o.seed, func(s *sim.Sim) {
-		before := heap()
+		before := footprint.Heap()
 		hosts := s.Hosts("h", c.hosts)
 		g := newCluster(s, hosts)
 		g.echoes, g.limit = c.echoes, o.operations
@@ -100,11 +101,11 @@ func measureSpeed(o options, c speedCase) (r speeds, err error) {
 		g.limit = max(g.limit, 2*g.connections())
 		r.total = g.connections()
 		g.open()
-		opened := heap()
+		opened := footprint.Heap()
 		r.perHost = int64(opened-before) / int64(c.hosts)
 		if r.total > 0 {
 			g.dial(time.Minute)
-			r.perConn = (int64(heap()) - int64(opened)) / int64(r.total)
+			r.perConn = (int64(footprint.Heap()) - int64(opened)) / int64(r.total)
 		}
 		simulated, events, packets, used := s.Now(), s.Events(), s.Packets(), processor.Time()
 		if r.total == 0 {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package footprint
 
 // residentMemory returns 0: the size is not known on this system.
 func residentMemory() uint64 { return 0 }
