@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func newRDMA(t *testing.T, device string) *rdma {
+	r := &rdma{device: device, max: 20, log: zerolog.Nop()}
+	t.Cleanup(func() { require.NoError(t, r.close()) })
+	return r
+}
+
+// listenRDMA listens on an address, and returns the address for a dial to a host.
+func listenRDMA(t *testing.T, r *rdma, a address, host string) (net.Listener, address) {
+	t.Helper()
+	l, err := r.listen(t.Context(), a)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l, address{"rdma", host, netip.MustParseAddrPort(l.Addr().String()).Port()}
+}
+
+// A reset goes through the proxy from TCP to RDMA and from RDMA to TCP.
+func TestResetOverRDMA(t *testing.T) {
+	r := newRDMA(t, "")
+	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
+	for _, of := range []string{"client", "target"} {
+		client, nearClient := tcpPair(t)
+		nearTarget, err := r.dial(t.Context(), at)
+		require.NoError(t, err)
+		accepted, err := l.Accept()
+		require.NoError(t, err)
+		target := accepted.(stream)
+		result := make(chan error)
+		go func() { result <- newPair(nearClient, nearTarget, 0).run(t.Context()) }()
+		resets, other := stream(client), target
+		if of == "target" {
+			resets, other = target, stream(client)
+		}
+		_, err = resets.Write([]byte("part"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(other, make([]byte, 4))
+		require.NoError(t, err)
+		reset(resets)
+		_, err = other.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.ErrorIs(t, <-result, syscall.ECONNRESET)
+		_ = other.Close()
+	}
+}
+
+// TestProxyHosts of the program has the addresses that are not of the loopback interface.
+func TestListenRDMA(t *testing.T) {
+	for _, c := range []struct{ device, host, dial string }{
+		{"", "", "127.0.0.1"},
+		{"", "", "localhost"},
+		{"", "localhost", "localhost"},
+		{"soft-lo", "", "127.0.0.1"},
+		{"soft-lo", "*", "127.0.0.1"},
+		{"soft-lo", "0.0.0.0", "127.0.0.1"},
+	} {
+		r := newRDMA(t, c.device)
+		l, at := listenRDMA(t, r, address{"rdma", c.host, 0}, c.dial)
+		near, err := r.dial(t.Context(), at)
+		require.NoError(t, err, "%v: %v", c, at)
+		far, err := l.Accept()
+		require.NoError(t, err)
+		_, err = near.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(far, make([]byte, 1))
+		require.NoError(t, err)
+		require.NoError(t, near.Close())
+		require.NoError(t, far.Close())
+		require.NoError(t, l.Close())
+		_, err = l.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+}
+
+func TestRDMAFails(t *testing.T) {
+	r := newRDMA(t, "")
+	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
+	_, err := r.listen(t.Context(), address{"rdma", "", at.port})
+	require.ErrorContains(t, err, "listen on rdma:"+strconv.Itoa(int(at.port)))
+	require.NoError(t, l.Close())
+	_, err = r.dial(t.Context(), at)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	_, err = r.dial(t.Context(), address{"rdma", "no-such-host.invalid", 1})
+	require.ErrorContains(t, err, "no-such-host.invalid")
+	_, err = r.listen(t.Context(), address{"rdma", "no-such-host.invalid", 1})
+	require.ErrorContains(t, err, "no-such-host.invalid")
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err = r.dial(ctx, at)
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, err = newRDMA(t, "nothing0").dial(t.Context(), at)
+	require.ErrorContains(t, err, "nothing0")
+	many := newRDMA(t, "soft-lo")
+	many.max = 1 << 30
+	_, err = many.dial(t.Context(), at)
+	require.ErrorContains(t, err, "lower -max")
+}
+
+// Two listeners are one: an error of a part ends it, and Close ends all.
+func TestJoint(t *testing.T) {
+	a, b := newQueue(), newQueue()
+	l := joinListeners([]net.Listener{a, b})
+	for _, q := range []*queue{a, b, a} {
+		far, near := connected()
+		q.next <- near
+		got, err := l.Accept()
+		require.NoError(t, err)
+		assert.Same(t, near, got)
+		_ = far.Close()
+	}
+	a.next <- syscall.EMFILE
+	_, err := l.Accept()
+	require.ErrorIs(t, err, syscall.EMFILE)
+	a.next <- io.ErrNoProgress
+	_, err = l.Accept()
+	require.ErrorIs(t, err, io.ErrNoProgress)
+
+	client, near := connected()
+	b.next <- near
+	require.Eventually(t, func() bool { return len(b.next) == 0 }, 5*time.Minute, time.Millisecond, "the part accepts it")
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close())
+	_, err = client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, errReset, "it was accepted, and nobody takes it")
+	_, err = l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	assert.Same(t, b, joinListeners([]net.Listener{b}))
+}
