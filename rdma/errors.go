@@ -76,7 +76,8 @@ var (
 	// ErrRemoteOperation: the peer could not carry out the request.
 	ErrRemoteOperation = errors.New("operation failed at the peer")
 	// ErrRetryExceeded: the peer did not acknowledge a request, however often it was
-	// repeated.
+	// repeated. Perhaps it refused the request, and the one packet that said so was lost: then
+	// the peer's end of the connection has failed with ErrPeerRefused.
 	ErrRetryExceeded = errors.New("peer does not answer")
 	// ErrPeerDead: the peer's process, on this machine, ended without closing the connection.
 	// Its errors also match ErrRetryExceeded.

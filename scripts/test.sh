@@ -22,10 +22,9 @@ failed=0
 if [ "${1:-}" = full ]; then
 	(set -x; "$go" test "${flags[@]}" -tags "$tags" -skip '^TestRig$' ./...) || failed=1
 	(set -x; cd oob/etcd; "$go" test "${flags[@]}" ./...) || failed=1
-	# Under the race detector, a thousand seeds take an hour. The broadcaster moves the most data.
-	seeds() { (set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run "^Test($1)$" "${@:3}" -sim.seeds="$2") || failed=1; }
-	seeds 'Nemesis|ReplicatedLog|ClientsComeAndGo' 1000 ./docs ./samples/internal/kv ./soft/sim
-	seeds Nemesis 100 ./samples/internal/broadcast
+	# Under the race detector, a thousand seeds take an hour.
+	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo)$' \
+		./docs ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
 	exit "$failed"
 fi
 

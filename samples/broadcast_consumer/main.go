@@ -68,7 +68,7 @@ func (p *consumer) run(ctx context.Context, s *sample.Session, name string) (err
 // begin reads the server's description of the stream.
 func (p *consumer) begin(a *oob.Answer, err error) error {
 	if err == nil {
-		p.check, err = broadcast.Decode(a.Data)
+		p.check, err = broadcast.Decode(a.Data, broadcast.ChunkSize)
 	}
 	if err == nil {
 		p.credits.Begin(a.Connections[0], p.check.Chunks)

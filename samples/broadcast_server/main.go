@@ -61,7 +61,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	}
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
-	offer := oob.Offer{Data: broadcast.Make(p.stream.Bytes()).Encode()}
+	offer := oob.Offer{Data: broadcast.Make(p.stream.Bytes(), broadcast.ChunkSize).Encode()}
 	p.writes, err = p.rdma.Pool(broadcast.Slots*maxConnections, pe.Done, pe.Failed)
 	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.accepted), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (p *server) accepted(_ string, a *oob.Answer) error {
 		return fmt.Errorf("the ring needs %d bytes", broadcast.Slots*broadcast.ChunkSize) // rejects the consumer
 	}
 	conn := a.Connections[0]
-	conn.SetUserData(&broadcast.Writer{Name: string(a.Data), Conn: conn, Ring: a.Maps[0], Stream: p.stream, Tasks: p.writes})
+	conn.SetUserData(&broadcast.Writer{Name: string(a.Data), Conn: conn, Ring: a.Maps[0], Stream: p.stream, ChunkSize: broadcast.ChunkSize, Tasks: p.writes})
 	return nil
 }
 

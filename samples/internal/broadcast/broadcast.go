@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// ChunkSize is the length of a chunk and of a slot, in bytes.
+	// ChunkSize is the length of a chunk and of a slot, in bytes, in both programs.
 	ChunkSize = 1 << 20
 	// Slots is the number of chunks that a consumer's ring has room for.
 	Slots = 8
@@ -22,9 +22,9 @@ type Stream struct {
 }
 
 // Make fills memory with the data of a stream, always the same, and describes it.
-func Make(memory []byte) Stream {
+func Make(memory []byte, chunkSize int) Stream {
 	_, _ = rand.NewChaCha8([32]byte{}).Read(memory)
-	return Stream{uint32(len(memory) / ChunkSize), sha256.Sum256(memory)}
+	return Stream{uint32(len(memory) / chunkSize), sha256.Sum256(memory)}
 }
 
 // Encode returns the description that the server sends to a consumer.

@@ -14,24 +14,25 @@ import (
 // Check verifies a stream that arrives chunk by chunk.
 type Check struct {
 	Stream
-	Taken   uint32 // chunks so far
-	arrived uint32
-	hash    hash.Hash
+	Taken     uint32 // chunks so far
+	chunkSize int
+	arrived   uint32
+	hash      hash.Hash
 }
 
 // Decode reads a description that Encode has made.
-func Decode(data []byte) (*Check, error) {
+func Decode(data []byte, chunkSize int) (*Check, error) {
 	if len(data) != 4+sha256.Size {
 		return nil, fmt.Errorf("the server sent %d bytes of data, want %d: a length and a SHA-256", len(data), 4+sha256.Size)
 	}
 	s := Stream{binary.LittleEndian.Uint32(data), [sha256.Size]byte(data[4:])}
-	return &Check{Stream: s, hash: sha256.New()}, nil
+	return &Check{Stream: s, chunkSize: chunkSize, hash: sha256.New()}, nil
 }
 
 // Arrive handles the message for a chunk, which has to be the next one.
 func (c *Check) Arrive(m *rdma.Message) error {
 	n, _ := m.Imm()
-	if m.Opcode() != rdma.ReceivedWriteImm || m.Length() != ChunkSize || n != c.arrived || n >= c.Chunks {
+	if m.Opcode() != rdma.ReceivedWriteImm || m.Length() != c.chunkSize || n != c.arrived || n >= c.Chunks {
 		return fmt.Errorf("expected chunk %d, got chunk %d with %d bytes by %v", c.arrived, n, m.Length(), m.Opcode())
 	}
 	c.arrived++
@@ -41,7 +42,7 @@ func (c *Check) Arrive(m *rdma.Message) error {
 // Take consumes the next chunk from its slot of the ring. For the last chunk, it fails if the
 // hash of the stream is wrong.
 func (c *Check) Take(ring []byte) error {
-	c.hash.Write(ring[c.Taken%Slots*ChunkSize:][:ChunkSize])
+	c.hash.Write(ring[int(c.Taken%Slots)*c.chunkSize:][:c.chunkSize])
 	c.Taken++
 	if c.Taken == c.Chunks && [sha256.Size]byte(c.hash.Sum(nil)) != c.Sum {
 		return errors.New("the SHA-256 of the received stream differs from the one that the server sent")

@@ -16,13 +16,19 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const chunks = 3
+// Small chunks on slow links, for slow consumers: the ring fills up, and faults meet streams
+// that are under way.
+const (
+	chunks    = 3 * broadcast.Slots
+	chunkSize = 16 << 10
+	delay     = 200 * time.Millisecond // from the arrival of a chunk until the consumer takes it
+)
 
 // serve is broadcast_server on a device, without an end.
 func serve(ctx context.Context, dev verbs.Device) (err error) {
 	engine := pe.New(pe.Config{})
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	stream, err := mmap.Alloc(dev, chunks*broadcast.ChunkSize, mmap.LocalReadOnly)
+	stream, err := mmap.Alloc(dev, chunks*chunkSize, mmap.LocalReadOnly)
 	if err != nil {
 		return err
 	}
@@ -47,10 +53,10 @@ func serve(ctx context.Context, dev verbs.Device) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, clients.Close()) }()
-	offer := oob.Offer{Data: broadcast.Make(stream.Bytes()).Encode()}
+	offer := oob.Offer{Data: broadcast.Make(stream.Bytes(), chunkSize).Encode()}
 	err = errors.Join(clients.Serve(r, offer, func(_ string, a *oob.Answer) error {
 		conn := a.Connections[0]
-		conn.SetUserData(&broadcast.Writer{Conn: conn, Ring: a.Maps[0], Stream: stream, Tasks: writes})
+		conn.SetUserData(&broadcast.Writer{Conn: conn, Ring: a.Maps[0], Stream: stream, ChunkSize: chunkSize, Tasks: writes})
 		return nil
 	}), r.Receive(most, 0, func(m *rdma.Message) {
 		taken, _ := m.Imm()
@@ -86,7 +92,7 @@ func (c *consumer) run(ctx context.Context, dev verbs.Device) error {
 func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err error) {
 	engine := pe.New(pe.Config{})
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	ring, err := mmap.Alloc(dev, broadcast.Slots*broadcast.ChunkSize, mmap.LocalReadWrite|mmap.RemoteWrite)
+	ring, err := mmap.Alloc(dev, broadcast.Slots*chunkSize, mmap.LocalReadWrite|mmap.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +118,7 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 		}
 		peer.Exchange(ctx, r, oob.Offer{Maps: []*mmap.Map{ring}}, func(a *oob.Answer, err error) {
 			if err == nil {
-				check, err = broadcast.Decode(a.Data)
+				check, err = broadcast.Decode(a.Data, chunkSize)
 			}
 			if err == nil {
 				credits.Begin(a.Connections[0], check.Chunks)
@@ -120,12 +126,21 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 			r.Fail(err)
 		})
 	})
-	err = errors.Join(r.Receive(broadcast.Slots, 0, func(m *rdma.Message) {
-		if wrong = errors.Join(wrong, check.Arrive(m)); wrong == nil {
-			wrong = check.Take(ring.Bytes())
+	take := func() {
+		if r.State() != pe.Running {
+			return
 		}
+		wrong = errors.Join(wrong, check.Take(ring.Bytes()))
 		r.Fail(wrong)
 		credits.Give(check.Taken)
+	}
+	err = errors.Join(r.Receive(broadcast.Slots, 0, func(m *rdma.Message) {
+		wrong = errors.Join(wrong, check.Arrive(m))
+		r.Fail(wrong)
+		c.host.Go(func() {
+			c.host.Sleep(delay)
+			_ = engine.Do(take) // fails if the stream has ended meanwhile
+		})
 	}), r.Start())
 	if err == nil {
 		err = engine.Run(ctx)
@@ -136,7 +151,7 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 // No consumer ever takes a wrong chunk, and all receive the stream in the end.
 func TestNemesis(t *testing.T) {
 	sim.Check(t, 3, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: 100 * time.Microsecond, Rate: 1e8, Queue: 1 << 20, Loss: 0.0001})
+		s.SetDefaultLink(sim.LinkConfig{Latency: 100 * time.Microsecond, Rate: 1e6, Queue: 1 << 20, Loss: 0.001})
 		s.Host("server").Run(serve)
 		consumers := make([]*consumer, 2)
 		for i := range consumers {

@@ -10,16 +10,17 @@ import (
 // Writer writes the stream to one consumer, whenever its ring has room. It belongs to the
 // engine's goroutine.
 type Writer struct {
-	Name   string // of the consumer
-	Conn   *rdma.Connection
-	Ring   *mmap.Map // memory of the consumer
-	Stream *mmap.Map
-	Tasks  *rdma.Pool // made with pe.Done and pe.Failed
+	Name      string // of the consumer
+	Conn      *rdma.Connection
+	Ring      *mmap.Map // memory of the consumer
+	Stream    *mmap.Map
+	ChunkSize int
+	Tasks     *rdma.Pool // made with pe.Done and pe.Failed
 
 	sent, written, taken uint32 // chunks: submitted, acknowledged by the consumer's device, taken by its program
 }
 
-func (w *Writer) chunks() uint32 { return uint32(w.Stream.Len() / ChunkSize) }
+func (w *Writer) chunks() uint32 { return uint32(w.Stream.Len() / w.ChunkSize) }
 
 // Complete reports whether the consumer has taken all chunks.
 func (w *Writer) Complete() bool { return w.taken == w.chunks() }
@@ -29,8 +30,8 @@ func (w *Writer) Complete() bool { return w.taken == w.chunks() }
 // are in flight.
 func (w *Writer) Push() {
 	for w.sent < w.chunks() && w.sent < min(w.taken, w.written)+Slots && w.Conn.State() == rdma.Ready {
-		src := bufinv.Source(w.Stream, int(w.sent)*ChunkSize, ChunkSize)
-		dst := bufinv.Target(w.Ring, int(w.sent%Slots)*ChunkSize, ChunkSize)
+		src := bufinv.Source(w.Stream, int(w.sent)*w.ChunkSize, w.ChunkSize)
+		dst := bufinv.Target(w.Ring, int(w.sent%Slots)*w.ChunkSize, w.ChunkSize)
 		task, err := w.Tasks.WriteImm(w.Conn, src, dst, w.sent)
 		if pe.SubmitOrFree(task, err, w.wrote) != nil {
 			_ = w.Conn.Close()

@@ -62,6 +62,22 @@ func TestRefusalAfterALostResponse(t *testing.T) {
 	}
 }
 
+// A refusal that was lost does not come again: a queue pair in error sends nothing, and its peer
+// gives up without knowing why. Only the responder can tell.
+func TestLostRefusal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	answers := r.postRefused()
+	r.client.take(r.now, answers[:len(answers)-1]...)
+	for r.client.qp.State() == verbs.QPReadyToSend {
+		r.expire()
+		r.server.take(r.now, r.client.transmit(r.now)...)
+		require.Empty(t, r.server.transmit(r.now))
+	}
+	r.requireCompleted(succeeded, succeeded, succeeded, unanswered, flushed)
+	require.Equal(t, []verbs.EventType{verbs.EventQPAccessError}, r.server.events)
+}
+
 // A response that arrives after a later NAK is processed first, and then the NAK.
 func TestRefusalBeforeALateResponse(t *testing.T) {
 	t.Parallel()

@@ -448,7 +448,9 @@ func (q *QP) nak(code wire.NakCode) {
 }
 
 // refuse responds to the expected packet with a NAK that ends the connection. Earlier reads
-// are answered first (IBTA 9.9.3.1, class C), since a queue pair in error sends nothing more.
+// are answered first (IBTA 9.9.3.1, class C), since a queue pair in error drops what it receives
+// and sends nothing more (IBTA 10.3.1). So a NAK that is lost does not come again: the peer ends
+// with retry exceeded, and only the responder's event names the cause.
 func (q *QP) refuse(code wire.NakCode) {
 	switch code {
 	case wire.NakRemoteAccess:
