@@ -360,7 +360,7 @@ func (w *cm) prepareReport(r *rdma.Connections, conn *rdma.Connection, token cmT
 // ignored: a responder that has ended does not need the report.
 func (p *reporter) report(ok bool) {
 	p.once.Do(func() {
-		ctx, cancel := withTimeout(context.Background(), p.host, outcomeTimeout)
+		ctx, cancel := host.WithTimeout(context.Background(), p.host, outcomeTimeout)
 		defer cancel()
 		_ = p.send(ctx, &privateData{kind: cmOutcome, token: p.token, ok: ok})
 	})

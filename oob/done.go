@@ -130,7 +130,7 @@ func (p *Peer) EndWith(r rdma.Context) {
 func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error) {
 	engine, h := r.Engine(), host.Of(r.Device())
 	p.goAsync(h, func() {
-		over, cancel := withTimeout(run, h, p.outcomeTimeout)
+		over, cancel := host.WithTimeout(run, h, p.outcomeTimeout)
 		defer cancel()
 		if <-over.Done(); run.Err() != nil {
 			return
@@ -142,15 +142,4 @@ func (p *Peer) failUnlessReported(run context.Context, r rdma.Context, err error
 			}
 		})
 	})
-}
-
-// withTimeout is [context.WithTimeout] by the clock of the host. When the time is over, the cause
-// of the context's end is [context.DeadlineExceeded], but its Err is [context.Canceled].
-func withTimeout(parent context.Context, h host.Host, d time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
-	timer := h.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
-	return ctx, func() {
-		timer.Stop()
-		cancel(nil)
-	}
 }

@@ -107,9 +107,18 @@ func resolve(ctx context.Context, addr string) (hosts []string, port string, err
 	return hosts, port, err
 }
 
-// Accept returns the next connection that a peer has made, a *Conn. The error after Close is a
-// *net.OpError that matches net.ErrClosed.
+// Accept is AcceptConn, for net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptConn()
+	if err != nil {
+		return nil, err // not a net.Conn that holds a nil *Conn
+	}
+	return c, nil
+}
+
+// AcceptConn waits for the next connection that a peer makes. The error after Close is a
+// *net.OpError that matches net.ErrClosed.
+func (l *Listener) AcceptConn() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.ready.Len() == 0 {

@@ -62,7 +62,7 @@ const (
 )
 
 const (
-	defaultMaxConnections = 256
+	defaultMaxConnections = 16384
 	defaultBacklog        = 128
 )
 

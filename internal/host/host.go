@@ -4,6 +4,7 @@
 package host
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -103,6 +104,17 @@ func Wait(h Host, cond *sync.Cond) {
 	cond.L.Unlock()
 	s.Turn(ticket)
 	cond.L.Lock()
+}
+
+// WithTimeout is [context.WithTimeout] by the clock of the host. When the time is over, the cause
+// of the context's end is [context.DeadlineExceeded], but its Err is [context.Canceled].
+func WithTimeout(parent context.Context, h Host, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	timer := h.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}
 }
 
 // Uint32 returns a random number of the host.

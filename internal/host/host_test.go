@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -97,10 +98,15 @@ func TestSystem(t *testing.T) {
 	assert.Equal(t, System, Of(nil))
 	assert.Equal(t, System, Of(struct{}{}))
 	synctest.Test(t, func(t *testing.T) {
-		start, over := System.Now(), make(chan struct{})
-		System.AfterFunc(time.Minute, func() { close(over) })
-		<-over
+		start := System.Now()
+		ctx, cancel := WithTimeout(context.Background(), System, time.Minute)
+		defer cancel()
+		<-ctx.Done()
 		assert.Equal(t, time.Minute, System.Now().Sub(start))
+		require.ErrorIs(t, context.Cause(ctx), context.DeadlineExceeded)
+		early, cancel := WithTimeout(context.Background(), System, time.Minute)
+		cancel()
+		require.ErrorIs(t, context.Cause(early), context.Canceled)
 	})
 	assert.NotEqual(t, Uint64(System), Uint64(System))
 }
