@@ -24,6 +24,24 @@ func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return c, nil
 }
 
+// DialContext is Dial in the form that clients with a dialer of the program's take: see the function
+// DialContext.
+func (s *Stack) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return dialer(ctx, network, addr, s.Dial)
+}
+
+// dialer is DialContext by a Dial.
+func dialer(ctx context.Context, kind, addr string, dial func(context.Context, string) (*Conn, error)) (net.Conn, error) {
+	if kind != "tcp" && kind != network {
+		return nil, opError("dial", addressOf(addr), net.UnknownNetworkError(kind))
+	}
+	c, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err // not a net.Conn that holds a nil *Conn
+	}
+	return c, nil
+}
+
 func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := s.newConn()
 	if err != nil {

@@ -73,6 +73,13 @@ func Dial(ctx context.Context, addr string) (c *Conn, err error) {
 	return nil, err
 }
 
+// DialContext is Dial in the form that clients with a dialer of the program's take, such as
+// http.Transport.DialContext. network is "tcp" or "rdma", which mean the same here: such clients ask
+// for TCP. Others fail with a net.UnknownNetworkError. After an error, the net.Conn is nil.
+func DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return dialer(ctx, network, addr, Dial)
+}
+
 // acquireFor returns the shared stack of the device through which the system reaches an address.
 func acquireFor(host string) (*shared, error) {
 	a, err := netip.ParseAddr(host)
