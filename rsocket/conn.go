@@ -143,30 +143,30 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		c.writable.Broadcast()
 		c.freeIfDone()
 	}()
-	for {
-		if err := c.writeError(); err != nil {
-			return n, err
-		}
-		if n == len(p) {
-			return n, nil
-		}
-		room, err := c.out.Room(len(p)-n, c.stack.cfg.SendBuffer)
-		if err != nil {
-			return n, c.opError("write", err)
-		}
-		if len(room) == 0 {
+	err = c.writeError()
+	for err == nil && n < len(p) {
+		var room []byte
+		switch room, err = c.out.Room(len(p)-n, c.stack.cfg.SendBuffer); {
+		case err != nil:
+			err = c.opError("write", err)
+		case len(room) == 0:
 			host.Wait(c.stack.host, &c.writable)
-			continue
+			err = c.writeError()
+		default:
+			c.mu.Unlock()
+			m := copy(room, p[n:])
+			c.mu.Lock()
+			c.out.Commit(m)
+			n += m
+			c.mu.Unlock()
+			c.kick()
+			c.mu.Lock()
+			if n < len(p) { // otherwise the peer may have closed since it has all
+				err = c.writeError()
+			}
 		}
-		c.mu.Unlock()
-		m := copy(room, p[n:])
-		c.mu.Lock()
-		c.out.Commit(m)
-		n += m
-		c.mu.Unlock()
-		c.kick()
-		c.mu.Lock()
 	}
+	return n, err
 }
 
 // writeError is why nothing can be written.
