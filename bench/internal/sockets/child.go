@@ -119,7 +119,7 @@ const greeting = 5 // bytes
 
 // listen opens the stack and serves connections. The reply has the address.
 func (c *child) listen(_ context.Context, q request) (r reply, err error) {
-	if c.stack, err = open(c.o.device, q.Connections); err != nil {
+	if c.stack, err = open(c.o, q.Connections); err != nil {
 		return r, err
 	}
 	l, err := c.stack.listen(q.Address)

@@ -15,7 +15,7 @@ import (
 // meet opens the stack. Requests connect to the address.
 func (c *child) meet(_ context.Context, q request) (r reply, err error) {
 	c.peer = q.Address
-	c.stack, err = open(c.o.device, q.Connections)
+	c.stack, err = open(c.o, q.Connections)
 	return r, err
 }
 

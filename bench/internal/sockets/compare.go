@@ -65,7 +65,7 @@ type result struct{ values, ratios []float64 }
 // compare measures all ways of each network. It returns tables.
 func compare(ctx context.Context, o options) (text string, err error) {
 	if rows := o.rows("loopback"); len(rows) > 0 {
-		if text, err = o.network(ctx, "loopback", loopback, rows); err != nil {
+		if text, err = o.network(ctx, "loopback", o.choose(loopback), rows); err != nil {
 			return text, err
 		}
 	}
@@ -78,7 +78,7 @@ func compare(ctx context.Context, o options) (text string, err error) {
 		return text, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	more, err := o.network(ctx, "veth", apart(l), rows)
+	more, err := o.network(ctx, "veth", o.choose(apart(l)), rows)
 	return text + more, err
 }
 

@@ -22,10 +22,14 @@ import (
 type options struct {
 	duration time.Duration
 	rounds   int
-	only     string // kinds of measurement or ways, by a part of their names
+	only     string // measurements, by parts of their names
+	ways     string // the same of ways
 	mtu      int    // of the veth interfaces
 	requests int    // HTTP requests at a time
+	send     int    // bytes, as in rsocket.Config
+	receive  int
 	verbose  bool
+	counters bool
 
 	connections, busy, beside int // of rsocket-scale
 	idle                      time.Duration
@@ -60,7 +64,11 @@ func start(ctx context.Context, name string, args []string, define func(*flag.Fl
 	f.DurationVar(&o.duration, "t", time.Second, "`time` of each measurement, after a warm-up")
 	f.IntVar(&o.rounds, "rounds", 5, "number of rounds; each round measures TCP and rsocket in turn")
 	f.StringVar(&o.only, "only", "", "measure only what has all of these `words` in its name, such as 'loopback trip 64K' or 'idle'")
+	f.StringVar(&o.ways, "ways", "", "measure only ways whose name contains this `text`, such as UDP")
 	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
+	f.IntVar(&o.send, "send-buffer", 0, "Config.SendBuffer, in `bytes`; 0: the default")
+	f.IntVar(&o.receive, "receive-buffer", 0, "Config.ReceiveBuffer, in `bytes`; 0: the default")
+	f.BoolVar(&o.counters, "counters", false, "write the counters of each device to standard error at the end")
 	f.BoolVar(&o.child, "child", false, "for the other processes")
 	f.StringVar(&o.device, "d", "", "for the other processes: the device")
 	f.StringVar(&o.profile, "cpuprofile", "", "`folder` for CPU profiles of the other processes")
@@ -87,4 +95,9 @@ func (o options) note(format string, args ...any) {
 	if o.verbose {
 		fmt.Fprintf(os.Stderr, format+"\n", args...)
 	}
+}
+
+// choose returns the ways that the flag -ways selects.
+func (o options) choose(ways []way) []way {
+	return slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return !strings.Contains(w.name, o.ways) })
 }

@@ -47,7 +47,8 @@ func startProcess(ctx context.Context, o options, prefix []string, dev, name str
 	if err != nil {
 		return nil, err
 	}
-	args := append(prefix[:len(prefix):len(prefix)], self, "rsocket", "-child", "-d", dev)
+	args := append(prefix[:len(prefix):len(prefix)], self, "rsocket", "-child", "-d", dev, fmt.Sprintf("-counters=%v", o.counters),
+		"-send-buffer", fmt.Sprint(o.send), "-receive-buffer", fmt.Sprint(o.receive))
 	if o.profile != "" {
 		args = append(args, "-cpuprofile", filepath.Join(o.profile, name+".pprof"))
 	}

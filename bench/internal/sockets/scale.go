@@ -31,9 +31,10 @@ func scale(ctx context.Context, o options) (text string, err error) {
 // inTurns measures all ways in turns, each time with new processes that have room for so many
 // connections. The results of each way are in the order of the rounds.
 func inTurns[T any](ctx context.Context, o options, connections int, measure func(*pair) (T, error)) ([][]T, error) {
-	results := make([][]T, len(loopback))
+	ways := o.choose(loopback)
+	results := make([][]T, len(ways))
 	for range o.rounds {
-		for i, w := range loopback {
+		for i, w := range ways {
 			p, err := w.start(ctx, o, connections)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", w.name, err)
@@ -57,14 +58,14 @@ type column[T any] struct {
 }
 
 // tableOf returns a table with a row for each way.
-func tableOf[T any](title string, results [][]T, columns []column[T]) string {
+func tableOf[T any](o options, title string, results [][]T, columns []column[T]) string {
 	var b strings.Builder
 	b.WriteString(title + "\n\n|")
 	for _, c := range columns {
 		b.WriteString(" | " + c.name)
 	}
 	b.WriteString(" |\n|---" + strings.Repeat("|---", len(columns)) + "|\n")
-	for i, w := range loopback {
+	for i, w := range o.choose(loopback) {
 		b.WriteString("| " + w.name)
 		for _, c := range columns {
 			fmt.Fprintf(&b, " | "+c.format, median.By(results[i], c.of))
@@ -125,7 +126,7 @@ func idle(ctx context.Context, o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tableOf(fmt.Sprintf("%d idle connections to one process, a goroutine in Read for each, idle for %v; medians of %d rounds; KiB for each connection of the server:", o.connections, o.idle, o.rounds), results, []column[idleFigures]{
+	return tableOf(o, fmt.Sprintf("%d idle connections to one process, a goroutine in Read for each, idle for %v; medians of %d rounds; KiB for each connection of the server:", o.connections, o.idle, o.rounds), results, []column[idleFigures]{
 		{"connected in, s", "%.2f", func(f idleFigures) float64 { return f.taken }},
 		{"heap", "%.2f", func(f idleFigures) float64 { return f.heap / 1024 }},
 		{"stacks", "%.2f", func(f idleFigures) float64 { return f.stacks / 1024 }},
@@ -196,7 +197,7 @@ func busy(ctx context.Context, o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tableOf(fmt.Sprintf("%d busy connections from one process to another, writes of %d bytes, for %v; medians of %d rounds:", o.busy, busySize, o.duration, o.rounds), results, []column[busyFigures]{
+	return tableOf(o, fmt.Sprintf("%d busy connections from one process to another, writes of %d bytes, for %v; medians of %d rounds:", o.busy, busySize, o.duration, o.rounds), results, []column[busyFigures]{
 		{"MB/s", "%.0f", func(f busyFigures) float64 { return f.total / 1e6 }},
 		{"Jain's index", "%.3f", func(f busyFigures) float64 { return f.fairness }},
 		{"slowest, of the mean", "%.2f", func(f busyFigures) float64 { return f.least }},
@@ -234,7 +235,7 @@ func stopped(ctx context.Context, o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tableOf(fmt.Sprintf("%d busy connections, and one more whose reader has stopped; writes of %d bytes, for %v; medians of %d rounds:", o.beside, busySize, o.duration, o.rounds), results, []column[figures]{
+	return tableOf(o, fmt.Sprintf("%d busy connections, and one more whose reader has stopped; writes of %d bytes, for %v; medians of %d rounds:", o.beside, busySize, o.duration, o.rounds), results, []column[figures]{
 		{"MB/s without it", "%.0f", func(f figures) float64 { return f.without / 1e6 }},
 		{"MB/s with it", "%.0f", func(f figures) float64 { return f.with / 1e6 }},
 		{"with it, relative", "%.2f", func(f figures) float64 { return f.with / f.without }},

@@ -3,7 +3,9 @@ package sockets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/rsocket"
@@ -25,16 +27,20 @@ type conn interface {
 
 // open opens a stack with room for so many connections: of rsocket on a device, or of TCP without
 // one.
-func open(dev string, connections int) (stack, error) {
+func open(o options, connections int) (stack, error) {
+	dev := o.device
 	if dev == "" {
 		return tcp{}, nil
 	}
-	s := &sockets{}
+	s := &sockets{counters: o.counters}
 	var err error
 	if s.dev, err = device.Open(dev); err != nil {
 		return nil, err
 	}
-	if s.stack, err = rsocket.New(rsocket.Config{Device: s.dev, MaxConnections: connections, Backlog: connections}); err != nil {
+	s.stack, err = rsocket.New(rsocket.Config{
+		Device: s.dev, MaxConnections: connections, Backlog: connections, SendBuffer: o.send, ReceiveBuffer: o.receive,
+	})
+	if err != nil {
 		return nil, errors.Join(err, s.dev.Close())
 	}
 	return s, nil
@@ -51,10 +57,26 @@ func (tcp) close() error { return nil }
 type sockets struct {
 	dev   verbs.Device
 	stack *rsocket.Stack
+
+	counters bool // write those of the device to standard error in the end
 }
 
 func (s *sockets) listen(address string) (net.Listener, error) { return s.stack.Listen(address) }
 func (s *sockets) dial(ctx context.Context, address string) (net.Conn, error) {
 	return s.stack.Dial(ctx, address)
 }
-func (s *sockets) close() error { return errors.Join(s.stack.Close(), s.dev.Close()) }
+
+func (s *sockets) close() error {
+	err := s.stack.Close()
+	if s.counters {
+		list, e := s.dev.Counters()
+		err = errors.Join(err, e)
+		for _, c := range list {
+			if c.Value > 0 {
+				fmt.Fprintf(os.Stderr, "%s %d, ", c.Name, c.Value)
+			}
+		}
+		fmt.Fprintln(os.Stderr)
+	}
+	return errors.Join(err, s.dev.Close())
+}

@@ -160,7 +160,7 @@ func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*B
 	if size = max(min(size, limit/perLimit), Smallest); in.size+size > limit {
 		return nil, nil // until the program has read
 	}
-	b, err := in.reuse(size)
+	b, err := in.reuse(size, limit-in.size-size)
 	if err == nil && b == nil {
 		b = &Buffer{}
 		b.Exposed, err = allocate(size)
@@ -173,16 +173,24 @@ func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*B
 	return b, nil
 }
 
-// reuse returns a used buffer of a size, or nil, and releases all others.
-func (in *Inbound) reuse(size int) (found *Buffer, err error) {
+// reuse returns a used buffer of a size, or nil. It keeps others of this size, spare bytes at most,
+// and releases the rest.
+func (in *Inbound) reuse(size, spare int) (found *Buffer, err error) {
+	kept := in.used[:0]
 	for _, b := range in.used {
-		if found == nil && !b.shared && len(b.data) == size {
+		switch {
+		case b.shared || len(b.data) != size:
+			err = errors.Join(err, b.close())
+		case found == nil:
 			found = b
-		} else {
+		case spare >= size:
+			spare -= size
+			kept = append(kept, b)
+		default:
 			err = errors.Join(err, b.close())
 		}
 	}
-	in.used = in.used[:0]
+	in.used = kept
 	return found, err
 }
 
