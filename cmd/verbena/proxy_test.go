@@ -159,6 +159,64 @@ func TestProxyBothRDMA(t *testing.T) {
 	exchange(t, addr, 200_000)
 }
 
+// A reset goes all the way, from either end.
+func TestProxyRDMAResets(t *testing.T) {
+	ended := make(chan error, 2)
+	far, at := startProxy(t, "rdma:0", "tcp:"+serveTCP(t, func(c *net.TCPConn) {
+		var order [5]byte
+		_, _ = io.ReadFull(c, order[:])
+		if string(order[:]) == "reset" {
+			_ = c.SetLinger(0)
+			return
+		}
+		_, err := c.Read(order[:])
+		ended <- err
+	}))
+	near, addr := startProxy(t, "tcp:0", "rdma:"+at)
+	c := dialTCP(t, addr)
+	_, err := c.Write([]byte("reset"))
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+
+	c = dialTCP(t, addr)
+	_, err = c.Write([]byte("stay!"))
+	require.NoError(t, err)
+	require.NoError(t, c.SetLinger(0))
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, <-ended, syscall.ECONNRESET)
+	for _, p := range []*process{near, far} {
+		p.interrupted()
+		assert.Contains(t, p.out.String(), "failed=2")
+	}
+}
+
+// What the proxy has taken is still sent when the proxy is interrupted.
+func TestProxyDelivers(t *testing.T) {
+	read := make(chan struct{})
+	got := make(chan int64)
+	far, at := startProxy(t, "rdma:0", "tcp:"+serveTCP(t, func(c *net.TCPConn) {
+		_ = c.CloseWrite() // the client has nothing to wait for
+		<-read
+		n, _ := io.Copy(io.Discard, c)
+		got <- n
+	}))
+	near, addr := startProxy(t, "tcp:0", "rdma:"+at)
+	c := dialTCP(t, addr)
+	const size = 700_000
+	_, err := c.Write(make([]byte, size))
+	require.NoError(t, err)
+	require.NoError(t, c.CloseWrite())
+	_, err = io.Copy(io.Discard, c)
+	require.NoError(t, err)
+	near.signal(os.Interrupt)
+	assert.Equal(t, 130, near.code())
+	close(read)
+	assert.EqualValues(t, size, <-got)
+	far.interrupted()
+	assert.Contains(t, far.out.String(), "failed=0")
+}
+
 // A connection that fails is an error of the log, and the client is reset. The proxy goes on.
 func TestProxyTargetFails(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
