@@ -16,6 +16,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 	"github.com/verbena-rdma/verbena/rsocket/internal/deadline"
+	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
+	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -23,9 +25,9 @@ import (
 // the same time; concurrent calls of Write do not mix their data.
 type Conn struct {
 	stack    *Stack
-	place    fifo.Node[*Conn] // in the list of the stack
-	listener *Listener        // nil: it was dialled, or has been settled
-	shared   *shared          // nil: the program has made the stack
+	place    fifo.Node[*Conn]    // in the list of the stack
+	listener *Listener           // nil: it was dialled, or has been settled
+	shared   *shared.Ref[*Stack] // nil: the program has made the stack
 
 	work      func()      // pump, to be run on the engine's goroutine
 	scheduled atomic.Bool // work is on its way there
@@ -179,7 +181,7 @@ func (c *Conn) writeError() error {
 	case c.failure != nil:
 		return c.opError("write", c.failure)
 	case c.peerGone:
-		return c.opError("write", &kindError{syscall.EPIPE, nil})
+		return c.opError("write", &neterr.Error{Kind: syscall.EPIPE})
 	}
 	return nil
 }
@@ -200,8 +202,8 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Close closes the connection. It does not wait: what was written is still sent, for Config.Linger
-// at most, unless SetLinger has changed that. Data that has not been read is lost. Closing again fails with an error that matches
-// net.ErrClosed.
+// at most, unless SetLinger has changed that. Data that has not been read is lost. Closing again
+// fails with an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	if !c.close() {
 		return c.opError("close", net.ErrClosed)
@@ -342,7 +344,7 @@ func (c *Conn) gone(err error) {
 	}
 	c.ended = true
 	if c.failure == nil && !c.closed && !(c.readClosed && c.peerGone) {
-		c.failure = reset(err)
+		c.failure = neterr.Reset(err)
 	}
 	c.wakeAll()
 	c.freeIfDone()
@@ -359,7 +361,7 @@ func (c *Conn) freeIfDone() {
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
 	}
 	forget(c.stack, &c.stack.conns, &c.place)
-	c.shared.release()
+	c.shared.Release()
 }
 
 // connectionChanged is called for each change of a connection's state.
@@ -376,7 +378,7 @@ func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err er
 			l.settled(c)
 		}
 	case rdma.Failed:
-		c.fail(reset(err))
+		c.fail(neterr.Reset(err))
 	case rdma.Closed:
 		c.gone(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
@@ -18,7 +19,7 @@ import (
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := s.dial(ctx, addr)
 	if err != nil {
-		return nil, opError("dial", addressOf(addr), kindOf(ctx, err))
+		return nil, opError("dial", addressOf(addr), neterr.Of(ctx, err))
 	}
 	s.dialled.Add(1)
 	return c, nil
@@ -30,7 +31,6 @@ func (s *Stack) DialContext(ctx context.Context, network, addr string) (net.Conn
 	return dialer(ctx, network, addr, s.Dial)
 }
 
-// dialer is DialContext by a Dial.
 func dialer(ctx context.Context, kind, addr string, dial func(context.Context, string) (*Conn, error)) (net.Conn, error) {
 	if kind != "tcp" && kind != network {
 		return nil, opError("dial", addressOf(addr), net.UnknownNetworkError(kind))

@@ -8,40 +8,30 @@
 //
 //	conn, err := rsocket.Dial(ctx, "storage:7471")
 //
-// The functions Listen and Dial choose the device by the system's routes, an adapter or else the
-// software device. A program that wants a certain device, or other settings, makes a Stack with
-// New. Ports are those of RDMA_PS_TCP: a program can listen on the same number over TCP and here.
+// The functions Listen and Dial choose the device by the system's routes. A program that wants a
+// certain device, or other settings, makes a Stack with New. Ports are those of RDMA_PS_TCP: a
+// program can listen on the same number over TCP and here. Nothing is encrypted, and any peer that
+// reaches the address can connect: use crypto/tls over a Conn as over TCP.
 //
-// Nothing is encrypted, and any peer that reaches the address can connect. Use crypto/tls over a
-// Conn as over TCP.
+// # Memory
 //
-// # Data
-//
-// Write copies into send memory and returns; the device sends from there by writes with immediate
-// into memory that the peer has announced. Read copies out of this end's receive memory. While 16
-// messages of a connection are under way, further writes are put together to larger messages.
-// A peer that does not read makes Write wait when Config.SendBuffer is full, and nothing else:
-// each connection has receives and receive memory of its own.
-//
-// What a connection holds:
-//   - An idle one: 8 KiB of receive memory, a queue pair with 68 receives, and about 2 KiB of
-//     bookkeeping. It has no goroutine, no send memory, and costs no processor time but that of a
-//     keepalive, an empty write, every Config.KeepAlive.
-//   - A busy one: receive memory that doubles from 8 KiB up to Config.ReceiveBuffer while buffers
-//     are filled within 200 ms, and that shrinks again when they take longer than 5 s; and up to
-//     Config.SendBuffer of send memory, which returns to the Stack when the data has been sent.
+// Write copies into send memory, from which the device writes into memory that the peer has
+// announced. Read copies out of this end's receive memory. A peer that does not read makes Write
+// wait when Config.SendBuffer is full, and nothing else: each connection has receives and receive
+// memory of its own. An idle connection holds 8 KiB of receive memory, a queue pair with 68
+// receives, and some bookkeeping; it has no goroutine and no send memory, and costs a keepalive
+// every Config.KeepAlive. A busy one holds receive memory that doubles up to Config.ReceiveBuffer
+// while buffers are filled within 200 ms, and shrinks again when they take longer than 5 s, and up
+// to Config.SendBuffer of send memory, which returns to the Stack when the data has been sent.
 //
 // # Ending
 //
-// CloseWrite ends this end's data, and the peer reads io.EOF behind it. Close ends both directions
-// and does not wait: the data that Write has accepted is sent in the background, for
-// Config.Linger at most, and what the peer still sends is dropped. If the peer's program dies, its
-// device or its kernel says so, or does not answer a keepalive: then Read and Write fail with
-// syscall.ECONNRESET. A peer that sends what the protocol does not allow loses its connection, and
-// the error matches ErrProtocol.
+// CloseWrite ends this end's data, and the peer reads io.EOF behind it. Close does not wait: the
+// data that Write has accepted is sent in the background, for Config.Linger at most, and what the
+// peer still sends is dropped. If the peer's program dies, Read and Write fail with
+// syscall.ECONNRESET: its device or its kernel says so, or does not answer a keepalive. A peer that
+// violates the protocol loses its connection, and the error matches ErrProtocol.
 //
-// # Limits
-//
-// There is no urgent data. rsockets' I/O mappings (riomap) are declined, as the protocol allows.
-// Only RC is used, so iWARP adapters do not work.
+// There is no urgent data. I/O mappings (riomap) are declined, as the protocol allows. Only RC is
+// used, so iWARP adapters do not work.
 package rsocket

@@ -14,6 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
+	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
 )
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
@@ -33,7 +35,7 @@ type Listener struct {
 type listening struct {
 	*Listener
 	stack  *Stack
-	shared *shared               // nil: the program has made the stack
+	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
 	rdma   *rdma.Listener        // belongs to the engine's goroutine
 }
@@ -61,11 +63,11 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 }
 
 func listenError(addr string, err error) error {
-	return opError("listen", addressOf(addr), kindOf(context.Background(), err))
+	return opError("listen", addressOf(addr), neterr.Of(context.Background(), err))
 }
 
 // add makes the listener listen on the first of the addresses that the device has.
-func (l *Listener) add(s *Stack, hosts []string, port string, from *shared) error {
+func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*Stack]) error {
 	p := &listening{Listener: l, stack: s, shared: from}
 	if err := register(s, &s.listeners, &p.place, p); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (l *Listener) Close() error {
 	for _, p := range l.parts {
 		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
 		forget(p.stack, &p.stack.listeners, &p.place)
-		p.shared.release()
+		p.shared.Release()
 	}
 	return nil
 }
@@ -188,7 +190,7 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 		l.settled(nil)
 		return err
 	}
-	c.listener, c.shared = l.Listener, l.shared.retain()
+	c.listener, c.shared = l.Listener, l.shared.Retain()
 	if err = c.meet(q.PrivateData()); err == nil {
 		var conn *rdma.Connection
 		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {

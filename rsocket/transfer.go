@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
+	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 )
 
@@ -198,7 +199,7 @@ func (c *Conn) pump() {
 		return
 	}
 	if err := errors.Join(c.grant(), c.sendData(), c.finish()); err != nil {
-		c.fail(reset(err))
+		c.fail(neterr.Reset(err))
 	}
 	c.stack.rdma.Flush()
 }
