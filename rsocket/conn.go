@@ -259,10 +259,10 @@ func (c *Conn) discard() {
 }
 
 // LocalAddr is the address of this end, an *Addr.
-func (c *Conn) LocalAddr() net.Addr { return &Addr{c.conn.LocalAddr()} }
+func (c *Conn) LocalAddr() net.Addr { return c.stack.addr(c.conn.LocalAddr()) }
 
 // RemoteAddr is the address of the peer, an *Addr.
-func (c *Conn) RemoteAddr() net.Addr { return &Addr{c.conn.PeerAddr()} }
+func (c *Conn) RemoteAddr() net.Addr { return c.stack.addr(c.conn.PeerAddr()) }
 
 // Path says how packets travel now: see rdma.Connection.Path.
 func (c *Conn) Path() verbs.Path { return c.conn.Path() }

@@ -20,7 +20,7 @@ import (
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
-	addr    Addr
+	addr    *Addr
 	parts   []*listening
 	backlog int
 
@@ -86,7 +86,7 @@ func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*
 	}
 	l.parts = append(l.parts, p)
 	if len(l.parts) == 1 {
-		l.addr = Addr{p.rdma.Addr()}
+		l.addr = s.addr(p.rdma.Addr())
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (l *Listener) AcceptConn() (*Conn, error) {
 }
 
 // Addr is the address that the listener listens on, an *Addr.
-func (l *Listener) Addr() net.Addr { return &l.addr }
+func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Close ends the listener, and resets the connections that wait for Accept. It does not wait.
 // Closing again fails with an error that matches net.ErrClosed.
@@ -162,7 +162,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-func (l *Listener) opError(op string, err error) error { return opError(op, &l.addr, err) }
+func (l *Listener) opError(op string, err error) error { return opError(op, l.addr, err) }
 
 // request handles a peer's request, on the engine's goroutine.
 func (l *listening) request(q *rdma.ConnectRequest) {

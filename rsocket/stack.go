@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,6 @@ const None = rdma.None
 type Config struct {
 	// Device is the device, which Close of the Stack does not close.
 	Device verbs.Device
-	// Name appears in errors and logs. Empty: "rsocket".
-	Name string
 	// MaxConnections is how many connections can exist at a time; requests beyond it are
 	// rejected. Zero: 16,384, or as many as the device has completion queue entries for.
 	MaxConnections int
@@ -67,7 +66,6 @@ const (
 )
 
 func (c *Config) complete() error {
-	c.Name = cmp.Or(c.Name, "rsocket")
 	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 1<<20), cmp.Or(c.SendBuffer, 1<<20)
 	c.Backlog = cmp.Or(c.Backlog, defaultBacklog)
 	c.KeepAlive, c.Linger = cmp.Or(c.KeepAlive, 15*time.Second), cmp.Or(c.Linger, 10*time.Second)
@@ -118,6 +116,7 @@ type Stack struct {
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
 	chunks buffers.Pool
+	zone   string // the network interface, of link-local addresses
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
@@ -154,12 +153,17 @@ func (s *Stack) open() error {
 	if err != nil {
 		return err
 	}
+	port, err := s.cfg.Device.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	s.zone = port.Interface
 	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, defaultMaxConnections))
 	if s.cfg.MaxConnections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
 	}
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
-		Name: s.cfg.Name, Engine: s.engine, MaxConnections: s.cfg.MaxConnections, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
+		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
 		Queues: rdma.Queues{SendQueueSize: maxUnderWay, MaxSendSGE: 1},
 	})
 	if err != nil {
@@ -273,6 +277,14 @@ func forget[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T]) {
 	defer s.mu.Unlock()
 	list.Remove(e)
 	s.changed.Broadcast()
+}
+
+// addr is an address of a peer or of this end.
+func (s *Stack) addr(a netip.AddrPort) *Addr {
+	if a.Addr().IsLinkLocalUnicast() {
+		a = netip.AddrPortFrom(a.Addr().WithZone(s.zone), a.Port())
+	}
+	return &Addr{a}
 }
 
 // closedError is why nothing can be done with the Stack any more. s.mu is held.

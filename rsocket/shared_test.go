@@ -1,0 +1,125 @@
+package rsocket_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/rsocket"
+)
+
+// echo sends what comes back, at the first connection.
+func echo(t *testing.T, l *rsocket.Listener) {
+	c, err := l.Accept()
+	if assert.NoError(t, err) {
+		_, err = io.Copy(c, c)
+		assert.NoError(t, errors.Join(err, c.Close()))
+	}
+}
+
+// addresses are those of this machine, one of each kind, with a name.
+func addresses(t *testing.T) (list []string) {
+	seen := map[string]bool{}
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		require.NoError(t, err)
+		for _, a := range addrs {
+			p := netip.MustParsePrefix(a.String()).Addr()
+			kind := "global"
+			switch {
+			case p.IsLoopback():
+				kind = "loopback"
+			case p.IsLinkLocalUnicast():
+				kind, p = "link-local", p.WithZone(i.Name)
+			}
+			if p.Is4() {
+				kind += "4"
+			}
+			if i.Flags&net.FlagUp != 0 && !seen[kind] {
+				seen[kind] = true
+				list = append(list, p.String())
+			}
+		}
+	}
+	return append(list, "localhost", "")
+}
+
+func TestAddresses(t *testing.T) {
+	for _, host := range addresses(t) {
+		t.Run(host, func(t *testing.T) {
+			l, err := rsocket.Listen(net.JoinHostPort(host, "0"))
+			require.NoError(t, err)
+			done := make(chan struct{})
+			go func() { defer close(done); echo(t, l) }()
+			to := l.Addr().String()
+			if host == "" {
+				_, port, err := net.SplitHostPort(to)
+				require.NoError(t, err)
+				to = "localhost:" + port
+			}
+			c, err := rsocket.Dial(context.Background(), to)
+			require.NoError(t, err)
+			_, err = io.WriteString(c, "Hello")
+			require.NoError(t, err)
+			require.NoError(t, c.CloseWrite())
+			got, err := io.ReadAll(c)
+			require.NoError(t, err)
+			assert.Equal(t, "Hello", string(got))
+			assert.Equal(t, "rdma", c.RemoteAddr().Network())
+			if host != "" && host != "localhost" {
+				assert.Equal(t, to, c.RemoteAddr().String())
+			}
+			<-done
+			require.NoError(t, errors.Join(c.Close(), l.Close()))
+		})
+	}
+}
+
+// Errors are those that a program of package net expects, and say what is wrong.
+func TestDialErrors(t *testing.T) {
+	l, err := rsocket.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	_, err = rsocket.Listen(addr)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	require.NoError(t, l.Close())
+	_, err = l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+
+	ctx := context.Background()
+	_, err = rsocket.Dial(ctx, addr)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "nobody listens")
+
+	late, cancel := context.WithTimeout(ctx, time.Nanosecond)
+	defer cancel()
+	_, err = rsocket.Dial(late, addr)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	timeout, ok := errors.AsType[net.Error](err)
+	require.True(t, ok)
+	require.True(t, timeout.Timeout())
+
+	for _, wrong := range []string{"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "[::1", "nowhere.invalid:1"} {
+		_, err := rsocket.Dial(ctx, wrong)
+		assert.Error(t, err, wrong)
+		_, err = rsocket.Listen(wrong)
+		assert.Error(t, err, wrong)
+		op, ok := errors.AsType[*net.OpError](err)
+		assert.True(t, ok)
+		assert.Equal(t, "listen", op.Op)
+	}
+	_, err = rsocket.New(rsocket.Config{})
+	require.ErrorIs(t, err, rsocket.ErrInvalid)
+}
