@@ -202,12 +202,14 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Close closes the connection. It does not wait: what was written is still sent, for Config.Linger
-// at most, unless SetLinger has changed that. Data that has not been read is lost. Closing again
-// fails with an error that matches net.ErrClosed.
+// at most, unless SetLinger has changed that. (Only the last listener or connection of the functions
+// Listen and Dial waits for that, so that the program may exit.) Data that has not been read is
+// lost. Closing again fails with an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	if !c.close() {
 		return c.opError("close", net.ErrClosed)
 	}
+	c.shared.Release()
 	return nil
 }
 
@@ -361,7 +363,6 @@ func (c *Conn) freeIfDone() {
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
 	}
 	forget(c.stack, &c.stack.conns, &c.place)
-	c.shared.Release()
 }
 
 // connectionChanged is called for each change of a connection's state.

@@ -26,7 +26,7 @@ type Listener struct {
 
 	mu      sync.Mutex
 	changed sync.Cond // for Accept
-	closed  bool
+	failure error     // net.ErrClosed after Close, or why the stack has failed; nil: it listens
 	ready   fifo.Queue[*Conn]
 	pending int // connections of which Accept has not returned: ready, and those being established
 }
@@ -118,41 +118,31 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptConn waits for the next connection that a peer makes. The error after Close is a
-// *net.OpError that matches net.ErrClosed.
+// AcceptConn waits for the next connection that a peer makes. The error is a *net.OpError that
+// matches net.ErrClosed after Close, or the error of the device.
 func (l *Listener) AcceptConn() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.ready.Len() == 0 {
-		if l.closed {
-			return nil, l.opError("accept", net.ErrClosed)
+		if l.failure != nil {
+			return nil, l.opError("accept", l.failure)
 		}
 		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 	l.pending--
-	return l.ready.Pop(), nil
+	c := l.ready.Pop()
+	c.shared.Retain()
+	return c, nil
 }
 
 // Addr is the address that the listener listens on, an *Addr.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Close ends the listener, and resets the connections that wait for Accept. It does not wait.
-// Closing again fails with an error that matches net.ErrClosed.
+// Close ends the listener, and closes the connections that wait for Accept. Closing again fails with
+// an error that matches net.ErrClosed.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		defer l.mu.Unlock()
+	if !l.end(net.ErrClosed) {
 		return l.opError("close", net.ErrClosed)
-	}
-	l.closed = true
-	var waiting []*Conn
-	for l.ready.Len() > 0 {
-		waiting = append(waiting, l.ready.Pop())
-	}
-	l.changed.Broadcast()
-	l.mu.Unlock()
-	for _, c := range waiting {
-		_ = c.Close()
 	}
 	for _, p := range l.parts {
 		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
@@ -160,6 +150,26 @@ func (l *Listener) Close() error {
 		p.shared.Release()
 	}
 	return nil
+}
+
+// end makes Accept fail. It reports false after Close.
+func (l *Listener) end(failure error) bool {
+	l.mu.Lock()
+	if l.failure == net.ErrClosed {
+		l.mu.Unlock()
+		return false
+	}
+	l.failure = failure
+	var waiting []*Conn
+	for l.ready.Len() > 0 {
+		waiting = append(waiting, l.ready.Pop())
+	}
+	l.changed.Broadcast()
+	l.mu.Unlock()
+	for _, c := range waiting {
+		c.close()
+	}
+	return true
 }
 
 func (l *Listener) opError(op string, err error) error { return opError(op, l.addr, err) }
@@ -190,7 +200,7 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 		l.settled(nil)
 		return err
 	}
-	c.listener, c.shared = l.Listener, l.shared.Retain()
+	c.listener, c.shared = l.Listener, l.shared
 	if err = c.meet(q.PrivateData()); err == nil {
 		var conn *rdma.Connection
 		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
@@ -205,7 +215,7 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
 func (l *Listener) settled(c *Conn) {
 	l.mu.Lock()
-	closed := l.closed
+	closed := l.failure != nil
 	if c == nil || closed {
 		l.pending--
 	} else {
@@ -214,6 +224,6 @@ func (l *Listener) settled(c *Conn) {
 	}
 	l.mu.Unlock()
 	if c != nil && closed {
-		_ = c.Close()
+		c.close()
 	}
 }

@@ -2,7 +2,12 @@ package rsocket
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
+	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +16,48 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(writeTo); addr != "" {
+		os.Exit(writeAndExit(addr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// writeTo is the environment variable with the address that writeAndExit writes to.
+const writeTo = "VERBENA_TEST_WRITE_TO"
+
+const written = 3 << 20 // bytes
+
+// writeAndExit is a program that ends as soon as Close has returned.
+func writeAndExit(addr string) int {
+	c, err := Dial(context.Background(), addr)
+	if err == nil {
+		_, err = c.Write(make([]byte, written))
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// What was written arrives, though the program ends as soon as Close has returned.
+func TestExitAfterClose(t *testing.T) {
+	l, err := Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), writeTo+"="+l.Addr().String())
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	c, err := l.Accept()
+	require.NoError(t, err)
+	n, err := io.Copy(io.Discard, c)
+	require.NoError(t, err)
+	require.EqualValues(t, written, n)
+	require.NoError(t, errors.Join(c.Close(), cmd.Wait()))
+}
 
 // paths are the ways of packets between two software devices of one machine.
 var paths = map[string]soft.Config{"shared memory": {}, "UDP": {DisableLocal: true}}

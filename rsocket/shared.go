@@ -27,7 +27,7 @@ var stacks = shared.Values[*Stack]{
 		}
 		return s, nil
 	},
-	Close: func(s *Stack) { _ = errors.Join(s.Close(), s.Device().Close()) },
+	Close: func(s *Stack) { _ = errors.Join(s.Close(), s.cfg.Device.Close()) },
 }
 
 // deviceFor is the device through which the system reaches an address.
@@ -47,7 +47,7 @@ func deviceFor(host string) (string, error) {
 // share: on the device through which the system reaches HOST (package device/route). With an empty
 // HOST, 0.0.0.0 or [::], it listens on the device of the interface that leads away from this machine
 // and on that of the loopback interface. The Stack has the default Config, and is closed with its
-// last listener and connection.
+// last listener and connection, whose Close waits until what was written has been sent.
 func Listen(addr string) (*Listener, error) {
 	hosts, port, err := resolve(context.Background(), addr)
 	if err != nil {
@@ -95,7 +95,8 @@ func Dial(ctx context.Context, addr string) (c *Conn, err error) {
 			c.shared = s
 			return c, nil
 		}
-		if s.Release(); ctx.Err() != nil {
+		go s.Release() // it may wait
+		if ctx.Err() != nil {
 			break
 		}
 	}

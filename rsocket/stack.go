@@ -200,8 +200,11 @@ func (s *Stack) drive(ctx context.Context) {
 		s.failure = err
 	}
 	s.changed.Broadcast()
-	conns := values(&s.conns)
+	listeners, conns := values(&s.listeners), values(&s.conns)
 	s.mu.Unlock()
+	for _, l := range listeners {
+		l.end(s.closedError())
+	}
 	for _, c := range conns {
 		c.gone(err)
 	}
@@ -287,7 +290,7 @@ func (s *Stack) addr(a netip.AddrPort) *Addr {
 	return &Addr{a}
 }
 
-// closedError is why nothing can be done with the Stack any more. s.mu is held.
+// closedError is why nothing can be done with a Stack that is closing or dead.
 func (s *Stack) closedError() error {
 	if s.failure != nil {
 		return fmt.Errorf("the stack has failed: %w: %w", net.ErrClosed, s.failure)

@@ -30,21 +30,12 @@ const (
 	maxMessage = 64 << 10
 )
 
-// The base memory of a connection holds its target SGL, which the peer writes to; entries on their
-// way to the peer's; and the first receive buffer.
-const (
-	ownSGL    = 0
-	outgoing  = ownSGL + protocol.Entries*protocol.EntrySize
-	firstData = outgoing + protocol.Entries*protocol.EntrySize
-	baseSize  = buffers.Smallest
-)
-
 // transfer is the part of a connection that belongs to the engine's goroutine.
 type transfer struct {
 	end       protocol.End
 	conn      *rdma.Connection // nil: not connected yet
 	failed    bool             // fail was called
-	base      buffers.Exposed
+	base      buffers.Base
 	lingering host.Timer // nil: the program has not closed the connection
 
 	order      binary.ByteOrder // of the entries in the peer's target SGL
@@ -72,31 +63,16 @@ type target struct {
 // open allocates the base memory.
 func (c *Conn) open() (err error) {
 	c.end = protocol.NewEnd(receiveQueue)
-	c.base, err = c.stack.expose(baseSize)
-	if err == nil {
-		c.in.AddFirst(c.base.Bytes()[firstData:])
+	if c.base, err = buffers.NewBase(c.stack.cfg.Device, c.stack.rdma.PD()); err == nil {
+		c.in.AddFirst(c.base.FirstData())
 	}
 	return err
 }
 
-// expose allocates memory that the peer of one connection may write to.
-func (s *Stack) expose(size int) (buffers.Exposed, error) {
-	return buffers.Expose(s.cfg.Device, s.rdma.PD(), size)
-}
-
-// entry is a part of the memory, for the peer.
-func entry(m buffers.Exposed, offset, length int) protocol.Entry {
-	return protocol.Entry{Addr: m.Addr() + uint64(offset), Key: m.Key, Length: uint32(length)}
-}
-
 // hello is the private data of this end.
 func (c *Conn) hello() []byte {
-	h := protocol.Hello{
-		BigEndian: binary.NativeEndian.Uint16([]byte{0, 1}) == 1,
-		Credits:   receiveQueue,
-		Target:    entry(c.base, ownSGL, protocol.Entries),
-		Buffer:    entry(c.base, firstData, baseSize-firstData),
-	}
+	bigEndian := binary.NativeEndian.Uint16([]byte{0, 1}) == 1
+	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer()}
 	return h.Encode()
 }
 
@@ -175,8 +151,7 @@ func (c *Conn) take(m *rdma.Message) error {
 		}
 		c.readable.Signal()
 	case protocol.Announced:
-		at := ownSGL + c.end.Target()*protocol.EntrySize
-		e := protocol.DecodeEntry(c.base.Bytes()[at:], binary.NativeEndian)
+		e := c.base.Read(c.end.Target())
 		if err := c.end.Announce(e); err != nil {
 			return err
 		}
@@ -210,7 +185,9 @@ func (c *Conn) grant() error {
 		return nil
 	}
 	c.mu.Lock()
-	b, err := c.in.Next(c.stack.cfg.ReceiveBuffer, c.stack.expose)
+	b, err := c.in.Next(c.stack.cfg.ReceiveBuffer, func(size int) (buffers.Exposed, error) {
+		return buffers.Expose(c.stack.cfg.Device, c.stack.rdma.PD(), size)
+	})
 	c.mu.Unlock()
 	if err != nil { // the next message, or the next call of Read, tries again
 		c.stack.cfg.Log.Warn().Err(err).Msg("failed to allocate a receive buffer")
@@ -224,9 +201,7 @@ func (c *Conn) grant() error {
 	if b == nil {
 		return c.post(m, nil, nil, imm)
 	}
-	at := outgoing + index*protocol.EntrySize
-	entry(b.Exposed, 0, b.Len()).Put(c.base.Bytes()[at:], c.order)
-	return c.post(m, bufinv.Source(c.base.Map, at, protocol.EntrySize), bufinv.Target(c.peerSGL, index*protocol.EntrySize, protocol.EntrySize), imm)
+	return c.post(m, bufinv.Source(c.base.Map, c.base.Put(index, b.Entry(), c.order), protocol.EntrySize), bufinv.Target(c.peerSGL, index*protocol.EntrySize, protocol.EntrySize), imm)
 }
 
 // sendData posts data messages while the peer has room for them.

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 )
 
 const (
@@ -21,23 +20,6 @@ const (
 	perLimit = 4
 )
 
-// Exposed is memory that the peer of one connection may write to.
-type Exposed struct {
-	*mmap.Map
-	Key uint32 // for the peer
-}
-
-// Expose allocates memory for the peer of one connection: no other has its key.
-func Expose(dev verbs.Device, pd verbs.PD, size int) (e Exposed, err error) {
-	if e.Map, err = mmap.Alloc(dev, size, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
-		return e, err
-	}
-	if e.Key, err = e.ExportKey(pd); err != nil {
-		return e, errors.Join(err, e.Close())
-	}
-	return e, nil
-}
-
 // Buffer is a receive buffer: memory that the peer fills from the beginning to the end.
 type Buffer struct {
 	Exposed
@@ -47,8 +29,8 @@ type Buffer struct {
 	shared bool // the memory has another owner
 }
 
-// Len is its size in bytes.
-func (b *Buffer) Len() int { return len(b.data) }
+// Entry is the buffer, for the peer.
+func (b *Buffer) Entry() protocol.Entry { return b.Exposed.Entry(0, len(b.data)) }
 
 func (b *Buffer) full() bool { return b.filled == len(b.data) }
 

@@ -8,7 +8,7 @@ import "sync"
 // Ref, may be called from any goroutine.
 type Values[T any] struct {
 	Open  func(name string) (T, error) // calls do not overlap
-	Close func(T)                      // runs on a goroutine of its own
+	Close func(T)                      // for the last Release
 
 	mu   sync.Mutex
 	refs map[string]*Ref[T]
@@ -42,25 +42,29 @@ func (v *Values[T]) Acquire(name string) (*Ref[T], error) {
 	return r, nil
 }
 
-// Retain is for one more user. The caller is one.
-func (r *Ref[T]) Retain() *Ref[T] {
+// Retain is for one more user. The caller is one, or has one.
+func (r *Ref[T]) Retain() {
 	if r != nil {
 		r.set.mu.Lock()
 		defer r.set.mu.Unlock()
 		r.users++
 	}
-	return r
 }
 
-// Release ends the use by one user. It does not wait for Close.
+// Release ends the use by one user. For the last one it returns when Close has. Meanwhile Acquire
+// opens another value.
 func (r *Ref[T]) Release() {
 	if r == nil {
 		return
 	}
 	r.set.mu.Lock()
-	defer r.set.mu.Unlock()
-	if r.users--; r.users == 0 {
+	r.users--
+	last := r.users == 0
+	if last {
 		delete(r.set.refs, r.name)
-		go r.set.Close(r.Value)
+	}
+	r.set.mu.Unlock()
+	if last {
+		r.set.Close(r.Value)
 	}
 }
