@@ -128,7 +128,7 @@ type Connection struct {
 	toRefill      fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
 
-	retired   bool                   // to be destroyed
+	retired   bool // to be destroyed
 	destroyed bool
 	ending    fifo.Node[*Connection] // among those to be destroyed when their completions have been handled
 	handledBy uint64                 // lane.Group.Handled at which no completion of it is left
