@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -238,6 +239,121 @@ func TestNoDelayedAck(t *testing.T) {
 			t.Skip("another process has the port of RoCEv2, so that x has a port that names its own")
 		}
 		require.Nil(t, y.ack().endpoint)
+	})
+}
+
+// repliedSoon sets the state of a side that has recently replied soon after it was woken.
+func (s *side) repliedSoon() {
+	q := s.qp.(*queuePair)
+	l := q.lock()
+	defer l.mu.Unlock()
+	q.ack.pending, q.ack.replies, q.ack.soon = false, 0, q.ack.threshold
+}
+
+// sleep arms the completion queue of a side, which is empty.
+func (s *side) sleep() {
+	s.t.Helper()
+	armed, err := s.cq.Arm(false)
+	require.NoError(s.t, err)
+	require.True(s.t, armed)
+}
+
+// delayForSleeper sends messages until y, which sleeps, has one whose acknowledgement waits.
+func (c replyPair) delayForSleeper() {
+	c.t.Helper()
+	woken := make(chan struct{}, 1)
+	c.y.cq.OnCompletion(func() { woken <- struct{}{} })
+	for begin := time.Now(); ; {
+		c.y.sleep()
+		c.y.repliedSoon()
+		c.send(c.x, c.y)
+		<-woken
+		waits := c.y.ack().waiting
+		c.await(c.y, 1)
+		if waits {
+			return
+		}
+		c.await(c.x, 1)
+		require.Less(c.t, time.Since(begin), 5*time.Minute, "no acknowledgement waits")
+	}
+}
+
+// The acknowledgement of a message to a program that sleeps waits for its reply, if it has
+// recently replied soon. Polls do not send it. It is sent without a reply if time passes, if the
+// peer sends more, or if the program closes the queue pair.
+func TestDelayedAckOfAProgramThatSleeps(t *testing.T) {
+	pairs := map[string]func(t *testing.T) replyPair{
+		"UDP": func(t *testing.T) replyPair {
+			c := newReplyPair(t, Config{}, Config{})
+			if c.y.dev.endpoints[0].socket.Features().MaxSegments == 1 {
+				t.Skip("the system sends no trains of packets")
+			}
+			return c
+		},
+		"shared memory": func(t *testing.T) replyPair {
+			x, y := openPair(t, Config{}, Config{}, 64)
+			if !x.dev.main.local.On() {
+				t.Skip("no shared memory here")
+			}
+			awaitSharedMemory(x, y)
+			return replyPair{t, x, y}
+		},
+	}
+	for path, open := range pairs {
+		for name, instead := range map[string]func(replyPair){
+			"nothing": func(replyPair) {},
+			"sleeps":  func(c replyPair) { c.y.sleep() },
+			"more": func(c replyPair) {
+				c.send(c.x, c.y)
+				c.await(c.y, 1)
+				require.False(c.t, c.y.ack().waiting)
+			},
+			"closes the queue pair": func(c replyPair) { require.NoError(c.t, c.y.qp.Close()) },
+		} {
+			t.Run(path+"/"+name, func(t *testing.T) {
+				c := open(t)
+				c.delayForSleeper()
+				instead(c)
+				sent := 1
+				if name == "more" {
+					sent = 2
+				}
+				c.await(c.x, sent)
+				if name == "nothing" || name == "sleeps" {
+					require.GreaterOrEqual(t, c.y.ack().threshold, 2*minThreshold)
+					require.Zero(t, c.y.ack().soon)
+				}
+			})
+		}
+		t.Run(path+"/replies", func(t *testing.T) {
+			c := open(t)
+			for range 10 {
+				c.delayForSleeper()
+				_, err := c.y.cq.Poll(c.y.wcs) // a poll without a reply is no reason
+				require.NoError(t, err)
+				c.send(c.y, c.x)
+				require.False(t, c.y.ack().waiting)
+				wcs := c.await(c.x, 2)
+				require.Equal(t, verbs.WCSend, wcs[0].Opcode, "the request completes before the reply to it")
+				require.Equal(t, verbs.WCRecv, wcs[1].Opcode)
+				c.await(c.y, 1)
+			}
+		})
+	}
+	// Otherwise two ends that send at the same time would wait for each other.
+	t.Run("with requests of its own", func(t *testing.T) {
+		c := pairs["UDP"](t)
+		require.NoError(t, c.x.dev.SetFaults(faults.Faults{Loss: 1}))
+		c.y.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{c.y.sge(0, 8)}, RemoteAddr: c.x.mr.Addr(), RKey: c.x.mr.RKey()})
+		for range 3 {
+			c.y.repliedSoon()
+			c.send(c.x, c.y)
+			c.await(c.y, 1)
+			require.False(t, c.y.ack().waiting)
+		}
+		require.NoError(t, c.x.dev.SetFaults(faults.Faults{}))
+		c.await(c.x, 3)
+		c.await(c.y, 1)
 	})
 }
 
