@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write the code of the tests into the do
 // file, and the declarations in it that the block shows.
 var sourceBlock = regexp.MustCompile("(<!-- source: (\\S+): ([^>]+?) -->\n)```go\n((?s:.*?))```\n")
 
-// TestCookbook: the code that the cookbook and the page on simulation show is that of tests. With
-// -update it becomes so.
+// TestCookbook: the code that the cookbook and the pages on rsocket and simulation show is that of
+// tests. With -update it becomes so.
 func TestCookbook(t *testing.T) {
 	for _, name := range fromTests {
 		text, err := os.ReadFile(name)
@@ -44,7 +44,7 @@ func TestCookbook(t *testing.T) {
 }
 
 // fromTests are the documents whose code is that of tests.
-var fromTests = []string{"cookbook.md", "simulation.md"}
+var fromTests = []string{"cookbook.md", "rsocket.md", "simulation.md"}
 
 // sourceOf returns the source of declarations, with their comments, in the order of the names: a
 // function, "Type.Method", a type, or a constant, whose group is shown.

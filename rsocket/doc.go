@@ -1,6 +1,6 @@
 // Package rsocket is net.Conn and net.Listener over RDMA, in the protocol of rsockets, which is
 // part of librdmacm (rsocket(7)). A program that speaks net.Conn moves to RDMA by its calls of
-// Listen and Dial, and its peers can be C programs: those written for rsockets, and any program of
+// Listen and Dial, and its peers can be C programs: those written for rsockets, and programs of
 // sockets under librspreload.so.
 //
 //	l, err := rsocket.Listen(":7471")

@@ -14,7 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
 )
 
-// stacks has the stacks of Listen and Dial, by device.
+// stacks has the stacks of Listen and Dial, by device. A second open device of an interface would
+// have another UDP port than the one to which other hosts send.
 var stacks = shared.Values[*Stack]{
 	Open: func(name string) (*Stack, error) {
 		dev, err := device.Open(name)
@@ -62,7 +63,7 @@ func Listen(addr string) (*Listener, error) {
 	}
 	l := newListener(defaultBacklog)
 	for _, dev := range slices.Compact(devices) {
-		s, err := stacks.Acquire(dev)
+		s, err := stacks.Acquire(context.Background(), dev)
 		if err == nil {
 			if err = l.add(s.Value, hosts, port, s); err != nil {
 				s.Release()
@@ -88,7 +89,7 @@ func Dial(ctx context.Context, addr string) (c *Conn, err error) {
 		if dev, err = deviceFor(cmp.Or(h, "127.0.0.1")); err != nil {
 			continue
 		}
-		if s, err = stacks.Acquire(dev); err != nil {
+		if s, err = stacks.Acquire(ctx, dev); err != nil {
 			continue
 		}
 		if c, err = s.Value.Dial(ctx, net.JoinHostPort(h, port)); err == nil {

@@ -1,8 +1,11 @@
 // Package shared has values that several users share by name. The first user opens a value, and the
-// last one closes it.
+// last one closes it. Values of one name are open one after the other, never two at a time.
 package shared
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Values is a set of shared values. Open and Close make and end them. All methods, and those of a
 // Ref, may be called from any goroutine.
@@ -16,29 +19,42 @@ type Values[T any] struct {
 
 // Ref is a value that is in use. A nil *Ref is none, which Retain and Release ignore.
 type Ref[T any] struct {
-	Value T
-	set   *Values[T]
-	name  string
-	users int
+	Value  T
+	set    *Values[T]
+	name   string
+	closed chan struct{} // closed when Value is, behind the last user
+	users  int           // zero: it is being closed; set.mu guards it
 }
 
-// Acquire returns the value with the name, for one user. It opens the value if nobody uses it.
-func (v *Values[T]) Acquire(name string) (*Ref[T], error) {
+// Acquire returns the value with the name, for one user. It opens the value if nobody uses it. While
+// an earlier one is being closed it waits, until ctx ends.
+func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := v.refs[name]
-	if r == nil {
-		value, err := v.Open(name)
-		if err != nil {
-			return nil, err
+	for r := v.refs[name]; r != nil; r = v.refs[name] {
+		if r.users > 0 {
+			r.users++
+			return r, nil
 		}
-		r = &Ref[T]{Value: value, set: v, name: name}
-		if v.refs == nil {
-			v.refs = make(map[string]*Ref[T])
+		v.mu.Unlock()
+		select {
+		case <-r.closed:
+		case <-ctx.Done():
 		}
-		v.refs[name] = r
+		v.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 	}
-	r.users++
+	value, err := v.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &Ref[T]{Value: value, set: v, name: name, closed: make(chan struct{}), users: 1}
+	if v.refs == nil {
+		v.refs = make(map[string]*Ref[T])
+	}
+	v.refs[name] = r
 	return r, nil
 }
 
@@ -51,8 +67,7 @@ func (r *Ref[T]) Retain() {
 	}
 }
 
-// Release ends the use by one user. For the last one it returns when Close has. Meanwhile Acquire
-// opens another value.
+// Release ends the use by one user. For the last one it returns when Close has.
 func (r *Ref[T]) Release() {
 	if r == nil {
 		return
@@ -60,11 +75,13 @@ func (r *Ref[T]) Release() {
 	r.set.mu.Lock()
 	r.users--
 	last := r.users == 0
-	if last {
-		delete(r.set.refs, r.name)
-	}
 	r.set.mu.Unlock()
-	if last {
-		r.set.Close(r.Value)
+	if !last {
+		return
 	}
+	r.set.Close(r.Value)
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	delete(r.set.refs, r.name)
+	close(r.closed)
 }
