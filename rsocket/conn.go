@@ -1,6 +1,7 @@
 package rsocket
 
 import (
+	"context"
 	"errors"
 	"io"
 	"math"
@@ -29,8 +30,9 @@ type Conn struct {
 	listener *Listener           // nil: it was dialled, or has been settled
 	shared   *shared.Ref[*Stack] // nil: the program has made the stack
 
-	work      func()      // pump, to be run on the engine's goroutine
-	scheduled atomic.Bool // work is on its way there
+	giveUp    context.CancelCauseFunc // ends a Dial that waits; nil: the connection was accepted
+	work      func()                  // pump, to be run on the engine's goroutine
+	scheduled atomic.Bool             // work is on its way there
 
 	mu                          sync.Mutex
 	readable, writable          sync.Cond
@@ -51,8 +53,8 @@ type Conn struct {
 }
 
 // newConn makes a connection without a peer.
-func (s *Stack) newConn() (*Conn, error) {
-	c := &Conn{stack: s, linger: s.cfg.Linger}
+func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
+	c := &Conn{stack: s, giveUp: giveUp, linger: s.cfg.Linger}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.work = c.pump
 	c.out.Pool = &s.chunks
@@ -158,6 +160,10 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			c.mu.Unlock()
 			m := copy(room, p[n:])
 			c.mu.Lock()
+			if c.writeClosed { // the end of the data may have been sent meanwhile
+				err = c.writeError()
+				continue
+			}
 			c.out.Commit(m)
 			n += m
 			c.mu.Unlock()
@@ -241,6 +247,9 @@ func (c *Conn) close() bool {
 		return false
 	}
 	c.closed, c.writeClosed = true, true
+	if c.giveUp != nil {
+		c.giveUp(net.ErrClosed)
+	}
 	h := c.stack.host
 	c.readDeadline.Reset(h, &c.mu, time.Time{}, nil)
 	c.writeDeadline.Reset(h, &c.mu, time.Time{}, nil)

@@ -2,6 +2,7 @@ package rsocket
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 
@@ -43,29 +44,32 @@ func dialer(ctx context.Context, kind, addr string, dial func(context.Context, s
 }
 
 func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
-	c, err := s.newConn()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c, err := s.newConn(cancel)
 	if err != nil {
 		return nil, err
 	}
-	var refused error
 	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
 		PrivateData: c.hello(), Once: true,
 		OnResponse: func(conn *rdma.Connection) {
-			if refused = c.meet(conn.AcceptData()); refused != nil {
-				_ = conn.Close()
+			c.bind(conn)
+			if err := c.meet(conn.AcceptData()); err != nil {
+				c.fail(err)
 				return
 			}
-			c.bind(conn)
 			_ = conn.Established() // it fails only if the peer has withdrawn, which ends the connection
 		},
 	})
-	switch {
-	case err == nil:
+	if err == nil {
 		return c, nil
-	case refused != nil:
-		err = refused
 	}
 	c.abandon()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(c.failure, ErrProtocol) {
+		err = c.failure
+	}
 	return nil, err
 }
 

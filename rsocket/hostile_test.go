@@ -143,7 +143,7 @@ func TestHostileMessages(t *testing.T) {
 			for p.write([]byte{1}, e.addr+sent, e.key, 1) == nil {
 				sent++
 			}
-			require.Less(t, sent, uint64(200)) // the grants have not arrived, but may count
+			require.Less(t, sent, uint64(200), "grants that have not arrived may count")
 		}, says: "data message of 1 bytes"},
 		"data after a shutdown": {attack: func(t *testing.T, p *peer) {
 			require.NoError(t, p.message(shutdown))

@@ -84,6 +84,11 @@ func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*
 		forget(s, &s.listeners, &p.place)
 		return err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil { // it has ended with the stack
+		return l.failure
+	}
 	l.parts = append(l.parts, p)
 	if len(l.parts) == 1 {
 		l.addr = s.addr(p.rdma.Addr())
@@ -195,7 +200,7 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 	if full {
 		return fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", l.backlog)
 	}
-	c, err := s.newConn()
+	c, err := s.newConn(nil)
 	if err != nil {
 		l.settled(nil)
 		return err

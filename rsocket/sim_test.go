@@ -287,12 +287,12 @@ func TestNemesis(t *testing.T) {
 		for _, h := range clients {
 			h.Run(w.dial(h, servers))
 		}
-		chaos := s.Nemesis(sim.Chaos{MaxDown: 3, Interval: 500 * time.Millisecond, Longest: 5 * time.Second, Until: 20 * time.Second})
+		chaos := s.Nemesis(sim.Chaos{MaxDown: 3, Interval: 500 * time.Millisecond, Longest: 5 * time.Second, Until: 10 * time.Second})
 		s.RunUntil(chaos.Done, time.Minute)
-		s.Run(20 * time.Second)
+		s.Run(10 * time.Second)
 		calm := len(w.sessions)
-		s.RunUntil(func() bool { return len(w.sessions) >= calm+60 }, time.Minute)
-		last := w.sessions[calm : calm+50]
+		s.RunUntil(func() bool { return len(w.sessions) >= calm+40 }, time.Minute)
+		last := w.sessions[calm : calm+30]
 		s.RunUntil(func() bool {
 			return !slices.ContainsFunc(last, func(x *session) bool {
 				if !x.aborts {

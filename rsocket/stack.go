@@ -120,6 +120,7 @@ type Stack struct {
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
+	closed     error          // result of the engine's Close; the driver sets it
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
 
@@ -190,10 +191,11 @@ func (s *Stack) open() error {
 	return nil
 }
 
-// drive drives the engine until Close, or until the context has failed. Then no callback comes any
-// more, and nothing at the device uses memory.
+// drive drives the engine until Close, or until the context has failed, and closes it. Then no
+// callback comes any more, and nothing at the device uses memory.
 func (s *Stack) drive(ctx context.Context) {
 	err := s.engine.Run(ctx)
+	s.closed = s.engine.Close()
 	s.mu.Lock()
 	s.dead = true
 	if ctx.Err() == nil {
@@ -250,7 +252,7 @@ func (s *Stack) Close() error {
 	s.stopEngine()
 	s.driver.Wait()
 	s.waitForConns(func() bool { return false }) // calls of Read and Write that use memory are returning
-	return errors.Join(s.engine.Close(), s.chunks.Close())
+	return errors.Join(s.closed, s.chunks.Close())
 }
 
 // waitForConns waits until no connection uses resources, or until the condition holds.

@@ -27,7 +27,12 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns both.
-func (e *Error) Unwrap() []error { return []error{e.Kind, e.Reason} }
+func (e *Error) Unwrap() []error {
+	if e.Reason == nil {
+		return []error{e.Kind} // package errors allows no nil
+	}
+	return []error{e.Kind, e.Reason}
+}
 
 // Timeout makes that of net.OpError right.
 func (e *Error) Timeout() bool {
