@@ -549,7 +549,7 @@ func TestEFAStatuses(t *testing.T) {
 	wc = client.wait(1)[0]
 	assert.Equal(t, []any{verbs.StatusResponseTimeout, uint32(15)}, []any{wc.Status, wc.VendorError}, "nobody is there")
 	assert.Equal(t, uint64(1), counter(t, client.dev, "srd_peer_timeouts"))
-	assert.Equal(t, uint64(1), counter(t, server.dev, "rx_qkey_violations"))
+	assert.Positive(t, counter(t, server.dev, "rx_qkey_violations"), "a request that was repeated counts again")
 }
 
 // Destroying an address handle fails only its outstanding requests.
