@@ -34,8 +34,12 @@ else
 fi
 run "$go" test -vet=off ./docs
 
-# oob/etcd is a separate module.
+# These are modules of their own.
 staticcheck=$("$go" tool -n staticcheck)
-cd oob/etcd
-run "$go" vet ./...
-run "$staticcheck" ./...
+for module in oob/etcd examples/grpc; do
+	(
+		cd "$module"
+		run "$go" vet ./...
+		run "$staticcheck" ./...
+	)
+done
