@@ -219,12 +219,10 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// SetLinger sets what Close does with data that has not been sent, as SetLinger of net.TCPConn does.
-// If sec < 0, which is the default, or sec > 0, it is still sent, for Config.Linger or for sec
-// seconds at most, and the peer reads io.EOF behind it. If sec == 0, Close drops it and resets the
-// connection: Read and Write of the peer fail with syscall.ECONNRESET, so that it does not take
-// what has arrived for all of the data. SetLinger fails with an error that matches net.ErrClosed
-// after Close.
+// SetLinger sets what Close does with data that has not been sent, as that of net.TCPConn does. If
+// sec < 0, the default, or sec > 0, it is still sent, for Config.Linger or for sec seconds at most.
+// If sec == 0, Close drops it and resets the connection: the peer fails with syscall.ECONNRESET, and
+// does not take what has arrived for all of the data.
 func (c *Conn) SetLinger(sec int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,17 +276,15 @@ func (c *Conn) RemoteAddr() net.Addr { return c.stack.addr(c.conn.PeerAddr()) }
 // Path says how packets travel now: see rdma.Connection.Path.
 func (c *Conn) Path() verbs.Path { return c.conn.Path() }
 
-// SetDeadline is SetReadDeadline and SetWriteDeadline.
+// SetDeadline is SetReadDeadline and SetWriteDeadline. Zero: none.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return c.setDeadlines(t, &c.readDeadline, &c.writeDeadline)
 }
 
-// SetReadDeadline sets the time at which Read fails with os.ErrDeadlineExceeded, one that waits
-// included. Zero: none.
+// SetReadDeadline sets the time at which Read fails with os.ErrDeadlineExceeded, even one that waits.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readDeadline) }
 
-// SetWriteDeadline sets the time at which Write fails with os.ErrDeadlineExceeded, one that waits
-// for room included. Zero: none.
+// SetWriteDeadline sets the time at which Write fails with os.ErrDeadlineExceeded, even one that waits.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeDeadline) }
 
 func (c *Conn) setDeadlines(t time.Time, list ...*deadline.Deadline) error {

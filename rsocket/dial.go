@@ -36,9 +36,13 @@ func dialer(ctx context.Context, kind, addr string, dial func(context.Context, s
 	if kind != "tcp" && kind != network {
 		return nil, opError("dial", addressOf(addr), net.UnknownNetworkError(kind))
 	}
-	c, err := dial(ctx, addr)
+	return asNetConn(dial(ctx, addr))
+}
+
+// asNetConn returns nil after an error, and not a net.Conn that holds a nil *Conn.
+func asNetConn(c *Conn, err error) (net.Conn, error) {
 	if err != nil {
-		return nil, err // not a net.Conn that holds a nil *Conn
+		return nil, err
 	}
 	return c, nil
 }

@@ -15,14 +15,12 @@
 //
 // # Memory
 //
-// Write copies into send memory, from which the device writes into memory that the peer has
-// announced. Read copies out of this end's receive memory. A peer that does not read makes Write
-// wait when Config.SendBuffer is full, and nothing else: each connection has receives and receive
-// memory of its own. An idle connection holds 8 KiB of receive memory, a queue pair with 68
-// receives, and some bookkeeping; it has no goroutine and no send memory, and costs a keepalive
-// every Config.KeepAlive. A busy one holds receive memory that doubles up to Config.ReceiveBuffer
-// while buffers are filled within 200 ms, and shrinks again when they take longer than 5 s, and up
-// to Config.SendBuffer of send memory, which returns to the Stack when the data has been sent.
+// Each connection has receives and receive memory of its own, so that a peer that does not read makes
+// Write wait, when Config.SendBuffer is full, and nothing else. An idle connection holds 8 KiB of
+// receive memory and a queue pair with 68 receives; it has no goroutine and no send memory. The
+// receive memory of a busy one doubles up to Config.ReceiveBuffer while buffers are filled within
+// 200 ms, and shrinks again when they take longer than 5 s. Send memory returns to the Stack when
+// the data has been sent.
 //
 // # Ending
 //

@@ -115,13 +115,7 @@ func resolve(ctx context.Context, addr string) (hosts []string, port string, err
 }
 
 // Accept is AcceptConn, for net.Listener.
-func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.AcceptConn()
-	if err != nil {
-		return nil, err // not a net.Conn that holds a nil *Conn
-	}
-	return c, nil
-}
+func (l *Listener) Accept() (net.Conn, error) { return asNetConn(l.AcceptConn()) }
 
 // AcceptConn waits for the next connection that a peer makes. The error is a *net.OpError that
 // matches net.ErrClosed after Close, or the error of the device.

@@ -60,10 +60,7 @@ const (
 	MaxBuffer = 256 << 20
 )
 
-const (
-	defaultMaxConnections = 16384
-	defaultBacklog        = 128
-)
+const defaultBacklog = 128
 
 func (c *Config) complete() error {
 	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 1<<20), cmp.Or(c.SendBuffer, 1<<20)
@@ -159,7 +156,7 @@ func (s *Stack) open() error {
 		return err
 	}
 	s.zone = port.Interface
-	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, defaultMaxConnections))
+	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, 16384))
 	if s.cfg.MaxConnections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
 	}
@@ -170,14 +167,14 @@ func (s *Stack) open() error {
 	if err != nil {
 		return err
 	}
-	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err != nil {
-		return err
-	}
-	if err := s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received); err != nil {
-		return err
-	}
 	s.rdma.OnConnection(connectionChanged)
-	if err := s.rdma.Start(); err != nil {
+	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err == nil {
+		err = s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received)
+	}
+	if err == nil {
+		err = s.rdma.Start()
+	}
+	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -202,7 +199,7 @@ func (s *Stack) drive(ctx context.Context) {
 		s.failure = err
 	}
 	s.changed.Broadcast()
-	listeners, conns := values(&s.listeners), values(&s.conns)
+	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
 	for _, l := range listeners {
 		l.end(s.closedError())
@@ -210,14 +207,6 @@ func (s *Stack) drive(ctx context.Context) {
 	for _, c := range conns {
 		c.gone(err)
 	}
-}
-
-// values are the values in a list.
-func values[T any](l *fifo.List[T]) (list []T) {
-	for e := l.Front(); e != nil; e = e.Next() {
-		list = append(list, e.Value)
-	}
-	return list
 }
 
 // Device is the device that the Stack uses.
@@ -236,7 +225,7 @@ func (s *Stack) Close() error {
 	s.mu.Lock()
 	first := !s.closing
 	s.closing = true
-	listeners, conns := values(&s.listeners), values(&s.conns)
+	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
 	if !first {
 		s.driver.Wait()

@@ -101,6 +101,10 @@ func TestListAgainstASlice(t *testing.T) {
 				e = e.Next()
 			}
 			require.Nil(t, e)
+			require.Equal(t, len(in), len(l.Values()))
+			for i, v := range l.Values() {
+				require.Same(t, in[i], v)
+			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": check,

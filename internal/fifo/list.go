@@ -28,6 +28,14 @@ func (l *List[T]) Len() int { return l.n }
 // Front is the first node, or nil.
 func (l *List[T]) Front() *Node[T] { return l.head }
 
+// Values returns the values of all nodes, in order.
+func (l *List[T]) Values() (list []T) {
+	for e := l.head; e != nil; e = e.next {
+		list = append(list, e.Value)
+	}
+	return list
+}
+
 // Push adds a node at the end. It panics if the node is in a list already.
 func (l *List[T]) Push(e *Node[T]) {
 	if e.list != nil {
