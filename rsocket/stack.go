@@ -33,7 +33,7 @@ type Config struct {
 	// rejected. Zero: 16,384, or as many as the device has completion queue entries for.
 	MaxConnections int
 	// ReceiveBuffer is how many bytes a connection holds at most of what its program has not
-	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 1 MiB.
+	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 2 MiB.
 	ReceiveBuffer int
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. A connection that has sent everything holds no send
@@ -63,7 +63,7 @@ const (
 const defaultBacklog = 128
 
 func (c *Config) complete() error {
-	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 1<<20), cmp.Or(c.SendBuffer, 1<<20)
+	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 2<<20), cmp.Or(c.SendBuffer, 1<<20)
 	c.Backlog = cmp.Or(c.Backlog, defaultBacklog)
 	c.KeepAlive, c.Linger = cmp.Or(c.KeepAlive, 15*time.Second), cmp.Or(c.Linger, 10*time.Second)
 	switch {

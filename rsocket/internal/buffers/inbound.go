@@ -15,9 +15,9 @@ const (
 	// that took longer than slowFill by one half as large.
 	fastFill = 200 * time.Millisecond
 	slowFill = 5 * time.Second
-	// perLimit is how many of the largest buffers the limit has room for: while the peer fills
-	// two, the program reads the others.
-	perLimit = 4
+	// perLimit is how many of the largest buffers the limit has room for: the peer has two, and
+	// stops when it has filled both before it gets another. So they must be large.
+	perLimit = 2
 )
 
 // Buffer is a receive buffer: memory that the peer fills from the beginning to the end.
