@@ -66,7 +66,7 @@ func (c Capabilities) String() string {
 func (c *Capabilities) connections() bool { return c.Transport == verbs.RC || c.Transport == verbs.UC }
 
 // connectionLimit is the largest number of connections of one context: each takes 16 bytes of
-// registered memory, and a place in lists, from Start on.
+// registered memory from Start on, and slotBits of the ID of a receive.
 const connectionLimit = 1 << 16
 
 // QueryCapabilities asks a device what contexts of a transport service can do on it: RC, UC,
