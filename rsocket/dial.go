@@ -26,8 +26,7 @@ func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return c, nil
 }
 
-// DialContext is Dial in the form that clients with a dialer of the program's take: see the function
-// DialContext.
+// DialContext is Dial for clients that take a dialer: see the function DialContext.
 func (s *Stack) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return dialer(ctx, network, addr, s.Dial)
 }

@@ -30,27 +30,24 @@ type Config struct {
 	// Device is the device, which Close of the Stack does not close.
 	Device verbs.Device
 	// MaxConnections is how many connections can exist at a time; requests beyond it are
-	// rejected. Zero: 16,384, or as many as the device has completion queue entries for.
+	// rejected. Zero: 16,384, on adapters 1,024, or what the device's completion queues allow.
 	MaxConnections int
 	// ReceiveBuffer is how many bytes a connection holds at most of what its program has not
 	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 2 MiB.
 	ReceiveBuffer int
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
-	// acknowledged; Write waits then. A connection that has sent everything holds no send
-	// memory. Zero: 1 MiB.
+	// acknowledged; Write waits then. Zero: 1 MiB.
 	SendBuffer int
 	// Backlog is how many connections of a Listener can wait for Accept; requests beyond it are
 	// rejected. Zero: 128.
 	Backlog int
-	// KeepAlive is how long a peer may be silent before its device is asked whether it is still
-	// there. A connection whose peer does not answer fails with ECONNRESET. Zero: 15 s. None:
-	// never.
+	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
+	// Without an answer, the connection fails with ECONNRESET. Zero: 15 s. None: never.
 	KeepAlive time.Duration
 	// Linger is how long a closed connection goes on sending what Write has accepted. Zero: 10
 	// s. None: it sends nothing more.
 	Linger time.Duration
-	// Log receives connections made and lost (debug), and failures (warn). The zero value is
-	// silent.
+	// Log receives connections (debug) and failures (warn). The zero value is silent.
 	Log zerolog.Logger
 }
 
@@ -156,7 +153,11 @@ func (s *Stack) open() error {
 		return err
 	}
 	s.zone = port.Interface
-	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, 16384))
+	standard := 16384
+	if s.cfg.Device.Driver() != "soft" {
+		standard = 1024 // an adapter allocates the completion queue as a whole
+	}
+	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, standard))
 	if s.cfg.MaxConnections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
 	}
