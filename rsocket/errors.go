@@ -8,9 +8,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errs"
 )
 
-// Errors of this package, matched with errors.Is. Those of connections and listeners are
-// *net.OpError, and match net.ErrClosed, os.ErrDeadlineExceeded, syscall.ECONNRESET,
-// syscall.ECONNREFUSED and so on, as those of package net do, beside the reason from package rdma.
+// Errors of this package, matched with errors.Is. Connections and listeners return *net.OpError, which
+// match net.ErrClosed, os.ErrDeadlineExceeded, syscall.ECONNRESET and so on, beside the reason.
 var (
 	// ErrInvalid: an argument has a value that can never be right.
 	ErrInvalid = errs.ErrInvalid
