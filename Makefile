@@ -45,7 +45,7 @@ test: setup ## all tests, the long ones in a short form
 full: setup ## the tests of make test in full, except those in the virtual machine
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
-# "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck verbena matrix bench
+# "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket verbena matrix bench
 # sanitized removal.
 PARTS ?= all
 

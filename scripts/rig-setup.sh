@@ -16,8 +16,19 @@ lacking=$(scripts/rig -missing)
 if [ -n "$lacking" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "installing" $lacking
 	export DEBIAN_FRONTEND=noninteractive
+	# A memcached that is installed here must not start, now or at the next boot.
+	policy=/usr/sbin/policy-rc.d quiet=false
+	case " $(tr '\n' ' ' <<<"$lacking")" in *" memcached "*) quiet=true ;; esac
+	if $quiet && [ ! -e $policy ]; then
+		trap 'rm -f $policy' EXIT
+		printf '#!/bin/sh\nexit 101\n' >$policy
+		chmod 755 $policy
+	fi
 	if { apt-get update && apt-get install -y --no-install-recommends $lacking; } >/dev/null; then
 		lacking=$(scripts/rig -missing)
+	fi
+	if $quiet && command -v systemctl >/dev/null; then
+		systemctl disable memcached.service >/dev/null 2>&1 || true
 	fi
 fi
 if [ -n "$lacking" ]; then

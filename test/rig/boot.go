@@ -202,7 +202,7 @@ const (
 // args returns QEMU's arguments, the same for every guest. The kernel passes unknown words of
 // its command line to the first process.
 func (g *guest) args(words string, initrd int) []string {
-	boot := fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off %s RIG_MTU=%d %s", g.clock, g.job.MTU, words)
+	boot := fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off no_timer_check %s RIG_MTU=%d %s", g.clock, g.job.MTU, words)
 	if g.results != "" {
 		boot += " RIG_RESULTS=1"
 	}

@@ -169,6 +169,9 @@ func imageTree(ctx context.Context, k kernel, libs libraries) (*tree, error) {
 			return nil, err
 		}
 	}
+	if err := t.copy(preloadNeed.Name, preloadNeed.Name); err != nil {
+		return nil, err
+	}
 	for _, need := range guestNeeds {
 		file, err := program(need.Name)
 		if err != nil {

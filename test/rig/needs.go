@@ -45,7 +45,9 @@ var guestNeeds = []Need{
 	{"rdma_server", "rdmacm-utils"},
 	{"rdma_xclient", "rdmacm-utils"},
 	{"rdma_xserver", "rdmacm-utils"},
+	{"rcopy", "rdmacm-utils"},
 	{"rping", "rdmacm-utils"},
+	{"rstream", "rdmacm-utils"},
 	{"ucmatose", "rdmacm-utils"},
 	{"udaddy", "rdmacm-utils"},
 	{"ib_atomic_bw", "perftest"},
@@ -56,11 +58,16 @@ var guestNeeds = []Need{
 	{"ib_send_lat", "perftest"},
 	{"ib_write_bw", "perftest"},
 	{"ib_write_lat", "perftest"},
+	{"iperf", "iperf"},
+	{"memcached", "memcached"},
+	{"nc.openbsd", "netcat-openbsd"},
+	{"nc.traditional", "netcat-traditional"},
 }
 
 var (
 	busyboxNeed  = Need{"busybox", "busybox-static"}
 	providerNeed = Need{"/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so", "ibverbs-providers"}
+	preloadNeed  = Need{libDir + "/rsocket/librspreload.so.1", "librdmacm1"}
 )
 
 // Missing returns the needs that this machine lacks, each once.
@@ -76,6 +83,9 @@ func Missing() []Need {
 	}
 	if _, err := provider(); err != nil {
 		missing = append(missing, providerNeed)
+	}
+	if !exists(preloadNeed.Name) {
+		missing = append(missing, preloadNeed)
 	}
 	return missing
 }

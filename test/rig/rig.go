@@ -29,8 +29,8 @@
 // 10.0.0.1, 2 is fd00::1.
 //
 // The image has busybox, bash, iproute2, the tools and examples of rdma-core and perftest,
-// tcpdump, and every shared library that these and a job's own programs need. The folder
-// /results is a folder of the host ([Job.Results]).
+// tcpdump, netcat, iperf, memcached, librspreload.so.1, and every shared library that these and a
+// job's own programs need. The folder /results is a folder of the host ([Job.Results]).
 //
 // The script runs as root under bash with errexit, nounset and pipefail: the first command
 // that fails ends it, except for commands in the background (use wait). When the script ends,

@@ -30,6 +30,7 @@ type part struct {
 	// programs are those that the tests start in their short form; otherwise they start all
 	// samples, too. To build one takes two seconds.
 	programs []string
+	c        map[string]string // programs and libraries in C: path in the guest to source
 	check    func(t *testing.T, output string)
 	asan     bool // needs programs that are built for AddressSanitizer, which takes a minute
 }
@@ -47,6 +48,9 @@ var parts = []part{
 		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "test/counters", "test/workload",
 	}},
 	{name: "crosscheck", tests: "test/crosscheck"},
+	{name: "rsocket", tests: "rsocket", c: map[string]string{
+		"/bin/sockecho": "rsocket/testdata/echo.c", "/lib/newcalls.so": "rsocket/testdata/newcalls.c",
+	}},
 	{name: "verbena", tests: "cmd/verbena"},
 	{name: "matrix", tests: "test/matrix", programs: []string{"test/workload"}},
 	{name: "bench", tests: "bench", programs: []string{"bench"}},
@@ -162,6 +166,17 @@ func buildForGuest(t *testing.T, chosen []part, short bool) map[string]string {
 	require.NoError(t, err)
 	for _, file := range built {
 		files["/bin/"+file.Name()] = filepath.Join(bin, file.Name())
+	}
+	for _, p := range chosen {
+		for guest, source := range p.c {
+			compiled := filepath.Join(t.TempDir(), filepath.Base(guest))
+			args := []string{"-O2", "-o", compiled, filepath.Join("../..", source)}
+			if strings.HasSuffix(guest, ".so") {
+				args = append(args, "-shared", "-fPIC")
+			}
+			run(t, "cc", args...)
+			files[guest] = compiled
+		}
 	}
 	var started []string
 	for _, p := range chosen {
