@@ -114,12 +114,10 @@ func idle(ctx context.Context, o options) (string, error) {
 		f.heap, f.stacks, f.resident = do(p.server, request{Do: "memory"}).Memory.Grown(before, o.connections)
 		f.server, f.client = used()
 		do(p.client, request{Do: "release"})
-		for range 100 { // until the server has noticed
-			if len(do(p.server, request{Do: "counts"}).Values) == 0 {
-				break
-			}
+		for err == nil && len(do(p.server, request{Do: "counts"}).Values) > 0 {
 			time.Sleep(100 * time.Millisecond)
 		}
+		time.Sleep(closingTime)
 		f.left, _, _ = do(p.server, request{Do: "memory"}).Memory.Grown(before, o.connections)
 		return f, err
 	})
@@ -138,6 +136,9 @@ func idle(ctx context.Context, o options) (string, error) {
 		{"server without connections", "%.2f", func(f idleFigures) float64 { return 100 * f.alone }},
 	}), nil
 }
+
+// closingTime is allowed for the end of connections that the server has closed.
+const closingTime = 5 * time.Second
 
 // rates measures how many bytes each connection of the server receives.
 func rates(p *pair, d time.Duration) ([]float64, error) {
