@@ -73,8 +73,6 @@ type peer struct {
 	next      int // entry of the own target SGL that comes next
 	sent      uint16
 	reach     uint16
-	busy      int // slots in use
-	slot      int
 	got       []byte
 	filled    int // bytes of the current half
 	half2     bool
