@@ -14,7 +14,9 @@ time=${FUZZTIME:-1m}
 parallel=${FUZZPARALLEL:-$(getconf _NPROCESSORS_ONLN)}
 transport=soft/internal/roce/transport
 wire=soft/internal/roce/wire
-fuzzers=("$transport FuzzReceive" "$transport FuzzReceiveUnreliable" "$transport FuzzAccess" "$wire FuzzParse" "$wire FuzzCheckICRC")
+rsocket=rsocket/internal/protocol
+fuzzers=("$transport FuzzReceive" "$transport FuzzReceiveUnreliable" "$transport FuzzAccess" "$wire FuzzParse" "$wire FuzzCheckICRC"
+	"$rsocket FuzzDecodeHello" "$rsocket FuzzEntry" "$rsocket FuzzEnd")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -78,7 +80,7 @@ for f in "${fuzzers[@]}"; do
 done
 echo "packets in total: $total"
 echo "statements that the seeds and the kept inputs cover:"
-for package in "$transport" "$wire"; do
+for package in "$transport" "$wire" "$rsocket"; do
 	"$go" test -count=1 -run '^Fuzz' -coverprofile="$work/profile" "./$package" >/dev/null || failed=1
 	echo "  $package $("$go" tool cover -func="$work/profile" | awk '/^total:/ { print $NF }')"
 done
