@@ -63,7 +63,7 @@ func TestKeyValueServerEnds(t *testing.T) {
 			client := start(t, name, "-oob", way, "-n", "1000000000", "-timeout", patience)
 			server.await("client " + name)
 			server.interrupted(syscall.SIGTERM, 143)
-			assert.Equal(t, 1, client.code())
+			assert.Equal(t, 1, client.code(), "%s", client.stderr.String())
 			// The server may end before the client has connected.
 			assert.Regexp(t, "closed by the peer|did not connect", client.lastLine())
 		})

@@ -31,7 +31,7 @@ func run(ctx context.Context, s *sample.Session, c *kv.Client) error {
 	working, stop := context.WithCancelCause(ctx)
 	var list []*worker
 	var workers sync.WaitGroup
-	defer workers.Wait()
+	c.Users = &workers
 	return c.Run(ctx, s, func(m *rdma.Message) {
 		imm, _ := m.Imm()
 		if i := int(imm >> 24); i < len(list) && len(list[i].answers) == 0 {

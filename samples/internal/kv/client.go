@@ -3,6 +3,7 @@ package kv
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -19,8 +20,9 @@ type Client struct {
 	RDMA          *rdma.Connections
 	Tasks         *rdma.Pool
 	Conn          *rdma.Connection
-	Local         *mmap.Map // a slot for each worker
-	Table         *mmap.Map // the slots of the server
+	Local         *mmap.Map       // a slot for each worker
+	Table         *mmap.Map       // the slots of the server
+	Users         *sync.WaitGroup // goroutines that use Local and Table; nil: only callbacks do
 }
 
 // Main is main of a client: it reads the flags, and calls run.
@@ -48,6 +50,9 @@ func (c *Client) Run(ctx context.Context, s *sample.Session, answered func(*rdma
 		return err
 	}
 	defer sample.Close(&err, h.Close)
+	if c.Users != nil {
+		defer c.Users.Wait()
+	}
 	c.RDMA = h.RDMA
 	if c.Tasks, err = c.RDMA.SharedPool(); err != nil {
 		return err
