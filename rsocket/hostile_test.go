@@ -270,14 +270,6 @@ func TestUselessPeers(t *testing.T) {
 				require.NoError(t, p.message(0))
 			}
 		}},
-		"announces buffers of one byte": {attack: func(t *testing.T, p *peer) {
-			for i := range uint16(500) {
-				p.until(func() bool { return p.state != 0 })
-				if p.announce(1-int(i%2), p.own(peerReceive, 1), i+64) != nil {
-					return // a third one
-				}
-			}
-		}},
 		"writes over its own buffers and over the target SGL": {attack: func(t *testing.T, p *peer) {
 			e := p.first()
 			for range 100 {

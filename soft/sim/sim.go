@@ -98,6 +98,7 @@ func New(t testing.TB, seed uint64) *Sim {
 		TB: t, seed: seed, virtual: inBubble(), begin: time.Now(),
 		timer: time.NewTimer(0), done: make(chan struct{}), waitOver: make(chan struct{}, 1),
 		random: rand.New(rand.NewPCG(seed, 0)), forTest: rand.New(rand.NewPCG(seed, 1)), byAddr: make(map[netip.Addr]*Host),
+		busy: true, // the goroutine of the test goes on first
 	}
 	s.topology.init(s)
 	s.addresses.init()
