@@ -32,6 +32,16 @@ func TestMeasurements(t *testing.T) {
 			assert.Contains(t, string(out), m.name)
 		})
 	}
+	for name, args := range map[string][]string{
+		"rsocket":       {"rsocket", "-t", "20ms", "-rounds", "1", "-only", "loopback 4 KiB"},
+		"rsocket-scale": {"rsocket-scale", "-t", "20ms", "-rounds", "1", "-connections", "20", "-busy", "10", "-beside", "5", "-idle", "50ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := exec.Command(bin, args...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			assert.Contains(t, string(out), "shared memory")
+		})
+	}
 	out, err = exec.Command(bin, "-version").Output()
 	require.NoError(t, err)
 	assert.Regexp(t, `^bench (devel|v\d\S*) \(.*go\S+ \w+/\w+\)\n$`, string(out))
@@ -47,6 +57,7 @@ func TestMeasurements(t *testing.T) {
 		"overhead":            {"overhead", "-rounds", "0"},
 		"perftest":            {"perftest", "-run", "nothing"},
 		"scp":                 {"scp", "-rounds", "0"},
+		"rsocket":             {"rsocket", "-rounds", "0"},
 		"sim":                 {"sim", "-only", "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {

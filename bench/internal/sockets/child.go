@@ -41,6 +41,8 @@ type child struct {
 	held    []net.Conn
 	written int // of these, the first ones, which goroutines write to
 	writes  sync.WaitGroup
+
+	stopping atomic.Bool // writes end
 }
 
 // serve answers requests until standard input ends.

@@ -185,7 +185,7 @@ func (c *child) write(_ context.Context, q request) (r reply, err error) {
 	for ; c.written < len(c.held); c.written++ {
 		nc := c.held[c.written]
 		c.writes.Go(func() {
-			for {
+			for !c.stopping.Load() { // they would leave release no processor time
 				if _, err := nc.Write(buf); err != nil {
 					return // it is closed
 				}
@@ -201,6 +201,7 @@ func (c *child) release(_ context.Context, q request) (r reply, err error) {
 	if q.Count > 0 {
 		left = len(c.held) - q.Count
 	}
+	c.stopping.Store(left == 0)
 	for _, nc := range c.held[left:] {
 		_ = nc.Close()
 	}
