@@ -97,6 +97,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.reading = false
 	if c.closed {
 		c.discard()
+		emptied = true
 	}
 	c.readable.Signal()
 	c.freeIfDone()

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
+	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
@@ -54,10 +56,10 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 		return nil, err
 	}
 	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
-		PrivateData: c.hello(), Once: true,
+		PrivateData: c.hello(), Once: true, Timeout: time.Minute,
 		OnResponse: func(conn *rdma.Connection) {
 			c.bind(conn)
-			if err := c.meet(conn.AcceptData()); err != nil {
+			if err := c.meet(protocol.DecodeHello(conn.AcceptData())); err != nil {
 				c.fail(err)
 				return
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
+	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
 )
 
@@ -28,7 +29,7 @@ type Listener struct {
 	changed sync.Cond // for Accept
 	failure error     // net.ErrClosed after Close, or why the stack has failed; nil: it listens
 	ready   fifo.Queue[*Conn]
-	pending int // connections of which Accept has not returned: ready, and those being established
+	opening int // connections being established
 }
 
 // listening is the part of a Listener on one Stack.
@@ -128,7 +129,6 @@ func (l *Listener) AcceptConn() (*Conn, error) {
 		}
 		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
-	l.pending--
 	c := l.ready.Pop()
 	c.shared.Retain()
 	return c, nil
@@ -185,22 +185,25 @@ func (l *listening) request(q *rdma.ConnectRequest) {
 
 func (l *listening) accept(q *rdma.ConnectRequest) error {
 	s := l.stack
+	hello, err := protocol.DecodeHello(q.PrivateData())
+	if err != nil { // before memory is registered
+		return fmt.Errorf("%w: private data with %w", ErrProtocol, err)
+	}
 	l.mu.Lock()
-	full := l.pending >= l.backlog
-	if !full {
-		l.pending++
+	waiting, opening := l.ready.Len(), l.opening
+	if waiting >= l.backlog || opening >= maxOpening {
+		l.mu.Unlock()
+		return fmt.Errorf("%d connections wait for Accept, and %d peers have not confirmed theirs: call Accept, or raise Config.Backlog", waiting, opening)
 	}
+	l.opening++
 	l.mu.Unlock()
-	if full {
-		return fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", l.backlog)
-	}
 	c, err := s.newConn(nil)
 	if err != nil {
 		l.settled(nil)
 		return err
 	}
 	c.listener, c.shared = l.Listener, l.shared
-	if err = c.meet(q.PrivateData()); err == nil {
+	if err = c.meet(hello, nil); err == nil {
 		var conn *rdma.Connection
 		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
 			c.bind(conn)
@@ -214,10 +217,9 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
 func (l *Listener) settled(c *Conn) {
 	l.mu.Lock()
+	l.opening--
 	closed := l.failure != nil
-	if c == nil || closed {
-		l.pending--
-	} else {
+	if c != nil && !closed {
 		l.ready.Push(c)
 		l.changed.Signal()
 	}

@@ -29,6 +29,11 @@ var stacks = shared.Values[*Stack]{
 		return s, nil
 	},
 	Close: func(s *Stack) { _ = errors.Join(s.Close(), s.cfg.Device.Close()) },
+	Dead: func(s *Stack) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.dead
+	},
 }
 
 // deviceFor is the device through which the system reaches an address.

@@ -33,7 +33,8 @@ type Config struct {
 	// rejected. Zero: 16,384, on adapters 1,024, or what the device's completion queues allow.
 	MaxConnections int
 	// ReceiveBuffer is how many bytes a connection holds at most of what its program has not
-	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 2 MiB.
+	// read. Receive memory starts at 8 KiB, and grows while data comes fast; all connections
+	// together can hold MaxConnections times this. Zero: 2 MiB.
 	ReceiveBuffer int
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. Zero: 1 MiB.
@@ -114,14 +115,15 @@ type Stack struct {
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
-	closed     error          // result of the engine's Close; the driver sets it
+	closed     error          // result of the engine's Close, and of Close
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
 
 	mu        sync.Mutex
-	changed   sync.Cond // conns or dead has changed
+	changed   sync.Cond // conns, dead or over has changed
 	closing   bool
 	dead      bool             // the engine has ended
+	over      bool             // Close has ended
 	failure   error            // why it has, if that was not Close
 	conns     fifo.List[*Conn] // that use resources
 	listeners fifo.List[*listening]
@@ -158,11 +160,12 @@ func (s *Stack) open() error {
 		standard = 1024 // an adapter allocates the completion queue as a whole
 	}
 	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, standard))
-	if s.cfg.MaxConnections > room {
+	if s.cfg.MaxConnections < 1 || s.cfg.MaxConnections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
 	}
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
-		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
+		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
+		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
 		Queues: rdma.Queues{SendQueueSize: maxUnderWay, MaxSendSGE: 1},
 	})
 	if err != nil {
@@ -229,8 +232,8 @@ func (s *Stack) Close() error {
 	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
 	if !first {
-		s.driver.Wait()
-		return nil
+		s.wait(func() bool { return s.over })
+		return s.closed
 	}
 	for _, l := range listeners {
 		_ = l.Close()
@@ -238,18 +241,22 @@ func (s *Stack) Close() error {
 	for _, c := range conns {
 		c.close()
 	}
-	s.waitForConns(func() bool { return s.dead })
+	s.wait(func() bool { return s.dead || s.conns.Len() == 0 })
 	s.stopEngine()
 	s.driver.Wait()
-	s.waitForConns(func() bool { return false }) // calls of Read and Write that use memory are returning
-	return errors.Join(s.closed, s.chunks.Close())
-}
-
-// waitForConns waits until no connection uses resources, or until the condition holds.
-func (s *Stack) waitForConns(or func() bool) {
+	s.wait(func() bool { return s.conns.Len() == 0 }) // calls of Read and Write that use memory are returning
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.conns.Len() > 0 && !or() {
+	s.closed, s.over = errors.Join(s.closed, s.chunks.Close()), true
+	s.changed.Broadcast()
+	return s.closed
+}
+
+// wait waits until the condition holds.
+func (s *Stack) wait(holds func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !holds() {
 		host.Wait(s.host, &s.changed)
 	}
 }

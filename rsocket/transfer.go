@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -26,6 +27,10 @@ const (
 	maxDataUnderWay = 16
 	// An SGL message, a shutdown and a disconnect message can be under way beside them.
 	maxUnderWay = maxDataUnderWay + 3
+	// maxOpening is how many connections of a Listener can wait for their peers' confirmation, for
+	// openTimeout each.
+	maxOpening  = 1024
+	openTimeout = 10 * time.Second
 	// maxMessage is the largest data message in bytes, as with rsockets.
 	maxMessage = 64 << 10
 )
@@ -76,9 +81,8 @@ func (c *Conn) hello() []byte {
 	return h.Encode()
 }
 
-// meet takes the private data of the peer.
-func (c *Conn) meet(data []byte) error {
-	h, err := protocol.DecodeHello(data)
+// meet takes the private data of the peer, or why it is not valid.
+func (c *Conn) meet(h protocol.Hello, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: private data with %w", ErrProtocol, err)
 	}
@@ -189,11 +193,8 @@ func (c *Conn) grant() error {
 		return buffers.Expose(c.stack.cfg.Device, c.stack.rdma.PD(), size)
 	})
 	c.mu.Unlock()
-	if err != nil { // the next message, or the next call of Read, tries again
-		c.stack.cfg.Log.Warn().Err(err).Msg("failed to allocate a receive buffer")
-	}
-	if b == nil && !c.end.GrantDue() {
-		return nil
+	if err != nil || b == nil && !c.end.GrantDue() {
+		return err
 	}
 	imm, index := c.end.Grant(b != nil)
 	c.sglMoving = true
@@ -218,11 +219,13 @@ func (c *Conn) sendData() error {
 		src, dst := bufinv.Source(chunk.Memory, offset, n), bufinv.Target(t.memory, t.offset, n)
 		imm, full := c.end.Send(n)
 		if t.offset += n; full {
-			m.filled = c.targets.Pop()
+			m.filled = t
 		}
-		c.dataMoving++
 		if err := c.post(m, src, dst, imm); err != nil {
 			return err
+		}
+		if c.dataMoving++; full {
+			c.targets.Pop()
 		}
 	}
 	return nil

@@ -145,7 +145,9 @@ func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*B
 	b, err := in.reuse(size, limit-in.size-size)
 	if err == nil && b == nil {
 		b = &Buffer{}
-		b.Exposed, err = allocate(size)
+		if b.Exposed, err = allocate(size); err != nil && size > Smallest { // memory is short
+			b.Exposed, err = allocate(Smallest)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 type Values[T any] struct {
 	Open  func(name string) (T, error) // calls do not overlap
 	Close func(T)                      // for the last Release
+	Dead  func(T) bool                 // the value is of no use any more; Acquire opens another
 
 	mu   sync.Mutex
 	refs map[string]*Ref[T]
@@ -32,9 +33,13 @@ func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for r := v.refs[name]; r != nil; r = v.refs[name] {
-		if r.users > 0 {
+		if r.users > 0 && !v.Dead(r.Value) {
 			r.users++
 			return r, nil
+		}
+		if r.users > 0 {
+			delete(v.refs, name)
+			break
 		}
 		v.mu.Unlock()
 		select {
@@ -82,6 +87,8 @@ func (r *Ref[T]) Release() {
 	r.set.Close(r.Value)
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
-	delete(r.set.refs, r.name)
+	if r.set.refs[r.name] == r {
+		delete(r.set.refs, r.name)
+	}
 	close(r.closed)
 }

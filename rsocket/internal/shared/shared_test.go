@@ -16,6 +16,7 @@ func TestOneAtATime(t *testing.T) {
 	values := Values[int]{
 		Open:  func(string) (int, error) { opened++; return opened, nil },
 		Close: func(n int) { closing <- n; <-goOn },
+		Dead:  func(int) bool { return false },
 	}
 	first, err := values.Acquire(context.Background(), "a")
 	require.NoError(t, err)
@@ -56,4 +57,28 @@ func TestOneAtATime(t *testing.T) {
 		goOn <- struct{}{}
 		<-r.closed
 	}
+}
+
+// A value that is dead is closed behind its last user, and others get another one.
+func TestDead(t *testing.T) {
+	opened, closed := 0, []int{}
+	values := Values[int]{
+		Open:  func(string) (int, error) { opened++; return opened, nil },
+		Close: func(n int) { closed = append(closed, n) },
+		Dead:  func(n int) bool { return n == 1 },
+	}
+	first, err := values.Acquire(context.Background(), "a")
+	require.NoError(t, err)
+	second, err := values.Acquire(context.Background(), "a")
+	require.NoError(t, err)
+	require.Equal(t, 2, second.Value)
+	first.Release()
+	third, err := values.Acquire(context.Background(), "a")
+	require.NoError(t, err)
+	require.Same(t, second, third)
+	third.Release()
+	require.Equal(t, []int{1}, closed)
+	second.Release()
+	require.Equal(t, []int{1, 2}, closed)
+	require.Equal(t, 2, opened)
 }
