@@ -97,7 +97,7 @@ func echoRows() (rows []foreignRow) {
 
 func ncRows() []foreignRow {
 	forth := [][2]string{{clientFile, atServer}}
-	receive := func(tr *trial, c *rsocket.Conn) error { return transfer(c, "", tr.file(atServer)) }
+	receive := func(tr *trial, c *rsocket.Conn) error { return receiveFile(c, tr.file(atServer)) }
 	send := func(tr *trial, c *rsocket.Conn) error { return transfer(c, tr.file(clientFile), tr.file(atClient)) }
 	return []foreignRow{
 		{

@@ -189,31 +189,33 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// transfer sends a file, if any, and receives another until its end, at the same time.
+// transfer sends a file and receives another until its end, at the same time.
 func transfer(conn halfCloser, file, into string) error {
 	return together(conn, func() error {
-		if file != "" {
-			f, err := os.Open(file)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			if _, err := io.Copy(conn, f); err != nil {
-				return err
-			}
-		}
-		return conn.CloseWrite()
-	}, func() error {
-		f, err := os.Create(into)
+		f, err := os.Open(file)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		if _, err = io.Copy(f, conn); err != nil {
+		if _, err := io.Copy(conn, f); err != nil {
 			return err
 		}
-		return f.Close()
-	})
+		return conn.CloseWrite()
+	}, func() error { return receiveFile(conn, into) })
+}
+
+// receiveFile receives a file until its end. The other direction stays open: nc.traditional would
+// not send the rest.
+func receiveFile(conn net.Conn, into string) error {
+	f, err := os.Create(into)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err = io.Copy(f, conn); err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // rcopy's messages begin with 16 bytes: version 0, a command, and in the byte order of the host the
