@@ -44,7 +44,7 @@ if [ "${1:-}" = full ]; then
 	module oob/etcd
 	# Under the race detector, a thousand seeds take an hour.
 	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo)$' \
-		./docs ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
+		./docs ./rsocket ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
 	report
 fi
 
