@@ -124,7 +124,7 @@ func (e *End) Room() int {
 	if e.sent == e.reach || e.announced == 0 || e.gone {
 		return 0
 	}
-	return int(e.targets[0])
+	return int(min(e.targets[0], valueMask))
 }
 
 // Send returns the immediate data of a data message of n bytes, which Room allows. full: it fills
