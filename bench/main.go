@@ -12,17 +12,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/pprof"
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/compare"
 	"github.com/verbena-rdma/verbena/bench/internal/incast"
 	"github.com/verbena-rdma/verbena/bench/internal/overhead"
 	"github.com/verbena-rdma/verbena/bench/internal/perftest"
+	"github.com/verbena-rdma/verbena/bench/internal/profile"
 	"github.com/verbena-rdma/verbena/bench/internal/scp"
 	"github.com/verbena-rdma/verbena/bench/internal/simulation"
 	"github.com/verbena-rdma/verbena/bench/internal/sockets"
@@ -127,7 +128,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // measureAll runs one measurement, or all of them.
-func measureAll(name string, args []string) error {
+func measureAll(name string, args []string) (err error) {
 	var o options
 	f := flag.NewFlagSet("bench "+name, flag.ExitOnError)
 	f.StringVar(&o.device, "d", "soft-lo", "device")
@@ -148,17 +149,11 @@ func measureAll(name string, args []string) error {
 	if o.serve {
 		return serveMany(o, os.Stdin, os.Stdout)
 	}
-	if o.profile != "" {
-		file, err := os.Create(o.profile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile.Start(o.profile)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	fmt.Printf("device %s, %d CPUs, %s\n", o.device, runtime.NumCPU(), runtime.Version())
 	for _, m := range measurements {
 		if name != "all" && name != m.name {

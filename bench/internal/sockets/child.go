@@ -10,13 +10,13 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/footprint"
+	"github.com/verbena-rdma/verbena/bench/internal/profile"
 	"github.com/verbena-rdma/verbena/internal/processor"
 )
 
@@ -47,17 +47,11 @@ type child struct {
 
 // serve answers requests until standard input ends.
 func serve(ctx context.Context, o options) (err error) {
-	if o.profile != "" {
-		file, err := os.Create(o.profile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile.Start(o.profile)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	c := &child{o: o, open: make(map[net.Conn]bool)}
 	defer func() { err = errors.Join(err, c.close()) }()
 	do := map[string]func(context.Context, request) (reply, error){

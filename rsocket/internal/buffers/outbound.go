@@ -40,12 +40,17 @@ type Pool struct {
 
 var chunkSizes = [2]int{smallChunk, largeChunk}
 
+// kindFor is the index of the chunks for so many bytes.
+func kindFor(bytes int) int {
+	if bytes > smallChunk {
+		return 1
+	}
+	return 0
+}
+
 // get returns a chunk: a large one for more than smallChunk bytes.
 func (p *Pool) get(bytes int) (*Chunk, error) {
-	kind := 0
-	if bytes > smallChunk {
-		kind = 1
-	}
+	kind := kindFor(bytes)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.free[kind] == nil {
@@ -60,10 +65,7 @@ func (p *Pool) get(bytes int) (*Chunk, error) {
 }
 
 func (p *Pool) put(c *Chunk) {
-	kind := 0
-	if len(c.data) > smallChunk {
-		kind = 1
-	}
+	kind := kindFor(len(c.data))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.next, p.free[kind] = p.free[kind], c
