@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -15,7 +17,10 @@ const prefix = "soft-"
 
 // Driver finds and opens software devices by name; see the package comment for
 // the names.
-type Driver struct{}
+type Driver struct {
+	// Log is where the devices log. The zero value is silent.
+	Log zerolog.Logger
+}
 
 // Name implements [verbs.Driver].
 func (Driver) Name() string { return "soft" }
@@ -29,13 +34,13 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) {
 	}
 	var infos []verbs.DeviceInfo
 	for _, i := range list {
-		infos = append(infos, verbs.DeviceInfo{Name: prefix + i.Name, Driver: "soft", Interface: i.Name})
+		infos = append(infos, verbs.DeviceInfo{Name: prefix + i.Name, Driver: "soft", GUID: i.guid(), Interface: i.Name})
 	}
 	return infos, nil
 }
 
 // Open implements [verbs.Driver].
-func (Driver) Open(name string) (verbs.Device, error) {
+func (v Driver) Open(name string) (verbs.Device, error) {
 	place, options, _ := strings.Cut(name, "?")
 	place, ours := strings.CutPrefix(place, prefix)
 	if !ours || place == "" {
@@ -45,6 +50,7 @@ func (Driver) Open(name string) (verbs.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open device %q: %w", name, err)
 	}
+	cfg.Log = v.Log
 	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
 		cfg.Address = netip.AddrPortFrom(addr, 0)
 	} else if addr, err := netip.ParseAddrPort(place); err == nil {

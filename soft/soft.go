@@ -1,8 +1,10 @@
 package soft
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -207,7 +209,7 @@ func Open(cfg Config) (*Device, error) {
 
 func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
 	return roce.Config{
-		Name: name, Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
+		Name: name, NodeGUID: i.guid(), Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
 		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: faults.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
@@ -349,6 +351,20 @@ func (i *networkInterface) has(a netip.Addr) bool {
 		}
 	}
 	return i.loopback && a.Is4() && a.IsLoopback()
+}
+
+// guid is a GUID that stays the same from one start of the device to the next: the EUI-64 of
+// the interface's MAC address (RFC 4291, appendix A), or a number made from host and interface
+// where the interface has none.
+func (i *networkInterface) guid() uint64 {
+	if mac := i.HardwareAddr; len(mac) == 6 && !bytes.Equal(mac, make([]byte, 6)) {
+		return uint64(mac[0]^2)<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xfffe<<24 |
+			uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5])
+	}
+	h := fnv.New64a()
+	hostname, _ := os.Hostname() // without one, the interface's name is enough
+	_, _ = h.Write([]byte(hostname + "\x00" + i.Name))
+	return h.Sum64()&^(3<<56) | 2<<56 // locally administered, not a group
 }
 
 func interfaces() ([]networkInterface, error) {

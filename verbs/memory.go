@@ -61,6 +61,15 @@ type DMABufPD interface {
 	RegDMABufMR(buf DMABuf, access Access) (MR, error)
 }
 
+// IOVAPD is a protection domain that registers memory under other addresses than its own. The
+// protection domains of the software device implement it.
+type IOVAPD interface {
+	// RegMRAt is RegMR of a region whose first byte has the address iova in work requests of
+	// this program and of peers (ibv_reg_mr(3)). A region that runs past the end of the
+	// address space is an error that matches ErrInvalid.
+	RegMRAt(mem []byte, iova uint64, access Access) (MR, error)
+}
+
 // MR is a registered memory region.
 type MR interface {
 	Addr() uint64   // of the first byte, as work requests name it

@@ -75,6 +75,23 @@ type CQ interface {
 	Close() error
 }
 
+// ResizableCQ is a completion queue whose capacity can be changed. The queues of the software
+// device implement it.
+type ResizableCQ interface {
+	// Resize changes the capacity (IBTA 11.2.8.3), with the limits of CQInit.Capacity. If the
+	// queue holds more completions than that, it fails with an error that matches ErrInvalid.
+	Resize(capacity int) error
+}
+
+// ArmNextCQ is a completion queue that can be armed while it holds completions. The queues of
+// the software device implement it.
+type ArmNextCQ interface {
+	// ArmNext is Arm for a completion that comes after the call, whatever the queue holds: the
+	// request of ibv_req_notify_cq(3). Poll after it, since completions that came before it
+	// call nothing.
+	ArmNext(solicitedOnly bool) error
+}
+
 // SRQInit configures a shared receive queue.
 type SRQInit struct {
 	MaxWR  int // receives outstanding at a time, at least 1

@@ -302,7 +302,6 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 
 // Arm implements verbs.CQ.
 func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
-	d := c.device
 	s := c.lock()
 	defer s.mu.Unlock()
 	if err := c.checkOpen("arm completion queue"); err != nil {
@@ -311,6 +310,27 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	if c.entries.Len() > 0 || c.overrun {
 		return false, nil
 	}
+	c.arm(s, solicitedOnly)
+	return true, nil
+}
+
+// ArmNext implements verbs.ArmNextCQ. On a queue that has overflowed it calls the function at
+// once, so that the program polls and learns of it.
+func (c *completionQueue) ArmNext(solicitedOnly bool) error {
+	s := c.lock()
+	defer s.mu.Unlock()
+	if err := c.checkOpen("arm completion queue"); err != nil {
+		return err
+	}
+	c.arm(s, solicitedOnly)
+	if c.overrun {
+		c.fire()
+	}
+	return nil
+}
+
+// arm arms the queue and prepares its shard for a program that sleeps. The lock is held.
+func (c *completionQueue) arm(s *shard, solicitedOnly bool) {
 	switch {
 	case !solicitedOnly:
 		c.armed = armedAny
@@ -320,14 +340,32 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	s.armCount++
 	s.noteSleep()
 	if !s.unacknowledged.empty() {
-		now := d.now()
+		now := c.device.now()
 		s.sendDelayedAcks(now)
 		s.transmit(now)
 	}
 	if s.local.Active() {
 		s.local.ProgramSleeps()
 	}
-	return true, nil
+}
+
+// Resize implements verbs.ResizableCQ.
+func (c *completionQueue) Resize(capacity int) error {
+	s := c.lock()
+	defer s.mu.Unlock()
+	if err := c.checkOpen("resize completion queue"); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("resize completion queue of %d entries on device %s to %d", c.Capacity(), c.device.cfg.Name, capacity)
+	switch held := c.entries.Len(); {
+	case capacity < 1 || capacity > maxCQE:
+		return fmt.Errorf("%s: the capacity must be from 1 to %d: %w", what, maxCQE, verbs.ErrLimit)
+	case capacity < held:
+		return fmt.Errorf("%s: it holds %d completions; poll them first: %w", what, held, verbs.ErrInvalid)
+	}
+	c.entries.Resize(capacity)
+	c.extras.Resize(capacity)
+	return nil
 }
 
 // checkOpen returns an error if the queue or its device cannot be used. The lock is held.

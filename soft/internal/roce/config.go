@@ -20,6 +20,9 @@ type Config struct {
 	Owner verbs.Device
 	// Name is the device's name.
 	Name string
+	// NodeGUID is the GUID that Query reports, host byte order. Zero: a random one. Several
+	// processes can have devices with one GUID, so connection management uses another.
+	NodeGUID uint64
 	// Interface is the network interface that the addresses belong to.
 	Interface string
 	// Addresses become the entries of the GID table, in order. Port 0 means 4791, or any other

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -191,7 +192,7 @@ func (d *Device) Driver() string { return "soft" }
 func (d *Device) Query() (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{
 		FirmwareVersion:    "software",
-		NodeGUID:           d.guid,
+		NodeGUID:           cmp.Or(d.cfg.NodeGUID, d.guid),
 		MaxMRSize:          1 << 47,
 		MaxQP:              maxQP,
 		MaxQPWR:            maxQPWR,

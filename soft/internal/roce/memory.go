@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -67,13 +68,32 @@ type memoryRegion struct {
 	closed bool
 }
 
-// RegMR implements verbs.PD.
-func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+// checkMemory says why memory cannot be registered.
+func (p *protectionDomain) checkMemory(mem []byte, access verbs.Access) error {
 	if err := rules.CheckRegistration(uint64(len(mem)), access); err != nil {
-		return nil, err
+		return err
 	}
 	if err := rules.CheckMapped(mem, access); err != nil {
-		return nil, fmt.Errorf("device %s: %w", p.device.cfg.Name, err)
+		return fmt.Errorf("device %s: %w", p.device.cfg.Name, err)
+	}
+	return nil
+}
+
+// RegMRAt implements verbs.IOVAPD.
+func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error) {
+	if err := p.checkMemory(mem, access); err != nil {
+		return nil, err
+	}
+	if iova > math.MaxUint64-uint64(len(mem)) {
+		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(mem), iova, p.device.cfg.Name, verbs.ErrInvalid)
+	}
+	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: iova}})
+}
+
+// RegMR implements verbs.PD.
+func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
+	if err := p.checkMemory(mem, access); err != nil {
+		return nil, err
 	}
 	net := p.device.net
 	m, err := p.register(&memoryRegion{pd: p, named: true, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: net.Address(mem)}})

@@ -18,6 +18,9 @@ func NewRing[T any](depth int) Ring[T] { return Ring[T]{depth: depth} }
 // Depth is the most items that the queue holds.
 func (r *Ring[T]) Depth() int { return r.depth }
 
+// Resize changes the most items that the queue holds. It must not hold more.
+func (r *Ring[T]) Resize(depth int) { r.depth = depth }
+
 // Len is the number of items.
 func (r *Ring[T]) Len() int { return int(r.tail - r.head) }
 

@@ -1,0 +1,110 @@
+// Loading the Go half.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "verbena.h"
+
+#ifndef VERBENA_VERSION
+#define VERBENA_VERSION "unknown"
+#endif
+
+VB_EXPORT const char verbena_version[] = VERBENA_VERSION;
+
+struct vb_device_functions vb;
+enum vb_state vb_state;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char library[] = "libverbena-device.so";
+
+static void after_fork_in_child(void)
+{
+	if (vb_state == VB_READY)
+		vb_state = VB_FORKED;
+}
+
+// path_of_library stores the path of the Go half, which lies beside the C half.
+static int path_of_library(char *path, size_t size)
+{
+	Dl_info info;
+	const char *end;
+	int length;
+
+	if (!dladdr(&vb_state, &info) || !info.dli_fname)
+		return ENOENT;
+	char *own = realpath(info.dli_fname, NULL);
+	if (!own)
+		return errno;
+	end = strrchr(own, '/');
+	length = end ? (int)(end - own) : 0;
+	length = snprintf(path, size, "%.*s/%s", length, own, library);
+	free(own);
+	return length < (int)size ? 0 : ENAMETOOLONG;
+}
+
+static void load(void)
+{
+	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async};
+	char path[PATH_MAX];
+	void *handle;
+	const char *version;
+
+	vb_state = VB_FAILED;
+	int error = path_of_library(path, sizeof path);
+	if (error) {
+		fprintf(stderr, "verbena: find %s: %s\n", library, strerror(error));
+		return;
+	}
+	// It is never unloaded: Go cannot be.
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (!handle) {
+		fprintf(stderr, "verbena: load the devices: %s\n", dlerror());
+		return;
+	}
+	version = dlsym(handle, "verbena_version");
+	if (!version || strcmp(version, verbena_version) != 0) {
+		fprintf(stderr, "verbena: %s has version %s, libverbena.so %s: install both from one build\n", path, version ? version : "unknown", verbena_version);
+		return;
+	}
+#define F(result, name, parameters) \
+	vb.name = (result (*) parameters)dlsym(handle, "vd_" #name); \
+	if (!vb.name) { \
+		fprintf(stderr, "verbena: %s lacks the function vd_" #name "\n", path); \
+		return; \
+	}
+	VD_FUNCTIONS(F)
+#undef F
+	vb.start(&callbacks);
+	pthread_atfork(NULL, NULL, after_fork_in_child);
+	vb_state = VB_READY;
+}
+
+int vb_load(void)
+{
+	pthread_once(&once, load);
+	return vb_ready();
+}
+
+int vb_refused(void)
+{
+	static bool reported;
+
+	if (vb_state != VB_FORKED)
+		return ENOSYS; // load has reported the reason
+	if (!__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+		fprintf(stderr, "verbena: process %d was forked after its parent had used the verbs; it cannot use them itself: fork first, or execute a program\n", (int)getpid());
+	return EPERM;
+}
+
+void *vb_fail(int error)
+{
+	errno = error;
+	return NULL;
+}

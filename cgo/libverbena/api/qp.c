@@ -1,0 +1,284 @@
+// Queue pairs, shared receive queues and multicast groups.
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbena.h"
+
+static struct vb_qp *qp_of(struct ibv_qp *qp)
+{
+	return vb_container(qp, struct vb_qp, base);
+}
+
+static struct vb_srq *srq_of(struct ibv_srq *srq)
+{
+	return vb_container(srq, struct vb_srq, base);
+}
+
+// await_acknowledged waits until all events that were read are acknowledged.
+static void await_acknowledged(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, unsigned int *read)
+{
+	pthread_mutex_lock(mutex);
+	while (*completed != *read)
+		pthread_cond_wait(cond, mutex);
+	pthread_mutex_unlock(mutex);
+	pthread_mutex_destroy(mutex);
+	pthread_cond_destroy(cond);
+}
+
+VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct vb_srq *q = calloc(1, sizeof *q);
+	struct vd_new_object made;
+	int error = q ? vb_ready() : ENOMEM;
+
+	if (!error)
+		error = vb.create_srq(pd->handle, q, &attr->attr, &made);
+	if (error) {
+		free(q);
+		return vb_fail(error);
+	}
+	q->base.context = pd->context;
+	q->base.srq_context = attr->srq_context;
+	q->base.pd = pd;
+	q->base.handle = made.handle;
+	q->attr = attr->attr;
+	pthread_mutex_init(&q->base.mutex, NULL);
+	pthread_cond_init(&q->base.cond, NULL);
+	return &q->base;
+}
+
+// The header calls ibv_create_srq for basic queues. There are no others.
+struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+{
+	(void)context, (void)attr;
+	return vb_fail(EOPNOTSUPP);
+}
+
+VB_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
+{
+	int error = vb_ready();
+
+	if (!error && mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+		error = EINVAL;
+	if (!error && mask & IBV_SRQ_MAX_WR)
+		error = EOPNOTSUPP; // IBV_DEVICE_SRQ_RESIZE is not among the capabilities
+	if (!error && mask & IBV_SRQ_LIMIT)
+		error = vb.arm_srq(srq->handle, attr->srq_limit);
+	return error;
+}
+
+VB_EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
+{
+	int error = vb_ready();
+
+	if (error)
+		return error;
+	*attr = srq_of(srq)->attr;
+	return vb.srq_limit(srq->handle, &attr->srq_limit);
+}
+
+VB_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
+{
+	struct vb_srq *q = srq_of(srq);
+	int error = vb_ready();
+
+	if (!error)
+		error = vb.destroy(VD_SRQ, srq->handle);
+	if (error)
+		return error;
+	vb_events_drop(&vb_context(srq->context)->async, q);
+	await_acknowledged(&srq->mutex, &srq->cond, &srq->events_completed, &q->asyncs);
+	free(q);
+	return 0;
+}
+
+int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	int error = vb_ready();
+
+	if (!error)
+		return vb.post_srq_recv(srq->handle, wr, bad);
+	*bad = wr;
+	return error;
+}
+
+static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct vb_qp *q;
+	struct vd_new_object made;
+	struct vd_queue_pair_init init = {.type = attr->qp_type, .cap = attr->cap, .signal_all = attr->sq_sig_all};
+	int error = vb_ready();
+
+	if (!error && (!attr->send_cq || !attr->recv_cq))
+		error = EINVAL;
+	if (error)
+		return vb_fail(error);
+	q = calloc(1, sizeof *q);
+	if (!q)
+		return vb_fail(ENOMEM);
+	init.send_cq = attr->send_cq->handle;
+	init.recv_cq = attr->recv_cq->handle;
+	init.srq = attr->srq ? attr->srq->handle : 0;
+	error = vb.create_qp(pd->handle, q, &init, &made);
+	if (error) {
+		free(q);
+		return vb_fail(error);
+	}
+	q->base.context = pd->context;
+	q->base.qp_context = attr->qp_context;
+	q->base.pd = pd;
+	q->base.send_cq = attr->send_cq;
+	q->base.recv_cq = attr->recv_cq;
+	q->base.srq = attr->srq;
+	q->base.handle = made.handle;
+	q->base.qp_num = made.number;
+	q->base.qp_type = attr->qp_type;
+	q->base.state = IBV_QPS_RESET;
+	pthread_mutex_init(&q->base.mutex, NULL);
+	pthread_cond_init(&q->base.cond, NULL);
+	if (attr->srq)
+		attr->cap.max_recv_wr = attr->cap.max_recv_sge = 0;
+	q->cap = attr->cap;
+	q->signal_all = attr->sq_sig_all;
+	return q;
+}
+
+VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct vb_qp *q = create(pd, attr);
+
+	return q ? &q->base : NULL;
+}
+
+#define SUPPORTED_SEND_OPS \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | \
+	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
+	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | \
+	 IBV_QP_EX_WITH_SEND_WITH_INV)
+
+struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	struct vb_qp *q;
+
+	(void)context;
+	if (attr->comp_mask & ~known || attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags)
+		return vb_fail(EOPNOTSUPP);
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
+		return vb_fail(EINVAL);
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~(uint64_t)SUPPORTED_SEND_OPS)
+		return vb_fail(EOPNOTSUPP);
+	// The members up to comp_mask are those of ibv_qp_init_attr.
+	q = create(attr->pd, (struct ibv_qp_init_attr *)attr);
+	if (!q)
+		return NULL;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+		vb_extend(q);
+	return &q->base;
+}
+
+VB_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	int error = vb_ready();
+
+	if (!error)
+		error = vb.modify_qp(qp->handle, attr, mask);
+	if (!error && mask & IBV_QP_STATE)
+		qp->state = attr->qp_state;
+	return error;
+}
+
+VB_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+{
+	struct vb_qp *q = qp_of(qp);
+	int error = vb_ready();
+
+	(void)mask; // all attributes are returned
+	if (!error)
+		error = vb.query_qp(qp->handle, attr);
+	if (error)
+		return error;
+	qp->state = attr->qp_state;
+	attr->cap = q->cap;
+	*init = (struct ibv_qp_init_attr){
+		.qp_context = qp->qp_context, .send_cq = qp->send_cq, .recv_cq = qp->recv_cq, .srq = qp->srq,
+		.cap = q->cap, .qp_type = qp->qp_type, .sq_sig_all = q->signal_all,
+	};
+	return 0;
+}
+
+VB_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)qp, (void)op, (void)flags;
+	return 0; // not promised
+}
+
+VB_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	struct vb_qp *q = qp_of(qp);
+	int error = vb_ready();
+
+	if (!error)
+		error = vb.destroy(VD_QP, qp->handle);
+	if (error)
+		return error;
+	vb_events_drop(&vb_context(qp->context)->async, q);
+	await_acknowledged(&qp->mutex, &qp->cond, &qp->events_completed, &q->asyncs);
+	vb_builder_free(&q->builder);
+	free(q);
+	return 0;
+}
+
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int error = vb_ready();
+
+	if (!error)
+		return vb.post_send(qp->handle, wr, bad);
+	*bad = wr;
+	return error;
+}
+
+int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	int error = vb_ready();
+
+	if (!error)
+		return vb.post_recv(qp->handle, wr, bad);
+	*bad = wr;
+	return error;
+}
+
+VB_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *group, uint16_t lid)
+{
+	int error = vb_ready();
+
+	(void)lid; // InfiniBand only
+	return error ? error : vb.attach_mcast(qp->handle, group, 1);
+}
+
+VB_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *group, uint16_t lid)
+{
+	int error = vb_ready();
+
+	(void)lid;
+	return error ? error : vb.attach_mcast(qp->handle, group, 0);
+}
+
+// Enhanced connection establishment exchanges what adapters of one vendor have. Here that is
+// nothing.
+
+VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	*ece = (struct ibv_ece){0};
+	return 0;
+}
+
+VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	return ece->vendor_id || ece->comp_mask ? EOPNOTSUPP : 0;
+}

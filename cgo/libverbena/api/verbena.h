@@ -1,0 +1,182 @@
+// The structs and functions that the files of the C half share.
+#ifndef VERBENA_H
+#define VERBENA_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <infiniband/verbs.h>
+
+#include "device.h"
+
+// VB_EXPORT marks the functions of libibverbs and librdmacm. All others are hidden.
+#define VB_EXPORT __attribute__((visibility("default")))
+
+#define vb_container(pointer, type, member) \
+	((type *)((char *)(pointer) - offsetof(type, member)))
+
+// vb_device_functions are the functions of the Go half.
+struct vb_device_functions {
+#define F(result, name, parameters) result (*name) parameters;
+	VD_FUNCTIONS(F)
+#undef F
+};
+
+// vb is valid while vb_ready returns zero.
+extern struct vb_device_functions vb;
+
+enum vb_state { VB_UNLOADED, VB_READY, VB_FAILED, VB_FORKED };
+extern enum vb_state vb_state;
+
+// vb_load loads the Go half at the first call, and returns zero or an errno.
+int vb_load(void);
+
+// vb_refused is called if the Go half cannot be used. It returns an errno, and reports the
+// reason once on standard error.
+int vb_refused(void);
+
+// vb_ready returns zero if the Go half can be called, or an errno. Functions that have an object
+// of ours call it: the Go half was loaded when the object was made.
+static inline int vb_ready(void)
+{
+	return __builtin_expect(vb_state == VB_READY, 1) ? 0 : vb_refused();
+}
+
+// vb_fail sets errno and returns NULL.
+void *vb_fail(int error);
+
+// vb_event is an event that waits to be read.
+struct vb_event {
+	struct vb_event *next;
+	void *object; // that it happened to
+};
+
+// vb_events is a queue of events with a file descriptor that can be polled. The count of the
+// eventfd is the number of events. Both change together, under the lock.
+struct vb_events {
+	int fd;
+	pthread_mutex_t lock;
+	struct vb_event *first, **last;
+};
+
+int vb_events_init(struct vb_events *events);
+// vb_events_close frees the events that are left.
+void vb_events_close(struct vb_events *events);
+void vb_events_add(struct vb_events *events, struct vb_event *event);
+// vb_events_take returns the oldest event. It waits for one, unless the descriptor is
+// non-blocking. It returns NULL with errno set, as read(2) would. delivered is incremented
+// together with the removal of the event, if event_counter returns a counter.
+struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *));
+// vb_events_drop removes the events of an object.
+void vb_events_drop(struct vb_events *events, void *object);
+
+struct vb_device {
+	struct ibv_device base;
+	uint64_t guid; // host byte order
+	struct vb_device *next;
+};
+
+struct vb_context {
+	uint32_t handle;
+	struct vb_events async;
+	struct verbs_context verbs; // must be last
+};
+
+static inline struct vb_context *vb_context(struct ibv_context *context)
+{
+	return vb_container(context, struct vb_context, verbs.context);
+}
+
+struct vb_channel {
+	struct ibv_comp_channel base;
+	struct vb_events events;
+};
+
+struct vb_pd {
+	struct ibv_pd base;
+	struct vb_pd *parent; // of a parent domain: the domain that it stands for
+	int refs;             // parent domains; atomic
+};
+
+struct vb_mr {
+	struct ibv_mr base;
+	unsigned int access;
+};
+
+#define VB_POLL_BATCH 16
+
+struct vb_cq {
+	union {
+		struct ibv_cq base;
+		struct ibv_cq_ex extended;
+	};
+	// Events that have been read. The locks of the queues of events guard them.
+	unsigned int completions, asyncs;
+
+	// Completions that start_poll took and the program has not read. The lock guards them, and
+	// is held between start_poll and end_poll.
+	pthread_mutex_t lock;
+	bool is_extended;
+	int first, count;
+	struct ibv_wc wcs[VB_POLL_BATCH];
+	struct vd_times times[VB_POLL_BATCH];
+};
+
+struct vb_srq {
+	struct ibv_srq base;
+	unsigned int asyncs;
+	struct ibv_srq_attr attr;
+};
+
+// vb_builder collects requests between wr_start and wr_complete.
+struct vb_builder {
+	pthread_mutex_t lock; // held from wr_start to wr_complete or wr_abort
+	int error;
+	struct ibv_send_wr *wrs;
+	size_t wr_count, wr_room;
+	// The entries and inline data of requests. They can move, so requests have their offsets
+	// until wr_complete.
+	struct ibv_sge *sges;
+	size_t sge_count, sge_room;
+	char *bytes;
+	size_t byte_count, byte_room;
+};
+
+struct vb_qp {
+	union {
+		struct ibv_qp base;
+		struct ibv_qp_ex extended;
+	};
+	unsigned int asyncs;
+	int signal_all;
+	struct ibv_qp_cap cap;
+	bool is_extended;
+	struct vb_builder builder;
+};
+
+// Functions of the operations tables.
+int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs);
+int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+int vb_dealloc_mw(struct ibv_mw *mw);
+struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
+struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
+int vb_dealloc_td(struct ibv_td *td);
+struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+
+// vb_extend sets the functions by which programs build requests.
+void vb_extend(struct vb_qp *qp);
+void vb_builder_free(struct vb_builder *builder);
+
+// The callbacks of the Go half.
+void vb_completion(void *cq);
+void vb_async(void *context, int type, void *element, int port);
+
+#endif

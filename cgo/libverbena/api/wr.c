@@ -1,0 +1,300 @@
+// The functions by which programs build send requests (ibv_wr_post(3)).
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbena.h"
+
+static struct vb_qp *qp_of(struct ibv_qp_ex *qp)
+{
+	return vb_container(qp, struct vb_qp, extended);
+}
+
+// The first error ends the list: wr_complete returns it and posts nothing.
+static void refuse(struct vb_builder *b, int error)
+{
+	if (!b->error)
+		b->error = error;
+}
+
+// reserve makes room for more elements at the end of an array.
+static void *reserve(struct vb_builder *b, void **array, size_t count, size_t more, size_t *room, size_t size)
+{
+	if (count + more > *room) {
+		size_t wanted = 2 * (count + more);
+		void *moved = realloc(*array, wanted * size);
+
+		if (!moved) {
+			refuse(b, ENOMEM);
+			return NULL;
+		}
+		*array = moved;
+		*room = wanted;
+	}
+	return (char *)*array + count * size;
+}
+
+// current is the request that is being built, or NULL.
+static struct ibv_send_wr *current(struct vb_builder *b)
+{
+	if (!b->wr_count) {
+		refuse(b, EINVAL);
+		return NULL;
+	}
+	return b->error ? NULL : &b->wrs[b->wr_count - 1];
+}
+
+static void wr_start(struct ibv_qp_ex *qp)
+{
+	struct vb_builder *b = &qp_of(qp)->builder;
+
+	pthread_mutex_lock(&b->lock);
+	b->error = 0;
+	b->wr_count = b->sge_count = b->byte_count = 0;
+}
+
+static void wr_abort(struct ibv_qp_ex *qp)
+{
+	pthread_mutex_unlock(&qp_of(qp)->builder.lock);
+}
+
+static int wr_complete(struct ibv_qp_ex *qp)
+{
+	struct vb_builder *b = &qp_of(qp)->builder;
+	struct ibv_send_wr *bad;
+	int error = b->error;
+
+	for (size_t i = 0; !error && i < b->wr_count; i++) {
+		struct ibv_send_wr *wr = &b->wrs[i];
+
+		wr->sg_list = b->sges + (uintptr_t)wr->sg_list;
+		wr->next = i + 1 < b->wr_count ? wr + 1 : NULL;
+		if (wr->send_flags & IBV_SEND_INLINE)
+			for (int k = 0; k < wr->num_sge; k++)
+				wr->sg_list[k].addr += (uintptr_t)b->bytes;
+	}
+	if (!error && b->wr_count)
+		error = vb_post_send(&qp->qp_base, b->wrs, &bad);
+	pthread_mutex_unlock(&b->lock);
+	return error;
+}
+
+static struct ibv_send_wr *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
+{
+	struct vb_builder *b = &qp_of(qp)->builder;
+	struct ibv_send_wr *wr;
+
+	if (b->error)
+		return NULL;
+	wr = reserve(b, (void **)&b->wrs, b->wr_count, 1, &b->wr_room, sizeof *wr);
+	if (!wr)
+		return NULL;
+	*wr = (struct ibv_send_wr){.wr_id = qp->wr_id, .opcode = opcode, .send_flags = qp->wr_flags & ~IBV_SEND_INLINE};
+	b->wr_count++;
+	return wr;
+}
+
+static void add_rdma(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote_addr, __be32 imm)
+{
+	struct ibv_send_wr *wr = add(qp, opcode);
+
+	if (wr) {
+		wr->imm_data = imm;
+		wr->wr.rdma.rkey = rkey;
+		wr->wr.rdma.remote_addr = remote_addr;
+	}
+}
+
+static void wr_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr)
+{
+	add_rdma(qp, IBV_WR_RDMA_READ, rkey, remote_addr, 0);
+}
+
+static void wr_rdma_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr)
+{
+	add_rdma(qp, IBV_WR_RDMA_WRITE, rkey, remote_addr, 0);
+}
+
+static void wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, __be32 imm)
+{
+	add_rdma(qp, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, remote_addr, imm);
+}
+
+static void add_atomic(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote_addr, uint64_t compare_add, uint64_t swap)
+{
+	struct ibv_send_wr *wr = add(qp, opcode);
+
+	if (wr) {
+		wr->wr.atomic.rkey = rkey;
+		wr->wr.atomic.remote_addr = remote_addr;
+		wr->wr.atomic.compare_add = compare_add;
+		wr->wr.atomic.swap = swap;
+	}
+}
+
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap)
+{
+	add_atomic(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, remote_addr, compare, swap);
+}
+
+static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t add)
+{
+	add_atomic(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, add, 0);
+}
+
+static void wr_send(struct ibv_qp_ex *qp)
+{
+	add(qp, IBV_WR_SEND);
+}
+
+static void wr_send_imm(struct ibv_qp_ex *qp, __be32 imm)
+{
+	struct ibv_send_wr *wr = add(qp, IBV_WR_SEND_WITH_IMM);
+
+	if (wr)
+		wr->imm_data = imm;
+}
+
+static void wr_send_inv(struct ibv_qp_ex *qp, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = add(qp, IBV_WR_SEND_WITH_INV);
+
+	if (wr)
+		wr->invalidate_rkey = rkey;
+}
+
+static void wr_local_inv(struct ibv_qp_ex *qp, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = add(qp, IBV_WR_LOCAL_INV);
+
+	if (wr)
+		wr->invalidate_rkey = rkey;
+}
+
+static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+{
+	struct ibv_send_wr *wr = add(qp, IBV_WR_BIND_MW);
+
+	if (wr) {
+		wr->bind_mw.mw = mw;
+		wr->bind_mw.rkey = rkey;
+		wr->bind_mw.bind_info = *info;
+	}
+}
+
+static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
+{
+	struct ibv_send_wr *wr = current(&qp_of(qp)->builder);
+
+	if (wr) {
+		wr->wr.ud.ah = ah;
+		wr->wr.ud.remote_qpn = remote_qpn;
+		wr->wr.ud.remote_qkey = remote_qkey;
+	}
+}
+
+// add_sges appends entries to the current request. They are in one piece, since each request is
+// complete before the next one is begun.
+static struct ibv_sge *add_sges(struct vb_builder *b, size_t count)
+{
+	struct ibv_send_wr *wr = current(b);
+	struct ibv_sge *sges;
+
+	if (!wr)
+		return NULL;
+	sges = reserve(b, (void **)&b->sges, b->sge_count, count, &b->sge_room, sizeof *sges);
+	if (!sges)
+		return NULL;
+	wr->sg_list = (struct ibv_sge *)b->sge_count; // an index until wr_complete
+	wr->num_sge = count;
+	b->sge_count += count;
+	return sges;
+}
+
+static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list)
+{
+	struct ibv_sge *sges = add_sges(&qp_of(qp)->builder, count);
+
+	if (sges)
+		memcpy(sges, list, count * sizeof *list);
+}
+
+static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	struct ibv_sge sge = {.addr = addr, .length = length, .lkey = lkey};
+
+	wr_set_sge_list(qp, 1, &sge);
+}
+
+static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *list)
+{
+	struct vb_builder *b = &qp_of(qp)->builder;
+	struct ibv_sge *sges = add_sges(b, 1);
+	size_t total = 0;
+	char *to;
+
+	for (size_t i = 0; i < count; i++)
+		total += list[i].length;
+	if (total > qp_of(qp)->cap.max_inline_data)
+		refuse(b, EINVAL);
+	if (!sges || b->error)
+		return;
+	to = reserve(b, (void **)&b->bytes, b->byte_count, total, &b->byte_room, 1);
+	if (!to)
+		return;
+	*sges = (struct ibv_sge){.addr = b->byte_count, .length = total}; // an offset until wr_complete
+	b->wrs[b->wr_count - 1].send_flags |= IBV_SEND_INLINE;
+	b->byte_count += total;
+	for (size_t i = 0; i < count; i++) {
+		memcpy(to, list[i].addr, list[i].length);
+		to += list[i].length;
+	}
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
+{
+	struct ibv_data_buf buffer = {.addr = addr, .length = length};
+
+	wr_set_inline_data_list(qp, 1, &buffer);
+}
+
+VB_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	struct vb_qp *q = vb_container(qp, struct vb_qp, base);
+
+	return q->is_extended ? &q->extended : NULL;
+}
+
+void vb_extend(struct vb_qp *q)
+{
+	struct ibv_qp_ex *qp = &q->extended;
+
+	q->is_extended = true;
+	pthread_mutex_init(&q->builder.lock, NULL);
+	qp->wr_start = wr_start;
+	qp->wr_complete = wr_complete;
+	qp->wr_abort = wr_abort;
+	qp->wr_rdma_read = wr_rdma_read;
+	qp->wr_rdma_write = wr_rdma_write;
+	qp->wr_rdma_write_imm = wr_rdma_write_imm;
+	qp->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+	qp->wr_atomic_fetch_add = wr_atomic_fetch_add;
+	qp->wr_send = wr_send;
+	qp->wr_send_imm = wr_send_imm;
+	qp->wr_send_inv = wr_send_inv;
+	qp->wr_local_inv = wr_local_inv;
+	qp->wr_bind_mw = wr_bind_mw;
+	qp->wr_set_ud_addr = wr_set_ud_addr;
+	qp->wr_set_sge = wr_set_sge;
+	qp->wr_set_sge_list = wr_set_sge_list;
+	qp->wr_set_inline_data = wr_set_inline_data;
+	qp->wr_set_inline_data_list = wr_set_inline_data_list;
+}
+
+void vb_builder_free(struct vb_builder *b)
+{
+	free(b->wrs);
+	free(b->sges);
+	free(b->bytes);
+}

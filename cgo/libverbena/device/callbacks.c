@@ -1,0 +1,25 @@
+//go:build linux && cgo && verbs
+
+#include "callbacks.h"
+
+// Any file of this half names the version, for programs that look into the library.
+#ifdef VERBENA_VERSION
+const char verbena_version[] = VERBENA_VERSION;
+#endif
+
+static struct vd_callbacks callbacks;
+
+void vd_set_callbacks(struct vd_callbacks *given)
+{
+	callbacks = *given;
+}
+
+void vd_completion(void *cq)
+{
+	callbacks.completion(cq);
+}
+
+void vd_event(void *context, int type, void *element, int port)
+{
+	callbacks.event(context, type, element, port);
+}

@@ -1,0 +1,95 @@
+// The interface between the two halves of the library. The C half, libverbena.so, has the
+// functions, structs and file descriptors of libibverbs and librdmacm. The Go half,
+// libverbena-device.so, has the devices behind them, and is loaded when a program first calls
+// the verbs.
+//
+// The C half calls the functions vd_..., which the Go half exports. The Go half calls the
+// functions of struct vd_callbacks. Objects of a device have handles, which are the numbers in
+// the field "handle" of the structs of libibverbs. Functions return zero or an errno, unless
+// they say otherwise.
+#ifndef VERBENA_DEVICE_H
+#define VERBENA_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <infiniband/verbs.h>
+
+// vd_callbacks are the C half's functions for the Go half. They are called under locks of a
+// device, so they do not wait and do not call back. Objects are given as they were passed to
+// the function that made them.
+struct vd_callbacks {
+	// completion: an armed completion queue has got a completion.
+	void (*completion)(void *cq);
+	// event: an asynchronous event has happened to a context. element is the object or NULL.
+	void (*event)(void *context, int type, void *element, int port);
+};
+
+struct vd_device_info {
+	char name[IBV_SYSFS_NAME_MAX];
+	uint64_t guid; // host byte order
+};
+
+// vd_new_object is what the Go half returns of a new object.
+struct vd_new_object {
+	uint32_t handle;
+	uint32_t number; // QPN, or lkey
+	uint32_t rkey;
+	uint32_t capacity; // of a completion queue
+};
+
+// vd_times are the times of an extended completion: ticks of the device's clock, and
+// nanoseconds since 1970.
+struct vd_times {
+	uint64_t ticks, wall_clock;
+};
+
+struct vd_queue_pair_init {
+	enum ibv_qp_type type;
+	uint32_t send_cq, recv_cq, srq; // handles; srq is 0 without one
+	struct ibv_qp_cap cap;
+	int signal_all;
+};
+
+// The functions of the Go half, with result and parameters.
+#define VD_FUNCTIONS(F) \
+	/* start is called once, before any other function. */ \
+	F(void, start, (struct vd_callbacks *callbacks)) \
+	/* devices stores at most max devices, and how many there are. */ \
+	F(int, devices, (struct vd_device_info *list, int max, int *count)) \
+	F(int, open, (const char *name, void *context, uint32_t *handle)) \
+	/* close closes a context with all its objects. */ \
+	F(int, close, (uint32_t context)) \
+	F(int, query_device, (uint32_t context, struct ibv_device_attr_ex *attr)) \
+	F(int, query_port, (uint32_t context, uint32_t port, struct ibv_port_attr *attr)) \
+	/* query_gids stores at most max entries of a port, and how many there are. */ \
+	F(int, query_gids, (uint32_t context, uint32_t port, struct ibv_gid_entry *entries, size_t max, size_t *count)) \
+	F(int, alloc_pd, (uint32_t context, uint32_t *handle)) \
+	F(int, reg_mr, (uint32_t pd, void *addr, size_t length, uint64_t iova, uint32_t access, struct vd_new_object *made)) \
+	F(int, reg_dmabuf_mr, (uint32_t pd, uint64_t offset, size_t length, uint64_t iova, int fd, uint32_t access, struct vd_new_object *made)) \
+	F(int, alloc_mw, (uint32_t pd, int type, struct vd_new_object *made)) \
+	F(int, create_cq, (uint32_t context, void *cq, int cqe, uint64_t wc_flags, struct vd_new_object *made)) \
+	F(int, resize_cq, (uint32_t cq, int cqe, uint32_t *capacity)) \
+	F(int, arm_cq, (uint32_t cq, int solicited_only)) \
+	/* poll_cq returns the number of completions, or minus an errno. times may be NULL. */ \
+	F(int, poll_cq, (uint32_t cq, int n, struct ibv_wc *wcs, struct vd_times *times)) \
+	F(int, create_srq, (uint32_t pd, void *srq, struct ibv_srq_attr *attr, struct vd_new_object *made)) \
+	F(int, arm_srq, (uint32_t srq, uint32_t limit)) \
+	/* srq_limit stores the limit, zero after its event. */ \
+	F(int, srq_limit, (uint32_t srq, uint32_t *limit)) \
+	F(int, create_qp, (uint32_t pd, void *qp, struct vd_queue_pair_init *init, struct vd_new_object *made)) \
+	F(int, modify_qp, (uint32_t qp, struct ibv_qp_attr *attr, int mask)) \
+	F(int, query_qp, (uint32_t qp, struct ibv_qp_attr *attr)) \
+	F(int, post_send, (uint32_t qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)) \
+	F(int, post_recv, (uint32_t qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)) \
+	F(int, post_srq_recv, (uint32_t srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)) \
+	F(int, create_ah, (uint32_t pd, struct ibv_ah_attr *attr, uint32_t *handle)) \
+	F(int, attach_mcast, (uint32_t qp, const union ibv_gid *group, int attach)) \
+	/* The Go half reads the key of a memory window after a bind. */ \
+	F(int, mw_key, (uint32_t mw, uint32_t *rkey)) \
+	/* destroy closes an object of any kind but a context. */ \
+	F(int, destroy, (enum vd_kind kind, uint32_t handle))
+
+// vd_kind is the kind of an object to be destroyed.
+enum vd_kind { VD_PD, VD_MR, VD_MW, VD_CQ, VD_SRQ, VD_QP, VD_AH };
+
+#endif

@@ -1,0 +1,65 @@
+//go:build linux && cgo && verbs
+
+package main
+
+// #include "device.h"
+import "C"
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// logger writes to standard error what VERBENA_LOG asks for.
+var logger = sync.OnceValue(func() zerolog.Logger {
+	level, err := zerolog.ParseLevel(os.Getenv("VERBENA_LOG"))
+	if err != nil || level == zerolog.NoLevel {
+		return zerolog.Nop()
+	}
+	return zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true}).Level(level).With().Timestamp().Logger()
+})
+
+// errnos are the errnos of libibverbs' manual pages for the errors of package verbs.
+var errnos = []struct {
+	err   error
+	errno syscall.Errno
+}{
+	{verbs.ErrQueueFull, syscall.ENOMEM},
+	{verbs.ErrNotSupported, syscall.EOPNOTSUPP},
+	{verbs.ErrInUse, syscall.EBUSY},
+	{verbs.ErrNoDevice, syscall.ENODEV},
+	{verbs.ErrClosed, syscall.ENODEV},
+	{verbs.ErrInvalid, syscall.EINVAL},
+	{verbs.ErrState, syscall.EINVAL},
+	{verbs.ErrLimit, syscall.EINVAL},
+	{verbs.ErrOverrun, syscall.EOVERFLOW},
+}
+
+// errnoOf returns the errno for an error, zero for nil, and logs the error.
+func errnoOf(err error) C.int {
+	if err == nil {
+		return 0
+	}
+	log := logger()
+	log.Info().Msg(err.Error())
+	var errno syscall.Errno
+	if errors.As(err, &errno) && errno != 0 {
+		return C.int(errno)
+	}
+	for _, e := range errnos {
+		if errors.Is(err, e.err) {
+			return C.int(e.errno)
+		}
+	}
+	return C.int(syscall.EIO)
+}
+
+// noSuch is the errno for a handle that names nothing: the program uses an object that it has
+// destroyed.
+const noSuch = C.int(syscall.EINVAL)

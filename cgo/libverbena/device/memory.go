@@ -1,0 +1,159 @@
+//go:build linux && cgo && verbs
+
+package main
+
+// #include "device.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type domain struct {
+	verbs.PD
+	context *deviceContext
+}
+
+func (p *domain) close() error          { return p.Close() }
+func (p *domain) owner() *deviceContext { return p.context }
+
+type region struct {
+	verbs.MR
+	context *deviceContext
+}
+
+func (m *region) close() error          { return m.Close() }
+func (m *region) owner() *deviceContext { return m.context }
+
+type window struct {
+	verbs.MW
+	context *deviceContext
+}
+
+func (w *window) close() error          { return w.Close() }
+func (w *window) owner() *deviceContext { return w.context }
+
+var (
+	domains table[domain]
+	regions table[region]
+	windows table[window]
+)
+
+// register gives an object its handle. If there is none, it closes the object.
+func register[T any, P closer[T]](kind C.enum_vd_kind, in *table[T], object P, to *C.uint32_t) C.int {
+	handle := in.add(object)
+	if handle == 0 {
+		_ = object.close()
+		return errnoOf(fmt.Errorf("the process has too many objects: %w", verbs.ErrLimit))
+	}
+	object.owner().add(kind, handle)
+	*to = C.uint32_t(handle)
+	return 0
+}
+
+//export vd_alloc_pd
+func vd_alloc_pd(handle C.uint32_t, to *C.uint32_t) C.int {
+	c := contexts.get(uint32(handle))
+	if c == nil {
+		return noSuch
+	}
+	p, err := c.device.AllocPD()
+	if err != nil {
+		return errnoOf(err)
+	}
+	return register(C.VD_PD, &domains, &domain{p, c}, to)
+}
+
+// ignoredAccess are flags that say how memory could be registered faster.
+const ignoredAccess = C.IBV_ACCESS_HUGETLB | C.IBV_ACCESS_RELAXED_ORDERING
+
+// accessOf converts the access flags of a memory region.
+func accessOf(flags C.uint32_t) (verbs.Access, error) {
+	a := abi.Access(uint32(flags)) &^ (verbs.AccessZeroBased | verbs.AccessRelaxedOrdering)
+	if unknown := uint32(flags) &^ (abi.AccessFlags(a) | ignoredAccess | C.IBV_ACCESS_ZERO_BASED); unknown != 0 {
+		return 0, fmt.Errorf("register memory with the access flags %#x: software devices do not have %#x: %w", uint32(flags), unknown, verbs.ErrNotSupported)
+	}
+	return a, nil
+}
+
+func (m *region) describe(to *C.struct_vd_new_object) {
+	to.number, to.rkey = C.uint32_t(m.LKey()), C.uint32_t(m.RKey())
+}
+
+//export vd_reg_mr
+func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, flags C.uint32_t, made *C.struct_vd_new_object) C.int {
+	p := domains.get(uint32(pd))
+	if p == nil {
+		return noSuch
+	}
+	access, err := accessOf(flags)
+	if err != nil {
+		return errnoOf(err)
+	}
+	if uint64(length) > p.context.device.attr.MaxMRSize || uintptr(addr)+uintptr(length) < uintptr(addr) {
+		return errnoOf(fmt.Errorf("register %d bytes at %p: they run past the end of memory: %w", length, addr, verbs.ErrInvalid))
+	}
+	mem := unsafe.Slice((*byte)(addr), int(length))
+	if addr == nil {
+		mem = nil // refused, since it is empty
+	}
+	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
+		iova = 0
+	}
+	mr, err := p.PD.(verbs.IOVAPD).RegMRAt(mem, uint64(iova), access)
+	if err != nil {
+		return errnoOf(err)
+	}
+	m := &region{mr, p.context}
+	m.describe(made)
+	return register(C.VD_MR, &regions, m, &made.handle)
+}
+
+//export vd_reg_dmabuf_mr
+func vd_reg_dmabuf_mr(pd C.uint32_t, offset C.uint64_t, length C.size_t, iova C.uint64_t, fd C.int, flags C.uint32_t, made *C.struct_vd_new_object) C.int {
+	p := domains.get(uint32(pd))
+	if p == nil {
+		return noSuch
+	}
+	access, err := accessOf(flags)
+	if err != nil {
+		return errnoOf(err)
+	}
+	mr, err := p.PD.(verbs.DMABufPD).RegDMABufMR(verbs.DMABuf{
+		FD: int(fd), Offset: uint64(offset), Length: uint64(length), IOVA: uint64(iova),
+	}, access)
+	if err != nil {
+		return errnoOf(err)
+	}
+	m := &region{mr, p.context}
+	m.describe(made)
+	return register(C.VD_MR, &regions, m, &made.handle)
+}
+
+//export vd_alloc_mw
+func vd_alloc_mw(pd C.uint32_t, kind C.int, made *C.struct_vd_new_object) C.int {
+	p := domains.get(uint32(pd))
+	if p == nil {
+		return noSuch
+	}
+	mw, err := p.PD.(verbs.WindowPD).AllocMW(verbs.MWType(kind))
+	if err != nil {
+		return errnoOf(err)
+	}
+	made.rkey = C.uint32_t(mw.RKey())
+	return register(C.VD_MW, &windows, &window{mw, p.context}, &made.handle)
+}
+
+//export vd_mw_key
+func vd_mw_key(mw C.uint32_t, rkey *C.uint32_t) C.int {
+	w := windows.get(uint32(mw))
+	if w == nil {
+		return noSuch
+	}
+	*rkey = C.uint32_t(w.RKey())
+	return 0
+}

@@ -1,0 +1,278 @@
+//go:build linux && cgo && verbs
+
+package main
+
+// #include "device.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// postBatch is the largest number of requests of one post to the device.
+const postBatch = 64
+
+// The members of the unions in ibv_send_wr.
+type (
+	rdmaArgs struct {
+		remoteAddr uint64
+		rkey       uint32
+	}
+	atomicArgs struct {
+		remoteAddr, compareAdd, swap uint64
+		rkey                         uint32
+	}
+	datagramArgs struct {
+		ah        *C.struct_ibv_ah
+		qpn, qkey uint32
+	}
+	bindArgs struct {
+		mw   *C.struct_ibv_mw
+		rkey uint32
+		info C.struct_ibv_mw_bind_info
+	}
+)
+
+// opcodeOf reports false for an opcode that package verbs does not have.
+func opcodeOf(c C.enum_ibv_wr_opcode) (op verbs.Opcode, ok bool) {
+	switch c {
+	case C.IBV_WR_SEND:
+		return verbs.OpSend, true
+	case C.IBV_WR_SEND_WITH_IMM:
+		return verbs.OpSendImm, true
+	case C.IBV_WR_RDMA_WRITE:
+		return verbs.OpWrite, true
+	case C.IBV_WR_RDMA_WRITE_WITH_IMM:
+		return verbs.OpWriteImm, true
+	case C.IBV_WR_RDMA_READ:
+		return verbs.OpRead, true
+	case C.IBV_WR_ATOMIC_CMP_AND_SWP:
+		return verbs.OpCompareSwap, true
+	case C.IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return verbs.OpFetchAdd, true
+	case C.IBV_WR_SEND_WITH_INV:
+		return verbs.OpSendInvalidate, true
+	case C.IBV_WR_LOCAL_INV:
+		return verbs.OpLocalInvalidate, true
+	case C.IBV_WR_BIND_MW:
+		return verbs.OpBindMW, true
+	}
+	return 0, false
+}
+
+// sends is memory for a batch of send requests.
+type sends struct {
+	service verbs.QPType
+	from    []*C.struct_ibv_send_wr
+	wrs     []verbs.SendWR
+	entries []verbs.SGE
+	binds   []verbs.MWBind
+}
+
+// scatterGather appends the entries of a request to a batch's, and returns them.
+func scatterGather(to *[]verbs.SGE, list *C.struct_ibv_sge, n C.int) ([]verbs.SGE, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("num_sge is %d: %w", n, verbs.ErrInvalid)
+	}
+	first := len(*to)
+	for _, e := range unsafe.Slice(list, n) {
+		*to = append(*to, verbs.SGE{Addr: uint64(e.addr), Length: uint32(e.length), LKey: uint32(e.lkey)})
+	}
+	return (*to)[first:], nil
+}
+
+func sendFlags(flags C.uint) (to verbs.SendFlags) {
+	if flags&C.IBV_SEND_SIGNALED != 0 {
+		to |= verbs.FlagSignaled
+	}
+	if flags&C.IBV_SEND_SOLICITED != 0 {
+		to |= verbs.FlagSolicited
+	}
+	if flags&C.IBV_SEND_FENCE != 0 {
+		to |= verbs.FlagFence
+	}
+	if flags&C.IBV_SEND_INLINE != 0 {
+		to |= verbs.FlagInline
+	}
+	return to
+}
+
+// add appends a request to the batch.
+func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
+	op, ok := opcodeOf(c.opcode)
+	if !ok {
+		return fmt.Errorf("software devices do not have opcode %d: %w", c.opcode, verbs.ErrInvalid)
+	}
+	if c.send_flags&C.IBV_SEND_IP_CSUM != 0 {
+		return fmt.Errorf("software devices do not have IBV_SEND_IP_CSUM: %w", verbs.ErrInvalid)
+	}
+	wr := verbs.SendWR{ID: uint64(c.wr_id), Op: op, Flags: sendFlags(c.send_flags)}
+	if op != verbs.OpBindMW && op != verbs.OpLocalInvalidate { // whose sg_list need not be set
+		if wr.SGL, err = scatterGather(&s.entries, c.sg_list, c.num_sge); err != nil {
+			return err
+		}
+	}
+	args := unsafe.Pointer(&c.wr)
+	switch op {
+	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead:
+		a := (*rdmaArgs)(args)
+		wr.RemoteAddr, wr.RKey = a.remoteAddr, a.rkey
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
+		a := (*atomicArgs)(args)
+		wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = a.remoteAddr, a.rkey, a.compareAdd, a.swap
+	case verbs.OpSend, verbs.OpSendImm:
+		if s.service == verbs.UD {
+			if err := addressed(&wr, (*datagramArgs)(args)); err != nil {
+				return err
+			}
+		}
+	case verbs.OpBindMW:
+		bind, err := bindOf((*bindArgs)(unsafe.Pointer(&c.anon1)))
+		if err != nil {
+			return err
+		}
+		s.binds = append(s.binds, bind)
+		wr.Bind = &s.binds[len(s.binds)-1]
+	}
+	switch op {
+	case verbs.OpSendImm, verbs.OpWriteImm:
+		wr.Imm = binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&c.anon0))[:])
+	case verbs.OpSendInvalidate, verbs.OpLocalInvalidate:
+		wr.InvalidateRKey = *(*uint32)(unsafe.Pointer(&c.anon0))
+	}
+	s.wrs, s.from = append(s.wrs, wr), append(s.from, c)
+	return nil
+}
+
+func addressed(wr *verbs.SendWR, a *datagramArgs) error {
+	if a.ah == nil {
+		return fmt.Errorf("a datagram has no address handle: %w", verbs.ErrInvalid)
+	}
+	ah := addressHandles.get(uint32(a.ah.handle))
+	if ah == nil {
+		return fmt.Errorf("a datagram's address handle does not exist: %w", verbs.ErrInvalid)
+	}
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah.AH, a.qpn, a.qkey
+	return nil
+}
+
+func bindOf(a *bindArgs) (bind verbs.MWBind, err error) {
+	if a.mw == nil || a.info.mr == nil {
+		return bind, fmt.Errorf("a bind names no memory window, or no memory region: %w", verbs.ErrInvalid)
+	}
+	w, m := windows.get(uint32(a.mw.handle)), regions.get(uint32(a.info.mr.handle))
+	if w == nil || m == nil {
+		return bind, fmt.Errorf("a bind's memory window or region does not exist: %w", verbs.ErrInvalid)
+	}
+	return verbs.MWBind{
+		MW: w.MW, MR: m.MR, RKey: a.rkey, Addr: uint64(a.info.addr), Length: uint64(a.info.length),
+		Access: abi.Access(uint32(a.info.mw_access_flags)),
+	}, nil
+}
+
+// post posts the batch, and forgets it. It returns the request that was refused, if any.
+func (s *sends) post(qp verbs.QP) (bad *C.struct_ibv_send_wr, err error) {
+	n, err := qp.PostSend(s.wrs)
+	if err != nil {
+		bad = s.from[n]
+	}
+	clear(s.wrs) // of its pointers
+	s.wrs, s.from, s.entries, s.binds = s.wrs[:0], s.from[:0], s.entries[:0], s.binds[:0]
+	return bad, err
+}
+
+//export vd_post_send
+func vd_post_send(qp C.uint32_t, wr *C.struct_ibv_send_wr, bad **C.struct_ibv_send_wr) C.int {
+	q := queuePairs.get(uint32(qp))
+	if q == nil {
+		*bad = wr
+		return noSuch
+	}
+	q.sendLock.Lock()
+	defer q.sendLock.Unlock()
+	for wr != nil {
+		var wrong error
+		for wrong == nil && wr != nil && len(q.sends.wrs) < postBatch {
+			if wrong = q.sends.add(wr); wrong == nil {
+				wr = wr.next
+			}
+		}
+		if len(q.sends.wrs) > 0 {
+			if refused, err := q.sends.post(q.QP); err != nil {
+				*bad = refused
+				return errnoOf(err)
+			}
+		}
+		if wrong != nil {
+			*bad = wr
+			return errnoOf(fmt.Errorf("post send to queue pair %#x: %w", q.Num(), wrong))
+		}
+	}
+	return 0
+}
+
+// receives is memory for a batch of receives.
+type receives struct {
+	from    []*C.struct_ibv_recv_wr
+	wrs     []verbs.RecvWR
+	entries []verbs.SGE
+}
+
+// receiver is a queue pair or a shared receive queue.
+type receiver interface {
+	PostRecv(wrs []verbs.RecvWR) (int, error)
+}
+
+// post posts a list of receives.
+func (r *receives) post(to receiver, wr *C.struct_ibv_recv_wr, bad **C.struct_ibv_recv_wr) C.int {
+	for wr != nil {
+		r.wrs, r.from, r.entries = r.wrs[:0], r.from[:0], r.entries[:0]
+		var wrong error
+		for wr != nil && len(r.wrs) < postBatch {
+			var list []verbs.SGE
+			if list, wrong = scatterGather(&r.entries, wr.sg_list, wr.num_sge); wrong != nil {
+				break
+			}
+			r.wrs, r.from = append(r.wrs, verbs.RecvWR{ID: uint64(wr.wr_id), SGL: list}), append(r.from, wr)
+			wr = wr.next
+		}
+		if n, err := to.PostRecv(r.wrs); err != nil {
+			*bad = r.from[n]
+			return errnoOf(err)
+		}
+		if wrong != nil {
+			*bad = wr
+			return errnoOf(fmt.Errorf("post receive: %w", wrong))
+		}
+	}
+	return 0
+}
+
+//export vd_post_recv
+func vd_post_recv(qp C.uint32_t, wr *C.struct_ibv_recv_wr, bad **C.struct_ibv_recv_wr) C.int {
+	q := queuePairs.get(uint32(qp))
+	if q == nil {
+		*bad = wr
+		return noSuch
+	}
+	q.recvLock.Lock()
+	defer q.recvLock.Unlock()
+	return q.receives.post(q.QP, wr, bad)
+}
+
+//export vd_post_srq_recv
+func vd_post_srq_recv(srq C.uint32_t, wr *C.struct_ibv_recv_wr, bad **C.struct_ibv_recv_wr) C.int {
+	q := sharedReceiveQueues.get(uint32(srq))
+	if q == nil {
+		*bad = wr
+		return noSuch
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.receives.post(q.SRQ, wr, bad)
+}

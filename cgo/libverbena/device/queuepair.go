@@ -1,0 +1,211 @@
+//go:build linux && cgo && verbs
+
+package main
+
+// #include "device.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type queuePair struct {
+	verbs.QP
+	context *deviceContext
+	c       unsafe.Pointer
+
+	sendLock sync.Mutex // guards sends
+	sends    sends
+	recvLock sync.Mutex // guards receives
+	receives receives
+}
+
+var queuePairs table[queuePair]
+
+func (q *queuePair) owner() *deviceContext { return q.context }
+
+func (q *queuePair) close() error {
+	if err := q.Close(); err != nil {
+		return err
+	}
+	q.context.mu.Lock()
+	defer q.context.mu.Unlock()
+	if q.context.byNumber[q.Num()] == q {
+		delete(q.context.byNumber, q.Num())
+	}
+	return nil
+}
+
+type sharedReceiveQueue struct {
+	verbs.SRQ
+	context *deviceContext
+	c       unsafe.Pointer
+	limit   atomic.Uint32 // that is armed; zero: none
+
+	mu       sync.Mutex // guards receives
+	receives receives
+}
+
+var sharedReceiveQueues table[sharedReceiveQueue]
+
+func (q *sharedReceiveQueue) owner() *deviceContext { return q.context }
+
+func (q *sharedReceiveQueue) close() error {
+	if err := q.Close(); err != nil {
+		return err
+	}
+	q.context.mu.Lock()
+	defer q.context.mu.Unlock()
+	delete(q.context.receivers, q.SRQ)
+	return nil
+}
+
+//export vd_create_srq
+func vd_create_srq(pd C.uint32_t, srq unsafe.Pointer, attr *C.struct_ibv_srq_attr, made *C.struct_vd_new_object) C.int {
+	p := domains.get(uint32(pd))
+	if p == nil {
+		return noSuch
+	}
+	v, err := p.CreateSRQ(verbs.SRQInit{MaxWR: int(attr.max_wr), MaxSGE: int(attr.max_sge)})
+	if err != nil {
+		return errnoOf(err)
+	}
+	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq}
+	p.context.mu.Lock()
+	p.context.receivers[v] = q
+	p.context.mu.Unlock()
+	return register(C.VD_SRQ, &sharedReceiveQueues, q, &made.handle)
+}
+
+//export vd_arm_srq
+func vd_arm_srq(srq, limit C.uint32_t) C.int {
+	q := sharedReceiveQueues.get(uint32(srq))
+	if q == nil {
+		return noSuch
+	}
+	before := q.limit.Swap(uint32(limit))
+	err := q.SetLimit(int(limit))
+	if err != nil {
+		q.limit.CompareAndSwap(uint32(limit), before)
+	}
+	return errnoOf(err)
+}
+
+//export vd_srq_limit
+func vd_srq_limit(srq C.uint32_t, limit *C.uint32_t) C.int {
+	q := sharedReceiveQueues.get(uint32(srq))
+	if q == nil {
+		return noSuch
+	}
+	*limit = C.uint32_t(q.limit.Load())
+	return 0
+}
+
+var services = map[C.enum_ibv_qp_type]verbs.QPType{C.IBV_QPT_RC: verbs.RC, C.IBV_QPT_UC: verbs.UC, C.IBV_QPT_UD: verbs.UD}
+
+//export vd_create_qp
+func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair_init, made *C.struct_vd_new_object) C.int {
+	p := domains.get(uint32(pd))
+	sendCQ, recvCQ := completionQueues.get(uint32(from.send_cq)), completionQueues.get(uint32(from.recv_cq))
+	if p == nil || sendCQ == nil || recvCQ == nil {
+		return noSuch
+	}
+	service, ok := services[from._type]
+	if !ok {
+		return errnoOf(fmt.Errorf("create queue pair: software devices do not have type %d: %w", from._type, verbs.ErrNotSupported))
+	}
+	init := verbs.QPInit{
+		Type: service, SendCQ: sendCQ.CQ, RecvCQ: recvCQ.CQ,
+		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
+		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
+		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
+	}
+	if from.srq != 0 {
+		srq := sharedReceiveQueues.get(uint32(from.srq))
+		if srq == nil {
+			return noSuch
+		}
+		init.SRQ = srq.SRQ
+	}
+	v, err := p.CreateQP(init)
+	if err != nil {
+		return errnoOf(err)
+	}
+	q := &queuePair{QP: v, context: p.context, c: qp, sends: sends{service: service}}
+	made.number = C.uint32_t(v.Num())
+	p.context.mu.Lock()
+	p.context.byNumber[v.Num()] = q
+	p.context.mu.Unlock()
+	return register(C.VD_QP, &queuePairs, q, &made.handle)
+}
+
+//export vd_modify_qp
+func vd_modify_qp(qp C.uint32_t, from *C.struct_ibv_qp_attr, flags C.int) C.int {
+	q := queuePairs.get(uint32(qp))
+	if q == nil {
+		return noSuch
+	}
+	mask := abi.Mask(int32(flags))
+	if unknown := int32(flags) &^ (abi.MaskFlags(mask) | C.IBV_QP_CUR_STATE); unknown != 0 {
+		return errnoOf(fmt.Errorf("modify queue pair %#x: software devices do not have the attributes %#x of the mask: %w", q.Num(), unknown, verbs.ErrInvalid))
+	}
+	if flags&C.IBV_QP_CUR_STATE != 0 {
+		now, err := q.Query()
+		if err != nil {
+			return errnoOf(err)
+		}
+		if now.State != verbs.QPState(from.cur_qp_state) {
+			return errnoOf(fmt.Errorf("modify queue pair %#x: it is in %v, and cur_qp_state is %v: %w", q.Num(), now.State, verbs.QPState(from.cur_qp_state), verbs.ErrInvalid))
+		}
+	}
+	if mask&verbs.QPAttrAddress != 0 && from.ah_attr.is_global == 0 {
+		return errnoOf(errNotGlobal)
+	}
+	return errnoOf(q.Modify(abi.QPAttr(unsafe.Pointer(from)), mask))
+}
+
+//export vd_query_qp
+func vd_query_qp(qp C.uint32_t, to *C.struct_ibv_qp_attr) C.int {
+	q := queuePairs.get(uint32(qp))
+	if q == nil {
+		return noSuch
+	}
+	a, err := q.Query()
+	if err != nil {
+		return errnoOf(err)
+	}
+	*to = C.struct_ibv_qp_attr{
+		qp_state: C.enum_ibv_qp_state(a.State), cur_qp_state: C.enum_ibv_qp_state(a.State),
+		path_mtu: C.enum_ibv_mtu(abi.MTUCode(a.PathMTU)), path_mig_state: C.IBV_MIG_MIGRATED,
+		qkey: C.uint32_t(a.QKey), rq_psn: C.uint32_t(a.RQPSN), sq_psn: C.uint32_t(a.SQPSN), dest_qp_num: C.uint32_t(a.DestQPN),
+		qp_access_flags: C.uint(abi.AccessFlags(a.Access)), pkey_index: C.uint16_t(a.PKeyIndex),
+		max_rd_atomic: C.uint8_t(a.MaxInitReadAtomic), max_dest_rd_atomic: C.uint8_t(a.MaxDestReadAtomic),
+		min_rnr_timer: C.uint8_t(a.MinRNRTimer), port_num: C.uint8_t(a.Port),
+		timeout: C.uint8_t(a.Timeout), retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
+	}
+	copyAddress(&to.ah_attr, &a.Address)
+	return 0
+}
+
+//export vd_attach_mcast
+func vd_attach_mcast(qp C.uint32_t, group *C.union_ibv_gid, attach C.int) C.int {
+	q := queuePairs.get(uint32(qp))
+	if q == nil {
+		return noSuch
+	}
+	m, ok := q.QP.(verbs.MulticastQP)
+	if !ok {
+		return errnoOf(fmt.Errorf("attach queue pair %#x to a multicast group: it is not of UD: %w", q.Num(), verbs.ErrInvalid))
+	}
+	gid := *(*verbs.GID)(unsafe.Pointer(group))
+	if attach != 0 {
+		return errnoOf(m.AttachMulticast(gid, 0))
+	}
+	return errnoOf(m.DetachMulticast(gid, 0))
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds the library that gives software devices to programs in C: libverbena.so and
+# libverbena-device.so, into the folder $1. Further arguments are flags of both compilers, such
+# as -race, which is for go, and -fsanitize=address, which is for the C compiler.
+set -euo pipefail
+folder=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+cflags=() goflags=()
+for flag; do
+	case $flag in
+	-f* | -O* | -g*) cflags+=("$flag") ;;
+	*) goflags+=("$flag") ;;
+	esac
+done
+version=${VERSION:-development}
+sources=cgo/libverbena/api
+"${CC:-cc}" -std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-parentheses \
+	-fvisibility=hidden "-DVERBENA_VERSION=\"$version\"" "${cflags[@]}" -Icgo/libverbena/device -shared \
+	-Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
+CGO_CFLAGS="-O2 -g -DVERBENA_VERSION=\"$version\"" \
+	"$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
+rm -f "$folder/libverbena-device.h"
+# These are for machines without libibverbs and librdmacm.
+mkdir -p "$folder/verbena-lib"
+for name in libibverbs.so.1 librdmacm.so.1; do
+	ln -sfn ../libverbena.so "$folder/verbena-lib/$name"
+done
