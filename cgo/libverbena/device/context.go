@@ -191,6 +191,9 @@ func closeObject[T any, P closer[T]](kind C.enum_vd_kind, in *table[T], handle u
 	return 0
 }
 
+// noVendor is the vendor ID of devices that have no manufacturer. Zero would be taken for unknown.
+const noVendor = 0xffffff
+
 func bigEndian(v uint64) (to [8]byte) {
 	binary.BigEndian.PutUint64(to[:], v)
 	return to
@@ -211,7 +214,7 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	o.sys_image_guid = o.node_guid
 	o.max_mr_size = C.uint64_t(a.MaxMRSize)
 	o.page_size_cap = math.MaxUint64 &^ 0xfff
-	o.vendor_id = C.uint32_t(a.VendorID)
+	o.vendor_id = noVendor
 	o.max_qp, o.max_qp_wr = C.int(a.MaxQP), C.int(a.MaxQPWR)
 	o.device_cap_flags = C.uint(flags)
 	o.max_sge, o.max_sge_rd = C.int(a.MaxSGE), C.int(a.MaxSGE)
