@@ -41,28 +41,46 @@ var folder string
 type variant struct {
 	name  string
 	flags []string // of scripts/library.sh
+	race  bool     // programs are linked with the Go half, with the race detector
 }
 
+// sanitize makes the C half check its memory.
+const sanitize = "-fsanitize=address"
+
 var (
-	plain = variant{name: "plain"}
-	// checked has the race detector in its Go half, and AddressSanitizer in its C half.
-	checked = variant{name: "checked", flags: []string{"-race", "-fsanitize=address"}}
+	plain     = variant{name: "plain"}
+	sanitized = variant{name: "sanitized", flags: []string{sanitize}}
+	// raced is sanitized too. The race detector needs the Go half's data at low addresses, where
+	// shared libraries never are, so programs are linked with it.
+	raced = variant{name: "raced", flags: []string{sanitize}, race: true}
 )
 
 // builds are the libraries that were built, by the name of the variant.
 var builds = map[string]func() (string, error){
-	plain.name:   sync.OnceValues(plain.build),
-	checked.name: sync.OnceValues(checked.build),
+	plain.name:     sync.OnceValues(plain.build),
+	sanitized.name: sync.OnceValues(sanitized.build),
+	raced.name:     sync.OnceValues(raced.build),
 }
 
 func (v variant) build() (string, error) {
 	to := filepath.Join(folder, v.name)
-	out, err := exec.Command("../../../scripts/library.sh", append([]string{to}, v.flags...)...).CombinedOutput()
-	if err != nil {
+	cmd := exec.Command("../../../scripts/library.sh", append([]string{to}, v.flags...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the library: %w\n%s", err, out)
+	}
+	if !v.race {
+		return to, nil
+	}
+	cmd = exec.Command("go", "build", "-race", "-tags", "verbs", "-buildmode=c-archive", "-o", filepath.Join(to, archive), "../device")
+	cmd.Env = append(os.Environ(), `CGO_CFLAGS=-O2 -g -DVERBENA_VERSION="development"`)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the Go half with the race detector: %w\n%s", err, out)
 	}
 	return to, nil
 }
+
+// archive is the Go half for programs that are linked with it.
+const archive = "device.a"
 
 // library builds the library, once, and returns its folder.
 func (v variant) library(t *testing.T) string {
@@ -84,7 +102,7 @@ func (v variant) library(t *testing.T) string {
 func (v variant) environment(t *testing.T, more ...string) []string {
 	t.Helper()
 	preload := filepath.Join(v.library(t), "libverbena.so")
-	env := append(os.Environ(), more...)
+	env := os.Environ()
 	if len(v.flags) > 0 {
 		out, err := exec.Command("cc", "-print-file-name=libasan.so").Output()
 		require.NoError(t, err)
@@ -93,7 +111,7 @@ func (v variant) environment(t *testing.T, more ...string) []string {
 		preload = strings.TrimSpace(string(out)) + " " + preload
 		env = append(env, "ASAN_OPTIONS=protect_shadow_gap=0:detect_leaks=0", "GORACE=halt_on_error=1")
 	}
-	return append(env, "LD_PRELOAD="+preload)
+	return append(append(env, "LD_PRELOAD="+preload), more...)
 }
 
 // timeLimit ends programs that hang.
