@@ -422,6 +422,9 @@ type WC struct {
 	// GRH. On RoCEv2 the GRH is the IP header; an IPv4 header is in the last 20 of the 40
 	// bytes (annex A17).
 	HasGRH bool
+	// IPv4: that header is an IPv4 header. Only the software device sets it; ParseGRH finds out
+	// by itself.
+	IPv4 bool
 	// Unsolicited: the completion is of a write with immediate that consumed no receive
 	// (QPInit.UnsolicitedWriteRecv).
 	Unsolicited bool

@@ -95,9 +95,6 @@ VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 
 	memset(attr, 0, sizeof *attr);
 	attr->port_num = port;
-	attr->sl = wc->sl;
-	attr->dlid = wc->slid;
-	attr->src_path_bits = wc->dlid_path_bits;
 	if (wc->wc_flags & IBV_WC_GRH)
 		error = read_header(grh, &attr->grh.dgid, &own, &attr->grh);
 	if (!error)

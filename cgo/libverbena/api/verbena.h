@@ -75,7 +75,15 @@ struct vb_device {
 	struct ibv_device base;
 	uint64_t guid; // host byte order
 	struct vb_device *next;
+	struct ibv_context *shared; // see vb_shared_context
 };
+
+// vb_find_device returns a device that has been listed, by its name or by its name in /dev.
+struct vb_device *vb_find_device(const char *name, const char *dev_name);
+
+// vb_shared_context returns a context of the device that is open as long as the process: for
+// the library's own use, and for rdma_get_devices. It returns NULL with errno set.
+struct ibv_context *vb_shared_context(const char *name);
 
 struct vb_context {
 	uint32_t handle;

@@ -164,10 +164,14 @@ func vd_modify_qp(qp C.uint32_t, from *C.struct_ibv_qp_attr, flags C.int) C.int 
 			return errnoOf(fmt.Errorf("modify queue pair %#x: it is in %v, and cur_qp_state is %v: %w", q.Num(), now.State, verbs.QPState(from.cur_qp_state), verbs.ErrInvalid))
 		}
 	}
-	if mask&verbs.QPAttrAddress != 0 && from.ah_attr.is_global == 0 {
-		return errnoOf(errNotGlobal)
+	to := abi.QPAttr(unsafe.Pointer(from))
+	if mask&verbs.QPAttrAddress != 0 {
+		var err error
+		if to.Address, err = addressOf(&from.ah_attr); err != nil {
+			return errnoOf(err)
+		}
 	}
-	return errnoOf(q.Modify(abi.QPAttr(unsafe.Pointer(from)), mask))
+	return errnoOf(q.Modify(to, mask))
 }
 
 //export vd_query_qp
