@@ -124,7 +124,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		Type: service, SendCQ: sendCQ.CQ, RecvCQ: recvCQ.CQ,
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
-		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
+		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0, OutlivesPeer: true,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))

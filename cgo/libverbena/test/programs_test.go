@@ -80,7 +80,9 @@ func perftest() (rows []row) {
 			}
 		}
 		add("ib_send_bw", "-n 500 -b -c "+service, false)
-		add("ib_send_bw", "-n 500 -a -c "+service, service == "UD")
+		if service != "UC" { // nothing slows down its sender: messages of megabytes overflow the socket
+			add("ib_send_bw", "-n 500 -a -c "+service, service == "UD")
+		}
 	}
 	for _, operation := range []string{"read", "atomic"} {
 		add("ib_"+operation+"_lat", "-n 500", true)
