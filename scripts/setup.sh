@@ -4,11 +4,12 @@
 # missing is an error. "setup.sh scp" installs what make bench-scp needs instead.
 set -euo pipefail
 
-# program or header | Debian packages | what is skipped without it
+# program, header or file | Debian packages | what is skipped without it
 needs='gcc|gcc libc6-dev|the race detector
 pkg-config|pkg-config|the driver for adapters
 infiniband/verbs.h|libibverbs-dev|the driver for adapters
 rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
+/usr/lib/python3/dist-packages/pyverbs|python3-pyverbs rdma-core|the tests of rdma-core on the library for other languages
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces
@@ -23,6 +24,7 @@ fi
 have() {
 	case $1 in
 	*.h) [ -e "/usr/include/$1" ] ;;
+	/*) [ -e "$1" ] ;;
 	*) command -v "$1" >/dev/null ;;
 	esac
 }

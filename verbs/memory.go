@@ -82,6 +82,26 @@ type MR interface {
 	Close() error
 }
 
+// MRChange says what changes in a memory region. Fields that are zero change nothing.
+type MRChange struct {
+	PD  PD     // nil: the same domain
+	Mem []byte // nil: the same memory; otherwise the region's addresses are those of its bytes
+	// ChangeAccess: the region gets the rights in Access.
+	ChangeAccess bool
+	Access       Access
+}
+
+// ReregisterableMR is a memory region that can change (IBTA 11.2.7.7, ibv_rereg_mr(3)). The
+// regions of the software device implement it.
+type ReregisterableMR interface {
+	// Reregister changes the region in one step, with RegMR's rules. The keys stay. When it has
+	// returned, the device neither reads nor writes memory that is no longer in the region; work
+	// requests under way that use the region may fail, and watches of it have ended. A refused
+	// change changes nothing. The error matches ErrInUse while memory windows are bound to the
+	// region.
+	Reregister(change MRChange) error
+}
+
 // WatchableMR is a memory region whose device notices when a peer changes the memory. The
 // regions of the software device implement it; no adapter notices.
 type WatchableMR interface {

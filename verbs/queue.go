@@ -298,7 +298,8 @@ type QP interface {
 	// Type is the transport service.
 	Type() QPType
 	// Modify changes attributes and state (IBTA 11.2.4.2). A refused change
-	// changes nothing, and its error names the attribute at fault.
+	// changes nothing, and its error names the attribute at fault. A return to Reset
+	// drops what was posted; completions that were not polled may be dropped too.
 	Modify(attr QPAttr, mask QPAttrMask) error
 	// Query returns the attributes and the present state.
 	Query() (QPAttr, error)

@@ -89,6 +89,7 @@ static int read_header(const struct ibv_grh *grh, union ibv_gid *source, union i
 
 VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
+	static const union ibv_gid empty;
 	union ibv_gid own, gid;
 	struct ibv_port_attr port_attr;
 	int error = EINVAL; // RoCE has no messages without a GRH
@@ -111,7 +112,8 @@ VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 		}
 	// A message to a multicast group: answer from the first address of the sender's family.
 	for (int i = 0; i < port_attr.gid_tbl_len; i++)
-		if (!ibv_query_gid(context, port, i, &gid) && (memcmp(&gid, &attr->grh.dgid, 12) == 0 || gid.raw[10] != 0xff)) {
+		if (!ibv_query_gid(context, port, i, &gid) && memcmp(&gid, &empty, sizeof gid) != 0 &&
+		    (memcmp(&gid, &attr->grh.dgid, 12) == 0 || gid.raw[10] != 0xff)) {
 			attr->grh.sgid_index = i;
 			return 0;
 		}

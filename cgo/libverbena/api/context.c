@@ -333,7 +333,7 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 		.poll_cq = vb_poll_cq, .req_notify_cq = vb_req_notify_cq,
 		.post_send = vb_post_send, .post_recv = vb_post_recv, .post_srq_recv = vb_post_srq_recv,
 	};
-	verbs->context.cmd_fd = -1;
+	verbs->context.cmd_fd = context->async.fd; // programs duplicate it for ibv_import_device
 	verbs->context.async_fd = context->async.fd;
 	verbs->context.num_comp_vectors = 1;
 	pthread_mutex_init(&verbs->context.mutex, NULL);

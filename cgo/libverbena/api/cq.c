@@ -85,6 +85,7 @@ VB_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count)
 static struct vb_cq *create(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, uint64_t wc_flags)
 {
 	struct vb_cq *q = calloc(1, sizeof *q);
+	pthread_mutexattr_t recursive;
 	struct vd_new_object made;
 	int error = q ? vb_ready() : ENOMEM;
 
@@ -92,7 +93,11 @@ static struct vb_cq *create(struct ibv_context *context, int cqe, void *cq_conte
 		free(q);
 		return vb_fail(error);
 	}
-	pthread_mutex_init(&q->lock, NULL);
+	// Recursive: a program may reset a queue pair while it reads a completion.
+	pthread_mutexattr_init(&recursive);
+	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&q->lock, &recursive);
+	pthread_mutexattr_destroy(&recursive);
 	pthread_mutex_init(&q->base.mutex, NULL);
 	pthread_cond_init(&q->base.cond, NULL);
 	q->base.context = context;
@@ -225,6 +230,7 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 		return error;
 	pthread_mutex_lock(&q->lock);
 	error = fill(q);
+	q->reading = !error;
 	if (error)
 		pthread_mutex_unlock(&q->lock); // end_poll is not called
 	return error;
@@ -266,6 +272,25 @@ static void end_poll(struct ibv_cq_ex *cq)
 	struct vb_cq *q = extended(cq);
 
 	next(q);
+	q->reading = false;
+	pthread_mutex_unlock(&q->lock);
+}
+
+void vb_discard_completions(struct ibv_cq *cq, uint32_t qp_num)
+{
+	struct vb_cq *q = cq_of(cq);
+	int kept;
+
+	if (!q->is_extended)
+		return;
+	pthread_mutex_lock(&q->lock);
+	kept = q->first + q->reading; // the one that is being read stays
+	for (int i = kept; i < q->first + q->count; i++)
+		if (q->wcs[i].qp_num != qp_num) {
+			q->wcs[kept] = q->wcs[i];
+			q->times[kept++] = q->times[i];
+		}
+	q->count = kept - q->first;
 	pthread_mutex_unlock(&q->lock);
 }
 

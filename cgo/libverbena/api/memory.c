@@ -83,18 +83,17 @@ struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 	return &pd->base;
 }
 
-static struct ibv_mr *new_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+static struct ibv_mr *new_mr(struct ibv_pd *pd, void *addr, size_t length)
 {
-	struct vb_mr *mr = calloc(1, sizeof *mr);
+	struct ibv_mr *mr = calloc(1, sizeof *mr);
 
 	if (!mr)
 		return NULL;
-	mr->access = access;
-	mr->base.context = pd->context;
-	mr->base.pd = pd;
-	mr->base.addr = addr;
-	mr->base.length = length;
-	return &mr->base;
+	mr->context = pd->context;
+	mr->pd = pd;
+	mr->addr = addr;
+	mr->length = length;
+	return mr;
 }
 
 static struct ibv_mr *made_mr(struct ibv_mr *mr, int error, const struct vd_new_object *made)
@@ -111,7 +110,7 @@ static struct ibv_mr *made_mr(struct ibv_mr *mr, int error, const struct vd_new_
 
 VB_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
-	struct ibv_mr *mr = new_mr(pd, addr, length, access);
+	struct ibv_mr *mr = new_mr(pd, addr, length);
 	struct vd_new_object made;
 	int error = mr ? vb_ready() : ENOMEM;
 
@@ -134,7 +133,7 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t l
 
 VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 {
-	struct ibv_mr *mr = new_mr(pd, (void *)(uintptr_t)offset, length, access);
+	struct ibv_mr *mr = new_mr(pd, (void *)(uintptr_t)offset, length);
 	struct vd_new_object made;
 	int error = mr ? vb_ready() : ENOMEM;
 
@@ -143,38 +142,25 @@ VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 	return made_mr(mr, error, &made);
 }
 
-// The new registration is made before the old one ends, so the old one is valid if that fails.
-// Its keys are new.
 VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
-	struct vb_mr *m = vb_container(mr, struct vb_mr, base);
-	struct vd_new_object made;
 	int error = vb_ready();
 
 	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)))
 		error = EINVAL;
-	if (!(flags & IBV_REREG_MR_CHANGE_PD))
-		pd = mr->pd;
-	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
-		addr = mr->addr;
-		length = mr->length;
-	}
-	if (!(flags & IBV_REREG_MR_CHANGE_ACCESS))
-		access = m->access;
 	if (!error)
-		error = vb.reg_mr(pd->handle, addr, length, (uintptr_t)addr, access, &made);
-	if (!error && (error = vb.destroy(VD_MR, mr->handle)))
-		vb.destroy(VD_MR, made.handle);
+		error = vb.rereg_mr(mr->handle, flags, flags & IBV_REREG_MR_CHANGE_PD ? pd->handle : 0, addr, length, access);
 	if (error) {
 		errno = error;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
-	m->access = access;
-	mr->pd = pd;
-	mr->addr = addr;
-	mr->length = length;
-	made_mr(mr, 0, &made);
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		mr->pd = pd;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		mr->addr = addr;
+		mr->length = length;
+	}
 	return 0;
 }
 
@@ -185,7 +171,7 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	if (!error)
 		error = vb.destroy(VD_MR, mr->handle);
 	if (!error)
-		free(vb_container(mr, struct vb_mr, base));
+		free(mr);
 	return error;
 }
 

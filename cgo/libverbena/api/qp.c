@@ -185,9 +185,14 @@ VB_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 
 	if (!error)
 		error = vb.modify_qp(qp->handle, attr, mask);
-	if (!error && mask & IBV_QP_STATE)
-		qp->state = attr->qp_state;
-	return error;
+	if (error || !(mask & IBV_QP_STATE))
+		return error;
+	qp->state = attr->qp_state;
+	if (qp->state == IBV_QPS_RESET) {
+		vb_discard_completions(qp->send_cq, qp->qp_num);
+		vb_discard_completions(qp->recv_cq, qp->qp_num);
+	}
+	return 0;
 }
 
 VB_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)

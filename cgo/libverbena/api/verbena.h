@@ -107,11 +107,6 @@ struct vb_pd {
 	int refs;             // parent domains; atomic
 };
 
-struct vb_mr {
-	struct ibv_mr base;
-	unsigned int access;
-};
-
 #define VB_POLL_BATCH 16
 
 struct vb_cq {
@@ -125,7 +120,7 @@ struct vb_cq {
 	// Completions that start_poll took and the program has not read. The lock guards them, and
 	// is held between start_poll and end_poll.
 	pthread_mutex_t lock;
-	bool is_extended;
+	bool is_extended, reading;
 	int first, count;
 	struct ibv_wc wcs[VB_POLL_BATCH];
 	struct vd_times times[VB_POLL_BATCH];
@@ -173,6 +168,8 @@ struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int vb_dealloc_mw(struct ibv_mw *mw);
 struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+// vb_discard_completions removes the completions of a queue pair that an extended queue keeps.
+void vb_discard_completions(struct ibv_cq *cq, uint32_t qp_num);
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);

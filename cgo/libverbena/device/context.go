@@ -191,6 +191,9 @@ func closeObject[T any, P closer[T]](kind C.enum_vd_kind, in *table[T], handle u
 	return 0
 }
 
+// noVendor is the vendor ID of devices that have no manufacturer. Zero would be taken for unknown.
+const noVendor = 0xffffff
+
 func bigEndian(v uint64) (to [8]byte) {
 	binary.BigEndian.PutUint64(to[:], v)
 	return to
@@ -211,7 +214,7 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	o.sys_image_guid = o.node_guid
 	o.max_mr_size = C.uint64_t(a.MaxMRSize)
 	o.page_size_cap = math.MaxUint64 &^ 0xfff
-	o.vendor_id = C.uint32_t(a.VendorID)
+	o.vendor_id = noVendor
 	o.max_qp, o.max_qp_wr = C.int(a.MaxQP), C.int(a.MaxQPWR)
 	o.device_cap_flags = C.uint(flags)
 	o.max_sge, o.max_sge_rd = C.int(a.MaxSGE), C.int(a.MaxSGE)
@@ -231,6 +234,10 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	to.phys_port_cnt_ex = C.uint32_t(a.Ports)
 	return 0
 }
+
+// gidTable is the size of the smallest GID table that a port reports. As on adapters, entries may
+// be empty.
+const gidTable = 16
 
 // What ports report of a link that is up, and whose speed is not known: four lanes of 2.5 Gbit/s
 // (IBTA 14.2.5.6).
@@ -252,7 +259,7 @@ func vd_query_port(handle, port C.uint32_t, to *C.struct_ibv_port_attr) C.int {
 	}
 	*to = C.struct_ibv_port_attr{
 		state: C.enum_ibv_port_state(a.State), max_mtu: C.enum_ibv_mtu(abi.MTUCode(a.MaxMTU)),
-		active_mtu: C.enum_ibv_mtu(abi.MTUCode(a.ActiveMTU)), gid_tbl_len: C.int(a.GIDTable),
+		active_mtu: C.enum_ibv_mtu(abi.MTUCode(a.ActiveMTU)), gid_tbl_len: C.int(max(a.GIDTable, gidTable)),
 		port_cap_flags: C.IBV_PORT_CM_SUP | C.IBV_PORT_IP_BASED_GIDS, max_msg_sz: C.uint32_t(c.device.attr.MaxMessage),
 		pkey_tbl_len: 1, lid: C.uint16_t(a.LID), max_vl_num: 1, active_width: fourLanes, active_speed: singleRate,
 		phys_state: linkUp, link_layer: C.uint8_t(a.LinkLayer), flags: C.IBV_QPF_GRH_REQUIRED,

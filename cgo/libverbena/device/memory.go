@@ -84,6 +84,14 @@ func (m *region) describe(to *C.struct_vd_new_object) {
 	to.number, to.rkey = C.uint32_t(m.LKey()), C.uint32_t(m.RKey())
 }
 
+// memory returns the bytes that a program wants to register.
+func (c *deviceContext) memory(addr unsafe.Pointer, length C.size_t) ([]byte, error) {
+	if addr == nil || uint64(length) > c.device.attr.MaxMRSize || uintptr(addr)+uintptr(length) < uintptr(addr) {
+		return nil, fmt.Errorf("register %d bytes at %p: they run past the end of memory, or begin at NULL: %w", length, addr, verbs.ErrInvalid)
+	}
+	return unsafe.Slice((*byte)(addr), int(length)), nil
+}
+
 //export vd_reg_mr
 func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, flags C.uint32_t, made *C.struct_vd_new_object) C.int {
 	p := domains.get(uint32(pd))
@@ -94,12 +102,9 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	if err != nil {
 		return errnoOf(err)
 	}
-	if uint64(length) > p.context.device.attr.MaxMRSize || uintptr(addr)+uintptr(length) < uintptr(addr) {
-		return errnoOf(fmt.Errorf("register %d bytes at %p: they run past the end of memory: %w", length, addr, verbs.ErrInvalid))
-	}
-	mem := unsafe.Slice((*byte)(addr), int(length))
-	if addr == nil {
-		mem = nil // refused, since it is empty
+	mem, err := p.context.memory(addr, length)
+	if err != nil {
+		return errnoOf(err)
 	}
 	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
 		iova = 0
@@ -111,6 +116,35 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	m := &region{mr, p.context}
 	m.describe(made)
 	return register(C.VD_MR, &regions, m, &made.handle)
+}
+
+//export vd_rereg_mr
+func vd_rereg_mr(mr C.uint32_t, flags C.int, pd C.uint32_t, addr unsafe.Pointer, length C.size_t, access C.uint32_t) C.int {
+	m := regions.get(uint32(mr))
+	if m == nil {
+		return noSuch
+	}
+	var change verbs.MRChange
+	var err error
+	if flags&C.IBV_REREG_MR_CHANGE_PD != 0 {
+		p := domains.get(uint32(pd))
+		if p == nil {
+			return noSuch
+		}
+		change.PD = p.PD
+	}
+	if flags&C.IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+		if change.Mem, err = m.context.memory(addr, length); err != nil {
+			return errnoOf(err)
+		}
+	}
+	if flags&C.IBV_REREG_MR_CHANGE_ACCESS != 0 {
+		change.ChangeAccess = true
+		if change.Access, err = accessOf(access); err != nil {
+			return errnoOf(err)
+		}
+	}
+	return errnoOf(m.MR.(verbs.ReregisterableMR).Reregister(change))
 }
 
 //export vd_reg_dmabuf_mr

@@ -171,7 +171,7 @@ func bindOf(a *bindArgs) (bind verbs.MWBind, err error) {
 	}
 	return verbs.MWBind{
 		MW: w.MW, MR: m.MR, RKey: a.rkey, Addr: uint64(a.info.addr), Length: uint64(a.info.length),
-		Access: abi.Access(uint32(a.info.mw_access_flags)),
+		Access: abi.Access(uint32(a.info.mw_access_flags)) &^ verbs.AccessLocalWrite, // the region's
 	}, nil
 }
 

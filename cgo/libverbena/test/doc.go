@@ -5,5 +5,5 @@
 //
 // TestPrograms prints one table: each program as server and client, between two processes by
 // shared memory and by UDP, and between two network namespaces. In the short form it runs a
-// selection.
+// selection. TestSuite runs rdma-core's tests beside their results on rxe.
 package test

@@ -1,4 +1,4 @@
-//go:build linux && cgo && verbs
+//go:build linux
 
 package test
 
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // patience ends a program that hangs. Its stacks are printed.
@@ -134,7 +136,7 @@ func listens(pid int, port string) bool {
 const noFrequency = "Can't produce a report"
 
 // run runs a pair of programs. It returns the client's output, and what went wrong.
-func (r *row) run(t testing.TB, p *place) (output string, err error) {
+func (r *row) run(t *testing.T, p *place) (output string, err error) {
 	t.Helper()
 	for range 5 {
 		if output, err = r.runOnce(t, p); !strings.Contains(output, noFrequency) {
@@ -145,7 +147,7 @@ func (r *row) run(t testing.TB, p *place) (output string, err error) {
 }
 
 // runOnce runs a pair of programs. It returns the client's output, and what went wrong.
-func (r *row) runOnce(t testing.TB, p *place) (string, error) {
+func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -154,7 +156,7 @@ func (r *row) runOnce(t testing.TB, p *place) (string, error) {
 	words := func(prefix []string, command string) []string {
 		return append(append([]string{}, prefix...), strings.Fields(fill.Replace(command))...)
 	}
-	env := environment(t, "VERBENA_DEVICES="+p.devices)
+	env := plain.environment(t, "VERBENA_LOG=info", "VERBENA_DEVICES="+p.devices)
 	for _, e := range r.env {
 		env = append(env, fill.Replace(e))
 	}
@@ -211,4 +213,17 @@ func (r *row) checkEnd(who string, p *process, err error) error {
 		return fmt.Errorf("%s: its output lacks %q: %s", who, r.prints, lastLines(output, 12))
 	}
 	return nil
+}
+
+// needProgram skips the test where a program is missing.
+func needProgram(t testing.TB, name, debianPackage string) {
+	t.Helper()
+	_, err := exec.LookPath(name)
+	netns.Need(t, err, "the test needs "+name+" (Debian package "+debianPackage+")")
+}
+
+// lastLines are the last lines of a program's output, for messages.
+func lastLines(output string, n int) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

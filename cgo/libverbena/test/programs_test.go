@@ -1,4 +1,4 @@
-//go:build linux && cgo && verbs
+//go:build linux
 
 package test
 

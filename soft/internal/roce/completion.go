@@ -231,6 +231,40 @@ func (c *completionQueue) pop() *verbs.WC {
 	return &e.wc
 }
 
+// discardCompletions removes the completions of a queue pair of shard s that has returned to
+// Reset. A program would take them for those of its next connection. The locks of all shards are
+// held.
+func (s *shard) discardCompletions(qpn uint32, queues ...*completionQueue) {
+	for _, c := range queues {
+		c.discard(qpn)
+		if c.shard != s { // others are on their way
+			c.shard.enqueue(handoff{call: func(time.Duration) { c.discard(qpn) }})
+		}
+	}
+}
+
+// discard removes the completions of a queue pair. The lock is held.
+func (c *completionQueue) discard(qpn uint32) {
+	for range c.entries.Len() {
+		e := *c.entries.Pop()
+		var x verbs.WCExtra
+		if c.fields != 0 {
+			x = *c.extras.Pop()
+		}
+		if e.wc.QPN == qpn {
+			e.frees.free()
+			if c.remote {
+				c.outstanding.Add(-1)
+			}
+			continue
+		}
+		*c.entries.Push() = e
+		if c.fields != 0 {
+			*c.extras.Push() = x
+		}
+	}
+}
+
 // Poll implements verbs.CQ.
 func (c *completionQueue) Poll(wc []verbs.WC) (int, error) {
 	n, idle, err := c.poll(wc)

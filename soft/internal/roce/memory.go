@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -61,10 +62,13 @@ func (p *protectionDomain) Close() error {
 }
 
 type memoryRegion struct {
+	device *Device
+	region atomic.Pointer[transport.Region] // Reregister replaces it
+	unmap  func() error                     // nil: the memory belongs to the caller
+
+	// The lock of the device guards these.
 	pd     *protectionDomain
-	region *transport.Region
-	unmap  func() error // nil: the memory belongs to the caller
-	named  bool         // the network has given it its address
+	named  bool // the network has given it its address
 	closed bool
 }
 
@@ -87,7 +91,7 @@ func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access)
 	if iova > math.MaxUint64-uint64(len(mem)) {
 		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(mem), iova, p.device.cfg.Name, verbs.ErrInvalid)
 	}
-	return p.register(&memoryRegion{pd: p, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: iova}})
+	return p.register(&memoryRegion{}, &transport.Region{Access: access, Mem: mem, Base: iova})
 }
 
 // RegMR implements verbs.PD.
@@ -96,7 +100,7 @@ func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, err
 		return nil, err
 	}
 	net := p.device.net
-	m, err := p.register(&memoryRegion{pd: p, named: true, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: net.Address(mem)}})
+	m, err := p.register(&memoryRegion{named: true}, &transport.Region{Access: access, Mem: mem, Base: net.Address(mem)})
 	if err != nil {
 		net.Release(mem)
 		return nil, err
@@ -115,9 +119,7 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes from offset %d of the dma-buf of file descriptor %d on device %s: %w", buf.Length, buf.Offset, buf.FD, p.device.cfg.Name, err)
 	}
-	m, err := p.register(&memoryRegion{
-		pd: p, unmap: unmap, region: &transport.Region{Domain: p.id, Access: access, Mem: mem, Base: buf.IOVA},
-	})
+	m, err := p.register(&memoryRegion{unmap: unmap}, &transport.Region{Access: access, Mem: mem, Base: buf.IOVA})
 	if err != nil {
 		return nil, errors.Join(err, unmap())
 	}
@@ -125,29 +127,85 @@ func (p *protectionDomain) RegDMABufMR(buf verbs.DMABuf, access verbs.Access) (v
 }
 
 // register gives a region its key.
-func (p *protectionDomain) register(m *memoryRegion) (verbs.MR, error) {
-	d, r := p.device, m.region
+func (p *protectionDomain) register(m *memoryRegion, r *transport.Region) (verbs.MR, error) {
+	d := p.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := p.checkOpen("register memory"); err != nil {
 		return nil, err
 	}
+	r.Domain = p.id
 	for r.Key = d.random(); !d.memory.Add(r); {
 		r.Key = d.random()
 	}
+	m.device, m.pd = d, p
+	m.region.Store(r)
 	p.refs++
 	return m, nil
 }
 
-func (m *memoryRegion) Addr() uint64         { return m.region.Base }
-func (m *memoryRegion) Len() uint64          { return uint64(len(m.region.Mem)) }
-func (m *memoryRegion) Access() verbs.Access { return m.region.Access }
-func (m *memoryRegion) LKey() uint32         { return m.region.Key }
-func (m *memoryRegion) RKey() uint32         { return m.region.Key }
+func (m *memoryRegion) Addr() uint64         { return m.region.Load().Base }
+func (m *memoryRegion) Len() uint64          { return uint64(len(m.region.Load().Mem)) }
+func (m *memoryRegion) Access() verbs.Access { return m.region.Load().Access }
+func (m *memoryRegion) LKey() uint32         { return m.region.Load().Key }
+func (m *memoryRegion) RKey() uint32         { return m.region.Load().Key }
+
+// Reregister implements verbs.ReregisterableMR. The region gets another transport.Region with
+// the same key, so work requests that hold the old one fail, as after Close.
+func (m *memoryRegion) Reregister(change verbs.MRChange) error {
+	d := m.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	op := fmt.Sprintf("change memory region of device %s", d.cfg.Name)
+	pd := m.pd
+	if change.PD != nil {
+		var ok bool
+		if pd, ok = change.PD.(*protectionDomain); !ok || pd.device != d {
+			return fmt.Errorf("%s: the protection domain belongs to another device: %w", op, verbs.ErrInvalid)
+		}
+	}
+	if m.closed {
+		return fmt.Errorf("%s: %w", op, verbs.ErrClosed)
+	}
+	if err := pd.checkOpen(op); err != nil {
+		return err
+	}
+	old := m.region.Load()
+	if n := old.Bound(); n > 0 {
+		return fmt.Errorf("%s: %d memory windows are bound to it; invalidate or close them first: %w", op, n, verbs.ErrInUse)
+	}
+	next := &transport.Region{Key: old.Key, Domain: pd.id, Access: old.Access, Mem: old.Mem, Base: old.Base}
+	if change.ChangeAccess {
+		next.Access = change.Access
+	}
+	if change.Mem != nil {
+		if m.unmap != nil {
+			return fmt.Errorf("%s: a dma-buf is registered, and only a new region can have other memory: %w", op, verbs.ErrNotSupported)
+		}
+		next.Mem = change.Mem
+	}
+	if err := pd.checkMemory(next.Mem, next.Access); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	d.memory.Remove(old)
+	d.revoke(old.Mem)
+	if change.Mem != nil {
+		if m.named {
+			d.net.Release(old.Mem)
+		}
+		m.named, next.Base = true, d.net.Address(next.Mem)
+	}
+	d.memory.Add(next) // the key is free
+	m.region.Store(next)
+	m.pd.refs--
+	pd.refs++
+	m.pd = pd
+	return nil
+}
 
 // Watch implements verbs.WatchableMR.
 func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error) {
-	d := m.pd.device
+	d := m.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch size := m.Len(); {
@@ -158,7 +216,7 @@ func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error)
 	case n == 0 || off > size || n > size-off:
 		return nil, fmt.Errorf("watch memory region of device %s: %d bytes at offset %d; at least one byte is needed, and all must be in the region of %d bytes: %w", d.cfg.Name, n, off, size, verbs.ErrInvalid)
 	}
-	remove := m.region.Watch(off, n, f)
+	remove := m.region.Load().Watch(off, n, f)
 	return func() {
 		// Packets are handled under the lock, so f is not running once it is held.
 		d.mu.Lock()
@@ -168,22 +226,23 @@ func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error)
 }
 
 func (m *memoryRegion) Close() error {
-	d := m.pd.device
+	d := m.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m.closed {
 		return nil
 	}
-	if n := m.region.Bound(); n > 0 {
+	region := m.region.Load()
+	if n := region.Bound(); n > 0 {
 		return fmt.Errorf("close memory region of device %s: %d memory windows are bound to it; invalidate or close them first: %w", d.cfg.Name, n, verbs.ErrInUse)
 	}
 	m.closed = true
 	m.pd.refs--
-	d.memory.Remove(m.region)
+	d.memory.Remove(region)
 	if m.named {
-		d.net.Release(m.region.Mem)
+		d.net.Release(region.Mem)
 	}
-	d.revoke(m.region.Mem)
+	d.revoke(region.Mem)
 	if m.unmap != nil {
 		return m.unmap()
 	}
@@ -232,10 +291,10 @@ func (p *protectionDomain) findBind(b *verbs.MWBind) (*transport.Window, *transp
 		return nil, nil, err
 	}
 	m, ok := b.MR.(*memoryRegion)
-	if !ok || m.pd.device != p.device {
+	if !ok || m.device != p.device {
 		return nil, nil, fmt.Errorf("the memory region does not belong to device %s: %w", p.device.cfg.Name, verbs.ErrInvalid)
 	}
-	return w.window, m.region, nil
+	return w.window, m.region.Load(), nil
 }
 
 func (w *memoryWindow) Type() verbs.MWType { return w.window.Type }

@@ -181,6 +181,9 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.setPath(p, from)
 	}
 	s := q.shard
+	if mask&verbs.QPAttrState != 0 && attr.State == verbs.QPReset {
+		s.discardCompletions(q.num, q.sendCQ, q.recvCQ)
+	}
 	s.activate(q)
 	s.transmit(d.now())
 	return nil

@@ -186,6 +186,7 @@ func (q *srdQueuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	switch q.qp.State() {
 	case verbs.QPReset:
 		q.attach(false)
+		d.main.discardCompletions(q.num, q.sendCQ, q.recvCQ)
 	case verbs.QPReadyToReceive:
 		q.attach(true)
 	}

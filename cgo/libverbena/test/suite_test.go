@@ -1,0 +1,180 @@
+//go:build linux
+
+package test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// modules are those of rdma-core 44 that are not for one vendor's adapters, and how many of
+// their tests there are, pass, and fail with the rxe driver of Linux 6.1, which skips the rest.
+var modules = []struct {
+	name                   string
+	tests, passed, failing int
+}{
+	{"test_addr", 3, 3, 0},
+	{"test_atomic", 9, 7, 0},
+	{"test_cq", 4, 4, 0},
+	{"test_cq_events", 2, 2, 0},
+	{"test_cqex", 5, 4, 0},
+	{"test_device", 22, 13, 0},
+	{"test_flow", 5, 0, 0},
+	{"test_fork", 1, 1, 0},
+	{"test_mr", 27, 8, 0},
+	{"test_odp", 17, 0, 0},
+	{"test_parent_domain", 6, 0, 0},
+	{"test_pd", 4, 4, 0},
+	{"test_qp", 26, 21, 0},
+	{"test_qpex", 20, 17, 1},
+	{"test_rdmacm", 10, 0, 0},
+	{"test_relaxed_ordering", 3, 2, 0},
+	{"test_shared_pd", 1, 0, 0},
+	{"test_tag_matching", 4, 0, 0},
+}
+
+// python is Debian's, which finds the package python3-pyverbs.
+const python = "/usr/bin/python3"
+
+// suiteFolder returns a folder with the files of the suite.
+func suiteFolder(t *testing.T) string {
+	t.Helper()
+	if out, err := exec.Command(python, "-c", "import pyverbs.device").CombinedOutput(); err != nil {
+		t.Skipf("pyverbs is missing (Debian package python3-pyverbs): %v\n%s", err, out)
+	}
+	from := "/usr/share/doc/rdma-core/tests"
+	if _, err := os.Stat(filepath.Join(from, "run_tests.py")); err != nil {
+		// Slim images leave out what packages have in /usr/share/doc.
+		unpacked := t.TempDir()
+		script := "cd '" + unpacked + "' && apt-get download python3-pyverbs rdma-core && for package in *.deb; do dpkg -x $package .; done"
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+			t.Skipf("%s does not exist, and the package cannot be downloaded: %v\n%s", from, err, out)
+		}
+		from = filepath.Join(unpacked, from)
+	}
+	to := t.TempDir()
+	files, err := os.ReadDir(from)
+	require.NoError(t, err)
+	for _, f := range files {
+		if !f.IsDir() {
+			unpack(t, filepath.Join(from, f.Name()), to)
+		}
+	}
+	return to
+}
+
+// unpack copies a file, which may be compressed, to a folder.
+func unpack(t *testing.T, from, folder string) {
+	t.Helper()
+	file, err := os.Open(from)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	var in io.Reader = file
+	name, compressed := strings.CutSuffix(filepath.Base(from), ".gz")
+	if compressed {
+		in, err = gzip.NewReader(file)
+		require.NoError(t, err)
+	}
+	data, err := io.ReadAll(in)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, name), data, 0o644))
+}
+
+// outcome is what became of a module.
+type outcome struct {
+	tests, passed int
+	skipped       map[string]int // tests by reason
+	failed        []string
+}
+
+// runModule runs a module.
+func runModule(t *testing.T, v variant, suite, module string) outcome {
+	t.Helper()
+	report := filepath.Join(t.TempDir(), "report")
+	script, err := filepath.Abs("testdata/suite.py")
+	require.NoError(t, err)
+	env := v.environment(t, "VERBENA_DEVICES=soft-lo", "ADDRESS=127.0.0.1")
+	out, err := run(t, env, python, script, suite, report, module, "--dev", "soft-lo", "--port", "1", "--gid", "0")
+	o := readReport(t, report)
+	if err != nil || len(o.failed) > 0 {
+		t.Errorf("%s: %v; failed: %v\n%s", module, err, o.failed, out)
+	}
+	return o
+}
+
+func readReport(t *testing.T, name string) (o outcome) {
+	t.Helper()
+	file, err := os.Open(name)
+	if err != nil {
+		return o // the process ended before it wrote any
+	}
+	defer func() { require.NoError(t, file.Close()) }()
+	o.skipped = make(map[string]int)
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var line struct {
+			Count                 int
+			Test, Outcome, Reason string
+		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
+		o.tests += line.Count
+		switch line.Outcome {
+		case "passed":
+			o.passed++
+		case "skipped":
+			o.skipped[line.Reason]++
+		case "failed":
+			o.failed = append(o.failed, line.Test)
+		}
+	}
+	return o
+}
+
+// TestSuite runs rdma-core's tests, and prints a table beside what passes with rxe. With -short
+// it does so once; otherwise also with the race detector and AddressSanitizer.
+func TestSuite(t *testing.T) {
+	suite := suiteFolder(t)
+	variants := []variant{plain, checked}
+	if testing.Short() {
+		variants = variants[:1]
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) { runSuite(t, v, suite) })
+	}
+}
+
+func runSuite(t *testing.T, v variant, suite string) {
+	var table strings.Builder
+	row := func(module string, tests, passed, skipped, failed, rxe any, reasons string) {
+		fmt.Fprintf(&table, "%-22s %6v %7v %8v %7v %11v  %s\n", module, tests, passed, skipped, failed, rxe, reasons)
+	}
+	row("module", "tests", "passed", "skipped", "failed", "rxe passed", "skipped because")
+	var tests, passed, skipped, failed, rxe int
+	for _, m := range modules {
+		o := runModule(t, v, suite, m.name)
+		assert.Equal(t, m.tests, o.tests, "%s: tests", m.name)
+		assert.GreaterOrEqual(t, o.passed, m.passed, "%s: fewer tests pass than with rxe", m.name)
+		n, reasons := 0, []string(nil)
+		for _, reason := range slices.Sorted(maps.Keys(o.skipped)) {
+			n += o.skipped[reason]
+			reasons = append(reasons, fmt.Sprintf("%d: %s", o.skipped[reason], reason))
+		}
+		assert.Equal(t, o.tests, o.passed+n+len(o.failed), "%s: tests without an outcome", m.name)
+		row(m.name, o.tests, o.passed, n, len(o.failed), m.passed, strings.Join(reasons, "; "))
+		tests, passed, skipped, failed, rxe = tests+o.tests, passed+o.passed, skipped+n, failed+len(o.failed), rxe+m.passed
+	}
+	row("all", tests, passed, skipped, failed, rxe, "")
+	t.Log("\n" + table.String())
+}

@@ -1,0 +1,660 @@
+// Cases that rdma-core's tests do not cover. Each is a run of this program with its name.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <infiniband/verbs.h>
+
+// CHECK ends the process if a condition does not hold.
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "%s:%d: not so: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, strerror(errno)); \
+			_exit(1); \
+		} \
+	} while (0)
+
+#define SIZE 4096
+#define DEPTH 16
+
+static struct ibv_context *open_first(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context;
+
+	CHECK(list && list[0]);
+	context = ibv_open_device(list[0]);
+	CHECK(context);
+	ibv_free_device_list(list);
+	return context;
+}
+
+// end is one end of a connection.
+struct end {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq; // NULL: none
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	char *buffer;
+};
+
+// address is what an end tells its peer.
+struct address {
+	union ibv_gid gid;
+	uint32_t qpn, rkey;
+	uint64_t buffer;
+};
+
+// open_end makes the objects of an end. channel is NULL for a channel of its own.
+static struct end open_end(struct ibv_context *context, struct ibv_comp_channel *channel, bool shared_receives)
+{
+	struct end e = {.context = context};
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 16},
+	};
+
+	CHECK(e.pd = ibv_alloc_pd(context));
+	CHECK(e.channel = channel ? channel : ibv_create_comp_channel(context));
+	CHECK(e.cq = ibv_create_cq(context, 4 * DEPTH, NULL, e.channel, 0));
+	if (shared_receives) {
+		struct ibv_srq_init_attr attr = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
+
+		CHECK(e.srq = ibv_create_srq(e.pd, &attr));
+	}
+	init.send_cq = init.recv_cq = e.cq;
+	init.srq = e.srq;
+	CHECK(e.qp = ibv_create_qp(e.pd, &init));
+	CHECK(e.buffer = calloc(1, SIZE));
+	CHECK(e.mr = ibv_reg_mr(e.pd, e.buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND));
+	return e;
+}
+
+static struct address address_of(const struct end *e)
+{
+	struct address a = {.qpn = e->qp->qp_num, .rkey = e->mr->rkey, .buffer = (uintptr_t)e->buffer};
+
+	CHECK(!ibv_query_gid(e->context, 1, 0, &a.gid));
+	return a;
+}
+
+static void initialise(struct end *e)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+
+	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
+}
+
+static void connect_to(struct end *e, struct address peer)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer.gid, .hop_limit = 64}},
+	};
+
+	initialise(e);
+	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void connect_ends(struct end *a, struct end *b)
+{
+	connect_to(a, address_of(b));
+	connect_to(b, address_of(a));
+}
+
+static struct ibv_sge sge_of(const struct end *e, size_t length)
+{
+	return (struct ibv_sge){.addr = (uintptr_t)e->buffer, .length = length, .lkey = e->mr->lkey};
+}
+
+static void post_receive(struct end *e, uint64_t id)
+{
+	struct ibv_sge sge = sge_of(e, SIZE);
+	struct ibv_recv_wr *bad, wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1};
+
+	CHECK(!(e->srq ? ibv_post_srq_recv(e->srq, &wr, &bad) : ibv_post_recv(e->qp, &wr, &bad)));
+}
+
+static void post_send(struct end *e, uint64_t id)
+{
+	struct ibv_sge sge = sge_of(e, 8);
+	struct ibv_send_wr *bad, wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+
+	CHECK(!ibv_post_send(e->qp, &wr, &bad));
+}
+
+static struct ibv_wc await(struct end *e)
+{
+	struct ibv_wc wc;
+	int n;
+
+	while (!(n = ibv_poll_cq(e->cq, 1, &wc)))
+		;
+	CHECK(n == 1);
+	return wc;
+}
+
+// exchange sends a message from a to b.
+static void exchange(struct end *a, struct end *b)
+{
+	memcpy(a->buffer, "message", 8);
+	memset(b->buffer, 0, 8);
+	post_receive(b, 1);
+	post_send(a, 2);
+	CHECK(await(a).status == IBV_WC_SUCCESS);
+	CHECK(await(b).status == IBV_WC_SUCCESS);
+	CHECK(strcmp(b->buffer, "message") == 0);
+}
+
+// close_end closes all but the context, and the channel if it is another's.
+static void close_end(struct end *e, bool own_channel)
+{
+	CHECK(!ibv_destroy_qp(e->qp));
+	CHECK(!e->srq || !ibv_destroy_srq(e->srq));
+	CHECK(!ibv_destroy_cq(e->cq));
+	CHECK(!own_channel || !ibv_destroy_comp_channel(e->channel));
+	CHECK(!ibv_dereg_mr(e->mr));
+	CHECK(!ibv_dealloc_pd(e->pd));
+	free(e->buffer);
+}
+
+static void close_all(struct ibv_context *context, struct end *a, struct end *b)
+{
+	close_end(a, true);
+	close_end(b, true);
+	CHECK(!ibv_close_device(context));
+}
+
+static void wait_for(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// A child that was forked after the first use is refused with EPERM. One that is executed works.
+static void fork_after_use(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_device *device = context->device;
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	pid_t child;
+
+	connect_ends(&a, &b);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		struct ibv_wc wc;
+		struct ibv_recv_wr *bad, wr = {0};
+
+		CHECK(!ibv_get_device_list(NULL) && errno == EPERM);
+		CHECK(!ibv_open_device(device) && errno == EPERM);
+		CHECK(!ibv_alloc_pd(context) && errno == EPERM);
+		CHECK(!ibv_create_cq(context, 1, NULL, NULL, 0) && errno == EPERM);
+		CHECK(ibv_post_recv(a.qp, &wr, &bad) == EPERM && bad == &wr);
+		CHECK(ibv_poll_cq(a.cq, 1, &wc) < 0);
+		CHECK(ibv_dereg_mr(a.mr) == EPERM);
+		CHECK(ibv_destroy_qp(a.qp) == EPERM);
+		_exit(0);
+	}
+	wait_for(child);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		execl("/proc/self/exe", "cases", "exchange", NULL);
+		_exit(1);
+	}
+	wait_for(child);
+	exchange(&a, &b);
+	close_all(context, &a, &b);
+}
+
+static void simple_exchange(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
+
+	connect_ends(&a, &b);
+	exchange(&a, &b);
+	close_all(context, &a, &b);
+}
+
+// A process may fork before the first use, and both may use the verbs.
+static void fork_before_use(void)
+{
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	simple_exchange();
+	if (child)
+		wait_for(child);
+}
+
+// No device is listed. The caller looks for the message.
+static void wrong_devices(void)
+{
+	for (int i = 0; i < 2; i++) {
+		int count = 7;
+		struct ibv_device **list = ibv_get_device_list(&count);
+
+		CHECK(count == 0 && (!list || !list[0]));
+		ibv_free_device_list(list);
+	}
+}
+
+// A device closes with everything on it, and can be opened again.
+static void leak(void)
+{
+	for (int i = 0; i < 3; i++) {
+		struct ibv_context *context = open_first();
+		struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
+		struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1};
+
+		connect_ends(&a, &b);
+		exchange(&a, &b);
+		post_receive(&a, 1);
+		post_receive(&b, 2);
+		post_send(&a, 3); // and is not polled
+		CHECK(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+		CHECK(ibv_create_ah(a.pd, &attr));
+		CHECK(ibv_alloc_mw(a.pd, IBV_MW_TYPE_1));
+		CHECK(!ibv_req_notify_cq(a.cq, 0));
+		CHECK(!ibv_close_device(context));
+	}
+	simple_exchange();
+}
+
+// The wrong order of closing is refused.
+static void busy(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, true), b = open_end(context, NULL, false);
+	struct ibv_mw *mw;
+	struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED};
+	struct ibv_parent_domain_init_attr attr = {.pd = b.pd};
+	struct ibv_pd *parent;
+
+	connect_ends(&a, &b);
+	CHECK(ibv_dealloc_pd(a.pd) == EBUSY);
+	CHECK(ibv_destroy_cq(a.cq) == EBUSY);
+	CHECK(ibv_destroy_srq(a.srq) == EBUSY);
+	CHECK(ibv_destroy_comp_channel(a.channel) == EBUSY);
+	CHECK(mw = ibv_alloc_mw(a.pd, IBV_MW_TYPE_1));
+	bind.bind_info = (struct ibv_mw_bind_info){.mr = a.mr, .addr = (uintptr_t)a.buffer, .length = SIZE, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	CHECK(!ibv_bind_mw(a.qp, mw, &bind));
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	CHECK(ibv_dereg_mr(a.mr) == EBUSY);
+	CHECK(!ibv_dealloc_mw(mw));
+	CHECK(parent = ibv_alloc_parent_domain(context, &attr));
+	CHECK(!ibv_dereg_mr(b.mr) && !ibv_destroy_qp(b.qp));
+	CHECK(ibv_dealloc_pd(b.pd) == EBUSY);
+	CHECK(!ibv_dealloc_pd(parent));
+	CHECK(!ibv_dealloc_pd(b.pd));
+	CHECK(!ibv_destroy_cq(b.cq) && !ibv_destroy_comp_channel(b.channel));
+	free(b.buffer);
+	close_end(&a, true);
+	CHECK(!ibv_close_device(context));
+}
+
+// destroyer destroys an object in a thread of its own.
+struct destroyer {
+	pthread_t thread;
+	void *object;
+	int (*destroy)(void *object);
+	int result;
+	bool done;
+};
+
+static void *run_destroyer(void *given)
+{
+	struct destroyer *d = given;
+
+	d->result = d->destroy(d->object);
+	__atomic_store_n(&d->done, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static void start_destroyer(struct destroyer *d)
+{
+	CHECK(!pthread_create(&d->thread, NULL, run_destroyer, d));
+	usleep(100000); // time in which to do what is wrong
+	CHECK(!__atomic_load_n(&d->done, __ATOMIC_ACQUIRE));
+}
+
+static void end_destroyer(struct destroyer *d)
+{
+	CHECK(!pthread_join(d->thread, NULL));
+	CHECK(d->done && d->result == 0);
+}
+
+static int destroy_cq(void *cq) { return ibv_destroy_cq(cq); }
+static int destroy_qp(void *qp) { return ibv_destroy_qp(qp); }
+static int destroy_srq(void *srq) { return ibv_destroy_srq(srq); }
+
+// Destroying an object waits until its events are acknowledged.
+static void acknowledge(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
+	struct ibv_srq_attr limit = {.srq_limit = 2};
+	struct ibv_async_event of_srq, of_qp;
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	connect_ends(&a, &b);
+	// An event of each kind.
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	post_receive(&b, 1);
+	post_receive(&b, 2);
+	CHECK(!ibv_modify_srq(b.srq, &limit, IBV_SRQ_LIMIT));
+	post_send(&a, 3);
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	CHECK(!ibv_get_cq_event(b.channel, &cq, &cq_context) && cq == b.cq);
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	CHECK(!ibv_get_async_event(context, &of_srq));
+	CHECK(of_srq.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && of_srq.element.srq == b.srq);
+	// A request beyond the peer's memory is an error of access there.
+	struct ibv_sge sge = sge_of(&a, 8);
+	struct ibv_send_wr *bad, wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = {.remote_addr = (uintptr_t)b.buffer + SIZE, .rkey = b.mr->rkey},
+	};
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	CHECK(await(&a).status == IBV_WC_REM_ACCESS_ERR);
+	do {
+		CHECK(!ibv_get_async_event(context, &of_qp));
+		if (of_qp.element.qp != b.qp || of_qp.event_type != IBV_EVENT_QP_ACCESS_ERR)
+			ibv_ack_async_event(&of_qp);
+	} while (of_qp.element.qp != b.qp || of_qp.event_type != IBV_EVENT_QP_ACCESS_ERR);
+
+	struct destroyer qp = {.object = b.qp, .destroy = destroy_qp}, srq = {.object = b.srq, .destroy = destroy_srq}, of_cq = {.object = b.cq, .destroy = destroy_cq};
+	start_destroyer(&qp);
+	ibv_ack_async_event(&of_qp);
+	end_destroyer(&qp);
+	start_destroyer(&srq);
+	ibv_ack_async_event(&of_srq);
+	end_destroyer(&srq);
+	start_destroyer(&of_cq);
+	ibv_ack_cq_events(b.cq, 1);
+	end_destroyer(&of_cq);
+	CHECK(!ibv_destroy_comp_channel(b.channel));
+	CHECK(!ibv_dereg_mr(b.mr) && !ibv_dealloc_pd(b.pd));
+	free(b.buffer);
+	close_end(&a, true);
+	CHECK(!ibv_close_device(context));
+}
+
+static void set_nonblocking(int fd)
+{
+	CHECK(!fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK));
+}
+
+static bool readable(int fd, int timeout)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	return poll(&p, 1, timeout) == 1;
+}
+
+static void expect_no_event(struct ibv_comp_channel *channel)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	errno = 0;
+	CHECK(ibv_get_cq_event(channel, &cq, &cq_context) == -1 && errno == EAGAIN);
+	CHECK(!readable(channel->fd, 0));
+}
+
+// Descriptors that do not block report EAGAIN, and can be polled.
+static void nonblocking(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_async_event event;
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	connect_ends(&a, &b);
+	set_nonblocking(b.channel->fd);
+	set_nonblocking(context->async_fd);
+	CHECK(ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+	for (int i = 0; i < 10; i++) {
+		expect_no_event(b.channel);
+		CHECK(!ibv_req_notify_cq(b.cq, 0));
+		post_receive(&b, 1);
+		post_send(&a, 2);
+		CHECK(readable(b.channel->fd, -1));
+		CHECK(!ibv_get_cq_event(b.channel, &cq, &cq_context) && cq == b.cq);
+		ibv_ack_cq_events(cq, 1);
+		CHECK(await(&b).status == IBV_WC_SUCCESS);
+		CHECK(await(&a).status == IBV_WC_SUCCESS);
+	}
+	expect_no_event(b.channel);
+	close_all(context, &a, &b);
+}
+
+// An event of a queue that is destroyed does not stay in a channel that others use.
+static void shared_channel(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct end a = open_end(context, channel, false), b = open_end(context, channel, false);
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	connect_ends(&a, &b);
+	set_nonblocking(channel->fd);
+	CHECK(!ibv_req_notify_cq(a.cq, 0));
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	post_receive(&b, 1);
+	post_send(&a, 2);
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	close_end(&a, false);
+	CHECK(readable(channel->fd, 0));
+	CHECK(!ibv_get_cq_event(channel, &cq, &cq_context) && cq == b.cq);
+	ibv_ack_cq_events(cq, 1);
+	expect_no_event(channel);
+	close_end(&b, true);
+	CHECK(!ibv_close_device(context));
+}
+
+// bad_wr points to the first request that was not posted. Those before it are done.
+static void bad_request(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
+	struct ibv_sge from[] = {sge_of(&a, 8), sge_of(&a, 8)}, to[] = {sge_of(&b, 8), sge_of(&b, 8)};
+	struct ibv_send_wr *bad_send, sends[2 * DEPTH];
+	struct ibv_recv_wr *bad_receive, receives[2 * DEPTH];
+
+	connect_ends(&a, &b);
+	for (int wrong = 0; wrong < 5; wrong++) {
+		for (int i = 0; i < 5; i++) {
+			sends[i] = (struct ibv_send_wr){.wr_id = i, .next = i < 4 ? &sends[i + 1] : NULL, .sg_list = from, .num_sge = 1 + (i == wrong), .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+			receives[i] = (struct ibv_recv_wr){.wr_id = i, .next = i < 4 ? &receives[i + 1] : NULL, .sg_list = to, .num_sge = 1 + (i == wrong)};
+		}
+		CHECK(ibv_post_srq_recv(b.srq, receives, &bad_receive) == EINVAL && bad_receive == &receives[wrong]);
+		CHECK(ibv_post_send(a.qp, sends, &bad_send) == EINVAL && bad_send == &sends[wrong]);
+		for (int i = 0; i < wrong; i++) {
+			struct ibv_wc sent = await(&a), received = await(&b);
+
+			CHECK(sent.wr_id == (uint64_t)i && sent.status == IBV_WC_SUCCESS);
+			CHECK(received.wr_id == (uint64_t)i && received.status == IBV_WC_SUCCESS);
+		}
+	}
+	CHECK(ibv_post_recv(a.qp, receives, &bad_receive) == EINVAL && bad_receive == &receives[4]);
+	// More than there is room for.
+	struct end c = open_end(context, NULL, true), d = open_end(context, NULL, false);
+
+	connect_ends(&c, &d);
+	for (int i = 0; i < 2 * DEPTH; i++) {
+		sends[i] = (struct ibv_send_wr){.next = i + 1 < 2 * DEPTH ? &sends[i + 1] : NULL, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+		receives[i] = (struct ibv_recv_wr){.next = i + 1 < 2 * DEPTH ? &receives[i + 1] : NULL};
+	}
+	CHECK(ibv_post_recv(d.qp, receives, &bad_receive) == ENOMEM && bad_receive == &receives[DEPTH]);
+	CHECK(ibv_post_srq_recv(c.srq, receives, &bad_receive) == ENOMEM && bad_receive == &receives[DEPTH]);
+	CHECK(ibv_post_send(c.qp, sends, &bad_send) == ENOMEM && bad_send == &sends[DEPTH]);
+	close_end(&c, true);
+	close_end(&d, true);
+	close_all(context, &a, &b);
+}
+
+// When a process is killed, its peer gets errors.
+static void killed(void)
+{
+	int sockets[2];
+	pid_t child;
+	struct address peer, own;
+	struct ibv_context *context;
+	struct end e;
+	enum ibv_wc_status status = IBV_WC_SUCCESS;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+	child = fork();
+	CHECK(child >= 0);
+	context = open_first();
+	e = open_end(context, NULL, false);
+	own = address_of(&e);
+	CHECK(write(sockets[!child], &own, sizeof own) == sizeof own);
+	CHECK(read(sockets[!child], &peer, sizeof peer) == sizeof peer);
+	connect_to(&e, peer);
+	CHECK(write(sockets[!child], "", 1) == 1);
+	CHECK(read(sockets[!child], &(char){0}, 1) == 1);
+	for (int sent = 0; status == IBV_WC_SUCCESS; sent++) {
+		struct ibv_sge sge = sge_of(&e, SIZE);
+		struct ibv_send_wr *bad, wr = {
+			.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {.remote_addr = peer.buffer, .rkey = peer.rkey},
+		};
+
+		if (child && sent == 1000)
+			CHECK(!kill(child, SIGKILL));
+		CHECK(!ibv_post_send(e.qp, &wr, &bad));
+		status = await(&e).status;
+	}
+	CHECK(status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_RESP_TIMEOUT_ERR);
+	post_receive(&e, 1);
+	CHECK(await(&e).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(waitpid(child, &(int){0}, 0) == child);
+	close_end(&e, true);
+	CHECK(!ibv_close_device(context));
+}
+
+// A queue pair is reset between start_poll and end_poll of an extended queue, which drops the
+// completions that follow.
+static void reset_while_reading(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_cq_init_attr_ex cq_attr = {.cqe = DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS};
+	struct ibv_cq_ex *cq;
+	struct ibv_pd *pd;
+	struct ibv_poll_cq_attr none = {0};
+	struct ibv_qp *qps[2];
+	struct ibv_qp_attr attr;
+	struct ibv_recv_wr *bad;
+
+	CHECK(cq = ibv_create_cq_ex(context, &cq_attr));
+	CHECK(pd = ibv_alloc_pd(context));
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .cap = {.max_recv_wr = 4}};
+		struct end e = {.qp = ibv_create_qp(pd, &init)};
+
+		CHECK(qps[i] = e.qp);
+		initialise(&e);
+	}
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < 2; k++) {
+			struct ibv_recv_wr wr = {.wr_id = 10 * k + i};
+
+			CHECK(!ibv_post_recv(qps[k], &wr, &bad));
+		}
+	attr.qp_state = IBV_QPS_ERR;
+	CHECK(!ibv_modify_qp(qps[0], &attr, IBV_QP_STATE));
+	CHECK(!ibv_modify_qp(qps[1], &attr, IBV_QP_STATE));
+	CHECK(!ibv_start_poll(cq, &none));
+	CHECK(cq->wr_id == 0 && cq->status == IBV_WC_WR_FLUSH_ERR && ibv_wc_read_qp_num(cq) == qps[0]->qp_num);
+	attr.qp_state = IBV_QPS_RESET;
+	CHECK(!ibv_modify_qp(qps[0], &attr, IBV_QP_STATE));
+	CHECK(cq->wr_id == 0 && ibv_wc_read_qp_num(cq) == qps[0]->qp_num);
+	for (int i = 0; i < 4; i++) {
+		CHECK(!ibv_next_poll(cq));
+		CHECK(cq->wr_id == 10 + (uint64_t)i && ibv_wc_read_qp_num(cq) == qps[1]->qp_num);
+	}
+	CHECK(ibv_next_poll(cq) == ENOENT);
+	ibv_end_poll(cq);
+	CHECK(ibv_start_poll(cq, &none) == ENOENT);
+	CHECK(!ibv_destroy_qp(qps[0]) && !ibv_destroy_qp(qps[1]));
+	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	CHECK(!ibv_dealloc_pd(pd));
+	CHECK(!ibv_close_device(context));
+}
+
+// worker makes and closes connections, in its own context.
+static void *worker(void *context)
+{
+	for (int i = 0; i < 10; i++) {
+		struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
+
+		connect_ends(&a, &b);
+		exchange(&a, &b);
+		exchange(&b, &a);
+		close_end(&a, true);
+		close_end(&b, true);
+	}
+	return NULL;
+}
+
+// Threads use one context at the same time.
+static void threads(void)
+{
+	struct ibv_context *context = open_first();
+	pthread_t all[4];
+
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_create(&all[i], NULL, worker, context));
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_join(all[i], NULL));
+	CHECK(!ibv_close_device(context));
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{"acknowledge", acknowledge}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
+	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
+	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
+	{"threads", threads}, {"wrong_devices", wrong_devices},
+};
+
+// Without a name, it prints the names.
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		if (argc == 1)
+			puts(cases[i].name);
+		else if (strcmp(cases[i].name, argv[1]) == 0) {
+			cases[i].run();
+			return 0;
+		}
+	}
+	return argc > 1;
+}

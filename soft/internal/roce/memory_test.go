@@ -1,0 +1,162 @@
+package roce
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// writeBy writes, by a key, n bytes from the start of the side's memory, and returns the status.
+func (s *side) writeBy(addr uint64, key uint32, n int) verbs.Status {
+	s.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{s.sge(0, n)}, RemoteAddr: addr, RKey: key})
+	return s.wait(1)[0].Status
+}
+
+// reconnect connects two sides again after one of them has failed.
+func reconnect(x, y *side) {
+	for _, s := range []*side{x, y} {
+		require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+	}
+	x.connect(y)
+	y.connect(x)
+}
+
+func TestReregister(t *testing.T) {
+	overEachPath(t, 4096, func(t *testing.T, x, y *side) {
+		const all = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+		fill(x.mem, 3)
+		pd, err := y.dev.AllocPD()
+		require.NoError(t, err)
+		first, second := make([]byte, 4096), make([]byte, 8192)
+		mr, err := y.dev.DefaultPD().RegMR(first, verbs.AccessLocalWrite)
+		require.NoError(t, err)
+		key, change := mr.RKey(), mr.(verbs.ReregisterableMR).Reregister
+
+		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(mr.Addr(), key, 4096))
+		reconnect(x, y)
+		require.NoError(t, change(verbs.MRChange{ChangeAccess: true, Access: all}))
+		require.Equal(t, all, mr.Access())
+		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 4096))
+		require.Equal(t, x.mem, first)
+
+		require.NoError(t, change(verbs.MRChange{Mem: second}))
+		require.Equal(t, []uint64{addressOfBytes(second), 8192}, []uint64{mr.Addr(), mr.Len()})
+		require.Equal(t, []uint32{key, key}, []uint32{mr.RKey(), mr.LKey()})
+		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr()+4096, key, 4096))
+		require.Equal(t, x.mem, second[4096:])
+		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(addressOfBytes(first), key, 8))
+		reconnect(x, y)
+
+		require.NoError(t, change(verbs.MRChange{PD: pd}))
+		require.ErrorIs(t, pd.Close(), verbs.ErrInUse)
+		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(mr.Addr(), key, 8), "its queue pair is in another domain")
+		reconnect(x, y)
+		require.NoError(t, change(verbs.MRChange{PD: y.dev.DefaultPD()}))
+		require.NoError(t, pd.Close())
+		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 8))
+
+		for name, c := range map[string]struct {
+			change verbs.MRChange
+			want   error
+		}{
+			"a closed domain":           {verbs.MRChange{PD: pd}, verbs.ErrClosed},
+			"a domain of another":       {verbs.MRChange{PD: x.dev.DefaultPD()}, verbs.ErrInvalid},
+			"no bytes":                  {verbs.MRChange{Mem: []byte{}}, verbs.ErrInvalid},
+			"rights that do not exist":  {verbs.MRChange{ChangeAccess: true, Access: 1 << 20}, verbs.ErrInvalid},
+			"rights without local ones": {verbs.MRChange{ChangeAccess: true, Access: verbs.AccessRemoteWrite}, verbs.ErrInvalid},
+		} {
+			require.ErrorIs(t, change(c.change), c.want, name)
+		}
+		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 8), "a refused change changes nothing")
+		require.NoError(t, mr.Close())
+		require.ErrorIs(t, change(verbs.MRChange{}), verbs.ErrClosed)
+	})
+}
+
+func TestReregisterBoundRegion(t *testing.T) {
+	x, _ := openPair(t, Config{}, Config{}, 64)
+	l := newWindowOwner(x, verbs.MWType2, 64)
+	l.bind(0, 64)
+	change := l.mr.(verbs.ReregisterableMR).Reregister
+	require.ErrorIs(t, change(verbs.MRChange{Mem: make([]byte, 64)}), verbs.ErrInUse)
+	x.post(verbs.SendWR{ID: 2, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: l.mw.RKey()})
+	x.wait(1)
+	require.NoError(t, change(verbs.MRChange{Mem: make([]byte, 64)}))
+}
+
+// A peer keeps writing while a region gets other memory. After that, no byte is transferred to
+// the first.
+func TestReregisterUnderABusyPeer(t *testing.T) {
+	const size, chunk = 1 << 20, 300_000
+	overEachPath(t, size, func(t *testing.T, x, y *side) {
+		for i := range x.mem {
+			x.mem[i] = 0xff
+		}
+		for round := range 10 {
+			first, second := make([]byte, size), make([]byte, size)
+			mr, err := y.dev.DefaultPD().RegMR(first, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+			require.NoError(t, err)
+			begun, ended := make(chan struct{}), make(chan error, 1)
+			addr, key := mr.Addr(), mr.RKey()
+			go func() { ended <- x.writeUntilRefused(addr, key, chunk, func() { close(begun) }) }()
+			<-begun
+			for range round {
+				runtime.Gosched() // and changes at another point of what is under way
+			}
+			require.NoError(t, mr.(verbs.ReregisterableMR).Reregister(verbs.MRChange{Mem: second}))
+			require.Contains(t, first, byte(0xff))
+			clear(first)
+			require.NoError(t, <-ended)
+			require.Equal(t, make([]byte, size), first, "round %d", round)
+			require.NoError(t, mr.Close())
+			reconnect(x, y)
+		}
+	})
+}
+
+// TestResetDropsCompletions: completions that were not polled do not turn up in the next
+// connection, and those of other queue pairs stay.
+func TestResetDropsCompletions(t *testing.T) {
+	for name, fields := range map[string]verbs.WCFields{"plain": 0, "extended": verbs.WCTimestamp} {
+		t.Run(name, func(t *testing.T) {
+			dev := openSide(t, Config{}, 64).dev
+			cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 8, Fields: fields})
+			require.NoError(t, err)
+			var qps []verbs.QP
+			for range 2 {
+				qp, err := dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 4})
+				require.NoError(t, err)
+				require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1},
+					verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
+				qps = append(qps, qp)
+			}
+			flush := func() {
+				for i := range 4 {
+					for _, qp := range qps {
+						_, err := qp.PostRecv([]verbs.RecvWR{{ID: uint64(i)}})
+						require.NoError(t, err)
+					}
+				}
+				for _, qp := range qps {
+					require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
+				}
+			}
+			flush()
+			require.NoError(t, qps[0].Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+			wcs := make([]verbs.WC, 8)
+			n, err := cq.Poll(wcs)
+			require.NoError(t, err)
+			require.Equal(t, 4, n)
+			for i, wc := range wcs[:n] {
+				require.Equal(t, verbs.WC{ID: uint64(i), Status: verbs.StatusFlushed, QPN: qps[1].Num()}, wc)
+			}
+			for _, qp := range qps {
+				require.NoError(t, qp.Close())
+			}
+			require.NoError(t, cq.Close())
+		})
+	}
+}
