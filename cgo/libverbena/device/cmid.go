@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
@@ -44,7 +45,8 @@ type cmID struct {
 	mu     sync.Mutex
 	c      unsafe.Pointer
 	closed bool
-	lasted bool // the connection was established
+	lasted bool      // the connection was established
+	began  time.Time // of Connect
 
 	// call is held by calls of the program. It guards the rest.
 	call       sync.Mutex
@@ -180,6 +182,10 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		to._type, id.lasted = C.RDMA_CM_EVENT_ESTABLISHED, true
 		setParam(&to, &e)
 	case verbs.CMFailed:
+		if notListening(e.Err) && !id.closed && time.Since(id.began) < patience {
+			time.AfterFunc(patience/10, id.dialAgain)
+			return
+		}
 		failure(&to, e.Err, id.kind)
 	case verbs.CMDisconnected:
 		to._type, id.lasted = C.RDMA_CM_EVENT_DISCONNECTED, true
@@ -335,20 +341,67 @@ func vd_cm_connect(handle C.uint32_t, param *C.struct_rdma_conn_param) C.int {
 		if id.state != cmRouted {
 			return errCMState("connect")
 		}
-		m, err := id.device.manager()
-		if err != nil {
-			return err
-		}
-		conn, err := m.Dial(verbs.CMDial{
-			Addr: id.remote, Local: netip.AddrPortFrom(id.entry.GID.Addr(), id.local.Port()), Type: id.kind,
-		})
-		if err != nil {
-			return err
-		}
-		id.conn, id.param, id.state = conn, paramOf(param), cmConnecting
-		m.own(conn, id)
-		return nil
+		id.param = paramOf(param)
+		id.mu.Lock()
+		id.began = time.Now()
+		id.mu.Unlock()
+		return id.dial()
 	})
+}
+
+// dial begins to connect. The lock call is held.
+func (id *cmID) dial() error {
+	m, err := id.device.manager()
+	if err != nil {
+		return err
+	}
+	conn, err := m.Dial(verbs.CMDial{
+		Addr: id.remote, Local: netip.AddrPortFrom(id.entry.GID.Addr(), id.local.Port()), Type: id.kind,
+	})
+	if err != nil {
+		return err
+	}
+	id.conn, id.state = conn, cmConnecting
+	m.own(conn, id)
+	return nil
+}
+
+// patience is how long a request is repeated while no program listens on the port. The client of
+// perftest connects while its server is about to listen, and crashes if it is rejected. On a busy
+// machine, where this library is often used, that is likely.
+const patience = 500 * time.Millisecond
+
+func notListening(err error) bool {
+	var failed *verbs.CMError
+	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID
+}
+
+// dialAgain repeats a request that was rejected.
+func (id *cmID) dialAgain() {
+	id.call.Lock()
+	defer id.call.Unlock()
+	if id.state != cmConnecting || id.isClosed() {
+		return
+	}
+	_ = id.conn.Close()
+	id.device.cm.forget(id.conn)
+	if err := id.dial(); err != nil {
+		id.fail(err)
+	}
+}
+
+func (id *cmID) isClosed() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.closed
+}
+
+// fail reports that the connection cannot be made. The lock call is held.
+func (id *cmID) fail(err error) {
+	id.state = cmFailed
+	var e C.struct_vd_cm_event
+	failure(&e, err, id.kind)
+	id.deliver(&e)
 }
 
 func paramOf(p *C.struct_rdma_conn_param) verbs.CMParam {
@@ -363,17 +416,12 @@ func paramOf(p *C.struct_rdma_conn_param) verbs.CMParam {
 func (id *cmID) request() {
 	id.call.Lock()
 	defer id.call.Unlock()
-	if id.state != cmConnecting {
+	if id.state != cmConnecting || id.isClosed() {
 		return
 	}
-	err := id.conn.Connect(id.param)
-	if err == nil || errors.Is(err, verbs.ErrClosed) {
-		return
+	if err := id.conn.Connect(id.param); err != nil {
+		id.fail(err)
 	}
-	id.state = cmFailed
-	var e C.struct_vd_cm_event
-	failure(&e, err, id.kind)
-	id.deliver(&e)
 }
 
 //export vd_cm_accept
@@ -412,13 +460,18 @@ func vd_cm_reject(handle C.uint32_t, data unsafe.Pointer, size C.uint8_t) C.int 
 
 //export vd_cm_disconnect
 func vd_cm_disconnect(handle C.uint32_t) C.int {
-	return onConnection(handle, "disconnect", func(c verbs.CMID) error {
+	ended := false
+	result := onConnection(handle, "disconnect", func(c verbs.CMID) error {
 		err := c.Disconnect()
-		if errors.Is(err, verbs.ErrState) {
-			return fmt.Errorf("%w: %w", err, syscall.EALREADY)
+		if ended = errors.Is(err, verbs.ErrState); ended {
+			return nil
 		}
 		return err
 	})
+	if ended {
+		return C.int(syscall.EALREADY)
+	}
+	return result
 }
 
 //export vd_cm_notify
