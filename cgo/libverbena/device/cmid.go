@@ -335,6 +335,12 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 	})
 }
 
+// The sizes of the private data of a request, in bytes.
+const (
+	requestData         = 56
+	datagramRequestData = 180
+)
+
 //export vd_cm_connect
 func vd_cm_connect(handle C.uint32_t, param *C.struct_rdma_conn_param) C.int {
 	return onID(handle, func(id *cmID) error {
@@ -342,6 +348,13 @@ func vd_cm_connect(handle C.uint32_t, param *C.struct_rdma_conn_param) C.int {
 			return errCMState("connect")
 		}
 		id.param = paramOf(param)
+		most := requestData
+		if id.kind == verbs.UD {
+			most = datagramRequestData
+		}
+		if n := len(id.param.PrivateData); n > most {
+			return fmt.Errorf("connect: %d bytes of private data, at most %d are possible: %w", n, most, verbs.ErrInvalid)
+		}
 		id.mu.Lock()
 		id.began = time.Now()
 		id.mu.Unlock()
