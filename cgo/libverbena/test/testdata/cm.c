@@ -483,8 +483,8 @@ static void errors(void)
 	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT, .sin6_port = htons(7)};
 	struct sockaddr infiniband = {.sa_family = 27}; // AF_IB
 	struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
-	struct rdma_conn_param param = {.private_data = data, .private_data_len = sizeof data};
 	uint8_t tos = 0x20, timeout = 20, data[57] = "one byte too many";
+	struct rdma_conn_param param = {.private_data = data, .private_data_len = sizeof data};
 	int on = 1;
 
 	CHECK_FAILS(rdma_create_id(channel, &wrong, NULL, 0x99), EOPNOTSUPP);
