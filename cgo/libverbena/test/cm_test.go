@@ -28,7 +28,7 @@ func rdmacmTools() (rows []row) {
 		add("ucmatose -b HOST -p PORT"+options, "ucmatose -s HOST -p PORT"+options, "return status 0", options == "")
 	}
 	for _, options := range []string{"", " -c 5"} {
-		add("udaddy -b HOST -p PORT"+options, "udaddy -s HOST -p PORT"+options, "return status 0", options == "")
+		add("udaddy -b HOST"+options, "udaddy -s HOST"+options, "return status 0", options == "") // it has a port of its own
 	}
 	add("cmtime -p PORT", "cmtime -s HOST -p PORT -c 20", "destroy", true).stays = true
 	add("rdma_server -p PORT", "rdma_client -s HOST -p PORT", "end 0", true)

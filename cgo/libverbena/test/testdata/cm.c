@@ -240,7 +240,7 @@ static void own_qp(void)
 	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *ends[2];
 	struct ibv_qp *qps[2];
 	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
-	struct rdma_cm_event *event;
+	struct rdma_cm_event *event = NULL;
 	struct ibv_qp_attr attr;
 	int mask;
 
