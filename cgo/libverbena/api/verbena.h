@@ -68,7 +68,9 @@ void vb_events_add(struct vb_events *events, struct vb_event *event);
 // non-blocking. It returns NULL with errno set, as read(2) would. delivered is incremented
 // together with the removal of the event, if event_counter returns a counter.
 struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *));
-// vb_events_drop removes the events of an object.
+// vb_events_detach removes the events of an object, and returns their list.
+struct vb_event *vb_events_detach(struct vb_events *events, void *object);
+// vb_events_drop removes and frees the events of an object.
 void vb_events_drop(struct vb_events *events, void *object);
 
 struct vb_device {
@@ -183,5 +185,6 @@ void vb_builder_free(struct vb_builder *builder);
 // The callbacks of the Go half.
 void vb_completion(void *cq);
 void vb_async(void *context, int type, void *element, int port);
+void *vb_cm_event(const struct vd_cm_event *event);
 
 #endif

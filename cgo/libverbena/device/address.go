@@ -31,6 +31,9 @@ func addressOf(attr *C.struct_ibv_ah_attr) (verbs.AddressAttr, error) {
 	}
 	a := abi.Address(unsafe.Pointer(attr))
 	a.FlowLabel &= C.IB_GRH_FLOWLABEL_MASK
+	if a.DLID = 0; attr.static_rate == C.VD_HAS_UDP_PORT {
+		a.UDPPort = uint16(attr.dlid)
+	}
 	return a, nil
 }
 
@@ -61,4 +64,7 @@ func copyAddress(to *C.struct_ibv_ah_attr, from *verbs.AddressAttr) {
 	to.grh.flow_label, to.grh.sgid_index = C.uint32_t(from.FlowLabel), C.uint8_t(from.SGIDIndex)
 	to.grh.hop_limit, to.grh.traffic_class = C.uint8_t(from.HopLimit), C.uint8_t(from.TrafficClass)
 	to.sl, to.is_global, to.port_num = C.uint8_t(from.SL), 1, C.uint8_t(from.Port)
+	if from.UDPPort != 0 {
+		to.dlid, to.static_rate = C.uint16_t(from.UDPPort), C.VD_HAS_UDP_PORT
+	}
 }

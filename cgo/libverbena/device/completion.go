@@ -159,6 +159,7 @@ func convert(to *C.struct_ibv_wc, wc *verbs.WC) {
 		wr_id: C.uint64_t(wc.ID), status: C.enum_ibv_wc_status(wc.Status), opcode: wcOpcodes[wc.Opcode],
 		vendor_err: C.uint32_t(wc.VendorError), byte_len: C.uint32_t(wc.Bytes),
 		qp_num: C.uint32_t(wc.QPN), src_qp: C.uint32_t(wc.SrcQPN),
+		slid: C.uint16_t(wc.SrcUDPPort), // for VD_HAS_UDP_PORT
 	}
 	if wc.HasGRH {
 		to.wc_flags |= C.IBV_WC_GRH

@@ -184,6 +184,12 @@ func vd_query_qp(qp C.uint32_t, to *C.struct_ibv_qp_attr) C.int {
 	if err != nil {
 		return errnoOf(err)
 	}
+	copyAttr(to, &a)
+	return 0
+}
+
+// copyAttr converts the attributes of a queue pair.
+func copyAttr(to *C.struct_ibv_qp_attr, a *verbs.QPAttr) {
 	*to = C.struct_ibv_qp_attr{
 		qp_state: C.enum_ibv_qp_state(a.State), cur_qp_state: C.enum_ibv_qp_state(a.State),
 		path_mtu: C.enum_ibv_mtu(abi.MTUCode(a.PathMTU)), path_mig_state: C.IBV_MIG_MIGRATED,
@@ -194,7 +200,6 @@ func vd_query_qp(qp C.uint32_t, to *C.struct_ibv_qp_attr) C.int {
 		timeout: C.uint8_t(a.Timeout), retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
 	}
 	copyAddress(&to.ah_attr, &a.Address)
-	return 0
 }
 
 //export vd_attach_mcast
