@@ -170,6 +170,10 @@ type QPInit struct {
 	//
 	// False: Timeout and RetryCount apply, as in IBTA 9.7.6.1.3 and 9.7.5.1.3.
 	AdaptiveRetransmission bool
+	// OutlivesPeer makes an RC queue pair of the software device behave as on adapters when the
+	// process of its peer ends: it stays in its state, unless a request is outstanding. False:
+	// it enters the error state, with EventPeerGone.
+	OutlivesPeer bool
 	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair
 	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Its completion is marked Unsolicited,
 	// and has the ID 0. Both ends have to set it.
@@ -423,6 +427,9 @@ type WC struct {
 	// GRH. On RoCEv2 the GRH is the IP header; an IPv4 header is in the last 20 of the 40
 	// bytes (annex A17).
 	HasGRH bool
+	// IPv4: that header is an IPv4 header. Only the software device sets it; ParseGRH finds out
+	// by itself.
+	IPv4 bool
 	// Unsolicited: the completion is of a write with immediate that consumed no receive
 	// (QPInit.UnsolicitedWriteRecv).
 	Unsolicited bool

@@ -96,9 +96,10 @@ VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 
 	memset(attr, 0, sizeof *attr);
 	attr->port_num = port;
-	attr->sl = wc->sl;
-	attr->dlid = wc->slid;
-	attr->src_path_bits = wc->dlid_path_bits;
+	if (wc->slid) {
+		attr->dlid = wc->slid;
+		attr->static_rate = VD_HAS_UDP_PORT;
+	}
 	if (wc->wc_flags & IBV_WC_GRH)
 		error = read_header(grh, &attr->grh.dgid, &own, &attr->grh);
 	if (!error)

@@ -38,7 +38,6 @@ static struct vb_device *find_device(const struct vd_device_info *info)
 	return device;
 }
 
-#undef ibv_get_device_list
 VB_EXPORT struct ibv_device **ibv_get_device_list(int *count)
 {
 	struct vd_device_info *infos = NULL;
@@ -77,6 +76,32 @@ VB_EXPORT struct ibv_device **ibv_get_device_list(int *count)
 	if (count)
 		*count = found;
 	return list;
+}
+
+struct vb_device *vb_find_device(const char *name, const char *dev_name)
+{
+	struct vb_device *device;
+
+	pthread_mutex_lock(&devices_lock);
+	for (device = devices; device; device = device->next)
+		if (name ? strcmp(device->base.name, name) == 0 : strcmp(device->base.dev_name, dev_name) == 0)
+			break;
+	pthread_mutex_unlock(&devices_lock);
+	return device;
+}
+
+struct ibv_context *vb_shared_context(const char *name)
+{
+	static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+	struct vb_device *device = vb_find_device(name, NULL);
+
+	if (!device)
+		return vb_fail(ENODEV);
+	pthread_mutex_lock(&opening);
+	if (!device->shared)
+		device->shared = ibv_open_device(&device->base);
+	pthread_mutex_unlock(&opening);
+	return device->shared;
 }
 
 VB_EXPORT void ibv_free_device_list(struct ibv_device **list)

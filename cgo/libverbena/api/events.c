@@ -96,9 +96,9 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 	}
 }
 
-void vb_events_drop(struct vb_events *events, void *object)
+struct vb_event *vb_events_detach(struct vb_events *events, void *object)
 {
-	struct vb_event **at = &events->first;
+	struct vb_event **at = &events->first, *detached = NULL, **end = &detached;
 
 	pthread_mutex_lock(&events->lock);
 	while (*at) {
@@ -106,10 +106,25 @@ void vb_events_drop(struct vb_events *events, void *object)
 
 		if (event->object == object) {
 			remove_at(events, at);
-			free(event);
+			event->next = NULL;
+			*end = event;
+			end = &event->next;
 		} else {
 			at = &event->next;
 		}
 	}
 	pthread_mutex_unlock(&events->lock);
+	return detached;
+}
+
+void vb_events_drop(struct vb_events *events, void *object)
+{
+	struct vb_event *event = vb_events_detach(events, object);
+
+	while (event) {
+		struct vb_event *next = event->next;
+
+		free(event);
+		event = next;
+	}
 }

@@ -30,6 +30,14 @@ static void after_fork_in_child(void)
 		vb_state = VB_FORKED;
 }
 
+// at_exit ends connections, so that peers learn of it, as they do when the kernel closes the files
+// of a process.
+static void at_exit(void)
+{
+	if (vb_state == VB_READY)
+		vb.cm_exit();
+}
+
 // path_of_library stores the path of the Go half, which lies beside the C half.
 static int path_of_library(char *path, size_t size)
 {
@@ -51,7 +59,7 @@ static int path_of_library(char *path, size_t size)
 
 static void load(void)
 {
-	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async};
+	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async, .cm_event = vb_cm_event};
 	char path[PATH_MAX];
 	void *handle = RTLD_DEFAULT;
 	const char *version;
@@ -86,6 +94,7 @@ static void load(void)
 #undef F
 	vb.start(&callbacks);
 	pthread_atfork(NULL, NULL, after_fork_in_child);
+	atexit(at_exit);
 	vb_state = VB_READY;
 }
 

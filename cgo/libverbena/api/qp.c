@@ -104,11 +104,15 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 	return error;
 }
 
+// LEAST_INLINE is the room for inline data of a queue pair. Programs send a few bytes inline
+// without asking for room, since drivers give what their requests have anyway.
+#define LEAST_INLINE 64
+
 static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	struct vb_qp *q;
 	struct vd_new_object made;
-	struct vd_queue_pair_init init = {.type = attr->qp_type, .cap = attr->cap, .signal_all = attr->sq_sig_all};
+	struct vd_queue_pair_init init = {.type = attr->qp_type, .signal_all = attr->sq_sig_all};
 	int error = vb_ready();
 
 	if (!error && (!attr->send_cq || !attr->recv_cq))
@@ -118,6 +122,9 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	q = calloc(1, sizeof *q);
 	if (!q)
 		return vb_fail(ENOMEM);
+	if (attr->cap.max_inline_data < LEAST_INLINE)
+		attr->cap.max_inline_data = LEAST_INLINE;
+	init.cap = attr->cap;
 	init.send_cq = attr->send_cq->handle;
 	init.recv_cq = attr->recv_cq->handle;
 	init.srq = attr->srq ? attr->srq->handle : 0;

@@ -68,14 +68,24 @@ void vb_events_add(struct vb_events *events, struct vb_event *event);
 // non-blocking. It returns NULL with errno set, as read(2) would. delivered is incremented
 // together with the removal of the event, if event_counter returns a counter.
 struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *));
-// vb_events_drop removes the events of an object.
+// vb_events_detach removes the events of an object, and returns their list.
+struct vb_event *vb_events_detach(struct vb_events *events, void *object);
+// vb_events_drop removes and frees the events of an object.
 void vb_events_drop(struct vb_events *events, void *object);
 
 struct vb_device {
 	struct ibv_device base;
 	uint64_t guid; // host byte order
 	struct vb_device *next;
+	struct ibv_context *shared; // see vb_shared_context
 };
+
+// vb_find_device returns a device that has been listed, by its name or by its name in /dev.
+struct vb_device *vb_find_device(const char *name, const char *dev_name);
+
+// vb_shared_context returns a context of the device that is open as long as the process: for
+// the library's own use, and for rdma_get_devices. It returns NULL with errno set.
+struct ibv_context *vb_shared_context(const char *name);
 
 struct vb_context {
 	uint32_t handle;
@@ -175,5 +185,6 @@ void vb_builder_free(struct vb_builder *builder);
 // The callbacks of the Go half.
 void vb_completion(void *cq);
 void vb_async(void *context, int type, void *element, int port);
+void *vb_cm_event(const struct vd_cm_event *event);
 
 #endif

@@ -23,6 +23,20 @@ var addressHandles table[addressHandle]
 func (a *addressHandle) close() error          { return a.Close() }
 func (a *addressHandle) owner() *deviceContext { return a.context }
 
+// addressOf converts an address. Like adapters, it takes the 20 bits of the flow label that
+// packets have: UCX sets more.
+func addressOf(attr *C.struct_ibv_ah_attr) (verbs.AddressAttr, error) {
+	if attr.is_global == 0 {
+		return verbs.AddressAttr{}, errNotGlobal
+	}
+	a := abi.Address(unsafe.Pointer(attr))
+	a.FlowLabel &= C.IB_GRH_FLOWLABEL_MASK
+	if a.DLID = 0; attr.static_rate == C.VD_HAS_UDP_PORT {
+		a.UDPPort = uint16(attr.dlid)
+	}
+	return a, nil
+}
+
 var errNotGlobal = fmt.Errorf("is_global is 0 in the address, and RoCE needs a GRH: %w", verbs.ErrInvalid)
 
 //export vd_create_ah
@@ -31,10 +45,11 @@ func vd_create_ah(pd C.uint32_t, attr *C.struct_ibv_ah_attr, handle *C.uint32_t)
 	if p == nil {
 		return noSuch
 	}
-	if attr.is_global == 0 {
-		return errnoOf(errNotGlobal)
+	address, err := addressOf(attr)
+	if err != nil {
+		return errnoOf(err)
 	}
-	v, err := p.CreateAH(abi.Address(unsafe.Pointer(attr)))
+	v, err := p.CreateAH(address)
 	if err != nil {
 		return errnoOf(err)
 	}
@@ -49,4 +64,7 @@ func copyAddress(to *C.struct_ibv_ah_attr, from *verbs.AddressAttr) {
 	to.grh.flow_label, to.grh.sgid_index = C.uint32_t(from.FlowLabel), C.uint8_t(from.SGIDIndex)
 	to.grh.hop_limit, to.grh.traffic_class = C.uint8_t(from.HopLimit), C.uint8_t(from.TrafficClass)
 	to.sl, to.is_global, to.port_num = C.uint8_t(from.SL), 1, C.uint8_t(from.Port)
+	if from.UDPPort != 0 {
+		to.dlid, to.static_rate = C.uint16_t(from.UDPPort), C.VD_HAS_UDP_PORT
+	}
 }

@@ -23,3 +23,8 @@ void vd_event(void *context, int type, void *element, int port)
 {
 	callbacks.event(context, type, element, port);
 }
+
+void *vd_cm_event(struct vd_cm_event *event)
+{
+	return callbacks.cm_event(event);
+}

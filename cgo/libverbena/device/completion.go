@@ -145,15 +145,27 @@ var wcOpcodes = [...]C.enum_ibv_wc_opcode{
 	verbs.WCLocalInvalidate: C.IBV_WC_LOCAL_INV, verbs.WCBindMW: C.IBV_WC_BIND_MW,
 }
 
+// Mellanox's adapters report the kind of network header of a datagram in the field for the
+// service level, which RoCE does not have. UCX relies on that.
+const (
+	headerIPv6 = 1
+	headerIPv4 = 2
+	overUDP    = 8
+)
+
 // convert converts a completion.
 func convert(to *C.struct_ibv_wc, wc *verbs.WC) {
 	*to = C.struct_ibv_wc{
 		wr_id: C.uint64_t(wc.ID), status: C.enum_ibv_wc_status(wc.Status), opcode: wcOpcodes[wc.Opcode],
 		vendor_err: C.uint32_t(wc.VendorError), byte_len: C.uint32_t(wc.Bytes),
-		qp_num: C.uint32_t(wc.QPN), src_qp: C.uint32_t(wc.SrcQPN), sl: C.uint8_t(wc.SL),
+		qp_num: C.uint32_t(wc.QPN), src_qp: C.uint32_t(wc.SrcQPN),
+		slid: C.uint16_t(wc.SrcUDPPort), // for VD_HAS_UDP_PORT
 	}
 	if wc.HasGRH {
 		to.wc_flags |= C.IBV_WC_GRH
+		if to.sl = overUDP | headerIPv6; wc.IPv4 {
+			to.sl = overUDP | headerIPv4
+		}
 	}
 	switch {
 	case wc.HasImm:

@@ -13,6 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+// vd_cm_event is an event of a connection identifier.
+struct vd_cm_event {
+	void *id;
+	void *join; // of a multicast event
+	enum rdma_cm_event_type type;
+	int status;
+	uint32_t request; // handle of the new identifier of a connection request
+	// What applies to the type of the queue pair. Private data is below.
+	struct rdma_conn_param conn;
+	struct rdma_ud_param ud;
+	uint8_t private_data_len, private_data[UINT8_MAX];
+};
 
 // vd_callbacks are the C half's functions for the Go half. They are called under locks of a
 // device, so they do not wait and do not call back. Objects are given as they were passed to
@@ -22,7 +36,15 @@ struct vd_callbacks {
 	void (*completion)(void *cq);
 	// event: an asynchronous event has happened to a context. element is the object or NULL.
 	void (*event)(void *context, int type, void *element, int port);
+	// cm_event: an event of a connection identifier. For a connection request it returns the
+	// object of the new identifier, or NULL to reject the request.
+	void *(*cm_event)(const struct vd_cm_event *event);
 };
+
+// VD_HAS_UDP_PORT, in the field static_rate of an address, says that the field dlid has the UDP
+// port of a peer whose device does not have port 4791. RoCE uses neither field. Some programs set
+// dlid themselves.
+#define VD_HAS_UDP_PORT 0x7f
 
 struct vd_device_info {
 	char name[IBV_SYSFS_NAME_MAX];
@@ -48,6 +70,16 @@ struct vd_queue_pair_init {
 	uint32_t send_cq, recv_cq, srq; // handles; srq is 0 without one
 	struct ibv_qp_cap cap;
 	int signal_all;
+};
+
+// vd_cm_route is what is known of the ends of a connection identifier. Addresses whose family is
+// AF_UNSPEC are not known.
+struct vd_cm_route {
+	char device[IBV_SYSFS_NAME_MAX]; // empty: none yet
+	struct sockaddr_storage source, destination;
+	union ibv_gid sgid, dgid;
+	uint8_t port, traffic_class;
+	enum ibv_mtu mtu;
 };
 
 // The functions of the Go half, with result and parameters.
@@ -89,7 +121,33 @@ struct vd_queue_pair_init {
 	/* The Go half reads the key of a memory window after a bind. */ \
 	F(int, mw_key, (uint32_t mw, uint32_t *rkey)) \
 	/* destroy closes an object of any kind but a context. */ \
-	F(int, destroy, (enum vd_kind kind, uint32_t handle))
+	F(int, destroy, (enum vd_kind kind, uint32_t handle)) \
+	/* The functions below are those of librdmacm, for an identifier. */ \
+	F(int, cm_create, (void *id, int port_space, int qp_type, uint32_t *handle)) \
+	/* No event of the identifier comes once cm_destroy has returned. */ \
+	F(int, cm_destroy, (uint32_t id)) \
+	F(int, cm_bind, (uint32_t id, struct sockaddr *address)) \
+	/* source may be NULL. */ \
+	F(int, cm_resolve_addr, (uint32_t id, struct sockaddr *source, struct sockaddr *destination)) \
+	F(int, cm_resolve_route, (uint32_t id)) \
+	F(int, cm_query, (uint32_t id, struct vd_cm_route *route)) \
+	F(int, cm_listen, (uint32_t id, int backlog)) \
+	F(int, cm_connect, (uint32_t id, struct rdma_conn_param *param)) \
+	F(int, cm_accept, (uint32_t id, struct rdma_conn_param *param)) \
+	F(int, cm_establish, (uint32_t id)) \
+	F(int, cm_reject, (uint32_t id, const void *private_data, uint8_t size)) \
+	/* cm_disconnect returns EALREADY if the connection has ended. */ \
+	F(int, cm_disconnect, (uint32_t id)) \
+	F(int, cm_notify, (uint32_t id, int event)) \
+	F(int, cm_set_option, (uint32_t id, int level, int name, const void *value, size_t size)) \
+	F(int, cm_qp_attr, (uint32_t id, enum ibv_qp_state state, struct ibv_qp_attr *attr, int *mask)) \
+	/* cm_modify_qp moves a queue pair to INIT, RTR or RTS. The depths are limits. */ \
+	F(int, cm_modify_qp, (uint32_t id, uint32_t qp, enum ibv_qp_state state, uint8_t responder_resources, uint8_t initiator_depth)) \
+	F(int, cm_join, (uint32_t id, struct sockaddr *group, int send_only, void *join, uint32_t *handle)) \
+	/* No event of the membership comes once cm_leave has returned. */ \
+	F(int, cm_leave, (uint32_t join)) \
+	/* cm_exit closes all connections, at the end of the process. */ \
+	F(void, cm_exit, (void))
 
 // vd_kind is the kind of an object to be destroyed.
 enum vd_kind { VD_PD, VD_MR, VD_MW, VD_CQ, VD_SRQ, VD_QP, VD_AH };

@@ -20,6 +20,7 @@ import (
 type openDevice struct {
 	verbs.Device
 	attr verbs.DeviceAttr
+	cm   manager
 }
 
 // opened are the devices that are open, by name.
@@ -48,7 +49,7 @@ func openNamed(name, specification string) (*openDevice, error) {
 	if opened.devices == nil {
 		opened.devices = make(map[string]*openDevice)
 	}
-	d := &openDevice{dev, attr}
+	d := &openDevice{Device: dev, attr: attr}
 	opened.devices[name] = d
 	return d, nil
 }

@@ -41,13 +41,17 @@ var errnos = []struct {
 	{verbs.ErrOverrun, syscall.EOVERFLOW},
 }
 
+func logError(err error) {
+	log := logger()
+	log.Info().Msg(err.Error())
+}
+
 // errnoOf returns the errno for an error, zero for nil, and logs the error.
 func errnoOf(err error) C.int {
 	if err == nil {
 		return 0
 	}
-	log := logger()
-	log.Info().Msg(err.Error())
+	logError(err)
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno != 0 {
 		return C.int(errno)

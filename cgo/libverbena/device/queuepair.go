@@ -124,7 +124,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		Type: service, SendCQ: sendCQ.CQ, RecvCQ: recvCQ.CQ,
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
-		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
+		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0, OutlivesPeer: true,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))
@@ -164,10 +164,14 @@ func vd_modify_qp(qp C.uint32_t, from *C.struct_ibv_qp_attr, flags C.int) C.int 
 			return errnoOf(fmt.Errorf("modify queue pair %#x: it is in %v, and cur_qp_state is %v: %w", q.Num(), now.State, verbs.QPState(from.cur_qp_state), verbs.ErrInvalid))
 		}
 	}
-	if mask&verbs.QPAttrAddress != 0 && from.ah_attr.is_global == 0 {
-		return errnoOf(errNotGlobal)
+	to := abi.QPAttr(unsafe.Pointer(from))
+	if mask&verbs.QPAttrAddress != 0 {
+		var err error
+		if to.Address, err = addressOf(&from.ah_attr); err != nil {
+			return errnoOf(err)
+		}
 	}
-	return errnoOf(q.Modify(abi.QPAttr(unsafe.Pointer(from)), mask))
+	return errnoOf(q.Modify(to, mask))
 }
 
 //export vd_query_qp
@@ -180,6 +184,12 @@ func vd_query_qp(qp C.uint32_t, to *C.struct_ibv_qp_attr) C.int {
 	if err != nil {
 		return errnoOf(err)
 	}
+	copyAttr(to, &a)
+	return 0
+}
+
+// copyAttr converts the attributes of a queue pair.
+func copyAttr(to *C.struct_ibv_qp_attr, a *verbs.QPAttr) {
 	*to = C.struct_ibv_qp_attr{
 		qp_state: C.enum_ibv_qp_state(a.State), cur_qp_state: C.enum_ibv_qp_state(a.State),
 		path_mtu: C.enum_ibv_mtu(abi.MTUCode(a.PathMTU)), path_mig_state: C.IBV_MIG_MIGRATED,
@@ -190,7 +200,6 @@ func vd_query_qp(qp C.uint32_t, to *C.struct_ibv_qp_attr) C.int {
 		timeout: C.uint8_t(a.Timeout), retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
 	}
 	copyAddress(&to.ah_attr, &a.Address)
-	return 0
 }
 
 //export vd_attach_mcast

@@ -1,3 +1,9 @@
-// Package test has the tests of the library for programs in C and other languages: rdma-core's
-// own test suite, and programs in C. They build the library, and preload it.
+// Package test tests libverbena.so with programs that nobody here wrote: the tools of
+// libibverbs and librdmacm, perftest, qperf, fio, UCX, libfabric, MPI, and the test suite of
+// rdma-core. Each runs as an ordinary process with the library preloaded, without privileges
+// and without a kernel module.
+//
+// TestPrograms prints one table: each program as server and client, between two processes by
+// shared memory and by UDP, and between two network namespaces. In the short form it runs a
+// selection. TestSuite runs rdma-core's tests beside their results on rxe.
 package test

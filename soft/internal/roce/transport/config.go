@@ -40,6 +40,8 @@ type Config struct {
 	// Adaptive makes a reliable connection measure the round trip and repeat requests
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
+	// OutlivesPeer: PeerGone changes nothing while no request is outstanding.
+	OutlivesPeer bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
 	// PortMTU bounds datagrams. The MTU of the path bounds the packets of connections.
@@ -75,6 +77,8 @@ type identity struct {
 	service   wire.Service
 	signalAll bool
 	mayAdapt  bool // Config.Adaptive
+	// outlivesPeer is Config.OutlivesPeer.
+	outlivesPeer bool
 }
 
 // shared is what a queue pair shares with the others of its device, or of its lock.
@@ -98,7 +102,7 @@ func New(c Config) *QP {
 	q := &QP{
 		identity: identity{
 			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
-			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC, outlivesPeer: c.OutlivesPeer,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},

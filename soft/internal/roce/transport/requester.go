@@ -349,8 +349,8 @@ func (q *QP) failRequest(status verbs.Status) {
 
 // PeerGone says that the peer's queue pair is gone for good. That can be known only if both
 // are on the same machine. The oldest request fails with StatusRetryExceeded, as it would
-// after all retries, and everything else is flushed. On an unreliable connection PeerGone does
-// nothing.
+// after all retries, and everything else is flushed. PeerGone does nothing on an unreliable
+// connection, and with Config.OutlivesPeer if no request is outstanding.
 func (q *QP) PeerGone() {
 	if q.kind != verbs.RC {
 		return
@@ -360,8 +360,12 @@ func (q *QP) PeerGone() {
 	default:
 		return
 	}
+	idle := q.sq.head == q.sq.tail
+	if idle && q.outlivesPeer {
+		return
+	}
 	q.event(verbs.EventPeerGone)
-	if q.sq.head == q.sq.tail {
+	if idle {
 		q.fail()
 		return
 	}

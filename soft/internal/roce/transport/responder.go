@@ -25,6 +25,7 @@ type responder struct {
 	writing incomingWrite
 	// replyPort is the UDP port of a datagram's sender; zero: RoCEv2's port.
 	replyPort uint16
+	ipv4      bool   // the datagram came by IPv4
 	received  uint32 // bytes of a send that are in place
 
 	responses responseQueue
@@ -417,7 +418,7 @@ func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 	q.counters.Receives++
 	wc := verbs.WC{ID: q.current.id, Opcode: opcode, Bytes: n, QPN: q.num}
 	if q.kind == verbs.UD {
-		wc.SrcQPN, wc.HasGRH, wc.SrcUDPPort = p.DETH.SrcQP, true, q.replyPort
+		wc.SrcQPN, wc.HasGRH, wc.IPv4, wc.SrcUDPPort = p.DETH.SrcQP, true, q.ipv4, q.replyPort
 	}
 	if p.Opcode.HasImm() {
 		wc.HasImm, wc.Imm = true, p.Imm // without the header, p.Imm is an earlier packet's

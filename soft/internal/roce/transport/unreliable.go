@@ -289,6 +289,7 @@ func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort
 		return
 	}
 	q.received, q.replyPort = 0, udpPort
+	q.ipv4 = header[0]>>4 != 6 // IPv4 headers are in the last 20 bytes, after zeros
 	if status := q.fillReceive(header[:], p.Payload); status != verbs.StatusSuccess {
 		q.failReceiver(status)
 		return

@@ -105,7 +105,7 @@ func (c *unreliableRun) check() {
 		switch {
 		case c.kind == verbs.UD:
 			head = verbs.GRHLen
-			expected.SrcQPN, expected.HasGRH = clientQPN, true
+			expected.SrcQPN, expected.HasGRH, expected.IPv4 = clientQPN, true, true // its header is all zeros
 		case id%3 == 0:
 			expected.Opcode = verbs.WCRecvWriteImm
 			at = id % unreliableSlots * unreliableSlot

@@ -1,0 +1,222 @@
+// The files of the kernel's drivers that UCX and others read: the character devices in
+// /dev/infiniband, which they only look for, and the attributes of ports in
+// /sys/class/infiniband. The functions of the C library are replaced for paths that belong to
+// our devices, once these have been listed.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "verbena.h"
+
+static const char dev_folder[] = "/dev/infiniband/";
+static const char sys_folder[] = "/sys/class/infiniband/";
+
+static bool begins(const char *path, const char *with)
+{
+	return strncmp(path, with, strlen(with)) == 0;
+}
+
+// is_character_device reports whether a path is that of one of our devices in /dev.
+static bool is_character_device(const char *path)
+{
+	return begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
+}
+
+// gid_attribute stores what a file of an entry of the GID table holds.
+static int gid_attribute(struct ibv_context *context, uint32_t port, uint32_t index, const char *file, char *to, size_t size)
+{
+	struct ibv_gid_entry entry;
+	char name[IF_NAMESIZE] = "";
+
+	if (_ibv_query_gid_ex(context, port, index, &entry, 0, sizeof entry))
+		return EINVAL; // as the kernel answers for an empty entry
+	if (strcmp(file, "gid_attrs/types") == 0) {
+		snprintf(to, size, "%s\n", entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "IB/RoCE v1");
+	} else if (strcmp(file, "gid_attrs/ndevs") == 0) {
+		if (!if_indextoname(entry.ndev_ifindex, name))
+			return EINVAL;
+		snprintf(to, size, "%s\n", name);
+	} else if (strcmp(file, "gids") == 0) {
+		for (int i = 0; i < 16; i += 2)
+			snprintf(to + i / 2 * 5, size - i / 2 * 5, "%02x%02x%c", entry.gid.raw[i], entry.gid.raw[i + 1], i == 14 ? '\n' : ':');
+	} else {
+		return ENOENT;
+	}
+	return 0;
+}
+
+// attribute stores what a file in /sys holds, of which path is the part after the device's name.
+static int attribute(struct ibv_context *context, const char *path, char *to, size_t size)
+{
+	char file[32];
+	unsigned int port, index;
+	struct ibv_port_attr attr;
+
+	if (strcmp(path, "node_type") == 0) {
+		snprintf(to, size, "1: CA\n");
+		return 0;
+	}
+	if (sscanf(path, "ports/%u/gids/%u", &port, &index) == 2)
+		return gid_attribute(context, port, index, "gids", to, size);
+	if (sscanf(path, "ports/%u/gid_attrs/%15[a-z]/%u", &port, to, &index) == 3) {
+		snprintf(file, sizeof file, "gid_attrs/%s", to);
+		return gid_attribute(context, port, index, file, to, size);
+	}
+	if (sscanf(path, "ports/%u/%31s", &port, file) != 2 || ibv_query_port(context, port, &attr))
+		return ENOENT;
+	if (strcmp(file, "state") == 0)
+		snprintf(to, size, "%d: %s\n", attr.state, attr.state == IBV_PORT_ACTIVE ? "ACTIVE" : "DOWN");
+	else if (strcmp(file, "link_layer") == 0)
+		snprintf(to, size, "%s\n", attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand");
+	else
+		return ENOENT;
+	return 0;
+}
+
+// read_attribute stores what the file of that path holds. It returns -1 if the path is not of
+// our devices, and otherwise an errno.
+static int read_attribute(const char *path, char *to, size_t size)
+{
+	char name[IBV_SYSFS_NAME_MAX];
+	const char *end;
+	struct ibv_context *context;
+
+	if (!begins(path, sys_folder))
+		return -1;
+	path += strlen(sys_folder);
+	end = strchr(path, '/');
+	if (!end || end - path >= (ptrdiff_t)sizeof name)
+		return -1;
+	snprintf(name, sizeof name, "%.*s", (int)(end - path), path);
+	if (!vb_find_device(name, NULL))
+		return -1;
+	context = vb_shared_context(name);
+	return context ? attribute(context, end + 1, to, size) : errno;
+}
+
+// open_file returns a descriptor for the file of a path: -2 if it is not of our devices, -1 with
+// errno set if it cannot be opened.
+static int open_file(const char *path, int flags)
+{
+	char content[128];
+	int error, fd;
+
+	if (vb_state != VB_READY || !path || path[0] != '/')
+		return -2;
+	error = read_attribute(path, content, sizeof content);
+	if (error < 0)
+		return -2;
+	if (!error && (flags & O_ACCMODE) != O_RDONLY)
+		error = EACCES;
+	if (error) {
+		errno = error;
+		return -1;
+	}
+	fd = memfd_create("verbena", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
+	if (fd >= 0 && (write(fd, content, strlen(content)) < 0 || lseek(fd, 0, SEEK_SET) < 0)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+// NEXT declares a pointer to the function that the program would call without this library.
+#define NEXT(result, name, ...) \
+	static result (*next)(__VA_ARGS__); \
+	if (!next) \
+		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+// mode returns the third argument of open, which is there if a file is to be made.
+static mode_t mode_of(int flags, va_list arguments)
+{
+	return flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+}
+
+#define OPEN(name) \
+	VB_EXPORT int name(const char *path, int flags, ...) \
+	{ \
+		NEXT(int, name, const char *, int, ...); \
+		va_list arguments; \
+		int fd = open_file(path, flags); \
+		va_start(arguments, flags); \
+		mode_t mode = mode_of(flags, arguments); \
+		va_end(arguments); \
+		return fd == -2 ? next(path, flags, mode) : fd; \
+	}
+
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name) \
+	VB_EXPORT int name(int folder, const char *path, int flags, ...) \
+	{ \
+		NEXT(int, name, int, const char *, int, ...); \
+		va_list arguments; \
+		int fd = open_file(path, flags); \
+		va_start(arguments, flags); \
+		mode_t mode = mode_of(flags, arguments); \
+		va_end(arguments); \
+		return fd == -2 ? next(folder, path, flags, mode) : fd; \
+	}
+
+OPENAT(openat)
+OPENAT(openat64)
+
+#define FOPEN(name) \
+	VB_EXPORT FILE *name(const char *path, const char *mode) \
+	{ \
+		NEXT(FILE *, name, const char *, const char *); \
+		int fd = open_file(path, mode[0] == 'r' && !strchr(mode, '+') ? O_RDONLY : O_RDWR); \
+		return fd == -2 ? next(path, mode) : fd < 0 ? NULL : fdopen(fd, "r"); \
+	}
+
+FOPEN(fopen)
+FOPEN(fopen64)
+
+VB_EXPORT int access(const char *path, int mode)
+{
+	NEXT(int, access, const char *, int);
+	char content[128];
+	int error;
+
+	if (vb_state != VB_READY || path[0] != '/')
+		return next(path, mode);
+	if (is_character_device(path))
+		return 0;
+	error = read_attribute(path, content, sizeof content);
+	if (error < 0)
+		return next(path, mode);
+	if (!error && mode & (W_OK | X_OK))
+		error = EACCES;
+	errno = error;
+	return error ? -1 : 0;
+}
+
+// The major number of uverbs devices.
+#define UVERBS_MAJOR 231
+
+#define STAT(name, type) \
+	VB_EXPORT int name(const char *path, struct type *to) \
+	{ \
+		NEXT(int, name, const char *, struct type *); \
+		if (vb_state != VB_READY || !is_character_device(path)) \
+			return next(path, to); \
+		memset(to, 0, sizeof *to); \
+		to->st_mode = S_IFCHR | 0666; \
+		to->st_rdev = makedev(UVERBS_MAJOR, 192); \
+		to->st_nlink = 1; \
+		return 0; \
+	}
+
+STAT(stat, stat)
+STAT(stat64, stat64)

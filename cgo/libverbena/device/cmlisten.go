@@ -1,0 +1,146 @@
+//go:build linux && cgo && verbs
+
+package main
+
+// #include "device.h"
+// #include "callbacks.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// listener is a listener at one address, or at all addresses, of a device.
+type listener struct {
+	verbs.CMListener
+	id     *cmID
+	device *openDevice
+}
+
+// close stops accepting requests.
+func (l *listener) close() {
+	_ = l.Close()
+	l.device.cm.forget(l.CMListener)
+}
+
+//export vd_cm_listen
+func vd_cm_listen(handle C.uint32_t, backlog C.int) C.int {
+	return onID(handle, func(id *cmID) error {
+		if id.state == cmIdle {
+			if err := id.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
+				return err
+			}
+		}
+		if id.state != cmBound {
+			return errCMState("listen")
+		}
+		if id.device != nil {
+			if err := id.listen(id.device, id.local.Addr(), int(backlog)); err != nil {
+				return err
+			}
+		} else if err := id.listenEverywhere(int(backlog)); err != nil {
+			for _, l := range id.listeners {
+				l.close()
+			}
+			id.listeners = nil
+			return err
+		}
+		id.state = cmListening
+		return nil
+	})
+}
+
+// listenEverywhere listens on all devices. It passes over those that cannot be opened.
+func (id *cmID) listenEverywhere(backlog int) error {
+	names, _, err := deviceNames(netip.Addr{})
+	if err != nil {
+		return err
+	}
+	failed := fmt.Errorf("listen on %v: there is no device with such an address: %w", id.local, verbs.ErrNoDevice)
+	for _, name := range names {
+		d, err := openNamed(name, name)
+		var addrs []netip.Addr
+		if err == nil {
+			addrs, err = d.addressesFor(id.local.Addr(), id.familyOnly)
+		}
+		for _, addr := range addrs {
+			if err = id.listen(d, addr, backlog); errors.Is(err, verbs.ErrInUse) {
+				return err
+			}
+		}
+		if err != nil {
+			logError(err)
+			failed = err
+		}
+	}
+	if len(id.listeners) == 0 {
+		return failed
+	}
+	return nil
+}
+
+var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// addressesFor returns the addresses to listen at for the unspecified address of a family.
+func (d *openDevice) addressesFor(unspecified netip.Addr, familyOnly bool) (list []netip.Addr, err error) {
+	if unspecified.Is6() && !familyOnly {
+		return []netip.Addr{unspecified}, nil // all of them
+	}
+	table, err := d.GIDs(cmPort)
+	for _, e := range table {
+		addr := e.GID.Addr()
+		switch {
+		case e.Type != verbs.GIDRoCEv2 || addr.Is4() != unspecified.Is4():
+		case addr.Is4() && addr.IsLoopback():
+			list = append(list, localhost) // by which peers look for the listener
+		default:
+			list = append(list, addr)
+		}
+	}
+	return list, err
+}
+
+func (id *cmID) listen(d *openDevice, addr netip.Addr, backlog int) error {
+	m, err := d.manager()
+	if err != nil {
+		return err
+	}
+	v, err := m.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, id.local.Port()), Type: id.kind, Backlog: max(backlog, 0)})
+	if err != nil {
+		return err
+	}
+	l := &listener{v, id, d}
+	id.listeners = append(id.listeners, l)
+	m.own(v, l)
+	return nil
+}
+
+// handleEvent implements eventHandler: it makes an identifier for a request.
+func (l *listener) handleEvent(e verbs.CMEvent) {
+	if err := l.requested(&e); err != nil {
+		logError(err)
+		go func() { _ = e.ID.Close() }() // which rejects; the device's locks are held here
+	}
+}
+
+func (l *listener) requested(e *verbs.CMEvent) error {
+	child, err := newCMID(l.id.kind)
+	if err != nil {
+		return err
+	}
+	child.conn, child.device, child.state, child.local = e.ID, l.device, cmRequested, e.ID.LocalAddr()
+	to := C.struct_vd_cm_event{_type: C.RDMA_CM_EVENT_CONNECT_REQUEST, request: C.uint32_t(child.handle)}
+	setParam(&to, e)
+	child.mu.Lock() // until the object is known
+	defer child.mu.Unlock()
+	if child.c = l.id.deliver(&to); child.c == nil {
+		cmIDs.remove(child.handle)
+		return errors.New("a request came while its listener was destroyed, or memory has run out")
+	}
+	l.device.cm.owners[e.ID] = child // whose lock is held here
+	return nil
+}

@@ -1,0 +1,121 @@
+//go:build linux && cgo && verbs
+
+package test
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rdmacmTools are the programs of rdmacm-utils.
+func rdmacmTools() (rows []row) {
+	add := func(server, client, prints string, short bool) *row {
+		program, _, _ := strings.Cut(client, " ")
+		rows = append(rows, row{program: program, server: server, client: client, prints: prints, short: short, retries: true})
+		return &rows[len(rows)-1]
+	}
+	add("rping -s -a HOST -p PORT -v -V -C 10", "rping -c -a HOST -p PORT -v -V -C 10", "rdma-ping-9", true)
+	add("rping -s -P -a HOST -p PORT", "rping -c -a HOST -p PORT -C 3", "", true).stays = true
+	add("rping -s -p PORT -C 20 -S 65000", "rping -c -a HOST -p PORT -C 20 -S 65000", "", false)
+	for _, options := range []string{"", " -m", " -c 5 -C 50", " -a 20 -t 8"} {
+		add("ucmatose -b HOST -p PORT"+options, "ucmatose -s HOST -p PORT"+options, "return status 0", options == "")
+	}
+	for _, options := range []string{"", " -c 5"} {
+		add("udaddy -b HOST"+options, "udaddy -s HOST"+options, "return status 0", options == "") // it has a port of its own
+	}
+	add("cmtime -p PORT", "cmtime -s HOST -p PORT -c 20", "destroy", true).stays = true
+	add("rdma_server -p PORT", "rdma_client -s HOST -p PORT", "end 0", true)
+	add("rdma_xserver -p PORT", "rdma_xclient -s HOST -p PORT", "end 0", false)
+	return rows
+}
+
+// perftestCM are the programs of perftest with connection managers.
+func perftestCM() (rows []row) {
+	for _, options := range []string{
+		"ib_send_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_atomic_bw -R", "ib_write_lat -R -e",
+		"ib_send_bw -R -c UD", "ib_send_bw -R -q 4", "ib_write_bw -R -b",
+	} {
+		program, _, _ := strings.Cut(options, " ")
+		command := options + " -d DEV -p PORT -n 200"
+		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", retries: true,
+			short: options == "ib_send_lat -R" || options == "ib_write_bw -R"})
+	}
+	return rows
+}
+
+// Programs of librdmacm run as they are, and none of them hangs.
+func TestCMPrograms(t *testing.T) {
+	places := places(t)
+	for _, r := range append(rdmacmTools(), perftestCM()...) {
+		if testing.Short() && !r.short {
+			continue
+		}
+		pkg := packageOf(r.program)
+		if pkg == r.program {
+			pkg = "rdmacm-utils"
+		}
+		needProgram(t, r.program, pkg)
+		for _, p := range places {
+			began := time.Now()
+			output, err := r.run(t, p)
+			assert.NoError(t, err, "%s, %s", r.client, p.name)
+			t.Logf("%s, %s: %v: %s", r.client, p.name, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
+		}
+	}
+}
+
+// mckey sends messages of one process to the multicast group of another.
+func TestCMMulticast(t *testing.T) {
+	needProgram(t, "mckey", "rdmacm-utils")
+	needProgram(t, "stdbuf", "coreutils")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	env := environment(t, "VERBENA_DEVICES=soft-lo")
+	options := []string{"-m", "239.7.1.2", "-b", "127.0.0.1", "-C", "5"}
+	receiver, err := start(ctx, env, append([]string{"stdbuf", "-oL", "mckey"}, options...))
+	require.NoError(t, err)
+	defer receiver.stop()
+	for !strings.Contains(receiver.output.String(), "receiving data transfers") && !receiver.ended() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	sender, err := start(ctx, env, append([]string{"mckey", "-s"}, options...))
+	require.NoError(t, err)
+	require.NoError(t, sender.wait(), "%s", sender.output.String())
+	require.NoError(t, receiver.wait(), "%s", receiver.output.String())
+	assert.Contains(t, receiver.output.String(), "return status 0")
+}
+
+// compile compiles a program of testdata that uses librdmacm.
+func compile(t *testing.T, source string) string {
+	t.Helper()
+	needProgram(t, "cc", "gcc")
+	program := filepath.Join(t.TempDir(), "program")
+	output, err := exec.Command("cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", program,
+		filepath.Join("testdata", source), "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return program
+}
+
+// The functions of librdmacm do what their manual pages say. The checks are in testdata/cm.c.
+func TestCMFunctions(t *testing.T) {
+	program := compile(t, "cm.c")
+	list, err := exec.Command(program).Output()
+	require.NoError(t, err)
+	for name := range strings.FieldsSeq(string(list)) {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			p, err := start(ctx, environment(t, "VERBENA_DEVICES=soft-lo"), []string{program, name})
+			require.NoError(t, err)
+			require.NoError(t, p.wait(), "%s", p.output.String())
+			assert.Contains(t, p.output.String(), "passed")
+		})
+	}
+}

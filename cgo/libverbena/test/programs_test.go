@@ -1,0 +1,191 @@
+//go:build linux
+
+package test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/verbena-rdma/verbena/test/netns"
+)
+
+// row is a pair of programs: a server and a client, or a client alone. DEV, ADDR, HOST and PORT
+// stand for the device, the server's address on it, the server's TCP address, and a port.
+type row struct {
+	program string // the Debian package is in packages
+	server  string
+	client  string
+	env     []string
+	prints  string // a part of the client's output
+	short   bool   // it also runs in the short form
+	retries bool   // the client fails before the server listens, which nothing shows
+	stays   bool   // the server does not end by itself
+	local   bool   // for processes of one machine only
+}
+
+var packages = map[string]string{
+	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils",
+}
+
+func packageOf(program string) string {
+	for prefix, name := range packages {
+		if strings.HasPrefix(program, prefix) {
+			return name
+		}
+	}
+	return program
+}
+
+// verbsTools are the programs of ibverbs-utils.
+func verbsTools() (rows []row) {
+	rows = []row{
+		{program: "ibv_devices", client: "ibv_devices", prints: "soft-lo", short: true, local: true},
+		{program: "ibv_devinfo", client: "ibv_devinfo -v -d DEV", prints: "RoCE v2", short: true, local: true},
+	}
+	for _, service := range []string{"rc", "uc", "ud", "srq"} {
+		program := "ibv_" + service + "_pingpong"
+		for _, mode := range []string{"", " -e"} { // polling, and completion events
+			check := " -c"
+			if service == "uc" { // its server repeats what it expects to have come
+				check = ""
+			}
+			command := fmt.Sprintf("%s -d DEV -g 0 -p PORT -n 200%s%s", program, mode, check)
+			if service == "srq" || service == "ud" {
+				command = strings.TrimSuffix(command, " -c")
+			}
+			rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "bytes in", short: service == "rc"})
+		}
+	}
+	return rows
+}
+
+// perftest are the programs of perftest: each operation and transport service, with completion
+// events, in both directions, and over all sizes.
+func perftest() (rows []row) {
+	add := func(program, options string, short bool) {
+		command := fmt.Sprintf("%s -d DEV -p PORT %s", program, options)
+		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", short: short})
+	}
+	for _, service := range []string{"RC", "UC", "UD"} {
+		for _, what := range []string{"lat", "bw"} {
+			add("ib_send_"+what, "-n 500 -c "+service, service == "RC")
+			add("ib_send_"+what, "-n 500 -e -c "+service, false)
+			if service != "UD" {
+				add("ib_write_"+what, "-n 500 -c "+service, service == "RC")
+			}
+		}
+		add("ib_send_bw", "-n 500 -b -c "+service, false)
+		if service != "UC" { // nothing slows down its sender: messages of megabytes overflow the socket
+			add("ib_send_bw", "-n 500 -a -c "+service, service == "UD")
+		}
+	}
+	for _, operation := range []string{"read", "atomic"} {
+		add("ib_"+operation+"_lat", "-n 500", true)
+		add("ib_"+operation+"_bw", "-n 500", false)
+		add("ib_"+operation+"_lat", "-n 500 -e", false)
+		add("ib_"+operation+"_bw", "-n 500 -b", false)
+	}
+	add("ib_atomic_lat", "-n 500 -A CMP_AND_SWAP", false)
+	add("ib_write_bw", "-n 100 -a -b", true)
+	add("ib_read_bw", "-n 100 -a", false)
+	add("ib_write_lat", "-n 100 -a", false)
+	add("ib_write_bw", "-n 500 -q 8", false)
+	add("ib_send_bw", "-n 500 -r 64 --use-srq -q 4", false)
+	add("ib_write_bw", "-D 1", false)
+	return rows
+}
+
+// ucx are the tests of UCX over the transports that use libibverbs.
+func ucx() (rows []row) {
+	for _, transport := range []string{"rc_verbs", "ud_verbs"} {
+		for _, test := range []string{"am_lat", "am_bw", "put_lat", "get"} {
+			if transport == "ud_verbs" && !strings.HasPrefix(test, "am") {
+				continue // UD has no RDMA
+			}
+			size, layout := "8", "short"
+			if test == "get" {
+				size, layout = "4096", "zcopy"
+			}
+			rows = append(rows, row{
+				program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:", short: test == "am_lat",
+				client: fmt.Sprintf("ucx_perftest -p PORT HOST -t %s -n 500 -s %s -D %s -x %s -d DEV:1", test, size, layout, transport),
+			})
+		}
+		tls := transport
+		if transport == "rc_verbs" {
+			tls += ",ud_verbs" // by which UCX sets up its connections
+		}
+		for _, test := range []string{"tag_lat", "tag_bw", "stream_bw", "ucp_get"} {
+			rows = append(rows, row{
+				program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:",
+				env:    []string{"UCX_TLS=" + tls + ",self", "UCX_NET_DEVICES=DEV:1"},
+				client: "ucx_perftest -p PORT HOST -t " + test + " -n 200 -s 65536",
+			})
+		}
+	}
+	return rows
+}
+
+// places are where the rows run: two processes of this machine, whose devices use shared memory
+// or only UDP, and two network namespaces.
+func places(t *testing.T) []*place {
+	list := []*place{
+		{name: "shared memory", device: "soft-lo", devices: "soft-lo", host: "127.0.0.1"},
+		{name: "UDP", device: "soft-lo", devices: "soft-lo?local=off", host: "127.0.0.1"},
+	}
+	if testing.Short() {
+		return list
+	}
+	a, b := netns.New(t, "lib-a"), netns.New(t, "lib-b")
+	a.IP(t, "link add veth0 type veth peer name veth0 netns %s", string(b))
+	for i, n := range []netns.Namespace{a, b} {
+		n.IP(t, "link set lo up")
+		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
+		n.IP(t, "link set veth0 up")
+	}
+	return append(list, &place{
+		name: "namespaces", server: a.Run(), client: b.Run(), device: "soft-veth0", devices: "soft-veth0",
+		serverAddress: "10.77.0.1", host: "10.77.0.1",
+	})
+}
+
+// Programs that use adapters run as they are, none of them hangs, and none needs an option that
+// it would not need on an adapter.
+func TestPrograms(t *testing.T) {
+	var rows []row
+	for _, list := range [][]row{verbsTools(), perftest(), ucx()} {
+		rows = append(rows, list...)
+	}
+	table := new(strings.Builder)
+	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
+	places := places(t)
+	for i := range rows {
+		r := &rows[i]
+		if testing.Short() && !r.short {
+			continue
+		}
+		needProgram(t, r.program, packageOf(r.program))
+		_, _ = fmt.Fprint(w, r.client)
+		for _, p := range places {
+			if r.local && p.server != nil {
+				continue
+			}
+			began := time.Now()
+			output, err := r.run(t, p)
+			result := "ok"
+			if !assert.NoError(t, err, "%s, %s", r.client, p.name) {
+				result = "FAILED"
+			}
+			t.Logf("%s, %s: %s in %v: %s", r.client, p.name, result, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
+			_, _ = fmt.Fprintf(w, "\t%s: %s", p.name, result)
+		}
+		_, _ = fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+	t.Logf("\n%s", table)
+}

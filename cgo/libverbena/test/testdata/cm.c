@@ -1,0 +1,566 @@
+// Checks of librdmacm's functions, each by its name as the argument. All ends are in this process.
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "line %d: %s is false; errno %d (%s)\n", __LINE__, #condition, errno, strerror(errno)); \
+			exit(1); \
+		} \
+	} while (0)
+
+#define CHECK_FAILS(call, with) \
+	do { \
+		errno = 0; \
+		CHECK((call) == -1); \
+		CHECK(errno == (with)); \
+	} while (0)
+
+static struct rdma_event_channel *channel;
+
+static struct sockaddr_in address(const char *ip, __be16 port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = inet_addr(ip)};
+
+	return a;
+}
+
+static struct rdma_cm_event *next(enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(channel, &event) == 0);
+	if (event->event != type) {
+		fprintf(stderr, "%s with status %d, not %s\n", rdma_event_str(event->event), event->status, rdma_event_str(type));
+		exit(1);
+	}
+	return event;
+}
+
+static void expect(enum rdma_cm_event_type type, struct rdma_cm_id *id)
+{
+	struct rdma_cm_event *event = next(type);
+
+	CHECK(event->id == id);
+	CHECK(event->status == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+}
+
+static struct rdma_cm_id *new_id(enum rdma_port_space space)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, &channel, space) == 0);
+	CHECK(id->context == &channel && id->channel == channel && !id->verbs && !id->qp && id->ps == space);
+	return id;
+}
+
+static struct rdma_cm_id *listen_on(const char *ip, enum rdma_port_space space)
+{
+	struct rdma_cm_id *id = new_id(space);
+	struct sockaddr_in any = address(ip, 0);
+
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == 0);
+	CHECK(rdma_get_src_port(id) != 0);
+	CHECK(rdma_listen(id, 8) == 0);
+	return id;
+}
+
+static struct rdma_cm_id *resolved(__be16 port, enum rdma_port_space space)
+{
+	struct rdma_cm_id *id = new_id(space);
+	struct sockaddr_in to = address("127.0.0.1", port);
+
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000) == 0);
+	expect(RDMA_CM_EVENT_ADDR_RESOLVED, id);
+	CHECK(id->verbs && id->pd && id->port_num == 1 && rdma_get_dst_port(id) == port);
+	CHECK(id->route.addr.src_addr.sa_family == AF_INET && rdma_get_src_port(id) != 0);
+	CHECK(rdma_resolve_route(id, 2000) == 0);
+	expect(RDMA_CM_EVENT_ROUTE_RESOLVED, id);
+	CHECK(id->route.num_paths == 1 && id->route.path_rec && id->route.path_rec->mtu == IBV_MTU_4096);
+	CHECK(memcmp(&id->route.path_rec->sgid, &id->route.addr.addr.ibaddr.sgid, 16) == 0);
+	return id;
+}
+
+static void give_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}, .qp_type = id->qp_type};
+
+	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	CHECK(id->qp && id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq_channel && id->qp->pd == id->pd);
+}
+
+static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+	return attr.qp_state;
+}
+
+static void end(struct rdma_cm_id *id)
+{
+	rdma_destroy_ep(id);
+}
+
+// connect_pair makes a connection with queue pairs at both ends.
+static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active, struct rdma_cm_id **passive)
+{
+	struct rdma_conn_param param = {.private_data = "hello", .private_data_len = 6, .responder_resources = 2, .initiator_depth = 3, .retry_count = 5, .rnr_retry_count = 6};
+	struct rdma_cm_event *event;
+
+	*active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+	give_qp(*active);
+	CHECK(state_of((*active)->qp) == IBV_QPS_INIT);
+	CHECK(rdma_connect(*active, &param) == 0);
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	*passive = event->id;
+	CHECK(event->listen_id == listener && *passive != listener && (*passive)->verbs == (*active)->verbs);
+	CHECK((*passive)->context == &channel && rdma_get_src_port(*passive) == rdma_get_src_port(listener));
+	CHECK(rdma_get_dst_port(*passive) == rdma_get_src_port(*active) && (*passive)->route.num_paths == 1);
+	CHECK(event->param.conn.private_data_len >= 6 && strcmp(event->param.conn.private_data, "hello") == 0);
+	CHECK(event->param.conn.responder_resources == 3 && event->param.conn.initiator_depth == 2);
+	CHECK(event->param.conn.retry_count == 5 && event->param.conn.rnr_retry_count == 6 && event->param.conn.qp_num == (*active)->qp->qp_num);
+	give_qp(*passive);
+	param.private_data = "welcome";
+	param.private_data_len = 8;
+	CHECK(rdma_accept(*passive, &param) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	event = next(RDMA_CM_EVENT_ESTABLISHED); // which a response becomes
+	CHECK(event->id == *active && strcmp(event->param.conn.private_data, "welcome") == 0);
+	CHECK(event->param.conn.qp_num == (*passive)->qp->qp_num);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, *passive);
+	CHECK(state_of((*active)->qp) == IBV_QPS_RTS && state_of((*passive)->qp) == IBV_QPS_RTS);
+}
+
+static void transfer(struct rdma_cm_id *from, struct rdma_cm_id *to)
+{
+	char data[] = "0123456789abcde", got[sizeof data] = "";
+	struct ibv_mr *source = rdma_reg_msgs(from, data, sizeof data), *target = rdma_reg_msgs(to, got, sizeof got);
+	struct ibv_wc wc;
+
+	CHECK(source && target);
+	CHECK(rdma_post_recv(to, NULL, got, sizeof got, target) == 0);
+	CHECK(rdma_post_send(from, NULL, data, sizeof data, source, IBV_SEND_SIGNALED) == 0);
+	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof data);
+	CHECK(strcmp(got, data) == 0);
+	CHECK(rdma_dereg_mr(source) == 0 && rdma_dereg_mr(target) == 0);
+}
+
+static void connection(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active, *passive;
+
+	connect_pair(listener, &active, &passive);
+	transfer(active, passive);
+	transfer(passive, active);
+	CHECK(rdma_disconnect(active) == 0);
+	CHECK(state_of(active->qp) == IBV_QPS_ERR);
+	expect(RDMA_CM_EVENT_DISCONNECTED, passive);
+	CHECK(rdma_disconnect(passive) == 0);
+	expect(RDMA_CM_EVENT_DISCONNECTED, active);
+	CHECK(rdma_disconnect(active) == 0); // again
+	for (int i = 0; i < 2; i++)
+		CHECK(rdma_ack_cm_event(next(RDMA_CM_EVENT_TIMEWAIT_EXIT)) == 0);
+	end(active);
+	end(passive);
+	end(listener);
+}
+
+static void wildcard(void)
+{
+	struct rdma_cm_id *listener = listen_on("0.0.0.0", RDMA_PS_TCP), *active, *passive;
+	struct ibv_context **devices;
+	int count;
+
+	CHECK(!listener->verbs && !listener->pd);
+	connect_pair(listener, &active, &passive);
+	devices = rdma_get_devices(&count);
+	CHECK(devices && count > 0 && !devices[count]);
+	CHECK(devices[0] == active->verbs);
+	rdma_free_devices(devices);
+	end(active);
+	end(passive);
+	end(listener);
+}
+
+static void rejection(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+	struct rdma_cm_event *event;
+
+	give_qp(active);
+	CHECK(rdma_connect(active, NULL) == 0);
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(rdma_reject(event->id, "go away", 8) == 0);
+	end(event->id);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	event = next(RDMA_CM_EVENT_REJECTED);
+	CHECK(event->id == active && event->status == 28 && strcmp(event->param.conn.private_data, "go away") == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(state_of(active->qp) == IBV_QPS_ERR);
+	end(active);
+	end(listener);
+}
+
+static void nobody_listens(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active;
+	struct rdma_cm_event *event;
+	__be16 port = rdma_get_src_port(listener);
+
+	end(listener);
+	active = resolved(port, RDMA_PS_TCP);
+	give_qp(active);
+	CHECK(rdma_connect(active, NULL) == 0);
+	event = next(RDMA_CM_EVENT_REJECTED);
+	CHECK(event->status == 8);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	end(active);
+}
+
+// The program has a queue pair of its own, and moves it with the attributes of rdma_init_qp_attr.
+static void own_qp(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *ends[2];
+	struct ibv_qp *qps[2];
+	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
+	struct rdma_cm_event *event = NULL;
+	struct ibv_qp_attr attr;
+	int mask;
+
+	ends[0] = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK_FAILS(rdma_init_qp_attr(ends[0], &attr, &mask), EINVAL);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr init = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+
+		if (i == 1) {
+			CHECK(rdma_connect(ends[0], &param) == 0);
+			event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+			ends[1] = event->id;
+		}
+		init.send_cq = init.recv_cq = ibv_create_cq(ends[i]->verbs, 2, NULL, NULL, 0);
+		qps[i] = ibv_create_qp(ends[i]->pd, &init);
+		CHECK(qps[i]);
+		param.qp_num = qps[i]->qp_num;
+	}
+	for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+		attr.qp_state = state;
+		CHECK(rdma_init_qp_attr(ends[1], &attr, &mask) == 0 && attr.qp_state == state);
+		CHECK(ibv_modify_qp(qps[1], &attr, mask) == 0);
+	}
+	CHECK(rdma_accept(ends[1], &param) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	event = next(RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(event->id == ends[0] && event->param.conn.qp_num == qps[1]->qp_num);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+		attr.qp_state = state;
+		CHECK(rdma_init_qp_attr(ends[0], &attr, &mask) == 0);
+		CHECK(ibv_modify_qp(qps[0], &attr, mask) == 0);
+	}
+	CHECK(attr.sq_psn <= 0xffffff);
+	CHECK(rdma_establish(ends[0]) == 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, ends[1]);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq *cq = qps[i]->send_cq;
+
+		end(ends[i]);
+		CHECK(ibv_destroy_qp(qps[i]) == 0 && ibv_destroy_cq(cq) == 0);
+	}
+	end(listener);
+}
+
+static void datagrams(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_UDP), *active = resolved(rdma_get_src_port(listener), RDMA_PS_UDP), *passive;
+	struct rdma_conn_param param = {.private_data = "who", .private_data_len = 4};
+	struct rdma_cm_event *event;
+	char data[] = "datagram", got[40 + sizeof data];
+	struct ibv_mr *source, *target;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	give_qp(active);
+	CHECK(state_of(active->qp) == IBV_QPS_RTS);
+	CHECK(rdma_connect(active, &param) == 0);
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	passive = event->id;
+	CHECK(strcmp(event->param.ud.private_data, "who") == 0);
+	give_qp(passive);
+	target = rdma_reg_msgs(passive, got, sizeof got);
+	CHECK(rdma_post_recv(passive, NULL, got, sizeof got, target) == 0);
+	param.qp_num = passive->qp->qp_num;
+	CHECK(rdma_accept(passive, &param) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	event = next(RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->param.ud.qp_num == passive->qp->qp_num && event->param.ud.qkey == RDMA_UDP_QKEY);
+	ah = ibv_create_ah(active->pd, &event->param.ud.ah_attr);
+	source = rdma_reg_msgs(active, data, sizeof data);
+	CHECK(ah && source);
+	CHECK(rdma_post_ud_send(active, NULL, data, sizeof data, source, IBV_SEND_SIGNALED, ah, event->param.ud.qp_num) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_get_send_comp(active, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(passive, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(strcmp(got + 40, data) == 0);
+	CHECK(ibv_destroy_ah(ah) == 0 && rdma_dereg_mr(source) == 0 && rdma_dereg_mr(target) == 0);
+	end(active);
+	end(passive);
+	end(listener);
+}
+
+static void multicast(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_UDP);
+	struct sockaddr_in local = address("127.0.0.1", 0), group = address("239.7.7.7", 0);
+	struct rdma_cm_event *event;
+	int mark;
+
+	CHECK_FAILS(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EINVAL); // no device yet
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&local) == 0);
+	give_qp(id);
+	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, &mark) == 0);
+	event = next(RDMA_CM_EVENT_MULTICAST_JOIN);
+	CHECK(event->param.ud.private_data == &mark && event->param.ud.qp_num == 0xffffff && event->param.ud.qkey == RDMA_UDP_QKEY);
+	CHECK(memcmp(event->param.ud.ah_attr.grh.dgid.raw + 12, &group.sin_addr, 4) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&group) == 0);
+	CHECK_FAILS(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
+	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == 0);
+	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&group) == 0); // before its event is read
+	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == 0);
+	CHECK(rdma_ack_cm_event(next(RDMA_CM_EVENT_MULTICAST_JOIN)) == 0);
+	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&group) == 0);
+	end(id);
+}
+
+static void migration(void)
+{
+	struct rdma_event_channel *other = rdma_create_event_channel(), *first = channel;
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+	struct rdma_conn_param param = {.qp_num = 77};
+	struct pollfd waits = {.fd = channel->fd, .events = POLLIN};
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_connect(active, &param) == 0);
+	CHECK(poll(&waits, 1, 20000) == 1);
+	CHECK(rdma_migrate_id(listener, other) == 0 && listener->channel == other);
+	CHECK(poll(&waits, 1, 0) == 0);
+	channel = other;
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(event->listen_id == listener && event->id->channel == other);
+	CHECK(rdma_reject(event->id, NULL, 0) == 0);
+	end(event->id);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	channel = first;
+	CHECK(rdma_ack_cm_event(next(RDMA_CM_EVENT_REJECTED)) == 0);
+	end(active);
+	end(listener);
+	rdma_destroy_event_channel(other);
+}
+
+static void *synchronous_client(void *port)
+{
+	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC}, *info;
+	struct rdma_cm_id *id;
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}};
+
+		CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &info) == 0);
+		CHECK(rdma_create_ep(&id, info, NULL, &attr) == 0);
+		rdma_freeaddrinfo(info);
+		CHECK(id->qp && id->verbs && id->event);
+		if (i == 0) {
+			CHECK_FAILS(rdma_connect(id, NULL), ECONNREFUSED);
+		} else {
+			CHECK(rdma_connect(id, NULL) == 0);
+			CHECK(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+			CHECK(rdma_disconnect(id) == 0);
+			CHECK(rdma_disconnect(id) == 0); // again: it must not wait
+		}
+		rdma_destroy_ep(id);
+	}
+	return NULL;
+}
+
+static void synchronous(void)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC}, *info;
+	struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}};
+	struct rdma_cm_id *listener, *id;
+	char port[8];
+	pthread_t client;
+
+	CHECK(rdma_getaddrinfo(NULL, "0", &hints, &info) == 0);
+	CHECK(info->ai_src_len && !info->ai_dst_len);
+	CHECK(rdma_create_ep(&listener, info, NULL, &attr) == 0);
+	rdma_freeaddrinfo(info);
+	CHECK(rdma_listen(listener, 0) == 0);
+	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(listener)));
+	CHECK(pthread_create(&client, NULL, synchronous_client, port) == 0);
+	CHECK(rdma_get_request(listener, &id) == 0);
+	CHECK(id->qp && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(rdma_reject(id, NULL, 0) == 0);
+	rdma_destroy_ep(id);
+	CHECK(rdma_get_request(listener, &id) == 0);
+	CHECK(rdma_accept(id, NULL) == 0);
+	CHECK(id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(rdma_disconnect(id) == 0);
+	CHECK(pthread_join(client, NULL) == 0);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listener);
+}
+
+// Events that nobody has read vanish with their identifier, and requests with their listener.
+static void destruction(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP), *idle = new_id(RDMA_PS_TCP);
+	struct rdma_conn_param param = {.qp_num = 77};
+	struct pollfd waits = {.fd = channel->fd, .events = POLLIN};
+	struct sockaddr_in to = address("127.0.0.1", htons(7));
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_resolve_addr(idle, NULL, (struct sockaddr *)&to, 1000) == 0);
+	CHECK(poll(&waits, 1, 20000) == 1);
+	end(idle);
+	CHECK(poll(&waits, 1, 0) == 0);
+	CHECK(rdma_connect(active, &param) == 0);
+	CHECK(poll(&waits, 1, 20000) == 1);
+	end(listener);
+	event = next(RDMA_CM_EVENT_REJECTED);
+	CHECK(event->id == active);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+	CHECK_FAILS(rdma_get_cm_event(channel, &event), EAGAIN);
+	// A channel that goes before its identifier.
+	rdma_destroy_event_channel(channel);
+	CHECK_FAILS(rdma_disconnect(active), EINVAL);
+	end(active);
+	channel = rdma_create_event_channel();
+}
+
+static void *acknowledge(void *event)
+{
+	usleep(100000);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	return event;
+}
+
+// rdma_destroy_id waits until events are acknowledged.
+static void acknowledgement(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	struct sockaddr_in to = address("127.0.0.1", htons(7));
+	pthread_t other;
+
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
+	CHECK(pthread_create(&other, NULL, acknowledge, next(RDMA_CM_EVENT_ADDR_RESOLVED)) == 0);
+	CHECK(rdma_destroy_id(id) == 0);
+	CHECK(pthread_join(other, NULL) == 0);
+}
+
+static void errors(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP), *other = new_id(RDMA_PS_TCP), *wrong;
+	struct sockaddr_in local = address("127.0.0.1", 0), foreign = address("198.51.100.7", htons(7)), own;
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT, .sin6_port = htons(7)};
+	struct sockaddr infiniband = {.sa_family = 27}; // AF_IB
+	struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	uint8_t tos = 0x20, timeout = 20, data[57] = "one byte too many";
+	struct rdma_conn_param param = {.private_data = data, .private_data_len = sizeof data};
+	int on = 1;
+
+	CHECK_FAILS(rdma_create_id(channel, &wrong, NULL, 0x99), EOPNOTSUPP);
+	CHECK_FAILS(rdma_bind_addr(id, (struct sockaddr *)&foreign), EADDRNOTAVAIL);
+	CHECK_FAILS(rdma_bind_addr(id, &infiniband), EINVAL);
+	CHECK_FAILS(rdma_create_qp(id, NULL, &attr), EINVAL);
+	CHECK_FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	CHECK_FAILS(rdma_connect(id, NULL), EINVAL);
+	CHECK_FAILS(rdma_accept(id, NULL), EINVAL);
+	CHECK_FAILS(rdma_disconnect(id), EINVAL);
+	CHECK_FAILS(rdma_reject(id, NULL, 0), EINVAL);
+	CHECK_FAILS(rdma_get_request(id, &wrong), EINVAL);
+	CHECK(rdma_get_src_port(id) == 0);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&local) == 0 && id->verbs);
+	CHECK_FAILS(rdma_bind_addr(id, (struct sockaddr *)&local), EINVAL);
+	own = local;
+	own.sin_port = rdma_get_src_port(id);
+	CHECK_FAILS(rdma_bind_addr(other, (struct sockaddr *)&own), EADDRINUSE);
+	CHECK_FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&six, 1000), EINVAL);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout) == 0);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on) == 0);
+	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on) == 0);
+	CHECK(rdma_bind_addr(other, (struct sockaddr *)&own) == 0);
+	CHECK_FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &on, sizeof on), EINVAL);
+	CHECK_FAILS(rdma_set_option(id, RDMA_OPTION_ID, 99, &on, sizeof on), EINVAL);
+	CHECK_FAILS(rdma_set_option(id, 99, 0, &on, sizeof on), ENOSYS);
+	end(other);
+	end(id);
+	id = resolved(htons(7), RDMA_PS_TCP);
+	give_qp(id);
+	CHECK(id->qp);
+	CHECK_FAILS(rdma_create_qp(id, NULL, &attr), EINVAL);
+	CHECK_FAILS(rdma_connect(id, &param), EINVAL);
+	end(id);
+}
+
+static void forked(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		struct sockaddr_in local = address("127.0.0.1", 0);
+
+		CHECK_FAILS(rdma_bind_addr(id, (struct sockaddr *)&local), EPERM);
+		CHECK_FAILS(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), EPERM);
+		exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	end(id);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name) {#name, name}
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = {
+		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked),
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		if (argc < 2) {
+			puts(cases[i].name);
+		} else if (strcmp(argv[1], cases[i].name) == 0) {
+			channel = rdma_create_event_channel();
+			CHECK(channel);
+			cases[i].run();
+			rdma_destroy_event_channel(channel);
+			puts("passed");
+			return 0;
+		}
+	}
+	return argc > 1;
+}
