@@ -16,12 +16,13 @@ import (
 // compile compiles a program of testdata, and returns its path.
 func (v variant) compile(t *testing.T, name string) string {
 	t.Helper()
+	v.library(t) // or skip
 	to := filepath.Join(t.TempDir(), name)
-	args := append([]string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-o", to, filepath.Join("testdata", name+".c")}, v.flags...)
+	args := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", to, filepath.Join("testdata", name+".c")}, v.flags...)
 	if v.race {
 		args = append(args, "-no-pie", filepath.Join(v.library(t), archive), "-Wl,--export-dynamic")
 	}
-	out, err := exec.Command("cc", append(args, "-libverbs", "-lpthread")...).CombinedOutput()
+	out, err := exec.Command("cc", append(args, "-lrdmacm", "-libverbs", "-lpthread")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return to
 }

@@ -3,14 +3,13 @@
 package test
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -114,24 +113,16 @@ func (v variant) environment(t *testing.T, more ...string) []string {
 	return append(append(env, "LD_PRELOAD="+preload), more...)
 }
 
-// timeLimit ends programs that hang.
+// timeLimit is patience with programs that do much.
 const timeLimit = 5 * time.Minute
 
-// run runs a program, and returns what it printed. A program that hangs is made to print the
-// stacks of its goroutines first.
-func run(t *testing.T, env []string, name string, args ...string) (string, error) {
+// run runs a program, and returns what it printed.
+func run(t *testing.T, env []string, words ...string) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, env
-	cmd.WaitDelay = time.Second // for a child that has the same output
-	require.NoError(t, cmd.Start())
-	abort := time.AfterFunc(timeLimit, func() { _ = cmd.Process.Signal(syscall.SIGABRT) })
-	kill := time.AfterFunc(timeLimit+10*time.Second, func() { _ = cmd.Process.Kill() })
-	err := cmd.Wait()
-	kill.Stop()
-	if !abort.Stop() {
-		err = fmt.Errorf("ended after %v: %w", timeLimit, err)
-	}
-	return out.String(), err
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
+	defer cancel()
+	p, err := start(ctx, env, words)
+	require.NoError(t, err)
+	err = p.wait()
+	return p.output.String(), err
 }
