@@ -1,4 +1,4 @@
-//go:build linux && cgo && verbs
+//go:build linux
 
 package test
 
@@ -50,34 +50,13 @@ func perftestCM() (rows []row) {
 	return rows
 }
 
-// Programs of librdmacm run as they are, and none of them hangs.
-func TestCMPrograms(t *testing.T) {
-	places := places(t)
-	for _, r := range append(rdmacmTools(), perftestCM()...) {
-		if testing.Short() && !r.short {
-			continue
-		}
-		pkg := packageOf(r.program)
-		if pkg == r.program {
-			pkg = "rdmacm-utils"
-		}
-		needProgram(t, r.program, pkg)
-		for _, p := range places {
-			began := time.Now()
-			output, err := r.run(t, p)
-			assert.NoError(t, err, "%s, %s", r.client, p.name)
-			t.Logf("%s, %s: %v: %s", r.client, p.name, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
-		}
-	}
-}
-
 // mckey sends messages of one process to the multicast group of another.
 func TestCMMulticast(t *testing.T) {
 	needProgram(t, "mckey", "rdmacm-utils")
 	needProgram(t, "stdbuf", "coreutils")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	env := environment(t, "VERBENA_DEVICES=soft-lo")
+	env := plain.environment(t, "VERBENA_DEVICES=soft-lo")
 	options := []string{"-m", "239.7.1.2", "-b", "127.0.0.1", "-C", "5"}
 	receiver, err := start(ctx, env, append([]string{"stdbuf", "-oL", "mckey"}, options...))
 	require.NoError(t, err)
@@ -105,6 +84,7 @@ func compile(t *testing.T, source string) string {
 
 // The functions of librdmacm do what their manual pages say. The checks are in testdata/cm.c.
 func TestCMFunctions(t *testing.T) {
+	plain.library(t) // skips the test where the headers are missing
 	program := compile(t, "cm.c")
 	list, err := exec.Command(program).Output()
 	require.NoError(t, err)
@@ -112,7 +92,7 @@ func TestCMFunctions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			p, err := start(ctx, environment(t, "VERBENA_DEVICES=soft-lo"), []string{program, name})
+			p, err := start(ctx, plain.environment(t, "VERBENA_DEVICES=soft-lo"), []string{program, name})
 			require.NoError(t, err)
 			require.NoError(t, p.wait(), "%s", p.output.String())
 			assert.Contains(t, p.output.String(), "passed")
