@@ -30,6 +30,8 @@ type endpoint struct {
 	receivers      int           // users that receive packets from the socket
 	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
 	srdPolledUntil time.Duration // programs that poll check it for SRD packets until then
+	managed        bool          // management messages arrive
+	checked        time.Duration // when it was last checked for packets
 	headers        int           // users that need the IP header of packets
 	window         int           // bytes in flight that a peer with buffers like ours can hold
 	wakesAt        time.Duration // when the goroutine wakes by itself; zero: it does not wait
@@ -191,8 +193,20 @@ func (e *endpoint) polledForSRD(now time.Duration) bool {
 	return e.srdQueuePairs > 0 && (e.device.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
+// managementInterval is how often programs that poll check an endpoint to which only management
+// messages come. A check is a system call, which takes longer than to handle a message that came
+// through shared memory.
+const managementInterval = 100 * time.Microsecond
+
+// polledForManagement reports whether programs that poll check the endpoint for management messages.
+func (e *endpoint) polledForManagement(now time.Duration) bool {
+	return e.managed && now-e.checked >= managementInterval
+}
+
 // polledFor reports whether programs that poll check the endpoint.
-func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.polledForSRD(now) }
+func (e *endpoint) polledFor(now time.Duration) bool {
+	return e.receivers > 0 || e.polledForSRD(now) || e.polledForManagement(now)
+}
 
 // inUse reports whether the endpoint is left to programs while they poll.
 func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.polledForSRD(now) }
