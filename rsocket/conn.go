@@ -61,8 +61,8 @@ func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	if err := register(s, &s.conns, &c.place, c); err != nil {
-		return nil, errors.Join(err, c.base.Close())
+	if err := register(s, &s.conns, &c.place, c, s.cfg.MaxConnections); err != nil {
+		return nil, errors.Join(err, s.memory.CloseBase(c.base))
 	}
 	return c, nil
 }
@@ -365,8 +365,8 @@ func (c *Conn) freeIfDone() {
 	}
 	c.freed = true
 	c.out.Free()
-	if err := errors.Join(c.in.Release(), c.transfer.release()); err != nil {
-		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
+	if err := errors.Join(c.in.Release(), c.transfer.release(c.stack.memory)); err != nil {
+		c.stack.cfg.Log.Warn().Err(err).Msg("memory of a connection")
 	}
 	forget(c.stack, &c.stack.conns, &c.place)
 }

@@ -19,8 +19,8 @@
 // Write wait, when Config.SendBuffer is full, and nothing else. An idle connection holds 8 KiB of
 // receive memory and a queue pair with 68 receives; it has no goroutine and no send memory. The
 // receive memory of a busy one doubles up to Config.ReceiveBuffer while buffers are filled within
-// 200 ms, and shrinks again when they take longer than 5 s. Send memory returns to the Stack when
-// the data has been sent.
+// 200 ms, and shrinks again when they take longer than 5 s; all connections together hold
+// Config.ReceiveMemory at most. Send memory returns to the Stack when the data has been sent.
 //
 // # Ending
 //

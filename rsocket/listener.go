@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -70,7 +71,7 @@ func listenError(addr string, err error) error {
 // add makes the listener listen on the first of the addresses that the device has.
 func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*Stack]) error {
 	p := &listening{Listener: l, stack: s, shared: from}
-	if err := register(s, &s.listeners, &p.place, p); err != nil {
+	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
 		return err
 	}
 	err := await.Func(context.Background(), s.engine, func() (err error) {

@@ -29,12 +29,18 @@ const None = rdma.None
 type Config struct {
 	// Device is the device, which Close of the Stack does not close.
 	Device verbs.Device
-	// MaxConnections is how many connections can exist at a time; requests beyond it are
-	// rejected. Zero: 16,384, on adapters 1,024, or what the device's completion queues allow.
+	// MaxConnections is how many connections can exist at a time, until all of their data has been
+	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
+	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
+	// allow.
 	MaxConnections int
+	// ReceiveMemory is how many bytes of receive memory all connections hold at most: 8 KiB for
+	// each of MaxConnections, and the rest for those to which data comes fast. When little is left,
+	// connections grow less, and then no more: they are slower, but none stops or is refused. Zero:
+	// 1 GiB.
+	ReceiveMemory int
 	// ReceiveBuffer is how many bytes a connection holds at most of what its program has not
-	// read. Receive memory starts at 8 KiB, and grows while data comes fast; all connections
-	// together can hold MaxConnections times this. Zero: 2 MiB.
+	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 2 MiB.
 	ReceiveBuffer int
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. Zero: 1 MiB.
@@ -67,8 +73,8 @@ func (c *Config) complete() error {
 	switch {
 	case c.Device == nil:
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
-	case c.MaxConnections < 0 || c.Backlog < 0:
-		return fmt.Errorf("%w: MaxConnections is %d and Backlog is %d; neither may be negative", ErrRange, c.MaxConnections, c.Backlog)
+	case min(c.MaxConnections, c.ReceiveMemory, c.Backlog) < 0:
+		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.Backlog)
 	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
 		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:
@@ -94,12 +100,30 @@ func connectionsOf(dev verbs.Device) (int, error) {
 	return min(caps.MaxConnections, (attr.MaxCQE-rdma.SharedTasks)/entries), nil
 }
 
+// limit completes the limits, where the device has room for so many connections.
+func (c *Config) limit(room, standard int) error {
+	const least = buffers.Smallest // bytes of a connection
+	if c.ReceiveMemory > 0 {
+		standard = min(standard, max(c.ReceiveMemory/(2*least), 1))
+	}
+	c.MaxConnections = cmp.Or(c.MaxConnections, standard)
+	if c.MaxConnections < 1 || c.MaxConnections > room {
+		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, c.MaxConnections, room)
+	}
+	c.ReceiveMemory = cmp.Or(c.ReceiveMemory, 1<<30)
+	if c.ReceiveMemory < least*c.MaxConnections {
+		return fmt.Errorf("%w: ReceiveMemory is %d bytes, but %d connections need %d bytes each; raise it, or lower MaxConnections", ErrRange, c.ReceiveMemory, c.MaxConnections, least)
+	}
+	return nil
+}
+
 // Counters counts what a Stack has done.
 type Counters struct {
 	Accepted       uint64 // connections that peers have made
 	Dialled        uint64 // connections that this program has made
 	Refused        uint64 // requests rejected: no room, or invalid private data
 	ProtocolErrors uint64 // connections ended since the peer violated the protocol
+	ReceiveMemory  uint64 // bytes that connections hold now: see Config.ReceiveMemory
 }
 
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
@@ -110,8 +134,9 @@ type Stack struct {
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
-	chunks buffers.Pool
-	zone   string // the network interface, of link-local addresses
+	memory *buffers.Memory // to receive
+	chunks buffers.Pool    // to send
+	zone   string          // the network interface, of link-local addresses
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
@@ -159,9 +184,8 @@ func (s *Stack) open() error {
 	if s.cfg.Device.Driver() != "soft" {
 		standard = 1024 // an adapter allocates the completion queue as a whole
 	}
-	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, standard))
-	if s.cfg.MaxConnections < 1 || s.cfg.MaxConnections > room {
-		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
+	if err := s.cfg.limit(room, min(room, standard)); err != nil {
+		return err
 	}
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
 		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
@@ -171,6 +195,7 @@ func (s *Stack) open() error {
 	if err != nil {
 		return err
 	}
+	s.memory = buffers.NewMemory(s.cfg.Device, s.rdma.PD(), s.cfg.ReceiveMemory-s.cfg.MaxConnections*buffers.Smallest)
 	s.rdma.OnConnection(connectionChanged)
 	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err == nil {
 		err = s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received)
@@ -220,6 +245,7 @@ func (s *Stack) Device() verbs.Device { return s.cfg.Device }
 func (s *Stack) Counters() Counters {
 	return Counters{
 		Accepted: s.accepted.Load(), Dialled: s.dialled.Load(), Refused: s.refused.Load(), ProtocolErrors: s.protocolErrors.Load(),
+		ReceiveMemory: uint64(s.memory.Held()),
 	}
 }
 
@@ -261,12 +287,15 @@ func (s *Stack) wait(holds func() bool) {
 	}
 }
 
-// register adds a connection or a listener, unless the Stack is closed.
-func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T) error {
+// register adds a connection or a listener, unless the Stack is closed or has limit of them.
+func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing || s.dead {
 		return s.closedError()
+	}
+	if list.Len() >= limit {
+		return fmt.Errorf("%w: all %d connections are in use; close some, or raise Config.MaxConnections", rdma.ErrFull, limit)
 	}
 	e.Value = v
 	list.Push(e)

@@ -68,8 +68,8 @@ type target struct {
 // open allocates the base memory.
 func (c *Conn) open() (err error) {
 	c.end = protocol.NewEnd(receiveQueue)
-	if c.base, err = buffers.NewBase(c.stack.cfg.Device, c.stack.rdma.PD()); err == nil {
-		c.in.AddFirst(c.base.FirstData())
+	if c.base, err = c.stack.memory.NewBase(); err == nil {
+		c.in = c.stack.memory.NewInbound(c.base)
 	}
 	return err
 }
@@ -77,7 +77,7 @@ func (c *Conn) open() (err error) {
 // hello is the private data of this end.
 func (c *Conn) hello() []byte {
 	bigEndian := binary.NativeEndian.Uint16([]byte{0, 1}) == 1
-	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer()}
+	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer().Entry()}
 	return h.Encode()
 }
 
@@ -189,12 +189,10 @@ func (c *Conn) grant() error {
 		return nil
 	}
 	c.mu.Lock()
-	b, err := c.in.Next(c.stack.cfg.ReceiveBuffer, func(size int) (buffers.Exposed, error) {
-		return buffers.Expose(c.stack.cfg.Device, c.stack.rdma.PD(), size)
-	})
+	b := c.in.Next(c.stack.cfg.ReceiveBuffer)
 	c.mu.Unlock()
-	if err != nil || b == nil && !c.end.GrantDue() {
-		return err
+	if b == nil && !c.end.GrantDue() {
+		return nil
 	}
 	imm, index := c.end.Grant(b != nil)
 	c.sglMoving = true
@@ -306,8 +304,8 @@ func (c *Conn) completed(t *rdma.Task) {
 }
 
 // release releases the memory.
-func (t *transfer) release() error {
-	err := t.base.Close()
+func (t *transfer) release(m *buffers.Memory) error {
+	err := m.CloseBase(t.base)
 	if t.peerSGL != nil {
 		err = errors.Join(err, t.peerSGL.Close())
 	}
