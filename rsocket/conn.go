@@ -216,8 +216,7 @@ func (c *Conn) Close() error {
 	if !c.close() {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.shared.Release()
-	return nil
+	return c.shared.Release()
 }
 
 // SetLinger sets what Close does with data that has not been sent, as that of net.TCPConn does. If
@@ -365,7 +364,7 @@ func (c *Conn) freeIfDone() {
 	}
 	c.freed = true
 	c.out.Free()
-	if err := errors.Join(c.in.Release(), c.transfer.release(c.stack.memory)); err != nil {
+	if err := errors.Join(c.in.Release(), c.stack.memory.CloseBase(c.base), c.peer.Close()); err != nil {
 		c.stack.cfg.Log.Warn().Err(err).Msg("memory of a connection")
 	}
 	forget(c.stack, &c.stack.conns, &c.place)

@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
+	"github.com/verbena-rdma/verbena/rsocket/internal/limits"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -83,40 +84,6 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// connectionsOf is how many connections a device has room for.
-func connectionsOf(dev verbs.Device) (int, error) {
-	caps, err := rdma.QueryCapabilities(dev, verbs.RC)
-	if err != nil {
-		return 0, err
-	}
-	if !caps.ByAddress {
-		return 0, fmt.Errorf("%w: %s has no connection manager", ErrNotSupported, dev.Name())
-	}
-	attr, err := dev.Query()
-	if err != nil {
-		return 0, err
-	}
-	const entries = receiveQueue + reservedReceives + maxUnderWay + 1
-	return min(caps.MaxConnections, (attr.MaxCQE-rdma.SharedTasks)/entries), nil
-}
-
-// limit completes the limits, where the device has room for so many connections.
-func (c *Config) limit(room, standard int) error {
-	const least = buffers.Smallest // bytes of a connection
-	if c.ReceiveMemory > 0 {
-		standard = min(standard, max(c.ReceiveMemory/(2*least), 1))
-	}
-	c.MaxConnections = cmp.Or(c.MaxConnections, standard)
-	if c.MaxConnections < 1 || c.MaxConnections > room {
-		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, c.MaxConnections, room)
-	}
-	c.ReceiveMemory = cmp.Or(c.ReceiveMemory, 1<<30)
-	if c.ReceiveMemory < least*c.MaxConnections {
-		return fmt.Errorf("%w: ReceiveMemory is %d bytes, but %d connections need %d bytes each; raise it, or lower MaxConnections", ErrRange, c.ReceiveMemory, c.MaxConnections, least)
-	}
-	return nil
-}
-
 // Counters counts what a Stack has done.
 type Counters struct {
 	Accepted       uint64 // connections that peers have made
@@ -129,14 +96,15 @@ type Counters struct {
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
 // its own drives. All methods may be called from any goroutine.
 type Stack struct {
-	cfg    Config
-	host   host.Host
-	engine *pe.Engine
-	rdma   *rdma.Connections
-	tasks  *rdma.Pool
-	memory *buffers.Memory // to receive
-	chunks buffers.Pool    // to send
-	zone   string          // the network interface, of link-local addresses
+	cfg        Config
+	ownsDevice bool // Close closes it
+	host       host.Host
+	engine     *pe.Engine
+	rdma       *rdma.Connections
+	tasks      *rdma.Pool
+	memory     *buffers.Memory // to receive
+	chunks     buffers.Pool    // to send
+	zone       string          // the network interface, of link-local addresses
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
@@ -171,8 +139,8 @@ func New(cfg Config) (*Stack, error) {
 
 // open makes the context and starts it.
 func (s *Stack) open() error {
-	room, err := connectionsOf(s.cfg.Device)
-	if err != nil {
+	needs := limits.Needs{Completions: receiveQueue + reservedReceives + maxUnderWay + 1, Memory: buffers.Smallest}
+	if err := needs.Complete(s.cfg.Device, &s.cfg.MaxConnections, &s.cfg.ReceiveMemory); err != nil {
 		return err
 	}
 	port, err := s.cfg.Device.QueryPort(1)
@@ -180,13 +148,6 @@ func (s *Stack) open() error {
 		return err
 	}
 	s.zone = port.Interface
-	standard := 16384
-	if s.cfg.Device.Driver() != "soft" {
-		standard = 1024 // an adapter allocates the completion queue as a whole
-	}
-	if err := s.cfg.limit(room, min(room, standard)); err != nil {
-		return err
-	}
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
 		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
 		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
@@ -274,6 +235,9 @@ func (s *Stack) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed, s.over = errors.Join(s.closed, s.chunks.Close()), true
+	if s.ownsDevice {
+		s.closed = errors.Join(s.closed, s.cfg.Device.Close())
+	}
 	s.changed.Broadcast()
 	return s.closed
 }
@@ -324,4 +288,20 @@ func (s *Stack) closedError() error {
 		return fmt.Errorf("the stack has failed: %w: %w", net.ErrClosed, s.failure)
 	}
 	return fmt.Errorf("the stack is closed: %w", net.ErrClosed)
+}
+
+// reason is the error of a call, or that the Stack was closed meanwhile.
+func (s *Stack) reason(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.closing || s.rdma.State() != pe.Running) && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("%w: %w", s.closedError(), err)
+	}
+	return err
+}
+
+func (s *Stack) isDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
 }
