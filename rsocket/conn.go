@@ -219,6 +219,16 @@ func (c *Conn) Close() error {
 	return c.shared.Release()
 }
 
+// Wait waits, after Close, until nothing of the connection is left: its peer has all of the data, or
+// Config.Linger is over, or the connection has failed.
+func (c *Conn) Wait() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.freed {
+		host.Wait(c.stack.host, &c.readable)
+	}
+}
+
 // SetLinger sets what Close does with data that has not been sent, as that of net.TCPConn does. If
 // sec < 0, the default, or sec > 0, it is still sent, for Config.Linger or for sec seconds at most.
 // If sec == 0, Close drops it and resets the connection: the peer fails with syscall.ECONNRESET, and
@@ -363,6 +373,7 @@ func (c *Conn) freeIfDone() {
 		return
 	}
 	c.freed = true
+	c.wakeAll()
 	c.out.Free()
 	if err := errors.Join(c.in.Release(), c.stack.memory.CloseBase(c.base), c.peer.Close()); err != nil {
 		c.stack.cfg.Log.Warn().Err(err).Msg("memory of a connection")

@@ -3,7 +3,6 @@ package rsocket
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -15,24 +14,22 @@ import (
 // device/route), with a Stack on each device that was needed. All methods may be called from any
 // goroutine.
 type Stacks struct {
-	cfg Config
-	set shared.Values[*Stack]
+	device string // empty: by the system's routes
+	cfg    Config
+	set    shared.Values[*Stack]
 }
 
 // defaults has the stacks of the functions Listen and Dial.
-var defaults = newStacks(Config{}, false)
+var defaults = newStacks("", Config{}, false)
 
-// NewStacks makes Stacks whose settings are those of cfg, without a Device. The devices stay open
-// until Close.
-func NewStacks(cfg Config) (*Stacks, error) {
-	if cfg.Device != nil {
-		return nil, fmt.Errorf("rsocket: make stacks: %w: Config.Device is %s; use New for a certain device", ErrInvalid, cfg.Device.Name())
-	}
-	return newStacks(cfg, true), nil
-}
+// NewStacks makes Stacks with the settings of cfg, whose Device is ignored. device is a name, as
+// device.Open takes it, of the only device to use; empty: those by which the system reaches the
+// addresses. Listen and Dial open the devices, which stay open until Close, and fail with the errors
+// of device.Open and New.
+func NewStacks(device string, cfg Config) *Stacks { return newStacks(device, cfg, true) }
 
-func newStacks(cfg Config, keep bool) *Stacks {
-	s := &Stacks{cfg: cfg}
+func newStacks(device string, cfg Config, keep bool) *Stacks {
+	s := &Stacks{device: device, cfg: cfg}
 	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Keep: keep}
 	return s
 }
@@ -65,7 +62,7 @@ func (s *Stacks) Listen(addr string) (*Listener, error) {
 	list, port, err := hosts.ToListen(addr)
 	var devices []string
 	if err == nil {
-		devices, err = hosts.Devices(list[0])
+		devices, err = hosts.Devices(s.device, list[0])
 	}
 	for _, dev := range devices {
 		var stack *shared.Ref[*Stack]
@@ -88,7 +85,7 @@ func (s *Stacks) Listen(addr string) (*Listener, error) {
 // Dial connects to HOST:PORT, as Stack.Dial does, on the device through which the system reaches HOST.
 func (s *Stacks) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return dial(ctx, addr, func(ctx context.Context, host, addr string) (*Conn, error) {
-		dev, err := hosts.Device(host)
+		dev, err := hosts.Device(s.device, host)
 		if err != nil {
 			return nil, err
 		}

@@ -75,26 +75,30 @@ func share(ctx context.Context, left int) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, max(rest/time.Duration(left), min(rest, 2*time.Second)))
 }
 
-// Device is the device through which the system reaches a host.
-func Device(host string) (string, error) {
+// Device is the device for a host: the named one or, without a name, that through which the system
+// reaches the host.
+func Device(name, host string) (string, error) {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
 		return "", err
 	}
-	r, err := route.Find("", a)
+	r, err := route.Find(name, a)
 	if err != nil {
 		return "", err
 	}
 	return r.Device, nil
 }
 
-// Devices are those on which a server listens on a host: for an empty one, and for an address that
-// stands for all, these are the device of the interface that leads away from this machine and that
-// of the loopback interface.
-func Devices(host string) ([]string, error) {
-	if a, err := netip.ParseAddr(host); err == nil && !a.IsUnspecified() {
-		dev, err := Device(host)
-		return []string{dev}, err
+// Devices are those on which a server listens on a host: that of Device. For an empty host, and for
+// an address that stands for all, these are the device of the interface that leads away from this
+// machine and that of the loopback interface.
+func Devices(name, host string) ([]string, error) {
+	a, err := netip.ParseAddr(host)
+	if all := err != nil || a.IsUnspecified(); all && name == "" {
+		return slices.Compact([]string{route.DefaultDevice(), "soft-lo"}), nil
+	} else if all {
+		return []string{name}, nil
 	}
-	return slices.Compact([]string{route.DefaultDevice(), "soft-lo"}), nil
+	dev, err := Device(name, host)
+	return []string{dev}, err
 }

@@ -80,9 +80,12 @@ func TestListen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"::1"}, list)
 	for host, want := range map[string]int{"127.0.0.1": 1, "::1": 1, "": 2, "0.0.0.0": 2, "::": 2} {
-		devices, err := Devices(host)
+		devices, err := Devices("", host)
 		require.NoError(t, err)
 		require.Contains(t, devices, "soft-lo")
 		require.LessOrEqual(t, len(devices), want)
+		devices, err = Devices("mlx5_0", host)
+		require.NoError(t, err)
+		require.Equal(t, []string{"mlx5_0"}, devices)
 	}
 }

@@ -129,7 +129,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	console := zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}
 	log := zerolog.New(zerolog.SyncWriter(console)).Level(level).With().Timestamp().Logger() // connections log at the same time
-	rsockets := &rdma{device: o.device, max: 2 * o.max, log: log.Level(zerolog.WarnLevel)}   // both ends may be on one device
+	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.WarnLevel))
 	defer func() { err = errors.Join(err, rsockets.close()) }()
 	networks := map[string]network{"tcp": tcp{}, "rdma": rsockets}
 	target := networks[o.target.network]
