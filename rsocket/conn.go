@@ -353,6 +353,7 @@ func (c *Conn) gone(err error) {
 	if l := c.listener; l != nil {
 		c.listener = nil
 		l.settled(nil)
+		c.close() // the program never gets it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

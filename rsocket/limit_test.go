@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 	"github.com/verbena-rdma/verbena/soft"
@@ -104,5 +105,29 @@ func TestLimits(t *testing.T) {
 			require.NoError(t, s.Close())
 		}
 		require.NoError(t, d.Close())
+	}
+}
+
+// A peer that withdraws its request when it was accepted leaves nothing behind.
+func TestWithdrawnRequest(t *testing.T) {
+	client, server := open(t, soft.Config{}, Config{}), open(t, soft.Config{}, Config{MaxConnections: 2})
+	l, err := server.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	for range 5 {
+		c, err := client.newConn(nil)
+		require.NoError(t, err)
+		_, err = await.Dial(context.Background(), client.rdma, l.Addr().String(), rdma.DialConfig{
+			PrivateData: c.hello(), Once: true, OnResponse: func(conn *rdma.Connection) { _ = conn.Close() },
+		})
+		require.Error(t, err)
+		c.abandon()
+		require.Eventually(t, func() bool { return server.Counters().ReceiveMemory == 0 }, 5*time.Minute, time.Millisecond)
+	}
+	near, err := client.Dial(context.Background(), l.Addr().String())
+	require.NoError(t, err)
+	far, err := l.Accept()
+	require.NoError(t, err)
+	for _, c := range []io.Closer{near, far, l} {
+		require.NoError(t, c.Close())
 	}
 }
