@@ -9,9 +9,10 @@
 //	conn, err := rsocket.Dial(ctx, "storage:7471")
 //
 // The functions Listen and Dial choose the device by the system's routes. A program that wants a
-// certain device, or other settings, makes a Stack with New. Ports are those of RDMA_PS_TCP: a
-// program can listen on the same number over TCP and here. Nothing is encrypted, and any peer that
-// reaches the address can connect: use crypto/tls over a Conn as over TCP.
+// certain device, or other settings, calls NewStacks, or New with a device that it has opened. Ports
+// are those of RDMA_PS_TCP: a program can listen on the same number over TCP and here. Nothing is
+// encrypted, and any peer that reaches the address can connect: use crypto/tls over a Conn as over
+// TCP.
 //
 // # Memory
 //
