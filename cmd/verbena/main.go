@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proxy"
@@ -39,9 +40,6 @@ var commands = []command{
 	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
 }
 
-// The exit codes for lost output and for a wrong command line. Commands choose all others.
-const exitFailure, exitUsage = 1, 2
-
 func main() {
 	ctx, stop := interrupt.Context(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -55,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := choose(ctx, args, out, stderr)
 	if err := out.Err(); err != nil && code == 0 {
 		_, _ = fmt.Fprintln(stderr, "verbena:", err)
-		return exitFailure
+		return exit.Failed
 	}
 	return code
 }
@@ -63,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		usage(stderr)
-		return exitUsage
+		return exit.Usage
 	}
 	switch args[0] {
 	case "version", "-version", "--version":
@@ -80,7 +78,7 @@ func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
 	usage(stderr)
-	return exitUsage
+	return exit.Usage
 }
 
 func usage(w io.Writer) {

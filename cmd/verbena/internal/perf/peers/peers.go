@@ -19,16 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
-	"github.com/verbena-rdma/verbena/internal/interrupt"
-)
-
-// Exit codes. A signal gives 128 plus its number.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-	exitSignal = 128
 )
 
 // options are the flags.
@@ -107,26 +99,14 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parseArgs(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "verbena perf peers: %v; see verbena perf peers -help\n", err)
-		return exitUsage
+		return exit.WrongArguments("verbena perf peers", fmt.Errorf("%w; see verbena perf peers -help", err), stderr)
 	}
 	r, err := measure(ctx, o, stderr)
 	if r != nil {
 		err = errors.Join(err, write(o, r, err == nil, stdout))
 	}
-	var by interrupt.Error
-	switch {
-	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.Signal)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "verbena perf peers:", err)
-		return exitFailed
-	}
-	return exitOK
+	return exit.Code(ctx, "verbena perf peers", err, stderr)
 }
 
 // write writes the result. It does not put an incomplete result into a document.
