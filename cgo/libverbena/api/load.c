@@ -61,7 +61,7 @@ static void load(void)
 {
 	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async, .cm_event = vb_cm_event};
 	char path[PATH_MAX];
-	void *handle;
+	void *handle = RTLD_DEFAULT;
 	const char *version;
 
 	vb_state = VB_FAILED;
@@ -70,11 +70,14 @@ static void load(void)
 		fprintf(stderr, "verbena: find %s: %s\n", library, strerror(error));
 		return;
 	}
-	// It is never unloaded: Go cannot be.
-	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	if (!handle) {
-		fprintf(stderr, "verbena: load the devices: %s\n", dlerror());
-		return;
+	// A program can be linked with the Go half, made with -buildmode=c-archive. Otherwise it is
+	// loaded, and never unloaded: Go cannot be.
+	if (!dlsym(handle, "vd_start")) {
+		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+		if (!handle) {
+			fprintf(stderr, "verbena: load the devices: %s\n", dlerror());
+			return;
+		}
 	}
 	version = dlsym(handle, "verbena_version");
 	if (!version || strcmp(version, verbena_version) != 0) {

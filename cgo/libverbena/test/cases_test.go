@@ -3,6 +3,7 @@
 package test
 
 import (
+	"cmp"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,52 +16,68 @@ import (
 // compile compiles a program of testdata, and returns its path.
 func (v variant) compile(t *testing.T, name string) string {
 	t.Helper()
+	v.library(t) // or skip
 	to := filepath.Join(t.TempDir(), name)
-	args := []string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-o", to, filepath.Join("testdata", name+".c")}
-	if len(v.flags) > 0 {
-		args = append(args, "-fsanitize=address")
+	args := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", to, filepath.Join("testdata", name+".c")}, v.flags...)
+	if v.race {
+		args = append(args, "-no-pie", filepath.Join(v.library(t), archive), "-Wl,--export-dynamic")
 	}
-	out, err := exec.Command("cc", append(args, "-libverbs", "-lpthread")...).CombinedOutput()
+	out, err := exec.Command("cc", append(args, "-lrdmacm", "-libverbs", "-lpthread")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return to
 }
 
-// messages are what cases print, instead of nothing.
-var messages = map[string]string{
-	"fork_after_use": "was forked after its parent had used the verbs",
-	"wrong_devices":  `interface "nonsense" does not exist`,
+// cases are the cases of testdata/cases.c that need more than to succeed without a message.
+var cases = map[string]struct {
+	message    string // that they print
+	devices    string
+	leaks      bool // memory, on purpose
+	earlyForks bool // they fork before the first use, so the Go half must not have started
+}{
+	"fork_after_use":  {message: "was forked after its parent had used the verbs"},
+	"fork_before_use": {earlyForks: true},
+	"killed":          {earlyForks: true},
+	"leak":            {leaks: true},
+	"wrong_devices":   {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }
 
-// TestCases runs the cases of a program in C, in each variant of the library.
+// TestCases runs the cases of a program in C, in each variant of the library. The short form
+// leaves out the race detector, which takes a minute to build.
 func TestCases(t *testing.T) {
-	for _, v := range []variant{plain, checked} {
+	for _, v := range []variant{plain, sanitized, raced} {
 		t.Run(v.name, func(t *testing.T) {
-			if testing.Short() && len(v.flags) > 0 {
-				t.Skip("the library is built with the race detector and AddressSanitizer in make full")
+			if testing.Short() && v.race {
+				t.SkipNow()
 			}
-			env := v.environment(t, "VERBENA_DEVICES=soft-lo")
-			program := v.compile(t, "cases")
-			list, err := run(t, env, program)
-			require.NoError(t, err, "%s", list)
-			names := strings.Fields(list)
-			require.NotEmpty(t, names)
-			for _, name := range names {
-				t.Run(name, func(t *testing.T) {
-					env := env
-					if name == "wrong_devices" {
-						env = v.environment(t, "VERBENA_DEVICES=soft-lo soft-nonsense")
-					}
-					out, err := run(t, env, program, name)
-					require.NoError(t, err, "%s", out)
-					want := messages[name]
-					if want == "" {
-						assert.Empty(t, out)
-						return
-					}
-					assert.Contains(t, out, want)
-					assert.Equal(t, 1, strings.Count(out, "verbena:"), "%s", out)
-				})
+			v.runCases(t)
+		})
+	}
+}
+
+func (v variant) runCases(t *testing.T) {
+	program := v.compile(t, "cases")
+	list, err := run(t, v.environment(t), program)
+	require.NoError(t, err, "%s", list)
+	names := strings.Fields(list)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		c := cases[name]
+		if c.earlyForks && v.race {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, "soft-lo")}
+			if !c.leaks && !v.race {
+				env = append(env, "ASAN_OPTIONS=detect_leaks=1")
 			}
+			out, err := run(t, v.environment(t, env...), program, name)
+			require.NoError(t, err, "%s", out)
+			if c.message == "" {
+				assert.Empty(t, out)
+				return
+			}
+			assert.Contains(t, out, c.message)
+			assert.Equal(t, 1, strings.Count(out, "verbena:"), "%s", out)
 		})
 	}
 }

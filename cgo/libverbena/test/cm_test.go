@@ -5,7 +5,6 @@ package test
 import (
 	"context"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,31 +70,20 @@ func TestCMMulticast(t *testing.T) {
 	assert.Contains(t, receiver.output.String(), "return status 0")
 }
 
-// compile compiles a program of testdata that uses librdmacm.
-func compile(t *testing.T, source string) string {
-	t.Helper()
-	needProgram(t, "cc", "gcc")
-	program := filepath.Join(t.TempDir(), "program")
-	output, err := exec.Command("cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", program,
-		filepath.Join("testdata", source), "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	return program
-}
-
 // The functions of librdmacm do what their manual pages say. The checks are in testdata/cm.c.
 func TestCMFunctions(t *testing.T) {
-	plain.library(t) // skips the test where the headers are missing
-	program := compile(t, "cm.c")
-	list, err := exec.Command(program).Output()
-	require.NoError(t, err)
-	for name := range strings.FieldsSeq(string(list)) {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			p, err := start(ctx, plain.environment(t, "VERBENA_DEVICES=soft-lo"), []string{program, name})
+	for _, v := range []variant{plain, sanitized} {
+		t.Run(v.name, func(t *testing.T) {
+			program := v.compile(t, "cm")
+			list, err := exec.Command(program).Output()
 			require.NoError(t, err)
-			require.NoError(t, p.wait(), "%s", p.output.String())
-			assert.Contains(t, p.output.String(), "passed")
+			for name := range strings.FieldsSeq(string(list)) {
+				t.Run(name, func(t *testing.T) {
+					out, err := run(t, v.environment(t, "VERBENA_DEVICES=soft-lo"), program, name)
+					require.NoError(t, err, "%s", out)
+					assert.Contains(t, out, "passed")
+				})
+			}
 		})
 	}
 }

@@ -3,14 +3,13 @@
 package test
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -41,28 +40,46 @@ var folder string
 type variant struct {
 	name  string
 	flags []string // of scripts/library.sh
+	race  bool     // programs are linked with the Go half, with the race detector
 }
 
+// sanitize makes the C half check its memory.
+const sanitize = "-fsanitize=address"
+
 var (
-	plain = variant{name: "plain"}
-	// checked has the race detector in its Go half, and AddressSanitizer in its C half.
-	checked = variant{name: "checked", flags: []string{"-race", "-fsanitize=address"}}
+	plain     = variant{name: "plain"}
+	sanitized = variant{name: "sanitized", flags: []string{sanitize}}
+	// raced is sanitized too. The race detector needs the Go half's data at low addresses, where
+	// shared libraries never are, so programs are linked with it.
+	raced = variant{name: "raced", flags: []string{sanitize}, race: true}
 )
 
 // builds are the libraries that were built, by the name of the variant.
 var builds = map[string]func() (string, error){
-	plain.name:   sync.OnceValues(plain.build),
-	checked.name: sync.OnceValues(checked.build),
+	plain.name:     sync.OnceValues(plain.build),
+	sanitized.name: sync.OnceValues(sanitized.build),
+	raced.name:     sync.OnceValues(raced.build),
 }
 
 func (v variant) build() (string, error) {
 	to := filepath.Join(folder, v.name)
-	out, err := exec.Command("../../../scripts/library.sh", append([]string{to}, v.flags...)...).CombinedOutput()
-	if err != nil {
+	cmd := exec.Command("../../../scripts/library.sh", append([]string{to}, v.flags...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the library: %w\n%s", err, out)
+	}
+	if !v.race {
+		return to, nil
+	}
+	cmd = exec.Command("go", "build", "-race", "-tags", "verbs", "-buildmode=c-archive", "-o", filepath.Join(to, archive), "../device")
+	cmd.Env = append(os.Environ(), `CGO_CFLAGS=-O2 -g -DVERBENA_VERSION="development"`)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the Go half with the race detector: %w\n%s", err, out)
 	}
 	return to, nil
 }
+
+// archive is the Go half for programs that are linked with it.
+const archive = "device.a"
 
 // library builds the library, once, and returns its folder.
 func (v variant) library(t *testing.T) string {
@@ -84,7 +101,7 @@ func (v variant) library(t *testing.T) string {
 func (v variant) environment(t *testing.T, more ...string) []string {
 	t.Helper()
 	preload := filepath.Join(v.library(t), "libverbena.so")
-	env := append(os.Environ(), more...)
+	env := os.Environ()
 	if len(v.flags) > 0 {
 		out, err := exec.Command("cc", "-print-file-name=libasan.so").Output()
 		require.NoError(t, err)
@@ -93,27 +110,19 @@ func (v variant) environment(t *testing.T, more ...string) []string {
 		preload = strings.TrimSpace(string(out)) + " " + preload
 		env = append(env, "ASAN_OPTIONS=protect_shadow_gap=0:detect_leaks=0", "GORACE=halt_on_error=1")
 	}
-	return append(env, "LD_PRELOAD="+preload)
+	return append(append(env, "LD_PRELOAD="+preload), more...)
 }
 
-// timeLimit ends programs that hang.
+// timeLimit is patience with programs that do much.
 const timeLimit = 5 * time.Minute
 
-// run runs a program, and returns what it printed. A program that hangs is made to print the
-// stacks of its goroutines first.
-func run(t *testing.T, env []string, name string, args ...string) (string, error) {
+// run runs a program, and returns what it printed.
+func run(t *testing.T, env []string, words ...string) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &out, env
-	cmd.WaitDelay = time.Second // for a child that has the same output
-	require.NoError(t, cmd.Start())
-	abort := time.AfterFunc(timeLimit, func() { _ = cmd.Process.Signal(syscall.SIGABRT) })
-	kill := time.AfterFunc(timeLimit+10*time.Second, func() { _ = cmd.Process.Kill() })
-	err := cmd.Wait()
-	kill.Stop()
-	if !abort.Stop() {
-		err = fmt.Errorf("ended after %v: %w", timeLimit, err)
-	}
-	return out.String(), err
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
+	defer cancel()
+	p, err := start(ctx, env, words)
+	require.NoError(t, err)
+	err = p.wait()
+	return p.output.String(), err
 }

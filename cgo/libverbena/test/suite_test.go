@@ -143,10 +143,10 @@ func readReport(t *testing.T, name string) (o outcome) {
 }
 
 // TestSuite runs rdma-core's tests, and prints a table beside what passes with rxe. With -short
-// it does so once; otherwise also with the race detector and AddressSanitizer.
+// it does so once; otherwise also with AddressSanitizer.
 func TestSuite(t *testing.T) {
 	suite := suiteFolder(t)
-	variants := []variant{plain, checked}
+	variants := []variant{plain, sanitized}
 	if testing.Short() {
 		variants = variants[:1]
 	}

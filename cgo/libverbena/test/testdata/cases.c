@@ -107,7 +107,7 @@ static void connect_to(struct end *e, struct address peer)
 
 	initialise(e);
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 15, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
@@ -538,6 +538,8 @@ static void killed(void)
 	connect_to(&e, peer);
 	CHECK(write(sockets[!child], "", 1) == 1);
 	CHECK(read(sockets[!child], &(char){0}, 1) == 1);
+	if (!child)
+		pause();
 	for (int sent = 0; status == IBV_WC_SUCCESS; sent++) {
 		struct ibv_sge sge = sge_of(&e, SIZE);
 		struct ibv_send_wr *bad, wr = {
@@ -545,11 +547,12 @@ static void killed(void)
 			.wr.rdma = {.remote_addr = peer.buffer, .rkey = peer.rkey},
 		};
 
-		if (child && sent == 1000)
+		if (sent == 1000)
 			CHECK(!kill(child, SIGKILL));
 		CHECK(!ibv_post_send(e.qp, &wr, &bad));
 		status = await(&e).status;
 	}
+	kill(child, SIGKILL); // if the errors came earlier
 	CHECK(status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_RESP_TIMEOUT_ERR);
 	post_receive(&e, 1);
 	CHECK(await(&e).status == IBV_WC_WR_FLUSH_ERR);
