@@ -1,4 +1,4 @@
-// Command verbena is the tool of the SDK: ping, perf, receive, send and proxy.
+// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy and run.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is
@@ -6,6 +6,7 @@
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
 //	verbena proxy LISTEN TARGET       joins TCP and RDMA, for programs that know only TCP
+//	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
 //
 // verbena COMMAND -help shows the flags of a command.
 package main
@@ -19,6 +20,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/preload"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proxy"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
@@ -38,6 +40,7 @@ var commands = []command{
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
 	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
+	{"run", "run a program that uses libibverbs or librdmacm on the software device", preload.Main},
 }
 
 func main() {

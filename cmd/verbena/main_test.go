@@ -37,6 +37,7 @@ func TestRun(t *testing.T) {
 		{[]string{"send"}, exit.Usage, "", "give the files to send"},
 		{[]string{"receive", "-h"}, 0, "", "-existing"},
 		{[]string{"perf", "-h"}, 0, "", "-tx-depth"},
+		{[]string{"run", "-h"}, 0, "", "-faults"},
 	} {
 		var out, err bytes.Buffer
 		assert.Equal(t, c.code, run(context.Background(), c.args, &out, &err), c.args)
