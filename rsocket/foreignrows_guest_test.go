@@ -23,9 +23,8 @@ func foreignRows() []foreignRow {
 	return append(rows, memcachedRows()...)
 }
 
-// rstreamRows have an option that makes C's client fail: with -T a, it takes POLLHUP for an error
-// (its exit status is 16) though there is data to be read before. C's server hangs up after its last
-// message; Go's server waits for the client.
+// With -T a, C's client can fail with exit status 16 (POLLHUP): it takes a hangup for an error even if
+// there is data to be read. C's server hangs up after its last message; Go's server waits for the client.
 func rstreamRows() (rows []foreignRow) {
 	for _, r := range []struct {
 		rstream
