@@ -37,21 +37,21 @@ type options struct {
 const usage = `usage: verbena perf peers [flags]
 
 Measures the same operations with Verbena and with those of UCX (ucx_perftest), libfabric
-(fi_pingpong, fi_rma_bw) and perftest that are installed; perftest needs an RDMA device of the
-kernel. Every program runs as two processes, in several rounds. The output shows the figures
+(fi_pingpong, fi_rma_bw) and perftest that are installed. Every program runs as two processes, in several rounds. The output shows the figures
 and their ratios. The command needs Linux, and root for the scenes in network namespaces,
 which it creates and removes.
 
 Scenes:
   local     two processes on this machine
   adapter   two processes on this machine, with the kernel's first RDMA device
+  library   two processes on this machine, perftest on a software device (see verbena run)
   veth1500  two network namespaces connected by a virtual cable, MTU 1500
   veth9000  the same, MTU 9000
 
 `
 
 // sceneNames are all scenes, in their order.
-var sceneNames = []string{"local", "adapter", "veth1500", "veth9000"}
+var sceneNames = []string{"local", "adapter", "library", "veth1500", "veth9000"}
 
 func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	var o options
