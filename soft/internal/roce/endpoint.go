@@ -47,6 +47,10 @@ type endpoint struct {
 	// Used by the goroutine alone.
 	pollsSeen    uint64 // shard.polls at the last look
 	lockAttempts int    // failed attempts in a row to take the lock
+	atOnce       bool   // the last wait at the socket followed a pause, and ended at once
+	overdue      int    // times in a row that a packet lay for a pause
+	unattended   bool   // programs poll and leave packets lying: the goroutine takes them
+	inVain       int    // times in a row that the goroutine was then woken for nothing
 	timer        *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
@@ -248,19 +252,25 @@ func (e *endpoint) run() {
 				d.fatal(err)
 				return
 			}
-			spinning.Woken(d.now())
+			woken := d.now()
+			spinning.Woken(woken)
+			e.atOnce = paused && woken-now < immediately
 		}
 		if paused = used && e.polled(); paused {
 			e.yieldToPrograms()
 			continue
 		}
-		for more := true; more && !(used && e.polled()); {
+		first := true
+		for more := true; more && !(used && e.polled()); first = false {
 			s.mu.Lock()
 			closed := d.closed
 			now := d.now()
 			worked := s.progress(now, e)
 			used = e.inUse(now)
 			s.mu.Unlock()
+			if first {
+				e.noteWoken(worked)
+			}
 			if closed {
 				return
 			}
@@ -301,7 +311,40 @@ func (d *Device) fatal(err error) {
 // polled reports whether programs have polled since the last look, and none of them has armed
 // a completion queue since, in order to sleep. Only endpoints in use are left to programs.
 func (e *endpoint) polled() bool {
-	return e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
+	return !e.unattended && e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
+}
+
+const (
+	// immediately is longer than a wait at a socket takes where a packet lies already.
+	immediately = 20 * time.Microsecond
+	// maxOverdue is how many times in a row a packet may lie for pollerGrace. After that the
+	// goroutine takes the packets itself.
+	maxOverdue = 2
+	// maxInVain is how many times in a row the goroutine may then be woken for packets that a
+	// program has taken. After that it leaves them to programs again.
+	maxInVain = 16
+)
+
+// noteWoken learns whether programs that poll take the packets, from whether the goroutine found
+// work when it was woken. Some programs poll only for the completions of their own requests, and
+// then read memory until a peer has written there.
+func (e *endpoint) noteWoken(worked bool) {
+	switch {
+	case e.unattended && worked:
+		e.inVain = 0
+	case e.unattended:
+		e.inVain++
+		if e.inVain >= maxInVain {
+			e.unattended, e.inVain, e.overdue = false, 0, 0
+		}
+	case !e.atOnce:
+	case worked:
+		e.overdue++
+		e.unattended = e.overdue >= maxOverdue
+	default:
+		e.overdue = 0
+	}
+	e.atOnce = false
 }
 
 // maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock

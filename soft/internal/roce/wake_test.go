@@ -201,3 +201,29 @@ func TestResizeCompletionQueue(t *testing.T) {
 	}
 	require.NoError(t, cq.Resize(1))
 }
+
+// The goroutine of an endpoint takes packets that programs leave lying although they poll, until
+// it is woken for nothing.
+func TestUnattended(t *testing.T) {
+	var e endpoint
+	overdue := func(worked bool) {
+		e.atOnce = true
+		e.noteWoken(worked)
+	}
+	overdue(true)
+	overdue(false)
+	overdue(true)
+	e.noteWoken(true) // after it has slept
+	require.False(t, e.unattended)
+	overdue(true)
+	require.True(t, e.unattended)
+	for range maxInVain - 1 {
+		e.noteWoken(false)
+	}
+	e.noteWoken(true)
+	require.True(t, e.unattended)
+	for range maxInVain {
+		e.noteWoken(false)
+	}
+	require.False(t, e.unattended)
+}
