@@ -3,7 +3,7 @@
 #               in a short form
 # make full     the tests of make test in full, except those in the virtual machine
 # make check    formatting, vet on every platform, staticcheck, documentation and examples
-# make build    the programs, into bin/
+# make build    the programs, and the library for other languages, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
 #               chooses
 # make soak     run a server and clients under faults for an hour; SOAK_TIME=10m is shorter
@@ -15,7 +15,7 @@ GO ?= go
 # The driver for adapters is built if the headers of libibverbs and librdmacm are installed.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
+.PHONY: all build library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
 
 all: build
 
@@ -23,8 +23,12 @@ all: build
 help: ## lists all targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | sort | expand -t 14
 
-build: ## the programs, into bin/
+build: ## the programs, into bin/, and the library for other languages where its headers are
 	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
+	@[ -z "$(TAGS)" ] || $(MAKE) library
+
+library: ## libverbena.so and libverbena-device.so, for programs in C and other languages, into bin/
+	GO="$(GO)" scripts/library.sh bin
 
 # Debugging information and the driver for adapters would double the time.
 demo: ## builds the samples, runs every pair as two processes, checks the data

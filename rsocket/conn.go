@@ -61,8 +61,8 @@ func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	if err := register(s, &s.conns, &c.place, c); err != nil {
-		return nil, errors.Join(err, c.base.Close())
+	if err := register(s, &s.conns, &c.place, c, s.cfg.MaxConnections); err != nil {
+		return nil, errors.Join(err, s.memory.CloseBase(c.base))
 	}
 	return c, nil
 }
@@ -216,8 +216,17 @@ func (c *Conn) Close() error {
 	if !c.close() {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.shared.Release()
-	return nil
+	return c.shared.Release()
+}
+
+// Wait waits, after Close, until nothing of the connection is left: its peer has all of the data, or
+// Config.Linger is over, or the connection has failed.
+func (c *Conn) Wait() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.freed {
+		host.Wait(c.stack.host, &c.readable)
+	}
 }
 
 // SetLinger sets what Close does with data that has not been sent, as that of net.TCPConn does. If
@@ -344,6 +353,7 @@ func (c *Conn) gone(err error) {
 	if l := c.listener; l != nil {
 		c.listener = nil
 		l.settled(nil)
+		c.close() // the program never gets it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -364,9 +374,10 @@ func (c *Conn) freeIfDone() {
 		return
 	}
 	c.freed = true
+	c.wakeAll()
 	c.out.Free()
-	if err := errors.Join(c.in.Release(), c.transfer.release()); err != nil {
-		c.stack.cfg.Log.Warn().Err(err).Msg("failed to release the memory of a connection")
+	if err := errors.Join(c.in.Release(), c.stack.memory.CloseBase(c.base), c.peer.Close()); err != nil {
+		c.stack.cfg.Log.Warn().Err(err).Msg("memory of a connection")
 	}
 	forget(c.stack, &c.stack.conns, &c.place)
 }

@@ -9,23 +9,35 @@ import (
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
-// an IP address or a name, whose addresses are tried in turn; IPv6 addresses are in brackets. It
-// returns when the peer has accepted, and fails as soon as ctx ends, or after a minute. Errors are
-// *net.OpError. They match syscall.ECONNREFUSED if nobody listens or the peer refuses,
-// syscall.EHOSTUNREACH if the peer's host does not answer, ErrProtocol if the peer is no rsockets
-// program, the cause of ctx, and those of rdma.Connections.Dial.
+// an IP address or a name; IPv6 addresses are in brackets. The addresses of a name are tried in
+// turn, and share the time until the deadline of ctx as with net.Dialer. Dial returns when the peer
+// has accepted, and fails as soon as ctx ends, or after a minute for each address. Errors are
+// *net.OpError, for the first address. They match syscall.ECONNREFUSED if nobody listens or the peer
+// refuses, syscall.EHOSTUNREACH if the peer's host does not answer, ErrProtocol if the peer is no
+// rsockets program, the cause of ctx, and those of rdma.Connections.Dial.
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
-	c, err := s.dial(ctx, addr)
+	return dial(ctx, addr, func(ctx context.Context, _, addr string) (*Conn, error) { return s.dial(ctx, addr) })
+}
+
+// dial dials the addresses of HOST:PORT with a function.
+func dial(ctx context.Context, addr string, to func(ctx context.Context, host, addr string) (*Conn, error)) (*Conn, error) {
+	list, port, err := hosts.Resolve(ctx, addr)
 	if err != nil {
 		return nil, opError("dial", addressOf(addr), neterr.Of(ctx, err))
 	}
-	s.dialled.Add(1)
-	return c, nil
+	return hosts.Dial(ctx, list, port, func(ctx context.Context, host, addr string) (*Conn, error) {
+		c, err := to(ctx, host, addr)
+		if err != nil {
+			return nil, opError("dial", addressOf(addr), neterr.Of(ctx, err))
+		}
+		return c, nil
+	})
 }
 
 // DialContext is Dial for clients that take a dialer: see the function DialContext.
@@ -67,6 +79,7 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 		},
 	})
 	if err == nil {
+		s.dialled.Add(1)
 		return c, nil
 	}
 	c.abandon()
@@ -75,7 +88,7 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 	if errors.Is(c.failure, ErrProtocol) {
 		err = c.failure
 	}
-	return nil, err
+	return nil, s.reason(err)
 }
 
 // addressOf is the address in the error of a call that was given a string.

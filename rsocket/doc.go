@@ -9,9 +9,10 @@
 //	conn, err := rsocket.Dial(ctx, "storage:7471")
 //
 // The functions Listen and Dial choose the device by the system's routes. A program that wants a
-// certain device, or other settings, makes a Stack with New. Ports are those of RDMA_PS_TCP: a
-// program can listen on the same number over TCP and here. Nothing is encrypted, and any peer that
-// reaches the address can connect: use crypto/tls over a Conn as over TCP.
+// certain device, or other settings, calls NewStacks, or New with a device that it has opened. Ports
+// are those of RDMA_PS_TCP: a program can listen on the same number over TCP and here. Nothing is
+// encrypted, and any peer that reaches the address can connect: use crypto/tls over a Conn as over
+// TCP.
 //
 // # Memory
 //
@@ -19,8 +20,8 @@
 // Write wait, when Config.SendBuffer is full, and nothing else. An idle connection holds 8 KiB of
 // receive memory and a queue pair with 68 receives; it has no goroutine and no send memory. The
 // receive memory of a busy one doubles up to Config.ReceiveBuffer while buffers are filled within
-// 200 ms, and shrinks again when they take longer than 5 s. Send memory returns to the Stack when
-// the data has been sent.
+// 200 ms, and shrinks again when they take longer than 5 s; all connections together hold
+// Config.ReceiveMemory at most. Send memory returns to the Stack when the data has been sent.
 //
 // # Ending
 //

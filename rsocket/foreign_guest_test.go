@@ -4,6 +4,7 @@ package rsocket_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ const (
 	newCalls = "/lib/newcalls.so" // testdata/newcalls.c
 )
 
-// patience ends a cell of the table that hangs.
+// patience ends a cell of the table that hangs, unless the row has its own.
 const patience = 4 * time.Minute
 
 // command starts a C program. ADDR and PORT stand for the server's.
@@ -53,6 +54,7 @@ type foreignRow struct {
 	name           string
 	short          bool // it is also run in the short form
 	ipv6           bool
+	patience       time.Duration // zero: patience
 	server, client *command
 	runs           int // of the client, one after the other; zero: 1
 	connections    int // of each run; zero: 1
@@ -138,7 +140,7 @@ func (p *process) wait(ctx context.Context) error {
 	case p.err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s did not end in %v%s", p.name(), patience, p.lastWords())
+		return fmt.Errorf("%s did not end in time%s", p.name(), p.lastWords())
 	}
 	return fmt.Errorf("%s: %w%s", p.name(), p.err, p.lastWords())
 }
@@ -365,7 +367,7 @@ func goDials(tr *trial, s *rsocket.Stack) error {
 
 // cell runs one cell.
 func (c *foreignColumn) cell(t *testing.T, row *foreignRow, s *rsocket.Stack, port uint16) error {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(cmp.Or(row.patience, patience))
 	ctx, cancel := context.WithDeadline(t.Context(), end)
 	defer cancel()
 	tr := &trial{

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/verbena-rdma/verbena/rsocket"
 )
@@ -22,6 +23,8 @@ func foreignRows() []foreignRow {
 	return append(rows, memcachedRows()...)
 }
 
+// With -T a, C's client can fail with exit status 16 (POLLHUP): it takes a hangup for an error even if
+// there is data to be read. C's server hangs up after its last message; Go's server waits for the client.
 func rstreamRows() (rows []foreignRow) {
 	for _, r := range []struct {
 		rstream
@@ -130,6 +133,7 @@ func ncRows() []foreignRow {
 	}
 }
 
+// iperfRow has at most three connections, for the reason in memcachedRows.
 func iperfRow(connections int) foreignRow {
 	const each = 4 << 20
 	enough := func(n int64) error {
@@ -199,10 +203,16 @@ func memcachedRows() []foreignRow {
 				}
 				return m.quit()
 			},
-		}, {
-			name: "memcached, 50 connections", server: server, client: client, runs: 5,
+		},
+		{
+			// librdmacm before rdma-core 53.0 (and 44.7) supports three accepted connections at a time.
+			// For the fourth, its thread cm_svc_run goes on with an array of file descriptors that has been
+			// freed. It then reads an event that does not come, accept and close wait for the thread, and
+			// the server hangs. With that corrected in 44.0 (by commit 24061f015 of rdma-core alone), 50
+			// connections pass with C and with Go.
+			name: "memcached, 3 connections at once", server: server, client: memcachedClient(3),
 			alone: func(tr *trial, s *rsocket.Stack) error {
-				return atOnce(tr, s, 50, func(i int, c *rsocket.Conn) error {
+				return atOnce(tr, s, 3, func(i int, c *rsocket.Conn) error {
 					m := newMemcache(c)
 					for j := range 10 {
 						if err := m.exchange(fmt.Sprintf("key-%d-%d", i, j), (&sequence{at: i, period: primes}).next(1+i*j*40)); err != nil {
@@ -213,7 +223,12 @@ func memcachedRows() []foreignRow {
 				})
 			},
 		},
+		{name: "memcached, 50 connections at once", server: server, client: memcachedClient(50), patience: time.Minute},
 	}
+}
+
+func memcachedClient(connections int) *command {
+	return &command{words: fmt.Sprintf("sockecho memcached ADDR PORT %d", connections), env: under(preload)}
 }
 
 // atOnce makes that many connections, and then uses all of them at the same time.

@@ -63,3 +63,40 @@ func TestResetWhilePeerIsFull(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.NoError(t, far.Close())
 }
+
+// Wait returns when the peer has the data, or when it does not get it any more.
+func TestWait(t *testing.T) {
+	for name, dev := range paths {
+		t.Run(name, func(t *testing.T) {
+			client, server := open(t, dev, Config{}), open(t, dev, Config{ReceiveBuffer: MinBuffer})
+			for _, reset := range []bool{false, true} {
+				near, far := connect(t, client, server)
+				const size = 500_000 // more than the peer has room for, and less than Config.SendBuffer
+				_, err := near.Write(make([]byte, size))
+				require.NoError(t, err)
+				require.NoError(t, near.Close())
+				ended := make(chan struct{})
+				go func() { near.Wait(); close(ended) }()
+				_, err = io.ReadFull(far, make([]byte, size/2))
+				require.NoError(t, err)
+				select {
+				case <-ended:
+					t.Fatal("it does not wait")
+				default:
+				}
+				if reset {
+					require.NoError(t, far.SetLinger(0))
+					require.NoError(t, far.Close())
+				} else {
+					n, err := io.Copy(io.Discard, far)
+					require.NoError(t, err)
+					require.EqualValues(t, size-size/2, n)
+				}
+				<-ended
+				near.Wait()
+				require.ErrorIs(t, near.Close(), net.ErrClosed)
+				_ = far.Close()
+			}
+		})
+	}
+}

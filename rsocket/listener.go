@@ -1,19 +1,19 @@
 package rsocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
-	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/await"
-	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
@@ -42,7 +42,7 @@ type listening struct {
 }
 
 func newListener(backlog int) *Listener {
-	l := &Listener{backlog: backlog}
+	l := &Listener{backlog: cmp.Or(backlog, defaultBacklog)}
 	l.changed.L = &l.mu
 	return l
 }
@@ -53,9 +53,9 @@ func newListener(backlog int) *Listener {
 // Errors are *net.OpError, and match those of rdma.Connections.Listen.
 func (s *Stack) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
-	hosts, port, err := resolve(context.Background(), addr)
+	list, port, err := hosts.ToListen(addr)
 	if err == nil {
-		err = l.add(s, hosts, port, nil)
+		err = l.add(s, list, port, nil)
 	}
 	if err != nil {
 		return nil, listenError(addr, err)
@@ -68,13 +68,13 @@ func listenError(addr string, err error) error {
 }
 
 // add makes the listener listen on the first of the addresses that the device has.
-func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*Stack]) error {
+func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*Stack]) error {
 	p := &listening{Listener: l, stack: s, shared: from}
-	if err := register(s, &s.listeners, &p.place, p); err != nil {
+	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
 		return err
 	}
 	err := await.Func(context.Background(), s.engine, func() (err error) {
-		for _, h := range hosts {
+		for _, h := range list {
 			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request}); !errors.Is(err, ErrInvalid) {
 				break
 			}
@@ -83,7 +83,7 @@ func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*
 	})
 	if err != nil {
 		forget(s, &s.listeners, &p.place)
-		return err
+		return s.reason(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,24 +95,6 @@ func (l *Listener) add(s *Stack, hosts []string, port string, from *shared.Ref[*
 		l.addr = s.addr(p.rdma.Addr())
 	}
 	return nil
-}
-
-// resolve splits HOST:PORT, and returns the addresses of HOST: IPv4 first, as package net does for
-// listeners. The host may be empty.
-func resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
-	host, port, err := net.SplitHostPort(addr)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case host == "":
-		return []string{""}, port, nil
-	}
-	list, err := route.LookUp(ctx, host)
-	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	for _, a := range list {
-		hosts = append(hosts, a.String())
-	}
-	return hosts, port, err
 }
 
 // Accept is AcceptConn, for net.Listener.
@@ -139,16 +121,16 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Close ends the listener, and closes the connections that wait for Accept. Closing again fails with
 // an error that matches net.ErrClosed.
-func (l *Listener) Close() error {
+func (l *Listener) Close() (err error) {
 	if !l.end(net.ErrClosed) {
 		return l.opError("close", net.ErrClosed)
 	}
 	for _, p := range l.parts {
 		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
 		forget(p.stack, &p.stack.listeners, &p.place)
-		p.shared.Release()
+		err = errors.Join(err, p.shared.Release())
 	}
-	return nil
+	return err
 }
 
 // end makes Accept fail. It reports false after Close.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/rsocket"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // echo sends what comes back, at the first connection.
@@ -124,4 +125,45 @@ func TestDialErrors(t *testing.T) {
 	}
 	_, err = rsocket.New(rsocket.Config{})
 	require.ErrorIs(t, err, rsocket.ErrInvalid)
+}
+
+// Stacks have settings, perhaps a device, and an end, which closes what is open.
+func TestStacks(t *testing.T) {
+	for _, device := range []string{"", "soft-lo"} {
+		s := rsocket.NewStacks(device, rsocket.Config{MaxConnections: 3, Backlog: 1})
+		l, err := s.Listen("127.0.0.1:0")
+		require.NoError(t, err)
+		addr := l.Addr().String()
+		c, err := s.Dial(context.Background(), addr)
+		require.NoError(t, err)
+		far, err := l.Accept()
+		require.NoError(t, err)
+		_, err = s.Dial(context.Background(), addr)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED, "there is room for one end")
+		_, err = c.Write([]byte("Hello"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(far, make([]byte, 5))
+		require.NoError(t, err)
+
+		require.NoError(t, s.Close())
+		for _, end := range []net.Conn{c, far} {
+			_, err = end.Read(make([]byte, 1))
+			require.ErrorIs(t, err, net.ErrClosed)
+			require.ErrorIs(t, end.Close(), net.ErrClosed)
+		}
+		_, err = l.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = s.DialContext(context.Background(), "tcp", addr)
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = s.Listen(addr)
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+	for device, want := range map[string]error{"nothing0": verbs.ErrNoDevice, "soft-lo": rsocket.ErrRange} {
+		s := rsocket.NewStacks(device, rsocket.Config{MaxConnections: 1 << 30})
+		_, err := s.Listen("127.0.0.1:0")
+		require.ErrorIs(t, err, want)
+		_, err = s.Dial(context.Background(), "127.0.0.1:1")
+		require.ErrorIs(t, err, want)
+		require.NoError(t, s.Close())
+	}
 }

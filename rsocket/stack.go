@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
+	"github.com/verbena-rdma/verbena/rsocket/internal/limits"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,12 +30,18 @@ const None = rdma.None
 type Config struct {
 	// Device is the device, which Close of the Stack does not close.
 	Device verbs.Device
-	// MaxConnections is how many connections can exist at a time; requests beyond it are
-	// rejected. Zero: 16,384, on adapters 1,024, or what the device's completion queues allow.
+	// MaxConnections is how many connections can exist at a time, until all of their data has been
+	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
+	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
+	// allow.
 	MaxConnections int
+	// ReceiveMemory is how many bytes of receive memory all connections hold at most: 8 KiB for
+	// each of MaxConnections, and the rest for those to which data comes fast. When little is left,
+	// connections grow less, and then no more: they are slower, but none stops or is refused. Zero:
+	// 1 GiB.
+	ReceiveMemory int
 	// ReceiveBuffer is how many bytes a connection holds at most of what its program has not
-	// read. Receive memory starts at 8 KiB, and grows while data comes fast; all connections
-	// together can hold MaxConnections times this. Zero: 2 MiB.
+	// read. Receive memory starts at 8 KiB, and grows while data comes fast. Zero: 2 MiB.
 	ReceiveBuffer int
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. Zero: 1 MiB.
@@ -67,8 +74,8 @@ func (c *Config) complete() error {
 	switch {
 	case c.Device == nil:
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
-	case c.MaxConnections < 0 || c.Backlog < 0:
-		return fmt.Errorf("%w: MaxConnections is %d and Backlog is %d; neither may be negative", ErrRange, c.MaxConnections, c.Backlog)
+	case min(c.MaxConnections, c.ReceiveMemory, c.Backlog) < 0:
+		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.Backlog)
 	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
 		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:
@@ -77,41 +84,27 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// connectionsOf is how many connections a device has room for.
-func connectionsOf(dev verbs.Device) (int, error) {
-	caps, err := rdma.QueryCapabilities(dev, verbs.RC)
-	if err != nil {
-		return 0, err
-	}
-	if !caps.ByAddress {
-		return 0, fmt.Errorf("%w: %s has no connection manager", ErrNotSupported, dev.Name())
-	}
-	attr, err := dev.Query()
-	if err != nil {
-		return 0, err
-	}
-	const entries = receiveQueue + reservedReceives + maxUnderWay + 1
-	return min(caps.MaxConnections, (attr.MaxCQE-rdma.SharedTasks)/entries), nil
-}
-
 // Counters counts what a Stack has done.
 type Counters struct {
 	Accepted       uint64 // connections that peers have made
 	Dialled        uint64 // connections that this program has made
 	Refused        uint64 // requests rejected: no room, or invalid private data
 	ProtocolErrors uint64 // connections ended since the peer violated the protocol
+	ReceiveMemory  uint64 // bytes that connections hold now: see Config.ReceiveMemory
 }
 
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
 // its own drives. All methods may be called from any goroutine.
 type Stack struct {
-	cfg    Config
-	host   host.Host
-	engine *pe.Engine
-	rdma   *rdma.Connections
-	tasks  *rdma.Pool
-	chunks buffers.Pool
-	zone   string // the network interface, of link-local addresses
+	cfg        Config
+	ownsDevice bool // Close closes it
+	host       host.Host
+	engine     *pe.Engine
+	rdma       *rdma.Connections
+	tasks      *rdma.Pool
+	memory     *buffers.Memory // to receive
+	chunks     buffers.Pool    // to send
+	zone       string          // the network interface, of link-local addresses
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
@@ -146,8 +139,8 @@ func New(cfg Config) (*Stack, error) {
 
 // open makes the context and starts it.
 func (s *Stack) open() error {
-	room, err := connectionsOf(s.cfg.Device)
-	if err != nil {
+	needs := limits.Needs{Completions: receiveQueue + reservedReceives + maxUnderWay + 1, Memory: buffers.Smallest}
+	if err := needs.Complete(s.cfg.Device, &s.cfg.MaxConnections, &s.cfg.ReceiveMemory); err != nil {
 		return err
 	}
 	port, err := s.cfg.Device.QueryPort(1)
@@ -155,14 +148,6 @@ func (s *Stack) open() error {
 		return err
 	}
 	s.zone = port.Interface
-	standard := 16384
-	if s.cfg.Device.Driver() != "soft" {
-		standard = 1024 // an adapter allocates the completion queue as a whole
-	}
-	s.cfg.MaxConnections = cmp.Or(s.cfg.MaxConnections, min(room, standard))
-	if s.cfg.MaxConnections < 1 || s.cfg.MaxConnections > room {
-		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", ErrRange, s.cfg.MaxConnections, room)
-	}
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
 		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
 		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
@@ -171,6 +156,7 @@ func (s *Stack) open() error {
 	if err != nil {
 		return err
 	}
+	s.memory = buffers.NewMemory(s.cfg.Device, s.rdma.PD(), s.cfg.ReceiveMemory-s.cfg.MaxConnections*buffers.Smallest)
 	s.rdma.OnConnection(connectionChanged)
 	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err == nil {
 		err = s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received)
@@ -220,6 +206,7 @@ func (s *Stack) Device() verbs.Device { return s.cfg.Device }
 func (s *Stack) Counters() Counters {
 	return Counters{
 		Accepted: s.accepted.Load(), Dialled: s.dialled.Load(), Refused: s.refused.Load(), ProtocolErrors: s.protocolErrors.Load(),
+		ReceiveMemory: uint64(s.memory.Held()),
 	}
 }
 
@@ -248,6 +235,9 @@ func (s *Stack) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed, s.over = errors.Join(s.closed, s.chunks.Close()), true
+	if s.ownsDevice {
+		s.closed = errors.Join(s.closed, s.cfg.Device.Close())
+	}
 	s.changed.Broadcast()
 	return s.closed
 }
@@ -261,12 +251,15 @@ func (s *Stack) wait(holds func() bool) {
 	}
 }
 
-// register adds a connection or a listener, unless the Stack is closed.
-func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T) error {
+// register adds a connection or a listener, unless the Stack is closed or has limit of them.
+func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing || s.dead {
 		return s.closedError()
+	}
+	if list.Len() >= limit {
+		return fmt.Errorf("%w: all %d connections are in use; close some, or raise Config.MaxConnections", rdma.ErrFull, limit)
 	}
 	e.Value = v
 	list.Push(e)
@@ -295,4 +288,20 @@ func (s *Stack) closedError() error {
 		return fmt.Errorf("the stack has failed: %w: %w", net.ErrClosed, s.failure)
 	}
 	return fmt.Errorf("the stack is closed: %w", net.ErrClosed)
+}
+
+// reason is the error of a call, or that the Stack was closed meanwhile.
+func (s *Stack) reason(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.closing || s.rdma.State() != pe.Running) && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("%w: %w", s.closedError(), err)
+	}
+	return err
+}
+
+func (s *Stack) isDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
 }

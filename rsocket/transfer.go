@@ -9,7 +9,6 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
@@ -44,8 +43,7 @@ type transfer struct {
 	lingering host.Timer // nil: the program has not closed the connection
 
 	order      binary.ByteOrder // of the entries in the peer's target SGL
-	peerSGL    *mmap.Map
-	targets    fifo.Queue[*target] // receive buffers of the peer that have room, in order
+	peer       buffers.Remote
 	underWay   fifo.Queue[message]
 	dataMoving int  // data messages at the device
 	sglMoving  bool // an SGL message is
@@ -56,20 +54,14 @@ type message struct {
 	op     protocol.Op
 	chunk  *buffers.Chunk // of a data message
 	length int
-	filled *target // by the message
-}
-
-// target is a receive buffer of the peer.
-type target struct {
-	memory *mmap.Map
-	offset int
+	filled *buffers.Target // by the message
 }
 
 // open allocates the base memory.
 func (c *Conn) open() (err error) {
 	c.end = protocol.NewEnd(receiveQueue)
-	if c.base, err = buffers.NewBase(c.stack.cfg.Device, c.stack.rdma.PD()); err == nil {
-		c.in.AddFirst(c.base.FirstData())
+	if c.base, err = c.stack.memory.NewBase(); err == nil {
+		c.in = c.stack.memory.NewInbound(c.base)
 	}
 	return err
 }
@@ -77,7 +69,7 @@ func (c *Conn) open() (err error) {
 // hello is the private data of this end.
 func (c *Conn) hello() []byte {
 	bigEndian := binary.NativeEndian.Uint16([]byte{0, 1}) == 1
-	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer()}
+	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer().Entry()}
 	return h.Encode()
 }
 
@@ -91,35 +83,16 @@ func (c *Conn) meet(h protocol.Hello, err error) error {
 		c.order = binary.BigEndian
 	}
 	c.end.Meet(&h)
-	sgl := h.Target
-	sgl.Length = protocol.Entries * protocol.EntrySize
-	if c.peerSGL, err = c.remote(sgl); err != nil || h.Buffer.Length == 0 {
-		return err
+	if err := c.peer.Meet(c.stack.cfg.Device, &h); err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
-	return c.addTarget(h.Buffer)
+	return nil
 }
 
 // bind joins the two connections. Messages of the peer may come from now on.
 func (c *Conn) bind(conn *rdma.Connection) {
 	c.conn = conn
 	conn.SetUserData(c)
-}
-
-// remote is memory of the peer.
-func (c *Conn) remote(e protocol.Entry) (*mmap.Map, error) {
-	m, err := mmap.FromKey(c.stack.cfg.Device, e.Addr, int(e.Length), e.Key, mmap.RemoteWrite)
-	if err != nil {
-		return nil, fmt.Errorf("%w: memory of the peer: %w", ErrProtocol, err)
-	}
-	return m, nil
-}
-
-func (c *Conn) addTarget(e protocol.Entry) error {
-	m, err := c.remote(e)
-	if err == nil {
-		c.targets.Push(&target{memory: m})
-	}
-	return err
 }
 
 // received handles a message of the peer.
@@ -159,7 +132,7 @@ func (c *Conn) take(m *rdma.Message) error {
 		if err := c.end.Announce(e); err != nil {
 			return err
 		}
-		return c.addTarget(e)
+		return c.peer.Add(e)
 	case protocol.Ended:
 		c.readClosed, c.peerGone = c.end.Ended(), c.end.Gone()
 		c.wakeAll()
@@ -189,12 +162,10 @@ func (c *Conn) grant() error {
 		return nil
 	}
 	c.mu.Lock()
-	b, err := c.in.Next(c.stack.cfg.ReceiveBuffer, func(size int) (buffers.Exposed, error) {
-		return buffers.Expose(c.stack.cfg.Device, c.stack.rdma.PD(), size)
-	})
+	b := c.in.Next(c.stack.cfg.ReceiveBuffer)
 	c.mu.Unlock()
-	if err != nil || b == nil && !c.end.GrantDue() {
-		return err
+	if b == nil && !c.end.GrantDue() {
+		return nil
 	}
 	imm, index := c.end.Grant(b != nil)
 	c.sglMoving = true
@@ -202,7 +173,7 @@ func (c *Conn) grant() error {
 	if b == nil {
 		return c.post(m, nil, nil, imm)
 	}
-	return c.post(m, bufinv.Source(c.base.Map, c.base.Put(index, b.Entry(), c.order), protocol.EntrySize), bufinv.Target(c.peerSGL, index*protocol.EntrySize, protocol.EntrySize), imm)
+	return c.post(m, bufinv.Source(c.base.Map, c.base.Put(index, b.Entry(), c.order), protocol.EntrySize), bufinv.Target(c.peer.SGL, index*protocol.EntrySize, protocol.EntrySize), imm)
 }
 
 // sendData posts data messages while the peer has room for them.
@@ -214,18 +185,18 @@ func (c *Conn) sendData() error {
 		if n == 0 {
 			break
 		}
-		t := c.targets.Front()
+		t := c.peer.Front()
 		m := message{op: protocol.OpData, chunk: chunk, length: n}
-		src, dst := bufinv.Source(chunk.Memory, offset, n), bufinv.Target(t.memory, t.offset, n)
+		src, dst := bufinv.Source(chunk.Memory, offset, n), bufinv.Target(t.Memory, t.Offset, n)
 		imm, full := c.end.Send(n)
-		if t.offset += n; full {
+		if t.Offset += n; full {
 			m.filled = t
 		}
 		if err := c.post(m, src, dst, imm); err != nil {
 			return err
 		}
 		if c.dataMoving++; full {
-			c.targets.Pop()
+			c.peer.Pop()
 		}
 	}
 	return nil
@@ -300,19 +271,7 @@ func (c *Conn) completed(t *rdma.Task) {
 		c.writable.Broadcast()
 		c.mu.Unlock()
 		if m.filled != nil {
-			_ = m.filled.memory.Close() // nothing uses it any more
+			_ = m.filled.Memory.Close() // nothing uses it any more
 		}
 	}
-}
-
-// release releases the memory.
-func (t *transfer) release() error {
-	err := t.base.Close()
-	if t.peerSGL != nil {
-		err = errors.Join(err, t.peerSGL.Close())
-	}
-	for t.targets.Len() > 0 {
-		err = errors.Join(err, t.targets.Pop().memory.Close())
-	}
-	return err
 }

@@ -14,16 +14,15 @@ for flag; do
 	*) goflags+=("$flag") ;;
 	esac
 done
-version=${VERSION:-development}
 sources=cgo/libverbena/api
 "${CC:-cc}" -std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-parentheses \
-	-fvisibility=hidden "-DVERBENA_VERSION=\"$version\"" "${cflags[@]}" -Icgo/libverbena/device -shared \
+	-fvisibility=hidden "${cflags[@]}" -Icgo/libverbena/device -shared \
 	-Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
-CGO_CFLAGS="-O2 -g -DVERBENA_VERSION=\"$version\"" \
-	"$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
+"$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"
-# These are for machines without libibverbs and librdmacm.
-mkdir -p "$folder/verbena-lib"
-for name in libibverbs.so.1 librdmacm.so.1; do
-	ln -sfn ../libverbena.so "$folder/verbena-lib/$name"
+# These are for machines without libibverbs or librdmacm: verbena run adds the folder of what is
+# missing to LD_LIBRARY_PATH.
+for name in libibverbs librdmacm; do
+	mkdir -p "$folder/verbena-lib/$name"
+	ln -sfn ../../libverbena.so "$folder/verbena-lib/$name/$name.so.1"
 done

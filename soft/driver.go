@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -41,23 +42,11 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) {
 
 // Open implements [verbs.Driver].
 func (v Driver) Open(name string) (verbs.Device, error) {
-	place, options, _ := strings.Cut(name, "?")
-	place, ours := strings.CutPrefix(place, prefix)
-	if !ours || place == "" {
-		return nil, fmt.Errorf("open device %q: the name of a software device is %s followed by an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
-	}
-	cfg, capture, err := parseOptions(options)
+	cfg, capture, err := parseName(name)
 	if err != nil {
-		return nil, fmt.Errorf("open device %q: %w", name, err)
+		return nil, err
 	}
 	cfg.Log = v.Log
-	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		cfg.Address = netip.AddrPortFrom(addr, 0)
-	} else if addr, err := netip.ParseAddrPort(place); err == nil {
-		cfg.Address = addr
-	} else {
-		cfg.Interface = place
-	}
 	if capture == "" {
 		return opened(Open(cfg))
 	}
@@ -70,6 +59,41 @@ func (v Driver) Open(name string) (verbs.Device, error) {
 	}
 	d.capture = file
 	return d, nil
+}
+
+// Check returns the error that Open would return for a name with a wrong option, or for an
+// interface or address that this machine does not have. It opens nothing: a port that another
+// program has, or a capture file that cannot be created, is no error here.
+func (Driver) Check(name string) error {
+	cfg, _, err := parseName(name)
+	if err != nil {
+		return err
+	}
+	if err := faults.Faults(cfg.Faults).Check(); err != nil {
+		return fmt.Errorf("open device %q: %w: %w", name, err, verbs.ErrInvalid)
+	}
+	_, err = cfg.find()
+	return err
+}
+
+// parseName returns the configuration for a device name, and the name of its capture file.
+func parseName(name string) (cfg Config, capture string, err error) {
+	place, options, _ := strings.Cut(name, "?")
+	place, ours := strings.CutPrefix(place, prefix)
+	if !ours || place == "" {
+		return cfg, "", fmt.Errorf("open device %q: the name of a software device is %s followed by an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
+	}
+	if cfg, capture, err = parseOptions(options); err != nil {
+		return cfg, "", fmt.Errorf("open device %q: %w", name, err)
+	}
+	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
+		cfg.Address = netip.AddrPortFrom(addr, 0)
+	} else if addr, err := netip.ParseAddrPort(place); err == nil {
+		cfg.Address = addr
+	} else {
+		cfg.Interface = place
+	}
+	return cfg, capture, nil
 }
 
 // opened converts a nil *Device to a nil verbs.Device.

@@ -186,25 +186,50 @@ func (d *Device) Close() error {
 // [verbs.ErrNoDevice]; an address that another program uses gives one that matches
 // [syscall.EADDRINUSE].
 func Open(cfg Config) (*Device, error) {
+	i, err := cfg.find()
 	switch {
-	case cfg.Interface != "" && cfg.Address.IsValid():
-		return nil, fmt.Errorf("open software device: Interface is %q and Address is %v; set only one of them: %w", cfg.Interface, cfg.Address, verbs.ErrInvalid)
+	case err != nil:
+		return nil, err
 	case cfg.Address.IsValid():
-		return openAddress(cfg)
+		name, addr := cfg.address()
+		return open(cfg.roce(name, i, addr))
+	}
+	return openInterface(cfg, i)
+}
+
+// find returns the interface for the device.
+func (cfg Config) find() (networkInterface, error) {
+	var none networkInterface
+	if cfg.Interface != "" && cfg.Address.IsValid() {
+		return none, fmt.Errorf("open software device: Interface is %q and Address is %v; set only one of them: %w", cfg.Interface, cfg.Address, verbs.ErrInvalid)
 	}
 	list, err := interfaces()
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	for _, i := range list {
-		if i.Name == cfg.Interface || cfg.Interface == "" && i.loopback {
-			return openInterface(cfg, i)
+		if cfg.Address.IsValid() && i.has(cfg.Address.Addr()) ||
+			!cfg.Address.IsValid() && (i.Name == cfg.Interface || cfg.Interface == "" && i.loopback) {
+			return i, nil
 		}
 	}
-	if cfg.Interface == "" {
-		return nil, fmt.Errorf("open software device: this host has no loopback interface; name another interface: %w", verbs.ErrNoDevice)
+	switch {
+	case cfg.Address.IsValid():
+		name, addr := cfg.address()
+		return none, fmt.Errorf("open device %s: no interface that is up has the address %v: %w", name, addr.Addr(), verbs.ErrNoDevice)
+	case cfg.Interface == "":
+		return none, fmt.Errorf("open software device: this host has no loopback interface; name another interface: %w", verbs.ErrNoDevice)
 	}
-	return nil, fmt.Errorf("open software device: interface %q does not exist, is down, or has no address: %w", cfg.Interface, verbs.ErrNoDevice)
+	return none, fmt.Errorf("open software device: interface %q does not exist, is down, or has no address: %w", cfg.Interface, verbs.ErrNoDevice)
+}
+
+// address returns the name of a device with an address of its own, and the address with its port.
+func (cfg Config) address() (name string, addr netip.AddrPort) {
+	addr = cfg.Address
+	if addr.Port() == 0 {
+		addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
+	}
+	return prefix + addr.String(), addr
 }
 
 func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
@@ -244,24 +269,6 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).
 			Msgf("UDP port %d of this address is in use, so the device has another port: software devices can reach it there, adapters and the kernel cannot", wire.UDPPort)
 	}
-}
-
-func openAddress(cfg Config) (*Device, error) {
-	list, err := interfaces()
-	if err != nil {
-		return nil, err
-	}
-	addr := cfg.Address
-	if addr.Port() == 0 {
-		addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
-	}
-	name := prefix + addr.String()
-	for _, i := range list {
-		if i.has(addr.Addr()) {
-			return open(cfg.roce(name, i, addr))
-		}
-	}
-	return nil, fmt.Errorf("open device %s: no interface that is up has the address %v: %w", name, addr.Addr(), verbs.ErrNoDevice)
 }
 
 func openInterface(cfg Config, i networkInterface) (*Device, error) {

@@ -96,12 +96,27 @@ func TestBadNames(t *testing.T) {
 			assert.Nil(t, d)
 			assert.Contains(t, err.Error(), want.says)
 			assert.NotContains(t, err.Error(), "\n")
+			checked := Driver{}.Check(name)
+			require.ErrorIs(t, checked, want.is)
+			assert.Contains(t, checked.Error(), want.says)
 		})
 	}
 	_, err := Open(Config{Interface: "lo", Address: netip.MustParseAddrPort("127.0.0.1:1")})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	_, err = Open(Config{Faults: Faults{Loss: -1}})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
+}
+
+// Check opens nothing: neither a port nor a file.
+func TestCheck(t *testing.T) {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	path := filepath.Join(t.TempDir(), "trace.pcap")
+	for _, name := range []string{"soft-lo", "soft-lo?loss=0.1&delay=1ms", "soft-" + c.LocalAddr().String(), "soft-127.0.0.1?capture=" + path} {
+		require.NoError(t, Driver{}.Check(name), name)
+	}
+	assert.NoFileExists(t, path)
 }
 
 func TestCaptureFile(t *testing.T) {

@@ -88,7 +88,7 @@ type MRChange struct {
 	Mem []byte // nil: the same memory; otherwise the region's addresses are those of its bytes
 	// ChangeAccess: the region gets the rights in Access.
 	ChangeAccess bool
-	Access       Access
+	Access       Access // the new rights
 }
 
 // ReregisterableMR is a memory region that can change (IBTA 11.2.7.7, ibv_rereg_mr(3)). The

@@ -1,4 +1,4 @@
-// Command verbena is the tool of the SDK: ping, perf, receive, send and proxy.
+// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy and run.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is
@@ -6,6 +6,7 @@
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
 //	verbena proxy LISTEN TARGET       joins TCP and RDMA, for programs that know only TCP
+//	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
 //
 // verbena COMMAND -help shows the flags of a command.
 package main
@@ -16,8 +17,10 @@ import (
 	"io"
 	"os"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/preload"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proxy"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
@@ -37,10 +40,8 @@ var commands = []command{
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
 	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
+	{"run", "run a program that uses libibverbs or librdmacm on the software device", preload.Main},
 }
-
-// The exit codes for lost output and for a wrong command line. Commands choose all others.
-const exitFailure, exitUsage = 1, 2
 
 func main() {
 	ctx, stop := interrupt.Context(context.Background())
@@ -55,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := choose(ctx, args, out, stderr)
 	if err := out.Err(); err != nil && code == 0 {
 		_, _ = fmt.Fprintln(stderr, "verbena:", err)
-		return exitFailure
+		return exit.Failed
 	}
 	return code
 }
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		usage(stderr)
-		return exitUsage
+		return exit.Usage
 	}
 	switch args[0] {
 	case "version", "-version", "--version":
@@ -80,7 +81,7 @@ func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
 	usage(stderr)
-	return exitUsage
+	return exit.Usage
 }
 
 func usage(w io.Writer) {

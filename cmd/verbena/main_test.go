@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 )
 
 func TestMain(m *testing.M) {
@@ -28,13 +30,14 @@ func TestRun(t *testing.T) {
 		code     int
 		out, err string
 	}{
-		{nil, exitUsage, "", "receive"},
+		{nil, exit.Usage, "", "receive"},
 		{[]string{"help"}, 0, "ping", ""},
 		{[]string{"version"}, 0, "verbena ", ""},
-		{[]string{"dance"}, exitUsage, "", `no command "dance"`},
-		{[]string{"send"}, exitUsage, "", "give the files to send"},
+		{[]string{"dance"}, exit.Usage, "", `no command "dance"`},
+		{[]string{"send"}, exit.Usage, "", "give the files to send"},
 		{[]string{"receive", "-h"}, 0, "", "-existing"},
 		{[]string{"perf", "-h"}, 0, "", "-tx-depth"},
+		{[]string{"run", "-h"}, 0, "", "-faults"},
 	} {
 		var out, err bytes.Buffer
 		assert.Equal(t, c.code, run(context.Background(), c.args, &out, &err), c.args)

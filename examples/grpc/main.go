@@ -29,6 +29,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once, even if a client goes on
 	var err error
 	switch {
 	case *listen != "" && flag.NArg() == 0:

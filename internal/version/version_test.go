@@ -1,11 +1,13 @@
 package version
 
 import (
+	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -42,6 +44,12 @@ func TestDescribe(t *testing.T) {
 		info.GoVersion = "go1.26.0"
 		assert.Equal(t, want, describe(&info, "linux/amd64"))
 	}
+}
+
+func TestNumberInC(t *testing.T) {
+	header, err := os.ReadFile("version.h")
+	require.NoError(t, err)
+	assert.Contains(t, string(header), `#define VERBENA_VERSION "`+Number+"\"\n")
 }
 
 // A test binary is a program like any other.

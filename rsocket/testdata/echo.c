@@ -2,6 +2,8 @@
 //
 //	echo serve ADDRESS PORT CONNECTIONS     returns the bytes of so many connections, one by one
 //	echo dial ADDRESS PORT BYTES PIECE      sends bytes in pieces, and checks what comes back
+//	echo memcached ADDRESS PORT CONNECTIONS stores values over so many connections at a time, and
+//	                                        checks what comes back
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -100,14 +102,74 @@ static void dial(int s, size_t bytes, size_t piece) {
 	}
 }
 
+static int connected(struct sockaddr_in *a) {
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+	if (s < 0) {
+		fail("socket");
+	}
+	if (connect(s, (struct sockaddr *)a, sizeof *a) < 0) {
+		fail("connect");
+	}
+	return s;
+}
+
+// memcached has a request and its answer under way on every connection at a time. It makes the
+// values of the test in Go.
+static void memcached(struct sockaddr_in *a, int connections) {
+	enum { LARGEST = 100000, ROUNDS = 10 };
+	static char out[LARGEST + 200], want[LARGEST + 200], in[LARGEST + 200];
+	int *s = malloc(connections * sizeof *s);
+	for (int i = 0; i < connections; i++) {
+		s[i] = connected(a);
+	}
+	for (int j = 0; j <= ROUNDS; j++) {
+		for (int receive = 0; receive <= 1; receive++) {
+			for (int i = 0; i < connections; i++) {
+				int size = 1 + i * j * 40, n, m;
+				if (size > LARGEST) {
+					errno = EMSGSIZE;
+					fail("value");
+				}
+				n = sprintf(out, "set key-%d-%d 0 0 %d\r\n", i, j, size);
+				m = sprintf(want, "STORED\r\nVALUE key-%d-%d 0 %d\r\n", i, j, size);
+				for (int k = 0; k < size; k++) {
+					out[n++] = want[m++] = pattern(i + k);
+				}
+				n += sprintf(out + n, "\r\nget key-%d-%d\r\n", i, j);
+				m += sprintf(want + m, "\r\nEND\r\n");
+				if (j == ROUNDS) {
+					n = sprintf(out, "quit\r\n");
+					m = 0;
+				}
+				if (!receive) {
+					if (send(s[i], out, n, 0) != n) {
+						fail("send");
+					}
+				} else if (j == ROUNDS) {
+					if (recv(s[i], in, 1, 0) != 0) {
+						fail("recv of the end");
+					}
+					close(s[i]);
+				} else if (recv(s[i], in, m, MSG_WAITALL) != m || memcmp(in, want, m) != 0) {
+					fail("recv of a value");
+				}
+			}
+		}
+	}
+	printf("echo: %d connections\n", connections);
+}
+
 int main(int argc, char **argv) {
 	struct sockaddr_in a = {.sin_family = AF_INET};
-	int s = socket(AF_INET, SOCK_STREAM, 0);
-	if (argc < 5 || s < 0 || inet_pton(AF_INET, argv[2], &a.sin_addr) != 1) {
-		fail("arguments or socket");
+	if (argc < 5 || inet_pton(AF_INET, argv[2], &a.sin_addr) != 1) {
+		fail("arguments");
 	}
 	a.sin_port = htons(atoi(argv[3]));
 	if (strcmp(argv[1], "serve") == 0) {
+		int s = socket(AF_INET, SOCK_STREAM, 0);
+		if (s < 0) {
+			fail("socket");
+		}
 		if (bind(s, (struct sockaddr *)&a, sizeof a) < 0) {
 			fail("bind");
 		}
@@ -115,12 +177,13 @@ int main(int argc, char **argv) {
 		close(s);
 		return 0;
 	}
+	if (strcmp(argv[1], "memcached") == 0) {
+		memcached(&a, atoi(argv[4]));
+		return 0;
+	}
 	if (argc < 6) {
 		fail("arguments");
 	}
-	if (connect(s, (struct sockaddr *)&a, sizeof a) < 0) {
-		fail("connect");
-	}
-	dial(s, strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+	dial(connected(&a), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
 	return 0;
 }

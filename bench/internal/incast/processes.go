@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/subprocess"
 	"github.com/verbena-rdma/verbena/bench/internal/veth"
 	"github.com/verbena-rdma/verbena/descriptor"
 )
@@ -25,8 +25,7 @@ type report struct {
 
 // process is one of the child processes, with the pipes to it.
 type process struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
+	*subprocess.Process
 	scan    *descriptor.Scanner
 	reports *json.Decoder
 	pipe    *os.File
@@ -36,32 +35,20 @@ type process struct {
 
 // start starts a process on a host.
 func start(ctx context.Context, o options, prefix []string, role, device string, conns int) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer w.Close()
-	p := &process{conns: conns, pipe: r, reports: json.NewDecoder(r), active: (role == "receiver") == (o.operation == "read")}
-	p.cmd = exec.CommandContext(ctx, prefix[0], append(prefix[1:], self, "incast", "-child", role, "-d", device,
-		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String())...)
-	p.cmd.Stderr = os.Stderr
-	p.cmd.ExtraFiles = []*os.File{w}
-	stdout, err := p.cmd.StdoutPipe()
-	if err == nil {
-		p.stdin, err = p.cmd.StdinPipe()
-	}
-	if err == nil {
-		err = p.cmd.Start()
-	}
+	p, err := subprocess.Start(ctx, prefix, []string{"incast", "-child", role, "-d", device,
+		"-senders", fmt.Sprint(conns), "-processes", "1", "-op", o.operation, "-size", fmt.Sprint(o.size), "-window", fmt.Sprint(o.window), "-t", o.duration.String()}, w)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	p.scan = descriptor.NewScanner(stdout)
-	return p, nil
+	return &process{
+		Process: p, scan: descriptor.NewScanner(p.Out), pipe: r, reports: json.NewDecoder(r), conns: conns,
+		active: (role == "receiver") == (o.operation == "read"),
+	}, nil
 }
 
 // offers reads the descriptors of the process's connections and of its memory.
@@ -90,11 +77,11 @@ func (p *process) rank() int {
 
 // stop ends the process, and returns its last report.
 func (p *process) stop() (r report, err error) {
-	err = p.stdin.Close()
+	err = p.In.Close()
 	if e := p.reports.Decode(&r); err == nil {
 		err = e
 	}
-	if e := p.cmd.Wait(); e != nil {
+	if e := p.Wait(); e != nil {
 		err = e
 	}
 	return r, errors.Join(err, p.pipe.Close())
@@ -102,8 +89,7 @@ func (p *process) stop() (r report, err error) {
 
 // kill kills the process after a failure.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	p.Kill()
 	_ = p.pipe.Close()
 }
 
@@ -189,10 +175,10 @@ func exchangeDescriptors(all []*process) error {
 			return err
 		}
 		for i, c := range theirs {
-			if _, err := io.WriteString(all[0].stdin, descriptor.Armor(c)+descriptor.Armor(theirMemory)); err != nil {
+			if _, err := io.WriteString(all[0].In, descriptor.Armor(c)+descriptor.Armor(theirMemory)); err != nil {
 				return err
 			}
-			if _, err := io.WriteString(p.stdin, descriptor.Armor(conns[i])+descriptor.Armor(memory)); err != nil {
+			if _, err := io.WriteString(p.In, descriptor.Armor(conns[i])+descriptor.Armor(memory)); err != nil {
 				return err
 			}
 		}

@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/footprint"
+	"github.com/verbena-rdma/verbena/bench/internal/subprocess"
 )
 
 // request is what a process is asked to do. It answers each request by a reply.
@@ -35,43 +33,29 @@ type reply struct {
 
 // process is another process.
 type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	to  *json.Encoder
-	out *json.Decoder
+	*subprocess.Process
+	to   *json.Encoder
+	from *json.Decoder
 }
 
 // startProcess starts a process on a device, or one for TCP. name names its profile.
 func startProcess(ctx context.Context, o options, prefix []string, dev, name string) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	args := append(prefix[:len(prefix):len(prefix)], self, "rsocket", "-child", "-d", dev, fmt.Sprintf("-counters=%v", o.counters),
-		"-send-buffer", fmt.Sprint(o.send), "-receive-buffer", fmt.Sprint(o.receive))
+	args := []string{"rsocket", "-child", "-d", dev, fmt.Sprintf("-counters=%v", o.counters),
+		"-send-buffer", fmt.Sprint(o.send), "-receive-buffer", fmt.Sprint(o.receive)}
 	if o.profile != "" {
 		args = append(args, "-cpuprofile", filepath.Join(o.profile, name+".pprof"))
 	}
-	p := &process{cmd: exec.CommandContext(ctx, args[0], args[1:]...)}
-	p.cmd.Stderr = os.Stderr
-	stdout, err := p.cmd.StdoutPipe()
-	if err == nil {
-		p.in, err = p.cmd.StdinPipe()
-	}
-	if err == nil {
-		err = p.cmd.Start()
-	}
+	p, err := subprocess.Start(ctx, prefix, args)
 	if err != nil {
 		return nil, err
 	}
-	p.to, p.out = json.NewEncoder(p.in), json.NewDecoder(stdout)
-	return p, nil
+	return &process{p, json.NewEncoder(p.In), json.NewDecoder(p.Out)}, nil
 }
 
 // call has the process do something.
 func (p *process) call(q request) (r reply, err error) {
 	if err = p.to.Encode(q); err == nil {
-		err = p.out.Decode(&r)
+		err = p.from.Decode(&r)
 	}
 	if err == nil && r.Error != "" {
 		err = errors.New(r.Error)
@@ -84,7 +68,7 @@ func (p *process) call(q request) (r reply, err error) {
 
 // stop ends the process.
 func (p *process) stop() error {
-	return errors.Join(p.in.Close(), p.cmd.Wait())
+	return errors.Join(p.In.Close(), p.Wait())
 }
 
 // way is a way to connect two processes.

@@ -9,11 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../../internal/version/version.h"
 #include "verbena.h"
-
-#ifndef VERBENA_VERSION
-#define VERBENA_VERSION "unknown"
-#endif
 
 VB_EXPORT const char verbena_version[] = VERBENA_VERSION;
 

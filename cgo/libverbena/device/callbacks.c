@@ -1,11 +1,9 @@
 //go:build linux && cgo && verbs
 
 #include "callbacks.h"
+#include "../../../internal/version/version.h"
 
-// Any file of this half names the version, for programs that look into the library.
-#ifdef VERBENA_VERSION
 const char verbena_version[] = VERBENA_VERSION;
-#endif
 
 static struct vd_callbacks callbacks;
 

@@ -56,7 +56,7 @@ func openNamed(name, specification string) (*openDevice, error) {
 
 // listDevices returns the devices that programs are shown.
 func listDevices() ([]verbs.DeviceInfo, error) {
-	if _, named := os.LookupEnv("VERBENA_DEVICES"); !named {
+	if strings.TrimSpace(os.Getenv("VERBENA_DEVICES")) == "" {
 		return soft.Driver{}.Devices()
 	}
 	return namedDevices()

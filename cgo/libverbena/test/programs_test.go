@@ -29,7 +29,8 @@ type row struct {
 }
 
 var packages = map[string]string{
-	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils",
+	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils", "rping": "rdmacm-utils", "ucmatose": "rdmacm-utils",
+	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils",
 }
 
 func packageOf(program string) string {
@@ -158,7 +159,7 @@ func places(t *testing.T) []*place {
 // it would not need on an adapter.
 func TestPrograms(t *testing.T) {
 	var rows []row
-	for _, list := range [][]row{verbsTools(), perftest(), ucx()} {
+	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx()} {
 		rows = append(rows, list...)
 	}
 	table := new(strings.Builder)

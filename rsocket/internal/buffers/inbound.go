@@ -1,14 +1,17 @@
 package buffers
 
 import (
-	"errors"
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 )
 
 const (
-	// Smallest is the size of the first receive buffer, and of the smallest.
+	// Smallest is the size of the memory that a connection begins with, and of the smallest buffer
+	// beside it.
 	Smallest = 8 << 10
 
 	// A buffer that was filled faster than fastFill is followed by one twice as large, and one
@@ -23,38 +26,36 @@ const (
 // Buffer is a receive buffer: memory that the peer fills from the beginning to the end.
 type Buffer struct {
 	Exposed
+	offset int // of data in the memory: zero except for the first buffer of a connection
 	data   []byte
 	filled int
 	read   int
-	shared bool // the memory has another owner
 }
 
 // Entry is the buffer, for the peer.
-func (b *Buffer) Entry() protocol.Entry { return b.Exposed.Entry(0, len(b.data)) }
+func (b *Buffer) Entry() protocol.Entry { return b.Exposed.Entry(b.offset, len(b.data)) }
 
 func (b *Buffer) full() bool { return b.filled == len(b.data) }
 
-func (b *Buffer) close() error {
-	if b.shared {
-		return nil
-	}
-	return b.Close()
-}
-
 // Inbound is the receive buffers of a connection, and what has arrived in them.
 type Inbound struct {
+	memory  *Memory
+	first   *Buffer   // a part of the Base, whose memory is always there
 	buffers []*Buffer // that the peer knows and the program has not read, in order
 	used    []*Buffer // read, to be used again
 	size    int       // bytes of buffers
+	failure error     // why one could not be released
 
 	last  int           // size of the newest buffer
 	fill  time.Duration // how long the buffer before the filling one took; zero: not known
 	begun time.Time     // when the filling one got its first byte
 }
 
-// AddFirst adds the first buffer, a part of other memory.
-func (in *Inbound) AddFirst(data []byte) {
-	in.add(&Buffer{data: data, shared: true})
+// NewInbound returns the first buffer of a connection, which the peer learns of when it connects.
+func (m *Memory) NewInbound(b Base) Inbound {
+	in := Inbound{memory: m, first: b.FirstBuffer()}
+	in.add(in.first)
+	return in
 }
 
 func (in *Inbound) add(b *Buffer) {
@@ -84,7 +85,9 @@ func (in *Inbound) Consume(n int) bool {
 		return false
 	}
 	in.size -= len(b.data)
-	in.used = append(in.used, b)
+	if b != in.first {
+		in.used = append(in.used, b)
+	}
 	in.buffers = append(in.buffers[:0], in.buffers[1:]...)
 	return true
 }
@@ -126,11 +129,11 @@ func (in *Inbound) Fill(n int, now func() time.Time) {
 }
 
 // Next returns a buffer for the peer to be told of, if one is due: when the peer has begun to fill
-// the last one, and limit has room for one more. allocate allocates its memory if no old buffer has
-// the size.
-func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*Buffer, error) {
+// the last one, and limit has room for one more. If the memory of all connections is used up, that
+// is the first buffer again, as soon as the program has read it.
+func (in *Inbound) Next(limit int) *Buffer {
 	if list := in.filling(); len(list) > 1 || len(list) == 1 && list[0].filled == 0 {
-		return nil, nil
+		return nil
 	}
 	size := max(in.last, Smallest)
 	switch {
@@ -140,49 +143,62 @@ func (in *Inbound) Next(limit int, allocate func(size int) (Exposed, error)) (*B
 		size /= 2
 	}
 	if size = max(min(size, limit/perLimit), Smallest); in.size+size > limit {
-		return nil, nil // until the program has read
+		return nil // until the program has read
 	}
-	b, err := in.reuse(size, limit-in.size-size)
-	if err == nil && b == nil {
-		b = &Buffer{}
-		if b.Exposed, err = allocate(size); err != nil && size > Smallest { // memory is short
-			b.Exposed, err = allocate(Smallest)
+	b := in.reuse(size, limit-in.size-size)
+	firstIsFree := !slices.Contains(in.buffers, in.first)
+	if b == nil && (size > Smallest || !firstIsFree) {
+		var err error
+		if b, err = in.memory.buffer(size); err != nil {
+			in.failed(fmt.Errorf("allocate a receive buffer: %w", err))
 		}
 	}
-	if err != nil {
-		return nil, err
+	if b == nil {
+		if !firstIsFree {
+			return nil
+		}
+		b = in.first
 	}
-	*b = Buffer{Exposed: b.Exposed, data: b.Bytes()}
+	b.filled, b.read = 0, 0
 	in.add(b)
-	return b, nil
+	return b
 }
 
 // reuse returns a used buffer of a size, or nil. It keeps others of this size, spare bytes at most,
 // and releases the rest.
-func (in *Inbound) reuse(size, spare int) (found *Buffer, err error) {
+func (in *Inbound) reuse(size, spare int) (found *Buffer) {
 	kept := in.used[:0]
 	for _, b := range in.used {
 		switch {
-		case b.shared || len(b.data) != size:
-			err = errors.Join(err, b.close())
-		case found == nil:
+		case found == nil && len(b.data) == size:
 			found = b
-		case spare >= size:
+		case len(b.data) == size && spare >= size:
 			spare -= size
 			kept = append(kept, b)
 		default:
-			err = errors.Join(err, b.close())
+			if err := in.memory.closeBuffer(b); err != nil {
+				in.failed(err)
+				kept = append(kept, b) // to try again
+			}
 		}
 	}
+	clear(in.used[len(kept):])
 	in.used = kept
-	return found, err
+	return found
 }
 
-// Release releases all buffers.
-func (in *Inbound) Release() (err error) {
+// failed notes an error for Release. The connection works on.
+func (in *Inbound) failed(err error) { in.failure = cmp.Or(in.failure, err) }
+
+// Release releases all buffers but the first. It returns the first error, if there was one at all.
+func (in *Inbound) Release() error {
 	for _, b := range append(in.buffers, in.used...) {
-		err = errors.Join(err, b.close())
+		if b != in.first {
+			if err := in.memory.closeBuffer(b); err != nil {
+				in.failed(err)
+			}
+		}
 	}
 	in.buffers, in.used = nil, nil
-	return err
+	return in.failure
 }

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -55,8 +53,6 @@ func Of(ctx context.Context, err error) error {
 		{rdma.ErrUnreachable, syscall.EHOSTUNREACH},
 		{rdma.ErrTimeout, syscall.ETIMEDOUT},
 		{verbs.ErrInUse, syscall.EADDRINUSE},
-		{pe.ErrClosed, net.ErrClosed},
-		{pe.ErrBadState, net.ErrClosed}, // the stack is being closed
 	}
 	if ctx.Err() != nil {
 		kinds = []struct{ is, kind error }{{context.DeadlineExceeded, os.ErrDeadlineExceeded}}

@@ -1,66 +1,142 @@
 // Package shared has values that several users share by name. The first user opens a value, and the
-// last one closes it. Values of one name are open one after the other, never two at a time.
+// last one closes it. A value that works is the only one of its name.
 package shared
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"sync"
 )
 
-// Values is a set of shared values. Open and Close make and end them. All methods, and those of a
-// Ref, may be called from any goroutine.
+// Values is a set of shared values. All methods, and those of a Ref, may be called from any
+// goroutine.
 type Values[T any] struct {
-	Open  func(name string) (T, error) // calls do not overlap
-	Close func(T)                      // for the last Release
-	Dead  func(T) bool                 // the value is of no use any more; Acquire opens another
+	Open  func(name string) (T, error)
+	Close func(T) error // for the last Release; after End, it is called again
+	Dead  func(T) bool  // the value is of no use any more; Acquire opens another
+	Keep  bool          // the set itself is a user of each value, until End
 
-	mu   sync.Mutex
-	refs map[string]*Ref[T]
+	mu    sync.Mutex
+	refs  map[string]*Ref[T]
+	ended bool
 }
 
 // Ref is a value that is in use. A nil *Ref is none, which Retain and Release ignore.
 type Ref[T any] struct {
 	Value  T
+	err    error // of Open
 	set    *Values[T]
 	name   string
-	closed chan struct{} // closed when Value is, behind the last user
-	users  int           // zero: it is being closed; set.mu guards it
+	opened chan struct{} // closed when Open has returned
+	closed chan struct{} // closed when Close has, behind the last user
+
+	// The lock of the set guards these.
+	state state
+	users int
 }
 
-// Acquire returns the value with the name, for one user. It opens the value if nobody uses it. While
-// an earlier one is being closed it waits, until ctx ends.
+type state int
+
+const (
+	opening state = iota
+	open
+	closing
+	failed // Open has
+)
+
+// Acquire returns the value with the name, for one user. It opens the value, on another goroutine,
+// if nobody uses it. While that goes on, and while an earlier value is being closed, it waits until
+// ctx ends.
 func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for r := v.refs[name]; r != nil; r = v.refs[name] {
-		if r.users > 0 && !v.Dead(r.Value) {
-			r.users++
+	for {
+		r, isUser, err := v.enter(name)
+		if err != nil {
+			return nil, err
+		}
+		done := r.opened
+		if !isUser {
+			done = r.closed
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			if !isUser || r.giveUp() {
+				return nil, context.Cause(ctx)
+			}
+		}
+		if isUser && r.err != nil {
+			return nil, r.err
+		}
+		if isUser {
 			return r, nil
 		}
-		if r.users > 0 {
-			delete(v.refs, name)
-			break
-		}
-		v.mu.Unlock()
-		select {
-		case <-r.closed:
-		case <-ctx.Done():
-		}
-		v.mu.Lock()
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 	}
-	value, err := v.Open(name)
+}
+
+// enter makes the caller a user of the value with the name, unless that is being closed.
+func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
+	var dead *Ref[T]
+	defer func() { _ = dead.Release() }() // without the lock
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ended {
+		return nil, false, fmt.Errorf("use %s: %w", name, net.ErrClosed)
+	}
+	if r = v.refs[name]; r != nil && r.state == open && v.Dead(r.Value) {
+		delete(v.refs, name)
+		if v.Keep {
+			dead = r
+		}
+		r = nil
+	}
+	if r == nil {
+		r = &Ref[T]{set: v, name: name, opened: make(chan struct{}), closed: make(chan struct{})}
+		if v.Keep {
+			r.users++
+		}
+		if v.refs == nil {
+			v.refs = make(map[string]*Ref[T])
+		}
+		v.refs[name] = r
+		go r.open()
+	}
+	if r.state == closing {
+		return r, false, nil
+	}
+	r.users++
+	return r, true, nil
+}
+
+// open opens the value, and closes it if all users have given up.
+func (r *Ref[T]) open() {
+	value, err := r.set.Open(r.name)
+	r.set.mu.Lock()
+	r.Value, r.err, r.state = value, err, open
+	unused := err == nil && r.users == 0
+	if unused {
+		r.state = closing
+	}
 	if err != nil {
-		return nil, err
+		r.state = failed
+		r.remove()
 	}
-	r := &Ref[T]{Value: value, set: v, name: name, closed: make(chan struct{}), users: 1}
-	if v.refs == nil {
-		v.refs = make(map[string]*Ref[T])
+	r.set.mu.Unlock()
+	close(r.opened)
+	if unused {
+		_ = r.close()
 	}
-	v.refs[name] = r
-	return r, nil
+}
+
+// giveUp ends the use of a value that is still being opened.
+func (r *Ref[T]) giveUp() bool {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if r.state == opening {
+		r.users--
+	}
+	return r.state == opening
 }
 
 // Retain is for one more user. The caller is one, or has one.
@@ -72,23 +148,58 @@ func (r *Ref[T]) Retain() {
 	}
 }
 
-// Release ends the use by one user. For the last one it returns when Close has.
-func (r *Ref[T]) Release() {
+// Release ends the use by one user. For the last one it returns when Close has, with its error.
+func (r *Ref[T]) Release() error {
 	if r == nil {
-		return
+		return nil
 	}
 	r.set.mu.Lock()
 	r.users--
-	last := r.users == 0
+	last := r.users == 0 && r.state == open
+	if last {
+		r.state = closing
+	}
 	r.set.mu.Unlock()
 	if !last {
-		return
+		return nil
 	}
-	r.set.Close(r.Value)
+	return r.close()
+}
+
+func (r *Ref[T]) close() error {
+	err := r.set.Close(r.Value)
 	r.set.mu.Lock()
-	defer r.set.mu.Unlock()
+	r.remove()
+	r.set.mu.Unlock()
+	close(r.closed)
+	return err
+}
+
+// remove makes room for another value of the name.
+func (r *Ref[T]) remove() {
 	if r.set.refs[r.name] == r {
 		delete(r.set.refs, r.name)
 	}
-	close(r.closed)
+}
+
+// End closes all values, whether they are in use or not, and makes Acquire fail with net.ErrClosed.
+func (v *Values[T]) End() (err error) {
+	v.mu.Lock()
+	first := !v.ended
+	v.ended = true
+	var list []*Ref[T]
+	for _, r := range v.refs {
+		list = append(list, r)
+	}
+	v.mu.Unlock()
+	for _, r := range list {
+		if <-r.opened; r.err != nil {
+			continue
+		}
+		err = errors.Join(err, v.Close(r.Value))
+		if first && v.Keep {
+			_ = r.Release() // if it closes the value again, it has the same error
+		}
+	}
+	return err
 }

@@ -248,3 +248,18 @@ func TestQueuePair1IsGuarded(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return counter(t, passive.dev, "rx_malformed") == before+1 }, time.Minute, 10*time.Millisecond)
 }
+
+// Polls look for management messages now and then, and for packets of queue pairs always.
+func TestPollsForManagement(t *testing.T) {
+	m := openCMSide(t, Config{})
+	m.dev.mu.Lock()
+	defer m.dev.mu.Unlock()
+	e, now := m.dev.endpoints[0], m.dev.now()
+	e.receive(now)
+	assert.False(t, e.polledFor(now))
+	assert.False(t, e.polledFor(now+managementInterval-1))
+	assert.True(t, e.polledFor(now+managementInterval))
+	e.receivers++
+	assert.True(t, e.polledFor(now))
+	e.receivers--
+}

@@ -30,6 +30,8 @@ type endpoint struct {
 	receivers      int           // users that receive packets from the socket
 	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
 	srdPolledUntil time.Duration // programs that poll check it for SRD packets until then
+	managed        bool          // management messages arrive
+	checked        time.Duration // when it was last checked for packets
 	headers        int           // users that need the IP header of packets
 	window         int           // bytes in flight that a peer with buffers like ours can hold
 	wakesAt        time.Duration // when the goroutine wakes by itself; zero: it does not wait
@@ -45,6 +47,10 @@ type endpoint struct {
 	// Used by the goroutine alone.
 	pollsSeen    uint64 // shard.polls at the last look
 	lockAttempts int    // failed attempts in a row to take the lock
+	atOnce       bool   // the last wait at the socket followed a pause, and ended at once
+	overdue      int    // times in a row that a packet lay for a pause
+	unattended   bool   // programs poll and leave packets lying: the goroutine takes them
+	inVain       int    // times in a row that the goroutine was then woken for nothing
 	timer        *time.Timer
 
 	resume chan struct{} // ends a pause of the goroutine
@@ -191,8 +197,20 @@ func (e *endpoint) polledForSRD(now time.Duration) bool {
 	return e.srdQueuePairs > 0 && (e.device.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
+// managementInterval is how often programs that poll check an endpoint to which only management
+// messages come. A check is a system call, which takes longer than to handle a message that came
+// through shared memory.
+const managementInterval = 100 * time.Microsecond
+
+// polledForManagement reports whether programs that poll check the endpoint for management messages.
+func (e *endpoint) polledForManagement(now time.Duration) bool {
+	return e.managed && now-e.checked >= managementInterval
+}
+
 // polledFor reports whether programs that poll check the endpoint.
-func (e *endpoint) polledFor(now time.Duration) bool { return e.receivers > 0 || e.polledForSRD(now) }
+func (e *endpoint) polledFor(now time.Duration) bool {
+	return e.receivers > 0 || e.polledForSRD(now) || e.polledForManagement(now)
+}
 
 // inUse reports whether the endpoint is left to programs while they poll.
 func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.polledForSRD(now) }
@@ -234,19 +252,25 @@ func (e *endpoint) run() {
 				d.fatal(err)
 				return
 			}
-			spinning.Woken(d.now())
+			woken := d.now()
+			spinning.Woken(woken)
+			e.atOnce = paused && woken-now < immediately
 		}
 		if paused = used && e.polled(); paused {
 			e.yieldToPrograms()
 			continue
 		}
-		for more := true; more && !(used && e.polled()); {
+		first := true
+		for more := true; more && !(used && e.polled()); first = false {
 			s.mu.Lock()
 			closed := d.closed
 			now := d.now()
 			worked := s.progress(now, e)
 			used = e.inUse(now)
 			s.mu.Unlock()
+			if first {
+				e.noteWoken(worked)
+			}
 			if closed {
 				return
 			}
@@ -287,7 +311,40 @@ func (d *Device) fatal(err error) {
 // polled reports whether programs have polled since the last look, and none of them has armed
 // a completion queue since, in order to sleep. Only endpoints in use are left to programs.
 func (e *endpoint) polled() bool {
-	return e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
+	return !e.unattended && e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
+}
+
+const (
+	// immediately is longer than a wait at a socket takes where a packet lies already.
+	immediately = 20 * time.Microsecond
+	// maxOverdue is how many times in a row a packet may lie for pollerGrace. After that the
+	// goroutine takes the packets itself.
+	maxOverdue = 2
+	// maxInVain is how many times in a row the goroutine may then be woken for packets that a
+	// program has taken. After that it leaves them to programs again.
+	maxInVain = 16
+)
+
+// noteWoken learns whether programs that poll take the packets, from whether the goroutine found
+// work when it was woken. Some programs poll only for the completions of their own requests, and
+// then read memory until a peer has written there.
+func (e *endpoint) noteWoken(worked bool) {
+	switch {
+	case e.unattended && worked:
+		e.inVain = 0
+	case e.unattended:
+		e.inVain++
+		if e.inVain >= maxInVain {
+			e.unattended, e.inVain, e.overdue = false, 0, 0
+		}
+	case !e.atOnce:
+	case worked:
+		e.overdue++
+		e.unattended = e.overdue >= maxOverdue
+	default:
+		e.overdue = 0
+	}
+	e.atOnce = false
 }
 
 // maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock

@@ -208,6 +208,27 @@ func (s *side) peerGone() <-chan uint32 {
 	return gone
 }
 
+// An idle queue pair that outlives its peer stays as it is, as on an adapter. A request fails.
+func TestLocalPeerKilledOutlived(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		x := openSideWith(t, Config{}, victimMemory, verbs.QPInit{OutlivesPeer: true})
+		v := startVictim(x, "idle")
+		x.recv(100, x.sge(0, 8))
+		if busy {
+			v.stop()
+			x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: v.Addr, RKey: v.RKey})
+		}
+		v.kill()
+		if busy {
+			require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded, verbs.StatusFlushed}, statuses(x.wait(2)))
+			continue
+		}
+		x.until("the peer's death is known", func() bool { return localCounter(x, "local_peers_died") == 1 })
+		require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
+		require.Zero(t, must(x.cq.Poll(x.wcs)), "the receive is not flushed")
+	}
+}
+
 // A killed peer is detected without a timer, whatever is in progress.
 func TestLocalPeerKilled(t *testing.T) {
 	for name, op := range map[string]verbs.Opcode{

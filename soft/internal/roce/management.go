@@ -40,7 +40,7 @@ func (d *Device) openServices() {
 	}
 	for _, e := range d.endpoints {
 		e.users++
-		e.receivers++
+		e.managed = true
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
 	d.services = gsi.New(cfg)

@@ -148,7 +148,7 @@ func TestDatagrams(t *testing.T) {
 				assert.Equal(t, []verbs.WC{{ID: 2, Opcode: verbs.WCSend, Bytes: uint32(n), QPN: x.qp.Num()}}, x.wait(1))
 				assert.Equal(t, []verbs.WC{{
 					ID: 1, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), HasImm: true, Imm: 9,
-					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true, SrcUDPPort: admission.ReplyPort(source.UDPPort),
+					QPN: y.qp.Num(), SrcQPN: x.qp.Num(), HasGRH: true, IPv4: source.GID.Addr().Is4(), SrcUDPPort: admission.ReplyPort(source.UDPPort),
 				}}, y.wait(1))
 				assert.True(t, bytes.Equal(x.mem[:n], y.mem[verbs.GRHLen:verbs.GRHLen+n]))
 				checkGRH(t, y.mem[:verbs.GRHLen], source.GID.Addr(), target.GID.Addr(), 8+wire.UDSendOnlyImm.HeaderLen()+(n+3)/4*4+wire.ICRCLen)

@@ -154,3 +154,76 @@ func TestFatal(t *testing.T) {
 	x.dev.fatal(errors.ErrUnsupported)
 	assert.Equal(t, []verbs.Event{{Type: verbs.EventDeviceFatal}}, events)
 }
+
+// ArmNext waits for the next completion while the queue holds others.
+func TestArmNext(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	x.connect(x)
+	calls := make(chan struct{}, 10)
+	x.cq.OnCompletion(func() { calls <- struct{}{} })
+	write := x.write(x, 8)
+	next := x.cq.(verbs.ArmNextCQ)
+	require.NoError(t, next.ArmNext(false))
+	x.post(write)
+	<-calls
+	armed, err := x.cq.Arm(false)
+	require.NoError(t, err)
+	require.False(t, armed, "a completion waits to be polled")
+	require.NoError(t, next.ArmNext(false))
+	require.Empty(t, calls)
+	x.post(write)
+	<-calls
+	x.wait(2)
+}
+
+// A completion queue keeps what it holds when it is resized.
+func TestResizeCompletionQueue(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	x.connect(x)
+	cq := x.cq.(verbs.ResizableCQ)
+	for id := range uint64(3) {
+		wr := x.write(x, 8)
+		wr.ID = id
+		x.post(wr)
+	}
+	x.until("the queue holds three completions", func() bool {
+		x.dev.mu.Lock()
+		defer x.dev.mu.Unlock()
+		return asCompletionQueue(x.cq).entries.Len() == 3
+	})
+	require.ErrorIs(t, cq.Resize(2), verbs.ErrInvalid)
+	require.ErrorIs(t, cq.Resize(0), verbs.ErrLimit)
+	require.ErrorIs(t, cq.Resize(maxCQE+1), verbs.ErrLimit)
+	require.NoError(t, cq.Resize(3))
+	require.Equal(t, 3, x.cq.Capacity())
+	for id, wc := range x.wait(3) {
+		require.Equal(t, uint64(id), wc.ID)
+	}
+	require.NoError(t, cq.Resize(1))
+}
+
+// The goroutine of an endpoint takes packets that programs leave lying although they poll, until
+// it is woken for nothing.
+func TestUnattended(t *testing.T) {
+	var e endpoint
+	overdue := func(worked bool) {
+		e.atOnce = true
+		e.noteWoken(worked)
+	}
+	overdue(true)
+	overdue(false)
+	overdue(true)
+	e.noteWoken(true) // after it has slept
+	require.False(t, e.unattended)
+	overdue(true)
+	require.True(t, e.unattended)
+	for range maxInVain - 1 {
+		e.noteWoken(false)
+	}
+	e.noteWoken(true)
+	require.True(t, e.unattended)
+	for range maxInVain {
+		e.noteWoken(false)
+	}
+	require.False(t, e.unattended)
+}

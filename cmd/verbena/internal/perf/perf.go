@@ -15,23 +15,14 @@ package perf
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime/pprof"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/compare"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers"
-	"github.com/verbena-rdma/verbena/internal/interrupt"
-)
-
-// Exit codes. A signal gives 128 plus its number.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-	exitSignal = 128
 )
 
 // Main runs the command, and returns its exit code.
@@ -47,12 +38,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	o, err := parseArgs(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	}
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
-		return exitUsage
+		return exit.WrongArguments("verbena perf", err, stderr)
 	}
 	err = withProfile(o.profile, func() error {
 		switch {
@@ -63,15 +50,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return measure(ctx, o, stdout, stderr)
 	})
-	var by interrupt.Error
-	switch {
-	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.Signal)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "verbena perf:", err)
-		return exitFailed
-	}
-	return exitOK
+	return exit.Code(ctx, "verbena perf", err, stderr)
 }
 
 // withProfile runs f, and writes a CPU profile of it to a file, unless file is empty.

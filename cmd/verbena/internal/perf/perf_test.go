@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
@@ -106,7 +107,7 @@ func TestVariants(t *testing.T) {
 	} {
 		t.Run(flags, func(t *testing.T) {
 			code, out := run(t, append(strings.Fields(flags), addr)...)
-			require.Equal(t, exitOK, code, "%s\n%s", out, log)
+			require.Equal(t, exit.OK, code, "%s\n%s", out, log)
 			assert.Contains(t, out, "#bytes")
 			assert.NotContains(t, out, "DAMAGED")
 			if strings.Contains(flags, "verify") {
@@ -122,7 +123,7 @@ func TestFiles(t *testing.T) {
 	folder := t.TempDir()
 	file, table := filepath.Join(folder, "a.json"), filepath.Join(folder, "a.csv")
 	code, out := run(t, "-test", "write_bw,read_lat", "-s", "8,4096", "-n", "40", "-rounds", "3", "-warm-up", "0", "-json", file, "-csv", table, addr)
-	require.Equal(t, exitOK, code, "%s\n%s", out, log)
+	require.Equal(t, exit.OK, code, "%s\n%s", out, log)
 	list, err := report.ReadFiles([]string{file})
 	require.NoError(t, err)
 	require.Len(t, list, 2)
@@ -154,28 +155,28 @@ func TestFiles(t *testing.T) {
 	for _, name := range []string{"a.svg", "b.html"} {
 		drawn := filepath.Join(folder, name)
 		code, out = run(t, "plot", drawn, file, file)
-		require.Equal(t, exitOK, code, "%s", out)
+		require.Equal(t, exit.OK, code, "%s", out)
 		b, err := os.ReadFile(drawn)
 		require.NoError(t, err)
 		assert.Contains(t, string(b), "<svg")
 	}
 	drawn := filepath.Join(folder, "c.svg")
 	code, out = run(t, "-n", "10", "-plot", drawn, addr)
-	require.Equal(t, exitOK, code, "%s", out)
+	require.Equal(t, exit.OK, code, "%s", out)
 	assert.FileExists(t, drawn)
 
 	profile := filepath.Join(folder, "cpu")
 	code, out = run(t, "-n", "10", "-cpuprofile", profile, addr)
-	require.Equal(t, exitOK, code, "%s", out)
+	require.Equal(t, exit.OK, code, "%s", out)
 	b, err = os.ReadFile(profile)
 	require.NoError(t, err)
 	assert.True(t, bytes.HasPrefix(b, []byte{0x1f, 0x8b}), "a profile is compressed by gzip: % x", b)
 	code, out = run(t, "-n", "10", "-cpuprofile", filepath.Join(profile, "a"), addr)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "-cpuprofile: ")
 
 	code, out = run(t, "-n", "10", "-json", "-", addr)
-	require.Equal(t, exitOK, code, "%s", log)
+	require.Equal(t, exit.OK, code, "%s", log)
 	var one report.Report
 	assert.NoError(t, json.Unmarshal([]byte(out), &one), "%s", out)
 }
@@ -185,12 +186,12 @@ func TestConnectionManager(t *testing.T) {
 	addr, log := startServer(t, "-R")
 	for _, flags := range []string{"-test all -n 20 -verify -t 8 -q 3 -engines 2", "-test send_bw -b -n 20 -q 300 -t 1 -s 8"} {
 		code, out := run(t, append(strings.Fields(flags), "-R", "-d", "soft-lo", addr)...)
-		require.Equal(t, exitOK, code, "%s\n%s", out, log)
+		require.Equal(t, exit.OK, code, "%s\n%s", out, log)
 	}
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	code, out := run(t, "-timeout", "10s", "127.0.0.1:"+port) // TCP
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "is verbena perf running there")
 }
 
@@ -203,9 +204,9 @@ func TestOnce(t *testing.T) {
 		ended = Main(t.Context(), []string{"-once", "-p", "0", "-bind", "127.0.0.1"}, out, out)
 	}()
 	code, text := run(t, "-n", "10", listening(t, out, done))
-	require.Equal(t, exitOK, code, "%s", text)
+	require.Equal(t, exit.OK, code, "%s", text)
 	<-done
-	require.Equal(t, exitOK, ended, "%s", out)
+	require.Equal(t, exit.OK, ended, "%s", out)
 }
 
 func TestWrongUsage(t *testing.T) {
@@ -235,20 +236,20 @@ func TestWrongUsage(t *testing.T) {
 		"bytes of memory":                {"-s", "1073741824", "-verify", "a"},
 	} {
 		code, out := run(t, args...)
-		assert.Equal(t, exitUsage, code, "%q: %s", args, out)
+		assert.Equal(t, exit.Usage, code, "%q: %s", args, out)
 		assert.Contains(t, out, want)
 		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 	}
 	for _, args := range [][]string{{"plot"}, {"plot", "a.svg"}, {"plot", "a.png", "b"}, {"plot", "-x"}} {
 		code, out := run(t, args...)
-		assert.Equal(t, exitUsage, code, "%q: %s", args, out)
+		assert.Equal(t, exit.Usage, code, "%q: %s", args, out)
 		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 	}
 	code, out := run(t, "plot", "a.svg", filepath.Join(t.TempDir(), "none"))
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "none")
 	code, out = run(t, "-help")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, exit.OK, code)
 	assert.Contains(t, out, "usage: verbena perf")
 }
 
@@ -289,7 +290,7 @@ func TestNobodyListens(t *testing.T) {
 		"is verbena perf -R running there": {"-R", "-d", "soft-lo", "127.0.0.1:9"},
 	} {
 		code, out := run(t, args...)
-		assert.Equal(t, exitFailed, code, "%q: %s", args, out)
+		assert.Equal(t, exit.Failed, code, "%q: %s", args, out)
 		assert.Contains(t, out, want)
 	}
 }
@@ -301,12 +302,12 @@ func TestBusy(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "a client connected") }, patience, time.Millisecond)
 	code, out := run(t, "-n", "10", addr)
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "another client is being served")
 	require.NoError(t, first.Close())
 	require.Eventually(t, func() bool {
 		code, out = run(t, "-n", "10", addr)
-		return code == exitOK
+		return code == exit.OK
 	}, patience, time.Millisecond, "%s", out)
 }
 
@@ -370,7 +371,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		code, _ := run(t, "-n", "10", addr)
-		return code == exitOK
+		return code == exit.OK
 	}, patience, time.Millisecond, "%s", log)
 }
 
@@ -410,7 +411,7 @@ func TestHostileServers(t *testing.T) {
 			}()
 			code, out := run(t, l.Addr().String())
 			<-done
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, exit.Failed, code)
 			assert.Contains(t, out, c.want)
 			assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 		})
@@ -428,6 +429,6 @@ func TestHostileServers(t *testing.T) {
 		}
 	}()
 	code, out := run(t, l.Addr().String())
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, `it begins with "SSH-"`)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/chart"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
@@ -61,21 +62,21 @@ func plotMain(args []string, stderr io.Writer) int {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, _ = fmt.Fprint(stderr, plotUsage)
-		return exitOK
+		return exit.OK
 	case err != nil:
 	case f.NArg() < 2 || !plottable(f.Arg(0)):
 		err = errors.New("name an output file that ends in .svg or .html, then the reports")
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "verbena perf plot: %v; see verbena perf plot -help\n", err)
-		return exitUsage
+		return exit.Usage
 	}
 	var sets []chart.Set
 	for _, name := range f.Args()[1:] {
 		list, err := report.ReadFiles([]string{name})
 		if err != nil {
 			_, _ = fmt.Fprintln(stderr, "verbena perf plot:", err)
-			return exitFailed
+			return exit.Failed
 		}
 		s := chart.Set{Reports: list}
 		if f.NArg() > 2 {
@@ -85,7 +86,7 @@ func plotMain(args []string, stderr io.Writer) int {
 	}
 	if err := plotSets(f.Arg(0), sets); err != nil {
 		_, _ = fmt.Fprintln(stderr, "verbena perf plot:", err)
-		return exitFailed
+		return exit.Failed
 	}
-	return exitOK
+	return exit.OK
 }

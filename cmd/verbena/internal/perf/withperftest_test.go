@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 )
 
 // Both roles of the conversation of perftest, with each other. Tests in the guest have its
@@ -27,8 +29,8 @@ func TestPerftestWithItself(t *testing.T) {
 			addr := listening(t, out, done)
 			clientCode, text := run(t, append(args, addr)...)
 			<-done
-			require.Equal(t, exitOK, clientCode, "%s\n%s", text, out)
-			require.Equal(t, exitOK, code, "%s", out)
+			require.Equal(t, exit.OK, clientCode, "%s\n%s", text, out)
+			require.Equal(t, exit.OK, code, "%s", out)
 			if !strings.Contains(flags, "write_lat") { // which tells one time fewer
 				assert.Contains(t, text, " 50 ")
 			}
@@ -49,7 +51,7 @@ func TestPerftestUsage(t *testing.T) {
 		"has no program that writes with immediate": "-test write_imm_bw",
 	} {
 		code, out := run(t, append(strings.Fields(flags), "-perftest", "host")...)
-		assert.Equal(t, exitUsage, code)
+		assert.Equal(t, exit.Usage, code)
 		assert.Contains(t, out, want)
 		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 	}
@@ -77,7 +79,7 @@ func TestPerftestWithOthers(t *testing.T) {
 		code, out := run(t, "-perftest", l.Addr().String())
 		<-done
 		require.NoError(t, l.Close())
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, exit.Failed, code)
 		assert.Contains(t, out, want)
 	}
 }

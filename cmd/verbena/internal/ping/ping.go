@@ -15,22 +15,14 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
-	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
-)
-
-// Exit codes. A signal gives 128 plus its number.
-const (
-	exitOK     = 0
-	exitFailed = 1 // RDMA to the host does not work
-	exitUsage  = 2
-	exitSignal = 128
 )
 
 // options are the flags.
@@ -57,12 +49,8 @@ writes, and compares the data. At HOST, "verbena ping -s" or "rping -s" must be 
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parseArgs(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	}
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "verbena ping:", err)
-		return exitUsage
+		return exit.WrongArguments("verbena ping", err, stderr)
 	}
 	out := &printer{w: stdout}
 	if o.server {
@@ -70,15 +58,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	} else {
 		err = ping(ctx, o, out)
 	}
-	var by interrupt.Error
-	switch {
-	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.Signal)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "verbena ping:", err)
-		return exitFailed
-	}
-	return exitOK
+	return exit.Code(ctx, "verbena ping", err, stderr)
 }
 
 func parseArgs(args []string, stderr io.Writer) (*options, error) {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -56,7 +57,7 @@ func startServer(t *testing.T, args ...string) (port string, out *output) {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		assert.Equal(t, exitOK, <-done, "%s", out)
+		assert.Equal(t, exit.OK, <-done, "%s", out)
 	})
 	require.Eventually(t, func() bool { return listening.MatchString(out.String()) }, 5*time.Minute, time.Millisecond)
 	return listening.FindStringSubmatch(out.String())[1], out
@@ -83,7 +84,7 @@ func TestPing(t *testing.T) {
 	port, server := startServer(t)
 	for _, host := range []string{"localhost", "127.0.0.1"} {
 		code, out := run(t, "-p", port, "-c", "4", "-i", "0", host)
-		require.Equal(t, exitOK, code, "%s", out)
+		require.Equal(t, exit.OK, code, "%s", out)
 		for _, part := range []string{
 			"device    soft-lo: software device", "port      1: active", "GID       * 0", "connected ", "verbena ping -s",
 			"round     1: 64 bytes", "round     2: 8192 bytes", "round     4: 64 bytes", "RDMA works: 3 rounds",
@@ -92,7 +93,7 @@ func TestPing(t *testing.T) {
 		}
 	}
 	code, out := run(t, "-c", "1", "-size", "65535", "127.0.0.1:"+port)
-	require.Equal(t, exitOK, code, "%s", out)
+	require.Equal(t, exit.OK, code, "%s", out)
 	assert.Contains(t, out, "65535 bytes")
 	require.Eventually(t, func() bool { return strings.Count(server.String(), "disconnected") == 3 }, 5*time.Minute, time.Millisecond)
 }
@@ -105,7 +106,7 @@ func TestInterrupted(t *testing.T) {
 	go func() { done <- Main(ctx, []string{"-c", "0", "-i", "1ms", "127.0.0.1:" + port}, &out, &out) }()
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "round     3") }, 5*time.Minute, time.Millisecond)
 	cancel()
-	require.Equal(t, exitOK, <-done, "%s", &out)
+	require.Equal(t, exit.OK, <-done, "%s", &out)
 	assert.Contains(t, out.String(), "RDMA works")
 }
 
@@ -144,7 +145,7 @@ func TestExplain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out := run(t, append([]string{"-t", "30s"}, c.args...)...)
-			require.Equal(t, exitFailed, code, "%s", out)
+			require.Equal(t, exit.Failed, code, "%s", out)
 			for _, part := range c.want {
 				assert.Contains(t, out, part)
 			}
@@ -158,11 +159,11 @@ func TestWrongUsage(t *testing.T) {
 		{"-c", "-1", "a"}, {"-t", "0", "a"}, {"-nothing", "a"}, {"-i", "-1s", "a"},
 	} {
 		code, out := run(t, args...)
-		require.Equal(t, exitUsage, code, "%q: %s", args, out)
+		require.Equal(t, exit.Usage, code, "%q: %s", args, out)
 		require.Contains(t, out, "verbena ping:")
 	}
 	code, out := run(t, "-help")
-	require.Equal(t, exitOK, code)
+	require.Equal(t, exit.OK, code)
 	require.Contains(t, out, "usage: verbena ping")
 }
 
@@ -216,7 +217,7 @@ func TestHostileClients(t *testing.T) {
 		require.NoError(t, dev.Close())
 	}
 	code, out := run(t, "-c", "1", "127.0.0.1:"+port)
-	require.Equal(t, exitOK, code, "%s\n%s", out, server)
+	require.Equal(t, exit.OK, code, "%s\n%s", out, server)
 }
 
 func FuzzParse(f *testing.F) {

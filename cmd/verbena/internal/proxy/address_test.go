@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -105,12 +107,12 @@ func TestWrongCommandLines(t *testing.T) {
 		{"-help", []string{"-nothing", "tcp:1", "tcp:a:2"}},
 	} {
 		var stdout, stderr bytes.Buffer
-		assert.Equal(t, exitUsage, Main(t.Context(), c.args, &stdout, &stderr), c.args)
+		assert.Equal(t, exit.Usage, Main(t.Context(), c.args, &stdout, &stderr), c.args)
 		assert.Contains(t, stderr.String(), c.want, c.args)
 		assert.Empty(t, stdout.String())
 	}
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitOK, Main(t.Context(), []string{"-h"}, &stdout, &stderr))
+	assert.Equal(t, exit.OK, Main(t.Context(), []string{"-h"}, &stdout, &stderr))
 	for _, part := range []string{"LISTEN TARGET", "%eth0", "-idle", "-max", "-grace", "-t "} {
 		assert.Contains(t, stderr.String(), part)
 	}

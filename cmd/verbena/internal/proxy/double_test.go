@@ -23,6 +23,7 @@ type double struct {
 	linger    atomic.Int64 // of SetLinger; -1: not set
 	closed    chan struct{}
 	closeOnce sync.Once
+	sent      chan struct{} // Wait waits until it is closed; nil: not at all
 
 	closeWrite, close error // what these methods fail with
 }
@@ -57,6 +58,13 @@ func (d *double) Close() error {
 	_ = d.w.CloseWithError(toReader)
 	_ = d.r.CloseWithError(toWriter)
 	return d.close
+}
+
+// Wait waits until the last data has been sent.
+func (d *double) Wait() {
+	if d.sent != nil {
+		<-d.sent
+	}
 }
 
 func (d *double) SetLinger(sec int) error {

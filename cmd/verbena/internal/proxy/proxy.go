@@ -14,16 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/internal/terminal"
-)
-
-// Exit codes. A signal gives 128 plus its number.
-const (
-	exitOK     = 0
-	exitFailed = 1 // the proxy could not start, or could not go on
-	exitUsage  = 2
-	exitSignal = 128
 )
 
 // options are the flags and arguments.
@@ -52,23 +44,11 @@ encryption. IPv6 addresses are in brackets: tcp:[fe80::1%eth0]:8080.
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, _, stderr io.Writer) int {
 	o, err := parseArgs(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	}
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "verbena proxy:", err)
-		return exitUsage
+		return exit.WrongArguments("verbena proxy", err, stderr)
 	}
 	err = o.run(ctx, stderr)
-	var by interrupt.Error
-	switch {
-	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.Signal)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "verbena proxy:", err)
-		return exitFailed
-	}
-	return exitOK
+	return exit.Code(ctx, "verbena proxy", err, stderr)
 }
 
 func parseArgs(args []string, stderr io.Writer) (*options, error) {
@@ -129,7 +109,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	console := zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}
 	log := zerolog.New(zerolog.SyncWriter(console)).Level(level).With().Timestamp().Logger() // connections log at the same time
-	rsockets := &rdma{device: o.device, max: 2 * o.max, log: log.Level(zerolog.WarnLevel)}   // both ends may be on one device
+	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.WarnLevel))
 	defer func() { err = errors.Join(err, rsockets.close()) }()
 	networks := map[string]network{"tcp": tcp{}, "rdma": rsockets}
 	target := networks[o.target.network]

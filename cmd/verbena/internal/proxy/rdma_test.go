@@ -8,15 +8,13 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-func newRDMA(t *testing.T, device string) *rdma {
-	r := &rdma{device: device, max: 20, log: zerolog.Nop()}
+func openRDMA(t *testing.T, device string, max int) *rdma {
+	r := newRDMA(device, max, zerolog.Nop())
 	t.Cleanup(func() { require.NoError(t, r.close()) })
 	return r
 }
@@ -32,7 +30,7 @@ func listenRDMA(t *testing.T, r *rdma, a address, host string) (net.Listener, ad
 
 // A reset goes through the proxy from TCP to RDMA and from RDMA to TCP.
 func TestResetOverRDMA(t *testing.T) {
-	r := newRDMA(t, "")
+	r := openRDMA(t, "", 20)
 	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
 	for _, of := range []string{"client", "target"} {
 		client, nearClient := tcpPair(t)
@@ -69,7 +67,7 @@ func TestListenRDMA(t *testing.T) {
 		{"soft-lo", "*", "127.0.0.1"},
 		{"soft-lo", "0.0.0.0", "127.0.0.1"},
 	} {
-		r := newRDMA(t, c.device)
+		r := openRDMA(t, c.device, 20)
 		l, at := listenRDMA(t, r, address{"rdma", c.host, 0}, c.dial)
 		near, err := r.dial(t.Context(), at)
 		require.NoError(t, err, "%v: %v", c, at)
@@ -88,7 +86,7 @@ func TestListenRDMA(t *testing.T) {
 }
 
 func TestRDMAFails(t *testing.T) {
-	r := newRDMA(t, "")
+	r := openRDMA(t, "", 20)
 	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
 	_, err := r.listen(t.Context(), address{"rdma", "", at.port})
 	require.ErrorContains(t, err, "listen on rdma:"+strconv.Itoa(int(at.port)))
@@ -104,41 +102,8 @@ func TestRDMAFails(t *testing.T) {
 	_, err = r.dial(ctx, at)
 	require.ErrorIs(t, err, context.Canceled)
 
-	_, err = newRDMA(t, "nothing0").dial(t.Context(), at)
+	_, err = openRDMA(t, "nothing0", 20).dial(t.Context(), at)
 	require.ErrorContains(t, err, "nothing0")
-	many := newRDMA(t, "soft-lo")
-	many.max = 1 << 30
-	_, err = many.dial(t.Context(), at)
+	_, err = openRDMA(t, "soft-lo", 1<<30).dial(t.Context(), at)
 	require.ErrorContains(t, err, "lower -max")
-}
-
-// Two listeners are one: an error of a part ends it, and Close ends all.
-func TestJoint(t *testing.T) {
-	a, b := newQueue(), newQueue()
-	l := joinListeners([]net.Listener{a, b})
-	for _, q := range []*queue{a, b, a} {
-		far, near := connected()
-		q.next <- near
-		got, err := l.Accept()
-		require.NoError(t, err)
-		assert.Same(t, near, got)
-		_ = far.Close()
-	}
-	a.next <- syscall.EMFILE
-	_, err := l.Accept()
-	require.ErrorIs(t, err, syscall.EMFILE)
-	a.next <- io.ErrNoProgress
-	_, err = l.Accept()
-	require.ErrorIs(t, err, io.ErrNoProgress)
-
-	client, near := connected()
-	b.next <- near
-	require.Eventually(t, func() bool { return len(b.next) == 0 }, 5*time.Minute, time.Millisecond, "the part accepts it")
-	require.NoError(t, l.Close())
-	require.NoError(t, l.Close())
-	_, err = client.Read(make([]byte, 1))
-	require.ErrorIs(t, err, errReset, "it was accepted, and nobody takes it")
-	_, err = l.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-	assert.Same(t, b, joinListeners([]net.Listener{b}))
 }

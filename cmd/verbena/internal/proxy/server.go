@@ -29,7 +29,10 @@ type server struct {
 	target   string // for messages
 	log      zerolog.Logger
 
-	open     sync.WaitGroup
+	open      sync.WaitGroup
+	places    chan struct{} // of the connections that are open
+	lingering chan struct{} // of those whose last data is still being sent
+
 	accepted int64 // connections; of the accepting goroutine
 	failed   atomic.Int64
 	up, down atomic.Int64 // bytes
@@ -44,11 +47,11 @@ func (s *server) serve(ctx context.Context) error {
 	defer unlisten()
 	connections, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
-	places := make(chan struct{}, s.max)
-	err := s.accept(ctx, connections, places)
+	s.places, s.lingering = make(chan struct{}, s.max), make(chan struct{}, lingeringPlaces(s.max))
+	err := s.accept(ctx, connections)
 	_ = s.listener.Close()
 
-	if n := len(places); n > 0 {
+	if n := len(s.places); n > 0 {
 		s.log.Info().Int("open", n).Msgf("ending: open connections have %v (-grace); interrupt again to end at once", s.grace)
 	}
 	timer := time.AfterFunc(s.grace, func() { end(errGraceOver) })
@@ -61,18 +64,18 @@ func (s *server) serve(ctx context.Context) error {
 
 // accept accepts connections until ctx ends, which is no error. At the limit it stops to
 // accept: further connections wait in the listener's queue.
-func (s *server) accept(ctx, connections context.Context, places chan struct{}) error {
+func (s *server) accept(ctx, connections context.Context) error {
 	full := false
 	for pause := firstPause; ; {
 		select {
-		case places <- struct{}{}:
+		case s.places <- struct{}{}:
 		default:
 			if !full {
 				full = true // once, since a busy proxy reaches the limit again and again
 				s.log.Warn().Msgf("%d connections are open, the limit of -max: further ones wait", s.max)
 			}
 			select {
-			case places <- struct{}{}:
+			case s.places <- struct{}{}:
 			case <-ctx.Done():
 				return nil
 			}
@@ -83,12 +86,13 @@ func (s *server) accept(ctx, connections context.Context, places chan struct{}) 
 			s.accepted++
 			number := s.accepted
 			s.open.Go(func() {
-				defer func() { <-places }()
-				s.handle(connections, number, c.(stream))
+				client := c.(stream)
+				target := s.handle(connections, number, client)
+				s.linger(client, target)
 			})
 			continue
 		}
-		<-places
+		<-s.places
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -119,15 +123,33 @@ func temporary(err error) bool {
 	return false
 }
 
-// handle joins a client with a new connection to the target.
-func (s *server) handle(ctx context.Context, number int64, client stream) {
+// lingeringPlaces is how many connections at a time can send their last data without a place among
+// the open ones. While there are more, as with peers that no longer answer, they keep that place.
+func lingeringPlaces(max int) int { return min(max, 1024) }
+
+// linger frees the place of a connection. It returns when the last data of both ends has been sent:
+// until then the stack of rsockets counts them. target is nil if there is none.
+func (s *server) linger(client, target stream) {
+	s.lingering <- struct{}{}
+	<-s.places
+	for _, c := range []stream{client, target} {
+		if c, ok := c.(interface{ Wait() }); ok { // of TCP the system takes care
+			c.Wait()
+		}
+	}
+	<-s.lingering
+}
+
+// handle joins a client with a new connection to the target, until both are closed. It returns the
+// target, or nil if it could not be reached.
+func (s *server) handle(ctx context.Context, number int64, client stream) (target stream) {
 	log := s.log.With().Int64("connection", number).Stringer("client", client.RemoteAddr()).Logger()
 	target, err := s.reach(ctx)
 	if err != nil {
 		reset(client)
 		s.failed.Add(1)
 		log.Error().Err(err).Msg("no connection to the target; the client's was reset")
-		return
+		return nil
 	}
 	log.Debug().Msg("connected")
 	p := newPair(client, target, s.idle)
@@ -138,9 +160,10 @@ func (s *server) handle(ctx context.Context, number int64, client stream) {
 	if err != nil {
 		s.failed.Add(1)
 		log.Error().Err(err).Msg("failed; both connections were reset")
-		return
+		return target
 	}
 	log.Debug().Msg("ended")
+	return target
 }
 
 // reach connects to the target.

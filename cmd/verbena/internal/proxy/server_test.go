@@ -79,8 +79,12 @@ func serve(t *testing.T, l limits, dial func(context.Context) (stream, error)) *
 }
 
 // connect lets a client connect. It sends its number.
-func (s *serving) connect() *double {
+func (s *serving) connect() *double { return s.connectLingering(nil) }
+
+// connectLingering is connect. The last data to the client is being sent until sent is closed.
+func (s *serving) connectLingering(sent chan struct{}) *double {
 	client, near := connected()
+	near.sent = sent
 	number := byte(len(s.clients))
 	s.clients = append(s.clients, client)
 	go func() { _, _ = client.Write([]byte{number}) }()
@@ -130,6 +134,40 @@ func TestLimit(t *testing.T) {
 		assert.EqualValues(t, 5, s.server.accepted)
 		assert.Zero(t, s.server.failed.Load())
 		assert.Equal(t, 1, strings.Count(s.log.String(), "the limit of -max"))
+	})
+}
+
+// A connection whose last data is still being sent leaves its place to another. There are as many of
+// these as places; one more keeps its place.
+func TestLingeringAtLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const max = 2
+		s := serve(t, limits{max: max, connect: time.Second, grace: time.Second}, nil)
+		sent := make(map[*double]chan struct{})
+		for range 2*max + 1 {
+			c := make(chan struct{})
+			sent[s.connectLingering(c)] = c
+		}
+		var ended []*double
+		for _, open := range []int{2, 2, 1, 0} { // connections that are open after the end of one more
+			client, target := s.meet(t)
+			end(t, client, target)
+			ended = append(ended, client)
+			synctest.Wait()
+			assert.Len(t, s.targets, open, "%d connections have ended", len(ended))
+		}
+		close(sent[ended[0]])
+		client, target := s.meet(t)
+		end(t, client, target)
+		s.stop()
+		synctest.Wait()
+		assert.Empty(t, s.result, "what clients have not got is still being sent")
+		for _, c := range append(ended[1:], client) {
+			close(sent[c])
+		}
+		require.NoError(t, <-s.result)
+		assert.EqualValues(t, 2*max+1, s.server.accepted)
+		assert.Zero(t, s.server.failed.Load())
 	})
 }
 

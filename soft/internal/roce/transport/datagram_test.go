@@ -58,7 +58,7 @@ func TestDatagram(t *testing.T) {
 			assert.Equal(t, uint32(0xffffff), p.PSN)
 			r.server.take(r.now, sent...)
 			require.Empty(t, r.server.transmit(r.now))
-			want := verbs.WC{ID: 7, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), QPN: serverQPN, SrcQPN: clientQPN, HasGRH: true}
+			want := verbs.WC{ID: 7, Opcode: verbs.WCRecv, Bytes: uint32(verbs.GRHLen + n), QPN: serverQPN, SrcQPN: clientQPN, HasGRH: true, IPv4: true} // its header is all zeros
 			if op == verbs.OpSendImm {
 				assert.Equal(t, wire.UDSendOnlyImm, p.Opcode)
 				want.HasImm, want.Imm = true, wr.Imm

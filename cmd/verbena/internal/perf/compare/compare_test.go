@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
 )
@@ -183,10 +184,10 @@ func TestCommand(t *testing.T) {
 		return code, out.String(), err.String()
 	}
 	code, out, _ := run(a+","+a, b+","+b)
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, exit.OK, code)
 	assert.Contains(t, out, "faster")
 	code, out, _ = run("-check", b+","+b, a+","+a)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "slower")
 	for want, args := range map[string][]string{
 		"2":                   {},
@@ -199,14 +200,14 @@ func TestCommand(t *testing.T) {
 		if len(args) == 0 {
 			want = "0 arguments"
 		}
-		assert.Equal(t, exitUsage, code, want)
+		assert.Equal(t, exit.Usage, code, want)
 		assert.Contains(t, text, want)
 		assert.Equal(t, 1, strings.Count(text, "\n"))
 	}
 	code, _, text := run(a, filepath.Join(folder, "none"))
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, exit.Failed, code)
 	assert.Contains(t, text, "none")
 	code, _, text = run("-help")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, exit.OK, code)
 	assert.Contains(t, text, "Mann-Whitney")
 }

@@ -8,14 +8,8 @@ import (
 	"math"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/report"
-)
-
-// Exit codes.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
 )
 
 const usage = `usage: verbena perf compare [flags] A.json[,A2.json...] B.json[,B2.json...]
@@ -44,7 +38,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprint(stderr, usage)
 		f.SetOutput(stderr)
 		f.PrintDefaults()
-		return exitOK
+		return exit.OK
 	case err != nil:
 	case f.NArg() != 2:
 		err = fmt.Errorf("got %d arguments, want 2 after the flags: the reports of A and the reports of B, each a list of files separated by commas", f.NArg())
@@ -55,7 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "verbena perf compare: %v; see verbena perf compare -help\n", err)
-		return exitUsage
+		return exit.Usage
 	}
 	c, err := compareFiles(f.Arg(0), f.Arg(1), *metric, *confidence)
 	if err == nil {
@@ -63,12 +57,12 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "verbena perf compare:", err)
-		return exitFailed
+		return exit.Failed
 	}
 	if *check && c.anyWorse() {
-		return exitFailed
+		return exit.Failed
 	}
-	return exitOK
+	return exit.OK
 }
 
 func compareFiles(a, b, metric string, confidence float64) (*Comparison, error) {

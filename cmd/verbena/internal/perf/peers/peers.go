@@ -19,16 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/result"
-	"github.com/verbena-rdma/verbena/internal/interrupt"
-)
-
-// Exit codes. A signal gives 128 plus its number.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-	exitSignal = 128
 )
 
 // options are the flags.
@@ -45,21 +37,21 @@ type options struct {
 const usage = `usage: verbena perf peers [flags]
 
 Measures the same operations with Verbena and with those of UCX (ucx_perftest), libfabric
-(fi_pingpong, fi_rma_bw) and perftest that are installed; perftest needs an RDMA device of the
-kernel. Every program runs as two processes, in several rounds. The output shows the figures
+(fi_pingpong, fi_rma_bw) and perftest that are installed. Every program runs as two processes, in several rounds. The output shows the figures
 and their ratios. The command needs Linux, and root for the scenes in network namespaces,
 which it creates and removes.
 
 Scenes:
   local     two processes on this machine
   adapter   two processes on this machine, with the kernel's first RDMA device
+  library   two processes on this machine, perftest on a software device (see verbena run)
   veth1500  two network namespaces connected by a virtual cable, MTU 1500
   veth9000  the same, MTU 9000
 
 `
 
 // sceneNames are all scenes, in their order.
-var sceneNames = []string{"local", "adapter", "veth1500", "veth9000"}
+var sceneNames = []string{"local", "adapter", "library", "veth1500", "veth9000"}
 
 func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	var o options
@@ -107,26 +99,14 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parseArgs(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
-	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "verbena perf peers: %v; see verbena perf peers -help\n", err)
-		return exitUsage
+		return exit.WrongArguments("verbena perf peers", fmt.Errorf("%w; see verbena perf peers -help", err), stderr)
 	}
 	r, err := measure(ctx, o, stderr)
 	if r != nil {
 		err = errors.Join(err, write(o, r, err == nil, stdout))
 	}
-	var by interrupt.Error
-	switch {
-	case errors.As(context.Cause(ctx), &by):
-		return exitSignal + int(by.Signal)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "verbena perf peers:", err)
-		return exitFailed
-	}
-	return exitOK
+	return exit.Code(ctx, "verbena perf peers", err, stderr)
 }
 
 // write writes the result. It does not put an incomplete result into a document.

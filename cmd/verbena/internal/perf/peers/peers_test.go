@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,16 +22,16 @@ func TestUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"-h"}, exitOK, "-rounds"},
-		{[]string{"-x"}, exitUsage, "not defined"},
-		{[]string{"somewhere"}, exitUsage, `unexpected argument "somewhere"`},
-		{[]string{"-rounds", "0"}, exitUsage, "-rounds is 0"},
-		{[]string{"-D", "1ms"}, exitUsage, "-D is 1ms"},
-		{[]string{"-D", "20s"}, exitUsage, "-timeout is 20s"},
-		{[]string{"-scene", "local,moon"}, exitUsage, `no scene "moon"`},
-		{[]string{"-json", "-", "-markdown", "-"}, exitUsage, "cannot both"},
-		{[]string{"-markdown", file}, exitUsage, "has no place for the tables"},
-		{[]string{"-markdown", file + "x"}, exitUsage, "no such file"},
+		{[]string{"-h"}, exit.OK, "-rounds"},
+		{[]string{"-x"}, exit.Usage, "not defined"},
+		{[]string{"somewhere"}, exit.Usage, `unexpected argument "somewhere"`},
+		{[]string{"-rounds", "0"}, exit.Usage, "-rounds is 0"},
+		{[]string{"-D", "1ms"}, exit.Usage, "-D is 1ms"},
+		{[]string{"-D", "20s"}, exit.Usage, "-timeout is 20s"},
+		{[]string{"-scene", "local,moon"}, exit.Usage, `no scene "moon"`},
+		{[]string{"-json", "-", "-markdown", "-"}, exit.Usage, "cannot both"},
+		{[]string{"-markdown", file}, exit.Usage, "has no place for the tables"},
+		{[]string{"-markdown", file + "x"}, exit.Usage, "no such file"},
 	} {
 		var out, err bytes.Buffer
 		assert.Equal(t, c.code, Main(t.Context(), c.args, &out, &err), c.args)

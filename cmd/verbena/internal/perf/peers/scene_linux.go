@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os/exec"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/figure"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers/hosts"
@@ -36,6 +38,9 @@ func (m *measurer) newScenes(ctx context.Context, self string, inv *installed) (
 		case "adapter":
 			s.Title = "Two processes of this machine, by an RDMA device of the kernel"
 			m.adapter(s, self, inv)
+		case "library":
+			s.Title = "Two processes of this machine, perftest with libverbena.so"
+			m.library(ctx, s, self, inv)
 		case "veth1500":
 			err = m.namespaces(ctx, s, 1500, self, inv)
 		case "veth9000":
@@ -93,6 +98,30 @@ func (m *measurer) adapter(s *scene, self string, inv *installed) {
 	s.add(m.verbena(self, own, inv.device, verbs.PathUnknown))
 	if inv.perftest != "" {
 		s.add(perftest)
+		s.compare(own, own, perftest)
+	}
+}
+
+// library compares programs of libibverbs, which verbena run starts, with the SDK on the same
+// device and the same path.
+func (m *measurer) library(ctx context.Context, s *scene, self string, inv *installed) {
+	if inv.perftest == "" {
+		s.Skipped = "there is no perftest"
+		return
+	}
+	if out, err := exec.CommandContext(ctx, self, "run", "true").CombinedOutput(); err != nil {
+		s.Skipped = strings.TrimSpace(string(out))
+		return
+	}
+	for _, way := range []struct {
+		name, device string
+		path         verbs.Path
+	}{{"shared memory", "soft-lo", verbs.PathSharedMemory}, {"UDP", "soft-lo?local=off", verbs.PathNetwork}} {
+		own := "Verbena, " + way.name
+		perftest := tool.Perftest{
+			Folder: inv.perftest, Device: "soft-lo", Title: "perftest, " + way.name, Under: []string{self, "run", "-d", way.device, "--"},
+		}
+		s.add(m.verbena(self, own, way.device, way.path), perftest)
 		s.compare(own, own, perftest)
 	}
 }

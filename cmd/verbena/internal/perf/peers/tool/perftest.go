@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -8,14 +9,17 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 )
 
-// Perftest is the programs of perftest 4.5, on an RDMA device of the kernel.
+// Perftest is the programs of perftest 4.5, on an RDMA device of the kernel, or under verbena
+// run.
 type Perftest struct {
 	Folder string // that holds the programs
 	Device string
+	Title  string   // empty: "perftest"
+	Under  []string // the beginning of its command lines
 }
 
 // Name implements Tool.
-func (p Perftest) Name() string { return "perftest" }
+func (p Perftest) Name() string { return cmp.Or(p.Title, "perftest") }
 
 // Program implements Tool.
 func (p Perftest) Program() string { return p.Folder + "/ib_write_bw" }
@@ -45,7 +49,8 @@ func (p Perftest) Commands(j *Job) (server, client Command) {
 			program = "ib_send_bw"
 		}
 	}
-	common := append([]string{p.Folder + "/" + program, "-d", p.Device, "-F", "-p", strconv.Itoa(j.Port), "-s", strconv.Itoa(j.Figure.Size), "-n", strconv.Itoa(j.Count)}, more...)
+	common := append(p.Under[:len(p.Under):len(p.Under)], p.Folder+"/"+program, "-d", p.Device, "-F", "-p", strconv.Itoa(j.Port), "-s", strconv.Itoa(j.Figure.Size), "-n", strconv.Itoa(j.Count))
+	common = append(common, more...)
 	server.Args = common
 	client.Args = append(common[:len(common):len(common)], j.Server.String())
 	return server, client

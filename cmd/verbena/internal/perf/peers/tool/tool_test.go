@@ -200,7 +200,7 @@ func TestCommands(t *testing.T) {
 	addr := netip.MustParseAddr("10.11.0.1")
 	tools := []Tool{
 		UCX{"ucx_perftest", "posix,cma"}, UCX{"ucx_perftest", "tcp"}, PingPong{"fi_pingpong"}, RMA{"fi_rma_bw"},
-		Perftest{"/usr/bin", "rxe0"}, Verbena{Path: "verbena", Device: "soft-lo?local=off"},
+		Perftest{Folder: "/usr/bin", Device: "rxe0"}, Verbena{Path: "verbena", Device: "soft-lo?local=off"},
 	}
 	for _, tool := range tools {
 		for _, f := range figure.All() {

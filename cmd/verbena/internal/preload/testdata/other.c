@@ -1,0 +1,2 @@
+/* A library that the user preloads. */
+int other(void) { return 43; }

@@ -1,0 +1,104 @@
+// Package hosts has the addresses of hosts: which a name has, how an attempt to connect shares its
+// time among them, and which devices lead to them.
+package hosts
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/device/route"
+)
+
+// Resolve splits HOST:PORT, and returns the addresses of HOST in the order of the system's resolver.
+// An empty HOST is returned as it is.
+func Resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case host == "":
+		return []string{""}, port, nil
+	}
+	list, err := route.LookUp(ctx, host)
+	for _, a := range list {
+		hosts = append(hosts, a.String())
+	}
+	return hosts, port, err
+}
+
+// ToListen is Resolve with IPv4 addresses first, as package net has them for listeners.
+func ToListen(addr string) (hosts []string, port string, err error) {
+	hosts, port, err = Resolve(context.Background(), addr)
+	is6 := func(host string) int {
+		if a, err := netip.ParseAddr(host); err == nil && a.Is6() {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(hosts, func(a, b string) int { return is6(a) - is6(b) })
+	return hosts, port, err
+}
+
+// Dial dials the hosts in turn until one answers, or ctx ends. An empty host is this machine. If all
+// fail, the error is that of the first, which the system's resolver prefers. The hosts share the
+// time that ctx leaves, as with package net: each has an equal part of what is left when its turn
+// comes, but two seconds if there are as many.
+func Dial[T any](ctx context.Context, hosts []string, port string, dial func(ctx context.Context, host, addr string) (T, error)) (T, error) {
+	var first error
+	for i, host := range hosts {
+		host = cmp.Or(host, "127.0.0.1")
+		limited, cancel := share(ctx, len(hosts)-i)
+		v, err := dial(limited, host, net.JoinHostPort(host, port))
+		cancel()
+		if err == nil {
+			return v, nil
+		}
+		if first = cmp.Or(first, err); ctx.Err() != nil {
+			break
+		}
+	}
+	var none T
+	return none, first
+}
+
+// share is the part of ctx for the first of so many hosts.
+func share(ctx context.Context, left int) (context.Context, context.CancelFunc) {
+	until, limited := ctx.Deadline()
+	if !limited || left == 1 {
+		return ctx, func() {}
+	}
+	rest := time.Until(until)
+	return context.WithTimeout(ctx, max(rest/time.Duration(left), min(rest, 2*time.Second)))
+}
+
+// Device is the device for a host: the named one or, without a name, that through which the system
+// reaches the host.
+func Device(name, host string) (string, error) {
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return "", err
+	}
+	r, err := route.Find(name, a)
+	if err != nil {
+		return "", err
+	}
+	return r.Device, nil
+}
+
+// Devices are those on which a server listens on a host: that of Device. For an empty host, and for
+// an address that stands for all, these are the device of the interface that leads away from this
+// machine and that of the loopback interface.
+func Devices(name, host string) ([]string, error) {
+	a, err := netip.ParseAddr(host)
+	if all := err != nil || a.IsUnspecified(); all && name == "" {
+		return slices.Compact([]string{route.DefaultDevice(), "soft-lo"}), nil
+	} else if all {
+		return []string{name}, nil
+	}
+	dev, err := Device(name, host)
+	return []string{dev}, err
+}

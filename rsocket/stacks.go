@@ -1,0 +1,124 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
+	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
+)
+
+// Stacks listens and dials on the devices by which the system reaches the addresses (package
+// device/route), with a Stack on each device that was needed. All methods may be called from any
+// goroutine.
+type Stacks struct {
+	device string // empty: by the system's routes
+	cfg    Config
+	set    shared.Values[*Stack]
+}
+
+// defaults has the stacks of the functions Listen and Dial.
+var defaults = newStacks("", Config{}, false)
+
+// NewStacks makes Stacks with the settings of cfg, whose Device is ignored. device is a name, as
+// device.Open takes it, of the only device to use; empty: those by which the system reaches the
+// addresses. Listen and Dial open the devices, which stay open until Close, and fail with the errors
+// of device.Open and New.
+func NewStacks(device string, cfg Config) *Stacks { return newStacks(device, cfg, true) }
+
+func newStacks(device string, cfg Config, keep bool) *Stacks {
+	s := &Stacks{device: device, cfg: cfg}
+	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Keep: keep}
+	return s
+}
+
+// open opens a device and makes the only stack on it: a second open device of an interface would have
+// another UDP port than the one to which other hosts send.
+func (s *Stacks) open(name string) (*Stack, error) {
+	dev, err := device.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	cfg := s.cfg
+	cfg.Device = dev
+	stack, err := New(cfg)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	stack.ownsDevice = true
+	return stack, nil
+}
+
+// Close closes all stacks, as Stack.Close does, and their devices. Listen and Dial fail afterwards.
+func (s *Stacks) Close() error { return s.set.End() }
+
+// Listen listens on HOST:PORT, as Stack.Listen does, on the device through which the system reaches
+// HOST. With an empty HOST, 0.0.0.0 or [::], it listens on the device of the interface that leads
+// away from this machine and on that of the loopback interface.
+func (s *Stacks) Listen(addr string) (*Listener, error) {
+	l := newListener(s.cfg.Backlog)
+	list, port, err := hosts.ToListen(addr)
+	var devices []string
+	if err == nil {
+		devices, err = hosts.Devices(s.device, list[0])
+	}
+	for _, dev := range devices {
+		var stack *shared.Ref[*Stack]
+		if stack, err = s.set.Acquire(context.Background(), dev); err != nil {
+			break
+		}
+		if err = l.add(stack.Value, list, port, stack); err != nil {
+			_ = stack.Release()
+			break
+		}
+		_, port, _ = net.SplitHostPort(l.addr.String()) // the same at each device
+	}
+	if err != nil {
+		_ = l.Close() // it may listen on another device
+		return nil, listenError(addr, err)
+	}
+	return l, nil
+}
+
+// Dial connects to HOST:PORT, as Stack.Dial does, on the device through which the system reaches HOST.
+func (s *Stacks) Dial(ctx context.Context, addr string) (*Conn, error) {
+	return dial(ctx, addr, func(ctx context.Context, host, addr string) (*Conn, error) {
+		dev, err := hosts.Device(s.device, host)
+		if err != nil {
+			return nil, err
+		}
+		stack, err := s.set.Acquire(ctx, dev)
+		if err != nil {
+			return nil, err
+		}
+		c, err := stack.Value.dial(ctx, addr)
+		if err != nil {
+			go func() { _ = stack.Release() }() // it may wait
+			return nil, err
+		}
+		c.shared = stack
+		return c, nil
+	})
+}
+
+// DialContext is Dial for clients that take a dialer: see the function DialContext.
+func (s *Stacks) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return dialer(ctx, network, addr, s.Dial)
+}
+
+// Listen is Stacks.Listen with the default Config, on stacks that all calls of Listen and Dial share.
+// They are closed with their last listener and connection, whose Close waits until what was written
+// has been sent.
+func Listen(addr string) (*Listener, error) { return defaults.Listen(addr) }
+
+// Dial is Stacks.Dial on the stacks of Listen.
+func Dial(ctx context.Context, addr string) (*Conn, error) { return defaults.Dial(ctx, addr) }
+
+// DialContext is Dial in the form that clients with a dialer of the program's take, such as
+// http.Transport.DialContext. network is "tcp" or "rdma", which mean the same here: such clients ask
+// for TCP. Others fail with a net.UnknownNetworkError. After an error, the net.Conn is nil.
+func DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return dialer(ctx, network, addr, Dial)
+}
