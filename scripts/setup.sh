@@ -9,6 +9,9 @@ needs='gcc|gcc libc6-dev|the race detector
 pkg-config|pkg-config|the driver for adapters
 infiniband/verbs.h|libibverbs-dev|the driver for adapters
 rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
+ibv_devinfo|ibverbs-utils|the tests of the library for other languages
+rping|rdmacm-utils|the tests of librdmacm on the library for other languages
+ib_write_bw|perftest|the tests of perftest on the library for other languages
 /usr/lib/python3/dist-packages/pyverbs|python3-pyverbs rdma-core|the tests of rdma-core on the library for other languages
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces

@@ -186,11 +186,11 @@ func TestResizeCompletionQueue(t *testing.T) {
 		wr.ID = id
 		x.post(wr)
 	}
-	x.until("the queue holds three completions", func() bool {
+	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
 		return asCompletionQueue(x.cq).entries.Len() == 3
-	})
+	}, time.Minute, time.Millisecond)
 	require.ErrorIs(t, cq.Resize(2), verbs.ErrInvalid)
 	require.ErrorIs(t, cq.Resize(0), verbs.ErrLimit)
 	require.ErrorIs(t, cq.Resize(maxCQE+1), verbs.ErrLimit)
