@@ -279,18 +279,17 @@ VB_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *group, ui
 	return error ? error : vb.attach_mcast(qp->handle, group, 0);
 }
 
-// Enhanced connection establishment exchanges what adapters of one vendor have. Here that is
-// nothing.
+// Enhanced connection establishment exchanges what adapters of one vendor have. Software devices
+// have none of it.
 
 VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	*ece = (struct ibv_ece){0};
-	return 0;
+	(void)qp, (void)ece;
+	return EOPNOTSUPP;
 }
 
 VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	return ece->vendor_id || ece->comp_mask ? EOPNOTSUPP : 0;
+	(void)qp, (void)ece;
+	return EOPNOTSUPP;
 }

@@ -247,6 +247,13 @@ func vd_cm_resolve_addr(handle C.uint32_t, source, destination *C.struct_sockadd
 		if id.state != cmIdle && id.state != cmBound {
 			return errCMState("resolve address")
 		}
+		if addr := remote.Addr(); addr.IsUnspecified() { // this machine, as with sockets
+			addr = netip.IPv6Loopback()
+			if remote.Addr().Is4() {
+				addr = localhost
+			}
+			remote = netip.AddrPortFrom(addr, remote.Port())
+		}
 		if source != nil && id.state == cmIdle {
 			local, err := addrPortOf(source)
 			if err != nil {

@@ -38,7 +38,7 @@ func rdmacmTools() (rows []row) {
 // perftestCM are the programs of perftest with connection managers.
 func perftestCM() (rows []row) {
 	for _, options := range []string{
-		"ib_send_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_atomic_bw -R", "ib_write_lat -R -e",
+		"ib_send_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_atomic_bw -R", "ib_send_lat -R -e",
 		"ib_send_bw -R -c UD", "ib_send_bw -R -q 4", "ib_write_bw -R -b",
 	} {
 		program, _, _ := strings.Cut(options, " ")
