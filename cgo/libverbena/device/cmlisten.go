@@ -54,8 +54,15 @@ func vd_cm_listen(handle C.uint32_t, backlog C.int) C.int {
 	})
 }
 
-// listenEverywhere listens on all devices. It passes over those that cannot be opened.
+// listenEverywhere listens on all devices with the address. It passes over those that cannot be opened.
 func (id *cmID) listenEverywhere(backlog int) error {
+	if addr := id.local.Addr(); addr.IsLoopback() {
+		d, _, err := deviceWith(addr)
+		if err != nil {
+			return err
+		}
+		return id.listen(d, addr, backlog)
+	}
 	names, _, err := deviceNames(netip.Addr{})
 	if err != nil {
 		return err
