@@ -72,8 +72,11 @@ func TestCMMulticast(t *testing.T) {
 
 // The functions of librdmacm do what their manual pages say. The checks are in testdata/cm.c.
 func TestCMFunctions(t *testing.T) {
-	for _, v := range []variant{plain, sanitized} {
+	for _, v := range []variant{plain, sanitized, raced} {
 		t.Run(v.name, func(t *testing.T) {
+			if testing.Short() && v.race {
+				t.SkipNow()
+			}
 			program := v.compile(t, "cm")
 			list, err := exec.Command(program).Output()
 			require.NoError(t, err)
