@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -88,5 +89,22 @@ func TestCMFunctions(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// rping exchanges data with Verbena's sample for it, in both directions.
+func TestCMAgainstSample(t *testing.T) {
+	needProgram(t, "rping", "rdmacm-utils")
+	sample := filepath.Join(t.TempDir(), "cm_rping")
+	out, err := exec.Command("go", "build", "-o", sample, "../../../samples/cm_rping").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	options := " -a 127.0.0.1 -p PORT -V -C 10"
+	for _, r := range []row{
+		{server: "rping -s" + options, client: sample + " -c" + options},
+		{server: sample + " -s" + options, client: "rping -c" + options},
+	} {
+		r.retries = true
+		_, err := r.run(t, &place{devices: "soft-lo"})
+		assert.NoError(t, err, r.client)
 	}
 }
