@@ -279,8 +279,8 @@ VB_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *group, ui
 	return error ? error : vb.attach_mcast(qp->handle, group, 0);
 }
 
-// Enhanced connection establishment exchanges what adapters of one vendor have. The devices have
-// none.
+// Enhanced connection establishment exchanges what adapters of one vendor have. Software devices
+// have none of it.
 
 VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
@@ -290,6 +290,6 @@ VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	return ece->vendor_id || ece->comp_mask ? EOPNOTSUPP : 0;
+	(void)qp, (void)ece;
+	return EOPNOTSUPP;
 }

@@ -96,7 +96,7 @@ func deviceNames(addr netip.Addr) (names []string, ifi string, err error) {
 	}
 	ifi = interfaceOf(addr)
 	for _, info := range list {
-		if info.Name == "soft-"+ifi {
+		if ifi != "" && info.Interface == ifi {
 			names = slices.Insert(names, 0, info.Name)
 		} else {
 			names = append(names, info.Name)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -211,7 +212,7 @@ func (id *cmID) bind(addr netip.AddrPort) (err error) {
 	}
 	var device *openDevice
 	var entry verbs.GIDEntry
-	if !addr.Addr().IsUnspecified() {
+	if !wildcard(addr.Addr()) {
 		if interfaceOf(addr.Addr()) == "" {
 			return fmt.Errorf("bind to %v: this machine does not have the address: %w", addr, syscall.EADDRNOTAVAIL)
 		}
@@ -224,6 +225,19 @@ func (id *cmID) bind(addr netip.AddrPort) (err error) {
 	}
 	id.device, id.entry, id.local, id.state = device, entry, addr, cmBound
 	return nil
+}
+
+// wildcard reports whether an address chooses no device. With adapters that holds for loopback
+// addresses too, which they do not have. libfabric binds to localhost, and would take a device that
+// it got so for the only one. Here it depends on whether the user wants a device with such an
+// address.
+func wildcard(addr netip.Addr) bool {
+	if !addr.IsLoopback() {
+		return addr.IsUnspecified()
+	}
+	_, named := os.LookupEnv("VERBENA_DEVICES")
+	_, _, err := deviceWith(addr)
+	return !named || err != nil
 }
 
 //export vd_cm_bind
@@ -246,6 +260,13 @@ func vd_cm_resolve_addr(handle C.uint32_t, source, destination *C.struct_sockadd
 		}
 		if id.state != cmIdle && id.state != cmBound {
 			return errCMState("resolve address")
+		}
+		if addr := remote.Addr(); addr.IsUnspecified() { // this machine, as with sockets
+			addr = netip.IPv6Loopback()
+			if remote.Addr().Is4() {
+				addr = localhost
+			}
+			remote = netip.AddrPortFrom(addr, remote.Port())
 		}
 		if source != nil && id.state == cmIdle {
 			local, err := addrPortOf(source)
@@ -274,7 +295,10 @@ func vd_cm_resolve_addr(handle C.uint32_t, source, destination *C.struct_sockadd
 func (id *cmID) resolve(peer netip.Addr) error {
 	local, device, entry := id.local.Addr(), id.device, id.entry
 	if device == nil {
-		source, err := sourceOf(peer)
+		source, err := local, error(nil)
+		if !local.IsLoopback() {
+			source, err = sourceOf(peer)
+		}
 		if err != nil {
 			return err
 		}

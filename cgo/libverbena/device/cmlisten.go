@@ -54,8 +54,15 @@ func vd_cm_listen(handle C.uint32_t, backlog C.int) C.int {
 	})
 }
 
-// listenEverywhere listens on all devices. It passes over those that cannot be opened.
+// listenEverywhere listens on all devices with the address. It passes over those that cannot be opened.
 func (id *cmID) listenEverywhere(backlog int) error {
+	if addr := id.local.Addr(); addr.IsLoopback() {
+		d, _, err := deviceWith(addr)
+		if err != nil {
+			return err
+		}
+		return id.listen(d, addr, backlog)
+	}
 	names, _, err := deviceNames(netip.Addr{})
 	if err != nil {
 		return err
@@ -104,12 +111,20 @@ func (d *openDevice) addressesFor(unspecified netip.Addr, familyOnly bool) (list
 	return list, err
 }
 
+// leastBacklog is the smallest backlog of a listener. Here a request counts until its connection
+// is established, and a peer repeats a request that was dropped only after a second. librdmacm's
+// backlog counts until the program reads the request, so programs give small ones.
+const leastBacklog = 128
+
 func (id *cmID) listen(d *openDevice, addr netip.Addr, backlog int) error {
 	m, err := d.manager()
 	if err != nil {
 		return err
 	}
-	v, err := m.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, id.local.Port()), Type: id.kind, Backlog: max(backlog, 0)})
+	if backlog = max(backlog, 0); backlog > 0 { // zero means the default
+		backlog = max(backlog, leastBacklog)
+	}
+	v, err := m.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, id.local.Port()), Type: id.kind, Backlog: backlog})
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,21 @@
 // and errors to errnos. Each device is opened once in a process, so that all its contexts have
 // the same addresses, and stays open until the process ends.
 //
+// # Connection managers
+//
+// An identifier of librdmacm is bound to a device by its addresses, as package route does it. The
+// wildcard address is that of all devices. A loopback address chooses a device only if
+// VERBENA_DEVICES names one that has it: adapters have none, and libfabric relies on that.
+//
+//   - Nothing is sent before rdma_connect, so the events of the resolution come at once, and
+//     the time limits have no effect.
+//   - A request to a port without a listener is repeated for half a second before it is rejected.
+//   - The port space RDMA_PS_IB has the ports of RDMA_PS_TCP and RDMA_PS_UDP. There is no
+//     AF_IB, no RDMA_PS_IPOIB, no XRC, and no enhanced connection establishment.
+//   - RDMA_OPTION_ID_TOS is for the packets of this end; the peer is not told.
+//   - A process that exits ends its connections. One that is killed does not: its peers find out
+//     when they send.
+//
 // # Environment
 //
 //   - VERBENA_DEVICES names the devices, separated by spaces, in the form that device.Open

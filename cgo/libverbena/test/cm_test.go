@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func rdmacmTools() (rows []row) {
 // perftestCM are the programs of perftest with connection managers.
 func perftestCM() (rows []row) {
 	for _, options := range []string{
-		"ib_send_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_atomic_bw -R", "ib_write_lat -R -e",
+		"ib_send_lat -R", "ib_write_bw -R", "ib_read_lat -R", "ib_atomic_bw -R", "ib_send_lat -R -e",
 		"ib_send_bw -R -c UD", "ib_send_bw -R -q 4", "ib_write_bw -R -b",
 	} {
 		program, _, _ := strings.Cut(options, " ")
@@ -72,8 +73,11 @@ func TestCMMulticast(t *testing.T) {
 
 // The functions of librdmacm do what their manual pages say. The checks are in testdata/cm.c.
 func TestCMFunctions(t *testing.T) {
-	for _, v := range []variant{plain, sanitized} {
+	for _, v := range []variant{plain, sanitized, raced} {
 		t.Run(v.name, func(t *testing.T) {
+			if testing.Short() && v.race {
+				t.SkipNow()
+			}
 			program := v.compile(t, "cm")
 			list, err := exec.Command(program).Output()
 			require.NoError(t, err)
@@ -85,5 +89,22 @@ func TestCMFunctions(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// rping exchanges data with Verbena's sample for it, in both directions.
+func TestCMAgainstSample(t *testing.T) {
+	needProgram(t, "rping", "rdmacm-utils")
+	sample := filepath.Join(t.TempDir(), "cm_rping")
+	out, err := exec.Command("go", "build", "-o", sample, "../../../samples/cm_rping").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	options := " -a 127.0.0.1 -p PORT -V -C 10"
+	for _, r := range []row{
+		{server: "rping -s" + options, client: sample + " -c" + options},
+		{server: sample + " -s" + options, client: "rping -c" + options},
+	} {
+		r.retries = true
+		_, err := r.run(t, &place{devices: "soft-lo"})
+		assert.NoError(t, err, r.client)
 	}
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -539,6 +540,121 @@ static void forked(void)
 	end(id);
 }
 
+enum { STRESS_CLIENTS = 4, STRESS_ROUNDS = 40 };
+
+static struct rdma_cm_event *next_on(struct rdma_event_channel *own)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(own, &event) == 0);
+	return event;
+}
+
+static void acknowledge_next(struct rdma_event_channel *own, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event = next_on(own);
+
+	CHECK(event->event == type);
+	CHECK(rdma_ack_cm_event(event) == 0);
+}
+
+// stress_client connects, and gives up at each point in turn.
+static void *stress_client(void *port)
+{
+	struct sockaddr_in to = address("127.0.0.1", *(__be16 *)port);
+	struct ibv_qp_init_attr attr;
+
+	for (int round = 0; round < STRESS_ROUNDS; round++) {
+		struct rdma_event_channel *own = rdma_create_event_channel();
+		int point = round % 6;
+		struct rdma_cm_id *id;
+
+		CHECK(own && rdma_create_id(own, &id, NULL, RDMA_PS_TCP) == 0);
+		CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
+		if (point == 0)
+			goto end;
+		acknowledge_next(own, RDMA_CM_EVENT_ADDR_RESOLVED);
+		attr = (struct ibv_qp_init_attr){.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+		CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+		CHECK(rdma_resolve_route(id, 1000) == 0);
+		if (point == 1)
+			goto end;
+		acknowledge_next(own, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		CHECK(rdma_connect(id, NULL) == 0);
+		if (point == 2)
+			goto end;
+		if (point == 3) { // while the server responds
+			struct pollfd waits = {.fd = own->fd, .events = POLLIN};
+
+			CHECK(poll(&waits, 1, -1) == 1);
+			goto end;
+		}
+		struct rdma_cm_event *event = next_on(own);
+		bool established = event->event == RDMA_CM_EVENT_ESTABLISHED;
+
+		CHECK(established || event->event == RDMA_CM_EVENT_REJECTED);
+		CHECK(rdma_ack_cm_event(event) == 0);
+		if (point == 5 && established) {
+			CHECK(rdma_disconnect(id) == 0);
+			acknowledge_next(own, RDMA_CM_EVENT_DISCONNECTED);
+		}
+end:
+		if (round % 2) // wrong, but not fatal
+			rdma_destroy_event_channel(own);
+		rdma_destroy_ep(id);
+		if (round % 2 == 0)
+			rdma_destroy_event_channel(own);
+	}
+	return NULL;
+}
+
+static void *stress_clients(void *port)
+{
+	pthread_t clients[STRESS_CLIENTS];
+	struct rdma_cm_id *id;
+	struct sockaddr_in to = address("127.0.0.1", 0);
+
+	for (int i = 0; i < STRESS_CLIENTS; i++)
+		CHECK(pthread_create(&clients[i], NULL, stress_client, port) == 0);
+	for (int i = 0; i < STRESS_CLIENTS; i++)
+		CHECK(pthread_join(clients[i], NULL) == 0);
+	// The end, for the server.
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
+	return id;
+}
+
+// Many threads connect at a time, and give up at every point.
+static void stress(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP);
+	__be16 port = rdma_get_src_port(listener);
+	pthread_t clients;
+	int requests = 0;
+
+	CHECK(pthread_create(&clients, NULL, stress_clients, &port) == 0);
+	for (bool over = false; !over;) {
+		struct rdma_cm_event *event = next_on(channel);
+		struct rdma_cm_id *id = event->id;
+		bool ends = event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_REJECTED || event->event == RDMA_CM_EVENT_UNREACHABLE;
+
+		over = event->event == RDMA_CM_EVENT_ADDR_RESOLVED;
+		if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			give_qp(id);
+			if (requests++ % 4 == 3 || rdma_accept(id, NULL)) {
+				rdma_reject(id, NULL, 0); // the peer may have given up
+				ends = true;
+			}
+		}
+		CHECK(rdma_ack_cm_event(event) == 0);
+		if (ends || over)
+			end(id);
+	}
+	CHECK(pthread_join(clients, NULL) == 0);
+	CHECK(requests > STRESS_CLIENTS * STRESS_ROUNDS / 4);
+	end(listener);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name) {#name, name}
@@ -547,7 +663,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
-		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked), CASE(stress),
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
