@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the library that gives software devices to programs in C: libverbena.so and
 # libverbena-device.so, into the folder $1. Further arguments are flags of both compilers, such
-# as -race, which is for go, and -fsanitize=address, which is for the C compiler.
+# as -trimpath, which is for go, and -fsanitize=address, which is for the C compiler. The race
+# detector does not work in shared libraries.
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 shift

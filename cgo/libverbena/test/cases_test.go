@@ -41,20 +41,18 @@ var cases = map[string]struct {
 	"wrong_devices":   {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }
 
-// TestCases runs the cases of a program in C, in each variant of the library. The short form
+// TestCases runs the cases of a program in C, with each variant of the library. The short form
 // leaves out the race detector, which takes a minute to build.
 func TestCases(t *testing.T) {
-	for _, v := range []variant{plain, sanitized, raced} {
-		t.Run(v.name, func(t *testing.T) {
-			if testing.Short() && v.race {
-				t.SkipNow()
-			}
-			v.runCases(t)
-		})
+	t.Run("plain", func(t *testing.T) { plain.runCases(t, "soft-lo") })
+	t.Run("UDP", func(t *testing.T) { plain.runCases(t, "soft-lo?local=off") })
+	t.Run("sanitized", func(t *testing.T) { sanitized.runCases(t, "soft-lo") })
+	if !testing.Short() {
+		t.Run("raced", func(t *testing.T) { raced.runCases(t, "soft-lo") })
 	}
 }
 
-func (v variant) runCases(t *testing.T) {
+func (v variant) runCases(t *testing.T, devices string) {
 	program := v.compile(t, "cases")
 	list, err := run(t, v.environment(t), program)
 	require.NoError(t, err, "%s", list)
@@ -66,7 +64,7 @@ func (v variant) runCases(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, "soft-lo")}
+			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, devices)}
 			if !c.leaks && !v.race {
 				env = append(env, "ASAN_OPTIONS=detect_leaks=1")
 			}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 func TestMain(m *testing.M) {
@@ -71,7 +73,6 @@ func (v variant) build() (string, error) {
 		return to, nil
 	}
 	cmd = exec.Command("go", "build", "-race", "-tags", "verbs", "-buildmode=c-archive", "-o", filepath.Join(to, archive), "../device")
-	cmd.Env = append(os.Environ(), `CGO_CFLAGS=-O2 -g -DVERBENA_VERSION="development"`)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the Go half with the race detector: %w\n%s", err, out)
 	}
@@ -84,14 +85,13 @@ const archive = "device.a"
 // library builds the library, once, and returns its folder.
 func (v variant) library(t *testing.T) string {
 	t.Helper()
+	const what = "the library is built (scripts/setup.sh installs what that needs)"
 	for _, header := range []string{"infiniband/verbs.h", "rdma/rdma_cma.h"} {
-		if _, err := os.Stat(filepath.Join("/usr/include", header)); err != nil {
-			t.Skipf("the library cannot be built: %v; scripts/setup.sh installs what is needed", err)
-		}
+		_, err := os.Stat(filepath.Join("/usr/include", header))
+		netns.Need(t, err, what)
 	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("the library cannot be built without a C compiler")
-	}
+	_, err := exec.LookPath("cc")
+	netns.Need(t, err, what)
 	to, err := builds[v.name]()
 	require.NoError(t, err)
 	return to
