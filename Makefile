@@ -47,6 +47,7 @@ test: setup ## all tests, the long ones in a short form
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh
 
 full: setup ## the tests of make test in full, except those in the virtual machine
+	@scripts/setup.sh full
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
 # "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket verbena matrix bench

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need besides Go, on Debian and its derivatives, as root. On other
 # systems it lists what is missing, and which tests are skipped for that. With CI=true anything
-# missing is an error. "setup.sh scp" installs what make bench-scp needs instead.
+# missing is an error. "setup.sh full" also installs what only make full needs, and "setup.sh scp"
+# what make bench-scp needs, and nothing else.
 set -euo pipefail
 
 # program, header or file | Debian packages | what is skipped without it
@@ -13,11 +14,21 @@ ibv_devinfo|ibverbs-utils|the tests of the library for other languages
 rping|rdmacm-utils|the tests of librdmacm on the library for other languages
 ib_write_bw|perftest|the tests of perftest on the library for other languages
 /usr/lib/python3/dist-packages/pyverbs|python3-pyverbs rdma-core|the tests of rdma-core on the library for other languages
+ibv_rc_pingpong|ibverbs-utils|these programs on the library for other languages
+rping|rdmacm-utils|these programs on the library for other languages
+ib_write_bw|perftest|these programs on the library for other languages
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces
 ucx_perftest|ucx-utils|verbena perf peers with UCX
 fi_pingpong|libfabric-bin|verbena perf peers with libfabric'
+
+if [ "${1:-}" = full ]; then
+	needs+='
+qperf|qperf|this program on the library for other languages
+fio|fio|this program on the library for other languages
+mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages'
+fi
 
 if [ "${1:-}" = scp ]; then
 	needs='scp|openssh-client|the comparison with scp

@@ -342,7 +342,7 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 		}
 		copyAddrPort(&to.source, id.local)
 		copyAddrPort(&to.destination, remote)
-		if id.device == nil {
+		if id.device == nil || id.namesLoopback() {
 			return nil
 		}
 		attr, err := id.device.QueryPort(cmPort)
@@ -357,6 +357,13 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 		to.port, to.traffic_class, to.mtu = cmPort, C.uint8_t(id.tos), C.enum_ibv_mtu(abi.MTUCode(attr.ActiveMTU))
 		return nil
 	})
+}
+
+// namesLoopback reports whether the identifier is bound to the loopback address and nothing else
+// decides its device. It shows none then, as identifiers of the kernel do, for which this address
+// stands for all. libfabric binds to it to see all devices, and does not use the one of loopback.
+func (id *cmID) namesLoopback() bool {
+	return (id.state == cmBound || id.state == cmListening) && id.local.Addr().IsLoopback()
 }
 
 // The sizes of the private data of a request, in bytes.

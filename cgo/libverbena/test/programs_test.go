@@ -4,18 +4,17 @@ package test
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/verbena-rdma/verbena/test/netns"
 )
 
-// row is a pair of programs: a server and a client, or a client alone. DEV, ADDR, HOST and PORT
-// stand for the device, the server's address on it, the server's TCP address, and a port.
+// row is a pair of programs: a server and a client, or a client alone. DEV, HOST and PORT stand
+// for the device, the server's address, and a port.
 type row struct {
 	program string // the Debian package is in packages
 	server  string
@@ -26,11 +25,13 @@ type row struct {
 	retries bool   // the client fails before the server listens, which nothing shows
 	stays   bool   // the server does not end by itself
 	local   bool   // for processes of one machine only
+	apart   bool   // not on the loopback interface
+	cannot  string // why the client fails, which prints prints then
 }
 
 var packages = map[string]string{
 	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils", "rping": "rdmacm-utils", "ucmatose": "rdmacm-utils",
-	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils",
+	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils", "fi_": "libfabric-bin", "mpicc": "openmpi-bin libopenmpi-dev",
 }
 
 func packageOf(program string) string {
@@ -142,51 +143,59 @@ func places(t *testing.T) []*place {
 	if testing.Short() {
 		return list
 	}
-	a, b := netns.New(t, "lib-a"), netns.New(t, "lib-b")
-	a.IP(t, "link add veth0 type veth peer name veth0 netns %s", string(b))
-	for i, n := range []netns.Namespace{a, b} {
-		n.IP(t, "link set lo up")
-		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
-		n.IP(t, "link set veth0 up")
+	return append(list, networkPlaces(t)...)
+}
+
+// in reports whether the row runs in a place.
+func (r *row) in(p *place) bool {
+	switch {
+	case r.local:
+		return p.server == nil
+	case r.apart:
+		return p.server != nil
+	default:
+		return p.name != "one namespace"
 	}
-	return append(list, &place{
-		name: "namespaces", server: a.Run(), client: b.Run(), device: "soft-veth0", devices: "soft-veth0",
-		serverAddress: "10.77.0.1", host: "10.77.0.1",
-	})
 }
 
 // Programs that use adapters run as they are, none of them hangs, and none needs an option that
 // it would not need on an adapter.
 func TestPrograms(t *testing.T) {
 	var rows []row
-	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx()} {
+	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t)} {
 		rows = append(rows, list...)
 	}
 	table := new(strings.Builder)
 	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
 	places := places(t)
 	for i := range rows {
-		r := &rows[i]
-		if testing.Short() && !r.short {
-			continue
+		if r := &rows[i]; r.short || !testing.Short() {
+			t.Run(r.client, func(t *testing.T) { r.runAll(t, places, w) })
 		}
-		needProgram(t, r.program, packageOf(r.program))
-		_, _ = fmt.Fprint(w, r.client)
-		for _, p := range places {
-			if r.local && p.server != nil {
-				continue
-			}
-			began := time.Now()
-			output, err := r.run(t, p)
-			result := "ok"
-			if !assert.NoError(t, err, "%s, %s", r.client, p.name) {
-				result = "FAILED"
-			}
-			t.Logf("%s, %s: %s in %v: %s", r.client, p.name, result, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
-			_, _ = fmt.Fprintf(w, "\t%s: %s", p.name, result)
-		}
-		_, _ = fmt.Fprintln(w)
 	}
 	_ = w.Flush()
 	t.Logf("\n%s", table)
+}
+
+// runAll runs a row in its places, and writes its line of the table.
+func (r *row) runAll(t *testing.T, places []*place, table io.Writer) {
+	needProgram(t, r.program, packageOf(r.program))
+	_, _ = fmt.Fprint(table, r.client)
+	defer func() { _, _ = fmt.Fprintln(table) }()
+	for _, p := range places {
+		if !r.in(p) {
+			continue
+		}
+		began := time.Now()
+		output, err := r.run(t, p)
+		result := "ok"
+		switch {
+		case !assert.NoError(t, err, "%s, %s", r.client, p.name):
+			result = "FAILED"
+		case r.cannot != "":
+			result = r.cannot
+		}
+		t.Logf("%s, %s: %s in %v: %s", r.client, p.name, result, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
+		_, _ = fmt.Fprintf(table, "\t%s: %s", p.name, result)
+	}
 }

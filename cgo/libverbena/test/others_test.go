@@ -1,0 +1,102 @@
+//go:build linux
+
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/netns"
+)
+
+// byLID is why programs cannot work that know their peers by local identifiers of InfiniBand.
+const byLID = "addresses its peer by LID, which RoCE does not have"
+
+// qperf are the tests of qperf, of which those for RC can address their peers by connection
+// managers.
+func qperf() (rows []row) {
+	add := func(test, options, prints, cannot string) {
+		rows = append(rows, row{program: "qperf", server: "qperf -lp PORT", stays: true, prints: prints, cannot: cannot,
+			client: "qperf -lp PORT " + options + "-t 1 HOST " + test})
+	}
+	for _, test := range []string{
+		"rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_lat",
+		"rc_rdma_write_poll_lat", "rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add",
+	} {
+		add(test, "-cm 1 ", "=", "")
+	}
+	add("rc_lat", "", "failed to modify QP to RTR", byLID)
+	for _, test := range []string{"uc_bw", "uc_bi_bw", "uc_lat", "uc_rdma_write_bw", "uc_rdma_write_lat", "uc_rdma_write_poll_lat"} {
+		add(test, "", "failed to modify QP to RTR", byLID)
+	}
+	for _, test := range []string{"ud_bw", "ud_bi_bw", "ud_lat"} {
+		add(test, "", "failed to create address handle", byLID)
+	}
+	return rows
+}
+
+// fio are jobs of fio's engine for RDMA.
+func fio() (rows []row) {
+	for _, verb := range []string{"write", "read", "send"} {
+		for _, depth := range []string{"", " --iodepth=8 --iodepth_batch_complete=1"} {
+			rows = append(rows, row{
+				program: "fio", retries: true, prints: "err= 0",
+				server: "fio --name=server --ioengine=rdma --port=PORT --bs=64k --size=4m --rw=read --iodepth=16",
+				client: "fio --name=client --ioengine=rdma --hostname=HOST --port=PORT --bs=64k --size=4m --rw=write --verb=" + verb + depth,
+			})
+		}
+	}
+	return rows
+}
+
+// libfabric are the endpoints of libfabric's provider for verbs. It does not use loopback
+// interfaces.
+func libfabric() (rows []row) {
+	add := func(provider, endpoint, cannot string) {
+		command := fmt.Sprintf("fi_pingpong -p %s -e %s", provider, endpoint)
+		rows = append(rows, row{program: "fi_pingpong", server: command + " -B PORT", client: command + " -P PORT HOST", prints: "1m ", apart: true, cannot: cannot})
+	}
+	add("verbs", "msg", "")
+	add("verbs", "msg -c -I 100", "")
+	add("verbs;ofi_rxm", "rdm", "")
+	add("verbs;ofi_rxm", "rdm -m tagged -c", "")
+	return rows
+}
+
+// mpi are ping-pongs of MPI over UCX, between two processes of one mpirun.
+func mpi(t *testing.T) (rows []row) {
+	folder := t.TempDir()
+	if _, err := exec.LookPath("mpicc"); err == nil && !testing.Short() {
+		out, err := exec.Command("mpicc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(folder, "mpi_pingpong"), "testdata/mpi.c").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for _, transports := range []string{"rc_verbs,ud_verbs,self", "ud_verbs,self"} {
+		rows = append(rows, row{
+			program: "mpicc", prints: "all sizes: ok", local: true,
+			client: "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx --mca btl ^openib,vader,tcp -x UCX_TLS=" + transports + " mpi_pingpong",
+			env:    []string{"UCX_NET_DEVICES=DEV:1", "PATH=" + folder + ":" + os.Getenv("PATH")},
+		})
+	}
+	return rows
+}
+
+// networkPlaces are two processes in one network namespace, for programs that do not use loopback
+// interfaces, and two namespaces.
+func networkPlaces(t *testing.T) []*place {
+	a, b := netns.New(t, "lib-a"), netns.New(t, "lib-b")
+	a.IP(t, "link add veth0 type veth peer name veth0 netns %s", string(b))
+	for i, n := range []netns.Namespace{a, b} {
+		n.IP(t, "link set lo up")
+		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
+		n.IP(t, "link set veth0 up")
+	}
+	together := &place{name: "one namespace", server: a.Run(), client: a.Run(), device: "soft-veth0", devices: "soft-veth0", host: "10.77.0.1"}
+	between := *together
+	between.name, between.client = "namespaces", b.Run()
+	return []*place{together, &between}
+}
