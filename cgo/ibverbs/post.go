@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/rules"
 )
@@ -83,29 +84,6 @@ func (s *sends) free() {
 		s.extended.free()
 	}
 }
-
-// The members of the union in ibv_send_wr.
-type (
-	rdmaArgs struct {
-		remoteAddr uint64
-		rkey       uint32
-	}
-	atomicArgs struct {
-		remoteAddr, compareAdd, swap uint64
-		rkey                         uint32
-	}
-	datagramArgs struct {
-		ah        *C.struct_ibv_ah
-		qpn, qkey uint32
-	}
-	bindArgs struct {
-		mw           *C.struct_ibv_mw
-		rkey         uint32
-		mr           *C.struct_ibv_mr
-		addr, length uint64
-		access       uint32
-	}
-)
 
 var sendOpcodes = [...]C.enum_ibv_wr_opcode{
 	verbs.OpSend: C.IBV_WR_SEND, verbs.OpSendImm: C.IBV_WR_SEND_WITH_IMM,
@@ -192,22 +170,22 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		args := unsafe.Pointer(&c.wr)
 		switch wr.Op {
 		case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead:
-			*(*rdmaArgs)(args) = rdmaArgs{wr.RemoteAddr, wr.RKey}
+			*(*abi.RDMAArgs)(args) = abi.RDMAArgs{RemoteAddr: wr.RemoteAddr, RKey: wr.RKey}
 		case verbs.OpCompareSwap, verbs.OpFetchAdd:
-			*(*atomicArgs)(args) = atomicArgs{wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey}
+			*(*abi.AtomicArgs)(args) = abi.AtomicArgs{RemoteAddr: wr.RemoteAddr, CompareAdd: wr.CompareAdd, Swap: wr.Swap, RKey: wr.RKey}
 		default:
-			*(*atomicArgs)(args) = atomicArgs{}
+			*(*abi.AtomicArgs)(args) = abi.AtomicArgs{}
 			if q.init.Type == verbs.UD {
 				ah, err := q.handle(wr)
 				if err != nil {
 					return n, err
 				}
-				*(*datagramArgs)(args) = datagramArgs{ah, wr.RemoteQPN, wr.RemoteQKey}
+				*(*abi.DatagramArgs)(args) = abi.DatagramArgs{AH: unsafe.Pointer(ah), QPN: wr.RemoteQPN, QKey: wr.RemoteQKey}
 			}
 		}
 		switch wr.Op {
 		case verbs.OpBindMW:
-			*(*bindArgs)(unsafe.Pointer(&c.anon1)) = bind.args(wr.Bind)
+			*(*abi.BindArgs)(unsafe.Pointer(&c.anon1)) = bind.args(wr.Bind)
 		case verbs.OpSendInvalidate, verbs.OpLocalInvalidate:
 			*(*uint32)(unsafe.Pointer(&c.anon0)) = wr.InvalidateRKey
 		case verbs.OpSendImm, verbs.OpWriteImm:

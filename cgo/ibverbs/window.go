@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -144,8 +145,11 @@ func (p *protectionDomain) binding(wr *verbs.SendWR) (b binding, err error) {
 	return b, nil
 }
 
-func (b *binding) args(from *verbs.MWBind) bindArgs {
-	return bindArgs{b.mw.c, from.RKey, b.mr, from.Addr, from.Length, abi.AccessFlags(from.Access)}
+func (b *binding) args(from *verbs.MWBind) abi.BindArgs {
+	return abi.BindArgs{
+		MW: unsafe.Pointer(b.mw.c), RKey: from.RKey, MR: unsafe.Pointer(b.mr), Addr: from.Addr, Length: from.Length,
+		Access: abi.AccessFlags(from.Access),
+	}
 }
 
 // bindType1 binds a type 1 window, which has a verb of its own.

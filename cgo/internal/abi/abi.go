@@ -124,3 +124,27 @@ func Address(attr unsafe.Pointer) verbs.AddressAttr {
 		DLID: uint16(a.dlid),
 	}
 }
+
+// The members of the unions in struct ibv_send_wr, which cgo shows as bytes. AH, MW and MR point
+// to structs of libibverbs.
+type (
+	RDMAArgs struct {
+		RemoteAddr uint64
+		RKey       uint32
+	}
+	AtomicArgs struct {
+		RemoteAddr, CompareAdd, Swap uint64
+		RKey                         uint32
+	}
+	DatagramArgs struct {
+		AH        unsafe.Pointer
+		QPN, QKey uint32
+	}
+	BindArgs struct {
+		MW           unsafe.Pointer
+		RKey         uint32
+		MR           unsafe.Pointer
+		Addr, Length uint64
+		Access       uint32
+	}
+)

@@ -17,27 +17,6 @@ import (
 // postBatch is the largest number of requests of one post to the device.
 const postBatch = 64
 
-// The members of the unions in ibv_send_wr.
-type (
-	rdmaArgs struct {
-		remoteAddr uint64
-		rkey       uint32
-	}
-	atomicArgs struct {
-		remoteAddr, compareAdd, swap uint64
-		rkey                         uint32
-	}
-	datagramArgs struct {
-		ah        *C.struct_ibv_ah
-		qpn, qkey uint32
-	}
-	bindArgs struct {
-		mw   *C.struct_ibv_mw
-		rkey uint32
-		info C.struct_ibv_mw_bind_info
-	}
-)
-
 // opcodeOf reports false for an opcode that package verbs does not have.
 func opcodeOf(c C.enum_ibv_wr_opcode) (op verbs.Opcode, ok bool) {
 	switch c {
@@ -120,19 +99,19 @@ func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
 	args := unsafe.Pointer(&c.wr)
 	switch op {
 	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead:
-		a := (*rdmaArgs)(args)
-		wr.RemoteAddr, wr.RKey = a.remoteAddr, a.rkey
+		a := (*abi.RDMAArgs)(args)
+		wr.RemoteAddr, wr.RKey = a.RemoteAddr, a.RKey
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
-		a := (*atomicArgs)(args)
-		wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = a.remoteAddr, a.rkey, a.compareAdd, a.swap
+		a := (*abi.AtomicArgs)(args)
+		wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = a.RemoteAddr, a.RKey, a.CompareAdd, a.Swap
 	case verbs.OpSend, verbs.OpSendImm:
 		if s.service == verbs.UD {
-			if err := addressed(&wr, (*datagramArgs)(args)); err != nil {
+			if err := addressed(&wr, (*abi.DatagramArgs)(args)); err != nil {
 				return err
 			}
 		}
 	case verbs.OpBindMW:
-		bind, err := bindOf((*bindArgs)(unsafe.Pointer(&c.anon1)))
+		bind, err := bindOf((*abi.BindArgs)(unsafe.Pointer(&c.anon1)))
 		if err != nil {
 			return err
 		}
@@ -149,29 +128,29 @@ func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
 	return nil
 }
 
-func addressed(wr *verbs.SendWR, a *datagramArgs) error {
-	if a.ah == nil {
+func addressed(wr *verbs.SendWR, a *abi.DatagramArgs) error {
+	if a.AH == nil {
 		return fmt.Errorf("a datagram has no address handle: %w", verbs.ErrInvalid)
 	}
-	ah := addressHandles.get(uint32(a.ah.handle))
+	ah := addressHandles.get(uint32((*C.struct_ibv_ah)(a.AH).handle))
 	if ah == nil {
 		return fmt.Errorf("a datagram's address handle does not exist: %w", verbs.ErrInvalid)
 	}
-	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah.AH, a.qpn, a.qkey
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah.AH, a.QPN, a.QKey
 	return nil
 }
 
-func bindOf(a *bindArgs) (bind verbs.MWBind, err error) {
-	if a.mw == nil || a.info.mr == nil {
+func bindOf(a *abi.BindArgs) (bind verbs.MWBind, err error) {
+	if a.MW == nil || a.MR == nil {
 		return bind, fmt.Errorf("a bind names no memory window, or no memory region: %w", verbs.ErrInvalid)
 	}
-	w, m := windows.get(uint32(a.mw.handle)), regions.get(uint32(a.info.mr.handle))
+	w, m := windows.get(uint32((*C.struct_ibv_mw)(a.MW).handle)), regions.get(uint32((*C.struct_ibv_mr)(a.MR).handle))
 	if w == nil || m == nil {
 		return bind, fmt.Errorf("a bind's memory window or region does not exist: %w", verbs.ErrInvalid)
 	}
 	return verbs.MWBind{
-		MW: w.MW, MR: m.MR, RKey: a.rkey, Addr: uint64(a.info.addr), Length: uint64(a.info.length),
-		Access: abi.Access(uint32(a.info.mw_access_flags)) &^ verbs.AccessLocalWrite, // the region's
+		MW: w.MW, MR: m.MR, RKey: a.RKey, Addr: a.Addr, Length: a.Length,
+		Access: abi.Access(a.Access) &^ verbs.AccessLocalWrite, // the region's
 	}, nil
 }
 
