@@ -183,7 +183,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		if c, err = start(ctx, env, words(p.client, r.client)); err != nil {
 			return "", err
 		}
-		err = c.wait()
+		err = r.checkEnd("the client", c, c.wait())
 		// A client of a connection manager that starts before the server listens is refused.
 		if err == nil || !r.retries || tries == 40 || s.ended() || ctx.Err() != nil {
 			break
@@ -191,7 +191,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		time.Sleep(250 * time.Millisecond)
 	}
 	output := c.output.String()
-	if err := r.checkEnd("the client", c, err); err != nil {
+	if err != nil {
 		return output, fmt.Errorf("%w\nthe server's output: %s", err, lastLines(s.output.String(), 12))
 	}
 	if r.stays {
