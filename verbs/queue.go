@@ -172,7 +172,7 @@ type QPInit struct {
 	AdaptiveRetransmission bool
 	// OutlivesPeer makes an RC queue pair of the software device behave as on adapters when the
 	// process of its peer ends: it stays in its state, unless a request is outstanding. False:
-	// it enters the error state, with EventPeerGone.
+	// it enters the error state. EventPeerGone comes in either case.
 	OutlivesPeer bool
 	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair
 	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Its completion is marked Unsolicited,

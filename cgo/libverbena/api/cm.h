@@ -10,6 +10,7 @@
 struct vb_cm_channel {
 	struct rdma_event_channel base;
 	struct vb_events events;
+	int readers; // threads in rdma_get_cm_event; atomic
 };
 
 // vb_cm_device is a device that librdmacm's functions have opened. It stays open.

@@ -77,7 +77,8 @@ static struct vb_cm_id *find_on(struct vb_cm_channel *channel)
 	return NULL;
 }
 
-// The identifiers on the channel end with it. The program has still to destroy them.
+// The identifiers on the channel end with it. The program has still to destroy them. A thread that
+// waits for an event, as rping's does at its end, waits on: its channel stays, without events.
 VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 {
 	struct vb_cm_channel *channel = vb_container(given, struct vb_cm_channel, base);
@@ -97,6 +98,8 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		pthread_mutex_lock(&ids_lock);
 	}
 	pthread_mutex_unlock(&ids_lock);
+	if (__atomic_load_n(&channel->readers, __ATOMIC_ACQUIRE))
+		return;
 	vb_events_close(&channel->events);
 	free(channel);
 }
@@ -393,9 +396,12 @@ VB_EXPORT int rdma_get_cm_event(struct rdma_event_channel *given, struct rdma_cm
 	if (error)
 		return vb_result(error);
 	for (;;) {
-		struct vb_event *node = vb_events_take(&channel->events, event_counter);
+		struct vb_event *node;
 		struct cm_event *event;
 
+		__atomic_add_fetch(&channel->readers, 1, __ATOMIC_ACQ_REL);
+		node = vb_events_take(&channel->events, event_counter);
+		__atomic_sub_fetch(&channel->readers, 1, __ATOMIC_ACQ_REL);
 		if (!node)
 			return -1;
 		event = vb_container(node, struct cm_event, node);

@@ -47,6 +47,8 @@ type cmID struct {
 	c      unsafe.Pointer
 	closed bool
 	lasted bool      // the connection was established
+	ended  bool      // its end was reported
+	killed bool      // the peer's process is gone
 	began  time.Time // of Connect
 
 	// call is held by calls of the program. It guards the rest.
@@ -58,6 +60,7 @@ type cmID struct {
 	remote     netip.AddrPort
 	conn       verbs.CMID // nil before Connect
 	param      verbs.CMParam
+	qpn        uint32 // of the connection
 	listeners  []*listener
 	joins      map[*membership]struct{}
 	tos        uint8
@@ -138,6 +141,7 @@ func vd_cm_destroy(handle C.uint32_t) C.int {
 	if id.conn != nil {
 		_ = id.conn.Close()
 		id.device.cm.forget(id.conn)
+		id.device.cm.disconnects(id, id.qpn)
 	}
 	id.release()
 	return 0
@@ -189,7 +193,10 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		}
 		failure(&to, e.Err, id.kind)
 	case verbs.CMDisconnected:
-		to._type, id.lasted = C.RDMA_CM_EVENT_DISCONNECTED, true
+		if id.ended {
+			return
+		}
+		to._type, id.lasted, id.ended = C.RDMA_CM_EVENT_DISCONNECTED, true, true
 	case verbs.CMTimewaitExit:
 		if !id.lasted {
 			return // programs do not expect it after a failure
@@ -203,6 +210,17 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		return
 	}
 	id.deliverLocked(&to)
+}
+
+// peerGone reports the end of the connection, as if the peer had disconnected. The kernel does that
+// for a process that is killed.
+func (id *cmID) peerGone() {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.lasted && !id.ended {
+		id.ended, id.killed = true, true
+		id.deliverLocked(&C.struct_vd_cm_event{_type: C.RDMA_CM_EVENT_DISCONNECTED})
+	}
 }
 
 // bind binds the identifier to a local address.
@@ -406,7 +424,8 @@ func (id *cmID) dial() error {
 	if err != nil {
 		return err
 	}
-	id.conn, id.state = conn, cmConnecting
+	id.conn, id.state, id.qpn = conn, cmConnecting, id.param.QPN
+	m.connects(id, id.qpn)
 	m.own(conn, id)
 	return nil
 }
@@ -475,7 +494,10 @@ func vd_cm_accept(handle C.uint32_t, param *C.struct_rdma_conn_param) C.int {
 		if id.state != cmRequested {
 			return errCMState("accept")
 		}
-		if err := id.conn.Accept(paramOf(param)); err != nil {
+		p := paramOf(param)
+		id.qpn = p.QPN
+		id.device.cm.connects(id, p.QPN)
+		if err := id.conn.Accept(p); err != nil {
 			return err
 		}
 		id.state = cmAccepted
@@ -495,7 +517,18 @@ func onConnection(handle C.uint32_t, name string, call func(verbs.CMID) error) C
 
 //export vd_cm_establish
 func vd_cm_establish(handle C.uint32_t) C.int {
-	return onConnection(handle, "establish", verbs.CMID.Establish)
+	return onID(handle, func(id *cmID) error {
+		if id.conn == nil {
+			return errCMState("establish")
+		}
+		if err := id.conn.Establish(); err != nil {
+			return err
+		}
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		id.lasted = true
+		return nil
+	})
 }
 
 //export vd_cm_reject
@@ -506,8 +539,19 @@ func vd_cm_reject(handle C.uint32_t, data unsafe.Pointer, size C.uint8_t) C.int 
 //export vd_cm_disconnect
 func vd_cm_disconnect(handle C.uint32_t) C.int {
 	ended := false
-	result := onConnection(handle, "disconnect", func(c verbs.CMID) error {
-		err := c.Disconnect()
+	result := onID(handle, func(id *cmID) error {
+		if id.conn == nil {
+			return errCMState("disconnect")
+		}
+		id.mu.Lock()
+		killed := id.killed
+		id.mu.Unlock()
+		if killed {
+			ended = true
+			id.report(C.RDMA_CM_EVENT_TIMEWAIT_EXIT, nil)
+			return nil
+		}
+		err := id.conn.Disconnect()
 		if ended = errors.Is(err, verbs.ErrState); ended {
 			return nil
 		}

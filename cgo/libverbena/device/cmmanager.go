@@ -28,6 +28,7 @@ type manager struct {
 	// owners are the owners of connections, listeners and memberships. Events can come before
 	// the call that makes one of these has returned: they wait in early.
 	owners map[any]eventHandler
+	byQPN  map[uint32]*cmID // connections
 	early  map[any][]verbs.CMEvent
 }
 
@@ -39,12 +40,15 @@ func (d *openDevice) manager() (*manager, error) {
 	m := &d.cm
 	m.open.Do(func() {
 		m.owners, m.early = make(map[any]eventHandler), make(map[any][]verbs.CMEvent)
+		m.byQPN = make(map[uint32]*cmID)
 		device, ok := d.Device.(verbs.CMDevice)
 		if !ok {
 			m.err = fmt.Errorf("device %s has no connection manager: %w", d.Name(), verbs.ErrNotSupported)
 			return
 		}
-		m.CM, m.err = device.OpenCM(m.handle)
+		if m.CM, m.err = device.OpenCM(m.handle); m.err == nil {
+			d.SubscribeEvents(m.deviceEvent) // until the process ends
+		}
 	})
 	return m, m.err
 }
@@ -64,6 +68,35 @@ func (m *manager) handle(e verbs.CMEvent) {
 		owner.handleEvent(e)
 	} else {
 		m.early[key] = append(m.early[key], e)
+	}
+}
+
+// deviceEvent reports that a connection has ended whose peer is a process of this machine that was
+// killed.
+func (m *manager) deviceEvent(e verbs.Event) {
+	if e.Type != verbs.EventPeerGone {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id := m.byQPN[e.QPN]; id != nil {
+		id.peerGone()
+	}
+}
+
+// connects notes the queue pair of a connection.
+func (m *manager) connects(id *cmID, qpn uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.byQPN[qpn] = id
+}
+
+// disconnects forgets the queue pair of a connection.
+func (m *manager) disconnects(id *cmID, qpn uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byQPN[qpn] == id {
+		delete(m.byQPN, qpn)
 	}
 }
 

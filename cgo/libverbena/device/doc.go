@@ -18,8 +18,8 @@
 //   - The port space RDMA_PS_IB has the ports of RDMA_PS_TCP and RDMA_PS_UDP. There is no
 //     AF_IB, no RDMA_PS_IPOIB, no XRC, and no enhanced connection establishment.
 //   - RDMA_OPTION_ID_TOS is for the packets of this end; the peer is not told.
-//   - A process that exits ends its connections. One that is killed does not: its peers find out
-//     when they send.
+//   - A process that exits ends its connections. If it is killed, peers that reach it
+//     through shared memory learn of it at once, others when they send.
 //
 // # Environment
 //

@@ -148,14 +148,23 @@ static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active
 	CHECK(state_of((*active)->qp) == IBV_QPS_RTS && state_of((*passive)->qp) == IBV_QPS_RTS);
 }
 
+static char data[16] = "0123456789abcde", got[16];
+static struct ibv_mr *target;
+
+static void transfer_posted(struct rdma_cm_id *to)
+{
+	memset(got, 0, sizeof got);
+	target = rdma_reg_msgs(to, got, sizeof got);
+	CHECK(target);
+	CHECK(rdma_post_recv(to, NULL, got, sizeof got, target) == 0);
+}
+
 static void transfer(struct rdma_cm_id *from, struct rdma_cm_id *to)
 {
-	char data[] = "0123456789abcde", got[sizeof data] = "";
-	struct ibv_mr *source = rdma_reg_msgs(from, data, sizeof data), *target = rdma_reg_msgs(to, got, sizeof got);
+	struct ibv_mr *source = rdma_reg_msgs(from, data, sizeof data);
 	struct ibv_wc wc;
 
-	CHECK(source && target);
-	CHECK(rdma_post_recv(to, NULL, got, sizeof got, target) == 0);
+	CHECK(source);
 	CHECK(rdma_post_send(from, NULL, data, sizeof data, source, IBV_SEND_SIGNALED) == 0);
 	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof data);
@@ -168,7 +177,9 @@ static void connection(void)
 	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *active, *passive;
 
 	connect_pair(listener, &active, &passive);
+	transfer_posted(passive);
 	transfer(active, passive);
+	transfer_posted(active);
 	transfer(passive, active);
 	CHECK(rdma_disconnect(active) == 0);
 	CHECK(state_of(active->qp) == IBV_QPS_ERR);

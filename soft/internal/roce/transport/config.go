@@ -40,7 +40,7 @@ type Config struct {
 	// Adaptive makes a reliable connection measure the round trip and repeat requests
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
-	// OutlivesPeer: PeerGone changes nothing while no request is outstanding.
+	// OutlivesPeer: PeerGone changes no state while no request is outstanding.
 	OutlivesPeer bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int

@@ -350,7 +350,7 @@ func (q *QP) failRequest(status verbs.Status) {
 // PeerGone says that the peer's queue pair is gone for good. That can be known only if both
 // are on the same machine. The oldest request fails with StatusRetryExceeded, as it would
 // after all retries, and everything else is flushed. PeerGone does nothing on an unreliable
-// connection, and with Config.OutlivesPeer if no request is outstanding.
+// connection, and only reports it with Config.OutlivesPeer if no request is outstanding.
 func (q *QP) PeerGone() {
 	if q.kind != verbs.RC {
 		return
@@ -360,16 +360,13 @@ func (q *QP) PeerGone() {
 	default:
 		return
 	}
-	idle := q.sq.head == q.sq.tail
-	if idle && q.outlivesPeer {
-		return
-	}
 	q.event(verbs.EventPeerGone)
-	if idle {
+	switch {
+	case q.sq.head != q.sq.tail:
+		q.retryExceeded()
+	case !q.outlivesPeer:
 		q.fail()
-		return
 	}
-	q.retryExceeded()
 }
 
 // responseEnds holds the end of each read and atomic request packet under way: the sequence number
