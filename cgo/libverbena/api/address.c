@@ -87,11 +87,26 @@ static int read_header(const struct ibv_grh *grh, union ibv_gid *source, union i
 	return 0;
 }
 
+// source_index returns the index of the GID from which to answer a message: the one that the message
+// was sent to or, for a message to a multicast group, the first one of the sender's family. It
+// returns -1 if there is none.
+static int source_index(const struct ibv_gid_entry *entries, size_t count, const union ibv_gid *to, const union ibv_gid *sender)
+{
+	for (size_t i = 0; i < count; i++)
+		if (memcmp(&entries[i].gid, to, sizeof *to) == 0)
+			return entries[i].gid_index;
+	for (size_t i = 0; i < count; i++)
+		if (memcmp(&entries[i].gid, sender, 12) == 0 || entries[i].gid.raw[10] != 0xff)
+			return entries[i].gid_index;
+	return -1;
+}
+
 VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
-	static const union ibv_gid empty;
-	union ibv_gid own, gid;
-	struct ibv_port_attr port_attr;
+	struct ibv_gid_entry *entries;
+	union ibv_gid own;
+	size_t count;
+	int index;
 	int error = EINVAL; // RoCE has no messages without a GRH
 
 	memset(attr, 0, sizeof *attr);
@@ -103,26 +118,20 @@ VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	if (wc->wc_flags & IBV_WC_GRH)
 		error = read_header(grh, &attr->grh.dgid, &own, &attr->grh);
 	if (!error)
-		error = ibv_query_port(context, port, &port_attr);
+		error = vb_gid_table(context, port, &entries, &count);
 	if (error) {
 		errno = error;
 		return -1;
 	}
+	index = source_index(entries, count, &own, &attr->grh.dgid);
+	free(entries);
+	if (index < 0) {
+		errno = ENODATA;
+		return -1;
+	}
 	attr->is_global = 1;
-	for (int i = 0; i < port_attr.gid_tbl_len; i++)
-		if (!ibv_query_gid(context, port, i, &gid) && memcmp(&gid, &own, sizeof gid) == 0) {
-			attr->grh.sgid_index = i;
-			return 0;
-		}
-	// A message to a multicast group: answer from the first address of the sender's family.
-	for (int i = 0; i < port_attr.gid_tbl_len; i++)
-		if (!ibv_query_gid(context, port, i, &gid) && memcmp(&gid, &empty, sizeof gid) != 0 &&
-		    (memcmp(&gid, &attr->grh.dgid, 12) == 0 || gid.raw[10] != 0xff)) {
-			attr->grh.sgid_index = i;
-			return 0;
-		}
-	errno = ENODATA;
-	return -1;
+	attr->grh.sgid_index = index;
+	return 0;
 }
 
 VB_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)

@@ -72,6 +72,9 @@ static inline int vb_result(int error)
 
 // vb_cm_new returns an identifier without channel and handle, or NULL.
 struct vb_cm_id *vb_cm_new(void *context, enum rdma_port_space space, enum ibv_qp_type type);
+// vb_cm_used: the process has made an identifier.
+extern bool vb_cm_used;
+
 // vb_cm_create makes an identifier. channel is NULL for a synchronous one. It returns an errno.
 int vb_cm_create(struct rdma_event_channel *channel, struct vb_cm_id **made, void *context, enum rdma_port_space space, enum ibv_qp_type type);
 // vb_cm_attach puts an identifier on a channel.

@@ -23,15 +23,19 @@ static int join(struct rdma_cm_id *given, const struct sockaddr *group, bool sen
 	join->context = context;
 	join->send_only = send_only;
 	memcpy(&join->group, group, vb_cm_size(group));
+	// The lock is held until the join is listed: its event may be read at once, and the program may
+	// leave the group then.
+	pthread_mutex_lock(&id->mutex);
 	error = vb.cm_join(id->handle, (struct sockaddr *)&join->group, send_only, join, &join->handle);
+	if (!error) {
+		join->next = id->joins;
+		id->joins = join;
+	}
+	pthread_mutex_unlock(&id->mutex);
 	if (error) {
 		free(join);
 		return vb_result(error);
 	}
-	pthread_mutex_lock(&id->mutex);
-	join->next = id->joins;
-	id->joins = join;
-	pthread_mutex_unlock(&id->mutex);
 	return vb_cm_complete(id, true);
 }
 

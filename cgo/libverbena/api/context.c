@@ -172,8 +172,7 @@ VB_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _
 	return query_port(context, port, (struct ibv_port_attr *)attr, offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
-// gid_table stores the GID table of a port. The caller frees it.
-static int gid_table(struct ibv_context *context, uint32_t port, struct ibv_gid_entry **entries, size_t *count)
+int vb_gid_table(struct ibv_context *context, uint32_t port, struct ibv_gid_entry **entries, size_t *count)
 {
 	size_t room = 0;
 	int error = vb_ready();
@@ -196,12 +195,15 @@ static int gid_table(struct ibv_context *context, uint32_t port, struct ibv_gid_
 VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags, size_t size)
 {
 	struct ibv_gid_entry *entries;
+	struct ibv_port_attr attr;
 	size_t count;
-	int error = flags || size < sizeof *entry ? EINVAL : gid_table(context, port, &entries, &count);
+	int error = flags || size < sizeof *entry ? EINVAL : vb_gid_table(context, port, &entries, &count);
 
 	if (error)
 		return error;
-	error = ENODATA; // the entry is empty
+	error = query_port(context, port, &attr, sizeof attr);
+	if (!error)
+		error = index < (uint32_t)attr.gid_tbl_len ? ENODATA : EINVAL; // an entry that is empty, or none
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].gid_index == index) {
 			*entry = entries[i];
@@ -239,7 +241,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 		struct ibv_gid_entry *entries;
 		size_t count;
 
-		error = gid_table(context, port, &entries, &count);
+		error = vb_gid_table(context, port, &entries, &count);
 		for (size_t i = 0; !error && i < count; i++) {
 			if (stored == max) {
 				error = EINVAL;

@@ -1,10 +1,13 @@
 // Queues of events with file descriptors.
 
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "verbena.h"
@@ -15,6 +18,7 @@ int vb_events_init(struct vb_events *events)
 	if (events->fd < 0)
 		return errno;
 	pthread_mutex_init(&events->lock, NULL);
+	events->added = 0;
 	events->first = NULL;
 	events->last = &events->first;
 	return 0;
@@ -32,22 +36,37 @@ void vb_events_close(struct vb_events *events)
 	pthread_mutex_destroy(&events->lock);
 }
 
-// The reads and writes below cannot block or fail: the count is that of the events.
+// The reads and writes below do not block: the count is that of the events. They are no
+// cancellation points (pthreads(7)), since locks are held. They fail only if the program has closed
+// the descriptor, or in a child of fork, which must not take the parent's counts.
 
 static void count_up(struct vb_events *events)
 {
 	uint64_t one = 1;
 
-	if (write(events->fd, &one, sizeof one) < 0)
-		abort();
+	if (vb_state != VB_FORKED)
+		(void)!syscall(SYS_write, events->fd, &one, sizeof one);
 }
 
 static void count_down(struct vb_events *events)
 {
 	uint64_t one;
 
-	if (read(events->fd, &one, sizeof one) < 0)
-		abort();
+	if (vb_state != VB_FORKED)
+		(void)!syscall(SYS_read, events->fd, &one, sizeof one);
+}
+
+// wait_for_event waits until added differs from seen. Like read(2), and unlike poll(2), it goes on
+// after a signal whose handler has SA_RESTART, and is a cancellation point. It returns -1 with
+// errno set otherwise.
+static int wait_for_event(struct vb_events *events, uint32_t seen)
+{
+	int type, result;
+
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+	result = syscall(SYS_futex, &events->added, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+	pthread_setcanceltype(type, NULL);
+	return result < 0 && errno == EAGAIN ? 0 : result;
 }
 
 void vb_events_add(struct vb_events *events, struct vb_event *event)
@@ -57,7 +76,9 @@ void vb_events_add(struct vb_events *events, struct vb_event *event)
 	*events->last = event;
 	events->last = &event->next;
 	count_up(events);
+	__atomic_add_fetch(&events->added, 1, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&events->lock);
+	syscall(SYS_futex, &events->added, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 // remove_at removes the event that *at points to. The lock is held.
@@ -73,11 +94,16 @@ static void remove_at(struct vb_events *events, struct vb_event **at)
 
 struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *))
 {
+	int error = vb_ready();
+
+	if (error)
+		return vb_fail(error);
 	for (;;) {
-		struct pollfd wait = {.fd = events->fd, .events = POLLIN};
 		struct vb_event *event;
+		uint32_t seen;
 
 		pthread_mutex_lock(&events->lock);
+		seen = events->added;
 		event = events->first;
 		if (event) {
 			unsigned int *counter = event_counter(event);
@@ -91,7 +117,7 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 			return event;
 		if (fcntl(events->fd, F_GETFL) & O_NONBLOCK)
 			return vb_fail(EAGAIN);
-		if (poll(&wait, 1, -1) < 0)
+		if (wait_for_event(events, seen) < 0)
 			return NULL;
 	}
 }

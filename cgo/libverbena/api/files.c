@@ -29,7 +29,7 @@ static bool begins(const char *path, const char *with)
 // is_character_device reports whether a path is that of one of our devices in /dev.
 static bool is_character_device(const char *path)
 {
-	return begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
+	return path && begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
 }
 
 // gid_attribute stores what a file of an entry of the GID table holds.
@@ -136,10 +136,10 @@ static int open_file(const char *path, int flags)
 	if (!next) \
 		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-// mode returns the third argument of open, which is there if a file is to be made.
+// mode_of returns the third argument of open, which is there if a file is to be made.
 static mode_t mode_of(int flags, va_list arguments)
 {
-	return flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
 }
 
 #define OPEN(name) \
@@ -198,7 +198,8 @@ VB_EXPORT int access(const char *path, int mode)
 		return next(path, mode);
 	if (!error && mode & (W_OK | X_OK))
 		error = EACCES;
-	errno = error;
+	if (error)
+		errno = error;
 	return error ? -1 : 0;
 }
 

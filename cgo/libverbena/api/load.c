@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../../internal/version/version.h"
+#include "cm.h"
 #include "verbena.h"
 
 VB_EXPORT const char verbena_version[] = VERBENA_VERSION;
@@ -27,12 +29,25 @@ static void after_fork_in_child(void)
 		vb_state = VB_FORKED;
 }
 
+static void *end_connections(void *unused)
+{
+	vb.cm_exit();
+	return unused;
+}
+
 // at_exit ends connections, so that peers learn of it, as they do when the kernel closes the files
-// of a process.
+// of a process. A thread of its own does it, and has a second: exit may have been called by a
+// signal handler that interrupted a verb, whose locks are held.
 static void at_exit(void)
 {
-	if (vb_state == VB_READY)
-		vb.cm_exit();
+	struct timespec until;
+	pthread_t thread;
+
+	if (vb_state != VB_READY || !vb_cm_used || pthread_create(&thread, NULL, end_connections, NULL))
+		return;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	pthread_timedjoin_np(thread, NULL, &until);
 }
 
 // path_of_library stores the path of the Go half, which lies beside the C half.

@@ -56,6 +56,7 @@ struct vb_event {
 // eventfd is the number of events. Both change together, under the lock.
 struct vb_events {
 	int fd;
+	uint32_t added; // events ever: readers wait for it to change
 	pthread_mutex_t lock;
 	struct vb_event *first, **last;
 };
@@ -65,8 +66,8 @@ int vb_events_init(struct vb_events *events);
 void vb_events_close(struct vb_events *events);
 void vb_events_add(struct vb_events *events, struct vb_event *event);
 // vb_events_take returns the oldest event. It waits for one, unless the descriptor is
-// non-blocking. It returns NULL with errno set, as read(2) would. delivered is incremented
-// together with the removal of the event, if event_counter returns a counter.
+// non-blocking. It returns NULL with errno set, as read(2) would. The counter that event_counter
+// returns, if any, is incremented together with the removal of the event.
 struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *));
 // vb_events_detach removes the events of an object, and returns their list.
 struct vb_event *vb_events_detach(struct vb_events *events, void *object);
@@ -97,6 +98,9 @@ static inline struct vb_context *vb_context(struct ibv_context *context)
 {
 	return vb_container(context, struct vb_context, verbs.context);
 }
+
+// vb_gid_table stores the GID table of a port, which the caller frees. It returns an errno.
+int vb_gid_table(struct ibv_context *context, uint32_t port, struct ibv_gid_entry **entries, size_t *count);
 
 struct vb_channel {
 	struct ibv_comp_channel base;

@@ -196,13 +196,18 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 
 // add_sges appends entries to the current request. They are in one piece, since each request is
 // complete before the next one is begun.
-static struct ibv_sge *add_sges(struct vb_builder *b, size_t count)
+static struct ibv_sge *add_sges(struct vb_qp *q, size_t count)
 {
+	struct vb_builder *b = &q->builder;
 	struct ibv_send_wr *wr = current(b);
 	struct ibv_sge *sges;
 
 	if (!wr)
 		return NULL;
+	if (count > 1 && count > q->cap.max_send_sge) {
+		refuse(b, EINVAL);
+		return NULL;
+	}
 	sges = reserve(b, (void **)&b->sges, b->sge_count, count, &b->sge_room, sizeof *sges);
 	if (!sges)
 		return NULL;
@@ -214,7 +219,7 @@ static struct ibv_sge *add_sges(struct vb_builder *b, size_t count)
 
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list)
 {
-	struct ibv_sge *sges = add_sges(&qp_of(qp)->builder, count);
+	struct ibv_sge *sges = add_sges(qp_of(qp), count);
 
 	if (sges)
 		memcpy(sges, list, count * sizeof *list);
@@ -230,7 +235,7 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *list)
 {
 	struct vb_builder *b = &qp_of(qp)->builder;
-	struct ibv_sge *sges = add_sges(b, 1);
+	struct ibv_sge *sges = add_sges(qp_of(qp), 1);
 	size_t total = 0;
 	char *to;
 
@@ -240,7 +245,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const st
 		refuse(b, EINVAL);
 	if (!sges || b->error)
 		return;
-	to = reserve(b, (void **)&b->bytes, b->byte_count, total, &b->byte_room, 1);
+	to = reserve(b, (void **)&b->bytes, b->byte_count, total + 1, &b->byte_room, 1); // never nothing
 	if (!to)
 		return;
 	*sges = (struct ibv_sge){.addr = b->byte_count, .length = total}; // an offset until wr_complete

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -234,8 +233,7 @@ func (id *cmID) bind(addr netip.AddrPort) (err error) {
 		if interfaceOf(addr.Addr()) == "" {
 			return fmt.Errorf("bind to %v: this machine does not have the address: %w", addr, syscall.EADDRNOTAVAIL)
 		}
-		// Without a loopback device, the address may still stand for all: see namesLoopback.
-		if device, entry, err = deviceWith(addr.Addr()); err != nil && !addr.Addr().IsLoopback() {
+		if device, entry, err = deviceWith(addr.Addr()); err != nil {
 			return fmt.Errorf("bind to %v: %w", addr, err)
 		}
 	}
@@ -254,9 +252,11 @@ func wildcard(addr netip.Addr) bool {
 	if !addr.IsLoopback() {
 		return addr.IsUnspecified()
 	}
-	_, named := os.LookupEnv("VERBENA_DEVICES")
+	if !devicesAreNamed() {
+		return true
+	}
 	_, _, err := deviceWith(addr)
-	return !named || err != nil
+	return err != nil
 }
 
 //export vd_cm_bind
@@ -361,7 +361,7 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 		}
 		copyAddrPort(&to.source, id.local)
 		copyAddrPort(&to.destination, remote)
-		if id.device == nil || id.namesLoopback() {
+		if id.device == nil {
 			return nil
 		}
 		attr, err := id.device.QueryPort(cmPort)
@@ -376,13 +376,6 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 		to.port, to.traffic_class, to.mtu = cmPort, C.uint8_t(id.tos), C.enum_ibv_mtu(abi.MTUCode(attr.ActiveMTU))
 		return nil
 	})
-}
-
-// namesLoopback reports whether the identifier is bound to the loopback address and nothing else
-// decides its device. It shows none then, as identifiers of the kernel do, for which this address
-// stands for all. libfabric binds to it to see all devices, and does not use the one of loopback.
-func (id *cmID) namesLoopback() bool {
-	return (id.state == cmBound || id.state == cmListening) && id.local.Addr().IsLoopback()
 }
 
 // The sizes of the private data of a request, in bytes.
@@ -452,6 +445,12 @@ func (id *cmID) dialAgain() {
 	if err := id.dial(); err != nil {
 		id.fail(err)
 	}
+}
+
+func (id *cmID) wasEstablished() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.lasted
 }
 
 func (id *cmID) isClosed() bool {
@@ -553,6 +552,9 @@ func vd_cm_disconnect(handle C.uint32_t) C.int {
 		}
 		err := id.conn.Disconnect()
 		if ended = errors.Is(err, verbs.ErrState); ended {
+			if !id.wasEstablished() {
+				id.state = cmFailed // so that a request that was rejected is not repeated
+			}
 			return nil
 		}
 		return err
@@ -573,9 +575,15 @@ func vd_cm_notify(handle C.uint32_t, event C.int) C.int {
 	})
 }
 
+// maxOption is more bytes than any option of an identifier has.
+const maxOption = 64
+
 //export vd_cm_set_option
 func vd_cm_set_option(handle C.uint32_t, level, name C.int, value unsafe.Pointer, size C.size_t) C.int {
 	return onID(handle, func(id *cmID) error {
+		if value == nil || size > maxOption && level == C.RDMA_OPTION_ID {
+			return fmt.Errorf("set option %d of level %d with %d bytes: %w", name, level, size, verbs.ErrInvalid)
+		}
 		switch level {
 		case C.RDMA_OPTION_ID:
 			return id.setOption(name, C.GoBytes(value, C.int(size)))

@@ -138,7 +138,10 @@ func (id *cmID) listen(d *openDevice, addr netip.Addr, backlog int) error {
 func (l *listener) handleEvent(e verbs.CMEvent) {
 	if err := l.requested(&e); err != nil {
 		logError(err)
-		go func() { _ = e.ID.Close() }() // which rejects; the device's locks are held here
+		go func() { // the device's locks are held here
+			_ = e.ID.Close() // which rejects
+			l.device.cm.forget(e.ID)
+		}()
 	}
 }
 

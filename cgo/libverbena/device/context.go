@@ -137,6 +137,9 @@ func vd_close(handle C.uint32_t) C.int {
 		}
 		c.mu.Unlock()
 		for _, o := range list {
+			if q := queuePairs.get(o.handle); kind == C.VD_QP && q != nil {
+				q.leaveGroups()
+			}
 			_ = destroy(o.kind, o.handle) // it logs what fails
 		}
 	}

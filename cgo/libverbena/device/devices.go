@@ -56,11 +56,13 @@ func openNamed(name, specification string) (*openDevice, error) {
 
 // listDevices returns the devices that programs are shown.
 func listDevices() ([]verbs.DeviceInfo, error) {
-	if strings.TrimSpace(os.Getenv("VERBENA_DEVICES")) == "" {
-		return soft.Driver{}.Devices()
+	if devicesAreNamed() {
+		return namedDevices()
 	}
-	return namedDevices()
+	return soft.Driver{}.Devices()
 }
+
+func devicesAreNamed() bool { return strings.TrimSpace(os.Getenv("VERBENA_DEVICES")) != "" }
 
 // namedDevices opens the devices that VERBENA_DEVICES names. A wrong name is reported once, on
 // standard error, and leaves no device.

@@ -43,7 +43,9 @@ var errnos = []struct {
 
 func logError(err error) {
 	log := logger()
-	log.Info().Msg(err.Error())
+	if e := log.Info(); e.Enabled() { // the text of an error takes longer than the call
+		e.Msg(err.Error())
+	}
 }
 
 // errnoOf returns the errno for an error, zero for nil, and logs the error.

@@ -69,7 +69,7 @@ func vd_alloc_pd(handle C.uint32_t, to *C.uint32_t) C.int {
 }
 
 // ignoredAccess are flags that say how memory could be registered faster.
-const ignoredAccess = C.IBV_ACCESS_HUGETLB | C.IBV_ACCESS_RELAXED_ORDERING
+const ignoredAccess = C.IBV_ACCESS_HUGETLB | C.IBV_ACCESS_OPTIONAL_RANGE
 
 // accessOf converts the access flags of a memory region.
 func accessOf(flags C.uint32_t) (verbs.Access, error) {

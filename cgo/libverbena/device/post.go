@@ -47,16 +47,18 @@ func opcodeOf(c C.enum_ibv_wr_opcode) (op verbs.Opcode, ok bool) {
 // sends is memory for a batch of send requests.
 type sends struct {
 	service verbs.QPType
+	maxSGE  int // of the device
 	from    []*C.struct_ibv_send_wr
 	wrs     []verbs.SendWR
 	entries []verbs.SGE
 	binds   []verbs.MWBind
 }
 
-// scatterGather appends the entries of a request to a batch's, and returns them.
-func scatterGather(to *[]verbs.SGE, list *C.struct_ibv_sge, n C.int) ([]verbs.SGE, error) {
-	if n < 0 {
-		return nil, fmt.Errorf("num_sge is %d: %w", n, verbs.ErrInvalid)
+// scatterGather appends the entries of a request to a batch's, and returns them. most bounds them:
+// more are not read.
+func scatterGather(to *[]verbs.SGE, list *C.struct_ibv_sge, n C.int, most int) ([]verbs.SGE, error) {
+	if n < 0 || int(n) > most {
+		return nil, fmt.Errorf("num_sge is %d; it must be from 0 to %d: %w", n, most, verbs.ErrInvalid)
 	}
 	first := len(*to)
 	for _, e := range unsafe.Slice(list, n) {
@@ -92,7 +94,7 @@ func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
 	}
 	wr := verbs.SendWR{ID: uint64(c.wr_id), Op: op, Flags: sendFlags(c.send_flags)}
 	if op != verbs.OpBindMW && op != verbs.OpLocalInvalidate { // whose sg_list need not be set
-		if wr.SGL, err = scatterGather(&s.entries, c.sg_list, c.num_sge); err != nil {
+		if wr.SGL, err = scatterGather(&s.entries, c.sg_list, c.num_sge, s.maxSGE); err != nil {
 			return err
 		}
 	}
@@ -160,9 +162,14 @@ func (s *sends) post(qp verbs.QP) (bad *C.struct_ibv_send_wr, err error) {
 	if err != nil {
 		bad = s.from[n]
 	}
+	s.reset()
+	return bad, err
+}
+
+// reset forgets the batch.
+func (s *sends) reset() {
 	clear(s.wrs) // of its pointers
 	s.wrs, s.from, s.entries, s.binds = s.wrs[:0], s.from[:0], s.entries[:0], s.binds[:0]
-	return bad, err
 }
 
 //export vd_post_send
@@ -188,6 +195,7 @@ func vd_post_send(qp C.uint32_t, wr *C.struct_ibv_send_wr, bad **C.struct_ibv_se
 			}
 		}
 		if wrong != nil {
+			q.sends.reset()
 			*bad = wr
 			return errnoOf(fmt.Errorf("post send to queue pair %#x: %w", q.Num(), wrong))
 		}
@@ -197,6 +205,7 @@ func vd_post_send(qp C.uint32_t, wr *C.struct_ibv_send_wr, bad **C.struct_ibv_se
 
 // receives is memory for a batch of receives.
 type receives struct {
+	maxSGE  int // of the device
 	from    []*C.struct_ibv_recv_wr
 	wrs     []verbs.RecvWR
 	entries []verbs.SGE
@@ -214,15 +223,17 @@ func (r *receives) post(to receiver, wr *C.struct_ibv_recv_wr, bad **C.struct_ib
 		var wrong error
 		for wr != nil && len(r.wrs) < postBatch {
 			var list []verbs.SGE
-			if list, wrong = scatterGather(&r.entries, wr.sg_list, wr.num_sge); wrong != nil {
+			if list, wrong = scatterGather(&r.entries, wr.sg_list, wr.num_sge, r.maxSGE); wrong != nil {
 				break
 			}
 			r.wrs, r.from = append(r.wrs, verbs.RecvWR{ID: uint64(wr.wr_id), SGL: list}), append(r.from, wr)
 			wr = wr.next
 		}
-		if n, err := to.PostRecv(r.wrs); err != nil {
-			*bad = r.from[n]
-			return errnoOf(err)
+		if len(r.wrs) > 0 {
+			if n, err := to.PostRecv(r.wrs); err != nil {
+				*bad = r.from[n]
+				return errnoOf(err)
+			}
 		}
 		if wrong != nil {
 			*bad = wr

@@ -24,6 +24,9 @@ type queuePair struct {
 	sends    sends
 	recvLock sync.Mutex // guards receives
 	receives receives
+
+	groupLock sync.Mutex
+	groups    map[verbs.GID]struct{} // that it is attached to
 }
 
 var queuePairs table[queuePair]
@@ -76,7 +79,7 @@ func vd_create_srq(pd C.uint32_t, srq unsafe.Pointer, attr *C.struct_ibv_srq_att
 	if err != nil {
 		return errnoOf(err)
 	}
-	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq}
+	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq, receives: receives{maxSGE: p.context.device.attr.MaxSRQSGE}}
 	p.context.mu.Lock()
 	p.context.receivers[v] = q
 	p.context.mu.Unlock()
@@ -137,7 +140,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	if err != nil {
 		return errnoOf(err)
 	}
-	q := &queuePair{QP: v, context: p.context, c: qp, sends: sends{service: service}}
+	q := &queuePair{QP: v, context: p.context, c: qp, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	made.number = C.uint32_t(v.Num())
 	p.context.mu.Lock()
 	p.context.byNumber[v.Num()] = q
@@ -213,8 +216,30 @@ func vd_attach_mcast(qp C.uint32_t, group *C.union_ibv_gid, attach C.int) C.int 
 		return errnoOf(fmt.Errorf("attach queue pair %#x to a multicast group: it is not of UD: %w", q.Num(), verbs.ErrInvalid))
 	}
 	gid := *(*verbs.GID)(unsafe.Pointer(group))
-	if attach != 0 {
-		return errnoOf(m.AttachMulticast(gid, 0))
+	q.groupLock.Lock()
+	defer q.groupLock.Unlock()
+	if attach == 0 {
+		err := m.DetachMulticast(gid, 0)
+		if err == nil {
+			delete(q.groups, gid)
+		}
+		return errnoOf(err)
 	}
-	return errnoOf(m.DetachMulticast(gid, 0))
+	if err := m.AttachMulticast(gid, 0); err != nil {
+		return errnoOf(err)
+	}
+	if q.groups == nil {
+		q.groups = make(map[verbs.GID]struct{})
+	}
+	q.groups[gid] = struct{}{}
+	return 0
+}
+
+// leaveGroups detaches the queue pair from the groups that the program has not left.
+func (q *queuePair) leaveGroups() {
+	q.groupLock.Lock()
+	defer q.groupLock.Unlock()
+	for gid := range q.groups {
+		_ = q.QP.(verbs.MulticastQP).DetachMulticast(gid, 0)
+	}
 }

@@ -7,33 +7,53 @@ import (
 	"sync/atomic"
 )
 
+// A handle is the place of its object in the table, in the lower 24 bits, and the number of times
+// that the place was used before. So a handle that a program has kept does not name a later object.
 const (
 	chunkBits = 12
 	chunks    = 1 << 12
+	placeBits = 24
+	placeMask = 1<<placeBits - 1
 )
 
-type chunk[T any] [1 << chunkBits]atomic.Pointer[T]
+type entry[T any] struct {
+	handle uint32
+	object *T
+}
 
-// table gives handles to objects. Handles count from 1, and are used again. get takes no lock,
-// since every post and poll begins with it.
+type chunk[T any] [1 << chunkBits]atomic.Pointer[entry[T]]
+
+// table gives handles to objects. Zero is no handle. get takes no lock, since every post and poll
+// begins with it.
 type table[T any] struct {
 	chunks [chunks]atomic.Pointer[chunk[T]]
 
 	mu   sync.Mutex
-	free []uint32
-	next uint32
+	free []uint32 // the next handles of places that were used
+	next uint32   // the last place that was used
+}
+
+// at returns the place of a handle, or nil.
+func (t *table[T]) at(handle uint32) *atomic.Pointer[entry[T]] {
+	place := handle & placeMask
+	c := t.chunks[place>>chunkBits].Load()
+	if c == nil {
+		return nil
+	}
+	return &c[place&(1<<chunkBits-1)]
 }
 
 // get returns nil if there is no such object.
 func (t *table[T]) get(handle uint32) *T {
-	if handle>>chunkBits >= chunks {
+	at := t.at(handle)
+	if at == nil {
 		return nil
 	}
-	c := t.chunks[handle>>chunkBits].Load()
-	if c == nil {
+	e := at.Load()
+	if e == nil || e.handle != handle {
 		return nil
 	}
-	return c[handle&(1<<chunkBits-1)].Load()
+	return e.object
 }
 
 // add returns zero if the table is full.
@@ -41,34 +61,35 @@ func (t *table[T]) add(object *T) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var handle uint32
-	if n := len(t.free); n > 0 {
-		handle, t.free = t.free[n-1], t.free[:n-1]
+	if len(t.free) > 0 {
+		handle, t.free = t.free[0], t.free[1:]
 	} else {
-		if (t.next+1)>>chunkBits >= chunks {
+		if t.next == placeMask {
 			return 0
 		}
 		t.next++
 		handle = t.next
 	}
-	at := &t.chunks[handle>>chunkBits]
-	if at.Load() == nil {
-		at.Store(new(chunk[T]))
+	c := &t.chunks[(handle&placeMask)>>chunkBits]
+	if c.Load() == nil {
+		c.Store(new(chunk[T]))
 	}
-	at.Load()[handle&(1<<chunkBits-1)].Store(object)
+	t.at(handle).Store(&entry[T]{handle, object})
 	return handle
 }
 
 // remove returns nil if there is no such object.
 func (t *table[T]) remove(handle uint32) *T {
-	object := t.get(handle)
-	if object == nil {
+	at := t.at(handle)
+	if at == nil {
+		return nil
+	}
+	e := at.Load()
+	if e == nil || e.handle != handle || !at.CompareAndSwap(e, nil) {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.chunks[handle>>chunkBits].Load()[handle&(1<<chunkBits-1)].CompareAndSwap(object, nil) {
-		return nil
-	}
-	t.free = append(t.free, handle)
-	return object
+	t.free = append(t.free, handle+(1<<placeBits))
+	return e.object
 }

@@ -34,11 +34,15 @@ var cases = map[string]struct {
 	leaks      bool // memory, on purpose
 	earlyForks bool // they fork before the first use, so the Go half must not have started
 }{
-	"fork_after_use":  {message: "was forked after its parent had used the verbs"},
-	"fork_before_use": {earlyForks: true},
-	"killed":          {earlyForks: true},
-	"leak":            {leaks: true},
-	"wrong_devices":   {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
+	"fork_with_events": {message: "was forked after its parent had used the verbs"},
+	"fork_after_use":   {message: "was forked after its parent had used the verbs"},
+	"exit_in_handler":  {earlyForks: true},
+	"fork_before_use":  {earlyForks: true},
+	"killed":           {earlyForks: true},
+	"leak":             {leaks: true},
+	"leak_in_group":    {leaks: true},
+	"stale_handle":     {leaks: true},
+	"wrong_devices":    {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }
 
 // TestCases runs the cases of a program in C, with each variant of the library. The short form
@@ -66,7 +70,7 @@ func (v variant) runCases(t *testing.T, devices string) {
 		t.Run(name, func(t *testing.T) {
 			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, devices)}
 			if !c.leaks && !v.race {
-				env = append(env, "ASAN_OPTIONS=detect_leaks=1")
+				env = append(env, "ASAN_OPTIONS=detect_leaks=1:use_sigaltstack=0")
 			}
 			out, err := run(t, v.environment(t, env...), program, name)
 			require.NoError(t, err, "%s", out)

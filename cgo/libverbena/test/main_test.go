@@ -108,7 +108,7 @@ func (v variant) environment(t *testing.T, more ...string) []string {
 		// AddressSanitizer must be first. It must leave addresses to the Go heap of the race
 		// detector, which has fixed ones.
 		preload = strings.TrimSpace(string(out)) + " " + preload
-		env = append(env, "ASAN_OPTIONS=protect_shadow_gap=0:detect_leaks=0", "GORACE=halt_on_error=1")
+		env = append(env, "ASAN_OPTIONS=protect_shadow_gap=0:detect_leaks=0:use_sigaltstack=0", "GORACE=halt_on_error=1")
 	}
 	return append(append(env, "LD_PRELOAD="+preload), more...)
 }

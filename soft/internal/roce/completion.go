@@ -99,7 +99,11 @@ func (c *completionQueue) lock() *shard {
 	return c.shard
 }
 
-func (c *completionQueue) Capacity() int { return c.entries.Depth() }
+// Capacity implements verbs.CQ.
+func (c *completionQueue) Capacity() int {
+	defer c.lock().mu.Unlock()
+	return c.entries.Depth()
+}
 
 // Complete implements transport.Completer. The lock is held.
 func (c *completionQueue) Complete(wc verbs.WC, frees transport.QueueEntries, solicited bool) {
@@ -174,7 +178,7 @@ func (c *completionQueue) overflow() {
 	}
 	s := c.shard
 	s.overrun = append(s.overrun, c)
-	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.Capacity()).Msg("completion queue overrun")
+	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.entries.Depth()).Msg("completion queue overrun")
 	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
 	if c.armed != notArmed {
 		c.fire()
@@ -329,7 +333,7 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	}
 	if c.overrun {
 		s.failOverrun()
-		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.Capacity(), d.cfg.Name, verbs.ErrOverrun)
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.entries.Depth(), d.cfg.Name, verbs.ErrOverrun)
 	}
 	return min(n, c.entries.Len()), nil
 }
@@ -385,12 +389,13 @@ func (c *completionQueue) arm(s *shard, solicitedOnly bool) {
 
 // Resize implements verbs.ResizableCQ.
 func (c *completionQueue) Resize(capacity int) error {
-	s := c.lock()
-	defer s.mu.Unlock()
+	d := c.device
+	d.mu.Lock() // queue pairs of other shards ask for room
+	defer d.mu.Unlock()
 	if err := c.checkOpen("resize completion queue"); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("resize completion queue of %d entries on device %s to %d", c.Capacity(), c.device.cfg.Name, capacity)
+	what := fmt.Sprintf("resize completion queue of %d entries on device %s to %d", c.entries.Depth(), c.device.cfg.Name, capacity)
 	switch held := c.entries.Len(); {
 	case capacity < 1 || capacity > maxCQE:
 		return fmt.Errorf("%s: the capacity must be from 1 to %d: %w", what, maxCQE, verbs.ErrLimit)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <infiniband/verbs.h>
@@ -501,6 +502,10 @@ static void bad_request(void)
 		}
 	}
 	CHECK(ibv_post_recv(a.qp, receives, &bad_receive) == EINVAL && bad_receive == &receives[4]);
+	receives[0].num_sge = -1;
+	CHECK(ibv_post_srq_recv(b.srq, receives, &bad_receive) == EINVAL && bad_receive == &receives[0]);
+	sends[0].num_sge = 1 << 30;
+	CHECK(ibv_post_send(a.qp, sends, &bad_send) == EINVAL && bad_send == &sends[0]);
 	// More than there is room for.
 	struct end c = open_end(context, NULL, true), d = open_end(context, NULL, false);
 
@@ -638,11 +643,217 @@ static void threads(void)
 	CHECK(!ibv_close_device(context));
 }
 
+static volatile sig_atomic_t signals;
+
+// use_stack uses more stack than a goroutine may have left.
+static void use_stack(int number)
+{
+	volatile char frame[12 << 10];
+
+	for (size_t i = 0; i < sizeof frame; i += 512)
+		frame[i] = number;
+	signals++;
+}
+
+static void interrupt_often(void (*handler)(int))
+{
+	struct itimerval interval = {{0, 500}, {0, 500}};
+
+	CHECK(signal(SIGALRM, handler) == SIG_DFL);
+	CHECK(!setitimer(ITIMER_REAL, &interval, NULL));
+}
+
+// Handlers may use stack, wherever they interrupt the verbs, and waits go on after them.
+static void signal_handlers(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	connect_ends(&a, &b);
+	interrupt_often(use_stack);
+	while (signals < 200)
+		exchange(&a, &b);
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		_exit(0);
+	post_receive(&b, 1);
+	for (int seen = signals; signals < seen + 20;)
+		pause();
+	post_send(&a, 2);
+	CHECK(!ibv_get_cq_event(b.channel, &cq, &cq_context) && cq == b.cq);
+	ibv_ack_cq_events(cq, 1);
+	struct itimerval none = {0};
+	CHECK(!setitimer(ITIMER_REAL, &none, NULL));
+	close_all(context, &a, &b);
+}
+
+static void *await_event(void *channel)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	CHECK(!ibv_get_cq_event(channel, &cq, &cq_context));
+	return cq;
+}
+
+// A wait for an event outlives handlers with SA_RESTART, and ends when its thread is cancelled.
+static void interrupted_waits(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	pthread_t thread;
+	void *result;
+
+	connect_ends(&a, &b);
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	CHECK(!pthread_create(&thread, NULL, await_event, b.channel));
+	CHECK(signal(SIGUSR1, use_stack) == SIG_DFL);
+	for (int i = 0; i < 50; i++) {
+		CHECK(!pthread_kill(thread, SIGUSR1));
+		usleep(1000);
+	}
+	exchange(&a, &b);
+	CHECK(!pthread_join(thread, &result) && result == b.cq);
+	ibv_ack_cq_events(b.cq, 1);
+	CHECK(!pthread_create(&thread, NULL, await_event, b.channel));
+	usleep(10000);
+	CHECK(!pthread_cancel(thread));
+	CHECK(!pthread_join(thread, &result) && result == PTHREAD_CANCELED);
+	exchange(&a, &b);
+	close_all(context, &a, &b);
+}
+
+static void leave(int number)
+{
+	(void)number;
+	exit(3);
+}
+
+// A handler may end the process, wherever it interrupts the verbs.
+static void exit_in_handler(void)
+{
+	pid_t child = fork();
+	int status;
+
+	CHECK(child >= 0);
+	if (!child) {
+		struct ibv_context *context = open_first();
+		struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+
+		connect_ends(&a, &b);
+		CHECK(signal(SIGALRM, leave) == SIG_DFL);
+		struct itimerval once = {{0, 0}, {0, 20000}};
+		CHECK(!setitimer(ITIMER_REAL, &once, NULL));
+		for (;;)
+			exchange(&a, &b);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+// A forked child takes no events of its parent.
+static void fork_with_events(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	pid_t child;
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	connect_ends(&a, &b);
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	exchange(&a, &b);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		struct ibv_async_event event;
+
+		CHECK(ibv_get_cq_event(b.channel, &cq, &cq_context) == -1 && errno == EPERM);
+		CHECK(ibv_get_async_event(context, &event) == -1 && errno == EPERM);
+		_exit(0);
+	}
+	wait_for(child);
+	CHECK(!ibv_get_cq_event(b.channel, &cq, &cq_context) && cq == b.cq);
+	ibv_ack_cq_events(cq, 1);
+	close_all(context, &a, &b);
+}
+
+// A handle that is no longer valid does not name a later object.
+static void stale_handle(void)
+{
+	struct ibv_context *first = open_first();
+	struct ibv_cq *old = ibv_create_cq(first, 1, NULL, NULL, 0), *new;
+	struct ibv_context *second;
+	struct ibv_wc wc;
+
+	CHECK(old && !ibv_close_device(first));
+	second = open_first();
+	new = ibv_create_cq(second, 1, NULL, NULL, 0);
+	CHECK(new && ibv_destroy_cq(old) == EINVAL);
+	CHECK(ibv_poll_cq(new, 1, &wc) == 0);
+	CHECK(!ibv_destroy_cq(new) && !ibv_close_device(second));
+}
+
+// A device closes with a queue pair in a multicast group.
+static void leak_in_group(void)
+{
+	union ibv_gid group = {.raw = {[10] = 0xff, 0xff, 239, 9, 9, 9}};
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_context *context = open_first();
+		struct ibv_pd *pd = ibv_alloc_pd(context);
+		struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+		struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_UD, .send_cq = cq, .recv_cq = cq, .cap = {.max_recv_wr = 1, .max_recv_sge = 1}};
+		struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+		CHECK(qp && !ibv_attach_mcast(qp, &group, 0));
+		CHECK(!ibv_close_device(context));
+	}
+}
+
+// Inline data may be empty.
+static void inline_nothing(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_RC, .send_cq = a.cq, .recv_cq = a.cq, .pd = a.pd, .send_ops_flags = IBV_QP_EX_WITH_SEND,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.cap = {.max_send_wr = 1, .max_send_sge = 1, .max_inline_data = 16},
+	};
+	struct ibv_qp_ex *qp;
+	struct ibv_sge sges[2] = {0};
+
+	CHECK(!ibv_destroy_qp(a.qp));
+	CHECK(a.qp = ibv_create_qp_ex(context, &init));
+	connect_ends(&a, &b);
+	qp = ibv_qp_to_qp_ex(a.qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, 2, sges);
+	CHECK(ibv_wr_complete(qp) == EINVAL);
+	post_receive(&b, 1);
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, a.buffer, 0);
+	CHECK(!ibv_wr_complete(qp));
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	close_all(context, &a, &b);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
 	{"acknowledge", acknowledge}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
+	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
+	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"threads", threads}, {"wrong_devices", wrong_devices},
