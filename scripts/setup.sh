@@ -10,9 +10,6 @@ needs='gcc|gcc libc6-dev|the race detector
 pkg-config|pkg-config|the driver for adapters
 infiniband/verbs.h|libibverbs-dev|the driver for adapters
 rdma/rdma_cma.h|librdmacm-dev|the driver for adapters
-ibv_devinfo|ibverbs-utils|the tests of the library for other languages
-rping|rdmacm-utils|the tests of librdmacm on the library for other languages
-ib_write_bw|perftest|the tests of perftest on the library for other languages
 /usr/lib/python3/dist-packages/pyverbs|python3-pyverbs rdma-core|the tests of rdma-core on the library for other languages
 ibv_rc_pingpong|ibverbs-utils|these programs on the library for other languages
 rping|rdmacm-utils|these programs on the library for other languages
