@@ -338,9 +338,14 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 
 // namesLoopback reports whether the identifier is bound to the loopback address and nothing else
 // decides its device. It shows none then, as identifiers of the kernel do, for which this address
-// stands for all. libfabric binds to it to see all devices, and does not use the one of loopback.
+// stands for all. libfabric binds to it to see all devices, and does not use the one of loopback. An
+// only device is shown.
 func (id *cmID) namesLoopback() bool {
-	return (id.state == cmBound || id.state == cmListening) && id.local.Addr().IsLoopback()
+	if id.state != cmBound && id.state != cmListening || !id.local.Addr().IsLoopback() {
+		return false
+	}
+	names, _, err := deviceNames(id.local.Addr())
+	return err != nil || len(names) > 1
 }
 
 // The sizes of the private data of a request, in bytes.

@@ -7,7 +7,7 @@
 # parent has used it. For that module, the address comes from the environment variable ADDRESS,
 # and the device is opened only by the processes that the tests fork.
 
-import importlib
+import importlib.util
 import json
 import os
 import sys
