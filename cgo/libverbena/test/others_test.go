@@ -41,13 +41,13 @@ func qperf() (rows []row) {
 }
 
 // fio are jobs of fio's engine for RDMA. They are threads, since processes of jobs outlive a fio
-// that is killed.
+// that is killed. The server has receives for all messages, since the client asks for no retries.
 func fio() (rows []row) {
 	for _, verb := range []string{"write", "read", "send"} {
 		for _, depth := range []string{"", " --iodepth=8 --iodepth_batch_complete=1"} {
 			rows = append(rows, row{
 				program: "fio", retries: true, prints: "err= 0",
-				server: "fio --thread --name=server --ioengine=rdma --port=PORT --bs=64k --size=4m --rw=read --iodepth=16",
+				server: "fio --thread --name=server --ioengine=rdma --port=PORT --bs=64k --size=4m --rw=read --iodepth=64",
 				client: "fio --thread --name=client --ioengine=rdma --hostname=HOST --port=PORT --bs=64k --size=4m --rw=write --verb=" + verb + depth,
 			})
 		}
@@ -56,16 +56,17 @@ func fio() (rows []row) {
 }
 
 // libfabric are the endpoints of libfabric's provider for verbs. It does not use loopback
-// interfaces.
+// interfaces. Its endpoints for datagrams, and ofi_rxd, which uses them, address their peers by LID:
+// they cannot work on RoCE, and wait for ever.
 func libfabric() (rows []row) {
-	add := func(provider, endpoint, cannot string) {
+	add := func(provider, endpoint string) {
 		command := fmt.Sprintf("fi_pingpong -p %s -e %s", provider, endpoint)
-		rows = append(rows, row{program: "fi_pingpong", server: command + " -B PORT", client: command + " -P PORT HOST", prints: "1m ", apart: true, cannot: cannot})
+		rows = append(rows, row{program: "fi_pingpong", server: command + " -B PORT", client: command + " -P PORT HOST", prints: "1m ", apart: true})
 	}
-	add("verbs", "msg", "")
-	add("verbs", "msg -c -I 100", "")
-	add("verbs;ofi_rxm", "rdm", "")
-	add("verbs;ofi_rxm", "rdm -m tagged -c", "")
+	add("verbs", "msg")
+	add("verbs", "msg -c -I 100")
+	add("verbs;ofi_rxm", "rdm")
+	add("verbs;ofi_rxm", "rdm -m tagged -c")
 	return rows
 }
 
