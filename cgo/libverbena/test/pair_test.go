@@ -53,7 +53,7 @@ func (s *syncBuffer) String() string {
 // start starts a program. After patience it is aborted: Go prints its stacks then.
 func start(ctx context.Context, env, words []string) (*process, error) {
 	p := &process{cmd: exec.CommandContext(ctx, words[0], words[1:]...), done: make(chan struct{})}
-	p.cmd.Env = env
+	p.cmd.Env, p.cmd.Dir = env, folder // some leave files where they run
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p.cmd.Cancel = func() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGABRT) }

@@ -87,7 +87,7 @@ func TestRootless(t *testing.T) {
 		hide      []string
 	}{
 		{"preloaded", "LD_PRELOAD=" + filepath.Join(library, "libverbena.so"), systemFiles()},
-		{"in the place", "LD_LIBRARY_PATH=" + filepath.Join(library, "verbena-lib"), append(systemFiles(), systemLibraries(t)...)},
+		{"in the place", "LD_LIBRARY_PATH=" + filepath.Join(library, "verbena-lib", "libibverbs") + ":" + filepath.Join(library, "verbena-lib", "librdmacm"), append(systemFiles(), systemLibraries(t)...)},
 	} {
 		for _, pair := range []struct{ server, client, prints string }{
 			{"ib_write_bw -d soft-lo -n 200", "ib_write_bw -d soft-lo -n 200 127.0.0.1", "#bytes"},

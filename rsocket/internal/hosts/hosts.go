@@ -57,12 +57,18 @@ func Dial[T any](ctx context.Context, hosts []string, port string, dial func(ctx
 		if err == nil {
 			return v, nil
 		}
-		if first = cmp.Or(first, err); ctx.Err() != nil {
+		if first = cmp.Or(first, err); ended(ctx) {
 			break
 		}
 	}
 	var none T
 	return none, first
+}
+
+// ended reports whether ctx has ended or, if nobody has noticed that yet, its time is over.
+func ended(ctx context.Context) bool {
+	until, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && !time.Now().Before(until)
 }
 
 // share is the part of ctx for the first of so many hosts.
