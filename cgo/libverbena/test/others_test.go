@@ -3,7 +3,6 @@
 package test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,18 +54,19 @@ func fio() (rows []row) {
 	return rows
 }
 
-// libfabric are the endpoints of libfabric's provider for verbs. It does not use loopback
-// interfaces. Its endpoints for datagrams, and ofi_rxd, which uses them, address their peers by LID:
-// they cannot work on RoCE, and wait for ever.
+// libfabric is libfabric's endpoint for connections over verbs. It does not use loopback interfaces.
+// Its endpoints for datagrams, and ofi_rxd, which uses them, address their peers by LID: they cannot
+// work on RoCE, and wait for ever. ofi_rxm works, but on a busy machine one of its programs in ten
+// ends with a fault in libfabric 1.17 when the connection is closed. The monitor for the cache of
+// memory regions patches munmap while other threads, such as Go's, are in it.
 func libfabric() (rows []row) {
-	add := func(provider, endpoint string) {
-		command := fmt.Sprintf("fi_pingpong -p %s -e %s", provider, endpoint)
-		rows = append(rows, row{program: "fi_pingpong", server: command + " -B PORT", client: command + " -P PORT HOST", prints: "1m ", apart: true})
+	for _, options := range []string{"", " -c -I 100"} {
+		command := "fi_pingpong -p verbs -e msg" + options
+		rows = append(rows, row{
+			program: "fi_pingpong", server: command + " -B PORT", client: command + " -P PORT HOST", prints: "1m ", apart: true,
+			env: []string{"FI_MR_CACHE_MONITOR=disabled"},
+		})
 	}
-	add("verbs", "msg")
-	add("verbs", "msg -c -I 100")
-	add("verbs;ofi_rxm", "rdm")
-	add("verbs;ofi_rxm", "rdm -m tagged -c")
 	return rows
 }
 

@@ -74,14 +74,19 @@ func (p *process) wait() error {
 	return p.err
 }
 
-// stop ends a program that would go on.
+// stop ends a program that would go on, and waits until its children are gone too: their devices
+// hold the port of an address.
 func (p *process) stop() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)
-	select {
-	case <-p.done:
-	case <-time.After(5 * time.Second):
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		<-p.done
+	group := -p.cmd.Process.Pid
+	_ = syscall.Kill(group, syscall.SIGTERM)
+	for tries := 0; ; tries++ {
+		if p.ended() && syscall.Kill(group, 0) != nil {
+			return
+		}
+		if tries == 500 {
+			_ = syscall.Kill(group, syscall.SIGKILL)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
