@@ -428,9 +428,10 @@ func (id *cmID) dial() error {
 // machine, where this library is often used, that is likely.
 const patience = 500 * time.Millisecond
 
+// notListening reports whether no program listens at the peer, or none has opened its device yet.
 func notListening(err error) bool {
 	var failed *verbs.CMError
-	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID
+	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID || errors.Is(err, verbs.ErrUnreachable)
 }
 
 // dialAgain repeats a request that was rejected.
