@@ -109,9 +109,13 @@ static struct vb_cm_device *find_device(struct ibv_device *from)
 
 static struct vb_cm_device *find_device_named(const char *name)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct vb_device *listed = vb_find_device(name, NULL);
 	struct vb_cm_device *device = NULL;
+	struct ibv_device **list;
 
+	if (listed) // without a list of the machine's interfaces for each connection
+		return find_device(&listed->base);
+	list = ibv_get_device_list(NULL);
 	if (!list)
 		return NULL;
 	errno = ENODEV;
@@ -152,9 +156,6 @@ VB_EXPORT void rdma_free_devices(struct ibv_context **list)
 	free(list);
 }
 
-// RoCE has one P_Key, the default one (annex A17.7).
-#define DEFAULT_PKEY 0xffff
-
 int vb_cm_refresh(struct vb_cm_id *id)
 {
 	struct rdma_route *route = &id->base.route;
@@ -171,7 +172,7 @@ int vb_cm_refresh(struct vb_cm_id *id)
 		return 0;
 	route->addr.addr.ibaddr.sgid = id->path.sgid = known.sgid;
 	route->addr.addr.ibaddr.dgid = id->path.dgid = known.dgid;
-	route->addr.addr.ibaddr.pkey = id->path.pkey = htons(DEFAULT_PKEY);
+	route->addr.addr.ibaddr.pkey = id->path.pkey = htons(VB_DEFAULT_PKEY);
 	id->path.traffic_class = known.traffic_class;
 	id->path.mtu = known.mtu;
 	if (id->device)

@@ -273,9 +273,6 @@ VB_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index
 	return 0;
 }
 
-// RoCE has one P_Key, the default one (annex A17.7).
-#define DEFAULT_PKEY 0xffff
-
 VB_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
 {
 	struct ibv_port_attr attr;
@@ -287,7 +284,7 @@ VB_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int inde
 		errno = error;
 		return -1;
 	}
-	*pkey = htons(DEFAULT_PKEY);
+	*pkey = htons(VB_DEFAULT_PKEY);
 	return 0;
 }
 

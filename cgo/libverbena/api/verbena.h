@@ -13,6 +13,9 @@
 // VB_EXPORT marks the functions of libibverbs and librdmacm. All others are hidden.
 #define VB_EXPORT __attribute__((visibility("default")))
 
+// RoCE has one P_Key, the default one (annex A17.7).
+#define VB_DEFAULT_PKEY 0xffff
+
 #define vb_container(pointer, type, member) \
 	((type *)((char *)(pointer) - offsetof(type, member)))
 
@@ -84,8 +87,8 @@ struct vb_device {
 // vb_find_device returns a device that has been listed, by its name or by its name in /dev.
 struct vb_device *vb_find_device(const char *name, const char *dev_name);
 
-// vb_shared_context returns a context of the device that is open as long as the process: for
-// the library's own use, and for rdma_get_devices. It returns NULL with errno set.
+// vb_shared_context returns a context of the device for the library's own use, which is open as
+// long as the process. It returns NULL with errno set.
 struct ibv_context *vb_shared_context(const char *name);
 
 struct vb_context {

@@ -119,11 +119,8 @@ func (m *manager) forget(key any) {
 	delete(m.early, key)
 }
 
-// cmErrnos are the errnos of librdmacm's manual pages that differ from those of libibverbs.
-var cmErrnos = []struct {
-	err   error
-	errno syscall.Errno
-}{
+// cmErrnos are those of librdmacm that differ from those of libibverbs.
+var cmErrnos = errnoTable{
 	{verbs.ErrInUse, syscall.EADDRINUSE},
 	{verbs.ErrNoRoute, syscall.EHOSTUNREACH},
 	{verbs.ErrUnreachable, syscall.ETIMEDOUT},
@@ -135,11 +132,9 @@ var cmErrnos = []struct {
 func cmErrno(err error) C.int {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
-		for _, e := range cmErrnos {
-			if errors.Is(err, e.err) {
-				logError(err)
-				return C.int(e.errno)
-			}
+		if errno = cmErrnos.find(err); errno != 0 {
+			logError(err)
+			return C.int(errno)
 		}
 	}
 	return errnoOf(err)

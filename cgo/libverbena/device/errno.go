@@ -25,11 +25,24 @@ var logger = sync.OnceValue(func() zerolog.Logger {
 	return zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, NoColor: true}).Level(level).With().Timestamp().Logger()
 })
 
-// errnos are the errnos of libibverbs' manual pages for the errors of package verbs.
-var errnos = []struct {
+// errnoTable has the errnos of manual pages for the errors of package verbs.
+type errnoTable []struct {
 	err   error
 	errno syscall.Errno
-}{
+}
+
+// find returns zero for an error that is not in the table.
+func (t errnoTable) find(err error) syscall.Errno {
+	for _, e := range t {
+		if errors.Is(err, e.err) {
+			return e.errno
+		}
+	}
+	return 0
+}
+
+// errnos are those of libibverbs.
+var errnos = errnoTable{
 	{verbs.ErrQueueFull, syscall.ENOMEM},
 	{verbs.ErrNotSupported, syscall.EOPNOTSUPP},
 	{verbs.ErrInUse, syscall.EBUSY},
@@ -58,10 +71,8 @@ func errnoOf(err error) C.int {
 	if errors.As(err, &errno) && errno != 0 {
 		return C.int(errno)
 	}
-	for _, e := range errnos {
-		if errors.Is(err, e.err) {
-			return C.int(e.errno)
-		}
+	if errno = errnos.find(err); errno != 0 {
+		return C.int(errno)
 	}
 	return C.int(syscall.EIO)
 }
