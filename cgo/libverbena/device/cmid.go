@@ -187,7 +187,7 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		setParam(&to, &e)
 	case verbs.CMFailed:
 		if notListening(e.Err) && !id.closed && time.Since(id.began) < patience {
-			time.AfterFunc(patience/10, id.dialAgain)
+			time.AfterFunc(patience/20, id.dialAgain)
 			return
 		}
 		failure(&to, e.Err, id.kind)
@@ -426,7 +426,7 @@ func (id *cmID) dial() error {
 // patience is how long a request is repeated while no program listens on the port. The client of
 // perftest connects while its server is about to listen, and crashes if it is rejected. On a busy
 // machine, where this library is often used, that is likely.
-const patience = 500 * time.Millisecond
+const patience = time.Second
 
 // notListening reports whether no program listens at the peer, or none has opened its device yet.
 func notListening(err error) bool {

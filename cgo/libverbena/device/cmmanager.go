@@ -148,7 +148,6 @@ const (
 
 // failure stores what an event says of a connection that was not made.
 func failure(to *C.struct_vd_cm_event, err error, kind verbs.QPType) {
-	logError(err)
 	to._type, to.status = C.RDMA_CM_EVENT_UNREACHABLE, -cmErrno(err)
 	var failed *verbs.CMError
 	if !errors.As(err, &failed) || failed.Reason == 0 {

@@ -87,7 +87,7 @@ func (s *shard) handleHandoffs(now time.Duration) bool {
 		case x.call != nil:
 			x.call(now)
 		case x.unreachable.IsValid():
-			s.unreachable.add(unreachablePeer{e, x.unreachable})
+			s.unreachable.add(unreachablePeer{e, x.unreachable, now})
 		default:
 			e.handle(&x.datagram, now)
 		}

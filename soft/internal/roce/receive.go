@@ -20,7 +20,7 @@ func (e *endpoint) receive(now time.Duration) bool {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")
 	}
 	if peers := e.socket.Unreachable(); len(peers) > 0 {
-		e.shard.unreachable.note(e, peers)
+		e.shard.unreachable.note(e, peers, now)
 		e.shard.forwardReports(e, peers)
 	}
 	for i := range datagrams {

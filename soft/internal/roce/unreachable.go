@@ -18,10 +18,11 @@ type unreachable struct {
 	reports   uint64
 }
 
-// unreachablePeer is a peer and the endpoint that sends to it.
+// unreachablePeer is a peer, the endpoint that sends to it, and when it was last reported.
 type unreachablePeer struct {
 	endpoint *endpoint
 	addr     netip.AddrPort
+	reported time.Duration
 }
 
 const (
@@ -34,16 +35,17 @@ const (
 )
 
 // note records peers that packets from an endpoint did not reach.
-func (u *unreachable) note(e *endpoint, peers []netip.AddrPort) {
+func (u *unreachable) note(e *endpoint, peers []netip.AddrPort, now time.Duration) {
 	for _, addr := range peers {
 		u.reports++
-		u.add(unreachablePeer{e, addr})
+		u.add(unreachablePeer{e, addr, now})
 	}
 }
 
 func (u *unreachable) add(peer unreachablePeer) {
-	for _, known := range u.peers[:u.n] {
-		if known == peer {
+	for i := range u.peers[:u.n] {
+		if known := &u.peers[i]; known.endpoint == peer.endpoint && known.addr == peer.addr {
+			known.reported = peer.reported
 			return
 		}
 	}
@@ -75,7 +77,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	if services := s.device.services; s == s.device.main && services != nil {
 		for _, peer := range u.peers[:u.n] {
-			services.PeerUnreachable(peer.endpoint.index, peer.addr, now)
+			services.PeerUnreachable(peer.endpoint.index, peer.addr, peer.reported, now)
 		}
 	}
 	clear(u.peers[:u.n])

@@ -70,13 +70,13 @@ func TestUnreachableReportsAreBounded(t *testing.T) {
 		flood[i] = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
 	}
 	now := time.Hour
-	d.main.unreachable.note(e, flood)
+	d.main.unreachable.note(e, flood, now)
 	assert.EqualValues(t, len(flood), d.main.unreachable.reports)
 	assert.Equal(t, maxUnreachable, d.main.unreachable.n)
 	assert.Equal(t, uint16(2), d.main.unreachable.peers[1].addr.Port(), "each peer once")
 	d.main.probeUnreachable(now)
 	assert.Zero(t, d.main.unreachable.n)
-	d.main.unreachable.note(e, flood)
+	d.main.unreachable.note(e, flood, now)
 	d.main.deadline = 0
 	d.main.probeUnreachable(now + unreachableInterval - 1)
 	assert.Equal(t, maxUnreachable, d.main.unreachable.n, "they wait")

@@ -300,7 +300,9 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	}
 	switch c.state {
 	case StateREQSent:
-		c.sendTimeoutREJ(mad.MessageREQ)
+		if cause != CausePortUnreachable { // the REJ would only be refused as well
+			c.sendTimeoutREJ(mad.MessageREQ)
+		}
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREQReceived:

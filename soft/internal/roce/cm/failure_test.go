@@ -103,6 +103,39 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// A report of a closed port ends the handshakes that were under way when it came, and no later one:
+// the peer may have opened its port since. Nothing more is sent to a closed port, as it would only
+// be reported again.
+func TestLateReportOfAClosedPort(t *testing.T) {
+	t.Parallel()
+	w, a, b := pair(t, faults{})
+	var toB []mad.Attribute
+	w.drop = func(_, to *host, attribute mad.Attribute, _ []byte) bool {
+		if to == b {
+			toB = append(toB, attribute)
+		}
+		return false
+	}
+	b.listen(ListenParams{Service: testService})
+	a.answerAll()
+	b.answerAll()
+	b.kill(true)
+	a.connect(a.params(b))
+	w.Pass(time.Second)
+	require.Equal(t, "U no process has the peer's UDP port", a.reports())
+	require.Equal(t, []mad.Attribute{mad.AttrREQ}, toB)
+
+	reported := w.Now
+	b.dead = false
+	w.Pass(time.Millisecond)
+	a.connect(a.params(b))
+	a.resolve(b)
+	a.PeerUnreachable(a.pathTo(b), reported, w.Now)
+	a.settle()
+	w.Pass(time.Second)
+	require.Equal(t, "U no process has the peer's UDP port, C", a.reports())
+}
+
 // TestDeadlines: the caller's deadlines end a dial, an accept and a disconnect.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()

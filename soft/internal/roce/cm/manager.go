@@ -325,17 +325,18 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn,
 
 // PeerUnreachable handles the report that no process has the peer's UDP port (ICMP port
 // unreachable, which the kernel has matched with a datagram of ours). Handshakes, releases and
-// resolutions that wait for a response from there end; established connections do not.
-func (m *Manager) PeerUnreachable(path Path, now time.Duration) {
+// resolutions that wait for a response from there end; established connections do not. A report
+// that came before the message was sent is of an earlier one.
+func (m *Manager) PeerUnreachable(path Path, reported, now time.Duration) {
 	var gone []expirer
 	for _, t := range m.timers {
 		switch o := t.owner.(type) {
 		case *Conn:
-			if o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) && o.awaitsResponse() {
+			if o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) && o.awaitsResponse() && o.retransmission.sentAt <= reported {
 				gone = append(gone, o)
 			}
 		case *Resolution:
-			if o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) {
+			if o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) && o.retransmission.sentAt <= reported {
 				gone = append(gone, o)
 			}
 		}

@@ -282,7 +282,7 @@ func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
 		w.Release(b)
 		if sender := w.hosts[back.Local]; to.refuses && sender != nil && !sender.dead {
 			w.After(latency, func() {
-				sender.PeerUnreachable(back, w.Now)
+				sender.PeerUnreachable(back, w.Now, w.Now)
 				sender.settle()
 			})
 		}

@@ -110,9 +110,9 @@ func (g *Services) Expire(now time.Duration) {
 }
 
 // PeerUnreachable ends everything that waits for a response of a peer that an endpoint cannot
-// reach.
-func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, now time.Duration) {
-	g.manager.PeerUnreachable(g.pathTo(index, peer), now)
+// reach. The report came at the time reported.
+func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, reported, now time.Duration) {
+	g.manager.PeerUnreachable(g.pathTo(index, peer), reported, now)
 	g.processOutput()
 }
 
