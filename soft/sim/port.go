@@ -57,7 +57,7 @@ type port struct {
 	waiting     []*packet     // not received yet
 	bytes       int           // of their data
 	dropped     uint64
-	unreachable []netip.AddrPort
+	unreachable []link.Refusal
 	groups      map[netip.AddrPort]struct{}
 
 	// Used by the receiver, under the lock of its device.
@@ -378,7 +378,9 @@ func (p *port) refused(x *packet) {
 		return
 	}
 	if len(p.unreachable) < maxUnreachable {
-		p.unreachable = append(p.unreachable, x.dst)
+		report := link.Refusal{Peer: x.dst}
+		copy(report.Packet[:], x.data)
+		p.unreachable = append(p.unreachable, report)
 	}
 	s.drop(x)
 	s.mu.Unlock()
@@ -454,7 +456,7 @@ func (p *port) Receive() []link.Datagram {
 }
 
 // Unreachable implements link.Port.
-func (p *port) Unreachable() []netip.AddrPort {
+func (p *port) Unreachable() []link.Refusal {
 	p.host.s.mu.Lock()
 	defer p.host.s.mu.Unlock()
 	list := p.unreachable

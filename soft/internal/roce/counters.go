@@ -124,7 +124,7 @@ func (d *Device) totals() (t totals) {
 		for _, e := range s.endpoints {
 			t.socketDrops += e.socket.Dropped()
 		}
-		t.unreachable += s.unreachable.reports
+		t.unreachable += s.unreachable.total
 		s.handoffs.mu.Lock()
 		t.handoffs += s.handoffs.total
 		t.handoffsDropped += s.handoffs.dropped

@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,7 @@ type handoffQueue struct {
 type handoff struct {
 	endpoint    int // index of the endpoint that it came to
 	datagram    link.Datagram
-	unreachable netip.AddrPort
+	unreachable *link.Refusal
 	call        func(now time.Duration)
 }
 
@@ -86,8 +85,8 @@ func (s *shard) handleHandoffs(now time.Duration) bool {
 		switch e := s.endpoints[x.endpoint]; {
 		case x.call != nil:
 			x.call(now)
-		case x.unreachable.IsValid():
-			s.unreachable.add(unreachablePeer{e, x.unreachable, now})
+		case x.unreachable != nil:
+			s.unreachable.add(e, x.unreachable)
 		default:
 			e.handle(&x.datagram, now)
 		}
@@ -97,13 +96,13 @@ func (s *shard) handleHandoffs(now time.Duration) bool {
 
 // forwardReports passes reports of unreachable peers to the other shards: the system reports a
 // peer to any one of the sockets of an address.
-func (s *shard) forwardReports(e *endpoint, peers []netip.AddrPort) {
+func (s *shard) forwardReports(e *endpoint, reports []link.Refusal) {
 	for _, other := range s.device.mu.list {
 		if other == s {
 			continue
 		}
-		for _, peer := range peers {
-			other.enqueue(handoff{endpoint: e.index, unreachable: peer})
+		for _, report := range reports {
+			other.enqueue(handoff{endpoint: e.index, unreachable: &report})
 		}
 	}
 }

@@ -24,11 +24,11 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	if s.local.Active() && s.local.Receive(now) {
 		worked = true
 	}
+	if s.unreachable.n > 0 { // before a timer repeats what was refused
+		s.probeUnreachable(now)
+	}
 	if s.deadline != 0 && now >= s.deadline {
 		s.expire(now)
-	}
-	if s.unreachable.n > 0 {
-		s.probeUnreachable(now)
 	}
 	if s.readyToSend() {
 		s.transmit(now)

@@ -19,9 +19,9 @@ func (e *endpoint) receive(now time.Duration) bool {
 	if err != nil {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")
 	}
-	if peers := e.socket.Unreachable(); len(peers) > 0 {
-		e.shard.unreachable.note(e, peers, now)
-		e.shard.forwardReports(e, peers)
+	if reports := e.socket.Unreachable(); len(reports) > 0 {
+		e.shard.unreachable.note(e, reports)
+		e.shard.forwardReports(e, reports)
 	}
 	for i := range datagrams {
 		if i+1 < len(datagrams) && acknowledgementFollows(datagrams[i:]) {

@@ -2,27 +2,31 @@ package roce
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// unreachable holds peers that the network reports as not listening at their port: a packet to
-// the socket of a program that has ended returns an ICMP message. Any host on the path can
-// forge one. So a report only makes queue pairs probe their peer, and reports are acted on at
-// a bounded rate.
+// unreachable holds reports that nothing listens at a peer's port: a packet to the socket of a
+// program that has ended returns an ICMP message. Any host on the path can forge one. So a report
+// only makes queue pairs probe their peer, ends a handshake only if it quotes that handshake's
+// message, and reports are acted on at a bounded rate.
 type unreachable struct {
-	peers     [maxUnreachable]unreachablePeer
+	reports   [maxUnreachable]refusal
 	n         int
 	nextProbe time.Duration
-	reports   uint64
+	total     uint64
 }
 
-// unreachablePeer is a peer, the endpoint that sends to it, and when it was last reported.
-type unreachablePeer struct {
-	endpoint *endpoint
-	addr     netip.AddrPort
-	reported time.Duration
+// refusal is a peer and the endpoint that sends to it. The transaction ID is that of the
+// management datagram that was refused, or zero.
+type refusal struct {
+	endpoint    *endpoint
+	peer        netip.AddrPort
+	transaction uint64
 }
 
 const (
@@ -34,28 +38,23 @@ const (
 	unreachableInterval = 50 * time.Millisecond
 )
 
-// note records peers that packets from an endpoint did not reach.
-func (u *unreachable) note(e *endpoint, peers []netip.AddrPort, now time.Duration) {
-	for _, addr := range peers {
-		u.reports++
-		u.add(unreachablePeer{e, addr, now})
+// note records reports about packets from an endpoint.
+func (u *unreachable) note(e *endpoint, reports []link.Refusal) {
+	for i := range reports {
+		u.total++
+		u.add(e, &reports[i])
 	}
 }
 
-func (u *unreachable) add(peer unreachablePeer) {
-	for i := range u.peers[:u.n] {
-		if known := &u.peers[i]; known.endpoint == peer.endpoint && known.addr == peer.addr {
-			known.reported = peer.reported
-			return
-		}
-	}
-	if u.n < len(u.peers) {
-		u.peers[u.n] = peer
+func (u *unreachable) add(e *endpoint, report *link.Refusal) {
+	r := refusal{e, report.Peer, gsi.TransactionID(report.Packet[:])}
+	if !slices.Contains(u.reports[:u.n], r) && u.n < len(u.reports) {
+		u.reports[u.n] = r
 		u.n++
 	}
 }
 
-// probeUnreachable makes queue pairs probe their peer if it was reported.
+// probeUnreachable makes queue pairs probe their peer if it was reported, and ends handshakes.
 func (s *shard) probeUnreachable(now time.Duration) {
 	u := &s.unreachable
 	if now < u.nextProbe {
@@ -67,8 +66,8 @@ func (s *shard) probeUnreachable(now time.Duration) {
 		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
-		for _, peer := range u.peers[:u.n] {
-			if q.path.leadsTo(peer.endpoint, peer.addr) {
+		for i := range u.reports[:u.n] {
+			if r := &u.reports[i]; q.path.leadsTo(r.endpoint, r.peer) {
 				q.transport.PeerUnreachable(now)
 				s.activate(q)
 				break
@@ -76,10 +75,12 @@ func (s *shard) probeUnreachable(now time.Duration) {
 		}
 	}
 	if services := s.device.services; s == s.device.main && services != nil {
-		for _, peer := range u.peers[:u.n] {
-			services.PeerUnreachable(peer.endpoint.index, peer.addr, peer.reported, now)
+		for _, r := range u.reports[:u.n] {
+			if r.transaction != 0 {
+				services.PeerUnreachable(r.endpoint.index, r.peer, r.transaction, now)
+			}
 		}
 	}
-	clear(u.peers[:u.n])
+	clear(u.reports[:u.n])
 	u.n = 0
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -65,18 +66,18 @@ func TestUnreachableReportsAreBounded(t *testing.T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.endpoints[0]
-	flood := make([]netip.AddrPort, 1000)
+	flood := make([]link.Refusal, 1000)
 	for i := range flood {
-		flood[i] = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
+		flood[i].Peer = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
 	}
 	now := time.Hour
-	d.main.unreachable.note(e, flood, now)
-	assert.EqualValues(t, len(flood), d.main.unreachable.reports)
+	d.main.unreachable.note(e, flood)
+	assert.EqualValues(t, len(flood), d.main.unreachable.total)
 	assert.Equal(t, maxUnreachable, d.main.unreachable.n)
-	assert.Equal(t, uint16(2), d.main.unreachable.peers[1].addr.Port(), "each peer once")
+	assert.Equal(t, uint16(2), d.main.unreachable.reports[1].peer.Port(), "each peer once")
 	d.main.probeUnreachable(now)
 	assert.Zero(t, d.main.unreachable.n)
-	d.main.unreachable.note(e, flood, now)
+	d.main.unreachable.note(e, flood)
 	d.main.deadline = 0
 	d.main.probeUnreachable(now + unreachableInterval - 1)
 	assert.Equal(t, maxUnreachable, d.main.unreachable.n, "they wait")

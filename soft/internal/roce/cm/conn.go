@@ -225,6 +225,17 @@ func (c *Conn) awaitsResponse() bool {
 	return c.state == StateREQSent || c.state == StateREPSent || c.state == StateDREQSent
 }
 
+// awaited is the transaction ID of the message that the peer has to respond to, or zero.
+func (c *Conn) awaited() uint64 {
+	switch c.state {
+	case StateREQSent, StateREPSent:
+		return c.transactionID
+	case StateDREQSent:
+		return c.transactionIDClose
+	}
+	return 0
+}
+
 // expire handles an expired timer: it repeats the message, sends an MRA, or gives up.
 func (c *Conn) expire(now time.Duration) {
 	if c.state == StateTimeWait {

@@ -151,8 +151,8 @@
 //   - An MRA asks for more time. It prolongs a wait by at most [Config.MaxServiceTimeout], no
 //     more often than retransmissions are allowed, and never beyond the caller's deadline or, on
 //     the passive side, the handshake's.
-//   - An ICMP port unreachable message counts only while a response is awaited
-//     (PeerUnreachable); the device passes on only what the kernel has matched with its socket.
+//   - An ICMP port unreachable message counts only if it quotes the transaction ID of a message
+//     that waits for its response (PeerUnreachable).
 //
 // A host that sees the traffic can do anything, as with the kernel's connection manager:
 // neither connection management nor RoCEv2 has any authentication.

@@ -103,16 +103,17 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// A report of a closed port ends the handshakes that were under way when it came, and no later one:
-// the peer may have opened its port since. Nothing more is sent to a closed port, as it would only
-// be reported again.
-func TestLateReportOfAClosedPort(t *testing.T) {
+// A report of a closed port ends the handshake whose message it quotes, and no other: the peer may
+// have opened its port since. Nothing more is sent to a closed port.
+func TestReportOfAClosedPort(t *testing.T) {
 	t.Parallel()
 	w, a, b := pair(t, faults{})
 	var toB []mad.Attribute
-	w.drop = func(_, to *host, attribute mad.Attribute, _ []byte) bool {
-		if to == b {
+	var refused uint64
+	w.drop = func(_, to *host, attribute mad.Attribute, message []byte) bool {
+		if h, _ := mad.DecodeHeader(message); to == b && b.dead {
 			toB = append(toB, attribute)
+			refused = h.TransactionID
 		}
 		return false
 	}
@@ -125,12 +126,12 @@ func TestLateReportOfAClosedPort(t *testing.T) {
 	require.Equal(t, "U no process has the peer's UDP port", a.reports())
 	require.Equal(t, []mad.Attribute{mad.AttrREQ}, toB)
 
-	reported := w.Now
 	b.dead = false
-	w.Pass(time.Millisecond)
 	a.connect(a.params(b))
 	a.resolve(b)
-	a.PeerUnreachable(a.pathTo(b), reported, w.Now)
+	for _, id := range []uint64{refused, 0, 1} {
+		a.PeerUnreachable(a.pathTo(b), id, w.Now)
+	}
 	a.settle()
 	w.Pass(time.Second)
 	require.Equal(t, "U no process has the peer's UDP port, C", a.reports())

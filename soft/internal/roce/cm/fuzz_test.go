@@ -119,8 +119,8 @@ func FuzzReceive(f *testing.F) {
 			if control&fuzzDisconnect != 0 && c != nil {
 				_ = c.Disconnect(DisconnectParams{}, w.Now)
 			}
-			if control&fuzzHint != 0 {
-				h.PeerUnreachable(path, w.Now, w.Now)
+			if control&fuzzHint != 0 && c != nil {
+				h.PeerUnreachable(path, c.awaited(), w.Now)
 			}
 			if control&fuzzKnownIDs != 0 {
 				patchIDs(&b, attribute, c, resolution)

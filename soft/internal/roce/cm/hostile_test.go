@@ -294,7 +294,7 @@ func TestStaleLie(t *testing.T) {
 				r.CAGUID, r.QPN, r.Primary.LocalGID = liar.CAGUID(), conn.remoteQPN, verbs.GIDFromAddr(liar.address.Addr())
 				var d [mad.Len]byte
 				require.NoError(t, r.Encode(&d))
-				w.arrive(liar.address, victim, d[:], Path{})
+				w.arrive(liar.address, victim, d[:], Path{}, 0)
 			}
 			lie(1)
 			w.Pass(100 * time.Millisecond)

@@ -324,29 +324,22 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn,
 }
 
 // PeerUnreachable handles the report that no process has the peer's UDP port (ICMP port
-// unreachable, which the kernel has matched with a datagram of ours). Handshakes, releases and
-// resolutions that wait for a response from there end; established connections do not. A report
-// that came before the message was sent is of an earlier one.
-func (m *Manager) PeerUnreachable(path Path, reported, now time.Duration) {
-	var gone []expirer
+// unreachable), which quotes a message of ours. The handshake, release or resolution that waits for
+// the response to this message ends; established connections do not. No other ends: its message may
+// have come later, when the port was open.
+func (m *Manager) PeerUnreachable(path Path, transactionID uint64, now time.Duration) {
 	for _, t := range m.timers {
 		switch o := t.owner.(type) {
 		case *Conn:
-			if o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) && o.awaitsResponse() && o.retransmission.sentAt <= reported {
-				gone = append(gone, o)
+			if o.awaited() == transactionID && o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) {
+				o.giveUp(CausePortUnreachable, now)
+				return
 			}
 		case *Resolution:
-			if o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) && o.retransmission.sentAt <= reported {
-				gone = append(gone, o)
+			if o.transactionID == transactionID && o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) {
+				o.end(Event{Type: EventUnreachable, Cause: CausePortUnreachable})
+				return
 			}
-		}
-	}
-	for _, o := range gone {
-		switch o := o.(type) {
-		case *Conn:
-			o.giveUp(CausePortUnreachable, now)
-		case *Resolution:
-			o.end(Event{Type: EventUnreachable, Cause: CausePortUnreachable})
 		}
 	}
 }

@@ -274,15 +274,15 @@ func (w *network) carry(from *host, d *Datagram) {
 	b := w.Buffer(mad.Len)
 	copy(b, d.MAD[:])
 	back := d.Path
-	w.Send(from, to, b, func(b []byte) { w.arrive(source, to, b, back) })
+	w.Send(from, to, b, func(b []byte) { w.arrive(source, to, b, back, h.TransactionID) })
 }
 
-func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path) {
+func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path, transactionID uint64) {
 	if to.dead {
 		w.Release(b)
 		if sender := w.hosts[back.Local]; to.refuses && sender != nil && !sender.dead {
 			w.After(latency, func() {
-				sender.PeerUnreachable(back, w.Now, w.Now)
+				sender.PeerUnreachable(back, transactionID, w.Now)
 				sender.settle()
 			})
 		}

@@ -5,6 +5,7 @@
 package gsi
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"sync"
@@ -109,10 +110,20 @@ func (g *Services) Expire(now time.Duration) {
 	g.processOutput()
 }
 
-// PeerUnreachable ends everything that waits for a response of a peer that an endpoint cannot
-// reach. The report came at the time reported.
-func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, reported, now time.Duration) {
-	g.manager.PeerUnreachable(g.pathTo(index, peer), reported, now)
+// TransactionID returns the transaction ID in the beginning of a packet to queue pair 1. It is zero
+// if the packet is another, or if too little of it is there.
+func TransactionID(packet []byte) uint64 {
+	const mad = wire.BTHLen + wire.DETHLen
+	if len(packet) < mad+16 || binary.BigEndian.Uint32(packet[4:])&0xffffff != admission.ManagementQPN {
+		return 0
+	}
+	return binary.BigEndian.Uint64(packet[mad+8:])
+}
+
+// PeerUnreachable ends what waits for a response to a message that an endpoint sent to a closed
+// port.
+func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, transactionID uint64, now time.Duration) {
+	g.manager.PeerUnreachable(g.pathTo(index, peer), transactionID, now)
 	g.processOutput()
 }
 

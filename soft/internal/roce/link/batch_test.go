@@ -43,7 +43,7 @@ func (w *fakeBackend) send(b *batch) {
 	}
 }
 
-func (w *fakeBackend) unreachable() []netip.AddrPort   { return nil }
+func (w *fakeBackend) unreachable() []Refusal          { return nil }
 func (w *fakeBackend) setFilter(*Filter) error         { return nil }
 func (w *fakeBackend) dropped() uint64                 { return 0 }
 func (w *fakeBackend) receiveHeaders(bool) error       { return nil }

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,7 @@ import (
 )
 
 const (
-	// maxUnreachable bounds the addresses kept for Unreachable, and the messages taken off the
+	// maxUnreachable bounds the reports kept for Unreachable, and the messages taken off the
 	// error queue in one go.
 	maxUnreachable = 64
 	// errorRetries is how often a call is repeated that failed with an error that may belong
@@ -29,26 +28,32 @@ const (
 // receives may then fail with the error of an earlier packet; such a call is repeated.
 type errorQueue struct {
 	k       *kernel
-	pending atomic.Bool // there are peers to report
+	pending atomic.Bool // there are reports
 
 	mu      sync.Mutex
-	peers   []netip.AddrPort
+	reports []Refusal
 	name    sockaddr
+	quoted  [quotedBytes]byte
+	iov     unix.Iovec
 	control [32]uint64
 	header  unix.Msghdr
 	call    func(uintptr) // e.system, bound once
 
-	taken []netip.AddrPort // used by the receiver
+	taken []Refusal // used by the receiver
 }
 
 // open asks for the messages. The socket works without them, too.
 func (e *errorQueue) open(k *kernel, v4 bool) {
 	e.k = k
 	e.call = e.system
-	e.peers = make([]netip.AddrPort, 0, maxUnreachable)
-	e.taken = make([]netip.AddrPort, 0, maxUnreachable)
+	e.reports = make([]Refusal, 0, maxUnreachable)
+	e.taken = make([]Refusal, 0, maxUnreachable)
 	e.header.Name = (*byte)(unsafe.Pointer(&e.name))
 	e.header.Control = (*byte)(unsafe.Pointer(&e.control))
+	e.iov.Base = &e.quoted[0]
+	e.iov.SetLen(len(e.quoted))
+	e.header.Iov = &e.iov
+	e.header.SetIovlen(1)
 	if v4 {
 		_ = unix.SetsockoptInt(k.sendSock, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	} else {
@@ -66,7 +71,7 @@ func (e *errorQueue) system(uintptr) {
 	for range maxUnreachable {
 		e.header.Namelen = uint32(unsafe.Sizeof(e.name))
 		e.header.SetControllen(int(unsafe.Sizeof(e.control)))
-		_, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.sendSock), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(e.k.sendSock), uintptr(unsafe.Pointer(&e.header)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if errno != 0 {
 			if e.k.sendSock != e.k.sock {
 				// An error whose message found no room in the queue stays, and wakes each
@@ -76,11 +81,12 @@ func (e *errorQueue) system(uintptr) {
 			}
 			return
 		}
-		if !e.portUnreachable() || len(e.peers) == maxUnreachable {
+		if !e.portUnreachable() || len(e.reports) == maxUnreachable {
 			continue
 		}
-		if peer := e.name.decode(); !slices.Contains(e.peers, peer) {
-			e.peers = append(e.peers, peer)
+		clear(e.quoted[min(int(n), len(e.quoted)):])
+		if report := (Refusal{e.name.decode(), e.quoted}); !slices.Contains(e.reports, report) {
+			e.reports = append(e.reports, report)
 			e.pending.Store(true)
 		}
 	}
@@ -111,14 +117,14 @@ func (e *errorQueue) portUnreachable() bool {
 	return false
 }
 
-// take returns the peers reported since the last call.
-func (e *errorQueue) take() []netip.AddrPort {
+// take returns the reports since the last call.
+func (e *errorQueue) take() []Refusal {
 	if !e.pending.Load() {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.pending.Store(false)
-	e.peers, e.taken = e.taken[:0], e.peers
+	e.reports, e.taken = e.taken[:0], e.reports
 	return e.taken
 }

@@ -34,7 +34,7 @@ func TestPortUnreachable(t *testing.T) {
 			put(tx, gone, []byte("anybody?"))
 			flush(t, tx)
 			limit := time.Now().Add(testTimeout)
-			var got []netip.AddrPort
+			var got []Refusal
 			for len(got) == 0 {
 				if wait {
 					require.NoError(t, tx.Wait(limit))
@@ -45,7 +45,9 @@ func TestPortUnreachable(t *testing.T) {
 				got = tx.Unreachable()
 				require.Less(t, time.Now(), limit, "nothing was reported")
 			}
-			assert.Equal(t, []netip.AddrPort{gone}, got)
+			report := Refusal{Peer: gone}
+			copy(report.Packet[:], "anybody?")
+			assert.Equal(t, []Refusal{report}, got)
 			assert.Empty(t, tx.Unreachable())
 		}
 		// The report is gone: it does not end another wait.
@@ -79,8 +81,8 @@ func TestPortUnreachableLosesNothing(t *testing.T) {
 			for i, d := range take(t, a, packets) {
 				require.Equal(t, fmt.Sprintf("back %d %d", round, i), string(d.Data))
 			}
-			for _, peer := range a.Unreachable() {
-				require.Contains(t, gone, peer)
+			for _, r := range a.Unreachable() {
+				require.Contains(t, gone, r.Peer)
 				reported++
 			}
 			require.Empty(t, b.Unreachable())

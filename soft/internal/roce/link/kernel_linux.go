@@ -206,7 +206,7 @@ func (k *kernel) receiveHeaders(on bool) (err error) {
 	return err
 }
 
-func (k *kernel) unreachable() []netip.AddrPort { return k.errors.take() }
+func (k *kernel) unreachable() []Refusal { return k.errors.take() }
 
 func (k *kernel) close() error {
 	k.closing.Do(func() {

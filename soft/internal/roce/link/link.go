@@ -115,7 +115,7 @@ type backend interface {
 	join(group netip.AddrPort) error
 	checkRoute(to netip.AddrPort) error
 	leave(group netip.AddrPort) error
-	unreachable() []netip.AddrPort
+	unreachable() []Refusal
 	setFilter(f *Filter) error
 	dropped() uint64
 	features() Features
@@ -269,12 +269,23 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 	return nil
 }
 
-// Unreachable returns the addresses of peers that the network, by ICMP, has reported as not
-// listening at their port since the last call; at most 64. It is called by the receiving
-// goroutine; the slice is valid until the next call. It makes no system call: reports come in
-// with Receive, Flush and Wait, which returns for them. There are none if the system does not
-// pass them on. Any host on the path can forge a report.
-func (s *Socket) Unreachable() []netip.AddrPort { return s.io.unreachable() }
+// Refusal is the network's report, by ICMP, that nothing listens at a peer's port.
+type Refusal struct {
+	Peer netip.AddrPort
+	// Packet is the beginning of the packet that was refused. A report may quote less of it: then
+	// the rest is zero.
+	Packet [quotedBytes]byte
+}
+
+// quotedBytes is enough for the transaction ID of a management datagram.
+const quotedBytes = 36
+
+// Unreachable returns the reports since the last call, at most 64, each once. It is called by the
+// receiving goroutine; the slice is valid until the next call. It makes no system call: reports
+// come in with Receive, Flush and Wait, which returns for them. There are none if the system does
+// not pass them on. Any host on the path can forge a report, but only one that sees the packets
+// can quote them.
+func (s *Socket) Unreachable() []Refusal { return s.io.unreachable() }
 
 // The limits of a [Filter]. The system limits the length of its program: a filter at all
 // limits fits if net.core.optmem_max is 20480, as it was up to Linux 6.8.

@@ -16,7 +16,7 @@ type Port interface {
 	Join(group netip.AddrPort) error
 	Leave(group netip.AddrPort)
 	CheckRoute(to netip.AddrPort) error
-	Unreachable() []netip.AddrPort
+	Unreachable() []Refusal
 	Interrupt()
 	SetDeadline(t time.Time)
 	// Dropped is the number of packets that found no room.
@@ -51,7 +51,7 @@ func (m memory) receive() ([]Datagram, error)       { return m.port.Receive(), n
 func (m memory) receiveHeaders(bool) error          { return nil }
 func (m memory) join(group netip.AddrPort) error    { return m.port.Join(group) }
 func (m memory) checkRoute(to netip.AddrPort) error { return m.port.CheckRoute(to) }
-func (m memory) unreachable() []netip.AddrPort      { return m.port.Unreachable() }
+func (m memory) unreachable() []Refusal             { return m.port.Unreachable() }
 func (m memory) dropped() uint64                    { return m.port.Dropped() }
 func (m memory) sendPort() uint16                   { return m.source }
 func (m memory) interrupt()                         { m.port.Interrupt() }

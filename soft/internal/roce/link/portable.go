@@ -162,7 +162,7 @@ func (p *portable) checkRoute(netip.AddrPort) error { return nil }
 
 func (p *portable) leave(netip.AddrPort) error { return nil }
 
-func (p *portable) unreachable() []netip.AddrPort { return nil }
+func (p *portable) unreachable() []Refusal { return nil }
 
 func (p *portable) setFilter(*Filter) error { return errors.ErrUnsupported }
 
