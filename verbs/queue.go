@@ -92,6 +92,13 @@ type ArmNextCQ interface {
 	ArmNext(solicitedOnly bool) error
 }
 
+// CountedCQ is a completion queue that tells how full it is. The queues of the software device
+// implement it.
+type CountedCQ interface {
+	// Pending is the number of completions that have not been polled.
+	Pending() int
+}
+
 // SRQInit configures a shared receive queue.
 type SRQInit struct {
 	MaxWR  int // receives outstanding at a time, at least 1
@@ -312,9 +319,9 @@ type QP interface {
 	// PostRecv posts receive requests as PostSend does. Each is outstanding until its
 	// completion has been polled. A queue pair with a shared receive queue refuses it.
 	PostRecv(wrs []RecvWR) (int, error)
-	// Close destroys the queue pair, and detaches it from multicast groups. Completions of
-	// outstanding requests are dropped; when Close has returned, their memory is the caller's
-	// again. After an error that holds only if the error matches ErrNoDevice: the device is
+	// Close destroys the queue pair, and detaches it from multicast groups. Completions that
+	// were not polled are dropped. When Close has returned, the memory of all requests is the
+	// caller's again. After an error that holds only if the error matches ErrNoDevice: the device is
 	// gone.
 	Close() error
 }

@@ -49,6 +49,8 @@ type cmID struct {
 	ended  bool      // its end was reported
 	killed bool      // the peer's process is gone
 	began  time.Time // of Connect
+	// received has the completions of the receives, if librdmacm changes the queue pair's state.
+	received verbs.CountedCQ
 
 	// call is held by calls of the program. It guards the rest.
 	call       sync.Mutex
@@ -196,6 +198,10 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 			return
 		}
 		to._type, id.lasted, id.ended = C.RDMA_CM_EVENT_DISCONNECTED, true, true
+		if id.received != nil {
+			go id.deliverEnd(&to, id.received)
+			return
+		}
 	case verbs.CMTimewaitExit:
 		if !id.lasted {
 			return // programs do not expect it after a failure
@@ -209,6 +215,21 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		return
 	}
 	id.deliverLocked(&to)
+}
+
+// polling is how long a program may take to poll the completions that came before the end of a
+// connection.
+const polling = 100 * time.Millisecond
+
+// deliverEnd delivers the end of a connection after the completions that came before it. With an
+// adapter they are there long before. Here a thread that was suspended between its poll of the
+// queue and its look at the events would find both, the end first. It runs on a goroutine of its
+// own.
+func (id *cmID) deliverEnd(e *C.struct_vd_cm_event, received verbs.CountedCQ) {
+	for until := time.Now().Add(polling); received.Pending() > 0 && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	id.deliver(e)
 }
 
 // peerGone reports the end of the connection, as if the peer had disconnected. The kernel does that

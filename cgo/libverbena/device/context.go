@@ -2,6 +2,8 @@
 
 package main
 
+// #cgo LDFLAGS: -Wl,--wrap=mmap -Wl,--wrap=munmap
+//
 // #include <stdlib.h>
 // #include "device.h"
 // #include "callbacks.h"

@@ -235,9 +235,9 @@ func (c *completionQueue) pop() *verbs.WC {
 	return &e.wc
 }
 
-// discardCompletions removes the completions of a queue pair of shard s that has returned to
-// Reset. A program would take them for those of its next connection. The locks of all shards are
-// held.
+// discardCompletions removes the completions of a queue pair of shard s that is closed or has
+// returned to Reset. A program would take them for those of its next connection, or use what it
+// has freed with the queue pair. The locks of all shards are held.
 func (s *shard) discardCompletions(qpn uint32, queues ...*completionQueue) {
 	for _, c := range queues {
 		c.discard(qpn)
@@ -385,6 +385,12 @@ func (c *completionQueue) arm(s *shard, solicitedOnly bool) {
 	if s.local.Active() {
 		s.local.ProgramSleeps()
 	}
+}
+
+// Pending implements verbs.CountedCQ.
+func (c *completionQueue) Pending() int {
+	defer c.lock().mu.Unlock()
+	return c.entries.Len()
 }
 
 // Resize implements verbs.ResizableCQ.

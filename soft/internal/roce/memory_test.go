@@ -118,12 +118,22 @@ func TestReregisterUnderABusyPeer(t *testing.T) {
 }
 
 // TestResetDropsCompletions: completions that were not polled do not turn up in the next
-// connection, and those of other queue pairs stay.
+// connection, nor when the queue pair is closed, and those of other queue pairs stay.
 func TestResetDropsCompletions(t *testing.T) {
-	for name, fields := range map[string]verbs.WCFields{"plain": 0, "extended": verbs.WCTimestamp} {
-		t.Run(name, func(t *testing.T) {
+	reset := func(qp verbs.QP) error {
+		return qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState)
+	}
+	for _, c := range []struct {
+		name   string
+		fields verbs.WCFields
+		drop   func(verbs.QP) error
+	}{
+		{"plain", 0, reset}, {"extended", verbs.WCTimestamp, reset},
+		{"plain, closed", 0, verbs.QP.Close}, {"extended, closed", verbs.WCTimestamp, verbs.QP.Close},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			dev := openSide(t, Config{}, 64).dev
-			cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 8, Fields: fields})
+			cq, err := dev.CreateCQ(verbs.CQInit{Capacity: 8, Fields: c.fields})
 			require.NoError(t, err)
 			var qps []verbs.QP
 			for range 2 {
@@ -145,7 +155,9 @@ func TestResetDropsCompletions(t *testing.T) {
 				}
 			}
 			flush()
-			require.NoError(t, qps[0].Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+			require.Equal(t, 8, cq.(verbs.CountedCQ).Pending())
+			require.NoError(t, c.drop(qps[0]))
+			require.Equal(t, 4, cq.(verbs.CountedCQ).Pending())
 			wcs := make([]verbs.WC, 8)
 			n, err := cq.Poll(wcs)
 			require.NoError(t, err)

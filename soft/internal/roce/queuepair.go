@@ -267,6 +267,7 @@ func (q *queuePair) Close() error {
 			}
 		}
 	}
+	q.shard.discardCompletions(q.num, q.sendCQ, q.recvCQ) // as adapters do
 	q.pd.refs--
 	q.sendCQ.refs--
 	q.recvCQ.refs--
