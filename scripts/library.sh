@@ -3,6 +3,9 @@
 # libverbena-device.so, into the folder $1. Further arguments are flags of both compilers, such
 # as -trimpath, which is for go, and -fsanitize=address, which is for the C compiler. The race
 # detector does not work in shared libraries.
+#
+# GOARCH=arm64 CC=aarch64-linux-gnu-gcc builds it for arm64 (Debian packages gcc-aarch64-linux-gnu
+# and libc6-dev-arm64-cross; the headers are those of libibverbs-dev and librdmacm-dev here too).
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
@@ -19,7 +22,7 @@ sources=cgo/libverbena/api
 "${CC:-cc}" -std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-parentheses \
 	-fvisibility=hidden "${cflags[@]}" -Icgo/libverbena/device -shared \
 	-Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
-"$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
+CGO_ENABLED=1 "$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"
 # These are for machines without libibverbs or librdmacm: verbena run adds the folder of what is
 # missing to LD_LIBRARY_PATH.

@@ -24,7 +24,10 @@ if [ "${1:-}" = full ]; then
 	needs+='
 qperf|qperf|this program on the library for other languages
 fio|fio|this program on the library for other languages
-mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages'
+mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages
+aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu libc6-dev-arm64-cross|the library for other languages on arm64
+qemu-aarch64|qemu-user|the library for other languages on arm64'
+	"$(dirname "$0")/arm64-setup.sh" || [ "${CI:-}" != true ]
 fi
 
 if [ "${1:-}" = scp ]; then

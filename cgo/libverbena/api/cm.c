@@ -21,7 +21,7 @@ struct vb_cm_id *vb_cm_new(void *context, enum rdma_port_space space, enum ibv_q
 	return id;
 }
 
-bool vb_cm_used;
+_Atomic bool vb_cm_used;
 
 int vb_cm_create(struct rdma_event_channel *channel, struct vb_cm_id **made, void *context, enum rdma_port_space space, enum ibv_qp_type type)
 {
@@ -29,7 +29,7 @@ int vb_cm_create(struct rdma_event_channel *channel, struct vb_cm_id **made, voi
 	bool synchronous = !channel;
 	struct vb_cm_id *id;
 
-	__atomic_store_n(&vb_cm_used, true, __ATOMIC_RELAXED);
+	vb_cm_used = true;
 	if (error)
 		return error;
 	id = vb_cm_new(context, space, type);

@@ -10,7 +10,7 @@
 struct vb_cm_channel {
 	struct rdma_event_channel base;
 	struct vb_events events;
-	int readers; // threads in rdma_get_cm_event; atomic
+	_Atomic int readers; // threads in rdma_get_cm_event
 };
 
 // vb_cm_device is a device that librdmacm's functions have opened. It stays open.
@@ -73,7 +73,7 @@ static inline int vb_result(int error)
 // vb_cm_new returns an identifier without channel and handle, or NULL.
 struct vb_cm_id *vb_cm_new(void *context, enum rdma_port_space space, enum ibv_qp_type type);
 // vb_cm_used: the process has made an identifier.
-extern bool vb_cm_used;
+extern _Atomic bool vb_cm_used;
 
 // vb_cm_create makes an identifier. channel is NULL for a synchronous one. It returns an errno.
 int vb_cm_create(struct rdma_event_channel *channel, struct vb_cm_id **made, void *context, enum rdma_port_space space, enum ibv_qp_type type);

@@ -98,7 +98,7 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		pthread_mutex_lock(&ids_lock);
 	}
 	pthread_mutex_unlock(&ids_lock);
-	if (__atomic_load_n(&channel->readers, __ATOMIC_ACQUIRE))
+	if (channel->readers)
 		return;
 	vb_events_close(&channel->events);
 	free(channel);
@@ -399,9 +399,9 @@ VB_EXPORT int rdma_get_cm_event(struct rdma_event_channel *given, struct rdma_cm
 		struct vb_event *node;
 		struct cm_event *event;
 
-		__atomic_add_fetch(&channel->readers, 1, __ATOMIC_ACQ_REL);
+		channel->readers++;
 		node = vb_events_take(&channel->events, event_counter);
-		__atomic_sub_fetch(&channel->readers, 1, __ATOMIC_ACQ_REL);
+		channel->readers--;
 		if (!node)
 			return -1;
 		event = vb_container(node, struct cm_event, node);

@@ -132,7 +132,7 @@ static int open_file(const char *path, int flags)
 
 // NEXT declares a pointer to the function that the program would call without this library.
 #define NEXT(result, name, ...) \
-	static result (*next)(__VA_ARGS__); \
+	static _Atomic(result (*)(__VA_ARGS__)) next; \
 	if (!next) \
 		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 VB_EXPORT const char verbena_version[] = VERBENA_VERSION;
 
 struct vb_device_functions vb;
-enum vb_state vb_state;
+_Atomic enum vb_state vb_state;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -118,11 +119,11 @@ int vb_load(void)
 
 int vb_refused(void)
 {
-	static bool reported;
+	static _Atomic bool reported;
 
 	if (vb_state != VB_FORKED)
 		return ENOSYS; // load has reported the reason
-	if (!__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+	if (!atomic_exchange(&reported, true))
 		fprintf(stderr, "verbena: process %d was forked after its parent had used the verbs; it cannot use them itself: fork first, or execute a program\n", (int)getpid());
 	return EPERM;
 }

@@ -28,9 +28,9 @@ VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *given)
 	int error = vb_ready();
 
 	if (pd->parent) {
-		__atomic_sub_fetch(&pd->parent->refs, 1, __ATOMIC_RELAXED);
+		pd->parent->refs--;
 	} else {
-		if (!error && __atomic_load_n(&pd->refs, __ATOMIC_RELAXED))
+		if (!error && pd->refs)
 			error = EBUSY;
 		if (!error)
 			error = vb.destroy(VD_PD, given->handle);
@@ -77,7 +77,7 @@ struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 		return vb_fail(ENOMEM);
 	parent = vb_container(attr->pd, struct vb_pd, base);
 	pd->parent = parent->parent ? parent->parent : parent;
-	__atomic_add_fetch(&pd->parent->refs, 1, __ATOMIC_RELAXED);
+	pd->parent->refs++;
 	pd->base.context = context;
 	pd->base.handle = pd->parent->base.handle;
 	return &pd->base;

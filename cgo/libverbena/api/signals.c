@@ -11,7 +11,7 @@
 
 VB_EXPORT int sigaction(int number, const struct sigaction *action, struct sigaction *before)
 {
-	static int (*next)(int, const struct sigaction *, struct sigaction *);
+	static _Atomic(int (*)(int, const struct sigaction *, struct sigaction *)) next;
 	struct sigaction changed;
 
 	if (!next)

@@ -29,8 +29,9 @@ struct vb_device_functions {
 // vb is valid while vb_ready returns zero.
 extern struct vb_device_functions vb;
 
+// A thread that reads VB_READY also sees what was written before it, such as vb.
 enum vb_state { VB_UNLOADED, VB_READY, VB_FAILED, VB_FORKED };
-extern enum vb_state vb_state;
+extern _Atomic enum vb_state vb_state;
 
 // vb_load loads the Go half at the first call, and returns zero or an errno.
 int vb_load(void);
@@ -113,7 +114,7 @@ struct vb_channel {
 struct vb_pd {
 	struct ibv_pd base;
 	struct vb_pd *parent; // of a parent domain: the domain that it stands for
-	int refs;             // parent domains; atomic
+	_Atomic int refs;     // parent domains
 };
 
 #define VB_POLL_BATCH 16

@@ -389,7 +389,7 @@ func vd_cm_query(handle C.uint32_t, to *C.struct_vd_cm_route) C.int {
 		if err != nil {
 			return err
 		}
-		copyString(to.device[:], id.device.Name())
+		copyString(to.device[:], id.device.name)
 		*(*verbs.GID)(unsafe.Pointer(&to.sgid)) = gid
 		if remote.IsValid() {
 			*(*verbs.GID)(unsafe.Pointer(&to.dgid)) = verbs.GIDFromAddr(remote.Addr().WithZone(""))

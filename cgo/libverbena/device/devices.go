@@ -19,6 +19,7 @@ import (
 // openDevice is a device that is open, for all contexts of the process.
 type openDevice struct {
 	verbs.Device
+	name string // that programs see, without a port that it does not name
 	attr verbs.DeviceAttr
 	cm   manager
 }
@@ -49,7 +50,7 @@ func openNamed(name, specification string) (*openDevice, error) {
 	if opened.devices == nil {
 		opened.devices = make(map[string]*openDevice)
 	}
-	d := &openDevice{Device: dev, attr: attr}
+	d := &openDevice{Device: dev, name: name, attr: attr}
 	opened.devices[name] = d
 	return d, nil
 }

@@ -4,6 +4,8 @@ package test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -90,6 +92,22 @@ func TestCMFunctions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// loopbackHost returns the beginning of addresses that no other test uses.
+func loopbackHost() string { return fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256)) }
+
+// Devices that are named by their addresses work with connection managers.
+func TestCMNamedByAddress(t *testing.T) {
+	needProgram(t, "rping", "rdmacm-utils")
+	host := loopbackHost()
+	named := func(last string) []string { return []string{"env", "VERBENA_DEVICES=soft-" + host + last} }
+	r := row{
+		server: "rping -s -a HOST -p PORT -C 10", client: "rping -c -a HOST -p PORT -v -C 10",
+		prints: "rdma-ping-9", retries: true,
+	}
+	_, err := r.run(t, &place{host: host + "1", server: named("1"), client: named("2")})
+	assert.NoError(t, err)
 }
 
 // rping exchanges data with Verbena's sample for it, in both directions.

@@ -42,6 +42,7 @@ var folder string
 type variant struct {
 	name  string
 	flags []string // of scripts/library.sh
+	env   []string // of scripts/library.sh
 	race  bool     // programs are linked with the Go half, with the race detector
 }
 
@@ -54,6 +55,7 @@ var (
 	// raced is sanitized too. The race detector needs the Go half's data at low addresses, where
 	// shared libraries never are, so programs are linked with it.
 	raced = variant{name: "raced", flags: []string{sanitize}, race: true}
+	arm64 = variant{name: "arm64", env: []string{"GOARCH=arm64", "CC=aarch64-linux-gnu-gcc"}}
 )
 
 // builds are the libraries that were built, by the name of the variant.
@@ -61,11 +63,13 @@ var builds = map[string]func() (string, error){
 	plain.name:     sync.OnceValues(plain.build),
 	sanitized.name: sync.OnceValues(sanitized.build),
 	raced.name:     sync.OnceValues(raced.build),
+	arm64.name:     sync.OnceValues(arm64.build),
 }
 
 func (v variant) build() (string, error) {
 	to := filepath.Join(folder, v.name)
 	cmd := exec.Command("../../../scripts/library.sh", append([]string{to}, v.flags...)...)
+	cmd.Env = append(os.Environ(), v.env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the library: %w\n%s", err, out)
 	}

@@ -27,7 +27,7 @@ func Copy(dst, src []byte) (f Fault) {
 			f = faultOf(r, dst)
 		}
 	}()
-	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(dst)))&7 == 0 {
+	if len(dst) == 8 && len(src) == 8 && Aligned(dst) {
 		store(word(dst), src)
 		return NoFault
 	}
@@ -62,6 +62,9 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 		}
 	}
 }
+
+// Aligned reports whether memory begins at a word.
+func Aligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0 }
 
 // word returns 8 aligned bytes as a word.
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -43,6 +43,9 @@ func (k *kernel) join(group netip.AddrPort) error {
 	if g.closed {
 		return net.ErrClosed
 	}
+	if k.noGroups != nil {
+		return k.noGroups
+	}
 	if g.members[group] != nil {
 		return nil
 	}

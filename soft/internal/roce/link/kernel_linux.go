@@ -52,6 +52,9 @@ type kernel struct {
 	groups groups
 	drops  dropCount
 
+	// noGroups says why no groups can be joined; nil: they can.
+	noGroups error
+
 	closed   atomic.Bool
 	closing  sync.Once
 	closeErr error
@@ -137,7 +140,10 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	k.tx.init(k, k.index)
 	k.rx.init(k)
 	if k.index != 0 {
-		if err := k.setMulticastInterface(k.sendSock); err != nil {
+		switch err := k.setMulticastInterface(k.sendSock); {
+		case errors.Is(err, unix.ENOPROTOOPT): // as under qemu-user
+			k.noGroups = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+		case err != nil:
 			return bound, err
 		}
 	}
@@ -189,7 +195,7 @@ func (k *kernel) features() Features {
 		Segmentation:  k.segmentation.Load(),
 		Coalescing:    k.coalescing,
 		BatchReceive:  k.batched,
-		Groups:        true,
+		Groups:        k.noGroups == nil,
 		MaxSegments:   1,
 		ReceiveBuffer: k.receiveBuffer,
 	}

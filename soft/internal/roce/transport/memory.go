@@ -153,6 +153,8 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault)
 		return false, dma.NoFault
 	}
 	defer w.release()
+	// Programs poll a small write that follows their data. Adapters write memory in order, too.
+	dma.StoreBarrier()
 	if n == 8 && len(parts) > 1 { // they are stored as one word here too
 		var word [8]byte
 		at := word[:]

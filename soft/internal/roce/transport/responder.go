@@ -341,7 +341,8 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuseKey(p.Atomic.RKey)
 		return
 	}
-	if g.addr%8 != 0 { // a zero-based window can begin anywhere
+	b, _ := g.region.slice(g.addr, 8)
+	if !dma.Aligned(b) { // a window or region with addresses of its own can begin anywhere
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
@@ -350,7 +351,6 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		return
 	}
 	q.granted.Add(p.Atomic.RKey)
-	b, _ := g.region.slice(g.addr, 8)
 	var original uint64
 	var fault dma.Fault
 	if p.Opcode == wire.RCFetchAdd {

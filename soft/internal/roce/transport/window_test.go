@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -130,6 +131,17 @@ func TestZeroBasedAtomic(t *testing.T) {
 	wr.RKey, wr.RemoteAddr = windowKey, 8
 	r.requireFailed(wr, verbs.StatusRemoteInvalidRequest)
 	r.requireIntact()
+}
+
+// A region can have an aligned address for memory that is not aligned (ibv_reg_mr_iova). Processors
+// without unaligned atomic operations would fault there.
+func TestUnalignedAtomic(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.remote.Mem = r.remote.Mem[4:]
+	before := bytes.Clone(r.remote.Mem)
+	r.requireFailed(r.wr(9, verbs.OpFetchAdd, 8), verbs.StatusRemoteInvalidRequest)
+	require.Equal(t, before, r.remote.Mem)
 }
 
 // Keys that grant nothing, or nothing to this peer.
@@ -706,6 +718,36 @@ func TestWordFromTwoPieces(t *testing.T) {
 	close(stop)
 	v, ok := <-torn
 	require.False(t, ok, "%#x", v)
+}
+
+// A program that sees a small write finds the data of earlier ones in place.
+func TestWritesInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	const apart = 1 << 10 // not on the same cache line
+	data, flag := (*uint32)(unsafe.Pointer(&r.remote.Mem[0])), (*uint32)(unsafe.Pointer(&r.remote.Mem[apart]))
+	*data, *flag = 0, 0
+	writes := uint32(1_000_000)
+	if testing.Short() {
+		writes /= 5
+	}
+	go func() {
+		var b [4]byte
+		for i := uint32(1); i <= writes; i++ {
+			binary.NativeEndian.PutUint32(b[:], i)
+			for _, at := range []uint64{0, apart} {
+				var w incomingWrite
+				w.begin(r.server.qp, wire.RETH{VA: r.remote.Base + at, RKey: r.remote.Key, Length: 4})
+				w.copy(4, [][]byte{b[:]})
+			}
+		}
+	}()
+	for seen := uint32(0); seen < writes; {
+		seen = atomic.LoadUint32(flag)
+		if v := atomic.LoadUint32(data); v < seen {
+			require.Fail(t, "a later write came first", "%d, %d", v, seen)
+		}
+	}
 }
 
 // If there is no room for the NAK of a refusal among the responses, the connection ends at
