@@ -27,7 +27,7 @@ func Copy(dst, src []byte) (f Fault) {
 			f = faultOf(r, dst)
 		}
 	}()
-	if len(dst) == 8 && len(src) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(dst)))&7 == 0 {
+	if len(src) == 8 && IsWord(dst) {
 		store(word(dst), src)
 		return NoFault
 	}
@@ -61,6 +61,11 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 			return original, NoFault
 		}
 	}
+}
+
+// IsWord reports whether b is an aligned word.
+func IsWord(b []byte) bool {
+	return len(b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(b)))&7 == 0
 }
 
 // word returns 8 aligned bytes as a word.
