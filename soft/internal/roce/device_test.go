@@ -83,6 +83,36 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// A program that polls the word of atomic writes sees each value whole, and after the writes
+// before it.
+func TestAtomicWrite(t *testing.T) { overEachPath(t, 4096, testAtomicWrite) }
+
+func testAtomicWrite(t *testing.T, x, y *side) {
+	const rounds, each = 255, 0x0101010101010101
+	data, word := (*uint64)(unsafe.Pointer(&y.mem[8])), (*uint64)(unsafe.Pointer(&y.mem[0]))
+	seen := make(chan []uint64)
+	go func() { // what comes, until the last
+		var wrong []uint64
+		for last := uint64(0); last != rounds*each; {
+			v := atomic.LoadUint64(word)
+			if v%each != 0 || v < last || atomic.LoadUint64(data) < v {
+				wrong = append(wrong, v)
+			}
+			last = v
+		}
+		seen <- wrong
+	}()
+	for i := range uint64(rounds) {
+		binary.NativeEndian.PutUint64(x.mem, (i+1)*each)
+		x.post(
+			verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr() + 8, RKey: y.mr.RKey()},
+			verbs.SendWR{ID: i, Op: verbs.OpAtomicWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 3), x.sge(3, 5)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()},
+		)
+		require.Equal(t, []verbs.WC{{ID: i, Opcode: verbs.WCAtomicWrite, Bytes: 8, QPN: x.qp.Num()}}, x.wait(1))
+	}
+	require.Empty(t, <-seen, "values that were torn, went back, or came before their data")
+}
+
 func TestInline(t *testing.T) { overEachPath(t, 4096, testInline) }
 
 func testInline(t *testing.T, x, y *side) {
@@ -230,6 +260,12 @@ func TestErrors(t *testing.T) {
 		{"misaligned atomic", func(x, y *side) verbs.SendWR {
 			return verbs.SendWR{Op: verbs.OpFetchAdd, RemoteAddr: y.mr.Addr() + 4, RKey: y.mr.RKey()}
 		}, verbs.StatusRemoteInvalidRequest, verbs.EventQPRequestError},
+		{"misaligned atomic write", func(x, y *side) verbs.SendWR {
+			return verbs.SendWR{Op: verbs.OpAtomicWrite, RemoteAddr: y.mr.Addr() + 4, RKey: y.mr.RKey()}
+		}, verbs.StatusRemoteInvalidRequest, verbs.EventQPRequestError},
+		{"atomic write out of bounds", func(x, y *side) verbs.SendWR {
+			return verbs.SendWR{Op: verbs.OpAtomicWrite, RemoteAddr: y.mr.Addr() + 4096, RKey: y.mr.RKey()}
+		}, verbs.StatusRemoteAccessError, verbs.EventQPAccessError},
 	} {
 		test := func(t *testing.T, x, y *side) {
 			events := make(chan verbs.Event, 4)
