@@ -3,9 +3,12 @@ package roce
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -85,23 +88,38 @@ func TestOperations(t *testing.T) {
 
 // A program that polls the word of atomic writes sees each value whole, and after the writes
 // before it.
-func TestAtomicWrite(t *testing.T) { overEachPath(t, 4096, testAtomicWrite) }
+func TestAtomicWrite(t *testing.T) {
+	for _, udp := range []bool{true, false} {
+		t.Run(fmt.Sprintf("UDP %v", udp), func(t *testing.T) {
+			cfg := Config{DisableLocal: udp}
+			x, y := openAdaptive(t, cfg, 4096), openAdaptive(t, cfg, 4096)
+			x.connect(y)
+			y.connect(x)
+			if !udp {
+				awaitSharedMemory(x, y)
+			}
+			testAtomicWrite(t, x, y)
+		})
+	}
+}
 
 func testAtomicWrite(t *testing.T, x, y *side) {
 	const rounds, each = 255, 0x0101010101010101
 	data, word := (*uint64)(unsafe.Pointer(&y.mem[8])), (*uint64)(unsafe.Pointer(&y.mem[0]))
-	seen := make(chan []uint64)
-	go func() { // what comes, until the last
-		var wrong []uint64
-		for last := uint64(0); last != rounds*each; {
+	var over atomic.Bool
+	var wrong []uint64
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for last := uint64(0); last != rounds*each && !over.Load(); runtime.Gosched() {
 			v := atomic.LoadUint64(word)
 			if v%each != 0 || v < last || atomic.LoadUint64(data) < v {
 				wrong = append(wrong, v)
 			}
 			last = v
 		}
-		seen <- wrong
-	}()
+	})
+	defer reader.Wait()
+	defer over.Store(true)
 	for i := range uint64(rounds) {
 		binary.NativeEndian.PutUint64(x.mem, (i+1)*each)
 		x.post(
@@ -110,7 +128,8 @@ func testAtomicWrite(t *testing.T, x, y *side) {
 		)
 		require.Equal(t, []verbs.WC{{ID: i, Opcode: verbs.WCAtomicWrite, Bytes: 8, QPN: x.qp.Num()}}, x.wait(1))
 	}
-	require.Empty(t, <-seen, "values that were torn, went back, or came before their data")
+	reader.Wait() // the last value has come
+	require.Empty(t, wrong, "values that were torn, went back, or came before their data")
 }
 
 func TestInline(t *testing.T) { overEachPath(t, 4096, testInline) }
