@@ -12,7 +12,7 @@ import (
 // Send sends the data of src, a list, and waits until the peer's device has it. A nil src
 // sends a message of no bytes.
 //
-// Send, SendImm, Read, Write, WriteImm, CompareSwap and FetchAdd may be called from any
+// Send, SendImm, Read, Write, WriteImm, AtomicWrite, CompareSwap and FetchAdd may be called from any
 // goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared pool of
 // the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
 // order. They take over the caller's references to the buffers, in any case. The buffers must
@@ -48,6 +48,13 @@ func Write[T Target](ctx context.Context, to T, src, dst *bufinv.Buf) error {
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
 func WriteImm[T Target](ctx context.Context, to T, src, dst *bufinv.Buf, imm uint32) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpWriteImm, local: src, remote: dst, imm: imm})
+	return err
+}
+
+// AtomicWrite writes the data of src, 8 bytes, to dst, 8 bytes of the peer's memory at an
+// address that is a multiple of 8, in one store, and waits until the memory holds them.
+func AtomicWrite(ctx context.Context, conn *rdma.Connection, src, dst *bufinv.Buf) error {
+	_, err := operate(ctx, conn, operands{op: rdma.OpAtomicWrite, local: src, remote: dst})
 	return err
 }
 
@@ -130,6 +137,8 @@ func (o *operation) allocate() (*rdma.Task, error) {
 			return nil, err
 		}
 		switch o.op {
+		case rdma.OpAtomicWrite:
+			return p.AtomicWrite(o.conn, o.local, o.remote)
 		case rdma.OpCompareSwap:
 			return p.CompareSwap(o.conn, o.remote, o.compare, o.value)
 		case rdma.OpFetchAdd:

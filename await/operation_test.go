@@ -41,6 +41,8 @@ func TestOperations(t *testing.T) {
 	old, err = await.FetchAdd(background, r.conn, bufinv.Target(r.remote, 0, 8), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 9, old)
+	require.NoError(t, await.AtomicWrite(background, r.conn, source(0, 8), bufinv.Target(r.remote, 16, 8)))
+	require.Equal(t, "hello, w", string(r.memB.Bytes()[16:24]))
 
 	require.NoError(t, await.Send(background, r.conn, source(7, 5)))
 	require.NoError(t, await.SendImm(background, r.conn, nil, 7))

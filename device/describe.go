@@ -81,6 +81,7 @@ func (t *table) limits(a *verbs.DeviceAttr) {
 	t.row(2, "completions", "%d queues, %d entries in one", a.MaxCQ, a.MaxCQE)
 	t.row(2, "domains", "%d", a.MaxPD)
 	t.row(2, "atomics", "%s", atomics(a))
+	t.row(2, "atomic writes", "%s", either(a.AtomicWrite, "8 bytes", "none"))
 	t.row(2, "memory windows", "%s", windows(a))
 	t.row(2, "invalidation", "%s", either(a.Invalidation, "local, and by sends", "none"))
 	t.row(2, "address handles", "%s", limit(a.MaxAH, ""))

@@ -64,7 +64,7 @@ func TestDescriptionPrintsAnything(t *testing.T) {
 // What a device has beside connections is there or said not to be.
 func TestDescriptionLimits(t *testing.T) {
 	all := device.Description{Attr: verbs.DeviceAttr{
-		Transports: verbs.TransportSet(verbs.UD, verbs.SRD), MaxAH: 60, MaxMulticastGroups: 61, Invalidation: true,
+		Transports: verbs.TransportSet(verbs.UD, verbs.SRD), MaxAH: 60, MaxMulticastGroups: 61, Invalidation: true, AtomicWrite: true,
 		CompletionFields: verbs.WCTimestamp | verbs.WCSource, ClockFrequency: 62,
 		SRD: verbs.SRDAttr{
 			MaxSendWR: 1, MaxRecvWR: 2, MaxSendSGE: 3, MaxRecvSGE: 4, MaxReadSGE: 5, MaxInline: 6, MaxMessage: 7, MaxRDMA: 8,
@@ -72,7 +72,7 @@ func TestDescriptionLimits(t *testing.T) {
 		},
 	}}
 	wantRows(t, &all, map[string]string{
-		"transports": "UD, SRD", "address handles": "60", "multicast": "61 groups", "invalidation": "local, and by sends",
+		"transports": "UD, SRD", "address handles": "60", "multicast": "61 groups", "invalidation": "local, and by sends", "atomic writes": "8 bytes",
 		"completion fields": "timestamp, source", "clock": "62 ticks a second",
 		"queues": "1 sends, 2 receives", "buffers": "3 of a send, 4 of a receive, 5 of a read or write",
 		"message": "7 bytes, inline up to 6", "reads": "8 bytes", "writes": "8 bytes",

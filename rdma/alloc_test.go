@@ -20,7 +20,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	sends := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	sendImms := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	reads := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
-	writes := must(a.ctx.Pool(16, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
+	writes := must(a.ctx.Pool(17, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	writeImms := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	swaps := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
 	adds := must(a.ctx.Pool(1, func(*rdma.Task) { done++ }, func(_ *rdma.Task, err error) { failure = err }))
@@ -43,6 +43,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	writeImm := must(writeImms.WriteImm(conn, a.bufs.Source(a.mem, 0, 64), a.bufs.Target(a.peer, 0, 64), 1))
 	swap := withResult(must(swaps.CompareSwap(conn, a.bufs.Target(a.peer, 0, 8), 0, 0)), a.bufs.Target(a.mem, 0, 8))
 	add := withResult(must(adds.FetchAdd(conn, a.bufs.Target(a.peer, 0, 8), 1)), a.bufs.Target(a.mem, 0, 8))
+	word := must(writes.AtomicWrite(conn, a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 8)))
 	_, event := r.event(open)
 	get, set, sum := must(gets.SyncEventGet(conn, event)), must(sets.SyncEventSet(conn, event, 1)), must(sums.SyncEventAdd(conn, event, 1))
 	batch := make([]*rdma.Task, 15)
@@ -69,6 +70,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		{"write with immediate", submit(writeImm), 1},
 		{"compare-and-swap", submit(swap), 0},
 		{"fetch-and-add", submit(add), 0},
+		{"atomic write", submit(word), 0},
 		{"sync event get", submit(get), 0},
 		{"sync event set", submit(set), 0},
 		{"sync event addition", submit(sum), 0},
@@ -105,7 +107,7 @@ func TestNothingIsAllocated(t *testing.T) {
 			assert.Zero(t, allocs)
 		})
 	}
-	require.NoError(t, rdma.FreeAll([]*rdma.Task{send, sendImm, read, writeImm, swap, add, get, set, sum}))
+	require.NoError(t, rdma.FreeAll([]*rdma.Task{send, sendImm, read, writeImm, swap, add, word, get, set, sum}))
 	require.NoError(t, rdma.FreeAll(batch))
 	require.NoError(t, b.ctx.Stop())
 	r.until("the receive came back", func() bool { return !recv.InFlight() })

@@ -26,7 +26,9 @@ type Capabilities struct {
 	Reads   bool      // reads
 	Writes  bool      // writes, with immediate and without
 	Atomics bool      // compare-and-swap, fetch-and-add, sync event additions
-	Windows bool      // WindowPool, Task.SetInvalidate
+	// AtomicWrites: Pool.AtomicWrite. The software device has it.
+	AtomicWrites bool
+	Windows      bool // WindowPool, Task.SetInvalidate
 	// ByAddress: Connections.Listen and Dial. On adapters they need librdmacm too.
 	ByAddress bool
 }
@@ -121,11 +123,12 @@ func capabilitiesOf(dev verbs.Device, attr *verbs.DeviceAttr, transport verbs.QP
 		MaxSends:       attr.MaxQPWR,
 		MaxReadAtomic:  min(attr.MaxInitReadAtomic, attr.MaxQPReadAtomic),
 		Atomics:        attr.Atomics,
+		AtomicWrites:   attr.AtomicWrite,
 		Windows:        attr.MWTypes.Has(verbs.MWType2) && attr.Invalidation,
 		ByAddress:      byAddress,
 	}
 	if transport == verbs.UC {
-		c.MaxReadAtomic, c.Atomics, c.Windows, c.ByAddress = 0, false, false, false
+		c.MaxReadAtomic, c.Atomics, c.AtomicWrites, c.Windows, c.ByAddress = 0, false, false, false, false
 	}
 	c.Reads = c.MaxReadAtomic > 0
 	c.MaxRecvSGE, c.MaxReceives = attr.MaxSGE, attr.MaxQPWR
@@ -144,6 +147,8 @@ func (c *Capabilities) Supports(op Operation) bool {
 		return c.MaxReceives > 0
 	case op.atomic():
 		return c.Atomics && c.MaxReadAtomic > 0
+	case op == OpAtomicWrite:
+		return c.AtomicWrites && c.MaxReadAtomic > 0
 	case op.returnsData():
 		return c.Reads
 	case op == OpSend || op == OpSendImm:

@@ -196,7 +196,7 @@ func TestCapabilities(t *testing.T) {
 	assert.True(t, caps.Atomics)
 	assert.EqualValues(t, 4096, caps.MaxMTU)
 	assert.Positive(t, caps.MaxConnections)
-	for op := rdma.OpReceive; op <= rdma.OpSyncEventAdd; op++ {
+	for op := rdma.OpReceive; op <= rdma.OpAtomicWrite; op++ {
 		assert.NoError(t, rdma.Supports(dev, op), "%v", op)
 	}
 	assert.ErrorIs(t, rdma.Supports(dev, rdma.Operation(99)), rdma.ErrNotSupported)
@@ -212,10 +212,15 @@ func TestCapabilities(t *testing.T) {
 	assert.True(t, plain.Supports(rdma.OpSyncEventGet))
 	assert.False(t, plain.Supports(rdma.OpSyncEventAdd), "it has no atomics")
 	assert.True(t, plain.Supports(rdma.OpWrite))
+	assert.False(t, plain.Supports(rdma.OpAtomicWrite))
+	plain.AtomicWrites = true
+	assert.True(t, plain.Supports(rdma.OpAtomicWrite))
+	unreliable := must(rdma.QueryCapabilities(dev, verbs.UC))
+	assert.False(t, unreliable.Supports(rdma.OpAtomicWrite))
 
 	datagrams := must(rdma.QueryCapabilities(dev, verbs.UD))
 	assert.EqualValues(t, 4096, datagrams.MaxSend)
-	for op := rdma.OpReceive; op <= rdma.OpSyncEventAdd; op++ {
+	for op := rdma.OpReceive; op <= rdma.OpAtomicWrite; op++ {
 		assert.Equal(t, op <= rdma.OpSendImm, datagrams.Supports(op), "%v", op)
 	}
 	none := must(rdma.QueryCapabilities(dev, 99))

@@ -96,7 +96,7 @@ type Connection struct {
 	pKeyIndex     int // in the table of that port
 	mtu           verbs.MTU
 	maxReads      int
-	readSubmitted bool // a read or an atomic was submitted
+	readSubmitted bool // a read, an atomic or an atomic write was submitted
 
 	establishment    establishment
 	signal           signalRequest
@@ -473,7 +473,7 @@ func (conn *Connection) checkReads() error {
 }
 
 func (conn *Connection) noReadsError() error {
-	return fmt.Errorf("%w: one end of %v accepts no reads or atomics", ErrNotSupported, conn)
+	return fmt.Errorf("%w: one end of %v accepts no reads, atomics or atomic writes", ErrNotSupported, conn)
 }
 
 // notUsable is the error of a request on a connection that has ended.

@@ -435,7 +435,7 @@ func (c *Connections) checkSubmit(t *Task) error {
 	if conn == nil || !conn.state.usable() {
 		return t.notReady()
 	}
-	if t.op.returnsData() {
+	if t.op.readAtomic() {
 		return conn.checkReads()
 	}
 	return nil
@@ -447,7 +447,7 @@ func (c *Connections) setAddress(*Task) error { return nil }
 // push implements service.
 func (c *Connections) push(t *Task) {
 	conn := t.conn
-	conn.readSubmitted = conn.readSubmitted || t.op.returnsData()
+	conn.readSubmitted = conn.readSubmitted || t.op.readAtomic()
 	conn.push(&t.send)
 }
 

@@ -200,6 +200,8 @@ func adviceFor(op Operation, s verbs.Status) string {
 			return "the peer's context must allow reads: set mmap.RemoteRead in its Config.Permissions"
 		case op.atomic():
 			return "the peer's context must allow atomics: set mmap.RemoteAtomic in its Config.Permissions; and the address must be a multiple of 8"
+		case op == OpAtomicWrite:
+			return "the peer's device must have atomic writes: see verbs.DeviceAttr.AtomicWrite there"
 		case op == OpSend || op == OpSendImm:
 			return "the message was longer than the peer's receive; make the peer's receives as large as the largest message"
 		}

@@ -22,6 +22,7 @@ const (
 	OpSyncEventGet
 	OpSyncEventSet
 	OpSyncEventAdd
+	OpAtomicWrite
 )
 
 var operations = [...]struct {
@@ -42,6 +43,7 @@ var operations = [...]struct {
 	OpSyncEventGet: {"sync event get", "submit a sync event get", verbs.OpRead},
 	OpSyncEventSet: {"sync event set", "submit a sync event set", verbs.OpWrite},
 	OpSyncEventAdd: {"sync event addition", "submit a sync event addition", verbs.OpFetchAdd},
+	OpAtomicWrite:  {"atomic write", "submit an atomic write", verbs.OpAtomicWrite},
 }
 
 // String names the operation.
@@ -59,7 +61,7 @@ func (o Operation) atomic() bool {
 }
 
 func (o Operation) sends() bool  { return o == OpSend || o == OpSendImm }
-func (o Operation) writes() bool { return o == OpWrite || o == OpWriteImm }
+func (o Operation) writes() bool { return o == OpWrite || o == OpWriteImm || o == OpAtomicWrite }
 
 // immediate reports whether the operation carries immediate data.
 func (o Operation) immediate() bool { return o == OpSendImm || o == OpWriteImm }
@@ -75,6 +77,9 @@ func (o Operation) onEvent() bool { return o >= OpSyncEventGet && o <= OpSyncEve
 // usesScratch reports whether the operation moves a word of the scratch memory.
 func (o Operation) usesScratch() bool { return o.atomic() || o.onEvent() }
 
-// returnsData reports whether the peer returns data. The device limits how many such
-// operations are outstanding.
+// returnsData reports whether the peer returns data.
 func (o Operation) returnsData() bool { return o == OpRead || o == OpSyncEventGet || o.atomic() }
+
+// readAtomic reports whether the operation counts among the reads and atomics outstanding, which
+// the device limits.
+func (o Operation) readAtomic() bool { return o.returnsData() || o == OpAtomicWrite }

@@ -44,6 +44,15 @@ func (p *Pool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*Ta
 	return p.imm(OpWriteImm, target{conn: conn}, src, dst, imm)
 }
 
+// AtomicWrite allocates a task that writes the data of src, 8 bytes, to dst, 8 bytes of the
+// peer's memory at an address that is a multiple of 8, in one store: nobody sees a part of them.
+// A program that sees them finds the data of all earlier sends and writes in place. When the
+// task completes, the peer's memory holds them. It counts among the reads and atomics under way.
+// The devices of both ends must have it (Capabilities.AtomicWrites). Buffers are as with Write.
+func (p *Pool) AtomicWrite(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
+	return p.alloc(OpAtomicWrite, target{conn: conn}, src, dst)
+}
+
 // CompareSwap allocates a task that stores swap if compare is the value of dst, 8 bytes of the
 // peer's memory at an address that is a multiple of 8, in one step. Task.Original has the
 // value that was there before; Task.SetResult also stores it in a buffer. Values are in the

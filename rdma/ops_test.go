@@ -283,6 +283,55 @@ func TestAtomics(t *testing.T) {
 	require.NoError(t, swap.Free())
 }
 
+// An atomic write comes from a list of buffers or inline, goes to a word, and counts among the
+// reads and atomics.
+func TestAtomicWrite(t *testing.T) {
+	r := newRig(t, rdma.Config{}, rdma.Config{})
+	var writes outcome[*rdma.Task]
+	pool := must(r.a.ctx.Pool(32, writes.ok, writes.bad))
+	r.connect(1)
+	conn, a := r.a.conns[0], r.a
+	fill(a.mem.Bytes(), 3)
+	var tasks []*rdma.Task
+	for i := range 2 * conn.MaxReadAtomic() {
+		tasks = append(tasks, must(pool.AtomicWrite(conn, a.bufs.Source(a.mem, 8*i+3, 8), a.bufs.Target(a.peer, 8*i, 8))))
+	}
+	require.Less(t, len(tasks), 40)
+	n, err := rdma.SubmitAll(tasks, 0)
+	require.NoError(t, err)
+	require.Equal(t, len(tasks), n)
+	r.until("all are written", func() bool { return writes.count() == n })
+	require.Empty(t, writes.errs)
+	assert.Equal(t, tasks, writes.done)
+	same(t, a.mem.Bytes()[3:3+8*n], r.b.mem.Bytes()[:8*n])
+	assert.Equal(t, 8, tasks[0].Bytes())
+	require.NoError(t, rdma.FreeAll(tasks))
+
+	parts := must(pool.AtomicWrite(conn, a.sourceList(8, 3), a.bufs.Target(a.peer, 1024, 8)))
+	assert.Equal(t, rdma.OpAtomicWrite, parts.Operation())
+	want := parts.Source().AppendBytes(nil)
+	require.NoError(t, parts.TrySubmit())
+	r.until("it is written", func() bool { return writes.count() == n+1 })
+	same(t, want, r.b.mem.Bytes()[1024:1032])
+	require.NoError(t, parts.Free())
+
+	for _, c := range []struct {
+		src, dst *bufinv.Buf
+		want     error
+	}{
+		{a.bufs.Source(a.mem, 0, 4), a.bufs.Target(a.peer, 0, 8), rdma.ErrInvalid},
+		{a.bufs.Source(a.mem, 0, 16), a.bufs.Target(a.peer, 0, 16), rdma.ErrInvalid},
+		{a.bufs.Source(a.mem, 0, 8), nil, rdma.ErrInvalid},
+		{nil, a.bufs.Target(a.peer, 0, 8), rdma.ErrInvalid},
+		{a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 4), rdma.ErrRange},
+		{a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 4, 8), rdma.ErrRange},
+		{a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.mem, 0, 8), rdma.ErrInvalid},
+	} {
+		_, err := pool.AtomicWrite(conn, c.src, c.dst)
+		require.ErrorIs(t, err, c.want)
+	}
+}
+
 // Many tasks of all kinds on several connections at once; callbacks resubmit.
 func TestManyConnections(t *testing.T) {
 	const connections, rounds = 8, 50

@@ -167,6 +167,14 @@ func (r *Task) measure() error {
 			return nil
 		}
 		return r.checkRemote("destination", r.length)
+	case OpAtomicWrite:
+		if err := r.measureSource(); err != nil {
+			return err
+		}
+		if r.length != atomicSize || r.remote == nil {
+			return fmt.Errorf("%w: an atomic write has a source of 8 bytes, not %d, and a destination at the peer", ErrInvalid, r.length)
+		}
+		return r.checkRemote("destination", atomicSize)
 	case OpRead:
 		switch {
 		case r.remote == nil && r.local == nil:
@@ -250,7 +258,7 @@ func (r *Task) checkLimits() error {
 			return fmt.Errorf("%w: the peer's memory map grants %v, but the task needs %v", ErrPermission, have, need)
 		}
 	}
-	if r.op.atomic() {
+	if r.op.atomic() || r.op == OpAtomicWrite {
 		if addr := r.remote.TailAddr(); addr%atomicSize != 0 {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
 		}

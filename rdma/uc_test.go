@@ -153,8 +153,11 @@ func TestUnreliableConnectionRefuses(t *testing.T) {
 		"read":             func() (*rdma.Task, error) { return u.pool.Read(conn, nil, nil) },
 		"compare-and-swap": func() (*rdma.Task, error) { return u.pool.CompareSwap(conn, a.bufs.Target(a.peer, 0, 8), 0, 1) },
 		"fetch-and-add":    func() (*rdma.Task, error) { return u.pool.FetchAdd(conn, a.bufs.Target(a.peer, 0, 8), 1) },
-		"sync event get":   func() (*rdma.Task, error) { return u.pool.SyncEventGet(conn, (*syncevent.Event)(nil)) },
-		"sync event add":   func() (*rdma.Task, error) { return u.pool.SyncEventAdd(conn, (*syncevent.Event)(nil), 1) },
+		"atomic write": func() (*rdma.Task, error) {
+			return u.pool.AtomicWrite(conn, a.bufs.Source(a.mem, 0, 8), a.bufs.Target(a.peer, 0, 8))
+		},
+		"sync event get": func() (*rdma.Task, error) { return u.pool.SyncEventGet(conn, (*syncevent.Event)(nil)) },
+		"sync event add": func() (*rdma.Task, error) { return u.pool.SyncEventAdd(conn, (*syncevent.Event)(nil), 1) },
 	} {
 		_, err := alloc()
 		require.ErrorIs(t, err, rdma.ErrNotSupported, name)

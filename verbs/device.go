@@ -95,6 +95,7 @@ type DeviceAttr struct {
 	// AtomicsGlobal: they are atomic to the processor and other devices too, not only to each
 	// other (IBTA 9.4.5.1).
 	AtomicsGlobal bool
+	AtomicWrite   bool // OpAtomicWrite
 
 	MaxMW int // memory windows; zero: there are none
 	// MWTypes are the types of memory windows that the device has.

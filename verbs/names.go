@@ -68,7 +68,7 @@ func (f WCFields) String() string { return namesOf(wcFieldNames, f) }
 var opcodeNames = []string{
 	"send", "send with immediate", "write", "write with immediate", "read",
 	"compare-and-swap", "fetch-and-add", "send with invalidate", "local invalidate",
-	"bind memory window",
+	"bind memory window", "atomic write",
 }
 
 // String names the operation.
@@ -76,7 +76,7 @@ func (o Opcode) String() string { return name(opcodeNames, "operation", o) }
 
 var wcOpcodeNames = []string{
 	"send", "write", "read", "compare-and-swap", "fetch-and-add", "receive",
-	"receive of a write with immediate", "local invalidate", "bind memory window",
+	"receive of a write with immediate", "local invalidate", "bind memory window", "atomic write",
 }
 
 // String names the completed operation.

@@ -350,6 +350,12 @@ const (
 	OpLocalInvalidate
 	// OpBindMW binds a memory window, as SendWR.Bind says (IBTA 10.6.7.2.2).
 	OpBindMW
+	// OpAtomicWrite writes 8 bytes to an address that is a multiple of 8, in one store: nobody
+	// sees a part of them (IBTA release 1.5 and later, annex A19). Earlier writes of the queue
+	// pair are in memory before them. The peer needs the right to write. The operation counts
+	// among the reads and atomics outstanding, and completes when the peer's memory holds the
+	// bytes. It is for RC, on devices with DeviceAttr.AtomicWrite.
+	OpAtomicWrite
 
 	opcodeCount = iota // for tests: the number of operations above
 )
@@ -365,8 +371,8 @@ const (
 	// FlagSolicited makes the message wake a peer that is armed for solicited completions
 	// only.
 	FlagSolicited
-	// FlagFence holds the request back until all earlier reads and atomics on this queue pair
-	// are complete (IBTA 10.8.3.3).
+	// FlagFence holds the request back until all earlier reads, atomics and atomic writes on
+	// this queue pair are complete (IBTA 10.8.3.3).
 	FlagFence
 	// FlagInline copies the data when the request is posted: the memory need not be
 	// registered, and may be reused when PostSend returns.
@@ -414,6 +420,7 @@ const (
 	WCRecvWriteImm // a receive consumed by a write with immediate
 	WCLocalInvalidate
 	WCBindMW
+	WCAtomicWrite
 
 	wcOpcodeCount = iota // for tests: the number of operations above
 )

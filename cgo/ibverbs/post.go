@@ -85,6 +85,8 @@ func (s *sends) free() {
 	}
 }
 
+// sendOpcodes has no atomic write: in rdma-core 44, only the provider of rxe posts any, and rxe
+// has had them since Linux 6.2.
 var sendOpcodes = [...]C.enum_ibv_wr_opcode{
 	verbs.OpSend: C.IBV_WR_SEND, verbs.OpSendImm: C.IBV_WR_SEND_WITH_IMM,
 	verbs.OpWrite: C.IBV_WR_RDMA_WRITE, verbs.OpWriteImm: C.IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -135,6 +137,9 @@ func (s *sends) fill(q *queuePair, wrs []verbs.SendWR) (n int, err error) {
 		}
 		if err := rules.CheckRequest(q.init.Type, wr.Op, wr.Flags); err != nil {
 			return n, err
+		}
+		if int(wr.Op) >= len(sendOpcodes) {
+			return n, fmt.Errorf("adapters do not have the operation here (DeviceAttr.AtomicWrite): %w", verbs.ErrNotSupported)
 		}
 		if used+entries > len(s.sges) {
 			return n, nil

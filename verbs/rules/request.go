@@ -13,7 +13,7 @@ const (
 	sends       = 1<<verbs.OpSend | 1<<verbs.OpSendImm
 	writes      = 1<<verbs.OpWrite | 1<<verbs.OpWriteImm
 	reads       = 1 << verbs.OpRead
-	atomics     = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
+	atomics     = 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd | 1<<verbs.OpAtomicWrite
 	invalidates = 1 << verbs.OpSendInvalidate
 	windows     = 1<<verbs.OpLocalInvalidate | 1<<verbs.OpBindMW
 

@@ -23,6 +23,7 @@ func TestTable(t *testing.T) {
 		verbs.OpSendInvalidate:  {true, false, false},
 		verbs.OpLocalInvalidate: {true, true, false},
 		verbs.OpBindMW:          {true, true, false},
+		verbs.OpAtomicWrite:     {true, false, false},
 	} {
 		for service, want := range has {
 			service := verbs.QPType(service)
@@ -38,7 +39,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	for _, op := range []verbs.Opcode{-1, verbs.OpBindMW + 1, 31, 32, 1 << 40} {
+	for _, op := range []verbs.Opcode{-1, verbs.OpAtomicWrite + 1, 31, 32, 1 << 40} {
 		err := CheckRequest(verbs.RC, op, 0)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, "unknown operation")
@@ -63,7 +64,7 @@ func TestSRD(t *testing.T) {
 			assert.ErrorContains(t, err, "in sends only")
 		}
 	}
-	for _, op := range []verbs.Opcode{verbs.OpCompareSwap, verbs.OpFetchAdd} {
+	for _, op := range []verbs.Opcode{verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 		require.ErrorIs(t, CheckRequest(verbs.SRD, op, 0), verbs.ErrInvalid, "%v", op)
 	}
 	for _, flag := range []verbs.SendFlags{verbs.FlagSolicited, verbs.FlagFence} {

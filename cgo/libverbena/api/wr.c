@@ -213,6 +213,7 @@ static struct ibv_sge *add_sges(struct vb_qp *q, size_t count)
 		return NULL;
 	wr->sg_list = (struct ibv_sge *)b->sge_count; // an index until wr_complete
 	wr->num_sge = count;
+	wr->send_flags &= ~IBV_SEND_INLINE;
 	b->sge_count += count;
 	return sges;
 }
@@ -264,6 +265,13 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 	wr_set_inline_data_list(qp, 1, &buffer);
 }
 
+// wr_atomic_write takes the 8 bytes during the call.
+static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, const void *data)
+{
+	add_rdma(qp, IBV_WR_ATOMIC_WRITE, rkey, remote_addr, 0);
+	wr_set_inline_data(qp, (void *)data, 8);
+}
+
 VB_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
 	struct vb_qp *q = vb_container(qp, struct vb_qp, base);
@@ -285,6 +293,7 @@ void vb_extend(struct vb_qp *q)
 	qp->wr_rdma_write_imm = wr_rdma_write_imm;
 	qp->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	qp->wr_atomic_fetch_add = wr_atomic_fetch_add;
+	qp->wr_atomic_write = wr_atomic_write;
 	qp->wr_send = wr_send;
 	qp->wr_send_imm = wr_send_imm;
 	qp->wr_send_inv = wr_send_inv;

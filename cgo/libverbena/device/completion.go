@@ -143,6 +143,7 @@ var wcOpcodes = [...]C.enum_ibv_wc_opcode{
 	verbs.WCCompareSwap: C.IBV_WC_COMP_SWAP, verbs.WCFetchAdd: C.IBV_WC_FETCH_ADD,
 	verbs.WCRecv: C.IBV_WC_RECV, verbs.WCRecvWriteImm: C.IBV_WC_RECV_RDMA_WITH_IMM,
 	verbs.WCLocalInvalidate: C.IBV_WC_LOCAL_INV, verbs.WCBindMW: C.IBV_WC_BIND_MW,
+	verbs.WCAtomicWrite: C.IBV_WC_ATOMIC_WRITE,
 }
 
 // Mellanox's adapters report the kind of network header of a datagram in the field for the

@@ -199,6 +199,9 @@ func closeObject[T any, P closer[T]](kind C.enum_vd_kind, in *table[T], handle u
 // noVendor is the vendor ID of devices that have no manufacturer. Zero would be taken for unknown.
 const noVendor = 0xffffff
 
+// deviceAtomicWrite is IB_UVERBS_DEVICE_ATOMIC_WRITE (rdma/ib_user_verbs.h of Linux 6.2).
+const deviceAtomicWrite = 1 << 40
+
 func bigEndian(v uint64) (to [8]byte) {
 	binary.BigEndian.PutUint64(to[:], v)
 	return to
@@ -236,6 +239,9 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	to.completion_timestamp_mask = math.MaxUint64
 	to.hca_core_clock = C.uint64_t(a.ClockFrequency / 1000) // kHz
 	to.device_cap_flags_ex = C.uint64_t(flags)
+	if a.AtomicWrite {
+		to.device_cap_flags_ex |= deviceAtomicWrite
+	}
 	to.phys_port_cnt_ex = C.uint32_t(a.Ports)
 	return 0
 }

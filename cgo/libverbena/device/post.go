@@ -40,6 +40,8 @@ func opcodeOf(c C.enum_ibv_wr_opcode) (op verbs.Opcode, ok bool) {
 		return verbs.OpLocalInvalidate, true
 	case C.IBV_WR_BIND_MW:
 		return verbs.OpBindMW, true
+	case C.IBV_WR_ATOMIC_WRITE:
+		return verbs.OpAtomicWrite, true
 	}
 	return 0, false
 }
@@ -100,7 +102,7 @@ func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
 	}
 	args := unsafe.Pointer(&c.wr)
 	switch op {
-	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead:
+	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpAtomicWrite:
 		a := (*abi.RDMAArgs)(args)
 		wr.RemoteAddr, wr.RKey = a.RemoteAddr, a.RKey
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:

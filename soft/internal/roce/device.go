@@ -214,6 +214,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD),
 		Atomics:            true,
 		AtomicsGlobal:      true, // the processor's own
+		AtomicWrite:        true,
 		MaxMW:              maxMW,
 		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
 		Invalidation:       true,

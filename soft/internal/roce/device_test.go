@@ -3,9 +3,12 @@ package roce
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -81,6 +84,52 @@ func TestOperations(t *testing.T) {
 				atomic.LoadUint64((*uint64)(unsafe.Pointer(&y.mem[0])))})
 		})
 	}
+}
+
+// A program that polls the word of atomic writes sees each value whole, and after the writes
+// before it.
+func TestAtomicWrite(t *testing.T) {
+	for _, udp := range []bool{true, false} {
+		t.Run(fmt.Sprintf("UDP %v", udp), func(t *testing.T) {
+			cfg := Config{DisableLocal: udp}
+			x, y := openAdaptive(t, cfg, 4096), openAdaptive(t, cfg, 4096)
+			x.connect(y)
+			y.connect(x)
+			if !udp {
+				awaitSharedMemory(x, y)
+			}
+			testAtomicWrite(t, x, y)
+		})
+	}
+}
+
+func testAtomicWrite(t *testing.T, x, y *side) {
+	const rounds, each = 255, 0x0101010101010101
+	data, word := (*uint64)(unsafe.Pointer(&y.mem[8])), (*uint64)(unsafe.Pointer(&y.mem[0]))
+	var over atomic.Bool
+	var wrong []uint64
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for last := uint64(0); last != rounds*each && !over.Load(); runtime.Gosched() {
+			v := atomic.LoadUint64(word)
+			if v%each != 0 || v < last || atomic.LoadUint64(data) < v {
+				wrong = append(wrong, v)
+			}
+			last = v
+		}
+	})
+	defer reader.Wait()
+	defer over.Store(true)
+	for i := range uint64(rounds) {
+		binary.NativeEndian.PutUint64(x.mem, (i+1)*each)
+		x.post(
+			verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr() + 8, RKey: y.mr.RKey()},
+			verbs.SendWR{ID: i, Op: verbs.OpAtomicWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 3), x.sge(3, 5)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()},
+		)
+		require.Equal(t, []verbs.WC{{ID: i, Opcode: verbs.WCAtomicWrite, Bytes: 8, QPN: x.qp.Num()}}, x.wait(1))
+	}
+	reader.Wait() // the last value has come
+	require.Empty(t, wrong, "values that were torn, went back, or came before their data")
 }
 
 func TestInline(t *testing.T) { overEachPath(t, 4096, testInline) }
@@ -230,6 +279,12 @@ func TestErrors(t *testing.T) {
 		{"misaligned atomic", func(x, y *side) verbs.SendWR {
 			return verbs.SendWR{Op: verbs.OpFetchAdd, RemoteAddr: y.mr.Addr() + 4, RKey: y.mr.RKey()}
 		}, verbs.StatusRemoteInvalidRequest, verbs.EventQPRequestError},
+		{"misaligned atomic write", func(x, y *side) verbs.SendWR {
+			return verbs.SendWR{Op: verbs.OpAtomicWrite, RemoteAddr: y.mr.Addr() + 4, RKey: y.mr.RKey()}
+		}, verbs.StatusRemoteInvalidRequest, verbs.EventQPRequestError},
+		{"atomic write out of bounds", func(x, y *side) verbs.SendWR {
+			return verbs.SendWR{Op: verbs.OpAtomicWrite, RemoteAddr: y.mr.Addr() + 4096, RKey: y.mr.RKey()}
+		}, verbs.StatusRemoteAccessError, verbs.EventQPAccessError},
 	} {
 		test := func(t *testing.T, x, y *side) {
 			events := make(chan verbs.Event, 4)

@@ -52,9 +52,9 @@ func TestSoakMemoryFaults(t *testing.T) {
 			if path == "one device" && signal == "SIGBUS" {
 				continue // memory that is referred to cannot be cut short
 			}
-			for _, use := range []string{"peer writes", "peer reads", "peer sends", "peer adds", "own write", "own read", "own send"} {
+			for _, use := range []string{"peer writes", "peer reads", "peer sends", "peer adds", "peer writes a word", "own write", "own word", "own read", "own send"} {
 				for _, n := range []int{8, 100_000} {
-					if use == "peer adds" && n != 8 {
+					if (use == "peer adds" || strings.HasSuffix(use, "word")) && n != 8 {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", path, signal, use, n), func(t *testing.T) {
@@ -121,6 +121,8 @@ func memoryFault(t *testing.T, path, use string, n int, fault func(*faultyMemory
 		wr.Op = verbs.OpSend
 	case "peer adds":
 		wr.Op = verbs.OpFetchAdd
+	case "peer writes a word", "own word":
+		wr.Op = verbs.OpAtomicWrite
 	}
 	var work sync.WaitGroup
 	work.Go(func() { fault(b) })

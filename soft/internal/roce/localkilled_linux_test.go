@@ -233,6 +233,7 @@ func TestLocalPeerKilledOutlived(t *testing.T) {
 func TestLocalPeerKilled(t *testing.T) {
 	for name, op := range map[string]verbs.Opcode{
 		"idle": -1, "a write": verbs.OpWrite, "a read": verbs.OpRead, "a send": verbs.OpSend, "an atomic": verbs.OpFetchAdd,
+		"an atomic write": verbs.OpAtomicWrite,
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openSide(t, Config{}, victimMemory)

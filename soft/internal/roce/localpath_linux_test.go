@@ -78,7 +78,7 @@ func exchange(t testing.TB, x, y *side, n int) {
 	require.LessOrEqual(t, n, half-8)
 	for _, way := range [][2]*side{{x, y}, {y, x}} {
 		from, to := way[0], way[1]
-		for i, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpWriteImm, verbs.OpFetchAdd} {
+		for i, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpWriteImm, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 			data := make([]byte, n)
 			_, _ = rand.Read(data)
 			wr := verbs.SendWR{ID: uint64(i), Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{from.sge(0, n/3), from.sge(n/3, n-n/3)}, RemoteAddr: to.mr.Addr() + uint64(half), RKey: to.mr.RKey(), Imm: 77}
@@ -90,6 +90,11 @@ func exchange(t testing.TB, x, y *side, n int) {
 			case verbs.OpSend, verbs.OpWriteImm:
 				to.recv(9, to.sge(half, half))
 				completions = 1
+			case verbs.OpAtomicWrite:
+				data = make([]byte, 8)
+				_, _ = rand.Read(data)
+				wr.SGL = []verbs.SGE{from.sge(0, 8)}
+				source, target = from.mem[:8], to.mem[half:half+8]
 			case verbs.OpFetchAdd:
 				word := len(to.mem) - 8
 				wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{from.sge(word, 8)}, to.mr.Addr()+uint64(word), 5

@@ -97,6 +97,9 @@ func TestLoopbackOperations(t *testing.T) {
 			)
 			x.wait(1)
 			assert.Equal(t, []uint64{40, 42, 7}, []uint64{*(*uint64)(unsafe.Pointer(&mem[0])), *(*uint64)(unsafe.Pointer(&mem[8])), atomic.LoadUint64(word)})
+			x.post(verbs.SendWR{ID: 7, Op: verbs.OpAtomicWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(8, 8)}, RemoteAddr: x.mr.Addr() + half, RKey: x.mr.RKey()})
+			assert.Equal(t, verbs.WC{ID: 7, Opcode: verbs.WCAtomicWrite, Bytes: 8}, byID(x.wait(1))[7])
+			assert.EqualValues(t, 42, atomic.LoadUint64(word))
 			assert.Equal(t, path.self, counter(t, x.dev, "sent_pkts") == 0, "packets leave only by the socket")
 			assert.Equal(t, path.self, counter(t, x.dev, "rcvd_pkts") == 0)
 			assert.EqualValues(t, len(sizes), counter(t, x.dev, "rdma_sends"))
@@ -143,6 +146,12 @@ func TestLoopbackFailures(t *testing.T) {
 		}, map[uint64]verbs.Status{1: verbs.StatusFlushed}},
 		{"atomic on an odd address", all, 7, func(s *side, _ verbs.MR) {
 			s.post(at(signaled(verbs.OpFetchAdd, s.sge(0, 8)), s.mr.Addr()+4, s.mr.RKey()))
+		}, map[uint64]verbs.Status{1: verbs.StatusFlushed}},
+		{"atomic write to read-only memory", all, 7, func(s *side, mr verbs.MR) {
+			s.post(at(signaled(verbs.OpAtomicWrite, s.sge(0, 8)), mr.Addr(), mr.RKey()))
+		}, map[uint64]verbs.Status{1: verbs.StatusFlushed}},
+		{"atomic write to an odd address", all, 7, func(s *side, _ verbs.MR) {
+			s.post(at(signaled(verbs.OpAtomicWrite, s.sge(0, 8)), s.mr.Addr()+4, s.mr.RKey()))
 		}, map[uint64]verbs.Status{1: verbs.StatusFlushed}},
 		{"write that the queue pair does not allow", verbs.AccessRemoteRead, 7, func(s *side, _ verbs.MR) {
 			s.post(at(signaled(verbs.OpWrite, s.sge(0, 64)), s.mr.Addr()+4096, s.mr.RKey()))

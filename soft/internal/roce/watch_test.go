@@ -75,6 +75,9 @@ func testWatch(t *testing.T, x, y *side) {
 	atomics.Op = verbs.OpCompareSwap
 	x.request(atomics)
 	called("atomics", 2)
+	atomics.Op = verbs.OpAtomicWrite
+	x.request(atomics)
+	called("an atomic write", 1)
 	atomics.Op = verbs.OpRead
 	x.request(atomics)
 	atomics.RemoteAddr -= 8

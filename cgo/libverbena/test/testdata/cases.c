@@ -847,11 +847,89 @@ static void inline_nothing(void)
 	close_all(context, &a, &b);
 }
 
+// write_word posts an atomic write of 8 bytes by ibv_post_send.
+static void write_word(struct end *a, const struct end *b, struct ibv_sge sge, unsigned int flags, uint64_t offset)
+{
+	struct ibv_send_wr *bad, wr = {
+		.wr_id = 5, .opcode = IBV_WR_ATOMIC_WRITE, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED | flags,
+		.wr.rdma = {.remote_addr = (uintptr_t)b->buffer + offset, .rkey = b->mr->rkey},
+	};
+
+	CHECK(!ibv_post_send(a->qp, &wr, &bad));
+}
+
+// Both interfaces write a word, from memory and inline, and a wrong address is refused.
+static void atomic_write(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_RC, .send_cq = a.cq, .recv_cq = a.cq, .pd = a.pd,
+		.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_RDMA_WRITE,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.cap = {.max_send_wr = 4, .max_send_sge = 1},
+	};
+	struct ibv_device_attr_ex attr;
+	char word[8];
+	struct ibv_qp_ex *qp;
+	struct ibv_wc wc;
+
+	CHECK(!ibv_query_device_ex(context, NULL, &attr));
+	CHECK(attr.device_cap_flags_ex & 1ull << 40); // IB_UVERBS_DEVICE_ATOMIC_WRITE
+	CHECK(!ibv_destroy_qp(a.qp));
+	CHECK(a.qp = ibv_create_qp_ex(context, &init));
+	connect_ends(&a, &b);
+	qp = ibv_qp_to_qp_ex(a.qp);
+
+	// The 8 bytes belong to the caller again after ibv_wr_atomic_write.
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	memcpy(word, "a word. ", 8);
+	ibv_wr_atomic_write(qp, b.mr->rkey, (uintptr_t)b.buffer + 8, word);
+	memset(word, 0, sizeof word);
+	qp->wr_id = 2;
+	memcpy(a.buffer, "a second", 8);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.buffer + 16);
+	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.buffer, 8);
+	CHECK(!ibv_wr_complete(qp));
+	wc = await(&a);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_ATOMIC_WRITE && wc.wr_id == 1);
+	wc = await(&a);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_WRITE && wc.wr_id == 2);
+	CHECK(!memcmp(b.buffer + 8, "a word. a second", 16));
+
+	write_word(&a, &b, sge_of(&a, 8), 0, 24);
+	wc = await(&a);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_ATOMIC_WRITE && wc.wr_id == 5);
+	memcpy(word, "a third.", 8);
+	write_word(&a, &b, (struct ibv_sge){.addr = (uintptr_t)word, .length = 8}, IBV_SEND_INLINE, 32);
+	memset(word, 0, sizeof word);
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	CHECK(!memcmp(b.buffer + 24, "a seconda third.", 16));
+
+	write_word(&a, &b, sge_of(&a, 8), 0, 4);
+	CHECK(await(&a).status == IBV_WC_REM_INV_REQ_ERR);
+	close_all(context, &a, &b);
+}
+
+// An atomic write of other than 8 bytes fails.
+static void atomic_write_length(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+
+	connect_ends(&a, &b);
+	write_word(&a, &b, sge_of(&a, 4), 0, 0);
+	CHECK(await(&a).status == IBV_WC_LOC_LEN_ERR);
+	close_all(context, &a, &b);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{"acknowledge", acknowledge}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
+	{"acknowledge", acknowledge}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},

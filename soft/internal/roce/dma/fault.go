@@ -27,7 +27,7 @@ func Copy(dst, src []byte) (f Fault) {
 			f = faultOf(r, dst)
 		}
 	}()
-	if len(dst) == 8 && len(src) == 8 && Aligned(dst) {
+	if len(src) == 8 && IsWord(dst) {
 		store(word(dst), src)
 		return NoFault
 	}
@@ -63,8 +63,10 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 	}
 }
 
-// Aligned reports whether memory begins at a word.
-func Aligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0 }
+// IsWord reports whether b is an aligned word.
+func IsWord(b []byte) bool {
+	return len(b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(b)))&7 == 0
+}
 
 // word returns 8 aligned bytes as a word.
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

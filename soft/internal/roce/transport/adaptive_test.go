@@ -232,7 +232,7 @@ func TestProbeWaitsForTheLastPacket(t *testing.T) {
 // NAK for a gap. Some responders send that NAK only once.
 func TestTailLoss(t *testing.T) {
 	t.Parallel()
-	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd} {
+	for _, op := range everyOperation {
 		for _, lost := range []string{"request", "response", "NAK"} {
 			for _, silent := range []bool{false, true} {
 				if lost == "NAK" && op > verbs.OpWriteImm {

@@ -65,6 +65,111 @@ func TestOldReadsThatWereNotExecuted(t *testing.T) {
 	}
 }
 
+// An atomic write that comes again is answered, and is not executed again: others may have
+// written to the word since. One that was not executed is not answered.
+func TestRepeatedAtomicWrites(t *testing.T) {
+	t.Parallel()
+	const later = 0x0807060504030201
+	for _, c := range []struct {
+		name     string
+		change   func(p *wire.Packet)
+		answered int
+	}{
+		{"the same", func(*wire.Packet) {}, 1},
+		{"with another value", func(p *wire.Packet) { p.Payload = make([]byte, 8) }, 1},
+		{"without its request for an acknowledgement", func(p *wire.Packet) { p.AckReq = false }, 1},
+		{"another key", func(p *wire.Packet) { p.RETH.RKey++ }, 0},
+		{"another address", func(p *wire.Packet) { p.RETH.VA += 8 }, 0},
+		{"a number long ago", func(p *wire.Packet) { p.PSN = wire.PSNAdd(p.PSN, -1<<22) }, 0},
+		{"the number of the write before it", func(p *wire.Packet) { p.PSN = wire.PSNAdd(p.PSN, -1) }, 0},
+		{"as a write", func(p *wire.Packet) { p.Opcode = wire.RCWriteOnly }, 1}, // an acknowledgement
+		{"as a fetch-and-add", func(p *wire.Packet) { p.Opcode, p.Payload = wire.RCFetchAdd, nil }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{psn: 0xffffff})
+			r.client.post(r.wr(1, verbs.OpWrite, 16), r.wr(2, verbs.OpAtomicWrite, 8))
+			sent := r.client.transmit(r.now)
+			require.Equal(t, []wire.Opcode{wire.RCWriteOnly, wire.RCAtomicWrite}, opcodes(sent))
+			r.server.take(r.now, sent...)
+			require.Equal(t, r.local.Mem[:16], r.remote.Mem[:16])
+			responses := r.server.transmit(r.now)
+			require.Equal(t, wire.RCReadResponseOnly, responses[len(responses)-1].Opcode)
+			require.EqualValues(t, 2, responses[len(responses)-1].AETH.MSN)
+
+			*word(r.remote.Mem) = later
+			again := sent[1]
+			c.change(&again)
+			r.server.take(r.now, again)
+			back := r.server.transmit(r.now)
+			require.Len(t, back, c.answered)
+			require.EqualValues(t, later, *word(r.remote.Mem), "executed once")
+			require.EqualValues(t, 1-c.answered, r.server.counters.DuplicatesRefused)
+			require.Equal(t, verbs.QPReadyToSend, r.server.qp.State())
+			if c.answered > 0 && again.Opcode == wire.RCAtomicWrite {
+				require.Equal(t, wire.RCReadResponseOnly, back[0].Opcode)
+				require.Equal(t, again.PSN, back[0].PSN)
+				r.client.take(r.now, back...)
+				require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
+			}
+		})
+	}
+}
+
+// The payload of an atomic write that changes while it is copied, or cannot be read, never
+// reaches memory. The packet counts as lost.
+func TestAtomicWritesOfChangingPayloads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	r.client.post(r.wr(1, verbs.OpAtomicWrite, 8))
+	sent := r.client.transmit(r.now)
+	require.Len(t, sent, 1)
+	payload := sent[0].Payload
+	deliver := func(intact bool, parts ...[]byte) {
+		p := sent[0]
+		p.Payload = nil
+		require.True(t, r.server.qp.ReceivePieces(&p, parts, func() bool { return intact }, r.now))
+	}
+	deliver(false, payload)
+	deliver(false, payload[:3], payload[3:])
+	require.Empty(t, r.server.transmit(r.now))
+	r.requireIntact()
+	deliver(true, payload[:3], payload[3:4], payload[4:])
+	require.Equal(t, r.local.Mem[:8], r.remote.Mem[:8])
+	r.client.take(r.now, r.server.transmit(r.now)...)
+	r.requireSent(1, verbs.StatusSuccess)
+}
+
+// Inline data needs no memory of the caller's after the post, and the response carries none.
+func TestInlineAtomicWrite(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	data := []byte("8 bytes!")
+	wr := r.wr(1, verbs.OpAtomicWrite, 8)
+	wr.Flags |= verbs.FlagInline
+	wr.SGL = []verbs.SGE{inlineEntry(data[:5]), inlineEntry(data[5:])}
+	r.client.post(wr)
+	clear(data)
+	r.exchange()
+	require.Equal(t, []verbs.WC{{ID: 1, Opcode: verbs.WCAtomicWrite, Bytes: 8, QPN: clientQPN}}, r.client.send.take())
+	require.Equal(t, "8 bytes!", string(r.remote.Mem[:8]))
+}
+
+// A region under another address than its own may have no word at an address that is a multiple
+// of 8.
+func TestAtomicsOnAnUnalignedRegion(t *testing.T) {
+	t.Parallel()
+	for _, op := range []verbs.Opcode{verbs.OpFetchAdd, verbs.OpCompareSwap, verbs.OpAtomicWrite} {
+		r := newRig(t, options{})
+		region := &Region{Key: 0x99, Domain: testDomain, Access: everyAccess, Base: 1 << 40, Mem: r.remote.Mem[4 : 4+64]}
+		require.True(t, r.server.memory.Add(region))
+		wr := r.wr(1, op, 8)
+		wr.RKey, wr.RemoteAddr = region.Key, region.Base+8
+		r.requireFailed(wr, verbs.StatusRemoteInvalidRequest)
+		r.requireIntact()
+	}
+}
+
 // A peer that asks for gigabytes and is silent is sent no more than maxUnconfirmed bytes, and a
 // peer that asks again for the rest gets it.
 func TestReadsOfASilentPeer(t *testing.T) {

@@ -239,6 +239,12 @@ func (q *fuzzQP) permit(p *wire.Packet, n int) {
 		if _, _, ok := h.granted(q.qp, p.RETH.RKey, p.RETH.VA, uint64(p.RETH.Length), verbs.AccessRemoteRead); ok {
 			q.mayUse(p.RETH.RKey)
 		}
+	case wire.RCAtomicWrite:
+		s, _, ok := h.granted(q.qp, p.RETH.RKey, p.RETH.VA, 8, verbs.AccessRemoteWrite)
+		if ok && q.mayUse(p.RETH.RKey) && s.off%8 == 0 && p.RETH.VA%8 == 0 && n == 8 && p.RETH.Length == 8 && q.qp.attr.Access&verbs.AccessRemoteWrite != 0 {
+			h.w.watched = true
+			h.allowed = append(h.allowed, s)
+		}
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		s, _, ok := h.granted(q.qp, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
 		if ok && q.mayUse(p.Atomic.RKey) && s.off%8 == 0 && p.Atomic.VA%8 == 0 && q.qp.attr.Access&verbs.AccessRemoteAtomic != 0 {

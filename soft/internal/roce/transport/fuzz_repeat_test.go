@@ -2,7 +2,7 @@ package transport
 
 import "github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 
-// fuzzExecution is a read or atomic that a queue pair has executed.
+// fuzzExecution is a read, atomic or atomic write that a queue pair has executed.
 type fuzzExecution struct {
 	op     wire.Opcode
 	psn    uint32
@@ -17,7 +17,7 @@ type fuzzExecution struct {
 func (q *fuzzQP) checkRepeated(p *wire.Packet, expected uint32, responses int) {
 	key, va, length := p.RETH.RKey, p.RETH.VA, p.RETH.Length
 	switch p.Opcode {
-	case wire.RCReadRequest:
+	case wire.RCReadRequest, wire.RCAtomicWrite:
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		key, va, length = p.Atomic.RKey, p.Atomic.VA, 8
 	default:

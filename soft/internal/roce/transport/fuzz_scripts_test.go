@@ -124,7 +124,7 @@ func scriptRegions(s fuzzScript) fuzzScript {
 func scriptWindows(s fuzzScript) fuzzScript {
 	s = s.carry(8).receives(atServer)
 	for _, key := range []byte{seedWindow, seedWindow1, seedZeroBased, seedWrongKey - 1} {
-		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
+		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 			s = s.post(atClient, op, 0, seedWord, key, 1).carry(1).do(stepModify, atClient, 1, 1)
 			for i := range byte(3) {
 				s = s.do(stepBind, atServer, i&1, []byte{0, 2, 1}[i], 128, 32).carry(1)
@@ -167,7 +167,7 @@ func scriptWatches(s fuzzScript) fuzzScript {
 
 func scriptInline(s fuzzScript) fuzzScript {
 	s = s.fresh()
-	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd} {
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 		for _, length := range []byte{0, 1, 3, seedThree} {
 			s = s.post(atClient, op, 8, length, fuzzOpen, 0)
 		}
@@ -181,7 +181,7 @@ func scriptFaults(s fuzzScript) fuzzScript {
 	s = s.fresh()
 	for _, length := range []byte{seedTooLong, seedVast, seedLong} {
 		for _, flags := range []byte{0, 2, 8, 16, 32, 64, 16 | 32, 128} {
-			for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSend, verbs.OpLocalInvalidate} {
+			for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpSend, verbs.OpLocalInvalidate, verbs.OpAtomicWrite} {
 				s = s.do(stepPost, atClient, 0, byte(op), flags|1, length, 0, 0, 3)
 			}
 			s = s.carry(1).do(stepModify, atClient, 4, 0).fresh()
@@ -202,7 +202,7 @@ func scriptFaults(s fuzzScript) fuzzScript {
 func scriptGuard(s fuzzScript) fuzzScript {
 	shut := func() { s = s.do(stepSet, atServer, 7, 0) } // or open
 	shut()
-	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCFetchAdd, wire.RCSendOnlyInvalidate} {
+	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCFetchAdd, wire.RCSendOnlyInvalidate, wire.RCAtomicWrite} {
 		for _, key := range []byte{fuzzOpen, seedWindow, seedWrongKey, fuzzReadOnly} {
 			s = s.fresh().do(stepBind, atServer, 0, 0, 128, 32).carry(1).forge(atServer, 0, op, 0, 0, seedWord, key, 0, 1)
 			shut()
@@ -267,6 +267,10 @@ func scriptRepetitions(s fuzzScript) fuzzScript {
 	add(0, fuzzOpen, 0)
 	add(-1, fuzzOpen, 0)
 	add(-1, fuzzOpen, 1)
+	for _, behind := range []int8{0, -1, -1} {
+		s = s.forge(atServer, 0, wire.RCAtomicWrite, 0, behind, seedWord, fuzzOpen, 1, 0).carry(1)
+	}
+	s = s.forge(atServer, 0, wire.RCAtomicWrite, 0, -1, seedWord, fuzzOpen, 2, 0).forge(atServer, 0, wire.RCWriteOnly, 0, -1, seedWord, fuzzOpen, 1, 0)
 	s = s.carry(1).forge(atServer, 0, wire.RCCompareSwap, 0, 0, seedWord, fuzzOpen, 8, 0)
 	for range 12 {
 		read(0, seedWord, fuzzOpen, 0)
@@ -294,7 +298,7 @@ func scriptWrong(s fuzzScript) fuzzScript {
 		s = s.fresh().forge(atServer, 0, op, 0, 0, seedWord, fuzzOpen, 235, 0)
 		s = s.fresh().forge(atServer, 0, wire.RCSendOnly, forgeWrongQKey, 0, seedWord, 0, 0, 0)
 	}
-	for _, post := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd} {
+	for _, post := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 		for _, op := range []wire.Opcode{wire.RCReadResponseOnly, wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCAtomicAcknowledge, wire.RCAcknowledge} {
 			for _, x := range []byte{0, 0x20, 0x21, 0x60, 0x61, 0x63, 0x64} {
 				s = s.fresh().post(atClient, post, 0, seedThree, fuzzOpen, 0).post(atClient, verbs.OpSend, 0, seedWord, 0, 0).do(stepTransmit, atClient, 9)

@@ -252,10 +252,10 @@ func (w *fuzzWorld) raw(q *fuzzQP, how byte, in *fuzzInput) {
 
 // post posts a request.
 func (q *fuzzQP) post(how byte, in *fuzzInput) {
-	op := verbs.Opcode(in.pick(int(verbs.OpBindMW) + 1))
+	op := verbs.Opcode(in.pick(int(verbs.OpAtomicWrite) + 1))
 	flags := in.next()
 	n := fuzzLengths[in.pick(len(fuzzLengths))]
-	if (op == verbs.OpCompareSwap || op == verbs.OpFetchAdd) && flags&64 == 0 {
+	if isWord(op) && flags&64 == 0 {
 		n = 8
 	}
 	id := q.w.nextID

@@ -30,7 +30,7 @@ func guardedRig(t *testing.T, kind verbs.QPType) (*rig, *testGuard) {
 // dropped without a check of the key. The peer sends it again.
 func TestKeysAreHeldUp(t *testing.T) {
 	t.Parallel()
-	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
+	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap, verbs.OpAtomicWrite} {
 		for _, right := range []bool{true, false} {
 			r, g := guardedRig(t, verbs.RC)
 			wr := r.wr(1, op, 8)

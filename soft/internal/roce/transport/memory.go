@@ -157,12 +157,8 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault)
 	dma.StoreBarrier()
 	if n == 8 && len(parts) > 1 { // they are stored as one word here too
 		var word [8]byte
-		at := word[:]
-		for _, part := range parts {
-			if dma.Copy(at[:len(part)], part) != dma.NoFault {
-				return true, dma.SourceFault
-			}
-			at = at[len(part):]
+		if f = copyWord(&word, parts); f != dma.NoFault {
+			return true, f
 		}
 		return true, dma.Copy(b, word[:])
 	}
@@ -173,6 +169,18 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault)
 		b = b[len(part):]
 	}
 	return true, dma.NoFault
+}
+
+// copyWord copies 8 bytes from parts.
+func copyWord(word *[8]byte, parts [][]byte) dma.Fault {
+	at := word[:]
+	for _, part := range parts {
+		if dma.Copy(at[:len(part)], part) != dma.NoFault {
+			return dma.SourceFault
+		}
+		at = at[len(part):]
+	}
+	return dma.NoFault
 }
 
 // placed moves past n bytes that have been written.

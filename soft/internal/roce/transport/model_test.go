@@ -270,7 +270,7 @@ func TestModelUsesWindows(t *testing.T) {
 	t.Parallel()
 	o := modelOptions{
 		options: options{mtu: 256, initReads: 4}, seed: 5, connections: 2, slots: 8, arenaLen: 8192,
-		plan:   plan{requests: 400, maxMessage: 600, sizes: sizesAround(256, 600)},
+		plan:   plan{requests: 1000, maxMessage: 600, sizes: sizesAround(256, 600)},
 		faults: faults{Loss: 0.05, Duplicate: 0.05, Reorder: 0.05},
 	}
 	s := newModelRun(t, o, newNetwork(t, 6, faults{}).Random)

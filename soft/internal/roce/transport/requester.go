@@ -186,6 +186,14 @@ func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Durati
 		}
 		p.AckReq = true
 		q.readsSent++
+	case verbs.OpAtomicWrite:
+		var ok bool
+		if pieces, n, ok = q.fillData(p, w, 0, q.mtu); !ok {
+			q.noteFault(w)
+			return false
+		}
+		p.AckReq = true
+		q.readsSent++
 	default:
 		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
 		if room := q.congestionWindow - underWay; room < int(largest>>q.mtuShift) {
@@ -270,7 +278,7 @@ func (q *QP) ackReqInterval() int {
 	return min(n, max(q.congestionWindow/2, 1))
 }
 
-// fillData makes the packet with that index of a send or write and returns its payload, of at
+// fillData makes the packet with that index of a send, write or atomic write and returns its payload, of at
 // most largest bytes. It reports false if memory was closed since the request was posted.
 func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
 	off := index << q.mtuShift
@@ -285,7 +293,7 @@ func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces
 	p.Opcode = dataOpcode(w.wr.Op, index == 0, last).On(q.service)
 	p.Imm, p.InvalidateRKey = w.wr.Imm, w.wr.InvalidateRKey
 	p.RETH = wire.RETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, Length: w.length}
-	p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite
+	p.Solicited = last && w.wr.Flags&verbs.FlagSolicited != 0 && w.wr.Op != verbs.OpWrite && w.wr.Op != verbs.OpAtomicWrite
 	p.Pad = uint8(-n & 3)
 	return pieces, n, true
 }
@@ -301,12 +309,15 @@ func (q *QP) nothingFollows() bool {
 	return w.fault != verbs.StatusSuccess || w.local()
 }
 
-// dataOpcode returns the opcode of one packet of a send or write on a reliable connection.
+// dataOpcode returns the opcode of one packet of a send, write or atomic write on a reliable
+// connection.
 func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
 	write := op == verbs.OpWrite || op == verbs.OpWriteImm
 	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
 	invalidate := op == verbs.OpSendInvalidate
 	switch {
+	case op == verbs.OpAtomicWrite:
+		return wire.RCAtomicWrite
 	case first && last && invalidate:
 		return wire.RCSendOnlyInvalidate
 	case last && !first && invalidate:

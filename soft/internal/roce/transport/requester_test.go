@@ -41,6 +41,7 @@ func TestOpcodesAndNumbersOfRequests(t *testing.T) {
 		{verbs.OpRead, 600, []wire.Opcode{wire.RCReadRequest}},
 		{verbs.OpCompareSwap, 8, []wire.Opcode{wire.RCCompareSwap}},
 		{verbs.OpFetchAdd, 8, []wire.Opcode{wire.RCFetchAdd}},
+		{verbs.OpAtomicWrite, 8, []wire.Opcode{wire.RCAtomicWrite}},
 	} {
 		t.Run(fmt.Sprintf("%v of %d", c.op, c.n), func(t *testing.T) {
 			t.Parallel()
@@ -525,10 +526,7 @@ func TestReadsOutstandingAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{initReads: 3})
 	for i := range 7 {
-		op := verbs.OpRead
-		if i%2 == 1 {
-			op = verbs.OpFetchAdd
-		}
+		op := [...]verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite}[i%3]
 		r.client.post(r.wr(uint64(i), op, 8))
 	}
 	require.Len(t, r.client.transmit(r.now), 3)
@@ -543,7 +541,7 @@ func TestReadsOutstandingAreLimited(t *testing.T) {
 
 func TestFence(t *testing.T) {
 	t.Parallel()
-	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd} {
+	for _, op := range []verbs.Opcode{verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite} {
 		r := newRig(t, options{})
 		fenced := r.wr(3, verbs.OpWrite, 8)
 		fenced.Flags |= verbs.FlagFence
@@ -581,6 +579,42 @@ func TestBadResponses(t *testing.T) {
 		r.requireSent(1, verbs.StatusBadResponse)
 		require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
 	})
+	for name, change := range map[string]func(p *wire.Packet){
+		"atomic write, with data":         func(p *wire.Packet) { p.Payload = make([]byte, 8) },
+		"atomic write, of several":        func(p *wire.Packet) { p.Opcode = wire.RCReadResponseFirst },
+		"atomic write, a NAK's syndrome":  func(p *wire.Packet) { p.AETH.Syndrome = wire.Nak(wire.NakSequence) },
+		"atomic write, without syndromes": func(p *wire.Packet) { p.Opcode = wire.RCReadResponseMiddle },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, options{})
+			r.client.post(r.wr(1, verbs.OpAtomicWrite, 8))
+			require.Len(t, r.client.transmit(r.now), 1)
+			p := ackOf(0)
+			p.Opcode = wire.RCReadResponseOnly
+			change(&p)
+			r.client.take(r.now, p)
+			r.requireSent(1, verbs.StatusBadResponse)
+			require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
+		})
+	}
+	for _, op := range []wire.Opcode{wire.RCAtomicAcknowledge, wire.RCAcknowledge} {
+		t.Run(fmt.Sprintf("atomic write, %v", op), func(t *testing.T) {
+			r := newRig(t, options{})
+			r.client.post(r.wr(1, verbs.OpAtomicWrite, 8))
+			require.Len(t, r.client.transmit(r.now), 1)
+			p := ackOf(0)
+			p.Opcode, p.AtomicAck = op, 5
+			r.client.take(r.now, p)
+			require.Empty(t, r.client.send.take())
+			require.Equal(t, pattern(make([]byte, arenaLen), 1), r.local.Mem)
+			r.exchange()
+			if r.client.qp.Deadline() != 0 {
+				r.expire()
+				r.exchange()
+			}
+			r.requireSent(1, verbs.StatusSuccess)
+		})
+	}
 	t.Run("of the wrong kind", func(t *testing.T) {
 		r := newRig(t, options{})
 		r.client.post(r.wr(1, verbs.OpFetchAdd, 8), r.wr(2, verbs.OpRead, 8))

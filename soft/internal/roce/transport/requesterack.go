@@ -174,6 +174,7 @@ var completionOpcodes = [...]verbs.WCOpcode{
 	verbs.OpSendInvalidate:  verbs.WCSend,
 	verbs.OpLocalInvalidate: verbs.WCLocalInvalidate,
 	verbs.OpBindMW:          verbs.WCBindMW,
+	verbs.OpAtomicWrite:     verbs.WCAtomicWrite,
 }
 
 // retireExecuted completes the oldest requests as long as they are executed ones without
@@ -216,7 +217,12 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	if w == nil {
 		return
 	}
-	if w.wr.Op != verbs.OpRead {
+	switch w.wr.Op {
+	case verbs.OpRead:
+	case verbs.OpAtomicWrite:
+		q.receiveAtomicWritten(p, w, now)
+		return
+	default:
 		q.counters.UnexpectedResponses++
 		return
 	}
@@ -249,12 +255,21 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	q.advance(w, wire.PSNAdd(p.PSN, packets-1), now)
 }
 
+// receiveAtomicWritten handles the response to an atomic write: that to a read of no bytes.
+func (q *QP) receiveAtomicWritten(p *wire.Packet, w *sendWQE, now time.Duration) {
+	if p.Opcode != wire.RCReadResponseOnly || q.payloadLen != 0 || p.AETH.Syndrome.Kind() != wire.KindAck {
+		q.failRequest(verbs.StatusBadResponse)
+		return
+	}
+	q.advance(w, p.PSN, now)
+}
+
 func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 	w := q.responseTo(p.PSN, now)
 	if w == nil {
 		return
 	}
-	if w.wr.Op == verbs.OpRead {
+	if w.wr.Op != verbs.OpCompareSwap && w.wr.Op != verbs.OpFetchAdd {
 		q.counters.UnexpectedResponses++
 		return
 	}

@@ -93,6 +93,8 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 		q.receiveReadRequest(p)
 	case wire.RCCompareSwap, wire.RCFetchAdd:
 		q.receiveAtomicRequest(p)
+	case wire.RCAtomicWrite:
+		q.receiveAtomicWrite(p)
 	default:
 		q.refuse(wire.NakInvalidRequest)
 	}
@@ -329,28 +331,10 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	if !q.permits(verbs.AccessRemoteAtomic) {
 		return
 	}
-	if p.Atomic.VA%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
-		q.refuse(wire.NakInvalidRequest)
-		return
-	}
-	if q.responsesFull() || !q.admits(p.Atomic.RKey) {
-		return
-	}
-	g, ok := q.memory.grant(q, p.Atomic.RKey, p.Atomic.VA, 8, verbs.AccessRemoteAtomic)
+	g, b, ok := q.acquireWord(p.Atomic.RKey, p.Atomic.VA, verbs.AccessRemoteAtomic)
 	if !ok {
-		q.refuseKey(p.Atomic.RKey)
 		return
 	}
-	b, _ := g.region.slice(g.addr, 8)
-	if !dma.Aligned(b) { // a window or region with addresses of its own can begin anywhere
-		q.refuse(wire.NakInvalidRequest)
-		return
-	}
-	if !g.acquire() {
-		q.refuse(wire.NakRemoteAccess)
-		return
-	}
-	q.granted.Add(p.Atomic.RKey)
 	var original uint64
 	var fault dma.Fault
 	if p.Opcode == wire.RCFetchAdd {
@@ -363,12 +347,81 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		q.refuse(wire.NakRemoteOperation)
 		return
 	}
+	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
+	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
+}
+
+// receiveAtomicWrite stores the payload of an atomic write. The payload is complete before the
+// store, so that memory never holds a part of it.
+func (q *QP) receiveAtomicWrite(p *wire.Packet) {
+	if q.message != noMessage {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	if !q.permits(verbs.AccessRemoteWrite) {
+		return
+	}
+	if q.payloadLen != 8 || p.RETH.Length != 8 {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
+	g, b, ok := q.acquireWord(p.RETH.RKey, p.RETH.VA, verbs.AccessRemoteWrite)
+	if !ok {
+		return
+	}
+	fault := copyWord(&q.scratch, q.payload)
+	q.unreadable = fault != dma.NoFault
+	lost := q.payloadChanged()
+	if !lost {
+		fault = dma.Copy(b, q.scratch[:])
+	}
+	g.release()
+	switch {
+	case lost:
+		return
+	case fault != dma.NoFault:
+		q.refuse(wire.NakRemoteOperation)
+		return
+	}
+	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.RETH.RKey, length: 8, addr: p.RETH.VA})
+	q.responses.push(response{kind: atomicWriteResponse, psn: p.PSN, msn: q.msn})
+}
+
+// acquireWord acquires the word of memory that an atomic or an atomic write names. It reports
+// false if the request is refused or dropped.
+func (q *QP) acquireWord(key uint32, va uint64, access verbs.Access) (g grant, b []byte, ok bool) {
+	if va%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
+		q.refuse(wire.NakInvalidRequest)
+		return g, nil, false
+	}
+	if q.responsesFull() || !q.admits(key) {
+		return g, nil, false
+	}
+	if g, ok = q.memory.grant(q, key, va, 8, access); !ok {
+		q.refuseKey(key)
+		return g, nil, false
+	}
+	// A zero-based window can begin anywhere, and so can a region under another address than
+	// its own.
+	if b, _ = g.region.slice(g.addr, 8); !dma.IsWord(b) {
+		q.refuse(wire.NakInvalidRequest)
+		return g, nil, false
+	}
+	if !g.acquire() {
+		q.refuse(wire.NakRemoteAccess)
+		return g, nil, false
+	}
+	q.granted.Add(key)
+	return g, b, true
+}
+
+// wordChanged moves past an atomic or an atomic write that has changed the word at g.
+func (q *QP) wordChanged(g *grant, e execution) {
 	if len(g.region.watches) > 0 {
 		g.region.notify(g.addr, 8)
 	}
 	q.msn = (q.msn + 1) & wire.PSNMask
-	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
-	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
+	q.executed.add(e)
 	q.expected = wire.PSNAdd(q.expected, 1)
 }
 
@@ -483,7 +536,7 @@ func (q *QP) failAfterNak(code wire.NakCode) {
 // have been lost (IBTA 9.7.5.1.4). A request that was not executed before is dropped.
 func (q *QP) receiveDuplicate(p *wire.Packet) {
 	switch p.Opcode {
-	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd:
+	case wire.RCReadRequest, wire.RCCompareSwap, wire.RCFetchAdd, wire.RCAtomicWrite:
 	default:
 		if !p.Opcode.Known() {
 			q.counters.DuplicatesRefused++
@@ -503,8 +556,12 @@ func (q *QP) receiveDuplicate(p *wire.Packet) {
 		return
 	}
 	q.unconfirmed = 0
-	if p.Opcode != wire.RCReadRequest {
+	switch p.Opcode {
+	case wire.RCCompareSwap, wire.RCFetchAdd:
 		q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: e.original})
+		return
+	case wire.RCAtomicWrite:
+		q.responses.push(response{kind: atomicWriteResponse, psn: p.PSN, msn: q.msn})
 		return
 	}
 	from, ok := q.readable(p)

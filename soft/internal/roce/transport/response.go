@@ -12,6 +12,7 @@ const (
 	ackResponse responseKind = iota // positive or negative
 	readResponse
 	atomicResponse
+	atomicWriteResponse // a read's, without data
 )
 
 // response is a response that waits to be sent. Responses leave in the order of the requests.
@@ -111,6 +112,11 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 			p.AtomicAck = r.value
 			out.Send(p, nil, 0)
 			q.responses.pop()
+		case atomicWriteResponse:
+			p.Opcode = wire.RCReadResponseOnly
+			p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
+			out.Send(p, nil, 0)
+			q.responses.pop()
 		case readResponse:
 			if q.unconfirmed >= maxUnconfirmed {
 				q.counters.ReadsAbandoned++
@@ -186,19 +192,20 @@ func sendNak(out Output, p *wire.Packet, code wire.NakCode) {
 	out.Send(p, nil, 0)
 }
 
-// execution is a read or atomic that a responder has executed.
+// execution is a read, atomic or atomic write that a responder has executed.
 type execution struct {
 	opcode   wire.Opcode
 	psn      uint32 // of its first response
 	packets  int    // of responses
 	rkey     uint32
-	length   uint32 // of a read, in bytes
+	length   uint32 // of a read or atomic write, in bytes
 	addr     uint64
-	original uint64 // result of an atomic, which must not be executed twice (IBTA 9.4.5.3)
+	original uint64 // result of an atomic
 }
 
-// executions are the latest reads and atomics that a responder has executed, as many as its
-// peer may have outstanding. A request with an old sequence number is answered only if it
+// executions are the latest reads, atomics and atomic writes that a responder has executed, as
+// many as its peer may have outstanding. Only reads may be executed again (IBTA 9.4.5.3): an
+// atomic write would replace what others have written since. A request with an old sequence number is answered only if it
 // repeats one of them, whole or from a later packet on (IBTA 9.7.5.1.4). Otherwise a peer
 // could try keys without limit, since old requests do not end a connection.
 type executions struct{ Ring[execution] }
@@ -219,7 +226,7 @@ func (x *executions) repeatedBy(p *wire.Packet, mtu uint32) *execution {
 		if p.Opcode != e.opcode || behind < 0 || int(behind) >= e.packets {
 			continue
 		}
-		if p.Opcode != wire.RCReadRequest {
+		if p.Opcode.HasAtomicETH() {
 			if p.Atomic.RKey != e.rkey || p.Atomic.VA != e.addr {
 				return nil
 			}

@@ -56,7 +56,7 @@ func TestAckTimerFollowsProgress(t *testing.T) {
 
 func TestTimeoutsUpToTheRetryCount(t *testing.T) {
 	t.Parallel()
-	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd} {
+	for _, op := range everyOperation {
 		for retries := range uint8(8) {
 			t.Run(fmt.Sprintf("%v, %d", op, retries), func(t *testing.T) {
 				t.Parallel()

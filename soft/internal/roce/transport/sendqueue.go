@@ -38,8 +38,14 @@ func (w *sendWQE) local() bool {
 	return w.wr.Op == verbs.OpBindMW || w.wr.Op == verbs.OpLocalInvalidate
 }
 
+// responds reports whether the request has a response of its own, besides acknowledgements.
 func (w *sendWQE) responds() bool {
-	return w.wr.Op == verbs.OpRead || w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd
+	return w.wr.Op == verbs.OpRead || isWord(w.wr.Op)
+}
+
+// isWord reports whether an operation changes one word of the peer's memory.
+func isWord(op verbs.Opcode) bool {
+	return op == verbs.OpCompareSwap || op == verbs.OpFetchAdd || op == verbs.OpAtomicWrite
 }
 
 // sendQueue holds the requests that are not complete, from head on. Each entry keeps its
@@ -107,13 +113,13 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	}
 	w.segs, w.fault, w.got, w.executed = w.segs[:0], verbs.StatusSuccess, 0, false
 	access := verbs.Access(0)
+	if (wr.Op == verbs.OpRead || isWord(wr.Op)) && q.maxInitRead == 0 {
+		return fmt.Errorf("the queue pair has MaxInitReadAtomic 0, so it can send no reads, atomics or atomic writes: %w", verbs.ErrInvalid)
+	}
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
 		if wr.Flags&verbs.FlagInline != 0 {
 			return fmt.Errorf("FlagInline on an operation that returns data: %w", verbs.ErrInvalid)
-		}
-		if q.maxInitRead == 0 {
-			return fmt.Errorf("the queue pair has MaxInitReadAtomic 0, so it can send no reads or atomics: %w", verbs.ErrInvalid)
 		}
 		access = verbs.AccessLocalWrite
 	}
@@ -149,7 +155,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 			return err
 		}
 	}
-	if w.fault == verbs.StatusSuccess && (wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd) && total != 8 {
+	if w.fault == verbs.StatusSuccess && isWord(wr.Op) && total != 8 {
 		w.fault = verbs.StatusLocalLengthError
 	}
 	if wr.Op == verbs.OpBindMW {
@@ -186,7 +192,7 @@ func (q *QP) packets(w *sendWQE) int {
 	switch {
 	case w.local():
 		return 0
-	case w.wr.Op == verbs.OpCompareSwap || w.wr.Op == verbs.OpFetchAdd || w.length == 0:
+	case isWord(w.wr.Op) || w.length == 0:
 		return 1
 	}
 	return int((w.length-1)>>q.mtuShift) + 1

@@ -11,7 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-var everyOperation = []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd}
+var everyOperation = []verbs.Opcode{verbs.OpWrite, verbs.OpSend, verbs.OpRead, verbs.OpFetchAdd, verbs.OpAtomicWrite}
 
 // silence lets the client's timers run while nothing comes back, and returns the
 // sequence numbers that were sent.

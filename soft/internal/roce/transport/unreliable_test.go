@@ -289,8 +289,8 @@ func TestUnreliableSendQueueDrained(t *testing.T) {
 
 func TestUnreliableRefusesToPost(t *testing.T) {
 	for kind, ops := range map[verbs.QPType][]verbs.Opcode{
-		verbs.UC: {verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd},
-		verbs.UD: {verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd},
+		verbs.UC: {verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite},
+		verbs.UD: {verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite},
 	} {
 		r := newRig(t, options{kind: kind})
 		for _, op := range ops {

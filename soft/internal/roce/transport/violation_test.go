@@ -86,6 +86,17 @@ func TestRemoteViolations(t *testing.T) {
 
 		{"atomic at an odd address", verbs.OpFetchAdd, 8, tweak{addr: remoteBase + 4}, verbs.StatusRemoteInvalidRequest},
 		{"swap at an odd address", verbs.OpCompareSwap, 8, tweak{addr: remoteBase + 1}, verbs.StatusRemoteInvalidRequest},
+		{"atomic write, wrong rkey", verbs.OpAtomicWrite, 8, tweak{rkey: 0xbad}, verbs.StatusRemoteAccessError},
+		{"atomic write up to the end", verbs.OpAtomicWrite, 8, tweak{addr: remoteBase + 4096 - 8}, verbs.StatusSuccess},
+		{"atomic write over the end", verbs.OpAtomicWrite, 8, tweak{addr: remoteBase + 4096}, verbs.StatusRemoteAccessError},
+		{"atomic write before the start", verbs.OpAtomicWrite, 8, tweak{addr: remoteBase - 8}, verbs.StatusRemoteAccessError},
+		{"atomic write up to 2^64", verbs.OpAtomicWrite, 8, tweak{region: top, addr: below(8)}, verbs.StatusSuccess},
+		{"region without remote write, atomic write", verbs.OpAtomicWrite, 8, tweak{region: Region{Access: everyAccess &^ verbs.AccessRemoteWrite}}, verbs.StatusRemoteAccessError},
+		{"region without remote atomic, atomic write", verbs.OpAtomicWrite, 8, tweak{region: Region{Access: everyAccess &^ verbs.AccessRemoteAtomic}}, verbs.StatusSuccess},
+		{"queue pair without remote write, atomic write", verbs.OpAtomicWrite, 8, tweak{o: options{access: verbs.AccessRemoteRead | verbs.AccessRemoteAtomic}}, verbs.StatusRemoteInvalidRequest},
+		{"another protection domain, atomic write", verbs.OpAtomicWrite, 8, tweak{region: Region{Domain: testDomain + 1}}, verbs.StatusRemoteAccessError},
+		{"atomic write at an odd address", verbs.OpAtomicWrite, 8, tweak{addr: remoteBase + 4}, verbs.StatusRemoteInvalidRequest},
+		{"atomic write where none is accepted", verbs.OpAtomicWrite, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
 		{"read where none is accepted", verbs.OpRead, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
 		{"atomic where none is accepted", verbs.OpFetchAdd, 8, tweak{o: options{destReads: -1}}, verbs.StatusRemoteInvalidRequest},
 	} {
@@ -162,6 +173,10 @@ func TestLocalViolations(t *testing.T) {
 		{"atomic result of 4 bytes", verbs.OpFetchAdd, func(a *arena) []verbs.SGE { return []verbs.SGE{a.sge(0, 4)} }, verbs.StatusLocalLengthError},
 		{"atomic result of 16 bytes", verbs.OpCompareSwap, func(a *arena) []verbs.SGE { return []verbs.SGE{a.sge(0, 8), a.sge(16, 8)} }, verbs.StatusLocalLengthError},
 		{"atomic without a result", verbs.OpCompareSwap, func(*arena) []verbs.SGE { return nil }, verbs.StatusLocalLengthError},
+		{"atomic write of 4 bytes", verbs.OpAtomicWrite, func(a *arena) []verbs.SGE { return []verbs.SGE{a.sge(0, 4)} }, verbs.StatusLocalLengthError},
+		{"atomic write of 9 bytes", verbs.OpAtomicWrite, func(a *arena) []verbs.SGE { return []verbs.SGE{a.sge(0, 8), a.sge(16, 1)} }, verbs.StatusLocalLengthError},
+		{"atomic write of nothing", verbs.OpAtomicWrite, func(*arena) []verbs.SGE { return nil }, verbs.StatusLocalLengthError},
+		{"atomic write of memory of another domain", verbs.OpAtomicWrite, func(a *arena) []verbs.SGE { a.Domain++; return []verbs.SGE{a.sge(0, 8)} }, verbs.StatusLocalProtectionError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -269,6 +284,13 @@ func TestMalformedMessages(t *testing.T) {
 		{"send middle in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCSendMiddle, mtu, 0}}, mtu},
 		{"write first in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCWriteFirst, mtu, 600}}, mtu},
 		{"read in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCReadRequest, 0, 8}}, mtu},
+		{"atomic write in a send", []packet{{wire.RCSendFirst, mtu, 0}, {wire.RCAtomicWrite, 8, 8}}, 0},
+		{"atomic write in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCAtomicWrite, 8, 8}}, mtu},
+		{"atomic write of 4 bytes", []packet{{wire.RCAtomicWrite, 4, 4}}, 0},
+		{"atomic write of 16 bytes", []packet{{wire.RCAtomicWrite, 16, 16}}, 0},
+		{"atomic write of nothing", []packet{{wire.RCAtomicWrite, 0, 0}}, 0},
+		{"atomic write shorter than announced", []packet{{wire.RCAtomicWrite, 7, 8}}, 0},
+		{"atomic write announces less", []packet{{wire.RCAtomicWrite, 8, 7}}, 0},
 		{"atomic in a write", []packet{{wire.RCWriteFirst, mtu, 600}, {wire.RCCompareSwap, 0, 0}}, mtu},
 
 		{"send first short", []packet{{wire.RCSendFirst, mtu - 1, 0}}, 0},

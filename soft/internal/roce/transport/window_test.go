@@ -91,6 +91,9 @@ func TestWindowStatuses(t *testing.T) {
 		{"fetch-and-add behind the end", verbs.AccessRemoteAtomic, verbs.OpFetchAdd, windowLen, 8, access},
 		{"compare-and-swap, without the right", verbs.AccessRemoteRead | verbs.AccessRemoteWrite, verbs.OpCompareSwap, 0, 8, access},
 		{"no rights at all", 0, verbs.OpRead, 0, 8, access},
+		{"atomic write", verbs.AccessRemoteWrite, verbs.OpAtomicWrite, 8, 8, ok},
+		{"atomic write behind the end", peerAccess, verbs.OpAtomicWrite, windowLen, 8, access},
+		{"atomic write, without the right", verbs.AccessRemoteRead | verbs.AccessRemoteAtomic, verbs.OpAtomicWrite, 0, 8, access},
 	} {
 		for _, base := range []verbs.Access{0, verbs.AccessZeroBased} {
 			for _, kind := range []verbs.MWType{verbs.MWType1, verbs.MWType2} {
@@ -120,17 +123,23 @@ func TestWindowStatuses(t *testing.T) {
 	}
 }
 
-// A zero-based window that begins at an unaligned address grants no aligned word to an atomic.
+// A zero-based window that begins at an unaligned address grants no aligned word to an atomic,
+// or an atomic write.
 func TestZeroBasedAtomic(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{})
-	w := r.newWindow(verbs.MWType2, windowKey)
-	r.server.post(localWR(1, bindOf(w, r.remote.Region, windowKey, 4, 64, verbs.AccessRemoteAtomic|verbs.AccessZeroBased)))
-	r.exchange()
-	wr := r.wr(9, verbs.OpFetchAdd, 8)
-	wr.RKey, wr.RemoteAddr = windowKey, 8
-	r.requireFailed(wr, verbs.StatusRemoteInvalidRequest)
-	r.requireIntact()
+	for _, op := range []verbs.Opcode{verbs.OpFetchAdd, verbs.OpCompareSwap, verbs.OpAtomicWrite} {
+		t.Run(op.String(), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{})
+			w := r.newWindow(verbs.MWType2, windowKey)
+			r.server.post(localWR(1, bindOf(w, r.remote.Region, windowKey, 4, 64, peerAccess|verbs.AccessZeroBased)))
+			r.exchange()
+			wr := r.wr(9, op, 8)
+			wr.RKey, wr.RemoteAddr = windowKey, 8
+			r.requireFailed(wr, verbs.StatusRemoteInvalidRequest)
+			r.requireIntact()
+		})
+	}
 }
 
 // A region can have an aligned address for memory that is not aligned (ibv_reg_mr_iova). Processors

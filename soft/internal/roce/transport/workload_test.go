@@ -141,7 +141,7 @@ func (w *workload) draw() verbs.SendWR {
 		wr.Flags |= verbs.FlagFence
 	}
 	wc := verbs.WC{ID: wr.ID, QPN: w.qp.Num()}
-	switch w.choose.IntN(11) {
+	switch w.choose.IntN(12) {
 	case 0:
 		wr.Op, wc.Opcode = verbs.OpSend, verbs.WCSend
 	case 1:
@@ -182,6 +182,8 @@ func (w *workload) draw() verbs.SendWR {
 			wr.Flags &^= verbs.FlagSolicited
 			w.ownWindow.state = windowIdle
 		}
+	case 11:
+		wr.Op, wc.Opcode = verbs.OpAtomicWrite, verbs.WCAtomicWrite
 	}
 	switch wr.Op {
 	case verbs.OpBindMW:
@@ -272,7 +274,7 @@ func (w *workload) drawBind(wr *verbs.SendWR, l *lentWindow) {
 // useLentWindow makes a request use the window that the peer has bound for it, if possible.
 func (w *workload) useLentWindow(wr *verbs.SendWR, n uint32) {
 	switch wr.Op {
-	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
 	default:
 		return
 	}
@@ -374,9 +376,12 @@ func (w *workload) drawAtomic(wr *verbs.SendWR) {
 	}
 }
 
-// drawData makes a send or write.
+// drawData makes a send, write or atomic write.
 func (w *workload) drawData(wr *verbs.SendWR) int {
 	n := w.sizes(w.choose)
+	if wr.Op == verbs.OpAtomicWrite {
+		n = 8
+	}
 	wr.Imm = uint32(wr.ID) * 2654435761
 	data := make([]byte, 0, n)
 	var sources []span
@@ -391,8 +396,12 @@ func (w *workload) drawData(wr *verbs.SendWR) int {
 		w.makeInline(wr)
 	}
 	switch wr.Op {
-	case verbs.OpWrite, verbs.OpWriteImm:
+	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpAtomicWrite:
 		to := w.drawSpan(n)
+		if wr.Op == verbs.OpAtomicWrite {
+			at := w.choose.IntN(len(w.remoteModel)/8) * 8
+			to = span{at, at + 8}
+		}
 		wr.RemoteAddr = w.remote.Base + uint64(to.from)
 		w.fenceIf(wr, func(h *hazard) bool { return h.remote.overlaps(to) })
 		copy(w.remoteModel[to.from:], data)

@@ -60,6 +60,8 @@ const (
 	RCFetchAdd           Opcode = 0x14
 	RCSendLastInvalidate Opcode = 0x16
 	RCSendOnlyInvalidate Opcode = 0x17
+	// RCAtomicWrite is answered by an empty RCReadResponseOnly (annex A19).
+	RCAtomicWrite Opcode = 0x1d
 )
 
 // Operations of an unreliable connection.
@@ -156,6 +158,7 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 		RCFetchAdd:           hasAtomicETH,
 		RCSendLastInvalidate: hasIETH | hasPayload,
 		RCSendOnlyInvalidate: hasIETH | hasPayload,
+		RCAtomicWrite:        hasRETH | hasPayload,
 
 		UCSendFirst:    hasPayload,
 		UCSendMiddle:   hasPayload,
@@ -241,7 +244,7 @@ func (o Opcode) HasOffset() bool { return opcodeInfos[o].parts&hasOffset != 0 }
 // HasSegments reports whether [Segments] follow.
 func (o Opcode) HasSegments() bool { return opcodeInfos[o].parts&hasSegments != 0 }
 
-// IsReadResponse reports whether the packet is a response to a read.
+// IsReadResponse reports whether the packet is a response to a read or an atomic write.
 func (o Opcode) IsReadResponse() bool {
 	switch o {
 	case RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, SRDReadResponse:
@@ -287,6 +290,7 @@ var opcodeNames = map[Opcode]string{
 	RCFetchAdd:           "RC FetchAdd",
 	RCSendLastInvalidate: "RC SEND Last with Invalidate",
 	RCSendOnlyInvalidate: "RC SEND Only with Invalidate",
+	RCAtomicWrite:        "RC ATOMIC WRITE",
 
 	UCSendFirst:    "UC SEND First",
 	UCSendMiddle:   "UC SEND Middle",

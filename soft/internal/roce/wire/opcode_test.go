@@ -13,6 +13,7 @@ func TestOpcodeHeaderLengths(t *testing.T) {
 		0x06: 28, 0x07: 12, 0x08: 12, 0x09: 16, 0x0a: 28, 0x0b: 32,
 		0x0c: 28, 0x0d: 16, 0x0e: 12, 0x0f: 16, 0x10: 16,
 		0x11: 16, 0x12: 24, 0x13: 40, 0x14: 40, 0x16: 16, 0x17: 16,
+		0x1d: 28, // annex A19
 		0x20: 12, 0x21: 12, 0x22: 12, 0x23: 16, 0x24: 12, 0x25: 16,
 		0x26: 28, 0x27: 12, 0x28: 12, 0x29: 16, 0x2a: 28, 0x2b: 32,
 		0x64: 20, 0x65: 24,
@@ -36,7 +37,7 @@ func TestOpcodeParts(t *testing.T) {
 		has  func(Opcode) bool
 		want []Opcode
 	}{
-		{Opcode.HasRETH, []Opcode{RCWriteFirst, RCWriteOnly, RCWriteOnlyImm, RCReadRequest, UCWriteFirst, UCWriteOnly, UCWriteOnlyImm, SRDWrite, SRDWriteImm, SRDReadRequest}},
+		{Opcode.HasRETH, []Opcode{RCWriteFirst, RCWriteOnly, RCWriteOnlyImm, RCReadRequest, RCAtomicWrite, UCWriteFirst, UCWriteOnly, UCWriteOnlyImm, SRDWrite, SRDWriteImm, SRDReadRequest}},
 		{Opcode.HasAETH, []Opcode{RCReadResponseFirst, RCReadResponseLast, RCReadResponseOnly, RCAcknowledge, RCAtomicAcknowledge, SRDNak}},
 		{Opcode.HasImm, []Opcode{RCSendLastImm, RCSendOnlyImm, RCWriteLastImm, RCWriteOnlyImm,
 			UCSendLastImm, UCSendOnlyImm, UCWriteLastImm, UCWriteOnlyImm, UDSendOnlyImm, SRDSendImm, SRDWriteImm}},

@@ -157,7 +157,7 @@ func TestIsRequestThenAck(t *testing.T) {
 	requests := []Opcode{
 		RCSendFirst, RCSendMiddle, RCSendLast, RCSendLastImm, RCSendOnly, RCSendOnlyImm,
 		RCWriteFirst, RCWriteMiddle, RCWriteLast, RCWriteLastImm, RCWriteOnly, RCWriteOnlyImm,
-		RCReadRequest, RCCompareSwap, RCFetchAdd, RCSendLastInvalidate, RCSendOnlyInvalidate,
+		RCReadRequest, RCCompareSwap, RCFetchAdd, RCSendLastInvalidate, RCSendOnlyInvalidate, RCAtomicWrite,
 	}
 	ack := packet(RCAcknowledge, 0x123456)
 	for i := range 256 {

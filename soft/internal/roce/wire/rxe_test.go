@@ -101,11 +101,11 @@ func TestKernelPackets(t *testing.T) {
 			assert.False(t, flow.CheckICRC(datagram, ident), "off by one bit")
 		})
 	}
-	// Every operation that this package knows, rxe can send, but for our own, and
-	// notifications of congestion.
+	// Every operation that this package knows, rxe can send, but for our own, notifications of
+	// congestion, and atomic writes, which it has had since Linux 6.2.
 	for _, version := range []byte{4, 6} {
 		for _, op := range allOpcodes() {
-			if op.HasSRDETH() || op == CNP {
+			if op.HasSRDETH() || op == CNP || op == RCAtomicWrite {
 				continue
 			}
 			assert.NotZero(t, seen[kind{version, op}], "no packet of IPv%d %v", version, op)

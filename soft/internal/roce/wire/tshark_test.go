@@ -184,6 +184,12 @@ func TestTsharkReadsOurPackets(t *testing.T) {
 				wants = append(wants, want)
 			}
 			for i, got := range dissect(t, packets) {
+				if samples[i].Opcode == RCAtomicWrite && got["infiniband.reth.va"] == "" {
+					// Wireshark 4.0 does not know it, and stops behind the base header.
+					for _, field := range []string{"infiniband.reth.va", "infiniband.reth.r_key", "infiniband.reth.dmalen", "infiniband.invariant.crc", "data"} {
+						delete(wants[i], field)
+					}
+				}
 				for _, field := range tsharkFields {
 					assert.Equal(t, wants[i][field], got[field], "%v, %s", samples[i].Opcode, field)
 				}
