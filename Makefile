@@ -50,11 +50,12 @@ full: setup ## the tests of make test in full, except those in the virtual machi
 	@scripts/setup.sh full
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh full
 
-# "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket verbena matrix bench
-# sanitized removal.
+# "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket library verbena matrix
+# bench sanitized removal.
 PARTS ?= all
 
 rig: setup ## the tests in the virtual machine, also under AddressSanitizer; PARTS="rdma dma" chooses
+	@scripts/setup.sh full
 	VERBENA_PARTS="$(PARTS)" $(GO) test -count=1 -tags "$(TAGS)" -timeout 2h -run 'TestRig$$' -v ./test/rig
 
 # All 2,040 cases take 20 minutes; 3 selects cases that cover every combination of three values.

@@ -65,9 +65,9 @@ func (l libraries) addNeeded(t *tree) error {
 			if t.has(place) {
 				continue
 			}
-			file, ok := l[lib]
-			if !ok {
-				return fmt.Errorf("%s needs %s, which ldconfig -p does not list", e.source, lib)
+			file, err := l.find(lib, e.source)
+			if err != nil {
+				return err
 			}
 			if err := t.copy(place, file); err != nil {
 				return err
@@ -76,6 +76,31 @@ func (l libraries) addNeeded(t *tree) error {
 		}
 	}
 	return nil
+}
+
+// find returns the path of a library that a file needs.
+func (l libraries) find(lib, source string) (string, error) {
+	if file, ok := l[lib]; ok {
+		return file, nil
+	}
+	f, err := elf.Open(source)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
+		paths, err := f.DynString(tag)
+		if err != nil {
+			return "", err
+		}
+		for _, folder := range strings.Split(strings.Join(paths, ":"), ":") {
+			file := path.Join(strings.ReplaceAll(folder, "$ORIGIN", path.Dir(source)), lib)
+			if folder != "" && exists(file) {
+				return file, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s needs %s, which neither ldconfig -p lists nor its own search path has", source, lib)
 }
 
 // dynamic returns the libraries that a file needs, with its dynamic linker; none for a file

@@ -32,7 +32,10 @@ type part struct {
 	programs []string
 	c        map[string]string // programs and libraries in C: path in the guest to source
 	check    func(t *testing.T, output string)
-	asan     bool // needs programs that are built for AddressSanitizer, which takes a minute
+	// host are programs of the host, and folders of plugins, that are not in the image.
+	host    []string
+	library bool // needs the library for programs in C, in /lib/verbena
+	asan    bool // needs programs that are built for AddressSanitizer, which takes a minute
 }
 
 // The last part leaves the guest without an adapter, and then without libibverbs.
@@ -50,6 +53,9 @@ var parts = []part{
 	{name: "crosscheck", tests: "test/crosscheck"},
 	{name: "rsocket", tests: "rsocket", c: map[string]string{
 		"/bin/sockecho": "rsocket/testdata/echo.c", "/lib/newcalls.so": "rsocket/testdata/newcalls.c",
+	}},
+	{name: "library", tests: "cgo/libverbena/test", library: true, host: []string{
+		"fi_pingpong", "fio", "qperf", "ucx_perftest", "/usr/lib/x86_64-linux-gnu/ucx",
 	}},
 	{name: "verbena", tests: "cmd/verbena"},
 	{name: "matrix", tests: "test/matrix", programs: []string{"test/workload"}},
@@ -178,6 +184,13 @@ func buildForGuest(t *testing.T, chosen []part, short bool) map[string]string {
 			files[guest] = compiled
 		}
 	}
+	for _, p := range chosen {
+		addHost(t, files, p.host, short)
+		if p.library {
+			files["/lib/verbena"] = t.TempDir()
+			run(t, "../../scripts/library.sh", files["/lib/verbena"])
+		}
+	}
 	var started []string
 	for _, p := range chosen {
 		for _, program := range p.programs {
@@ -198,6 +211,28 @@ func buildForGuest(t *testing.T, chosen []part, short bool) map[string]string {
 	require.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\necho \"tool: $1\"\n"), 0o755))
 	files["/usr/bin/tool"] = tool
 	return files
+}
+
+// addHost adds programs to /bin, and folders to where they are. The guest's tests skip what is
+// missing. In CI, that is an error in the long form, for which make full and make rig install all.
+func addHost(t *testing.T, files map[string]string, names []string, short bool) {
+	t.Helper()
+	for _, name := range names {
+		guest, host := name, name
+		_, err := os.Stat(name)
+		if !filepath.IsAbs(name) {
+			guest = "/bin/" + name
+			host, err = exec.LookPath(name)
+		}
+		switch {
+		case err == nil:
+			files[guest] = host
+		case !short && os.Getenv("CI") == "true":
+			t.Fatalf("missing: %s: %v; CI skips nothing", name, err)
+		default:
+			t.Logf("skipped in the guest: tests that need %s: %v", name, err)
+		}
+	}
 }
 
 func run(t *testing.T, name string, args ...string) {

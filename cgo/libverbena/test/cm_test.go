@@ -122,7 +122,7 @@ func TestCMAgainstSample(t *testing.T) {
 		{server: sample + " -s" + options, client: "rping -c" + options},
 	} {
 		r.retries = true
-		_, err := r.run(t, &place{devices: "soft-lo"})
+		_, err := r.run(t, onLoopback("", "soft-lo"))
 		assert.NoError(t, err, r.client)
 	}
 }

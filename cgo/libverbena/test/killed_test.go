@@ -18,9 +18,9 @@ import (
 // adapters, and so is not here.
 func TestKilled(t *testing.T) {
 	needProgram(t, "stdbuf", "coreutils")
-	for _, p := range []place{
-		{name: "shared memory", devices: "soft-lo"},
-		{name: "UDP", devices: "soft-lo?local=off"},
+	for _, p := range []struct{ name, devices string }{
+		{"shared memory", "soft-lo"},
+		{"UDP", "soft-lo?local=off"},
 	} {
 		for _, pair := range []struct{ name, command, running string }{
 			{"ib_write_bw", "ib_write_bw -d soft-lo -D 1 --run_infinitely -p ", "65536 "},
@@ -46,7 +46,7 @@ func TestKilled(t *testing.T) {
 						return p
 					}
 					server := run()
-					for !listens(server.cmd.Process.Pid, port) && !server.ended() && ctx.Err() == nil {
+					for !listens(server.cmd.Process.Pid, "tcp", port) && !server.ended() && ctx.Err() == nil {
 						time.Sleep(20 * time.Millisecond)
 					}
 					client := run("127.0.0.1")

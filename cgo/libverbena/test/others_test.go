@@ -96,8 +96,9 @@ func networkPlaces(t *testing.T) []*place {
 		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
 		n.IP(t, "link set veth0 up")
 	}
-	together := &place{name: "one namespace", server: a.Run(), client: a.Run(), device: "soft-veth0", devices: "soft-veth0", host: "10.77.0.1"}
-	between := *together
-	between.name, between.client = "namespaces", b.Run()
-	return []*place{together, &between}
+	at := func(n netns.Namespace) end { return end{prefix: n.Run(), device: "soft-veth0", devices: "soft-veth0"} }
+	return []*place{
+		{name: "one namespace", server: at(a), client: at(a), host: "10.77.0.1"},
+		{name: "namespaces", server: at(a), client: at(b), host: "10.77.0.1"},
+	}
 }

@@ -102,10 +102,54 @@ func (p *process) ended() bool {
 // place is where the two programs of a row run.
 type place struct {
 	name           string
-	server, client []string // the beginnings of their command lines
-	device         string   // as libibverbs names it
-	devices        string   // VERBENA_DEVICES
-	host           string   // the server's address
+	server, client end
+	host           string // the server's address
+	fewer          int    // divides the numbers of iterations; 0: 1
+	control        *place // has rxe at both ends; a row that fails here runs there too, to compare
+}
+
+// end is where one program runs.
+type end struct {
+	prefix  []string // the beginning of its command line
+	device  string   // as libibverbs names it
+	gid     int      // the index of its IPv4 address in the GID table
+	devices string   // VERBENA_DEVICES; empty: it has the kernel's devices, without the library
+}
+
+// onLoopback is a place for two processes of this machine.
+func onLoopback(name, devices string) *place {
+	e := end{device: "soft-lo", devices: devices}
+	return &place{name: name, server: e, client: e, host: "127.0.0.1"}
+}
+
+// words is the command line of a program. HOST, PORT, DEV and GID stand for the server's address,
+// a port, the program's device and the index of its GID.
+func (p *place) words(e *end, command, port string) []string {
+	words := append([]string{}, e.prefix...)
+	for _, word := range strings.Fields(p.fill(e, command, port)) {
+		if n, err := strconv.Atoi(word); err == nil && p.fewer > 1 && words[len(words)-1] == "-n" {
+			word = strconv.Itoa(max(n/p.fewer, 5)) // perftest refuses less
+		}
+		words = append(words, word)
+	}
+	return words
+}
+
+func (p *place) fill(e *end, text, port string) string {
+	return strings.NewReplacer("DEV", e.device, "GID", strconv.Itoa(e.gid), "PORT", port, "HOST", p.host).Replace(text)
+}
+
+// environment is that of a row's program.
+func (p *place) environment(t *testing.T, e *end, r *row, port string) []string {
+	t.Helper()
+	env := os.Environ()
+	if e.devices != "" {
+		env = plain.environment(t, "VERBENA_LOG=info", "VERBENA_DEVICES="+e.devices)
+	}
+	for _, variable := range r.env {
+		env = append(env, p.fill(e, variable, port))
+	}
+	return env
 }
 
 // freePort returns a TCP port that is free on all addresses.
@@ -117,18 +161,18 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// listens reports whether a process of the server's network namespace listens on a TCP port.
-func listens(pid int, port string) bool {
+// listens reports whether a process of the server's network namespace listens on a port.
+func listens(pid int, protocol, port string) bool {
 	number, err := strconv.Atoi(port)
 	if err != nil {
 		return false
 	}
 	want := fmt.Sprintf(":%04X", number)
-	for _, table := range []string{"tcp", "tcp6"} {
+	for _, table := range []string{protocol, protocol + "6"} {
 		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
 		for line := range strings.Lines(string(data)) {
-			// Fields: number, local address, remote address, state (0A: listen).
-			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], want) {
+			// Fields: number, local address, remote address, state (0A: listen; 07: of all UDP sockets).
+			if f := strings.Fields(line); len(f) > 3 && (f[3] == "0A" || f[3] == "07" && protocol == "udp") && strings.HasSuffix(f[1], want) {
 				return true
 			}
 		}
@@ -161,35 +205,34 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	port := freePort(t)
-	fill := strings.NewReplacer("DEV", p.device, "PORT", port, "HOST", p.host)
-	words := func(prefix []string, command string) []string {
-		return append(append([]string{}, prefix...), strings.Fields(fill.Replace(command))...)
-	}
-	env := plain.environment(t, "VERBENA_LOG=info", "VERBENA_DEVICES="+p.devices)
-	for _, e := range r.env {
-		env = append(env, fill.Replace(e))
-	}
+	client, clientEnv := p.words(&p.client, r.client, port), p.environment(t, &p.client, r, port)
 	if r.server == "" {
-		c, err := start(ctx, env, words(p.client, r.client))
+		c, err := start(ctx, clientEnv, client)
 		if err != nil {
 			return "", err
 		}
 		err = c.wait()
 		return c.output.String(), r.checkEnd("the program", c, err)
 	}
-	s, err := start(ctx, env, words(p.server, r.server))
+	s, err := start(ctx, p.environment(t, &p.server, r, port), p.words(&p.server, r.server, port))
 	if err != nil {
 		return "", err
 	}
 	defer s.stop()
-	if !r.retries {
-		for !listens(s.cmd.Process.Pid, port) && !s.ended() && ctx.Err() == nil {
-			time.Sleep(20 * time.Millisecond)
-		}
+	ready := func() bool { return listens(s.cmd.Process.Pid, "tcp", port) }
+	switch {
+	case r.retries && p.client.devices == "" && p.server.devices != "":
+		// The kernel's connection manager takes 5 s to repeat a request to a port that is closed.
+		ready = func() bool { return listens(s.cmd.Process.Pid, "udp", "4791") }
+	case r.retries:
+		ready = func() bool { return true }
+	}
+	for !ready() && !s.ended() && ctx.Err() == nil {
+		time.Sleep(20 * time.Millisecond)
 	}
 	var c *process
 	for tries := 0; ; tries++ {
-		if c, err = start(ctx, env, words(p.client, r.client)); err != nil {
+		if c, err = start(ctx, clientEnv, client); err != nil {
 			return "", err
 		}
 		err = r.checkEnd("the client", c, c.wait())
