@@ -45,8 +45,9 @@ func TestArm64(t *testing.T) {
 	host := loopbackHost()
 	for _, p := range []struct{ name, options string }{{"shared memory", ""}, {"UDP", "?local=off"}} {
 		at := &place{
-			name: p.name, host: host + "1", server: emulated(root, library, "soft-"+host+"1"+p.options),
-			client: emulated(root, library, "soft-"+host+"2"+p.options),
+			name: p.name, host: host + "1",
+			server: end{prefix: emulated(root, library, "soft-"+host+"1"+p.options)},
+			client: end{prefix: emulated(root, library, "soft-"+host+"2"+p.options)},
 		}
 		for _, r := range []row{
 			{client: "ibv_devices", prints: "soft-" + host + "2"},

@@ -101,7 +101,7 @@ func loopbackHost() string { return fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), 
 func TestCMNamedByAddress(t *testing.T) {
 	needProgram(t, "rping", "rdmacm-utils")
 	host := loopbackHost()
-	named := func(last string) []string { return []string{"env", "VERBENA_DEVICES=soft-" + host + last} }
+	named := func(last string) end { return end{devices: "soft-" + host + last} }
 	r := row{
 		server: "rping -s -a HOST -p PORT -C 10", client: "rping -c -a HOST -p PORT -v -C 10",
 		prints: "rdma-ping-9", retries: true,
