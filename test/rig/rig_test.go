@@ -66,7 +66,8 @@ var parts = []part{
 
 // TestRig runs the tests of all packages that need an adapter in one guest, which has
 // the kernel's rxe. VERBENA_PARTS names the parts to run, separated by spaces, or is
-// "all"; empty, as in make test, stands for all but the sanitized ones and the programs with the library, in a short form.
+// "all"; empty, as in make test, stands for all but the sanitized ones and the programs with the
+// library, in a short form.
 func TestRig(t *testing.T) {
 	var chosen []part
 	names := strings.Fields(os.Getenv("VERBENA_PARTS"))
