@@ -10,7 +10,8 @@ root=.build/arm64/root
 packages=(ibverbs-utils rdmacm-utils perftest ibverbs-providers libibverbs1 librdmacm1 libibumad3
 	libnl-3-200 libnl-route-3-200 libpci3 libudev1 zlib1g libgcc-s1 libc6)
 
-work=$(mktemp -d)
+mkdir -p .build/arm64
+work=$(mktemp -d -p "$PWD/.build/arm64")
 trap 'rm -rf "$work"' EXIT
 
 download() {
@@ -30,7 +31,6 @@ download() {
 	for package in "$work"/packages/*.deb; do
 		dpkg -x "$package" "$work/root" || return 1
 	done
-	mkdir -p .build/arm64
 	mv "$work/root" $root
 }
 

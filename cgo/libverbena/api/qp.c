@@ -236,6 +236,8 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 		error = vb.destroy(VD_QP, qp->handle);
 	if (error)
 		return error;
+	vb_discard_completions(qp->send_cq, qp->qp_num);
+	vb_discard_completions(qp->recv_cq, qp->qp_num);
 	vb_events_drop(&vb_context(qp->context)->async, q);
 	await_acknowledged(&qp->mutex, &qp->cond, &qp->events_completed, &q->asyncs);
 	vb_builder_free(&q->builder);

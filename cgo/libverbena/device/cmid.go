@@ -198,10 +198,8 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 			return
 		}
 		to._type, id.lasted, id.ended = C.RDMA_CM_EVENT_DISCONNECTED, true, true
-		if id.received != nil {
-			go id.deliverEnd(&to, id.received)
-			return
-		}
+		id.deliverEnd(&to)
+		return
 	case verbs.CMTimewaitExit:
 		if !id.lasted {
 			return // programs do not expect it after a failure
@@ -218,18 +216,24 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 }
 
 // polling is how long a program may take to poll the completions that came before the end of a
-// connection.
-const polling = 100 * time.Millisecond
+// connection. It is shorter than a time-wait, whose end is an event too.
+const polling = 50 * time.Millisecond
 
 // deliverEnd delivers the end of a connection after the completions that came before it. With an
 // adapter they are there long before. Here a thread that was suspended between its poll of the
-// queue and its look at the events would find both, the end first. It runs on a goroutine of its
-// own.
-func (id *cmID) deliverEnd(e *C.struct_vd_cm_event, received verbs.CountedCQ) {
-	for until := time.Now().Add(polling); received.Pending() > 0 && time.Now().Before(until); {
-		time.Sleep(time.Millisecond)
+// queue and its look at the events would find both, the end first. The lock mu is held.
+func (id *cmID) deliverEnd(e *C.struct_vd_cm_event) {
+	received := id.received
+	if received == nil {
+		id.deliverLocked(e)
+		return
 	}
-	id.deliver(e)
+	go func() {
+		for until := time.Now().Add(polling); received.Pending() > 0 && time.Now().Before(until); {
+			time.Sleep(time.Millisecond)
+		}
+		id.deliver(e)
+	}()
 }
 
 // peerGone reports the end of the connection, as if the peer had disconnected. The kernel does that
@@ -239,7 +243,7 @@ func (id *cmID) peerGone() {
 	defer id.mu.Unlock()
 	if id.lasted && !id.ended {
 		id.ended, id.killed = true, true
-		id.deliverLocked(&C.struct_vd_cm_event{_type: C.RDMA_CM_EVENT_DISCONNECTED})
+		id.deliverEnd(&C.struct_vd_cm_event{_type: C.RDMA_CM_EVENT_DISCONNECTED})
 	}
 }
 
@@ -566,6 +570,7 @@ func vd_cm_disconnect(handle C.uint32_t) C.int {
 		}
 		id.mu.Lock()
 		killed := id.killed
+		id.received = nil // this end needs no time to poll: it has decided to disconnect
 		id.mu.Unlock()
 		if killed {
 			ended = true

@@ -80,11 +80,14 @@ func vd_cm_modify_qp(handle, qp C.uint32_t, state C.enum_ibv_qp_state, responder
 		if err != nil {
 			return err
 		}
-		id.mu.Lock()
-		id.received = q.received
-		id.mu.Unlock()
 		attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, int(responderResources))
 		attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, int(initiatorDepth))
-		return q.Modify(attr, mask)
+		if err = q.Modify(attr, mask); err != nil {
+			return err
+		}
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		id.received = q.received
+		return nil
 	})
 }

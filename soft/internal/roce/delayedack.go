@@ -112,7 +112,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)
-		if !a.shared {
+		if !a.shared && q.source.Named() { // a learned port may be that of another implementation
 			q.transport.RequestFirst()
 		}
 	}

@@ -125,11 +125,13 @@ func TestResetDropsCompletions(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
+		kind   verbs.QPType
 		fields verbs.WCFields
 		drop   func(verbs.QP) error
 	}{
-		{"plain", 0, reset}, {"extended", verbs.WCTimestamp, reset},
-		{"plain, closed", 0, verbs.QP.Close}, {"extended, closed", verbs.WCTimestamp, verbs.QP.Close},
+		{"plain", verbs.RC, 0, reset}, {"extended", verbs.RC, verbs.WCTimestamp, reset},
+		{"plain, closed", verbs.RC, 0, verbs.QP.Close}, {"extended, closed", verbs.RC, verbs.WCTimestamp, verbs.QP.Close},
+		{"SRD, closed", verbs.SRD, 0, verbs.QP.Close},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dev := openSide(t, Config{}, 64).dev
@@ -137,10 +139,13 @@ func TestResetDropsCompletions(t *testing.T) {
 			require.NoError(t, err)
 			var qps []verbs.QP
 			for range 2 {
-				qp, err := dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxRecvWR: 4})
+				qp, err := dev.DefaultPD().CreateQP(verbs.QPInit{Type: c.kind, SendCQ: cq, RecvCQ: cq, MaxRecvWR: 4})
 				require.NoError(t, err)
-				require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1},
-					verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
+				mask := verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess
+				if c.kind == verbs.SRD {
+					mask ^= verbs.QPAttrAccess | verbs.QPAttrQKey
+				}
+				require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1}, mask))
 				qps = append(qps, qp)
 			}
 			flush := func() {

@@ -259,6 +259,7 @@ func (q *srdQueuePair) Close() error {
 	q.qp.Close()
 	q.attach(false)
 	delete(d.srdPairs, q.num)
+	d.main.discardCompletions(q.num, q.sendCQ, q.recvCQ)
 	q.pd.refs--
 	q.sendCQ.refs--
 	q.recvCQ.refs--

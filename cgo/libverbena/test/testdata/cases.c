@@ -567,7 +567,7 @@ static void killed(void)
 }
 
 // A queue pair is reset between start_poll and end_poll of an extended queue, which drops the
-// completions that follow.
+// completions that follow. Another is destroyed after end_poll, which drops those that were not read.
 static void reset_while_reading(void)
 {
 	struct ibv_context *context = open_first();
@@ -602,14 +602,13 @@ static void reset_while_reading(void)
 	attr.qp_state = IBV_QPS_RESET;
 	CHECK(!ibv_modify_qp(qps[0], &attr, IBV_QP_STATE));
 	CHECK(cq->wr_id == 0 && ibv_wc_read_qp_num(cq) == qps[0]->qp_num);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 2; i++) {
 		CHECK(!ibv_next_poll(cq));
 		CHECK(cq->wr_id == 10 + (uint64_t)i && ibv_wc_read_qp_num(cq) == qps[1]->qp_num);
 	}
-	CHECK(ibv_next_poll(cq) == ENOENT);
 	ibv_end_poll(cq);
-	CHECK(ibv_start_poll(cq, &none) == ENOENT);
 	CHECK(!ibv_destroy_qp(qps[0]) && !ibv_destroy_qp(qps[1]));
+	CHECK(ibv_start_poll(cq, &none) == ENOENT);
 	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 	CHECK(!ibv_dealloc_pd(pd));
 	CHECK(!ibv_close_device(context));

@@ -83,8 +83,8 @@ func (s *Source) connected() bool { return s.kind >= portAny }
 // Named reports whether the port was named.
 func (s *Source) Named() bool { return s.kind == portNamed }
 
-// LikeOurs reports whether the peer is, by its port, a device like this one. A device of another
-// implementation may have chosen such a port by chance.
+// LikeOurs reports whether the peer is, by its port, a device like this one. Other devices that
+// choose their ports at random have such a port for a quarter of their connections.
 func (s *Source) LikeOurs() bool {
 	return s.kind == portNamed || s.kind == portLearned && s.addr.Port() >= FirstSendPort
 }

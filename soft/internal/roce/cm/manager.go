@@ -328,6 +328,9 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn,
 // the response to this message ends; established connections do not. No other ends: its message may
 // have come later, when the port was open.
 func (m *Manager) PeerUnreachable(path Path, transactionID uint64, now time.Duration) {
+	if transactionID == 0 {
+		return
+	}
 	for _, t := range m.timers {
 		switch o := t.owner.(type) {
 		case *Conn:

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -84,7 +85,9 @@ func (e *errorQueue) system(uintptr) {
 		if !e.portUnreachable() || len(e.reports) == maxUnreachable {
 			continue
 		}
-		clear(e.quoted[min(int(n), len(e.quoted)):])
+		if clear(e.quoted[min(int(n), len(e.quoted)):]); binary.BigEndian.Uint32(e.quoted[4:])&0xffffff != managementQPN {
+			clear(e.quoted[:]) // one report for all packets with data
+		}
 		if report := (Refusal{e.name.decode(), e.quoted}); !slices.Contains(e.reports, report) {
 			e.reports = append(e.reports, report)
 			e.pending.Store(true)

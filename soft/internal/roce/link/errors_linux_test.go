@@ -31,7 +31,7 @@ func TestPortUnreachable(t *testing.T) {
 		gone := closedPort(t, cfg)
 		assert.Empty(t, tx.Unreachable())
 		for _, wait := range []bool{true, false} {
-			put(tx, gone, []byte("anybody?"))
+			put(tx, gone, []byte("to 1\x00\x00\x00\x01: anybody?"))
 			flush(t, tx)
 			limit := time.Now().Add(testTimeout)
 			var got []Refusal
@@ -46,7 +46,7 @@ func TestPortUnreachable(t *testing.T) {
 				require.Less(t, time.Now(), limit, "nothing was reported")
 			}
 			report := Refusal{Peer: gone}
-			copy(report.Packet[:], "anybody?")
+			copy(report.Packet[:], "to 1\x00\x00\x00\x01: anybody?")
 			assert.Equal(t, []Refusal{report}, got)
 			assert.Empty(t, tx.Unreachable())
 		}

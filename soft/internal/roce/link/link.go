@@ -272,13 +272,15 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 // Refusal is the network's report, by ICMP, that nothing listens at a peer's port.
 type Refusal struct {
 	Peer netip.AddrPort
-	// Packet is the beginning of the packet that was refused. A report may quote less of it: then
-	// the rest is zero.
+	// Packet is the beginning of the packet that was refused, if it was for queue pair 1: it has
+	// the transaction ID of the management datagram. What a report does not quote is zero.
 	Packet [quotedBytes]byte
 }
 
-// quotedBytes is enough for the transaction ID of a management datagram.
-const quotedBytes = 36
+const (
+	quotedBytes   = 36
+	managementQPN = 1
+)
 
 // Unreachable returns the reports since the last call, at most 64, each once. It is called by the
 // receiving goroutine; the slice is valid until the next call. It makes no system call: reports

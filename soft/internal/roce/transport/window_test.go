@@ -734,27 +734,32 @@ func TestWritesInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	const apart = 1 << 10 // not on the same cache line
-	data, flag := (*uint32)(unsafe.Pointer(&r.remote.Mem[0])), (*uint32)(unsafe.Pointer(&r.remote.Mem[apart]))
-	*data, *flag = 0, 0
-	writes := uint32(1_000_000)
+	data, flag := word(r.remote.Mem), (*[4]byte)(r.remote.Mem[apart:])
+	*data, *flag = 0, [4]byte{}
+	writes := uint64(1_000_000)
 	if testing.Short() {
 		writes /= 5
 	}
+	// The data are a counter, and the flag is its last byte: neither can be seen half written.
 	go func() {
-		var b [4]byte
-		for i := uint32(1); i <= writes; i++ {
-			binary.NativeEndian.PutUint32(b[:], i)
-			for _, at := range []uint64{0, apart} {
-				var w incomingWrite
-				w.begin(r.server.qp, wire.RETH{VA: r.remote.Base + at, RKey: r.remote.Key, Length: 4})
-				w.copy(4, [][]byte{b[:]})
-			}
+		var b [8]byte
+		for i := uint64(1); i <= writes; i++ {
+			binary.NativeEndian.PutUint64(b[:], i)
+			var w incomingWrite
+			w.begin(r.server.qp, wire.RETH{VA: r.remote.Base, RKey: r.remote.Key, Length: 8})
+			w.copy(8, [][]byte{b[:]})
+			w.begin(r.server.qp, wire.RETH{VA: r.remote.Base + apart, RKey: r.remote.Key, Length: 1})
+			w.copy(1, [][]byte{{byte(i)}})
 		}
 	}()
-	for seen := uint32(0); seen < writes; {
-		seen = atomic.LoadUint32(flag)
-		if v := atomic.LoadUint32(data); v < seen {
-			require.Fail(t, "a later write came first", "%d, %d", v, seen)
+	for before, after := uint64(0), uint64(0); after < writes; {
+		before = atomic.LoadUint64(data)
+		var seen [4]byte
+		binary.NativeEndian.PutUint32(seen[:], atomic.LoadUint32((*uint32)(unsafe.Pointer(flag))))
+		after = atomic.LoadUint64(data)
+		oldest := max(before, 1) - 1 // that the flag can be of
+		if count := oldest + uint64(seen[0]-byte(oldest)); count > after {
+			require.Fail(t, "a later write came first", "between %d and %d: %d", before, after, seen[0])
 		}
 	}
 }
