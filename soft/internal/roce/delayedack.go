@@ -112,7 +112,8 @@ func (q *queuePair) noteReply(now time.Duration) {
 	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)
-		if !a.shared && q.source.Named() { // a learned port may be that of another implementation
+		// A learned port may be that of another implementation, but not on a loopback interface.
+		if !a.shared && (q.source.Named() || a.endpoint.socket.Addr().Addr().IsLoopback()) {
 			q.transport.RequestFirst()
 		}
 	}
