@@ -51,6 +51,7 @@ type cmID struct {
 	began  time.Time // of Connect
 	// received has the completions of the receives, if librdmacm changes the queue pair's state.
 	received verbs.CountedCQ
+	end      *C.struct_vd_cm_event // that waits for polls
 
 	// call is held by calls of the program. It guards the rest.
 	call       sync.Mutex
@@ -228,12 +229,23 @@ func (id *cmID) deliverEnd(e *C.struct_vd_cm_event) {
 		id.deliverLocked(e)
 		return
 	}
+	id.end = e
 	go func() {
 		for until := time.Now().Add(polling); received.Pending() > 0 && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
-		id.deliver(e)
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		id.deliverWaitingEnd()
 	}()
+}
+
+// deliverWaitingEnd delivers the end that waits for polls, if there is one. The lock mu is held.
+func (id *cmID) deliverWaitingEnd() {
+	if id.end != nil {
+		id.deliverLocked(id.end)
+		id.end = nil
+	}
 }
 
 // peerGone reports the end of the connection, as if the peer had disconnected. The kernel does that
@@ -571,6 +583,7 @@ func vd_cm_disconnect(handle C.uint32_t) C.int {
 		id.mu.Lock()
 		killed := id.killed
 		id.received = nil // this end needs no time to poll: it has decided to disconnect
+		id.deliverWaitingEnd()
 		id.mu.Unlock()
 		if killed {
 			ended = true
