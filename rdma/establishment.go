@@ -28,7 +28,8 @@ type establishment interface {
 	postDisconnect()
 	// disconnectArrived reports whether the peer's disconnect notice has arrived.
 	disconnectArrived() bool
-	// ended is called when the queue pair is put in error. It may be called again.
+	// ended is called when the connection's signal has completed after its tasks, and when the
+	// queue pair is put in error. It may be called again.
 	ended()
 	// release is called when the connection is destroyed.
 	release()

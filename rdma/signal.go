@@ -69,7 +69,12 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 			conn.establishment.postDisconnect()
 			return
 		}
-		conn.shut()
+		if status == verbs.StatusSuccess {
+			conn.establishment.ended()
+		}
+		if !conn.unconfirmed { // until then the queue pair serves the peer's requests
+			conn.shut()
+		}
 		return
 	}
 	if p == signalReady && conn.state == Connecting {
@@ -135,7 +140,7 @@ func (conn *Connection) due(now time.Time) {
 }
 
 // awaitConfirmation keeps a closed connection until the peer has confirmed that it knows, at most
-// until closeBy: when the connection is destroyed, the message to the peer is not repeated.
+// until closeBy. When the connection is destroyed, the message to the peer is not repeated.
 func (conn *Connection) awaitConfirmation() {
 	if conn.state == Closed && conn.ctx.host.Now().Before(conn.closeBy) {
 		conn.unconfirmed = true
@@ -147,6 +152,9 @@ func (conn *Connection) awaitConfirmation() {
 func (conn *Connection) confirmed() {
 	if conn.unconfirmed {
 		conn.unconfirmed = false
+		if conn.closing() {
+			conn.shut()
+		}
 		conn.tryDestroy()
 	}
 }

@@ -35,7 +35,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 func (d *Device) openServices() {
 	cfg := gsi.Config{
 		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
-		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, MADs: &d.admission.MADs, Groups: d,
+		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, Requests: d.requests, MADs: &d.admission.MADs, Groups: d,
 		Network: d.net,
 	}
 	for _, e := range d.endpoints {
@@ -44,6 +44,26 @@ func (d *Device) openServices() {
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
 	d.services = gsi.New(cfg)
+}
+
+// requests is gsi.Config.Requests. The lock of the first shard is held.
+func (d *Device) requests(qpn uint32) (complete func() bool) {
+	q := d.queuePairs[qpn]
+	if q == nil || q.init.Type != verbs.RC {
+		return nil
+	}
+	var end uint32
+	locked := func(f func() bool) bool {
+		if q.shard != d.main { // the locks of all shards are always taken in this order
+			q.shard.mu.Lock()
+			defer q.shard.mu.Unlock()
+		}
+		return f()
+	}
+	if !locked(func() bool { end = q.transport.NextPSN(); return q.transport.Requests() }) {
+		return nil
+	}
+	return func() bool { return locked(func() bool { return q.transport.Complete(end) }) }
 }
 
 // handleManagement handles a packet to queue pair 1.

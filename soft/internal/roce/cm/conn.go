@@ -21,12 +21,13 @@ const (
 	StateREQReceived              // passive: the caller has to Accept
 	StateREPSent                  // passive: waits for the RTU
 	StateEstablished
-	StateDREQSent // waits for the DREP
+	StateDREQSent     // waits for the DREP
+	StateDREQReceived // waits for requests of its queue pair, then sends the DREP
 	StateTimeWait
 )
 
 var stateNames = [...]string{
-	"Idle", "REQ Sent", "REP Received", "REQ Received", "REP Sent", "Established", "DREQ Sent", "TimeWait",
+	"Idle", "REQ Sent", "REP Received", "REQ Received", "REP Sent", "Established", "DREQ Sent", "DREQ Received", "TimeWait",
 }
 
 // String is the state's name.
@@ -80,6 +81,7 @@ type Conn struct {
 	deadlineCause          Cause          // the cause to report then
 	message                *[mad.Len]byte // REQ, REP or DREQ, while it may have to be repeated
 	rtu                    []byte         // private data of the RTU
+	held                   *heldDREQ      // in StateDREQReceived
 
 	passive       bool
 	remoteKnown   bool // remoteID, caGUID and remoteQPN are set
@@ -227,19 +229,23 @@ func (c *Conn) awaitsResponse() bool {
 
 // awaited is the transaction ID of the message that the peer has to respond to, or zero.
 func (c *Conn) awaited() uint64 {
-	switch c.state {
-	case StateREQSent, StateREPSent:
-		return c.transactionID
-	case StateDREQSent:
+	switch {
+	case !c.awaitsResponse():
+		return 0
+	case c.state == StateDREQSent:
 		return c.transactionIDClose
 	}
-	return 0
+	return c.transactionID
 }
 
 // expire handles an expired timer: it repeats the message, sends an MRA, or gives up.
 func (c *Conn) expire(now time.Duration) {
-	if c.state == StateTimeWait {
+	switch c.state {
+	case StateTimeWait:
 		c.remove()
+		return
+	case StateDREQReceived:
+		c.answerWhenComplete(now)
 		return
 	}
 	if c.deadline != 0 && now >= c.deadline {
@@ -337,7 +343,7 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 func (c *Conn) enterTimeWait(now time.Duration) {
 	c.stopRetransmission()
 	c.removeFromPeers()
-	c.state, c.deadline, c.rtu = StateTimeWait, 0, nil
+	c.state, c.deadline, c.rtu, c.held = StateTimeWait, 0, nil, nil
 	c.wait(now + min(timeoutDuration(c.timeWait), c.manager.config.MaxTimeWait))
 }
 
@@ -408,5 +414,7 @@ func (c *Conn) Close(now time.Duration) {
 		_ = c.Reject(RejectParams{}, now)
 	case StateEstablished:
 		_ = c.Disconnect(DisconnectParams{}, now)
+	case StateDREQReceived:
+		c.answerDREQ(now)
 	}
 }

@@ -17,9 +17,12 @@ type DisconnectParams struct {
 }
 
 // Disconnect sends a DREQ. EventDisconnected follows, once the peer has responded or the wait
-// for its response has ended.
+// for its response has ended; at once, if the peer's DREQ has arrived.
 func (c *Conn) Disconnect(p DisconnectParams, now time.Duration) error {
 	switch {
+	case c.state == StateDREQReceived:
+		c.answerDREQ(now)
+		return nil
 	case c.state != StateEstablished:
 		return c.wrongState("disconnect", StateEstablished)
 	case len(p.PrivateData) > mad.DREQPrivateLen:
@@ -54,16 +57,69 @@ func (m *Manager) receiveDREQ(r *mad.DREQ, from Path, now time.Duration) {
 		return
 	}
 	switch c.state {
-	case StateEstablished, StateREPSent, StateREPReceived, StateDREQSent:
-		m.sendDREP(c.path, r)
-		m.post(Event{Type: EventDisconnected, Conn: c, Cause: CauseDREQ, PrivateData: bytes.Clone(r.PrivateData)})
-		c.enterTimeWait(now)
+	case StateEstablished:
+		c.holdDREQ(r, now)
+	case StateREPSent, StateREPReceived, StateDREQSent:
+		c.disconnectedBy(r, now)
+	case StateDREQReceived:
+		m.counters.DuplicateDREQ++
 	case StateTimeWait:
 		m.counters.DuplicateDREQ++
 		m.sendDREP(c.path, r)
 	default:
 		m.counters.WrongState++
 	}
+}
+
+// heldDREQ is a DREQ that is answered when the requests are complete that the queue pair had when
+// the DREQ arrived, and after maxHold at the latest. The peer sends the DREQ when its own requests
+// are complete. It may have executed requests of this end whose acknowledgements were lost, or
+// are still on their way through shared memory. A peer of this package serves their
+// repetitions until the DREP arrives, so that they do not fail. Other peers may not.
+type heldDREQ struct {
+	dreq     mad.DREQ
+	complete func() bool
+	until    time.Duration
+}
+
+const (
+	maxHold   = 100 * time.Millisecond
+	holdCheck = time.Millisecond // how often a held DREQ is checked
+)
+
+// holdDREQ answers a DREQ, now or when requests of the queue pair are complete.
+func (c *Conn) holdDREQ(r *mad.DREQ, now time.Duration) {
+	var complete func() bool
+	if requests := c.manager.config.Requests; requests != nil {
+		complete = requests(c.localQPN)
+	}
+	if complete == nil {
+		c.disconnectedBy(r, now)
+		return
+	}
+	c.held = &heldDREQ{*r, complete, now + maxHold}
+	c.held.dreq.PrivateData = bytes.Clone(r.PrivateData)
+	c.state = StateDREQReceived
+	c.wait(now + holdCheck)
+}
+
+// answerWhenComplete answers the held DREQ, unless it has to wait.
+func (c *Conn) answerWhenComplete(now time.Duration) {
+	if now < c.held.until && !c.held.complete() {
+		c.wait(now + holdCheck)
+		return
+	}
+	c.answerDREQ(now)
+}
+
+func (c *Conn) answerDREQ(now time.Duration) { c.disconnectedBy(&c.held.dreq, now) }
+
+// disconnectedBy ends the connection by the peer's DREQ.
+func (c *Conn) disconnectedBy(r *mad.DREQ, now time.Duration) {
+	m := c.manager
+	m.sendDREP(c.path, r)
+	m.post(Event{Type: EventDisconnected, Conn: c, Cause: CauseDREQ, PrivateData: bytes.Clone(r.PrivateData)})
+	c.enterTimeWait(now)
 }
 
 func (m *Manager) sendDREP(p Path, r *mad.DREQ) {

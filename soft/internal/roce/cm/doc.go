@@ -32,7 +32,8 @@
 //	Accept              REP sent         or Reject
 //	EventEstablished    RTU received, or CommunicationEstablished was called
 //
-// Either side calls Disconnect, and both get EventDisconnected. [EventTimeWaitExit] is the
+// Either side calls Disconnect, and both get EventDisconnected. A DREQ waits for requests that
+// the queue pair has under way ([Config.Requests]). [EventTimeWaitExit] is the
 // last event of every connection, however it ended: only then may its queue pair number be
 // used for another one (IBTA 12.9.8). Close ends a connection in any state; only that last
 // event is reported after it.

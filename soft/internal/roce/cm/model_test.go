@@ -120,7 +120,8 @@ func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64,
 	for i := range hosts {
 		// Some have UDP port 4791, some another, some send from anywhere.
 		address := fmt.Sprintf("10.0.0.%d:%d", i/2+1, 4791+i%2*209)
-		h := &randomApp{host: m.attach(fmt.Sprint("H", i), address, Config{}), refusals: refusals, maxResponseDelay: maxResponseDelay}
+		config := Config{Requests: m.requests}
+		h := &randomApp{host: m.attach(fmt.Sprint("H", i), address, config), refusals: refusals, maxResponseDelay: maxResponseDelay}
 		h.foreign = i%4 == 2
 		h.app = h.decide
 		h.listen(ListenParams{Service: testService, Backlog: backlog})
@@ -128,6 +129,16 @@ func newModel(t tb, seed uint64, f faults, hosts, backlog int, refusals float64,
 		m.hosts = append(m.hosts, h)
 	}
 	return m
+}
+
+// requests is Config.Requests: of half the queue pairs, requests are under way, and of some of
+// them they take longer than a DREQ waits.
+func (m *model) requests(uint32) (complete func() bool) {
+	if m.Chance(0.5) {
+		return nil
+	}
+	end := m.Now + time.Duration(m.Random.Int64N(int64(2*maxHold)))
+	return func() bool { return m.Now >= end }
 }
 
 // dial has a host connect to another, some time soon.

@@ -102,7 +102,7 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 	case StateREPSent, StateREPReceived:
 		m.post(e)
 		c.enterTimeWait(now)
-	case StateEstablished, StateDREQSent:
+	case StateEstablished, StateDREQSent, StateDREQReceived:
 		e.Type = EventDisconnected
 		m.post(e)
 		c.enterTimeWait(now)

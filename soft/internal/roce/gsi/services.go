@@ -36,9 +36,11 @@ type Config struct {
 	Deadline func(at time.Duration)
 	// CheckPeer returns an error if an address does not belong to one host.
 	CheckPeer func(netip.Addr) error
-	MADs      *admission.MADs
-	Groups    Groups
-	Network   network.Network
+	// Requests is cm.Config.Requests.
+	Requests func(qpn uint32) (complete func() bool)
+	MADs     *admission.MADs
+	Groups   Groups
+	Network  network.Network
 }
 
 // Endpoint is an entry of the GID table.
@@ -75,7 +77,9 @@ type Services struct {
 // New returns the services of a device.
 func New(cfg Config) *Services {
 	random := func() uint64 { return host.Uint64(cfg.Network) }
-	return &Services{cfg: cfg, psn: host.Uint32(cfg.Network), manager: cm.New(cm.Config{CAGUID: cfg.GUID, MTU: cfg.MTU, Random: random})}
+	return &Services{cfg: cfg, psn: host.Uint32(cfg.Network), manager: cm.New(cm.Config{
+		CAGUID: cfg.GUID, MTU: cfg.MTU, Random: random, Requests: cfg.Requests,
+	})}
 }
 
 // Managers returns the number of open connection managers.

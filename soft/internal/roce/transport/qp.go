@@ -120,6 +120,15 @@ func (q *QP) OnlyAcknowledges() bool {
 // Requests reports whether requests of this end are not acknowledged.
 func (q *QP) Requests() bool { return q.sq.head != q.sq.tail }
 
+// NextPSN returns the PSN that the first packet of the next request will have.
+func (q *QP) NextPSN() uint32 { return q.nextPSN }
+
+// Complete reports whether all requests are complete that were posted before NextPSN returned
+// that PSN.
+func (q *QP) Complete(nextPSN uint32) bool {
+	return !q.Requests() || wire.PSNDiff(q.sq.at(q.sq.head).first, nextPSN) >= 0
+}
+
 // RequestFirst lets the next request packet leave before the acknowledgement that waits, so
 // that both can be in one train. All packets of a train have the same size, but the last may
 // be smaller; the acknowledgement is smaller, unless the message is empty. A fenced request

@@ -1,0 +1,81 @@
+package sim_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A server closes each connection once its answer has arrived. The client's question has been
+// acknowledged, but the acknowledgement may be lost. Its send succeeds even so.
+func TestCloseAfterTheAnswer(t *testing.T) {
+	sim.Check(t, 5, func(s *sim.Sim) {
+		const questions = 20
+		s.SetDefaultLink(sim.LinkConfig{Latency: 3 * time.Microsecond, Loss: 0.05, Duplicate: 0.05})
+		server, client := s.Host("server"), s.Host("client")
+		server.Run(func(ctx context.Context, dev verbs.Device) error {
+			return withEngine(ctx, dev, rdma.Config{MaxConnections: questions}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
+				err := await.Func(ctx, r.Engine(), func() error {
+					_, err := r.Listen(":1", rdma.ListenConfig{})
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				for m, err := range receive.Messages(ctx) {
+					if err != nil {
+						return err
+					}
+					if err := sendByte(ctx, dev, m.Connection()); err != nil {
+						return err
+					}
+					if err := await.Func(ctx, r.Engine(), m.Connection().Close); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		answers := 0
+		client.Run(func(ctx context.Context, dev verbs.Device) error {
+			return withEngine(ctx, dev, rdma.Config{MaxConnections: questions}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
+				for range questions {
+					conn, err := await.Dial(ctx, r, server.Addr().String()+":1", rdma.DialConfig{})
+					if err != nil {
+						return err
+					}
+					if err := sendByte(ctx, dev, conn); err != nil {
+						return err
+					}
+					if _, err := receive.Receive(ctx); err != nil {
+						return err
+					}
+					answers++
+				}
+				return nil
+			})
+		})
+		s.RunUntil(func() bool { return answers == questions }, time.Minute)
+		require.Equal(s, questions, answers)
+	})
+}
+
+// sendByte sends one byte, and waits until it is acknowledged.
+func sendByte(ctx context.Context, dev verbs.Device, conn *rdma.Connection) (err error) {
+	mem, err := mmap.Alloc(dev, 1, mmap.LocalReadWrite)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mem.Close()) }()
+	return await.Send(ctx, conn, bufinv.Source(mem, 0, 1))
+}
