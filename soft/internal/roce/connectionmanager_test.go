@@ -26,18 +26,21 @@ type cmSide struct {
 }
 
 func openCMSide(t *testing.T, cfg Config) *cmSide {
-	m := &cmSide{side: openSide(t, cfg, 4096)}
-	var err error
-	m.cm, err = m.dev.OpenCM(func(e verbs.CMEvent) {
+	return withManager(openSide(t, cfg, 4096))
+}
+
+// withManager adds a connection manager to a side.
+func withManager(s *side) *cmSide {
+	m := &cmSide{side: s}
+	m.cm = must(m.dev.OpenCM(func(e verbs.CMEvent) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.events = append(m.events, e)
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.ErrorIs(t, m.dev.Close(), verbs.ErrInUse)
-		require.NoError(t, m.cm.Close())
-		require.NoError(t, m.cm.Close(), "again")
+	}))
+	s.t.Cleanup(func() {
+		require.ErrorIs(s.t, m.dev.Close(), verbs.ErrInUse)
+		require.NoError(s.t, m.cm.Close())
+		require.NoError(s.t, m.cm.Close(), "again")
 	})
 	return m
 }

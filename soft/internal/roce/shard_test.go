@@ -364,3 +364,20 @@ func TestTryLock(t *testing.T) {
 		mu.Unlock()
 	}
 }
+
+// A peer disconnects while a request of a queue pair is under way that is in another shard than
+// the connection manager.
+func TestDisconnectOfAnotherShard(t *testing.T) {
+	_, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	_, bs := openPollers(t, Config{DisableLocal: true}, 2, 4096)
+	active, passive := withManager(as[1]), withManager(bs[1])
+	require.NotEqual(t, passive.dev.main, passive.shard())
+	x, _ := establish(t, active, passive)
+	passive.post(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{passive.sge(0, 1)}})
+	require.NoError(t, x.Disconnect())
+	active.recv(2, active.sge(0, 1))
+	assert.Equal(t, verbs.StatusSuccess, active.wait(1)[0].Status)
+	assert.Equal(t, verbs.StatusSuccess, passive.wait(1)[0].Status)
+	passive.next(verbs.CMDisconnected)
+	active.next(verbs.CMDisconnected)
+}
