@@ -88,7 +88,7 @@
 //     The connection is then Closed here too, with ErrPeerClosed. The closing end waits for the
 //     tasks and the notice for at most Config.CloseTimeout (one second). On connections made by
 //     address, a message of the connection manager takes the place of the notice. It waits up to
-//     100 ms for tasks that a software device has posted here. The peer still serves these, so
+//     500 ms for tasks that a software device has posted here. The peer still serves these, so
 //     a task does not fail because its acknowledgement was lost.
 //   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
 //     ErrRejected, ErrNotListening or ErrUnreachable.

@@ -20,7 +20,7 @@ type Config struct {
 	MTU verbs.MTU
 	// Requests returns a function that reports whether the requests that a queue pair has now
 	// are complete; nil: it has none. The manager then answers a DREQ only when they are, or
-	// after 100 ms. Default: DREQs are answered at once.
+	// after half a second. Default: DREQs are answered at once.
 	Requests func(qpn uint32) (complete func() bool)
 	// TargetAckDelay is the code of the time within which this device acknowledges (IBTA
 	// 12.7). Default: 15, 134 ms.

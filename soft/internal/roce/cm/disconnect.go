@@ -83,7 +83,7 @@ type heldDREQ struct {
 }
 
 const (
-	maxHold   = 100 * time.Millisecond
+	maxHold   = 500 * time.Millisecond
 	holdCheck = time.Millisecond // how often a held DREQ is checked
 )
 
