@@ -257,6 +257,23 @@ func TestLocalPeerKilled(t *testing.T) {
 	}
 }
 
+// A peer that is stopped for longer than all time-outs keeps its connections.
+func TestLocalPeerStopped(t *testing.T) {
+	x := openSide(t, Config{}, victimMemory)
+	v := beginVictim(x, "idle")
+	x.timeout = 10 // 4 ms, and 7 repetitions
+	x.connectToInfo(v.endpointInfo)
+	v.awaitConnected()
+	x.awaitProof()
+	v.stop()
+	x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: v.Addr, RKey: v.RKey})
+	for begun := time.Now(); time.Since(begun) < 200*time.Millisecond; {
+		require.Zero(t, must(x.cq.Poll(x.wcs)))
+	}
+	require.NoError(t, v.cmd.Process.Signal(unix.SIGCONT))
+	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
+}
+
 // A peer that is killed during a copy counts as dead; a peer that is stopped there does not.
 func TestLocalPeerKilledInACopy(t *testing.T) {
 	for _, killed := range []bool{true, false} {

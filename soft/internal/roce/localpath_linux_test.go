@@ -444,6 +444,93 @@ func TestLocalPathFull(t *testing.T) {
 	}
 }
 
+// behind is a side whose peer's process may be stopped. Both locks are held, and time passes when
+// the test says so.
+type behind struct {
+	*queuePair
+	x, y  *side
+	begun time.Duration
+	now   time.Duration
+}
+
+// openBehind connects two sides by shared memory, and calls test with their locks held. x has
+// posted a write; closed says that y has closed its queue pair. It returns the status of the write.
+func openBehind(t *testing.T, closed bool, test func(*behind)) verbs.Status {
+	x, y := openPair(t, Config{}, Config{}, 64)
+	awaitSharedMemory(x, y)
+	if closed {
+		require.NoError(t, y.qp.Close())
+	}
+	func() {
+		y.dev.mu.Lock()
+		defer y.dev.mu.Unlock()
+		x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey()})
+		x.dev.mu.Lock()
+		defer x.dev.mu.Unlock()
+		now := x.dev.now()
+		test(&behind{queuePair: x.qp.(*queuePair), x: x, y: y, begun: now, now: now})
+	}()
+	return x.wait(1)[0].Status
+}
+
+// expire lets time pass until the oldest packet's time-out is due, and handles it. It reports
+// whether the queue pair has failed.
+func (b *behind) expire() (failed bool) {
+	b.now = max(b.now, b.transport.Deadline())
+	b.shard.expire(b.now)
+	b.shard.transmit(b.now)
+	return b.transport.State() == verbs.QPError
+}
+
+// take makes the peer take what is in the channel.
+func (b *behind) take() { b.y.dev.main.local.Receive(b.now) }
+
+// A time-out does not count while the packets wait in shared memory: nothing is lost there, and the
+// peer's process may be stopped, or wait for a processor. It counts once the peer has been silent
+// for seconds, or has taken the packets and does not respond.
+func TestLocalPathPeerBehind(t *testing.T) {
+	t.Run("for a while", func(t *testing.T) {
+		require.Equal(t, verbs.StatusSuccess, openBehind(t, false, func(b *behind) {
+			sent := b.shard.local.Counters().Sent
+			for range 50 {
+				assert.False(t, b.expire())
+			}
+			assert.Equal(t, sent, b.shard.local.Counters().Sent, "nothing is repeated")
+		}))
+	})
+	t.Run("for too long", func(t *testing.T) {
+		require.Equal(t, verbs.StatusRetryExceeded, openBehind(t, false, func(b *behind) {
+			for n := 0; !b.expire() && assert.Less(t, n, 1000); n++ {
+			}
+			assert.Greater(t, b.now-b.begun, 4*time.Second)
+		}))
+	})
+	t.Run("several times", func(t *testing.T) {
+		require.Equal(t, verbs.StatusSuccess, openBehind(t, false, func(b *behind) {
+			for range 5 {
+				for range 50 {
+					assert.False(t, b.expire())
+				}
+				b.take()
+				b.y.dev.main.transmit(b.now)
+				b.shard.local.Receive(b.now)
+				_, err := b.transport.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, SGL: []verbs.SGE{b.x.sge(0, 8)}, RemoteAddr: b.y.mr.Addr(), RKey: b.y.mr.RKey()}})
+				assert.NoError(t, err)
+				b.shard.activate(b.queuePair)
+				b.shard.transmit(b.now)
+			}
+		}))
+	})
+	t.Run("and does not respond", func(t *testing.T) {
+		require.Equal(t, verbs.StatusRetryExceeded, openBehind(t, true, func(b *behind) {
+			for n := range 8 {
+				b.take()
+				assert.Equal(t, n == 7, b.expire(), n)
+			}
+		}))
+	})
+}
+
 // A connection that always has more to send than fits does not starve others.
 func TestLocalPathTurns(t *testing.T) {
 	const (

@@ -142,6 +142,9 @@ func (s *shard) expire(now time.Duration) {
 		q := s.timers[0]
 		at := q.transport.Deadline()
 		if at != 0 && at <= now {
+			if p, ok := q.path.(*localPath); ok && p.shared.PeerBehind() {
+				q.transport.PeerBehind(now)
+			}
 			q.transport.Timeout(now)
 			s.activate(q)
 			at = q.transport.Deadline()

@@ -151,6 +151,12 @@ func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference,
 	return c.out.putInline(p, pieces, n)
 }
 
+// Sent returns the position after the last packet that was sent, for Taken.
+func (c *Channel) Sent() uint64 { return c.out.tail }
+
+// Taken reports whether the peer has taken all packets up to a position.
+func (c *Channel) Taken(position uint64) bool { return c.out.taken(position) }
+
 // Revoke discards an owner's packets with references that the peer has not copied yet. Once it
 // returns, their memory can be reused. It waits for a copy that is in progress. If that takes
 // too long, the packet is lost too, and Room and Receive fail with ErrStalled.

@@ -20,6 +20,7 @@ type Path struct {
 	waiting   bool // for room in the channel
 	size      int  // bytes of payload sent since Transmit was called
 
+	sent     uint64   // the channel's position after the last packet of this path
 	mark     uint32   // the channel's mark when the path joined it
 	received bool     // a packet has arrived through the channel
 	cutOff   *Channel // the channel that was cut off, if it led to the process of the peer's queue pair
@@ -85,7 +86,7 @@ func (p *Path) Revoke(mem []byte) {
 
 // joinChannel makes packets leave through the channel.
 func (p *Path) joinChannel() {
-	p.shared, p.mark = true, p.peer.channel.Mark()
+	p.shared, p.sent, p.mark = true, 0, p.peer.channel.Mark()
 	p.queuePair.SetLargestPacket(MaxInline)
 	if !p.peer.isLoop() { // a loop sends the next packets only after it has handled these
 		p.queuePair.SetWindow(window)
@@ -124,6 +125,12 @@ func (p *Path) Peer() *Peer { return p.peer }
 // PeerConfirmed reports whether the channel is known to lead to the process of the peer's
 // queue pair.
 func (p *Path) PeerConfirmed() bool { return p.shared && p.peer.channel.AliveAfter(p.mark) }
+
+// PeerBehind reports whether the peer has not taken the last packet from the channel yet, or
+// leaves no room in it. Its process is then stopped, or waits for a processor.
+func (p *Path) PeerBehind() bool {
+	return p.shared && (p.waiting || !p.peer.channel.Taken(p.sent))
+}
 
 // Transmit sends packets of the queue pair through the channel, up to that many bytes. It
 // returns the rest of the bytes, and whether more packets could leave at once.
@@ -166,6 +173,7 @@ func (p *Path) Send(packet *wire.Packet, pieces [][]byte, n int) bool {
 	if !p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.Num()) {
 		return false
 	}
+	p.sent = p.peer.channel.Sent()
 	p.peers.cfg.Packets.SentPackets++
 	p.peers.counters.Sent++
 	return true

@@ -123,6 +123,12 @@ func (p *producer) room(needed int) (int, error) {
 	return p.free(), nil
 }
 
+// taken reports whether the consumer has taken everything up to a position.
+func (p *producer) taken(position uint64) bool {
+	_, err := p.room(len(p.records))
+	return err != nil || p.head >= position // after an error, the channel is about to end
+}
+
 // at returns the offset of a position in the ring.
 func (p *producer) at(position uint64) int { return int(position) & (len(p.records) - 1) }
 

@@ -218,6 +218,31 @@ func TestRingLongestRecord(t *testing.T) {
 	}
 }
 
+// The producer sees what the consumer has taken and released.
+func TestRingTaken(t *testing.T) {
+	memory := aligned(controlLen + testRing)
+	p, c := newProducer(memory), newConsumer(memory)
+	var ends []uint64
+	for range 2 {
+		put(&p, pattern(12, 1), pattern(8, 2))
+		ends = append(ends, p.tail)
+	}
+	require.False(t, p.taken(ends[0]), "nothing is published")
+	p.publish()
+	take(t, &c)
+	require.False(t, p.taken(ends[0]), "its room is not free")
+	c.release()
+	require.True(t, p.taken(ends[0]))
+	require.False(t, p.taken(ends[1]))
+	take(t, &c)
+	c.release()
+	require.True(t, p.taken(ends[1]))
+	put(&p, pattern(12, 1), pattern(8, 2))
+	require.False(t, p.taken(p.tail))
+	word(memory, headAt).Store(1 << 40)
+	require.True(t, p.taken(p.tail), "the ring is corrupt: nothing waits for it")
+}
+
 // A consumer that says it has taken more than there was, or that goes back, is found out.
 func TestProducerBelievesNoConsumer(t *testing.T) {
 	memory := aligned(controlLen + testRing)

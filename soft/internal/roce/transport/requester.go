@@ -74,7 +74,7 @@ func (q *QP) startWindow() {
 }
 
 func (q *QP) restoreRetries() {
-	q.retries, q.rnrRetries = int(q.attr.RetryCount)*timeoutCost, q.attr.RNRRetry
+	q.retries, q.rnrRetries, q.postponed = int(q.attr.RetryCount)*timeoutCost, q.attr.RNRRetry, 0
 }
 
 // sendRequests sends requests as far as the window, the limit of outstanding reads and the

@@ -65,8 +65,8 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	} else {
 		wait = max(wait, q.sharedRNRWait(now))
 	}
-	q.retries = int(q.attr.RetryCount) * timeoutCost // the peer responds
-	q.stuck = 0                                      // waiting for a receive is not being stuck
+	q.retries, q.postponed = int(q.attr.RetryCount)*timeoutCost, 0 // the peer responds
+	q.stuck = 0                                                    // waiting for a receive is not being stuck
 	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)

@@ -11,6 +11,8 @@ import (
 type retransmission struct {
 	retries    int   // left, in units of gapCost
 	rnrRetries uint8 // left
+	// postponed is for how long PeerBehind has postponed time-outs since the peer last responded.
+	postponed time.Duration
 	// gapPSN is the response last found missing. Later responses in the same round do not
 	// rewind again.
 	gapPSN      uint32
@@ -48,6 +50,18 @@ func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 	q.goBack(psn, cost == gapCost, now)
 	q.peerDropped, q.oldestMissing = true, true
 	q.armAckTimer(now)
+}
+
+// PeerBehind says that the peer has not taken the latest packets yet, on a path that loses none. A
+// time-out that is due then neither counts nor repeats anything, for silenceTimeout at most. An
+// adapter, too, responds while the program that uses it is stopped. PeerBehind does nothing with
+// Config.Adaptive, which waits as long for a silent peer.
+func (q *QP) PeerBehind(now time.Duration) {
+	if q.adapts || q.ackDeadline == 0 || now < q.ackDeadline || q.postponed >= silenceTimeout {
+		return
+	}
+	q.postponed += q.ackTimeout
+	q.ackDeadline = now + q.ackTimeout
 }
 
 func (q *QP) retryExceeded() {

@@ -116,6 +116,57 @@ func TestSequenceNaksWithoutRetries(t *testing.T) {
 	require.Equal(t, verbs.StatusFlushed, list[1].Status)
 }
 
+// Time-outs do not count while the peer has not taken the packets, for silenceTimeout at most since
+// it last responded.
+func TestPeerBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{timeout: 14, retries: 7})
+	const timeout = 4096 << 14 * time.Nanosecond
+	const postponements = int((silenceTimeout + timeout - 1) / timeout)
+	behind := func() (postponed bool) {
+		at := r.client.qp.Deadline()
+		r.client.qp.PeerBehind(at - 1)
+		require.Equal(t, at, r.client.qp.Deadline(), "it is not due")
+		r.client.qp.PeerBehind(at)
+		if postponed = r.client.qp.Deadline() != at; postponed {
+			require.Equal(t, at+timeout, r.client.qp.Deadline())
+			r.now = at
+			r.client.qp.Timeout(r.now)
+			require.Empty(t, r.client.transmit(r.now), "nothing is repeated")
+		}
+		return postponed
+	}
+	r.client.qp.PeerBehind(r.now)
+	require.Zero(t, r.client.qp.Deadline(), "nothing is under way")
+	r.client.post(r.wr(1, verbs.OpSend, 8), r.wr(2, verbs.OpSend, 8))
+	require.Len(t, r.client.transmit(r.now), 2)
+	for _, response := range []wire.Packet{
+		{Opcode: wire.RCAcknowledge, PSN: r.o.psn, AETH: wire.AETH{Syndrome: wire.Ack(wire.AckUnlimited)}},
+		rnrNak(wire.PSNAdd(r.o.psn, 1), 1),
+	} {
+		for range postponements {
+			require.True(t, behind())
+		}
+		require.False(t, behind(), "it has been silent for too long")
+		r.client.take(r.now, response)
+	}
+	r.requireSent(1, verbs.StatusSuccess)
+	r.client.qp.PeerBehind(r.client.qp.Deadline())
+	r.expire() // the wait for a receive
+	require.Len(t, r.client.transmit(r.now), 1)
+	for range postponements {
+		require.True(t, behind())
+	}
+	for range 7 {
+		require.False(t, behind())
+		r.expire()
+		require.Len(t, r.client.transmit(r.now), 1)
+	}
+	require.Zero(t, r.client.qp.retries)
+	r.expire()
+	r.requireSent(2, verbs.StatusRetryExceeded)
+}
+
 // A request fails in the end if the peer reports the same gap again and again.
 func TestSequenceNaksAreBounded(t *testing.T) {
 	t.Parallel()
