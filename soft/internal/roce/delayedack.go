@@ -46,26 +46,27 @@ const (
 )
 
 // newDelayedAck returns the initial state for the queue pair's path. Acknowledgements are not
-// delayed for peers whose source port is not named, since these may be other implementations.
-// Nor are they delayed under congestion control, which measures the round trip.
+// delayed under congestion control, which measures the round trip.
 func (q *queuePair) newDelayedAck() delayedAck {
 	a := delayedAck{threshold: minThreshold}
-	if u := networkPath(q.path); u != nil && q.source.Named() && !u.controlled() {
+	if u := networkPath(q.path); u != nil && !u.controlled() {
 		a.endpoint = u.endpoint
 	}
 	return a
 }
 
-// possible reports whether acknowledgements can be delayed.
-func (a *delayedAck) possible() bool {
-	return a.shared || a.endpoint != nil && a.endpoint.socket.Features().MaxSegments > 1
+// mayDelayAck reports whether acknowledgements may be delayed: by UDP only for a device like this
+// one, since others need not expect the reply before the acknowledgement.
+func (q *queuePair) mayDelayAck() bool {
+	a := &q.ack
+	return a.shared || a.endpoint != nil && q.source.LikeOurs() && a.endpoint.socket.Features().MaxSegments > 1
 }
 
 // scheduleResponse schedules a queue pair's response to a packet, for this round or together with
 // the program's reply.
 func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 	a := &q.ack
-	if !q.transport.OnlyAcknowledges() || !a.possible() {
+	if !q.transport.OnlyAcknowledges() || !q.mayDelayAck() {
 		s.activate(q)
 		return
 	}
@@ -111,7 +112,8 @@ func (q *queuePair) noteReply(now time.Duration) {
 	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)
-		if !a.shared {
+		// A learned port may be that of another implementation, but not on a loopback interface.
+		if !a.shared && (q.source.Named() || a.endpoint.socket.Addr().Addr().IsLoopback()) {
 			q.transport.RequestFirst()
 		}
 	}

@@ -83,6 +83,12 @@ func (s *Source) connected() bool { return s.kind >= portAny }
 // Named reports whether the port was named.
 func (s *Source) Named() bool { return s.kind == portNamed }
 
+// LikeOurs reports whether the peer is, by its port, a device like this one. Other devices that
+// choose their ports at random have such a port for a quarter of their connections.
+func (s *Source) LikeOurs() bool {
+	return s.kind == portNamed || s.kind == portLearned && s.addr.Port() >= FirstSendPort
+}
+
 // AcceptRepetitions allows a port to be learned from a repetition of one of the last n
 // packets, too: a peer whose packets arrived by another path repeats those that were not
 // acknowledged there.
