@@ -104,5 +104,6 @@ func (b *bridge) signalCompleted(verbs.Status, uint32) {}
 func (b *bridge) messageReceived()                     {} // reported when the program has called Established
 func (b *bridge) disconnectWhileConnecting() bool      { return false }
 func (b *bridge) disconnectArrived() bool              { return false }
+func (b *bridge) disconnectHeld() bool                 { return false }
 func (b *bridge) ended()                               {}
 func (b *bridge) release()                             {}

@@ -105,8 +105,8 @@ type Connection struct {
 	loopback         bool      // it is its own peer
 	peerDisconnected bool      // the peer has sent its disconnect notice
 	closeBy          time.Time // when the tasks at the device are flushed, if the connection is being closed
-	// unconfirmed: the connection manager repeats the message that this end has left, until the
-	// peer has confirmed it or closeBy.
+	// unconfirmed: until the peer has confirmed that it knows, or closeBy, the connection manager
+	// repeats the message to the peer, and the queue pair serves the peer's requests.
 	unconfirmed bool
 	// closedOnFailure: the connection is closed if it fails, since the program does not know
 	// of it.
@@ -552,7 +552,7 @@ func (conn *Connection) fail(err error) {
 	if !conn.state.usable() {
 		return
 	}
-	if conn.disconnectArrived() {
+	if conn.disconnectArrived() || conn.establishment.disconnectHeld() {
 		conn.peerClosed()
 		return
 	}

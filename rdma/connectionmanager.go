@@ -249,6 +249,12 @@ func (e *cmEnd) ended() {
 // disconnectArrived implements establishment.
 func (e *cmEnd) disconnectArrived() bool { return e.conn.peerDisconnected }
 
+// disconnectHeld implements establishment.
+func (e *cmEnd) disconnectHeld() bool {
+	id, ok := e.id.(verbs.HeldDisconnectCMID)
+	return ok && e.conn.ctx.manager.cm != nil && id.DisconnectHeld()
+}
+
 // release implements establishment.
 func (e *cmEnd) release() {
 	e.conn.ctx.manager.closeID(e.id)

@@ -467,7 +467,9 @@ func (c *Connections) completed(t *Task, status verbs.Status, vendor uint32) {
 		}
 	}
 	conn.failedTask(status, err)
-	conn.interrupted = conn.interrupted || errors.Is(conn.err, ErrPeerClosed)
+	if errors.Is(conn.err, ErrPeerClosed) {
+		conn.interrupted, err.Cause = true, conn.err
+	}
 	if status == verbs.StatusFlushed {
 		err.Cause = c.causeOf(conn)
 		t.keepMemory(err)

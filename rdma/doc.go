@@ -87,9 +87,10 @@
 //     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
 //     The connection is then Closed here too, with ErrPeerClosed. The closing end waits for the
 //     tasks and the notice for at most Config.CloseTimeout (one second). On connections made by
-//     address, a message of the connection manager takes the place of the notice. It waits up to
-//     500 ms for tasks that a software device has posted here. The peer still serves these, so
-//     a task does not fail because its acknowledgement was lost.
+//     address, a message of the connection manager takes the place of the notice. A
+//     software device that receives it first completes the tasks that are under way, for at
+//     most 500 ms. The closing end serves them meanwhile, so that a lost acknowledgement fails
+//     no task.
 //   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
 //     ErrRejected, ErrNotListening or ErrUnreachable.
 //   - The peer or the network dies. Tasks in flight fail with ErrRetryExceeded, and so does

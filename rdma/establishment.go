@@ -28,6 +28,9 @@ type establishment interface {
 	postDisconnect()
 	// disconnectArrived reports whether the peer's disconnect notice has arrived.
 	disconnectArrived() bool
+	// disconnectHeld reports whether the device knows that the peer ends the connection, and has
+	// not reported it.
+	disconnectHeld() bool
 	// ended is called when the connection's signal has completed after its tasks, and when the
 	// queue pair is put in error. It may be called again.
 	ended()

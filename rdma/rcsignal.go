@@ -209,5 +209,7 @@ func (r *rcSignal) peerReady() {
 	r.conn.ready()
 }
 
+func (r *rcSignal) disconnectHeld() bool { return false }
+
 // ended implements establishment. The disconnect notice was a write.
 func (r *rcSignal) ended() {}

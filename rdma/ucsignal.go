@@ -132,4 +132,5 @@ func (r *ucSignal) postDisconnect() { r.conn.signal.post(signalDrain, 0) }
 
 func (r *ucSignal) disconnectWhileConnecting() bool { return false }
 func (r *ucSignal) disconnectArrived() bool         { return false }
+func (r *ucSignal) disconnectHeld() bool            { return false }
 func (r *ucSignal) ended()                          {}

@@ -125,6 +125,14 @@ type CMID interface {
 	Close() error
 }
 
+// HeldDisconnectCMID is an ID whose device tells the program of the peer's disconnect only when the
+// queue pair's requests are complete. The IDs of the software device implement it.
+type HeldDisconnectCMID interface {
+	// DisconnectHeld reports whether the peer has asked to end the connection, and
+	// CMDisconnected has not been reported. The peer may serve no requests any more.
+	DisconnectHeld() bool
+}
+
 // CMParam is the content of a request or an acceptance.
 type CMParam struct {
 	QPN uint32 // of the queue pair, 24 bits

@@ -79,3 +79,54 @@ func sendByte(ctx context.Context, dev verbs.Device, conn *rdma.Connection) (err
 	defer func() { err = errors.Join(err, mem.Close()) }()
 	return await.Send(ctx, conn, bufinv.Source(mem, 0, 1))
 }
+
+// A client closes without serving the server's requests. They fail before the server's device
+// reports the end of the connection. It was closed all the same, and not lost.
+func TestCloseOfAPeerThatServesNothing(t *testing.T) {
+	sim.Check(t, 5, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond})
+		server, client := s.Host("server"), s.Host("client")
+		var failure error
+		server.Run(func(ctx context.Context, dev verbs.Device) error {
+			cfg := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: 3}
+			return withEngine(ctx, dev, cfg, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
+				err := await.Func(ctx, r.Engine(), func() error {
+					_, err := r.Listen(":1", rdma.ListenConfig{})
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				m, err := receive.Receive(ctx)
+				if err != nil {
+					return err
+				}
+				for failure == nil {
+					failure = sendByte(ctx, dev, m.Connection())
+				}
+				return nil
+			})
+		})
+		client.Run(func(ctx context.Context, dev verbs.Device) error {
+			return withEngine(ctx, dev, rdma.Config{CloseTimeout: rdma.None}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
+				conn, err := await.Dial(ctx, r, server.Addr().String()+":1", rdma.DialConfig{})
+				if err != nil {
+					return err
+				}
+				if err := sendByte(ctx, dev, conn); err != nil {
+					return err
+				}
+				if _, err := receive.Receive(ctx); err != nil {
+					return err
+				}
+				if err := await.Func(ctx, r.Engine(), conn.Close); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return nil
+			})
+		})
+		s.RunUntil(func() bool { return failure != nil }, time.Minute)
+		require.ErrorIs(s, failure, rdma.ErrPeerClosed)
+	})
+}

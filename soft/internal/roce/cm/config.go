@@ -18,9 +18,10 @@ type Config struct {
 	CAGUID uint64
 	// MTU is the largest path MTU of the port. Default: 4096.
 	MTU verbs.MTU
-	// Requests returns a function that reports whether the requests that a queue pair has now
-	// are complete; nil: it has none. The manager then answers a DREQ only when they are, or
-	// after half a second. Default: DREQs are answered at once.
+	// Requests returns a function that reports whether the requests that a queue pair has at the
+	// time of the call are complete. It returns nil if there are none. The manager calls Requests
+	// in Receive, and what it returned in Expire. It answers a DREQ when the requests are complete,
+	// or after half a second. Default: DREQs are answered at once.
 	Requests func(qpn uint32) (complete func() bool)
 	// TargetAckDelay is the code of the time within which this device acknowledges (IBTA
 	// 12.7). Default: 15, 134 ms.

@@ -80,11 +80,14 @@ type heldDREQ struct {
 	dreq     mad.DREQ
 	complete func() bool
 	until    time.Duration
+	check    time.Duration // until the next check; it doubles
 }
 
 const (
-	maxHold   = 500 * time.Millisecond
-	holdCheck = time.Millisecond // how often a held DREQ is checked
+	maxHold = 500 * time.Millisecond
+	// firstCheck and lastCheck bound the times between checks of a held DREQ.
+	firstCheck = time.Millisecond
+	lastCheck  = 32 * time.Millisecond
 )
 
 // holdDREQ answers a DREQ, now or when requests of the queue pair are complete.
@@ -97,16 +100,17 @@ func (c *Conn) holdDREQ(r *mad.DREQ, now time.Duration) {
 		c.disconnectedBy(r, now)
 		return
 	}
-	c.held = &heldDREQ{*r, complete, now + maxHold}
+	c.held = &heldDREQ{*r, complete, now + maxHold, firstCheck}
 	c.held.dreq.PrivateData = bytes.Clone(r.PrivateData)
 	c.state = StateDREQReceived
-	c.wait(now + holdCheck)
+	c.wait(now + firstCheck)
 }
 
 // answerWhenComplete answers the held DREQ, unless it has to wait.
 func (c *Conn) answerWhenComplete(now time.Duration) {
 	if now < c.held.until && !c.held.complete() {
-		c.wait(now + holdCheck)
+		c.held.check = min(2*c.held.check, lastCheck)
+		c.wait(min(now+c.held.check, c.held.until))
 		return
 	}
 	c.answerDREQ(now)
@@ -135,7 +139,7 @@ func (m *Manager) receiveDREP(r *mad.DREP, from Path, now time.Duration) {
 	case c == nil:
 		return
 	case c.state == StateDREQSent && r.TransactionID == c.transactionIDClose:
-		c.noteResponse(now)
+		// How long the peer took says nothing about the round trip: see heldDREQ.
 	case c.state != StateEstablished && c.state != StateDREQSent:
 		m.counters.WrongState++
 		return

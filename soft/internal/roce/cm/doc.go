@@ -32,8 +32,8 @@
 //	Accept              REP sent         or Reject
 //	EventEstablished    RTU received, or CommunicationEstablished was called
 //
-// Either side calls Disconnect, and both get EventDisconnected. A DREQ waits for requests that
-// the queue pair has under way ([Config.Requests]). [EventTimeWaitExit] is the
+// Either side calls Disconnect, and both get EventDisconnected. The answer to a DREQ
+// waits for requests that the queue pair has under way ([Config.Requests]). [EventTimeWaitExit] is the
 // last event of every connection, however it ended: only then may its queue pair number be
 // used for another one (IBTA 12.9.8). Close ends a connection in any state; only that last
 // event is reported after it.
@@ -152,6 +152,8 @@
 //   - An MRA asks for more time. It prolongs a wait by at most [Config.MaxServiceTimeout], no
 //     more often than retransmissions are allowed, and never beyond the caller's deadline or, on
 //     the passive side, the handshake's.
+//   - A DREQ whose answer waits costs one timer of its connection, for half a second. Repetitions
+//     are counted, and change nothing.
 //   - An ICMP port unreachable message counts only if it quotes the transaction ID of a message
 //     that waits for its response (PeerUnreachable).
 //

@@ -407,6 +407,13 @@ func (id *connectionID) Disconnect() error {
 	return id.onConnection("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
 }
 
+// DisconnectHeld implements verbs.HeldDisconnectCMID.
+func (id *connectionID) DisconnectHeld() bool {
+	g, err := id.lock("ask for a disconnect")
+	defer g.cfg.Lock.Unlock()
+	return err == nil && id.conn != nil && id.conn.State() == cm.StateDREQReceived
+}
+
 // onConnection makes a call on a connection.
 func (id *connectionID) onConnection(name string, call func(*Services) error) error {
 	g, err := id.lock(name)
