@@ -26,11 +26,7 @@ func TestAwait(t *testing.T) {
 		got := map[string]int{}
 		server.Run(func(ctx context.Context, dev verbs.Device) error {
 			return withEngine(ctx, dev, rdma.Config{MaxConnections: 3}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
-				err := await.Func(ctx, r.Engine(), func() error {
-					_, err := r.Listen(":1", rdma.ListenConfig{})
-					return err
-				})
-				if err != nil {
+				if err := listen(ctx, r); err != nil {
 					return err
 				}
 				for m, err := range receive.Messages(ctx) {
@@ -73,6 +69,14 @@ func TestAwait(t *testing.T) {
 		for text, n := range got {
 			require.Equal(s, 1, n, text)
 		}
+	})
+}
+
+// listen listens on port 1.
+func listen(ctx context.Context, r *rdma.Connections) error {
+	return await.Func(ctx, r.Engine(), func() error {
+		_, err := r.Listen(":1", rdma.ListenConfig{})
+		return err
 	})
 }
 

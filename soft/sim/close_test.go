@@ -25,11 +25,7 @@ func TestCloseAfterTheAnswer(t *testing.T) {
 		server, client := s.Host("server"), s.Host("client")
 		server.Run(func(ctx context.Context, dev verbs.Device) error {
 			return withEngine(ctx, dev, rdma.Config{MaxConnections: questions}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
-				err := await.Func(ctx, r.Engine(), func() error {
-					_, err := r.Listen(":1", rdma.ListenConfig{})
-					return err
-				})
-				if err != nil {
+				if err := listen(ctx, r); err != nil {
 					return err
 				}
 				for m, err := range receive.Messages(ctx) {
@@ -50,14 +46,7 @@ func TestCloseAfterTheAnswer(t *testing.T) {
 		client.Run(func(ctx context.Context, dev verbs.Device) error {
 			return withEngine(ctx, dev, rdma.Config{MaxConnections: questions}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
 				for range questions {
-					conn, err := await.Dial(ctx, r, server.Addr().String()+":1", rdma.DialConfig{})
-					if err != nil {
-						return err
-					}
-					if err := sendByte(ctx, dev, conn); err != nil {
-						return err
-					}
-					if _, err := receive.Receive(ctx); err != nil {
+					if _, err := ask(ctx, r, receive, server); err != nil {
 						return err
 					}
 					answers++
@@ -68,6 +57,19 @@ func TestCloseAfterTheAnswer(t *testing.T) {
 		s.RunUntil(func() bool { return answers == questions }, time.Minute)
 		require.Equal(s, questions, answers)
 	})
+}
+
+// ask connects to a server, sends it a question, and waits for its answer.
+func ask(ctx context.Context, r *rdma.Connections, receive *await.Receiver, server *sim.Host) (*rdma.Connection, error) {
+	conn, err := await.Dial(ctx, r, server.Addr().String()+":1", rdma.DialConfig{})
+	if err != nil {
+		return nil, err
+	}
+	if err := sendByte(ctx, r.Device(), conn); err != nil {
+		return nil, err
+	}
+	_, err = receive.Receive(ctx)
+	return conn, err
 }
 
 // sendByte sends one byte, and waits until it is acknowledged.
@@ -90,11 +92,7 @@ func TestCloseOfAPeerThatServesNothing(t *testing.T) {
 		server.Run(func(ctx context.Context, dev verbs.Device) error {
 			cfg := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: 3}
 			return withEngine(ctx, dev, cfg, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
-				err := await.Func(ctx, r.Engine(), func() error {
-					_, err := r.Listen(":1", rdma.ListenConfig{})
-					return err
-				})
-				if err != nil {
+				if err := listen(ctx, r); err != nil {
 					return err
 				}
 				m, err := receive.Receive(ctx)
@@ -109,14 +107,8 @@ func TestCloseOfAPeerThatServesNothing(t *testing.T) {
 		})
 		client.Run(func(ctx context.Context, dev verbs.Device) error {
 			return withEngine(ctx, dev, rdma.Config{CloseTimeout: rdma.None}, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
-				conn, err := await.Dial(ctx, r, server.Addr().String()+":1", rdma.DialConfig{})
+				conn, err := ask(ctx, r, receive, server)
 				if err != nil {
-					return err
-				}
-				if err := sendByte(ctx, dev, conn); err != nil {
-					return err
-				}
-				if _, err := receive.Receive(ctx); err != nil {
 					return err
 				}
 				if err := await.Func(ctx, r.Engine(), conn.Close); err != nil {
