@@ -72,8 +72,8 @@ func (a *attacker) floodManagers(fill func(s *sender, message *[mad.Len]byte, po
 				return err
 			}
 			s.send(&wire.Packet{
-				Opcode: wire.UDSendOnly, DestQP: 1, PSN: a.rng.Uint32() & wire.PSNMask,
-				DETH: wire.DETH{QKey: cm.QKey, SrcQP: 1}, Payload: message[:],
+				Opcode: wire.UDSendOnly, DestQP: wire.ManagementQPN, PSN: a.rng.Uint32() & wire.PSNMask,
+				DETH: wire.DETH{QKey: cm.QKey, SrcQP: wire.ManagementQPN}, Payload: message[:],
 			})
 		}
 	}

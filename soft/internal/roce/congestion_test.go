@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -109,6 +108,6 @@ func TestNotificationsOfAdapters(t *testing.T) {
 	arrive(ud.dev, cnp(ud.qp.Num()), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(ud.dev), "for datagrams, which nothing slows down")
 	managed := openCMSide(t, Config{})
-	arrive(managed.dev, cnp(admission.ManagementQPN), nil)
+	arrive(managed.dev, cnp(wire.ManagementQPN), nil)
 	require.Equal(t, [4]uint64{1, 0, 0, 0}, count(managed.dev), "for queue pair 1")
 }

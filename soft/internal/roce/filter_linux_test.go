@@ -269,14 +269,14 @@ func TestRestrictionAndIgnoredMessages(t *testing.T) {
 		newForger(t, netip.MustParseAddr(at)).send(e.socket.Addr(), wire.Packet{Opcode: wire.UDSendOnly, DestQP: qpn}, "")
 		return e.socket.Dropped() > before
 	}
-	assert.True(t, dropped("127.9.9.9", admission.ManagementQPN))
-	assert.False(t, dropped("127.9.9.8", admission.ManagementQPN))
+	assert.True(t, dropped("127.9.9.9", wire.ManagementQPN))
+	assert.False(t, dropped("127.9.9.8", wire.ManagementQPN))
 	assert.True(t, dropped("127.9.9.8", 5))
 	e.entry.Expire(until)
-	assert.True(t, dropped("127.9.9.9", admission.ManagementQPN))
+	assert.True(t, dropped("127.9.9.9", wire.ManagementQPN))
 	assert.False(t, dropped("127.9.9.8", 5))
 	messages.Expire(until)
-	assert.False(t, dropped("127.9.9.9", admission.ManagementQPN))
+	assert.False(t, dropped("127.9.9.9", wire.ManagementQPN))
 }
 
 // The filter drops only packets that handle refuses.
@@ -326,7 +326,7 @@ func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 		d := y.dev
 		d.mu.Lock() // the device's own goroutines keep away
 		defer d.mu.Unlock()
-		numbers := []uint32{admission.ManagementQPN, 0x123, verbs.MulticastQPN}
+		numbers := []uint32{wire.ManagementQPN, 0x123, verbs.MulticastQPN}
 		for _, qp := range qps {
 			numbers = append(numbers, qp.Num(), qp.Num())
 		}

@@ -21,7 +21,7 @@ import (
 func toManagement(from, to netip.AddrPort, message *[mad.Len]byte) []byte {
 	flow := wire.NewFlow(from, to)
 	b := make([]byte, wire.MaxDatagramLen)
-	p := wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: admission.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN}}
+	p := wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: wire.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: wire.ManagementQPN}}
 	n := p.PutHeaders(b)
 	crc := wire.ICRCUpdate(flow.ICRCStart(0, n+mad.Len+wire.ICRCLen, b[:n]), message[:])
 	n += copy(b[n:], message[:])

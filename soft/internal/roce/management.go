@@ -73,7 +73,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		d.main.counters.NotificationsIgnored++
 		return
 	}
-	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != admission.ManagementQPN || len(p.Payload) != mad.Len || !admission.DefaultPartition(p.PKey) {
+	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != wire.ManagementQPN || len(p.Payload) != mad.Len || !admission.DefaultPartition(p.PKey) {
 		d.main.drops.malformed++
 		return
 	}

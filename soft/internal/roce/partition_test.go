@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
@@ -76,7 +75,7 @@ func TestPartitionKeys(t *testing.T) {
 		}},
 		{"CM", "rx_malformed", func(t *testing.T) (*Device, wire.Packet, []byte) {
 			m := openCMSide(t, Config{})
-			return m.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: admission.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN}}, make([]byte, mad.Len)
+			return m.dev, wire.Packet{Opcode: wire.UDSendOnly, MigReq: true, DestQP: wire.ManagementQPN, DETH: wire.DETH{QKey: cm.QKey, SrcQP: wire.ManagementQPN}}, make([]byte, mad.Len)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -94,7 +94,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 			d.handleSRD(e, dg, p, now)
 			return nil
 		}
-	case p.DestQP == admission.ManagementQPN && d.services != nil:
+	case p.DestQP == wire.ManagementQPN && d.services != nil:
 		if s == owner {
 			d.handleManagement(e, dg, now)
 			return nil

@@ -52,8 +52,8 @@ const (
 	liftTime = 10 * time.Millisecond
 )
 
-// ManagementQPN is queue pair 1, the general services interface (IBTA 13.5.1).
-const ManagementQPN = 1
+// ManagementQPN is wire.ManagementQPN.
+const ManagementQPN = wire.ManagementQPN
 
 // Entry adds an entry with that address. The entry calls set to filter packets at all of its
 // sockets, with the lock of a shard held.
@@ -92,7 +92,7 @@ func (e *Entry) Open() (sources, queuePairs int) { return len(e.sources), len(e.
 
 // passes reports whether a restriction passes a packet other than SRD.
 func (e *Entry) passes(source netip.AddrPort, qpn uint32) bool {
-	if _, open := e.open[qpn]; open || qpn == ManagementQPN {
+	if _, open := e.open[qpn]; open || qpn == wire.ManagementQPN {
 		return true
 	}
 	return e.sources[source] > 0 || e.sources[netip.AddrPortFrom(source.Addr(), 0)] > 0
@@ -206,10 +206,10 @@ func (e *Entry) ignore(sources []netip.Addr) {
 // apply sets the filters of the sockets. If that fails, the device refuses the packets itself,
 // at a higher cost.
 func (e *Entry) apply() error {
-	filter := link.Filter{IgnoredQPN: ManagementQPN, Ignored: e.ignored}
+	filter := link.Filter{IgnoredQPN: wire.ManagementQPN, Ignored: e.ignored}
 	if e.restrictedUntil.Load() != 0 {
 		filter.Restrict, filter.OpenService = true, uint8(wire.ServiceSRD)
-		filter.Open = append(filter.Open, ManagementQPN)
+		filter.Open = append(filter.Open, wire.ManagementQPN)
 		for qpn := range e.open {
 			filter.Open = append(filter.Open, qpn)
 		}

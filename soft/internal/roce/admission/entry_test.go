@@ -9,6 +9,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
 // An address has its burst of refused packets, then its rate. What a restriction would not stop
@@ -23,7 +25,7 @@ func TestTokensOfRefusedPackets(t *testing.T) {
 	from.Open()
 	for range 2 * RefusedBurst {
 		require.Zero(t, f.Refused(peer, 5, now), "it may be of the peer")
-		require.Zero(t, f.Refused(unknown, ManagementQPN, now), "it is open")
+		require.Zero(t, f.Refused(unknown, wire.ManagementQPN, now), "it is open")
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Refused(peer, 5, now) }))
 	until := f.Refused(unknown, 5, now)

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
 const (
@@ -85,7 +87,7 @@ func (e *errorQueue) system(uintptr) {
 		if !e.portUnreachable() || len(e.reports) == maxUnreachable {
 			continue
 		}
-		if clear(e.quoted[min(int(n), len(e.quoted)):]); binary.BigEndian.Uint32(e.quoted[4:])&0xffffff != managementQPN {
+		if clear(e.quoted[min(int(n), len(e.quoted)):]); binary.BigEndian.Uint32(e.quoted[4:])&0xffffff != wire.ManagementQPN {
 			clear(e.quoted[:]) // one report for all packets with data
 		}
 		if report := (Refusal{e.name.decode(), e.quoted}); !slices.Contains(e.reports, report) {

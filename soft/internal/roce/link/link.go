@@ -277,10 +277,7 @@ type Refusal struct {
 	Packet [quotedBytes]byte
 }
 
-const (
-	quotedBytes   = 36
-	managementQPN = 1
-)
+const quotedBytes = 36
 
 // Unreachable returns the reports since the last call, at most 64, each once. It is called by the
 // receiving goroutine; the slice is valid until the next call. It makes no system call: reports

@@ -2,6 +2,9 @@ package wire
 
 import "encoding/binary"
 
+// ManagementQPN is queue pair 1, the general services interface (IBTA 13.5.1).
+const ManagementQPN = 1
+
 // DETHLen is the length of the datagram extended transport header in bytes.
 const DETHLen = 8
 
