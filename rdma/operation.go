@@ -60,6 +60,10 @@ func (o Operation) atomic() bool {
 	return o == OpCompareSwap || o == OpFetchAdd || o == OpSyncEventAdd
 }
 
+// changesWord reports whether the operation changes one word of the peer's memory, in one step.
+// The address must be a multiple of the word's size.
+func (o Operation) changesWord() bool { return o.atomic() || o == OpAtomicWrite }
+
 func (o Operation) sends() bool  { return o == OpSend || o == OpSendImm }
 func (o Operation) writes() bool { return o == OpWrite || o == OpWriteImm || o == OpAtomicWrite }
 
@@ -82,4 +86,4 @@ func (o Operation) returnsData() bool { return o == OpRead || o == OpSyncEventGe
 
 // readAtomic reports whether the operation counts among the reads and atomics outstanding, which
 // the device limits.
-func (o Operation) readAtomic() bool { return o.returnsData() || o == OpAtomicWrite }
+func (o Operation) readAtomic() bool { return o.returnsData() || o.changesWord() }

@@ -258,7 +258,7 @@ func (r *Task) checkLimits() error {
 			return fmt.Errorf("%w: the peer's memory map grants %v, but the task needs %v", ErrPermission, have, need)
 		}
 	}
-	if r.op.atomic() || r.op == OpAtomicWrite {
+	if r.op.changesWord() {
 		if addr := r.remote.TailAddr(); addr%atomicSize != 0 {
 			return fmt.Errorf("%w: the peer's address %#x is not a multiple of 8", ErrRange, addr)
 		}
