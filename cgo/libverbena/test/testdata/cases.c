@@ -814,24 +814,33 @@ static void leak_in_group(void)
 	}
 }
 
+// connect_extended gives an end a queue pair for which programs build requests of these
+// operations, all signaled, and connects it.
+static struct ibv_qp_ex *connect_extended(struct end *a, struct end *b, uint64_t operations)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_RC, .send_cq = a->cq, .recv_cq = a->cq, .pd = a->pd, .send_ops_flags = operations,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.cap = {.max_send_wr = DEPTH, .max_send_sge = 1}, // a few inline bytes need no asking
+	};
+	struct ibv_qp_ex *qp;
+
+	CHECK(!ibv_destroy_qp(a->qp));
+	CHECK(a->qp = ibv_create_qp_ex(a->context, &init));
+	connect_ends(a, b);
+	CHECK(qp = ibv_qp_to_qp_ex(a->qp));
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	return qp;
+}
+
 // Inline data may be empty.
 static void inline_nothing(void)
 {
 	struct ibv_context *context = open_first();
 	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
-	struct ibv_qp_init_attr_ex init = {
-		.qp_type = IBV_QPT_RC, .send_cq = a.cq, .recv_cq = a.cq, .pd = a.pd, .send_ops_flags = IBV_QP_EX_WITH_SEND,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.cap = {.max_send_wr = 1, .max_send_sge = 1, .max_inline_data = 16},
-	};
-	struct ibv_qp_ex *qp;
+	struct ibv_qp_ex *qp = connect_extended(&a, &b, IBV_QP_EX_WITH_SEND);
 	struct ibv_sge sges[2] = {0};
 
-	CHECK(!ibv_destroy_qp(a.qp));
-	CHECK(a.qp = ibv_create_qp_ex(context, &init));
-	connect_ends(&a, &b);
-	qp = ibv_qp_to_qp_ex(a.qp);
-	qp->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_start(qp);
 	ibv_wr_send(qp);
 	ibv_wr_set_sge_list(qp, 2, sges);
@@ -862,26 +871,15 @@ static void atomic_write(void)
 {
 	struct ibv_context *context = open_first();
 	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
-	struct ibv_qp_init_attr_ex init = {
-		.qp_type = IBV_QPT_RC, .send_cq = a.cq, .recv_cq = a.cq, .pd = a.pd,
-		.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_RDMA_WRITE,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.cap = {.max_send_wr = 4, .max_send_sge = 1},
-	};
+	struct ibv_qp_ex *qp = connect_extended(&a, &b, IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_RDMA_WRITE);
 	struct ibv_device_attr_ex attr;
 	char word[8];
-	struct ibv_qp_ex *qp;
 	struct ibv_wc wc;
 
 	CHECK(!ibv_query_device_ex(context, NULL, &attr));
 	CHECK(attr.device_cap_flags_ex & 1ull << 40); // IB_UVERBS_DEVICE_ATOMIC_WRITE
-	CHECK(!ibv_destroy_qp(a.qp));
-	CHECK(a.qp = ibv_create_qp_ex(context, &init));
-	connect_ends(&a, &b);
-	qp = ibv_qp_to_qp_ex(a.qp);
 
 	// The 8 bytes belong to the caller again after ibv_wr_atomic_write.
-	qp->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_start(qp);
 	qp->wr_id = 1;
 	memcpy(word, "a word. ", 8);
