@@ -104,15 +104,6 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 	free(channel);
 }
 
-// await_acknowledged waits until all events that were read are acknowledged.
-static void await_acknowledged(struct vb_cm_id *id)
-{
-	pthread_mutex_lock(&id->mutex);
-	while (id->acknowledged != id->taken)
-		pthread_cond_wait(&id->cond, &id->mutex);
-	pthread_mutex_unlock(&id->mutex);
-}
-
 static void destroy(struct vb_cm_id *id)
 {
 	struct vb_event *pending = NULL;
@@ -133,7 +124,7 @@ static void destroy(struct vb_cm_id *id)
 	discard(pending);
 	if (id->base.event)
 		rdma_ack_cm_event(id->base.event);
-	await_acknowledged(id);
+	vb_events_await(&id->mutex, &id->cond, &id->acknowledged, &id->taken);
 	if (id->synchronous && channel)
 		rdma_destroy_event_channel(&channel->base);
 	while (id->joins) {
@@ -259,7 +250,7 @@ VB_EXPORT int rdma_migrate_id(struct rdma_cm_id *given, struct rdma_event_channe
 		rdma_ack_cm_event(given->event);
 		given->event = NULL;
 	}
-	await_acknowledged(id);
+	vb_events_await(&id->mutex, &id->cond, &id->acknowledged, &id->taken);
 	if (was_synchronous)
 		rdma_destroy_event_channel(&from->base);
 	return 0;
@@ -283,10 +274,7 @@ void vb_cm_forget_join(struct vb_join *join)
 			vb_events_add(&id->channel->events, &event->node);
 	}
 	pthread_mutex_unlock(&ids_lock);
-	pthread_mutex_lock(&id->mutex);
-	while (join->acknowledged != join->taken)
-		pthread_cond_wait(&id->cond, &id->mutex);
-	pthread_mutex_unlock(&id->mutex);
+	vb_events_await(&id->mutex, &id->cond, &join->acknowledged, &join->taken);
 }
 
 VB_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *given)

@@ -139,10 +139,8 @@ VB_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 	vb_events_drop(async, q);
 	if (cq->channel)
 		vb_events_drop(events_of(cq->channel), q);
-	pthread_mutex_lock(&cq->mutex);
-	while (cq->comp_events_completed != q->completions || cq->async_events_completed != q->asyncs)
-		pthread_cond_wait(&cq->cond, &cq->mutex);
-	pthread_mutex_unlock(&cq->mutex);
+	vb_events_await(&cq->mutex, &cq->cond, &cq->comp_events_completed, &q->completions);
+	vb_events_await(&cq->mutex, &cq->cond, &cq->async_events_completed, &q->asyncs);
 	if (cq->channel)
 		__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_ACQ_REL);
 	pthread_mutex_destroy(&cq->mutex);

@@ -154,3 +154,11 @@ void vb_events_drop(struct vb_events *events, void *object)
 		event = next;
 	}
 }
+
+void vb_events_await(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *acknowledged, const unsigned int *read)
+{
+	pthread_mutex_lock(mutex);
+	while (*acknowledged != *read)
+		pthread_cond_wait(cond, mutex);
+	pthread_mutex_unlock(mutex);
+}

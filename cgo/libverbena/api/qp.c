@@ -16,17 +16,6 @@ static struct vb_srq *srq_of(struct ibv_srq *srq)
 	return vb_container(srq, struct vb_srq, base);
 }
 
-// await_acknowledged waits until all events that were read are acknowledged.
-static void await_acknowledged(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed, unsigned int *read)
-{
-	pthread_mutex_lock(mutex);
-	while (*completed != *read)
-		pthread_cond_wait(cond, mutex);
-	pthread_mutex_unlock(mutex);
-	pthread_mutex_destroy(mutex);
-	pthread_cond_destroy(cond);
-}
-
 VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
 	struct vb_srq *q = calloc(1, sizeof *q);
@@ -89,7 +78,9 @@ VB_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
 	if (error)
 		return error;
 	vb_events_drop(&vb_context(srq->context)->async, q);
-	await_acknowledged(&srq->mutex, &srq->cond, &srq->events_completed, &q->asyncs);
+	vb_events_await(&srq->mutex, &srq->cond, &srq->events_completed, &q->asyncs);
+	pthread_mutex_destroy(&srq->mutex);
+	pthread_cond_destroy(&srq->cond);
 	free(q);
 	return 0;
 }
@@ -239,7 +230,9 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	vb_discard_completions(qp->send_cq, qp->qp_num);
 	vb_discard_completions(qp->recv_cq, qp->qp_num);
 	vb_events_drop(&vb_context(qp->context)->async, q);
-	await_acknowledged(&qp->mutex, &qp->cond, &qp->events_completed, &q->asyncs);
+	vb_events_await(&qp->mutex, &qp->cond, &qp->events_completed, &q->asyncs);
+	pthread_mutex_destroy(&qp->mutex);
+	pthread_cond_destroy(&qp->cond);
 	vb_builder_free(&q->builder);
 	free(q);
 	return 0;

@@ -77,6 +77,9 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 struct vb_event *vb_events_detach(struct vb_events *events, void *object);
 // vb_events_drop removes and frees the events of an object.
 void vb_events_drop(struct vb_events *events, void *object);
+// vb_events_await waits until all events of an object that were read are acknowledged. The mutex
+// and the condition belong to the number of those that were.
+void vb_events_await(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *acknowledged, const unsigned int *read);
 
 struct vb_device {
 	struct ibv_device base;
