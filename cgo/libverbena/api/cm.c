@@ -62,68 +62,20 @@ VB_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_
 	return vb_result(error);
 }
 
-// devices are the devices that librdmacm's functions have opened. The lock guards the list.
-static struct vb_cm_device *devices;
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct vb_cm_device *open_device(struct ibv_device *from)
+// open_named stores the device of that name, which it opens at the first call. It returns an errno.
+static int open_named(const char *name, struct vb_device **to)
 {
-	struct vb_cm_device *device = calloc(1, sizeof *device);
-	struct ibv_device_attr attr;
+	struct vb_device *device = vb_find_device(name, NULL);
 	int error;
 
-	if (!device)
-		return NULL;
-	device->context = ibv_open_device(from);
-	if (!device->context) {
-		free(device);
-		return NULL;
+	if (!device) { // listing takes long, so that it is not done for each connection
+		ibv_free_device_list(ibv_get_device_list(NULL));
+		device = vb_find_device(name, NULL);
 	}
-	error = ibv_query_device(device->context, &attr);
-	if (!error && !(device->pd = ibv_alloc_pd(device->context)))
-		error = errno;
-	if (error) {
-		ibv_close_device(device->context);
-		free(device);
-		return vb_fail(error);
-	}
-	device->max_responder_resources = attr.max_qp_rd_atom < RDMA_MAX_RESP_RES ? attr.max_qp_rd_atom : RDMA_MAX_RESP_RES - 1;
-	device->max_initiator_depth = attr.max_qp_init_rd_atom < RDMA_MAX_INIT_DEPTH ? attr.max_qp_init_rd_atom : RDMA_MAX_INIT_DEPTH - 1;
-	return device;
-}
-
-// find_device returns the device, which it opens at the first call, or NULL with errno.
-static struct vb_cm_device *find_device(struct ibv_device *from)
-{
-	struct vb_cm_device **at = &devices, *found;
-
-	pthread_mutex_lock(&devices_lock);
-	while (*at && (*at)->context->device != from)
-		at = &(*at)->next;
-	if (!*at)
-		*at = open_device(from);
-	found = *at;
-	pthread_mutex_unlock(&devices_lock);
-	return found;
-}
-
-static struct vb_cm_device *find_device_named(const char *name)
-{
-	struct vb_device *listed = vb_find_device(name, NULL);
-	struct vb_cm_device *device = NULL;
-	struct ibv_device **list;
-
-	if (listed) // without a list of the machine's interfaces for each connection
-		return find_device(&listed->base);
-	list = ibv_get_device_list(NULL);
-	if (!list)
-		return NULL;
-	errno = ENODEV;
-	for (int i = 0; list[i]; i++)
-		if (strcmp(list[i]->name, name) == 0)
-			device = find_device(list[i]);
-	ibv_free_device_list(list);
-	return device;
+	error = device ? vb_share(device) : ENODEV;
+	if (!error)
+		*to = device;
+	return error;
 }
 
 VB_EXPORT struct ibv_context **rdma_get_devices(int *count)
@@ -138,9 +90,9 @@ VB_EXPORT struct ibv_context **rdma_get_devices(int *count)
 		return NULL;
 	contexts = calloc(all + 1, sizeof *contexts);
 	for (int i = 0; contexts && i < all; i++) {
-		struct vb_cm_device *device = find_device(list[i]);
+		struct vb_device *device = vb_container(list[i], struct vb_device, base);
 
-		if (device)
+		if (!vb_share(device))
 			contexts[opened++] = device->context;
 	}
 	ibv_free_device_list(list);
@@ -177,9 +129,9 @@ int vb_cm_refresh(struct vb_cm_id *id)
 	id->path.mtu = known.mtu;
 	if (id->device)
 		return 0;
-	id->device = find_device_named(known.device);
-	if (!id->device)
-		return errno;
+	error = open_named(known.device, &id->device);
+	if (error)
+		return error;
 	id->base.port_num = known.port;
 	id->base.verbs = id->device->context;
 	if (!id->base.pd)
@@ -267,7 +219,7 @@ VB_EXPORT int rdma_listen(struct rdma_cm_id *id, int backlog)
 // apply if the program leaves the choice. It returns an errno.
 static int set_param(struct vb_cm_id *id, struct rdma_conn_param *to, const struct rdma_conn_param *from, uint8_t responder_resources, uint8_t initiator_depth)
 {
-	struct vb_cm_device *device = id->device;
+	struct vb_device *device = id->device;
 	struct ibv_qp *qp = id->base.qp;
 
 	if (!device || !from && !qp)

@@ -13,14 +13,6 @@ struct vb_cm_channel {
 	_Atomic int readers; // threads in rdma_get_cm_event
 };
 
-// vb_cm_device is a device that librdmacm's functions have opened. It stays open.
-struct vb_cm_device {
-	struct ibv_context *context;
-	struct ibv_pd *pd;
-	uint8_t max_responder_resources, max_initiator_depth;
-	struct vb_cm_device *next;
-};
-
 // vb_join is a membership in a multicast group.
 struct vb_join {
 	struct vb_join *next;
@@ -37,7 +29,7 @@ struct vb_cm_id {
 	struct rdma_cm_id base;
 	uint32_t handle; // 0: it ended with its event channel
 	bool synchronous;
-	struct vb_cm_device *device;
+	struct vb_device *device; // NULL: none yet
 	// The lock of the identifiers guards these.
 	struct vb_cm_channel *channel; // NULL: it is destroyed
 	struct vb_cm_id *next, **at;

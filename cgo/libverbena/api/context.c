@@ -90,18 +90,37 @@ struct vb_device *vb_find_device(const char *name, const char *dev_name)
 	return device;
 }
 
-struct ibv_context *vb_shared_context(const char *name)
+// share is vb_share for a device that is not open. The lock is held.
+static int share(struct vb_device *device)
 {
-	static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-	struct vb_device *device = vb_find_device(name, NULL);
+	struct ibv_context *context = ibv_open_device(&device->base);
+	struct ibv_device_attr attr;
+	int error;
 
-	if (!device)
-		return vb_fail(ENODEV);
-	pthread_mutex_lock(&opening);
-	if (!device->shared)
-		device->shared = ibv_open_device(&device->base);
-	pthread_mutex_unlock(&opening);
-	return device->shared;
+	if (!context)
+		return errno;
+	error = ibv_query_device(context, &attr);
+	if (!error && !(device->pd = ibv_alloc_pd(context)))
+		error = errno;
+	if (error) {
+		ibv_close_device(context);
+		return error;
+	}
+	device->max_responder_resources = attr.max_qp_rd_atom < RDMA_MAX_RESP_RES ? attr.max_qp_rd_atom : RDMA_MAX_RESP_RES - 1;
+	device->max_initiator_depth = attr.max_qp_init_rd_atom < RDMA_MAX_INIT_DEPTH ? attr.max_qp_init_rd_atom : RDMA_MAX_INIT_DEPTH - 1;
+	device->context = context;
+	return 0;
+}
+
+int vb_share(struct vb_device *device)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	int error;
+
+	pthread_mutex_lock(&lock);
+	error = device->context ? 0 : share(device);
+	pthread_mutex_unlock(&lock);
+	return error;
 }
 
 VB_EXPORT void ibv_free_device_list(struct ibv_device **list)

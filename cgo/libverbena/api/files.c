@@ -89,7 +89,8 @@ static int read_attribute(const char *path, char *to, size_t size)
 {
 	char name[IBV_SYSFS_NAME_MAX];
 	const char *end;
-	struct ibv_context *context;
+	struct vb_device *device;
+	int error;
 
 	if (!begins(path, sys_folder))
 		return -1;
@@ -98,10 +99,11 @@ static int read_attribute(const char *path, char *to, size_t size)
 	if (!end || end - path >= (ptrdiff_t)sizeof name)
 		return -1;
 	snprintf(name, sizeof name, "%.*s", (int)(end - path), path);
-	if (!vb_find_device(name, NULL))
+	device = vb_find_device(name, NULL);
+	if (!device)
 		return -1;
-	context = vb_shared_context(name);
-	return context ? attribute(context, end + 1, to, size) : errno;
+	error = vb_share(device);
+	return error ? error : attribute(device->context, end + 1, to, size);
 }
 
 // open_file returns a descriptor for the file of a path: -2 if it is not of our devices, -1 with

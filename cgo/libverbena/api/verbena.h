@@ -85,15 +85,18 @@ struct vb_device {
 	struct ibv_device base;
 	uint64_t guid; // host byte order
 	struct vb_device *next;
-	struct ibv_context *shared; // see vb_shared_context
+	// For the library's own use: see vb_share.
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	uint8_t max_responder_resources, max_initiator_depth; // as in struct rdma_conn_param
 };
 
 // vb_find_device returns a device that has been listed, by its name or by its name in /dev.
 struct vb_device *vb_find_device(const char *name, const char *dev_name);
 
-// vb_shared_context returns a context of the device for the library's own use, which is open as
-// long as the process. It returns NULL with errno set.
-struct ibv_context *vb_shared_context(const char *name);
+// vb_share opens the device for the functions of librdmacm and for the files in /sys, once, for as
+// long as the process lives. It returns an errno.
+int vb_share(struct vb_device *device);
 
 struct vb_context {
 	uint32_t handle;
