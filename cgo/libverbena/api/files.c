@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -223,3 +224,36 @@ VB_EXPORT int access(const char *path, int mode)
 
 STAT(stat, stat)
 STAT(stat64, stat64)
+
+// No header has the two functions below any more. Programs declare them.
+
+VB_EXPORT const char *ibv_get_sysfs_path(void)
+{
+	return "/sys";
+}
+
+// ibv_read_sysfs_file stores what a file holds, without the newline at its end, and returns its
+// length. It returns -1 if the file cannot be read, or is longer.
+VB_EXPORT int ibv_read_sysfs_file(const char *folder, const char *file, char *to, size_t size)
+{
+	char path[PATH_MAX];
+	ssize_t length;
+	int fd;
+
+	if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	length = read(fd, to, size);
+	close(fd);
+	if (length > 0 && to[length - 1] == '\n')
+		length--;
+	else if (length == (ssize_t)size)
+		length = -1;
+	if (length >= 0)
+		to[length] = 0;
+	return length;
+}

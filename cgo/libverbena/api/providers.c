@@ -1,14 +1,11 @@
-// What others than programs use of libibverbs and librdmacm.
+// What providers use of libibverbs.
 //
 // perftest and pyverbs are linked with the providers of some adapters, libmlx5 and libefa, which
 // are linked with private functions of libibverbs. Where this library takes its place, it must
 // have them for these programs to start. No device here belongs to a provider, so none of them
 // has anything to do.
 
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <poll.h>
 
 #include "verbena.h"
 
@@ -90,12 +87,3 @@ PRIVATE(verbs_open_device);
 PRIVATE(verbs_register_driver_34);
 PRIVATE(verbs_set_ops);
 PRIVATE(verbs_uninit_context);
-
-// rpoll is poll, which also knows rsockets. Programs of rdmacm-utils are linked with it, though
-// they only use it for other files. Where librdmacm is loaded, its function does it.
-VB_EXPORT int rpoll(struct pollfd *files, nfds_t n, int timeout_ms)
-{
-	int (*next)(struct pollfd *, nfds_t, int) = dlsym(RTLD_NEXT, "rpoll");
-
-	return (next ? next : poll)(files, n, timeout_ms);
-}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -124,5 +125,23 @@ func TestCMAgainstSample(t *testing.T) {
 		r.retries = true
 		_, err := r.run(t, onLoopback("", "soft-lo"))
 		assert.NoError(t, err, r.client)
+	}
+}
+
+// rstream says that there are no rsockets, also where the library takes librdmacm's place.
+func TestRsockets(t *testing.T) {
+	needProgram(t, "rstream", "rdmacm-utils")
+	library := plain.library(t)
+	for name, env := range map[string][]string{
+		"preloaded":    plain.environment(t),
+		"in the place": append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(library, "verbena-lib", "librdmacm")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := run(t, append(env, "VERBENA_DEVICES=soft-lo"), "rstream", "-s", "127.0.0.1")
+			assert.Contains(t, out, "Protocol not supported") // as glibc says it
+			var failed *exec.ExitError
+			require.ErrorAs(t, err, &failed)
+			assert.True(t, failed.Exited(), "%v", failed)
+		})
 	}
 }

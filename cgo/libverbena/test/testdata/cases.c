@@ -922,6 +922,29 @@ static void atomic_write_length(void)
 	close_all(context, &a, &b);
 }
 
+// No header has these.
+extern const char *ibv_get_sysfs_path(void);
+extern int ibv_read_sysfs_file(const char *folder, const char *file, char *to, size_t size);
+
+// Files are read without the newline at their end, those of devices among them.
+static void sysfs_files(void)
+{
+	struct ibv_context *context = open_first();
+	char content[16], folder[512], file[] = "/tmp/verbena-XXXXXX";
+	int fd = mkstemp(file);
+
+	CHECK(strcmp(ibv_get_sysfs_path(), "/sys") == 0);
+	CHECK(ibv_read_sysfs_file(context->device->ibdev_path, "ports/1/state", content, sizeof content) == 9);
+	CHECK(strcmp(content, "4: ACTIVE") == 0);
+	snprintf(folder, sizeof folder, "%s/ports/1", context->device->ibdev_path);
+	CHECK(ibv_read_sysfs_file(folder, "state", content, 10) == 9 && content[9] == 0);
+	CHECK(ibv_read_sysfs_file(folder, "state", content, 9) == -1);
+	CHECK(ibv_read_sysfs_file(folder, "nothing", content, sizeof content) == -1 && errno == ENOENT);
+	CHECK(fd >= 0 && write(fd, "word", 4) == 4);
+	CHECK(ibv_read_sysfs_file("/tmp", file + 5, content, sizeof content) == 4 && strcmp(content, "word") == 0);
+	CHECK(!unlink(file) && !close(fd) && !ibv_close_device(context));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -931,7 +954,7 @@ static const struct {
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
-	{"threads", threads}, {"wrong_devices", wrong_devices},
+	{"sysfs_files", sysfs_files}, {"threads", threads}, {"wrong_devices", wrong_devices},
 };
 
 // Without a name, it prints the names.

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
 
 #define CHECK(condition) \
 	do { \
@@ -677,6 +678,28 @@ static void stress(void)
 	end(listener);
 }
 
+// There are no rsockets, and functions that take other descriptors too take these.
+static void rsockets(void)
+{
+	struct timeval none = {0};
+	struct pollfd file;
+	int pair[2];
+	char byte;
+	fd_set set;
+
+	CHECK_FAILS(rsocket(AF_INET, SOCK_STREAM, 0), EPROTONOSUPPORT);
+	CHECK(pipe(pair) == 0 && write(pair[1], "x", 1) == 1);
+	CHECK_FAILS(rread(pair[0], &byte, 1), EBADF);
+	CHECK_FAILS(rfcntl(pair[0], F_GETFL), EBADF);
+	CHECK_FAILS(riomap(pair[0], &byte, 1, 0, 0, -1), EBADF);
+	file = (struct pollfd){.fd = pair[0], .events = POLLIN};
+	CHECK(rpoll(&file, 1, 0) == 1 && file.revents == POLLIN);
+	FD_ZERO(&set);
+	FD_SET(pair[0], &set);
+	CHECK(rselect(pair[0] + 1, &set, NULL, NULL, &none) == 1);
+	CHECK(close(pair[0]) == 0 && close(pair[1]) == 0);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name) {#name, name}
@@ -685,7 +708,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
-		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked), CASE(stress),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress),
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
