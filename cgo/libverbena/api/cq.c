@@ -181,6 +181,8 @@ int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wcs)
 		for (; taken < n && q->count > 0; q->count--)
 			wcs[taken++] = q->wcs[q->first++];
 		pthread_mutex_unlock(&q->lock);
+		if (taken == n)
+			return taken;
 	}
 	polled = vb.poll_cq(cq->handle, n - taken, wcs + taken, NULL);
 	if (polled < 0)

@@ -50,7 +50,7 @@ type cmID struct {
 	killed bool      // the peer's process is gone
 	began  time.Time // of Connect
 	// received has the completions of the receives, if librdmacm changes the queue pair's state.
-	received verbs.CountedCQ
+	received *completionQueue
 	end      *C.struct_vd_cm_event // that waits for polls
 
 	// call is held by calls of the program. It guards the rest.
@@ -231,7 +231,7 @@ func (id *cmID) deliverEnd(e *C.struct_vd_cm_event) {
 	}
 	id.end = e
 	go func() {
-		for until := time.Now().Add(polling); received.Pending() > 0 && time.Now().Before(until); {
+		for until := time.Now().Add(polling); received.unread() > 0 && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
 		id.mu.Lock()

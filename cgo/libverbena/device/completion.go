@@ -24,9 +24,10 @@ type completionQueue struct {
 	context *deviceContext
 	c       unsafe.Pointer
 
-	mu     sync.Mutex // guards the batch
+	mu     sync.Mutex // guards the rest
 	wcs    [pollBatch]verbs.WC
 	extras []verbs.WCExtra // of an extended queue
+	kept   int             // what an extended queue has taken for the program to read later
 }
 
 var completionQueues table[completionQueue]
@@ -41,6 +42,14 @@ func (q *completionQueue) close() error {
 	defer q.context.mu.Unlock()
 	delete(q.context.queues, q.CQ)
 	return nil
+}
+
+// unread returns how many completions the program has not read. An extended queue takes several at
+// a time from the device: they count until it polls the device again.
+func (q *completionQueue) unread() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.kept + q.CQ.(verbs.CountedCQ).Pending()
 }
 
 //export vd_create_cq
@@ -121,6 +130,9 @@ func vd_poll_cq(cq C.uint32_t, most C.int, to *C.struct_ibv_wc, times *C.struct_
 		if n < pollBatch {
 			break
 		}
+	}
+	if q.kept = 0; times != nil {
+		q.kept = max(done-1, 0) // the program reads the first one now
 	}
 	return C.int(done)
 }

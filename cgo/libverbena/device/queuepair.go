@@ -19,7 +19,7 @@ type queuePair struct {
 	verbs.QP
 	context  *deviceContext
 	c        unsafe.Pointer
-	received verbs.CountedCQ // the queue of its receives
+	received *completionQueue
 
 	sendLock sync.Mutex // guards sends
 	sends    sends
@@ -141,7 +141,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	if err != nil {
 		return errnoOf(err)
 	}
-	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ.CQ.(verbs.CountedCQ), sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
+	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	made.number = C.uint32_t(v.Num())
 	p.context.mu.Lock()
 	p.context.byNumber[v.Num()] = q

@@ -96,12 +96,20 @@ static struct rdma_cm_id *resolved(__be16 port, enum rdma_port_space space)
 	return id;
 }
 
-static void give_qp(struct rdma_cm_id *id)
+// give_qp_with makes a queue pair whose receives complete in a queue of the program; NULL: in one
+// of the identifier.
+static void give_qp_with(struct rdma_cm_id *id, struct ibv_cq *receives)
 {
-	struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}, .qp_type = id->qp_type};
+	struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}, .qp_type = id->qp_type, .recv_cq = receives};
 
 	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
-	CHECK(id->qp && id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq_channel && id->qp->pd == id->pd);
+	CHECK(id->qp && id->send_cq && id->send_cq_channel && id->qp->pd == id->pd);
+	CHECK(receives ? !id->recv_cq && !id->recv_cq_channel : id->recv_cq && id->recv_cq_channel);
+}
+
+static void give_qp(struct rdma_cm_id *id)
+{
+	give_qp_with(id, NULL);
 }
 
 static enum ibv_qp_state state_of(struct ibv_qp *qp)
@@ -118,8 +126,9 @@ static void end(struct rdma_cm_id *id)
 	rdma_destroy_ep(id);
 }
 
-// connect_pair makes a connection with queue pairs at both ends.
-static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active, struct rdma_cm_id **passive)
+// connect_pair_with makes a connection with queue pairs at both ends. receives is for the passive
+// end, as in give_qp_with.
+static void connect_pair_with(struct rdma_cm_id *listener, struct rdma_cm_id **active, struct rdma_cm_id **passive, struct ibv_cq *receives)
 {
 	struct rdma_conn_param param = {.private_data = "hello", .private_data_len = 6, .responder_resources = 2, .initiator_depth = 3, .retry_count = 5, .rnr_retry_count = 6};
 	struct rdma_cm_event *event;
@@ -136,7 +145,7 @@ static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active
 	CHECK(event->param.conn.private_data_len >= 6 && strcmp(event->param.conn.private_data, "hello") == 0);
 	CHECK(event->param.conn.responder_resources == 3 && event->param.conn.initiator_depth == 2);
 	CHECK(event->param.conn.retry_count == 5 && event->param.conn.rnr_retry_count == 6 && event->param.conn.qp_num == (*active)->qp->qp_num);
-	give_qp(*passive);
+	give_qp_with(*passive, receives);
 	param.private_data = "welcome";
 	param.private_data_len = 8;
 	CHECK(rdma_accept(*passive, &param) == 0);
@@ -147,6 +156,11 @@ static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active
 	CHECK(rdma_ack_cm_event(event) == 0);
 	expect(RDMA_CM_EVENT_ESTABLISHED, *passive);
 	CHECK(state_of((*active)->qp) == IBV_QPS_RTS && state_of((*passive)->qp) == IBV_QPS_RTS);
+}
+
+static void connect_pair(struct rdma_cm_id *listener, struct rdma_cm_id **active, struct rdma_cm_id **passive)
+{
+	connect_pair_with(listener, active, passive, NULL);
 }
 
 // expect_both expects an event of each of two identifiers, in any order.
@@ -678,6 +692,69 @@ static void stress(void)
 	end(listener);
 }
 
+// end_waits makes a connection, whose passive end has an extended completion queue. It reports
+// whether the end of the connection waits while that end has not read what the queue has taken.
+static bool end_waits(struct rdma_cm_id *listener, struct ibv_context *context)
+{
+	struct ibv_cq_init_attr_ex init = {.cqe = 4, .wc_flags = IBV_WC_STANDARD_FLAGS};
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
+	struct rdma_event_channel *other = rdma_create_event_channel(), *first = channel;
+	struct pollfd event = {.fd = other->fd, .events = POLLIN};
+	struct ibv_poll_cq_attr none = {0};
+	struct rdma_cm_id *active, *passive;
+	const int messages = 3;
+	bool waits;
+
+	CHECK(cq && other);
+	connect_pair_with(listener, &active, &passive, ibv_cq_ex_to_cq(cq));
+	CHECK(rdma_migrate_id(passive, other) == 0);
+	CHECK(target = rdma_reg_msgs(passive, got, sizeof got));
+	for (int i = 0; i < messages; i++)
+		CHECK(rdma_post_recv(passive, NULL, got, sizeof got, target) == 0);
+	for (int i = 0; i < messages; i++) {
+		struct ibv_wc wc;
+
+		CHECK(rdma_post_send(active, NULL, NULL, 0, NULL, IBV_SEND_SIGNALED) == 0);
+		CHECK(rdma_get_send_comp(active, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	}
+	CHECK(ibv_start_poll(cq, &none) == 0); // which takes all, for the program to read one
+	ibv_end_poll(cq);
+	CHECK(rdma_disconnect(active) == 0);
+	expect(RDMA_CM_EVENT_DISCONNECTED, active);
+	waits = poll(&event, 1, 20) == 0;
+	for (int i = 1; i < messages; i++) {
+		CHECK(ibv_start_poll(cq, &none) == 0);
+		ibv_end_poll(cq);
+	}
+	CHECK(ibv_start_poll(cq, &none) == ENOENT);
+	channel = other;
+	expect(RDMA_CM_EVENT_DISCONNECTED, passive);
+	channel = first;
+	CHECK(rdma_dereg_mr(target) == 0);
+	end(active);
+	end(passive);
+	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+	rdma_destroy_event_channel(other);
+	return waits;
+}
+
+// A program reads the completions that came before the end of a connection before it learns of the
+// end, also those that an extended queue has taken. The end waits for a short time only, so that a
+// process that is suspended for longer must try again.
+static void end_after_completions(void)
+{
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP);
+	struct ibv_context **devices = rdma_get_devices(NULL);
+	bool waits = false;
+
+	CHECK(devices && devices[0]);
+	for (int tries = 0; tries < 20 && !waits; tries++)
+		waits = end_waits(listener, devices[0]);
+	CHECK(waits);
+	rdma_free_devices(devices);
+	end(listener);
+}
+
 // There are no rsockets, and functions that take other descriptors too take these.
 static void rsockets(void)
 {
@@ -708,7 +785,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
-		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(end_after_completions), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress),
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
