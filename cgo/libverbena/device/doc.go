@@ -14,7 +14,7 @@
 //
 //   - Nothing is sent before rdma_connect, so the events of the resolution come at once, and
 //     the time limits have no effect.
-//   - A request to a port without a listener is repeated for half a second before it is rejected.
+//   - A request to a port without a listener is repeated for a second before it is rejected.
 //   - The port space RDMA_PS_IB has the ports of RDMA_PS_TCP and RDMA_PS_UDP. There is no
 //     AF_IB, no RDMA_PS_IPOIB, no XRC, and no enhanced connection establishment.
 //   - RDMA_OPTION_ID_TOS is for the packets of this end; the peer is not told.
