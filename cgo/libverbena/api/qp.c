@@ -160,6 +160,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	struct vb_qp *q;
+	int error;
 
 	(void)context;
 	if (attr->comp_mask & ~known || attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags)
@@ -172,8 +173,10 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	q = create(attr->pd, (struct ibv_qp_init_attr *)attr);
 	if (!q)
 		return NULL;
-	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
-		vb_extend(q);
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && (error = vb_extend(q))) {
+		ibv_destroy_qp(&q->base);
+		return vb_fail(error);
+	}
 	return &q->base;
 }
 

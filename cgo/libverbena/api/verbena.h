@@ -152,14 +152,11 @@ struct vb_srq {
 struct vb_builder {
 	pthread_mutex_t lock; // held from wr_start to wr_complete or wr_abort
 	int error;
+	size_t count;
+	// As many as the queue has room for, each with its entries and inline data.
 	struct ibv_send_wr *wrs;
-	size_t wr_count, wr_room;
-	// The entries and inline data of requests. They can move, so requests have their offsets
-	// until wr_complete.
 	struct ibv_sge *sges;
-	size_t sge_count, sge_room;
 	char *bytes;
-	size_t byte_count, byte_room;
 };
 
 struct vb_qp {
@@ -192,8 +189,8 @@ struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr 
 int vb_dealloc_td(struct ibv_td *td);
 struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
 
-// vb_extend sets the functions by which programs build requests.
-void vb_extend(struct vb_qp *qp);
+// vb_extend sets the functions by which programs build requests. It returns an errno.
+int vb_extend(struct vb_qp *qp);
 void vb_builder_free(struct vb_builder *builder);
 
 // The callbacks of the Go half.

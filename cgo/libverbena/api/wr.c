@@ -18,31 +18,12 @@ static void refuse(struct vb_builder *b, int error)
 		b->error = error;
 }
 
-// reserve makes room for more elements at the end of an array.
-static void *reserve(struct vb_builder *b, void **array, size_t count, size_t more, size_t *room, size_t size)
-{
-	if (count + more > *room) {
-		size_t wanted = 2 * (count + more);
-		void *moved = realloc(*array, wanted * size);
-
-		if (!moved) {
-			refuse(b, ENOMEM);
-			return NULL;
-		}
-		*array = moved;
-		*room = wanted;
-	}
-	return (char *)*array + count * size;
-}
-
 // current is the request that is being built, or NULL.
 static struct ibv_send_wr *current(struct vb_builder *b)
 {
-	if (!b->wr_count) {
+	if (!b->count)
 		refuse(b, EINVAL);
-		return NULL;
-	}
-	return b->error ? NULL : &b->wrs[b->wr_count - 1];
+	return b->error ? NULL : &b->wrs[b->count - 1];
 }
 
 static void wr_start(struct ibv_qp_ex *qp)
@@ -51,7 +32,7 @@ static void wr_start(struct ibv_qp_ex *qp)
 
 	pthread_mutex_lock(&b->lock);
 	b->error = 0;
-	b->wr_count = b->sge_count = b->byte_count = 0;
+	b->count = 0;
 }
 
 static void wr_abort(struct ibv_qp_ex *qp)
@@ -65,33 +46,33 @@ static int wr_complete(struct ibv_qp_ex *qp)
 	struct ibv_send_wr *bad;
 	int error = b->error;
 
-	for (size_t i = 0; !error && i < b->wr_count; i++) {
-		struct ibv_send_wr *wr = &b->wrs[i];
-
-		wr->sg_list = b->sges + (uintptr_t)wr->sg_list;
-		wr->next = i + 1 < b->wr_count ? wr + 1 : NULL;
-		if (wr->send_flags & IBV_SEND_INLINE)
-			for (int k = 0; k < wr->num_sge; k++)
-				wr->sg_list[k].addr += (uintptr_t)b->bytes;
-	}
-	if (!error && b->wr_count)
+	if (!error && b->count)
 		error = vb_post_send(&qp->qp_base, b->wrs, &bad);
 	pthread_mutex_unlock(&b->lock);
 	return error;
 }
 
+// max_sge is the number of entries of each request. Inline data takes one.
+static size_t max_sge(const struct vb_qp *q)
+{
+	return q->cap.max_send_sge ? q->cap.max_send_sge : 1;
+}
+
 static struct ibv_send_wr *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
 {
-	struct vb_builder *b = &qp_of(qp)->builder;
-	struct ibv_send_wr *wr;
+	struct vb_qp *q = qp_of(qp);
+	struct vb_builder *b = &q->builder;
+	struct ibv_send_wr *wr = &b->wrs[b->count];
 
+	if (b->count == q->cap.max_send_wr)
+		refuse(b, ENOMEM);
 	if (b->error)
 		return NULL;
-	wr = reserve(b, (void **)&b->wrs, b->wr_count, 1, &b->wr_room, sizeof *wr);
-	if (!wr)
-		return NULL;
-	*wr = (struct ibv_send_wr){.wr_id = qp->wr_id, .opcode = opcode, .send_flags = qp->wr_flags & ~IBV_SEND_INLINE};
-	b->wr_count++;
+	*wr = (struct ibv_send_wr){
+		.wr_id = qp->wr_id, .opcode = opcode, .send_flags = qp->wr_flags & ~IBV_SEND_INLINE, .sg_list = &b->sges[b->count * max_sge(q)],
+	};
+	if (b->count++)
+		wr[-1].next = wr;
 	return wr;
 }
 
@@ -194,36 +175,20 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 	}
 }
 
-// add_sges appends entries to the current request. They are in one piece, since each request is
-// complete before the next one is begun.
-static struct ibv_sge *add_sges(struct vb_qp *q, size_t count)
-{
-	struct vb_builder *b = &q->builder;
-	struct ibv_send_wr *wr = current(b);
-	struct ibv_sge *sges;
-
-	if (!wr)
-		return NULL;
-	if (count > 1 && count > q->cap.max_send_sge) {
-		refuse(b, EINVAL);
-		return NULL;
-	}
-	sges = reserve(b, (void **)&b->sges, b->sge_count, count, &b->sge_room, sizeof *sges);
-	if (!sges)
-		return NULL;
-	wr->sg_list = (struct ibv_sge *)b->sge_count; // an index until wr_complete
-	wr->num_sge = count;
-	wr->send_flags &= ~IBV_SEND_INLINE;
-	b->sge_count += count;
-	return sges;
-}
-
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list)
 {
-	struct ibv_sge *sges = add_sges(qp_of(qp), count);
+	struct vb_qp *q = qp_of(qp);
+	struct ibv_send_wr *wr = current(&q->builder);
 
-	if (sges)
-		memcpy(sges, list, count * sizeof *list);
+	if (!wr)
+		return;
+	if (count > max_sge(q)) {
+		refuse(&q->builder, EINVAL);
+		return;
+	}
+	memcpy(wr->sg_list, list, count * sizeof *list);
+	wr->num_sge = count;
+	wr->send_flags &= ~IBV_SEND_INLINE;
 }
 
 static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
@@ -235,27 +200,26 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *list)
 {
-	struct vb_builder *b = &qp_of(qp)->builder;
-	struct ibv_sge *sges = add_sges(qp_of(qp), 1);
+	struct vb_qp *q = qp_of(qp);
+	struct vb_builder *b = &q->builder;
+	struct ibv_send_wr *wr = current(b);
 	size_t total = 0;
 	char *to;
 
-	for (size_t i = 0; i < count; i++)
-		total += list[i].length;
-	if (total > qp_of(qp)->cap.max_inline_data)
-		refuse(b, EINVAL);
-	if (!sges || b->error)
+	if (!wr)
 		return;
-	to = reserve(b, (void **)&b->bytes, b->byte_count, total + 1, &b->byte_room, 1); // never nothing
-	if (!to)
-		return;
-	*sges = (struct ibv_sge){.addr = b->byte_count, .length = total}; // an offset until wr_complete
-	b->wrs[b->wr_count - 1].send_flags |= IBV_SEND_INLINE;
-	b->byte_count += total;
+	to = &b->bytes[(b->count - 1) * q->cap.max_inline_data];
 	for (size_t i = 0; i < count; i++) {
-		memcpy(to, list[i].addr, list[i].length);
-		to += list[i].length;
+		if (list[i].length > q->cap.max_inline_data - total) {
+			refuse(b, EINVAL);
+			return;
+		}
+		memcpy(to + total, list[i].addr, list[i].length);
+		total += list[i].length;
 	}
+	*wr->sg_list = (struct ibv_sge){.addr = (uintptr_t)to, .length = total};
+	wr->num_sge = 1;
+	wr->send_flags |= IBV_SEND_INLINE;
 }
 
 static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
@@ -279,12 +243,18 @@ VB_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 	return q->is_extended ? &q->extended : NULL;
 }
 
-void vb_extend(struct vb_qp *q)
+int vb_extend(struct vb_qp *q)
 {
 	struct ibv_qp_ex *qp = &q->extended;
+	struct vb_builder *b = &q->builder;
 
+	b->wrs = calloc(q->cap.max_send_wr, sizeof *b->wrs);
+	b->sges = calloc(q->cap.max_send_wr, max_sge(q) * sizeof *b->sges);
+	b->bytes = calloc(q->cap.max_send_wr, q->cap.max_inline_data);
+	if (!b->wrs || !b->sges || !b->bytes)
+		return ENOMEM; // vb_builder_free frees them
 	q->is_extended = true;
-	pthread_mutex_init(&q->builder.lock, NULL);
+	pthread_mutex_init(&b->lock, NULL);
 	qp->wr_start = wr_start;
 	qp->wr_complete = wr_complete;
 	qp->wr_abort = wr_abort;
@@ -304,6 +274,7 @@ void vb_extend(struct vb_qp *q)
 	qp->wr_set_sge_list = wr_set_sge_list;
 	qp->wr_set_inline_data = wr_set_inline_data;
 	qp->wr_set_inline_data_list = wr_set_inline_data_list;
+	return 0;
 }
 
 void vb_builder_free(struct vb_builder *b)

@@ -855,6 +855,42 @@ static void inline_nothing(void)
 	close_all(context, &a, &b);
 }
 
+// send_many builds a list of sends, with inline data of two parts.
+static int send_many(struct ibv_qp_ex *qp, int count)
+{
+	struct ibv_data_buf parts[2] = {{.addr = "two", .length = 3}, {.addr = "parts", .length = 6}};
+
+	ibv_wr_start(qp);
+	for (int i = 0; i < count; i++) {
+		qp->wr_id = i;
+		ibv_wr_send(qp);
+		ibv_wr_set_inline_data_list(qp, 2, parts);
+	}
+	return ibv_wr_complete(qp);
+}
+
+// More requests than the queue has room for are refused together. As many as it has room for are not.
+static void too_many_requests(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_qp_ex *qp = connect_extended(&a, &b, IBV_QP_EX_WITH_SEND);
+	struct ibv_wc wc;
+
+	for (int i = 0; i < DEPTH; i++)
+		post_receive(&b, i);
+	CHECK(send_many(qp, DEPTH + 1) == ENOMEM);
+	CHECK(send_many(qp, DEPTH) == 0);
+	for (int i = 0; i < DEPTH; i++) {
+		wc = await(&a);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)i);
+		wc = await(&b);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 9);
+	}
+	CHECK(!memcmp(b.buffer, "twoparts", 9));
+	close_all(context, &a, &b);
+}
+
 // write_word posts an atomic write of 8 bytes by ibv_post_send.
 static void write_word(struct end *a, const struct end *b, struct ibv_sge sge, unsigned int flags, uint64_t offset)
 {
@@ -954,7 +990,7 @@ static const struct {
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
-	{"sysfs_files", sysfs_files}, {"threads", threads}, {"wrong_devices", wrong_devices},
+	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests}, {"wrong_devices", wrong_devices},
 };
 
 // Without a name, it prints the names.
