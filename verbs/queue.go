@@ -242,7 +242,7 @@ type QPAttr struct {
 	Address   AddressAttr // the peer's address
 	PathMTU   MTU         // bytes of payload in one packet
 	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for ever, 31 is
-	// the largest (IBTA 9.7.6.1.3). With QPInit.AdaptiveRetransmission, devices that adapt use
+	// the largest. A device may wait up to four times as long (IBTA 9.7.6.1.3). With QPInit.AdaptiveRetransmission, devices that adapt use
 	// neither Timeout nor RetryCount.
 	Timeout uint8
 	// RetryCount is the number of times that a request is repeated after no answer, or a

@@ -61,6 +61,7 @@ func (q *QP) startRequester() {
 	q.startWindow()
 	q.responseEnds.ends.depth = 2 * q.maxInitRead
 	q.restoreRetries()
+	q.rnrRetries = q.attr.RNRRetry
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
 	q.credit = q.window
@@ -71,10 +72,6 @@ func (q *QP) startWindow() {
 	q.maxCongestionWindow = max(q.window/int(q.mtu), 2*minWindow)
 	q.congestionWindow, q.steady = min(firstWindow, q.maxCongestionWindow), steadiness{}
 	q.control.Start(q.congestionWindow, q.maxCongestionWindow)
-}
-
-func (q *QP) restoreRetries() {
-	q.retries, q.rnrRetries, q.postponed = int(q.attr.RetryCount)*timeoutCost, q.attr.RNRRetry, 0
 }
 
 // sendRequests sends requests as far as the window, the limit of outstanding reads and the

@@ -64,6 +64,11 @@ func (q *QP) PeerBehind(now time.Duration) {
 	q.ackDeadline = now + q.ackTimeout
 }
 
+// retryLimit is the number of retries, in units of gapCost, until the peer responds.
+func (q *QP) retryLimit() int { return int(q.attr.RetryCount) * timeoutCost }
+
+func (q *QP) restoreRetries() { q.retries, q.postponed = q.retryLimit(), 0 }
+
 func (q *QP) retryExceeded() {
 	q.counters.RetryExceeded++
 	q.failRequest(verbs.StatusRetryExceeded)

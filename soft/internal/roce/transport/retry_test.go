@@ -27,7 +27,7 @@ func TestAckTimeoutValues(t *testing.T) {
 		require.Empty(t, r.client.transmit(r.now+want-1), "a nanosecond early")
 		r.client.qp.Timeout(r.now + want)
 		require.Len(t, r.client.transmit(r.now+want), 1)
-		require.Equal(t, r.now+2*want, r.client.qp.Deadline())
+		require.Equal(t, r.now+3*want, r.client.qp.Deadline(), "the second interval is twice as long")
 	}
 	r := newRig(t, options{timeout: 255})
 	r.client.post(r.wr(1, verbs.OpWrite, 8))
@@ -54,6 +54,12 @@ func TestAckTimerFollowsProgress(t *testing.T) {
 	require.Zero(t, r.client.qp.Deadline())
 }
 
+// timeouts is how long a number of time-outs in a row take.
+func timeouts(n uint8) time.Duration {
+	ackTimeouts := []time.Duration{0, 1, 3, 7, 11, 15, 19, 23, 27}[n]
+	return ackTimeouts * 1048576 * time.Nanosecond
+}
+
 func TestTimeoutsUpToTheRetryCount(t *testing.T) {
 	t.Parallel()
 	for _, op := range everyOperation {
@@ -76,7 +82,7 @@ func TestTimeoutsUpToTheRetryCount(t *testing.T) {
 				}
 				r.exchange()
 				r.requireSent(1, verbs.StatusSuccess)
-				require.Equal(t, start+time.Duration(retries)*1048576*time.Nanosecond, r.now)
+				require.Equal(t, start+timeouts(retries), r.now)
 
 				// Exceeded: and success has given it all its retries back.
 				start = r.now
@@ -92,7 +98,7 @@ func TestTimeoutsUpToTheRetryCount(t *testing.T) {
 				require.Equal(t, verbs.QPError, r.client.qp.State())
 				require.Zero(t, r.client.qp.Deadline())
 				require.Empty(t, r.client.transmit(r.now))
-				require.Equal(t, start+time.Duration(retries+1)*1048576*time.Nanosecond, r.now)
+				require.Equal(t, start+timeouts(retries+1), r.now)
 				require.Equal(t, uint64(1), r.client.counters.RetryExceeded)
 			})
 		}

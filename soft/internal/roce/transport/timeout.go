@@ -135,8 +135,15 @@ func (q *QP) armAckTimer(now time.Duration) {
 	case q.adapts:
 		q.startAdaptiveTimer(now)
 	case q.ackTimeout != 0:
-		q.ackDeadline = now + q.ackTimeout
+		q.ackDeadline = now + q.fixedTimeout()
 	}
+}
+
+// fixedTimeout returns the time-out without Config.Adaptive. It doubles twice while the peer is
+// silent, to the limit of IBTA 9.7.6.1.3: a busy machine may keep the peer's process waiting.
+func (q *QP) fixedTimeout() time.Duration {
+	expired := (q.retryLimit() - q.retries) / timeoutCost
+	return q.ackTimeout << min(expired, 2)
 }
 
 // Timeout handles the timers that are due.
