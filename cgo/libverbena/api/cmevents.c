@@ -77,11 +77,22 @@ static struct vb_cm_id *find_on(struct vb_cm_channel *channel)
 	return NULL;
 }
 
+// free_channel frees a channel, or leaves it to threads that wait for an event of it.
+static void free_channel(struct vb_cm_channel *channel)
+{
+	if (!channel || channel->readers)
+		return;
+	vb_events_close(&channel->events);
+	free(channel);
+}
+
 // The identifiers on the channel end with it. The program has still to destroy them. A thread that
-// waits for an event, as rping's does at its end, waits on: its channel stays, without events.
+// waits for an event, as rping's does at its end, waits on. So does one that comes a little late:
+// the channel destroyed last stays, without events.
 VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 {
-	struct vb_cm_channel *channel = vb_container(given, struct vb_cm_channel, base);
+	static struct vb_cm_channel *destroyed;
+	struct vb_cm_channel *channel = vb_container(given, struct vb_cm_channel, base), *previous;
 	struct vb_cm_id *id;
 
 	pthread_mutex_lock(&ids_lock);
@@ -97,11 +108,11 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		discard(pending);
 		pthread_mutex_lock(&ids_lock);
 	}
+	previous = destroyed;
+	destroyed = channel;
 	pthread_mutex_unlock(&ids_lock);
-	if (channel->readers)
-		return;
-	vb_events_close(&channel->events);
-	free(channel);
+	vb_events_close_fd(&channel->events);
+	free_channel(previous);
 }
 
 static void destroy(struct vb_cm_id *id)

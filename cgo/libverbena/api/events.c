@@ -24,6 +24,15 @@ int vb_events_init(struct vb_events *events)
 	return 0;
 }
 
+void vb_events_close_fd(struct vb_events *events)
+{
+	int fd = events->fd;
+
+	events->fd = -1;
+	if (fd >= 0)
+		close(fd);
+}
+
 void vb_events_close(struct vb_events *events)
 {
 	struct vb_event *event;
@@ -32,7 +41,7 @@ void vb_events_close(struct vb_events *events)
 		events->first = event->next;
 		free(event);
 	}
-	close(events->fd);
+	vb_events_close_fd(events);
 	pthread_mutex_destroy(&events->lock);
 }
 
@@ -101,6 +110,7 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 	for (;;) {
 		struct vb_event *event;
 		uint32_t seen;
+		int flags;
 
 		pthread_mutex_lock(&events->lock);
 		seen = events->added;
@@ -115,7 +125,8 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 		pthread_mutex_unlock(&events->lock);
 		if (event)
 			return event;
-		if (fcntl(events->fd, F_GETFL) & O_NONBLOCK)
+		flags = fcntl(events->fd, F_GETFL);
+		if (flags >= 0 && flags & O_NONBLOCK)
 			return vb_fail(EAGAIN);
 		if (wait_for_event(events, seen) < 0)
 			return NULL;

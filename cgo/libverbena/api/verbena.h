@@ -66,6 +66,8 @@ struct vb_events {
 };
 
 int vb_events_init(struct vb_events *events);
+// vb_events_close_fd closes the file descriptor. Threads that take events can still wait.
+void vb_events_close_fd(struct vb_events *events);
 // vb_events_close frees the events that are left.
 void vb_events_close(struct vb_events *events);
 void vb_events_add(struct vb_events *events, struct vb_event *event);

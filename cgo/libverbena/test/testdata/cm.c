@@ -1,5 +1,6 @@
 // Checks of librdmacm's functions, each by its name as the argument. All ends are in this process.
 
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -466,6 +467,14 @@ static void synchronous(void)
 	rdma_destroy_ep(listener);
 }
 
+static void *wait_for_none(void *given)
+{
+	struct rdma_cm_event *event;
+
+	rdma_get_cm_event(given, &event);
+	return NULL;
+}
+
 // Events that nobody has read vanish with their identifier, and requests with their listener.
 static void destruction(void)
 {
@@ -474,6 +483,7 @@ static void destruction(void)
 	struct pollfd waits = {.fd = channel->fd, .events = POLLIN};
 	struct sockaddr_in to = address("127.0.0.1", htons(7));
 	struct rdma_cm_event *event;
+	pthread_t late;
 
 	CHECK(rdma_resolve_addr(idle, NULL, (struct sockaddr *)&to, 1000) == 0);
 	CHECK(poll(&waits, 1, 20000) == 1);
@@ -490,6 +500,10 @@ static void destruction(void)
 	// A channel that goes before its identifier.
 	rdma_destroy_event_channel(channel);
 	CHECK_FAILS(rdma_disconnect(active), EINVAL);
+	// Threads that come to wait for its events wait.
+	CHECK(pthread_create(&late, NULL, wait_for_none, channel) == 0);
+	usleep(100000);
+	CHECK(pthread_tryjoin_np(late, NULL) == EBUSY);
 	end(active);
 	channel = rdma_create_event_channel();
 }
