@@ -10,6 +10,10 @@ import "time"
 //   - If the reply came later, from another goroutine or from a program that had slept, the
 //     acknowledgement waits for the reply, and for maxAckDelay at most.
 //
+// Through shared memory the acknowledgement leaves before the last packet of the reply: a program that
+// polls only for its completion, and then reads memory until the reply is there, receives it while it
+// polls.
+//
 // For all others, acknowledgements leave at once.
 type delayedAck struct {
 	// endpoint is the endpoint that sends both in one train, to a peer that restores their order.
@@ -43,6 +47,9 @@ const (
 	// program, unlike before, neither replies nor polls. The goroutine sends it within
 	// pollerGrace.
 	maxAckDelay = pollerGrace
+	// maxAckHold is how long an acknowledgement then waits for the last packet of a long reply
+	// through shared memory. In that time, some 30 MiB leave.
+	maxAckHold = 4 * time.Millisecond
 )
 
 // newDelayedAck returns the initial state for the queue pair's path. Acknowledgements are not
@@ -112,8 +119,11 @@ func (q *queuePair) noteReply(now time.Duration) {
 	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)
-		// A learned port may be that of another implementation, but not on a loopback interface.
-		if !a.shared && (q.source.Named() || a.endpoint.socket.Addr().Addr().IsLoopback()) {
+		switch {
+		case a.shared:
+			q.transport.HoldAck(now + maxAckHold)
+		case q.source.Named() || a.endpoint.socket.Addr().Addr().IsLoopback():
+			// A learned port may be that of another implementation, but not on a loopback interface.
 			q.transport.RequestFirst()
 		}
 	}

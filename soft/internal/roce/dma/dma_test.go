@@ -28,7 +28,7 @@ func TestCopyLong(t *testing.T) {
 		memory[i] = byte(i ^ i>>8)
 	}
 	for _, n := range []int{16<<10 - 1, 16 << 10, 16<<10 + 1, 64 << 10, 64<<10 + 7, 200<<10 + 3} {
-		for _, distance := range []int{1, 64, n - 1, n, n + 5, 300 << 10} {
+		for _, distance := range []int{1, 64, n - 1, n, n + 5, 300 << 10, 300<<10 + 8} {
 			for _, up := range []bool{true, false} {
 				from, to := 3, 3+distance
 				if !up {

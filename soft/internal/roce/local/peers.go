@@ -429,11 +429,14 @@ func (l *Peers) Wake() {
 
 // work makes progress when a peer wakes this end and no program polls. While programs poll, it
 // checks after each Config.Pause whether they still do: a program may stop without arming a
-// completion queue.
+// completion queue. Some programs poll only for the completions of their own requests, and then
+// read memory until a peer has written there. Where work has waited for the end of a pause, the
+// next pauses are short.
 func (l *Peers) work() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	spinning := spin.New(l.cfg.Spin)
+	short := 0 // pauses to come that are short
 	for {
 		select {
 		case <-l.wakes:
@@ -441,49 +444,73 @@ func (l *Peers) work() {
 			return
 		}
 		spinning.Woken(l.cfg.Now())
+		paused := false // programs have not polled during the pause that has ended
 		for {
-			more, polled := l.round(&spinning)
-			if !more {
+			r := l.round(&spinning)
+			if paused && r.worked {
+				short = shortPauses
+			}
+			paused = false
+			if !r.more {
 				break
 			}
-			if !polled {
+			if !r.polled {
 				if spinning.Idle() {
 					spinning.Yield()
 				}
 				continue
 			}
 			before := l.cfg.Shard.Polls()
-			timer.Reset(l.cfg.Pause)
-			select {
-			case <-timer.C:
-			case <-l.sleeps:
-				continue
-			case <-l.ctx.Done():
-				return
+			if short > 0 {
+				short--
+				spin.Sleep(shortPause)
+			} else {
+				timer.Reset(l.cfg.Pause)
+				select {
+				case <-timer.C:
+				case <-l.sleeps:
+					continue
+				case <-l.ctx.Done():
+					return
+				}
 			}
 			if l.cfg.Shard.Polls() == before {
 				l.pollsSeen.Store(before) // the worker acts for programs that have not polled since
+				paused = true
 			}
 		}
 	}
 }
 
-// round is one round of work. It reports whether there may be more to do, and whether programs
-// have polled since this end last asked to be woken, and none of them is about to sleep.
-func (l *Peers) round(spinning *spin.Spin) (more, polled bool) {
+const (
+	// shortPause is a compromise: each one takes a little time of a processor.
+	shortPause = 20 * time.Microsecond
+	// shortPauses is how many pauses are short after work has waited.
+	shortPauses = 16
+)
+
+// round is what a round of work has come to.
+type round struct {
+	more   bool // there may be more to do
+	worked bool // there was something to do
+	// polled: the work was left to programs. They have polled since this end last asked to be woken,
+	// and none of them is about to sleep.
+	polled bool
+}
+
+func (l *Peers) round(spinning *spin.Spin) round {
 	shard := l.cfg.Shard
 	if shard.Polls() != l.pollsSeen.Load() && !shard.Asleep() {
-		return true, true // before the lock, since a program that unlocks it would have to wake a waiter
+		return round{more: true, polled: true} // before the lock, since a program that unlocks it would have to wake a waiter
 	}
 	shard.Lock()
 	defer shard.Unlock()
 	if !l.on {
-		return false, false
+		return round{}
 	}
-	if now := l.cfg.Now(); spinning.KeepPolling(now, shard.Progress(now)) {
-		return true, false
-	}
-	return !l.armWakeups(), false
+	now := l.cfg.Now()
+	worked := shard.Progress(now)
+	return round{worked: worked, more: spinning.KeepPolling(now, worked) || !l.armWakeups()}
 }
 
 // ProgramSleeps makes the worker take over at once from a program that has armed a completion

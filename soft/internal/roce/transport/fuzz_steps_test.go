@@ -540,7 +540,11 @@ func (q *fuzzQP) set(how, x byte) {
 	case 5:
 		q.qp.SetWindow(1 << (x % 24))
 	case 6:
-		q.qp.RequestFirst()
+		if x&1 != 0 {
+			q.qp.RequestFirst()
+		} else {
+			q.qp.HoldAck(q.w.now + time.Millisecond)
+		}
 	case 7:
 		q.host.guard.open = !q.host.guard.open
 	case 8:

@@ -14,7 +14,8 @@ import (
 type QP struct {
 	identity
 	state        verbs.QPState
-	requestFirst bool // set by RequestFirst
+	requestFirst bool          // set by RequestFirst
+	ackHeldUntil time.Duration // set by HoldAck; zero: acknowledgements leave first
 	bounds
 	shared
 	queues
@@ -103,14 +104,48 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 			budget--
 		}
 	}
+	if q.ackHeldUntil != 0 {
+		ahead := q.packetsBeforeLast()
+		if ahead > 0 && now < q.ackHeldUntil && q.onlyAckWaits() {
+			left, more := q.sendRequests(out, now, min(budget, ahead))
+			if more && ahead >= budget || !more && q.windowFullInMessage() {
+				return more
+			}
+			budget -= min(budget, ahead) - left
+		}
+		q.ackHeldUntil = 0
+	}
 	budget = q.sendResponses(out, now, budget)
-	return q.sendRequests(out, now, budget) || q.responses.Len() > 0 && q.responsesWaitUntil == 0
+	_, more := q.sendRequests(out, now, budget)
+	return more || q.responses.Len() > 0 && q.responsesWaitUntil == 0
+}
+
+// packetsBeforeLast returns how many packets of the largest size leave before the last one of the
+// requests that are posted.
+func (q *QP) packetsBeforeLast() int {
+	return int(wire.PSNDiff(q.nextPSN, q.sendPSN)-1) / int(q.largest>>q.mtuShift)
+}
+
+// windowFullInMessage reports whether the next packet belongs to a message that is under way, and
+// has no room in the window. The peer acknowledges such a message before it is complete.
+func (q *QP) windowFullInMessage() bool {
+	if !q.sending() || q.rnrUntil != 0 || q.sendIdx == q.sq.tail {
+		return false
+	}
+	w := q.sq.at(q.sendIdx)
+	return !w.responds() && q.sendPSN != w.first && int(wire.PSNDiff(q.sendPSN, q.unaPSN)) >= q.congestionWindow
 }
 
 // OnlyAcknowledges reports whether the only thing to send is a positive acknowledgement of a
 // complete message.
 func (q *QP) OnlyAcknowledges() bool {
-	if q.kind != verbs.RC || q.message != noMessage || q.notify || q.responses.Len() != 1 || q.sendIdx != q.sq.tail || q.probe != noProbe {
+	return q.kind == verbs.RC && q.onlyAckWaits() && !q.notify && q.sendIdx == q.sq.tail && q.probe == noProbe
+}
+
+// onlyAckWaits reports whether the only response that waits is a positive acknowledgement of a
+// complete message.
+func (q *QP) onlyAckWaits() bool {
+	if q.message != noMessage || q.responses.Len() != 1 {
 		return false
 	}
 	r := q.responses.first()
@@ -141,6 +176,12 @@ func (q *QP) RequestFirst() {
 		q.requestFirst = w.length > 0 && w.wr.Flags&verbs.FlagFence == 0
 	}
 }
+
+// HoldAck lets the requests that are posted, but for the last packet, leave before the
+// acknowledgement that waits, until that time at most. A peer that polls until its own request is
+// acknowledged then receives all of a long message in these polls. Fenced requests stay behind the
+// acknowledgement, as with RequestFirst.
+func (q *QP) HoldAck(until time.Duration) { q.ackHeldUntil = until }
 
 // Deadline returns when Timeout must be called; zero means never.
 func (q *QP) Deadline() time.Duration {
@@ -185,7 +226,7 @@ func (q *QP) reset() {
 	q.granted = GrantedKeys{}
 	q.responses.empty()
 	q.executed.empty()
-	q.attr, q.largest, q.lossless, q.requestFirst = verbs.QPAttr{}, 0, false, false
+	q.attr, q.largest, q.lossless, q.requestFirst, q.ackHeldUntil = verbs.QPAttr{}, 0, false, false, 0
 }
 
 // fail puts the queue pair in the error state and flushes it (IBTA 10.3.1.7).

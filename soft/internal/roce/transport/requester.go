@@ -75,14 +75,14 @@ func (q *QP) startWindow() {
 }
 
 // sendRequests sends requests as far as the window, the limit of outstanding reads and the
-// budget allow. It reports whether the budget alone stopped it.
-func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
+// budget allow. It returns the rest of the budget, and whether the budget alone stopped it.
+func (q *QP) sendRequests(out Output, now time.Duration, budget int) (left int, more bool) {
 	if !q.sending() || q.rnrUntil != 0 {
-		return false
+		return budget, false
 	}
 	if q.probe != noProbe {
 		if budget <= 0 {
-			return true
+			return budget, true
 		}
 		budget--
 		q.sendProbe(out, now)
@@ -94,27 +94,27 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 			continue
 		}
 		if q.state == verbs.QPSendQueueDrained && wire.PSNDiff(w.first, q.maxPSN) >= 0 {
-			return false
+			return budget, false
 		}
 		if q.pendingNak.set() && wire.PSNDiff(q.sendPSN, q.pendingNak.psn) >= 0 {
-			return false
+			return budget, false
 		}
 		if w.fault != verbs.StatusSuccess {
 			// The request fails when all before it are complete.
 			if q.sendIdx == q.sq.head {
 				q.failRequest(w.fault)
 			}
-			return false
+			return budget, false
 		}
-		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && q.readsOutstanding() {
-			return false
+		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && (q.ackHeldUntil != 0 || q.readsOutstanding()) {
+			return budget, false
 		}
 		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.responseEnds.ends.Full()) {
-			return false
+			return budget, false
 		}
 		if w.local() {
 			if budget <= 0 {
-				return true
+				return budget, true
 			}
 			budget--
 			if q.execute(w) {
@@ -126,10 +126,10 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 		underWay := int(wire.PSNDiff(q.sendPSN, q.unaPSN))
 		room := q.congestionWindow - underWay
 		if room <= 0 || w.wr.Op == verbs.OpRead && room < q.readPackets && room < q.leastRead(w, underWay) || q.mustWait(now) {
-			return false
+			return budget, false
 		}
 		if budget <= 0 {
-			return true
+			return budget, true
 		}
 		budget--
 		if !q.sendRequest(out, w, q.largest, now) {
@@ -139,7 +139,7 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) bool {
 			q.sendIdx++
 		}
 	}
-	return false
+	return budget, false
 }
 
 // sending reports whether requests may leave. In SQD, only requests that were begun before

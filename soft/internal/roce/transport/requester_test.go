@@ -3,6 +3,7 @@ package transport
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -832,6 +833,51 @@ func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
 		r.server.post(wr)
 		r.server.qp.RequestFirst()
 		require.Equal(t, []wire.Opcode{wire.RCAcknowledge, opcode}, opcodes(r.server.transmit(r.now)))
+	}
+}
+
+// A held acknowledgement leaves right before the last packet of the reply, also where the reply is
+// longer than the window. It leaves at once before fenced requests, and when its time is up.
+func TestHoldAck(t *testing.T) {
+	t.Parallel()
+	first, middle, last, ack := wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCAcknowledge
+	for name, c := range map[string]struct {
+		length, window uint32
+		flags          verbs.SendFlags
+		late           time.Duration
+		want           []wire.Opcode
+	}{
+		"one packet":             {length: 8, want: []wire.Opcode{ack, wire.RCWriteOnly}},
+		"two packets":            {length: 512, want: []wire.Opcode{first, ack, last}},
+		"several":                {length: 1000, want: []wire.Opcode{first, middle, middle, ack, last}},
+		"longer than the window": {length: 3000, window: 2048, want: slices.Concat([]wire.Opcode{first}, slices.Repeat([]wire.Opcode{middle}, 10), []wire.Opcode{ack, last})},
+		"fenced":                 {length: 512, flags: verbs.FlagFence, want: []wire.Opcode{ack, first, last}},
+		"late":                   {length: 512, late: time.Millisecond, want: []wire.Opcode{ack, first, last}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{mtu: 256, window: int(c.window)})
+			for range 2 {
+				r.client.post(r.wr(1, verbs.OpWrite, 8))
+				r.server.take(r.now, r.client.transmit(r.now)...)
+				require.True(t, r.server.qp.OnlyAcknowledges())
+				r.server.post(verbs.SendWR{
+					ID: 2, Op: verbs.OpWrite, Flags: verbs.FlagSignaled | c.flags,
+					SGL: []verbs.SGE{r.remote.sge(0, int(c.length))}, RemoteAddr: localBase, RKey: localKey,
+				})
+				r.server.qp.HoldAck(r.now + time.Millisecond)
+				r.now += c.late
+				var got []wire.Opcode
+				for sent := r.server.transmit(r.now); len(sent) > 0; sent = r.server.transmit(r.now) {
+					got = append(got, opcodes(sent)...)
+					r.client.take(r.now, sent...)
+					r.server.take(r.now, r.client.transmit(r.now)...)
+				}
+				require.Equal(t, c.want, got)
+				require.Equal(t, []uint64{1}, ids(r.client.send.take()))
+				require.Equal(t, []uint64{2}, ids(r.server.send.take()))
+			}
+		})
 	}
 }
 
