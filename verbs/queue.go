@@ -92,6 +92,18 @@ type ArmNextCQ interface {
 	ArmNext(solicitedOnly bool) error
 }
 
+// AwakeCQ is a completion queue of a device that makes progress in the calls of the program, and
+// otherwise on goroutines of its own, which have to be woken. A program that expects a completion
+// soon can spare them this. The queues of the software device implement it.
+type AwakeCQ interface {
+	// ArmAwake is ArmNext for a program that then calls Progress until it is notified. If it does
+	// not, the goroutines take over after some milliseconds.
+	ArmAwake(solicitedOnly bool) error
+	// Progress makes progress, as Poll does. It takes no completions. sleeps: the program calls
+	// nothing more until it is notified, so the goroutines take over at once.
+	Progress(sleeps bool) error
+}
+
 // CountedCQ is a completion queue that tells how full it is. The queues of the software device
 // implement it.
 type CountedCQ interface {

@@ -89,9 +89,18 @@ func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 	return now-s.since < s.limit && s.frozen < maxFrozen
 }
 
+// Polls reports whether the goroutine will poll for a while before it sleeps.
+func (s *Spin) Polls() bool { return s.limit > 0 }
+
 // Yield is called between two empty polls.
 func (s *Spin) Yield() {
 	runtime.Gosched()
+	s.YieldThread()
+}
+
+// YieldThread is Yield for a goroutine that is bound to its thread, as in a call from C: there
+// runtime.Gosched wakes other threads and waits for them.
+func (s *Spin) YieldThread() {
 	if s.polls%yieldPolls == 0 {
 		yieldProcessor()
 	}

@@ -24,6 +24,7 @@ VB_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 	}
 	channel->base.context = context;
 	channel->base.fd = channel->events.fd;
+	channel->events.context = vb_context(context)->handle;
 	return &channel->base;
 }
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -18,7 +19,8 @@ int vb_events_init(struct vb_events *events)
 	if (events->fd < 0)
 		return errno;
 	pthread_mutex_init(&events->lock, NULL);
-	events->added = 0;
+	events->added = events->context = 0;
+	events->waiting = 0;
 	events->first = NULL;
 	events->last = &events->first;
 	return 0;
@@ -72,9 +74,11 @@ static int wait_for_event(struct vb_events *events, uint32_t seen)
 {
 	int type, result;
 
+	atomic_fetch_add(&events->waiting, 1); // for ever, if the thread is cancelled
 	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
 	result = syscall(SYS_futex, &events->added, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 	pthread_setcanceltype(type, NULL);
+	atomic_fetch_sub(&events->waiting, 1);
 	return result < 0 && errno == EAGAIN ? 0 : result;
 }
 
@@ -85,9 +89,10 @@ void vb_events_add(struct vb_events *events, struct vb_event *event)
 	*events->last = event;
 	events->last = &event->next;
 	count_up(events);
-	__atomic_add_fetch(&events->added, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&events->added, 1, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&events->lock);
-	syscall(SYS_futex, &events->added, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	if (atomic_load(&events->waiting)) // a thread that counts itself later sees that added has changed
+		syscall(SYS_futex, &events->added, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 // remove_at removes the event that *at points to. The lock is held.
@@ -128,8 +133,14 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 		flags = fcntl(events->fd, F_GETFL);
 		if (flags >= 0 && flags & O_NONBLOCK)
 			return vb_fail(EAGAIN);
+		if (events->context)
+			vb.poll_for_event(events->context, &events->added, seen);
+		if (__atomic_load_n(&events->added, __ATOMIC_ACQUIRE) != seen)
+			continue;
 		if (wait_for_event(events, seen) < 0)
 			return NULL;
+		if (events->context)
+			vb.event_awaited(events->context);
 	}
 }
 

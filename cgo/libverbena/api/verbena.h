@@ -61,8 +61,10 @@ struct vb_event {
 struct vb_events {
 	int fd;
 	uint32_t added; // events ever: readers wait for it to change
+	_Atomic unsigned int waiting; // threads that sleep until then
 	pthread_mutex_t lock;
 	struct vb_event *first, **last;
+	uint32_t context; // of a completion channel, for which threads poll; 0: none
 };
 
 int vb_events_init(struct vb_events *events);

@@ -100,7 +100,21 @@ func vd_arm_cq(cq C.uint32_t, solicited C.int) C.int {
 	if q == nil {
 		return noSuch
 	}
-	return errnoOf(q.CQ.(verbs.ArmNextCQ).ArmNext(solicited != 0))
+	return errnoOf(q.context.wait.arm(q.CQ, solicited != 0))
+}
+
+//export vd_poll_for_event
+func vd_poll_for_event(context C.uint32_t, events *C.uint32_t, seen C.uint32_t) {
+	if c := contexts.get(uint32(context)); c != nil {
+		c.wait.poll((*uint32)(events), uint32(seen))
+	}
+}
+
+//export vd_event_awaited
+func vd_event_awaited(context C.uint32_t) {
+	if c := contexts.get(uint32(context)); c != nil {
+		c.wait.woken()
+	}
 }
 
 //export vd_poll_cq

@@ -26,6 +26,7 @@ type deviceContext struct {
 	name   string
 	cancel func() // of the subscription to events
 	c      unsafe.Pointer
+	wait   eventWait
 
 	mu sync.Mutex
 	// What is on the context, for events and for close.
@@ -52,6 +53,7 @@ func vd_open(name *C.char, context unsafe.Pointer, handle *C.uint32_t) C.int {
 		return errnoOf(err)
 	}
 	c := &deviceContext{
+		wait:   newEventWait(),
 		device: d, name: C.GoString(name), c: context, objects: make(map[object]struct{}),
 		byNumber: make(map[uint32]*queuePair), queues: make(map[verbs.CQ]*completionQueue),
 		receivers: make(map[verbs.SRQ]*sharedReceiveQueue),

@@ -316,7 +316,6 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 // makeProgress makes progress if the queue holds fewer than n entries, and returns how many of
 // the n it holds then. The lock of its shard is held.
 func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
-	d := c.device
 	if err := c.checkOpen("poll completion queue"); err != nil {
 		return 0, err
 	}
@@ -326,16 +325,37 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 		s.asleep.Store(false)
 	}
 	if c.entries.Len() < n {
-		s.polls.Add(1)
-		s.inPoll = c.armed == notArmed
-		s.progress(d.now(), nil)
-		s.inPoll = false
+		s.progressFor(c.armed == notArmed)
 	}
 	if c.overrun {
 		s.failOverrun()
-		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.entries.Depth(), d.cfg.Name, verbs.ErrOverrun)
+		return 0, fmt.Errorf("poll completion queue of %d entries on device %s: the queue overflowed; create it with a larger capacity: %w", c.entries.Depth(), c.device.cfg.Name, verbs.ErrOverrun)
 	}
 	return min(n, c.entries.Len()), nil
+}
+
+// progressFor makes progress for a program. pollsOn: it is going to do so again soon. The lock is
+// held.
+func (s *shard) progressFor(pollsOn bool) {
+	s.polls.Add(1)
+	s.inPoll = pollsOn
+	s.progress(s.device.now(), nil)
+	s.inPoll = false
+}
+
+// Progress implements verbs.AwakeCQ.
+func (c *completionQueue) Progress(sleeps bool) error {
+	s := c.lock()
+	defer s.mu.Unlock()
+	if err := c.checkOpen("make progress for completion queue"); err != nil {
+		return err
+	}
+	s.progressFor(!sleeps)
+	s.failOverrun()
+	if sleeps {
+		s.programSleeps()
+	}
+	return nil
 }
 
 // Arm implements verbs.CQ.
@@ -348,37 +368,51 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	if c.entries.Len() > 0 || c.overrun {
 		return false, nil
 	}
-	c.arm(s, solicitedOnly)
+	c.arm(solicitedOnly)
+	s.programSleeps()
 	return true, nil
 }
 
 // ArmNext implements verbs.ArmNextCQ. On a queue that has overflowed it calls the function at
 // once, so that the program polls and learns of it.
-func (c *completionQueue) ArmNext(solicitedOnly bool) error {
+func (c *completionQueue) ArmNext(solicitedOnly bool) error { return c.armNext(solicitedOnly, false) }
+
+// ArmAwake implements verbs.AwakeCQ.
+func (c *completionQueue) ArmAwake(solicitedOnly bool) error { return c.armNext(solicitedOnly, true) }
+
+func (c *completionQueue) armNext(solicitedOnly, awake bool) error {
 	s := c.lock()
 	defer s.mu.Unlock()
 	if err := c.checkOpen("arm completion queue"); err != nil {
 		return err
 	}
-	c.arm(s, solicitedOnly)
+	c.arm(solicitedOnly)
+	if awake {
+		s.asleep.Store(false)
+	} else {
+		s.programSleeps()
+	}
 	if c.overrun {
 		c.fire()
 	}
 	return nil
 }
 
-// arm arms the queue and prepares its shard for a program that sleeps. The lock is held.
-func (c *completionQueue) arm(s *shard, solicitedOnly bool) {
+func (c *completionQueue) arm(solicitedOnly bool) {
 	switch {
 	case !solicitedOnly:
 		c.armed = armedAny
 	case c.armed == notArmed:
 		c.armed = armedSolicited
 	}
+}
+
+// programSleeps prepares the shard for a program that sleeps. The lock is held.
+func (s *shard) programSleeps() {
 	s.armCount++
 	s.noteSleep()
 	if !s.unacknowledged.empty() {
-		now := c.device.now()
+		now := s.device.now()
 		s.sendDelayedAcks(now)
 		s.transmit(now)
 	}

@@ -176,6 +176,32 @@ func TestArmNext(t *testing.T) {
 	x.wait(2)
 }
 
+// A program that has armed its queue to stay awake is notified while it makes progress, after it has
+// said that it sleeps, and also if it does neither.
+func TestArmAwake(t *testing.T) { overEachPath(t, 4096, testArmAwake) }
+
+func testArmAwake(t *testing.T, x, y *side) {
+	calls := make(chan struct{}, 10)
+	x.cq.OnCompletion(func() { calls <- struct{}{} })
+	cq := x.cq.(verbs.AwakeCQ)
+	for name, then := range map[string]func(){
+		"progress": func() {
+			for len(calls) == 0 {
+				require.NoError(t, cq.Progress(false))
+			}
+		},
+		"sleep":   func() { require.NoError(t, cq.Progress(true)) },
+		"neither": func() {},
+	} {
+		require.NoError(t, cq.ArmAwake(false), name)
+		x.post(x.write(y, 8))
+		then()
+		notified(t, calls)
+		x.wait(1)
+	}
+	require.Empty(t, calls)
+}
+
 // A completion queue keeps what it holds when it is resized.
 func TestResizeCompletionQueue(t *testing.T) {
 	x := openSide(t, Config{}, 64)

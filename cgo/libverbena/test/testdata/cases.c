@@ -451,6 +451,63 @@ static void nonblocking(void)
 	close_all(context, &a, &b);
 }
 
+static void wait_for_completion(struct end *e)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	CHECK(!ibv_get_cq_event(e->channel, &cq, &cq_context) && cq == e->cq);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(await(e).status == IBV_WC_SUCCESS);
+}
+
+#define WAITS 2000
+
+static _Atomic int receives_posted;
+
+static void *send_and_wait(void *sender)
+{
+	struct end *a = sender;
+
+	for (int i = 0; i < WAITS; i++) {
+		while (receives_posted <= i)
+			sched_yield();
+		CHECK(!ibv_req_notify_cq(a->cq, 0));
+		post_send(a, i);
+		wait_for_completion(a);
+	}
+	return NULL;
+}
+
+// Threads that wait for events get all of them, though they poll for a while before they sleep. So
+// does a thread that then uses the descriptor.
+static void waiting_threads(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	pthread_t sender;
+
+	connect_ends(&a, &b);
+	CHECK(!pthread_create(&sender, NULL, send_and_wait, &a));
+	for (int i = 0; i < WAITS; i++) {
+		CHECK(!ibv_req_notify_cq(b.cq, 0));
+		post_receive(&b, i);
+		receives_posted++;
+		wait_for_completion(&b);
+	}
+	CHECK(!pthread_join(sender, NULL));
+	for (int i = 0; i < 50; i++) {
+		CHECK(!ibv_req_notify_cq(b.cq, 0));
+		post_receive(&b, i);
+		post_send(&a, i);
+		CHECK(readable(b.channel->fd, -1));
+		wait_for_completion(&b);
+		CHECK(await(&a).status == IBV_WC_SUCCESS);
+	}
+	CHECK(!ibv_req_notify_cq(b.cq, 0));
+	close_all(context, &a, &b);
+}
+
 // An event of a queue that is destroyed does not stay in a channel that others use.
 static void shared_channel(void)
 {
@@ -990,7 +1047,8 @@ static const struct {
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
-	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests}, {"wrong_devices", wrong_devices},
+	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
+	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices},
 };
 
 // Without a name, it prints the names.
