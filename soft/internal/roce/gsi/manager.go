@@ -177,8 +177,9 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 
 // listenNames returns the address to listen on, and the addresses by which processes of this
 // machine find the listener, each with the address and UDP port of its endpoint. The
-// unspecified address means all addresses of the device. 127.0.0.1 also names a device with
-// another address of the loopback interface, so that programs need not know its address.
+// unspecified address means all addresses of the device. Every address of the loopback interface
+// names a device that has one of them, so that programs need not know it: Debian gives the name
+// of a host the address 127.0.1.1.
 func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]netip.AddrPort, error) {
 	names := make(map[netip.Addr]netip.AddrPort)
 	addr = addr.WithZone("") // the device is on one interface
@@ -195,8 +196,8 @@ func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]neti
 		}
 		if own.Addr().Is4() && own.Addr().IsLoopback() {
 			switch {
-			case addr == localhost:
-				return own.Addr(), map[netip.Addr]netip.AddrPort{localhost: own, own.Addr(): own}, nil
+			case addr.Is4() && addr.IsLoopback():
+				return own.Addr(), map[netip.Addr]netip.AddrPort{addr: own, own.Addr(): own}, nil
 			case all:
 				names[localhost] = own
 			}
