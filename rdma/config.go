@@ -84,8 +84,10 @@ type Config struct {
 	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
 	// Zero, with RetryCount zero: the software device measures the round trip and adapts
 	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for 4 s.
-	// Zero otherwise, and on other devices: 268 ms (n = 16). A second and a third time-out in a
-	// row take up to two and four times as long.
+	// Zero otherwise, and on other devices: 268 ms (n = 16).
+	//
+	// A device that does not adapt may wait up to four times as long. The software device doubles
+	// the second and the third time-out in a row.
 	AckTimeout time.Duration
 	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
 	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The

@@ -97,7 +97,7 @@ type ArmNextCQ interface {
 // soon can spare them this. The queues of the software device implement it.
 type AwakeCQ interface {
 	// ArmAwake is ArmNext for a program that then calls Progress until it is notified. If it does
-	// not, the goroutines take over after some milliseconds.
+	// not, the goroutines take over after a millisecond.
 	ArmAwake(solicitedOnly bool) error
 	// Progress makes progress, as Poll does. It takes no completions. sleeps: the program calls
 	// nothing more until it is notified, so the goroutines take over at once.

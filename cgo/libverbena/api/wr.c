@@ -279,6 +279,7 @@ int vb_extend(struct vb_qp *q)
 
 void vb_builder_free(struct vb_builder *b)
 {
+	pthread_mutex_destroy(&b->lock);
 	free(b->wrs);
 	free(b->sges);
 	free(b->bytes);

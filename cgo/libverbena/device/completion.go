@@ -35,6 +35,7 @@ var completionQueues table[completionQueue]
 func (q *completionQueue) owner() *deviceContext { return q.context }
 
 func (q *completionQueue) close() error {
+	q.context.wait.sleep() // the thread that polls may do so for this queue
 	if err := q.Close(); err != nil {
 		return err
 	}

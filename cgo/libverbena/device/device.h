@@ -106,7 +106,7 @@ struct vd_cm_route {
 	F(int, arm_cq, (uint32_t cq, int solicited_only)) \
 	/* poll_for_event polls for a while, until the number of events differs from seen. */ \
 	F(void, poll_for_event, (uint32_t context, uint32_t *events, uint32_t seen)) \
-	/* event_awaited says that an event has come after the thread has slept. */ \
+	/* event_awaited says that the thread has slept, and was woken for an event. */ \
 	F(void, event_awaited, (uint32_t context)) \
 	/* poll_cq returns the number of completions, or minus an errno. times may be NULL. */ \
 	F(int, poll_cq, (uint32_t cq, int n, struct ibv_wc *wcs, struct vd_times *times)) \

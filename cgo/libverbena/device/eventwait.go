@@ -3,7 +3,6 @@
 package main
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,15 +14,16 @@ import (
 // eventWait is how threads wait for events of the completion queues of a context. While events
 // come soon, one thread polls the device for a while before it sleeps, as pe.Engine.Run does.
 type eventWait struct {
-	began    time.Time       // times are relative to it
-	arms     atomic.Int32    // since a thread last waited
-	polls    atomic.Bool     // the next thread that waits polls first
-	polling  sync.Mutex      // held by the thread that polls
-	spinning spin.Spin       // guarded by polling
-	polled   []verbs.AwakeCQ // guarded by polling
+	began    time.Time    // times are relative to it
+	polls    atomic.Bool  // the next thread that waits polls first
+	arms     atomic.Int32 // since a thread last waited
+	polling  sync.Mutex   // held by the thread that polls
+	spinning spin.Spin    // guarded by polling
 
-	mu    sync.Mutex
-	awake []verbs.AwakeCQ // armed for a thread that polls
+	mu sync.Mutex
+	// awake is the queue armed last for a thread that polls. Progress for one queue of a context is
+	// progress for all.
+	awake verbs.AwakeCQ
 }
 
 // maxArms is how many queues may be armed for the next thread that waits. Programs that arm more
@@ -34,16 +34,18 @@ func newEventWait() eventWait { return eventWait{began: time.Now(), spinning: sp
 
 // arm arms a queue for its next completion.
 func (w *eventWait) arm(cq verbs.CQ, solicitedOnly bool) error {
-	if !w.polls.Load() || w.arms.Add(1) > maxArms {
+	if w.polls.Load() && w.arms.Add(1) > maxArms {
+		w.polls.Store(false)
+	}
+	if !w.polls.Load() {
 		return cq.(verbs.ArmNextCQ).ArmNext(solicitedOnly)
 	}
 	awake := cq.(verbs.AwakeCQ)
+	err := awake.ArmAwake(solicitedOnly)
 	w.mu.Lock()
-	if !slices.Contains(w.awake, awake) {
-		w.awake = append(w.awake, awake)
-	}
-	w.mu.Unlock()
-	return awake.ArmAwake(solicitedOnly)
+	defer w.mu.Unlock()
+	w.awake = awake
+	return err
 }
 
 // poll polls the device while it is worth it, until the number of events differs from seen.
@@ -55,9 +57,9 @@ func (w *eventWait) poll(events *uint32, seen uint32) {
 	}
 	defer w.polling.Unlock()
 	w.mu.Lock()
-	w.polled = append(w.polled[:0], w.awake...)
+	cq := w.awake
 	w.mu.Unlock()
-	for w.progress() {
+	for cq == nil || cq.Progress(false) == nil {
 		if atomic.LoadUint32(events) != seen {
 			w.spinning.Found()
 			return
@@ -68,26 +70,22 @@ func (w *eventWait) poll(events *uint32, seen uint32) {
 		w.spinning.YieldThread()
 	}
 	w.sleep()
-}
-
-func (w *eventWait) progress() bool {
-	for _, cq := range w.polled {
-		if cq.Progress(false) != nil {
-			return false
-		}
+	if atomic.LoadUint32(events) != seen {
+		w.spinning.Found()
+		return
 	}
-	return true
+	w.polls.Store(false) // until the thread wakes
 }
 
 // sleep leaves the progress to the device.
 func (w *eventWait) sleep() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, cq := range w.awake {
-		_ = cq.Progress(true) // it fails if the queue is closed
+	cq := w.awake
+	w.awake = nil
+	w.mu.Unlock()
+	if cq != nil {
+		_ = cq.Progress(true) // it fails if the queue is closed, which has called sleep
 	}
-	clear(w.awake)
-	w.awake = w.awake[:0]
 }
 
 // woken is called when a thread has slept after poll.

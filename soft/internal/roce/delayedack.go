@@ -151,7 +151,7 @@ func (s *shard) sendDelayedAcks(now time.Duration) {
 // sendDelayedAck sends a queue pair's delayed acknowledgement before a change of state
 // discards it.
 func (q *queuePair) sendDelayedAck() {
-	if q.ack.waiting {
+	if q.ack.waiting || q.transport.ReleaseAck() {
 		s := q.shard
 		now := s.device.now()
 		s.sendFrom(q, now, allowance{packets: roundPackets, bytes: roundBytes}) // before all others

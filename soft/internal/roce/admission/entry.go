@@ -52,9 +52,6 @@ const (
 	liftTime = 10 * time.Millisecond
 )
 
-// ManagementQPN is wire.ManagementQPN.
-const ManagementQPN = wire.ManagementQPN
-
 // Entry adds an entry with that address. The entry calls set to filter packets at all of its
 // sockets, with the lock of a shard held.
 func (c *Control) Entry(addr netip.AddrPort, set func(link.Filter) error) *Entry {

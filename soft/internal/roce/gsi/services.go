@@ -118,7 +118,7 @@ func (g *Services) Expire(now time.Duration) {
 // if the packet is another, or if too little of it is there.
 func TransactionID(packet []byte) uint64 {
 	const mad = wire.BTHLen + wire.DETHLen
-	if len(packet) < mad+16 || binary.BigEndian.Uint32(packet[4:])&0xffffff != admission.ManagementQPN {
+	if len(packet) < mad+16 || binary.BigEndian.Uint32(packet[4:])&0xffffff != wire.ManagementQPN {
 		return 0
 	}
 	return binary.BigEndian.Uint64(packet[mad+8:])
@@ -147,8 +147,8 @@ func (g *Services) processOutput() {
 
 func (g *Services) send(dg *cm.Datagram) {
 	g.packet = wire.Packet{
-		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: admission.ManagementQPN, PSN: g.psn & 0xffffff,
-		DETH: wire.DETH{QKey: cm.QKey, SrcQP: admission.ManagementQPN},
+		Opcode: wire.UDSendOnly, MigReq: true, PKey: 0xffff, DestQP: wire.ManagementQPN, PSN: g.psn & 0xffffff,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQP: wire.ManagementQPN},
 	}
 	g.psn++
 	err := g.cfg.Endpoints[dg.Path.GIDIndex].SendMessage(dg.Path.Remote, &g.packet, dg.MAD[:])

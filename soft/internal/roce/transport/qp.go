@@ -178,10 +178,17 @@ func (q *QP) RequestFirst() {
 }
 
 // HoldAck lets the requests that are posted, but for the last packet, leave before the
-// acknowledgement that waits, until that time at most. A peer that polls until its own request is
-// acknowledged then receives all of a long message in these polls. Fenced requests stay behind the
-// acknowledgement, as with RequestFirst.
+// acknowledgement that waits, in calls of Transmit before that time. A peer that polls until its own
+// request is acknowledged then receives all of a long message in these polls. Fenced requests stay
+// behind the acknowledgement, as with RequestFirst.
 func (q *QP) HoldAck(until time.Duration) { q.ackHeldUntil = until }
+
+// ReleaseAck undoes HoldAck, and reports whether an acknowledgement may have been held.
+func (q *QP) ReleaseAck() bool {
+	held := q.ackHeldUntil != 0
+	q.ackHeldUntil = 0
+	return held
+}
 
 // Deadline returns when Timeout must be called; zero means never.
 func (q *QP) Deadline() time.Duration {

@@ -881,6 +881,20 @@ func TestHoldAck(t *testing.T) {
 	}
 }
 
+// A held acknowledgement can be sent before a change of state discards it.
+func TestReleaseAck(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{mtu: 256, window: 2048})
+	require.False(t, r.server.qp.ReleaseAck())
+	r.client.post(r.wr(1, verbs.OpWrite, 8))
+	r.server.take(r.now, r.client.transmit(r.now)...)
+	r.server.post(verbs.SendWR{ID: 2, Op: verbs.OpWrite, SGL: []verbs.SGE{r.remote.sge(0, 3000)}, RemoteAddr: localBase, RKey: localKey})
+	r.server.qp.HoldAck(r.now + time.Millisecond)
+	require.NotContains(t, opcodes(r.server.transmit(r.now)), wire.RCAcknowledge, "the window is full")
+	require.True(t, r.server.qp.ReleaseAck())
+	require.Equal(t, []wire.Opcode{wire.RCAcknowledge}, opcodes(r.server.transmit(r.now)))
+}
+
 func TestInlineDataIsTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{maxInline: 32})

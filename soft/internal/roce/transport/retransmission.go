@@ -11,6 +11,7 @@ import (
 type retransmission struct {
 	retries    int   // left, in units of gapCost
 	rnrRetries uint8 // left
+	timeouts   uint8 // since the peer last responded, up to 2; without Config.Adaptive
 	// postponed is for how long PeerBehind has postponed time-outs since the peer last responded.
 	postponed time.Duration
 	// gapPSN is the response last found missing. Later responses in the same round do not
@@ -64,10 +65,9 @@ func (q *QP) PeerBehind(now time.Duration) {
 	q.ackDeadline = now + q.ackTimeout
 }
 
-// retryLimit is the number of retries, in units of gapCost, until the peer responds.
-func (q *QP) retryLimit() int { return int(q.attr.RetryCount) * timeoutCost }
-
-func (q *QP) restoreRetries() { q.retries, q.postponed = q.retryLimit(), 0 }
+func (q *QP) restoreRetries() {
+	q.retries, q.timeouts, q.postponed = int(q.attr.RetryCount)*timeoutCost, 0, 0
+}
 
 func (q *QP) retryExceeded() {
 	q.counters.RetryExceeded++

@@ -141,10 +141,7 @@ func (q *QP) armAckTimer(now time.Duration) {
 
 // fixedTimeout returns the time-out without Config.Adaptive. It doubles twice while the peer is
 // silent, to the limit of IBTA 9.7.6.1.3: a busy machine may keep the peer's process waiting.
-func (q *QP) fixedTimeout() time.Duration {
-	expired := (q.retryLimit() - q.retries) / timeoutCost
-	return q.ackTimeout << min(expired, 2)
-}
+func (q *QP) fixedTimeout() time.Duration { return q.ackTimeout << q.timeouts }
 
 // Timeout handles the timers that are due.
 func (q *QP) Timeout(now time.Duration) {
@@ -164,6 +161,7 @@ func (q *QP) Timeout(now time.Duration) {
 	case q.adapts:
 		q.adaptiveTimeout(now)
 	default:
+		q.timeouts = min(q.timeouts+1, 2)
 		q.retry(q.unaPSN, timeoutCost, now)
 	}
 }
