@@ -180,6 +180,18 @@ func listens(pid int, protocol, port string) bool {
 	return false
 }
 
+// registered reports whether a device in the server's network namespace listens on a port of the
+// connection manager.
+func registered(pid int, port string) bool {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", pid))
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); strings.Contains(line, "@verbena/rdma_cm/") && strings.HasSuffix(line, ":"+port) {
+			return true
+		}
+	}
+	return false
+}
+
 // perftest refuses to print a result if it could not measure the frequency of the processor,
 // which happens on a loaded machine.
 const noFrequency = "Can't produce a report"
@@ -222,8 +234,9 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	ready := func() bool { return listens(s.cmd.Process.Pid, "tcp", port) }
 	switch {
 	case r.retries && p.client.devices == "" && p.server.devices != "":
-		// The kernel's connection manager takes 5 s to repeat a request to a port that is closed.
-		ready = func() bool { return listens(s.cmd.Process.Pid, "udp", "4791") }
+		// The kernel's connection manager takes 5 s to repeat a request that nobody takes, and its
+		// clients end if nobody listens.
+		ready = func() bool { return registered(s.cmd.Process.Pid, port) }
 	case r.retries:
 		ready = func() bool { return true }
 	}
