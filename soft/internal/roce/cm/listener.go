@@ -81,6 +81,7 @@ func (l *Listener) Close(now time.Duration) {
 	l.closed = true
 	m := l.manager
 	delete(m.listeners, l.key)
+	m.noteEnded(l.key, now)
 	var waiting []Event
 	for e := range m.events.All() {
 		if e.Listener == l {

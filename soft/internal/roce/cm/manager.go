@@ -25,6 +25,8 @@ type Manager struct {
 	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
 	measured    fifo.Queue[verbs.GID]    // the peers of roundTrips, the longest known first
 	halfOpen    int
+	ended       []endedListener
+	early       []*earlyRequest
 	closed      bool
 
 	timers      timers
@@ -144,6 +146,7 @@ func (m *Manager) Close(now time.Duration) {
 		l.closed = true
 	}
 	clear(m.listeners)
+	m.dropEarly()
 	m.halfOpen, m.closed = 0, true
 	m.events.Clear()
 }
@@ -242,12 +245,16 @@ func (m *Manager) Receive(b []byte, from Path, now time.Duration) (expected bool
 
 func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 	m.counters.Received++
+	m.handle(b, from, now)
+}
+
+func (m *Manager) handle(b []byte, from Path, now time.Duration) {
 	h, err := mad.DecodeHeader(b)
 	if err == nil {
 		switch h.Attribute {
 		case mad.AttrREQ:
 			var r mad.REQ
-			if err = r.Decode(b); err == nil {
+			if err = r.Decode(b); err == nil && !m.isEarly(r.ServiceID, b, from, now) {
 				m.receiveREQ(&r, from, now)
 			}
 		case mad.AttrMRA:
@@ -282,7 +289,7 @@ func (m *Manager) receive(b []byte, from Path, now time.Duration) {
 			}
 		case mad.AttrSIDRREQ:
 			var r mad.SIDRREQ
-			if err = r.Decode(b); err == nil {
+			if err = r.Decode(b); err == nil && !m.isEarly(r.ServiceID, b, from, now) {
 				m.receiveSIDRREQ(&r, from, now)
 			}
 		case mad.AttrSIDRREP:

@@ -1,0 +1,96 @@
+package cm
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+)
+
+// Some programs close their listener and listen again, as perftest does between its two connections.
+// Their peers may be sooner with the next request. The kernel's connection manager ends the dial
+// when such a request is rejected, so it waits for a while.
+const (
+	// listensAgain is how long after the end of a listener requests wait for another.
+	listensAgain = 200 * time.Millisecond
+	// earlyInterval is how often a request that waits looks for a listener.
+	earlyInterval = 5 * time.Millisecond
+	// maxEarly and maxEnded bound what the manager keeps.
+	maxEarly = 64
+	maxEnded = 64
+)
+
+// endedListener is a listener that was closed.
+type endedListener struct {
+	key listenerKey
+	at  time.Duration
+}
+
+// earlyRequest is a request that waits for a listener.
+type earlyRequest struct {
+	manager *Manager
+	request [mad.Len]byte
+	from    Path
+	service uint64
+	until   time.Duration
+	timer   timer
+}
+
+// noteEnded notes that a listener was closed.
+func (m *Manager) noteEnded(key listenerKey, now time.Duration) {
+	if len(m.ended) == maxEnded {
+		m.ended = slices.Delete(m.ended, 0, 1)
+	}
+	m.ended = append(m.ended, endedListener{key, now})
+}
+
+// isEarly keeps a request for a service whose listener has just been closed, and reports whether it
+// does.
+func (m *Manager) isEarly(service uint64, request []byte, from Path, now time.Duration) bool {
+	local := from.localGID()
+	if len(m.ended) == 0 || m.listenerFor(service, local) != nil {
+		return false
+	}
+	var until time.Duration
+	for _, l := range m.ended {
+		if l.key == (listenerKey{service, local}) || l.key == (listenerKey{service: service}) {
+			until = l.at + listensAgain
+		}
+	}
+	if now >= until {
+		return false
+	}
+	repeats := func(e *earlyRequest) bool { return bytes.Equal(e.request[:], request) && e.from.Remote == from.Remote }
+	if slices.ContainsFunc(m.early, repeats) {
+		m.counters.DuplicateREQ++
+		return true
+	}
+	if len(m.early) == maxEarly {
+		return false
+	}
+	e := &earlyRequest{manager: m, from: from, service: service, until: until}
+	copy(e.request[:], request)
+	e.timer.owner = e
+	m.early = append(m.early, e)
+	m.timers.set(&e.timer, min(now+earlyInterval, until))
+	return true
+}
+
+func (e *earlyRequest) expire(now time.Duration) {
+	m := e.manager
+	if now < e.until && m.listenerFor(e.service, e.from.localGID()) == nil {
+		m.timers.set(&e.timer, min(now+earlyInterval, e.until))
+		return
+	}
+	m.early = slices.DeleteFunc(m.early, func(other *earlyRequest) bool { return other == e })
+	m.handle(e.request[:], e.from, now)
+}
+
+// dropEarly drops the requests that wait.
+func (m *Manager) dropEarly() {
+	for _, e := range m.early {
+		m.timers.remove(&e.timer)
+	}
+	m.early = nil
+}
