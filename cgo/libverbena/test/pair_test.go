@@ -180,16 +180,11 @@ func listens(pid int, protocol, port string) bool {
 	return false
 }
 
-// registered reports whether a device in the server's network namespace listens on a port of the
-// connection manager.
-func registered(pid int, port string) bool {
+// registered reports whether a device in the server's network namespace listens for the connection
+// manager. Not all programs let the caller choose the port.
+func registered(pid int) bool {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", pid))
-	for line := range strings.Lines(string(data)) {
-		if line = strings.TrimSpace(line); strings.Contains(line, "@verbena/rdma_cm/") && strings.HasSuffix(line, ":"+port) {
-			return true
-		}
-	}
-	return false
+	return bytes.Contains(data, []byte("@verbena/rdma_cm/"))
 }
 
 // perftest refuses to print a result if it could not measure the frequency of the processor,
@@ -236,7 +231,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	case r.retries && p.client.devices == "" && p.server.devices != "":
 		// The kernel's connection manager takes 5 s to repeat a request that nobody takes, and its
 		// clients end if nobody listens.
-		ready = func() bool { return registered(s.cmd.Process.Pid, port) }
+		ready = func() bool { return registered(s.cmd.Process.Pid) }
 	case r.retries:
 		ready = func() bool { return true }
 	}

@@ -12,8 +12,9 @@ import (
 // Their peers may be sooner with the next request. The kernel's connection manager ends the dial
 // when such a request is rejected, so it waits for a while.
 const (
-	// listensAgain is how long after the end of a listener requests wait for another.
-	listensAgain = 200 * time.Millisecond
+	// endedLately is how long after the end of a listener requests wait, and earlyWait for how long.
+	endedLately = 5 * time.Second
+	earlyWait   = 500 * time.Millisecond
 	// earlyInterval is how often a request that waits looks for a listener.
 	earlyInterval = 5 * time.Millisecond
 	// maxEarly and maxEnded bound what the manager keeps.
@@ -52,28 +53,30 @@ func (m *Manager) isEarly(service uint64, request []byte, from Path, now time.Du
 	if len(m.ended) == 0 || m.listenerFor(service, local) != nil {
 		return false
 	}
-	var until time.Duration
-	for _, l := range m.ended {
-		if l.key == (listenerKey{service, local}) || l.key == (listenerKey{service: service}) {
-			until = l.at + listensAgain
-		}
+	lately := func(l endedListener) bool {
+		return now-l.at < endedLately && (l.key == listenerKey{service, local} || l.key == listenerKey{service: service})
 	}
-	if now >= until {
+	if !slices.ContainsFunc(m.ended, lately) {
 		return false
 	}
-	repeats := func(e *earlyRequest) bool { return bytes.Equal(e.request[:], request) && e.from.Remote == from.Remote }
-	if slices.ContainsFunc(m.early, repeats) {
-		m.counters.DuplicateREQ++
-		return true
+	for _, e := range m.early {
+		switch {
+		case !bytes.Equal(e.request[:], request) || e.from.Remote != from.Remote:
+		case now >= e.until:
+			return false // it has waited
+		default:
+			m.counters.DuplicateREQ++
+			return true
+		}
 	}
 	if len(m.early) == maxEarly {
 		return false
 	}
-	e := &earlyRequest{manager: m, from: from, service: service, until: until}
+	e := &earlyRequest{manager: m, from: from, service: service, until: now + earlyWait}
 	copy(e.request[:], request)
 	e.timer.owner = e
 	m.early = append(m.early, e)
-	m.timers.set(&e.timer, min(now+earlyInterval, until))
+	m.timers.set(&e.timer, now+earlyInterval)
 	return true
 }
 
@@ -83,8 +86,8 @@ func (e *earlyRequest) expire(now time.Duration) {
 		m.timers.set(&e.timer, min(now+earlyInterval, e.until))
 		return
 	}
-	m.early = slices.DeleteFunc(m.early, func(other *earlyRequest) bool { return other == e })
 	m.handle(e.request[:], e.from, now)
+	m.early = slices.DeleteFunc(m.early, func(other *earlyRequest) bool { return other == e })
 }
 
 // dropEarly drops the requests that wait.

@@ -39,10 +39,11 @@ func TestListenAgain(t *testing.T) {
 				require.Equal(t, "request, E", b.reports())
 				return
 			}
-			w.Pass(100 * time.Millisecond)
+			w.Pass(earlyWait)
 			require.Equal(t, "R 8", a.reports())
 			require.Empty(t, b.all)
 			require.Equal(t, uint64(2), b.Counters().NoService)
+			w.Pass(endedLately)
 			a.connect(a.params(b))
 			w.Pass(time.Millisecond)
 			require.Equal(t, "R 8, R 8", a.reports(), "later ones are rejected at once")

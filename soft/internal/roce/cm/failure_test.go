@@ -369,7 +369,7 @@ func TestListenerClose(t *testing.T) {
 	require.Equal(t, StateEstablished, b.all[0].Conn.State())
 	require.Zero(t, l.HalfOpen()+lu.HalfOpen()+b.Entries().HalfOpen)
 	a.connect(a.params(b))
-	w.Pass(listensAgain)
+	w.Pass(2 * earlyWait)
 	require.Equal(t, uint64(1), b.Counters().NoService)
 	b.listen(ListenParams{Service: testService})
 }
