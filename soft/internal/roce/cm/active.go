@@ -97,7 +97,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		transactionID: m.newTransactionID(p.Path.Local.Port()),
 		localQPN:      p.QPN, localPSN: p.PSN, mtu: p.PathMTU,
 		responderResources: p.ResponderResources, initiatorDepth: p.InitiatorDepth,
-		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
+		retryCount: p.RetryCount, rnrRetry: p.RNRRetry, peerRNRRetry: p.RNRRetry, ackTimeout: p.AckTimeout,
 		timeWait:       clamp(p.AckTimeout, minAckTimeout, maxAckTimeout),
 		trafficClass:   p.TrafficClass,
 		retransmission: retransmission{responseTimeout: timeoutDuration(p.ResponseTimeout)}, maxCMRetries: p.MaxCMRetries,

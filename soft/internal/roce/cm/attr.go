@@ -7,8 +7,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// minRNRTimer is the code that QPAttr returns: 0.64 ms (IBTA 9.7.5.2.8).
-const minRNRTimer = 12
+// The codes of MinRNRTimer that QPAttr returns (IBTA 9.7.5.2.8). A peer that repeats for ever may do
+// so soon. With a limit, a busy machine would exceed it while a program is about to post its receive.
+const (
+	shortRNRTimer = 12 // 0.64 ms
+	longRNRTimer  = 20 // 10.24 ms
+
+	infiniteRNRRetry = 7
+)
 
 // QPAttr returns the attributes, and the mask of those that apply, that move the connection's
 // queue pair to the state Initialized, ReadyToReceive or ReadyToSend, as rdma_init_qp_attr(3)
@@ -42,7 +48,10 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		}
 		mask := verbs.QPAttrState | verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 		if reliable {
-			a.MaxDestReadAtomic, a.MinRNRTimer = int(c.responderResources), minRNRTimer
+			a.MaxDestReadAtomic, a.MinRNRTimer = int(c.responderResources), longRNRTimer
+			if c.peerRNRRetry == infiniteRNRRetry {
+				a.MinRNRTimer = shortRNRTimer
+			}
 			mask |= verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer
 		}
 		return a, mask, nil

@@ -67,6 +67,7 @@ type Conn struct {
 	initiatorDepth      uint8
 	retryCount          uint8
 	rnrRetry            uint8
+	peerRNRRetry        uint8 // of the peer's queue pair; on a passive end, what the peer has for this one
 	ackTimeout          uint8 // for this end's queue pair
 	timeWait            uint8
 	trafficClass        uint8

@@ -109,6 +109,24 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
+// A peer that repeats for ever is told to wait for less time.
+func TestRNRTimer(t *testing.T) {
+	t.Parallel()
+	w, a, b := pair(t, faults{})
+	a.answerAll()
+	b.answerAll()
+	b.listen(ListenParams{Service: testService})
+	p := a.params(b)
+	p.RNRRetry = 7
+	conn := a.connect(p)
+	w.Pass(time.Second)
+	for _, c := range []*Conn{conn, b.all[0].Conn} {
+		attr, _, err := c.QPAttr(verbs.QPReadyToReceive)
+		require.NoError(t, err)
+		require.Equal(t, uint8(12), attr.MinRNRTimer)
+	}
+}
+
 // requireAttributes checks what a connection's queue pair is to be given.
 func requireAttributes(t *testing.T, c *Conn, p Params, sqPSN, rqPSN uint32, timeout uint8, index int) {
 	t.Helper()
@@ -136,7 +154,7 @@ func requireAttributes(t *testing.T, c *Conn, p Params, sqPSN, rqPSN uint32, tim
 	assert.Equal(t, uint8(0x20), attr.Address.TrafficClass&^3)
 	wantMask := verbs.QPAttrState | verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 	if reliable {
-		want.MaxDestReadAtomic, want.MinRNRTimer = int(p.ResponderResources), 12
+		want.MaxDestReadAtomic, want.MinRNRTimer = int(p.ResponderResources), 20 // both ends limit the retries
 		wantMask |= verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer
 	}
 	assert.Equal(t, want, attr)

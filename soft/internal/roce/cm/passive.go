@@ -101,7 +101,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		remoteQPN: r.QPN, remotePSN: r.StartingPSN, mtu: mtu, sourcePort: sourcePort(r.QKey, &from),
 		// The peer's initiator depth asks for our responder resources, and vice versa.
 		responderResources: r.InitiatorDepth, initiatorDepth: r.ResponderResources,
-		retryCount: r.RetryCount, rnrRetry: r.RNRRetry,
+		retryCount: r.RetryCount, rnrRetry: r.RNRRetry, peerRNRRetry: r.RNRRetry,
 		ackTimeout: clamp(r.Primary.AckTimeout, minAckTimeout, maxAckTimeout),
 		timeWait:   clamp(r.Primary.AckTimeout, minAckTimeout, maxAckTimeout),
 		// The network uses the lower two bits (ECN).
