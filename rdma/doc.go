@@ -104,8 +104,8 @@
 // Devices repeat what was lost. Unless Config.AckTimeout or RetryCount is set, the software
 // device measures the round trip, repeats soon after it, and gives up when the peer has been
 // silent for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed
-// number of times. A message that finds no receive is repeated for ever,
-// unless Config.RNRRetry limits that.
+// number of times. A message that finds no receive is repeated for ever, unless Config.RNRRetry
+// limits that.
 //
 // # Unreliable connections
 //

@@ -59,7 +59,6 @@ const (
 	defaultRetryCount  = 6
 	defaultMinRNRTimer = 640 * time.Microsecond
 	ackTimeUnit        = 4096 * time.Nanosecond
-	maxRNRRetry        = 7
 	maxRetryCount      = 7
 	// readLimit bounds the reads and atomics under way at a time if the program does not: more
 	// seldom help, and each costs the device memory on every connection.
@@ -253,7 +252,7 @@ func (s *settings) setRetries() error {
 		s.Keepalive = None
 	}
 	var err error
-	if s.rnrRetry, err = retryCode("RNRRetry", &s.RNRRetry, maxRNRRetry-1, Forever); err != nil {
+	if s.rnrRetry, err = retryCode("RNRRetry", &s.RNRRetry, verbs.InfiniteRNRRetry-1, Forever); err != nil {
 		return err
 	}
 	if s.retries, err = retryCode("RetryCount", &s.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
@@ -317,7 +316,7 @@ func retryCode(field string, v *int, most, zero int) (uint8, error) {
 	case *v == None:
 		return 0, nil
 	case *v == Forever && zero == Forever:
-		return maxRNRRetry, nil
+		return verbs.InfiniteRNRRetry, nil
 	case *v < 0 || *v > most:
 		forever := ""
 		if zero == Forever {

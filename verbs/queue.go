@@ -244,6 +244,9 @@ const (
 	SRDToRTS  = UDToRTS
 )
 
+// InfiniteRNRRetry is the RNR retry count that means no limit (IBTA 9.7.5.2.8).
+const InfiniteRNRRetry = 7
+
 // QPAttr holds the attributes of a queue pair.
 type QPAttr struct {
 	State     QPState     // the state to enter, or the present one
@@ -254,14 +257,14 @@ type QPAttr struct {
 	Address   AddressAttr // the peer's address
 	PathMTU   MTU         // bytes of payload in one packet
 	// Timeout t is the local acknowledge timeout: 4.096 µs × 2^t; 0 waits for ever, 31 is
-	// the largest. A device may wait up to four times as long (IBTA 9.7.6.1.3). With QPInit.AdaptiveRetransmission, devices that adapt use
-	// neither Timeout nor RetryCount.
+	// the largest. A device may wait up to four times as long (IBTA 9.7.6.1.3). With
+	// QPInit.AdaptiveRetransmission, devices that adapt use neither Timeout nor RetryCount.
 	Timeout uint8
 	// RetryCount is the number of times that a request is repeated after no answer, or a
 	// sequence NAK, before it fails: 0 to 7.
 	RetryCount uint8
 	// RNRRetry is the number of times that a request is repeated after it met no receive: 0 to
-	// 6, or 7 for ever. On SRD it applies where SRDAttr.RNRRetry is set.
+	// 6, or InfiniteRNRRetry. On SRD it applies where SRDAttr.RNRRetry is set.
 	RNRRetry uint8
 	// MinRNRTimer is the code (0 to 31) of the time that a peer waits before it sends again,
 	// when no receive was posted (IBTA 9.7.5.2.8, table 46).

@@ -239,7 +239,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	var c *process
-	var first error // of the first client; a later one finds no server if that has ended
+	var first string // what the first client said; a later one finds no server if that has ended
 	for tries := 0; ; tries++ {
 		if c, err = start(ctx, clientEnv, client); err != nil {
 			return "", err
@@ -249,14 +249,14 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		if err == nil || !r.retries || strings.Contains(c.output.String(), noReceive) || tries == 40 || s.ended() || ctx.Err() != nil {
 			break
 		}
-		if first == nil {
-			first = err
+		if first == "" {
+			first = "\nthe first client: " + err.Error()
 		}
 		time.Sleep(250 * time.Millisecond)
 	}
 	output := c.output.String()
 	if err != nil {
-		return output, fmt.Errorf("%w\nthe first client: %v\nthe server's output: %s", err, first, lastLines(s.output.String(), 12))
+		return output, fmt.Errorf("%w%s\nthe server's output: %s", err, first, lastLines(s.output.String(), 12))
 	}
 	if r.stays {
 		return output, nil

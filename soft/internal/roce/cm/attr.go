@@ -12,8 +12,6 @@ import (
 const (
 	shortRNRTimer = 12 // 0.64 ms
 	longRNRTimer  = 20 // 10.24 ms
-
-	infiniteRNRRetry = 7
 )
 
 // QPAttr returns the attributes, and the mask of those that apply, that move the connection's
@@ -49,7 +47,7 @@ func (c *Conn) QPAttr(to verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) 
 		mask := verbs.QPAttrState | verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
 		if reliable {
 			a.MaxDestReadAtomic, a.MinRNRTimer = int(c.responderResources), longRNRTimer
-			if c.peerRNRRetry == infiniteRNRRetry {
+			if c.peerRNRRetry == verbs.InfiniteRNRRetry {
 				a.MinRNRTimer = shortRNRTimer
 			}
 			mask |= verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer

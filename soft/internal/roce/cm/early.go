@@ -46,9 +46,9 @@ func (m *Manager) noteEnded(key listenerKey, now time.Duration) {
 	m.ended = append(m.ended, endedListener{key, now})
 }
 
-// isEarly keeps a request for a service whose listener has just been closed, and reports whether it
+// keepEarly keeps a request for a service whose listener has just been closed, and reports whether it
 // does.
-func (m *Manager) isEarly(service uint64, request []byte, from Path, now time.Duration) bool {
+func (m *Manager) keepEarly(service uint64, request []byte, from Path, now time.Duration) bool {
 	local := from.localGID()
 	if len(m.ended) == 0 || m.listenerFor(service, local) != nil {
 		return false

@@ -254,7 +254,7 @@ func (m *Manager) handle(b []byte, from Path, now time.Duration) {
 		switch h.Attribute {
 		case mad.AttrREQ:
 			var r mad.REQ
-			if err = r.Decode(b); err == nil && !m.isEarly(r.ServiceID, b, from, now) {
+			if err = r.Decode(b); err == nil && !m.keepEarly(r.ServiceID, b, from, now) {
 				m.receiveREQ(&r, from, now)
 			}
 		case mad.AttrMRA:
@@ -289,7 +289,7 @@ func (m *Manager) handle(b []byte, from Path, now time.Duration) {
 			}
 		case mad.AttrSIDRREQ:
 			var r mad.SIDRREQ
-			if err = r.Decode(b); err == nil && !m.isEarly(r.ServiceID, b, from, now) {
+			if err = r.Decode(b); err == nil && !m.keepEarly(r.ServiceID, b, from, now) {
 				m.receiveSIDRREQ(&r, from, now)
 			}
 		case mad.AttrSIDRREP:

@@ -60,7 +60,7 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 		return
 	}
 	wait := wire.RNRTimer(timer)
-	if q.attr.RNRRetry != infiniteRNRRetry {
+	if q.attr.RNRRetry != verbs.InfiniteRNRRetry {
 		q.rnrRetries--
 	} else {
 		wait = max(wait, q.sharedRNRWait(now))
@@ -71,9 +71,6 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	q.ackDeadline = 0
 	q.rewind(psn)
 }
-
-// infiniteRNRRetry is the retry count that means no limit (IBTA 9.7.5.2.8).
-const infiniteRNRRetry = 7
 
 // acknowledge completes the requests before upTo. If a read or atomic among them has no
 // response, that response was lost: acknowledge rewinds to the gap and reports false.
