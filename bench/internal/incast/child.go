@@ -42,6 +42,7 @@ type side struct {
 
 	from, to time.Time // the period of the measurement
 	report   report
+	reports  *json.Encoder
 	theirs   []*mmap.Map // the peer's memory, for each connection
 }
 
@@ -67,6 +68,7 @@ func serve(ctx context.Context, o options) (err error) {
 	s := &side{
 		o: o, active: (o.child == "receiver") == (o.operation == "read"),
 		remotes: make(map[string]*mmap.Map), index: make(map[*rdma.Connection]int),
+		reports: json.NewEncoder(os.NewFile(reportFile, "reports")),
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(); err != nil {
@@ -96,15 +98,6 @@ func serve(ctx context.Context, o options) (err error) {
 		_, _, _ = scan.Next()
 		cancel()
 	}()
-	reports := json.NewEncoder(os.NewFile(reportFile, "reports"))
-	timer := time.AfterFunc(warmUp+o.duration+settleTime, func() {
-		_ = s.engine.Do(func() {
-			if s.active {
-				s.rdma.Fail(reports.Encode(s.report))
-			}
-		})
-	})
-	defer timer.Stop()
 	if err := s.engine.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -113,11 +106,8 @@ func serve(ctx context.Context, o options) (err error) {
 	for _, c := range counters {
 		last.Counters[c.Name] = c.Value
 	}
-	return errors.Join(err, reports.Encode(last))
+	return errors.Join(err, s.reports.Encode(last))
 }
-
-// settleTime is allowed for connecting.
-const settleTime = 2 * time.Second
 
 func (s *side) open() (err error) {
 	o := s.o
@@ -150,6 +140,10 @@ func (s *side) open() (err error) {
 				s.rdma.Fail(s.begin())
 			}
 		case rdma.Failed:
+			if s.ready < o.senders {
+				s.rdma.Fail(fmt.Errorf("a connection failed before all were Ready: %w", err))
+				return
+			}
 			s.report.Failed++
 			fmt.Fprintln(os.Stderr, "incast: a connection failed:", err)
 		}
@@ -181,7 +175,8 @@ func (s *side) connect(scan *descriptor.Scanner) error {
 	return nil
 }
 
-// begin submits the first tasks.
+// begin submits the first tasks, when all connections are Ready. The report follows when the
+// measurement is over, however long connecting took.
 func (s *side) begin() error {
 	s.from = time.Now().Add(warmUp)
 	s.to = s.from.Add(s.o.duration)
@@ -200,6 +195,9 @@ func (s *side) begin() error {
 	if !s.active {
 		return nil
 	}
+	time.AfterFunc(time.Until(s.to), func() {
+		_ = s.engine.Do(func() { s.rdma.Fail(s.reports.Encode(s.report)) }) // an engine that is closed has ended with an error
+	})
 	for i := range s.o.window {
 		for conn := range s.conns {
 			t, err := operations[s.o.operation](s, conn, i)

@@ -110,12 +110,14 @@ func idle(ctx context.Context, o options) (string, error) {
 		f.alone, _ = used()
 		before := do(p.server, request{Do: "memory"}).Memory
 		f.before = float64(before.Resident)
-		f.taken = do(p.client, request{Do: "hold", Count: o.connections, Size: readSize}).Value
+		if err == nil {
+			f.taken, err = p.hold(o.connections)
+		}
 		f.heap, f.stacks, f.resident = do(p.server, request{Do: "memory"}).Memory.Grown(before, o.connections)
 		f.server, f.client = used()
 		do(p.client, request{Do: "release"})
-		for err == nil && len(do(p.server, request{Do: "counts"}).Values) > 0 {
-			time.Sleep(100 * time.Millisecond)
+		if err == nil {
+			err = p.untilServed(0)
 		}
 		time.Sleep(closingTime)
 		f.left, _, _ = do(p.server, request{Do: "memory"}).Memory.Grown(before, o.connections)
@@ -139,6 +141,35 @@ func idle(ctx context.Context, o options) (string, error) {
 
 // closingTime is allowed for the end of connections that the server has closed.
 const closingTime = 5 * time.Second
+
+// hold has the client make connections that the server reads from, the first of the pair. It
+// returns the seconds that the client took, when the server serves all of them: it may accept
+// connections later than the client has them.
+func (p *pair) hold(connections int) (seconds float64, err error) {
+	r, err := p.client.call(request{Do: "hold", Count: connections, Size: readSize})
+	if err != nil {
+		return 0, err
+	}
+	return r.Value, p.untilServed(connections)
+}
+
+// servePatience ends a wait for connections that the server will never accept or close.
+const servePatience = 5 * time.Minute
+
+// untilServed waits until the server reads from so many connections.
+func (p *pair) untilServed(connections int) error {
+	for limit := time.Now().Add(servePatience); ; time.Sleep(10 * time.Millisecond) {
+		r, err := p.server.call(request{Do: "counts"})
+		switch {
+		case err != nil:
+			return err
+		case len(r.Values) == connections:
+			return nil
+		case time.Now().After(limit):
+			return fmt.Errorf("the server reads from %d connections after %v, want %d", len(r.Values), servePatience, connections)
+		}
+	}
+}
 
 // rates measures how many bytes each connection of the server receives.
 func rates(p *pair, d time.Duration) ([]float64, error) {
@@ -179,7 +210,7 @@ const busySize = 16 << 10
 // busy measures connections that all send as much as they can.
 func busy(ctx context.Context, o options) (string, error) {
 	results, err := inTurns(ctx, o, o.busy+16, func(p *pair) (f busyFigures, err error) {
-		if _, err := p.client.call(request{Do: "hold", Count: o.busy, Size: readSize}); err != nil {
+		if _, err := p.hold(o.busy); err != nil {
 			return f, err
 		}
 		if _, err := p.client.call(request{Do: "write", Size: busySize}); err != nil {
@@ -210,7 +241,7 @@ func busy(ctx context.Context, o options) (string, error) {
 func stopped(ctx context.Context, o options) (string, error) {
 	type figures struct{ without, with float64 }
 	results, err := inTurns(ctx, o, o.beside+16, func(p *pair) (f figures, err error) {
-		if _, err := p.client.call(request{Do: "hold", Count: o.beside, Size: readSize}); err != nil {
+		if _, err := p.hold(o.beside); err != nil {
 			return f, err
 		}
 		for i, q := range []request{{Do: "used"}, {Do: "hold", Count: 1}, {Do: "release", Count: 1}} { // the server reads nothing from the one more
