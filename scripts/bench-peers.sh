@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 
 . scripts/perf-pair.sh
 "${GO:-go}" build -tags "${TAGS:-}" -o "$folder/verbena" ./cmd/verbena
+# One scene runs perftest with libverbena.so. verbena run finds it beside itself.
+[ -z "${TAGS:-}" ] || scripts/library.sh "$folder"
 
 mkdir -p .build
 printf '%s\n' '<!-- verbena perf peers -->' '<!-- verbena perf peers ends -->' >.build/peers.md
