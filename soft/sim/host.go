@@ -187,7 +187,7 @@ func (h *Host) when(t time.Time) time.Duration {
 func (h *Host) Sleep(d time.Duration) {
 	s := h.s
 	s.mu.Lock()
-	i := &idler{c: s.channel()}
+	i := &idler{host: h, c: s.channel()}
 	h.sleepers = append(h.sleepers, i)
 	h.push(h.when(h.now().Add(d)), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
 	s.mu.Unlock()
@@ -561,16 +561,23 @@ func (t turns) Wake(f func()) {
 
 // idler is a goroutine that polls or sleeps.
 type idler struct {
+	host  *Host
 	c     chan struct{}
 	woken bool
 }
 
 // A poll that finds nothing takes pollInterval, unless something happens at the host meanwhile.
-// After each slowerAfter polls in vain it takes twice as long, up to maxDoublings times.
+// After each slowerAfter polls in vain it takes twice as long, up to maxDoublings times: then
+// simulated time passes fast although a program polls, and a program that polls until a time is
+// late by a thirtieth of the time that it has waited. While something happens anywhere, and for
+// stillActive after it, a poll takes maxPollLag at most, since its goroutine may poll several
+// hosts, or wait for what a program does that polls another host.
 const (
 	pollInterval = 5 * time.Microsecond
 	slowerAfter  = 32
-	maxDoublings = 5
+	maxDoublings = 14 // 82 ms
+	maxPollLag   = pollInterval << 5
+	stillActive  = 4 * maxPollLag
 )
 
 // Idle implements host.Scheduler.
@@ -580,12 +587,37 @@ func (t turns) Idle() {
 		return
 	}
 	s.mu.Lock()
-	i := &idler{c: s.channel()}
+	i := &idler{host: t.Host, c: s.channel()}
 	t.idlers = append(t.idlers, i)
 	t.idlePolls++
-	t.push(s.elapsed()+pollInterval<<min(t.idlePolls/slowerAfter, maxDoublings), event{call: func() { t.wakeIdler(&t.idlers, i) }})
+	d := pollInterval << min(t.idlePolls/slowerAfter, maxDoublings)
+	switch {
+	case d <= maxPollLag:
+	case s.elapsed() < s.activeAt+stillActive:
+		d = maxPollLag
+	default:
+		s.longPolls = append(s.longPolls, i)
+	}
+	t.endPoll(i, s.elapsed()+d)
 	s.mu.Unlock()
 	t.idle(i)
+}
+
+// endPoll lets a goroutine that polls go on at that time, at the latest. The lock is held.
+func (h *Host) endPoll(i *idler, at time.Duration) {
+	h.push(at, event{kind: eventPoll, call: func() { h.wakeIdler(&h.idlers, i) }})
+}
+
+// endLongPolls ends them soon, since something happens. The lock is held.
+func (s *Sim) endLongPolls() {
+	s.activeAt = s.elapsed()
+	for _, i := range s.longPolls {
+		if !i.woken {
+			i.host.endPoll(i, s.elapsed()+maxPollLag)
+		}
+	}
+	clear(s.longPolls)
+	s.longPolls = s.longPolls[:0]
 }
 
 // idle waits until wakeIdler is called.
@@ -614,7 +646,7 @@ func (h *Host) wakeIdlers() {
 	defer h.s.mu.Unlock()
 	h.idlePolls = 0
 	for _, i := range h.idlers {
-		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.idlers, i) }})
+		h.endPoll(i, h.s.elapsed())
 	}
 }
 

@@ -61,6 +61,8 @@ type Sim struct {
 	addresses  addressTable
 	buffers    bufferPool
 	conditions []*condition
+	longPolls  []*idler      // goroutines whose polls take longer than maxPollLag
+	activeAt   time.Duration // when something other than the end of a poll has happened last
 	failed     bool
 	ending     bool // programs are to return
 	ended      bool // the driver is to return
@@ -86,9 +88,10 @@ const (
 	eventHop                      // a packet arrives at a switch
 	eventRefused                  // a packet was refused by its destination's host
 	eventTimer                    // a device has work
+	eventPoll                     // a goroutine that polls goes on
 )
 
-var eventNames = [...]string{"call", "packet", "hop", "refused", "timer"}
+var eventNames = [...]string{"call", "packet", "hop", "refused", "timer", "poll"}
 
 // New starts a simulation that ends with the test. In a bubble of testing/synctest
 // ([synctest.Test]) its time is virtual, and what happens depends on the seed alone; outside,
@@ -231,6 +234,9 @@ func (s *Sim) step() bool {
 	}
 	s.events++
 	s.trace.event(now, &e)
+	if e.kind != eventPoll {
+		s.endLongPolls()
+	}
 	s.mu.Unlock()
 	s.give(&e, now)
 	return true
@@ -283,7 +289,7 @@ func (s *Sim) sleep() {
 // give lets an event happen.
 func (s *Sim) give(e *event, now time.Duration) {
 	switch e.kind {
-	case eventCall:
+	case eventCall, eventPoll:
 		s.busy = true
 		s.call(e.call)
 	case eventPacket:
