@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 )
 
 // The flags of a test binary that uses this package.
@@ -76,7 +75,7 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 			}
 		})
 		var inner *testing.T
-		synctest.Test(sub, func(b *testing.T) {
+		left := inBubbleOf(sub, func(b *testing.T) {
 			inner = b
 			s := New(b, seed)
 			if prepare != nil {
@@ -84,6 +83,7 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 			}
 			test(s)
 		})
+		reportLeft(sub, seed, left)
 		if inner.Skipped() { // synctest.Test does not say so
 			sub.SkipNow()
 		}

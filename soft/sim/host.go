@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"testing/synctest"
@@ -58,6 +59,7 @@ type Host struct {
 	idlers    []*idler
 	idlePolls int // polls in a row that found nothing
 	sleepers  []*idler
+	turns     int // goroutines that wait for their turn
 	program   func(ctx context.Context, dev verbs.Device) error
 	running   bool                    // the program's goroutine
 	again     bool                    // run the program again when it has returned
@@ -183,7 +185,8 @@ func (h *Host) when(t time.Time) time.Duration {
 
 // Sleep lets the calling goroutine of the host wait for that long by the host's clock. Unlike
 // [time.Sleep], two goroutines that wake at the same moment go on in an order that the seed
-// decides. It returns early when the context of the host's program ends.
+// decides. It returns early when the context of the host's program ends. When the simulation has
+// ended, it ends the goroutine, as [runtime.Goexit] does.
 func (h *Host) Sleep(d time.Duration) {
 	s := h.s
 	s.mu.Lock()
@@ -195,15 +198,25 @@ func (h *Host) Sleep(d time.Duration) {
 }
 
 // turn returns when all other goroutines wait, and it is the caller's turn among those with a
-// place at this time.
+// place at this time. When the simulation has ended, it returns at once.
 func (h *Host) turn(place uint64) {
 	s := h.s
 	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
 	c := s.channel()
+	h.turns++
 	s.push(s.elapsed(), place, event{host: h, call: func() { c <- struct{}{} }})
 	s.mu.Unlock()
-	<-c
+	select {
+	case <-c:
+	case <-s.done: // the goroutine goes on by itself
+		return
+	}
 	s.mu.Lock()
+	h.turns--
 	s.spare = append(s.spare, c)
 	s.mu.Unlock()
 }
@@ -289,8 +302,9 @@ func (h *Host) setPauses(c causes) {
 
 // Run starts a program on the host: on a goroutine of its own, with the host's device, which
 // is closed when the program has returned. The program returns when its context ends, at the
-// latest. An error that it returns before that makes the test fail, and so does a program that
-// leaves objects of the device open.
+// latest, and its goroutines have ended then, or end soon. An error that it returns before that
+// makes the test fail, and so does a program that leaves objects of the device open, or
+// goroutines.
 func (h *Host) Run(program func(ctx context.Context, dev verbs.Device) error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -459,6 +473,9 @@ func (h *Host) busy() bool {
 	return h.running || len(h.sleepers) > 0
 }
 
+// waiting is the number of goroutines that sleep, poll, or wait for their turn. The lock is held.
+func (h *Host) waiting() int { return len(h.sleepers) + len(h.idlers) + h.turns }
+
 // condition describes the host for a report. The lock is held.
 func (h *Host) condition() string {
 	switch {
@@ -470,8 +487,8 @@ func (h *Host) condition() string {
 		return fmt.Sprintf("paused; %d events wait", len(h.held))
 	case h.running:
 		return "its program runs"
-	case len(h.sleepers) > 0:
-		return fmt.Sprintf("%d goroutines sleep, and no program runs", len(h.sleepers))
+	case h.waiting() > 0:
+		return fmt.Sprintf("%d goroutines sleep or poll, and no program runs", h.waiting())
 	case h.program != nil:
 		return "its program has returned"
 	}
@@ -555,8 +572,14 @@ func (t turns) Yield() {
 // Wake implements host.Scheduler.
 func (t turns) Wake(f func()) {
 	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	t.push(t.s.elapsed(), event{call: f})
+	ended := t.s.ended
+	if !ended {
+		t.push(t.s.elapsed(), event{call: f})
+	}
+	t.s.mu.Unlock()
+	if ended {
+		f()
+	}
 }
 
 // idler is a goroutine that polls or sleeps.
@@ -620,9 +643,14 @@ func (s *Sim) endLongPolls() {
 	s.longPolls = s.longPolls[:0]
 }
 
-// idle waits until wakeIdler is called.
+// idle waits until wakeIdler is called. When the simulation has ended, it ends the goroutine: one
+// that polls or sleeps again and again would never end by itself.
 func (h *Host) idle(i *idler) {
-	<-i.c
+	select {
+	case <-i.c:
+	case <-h.s.done:
+		runtime.Goexit()
+	}
 	h.s.mu.Lock()
 	h.s.spare = append(h.s.spare, i.c)
 	h.s.mu.Unlock()

@@ -40,7 +40,7 @@ type Sim struct {
 	trace   *trace
 
 	timer *time.Timer   // wakes the driver
-	done  chan struct{} // the driver has ended
+	done  chan struct{} // the driver has ended, and no event happens any more
 	spare []chan struct{}
 	// waits: a goroutine is in synctest.Wait, which one at a time may call. blocked: the driver
 	// wants to, and receives from waitOver.
@@ -95,7 +95,8 @@ var eventNames = [...]string{"call", "packet", "hop", "refused", "timer", "poll"
 
 // New starts a simulation that ends with the test. In a bubble of testing/synctest
 // ([synctest.Test]) its time is virtual, and what happens depends on the seed alone; outside,
-// it runs in real time. [Check] does what most tests need.
+// it runs in real time. [Check] does what most tests need; it also reports goroutines that are left
+// at the end, where synctest.Test panics.
 func New(t testing.TB, seed uint64) *Sim {
 	s := &Sim{
 		TB: t, seed: seed, virtual: inBubble(), begin: time.Now(),
@@ -444,7 +445,7 @@ func (s *Sim) close() {
 	}
 	s.failed = false
 	s.mu.Unlock()
-	if !s.wait(func() bool { return !slices.ContainsFunc(s.hosts, (*Host).busy) }, s.Now()+endTimeout) {
+	if !s.wait(s.finished, s.Now()+endTimeout) {
 		s.mu.Lock()
 		report := s.report()
 		s.mu.Unlock()
@@ -461,6 +462,15 @@ func (s *Sim) close() {
 	s.mu.Unlock()
 	<-s.done
 	s.trace.close()
+}
+
+// finished reports whether all programs have returned, no goroutine of a host waits for its turn or
+// for time to pass, and nothing else is due.
+func (s *Sim) finished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	works := func(h *Host) bool { return h.running || h.waiting() > 0 }
+	return !slices.ContainsFunc(s.hosts, works) && (s.queue.Len() == 0 || s.queue.Next() > s.now)
 }
 
 // Digest is a digest of all events so far. Runs of one seed have the same digests.

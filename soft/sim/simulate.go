@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 )
 
 // Simulate runs a simulation in virtual time outside of a test, in programs that measure or
@@ -19,7 +18,7 @@ func Simulate(seed uint64, f func(s *Sim)) (err error) {
 	ended := make(chan struct{})
 	go func() { // FailNow ends this goroutine
 		defer close(ended)
-		synctest.Test(new(testing.T), func(t *testing.T) {
+		left := inBubbleOf(new(testing.T), func(t *testing.T) {
 			o.TB = t
 			defer func() {
 				if p := recover(); p != nil {
@@ -28,6 +27,7 @@ func Simulate(seed uint64, f func(s *Sim)) (err error) {
 			}()
 			f(New(o, seed))
 		})
+		reportLeft(o, seed, left)
 	}()
 	<-ended
 	return o.err()
