@@ -10,7 +10,8 @@
 //     copies it to the file, and returns slots (Ack). Small files share slots. At the end of a
 //     file, the receiver compares its hash.
 //  4. Each wanted file ends with one result (Results). Discard means that the sender cannot send
-//     it. When all files have ended, directories get their permissions and times (Dirs).
+//     it. When all files have ended, directories get their times, and those to be read-only
+//     become so (Dirs).
 //  5. The sender ends with End, and the receiver answers with Verdict. ID and Key follow.
 //
 // Either end can break off with Refuse. Each end sends Ping every 10 seconds; after 3 minutes

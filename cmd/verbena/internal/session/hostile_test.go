@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -107,6 +108,15 @@ func (a *attacker) end() outcome {
 		require.Fail(a.t, "the receiver hangs")
 		return outcome{}
 	}
+}
+
+// leave closes the connection in the middle of the transfer.
+func (a *attacker) leave() {
+	a.t.Helper()
+	a.b.end(a.l)
+	require.NoError(a.t, a.memory.Close())
+	o := <-a.served
+	require.ErrorIs(a.t, o.err, link.ErrBroken)
 }
 
 func fileOf(path string, size uint64) proto.Entry {
@@ -267,10 +277,7 @@ func TestEscapes(t *testing.T) {
 	for _, res := range results.Results {
 		assert.Equal(t, proto.UnsafePath, res.Code)
 	}
-	b.end(a.l)
-	require.NoError(t, a.memory.Close())
-	o := <-a.served
-	require.ErrorIs(t, o.err, link.ErrBroken)
+	a.leave()
 	list, err := os.ReadDir(outside)
 	require.NoError(t, err)
 	assert.Len(t, list, 2)
@@ -283,6 +290,47 @@ func TestEscapes(t *testing.T) {
 	list, err = os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Len(t, list, 2, "the door, and the folder for what is incomplete")
+}
+
+// A sender completes no directory that it has not made: one that exists, one that it did not
+// announce, and one of a transfer that is live.
+func TestDirectoriesOfOthers(t *testing.T) {
+	b := newFixture(t)
+	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
+	when := time.Unix(1, 0)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "private"), 0o700))
+	honest := attack(t, b, r)
+	folder := func(path string, mode uint16) proto.Entry {
+		return proto.Entry{Type: proto.Directory, Path: path, Mode: mode, Modified: when}
+	}
+	assert.Equal(t, proto.Made, honest.announce(0, folder("made", 0o700)).Decision)
+	a := attack(t, b, r)
+	assert.Equal(t, proto.Made, a.announce(0, folder("mine", 0o577)).Decision)
+	complete := func(path string) {
+		t.Helper()
+		a.send(&proto.Dirs{Dirs: []proto.DirEntry{{Path: path, Mode: 0o577, Modified: when}}})
+		results, err := expect[*proto.Results](t.Context(), a.l)
+		require.NoError(t, err)
+		assert.Equal(t, proto.OK, results.Results[0].Code)
+	}
+	for _, path := range []string{"private", "made", "mine"} {
+		complete(path)
+	}
+	assert.Equal(t, proto.Have, a.announce(1, folder("private", 0o777)).Decision)
+	assert.Equal(t, proto.Have, a.announce(2, folder("made", 0o777)).Decision)
+	for _, path := range []string{"private", "made"} {
+		complete(path)
+		info, err := os.Lstat(filepath.Join(dir, path))
+		require.NoError(t, err)
+		assert.Equal(t, fs.FileMode(0o700), info.Mode().Perm(), path)
+		assert.False(t, info.ModTime().Equal(when), path)
+	}
+	info, err := os.Lstat(filepath.Join(dir, "mine"))
+	require.NoError(t, err)
+	assert.Zero(t, info.Mode().Perm()&0o200, "its own is read-only now")
+	assert.True(t, info.ModTime().Equal(when))
+	a.leave()
+	honest.leave()
 }
 
 // TestHostileReceiver: what no receiver sends ends the transfer, with the reason.

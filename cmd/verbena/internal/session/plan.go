@@ -66,13 +66,13 @@ func (s *incoming) decide(ctx context.Context, e *proto.Entry) (item proto.Item,
 	if state == tree.Absent {
 		item.Decision = proto.Made
 		if e.Type == proto.Directory {
-			return item, false, dest.MakeDir(e.Path, e.Mode)
+			return item, false, dest.MakeDir(e.Path, e.Mode, s.sum.Transfer)
 		}
 		return item, false, dest.MakeLink(e)
 	}
 	item.Decision = proto.Have
 	if e.Type == proto.Directory {
-		err = dest.SetMode(e.Path, e.Mode|0o700) // writable until the directory is complete
+		err = dest.ResumeDir(e.Path, e.Mode, s.sum.Transfer, s.r.Receives)
 	}
 	return item, true, err
 }
@@ -99,7 +99,7 @@ func (s *incoming) decideFile(ctx context.Context, e *proto.Entry) (item proto.I
 		return proto.Item{Decision: proto.Have}, true, nil
 	case state == tree.Same:
 		dest.Forget(e.Path)
-		return proto.Item{Decision: proto.Have}, true, dest.SetMode(e.Path, e.Mode)
+		return proto.Item{Decision: proto.Have}, true, dest.UpdateMode(e.Path, e.Mode)
 	case s.r.cfg.MaxSize > 0 && e.Size > s.r.cfg.MaxSize:
 		return item, false, faultf(proto.TooBig, "the file has %d bytes; the receiver accepts at most %d", e.Size, s.r.cfg.MaxSize)
 	case e.Size == 0:

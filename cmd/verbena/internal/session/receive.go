@@ -226,7 +226,7 @@ func (s *incoming) report(e Entry) {
 	s.events.Entry(e)
 }
 
-// dirs sets the permissions and times of complete directories.
+// dirs completes the directories that this transfer has made.
 func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 	var results []proto.Result
 	for i := range m.Dirs {
@@ -236,7 +236,7 @@ func (s *incoming) dirs(ctx context.Context, m *proto.Dirs) error {
 		}
 		err := tree.CheckPath(d.Path)
 		if err == nil {
-			err = s.r.dest.SetDir(d.Path, d.Mode, d.Modified)
+			err = s.r.dest.CompleteDir(d.Path, d.Mode, d.Modified, s.sum.Transfer)
 		}
 		results = append(results, resultOf(d.Entry, err))
 		s.report(entryOf(d.Path, proto.Directory, 0, err))

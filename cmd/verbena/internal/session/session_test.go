@@ -250,7 +250,7 @@ func same(t *testing.T, s []tree.Source, dir string) {
 			return nil
 		}))
 	}
-	_ = os.Chmod(filepath.Join(dir, "tree/small"), 0o700) // so that it can be removed
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "tree/small"), 0o700) }) // so that it can be removed
 }
 
 // good checks that both ends are content.

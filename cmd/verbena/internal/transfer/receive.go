@@ -41,7 +41,7 @@ func receive(ctx context.Context, c *invocation) error {
 	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`address` to listen on, HOST:PORT; :PORT means all addresses of the device (default 127.0.0.1:%d, or with -d all addresses of the device)", defaultPort))
 	f.BoolVar(&o.newSecret, "new-secret", false, "generate a secret, and print it once")
 	f.BoolVar(&o.insecure, "insecure", false, "without a secret, accept senders on other machines too: anyone who reaches the address can write files here")
-	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with other content: `refuse`, skip or overwrite")
+	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with another size or time: `refuse`, skip or overwrite; only overwrite changes permissions of what exists")
 	f.BoolVar(&o.once, "once", false, "end after one transfer, with its exit code")
 	f.DurationVar(&o.retry, "retry", time.Minute, "with -once: how long to wait for the sender to reconnect after the connection was lost")
 	f.BoolVar(&o.sync, "sync", false, "flush each file to the disk before reporting it")

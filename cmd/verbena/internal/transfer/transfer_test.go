@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,8 +36,14 @@ import (
 // asProgram is set in the environment of this test binary where it is to be the program.
 const asProgram = "VERBENA_TEST_AS_PROGRAM"
 
+// asUser is set where that program runs as another user, with a umask of 0027.
+const asUser = "VERBENA_TEST_AS_USER"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		if user, err := strconv.Atoi(os.Getenv(asUser)); err == nil {
+			becomeUser(user)
+		}
 		os.Exit(asVerbena(os.Args[1:]))
 	}
 	goleak.VerifyTestMain(m)
@@ -73,9 +80,20 @@ func (e event) name() string { s, _ := e["event"].(string); return s }
 // start starts verbena with --json.
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
+	return startWith(t, nil, args...)
+}
+
+// startAs is start, as another user.
+func startAs(t *testing.T, user int, args ...string) *program {
+	t.Helper()
+	return startWith(t, []string{asUser + "=" + strconv.Itoa(user)}, args...)
+}
+
+func startWith(t *testing.T, env []string, args ...string) *program {
+	t.Helper()
 	p := &program{t: t, changed: make(chan struct{}, 1), finished: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], append(args[:1:1], append([]string{"-json"}, args[1:]...)...)...)
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Env = append(append(os.Environ(), asProgram+"=1"), env...)
 	p.cmd.Stderr = &p.err
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -274,6 +292,7 @@ func TestSoakKilled(t *testing.T) {
 		} else {
 			s.kill()
 			s = send()
+			s.wait("connected") // without -wait it fails if the receiver is killed before
 		}
 	}
 	require.Equal(t, exitOK, s.exit(), "%v", s.all("error"))

@@ -14,15 +14,16 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errno"
 )
 
-// Policy is what to do with existing files of other content: a size or a time of modification
-// that differs.
+// Policy is what to do with what exists. A file with the size and the time of modification that
+// are announced counts as the same; its content is not compared. Refuse and Skip change nothing
+// that exists, not even permissions and times.
 type Policy int
 
 // The policies.
 const (
-	Refuse    Policy = iota // they stay; the entry is refused
-	Skip                    // they stay; the entry counts as present
-	Overwrite               // they are replaced once the new ones are complete
+	Refuse    Policy = iota // files that differ stay; the entry is refused
+	Skip                    // files that differ stay; the entry counts as present
+	Overwrite               // files that differ are replaced once the new ones are complete; others, and directories, get the announced permissions
 )
 
 // ParsePolicy reads the value of a flag.
@@ -207,35 +208,111 @@ func sameTime(have, want time.Time) bool {
 	return have.Equal(want) || have.Nanosecond() == 0 && have.Unix() == want.Unix()
 }
 
-// MakeDir makes a directory. Its owner can write to it until SetDir sets its permissions.
-func (d *Dest) MakeDir(p string, mode uint16) error {
-	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
-		return dir.Mkdir(name, fs.FileMode(mode)|0o700)
-	}))
+// permissions returns the permissions that a new entry gets.
+func permissions(mode uint16) fs.FileMode { return fs.FileMode(mode) &^ umask() }
+
+// MakeDir makes a directory, which the transfer by completes with CompleteDir. Until then its
+// owner can write to it.
+func (d *Dest) MakeDir(p string, mode uint16, by [16]byte) error {
+	err := d.folder.in(p, func(dir *os.Root, name string) error {
+		return dir.Mkdir(name, fs.FileMode(mode)|0o700) // the system applies the umask
+	})
+	if err == nil {
+		err = d.claim(p, by)
+	}
+	return Reason(err)
 }
 
-// SetMode sets the permissions of an existing file or directory.
-func (d *Dest) SetMode(p string, mode uint16) error {
-	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
-		info, err := dir.Lstat(name)
-		if err != nil || info.Mode().Perm() == fs.FileMode(mode) || info.Mode()&fs.ModeSymlink != 0 {
+// ResumeDir makes the transfer by the one that completes an existing directory, if the policy is
+// Overwrite, or if the transfer that made the directory was interrupted: live reports false for
+// it. Otherwise the directory stays as it is.
+func (d *Dest) ResumeDir(p string, mode uint16, by [16]byte, live func(transfer [16]byte) bool) error {
+	if d.policy == Overwrite {
+		if err := d.UpdateMode(p, mode|0o700); err != nil {
 			return err
 		}
-		return chmod(dir, name, info, fs.FileMode(mode))
+		return Reason(d.claim(p, by))
+	}
+	owner, err := d.owner(p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && live(owner):
+		return nil
+	case err == nil:
+		err = d.claim(p, by)
+	}
+	return Reason(err)
+}
+
+// CompleteDir sets the time of a directory and, if mode says so, makes it read-only, after the
+// last change to its contents. It does nothing unless MakeDir or ResumeDir have left the
+// directory to the transfer by. It adds no permissions, and the owner can always list the
+// directory: a later transfer has to look into it.
+func (d *Dest) CompleteDir(p string, mode uint16, modified time.Time, by [16]byte) error {
+	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
+		info, err := in.Lstat(name)
+		switch {
+		case err != nil:
+			return err
+		case !info.IsDir():
+			return errNoFolder
+		}
+		owner, err := d.owner(p)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && owner != by {
+			return nil
+		}
+		if err == nil {
+			err = d.work.Remove(claimName(p))
+		}
+		if err != nil {
+			return err
+		}
+		dir, err := descend(in, name)
+		if err != nil {
+			return err
+		}
+		err = dir.Chtimes(".", time.Time{}, modified)
+		if err == nil && mode&0o200 == 0 {
+			err = dir.Chmod(".", info.Mode()&^0o200)
+		}
+		return errors.Join(err, dir.Close())
 	}))
 }
 
-// SetDir sets the permissions and the time of a complete directory.
-func (d *Dest) SetDir(p string, mode uint16, modified time.Time) error {
-	dir, err := d.folder.open(p)
-	if err != nil {
-		return err
+// A claim is a file in the work folder that names the transfer which completes a directory. It
+// outlives the process, so that a transfer can be resumed, and takes no memory.
+
+func claimName(p string) string { return PartName(p) + ".dir" }
+
+func (d *Dest) claim(p string, by [16]byte) error {
+	return d.work.WriteFile(claimName(p), by[:], 0o600)
+}
+
+// owner returns the transfer that completes a directory, or fails with fs.ErrNotExist.
+func (d *Dest) owner(p string) (transfer [16]byte, err error) {
+	b, err := d.work.ReadFile(claimName(p))
+	copy(transfer[:], b)
+	return transfer, err
+}
+
+// UpdateMode sets the permissions of an existing file or directory if the policy is Overwrite.
+func (d *Dest) UpdateMode(p string, mode uint16) error {
+	if d.policy != Overwrite {
+		return nil
 	}
-	defer d.folder.release(dir)
-	if err := dir.Chtimes(".", time.Time{}, modified); err != nil {
-		return Reason(err)
-	}
-	return Reason(dir.Chmod(".", fs.FileMode(mode)))
+	return Reason(d.folder.in(p, func(dir *os.Root, name string) error {
+		info, err := dir.Lstat(name)
+		if err != nil || info.Mode()&fs.ModeSymlink != 0 {
+			return err
+		}
+		want := permissions(mode)
+		if info.IsDir() { // how others share it stays
+			want |= info.Mode() & (fs.ModeSetgid | fs.ModeSticky)
+		}
+		if info.Mode()&^fs.ModeType == want {
+			return nil
+		}
+		return chmod(dir, name, info, want)
+	}))
 }
 
 // MakeLink makes a symbolic link. Its target must have passed CheckTarget.
@@ -306,6 +383,9 @@ func (d *Dest) OldPart(p string) (*Part, error) {
 		return nil, fs.ErrNotExist
 	}
 	f, err := openFile(d.work, name, os.O_RDWR, info)
+	if errors.Is(err, fs.ErrPermission) { // a Commit set its permissions, and failed afterwards
+		return nil, fs.ErrNotExist
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +399,7 @@ func (d *Dest) Forget(p string) { _ = d.work.Remove(PartName(p) + ".part") }
 // place. With sync, it waits first until the data is on the disk. If it fails, the part is
 // closed, and stays.
 func (p *Part) Commit(e *proto.Entry, sync bool) error {
-	err := p.Chmod(fs.FileMode(e.Mode))
+	err := p.Chmod(permissions(e.Mode))
 	if err == nil && sync {
 		err = p.Sync()
 	}

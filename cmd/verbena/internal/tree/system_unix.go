@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -59,14 +60,12 @@ func byteAt(f *os.File, offset int64) (has bool, err error) {
 	return n > 0, errors.Join(err, failed)
 }
 
-// chmod sets the permissions of the file that was seen under a name.
-func chmod(dir *os.Root, name string, seen fs.FileInfo, mode fs.FileMode) error {
-	f, err := openFile(dir, name, os.O_RDONLY, seen)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Chmod(mode), f.Close())
-}
+// umask returns the permissions that new files and directories of this process do not get.
+var umask = sync.OnceValue(func() fs.FileMode {
+	mask := unix.Umask(0o077) // the system tells it only when it is set
+	unix.Umask(mask)
+	return fs.FileMode(mask)
+})
 
 // move moves a file from the work folder to its name. Unless replace is set, it fails with
 // fs.ErrExist if the name exists.

@@ -76,6 +76,13 @@ func openDest(t *testing.T, policy Policy) (*Dest, string) {
 
 var when = time.Unix(1_600_000_000, 5_000_000)
 
+// Transfers, and which of them are live.
+var (
+	me, other = [16]byte{1}, [16]byte{2}
+	nobody    = func([16]byte) bool { return false }
+	everybody = func([16]byte) bool { return true }
+)
+
 func store(d *Dest, p, content string) error {
 	part, err := d.NewPart(p)
 	if err != nil {
@@ -89,7 +96,7 @@ func store(d *Dest, p, content string) error {
 
 func TestCommit(t *testing.T) {
 	d, dir := openDest(t, Refuse)
-	require.NoError(t, d.MakeDir("a", 0o500))
+	require.NoError(t, d.MakeDir("a", 0o500, me))
 	require.NoError(t, store(d, "a/f", "content"))
 	b, err := os.ReadFile(filepath.Join(dir, "a/f"))
 	require.NoError(t, err)
@@ -99,10 +106,10 @@ func TestCommit(t *testing.T) {
 	assert.Equal(t, fs.FileMode(0o640), info.Mode())
 	assert.True(t, info.ModTime().Equal(when))
 
-	require.NoError(t, d.SetDir("a", 0o750, when))
+	require.NoError(t, d.CompleteDir("a", 0o500, when, me))
 	info, err = os.Lstat(filepath.Join(dir, "a"))
 	require.NoError(t, err)
-	assert.Equal(t, fs.FileMode(0o750), info.Mode().Perm())
+	assert.Equal(t, fs.FileMode(0o500), info.Mode().Perm())
 	assert.True(t, info.ModTime().Equal(when))
 
 	state, err := d.Stat(&proto.Entry{Path: "a/f", Size: 7, Modified: when})
@@ -113,7 +120,6 @@ func TestCommit(t *testing.T) {
 	_, err = d.Stat(&proto.Entry{Path: "a/f", Type: proto.Directory})
 	require.ErrorIs(t, err, ErrExists)
 	require.ErrorIs(t, store(d, "a/f", "other"), ErrExists, "it came between")
-	require.NoError(t, d.SetMode("a/f", 0o600))
 	require.NoError(t, d.Close())
 	_, err = os.Lstat(filepath.Join(dir, WorkDir))
 	assert.NoError(t, err, "what was not completed is kept")
@@ -135,7 +141,8 @@ func TestPolicies(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(dir, "f"))
 		require.NoError(t, err)
 		assert.Equal(t, want.text, string(b))
-		require.NoError(t, d.MakeDir("d", 0o700))
+		require.NoError(t, d.MakeDir("d", 0o700, me))
+		require.NoError(t, d.CompleteDir("d", 0o700, when, me))
 		_, err = d.Stat(&proto.Entry{Path: "d", Size: 99})
 		require.ErrorIs(t, err, ErrExists, "a directory is never replaced")
 		require.NoError(t, d.Close())
@@ -149,6 +156,82 @@ func TestPolicies(t *testing.T) {
 	}
 	_, err := ParsePolicy("merge")
 	require.ErrorContains(t, err, "merge")
+}
+
+// modeOf returns the permissions under a name, and whether the time is when.
+func modeOf(t *testing.T, name string) (mode fs.FileMode, set bool) {
+	t.Helper()
+	info, err := os.Lstat(name)
+	require.NoError(t, err)
+	return info.Mode() &^ fs.ModeDir, info.ModTime().Equal(when)
+}
+
+// What exists keeps its permissions and times, unless the policy is Overwrite.
+func TestExistingKeepsItsPermissions(t *testing.T) {
+	for _, policy := range []Policy{Refuse, Skip, Overwrite} {
+		d, dir := openDest(t, policy)
+		folder, file := filepath.Join(dir, "d"), filepath.Join(dir, "f")
+		require.NoError(t, os.Mkdir(folder, 0o700))
+		require.NoError(t, os.Chmod(folder, 0o300|fs.ModeSetgid|fs.ModeSticky))
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		require.NoError(t, os.Chmod(file, 0))
+		require.NoError(t, d.ResumeDir("d", 0o577, me, nobody))
+		require.NoError(t, d.UpdateMode("f", 0o666))
+		during, _ := modeOf(t, folder)
+		require.NoError(t, d.CompleteDir("d", 0o577, when, me))
+		after, timed := modeOf(t, folder)
+		mode, _ := modeOf(t, file)
+		if policy == Overwrite {
+			assert.Equal(t, 0o777&^umask()|fs.ModeSetgid|fs.ModeSticky, during)
+			assert.Equal(t, 0o577&^umask()|fs.ModeSetgid|fs.ModeSticky, after)
+			assert.Equal(t, 0o666&^umask(), mode)
+		} else {
+			assert.Equal(t, 0o300|fs.ModeSetgid|fs.ModeSticky, during)
+			assert.Equal(t, 0o300|fs.ModeSetgid|fs.ModeSticky, after)
+			assert.Zero(t, mode)
+		}
+		assert.Equal(t, policy == Overwrite, timed)
+	}
+}
+
+// A directory is completed by the transfer that made it, and once. If that was interrupted, the
+// next transfer completes it, even one of another process, and opens it to nobody.
+func TestCompleteDir(t *testing.T) {
+	d, dir := openDest(t, Refuse)
+	at := filepath.Join(dir, "d")
+	untouched := func() {
+		t.Helper()
+		mode, timed := modeOf(t, at)
+		assert.Equal(t, fs.FileMode(0o700), mode)
+		assert.False(t, timed)
+	}
+	require.NoError(t, d.MakeDir("d", 0o500, me))
+	untouched()
+	require.NoError(t, d.ResumeDir("d", 0o777, other, everybody), "the transfer that made it is live")
+	require.NoError(t, d.CompleteDir("d", 0o577, when, other))
+	untouched()
+	require.NoError(t, d.Close())
+	d, err := OpenDest(dir, Refuse)
+	require.NoError(t, err)
+	require.NoError(t, d.CompleteDir("d", 0o577, when, other), "it was not announced")
+	untouched()
+	require.NoError(t, d.ResumeDir("d", 0o577, other, nobody))
+	untouched()
+	require.NoError(t, d.CompleteDir("d", 0o500, when, me), "another transfer has it")
+	untouched()
+	require.NoError(t, d.CompleteDir("d", 0o577, when, other))
+	mode, timed := modeOf(t, at)
+	assert.Equal(t, fs.FileMode(0o500), mode)
+	assert.True(t, timed)
+
+	require.NoError(t, os.Chmod(at, 0o700))
+	require.NoError(t, os.Chtimes(at, time.Time{}, time.Now()))
+	require.NoError(t, d.ResumeDir("d", 0o577, other, nobody))
+	require.NoError(t, d.CompleteDir("d", 0o577, when, other))
+	untouched()
+	require.NoError(t, d.Close())
+	_, err = os.Lstat(filepath.Join(dir, WorkDir))
+	assert.ErrorIs(t, err, fs.ErrNotExist, "nothing is left")
 }
 
 // TestSymlinksAreNotFollowed: whoever has made them, and wherever they lead.
@@ -168,8 +251,9 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 	}
 	require.Error(t, store(d, "inlink/f", "theirs"))
 	require.Error(t, store(d, "out/f", "theirs"))
-	require.Error(t, d.MakeDir("out/d", 0o700))
-	require.Error(t, d.SetDir("out", 0o777, when))
+	require.Error(t, d.MakeDir("out/d", 0o700, me))
+	require.NoError(t, d.ResumeDir("out", 0o777, me, nobody), "a link has no permissions")
+	require.Error(t, d.CompleteDir("out", 0o777, when, me))
 	// A link in the place of a file is replaced, not written through.
 	require.NoError(t, store(d, "file", "theirs"))
 	b, err := os.ReadFile(filepath.Join(outside, "f"))
@@ -196,8 +280,8 @@ func TestLinksThatComeLater(t *testing.T) {
 		require.NoError(t, os.Chmod(into, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(into, "f"), []byte("mine"), 0o600))
 		require.NoError(t, os.Chtimes(filepath.Join(into, "f"), time.Time{}, when))
-		require.NoError(t, d.MakeDir("a", 0o700))
-		require.NoError(t, d.MakeDir("a/sub", 0o700))
+		require.NoError(t, d.MakeDir("a", 0o700, me))
+		require.NoError(t, d.MakeDir("a/sub", 0o700, me))
 		part, err := d.NewPart("a/f")
 		require.NoError(t, err)
 		_, err = part.WriteString("theirs")
@@ -207,11 +291,11 @@ func TestLinksThatComeLater(t *testing.T) {
 		// The directory that was there is gone, and nothing arrives where the link leads.
 		require.Error(t, part.Commit(&proto.Entry{Path: "a/f", Mode: 0o640, Modified: when}, false))
 		require.Error(t, d.MakeLink(&proto.Entry{Type: proto.Symlink, Path: "a/l", Target: "f"}))
-		require.Error(t, d.MakeDir("a/sub/d", 0o700))
-		_ = d.SetDir("a", 0o755, when) // of the one that was there
-		require.Error(t, d.SetMode("a/f", 0o644))
+		require.Error(t, d.MakeDir("a/sub/d", 0o700, me))
+		_ = d.CompleteDir("a", 0o555, when, me) // of the one that was there
+		require.Error(t, d.UpdateMode("a/f", 0o644))
 		require.NoError(t, os.Symlink(filepath.Join(into, "f"), filepath.Join(dir, "link")))
-		require.NoError(t, d.SetMode("link", 0o644), "a link has no permissions")
+		require.NoError(t, d.UpdateMode("link", 0o644), "a link has no permissions")
 		require.NoError(t, os.Remove(filepath.Join(dir, "link")))
 		require.NoError(t, os.Remove(filepath.Join(dir, "a")))
 		b, err := os.ReadFile(filepath.Join(into, "f"))
@@ -281,11 +365,11 @@ func TestDeepNames(t *testing.T) {
 	d, _ := openDest(t, Refuse)
 	deep := "d"
 	for range depth {
-		require.NoError(t, d.MakeDir(deep, 0o700))
+		require.NoError(t, d.MakeDir(deep, 0o700, me))
 		deep += "/d"
 	}
 	for i := range names {
-		require.NoError(t, d.MakeDir(fmt.Sprint(deep, i), 0o700))
+		require.NoError(t, d.MakeDir(fmt.Sprint(deep, i), 0o700, me))
 	}
 	assert.LessOrEqual(t, d.folder.opened, depth, "each was made in the one before")
 	before := d.folder.opened
