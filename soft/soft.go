@@ -424,11 +424,26 @@ type captureFile struct {
 
 func (c *captureFile) Write(b []byte) (n int, err error) {
 	if c.file == nil {
-		if c.file, err = os.OpenFile(c.path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+		if c.file, err = createPrivate(c.path); err != nil {
 			return 0, err
 		}
 	}
 	return c.file.Write(b)
+}
+
+// createPrivate creates a file that only this user can read. It replaces a file of that name, which
+// other users may have open, and follows no symbolic link.
+func createPrivate(path string) (*os.File, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return nil, fmt.Errorf("create %s: it exists, and is not a regular file (%v); remove it, or name another file: %w", path, info.Mode().Type(), os.ErrExist)
+	case err == nil:
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
 func (c *captureFile) Close() error {

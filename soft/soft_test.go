@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -137,6 +138,53 @@ func TestCaptureFile(t *testing.T) {
 
 	_, err = Driver{}.Open("soft-lo?capture=" + filepath.Join(t.TempDir(), "none", "trace.pcap"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A capture goes to a new file that only its user can read, wherever the name has led before.
+func TestCaptureFileExists(t *testing.T) {
+	dir := t.TempDir()
+	path, linked := filepath.Join(dir, "trace.pcap"), filepath.Join(dir, "linked")
+	require.NoError(t, os.WriteFile(path, []byte("earlier"), 0o666))
+	require.NoError(t, os.Chmod(path, 0o666))
+	require.NoError(t, os.Link(path, linked))
+	reader, err := os.Open(path)
+	require.NoError(t, err)
+	defer reader.Close()
+	d, err := Driver{}.Open("soft-lo?capture=" + path)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	info, err := os.Lstat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode())
+	assert.EqualValues(t, 24, info.Size())
+	for _, r := range []io.Reader{reader, openFile(t, linked)} {
+		b, err := io.ReadAll(r)
+		require.NoError(t, err)
+		assert.Equal(t, "earlier", string(b), "the earlier file has nothing of the capture")
+	}
+
+	for name, make := range map[string]func(name string) error{
+		"link":          func(name string) error { return os.Symlink(linked, name) },
+		"dangling link": func(name string) error { return os.Symlink(filepath.Join(dir, "new"), name) },
+		"directory":     func(name string) error { return os.Mkdir(name, 0o700) },
+	} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, make(path))
+		_, err := Driver{}.Open("soft-lo?capture=" + path)
+		require.ErrorContains(t, err, "not a regular file", name)
+	}
+	assert.NoFileExists(t, filepath.Join(dir, "new"))
+	b, err := io.ReadAll(openFile(t, linked))
+	require.NoError(t, err)
+	assert.Equal(t, "earlier", string(b))
+}
+
+func openFile(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
 }
 
 // TestCaptureOfNoDevice: a device that cannot be opened neither changes an earlier capture
