@@ -24,8 +24,8 @@ type ListenConfig struct {
 	// PrivateData goes to each accepted peer if OnRequest is nil: at most 196 bytes, or 136 in
 	// a context of UD.
 	PrivateData []byte
-	// Backlog is how many requests may be unanswered; those beyond it are dropped, and
-	// peers repeat them. Zero: 1,024.
+	// Backlog is how many requests may be unanswered, on the software device for each address of
+	// peers: see verbs.CMListen. Those beyond it are dropped, and peers repeat them. Zero: 1,024.
 	Backlog int
 	// Await is how many connections of the listener must have become Ready before a Starting
 	// context becomes Running. Otherwise the context waits only for connections that exist

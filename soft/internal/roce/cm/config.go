@@ -30,7 +30,8 @@ type Config struct {
 	// are dropped. Default: 65,536.
 	MaxConnections int
 	// MaxHalfOpen limits the handshakes and SIDR requests of peers in progress, over all
-	// listeners. Default: 4,096.
+	// listeners. The peers of one address may have as many as are free, so half of them at most.
+	// Default: 4,096.
 	MaxHalfOpen int
 	// HandshakeTimeout limits each wait of a handshake that may never end: for the application
 	// to Accept or Establish, and for the RTU. Default: 60 s.

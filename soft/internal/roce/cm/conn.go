@@ -175,7 +175,7 @@ func (c *Conn) deliver() bool {
 func (c *Conn) releaseHalfOpen() {
 	if c.halfOpen && c.handshakeOver && !c.requestQueued {
 		c.halfOpen = false
-		c.manager.unadmit(c.listener)
+		c.manager.unadmit(c.listener, c.remote)
 	}
 }
 

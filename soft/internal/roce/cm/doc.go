@@ -127,10 +127,12 @@
 //     both are known. So a host that does not see the traffic cannot end, answer or establish a
 //     connection of others.
 //   - A REQ proves nothing. It takes a place in the backlog of its listener and among the
-//     half-open handshakes of all listeners, both limited, until the application responds and
-//     the RTU arrives, or [Config.HandshakeTimeout] ends either wait. Without a free place, REQs
-//     are dropped silently; an honest peer repeats its REQ, which may find one. So a flood can
-//     keep others from being served while it lasts, but does nothing to established connections.
+//     half-open handshakes of all listeners, until the application responds and the RTU arrives,
+//     or [Config.HandshakeTimeout] ends either wait. Both numbers are limited, and one address may
+//     hold only as many places as are free. Without a place, REQs are dropped silently; an honest
+//     peer repeats its REQ, which may find one. So a flood from many addresses can keep others from
+//     being served while it lasts, one from few addresses cannot, and neither does anything to
+//     established connections.
 //   - The device limits how many unexpected MADs (Receive) reach the manager, per source and in
 //     all.
 //   - The immediate response to a datagram is at most one datagram, of the same size, to the

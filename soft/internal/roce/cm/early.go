@@ -59,7 +59,11 @@ func (m *Manager) keepEarly(service uint64, request []byte, from Path, now time.
 	if !slices.ContainsFunc(m.ended, lately) {
 		return false
 	}
+	ofPeer := 0
 	for _, e := range m.early {
+		if e.from.Remote.Addr() == from.Remote.Addr() {
+			ofPeer++
+		}
 		switch {
 		case !bytes.Equal(e.request[:], request) || e.from.Remote != from.Remote:
 		case now >= e.until:
@@ -69,7 +73,7 @@ func (m *Manager) keepEarly(service uint64, request []byte, from Path, now time.
 			return true
 		}
 	}
-	if len(m.early) == maxEarly {
+	if ofPeer >= maxEarly-len(m.early) { // the rest is for other peers
 		return false
 	}
 	e := &earlyRequest{manager: m, from: from, service: service, until: now + earlyWait}

@@ -52,21 +52,26 @@ func TestListenAgain(t *testing.T) {
 	}
 }
 
-// A flood of requests keeps a bounded number of them, and the end of the manager drops these.
+// A flood of requests keeps a bounded number of them, and leaves room for those of others. The end of
+// the manager drops them.
 func TestListenAgainFlood(t *testing.T) {
 	t.Parallel()
 	w := newNetwork(t, 1, faults{})
-	a, b := w.attach("A", "10.0.0.1:4791", Config{}), w.attach("B", "10.0.0.2:4791", Config{})
+	a, b, c := w.attach("A", "10.0.0.1:4791", Config{}), w.attach("B", "10.0.0.2:4791", Config{}), w.attach("C", "10.0.0.3:4791", Config{})
 	for range maxEnded + 1 {
 		b.listen(ListenParams{Service: testService}).Close(w.Now)
 	}
 	require.Len(t, b.ended, maxEnded)
-	for range maxEarly + 3 {
+	for range maxEarly/2 + 3 {
 		a.connect(a.params(b))
 	}
 	w.Pass(time.Millisecond)
-	require.Equal(t, maxEarly, b.Entries().Timers)
+	require.Equal(t, maxEarly/2, b.Entries().Timers)
 	require.Equal(t, "R 8, R 8, R 8", a.reports())
+	c.connect(c.params(b))
+	w.Pass(time.Millisecond)
+	require.Equal(t, maxEarly/2+1, b.Entries().Timers)
+	require.Empty(t, c.all)
 	b.Close(w.Now)
 	b.settle()
 	require.Zero(t, b.Entries().Timers)

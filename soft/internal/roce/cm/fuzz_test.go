@@ -158,7 +158,7 @@ func FuzzReceive(f *testing.F) {
 				c.Close(w.Now)
 			}
 		}
-		for _, e := range []int{len(h.conns), len(h.requests), len(h.peers), len(h.resolutions), len(h.sidr), h.halfOpen, len(h.timers)} {
+		for _, e := range []int{len(h.conns), len(h.requests), len(h.peers), len(h.resolutions), len(h.sidr), h.halfOpen.Taken(), len(h.timers)} {
 			require.Zero(t, e)
 		}
 	})

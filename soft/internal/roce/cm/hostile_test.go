@@ -410,7 +410,7 @@ func TestTwoREQsOfOneQP(t *testing.T) {
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	w, a, b, active, passive := established(t)
-	b.config.MaxHalfOpen = 100
+	b.config.MaxHalfOpen = 200
 	other := Service{PortSpaceTCP, 2}
 	l := b.listen(ListenParams{Service: other, Backlog: 60})
 	third := Service{PortSpaceTCP, 3}
@@ -475,6 +475,79 @@ func TestFlood(t *testing.T) {
 	w.Pass(time.Second)
 	require.Equal(t, StateEstablished, conn.State())
 	require.Equal(t, "D disconnected by the peer, request, E", b.reports())
+}
+
+// TestFloodOfOneAddress: one address takes all the places that it can get, by requests that nobody
+// answers or confirms. A newcomer finds a place at once, and no request of it is dropped.
+func TestFloodOfOneAddress(t *testing.T) {
+	t.Parallel()
+	datagrams := Service{PortSpaceUDP, 7}
+	for name, c := range map[string]struct {
+		listeners, backlog, maxHalfOpen int
+		accepts                         bool // the application accepts at once
+		udp                             bool
+	}{
+		"one listener":               {listeners: 1, backlog: 50, maxHalfOpen: 4096},
+		"one listener that accepts":  {listeners: 1, backlog: 50, maxHalfOpen: 4096, accepts: true},
+		"a small backlog":            {listeners: 1, backlog: 1, maxHalfOpen: 4096},
+		"many listeners":             {listeners: 8, backlog: 50, maxHalfOpen: 100},
+		"many listeners that accept": {listeners: 8, backlog: 50, maxHalfOpen: 100, accepts: true},
+		"datagrams":                  {listeners: 1, backlog: 50, maxHalfOpen: 4096, udp: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, a, b := pair(t, faults{})
+			b.config.MaxHalfOpen = c.maxHalfOpen
+			service, transport := testService, verbs.RC
+			if c.udp {
+				service, transport = datagrams, verbs.UD
+			}
+			for i := range c.listeners {
+				service.Port += uint16(i)
+				b.listen(ListenParams{Service: service, Transport: transport, Backlog: c.backlog})
+			}
+			if c.accepts {
+				b.answerAll()
+			} else {
+				b.stopped = true
+			}
+			flood := func() {
+				for i := range uint32(1000) {
+					r := request(b, i+1)
+					r.ServiceID = service.ID()
+					if c.udp {
+						w.forge(b, foreigner, &mad.SIDRREQ{RequestID: i, PKey: 0xffff, ServiceID: service.ID(), PrivateData: r.PrivateData})
+					} else {
+						w.forge(b, foreigner, r)
+					}
+					b.settle()
+				}
+			}
+			flood()
+			full := b.Counters().BacklogFull + b.Counters().HalfOpenFull
+			require.Positive(t, full)
+			held := b.Entries().HalfOpen
+			require.LessOrEqual(t, held, min(c.backlog*c.listeners, c.maxHalfOpen/2))
+			if c.udp {
+				_, err := a.Resolve(ResolveParams{Service: service, Path: a.pathTo(b)}, w.Now)
+				require.NoError(t, err)
+			} else {
+				p := a.params(b)
+				p.Service = service
+				a.connect(p)
+			}
+			a.settle()
+			w.Pass(time.Millisecond)
+			require.Equal(t, full, b.Counters().BacklogFull+b.Counters().HalfOpenFull, "the newcomer's request was dropped")
+			if c.accepts {
+				require.Equal(t, "C", a.reports())
+			} else {
+				require.Equal(t, held+1, b.Entries().HalfOpen)
+			}
+			flood()
+			b.requireSane()
+		})
+	}
 }
 
 // TestFloodOfPairs: a REQ and the REJ that takes it back, again and again, while the

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -16,9 +17,10 @@ type ListenParams struct {
 	Addr netip.Addr
 	// Transport: RC, UC, or UD for SIDR.
 	Transport verbs.QPType
-	// Backlog limits the handshakes in progress, from the REQ to the RTU, or from a SIDR_REQ
-	// to the application's reply. Requests beyond it are dropped, and the peer repeats them.
-	// Default: 1,024.
+	// Backlog limits the handshakes in progress of one address, from the REQ to the RTU, or from
+	// a SIDR_REQ to the application's reply. All addresses together have twice as many places, of
+	// which one may hold as many as are free. Requests beyond it are dropped, and the peer
+	// repeats them. Default: 1,024.
 	Backlog int
 	// MTU is the largest path MTU of a connection. 0: Config.MTU.
 	MTU verbs.MTU
@@ -32,7 +34,7 @@ type Listener struct {
 	manager  *Manager
 	key      listenerKey
 	params   ListenParams
-	halfOpen int
+	halfOpen quota.Places[verbs.GID] // by the peer's address
 	closed   bool
 }
 
@@ -69,7 +71,7 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 func (l *Listener) Params() ListenParams { return l.params }
 
 // HalfOpen returns the number of handshakes in progress, which Backlog limits.
-func (l *Listener) HalfOpen() int { return l.halfOpen }
+func (l *Listener) HalfOpen() int { return l.halfOpen.Taken() }
 
 // Close stops listening. Requests whose event has not been taken are rejected as if there were
 // no listener. The others can still be accepted, and established connections stay. Closing
@@ -107,23 +109,23 @@ func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
 	return m.listeners[listenerKey{service: service}]
 }
 
-// admit counts a handshake of a listener, and reports false if a limit is reached.
-func (m *Manager) admit(l *Listener) bool {
+// admit counts a handshake of a peer with a listener, and reports false if a limit is reached.
+func (m *Manager) admit(l *Listener, peer verbs.GID) bool {
 	switch {
-	case l.halfOpen >= l.params.Backlog:
+	case !l.halfOpen.Fits(peer, 2*l.params.Backlog):
 		m.counters.BacklogFull++
-	case m.halfOpen >= m.config.MaxHalfOpen:
+	case !m.halfOpen.Fits(peer, m.config.MaxHalfOpen):
 		m.counters.HalfOpenFull++
 	default:
-		l.halfOpen++
-		m.halfOpen++
+		l.halfOpen.Take(peer)
+		m.halfOpen.Take(peer)
 		return true
 	}
 	return false
 }
 
 // unadmit undoes admit.
-func (m *Manager) unadmit(l *Listener) {
-	l.halfOpen--
-	m.halfOpen--
+func (m *Manager) unadmit(l *Listener, peer verbs.GID) {
+	l.halfOpen.Release(peer)
+	m.halfOpen.Release(peer)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -24,7 +25,7 @@ type Manager struct {
 	sidr        map[sidrKey]*SIDRRequest
 	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
 	measured    fifo.Queue[verbs.GID]    // the peers of roundTrips, the longest known first
-	halfOpen    int
+	halfOpen    quota.Places[verbs.GID]
 	ended       []endedListener
 	early       []*earlyRequest
 	closed      bool
@@ -91,7 +92,7 @@ type Entries struct {
 // Entries returns the numbers of objects that the manager holds.
 func (m *Manager) Entries() Entries {
 	return Entries{
-		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen,
+		Listeners: len(m.listeners), Connections: len(m.conns), HalfOpen: m.halfOpen.Taken(),
 		Resolutions: len(m.resolutions), Timers: len(m.timers), Events: m.events.Len(),
 	}
 }
@@ -147,7 +148,7 @@ func (m *Manager) Close(now time.Duration) {
 	}
 	clear(m.listeners)
 	m.dropEarly()
-	m.halfOpen, m.closed = 0, true
+	m.halfOpen, m.closed = quota.Places[verbs.GID]{}, true
 	m.events.Clear()
 }
 

@@ -388,10 +388,10 @@ func (h *host) check() error {
 	}
 	byListener := 0
 	for _, l := range h.listeners {
-		if l.halfOpen < 0 || l.halfOpen > l.params.Backlog {
-			return fmt.Errorf("%d half-open of %d", l.halfOpen, l.params.Backlog)
+		if n := l.HalfOpen(); n < 0 || n > 2*l.params.Backlog {
+			return fmt.Errorf("%d half-open, the backlog is %d", n, l.params.Backlog)
 		}
-		byListener += l.halfOpen
+		byListener += l.HalfOpen()
 	}
 	for i := range h.timers {
 		if h.timers[max(0, (i-1)/2)].at > h.timers[i].at {
@@ -399,8 +399,8 @@ func (h *host) check() error {
 		}
 	}
 	switch {
-	case halfOpen != h.halfOpen || byListener > halfOpen || halfOpen > h.config.MaxHalfOpen:
-		return fmt.Errorf("%d half-open, counted %d, %d by listeners", halfOpen, h.halfOpen, byListener)
+	case halfOpen != h.halfOpen.Taken() || byListener > halfOpen || halfOpen > h.config.MaxHalfOpen:
+		return fmt.Errorf("%d half-open, counted %d, %d by listeners", halfOpen, h.halfOpen.Taken(), byListener)
 	case len(h.timers) != waiting+len(h.resolutions):
 		return fmt.Errorf("%d timers, %d in use", len(h.timers), waiting+len(h.resolutions))
 	case len(h.peers) != inPeers || len(h.requests) != inRequests:

@@ -89,7 +89,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	case len(m.conns) >= m.config.MaxConnections:
 		m.counters.ConnectionsFull++
 		return
-	case !m.admit(l):
+	case !m.admit(l, remote):
 		return
 	}
 	c := &Conn{

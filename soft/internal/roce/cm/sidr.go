@@ -208,7 +208,7 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	case verbs.GIDFromAddr(header.Source) != remote || verbs.GIDFromAddr(header.Destination) != local:
 		m.counters.AddressMismatch++
 		return
-	case !m.admit(l):
+	case !m.admit(l, remote):
 		return
 	}
 	o := &SIDRRequest{
@@ -269,7 +269,7 @@ func (r *SIDRRequest) remove() {
 	delete(r.manager.sidr, r.key)
 	r.manager.timers.remove(&r.timer)
 	if !r.requestQueued {
-		r.manager.unadmit(r.listener)
+		r.manager.unadmit(r.listener, r.key.address)
 	}
 }
 
@@ -277,7 +277,7 @@ func (r *SIDRRequest) remove() {
 func (r *SIDRRequest) deliver() bool {
 	r.requestQueued = false
 	if r.done {
-		r.manager.unadmit(r.listener)
+		r.manager.unadmit(r.listener, r.key.address)
 	}
 	return !r.done
 }
