@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -23,6 +24,7 @@ type connectionManager struct {
 	ids          map[verbs.CMID]idOwner
 	groups       map[verbs.CMMulticast]*MulticastGroup
 	waiting      fifo.List[*ConnectRequest] // to be accepted when a connection is free
+	unconfirmed  quota.Places[netip.Addr]   // accepted connections that the peers have not confirmed
 	dialLimiters map[netip.AddrPort]*dialLimiter
 	resumable    fifo.Queue[*dialLimiter]
 

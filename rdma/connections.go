@@ -30,6 +30,7 @@ type Connections struct {
 	ending     fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
 	toRefill   fifo.List[*Connection] // with room in receive queues of their own
 	written    writtenWords
+	acceptDue  bool      // acceptWaiting may find a request, since one came or a place became free
 	readyWords *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
@@ -252,6 +253,7 @@ func (c *Connections) occupy(conn *Connection) {
 func (c *Connections) vacate(conn *Connection) {
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
+	c.acceptDue = true
 }
 
 // drained implements service.
@@ -406,18 +408,38 @@ func (c *Connections) appendHeader(sgl []verbs.SGE, _ *receive) []verbs.SGE { re
 func (c *Connections) request(q *ConnectRequest) {
 	q.place.Value = q
 	c.manager.waiting.Push(&q.place)
+	c.acceptDue = true
 }
 
-// acceptable reports whether acceptWaiting has work.
+// acceptable reports whether acceptWaiting may have work.
 func (c *Connections) acceptable() bool {
-	return c.manager.waiting.Len() > 0 && c.hasRoom() && c.phase == phaseUp
+	return c.acceptDue && c.manager.waiting.Len() > 0 && c.hasRoom() && c.phase == phaseUp
+}
+
+// nextRequest removes the first waiting request of an address that may have another unconfirmed
+// connection, or returns nil.
+func (c *Connections) nextRequest() *ConnectRequest {
+	m := &c.manager
+	places := m.unconfirmed.Taken() + len(c.free) + c.set.MaxConnections - len(c.slots)
+	for e := m.waiting.Front(); e != nil; e = e.Next() {
+		if m.unconfirmed.Fits(e.Value.remote.Addr(), places) {
+			m.waiting.Remove(e)
+			return e.Value
+		}
+	}
+	c.acceptDue = false
+	return nil
 }
 
 // acceptWaiting accepts the requests of listeners without OnRequest, in the order of arrival,
-// while connections are free. It returns how many it handled.
+// while connections are free. An address gets only as many that it has not confirmed as are free,
+// so that it cannot keep others out. acceptWaiting returns how many it handled.
 func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
-		q := c.manager.waiting.Pop().Value
+		q := c.nextRequest()
+		if q == nil {
+			break
+		}
 		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
 			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to accept a connection")
 			_ = q.Reject(nil)

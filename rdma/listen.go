@@ -18,8 +18,9 @@ type ListenConfig struct {
 	// inside another callback. It accepts or rejects the request, or leaves that to a later
 	// callback; meanwhile the connection manager asks the peer to wait, for up to a minute.
 	// Nil: requests are accepted in the order of arrival, and wait while no connection is
-	// free. If such a connection fails, it is closed after the callbacks that report the
-	// failure, which frees its place.
+	// free, or while their address has as many unconfirmed connections as are free. If such a
+	// connection fails, it is closed after the callbacks that report the failure, which frees
+	// its place.
 	OnRequest func(q *ConnectRequest)
 	// PrivateData goes to each accepted peer if OnRequest is nil: at most 196 bytes, or 136 in
 	// a context of UD.
@@ -338,6 +339,8 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
 	c.manager.ids[q.id] = end
 	q.finish(nil)
+	c.manager.unconfirmed.Take(conn.addrs[1].Addr())
+	end.counted = true
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
@@ -426,9 +429,20 @@ type acceptedEnd struct {
 	listener *Listener
 	attr     verbs.QPAttr // to bring the queue pair up with
 	accepted bool         // the program has accepted
+	counted  bool         // in unconfirmed of the connection manager
 	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
 	onEstablished func(conn *Connection)
 	answered      bool // the acceptance was sent
+}
+
+// confirmedOrOver notes that the peer has confirmed the connection, or will not.
+func (e *acceptedEnd) confirmedOrOver() {
+	if e.counted {
+		e.counted = false
+		c := e.conn.ctx
+		c.manager.unconfirmed.Release(e.conn.addrs[1].Addr())
+		c.acceptDue = true
+	}
 }
 
 // unaccepted reports whether the connection has ended before the program had to know of it, or

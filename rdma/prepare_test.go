@@ -3,6 +3,7 @@ package rdma_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -268,4 +270,46 @@ func TestUnconfirmedDoesNotKeepTheContext(t *testing.T) {
 	require.NoError(t, silent.Close())
 	cs.until("the server ends", func() bool { return server.State() == pe.Idle })
 	require.NoError(t, server.Err())
+}
+
+// An address whose peers do not confirm gets only as many connections as it leaves free. Its further
+// requests wait, and those of another address do not wait behind them.
+func TestUnconfirmedLeaveRoom(t *testing.T) { sim.Check(t, 2, testUnconfirmedLeaveRoom) }
+
+func testUnconfirmedLeaveRoom(s *sim.Sim) {
+	cs := newDialRig(testOf(s), s.Host("server").Device(), s.Host("silent").Device(), s.Host("honest").Device())
+	const places = 8
+	server := cs.add(rdma.Config{MaxConnections: places})
+	silent, honest := cs.add(rdma.Config{MaxConnections: 4 * places}), cs.add(rdma.Config{MaxConnections: places})
+	cs.start(server, silent, honest)
+	_, addr := cs.listen(server, rdma.ListenConfig{})
+	responses := 0
+	var last *rdma.Connection
+	for range 4 * places {
+		last = must(silent.Dial(addr, rdma.DialConfig{OnResponse: func(*rdma.Connection) { responses++ }}))
+	}
+	cs.until("it has its share", func() bool { return responses == places/2 })
+	var conns []*rdma.Connection
+	for range places / 2 {
+		conn := must(honest.Dial(addr, rdma.DialConfig{}))
+		cs.until("another client is served", func() bool { return conn.State() == rdma.Ready })
+		conns = append(conns, conn)
+	}
+	require.Equal(s, places/2, responses)
+	require.Equal(s, rdma.Connecting, last.State())
+
+	for _, conn := range silent.List() {
+		require.NoError(s, conn.Close())
+	}
+	for _, conn := range conns {
+		require.NoError(s, conn.Close())
+	}
+	cs.until("all have ended", func() bool { return len(server.List()) == 0 && honest.closed == len(conns) })
+	conns = nil
+	for range places { // one address alone gets all that it confirms
+		conns = append(conns, must(honest.Dial(addr, rdma.DialConfig{})))
+	}
+	cs.until("all places are in use", func() bool {
+		return !slices.ContainsFunc(conns, func(c *rdma.Connection) bool { return c.State() != rdma.Ready })
+	})
 }
