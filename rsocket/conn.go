@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ type Conn struct {
 	stack    *Stack
 	place    fifo.Node[*Conn]    // in the list of the stack
 	listener *Listener           // nil: it was dialled, or has been settled
+	peerHost netip.Addr          // the peer's, of an accepted connection
 	shared   *shared.Ref[*Stack] // nil: the program has made the stack
 
 	giveUp    context.CancelCauseFunc // ends a Dial that waits; nil: the connection was accepted
@@ -352,7 +354,7 @@ func (c *Conn) gone(err error) {
 	}
 	if l := c.listener; l != nil {
 		c.listener = nil
-		l.settled(nil)
+		l.settled(c.peerHost, nil)
 		c.close() // the program never gets it
 	}
 	c.mu.Lock()
@@ -393,7 +395,7 @@ func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l := c.listener; l != nil {
 			c.listener = nil
 			c.stack.accepted.Add(1)
-			l.settled(c)
+			l.settled(c.peerHost, c)
 		}
 	case rdma.Failed:
 		c.fail(neterr.Reset(err))

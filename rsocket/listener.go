@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
@@ -29,7 +33,8 @@ type Listener struct {
 	changed sync.Cond // for Accept
 	failure error     // net.ErrClosed after Close, or why the stack has failed; nil: it listens
 	ready   fifo.Queue[*Conn]
-	opening int // connections being established
+	opening quota.Places[netip.Addr] // connections being established, by the peer's address
+	holding bool                     // a part holds requests
 }
 
 // listening is the part of a Listener on one Stack.
@@ -38,7 +43,12 @@ type listening struct {
 	stack  *Stack
 	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
-	rdma   *rdma.Listener        // belongs to the engine's goroutine
+	// These belong to the engine's goroutine.
+	rdma *rdma.Listener
+	held []*rdma.ConnectRequest // until the address has fewer connections that are being established
+
+	work      func() // answerHeld
+	scheduled atomic.Bool
 }
 
 func newListener(backlog int) *Listener {
@@ -70,6 +80,7 @@ func listenError(addr string, err error) error {
 // add makes the listener listen on the first of the addresses that the device has.
 func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*Stack]) error {
 	p := &listening{Listener: l, stack: s, shared: from}
+	p.work = p.answerHeld
 	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
 		return err
 	}
@@ -86,14 +97,16 @@ func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*S
 		return s.reason(err)
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.failure != nil { // it has ended with the stack
+		defer l.mu.Unlock()
 		return l.failure
 	}
 	l.parts = append(l.parts, p)
 	if len(l.parts) == 1 {
 		l.addr = s.addr(p.rdma.Addr())
 	}
+	l.mu.Unlock()
+	l.resume() // requests may have come already
 	return nil
 }
 
@@ -103,6 +116,14 @@ func (l *Listener) Accept() (net.Conn, error) { return asNetConn(l.AcceptConn())
 // AcceptConn waits for the next connection that a peer makes. The error is a *net.OpError that
 // matches net.ErrClosed after Close, or the error of the device.
 func (l *Listener) AcceptConn() (*Conn, error) {
+	c, err := l.next()
+	if err == nil {
+		l.resume()
+	}
+	return c, err
+}
+
+func (l *Listener) next() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.ready.Len() == 0 {
@@ -157,34 +178,83 @@ func (l *Listener) opError(op string, err error) error { return opError(op, l.ad
 
 // request handles a peer's request, on the engine's goroutine.
 func (l *listening) request(q *rdma.ConnectRequest) {
+	if !l.answer(q) {
+		l.held = append(l.held, q)
+	}
+}
+
+// answerHeld answers the requests that need not wait any longer, on the engine's goroutine.
+func (l *listening) answerHeld() {
+	l.scheduled.Store(false)
+	l.held = slices.DeleteFunc(l.held, func(q *rdma.ConnectRequest) bool { return q.Err() != nil || l.answer(q) })
+}
+
+// resume has the requests that are held looked at again.
+func (l *Listener) resume() {
+	l.mu.Lock()
+	var parts []*listening
+	if l.holding {
+		parts = l.parts
+	}
+	l.holding = false
+	l.mu.Unlock()
+	for _, p := range parts {
+		if p.scheduled.CompareAndSwap(false, true) {
+			_ = p.stack.engine.Dispatch(p.work) // a closed engine has no requests
+		}
+	}
+}
+
+// answer accepts or rejects a request, or reports false if it has to wait.
+func (l *listening) answer(q *rdma.ConnectRequest) bool {
 	s := l.stack
-	if err := l.accept(q); err != nil {
+	hello, err := protocol.DecodeHello(q.PrivateData())
+	switch { // before memory is registered
+	case err != nil:
+		err = fmt.Errorf("%w: private data with %w", ErrProtocol, err)
+	case !l.open(q.RemoteAddr().Addr(), &err):
+		return false
+	case err == nil:
+		err = l.accept(q, hello)
+	}
+	if err != nil {
 		s.refused.Add(1)
 		s.cfg.Log.Debug().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
 		_ = q.Reject(nil)
 	}
+	return true
 }
 
-func (l *listening) accept(q *rdma.ConnectRequest) error {
-	s := l.stack
-	hello, err := protocol.DecodeHello(q.PrivateData())
-	if err != nil { // before memory is registered
-		return fmt.Errorf("%w: private data with %w", ErrProtocol, err)
-	}
+// open takes a place for a connection that is being established, sets err if the backlog is full, or
+// reports false if the request has to wait. The peers of one address have Config.Backlog places. All
+// peers together have twice as many, and one address gets only as many as it leaves free: so peers
+// that do not confirm do not keep others out.
+func (l *listening) open(peer netip.Addr, err *error) bool {
+	free := l.stack.free()
 	l.mu.Lock()
-	waiting, opening := l.ready.Len(), l.opening
-	if waiting >= l.backlog || opening >= maxOpening {
-		l.mu.Unlock()
-		return fmt.Errorf("%d connections wait for Accept, and %d peers have not confirmed theirs: call Accept, or raise Config.Backlog", waiting, opening)
+	defer l.mu.Unlock()
+	waiting, own := l.ready.Len(), l.opening.Held(peer)
+	switch {
+	case waiting >= l.backlog:
+		*err = fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", waiting)
+	case !l.opening.Fits(peer, 2*(l.backlog-waiting)) || own > 0 && own >= free:
+		l.holding = true
+		return false
+	default:
+		l.opening.Take(peer)
 	}
-	l.opening++
-	l.mu.Unlock()
-	c, err := s.newConn(nil)
+	return true
+}
+
+// accept accepts a request that has a place.
+func (l *listening) accept(q *rdma.ConnectRequest, hello protocol.Hello) error {
+	peer := q.RemoteAddr().Addr()
+	c, err := l.stack.newConn(nil)
 	if err != nil {
-		l.settled(nil)
+		l.settled(peer, nil)
 		return err
 	}
-	c.listener, c.shared = l.Listener, l.shared
+	c.listener, c.peerHost, c.shared = l.Listener, peer, l.shared
 	if err = c.meet(hello, nil); err == nil {
 		var conn *rdma.Connection
 		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
@@ -197,9 +267,9 @@ func (l *listening) accept(q *rdma.ConnectRequest) error {
 }
 
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
-func (l *Listener) settled(c *Conn) {
+func (l *Listener) settled(peer netip.Addr, c *Conn) {
 	l.mu.Lock()
-	l.opening--
+	l.opening.Release(peer)
 	closed := l.failure != nil
 	if c != nil && !closed {
 		l.ready.Push(c)
@@ -209,4 +279,5 @@ func (l *Listener) settled(c *Conn) {
 	if c != nil && closed {
 		c.close()
 	}
+	l.resume()
 }

@@ -46,8 +46,10 @@ type Config struct {
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. Zero: 1 MiB.
 	SendBuffer int
-	// Backlog is how many connections of a Listener can wait for Accept; requests beyond it are
-	// rejected. Zero: 128.
+	// Backlog is how many connections of a Listener can wait for Accept. Those that their peers have
+	// not confirmed count too; requests wait for these, and are rejected once so many connections
+	// wait. Each address of peers has a backlog, so that none keeps others out, and all together
+	// have twice as many places. Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer, the connection fails with ECONNRESET. Zero: 15 s. None: never.
@@ -65,7 +67,7 @@ const (
 	MaxBuffer = 256 << 20
 )
 
-const defaultBacklog = 128
+const defaultBacklog = 1024
 
 func (c *Config) complete() error {
 	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 2<<20), cmp.Or(c.SendBuffer, 1<<20)
@@ -264,6 +266,13 @@ func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T, limit i
 	e.Value = v
 	list.Push(e)
 	return nil
+}
+
+// free is how many more connections can exist.
+func (s *Stack) free() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.MaxConnections - s.conns.Len()
 }
 
 // forget removes what register has added.

@@ -26,9 +26,7 @@ const (
 	maxDataUnderWay = 16
 	// An SGL message, a shutdown and a disconnect message can be under way beside them.
 	maxUnderWay = maxDataUnderWay + 3
-	// maxOpening is how many connections of a Listener can wait for their peers' confirmation, for
-	// openTimeout each.
-	maxOpening  = 1024
+	// openTimeout is how long a connection waits for the peer's confirmation.
 	openTimeout = 10 * time.Second
 	// maxMessage is the largest data message in bytes, as with rsockets.
 	maxMessage = 64 << 10

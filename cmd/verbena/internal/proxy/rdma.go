@@ -17,16 +17,13 @@ type rdma struct {
 	device string // empty: by the system's routes
 }
 
-const (
-	// queued is how many connections of a listener can wait while -max are open, and unconfirmed
-	// how many whose peers have not confirmed them.
-	queued      = 128
-	unconfirmed = 1024
-)
+// queued is how many connections of one address can wait while -max are open, also those that their
+// peers have not confirmed. All addresses together have twice as many places.
+const queued = 512
 
 func newRDMA(device string, max int, log zerolog.Logger) *rdma {
 	pairs := max + lingeringPlaces(max)
-	cfg := rsocket.Config{MaxConnections: 2*pairs + queued + unconfirmed, Backlog: queued, Log: log} // both ends may be on one device
+	cfg := rsocket.Config{MaxConnections: 2*pairs + 2*queued, Backlog: queued, Log: log} // both ends may be on one device
 	return &rdma{rsocket.NewStacks(device, cfg), device}
 }
 
