@@ -59,7 +59,7 @@ func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
 	c := &Conn{stack: s, giveUp: giveUp, linger: s.cfg.Linger}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
 	c.work = c.pump
-	c.out.Pool = &s.chunks
+	c.out.Pool = s.chunks
 	if err := c.open(); err != nil {
 		return nil, err
 	}

@@ -88,8 +88,8 @@ func TestLimits(t *testing.T) {
 		{connections: 40_000, wantConnections: 40_000, wantMemory: 1 << 30},
 		{memory: 1 << 20, wantConnections: 64, wantMemory: 1 << 20},
 		{connections: 128, memory: 1 << 20, wantConnections: 128, wantMemory: 1 << 20},
-		{connections: 129, memory: 1 << 20, err: "129 connections need 8192 bytes each; raise it, or lower MaxConnections"},
-		{memory: 100, err: "1 connections need 8192 bytes"},
+		{connections: 129, memory: 1 << 20, err: "ReceiveMemory is 1048576 bytes, but 129 connections need 1056768; raise it, or lower MaxConnections"},
+		{memory: 100, err: "1 connections need 8192;"},
 		{memory: -1, err: "ReceiveMemory is -1 bytes"},
 		{connections: 1 << 20, err: "the device has room for"},
 	} {

@@ -33,7 +33,7 @@ type Config struct {
 	// MaxConnections is how many connections can exist at a time, until all of their data has been
 	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
 	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
-	// allow.
+	// or of SendMemory allow.
 	MaxConnections int
 	// ReceiveMemory is how many bytes of receive memory all connections hold at most: 8 KiB for
 	// each of MaxConnections, and the rest for those to which data comes fast. When little is left,
@@ -46,6 +46,11 @@ type Config struct {
 	// SendBuffer is how many bytes a connection holds at most of what its peer's device has not
 	// acknowledged; Write waits then. Zero: 1 MiB.
 	SendBuffer int
+	// SendMemory is how many bytes of send memory all connections hold at most: 4 KiB for each of
+	// MaxConnections, and the rest for those whose peers have much to acknowledge. A connection
+	// holds at most as much of the rest as it leaves to others. When little is left, connections
+	// are slower, but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
+	SendMemory int
 	// Backlog is how many connections of a Listener can wait for Accept. Those that their peers have
 	// not confirmed count too; requests wait for these, and are rejected once so many connections
 	// wait. Each address of peers has a backlog, so that none keeps others out, and all together
@@ -76,8 +81,8 @@ func (c *Config) complete() error {
 	switch {
 	case c.Device == nil:
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
-	case min(c.MaxConnections, c.ReceiveMemory, c.Backlog) < 0:
-		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.Backlog)
+	case min(c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog) < 0:
+		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes, SendMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog)
 	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
 		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:
@@ -93,6 +98,7 @@ type Counters struct {
 	Refused        uint64 // requests rejected: no room, or invalid private data
 	ProtocolErrors uint64 // connections ended since the peer violated the protocol
 	ReceiveMemory  uint64 // bytes that connections hold now: see Config.ReceiveMemory
+	SendMemory     uint64 // bytes allocated now: see Config.SendMemory
 }
 
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
@@ -105,7 +111,7 @@ type Stack struct {
 	rdma       *rdma.Connections
 	tasks      *rdma.Pool
 	memory     *buffers.Memory // to receive
-	chunks     buffers.Pool    // to send
+	chunks     *buffers.Pool   // to send
 	zone       string          // the network interface, of link-local addresses
 
 	stopEngine context.CancelFunc
@@ -132,7 +138,6 @@ func New(cfg Config) (*Stack, error) {
 	}
 	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log})}
 	s.changed.L = &s.mu
-	s.chunks.Device = cfg.Device
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack on %s: %w", cfg.Device.Name(), errors.Join(err, s.engine.Close()))
 	}
@@ -141,8 +146,11 @@ func New(cfg Config) (*Stack, error) {
 
 // open makes the context and starts it.
 func (s *Stack) open() error {
-	needs := limits.Needs{Completions: receiveQueue + reservedReceives + maxUnderWay + 1, Memory: buffers.Smallest}
-	if err := needs.Complete(s.cfg.Device, &s.cfg.MaxConnections, &s.cfg.ReceiveMemory); err != nil {
+	needs := limits.Needs{Completions: receiveQueue + reservedReceives + maxUnderWay + 1, Memory: []limits.Memory{
+		{Name: "ReceiveMemory", Bytes: &s.cfg.ReceiveMemory, For: func(connections int) int { return connections * buffers.Smallest }},
+		{Name: "SendMemory", Bytes: &s.cfg.SendMemory, For: buffers.SendMemoryFor},
+	}}
+	if err := needs.Complete(s.cfg.Device, &s.cfg.MaxConnections); err != nil {
 		return err
 	}
 	port, err := s.cfg.Device.QueryPort(1)
@@ -159,6 +167,9 @@ func (s *Stack) open() error {
 		return err
 	}
 	s.memory = buffers.NewMemory(s.cfg.Device, s.rdma.PD(), s.cfg.ReceiveMemory-s.cfg.MaxConnections*buffers.Smallest)
+	s.chunks = buffers.NewPool(s.cfg.Device, s.cfg.SendMemory, s.cfg.MaxConnections, func(d time.Duration, f func()) host.Timer {
+		return s.host.AfterFunc(d, func() { _ = s.engine.Do(f) }) // a closed engine's memory is freed by Close
+	})
 	s.rdma.OnConnection(connectionChanged)
 	if s.tasks, err = s.rdma.Pool(s.cfg.MaxConnections*maxUnderWay, sent, sendFailed); err == nil {
 		err = s.rdma.ReceivePerConnection(receiveQueue+reservedReceives, 0, received)
@@ -208,7 +219,7 @@ func (s *Stack) Device() verbs.Device { return s.cfg.Device }
 func (s *Stack) Counters() Counters {
 	return Counters{
 		Accepted: s.accepted.Load(), Dialled: s.dialled.Load(), Refused: s.refused.Load(), ProtocolErrors: s.protocolErrors.Load(),
-		ReceiveMemory: uint64(s.memory.Held()),
+		ReceiveMemory: uint64(s.memory.Held()), SendMemory: uint64(s.chunks.Held()),
 	}
 }
 

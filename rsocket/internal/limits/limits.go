@@ -1,10 +1,10 @@
-// Package limits finds out how many connections a stack can have on a device, and how much receive
-// memory.
+// Package limits finds out how many connections a stack can have on a device, and how much memory.
 package limits
 
 import (
 	"cmp"
 	"fmt"
+	"sort"
 
 	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -21,12 +21,19 @@ const (
 // Needs is what one connection needs.
 type Needs struct {
 	Completions int // entries of the completion queue
-	Memory      int // receive memory to begin with, in bytes
+	Memory      []Memory
+}
+
+// Memory is memory that connections share.
+type Memory struct {
+	Name  string                    // of the setting
+	Bytes *int                      // the setting
+	For   func(connections int) int // what so many need to begin with
 }
 
 // Complete replaces the numbers that are zero by the standard ones for the device, and checks the
 // others.
-func (n Needs) Complete(dev verbs.Device, connections, memory *int) error {
+func (n Needs) Complete(dev verbs.Device, connections *int) error {
 	room, err := n.room(dev)
 	if err != nil {
 		return err
@@ -35,17 +42,22 @@ func (n Needs) Complete(dev verbs.Device, connections, memory *int) error {
 	if dev.Driver() != "soft" {
 		usual = standardOnAdapters
 	}
-	if usual = min(usual, room); *memory > 0 {
-		usual = min(usual, max(*memory/(2*n.Memory), 1)) // the other half is for growth
+	usual = min(usual, room)
+	for _, m := range n.Memory {
+		if half := *m.Bytes / 2; half > 0 { // the other half is for growth
+			usual = max(sort.Search(usual, func(fewer int) bool { return m.For(fewer+1) > half }), 1)
+		}
 	}
 	*connections = cmp.Or(*connections, usual)
 	if *connections < 1 || *connections > room {
 		return fmt.Errorf("%w: MaxConnections is %d, but the device has room for %d", errs.ErrRange, *connections, room)
 	}
-	*memory = cmp.Or(*memory, standardMemory)
-	if *memory < n.Memory**connections {
-		return fmt.Errorf("%w: ReceiveMemory is %d bytes, but %d connections need %d bytes each; raise it, or lower MaxConnections",
-			errs.ErrRange, *memory, *connections, n.Memory)
+	for _, m := range n.Memory {
+		*m.Bytes = cmp.Or(*m.Bytes, standardMemory)
+		if need := m.For(*connections); *m.Bytes < need {
+			return fmt.Errorf("%w: %s is %d bytes, but %d connections need %d; raise it, or lower MaxConnections",
+				errs.ErrRange, m.Name, *m.Bytes, *connections, need)
+		}
 	}
 	return nil
 }
