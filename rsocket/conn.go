@@ -37,7 +37,8 @@ type Conn struct {
 	scheduled atomic.Bool             // work is on its way there
 
 	mu                          sync.Mutex
-	readable, writable          sync.Cond
+	readable, writable          sync.Cond // for Read, and for Write
+	released                    sync.Cond // for Wait
 	readDeadline, writeDeadline deadline.Deadline
 	reading, writing            bool // a call has its turn, and may use memory without the lock
 	in                          buffers.Inbound
@@ -57,7 +58,7 @@ type Conn struct {
 // newConn makes a connection without a peer.
 func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
 	c := &Conn{stack: s, giveUp: giveUp, linger: s.cfg.Linger}
-	c.readable.L, c.writable.L = &c.mu, &c.mu
+	c.readable.L, c.writable.L, c.released.L = &c.mu, &c.mu, &c.mu
 	c.work = c.pump
 	c.out.Pool = s.chunks
 	if err := c.open(); err != nil {
@@ -221,13 +222,13 @@ func (c *Conn) Close() error {
 	return c.shared.Release()
 }
 
-// Wait waits, after Close, until nothing of the connection is left: its peer has all of the data, or
-// Config.Linger is over, or the connection has failed.
+// Wait waits until the program has closed the connection and nothing of it is left: its peer has all
+// of the data, or Config.Linger is over, or the connection has failed.
 func (c *Conn) Wait() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.freed {
-		host.Wait(c.stack.host, &c.readable)
+		host.Wait(c.stack.host, &c.released)
 	}
 }
 
@@ -311,7 +312,7 @@ func (c *Conn) setDeadlines(t time.Time, list ...*deadline.Deadline) error {
 	return nil
 }
 
-// wakeAll wakes the calls that wait. c.mu is held.
+// wakeAll wakes the calls of Read and Write that wait. c.mu is held.
 func (c *Conn) wakeAll() {
 	c.readable.Broadcast()
 	c.writable.Broadcast()
@@ -376,7 +377,7 @@ func (c *Conn) freeIfDone() {
 		return
 	}
 	c.freed = true
-	c.wakeAll()
+	c.released.Broadcast()
 	c.out.Free()
 	if err := errors.Join(c.in.Release(), c.stack.memory.CloseBase(c.base), c.peer.Close()); err != nil {
 		c.stack.cfg.Log.Warn().Err(err).Msg("memory of a connection")

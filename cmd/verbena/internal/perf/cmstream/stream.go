@@ -126,7 +126,7 @@ func (s *Endpoint) Dial(ctx context.Context, addr string, cfg rdma.DialConfig) (
 	return stream, nil
 }
 
-// Stream is a connection. Read and Write belong to one goroutine each.
+// Stream is a connection. Write belongs to one goroutine at a time.
 type Stream struct {
 	endpoint *Endpoint
 	conn     *rdma.Connection
@@ -189,7 +189,7 @@ func received(m *rdma.Message) {
 	flooded := t.flooded
 	if !flooded {
 		t.received = append(t.received, m.Bytes()...)
-		t.receivedMore.Signal()
+		t.receivedMore.Broadcast()
 	}
 	t.mu.Unlock()
 	if flooded && first {
@@ -208,7 +208,7 @@ func (t *Stream) end(err error) {
 		close(t.done)
 		t.mu.Lock()
 		t.hasEnded = true
-		t.receivedMore.Signal()
+		t.receivedMore.Broadcast()
 		t.mu.Unlock()
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,6 +76,27 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, "the last", string(rest))
 	_, err = server.Write([]byte("x"))
 	assert.Error(t, err)
+}
+
+// Several calls of Read share the data, and all of them get the end.
+func TestConcurrentReads(t *testing.T) {
+	client, server := pair(t)
+	var readers sync.WaitGroup
+	var total atomic.Int64
+	for range 4 {
+		readers.Go(func() {
+			n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, server, make([]byte, 10))
+			assert.NoError(t, err)
+			total.Add(n)
+		})
+	}
+	for range 10 {
+		_, err := client.Write(make([]byte, 100))
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Close())
+	readers.Wait()
+	require.EqualValues(t, 1000, total.Load())
 }
 
 // An end that writes more than it may loses its stream; what had come can be read.
