@@ -24,9 +24,10 @@ sources=cgo/libverbena/api
 	-Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
 CGO_ENABLED=1 "$go" build -tags verbs "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"
-# These are for machines without libibverbs or librdmacm: verbena run adds the folder of what is
-# missing to LD_LIBRARY_PATH.
+# verbena run adds these folders to LD_LIBRARY_PATH.
 for name in libibverbs librdmacm; do
 	mkdir -p "$folder/verbena-lib/$name"
-	ln -sfn ../../libverbena.so "$folder/verbena-lib/$name/$name.so.1"
+	for file in $name.so $name.so.1; do
+		ln -sfn ../../libverbena.so "$folder/verbena-lib/$name/$file"
+	done
 done

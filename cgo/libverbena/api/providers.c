@@ -9,6 +9,9 @@
 
 #include "verbena.h"
 
+// This is a variable in libibverbs, which writes to it where both libraries are in a process.
+VB_EXPORT bool verbs_allow_disassociate_destroy;
+
 static int refuse(void)
 {
 	errno = EOPNOTSUPP;
@@ -80,8 +83,12 @@ PRIVATE(ibv_cmd_reg_mr);
 PRIVATE(ibv_cmd_req_notify_cq);
 PRIVATE(ibv_cmd_rereg_mr);
 PRIVATE(ibv_cmd_resize_cq);
+PRIVATE(ibv_copy_ah_attr_from_kern); // these four are for librdmacm
+PRIVATE(ibv_copy_path_rec_from_kern);
+PRIVATE(ibv_copy_path_rec_to_kern);
+PRIVATE(ibv_copy_qp_attr_from_kern);
 PRIVATE(ibv_read_ibdev_sysfs_file);
-PRIVATE(verbs_allow_disassociate_destroy);
+PRIVATE(ibv_register_driver);
 PRIVATE(verbs_init_cq);
 PRIVATE(verbs_open_device);
 PRIVATE(verbs_register_driver_34);

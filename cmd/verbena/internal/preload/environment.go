@@ -6,19 +6,24 @@ import (
 	"strings"
 )
 
-// preloaded returns the value of LD_PRELOAD that loads a library before all others. Other copies
-// of the library are left out: two in one process would each be half of it.
+// preloaded returns the value of LD_PRELOAD that loads a library after those of the user: what these
+// define for themselves goes first, and finds the library's by RTLD_NEXT, as it would find those of
+// libibverbs. Other copies of the library are left out, since two in one process would each be half of
+// it, and so are the libraries whose place it takes.
 func preloaded(before, library string) string {
 	list := strings.FieldsFunc(before, func(r rune) bool { return r == ' ' || r == ':' })
-	list = slices.DeleteFunc(list, func(path string) bool { return filepath.Base(path) == filepath.Base(library) })
-	return strings.Join(append([]string{library}, list...), ":")
+	list = slices.DeleteFunc(list, func(path string) bool {
+		name := filepath.Base(path)
+		return name == filepath.Base(library) || strings.HasPrefix(name, "libibverbs.so") || strings.HasPrefix(name, "librdmacm.so")
+	})
+	return strings.Join(append(list, library), ":")
 }
 
-// searched returns the value of LD_LIBRARY_PATH with more folders at its end. An empty element
+// searched returns the value of LD_LIBRARY_PATH with more folders at its beginning. An empty element
 // would be the working directory.
 func searched(before string, folders ...string) string {
 	if before != "" {
-		folders = append([]string{before}, folders...)
+		folders = append(slices.Clone(folders), before)
 	}
 	return strings.Join(folders, ":")
 }

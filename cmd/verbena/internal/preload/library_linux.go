@@ -28,6 +28,8 @@ type library struct {
 	class   elf.Class
 	machine elf.Machine
 	glibc   map[string]string // versions of glibc's symbols, such as GLIBC_2.34, and the file that needs each
+	// Those of libibverbs' and librdmacm's symbols that it has, such as IBVERBS_1.1.
+	versions map[string]bool
 }
 
 // findLibrary finds the library in a folder or, without one, where it is usually installed, and
@@ -62,7 +64,7 @@ func openLibrary(folder string) (*library, error) {
 	if strings.ContainsAny(folder, " :;$") {
 		return nil, fmt.Errorf("the folder %q has a space, \":\", \";\" or \"$\" in its name, which the dynamic linker would not read as part of it; copy the libraries to another folder", folder)
 	}
-	l := &library{path: filepath.Join(folder, preloadedFile), glibc: map[string]string{}}
+	l := &library{path: filepath.Join(folder, preloadedFile), glibc: map[string]string{}, versions: map[string]bool{}}
 	for _, name := range []string{preloadedFile, deviceFile} {
 		if err := l.check(filepath.Join(folder, name)); err != nil {
 			return nil, err
@@ -95,6 +97,15 @@ func (l *library) check(path string) error {
 		return fmt.Errorf("%s is for %s, but %s for %s; build both again, with make build", path, platform(f.Class, f.Machine), l.path, platform(l.class, l.machine))
 	}
 	l.class, l.machine = f.Class, f.Machine
+	if f.SectionByType(elf.SHT_GNU_VERDEF) != nil {
+		has, err := f.DynamicVersions()
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		for _, v := range has {
+			l.versions[v.Name] = true
+		}
+	}
 	if f.SectionByType(elf.SHT_GNU_VERNEED) == nil {
 		return nil
 	}

@@ -181,15 +181,15 @@ VERBENA_DEVICES=[unset]
 `, interrupt, s.program, s.path("lib/libverbena.so"), s.searched()), out)
 }
 
-// searched is the LD_LIBRARY_PATH that a program gets: on a machine without libibverbs and
-// librdmacm, the folders with their names.
+// searched is the LD_LIBRARY_PATH that a program gets: the folders with the names of libibverbs and
+// librdmacm, unless this machine has them, since the library of these tests has no versions.
 func (s *scene) searched() string {
 	f, err := elf.Open(s.program)
 	require.NoError(s.t, err)
 	defer f.Close()
 	l, err := openLibrary(s.lib)
 	require.NoError(s.t, err)
-	_, folders, err := l.replacements(&program{linker: newLinker(s.program, f)}, replaced)
+	folders, _, err := l.replacements(&program{linker: newLinker(s.program, f)}, replaced)
 	require.NoError(s.t, err)
 	if len(folders) == 0 {
 		return "unset"
@@ -257,13 +257,14 @@ func TestKeepsWhatIsPreloaded(t *testing.T) {
 	elsewhere := shared(t, "libverbena.c", s.path("elsewhere/libverbena.so"))
 	for before, want := range map[string]string{
 		"":                               ours,
-		other:                            ours + ":" + other,
-		other + " " + again:              ours + ":" + other + ":" + again,
-		other + ":" + again:              ours + ":" + other + ":" + again,
+		other:                            other + ":" + ours,
+		other + " " + again:              other + ":" + again + ":" + ours,
+		other + ":" + again:              other + ":" + again + ":" + ours,
 		ours:                             ours,
-		other + ":" + ours:               ours + ":" + other,
-		elsewhere + " " + other:          ours + ":" + other,
-		" " + other + "::" + again + " ": ours + ":" + other + ":" + again,
+		ours + ":" + other:               other + ":" + ours,
+		elsewhere + " " + other:          other + ":" + ours,
+		" " + other + "::" + again + " ": other + ":" + again + ":" + ours,
+		"/x/libibverbs.so.1":             ours,
 	} {
 		cmd := s.command(s.program)
 		cmd.Env = append(cmd.Env, preloadVariable+"="+before)
@@ -580,50 +581,76 @@ func TestCapabilities(t *testing.T) {
 	assert.Equal(t, err == nil && os.Getuid() != 0, why != "", "%v: %s; root gains nothing", err, why)
 }
 
-// TestReplacement: the dynamic linker finds libverbena.so under the names of libraries that this
-// machine does not have, and only of those.
+// TestReplacement: the dynamic linker finds libverbena.so under the names of libibverbs and librdmacm,
+// unless the program's own have versions of symbols that it lacks; then under those that are missing.
 func TestReplacement(t *testing.T) {
 	s := newScene(t)
-	const name = "libverbena-test-missing.so.1"
-	folder := s.path("lib/verbena-lib/libverbena-test-missing")
-	missing := shared(t, "libverbena.c", s.path("missing/"+name), "-Wl,-soname,"+name)
-	linked := compile(t, "program.c", s.path("linked"), "-Wl,--no-as-needed", missing)
+	const first, second = "libverbena-test-one.so.1", "libverbena-test-two.so.1"
+	folder := func(name string) string {
+		stem, _, _ := strings.Cut(name, ".")
+		return s.path("lib/verbena-lib/" + stem)
+	}
+	// build makes a library whose symbols have some versions.
+	build := func(path string, flags []string, versions ...string) string {
+		script := s.path("versions.map")
+		var text strings.Builder
+		for _, v := range versions {
+			fmt.Fprintf(&text, "%s { };\n", v)
+		}
+		require.NoError(t, os.WriteFile(script, []byte(text.String()+"PRIVATE { libverbena; verbena_version; };\n"), 0o644))
+		_ = os.Remove(path) // it may be loaded
+		out, err := exec.Command("gcc", append([]string{"-shared", "-fPIC", "-o", path, "testdata/libverbena.c", versionFlag(version.Number), "-Wl,--version-script=" + script}, flags...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return path
+	}
+	build(s.path("lib/"+preloadedFile), nil, "TEST_1.0", "TEST_1.1")
+	require.NoError(t, os.MkdirAll(s.path("system"), 0o755))
+	named := func(name string) []string { return []string{"-Wl,-soname," + name} }
+	one := build(s.path("system/"+first), named(first), "TEST_1.0")
+	two := build(s.path("system/"+second), named(second), "TEST_1.1")
+	linked := compile(t, "program.c", s.path("linked"), "-Wl,--no-as-needed", one, two)
 	lib, err := openLibrary(s.lib)
 	require.NoError(t, err)
-	replacements := func(path string) (missing, folders []string, err error) {
+	replacements := func(path string) (folders []string, newer string, err error) {
 		p, err := examine(path, lib)
 		require.NoError(t, err)
-		return lib.replacements(p, []string{"libc.so.6", name})
+		return lib.replacements(p, []string{first, second})
 	}
 	_, _, err = replacements(linked)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.ErrorContains(t, err, "install it")
-	assert.ErrorContains(t, err, folder)
-
-	require.NoError(t, os.MkdirAll(folder, 0o755))
-	require.NoError(t, os.Symlink("../../libverbena.so", filepath.Join(folder, name)))
-	names, folders, err := replacements(linked)
-	require.NoError(t, err)
-	assert.Equal(t, []string{name}, names)
-	assert.Equal(t, []string{folder}, folders)
-	start := exec.Command(linked)
-	start.Env = []string{searchVariable + "=" + searched("/nowhere", folders...), preloadVariable + "=" + lib.path}
-	assert.Contains(t, s.succeeds(start), "libverbena 42")
-
-	// A program that brings the library finds its own: by RUNPATH, by RPATH, and by a variable.
-	for _, flag := range []string{"-Wl,-rpath,$ORIGIN/missing", "-Wl,--disable-new-dtags,-rpath,${ORIGIN}/missing"} {
-		names, _, err = replacements(compile(t, "program.c", s.path("own"), "-Wl,--no-as-needed", missing, flag))
-		require.NoError(t, err)
-		assert.Empty(t, names)
+	assert.ErrorContains(t, err, folder(first))
+	for _, name := range []string{first, second} {
+		require.NoError(t, os.MkdirAll(folder(name), 0o755))
+		require.NoError(t, os.Symlink("../../libverbena.so", filepath.Join(folder(name), name)))
 	}
-	t.Setenv(searchVariable, "/nowhere:"+s.path("missing"))
-	names, _, err = replacements(linked)
-	require.NoError(t, err)
-	assert.Empty(t, names)
-	relabel(t, missing) // for another processor
-	names, _, err = replacements(linked)
-	require.NoError(t, err)
-	assert.Equal(t, []string{name}, names)
+	both := []string{folder(first), folder(second)}
+	check := func(want []string, wantNewer, path string) {
+		t.Helper()
+		folders, newer, err := replacements(path)
+		require.NoError(t, err)
+		assert.Equal(t, want, folders)
+		assert.Equal(t, wantNewer, newer)
+		start := exec.Command(path)
+		start.Env = []string{searchVariable + "=" + searched(os.Getenv(searchVariable), folders...), preloadVariable + "=" + lib.path}
+		assert.Contains(t, s.succeeds(start), "libverbena 42")
+	}
+	check(both, "", linked) // the system has neither
+	t.Setenv(searchVariable, s.path("system"))
+	check(both, "", linked)
+	own := compile(t, "program.c", s.path("own"), "-Wl,--no-as-needed", one, two, "-Wl,-rpath,$ORIGIN/system")
+	t.Setenv(searchVariable, "")
+	check(both, "", own)
+	for _, flag := range []string{"-Wl,-rpath,$ORIGIN/system", "-Wl,--disable-new-dtags,-rpath,${ORIGIN}/system"} {
+		build(one, named(first), "TEST_1.0", "TEST_1.2")
+		check(nil, one, compile(t, "program.c", s.path("newer"), "-Wl,--no-as-needed", one, two, flag))
+	}
+	t.Setenv(searchVariable, s.path("system"))
+	check(nil, one, linked)
+	require.NoError(t, os.Remove(two)) // the newer one keeps its name, and what is missing is replaced
+	check([]string{folder(second)}, one, linked)
+	relabel(t, one) // for another processor
+	check(both, "", linked)
 }
 
 // TestLinkedProgram: a program that is linked with libibverbs and librdmacm starts, whether or not
@@ -644,7 +671,7 @@ func TestLinkedProgram(t *testing.T) {
 
 func TestSearched(t *testing.T) {
 	assert.Equal(t, "/a", searched("", "/a"))
-	assert.Equal(t, "/x:/y:/a:/b", searched("/x:/y", "/a", "/b"))
+	assert.Equal(t, "/a:/b:/x:/y", searched("/x:/y", "/a", "/b"))
 }
 
 // TestCache: libraries are found by the cache of the dynamic linker, whose paths may be stale.

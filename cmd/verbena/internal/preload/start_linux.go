@@ -1,11 +1,13 @@
 package preload
 
 import (
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -18,8 +20,8 @@ const (
 )
 
 // replaced are the libraries whose place libverbena.so takes. Its folder has one for each, under
-// whose name the dynamic linker finds libverbena.so: programs do not start without the libraries
-// that they are linked with.
+// whose names the dynamic linker finds libverbena.so: for programs that are linked with the libraries
+// on a machine without them, and for what programs load themselves.
 var replaced = []string{"libibverbs.so.1", "librdmacm.so.1"}
 
 // start replaces this process by the program. It returns only if that failed.
@@ -45,7 +47,7 @@ func (o *options) start(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	missing, folders, err := lib.replacements(program, replaced)
+	folders, newer, err := lib.replacements(program, replaced)
 	if err != nil {
 		return err
 	}
@@ -54,10 +56,13 @@ func (o *options) start(stderr io.Writer) error {
 	say("program %s", strings.Join(program.chain, ", interpreted by "))
 	say("library %s, version %s", lib.path, version.Number)
 	say("%s=%s", preloadVariable, preloaded(os.Getenv(preloadVariable), lib.path))
-	if len(missing) > 0 {
+	if len(folders) > 0 {
 		value := searched(os.Getenv(searchVariable), folders...)
 		env = setenv(env, searchVariable, value)
-		say("%s=%s, since this machine does not have %s", searchVariable, value, strings.Join(missing, " and "))
+		say("%s=%s", searchVariable, value)
+	}
+	if newer != "" {
+		say("%s is newer than the library, so it keeps its name", newer)
 	}
 	if len(devices) > 0 {
 		value := strings.Join(devices, " ")
@@ -72,19 +77,42 @@ func (o *options) start(stderr io.Writer) error {
 	return refuse("run %s: %w", path, syscall.Exec(path, o.command, env))
 }
 
-// replacements returns which of these libraries the program would not find, and the folders that
-// have libverbena.so under their names.
-func (l *library) replacements(p *program, names []string) (missing, folders []string, err error) {
+// replacements returns the folders that have libverbena.so under the names of these libraries. If the
+// program's own have versions of symbols that libverbena.so lacks, the dynamic linker would not start
+// what needs those: then newer is one of them, and only what is missing is replaced.
+func (l *library) replacements(p *program, names []string) (folders []string, newer string, err error) {
+	found := make(map[string]string)
 	for _, name := range names {
-		if p.linker.find(name) != "" {
-			continue
+		if found[name] = p.linker.find(name); found[name] != "" && !l.hasVersionsOf(found[name]) {
+			newer = found[name]
 		}
+	}
+	for _, name := range names {
 		stem, _, _ := strings.Cut(name, ".")
 		folder := filepath.Join(filepath.Dir(l.path), "verbena-lib", stem)
-		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
-			return nil, nil, fmt.Errorf("this machine does not have %s, and %s does not have it in its place: install it (Debian: libibverbs1, librdmacm1), or copy the whole output of make build, with the folder verbena-lib: %w", name, folder, err)
+		_, err := os.Stat(filepath.Join(folder, name))
+		switch {
+		case err != nil && found[name] == "":
+			return nil, "", fmt.Errorf("this machine does not have %s, and %s does not have it in its place: install it (Debian: libibverbs1, librdmacm1), or copy the whole output of make build, with the folder verbena-lib: %w", name, folder, err)
+		case err == nil && (found[name] == "" || newer == ""):
+			folders = append(folders, folder)
 		}
-		missing, folders = append(missing, name), append(folders, folder)
 	}
-	return missing, folders, nil
+	return folders, newer, nil
+}
+
+// hasVersionsOf reports whether libverbena.so has all versions of symbols that another library has.
+func (l *library) hasVersionsOf(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	versions, err := f.DynamicVersions()
+	if err != nil {
+		return f.SectionByType(elf.SHT_GNU_VERDEF) == nil
+	}
+	return !slices.ContainsFunc(versions, func(v elf.DynamicVersion) bool {
+		return v.Flags&elf.VER_FLG_BASE == 0 && !l.versions[v.Name]
+	})
 }
