@@ -145,6 +145,13 @@ VB_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)
 	return htobe64(vb_container(device, struct vb_device, base)->guid);
 }
 
+// copy stores a struct in the program's, which is shorter or longer with other headers than ours.
+static void copy(void *to, size_t size, const void *from, size_t length)
+{
+	memset(to, 0, size);
+	memcpy(to, from, size < length ? size : length);
+}
+
 static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t size)
 {
 	struct ibv_device_attr_ex all = {0};
@@ -157,7 +164,7 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	if (!error)
 		error = vb.query_device(vb_context(context)->handle, &all);
 	if (!error)
-		memcpy(attr, &all, size < sizeof all ? size : sizeof all);
+		copy(attr, size, &all, sizeof all);
 	return error;
 }
 
@@ -179,7 +186,7 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
 	if (!error)
 		error = vb.query_port(vb_context(context)->handle, port, &all);
 	if (!error)
-		memcpy(attr, &all, size < sizeof all ? size : sizeof all);
+		copy(attr, size, &all, sizeof all);
 	return error;
 }
 
@@ -225,7 +232,7 @@ VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 		error = index < (uint32_t)attr.gid_tbl_len ? ENODATA : EINVAL; // an entry that is empty, or none
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].gid_index == index) {
-			*entry = entries[i];
+			copy(entry, size, &entries[i], sizeof *entries);
 			error = 0;
 		}
 	free(entries);
@@ -266,7 +273,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 				error = EINVAL;
 				break;
 			}
-			memcpy((char *)to + stored++ * size, &entries[i], sizeof *to);
+			copy((char *)to + stored++ * size, size, &entries[i], sizeof *entries);
 		}
 		free(entries);
 	}
@@ -345,6 +352,7 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	verbs->alloc_td = vb_alloc_td;
 	verbs->dealloc_td = vb_dealloc_td;
 	verbs->alloc_parent_domain = vb_alloc_parent_domain;
+	verbs->priv = vb_unsupported();
 	verbs->context.device = device;
 	verbs->context.ops = (struct ibv_context_ops){
 		.alloc_mw = vb_alloc_mw, .bind_mw = vb_bind_mw, .dealloc_mw = vb_dealloc_mw,

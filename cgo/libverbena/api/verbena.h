@@ -50,6 +50,13 @@ static inline int vb_ready(void)
 // vb_fail sets errno and returns NULL.
 void *vb_fail(int error);
 
+// vb_system_library returns the system's library of a name, or NULL if it is not in the process.
+void *vb_system_library(const char *name);
+
+// vb_unsupported returns what libibverbs keeps of a context whose provider supports nothing. It is NULL
+// if the system's libibverbs is not in the process.
+struct verbs_ex_private *vb_unsupported(void);
+
 // vb_event is an event that waits to be read.
 struct vb_event {
 	struct vb_event *next;
