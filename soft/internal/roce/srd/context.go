@@ -17,6 +17,7 @@ type Context struct {
 	addr   Address
 	out    transport.Output
 	closed bool
+	known  *known // for address handles
 	number uint16 // of the address handles that lead to the peer; verbs.NoAH: none
 	mtu    uint32 // the largest payload in both directions
 
@@ -46,6 +47,7 @@ func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
 		epoch: epoch(now), receivedAt: now, usedAt: now, timerIndex: noTimer,
 	}
+	c.known = &known{c}
 	c.readyNode.Value, c.allNode.Value = c, c
 	psn := t.cfg.Random() & wire.PSNMask
 	c.una, c.next, c.recoverAt = psn, psn, psn

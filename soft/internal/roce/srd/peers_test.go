@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -251,6 +253,29 @@ func TestIdleContexts(t *testing.T) {
 		assert.Zero(t, b.t.Counters().Contexts)
 		assert.Zero(t, a.t.Deadline(), "an idle device has no timers")
 	}
+}
+
+// An address handle does not keep the memory of a context that is removed.
+func TestIdleContextsAreFreed(t *testing.T) {
+	w, a, b := twoHosts(t, 1, faults{}, endOptions{depth: 64, recvDepth: 512})
+	ah := a.to(b.h)
+	b.postRecv(make([]verbs.RecvWR, 2)...)
+	a.post(send(ah, b, 1))
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
+	var contexts []weak.Pointer[Context]
+	for _, e := range []*end{a, b} {
+		require.Len(t, e.t.contexts, 1)
+		for _, c := range e.t.contexts {
+			contexts = append(contexts, weak.Make(c))
+		}
+	}
+	w.Pass(2 * idleTime)
+	runtime.GC()
+	for _, c := range contexts {
+		assert.True(t, c.Value() == nil, "the context is still in memory")
+	}
+	a.post(send(ah, b, 1))
+	require.Equal(t, verbs.StatusSuccess, a.completed(1)[0].Status)
 }
 
 // Forged source addresses cost no memory: only a sender that has received the token sent to

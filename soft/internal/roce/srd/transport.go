@@ -124,8 +124,8 @@ func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, er
 
 // context returns the context of an address handle, and makes it if there is none.
 func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
-	if c := ah.context; c != nil && !c.closed {
-		return c, nil
+	if ah.known != nil && ah.known.context != nil {
+		return ah.known.context, nil
 	}
 	c := t.contexts[ah.address]
 	if c == nil {
@@ -134,12 +134,13 @@ func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 			return nil, err
 		}
 	}
-	ah.context = c
+	ah.known = c.known
 	return c, nil
 }
 
 func (t *Transport) forget(c *Context) {
 	c.closed = true
+	c.known.context = nil
 	delete(t.contexts, c.addr)
 	c.setOwnToken(0)
 	if t.last == c {
@@ -321,8 +322,14 @@ func (t *Transport) activate(c *Context) {
 // AH is the SRD part of an address handle: the address of a peer, and its context.
 type AH struct {
 	address     Address
-	context     *Context // nil, or closed: to be looked up
-	outstanding int      // requests with this handle
+	known       *known // nil: not looked up yet
+	outstanding int    // requests with this handle
+}
+
+// known is what address handles have of a context that they have looked up: they would keep the
+// memory of one that is forgotten.
+type known struct {
+	context *Context // nil: forgotten
 }
 
 // NewAH returns the AH for an address.
