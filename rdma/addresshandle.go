@@ -37,10 +37,17 @@ type addressHandle struct {
 	idle    fifo.Node[*addressHandle]
 	number  uint16 // verbs.NoAH: it has none
 	serial  uint64 // of all handles of the run, in the order in which they were made
+	known   *knownHandle
 
 	// For a handle that is no longer in use, but that completions may still name.
 	retired verbs.AH
 	until   uint64 // lane.Group.Handled at which no such completion is left
+}
+
+// knownHandle is what peers have of the handle that leads to them: they would keep the memory of
+// one that is closed.
+type knownHandle struct {
+	handle *addressHandle // nil: closed
 }
 
 // addressHandles are the address handles of a context, in one run.
@@ -66,7 +73,7 @@ func newAddressHandles(c *Datagrams, limit int) addressHandles {
 // With helped, a helper therefore makes the handle, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	sgid := a.ctx.portView().gid.Index
-	if h := p.handle; h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
+	if h := p.knownHandle(); h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
 	to := destination{sgid: sgid, gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
@@ -80,8 +87,16 @@ func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 			return nil, fmt.Errorf("create an address handle for %v: %w", p, err)
 		}
 	}
-	p.handle = h
+	p.handle = h.known
 	return h, nil
+}
+
+// knownHandle returns the handle that a task to the peer used last, or nil.
+func (p *Peer) knownHandle() *addressHandle {
+	if p.handle == nil {
+		return nil
+	}
+	return p.handle.handle
 }
 
 func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressHandle, error) {
@@ -104,7 +119,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 	}
 	a.made++
 	h := &addressHandle{to: to, number: verbs.NoAH, serial: a.made}
-	h.idle.Value = h
+	h.idle.Value, h.known = h, &knownHandle{h}
 	if !helped {
 		ah, err := s.PD.CreateAH(path)
 		if err != nil {
@@ -150,12 +165,21 @@ func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 		r.send.WR.AH = ah
 		d.lane.Push(&r.send)
 	}
+	if h.waiting.Len() == 0 {
+		h.waiting = fifo.Queue[*Task]{} // its memory is not needed any more
+	}
+}
+
+// remove makes peers look for another handle.
+func (a *addressHandles) remove(h *addressHandle) {
+	delete(a.open, h.to)
+	h.known.handle = nil
 }
 
 // createFailed fails the tasks that wait for a handle that could not be created. The next task
 // to the peer tries again.
 func (a *addressHandles) createFailed(h *addressHandle, err error) {
-	delete(a.open, h.to)
+	a.remove(h)
 	status := verbs.StatusLocalQPOperationError
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNoRoute) {
 		status = verbs.StatusRetryExceeded
@@ -204,7 +228,7 @@ func (a *addressHandles) evict() {
 		return
 	}
 	h := e.Value
-	delete(a.open, h.to)
+	a.remove(h)
 	h.retired, h.ah = h.ah, nil
 	if h.number == verbs.NoAH {
 		a.closeRetired(h)
@@ -243,6 +267,7 @@ func (a *addressHandles) release(h *addressHandle) {
 func (a *addressHandles) close() error {
 	var errs []error
 	for _, h := range a.inOrder() {
+		h.known.handle = nil
 		if h.ah == nil {
 			continue
 		}

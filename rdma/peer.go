@@ -41,8 +41,8 @@ type Peer struct {
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
-	source   uint16 // UDP source port of its datagrams; 0: not named
-	handle   *addressHandle
+	source   uint16         // UDP source port of its datagrams; 0: not named
+	handle   *knownHandle   // that a task to it used last; nil: none
 	pinned   *addressHandle // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
