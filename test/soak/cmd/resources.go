@@ -25,18 +25,21 @@ type resources struct {
 
 // How much more a process may hold than at the first quiet points. For the heap this follows
 // from what may remain of peers that are gone: each of the server's endpoints for datagrams
-// keeps address handles, and the device keeps the SRD peers of the last minute, of which there
-// may be more than at first. Nothing may remain of connections.
+// keeps address handles; that of UD also keeps the peers that it knows by their messages; the
+// device keeps the SRD peers of the last minute, of which there may be more than at first, and how
+// fast hosts answer. Nothing may remain of connections.
 const (
-	heapTolerance = endpoints*keptHandles*handleSize + morePeers*peerSize + otherHeap
+	heapTolerance = endpoints*keptHandles*handleSize + learnedPeers*learnedSize + morePeers*peerSize + otherHeap
 	rssTolerance  = 32 << 20
 
-	endpoints   = 2    // one of UD, one of SRD
-	keptHandles = 1024 // handleLimit of package rdma
-	handleSize  = 1100 // bytes, with its peer and the device's data for it (measured)
-	morePeers   = 512
-	peerSize    = 2700      // bytes of an srd.Context (measured)
-	otherHeap   = 512 << 10 // bytes of maps and queues that do not shrink
+	endpoints    = 2    // one of UD, one of SRD
+	keptHandles  = 1024 // handleLimit of package rdma
+	handleSize   = 1100 // bytes, with its peer and the device's data for it (measured)
+	learnedPeers = 4096 // maxLearnedPeers of package rdma
+	learnedSize  = 220  // bytes (measured)
+	morePeers    = 512
+	peerSize     = 2700      // bytes of an srd.Context (measured)
+	otherHeap    = 512 << 10 // bytes of maps and queues that do not shrink, and of answer times
 )
 
 // processResources measures this process.
