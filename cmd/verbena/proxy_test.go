@@ -159,6 +159,29 @@ func TestProxyBothRDMA(t *testing.T) {
 	exchange(t, addr, 200_000)
 }
 
+// A proxy is not its own target. Its device has another address on the loopback interface than the
+// one that it is asked to listen on, and both lead to it.
+func TestProxyLoops(t *testing.T) {
+	_, at := startProxy(t, "rdma:0", "tcp:"+serveTCP(t, echo)) // its device has the first address
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
+	near, addr := startProxy(t, "tcp:0", "rdma:127.0.0.1:"+port)
+	exchange(t, addr, 1000)
+	near.interrupted()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err = net.SplitHostPort(free.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	for _, listen := range []string{"rdma:", "rdma:*:", "rdma:127.0.0.1:", "rdma:localhost:"} {
+		for _, target := range []string{"rdma:127.0.0.1:", "rdma:localhost:"} {
+			p := start(t, verbena(nil, "proxy", listen+port, target+port)...)
+			assert.Equal(t, 1, p.code(), "%s %s: %s", listen, target, p.out.String())
+			assert.Contains(t, p.out.String(), "is the address that the proxy itself listens on", "%s %s", listen, target)
+		}
+	}
+}
+
 // A reset goes all the way, from either end.
 func TestProxyRDMAResets(t *testing.T) {
 	ended := make(chan error, 2)

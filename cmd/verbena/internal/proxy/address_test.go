@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/rsocket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -119,10 +121,12 @@ func TestWrongCommandLines(t *testing.T) {
 }
 
 func TestLoops(t *testing.T) {
-	at := func(text string) net.Addr {
-		a, err := net.ResolveTCPAddr("tcp", text)
-		require.NoError(t, err)
-		return a
+	at := func(network, text string) net.Addr {
+		a := netip.MustParseAddrPort(text)
+		if network == "rdma" {
+			return &rsocket.Addr{AddrPort: a}
+		}
+		return net.TCPAddrFromAddrPort(a)
 	}
 	for _, c := range []struct {
 		target, listener string
@@ -142,13 +146,36 @@ func TestLoops(t *testing.T) {
 	} {
 		target, err := parseTarget(c.target)
 		require.NoError(t, err)
-		assert.Equal(t, c.loops, loops(t.Context(), target, at(c.listener)), "%v", c)
+		listen := address{"tcp", netip.MustParseAddrPort(c.listener).Addr().String(), 80}
+		assert.Equal(t, c.loops, loops(t.Context(), target, listen, at("tcp", c.listener)), "%v", c)
+	}
+	for _, c := range []struct {
+		listen, listener, target string
+		loops                    bool
+	}{
+		{"rdma:80", "127.0.0.2:80", "rdma:127.0.0.1:80", true},
+		{"rdma:80", "127.0.0.2:80", "rdma:127.0.0.2:80", true},
+		{"rdma:80", "127.0.0.2:80", "rdma:127.0.0.3:80", false},
+		{"rdma:80", "127.0.0.2:80", "rdma:127.0.0.1:81", false},
+		{"rdma:80", "127.0.0.2:80", "tcp:127.0.0.1:80", false},
+		{"rdma:127.0.0.3:80", "127.0.0.2:80", "rdma:127.0.0.3:80", true},
+		{"rdma:127.0.0.3:80", "127.0.0.2:80", "rdma:127.0.0.1:80", false},
+		{"rdma:*:80", "[::]:80", "rdma:127.0.0.1:80", true},
+		{"rdma:localhost:80", "127.0.0.2:80", "rdma:localhost:80", true},
+		{"rdma:localhost:80", "127.0.0.2:80", "rdma:[::1]:80", false},
+		{"tcp:localhost:80", "127.0.0.1:80", "tcp:[::1]:80", false},
+	} {
+		listen, err := parseAddress(c.listen)
+		require.NoError(t, err)
+		target, err := parseTarget(c.target)
+		require.NoError(t, err)
+		assert.Equal(t, c.loops, loops(t.Context(), target, listen, at(listen.network, c.listener)), "%v", c)
 	}
 	own, err := net.InterfaceAddrs()
 	require.NoError(t, err)
 	for _, a := range own {
 		if p := a.(*net.IPNet); p.IP.To4() != nil {
-			assert.True(t, loops(t.Context(), address{"tcp", p.IP.String(), 80}, at("[::]:80")), "%v is of this machine", p)
+			assert.True(t, loops(t.Context(), address{"tcp", p.IP.String(), 80}, address{"tcp", "*", 80}, at("tcp", "[::]:80")), "%v is of this machine", p)
 		}
 	}
 }

@@ -20,6 +20,7 @@ var errReset = errors.New("reset by the peer")
 type double struct {
 	r         *io.PipeReader
 	w         *io.PipeWriter
+	peer      *double      // the other end
 	linger    atomic.Int64 // of SetLinger; -1: not set
 	closed    chan struct{}
 	closeOnce sync.Once
@@ -33,13 +34,26 @@ func connected() (a, b *double) {
 	ar, bw := io.Pipe()
 	br, aw := io.Pipe()
 	a, b = &double{r: ar, w: aw, closed: make(chan struct{})}, &double{r: br, w: bw, closed: make(chan struct{})}
+	a.peer, b.peer = b, a
 	a.linger.Store(-1)
 	b.linger.Store(-1)
 	return a, b
 }
 
-func (d *double) Read(b []byte) (int, error)  { return d.r.Read(b) }
-func (d *double) Write(b []byte) (int, error) { return d.w.Write(b) }
+func (d *double) Read(b []byte) (int, error) { return d.r.Read(b) }
+
+// Write of nothing does not wait. It fails if the other end is closed.
+func (d *double) Write(b []byte) (int, error) {
+	if len(b) > 0 {
+		return d.w.Write(b)
+	}
+	select {
+	case <-d.peer.closed:
+		return 0, io.ErrClosedPipe
+	default:
+		return 0, nil
+	}
+}
 
 func (d *double) CloseWrite() error {
 	if d.closeWrite != nil {

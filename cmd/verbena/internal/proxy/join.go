@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -35,32 +36,41 @@ type side struct {
 type pair struct {
 	client, target side
 	idle           time.Duration // 0: no limit
+	ask            time.Duration // how often a side that has ended its data is asked whether it takes data
 	up, down       atomic.Int64  // bytes from the client to the target, and back
 	start          time.Time
 	last           atomic.Int64 // when data moved, in nanoseconds since start
 }
 
 func newPair(client, target stream, idle time.Duration) *pair {
-	return &pair{client: side{"the client", client}, target: side{"the target", target}, idle: idle, start: time.Now()}
+	return &pair{client: side{"the client", client}, target: side{"the target", target}, idle: idle, ask: 5 * time.Second, start: time.Now()}
 }
 
-// run moves data until both directions have ended, or the first failure, which it returns. If
-// ctx ends, the pair fails with its cause. Both sides are closed then. After a failure they are
+// run moves data until both directions have ended, or a side that has ended its data takes no more
+// data either, or the first failure, which it returns. If ctx ends, the pair fails with its cause.
+// Both sides are closed then. After a failure they are
 // reset: otherwise a peer would take the data that it has got for all.
 func (p *pair) run(ctx context.Context) error {
-	ends := make(chan outcome, 2)
-	go func() { ends <- p.copy(p.target, p.client, &p.up) }()
-	go func() { ends <- p.copy(p.client, p.target, &p.down) }()
-	left, err := p.supervise(ctx, ends)
+	ends, gone, over := make(chan outcome, 2), make(chan struct{}, 2), make(chan struct{})
+	var work sync.WaitGroup
+	move := func(to, from side, count *atomic.Int64) {
+		end := p.copy(to, from, count)
+		ends <- end
+		if end.err == nil && from.awaitGone(p.ask, over) {
+			gone <- struct{}{}
+		}
+	}
+	work.Go(func() { move(p.target, p.client, &p.up) })
+	work.Go(func() { move(p.client, p.target, &p.down) })
+	err := p.supervise(ctx, ends, gone)
+	close(over)
 	if err != nil {
 		reset(p.client.stream)
 		reset(p.target.stream)
 	} else {
 		err = errors.Join(p.client.close(), p.target.close())
 	}
-	for range left {
-		<-ends
-	}
+	work.Wait()
 	return err
 }
 
@@ -71,14 +81,14 @@ type outcome struct {
 	lingers bool
 }
 
-// supervise returns when both directions have ended, or when the pair has failed and nothing
-// more can be delivered. left is the number of directions that have not ended.
-func (p *pair) supervise(ctx context.Context, ends <-chan outcome) (left int, err error) {
+// supervise returns when both directions have ended, when one has and its sender is gone, or when the
+// pair has failed and nothing more can be delivered.
+func (p *pair) supervise(ctx context.Context, ends <-chan outcome, gone <-chan struct{}) (err error) {
 	var idle, linger <-chan time.Time
 	if p.idle > 0 {
 		idle = time.After(p.idle)
 	}
-	for left = 2; left > 0; {
+	for left := 2; left > 0; {
 		select {
 		case e := <-ends:
 			left--
@@ -86,24 +96,28 @@ func (p *pair) supervise(ctx context.Context, ends <-chan outcome) (left int, er
 				err = e.err
 			}
 			if e.err != nil && !e.lingers {
-				return left, err
+				return err
 			}
 			if e.lingers {
 				linger = time.After(lingering)
 			}
 		case <-ctx.Done():
-			return left, cmp.Or(err, context.Cause(ctx))
+			return cmp.Or(err, context.Cause(ctx))
 		case <-linger:
-			return left, err
+			return err
+		case <-gone:
+			if err == nil {
+				return nil
+			}
 		case <-idle:
 			quiet := time.Since(p.start) - time.Duration(p.last.Load())
 			if quiet >= p.idle {
-				return left, cmp.Or(err, fmt.Errorf("no data in either direction for %v, the limit of -idle", p.idle))
+				return cmp.Or(err, fmt.Errorf("no data in either direction for %v, the limit of -idle", p.idle))
 			}
 			idle = time.After(p.idle - quiet)
 		}
 	}
-	return 0, err
+	return err
 }
 
 // copy moves data in one direction, until its end or a failure. A write returns when the
@@ -136,6 +150,24 @@ func (p *pair) copy(to, from side, count *atomic.Int64) outcome {
 }
 
 func (p *pair) moved() { p.last.Store(int64(time.Since(p.start))) }
+
+// awaitGone waits until a side that has ended its data takes no more data either, and reports true;
+// or until over is closed. Only a write finds that out: the side may have closed its connection, as
+// clients do that give up, or may wait for an answer.
+func (s side) awaitGone(interval time.Duration, over <-chan struct{}) bool {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return false
+		case <-tick.C:
+			if _, err := s.Write(nil); err != nil {
+				return true
+			}
+		}
+	}
+}
 
 func (s side) close() error {
 	if err := s.Close(); err != nil {

@@ -144,6 +144,58 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// A side that has ended its data and then closes its connection ends the pair: nobody waits for the
+// answer. One that only ended its data gets the answer, however late.
+func TestGone(t *testing.T) {
+	for _, name := range []string{"client", "target"} {
+		synctest.Test(t, func(t *testing.T) {
+			j := join(t, 0)
+			side, other := j.client, j.target
+			if name == "target" {
+				side, other = j.target, j.client
+			}
+			require.NoError(t, side.CloseWrite())
+			_, err := other.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+			time.Sleep(10 * time.Hour)
+			_, err = other.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(side, make([]byte, 1))
+			require.NoError(t, err)
+			require.NoError(t, side.Close())
+			require.NoError(t, <-j.result)
+			j.wantReset(t, false) // what it had sent is still being delivered
+		})
+	}
+}
+
+// Clients that give up on a silent target leave their places to others.
+func TestGoneClientsLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const max = 3
+		s := serve(t, limits{max: max, connect: time.Second, grace: time.Second}, nil)
+		for range max {
+			s.connect()
+		}
+		var silent []*double
+		for range max {
+			client, target := s.meet(t)
+			silent = append(silent, target)
+			require.NoError(t, client.Close())
+		}
+		s.connect()
+		client, target := s.meet(t)
+		end(t, client, target)
+		s.stop()
+		require.NoError(t, <-s.result)
+		assert.EqualValues(t, max+1, s.server.accepted)
+		for _, target := range silent {
+			_, err := io.ReadAll(target)
+			require.NoError(t, err)
+		}
+	})
+}
+
 // A server that refuses a request sends the reason, and closes without reading the rest: the
 // client gets the reason, and then a reset.
 func TestRefusal(t *testing.T) {

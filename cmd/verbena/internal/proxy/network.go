@@ -53,12 +53,16 @@ func (tcp) dial(ctx context.Context, a address) (stream, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// loops reports whether connections to the target come back to the listener. A name that has
-// no address yet does not.
-func loops(ctx context.Context, target address, listener net.Addr) bool {
+// loops reports whether connections to the target come back to the listener of an address. A name
+// that has no address yet does not.
+func loops(ctx context.Context, target, listen address, listener net.Addr) bool {
 	at, err := netip.ParseAddrPort(listener.String())
 	if err != nil || listener.Network() != target.network || at.Port() != target.port {
 		return false
+	}
+	var asked []netip.Addr
+	if listen.network == "rdma" { // it leads to the listener too, which has its device's loopback address
+		asked, _ = route.LookUp(ctx, bindHost(listen))
 	}
 	list, err := route.LookUp(ctx, target.host)
 	if err != nil {
@@ -66,7 +70,7 @@ func loops(ctx context.Context, target address, listener net.Addr) bool {
 	}
 	own, _ := net.InterfaceAddrs()
 	for _, addr := range list {
-		if addr == at.Addr().Unmap() {
+		if addr == at.Addr().Unmap() || addr.Is4() == at.Addr().Unmap().Is4() && slices.Contains(asked, addr) {
 			return true
 		}
 		if at.Addr() == netip.IPv4Unspecified() && addr.Is6() {

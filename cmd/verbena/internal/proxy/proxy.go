@@ -117,21 +117,33 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.loops(ctx, listener.Addr()) {
-		return errors.Join(fmt.Errorf("%v is the address that the proxy itself listens on; name another TARGET", o.target), listener.Close())
+	if err := o.checkLoop(ctx, listener.Addr()); err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	log.Info().Msgf("listening on %s:%v, for %v; %s", o.listen.network, listener.Addr(), o.target, o.reach(listener.Addr()))
 	s := server{
 		limits: o.limits, listener: listener, target: o.target.String(), log: log,
-		dial: func(ctx context.Context) (stream, error) { return target.dial(ctx, o.target) },
+		dial: func(ctx context.Context) (stream, error) {
+			if err := o.checkLoop(ctx, listener.Addr()); err != nil { // a name may have other addresses now
+				return nil, err
+			}
+			return target.dial(ctx, o.target)
+		},
 	}
 	return s.serve(ctx)
 }
 
-func (o *options) loops(ctx context.Context, listener net.Addr) bool {
+var errLoop = errors.New("is the address that the proxy itself listens on")
+
+// checkLoop fails if connections to the target come back to the listener: one client would take all
+// places.
+func (o *options) checkLoop(ctx context.Context, listener net.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, o.connect)
 	defer cancel()
-	return loops(ctx, o.target, listener)
+	if loops(ctx, o.target, o.listen, listener) {
+		return fmt.Errorf("%v %w; name another TARGET", o.target, errLoop)
+	}
+	return nil
 }
 
 // reach says who can connect to the listener.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -55,6 +56,29 @@ func TestResetOverRDMA(t *testing.T) {
 		require.ErrorIs(t, <-result, syscall.ECONNRESET)
 		_ = other.Close()
 	}
+}
+
+// A client that closes is noticed while the target is silent, over RDMA too.
+func TestGoneOverRDMA(t *testing.T) {
+	r := openRDMA(t, "", 20)
+	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
+	client, err := r.dial(t.Context(), at)
+	require.NoError(t, err)
+	near, err := l.Accept()
+	require.NoError(t, err)
+	nearTarget, target := tcpPair(t)
+	result := make(chan error)
+	p := newPair(near.(stream), nearTarget, 0)
+	p.ask = 10 * time.Millisecond
+	go func() { result <- p.run(t.Context()) }()
+	_, err = client.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(target, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	require.NoError(t, <-result)
+	_, err = target.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // TestProxyHosts of the program has the addresses that are not of the loopback interface.

@@ -174,6 +174,8 @@ func (s *server) reach(ctx context.Context) (stream, error) {
 	switch {
 	case err == nil:
 		return target, nil
+	case errors.Is(err, errLoop):
+		return nil, err
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case limited.Err() != nil:
