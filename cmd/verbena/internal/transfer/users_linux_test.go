@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
 	"github.com/verbena-rdma/verbena/test/netns"
 )
 
@@ -116,7 +118,14 @@ func TestReceiverWithoutRoot(t *testing.T) {
 		put(t, 0, filepath.Join(from, name)+"/", "", mode|0o111&(mode>>2))
 	}
 	require.NoError(t, os.Chmod(filepath.Join(from, "open"), 0o777))
+	put(t, 0, filepath.Join(from, "large"), string(noise(8, 2*proto.BlockSize+1)), 0)
 	into := folderOf(t, nobody)
+	// An earlier transfer has ended while it put the file in its place.
+	work := filepath.Join(into, tree.WorkDir)
+	put(t, nobody, work+"/", "", 0o700)
+	part := filepath.Join(work, tree.PartName("d/large")+".part")
+	put(t, nobody, part, "", 0)
+	require.NoError(t, os.Chtimes(part, time.Time{}, time.Now()))
 	for _, policy := range []string{"refuse", "refuse", "skip", "overwrite", "overwrite"} {
 		r := startAs(t, nobody, "receive", "-l", "127.0.0.1:0", "-once", "-existing", policy, into)
 		addr, _ := r.wait("listening")["address"].(string)

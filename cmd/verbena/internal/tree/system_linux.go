@@ -20,6 +20,6 @@ func chmod(dir *os.Root, name string, seen fs.FileInfo, mode fs.FileMode) error 
 	if err != nil {
 		return err
 	}
-	// Before Linux 6.6, a file opened in this way is changed through its name in /proc only.
+	// O_PATH allows no fchmod(2), and fchmodat2(2) is of Linux 6.6.
 	return errors.Join(os.Chmod(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), mode), f.Close())
 }
