@@ -126,6 +126,10 @@ func init() {
 			scenario: scenario{connectBy: byAddress}, from: byOwnAddress, run: floodMessages, counters: []string{"cm_rx_malformed", "cm_rx_rate_limited"},
 		},
 		{
+			name: "places held", description: "one address holds all places that it gets with requests, and completes none; a newcomer dials",
+			scenario: scenario{connectBy: byAddress}, from: byOwnAddress, run: holdPlaces, once: true,
+		},
+		{
 			name: "old reads", description: "a peer tries keys in READs with old sequence numbers",
 			run: guessWithOldReads, counters: []string{"rx_duplicates_refused"},
 		},
@@ -184,6 +188,10 @@ func init() {
 		{
 			name: "ICMP too big", description: "forged ICMP errors: the path takes packets of 576 bytes at most",
 			scenario: scenario{topology: hosts}, from: bySpoofing, run: icmp(4, 576),
+		},
+		{
+			name: "places held from another host", description: "the same from an address of another host",
+			scenario: scenario{connectBy: byAddress, topology: hosts}, from: byOwnAddress, run: holdPlaces, once: true,
 		},
 		{
 			name: "spoofed requests", description: "connection requests from 64 hosts that do not exist",

