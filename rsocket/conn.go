@@ -350,8 +350,10 @@ func (c *Conn) fail(err error) {
 
 // gone is called when nothing of the connection is left at the device. err is why it ended.
 func (c *Conn) gone(err error) {
-	if c.lingering != nil {
-		c.lingering.Stop()
+	for _, t := range []host.Timer{c.lingering, c.idle} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	if l := c.listener; l != nil {
 		c.listener = nil

@@ -20,8 +20,10 @@
 // Write wait, when Config.SendBuffer is full, and nothing else. An idle connection holds 8 KiB of
 // receive memory and a queue pair with 68 receives; it has no goroutine and no send memory. The
 // receive memory of a busy one doubles up to Config.ReceiveBuffer while buffers are filled within
-// 200 ms, and shrinks again when they take longer than 5 s; all connections together hold
-// Config.ReceiveMemory at most. Send memory returns to the Stack when the data has been sent.
+// 200 ms, and shrinks again when they take longer than 5 s. Without data for 5 to 10 s, it goes back to
+// 8 KiB if the peer uses this package; C programs cannot give buffers back. All connections together
+// hold Config.ReceiveMemory at most. Send memory returns to the Stack when the data has been sent, and
+// to the system some seconds later; Config.SendMemory bounds it.
 //
 // # Ending
 //

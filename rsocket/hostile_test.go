@@ -112,6 +112,12 @@ func TestHostileMessages(t *testing.T) {
 		device bool   // the device refuses it, not the protocol
 		says   string // the error of the connection
 	}{
+		"an answer to no withdraw message": {peer: peerConfig{hello: func(b []byte) { b[4] = 1 }}, attack: func(t *testing.T, p *peer) {
+			require.NoError(t, p.message(opControl|0x5601))
+		}, says: "a withdrawn message came, which this end has not asked for"},
+		"a withdraw message without the extension": {attack: func(t *testing.T, p *peer) {
+			require.NoError(t, p.message(opControl|0x5600))
+		}, says: "a withdraw message came, which has no meaning"},
 		"the immediate says more than was written": {attack: func(t *testing.T, p *peer) {
 			require.NoError(t, p.write(make([]byte, 3), p.first().addr, p.first().key, 5))
 		}, says: "data message of 5 bytes"},

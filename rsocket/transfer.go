@@ -24,10 +24,13 @@ const (
 	// maxDataUnderWay is how many data messages of a connection are at the device at a time. While
 	// that many are, further writes are put together to larger messages.
 	maxDataUnderWay = 16
-	// An SGL message, a shutdown and a disconnect message can be under way beside them.
-	maxUnderWay = maxDataUnderWay + 3
+	// An SGL message, a shutdown message, a disconnect message, and a withdraw message or an answer
+	// to one can be under way beside them.
+	maxUnderWay = maxDataUnderWay + 4
 	// openTimeout is how long a connection waits for the peer's confirmation.
 	openTimeout = 10 * time.Second
+	// idleTime is how long no data must have arrived before receive memory is taken back.
+	idleTime = 5 * time.Second
 	// maxMessage is the largest data message in bytes, as with rsockets.
 	maxMessage = 64 << 10
 )
@@ -39,20 +42,24 @@ type transfer struct {
 	failed    bool             // fail was called
 	base      buffers.Base
 	lingering host.Timer // nil: the program has not closed the connection
+	idle      host.Timer // calls shrink; nil: the peer has only the first receive buffer
 
-	order      binary.ByteOrder // of the entries in the peer's target SGL
-	peer       buffers.Remote
-	underWay   fifo.Queue[message]
-	dataMoving int  // data messages at the device
-	sglMoving  bool // an SGL message is
+	order                           binary.ByteOrder // of the entries in the peer's target SGL
+	peer                            buffers.Remote
+	underWay                        fifo.Queue[message]
+	dataMoving                      int  // data messages at the device
+	sglMoving                       bool // an SGL message is
+	withdrawalMoving, withdrawalDue bool // a withdraw message or an answer to one; a withdraw message is to be sent
 }
 
 // message is a message of this end at the device.
 type message struct {
-	op     protocol.Op
-	chunk  *buffers.Chunk // of a data message
-	length int
-	filled *buffers.Target // by the message
+	op         protocol.Op
+	chunk      *buffers.Chunk // of a data message
+	length     int
+	filled     *buffers.Target   // by the message
+	withdrawal bool              // a withdraw message, or the answer to one
+	withdrawn  []*buffers.Target // by the peer, before this answer
 }
 
 // open allocates the base memory.
@@ -67,7 +74,7 @@ func (c *Conn) open() (err error) {
 // hello is the private data of this end.
 func (c *Conn) hello() []byte {
 	bigEndian := binary.NativeEndian.Uint16([]byte{0, 1}) == 1
-	h := protocol.Hello{BigEndian: bigEndian, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer().Entry()}
+	h := protocol.Hello{BigEndian: bigEndian, Withdrawals: true, Credits: receiveQueue, Target: c.base.SGL(), Buffer: c.base.FirstBuffer().Entry()}
 	return h.Encode()
 }
 
@@ -131,7 +138,10 @@ func (c *Conn) take(m *rdma.Message) error {
 			return err
 		}
 		return c.peer.Add(e)
+	case protocol.Returned:
+		c.in.Withdrawn()
 	case protocol.Ended:
+		c.in.Withdrawn()
 		c.readClosed, c.peerGone = c.end.Ended(), c.end.Gone()
 		c.wakeAll()
 	}
@@ -148,7 +158,7 @@ func (c *Conn) pump() {
 	if s := c.conn.State(); s != rdma.Ready && s != rdma.Connecting {
 		return
 	}
-	if err := errors.Join(c.grant(), c.sendData(), c.finish()); err != nil {
+	if err := errors.Join(c.withdraw(), c.grant(), c.sendData(), c.finish()); err != nil {
 		c.fail(neterr.Reset(err))
 	}
 	c.stack.rdma.Flush()
@@ -159,9 +169,16 @@ func (c *Conn) grant() error {
 	if c.sglMoving || c.end.Ended() {
 		return nil
 	}
-	c.mu.Lock()
-	b := c.in.Next(c.stack.cfg.ReceiveBuffer)
-	c.mu.Unlock()
+	var b *buffers.Buffer
+	if !c.end.Withdrawing() {
+		c.mu.Lock()
+		b = c.in.Next(c.stack.cfg.ReceiveBuffer)
+		if c.idle == nil && c.end.Withdraws() && c.in.Grown() {
+			c.in.Idle()
+			c.awaitIdle()
+		}
+		c.mu.Unlock()
+	}
 	if b == nil && !c.end.GrantDue() {
 		return nil
 	}
@@ -172,6 +189,53 @@ func (c *Conn) grant() error {
 		return c.post(m, nil, nil, imm)
 	}
 	return c.post(m, bufinv.Source(c.base.Map, c.base.Put(index, b.Entry(), c.order), protocol.EntrySize), bufinv.Target(c.peer.SGL, index*protocol.EntrySize, protocol.EntrySize), imm)
+}
+
+// withdraw sends a withdraw message, or the answer to the peer's, if one is due.
+func (c *Conn) withdraw() error {
+	if c.withdrawalMoving {
+		return nil
+	}
+	m := message{op: protocol.OpControl, withdrawal: true}
+	var imm protocol.Imm
+	if c.end.AnswerDue() {
+		imm, m.withdrawn = c.end.Answer(), c.peer.Withdraw()
+	} else {
+		due := c.withdrawalDue
+		if c.withdrawalDue = false; due {
+			imm, due = c.end.Withdraw()
+		}
+		if !due {
+			return nil
+		}
+	}
+	c.withdrawalMoving = true
+	return c.post(m, nil, nil, imm)
+}
+
+// awaitIdle has shrink called in a while.
+func (c *Conn) awaitIdle() {
+	c.idle = c.stack.host.AfterFunc(idleTime, func() { _ = c.stack.engine.Do(c.shrink) })
+}
+
+// shrink takes back receive memory if no data has arrived for some time. The peer can write to the
+// buffers that it was told of until it has answered, so only then are they released. C programs do
+// not answer: they keep them.
+func (c *Conn) shrink() {
+	c.idle = nil
+	if c.failed {
+		return
+	}
+	c.mu.Lock()
+	grown, idle := c.in.Grown(), c.in.Idle()
+	if grown && !c.ended {
+		c.awaitIdle()
+	}
+	c.mu.Unlock()
+	if grown && idle {
+		c.withdrawalDue = true
+		c.pump()
+	}
 }
 
 // sendData posts data messages while the peer has room for them.
@@ -261,6 +325,13 @@ func (c *Conn) completed(t *rdma.Task) {
 	switch m := c.underWay.Pop(); m.op {
 	case protocol.OpSGL:
 		c.sglMoving = false
+	case protocol.OpControl:
+		if m.withdrawal {
+			c.withdrawalMoving = false
+		}
+		for _, t := range m.withdrawn {
+			_ = t.Memory.Close() // no data message is under way any more
+		}
 	case protocol.OpData:
 		c.dataMoving--
 		c.mu.Lock()

@@ -30,6 +30,7 @@ type Buffer struct {
 	data   []byte
 	filled int
 	read   int
+	ends   bool // it is not used again, since the peer has stopped writing to it
 }
 
 // Entry is the buffer, for the peer.
@@ -41,6 +42,7 @@ func (b *Buffer) full() bool { return b.filled == len(b.data) }
 type Inbound struct {
 	memory  *Memory
 	first   *Buffer   // a part of the Base, whose memory is always there
+	whole   []byte    // its memory
 	buffers []*Buffer // that the peer knows and the program has not read, in order
 	used    []*Buffer // read, to be used again
 	size    int       // bytes of buffers
@@ -49,11 +51,16 @@ type Inbound struct {
 	last  int           // size of the newest buffer
 	fill  time.Duration // how long the buffer before the filling one took; zero: not known
 	begun time.Time     // when the filling one got its first byte
+	fresh bool          // the next buffer is of the smallest size, as at the beginning
+
+	arrived uint64 // bytes
+	seen    uint64 // arrived at the last call of Idle
 }
 
 // NewInbound returns the first buffer of a connection, which the peer learns of when it connects.
 func (m *Memory) NewInbound(b Base) Inbound {
 	in := Inbound{memory: m, first: b.FirstBuffer()}
+	in.whole = in.first.data
 	in.add(in.first)
 	return in
 }
@@ -89,8 +96,48 @@ func (in *Inbound) Consume(n int) bool {
 		in.used = append(in.used, b)
 	}
 	in.buffers = append(in.buffers[:0], in.buffers[1:]...)
+	if b.ends {
+		in.releaseUsed()
+	}
 	return true
 }
+
+// Idle reports whether nothing has arrived since the last call.
+func (in *Inbound) Idle() bool {
+	idle := in.seen == in.arrived
+	in.seen = in.arrived
+	return idle
+}
+
+// Grown reports whether there are buffers beside the first one.
+func (in *Inbound) Grown() bool {
+	return len(in.used) > 0 || slices.ContainsFunc(in.buffers, func(b *Buffer) bool { return b != in.first && !b.ends })
+}
+
+// Withdrawn releases what has not been filled, now that the peer writes no more to the buffers that
+// it was told of. Data that has not been read stays.
+func (in *Inbound) Withdrawn() {
+	kept := in.buffers[:0]
+	for _, b := range in.buffers {
+		in.size -= len(b.data) - b.filled
+		switch b.data = b.data[:b.filled]; {
+		case b.read < b.filled:
+			b.ends = true
+			kept = append(kept, b)
+		default:
+			in.size -= b.filled
+			if b != in.first {
+				in.used = append(in.used, b)
+			}
+		}
+	}
+	clear(in.buffers[len(kept):])
+	in.buffers, in.fresh = kept, true
+	in.releaseUsed()
+}
+
+// releaseUsed releases the buffers that were kept to be used again. Those that cannot be released stay.
+func (in *Inbound) releaseUsed() { in.reuse(-1, 0) }
 
 // filling is the buffer that the next byte arrives in, and those behind it.
 func (in *Inbound) filling() []*Buffer {
@@ -117,6 +164,7 @@ func (in *Inbound) Fill(n int, now func() time.Time) {
 	if n == 0 {
 		return
 	}
+	in.arrived += uint64(n)
 	b := in.filling()[0]
 	if b.filled == 0 {
 		begun := now()
@@ -137,6 +185,8 @@ func (in *Inbound) Next(limit int) *Buffer {
 	}
 	size := max(in.last, Smallest)
 	switch {
+	case in.fresh:
+		size = Smallest
 	case in.fill < fastFill:
 		size *= 2
 	case in.fill > slowFill:
@@ -158,8 +208,12 @@ func (in *Inbound) Next(limit int) *Buffer {
 			return nil
 		}
 		b = in.first
+		b.data, b.ends = in.whole, false
 	}
 	b.filled, b.read = 0, 0
+	if in.fresh {
+		in.fresh, in.fill, in.begun = false, 0, time.Time{}
+	}
 	in.add(b)
 	return b
 }

@@ -217,3 +217,45 @@ func TestReleaseFails(t *testing.T) {
 	require.Zero(t, m.Held())
 	require.EqualValues(t, 100<<20, m.growth.Load())
 }
+
+// When the peer has given its buffers back, only data that has not been read keeps memory, and the
+// connection begins again with its first buffer.
+func TestWithdrawn(t *testing.T) {
+	for name, unread := range map[string]int{"all read": 0, "not all read": 1000} {
+		t.Run(name, func(t *testing.T) {
+			m, _ := newMemory(t, 100<<20)
+			c := connect(t, m)
+			for range 12 {
+				c.fill(time.Millisecond)
+				c.read()
+			}
+			require.Greater(t, m.Held(), largest)
+			require.True(t, c.Grown())
+			if unread > 0 {
+				c.Fill(unread, func() time.Time { return c.now })
+			}
+			require.False(t, c.Idle(), "data has arrived")
+			require.True(t, c.Idle())
+			c.Withdrawn()
+			require.False(t, c.Grown())
+			require.Zero(t, c.Room(), "the peer has no buffer")
+			require.Equal(t, unread, c.Available())
+			if unread > 0 {
+				c.Consume(unread)
+			}
+			require.Equal(t, Smallest, m.Held())
+			b := c.Next(2 * largest)
+			require.Same(t, c.first, b)
+			require.Equal(t, c.size, c.Room())
+			for range 12 { // it grows again
+				c.fill(time.Millisecond)
+				c.read()
+			}
+			require.Equal(t, largest, c.Room())
+			c.Withdrawn()
+			require.NoError(t, c.end())
+			require.Zero(t, m.Held())
+			require.EqualValues(t, 100<<20, m.growth.Load())
+		})
+	}
+}

@@ -57,6 +57,15 @@ func (r *Remote) Front() *Target { return r.targets.Front() }
 // Pop removes that buffer, which is full. The caller closes its memory.
 func (r *Remote) Pop() { r.targets.Pop() }
 
+// Withdraw forgets the buffers, and returns them. The caller closes their memory when nothing at the
+// device uses it.
+func (r *Remote) Withdraw() (list []*Target) {
+	for r.targets.Len() > 0 {
+		list = append(list, r.targets.Pop())
+	}
+	return list
+}
+
 // Close closes all of it. Nothing at the device uses it.
 func (r *Remote) Close() (err error) {
 	if r.SGL != nil {

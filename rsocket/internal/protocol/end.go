@@ -18,16 +18,19 @@ type End struct {
 	targets    [Entries]uint32
 	announced  int  // targets that have room: the first ones
 	nextTarget int  // index in this end's target SGL that the peer writes next
+	answerDue  bool // the peer has withdrawn its buffers, and waits for Withdrawn
 	sentEnd    bool // a shutdown or disconnect message
 	sentBye    bool // a disconnect message
 
 	// What this end receives:
-	arrived   uint16 // number of the next data message
-	granted   uint16 // the first number that the peer may not use yet
-	grantDue  bool
-	nextEntry int  // index in the peer's target SGL that this end writes next
-	ended     bool // the peer sends no more data
-	gone      bool // the peer receives nothing any more either
+	arrived     uint16 // number of the next data message
+	granted     uint16 // the first number that the peer may not use yet
+	grantDue    bool
+	nextEntry   int  // index in the peer's target SGL that this end writes next
+	withdraws   bool // the peer answers Withdraw messages
+	withdrawing bool // it has not answered one yet
+	ended       bool // the peer sends no more data
+	gone        bool // the peer receives nothing any more either
 }
 
 // NewEnd is an end with a receive queue for so many data messages, which has sent its Hello.
@@ -35,7 +38,7 @@ func NewEnd(queue uint16) End { return End{queue: queue, granted: queue, nextTar
 
 // Meet takes the Hello of the peer.
 func (e *End) Meet(h *Hello) {
-	e.peerQueue, e.reach = h.Credits, h.Credits
+	e.peerQueue, e.reach, e.withdraws = h.Credits, h.Credits, h.Withdrawals
 	if h.Buffer.Length > 0 {
 		e.targets[0], e.announced = h.Buffer.Length, 1
 	}
@@ -50,6 +53,7 @@ const (
 	Arrived                // data
 	Announced              // the peer has written an entry to this end's target SGL: call Announce
 	Ended                  // the peer sends no more data: see Ended and Gone
+	Returned               // the peer writes no more to the buffers that it was told of
 )
 
 // Take takes a message of the peer: a write with immediate data of length bytes. room is the number
@@ -95,6 +99,21 @@ func (e *End) Take(imm Imm, length, room int) (Event, error) {
 		case Shutdown, Disconnect:
 			e.ended, e.gone = true, e.gone || imm.Value() == Disconnect
 			return Ended, nil
+		case Withdraw:
+			if !e.withdraws {
+				break
+			}
+			if e.answerDue {
+				return Nothing, fmt.Errorf("a %v came before the last one was answered", imm)
+			}
+			e.announced, e.answerDue = 0, true
+			return Nothing, nil
+		case Withdrawn:
+			if !e.withdrawing {
+				return Nothing, fmt.Errorf("a %v came, which this end has not asked for", imm)
+			}
+			e.withdrawing = false
+			return Returned, nil
 		}
 	}
 	return Nothing, fmt.Errorf("a %v came, which has no meaning", imm)
@@ -151,6 +170,31 @@ func (e *End) Grant(buffer bool) (imm Imm, index int) {
 		e.nextEntry = (e.nextEntry + 1) % Entries
 	}
 	return NewImm(OpSGL, int(e.granted)), index
+}
+
+// Withdraw returns the message with which this end asks for its receive buffers, if the peer answers
+// it. Until then, the peer must not be told of other buffers: see Withdrawing.
+func (e *End) Withdraw() (imm Imm, ok bool) {
+	if !e.withdraws || e.withdrawing || e.ended || e.gone || e.sentBye {
+		return 0, false
+	}
+	e.withdrawing = true
+	return NewImm(OpControl, Withdraw), true
+}
+
+// Withdraws reports whether the peer answers Withdraw messages.
+func (e *End) Withdraws() bool { return e.withdraws }
+
+// Withdrawing reports whether the peer has not answered Withdraw yet.
+func (e *End) Withdrawing() bool { return e.withdrawing }
+
+// AnswerDue reports whether the peer waits for Answer.
+func (e *End) AnswerDue() bool { return e.answerDue && !e.sentBye }
+
+// Answer returns the answer to the peer's Withdraw, to be sent behind all data messages.
+func (e *End) Answer() Imm {
+	e.answerDue = false
+	return NewImm(OpControl, Withdrawn)
 }
 
 // Ended reports whether the peer sends no more data.

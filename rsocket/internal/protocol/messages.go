@@ -19,6 +19,9 @@ const (
 	flagIomaps    = 1 << 1
 )
 
+// extensionWithdrawals is in the byte of extensions of a Hello.
+const extensionWithdrawals = 1 << 0
+
 // Entries is the number of entries of a target SGL.
 const Entries = 2
 
@@ -39,6 +42,9 @@ type Hello struct {
 	BigEndian bool
 	// Iomaps: the sender accepts I/O mappings.
 	Iomaps bool
+	// Withdrawals: the sender answers Withdraw messages. This is an extension of ours, in a byte
+	// that rsockets leave zero and ignore.
+	Withdrawals bool
 	// Credits is how many data messages the sender can receive at first: its receive queue.
 	Credits uint16
 	// Target is the sender's target SGL. Its Length is the number of entries.
@@ -57,6 +63,9 @@ func (h *Hello) Encode() []byte {
 	if h.Iomaps {
 		b[1] |= flagIomaps
 	}
+	if h.Withdrawals {
+		b[4] = extensionWithdrawals
+	}
 	binary.BigEndian.PutUint16(b[2:], h.Credits)
 	h.Target.Put(b[8:], binary.BigEndian)
 	h.Buffer.Put(b[24:], binary.BigEndian)
@@ -73,11 +82,12 @@ func DecodeHello(b []byte) (h Hello, err error) {
 		return h, fmt.Errorf("version %d of the protocol; only version %d is known", b[0], Version)
 	}
 	h = Hello{
-		BigEndian: b[1]&flagBigEndian != 0,
-		Iomaps:    b[1]&flagIomaps != 0,
-		Credits:   binary.BigEndian.Uint16(b[2:]),
-		Target:    DecodeEntry(b[8:], binary.BigEndian),
-		Buffer:    DecodeEntry(b[24:], binary.BigEndian),
+		BigEndian:   b[1]&flagBigEndian != 0,
+		Iomaps:      b[1]&flagIomaps != 0,
+		Withdrawals: b[4]&extensionWithdrawals != 0,
+		Credits:     binary.BigEndian.Uint16(b[2:]),
+		Target:      DecodeEntry(b[8:], binary.BigEndian),
+		Buffer:      DecodeEntry(b[24:], binary.BigEndian),
 	}
 	switch {
 	case h.Credits == 0:
@@ -119,7 +129,7 @@ const (
 	OpData    Op = 0 // the value is the number of bytes written
 	OpSGL     Op = 4 // the lower 16 bits of the value are a sequence number: see Imm.Sequence
 	OpIomap   Op = 6 // an I/O mapping was written
-	OpControl Op = 7 // the value is one of Disconnect, Keepalive, Shutdown
+	OpControl Op = 7 // the value is one of Disconnect, Keepalive, Shutdown, Withdraw, Withdrawn
 )
 
 // The values of control messages.
@@ -127,6 +137,10 @@ const (
 	Disconnect = 0 // the sender neither sends nor receives any more
 	Keepalive  = 1
 	Shutdown   = 2 // the sender sends no more data
+
+	// Only for peers whose Hello has Withdrawals:
+	Withdraw  = 0x5600 // the sender wants the receive buffers back that it has announced
+	Withdrawn = 0x5601 // the answer: the sender writes no more to buffers announced before Withdraw
 )
 
 const (
@@ -167,6 +181,10 @@ func (i Imm) String() string {
 			return "keepalive message"
 		case Shutdown:
 			return "shutdown message"
+		case Withdraw:
+			return "withdraw message"
+		case Withdrawn:
+			return "withdrawn message"
 		}
 		return fmt.Sprintf("control message %d", i.Value())
 	}

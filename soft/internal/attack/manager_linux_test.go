@@ -35,6 +35,11 @@ func (a *attacker) request(s *sender, message *[mad.Len]byte, port uint16) error
 // holdPlaces sends as many requests as it takes to get all places that one address can have, completes
 // none, and repeats them. Meanwhile it looks whether a newcomer is served.
 func holdPlaces(a *attacker) error {
+	conn, err := bind(netip.AddrPortFrom(a.own[0], 4791)) // otherwise the system says that nobody is there
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	requests := 0
 	return a.floodManagers(func(s *sender, message *[mad.Len]byte, port uint16) error {
 		if requests++; requests == 200 {
