@@ -67,9 +67,9 @@ type Config struct {
 	// such as an adapter, sees a disconnect notice only when a keepalive is due. Zero: two
 	// seconds. None: no keepalives.
 	Keepalive time.Duration
-	// CloseTimeout is how long a closed connection waits for its tasks at the device, and for
-	// the peer's acknowledgement or confirmation of the disconnect notice that follows them.
-	// What is left then is flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
+	// CloseTimeout is how long a closed connection waits for its tasks at the device, for the
+	// peer's confirmation if it was accepted just before, and for the peer's acknowledgement or
+	// confirmation of the disconnect notice that follows. What is left then is flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
 	// refused.
 	CloseTimeout time.Duration
 	// DrainTimeout is how long the device may take to give back the requests of a connection

@@ -165,8 +165,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, err
 	}
 	if !c.hasRoom() {
-		return nil, fmt.Errorf("rdma: %s in context %q: %w: all %d connections are in use; close one, or raise Config.MaxConnections",
-			op, c.set.Name, ErrFull, c.set.MaxConnections)
+		return nil, fmt.Errorf("rdma: %s in context %q: %w: %s", op, c.set.Name, ErrFull, c.fullAdvice())
 	}
 	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
 	conn.deadline.owner, conn.toRefill.Value, conn.ending.Value = conn, conn, conn
@@ -415,7 +414,9 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	if e, ok := conn.establishment.(*acceptedEnd); ok && state != Connecting {
 		e.confirmedOrOver()
 	}
-	if state != Closed {
+	if state == Closed {
+		c.closing++
+	} else {
 		c.queueReport(conn, state, err)
 	}
 	if usable && !state.usable() {

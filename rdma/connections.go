@@ -27,6 +27,7 @@ type Connections struct {
 	windows    map[uint32]*Window // by windowTag
 	serial     uint64
 	usable     int                    // connections known to the program that are Exported, Connecting or Ready
+	closing    int                    // connections that are Closed and still have their places
 	ending     fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
 	toRefill   fifo.List[*Connection] // with room in receive queues of their own
 	written    writtenWords
@@ -130,7 +131,7 @@ func (c *Connections) queueReport(conn *Connection, state ConnectionState, err e
 // open implements service.
 func (c *Connections) open() (err error) {
 	s := c.set
-	c.usable, c.endsWithLast, c.interrupted = 0, false, nil
+	c.usable, c.closing, c.endsWithLast, c.interrupted = 0, 0, false, nil
 	c.ended, c.lastFailure = false, nil
 	c.byQPN = make(map[uint32]*Connection)
 	switch {
@@ -233,6 +234,15 @@ func (c *Connections) stop() {
 // hasRoom reports whether another connection may exist.
 func (c *Connections) hasRoom() bool { return len(c.free) > 0 || len(c.slots) < c.set.MaxConnections }
 
+// fullAdvice says what takes the places when there is no room.
+func (c *Connections) fullAdvice() string {
+	if c.closing == 0 {
+		return fmt.Sprintf("all %d connections are in use; close one, or raise Config.MaxConnections", c.set.MaxConnections)
+	}
+	return fmt.Sprintf("all %d places are taken, %d of them by connections that are being closed; wait until OnConnection reports one Closed, close another, or raise Config.MaxConnections",
+		c.set.MaxConnections, c.closing)
+}
+
 // nextSlot is the slot of the next connection, which takes it with occupy.
 func (c *Connections) nextSlot() int {
 	if n := len(c.free); n > 0 {
@@ -251,6 +261,7 @@ func (c *Connections) occupy(conn *Connection) {
 }
 
 func (c *Connections) vacate(conn *Connection) {
+	c.closing--
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
 	c.acceptDue = true

@@ -433,6 +433,10 @@ type acceptedEnd struct {
 	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
 	onEstablished func(conn *Connection)
 	answered      bool // the acceptance was sent
+	confirmed     bool // by the peer
+	// disconnects: the disconnect waits for the confirmation. Until then the peer may begin to use
+	// the connection, so the queue pair serves its requests.
+	disconnects bool
 }
 
 // confirmedOrOver notes that the peer has confirmed the connection, or will not.
@@ -458,10 +462,18 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMEstablished:
-		if conn.state == Connecting {
+		e.confirmed = true
+		switch {
+		case conn.state == Connecting:
 			conn.ready()
+		case e.disconnects && conn.closing():
+			e.disconnects = false
+			e.cmEnd.postDisconnect()
 		}
 	case verbs.CMFailed: // even if a message has made the connection Ready meanwhile
+		if conn.closing() {
+			conn.shut()
+		}
 		conn.fail(ev.Err)
 	default:
 		e.cmEnd.event(ev)
@@ -472,7 +484,18 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 // confirmation.
 func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
+	e.confirmed = true
 	e.conn.ready()
+}
+
+// disconnectWhileConnecting implements establishment: the peer may have confirmed the acceptance.
+func (e *acceptedEnd) disconnectWhileConnecting() bool { return e.answered }
+
+// postDisconnect implements establishment.
+func (e *acceptedEnd) postDisconnect() {
+	if e.disconnects = !e.confirmed; e.confirmed {
+		e.cmEnd.postDisconnect()
+	}
 }
 
 // due implements establishment.

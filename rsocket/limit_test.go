@@ -77,6 +77,25 @@ func TestReceiveMemory(t *testing.T) {
 	}
 }
 
+// When all places are taken, the error says how many connections are closed and still send.
+func TestFullOfClosedConnections(t *testing.T) {
+	client, server := open(t, soft.Config{}, Config{MaxConnections: 2}), open(t, soft.Config{}, Config{ReceiveBuffer: MinBuffer})
+	near, far := connect(t, client, server)
+	other, otherFar := connect(t, client, server)
+	_, err := near.Write(make([]byte, 500_000)) // more than the peer has room for
+	require.NoError(t, err)
+	require.NoError(t, near.Close())
+	_, err = client.Dial(context.Background(), "127.0.0.1:1")
+	require.ErrorIs(t, err, rdma.ErrFull)
+	require.ErrorContains(t, err, "all 2 connections are in use, 1 of them closed and not ended yet (see Config.Linger)")
+	for _, c := range []*Conn{far, other, otherFar} {
+		require.NoError(t, c.Close())
+	}
+	near.Wait()
+	other.Wait()
+	require.Zero(t, client.closingConns.Load())
+}
+
 // The limits of a Config fit together, and errors say what to change.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {

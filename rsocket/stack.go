@@ -119,6 +119,7 @@ type Stack struct {
 	closed     error          // result of the engine's Close, and of Close
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
+	closingConns                               atomic.Int64 // closed connections that still have their places
 
 	mu        sync.Mutex
 	changed   sync.Cond // conns, dead or over has changed
@@ -272,7 +273,7 @@ func register[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T], v T, limit i
 		return s.closedError()
 	}
 	if list.Len() >= limit {
-		return fmt.Errorf("%w: all %d connections are in use; close some, or raise Config.MaxConnections", rdma.ErrFull, limit)
+		return fmt.Errorf("%w: all %d connections are in use%s; close some, or raise Config.MaxConnections", rdma.ErrFull, limit, s.closingText())
 	}
 	e.Value = v
 	list.Push(e)
@@ -284,6 +285,14 @@ func (s *Stack) free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cfg.MaxConnections - s.conns.Len()
+}
+
+// closingText says how many connections are closed and still have their places.
+func (s *Stack) closingText() string {
+	if n := s.closingConns.Load(); n > 0 {
+		return fmt.Sprintf(", %d of them closed and not ended yet (see Config.Linger)", n)
+	}
+	return ""
 }
 
 // forget removes what register has added.
