@@ -213,7 +213,8 @@ func (c *Conn) CloseWrite() error {
 
 // Close closes the connection. It does not wait: what was written is still sent, for Config.Linger
 // at most, unless SetLinger has changed that. (Only the last listener or connection of the functions
-// Listen and Dial waits for that, so that the program may exit.) Data that has not been read is
+// Listen and Dial waits for that, so that the program may exit; it goes on as soon as there is
+// another one.) Data that has not been read is
 // lost. Closing again fails with an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	if !c.close() {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/rsocket"
+	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -86,6 +87,38 @@ func TestAddresses(t *testing.T) {
 			<-done
 			require.NoError(t, errors.Join(c.Close(), l.Close()))
 		})
+	}
+}
+
+// While the last connection is closed and has data left to send, others can be made.
+func TestDialWhileLastConnectionCloses(t *testing.T) {
+	server := open(t, soft.Config{}, rsocket.Config{ReceiveBuffer: rsocket.MinBuffer})
+	l := listen(t, server)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	const size = 500_000 // more than the peer has room for, and less than Config.SendBuffer
+	first, err := rsocket.Dial(ctx, l.Addr().String())
+	require.NoError(t, err)
+	_, err = first.Write(make([]byte, size))
+	require.NoError(t, err)
+	require.NoError(t, first.SetLinger(3600))
+	closed := make(chan error)
+	go func() { closed <- first.Close() }()
+	far, err := l.Accept()
+	require.NoError(t, err)
+	for err == nil { // until Close has been called
+		err = first.SetReadDeadline(time.Time{})
+	}
+	second, err := rsocket.Dial(ctx, l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, <-closed)
+	n, err := io.Copy(io.Discard, far)
+	require.NoError(t, err)
+	require.EqualValues(t, size, n)
+	secondFar, err := l.Accept()
+	require.NoError(t, err)
+	for _, c := range []io.Closer{far, second, secondFar} {
+		require.NoError(t, c.Close())
 	}
 }
 

@@ -126,6 +126,7 @@ type Stack struct {
 	closing   bool
 	dead      bool             // the engine has ended
 	over      bool             // Close has ended
+	empty     chan struct{}    // closed when conns is empty or the engine has ended; nil: nobody waits
 	failure   error            // why it has, if that was not Close
 	conns     fifo.List[*Conn] // that use resources
 	listeners fifo.List[*listening]
@@ -202,7 +203,7 @@ func (s *Stack) drive(ctx context.Context) {
 	if ctx.Err() == nil {
 		s.failure = err
 	}
-	s.changed.Broadcast()
+	s.noteChange()
 	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
 	for _, l := range listeners {
@@ -300,7 +301,28 @@ func forget[T any](s *Stack, list *fifo.List[T], e *fifo.Node[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list.Remove(e)
+	s.noteChange()
+}
+
+// noteChange wakes those who wait for a change of conns or dead. s.mu is held.
+func (s *Stack) noteChange() {
 	s.changed.Broadcast()
+	if s.empty != nil && (s.dead || s.conns.Len() == 0) {
+		close(s.empty)
+		s.empty = nil
+	}
+}
+
+// drained returns a channel that is closed when no connection is left, or the engine has ended.
+func (s *Stack) drained() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.empty == nil {
+		s.empty = make(chan struct{})
+	}
+	empty := s.empty
+	s.noteChange()
+	return empty
 }
 
 // addr is an address of a peer or of this end.

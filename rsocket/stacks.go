@@ -30,7 +30,7 @@ func NewStacks(device string, cfg Config) *Stacks { return newStacks(device, cfg
 
 func newStacks(device string, cfg Config, keep bool) *Stacks {
 	s := &Stacks{device: device, cfg: cfg}
-	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Keep: keep}
+	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Drained: (*Stack).drained, Keep: keep}
 	return s
 }
 
@@ -110,7 +110,7 @@ func (s *Stacks) DialContext(ctx context.Context, network, addr string) (net.Con
 
 // Listen is Stacks.Listen with the default Config, on stacks that all calls of Listen and Dial share.
 // They are closed with their last listener and connection, whose Close waits until what was written
-// has been sent.
+// has been sent, or until another call of Listen or Dial uses the stack.
 func Listen(addr string) (*Listener, error) { return defaults.Listen(addr) }
 
 // Dial is Stacks.Dial on the stacks of Listen.

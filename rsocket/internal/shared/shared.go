@@ -16,7 +16,10 @@ type Values[T any] struct {
 	Open  func(name string) (T, error)
 	Close func(T) error // for the last Release; after End, it is called again
 	Dead  func(T) bool  // the value is of no use any more; Acquire opens another
-	Keep  bool          // the set itself is a user of each value, until End
+	// Drained returns a channel that is closed when a value without users has nothing to do any more.
+	// Until then Acquire takes the value back. Nil: it is closed at once.
+	Drained func(T) <-chan struct{}
+	Keep    bool // the set itself is a user of each value, until End
 
 	mu    sync.Mutex
 	refs  map[string]*Ref[T]
@@ -35,6 +38,7 @@ type Ref[T any] struct {
 	// The lock of the set guards these.
 	state state
 	users int
+	taken chan struct{} // closed when a value that is draining is taken back
 }
 
 type state int
@@ -42,13 +46,14 @@ type state int
 const (
 	opening state = iota
 	open
+	draining // it has no users, and may be taken back
 	closing
 	failed // Open has
 )
 
 // Acquire returns the value with the name, for one user. It opens the value, on another goroutine,
 // if nobody uses it. While that goes on, and while an earlier value is being closed, it waits until
-// ctx ends.
+// ctx ends. It does not wait for one that only has something left to do, but takes it back.
 func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
 	for {
 		r, isUser, err := v.enter(name)
@@ -102,7 +107,12 @@ func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
 		v.refs[name] = r
 		go r.open()
 	}
-	if r.state == closing {
+	if r.state == draining && !v.Dead(r.Value) {
+		r.state = open
+		close(r.taken)
+		r.taken = nil
+	}
+	if r.state == draining || r.state == closing {
 		return r, false, nil
 	}
 	r.users++
@@ -148,7 +158,8 @@ func (r *Ref[T]) Retain() {
 	}
 }
 
-// Release ends the use by one user. For the last one it returns when Close has, with its error.
+// Release ends the use by one user. For the last one it returns when Close has, with its error, or
+// when the value has been taken back.
 func (r *Ref[T]) Release() error {
 	if r == nil {
 		return nil
@@ -156,14 +167,32 @@ func (r *Ref[T]) Release() error {
 	r.set.mu.Lock()
 	r.users--
 	last := r.users == 0 && r.state == open
+	taken := make(chan struct{})
 	if last {
-		r.state = closing
+		r.state, r.taken = draining, taken
 	}
 	r.set.mu.Unlock()
-	if !last {
+	if !last || !r.drain(taken) {
 		return nil
 	}
 	return r.close()
+}
+
+// drain waits until the value may be closed. It reports false if the value was taken back.
+func (r *Ref[T]) drain(taken chan struct{}) bool {
+	if r.set.Drained != nil {
+		select {
+		case <-r.set.Drained(r.Value):
+		case <-taken:
+		}
+	}
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	if r.taken != taken {
+		return false
+	}
+	r.state = closing
+	return true
 }
 
 func (r *Ref[T]) close() error {

@@ -64,6 +64,55 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
+// A value that nobody uses, but that has something left to do, is taken back, unless it is dead.
+func TestTakenBack(t *testing.T) {
+	opened, closed, dead := 0, []int{}, false
+	var drained chan struct{}
+	waiting := make(chan int)
+	values := Values[int]{
+		Open:    func(string) (int, error) { opened++; return opened, nil },
+		Close:   func(n int) error { closed = append(closed, n); return nil },
+		Dead:    func(n int) bool { return n == 1 && dead },
+		Drained: func(n int) <-chan struct{} { waiting <- n; return drained },
+	}
+	drained = make(chan struct{})
+	release := func(r *Ref[int]) (done chan struct{}) {
+		done = make(chan struct{})
+		go func() {
+			defer close(done)
+			assert.NoError(t, r.Release())
+		}()
+		require.Equal(t, r.Value, <-waiting)
+		return done
+	}
+	acquire := func() *Ref[int] {
+		r, err := values.Acquire(context.Background(), "a")
+		require.NoError(t, err)
+		return r
+	}
+	first := acquire()
+	for range 3 {
+		done := release(first)
+		require.Same(t, first, acquire())
+		<-done // it is not the last user any more
+	}
+	require.Empty(t, closed)
+
+	done := release(first)
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	dead = true
+	_, err := values.Acquire(ctx, "a")
+	require.ErrorIs(t, err, context.Canceled)
+	close(drained)
+	<-done
+	require.Equal(t, []int{1}, closed)
+	second := acquire()
+	require.Equal(t, 2, second.Value)
+	<-release(second)
+	require.Equal(t, []int{1, 2}, closed)
+}
+
 // A value that is dead is closed behind its last user, and others get another one.
 func TestDead(t *testing.T) {
 	opened, closed := 0, []int{}
