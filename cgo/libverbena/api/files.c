@@ -30,7 +30,7 @@ static bool begins(const char *path, const char *with)
 // is_character_device reports whether a path is that of one of our devices in /dev.
 static bool is_character_device(const char *path)
 {
-	return path && begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
+	return begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
 }
 
 // gid_attribute stores what a file of an entry of the GID table holds.
@@ -107,6 +107,14 @@ static int read_attribute(const char *path, char *to, size_t size)
 	return error ? error : attribute(device->context, end + 1, to, size);
 }
 
+// is_replaced reports whether a path can be of our devices. The C library's function was called before,
+// and returned a negative result if it failed. So the kernel has checked the path's address, unless it
+// was other arguments that it refused.
+static bool is_replaced(const char *path, int result)
+{
+	return vb_state == VB_READY && !(result < 0 && (errno == EFAULT || errno == EINVAL || errno == ENOMEM)) && path[0] == '/';
+}
+
 // open_file returns a descriptor for the file of a path: -2 if it is not of our devices, -1 with
 // errno set if it cannot be opened.
 static int open_file(const char *path, int flags)
@@ -114,8 +122,6 @@ static int open_file(const char *path, int flags)
 	char content[128];
 	int error, fd;
 
-	if (vb_state != VB_READY || !path || path[0] != '/')
-		return -2;
 	error = read_attribute(path, content, sizeof content);
 	if (error < 0)
 		return -2;
@@ -145,16 +151,30 @@ static mode_t mode_of(int flags, va_list arguments)
 	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
 }
 
+// instead returns the descriptor for a file of our devices in place of the one that the C library
+// opened. errno stays what it was if the file is none of them.
+static int instead(const char *path, int flags, int opened)
+{
+	int before = errno, fd = is_replaced(path, opened) ? open_file(path, flags) : -2;
+
+	if (fd == -2) {
+		errno = before;
+		return opened;
+	}
+	if (opened >= 0)
+		close(opened);
+	return fd;
+}
+
 #define OPEN(name) \
 	VB_EXPORT int name(const char *path, int flags, ...) \
 	{ \
 		NEXT(int, name, const char *, int, ...); \
 		va_list arguments; \
-		int fd = open_file(path, flags); \
 		va_start(arguments, flags); \
 		mode_t mode = mode_of(flags, arguments); \
 		va_end(arguments); \
-		return fd == -2 ? next(path, flags, mode) : fd; \
+		return instead(path, flags, next(path, flags, mode)); \
 	}
 
 OPEN(open)
@@ -165,11 +185,10 @@ OPEN(open64)
 	{ \
 		NEXT(int, name, int, const char *, int, ...); \
 		va_list arguments; \
-		int fd = open_file(path, flags); \
 		va_start(arguments, flags); \
 		mode_t mode = mode_of(flags, arguments); \
 		va_end(arguments); \
-		return fd == -2 ? next(folder, path, flags, mode) : fd; \
+		return instead(path, flags, next(folder, path, flags, mode)); \
 	}
 
 OPENAT(openat)
@@ -179,8 +198,17 @@ OPENAT(openat64)
 	VB_EXPORT FILE *name(const char *path, const char *mode) \
 	{ \
 		NEXT(FILE *, name, const char *, const char *); \
-		int fd = open_file(path, mode[0] == 'r' && !strchr(mode, '+') ? O_RDONLY : O_RDWR); \
-		return fd == -2 ? next(path, mode) : fd < 0 ? NULL : fdopen(fd, "r"); \
+		FILE *opened = next(path, mode); \
+		int before = errno, fd = -2; \
+		if (is_replaced(path, opened ? 0 : -1)) \
+			fd = open_file(path, mode[0] == 'r' && !strchr(mode, '+') ? O_RDONLY : O_RDWR); \
+		if (fd == -2) { \
+			errno = before; \
+			return opened; \
+		} \
+		if (opened) \
+			fclose(opened); \
+		return fd < 0 ? NULL : fdopen(fd, "r"); \
 	}
 
 FOPEN(fopen)
@@ -190,20 +218,19 @@ VB_EXPORT int access(const char *path, int mode)
 {
 	NEXT(int, access, const char *, int);
 	char content[128];
-	int error;
+	int result = next(path, mode), before = errno, error;
 
-	if (vb_state != VB_READY || path[0] != '/')
-		return next(path, mode);
-	if (is_character_device(path))
-		return 0;
-	error = read_attribute(path, content, sizeof content);
-	if (error < 0)
-		return next(path, mode);
-	if (!error && mode & (W_OK | X_OK))
-		error = EACCES;
-	if (error)
-		errno = error;
-	return error ? -1 : 0;
+	if (!is_replaced(path, result))
+		return result;
+	if (is_character_device(path)) {
+		error = 0;
+	} else {
+		error = read_attribute(path, content, sizeof content);
+		if (!error && mode & (W_OK | X_OK))
+			error = EACCES;
+	}
+	errno = error > 0 ? error : before;
+	return error < 0 ? result : error ? -1 : 0;
 }
 
 // The major number of uverbs devices.
@@ -213,8 +240,9 @@ VB_EXPORT int access(const char *path, int mode)
 	VB_EXPORT int name(const char *path, struct type *to) \
 	{ \
 		NEXT(int, name, const char *, struct type *); \
-		if (vb_state != VB_READY || !is_character_device(path)) \
-			return next(path, to); \
+		int result = next(path, to); \
+		if (!is_replaced(path, result) || !is_character_device(path) || next("/", to)) \
+			return result; \
 		memset(to, 0, sizeof *to); \
 		to->st_mode = S_IFCHR | 0666; \
 		to->st_rdev = makedev(UVERBS_MAJOR, 192); \

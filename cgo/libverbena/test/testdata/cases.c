@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -1038,6 +1039,52 @@ static void sysfs_files(void)
 	CHECK(!unlink(file) && !close(fd) && !ibv_close_device(context));
 }
 
+// wrong_paths: the functions of the C library that are replaced answer wrong addresses as it does, and
+// leave the files of others alone.
+static void wrong_paths(void)
+{
+	static const char *const wrong[] = {NULL, (const char *)8, (const char *)-1};
+	struct ibv_context *context = open_first();
+	char device[128];
+	struct stat st;
+	struct stat64 st64;
+
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		const char *volatile path = wrong[i];
+
+		CHECK(access(path, R_OK) == -1 && errno == EFAULT);
+		CHECK(access(path, 99) == -1 && errno == EINVAL);
+		CHECK(open(path, O_RDONLY) == -1 && errno == EFAULT);
+		CHECK(open64(path, O_RDONLY) == -1 && errno == EFAULT);
+		CHECK(open(path, O_CREAT | O_DIRECTORY, 0600) == -1 && (errno == EFAULT || errno == EINVAL));
+		CHECK(openat(AT_FDCWD, path, O_RDONLY) == -1 && errno == EFAULT);
+		CHECK(openat64(AT_FDCWD, path, O_RDONLY) == -1 && errno == EFAULT);
+#ifndef __SANITIZE_ADDRESS__ // its own fopen looks at the path
+		CHECK(!fopen(path, "r") && errno == EFAULT);
+		CHECK(!fopen64(path, "r") && errno == EFAULT);
+		CHECK(!fopen(path, "?") && errno == EINVAL);
+#endif
+		CHECK(stat(path, &st) == -1 && errno == EFAULT);
+		CHECK(stat64(path, &st64) == -1 && errno == EFAULT);
+	}
+	snprintf(device, sizeof device, "/dev/infiniband/%s", context->device->dev_name);
+	struct stat *volatile nowhere = NULL;
+
+	CHECK(!access(device, R_OK | W_OK) && !stat(device, &st) && S_ISCHR(st.st_mode));
+	CHECK(stat(device, nowhere) == -1 && errno == EFAULT);
+	CHECK(open("", O_RDONLY) == -1 && errno == ENOENT);
+	CHECK(access("", F_OK) == -1 && errno == ENOENT);
+	CHECK(open("/sys/class/infiniband/", O_WRONLY) == -1 && errno != EFAULT);
+
+	// errno stays where nothing fails.
+	errno = 1;
+	int fd = open("/dev/null", O_RDONLY);
+
+	CHECK(fd >= 0 && errno == 1 && !access("/dev/null", R_OK) && errno == 1);
+	close(fd);
+	CHECK(!ibv_close_device(context));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1048,7 +1095,7 @@ static const struct {
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
-	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices},
+	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},
 };
 
 // Without a name, it prints the names.
