@@ -205,7 +205,7 @@ static struct ibv_context *context_in(char *memory)
 
 typedef void *make_context(struct ibv_device *device, int fd, size_t size, struct verbs_context *offset, uint32_t driver);
 
-static struct verbs_ex_private *make_unsupported(void *libibverbs)
+static struct ibv_context *make_unsupported(void *libibverbs)
 {
 	// libibverbs counts the users of a device in a struct of its own around this one.
 	static union {
@@ -214,15 +214,14 @@ static struct verbs_ex_private *make_unsupported(void *libibverbs)
 	} device;
 	make_context *make = (make_context *)dlsym(libibverbs, "_verbs_init_and_alloc_context");
 	char *memory = make ? make(&device.base, -1, LONGEST, NULL, 0) : NULL;
-	struct ibv_context *context = memory ? context_in(memory) : NULL;
 
-	return context ? vb_container(context, struct verbs_context, context)->priv : NULL;
+	return memory ? context_in(memory) : NULL;
 }
 
 struct verbs_ex_private *vb_unsupported(void)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct verbs_ex_private *unsupported;
+	static struct ibv_context *unsupported;
 	static bool made;
 
 	pthread_mutex_lock(&lock);
@@ -232,5 +231,5 @@ struct verbs_ex_private *vb_unsupported(void)
 		made = true;
 	}
 	pthread_mutex_unlock(&lock);
-	return unsupported;
+	return unsupported ? vb_container(unsupported, struct verbs_context, context)->priv : NULL;
 }
