@@ -21,7 +21,7 @@ func drivers() []verbs.Driver { return []verbs.Driver{soft.Driver{}, ibverbs.Dri
 // driverOf returns the driver of a device name. The names of software devices have a common
 // prefix; all others are adapters.
 func driverOf(name string) verbs.Driver {
-	if strings.HasPrefix(name, "soft-") {
+	if strings.HasPrefix(name, "soft-") || strings.HasPrefix(name, "soft_") {
 		return soft.Driver{}
 	}
 	return ibverbs.Driver{}
@@ -62,6 +62,9 @@ func Open(name string) (verbs.Device, error) {
 	names := make([]string, len(list))
 	for i, info := range list {
 		names[i] = info.Name
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%w; there is no device: bring up a network interface, as in: ip link set lo up", err)
 	}
 	return nil, fmt.Errorf("%w; the available devices are: %s", err, strings.Join(names, ", "))
 }

@@ -2,8 +2,10 @@ package soft
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +17,10 @@ import (
 )
 
 const prefix = "soft-"
+
+// prefixWithoutDash begins names with underscores in place of dashes. libverbena gives them to
+// programs, some of which take a dash for the beginning of something else.
+const prefixWithoutDash = "soft_"
 
 // Driver finds and opens software devices by name; see the package comment for
 // the names.
@@ -80,6 +86,11 @@ func (Driver) Check(name string) error {
 func parseName(name string) (cfg Config, capture string, err error) {
 	place, options, _ := strings.Cut(name, "?")
 	place, ours := strings.CutPrefix(place, prefix)
+	find := func(ifi string) string { return ifi }
+	if !ours {
+		place, ours = strings.CutPrefix(place, prefixWithoutDash)
+		find = withDashes
+	}
 	if !ours || place == "" {
 		return cfg, "", fmt.Errorf("open device %q: the name of a software device is %s followed by an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
 	}
@@ -87,13 +98,35 @@ func parseName(name string) (cfg Config, capture string, err error) {
 		return cfg, "", fmt.Errorf("open device %q: %w", name, err)
 	}
 	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		cfg.Address = netip.AddrPortFrom(addr, 0)
+		cfg.Address = netip.AddrPortFrom(withZone(addr, find), 0)
 	} else if addr, err := netip.ParseAddrPort(place); err == nil {
-		cfg.Address = addr
+		cfg.Address = netip.AddrPortFrom(withZone(addr.Addr(), find), addr.Port())
 	} else {
-		cfg.Interface = place
+		cfg.Interface = find(place)
 	}
 	return cfg, capture, nil
+}
+
+func withZone(addr netip.Addr, find func(string) string) netip.Addr {
+	if addr.Zone() == "" {
+		return addr
+	}
+	return addr.WithZone(find(addr.Zone()))
+}
+
+// withDashes returns the name of the interface that has this one if its dashes are underscores. An
+// interface of this very name goes first.
+func withDashes(name string) string {
+	list, err := net.Interfaces()
+	if err != nil || slices.ContainsFunc(list, func(i net.Interface) bool { return i.Name == name }) {
+		return name
+	}
+	for _, i := range list {
+		if strings.ReplaceAll(i.Name, "-", "_") == name {
+			return i.Name
+		}
+	}
+	return name
 }
 
 // opened converts a nil *Device to a nil verbs.Device.

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -77,6 +78,8 @@ func TestBadNames(t *testing.T) {
 		"":                           {verbs.ErrNoDevice, "soft-"},
 		"mlx5_0":                     {verbs.ErrNoDevice, "mlx5_0"},
 		"soft-":                      {verbs.ErrNoDevice, "soft-"},
+		"soft_":                      {verbs.ErrNoDevice, "soft-"},
+		"soft_nosuchif0":             {verbs.ErrNoDevice, "nosuchif0"},
 		"soft-nosuchif0":             {verbs.ErrNoDevice, "nosuchif0"},
 		"soft-192.0.2.1":             {verbs.ErrNoDevice, "192.0.2.1"},
 		"soft-lo?loss=2":             {verbs.ErrInvalid, "probability"},
@@ -106,6 +109,22 @@ func TestBadNames(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrInvalid)
 	_, err = Open(Config{Faults: Faults{Loss: -1}})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
+}
+
+// A name with underscores is that of the device with dashes.
+func TestNameWithoutDashes(t *testing.T) {
+	list, err := Driver{}.Devices()
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	for given, want := range map[string]string{
+		strings.ReplaceAll(list[0].Name, "-", "_"): list[0].Name,
+		"soft_127.0.0.1:17912":                     "soft-127.0.0.1:17912",
+	} {
+		d, err := Driver{}.Open(given)
+		require.NoError(t, err)
+		assert.Equal(t, want, d.Name())
+		require.NoError(t, d.Close())
+	}
 }
 
 // Check opens nothing: neither a port nor a file.

@@ -19,7 +19,7 @@ import (
 // openDevice is a device that is open, for all contexts of the process.
 type openDevice struct {
 	verbs.Device
-	name string // that programs see, without a port that it does not name
+	name string // that programs see
 	attr verbs.DeviceAttr
 	cm   manager
 }
@@ -55,13 +55,27 @@ func openNamed(name, specification string) (*openDevice, error) {
 	return d, nil
 }
 
-// listDevices returns the devices that programs are shown.
+// listDevices returns the devices that programs are shown, with the names that they see.
 func listDevices() ([]verbs.DeviceInfo, error) {
 	if devicesAreNamed() {
 		return namedDevices()
 	}
-	return soft.Driver{}.Devices()
+	list, err := soft.Driver{}.Devices()
+	shown := make(map[string]int)
+	for _, info := range list {
+		shown[withoutDashes(info.Name)]++
+	}
+	for i, info := range list {
+		if name := withoutDashes(info.Name); shown[name] == 1 {
+			list[i].Name = name
+		}
+	}
+	return list, err
 }
+
+// withoutDashes returns the name of a device as programs see it. libfabric and others take a dash for
+// the beginning of something else; no device of the kernel's drivers has one.
+func withoutDashes(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 func devicesAreNamed() bool { return strings.TrimSpace(os.Getenv("VERBENA_DEVICES")) != "" }
 
@@ -80,6 +94,7 @@ func openAll(names string) (list []verbs.DeviceInfo, err error) {
 	seen := make(map[string]bool)
 	for _, specification := range strings.Fields(names) {
 		name, _, _ := strings.Cut(specification, "?")
+		name = withoutDashes(name)
 		if len(name) >= C.IBV_SYSFS_NAME_MAX {
 			return nil, fmt.Errorf("the name %q has more than %d characters", name, C.IBV_SYSFS_NAME_MAX-1)
 		}

@@ -50,7 +50,7 @@ func TestArm64(t *testing.T) {
 			client: end{prefix: emulated(root, library, "soft-"+host+"2"+p.options)},
 		}
 		for _, r := range []row{
-			{client: "ibv_devices", prints: "soft-" + host + "2"},
+			{client: "ibv_devices", prints: "soft_" + host + "2"},
 			{client: "ibv_devinfo -v", prints: "RoCE v2"},
 			{server: "ibv_rc_pingpong -g 0 -p PORT -n 100 -c -e", prints: "100 iters"},
 			{server: "ibv_ud_pingpong -g 0 -p PORT -n 100", prints: "100 iters"},

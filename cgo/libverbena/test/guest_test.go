@@ -24,10 +24,10 @@ func TestGuestPrograms(t *testing.T) {
 		t.Skip("runs in the guest of TestRig of test/rig")
 	}
 	// A server of ucx_perftest takes the name of the device from its client, so both have the same.
-	rename(t, "rxe0", "soft-v1")
-	t.Cleanup(func() { rename(t, "soft-v1", "rxe0") })
-	rxe := end{device: "soft-v1", gid: 1} // index 0 is the link-local IPv6 address
-	library := end{prefix: []string{"ip", "netns", "exec", "s"}, device: "soft-v1", devices: "soft-v1"}
+	rename(t, "rxe0", "soft_v1")
+	t.Cleanup(func() { rename(t, "soft_v1", "rxe0") })
+	rxe := end{device: "soft_v1", gid: 1} // index 0 is the link-local IPv6 address
+	library := end{prefix: []string{"ip", "netns", "exec", "s"}, device: "soft_v1", devices: "soft-v1"}
 	const rxeHost, libraryHost = "10.0.0.1", "10.0.0.2"
 	control := &place{name: "rxe with rxe", server: rxe, client: rxe, host: rxeHost, fewer: 20}
 	runPrograms(t, []*place{

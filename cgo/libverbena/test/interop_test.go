@@ -116,7 +116,7 @@ func TestGoAndPython(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, qp.Close()) }()
 
-	cmd := exec.Command(python, filepath.Join("testdata", "peer.py"), "soft-lo")
+	cmd := exec.Command(python, filepath.Join("testdata", "peer.py"), "soft_lo")
 	cmd.Env = plain.environment(t, "VERBENA_DEVICES=soft-lo")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

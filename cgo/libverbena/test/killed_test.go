@@ -23,8 +23,8 @@ func TestKilled(t *testing.T) {
 		{"UDP", "soft-lo?local=off"},
 	} {
 		for _, pair := range []struct{ name, command, running string }{
-			{"ib_write_bw", "ib_write_bw -d soft-lo -D 1 --run_infinitely -p ", "65536 "},
-			{"ib_send_bw", "ib_send_bw -d soft-lo -D 1 --run_infinitely -p ", "65536 "},
+			{"ib_write_bw", "ib_write_bw -d soft_lo -D 1 --run_infinitely -p ", "65536 "},
+			{"ib_send_bw", "ib_send_bw -d soft_lo -D 1 --run_infinitely -p ", "65536 "},
 		} {
 			for _, victim := range []string{"server", "client"} {
 				if pair.name == "ib_send_bw" && victim == "client" {

@@ -123,7 +123,7 @@ func TestPythonLoader(t *testing.T) {
 		for _, words := range [][]string{nil, verbenaRun(t)} {
 			out, err := run(t, plain.environment(t, "VERBENA_DEVICES=soft-lo"), append(words, python, "-c", pythonLoader, name)...)
 			require.NoError(t, err, "%s", out)
-			assert.Contains(t, out, "soft", "%s %v", name, words)
+			assert.Equal(t, "soft_lo\n", out, "%s %v", name, words)
 		}
 	}
 }

@@ -102,7 +102,7 @@ func networkPlaces(t *testing.T) []*place {
 		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
 		n.IP(t, "link set veth0 up")
 	}
-	at := func(n netns.Namespace) end { return end{prefix: n.Run(), device: "soft-veth0", devices: "soft-veth0"} }
+	at := func(n netns.Namespace) end { return end{prefix: n.Run(), device: "soft_veth0", devices: "soft-veth0"} }
 	return []*place{
 		{name: "one namespace", server: at(a), client: at(a), host: "10.77.0.1"},
 		{name: "namespaces", server: at(a), client: at(b), host: "10.77.0.1"},

@@ -118,7 +118,7 @@ type end struct {
 
 // onLoopback is a place for two processes of this machine.
 func onLoopback(name, devices string) *place {
-	e := end{device: "soft-lo", devices: devices}
+	e := end{device: "soft_lo", devices: devices}
 	return &place{name: name, server: e, client: e, host: "127.0.0.1"}
 }
 

@@ -47,7 +47,7 @@ func packageOf(program string) string {
 // verbsTools are the programs of ibverbs-utils.
 func verbsTools() (rows []row) {
 	rows = []row{
-		{program: "ibv_devices", client: "ibv_devices", prints: "soft-lo", short: true, local: true},
+		{program: "ibv_devices", client: "ibv_devices", prints: "soft_lo", short: true, local: true},
 		{program: "ibv_devinfo", client: "ibv_devinfo -v -d DEV", prints: "RoCE v2", short: true, local: true},
 	}
 	for _, service := range []string{"rc", "uc", "ud", "srq"} {

@@ -90,7 +90,7 @@ func TestRootless(t *testing.T) {
 		{"in the place", "LD_LIBRARY_PATH=" + filepath.Join(library, "verbena-lib", "libibverbs") + ":" + filepath.Join(library, "verbena-lib", "librdmacm"), append(systemFiles(), systemLibraries(t)...)},
 	} {
 		for _, pair := range []struct{ server, client, prints string }{
-			{"ib_write_bw -d soft-lo -n 200", "ib_write_bw -d soft-lo -n 200 127.0.0.1", "#bytes"},
+			{"ib_write_bw -d soft_lo -n 200", "ib_write_bw -d soft_lo -n 200 127.0.0.1", "#bytes"},
 			{"rping -s -a 127.0.0.1 -C 5 -v", "rping -c -a 127.0.0.1 -C 5 -v -V", "rdma-ping-4"},
 		} {
 			program, _, _ := strings.Cut(pair.client, " ")

@@ -106,7 +106,7 @@ func runModule(t *testing.T, v variant, devices, suite, module string) outcome {
 	script, err := filepath.Abs("testdata/suite.py")
 	require.NoError(t, err)
 	env := v.environment(t, "VERBENA_DEVICES="+devices, "ADDRESS=127.0.0.1")
-	out, err := run(t, env, python, script, suite, report, module, "--dev", "soft-lo", "--port", "1", "--gid", "0")
+	out, err := run(t, env, python, script, suite, report, module, "--dev", "soft_lo", "--port", "1", "--gid", "0")
 	o := readReport(t, report)
 	if err != nil || len(o.failed) > 0 {
 		t.Errorf("%s: %v; failed: %v\n%s", module, err, o.failed, out)

@@ -16,6 +16,8 @@ import (
 // the library has every software device of the machine.
 const devicesVariable = "VERBENA_DEVICES"
 
+var errNoInterface = errors.New("this machine has no software device, since no network interface is up and has an address; bring one up, as in: ip link set lo up")
+
 // deviceNames returns the devices for the program, with their options: those of the flags, or
 // else of the environment. None means all; with -faults all have to be named.
 func (o *options) deviceNames() ([]string, error) {
@@ -29,7 +31,7 @@ func (o *options) deviceNames() ([]string, error) {
 			return nil, err
 		}
 		if len(infos) == 0 {
-			return nil, errors.New("this machine has no software device, since no network interface is up and has an address")
+			return nil, errNoInterface
 		}
 		source = "-faults"
 		for _, info := range infos {
@@ -43,6 +45,7 @@ func (o *options) deviceNames() ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", source, err)
 		}
 		place, _, _ := strings.Cut(name, "?")
+		place = strings.ReplaceAll(place, "-", "_") // as the program sees it
 		if seen[place] {
 			return nil, fmt.Errorf("%s: the device %s is named twice; a program would see two devices of one name", source, place)
 		}
@@ -82,6 +85,9 @@ func check(name string) error {
 	}
 	var available []string
 	infos, _ := soft.Driver{}.Devices()
+	if len(infos) == 0 {
+		return fmt.Errorf("%w; %w", err, errNoInterface)
+	}
 	for _, info := range infos {
 		available = append(available, info.Name)
 	}

@@ -119,7 +119,7 @@ func (m *measurer) library(ctx context.Context, s *scene, self string, inv *inst
 	}{{"shared memory", "soft-lo", verbs.PathSharedMemory}, {"UDP", "soft-lo?local=off", verbs.PathNetwork}} {
 		own := "Verbena, " + way.name
 		perftest := tool.Perftest{
-			Folder: inv.perftest, Device: "soft-lo", Title: "perftest, " + way.name, Under: []string{self, "run", "-d", way.device, "--"},
+			Folder: inv.perftest, Device: "soft_lo", Title: "perftest, " + way.name, Under: []string{self, "run", "-d", way.device, "--"},
 		}
 		s.add(m.verbena(self, own, way.device, way.path), perftest)
 		s.compare(own, own, perftest)
