@@ -283,6 +283,21 @@ func TestKeepsWhatIsPreloaded(t *testing.T) {
 	assert.Contains(t, s.succeeds(cmd), "libverbena 42")
 }
 
+// A program with AddressSanitizer runs, which has to be the first library.
+func TestAddressSanitizer(t *testing.T) {
+	s := newScene(t)
+	sanitized := compile(t, "program.c", s.path("sanitized"), "-fsanitize=address")
+	for _, options := range []string{"", "detect_leaks=0"} {
+		cmd := s.command("-v", sanitized)
+		cmd.Env = append(cmd.Env, asanVariable+"="+options)
+		code, out, err := s.result(cmd)
+		require.Zero(t, code, "%s%s", out, err)
+		assert.Contains(t, out, "libverbena 42")
+		assert.Regexp(t, `LD_PRELOAD=\[[^:]*/libasan\.so[^:]*:`+s.path("lib/libverbena.so")+`\]`, out)
+		assert.Contains(t, err, strings.TrimSuffix("ASAN_OPTIONS=use_sigaltstack=0:"+options, ":")+"\n")
+	}
+}
+
 func TestDeviceLists(t *testing.T) {
 	s := newScene(t)
 	for _, c := range []struct {
@@ -342,6 +357,23 @@ func TestWrongDevices(t *testing.T) {
 			cmd.Env = append(cmd.Env, devicesVariable+"="+c.env)
 		}
 		s.refuses(cmd, exitFailed, c.says)
+	}
+}
+
+// Without an interface that is up there is no device, and the error says what to do.
+func TestNoInterface(t *testing.T) {
+	s := newScene(t)
+	for _, flags := range [][]string{{"-d", "soft-lo"}, {"-faults", "loss=0.1"}} {
+		cmd := s.command(append(flags, s.program)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		err := cmd.Run()
+		if cmd.ProcessState == nil {
+			t.Skipf("skipped: this system does not let users create namespaces: %v", err)
+		}
+		assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode())
+		assert.Contains(t, stderr.String(), "ip link set lo up")
 	}
 }
 

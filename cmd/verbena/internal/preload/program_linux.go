@@ -36,6 +36,7 @@ func lookUp(command string) (string, error) {
 type program struct {
 	chain  []string // of a script: the script, and its interpreter behind it
 	linker *linker
+	asan   string // the path of AddressSanitizer's library, if the program is linked with it
 }
 
 // The kernel reads as many bytes of a script's first line, and follows as many interpreters that
@@ -147,6 +148,12 @@ func (p *program) examine(path string, lib *library) error {
 		return refuse("%s cannot start: its dynamic linker is missing: %w", path, err)
 	}
 	p.linker = newLinker(path, f)
+	libraries, _ := f.ImportedLibraries()
+	for _, name := range libraries {
+		if strings.HasPrefix(name, "libasan.so") || strings.HasPrefix(name, "libclang_rt.asan") {
+			p.asan = p.linker.find(name)
+		}
+	}
 	return p.checkC(lib)
 }
 

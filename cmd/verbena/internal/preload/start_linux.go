@@ -17,6 +17,7 @@ import (
 const (
 	preloadVariable = "LD_PRELOAD"
 	searchVariable  = "LD_LIBRARY_PATH"
+	asanVariable    = "ASAN_OPTIONS"
 )
 
 // replaced are the libraries whose place libverbena.so takes. Its folder has one for each, under
@@ -52,10 +53,20 @@ func (o *options) start(stderr io.Writer) error {
 		return err
 	}
 
-	env := setenv(os.Environ(), preloadVariable, preloaded(os.Getenv(preloadVariable), lib.path))
+	preload := preloaded(os.Getenv(preloadVariable), lib.path)
+	if program.asan != "" { // it stops the program unless it is the first
+		preload = program.asan + ":" + preload
+	}
+	env := setenv(os.Environ(), preloadVariable, preload)
 	say("program %s", strings.Join(program.chain, ", interpreted by "))
 	say("library %s, version %s", lib.path, version.Number)
-	say("%s=%s", preloadVariable, preloaded(os.Getenv(preloadVariable), lib.path))
+	say("%s=%s", preloadVariable, preload)
+	if program.asan != "" {
+		// It would free the stacks for signals of the Go runtime's threads. The user's options come last.
+		value := strings.TrimSuffix("use_sigaltstack=0:"+os.Getenv(asanVariable), ":")
+		env = setenv(env, asanVariable, value)
+		say("%s=%s", asanVariable, value)
+	}
 	if len(folders) > 0 {
 		value := searched(os.Getenv(searchVariable), folders...)
 		env = setenv(env, searchVariable, value)
