@@ -106,6 +106,10 @@ func init() {
 			run: lingerFiles, once: true,
 		},
 		{
+			name: "files that linger in the registry", description: "a process sends such sockets to the entry by which dials find a listener",
+			scenario: scenario{connectBy: byAddress}, run: lingerInRegistry, once: true,
+		},
+		{
 			name: "forged datagrams", description: "UD messages in the name of the peer",
 			scenario: scenario{connectBy: byUD}, run: forgeDatagrams,
 		},

@@ -19,7 +19,7 @@ import (
 // These belong to the protocol of package local, which an attacker of another user cannot speak.
 const (
 	localNamePrefix    = "@verbena/local/"
-	localRequestPrefix = "verbena local 5"
+	localRequestPrefix = "verbena local 6"
 	ringLen            = 4096 + 1<<20
 	firstRecord        = 4096 // in a ring
 	kindReference      = 3    // a record whose payload is in exported memory
@@ -30,7 +30,7 @@ const (
 // localChannel is the attacker's end of shared memory with a victim's device.
 type localChannel struct {
 	conn   *net.UnixConn
-	memory []byte        // the ring that the attacker writes, and the ring that the victim writes
+	memory []byte        // the ring that the attacker, who has dialled, writes, and that of the victim
 	tail   int           // of the attacker's records
 	mapped atomic.Uint32 // number of the memory that the victim mapped last
 	pings  uint32
@@ -80,29 +80,28 @@ func openChannel(from, to local.Address) (*localChannel, error) {
 }
 
 func (n *localChannel) handshake(from, to local.Address) error {
-	fd, err := unix.MemfdCreate("rings", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+	_ = n.conn.SetDeadline(time.Now().Add(hangTimeout))
+	if _, err := fmt.Fprintf(n.conn, "%s %v %v", localRequestPrefix, from, to); err != nil {
+		return err
+	}
+	b, rights := make([]byte, 256), make([]byte, unix.CmsgSpace(4))
+	m, r, _, _, err := n.conn.ReadMsgUnix(b, rights)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Ftruncate(fd, 2*ringLen); err != nil {
+	if string(b[:m]) != "taken" {
+		return fmt.Errorf("%w: %q", errRefused, b[:m])
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:r])
+	if err != nil || len(messages) != 1 {
+		return fmt.Errorf("%d control messages: %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
 		return err
 	}
-	if n.memory, err = unix.Mmap(fd, 0, 2*ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return err
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return err
-	}
-	_ = n.conn.SetDeadline(time.Now().Add(hangTimeout))
-	if _, _, err = n.conn.WriteMsgUnix(fmt.Appendf(nil, "%s %v %v", localRequestPrefix, from, to), unix.UnixRights(fd), nil); err != nil {
-		return err
-	}
-	b := make([]byte, 256)
-	m, err := n.conn.Read(b)
-	if err == nil && string(b[:m]) != "taken" {
-		err = fmt.Errorf("%w: %q", errRefused, b[:m])
-	}
+	defer func() { _ = unix.Close(fds[0]) }()
+	n.memory, err = unix.Mmap(fds[0], 0, 2*ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return err
 }
 
@@ -320,17 +319,72 @@ func lingering() (file *os.File, reader net.Conn, err error) {
 	return file, reader, errors.Join(err, tcp.Close())
 }
 
+// manyLingering returns many such sockets. The function release makes them close at once.
+func manyLingering() (files []*os.File, release func(), err error) {
+	var readers []net.Conn
+	for len(files) < 40 && err == nil {
+		var file *os.File
+		var reader net.Conn
+		if file, reader, err = lingering(); err == nil {
+			files, readers = append(files, file), append(readers, reader)
+		}
+	}
+	return files, func() {
+		for _, reader := range readers {
+			_ = reader.(*net.TCPConn).SetLinger(0)
+			_ = reader.Close()
+		}
+	}, err
+}
+
+// lingerInRegistry sends files that take long to close to the entry by which processes of the
+// machine find a listener, and lets one dial the listener meanwhile.
+func lingerInRegistry(a *attacker) error {
+	files, release, err := manyLingering()
+	defer release()
+	if err != nil {
+		return err
+	}
+	end := &a.ends[2+idle]
+	entry := "@verbena/rdma_cm/tcp/" + netip.AddrPortFrom(end.Addr.Addr(), end.Listener).String()
+	const ahead = 25 // connections that keep the victim from closing the next one at once
+	for _, file := range files {
+		var socket int
+		for range ahead + 1 {
+			if socket, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err != nil {
+				return err
+			}
+			defer func() { _ = unix.Close(socket) }()
+			_ = unix.Connect(socket, &unix.SockaddrUnix{Name: entry}) // it fails if the victim takes no more
+		}
+		if unix.Sendmsg(socket, []byte("x"), unix.UnixRights(int(file.Fd())), nil, unix.MSG_NOSIGNAL) == nil {
+			a.others++
+		}
+		closed := make(chan struct{})
+		go func() { // the last holder to close it waits
+			defer close(closed)
+			_ = file.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	for range 3 {
+		if _, err := a.ask(message{Kind: "lookup"}); err != nil {
+			return a.unlessStopped(err)
+		}
+	}
+	return nil
+}
+
 // lingerFiles sends files that take long to close to a device, and lets the victim close the
 // device.
 func lingerFiles(a *attacker) error {
-	var files []*os.File
-	for range 40 {
-		file, reader, err := lingering()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = reader.(*net.TCPConn).SetLinger(0); _ = reader.Close() }() // the victim ends
-		files = append(files, file)
+	files, release, err := manyLingering()
+	defer release()
+	if err != nil {
+		return err
 	}
 	answer, err := a.ask(message{Kind: "device"})
 	if err != nil || answer.Text != "" {

@@ -376,12 +376,12 @@ func (s *setup) grown(since map[string]uint64) map[string]uint64 {
 	return now
 }
 
-// forward passes a request of the attacker to the right victim, and returns the response. A newcomer is
-// the left victim, which dials the right one.
+// forward passes a request of the attacker to the right victim, or to the left one if it is to dial,
+// and returns the response.
 func (s *setup) forward(a *process, m message) {
 	v := s.victims[1]
-	if m.Kind == "newcomer" {
-		v, m = s.victims[0], message{Kind: "dial", Ends: s.ends[2:]}
+	if m.Kind == "newcomer" || m.Kind == "lookup" {
+		v, m.Ends = s.victims[0], s.ends[2:]
 	}
 	if v.deathReason() != "" {
 		return

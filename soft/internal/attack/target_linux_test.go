@@ -140,12 +140,13 @@ func connectTarget(qp verbs.QP, access verbs.Access, to netip.AddrPort) error {
 // newcomerTimeout is longer than a device keeps an incomplete handshake.
 const newcomerTimeout = 4 * hangTimeout / 3
 
-// dial makes another connection between the victims, as a new peer would.
-func (v *victim) dial(m *message) error {
+// dial makes another connection between the victims, as a new peer would. If the UDP port is zero, the
+// registry of the machine has to name the device.
+func (v *victim) dial(m *message, udpPort uint16) error {
 	ctx, cancel := context.WithTimeout(v.ctx, newcomerTimeout)
 	defer cancel()
 	e, to := v.ends[idle], m.Ends[idle]
-	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: to.Addr.Port(), Timeout: newcomerTimeout})
+	conn, err := await.Dial(ctx, e.rdma, netip.AddrPortFrom(to.Addr.Addr(), to.Listener).String(), rdma.DialConfig{UDPPort: udpPort, Timeout: newcomerTimeout})
 	if err != nil {
 		return err
 	}

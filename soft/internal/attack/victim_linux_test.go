@@ -167,8 +167,12 @@ func (v *victim) handle(m *message) (answer message, err error) {
 		err = v.ends[idle].exchange(ctx)
 	case "heard":
 		answer.Ops[idle] = v.ends[idle].messages.Load()
-	case "dial": // are new peers served?
-		err = v.dial(m)
+	case "dial", "newcomer": // are new peers served?
+		err = v.dial(m, m.Ends[idle].Addr.Port())
+	case "lookup": // the same, if they have to find the device first
+		if err := v.dial(m, 0); err != nil {
+			v.harm(refused, "a newcomer of this machine is not served: %v", err)
+		}
 	case "target":
 		answer.Target, err = v.openTarget(m)
 	case "peers":

@@ -43,7 +43,7 @@ func (g *Services) Open(handle func(verbs.CMEvent)) *Manager {
 	g.managers++
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
-		services: g, handle: handle, ctx: ctx, cancel: cancel, LookUpTimeout: registry.Timeout,
+		services: g, handle: handle, ctx: ctx, cancel: cancel, LookUpTimeout: time.Second,
 		listeners: make(map[*listener]uint64), ids: make(map[*connectionID]uint64),
 		memberships: make(map[*membership]uint64), lookUps: make(map[lookUp][]*connectionID),
 	}

@@ -19,7 +19,8 @@
 // process could: that process decides whether it is non-blocking.) The memory is sealed
 // (memfd_create(2)), so that it cannot be truncated, which would kill a process that reads it.
 // Only processes of the same user (SO_PEERCRED), in the same PID and user namespaces, are
-// accepted: the kernel lets them read each other's memory anyway.
+// accepted: the kernel lets them read each other's memory anyway. A connection takes files only
+// after that check.
 //
 // A large payload need not go through the ring. Memory that the device has allocated for this
 // (see [Memory]) is mapped by the other process, read-only, as a whole and until it is freed.

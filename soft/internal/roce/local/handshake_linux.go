@@ -14,19 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/routes"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
 )
 
 // errPeerGone: the peer has closed its end, or died.
 var errPeerGone = io.EOF
 
-// The handshake: the dialler names its own device and the one that it wants, and passes the
-// shared memory. The listener accepts or refuses.
+// The handshake: the dialler names its own device and the one that it wants. The listener accepts,
+// and passes the shared memory, or refuses. Each end takes files only after it has checked the
+// other.
 const (
-	requestPrefix = "verbena local 5"
+	requestPrefix = "verbena local 6"
 	replyAccepted = "taken"
 	replyRefused  = "refused"
 	peerTimeout   = 2 * time.Second
-	maxHandshakes = 16 // handshakes in progress, or connections that take long to close
+	maxHandshakes = 16 // in progress
 )
 
 // ErrRefused: the other device refuses a channel; it may be about to dial one itself.
@@ -45,7 +47,7 @@ type Listener struct {
 // Listen makes the device at that address and UDP port visible to other devices. It fails if
 // the name is in use.
 func Listen(device Address) (*Listener, error) {
-	socket, err := net.ListenUnix("unixpacket", name(device))
+	socket, err := unixsocket.Listen("unixpacket", name(device))
 	if err != nil {
 		return nil, err
 	}
@@ -58,68 +60,47 @@ func Listen(device Address) (*Listener, error) {
 // returns a function, Serve calls it with the channel, or with nil if the handshake failed.
 // These calls come from goroutines of the listener, several at a time.
 func (l *Listener) Serve(answer func(peer Address) (done func(*Channel))) {
+	l.work.Go(func() { unixsocket.Serve(l.socket, func(conn *net.UnixConn) { l.accept(conn, answer) }) })
+}
+
+// accept starts the handshake with a process that may make channels. Others take no place.
+func (l *Listener) accept(conn *net.UnixConn, answer func(peer Address) (done func(*Channel))) {
+	pid, err := checkPeer(conn)
+	if err != nil {
+		unixsocket.Close(conn)
+		return
+	}
+	select {
+	case l.handshakes <- struct{}{}:
+	case <-l.ctx.Done():
+		unixsocket.Close(conn)
+		return
+	}
 	l.work.Go(func() {
-		for {
-			select {
-			case l.handshakes <- struct{}{}:
-			case <-l.ctx.Done():
-				return
-			}
-			conn, err := l.socket.AcceptUnix()
-			if err != nil {
-				<-l.handshakes
-				if errors.Is(err, net.ErrClosed) {
-					return
-				}
-				time.Sleep(10 * time.Millisecond) // such as for lack of file descriptors
-				continue
-			}
-			l.work.Go(func() {
-				defer func() { <-l.handshakes }()
-				l.handshake(conn, answer)
-			})
+		joined := l.handshake(conn, pid, answer)
+		<-l.handshakes
+		if !joined {
+			unixsocket.Close(conn)
 		}
 	})
 }
 
-// handshake performs the listener's part of the handshake, or closes the connection.
-func (l *Listener) handshake(conn *net.UnixConn, answer func(peer Address) (done func(*Channel))) {
+// handshake performs the listener's part of the handshake. It reports false if the caller has to
+// close the connection.
+func (l *Listener) handshake(conn *net.UnixConn, pid int, answer func(peer Address) (done func(*Channel))) (joined bool) {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(peerTimeout))
-	pid, err := checkPeer(conn)
+	peer, err := l.receiveRequest(conn, pid)
 	if err != nil {
-		_ = conn.Close()
-		return
-	}
-	in, err := newMessageReader(conn)
-	if err != nil {
-		_ = conn.Close()
-		return
-	}
-	var peer Address
-	b, err := in.next()
-	defer in.closeFiles()
-	if err == nil {
-		peer, err = parseRequest(string(b), l.device)
-	}
-	if err == nil {
-		err = l.checkOwner(pid, peer)
-	}
-	if err != nil || len(in.files) != 1 {
-		_ = conn.Close()
-		return
+		return false
 	}
 	done := answer(peer)
 	if done == nil {
 		_, _ = conn.Write([]byte(replyRefused))
-		_ = conn.Close()
-		return
+		return false
 	}
-	mem, err := mapShared(in.files[0])
-	if err == nil {
-		_, err = conn.Write([]byte(replyAccepted))
-	}
+	mem, err := sendMemory(conn)
 	if err == nil && !stop() { // from here on the channel outlives the listener
 		err = context.Cause(l.ctx)
 	}
@@ -129,9 +110,42 @@ func (l *Listener) handshake(conn *net.UnixConn, answer func(peer Address) (done
 	}
 	if err != nil {
 		unmap(mem)
-		_ = conn.Close()
 	}
 	done(c)
+	return err == nil
+}
+
+// receiveRequest receives and checks a request. It returns the dialler's address.
+func (l *Listener) receiveRequest(conn *net.UnixConn, pid int) (peer Address, err error) {
+	in, err := newMessageReader(conn)
+	if err != nil {
+		return peer, err
+	}
+	b, err := in.next()
+	if err != nil {
+		return peer, err
+	}
+	defer in.closeFiles()
+	if len(in.files) > 0 {
+		return peer, fmt.Errorf("handshake request with %d files: %w", len(in.files), ErrCorrupt)
+	}
+	if peer, err = parseRequest(string(b), l.device); err != nil {
+		return peer, err
+	}
+	return peer, l.checkOwner(pid, peer)
+}
+
+// sendMemory makes the shared memory, and sends it with the acceptance.
+func sendMemory(conn *net.UnixConn) (mem []byte, err error) {
+	fd, mem, err := newFile("verbena rings", sharedLen, resizeSeals)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err = unixsocket.AllowFiles(conn); err == nil {
+		_, _, err = conn.WriteMsgUnix([]byte(replyAccepted), unix.UnixRights(fd), nil)
+	}
+	return mem, err
 }
 
 // checkOwner checks that the address that a dialler gives is one of this machine, and that the
@@ -142,13 +156,12 @@ func (l *Listener) checkOwner(pid int, device Address) error {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, peerTimeout)
 	defer cancel()
-	var d net.Dialer
-	owner, err := d.DialContext(ctx, "unixpacket", name(device).Name)
+	owner, err := unixsocket.Dial(ctx, "unixpacket", name(device))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = owner.Close() }()
-	has, err := checkPeer(owner.(*net.UnixConn))
+	defer unixsocket.Close(owner)
+	has, err := checkPeer(owner)
 	if err == nil && has != pid {
 		err = fmt.Errorf("process %d claims the device at %v, which belongs to process %d: %w", pid, device, has, ErrCorrupt)
 	}
@@ -164,8 +177,8 @@ func checkLocalAddress(addr netip.Addr) error {
 	return fmt.Errorf("%v is not an address of this machine: %w", addr, errors.ErrUnsupported)
 }
 
-// Close ends Serve, and waits for the calls that it has made. Diallers can delay it without
-// bound: see Channel.CloseConnection.
+// Close ends Serve, and waits for the calls that it has made. Before Linux 6.16, processes that
+// have not been accepted can delay it without bound, by files that take long to close.
 func (l *Listener) Close() {
 	l.cancel()
 	_ = l.socket.Close()
@@ -189,17 +202,15 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	var d net.Dialer
-	opened, err := d.DialContext(ctx, "unixpacket", name(ends.Peer).Name)
+	conn, err := unixsocket.Dial(ctx, "unixpacket", name(ends.Peer))
 	if err != nil {
 		return nil, err
 	}
-	conn := opened.(*net.UnixConn)
 	var mem []byte
 	defer func() {
 		if err != nil {
 			unmap(mem)
-			_ = conn.Close()
+			unixsocket.Close(conn)
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -207,26 +218,36 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var fd int
-	if fd, mem, err = newFile("verbena rings", sharedLen, resizeSeals); err != nil {
+	if err = unixsocket.AllowFiles(conn); err != nil {
 		return nil, err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte(formatRequest(ends)), unix.UnixRights(fd), nil)
-	_ = unix.Close(fd)
-	if err != nil {
+	if _, err = conn.Write([]byte(formatRequest(ends))); err != nil {
 		return nil, err
 	}
-	b := make([]byte, longestMessage)
-	n, err := conn.Read(b)
-	switch {
-	case err != nil:
+	if mem, err = receiveMemory(conn); err != nil {
 		return nil, err
-	case string(b[:n]) != replyAccepted:
-		return nil, ErrRefused
-	case !stop():
+	}
+	if !stop() {
 		return nil, context.Cause(ctx)
 	}
 	return connect(conn, pid, ends, mem, true)
+}
+
+// receiveMemory receives the listener's reply, and maps the shared memory.
+func receiveMemory(conn *net.UnixConn) ([]byte, error) {
+	in, err := newMessageReader(conn)
+	if err != nil {
+		return nil, err
+	}
+	b, err := in.next()
+	if err != nil {
+		return nil, err
+	}
+	defer in.closeFiles()
+	if string(b) != replyAccepted || len(in.files) != 1 {
+		return nil, ErrRefused
+	}
+	return mapShared(in.files[0])
 }
 
 // connect makes a channel from a connection.

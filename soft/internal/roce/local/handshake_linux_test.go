@@ -333,7 +333,7 @@ func TestNobodyAndRefused(t *testing.T) {
 
 // A process that takes the name of a device and does not respond delays nobody for long.
 func TestStandsStill(t *testing.T) {
-	l, err := net.ListenUnix("unixpacket", name(there))
+	l, err := net.Listen("unixpacket", name(there))
 	require.NoError(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -342,8 +342,8 @@ func TestStandsStill(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What a liar says in the handshake gets it no channel.
-func TestLiars(t *testing.T) {
+// What a dialler says in the handshake gets it no channel if it is not right.
+func TestLyingDiallers(t *testing.T) {
 	l, err := Listen(there)
 	require.NoError(t, err)
 	defer l.Close()
@@ -352,9 +352,52 @@ func TestLiars(t *testing.T) {
 	l.Serve(func(Address) func(*Channel) {
 		return func(c *Channel) { assert.Nil(t, c, "a liar has a channel") }
 	})
+	for name, text := range map[string]string{
+		"another":       formatRequest(Ends{here, here}),
+		"elsewhere":     formatRequest(Ends{at("192.0.2.1:4791"), there}),
+		"not found":     formatRequest(Ends{at("127.11.9.3:4791"), there}),
+		"ourselves":     formatRequest(Ends{there, there}),
+		"no address":    requestPrefix + " x " + there.String(),
+		"other version": "verbena local 1",
+	} {
+		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
+		require.NoError(t, err)
+		_, err = conn.Write([]byte(text))
+		require.NoError(t, err)
+		n, err := conn.Read(make([]byte, 100))
+		require.True(t, n == 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)), "%s: %d, %v", name, n, err)
+		_ = conn.Close()
+	}
+}
+
+// A request with a file gets no channel: the system refuses the file, or the listener does.
+func TestRequestWithFile(t *testing.T) {
+	l, err := Listen(there)
+	require.NoError(t, err)
+	defer l.Close()
+	own := listenHere(t)
+	defer own.Close()
+	l.Serve(func(Address) func(*Channel) { t.Error("the request is taken"); return nil })
+	conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
+	require.NoError(t, err)
+	defer conn.Close()
+	if _, _, err = conn.WriteMsgUnix([]byte(formatRequest(Ends{here, there})), unix.UnixRights(0), nil); err != nil {
+		require.ErrorIs(t, err, unix.EPERM)
+		return
+	}
+	_, err = conn.Read(make([]byte, 100))
+	require.Error(t, err)
+}
+
+// Memory that a listener passes is mapped only if it is what it must be.
+func TestLyingListeners(t *testing.T) {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name(there), Net: "unixpacket"})
+	require.NoError(t, err)
+	defer l.Close()
 	memfd := func(length int64, seals int) int {
 		fd, err := unix.MemfdCreate("test", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
 		require.NoError(t, unix.Ftruncate(fd, length))
 		if seals != 0 {
 			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
@@ -365,41 +408,35 @@ func TestLiars(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	defer null.Close()
-	good := formatRequest(Ends{here, there})
 	for name, liar := range map[string]struct {
 		text string
 		fds  []int
+		err  error
 	}{
-		"no file":       {good, nil},
-		"not sealed":    {good, []int{memfd(sharedLen, 0)}},
-		"can shrink":    {good, []int{memfd(sharedLen, unix.F_SEAL_GROW|unix.F_SEAL_SEAL)}},
-		"too short":     {good, []int{memfd(sharedLen-4096, resizeSeals)}},
-		"too long":      {good, []int{memfd(sharedLen+4096, resizeSeals)}},
-		"no memory":     {good, []int{int(null.Fd())}},
-		"two files":     {good, []int{int(null.Fd()), int(null.Fd())}},
-		"another":       {formatRequest(Ends{here, here}), []int{memfd(sharedLen, resizeSeals)}},
-		"elsewhere":     {formatRequest(Ends{at("192.0.2.1:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
-		"not found":     {formatRequest(Ends{at("127.11.9.3:4791"), there}), []int{memfd(sharedLen, resizeSeals)}},
-		"ourselves":     {formatRequest(Ends{there, there}), []int{memfd(sharedLen, resizeSeals)}},
-		"no address":    {requestPrefix + " x " + there.String(), []int{memfd(sharedLen, resizeSeals)}},
-		"other version": {"verbena local 1", []int{memfd(sharedLen, resizeSeals)}},
+		"no file":    {replyAccepted, nil, ErrRefused},
+		"not sealed": {replyAccepted, []int{memfd(sharedLen, 0)}, ErrCorrupt},
+		"can shrink": {replyAccepted, []int{memfd(sharedLen, unix.F_SEAL_GROW|unix.F_SEAL_SEAL)}, ErrCorrupt},
+		"too short":  {replyAccepted, []int{memfd(sharedLen-4096, resizeSeals)}, ErrCorrupt},
+		"too long":   {replyAccepted, []int{memfd(sharedLen+4096, resizeSeals)}, ErrCorrupt},
+		"no memory":  {replyAccepted, []int{int(null.Fd())}, ErrCorrupt},
+		"two files":  {replyAccepted, []int{int(null.Fd()), int(null.Fd())}, ErrRefused},
+		"no reply":   {"x", []int{memfd(sharedLen, resizeSeals)}, ErrRefused},
 	} {
-		conn, err := net.DialUnix("unixpacket", nil, l.socket.Addr().(*net.UnixAddr))
-		require.NoError(t, err)
-		var rights []byte
-		if liar.fds != nil {
-			rights = unix.UnixRights(liar.fds...)
-		}
-		_, _, err = conn.WriteMsgUnix([]byte(liar.text), rights, nil)
-		require.NoError(t, err)
-		n, err := conn.Read(make([]byte, 100))
-		require.True(t, n == 0 && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)), "%s: %d, %v", name, n, err)
-		_ = conn.Close()
-		for _, fd := range liar.fds {
-			if fd != int(null.Fd()) {
-				_ = unix.Close(fd)
-			}
-		}
+		t.Run(name, func(t *testing.T) {
+			dialled := make(chan error)
+			go func() {
+				_, err := Dial(t.Context(), Ends{here, there})
+				dialled <- err
+			}()
+			conn, err := l.AcceptUnix()
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = conn.Read(make([]byte, 100)) // the dialler takes files when it has sent its request
+			require.NoError(t, err)
+			_, _, err = conn.WriteMsgUnix([]byte(liar.text), unix.UnixRights(liar.fds...), nil)
+			require.NoError(t, err)
+			require.ErrorIs(t, <-dialled, liar.err)
+		})
 	}
 }
 

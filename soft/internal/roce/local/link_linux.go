@@ -209,6 +209,4 @@ func (c *Channel) shutdown() {
 func (c *Channel) CloseConnection() { _ = c.link.conn.Close() }
 
 // name returns the name of the socket at which a device listens.
-func name(device Address) *net.UnixAddr {
-	return &net.UnixAddr{Name: "@verbena/local/" + device.String(), Net: "unixpacket"}
-}
+func name(device Address) string { return "@verbena/local/" + device.String() }

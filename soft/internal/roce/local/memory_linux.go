@@ -143,7 +143,7 @@ func mapExport(fd int) ([]byte, error) {
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// mapShared maps the rings that a dialler made.
+// mapShared maps the rings that a listener made.
 func mapShared(fd int) ([]byte, error) {
 	n, err := sealed(fd, resizeSeals)
 	if err != nil {

@@ -15,10 +15,7 @@ package registry
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"sync"
-	"time"
 )
 
 // Space is a port space of the connection manager (rdma_create_id(3)).
@@ -30,74 +27,20 @@ const (
 	UDP Space = "udp"
 )
 
-const (
-	// Timeout is how long another process has to respond, and to read a response.
-	Timeout = time.Second
-	// maxEntryLen is the length of the longest entry.
-	maxEntryLen = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
-)
+// maxEntryLen is the length of the longest entry.
+const maxEntryLen = len("[ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255]:65535")
 
 // name returns the socket's name.
 func name(space Space, addr netip.AddrPort) string {
 	return fmt.Sprintf("@verbena/rdma_cm/%s/%v", space, netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port()))
 }
 
-// ErrNotRegistered: no process of this machine listens there.
-var ErrNotRegistered = errors.New("no listener is registered")
-
-// Entries are the entries of one listener.
-type Entries struct {
-	sockets []*net.UnixListener
-	serving *sync.WaitGroup // goroutines that serve the sockets
-}
-
-// maxClients bounds the clients served at a time, including those that take long to close.
-const maxClients = 16
-
-// serve sends the device's address to each client.
-func serve(l *net.UnixListener, device netip.AddrPort, serving *sync.WaitGroup) {
-	clients := make(chan struct{}, maxClients)
-	for {
-		conn, err := l.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil: // such as for lack of file descriptors
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		clients <- struct{}{}
-		serving.Go(func() {
-			_ = conn.SetDeadline(time.Now().Add(Timeout))
-			_, _ = conn.Write([]byte(device.String()))
-			_ = conn.Close()
-			<-clients
-		})
-	}
-}
-
-// Close removes the entries. It waits for at most Timeout, and continues in the background: a
-// client can have sent files that take long to close, such as a TCP socket with SO_LINGER and
-// unsent data. Closing the Unix socket closes these files too.
-func (e *Entries) Close() {
-	if e.serving == nil {
-		return
-	}
-	serving := e.serving
-	for _, l := range e.sockets {
-		serving.Go(func() { _ = l.Close() })
-	}
-	e.sockets, e.serving = nil, nil
-	closed := make(chan struct{})
-	go func() {
-		serving.Wait()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-time.After(Timeout):
-	}
-}
+// ErrNotRegistered: no process of this machine listens there. ErrNoResponse: one does, and does
+// not respond.
+var (
+	ErrNotRegistered = errors.New("no listener is registered")
+	ErrNoResponse    = errors.New("the process does not respond")
+)
 
 // plausible reports whether a device may be the one that listens on an address.
 func plausible(addr netip.Addr, device netip.AddrPort) bool {

@@ -12,16 +12,26 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Complete: every listener of this machine is registered.
 const Complete = true
 
+// closeTimeout bounds how long other processes can delay Close, and Find beyond its context.
+const closeTimeout = time.Second
+
+// Entries are the entries of one listener.
+type Entries struct {
+	sockets []*net.UnixListener
+	serving *sync.WaitGroup // goroutines that serve the sockets
+}
+
 // Add registers the device that listens on an address and port. It fails with verbs.ErrInUse
 // if another one is registered.
 func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name(space, addr), Net: "unix"})
+	l, err := unixsocket.Listen("unix", name(space, addr))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return verbs.ErrInUse
@@ -32,15 +42,43 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 	if e.serving == nil {
 		e.serving = new(sync.WaitGroup)
 	}
-	serving := e.serving
-	serving.Go(func() { serve(l, device, serving) })
+	entry := []byte(device.String())
+	e.serving.Go(func() {
+		unixsocket.Serve(l, func(conn *net.UnixConn) {
+			_, _ = conn.Write(entry) // it does not wait, since there is room for an entry
+			unixsocket.Close(conn)
+		})
+	})
 	return nil
+}
+
+// Close removes the entries. It waits for at most closeTimeout, and continues in the background:
+// before Linux 6.16, clients that have not been accepted can have sent files that take long to
+// close.
+func (e *Entries) Close() {
+	if e.serving == nil {
+		return
+	}
+	serving := e.serving
+	for _, l := range e.sockets {
+		serving.Go(func() { _ = l.Close() })
+	}
+	e.sockets, e.serving = nil, nil
+	closed := make(chan struct{})
+	go func() {
+		serving.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
 }
 
 // Find returns the address and UDP port of the device that listens on an address and port, if
 // it is a software device of this machine. The error is ErrNotRegistered if there is none; any
-// other error says why Find does not know. If the other process does not respond, Find waits
-// until the context ends.
+// other error says why Find does not know. It matches ErrNoResponse if the other process does not
+// respond until the context ends, or has too many clients.
 func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	found := make(chan struct{})
 	var answer netip.AddrPort
@@ -62,15 +100,13 @@ func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	select {
 	case <-found:
 		return answer, failed
-	case <-time.After(Timeout):
-		// The other process has sent files that take long to close: see Entries.Close.
+	case <-time.After(closeTimeout): // before Linux 6.16, for files that the other process has sent
 		return device, fmt.Errorf("query the process that listens on %v: %w", addr, errStalled)
 	}
 }
 
 func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", name(space, addr))
+	conn, err := unixsocket.Dial(ctx, "unix", name(space, addr))
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return device, ErrNotRegistered
@@ -79,7 +115,7 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	case err != nil:
 		return device, err
 	}
-	defer func() { _ = conn.Close() }()
+	defer unixsocket.Close(conn)
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	text, err := io.ReadAll(io.LimitReader(conn, int64(maxEntryLen)+1))
 	switch {
@@ -98,6 +134,6 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 }
 
 var (
-	errStalled  = errors.New("the process does not respond: it is stopped, or has too many open files")
-	errNoAnswer = errors.New("the process closed the connection without a response")
+	errStalled  = fmt.Errorf("%w: it is stopped, or has too many open files", ErrNoResponse)
+	errNoAnswer = fmt.Errorf("%w: it closed the connection", ErrNoResponse)
 )

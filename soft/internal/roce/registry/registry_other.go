@@ -10,6 +10,12 @@ import (
 // Complete: listeners of this machine need not be registered.
 const Complete = false
 
+// Entries are the entries of one listener.
+type Entries struct{}
+
+// Close does nothing here.
+func (*Entries) Close() {}
+
 // Add does nothing here.
 func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
 
