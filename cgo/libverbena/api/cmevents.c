@@ -103,7 +103,7 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		id->channel = NULL;
 		id->handle = 0;
 		pthread_mutex_unlock(&ids_lock);
-		if (handle && vb_state == VB_READY)
+		if (handle && vb_state == VB_READY && !vb_ready())
 			vb.cm_destroy(handle);
 		discard(pending);
 		pthread_mutex_lock(&ids_lock);

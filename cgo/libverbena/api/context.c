@@ -378,7 +378,7 @@ VB_EXPORT int ibv_close_device(struct ibv_context *given)
 	struct vb_context *context = vb_context(given);
 
 	// In a forked child the devices are the parent's.
-	if (vb_state == VB_READY)
+	if (vb_state == VB_READY && !vb_ready())
 		vb.close(context->handle);
 	vb_events_close(&context->async);
 	free(context);

@@ -28,10 +28,22 @@ static void after_fork_in_child(void)
 {
 	if (vb_state == VB_READY)
 		vb_state = VB_FORKED;
+	vb_signals_forked();
+}
+
+// block_signals is called before a thread of the library is made, which inherits the mask: signals
+// are for the program's threads.
+static void block_signals(sigset_t *before)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
 static void *end_connections(void *unused)
 {
+	vb_thread_enters();
 	vb.cm_exit();
 	return unused;
 }
@@ -43,8 +55,15 @@ static void at_exit(void)
 {
 	struct timespec until;
 	pthread_t thread;
+	sigset_t mask;
+	int error;
 
-	if (vb_state != VB_READY || !vb_cm_used || pthread_create(&thread, NULL, end_connections, NULL))
+	if (vb_state != VB_READY || !vb_cm_used)
+		return;
+	block_signals(&mask);
+	error = pthread_create(&thread, NULL, end_connections, NULL);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	if (error)
 		return;
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec++;
@@ -70,14 +89,13 @@ static int path_of_library(char *path, size_t size)
 	return length < (int)size ? 0 : ENAMETOOLONG;
 }
 
-static void load(void)
+static void load_go_half(void)
 {
 	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async, .cm_event = vb_cm_event};
 	char path[PATH_MAX];
 	void *handle = RTLD_DEFAULT;
 	const char *version;
 
-	vb_state = VB_FAILED;
 	int error = path_of_library(path, sizeof path);
 	if (error) {
 		fprintf(stderr, "verbena: find %s: %s\n", library, strerror(error));
@@ -105,10 +123,25 @@ static void load(void)
 	}
 	VD_FUNCTIONS(F)
 #undef F
+	vb_thread_enters();
 	vb.start(&callbacks);
 	pthread_atfork(NULL, NULL, after_fork_in_child);
 	atexit(at_exit);
 	vb_state = VB_READY;
+}
+
+static void load(void)
+{
+	sigset_t mask;
+
+	vb_state = VB_FAILED;
+	block_signals(&mask);
+	vb_signals_load();
+	load_go_half();
+	vb_signals_loaded();
+	if (vb_state == VB_READY)
+		vb_unblock_faults(&mask);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 }
 
 int vb_load(void)

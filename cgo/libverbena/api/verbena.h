@@ -3,6 +3,7 @@
 #define VERBENA_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,11 +41,28 @@ int vb_load(void);
 // reason once on standard error.
 int vb_refused(void);
 
+// vb_thread_enters makes a thread known to the Go runtime, and keeps the mask of its signals. It is
+// called before a thread's first call of the Go half.
+void vb_thread_enters(void);
+extern __attribute__((tls_model("initial-exec"))) __thread bool vb_thread_known;
+
+// vb_signals_load and vb_signals_loaded are called before and after the Go half is loaded, with all
+// signals blocked, and vb_signals_forked in a forked child.
+void vb_signals_load(void);
+void vb_signals_loaded(void);
+void vb_signals_forked(void);
+// vb_unblock_faults removes signals that threads need in the Go half from a mask.
+void vb_unblock_faults(sigset_t *mask);
+
 // vb_ready returns zero if the Go half can be called, or an errno. Functions that have an object
 // of ours call it: the Go half was loaded when the object was made.
 static inline int vb_ready(void)
 {
-	return __builtin_expect(vb_state == VB_READY, 1) ? 0 : vb_refused();
+	if (__builtin_expect(vb_state != VB_READY, 0))
+		return vb_refused();
+	if (__builtin_expect(!vb_thread_known, 0))
+		vb_thread_enters();
+	return 0;
 }
 
 // vb_fail sets errno and returns NULL.

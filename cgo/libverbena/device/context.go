@@ -2,7 +2,7 @@
 
 package main
 
-// #cgo LDFLAGS: -Wl,--wrap=mmap -Wl,--wrap=munmap
+// #cgo LDFLAGS: -Wl,--wrap=mmap -Wl,--wrap=munmap -Wl,--wrap=pthread_create
 //
 // #include <stdlib.h>
 // #include "device.h"
@@ -45,6 +45,9 @@ var contexts table[deviceContext]
 
 //export vd_start
 func vd_start(callbacks *C.struct_vd_callbacks) { C.vd_set_callbacks(callbacks) }
+
+//export vd_enter
+func vd_enter() {}
 
 //export vd_open
 func vd_open(name *C.char, context unsafe.Pointer, handle *C.uint32_t) C.int {

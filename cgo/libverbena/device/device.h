@@ -86,6 +86,8 @@ struct vd_cm_route {
 #define VD_FUNCTIONS(F) \
 	/* start is called once, before any other function. */ \
 	F(void, start, (struct vd_callbacks *callbacks)) \
+	/* enter does nothing. It is the first call of each thread. */ \
+	F(void, enter, (void)) \
 	/* devices stores at most max devices, and how many there are. */ \
 	F(int, devices, (struct vd_device_info *list, int max, int *count)) \
 	F(int, open, (const char *name, void *context, uint32_t *handle)) \

@@ -29,20 +29,25 @@ func (v variant) compile(t *testing.T, name string) string {
 
 // cases are the cases of testdata/cases.c that need more than to succeed without a message.
 var cases = map[string]struct {
-	message    string // that they print
-	devices    string
-	leaks      bool // memory, on purpose
-	earlyForks bool // they fork before the first use, so the Go half must not have started
+	message string // that they print
+	devices string
+	leaks   bool // memory, on purpose
+	early   bool // what they do before the first use must come before the Go half starts
+	faults  bool // they handle faults themselves
 }{
-	"fork_with_events": {message: "was forked after its parent had used the verbs"},
-	"fork_after_use":   {message: "was forked after its parent had used the verbs"},
-	"exit_in_handler":  {earlyForks: true},
-	"fork_before_use":  {earlyForks: true},
-	"killed":           {earlyForks: true},
-	"leak":             {leaks: true},
-	"leak_in_group":    {leaks: true},
-	"stale_handle":     {leaks: true},
-	"wrong_devices":    {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
+	"actions_of_children":  {early: true, faults: true},
+	"default_actions":      {early: true, faults: true},
+	"early_fault_handlers": {early: true, faults: true},
+	"exit_in_handler":      {early: true},
+	"fault_handlers":       {early: true, faults: true},
+	"fork_after_use":       {message: "was forked after its parent had used the verbs"},
+	"fork_before_use":      {early: true},
+	"fork_with_events":     {message: "was forked after its parent had used the verbs"},
+	"killed":               {early: true},
+	"leak":                 {leaks: true},
+	"leak_in_group":        {leaks: true},
+	"stale_handle":         {leaks: true},
+	"wrong_devices":        {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }
 
 // TestCases runs the cases of a program in C, with each variant of the library. The short form
@@ -64,12 +69,15 @@ func (v variant) runCases(t *testing.T, devices string) {
 	require.NotEmpty(t, names)
 	for _, name := range names {
 		c := cases[name]
-		if c.earlyForks && v.race {
+		if c.early && v.race {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, devices)}
-			if !c.leaks && !v.race {
+			switch {
+			case c.faults:
+				env = append(env, "ASAN_OPTIONS=detect_leaks=0:use_sigaltstack=0:handle_segv=0:handle_sigbus=0")
+			case !c.leaks && !v.race:
 				env = append(env, "ASAN_OPTIONS=detect_leaks=1:use_sigaltstack=0")
 			}
 			out, err := run(t, v.environment(t, env...), program, name)

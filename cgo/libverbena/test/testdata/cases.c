@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -784,6 +786,203 @@ static void interrupted_waits(void)
 	close_all(context, &a, &b);
 }
 
+// The handler of the program for faults: what it got, and where to go on.
+static sigjmp_buf after_fault;
+static volatile struct {
+	int number, code, calls;
+	void *address;
+	bool masked, self_masked; // SIGUSR2, which is in sa_mask, and the signal itself
+} fault;
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+	sigset_t mask;
+
+	CHECK(context && !pthread_sigmask(SIG_SETMASK, NULL, &mask));
+	fault.number = number;
+	fault.code = info->si_code;
+	fault.address = info->si_addr;
+	fault.masked = sigismember(&mask, SIGUSR2);
+	fault.self_masked = sigismember(&mask, number);
+	fault.calls++;
+	if (info->si_code > 0)
+		siglongjmp(after_fault, 1);
+}
+
+static struct sigaction set_fault_handler(int number, int flags)
+{
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | flags}, before, now;
+
+	CHECK(!sigaddset(&action.sa_mask, SIGUSR2));
+	CHECK(!sigaction(number, &action, &before));
+	CHECK(!sigaction(number, NULL, &now) && now.sa_sigaction == on_fault);
+	CHECK((now.sa_flags & ~0x04000000) == action.sa_flags); // SA_RESTORER is the C library's
+	CHECK(sigismember(&now.sa_mask, SIGUSR2) && !sigismember(&now.sa_mask, SIGUSR1));
+	return before;
+}
+
+static void expect_fault(int number, volatile char *address)
+{
+	int calls = fault.calls;
+
+	if (!sigsetjmp(after_fault, 1)) {
+		*address = 1;
+		CHECK(!"a fault");
+	}
+	CHECK(fault.number == number && fault.code > 0 && fault.address == address && fault.calls == calls + 1);
+	CHECK(fault.masked);
+}
+
+// lost_memory returns memory that is registered, and then unmapped, or whose file is cut off.
+static char *lost_memory(struct ibv_pd *pd, struct ibv_mr **mr, int number)
+{
+	int fd = memfd_create("region", 0);
+	char *memory;
+
+	CHECK(fd >= 0 && !ftruncate(fd, SIZE));
+	CHECK((memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED);
+	CHECK(*mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE));
+	CHECK(!(number == SIGBUS ? ftruncate(fd, 0) : mprotect(memory, SIZE, PROT_NONE)) && !close(fd));
+	return memory;
+}
+
+// The device guards its access to memory that the program has lost. The program's handler does not
+// learn of that, and gets the program's own faults.
+static void lose_memory(struct ibv_context *context, int number)
+{
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_mr *mr;
+	char *memory = lost_memory(a.pd, &mr, number);
+	struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = 8, .lkey = mr->lkey};
+	struct ibv_send_wr *bad, wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+	int calls = fault.calls;
+
+	connect_ends(&a, &b);
+	exchange(&a, &b);
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	CHECK(await(&a).status == IBV_WC_LOC_PROT_ERR);
+	CHECK(fault.calls == calls);
+	expect_fault(number, memory);
+	CHECK(!ibv_dereg_mr(mr) && !munmap(memory, SIZE));
+	close_end(&a, true);
+	close_end(&b, true);
+}
+
+static void fault_handlers(void)
+{
+	struct ibv_context *context = open_first();
+	struct sigaction before;
+
+	for (int i = 0; i < 2; i++) {
+		int number = i ? SIGBUS : SIGSEGV;
+
+		before = set_fault_handler(number, 0);
+		CHECK(before.sa_handler == SIG_DFL);
+		lose_memory(context, number);
+		CHECK(fault.self_masked);
+		CHECK(!raise(number) && fault.number == number && fault.code == SI_TKILL);
+		CHECK(!kill(getpid(), number) && fault.code == SI_USER);
+
+		before = set_fault_handler(number, SA_NODEFER | SA_ONSTACK);
+		CHECK(before.sa_sigaction == on_fault && before.sa_flags & SA_SIGINFO && !(before.sa_flags & SA_ONSTACK));
+		lose_memory(context, number);
+		CHECK(!fault.self_masked);
+
+		before = set_fault_handler(number, SA_RESETHAND);
+		CHECK(before.sa_flags & SA_ONSTACK);
+		CHECK(!raise(number));
+		CHECK(!sigaction(number, NULL, &before) && before.sa_handler == SIG_DFL);
+		CHECK(signal(number, SIG_IGN) == SIG_DFL && !raise(number) && signal(number, SIG_DFL) == SIG_IGN);
+	}
+	CHECK(!ibv_close_device(context));
+}
+
+// Handlers that are older than the first call of verbs work as well.
+static void early_fault_handlers(void)
+{
+	struct ibv_context *context;
+
+	set_fault_handler(SIGSEGV, 0);
+	set_fault_handler(SIGBUS, 0);
+	context = open_first();
+	for (int i = 0; i < 2; i++) {
+		int number = i ? SIGBUS : SIGSEGV;
+
+		lose_memory(context, number);
+		CHECK(!raise(number) && fault.number == number && fault.code == SI_TKILL);
+		CHECK(set_fault_handler(number, 0).sa_sigaction == on_fault);
+	}
+	CHECK(!ibv_close_device(context));
+}
+
+static void write_nowhere(void) { *(volatile char *)NULL = 1; }
+static void raise_fault(void) { raise(SIGSEGV); }
+
+static void break_pipe(void)
+{
+	int ends[2];
+
+	CHECK(!pipe(ends) && !close(ends[0]));
+	CHECK(signal(SIGPIPE, SIG_IGN) == SIG_DFL && write(ends[1], "", 1) == -1 && errno == EPIPE);
+	CHECK(signal(SIGPIPE, SIG_DFL) == SIG_IGN);
+	CHECK(write(ends[1], "", 1) == 1);
+}
+
+// Without handlers, signals end the process as they do without the library.
+static void default_actions(void)
+{
+	static const struct {
+		void (*run)(void);
+		int number;
+	} ends[] = {{write_nowhere, SIGSEGV}, {raise_fault, SIGSEGV}, {break_pipe, SIGPIPE}};
+
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+		pid_t child = fork();
+		int status;
+
+		CHECK(child >= 0);
+		if (!child) {
+			struct rlimit no_core = {0, 0};
+
+			CHECK(!setrlimit(RLIMIT_CORE, &no_core));
+			open_first();
+			ends[i].run();
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == ends[i].number);
+	}
+}
+
+// A child of vfork changes its own actions, not those of its parent, whose memory it has. One of fork
+// has its parent's.
+static void actions_of_children(void)
+{
+	struct ibv_context *context = open_first();
+	struct sigaction now;
+	pid_t child;
+
+	set_fault_handler(SIGSEGV, 0);
+	child = vfork();
+	if (!child) {
+		signal(SIGSEGV, SIG_DFL);
+		_exit(0);
+	}
+	CHECK(child > 0);
+	wait_for(child);
+	CHECK(!sigaction(SIGSEGV, NULL, &now) && now.sa_sigaction == on_fault);
+	lose_memory(context, SIGSEGV);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(!raise(SIGSEGV) && fault.code == SI_TKILL);
+		CHECK(signal(SIGSEGV, SIG_DFL) != SIG_DFL && signal(SIGSEGV, SIG_IGN) == SIG_DFL);
+		_exit(0);
+	}
+	wait_for(child);
+	CHECK(!ibv_close_device(context));
+}
+
 static void leave(int number)
 {
 	(void)number;
@@ -1089,6 +1288,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
+	{"actions_of_children", actions_of_children}, {"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
 	{"acknowledge", acknowledge}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
