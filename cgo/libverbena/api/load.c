@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +24,7 @@ struct vb_device_functions vb;
 _Atomic enum vb_state vb_state;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int load_error; // in the state VB_FAILED
 
 static const char library[] = "libverbena-device.so";
 
@@ -89,6 +93,67 @@ static int path_of_library(char *path, size_t size)
 	return length < (int)size ? 0 : ENAMETOOLONG;
 }
 
+static void *wait_for_unlock(void *mutex)
+{
+	pthread_mutex_lock(mutex);
+	pthread_mutex_unlock(mutex);
+	return NULL;
+}
+
+// can_start_threads starts as many threads at a time as the Go runtime does to begin with.
+static int can_start_threads(void)
+{
+	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t threads[8];
+	int error = 0, count = 0, wanted = sizeof threads / sizeof *threads;
+
+	pthread_mutex_lock(&mutex);
+	while (count < wanted && !(error = pthread_create(&threads[count], NULL, wait_for_unlock, &mutex)))
+		count++;
+	pthread_mutex_unlock(&mutex);
+	while (count)
+		pthread_join(threads[--count], NULL);
+	return error;
+}
+
+static int can_open_files(void)
+{
+	int fds[8], error = 0, count = 0, wanted = sizeof fds / sizeof *fds;
+
+	while (count < wanted && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0)
+		count++;
+	if (count < wanted)
+		error = errno;
+	while (count)
+		close(fds[--count]);
+	return error;
+}
+
+// check_limits checks what the Go runtime needs, since it ends the process where something is
+// missing. It returns an errno.
+static int check_limits(void)
+{
+	const size_t space = (size_t)2 << 30; // most of it is reserved, not used
+	void *reserved = (void *)syscall(SYS_mmap, NULL, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int error;
+
+	if (reserved == MAP_FAILED) {
+		error = errno;
+		fprintf(stderr, "verbena: load the devices: reserve 2 GiB of address space: %s; raise the limit (ulimit -v)\n", strerror(error));
+		return error;
+	}
+	syscall(SYS_munmap, reserved, space);
+	error = can_open_files();
+	if (error) {
+		fprintf(stderr, "verbena: load the devices: open 8 files: %s; raise the limit (ulimit -n)\n", strerror(error));
+		return error;
+	}
+	error = can_start_threads();
+	if (error)
+		fprintf(stderr, "verbena: load the devices: start 8 threads: %s; raise the limit (ulimit -u, or that of the container)\n", strerror(error));
+	return error;
+}
+
 static void load_go_half(void)
 {
 	static struct vd_callbacks callbacks = {.completion = vb_completion, .event = vb_async, .cm_event = vb_cm_event};
@@ -136,9 +201,13 @@ static void load(void)
 
 	vb_state = VB_FAILED;
 	block_signals(&mask);
-	vb_signals_load();
-	load_go_half();
-	vb_signals_loaded();
+	load_error = check_limits();
+	if (!load_error) {
+		load_error = ENOSYS;
+		vb_signals_load();
+		load_go_half();
+		vb_signals_loaded();
+	}
 	if (vb_state == VB_READY)
 		vb_unblock_faults(&mask);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
@@ -155,7 +224,7 @@ int vb_refused(void)
 	static _Atomic bool reported;
 
 	if (vb_state != VB_FORKED)
-		return ENOSYS; // load has reported the reason
+		return load_error; // load has reported the reason
 	if (!atomic_exchange(&reported, true))
 		fprintf(stderr, "verbena: process %d was forked after its parent had used the verbs; it cannot use them itself: fork first, or execute a program\n", (int)getpid());
 	return EPERM;

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 // CHECK ends the process if a condition does not hold.
 #define CHECK(condition) \
@@ -983,6 +984,40 @@ static void actions_of_children(void)
 	CHECK(!ibv_close_device(context));
 }
 
+// expect_limit checks that the verbs fail with an errno, twice, for want of what is limited. The
+// caller looks for the message.
+static void expect_limit(int resource, rlim_t limit, int error)
+{
+	struct rlimit before, limits;
+
+	CHECK(!getrlimit(resource, &before));
+	limits = (struct rlimit){limit, before.rlim_max};
+	CHECK(!setrlimit(resource, &limits));
+	errno = 0;
+	CHECK(!ibv_get_device_list(NULL) && errno == error);
+	errno = 0;
+	CHECK(!rdma_create_event_channel() && errno == error);
+	CHECK(!setrlimit(resource, &before));
+}
+
+static void little_address_space(void) { expect_limit(RLIMIT_AS, 600000 << 10, ENOMEM); }
+static void few_files(void) { expect_limit(RLIMIT_NOFILE, 6, EMFILE); }
+
+static void few_threads(void)
+{
+	CHECK(getuid() || !setuid(65534)); // root has no such limit
+	expect_limit(RLIMIT_NPROC, 1, EAGAIN);
+}
+
+// The program opens all files that it may have between its first call of verbs and the devices'.
+static void no_more_files(void)
+{
+	struct rlimit none = {5, 5};
+
+	CHECK(!ibv_fork_init() && rdma_create_event_channel() && !setrlimit(RLIMIT_NOFILE, &none));
+	CHECK(!ibv_get_device_list(NULL) || errno == EMFILE);
+}
+
 static void leave(int number)
 {
 	(void)number;
@@ -1289,6 +1324,7 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
 	{"actions_of_children", actions_of_children}, {"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
+	{"few_files", few_files}, {"few_threads", few_threads}, {"little_address_space", little_address_space}, {"no_more_files", no_more_files},
 	{"acknowledge", acknowledge}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
