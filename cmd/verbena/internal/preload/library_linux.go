@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -49,7 +50,11 @@ func findLibrary(folder string) (*library, error) {
 
 func usualFolders() []string {
 	folders := []string{"/usr/local/lib/verbena", "/usr/lib/verbena"}
-	if own, err := os.Executable(); err == nil {
+	own, err := os.Executable()
+	if err != nil { // without /proc
+		own, err = exec.LookPath(os.Args[0])
+	}
+	if err == nil {
 		own = filepath.Dir(own)
 		folders = append([]string{own, filepath.Join(own, "../lib/verbena")}, folders...)
 	}

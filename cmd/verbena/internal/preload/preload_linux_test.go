@@ -409,6 +409,23 @@ func TestLibraryIsFound(t *testing.T) {
 	assert.Contains(t, s.succeeds(cmd), "LD_PRELOAD=["+s.path("lib/libverbena.so")+"]")
 }
 
+// TestWithoutProc: the library is found where there is no /proc, as in some roots of build systems.
+func TestWithoutProc(t *testing.T) {
+	hidden := []string{"-rm", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"}
+	if out, err := exec.Command("unshare", append(hidden, "true")...).CombinedOutput(); err != nil {
+		t.Skipf("/proc cannot be hidden from a program here: %v: %s", err, out)
+	}
+	s := newScene(t)
+	tool := s.path("bin/verbena")
+	s.build(s.path("bin"))
+	install(t, tool)
+	for _, name := range []string{tool, "verbena"} {
+		cmd := exec.Command("unshare", append(hidden, name, s.program)...)
+		cmd.Env = append(s.bare().Env, "PATH="+s.path("bin")+":"+os.Getenv("PATH"))
+		assert.Contains(t, s.succeeds(cmd), "LD_PRELOAD=["+s.path("bin/libverbena.so")+"]")
+	}
+}
+
 // install copies this test binary.
 func install(t *testing.T, to string) {
 	t.Helper()
