@@ -1,6 +1,7 @@
 package preload
 
 import (
+	"debug/elf"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,16 @@ func searched(before string, folders ...string) string {
 		folders = append(slices.Clone(folders), before)
 	}
 	return strings.Join(folders, ":")
+}
+
+// goSettings returns the value of GODEBUG for a command. Valgrind (3.19) does not know the instruction
+// RDTSCP, which the library's Go runtime uses otherwise.
+func goSettings(before string, command []string, machine elf.Machine) string {
+	underValgrind := slices.ContainsFunc(command, func(word string) bool { return filepath.Base(word) == "valgrind" })
+	if machine != elf.EM_X86_64 || !underValgrind {
+		return before
+	}
+	return strings.TrimPrefix(before+",cpu.rdtscp=off", ",")
 }
 
 // setenv sets a variable of an environment.

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -424,6 +425,24 @@ func TestWithoutProc(t *testing.T) {
 		cmd.Env = append(s.bare().Env, "PATH="+s.path("bin")+":"+os.Getenv("PATH"))
 		assert.Contains(t, s.succeeds(cmd), "LD_PRELOAD=["+s.path("bin/libverbena.so")+"]")
 	}
+}
+
+// TestValgrind: the Go runtime in the library uses no instruction that valgrind does not know.
+func TestValgrind(t *testing.T) {
+	s := newScene(t)
+	show := func(before string) string {
+		cmd := s.command("sh", "-c", `echo "[$GODEBUG]"`, "sh", "/usr/bin/valgrind")
+		cmd.Env = append(cmd.Env, "GODEBUG="+before)
+		return strings.TrimSpace(s.succeeds(cmd))
+	}
+	if runtime.GOARCH != "amd64" {
+		assert.Equal(t, "[]", show(""))
+		return
+	}
+	assert.Equal(t, "[cpu.rdtscp=off]", show(""))
+	assert.Equal(t, "[gctrace=0,cpu.rdtscp=off]", show("gctrace=0"))
+	assert.Equal(t, "madvdontneed=1", goSettings("madvdontneed=1", []string{"valgrindlike", "a"}, elf.EM_X86_64))
+	assert.Empty(t, goSettings("", []string{"valgrind", "a"}, elf.EM_AARCH64))
 }
 
 // install copies this test binary.

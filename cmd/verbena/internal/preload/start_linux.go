@@ -18,6 +18,7 @@ const (
 	preloadVariable = "LD_PRELOAD"
 	searchVariable  = "LD_LIBRARY_PATH"
 	asanVariable    = "ASAN_OPTIONS"
+	goVariable      = "GODEBUG"
 )
 
 // replaced are the libraries whose place libverbena.so takes. Its folder has one for each, under
@@ -74,6 +75,10 @@ func (o *options) start(stderr io.Writer) error {
 	}
 	if newer != "" {
 		say("%s is newer than the library, so it keeps its name", newer)
+	}
+	if value := goSettings(os.Getenv(goVariable), o.command, lib.machine); value != os.Getenv(goVariable) {
+		env = setenv(env, goVariable, value)
+		say("%s=%s, for valgrind", goVariable, value)
 	}
 	if len(devices) > 0 {
 		value := strings.Join(devices, " ")
