@@ -24,6 +24,9 @@ if [ "${1:-}" = full ]; then
 	needs+='
 qperf|qperf|this program on the library for other languages
 fio|fio|this program on the library for other languages
+tgtd|tgt|iSER on the library for other languages
+iscsi-inq|libiscsi-bin|iSER on the library for other languages
+valgrind|valgrind|programs under valgrind on the library for other languages
 mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages
 aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu libc6-dev-arm64-cross|the library for other languages on arm64
 qemu-aarch64|qemu-user|the library for other languages on arm64'

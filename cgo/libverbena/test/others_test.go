@@ -92,6 +92,27 @@ func mpi(t *testing.T) (rows []row) {
 	return rows
 }
 
+// iser are programs of libiscsi, with tgtd as a target of iSER. It blocks signals after its first
+// call of verbs, and takes them by signalfd. The clients are repeated, since they give up if a reply
+// takes a second.
+func iser(t *testing.T) (rows []row) {
+	script, err := filepath.Abs("testdata/iser-target.sh")
+	require.NoError(t, err)
+	add := func(command, prints string) {
+		rows = append(rows, row{
+			program: "tgtd iscsi-inq", server: "sh " + script + " HOST PORT", stays: true, retries: true, local: true, prints: prints,
+			client: command + " -i iqn.2026-11.org.example:client iser://HOST:3260/iqn.2026-11.org.example:disk/1",
+		})
+	}
+	add("iscsi-inq", "Vendor:IET")
+	add("iscsi-readcapacity16", "Total size:67108864")
+	for _, test := range []string{"Read10.Simple", "Write10.Simple", "Read16", "Write16", "CompareAndWrite", "OrWrite"} { // Async crashes in libiscsi
+		add("iscsi-test-cu -d -t SCSI."+test, "passed")
+	}
+	add("iscsi-perf -t 1", "finished.")
+	return rows
+}
+
 // networkPlaces are two processes in one network namespace, for programs that do not use loopback
 // interfaces, and two namespaces.
 func networkPlaces(t *testing.T) []*place {

@@ -16,7 +16,7 @@ import (
 // row is a pair of programs: a server and a client, or a client alone. DEV, HOST and PORT stand
 // for the device, the server's address, and a port.
 type row struct {
-	program string // the Debian package is in packages
+	program string // or several; their Debian packages are in packages
 	server  string
 	client  string
 	env     []string
@@ -33,6 +33,7 @@ type row struct {
 var packages = map[string]string{
 	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils", "rping": "rdmacm-utils", "ucmatose": "rdmacm-utils",
 	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils", "fi_": "libfabric-bin", "mpicc": "openmpi-bin libopenmpi-dev",
+	"tgtd": "tgt", "iscsi-": "libiscsi-bin",
 }
 
 func packageOf(program string) string {
@@ -174,8 +175,9 @@ func TestPrograms(t *testing.T) { runPrograms(t, places(t)) }
 // runPrograms runs the rows, and prints the table.
 func runPrograms(t *testing.T, places []*place) {
 	t.Helper()
+	plain.library(t) // building it takes none of a program's time
 	var rows []row
-	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t)} {
+	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t), iser(t)} {
 		rows = append(rows, list...)
 	}
 	table := new(strings.Builder)
@@ -191,7 +193,9 @@ func runPrograms(t *testing.T, places []*place) {
 
 // runAll runs a row in its places, and writes its line of the table.
 func (r *row) runAll(t *testing.T, places []*place, table io.Writer) {
-	needProgram(t, r.program, packageOf(r.program))
+	for name := range strings.FieldsSeq(r.program) {
+		needProgram(t, name, packageOf(name))
+	}
 	_, _ = fmt.Fprint(table, r.client)
 	defer func() { _, _ = fmt.Fprintln(table) }()
 	for _, p := range places {

@@ -34,3 +34,15 @@ func TestSignals(t *testing.T) {
 		}
 	}
 }
+
+// TestValgrind: programs run under valgrind as verbena run starts it.
+func TestValgrind(t *testing.T) {
+	if testing.Short() {
+		t.SkipNow()
+	}
+	needProgram(t, "valgrind", "valgrind")
+	needProgram(t, "ibv_devices", packageOf("ibv_devices"))
+	out, err := run(t, plain.environment(t, "VERBENA_DEVICES=soft-lo", "GODEBUG=cpu.rdtscp=off"), "valgrind", "--tool=none", "ibv_devices")
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, out, "soft-lo")
+}
