@@ -67,8 +67,9 @@ type CQ interface {
 	// FlagSolicited, and failed ones, count. If the queue already holds completions, Arm arms
 	// nothing and returns false: the caller polls.
 	Arm(solicitedOnly bool) (bool, error)
-	// OnCompletion sets the function that is called when an armed queue gets a completion.
-	// Call it before the first Arm, and not after.
+	// OnCompletion sets the function that is called when an armed queue gets a completion. A call
+	// may find the queue empty, since a Poll in between has taken the completion: arm again. Call
+	// OnCompletion before the first Arm, and not after.
 	OnCompletion(notify func())
 	// Close destroys the queue. It fails with an error that matches ErrInUse while queue pairs
 	// use the queue.
@@ -83,12 +84,13 @@ type ResizableCQ interface {
 	Resize(capacity int) error
 }
 
-// ArmNextCQ is a completion queue that can be armed while it holds completions. The queues of
-// the software device implement it.
+// ArmNextCQ is a completion queue for programs that arm and do not poll after it. The queues of the
+// software device implement it.
 type ArmNextCQ interface {
-	// ArmNext is Arm for a completion that comes after the call, whatever the queue holds: the
-	// request of ibv_req_notify_cq(3). Poll after it, since completions that came before it
-	// call nothing.
+	// ArmNext is the request of ibv_req_notify_cq(3), as mlx4 and mlx5 have it: completions that
+	// the queue holds, and that have come since the last call of the function, cause a call at
+	// once. With solicitedOnly, the same completions count as in Arm. The queue is armed, whatever
+	// it holds.
 	ArmNext(solicitedOnly bool) error
 }
 

@@ -287,8 +287,8 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		q.armed.Store(false)
 		return false, checkErrno("ibv_req_notify_cq", q.String(), errno)
 	}
-	// Completions that arrived before the request cause no event, so poll once more
-	// (ibv_get_cq_event(3)).
+	// Completions that arrived before the request cause an event on some adapters (mlx4, mlx5),
+	// and none on others, so poll once more (ibv_get_cq_event(3)).
 	switch got := q.take(len(q.batch)); {
 	case got < 0:
 		q.armed.Store(false)

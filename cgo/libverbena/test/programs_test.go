@@ -107,6 +107,9 @@ func perftest() (rows []row) {
 // udOnRxe is why UCX's transport for UD, and what sets up its connections with it, is not run.
 const udOnRxe = "UCX's UD hangs with rxe at both ends, too"
 
+// asleep is a test of UCX whose ends, after some messages, sleep until there is an event.
+const asleep = "tag_lat -E sleep -w 100"
+
 // ucx are the tests of UCX over the transports that use libibverbs.
 func ucx() (rows []row) {
 	for _, transport := range []string{"rc_verbs", "ud_verbs"} {
@@ -131,9 +134,9 @@ func ucx() (rows []row) {
 		if transport == "rc_verbs" {
 			tls += ",ud_verbs" // by which UCX sets up its connections
 		}
-		for _, test := range []string{"tag_lat", "tag_bw", "stream_bw", "ucp_get"} {
+		for _, test := range []string{"tag_lat", "tag_bw", "stream_bw", "ucp_get", asleep} {
 			rows = append(rows, row{
-				program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:", notRxe: udOnRxe,
+				program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:", short: test == asleep, notRxe: udOnRxe,
 				env:    []string{"UCX_TLS=" + tls + ",self", "UCX_NET_DEVICES=DEV:1"},
 				client: "ucx_perftest -p PORT HOST -t " + test + " -n 200 -s 65536",
 			})

@@ -14,6 +14,7 @@ import (
 type completionQueue struct {
 	device  *Device
 	shard   *shard
+	index   int // among the queues of the device
 	poller  any // CQInit.Poller
 	entries transport.Ring[completion]
 	overrun bool
@@ -21,6 +22,9 @@ type completionQueue struct {
 	notify  func()
 	refs    int
 	closed  bool
+
+	// fresh are the last entries: those that have come since the last call of notify.
+	fresh struct{ all, solicited int }
 
 	remote      bool         // queue pairs of other shards use it
 	outstanding atomic.Int64 // if remote: completions in the queue, or on their way to it
@@ -31,8 +35,9 @@ type completionQueue struct {
 }
 
 type completion struct {
-	wc    verbs.WC
-	frees freedEntries
+	wc        verbs.WC
+	frees     freedEntries
+	solicited bool // or failed: a queue that is armed for solicited completions notifies
 }
 
 // extendedQueue is a completion queue that reports fields beyond those of verbs.WC.
@@ -127,12 +132,16 @@ func (c *completionQueue) complete(wc verbs.WC, frees freedEntries, solicited bo
 		c.outstanding.Add(1)
 	}
 	e := c.entries.Push()
-	e.wc, e.frees = wc, frees
+	e.wc, e.frees, e.solicited = wc, frees, solicited || wc.Status != verbs.StatusSuccess
+	c.fresh.all++
+	if e.solicited {
+		c.fresh.solicited++
+	}
 	if c.fields != 0 {
 		*c.extras.Push() = c.extra(number, gid)
 	}
 	// Wake a program that waits for the completion.
-	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != verbs.StatusSuccess) {
+	if c.armed == armedAny || c.armed == armedSolicited && e.solicited {
 		c.fire()
 	}
 }
@@ -160,6 +169,7 @@ func (c *completionQueue) extra(number uint16, gid verbs.GID) (x verbs.WCExtra) 
 
 func (c *completionQueue) fire() {
 	c.armed = notArmed
+	c.fresh.all, c.fresh.solicited = 0, 0
 	if c.notify != nil {
 		c.notify()
 	}
@@ -228,11 +238,22 @@ func (s *shard) runInShard(of *shard, f func(now time.Duration)) {
 // pop removes the oldest completion. The returned pointer is valid until the next push.
 func (c *completionQueue) pop() *verbs.WC {
 	e := c.entries.Pop()
+	c.removed(e, c.entries.Len() < c.fresh.all)
+	return &e.wc
+}
+
+// removed frees what an entry has held that has left the queue.
+func (c *completionQueue) removed(e *completion, fresh bool) {
 	e.frees.free()
+	if fresh {
+		c.fresh.all--
+		if e.solicited {
+			c.fresh.solicited--
+		}
+	}
 	if c.remote {
 		c.outstanding.Add(-1)
 	}
-	return &e.wc
 }
 
 // discardCompletions removes the completions of a queue pair of shard s that is closed or has
@@ -249,17 +270,15 @@ func (s *shard) discardCompletions(qpn uint32, queues ...*completionQueue) {
 
 // discard removes the completions of a queue pair. The lock is held.
 func (c *completionQueue) discard(qpn uint32) {
-	for range c.entries.Len() {
+	seen := c.entries.Len() - c.fresh.all // entries that are not fresh
+	for i := range c.entries.Len() {
 		e := *c.entries.Pop()
 		var x verbs.WCExtra
 		if c.fields != 0 {
 			x = *c.extras.Pop()
 		}
 		if e.wc.QPN == qpn {
-			e.frees.free()
-			if c.remote {
-				c.outstanding.Add(-1)
-			}
+			c.removed(&e, i >= seen)
 			continue
 		}
 		*c.entries.Push() = e
@@ -373,8 +392,8 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	return true, nil
 }
 
-// ArmNext implements verbs.ArmNextCQ. On a queue that has overflowed it calls the function at
-// once, so that the program polls and learns of it.
+// ArmNext implements verbs.ArmNextCQ. A queue that has overflowed notifies at once too, so that the
+// program polls and learns of it.
 func (c *completionQueue) ArmNext(solicitedOnly bool) error { return c.armNext(solicitedOnly, false) }
 
 // ArmAwake implements verbs.AwakeCQ.
@@ -387,13 +406,13 @@ func (c *completionQueue) armNext(solicitedOnly, awake bool) error {
 		return err
 	}
 	c.arm(solicitedOnly)
-	if awake {
-		s.asleep.Store(false)
-	} else {
-		s.programSleeps()
-	}
-	if c.overrun {
+	switch {
+	case c.overrun || c.fresh.solicited > 0 || c.armed == armedAny && c.fresh.all > 0:
 		c.fire()
+	case awake:
+		s.asleep.Store(false)
+	default:
+		s.programSleeps()
 	}
 	return nil
 }

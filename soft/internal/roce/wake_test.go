@@ -155,25 +155,59 @@ func TestFatal(t *testing.T) {
 	assert.Equal(t, []verbs.Event{{Type: verbs.EventDeviceFatal}}, events)
 }
 
-// ArmNext waits for the next completion while the queue holds others.
+// ArmNext notifies at once for completions that the queue holds, if they count.
 func TestArmNext(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	x.connect(x)
 	calls := make(chan struct{}, 10)
 	x.cq.OnCompletion(func() { calls <- struct{}{} })
-	write := x.write(x, 8)
 	next := x.cq.(verbs.ArmNextCQ)
-	require.NoError(t, next.ArmNext(false))
-	x.post(write)
+	deliver := func(flags verbs.SendFlags) {
+		t.Helper()
+		_, err := x.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{x.sge(0, 8)}}})
+		require.NoError(t, err)
+		held := x.cq.(verbs.CountedCQ).Pending()
+		x.post(verbs.SendWR{Op: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.sge(0, 8)}})
+		require.Eventually(t, func() bool { return x.cq.(verbs.CountedCQ).Pending() > held }, 5*time.Minute, time.Millisecond)
+	}
+	arm := func(solicited, atOnce bool) {
+		t.Helper()
+		require.NoError(t, next.ArmNext(solicited))
+		if !atOnce {
+			require.Empty(t, calls)
+			return
+		}
+		require.Len(t, calls, 1)
+		<-calls
+	}
+	arm(false, false) // the queue is empty
+	deliver(0)
 	<-calls
 	armed, err := x.cq.Arm(false)
 	require.NoError(t, err)
 	require.False(t, armed, "a completion waits to be polled")
-	require.NoError(t, next.ArmNext(false))
-	require.Empty(t, calls)
-	x.post(write)
+	arm(false, false) // it was notified
+	deliver(0)
 	<-calls
-	x.wait(2)
+	deliver(0)
+	arm(true, false) // it is not solicited
+	arm(false, true)
+	deliver(verbs.FlagSolicited)
+	require.Empty(t, calls, "the queue is not armed")
+	deliver(0)
+	x.wcs = x.wcs[:4]
+	x.wait(4) // the solicited one is among them
+	arm(true, false)
+	deliver(0)
+	arm(true, false)
+	deliver(verbs.FlagSolicited)
+	<-calls
+	// Completions of a queue pair that is reset do not count.
+	deliver(verbs.FlagSolicited)
+	require.NoError(t, x.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+	arm(true, false)
+	arm(false, false)
+	require.Equal(t, struct{ all, solicited int }{}, asCompletionQueue(x.cq).fresh)
 }
 
 // A program that has armed its queue to stay awake is notified while it makes progress, after it has

@@ -135,13 +135,15 @@ static void post_receive(struct end *e, uint64_t id)
 	CHECK(!(e->srq ? ibv_post_srq_recv(e->srq, &wr, &bad) : ibv_post_recv(e->qp, &wr, &bad)));
 }
 
-static void post_send(struct end *e, uint64_t id)
+static void post_send_with(struct end *e, uint64_t id, unsigned int flags)
 {
 	struct ibv_sge sge = sge_of(e, 8);
-	struct ibv_send_wr *bad, wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad, wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | flags};
 
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
 }
+
+static void post_send(struct end *e, uint64_t id) { post_send_with(e, id, 0); }
 
 static struct ibv_wc await(struct end *e)
 {
@@ -453,6 +455,129 @@ static void nonblocking(void)
 	}
 	expect_no_event(b.channel);
 	close_all(context, &a, &b);
+}
+
+// expect_event reads the one event that the channel holds.
+static void expect_event(struct ibv_comp_channel *channel, struct ibv_cq *of)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	CHECK(!ibv_get_cq_event(channel, &cq, &cq_context) && cq == of);
+	ibv_ack_cq_events(cq, 1);
+	expect_no_event(channel);
+}
+
+// deliver sends a message from a to b, whose completion at b stays unread.
+static void deliver(struct end *a, struct end *b, unsigned int flags)
+{
+	post_receive(b, 1);
+	post_send_with(a, 2, flags);
+	CHECK(await(a).status == IBV_WC_SUCCESS);
+}
+
+// arm asks for a notification, and checks whether the event comes at once.
+static void arm(struct end *e, bool solicited_only, bool at_once)
+{
+	CHECK(!ibv_req_notify_cq(e->cq, solicited_only));
+	if (at_once)
+		expect_event(e->channel, e->cq);
+	else
+		expect_no_event(e->channel);
+}
+
+// A request for a notification raises its event at once for completions that are there, unless an
+// event has come since. If only solicited ones count, so do failed ones.
+static void arm_with_completions(struct ibv_context *context, bool shared_receives)
+{
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, shared_receives);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	connect_ends(&a, &b);
+	set_nonblocking(b.channel->fd);
+	deliver(&a, &b, 0);
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	arm(&b, false, false); // the queue was read to its end
+	deliver(&a, &b, 0);
+	expect_event(b.channel, b.cq);
+	arm(&b, false, false); // the event has come before the completion is read
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	deliver(&a, &b, 0);
+	expect_event(b.channel, b.cq);
+
+	deliver(&a, &b, 0);
+	arm(&b, true, false);
+	arm(&b, false, true);
+	deliver(&a, &b, IBV_SEND_SOLICITED);
+	expect_no_event(b.channel); // nothing is armed
+	deliver(&a, &b, 0);
+	for (int i = 0; i < 2; i++) // the solicited one is not the last, and not the first
+		CHECK(await(&b).status == IBV_WC_SUCCESS);
+	arm(&b, true, true);
+	for (int i = 0; i < 2; i++)
+		CHECK(await(&b).status == IBV_WC_SUCCESS);
+	arm(&b, false, false);
+	arm(&b, true, false); // for both
+	deliver(&a, &b, 0);
+	expect_event(b.channel, b.cq);
+	CHECK(await(&b).status == IBV_WC_SUCCESS);
+	if (!shared_receives) {
+		post_receive(&b, 3);
+		CHECK(!ibv_modify_qp(b.qp, &attr, IBV_QP_STATE));
+		arm(&b, true, true);
+		CHECK(await(&b).status == IBV_WC_WR_FLUSH_ERR);
+	}
+	arm(&b, true, false);
+	close_end(&a, true);
+	close_end(&b, true);
+}
+
+// extend gives an end an extended queue, and another queue pair for it.
+static struct ibv_cq_ex *extend(struct end *e)
+{
+	struct ibv_cq_init_attr_ex attr = {.cqe = 4 * DEPTH, .channel = e->channel, .wc_flags = IBV_WC_STANDARD_FLAGS};
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(e->context, &attr);
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC, .srq = e->srq, .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1},
+	};
+
+	CHECK(cq && !ibv_destroy_qp(e->qp) && !ibv_destroy_cq(e->cq));
+	init.send_cq = init.recv_cq = e->cq = ibv_cq_ex_to_cq(cq);
+	CHECK(e->qp = ibv_create_qp(e->pd, &init));
+	return cq;
+}
+
+// So does one for an extended queue, which holds what it took from the device.
+static void arm_extended(struct ibv_context *context)
+{
+	struct ibv_poll_cq_attr none = {0};
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_cq_ex *cq = extend(&b);
+
+	connect_ends(&a, &b);
+	set_nonblocking(b.channel->fd);
+	for (int i = 0; i < 3; i++)
+		deliver(&a, &b, IBV_SEND_SOLICITED);
+	for (int i = 0; i < 3; i++) {
+		arm(&b, i & 1, true);
+		CHECK(!ibv_start_poll(cq, &none));
+		ibv_end_poll(cq);
+	}
+	arm(&b, false, false);
+	deliver(&a, &b, 0);
+	expect_event(b.channel, b.cq);
+	close_end(&a, true);
+	close_end(&b, true);
+}
+
+static void arm_pending(void)
+{
+	struct ibv_context *context = open_first();
+
+	arm_with_completions(context, false);
+	arm_with_completions(context, true);
+	arm_extended(context);
+	CHECK(!ibv_close_device(context));
 }
 
 static void wait_for_completion(struct end *e)
@@ -1325,7 +1450,7 @@ static const struct {
 } cases[] = {
 	{"actions_of_children", actions_of_children}, {"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
 	{"few_files", few_files}, {"few_threads", few_threads}, {"little_address_space", little_address_space}, {"no_more_files", no_more_files},
-	{"acknowledge", acknowledge}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
+	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
