@@ -161,14 +161,40 @@ VB_EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 	return 0;
 }
 
+static bool is_request_of(struct vb_event *node, const void *id)
+{
+	return vb_container(node, struct cm_event, node)->child == id;
+}
+
+// withdraw frees the identifier of a request that has ended, with its events, if the program has not
+// read the request. Otherwise a peer could fill memory with requests that it takes back.
+static bool withdraw(struct vb_cm_id *id)
+{
+	struct vb_event *request = NULL;
+
+	pthread_mutex_lock(&ids_lock);
+	if (id->channel)
+		request = vb_events_withdraw(&id->channel->events, is_request_of, id);
+	if (request)
+		id->handle = 0; // which the Go half closes
+	pthread_mutex_unlock(&ids_lock);
+	if (request)
+		discard(request);
+	return request;
+}
+
 void *vb_cm_event(const struct vd_cm_event *from)
 {
 	struct vb_cm_id *id = from->id, *child = NULL;
-	struct cm_event *event = calloc(1, sizeof *event + from->private_data_len);
-	const void *private_data = from->private_data_len ? event->private_data : NULL;
+	struct cm_event *event;
+	const void *private_data;
 
+	if (from->request && from->type != RDMA_CM_EVENT_CONNECT_REQUEST && withdraw(id))
+		return id;
+	event = calloc(1, sizeof *event + from->private_data_len);
 	if (!event)
 		return NULL;
+	private_data = from->private_data_len ? event->private_data : NULL;
 	if (from->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		child = vb_cm_new(id->base.context, id->base.ps, id->base.qp_type);
 		if (!child) {

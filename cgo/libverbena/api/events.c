@@ -144,6 +144,24 @@ struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_
 	}
 }
 
+struct vb_event *vb_events_withdraw(struct vb_events *events, bool (*is)(struct vb_event *event, const void *key), const void *key)
+{
+	struct vb_event **at = &events->first, *event;
+
+	pthread_mutex_lock(&events->lock);
+	while (*at && !is(*at, key))
+		at = &(*at)->next;
+	event = *at;
+	if (event && (event != events->first || event->next)) {
+		remove_at(events, at);
+		event->next = NULL;
+	} else {
+		event = NULL;
+	}
+	pthread_mutex_unlock(&events->lock);
+	return event;
+}
+
 struct vb_event *vb_events_detach(struct vb_events *events, void *object)
 {
 	struct vb_event **at = &events->first, *detached = NULL, **end = &detached;

@@ -102,6 +102,9 @@ void vb_events_add(struct vb_events *events, struct vb_event *event);
 // non-blocking. It returns NULL with errno set, as read(2) would. The counter that event_counter
 // returns, if any, is incremented together with the removal of the event.
 struct vb_event *vb_events_take(struct vb_events *events, unsigned int *(*event_counter)(struct vb_event *));
+// vb_events_withdraw removes the event for which is returns true, and returns it, or NULL. It does not
+// remove the only event: a program that has seen that the descriptor is readable must find one.
+struct vb_event *vb_events_withdraw(struct vb_events *events, bool (*is)(struct vb_event *event, const void *key), const void *key);
 // vb_events_detach removes the events of an object, and returns their list.
 struct vb_event *vb_events_detach(struct vb_events *events, void *object);
 // vb_events_drop removes and frees the events of an object.

@@ -37,8 +37,9 @@ const (
 
 // cmID is a connection identifier (rdma_create_id(3)).
 type cmID struct {
-	handle uint32
-	kind   verbs.QPType
+	handle  uint32
+	kind    verbs.QPType
+	passive bool // the peer has requested the connection
 
 	// mu guards what events need. It is taken under locks of the device, so it is not held in
 	// calls of the device.
@@ -194,6 +195,9 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 			return
 		}
 		failure(&to, e.Err, id.kind)
+		if id.passive {
+			to.request = C.uint32_t(id.handle)
+		}
 	case verbs.CMDisconnected:
 		if id.ended {
 			return
@@ -213,7 +217,10 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 	default:
 		return
 	}
-	id.deliverLocked(&to)
+	if id.deliverLocked(&to) != nil { // the program has not read the request
+		id.closed = true
+		go vd_cm_destroy(C.uint32_t(id.handle)) // the device's locks are held here
+	}
 }
 
 // polling is how long a program may take to poll the completions that came before the end of a

@@ -150,7 +150,7 @@ func (l *listener) requested(e *verbs.CMEvent) error {
 	if err != nil {
 		return err
 	}
-	child.conn, child.device, child.state, child.local = e.ID, l.device, cmRequested, e.ID.LocalAddr()
+	child.conn, child.device, child.state, child.local, child.passive = e.ID, l.device, cmRequested, e.ID.LocalAddr(), true
 	to := C.struct_vd_cm_event{_type: C.RDMA_CM_EVENT_CONNECT_REQUEST, request: C.uint32_t(child.handle)}
 	setParam(&to, e)
 	child.mu.Lock() // until the object is known

@@ -21,7 +21,9 @@ struct vd_cm_event {
 	void *join; // of a multicast event
 	enum rdma_cm_event_type type;
 	int status;
-	uint32_t request; // handle of the new identifier of a connection request
+	// The handle of the new identifier of a connection request. Of a connection that was not made,
+	// and was requested by the peer, that of its identifier.
+	uint32_t request;
 	// What applies to the type of the queue pair. Private data is below.
 	struct rdma_conn_param conn;
 	struct rdma_ud_param ud;
@@ -37,7 +39,9 @@ struct vd_callbacks {
 	// event: an asynchronous event has happened to a context. element is the object or NULL.
 	void (*event)(void *context, int type, void *element, int port);
 	// cm_event: an event of a connection identifier. For a connection request it returns the
-	// object of the new identifier, or NULL to reject the request.
+	// object of the new identifier, or NULL to reject the request. For the end of a request whose
+	// event was not read, it frees the identifier and its events, and returns what is not NULL:
+	// then the Go half closes the identifier too.
 	void *(*cm_event)(const struct vd_cm_event *event);
 };
 

@@ -508,6 +508,53 @@ static void destruction(void)
 	channel = rdma_create_event_channel();
 }
 
+// Requests that end before the program reads them vanish, but for one that is alone, since the program
+// may have seen that there is an event.
+static void unread_requests(void)
+{
+	struct rdma_event_channel *own = channel, *other = rdma_create_event_channel();
+	struct rdma_conn_param param = {.qp_num = 77};
+	struct rdma_cm_id *listener, *last = listen_on("127.0.0.1", RDMA_PS_TCP), *active;
+	struct rdma_cm_event *event;
+	int unread = 0;
+
+	CHECK(channel = other);
+	listener = listen_on("127.0.0.1", RDMA_PS_TCP);
+	channel = own;
+	for (int i = 0; i < 200; i++) {
+		active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+		CHECK(rdma_connect(active, &param) == 0);
+		usleep(1000); // or else it may end before it is sent
+		end(active);
+	}
+	// A request that comes after all of them.
+	active = resolved(rdma_get_src_port(last), RDMA_PS_TCP);
+	CHECK(rdma_connect(active, &param) == 0);
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	end(event->id);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_ack_cm_event(next(RDMA_CM_EVENT_REJECTED)) == 0);
+	end(active);
+	CHECK(!fcntl(other->fd, F_SETFL, fcntl(other->fd, F_GETFL) | O_NONBLOCK));
+	for (; rdma_get_cm_event(other, &event) == 0; unread++)
+		CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(errno == EAGAIN && unread <= 20);
+	// The listener goes on.
+	active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+	CHECK(!fcntl(other->fd, F_SETFL, fcntl(other->fd, F_GETFL) & ~O_NONBLOCK));
+	CHECK(rdma_connect(active, &param) == 0);
+	channel = other;
+	event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	end(event->id);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	channel = own;
+	CHECK(rdma_ack_cm_event(next(RDMA_CM_EVENT_REJECTED)) == 0);
+	end(active);
+	end(last);
+	end(listener);
+	rdma_destroy_event_channel(other);
+}
+
 static void *acknowledge(void *event)
 {
 	usleep(100000);
@@ -799,7 +846,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
-		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(end_after_completions), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(end_after_completions), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress), CASE(unread_requests),
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
