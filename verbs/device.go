@@ -107,6 +107,8 @@ type DeviceAttr struct {
 	CMPathMTU bool
 	// MaxMulticastGroups is how many multicast groups queue pairs can be attached to.
 	MaxMulticastGroups int
+	// MaxMulticastQPs is how many queue pairs can be attached to one of them.
+	MaxMulticastQPs int
 	// CompletionFields are the fields that a completion queue can be asked for.
 	CompletionFields WCFields
 	ClockFrequency   uint64 // ticks of the device's clock in a second; zero: it has none

@@ -119,6 +119,7 @@ func (d *Device) readAttr() error {
 		MaxSRQ: int(a.max_srq), MaxSRQWR: int(a.max_srq_wr), MaxSRQSGE: int(a.max_srq_sge),
 		MaxAH:              int(a.max_ah),
 		MaxMulticastGroups: int(a.max_mcast_grp),
+		MaxMulticastQPs:    int(a.max_mcast_qp_attach),
 		MaxQPReadAtomic:    int(a.max_qp_rd_atom),
 		MaxInitReadAtomic:  int(a.max_qp_init_rd_atom),
 		Ports:              int(a.phys_port_cnt),

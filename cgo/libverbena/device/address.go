@@ -29,6 +29,9 @@ func addressOf(attr *C.struct_ibv_ah_attr) (verbs.AddressAttr, error) {
 	if attr.is_global == 0 {
 		return verbs.AddressAttr{}, errNotGlobal
 	}
+	if attr.port_num == 0 {
+		return verbs.AddressAttr{}, errNoPort
+	}
 	a := abi.Address(unsafe.Pointer(attr))
 	a.FlowLabel &= C.IB_GRH_FLOWLABEL_MASK
 	if a.DLID = 0; attr.static_rate == C.VD_HAS_UDP_PORT {
@@ -37,7 +40,10 @@ func addressOf(attr *C.struct_ibv_ah_attr) (verbs.AddressAttr, error) {
 	return a, nil
 }
 
-var errNotGlobal = fmt.Errorf("is_global is 0 in the address, and RoCE needs a GRH: %w", verbs.ErrInvalid)
+var (
+	errNotGlobal = fmt.Errorf("is_global is 0 in the address, and RoCE needs a GRH: %w", verbs.ErrInvalid)
+	errNoPort    = fmt.Errorf("port_num is 0 in the address, and ports are counted from 1: %w", verbs.ErrInvalid)
+)
 
 //export vd_create_ah
 func vd_create_ah(pd C.uint32_t, attr *C.struct_ibv_ah_attr, handle *C.uint32_t) C.int {

@@ -241,8 +241,8 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	o.max_qp_rd_atom, o.max_qp_init_rd_atom = C.int(a.MaxQPReadAtomic), C.int(a.MaxInitReadAtomic)
 	o.max_res_rd_atom = C.int(a.MaxQPReadAtomic * a.MaxQP)
 	o.atomic_cap = C.IBV_ATOMIC_GLOB
-	o.max_mcast_grp, o.max_mcast_qp_attach = C.int(a.MaxMulticastGroups), C.int(a.MaxQP)
-	o.max_total_mcast_qp_attach = C.int(min(a.MaxMulticastGroups*a.MaxQP, math.MaxInt32))
+	o.max_mcast_grp, o.max_mcast_qp_attach = C.int(a.MaxMulticastGroups), C.int(a.MaxMulticastQPs)
+	o.max_total_mcast_qp_attach = C.int(a.MaxMulticastGroups * a.MaxMulticastQPs)
 	o.max_ah = C.int(a.MaxAH)
 	o.max_srq, o.max_srq_wr, o.max_srq_sge = C.int(a.MaxSRQ), C.int(a.MaxSRQWR), C.int(a.MaxSRQSGE)
 	o.max_pkeys, o.local_ca_ack_delay, o.phys_port_cnt = 1, 15, C.uint8_t(a.Ports)

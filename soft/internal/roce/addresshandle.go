@@ -25,14 +25,12 @@ type addressHandle struct {
 func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	const op = "create address handle"
 	d := p.device
-	if attr.Port != 0 {
-		if err := d.checkPort(attr.Port); err != nil {
-			return nil, fmt.Errorf("%s: %w", op, err)
-		}
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := p.checkOpen(op); err != nil {
+		return nil, err
+	}
+	if err := d.checkRoom(op, d.addressHandles, d.most.addressHandles, "address handles"); err != nil {
 		return nil, err
 	}
 	find := d.outputTo
@@ -44,6 +42,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	p.refs++
+	d.addressHandles++
 	a := &addressHandle{udpOutput: out, pd: p, srdAH: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
 	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
@@ -84,6 +83,7 @@ func (a *addressHandle) Close() error {
 	}
 	a.closed = true
 	a.pd.refs--
+	d.addressHandles--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
 	d.srd.CloseAH(&a.srdAH)
 	if d.numbers.Remove(a.peer) {

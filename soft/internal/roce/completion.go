@@ -87,6 +87,9 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
+	if err := d.checkRoom(op, len(d.queues), d.most.completionQueues, "completion queues"); err != nil {
+		return nil, err
+	}
 	s := d.shardOf(init.Poller)
 	d.addPoller(init.Poller, s)
 	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}

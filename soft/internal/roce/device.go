@@ -28,17 +28,28 @@ import (
 
 // Limits of the device.
 const (
-	maxQP         = 1 << 16
 	maxQPWR       = 1 << 16
 	maxSGE        = 32
 	maxCQE        = 1 << 22
 	maxInline     = 512
-	maxMW         = 1 << 20
-	maxAH         = 1 << 24
+	maxMRSize     = 1 << 47
 	pathOverhead  = 96 // maximum size of IP, UDP and transport headers, in bytes
 	minimumWindow = 64 << 10
 	maximumWindow = 1 << 20
 )
+
+// objects are numbers of objects of a device.
+type objects struct {
+	domains, regions, windows, addressHandles    int
+	queuePairs, completionQueues, sharedReceives int
+	attached                                     int // queue pairs attached to one multicast group
+}
+
+// mostObjects are the limits that a device reports, and enforces.
+var mostObjects = objects{
+	domains: 1 << 16, regions: 1 << 23, windows: 1 << 20, addressHandles: 1 << 23,
+	queuePairs: 1 << 16, completionQueues: 1 << 16, sharedReceives: 1 << 16, attached: 1024,
+}
 
 // Device is an open software device.
 type Device struct {
@@ -53,26 +64,29 @@ type Device struct {
 
 	// mu guards the fields below. They are also read under the lock of any shard, or, where
 	// noted, under that of main alone.
-	mu           shards
-	closed       bool
-	endpoints    []*endpoint // of shard main
-	pollers      map[any]*poller
-	noMoreShards bool // no more shards can be opened
-	memory       *transport.Memory
-	domains      map[uint32]*protectionDomain
-	defaultPD    *protectionDomain
-	queuePairs   map[uint32]*queuePair
-	queues       []*completionQueue
-	nextDomain   uint32
-	subscribers  []*func(verbs.Event)
-	failure      error // with which calls fail, after Break
-	capture      *ipheader.Capture
-	faults       faults.Settings
-	groups       map[netip.Addr]*group
-	services     *gsi.Services // nil until a connection manager is opened
-	srdPairs     map[uint32]*srdQueuePair
-	memories     local.Memories
-	admission    *admission.Control
+	mu             shards
+	closed         bool
+	most           objects
+	endpoints      []*endpoint // of shard main
+	pollers        map[any]*poller
+	noMoreShards   bool // no more shards can be opened
+	memory         *transport.Memory
+	domains        map[uint32]*protectionDomain
+	defaultPD      *protectionDomain
+	queuePairs     map[uint32]*queuePair
+	queues         []*completionQueue
+	nextDomain     uint32
+	receiveQueues  int // shared receive queues
+	addressHandles int
+	subscribers    []*func(verbs.Event)
+	failure        error // with which calls fail, after Break
+	capture        *ipheader.Capture
+	faults         faults.Settings
+	groups         map[netip.Addr]*group
+	services       *gsi.Services // nil until a connection manager is opened
+	srdPairs       map[uint32]*srdQueuePair
+	memories       local.Memories
+	admission      *admission.Control
 
 	reporting sync.Mutex // serializes the reports of events
 
@@ -114,6 +128,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	d := &Device{
 		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), faults: faults.Settings{All: cfg.Faults},
+		most:       mostObjects,
 		memory:     transport.NewMemory(),
 		pollers:    make(map[any]*poller),
 		domains:    make(map[uint32]*protectionDomain),
@@ -193,19 +208,20 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{
 		FirmwareVersion:    "software",
 		NodeGUID:           cmp.Or(d.cfg.NodeGUID, d.guid),
-		MaxMRSize:          1 << 47,
-		MaxQP:              maxQP,
+		MaxMRSize:          maxMRSize,
+		MaxQP:              d.most.queuePairs,
 		MaxQPWR:            maxQPWR,
 		MaxSGE:             maxSGE,
-		MaxCQ:              1 << 16,
+		MaxCQ:              d.most.completionQueues,
 		MaxCQE:             maxCQE,
-		MaxMR:              1 << 24,
-		MaxPD:              1 << 16,
-		MaxSRQ:             1 << 16,
+		MaxMR:              d.most.regions,
+		MaxPD:              d.most.domains,
+		MaxSRQ:             d.most.sharedReceives,
 		MaxSRQWR:           maxQPWR,
 		MaxSRQSGE:          maxSGE,
-		MaxAH:              maxAH,
+		MaxAH:              d.most.addressHandles,
 		MaxMulticastGroups: d.maxGroups(),
+		MaxMulticastQPs:    d.most.attached,
 		MaxQPReadAtomic:    transport.MaxReadAtomic,
 		MaxInitReadAtomic:  transport.MaxReadAtomic,
 		MaxInline:          maxInline,
@@ -215,7 +231,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		Atomics:            true,
 		AtomicsGlobal:      true, // the processor's own
 		AtomicWrite:        true,
-		MaxMW:              maxMW,
+		MaxMW:              d.most.windows,
 		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
 		Invalidation:       true,
 		CMPathMTU:          true,
@@ -471,6 +487,14 @@ func (d *Device) checkOpen(op string) error {
 		return d.closedError(op)
 	}
 	return d.broken(op)
+}
+
+// checkRoom returns an error if as many objects as the device can have are open. The lock is held.
+func (d *Device) checkRoom(op string, open, most int, what string) error {
+	if open < most {
+		return nil
+	}
+	return fmt.Errorf("%s: device %s already has %d %s, its limit; close some first: %w", op, d.cfg.Name, open, what, verbs.ErrLimit)
 }
 
 // broken returns an error if the device has failed. The lock of a shard is held.

@@ -30,7 +30,11 @@ func (d *Device) newDomain() *protectionDomain {
 func (d *Device) AllocPD() (verbs.PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.checkOpen("allocate protection domain"); err != nil {
+	const op = "allocate protection domain"
+	if err := d.checkOpen(op); err != nil {
+		return nil, err
+	}
+	if err := d.checkRoom(op, len(d.domains)-1, d.most.domains, "protection domains"); err != nil { // without the default domain
 		return nil, err
 	}
 	return d.newDomain(), nil
@@ -131,7 +135,11 @@ func (p *protectionDomain) register(m *memoryRegion, r *transport.Region) (verbs
 	d := p.device
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.checkOpen("register memory"); err != nil {
+	const op = "register memory"
+	if err := p.checkOpen(op); err != nil {
+		return nil, err
+	}
+	if err := d.checkRoom(op, d.memory.Len(), d.most.regions, "memory regions"); err != nil {
 		return nil, err
 	}
 	r.Domain = p.id
@@ -267,8 +275,8 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if d.memory.Windows() >= maxMW {
-		return nil, fmt.Errorf("%s: device %s already has %d memory windows, its limit: %w", op, d.cfg.Name, maxMW, verbs.ErrLimit)
+	if err := d.checkRoom(op, d.memory.Windows(), d.most.windows, "memory windows"); err != nil {
+		return nil, err
 	}
 	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, d.random())}
 	for !d.memory.AddWindow(w.window) {

@@ -14,10 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const (
-	maxGroups   = 256  // multicast groups that a device can join; each has a socket
-	maxAttached = 1024 // queue pairs attached to one group
-)
+// maxGroups is how many multicast groups a device can join. Each has a socket.
+const maxGroups = 256
 
 // group is a multicast group that the device has joined. Its packets go to UDP port 4791,
 // whatever the device's own port is: other devices of the machine can be members too.
@@ -127,8 +125,8 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 	}
 	switch {
 	case slices.Contains(g.queuePairs, q):
-	case len(g.queuePairs) == maxAttached:
-		return fmt.Errorf("%s: the group already has %d queue pairs, its limit: %w", op, maxAttached, verbs.ErrLimit)
+	case len(g.queuePairs) >= d.most.attached:
+		return fmt.Errorf("%s: the group already has %d queue pairs, its limit: %w", op, len(g.queuePairs), verbs.ErrLimit)
 	default:
 		g.queuePairs = append(g.queuePairs, q)
 		q.groups++

@@ -121,10 +121,7 @@ func (p *protectionDomain) checkRoom(op string) error {
 	if err := p.checkOpen(op); err != nil {
 		return err
 	}
-	if len(d.queuePairs)+len(d.srdPairs) >= maxQP {
-		return fmt.Errorf("%s: device %s already has %d queue pairs, its limit: %w", op, d.cfg.Name, maxQP, verbs.ErrLimit)
-	}
-	return nil
+	return d.checkRoom(op, len(d.queuePairs)+len(d.srdPairs), d.most.queuePairs, "queue pairs")
 }
 
 // freeQPN returns the next free number for a queue pair of that shard. A number is not used

@@ -30,9 +30,13 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
+	if err := d.checkRoom(op, d.receiveQueues, d.most.sharedReceives, "shared receive queues"); err != nil {
+		return nil, err
+	}
 	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
 	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
 	p.refs++
+	d.receiveQueues++
 	return s, nil
 }
 
@@ -77,5 +81,6 @@ func (s *sharedReceiveQueue) Close() error {
 	}
 	s.closed = true
 	s.pd.refs--
+	d.receiveQueues--
 	return nil
 }

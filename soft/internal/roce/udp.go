@@ -63,6 +63,11 @@ func (d *Device) outputToGroup(a verbs.AddressAttr) (udpOutput, error) {
 }
 
 func (d *Device) output(a verbs.AddressAttr) (udpOutput, error) {
+	if a.Port != 0 {
+		if err := d.checkPort(a.Port); err != nil {
+			return udpOutput{}, err
+		}
+	}
 	if a.SGIDIndex < 0 || a.SGIDIndex >= len(d.endpoints) {
 		return udpOutput{}, fmt.Errorf("SGIDIndex is %d, but the GID table of device %s has the indices 0 to %d: %w", a.SGIDIndex, d.cfg.Name, len(d.endpoints)-1, verbs.ErrInvalid)
 	}

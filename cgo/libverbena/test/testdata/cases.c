@@ -1375,6 +1375,119 @@ static void atomic_write_length(void)
 	close_all(context, &a, &b);
 }
 
+static int create_qp(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap cap)
+{
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .srq = srq, .cap = cap};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+	return qp ? ibv_destroy_qp(qp) : errno;
+}
+
+static int create_cq(struct ibv_context *context, int cqe, int vector)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, cqe, NULL, NULL, vector);
+
+	return cq ? ibv_destroy_cq(cq) : errno;
+}
+
+static int create_srq(struct ibv_pd *pd, uint32_t wr, uint32_t sge)
+{
+	struct ibv_srq_init_attr attr = {.attr = {.max_wr = wr, .max_sge = sge}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+	return srq ? ibv_destroy_srq(srq) : errno;
+}
+
+static int create_ah(struct ibv_pd *pd, struct ibv_ah_attr attr)
+{
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+
+	return ah ? ibv_destroy_ah(ah) : errno;
+}
+
+// What the queries report is what is enforced: as much as that works, and no more.
+static void limits(void)
+{
+	struct ibv_context *context = open_first();
+	struct end e = open_end(context, NULL, false);
+	struct ibv_device_attr d;
+	struct ibv_port_attr port;
+	struct ibv_qp_attr attr;
+	struct ibv_ah_attr self = {.is_global = 1, .port_num = 1}, wrong;
+	struct ibv_pd **pds;
+	__be16 pkey;
+	union ibv_gid gid;
+	int most;
+
+	CHECK(!ibv_query_device(context, &d) && !ibv_query_port(context, 1, &port) && !ibv_query_gid(context, 1, 0, &self.grh.dgid));
+	// Numbers in one object.
+#define ENFORCED(limit, call_with) \
+	do { \
+		int64_t n = limit; \
+		CHECK(!(call_with)); \
+		n++; \
+		CHECK((call_with) == EINVAL); \
+	} while (0)
+	ENFORCED(d.max_qp_wr, create_qp(e.pd, e.cq, NULL, (struct ibv_qp_cap){.max_send_wr = n}));
+	ENFORCED(d.max_qp_wr, create_qp(e.pd, e.cq, NULL, (struct ibv_qp_cap){.max_recv_wr = n}));
+	ENFORCED(d.max_sge, create_qp(e.pd, e.cq, NULL, (struct ibv_qp_cap){.max_send_sge = n}));
+	ENFORCED(d.max_sge, create_qp(e.pd, e.cq, NULL, (struct ibv_qp_cap){.max_recv_sge = n}));
+	ENFORCED(d.max_cqe, create_cq(context, n, 0));
+	ENFORCED(context->num_comp_vectors - 1, create_cq(context, 1, n));
+	ENFORCED(d.max_srq_wr, create_srq(e.pd, n, 1));
+	ENFORCED(d.max_srq_sge, create_srq(e.pd, 1, n));
+	CHECK(!ibv_reg_mr(e.pd, e.buffer, d.max_mr_size + 1, 0) && errno == EINVAL);
+	// Ports and indices.
+	for (int n = 0; n < 256; n += n < 3 ? 1 : 50) {
+		bool exists = n > 0 && n <= d.phys_port_cnt;
+
+		wrong = self;
+		wrong.port_num = n;
+		CHECK(!create_ah(e.pd, wrong) == exists);
+		CHECK(!ibv_query_port(context, n, &port) == exists);
+		CHECK(!ibv_query_gid(context, n, 0, &gid) == exists);
+		CHECK(!ibv_query_pkey(context, n, 0, &pkey) == exists);
+		attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = n};
+		CHECK(exists || ibv_modify_qp(e.qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS) == EINVAL);
+	}
+	CHECK(!ibv_query_port(context, 1, &port));
+	CHECK(!ibv_query_pkey(context, 1, port.pkey_tbl_len - 1, &pkey) && ibv_query_pkey(context, 1, port.pkey_tbl_len, &pkey) && ibv_query_pkey(context, 1, -1, &pkey));
+	CHECK(!ibv_query_gid(context, 1, port.gid_tbl_len - 1, &gid) && ibv_query_gid(context, 1, port.gid_tbl_len, &gid) && ibv_query_gid(context, 1, -1, &gid));
+	wrong = self;
+	wrong.grh.sgid_index = port.gid_tbl_len;
+	CHECK(create_ah(e.pd, wrong) == EINVAL);
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1, .pkey_index = port.pkey_tbl_len};
+	CHECK(ibv_modify_qp(e.qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS) == EINVAL);
+	initialise(&e);
+	for (int i = 0; i < 6; i++) {
+		attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = e.qp->qp_num, .max_dest_rd_atomic = d.max_qp_rd_atom, .ah_attr = self};
+		switch (i) {
+		case 0: attr.ah_attr.port_num = 0; break;
+		case 1: attr.ah_attr.port_num = d.phys_port_cnt + 1; break;
+		case 2: attr.ah_attr.port_num = 7; break;
+		case 3: attr.ah_attr.grh.sgid_index = port.gid_tbl_len; break;
+		case 4: attr.max_dest_rd_atomic = d.max_qp_rd_atom + 1; break;
+		}
+		CHECK(ibv_modify_qp(e.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == (i < 5 ? EINVAL : 0));
+	}
+	for (int over = 1; over >= 0; over--) {
+		attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .max_rd_atomic = d.max_qp_init_rd_atom + over};
+		CHECK(ibv_modify_qp(e.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == (over ? EINVAL : 0));
+	}
+	// Numbers of objects. The others are tested where the device can be told to have fewer.
+	CHECK(d.max_mcast_grp == 0 || d.max_mcast_qp_attach == 1024);
+	CHECK(d.max_total_mcast_qp_attach == d.max_mcast_grp * d.max_mcast_qp_attach);
+	CHECK(pds = calloc(d.max_pd, sizeof *pds));
+	for (most = 1; most < d.max_pd; most++) // the end has one
+		CHECK(pds[most] = ibv_alloc_pd(context));
+	CHECK(!ibv_alloc_pd(context) && errno == EINVAL);
+	while (--most > 0)
+		CHECK(!ibv_dealloc_pd(pds[most]));
+	free(pds);
+	close_end(&e, true);
+	CHECK(!ibv_close_device(context));
+}
+
 // No header has these.
 extern const char *ibv_get_sysfs_path(void);
 extern int ibv_read_sysfs_file(const char *folder, const char *file, char *to, size_t size);
@@ -1453,7 +1566,7 @@ static const struct {
 	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
-	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak},
+	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},
