@@ -443,7 +443,8 @@ const (
 )
 
 // WC is a completion. If Status is not StatusSuccess, only ID, Status, VendorError and QPN are
-// valid (ibv_poll_cq(3)).
+// valid (ibv_poll_cq(3)), and on the software device Opcode, which is WCRecv for all failed
+// receives.
 type WC struct {
 	ID          uint64   // the request's ID
 	Status      Status   // how it ended

@@ -294,8 +294,12 @@ func TestErrors(t *testing.T) {
 			wr.ID, wr.Flags, wr.SGL = 9, verbs.FlagSignaled, []verbs.SGE{x.sge(0, 8)}
 			x.post(wr, wr)
 			wcs := x.wait(2)
-			assert.Equal(t, verbs.WC{ID: 9, Status: c.status, QPN: x.qp.Num()}, wcs[0])
-			assert.Equal(t, verbs.WC{ID: 9, Status: verbs.StatusFlushed, QPN: x.qp.Num()}, wcs[1])
+			opcode := map[verbs.Opcode]verbs.WCOpcode{
+				verbs.OpSend: verbs.WCSend, verbs.OpWrite: verbs.WCWrite, verbs.OpRead: verbs.WCRead,
+				verbs.OpCompareSwap: verbs.WCCompareSwap, verbs.OpFetchAdd: verbs.WCFetchAdd, verbs.OpAtomicWrite: verbs.WCAtomicWrite,
+			}[wr.Op]
+			assert.Equal(t, verbs.WC{ID: 9, Status: c.status, Opcode: opcode, QPN: x.qp.Num()}, wcs[0])
+			assert.Equal(t, verbs.WC{ID: 9, Status: verbs.StatusFlushed, Opcode: opcode, QPN: x.qp.Num()}, wcs[1])
 			assert.Equal(t, make([]byte, 4096), y.mem)
 			select {
 			case e := <-events:

@@ -168,7 +168,7 @@ func TestResetDropsCompletions(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 4, n)
 			for i, wc := range wcs[:n] {
-				require.Equal(t, verbs.WC{ID: uint64(i), Status: verbs.StatusFlushed, QPN: qps[1].Num()}, wc)
+				require.Equal(t, verbs.WC{ID: uint64(i), Status: verbs.StatusFlushed, Opcode: verbs.WCRecv, QPN: qps[1].Num()}, wc)
 			}
 			for _, qp := range qps {
 				require.NoError(t, qp.Close())

@@ -800,6 +800,98 @@ static void reset_while_reading(void)
 	CHECK(!ibv_close_device(context));
 }
 
+// failed returns the opcode of the next completion, which failed.
+static enum ibv_wc_opcode failed(struct end *e, struct ibv_cq_ex *extended, enum ibv_wc_status status)
+{
+	struct ibv_poll_cq_attr none = {0};
+	enum ibv_wc_opcode opcode;
+	struct ibv_wc wc;
+
+	if (!extended) {
+		wc = await(e);
+		CHECK(wc.status == status);
+		return wc.opcode;
+	}
+	while (ibv_start_poll(extended, &none))
+		;
+	CHECK(extended->status == status);
+	opcode = ibv_wc_read_opcode(extended);
+	ibv_end_poll(extended);
+	return opcode;
+}
+
+static const struct {
+	enum ibv_wr_opcode posted;
+	enum ibv_wc_opcode completed;
+} operations[] = {
+	{IBV_WR_RDMA_WRITE, IBV_WC_RDMA_WRITE}, {IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WC_RDMA_WRITE}, {IBV_WR_SEND, IBV_WC_SEND},
+	{IBV_WR_SEND_WITH_IMM, IBV_WC_SEND}, {IBV_WR_SEND_WITH_INV, IBV_WC_SEND}, {IBV_WR_RDMA_READ, IBV_WC_RDMA_READ},
+	{IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WC_COMP_SWAP}, {IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_FETCH_ADD},
+	{IBV_WR_LOCAL_INV, IBV_WC_LOCAL_INV}, {IBV_WR_BIND_MW, IBV_WC_BIND_MW}, {IBV_WR_ATOMIC_WRITE, IBV_WC_ATOMIC_WRITE},
+};
+
+// fail_all has a request refused by the peer. Those after it are flushed.
+static void fail_all(struct ibv_context *context, bool is_extended, bool shared_receives)
+{
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, shared_receives);
+	struct ibv_cq_ex *at_a = is_extended ? extend(&a) : NULL, *at_b = is_extended ? extend(&b) : NULL;
+	struct ibv_mw *mw = ibv_alloc_mw(a.pd, IBV_MW_TYPE_2);
+	struct ibv_sge sge = sge_of(&a, 8), small = sge_of(&b, 4);
+	struct ibv_recv_wr *bad_receive, receive = {.sg_list = &small, .num_sge = 1};
+	size_t count = sizeof operations / sizeof *operations;
+
+	CHECK(mw);
+	connect_ends(&a, &b);
+	for (size_t i = 0; i < count; i++) {
+		struct ibv_send_wr *bad, wr = {
+			.sg_list = &sge, .num_sge = 1, .opcode = operations[i].posted, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = {.remote_addr = (uintptr_t)b.buffer, .rkey = b.mr->rkey + !i},
+		};
+
+		if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+			wr.wr.atomic.remote_addr = (uintptr_t)b.buffer;
+			wr.wr.atomic.rkey = b.mr->rkey;
+		} else if (wr.opcode == IBV_WR_BIND_MW || wr.opcode == IBV_WR_LOCAL_INV) {
+			wr.num_sge = 0;
+			wr.bind_mw.mw = mw;
+			wr.bind_mw.rkey = mw->rkey;
+			wr.bind_mw.bind_info = (struct ibv_mw_bind_info){.mr = a.mr, .addr = (uintptr_t)a.buffer, .length = 8};
+			wr.invalidate_rkey = mw->rkey;
+		}
+		CHECK(!ibv_post_send(a.qp, &wr, &bad));
+		CHECK(failed(&a, at_a, i ? IBV_WC_WR_FLUSH_ERR : IBV_WC_REM_ACCESS_ERR) == operations[i].completed);
+	}
+	post_receive(&a, 1);
+	CHECK(failed(&a, at_a, IBV_WC_WR_FLUSH_ERR) == IBV_WC_RECV);
+	CHECK(!ibv_dealloc_mw(mw));
+	close_end(&a, true);
+	close_end(&b, true);
+
+	// A message is longer than its receive.
+	a = open_end(context, NULL, false);
+	b = open_end(context, NULL, shared_receives);
+	at_a = is_extended ? extend(&a) : NULL;
+	at_b = is_extended ? extend(&b) : NULL;
+	connect_ends(&a, &b);
+	small = sge_of(&b, 4);
+	CHECK(!(b.srq ? ibv_post_srq_recv(b.srq, &receive, &bad_receive) : ibv_post_recv(b.qp, &receive, &bad_receive)));
+	post_send(&a, 2);
+	CHECK(failed(&b, at_b, IBV_WC_LOC_LEN_ERR) == IBV_WC_RECV);
+	CHECK(failed(&a, at_a, IBV_WC_REM_INV_REQ_ERR) == IBV_WC_SEND);
+	close_end(&a, true);
+	close_end(&b, true);
+}
+
+// Completions with errors have the right opcode: programs look at it.
+static void failed_opcodes(void)
+{
+	struct ibv_context *context = open_first();
+
+	for (int i = 0; i < 4; i++)
+		fail_all(context, i & 1, i & 2);
+	CHECK(!ibv_close_device(context));
+}
+
 // worker makes and closes connections, in its own context.
 static void *worker(void *context)
 {
@@ -1564,7 +1656,7 @@ static const struct {
 	{"actions_of_children", actions_of_children}, {"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
 	{"few_files", few_files}, {"few_threads", few_threads}, {"little_address_space", little_address_space}, {"no_more_files", no_more_files},
 	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
-	{"exit_in_handler", exit_in_handler}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
+	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},
 	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},

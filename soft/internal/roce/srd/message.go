@@ -65,7 +65,7 @@ func (m *message) succeed() {
 // fail completes the request with an error. Answers to its packets under way are ignored.
 func (m *message) fail(c code) {
 	q := m.qp
-	wc := verbs.WC{ID: m.id, Status: statuses[c], VendorError: uint32(c), QPN: q.num}
+	wc := verbs.WC{ID: m.id, Status: statuses[c], Opcode: opcodes[m.op], VendorError: uint32(c), QPN: q.num}
 	m.release()
 	q.sendCQ.Complete(wc, q.sends.Add(), true)
 }

@@ -502,7 +502,7 @@ func TestDrained(t *testing.T) {
 	// Error flushes both queues.
 	b.post(send(b.to(a.h), a, 3))
 	require.NoError(t, b.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, a.h.net.Now))
-	assert.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusFlushed, VendorError: 1, QPN: b.num}}, b.send.take())
+	assert.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusFlushed, Opcode: verbs.WCSend, VendorError: 1, QPN: b.num}}, b.send.take())
 	assert.Len(t, b.recv.take(), 4)
 	a.post(send(ah, b, 4))
 	assert.Equal(t, verbs.StatusRemoteInvalidRDRequest, a.completed(1)[0].Status, "a queue pair in error is none to its peers")

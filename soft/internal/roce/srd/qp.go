@@ -235,7 +235,7 @@ func (q *QP) takeReceive() bool {
 
 func (q *QP) failReceive(status verbs.Status) {
 	q.inReceive = false
-	q.recvCQ.Complete(verbs.WC{ID: q.current.ID(), Status: status, QPN: q.num}, q.receives.Add(), true)
+	q.recvCQ.Complete(verbs.WC{ID: q.current.ID(), Status: status, Opcode: verbs.WCRecv, QPN: q.num}, q.receives.Add(), true)
 }
 
 // receiveSend places a message. A receive that is too short for it stays for the next one.

@@ -158,7 +158,7 @@ func TestDatagramRegionClosed(t *testing.T) {
 	r.server.memory.Remove(r.remote.Region)
 	r.client.post(r.datagramOr(1, verbs.OpSend, 1))
 	r.exchange()
-	r.requireReceived(verbs.WC{ID: 100, Status: verbs.StatusLocalProtectionError, QPN: serverQPN})
+	r.requireReceived(verbs.WC{ID: 100, Status: verbs.StatusLocalProtectionError, Opcode: verbs.WCRecv, QPN: serverQPN})
 	r.requireIntact()
 }
 

@@ -284,7 +284,7 @@ func (q *QP) flushSends() {
 func (q *QP) failSend(status verbs.Status) {
 	w := q.sq.at(q.sq.head)
 	q.sq.head++
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, QPN: q.num}, q.sends.Add(), true)
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, Opcode: completionOpcodes[w.wr.Op], QPN: q.num}, q.sends.Add(), true)
 }
 
 // outgoing is the packet that is being sent.

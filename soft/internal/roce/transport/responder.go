@@ -484,7 +484,7 @@ func (q *QP) finishReceive(p *wire.Packet, opcode verbs.WCOpcode, n uint32) {
 
 func (q *QP) failReceive(status verbs.Status) {
 	q.inReceive = false
-	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, QPN: q.num}, q.receives.Add(), true)
+	q.recvCQ.Complete(verbs.WC{ID: q.current.id, Status: status, Opcode: verbs.WCRecv, QPN: q.num}, q.receives.Add(), true)
 }
 
 // ack acknowledges everything executed so far.

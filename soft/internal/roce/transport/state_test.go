@@ -180,7 +180,7 @@ func TestPostingByState(t *testing.T) {
 		}
 		if s == verbs.QPError {
 			require.Equal(t, []verbs.WC{{ID: 1, Status: verbs.StatusFlushed, QPN: clientQPN}}, e.send.take())
-			require.Equal(t, []verbs.WC{{ID: 2, Status: verbs.StatusFlushed, QPN: clientQPN}}, e.recv.take())
+			require.Equal(t, []verbs.WC{{ID: 2, Status: verbs.StatusFlushed, Opcode: verbs.WCRecv, QPN: clientQPN}}, e.recv.take())
 		} else {
 			require.Empty(t, e.send.take())
 			require.Empty(t, e.recv.take())

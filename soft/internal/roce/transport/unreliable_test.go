@@ -214,8 +214,8 @@ func TestUnreliableBadReceive(t *testing.T) {
 		r.server.postRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{{Addr: 1, Length: 100, LKey: 1}}}, verbs.RecvWR{ID: 2})
 		r.client.post(r.datagramOr(1, verbs.OpSend, 10))
 		r.exchange()
-		r.requireReceived(verbs.WC{ID: 1, Status: verbs.StatusLocalProtectionError, QPN: serverQPN},
-			verbs.WC{ID: 2, Status: verbs.StatusFlushed, QPN: serverQPN})
+		r.requireReceived(verbs.WC{ID: 1, Status: verbs.StatusLocalProtectionError, Opcode: verbs.WCRecv, QPN: serverQPN},
+			verbs.WC{ID: 2, Status: verbs.StatusFlushed, Opcode: verbs.WCRecv, QPN: serverQPN})
 		assert.Equal(t, verbs.QPError, r.server.qp.State())
 		assert.Equal(t, []verbs.EventType{verbs.EventQPFatal}, r.server.events)
 	}

@@ -280,7 +280,7 @@ func TestWindowRequestsRefused(t *testing.T) {
 			r.server.post(wr, verbs.SendWR{ID: 2, Op: verbs.OpSend, Flags: verbs.FlagSignaled})
 			r.exchange()
 			require.Equal(t, []verbs.WC{
-				{ID: 1, Status: verbs.StatusMemoryWindowBindError, QPN: serverQPN},
+				{ID: 1, Status: verbs.StatusMemoryWindowBindError, Opcode: completionOpcodes[wr.Op], QPN: serverQPN},
 				{ID: 2, Status: verbs.StatusFlushed, QPN: serverQPN},
 			}, r.server.send.take())
 			require.Equal(t, verbs.QPError, r.server.qp.State())
@@ -507,7 +507,7 @@ func TestSendInvalidateRefused(t *testing.T) {
 			r.requireFailed(r.sendInvalidate(9, k, n), verbs.StatusRemoteAccessError)
 			require.Equal(t, verbs.QPError, r.server.qp.State(), name)
 			require.Equal(t, []verbs.EventType{verbs.EventQPAccessError}, r.server.events)
-			require.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusFlushed, QPN: serverQPN}}, r.server.recv.take())
+			require.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusFlushed, Opcode: verbs.WCRecv, QPN: serverQPN}}, r.server.recv.take())
 			require.Equal(t, held, r.remote.Bound(), "%s: still bound", name)
 		}
 	}
@@ -586,7 +586,7 @@ func TestUnreliableWindows(t *testing.T) {
 	require.NotEqual(t, r.local.Mem[512:700], r.remote.Mem[windowOff+512:windowOff+700])
 	r.server.post(invalidation(3, windowKey))
 	r.server.transmit(r.now)
-	require.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusMemoryWindowBindError, QPN: serverQPN}}, r.server.send.take())
+	require.Equal(t, []verbs.WC{{ID: 3, Status: verbs.StatusMemoryWindowBindError, Opcode: verbs.WCLocalInvalidate, QPN: serverQPN}}, r.server.send.take())
 	require.Equal(t, verbs.QPSendQueueError, r.server.qp.State())
 }
 
