@@ -2,7 +2,6 @@ package roce
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -92,7 +91,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	}
 	s := d.shardOf(init.Poller)
 	d.addPoller(init.Poller, s)
-	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity)}
+	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity), index: len(d.queues)}
 	d.queues = append(d.queues, c)
 	if init.Fields != 0 {
 		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
@@ -495,6 +494,9 @@ func (c *completionQueue) Close() error {
 	}
 	c.closed = true
 	d.removePoller(c.poller)
-	d.queues = slices.DeleteFunc(d.queues, func(o *completionQueue) bool { return o == c })
+	last := len(d.queues) - 1
+	d.queues[c.index], d.queues[last].index = d.queues[last], c.index // a search would take long with many
+	d.queues[last] = nil
+	d.queues = d.queues[:last]
 	return nil
 }

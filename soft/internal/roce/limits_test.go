@@ -2,6 +2,7 @@ package roce
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -178,4 +179,27 @@ func TestReportedIndices(t *testing.T) {
 	require.NoError(t, toRTR(self, attr.MaxQPReadAtomic))
 	require.ErrorIs(t, toRTS(attr.MaxInitReadAtomic+1), verbs.ErrInvalid)
 	require.NoError(t, toRTS(attr.MaxInitReadAtomic))
+}
+
+// BenchmarkCloseQueue closes completion queues of a device that has many.
+func BenchmarkCloseQueue(b *testing.B) {
+	x := openSide(b, Config{}, 64)
+	for _, open := range []int{1 << 10, 1 << 15} {
+		b.Run(fmt.Sprintf("open=%d", open), func(b *testing.B) {
+			all := make([]verbs.CQ, open)
+			for i := range all {
+				all[i] = must(x.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
+			}
+			for i := 0; b.Loop(); i++ {
+				at := i * 7919 % open
+				if err := all[at].Close(); err != nil {
+					b.Fatal(err)
+				}
+				all[at] = must(x.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
+			}
+			for _, c := range all {
+				require.NoError(b, c.Close())
+			}
+		})
+	}
 }
