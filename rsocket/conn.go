@@ -116,11 +116,13 @@ func (c *Conn) readState(size int) (wait bool, err error) {
 	switch {
 	case c.closed:
 		return false, c.opError("read", net.ErrClosed)
+	case size == 0: // as over TCP, whatever has happened
+		return false, nil
 	case c.readDeadline.Expired:
 		return false, c.opError("read", os.ErrDeadlineExceeded)
 	case c.reading:
 		return true, nil
-	case size == 0 || c.in.Available() > 0:
+	case c.in.Available() > 0:
 		return false, nil
 	case c.readClosed:
 		return false, io.EOF
@@ -132,8 +134,8 @@ func (c *Conn) readState(size int) (wait bool, err error) {
 
 // Write writes p. It returns when all of p has been copied to send memory; the peer may not have
 // it yet. After an error, n bytes of p have been copied, and are sent unless the connection has
-// failed. Errors are *net.OpError, and match net.ErrClosed (after CloseWrite, too),
-// os.ErrDeadlineExceeded, syscall.EPIPE when the peer has closed the connection, and
+// failed. Errors are *net.OpError, and match net.ErrClosed, os.ErrDeadlineExceeded,
+// syscall.EPIPE after CloseWrite and when the peer has closed the connection, and
 // syscall.ECONNRESET when it has failed.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.mu.Lock()
@@ -184,13 +186,13 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 // writeError is why nothing can be written.
 func (c *Conn) writeError() error {
 	switch {
-	case c.closed || c.writeClosed:
+	case c.closed:
 		return c.opError("write", net.ErrClosed)
 	case c.writeDeadline.Expired:
 		return c.opError("write", os.ErrDeadlineExceeded)
-	case c.failure != nil:
+	case c.failure != nil && !c.writeClosed:
 		return c.opError("write", c.failure)
-	case c.peerGone:
+	case c.writeClosed || c.peerGone:
 		return c.opError("write", &neterr.Error{Kind: syscall.EPIPE})
 	}
 	return nil

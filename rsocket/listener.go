@@ -8,15 +8,18 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket/internal/deadline"
 	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
@@ -29,12 +32,13 @@ type Listener struct {
 	parts   []*listening
 	backlog int
 
-	mu      sync.Mutex
-	changed sync.Cond // for Accept
-	failure error     // net.ErrClosed after Close, or why the stack has failed; nil: it listens
-	ready   fifo.Queue[*Conn]
-	opening quota.Places[netip.Addr] // connections being established, by the peer's address
-	holding bool                     // a part holds requests
+	mu       sync.Mutex
+	changed  sync.Cond // for Accept
+	deadline deadline.Deadline
+	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
+	ready    fifo.Queue[*Conn]
+	opening  quota.Places[netip.Addr] // connections being established, by the peer's address
+	holding  bool                     // a part holds requests
 }
 
 // listening is the part of a Listener on one Stack.
@@ -114,7 +118,7 @@ func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*S
 func (l *Listener) Accept() (net.Conn, error) { return asNetConn(l.AcceptConn()) }
 
 // AcceptConn waits for the next connection that a peer makes. The error is a *net.OpError that
-// matches net.ErrClosed after Close, or the error of the device.
+// matches net.ErrClosed after Close, os.ErrDeadlineExceeded, or the error of the device.
 func (l *Listener) AcceptConn() (*Conn, error) {
 	c, err := l.next()
 	if err == nil {
@@ -126,15 +130,30 @@ func (l *Listener) AcceptConn() (*Conn, error) {
 func (l *Listener) next() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.ready.Len() == 0 {
+	for l.failure != nil || l.deadline.Expired || l.ready.Len() == 0 {
 		if l.failure != nil {
 			return nil, l.opError("accept", l.failure)
+		}
+		if l.deadline.Expired {
+			return nil, l.opError("accept", os.ErrDeadlineExceeded)
 		}
 		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 	c := l.ready.Pop()
 	c.shared.Retain()
 	return c, nil
+}
+
+// SetDeadline sets the time at which Accept fails with os.ErrDeadlineExceeded, even a call that waits,
+// and also if connections are there. Zero: none.
+func (l *Listener) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil {
+		return l.opError("set", l.failure)
+	}
+	l.deadline.Reset(l.parts[0].stack.host, &l.mu, t, l.changed.Broadcast)
+	return nil
 }
 
 // Addr is the address that the listener listens on, an *Addr.
@@ -162,6 +181,7 @@ func (l *Listener) end(failure error) bool {
 		return false
 	}
 	l.failure = failure
+	l.deadline.Reset(nil, &l.mu, time.Time{}, nil)
 	var waiting []*Conn
 	for l.ready.Len() > 0 {
 		waiting = append(waiting, l.ready.Pop())

@@ -296,7 +296,7 @@ func (w *stress) check() {
 			if whole++; d.wr.left.Load() {
 				closed++
 			} else if d.x.failed != nil {
-				assert.ErrorIs(w, d.x.failed, net.ErrClosed, "stream %d", d.x.number) // it was ended by CloseWrite
+				assert.ErrorIs(w, d.x.failed, syscall.EPIPE, "stream %d", d.x.number) // it was ended by CloseWrite
 			}
 		}
 	}
