@@ -83,7 +83,8 @@ type Config struct {
 	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
 	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
 	// Zero, with RetryCount zero: the software device measures the round trip and adapts
-	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for 4 s.
+	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for
+	// SilenceTimeout.
 	// Zero otherwise, and on other devices: 268 ms (n = 16).
 	//
 	// A device that does not adapt may wait up to four times as long. The software device doubles
@@ -93,6 +94,10 @@ type Config struct {
 	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The
 	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
 	RetryCount int
+	// SilenceTimeout is how long a peer may be silent before the software device gives up, where
+	// AckTimeout and RetryCount are zero. A process that a debugger has stopped is silent. Zero:
+	// 4 s. Adapters ignore it.
+	SilenceTimeout time.Duration
 	// MinRNRTimer is how long peers are told to wait before they repeat a message that found
 	// no receive, rounded up to the next of the 32 values of IBTA 9.7.5.2.8, which go from 10
 	// µs to 655.36 ms. Zero: 640 µs. A software device waits longer, up to 1 s, while many of

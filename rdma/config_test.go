@@ -83,6 +83,7 @@ func TestBadConfig(t *testing.T) {
 		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.SL"},
 		{"FlowLabel", rdma.Config{Path: rdma.Path{FlowLabel: 1 << 20}}, rdma.ErrRange, "Config.FlowLabel"},
 		{"RNRRetry", rdma.Config{RNRRetry: 8}, rdma.ErrRange, "Config.RNRRetry"},
+		{"SilenceTimeout", rdma.Config{SilenceTimeout: -time.Second}, rdma.ErrRange, "Config.SilenceTimeout"},
 		{"RetryCount", rdma.Config{RetryCount: rdma.Forever}, rdma.ErrRange, "Config.RetryCount"},
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
 		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},

@@ -202,7 +202,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive}
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
 	if c.srq == nil {
 		init.MaxRecvWR = 1
 	}

@@ -52,6 +52,7 @@ const (
 	defaultConnectTimeout = time.Minute
 	defaultKeepalive      = 2 * time.Second
 	defaultCloseTimeout   = time.Second
+	defaultSilenceTimeout = 4 * time.Second
 	// longestTimeout can be added to the age of a context without overflow.
 	longestTimeout    = math.MaxInt64 / 2
 	defaultAckTimeout = ackTimeUnit << 16
@@ -268,6 +269,7 @@ func (s *settings) setRetries() error {
 		{"Keepalive", &s.Keepalive, defaultKeepalive, [2]bool{true, false}},
 		{"CloseTimeout", &s.CloseTimeout, defaultCloseTimeout, [2]bool{true, false}},
 		{"DrainTimeout", &s.DrainTimeout, DefaultDrainTimeout, [2]bool{}},
+		{"SilenceTimeout", &s.SilenceTimeout, defaultSilenceTimeout, [2]bool{}},
 		{"AckTimeout", &s.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
 		{"MinRNRTimer", &s.MinRNRTimer, defaultMinRNRTimer, [2]bool{}},
 	} {

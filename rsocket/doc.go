@@ -30,8 +30,8 @@
 // CloseWrite ends this end's data, and the peer reads io.EOF behind it. Close does not wait: the
 // data that Write has accepted is sent in the background, for Config.Linger at most, and what the
 // peer still sends is dropped. If the peer's program dies, Read and Write fail with
-// syscall.ECONNRESET: its device or its kernel says so, or does not answer a keepalive. A peer that
-// violates the protocol loses its connection, and the error matches ErrProtocol.
+// syscall.ECONNRESET: its device or its kernel says so, or answers nothing for Config.SilenceTimeout.
+// A peer that violates the protocol loses its connection, and the error matches ErrProtocol.
 //
 // There is no urgent data. I/O mappings (riomap) are declined, as the protocol allows. Only RC is
 // used, so iWARP adapters do not work.

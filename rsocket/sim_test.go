@@ -170,7 +170,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-var simConfig = rsocket.Config{MaxConnections: 64, ReceiveBuffer: 64 << 10, SendBuffer: 64 << 10, KeepAlive: 2 * time.Second}
+var simConfig = rsocket.Config{MaxConnections: 64, ReceiveBuffer: 64 << 10, SendBuffer: 64 << 10, KeepAlive: 2 * time.Second, SilenceTimeout: 4 * time.Second}
 
 // serve is the program of a server.
 func (w *world) serve(h *sim.Host) func(ctx context.Context, dev verbs.Device) error {

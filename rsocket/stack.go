@@ -59,6 +59,12 @@ type Config struct {
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer, the connection fails with ECONNRESET. Zero: 15 s. None: never.
 	KeepAlive time.Duration
+	// SilenceTimeout is how long a peer's device may answer neither data nor a keepalive before
+	// the connection fails with ECONNRESET. The software device is a part of the peer's process:
+	// while a debugger has stopped that, it answers nothing. (A process that has ended is noticed at
+	// once, or within seconds.) Zero: two minutes. Adapters answer for a process that stands still;
+	// a Stack on one gives up after some seconds.
+	SilenceTimeout time.Duration
 	// Linger is how long a closed connection goes on sending what Write has accepted. Zero: 10
 	// s. None: it sends nothing more.
 	Linger time.Duration
@@ -77,6 +83,7 @@ const defaultBacklog = 1024
 func (c *Config) complete() error {
 	c.ReceiveBuffer, c.SendBuffer = cmp.Or(c.ReceiveBuffer, 2<<20), cmp.Or(c.SendBuffer, 1<<20)
 	c.Backlog = cmp.Or(c.Backlog, defaultBacklog)
+	c.SilenceTimeout = cmp.Or(c.SilenceTimeout, 2*time.Minute)
 	c.KeepAlive, c.Linger = cmp.Or(c.KeepAlive, 15*time.Second), cmp.Or(c.Linger, 10*time.Second)
 	switch {
 	case c.Device == nil:
@@ -85,6 +92,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes, SendMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog)
 	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
 		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
+	case c.SilenceTimeout < 0:
+		return fmt.Errorf("%w: SilenceTimeout is %v; it must be positive, or zero for two minutes", ErrRange, c.SilenceTimeout)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:
 		return fmt.Errorf("%w: KeepAlive is %v and Linger is %v; each must be positive, zero or None", ErrRange, c.KeepAlive, c.Linger)
 	}
@@ -162,7 +171,7 @@ func (s *Stack) open() error {
 	s.zone = port.Interface
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
 		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
-		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, Log: s.cfg.Log,
+		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, SilenceTimeout: s.cfg.SilenceTimeout, Log: s.cfg.Log,
 		Queues: rdma.Queues{SendQueueSize: maxUnderWay, MaxSendSGE: 1},
 	})
 	if err != nil {

@@ -1,5 +1,7 @@
 package verbs
 
+import "time"
+
 // CQInit configures a completion queue.
 type CQInit struct {
 	// Capacity is the least number of completions that the queue can hold, from 1 to
@@ -185,12 +187,15 @@ type QPInit struct {
 	// applies.
 	//
 	// On the software device the first repetition follows about two round trips after a loss
-	// that nothing else shows. A request fails when the peer has been silent for 4 s, or when
-	// the peer responds to others but has not taken this queue pair's oldest packet for 30 s.
-	// Time in which this process stood still does not count.
+	// that nothing else shows. A request fails when the peer has been silent for SilenceTimeout,
+	// or when the peer responds to others but has not taken this queue pair's oldest packet for 30
+	// s (or SilenceTimeout, if that is longer). Time in which this process stood still does not
+	// count.
 	//
 	// False: Timeout and RetryCount apply, as in IBTA 9.7.6.1.3 and 9.7.5.1.3.
 	AdaptiveRetransmission bool
+	// SilenceTimeout is for devices that adapt: see AdaptiveRetransmission. Zero: 4 s.
+	SilenceTimeout time.Duration
 	// OutlivesPeer makes an RC queue pair of the software device behave as on adapters when the
 	// process of its peer ends: it stays in its state, unless a request is outstanding. False:
 	// it enters the error state. EventPeerGone comes in either case.

@@ -82,7 +82,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
-		Adaptive: init.AdaptiveRetransmission, OutlivesPeer: init.OutlivesPeer,
+		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout, OutlivesPeer: init.OutlivesPeer,
 		Num: q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, RNRWaiters: &s.rnrWaiters,

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -40,6 +42,9 @@ type Config struct {
 	// Adaptive makes a reliable connection measure the round trip and repeat requests
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
+	// SilenceTimeout is how long the peer may be silent before the oldest request fails. Zero:
+	// defaultSilenceTimeout.
+	SilenceTimeout time.Duration
 	// OutlivesPeer: PeerGone changes no state while no request is outstanding.
 	OutlivesPeer bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
@@ -70,13 +75,14 @@ type Config struct {
 
 // identity holds what never changes.
 type identity struct {
-	kind      verbs.QPType
-	num       uint32
-	domain    uint32
-	portMTU   verbs.MTU
-	service   wire.Service
-	signalAll bool
-	mayAdapt  bool // Config.Adaptive
+	kind           verbs.QPType
+	num            uint32
+	domain         uint32
+	portMTU        verbs.MTU
+	service        wire.Service
+	signalAll      bool
+	mayAdapt       bool // Config.Adaptive
+	silenceTimeout time.Duration
 	// outlivesPeer is Config.OutlivesPeer.
 	outlivesPeer bool
 }
@@ -102,12 +108,16 @@ func New(c Config) *QP {
 	q := &QP{
 		identity: identity{
 			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
-			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC, outlivesPeer: c.OutlivesPeer,
+			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+			silenceTimeout: c.SilenceTimeout, outlivesPeer: c.OutlivesPeer,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},
 		queues: queues{rq: c.RecvQueue, sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline), sendCQ: c.Send, recvCQ: c.Recv},
 		hooks:  hooks{checkAH: c.CheckAH, findBind: c.Bind, guard: c.Guard, event: c.Event, revoked: c.Revoked},
+	}
+	if q.silenceTimeout <= 0 {
+		q.silenceTimeout = defaultSilenceTimeout
 	}
 	q.sends, q.receives = NewUnpolled(&q.sq.taken), NewUnpolled(&q.rq.taken)
 	if q.revoked == nil {

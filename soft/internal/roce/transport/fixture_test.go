@@ -137,6 +137,7 @@ type options struct {
 	window    int
 	signalAll bool
 	adaptive  bool
+	silence   time.Duration
 	// controlled: there is congestion control, until the queue pair is reset.
 	controlled bool
 	arena      int // bytes of either region
@@ -203,7 +204,7 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Bind: findTestBind, Window: o.window,
 		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
-		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, RNRWaiters: o.waiting,
+		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, SilenceTimeout: o.silence, RNRWaiters: o.waiting,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})

@@ -56,7 +56,7 @@ func TestRefusalAfterALostResponse(t *testing.T) {
 					require.Less(t, psn, end, "nothing from the refused request on leaves again")
 				}
 				r.requireCompleted(succeeded, unanswered, flushed, refused, flushed)
-				require.Less(t, r.now-start, silenceTimeout)
+				require.Less(t, r.now-start, defaultSilenceTimeout)
 			})
 		}
 	}

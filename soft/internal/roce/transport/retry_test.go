@@ -122,13 +122,18 @@ func TestSequenceNaksWithoutRetries(t *testing.T) {
 	require.Equal(t, verbs.StatusFlushed, list[1].Status)
 }
 
-// Time-outs do not count while the peer has not taken the packets, for silenceTimeout at most since
-// it last responded.
+// Time-outs do not count while the peer has not taken the packets, for Config.SilenceTimeout at most
+// since it last responded.
 func TestPeerBehind(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{timeout: 14, retries: 7})
+	testPeerBehind(t, 0, defaultSilenceTimeout)
+	testPeerBehind(t, time.Minute, time.Minute)
+}
+
+func testPeerBehind(t *testing.T, set, silence time.Duration) {
+	r := newRig(t, options{timeout: 14, retries: 7, silence: set})
 	const timeout = 4096 << 14 * time.Nanosecond
-	const postponements = int((silenceTimeout + timeout - 1) / timeout)
+	postponements := int((silence + timeout - 1) / timeout)
 	behind := func() (postponed bool) {
 		at := r.client.qp.Deadline()
 		r.client.qp.PeerBehind(at - 1)

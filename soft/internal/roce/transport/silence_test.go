@@ -43,13 +43,30 @@ func TestSilentPeer(t *testing.T) {
 				require.Equal(t, []uint64{1, 2}, ids(list))
 				require.Equal(t, verbs.StatusRetryExceeded, list[0].Status)
 				require.Equal(t, verbs.StatusFlushed, list[1].Status)
-				require.GreaterOrEqual(t, r.now-start, silenceTimeout)
-				require.Less(t, r.now-start, silenceTimeout+2*maxBackoff)
+				require.GreaterOrEqual(t, r.now-start, defaultSilenceTimeout)
+				require.Less(t, r.now-start, defaultSilenceTimeout+2*maxBackoff)
 				require.Equal(t, uint64(1), r.client.counters.RetryExceeded)
 				require.Zero(t, r.client.qp.Deadline())
 			})
 		}
 	}
+}
+
+// A peer may be silent for as long as the queue pair was told, and may respond to others meanwhile.
+func TestSilenceTimeout(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{adaptive: true, silence: 2 * time.Minute})
+	r.roundTripOf(50 * time.Microsecond)
+	start := r.now
+	r.client.post(r.wr(1, verbs.OpSend, 8))
+	for r.client.qp.State() == verbs.QPReadyToSend {
+		r.client.transmit(r.now)
+		r.now = r.client.qp.Deadline()
+		r.client.qp.Timeout(r.now)
+	}
+	r.requireSent(1, verbs.StatusRetryExceeded)
+	require.GreaterOrEqual(t, r.now-start, 2*time.Minute)
+	require.Less(t, r.now-start, 2*time.Minute+2*maxBackoff)
 }
 
 // On a path with a delay of seconds the oldest packet is still sent often enough.
@@ -163,8 +180,8 @@ func TestPauses(t *testing.T) {
 				net.run(10 * time.Minute)
 				if c.ends {
 					require.Equal(t, verbs.StatusRetryExceeded, f.failed[0])
-					require.GreaterOrEqual(t, f.failedAt-at, silenceTimeout)
-					require.Less(t, f.failedAt-at, silenceTimeout+2*maxBackoff)
+					require.GreaterOrEqual(t, f.failedAt-at, defaultSilenceTimeout)
+					require.Less(t, f.failedAt-at, defaultSilenceTimeout+2*maxBackoff)
 					return
 				}
 				require.Empty(t, f.failed)
@@ -265,7 +282,7 @@ func TestReceiverNotReadyForever(t *testing.T) {
 	r.expire()
 	r.silence(0)
 	r.requireSent(3, verbs.StatusRetryExceeded)
-	require.Less(t, r.now-start, silenceTimeout+2*maxBackoff+wire.RNRTimer(31))
+	require.Less(t, r.now-start, defaultSilenceTimeout+2*maxBackoff+wire.RNRTimer(31))
 }
 
 func TestReceiverNotReadyLimits(t *testing.T) {

@@ -25,11 +25,11 @@ const (
 	// maxAssumed bounds a round trip that is assumed rather than measured.
 	maxAssumed = time.Second
 
-	// silenceTimeout is how long the peer may be silent before the oldest request fails.
+	// defaultSilenceTimeout is how long the peer may be silent before the oldest request fails.
 	// A process may be stopped for a second or two.
-	silenceTimeout = 4 * time.Second
-	// stuckTimeout is the same for a peer that responds, but does not
-	// acknowledge the oldest packet.
+	defaultSilenceTimeout = 4 * time.Second
+	// stuckTimeout is the same for a peer that responds, but does not acknowledge the oldest
+	// packet, unless Config.SilenceTimeout is longer.
 	stuckTimeout = 30 * time.Second
 	// unreachableTimeout is the same for a silent peer whose socket is reported gone.
 	// Meanwhile the oldest packet is sent every unreachableInterval.
@@ -110,14 +110,15 @@ func (a *adaptive) count(until time.Duration) {
 }
 
 // timedOut reports whether the oldest request must fail.
-func (a *adaptive) timedOut() bool {
+func (q *QP) timedOut() bool {
+	a := &q.adaptive
 	switch {
-	case a.stuck >= stuckTimeout:
+	case a.stuck >= max(stuckTimeout, q.silenceTimeout):
 		return true
 	case a.unreachable && a.unreachableRepeated >= minRepetitions && a.silent-a.silentAtReport >= unreachableTimeout:
 		return true
 	}
-	return a.silent >= silenceTimeout && a.repeated >= minRepetitions
+	return a.silent >= q.silenceTimeout && a.repeated >= minRepetitions
 }
 
 // interval returns how long to wait for a response.
