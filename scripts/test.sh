@@ -43,8 +43,8 @@ if [ "${1:-}" = full ]; then
 	module examples/grpc
 	module oob/etcd
 	# Under the race detector, a thousand seeds take an hour.
-	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo)$' \
-		./docs ./rsocket ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
+	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo|WaitDuringReadsSimulated|BothEndsCloseAtOnce)$' \
+		./docs ./rdma ./rsocket ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
 	report
 fi
 
