@@ -74,7 +74,7 @@ func (o *options) start(stderr io.Writer) error {
 		say("%s=%s", searchVariable, value)
 	}
 	if newer != "" {
-		say("%s is newer than the library, so it keeps its name", newer)
+		say("%s has versions of symbols that the library lacks, so it keeps its name", newer)
 	}
 	if value := goSettings(os.Getenv(goVariable), o.command, lib.machine); value != os.Getenv(goVariable) {
 		env = setenv(env, goVariable, value)
