@@ -178,7 +178,7 @@ func TestPrograms(t *testing.T) { runPrograms(t, places(t)) }
 // runPrograms runs the rows, and prints the table.
 func runPrograms(t *testing.T, places []*place) {
 	t.Helper()
-	plain.library(t) // building it takes none of a program's time
+	plain.library(t) // before the time of the first row begins
 	var rows []row
 	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t), iser(t)} {
 		rows = append(rows, list...)
