@@ -28,6 +28,7 @@ type attempts struct {
 	retryAt time.Time     // when to try the next time; zero: an attempt is under way
 	pause   time.Duration // before the next attempt
 	last    error         // of the last attempt
+	waiting error         // why the attempt under way has not found the peer yet
 }
 
 // newAttempts starts the time-out of the configuration, or the context's.
@@ -55,7 +56,7 @@ func (a *attempts) add(list []netip.Addr, mayReach func(netip.Addr) bool) {
 func (a *attempts) nextTarget() netip.Addr {
 	target := a.targets[a.next]
 	a.next++
-	a.retryAt = time.Time{}
+	a.retryAt, a.waiting = time.Time{}, nil
 	return target
 }
 
@@ -67,6 +68,7 @@ func (a *attempts) repeat() { a.next-- }
 func (a *attempts) failed(err error, again bool) bool {
 	// Keep an error that is worth retrying: it says more than that another address is out of
 	// reach. A rejection ends the attempts, so it is the reason.
+	a.waiting = nil
 	if a.last == nil || again || !retryable(a.last) || errors.Is(err, ErrRejected) {
 		a.last = err
 	}
@@ -75,6 +77,11 @@ func (a *attempts) failed(err error, again bool) bool {
 		a.targets = slices.Delete(a.targets, a.next, a.next+1)
 	}
 	return len(a.targets) > 0 && (again || !errors.Is(err, ErrRejected)) && (!a.once || a.next < len(a.targets))
+}
+
+// others reports whether another address of the host can be tried while this one waits.
+func (a *attempts) others() bool {
+	return a.next < len(a.targets) || !a.once && len(a.targets) > 1
 }
 
 // now reports whether the next attempt is to begin at once: each address is tried once before
@@ -93,7 +100,10 @@ func (a *attempts) now() bool {
 func (a *attempts) due(now time.Time) (again bool, err error) {
 	if !a.until.IsZero() && !now.Before(a.until) {
 		err := fmt.Errorf("%w after %v", ErrTimeout, a.limit)
-		if a.last != nil {
+		switch {
+		case a.waiting != nil:
+			err = fmt.Errorf("%w: %w", err, a.waiting)
+		case a.last != nil:
 			err = fmt.Errorf("%w: the last attempt failed: %w", err, a.last)
 		}
 		return false, err

@@ -746,7 +746,7 @@ func (conn *Connection) Err() error { return conn.view().err }
 // engine.
 func (conn *Connection) check(op string) { conn.ctx.control.Check(op) }
 
-// DialError is why the latest attempt of Dial has failed, while it goes on trying. It is nil
+// DialError is why the latest attempt of Dial has failed, or waits, while Dial goes on. It is nil
 // before an attempt has failed, when the connection is Ready or Failed, and for connections
 // that were not dialled. It may be called from any goroutine.
 func (conn *Connection) DialError() error {

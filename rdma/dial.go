@@ -51,8 +51,8 @@ type DialConfig struct {
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
 // errors.As finds the *verbs.CMError with the private data of a rejection. Close ends the
-// attempts; until then, Connection.DialError is the reason why the latest one failed. A
-// context that was in Starting becomes Running when the connection is Ready, or has ended.
+// attempts; until then, Connection.DialError is the reason why the latest one failed, or
+// waits. A context that was in Starting becomes Running when the connection is Ready, or has ended.
 //
 // It is legal in Starting and Running, in callbacks too. It fails at once with ErrInvalid for
 // an invalid address, ErrRange for too much private data, ErrFull while Config.MaxConnections
@@ -197,7 +197,16 @@ func (d *dial) event(ev *verbs.CMEvent) {
 	}
 	var err error
 	switch ev.Type {
+	case verbs.CMUnresolved:
+		if d.others() {
+			d.failed(ev.Err)
+			return
+		}
+		d.waiting = ev.Err
+		conn.dialError.Store(&ev.Err)
+		return
 	case verbs.CMResolved:
+		d.waiting = nil
 		err = d.request()
 	case verbs.CMConnectResponse:
 		var attr verbs.QPAttr

@@ -114,7 +114,14 @@ func (r *resolution) attempt() {
 // event implements idOwner.
 func (r *resolution) event(ev *verbs.CMEvent) {
 	switch ev.Type {
+	case verbs.CMUnresolved:
+		if r.others() {
+			r.failed(ev.Err)
+			return
+		}
+		r.waiting = ev.Err
 	case verbs.CMResolved:
+		r.waiting = nil
 		if err := r.id.Connect(verbs.CMParam{QPN: r.ctx.endpoint.lane.Num(), QKey: r.ctx.set.qkey, PrivateData: r.cfg.PrivateData}); err != nil {
 			r.failed(err)
 		}

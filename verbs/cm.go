@@ -38,7 +38,8 @@ type CM interface {
 	// Listen accepts requests for an address.
 	Listen(CMListen) (CMListener, error)
 	// Dial makes an ID, and finds in the background the device's port and GID that lead to the
-	// address. CMResolved or CMFailed reports the outcome.
+	// address. CMResolved or CMFailed reports the outcome; before that, CMUnresolved may come, any
+	// number of times.
 	Dial(CMDial) (CMID, error)
 	// Close closes all IDs and listeners. After it has returned, handle is not running and
 	// will not run again. It may have to wait for peers that do not answer: Linux gives up
@@ -166,6 +167,7 @@ const (
 	CMDeviceRemoved                          // the device is gone: close everything
 	CMMulticastJoined                        // messages can be sent to the group, and queue pairs attached to it
 	CMMulticastFailed                        // the group cannot be joined, or is lost: Err says why
+	CMUnresolved                             // a Dial goes on without a port and GID: Err says why
 )
 
 // CMEvent is an event of a connection manager. Fields that do not apply to its type are zero.
@@ -177,7 +179,7 @@ type CMEvent struct {
 	// messages do not carry its length.
 	Param   CMParam
 	Address AddressAttr // for UD: the address of the peer's queue pair, or of the group
-	Err     error       // of CMFailed, a *CMError, and of CMMulticastFailed
+	Err     error       // of CMFailed and CMUnresolved, a *CMError, and of CMMulticastFailed
 	// Multicast is the membership of a CMMulticastJoined or CMMulticastFailed, or of a
 	// CMAddressChanged or CMDeviceRemoved that has no ID. Messages to the group go to
 	// Param.QPN, with Param.QKey.

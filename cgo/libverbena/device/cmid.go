@@ -180,6 +180,11 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	switch e.Type {
+	case verbs.CMUnresolved:
+		if time.Since(id.began) > unreachableAfter {
+			go id.giveUp(e.Err) // as below
+		}
+		return
 	case verbs.CMResolved:
 		go id.request() // the device's locks are held here
 		return
@@ -490,6 +495,22 @@ func (id *cmID) dialAgain() {
 	if err := id.dial(); err != nil {
 		id.fail(err)
 	}
+}
+
+// unreachableAfter is how long a listener of this machine that does not respond is looked up. A
+// silent listener elsewhere is tried for about as long by the kernel's connection manager.
+const unreachableAfter = time.Minute
+
+// giveUp ends a dial that has not found its listener.
+func (id *cmID) giveUp(err error) {
+	id.call.Lock()
+	defer id.call.Unlock()
+	if id.state != cmConnecting || id.isClosed() {
+		return
+	}
+	_ = id.conn.Close()
+	id.device.cm.forget(id.conn)
+	id.fail(err)
 }
 
 func (id *cmID) wasEstablished() bool {

@@ -138,13 +138,52 @@ func TestUnknownListener(t *testing.T) {
 	require.ErrorIs(t, other, unix.EMFILE)
 	require.NotErrorIs(t, other, verbs.ErrInUse)
 	require.NotContains(t, other.Error(), "already has a listener")
+}
 
+// A dial waits for a listener whose process is stopped for a while, until the program closes it.
+func TestDialWaitsForTheListener(t *testing.T) {
+	active := openCMSide(t, Config{})
+	active.cm.(*gsi.Manager).LookUpTimeout = 10 * time.Millisecond
 	still := netip.MustParseAddrPort("127.11.7.8:7")
 	owner, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/%v", registry.TCP, still))
 	require.NoError(t, err)
 	defer owner.Close()
-	active.cm.(*gsi.Manager).LookUpTimeout = 10 * time.Millisecond
-	require.ErrorContains(t, dial(still), "it is stopped")
+	ids := make([]verbs.CMID, 2)
+	for i := range ids {
+		ids[i], err = active.cm.Dial(verbs.CMDial{Addr: still, Type: verbs.RC})
+		require.NoError(t, err)
+	}
+	for range 5 {
+		err := active.next(verbs.CMUnresolved).Err
+		require.ErrorIs(t, err, verbs.ErrUnreachable)
+		require.ErrorContains(t, err, "it is stopped")
+	}
+	require.NoError(t, ids[0].Close())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			conn, err := owner.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("127.0.0.5:4791"))
+			_ = conn.Close()
+		}
+	}()
+	for waiting := true; waiting; {
+		active.mu.Lock()
+		waiting = len(active.events) == 0 || active.events[0].Type == verbs.CMUnresolved
+		if waiting && len(active.events) > 0 {
+			active.events = active.events[1:]
+		}
+		active.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	require.Same(t, ids[1], active.next(verbs.CMResolved).ID)
+	require.Equal(t, netip.MustParseAddrPort("127.0.0.5:7"), ids[1].RemoteAddr())
+	require.NoError(t, owner.Close())
+	<-stopped
 }
 
 // Listeners and connection managers close, whatever files other processes have sent.

@@ -2,9 +2,11 @@ package gsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/routes"
@@ -110,7 +112,8 @@ type lookUp struct {
 
 // lookUp resolves the IDs that wait for a key, on a goroutine of its own, until there are
 // none. IDs that arrive meanwhile wait for the next look-up, since a listener may have
-// registered before them.
+// registered before them. While the listener's process does not respond, all IDs wait for the next
+// look-up until they are closed: it may be stopped for a while.
 func (c *Manager) lookUp(key lookUp) {
 	g := c.services
 	for {
@@ -124,13 +127,40 @@ func (c *Manager) lookUp(key lookUp) {
 		c.lookUps[key] = nil
 		g.cfg.Lock.Unlock()
 		device, otherAddr, err := c.find(key)
+		again := errors.Is(err, registry.ErrNoResponse)
+		if again {
+			c.pause()
+		}
 		g.cfg.Lock.Lock()
 		for _, id := range ids {
+			if id.state != idResolving || c.closed {
+				continue
+			}
+			if again {
+				c.lookUps[key] = append(c.lookUps[key], id)
+				id.report(verbs.CMEvent{Type: verbs.CMUnresolved, Err: id.unresolvedError(err)})
+				continue
+			}
 			id.otherAddr = otherAddr
 			id.resolve(device, err, key.find)
 		}
 		g.cfg.Lock.Unlock()
 	}
+}
+
+// lookUpPause is the pause before another look-up of a process that does not respond.
+const lookUpPause = 50 * time.Millisecond
+
+func (c *Manager) pause() {
+	select {
+	case <-time.After(lookUpPause):
+	case <-c.ctx.Done():
+	}
+}
+
+// unresolvedError returns the error of a dial whose look-up has failed.
+func (id *connectionID) unresolvedError(err error) error {
+	return &verbs.CMError{Step: verbs.CMStepResolve, Local: id.local, Remote: id.remote, Err: fmt.Errorf("%w: %w", verbs.ErrUnreachable, err)}
 }
 
 // find looks for a listener of this machine at the address; its device may have another
@@ -187,9 +217,6 @@ func (id *connectionID) errNotListening() error {
 // resolve handles the result of a look-up. A loopback address that is not registered has no
 // listener. The lock is held.
 func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
-	if id.state != idResolving || id.manager.closed {
-		return
-	}
 	if err != nil && err != registry.ErrNotRegistered {
 		id.lookUpFailed = err
 	}
@@ -200,9 +227,9 @@ func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 		// The device there, if any, belongs to another process, which may have no connection
 		// manager and then would not respond.
 		id.state = idInProgress
-		failed := &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.errNotListening()}
+		var failed error = &verbs.CMError{Step: verbs.CMStepConnect, Local: id.local, Remote: id.remote, Reason: verbs.CMRejectInvalidServiceID, Err: id.errNotListening()}
 		if id.lookUpFailed != nil {
-			failed.Step, failed.Reason, failed.Err = verbs.CMStepResolve, 0, fmt.Errorf("%w: %w", verbs.ErrUnreachable, id.lookUpFailed)
+			failed = id.unresolvedError(id.lookUpFailed)
 		}
 		id.report(verbs.CMEvent{Type: verbs.CMFailed, Err: failed})
 		return

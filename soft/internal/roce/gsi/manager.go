@@ -32,8 +32,8 @@ type Manager struct {
 	resolving   sync.WaitGroup
 	ctx         context.Context // for look-ups
 	cancel      context.CancelFunc
-	// LookUpTimeout is how long a dial waits for other processes of the machine. It may be changed
-	// before the first dial.
+	// LookUpTimeout is how long a look-up waits for other processes of the machine. The next look-up
+	// follows while the dial lasts. It may be changed before the first dial.
 	LookUpTimeout time.Duration
 }
 
