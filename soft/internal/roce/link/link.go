@@ -160,7 +160,7 @@ func Listen(cfg Config) (*Socket, error) {
 	}
 	io, bound, err := open(cfg, zone)
 	if err != nil {
-		return nil, fmt.Errorf("link: listen on UDP %s: %s%w", cfg.Addr, hint(err, cfg.Exclusive), err)
+		return nil, fmt.Errorf("link: listen on UDP %s: %s%w", cfg.Addr, hint(err, cfg.Addr.Addr(), cfg.Exclusive), err)
 	}
 	return newSocket(io, bound), nil
 }
@@ -195,12 +195,14 @@ func (s *Socket) Steer(sockets, mask int) error {
 }
 
 // hint explains common failures to the user.
-func hint(err error, exclusive bool) string {
+func hint(err error, addr netip.Addr, exclusive bool) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && exclusive:
 		return "the address is in use by another socket, or its port at another address of this host; choose another port: "
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "the address is in use by another socket; choose another address or port: "
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && isTentative(addr):
+		return "the address is tentative: the system checks whether another host has it, or has found one that does; try again when \"ip address\" shows it without \"tentative\", or choose another address: "
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "no interface of this host has the address: "
 	}
