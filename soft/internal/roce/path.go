@@ -58,7 +58,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if q.init.Type == verbs.UD {
 		return &datagramPath{device: d}, d.admission.Datagrams(q.num), nil
 	}
-	out, err := d.outputTo(attr.Address)
+	out, err := d.outputTo(q.ownPort(attr))
 	if err != nil {
 		return nil, admission.Source{}, err
 	}
@@ -75,6 +75,21 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return &udp, from, nil
 	}
 	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
+}
+
+// ownPort returns the address of the peer with the UDP port of this device, if the peer is a queue
+// pair of this device and no port is given: port 4791 may be another process's.
+func (q *queuePair) ownPort(attr *verbs.QPAttr) verbs.AddressAttr {
+	a, d := attr.Address, q.pd.device
+	if peer := d.queuePairs[attr.DestQPN]; a.UDPPort != 0 || peer == nil || peer.init.Type != q.init.Type {
+		return a
+	}
+	for _, e := range d.endpoints {
+		if own := e.socket.Addr(); own.Addr() == a.DGID.Addr() {
+			a.UDPPort = own.Port()
+		}
+	}
+	return a
 }
 
 // sourcePort returns the UDP source port of a peer's packets; 0: unknown. Only software
