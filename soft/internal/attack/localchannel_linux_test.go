@@ -19,7 +19,7 @@ import (
 // These belong to the protocol of package local, which an attacker of another user cannot speak.
 const (
 	localNamePrefix    = "@verbena/local/"
-	localRequestPrefix = "verbena local 6"
+	localRequestPrefix = "verbena local 7"
 	ringLen            = 4096 + 1<<20
 	firstRecord        = 4096 // in a ring
 	kindReference      = 3    // a record whose payload is in exported memory

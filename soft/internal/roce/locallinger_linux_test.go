@@ -90,7 +90,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 		found, err := net.ListenUnix("unixpacket", address(x))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
-		request := fmt.Appendf(nil, "verbena local 6 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		request := fmt.Appendf(nil, "verbena local 7 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
 		list := lingeringFiles(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()

@@ -346,7 +346,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	defer func() { require.NoError(t, found.Close()) }()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: "@verbena/local/" + other.String(), Net: "unixpacket"})
 	require.NoError(t, err)
-	_, err = conn.Write(fmt.Appendf(nil, "verbena local 6 %v %v", own, other))
+	_, err = conn.Write(fmt.Appendf(nil, "verbena local 7 %v %v", own, other))
 	require.NoError(t, err)
 	rights := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 100), rights)

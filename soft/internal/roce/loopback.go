@@ -54,7 +54,7 @@ func (l *loopback) send(t *transport.QP, now time.Duration, a allowance) (allowa
 		l.packet, l.size = nil, 0
 		more := t.Transmit(l, now, 1)
 		if l.packet != nil {
-			if !t.ReceivePieces(l.packet, l.pieces, nil, now) {
+			if !t.ReceivePieces(l.packet, t.PathMTU(), l.pieces, nil, now) {
 				t.Unreadable(l.packet)
 			}
 		} else if !more {

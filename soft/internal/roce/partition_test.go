@@ -137,7 +137,7 @@ func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 		p.PKey = key
 		path := y.dev.endpoints[0].PathOf(from, &p)
 		if path != nil {
-			y.qp.(*queuePair).transport.ReceivePieces(&p, [][]byte{[]byte("payload!")}, nil, y.dev.now())
+			y.qp.(*queuePair).transport.ReceivePieces(&p, y.mtu, [][]byte{[]byte("payload!")}, nil, y.dev.now())
 		}
 		return path != nil
 	}

@@ -41,7 +41,7 @@ func (p *pipe) Send(packet *wire.Packet, pieces [][]byte, _ int) bool {
 func (p *pipe) send(t *transport.QP, now time.Duration, a allowance) (allowance, bool) {
 	more := t.Transmit(p, now, sendBudget)
 	for i := range p.packets {
-		p.to.transport.ReceivePieces(&p.packets[i], [][]byte{p.packets[i].Payload}, nil, now)
+		p.to.transport.ReceivePieces(&p.packets[i], t.PathMTU(), [][]byte{p.packets[i].Payload}, nil, now)
 		p.device.main.activate(p.to)
 		a.bytes -= len(p.packets[i].Payload)
 	}

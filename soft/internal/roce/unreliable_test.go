@@ -40,8 +40,13 @@ func (s *side) address(peer *side) verbs.AddressAttr {
 
 func (s *side) connectUC(peer *side) {
 	s.t.Helper()
+	s.connectUCWith(peer, 1024)
+}
+
+func (s *side) connectUCWith(peer *side, mtu verbs.MTU) {
+	s.t.Helper()
 	s.modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: verbs.AccessRemoteWrite}, verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess)
-	s.modify(verbs.QPAttr{State: verbs.QPReadyToReceive, Address: s.address(peer), PathMTU: 1024, DestQPN: peer.qp.Num(), RQPSN: 5},
+	s.modify(verbs.QPAttr{State: verbs.QPReadyToReceive, Address: s.address(peer), PathMTU: mtu, DestQPN: peer.qp.Num(), RQPSN: 5},
 		verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN)
 	s.modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: 5}, verbs.QPAttrSQPSN)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Address is the address of one end of a channel: a device, and one of its shards.
@@ -61,6 +62,7 @@ type Ends struct {
 // Packet is a received packet. All packets of a channel use the same memory.
 type Packet struct {
 	wire.Packet
+	MTU verbs.MTU // the sender's path MTU, as the sender says
 	// Pieces are the payload, in memory that the other process can change at any time. They
 	// are valid until Release.
 	Pieces [][]byte
@@ -138,17 +140,17 @@ func (c *Channel) Room(packets int) (int, error) {
 
 const fewPackets = 4
 
-// Send writes a packet whose payload is the n bytes of pieces. Without refs, these are at most
+// Send writes a packet of a queue pair with that path MTU, whose payload is the n bytes of pieces. Without refs, these are at most
 // MaxInline. With refs, the payload is in at most MaxReferences pieces, which refs name; they
 // must not change until the peer has taken the packet, or Revoke is called for the owner. The
 // caller has called Room, and there is room. The peer sees the packet after Flush. Send
 // reports false, and sends nothing, if the payload cannot be read.
-func (c *Channel) Send(p *wire.Packet, pieces [][]byte, n int, refs []Reference, owner uint32) bool {
+func (c *Channel) Send(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, n int, refs []Reference, owner uint32) bool {
 	if refs != nil {
-		c.out.putReferences(p, pieces, refs, owner)
+		c.out.putReferences(p, mtu, pieces, refs, owner)
 		return true
 	}
-	return c.out.putInline(p, pieces, n)
+	return c.out.putInline(p, mtu, pieces, n)
 }
 
 // Sent returns the position after the last packet that was sent, for Taken.
@@ -217,7 +219,7 @@ func (c *Channel) Receive() (*Packet, error) {
 		if err := p.ParseHeaders(r.headers[:r.headersLen]); err != nil {
 			return nil, ErrCorrupt
 		}
-		p.Pieces, p.Intact = p.Pieces[:0], nil
+		p.MTU, p.Pieces, p.Intact = r.mtu, p.Pieces[:0], nil
 		switch {
 		case !r.inline:
 			p.Pieces, err = c.imported.resolve(p.Pieces, r.payload)

@@ -24,7 +24,7 @@ var errPeerGone = io.EOF
 // and passes the shared memory, or refuses. Each end takes files only after it has checked the
 // other.
 const (
-	requestPrefix = "verbena local 6"
+	requestPrefix = "verbena local 7"
 	replyAccepted = "taken"
 	replyRefused  = "refused"
 	peerTimeout   = 2 * time.Second

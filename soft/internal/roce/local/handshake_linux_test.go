@@ -93,8 +93,8 @@ func TestChannel(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 3, room)
 		data := pattern(MaxInline, 1)
-		from.Send(write(1), [][]byte{data}, len(data), nil, 0)
-		from.Send(write(2), nil, 0, nil, 0)
+		from.Send(write(1), 4096, [][]byte{data}, len(data), nil, 0)
+		from.Send(write(2), 4096, nil, 0, nil, 0)
 		p, err := to.Receive()
 		require.NoError(t, err)
 		require.Nil(t, p, "before Flush")
@@ -132,7 +132,7 @@ func TestExportedMemory(t *testing.T) {
 		return ok
 	}, 5*time.Minute, time.Millisecond)
 	refs := []Reference{{number, 30_000, 3}, {number, 20_000, 80_000}}
-	a.Send(write(1), nil, 50_000, refs, 1)
+	a.Send(write(1), 4096, nil, 50_000, refs, 1)
 	a.mu.Lock()
 	a.Flush()
 	a.mu.Unlock()
@@ -157,8 +157,8 @@ func TestExportedMemory(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.imported.memories) == 0
 	}, 5*time.Minute, time.Millisecond)
-	a.Send(write(2), nil, 50_000, refs, 1)
-	a.Send(write(3), nil, 0, nil, 0)
+	a.Send(write(2), 4096, nil, 50_000, refs, 1)
+	a.Send(write(3), 4096, nil, 0, nil, 0)
 	a.mu.Lock()
 	a.Flush()
 	a.mu.Unlock()
@@ -231,7 +231,7 @@ func TestPeerGoes(t *testing.T) {
 	require.NotErrorIs(t, err, ErrCutOff, "it has said that it goes")
 	b.ended <- err
 	b.mu.Lock()
-	b.Send(write(1), nil, 0, nil, 0)
+	b.Send(write(1), 4096, nil, 0, nil, 0)
 	b.Flush() // into memory that nobody reads
 	b.mu.Unlock()
 }

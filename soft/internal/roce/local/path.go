@@ -170,7 +170,7 @@ func (p *Path) Send(packet *wire.Packet, pieces [][]byte, n int) bool {
 		refs = p.peer.References(pieces)
 	}
 	p.size += n
-	if !p.peer.channel.Send(packet, pieces, n, refs, p.queuePair.Num()) {
+	if !p.peer.channel.Send(packet, p.queuePair.PathMTU(), pieces, n, refs, p.queuePair.Num()) {
 		return false
 	}
 	p.sent = p.peer.channel.Sent()

@@ -71,7 +71,7 @@ func (p *Peer) Handle(packet *Packet, now time.Duration) {
 	if path := p.endpoint.PathOf(p.ends.Peer.Device, &packet.Packet); path != nil {
 		p.peers.cfg.Packets.ReceivedPackets++
 		p.peers.counters.Received++
-		if !path.queuePair.ReceivePieces(&packet.Packet, packet.Pieces, packet.Intact, now) {
+		if !path.queuePair.ReceivePieces(&packet.Packet, packet.MTU, packet.Pieces, packet.Intact, now) {
 			p.unreadable(packet)
 		}
 		path.user.Respond(now)

@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 var (
@@ -35,7 +36,9 @@ const (
 	copyingAt    = 192     // position plus 1 of the record whose references the consumer reads; 0: none
 )
 
-// A record has a head, the packet's headers, and then the payload or references to it. It
+// A record has a head, the packet's headers, and then the payload or references to it. The
+// first word of the head holds the size, the kind, the length of the headers, and the path MTU
+// of the sender; the second word holds the length of what follows the headers. A record
 // starts on a cache line and is contiguous. If the room before the end of the ring is too
 // small, a filler record takes it.
 //
@@ -134,22 +137,22 @@ func (p *producer) at(position uint64) int { return int(position) & (len(p.recor
 
 // place writes the head of a record. It returns the head, the room for the packet's headers,
 // and n bytes of room after them. The caller has checked that there is room for maxRecord.
-func (p *producer) place(kind byte, headersLen, n int) (headers, payload []byte, head uint64) {
+func (p *producer) place(kind byte, mtu verbs.MTU, headersLen, n int) (headers, payload []byte, head uint64) {
 	begin := payloadAt(headersLen)
 	size := (begin + n + recordAlign - 1) &^ (recordAlign - 1)
 	at := p.at(p.tail)
 	if left := len(p.records) - at; left < size {
-		p.putHead(left, kindFiller, 0, 0)
+		p.putHead(left, kindFiller, 0, 0, 0)
 		at = 0
 	}
 	record := p.records[at : at+size]
-	return record[recordHead:begin], record[begin:], p.putHead(size, kind, headersLen, n)
+	return record[recordHead:begin], record[begin:], p.putHead(size, kind, mtu, headersLen, n)
 }
 
 // putHead writes the head of the next record, and a zero head after it. It leaves out the
 // head's first word if that would make the record visible to the consumer.
-func (p *producer) putHead(size int, kind byte, headers, n int) (head uint64) {
-	head = uint64(size) | uint64(kind)<<32 | uint64(headers)<<40
+func (p *producer) putHead(size int, kind byte, mtu verbs.MTU, headers, n int) (head uint64) {
+	head = uint64(size) | uint64(kind)<<32 | uint64(headers)<<40 | uint64(mtu)<<48
 	b := p.records[p.at(p.tail):]
 	binary.NativeEndian.PutUint64(b[8:], uint64(n))
 	if p.tail == p.published {
@@ -183,8 +186,8 @@ func (p *producer) prepare() {
 
 // putInline writes a packet with its payload of n bytes, at most MaxInline. If the payload
 // cannot be read, it reports false, and the packet is lost.
-func (p *producer) putInline(packet *wire.Packet, pieces [][]byte, n int) bool {
-	headers, payload, head := p.place(kindInline, packet.Opcode.HeaderLen(), n)
+func (p *producer) putInline(packet *wire.Packet, mtu verbs.MTU, pieces [][]byte, n int) bool {
+	headers, payload, head := p.place(kindInline, mtu, packet.Opcode.HeaderLen(), n)
 	packet.PutHeaders(headers)
 	for _, piece := range pieces {
 		if dma.Copy(payload[:len(piece)], piece) != dma.NoFault {
@@ -208,12 +211,12 @@ func (p *producer) discard(at, head uint64) {
 
 // putReferences writes a packet whose payload is in pieces, at most MaxReferences, which refs
 // name. It can be revoked by owner, or by the memory of the payload.
-func (p *producer) putReferences(packet *wire.Packet, pieces [][]byte, refs []Reference, owner uint32) {
+func (p *producer) putReferences(packet *wire.Packet, mtu verbs.MTU, pieces [][]byte, refs []Reference, owner uint32) {
 	if p.pending.Len()%pendingCheckInterval == pendingCheckInterval-1 {
 		_, _ = p.room(len(p.records)) // the next call of room returns an error again
 	}
 	p.dropConsumed()
-	headers, payload, head := p.place(kindReference, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
+	headers, payload, head := p.place(kindReference, mtu, packet.Opcode.HeaderLen(), len(refs)*referenceLen)
 	packet.PutHeaders(headers)
 	from, to := bounds(pieces)
 	p.pending.Push(pendingReference{at: p.tail - uint64(uint32(head)), head: head, owner: owner, from: from, to: to})
@@ -326,6 +329,7 @@ func (p *producer) armWakeup() (bool, error) {
 type record struct {
 	headers    [maxHeaders]byte
 	headersLen int
+	mtu        verbs.MTU // as the producer wrote it: any number
 	inline     bool
 	payload    []byte
 	head       *atomic.Uint64 // the record's head in the ring
@@ -399,6 +403,7 @@ func (c *consumer) next(r *record) (bool, error) {
 				continue // revoked meanwhile
 			}
 		}
+		r.mtu = verbs.MTU(first >> 48)
 		r.headersLen, r.inline, r.payload = headers, kind == kindInline, b[begin:begin+int(n):begin+int(n)]
 		return true, nil
 	}

@@ -39,7 +39,7 @@ func take(t *testing.T, c *consumer) *record {
 
 // put writes a record with any headers.
 func put(p *producer, headers []byte, payload []byte) {
-	h, b, _ := p.place(kindInline, len(headers), len(payload))
+	h, b, _ := p.place(kindInline, 4096, len(headers), len(payload))
 	copy(h, headers)
 	copy(b, payload)
 }
@@ -130,7 +130,7 @@ func TestRingRevoked(t *testing.T) {
 		p, c := newProducer(memory), newConsumer(memory)
 		putThree := func() {
 			for owner := range uint32(3) {
-				p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly, PSN: owner}, nil, []Reference{{1, 10, 20}}, owner)
+				p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly, PSN: owner}, 4096, nil, []Reference{{1, 10, 20}}, owner)
 			}
 		}
 		putThree()
@@ -263,9 +263,9 @@ func FuzzReceive(f *testing.F) {
 	p := newProducer(memory)
 	for _, op := range []wire.Opcode{wire.RCWriteOnly, wire.RCReadRequest, wire.RCAcknowledge, wire.RCSendOnlyImm} {
 		packet := wire.Packet{Opcode: op, DestQP: 5, PSN: 7}
-		p.putInline(&packet, [][]byte{pattern(15, 1), pattern(25, 1)}, 40)
-		p.putReferences(&packet, nil, []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
-		p.putReferences(&packet, nil, []Reference{{1, 10, 20}}, 8)
+		p.putInline(&packet, 4096, [][]byte{pattern(15, 1), pattern(25, 1)}, 40)
+		p.putReferences(&packet, 4096, nil, []Reference{{1, 10, 20}, {1, 1, 4095}}, 9)
+		p.putReferences(&packet, 4096, nil, []Reference{{1, 10, 20}}, 8)
 	}
 	p.revoke(func(r *pendingReference) bool { return r.owner == 8 })
 	p.publish()
@@ -329,8 +329,8 @@ func TestRingRevokeAwaitsTheCopy(t *testing.T) {
 	memory := aligned(controlLen + testRing)
 	p, c := newProducer(memory), newConsumer(memory)
 	all := func(*pendingReference) bool { return true }
-	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 1)
-	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 2)
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, 4096, nil, []Reference{{1, 10, 20}}, 1)
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, 4096, nil, []Reference{{1, 10, 20}}, 2)
 	p.publish()
 	first := take(t, &c)
 	var copied atomic.Bool
@@ -348,7 +348,7 @@ func TestRingRevokeAwaitsTheCopy(t *testing.T) {
 	require.False(t, p.revoke(all), "the copy does not end")
 	require.Nil(t, take(t, &c), "which ends it")
 
-	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, nil, []Reference{{1, 10, 20}}, 3)
+	p.putReferences(&wire.Packet{Opcode: wire.RCSendOnly}, 4096, nil, []Reference{{1, 10, 20}}, 3)
 	p.publish()
 	require.NotNil(t, take(t, &c))
 	require.True(t, p.revoke(func(r *pendingReference) bool { return r.owner == 4 }), "of another owner: there is nothing to wait for")

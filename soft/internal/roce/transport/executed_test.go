@@ -128,7 +128,7 @@ func TestAtomicWritesOfChangingPayloads(t *testing.T) {
 	deliver := func(intact bool, parts ...[]byte) {
 		p := sent[0]
 		p.Payload = nil
-		require.True(t, r.server.qp.ReceivePieces(&p, parts, func() bool { return intact }, r.now))
+		require.True(t, r.server.qp.ReceivePieces(&p, r.client.qp.PathMTU(), parts, func() bool { return intact }, r.now))
 	}
 	deliver(false, payload)
 	deliver(false, payload[:3], payload[3:])

@@ -295,7 +295,7 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 	case pieces:
 		p.Payload = nil
 		half := len(payload) / 3
-		q.qp.ReceivePieces(&p, [][]byte{payload[:half], payload[half:]}, nil, w.now)
+		q.qp.ReceivePieces(&p, q.qp.PathMTU(), [][]byte{payload[:half], payload[half:]}, nil, w.now)
 	default:
 		q.qp.Receive(&p, w.now)
 	}

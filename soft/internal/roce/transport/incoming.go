@@ -42,19 +42,24 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 }
 
 // ReceivePieces is Receive for a packet of a reliable connection whose payload is in pieces,
-// as an Output gets them. The payload may be larger than the path MTU: see SetLargestPacket.
+// as an Output gets them. The payload may be larger than the path MTU: see SetLargestPacket. If
+// mtu, the path MTU of the peer, differs from that of the queue pair, the payload may not: the two
+// would count its sequence numbers differently. What is refused is then the same as on a network.
 // The Output's Send must not call ReceivePieces, since it runs inside a Transmit of the same
 // queue pair.
 //
 // If the pieces can change, intact reports, after they have been copied, whether they were
 // still what was sent. If they were not, or cannot be read, the packet counts as lost and the
 // copied bytes as not received. ReceivePieces reports false if the pieces cannot be read.
-func (q *QP) ReceivePieces(p *wire.Packet, pieces [][]byte, intact func() bool, now time.Duration) (readable bool) {
+func (q *QP) ReceivePieces(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, intact func() bool, now time.Duration) (readable bool) {
 	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
 		q.counters.WrongService++
 		return true
 	}
 	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
+	if uint32(mtu) != q.mtu {
+		q.payloadMax = min(uint32(mtu), q.mtu)
+	}
 	q.receiveReliable(p, now)
 	readable = !q.unreadable
 	q.intact, q.unreadable = nil, false

@@ -115,7 +115,7 @@ func (n *node) sendLarge(p *wire.Packet, pieces [][]byte, size int) {
 	require.Len(n.t, payload, size)
 	w.Carry(w.Link(n, to), size, false, func(fabric.Arrival) {
 		packet, cut := kept, w.Random.IntN(size+1)
-		to.qp.ReceivePieces(&packet, [][]byte{payload[:cut], payload[cut:]}, nil, w.Now)
+		to.qp.ReceivePieces(&packet, to.qp.PathMTU(), [][]byte{payload[:cut], payload[cut:]}, nil, w.Now)
 		to.settle()
 	})
 }

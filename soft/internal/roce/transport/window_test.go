@@ -785,6 +785,6 @@ func TestUnreadableOnce(t *testing.T) {
 	r := newRig(t, options{})
 	r.server.qp.unreadable = true
 	p := wire.Packet{Opcode: wire.RCAcknowledge}
-	require.False(t, r.server.qp.ReceivePieces(&p, nil, nil, 0))
+	require.False(t, r.server.qp.ReceivePieces(&p, r.client.qp.PathMTU(), nil, nil, 0))
 	require.False(t, r.server.qp.unreadable)
 }
