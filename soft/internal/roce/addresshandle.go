@@ -5,13 +5,26 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// destination is where the packets of an address handle go.
+type destination struct {
+	udpOutput
+	srdAH srd.AH // for SRD requests
+}
+
+func newDestination(out udpOutput) destination {
+	return destination{out, srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
+}
+
 // addressHandle is the transport.Output of datagrams to one peer.
 type addressHandle struct {
-	udpOutput
-	srdAH  srd.AH // for SRD requests
+	destination
+	// own leads to the device's own queue pairs; nil: they are reached like all others. A GID of
+	// the device without a port names them, but port 4791 there may be another process's.
+	own    *destination
 	number uint16
 	// sender names the queue pair at the other end, and sourcePort is the UDP port that its
 	// datagrams come from. 0: the program did not name it.
@@ -41,9 +54,18 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
+	a := &addressHandle{destination: newDestination(out), pd: p}
+	if port := d.ownPort(attr); port != 0 && port != out.peer.Port() {
+		attr.UDPPort = port
+		out, err := d.outputTo(attr)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", op, err)
+		}
+		own := newDestination(out)
+		a.own = &own
+	}
 	p.refs++
 	d.addressHandles++
-	a := &addressHandle{udpOutput: out, pd: p, srdAH: srd.NewAH(srd.Address{Local: out.endpoint.index, Peer: out.peer})}
 	a.number = d.numbers.Add(out.peer)
 	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
@@ -51,6 +73,16 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		d.admission.Senders.Add(a.sender, a.sourcePort)
 	}
 	return a, nil
+}
+
+// Send implements transport.Output.
+func (a *addressHandle) Send(p *wire.Packet, pieces [][]byte, n int) bool {
+	if a.own != nil {
+		if q := a.pd.device.queuePairs[p.DestQP]; q != nil && q.init.Type == verbs.UD {
+			return a.own.Send(p, pieces, n)
+		}
+	}
+	return a.udpOutput.Send(p, pieces, n)
 }
 
 // Number implements verbs.NumberedAH. It is verbs.NoAH once 65,535 peers have numbers.
@@ -86,6 +118,9 @@ func (a *addressHandle) Close() error {
 	d.addressHandles--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
 	d.srd.CloseAH(&a.srdAH)
+	if a.own != nil {
+		d.srd.CloseAH(&a.own.srdAH)
+	}
 	if d.numbers.Remove(a.peer) {
 		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}

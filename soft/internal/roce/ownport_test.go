@@ -36,3 +36,38 @@ func TestOwnGIDIsOwnPort(t *testing.T) {
 		}
 	}
 }
+
+// Datagrams and SRD requests to a device's own GID without a port reach its own queue pairs, and
+// those to other queue pairs go to port 4791.
+func TestOwnGIDIsOwnPortForHandles(t *testing.T) {
+	for _, service := range []verbs.QPType{verbs.UD, verbs.SRD} {
+		t.Run(service.String(), func(t *testing.T) {
+			first := openSide(t, Config{}, 4096) // has port 4791, unless another process has
+			x := openSide(t, Config{}, 4096)
+			require.NotEqualValues(t, 4791, x.dev.endpoints[0].socket.Addr().Port())
+			for _, s := range []*side{first, x} {
+				require.NoError(t, s.qp.Close())
+				s.qp = must(s.dev.DefaultPD().CreateQP(verbs.QPInit{Type: service, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}))
+				s.readyUD()
+			}
+			peers := []*side{x}
+			if first.dev.endpoints[0].socket.Addr().Port() == 4791 {
+				peers = append(peers, first)
+			}
+			ah := x.handle(x.dev.DefaultPD(), verbs.AddressAttr{DGID: must(x.dev.GIDs(1))[0].GID, Port: 1})
+			for _, to := range peers {
+				to.recv(1, to.sge(0, 1024))
+				x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(2048, 8)}, AH: ah, RemoteQPN: to.qp.Num(), RemoteQKey: testKey})
+				n := 1
+				if to == x {
+					n = 2 // the request's and the receive's
+				} else {
+					require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(to.wait(1)))
+				}
+				for _, wc := range x.wait(n) {
+					require.Equal(t, verbs.StatusSuccess, wc.Status)
+				}
+			}
+		})
+	}
+}

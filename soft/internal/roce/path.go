@@ -58,7 +58,11 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if q.init.Type == verbs.UD {
 		return &datagramPath{device: d}, d.admission.Datagrams(q.num), nil
 	}
-	out, err := d.outputTo(q.ownPort(attr))
+	to := attr.Address
+	if peer := d.queuePairs[attr.DestQPN]; peer != nil && peer.init.Type == q.init.Type {
+		to.UDPPort = d.ownPort(to)
+	}
+	out, err := d.outputTo(to)
 	if err != nil {
 		return nil, admission.Source{}, err
 	}
@@ -77,19 +81,18 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
 }
 
-// ownPort returns the address of the peer with the UDP port of this device, if the peer is a queue
-// pair of this device and no port is given: port 4791 may be another process's.
-func (q *queuePair) ownPort(attr *verbs.QPAttr) verbs.AddressAttr {
-	a, d := attr.Address, q.pd.device
-	if peer := d.queuePairs[attr.DestQPN]; a.UDPPort != 0 || peer == nil || peer.init.Type != q.init.Type {
-		return a
+// ownPort returns the UDP port of an address for queue pairs of this device: if no port is given,
+// and the GID is the device's, its own port. Port 4791 there may be another process's.
+func (d *Device) ownPort(a verbs.AddressAttr) uint16 {
+	if a.UDPPort != 0 {
+		return a.UDPPort
 	}
 	for _, e := range d.endpoints {
 		if own := e.socket.Addr(); own.Addr() == a.DGID.Addr() {
-			a.UDPPort = own.Port()
+			return own.Port()
 		}
 	}
-	return a
+	return 0
 }
 
 // sourcePort returns the UDP source port of a peer's packets; 0: unknown. Only software

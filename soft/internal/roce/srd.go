@@ -152,14 +152,18 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 }
 
 // srdAHOf returns the SRD part of a request's address handle.
-func (p *protectionDomain) srdAHOf(ah verbs.AH) (*srd.AH, error) {
-	if a, ok := ah.(*addressHandle); ok && a.multicast {
+func (p *protectionDomain) srdAHOf(ah verbs.AH, remoteQPN uint32) (*srd.AH, error) {
+	a, ok := ah.(*addressHandle)
+	if ok && a.multicast {
 		return nil, fmt.Errorf("the address handle is for the multicast group %v, and SRD has no multicast: %w", a.peer.Addr(), verbs.ErrInvalid)
 	}
 	if err := p.checkAH(ah, 0); err != nil {
 		return nil, err
 	}
-	return &ah.(*addressHandle).srdAH, nil
+	if a.own != nil && p.device.srdPairs[remoteQPN] != nil {
+		return &a.own.srdAH, nil
+	}
+	return &a.srdAH, nil
 }
 
 func (q *srdQueuePair) Num() uint32        { return q.num }

@@ -105,7 +105,7 @@ func newLoop(t tb, op verbs.Opcode, peers, n int) *loop {
 	for i := range memory {
 		require.True(t, memory[i].Add(&transport.Region{Key: key, Domain: 1, Access: everyAccess, Base: 1 << 32, Mem: mem[i]}))
 	}
-	check := func(ah verbs.AH) (*AH, error) { return ah.(*fakeAH).ah, nil }
+	check := func(ah verbs.AH, _ uint32) (*AH, error) { return ah.(*fakeAH).ah, nil }
 	c := QPConfig{Num: 5, Domain: 1, Send: &l.sends, Recv: &l.recvs, SendDepth: MaxSendWR, RecvDepth: MaxRecvWR, CheckAH: check}
 	l.qp, l.target = l.client.NewQP(c), l.server.NewQP(c)
 	for _, q := range []*QP{l.qp, l.target} {

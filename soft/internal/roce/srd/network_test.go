@@ -295,7 +295,7 @@ func (h *host) newEnd(o endOptions) *end {
 	e.QP = h.t.NewQP(QPConfig{
 		Num: h.nextQPN, Domain: o.domain, Send: &e.send, Recv: &e.recv, SendDepth: max(o.depth, 1), RecvDepth: max(o.recvDepth, 1),
 		MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: MaxInline, SignalAll: o.signalAll, Unsolicited: o.unsolicited,
-		CheckAH: func(ah verbs.AH) (*AH, error) {
+		CheckAH: func(ah verbs.AH, _ uint32) (*AH, error) {
 			f, ok := ah.(*fakeAH)
 			if !ok {
 				return nil, fmt.Errorf("no handle: %w", verbs.ErrInvalid)

@@ -46,7 +46,7 @@ type QPConfig struct {
 	Unsolicited bool // QPInit.UnsolicitedWriteRecv
 	// CheckAH returns the AH of an address handle, or an error that says what is wrong with
 	// it.
-	CheckAH func(verbs.AH) (*AH, error)
+	CheckAH func(ah verbs.AH, remoteQPN uint32) (*AH, error)
 }
 
 // QP is a queue pair. It has no peer: its requests belong to the contexts of their address
@@ -60,7 +60,7 @@ type QP struct {
 	maxInline      int
 	signalAll      bool
 	unsolicited    bool
-	checkAH        func(verbs.AH) (*AH, error)
+	checkAH        func(ah verbs.AH, remoteQPN uint32) (*AH, error)
 
 	state verbs.QPState
 	attr  verbs.QPAttr
@@ -330,7 +330,7 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err := q.check(wr); err != nil {
 		return err
 	}
-	ah, err := q.checkAH(wr.AH)
+	ah, err := q.checkAH(wr.AH, wr.RemoteQPN)
 	if err != nil {
 		return err
 	}
