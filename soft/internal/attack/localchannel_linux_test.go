@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
@@ -292,47 +293,20 @@ func fillMemory(a *attacker) error {
 	return nil
 }
 
-// lingering returns a TCP socket that takes an hour to close, unless its reader is closed first: it
-// has unsent data.
-func lingering() (file *os.File, reader net.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = l.Close() }()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		return nil, nil, err
-	}
-	if reader, err = l.Accept(); err != nil {
-		return nil, nil, err
-	}
-	tcp := conn.(*net.TCPConn)
-	err = errors.Join(tcp.SetLinger(3600), tcp.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
-	for err == nil {
-		_, err = tcp.Write(make([]byte, 1<<20))
-	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, nil, err
-	}
-	file, err = tcp.File()
-	return file, reader, errors.Join(err, tcp.Close())
-}
-
-// manyLingering returns many such sockets. The function release makes them close at once.
+// manyLingering returns many sockets that take long to close. The function release makes them close
+// at once.
 func manyLingering() (files []*os.File, release func(), err error) {
-	var readers []net.Conn
+	var releases []func()
 	for len(files) < 40 && err == nil {
 		var file *os.File
-		var reader net.Conn
-		if file, reader, err = lingering(); err == nil {
-			files, readers = append(files, file), append(readers, reader)
+		var end func()
+		if file, end, err = lingertest.Open(); err == nil {
+			files, releases = append(files, file), append(releases, end)
 		}
 	}
 	return files, func() {
-		for _, reader := range readers {
-			_ = reader.(*net.TCPConn).SetLinger(0)
-			_ = reader.Close()
+		for _, end := range releases {
+			end()
 		}
 	}, err
 }

@@ -11,32 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
 )
 
-// lingering returns a TCP socket that takes an hour to close: it has unsent data.
+// lingering returns a socket that takes long to close before the end of the test.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	file, release, err := lingertest.Open()
 	require.NoError(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	reader, err := l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { // ends it
-		require.NoError(t, reader.(*net.TCPConn).SetLinger(0))
-		require.NoError(t, reader.Close())
-	})
-	require.NoError(t, conn.(*net.TCPConn).SetLinger(3600))
-	require.NoError(t, conn.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
-	for err == nil {
-		_, err = conn.Write(make([]byte, 1<<20))
-	}
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	f, err := conn.(*net.TCPConn).File()
-	require.NoError(t, err)
-	return f
+	t.Cleanup(release)
+	return file
 }
 
 // lingeringFiles returns n such sockets.

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,30 +42,12 @@ func filesRefused(t *testing.T) {
 	}
 }
 
-// lingering returns a TCP socket that takes an hour to close, since it has unsent data. The
-// function release makes it close at once.
+// lingering returns a socket that takes long to close, until release is called.
 func lingering(t *testing.T) (file *os.File, release func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	file, release, err := lingertest.Open()
 	require.NoError(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	reader, err := l.Accept()
-	require.NoError(t, err)
-	require.NoError(t, conn.(*net.TCPConn).SetLinger(3600))
-	require.NoError(t, conn.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
-	for err == nil {
-		_, err = conn.Write(make([]byte, 1<<20))
-	}
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	file, err = conn.(*net.TCPConn).File()
-	require.NoError(t, err)
-	require.NoError(t, conn.Close())
-	return file, func() {
-		_ = reader.(*net.TCPConn).SetLinger(0)
-		_ = reader.Close()
-	}
+	return file, release
 }
 
 // pair returns a connection that was accepted, and its other end.
