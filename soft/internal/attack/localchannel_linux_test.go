@@ -163,7 +163,7 @@ func (n *localChannel) write(p *wire.Packet, number uint32, offset uint64, lengt
 	binary.LittleEndian.PutUint32(record[begin+4:], uint32(length))
 	binary.LittleEndian.PutUint64(record[begin+8:], offset)
 	binary.NativeEndian.PutUint64(record[size:], 0)
-	atomic.StoreUint64(wordOf(record), uint64(size)|kindReference<<32|uint64(headers)<<40)
+	atomic.StoreUint64(wordOf(record), uint64(size)|kindReference<<32|uint64(headers)<<40|targetMTU<<48)
 	n.tail += size
 	return n.sendMessage('w', 0)
 }
