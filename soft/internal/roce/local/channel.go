@@ -140,11 +140,12 @@ func (c *Channel) Room(packets int) (int, error) {
 
 const fewPackets = 4
 
-// Send writes a packet of a queue pair with that path MTU, whose payload is the n bytes of pieces. Without refs, these are at most
-// MaxInline. With refs, the payload is in at most MaxReferences pieces, which refs name; they
-// must not change until the peer has taken the packet, or Revoke is called for the owner. The
-// caller has called Room, and there is room. The peer sees the packet after Flush. Send
-// reports false, and sends nothing, if the payload cannot be read.
+// Send writes a packet of a queue pair with that path MTU, whose payload is the n bytes of
+// pieces. Without refs, these are at most MaxInline. With refs, the payload is in at most
+// MaxReferences pieces, which refs name; they must not change until the peer has taken the
+// packet, or Revoke is called for the owner. The caller has called Room, and there is room. The
+// peer sees the packet after Flush. Send reports false, and sends nothing, if the payload cannot
+// be read.
 func (c *Channel) Send(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, n int, refs []Reference, owner uint32) bool {
 	if refs != nil {
 		c.out.putReferences(p, mtu, pieces, refs, owner)
