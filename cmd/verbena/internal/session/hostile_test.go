@@ -333,6 +333,30 @@ func TestDirectoriesOfOthers(t *testing.T) {
 	honest.leave()
 }
 
+// A sender makes a directory and leaves. It then completes no directory that has taken its place.
+func TestDirectoryReplacedMeanwhile(t *testing.T) {
+	b := newFixture(t)
+	r, dir := receiver(t, tree.Refuse, ReceiverConfig{})
+	at := filepath.Join(dir, "x")
+	folder := proto.Entry{Type: proto.Directory, Path: "x", Mode: 0o500, Modified: time.Unix(1, 0)}
+	a := attack(t, b, r)
+	assert.Equal(t, proto.Made, a.announce(0, folder).Decision)
+	a.leave()
+	require.NoError(t, os.Rename(at, at+".theirs"))
+	require.NoError(t, os.Mkdir(at, 0o700))
+	a = attack(t, b, r)
+	assert.Equal(t, proto.Have, a.announce(0, folder).Decision)
+	a.send(&proto.Dirs{Dirs: []proto.DirEntry{{Path: "x", Mode: folder.Mode, Modified: folder.Modified}}})
+	results, err := expect[*proto.Results](t.Context(), a.l)
+	require.NoError(t, err)
+	assert.Equal(t, proto.OK, results.Results[0].Code)
+	info, err := os.Lstat(at)
+	require.NoError(t, err)
+	assert.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
+	assert.False(t, info.ModTime().Equal(folder.Modified))
+	a.leave()
+}
+
 // TestHostileReceiver: what no receiver sends ends the transfer, with the reason.
 func TestHostileReceiver(t *testing.T) {
 	b := newFixture(t)

@@ -56,6 +56,7 @@ type Dest struct {
 // OpenDest opens the folder, and makes it if it is missing. It fails if another process
 // receives into the folder.
 func OpenDest(dir string, policy Policy) (d *Dest, err error) {
+	_ = umask() // before there are sessions: reading it changes it for a moment
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -211,53 +212,66 @@ func sameTime(have, want time.Time) bool {
 // permissions returns the permissions that a new entry gets.
 func permissions(mode uint16) fs.FileMode { return fs.FileMode(mode) &^ umask() }
 
-// MakeDir makes a directory, which the transfer by completes with CompleteDir. Until then its
-// owner can write to it.
-func (d *Dest) MakeDir(p string, mode uint16, by [16]byte) error {
-	err := d.folder.in(p, func(dir *os.Root, name string) error {
-		return dir.Mkdir(name, fs.FileMode(mode)|0o700) // the system applies the umask
-	})
-	if err == nil {
-		err = d.claim(p, by)
-	}
-	return Reason(err)
-}
-
-// ResumeDir makes the transfer by the one that completes an existing directory, if the policy is
-// Overwrite, or if the transfer that made the directory was interrupted: live reports false for
-// it. Otherwise the directory stays as it is.
-func (d *Dest) ResumeDir(p string, mode uint16, by [16]byte, live func(transfer [16]byte) bool) error {
-	if d.policy == Overwrite {
-		if err := d.UpdateMode(p, mode|0o700); err != nil {
+// MakeDir makes a directory, which the transfer completes with CompleteDir. Until then its owner
+// can write to it.
+func (d *Dest) MakeDir(p string, mode uint16, transfer [16]byte) error {
+	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
+		if err := in.Mkdir(name, fs.FileMode(mode)|0o700); err != nil { // the system applies the umask
 			return err
 		}
-		return Reason(d.claim(p, by))
-	}
-	owner, err := d.owner(p)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && live(owner):
-		return nil
-	case err == nil:
-		err = d.claim(p, by)
-	}
-	return Reason(err)
+		id, err := identify(in, name)
+		if err != nil {
+			return err
+		}
+		return d.claim(p, id, transfer)
+	}))
+}
+
+// ResumeDir hands an existing directory to a transfer, which completes it. With Overwrite it does
+// so unless another live transfer completes the directory. Otherwise it does so only if an
+// earlier transfer made the directory and is no longer live.
+func (d *Dest) ResumeDir(p string, mode uint16, transfer [16]byte, live func(transfer [16]byte) bool) error {
+	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
+		id, err := identify(in, name)
+		if err != nil {
+			return err
+		}
+		owner, made, err := d.owner(p)
+		if err == nil && made != id {
+			if err = d.work.Remove(claimName(p)); err == nil {
+				err = fs.ErrNotExist
+			}
+		}
+		claimed := err == nil
+		switch {
+		case !claimed && !errors.Is(err, fs.ErrNotExist):
+			return err
+		case claimed && owner != transfer && live(owner):
+			return nil
+		case d.policy == Overwrite:
+			if err := d.UpdateMode(p, mode|0o700); err != nil {
+				return err
+			}
+		case !claimed || id == identity{}: // it may not be the directory that was made
+			return nil
+		}
+		return d.claim(p, id, transfer)
+	}))
 }
 
 // CompleteDir sets the time of a directory and, if mode says so, makes it read-only, after the
-// last change to its contents. It does nothing unless MakeDir or ResumeDir have left the
-// directory to the transfer by. It adds no permissions, and the owner can always list the
+// last change to its contents. It does nothing unless MakeDir or ResumeDir have left this
+// directory to the transfer. It adds no permissions, and the owner can always list the
 // directory: a later transfer has to look into it.
-func (d *Dest) CompleteDir(p string, mode uint16, modified time.Time, by [16]byte) error {
+func (d *Dest) CompleteDir(p string, mode uint16, modified time.Time, transfer [16]byte) error {
 	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
-		info, err := in.Lstat(name)
-		switch {
-		case err != nil:
+		if info, err := in.Lstat(name); err != nil {
 			return err
-		case !info.IsDir():
+		} else if !info.IsDir() {
 			return errNoFolder
 		}
-		owner, err := d.owner(p)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && owner != by {
+		owner, made, err := d.owner(p)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && owner != transfer {
 			return nil
 		}
 		if err == nil {
@@ -270,28 +284,46 @@ func (d *Dest) CompleteDir(p string, mode uint16, modified time.Time, by [16]byt
 		if err != nil {
 			return err
 		}
-		err = dir.Chtimes(".", time.Time{}, modified)
-		if err == nil && mode&0o200 == 0 {
-			err = dir.Chmod(".", info.Mode()&^0o200)
-		}
-		return errors.Join(err, dir.Close())
+		return errors.Join(completeDir(dir, made, mode, modified), dir.Close())
 	}))
 }
 
-// A claim is a file in the work folder that names the transfer which completes a directory. It
+func completeDir(dir *os.Root, made identity, mode uint16, modified time.Time) error {
+	id, err := identify(dir, ".")
+	if err != nil || id != made {
+		return err
+	}
+	info, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	err = dir.Chtimes(".", time.Time{}, modified)
+	if err == nil && mode&0o200 == 0 {
+		err = dir.Chmod(".", info.Mode()&^0o200)
+	}
+	return err
+}
+
+// A claim is a file in the work folder that names the transfer which completes a directory, and
+// the identity of the directory: after an interruption, the path may be another directory's. It
 // outlives the process, so that a transfer can be resumed, and takes no memory.
+
+// identity tells a directory from another one that has its path later: the device, the inode, and
+// the time of birth, because inodes are used again. It is zero if the system reports none of them.
+type identity [24]byte
 
 func claimName(p string) string { return PartName(p) + ".dir" }
 
-func (d *Dest) claim(p string, by [16]byte) error {
-	return d.work.WriteFile(claimName(p), by[:], 0o600)
+func (d *Dest) claim(p string, dir identity, transfer [16]byte) error {
+	return d.work.WriteFile(claimName(p), append(transfer[:], dir[:]...), 0o600)
 }
 
-// owner returns the transfer that completes a directory, or fails with fs.ErrNotExist.
-func (d *Dest) owner(p string) (transfer [16]byte, err error) {
+// owner returns the transfer that completes a directory, and the directory's identity. It fails
+// with fs.ErrNotExist if there is no claim.
+func (d *Dest) owner(p string) (transfer [16]byte, dir identity, err error) {
 	b, err := d.work.ReadFile(claimName(p))
-	copy(transfer[:], b)
-	return transfer, err
+	copy(dir[:], b[copy(transfer[:], b):])
+	return transfer, dir, err
 }
 
 // UpdateMode sets the permissions of an existing file or directory if the policy is Overwrite.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,4 +28,9 @@ func chmod(dir *os.Root, name string, _ fs.FileInfo, mode fs.FileMode) error {
 		bits |= unix.S_ISVTX
 	}
 	return errors.Join(unix.Fchmodat(int(at.Fd()), name, bits, unix.AT_SYMLINK_NOFOLLOW), at.Close())
+}
+
+// birthTime returns when a file or directory was made, in nanoseconds.
+func birthTime(_ *os.Root, _ string, stat *syscall.Stat_t) (int64, error) {
+	return stat.Birthtimespec.Nano(), nil
 }

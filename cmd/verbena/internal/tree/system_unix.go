@@ -3,6 +3,7 @@
 package tree
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,6 +40,23 @@ func checkOwner(dir fs.FileInfo) error {
 		return fmt.Errorf("other users may write to it (mode %04o)", mode)
 	}
 	return nil
+}
+
+// identify returns the identity of what has a name in a directory.
+func identify(in *os.Root, name string) (id identity, err error) {
+	info, err := in.Lstat(name)
+	if err != nil {
+		return id, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return id, nil
+	}
+	binary.BigEndian.PutUint64(id[0:], uint64(stat.Dev))
+	binary.BigEndian.PutUint64(id[8:], stat.Ino)
+	birth, err := birthTime(in, name, stat)
+	binary.BigEndian.PutUint64(id[16:], uint64(birth))
+	return id, err
 }
 
 // byteAt reports whether a file has a byte at an offset. It does not block.

@@ -234,6 +234,64 @@ func TestCompleteDir(t *testing.T) {
 	assert.ErrorIs(t, err, fs.ErrNotExist, "nothing is left")
 }
 
+// A directory that has taken the place of the one that a transfer made stays as it is, whether the
+// transfer is live or interrupted, and nothing is left of the claim.
+func TestDirReplaced(t *testing.T) {
+	for name, resume := range map[string]func(d *Dest) error{
+		"live":        func(*Dest) error { return nil },
+		"interrupted": func(d *Dest) error { return d.ResumeDir("d", 0o500, me, nobody) },
+		"another's":   func(d *Dest) error { return d.ResumeDir("d", 0o500, me, everybody) },
+	} {
+		d, dir := openDest(t, Refuse)
+		at := filepath.Join(dir, "d")
+		require.NoError(t, d.MakeDir("d", 0o500, me))
+		require.NoError(t, os.Rename(at, at+".old"))
+		require.NoError(t, os.Mkdir(at, 0o700))
+		require.NoError(t, resume(d))
+		require.NoError(t, d.CompleteDir("d", 0o500, when, me))
+		for _, p := range []string{at, at + ".old"} {
+			mode, timed := modeOf(t, p)
+			assert.Equal(t, fs.FileMode(0o700), mode, name)
+			assert.False(t, timed, name)
+		}
+		require.NoError(t, d.Close())
+		_, err := os.Lstat(filepath.Join(dir, WorkDir))
+		assert.ErrorIs(t, err, fs.ErrNotExist, name)
+	}
+}
+
+// A claim without an identity, as an earlier release left it, is not trusted.
+func TestClaimWithoutIdentity(t *testing.T) {
+	d, dir := openDest(t, Refuse)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	require.NoError(t, d.work.WriteFile(claimName("d"), me[:], 0o600))
+	require.NoError(t, d.ResumeDir("d", 0o500, me, nobody))
+	require.NoError(t, d.CompleteDir("d", 0o500, when, me))
+	mode, timed := modeOf(t, filepath.Join(dir, "d"))
+	assert.Equal(t, fs.FileMode(0o700), mode)
+	assert.False(t, timed)
+}
+
+// With Overwrite, too, a live transfer keeps the directories that it completes.
+func TestOverwriteLeavesLiveTransfers(t *testing.T) {
+	d, dir := openDest(t, Overwrite)
+	at := filepath.Join(dir, "d")
+	require.NoError(t, d.MakeDir("d", 0o500, me))
+	require.NoError(t, d.ResumeDir("d", 0o777, other, everybody))
+	require.NoError(t, d.CompleteDir("d", 0o577, when.Add(1), other))
+	mode, _ := modeOf(t, at)
+	assert.Equal(t, fs.FileMode(0o700), mode)
+	require.NoError(t, d.ResumeDir("d", 0o500, me, everybody), "it has connected again")
+	require.NoError(t, d.CompleteDir("d", 0o500, when, me))
+	mode, timed := modeOf(t, at)
+	assert.Equal(t, fs.FileMode(0o500), mode)
+	assert.True(t, timed)
+	require.NoError(t, d.ResumeDir("d", 0o777, other, everybody), "it is complete")
+	require.NoError(t, d.CompleteDir("d", 0o777, when, other))
+	mode, _ = modeOf(t, at)
+	assert.Equal(t, 0o777&^umask(), mode)
+}
+
 // TestSymlinksAreNotFollowed: whoever has made them, and wherever they lead.
 func TestSymlinksAreNotFollowed(t *testing.T) {
 	d, dir := openDest(t, Overwrite)
