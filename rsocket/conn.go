@@ -87,6 +87,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 		}
 		host.Wait(c.stack.host, &c.readable)
 	}
+	if len(p) == 0 { // another call may have its turn
+		c.mu.Unlock()
+		return 0, nil
+	}
 	c.reading = true
 	n, emptied := 0, false
 	for n < len(p) && c.in.Available() > 0 {

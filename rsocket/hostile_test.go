@@ -118,6 +118,12 @@ func TestHostileMessages(t *testing.T) {
 		"a withdraw message without the extension": {attack: func(t *testing.T, p *peer) {
 			require.NoError(t, p.message(opControl|0x5600))
 		}, says: "a withdraw message came, which has no meaning"},
+		// It has no receives, so that the answer to its first message stays under way.
+		"a buffer before the answer to a withdraw message": {peer: peerConfig{receives: -1, credits: 1, hello: func(b []byte) { b[4] = 1 }}, attack: func(t *testing.T, p *peer) {
+			require.NoError(t, p.message(opControl|0x5600))
+			require.NoError(t, p.message(opControl|0x5600))
+			require.NoError(t, p.announce(1, p.own(peerReceive, 100), 1))
+		}, says: "a receive buffer was announced before the withdraw message was answered"},
 		"the immediate says more than was written": {attack: func(t *testing.T, p *peer) {
 			require.NoError(t, p.write(make([]byte, 3), p.first().addr, p.first().key, 5))
 		}, says: "data message of 5 bytes"},

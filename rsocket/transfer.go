@@ -57,9 +57,8 @@ type message struct {
 	op         protocol.Op
 	chunk      *buffers.Chunk // of a data message
 	length     int
-	filled     *buffers.Target   // by the message
-	withdrawal bool              // a withdraw message, or the answer to one
-	withdrawn  []*buffers.Target // by the peer, before this answer
+	filled     *buffers.Target // by the message
+	withdrawal bool            // a withdraw message, or the answer to one
 }
 
 // open allocates the base memory.
@@ -174,7 +173,7 @@ func (c *Conn) grant() error {
 		c.mu.Lock()
 		b = c.in.Next(c.stack.cfg.ReceiveBuffer)
 		if c.idle == nil && c.end.Withdraws() && c.in.Grown() {
-			c.in.Idle()
+			c.in.Mark()
 			c.awaitIdle()
 		}
 		c.mu.Unlock()
@@ -199,7 +198,8 @@ func (c *Conn) withdraw() error {
 	m := message{op: protocol.OpControl, withdrawal: true}
 	var imm protocol.Imm
 	if c.end.AnswerDue() {
-		imm, m.withdrawn = c.end.Answer(), c.peer.Withdraw()
+		imm = c.end.Answer()
+		c.peer.Withdraw()
 	} else {
 		due := c.withdrawalDue
 		if c.withdrawalDue = false; due {
@@ -227,12 +227,13 @@ func (c *Conn) shrink() {
 		return
 	}
 	c.mu.Lock()
-	grown, idle := c.in.Grown(), c.in.Idle()
-	if grown && !c.ended {
+	grown, idle := c.in.Grown() && !c.ended, c.in.Idle()
+	if grown && !idle {
+		c.in.Mark()
 		c.awaitIdle()
 	}
 	c.mu.Unlock()
-	if grown && idle {
+	if grown && idle { // grant waits again when there are buffers again
 		c.withdrawalDue = true
 		c.pump()
 	}
@@ -328,9 +329,7 @@ func (c *Conn) completed(t *rdma.Task) {
 	case protocol.OpControl:
 		if m.withdrawal {
 			c.withdrawalMoving = false
-		}
-		for _, t := range m.withdrawn {
-			_ = t.Memory.Close() // no data message is under way any more
+			_ = c.peer.CloseWithdrawn() // the data messages before it are not under way any more
 		}
 	case protocol.OpData:
 		c.dataMoving--

@@ -54,7 +54,7 @@ type Inbound struct {
 	fresh bool          // the next buffer is of the smallest size, as at the beginning
 
 	arrived uint64 // bytes
-	seen    uint64 // arrived at the last call of Idle
+	marked  uint64 // arrived at the last call of Mark
 }
 
 // NewInbound returns the first buffer of a connection, which the peer learns of when it connects.
@@ -102,12 +102,11 @@ func (in *Inbound) Consume(n int) bool {
 	return true
 }
 
-// Idle reports whether nothing has arrived since the last call.
-func (in *Inbound) Idle() bool {
-	idle := in.seen == in.arrived
-	in.seen = in.arrived
-	return idle
-}
+// Mark begins the time that Idle reports on.
+func (in *Inbound) Mark() { in.marked = in.arrived }
+
+// Idle reports whether nothing has arrived since Mark.
+func (in *Inbound) Idle() bool { return in.marked == in.arrived }
 
 // Grown reports whether there are buffers beside the first one.
 func (in *Inbound) Grown() bool {

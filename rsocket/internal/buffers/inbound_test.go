@@ -235,6 +235,7 @@ func TestWithdrawn(t *testing.T) {
 				c.Fill(unread, func() time.Time { return c.now })
 			}
 			require.False(t, c.Idle(), "data has arrived")
+			c.Mark()
 			require.True(t, c.Idle())
 			c.Withdrawn()
 			require.False(t, c.Grown())

@@ -12,9 +12,10 @@ import (
 
 // Remote is the memory of the peer of one connection.
 type Remote struct {
-	SGL     *mmap.Map // its target SGL; nil before Meet
-	device  verbs.Device
-	targets fifo.Queue[*Target] // in order
+	SGL       *mmap.Map // its target SGL; nil before Meet
+	device    verbs.Device
+	targets   fifo.Queue[*Target] // in order
+	withdrawn fifo.Queue[*Target] // data messages to them may be under way
 }
 
 // Target is a receive buffer of the peer that has room.
@@ -57,13 +58,21 @@ func (r *Remote) Front() *Target { return r.targets.Front() }
 // Pop removes that buffer, which is full. The caller closes its memory.
 func (r *Remote) Pop() { r.targets.Pop() }
 
-// Withdraw forgets the buffers, and returns them. The caller closes their memory when nothing at the
-// device uses it.
-func (r *Remote) Withdraw() (list []*Target) {
+// Withdraw takes the buffers away, until CloseWithdrawn closes their memory.
+func (r *Remote) Withdraw() {
 	for r.targets.Len() > 0 {
-		list = append(list, r.targets.Pop())
+		r.withdrawn.Push(r.targets.Pop())
 	}
-	return list
+}
+
+// CloseWithdrawn closes the memory of withdrawn buffers. Nothing at the device uses it.
+func (r *Remote) CloseWithdrawn() error { return closeAll(&r.withdrawn) }
+
+func closeAll(list *fifo.Queue[*Target]) (err error) {
+	for list.Len() > 0 {
+		err = errors.Join(err, list.Pop().Memory.Close())
+	}
+	return err
 }
 
 // Close closes all of it. Nothing at the device uses it.
@@ -71,8 +80,5 @@ func (r *Remote) Close() (err error) {
 	if r.SGL != nil {
 		err = r.SGL.Close()
 	}
-	for r.targets.Len() > 0 {
-		err = errors.Join(err, r.targets.Pop().Memory.Close())
-	}
-	return err
+	return errors.Join(err, closeAll(&r.targets), r.CloseWithdrawn())
 }

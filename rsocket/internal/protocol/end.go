@@ -18,7 +18,7 @@ type End struct {
 	targets    [Entries]uint32
 	announced  int  // targets that have room: the first ones
 	nextTarget int  // index in this end's target SGL that the peer writes next
-	answerDue  bool // the peer has withdrawn its buffers, and waits for Withdrawn
+	answerDue  bool // the peer has withdrawn its buffers, and waits for Withdrawn: it announces none
 	sentEnd    bool // a shutdown or disconnect message
 	sentBye    bool // a disconnect message
 
@@ -82,6 +82,8 @@ func (e *End) Take(imm Imm, length, room int) (Event, error) {
 			return Nothing, fmt.Errorf("an %v came, which allows %d messages under way; the peer's receive queue has %d", imm, n, e.peerQueue)
 		}
 		switch e.reach = imm.Sequence(); {
+		case length == EntrySize && e.answerDue: // it would be taken for one of the withdrawn buffers
+			return Nothing, fmt.Errorf("a receive buffer was announced before the withdraw message was answered")
 		case length == EntrySize && e.announced == Entries:
 			return Nothing, fmt.Errorf("the peer has announced a third receive buffer while two have room")
 		case length == EntrySize:

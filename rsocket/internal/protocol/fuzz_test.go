@@ -79,6 +79,12 @@ func FuzzEnd(f *testing.F) {
 	f.Add(uint16(64), uint16(384), uint32(1<<10), []byte{1, 0, 0, 0, 0, 100, 0, 100, 0, 1, 4, 0, 2, 0x80, 0, 0, 80, 16, 0, 3, 0, 0, 1, 0, 5, 5, 6, 1, 0xe0, 0, 0, 2, 0, 0})
 	f.Add(uint16(1), uint16(1), uint32(0), []byte{1, 0x80, 0, 0, 1, 16, 0, 3, 0, 0, 0, 9, 5, 200, 5, 200, 6})
 	f.Add(uint16(65535), uint16(65535), uint32(1<<32-1), []byte{5, 255, 1, 0x80, 0, 255, 255, 0, 0, 6, 5, 255})
+	// A buffer is announced, without credit, between a withdraw message and its answer, which waits for
+	// the answer before it or for a withdraw message of this end. Then comes the credit.
+	withdraw, announce, credit := []byte{0, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, []byte{0, 0x80, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 9, 0}, []byte{0, 0x80, 0, 0, 0, 0, 0, 0, 0, 1}
+	for _, before := range [][]byte{slices.Concat(withdraw, []byte{8}), {8}} {
+		f.Add(uint16(64), uint16(1), uint32(100), slices.Concat([]byte{5, 0, 1}, before, withdraw, announce, []byte{9, 8}, credit, []byte{5, 0, 0}))
+	}
 	f.Fuzz(func(t *testing.T, queue, peerQueue uint16, first uint32, input []byte) {
 		fuzzcount.Add(1)
 		if queue == 0 || peerQueue == 0 {
@@ -91,21 +97,28 @@ func FuzzEnd(f *testing.F) {
 			}
 		}
 		e := NewEnd(queue)
-		e.Meet(&Hello{Credits: peerQueue, Buffer: Entry{Length: first}})
+		withdraws := queue%2 == 0
+		e.Meet(&Hello{Credits: peerQueue, Buffer: Entry{Length: first}, Withdrawals: withdraws})
 		var (
 			sent, reach       int // in messages, without wrapping
 			announced         = []uint32{first}
 			arrived, granted  = 0, int(queue)
 			ended, gone, over bool
 			control           []int
+
+			// As a connection does, the model has the buffers that were announced until the answer is
+			// sent, and sends a withdraw message or an answer when the last one has been sent.
+			targets                 []uint32
+			withdrawing, withdrawal bool // a withdraw message has no answer; one or an answer is under way
 		)
 		reach = int(peerQueue)
 		if first == 0 {
 			announced = nil
 		}
+		targets = slices.Clone(announced)
 		s := steps(input)
 		for len(s) > 0 && !over {
-			switch s.byte() % 8 {
+			switch s.byte() % 10 {
 			case 0, 1, 2: // a message of the peer
 				imm, length, room := Imm(s.word()), int(s.byte()), int(s.byte())
 				if s.byte()%2 == 0 { // one that is likely to be valid
@@ -114,6 +127,8 @@ func FuzzEnd(f *testing.F) {
 						imm, room = NewImm(OpData, length), length+int(s.byte())
 					} else if imm.Op() == OpSGL {
 						imm = NewImm(OpSGL, reach+int(s.byte())%(int(peerQueue)-(reach-sent)+1))
+					} else if imm.Op() == OpControl && s.byte()%2 == 0 {
+						imm = NewImm(OpControl, []int{Withdraw, Withdrawn}[s.byte()%2])
 					}
 				}
 				event, err := e.Take(imm, length, room)
@@ -148,11 +163,18 @@ func FuzzEnd(f *testing.F) {
 						break
 					}
 					check(b.Length > 0, "an empty buffer")
-					announced = append(announced, b.Length)
+					announced, targets = append(announced, b.Length), append(targets, b.Length)
 					check(len(announced) <= Entries, "%d buffers", len(announced))
 				case OpControl:
 					check(length == 0, "a control message with data")
-					if imm.Value() != Keepalive {
+					switch imm.Value() {
+					case Withdraw:
+						check(withdraws && event == Nothing, "event %d of a withdraw message", event)
+						announced = nil
+					case Withdrawn:
+						check(withdrawing && event == Returned, "event %d of an answer", event)
+						withdrawing = false
+					case Shutdown, Disconnect:
 						check(event == Ended, "event %d of the end", event)
 						ended, gone = true, gone || imm.Value() == Disconnect
 					}
@@ -170,6 +192,7 @@ func FuzzEnd(f *testing.F) {
 					break
 				}
 				check(!gone && sent < reach && int(min(announced[0], valueMask)) == room, "room for %d, %d credits", room, reach-sent)
+				check(slices.Equal(announced, targets), "room in %v, but the buffers are %v", announced, targets)
 				n := min(1+int(s.byte()), room)
 				if s.byte()%4 == 0 {
 					n = room
@@ -177,9 +200,10 @@ func FuzzEnd(f *testing.F) {
 				imm, full := e.Send(n)
 				sent++
 				announced[0] -= uint32(n)
+				targets[0] -= uint32(n)
 				check(full == (announced[0] == 0), "full: %v", full)
 				if full {
-					announced = announced[1:]
+					announced, targets = announced[1:], targets[1:]
 				}
 				check(imm.Op() == OpData && imm.Value() == n, "%v of %d bytes", imm, n)
 			case 7: // the end of this end's data
@@ -187,7 +211,21 @@ func FuzzEnd(f *testing.F) {
 					check(!gone && imm.Op() == OpControl, "%v", imm)
 					control = append(control, imm.Value())
 				}
+			case 8: // a withdraw message of this end, or an answer
+				if withdrawal {
+					break
+				}
+				if e.AnswerDue() {
+					e.Answer()
+					targets, withdrawal = nil, true
+				} else if imm, ok := e.Withdraw(); ok {
+					check(withdraws && !withdrawing && imm == NewImm(OpControl, Withdraw), "%v", imm)
+					withdrawing, withdrawal = true, true
+				}
+			case 9: // it was sent
+				withdrawal = false
 			}
+			check(withdrawing == e.Withdrawing(), "withdrawing: %v", e.Withdrawing())
 			check(ended == e.Ended() && gone == e.Gone(), "ended: %v, gone: %v", e.Ended(), e.Gone())
 		}
 		// At most a shutdown, and then a disconnect.
