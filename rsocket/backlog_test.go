@@ -42,12 +42,12 @@ func dialAll(t require.TestingT, h *sim.Host, s *rsocket.Stack, addr string, dia
 }
 
 // Config.Backlog connections wait for Accept, not one more, though requests come at once. When one
-// was accepted, there is room for another.
+// was accepted, there is room for another. A peer at another address is not kept out meanwhile.
 func TestBacklog(t *testing.T) {
 	sim.Check(t, 3, func(s *sim.Sim) {
 		const backlog = 5
-		server, client := s.Host("server"), s.Host("client")
-		var accept, accepted bool
+		server, client, other := s.Host("server"), s.Host("client"), s.Host("other")
+		var full, accept, accepted bool
 		server.Run(func(ctx context.Context, dev verbs.Device) error {
 			stack, err := rsocket.New(rsocket.Config{Device: dev, Backlog: backlog})
 			require.NoError(s, err)
@@ -57,7 +57,7 @@ func TestBacklog(t *testing.T) {
 				server.Sleep(time.Second)
 			}
 			require.EqualValues(s, 64-backlog, stack.Counters().Refused)
-			for range backlog {
+			for range backlog + 1 {
 				c, err := l.Accept()
 				require.NoError(s, err)
 				require.NoError(s, c.Close())
@@ -73,13 +73,27 @@ func TestBacklog(t *testing.T) {
 			conns, refused := dialAll(s, client, stack, server.Addr().String()+":7471", 64)
 			require.Len(s, conns, backlog)
 			require.Equal(s, 64-backlog, refused)
-			accept = true
+			full = true
 			for !accepted {
 				client.Sleep(time.Second)
 			}
 			_, refused = dialAll(s, client, stack, server.Addr().String()+":7471", backlog)
 			require.Zero(s, refused, "there are as many places as Backlog says")
 			over = true
+			return stack.Close()
+		})
+		other.Run(func(_ context.Context, dev verbs.Device) error {
+			stack, err := rsocket.New(rsocket.Config{Device: dev})
+			require.NoError(s, err)
+			for !full {
+				other.Sleep(time.Second)
+			}
+			_, refused := dialAll(s, other, stack, server.Addr().String()+":7471", 1)
+			require.Zero(s, refused)
+			accept = true
+			for !over {
+				other.Sleep(time.Second)
+			}
 			return stack.Close()
 		})
 		s.RunUntil(func() bool { return over }, 5*time.Minute)

@@ -37,8 +37,11 @@ type Listener struct {
 	deadline deadline.Deadline
 	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
 	ready    fifo.Queue[*Conn]
-	opening  quota.Places[netip.Addr] // connections being established, by the peer's address
-	holding  bool                     // a part holds requests
+	// By the peer's address:
+	opening quota.Places[netip.Addr] // connections being established
+	waiting quota.Places[netip.Addr] // those that are ready
+
+	anyPostponed bool // a part may have postponed requests
 }
 
 // listening is the part of a Listener on one Stack.
@@ -48,11 +51,17 @@ type listening struct {
 	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
 	// These belong to the engine's goroutine.
-	rdma *rdma.Listener
-	held []*rdma.ConnectRequest // until the address has fewer connections that are being established
+	rdma      *rdma.Listener
+	postponed []request // until their addresses have fewer connections that are being established
 
-	work      func() // answerHeld
+	work      func() // answerPostponed
 	scheduled atomic.Bool
+}
+
+// request is a peer's request, with its private data.
+type request struct {
+	*rdma.ConnectRequest
+	hello protocol.Hello
 }
 
 func newListener(backlog int) *Listener {
@@ -84,13 +93,13 @@ func listenError(addr string, err error) error {
 // add makes the listener listen on the first of the addresses that the device has.
 func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*Stack]) error {
 	p := &listening{Listener: l, stack: s, shared: from}
-	p.work = p.answerHeld
+	p.work = p.answerPostponed
 	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
 		return err
 	}
 	err := await.Func(context.Background(), s.engine, func() (err error) {
 		for _, h := range list {
-			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request}); !errors.Is(err, ErrInvalid) {
+			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request, Backlog: l.backlog}); !errors.Is(err, ErrInvalid) {
 				break
 			}
 		}
@@ -105,12 +114,12 @@ func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*S
 		defer l.mu.Unlock()
 		return l.failure
 	}
-	l.parts = append(l.parts, p)
+	l.parts, l.anyPostponed = append(l.parts, p), true // requests may have come already
 	if len(l.parts) == 1 {
 		l.addr = s.addr(p.rdma.Addr())
 	}
 	l.mu.Unlock()
-	l.resume() // requests may have come already
+	l.resume()
 	return nil
 }
 
@@ -140,6 +149,7 @@ func (l *Listener) next() (*Conn, error) {
 		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 	c := l.ready.Pop()
+	l.waiting.Release(c.peerHost)
 	c.shared.Retain()
 	return c, nil
 }
@@ -198,25 +208,33 @@ func (l *Listener) opError(op string, err error) error { return opError(op, l.ad
 
 // request handles a peer's request, on the engine's goroutine.
 func (l *listening) request(q *rdma.ConnectRequest) {
-	if !l.answer(q) {
-		l.held = append(l.held, q)
+	hello, err := protocol.DecodeHello(q.PrivateData())
+	if err != nil {
+		l.refuse(q, fmt.Errorf("%w: private data with %w", ErrProtocol, err))
+		return
 	}
+	r := request{q, hello}
+	if l.answer(r) {
+		return
+	}
+	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil })
+	l.postponed = append(l.postponed, r)
 }
 
-// answerHeld answers the requests that need not wait any longer, on the engine's goroutine.
-func (l *listening) answerHeld() {
+// answerPostponed answers the requests that need not wait any longer, on the engine's goroutine.
+func (l *listening) answerPostponed() {
 	l.scheduled.Store(false)
-	l.held = slices.DeleteFunc(l.held, func(q *rdma.ConnectRequest) bool { return q.Err() != nil || l.answer(q) })
+	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil || l.answer(r) })
 }
 
-// resume has the requests that are held looked at again.
+// resume has the requests that are postponed looked at again.
 func (l *Listener) resume() {
 	l.mu.Lock()
 	var parts []*listening
-	if l.holding {
+	if l.anyPostponed {
 		parts = l.parts
 	}
-	l.holding = false
+	l.anyPostponed = false
 	l.mu.Unlock()
 	for _, p := range parts {
 		if p.scheduled.CompareAndSwap(false, true) {
@@ -226,58 +244,59 @@ func (l *Listener) resume() {
 }
 
 // answer accepts or rejects a request, or reports false if it has to wait.
-func (l *listening) answer(q *rdma.ConnectRequest) bool {
-	s := l.stack
-	hello, err := protocol.DecodeHello(q.PrivateData())
-	switch { // before memory is registered
-	case err != nil:
-		err = fmt.Errorf("%w: private data with %w", ErrProtocol, err)
-	case !l.open(q.RemoteAddr().Addr(), &err):
+func (l *listening) answer(r request) bool {
+	wait, err := l.admit(r.RemoteAddr().Addr()) // before memory is registered
+	if wait {
 		return false
-	case err == nil:
-		err = l.accept(q, hello)
+	}
+	if err == nil {
+		err = l.accept(r)
 	}
 	if err != nil {
-		s.refused.Add(1)
-		s.cfg.Log.Debug().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
-		_ = q.Reject(nil)
+		l.refuse(r.ConnectRequest, err)
 	}
 	return true
 }
 
-// open takes a place for a connection that is being established, sets err if the backlog is full, or
-// reports false if the request has to wait. The peers of one address have Config.Backlog places. All
-// peers together have twice as many, and one address gets only as many as it leaves free: so peers
-// that do not confirm do not keep others out.
-func (l *listening) open(peer netip.Addr, err *error) bool {
-	free := l.stack.free()
+func (l *listening) refuse(q *rdma.ConnectRequest, err error) {
+	l.stack.refused.Add(1)
+	l.stack.cfg.Log.Debug().Err(err).Stringer("peer", q.RemoteAddr()).Msg("refused a connection")
+	_ = q.Reject(nil)
+}
+
+// admit takes a place for a connection that is being established. It reports whether the request has
+// to wait for one, or why it is rejected. There are twice Config.Backlog places, for connections that
+// are being established and for those that wait for Accept. An address gets only as many of them as it
+// leaves free, so that it keeps no others out while Accept is slow. For the same reason it can have
+// no more connections being established than the Stack still has room for.
+func (l *listening) admit(peer netip.Addr) (wait bool, err error) {
+	free, places := l.stack.free(), 2*l.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting, own := l.ready.Len(), l.opening.Held(peer)
-	switch {
-	case waiting >= l.backlog:
-		*err = fmt.Errorf("%d connections wait for Accept: call it, or raise Config.Backlog", waiting)
-	case !l.opening.Fits(peer, 2*(l.backlog-waiting)) || own > 0 && own >= free:
-		l.holding = true
-		return false
-	default:
-		l.opening.Take(peer)
+	own, waiting := l.opening.Held(peer), l.waiting.Held(peer)
+	if !l.waiting.Fits(peer, places) {
+		return false, fmt.Errorf("%d connections wait for Accept, %d of them from this address: call it, or raise Config.Backlog", l.waiting.Taken(), waiting)
 	}
-	return true
+	if own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
+		l.anyPostponed = true
+		return true, nil
+	}
+	l.opening.Take(peer)
+	return false, nil
 }
 
 // accept accepts a request that has a place.
-func (l *listening) accept(q *rdma.ConnectRequest, hello protocol.Hello) error {
-	peer := q.RemoteAddr().Addr()
+func (l *listening) accept(r request) error {
+	peer := r.RemoteAddr().Addr()
 	c, err := l.stack.newConn(nil)
 	if err != nil {
 		l.settled(peer, nil)
 		return err
 	}
 	c.listener, c.peerHost, c.shared = l.Listener, peer, l.shared
-	if err = c.meet(hello, nil); err == nil {
+	if err = c.meet(r.hello, nil); err == nil {
 		var conn *rdma.Connection
-		if conn, err = q.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
+		if conn, err = r.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
 			c.bind(conn)
 			return nil
 		}
@@ -293,6 +312,7 @@ func (l *Listener) settled(peer netip.Addr, c *Conn) {
 	closed := l.failure != nil
 	if c != nil && !closed {
 		l.ready.Push(c)
+		l.waiting.Take(peer)
 		l.changed.Signal()
 	}
 	l.mu.Unlock()

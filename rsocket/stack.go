@@ -51,10 +51,12 @@ type Config struct {
 	// holds at most as much of the rest as it leaves to others. When little is left, connections
 	// are slower, but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
 	SendMemory int
-	// Backlog is how many connections of a Listener can wait for Accept. Those that their peers have
-	// not confirmed count too; requests wait for these, and are rejected once so many connections
-	// wait. Each address of peers has a backlog, so that none keeps others out, and all together
-	// have twice as many places. Zero: 1,024.
+	// Backlog limits the connections of a Listener that are established and wait for Accept.
+	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
+	// finds no place because of them waits. The limit is for each address of peers: there are twice
+	// Backlog places, and an address may take one while it holds fewer than are free. So one address
+	// keeps no others out; about as many as the base-2 logarithm of the places can still take all.
+	// Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer, the connection fails with ECONNRESET. Zero: 15 s. None: never.
