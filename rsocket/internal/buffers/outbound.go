@@ -1,7 +1,7 @@
 package buffers
 
 import (
-	"cmp"
+	"errors"
 	"sync"
 	"time"
 
@@ -20,6 +20,10 @@ const (
 
 	// trimInterval is how long a slab must not have been needed before it is freed.
 	trimInterval = 2 * time.Second
+	// trimMost is how many slabs are freed at a time, and trimPause how long the next ones wait: the
+	// goroutine that frees them has other work.
+	trimMost  = 16
+	trimPause = 10 * time.Millisecond
 )
 
 // Chunk is a piece of send memory. Messages are sent from it in order, and it is free again when the
@@ -52,15 +56,15 @@ type class struct {
 	used    int              // chunks
 	partial fifo.List[*slab] // with used chunks and free ones
 	empty   fifo.List[*slab]
-	low     int // the fewest empty slabs since the last trim
+	low     int // empty slabs that were not needed since schedule and are not freed
 }
 
 // Pool is the send memory of all connections of a Stack. Connections have small and large chunks of
 // it, from slabs that are allocated when they are needed, and freed when they have not been needed
 // for some time.
 //
-// There is a small chunk for each connection. A connection gets others only while it holds no more
-// than what is left for all: so one that does not empty its chunks leaves memory for others.
+// There is a small chunk for each connection. It gets another only if afterwards it holds no more
+// than is still free: so one that does not empty its chunks leaves memory for others.
 type Pool struct {
 	device      verbs.Device
 	slabs       int // at most
@@ -74,7 +78,6 @@ type Pool struct {
 	holders int        // connections that hold a small chunk
 	timer   host.Timer // nil: no slab is empty
 	closed  bool
-	failure error // why a slab could not be freed
 }
 
 // NewPool makes a pool of at most so many bytes, for at most so many connections. There must be
@@ -174,7 +177,7 @@ func (p *Pool) grow(k *class) (*slab, error) {
 		other, most = &p.small, p.slabs-max(0, p.reserved(0)-p.small.slabs)
 	}
 	for p.small.slabs+p.large.slabs >= most {
-		if other.empty.Len() == 0 || !p.freeEmpty(other) {
+		if other.empty.Len() == 0 || p.freeEmpty(other) != nil {
 			return nil, nil
 		}
 		if k == &p.large {
@@ -227,35 +230,54 @@ func (p *Pool) schedule() {
 	}
 }
 
-// trim frees the slabs that were empty all the time since schedule.
+// trim frees the slabs that were empty all the time since schedule. Between two of them, connections
+// get chunks.
 func (p *Pool) trim() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = nil
-	for _, k := range []*class{&p.small, &p.large} {
-		for range min(k.low, k.empty.Len()) {
-			p.freeEmpty(k)
+	for range trimMost {
+		if !p.freeUnneeded() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.timer = nil
+			p.schedule()
+			return
 		}
 	}
-	p.schedule()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.timer = p.after(trimPause, p.trim)
+	}
+}
+
+// freeUnneeded frees a slab that was empty all the time since schedule, if there is one.
+func (p *Pool) freeUnneeded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range []*class{&p.small, &p.large} {
+		if k.low > 0 {
+			k.low--
+			_ = p.freeEmpty(k) // it is tried again, and Close reports what still fails
+			return true
+		}
+	}
+	return false
 }
 
 // freeEmpty frees an empty slab, whose chunks neither a peer nor the device uses. If that fails, the
 // slab stays, to be tried again.
-func (p *Pool) freeEmpty(k *class) bool {
+func (p *Pool) freeEmpty(k *class) error {
 	e := k.empty.Pop()
 	if err := e.Value.mem.Close(); err != nil {
-		p.failure = cmp.Or(p.failure, err)
 		k.empty.Push(e)
-		return false
+		return err
 	}
 	k.slabs--
 	k.low = min(k.low, k.empty.Len())
-	return true
+	return nil
 }
 
 // Close frees all memory, of which no connection has any left.
-func (p *Pool) Close() error {
+func (p *Pool) Close() (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
@@ -264,10 +286,10 @@ func (p *Pool) Close() error {
 	}
 	for _, k := range []*class{&p.small, &p.large} {
 		for range k.empty.Len() {
-			p.freeEmpty(k)
+			err = errors.Join(err, p.freeEmpty(k))
 		}
 	}
-	return p.failure
+	return err
 }
 
 // Outbound is what has been written and is not acknowledged. The lock of the connection guards it.

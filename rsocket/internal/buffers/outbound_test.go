@@ -147,6 +147,42 @@ func TestBusySlabStays(t *testing.T) {
 	}
 }
 
+// Memory that is no longer needed is freed in parts, however much it is. Slabs that cannot be freed are
+// tried again, and Close reports only what still cannot be.
+func TestTrim(t *testing.T) {
+	pd := &domain{}
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	pd.PD = dev.DefaultPD()
+	var l later
+	const slabs = 50
+	p := NewPool(device{dev, pd}, 2*slabs*slabSize, 1, l.after)
+	o := &Outbound{Pool: p}
+	o.write(t, slabs*slabSize)
+	held := p.Held()
+	require.Greater(t, held, 2*trimMost*slabSize)
+	pd.deregister = errRefused
+	o.Free()
+	for range 10 {
+		l.pass()
+		require.Equal(t, held, p.Held())
+	}
+	pd.deregister = nil
+	for l.f != nil {
+		l.pass()
+		require.GreaterOrEqual(t, p.Held(), held-trimMost*slabSize)
+		held = p.Held()
+	}
+	require.Zero(t, held)
+	require.Positive(t, o.write(t, 1))
+	o.Free()
+	pd.deregister = errRefused
+	require.ErrorIs(t, p.Close(), errRefused)
+	pd.deregister = nil
+	require.NoError(t, p.Close())
+	require.NoError(t, dev.Close())
+}
+
 // Whatever connections do, the limit holds, and one that has none gets a chunk.
 func TestSendMemoryAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
