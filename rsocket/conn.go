@@ -265,7 +265,7 @@ func (c *Conn) close() bool {
 		return false
 	}
 	c.closed, c.writeClosed = true, true
-	c.stack.closingConns.Add(1)
+	c.stack.closedInPlace.Add(1)
 	if c.giveUp != nil {
 		c.giveUp(net.ErrClosed)
 	}
@@ -387,7 +387,7 @@ func (c *Conn) freeIfDone() {
 		return
 	}
 	c.freed = true
-	c.stack.closingConns.Add(-1)
+	c.stack.closedInPlace.Add(-1)
 	c.released.Broadcast()
 	c.out.Free()
 	if err := errors.Join(c.in.Release(), c.stack.memory.CloseBase(c.base), c.peer.Close()); err != nil {

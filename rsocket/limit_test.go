@@ -93,7 +93,32 @@ func TestFullOfClosedConnections(t *testing.T) {
 	}
 	near.Wait()
 	other.Wait()
-	require.Zero(t, client.closingConns.Load())
+	require.Zero(t, client.closedInPlace.Load())
+}
+
+// A connection whose peer does not answer a withdraw message has no timer meanwhile.
+func TestNoTimerWithoutAnswer(t *testing.T) {
+	client, server := open(t, soft.Config{}, Config{}), open(t, soft.Config{}, Config{})
+	near, far := connect(t, client, server)
+	data := make([]byte, 1<<20)
+	_, err := near.Write(data)
+	require.NoError(t, err)
+	_, err = io.ReadFull(far, data)
+	require.NoError(t, err)
+	var armed bool
+	require.NoError(t, await.Func(context.Background(), server.engine, func() error {
+		if far.idle != nil {
+			far.idle.Stop()
+		}
+		_, _ = far.end.Withdraw() // the message is not sent
+		far.shrink()
+		far.pump()
+		armed = far.idle != nil
+		return nil
+	}))
+	require.False(t, armed)
+	require.NoError(t, near.Close())
+	require.NoError(t, far.Close())
 }
 
 // The limits of a Config fit together, and errors say what to change.

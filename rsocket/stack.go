@@ -47,9 +47,9 @@ type Config struct {
 	// acknowledged; Write waits then. Zero: 1 MiB.
 	SendBuffer int
 	// SendMemory is how many bytes of send memory all connections hold at most: 4 KiB for each of
-	// MaxConnections, and the rest for those whose peers have much to acknowledge. A connection
-	// holds at most as much of the rest as it leaves to others. When little is left, connections
-	// are slower, but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
+	// MaxConnections, and the rest for those whose peers have much to acknowledge. Of the rest, a
+	// connection may use at most half of what is free. When little is left, connections are slower,
+	// but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
 	SendMemory int
 	// Backlog limits the connections of a Listener that are established and wait for Accept.
 	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
@@ -59,13 +59,15 @@ type Config struct {
 	// Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
-	// Without an answer, the connection fails with ECONNRESET. Zero: 15 s. None: never.
+	// Without an answer for SilenceTimeout, the connection fails with ECONNRESET. Zero: 15 s. None:
+	// never.
 	KeepAlive time.Duration
 	// SilenceTimeout is how long a peer's device may answer neither data nor a keepalive before
 	// the connection fails with ECONNRESET. The software device is a part of the peer's process:
-	// while a debugger has stopped that, it answers nothing. (A process that has ended is noticed at
-	// once, or within seconds.) Zero: two minutes. Adapters answer for a process that stands still;
-	// a Stack on one gives up after some seconds.
+	// while a debugger has stopped that, it answers nothing. (A process that has ended is noticed
+	// sooner: through shared memory at once, by UDP some seconds after a write or a keepalive.)
+	// Zero: two minutes. Adapters answer for a process that stands still; a Stack on one gives up
+	// after some seconds.
 	SilenceTimeout time.Duration
 	// Linger is how long a closed connection goes on sending what Write has accepted. Zero: 10
 	// s. None: it sends nothing more.
@@ -130,7 +132,7 @@ type Stack struct {
 	closed     error          // result of the engine's Close, and of Close
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
-	closingConns                               atomic.Int64 // closed connections that still have their places
+	closedInPlace                              atomic.Int64 // closed connections that still have their places
 
 	mu        sync.Mutex
 	changed   sync.Cond // conns, dead or over has changed
@@ -301,7 +303,7 @@ func (s *Stack) free() int {
 
 // closingText says how many connections are closed and still have their places.
 func (s *Stack) closingText() string {
-	if n := s.closingConns.Load(); n > 0 {
+	if n := s.closedInPlace.Load(); n > 0 {
 		return fmt.Sprintf(", %d of them closed and not ended yet (see Config.Linger)", n)
 	}
 	return ""

@@ -227,7 +227,7 @@ func (c *Conn) shrink() {
 		return
 	}
 	c.mu.Lock()
-	grown, idle := c.in.Grown() && !c.ended, c.in.Idle()
+	grown, idle := c.in.Grown() && !c.ended && !c.end.Withdrawing(), c.in.Idle()
 	if grown && !idle {
 		c.in.Mark()
 		c.awaitIdle()
