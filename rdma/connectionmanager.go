@@ -24,7 +24,7 @@ type connectionManager struct {
 	ids          map[verbs.CMID]idOwner
 	groups       map[verbs.CMMulticast]*MulticastGroup
 	waiting      fifo.List[*ConnectRequest] // to be accepted when a connection is free
-	unconfirmed  quota.Places[netip.Addr]   // accepted connections that the peers have not confirmed
+	awaitingRTU  quota.Places[netip.Addr]   // accepted connections that the peers have not confirmed, by the peer's quota.Network
 	dialLimiters map[netip.AddrPort]*dialLimiter
 	resumable    fifo.Queue[*dialLimiter]
 

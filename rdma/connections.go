@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -431,9 +432,9 @@ func (c *Connections) acceptable() bool {
 // connection, or returns nil.
 func (c *Connections) nextRequest() *ConnectRequest {
 	m := &c.manager
-	places := m.unconfirmed.Taken() + len(c.free) + c.set.MaxConnections - len(c.slots)
+	places := m.awaitingRTU.Taken() + len(c.free) + c.set.MaxConnections - len(c.slots)
 	for e := m.waiting.Front(); e != nil; e = e.Next() {
-		if m.unconfirmed.Fits(e.Value.remote.Addr(), places) {
+		if m.awaitingRTU.Fits(quota.Network(e.Value.remote.Addr()), places) {
 			m.waiting.Remove(e)
 			return e.Value
 		}
@@ -444,7 +445,7 @@ func (c *Connections) nextRequest() *ConnectRequest {
 
 // acceptWaiting accepts the requests of listeners without OnRequest, in the order of arrival,
 // while connections are free. An address gets only as many that it has not confirmed as are free,
-// so that it cannot keep others out. acceptWaiting returns how many it handled.
+// so one address alone leaves half of them. acceptWaiting returns how many it handled.
 func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
 		q := c.nextRequest()

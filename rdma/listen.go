@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -18,9 +19,9 @@ type ListenConfig struct {
 	// inside another callback. It accepts or rejects the request, or leaves that to a later
 	// callback; meanwhile the connection manager asks the peer to wait, for up to a minute.
 	// Nil: requests are accepted in the order of arrival, and wait while no connection is
-	// free, or while their address has as many unconfirmed connections as are free. If such a
-	// connection fails, it is closed after the callbacks that report the failure, which frees
-	// its place.
+	// free, or while their address (of IPv6: its /64 network) has as many unconfirmed
+	// connections as are free. If such a connection fails, it is closed after the callbacks that
+	// report the failure, which frees its place.
 	OnRequest func(q *ConnectRequest)
 	// PrivateData goes to each accepted peer if OnRequest is nil: at most 196 bytes, or 136 in
 	// a context of UD.
@@ -339,7 +340,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
 	c.manager.ids[q.id] = end
 	q.finish(nil)
-	c.manager.unconfirmed.Take(conn.addrs[1].Addr())
+	c.manager.awaitingRTU.Take(quota.Network(conn.addrs[1].Addr()))
 	end.counted = true
 	conn.enter(Connecting, nil)
 	if limit := c.set.ConnectTimeout; limit > 0 {
@@ -429,7 +430,7 @@ type acceptedEnd struct {
 	listener *Listener
 	attr     verbs.QPAttr // to bring the queue pair up with
 	accepted bool         // the program has accepted
-	counted  bool         // in unconfirmed of the connection manager
+	counted  bool         // in awaitingRTU of the connection manager
 	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
 	onEstablished func(conn *Connection)
 	answered      bool // the acceptance was sent
@@ -444,7 +445,7 @@ func (e *acceptedEnd) confirmedOrOver() {
 	if e.counted {
 		e.counted = false
 		c := e.conn.ctx
-		c.manager.unconfirmed.Release(e.conn.addrs[1].Addr())
+		c.manager.awaitingRTU.Release(quota.Network(e.conn.addrs[1].Addr()))
 		c.acceptDue = true
 	}
 }

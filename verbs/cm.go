@@ -56,8 +56,9 @@ type CMListen struct {
 	// those of RDMA_PS_UDP.
 	Type QPType
 	// Backlog is the number of requests that may wait to be accepted or rejected; zero means
-	// 1,024. Further requests are dropped, and the peer repeats them. On the software device each
-	// address has as many places, and all addresses twice as many: one may hold as many as are free.
+	// 1,024. Further requests are dropped, and the peer repeats them. On the software device this
+	// limit is for each address. All addresses together have twice Backlog places; an address may
+	// take one while it holds fewer than are free. The IPv6 addresses of a /64 network count as one.
 	Backlog int
 	// MTU is the largest payload of a packet of a connection, in bytes. Requests for a larger
 	// MTU are rejected with CMRejectInvalidMTU, which carries this one. Zero: the port's. Only

@@ -1,11 +1,25 @@
-// Package quota shares a limited number of places among sources, so that no source keeps others
-// out.
+// Package quota shares a limited number of places among sources, so that a few sources do not keep
+// others out.
 package quota
+
+import "net/netip"
+
+// Network is the source that an address counts as: an IPv4 address itself, and the /64 network of
+// an IPv6 address, since a host may use all addresses of its network.
+func Network(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap()
+	if !addr.Is6() {
+		return addr
+	}
+	network, _ := addr.Prefix(64) // it fails only for IPv4
+	return network.Addr().WithZone(addr.Zone())
+}
 
 // Places counts the places that each source holds. The zero value is empty.
 //
-// A source may hold as many places as are free: one alone takes half of them, two take a third
-// each, and a source that comes later always finds some, unless there are as many sources as places.
+// A source may hold as many places as are free. So one source leaves at least half of them free, and
+// n sources that take one after the other all that they may leave a 2^n-th, rounded down: of 1,024
+// places, ten sources leave one, and eleven leave none.
 type Places[S comparable] struct {
 	held  map[S]int
 	taken int

@@ -1,6 +1,8 @@
 package quota
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,4 +49,31 @@ func TestForgetsSources(t *testing.T) {
 	}
 	require.Empty(t, p.held)
 	require.Zero(t, p.Taken())
+}
+
+// It takes about as many sources as the number of places has bits to take them all.
+func TestSourcesThatTakeAllPlaces(t *testing.T) {
+	for limit, most := range map[int]int{1: 1, 3: 2, 1000: 10, 1024: 11, 2048: 12} {
+		var p Places[string]
+		sources := 0
+		for ; p.Taken() < limit; sources++ {
+			require.Positive(t, fill(&p, fmt.Sprint(sources), limit))
+			require.Equal(t, limit>>(sources+1), limit-p.Taken(), "%d sources leave a part of %d", sources+1, limit)
+		}
+		require.Equal(t, most, sources, "of %d places", limit)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.7":                "192.0.2.7",
+		"::ffff:192.0.2.7":         "192.0.2.7",
+		"2001:db8:1:2:3:4:5:6":     "2001:db8:1:2::",
+		"2001:db8:1:2:ffff::":      "2001:db8:1:2::",
+		"2001:db8:1:3::1":          "2001:db8:1:3::",
+		"fe80::3:4:5:6%interface1": "fe80::%interface1",
+	} {
+		require.Equal(t, netip.MustParseAddr(want), Network(netip.MustParseAddr(text)), text)
+	}
+	require.False(t, Network(netip.Addr{}).IsValid())
 }

@@ -128,11 +128,12 @@
 //     connection of others.
 //   - A REQ proves nothing. It takes a place in the backlog of its listener and among the
 //     half-open handshakes of all listeners, until the application responds and the RTU arrives,
-//     or [Config.HandshakeTimeout] ends either wait. Both numbers are limited, and one address may
-//     hold only as many places as are free. Without a place, REQs are dropped silently; an honest
-//     peer repeats its REQ, which may find one. So a flood from many addresses can keep others from
-//     being served while it lasts, one from few addresses cannot, and neither does anything to
-//     established connections.
+//     or [Config.HandshakeTimeout] ends either wait. Both numbers are limited, and one address (of
+//     IPv6: one /64 network) may hold only as many places as are free. Without a place, REQs are
+//     dropped silently; an honest peer repeats its REQ, which may find one. So a flood from n
+//     addresses leaves a 2^n-th of the places: from one address it leaves half of them, from twelve
+//     it takes all 2,048 of a default backlog, and keeps others from being served while it lasts.
+//     It does nothing to established connections.
 //   - The device limits how many unexpected MADs (Receive) reach the manager, per source and in
 //     all.
 //   - The immediate response to a datagram is at most one datagram, of the same size, to the

@@ -550,6 +550,26 @@ func TestFloodOfOneAddress(t *testing.T) {
 	}
 }
 
+// TestFloodOfOneNetwork: a host that sends from all IPv6 addresses of its /64 network gets as many
+// places as from one.
+func TestFloodOfOneNetwork(t *testing.T) {
+	t.Parallel()
+	_, _, b := pair(t, faults{})
+	l := b.listen(ListenParams{Service: testService, Backlog: 10})
+	gid := func(network, host byte) verbs.GID {
+		return verbs.GID{0: 0x20, 1: 0x01, 7: network, 8: host, 15: host}
+	}
+	for i := range byte(10) {
+		require.True(t, b.admit(l, gid(1, i)))
+	}
+	require.False(t, b.admit(l, gid(1, 10)), "another address of the network")
+	require.True(t, b.admit(l, gid(2, 0)), "another network")
+	require.True(t, b.admit(l, verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.9"))))
+	require.True(t, b.admit(l, verbs.GIDFromAddr(netip.MustParseAddr("10.0.0.10"))))
+	b.unadmit(l, gid(1, 9))
+	require.Equal(t, 12, l.HalfOpen())
+}
+
 // TestFloodOfPairs: a REQ and the REJ that takes it back, again and again, while the
 // application does not take its events.
 func TestFloodOfPairs(t *testing.T) {

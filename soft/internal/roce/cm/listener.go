@@ -18,9 +18,9 @@ type ListenParams struct {
 	// Transport: RC, UC, or UD for SIDR.
 	Transport verbs.QPType
 	// Backlog limits the handshakes in progress of one address, from the REQ to the RTU, or from
-	// a SIDR_REQ to the application's reply. All addresses together have twice as many places, of
-	// which one may hold as many as are free. Requests beyond it are dropped, and the peer
-	// repeats them. Default: 1,024.
+	// a SIDR_REQ to the application's reply. All addresses together have twice Backlog places; an
+	// address may take one while it holds fewer than are free. The IPv6 addresses of a /64 network
+	// count as one. Requests beyond it are dropped, and the peer repeats them. Default: 1,024.
 	Backlog int
 	// MTU is the largest path MTU of a connection. 0: Config.MTU.
 	MTU verbs.MTU
@@ -34,7 +34,7 @@ type Listener struct {
 	manager  *Manager
 	key      listenerKey
 	params   ListenParams
-	halfOpen quota.Places[verbs.GID] // by the peer's address
+	halfOpen quota.Places[netip.Addr] // by the peer's quota.Network
 	closed   bool
 }
 
@@ -111,14 +111,15 @@ func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
 
 // admit counts a handshake of a peer with a listener, and reports false if a limit is reached.
 func (m *Manager) admit(l *Listener, peer verbs.GID) bool {
+	source := quota.Network(peer.Addr())
 	switch {
-	case !l.halfOpen.Fits(peer, 2*l.params.Backlog):
+	case !l.halfOpen.Fits(source, 2*l.params.Backlog):
 		m.counters.BacklogFull++
-	case !m.halfOpen.Fits(peer, m.config.MaxHalfOpen):
+	case !m.halfOpen.Fits(source, m.config.MaxHalfOpen):
 		m.counters.HalfOpenFull++
 	default:
-		l.halfOpen.Take(peer)
-		m.halfOpen.Take(peer)
+		l.halfOpen.Take(source)
+		m.halfOpen.Take(source)
 		return true
 	}
 	return false
@@ -126,6 +127,7 @@ func (m *Manager) admit(l *Listener, peer verbs.GID) bool {
 
 // unadmit undoes admit.
 func (m *Manager) unadmit(l *Listener, peer verbs.GID) {
-	l.halfOpen.Release(peer)
-	m.halfOpen.Release(peer)
+	source := quota.Network(peer.Addr())
+	l.halfOpen.Release(source)
+	m.halfOpen.Release(source)
 }

@@ -3,6 +3,7 @@ package cm
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -25,7 +26,7 @@ type Manager struct {
 	sidr        map[sidrKey]*SIDRRequest
 	roundTrips  map[verbs.GID]*roundTrip // by the peer's address
 	measured    fifo.Queue[verbs.GID]    // the peers of roundTrips, the longest known first
-	halfOpen    quota.Places[verbs.GID]
+	halfOpen    quota.Places[netip.Addr] // by the peer's quota.Network
 	ended       []endedListener
 	early       []*earlyRequest
 	closed      bool
@@ -148,7 +149,7 @@ func (m *Manager) Close(now time.Duration) {
 	}
 	clear(m.listeners)
 	m.dropEarly()
-	m.halfOpen, m.closed = quota.Places[verbs.GID]{}, true
+	m.halfOpen, m.closed = quota.Places[netip.Addr]{}, true
 	m.events.Clear()
 }
 
