@@ -404,7 +404,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		conn.err = err
 	}
 	if state == Failed {
-		conn.dialError.Store(nil) // no further attempt: Err says why
+		conn.setDialError(nil) // no further attempt: Err says why
 	}
 	conn.publish()
 	if conn.awaited && state != Connecting {
@@ -437,7 +437,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
-	conn.dialError.Store(nil)
+	conn.setDialError(nil)
 	if conn.readSubmitted && conn.maxReads == 0 { // the device would never begin the read
 		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before the connection was Ready, and one end accepts none", ErrNotSupported))
 		return
@@ -754,6 +754,15 @@ func (conn *Connection) DialError() error {
 		return *err
 	}
 	return nil
+}
+
+// setDialError sets what DialError returns.
+func (conn *Connection) setDialError(err error) {
+	if err == nil {
+		conn.dialError.Store(nil)
+		return
+	}
+	conn.dialError.Store(&err)
 }
 
 // UserData returns what SetUserData stored last, or nil.

@@ -203,10 +203,11 @@ func (d *dial) event(ev *verbs.CMEvent) {
 			return
 		}
 		d.waiting = ev.Err
-		conn.dialError.Store(&ev.Err)
+		conn.setDialError(ev.Err)
 		return
 	case verbs.CMResolved:
 		d.waiting = nil
+		conn.setDialError(d.last) // it waits no longer
 		err = d.request()
 	case verbs.CMConnectResponse:
 		var attr verbs.QPAttr
@@ -315,8 +316,7 @@ func (d *dial) failed(err error) {
 		conn.fail(d.last)
 		return
 	}
-	last := d.last
-	conn.dialError.Store(&last)
+	conn.setDialError(d.last)
 	if err := d.prepareRetry(err); err != nil {
 		conn.fail(conn.deviceError(err))
 		return

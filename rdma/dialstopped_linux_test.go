@@ -18,7 +18,8 @@ func TestDialWaitsForStoppedListener(t *testing.T) {
 	cs := newDialRig(t)
 	server, client := cs.add(rdma.Config{}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
-	l, addr := cs.listen(server, rdma.ListenConfig{})
+	var request *rdma.ConnectRequest
+	l, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { request = q }})
 	// The entry of another address stands for a process that is stopped, until it answers.
 	target := netip.AddrPortFrom(netip.MustParseAddr("127.11.7.77"), l.Addr().Port())
 	entry, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/tcp/%v", target))
@@ -43,6 +44,10 @@ func TestDialWaitsForStoppedListener(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
+	cs.until("it is requested", func() bool { return request != nil })
+	require.Equal(t, rdma.Connecting, conn.State())
+	require.NoError(t, conn.DialError(), "it waits for the entry no longer")
+	must(request.Accept(rdma.AcceptConfig{}))
 	cs.until("it is connected", func() bool { return conn.State() != rdma.Connecting })
 	require.Equal(t, rdma.Ready, conn.State(), "%v", conn.Err())
 	require.NoError(t, conn.DialError())
