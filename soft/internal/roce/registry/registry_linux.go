@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -19,7 +20,7 @@ import (
 // Complete: every listener of this machine is registered.
 const Complete = true
 
-// closeTimeout bounds how long other processes can delay Close, and Find beyond its context.
+// closeTimeout bounds how long other processes can delay Close.
 const closeTimeout = time.Second
 
 // Entries are the entries of one listener.
@@ -78,32 +79,22 @@ func (e *Entries) Close() {
 // Find returns the address and UDP port of the device that listens on an address and port, if
 // it is a software device of this machine. The error is ErrNotRegistered if there is none; any
 // other error says why Find does not know. It matches ErrNoResponse if the other process does not
-// respond until the context ends, or has too many clients.
+// respond until the context ends, has too many clients, or closes connections without an answer.
 func Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
-	found := make(chan struct{})
-	var answer netip.AddrPort
-	var failed error
-	go func() {
-		defer close(found)
-		for answer, failed = find(ctx, space, addr); failed == errNoAnswer && ctx.Err() == nil; answer, failed = find(ctx, space, addr) {
-			time.Sleep(time.Millisecond) // the process may be about to close its socket
+	for range maxTries {
+		if device, err = find(ctx, space, addr); err != errNoAnswer || ctx.Err() != nil {
+			break
 		}
-		if failed != nil && failed != ErrNotRegistered {
-			failed = fmt.Errorf("query the process that listens on %v: %w", addr, failed)
-		}
-	}()
-	select {
-	case <-found:
-		return answer, failed
-	case <-ctx.Done():
+		time.Sleep(time.Millisecond) // the process may be about to close its socket
 	}
-	select {
-	case <-found:
-		return answer, failed
-	case <-time.After(closeTimeout): // before Linux 6.16, for files that the other process has sent
-		return device, fmt.Errorf("query the process that listens on %v: %w", addr, errStalled)
+	if err != nil && err != ErrNotRegistered {
+		err = fmt.Errorf("query the process that listens on %v: %w", addr, err)
 	}
+	return device, err
 }
+
+// maxTries bounds the connections of one Find that end without an answer.
+const maxTries = 10
 
 func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
 	conn, err := unixsocket.Dial(ctx, "unix", name(space, addr))
@@ -117,7 +108,7 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	}
 	defer unixsocket.Close(conn)
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	text, err := io.ReadAll(io.LimitReader(conn, int64(maxEntryLen)+1))
+	text, err := readEntry(conn)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return device, errStalled
@@ -133,7 +124,41 @@ func find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.A
 	return device, nil
 }
 
+// readEntry receives an entry, which is one write. Before Linux 6.16 there can be files with it,
+// which reading would close in this thread; these stay in the queue, for unixsocket.Close.
+func readEntry(conn *net.UnixConn) (text []byte, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, maxEntryLen+1)
+	var n, flags int
+	failed := raw.Read(func(fd uintptr) (done bool) {
+		// Reading would close the files of urgent data that is not in line.
+		if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1); err != nil {
+			return true
+		}
+		for err = unix.EINTR; err == unix.EINTR; {
+			n, _, flags, _, err = unix.Recvmsg(int(fd), b, nil, unix.MSG_PEEK)
+		}
+		if err == nil && flags&unix.MSG_CTRUNC == 0 {
+			_, _, err = unix.Recvfrom(int(fd), b[:n], 0)
+		}
+		return err != unix.EAGAIN
+	})
+	switch {
+	case failed != nil:
+		return nil, failed
+	case err != nil:
+		return nil, os.NewSyscallError("recvmsg", err)
+	case flags&unix.MSG_CTRUNC != 0: // there is no room for files
+		return nil, errFiles
+	}
+	return b[:n], nil
+}
+
 var (
 	errStalled  = fmt.Errorf("%w: it is stopped, or has too many open files", ErrNoResponse)
 	errNoAnswer = fmt.Errorf("%w: it closed the connection", ErrNoResponse)
+	errFiles    = errors.New("the process is not a software device: it sent files")
 )

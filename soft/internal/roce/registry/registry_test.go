@@ -4,14 +4,20 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -68,17 +74,83 @@ func TestLies(t *testing.T) {
 				_ = conn.Close()
 			}
 		}()
-		ctx, cancel := context.WithCancel(t.Context())
-		if text == "" { // which is asked again
-			cancel()
-		}
-		_, err = Find(ctx, TCP, addr)
-		cancel()
+		_, err = Find(t.Context(), TCP, addr)
 		require.Error(t, err, "%q", text)
+		require.Equal(t, text == "", errors.Is(err, ErrNoResponse), "%q", text)
 		require.NotErrorIs(t, err, ErrNotRegistered, "%q", text)
 		require.NoError(t, l.Close())
 		<-done
 	}
+}
+
+// pair returns the ends of a connection with an entry. They take files, as all sockets do before
+// Linux 6.16.
+func pair(t *testing.T) (client, owner *net.UnixConn) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name(TCP, addr), Net: "unix"})
+	require.NoError(t, err)
+	defer l.Close()
+	client, err = net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	require.NoError(t, err)
+	owner, err = l.AcceptUnix()
+	require.NoError(t, err)
+	return client, owner
+}
+
+// Files that come with an entry are not closed by the thread that reads it, which they could
+// delay for long.
+func TestEntryWithFiles(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		urgent bool
+	}{{"1", false}, {"127.0.0.5:4791", false}, {strings.Repeat("1", 1000), false}, {"1", true}} {
+		conn, owner := pair(t)
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		raw, err := owner.SyscallConn()
+		require.NoError(t, err)
+		flags := 0
+		if c.urgent {
+			flags = unix.MSG_OOB
+		}
+		require.NoError(t, raw.Control(func(fd uintptr) {
+			err = unix.Sendmsg(int(fd), []byte(c.text), unix.UnixRights(int(w.Fd())), nil, flags)
+		}))
+		if err == unix.EOPNOTSUPP {
+			t.Skip("this system has no urgent data on Unix sockets")
+		}
+		require.NoError(t, err)
+		_, err = owner.Write([]byte("127.0.0.5:4791"))
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		require.NoError(t, owner.Close())
+		_, err = readEntry(conn)
+		require.ErrorIs(t, err, errFiles)
+
+		require.NoError(t, r.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		_, err = r.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it is closed")
+		unixsocket.Close(conn)
+		require.NoError(t, r.SetReadDeadline(time.Now().Add(10*time.Minute)))
+		_, err = r.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, r.Close())
+	}
+}
+
+// Without files, nothing is left in the queue, so that the socket is closed at once.
+func TestEntryIsRead(t *testing.T) {
+	a, b := pair(t)
+	defer a.Close()
+	defer b.Close()
+	_, err := b.Write([]byte("127.0.0.5:4791"))
+	require.NoError(t, err)
+	text, err := readEntry(a)
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.5:4791", string(text))
+	require.NoError(t, a.SetReadDeadline(time.Unix(1, 0)))
+	_, err = readEntry(a)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // A process that has a name and says nothing is waited for until the context ends.
