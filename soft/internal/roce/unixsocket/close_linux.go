@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/quota"
 )
 
 // Close ends a connection, and closes its socket. If that can take long, it happens in the
@@ -12,7 +14,7 @@ import (
 // waits.
 func Close(conn *net.UnixConn) {
 	user, empty := end(conn)
-	if empty || !unclosed.add(user, conn) {
+	if empty || !background.add(user, conn) {
 		_ = conn.Close()
 	}
 }
@@ -55,71 +57,64 @@ func end(conn *net.UnixConn) (user uint32, empty bool) {
 
 const (
 	// maxClosing bounds the sockets of a user that are being closed at a time, and maxThreads those of
-	// all users: each takes a thread. Users are apart, so that none waits for the files of another.
+	// all users: each takes a thread.
 	maxClosing = 4
 	maxThreads = 64
 )
 
-// unclosed are the sockets of this process that take long to close. There is one list, since
+// background closes the sockets of this process that take long to close. There is one closer, since
 // threads and file descriptors are the process's.
-var unclosed = sockets{users: make(map[uint32]*user)}
+var background = closer{waiting: make(map[uint32][]*net.UnixConn)}
 
-type sockets struct {
+// closer closes sockets in the background. Each user has a queue, and the users share the threads, so
+// that few users do not delay the others. They do not share open: a user beyond its share would make
+// Close wait, and with it the next connections of all.
+type closer struct {
 	mu      sync.Mutex
-	users   map[uint32]*user
-	sockets int
-	threads int
-}
-
-// user is a user with sockets that take long to close.
-type user struct {
-	waiting []*net.UnixConn
-	closing int
+	waiting map[uint32][]*net.UnixConn // by user
+	open    int                        // sockets that are not closed yet
+	threads quota.Places[uint32]
 }
 
 // add closes a socket in the background. It reports false if there are too many.
-func (s *sockets) add(id uint32, conn *net.UnixConn) bool {
+func (c *closer) add(user uint32, conn *net.UnixConn) bool {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if uint64(s.sockets) >= files.Cur/4 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if uint64(c.open) >= files.Cur/4 {
 		return false
 	}
-	s.sockets++
-	u := s.users[id]
-	if u == nil {
-		u = new(user)
-		s.users[id] = u
-	}
-	u.waiting = append(u.waiting, conn)
-	s.start(u)
+	c.open++
+	c.waiting[user] = append(c.waiting[user], conn)
+	c.start(user)
 	return true
 }
 
 // start starts to close the sockets of a user, as far as there is room. The lock is held.
-func (s *sockets) start(u *user) {
-	if len(u.waiting) == 0 || u.closing == maxClosing || s.threads == maxThreads {
-		return
+func (c *closer) start(user uint32) {
+	list := c.waiting[user]
+	for len(list) > 0 && c.threads.Held(user) < maxClosing && c.threads.Fits(user, maxThreads) {
+		c.threads.Take(user)
+		go c.close(user, list[0])
+		list = list[1:]
 	}
-	conn := u.waiting[0]
-	u.waiting = u.waiting[1:]
-	u.closing++
-	s.threads++
-	go func() {
-		_ = conn.Close()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		u.closing--
-		s.threads--
-		s.sockets--
-		for id, u := range s.users {
-			s.start(u)
-			if u.closing+len(u.waiting) == 0 {
-				delete(s.users, id)
-			}
-		}
-	}()
+	c.waiting[user] = list
+	if len(list) == 0 {
+		delete(c.waiting, user)
+	}
+}
+
+// close closes a socket of a user, and starts to close others.
+func (c *closer) close(user uint32, conn *net.UnixConn) {
+	_ = conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.threads.Release(user)
+	c.open--
+	for other := range c.waiting {
+		c.start(other)
+	}
 }

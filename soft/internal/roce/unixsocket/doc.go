@@ -2,6 +2,6 @@
 //
 // Such a process can send files (SCM_RIGHTS) that take long to close, such as a TCP socket with
 // SO_LINGER and unsent data. Closing a Unix socket closes the files in its queue too. So sockets
-// refuse files until [AllowFiles], which takes Linux 6.16. [Close] returns at once on older
-// systems too.
+// refuse files until [AllowFiles], which takes Linux 6.16. On older systems, [Close] closes such files
+// in the background, as long as they are few.
 package unixsocket

@@ -218,27 +218,27 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 				dial(file, let)
 				dial(nil, nil)
 			}
-			unclosed.mu.Lock()
-			assert.LessOrEqual(t, unclosed.threads, maxClosing)
-			assert.Greater(t, unclosed.sockets, maxClosing, "the files linger")
+			background.mu.Lock()
+			assert.LessOrEqual(t, background.threads.Taken(), maxClosing)
+			assert.Greater(t, background.open, maxClosing, "the files linger")
 			// Another user's are closed at once.
-			unclosed.mu.Unlock()
+			background.mu.Unlock()
 			other, _ := pair(t, network)
 			const anotherUser = 1<<32 - 2
-			require.True(t, unclosed.add(anotherUser, other))
+			require.True(t, background.add(anotherUser, other))
 			require.Eventually(t, func() bool {
-				unclosed.mu.Lock()
-				defer unclosed.mu.Unlock()
-				return unclosed.users[anotherUser] == nil
+				background.mu.Lock()
+				defer background.mu.Unlock()
+				return background.threads.Held(anotherUser)+len(background.waiting[anotherUser]) == 0
 			}, 10*time.Minute, time.Millisecond)
 
 			for _, let := range release {
 				let()
 			}
 			require.Eventually(t, func() bool {
-				unclosed.mu.Lock()
-				defer unclosed.mu.Unlock()
-				return unclosed.sockets+unclosed.threads+len(unclosed.users) == 0
+				background.mu.Lock()
+				defer background.mu.Unlock()
+				return background.open+background.threads.Taken()+len(background.waiting) == 0
 			}, 10*time.Minute, time.Millisecond)
 			require.NoError(t, l.Close())
 			<-served
@@ -247,13 +247,33 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 }
 
 // Sockets that take long to close take at most a quarter of the files of the process.
-func TestUnclosedAreBounded(t *testing.T) {
+func TestOpenIsBounded(t *testing.T) {
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	s := sockets{users: make(map[uint32]*user), sockets: int(min(limit.Cur/4, 1<<62))}
+	c := closer{open: int(min(limit.Cur/4, 1<<62))}
 	a, _ := pair(t, "unix")
 	defer a.Close()
-	require.False(t, s.add(0, a))
+	require.False(t, c.add(0, a))
+}
+
+// Few users do not take all threads.
+func TestThreadsAreShared(t *testing.T) {
+	c := closer{waiting: make(map[uint32][]*net.UnixConn)}
+	for user := range uint32(maxThreads / maxClosing) {
+		for c.threads.Held(user) < maxClosing && c.threads.Fits(user, maxThreads) {
+			c.threads.Take(user)
+		}
+	}
+	a, b := pair(t, "unix")
+	const another = 1 << 20
+	require.True(t, c.add(another, a))
+	_, err := b.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.threads.Held(another)+c.open == 0
+	}, 10*time.Minute, time.Millisecond)
 }
 
 // A dial ends with its context.
