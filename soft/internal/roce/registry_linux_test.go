@@ -62,6 +62,24 @@ func TestDialFindsTheDeviceOfThisMachine(t *testing.T) {
 	}
 }
 
+// A listener that cannot have one of its names leaves none registered.
+func TestListenerWithoutAName(t *testing.T) {
+	m := openCMSide(t, Config{Addresses: addresses("127.11.7.2")})
+	for range 10 { // the order of the names differs
+		taken, err := net.Listen("unix", fmt.Sprintf("@verbena/rdma_cm/%s/127.0.1.1:7", registry.TCP))
+		require.NoError(t, err)
+		listen := verbs.CMListen{Addr: netip.MustParseAddrPort("127.0.1.1:7"), Type: verbs.RC}
+		_, err = m.cm.Listen(listen)
+		require.ErrorIs(t, err, verbs.ErrInUse)
+		_, err = registry.Find(t.Context(), registry.TCP, netip.MustParseAddrPort("127.11.7.2:7"))
+		require.Equal(t, registry.ErrNotRegistered, err)
+		require.NoError(t, taken.Close())
+		l, err := m.cm.Listen(listen)
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+	}
+}
+
 // A loopback address where nobody listens fails at once, though another process's device
 // has it, which need not have a connection manager and would never answer.
 func TestDialNobodyOnLoopback(t *testing.T) {

@@ -112,8 +112,9 @@ type lookUp struct {
 
 // lookUp resolves the IDs that wait for a key, on a goroutine of its own, until there are
 // none. IDs that arrive meanwhile wait for the next look-up, since a listener may have
-// registered before them. While the listener's process does not respond, all IDs wait for the next
-// look-up until they are closed: it may be stopped for a while.
+// registered before them. If the listener's process does not respond, lookUp tries again until it
+// does, or until all IDs are closed. It does not try UDP port 4791 meanwhile: another process, which
+// has no such listener, may have it.
 func (c *Manager) lookUp(key lookUp) {
 	g := c.services
 	for {

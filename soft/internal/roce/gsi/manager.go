@@ -60,13 +60,25 @@ func (c *Manager) lock(op string) (*Services, error) {
 	return g, nil
 }
 
+// closeTimeout bounds how long other processes can delay Close: before Linux 6.16, a look-up can
+// wait for the files that they have sent (unixsocket.Close).
+const closeTimeout = 2 * time.Second
+
 // Close implements verbs.CM.
 func (c *Manager) Close() error {
 	for _, l := range c.close() { // in parallel: other processes can delay each
 		c.resolving.Go(l.entries.Close)
 	}
 	c.cancel()
-	c.resolving.Wait()
+	resolved := make(chan struct{})
+	go func() {
+		c.resolving.Wait()
+		close(resolved)
+	}()
+	select {
+	case <-resolved:
+	case <-time.After(closeTimeout): // the look-ups end in the background
+	}
 	return nil
 }
 
@@ -109,7 +121,7 @@ func inOrder[T comparable](objects map[T]uint64) []T {
 	return slices.SortedFunc(maps.Keys(objects), func(a, b T) int { return cmp.Compare(objects[a], objects[b]) })
 }
 
-// background calls f on another goroutine. Close waits for it.
+// background calls f on another goroutine. Close waits for it, up to closeTimeout.
 func (c *Manager) background(f func()) {
 	c.resolving.Add(1)
 	c.services.cfg.Network.Go(func() {
@@ -140,6 +152,8 @@ type listener struct {
 // Listen implements verbs.CM.
 func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	op := fmt.Sprintf("listen on %v", p.Addr)
+	var closing sync.WaitGroup // entries of ports that have another listener
+	defer closing.Wait()       // without the lock: other processes can delay it
 	g, err := c.lock(op)
 	defer g.cfg.Lock.Unlock()
 	if err != nil {
@@ -157,7 +171,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	}
 	for _, port := range ports {
 		params.Service = service(p.Type, port)
-		if err = l.open(params, names); err == nil || !errors.Is(err, verbs.ErrInUse) {
+		if err = l.open(params, names, &closing); err == nil || !errors.Is(err, verbs.ErrInUse) {
 			l.addr = netip.AddrPortFrom(addr, port)
 			break
 		}
@@ -209,8 +223,9 @@ func (g *Services) listenNames(addr netip.Addr) (netip.Addr, map[netip.Addr]neti
 	return addr, names, nil
 }
 
-// open opens the listener on a port, and registers it.
-func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrPort) (err error) {
+// open opens the listener on a port, and registers it. If it fails, it closes its entries in the
+// background.
+func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrPort, closing *sync.WaitGroup) (err error) {
 	m := l.manager.services.manager
 	if l.service, err = m.Listen(params); err != nil {
 		return err
@@ -220,7 +235,9 @@ func (l *listener) open(params cm.ListenParams, names map[netip.Addr]netip.AddrP
 	}
 	for addr, device := range names {
 		if err := l.entries.Add(portSpace(params.Transport), netip.AddrPortFrom(addr, params.Service.Port), device); err != nil {
-			l.entries.Close()
+			entries := l.entries
+			l.entries = registry.Entries{}
+			closing.Go(entries.Close)
 			l.service.Close(l.manager.services.cfg.Now())
 			if !errors.Is(err, verbs.ErrInUse) {
 				return fmt.Errorf("register port %d of %v for the processes of this machine: %w", params.Service.Port, addr, err)
