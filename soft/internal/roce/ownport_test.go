@@ -32,6 +32,18 @@ func TestOwnGIDIsOwnPort(t *testing.T) {
 				p, _, err := x.qp.(*queuePair).choosePath(&attr)
 				require.NoError(t, err)
 				require.EqualValues(t, 4791, networkPath(p).peer.Port(), "of another process")
+
+				if kind != verbs.RC {
+					return // connectTo has attributes of RC
+				}
+				for num, own := range map[uint32]bool{x.qp.Num(): true, 2: false} {
+					require.NoError(t, y.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
+					y.connectTo(must(x.dev.GIDs(1))[0], num)
+					attr.DestQPN = y.qp.Num()
+					p, _, err := x.qp.(*queuePair).choosePath(&attr)
+					require.NoError(t, err)
+					require.Equal(t, own, networkPath(p).peer == x.dev.endpoints[0].socket.Addr(), "connected to %#x", num)
+				}
 			})
 		}
 	}

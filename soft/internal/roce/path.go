@@ -59,7 +59,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return &datagramPath{device: d}, d.admission.Datagrams(q.num), nil
 	}
 	to := attr.Address
-	if peer := d.queuePairs[attr.DestQPN]; peer != nil && peer.init.Type == q.init.Type {
+	if q.meansOwn(attr.DestQPN) {
 		to.UDPPort = d.ownPort(to)
 	}
 	out, err := d.outputTo(to)
@@ -79,6 +79,13 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return &udp, from, nil
 	}
 	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
+}
+
+// meansOwn reports whether a peer's queue pair number seems to be that of a queue pair of this
+// device. One that is connected to another queue pair is not meant.
+func (q *queuePair) meansOwn(number uint32) bool {
+	peer := q.pd.device.queuePairs[number]
+	return peer != nil && peer.init.Type == q.init.Type && (peer.path == nil || peer.transport.Attr().DestQPN == q.num)
 }
 
 // ownPort returns the UDP port of an address for queue pairs of this device: if no port is given,
