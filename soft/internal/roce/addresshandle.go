@@ -43,7 +43,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.addressHandles, d.most.addressHandles, "address handles"); err != nil {
+	if err := d.checkRoom(op, d.addressHandles, d.limits.addressHandles, "address handles"); err != nil {
 		return nil, err
 	}
 	find := d.outputTo

@@ -86,7 +86,7 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, len(d.queues), d.most.completionQueues, "completion queues"); err != nil {
+	if err := d.checkRoom(op, len(d.queues), d.limits.completionQueues, "completion queues"); err != nil {
 		return nil, err
 	}
 	s := d.shardOf(init.Poller)

@@ -38,17 +38,17 @@ const (
 	maximumWindow = 1 << 20
 )
 
-// objects are numbers of objects of a device.
-type objects struct {
-	domains, regions, windows, addressHandles    int
-	queuePairs, completionQueues, sharedReceives int
-	attached                                     int // queue pairs attached to one multicast group
+// limits are the largest numbers of objects of a device.
+type limits struct {
+	domains, regions, windows, addressHandles         int
+	queuePairs, completionQueues, sharedReceiveQueues int
+	groupMembers                                      int // queue pairs attached to one multicast group
 }
 
-// mostObjects are the limits that a device reports, and enforces.
-var mostObjects = objects{
+// deviceLimits are the limits that a device reports, and enforces.
+var deviceLimits = limits{
 	domains: 1 << 16, regions: 1 << 23, windows: 1 << 20, addressHandles: 1 << 23,
-	queuePairs: 1 << 16, completionQueues: 1 << 16, sharedReceives: 1 << 16, attached: 1024,
+	queuePairs: 1 << 16, completionQueues: 1 << 16, sharedReceiveQueues: 1 << 16, groupMembers: 1024,
 }
 
 // Device is an open software device.
@@ -66,7 +66,7 @@ type Device struct {
 	// noted, under that of main alone.
 	mu             shards
 	closed         bool
-	most           objects
+	limits         limits
 	endpoints      []*endpoint // of shard main
 	pollers        map[any]*poller
 	noMoreShards   bool // no more shards can be opened
@@ -128,7 +128,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	d := &Device{
 		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), faults: faults.Settings{All: cfg.Faults},
-		most:       mostObjects,
+		limits:     deviceLimits,
 		memory:     transport.NewMemory(),
 		pollers:    make(map[any]*poller),
 		domains:    make(map[uint32]*protectionDomain),
@@ -209,19 +209,19 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		FirmwareVersion:    "software",
 		NodeGUID:           cmp.Or(d.cfg.NodeGUID, d.guid),
 		MaxMRSize:          maxMRSize,
-		MaxQP:              d.most.queuePairs,
+		MaxQP:              d.limits.queuePairs,
 		MaxQPWR:            maxQPWR,
 		MaxSGE:             maxSGE,
-		MaxCQ:              d.most.completionQueues,
+		MaxCQ:              d.limits.completionQueues,
 		MaxCQE:             maxCQE,
-		MaxMR:              d.most.regions,
-		MaxPD:              d.most.domains,
-		MaxSRQ:             d.most.sharedReceives,
+		MaxMR:              d.limits.regions,
+		MaxPD:              d.limits.domains,
+		MaxSRQ:             d.limits.sharedReceiveQueues,
 		MaxSRQWR:           maxQPWR,
 		MaxSRQSGE:          maxSGE,
-		MaxAH:              d.most.addressHandles,
+		MaxAH:              d.limits.addressHandles,
 		MaxMulticastGroups: d.maxGroups(),
-		MaxMulticastQPs:    d.most.attached,
+		MaxMulticastQPs:    d.limits.groupMembers,
 		MaxQPReadAtomic:    transport.MaxReadAtomic,
 		MaxInitReadAtomic:  transport.MaxReadAtomic,
 		MaxInline:          maxInline,
@@ -231,7 +231,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		Atomics:            true,
 		AtomicsGlobal:      true, // the processor's own
 		AtomicWrite:        true,
-		MaxMW:              d.most.windows,
+		MaxMW:              d.limits.windows,
 		MWTypes:            verbs.MWTypeSet(verbs.MWType1, verbs.MWType2),
 		Invalidation:       true,
 		CMPathMTU:          true,
@@ -490,8 +490,8 @@ func (d *Device) checkOpen(op string) error {
 }
 
 // checkRoom returns an error if as many objects as the device can have are open. The lock is held.
-func (d *Device) checkRoom(op string, open, most int, what string) error {
-	if open < most {
+func (d *Device) checkRoom(op string, open, limit int, what string) error {
+	if open < limit {
 		return nil
 	}
 	return fmt.Errorf("%s: device %s already has %d %s, its limit; close some first: %w", op, d.cfg.Name, open, what, verbs.ErrLimit)

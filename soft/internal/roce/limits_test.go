@@ -28,11 +28,11 @@ func TestReportedLimits(t *testing.T) {
 
 	// So many are open already. Few more are allowed, so that the test can open them.
 	const more = 3
-	d.most = objects{
+	d.limits = limits{
 		domains: more, regions: 1 + more, windows: more, addressHandles: more,
-		queuePairs: 1 + more, completionQueues: 1 + more, sharedReceives: more,
+		queuePairs: 1 + more, completionQueues: 1 + more, sharedReceiveQueues: more,
 	}
-	ud.dev.most.attached = more
+	ud.dev.limits.groupMembers = more
 	attr := must(d.Query())
 	attr.MaxMulticastQPs = must(ud.dev.Query()).MaxMulticastQPs
 

@@ -34,7 +34,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, len(d.domains)-1, d.most.domains, "protection domains"); err != nil { // without the default domain
+	if err := d.checkRoom(op, len(d.domains)-1, d.limits.domains, "protection domains"); err != nil { // without the default domain
 		return nil, err
 	}
 	return d.newDomain(), nil
@@ -139,7 +139,7 @@ func (p *protectionDomain) register(m *memoryRegion, r *transport.Region) (verbs
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.memory.Len(), d.most.regions, "memory regions"); err != nil {
+	if err := d.checkRoom(op, d.memory.Len(), d.limits.regions, "memory regions"); err != nil {
 		return nil, err
 	}
 	r.Domain = p.id
@@ -275,7 +275,7 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.memory.Windows(), d.most.windows, "memory windows"); err != nil {
+	if err := d.checkRoom(op, d.memory.Windows(), d.limits.windows, "memory windows"); err != nil {
 		return nil, err
 	}
 	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, d.random())}

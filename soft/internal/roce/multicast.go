@@ -125,7 +125,7 @@ func (q *queuePair) AttachMulticast(gid verbs.GID, _ uint16) error {
 	}
 	switch {
 	case slices.Contains(g.queuePairs, q):
-	case len(g.queuePairs) >= d.most.attached:
+	case len(g.queuePairs) >= d.limits.groupMembers:
 		return fmt.Errorf("%s: the group already has %d queue pairs, its limit: %w", op, len(g.queuePairs), verbs.ErrLimit)
 	default:
 		g.queuePairs = append(g.queuePairs, q)

@@ -69,7 +69,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.checkRoom(op); err != nil {
+	if err := p.checkQueuePairs(op); err != nil {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
@@ -115,13 +115,13 @@ func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completion
 	return send, recv, nil
 }
 
-// checkRoom returns an error if the domain cannot have another queue pair. The lock is held.
-func (p *protectionDomain) checkRoom(op string) error {
+// checkQueuePairs returns an error if the domain cannot have another queue pair. The lock is held.
+func (p *protectionDomain) checkQueuePairs(op string) error {
 	d := p.device
 	if err := p.checkOpen(op); err != nil {
 		return err
 	}
-	return d.checkRoom(op, len(d.queuePairs)+len(d.srdPairs), d.most.queuePairs, "queue pairs")
+	return d.checkRoom(op, len(d.queuePairs)+len(d.srdPairs), d.limits.queuePairs, "queue pairs")
 }
 
 // freeQPN returns the next free number for a queue pair of that shard. A number is not used

@@ -30,7 +30,7 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.receiveQueues, d.most.sharedReceives, "shared receive queues"); err != nil {
+	if err := d.checkRoom(op, d.receiveQueues, d.limits.sharedReceiveQueues, "shared receive queues"); err != nil {
 		return nil, err
 	}
 	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}

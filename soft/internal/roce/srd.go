@@ -132,7 +132,7 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := p.checkRoom(op); err != nil {
+	if err := p.checkQueuePairs(op); err != nil {
 		return nil, err
 	}
 	if sendCQ.closed || recvCQ.closed {

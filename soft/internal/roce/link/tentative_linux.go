@@ -17,8 +17,8 @@ func isTentative(addr netip.Addr) bool {
 	return err == nil && addr.Is6() && tentativeIn(string(table), addr)
 }
 
-// tentativeIn looks an address up in the table if_inet6: address, index, prefix length, scope, flags
-// and name of the interface, all in hexadecimal.
+// tentativeIn looks an address up in the table if_inet6: address, index of the interface, prefix
+// length, scope and flags, in hexadecimal, and the name of the interface.
 func tentativeIn(table string, addr netip.Addr) bool {
 	bytes := addr.As16()
 	text := hex.EncodeToString(bytes[:])

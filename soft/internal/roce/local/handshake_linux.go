@@ -148,8 +148,8 @@ func sendMemory(conn *net.UnixConn) (mem []byte, err error) {
 	return mem, err
 }
 
-// checkOwner checks that the address that a dialler gives is one of this machine, and that the
-// process listening there is the dialler.
+// checkOwner verifies the address that a dialler claims: it must belong to this machine, and the
+// dialling process must be the one that listens there.
 func (l *Listener) checkOwner(pid int, device Address) error {
 	if err := checkLocalAddress(device.Device.Addr()); err != nil {
 		return err
