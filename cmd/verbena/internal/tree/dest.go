@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,6 +52,7 @@ type Dest struct {
 	work   *os.Root // WorkDir
 	lock   *os.File // WorkDir, locked
 	policy Policy
+	claims sync.Mutex // held from looking at a claim, or making its directory, to changing the claim
 }
 
 // OpenDest opens the folder, and makes it if it is missing. It fails if another process
@@ -215,6 +217,8 @@ func permissions(mode uint16) fs.FileMode { return fs.FileMode(mode) &^ umask() 
 // MakeDir makes a directory, which the transfer completes with CompleteDir. Until then its owner
 // can write to it.
 func (d *Dest) MakeDir(p string, mode uint16, transfer [16]byte) error {
+	d.claims.Lock()
+	defer d.claims.Unlock()
 	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
 		if err := in.Mkdir(name, fs.FileMode(mode)|0o700); err != nil { // the system applies the umask
 			return err
@@ -231,6 +235,8 @@ func (d *Dest) MakeDir(p string, mode uint16, transfer [16]byte) error {
 // so unless another live transfer completes the directory. Otherwise it does so only if an
 // earlier transfer made the directory and is no longer live.
 func (d *Dest) ResumeDir(p string, mode uint16, transfer [16]byte, live func(transfer [16]byte) bool) error {
+	d.claims.Lock()
+	defer d.claims.Unlock()
 	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
 		id, err := identify(in, name)
 		if err != nil {
@@ -264,6 +270,8 @@ func (d *Dest) ResumeDir(p string, mode uint16, transfer [16]byte, live func(tra
 // directory to the transfer. It adds no permissions, and the owner can always list the
 // directory: a later transfer has to look into it.
 func (d *Dest) CompleteDir(p string, mode uint16, modified time.Time, transfer [16]byte) error {
+	d.claims.Lock()
+	defer d.claims.Unlock()
 	return Reason(d.folder.in(p, func(in *os.Root, name string) error {
 		if info, err := in.Lstat(name); err != nil {
 			return err

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -270,6 +272,28 @@ func TestClaimWithoutIdentity(t *testing.T) {
 	mode, timed := modeOf(t, filepath.Join(dir, "d"))
 	assert.Equal(t, fs.FileMode(0o700), mode)
 	assert.False(t, timed)
+}
+
+// A transfer that looks at a directory while another one makes it takes nothing from the other's
+// claim, even if there is an old claim.
+func TestResumeDirWhileMade(t *testing.T) {
+	d, dir := openDest(t, Refuse)
+	for i := range 200 {
+		name := fmt.Sprint("d", i)
+		require.NoError(t, d.claim(name, identity{1}, other))
+		var looker sync.WaitGroup
+		looker.Go(func() {
+			for errors.Is(d.ResumeDir(name, 0o700, other, everybody), fs.ErrNotExist) {
+				runtime.Gosched()
+			}
+		})
+		err := d.MakeDir(name, 0o700, me)
+		looker.Wait()
+		require.NoError(t, err)
+		require.NoError(t, d.CompleteDir(name, 0o700, when, me))
+		_, timed := modeOf(t, filepath.Join(dir, name))
+		require.True(t, timed)
+	}
 }
 
 // With Overwrite, too, a live transfer keeps the directories that it completes.
