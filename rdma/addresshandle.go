@@ -44,8 +44,8 @@ type addressHandle struct {
 	until   uint64 // lane.Group.Handled at which no such completion is left
 }
 
-// knownHandle is what peers have of the handle that leads to them: they would keep the memory of
-// one that is closed.
+// knownHandle refers to a handle. Peers refer to their handle through a knownHandle, so that a closed
+// handle can be collected while peers exist.
 type knownHandle struct {
 	handle *addressHandle // nil: closed
 }

@@ -148,7 +148,7 @@ func TestCloseWithoutConfirmation(t *testing.T) {
 		require.NoError(s, accepted.Close())
 		_, err = server.Dial(addr, rdma.DialConfig{})
 		require.ErrorIs(s, err, rdma.ErrFull)
-		require.ErrorContains(s, err, "all 1 places are taken, 1 of them by connections that are being closed")
+		require.ErrorContains(s, err, "1 of 1 places are held by connections that are closing")
 		cs.until("both have ended", func() bool { return server.closed == 1 && conn.State() == rdma.Failed })
 		require.GreaterOrEqual(s, s.Now()-begun, 3*time.Second)
 		require.ErrorIs(s, conn.Err(), rdma.ErrRejected)

@@ -411,11 +411,8 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 		conn.awaited = false
 		c.awaited--
 	}
-	if e, ok := conn.establishment.(*acceptedEnd); ok && state != Connecting {
-		e.confirmedOrOver()
-	}
 	if state == Closed {
-		c.closing++
+		c.closedInPlace++
 	} else {
 		c.queueReport(conn, state, err)
 	}

@@ -21,19 +21,19 @@ type Connections struct {
 	watchers     []*connectionWatcher // replaced as a whole
 
 	// The fields below belong to one run, from Start to Idle.
-	slots      []*Connection // nil: free; it grows up to MaxConnections
-	free       []int         // slots
-	byQPN      map[uint32]*Connection
-	last       *Connection        // found last in byQPN
-	windows    map[uint32]*Window // by windowTag
-	serial     uint64
-	usable     int                    // connections known to the program that are Exported, Connecting or Ready
-	closing    int                    // connections that are Closed and still have their places
-	ending     fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
-	toRefill   fifo.List[*Connection] // with room in receive queues of their own
-	written    writtenWords
-	acceptDue  bool      // acceptWaiting may find a request, since one came or a place became free
-	readyWords *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
+	slots         []*Connection // nil: free; it grows up to MaxConnections
+	free          []int         // slots
+	byQPN         map[uint32]*Connection
+	last          *Connection        // found last in byQPN
+	windows       map[uint32]*Window // by windowTag
+	serial        uint64
+	usable        int                    // connections known to the program that are Exported, Connecting or Ready
+	closedInPlace int                    // connections that are Closed and still have their places
+	ending        fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
+	toRefill      fifo.List[*Connection] // with room in receive queues of their own
+	written       writtenWords
+	retryWaiting  bool      // acceptWaiting may find a request, since one came or a place became free
+	readyWords    *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
 	ended        bool  // a connection that counts (not unaccepted) has ended
@@ -132,7 +132,7 @@ func (c *Connections) queueReport(conn *Connection, state ConnectionState, err e
 // open implements service.
 func (c *Connections) open() (err error) {
 	s := c.set
-	c.usable, c.closing, c.endsWithLast, c.interrupted = 0, 0, false, nil
+	c.usable, c.closedInPlace, c.endsWithLast, c.interrupted = 0, 0, false, nil
 	c.ended, c.lastFailure = false, nil
 	c.byQPN = make(map[uint32]*Connection)
 	switch {
@@ -237,11 +237,11 @@ func (c *Connections) hasRoom() bool { return len(c.free) > 0 || len(c.slots) < 
 
 // fullAdvice says what takes the places when there is no room.
 func (c *Connections) fullAdvice() string {
-	if c.closing == 0 {
+	if c.closedInPlace == 0 {
 		return fmt.Sprintf("all %d connections are in use; close one, or raise Config.MaxConnections", c.set.MaxConnections)
 	}
-	return fmt.Sprintf("all %d places are taken, %d of them by connections that are being closed; wait until OnConnection reports one Closed, close another, or raise Config.MaxConnections",
-		c.set.MaxConnections, c.closing)
+	return fmt.Sprintf("%d of %d places are held by connections that are closing; wait for OnConnection to report one Closed, or raise Config.MaxConnections",
+		c.closedInPlace, c.set.MaxConnections)
 }
 
 // nextSlot is the slot of the next connection, which takes it with occupy.
@@ -262,10 +262,10 @@ func (c *Connections) occupy(conn *Connection) {
 }
 
 func (c *Connections) vacate(conn *Connection) {
-	c.closing--
+	c.closedInPlace--
 	c.slots[conn.slot] = nil
 	c.free = append(c.free, conn.slot)
-	c.acceptDue = true
+	c.retryWaiting = true
 }
 
 // drained implements service.
@@ -420,17 +420,17 @@ func (c *Connections) appendHeader(sgl []verbs.SGE, _ *receive) []verbs.SGE { re
 func (c *Connections) request(q *ConnectRequest) {
 	q.place.Value = q
 	c.manager.waiting.Push(&q.place)
-	c.acceptDue = true
+	c.retryWaiting = true
 }
 
 // acceptable reports whether acceptWaiting may have work.
 func (c *Connections) acceptable() bool {
-	return c.acceptDue && c.manager.waiting.Len() > 0 && c.hasRoom() && c.phase == phaseUp
+	return c.retryWaiting && c.manager.waiting.Len() > 0 && c.hasRoom() && c.phase == phaseUp
 }
 
-// nextRequest removes the first waiting request of an address that may have another unconfirmed
+// nextAdmissible removes the first waiting request of an address that may have another unconfirmed
 // connection, or returns nil.
-func (c *Connections) nextRequest() *ConnectRequest {
+func (c *Connections) nextAdmissible() *ConnectRequest {
 	m := &c.manager
 	places := m.awaitingRTU.Taken() + len(c.free) + c.set.MaxConnections - len(c.slots)
 	for e := m.waiting.Front(); e != nil; e = e.Next() {
@@ -439,7 +439,7 @@ func (c *Connections) nextRequest() *ConnectRequest {
 			return e.Value
 		}
 	}
-	c.acceptDue = false
+	c.retryWaiting = false
 	return nil
 }
 
@@ -448,7 +448,7 @@ func (c *Connections) nextRequest() *ConnectRequest {
 // so one address alone leaves half of them. acceptWaiting returns how many it handled.
 func (c *Connections) acceptWaiting() (n int) {
 	for ; c.acceptable(); n++ {
-		q := c.nextRequest()
+		q := c.nextAdmissible()
 		if q == nil {
 			break
 		}

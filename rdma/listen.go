@@ -434,19 +434,25 @@ type acceptedEnd struct {
 	// onEstablished is AcceptConfig.OnEstablished, until it has been called.
 	onEstablished func(conn *Connection)
 	answered      bool // the acceptance was sent
-	confirmed     bool // by the peer
+	established   bool // the peer has confirmed it
 	// disconnects: the disconnect waits for the confirmation. Until then the peer may begin to use
 	// the connection, so the queue pair serves its requests.
 	disconnects bool
 }
 
-// confirmedOrOver notes that the peer has confirmed the connection, or will not.
-func (e *acceptedEnd) confirmedOrOver() {
+// confirm notes that the peer has confirmed the connection.
+func (e *acceptedEnd) confirm() {
+	e.established = true
+	e.releasePlace()
+}
+
+// releasePlace ends the count of the connection among those that the peer has not confirmed.
+func (e *acceptedEnd) releasePlace() {
 	if e.counted {
 		e.counted = false
 		c := e.conn.ctx
 		c.manager.awaitingRTU.Release(quota.Network(e.conn.addrs[1].Addr()))
-		c.acceptDue = true
+		c.retryWaiting = true
 	}
 }
 
@@ -463,7 +469,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMEstablished:
-		e.confirmed = true
+		e.confirm()
 		switch {
 		case conn.state == Connecting:
 			conn.ready()
@@ -485,7 +491,7 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 // confirmation.
 func (e *acceptedEnd) messageReceived() {
 	_ = e.id.Received()
-	e.confirmed = true
+	e.confirm()
 	e.conn.ready()
 }
 
@@ -494,9 +500,15 @@ func (e *acceptedEnd) disconnectWhileConnecting() bool { return e.answered }
 
 // postDisconnect implements establishment.
 func (e *acceptedEnd) postDisconnect() {
-	if e.disconnects = !e.confirmed; e.confirmed {
+	if e.disconnects = !e.established; e.established {
 		e.cmEnd.postDisconnect()
 	}
+}
+
+// release implements establishment: the connection is destroyed.
+func (e *acceptedEnd) release() {
+	e.releasePlace()
+	e.cmEnd.release()
 }
 
 // due implements establishment.

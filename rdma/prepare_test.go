@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -311,5 +312,33 @@ func testUnconfirmedLeaveRoom(s *sim.Sim) {
 	}
 	cs.until("all places are in use", func() bool {
 		return !slices.ContainsFunc(conns, func(c *rdma.Connection) bool { return c.State() != rdma.Ready })
+	})
+}
+
+// So do connections that the program closes before the peer has confirmed them: they keep their
+// places until the peer knows.
+func TestClosedUnconfirmedLeaveRoom(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		cs := newDialRig(testOf(s), s.Host("server").Device(), s.Host("silent").Device(), s.Host("honest").Device())
+		const places = 8
+		server := cs.add(rdma.Config{MaxConnections: places, CloseTimeout: 5 * time.Second})
+		silent, honest := cs.add(rdma.Config{MaxConnections: 4 * places}), cs.add(rdma.Config{MaxConnections: places})
+		cs.start(server, silent, honest)
+		_, addr := cs.listen(server, rdma.ListenConfig{})
+		responses := 0
+		for range 4 * places {
+			must(silent.Dial(addr, rdma.DialConfig{OnResponse: func(*rdma.Connection) { responses++ }}))
+		}
+		cs.until("it has its share", func() bool { return responses == places/2 })
+		for _, conn := range server.List() {
+			require.Equal(s, rdma.Connecting, conn.State())
+			require.NoError(s, conn.Close())
+		}
+		for range places / 2 {
+			conn := must(honest.Dial(addr, rdma.DialConfig{}))
+			cs.until("another client is served", func() bool { return conn.State() == rdma.Ready })
+		}
+		require.Equal(s, places/2, responses)
+		cs.until("the places are free, and the address gets some of them", func() bool { return responses > places/2 })
 	})
 }
