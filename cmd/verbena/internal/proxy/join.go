@@ -46,18 +46,18 @@ func newPair(client, target stream, idle time.Duration) *pair {
 	return &pair{client: side{"the client", client}, target: side{"the target", target}, idle: idle, ask: 5 * time.Second, start: time.Now()}
 }
 
-// run moves data until both directions have ended, or a side that has ended its data takes no more
-// data either, or the first failure, which it returns. If ctx ends, the pair fails with its cause.
-// Both sides are closed then. After a failure they are
-// reset: otherwise a peer would take the data that it has got for all.
+// run moves data. It ends when both directions have ended, when a side that has ended its data has
+// also closed, or at the first failure, which it returns. If ctx ends, the pair fails with its cause.
+// Both sides are closed then. After a failure they are reset: otherwise a peer would take the data
+// that it has got for all, and a client would take the data that it has sent for delivered.
 func (p *pair) run(ctx context.Context) error {
-	ends, gone, over := make(chan outcome, 2), make(chan struct{}, 2), make(chan struct{})
+	ends, gone, over := make(chan outcome, 2), make(chan side, 2), make(chan struct{})
 	var work sync.WaitGroup
 	move := func(to, from side, count *atomic.Int64) {
 		end := p.copy(to, from, count)
 		ends <- end
 		if end.err == nil && from.awaitGone(p.ask, over) {
-			gone <- struct{}{}
+			gone <- from
 		}
 	}
 	work.Go(func() { move(p.target, p.client, &p.up) })
@@ -81,9 +81,12 @@ type outcome struct {
 	lingers bool
 }
 
+// errTargetGone ends a pair whose target has closed while the client could still send.
+var errTargetGone = errors.New("the target closed its connection before the client had ended its data, so some of that may be lost")
+
 // supervise returns when both directions have ended, when one has and its sender is gone, or when the
 // pair has failed and nothing more can be delivered.
-func (p *pair) supervise(ctx context.Context, ends <-chan outcome, gone <-chan struct{}) (err error) {
+func (p *pair) supervise(ctx context.Context, ends <-chan outcome, gone <-chan side) (err error) {
 	var idle, linger <-chan time.Time
 	if p.idle > 0 {
 		idle = time.After(p.idle)
@@ -105,9 +108,13 @@ func (p *pair) supervise(ctx context.Context, ends <-chan outcome, gone <-chan s
 			return cmp.Or(err, context.Cause(ctx))
 		case <-linger:
 			return err
-		case <-gone:
-			if err == nil {
-				return nil
+		case from := <-gone:
+			switch {
+			case err != nil:
+			case from == p.client:
+				return nil // it wants no answer
+			default:
+				err, linger = errTargetGone, time.After(lingering)
 			}
 		case <-idle:
 			quiet := time.Since(p.start) - time.Duration(p.last.Load())

@@ -145,7 +145,7 @@ func TestIdle(t *testing.T) {
 }
 
 // A side that has ended its data and then closes its connection ends the pair: nobody waits for the
-// answer. One that only ended its data gets the answer, however late.
+// answer. If the target does so, the client is reset. One that only ended its data gets the answer, however late.
 func TestGone(t *testing.T) {
 	for _, name := range []string{"client", "target"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -163,6 +163,11 @@ func TestGone(t *testing.T) {
 			_, err = io.ReadFull(side, make([]byte, 1))
 			require.NoError(t, err)
 			require.NoError(t, side.Close())
+			if name == "target" { // the client must not take what it has sent for delivered
+				require.ErrorIs(t, <-j.result, errTargetGone)
+				j.wantReset(t, true)
+				return
+			}
 			require.NoError(t, <-j.result)
 			j.wantReset(t, false) // what it had sent is still being delivered
 		})

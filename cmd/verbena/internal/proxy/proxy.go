@@ -133,7 +133,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	return s.serve(ctx)
 }
 
-var errLoop = errors.New("is the address that the proxy itself listens on")
+var errLoop = errors.New("the target is the address that the proxy itself listens on; name another TARGET")
 
 // checkLoop fails if connections to the target come back to the listener: one client would take all
 // places.
@@ -141,7 +141,7 @@ func (o *options) checkLoop(ctx context.Context, listener net.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, o.connect)
 	defer cancel()
 	if loops(ctx, o.target, o.listen, listener) {
-		return fmt.Errorf("%v %w; name another TARGET", o.target, errLoop)
+		return fmt.Errorf("connect to %v: %w", o.target, errLoop)
 	}
 	return nil
 }
