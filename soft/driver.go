@@ -86,10 +86,10 @@ func (Driver) Check(name string) error {
 func parseName(name string) (cfg Config, capture string, err error) {
 	place, options, _ := strings.Cut(name, "?")
 	place, ours := strings.CutPrefix(place, prefix)
-	find := func(ifi string) string { return ifi }
+	interfaceName := func(ifi string) string { return ifi }
 	if !ours {
 		place, ours = strings.CutPrefix(place, prefixWithoutDash)
-		find = withDashes
+		interfaceName = withDashes
 	}
 	if !ours || place == "" {
 		return cfg, "", fmt.Errorf("open device %q: the name of a software device is %s followed by an interface or an address: %w", name, prefix, verbs.ErrNoDevice)
@@ -98,20 +98,20 @@ func parseName(name string) (cfg Config, capture string, err error) {
 		return cfg, "", fmt.Errorf("open device %q: %w", name, err)
 	}
 	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		cfg.Address = netip.AddrPortFrom(withZone(addr, find), 0)
+		cfg.Address = netip.AddrPortFrom(withZone(addr, interfaceName), 0)
 	} else if addr, err := netip.ParseAddrPort(place); err == nil {
-		cfg.Address = netip.AddrPortFrom(withZone(addr.Addr(), find), addr.Port())
+		cfg.Address = netip.AddrPortFrom(withZone(addr.Addr(), interfaceName), addr.Port())
 	} else {
-		cfg.Interface = find(place)
+		cfg.Interface = interfaceName(place)
 	}
 	return cfg, capture, nil
 }
 
-func withZone(addr netip.Addr, find func(string) string) netip.Addr {
+func withZone(addr netip.Addr, interfaceName func(string) string) netip.Addr {
 	if addr.Zone() == "" {
 		return addr
 	}
-	return addr.WithZone(find(addr.Zone()))
+	return addr.WithZone(interfaceName(addr.Zone()))
 }
 
 // withDashes returns the name of the interface that has this one if its dashes are underscores. An

@@ -89,9 +89,9 @@ type ResizableCQ interface {
 // ArmNextCQ is a completion queue for programs that arm and do not poll after it. The queues of the
 // software device implement it.
 type ArmNextCQ interface {
-	// ArmNext is the request of ibv_req_notify_cq(3), as mlx4 and mlx5 have it: completions that
-	// the queue holds, and that have come since the last call of the function, cause a call at
-	// once. With solicitedOnly, the same completions count as in Arm. The queue is armed, whatever
+	// ArmNext is the request of ibv_req_notify_cq(3), as mlx4 and mlx5 have it: it asks for one call
+	// of the function given to OnCompletion. Completions that are already there and have not yet
+	// caused a call cause it at once. With solicitedOnly, the same completions count as in Arm. The queue is armed, whatever
 	// it holds.
 	ArmNext(solicitedOnly bool) error
 }

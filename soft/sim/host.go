@@ -244,8 +244,9 @@ func (h *Host) push(at time.Duration, e event) {
 	h.s.push(max(at, h.s.elapsed()), h.order(), e)
 }
 
-// order draws the place of an event among those at the same time. Each host has its own
-// sequence of draws, so that hosts do not depend on each other.
+// order draws the place of an event among those at the same time. Each host has its own sequence of
+// draws, so that the events of one host do not change the places of another's. Long polls are the
+// exception: an event anywhere ends them, which draws for their hosts.
 func (h *Host) order() uint64 {
 	h.orders++
 	x := h.s.seed ^ uint64(h.index)<<48 ^ h.orders*0x9e3779b97f4a7c15
@@ -589,18 +590,21 @@ type idler struct {
 	woken bool
 }
 
-// A poll that finds nothing takes pollInterval, unless something happens at the host meanwhile.
-// After each slowerAfter polls in vain it takes twice as long, up to maxDoublings times: then
-// simulated time passes fast although a program polls, and a program that polls until a time is
-// late by a thirtieth of the time that it has waited. While something happens anywhere, and for
-// stillActive after it, a poll takes maxPollLag at most, since its goroutine may poll several
-// hosts, or wait for what a program does that polls another host.
 const (
+	// pollInterval is how long a poll takes that finds nothing, unless something happens at the host
+	// meanwhile.
 	pollInterval = 5 * time.Microsecond
-	slowerAfter  = 32
-	maxDoublings = 14 // 82 ms
-	maxPollLag   = pollInterval << 5
-	stillActive  = 4 * maxPollLag
+	// slowerAfter is how many polls in vain it takes until the next ones take twice as long: then
+	// simulated time passes fast although a program polls, and a program that polls until a time is
+	// late by a thirtieth of the time that it has waited.
+	slowerAfter = 32
+	// maxDoublings is how often the time of a poll doubles: up to 82 ms.
+	maxDoublings = 14
+	// maxPollLag limits the time of a poll while something happens anywhere, since its goroutine may
+	// poll several hosts, or wait for what a program does that polls another host.
+	maxPollLag = pollInterval << 5
+	// activeFor is how long after the latest event maxPollLag applies.
+	activeFor = 4 * maxPollLag
 )
 
 // Idle implements host.Scheduler.
@@ -616,7 +620,7 @@ func (t turns) Idle() {
 	d := pollInterval << min(t.idlePolls/slowerAfter, maxDoublings)
 	switch {
 	case d <= maxPollLag:
-	case s.elapsed() < s.activeAt+stillActive:
+	case s.elapsed() < s.activeAt+activeFor:
 		d = maxPollLag
 	default:
 		s.longPolls = append(s.longPolls, i)

@@ -326,8 +326,8 @@ type AH struct {
 	outstanding int    // requests with this handle
 }
 
-// known is what address handles have of a context that they have looked up: they would keep the
-// memory of one that is forgotten.
+// known refers to a context. Address handles refer to the context that they have looked up through a
+// known, so that a forgotten context can be collected while address handles exist.
 type known struct {
 	context *Context // nil: forgotten
 }

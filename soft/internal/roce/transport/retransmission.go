@@ -55,8 +55,8 @@ func (q *QP) retry(psn uint32, cost int, now time.Duration) {
 
 // PeerBehind says that the peer has not taken the latest packets yet, on a path that loses none. A
 // time-out that is due then neither counts nor repeats anything, for Config.SilenceTimeout at most.
-// An adapter, too, responds while the program that uses it is stopped. PeerBehind does nothing on a
-// path that the queue pair adapts to, where it waits as long for a silent peer.
+// An adapter, too, responds while the program that uses it is stopped. PeerBehind does nothing
+// when the queue pair adapts: then SilenceTimeout applies anyway.
 func (q *QP) PeerBehind(now time.Duration) {
 	if q.adapts || q.ackDeadline == 0 || now < q.ackDeadline || q.postponed >= q.silenceTimeout {
 		return

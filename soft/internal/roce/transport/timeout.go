@@ -28,10 +28,10 @@ const (
 	// defaultSilenceTimeout is how long the peer may be silent before the oldest request fails.
 	// A process may be stopped for a second or two.
 	defaultSilenceTimeout = 4 * time.Second
-	// stuckTimeout is the same for a peer that responds, but does not acknowledge the oldest
-	// packet, unless Config.SilenceTimeout is longer.
+	// stuckTimeout limits the wait for a peer that responds but does not acknowledge the oldest
+	// packet. If SilenceTimeout is longer, that applies.
 	stuckTimeout = 30 * time.Second
-	// unreachableTimeout is the same for a silent peer whose socket is reported gone.
+	// unreachableTimeout limits the wait for a silent peer whose socket is reported gone.
 	// Meanwhile the oldest packet is sent every unreachableInterval.
 	unreachableTimeout  = time.Second
 	unreachableInterval = 200 * time.Millisecond
