@@ -19,9 +19,10 @@ for flag; do
 	esac
 done
 sources=cgo/libverbena/api
+# The C half is never unloaded (nodelete), since the Go half calls it.
 "${CC:-cc}" -std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-parentheses \
 	-fvisibility=hidden "${cflags[@]}" -Icgo/libverbena/device -shared \
-	-Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
+	-Wl,-z,nodelete -Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
 # Goroutines are not preempted by signals, which would interrupt system calls of the program.
 CGO_ENABLED=1 "$go" build -tags verbs -ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1 "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"

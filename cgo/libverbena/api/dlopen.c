@@ -42,10 +42,19 @@ static opener *c_library(void)
 }
 
 // The call of the C library's function has to be a jump, for which no variable here may be in memory:
-// that function searches the RUNPATH of the code that it returns to.
-VB_EXPORT void *dlopen(const char *path, int flags)
+// that function searches the RUNPATH of the code that it returns to. Compilers need to be told if they
+// do not optimize.
+#ifdef __clang__
+#define OPTIMIZED
+#define JUMP __attribute__((musttail))
+#else
+#define OPTIMIZED __attribute__((optimize("O2")))
+#define JUMP
+#endif
+
+VB_EXPORT OPTIMIZED __attribute__((no_sanitize_address)) void *dlopen(const char *path, int flags)
 {
-	return c_library()(replaced(path), flags);
+	JUMP return c_library()(replaced(path), flags);
 }
 
 void *vb_system_library(const char *name)

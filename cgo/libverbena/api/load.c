@@ -24,7 +24,7 @@ struct vb_device_functions vb;
 _Atomic enum vb_state vb_state;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int load_error; // in the state VB_FAILED
+static int load_error = ENOSYS; // in the state VB_FAILED
 
 static const char library[] = "libverbena-device.so";
 
@@ -33,6 +33,12 @@ static void after_fork_in_child(void)
 	if (vb_state == VB_READY)
 		vb_state = VB_FORKED;
 	vb_signals_forked();
+}
+
+// A thread may use the lock of signals while another forks, also before the Go half is loaded.
+__attribute__((constructor)) static void prepare_for_fork(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
 // block_signals is called before a thread of the library is made, which inherits the mask: signals
@@ -130,7 +136,7 @@ static int can_open_files(void)
 }
 
 // check_limits checks what the Go runtime needs, since it ends the process where something is
-// missing. It returns an errno.
+// missing. It is called once: what is missing then is missing for the life of the process. It returns an errno.
 static int check_limits(void)
 {
 	const size_t space = (size_t)2 << 30; // most of it is reserved, not used
@@ -139,18 +145,18 @@ static int check_limits(void)
 
 	if (reserved == MAP_FAILED) {
 		error = errno;
-		fprintf(stderr, "verbena: load the devices: reserve 2 GiB of address space: %s; raise the limit (ulimit -v)\n", strerror(error));
+		fprintf(stderr, "verbena: load the devices: reserve 2 GiB of address space: %s; raise the limit (ulimit -v) and restart the program\n", strerror(error));
 		return error;
 	}
 	syscall(SYS_munmap, reserved, space);
 	error = can_open_files();
 	if (error) {
-		fprintf(stderr, "verbena: load the devices: open 8 files: %s; raise the limit (ulimit -n)\n", strerror(error));
+		fprintf(stderr, "verbena: load the devices: open 8 files: %s; raise the limit (ulimit -n) and restart the program\n", strerror(error));
 		return error;
 	}
 	error = can_start_threads();
 	if (error)
-		fprintf(stderr, "verbena: load the devices: start 8 threads: %s; raise the limit (ulimit -u, or that of the container)\n", strerror(error));
+		fprintf(stderr, "verbena: load the devices: start 8 threads: %s; raise the limit (ulimit -u or -v, or that of the container) or make stacks smaller (ulimit -s), and restart the program\n", strerror(error));
 	return error;
 }
 
@@ -167,7 +173,8 @@ static void load_go_half(void)
 		return;
 	}
 	// A program can be linked with the Go half, made with -buildmode=c-archive. Otherwise it is
-	// loaded, and never unloaded: Go cannot be.
+	// loaded, and never unloaded: Go cannot be. An archive has started before the library takes over
+	// signals, so these are not shared: its handlers count as the program's.
 	if (!dlsym(handle, "vd_start")) {
 		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 		if (!handle) {
@@ -190,7 +197,6 @@ static void load_go_half(void)
 #undef F
 	vb_thread_enters();
 	vb.start(&callbacks);
-	pthread_atfork(NULL, NULL, after_fork_in_child);
 	atexit(at_exit);
 	vb_state = VB_READY;
 }
@@ -201,12 +207,13 @@ static void load(void)
 
 	vb_state = VB_FAILED;
 	block_signals(&mask);
-	load_error = check_limits();
-	if (!load_error) {
-		load_error = ENOSYS;
+	int error = check_limits();
+	if (error) {
+		load_error = error;
+	} else {
 		vb_signals_load();
 		load_go_half();
-		vb_signals_loaded();
+		vb_signals_loaded(vb_state == VB_READY);
 	}
 	if (vb_state == VB_READY)
 		vb_unblock_faults(&mask);

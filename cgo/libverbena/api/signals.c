@@ -16,49 +16,59 @@
 // The kernel's set of signals is shorter than the C library's.
 #define SIGSET_BYTES 8
 
-// shared are the signals for which the Go runtime in a library installs handlers, and SIGPROF, by
-// which threads get their mask: see mask_pending. The runtime does not use SIGURG: the Go half is
+// taken are the signals for which the Go runtime in a library installs handlers, and SIGPROF, by
+// which threads get their mask: see set_mask_at_unblock. The runtime does not use SIGURG: the Go half is
 // built (scripts/library.sh) not to preempt its threads by signals, which would interrupt system
 // calls of the program.
-static const int shared[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, SIGURG, SIGPROF};
+static const int taken[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, SIGURG, SIGPROF};
 
-#define SHARED (sizeof shared / sizeof *shared)
+#define TAKEN (sizeof taken / sizeof *taken)
 #define OF_GO 4 // the first ones
 
-// The kernel has the handler first for shared signals, and these are the program's actions. The lock
-// is taken with all signals blocked.
-static struct sigaction actions[SHARED];
+// From when the library takes over, these are the program's actions for taken signals. Once the Go
+// half is loaded, kernel_handler is installed for them. The lock guards all three, and is held with
+// all signals blocked.
+static struct sigaction actions[TAKEN];
+static bool taking_over, installed;
 static atomic_flag lock = ATOMIC_FLAG_INIT;
-static _Atomic bool sharing;
 static _Atomic pid_t owner; // of actions: a child of vfork has its parent's memory
 static void (*go_handlers[OF_GO])(int, siginfo_t *, void *);
 
 // all_but_faults is the mask of the Go runtime's own threads.
 static sigset_t all_but_faults;
 
-// on_stack are the handlers of the program that have SA_ONSTACK without having asked for it.
-static _Atomic uint64_t on_stack;
+// onstack_added are the handlers of the program that have SA_ONSTACK without having asked for it. The
+// lock guards them.
+static uint64_t onstack_added;
 
 // Static TLS, since a handler reads them.
 #define THREAD_LOCAL static __thread __attribute__((tls_model("initial-exec")))
-THREAD_LOCAL bool loading;                  // this thread loads the Go half
-THREAD_LOCAL const sigset_t *pending_mask; // see mask_pending
+THREAD_LOCAL bool loading;                // this thread loads the Go half
+THREAD_LOCAL const sigset_t *mask_to_set; // see set_mask_at_unblock
 
 __attribute__((tls_model("initial-exec"))) __thread bool vb_thread_known;
 
-static int next_sigaction(int number, const struct sigaction *action, struct sigaction *before)
+typedef int set_action(int number, const struct sigaction *action, struct sigaction *before);
+
+static set_action *c_library(void)
 {
-	static _Atomic(int (*)(int, const struct sigaction *, struct sigaction *)) next;
+	static _Atomic(set_action *) next;
 
 	if (!next)
-		next = (int (*)(int, const struct sigaction *, struct sigaction *))dlsym(RTLD_NEXT, "sigaction");
-	return next(number, action, before);
+		next = (set_action *)dlsym(RTLD_NEXT, "sigaction");
+	return next;
+}
+
+static int next_sigaction(int number, const struct sigaction *action, struct sigaction *before)
+{
+	return c_library()(number, action, before);
 }
 
 static void lock_actions(sigset_t *before)
 {
 	sigset_t all;
 
+	c_library(); // dlsym locks, too: call it before
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, before);
 	while (atomic_flag_test_and_set(&lock))
@@ -73,8 +83,8 @@ static void unlock_actions(const sigset_t *before)
 
 static int index_of(int number)
 {
-	for (size_t i = 0; i < SHARED; i++)
-		if (shared[i] == number)
+	for (size_t i = 0; i < TAKEN; i++)
+		if (taken[i] == number)
 			return i;
 	return -1;
 }
@@ -123,16 +133,16 @@ static void program_handles(int number, siginfo_t *info, void *context)
 		raise(number); // it is blocked until the handler returns
 }
 
-// first is the handler that the kernel knows. The Go runtime's handler comes before the program's
+// kernel_handler is the handler that the kernel knows. The Go runtime's handler comes before the program's
 // for faults, which may be those of memory that the device guards, and for broken pipes: it passes
 // on what did not happen in Go.
-static void first(int number, siginfo_t *info, void *context)
+static void kernel_handler(int number, siginfo_t *info, void *context)
 {
 	int i = index_of(number);
 
-	if (number == SIGPROF && pending_mask) {
-		memcpy(&((ucontext_t *)context)->uc_sigmask, pending_mask, SIGSET_BYTES);
-		pending_mask = NULL;
+	if (number == SIGPROF && mask_to_set) {
+		memcpy(&((ucontext_t *)context)->uc_sigmask, mask_to_set, SIGSET_BYTES);
+		mask_to_set = NULL;
 	} else if (i < OF_GO && go_handlers[i] && (number == SIGPIPE || info->si_code > 0)) {
 		go_handlers[i](number, info, context);
 	} else {
@@ -140,24 +150,28 @@ static void first(int number, siginfo_t *info, void *context)
 	}
 }
 
-// install gives the kernel the action for a shared signal. Programs that this one executes inherit
+// install gives the kernel the action for a taken signal. Programs that this one executes inherit
 // that a signal is ignored.
 static int install(size_t i)
 {
-	struct sigaction action = {.sa_sigaction = first, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+	struct sigaction action = {.sa_sigaction = kernel_handler, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
 
 	if (has_handler(&actions[i]))
 		action.sa_flags &= ~SA_RESTART | actions[i].sa_flags;
-	if (actions[i].sa_handler == SIG_IGN && !is_fault(shared[i]) && shared[i] != SIGPROF)
+	if (actions[i].sa_handler == SIG_IGN && !is_fault(taken[i]) && taken[i] != SIGPROF)
 		action = actions[i];
 	sigfillset(&action.sa_mask);
-	return next_sigaction(shared[i], &action, NULL);
+	return next_sigaction(taken[i], &action, NULL);
 }
 
 void vb_signals_load(void)
 {
 	struct sigaction action = {.sa_sigaction = program_handles, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+	sigset_t mask;
 
+	sigfillset(&all_but_faults);
+	vb_unblock_faults(&all_but_faults);
+	lock_actions(&mask);
 	for (int number = 1; number <= SIGRTMAX; number++) {
 		struct sigaction a;
 		int i = index_of(number);
@@ -167,30 +181,34 @@ void vb_signals_load(void)
 		if (i >= 0)
 			actions[i] = a;
 		else if (has_handler(&a) && !(a.sa_flags & SA_ONSTACK))
-			on_stack |= UINT64_C(1) << (number - 1); // the Go runtime adds it
+			onstack_added |= UINT64_C(1) << (number - 1); // the Go runtime adds it
 	}
-	sigfillset(&all_but_faults);
-	vb_unblock_faults(&all_but_faults);
 	owner = getpid();
-	loading = sharing = true;
+	loading = taking_over = true;
 	// The Go runtime passes signals on to the handlers that it finds.
 	sigfillset(&action.sa_mask);
 	for (size_t i = 0; i < OF_GO; i++)
-		next_sigaction(shared[i], &action, NULL);
+		next_sigaction(taken[i], &action, NULL);
 	install(index_of(SIGPROF));
+	unlock_actions(&mask);
 }
 
-void vb_signals_loaded(void)
+void vb_signals_loaded(bool ready)
 {
 	struct sigaction action;
 	sigset_t mask;
 
 	lock_actions(&mask);
-	for (size_t i = 0; i < SHARED; i++) {
-		if (i < OF_GO && !next_sigaction(shared[i], NULL, &action) && action.sa_sigaction != program_handles)
+	for (size_t i = 0; i < TAKEN; i++) {
+		if (!ready) {
+			next_sigaction(taken[i], &actions[i], NULL);
+			continue;
+		}
+		if (i < OF_GO && !next_sigaction(taken[i], NULL, &action) && action.sa_sigaction != program_handles)
 			go_handlers[i] = action.sa_sigaction;
 		install(i);
 	}
+	installed = taking_over = ready;
 	loading = false;
 	unlock_actions(&mask);
 }
@@ -203,18 +221,23 @@ void vb_signals_forked(void)
 
 void vb_unblock_faults(sigset_t *mask)
 {
-	for (size_t i = 0; i < SHARED; i++)
-		if (is_fault(shared[i]))
-			sigdelset(mask, shared[i]);
+	for (size_t i = 0; i < TAKEN; i++)
+		if (is_fault(taken[i]))
+			sigdelset(mask, taken[i]);
 }
 
-// mask_pending prepares a thread of which the Go runtime learns next, and in which all signals are
-// blocked. The runtime then unblocks signals that it may need, also SIGCHLD, SIGURG and SIGRTMIN. At
-// that moment SIGPROF arrives, and its handler sets the mask that the thread shall have.
-static void mask_pending(const sigset_t *mask)
+// set_mask_at_unblock is called with all signals blocked, right before the Go runtime first sees the
+// thread. The runtime then unblocks signals that it may need, also SIGCHLD, SIGURG and SIGRTMIN. At that
+// moment SIGPROF arrives, and its handler sets the mask that the thread shall have. If the program has
+// given SIGPROF to the kernel itself, as gprof does, the runtime's mask stays.
+static void set_mask_at_unblock(const sigset_t *mask)
 {
+	struct sigaction action;
+
 	vb_thread_known = true;
-	pending_mask = mask;
+	if (next_sigaction(SIGPROF, NULL, &action) || action.sa_sigaction != kernel_handler)
+		return;
+	mask_to_set = mask;
 	pthread_kill(pthread_self(), SIGPROF);
 }
 
@@ -226,28 +249,28 @@ void vb_thread_enters(void)
 	// The thread has this mask, which the Go runtime restores, when it ends.
 	pthread_sigmask(SIG_SETMASK, &all, &mask);
 	vb_unblock_faults(&mask);
-	mask_pending(&mask);
+	set_mask_at_unblock(&mask);
 	vb.enter();
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
-	pending_mask = NULL;
+	mask_to_set = NULL;
 }
 
 // verbena_thread_starts is called in each new thread of the Go runtime.
 VB_EXPORT void verbena_thread_starts(void)
 {
-	mask_pending(&all_but_faults);
+	set_mask_at_unblock(&all_but_faults);
 }
 
-// on_alternate_stack sets the action for a signal that is not shared. A handler that is installed
+// on_alternate_stack sets the action for a signal that is not taken. A handler that is installed
 // after the Go half was loaded must run on an alternate stack: it may interrupt a verb, whose
-// goroutine has a small stack of its own (os/signal).
+// goroutine has a small stack of its own (os/signal). The lock is held.
 static int on_alternate_stack(int number, const struct sigaction *action, struct sigaction *before)
 {
 	uint64_t bit = number > 0 && number <= 64 ? UINT64_C(1) << (number - 1) : 0;
-	bool was_added = on_stack & bit, added = false;
+	bool was_added = onstack_added & bit, added = false;
 	struct sigaction changed;
 
-	if (action && vb_state == VB_READY && has_handler(action) && !(action->sa_flags & SA_ONSTACK)) {
+	if (action && taking_over && has_handler(action) && !(action->sa_flags & SA_ONSTACK)) {
 		changed = *action;
 		changed.sa_flags |= SA_ONSTACK;
 		action = &changed;
@@ -255,38 +278,37 @@ static int on_alternate_stack(int number, const struct sigaction *action, struct
 	}
 	if (next_sigaction(number, action, before))
 		return -1;
-	if (before && was_added)
+	if (was_added)
 		before->sa_flags &= ~SA_ONSTACK;
-	if (action && added)
-		on_stack |= bit;
-	else if (action)
-		on_stack &= ~bit;
+	if (action && getpid() == owner)
+		onstack_added = added ? onstack_added | bit : onstack_added & ~bit;
 	return 0;
 }
 
 VB_EXPORT int sigaction(int number, const struct sigaction *action, struct sigaction *before)
 {
-	bool ours = getpid() == owner;
 	struct sigaction given, old;
 	int i = index_of(number), result = 0;
 	sigset_t mask;
 
 	if (loading)
 		return next_sigaction(number, action, before);
-	if (!sharing || i < 0)
-		return on_alternate_stack(number, action, before);
 	if (action)
 		given = *action;
 	lock_actions(&mask);
-	old = actions[i];
-	if (action && ours) {
-		actions[i] = given;
-		result = install(i);
+	if (!taking_over || i < 0) {
+		result = on_alternate_stack(number, action ? &given : NULL, &old);
+	} else {
+		old = actions[i];
+		if (action && getpid() != owner) {
+			result = next_sigaction(number, &given, NULL);
+		} else if (action) {
+			actions[i] = given;
+			result = installed ? install(i) : 0;
+		}
 	}
 	unlock_actions(&mask);
-	if (action && !ours)
-		result = next_sigaction(number, &given, NULL);
-	if (before)
+	if (before && !result)
 		*before = old;
 	return result;
 }

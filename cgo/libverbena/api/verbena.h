@@ -47,9 +47,10 @@ void vb_thread_enters(void);
 extern __attribute__((tls_model("initial-exec"))) __thread bool vb_thread_known;
 
 // vb_signals_load and vb_signals_loaded are called before and after the Go half is loaded, with all
-// signals blocked, and vb_signals_forked in a forked child.
+// signals blocked, and vb_signals_forked in a forked child. If the Go half is not ready, the program's
+// actions are put back.
 void vb_signals_load(void);
-void vb_signals_loaded(void);
+void vb_signals_loaded(bool ready);
 void vb_signals_forked(void);
 // vb_unblock_faults removes signals that threads need in the Go half from a mask.
 void vb_unblock_faults(sigset_t *mask);

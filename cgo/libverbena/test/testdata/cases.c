@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -1133,6 +1134,57 @@ static void early_fault_handlers(void)
 	CHECK(!ibv_close_device(context));
 }
 
+static _Atomic bool set_enough;
+static volatile int pipes;
+
+static void on_pipe(int number) { pipes += number == SIGPIPE; }
+
+static void *set_actions(void *unused)
+{
+	while (!set_enough) {
+		set_fault_handler(SIGSEGV, 0);
+		set_fault_handler(SIGBUS, 0);
+		CHECK(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+	}
+	return unused;
+}
+
+// Another thread sets actions while the first call of verbs loads the devices.
+static void actions_while_loading(void)
+{
+	struct ibv_context *context;
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, set_actions, NULL));
+	context = open_first();
+	set_enough = true;
+	CHECK(!pthread_join(thread, NULL));
+	lose_memory(context, SIGSEGV);
+	lose_memory(context, SIGBUS);
+	CHECK(signal(SIGPIPE, on_pipe) == SIG_IGN && !raise(SIGPIPE) && pipes == 1);
+	CHECK(!ibv_close_device(context));
+}
+
+static void *query(void *context)
+{
+	struct ibv_device_attr attr;
+
+	CHECK(!ibv_query_device(context, &attr));
+	return NULL;
+}
+
+// A program may give SIGPROF to the kernel itself, as gprof does. A new thread then calls the verbs.
+static void own_profiler(void)
+{
+	static const char default_action[64]; // longer than the kernel's struct
+	struct ibv_context *context = open_first();
+	pthread_t thread;
+
+	CHECK(!syscall(SYS_rt_sigaction, SIGPROF, default_action, NULL, 8));
+	CHECK(!pthread_create(&thread, NULL, query, context) && !pthread_join(thread, NULL));
+	CHECK(!ibv_close_device(context));
+}
+
 static void write_nowhere(void) { *(volatile char *)NULL = 1; }
 static void raise_fault(void) { raise(SIGSEGV); }
 
@@ -1653,7 +1705,8 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{"actions_of_children", actions_of_children}, {"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
+	{"actions_of_children", actions_of_children}, {"actions_while_loading", actions_while_loading}, {"own_profiler", own_profiler},
+	{"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
 	{"few_files", few_files}, {"few_threads", few_threads}, {"little_address_space", little_address_space}, {"no_more_files", no_more_files},
 	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},

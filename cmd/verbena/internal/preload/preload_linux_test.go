@@ -297,6 +297,13 @@ func TestAddressSanitizer(t *testing.T) {
 		assert.Regexp(t, `LD_PRELOAD=\[[^:]*/libasan\.so[^:]*:`+s.path("lib/libverbena.so")+`\]`, out)
 		assert.Contains(t, err, strings.TrimSuffix("ASAN_OPTIONS=use_sigaltstack=0:"+options, ":")+"\n")
 	}
+	// One that has the static library needs the options alone.
+	static := compile(t, "program.c", s.path("static"), "-fsanitize=address", "-static-libasan")
+	code, out, err := s.result(s.command("-v", static))
+	require.Zero(t, code, "%s%s", out, err)
+	assert.Contains(t, out, "libverbena 42")
+	assert.Contains(t, out, "LD_PRELOAD=["+s.path("lib/libverbena.so")+"]")
+	assert.Contains(t, err, "ASAN_OPTIONS=use_sigaltstack=0")
 }
 
 func TestDeviceLists(t *testing.T) {
@@ -681,7 +688,7 @@ func TestReplacement(t *testing.T) {
 	linked := compile(t, "program.c", s.path("linked"), "-Wl,--no-as-needed", one, two)
 	lib, err := openLibrary(s.lib)
 	require.NoError(t, err)
-	replacements := func(path string) (folders []string, newer string, err error) {
+	replacements := func(path string) (folders []string, incompatible string, err error) {
 		p, err := examine(path, lib)
 		require.NoError(t, err)
 		return lib.replacements(p, []string{first, second})
@@ -695,12 +702,12 @@ func TestReplacement(t *testing.T) {
 		require.NoError(t, os.Symlink("../../libverbena.so", filepath.Join(folder(name), name)))
 	}
 	both := []string{folder(first), folder(second)}
-	check := func(want []string, wantNewer, path string) {
+	check := func(want []string, wantIncompatible, path string) {
 		t.Helper()
-		folders, newer, err := replacements(path)
+		folders, incompatible, err := replacements(path)
 		require.NoError(t, err)
 		assert.Equal(t, want, folders)
-		assert.Equal(t, wantNewer, newer)
+		assert.Equal(t, wantIncompatible, incompatible)
 		start := exec.Command(path)
 		start.Env = []string{searchVariable + "=" + searched(os.Getenv(searchVariable), folders...), preloadVariable + "=" + lib.path}
 		assert.Contains(t, s.succeeds(start), "libverbena 42")
@@ -717,7 +724,7 @@ func TestReplacement(t *testing.T) {
 	}
 	t.Setenv(searchVariable, s.path("system"))
 	check(nil, one, linked)
-	require.NoError(t, os.Remove(two)) // the newer one keeps its name, and what is missing is replaced
+	require.NoError(t, os.Remove(two)) // the incompatible one keeps its name, and what is missing is replaced
 	check([]string{folder(second)}, one, linked)
 	relabel(t, one) // for another processor
 	check(both, "", linked)

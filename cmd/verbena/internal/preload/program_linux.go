@@ -36,7 +36,9 @@ func lookUp(command string) (string, error) {
 type program struct {
 	chain  []string // of a script: the script, and its interpreter behind it
 	linker *linker
-	asan   string // the path of AddressSanitizer's library, if the program is linked with it
+	// Whether AddressSanitizer is in the program, and the path of its library, if that is shared.
+	sanitized bool
+	asan      string
 }
 
 // The kernel reads as many bytes of a script's first line, and follows as many interpreters that
@@ -154,7 +156,20 @@ func (p *program) examine(path string, lib *library) error {
 			p.asan = p.linker.find(name)
 		}
 	}
+	p.sanitized = hasSymbol(f, "__asan_init")
 	return p.checkC(lib)
+}
+
+// hasSymbol reports whether a program has or needs a symbol. That of a static library is found only if
+// the program is not stripped, or exports it.
+func hasSymbol(f *elf.File, name string) bool {
+	is := func(s elf.Symbol) bool { return s.Name == name }
+	dynamic, _ := f.DynamicSymbols()
+	if slices.ContainsFunc(dynamic, is) {
+		return true
+	}
+	all, _ := f.Symbols()
+	return slices.ContainsFunc(all, is)
 }
 
 // longestInterpreter bounds the path of a dynamic linker.

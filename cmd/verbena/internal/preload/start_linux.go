@@ -49,7 +49,7 @@ func (o *options) start(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	folders, newer, err := lib.replacements(program, replaced)
+	folders, incompatible, err := lib.replacements(program, replaced)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (o *options) start(stderr io.Writer) error {
 	say("program %s", strings.Join(program.chain, ", interpreted by "))
 	say("library %s, version %s", lib.path, version.Number)
 	say("%s=%s", preloadVariable, preload)
-	if program.asan != "" {
-		// It would free the stacks for signals of the Go runtime's threads. The user's options come last.
+	if program.sanitized {
+		// AddressSanitizer would free the stacks for signals of the Go runtime's threads. The user's options come last.
 		value := strings.TrimSuffix("use_sigaltstack=0:"+os.Getenv(asanVariable), ":")
 		env = setenv(env, asanVariable, value)
 		say("%s=%s", asanVariable, value)
@@ -73,8 +73,8 @@ func (o *options) start(stderr io.Writer) error {
 		env = setenv(env, searchVariable, value)
 		say("%s=%s", searchVariable, value)
 	}
-	if newer != "" {
-		say("%s has versions of symbols that the library lacks, so it keeps its name", newer)
+	if incompatible != "" {
+		say("%s is of a release that libverbena.so cannot stand in for; %s is set only for what is missing", incompatible, searchVariable)
 	}
 	if value := goSettings(os.Getenv(goVariable), o.command, lib.machine); value != os.Getenv(goVariable) {
 		env = setenv(env, goVariable, value)
@@ -95,12 +95,12 @@ func (o *options) start(stderr io.Writer) error {
 
 // replacements returns the folders that have libverbena.so under the names of these libraries. If the
 // program's own have versions of symbols that libverbena.so lacks, the dynamic linker would not start
-// what needs those: then newer is one of them, and only what is missing is replaced.
-func (l *library) replacements(p *program, names []string) (folders []string, newer string, err error) {
+// what needs those: then incompatible is one of them, and only what is missing is replaced.
+func (l *library) replacements(p *program, names []string) (folders []string, incompatible string, err error) {
 	found := make(map[string]string)
 	for _, name := range names {
 		if found[name] = p.linker.find(name); found[name] != "" && !l.hasVersionsOf(found[name]) {
-			newer = found[name]
+			incompatible = found[name]
 		}
 	}
 	for _, name := range names {
@@ -110,11 +110,11 @@ func (l *library) replacements(p *program, names []string) (folders []string, ne
 		switch {
 		case err != nil && found[name] == "":
 			return nil, "", fmt.Errorf("this machine does not have %s, and %s does not have it in its place: install it (Debian: libibverbs1, librdmacm1), or copy the whole output of make build, with the folder verbena-lib: %w", name, folder, err)
-		case err == nil && (found[name] == "" || newer == ""):
+		case err == nil && (found[name] == "" || incompatible == ""):
 			folders = append(folders, folder)
 		}
 	}
-	return folders, newer, nil
+	return folders, incompatible, nil
 }
 
 // hasVersionsOf reports whether libverbena.so has all versions of symbols that another library has.
