@@ -103,7 +103,7 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		id->channel = NULL;
 		id->handle = 0;
 		pthread_mutex_unlock(&ids_lock);
-		if (handle && vb_state == VB_READY && !vb_ready())
+		if (handle && vb_state == VB_READY && !vb_ready()) // without the message in a forked child
 			vb.cm_destroy(handle);
 		discard(pending);
 		pthread_mutex_lock(&ids_lock);

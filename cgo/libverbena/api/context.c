@@ -145,8 +145,8 @@ VB_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)
 	return htobe64(vb_container(device, struct vb_device, base)->guid);
 }
 
-// copy stores a struct in the program's, which is shorter or longer with other headers than ours.
-static void copy(void *to, size_t size, const void *from, size_t length)
+// copy_prefix stores a struct in the program's, which is shorter or longer with other headers than ours.
+static void copy_prefix(void *to, size_t size, const void *from, size_t length)
 {
 	memset(to, 0, size);
 	memcpy(to, from, size < length ? size : length);
@@ -164,7 +164,7 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	if (!error)
 		error = vb.query_device(vb_context(context)->handle, &all);
 	if (!error)
-		copy(attr, size, &all, sizeof all);
+		copy_prefix(attr, size, &all, sizeof all);
 	return error;
 }
 
@@ -186,7 +186,7 @@ static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port
 	if (!error)
 		error = vb.query_port(vb_context(context)->handle, port, &all);
 	if (!error)
-		copy(attr, size, &all, sizeof all);
+		copy_prefix(attr, size, &all, sizeof all);
 	return error;
 }
 
@@ -232,7 +232,7 @@ VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 		error = index < (uint32_t)attr.gid_tbl_len ? ENODATA : EINVAL; // an entry that is empty, or none
 	for (size_t i = 0; i < count; i++)
 		if (entries[i].gid_index == index) {
-			copy(entry, size, &entries[i], sizeof *entries);
+			copy_prefix(entry, size, &entries[i], sizeof *entries);
 			error = 0;
 		}
 	free(entries);
@@ -273,7 +273,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 				error = EINVAL;
 				break;
 			}
-			copy((char *)to + stored++ * size, size, &entries[i], sizeof *entries);
+			copy_prefix((char *)to + stored++ * size, size, &entries[i], sizeof *entries);
 		}
 		free(entries);
 	}
@@ -352,7 +352,7 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	verbs->alloc_td = vb_alloc_td;
 	verbs->dealloc_td = vb_dealloc_td;
 	verbs->alloc_parent_domain = vb_alloc_parent_domain;
-	verbs->priv = vb_unsupported();
+	verbs->priv = vb_empty_provider();
 	verbs->context.device = device;
 	verbs->context.ops = (struct ibv_context_ops){
 		.alloc_mw = vb_alloc_mw, .bind_mw = vb_bind_mw, .dealloc_mw = vb_dealloc_mw,
@@ -378,7 +378,7 @@ VB_EXPORT int ibv_close_device(struct ibv_context *given)
 	struct vb_context *context = vb_context(given);
 
 	// In a forked child the devices are the parent's.
-	if (vb_state == VB_READY && !vb_ready())
+	if (vb_state == VB_READY && !vb_ready()) // without the message in a forked child
 		vb.close(context->handle);
 	vb_events_close(&context->async);
 	free(context);

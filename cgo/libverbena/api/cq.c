@@ -164,8 +164,9 @@ VB_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 }
 
 // An event comes at once for completions that are there, unless an event has come since: mlx4 and mlx5
-// do that, and UCX sleeps until it comes. perftest does not expect a second event. For completions
-// that start_poll took, one comes in any case: the library does not know more of them.
+// do that, and UCX sleeps until it comes. perftest does not expect a second event. The device
+// no longer knows completions that start_poll has taken, so these raise an event at each call,
+// announced before or not, solicited or not.
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	struct vb_cq *q = cq_of(cq);

@@ -1,5 +1,5 @@
-// Functions that libibverbs and librdmacm have had since release 44, with whose headers this library
-// is built, up to release 65. A program would otherwise call those of the system's library, which take
+// This library is built with the headers of release 44. These functions were added by releases 45 to
+// 65. A program would otherwise call those of the system's library, which take
 // our objects for their own.
 
 #define _GNU_SOURCE
@@ -190,9 +190,9 @@ const char *vb_wr_opcode_str(unsigned int opcode)
 // LONGEST bounds the system's struct verbs_context, which grows with its releases.
 #define LONGEST 16384
 
-// context_in returns the context in memory that libibverbs has filled in, or NULL. It has the size of
+// find_context returns the context in memory that libibverbs has filled in, or NULL. It has the size of
 // struct verbs_context right before it, and is the last member of that.
-static struct ibv_context *context_in(char *memory)
+static struct ibv_context *find_context(char *memory)
 {
 	for (size_t at = 0; at + sizeof(size_t) + sizeof(struct ibv_context) <= LONGEST; at += sizeof(size_t)) {
 		struct ibv_context *context = (struct ibv_context *)(memory + at + sizeof(size_t));
@@ -215,10 +215,10 @@ static struct ibv_context *make_unsupported(void *libibverbs)
 	make_context *make = (make_context *)dlsym(libibverbs, "_verbs_init_and_alloc_context");
 	char *memory = make ? make(&device.base, -1, LONGEST, NULL, 0) : NULL;
 
-	return memory ? context_in(memory) : NULL;
+	return memory ? find_context(memory) : NULL;
 }
 
-struct verbs_ex_private *vb_unsupported(void)
+struct verbs_ex_private *vb_empty_provider(void)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct ibv_context *unsupported;

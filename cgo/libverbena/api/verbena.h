@@ -72,9 +72,9 @@ void *vb_fail(int error);
 // vb_system_library returns the system's library of a name, or NULL if it is not in the process.
 void *vb_system_library(const char *name);
 
-// vb_unsupported returns what libibverbs keeps of a context whose provider supports nothing. It is NULL
+// vb_empty_provider returns what libibverbs keeps of a context whose provider supports nothing. It is NULL
 // if the system's libibverbs is not in the process.
-struct verbs_ex_private *vb_unsupported(void);
+struct verbs_ex_private *vb_empty_provider(void);
 
 // vb_event is an event that waits to be read.
 struct vb_event {
