@@ -29,7 +29,7 @@ type Conn struct {
 	stack    *Stack
 	place    fifo.Node[*Conn]    // in the list of the stack
 	listener *Listener           // nil: it was dialled, or has been settled
-	peerHost netip.Addr          // the peer's, of an accepted connection
+	source   netip.Addr          // of an accepted connection: the peer's quota.Network
 	shared   *shared.Ref[*Stack] // nil: the program has made the stack
 
 	giveUp    context.CancelCauseFunc // ends a Dial that waits; nil: the connection was accepted
@@ -365,7 +365,7 @@ func (c *Conn) gone(err error) {
 	}
 	if l := c.listener; l != nil {
 		c.listener = nil
-		l.settled(c.peerHost, nil)
+		l.settled(c.source, nil)
 		c.close() // the program never gets it
 	}
 	c.mu.Lock()
@@ -407,7 +407,7 @@ func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l := c.listener; l != nil {
 			c.listener = nil
 			c.stack.accepted.Add(1)
-			l.settled(c.peerHost, c)
+			l.settled(c.source, c)
 		}
 	case rdma.Failed:
 		c.fail(neterr.Reset(err))

@@ -37,7 +37,7 @@ type Listener struct {
 	deadline deadline.Deadline
 	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
 	ready    fifo.Queue[*Conn]
-	// By the peer's address:
+	// By the peer's quota.Network:
 	opening quota.Places[netip.Addr] // connections being established
 	waiting quota.Places[netip.Addr] // those that are ready
 
@@ -63,6 +63,9 @@ type request struct {
 	*rdma.ConnectRequest
 	hello protocol.Hello
 }
+
+// source is what the places of a listener are counted by.
+func (r request) source() netip.Addr { return quota.Network(r.RemoteAddr().Addr()) }
 
 func newListener(backlog int) *Listener {
 	l := &Listener{backlog: cmp.Or(backlog, defaultBacklog)}
@@ -149,7 +152,7 @@ func (l *Listener) next() (*Conn, error) {
 		host.Wait(l.parts[0].stack.host, &l.changed)
 	}
 	c := l.ready.Pop()
-	l.waiting.Release(c.peerHost)
+	l.waiting.Release(c.source)
 	c.shared.Retain()
 	return c, nil
 }
@@ -245,7 +248,7 @@ func (l *Listener) resume() {
 
 // answer accepts or rejects a request, or reports false if it has to wait.
 func (l *listening) answer(r request) bool {
-	wait, err := l.admit(r.RemoteAddr().Addr()) // before memory is registered
+	wait, err := l.admit(r.source()) // before memory is registered
 	if wait {
 		return false
 	}
@@ -269,31 +272,31 @@ func (l *listening) refuse(q *rdma.ConnectRequest, err error) {
 // are being established and for those that wait for Accept. An address gets only as many of them as it
 // leaves free, so that it keeps no others out while Accept is slow. For the same reason it can have
 // no more connections being established than the Stack still has room for.
-func (l *listening) admit(peer netip.Addr) (wait bool, err error) {
+func (l *listening) admit(source netip.Addr) (wait bool, err error) {
 	free, places := l.stack.free(), 2*l.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	own, waiting := l.opening.Held(peer), l.waiting.Held(peer)
-	if !l.waiting.Fits(peer, places) {
+	own, waiting := l.opening.Held(source), l.waiting.Held(source)
+	if !l.waiting.Fits(source, places) {
 		return false, fmt.Errorf("%d connections wait for Accept, %d of them from this address: call it, or raise Config.Backlog", l.waiting.Taken(), waiting)
 	}
 	if own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
 		l.anyPostponed = true
 		return true, nil
 	}
-	l.opening.Take(peer)
+	l.opening.Take(source)
 	return false, nil
 }
 
 // accept accepts a request that has a place.
 func (l *listening) accept(r request) error {
-	peer := r.RemoteAddr().Addr()
+	source := r.source()
 	c, err := l.stack.newConn(nil)
 	if err != nil {
-		l.settled(peer, nil)
+		l.settled(source, nil)
 		return err
 	}
-	c.listener, c.peerHost, c.shared = l.Listener, peer, l.shared
+	c.listener, c.source, c.shared = l.Listener, source, l.shared
 	if err = c.meet(r.hello, nil); err == nil {
 		var conn *rdma.Connection
 		if conn, err = r.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
@@ -306,13 +309,13 @@ func (l *listening) accept(r request) error {
 }
 
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
-func (l *Listener) settled(peer netip.Addr, c *Conn) {
+func (l *Listener) settled(source netip.Addr, c *Conn) {
 	l.mu.Lock()
-	l.opening.Release(peer)
+	l.opening.Release(source)
 	closed := l.failure != nil
 	if c != nil && !closed {
 		l.ready.Push(c)
-		l.waiting.Take(peer)
+		l.waiting.Take(source)
 		l.changed.Signal()
 	}
 	l.mu.Unlock()

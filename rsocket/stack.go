@@ -54,7 +54,8 @@ type Config struct {
 	// Backlog limits the connections of a Listener that are established and wait for Accept.
 	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
 	// finds no place because of them waits. The limit is for each address of peers: there are twice
-	// Backlog places, and an address may take one while it holds fewer than are free. So one address
+	// Backlog places, and an address (of IPv6: a /64 network) may take one while it holds fewer than
+	// are free. So one address
 	// keeps no others out; about as many as the base-2 logarithm of the places can still take all.
 	// Zero: 1,024.
 	Backlog int
