@@ -55,9 +55,8 @@ type Config struct {
 	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
 	// finds no place because of them waits. The limit is for each address of peers: there are twice
 	// Backlog places, and an address (of IPv6: a /64 network) may take one while it holds fewer than
-	// are free. So one address
-	// keeps no others out; about as many as the base-2 logarithm of the places can still take all.
-	// Zero: 1,024.
+	// are free. So one address keeps no others out; about as many as the base-2 logarithm of the
+	// places can still take all. Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer for SilenceTimeout, the connection fails with ECONNRESET. Zero: 15 s. None:
