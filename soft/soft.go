@@ -432,18 +432,33 @@ func (c *captureFile) Write(b []byte) (n int, err error) {
 }
 
 // createPrivate creates a file that only this user can read. It replaces a file of that name, which
-// other users may have open, and follows no symbolic link.
+// other users may have open, and follows no symbolic link. A named pipe stays: the user has made it
+// for a program that reads the packets as they come.
 func createPrivate(path string) (*os.File, error) {
 	info, err := os.Lstat(path)
 	switch {
+	case err == nil && info.Mode().Type() == os.ModeNamedPipe:
+		return openPipe(path, info)
 	case err == nil && !info.Mode().IsRegular():
-		return nil, fmt.Errorf("create %s: it exists, and is not a regular file (%v); remove it, or name another file: %w", path, info.Mode().Type(), os.ErrExist)
+		return nil, fmt.Errorf("create %s: it exists, and is neither a regular file nor a named pipe (%v); remove it, or name another file: %w", path, info.Mode().Type(), os.ErrExist)
 	case err == nil:
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
 	}
 	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+
+// openPipe opens the named pipe that was seen at a path, and nothing that has taken its place.
+func openPipe(path string, seen os.FileInfo) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !os.SameFile(info, seen) {
+		return nil, errors.Join(fmt.Errorf("open %s: it was replaced meanwhile: %w", path, os.ErrExist), err, file.Close())
+	}
+	return file, nil
 }
 
 func (c *captureFile) Close() error {

@@ -190,7 +190,7 @@ func TestCaptureFileExists(t *testing.T) {
 		path := filepath.Join(dir, name)
 		require.NoError(t, make(path))
 		_, err := Driver{}.Open("soft-lo?capture=" + path)
-		require.ErrorContains(t, err, "not a regular file", name)
+		require.ErrorContains(t, err, "neither a regular file nor a named pipe", name)
 	}
 	assert.NoFileExists(t, filepath.Join(dir, "new"))
 	b, err := io.ReadAll(openFile(t, linked))
