@@ -188,7 +188,7 @@ func TestCompare(t *testing.T) {
 		"4 connections, want 3":                 func(h *resources) { h.Links++ },
 		"2 connections, want 3":                 func(h *resources) { h.Links-- },
 		"5 buffers are in use":                  func(h *resources) { h.Buffers = 5 },
-		"14.0 MiB in Go's heap, 10.0 MiB at":    func(h *resources) { h.Heap += heapTolerance + 1 },
+		"14.8 MiB in Go's heap, 10.0 MiB at":    func(h *resources) { h.Heap += heapTolerance + 1 },
 		"132.0 MiB of resident memory, 100.0 M": func(h *resources) { h.RSS += rssTolerance + 1 },
 	} {
 		more := base
