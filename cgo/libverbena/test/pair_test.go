@@ -219,7 +219,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 			return "", err
 		}
 		err = c.wait()
-		return c.output.String(), r.checkEnd("the program", c, err)
+		return c.output.String(), r.checkEnd("the program", c.output.String(), err)
 	}
 	s, err := start(ctx, p.environment(t, &p.server, r, port), p.words(&p.server, r.server, port))
 	if err != nil {
@@ -244,7 +244,12 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		if c, err = start(ctx, clientEnv, client); err != nil {
 			return "", err
 		}
-		err = r.checkEnd("the client", c, c.wait())
+		err = c.wait()
+		said := c.output.String()
+		if r.cannot != "" {
+			said += s.output.String() // either end may be the first to fail, and the other does not go on
+		}
+		err = r.checkEnd("the client", said, err)
 		// A client of a connection manager that starts before the server listens is refused.
 		if err == nil || !r.retries || strings.Contains(c.output.String(), noReceive) || tries == 40 || s.ended() || ctx.Err() != nil {
 			break
@@ -267,9 +272,8 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	return output, nil
 }
 
-// checkEnd says what is wrong with how a program ended.
-func (r *row) checkEnd(who string, p *process, err error) error {
-	output := p.output.String()
+// checkEnd says what is wrong with how a program ended, and with its output.
+func (r *row) checkEnd(who, output string, err error) error {
 	switch {
 	case r.cannot != "" && err == nil:
 		return fmt.Errorf("%s: it works, though it %s: %s", who, r.cannot, lastLines(output, 12))
