@@ -7,10 +7,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/gid"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // Config configures a Context. The zero value is usable.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // Context copies memory. An engine drives it (package pe).

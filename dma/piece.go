@@ -3,8 +3,8 @@ package dma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // piece is the part of a copy that the device moves at a time: a send of the queue pair to

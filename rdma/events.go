@@ -3,8 +3,8 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // queueEvent queues an event, on the device's goroutine.

@@ -3,7 +3,7 @@ package rdma
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/verbs/lane"
+	"github.com/verbena-rdma/verbena/internal/lane"
 )
 
 // With UC, and on a device without shared receive queues, each connection has its own receive

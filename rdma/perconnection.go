@@ -3,9 +3,9 @@ package rdma
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // perConnection is what the connections of a context have in common whose receives are not

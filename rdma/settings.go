@@ -6,10 +6,10 @@ import (
 	"math"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/gid"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // DefaultDrainTimeout is that of Config.DrainTimeout.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 // purpose is what a connection's signal is used for.

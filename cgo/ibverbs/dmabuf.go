@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/rules"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 var _ verbs.DMABufPD = (*protectionDomain)(nil)

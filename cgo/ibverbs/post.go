@@ -17,8 +17,8 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/rules"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 // The limits of a batch. The requests of a batch are laid out in C memory and posted in one

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/rules"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 // The limits of EFA. Its adapters differ only in MaxInline and MaxRDMA.

@@ -3,8 +3,8 @@ package rules_test
 import (
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/rules"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/rules"
 )
 
 // A driver checks a request before it gives it to the device.

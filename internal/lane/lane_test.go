@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/internal/errs"
+	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/lane"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
