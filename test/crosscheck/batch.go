@@ -1,10 +1,10 @@
 package crosscheck
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -36,7 +36,7 @@ func (b *batch) size() int {
 	return 1 + random.IntN(5<<10)
 }
 
-// data returns n new random bytes of local memory, as a list of one to three buffers. It is nil
+// data returns n new bytes of local memory, as a list of one to three buffers. It is nil
 // for none.
 func (b *batch) data(n int) *bufinv.Buf {
 	if n == 0 {
@@ -44,10 +44,7 @@ func (b *batch) data(n int) *bufinv.Buf {
 	}
 	random, off := b.e.w.random, b.region()+b.source
 	b.source += n
-	mem := b.e.local.Bytes()[off : off+n]
-	for i := range mem {
-		mem[i] = byte(random.Uint32())
-	}
+	pattern.Fill(b.e.local.Bytes()[off:off+n], random.Uint64(), 0)
 	return b.list(n, func(at, n int) *bufinv.Buf { return bufinv.Source(b.e.local, off+at, n) })
 }
 
@@ -138,11 +135,4 @@ func (b *batch) submit() (message bool, err error) {
 	}
 	b.e.inFlight++
 	return message, nil
-}
-
-// fill fills memory with words that differ.
-func fill(b []byte) {
-	for i := 0; i+8 <= len(b); i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], uint64(i)*0x9e3779b97f4a7c15)
-	}
 }

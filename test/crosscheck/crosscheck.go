@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -166,7 +167,7 @@ func (w *workload) newEnd(dev verbs.Device, cfg rdma.Config) (e *end, err error)
 	for n := range receives {
 		e.unused = append(e.unused, n)
 	}
-	fill(e.exported.Bytes())
+	pattern.Fill(e.exported.Bytes(), 0, 0)
 	e.incoming, err = e.r.ReceivePool(receives, func(t *rdma.ReceiveTask) { e.received(t, nil) }, e.received)
 	return e, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -60,7 +61,7 @@ func notPermitted(w *workload) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	fill(m.Bytes())
+	pattern.Fill(m.Bytes(), 0, 0)
 	before := checksum(m.Bytes())
 	key, err := m.ExportKey(b.r.PD())
 	if err != nil {

@@ -28,13 +28,13 @@ type mover struct {
 	newTask func(pool *rdma.Pool, m move) (*rdma.Task, error)
 	arrived func(t *rdma.Task) *bufinv.Buf // buffer with the data that the task received; nil: the data goes to the peer
 
-	pool     *rdma.Pool
-	local    *mmap.Map
-	remote   *mmap.Map
-	each     []part          // of each connection's data
-	patterns []*pattern      // by connection
-	data     [][]*bufinv.Buf // by connection and part
-	left     int             // tasks in flight
+	pool    *rdma.Pool
+	local   *mmap.Map
+	remote  *mmap.Map
+	each    []part          // of each connection's data
+	streams []*stream       // by connection
+	data    [][]*bufinv.Buf // by connection and part
+	left    int             // tasks in flight
 }
 
 func moves(newTask func(*rdma.Pool, move) (*rdma.Task, error)) func(*end) role {
@@ -54,7 +54,7 @@ func (m *mover) open() (err error) {
 		return err
 	}
 	m.each = m.parts()
-	m.patterns = m.newPatterns()
+	m.streams = m.newStreams()
 	if err := m.load(); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (m *mover) open() (err error) {
 // load makes the lists of all tasks, and fills those whose data goes to the peer. It runs
 // before there is a connection, since it can take seconds.
 func (m *mover) load() error {
-	for i, pattern := range m.patterns {
+	for i, stream := range m.streams {
 		var lists []*bufinv.Buf
 		for _, p := range m.each {
 			list := scatter(&m.bufs, m.local, i*m.size+p.off, p.n, m.sge)
@@ -73,7 +73,7 @@ func (m *mover) load() error {
 			if m.arrived != nil {
 				continue
 			}
-			if err := load(list, pattern); err != nil {
+			if err := load(list, stream); err != nil {
 				return err
 			}
 		}
@@ -124,7 +124,7 @@ func (m *mover) task(connection, number int) (*rdma.Task, error) {
 // done is called with each completed task, for each connection in the order of submission.
 func (m *mover) done(t *rdma.Task) {
 	if m.arrived != nil {
-		m.rdma.Fail(unload(m.arrived(t), m.patterns[index(t.Connection())]))
+		m.rdma.Fail(unload(m.arrived(t), m.streams[index(t.Connection())]))
 	}
 	m.finish(t)
 }
@@ -141,7 +141,7 @@ func (m *mover) finish(t *rdma.Task) {
 		return
 	}
 	if m.rdma.Err() == nil {
-		for i, p := range m.patterns {
+		for i, p := range m.streams {
 			m.print("moved on connection %d: %v", i, p)
 		}
 	}

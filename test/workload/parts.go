@@ -59,8 +59,8 @@ func scatter(bufs *bufinv.Inventory, m *mmap.Map, off, n, count int) *bufinv.Buf
 	return bufinv.List(list...)
 }
 
-// load fills a list made by scatter with the next bytes of a pattern.
-func load(list *bufinv.Buf, p *pattern) error {
+// load fills a list made by scatter with the next bytes of a stream.
+func load(list *bufinv.Buf, p *stream) error {
 	for b := list; b != nil; b = b.Next() {
 		if err := b.SetData(0, b.Len()); err != nil {
 			return err
@@ -70,8 +70,8 @@ func load(list *bufinv.Buf, p *pattern) error {
 	return nil
 }
 
-// unload checks that a list has the next bytes of a pattern.
-func unload(list *bufinv.Buf, p *pattern) error {
+// unload checks that a list has the next bytes of a stream.
+func unload(list *bufinv.Buf, p *stream) error {
 	for b := list; b != nil; b = b.Next() {
 		if err := p.check(b.Bytes()); err != nil {
 			return err

@@ -18,9 +18,9 @@ type receiver struct {
 	memory   *mmap.Map // for the receives or, for writes with immediate, exported to the peer
 	pool     *rdma.ReceivePool
 	each     []part
-	patterns []*pattern // by connection
-	received []int      // by connection: parts received
-	left     int        // receives in flight
+	streams  []*stream // by connection
+	received []int     // by connection: parts received
+	left     int       // receives in flight
 }
 
 func receives(opcode rdma.ReceiveOpcode) func(*end) role {
@@ -32,7 +32,7 @@ func (r *receiver) written() bool { return r.opcode == rdma.ReceivedWriteImm }
 
 func (r *receiver) open() (err error) {
 	r.each = r.parts()
-	r.patterns = r.newPatterns()
+	r.streams = r.newStreams()
 	r.received = make([]int, r.connections)
 	r.left = r.connections * len(r.each)
 	if r.pool, err = r.rdma.ReceivePool(r.left, r.done, r.failed); err != nil {
@@ -79,7 +79,7 @@ func (r *receiver) done(t *rdma.ReceiveTask) {
 // check checks the data of a receive. The parts of a connection arrive in order.
 func (r *receiver) check(t *rdma.ReceiveTask) error {
 	i := index(t.Connection())
-	number, p := r.received[i], r.patterns[i]
+	number, p := r.received[i], r.streams[i]
 	if r.received[i]++; number >= len(r.each) {
 		return fmt.Errorf("connection %d received more than %d messages", i, len(r.each))
 	}

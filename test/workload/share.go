@@ -8,9 +8,9 @@ import (
 // shared is a responder that submits nothing: its peer reads or writes its memory.
 type shared struct {
 	*end
-	perm     mmap.Permission
-	memory   *mmap.Map
-	patterns []*pattern // by connection
+	perm    mmap.Permission
+	memory  *mmap.Map
+	streams []*stream // by connection
 }
 
 // provides makes a responder whose memory is read.
@@ -23,9 +23,9 @@ func (s *shared) open() (err error) {
 	if s.memory, err = s.alloc(mmap.LocalReadWrite | s.perm); err != nil {
 		return err
 	}
-	s.patterns = s.newPatterns()
+	s.streams = s.newStreams()
 	if s.perm == mmap.RemoteRead {
-		for i, p := range s.patterns {
+		for i, p := range s.streams {
 			p.fill(s.region(s.memory, i))
 		}
 	}
@@ -38,7 +38,7 @@ func (s *shared) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{s.memory
 // program does.
 func (s *shared) begin(*oob.Answer) error {
 	s.endWithPeer(func() error {
-		for i, p := range s.patterns {
+		for i, p := range s.streams {
 			if s.perm == mmap.RemoteWrite {
 				if err := p.check(s.region(s.memory, i)); err != nil {
 					return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"slices"
 	"testing"
@@ -47,49 +46,19 @@ func TestFlags(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 1}, []int{s.size, s.sge, s.connections})
 }
 
-// Both ends make the same pattern, in whatever pieces; one wrong bit anywhere is
-// found, and so is memory that nothing was written to.
-func TestPattern(t *testing.T) {
-	for _, size := range []int{1, 7, 8, 9, 4095, 4096, 4097, 100_003} {
-		whole := make([]byte, size)
-		first := newPattern(size, 0)
-		first.fill(whole)
-		for _, piece := range []int{1, 3, 8, 1000, size} {
-			p, got := newPattern(size, 0), make([]byte, size)
-			for rest := range slices.Chunk(got, piece) {
-				p.fill(rest)
-			}
-			assert.Equal(t, whole, got)
-			assert.Equal(t, first.String(), p.String())
-			p = newPattern(size, 0)
-			for rest := range slices.Chunk(got, piece) {
-				require.NoError(t, p.check(rest))
-			}
-			assert.Equal(t, first.String(), p.String())
-		}
-		for _, i := range []int{0, size / 2, size - 1} {
-			bad := bytes.Clone(whole)
-			bad[i] ^= 1
-			require.ErrorContains(t, newPattern(size, 0).check(bad), "the data is wrong: byte ", "byte %d of %d", i, size)
-			clear(bad[i:])
-			require.Error(t, newPattern(size, 0).check(bad))
-		}
-	}
-	a, b, c := make([]byte, 64), make([]byte, 64), make([]byte, 64)
-	newPattern(64, 0).fill(a)
-	newPattern(64, 1).fill(b)
-	newPattern(65, 0).fill(c)
-	assert.NotEqual(t, a, b, "another connection")
-	assert.NotEqual(t, a, c, "another size")
-	assert.NotEqual(t, a[:32], a[32:])
-}
-
-func TestWrongByte(t *testing.T) {
-	p, b := newPattern(10_000, 3), make([]byte, 10_000)
-	newPattern(10_000, 3).fill(b)
-	b[9_000] = 0
-	require.NoError(t, p.check(b[:5_000]))
-	require.ErrorContains(t, p.check(b[5_000:]), "byte 9000 is 0x00, not ")
+// Each connection and each size has data of its own; a piece is checked at its place.
+func TestStream(t *testing.T) {
+	first, second := make([]byte, 100), make([]byte, 100)
+	out := newStream(200, 0)
+	out.fill(first)
+	out.fill(second)
+	in := newStream(200, 0)
+	require.NoError(t, in.check(first))
+	require.NoError(t, in.check(second))
+	assert.Equal(t, out.String(), in.String())
+	require.ErrorContains(t, newStream(200, 0).check(second), "the data is wrong")
+	require.ErrorContains(t, newStream(200, 1).check(first), "the data is wrong")
+	require.ErrorContains(t, newStream(201, 0).check(first), "the data is wrong")
 }
 
 func TestDivide(t *testing.T) {
@@ -117,14 +86,14 @@ func TestScatter(t *testing.T) {
 	defer func() { require.NoError(t, bufs.Close()) }()
 
 	want := make([]byte, 10)
-	newPattern(10, 0).fill(want)
+	newStream(10, 0).fill(want)
 	for n, order := range map[int][]int{1: {0, 10}, 2: {5, 10, 0, 5}, 3: {6, 10, 3, 6, 0, 3}, 20: {9, 10, 8, 9, 7, 8, 6, 7, 5, 6, 4, 5, 3, 4, 2, 3, 1, 2, 0, 1}} {
 		clear(m.Bytes())
 		list := scatter(&bufs, m, 4, 10, n)
-		require.NoError(t, load(list, newPattern(10, 0)))
+		require.NoError(t, load(list, newStream(10, 0)))
 		assert.Equal(t, min(n, 10), list.ListLen())
 		assert.Equal(t, want, list.AppendBytes(nil))
-		require.NoError(t, unload(list, newPattern(10, 0)))
+		require.NoError(t, unload(list, newStream(10, 0)))
 		placed := make([]byte, 4)
 		for i := 0; i < len(order); i += 2 {
 			placed = append(placed, want[order[i]:order[i+1]]...)

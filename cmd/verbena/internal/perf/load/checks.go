@@ -1,10 +1,10 @@
 package load
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -39,7 +39,7 @@ func (w *worker) fill() {
 	mem, l := w.local.Bytes(), &w.layout
 	if w.plan.Verify || w.step == 0 {
 		for slot := range l.Out {
-			pattern(mem[l.OutOffset(slot):][:w.size], w.seed(w.server, slot))
+			pattern.Fill(mem[l.OutOffset(slot):][:w.size], w.seed(w.server, slot), 0)
 		}
 	}
 	// The counter byte of a write latency test, and the words of atomics, start at zero.
@@ -54,7 +54,7 @@ func (w *worker) checkTask(f *flow, t *rdma.Task) {
 	case rdma.OpRead:
 		slot := w.layout.Slot(f.index, int(f.completed%int64(len(f.tasks))))
 		got := w.local.Bytes()[w.layout.InOffset(slot):][:w.size]
-		w.checks.add("the data that was read", compare(got, w.seed(!w.server, slot)))
+		w.checks.add("the data that was read", pattern.First(got, w.seed(!w.server, slot), 0))
 		clear(got) // so that the next read cannot find old data
 	case rdma.OpFetchAdd, rdma.OpCompareSwap:
 		w.checkValue(t.Original(), f.completed)
@@ -80,7 +80,7 @@ func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 		}
 		return
 	}
-	w.checks.add("the data of a message", compare(got, w.seed(!w.server, 0)))
+	w.checks.add("the data of a message", pattern.First(got, w.seed(!w.server, 0), 0))
 	clear(got)
 }
 
@@ -97,48 +97,6 @@ func (w *worker) checkWritten() {
 	}
 	mem := w.local.Bytes()
 	for slot := range w.layout.In {
-		w.checks.add("the data that the peer wrote", compare(mem[w.layout.InOffset(slot):][:n], w.seed(!w.server, slot)))
+		w.checks.add("the data that the peer wrote", pattern.First(mem[w.layout.InOffset(slot):][:n], w.seed(!w.server, slot), 0))
 	}
-}
-
-// pattern fills memory with pseudo-random data from a seed.
-func pattern(b []byte, seed uint64) {
-	n := len(b) &^ 7
-	for i := 0; i < n; i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], mix(seed, i))
-	}
-	if n < len(b) {
-		var last [8]byte
-		binary.LittleEndian.PutUint64(last[:], mix(seed, n))
-		copy(b[n:], last[:])
-	}
-}
-
-// compare returns the offset of the first byte that differs from the pattern, or -1.
-func compare(b []byte, seed uint64) int {
-	n := len(b) &^ 7
-	for i := 0; i < n; i += 8 {
-		if got, want := binary.LittleEndian.Uint64(b[i:]), mix(seed, i); got != want {
-			for got&0xff == want&0xff {
-				got, want, i = got>>8, want>>8, i+1
-			}
-			return i
-		}
-	}
-	var last [8]byte
-	binary.LittleEndian.PutUint64(last[:], mix(seed, n))
-	for i := n; i < len(b); i++ {
-		if b[i] != last[i-n] {
-			return i
-		}
-	}
-	return -1
-}
-
-// mix returns the word of the pattern at an offset (the finalizer of SplitMix64).
-func mix(seed uint64, off int) uint64 {
-	z := seed*0x9e3779b97f4a7c15 + uint64(off)*0xd1342543de82ef95 + 0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }

@@ -7,29 +7,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// A byte that differs is found, wherever it is.
-func TestPattern(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		seed := rapid.Uint64().Draw(t, "seed")
-		b := make([]byte, rapid.IntRange(1, 70).Draw(t, "size"))
-		pattern(b, seed)
-		require.Equal(t, -1, compare(b, seed))
-		at := rapid.IntRange(0, len(b)-1).Draw(t, "at")
-		b[at] ^= byte(rapid.IntRange(1, 255).Draw(t, "damage"))
-		require.Equal(t, at, compare(b, seed))
-	})
-	a, b := make([]byte, 64), make([]byte, 64)
-	pattern(a, 2)
-	pattern(b, 4)
-	assert.NotEqual(t, a, b, "the slots of a step differ")
-}
 
 func TestLatency(t *testing.T) {
 	l := NewLatency()
