@@ -260,8 +260,8 @@ const (
 	EventPortError
 	EventGIDChange   // of the port's GID table
 	EventDeviceFatal // the device has failed or is gone: close it
-	// EventPeerGone: the peer's process is dead, and the queue pair in error unless it has
-	// QPInit.OutlivesPeer (software device only, where both are on one machine).
+	// EventPeerGone: the peer's process is dead, and the queue pair in error (software device
+	// only, where both are on one machine).
 	EventPeerGone
 	EventLIDChange  // of an InfiniBand port
 	EventPKeyChange // of a port's table of P_Keys

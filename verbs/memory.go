@@ -61,15 +61,6 @@ type DMABufPD interface {
 	RegDMABufMR(buf DMABuf, access Access) (MR, error)
 }
 
-// IOVAPD is a protection domain that registers memory under other addresses than its own. The
-// protection domains of the software device implement it.
-type IOVAPD interface {
-	// RegMRAt is RegMR of a region whose first byte has the address iova in work requests of
-	// this program and of peers (ibv_reg_mr(3)). A region that runs past the end of the
-	// address space is an error that matches ErrInvalid.
-	RegMRAt(mem []byte, iova uint64, access Access) (MR, error)
-}
-
 // MR is a registered memory region.
 type MR interface {
 	Addr() uint64   // of the first byte, as work requests name it
@@ -80,26 +71,6 @@ type MR interface {
 	// Close ends the registration. When it has returned, the device neither reads nor writes
 	// the memory, and refuses the keys.
 	Close() error
-}
-
-// MRChange says what changes in a memory region. Fields that are zero change nothing.
-type MRChange struct {
-	PD  PD     // nil: the same domain
-	Mem []byte // nil: the same memory; otherwise the region's addresses are those of its bytes
-	// ChangeAccess: the region gets the rights in Access.
-	ChangeAccess bool
-	Access       Access // the new rights
-}
-
-// ReregisterableMR is a memory region that can change (IBTA 11.2.7.7, ibv_rereg_mr(3)). The
-// regions of the software device implement it.
-type ReregisterableMR interface {
-	// Reregister changes the region in one step, with RegMR's rules. The keys stay. When it has
-	// returned, the device neither reads nor writes memory that is no longer in the region; work
-	// requests under way that use the region may fail, and watches of it have ended. A refused
-	// change changes nothing. The error matches ErrInUse while memory windows are bound to the
-	// region.
-	Reregister(change MRChange) error
 }
 
 // WatchableMR is a memory region whose device notices when a peer changes the memory. The

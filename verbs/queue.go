@@ -78,43 +78,6 @@ type CQ interface {
 	Close() error
 }
 
-// ResizableCQ is a completion queue whose capacity can be changed. The queues of the software
-// device implement it.
-type ResizableCQ interface {
-	// Resize changes the capacity (IBTA 11.2.8.3), with the limits of CQInit.Capacity. If the
-	// queue holds more completions than that, it fails with an error that matches ErrInvalid.
-	Resize(capacity int) error
-}
-
-// ArmNextCQ is a completion queue for programs that arm and do not poll after it. The queues of the
-// software device implement it.
-type ArmNextCQ interface {
-	// ArmNext is the request of ibv_req_notify_cq(3), as mlx4 and mlx5 have it: it asks for one call
-	// of the function given to OnCompletion. Completions that are already there and have not yet
-	// caused a call cause it at once. With solicitedOnly, the same completions count as in Arm. The queue is armed, whatever
-	// it holds.
-	ArmNext(solicitedOnly bool) error
-}
-
-// AwakeCQ is a completion queue of a device that makes progress in the calls of the program, and
-// otherwise on goroutines of its own, which have to be woken. A program that expects a completion
-// soon can spare them this. The queues of the software device implement it.
-type AwakeCQ interface {
-	// ArmAwake is ArmNext for a program that then calls Progress until it is notified. If it does
-	// not, the goroutines take over after a millisecond.
-	ArmAwake(solicitedOnly bool) error
-	// Progress makes progress, as Poll does. It takes no completions. sleeps: the program calls
-	// nothing more until it is notified, so the goroutines take over at once.
-	Progress(sleeps bool) error
-}
-
-// CountedCQ is a completion queue that tells how full it is. The queues of the software device
-// implement it.
-type CountedCQ interface {
-	// Pending is the number of completions that have not been polled.
-	Pending() int
-}
-
 // SRQInit configures a shared receive queue.
 type SRQInit struct {
 	MaxWR  int // receives outstanding at a time, at least 1
@@ -196,10 +159,6 @@ type QPInit struct {
 	AdaptiveRetransmission bool
 	// SilenceTimeout is for devices that adapt: see AdaptiveRetransmission. Zero: 4 s.
 	SilenceTimeout time.Duration
-	// OutlivesPeer makes an RC queue pair of the software device behave as on adapters when the
-	// process of its peer ends: it stays in its state, unless a request is outstanding. False:
-	// it enters the error state. EventPeerGone comes in either case.
-	OutlivesPeer bool
 	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair
 	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Its completion is marked Unsolicited,
 	// and has the ID 0. Both ends have to set it.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -20,7 +21,7 @@ import (
 const pollBatch = 32
 
 type completionQueue struct {
-	verbs.CQ
+	cverbs.CQ
 	context *deviceContext
 	c       unsafe.Pointer
 
@@ -50,7 +51,7 @@ func (q *completionQueue) close() error {
 func (q *completionQueue) unread() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.kept + q.CQ.(verbs.CountedCQ).Pending()
+	return q.kept + q.Pending()
 }
 
 //export vd_create_cq
@@ -66,10 +67,11 @@ func vd_create_cq(handle C.uint32_t, cq unsafe.Pointer, cqe C.int, flags C.uint6
 	if flags&C.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0 {
 		fields |= verbs.WCWallClock
 	}
-	v, err := c.device.CreateCQ(verbs.CQInit{Capacity: int(cqe), Fields: fields})
+	created, err := c.device.CreateCQ(verbs.CQInit{Capacity: int(cqe), Fields: fields})
 	if err != nil {
 		return errnoOf(err)
 	}
+	v := created.(cverbs.CQ)
 	v.OnCompletion(func() { C.vd_completion(cq) })
 	q := &completionQueue{CQ: v, context: c, c: cq}
 	if fields != 0 {
@@ -88,7 +90,7 @@ func vd_resize_cq(cq C.uint32_t, cqe C.int, capacity *C.uint32_t) C.int {
 	if q == nil {
 		return noSuch
 	}
-	if err := q.CQ.(verbs.ResizableCQ).Resize(int(cqe)); err != nil {
+	if err := q.Resize(int(cqe)); err != nil {
 		return errnoOf(err)
 	}
 	*capacity = C.uint32_t(q.Capacity())

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/internal/spin"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // eventWait is how threads wait for events of the completion queues of a context. While events
@@ -23,7 +23,7 @@ type eventWait struct {
 	mu sync.Mutex
 	// awake is the queue armed last for a thread that polls. Progress for one queue of a context is
 	// progress for all.
-	awake verbs.AwakeCQ
+	awake cverbs.CQ
 }
 
 // maxArms is how many queues may be armed for the next thread that waits. Programs that arm more
@@ -33,18 +33,17 @@ const maxArms = 16
 func newEventWait() eventWait { return eventWait{began: time.Now(), spinning: spin.New(0)} }
 
 // arm arms a queue for its next completion.
-func (w *eventWait) arm(cq verbs.CQ, solicitedOnly bool) error {
+func (w *eventWait) arm(cq cverbs.CQ, solicitedOnly bool) error {
 	if w.polls.Load() && w.arms.Add(1) > maxArms {
 		w.polls.Store(false)
 	}
 	if !w.polls.Load() {
-		return cq.(verbs.ArmNextCQ).ArmNext(solicitedOnly)
+		return cq.ArmNext(solicitedOnly)
 	}
-	awake := cq.(verbs.AwakeCQ)
-	err := awake.ArmAwake(solicitedOnly)
+	err := cq.ArmAwake(solicitedOnly)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.awake = awake
+	w.awake = cq
 	return err
 }
 

@@ -10,11 +10,12 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 type domain struct {
-	verbs.PD
+	cverbs.PD
 	context *deviceContext
 }
 
@@ -22,7 +23,7 @@ func (p *domain) close() error          { return p.Close() }
 func (p *domain) owner() *deviceContext { return p.context }
 
 type region struct {
-	verbs.MR
+	cverbs.MR
 	context *deviceContext
 }
 
@@ -65,7 +66,7 @@ func vd_alloc_pd(handle C.uint32_t, to *C.uint32_t) C.int {
 	if err != nil {
 		return errnoOf(err)
 	}
-	return register(C.VD_PD, &domains, &domain{p, c}, to)
+	return register(C.VD_PD, &domains, &domain{p.(cverbs.PD), c}, to)
 }
 
 // ignoredAccess are flags that say how memory could be registered faster.
@@ -109,11 +110,11 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
 		iova = 0
 	}
-	mr, err := p.PD.(verbs.IOVAPD).RegMRAt(mem, uint64(iova), access)
+	mr, err := p.RegMRAt(mem, uint64(iova), access)
 	if err != nil {
 		return errnoOf(err)
 	}
-	m := &region{mr, p.context}
+	m := &region{mr.(cverbs.MR), p.context}
 	m.describe(made)
 	return register(C.VD_MR, &regions, m, &made.handle)
 }
@@ -124,7 +125,7 @@ func vd_rereg_mr(mr C.uint32_t, flags C.int, pd C.uint32_t, addr unsafe.Pointer,
 	if m == nil {
 		return noSuch
 	}
-	var change verbs.MRChange
+	var change cverbs.MRChange
 	var err error
 	if flags&C.IBV_REREG_MR_CHANGE_PD != 0 {
 		p := domains.get(uint32(pd))
@@ -144,7 +145,7 @@ func vd_rereg_mr(mr C.uint32_t, flags C.int, pd C.uint32_t, addr unsafe.Pointer,
 			return errnoOf(err)
 		}
 	}
-	return errnoOf(m.MR.(verbs.ReregisterableMR).Reregister(change))
+	return errnoOf(m.Reregister(change))
 }
 
 //export vd_reg_dmabuf_mr
@@ -163,7 +164,7 @@ func vd_reg_dmabuf_mr(pd C.uint32_t, offset C.uint64_t, length C.size_t, iova C.
 	if err != nil {
 		return errnoOf(err)
 	}
-	m := &region{mr, p.context}
+	m := &region{mr.(cverbs.MR), p.context}
 	m.describe(made)
 	return register(C.VD_MR, &regions, m, &made.handle)
 }

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -128,7 +129,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		Type: service, SendCQ: sendCQ.CQ, RecvCQ: recvCQ.CQ,
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
-		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0, OutlivesPeer: true,
+		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))
@@ -141,6 +142,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	if err != nil {
 		return errnoOf(err)
 	}
+	v.(cverbs.QP).OutlivePeer()
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	made.number = C.uint32_t(v.Num())
 	p.context.mu.Lock()

@@ -364,7 +364,7 @@ func (s *shard) progressFor(pollsOn bool) {
 	s.inPoll = false
 }
 
-// Progress implements verbs.AwakeCQ.
+// Progress implements cverbs.CQ.
 func (c *completionQueue) Progress(sleeps bool) error {
 	s := c.lock()
 	defer s.mu.Unlock()
@@ -394,11 +394,11 @@ func (c *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 	return true, nil
 }
 
-// ArmNext implements verbs.ArmNextCQ. A queue that has overflowed notifies at once too, so that the
+// ArmNext implements cverbs.CQ. A queue that has overflowed notifies at once too, so that the
 // program polls and learns of it.
 func (c *completionQueue) ArmNext(solicitedOnly bool) error { return c.armNext(solicitedOnly, false) }
 
-// ArmAwake implements verbs.AwakeCQ.
+// ArmAwake implements cverbs.CQ.
 func (c *completionQueue) ArmAwake(solicitedOnly bool) error { return c.armNext(solicitedOnly, true) }
 
 func (c *completionQueue) armNext(solicitedOnly, awake bool) error {
@@ -442,13 +442,13 @@ func (s *shard) programSleeps() {
 	}
 }
 
-// Pending implements verbs.CountedCQ.
+// Pending implements cverbs.CQ.
 func (c *completionQueue) Pending() int {
 	defer c.lock().mu.Unlock()
 	return c.entries.Len()
 }
 
-// Resize implements verbs.ResizableCQ.
+// Resize implements cverbs.CQ.
 func (c *completionQueue) Resize(capacity int) error {
 	d := c.device
 	d.mu.Lock() // queue pairs of other shards ask for room

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -211,7 +212,8 @@ func (s *side) peerGone() <-chan uint32 {
 // An idle queue pair that outlives its peer stays as it is, as on an adapter. A request fails.
 func TestLocalPeerKilledOutlived(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		x := openSideWith(t, Config{}, victimMemory, verbs.QPInit{OutlivesPeer: true})
+		x := openSide(t, Config{}, victimMemory)
+		x.qp.(cverbs.QP).OutlivePeer()
 		v := startVictim(x, "idle")
 		x.recv(100, x.sge(0, 8))
 		if busy {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/internal/rules"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -87,7 +88,7 @@ func (p *protectionDomain) checkMemory(mem []byte, access verbs.Access) error {
 	return nil
 }
 
-// RegMRAt implements verbs.IOVAPD.
+// RegMRAt implements cverbs.PD.
 func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error) {
 	if err := p.checkMemory(mem, access); err != nil {
 		return nil, err
@@ -158,9 +159,9 @@ func (m *memoryRegion) Access() verbs.Access { return m.region.Load().Access }
 func (m *memoryRegion) LKey() uint32         { return m.region.Load().Key }
 func (m *memoryRegion) RKey() uint32         { return m.region.Load().Key }
 
-// Reregister implements verbs.ReregisterableMR. The region gets another transport.Region with
+// Reregister implements cverbs.MR. The region gets another transport.Region with
 // the same key, so work requests that hold the old one fail, as after Close.
-func (m *memoryRegion) Reregister(change verbs.MRChange) error {
+func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	d := m.device
 	d.mu.Lock()
 	defer d.mu.Unlock()

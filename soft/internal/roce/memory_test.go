@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -33,16 +34,16 @@ func TestReregister(t *testing.T) {
 		first, second := make([]byte, 4096), make([]byte, 8192)
 		mr, err := y.dev.DefaultPD().RegMR(first, verbs.AccessLocalWrite)
 		require.NoError(t, err)
-		key, change := mr.RKey(), mr.(verbs.ReregisterableMR).Reregister
+		key, change := mr.RKey(), mr.(cverbs.MR).Reregister
 
 		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(mr.Addr(), key, 4096))
 		reconnect(x, y)
-		require.NoError(t, change(verbs.MRChange{ChangeAccess: true, Access: all}))
+		require.NoError(t, change(cverbs.MRChange{ChangeAccess: true, Access: all}))
 		require.Equal(t, all, mr.Access())
 		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 4096))
 		require.Equal(t, x.mem, first)
 
-		require.NoError(t, change(verbs.MRChange{Mem: second}))
+		require.NoError(t, change(cverbs.MRChange{Mem: second}))
 		require.Equal(t, []uint64{addressOfBytes(second), 8192}, []uint64{mr.Addr(), mr.Len()})
 		require.Equal(t, []uint32{key, key}, []uint32{mr.RKey(), mr.LKey()})
 		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr()+4096, key, 4096))
@@ -50,29 +51,29 @@ func TestReregister(t *testing.T) {
 		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(addressOfBytes(first), key, 8))
 		reconnect(x, y)
 
-		require.NoError(t, change(verbs.MRChange{PD: pd}))
+		require.NoError(t, change(cverbs.MRChange{PD: pd}))
 		require.ErrorIs(t, pd.Close(), verbs.ErrInUse)
 		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(mr.Addr(), key, 8), "its queue pair is in another domain")
 		reconnect(x, y)
-		require.NoError(t, change(verbs.MRChange{PD: y.dev.DefaultPD()}))
+		require.NoError(t, change(cverbs.MRChange{PD: y.dev.DefaultPD()}))
 		require.NoError(t, pd.Close())
 		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 8))
 
 		for name, c := range map[string]struct {
-			change verbs.MRChange
+			change cverbs.MRChange
 			want   error
 		}{
-			"a closed domain":           {verbs.MRChange{PD: pd}, verbs.ErrClosed},
-			"a domain of another":       {verbs.MRChange{PD: x.dev.DefaultPD()}, verbs.ErrInvalid},
-			"no bytes":                  {verbs.MRChange{Mem: []byte{}}, verbs.ErrInvalid},
-			"rights that do not exist":  {verbs.MRChange{ChangeAccess: true, Access: 1 << 20}, verbs.ErrInvalid},
-			"rights without local ones": {verbs.MRChange{ChangeAccess: true, Access: verbs.AccessRemoteWrite}, verbs.ErrInvalid},
+			"a closed domain":           {cverbs.MRChange{PD: pd}, verbs.ErrClosed},
+			"a domain of another":       {cverbs.MRChange{PD: x.dev.DefaultPD()}, verbs.ErrInvalid},
+			"no bytes":                  {cverbs.MRChange{Mem: []byte{}}, verbs.ErrInvalid},
+			"rights that do not exist":  {cverbs.MRChange{ChangeAccess: true, Access: 1 << 20}, verbs.ErrInvalid},
+			"rights without local ones": {cverbs.MRChange{ChangeAccess: true, Access: verbs.AccessRemoteWrite}, verbs.ErrInvalid},
 		} {
 			require.ErrorIs(t, change(c.change), c.want, name)
 		}
 		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 8), "a refused change changes nothing")
 		require.NoError(t, mr.Close())
-		require.ErrorIs(t, change(verbs.MRChange{}), verbs.ErrClosed)
+		require.ErrorIs(t, change(cverbs.MRChange{}), verbs.ErrClosed)
 	})
 }
 
@@ -80,11 +81,11 @@ func TestReregisterBoundRegion(t *testing.T) {
 	x, _ := openPair(t, Config{}, Config{}, 64)
 	l := newWindowOwner(x, verbs.MWType2, 64)
 	l.bind(0, 64)
-	change := l.mr.(verbs.ReregisterableMR).Reregister
-	require.ErrorIs(t, change(verbs.MRChange{Mem: make([]byte, 64)}), verbs.ErrInUse)
+	change := l.mr.(cverbs.MR).Reregister
+	require.ErrorIs(t, change(cverbs.MRChange{Mem: make([]byte, 64)}), verbs.ErrInUse)
 	x.post(verbs.SendWR{ID: 2, Op: verbs.OpLocalInvalidate, Flags: verbs.FlagSignaled, InvalidateRKey: l.mw.RKey()})
 	x.wait(1)
-	require.NoError(t, change(verbs.MRChange{Mem: make([]byte, 64)}))
+	require.NoError(t, change(cverbs.MRChange{Mem: make([]byte, 64)}))
 }
 
 // A peer keeps writing while a region gets other memory. After that, no byte is transferred to
@@ -106,7 +107,7 @@ func TestReregisterUnderABusyPeer(t *testing.T) {
 			for range round {
 				runtime.Gosched() // and changes at another point of what is under way
 			}
-			require.NoError(t, mr.(verbs.ReregisterableMR).Reregister(verbs.MRChange{Mem: second}))
+			require.NoError(t, mr.(cverbs.MR).Reregister(cverbs.MRChange{Mem: second}))
 			require.Contains(t, first, byte(0xff))
 			clear(first)
 			require.NoError(t, <-ended)
@@ -160,9 +161,9 @@ func TestResetDropsCompletions(t *testing.T) {
 				}
 			}
 			flush()
-			require.Equal(t, 8, cq.(verbs.CountedCQ).Pending())
+			require.Equal(t, 8, cq.(cverbs.CQ).Pending())
 			require.NoError(t, c.drop(qps[0]))
-			require.Equal(t, 4, cq.(verbs.CountedCQ).Pending())
+			require.Equal(t, 4, cq.(cverbs.CQ).Pending())
 			wcs := make([]verbs.WC, 8)
 			n, err := cq.Poll(wcs)
 			require.NoError(t, err)

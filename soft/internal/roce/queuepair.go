@@ -4,9 +4,18 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// What the C library needs of the device.
+var (
+	_ cverbs.PD = (*protectionDomain)(nil)
+	_ cverbs.MR = (*memoryRegion)(nil)
+	_ cverbs.CQ = (*completionQueue)(nil)
+	_ cverbs.QP = (*queuePair)(nil)
 )
 
 type queuePair struct {
@@ -82,7 +91,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
-		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout, OutlivesPeer: init.OutlivesPeer,
+		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout,
 		Num: q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.counters, RNRWaiters: &s.rnrWaiters,
@@ -205,6 +214,12 @@ func (q *queuePair) ExpectKey(rkey uint32) error {
 }
 
 // Query implements verbs.QP.
+// OutlivePeer implements cverbs.QP.
+func (q *queuePair) OutlivePeer() {
+	defer q.lock().mu.Unlock()
+	q.transport.OutlivePeer()
+}
+
 func (q *queuePair) Query() (verbs.QPAttr, error) {
 	s := q.lock()
 	defer s.mu.Unlock()

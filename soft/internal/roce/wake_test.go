@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -161,14 +162,14 @@ func TestArmNext(t *testing.T) {
 	x.connect(x)
 	calls := make(chan struct{}, 10)
 	x.cq.OnCompletion(func() { calls <- struct{}{} })
-	next := x.cq.(verbs.ArmNextCQ)
+	next := x.cq.(cverbs.CQ)
 	deliver := func(flags verbs.SendFlags) {
 		t.Helper()
 		_, err := x.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{x.sge(0, 8)}}})
 		require.NoError(t, err)
-		held := x.cq.(verbs.CountedCQ).Pending()
+		held := x.cq.(cverbs.CQ).Pending()
 		x.post(verbs.SendWR{Op: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.sge(0, 8)}})
-		require.Eventually(t, func() bool { return x.cq.(verbs.CountedCQ).Pending() > held }, 5*time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return x.cq.(cverbs.CQ).Pending() > held }, 5*time.Minute, time.Millisecond)
 	}
 	arm := func(solicited, atOnce bool) {
 		t.Helper()
@@ -217,7 +218,7 @@ func TestArmAwake(t *testing.T) { overEachPath(t, 4096, testArmAwake) }
 func testArmAwake(t *testing.T, x, y *side) {
 	calls := make(chan struct{}, 10)
 	x.cq.OnCompletion(func() { calls <- struct{}{} })
-	cq := x.cq.(verbs.AwakeCQ)
+	cq := x.cq.(cverbs.CQ)
 	for name, then := range map[string]func(){
 		"progress": func() {
 			for len(calls) == 0 {
@@ -240,7 +241,7 @@ func testArmAwake(t *testing.T, x, y *side) {
 func TestResizeCompletionQueue(t *testing.T) {
 	x := openSide(t, Config{}, 64)
 	x.connect(x)
-	cq := x.cq.(verbs.ResizableCQ)
+	cq := x.cq.(cverbs.CQ)
 	for id := range uint64(3) {
 		wr := x.write(x, 8)
 		wr.ID = id

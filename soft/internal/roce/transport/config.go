@@ -45,8 +45,6 @@ type Config struct {
 	// SilenceTimeout is how long the peer may be silent before the oldest request fails. Zero:
 	// defaultSilenceTimeout.
 	SilenceTimeout time.Duration
-	// OutlivesPeer: PeerGone changes no state while no request is outstanding.
-	OutlivesPeer bool
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
 	// PortMTU bounds datagrams. The MTU of the path bounds the packets of connections.
@@ -83,7 +81,7 @@ type identity struct {
 	signalAll      bool
 	mayAdapt       bool // Config.Adaptive
 	silenceTimeout time.Duration
-	// outlivesPeer is Config.OutlivesPeer.
+	// outlivesPeer: PeerGone changes no state while no request is outstanding.
 	outlivesPeer bool
 }
 
@@ -109,7 +107,7 @@ func New(c Config) *QP {
 		identity: identity{
 			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
 			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
-			silenceTimeout: c.SilenceTimeout, outlivesPeer: c.OutlivesPeer,
+			silenceTimeout: c.SilenceTimeout,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},

@@ -358,7 +358,7 @@ func (q *QP) failRequest(status verbs.Status) {
 // PeerGone says that the peer's queue pair is gone for good. That can be known only if both
 // are on the same machine. The oldest request fails with StatusRetryExceeded, as it would
 // after all retries, and everything else is flushed. PeerGone does nothing on an unreliable
-// connection, and only reports it with Config.OutlivesPeer if no request is outstanding.
+// connection, and only reports it after OutlivePeer if no request is outstanding.
 func (q *QP) PeerGone() {
 	if q.kind != verbs.RC {
 		return
@@ -376,6 +376,10 @@ func (q *QP) PeerGone() {
 		q.fail()
 	}
 }
+
+// OutlivePeer makes the queue pair stay in its state when PeerGone is called while no request is
+// outstanding.
+func (q *QP) OutlivePeer() { q.outlivesPeer = true }
 
 // responseEnds holds the end of each read and atomic request packet under way: the sequence number
 // after its last response. A request packet that asks again must not ask for more than an
