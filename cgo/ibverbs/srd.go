@@ -19,7 +19,7 @@ import (
 // openEFA adds the transport service SRD to an Amazon device. If that fails, the device has its
 // other services, and creating an SRD queue pair returns the reason.
 func (d *Device) openEFA(readSGE int) {
-	own, err := efa.Open(unsafe.Pointer(d.ctx))
+	own, err := efa.Open(efa.Library, unsafe.Pointer(d.ctx))
 	if err != nil {
 		d.efaErr = efaError("efadv_query_device", d.info.Name, err)
 		return

@@ -18,7 +18,7 @@ import (
 // newEFA makes a device with the efadv of a version of rdma-core, and nothing else.
 func newEFA(t *testing.T, rdmaCore int) *Device {
 	t.Helper()
-	own, err := efa.OpenLibrary(efatest.Build(t, rdmaCore), nil)
+	own, err := efa.Open(efatest.Build(t, rdmaCore), nil)
 	require.NoError(t, err)
 	d := &Device{
 		info: verbs.DeviceInfo{Name: "efa_0"}, queues: make(map[uint64]*completionQueue), pairs: make(map[uint32]*queuePair),
@@ -68,7 +68,7 @@ func TestSRDLacks(t *testing.T) {
 // An EFA whose library is missing has the other services, and says why not this one.
 func TestSRDLibrary(t *testing.T) {
 	for _, file := range []string{"libefa-that-is-not-there.so.1", "libc.so.6"} {
-		_, why := efa.OpenLibrary(file, nil)
+		_, why := efa.Open(file, nil)
 		d := &Device{info: verbs.DeviceInfo{Name: "efa_0"}, efaErr: efaError("efadv_query_device", "efa_0", why)}
 		err := d.checkService(&verbs.QPInit{Type: verbs.SRD})
 		require.ErrorIs(t, err, verbs.ErrNotSupported)

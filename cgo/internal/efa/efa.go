@@ -23,9 +23,21 @@ type library struct {
 	c    *C.struct_vb_efa // in C memory, for as long as the program runs
 }
 
-var load = sync.OnceValues(func() (*library, error) { return loadFile("libefa.so.1") })
+// Library is the file of libefa.
+const Library = "libefa.so.1"
 
-func loadFile(file string) (*library, error) {
+// loaded holds the libraries that are loaded, by file.
+var loaded struct {
+	sync.Mutex
+	libraries map[string]*library
+}
+
+func load(file string) (*library, error) {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if l := loaded.libraries[file]; l != nil {
+		return l, nil
+	}
 	l := &library{file: file, c: (*C.struct_vb_efa)(C.calloc(1, C.sizeof_struct_vb_efa))}
 	name := C.CString(file)
 	defer C.free(unsafe.Pointer(name))
@@ -34,6 +46,10 @@ func loadFile(file string) (*library, error) {
 		C.free(unsafe.Pointer(l.c))
 		return nil, &MissingError{Library: file, Why: C.GoString(&message[0])}
 	}
+	if loaded.libraries == nil {
+		loaded.libraries = make(map[string]*library)
+	}
+	loaded.libraries[file] = l
 	return l, nil
 }
 
@@ -58,26 +74,13 @@ type Device struct {
 	attr Attr
 }
 
-// Open queries the EFA attributes of a device, a struct ibv_context. The error is a
-// *MissingError, or a syscall.Errno: EOPNOTSUPP if the device is not an EFA.
-func Open(context unsafe.Pointer) (*Device, error) {
-	lib, err := load()
+// Open queries the EFA attributes of a device, a struct ibv_context, with the library in a file. The
+// error is a *MissingError, or a syscall.Errno: EOPNOTSUPP if the device is not an EFA.
+func Open(file string, context unsafe.Pointer) (*Device, error) {
+	l, err := load(file)
 	if err != nil {
 		return nil, err
 	}
-	return lib.open(context)
-}
-
-// OpenLibrary is Open with the library in file, for tests.
-func OpenLibrary(file string, context unsafe.Pointer) (*Device, error) {
-	lib, err := loadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return lib.open(context)
-}
-
-func (l *library) open(context unsafe.Pointer) (*Device, error) {
 	if err := l.require("efadv_query_device", "efadv_create_qp_ex", "efadv_query_ah"); err != nil {
 		return nil, err
 	}

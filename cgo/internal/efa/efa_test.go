@@ -33,7 +33,7 @@ func TestVersions(t *testing.T) {
 	}{
 		26: {old, 0}, 44: {old, verbs.WCSource}, 46: {writes, verbs.WCSource}, 52: {unsolicited, verbs.WCSource},
 	} {
-		d, err := OpenLibrary(efatest.Build(t, version), nil)
+		d, err := Open(efatest.Build(t, version), nil)
 		require.NoError(t, err)
 		assert.Equal(t, want.srd, d.Attr().SRD(8928, 1), "rdma-core %d", version)
 		assert.Equal(t, want.fields, d.Attr().Fields(), "rdma-core %d", version)
@@ -54,14 +54,14 @@ func TestMissing(t *testing.T) {
 		"libefa-that-is-not-there.so.1": "libefa-that-is-not-there.so.1 cannot be loaded (libefa-that-is-not-there.so.1: cannot open shared object file: No such file or directory): install it (Debian: ibverbs-providers)",
 		"libc.so.6":                     "libc.so.6 is too old: it has no efadv_query_device, which came with rdma-core 26 (Debian: ibverbs-providers)",
 	} {
-		_, err := OpenLibrary(file, nil)
+		_, err := Open(file, nil)
 		require.EqualError(t, err, want)
 		require.ErrorIs(t, err, verbs.ErrNotSupported)
 		var missing *MissingError
 		require.ErrorAs(t, err, &missing)
 		assert.Equal(t, file, missing.Library)
 	}
-	l, err := loadFile(efatest.Build(t, 42))
+	l, err := load(efatest.Build(t, 42))
 	require.NoError(t, err)
 	require.NoError(t, l.require("efadv_query_ah"))
 	require.ErrorContains(t, l.require("efadv_query_ah", "efadv_create_cq"), "no efadv_create_cq, which came with rdma-core 43")
@@ -70,13 +70,13 @@ func TestMissing(t *testing.T) {
 // A device of another kind.
 func TestNoEFA(t *testing.T) {
 	other := new([4096]byte) // the library does not look at it
-	_, err := OpenLibrary(efatest.Build(t, 52), unsafe.Pointer(other))
+	_, err := Open(efatest.Build(t, 52), unsafe.Pointer(other))
 	require.Equal(t, syscall.EOPNOTSUPP, err)
 }
 
 // The system's own library has what this package asks for.
 func TestSystemLibrary(t *testing.T) {
-	l, err := load()
+	l, err := load(Library)
 	if err != nil && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
@@ -86,7 +86,7 @@ func TestSystemLibrary(t *testing.T) {
 
 // The number of an address handle, a struct ibv_ah, is the library's.
 func TestHandleNumber(t *testing.T) {
-	d, err := OpenLibrary(efatest.Build(t, 26), nil)
+	d, err := Open(efatest.Build(t, 26), nil)
 	require.NoError(t, err)
 	ah := struct {
 		context, pd uintptr

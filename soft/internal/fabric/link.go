@@ -149,9 +149,7 @@ func (l *Link) corrupts() bool {
 	return true
 }
 
-func (l *Link) chance(p float64) bool { return chance(l.random, p) }
-
-func chance(random *rand.Rand, p float64) bool { return p > 0 && random.Float64() < p }
+func (l *Link) chance(p float64) bool { return p > 0 && l.random.Float64() < p }
 
 // Corrupt flips one or three bits of b: an odd number cannot undo itself.
 func (l *Link) Corrupt(b []byte) {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -363,6 +364,10 @@ func testCompletionQueueOverrun(t *testing.T, x, y *side) {
 	require.NoError(t, small.Close())
 	x.qp = original
 }
+
+// hidden returns a field that another package does not export. The field exists for the product,
+// and tests wait for what it shows.
+func hidden(of any, field string) reflect.Value { return reflect.ValueOf(of).Elem().FieldByName(field) }
 
 func counter(t testing.TB, d *Device, name string) uint64 {
 	t.Helper()

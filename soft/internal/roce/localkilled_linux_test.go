@@ -194,7 +194,7 @@ func (s *side) awaitProof() {
 		s.dev.mu.Lock()
 		defer s.dev.mu.Unlock()
 		path := s.qp.(*queuePair).path.(*localPath).shared
-		return path.PeerConfirmed()
+		return path.Shared() && path.Peer().Channel().AliveAfter(uint32(hidden(path, "mark").Uint()))
 	})
 }
 
@@ -308,7 +308,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			x.until("it is known that the process lives", func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.main.local.Channels() == 0
+				return hidden(&x.dev.main.local, "channels").IsZero()
 			})
 			require.Zero(t, localCounter(x, "local_peers_died"))
 			require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
@@ -446,7 +446,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		return len(x.dev.main.local.All()) == 0
 	})
 	x.dev.mu.Lock()
-	assert.Zero(t, x.dev.main.local.Unresolved())
+	assert.Zero(t, hidden(&x.dev.main.local, "unresolved").Int())
 	x.dev.mu.Unlock()
 	now := heap()
 	t.Logf("the heap had %d bytes after the first round, and has %d", grown, now)

@@ -280,10 +280,9 @@ func TestLocalPathEnds(t *testing.T) {
 			for _, p := range d.main.local.All() {
 				if p.Channel() != nil {
 					p.End(net.ErrClosed) // the peer is not said to have died
-				} else {
-					p.Redial()
 				}
 			}
+			d.main.local.Reconsider() // dials again at once
 			d.mu.Unlock()
 		}
 	}()

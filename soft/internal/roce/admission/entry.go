@@ -154,9 +154,6 @@ func (e *Entry) restrict(now time.Duration) error {
 	return err
 }
 
-// Restricted reports whether there is a restriction. Any goroutine may call it.
-func (e *Entry) Restricted() bool { return e.restrictedUntil.Load() != 0 }
-
 // Lift ends a restriction. The next one starts after liftTime at the earliest, which bounds
 // how often successive new peers change the filter. The locks of all shards are held.
 func (e *Entry) Lift() {

@@ -32,10 +32,10 @@ func TestTokensOfRefusedPackets(t *testing.T) {
 	require.Equal(t, now+restrictTime, until)
 	require.Zero(t, f.Refused(unknown, 5, now), "there is one already")
 	require.Equal(t, until, f.Expire(until-1))
-	require.True(t, f.Restricted())
+	require.True(t, f.restrictedUntil.Load() != 0)
 	require.Equal(t, []netip.AddrPort{peer}, fx.filter.Admitted)
 	require.Zero(t, f.Expire(until))
-	require.False(t, f.Restricted())
+	require.False(t, f.restrictedUntil.Load() != 0)
 	require.False(t, fx.filter.Restrict)
 	for range RefusedBurst {
 		require.Zero(t, f.Refused(unknown, 5, until))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
+	"github.com/verbena-rdma/verbena/soft/internal/fabric/fabrictest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -31,7 +32,7 @@ const (
 
 // network joins hosts in virtual time. What happens depends on the seed alone.
 type network struct {
-	*fabric.Network[*host]
+	*fabrictest.Network[*host]
 	t     tb
 	hosts map[netip.AddrPort]*host
 	list  []*host
@@ -45,7 +46,7 @@ type network struct {
 
 func newNetwork(t tb, seed uint64, f faults) *network {
 	f.Latency, f.ReorderDelay = latency, maxReorderDelay
-	return &network{Network: fabric.NewNetwork[*host](seed, time.Second, f), t: t, hosts: map[netip.AddrPort]*host{}}
+	return &network{Network: fabrictest.NewNetwork[*host](seed, time.Second, f), t: t, hosts: map[netip.AddrPort]*host{}}
 }
 
 // host is a manager with its endpoint and an application.

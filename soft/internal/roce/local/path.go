@@ -122,10 +122,6 @@ func (p *Path) Loop() bool { return p.peer.isLoop() }
 // Peer returns the device at the other end of the path.
 func (p *Path) Peer() *Peer { return p.peer }
 
-// PeerConfirmed reports whether the channel is known to lead to the process of the peer's
-// queue pair.
-func (p *Path) PeerConfirmed() bool { return p.shared && p.peer.channel.AliveAfter(p.mark) }
-
 // PeerBehind reports whether the peer has not taken the last packet from the channel yet, or
 // leaves no room in it. Its process is then stopped, or waits for a processor.
 func (p *Path) PeerBehind() bool {

@@ -108,13 +108,6 @@ func (p *Peer) Channel() *Channel { return p.channel }
 // Dialled reports whether a channel is being made.
 func (p *Peer) Dialled() bool { return p.handshakes > 0 }
 
-// Redial makes a channel, unless a handshake is in progress.
-func (p *Peer) Redial() {
-	if p.handshakes == 0 {
-		p.peers.dial(p, minRedialPause)
-	}
-}
-
 // wait makes a path send again when the channel has room. It reports false if there is room
 // now.
 func (p *Peer) wait(path *Path) bool {

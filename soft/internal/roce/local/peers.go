@@ -117,16 +117,8 @@ func (l *Peers) Open(cfg Config) {
 // On reports whether there may be channels.
 func (l *Peers) On() bool { return l.on }
 
-// Listening reports whether other devices can find the shard.
-func (l *Peers) Listening() bool { return len(l.listeners) > 0 }
-
 // Active reports whether there are channels.
 func (l *Peers) Active() bool { return len(l.polled.peers) > 0 }
-
-// Channels returns the number of open connections to other devices, and Unresolved the number
-// of ended channels of which it is not known yet whether the peer has died.
-func (l *Peers) Channels() int   { return l.channels }
-func (l *Peers) Unresolved() int { return l.unresolved }
 
 // Counters returns the counters.
 func (l *Peers) Counters() Counters { return l.counters }

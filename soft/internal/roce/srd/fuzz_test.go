@@ -55,7 +55,8 @@ func FuzzReceive(f *testing.F) {
 			if peer && c != nil {
 				p.SRDETH.Source, p.SRDETH.Target = max(c.peer, 1), c.own
 				p.PSN = wire.PSNAdd(c.una, int(p.PSN&0xff)-20)
-				if p.Opcode.HasDETH() {
+				switch p.Opcode {
+				case wire.SRDSend, wire.SRDSendImm, wire.SRDWrite, wire.SRDWriteImm, wire.SRDReadRequest:
 					p.PSN = wire.PSNAdd(c.base, int(p.PSN&0xfff)-20)
 				}
 			}

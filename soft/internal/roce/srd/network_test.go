@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
+	"github.com/verbena-rdma/verbena/soft/internal/fabric/fabrictest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -37,7 +38,7 @@ const (
 
 // network joins devices, in virtual time. What happens depends on the seed alone.
 type network struct {
-	*fabric.Network[netip.AddrPort]
+	*fabrictest.Network[netip.AddrPort]
 	t      tb
 	hosts  map[netip.AddrPort]*host
 	packet wire.Packet
@@ -47,7 +48,7 @@ type network struct {
 
 func newNetwork(t tb, seed uint64, f faults) *network {
 	f.Latency, f.ReorderDelay = latency, maxReorderDelay
-	return &network{Network: fabric.NewNetwork[netip.AddrPort](seed, time.Millisecond, f), t: t, hosts: make(map[netip.AddrPort]*host)}
+	return &network{Network: fabrictest.NewNetwork[netip.AddrPort](seed, time.Millisecond, f), t: t, hosts: make(map[netip.AddrPort]*host)}
 }
 
 // carry takes a packet that a device sends.

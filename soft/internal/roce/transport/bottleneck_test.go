@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
+	"github.com/verbena-rdma/verbena/soft/internal/fabric/fabrictest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -16,7 +17,7 @@ import (
 // bottleneck is a link that many connections share, with a queue of limited length, in
 // virtual time. Packets in the other direction are only delayed. Hosts take no time.
 type bottleneck struct {
-	fabric.Clock
+	fabrictest.Clock
 	t           tb
 	there, back *fabric.Link
 	conns       []*conn
@@ -33,7 +34,7 @@ var gigabit = fabric.LinkConfig{Rate: 125_000_000, Queue: packets(100), Latency:
 func newBottleneck(t tb, c fabric.LinkConfig) *bottleneck {
 	random := rand.New(rand.NewPCG(1, 2))
 	return &bottleneck{
-		Clock: fabric.Clock{Now: time.Second}, t: t,
+		Clock: fabrictest.Clock{Now: time.Second}, t: t,
 		there: fabric.NewLink(c, random), back: fabric.NewLink(fabric.LinkConfig{Latency: c.Latency}, random),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
+	"github.com/verbena-rdma/verbena/soft/internal/fabric/fabrictest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -28,7 +29,7 @@ const (
 // network joins queue pairs by links with faults, in virtual time. What happens
 // depends on the seed alone.
 type network struct {
-	*fabric.Network[*node]
+	*fabrictest.Network[*node]
 	t      tb
 	nodes  []*node
 	packet wire.Packet   // used for one packet after the other
@@ -39,7 +40,7 @@ type network struct {
 
 func newNetwork(t tb, seed uint64, f faults) *network {
 	f.Latency, f.ReorderDelay = latency, maxReorderDelay
-	return &network{Network: fabric.NewNetwork[*node](seed, time.Millisecond, f), t: t, gap: burstGap}
+	return &network{Network: fabrictest.NewNetwork[*node](seed, time.Millisecond, f), t: t, gap: burstGap}
 }
 
 // node is a queue pair on the network.

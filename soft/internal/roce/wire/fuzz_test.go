@@ -103,7 +103,7 @@ func requireSayable(t *testing.T, p *Packet) {
 	}
 	require.Equal(t, p.PSN, PSNAdd(PSNAdd(p.PSN, int(p.DestQP)), -int(p.DestQP)))
 	require.Zero(t, PSNDiff(p.PSN, p.PSN))
-	if op.HasSRDETH() {
+	if hasPart(hasSRDETH)(op) {
 		require.Contains(t, []uint32{256, 512, 1024, 2048, 4096}, p.SRDETH.MTUBytes())
 	}
 	if op.HasAETH() {

@@ -29,6 +29,11 @@ func allOpcodes() (known []Opcode) {
 	return known
 }
 
+// hasPart returns a function that reports whether an opcode has a header.
+func hasPart(part uint16) func(Opcode) bool {
+	return func(o Opcode) bool { return opcodeInfos[o].parts&part != 0 }
+}
+
 // trim leaves in p only what its opcode has, so that packets can be compared.
 func trim(p Packet) Packet {
 	if !p.Opcode.HasRETH() {
@@ -43,22 +48,22 @@ func trim(p Packet) Packet {
 	if !p.Opcode.HasAtomicETH() {
 		p.Atomic = AtomicETH{}
 	}
-	if !p.Opcode.HasAtomicAck() {
+	if !hasPart(hasAtomicAck)(p.Opcode) {
 		p.AtomicAck = 0
 	}
-	if !p.Opcode.HasDETH() {
+	if !hasPart(hasDETH)(p.Opcode) {
 		p.DETH = DETH{}
 	}
 	if !p.Opcode.HasIETH() {
 		p.InvalidateRKey = 0
 	}
-	if !p.Opcode.HasSRDETH() {
+	if !hasPart(hasSRDETH)(p.Opcode) {
 		p.SRDETH = SRDETH{}
 	}
-	if !p.Opcode.HasOffset() {
+	if !hasPart(hasOffset)(p.Opcode) {
 		p.Offset = 0
 	}
-	if !p.Opcode.HasSegments() {
+	if !hasPart(hasSegments)(p.Opcode) {
 		p.Segments = Segments{}
 	}
 	if !p.Opcode.HasPayload() {

@@ -225,24 +225,8 @@ func (o Opcode) HasImm() bool { return opcodeInfos[o].parts&hasImm != 0 }
 // HasAtomicETH reports whether an [AtomicETH] follows.
 func (o Opcode) HasAtomicETH() bool { return opcodeInfos[o].parts&hasAtomicETH != 0 }
 
-// HasAtomicAck reports whether the original value of an atomic operation follows.
-func (o Opcode) HasAtomicAck() bool { return opcodeInfos[o].parts&hasAtomicAck != 0 }
-
-// HasDETH reports whether a [DETH] follows.
-func (o Opcode) HasDETH() bool { return opcodeInfos[o].parts&hasDETH != 0 }
-
 // HasIETH reports whether a remote key to invalidate follows.
 func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
-
-// HasSRDETH reports whether an [SRDETH] follows.
-func (o Opcode) HasSRDETH() bool { return opcodeInfos[o].parts&hasSRDETH != 0 }
-
-// HasOffset reports whether an offset follows: of a write's payload in its message, or of the
-// first byte that a read request asks for.
-func (o Opcode) HasOffset() bool { return opcodeInfos[o].parts&hasOffset != 0 }
-
-// HasSegments reports whether [Segments] follow.
-func (o Opcode) HasSegments() bool { return opcodeInfos[o].parts&hasSegments != 0 }
 
 // IsReadResponse reports whether the packet is a response to a read or an atomic write.
 func (o Opcode) IsReadResponse() bool {

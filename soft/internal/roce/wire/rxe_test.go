@@ -105,7 +105,7 @@ func TestKernelPackets(t *testing.T) {
 	// congestion, and atomic writes, which it has had since Linux 6.2.
 	for _, version := range []byte{4, 6} {
 		for _, op := range allOpcodes() {
-			if op.HasSRDETH() || op == CNP || op == RCAtomicWrite {
+			if hasPart(hasSRDETH)(op) || op == CNP || op == RCAtomicWrite {
 				continue
 			}
 			assert.NotZero(t, seen[kind{version, op}], "no packet of IPv%d %v", version, op)

@@ -112,7 +112,7 @@ func tsharkValues(p Packet, datagram []byte) map[string]string {
 		"infiniband.bth.psn":       decimal(uint64(p.PSN)),
 		"infiniband.invariant.crc": word(binary.BigEndian.Uint32(datagram[len(datagram)-ICRCLen:])),
 	}
-	if p.Opcode.HasSRDETH() || p.Opcode == CNP { // the dissector stops behind the base header
+	if hasPart(hasSRDETH)(p.Opcode) || p.Opcode == CNP { // the dissector stops behind the base header
 		delete(want, "infiniband.invariant.crc")
 		return want
 	}
@@ -140,10 +140,10 @@ func tsharkValues(p Packet, datagram []byte) map[string]string {
 			want["infiniband.aeth.syndrome.error_code"] = decimal(uint64(p.AETH.Syndrome.Code()))
 		}
 	}
-	if p.Opcode.HasAtomicAck() {
+	if hasPart(hasAtomicAck)(p.Opcode) {
 		want["infiniband.atomicacketh.origremdt"] = decimal(p.AtomicAck)
 	}
-	if p.Opcode.HasDETH() {
+	if hasPart(hasDETH)(p.Opcode) {
 		want["infiniband.deth.q_key"] = wide(uint64(p.DETH.QKey))
 		want["infiniband.deth.srcqp"] = word(p.DETH.SrcQP)
 	}

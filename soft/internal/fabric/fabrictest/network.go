@@ -1,38 +1,40 @@
-package fabric
+package fabrictest
 
 import (
 	"bytes"
 	"math/rand/v2"
 	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // Network carries packets between nodes in virtual time, by a link from each node to each
 // other. What happens depends on its seed alone.
 type Network[Node comparable] struct {
 	Clock
-	Config LinkConfig // of all links. Change it at any time.
+	Config fabric.LinkConfig // of all links. Change it at any time.
 	Random *rand.Rand
 
-	links map[[2]Node]*Link
+	links map[[2]Node]*fabric.Link
 	free  [][]byte
 }
 
 // NewNetwork returns a network, and sets its clock.
-func NewNetwork[Node comparable](seed uint64, now time.Duration, c LinkConfig) *Network[Node] {
+func NewNetwork[Node comparable](seed uint64, now time.Duration, c fabric.LinkConfig) *Network[Node] {
 	return &Network[Node]{
-		Clock: Clock{Now: now}, Config: c, Random: rand.New(rand.NewPCG(seed, 0)), links: make(map[[2]Node]*Link),
+		Clock: Clock{Now: now}, Config: c, Random: rand.New(rand.NewPCG(seed, 0)), links: make(map[[2]Node]*fabric.Link),
 	}
 }
 
 // Chance is true with probability p.
-func (w *Network[Node]) Chance(p float64) bool { return chance(w.Random, p) }
+func (w *Network[Node]) Chance(p float64) bool { return p > 0 && w.Random.Float64() < p }
 
 // Link returns the link from one node to another, with the network's configuration.
-func (w *Network[Node]) Link(from, to Node) *Link {
+func (w *Network[Node]) Link(from, to Node) *fabric.Link {
 	key := [2]Node{from, to}
 	l := w.links[key]
 	if l == nil {
-		l = NewLink(w.Config, w.Random)
+		l = fabric.NewLink(w.Config, w.Random)
 		w.links[key] = l
 	}
 	l.Config = w.Config
@@ -40,7 +42,7 @@ func (w *Network[Node]) Link(from, to Node) *Link {
 }
 
 // Counts sums up the counts of all links.
-func (w *Network[Node]) Counts() (sum Counts) {
+func (w *Network[Node]) Counts() (sum fabric.Counts) {
 	for _, l := range w.links {
 		sum.Add(&l.Counts)
 	}

@@ -1,7 +1,8 @@
-package fabric
+package fabrictest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // Calls are made in the order of their times, and those of one time in the order in which they
@@ -95,10 +98,10 @@ func TestClockLimits(t *testing.T) {
 func TestClockCarry(t *testing.T) {
 	t.Parallel()
 	c := Clock{Now: 100}
-	l := newTestLink(1, LinkConfig{Latency: 10, Duplicate: 1, RandomMark: 1})
+	l := fabric.NewLink(fabric.LinkConfig{Latency: 10, Duplicate: 1, RandomMark: 1}, rand.New(rand.NewPCG(1, 0)))
 	var times []int
-	arrive := func(a Arrival) {
-		assert.Equal(t, Arrival{At: c.Now, Marked: true}, a)
+	arrive := func(a fabric.Arrival) {
+		assert.Equal(t, fabric.Arrival{At: c.Now, Marked: true}, a)
 		times = append(times, int(c.Now))
 	}
 	c.Carry(l, 1000, true, arrive)

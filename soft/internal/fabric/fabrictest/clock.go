@@ -1,8 +1,10 @@
-package fabric
+package fabrictest
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // Clock is virtual time. It makes calls in the order of their times, and those of one time in
@@ -11,7 +13,7 @@ type Clock struct {
 	// Now is the time. Set it to let time pass without anything happening.
 	Now time.Duration
 
-	calls    Queue[func()]
+	calls    fabric.Queue[func()]
 	order    uint64
 	machines []machine
 	standing int // steps since time has passed
@@ -46,7 +48,7 @@ func (c *Clock) Watch(deadline func() time.Duration, expire func()) {
 
 // Carry puts a packet of n bytes on a link now, and calls arrive for each of its arrivals.
 // capable: the packet can be marked.
-func (c *Clock) Carry(l *Link, n int, capable bool, arrive func(a Arrival)) {
+func (c *Clock) Carry(l *fabric.Link, n int, capable bool, arrive func(a fabric.Arrival)) {
 	arrivals, count := l.Carry(c.Now, n, capable)
 	for _, a := range arrivals[:count] {
 		c.At(a.At, func() { arrive(a) })
@@ -95,7 +97,7 @@ func (c *Clock) step(end time.Duration) bool {
 		c.Now, c.standing = at, 0
 	}
 	if c.standing > maxStanding {
-		panic(fmt.Sprintf("fabric: time stands still at %v", c.Now))
+		panic(fmt.Sprintf("fabrictest: time stands still at %v", c.Now))
 	}
 	if expire == nil {
 		expire = c.calls.Pop()

@@ -1,4 +1,4 @@
-package fabric
+package fabrictest
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/soft/internal/fabric"
 )
 
 // send sends a packet of n bytes, all of the same value.
@@ -25,15 +27,23 @@ func send(w *Network[string], from, to string, n int, value byte, arrive func(b 
 func TestNetwork(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		c, seed := drawConfig(t), rapid.Uint64().Draw(t, "seed")
-		packets := drawPackets(t)
-		run := func() (log []string, counts Counts) {
+		probability := func(name string) float64 { return rapid.SampledFrom([]float64{0, 0.1, 0.5, 1}).Draw(t, name) }
+		c := fabric.LinkConfig{
+			Latency: time.Duration(rapid.IntRange(0, 10_000).Draw(t, "latency")), Jitter: time.Duration(rapid.IntRange(0, 10_000).Draw(t, "jitter")),
+			Rate: rapid.SampledFrom([]int64{0, 1e9}).Draw(t, "rate"), Queue: rapid.SampledFrom([]int{0, 20_000}).Draw(t, "queue"),
+			MTU:  rapid.SampledFrom([]int{0, 1500}).Draw(t, "MTU"),
+			Loss: probability("loss"), Duplicate: probability("duplication"), Reorder: probability("reordering"), Corrupt: probability("corruption"),
+		}
+		seed := rapid.Uint64().Draw(t, "seed")
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 5000), 1, 100).Draw(t, "sizes")
+		pause := time.Duration(rapid.IntRange(0, 10_000).Draw(t, "pause"))
+		run := func() (log []string, counts fabric.Counts) {
 			w := NewNetwork[string](seed, time.Second, c)
-			for i, p := range packets {
+			for i, size := range sizes {
 				from, to := fmt.Sprint(i%3), fmt.Sprint((i+1+i%2)%3)
-				w.After(p.pause*time.Duration(i), func() {
-					send(w, from, to, p.size, byte(i), func(b []byte) {
-						intact := bytes.Equal(bytes.Repeat([]byte{byte(i)}, p.size), b)
+				w.After(pause*time.Duration(i), func() {
+					send(w, from, to, size, byte(i), func(b []byte) {
+						intact := bytes.Equal(bytes.Repeat([]byte{byte(i)}, size), b)
 						require.True(t, intact || c.Corrupt > 0)
 						log = append(log, fmt.Sprint(i, from, to, w.Now, intact))
 						w.Release(b)
@@ -47,7 +57,7 @@ func TestNetwork(t *testing.T) {
 		again, countsAgain := run()
 		require.Equal(t, log, again)
 		require.Equal(t, counts, countsAgain)
-		require.Equal(t, uint64(len(packets)), counts.Sent)
+		require.Equal(t, uint64(len(sizes)), counts.Sent)
 		require.Len(t, log, int(counts.Sent+counts.Duplicated-counts.Lost-counts.Overflowed-counts.TooLong))
 		if c.Corrupt == 1 {
 			require.Equal(t, uint64(len(log)), counts.Corrupted)
@@ -58,7 +68,7 @@ func TestNetwork(t *testing.T) {
 // A change of the configuration is one for every link.
 func TestNetworkConfig(t *testing.T) {
 	t.Parallel()
-	w := NewNetwork[string](1, 0, LinkConfig{Loss: 1})
+	w := NewNetwork[string](1, 0, fabric.LinkConfig{Loss: 1})
 	received := map[string]int{}
 	for range 2 {
 		for _, to := range []string{"a", "b"} {
@@ -77,7 +87,7 @@ func TestNetworkConfig(t *testing.T) {
 // Buffers are used again, and their content is overwritten before.
 func TestNetworkBuffers(t *testing.T) {
 	t.Parallel()
-	w := NewNetwork[string](1, 0, LinkConfig{})
+	w := NewNetwork[string](1, 0, fabric.LinkConfig{})
 	b := w.Buffer(100)
 	w.Release(b)
 	assert.Equal(t, bytes.Repeat([]byte{0xdb}, 100), b)
