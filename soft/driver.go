@@ -75,7 +75,7 @@ func (Driver) Check(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := faults.Faults(cfg.Faults).Check(); err != nil {
+	if err := faults.Check(cfg.Faults); err != nil {
 		return fmt.Errorf("open device %q: %w: %w", name, err, verbs.ErrInvalid)
 	}
 	_, err = cfg.find()

@@ -76,26 +76,9 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Faults are faults of the network, for tests. Loss to Mark are probabilities from 0 to 1,
-// drawn for every packet that arrives. A Loss of 1 loses every packet.
-type Faults struct {
-	Loss      float64 // the packet vanishes
-	Duplicate float64 // it arrives twice
-	Reorder   float64 // it arrives after packets that were sent later
-	Corrupt   float64 // one of its bits is flipped
-	// Mark: it is marked "congestion experienced", as by a switch whose queue grows, if its
-	// sender reacts to that.
-	Mark float64
-	// Seed makes the draws repeatable; zero is a seed like any other.
-	Seed uint64
-
-	// Delay is how much later packets arrive: from 0 to a minute. At most 64 MiB are under
-	// way.
-	Delay time.Duration
-	// Rate is the number of bytes of UDP payload that arrive in a second. Up to 1 MiB waits;
-	// packets beyond that are lost. Zero: no limit.
-	Rate int
-}
+// Faults are faults of the network, for tests: the probabilities Loss, Duplicate, Reorder, Corrupt
+// and Mark with the Seed of their draws, and the Delay and Rate of packets that arrive.
+type Faults = faults.Faults
 
 // Device is an open software device. It implements [verbs.Device]. Its methods may
 // be called from any goroutine.
@@ -162,13 +145,13 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 // SetFaults changes the faults of packets that arrive from now on, except those of peers with
 // faults of their own. Held packets still arrive. A value out of its range is an error that
 // matches [verbs.ErrInvalid]. Connections use shared memory while there are no faults.
-func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(faults.Faults(f)) }
+func (d *Device) SetFaults(f Faults) error { return d.dev.SetFaults(f) }
 
 // SetPeerFaults is SetFaults for the packets from one address, which replace the device's
 // faults there. The zero value restores the device's faults; a Seed alone means no faults at
 // all.
 func (d *Device) SetPeerFaults(peer netip.Addr, f Faults) error {
-	return d.dev.SetPeerFaults(peer, faults.Faults(f))
+	return d.dev.SetPeerFaults(peer, f)
 }
 
 // Close implements [verbs.Device]. It also returns an error of the packet capture; the device
@@ -237,7 +220,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 		Name: name, NodeGUID: i.guid(), Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
-		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: faults.Faults(cfg.Faults), Capture: cfg.Capture, Log: cfg.Log,
+		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: cfg.Faults, Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

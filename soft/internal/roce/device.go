@@ -119,7 +119,7 @@ type multicastCounts struct{ sent, received uint64 }
 
 // Open opens a device.
 func Open(cfg Config) (*Device, error) {
-	if err := cfg.Faults.Check(); err != nil {
+	if err := faults.Check(cfg.Faults); err != nil {
 		return nil, fmt.Errorf("open device %s: %w: %w", cfg.Name, err, verbs.ErrInvalid)
 	}
 	net := cfg.Network
@@ -321,7 +321,7 @@ func (d *Device) report(e verbs.Event) {
 // SetFaults changes the faults of packets that arrive from now on. Peers with faults of their
 // own keep these.
 func (d *Device) SetFaults(f faults.Faults) error {
-	if err := f.Check(); err != nil {
+	if err := faults.Check(f); err != nil {
 		return fmt.Errorf("set faults of device %s: %w: %w", d.cfg.Name, err, verbs.ErrInvalid)
 	}
 	d.mu.Lock()
@@ -334,7 +334,7 @@ func (d *Device) SetFaults(f faults.Faults) error {
 // SetPeerFaults changes the faults of packets from one address. The zero value restores the
 // device's.
 func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
-	err := f.Check()
+	err := faults.Check(f)
 	if err == nil && (!peer.IsValid() || peer.IsUnspecified() || peer.IsMulticast()) {
 		err = fmt.Errorf("%v cannot be the address of a peer", peer)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -124,7 +125,9 @@ func (h localShard) WakeIfReady() {
 }
 
 // MayShare implements local.Shard. Faults need packets on a socket.
-func (h localShard) MayShare(addr netip.Addr) bool { return !h.shard.device.faults.Of(addr).Any() }
+func (h localShard) MayShare(addr netip.Addr) bool {
+	return !faults.Any(h.shard.device.faults.Of(addr))
+}
 
 // Closed implements local.Shard.
 func (h localShard) Closed() bool { return h.shard.device.closed }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -30,7 +31,7 @@ const (
 func (q *queuePair) isLoopback(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
-		!q.pd.device.faults.Of(out.peer.Addr()).Any() && q.pd.device.capture == nil
+		!faults.Any(q.pd.device.faults.Of(out.peer.Addr())) && q.pd.device.capture == nil
 }
 
 func (l *loopback) attach(t *transport.QP) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -65,7 +66,7 @@ const (
 // shardLimit is how many shards are useful: one for each core, but a single one if captures or
 // faults need to see packets in order.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || d.faults.All.Any() || d.net.Simulated() {
+	if d.capture != nil || faults.Any(d.faults.All) || d.net.Simulated() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)

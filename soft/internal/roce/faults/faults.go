@@ -15,22 +15,29 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
-// Faults are applied to arriving packets. Loss to Mark are probabilities from 0 to 1, drawn
-// for every packet.
+// Faults are faults of the network, for tests. Loss to Mark are probabilities from 0 to 1,
+// drawn for every packet that arrives. A Loss of 1 loses every packet.
 type Faults struct {
-	Loss      float64 // the packet is lost
+	Loss      float64 // the packet vanishes
 	Duplicate float64 // it arrives twice
 	Reorder   float64 // it arrives after packets that were sent later
 	Corrupt   float64 // one of its bits is flipped
-	Mark      float64 // it is marked "congestion experienced", if it is ECN-capable
-	// Seed makes the draws repeatable; zero is a valid seed.
+	// Mark: it is marked "congestion experienced", as by a switch whose queue grows, if its
+	// sender reacts to that.
+	Mark float64
+	// Seed makes the draws repeatable; zero is a seed like any other.
 	Seed uint64
 
-	Delay time.Duration // added to the arrival of each packet
-	Rate  int           // bytes of UDP payload per second; zero: no limit
+	// Delay is how much later packets arrive: from 0 to a minute. At most 64 MiB are under
+	// way.
+	Delay time.Duration
+	// Rate is the number of bytes of UDP payload that arrive in a second. Up to 1 MiB waits;
+	// packets beyond that are lost. Zero: no limit.
+	Rate int
 }
 
-func (f Faults) Check() error {
+// Check returns an error if a value is out of its range.
+func Check(f Faults) error {
 	for _, p := range []struct {
 		name  string
 		value float64
@@ -48,7 +55,8 @@ func (f Faults) Check() error {
 	return nil
 }
 
-func (f Faults) Any() bool {
+// Any reports whether there is a fault.
+func Any(f Faults) bool {
 	return f.Loss > 0 || f.Duplicate > 0 || f.Reorder > 0 || f.Corrupt > 0 || f.Mark > 0 || f.Delay > 0 || f.Rate > 0
 }
 
@@ -86,11 +94,11 @@ type Injector struct {
 
 // New returns an injector for the endpoint with that number, or nil if there are no faults.
 func New(s *Settings, endpoint int) *Injector {
-	if !s.All.Any() && len(s.Peers) == 0 {
+	if !Any(s.All) && len(s.Peers) == 0 {
 		return nil
 	}
 	i := &Injector{peers: make(map[netip.Addr]*path, len(s.Peers))}
-	if s.All.Any() {
+	if Any(s.All) {
 		i.all = newPath(s.All, endpoint)
 	}
 	for addr, f := range s.Peers {
@@ -109,7 +117,7 @@ func (i *Injector) Changed(s *Settings, peer netip.Addr, endpoint int) (held []l
 			held = i.all.takeHeld(peer)
 		}
 		i.all = nil
-		if s.All.Any() {
+		if Any(s.All) {
 			i.all = newPath(s.All, endpoint)
 		}
 		return held
