@@ -1,6 +1,10 @@
 package roce
 
-import "time"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
+)
 
 // delayedAck sends the acknowledgement of a message together with the program's reply: by UDP in
 // one system call and one train of packets, which pass the network stack once. The peer is then
@@ -121,10 +125,10 @@ func (q *queuePair) noteReply(now time.Duration) {
 		a.threshold = max(a.threshold/2, minThreshold)
 		switch {
 		case a.shared:
-			q.transport.HoldAck(now + maxAckHold)
+			q.transport.HoldAck(transport.AllButLast, now+maxAckHold)
 		case q.source.Named() || a.endpoint.socket.Addr().Addr().IsLoopback():
 			// A learned port may be that of another implementation, but not on a loopback interface.
-			q.transport.RequestFirst()
+			q.transport.HoldAck(1, 0)
 		}
 	}
 }

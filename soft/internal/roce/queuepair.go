@@ -213,13 +213,13 @@ func (q *queuePair) ExpectKey(rkey uint32) error {
 	return nil
 }
 
-// Query implements verbs.QP.
 // OutlivePeer implements cverbs.QP.
 func (q *queuePair) OutlivePeer() {
 	defer q.lock().mu.Unlock()
 	q.transport.OutlivePeer()
 }
 
+// Query implements verbs.QP.
 func (q *queuePair) Query() (verbs.QPAttr, error) {
 	s := q.lock()
 	defer s.mu.Unlock()

@@ -541,9 +541,9 @@ func (q *fuzzQP) set(how, x byte) {
 		q.qp.SetWindow(1 << (x % 24))
 	case 6:
 		if x&1 != 0 {
-			q.qp.RequestFirst()
+			q.qp.HoldAck(1, 0)
 		} else {
-			q.qp.HoldAck(q.w.now + time.Millisecond)
+			q.qp.HoldAck(AllButLast, q.w.now+time.Millisecond)
 		}
 	case 7:
 		q.host.guard.open = !q.host.guard.open

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -13,9 +14,8 @@ import (
 // one that is in no cache.
 type QP struct {
 	identity
-	state        verbs.QPState
-	requestFirst bool          // set by RequestFirst
-	ackHeldUntil time.Duration // set by HoldAck; zero: acknowledgements leave first
+	state verbs.QPState
+	held  heldAck
 	bounds
 	shared
 	queues
@@ -97,33 +97,56 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 	if q.kind != verbs.RC {
 		return q.sendUnreliable(out, now, budget)
 	}
-	if first := q.requestFirst; first {
-		q.requestFirst = false
-		if budget > 1 {
-			q.sendRequests(out, now, 1)
-			budget--
-		}
-	}
-	if q.ackHeldUntil != 0 {
-		ahead := q.packetsBeforeLast()
-		if ahead > 0 && now < q.ackHeldUntil && q.onlyAckWaits() {
-			left, more := q.sendRequests(out, now, min(budget, ahead))
-			if more && ahead >= budget || !more && q.windowFullInMessage() {
+	if q.held.ahead != 0 {
+		if n := q.requestsAhead(now); n > 0 {
+			left, more := q.sendRequests(out, now, min(budget, n))
+			if now < q.held.until && (more && n >= budget || !more && q.windowFullInMessage()) {
 				return more
 			}
-			budget -= min(budget, ahead) - left
+			budget -= min(budget, n) - left
 		}
-		q.ackHeldUntil = 0
+		q.held = heldAck{}
 	}
 	budget = q.sendResponses(out, now, budget)
 	_, more := q.sendRequests(out, now, budget)
 	return more || q.responses.Len() > 0 && q.responsesWaitUntil == 0
 }
 
-// packetsBeforeLast returns how many packets of the largest size leave before the last one of the
-// requests that are posted.
-func (q *QP) packetsBeforeLast() int {
-	return int(wire.PSNDiff(q.nextPSN, q.sendPSN)-1) / int(q.largest>>q.mtuShift)
+// heldAck says how many request packets leave before the acknowledgement that waits: see HoldAck.
+// The zero value: none.
+type heldAck struct {
+	ahead int
+	until time.Duration
+}
+
+// AllButLast is for HoldAck: all packets of the requests that are posted but for the last one.
+const AllButLast = math.MaxInt
+
+// HoldAck lets at most that many request packets leave before the acknowledgement that waits. Those
+// that have no room in the budget or in the window of a call of Transmit leave in later calls before
+// that time; zero: the acknowledgement leaves in the next call.
+//
+// An empty request stays behind the acknowledgement: it is smaller, and in a train of packets only
+// the last may be smaller than the others. So does a fenced request: it may end the connection, and
+// the peer must get the acknowledgement first.
+func (q *QP) HoldAck(ahead int, until time.Duration) { q.held = heldAck{ahead, until} }
+
+// ReleaseAck undoes HoldAck, and reports whether an acknowledgement may have been held.
+func (q *QP) ReleaseAck() bool {
+	held := q.held.ahead != 0
+	q.held = heldAck{}
+	return held
+}
+
+// requestsAhead returns how many request packets leave before the acknowledgement that waits.
+func (q *QP) requestsAhead(now time.Duration) int {
+	if !q.onlyAckWaits() || q.sendIdx == q.sq.tail || q.sq.at(q.sendIdx).length == 0 || q.held.until != 0 && now >= q.held.until {
+		return 0
+	}
+	if q.held.ahead == AllButLast {
+		return int(wire.PSNDiff(q.nextPSN, q.sendPSN)-1) / int(q.largest>>q.mtuShift) // of the largest size
+	}
+	return q.held.ahead
 }
 
 // windowFullInMessage reports whether the next packet belongs to a message that is under way, and
@@ -162,32 +185,6 @@ func (q *QP) NextPSN() uint32 { return q.nextPSN }
 // that PSN.
 func (q *QP) Complete(nextPSN uint32) bool {
 	return !q.Requests() || wire.PSNDiff(q.sq.at(q.sq.head).first, nextPSN) >= 0
-}
-
-// RequestFirst lets the next request packet leave before the acknowledgement that waits, so
-// that both can be in one train. All packets of a train have the same size, but the last may
-// be smaller; the acknowledgement is smaller, unless the message is empty. A fenced request
-// stays behind the acknowledgement: the request may end the connection, and the peer must get
-// the acknowledgement first.
-func (q *QP) RequestFirst() {
-	q.requestFirst = false
-	if q.sendIdx != q.sq.tail {
-		w := q.sq.at(q.sendIdx)
-		q.requestFirst = w.length > 0 && w.wr.Flags&verbs.FlagFence == 0
-	}
-}
-
-// HoldAck lets the requests that are posted, but for the last packet, leave before the
-// acknowledgement that waits, in calls of Transmit before that time. A peer that polls until its own
-// request is acknowledged then receives all of a long message in these polls. Fenced requests stay
-// behind the acknowledgement, as with RequestFirst.
-func (q *QP) HoldAck(until time.Duration) { q.ackHeldUntil = until }
-
-// ReleaseAck undoes HoldAck, and reports whether an acknowledgement may have been held.
-func (q *QP) ReleaseAck() bool {
-	held := q.ackHeldUntil != 0
-	q.ackHeldUntil = 0
-	return held
 }
 
 // Deadline returns when Timeout must be called; zero means never.
@@ -233,7 +230,7 @@ func (q *QP) reset() {
 	q.granted = GrantedKeys{}
 	q.responses.empty()
 	q.executed.empty()
-	q.attr, q.largest, q.lossless, q.requestFirst, q.ackHeldUntil = verbs.QPAttr{}, 0, false, false, 0
+	q.attr, q.largest, q.lossless, q.held = verbs.QPAttr{}, 0, false, heldAck{}
 }
 
 // fail puts the queue pair in the error state and flushes it (IBTA 10.3.1.7).

@@ -60,8 +60,7 @@ func (q *QP) startRequester() {
 	q.maxInitRead = q.attr.MaxInitReadAtomic
 	q.startWindow()
 	q.responseEnds.ends.depth = 2 * q.maxInitRead
-	q.restoreRetries()
-	q.rnrRetries = q.attr.RNRRetry
+	q.progressed()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
 	q.credit = q.window
@@ -106,7 +105,7 @@ func (q *QP) sendRequests(out Output, now time.Duration, budget int) (left int, 
 			}
 			return budget, false
 		}
-		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && (q.ackHeldUntil != 0 || q.readsOutstanding()) {
+		if w.wr.Flags&verbs.FlagFence != 0 && q.sendPSN == w.first && (q.held.ahead != 0 || q.readsOutstanding()) {
 			return budget, false
 		}
 		if w.responds() && (q.readsSent >= q.maxInitRead || q.sendPSN == q.maxPSN && q.responseEnds.ends.Full()) {

@@ -781,9 +781,9 @@ func TestWindowChanges(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, ids(r.client.send.take()))
 }
 
-// If the option is set, a reply leaves before the acknowledgement of the request that it
+// A reply leaves before the acknowledgement of the request that it
 // replies to, once.
-func TestRequestFirst(t *testing.T) {
+func TestHoldAckForOneRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	reply := verbs.SendWR{
@@ -798,7 +798,7 @@ func TestRequestFirst(t *testing.T) {
 		require.True(t, r.server.qp.OnlyAcknowledges())
 		r.server.post(reply)
 		require.False(t, r.server.qp.OnlyAcknowledges())
-		r.server.qp.RequestFirst()
+		r.server.qp.HoldAck(1, 0)
 		sent := r.server.transmit(r.now)
 		require.Equal(t, []wire.Opcode{wire.RCWriteOnly, wire.RCAcknowledge}, opcodes(sent))
 		for _, p := range sent {
@@ -820,10 +820,10 @@ func TestRequestFirst(t *testing.T) {
 
 // An empty message is smaller than an acknowledgement, and would not be in one train with it.
 // A fenced one may end the connection.
-func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
+func TestHoldAckForOneRequestUnlessEmptyOrFenced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
-	r.server.qp.RequestFirst() // there is none
+	r.server.qp.HoldAck(1, 0) // there is none
 	fenced := verbs.SendWR{ID: 3, Op: verbs.OpWrite, Flags: verbs.FlagFence, SGL: []verbs.SGE{r.remote.sge(0, 8)}, RemoteAddr: localBase, RKey: localKey}
 	for opcode, wr := range map[wire.Opcode]verbs.SendWR{wire.RCSendOnly: {ID: 2, Op: verbs.OpSend}, wire.RCWriteOnly: fenced} {
 		r.client.post(r.wr(1, verbs.OpWrite, 8))
@@ -831,7 +831,7 @@ func TestRequestFirstUnlessEmptyOrFenced(t *testing.T) {
 			r.server.take(r.now, p)
 		}
 		r.server.post(wr)
-		r.server.qp.RequestFirst()
+		r.server.qp.HoldAck(1, 0)
 		require.Equal(t, []wire.Opcode{wire.RCAcknowledge, opcode}, opcodes(r.server.transmit(r.now)))
 	}
 }
@@ -865,7 +865,7 @@ func TestHoldAck(t *testing.T) {
 					ID: 2, Op: verbs.OpWrite, Flags: verbs.FlagSignaled | c.flags,
 					SGL: []verbs.SGE{r.remote.sge(0, int(c.length))}, RemoteAddr: localBase, RKey: localKey,
 				})
-				r.server.qp.HoldAck(r.now + time.Millisecond)
+				r.server.qp.HoldAck(AllButLast, r.now+time.Millisecond)
 				r.now += c.late
 				var got []wire.Opcode
 				for sent := r.server.transmit(r.now); len(sent) > 0; sent = r.server.transmit(r.now) {
@@ -889,7 +889,7 @@ func TestReleaseAck(t *testing.T) {
 	r.client.post(r.wr(1, verbs.OpWrite, 8))
 	r.server.take(r.now, r.client.transmit(r.now)...)
 	r.server.post(verbs.SendWR{ID: 2, Op: verbs.OpWrite, SGL: []verbs.SGE{r.remote.sge(0, 3000)}, RemoteAddr: localBase, RKey: localKey})
-	r.server.qp.HoldAck(r.now + time.Millisecond)
+	r.server.qp.HoldAck(AllButLast, r.now+time.Millisecond)
 	require.NotContains(t, opcodes(r.server.transmit(r.now)), wire.RCAcknowledge, "the window is full")
 	require.True(t, r.server.qp.ReleaseAck())
 	require.Equal(t, []wire.Opcode{wire.RCAcknowledge}, opcodes(r.server.transmit(r.now)))

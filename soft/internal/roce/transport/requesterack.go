@@ -65,8 +65,8 @@ func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	} else {
 		wait = max(wait, q.sharedRNRWait(now))
 	}
-	q.restoreRetries() // the peer responds
-	q.stuck = 0        // waiting for a receive is not being stuck
+	q.alive()
+	q.stuck = 0 // waiting for a receive is not being stuck
 	q.rnrUntil = now + wait
 	q.ackDeadline = 0
 	q.rewind(psn)
@@ -128,8 +128,7 @@ func (q *QP) responseLost(psn, seen uint32, now time.Duration) {
 
 // noteProgress is called when unaPSN has moved on from before.
 func (q *QP) noteProgress(before uint32, now time.Duration) {
-	q.restoreRetries()
-	q.rnrRetries = q.attr.RNRRetry
+	q.progressed()
 	q.endRNRWait()
 	if q.adapts {
 		q.noteOldestAcked()

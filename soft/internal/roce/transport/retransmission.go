@@ -65,8 +65,16 @@ func (q *QP) PeerBehind(now time.Duration) {
 	q.ackDeadline = now + q.ackTimeout
 }
 
-func (q *QP) restoreRetries() {
+// alive restores the retries after time-outs and gaps: the peer responds, if only that it is not
+// ready.
+func (q *QP) alive() {
 	q.retries, q.timeouts, q.postponed = int(q.attr.RetryCount)*timeoutCost, 0, 0
+}
+
+// progressed restores all retries: the peer has acknowledged something.
+func (q *QP) progressed() {
+	q.alive()
+	q.rnrRetries = q.attr.RNRRetry
 }
 
 func (q *QP) retryExceeded() {
