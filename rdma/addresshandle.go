@@ -191,7 +191,7 @@ func (a *addressHandles) createFailed(h *addressHandle, err error) {
 	}()
 	for h.waiting.Len() > 0 {
 		r := h.waiting.Pop()
-		failure := &TaskError{Op: r.op, Status: status, Peer: r.peer, Cause: fmt.Errorf("create the address handle: %w", err)}
+		failure := &TaskError{Op: r.op, Status: status, Peer: r.Peer(), Cause: fmt.Errorf("create the address handle: %w", err)}
 		a.release(h)
 		r.handle = nil
 		a.ctx.control.End(&r.Task)
@@ -208,7 +208,8 @@ func (a *addressHandles) inOrder() []*addressHandle {
 func (a *addressHandles) flush() (n int) {
 	for _, h := range a.inOrder() {
 		for ; h.waiting.Len() > 0; n++ {
-			a.ctx.endpoint.completed(h.waiting.Pop(), verbs.StatusFlushed, 0)
+			r := h.waiting.Pop()
+			r.to.completed(r, verbs.StatusFlushed, 0)
 		}
 	}
 	return n

@@ -110,15 +110,6 @@ type service interface {
 	// request handles a peer's request at a listener without OnRequest.
 	request(q *ConnectRequest)
 
-	// owns fails if the target does not belong to this context.
-	owns(to target) error
-	// checkSubmit checks that a task can be submitted now. setAddress sets the peer in the work
-	// request of a task that has been measured. push gives the task to a lane, and completed
-	// handles its completion.
-	checkSubmit(t *Task) error
-	setAddress(t *Task) error
-	push(t *Task)
-	completed(t *Task, status verbs.Status, vendor uint32)
 	// received handles the completion of a receive that succeeded, and receiveFailed of one
 	// that failed. conn is the connection to whose own queue pair the receive was posted, or
 	// nil.

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -458,56 +457,4 @@ func (c *Connections) acceptWaiting() (n int) {
 		}
 	}
 	return n
-}
-
-// owns implements service.
-func (c *Connections) owns(to target) error { return c.base.owns(to.conn) }
-
-// checkSubmit implements service.
-func (c *Connections) checkSubmit(t *Task) error {
-	conn := t.conn
-	if conn == nil || !conn.state.usable() {
-		return t.notReady()
-	}
-	if t.op.readAtomic() {
-		return conn.checkReads()
-	}
-	return nil
-}
-
-// setAddress implements service: the queue pair has the peer's address.
-func (c *Connections) setAddress(*Task) error { return nil }
-
-// push implements service.
-func (c *Connections) push(t *Task) {
-	conn := t.conn
-	conn.readSubmitted = conn.readSubmitted || t.op.readAtomic()
-	conn.push(&t.send)
-}
-
-// completed implements service.
-func (c *Connections) completed(t *Task, status verbs.Status, vendor uint32) {
-	conn := t.conn
-	if status == verbs.StatusSuccess {
-		conn.peerAlive = true
-		t.succeed()
-		return
-	}
-	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
-	if status != verbs.StatusFlushed {
-		err.advice = conn.adviceFor(t.op, status)
-		if conn.peerDead {
-			err.Cause = ErrPeerDead
-		}
-	}
-	conn.failedTask(status, err)
-	if errors.Is(conn.err, ErrPeerClosed) {
-		conn.interrupted, err.Cause = true, conn.err
-	}
-	if status == verbs.StatusFlushed {
-		err.Cause = c.causeOf(conn)
-		t.keepMemory(err)
-	}
-	c.control.End(&t.Task)
-	t.pool.completed(t, err)
 }

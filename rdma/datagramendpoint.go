@@ -95,21 +95,6 @@ func (d *datagramEndpoint) addr() EndpointAddr {
 	return a
 }
 
-// setAddressHandle sets the peer's address handle in the work request of a task.
-func (d *datagramEndpoint) setAddressHandle(r *Task) error {
-	if d.ending() {
-		return fmt.Errorf("%w: context %q is %v", ErrNotReady, d.ctx.set.Name, d.ctx.State())
-	}
-	h, err := d.handles.find(r.peer, d.ctx.set.Transport == verbs.UD)
-	if err != nil {
-		return err
-	}
-	r.handle = h
-	wr := &r.send.WR
-	wr.AH, wr.RemoteQPN, wr.RemoteQKey = h.ah, r.peer.addr.QPN, r.peer.qkey
-	return nil
-}
-
 func (d *datagramEndpoint) push(r *Task) {
 	d.handles.acquire(r.handle)
 	if r.handle.creating {
@@ -124,7 +109,7 @@ func (d *datagramEndpoint) push(r *Task) {
 func (d *datagramEndpoint) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
 
 // completed handles the end of a task.
-func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32) {
+func (d *datagramEndpoint) completed(r *Task, p *Peer, status verbs.Status, vendor uint32) {
 	c := d.ctx
 	d.handles.release(r.handle)
 	r.handle, r.send.WR.AH = nil, nil
@@ -132,7 +117,7 @@ func (d *datagramEndpoint) completed(r *Task, status verbs.Status, vendor uint32
 		r.succeed()
 		return
 	}
-	err := &TaskError{Op: r.op, Status: status, Peer: r.peer, VendorError: vendor}
+	err := &TaskError{Op: r.op, Status: status, Peer: p, VendorError: vendor}
 	if c.set.Transport == verbs.SRD && status == verbs.StatusRemoteOperationError && vendor == efaUnknownPeer {
 		err.advice = "the peer's program must call NewPeer for this endpoint before its memory can be accessed"
 	}

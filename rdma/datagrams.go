@@ -121,34 +121,6 @@ func (c *Datagrams) request(q *ConnectRequest) {
 	}
 }
 
-// owns implements service.
-func (c *Datagrams) owns(to target) error { return c.ownsPeer(to.peer) }
-
-// checkSubmit implements service.
-func (c *Datagrams) checkSubmit(t *Task) error {
-	if t.peer == nil {
-		return fmt.Errorf("%w: the task has no peer", ErrInvalid)
-	}
-	return nil
-}
-
-// setAddress implements service.
-func (c *Datagrams) setAddress(t *Task) error {
-	// A request that the device refuses would end the endpoint.
-	if err := t.checkSize(); err != nil {
-		return err
-	}
-	return c.endpoint.setAddressHandle(t)
-}
-
-// push implements service.
-func (c *Datagrams) push(t *Task) { c.endpoint.push(t) }
-
-// completed implements service.
-func (c *Datagrams) completed(t *Task, status verbs.Status, vendor uint32) {
-	c.endpoint.completed(t, status, vendor)
-}
-
 // received implements service.
 func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
 	a := c.arrivalOf(wc)

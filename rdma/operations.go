@@ -14,19 +14,19 @@ import (
 // ErrInvalid, ErrNoData, ErrRange and ErrPermission, and ErrNotSupported where the device or the
 // transport service does not have the operation.
 func (p *Pool) Send(conn *Connection, src *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpSend, target{conn: conn}, src, nil)
+	return p.alloc(OpSend, conn, src, nil)
 }
 
 // SendImm is Send with 32 bits of immediate data.
 func (p *Pool) SendImm(conn *Connection, src *bufinv.Buf, imm uint32) (*Task, error) {
-	return p.imm(OpSendImm, target{conn: conn}, src, nil, imm)
+	return p.imm(OpSendImm, conn, src, nil, imm)
 }
 
 // Read allocates a task that reads the data of src, memory of the peer, into dst, a list, which
 // Submit empties unless SetAppend has been called. The peer's program is not notified. With both
 // nil it reads no bytes.
 func (p *Pool) Read(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpRead, target{conn: conn}, dst, src)
+	return p.alloc(OpRead, conn, dst, src)
 }
 
 // Write allocates a task that writes the data of src, a list, to the room of dst, memory of the
@@ -35,13 +35,13 @@ func (p *Pool) Read(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
 // completes, the peer's device has acknowledged it; that does not mean that the peer's program
 // can see the data: see the package comment.
 func (p *Pool) Write(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpWrite, target{conn: conn}, src, dst)
+	return p.alloc(OpWrite, conn, src, dst)
 }
 
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer: its program
 // is notified of the write.
 func (p *Pool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*Task, error) {
-	return p.imm(OpWriteImm, target{conn: conn}, src, dst, imm)
+	return p.imm(OpWriteImm, conn, src, dst, imm)
 }
 
 // AtomicWrite allocates a task that writes the data of src, 8 bytes, to dst, 8 bytes of the
@@ -50,7 +50,7 @@ func (p *Pool) WriteImm(conn *Connection, src, dst *bufinv.Buf, imm uint32) (*Ta
 // task completes, the peer's memory holds them. It counts among the reads and atomics under way.
 // The devices of both ends must have it (Capabilities.AtomicWrites). Buffers are as with Write.
 func (p *Pool) AtomicWrite(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpAtomicWrite, target{conn: conn}, src, dst)
+	return p.alloc(OpAtomicWrite, conn, src, dst)
 }
 
 // CompareSwap allocates a task that stores swap if compare is the value of dst, 8 bytes of the
@@ -58,7 +58,7 @@ func (p *Pool) AtomicWrite(conn *Connection, src, dst *bufinv.Buf) (*Task, error
 // value that was there before; Task.SetResult also stores it in a buffer. Values are in the
 // byte order of their hosts (IBTA 9.4.5).
 func (p *Pool) CompareSwap(conn *Connection, dst *bufinv.Buf, compare, swap uint64) (*Task, error) {
-	t, err := p.alloc(OpCompareSwap, target{conn: conn}, nil, dst)
+	t, err := p.alloc(OpCompareSwap, conn, nil, dst)
 	if err == nil {
 		t.send.WR.CompareAdd, t.send.WR.Swap = compare, swap
 	}
@@ -68,7 +68,7 @@ func (p *Pool) CompareSwap(conn *Connection, dst *bufinv.Buf, compare, swap uint
 // FetchAdd allocates a task that adds to the value of dst, modulo 2^64, in one step. Everything
 // else is as with CompareSwap.
 func (p *Pool) FetchAdd(conn *Connection, dst *bufinv.Buf, add uint64) (*Task, error) {
-	t, err := p.alloc(OpFetchAdd, target{conn: conn}, nil, dst)
+	t, err := p.alloc(OpFetchAdd, conn, nil, dst)
 	if err == nil {
 		t.send.WR.CompareAdd = add
 	}
@@ -111,29 +111,29 @@ func (p *Pool) SyncEventAdd(conn *Connection, ev *syncevent.Event, value uint64)
 // Send allocates a task that sends the data of src to a peer, as Pool.Send does. With UD the
 // message must fit into one packet (Capabilities.MaxSend).
 func (p *DatagramPool) Send(to *Peer, src *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpSend, target{peer: to}, src, nil)
+	return p.alloc(OpSend, to, src, nil)
 }
 
 // SendImm is Send with 32 bits of immediate data.
 func (p *DatagramPool) SendImm(to *Peer, src *bufinv.Buf, imm uint32) (*Task, error) {
-	return p.imm(OpSendImm, target{peer: to}, src, nil, imm)
+	return p.imm(OpSendImm, to, src, nil, imm)
 }
 
 // Read allocates a task that reads memory of the peer, as Pool.Read does. UD has no reads
 // (ErrNotSupported).
 func (p *DatagramPool) Read(to *Peer, src, dst *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpRead, target{peer: to}, dst, src)
+	return p.alloc(OpRead, to, dst, src)
 }
 
 // Write allocates a task that writes to memory of the peer, as Pool.Write does. UD has no writes
 // (ErrNotSupported).
 func (p *DatagramPool) Write(to *Peer, src, dst *bufinv.Buf) (*Task, error) {
-	return p.alloc(OpWrite, target{peer: to}, src, dst)
+	return p.alloc(OpWrite, to, src, dst)
 }
 
 // WriteImm is Write with 32 bits of immediate data, as Pool.WriteImm.
 func (p *DatagramPool) WriteImm(to *Peer, src, dst *bufinv.Buf, imm uint32) (*Task, error) {
-	return p.imm(OpWriteImm, target{peer: to}, src, dst, imm)
+	return p.imm(OpWriteImm, to, src, dst, imm)
 }
 
 // imm is alloc for an operation with immediate data.

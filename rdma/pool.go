@@ -198,12 +198,6 @@ func (p *taskPool) allocate(op Operation) (*Task, error) {
 	return nil, err
 }
 
-// target is where a task goes: a connection or a peer. The other is nil.
-type target struct {
-	conn *Connection
-	peer *Peer
-}
-
 // alloc takes a task out of the pool and gives it its buffers.
 func (p *taskPool) alloc(op Operation, to target, local, remote *bufinv.Buf) (*Task, error) {
 	t, err := p.allocate(op)

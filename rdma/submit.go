@@ -69,13 +69,13 @@ func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0
-	r.ctx.service.push(r)
+	r.to.submit(r)
 	return nil
 }
 
 // prepare makes the work request describe this submission.
 func (r *Task) prepare(thorough bool) error {
-	if err := r.ctx.service.checkSubmit(r); err != nil {
+	if err := r.to.accepts(r); err != nil {
 		return err
 	}
 	if thorough || !r.unchanged() {
@@ -83,7 +83,7 @@ func (r *Task) prepare(thorough bool) error {
 			return err
 		}
 	}
-	if err := r.ctx.service.setAddress(r); err != nil {
+	if err := r.to.address(r); err != nil {
 		return err
 	}
 	switch {
@@ -133,13 +133,6 @@ func (r *Task) build(thorough bool) error {
 	}
 	r.localVersion, r.remoteVersion = versionOf(r.local), versionOf(r.remote)
 	return nil
-}
-
-func (r *Task) notReady() error {
-	if r.conn == nil {
-		return fmt.Errorf("%w: the task has no connection and no peer", ErrInvalid)
-	}
-	return r.conn.notUsable()
 }
 
 // measure sets the number of bytes that a task moves, and checks that they fit.
@@ -335,7 +328,7 @@ type completer Task
 // Completed implements lane.Completer.
 func (c *completer) Completed(status verbs.Status, vendor uint32) {
 	r := (*Task)(c)
-	r.ctx.service.completed(r, status, vendor)
+	r.to.completed(r, status, vendor)
 }
 
 // keepMemory keeps the memory of a flushed task that the device may still use.

@@ -31,13 +31,13 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 
 // setEvent sets the connection and the sync event of a newly allocated task.
 func (r *Task) setEvent(conn *Connection, ev *syncevent.Event) error {
-	if err := r.ctx.owns(conn); err != nil {
+	if err := conn.belongsTo(r.ctx); err != nil {
 		return err
 	}
 	if err := r.holdEvent(ev); err != nil {
 		return err
 	}
-	r.conn = conn
+	r.to = conn
 	return nil
 }
 

@@ -19,9 +19,8 @@ type Task struct {
 	control *pe.Control
 	ctx     *base
 	pool    *taskPool
-	conn    *Connection    // that the task runs on; nil: on the endpoint
-	peer    *Peer          // that the task goes to from the endpoint
-	handle  *addressHandle // of the peer, in flight
+	to      target
+	handle  *addressHandle // of the peer, in flight; nil on connections
 	send    lane.Request
 	op      Operation
 	local   *bufinv.Buf
@@ -35,6 +34,20 @@ type Task struct {
 	word                        int         // in the scratch memory, for the operand of an atomic or sync event
 	result                      uint64      // of an atomic, or of a get
 	sgl                         []verbs.SGE // its capacity is the longest list
+}
+
+// target is where a task goes: a *Connection or a *Peer.
+type target interface {
+	// belongsTo fails if the target does not belong to the context.
+	belongsTo(c *base) error
+	// accepts reports why a task cannot be submitted now.
+	accepts(t *Task) error
+	// address puts the target's address into the work request of a task that has been measured.
+	address(t *Task) error
+	// submit gives the task to a lane.
+	submit(t *Task)
+	// completed ends a task that the device has given back.
+	completed(t *Task, status verbs.Status, vendor uint32)
 }
 
 // Free puts the task back into its pool and drops its references to its buffers, or
@@ -51,34 +64,37 @@ func (r *Task) Free() error {
 func (r *Task) Operation() Operation { return r.op }
 
 // Connection is the connection that the task runs on, or nil if it goes to a Peer.
-func (r *Task) Connection() *Connection { return r.conn }
+func (r *Task) Connection() *Connection {
+	conn, _ := r.to.(*Connection)
+	return conn
+}
 
 // SetConnection moves the task to another connection of the same context, for its
 // next submission. Errors match pe.ErrInUse in flight, and ErrInvalid.
 func (r *Task) SetConnection(conn *Connection) error {
-	if err := r.control.MayChange(&r.Task, "connection"); err != nil {
-		return err
-	}
-	if err := r.ctx.owns(conn); err != nil {
-		return fmt.Errorf("rdma: set the connection of a %v: %w", r.op, err)
-	}
-	r.conn, r.peer = conn, nil
-	return nil
+	return r.setTarget("connection", conn)
 }
 
 // Peer is the endpoint that the task goes to, or nil if it runs on a Connection.
-func (r *Task) Peer() *Peer { return r.peer }
+func (r *Task) Peer() *Peer {
+	p, _ := r.to.(*Peer)
+	return p
+}
 
 // SetPeer sets the endpoint that the next submissions of the task go to. Errors match
 // pe.ErrInUse in flight, and ErrInvalid.
 func (r *Task) SetPeer(p *Peer) error {
-	if err := r.control.MayChange(&r.Task, "peer"); err != nil {
+	return r.setTarget("peer", p)
+}
+
+func (r *Task) setTarget(what string, to target) error {
+	if err := r.control.MayChange(&r.Task, what); err != nil {
 		return err
 	}
-	if err := r.ctx.ownsPeer(p); err != nil {
-		return fmt.Errorf("rdma: set the peer of a %v: %w", r.op, err)
+	if err := to.belongsTo(r.ctx); err != nil {
+		return fmt.Errorf("rdma: set the %s of a %v: %w", what, r.op, err)
 	}
-	r.conn, r.peer = nil, p
+	r.to = to
 	return nil
 }
 
@@ -86,49 +102,20 @@ func (r *Task) SetPeer(p *Peer) error {
 // moved: 8 for an atomic or a sync event, and 0 before the first.
 func (r *Task) Bytes() int { return r.length }
 
-// owns fails for a connection of another context.
-func (c *base) owns(conn *Connection) error {
-	switch {
-	case conn == nil:
-		return fmt.Errorf("%w: no connection is given", ErrInvalid)
-	case &conn.ctx.base != c:
-		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
-	}
-	return nil
-}
-
-// ownsPeer fails for a peer of another context.
-func (c *base) ownsPeer(p *Peer) error {
-	switch {
-	case p == nil:
-		return fmt.Errorf("%w: no peer is given", ErrInvalid)
-	case &p.ctx.base != c:
-		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, p, c.set.Name)
-	}
-	return nil
-}
-
-// setTarget sets the target of a newly allocated task.
-func (r *Task) setTarget(to target) error {
-	r.conn, r.peer = to.conn, to.peer
-	return r.ctx.service.owns(to)
-}
-
 // setBuffers sets the target and the buffers of a newly allocated task.
 func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
-	if err := r.setTarget(to); err != nil {
-		r.conn, r.peer = nil, nil
+	if err := to.belongsTo(r.ctx); err != nil {
 		return err
 	}
-	r.local, r.remote = local, remote
+	r.to, r.local, r.remote = to, local, remote
 	err := r.build(true)
 	if err == nil {
 		return nil
 	}
-	if r.conn != nil && (r.conn.state == Failed || r.conn.state == Closed) {
-		err = r.notReady() // the reason why the peer's memory is no longer there
+	if ended := to.accepts(r); ended != nil {
+		err = ended // the reason why the peer's memory is no longer there
 	}
-	r.conn, r.peer, r.local, r.remote = nil, nil, nil, nil
+	r.to, r.local, r.remote = nil, nil, nil
 	return err
 }
 
@@ -299,7 +286,7 @@ func (r *Task) room() int {
 // drop releases the buffers and the event of a freed task.
 func (r *Task) drop() error {
 	local, remote, event := r.local, r.remote, r.event
-	r.conn, r.peer, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, nil, false
+	r.to, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, false
 	r.localVersion = 0
 	if event != nil {
 		return event.Siblings(sibling.Pass{}).Release()

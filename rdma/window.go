@@ -95,7 +95,7 @@ type Window struct {
 
 func (w *Window) allocate(conn *Connection) error {
 	c := w.ctx
-	if err := c.base.owns(conn); err != nil {
+	if err := conn.belongsTo(&c.base); err != nil {
 		return err
 	}
 	if !conn.state.usable() {
