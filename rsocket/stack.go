@@ -30,6 +30,9 @@ const None = rdma.None
 type Config struct {
 	// Device is the device, which Close of the Stack does not close.
 	Device verbs.Device
+	// Path is that of rdma.Config, for all connections of the Stack: the device's port, the address
+	// to dial from, and how packets are sent.
+	Path rdma.Path
 	// MaxConnections is how many connections can exist at a time, until all of their data has been
 	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
 	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
@@ -168,13 +171,13 @@ func (s *Stack) open() error {
 	if err := needs.Complete(s.cfg.Device, &s.cfg.MaxConnections); err != nil {
 		return err
 	}
-	port, err := s.cfg.Device.QueryPort(1)
+	port, err := s.cfg.Device.QueryPort(max(s.cfg.Path.Port, 1))
 	if err != nil {
 		return err
 	}
 	s.zone = port.Interface
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
-		Name: "rsocket", Engine: s.engine, MaxConnections: s.cfg.MaxConnections,
+		Name: "rsocket", Engine: s.engine, Path: s.cfg.Path, MaxConnections: s.cfg.MaxConnections,
 		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, SilenceTimeout: s.cfg.SilenceTimeout, Log: s.cfg.Log,
 		Queues: rdma.Queues{SendQueueSize: maxUnderWay, MaxSendSGE: 1},
 	})

@@ -7,33 +7,43 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/cmstream"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rsocket"
 )
 
-// dialedStream is a stream whose Close also closes its endpoint.
-type dialedStream struct {
-	*cmstream.Stream
-	endpoint *cmstream.Endpoint
+// controlConnections is the limit for the control messages of all clients: one client is served,
+// the others are told to wait.
+const controlConnections = 4
+
+// newStack makes streams for control messages by RDMA, for ends without TCP between them.
+func newStack(d *openDevice) (*rsocket.Stack, error) {
+	return rsocket.New(rsocket.Config{Device: d.dev, Path: rdma.Path{Port: d.port, GIDIndex: d.gid}, MaxConnections: controlConnections})
 }
 
-func (s *dialedStream) Close() error { return errors.Join(s.Stream.Close(), s.endpoint.Close()) }
+// dialedStream is a stream whose Close also closes its stack.
+type dialedStream struct {
+	*rsocket.Conn
+	stack *rsocket.Stack
+}
+
+func (s *dialedStream) Close() error { return errors.Join(s.Conn.Close(), s.stack.Close()) }
 
 // dialCM connects to the server through the connection manager.
 func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (control.Stream, error) {
-	endpoint, err := cmstream.Open(d.dev, d.port, d.gid)
+	stack, err := newStack(d)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := endpoint.Dial(ctx, addr, rdma.DialConfig{LocalAddr: d.local, Timeout: o.timeout, Once: true})
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	conn, err := stack.Dial(ctx, addr)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the server: %w; is verbena perf -R running there?", err), endpoint.Close())
+		return nil, errors.Join(fmt.Errorf("reach the server: %w; is verbena perf -R running there?", err), stack.Close())
 	}
-	return &dialedStream{stream, endpoint}, nil
+	return &dialedStream{conn, stack}, nil
 }
 
 // serveCM is the server that listens with the connection manager. It uses one device to listen
@@ -51,41 +61,23 @@ func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	endpoint, err := cmstream.Open(d.dev, d.port, d.gid)
+	stack, err := newStack(d)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, endpoint.Close()) }()
+	defer func() { err = errors.Join(err, stack.Close()) }()
 	s.device = d
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	addr, err := endpoint.Listen(ctx, net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)), func(stream *cmstream.Stream, peer netip.AddrPort) {
-		clients.Go(func() {
-			if err := s.serveClient(ctx, stream, peer); s.o.once && !errors.Is(err, errBusy) {
-				stop(&servedOnce{err})
-			}
-		})
-	})
+	l, err := stack.Listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
+	addr := l.Addr().(*rsocket.Addr).AddrPort
 	if addr.Addr().IsUnspecified() {
 		addr = netip.AddrPortFrom(s.address(d), addr.Port())
 	}
 	listening(addr)
-	<-ctx.Done()
-	if first := (*servedOnce)(nil); errors.As(context.Cause(ctx), &first) {
-		return first.err
-	}
-	return nil
+	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
 }
-
-// servedOnce carries the result of serving the one client.
-type servedOnce struct{ err error }
-
-func (s *servedOnce) Error() string { return "the one client was served" }
 
 // address is an address at which clients can dial the server. On the loopback interface, a
 // dial to any loopback address reaches it.

@@ -46,9 +46,14 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
+	listening(l.Addr().(*net.TCPAddr).AddrPort())
+	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*net.TCPAddr).AddrPort() })
+}
+
+// accept serves the clients of a listener until ctx ends; with -once, the first one.
+func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Conn) netip.AddrPort) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	listening(l.Addr().(*net.TCPAddr).AddrPort())
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for {
@@ -59,13 +64,13 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("wait for a client: %w", err)
 		}
-		peer := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+		peer := peerOf(conn)
 		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
-		if o.once {
+		if s.o.once {
 			_ = l.Close()
-			return s.serveClient(ctx, conn.(*net.TCPConn), peer)
+			return s.serveClient(ctx, conn, peer)
 		}
-		clients.Go(func() { _ = s.serveClient(ctx, conn.(*net.TCPConn), peer) }) // an error ends only this client
+		clients.Go(func() { _ = s.serveClient(ctx, conn, peer) }) // an error ends only this client
 	}
 }
 
