@@ -12,8 +12,7 @@ import (
 
 // The addresses of an interface, link-local ones included, in a network namespace.
 func TestAddressesOfAnInterface(t *testing.T) {
-	n := netns.New(t, "rsocket")
-	n.IP(t, "link set lo up")
+	n := netns.New(t)
 	n.IP(t, "link add eth9 type veth peer name eth8")
 	for _, i := range []string{"eth8", "eth9"} {
 		n.IP(t, "link set %s addrgenmode none", i) // a generated address would be tentative for a while

@@ -28,37 +28,24 @@ func needProgram(t *testing.T, name string) {
 // hosts is two network namespaces with a cable between them.
 type hosts struct {
 	t    *testing.T
-	name [2]netns.Namespace
+	list []netns.Host
 }
 
 // Addresses of the two hosts, and the interface that each has.
 const (
-	cable       = "veth0"
-	firstHost   = "10.77.0.1"
-	secondHost  = "10.77.0.2"
-	firstHost6  = "fd77::1"
-	secondHost6 = "fd77::2"
+	cable       = netns.Link
+	secondHost  = "10.11.0.2"
+	firstHost6  = "fd11::1"
+	secondHost6 = "fd11::2"
 )
 
 func newHosts(t *testing.T, mtu int) *hosts {
 	t.Helper()
-	h := &hosts{t: t}
-	for i := range h.name {
-		h.name[i] = netns.New(t, fmt.Sprintf("%d-%d", mtu, i))
-	}
-	h.name[0].IP(t, "link add %s type veth peer name %s netns %s", cable, cable, h.name[1])
-	for i, addresses := range [][]string{{firstHost, firstHost6}, {secondHost, secondHost6}} {
-		// Link-local addresses could not be used until they have been checked.
-		h.name[i].IP(t, "link set %s addrgenmode none", cable)
-		h.name[i].IP(t, "addr add %s/24 dev %s", addresses[0], cable)
-		h.name[i].IP(t, "addr add %s/64 dev %s nodad", addresses[1], cable)
-		h.name[i].IP(t, "link set %s mtu %d up", cable, mtu)
-	}
-	return h
+	return &hosts{t, netns.Hosts(t, 2, mtu)}
 }
 
 // on is the beginning of a command that runs on a host.
-func (h *hosts) on(i int) []string { return h.name[i].Run() }
+func (h *hosts) on(i int) []string { return h.list[i].Run() }
 
 // Short: at the larger MTU over the bad cable alone.
 func TestTwoHosts(t *testing.T) {

@@ -64,16 +64,9 @@ func runPing(t *testing.T, from, to host, family string) {
 
 // Two hosts, which are network namespaces with a cable between them.
 func TestTwoHosts(t *testing.T) {
-	a, b := netns.New(t, "a"), netns.New(t, "b")
-	a.IP(t, "link add e0 type veth peer name e0 netns %s", b)
-	for i, n := range []netns.Namespace{a, b} {
-		n.IP(t, "addr add 10.11.0.%d/24 dev e0", i+1)
-		n.IP(t, "addr add fd11::%d/64 dev e0 nodad", i+1)
-		n.IP(t, "link set e0 up")
-	}
-	hosts := []host{
-		{"a", "soft-e0", a.Run(), "10.11.0.1", "fd11::1"},
-		{"b", "soft-e0", b.Run(), "10.11.0.2", "fd11::2"},
+	var hosts []host
+	for i, h := range netns.Hosts(t, 2, 1500) {
+		hosts = append(hosts, host{string(rune('a' + i)), "soft-" + netns.Link, h.Run(), h.V4.String(), h.V6.String()})
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {

@@ -16,36 +16,24 @@ import (
 	"github.com/verbena-rdma/verbena/test/netns"
 )
 
-// hosts is a network of namespaces: three hosts, and a bridge between them, in a
-// namespace of its own that the etcd server runs in.
+// hosts is a network of namespaces: a host for each of names, and one for the etcd server.
 type hosts struct {
-	of map[string]netns.Namespace
+	of map[string]netns.Host
 }
 
 const (
-	middleHost = "10.78.0.254"
-	hostDevice = "soft-eth0" // of each host
+	serverHost = "server"
+	hostDevice = "soft-" + netns.Link // of each host
 )
 
 var names = []string{"a", "b", "c"} // of the hosts, and of the programs on them
 
 func newHosts(t *testing.T) *hosts {
 	t.Helper()
-	middle := netns.New(t, "etcd-middle")
-	h := &hosts{of: map[string]netns.Namespace{"middle": middle}}
-	middle.IP(t, "link add bridge type bridge")
-	middle.IP(t, "link set bridge addrgenmode none")
-	middle.IP(t, "addr add %s/24 dev bridge", middleHost)
-	middle.IP(t, "link set bridge up")
-	for i, name := range names {
-		host := netns.New(t, "etcd-"+name)
-		h.of[name] = host
-		host.IP(t, "link add eth0 type veth peer name to-%s netns %s", name, middle)
-		middle.IP(t, "link set to-%s addrgenmode none", name)
-		middle.IP(t, "link set to-%s master bridge up", name)
-		host.IP(t, "link set eth0 addrgenmode none")
-		host.IP(t, "addr add 10.78.0.%d/24 dev eth0", i+1)
-		host.IP(t, "link set eth0 up")
+	all := append([]string{serverHost}, names...)
+	h := &hosts{of: map[string]netns.Host{}}
+	for i, host := range netns.Hosts(t, len(all), 1500) {
+		h.of[all[i]] = host
 	}
 	return h
 }
@@ -83,7 +71,8 @@ func (o *output) String() string {
 func (h *hosts) start(t *testing.T, host, format string, args ...any) *program {
 	t.Helper()
 	p := &program{t: t, what: fmt.Sprintf(format, args...), ended: make(chan struct{})}
-	p.cmd = exec.Command("ip", append(h.of[host].Run()[1:], os.Args[0])...)
+	words := append(h.of[host].Run(), os.Args[0])
+	p.cmd = exec.Command(words[0], words[1:]...)
 	p.cmd.Env = append(os.Environ(), programVariable+"="+p.what, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	input, err := p.cmd.StdinPipe() // the program ends with it, also if this one dies
@@ -157,7 +146,7 @@ func (p *program) printed(beginning string) (list []string) {
 // killed and started again: the others miss it, find it again, and go on.
 func TestThreeHosts(t *testing.T) {
 	h := newHosts(t)
-	server := h.start(t, "middle", "%s %s", serverProgram, middleHost)
+	server := h.start(t, serverHost, "%s %s", serverProgram, h.of[serverHost].V4)
 	address := strings.TrimPrefix(server.await("listens at ", 0), "listens at ")
 	for i, order := range []string{"abc", "bca", "cab", "cba", "acb", "bac"} {
 		t.Run(order, func(t *testing.T) {

@@ -16,8 +16,7 @@ import (
 // The user may write either form. Interfaces whose names differ in dashes only stay apart.
 func TestNames(t *testing.T) {
 	needProgram(t, "ibv_devices", "ibverbs-utils")
-	n := netns.New(t, "names")
-	n.IP(t, "link set lo up")
+	n := netns.New(t)
 	for i, name := range []string{"ve-th0", "ve-th1", "a-b", "a_b"} {
 		n.IP(t, "link add %s type veth peer name p%d", name, i)
 		n.IP(t, "addr add 10.77.%d.1/24 dev %s", i, name)

@@ -116,16 +116,13 @@ func iser(t *testing.T) (rows []row) {
 // networkPlaces are two processes in one network namespace, for programs that do not use loopback
 // interfaces, and two namespaces.
 func networkPlaces(t *testing.T) []*place {
-	a, b := netns.New(t, "lib-a"), netns.New(t, "lib-b")
-	a.IP(t, "link add veth0 type veth peer name veth0 netns %s", string(b))
-	for i, n := range []netns.Namespace{a, b} {
-		n.IP(t, "link set lo up")
-		n.IP(t, "addr add 10.77.0.%d/24 dev veth0", i+1)
-		n.IP(t, "link set veth0 up")
+	hosts := netns.Hosts(t, 2, 1500)
+	at := func(n netns.Host) end {
+		return end{prefix: n.Run(), device: "soft_" + netns.Link, devices: "soft-" + netns.Link}
 	}
-	at := func(n netns.Namespace) end { return end{prefix: n.Run(), device: "soft_veth0", devices: "soft-veth0"} }
+	a, b, addr := at(hosts[0]), at(hosts[1]), hosts[0].V4.String()
 	return []*place{
-		{name: "one namespace", server: at(a), client: at(a), host: "10.77.0.1"},
-		{name: "namespaces", server: at(a), client: at(b), host: "10.77.0.1"},
+		{name: "one namespace", server: a, client: a, host: addr},
+		{name: "namespaces", server: a, client: b, host: addr},
 	}
 }

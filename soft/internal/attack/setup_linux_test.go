@@ -149,8 +149,7 @@ func (s *setup) build() {
 		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
 		s.contain()
 	case oneHost6:
-		n := netns.New(s.t, "attack")
-		n.IP(s.t, "link set lo up")
+		n := netns.New(s.t)
 		for i := range 5 {
 			n.IP(s.t, "addr add fd00::%d/128 dev lo nodad", i+1)
 		}
@@ -160,23 +159,16 @@ func (s *setup) build() {
 		s.addrs = [2][]netip.AddrPort{{addr("fd00::%d", 1), addr("fd00::%d", 2)}, {addr("fd00::%d", 3), addr("fd00::%d", 4)}}
 		s.own = []netip.Addr{netip.MustParseAddr("fd00::5")}
 	case hosts:
-		bridge := netns.New(s.t, "attack-bridge")
-		bridge.IP(s.t, "link add br0 type bridge")
-		bridge.IP(s.t, "link set br0 up")
-		for i, name := range []string{"left", "right", "attacker"} {
-			n := netns.New(s.t, "attack-"+name)
-			n.IP(s.t, "link add eth0 type veth peer name port%d netns %s", i, bridge)
-			bridge.IP(s.t, "link set port%d master br0", i)
-			bridge.IP(s.t, "link set port%d up", i)
-			for k := range 2 {
-				n.IP(s.t, "addr add 10.66.0.%d/24 dev eth0", 1+2*i+k)
+		for i, h := range netns.Hosts(s.t, 3, 1500) { // left, right, attacker
+			s.prefix[i], s.namespaces = h.Run(), append(s.namespaces, h.Namespace)
+			if i == len(s.victims) {
+				s.own = []netip.Addr{h.V4}
+				break
 			}
-			n.IP(s.t, "link set lo up")
-			n.IP(s.t, "link set eth0 up")
-			s.prefix[i], s.namespaces = n.Run(), append(s.namespaces, n)
+			second := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 11, 0, byte(11 + i)}), 4791)
+			h.IP(s.t, "addr add %s/24 dev %s", second.Addr(), netns.Link)
+			s.addrs[i] = []netip.AddrPort{netip.AddrPortFrom(h.V4, 4791), second}
 		}
-		s.addrs = [2][]netip.AddrPort{{addr("10.66.0.%d", 1), addr("10.66.0.%d", 2)}, {addr("10.66.0.%d", 3), addr("10.66.0.%d", 4)}}
-		s.own = []netip.Addr{netip.MustParseAddr("10.66.0.5")}
 	}
 }
 

@@ -1,0 +1,28 @@
+package netns
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Do calls a function on a thread in the namespace. Sockets that the function makes stay there.
+func (n Namespace) Do(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		done <- func() error {
+			file, err := os.Open("/proc/" + n.String() + "/ns/net")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = file.Close() }()
+			if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return f()
+		}()
+	}()
+	return <-done
+}

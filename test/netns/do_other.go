@@ -1,0 +1,8 @@
+//go:build !linux
+
+package netns
+
+import "errors"
+
+// Do needs Linux.
+func (n Namespace) Do(func() error) error { return errors.ErrUnsupported }
