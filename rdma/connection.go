@@ -41,22 +41,23 @@ func (s ConnectionState) String() string {
 
 // connectionView is the part of a connection that any goroutine may read.
 type connectionView struct {
-	state       ConnectionState
-	err         error
-	qpn         uint32
-	peerQPN     uint32
-	local, peer netip.AddrPort
-	acceptData  []byte
-	mtu         verbs.MTU
-	maxReads    int
-	qp          verbs.QP
+	state          ConnectionState
+	err            error
+	qpn            uint32
+	peerQPN        uint32
+	local, peer    netip.AddrPort
+	acceptData     []byte
+	disconnectData []byte
+	mtu            verbs.MTU
+	maxReads       int
+	qp             verbs.QP
 }
 
 // publish shows the present connection to other goroutines.
 func (conn *Connection) publish() {
 	v := &connectionView{
 		state: conn.state, err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
-		acceptData: conn.acceptData, mtu: conn.mtu, maxReads: conn.maxReads, qp: conn.lane.QP(),
+		acceptData: conn.acceptData, disconnectData: conn.disconnectData, mtu: conn.mtu, maxReads: conn.maxReads, qp: conn.lane.QP(),
 	}
 	if !v.local.IsValid() {
 		v.local = conn.local.addr()
@@ -86,17 +87,19 @@ type Connection struct {
 	published atomic.Pointer[connectionView] // for all goroutines
 	userData  any
 
-	local, peer   endpoint
-	addrs         [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
-	dialled       string                // what the program has dialled
-	dialError     atomic.Pointer[error] // see DialError
-	acceptData    []byte                // private data of the peer's acceptance
-	windows       fifo.List[*Window]
-	port          int // port of the device that the queue pair uses
-	pKeyIndex     int // in the table of that port
-	mtu           verbs.MTU
-	maxReads      int
-	readSubmitted bool // a read, an atomic or an atomic write was submitted
+	local, peer endpoint
+	addrs       [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
+	dialled     string                // what the program has dialled
+	dialError   atomic.Pointer[error] // see DialError
+	acceptData  []byte                // private data of the peer's acceptance
+	// disconnectData is the private data with which the peer has ended the connection.
+	disconnectData []byte
+	windows        fifo.List[*Window]
+	port           int // port of the device that the queue pair uses
+	pKeyIndex      int // in the table of that port
+	mtu            verbs.MTU
+	maxReads       int
+	readSubmitted  bool // a read, an atomic or an atomic write was submitted
 
 	establishment    establishment
 	signal           signalRequest
@@ -793,6 +796,12 @@ func (conn *Connection) PeerAddr() netip.AddrPort { return conn.view().peer }
 // Dial. It is nil before that, and for connections made otherwise. The message does not carry
 // its length: the data is 196 bytes long, padded with zeroes.
 func (conn *Connection) AcceptData() []byte { return conn.view().acceptData }
+
+// DisconnectData is the private data that the peer's program sent when it ended a connection made
+// by address (DialConfig.DisconnectData). It is nil before that. The message does not carry its
+// length: the data is 220 bytes long, padded with zeroes, which are all there is if the peer's
+// device cannot send any. On a device that does not show it, as librdmacm does not, it stays nil.
+func (conn *Connection) DisconnectData() []byte { return conn.view().disconnectData }
 
 func (e *endpoint) addr() netip.AddrPort {
 	if e.qpn == 0 {

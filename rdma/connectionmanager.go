@@ -175,6 +175,8 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 type cmEnd struct {
 	conn *Connection
 	id   verbs.CMID // nil: not yet, or no longer
+	// disconnectData is DialConfig.DisconnectData; it may be nil.
+	disconnectData func(conn *Connection) []byte
 }
 
 // attributes are the attributes that the connection manager wants the queue pair brought up
@@ -223,6 +225,8 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		if conn.state == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was Ready for a moment
 		}
+		conn.disconnectData = ev.Param.PrivateData
+		conn.publish()
 		conn.ctx.peerDisconnected(conn)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
@@ -240,12 +244,22 @@ func (e *cmEnd) ended() {
 	if e.id == nil || e.conn.ctx.manager.cm == nil {
 		return
 	}
-	err := e.id.Disconnect()
+	err := e.disconnect()
 	if err == nil {
 		e.conn.awaitConfirmation()
 	} else if !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
 		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
+}
+
+// disconnect tells the peer that this end closes.
+func (e *cmEnd) disconnect() error {
+	id, ok := e.id.(verbs.DisconnectDataCMID)
+	if !ok || e.disconnectData == nil {
+		return e.id.Disconnect()
+	}
+	data := e.disconnectData(e.conn)
+	return id.DisconnectWith(data[:min(len(data), maxDisconnectData)])
 }
 
 // disconnectArrived implements establishment.

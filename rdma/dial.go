@@ -41,6 +41,12 @@ type DialConfig struct {
 	// Dial tries again, as when nobody listens; otherwise the connection fails with that
 	// error. It runs as OnResponse does. Nil: the connection fails with a *verbs.CMError.
 	OnReject func(data []byte) error
+	// DisconnectData returns private data for the peer's program (Connection.DisconnectData), of
+	// which 220 bytes are sent when this end tells the peer that the connection is Closed or
+	// Failed. It is called on the engine's goroutine, more than once if the message cannot be
+	// sent at first, and calls nothing itself. Nothing is sent if the peer ends the connection, or
+	// if the device cannot send private data then, as librdmacm cannot.
+	DisconnectData func(conn *Connection) []byte
 }
 
 // Dial connects, through the connection manager, to a peer that listens on an address: a
@@ -105,7 +111,7 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.base)}
+	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.base)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = conn.ctx.localIP()
 	}

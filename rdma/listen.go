@@ -199,6 +199,8 @@ const (
 	maxDialData   = 56
 	maxAcceptData = 196
 	maxRejectData = 148
+
+	maxDisconnectData = 220
 )
 
 // ConnectRequest is a peer's request for a connection, until it is accepted or rejected.

@@ -136,6 +136,14 @@ type HeldDisconnectCMID interface {
 	DisconnectHeld() bool
 }
 
+// DisconnectDataCMID is an ID whose request to end the connection can carry private data. The IDs
+// of the software device implement it. librdmacm has no call for it.
+type DisconnectDataCMID interface {
+	// DisconnectWith is Disconnect with private data, at most 220 bytes. The peer's
+	// CMDisconnected has it, unless the peer has asked first.
+	DisconnectWith(privateData []byte) error
+}
+
 // CMParam is the content of a request or an acceptance.
 type CMParam struct {
 	QPN uint32 // of the queue pair, 24 bits
@@ -177,7 +185,8 @@ type CMEvent struct {
 	ID       CMID        // the connection it happened to
 	Listener CMListener  // the listener of a request
 	// Param is the peer's. The receiver may keep PrivateData; zeroes may follow it, since the
-	// messages do not carry its length.
+	// messages do not carry its length. A CMDisconnected has the private data with which the peer
+	// has asked to end the connection: see DisconnectDataCMID.
 	Param   CMParam
 	Address AddressAttr // for UD: the address of the peer's queue pair, or of the group
 	Err     error       // of CMFailed and CMUnresolved, a *CMError, and of CMMulticastFailed

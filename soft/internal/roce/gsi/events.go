@@ -79,6 +79,9 @@ func (g *Services) reportConnection(id *connectionID, e *cm.Event) {
 		event.Type, event.Err = verbs.CMFailed, id.unreachableError(step, e.Cause)
 	case cm.EventDisconnected:
 		event.Type = verbs.CMDisconnected
+		if e.Cause != cm.CauseDREQ {
+			event.Param.PrivateData = nil // a DREP only answers
+		}
 	case cm.EventTimeWaitExit:
 		event.Type = verbs.CMTimewaitExit
 	}

@@ -431,8 +431,13 @@ func (id *connectionID) Received() error {
 }
 
 // Disconnect implements verbs.CMID.
-func (id *connectionID) Disconnect() error {
-	return id.onConnection("disconnect", func(g *Services) error { return id.conn.Disconnect(cm.DisconnectParams{}, g.cfg.Now()) })
+func (id *connectionID) Disconnect() error { return id.DisconnectWith(nil) }
+
+// DisconnectWith implements verbs.DisconnectDataCMID.
+func (id *connectionID) DisconnectWith(privateData []byte) error {
+	return id.onConnection("disconnect", func(g *Services) error {
+		return id.conn.Disconnect(cm.DisconnectParams{PrivateData: privateData}, g.cfg.Now())
+	})
 }
 
 // DisconnectHeld implements verbs.HeldDisconnectCMID.
