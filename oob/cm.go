@@ -2,33 +2,30 @@ package oob
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/host"
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // cm makes the connections of an exchange by the device's connection manager. Its private
-// data carries the rest of the offer.
+// data carries the rest of the offer, and how the requester has ended.
 type cm struct {
 	address    string
 	localAddrs []netip.Addr // addresses of the host that a responder listens on; none: all
 
-	mu       sync.Mutex
-	reporter *reporter     // of a requester whose exchange succeeded; nil: nothing to report
-	reported chan struct{} // closed when the peer, a requester, has reported
-	ok       bool          // the peer's report
+	// These belong to the engine's goroutine.
+	open   int             // connections of the exchange that are not Closed
+	result error           // of the first connection whose report is not success
+	done   func(err error) // of the Done that waits; nil: none
 }
 
 // CM exchanges by connection manager (rdma.Connections.Listen and Dial). The responder listens
@@ -41,15 +38,18 @@ type cm struct {
 // the request 37, less the length of the requester's name and 21 for a memory map; in the reply
 // 68 or more. Larger offers fail with ErrInvalid. An exchange makes 1 to 255 connections.
 //
-// This Way is for Peer and Listen alone: its Exchange fails. The device needs a connection
-// manager, and the transport service must be RC (rdma.ErrNotSupported otherwise). One context
-// listens on a port. A Starting context waits for the connections of a Peer.
+// The device needs a connection manager, and the transport service must be RC
+// (rdma.ErrNotSupported otherwise). One context listens on a port. A Starting context waits for
+// the connections of a Peer.
 //
-// At its end the requester sends one last message to the responder: the report whether it
-// succeeded. Peer.Close sends it while the device is open. If the device is closed first,
-// closing it sends the report, which then depends on the context: failure if the context has an
-// error, or if it was stopped because the engine was closed or the context of Run ended. Sending
-// waits at most 5 s for the responder's answer.
+// The requester's report travels in the private data with which its connections end, so it is
+// that of its context, and the error of Peer.Close does not matter: failure if the context has an
+// error, if the connection is Failed, or if the context is stopped because the engine is closed
+// or the context of Run has ended. Peer.Done ends when all connections are Closed. Adapters
+// send and show no private data then (librdmacm has no call for it). If either end is on
+// one, Done returns nil when the requester has ended the connections, whatever the reason: its
+// own error says whether it succeeded, and a killed requester is not told from others. Nor can
+// a requester report on connections that the responder ends.
 //
 // Nothing is encrypted, and names are not passwords: use it only on trusted networks.
 func CM(address string) (Way, error) {
@@ -58,22 +58,9 @@ func CM(address string) (Way, error) {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cm:%s: %w: %w", address, ErrInvalid, err)
+		return Way{}, fmt.Errorf("cm:%s: %w: %w", address, ErrInvalid, err)
 	}
-	return &cm{address: address, reported: make(chan struct{})}, nil
-}
-
-func (w *cm) check(ends Ends) error {
-	host, port, _ := net.SplitHostPort(w.address)
-	switch {
-	case ends.Role == Responder:
-		return w.resolve(host)
-	case host == "":
-		return fmt.Errorf("cm:%s: %w: the host is missing; give the host that %s runs on", w.address, ErrInvalid, ends.Peer)
-	case port == "0":
-		return fmt.Errorf("cm:%s: %w: the port is 0; give the port that %s listens on", w.address, ErrInvalid, ends.Peer)
-	}
-	return nil
+	return Way{cm: &cm{address: address}, address: address}, nil
 }
 
 // resolve looks up the addresses to listen on.
@@ -100,52 +87,8 @@ func (w *cm) listen(r *rdma.Connections, cfg rdma.ListenConfig) (l *rdma.Listene
 
 func (w *cm) String() string { return "cm:" + w.address }
 
-// Exchange implements Way.
-func (w *cm) Exchange(context.Context, Ends, []byte) ([]byte, error) {
-	return nil, fmt.Errorf("%v: %w: the connection manager only makes connections; use this way with a Peer", w, ErrInvalid)
-}
-
-// Done implements Way.
-func (w *cm) Done(ctx context.Context) error {
-	select {
-	case <-w.reported:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.ok {
-		return ErrPeerFailed
-	}
-	return nil
-}
-
-// takeReport records the peer's report, once.
-func (w *cm) takeReport(ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-w.reported: // a repetition: our answer was lost
-	default:
-		w.ok = ok
-		close(w.reported)
-	}
-}
-
-// Close implements Way.
-func (w *cm) Close(ok bool) error {
-	w.mu.Lock()
-	r := w.reporter
-	w.mu.Unlock()
-	if r != nil {
-		r.report(ok)
-		r.remove()
-	}
-	return nil
-}
-
-// startExchange implements connector.
-func (w *cm) startExchange(ctx context.Context, x *exchange, offer Offer) error {
+// start starts an exchange.
+func (w *cm) start(ctx context.Context, x *exchange, offer Offer) error {
 	if x.connections == nil {
 		return errNoConnections
 	}
@@ -167,12 +110,63 @@ func (w *cm) startExchange(ctx context.Context, x *exchange, offer Offer) error 
 	if err != nil {
 		return errors.Join(err, x.closeConnections())
 	}
+	w.open = n
 	x.peer.waitFor(fmt.Sprintf("%s, through %v", x.peer.cfg.Peer, w))
 	x.call.runAsync(x.peer, ctx, wait, func(err error) { x.end(nil, err) })
 	return nil
 }
 
 var errNoConnections = fmt.Errorf("%w: a context of datagrams cannot exchange through the connection manager; use another way", ErrInvalid)
+
+// untilDone waits until ctx ends.
+func untilDone(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// report returns the requester's report, for the private data with which a connection ends.
+func (x *exchange) report(conn *rdma.Connection) []byte {
+	engine := x.r.Engine()
+	ok := conn.State() != rdma.Failed && x.r.Err() == nil && (engine == nil || !engine.Draining())
+	return (&privateData{kind: cmReport, ok: ok}).encode()
+}
+
+// closed takes the report of a connection that is Closed for the given reason.
+func (w *cm) closed(conn *rdma.Connection, reason error) {
+	w.open--
+	if w.result == nil {
+		w.result = reportOf(conn.DisconnectData(), reason)
+	}
+	w.reported()
+}
+
+// reported ends the Done that waits, if the report is complete.
+func (w *cm) reported() {
+	if done := w.done; done != nil && (w.open == 0 || w.result != nil) {
+		w.done = nil
+		done(w.result)
+	}
+}
+
+// reportOf decodes a report. The private data is not given if the peer, or this end, is on an adapter.
+func reportOf(data []byte, reason error) error {
+	if isZero(data) {
+		if errors.Is(reason, rdma.ErrPeerClosed) {
+			return nil
+		}
+		return errors.New("the peer did not end the connection, and so could not report whether it succeeded")
+	}
+	d, err := decodePrivateData(data)
+	switch {
+	case err != nil:
+		return fmt.Errorf("wrong report: %w", err)
+	case d.kind != cmReport:
+		return fmt.Errorf("wrong report: %w", d.unexpected())
+	case !d.ok:
+		return ErrPeerFailed
+	}
+	return nil
+}
 
 // noteInterval is how often a requester checks for a new reason why nobody answers.
 const noteInterval = 2 * time.Second
@@ -181,27 +175,27 @@ const noteInterval = 2 * time.Second
 type dialer struct {
 	x        *exchange
 	way      *cm
-	token    cmToken
 	answered map[*rdma.Connection]bool
 	reply    *descriptor.Bundle
-	unwatch  func()
 }
 
 // dial requests the connections. While they are pending, wait notes why nobody answers.
 func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) error, err error) {
-	a := &dialer{x: x, way: w, token: d.token, answered: make(map[*rdma.Connection]bool)}
+	a := &dialer{x: x, way: w, answered: make(map[*rdma.Connection]bool)}
 	for ; d.index < d.count; d.index++ {
 		request, err := d.encodeWithinLimit()
 		if err != nil {
 			return nil, err
 		}
-		conn, err := x.connections.Dial(w.address, rdma.DialConfig{PrivateData: request, Timeout: rdma.Forever, OnResponse: a.responded, OnReject: a.rejected})
+		conn, err := x.connections.Dial(w.address, rdma.DialConfig{
+			PrivateData: request, Timeout: rdma.Forever, OnResponse: a.responded, OnReject: a.rejected, DisconnectData: x.report,
+		})
 		if err != nil {
 			return nil, err
 		}
 		x.conns = append(x.conns, conn)
 	}
-	a.unwatch = x.connections.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	unwatch := x.connections.WatchConnections(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		if (state == rdma.Failed || state == rdma.Closed) && slices.Contains(x.conns, conn) {
 			if err == nil {
 				err = rdma.ErrPeerClosed
@@ -209,14 +203,14 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 			x.end(nil, err)
 		}
 	})
+	first := x.conns[0]
 	x.onEnd = func(err error) error {
-		a.unwatch()
-		if last := x.conns[0].DialError(); err != nil && last != nil {
+		unwatch()
+		if last := first.DialError(); err != nil && last != nil {
 			err = fmt.Errorf("%w; the last attempt: %w", err, last)
 		}
 		return err
 	}
-	first := x.conns[0]
 	return func(ctx context.Context) error {
 		tick := make(chan struct{}, 1)
 		timer := host.Of(x.r.Device()).AfterFunc(noteInterval, func() { tick <- struct{}{} })
@@ -284,7 +278,6 @@ func (a *dialer) responded(conn *rdma.Connection) {
 	answer, err := x.importOffer(a.reply, 0)
 	if err == nil {
 		answer.Connections = x.conns
-		a.way.prepareReport(x.connections, conn, a.token)
 	}
 	x.end(answer, err)
 	if err != nil {
@@ -316,93 +309,4 @@ func (a *dialer) rejected(data []byte) error {
 		return notFrom(peer.ends, d.offer.From, d.offer.To)
 	}
 	return fmt.Errorf("wrong answer at %v: %w", a.way, d.unexpected())
-}
-
-// reporter has what a requester needs to send its report.
-type reporter struct {
-	once   sync.Once
-	host   host.Host
-	dev    verbs.CMDevice
-	dial   verbs.CMDial
-	token  cmToken
-	remove func() // removes the device's OnClose function
-}
-
-// prepareReport prepares the requester's report, which Close or the closing of the device sends.
-func (w *cm) prepareReport(r *rdma.Connections, conn *rdma.Connection, token cmToken) {
-	p := &reporter{host: host.Of(r.Device()), token: token, remove: func() {}, dial: verbs.CMDial{
-		// A responder rejects a request for more than its MTU before it reads the private data.
-		Addr: conn.PeerAddr(), Local: netip.AddrPortFrom(conn.LocalAddr().Addr(), 0), Type: verbs.RC, MTU: 256,
-	}}
-	p.dev, _ = r.Device().(verbs.CMDevice) // it is one: it has dialled
-	stoppedByEngine := false
-	var unwatch func()
-	unwatch = r.Watch(func(_, next pe.State) {
-		switch next {
-		case pe.Stopping:
-			stoppedByEngine = r.Engine().Draining()
-		case pe.Idle:
-			unwatch()
-		}
-	})
-	if dev, ok := r.Device().(verbs.ClosingDevice); ok {
-		p.remove = dev.OnClose(func() error {
-			p.report(r.Err() == nil && !stoppedByEngine)
-			return nil
-		})
-	}
-	w.mu.Lock()
-	w.reporter = p
-	w.mu.Unlock()
-}
-
-// report sends the report, once, and waits up to outcomeTimeout for the answer. Errors are
-// ignored: a responder that has ended does not need the report.
-func (p *reporter) report(ok bool) {
-	p.once.Do(func() {
-		ctx, cancel := host.WithTimeout(context.Background(), p.host, outcomeTimeout)
-		defer cancel()
-		_ = p.send(ctx, &privateData{kind: cmOutcome, token: p.token, ok: ok})
-	})
-}
-
-// send sends the report as a request for a connection, which the responder rejects.
-func (p *reporter) send(ctx context.Context, report *privateData) error {
-	events := make(chan verbs.CMEvent, 8) // room for all events of one dial
-	manager, err := p.dev.OpenCM(func(e verbs.CMEvent) {
-		add := func() {
-			select {
-			case events <- e:
-			default:
-			}
-		}
-		if s := p.host.Scheduler(); s != nil {
-			s.Wake(add)
-			return
-		}
-		add()
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = manager.Close() }()
-	id, err := manager.Dial(p.dial)
-	if err != nil {
-		return err
-	}
-	for {
-		select {
-		case e := <-events:
-			if e.Type != verbs.CMResolved {
-				return e.Err
-			}
-			// A request must name a queue pair, and no two pending requests may name the same one.
-			qpn := binary.BigEndian.Uint32(p.token[:])>>8 | 2
-			if err := id.Connect(verbs.CMParam{QPN: qpn, PrivateData: report.encode()}); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }

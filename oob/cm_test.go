@@ -42,10 +42,6 @@ func TestCMInvalid(t *testing.T) {
 	assert.ErrorContains(t, err, "no-such-host.invalid")
 	_, err = oob.Listen("cm:no-such-host.invalid:7471", oob.Config{Name: "server"})
 	assert.ErrorContains(t, err, "no-such-host.invalid")
-	way := must(oob.CM("host:7471"))
-	_, err = way.Exchange(t.Context(), oob.Ends{}, nil)
-	assert.ErrorIs(t, err, oob.ErrInvalid)
-	assert.NoError(t, way.Close(true))
 }
 
 // What the private data has no room for is refused at once, and the error names other ways.
@@ -63,7 +59,7 @@ func TestCMOffersTooMuch(t *testing.T) {
 			"room for 183 bytes":    {Data: make([]byte, 184)},
 		}
 	}
-	for text := range offers(newProgram(t, &fakeWay{}, writer(nil), rdma.Config{})) {
+	for text := range offers(newProgram(t, oob.Carried(&fakeWay{}), writer(nil), rdma.Config{})) {
 		cfg := writer(nil)
 		if text == "room for 183 bytes" {
 			cfg = reader()
@@ -89,7 +85,7 @@ func TestCMOffersTooMuch(t *testing.T) {
 	})
 	assert.ErrorContains(t, p.run(forever(t)), "shorten the name")
 
-	server := newProgram(t, &fakeWay{}, writer(nil), rdma.Config{MaxConnections: 300})
+	server := newProgram(t, oob.Carried(&fakeWay{}), writer(nil), rdma.Config{MaxConnections: 300})
 	for text, offer := range offers(server) {
 		l, err := oob.Listen("cm:"+freeCM(), oob.Config{Name: "server"})
 		require.NoError(t, err)
@@ -146,7 +142,7 @@ func TestCMCarries(t *testing.T) {
 
 // A server that needs a number of clients is Running when they are there.
 func TestCMListenerAwaits(t *testing.T) {
-	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
+	server := newProgram(t, oob.Carried(&fakeWay{}), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server", Await: 2})
 	require.NoError(t, err)
 	clients := 0
@@ -265,62 +261,107 @@ func TestCMCancel(t *testing.T) {
 	}
 }
 
-// How the requester has ended, the responder learns from Close, or from the closing of the
-// device, whichever comes first.
-func TestCMReports(t *testing.T) {
+// How the requester has ended goes with the end of its connection.
+func TestCMReports(t *testing.T) { simulate(t, 3, testCMReports) }
+
+func testCMReports(t *sim.Sim) {
 	reason := errors.New("on purpose")
-	for name, test := range map[string]struct {
-		end  func(p *program) error // of a requester that runs
-		fail bool
+	for _, test := range []struct {
+		name  string
+		ready func(p *program, cancel func()) // is called when the requester's connection is Ready
+		want  error                           // of the requester
 	}{
-		"success": {func(p *program) error { return errors.Join(p.engine.Run(forever(t)), p.peer.Close(nil)) }, false},
-		"failure": {func(p *program) error { return errors.Join(p.engine.Run(forever(t)), p.peer.Close(reason)) }, true},
-		"device closed after success": {func(p *program) error {
-			return errors.Join(p.engine.Run(forever(t)), p.engine.Close(), p.dev.Close(), p.peer.Close(reason))
-		}, false},
-		"device closed after failure": {func(p *program) error {
-			p.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, _ error) {
-				if s == rdma.Ready {
-					p.rdma.Fail(reason)
-				}
-			})
-			assert.ErrorIs(t, p.engine.Run(forever(t)), reason)
-			return errors.Join(p.engine.Close(), p.dev.Close())
-		}, true},
-		"device closed after the end of the engine": {func(p *program) error {
-			ctx, cancel := context.WithCancel(forever(t))
-			p.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, _ error) {
-				if s == rdma.Ready {
-					cancel()
-				}
-			})
-			assert.ErrorIs(t, p.engine.Run(ctx), context.Canceled)
-			return errors.Join(p.engine.Close(), p.dev.Close())
-		}, true},
+		{"success", func(*program, func()) {}, nil},
+		{"failure", func(p *program, _ func()) { p.rdma.Fail(reason) }, reason},
+		{"the engine has to end", func(_ *program, cancel func()) { cancel() }, context.Canceled},
+	} {
+		w := newWriter(t, must(oob.CM(simCM(t, "reader"))), "over the wire")
+		seen := false
+		r := newReader(t, must(oob.CM(simCM(t, "reader"))), func([]byte) { seen = true })
+		ctx, cancel := context.WithCancel(forever(t))
+		w.rdma.OnConnection(func(_ *rdma.Connection, s rdma.ConnectionState, _ error) {
+			if s == rdma.Ready {
+				test.ready(w, cancel)
+			}
+		})
+		done := make(chan error)
+		go func() { done <- w.run(ctx) }()
+		err := r.run(forever(t))
+		if test.want != nil {
+			assert.ErrorIs(t, err, oob.ErrPeerFailed, test.name)
+		} else {
+			assert.NoError(t, err, test.name)
+		}
+		assert.Equal(t, test.want == nil, seen, test.name)
+		require.ErrorIs(t, <-done, test.want, test.name)
+		cancel()
+	}
+}
+
+// What is no report is none, whatever the requester sends with the end of its connection.
+func TestCMHostileReports(t *testing.T) {
+	for name, test := range map[string]struct {
+		data []byte
+		want error
+		text string
+	}{
+		"success":       {oob.EncodeReport(true), nil, ""},
+		"failure":       {oob.EncodeReport(false), oob.ErrPeerFailed, ""},
+		"none":          {nil, nil, ""}, // as by an adapter
+		"garbage":       {[]byte("I am well"), descriptor.ErrFormat, "wrong report"},
+		"full":          {bytes.Repeat([]byte{0xff}, 220), descriptor.ErrFormat, "wrong report"},
+		"another kind":  {oob.EncodeReply("reader", nil), descriptor.ErrKind, "wrong report"},
+		"more than one": {append(oob.EncodeReport(true), oob.EncodeReport(false)...), descriptor.ErrTrailing, "wrong report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := freeCM()
-			w := newWriter(t, must(oob.CM(address)), "over the wire")
-			seen := false
-			r := newReader(t, must(oob.CM(address)), func([]byte) { seen = true })
-			done := make(chan error)
-			go func() {
-				if err := w.rdma.Start(); err != nil {
-					done <- err
-					return
-				}
-				done <- test.end(w)
-			}()
-			err := r.run(forever(t))
-			if test.fail {
-				assert.ErrorIs(t, err, oob.ErrPeerFailed)
-			} else {
-				assert.NoError(t, err)
+			r := newReader(t, must(oob.CM(address)), func([]byte) {})
+			done := make(chan error, 1)
+			go func() { done <- r.run(forever(t)) }()
+			s := newForeignProgram(t)
+			conn, err := s.rdma.Dial(address, rdma.DialConfig{
+				PrivateData:    oob.EncodeRequest("writer", "reader", testToken, 0, 1),
+				DisconnectData: func(*rdma.Connection) []byte { return test.data },
+			})
+			require.NoError(t, err)
+			s.until(func() bool { return conn.State() == rdma.Ready })
+			require.NoError(t, conn.Close())
+			err = s.wait(done)
+			require.ErrorIs(t, err, test.want)
+			if test.text != "" {
+				require.ErrorContains(t, err, test.text)
 			}
-			assert.Equal(t, !test.fail, seen)
-			require.NoError(t, <-done)
+			s.stop()
 		})
 	}
+}
+
+// A responder that ends the connection itself gets no report.
+func TestCMReportAfterOwnClose(t *testing.T) { simulate(t, 3, testCMReportAfterOwnClose) }
+
+func testCMReportAfterOwnClose(t *sim.Sim) {
+	r := newProgram(t, must(oob.CM(simCM(t, "reader"))), reader(), rdma.Config{})
+	var reported error
+	r.rdma.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			r.peer.Connect(r.rdma, nil)
+		case pe.Running:
+			r.peer.Done(func(err error) { reported = err; r.rdma.Stop() })
+			assert.NoError(t, r.rdma.List()[0].Close())
+		}
+	})
+	w := newProgram(t, must(oob.CM(simCM(t, "reader"))), writer(nil), rdma.Config{EndWithLastConnection: true})
+	w.rdma.OnStateChange(func(_, next pe.State) {
+		if next == pe.Starting {
+			w.peer.Connect(w.rdma, nil)
+		}
+	})
+	done := make(chan error)
+	go func() { done <- w.run(forever(t)) }()
+	require.NoError(t, r.run(forever(t)))
+	require.NoError(t, <-done)
+	require.ErrorContains(t, reported, "could not report whether it succeeded")
 }
 
 // Programs that do not belong together say so, and the responder goes on.
@@ -387,7 +428,7 @@ type foreignProgram struct {
 }
 
 func newForeignProgram(t testing.TB) *foreignProgram {
-	s := &foreignProgram{newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
+	s := &foreignProgram{newProgram(t, oob.Carried(&fakeWay{}), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 200})}
 	s.rdma.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state == rdma.Failed {
 			assert.NoError(t, conn.Close())
@@ -488,7 +529,7 @@ func TestCMHostileRequesters(t *testing.T) {
 		"does not come from package oob":                  nil,
 		"has version 9":                                   changed(2, 9),
 		"kind 3 is not expected":                          oob.EncodeRejection(true, ""),
-		"kind 6 is not expected":                          oob.EncodeOutcome(testToken, true),
+		"kind 6 is not expected":                          oob.EncodeReport(true),
 		"kind 77 is not expected":                         changed(3, 77),
 		"a field of 200 bytes":                            changed(16, 200), // the length of the name
 		"has invalid values":                              append(bytes.Clone(good), 1),
@@ -578,25 +619,30 @@ func TestCMIncompleteRequesters(t *testing.T) {
 	s.stop()
 }
 
-// A responder that has met its requester has no time for others, and believes nobody else how it
-// has ended.
+// A responder that has met its requester has no time for others.
 func TestCMAfterTheExchange(t *testing.T) {
 	address := freeCM()
 	r := newReader(t, must(oob.CM(address)), func([]byte) {})
-	done := make(chan error)
+	done, written, running := make(chan error), make(chan error), make(chan struct{})
 	go func() { done <- r.run(forever(t)) }()
-	w := newWriter(t, must(oob.CM(address)), "it is me")
-	require.NoError(t, w.rdma.Start())
-	require.NoError(t, w.engine.Run(forever(t)))
+	w := newProgram(t, must(oob.CM(address)), writer(nil), rdma.Config{})
+	w.rdma.OnStateChange(func(_, next pe.State) {
+		switch next {
+		case pe.Starting:
+			w.peer.Connect(w.rdma, nil)
+		case pe.Running:
+			close(running)
+		}
+	})
+	go func() { written <- w.run(forever(t)) }()
+	<-running
 	s := newForeignProgram(t)
 	busy, text, err := oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeRequest("writer", "reader", testToken, 0, 1))))
 	require.NoError(t, err)
 	assert.True(t, busy)
 	assert.Contains(t, text, "cannot accept this program")
-	_, text, err = oob.DecodeRejection(s.rejected(s.dial(address, oob.EncodeOutcome(testToken, false))))
-	require.NoError(t, err)
-	assert.Contains(t, text, "not expected")
-	require.NoError(t, w.peer.Close(nil))
+	_ = w.engine.Do(func() { w.rdma.Stop() })
+	require.NoError(t, <-written)
 	require.NoError(t, <-done)
 	s.stop()
 }
@@ -622,11 +668,11 @@ func TestCMHostileResponders(t *testing.T) {
 	}{
 		"accepts without a word":   {accepts(nil), descriptor.ErrFormat, "does not come from package oob"},
 		"another version":          {accepts(append([]byte("VC\x07"), reply[3:]...)), descriptor.ErrVersion, "version 7"},
-		"another kind":             {accepts(oob.EncodeOutcome(testToken, true)), descriptor.ErrKind, "not expected"},
-		"an unknown kind":          {accepts([]byte("VC\x01\xff")), descriptor.ErrKind, "kind 255"},
-		"truncated":                {accepts([]byte("VC\x01\x02\xff")), descriptor.ErrTruncated, ""},
+		"another kind":             {accepts(oob.EncodeReport(true)), descriptor.ErrKind, "not expected"},
+		"an unknown kind":          {accepts([]byte("VC\x02\xff")), descriptor.ErrKind, "kind 255"},
+		"truncated":                {accepts([]byte("VC\x02\x02\xff")), descriptor.ErrTruncated, ""},
 		"trailing":                 {accepts(append(bytes.Clone(reply), 1)), descriptor.ErrTrailing, ""},
-		"a resource of a bad kind": {accepts([]byte("VC\x01\x02\x01a\x01")), descriptor.ErrTrailing, ""},
+		"a resource of a bad kind": {accepts([]byte("VC\x02\x02\x01a\x01")), descriptor.ErrTrailing, ""},
 		"a lying map":              {accepts(reply), descriptor.ErrFormat, "its length is 0"},
 		"another":                  {accepts(oob.EncodeReply("other", m)), oob.ErrWrongPeer, `it is from "other"`},
 		"without a map":            {accepts(oob.EncodeReply("reader", nil)), oob.ErrWrongPeer, "expects a memory map"},
@@ -726,7 +772,7 @@ func testCMTriesAgain(t *sim.Sim) {
 func TestCMListenerHostile(t *testing.T) {
 	var log bytes.Buffer
 	s := newForeignProgram(t)
-	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
+	server := newProgram(t, oob.Carried(&fakeWay{}), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{MaxConnections: 2})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server", Log: zerolog.New(&log)})
 	require.NoError(t, err)
 	require.NoError(t, l.Serve(server.rdma, oob.Offer{Connections: 2}, func(string, *oob.Answer) error { return nil }))
@@ -774,7 +820,7 @@ func TestCMListenerHostile(t *testing.T) {
 // its place to the next.
 func TestCMListenerOfOneThatNeverEstablishes(t *testing.T) {
 	s := newForeignProgram(t)
-	server := newProgram(t, &fakeWay{}, oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{ConnectTimeout: 200 * time.Millisecond})
+	server := newProgram(t, oob.Carried(&fakeWay{}), oob.Config{Name: "unused", Peer: "nobody"}, rdma.Config{ConnectTimeout: 200 * time.Millisecond})
 	l, err := oob.Listen("cm::0", oob.Config{Name: "server"})
 	require.NoError(t, err)
 	names := make(chan string, 10)

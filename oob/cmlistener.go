@@ -14,11 +14,9 @@ import (
 // cmListener is a Listener by connection manager. All methods but addr, serve and close belong
 // to the engine's goroutine.
 type cmListener struct {
-	answerer
+	admission
 	l       *Listener
 	way     *cm
-	offer   Offer
-	f       func(client string, a *Answer) error
 	unwatch func()
 
 	mu      sync.Mutex
@@ -43,17 +41,32 @@ func (c *cmListener) serve(r *rdma.Connections, offer Offer, f func(client strin
 	if err != nil {
 		return fmt.Errorf("oob: serve on %v: %w", c.way, err)
 	}
-	c.offer, c.f = offer, f
-	c.answerer = answerer{
-		r: r, connections: offer.connections(), admit: c.admitClient, mustWait: c.l.logMustWait,
-		ends:    func(client string) Ends { return c.l.peer(client, c.way).ends },
-		outcome: func(*privateData) bool { return true }, // a server ignores reports
-		rejected: func(from netip.AddrPort, err error) {
-			c.l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", from)
+	l := c.l
+	c.admission = admission{
+		r: r, connections: offer.connections(), mustWait: l.logMustWait,
+		exchange: func(client string) *exchange { return newExchange(l.peer(client), r) },
+		reply: func(x *exchange) ([]byte, error) {
+			b, err := x.bundle(offer)
+			if err != nil {
+				return nil, err
+			}
+			return (&privateData{kind: cmReply, offer: *b}).encodeWithinLimit()
 		},
+		admit: func(e *cmExchange) error {
+			l.waitLogged = false
+			if err := f(e.offer.From, e.answer); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(e.conns, func(conn *rdma.Connection) bool { return conn.State() != rdma.Exported }) {
+				return errors.New("the connections were closed")
+			}
+			return nil
+		},
+		accepted: func(x *exchange, e *cmExchange) { l.admitted(x, e.answer, e.offer.From, e.from()) },
+		rejected: func(from netip.AddrPort, err error) { l.rejected(from, err) },
 	}
 	return r.Engine().Do(func() {
-		if c.l.isClosed() {
+		if l.isClosed() {
 			return
 		}
 		c.unwatch = r.Watch(func(_, next pe.State) {
@@ -101,51 +114,4 @@ func (c *cmListener) close() error {
 		}
 	})
 	return nil
-}
-
-// admitClient makes the connections with a client, or rejects it.
-func (c *cmListener) admitClient(r *requests) {
-	l, name := c.l, r.offer.From
-	x := newExchange(l.peer(name, c.way), c.r)
-	a, err := x.importOffer(r.offer, 0)
-	if err != nil {
-		c.rejectForError(r, err)
-		return
-	}
-	admitted := false
-	defer func() {
-		if !admitted { // also if f panicked
-			closeImports(a.Maps, a.Events)
-			r.reject(rejection(cmBusy, errBusy))
-		}
-	}()
-	var reply []byte
-	b, err := x.bundle(c.offer)
-	if err == nil {
-		reply, err = (&privateData{kind: cmReply, offer: *b}).encodeWithinLimit()
-	}
-	if err == nil {
-		err = c.prepare(r)
-	}
-	if err != nil {
-		c.rejectForError(r, err)
-		return
-	}
-	l.waitLogged = false
-	a.Connections, x.conns = slices.Clone(r.conns), r.conns
-	if err := c.f(name, a); err != nil {
-		c.rejectForGood(r, err)
-		return
-	}
-	if slices.ContainsFunc(r.conns, func(conn *rdma.Connection) bool { return conn.State() != rdma.Exported }) {
-		c.rejectForGood(r, errors.New("the connections were closed"))
-		return
-	}
-	client := fmt.Sprintf("%s from %v", name, r.from())
-	if c.accept(r, rdma.AcceptConfig{PrivateData: reply}) != nil {
-		return
-	}
-	admitted = true
-	x.watchUntilClosed(a, l.connectionWatcher(client, &admitted), nil)
-	l.cfg.Log.Info().Msgf("client %s connected", client)
 }

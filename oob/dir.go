@@ -48,12 +48,12 @@ type dir struct {
 // system that their hosts share. A missing folder is created, with mode 0700, if its
 // parent exists. Each program has one file there, NAME.oob, with mode 0600, and
 // removes it at its end. A folder serves any number of pairs with different names.
-func Dir(path string) Way { return &dir{path: path} }
+func Dir(path string) Way { return Carried(&dir{path: path}) }
 
 // UserDir is Dir for a folder that all programs of one user on one host share, in the system's
 // directory for temporary files. A folder that other users can write to is refused.
 func UserDir() Way {
-	return &dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), perUser: true}
+	return Carried(&dir{path: filepath.Join(os.TempDir(), "verbena-"+strconv.Itoa(os.Getuid())), perUser: true})
 }
 
 func (d *dir) String() string { return "the folder " + d.path }

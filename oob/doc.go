@@ -15,10 +15,11 @@
 //
 // # Ways
 //
-// A Way carries the bytes: through a folder (Dir, UserDir), over TCP (TCP), in the private data
-// of the connection manager (CM), by copy and paste (Stdio), or in files that a person copies
-// (Files). Parse makes a Way from the value of a flag. A program can add its own: Way is an
-// interface of four methods. Package oob/etcd, a separate module, exchanges through etcd.
+// A Way is how the programs meet: through a folder (Dir, UserDir), over TCP (TCP), by copy and
+// paste (Stdio), in files that a person copies (Files), or by connection manager (CM), which
+// connects them itself. Parse makes a Way from the value of a flag. A program can add its own:
+// Carried makes a Way of a Carrier, an interface of four methods. Package oob/etcd, a separate
+// module, exchanges through etcd.
 //
 // # Ends
 //

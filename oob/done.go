@@ -82,10 +82,16 @@ func (p *Peer) Done(f func(err error)) {
 		return
 	}
 	p.waitFor(fmt.Sprintf("%s to report its end through %v", p.cfg.Peer, p.way))
+	if w := p.way.cm; w != nil {
+		c.runAsync(p, context.Background(), untilDone, finish)
+		w.done = finish
+		c.onEngine(w.reported)
+		return
+	}
 	c.runAsync(p, context.Background(), func(ctx context.Context) error {
 		p.doneMu.Lock() // an abandoned Done may not have returned yet
 		defer p.doneMu.Unlock()
-		return p.way.Done(ctx)
+		return p.way.carrier.Done(ctx)
 	}, finish)
 }
 

@@ -103,13 +103,13 @@ func TestEndWithLastsForOneRun(t *testing.T) {
 func TestEndWithOfOthers(t *testing.T) {
 	var desc []byte // of nobody, who never answers
 	way := func(connections int) oob.Way {
-		return &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) {
+		return oob.Carried(&fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) {
 			b := descriptor.Bundle{From: "writer", To: "reader"}
 			for range connections {
 				b.Connections = append(b.Connections, desc)
 			}
 			return b.Encode()
-		}}
+		}})
 	}
 	r := newProgram(t, way(0), reader(), rdma.Config{ConnectTimeout: time.Millisecond, MaxConnections: 4})
 	r.peer.EndWith(r.rdma)

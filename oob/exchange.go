@@ -33,17 +33,17 @@ func newExchange(p *Peer, r rdma.Context) *exchange {
 	return x
 }
 
-// start starts an exchange by a Way that carries bytes.
-func (x *exchange) start(ctx context.Context, offer Offer) error {
+// start starts an exchange through the Carrier.
+func (w Way) start(ctx context.Context, x *exchange, offer Offer) error {
 	ours, err := x.export(offer)
 	if err != nil {
 		return err
 	}
 	p := x.peer
-	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, p.way))
+	p.waitFor(fmt.Sprintf("the descriptors of %s, through %v", p.cfg.Peer, w))
 	var theirs []byte
 	x.call.runAsync(p, ctx, func(ctx context.Context) (err error) {
-		theirs, err = p.way.Exchange(ctx, p.ends, ours)
+		theirs, err = w.carrier.Exchange(ctx, p.ends, ours)
 		return err
 	}, func(err error) {
 		var a *Answer
@@ -275,8 +275,10 @@ func (x *exchange) watch(a *Answer) {
 		p.waitEnded("")
 	}
 	ready := 0
-	x.watchUntilClosed(a, func(_ *rdma.Connection, state rdma.ConnectionState, err error) {
+	x.watchUntilClosed(a, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch {
+		case state == rdma.Closed && p.way.cm != nil:
+			p.way.cm.closed(conn, err)
 		case state == rdma.Failed && x.r.State() == pe.Starting:
 			x.r.Fail(err)
 		case state == rdma.Ready:

@@ -16,6 +16,9 @@ func SetConfirmTimeout(d time.Duration) (reset func()) {
 	return func() { confirmTimeout = was }
 }
 
+// Carrier is the Carrier of a Way.
+func (w Way) Carrier() Carrier { return w.carrier }
+
 // EncodeRequest makes the private data of a request.
 func EncodeRequest(from, to string, token [8]byte, index, count uint8) []byte {
 	d := privateData{kind: cmRequest, token: token, index: index, count: count, to: nameSum(to)}
@@ -32,10 +35,8 @@ func EncodeReply(from string, m []byte) []byte {
 	return d.encode()
 }
 
-// EncodeOutcome makes the private data of a requester's report.
-func EncodeOutcome(token [8]byte, ok bool) []byte {
-	return (&privateData{kind: cmOutcome, token: token, ok: ok}).encode()
-}
+// EncodeReport makes the private data of a requester's report.
+func EncodeReport(ok bool) []byte { return (&privateData{kind: cmReport, ok: ok}).encode() }
 
 // EncodeRejection makes the private data of a rejection.
 func EncodeRejection(busy bool, text string) []byte {

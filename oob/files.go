@@ -40,7 +40,7 @@ type Files struct {
 	Enter io.Reader
 }
 
-// files is the Way of Files.
+// files is the Carrier of Files.
 type files struct {
 	Files
 	enterLines *lineReader // nil: not interactive
@@ -57,15 +57,15 @@ type files struct {
 func (f Files) Way() (Way, error) {
 	switch {
 	case f.Local == "" || f.Remote == "":
-		return nil, fmt.Errorf("%w: give both the local and the remote file", ErrInvalid)
+		return Way{}, fmt.Errorf("%w: give both the local and the remote file", ErrInvalid)
 	case f.Local == f.Remote || f.Local == f.Resource || f.Remote == f.Resource:
-		return nil, fmt.Errorf("%w: the same file is named twice", ErrInvalid)
+		return Way{}, fmt.Errorf("%w: the same file is named twice", ErrInvalid)
 	}
 	w := &files{Files: f}
 	if f.Enter != nil {
 		w.enterLines = readLines(f.Enter)
 	}
-	return w, nil
+	return Carried(w), nil
 }
 
 func (f *files) String() string { return "the file " + f.Remote }

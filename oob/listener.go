@@ -46,9 +46,7 @@ func Listen(way string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("oob: listen: %w", err)
 	}
-	t, byTCP := w.(*tcp)
-	m, byCM := w.(*cm)
-	if !byTCP && !byCM {
+	if w.address == "" {
 		return nil, fmt.Errorf("oob: listen: %w: %v serves one pair of programs only; give tcp:HOST:PORT or cm:HOST:PORT", ErrInvalid, w)
 	}
 	err = checkName("this program", cfg.Name)
@@ -59,19 +57,17 @@ func Listen(way string, cfg Config) (*Listener, error) {
 		return nil, fmt.Errorf("oob: listen: %w", err)
 	}
 	cfg.Role = Responder
-	if byCM {
-		l := &Listener{cfg: cfg}
-		l.cm = &cmListener{l: l, way: m}
-		if err := m.check(Ends{Role: Responder}); err != nil {
-			return nil, fmt.Errorf("oob: listen on %v: %w", m, err)
-		}
-		return l, nil
+	l := &Listener{cfg: cfg}
+	if w.cm != nil {
+		l.cm = &cmListener{l: l, way: w.cm}
+		err = w.check(Ends{Role: Responder})
+	} else {
+		l.listener, err = net.Listen("tcp", w.address)
 	}
-	listener, err := net.Listen("tcp", t.address)
 	if err != nil {
-		return nil, fmt.Errorf("oob: listen on %v: %w", t, err)
+		return nil, fmt.Errorf("oob: listen on %v: %w", w, err)
 	}
-	return &Listener{cfg: cfg, listener: listener}, nil
+	return l, nil
 }
 
 // Addr is the address that clients connect to, as HOST:PORT. By connection manager it is the
@@ -156,17 +152,17 @@ func (l *Listener) Serve(r rdma.Context, offer Offer, f func(client string, a *A
 func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func(client string, a *Answer) error) {
 	if c.err != nil {
 		_ = c.conn.Close()
-		l.rejected(c, c.err)
+		l.rejected(c.conn.RemoteAddr(), c.err)
 		return
 	}
-	p := l.peer(c.hello.From, &tcp{address: l.Addr()})
+	p := l.peer(c.hello.From)
 	err := c.check(p.ends)
 	if checkName("", c.hello.From) != nil {
 		err = notFrom(p.ends, c.hello.From, c.hello.To)
 	}
 	if err != nil {
 		l.reply(c, p.ends, nil, nil)
-		l.rejected(c, err)
+		l.rejected(c.conn.RemoteAddr(), err)
 		return
 	}
 	engine := r.Engine() // nil once the context is closed
@@ -176,16 +172,16 @@ func (l *Listener) checkClient(r rdma.Context, offer Offer, c clientConn, f func
 }
 
 // peer makes the Peer that checks a client's offer.
-func (l *Listener) peer(client string, way Way) *Peer {
+func (l *Listener) peer(client string) *Peer {
 	cfg := l.cfg
 	if cfg.Peer == "" {
 		cfg.Peer = client
 	}
-	return &Peer{cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: Responder}, way: way}
+	return &Peer{cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: Responder}}
 }
 
-func (l *Listener) rejected(c clientConn, err error) {
-	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", c.conn.RemoteAddr())
+func (l *Listener) rejected(from fmt.Stringer, err error) {
+	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", from)
 }
 
 // admit makes the connections with a client, or rejects it. It runs on the engine's
@@ -205,7 +201,7 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 	reject := func(err error) {
 		_ = x.closeConnections()
 		replied = l.reply(c, x.peer.ends, nil, err)
-		l.rejected(c, err)
+		l.rejected(c.conn.RemoteAddr(), err)
 	}
 	var a *Answer
 	b, err := descriptor.DecodeBundle(c.hello.Body)
@@ -231,15 +227,12 @@ func (l *Listener) admit(x *exchange, offer Offer, c clientConn, f func(client s
 		reject(err)
 		return
 	}
-	client := fmt.Sprintf("%s from %v", c.hello.From, c.conn.RemoteAddr())
-	admitted := false
-	x.watchUntilClosed(a, l.connectionWatcher(client, &admitted), nil)
 	if err := f(c.hello.From, a); err != nil {
+		x.watchUntilClosed(a, nil, nil)
 		reject(err)
 		return
 	}
-	admitted = true
-	l.cfg.Log.Info().Msgf("client %s connected", client)
+	l.admitted(x, a, c.hello.From, c.conn.RemoteAddr())
 	replied = l.reply(c, x.peer.ends, ours, nil)
 }
 
@@ -258,17 +251,17 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// connectionWatcher returns the function that handles state changes of a client's connections: it closes
-// those that have failed, and logs the first that ends, if the client was admitted.
-func (l *Listener) connectionWatcher(client string, admitted *bool) func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+// admitted follows the connections of a client: it closes those that have failed, and logs the first
+// that ends.
+func (l *Listener) admitted(x *exchange, a *Answer, name string, from fmt.Stringer) {
+	client := fmt.Sprintf("%s from %v", name, from)
+	l.cfg.Log.Info().Msgf("client %s connected", client)
 	ended := false
-	return func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	x.watchUntilClosed(a, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		if state != rdma.Failed && state != rdma.Closed {
 			return
 		}
-		first := *admitted && !ended
-		ended = true
-		switch {
+		switch first := !ended; {
 		case state == rdma.Failed:
 			if first {
 				l.cfg.Log.Warn().Err(err).Msgf("lost client %s", client)
@@ -277,7 +270,8 @@ func (l *Listener) connectionWatcher(client string, admitted *bool) func(conn *r
 		case first:
 			l.cfg.Log.Info().Msgf("client %s disconnected", client)
 		}
-	}
+		ended = true
+	}, nil)
 }
 
 // maxRefusal is the largest length of the reason that a rejected client gets, in bytes.

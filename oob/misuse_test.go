@@ -30,11 +30,11 @@ func newPeer(t *testing.T, way oob.Way, cfg oob.Config) *oob.Peer {
 func TestFailedExchangeLeavesNoConnection(t *testing.T) {
 	fails := errors.New("on purpose")
 	way := &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, fails }}
-	p := newProgram(t, way, writer(nil), rdma.Config{MaxConnections: 2})
+	p := newProgram(t, oob.Carried(way), writer(nil), rdma.Config{MaxConnections: 2})
 	tries := 0
 	var peers []*oob.Peer
 	try := func() {
-		peer := newPeer(t, way, writer(nil))
+		peer := newPeer(t, oob.Carried(way), writer(nil))
 		peers = append(peers, peer)
 		peer.Exchange(t.Context(), p.rdma, oob.Offer{Connections: 2}, func(_ *oob.Answer, err error) {
 			assert.ErrorIs(t, err, fails)
@@ -72,7 +72,7 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 		return (&descriptor.Bundle{From: "writer", To: "reader"}).Encode()
 	}
 	way := &fakeWay{exchange: answer, done: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }}
-	r := newProgram(t, way, reader(), rdma.Config{})
+	r := newProgram(t, oob.Carried(way), reader(), rdma.Config{})
 	var got []error
 	var note func(err error)
 	note = func(err error) {
@@ -105,7 +105,7 @@ func TestDoneOfAClosedPeer(t *testing.T) {
 // Without a context, or an engine, the function is called at once.
 func TestWithoutContext(t *testing.T) {
 	var got []error
-	w := newPeer(t, &fakeWay{}, writer(nil))
+	w := newPeer(t, oob.Carried(&fakeWay{}), writer(nil))
 	w.Exchange(t.Context(), nil, oob.Offer{}, func(_ *oob.Answer, err error) { got = append(got, err) })
 	w.EndWith(nil)
 	w.Done(nil)
@@ -124,7 +124,7 @@ func TestWaitingInRunning(t *testing.T) {
 		b.From, b.To = b.To, b.From
 		return b.Encode() // each connection is its own peer
 	}}
-	p := newProgram(t, way, writer(nil), rdma.Config{MaxConnections: 2})
+	p := newProgram(t, oob.Carried(way), writer(nil), rdma.Config{MaxConnections: 2})
 	ready := 0
 	p.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state != rdma.Ready {
@@ -152,7 +152,7 @@ type embedded struct{ *rdma.Connections }
 
 // A context that is missing, also as a nil pointer of a kind, is an error.
 func TestNoContext(t *testing.T) {
-	w := newPeer(t, &fakeWay{}, writer(nil))
+	w := newPeer(t, oob.Carried(&fakeWay{}), writer(nil))
 	var got []error
 	exchanged := func(_ *oob.Answer, err error) { got = append(got, err) }
 	dev, err := soft.Open(soft.Config{})
@@ -207,7 +207,7 @@ func TestWithoutFunctions(t *testing.T) {
 	}
 
 	broken := errors.New("no paper")
-	p := newProgram(t, &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}, reader(), rdma.Config{})
+	p := newProgram(t, oob.Carried(&fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}), reader(), rdma.Config{})
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			p.peer.Connect(p.rdma, nil)
@@ -218,7 +218,7 @@ func TestWithoutFunctions(t *testing.T) {
 	err := p.run(forever(t))
 	require.ErrorIs(t, err, oob.ErrInvalid, "Done comes before the exchange has succeeded")
 
-	q := newProgram(t, &fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}, reader(), rdma.Config{})
+	q := newProgram(t, oob.Carried(&fakeWay{exchange: func(context.Context, oob.Ends, []byte) ([]byte, error) { return nil, broken }}), reader(), rdma.Config{})
 	q.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			q.peer.Exchange(t.Context(), q.rdma, oob.Offer{}, nil)

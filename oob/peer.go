@@ -135,9 +135,6 @@ func Open(way string, cfg Config) (*Peer, error) {
 // New makes a Peer with any Way. It opens nothing yet. Its errors match ErrInvalid, or are
 // those of resolving a host name (CM).
 func New(way Way, cfg Config) (*Peer, error) {
-	if way == nil {
-		return nil, fmt.Errorf("oob: make a peer: %w: no way is given", ErrInvalid)
-	}
 	p := &Peer{way: way, cfg: cfg, ends: Ends{Name: cfg.Name, Peer: cfg.Peer, Role: cfg.Role}, outcomeTimeout: outcomeTimeout}
 	p.ends.Note = p.note
 	err := errors.Join(checkName("this program", cfg.Name), checkName("the peer", cfg.Peer))
@@ -148,8 +145,8 @@ func New(way Way, cfg Config) (*Peer, error) {
 	case cfg.Role != Requester && cfg.Role != Responder:
 		err = fmt.Errorf("%w: the role is %v", ErrInvalid, cfg.Role)
 	}
-	if c, ok := way.(checker); ok && err == nil {
-		err = c.check(p.ends)
+	if err == nil {
+		err = way.check(p.ends)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("oob: %w", err)
@@ -211,11 +208,11 @@ func (p *Peer) Exchange(ctx context.Context, r rdma.Context, offer Offer, f func
 	x := newExchange(p, r)
 	x.callback = f
 	x.call = newCall(engine, r, func(err error) { x.end(nil, err) })
-	start := x.start
-	if w, ok := p.way.(connector); ok {
-		start = func(ctx context.Context, offer Offer) error { return w.startExchange(ctx, x, offer) }
+	start := p.way.start
+	if w := p.way.cm; w != nil {
+		start = w.start
 	}
-	if err := start(ctx, offer); err != nil {
+	if err := start(ctx, x, offer); err != nil {
 		x.call.unwatch()                          // report err, even if the context stops first
 		_ = engine.Do(func() { x.end(nil, err) }) // fails only once the engine is closed
 	}
@@ -320,8 +317,8 @@ func (p *Peer) note(text string) {
 // Close ends what is under way, and removes what was created for the exchange. If this program
 // is the requester and the exchange succeeded, Close reports to the peer whether the program
 // succeeded: err is the program's error, such as the result of pe.Engine.Run; nil means
-// success. Call it when the engine no longer runs. Closing again only waits for a Close that
-// is under way.
+// success. (By connection manager, the connections have reported: see CM.) Call it when the
+// engine no longer runs. Closing again only waits for a Close that is under way.
 func (p *Peer) Close(err error) (result error) {
 	p.closing.Do(func() {
 		p.mu.Lock()
@@ -329,7 +326,10 @@ func (p *Peer) Close(err error) (result error) {
 		p.mu.Unlock()
 		p.cancel(errPeerClosed)
 		p.goroutines.Wait()
-		if e := p.way.Close(err == nil); e != nil {
+		if p.way.cm != nil {
+			return // the connections have reported
+		}
+		if e := p.way.carrier.Close(err == nil); e != nil {
 			result = fmt.Errorf("oob: end the exchange with %s through %v: %w", p.cfg.Peer, p.way, e)
 		}
 	})

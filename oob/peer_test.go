@@ -366,7 +366,7 @@ func TestCancel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := &fakeWay{exchange: waits}
-			p := newProgram(t, way, writer(nil), rdma.Config{})
+			p := newProgram(t, oob.Carried(way), writer(nil), rdma.Config{})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			called := 0
@@ -399,7 +399,7 @@ func TestCancel(t *testing.T) {
 
 	// Run ends, and so does everything.
 	way := &fakeWay{exchange: waits}
-	p := newWriter(t, way, "x")
+	p := newWriter(t, oob.Carried(way), "x")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, reason)
 	defer cancel()
 	require.ErrorIs(t, p.run(ctx), reason)
@@ -455,7 +455,7 @@ func TestHostileAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := &fakeWay{exchange: func(_ context.Context, _ oob.Ends, ours []byte) ([]byte, error) { return test.answer(ours), nil }}
-			p := newProgram(t, way, writer(&oob.Expect{Maps: 1}), rdma.Config{})
+			p := newProgram(t, oob.Carried(way), writer(&oob.Expect{Maps: 1}), rdma.Config{})
 			local, err := mmap.Alloc(p.dev, 64, mmap.RemoteRead)
 			require.NoError(t, err)
 			p.rdma.OnStateChange(func(_, next pe.State) {
@@ -483,10 +483,10 @@ func TestMisuse(t *testing.T) {
 	require.ErrorIs(t, err, oob.ErrInvalid)
 	_, err = oob.Open("tcp::7471", writer(nil))
 	require.ErrorContains(t, err, "give the host that reader runs on")
-	_, err = oob.New(nil, writer(nil))
+	_, err = oob.New(oob.Way{}, writer(nil))
 	require.ErrorIs(t, err, oob.ErrInvalid)
 
-	p := newProgram(t, &fakeWay{exchange: waits}, writer(nil), rdma.Config{})
+	p := newProgram(t, oob.Carried(&fakeWay{exchange: waits}), writer(nil), rdma.Config{})
 	var got []error
 	note := func(_ *oob.Answer, err error) { got = append(got, err) }
 	p.peer.Exchange(t.Context(), p.rdma, oob.Offer{}, note) // Idle
@@ -511,7 +511,7 @@ func TestMisuse(t *testing.T) {
 		"data":        {Data: make([]byte, descriptor.MaxPayload)},
 		"maps":        {Maps: []*mmap.Map{{}}},
 	} {
-		p = newProgram(t, &fakeWay{exchange: waits}, writer(nil), rdma.Config{})
+		p = newProgram(t, oob.Carried(&fakeWay{exchange: waits}), writer(nil), rdma.Config{})
 		p.rdma.OnStateChange(func(_, next pe.State) {
 			assert.NotEqual(t, pe.Running, next)
 			if next == pe.Starting {
@@ -533,7 +533,7 @@ func TestPeerNeverConnects(t *testing.T) {
 	go func() {
 		b, err := (&descriptor.Bundle{From: "reader", To: "writer", Connections: [][]byte{desc}}).Encode()
 		assert.NoError(t, err)
-		way := oob.Dir(folder)
+		way := oob.Dir(folder).Carrier()
 		_, err = way.Exchange(t.Context(), oob.Ends{Name: "reader", Peer: "writer", Role: oob.Responder, Note: func(string) {}}, b)
 		assert.NoError(t, err)
 		assert.NoError(t, way.Close(true))
@@ -552,21 +552,12 @@ func TestPeerNeverConnects(t *testing.T) {
 
 // A requester that fails says so; one that goes without a word is noticed.
 func TestHowThePeerEnds(t *testing.T) {
+	fails := errors.New("on purpose")
 	a, b := pairs(t)["tcp"]()
-	testHowThePeerEnds(t, a, b)
-	simulate(t, 3, func(s *sim.Sim) {
-		testHowThePeerEnds(s, must(oob.CM(simCM(s, "reader"))), must(oob.CM(simCM(s, "reader"))))
-	})
-	simulate(t, 3, testPeerIsKilled)
-}
-
-func testHowThePeerEnds(t testing.TB, a, b oob.Way) {
 	w := newWriter(t, a, strings.Repeat("x", 4096))
 	r := newReader(t, b, func([]byte) { assert.Fail(t, "it has not succeeded") })
-	fails := errors.New("on purpose")
 	done := make(chan error)
 	go func() {
-		w.takeTurn()
 		if err := w.rdma.Start(); err != nil {
 			done <- err
 			return
@@ -577,12 +568,12 @@ func testHowThePeerEnds(t testing.TB, a, b oob.Way) {
 	require.NoError(t, <-done)
 }
 
-func testPeerIsKilled(s *sim.Sim) {
-	t, done := s, make(chan error)
-	w := newWriter(t, must(oob.CM(simCM(s, "reader"))), "x")
-	r := newReader(t, must(oob.CM(simCM(s, "reader"))), func([]byte) { assert.Fail(t, "it has not said so") })
+func TestPeerIsKilled(t *testing.T) {
+	folder, done := t.TempDir(), make(chan error)
+	w := newWriter(t, oob.Dir(folder), "x")
+	r := newReader(t, oob.Dir(folder), func([]byte) { assert.Fail(t, "it has not said so") })
+	r.peer.SetOutcomeTimeout(outcomeTimeout)
 	go func() {
-		w.takeTurn()
 		if err := w.rdma.Start(); err != nil {
 			done <- err
 			return
@@ -637,7 +628,7 @@ func TestNotify(t *testing.T) {
 	cfg := writer(nil)
 	lines := make(chan string, 1)
 	cfg.Notify = func(line string) { lines <- line }
-	p := newProgram(t, way, cfg, rdma.Config{})
+	p := newProgram(t, oob.Carried(way), cfg, rdma.Config{})
 	p.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			p.peer.Connect(p.rdma, func(_ *rdma.Connection, _ *mmap.Map, err error) { p.rdma.Fail(err) })

@@ -22,7 +22,7 @@ const (
 
 const (
 	cmMagic   = "VC"
-	cmVersion = 1
+	cmVersion = 2
 )
 
 type cmKind uint8
@@ -39,10 +39,10 @@ const (
 	cmBusy                         // a rejection; another attempt may succeed: text
 	cmRefused                      // a final rejection: text
 	cmWrongNames                   // a rejection: the programs do not belong together: offer.From, offer.To
-	cmOutcome                      // the requester's report, in a request: token, ok
+	cmReport                       // the requester's report, with a disconnect: ok
 )
 
-// cmToken identifies the messages of one exchange. Only its two ends know it.
+// cmToken identifies the requests of one exchange. Only its two ends know it.
 type cmToken [8]byte
 
 // privateData is the content of one message of the connection manager. Its kind determines
@@ -76,9 +76,8 @@ func (d *privateData) encode() []byte {
 		b = appendCounted(b, []byte(d.text))
 	case cmWrongNames:
 		b = appendCounted(appendCounted(b, []byte(d.offer.From)), []byte(d.offer.To))
-	case cmOutcome:
-		b = append(append(b, d.token[:]...), 0)
-		if d.ok {
+	case cmReport:
+		if b = append(b, 0); d.ok {
 			b[len(b)-1] = 1
 		}
 	}
@@ -144,8 +143,7 @@ func decodePrivateData(b []byte) (*privateData, error) {
 		d.text = string(readCounted(r))
 	case cmWrongNames:
 		d.offer.From, d.offer.To = string(readCounted(r)), string(readCounted(r))
-	case cmOutcome:
-		r.Fixed(d.token[:])
+	case cmReport:
 		d.ok = r.Bool()
 	default:
 		return nil, d.unexpected()

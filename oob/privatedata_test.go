@@ -28,8 +28,8 @@ func somePrivateData(t testing.TB) []privateData {
 		{kind: cmBusy, text: "later"},
 		{kind: cmRefused},
 		{kind: cmWrongNames, offer: descriptor.Bundle{From: "reader", To: "writer"}},
-		{kind: cmOutcome, token: token},
-		{kind: cmOutcome, token: token, ok: true},
+		{kind: cmReport},
+		{kind: cmReport, ok: true},
 	}
 }
 
@@ -59,12 +59,12 @@ func TestPrivateData(t *testing.T) {
 	}{
 		"nothing":           {"", descriptor.ErrFormat},
 		"another program's": {"VB\x01\x01", descriptor.ErrFormat},
-		"a later version":   {"VC\x02\x01", descriptor.ErrVersion},
-		"no kind":           {"VC\x01\x00", descriptor.ErrKind},
-		"an unknown kind":   {"VC\x01\x07", descriptor.ErrKind},
-		"a text too long":   {"VC\x01\x03\x05abcd", descriptor.ErrTruncated},
-		"no flag":           {"VC\x01\x0612345678\x02", descriptor.ErrFormat},
-		"no resource":       {"VC\x01\x02\x01a\x05\x00", descriptor.ErrTrailing},
+		"another version":   {"VC\x01\x01", descriptor.ErrVersion},
+		"no kind":           {"VC\x02\x00", descriptor.ErrKind},
+		"an unknown kind":   {"VC\x02\x07", descriptor.ErrKind},
+		"a text too long":   {"VC\x02\x03\x05abcd", descriptor.ErrTruncated},
+		"no flag":           {"VC\x02\x06\x02", descriptor.ErrFormat},
+		"no resource":       {"VC\x02\x02\x01a\x05\x00", descriptor.ErrTrailing},
 	} {
 		_, err := decodePrivateData([]byte(test.data))
 		require.ErrorIs(t, err, test.want, name)

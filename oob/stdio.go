@@ -30,7 +30,7 @@ type stdio struct {
 // Config.Notify says what to paste, and when. A read from a terminal cannot be interrupted: a
 // goroutine stays in Read until in ends, or has a line after the Peer was closed. Nor can a
 // write to out be interrupted: if out is a full pipe, Exchange and Close wait until it is read.
-func Stdio(in io.Reader, out io.Writer) Way { return &stdio{out: out, lines: readLines(in)} }
+func Stdio(in io.Reader, out io.Writer) Way { return Carried(&stdio{out: out, lines: readLines(in)}) }
 
 func (s *stdio) String() string { return "standard input" }
 

@@ -47,16 +47,9 @@ func TCP(address string) (Way, error) {
 		_, err = net.LookupPort("tcp", port)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tcp:%s: %w: %w", address, ErrInvalid, err)
+		return Way{}, fmt.Errorf("tcp:%s: %w: %w", address, ErrInvalid, err)
 	}
-	return &tcp{address: address}, nil
-}
-
-func (t *tcp) check(ends Ends) error {
-	if host, _, _ := net.SplitHostPort(t.address); host == "" && ends.Role == Requester {
-		return fmt.Errorf("tcp:%s: %w: the host is missing; give the host that %s runs on", t.address, ErrInvalid, ends.Peer)
-	}
-	return nil
+	return Way{carrier: &tcp{address: address}, address: address}, nil
 }
 
 func (t *tcp) String() string { return "tcp:" + t.address }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -55,7 +56,7 @@ func (r Role) String() string {
 	return fmt.Sprintf("Role(%d)", int(r))
 }
 
-// Ends names the two programs, for a Way.
+// Ends names the two programs, for a Carrier.
 type Ends struct {
 	Name string // of this program; letters, digits, and . _ - +
 	Peer string // of the other one, likewise
@@ -65,17 +66,26 @@ type Ends struct {
 	Note func(text string)
 }
 
-// Way carries bytes between the programs of a pair. Before RDMA can begin, each sends the
-// other a descriptor; at the end the requester reports whether it succeeded. A Way is for
-// one exchange. Peer calls its methods in the order of their declarations.
+// Way is how the programs of a pair meet. Either a Carrier carries what they offer each other, or
+// the connection manager connects them (CM), and carries it with its messages. A Way is for one
+// exchange. The zero value is not valid.
+type Way struct {
+	carrier Carrier
+	cm      *cm    // nil: a Carrier
+	address string // HOST:PORT, by TCP and by connection manager
+}
+
+// Carrier carries bytes between the programs of a pair. Before RDMA can begin, each sends the
+// other a descriptor; at the end the requester reports whether it succeeded. Peer calls its
+// methods in the order of their declarations.
 //
-// Input may be hostile: a Way limits how much it reads, and does not interpret it. Peer
+// Input may be hostile: a Carrier limits how much it reads, and does not interpret it. Peer
 // decodes it strictly, and checks that it is from the peer and for this program.
-type Way interface {
+type Carrier interface {
 	// Exchange sends ours to the peer, waits for the peer's bytes, and returns them.
 	// It is called once, on a goroutine of its own. When ctx ends, it returns soon,
 	// with an error that matches context.Cause(ctx). The bytes are a descriptor of
-	// kind descriptor.Bundled; a Way that only carries them can ignore that.
+	// kind descriptor.Bundled, which need not be decoded.
 	Exchange(ctx context.Context, ends Ends, ours []byte) (theirs []byte, err error)
 	// Done waits for the report of the peer, a requester. It returns nil if the peer
 	// succeeded, or an error that matches ErrPeerFailed. It is called after Exchange has
@@ -85,20 +95,41 @@ type Way interface {
 	// what Exchange created. It is called once, when no other method runs. It may be
 	// called without Exchange.
 	Close(ok bool) error
-	// String names the Way; the text follows "through", as in "the folder /tmp/x".
+	// String names the Carrier; the text follows "through", as in "the folder /tmp/x".
 	String() string
 }
 
-// connector is a Way that makes the connections of an exchange itself.
-type connector interface {
-	Way
-	// startExchange starts the exchange, on the engine's goroutine; it ends later as
-	// Peer.Exchange says. If startExchange returns an error, the exchange has not started.
-	startExchange(ctx context.Context, x *exchange, offer Offer) error
+// Carried is the Way of a Carrier.
+func Carried(c Carrier) Way { return Way{carrier: c} }
+
+// String names the Way; the text follows "through".
+func (w Way) String() string {
+	switch {
+	case w.cm != nil:
+		return w.cm.String()
+	case w.carrier != nil:
+		return w.carrier.String()
+	}
+	return "no way"
 }
 
-// checker is a Way that New checks for usable settings.
-type checker interface{ check(ends Ends) error }
+// check refuses a Way that this program cannot use.
+func (w Way) check(ends Ends) error {
+	host, port, _ := net.SplitHostPort(w.address)
+	switch {
+	case w.cm == nil && w.carrier == nil:
+		return fmt.Errorf("%w: no way is given", ErrInvalid)
+	case w.address == "":
+		return nil
+	case ends.Role == Requester && host == "":
+		return fmt.Errorf("%v: %w: the host is missing; give the host that %s runs on", w, ErrInvalid, ends.Peer)
+	case ends.Role == Requester && w.cm != nil && port == "0":
+		return fmt.Errorf("%v: %w: the port is 0; give the port that %s listens on", w, ErrInvalid, ends.Peer)
+	case ends.Role == Responder && w.cm != nil:
+		return w.cm.resolve(host)
+	}
+	return nil
+}
 
 // Ways lists the texts that Parse accepts.
 const Ways = "dir, dir:PATH, tcp:HOST:PORT, cm:HOST:PORT or stdio"
@@ -126,7 +157,7 @@ func Parse(text string) (Way, error) {
 	case text == "stdio":
 		return Stdio(os.Stdin, os.Stdout), nil
 	}
-	return nil, fmt.Errorf("%w: way %q is none of %s", ErrInvalid, text, strings.Replace(Ways, " or ", " and ", 1))
+	return Way{}, fmt.Errorf("%w: way %q is none of %s", ErrInvalid, text, strings.Replace(Ways, " or ", " and ", 1))
 }
 
 // pollInterval is how often poll checks for files.

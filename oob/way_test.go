@@ -95,7 +95,7 @@ func patient(t *testing.T) context.Context {
 }
 
 // swap has two programs exchange their bundles.
-func swap(t *testing.T, a, b Way, connections int) {
+func swap(t *testing.T, a, b Carrier, connections int) {
 	t.Helper()
 	ours, theirs := bundleOf(t, requesterEnds(), connections), bundleOf(t, responderEnds(), connections)
 	done := make(chan error, 1)
@@ -112,26 +112,26 @@ func swap(t *testing.T, a, b Way, connections int) {
 	assert.Equal(t, theirs, unarmored(t, got))
 }
 
-func filesWay(t *testing.T, local, remote, resource string) Way {
+func filesWay(t *testing.T, local, remote, resource string) Carrier {
 	t.Helper()
 	w, err := Files{Local: local, Remote: remote, Resource: resource}.Way()
 	require.NoError(t, err)
-	return w
+	return w.carrier
 }
 
-func filesPair(t *testing.T, path string) (a, b Way) {
+func filesPair(t *testing.T, path string) (a, b Carrier) {
 	t.Helper()
 	x, y, m := filepath.Join(path, "x"), filepath.Join(path, "y"), filepath.Join(path, "m")
 	return filesWay(t, x, y, m), filesWay(t, y, x, m)
 }
 
-func tcpPair(t *testing.T, address string) (a, b Way) {
+func tcpPair(t *testing.T, address string) (a, b Carrier) {
 	t.Helper()
-	a, err := TCP(address)
+	x, err := TCP(address)
 	require.NoError(t, err)
-	b, err = TCP(address)
+	y, err := TCP(address)
 	require.NoError(t, err)
-	return a, b
+	return x.carrier, y.carrier
 }
 
 func freeAddress(t *testing.T) string {
@@ -158,11 +158,11 @@ func drain(r *lineReader) {
 func TestWays(t *testing.T) {
 	folder := t.TempDir()
 	x, y := filepath.Join(folder, "x"), filepath.Join(folder, "y")
-	makers := map[string]func() (a, b Way){
-		"dir":      func() (a, b Way) { return Dir(folder), Dir(folder) },
-		"files":    func() (a, b Way) { return filesPair(t, folder) },
-		"one file": func() (a, b Way) { return filesWay(t, x, y, ""), filesWay(t, y, x, "") },
-		"tcp":      func() (a, b Way) { return tcpPair(t, freeAddress(t)) },
+	makers := map[string]func() (a, b Carrier){
+		"dir":      func() (a, b Carrier) { return Dir(folder).carrier, Dir(folder).carrier },
+		"files":    func() (a, b Carrier) { return filesPair(t, folder) },
+		"one file": func() (a, b Carrier) { return filesWay(t, x, y, ""), filesWay(t, y, x, "") },
+		"tcp":      func() (a, b Carrier) { return tcpPair(t, freeAddress(t)) },
 	}
 	for name, newPair := range makers {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestWays(t *testing.T) {
 func TestLeftOver(t *testing.T) {
 	folder := t.TempDir()
 	for _, killed := range []string{"both", "requester", "responder"} {
-		a, b := Dir(folder), Dir(folder)
+		a, b := Dir(folder).carrier, Dir(folder).carrier
 		swap(t, a, b, 2)
 		if killed == "requester" {
 			require.NoError(t, b.Close(false))
@@ -229,7 +229,7 @@ func TestLeftOver(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, entries)
 		for _, first := range []Role{Requester, Responder} {
-			a, b = Dir(folder), Dir(folder)
+			a, b = Dir(folder).carrier, Dir(folder).carrier
 			done := make(chan error, 1)
 			late, lateEnds, early, earlyEnds := b, responderEnds(), a, requesterEnds()
 			if first == Responder {
@@ -260,7 +260,7 @@ func TestStdio(t *testing.T) {
 	require.NoError(t, err)
 	responderIn, toResponder, err := os.Pipe()
 	require.NoError(t, err)
-	ours, theirs := Stdio(requesterIn, toResponder), Stdio(responderIn, toRequester)
+	ours, theirs := Stdio(requesterIn, toResponder).carrier, Stdio(responderIn, toRequester).carrier
 	swap(t, ours, theirs, 3)
 
 	_, err = fmt.Fprintln(toResponder, "data, which is not for the other program")
@@ -280,7 +280,7 @@ func TestStdioSaysWhatToPaste(t *testing.T) {
 	var said notes
 	ends := responderEnds()
 	ends.Note = said.add
-	w := Stdio(strings.NewReader(descriptor.Armor(bundleOf(t, requesterEnds(), 1))+"failed\n"), io.Discard)
+	w := Stdio(strings.NewReader(descriptor.Armor(bundleOf(t, requesterEnds(), 1))+"failed\n"), io.Discard).carrier
 	_, err := w.Exchange(patient(t), ends, bundleOf(t, ends, 1))
 	require.NoError(t, err)
 	require.ErrorIs(t, w.Done(patient(t)), ErrPeerFailed)
@@ -291,16 +291,16 @@ func TestStdioSaysWhatToPaste(t *testing.T) {
 
 // The goroutine that reads ends with the first line that comes after Close.
 func TestReaderEndsAfterClose(t *testing.T) {
-	for name, newWay := range map[string]func(in io.Reader) (Way, *lineReader){
-		"stdio": func(in io.Reader) (Way, *lineReader) {
-			w := Stdio(in, io.Discard)
+	for name, newWay := range map[string]func(in io.Reader) (Carrier, *lineReader){
+		"stdio": func(in io.Reader) (Carrier, *lineReader) {
+			w := Stdio(in, io.Discard).carrier
 			return w, w.(*stdio).lines
 		},
-		"files": func(in io.Reader) (Way, *lineReader) {
+		"files": func(in io.Reader) (Carrier, *lineReader) {
 			folder := t.TempDir()
 			w, err := Files{Local: filepath.Join(folder, "x"), Remote: filepath.Join(folder, "y"), Enter: in}.Way()
 			require.NoError(t, err)
-			return w, w.(*files).enterLines
+			return w.carrier, w.carrier.(*files).enterLines
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestStdioRefuses(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := Stdio(strings.NewReader(test.input), io.Discard)
+			w := Stdio(strings.NewReader(test.input), io.Discard).carrier
 			_, err := w.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
 			require.ErrorContains(t, err, test.text)
 			drain(w.(*stdio).lines)
@@ -344,8 +344,9 @@ func TestInteractive(t *testing.T) {
 	folder := t.TempDir()
 	x, y, m := filepath.Join(folder, "x"), filepath.Join(folder, "y"), filepath.Join(folder, "m")
 	keys, press := io.Pipe()
-	w, err := Files{Local: y, Remote: x, Resource: m, Enter: keys}.Way()
+	way, err := Files{Local: y, Remote: x, Resource: m, Enter: keys}.Way()
 	require.NoError(t, err)
+	w := way.carrier
 	var said notes
 	ends := responderEnds()
 	ends.Note = said.add
@@ -443,7 +444,7 @@ func TestFilesRefuse(t *testing.T) {
 // Two programs with the same part in one folder.
 func TestSameFolderTwice(t *testing.T) {
 	folder := t.TempDir()
-	a := Dir(folder)
+	a := Dir(folder).carrier
 	done := make(chan error)
 	go func() {
 		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
@@ -451,7 +452,7 @@ func TestSameFolderTwice(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(folder, "asker.oob")); return err == nil }, 5*time.Minute, time.Millisecond)
 	// The responder comes when the first has ended: it would take either.
-	again, b := Dir(folder), Dir(folder)
+	again, b := Dir(folder).carrier, Dir(folder).carrier
 	found := make(chan error, 1)
 	go func() {
 		_, err := again.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
@@ -486,7 +487,7 @@ func TestFolderOfOthers(t *testing.T) {
 // Files of the folder are for their owner alone, and are what they say.
 func TestFolder(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "new")
-	a, b := Dir(folder), Dir(folder)
+	a, b := Dir(folder).carrier, Dir(folder).carrier
 	swap(t, a, b, 1)
 	info, err := os.Stat(folder)
 	require.NoError(t, err)
@@ -502,7 +503,7 @@ func TestFolder(t *testing.T) {
 	for _, content := range [][]byte{content, []byte("{}"), content[:20], make([]byte, descriptor.MaxFile+1)} {
 		path := filepath.Join(folder, "answerer.oob")
 		require.NoError(t, os.WriteFile(path, content, 0o600))
-		a := Dir(folder)
+		a := Dir(folder).carrier
 		_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
 		require.ErrorContains(t, err, path)
 		require.Error(t, a.Close(false))
@@ -532,7 +533,7 @@ func TestWrongPairInFolder(t *testing.T) {
 	var running sync.WaitGroup
 	for _, ends := range all {
 		running.Go(func() {
-			w := Dir(folder)
+			w := Dir(folder).carrier
 			_, err := w.Exchange(ctx, ends, bundleOf(t, ends, 1))
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.NoError(t, w.Close(false))
@@ -607,7 +608,7 @@ func TestLargestOffer(t *testing.T) {
 	_, err = f.Encode()
 	require.NoError(t, err)
 	folder := t.TempDir()
-	swapOf := func(a, b Way) {
+	swapOf := func(a, b Carrier) {
 		offer := func(ends Ends) []byte {
 			desc, err := (&descriptor.Bundle{From: ends.Name, To: ends.Peer, Data: make([]byte, descriptor.MaxPayload-2048)}).Encode()
 			require.NoError(t, err)
@@ -624,7 +625,7 @@ func TestLargestOffer(t *testing.T) {
 		require.NoError(t, <-done)
 		require.NoError(t, errors.Join(a.Close(true), b.Close(true)))
 	}
-	swapOf(Dir(folder), Dir(folder))
+	swapOf(Dir(folder).carrier, Dir(folder).carrier)
 	swapOf(tcpPair(t, freeAddress(t)))
 }
 
@@ -637,7 +638,7 @@ func TestSameRole(t *testing.T) {
 		for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 			go func() {
 				ends := Ends{Name: names[0], Peer: names[1], Role: role, Note: func(string) {}}
-				w := Dir(folder)
+				w := Dir(folder).carrier
 				_, err := w.Exchange(ctx, ends, bundleOf(t, ends, 1))
 				assert.NoError(t, w.Close(false))
 				errs <- err
@@ -750,8 +751,9 @@ func TestWrongAnswerOnTCP(t *testing.T) {
 					_ = conn.Close()
 				}
 			}()
-			w, err := TCP(l.Addr().String())
+			way, err := TCP(l.Addr().String())
 			require.NoError(t, err)
+			w := way.carrier
 			_, err = w.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))
 			require.ErrorIs(t, err, test.want)
 			require.ErrorContains(t, err, test.text)
@@ -830,7 +832,7 @@ func TestParse(t *testing.T) {
 func TestRequesterEndsFirst(t *testing.T) {
 	for range 20 {
 		folder := t.TempDir()
-		a, b := Dir(folder), Dir(folder)
+		a, b := Dir(folder).carrier, Dir(folder).carrier
 		done := make(chan error)
 		go func() {
 			_, err := a.Exchange(patient(t), requesterEnds(), bundleOf(t, requesterEnds(), 1))

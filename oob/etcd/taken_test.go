@@ -11,7 +11,7 @@ import (
 // A responder that stays open after its requester has gone is not taken again.
 func TestUsedResponderStaysTaken(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
-	first, used := New(c, cfg), New(c, cfg)
+	first, used := newCarrier(c, cfg), newCarrier(c, cfg)
 	gotFirst, gotUsed := exchange(t, first, requester(), "of first"), exchange(t, used, responder(), "of used")
 	for _, got := range []func() (string, error){gotFirst, gotUsed} {
 		_, err := got()
@@ -19,7 +19,7 @@ func TestUsedResponderStaysTaken(t *testing.T) {
 	}
 	require.NoError(t, first.Close(true))
 
-	second, free := New(c, cfg), New(c, cfg)
+	second, free := newCarrier(c, cfg), newCarrier(c, cfg)
 	gotSecond := exchange(t, second, requester(), "of second")
 	gotFree := exchange(t, free, responder(), "of free")
 	theirs, err := gotSecond()

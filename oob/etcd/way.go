@@ -1,4 +1,4 @@
-// Package etcd implements oob.Way through an etcd cluster: any number of programs, on any
+// Package etcd implements an oob.Way through an etcd cluster: any number of programs, on any
 // number of hosts, find each other by name. It is a separate module, so that other programs
 // do not get its dependencies.
 //
@@ -74,7 +74,7 @@ const (
 // errLeaseLost makes Exchange register the program again.
 var errLeaseLost = errors.New("the lease has expired")
 
-// way is the exchange of two programs. The keys of a responder whose run is R:
+// carrier is the exchange of two programs. The keys of a responder whose run is R:
 //
 //	PREFIX/NAME/R           the responder's frame, with its bundle
 //	PREFIX/NAME/R/claim     the frame of the requester that claims it, with its bundle
@@ -84,7 +84,7 @@ var errLeaseLost = errors.New("the lease has expired")
 //
 // A requester has only PREFIX/NAME/R, without a bundle, so that others can see it. Claims and
 // confirmations expire with the requester's lease, all other keys with the responder's.
-type way struct {
+type carrier struct {
 	client *clientv3.Client
 	prefix string
 	ttl    int64
@@ -101,8 +101,10 @@ type way struct {
 
 // New returns a Way through the cluster of a client. The caller closes the client, after the
 // oob.Peer.
-func New(client *clientv3.Client, cfg Config) oob.Way {
-	w := &way{client: client, prefix: strings.TrimRight(cfg.Prefix, "/"), ttl: int64((cfg.TTL + time.Second - 1) / time.Second)}
+func New(client *clientv3.Client, cfg Config) oob.Way { return oob.Carried(newCarrier(client, cfg)) }
+
+func newCarrier(client *clientv3.Client, cfg Config) *carrier {
+	w := &carrier{client: client, prefix: strings.TrimRight(cfg.Prefix, "/"), ttl: int64((cfg.TTL + time.Second - 1) / time.Second)}
 	if w.prefix == "" {
 		w.prefix = defaultPrefix
 	}
@@ -112,12 +114,12 @@ func New(client *clientv3.Client, cfg Config) oob.Way {
 	return w
 }
 
-func (w *way) String() string { return "the etcd directory " + w.prefix }
+func (w *carrier) String() string { return "the etcd directory " + w.prefix }
 
-func (w *way) key(name, run string) string { return w.prefix + "/" + name + "/" + run }
+func (w *carrier) key(name, run string) string { return w.prefix + "/" + name + "/" + run }
 
-// Exchange implements oob.Way.
-func (w *way) Exchange(ctx context.Context, ends oob.Ends, ours []byte) ([]byte, error) {
+// Exchange implements oob.Carrier.
+func (w *carrier) Exchange(ctx context.Context, ends oob.Ends, ours []byte) ([]byte, error) {
 	w.ends = ends
 	unreachable := false
 	for {
@@ -150,7 +152,7 @@ func unavailable(err error) bool {
 }
 
 // attempt registers this program, and exchanges with a peer.
-func (w *way) attempt(ctx context.Context, ours []byte) ([]byte, error) {
+func (w *carrier) attempt(ctx context.Context, ours []byte) ([]byte, error) {
 	lost, err := w.register(ctx)
 	if err != nil {
 		return nil, err
@@ -182,7 +184,7 @@ func (w *way) attempt(ctx context.Context, ours []byte) ([]byte, error) {
 
 // register takes a lease and keeps it alive until revokeLease. The returned context ends when the
 // lease is lost.
-func (w *way) register(ctx context.Context) (lost context.Context, err error) {
+func (w *carrier) register(ctx context.Context) (lost context.Context, err error) {
 	try, cancel := context.WithTimeout(ctx, closeTimeout) // the client itself would wait for ever
 	defer cancel()
 	grant, err := w.client.Grant(try, w.ttl)
@@ -207,7 +209,7 @@ func (w *way) register(ctx context.Context) (lost context.Context, err error) {
 }
 
 // revokeLease revokes the lease, which removes all keys under it.
-func (w *way) revokeLease() error {
+func (w *carrier) revokeLease() error {
 	if w.stop == nil {
 		return nil
 	}
@@ -224,7 +226,7 @@ func (w *way) revokeLease() error {
 }
 
 // put writes a key under our lease, if all conditions hold.
-func (w *way) put(ctx context.Context, key, value string, conditions ...clientv3.Cmp) (done bool, revision int64, err error) {
+func (w *carrier) put(ctx context.Context, key, value string, conditions ...clientv3.Cmp) (done bool, revision int64, err error) {
 	r, err := w.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(key, value, clientv3.WithLease(w.lease))).Commit()
 	if err != nil {
 		return false, 0, fmt.Errorf("write %s: %w", key, err)
@@ -238,7 +240,7 @@ func missing(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateR
 // watch calls see for each change of the keys with a prefix, from a revision on, until see is
 // done or fails. If the history was compacted, or the watch was lost, it fails with errLeaseLost, and
 // the caller starts again.
-func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *clientv3.Event) (done bool, err error)) error {
+func (w *carrier) watch(ctx context.Context, prefix string, from int64, see func(e *clientv3.Event) (done bool, err error)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	for r := range w.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) {
@@ -258,7 +260,7 @@ func (w *way) watch(ctx context.Context, prefix string, from int64, see func(e *
 }
 
 // respond registers this program, and waits until a requester has claimed and confirmed it.
-func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
+func (w *carrier) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	entry, err := ours.Encode()
 	if err != nil {
 		return nil, err
@@ -299,7 +301,7 @@ func (w *way) respond(ctx context.Context, ours frame.Frame) ([]byte, error) {
 }
 
 // request looks for a responder that is not claimed, and claims it.
-func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
+func (w *carrier) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 	claim, err := ours.Encode()
 	if err != nil {
 		return nil, err
@@ -352,7 +354,7 @@ func (w *way) request(ctx context.Context, ours frame.Frame) ([]byte, error) {
 }
 
 // isWaitingResponder reports whether an entry is of a responder that waits for this program.
-func (w *way) isWaitingResponder(prefix string, kv *mvccpb.KeyValue) bool {
+func (w *carrier) isWaitingResponder(prefix string, kv *mvccpb.KeyValue) bool {
 	if strings.Contains(strings.TrimPrefix(string(kv.Key), prefix), "/") {
 		return false // a claim or the like, not an entry
 	}
@@ -362,7 +364,7 @@ func (w *way) isWaitingResponder(prefix string, kv *mvccpb.KeyValue) bool {
 
 // claim claims a responder, and waits until the responder has accepted. It returns nil if another
 // requester was faster, or the responder has ended.
-func (w *way) claim(ctx context.Context, base, claim string) ([]byte, error) {
+func (w *carrier) claim(ctx context.Context, base, claim string) ([]byte, error) {
 	done, revision, err := w.put(ctx, base+"/claim", claim, exists(base), missing(base+"/claim"), missing(base+"/accept"))
 	if err != nil || !done {
 		return nil, err
@@ -406,7 +408,7 @@ func (w *way) claim(ctx context.Context, base, claim string) ([]byte, error) {
 // noteWrongPairs notes live programs that wait for programs other than this one, to help a person who
 // has started the wrong two. A program with several peers has an entry for each, so an entry
 // whose counterpart is also registered is no mistake.
-func (w *way) noteWrongPairs(ctx context.Context) {
+func (w *carrier) noteWrongPairs(ctx context.Context) {
 	all, err := w.client.Get(ctx, w.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(maxEntries))
 	if err != nil {
 		return
@@ -450,8 +452,8 @@ func roleOf(f frame.Frame) oob.Role {
 	return oob.Requester
 }
 
-// Done implements oob.Way.
-func (w *way) Done(ctx context.Context) error {
+// Done implements oob.Carrier.
+func (w *carrier) Done(ctx context.Context) error {
 	ended := fmt.Errorf("%s ended without reporting whether it succeeded", w.ends.Peer)
 	outcome := func(value string) error {
 		if value == "succeeded" {
@@ -516,8 +518,8 @@ func (w *way) Done(ctx context.Context) error {
 	}
 }
 
-// Close implements oob.Way.
-func (w *way) Close(ok bool) error {
+// Close implements oob.Carrier.
+func (w *carrier) Close(ok bool) error {
 	var errs []error
 	if w.responderKey != "" && w.ends.Role == oob.Requester {
 		value := "failed"

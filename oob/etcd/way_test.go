@@ -124,7 +124,7 @@ func forever(t *testing.T) context.Context {
 }
 
 // exchange begins an exchange; the result comes later.
-func exchange(t *testing.T, w oob.Way, ends oob.Ends, ours string) func() (string, error) {
+func exchange(t *testing.T, w *carrier, ends oob.Ends, ours string) func() (string, error) {
 	t.Helper()
 	type result struct {
 		theirs []byte
@@ -147,8 +147,7 @@ func assertEmpty(t *testing.T, c *clientv3.Client, cfg Config) {
 }
 
 // kill has a program end without a word: its lease expires.
-func kill(w oob.Way) {
-	e := w.(*way)
+func kill(e *carrier) {
 	e.stop()
 	e.keepAlive.Wait()
 }
@@ -157,7 +156,7 @@ func TestMeet(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
 	for _, first := range []oob.Role{oob.Requester, oob.Responder} {
 		for _, ok := range []bool{true, false} {
-			a, b := New(c, cfg), New(newClient(t), cfg)
+			a, b := newCarrier(c, cfg), newCarrier(newClient(t), cfg)
 			var gotA, gotB func() (string, error)
 			if first == oob.Requester {
 				gotA = exchange(t, a, requester(), "of client")
@@ -199,7 +198,7 @@ func TestSeveralPeers(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 2 * n {
 		all.Go(func() {
-			w, ends := New(c, cfg), requester()
+			w, ends := newCarrier(c, cfg), requester()
 			if i%2 == 0 {
 				ends = responder()
 			}
@@ -230,7 +229,7 @@ func TestSeveralPeers(t *testing.T) {
 // is found.
 func TestResponderKilledAndRestarted(t *testing.T) {
 	c, cfg := newClient(t), expiring(t)
-	dead := New(c, cfg)
+	dead := newCarrier(c, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() {
@@ -245,7 +244,7 @@ func TestResponderKilledAndRestarted(t *testing.T) {
 	require.ErrorIs(t, <-gone, context.Canceled)
 	kill(dead) // its entry is still there
 
-	a, again := New(c, cfg), New(c, directory(t))
+	a, again := newCarrier(c, cfg), newCarrier(c, directory(t))
 	got := exchange(t, a, requester(), "of client")
 	time.Sleep(50 * time.Millisecond)
 	gotB := exchange(t, again, responder(), "of server")
@@ -265,7 +264,7 @@ func TestResponderKilledAndRestarted(t *testing.T) {
 // A requester that was killed when it had taken a responder leaves it to the next.
 func TestRequesterKilled(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
-	b := New(c, cfg)
+	b := newCarrier(c, cfg)
 	got := exchange(t, b, responder(), "of server")
 	var base string
 	require.Eventually(t, func() bool {
@@ -282,7 +281,7 @@ func TestRequesterKilled(t *testing.T) {
 	_, err = c.Put(forever(t), base+"/claim", string(claim), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 
-	a := New(c, cfg)
+	a := newCarrier(c, cfg)
 	theirs, err := exchange(t, a, requester(), "of client")()
 	require.NoError(t, err)
 	assert.Equal(t, "of server", theirs)
@@ -297,7 +296,7 @@ func TestRequesterKilled(t *testing.T) {
 func TestLeaseLost(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
 	cfg.TTL = 6 * time.Second // a third of it passes until it is noticed
-	b := New(c, cfg)
+	b := newCarrier(c, cfg)
 	got := exchange(t, b, responder(), "of server")
 	var lease clientv3.LeaseID
 	require.Eventually(t, func() bool {
@@ -309,7 +308,7 @@ func TestLeaseLost(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	_, err := c.Revoke(forever(t), lease)
 	require.NoError(t, err)
-	a := New(c, cfg)
+	a := newCarrier(c, cfg)
 	_, err = exchange(t, a, requester(), "of client")()
 	require.NoError(t, err)
 	_, err = got()
@@ -338,7 +337,7 @@ func TestHostileEntries(t *testing.T) {
 	var notes []string
 	ends := responder()
 	ends.Note = func(text string) { mu.Lock(); notes = append(notes, text); mu.Unlock() }
-	b := New(c, cfg)
+	b := newCarrier(c, cfg)
 	got := exchange(t, b, ends, "of server")
 	var base string
 	require.Eventually(t, func() bool {
@@ -355,7 +354,7 @@ func TestHostileEntries(t *testing.T) {
 		put(base+"/confirm", "r")
 		put(base+"/claim", claim)
 	}
-	a := New(c, cfg)
+	a := newCarrier(c, cfg)
 	theirs, err := exchange(t, a, requester(), "of client")()
 	require.NoError(t, err)
 	assert.Equal(t, "of server", theirs)
@@ -380,7 +379,7 @@ func TestWrongPair(t *testing.T) {
 		{Name: "server", Peer: "other", Role: oob.Responder, Note: func(string) {}},
 	} {
 		both.Go(func() {
-			w := New(c, cfg)
+			w := newCarrier(c, cfg)
 			_, err := w.Exchange(ctx, ends, []byte("x"))
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.NoError(t, w.Close(false))
@@ -390,7 +389,7 @@ func TestWrongPair(t *testing.T) {
 	cancel()
 	both.Wait()
 	assertEmpty(t, c, cfg)
-	require.NoError(t, New(c, cfg).Close(false), "never used")
+	require.NoError(t, newCarrier(c, cfg).Close(false), "never used")
 }
 
 // Of three programs that each have a Peer for each other, two wait for the third: that
@@ -399,8 +398,8 @@ func TestNoWrongPairAmongSeveral(t *testing.T) {
 	c, cfg := newClient(t), directory(t)
 	var notes []string
 	note := func(text string) { notes = append(notes, text) }
-	enter := func(name, peer string, role oob.Role) *way {
-		w := New(c, cfg).(*way)
+	enter := func(name, peer string, role oob.Role) *carrier {
+		w := newCarrier(c, cfg)
 		w.ends = oob.Ends{Name: name, Peer: peer, Role: role, Note: note}
 		_, err := w.register(forever(t))
 		require.NoError(t, err)
@@ -411,7 +410,7 @@ func TestNoWrongPairAmongSeveral(t *testing.T) {
 		require.NoError(t, err)
 		return w
 	}
-	all := []*way{
+	all := []*carrier{
 		enter("a", "b", oob.Requester), enter("a", "c", oob.Requester),
 		enter("b", "a", oob.Responder), enter("b", "c", oob.Requester),
 	}
@@ -443,7 +442,7 @@ func TestNoCluster(t *testing.T) {
 		assert.Contains(t, text, "cannot be reached")
 		cancel()
 	}
-	w := New(c, directory(t))
+	w := newCarrier(c, directory(t))
 	_, err = w.Exchange(ctx, ends, []byte("x"))
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, w.Close(false))

@@ -62,22 +62,22 @@ func (r *exchangeFlags) addressFlags(f *Flags, p Program) {
 func (r *exchangeFlags) open(f *Flags, p Program, files stdio) (way oob.Way, manual bool, err error) {
 	if r.cm {
 		if f.wasSet("oob", "ld", "local-descriptor-path", "re", "remote-descriptor-path", "m", "remote-resource-descriptor-path", "interactive") {
-			return nil, false, errors.New("-cm excludes -oob, -ld, -re, -m and -interactive")
+			return way, false, errors.New("-cm excludes -oob, -ld, -re, -m and -interactive")
 		}
 		way, err = r.byAddress(f, p)
 		return way, false, err
 	}
 	if f.wasSet("lp", "listen-port", "sa", "server-addr", "sat", "server-addr-type") {
-		return nil, false, errors.New("-lp, -sa and -sat need -cm")
+		return way, false, errors.New("-lp, -sa and -sat need -cm")
 	}
 	if r.local != "" || r.remote != "" || r.memory != "" {
 		switch {
 		case f.wasSet("oob"):
-			return nil, false, errors.New("-oob excludes -ld, -re and -m")
+			return way, false, errors.New("-oob excludes -ld, -re and -m")
 		case r.local == "" || r.remote == "":
-			return nil, false, errors.New("-ld and -re are needed together")
+			return way, false, errors.New("-ld and -re are needed together")
 		case r.memory == "" && p.Memory != NoMemory:
-			return nil, false, fmt.Errorf("-ld and -re need -m, for the descriptor of the %v", p.Memory)
+			return way, false, fmt.Errorf("-ld and -re need -m, for the descriptor of the %v", p.Memory)
 		}
 		names := oob.Files{Local: r.local, Remote: r.remote, Resource: r.memory}
 		if r.interactive {
@@ -89,7 +89,7 @@ func (r *exchangeFlags) open(f *Flags, p Program, files stdio) (way oob.Way, man
 		return way, true, err
 	}
 	if r.interactive {
-		return nil, false, errors.New("-interactive needs -ld and -re")
+		return way, false, errors.New("-interactive needs -ld and -re")
 	}
 	if r.oob == "stdio" {
 		return oob.Stdio(files.in, files.out), true, nil
@@ -125,20 +125,20 @@ func (r *exchangeFlags) byAddress(f *Flags, p Program) (oob.Way, error) {
 	if r.server == "" {
 		switch {
 		case r.kind != "":
-			return nil, errors.New("-sat needs -sa")
+			return oob.Way{}, errors.New("-sat needs -sa")
 		case p.MaxConnections > 1:
 			r.isServer = true
 		case p.Role == Requester:
-			return nil, fmt.Errorf("-cm needs -sa, the address of %s", p.Peer)
+			return oob.Way{}, fmt.Errorf("-cm needs -sa, the address of %s", p.Peer)
 		}
 		return oob.CM(net.JoinHostPort("", port))
 	}
 	if p.MaxConnections > 1 && f.wasSet("nc", "num-connections") {
-		return nil, errors.New("-nc is only for the server, which has no -sa; start one client for each connection")
+		return oob.Way{}, errors.New("-nc is only for the server, which has no -sa; start one client for each connection")
 	}
 	addr, err := netip.ParseAddr(r.server)
 	if ok := map[string]bool{"": true, "ipv4": err != nil || addr.Is4(), "ipv6": err != nil || addr.Is6(), "gid": err == nil && addr.Is6()}[r.kind]; !ok {
-		return nil, fmt.Errorf("-sa %s, -sat %s: want ipv4, ipv6 or gid, and an address of that type", r.server, r.kind)
+		return oob.Way{}, fmt.Errorf("-sa %s, -sat %s: want ipv4, ipv6 or gid, and an address of that type", r.server, r.kind)
 	}
 	return oob.CM(net.JoinHostPort(r.server, port))
 }
