@@ -11,6 +11,6 @@ func TestSoakCountOnTwoHosts(t *testing.T) {
 	h := newHosts(t, 1500)
 	a, b := counter{h.on(0), "soft-" + cable}, counter{h.on(1), "soft-" + cable}
 	n := soak.Rounds(t, 4000, 100_000)
-	count(t, a, b, n, 0)
-	count(t, a, b, n, 0, "-writers", "8")
+	countInTurns(t, a, b, n/2)
+	countTogether(t, a, b, n, 0)
 }

@@ -53,8 +53,8 @@ func TestGuestSoakCount(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s and %s", first, second), func(t *testing.T) {
 				a, b := counter{commandPrefix(first), first}, counter{commandPrefix(second), second}
-				count(t, a, b, soak.Rounds(t, 100, 20_000), 0)
-				count(t, a, b, soak.Rounds(t, 800, 200_000), 0, "-writers", "8")
+				countInTurns(t, a, b, soak.Rounds(t, 50, 10_000))
+				countTogether(t, a, b, soak.Rounds(t, 800, 200_000), 0)
 			})
 		}
 	}

@@ -48,7 +48,7 @@ var parts = []part{
 	{name: "syncevent", tests: "syncevent"},
 	{name: "samples", tests: "samples", programs: []string{
 		"samples/verbs_rc_pingpong", "samples/verbs_uc_pingpong", "samples/verbs_ud_pingpong",
-		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "test/counters", "test/workload",
+		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "test/workload",
 	}},
 	{name: "crosscheck", tests: "test/crosscheck"},
 	{name: "rsocket", tests: "rsocket", c: map[string]string{

@@ -41,6 +41,8 @@ type end struct {
 	role    role
 	theirs  *oob.Answer
 	waiting string // for what the end waits
+
+	stopping func() // called when the context leaves Running; may be nil
 }
 
 func (e *end) run(ctx context.Context) (err error) {
@@ -48,13 +50,13 @@ func (e *end) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer closing(&err, e.dev.Close)
+	e.engine = pe.New(pe.Config{Log: e.log})
+	defer closing(&err, e.engine.Close)
 	e.role = e.operation.responder(e)
 	if e.requester {
 		e.role = e.operation.requester(e)
 	}
 	defer closing(&err, e.role.close)
-	e.engine = pe.New(pe.Config{Log: e.log})
-	defer closing(&err, e.engine.Close)
 	e.rdma, err = rdma.New(e.dev, e.config())
 	if err != nil {
 		return err
@@ -87,7 +89,7 @@ func (e *end) config() rdma.Config {
 
 		Log: e.log,
 	}
-	if !e.requester {
+	if !e.requester || e.operation.mutual {
 		c.Permissions = e.operation.permits
 	}
 	return c
@@ -101,6 +103,10 @@ func (e *end) entered(ctx context.Context, next pe.State) {
 	case pe.Running:
 		e.waiting = "the tasks to complete"
 		e.rdma.Fail(e.role.begin(e.theirs))
+	case pe.Stopping:
+		if e.stopping != nil {
+			e.stopping()
+		}
 	}
 }
 

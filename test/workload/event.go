@@ -3,34 +3,56 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/oob"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
-// Values of the sync event: the requester sets the first; the responder adds 1; the requester,
-// which polls for that, sets the last.
+// Values of the sync event. The requester sets the first, and adds 1 as often as -n says, over
+// all connections at the same time. The responder adds 1 as often as -local says. The
+// requester polls for the sum, and sets the last.
 const (
 	question = 0xd0ca
-	reply    = question + 1
 	finished = math.MaxUint64
 )
+
+// depth is the number of additions in flight on a connection.
+const depth = 8
+
+// sum is the value of the event after all additions.
+func (e *end) sum() uint64 { return question + uint64(e.n+e.local) }
+
+// checkSum fails if an addition was lost or made twice.
+func (e *end) checkSum(v uint64) error {
+	if v != e.sum() {
+		return fmt.Errorf("an addition was lost or made twice: the event is %d, want %d", v, e.sum())
+	}
+	e.print("added to: %s", word(v))
+	return nil
+}
 
 // signaller is the requester of sync events.
 type signaller struct {
 	*end
-	sets   *rdma.Pool
-	gets   *rdma.Pool
-	remote *syncevent.Event
+	sets, adds, gets *rdma.Pool
+	remote           *syncevent.Event
+	left             int // additions to be submitted
+	busy             int // additions in flight
 }
 
 func signals(e *end) role { return &signaller{end: e} }
 
 func (s *signaller) open() (err error) {
+	s.left = s.n
 	if s.sets, err = s.rdma.Pool(1, s.wasSet, s.failed); err != nil {
+		return err
+	}
+	if s.adds, err = s.rdma.Pool(depth*s.connections, s.wasAdded, s.failed); err != nil {
 		return err
 	}
 	s.gets, err = s.rdma.Pool(1, s.got, s.failed)
@@ -39,49 +61,70 @@ func (s *signaller) open() (err error) {
 
 func (s *signaller) offer() oob.Offer { return oob.Offer{} }
 
-// begin submits a set of the event, and a get of the reply. The get follows the set on the
-// same connection, so it finds the value that was set, or a later one.
 func (s *signaller) begin(theirs *oob.Answer) error {
 	s.remote = theirs.Events[0]
-	set, err := s.sets.SyncEventSet(s.conns[0], s.remote, question)
-	if err != nil {
-		return err
-	}
-	get, err := s.gets.SyncEventGet(s.conns[0], s.remote)
-	if err != nil {
-		return errors.Join(err, set.Free())
-	}
-	tasks := []*rdma.Task{set, get}
-	n, err := rdma.SubmitAll(tasks, 0)
-	return errors.Join(err, rdma.FreeAll(tasks[n:]))
+	return s.set(question)
 }
+
+func (s *signaller) set(v uint64) error {
+	return pe.SubmitOrFree(s.sets.SyncEventSet(s.conns[0], s.remote, v))
+}
+
+func (s *signaller) get() error { return pe.SubmitOrFree(s.gets.SyncEventGet(s.conns[0], s.remote)) }
 
 func (s *signaller) wasSet(t *rdma.Task) {
 	v := t.Value()
 	s.print("set: %s", word(v))
 	s.rdma.Fail(t.Free())
-	if v == finished {
+	switch {
+	case v == finished:
 		s.rdma.Stop()
+	case s.n > 0:
+		s.rdma.Fail(s.add())
+	default:
+		s.rdma.Fail(s.get())
 	}
 }
 
-func (s *signaller) got(t *rdma.Task) {
-	if t.Original() < reply {
+// add submits the first additions of each connection.
+func (s *signaller) add() error {
+	for i := range min(s.left, depth*s.connections) {
+		if err := pe.SubmitOrFree(s.adds.SyncEventAdd(s.conns[i%s.connections], s.remote, 1)); err != nil {
+			return err
+		}
+		s.left--
+		s.busy++
+	}
+	return nil
+}
+
+// wasAdded submits a task again while additions are left.
+func (s *signaller) wasAdded(t *rdma.Task) {
+	if s.left > 0 && s.rdma.Err() == nil {
+		s.left--
 		if err := t.Submit(); err != nil {
 			s.failed(t, err)
 		}
 		return
 	}
-	s.print("added to: %s", word(t.Original()))
 	s.rdma.Fail(t.Free())
-	set, err := s.sets.SyncEventSet(s.conns[0], s.remote, finished)
-	if err != nil {
-		s.rdma.Fail(err)
+	if s.busy--; s.busy == 0 && s.rdma.Err() == nil {
+		s.rdma.Fail(s.get())
+	}
+}
+
+func (s *signaller) got(t *rdma.Task) {
+	v := t.Original()
+	s.rdma.Fail(t.Free())
+	if v < s.sum() && v >= question+uint64(s.n) {
+		s.rdma.Fail(s.get()) // the responder still adds
 		return
 	}
-	if err := set.Submit(); err != nil {
-		s.failed(set, err)
+	err := s.checkSum(v)
+	if err == nil {
+		err = s.set(finished)
 	}
+	s.rdma.Fail(err)
 }
 
 func (s *signaller) failed(t *rdma.Task, err error) {
@@ -91,8 +134,8 @@ func (s *signaller) failed(t *rdma.Task, err error) {
 
 func (s *signaller) close() error { return nil }
 
-// waiter is the responder of sync events. It submits nothing: it waits on a separate
-// goroutine.
+// waiter is the responder of sync events. It submits nothing: it waits and adds on goroutines of
+// its own.
 type waiter struct {
 	*end
 	event      *syncevent.Event
@@ -104,8 +147,10 @@ type waiter struct {
 func waits(e *end) role { return &waiter{end: e} }
 
 func (w *waiter) open() (err error) {
-	// The two ends alternate, so that no addition is lost on an adapter.
-	w.event, err = syncevent.New(w.dev, syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.PublishRemote, NeverConcurrent: true})
+	cfg := syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.PublishRemote}
+	// On an adapter, additions of the two ends at the same time can be lost.
+	cfg.NeverConcurrent = w.n == 0 || w.local == 0
+	w.event, err = syncevent.New(w.dev, cfg)
 	return err
 }
 
@@ -133,16 +178,33 @@ func (w *waiter) ended(err error) {
 }
 
 func (w *waiter) steps(ctx context.Context) error {
-	v, err := w.event.Wait(ctx, syncevent.Greater(question-1))
+	if _, err := w.event.Wait(ctx, syncevent.Greater(question-1)); err != nil {
+		return err
+	}
+	w.print("set: %s", word(question))
+	var adding sync.WaitGroup
+	failures := make([]error, w.connections)
+	for i := range w.connections {
+		adding.Go(func() {
+			for n := i; n < w.local && failures[i] == nil && ctx.Err() == nil; n += w.connections {
+				_, failures[i] = w.event.Add(1)
+			}
+		})
+	}
+	adding.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return err
+	}
+	v, err := w.event.Wait(ctx, syncevent.Greater(w.sum()-1))
 	if err != nil {
 		return err
 	}
-	w.print("set: %s", word(v))
-	old, err := w.event.Add(1)
-	if err != nil {
+	if v == finished { // the requester has checked the sum
+		v = w.sum()
+	}
+	if err := w.checkSum(v); err != nil {
 		return err
 	}
-	w.print("added to: %s", word(old+1))
 	if v, err = w.event.Wait(ctx, syncevent.Greater(finished-1)); err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ func newPeer(s settings) (*oob.Peer, error) {
 	}
 	if s.requester {
 		c.Name, c.Peer, c.Role = c.Peer, c.Name, oob.Requester
+	}
+	if s.requester || s.operation.mutual {
 		switch s.operation.shares {
 		case memory:
 			c.Expect.Maps = 1

@@ -15,6 +15,7 @@ type operation struct {
 	shape     shape
 	shares    shares
 	permits   mmap.Permission // of the responder's context
+	mutual    bool            // the requester exports and permits the same
 	requester func(*end) role
 	responder func(*end) role
 }
@@ -94,9 +95,14 @@ var operations = []operation{
 		responder: holds,
 	},
 	{
-		name: "sync_event", shape: value, shares: event, permits: mmap.RemoteRead,
+		name: "sync_event", shape: value, shares: event, permits: mmap.RemoteRead | mmap.RemoteAtomic,
 		requester: signals,
 		responder: waits,
+	},
+	{
+		name: "count", shape: value, shares: event, permits: mmap.RemoteRead | mmap.RemoteAtomic, mutual: true,
+		requester: counts,
+		responder: counts,
 	},
 }
 
