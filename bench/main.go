@@ -66,7 +66,7 @@ var comparisons = []struct {
 	run         func(ctx context.Context, args []string) error
 }{
 	{"incast", "many connections that share a link to one receiver, with congestion control and without", incast.Run},
-	{"sim", "thousands of simulated hosts: the simulator's speed, incast, a server that restarts, SRD, an hour in the life of a cluster", simulation.Run},
+	{"sim", "thousands of simulated hosts: the simulator's speed, incast, a server that restarts, SRD", simulation.Run},
 	{"rsocket", "package rsocket beside TCP: round trips, bandwidth and HTTP, over loopback and between two namespaces", sockets.Run},
 	{"rsocket-scale", "package rsocket beside TCP: idle and busy connections, and a reader that has stopped", sockets.RunScale},
 	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},

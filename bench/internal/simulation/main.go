@@ -1,7 +1,7 @@
 // Package simulation measures the simulator (soft/sim), and what does not fit on a machine:
-// thousands of senders to one receiver, thousands of connections to a server that crashes, an
-// hour in the life of a cluster. Times are those of the simulation unless a table says
-// otherwise. Everything but processor times and memory follows from the seed.
+// thousands of senders to one receiver, thousands of connections to a server that crashes. Times
+// are those of the simulation unless a table says otherwise. Everything but processor times and
+// memory follows from the seed.
 package simulation
 
 import (
@@ -39,14 +39,11 @@ type options struct {
 
 	srdHosts, srdWindow, srdSize int
 	srdTime, srdWarmUp           time.Duration
-
-	clients int
-	life    time.Duration
 }
 
 // fullSizes are the values of flags that are not given with -full.
 var fullSizes = map[string]string{
-	"operations": "200000", "senders": "256,4096", "connections": "10000", "srd-hosts": "256", "srd-window": "16", "life": "1h",
+	"operations": "200000", "senders": "256,4096", "connections": "10000", "srd-hosts": "256", "srd-window": "16",
 }
 
 // measurement is one of the tables.
@@ -60,7 +57,6 @@ var measurements = []measurement{
 	{"incast", "many senders to one receiver", measureIncast},
 	{"restart", "connections to a server that crashes and restarts", measureRestart},
 	{"srd", "scalable reliable datagrams among many hosts", measureSRD},
-	{"hour", "the life of a cluster", measureHour},
 }
 
 // Run runs bench sim.
@@ -119,8 +115,6 @@ func parse(args []string) (o options, err error) {
 	f.IntVar(&o.srdSize, "srd-size", 4, "srd: size of messages in `KiB`")
 	f.DurationVar(&o.srdWarmUp, "srd-warm-up", 2*time.Millisecond, "srd: simulated time before the measurement")
 	f.DurationVar(&o.srdTime, "srd-time", 5*time.Millisecond, "srd: simulated time of the measurement")
-	f.IntVar(&o.clients, "clients", 20, "hour: clients")
-	f.DurationVar(&o.life, "life", 10*time.Minute, "hour: simulated time")
 	_ = f.Parse(args) // exits on an error
 	if o.full {
 		given := make(map[string]bool)

@@ -22,7 +22,6 @@ func TestTables(t *testing.T) {
 			o.senders, o.warmUp, o.time = []int{4}, time.Millisecond, time.Millisecond
 			o.connections = 20
 			o.srdHosts, o.srdWarmUp, o.srdTime = 4, 100*time.Microsecond, 200*time.Microsecond
-			o.clients, o.life = 3, time.Minute
 			text, err := m.run(o)
 			require.NoError(t, err)
 			assert.NotContains(t, text, "never")
