@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -41,7 +40,7 @@ type addressHandle struct {
 
 	// For a handle that is no longer in use, but that completions may still name.
 	retired verbs.AH
-	until   uint64 // lane.Group.Handled at which no such completion is left
+	until   uint64 // barrier of the lanes at which no such completion is left
 }
 
 // knownHandle refers to a handle. Peers refer to their handle through a knownHandle, so that a closed
@@ -235,7 +234,7 @@ func (a *addressHandles) evict() {
 		a.closeRetired(h)
 		return
 	}
-	h.until = a.ctx.lanes.Handled() + uint64(a.ctx.cq.Capacity()) + lane.PollBatch
+	h.until = a.ctx.lanes.Barrier()
 	a.retired = append(a.retired, h)
 }
 

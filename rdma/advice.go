@@ -95,7 +95,7 @@ func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
 }
 
 // portAdvice names the UDP port of this end if adapters and the kernel cannot send to it.
-func (c *base) portAdvice() string {
+func (c *core) portAdvice() string {
 	port := c.portView().gid.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""

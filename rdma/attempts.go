@@ -32,7 +32,7 @@ type attempts struct {
 }
 
 // newAttempts starts the time-out of the configuration, or the context's.
-func newAttempts(cfg *DialConfig, c *base) attempts {
+func newAttempts(cfg *DialConfig, c *parts) attempts {
 	a := attempts{host: c.host, once: cfg.Once, pause: firstDialPause, limit: cfg.Timeout}
 	if a.limit == 0 {
 		a.limit = c.set.ConnectTimeout

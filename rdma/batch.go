@@ -12,7 +12,7 @@ type submittable interface {
 	Free() error
 	// enqueue makes the task wait for its context to post it.
 	enqueue(flags pe.SubmitFlags, thorough bool) error
-	context() *base
+	context() *parts
 }
 
 // errNilTask is the error for a nil task, such as the result of an Alloc that failed.
@@ -23,7 +23,7 @@ var errNilTask = fmt.Errorf("rdma: use a task: %w: the task is nil; check the er
 // cannot be submitted. It returns how many were submitted before, which stay so, and the error
 // (ErrInvalid for a task that is nil). It allocates nothing.
 func SubmitAll[T submittable](tasks []T, flags pe.SubmitFlags) (int, error) {
-	var c *base // of the tasks before
+	var c *parts // of the tasks before
 	for i, t := range tasks {
 		err := errNilTask
 		if t != nil {

@@ -78,7 +78,7 @@ func TestCompletionsLost(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, task.Submit())
 	}
-	c.queueEvent(verbs.Event{Type: verbs.EventCQError, CQ: c.cq})
+	c.eventCame(verbs.Event{Type: verbs.EventCQError, CQ: c.lanes.cq})
 	for passes := 0; c.State() != pe.Idle; passes++ {
 		require.Less(t, passes, 100_000, "the context is still %v", c.State())
 		_, err := engine.Progress()

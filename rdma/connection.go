@@ -134,7 +134,7 @@ type Connection struct {
 	retired   bool // to be destroyed
 	destroyed bool
 	ending    fifo.Node[*Connection] // among those to be destroyed when their completions have been handled
-	handledBy uint64                 // lane.Group.Handled at which no completion of it is left
+	handledBy uint64                 // barrier of the lanes at which no completion of it is left
 }
 
 // lastReceiveGrace is how long a closed queue pair waits for the event that it takes no more
@@ -205,17 +205,17 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
-	if c.srq == nil {
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
+	if c.receives.srq == nil {
 		init.MaxRecvWR = 1
 	}
-	if n := c.ownQueueSize(); n > 0 {
+	if n := c.receives.ownQueueSize(); n > 0 {
 		init.MaxRecvWR, init.MaxRecvSGE = n, s.MaxRecvSGE
-		if c.each != nil {
+		if c.receives.each != nil {
 			init.MaxRecvSGE = 1
 		}
 	}
-	conn.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*laneOwner)(conn))
+	conn.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth, (*laneOwner)(conn))
 	return err
 }
 
@@ -432,7 +432,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", c.lastFailure))
 		}
 	}
-	c.poke()
+	c.wake()
 }
 
 // ready ends the establishment with success.
@@ -597,7 +597,7 @@ func (conn *Connection) shutLane() {
 	if err := conn.lane.Shut(); err != nil {
 		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
 	}
-	conn.ctx.poke()
+	conn.ctx.wake()
 }
 
 // failedTask ends the connection after a request has failed.
@@ -610,7 +610,7 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 		return
 	}
 	// The device has put the queue pair in error by itself. The reason is in an event.
-	conn.ctx.handleEventsOf(conn)
+	conn.ctx.handleEventsOf(conn.lane.Num())
 	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
 }
 
@@ -645,7 +645,7 @@ func (conn *Connection) removeQPN() {
 	if c.byQPN[n] != conn {
 		return
 	}
-	c.handleEventsOf(conn)
+	c.handleEventsOf(n)
 	delete(c.byQPN, n)
 	if c.last == conn {
 		c.last = nil
@@ -655,7 +655,7 @@ func (conn *Connection) removeQPN() {
 // retire makes the connection be destroyed as soon as possible.
 func (conn *Connection) retire() {
 	c := conn.ctx
-	if !conn.retired && c.phase == phaseUp && c.srq != nil && !conn.lastReceive {
+	if !conn.retired && c.phase == phaseUp && c.receives.srq != nil && !conn.lastReceive {
 		conn.grace = c.host.Now().Add(lastReceiveGrace)
 		c.setDeadline(&conn.deadline, conn.grace)
 	}
@@ -669,12 +669,12 @@ func (conn *Connection) retire() {
 func (conn *Connection) tryDestroy() {
 	c := conn.ctx
 	if !conn.retired || conn.destroyed || conn.ending.Queued() || conn.unconfirmed || !conn.lane.Drained() ||
-		c.phase == phaseUp && c.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
+		c.phase == phaseUp && c.receives.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
 		return
 	}
-	conn.handledBy = c.lanes.Handled() + uint64(c.cq.Capacity()) + lane.PollBatch
+	conn.handledBy = c.lanes.Barrier()
 	c.ending.Push(&conn.ending)
-	c.poke()
+	c.wake()
 }
 
 // destroyRetired destroys connections whose completions have all been handled, and returns how
@@ -684,7 +684,7 @@ func (conn *Connection) tryDestroy() {
 func (c *Connections) destroyRetired() int {
 	n := 0
 	for e := c.ending.Front(); e != nil; e = c.ending.Front() {
-		if c.each == nil && !c.lanes.Empty() && c.lanes.Handled() < e.Value.handledBy {
+		if c.receives.each == nil && !c.lanes.Passed(e.Value.handledBy) {
 			break
 		}
 		c.ending.Pop()

@@ -14,12 +14,16 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// connectionManager is a context's part of the connection manager of its device, opened by the
+// connectionManager is the part of a context that uses the connection manager of its device, opened by the
 // first Listen or Dial of a run. Events come on goroutines of the device, and results of name
 // resolution on those of resolvers; both are handled on the engine's.
 type connectionManager struct {
-	ctx          *base
-	cm           verbs.CM // nil: not opened yet
+	passive
+	core         *core
+	helpers      *helpers
+	reports      *reports
+	accept       func(*ConnectRequest) // is given requests at listeners without OnRequest
+	cm           verbs.CM              // nil: not opened yet
 	listeners    map[verbs.CMListener]*Listener
 	ids          map[verbs.CMID]idOwner
 	groups       map[verbs.CMMulticast]*MulticastGroup
@@ -40,12 +44,12 @@ type idOwner interface {
 	event(e *verbs.CMEvent)
 }
 
-// open opens the device's connection manager.
-func (m *connectionManager) open() error {
+// use opens the device's connection manager.
+func (m *connectionManager) use() error {
 	if m.cm != nil {
 		return nil
 	}
-	c := m.ctx
+	c := m.core
 	dev, ok := c.dev.(verbs.CMDevice)
 	if !ok {
 		return fmt.Errorf("%w: %s has no connection manager; exchange descriptors instead, with Export and Connect", ErrNotSupported, c.dev.Name())
@@ -61,9 +65,9 @@ func (m *connectionManager) open() error {
 	return nil
 }
 
-// close closes the connection manager on a helper, since it waits for answers of peers. Later
-// events find no ID.
-func (m *connectionManager) close() {
+// shut closes the device's connection manager on a helper, since it waits for answers of peers.
+// Later events find no ID.
+func (m *connectionManager) shut() {
 	cm := m.cm
 	for m.waiting.Pop() != nil {
 	}
@@ -72,12 +76,12 @@ func (m *connectionManager) close() {
 	if cm == nil {
 		return
 	}
-	m.ctx.helpers.run(func() func() {
+	m.helpers.run(func() func() {
 		err := cm.Close()
 		m.resolvers.Wait() // they have been cancelled
 		return func() {
 			if err != nil {
-				m.ctx.set.Log.Warn().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close the connection manager")
+				m.core.set.Log.Warn().Err(err).Str("context", m.core.set.Name).Msg("failed to close the connection manager")
 			}
 		}
 	})
@@ -97,11 +101,17 @@ func (m *connectionManager) runOnEngine(f func()) {
 	m.queued = append(m.queued, f)
 	m.mu.Unlock()
 	m.pending.Store(true)
-	m.ctx.wake()
+	m.core.wake()
 }
 
-// runQueued runs the functions added so far, and returns how many.
-func (m *connectionManager) runQueued() int {
+// busy implements part.
+func (m *connectionManager) busy() bool { return m.pending.Load() }
+
+// work implements part: it runs the functions added so far.
+func (m *connectionManager) work() int {
+	if !m.pending.Load() {
+		return 0
+	}
 	m.pending.Store(false)
 	m.mu.Lock()
 	list := m.queued
@@ -119,7 +129,7 @@ func (m *connectionManager) runQueued() int {
 	for n < len(list) {
 		n++
 		list[n-1]()
-		m.ctx.control.Yield() // it may have called the program
+		m.core.control.Yield() // it may have called the program
 	}
 	return n
 }
@@ -151,12 +161,16 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	m.ids[e.ID] = q
 	q.open.Value = q
 	l.requests.Push(&q.open)
-	m.ctx.set.Log.Debug().Str("context", m.ctx.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
+	m.core.set.Log.Debug().Str("context", m.core.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
 	if l.cfg.OnRequest == nil {
-		m.ctx.service.request(q)
+		m.accept(q)
 		return
 	}
-	m.ctx.reports.Push(report{request: q})
+	m.reports.add(func() {
+		if q.id != nil { // the peer has not given up meanwhile
+			l.cfg.OnRequest(q)
+		}
+	})
 }
 
 // closeID gives back an ID.
@@ -166,7 +180,7 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 	}
 	delete(m.ids, id)
 	if err := id.Close(); err != nil {
-		m.ctx.set.Log.Debug().Err(err).Str("context", m.ctx.set.Name).Msg("failed to close an ID of the connection manager")
+		m.core.set.Log.Debug().Err(err).Str("context", m.core.set.Name).Msg("failed to close an ID of the connection manager")
 	}
 }
 
@@ -212,7 +226,7 @@ func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	return verbs.CMParam{
 		QPN: e.conn.lane.Num(), PrivateData: privateData,
 		ResponderResources: s.reads, InitiatorDepth: s.MaxReadAtomic,
-		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.srq != nil,
+		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.receives.srq != nil,
 	}
 }
 

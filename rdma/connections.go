@@ -13,7 +13,7 @@ import (
 // Connections is a context of connections, and of the tasks that run on them. An engine
 // (package pe) drives it. The transport service is RC or UC: Config.Transport.
 type Connections struct {
-	base
+	parts
 	shared Pool
 
 	onConnection func(*Connection, ConnectionState, error)
@@ -29,7 +29,6 @@ type Connections struct {
 	usable        int                    // connections known to the program that are Exported, Connecting or Ready
 	closedInPlace int                    // connections that are Closed and still have their places
 	ending        fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
-	toRefill      fifo.List[*Connection] // with room in receive queues of their own
 	written       writtenWords
 	retryWaiting  bool      // acceptWaiting may find a request, since one came or a place became free
 	readyWords    *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
@@ -50,8 +49,8 @@ func New(dev verbs.Device, cfg Config) (*Connections, error) {
 		return nil, fmt.Errorf("rdma: make a context: %w", err)
 	}
 	c := &Connections{}
-	c.init(dev, set, c)
-	c.written.wake = c.wake
+	c.init(dev, set, c, c, &c.written, &lastConnection{c: c})
+	c.written.wake, c.events.taken = c.wake, c.eventTaken
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("rdma: make a context: %w", err)
@@ -119,114 +118,103 @@ func (c *Connections) connectionOf(qpn uint32) *Connection {
 
 // queueReport queues a report to the program about a connection.
 func (c *Connections) queueReport(conn *Connection, state ConnectionState, err error) {
-	c.reports.Push(report{conn: conn, state: state, err: err})
+	c.reports.add(func() { c.notify(conn, state, err) })
 	event := c.set.Log.Debug()
 	if state == Failed {
 		event = c.set.Log.Warn().Err(err)
 	}
 	event.Str("context", c.set.Name).Stringer("connection", conn).Stringer("state", state).Msg("connection changed")
-	c.poke()
 }
 
-// open implements service.
-func (c *Connections) open() (err error) {
-	s := c.set
+// open implements part.
+func (c *Connections) open() error {
 	c.usable, c.closedInPlace, c.endsWithLast, c.interrupted = 0, 0, false, nil
 	c.ended, c.lastFailure = false, nil
 	c.byQPN = make(map[uint32]*Connection)
-	switch {
-	case c.receiveTotal == 0: // there are none, or each connection has its own
-	case s.receivesShared:
-		if c.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: c.recvDepth, MaxSGE: s.MaxRecvSGE, Poller: c.Engine()}); err != nil {
-			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", c.recvDepth, c.dev.Name(), err)
-		}
-		c.recvQueue = c.srq
-	case c.recvDepth < s.MaxConnections:
-		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
-			ErrRange, c.recvDepth, s.MaxConnections, s.Transport, c.dev.Name())
-	}
 	return c.openReadyWords()
 }
 
-// release implements service.
-func (c *Connections) release() []error {
+// close implements part.
+func (c *Connections) close() error {
 	err := c.closeMemory(c.readyWords)
 	c.readyWords = nil
-	for c.toRefill.Pop() != nil {
-	}
 	for c.ending.Pop() != nil {
 	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
-	return []error{err}
+	return err
 }
 
-// beforePoll implements service: it handles words that peers have written.
-func (c *Connections) beforePoll() int {
-	if c.written.pending.Load() {
-		return c.written.handle()
-	}
-	return 0
-}
-
-// afterPoll implements service.
-func (c *Connections) afterPoll() int { return 0 }
-
-// afterDrain implements service: it destroys connections, accepts waiting requests and sends
-// waiting dials.
-func (c *Connections) afterDrain() int {
-	n := c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
-	if c.usable > 0 && c.startable() {
-		c.control.Started() // before the program learns that connections are ready, so that it can submit tasks
+// work implements part: it ends connections, accepts waiting requests and sends waiting dials.
+func (c *Connections) work() int {
+	n := c.lanes.end() + c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
+	if c.usable > 0 {
+		c.startIfReady()
 	}
 	return n
 }
 
-// notify implements service.
-func (c *Connections) notify(r report) {
+// busy implements part.
+func (c *Connections) busy() bool {
+	return c.acceptable() || c.manager.resumable.Len() > 0 || c.ending.Len() > 0
+}
+
+// notify calls the program for a connection that has changed.
+func (c *Connections) notify(conn *Connection, state ConnectionState, err error) {
 	if c.onConnection != nil {
-		c.onConnection(r.conn, r.state, r.err)
+		c.onConnection(conn, state, err)
 	}
 	for _, w := range c.watchers {
 		if w.f != nil {
-			w.f(r.conn, r.state, r.err)
+			w.f(conn, state, err)
 		}
 	}
-	if r.state == Failed && (r.conn.closedOnFailure || r.conn.unaccepted()) {
-		r.conn.close()
+	if state == Failed && (conn.closedOnFailure || conn.unaccepted()) {
+		conn.close()
 	}
 }
 
-// changeState implements service: it stops a context that is to end with its last connection.
-// It runs after the callbacks for connections, in which the program may stop the context, or
+// lastConnection is the part that stops a context which is to end with its last connection. It
+// works after the callbacks for connections, in which the program may stop the context, or
 // export another connection.
-func (c *Connections) changeState() {
+type lastConnection struct {
+	passive
+	c *Connections
+}
+
+// busy implements part.
+func (l *lastConnection) busy() bool {
+	return l.c.endsWithLast && l.c.usable == 0 && l.c.phase == phaseUp
+}
+
+// work implements part.
+func (l *lastConnection) work() int {
+	c := l.c
 	switch {
-	case !c.stoppable():
+	case !l.busy():
 	case c.interrupted != nil:
 		c.control.Fail(c.interrupted)
 	default:
 		_ = c.Stop() // legal here in every state
 	}
 	c.endsWithLast = false
+	return 0
 }
 
-// stoppable reports whether the context is to stop because its last connection was closed.
-func (c *Connections) stoppable() bool {
-	return c.endsWithLast && c.usable == 0 && c.phase == phaseUp
-}
-
-// busy implements service.
-func (c *Connections) busy() bool {
-	return c.written.pending.Load() || c.acceptable() || c.manager.resumable.Len() > 0 ||
-		c.ending.Len() > 0 || c.stoppable()
-}
-
-// stop implements service.
-func (c *Connections) stop() {
+// stop implements queuePairs.
+func (c *Connections) stop(reason error) {
 	for _, conn := range c.slots {
-		if conn != nil {
+		switch {
+		case conn == nil:
+			continue
+		case reason != nil:
+			conn.fail(reason)
+		default:
 			conn.close()
 			conn.tryDestroy() // it need not wait for its last receive any more
+		}
+		if c.lanes.Broken() {
+			conn.shut() // even one that is closing
+			conn.lane.GiveUp()
 		}
 	}
 }
@@ -267,40 +255,21 @@ func (c *Connections) vacate(conn *Connection) {
 	c.retryWaiting = true
 }
 
-// drained implements service.
-func (c *Connections) drained() bool { return len(c.free) == len(c.slots) }
+// gone implements queuePairs.
+func (c *Connections) gone() bool { return len(c.free) == len(c.slots) }
 
-// fail implements service.
-func (c *Connections) fail(err error) {
-	for _, conn := range c.slots {
-		if conn != nil {
-			conn.fail(err)
-		}
-	}
-}
-
-// giveUp implements service.
-func (c *Connections) giveUp() {
-	for _, conn := range c.slots {
-		if conn != nil {
-			conn.shut() // even one that is closing
-			conn.lane.GiveUp()
-		}
-	}
-}
-
-// portChanged implements service: connections keep their address.
-func (c *Connections) portChanged() {}
-
-// eventQueued implements service.
-func (c *Connections) eventQueued(ev *verbs.Event) {
+// eventTaken notes at once that a peer is dead.
+func (c *Connections) eventTaken(ev *verbs.Event) {
 	if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
 		conn.peerDead = true
 	}
 }
 
-// event implements service.
+// event implements queuePairs.
 func (c *Connections) event(ev *verbs.Event) int {
+	if ev.Type == eventsLost {
+		return c.findFailed()
+	}
 	conn := c.byQPN[ev.QPN]
 	if conn == nil {
 		return 0
@@ -325,8 +294,8 @@ func (c *Connections) event(ev *verbs.Event) int {
 	return 1
 }
 
-// eventsLost implements service.
-func (c *Connections) eventsLost() int {
+// findFailed finds connections whose queue pairs are in error, and returns how many.
+func (c *Connections) findFailed() int {
 	n := 0
 	for _, conn := range c.slots {
 		if conn == nil || conn.state != Ready && conn.state != Connecting || conn.transition.running {
@@ -347,17 +316,28 @@ func (c *Connections) peerDisconnected(conn *Connection) {
 		return
 	}
 	conn.peerDisconnected = true
-	c.takeEvents()
-	c.deferEvent(deferredEvent{disconnected: conn})
+	c.afterCompletions(conn.peerClosed)
 }
 
-// received implements service.
-func (c *Connections) received(r *receive, conn *Connection, wc *verbs.WC) {
+// received implements queuePairs.
+func (c *Connections) received(wc *verbs.WC) {
+	if c.receives.each != nil {
+		c.receivedOwn(wc)
+		return
+	}
+	r, conn := c.receives.take(wc)
+	switch {
+	case r == nil:
+		return
+	case wc.Status != verbs.StatusSuccess:
+		c.receiveFailed(r, conn, wc)
+		return
+	}
 	if conn == nil {
 		conn = c.connectionOf(wc.QPN)
 	}
 	if conn != nil && !c.messageFrom(conn) {
-		c.recvWaiting.Push(&r.place) // for a message of another connection
+		c.receives.waiting.Push(&r.place) // for a message of another connection
 		return
 	}
 	r.owner.arrived(c.arrivalFrom(conn, wc))
@@ -373,15 +353,13 @@ func (c *Connections) messageFrom(conn *Connection) bool {
 			return false
 		}
 	}
-	if c.startable() {
-		c.control.Started() // before the program sees the message
-	}
+	c.startIfReady() // before the program sees the message
 	return true
 }
 
 // arrivalFrom is the arrival of a message from a connection.
 func (c *Connections) arrivalFrom(conn *Connection, wc *verbs.WC) *arrival {
-	a := c.arrivalOf(wc)
+	a := c.receives.arrivalOf(wc)
 	a.conn = conn
 	if wc.InvalidatedRKey != 0 {
 		a.invalidated = c.invalidated(wc.InvalidatedRKey)
@@ -389,13 +367,11 @@ func (c *Connections) arrivalFrom(conn *Connection, wc *verbs.WC) *arrival {
 	return a
 }
 
-// receivedUnsolicited implements service: RC and UC have no such messages.
-func (c *Connections) receivedUnsolicited(*verbs.WC) {}
-
-// receiveFailed implements service.
+// receiveFailed handles the completion of a receive that failed. conn is the connection to whose
+// own queue pair the receive was posted, or nil.
 func (c *Connections) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
 	if conn != nil && wc.Status == verbs.StatusFlushed {
-		c.recvWaiting.Push(&r.place) // for a message of another connection
+		c.receives.waiting.Push(&r.place) // for a message of another connection
 		conn.failedTask(wc.Status, nil)
 		return
 	}
@@ -412,10 +388,7 @@ func (c *Connections) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) 
 	r.owner.failed(conn, err)
 }
 
-// appendHeader implements service: messages come without a header.
-func (c *Connections) appendHeader(sgl []verbs.SGE, _ *receive) []verbs.SGE { return sgl }
-
-// request implements service: the request is accepted when a connection is free.
+// request implements queuePairs: the request is accepted when a connection is free.
 func (c *Connections) request(q *ConnectRequest) {
 	q.place.Value = q
 	c.manager.waiting.Push(&q.place)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -32,40 +31,25 @@ type datagramEndpoint struct {
 	// flushCause is why the device has stopped the send queue; nil: it has not.
 	flushCause error
 	deadline   deadline // until when tasks may complete after the context began to stop
-	headers    *mmap.Map
-	header     verbs.SGE // of the first receive
+	gidIndex   int      // of the local address, when a port was last looked at
 }
 
 // efaUnknownPeer is EFA's vendor code for a request that the peer's device refused because it has
 // no address handle for this end.
 const efaUnknownPeer = 14
 
-// headerStride is the distance between the headers of two receives, so that no two share a
-// cache line.
-const headerStride = 64
-
-// open implements service: it makes the endpoint. Tasks and receives can be posted at once.
+// open implements part: it makes the endpoint. Tasks and receives can be posted at once.
 func (c *Datagrams) open() (err error) {
 	s := c.set
-	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup)}
+	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup), gidIndex: c.portView().gid.Index}
 	d.deadline.owner = d
-	if s.Transport == verbs.UD && c.receiveTotal > 0 {
-		d.headers, err = mmap.New(c.dev, mmap.Config{Size: headerStride * c.receiveTotal, Permissions: mmap.LocalReadWrite, PD: s.PD})
-		if err != nil {
-			return fmt.Errorf("allocate memory for the headers of %d receives: %w", c.receiveTotal, err)
-		}
-		d.header = verbs.SGE{Addr: d.headers.Addr(), Length: verbs.GRHLen}
-		if d.header.LKey, err = d.headers.LKey(s.PD); err != nil {
-			return err
-		}
-	}
 	c.endpoint = d
 	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
 	init := verbs.QPInit{
-		Type: s.Transport, MaxRecvWR: max(c.recvDepth, 1), MaxSendSGE: s.MaxSendSGE, MaxRecvSGE: max(s.MaxRecvSGE+s.headerEntries(), 1),
+		Type: s.Transport, MaxRecvWR: max(c.receives.depth, 1), MaxSendSGE: s.MaxSendSGE, MaxRecvSGE: max(s.MaxRecvSGE+s.headerEntries(), 1),
 		MaxInline: s.inline, UnsolicitedWriteRecv: s.unsolicited,
 	}
-	if d.lane, err = c.lanes.Open(s.PD, init, c.sendDepth, (*datagramOwner)(d)); err != nil {
+	if d.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth, (*datagramOwner)(d)); err != nil {
 		return err
 	}
 	attr, mask := verbs.QPAttr{Port: s.Port, PKeyIndex: s.PKeyIndex, QKey: s.qkey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
@@ -75,7 +59,7 @@ func (c *Datagrams) open() (err error) {
 	if err := d.lane.OpenDatagrams(attr, mask); err != nil {
 		return err
 	}
-	c.recvQueue = d.lane.QP()
+	c.receives.queue = d.lane.QP()
 	for _, p := range slices.SortedFunc(maps.Values(c.peers), (*Peer).compare) {
 		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
@@ -135,6 +119,9 @@ func (d *datagramEndpoint) completed(r *Task, p *Peer, status verbs.Status, vend
 		d.flushCause = err
 		d.lane.Hold()
 	}
+	if d.flushCause != nil {
+		c.wake() // for resume
+	}
 	c.control.End(&r.Task)
 	r.pool.completed(r, err)
 }
@@ -186,7 +173,7 @@ func (d *datagramEndpoint) shut() {
 	if err := d.lane.Shut(); err != nil {
 		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("failed to move the queue pair to the error state")
 	}
-	d.ctx.poke()
+	d.ctx.wake()
 }
 
 // release gives back what open took, even if open failed midway.
@@ -197,8 +184,7 @@ func (d *datagramEndpoint) release() (errs []error) {
 	for _, p := range d.ctx.peers {
 		p.pinned = nil
 	}
-	errs = append(errs, d.handles.close())
-	return append(errs, d.ctx.closeMemory(d.headers))
+	return append(errs, d.handles.close())
 }
 
 // datagramOwner is the endpoint as the owner of its lane.
@@ -245,7 +231,7 @@ func (d *datagramEndpoint) setSender(a *arrival, r *receive, wc *verbs.WC) {
 		return
 	}
 	var err error
-	if a.grh, err = verbs.ParseGRH(d.headers.Bytes()[headerStride*r.index:]); err == nil {
+	if a.grh, err = verbs.ParseGRH(d.ctx.receives.headerOf(r)); err == nil {
 		a.hasGRH = true
 		a.addr.GID = a.grh.SGID
 		d.setUDPPort(a, wc)
@@ -267,12 +253,4 @@ func (d *datagramEndpoint) setUDPPort(a *arrival, wc *verbs.WC) {
 	if d.ctx.portView().gid.Type == verbs.GIDRoCEv2 {
 		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
 	}
-}
-
-// laneDrainer is the owner of a lane in a context.
-type laneDrainer interface {
-	lane.Owner
-	// drained is called when the device has given back all requests of the lane. It returns
-	// how many tasks have ended.
-	drained() int
 }

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -11,7 +12,7 @@ import (
 // peers, and with SRD also writes and reads their memory. An engine (package pe) drives it. The
 // transport service is UD or SRD: DatagramsConfig.Transport.
 type Datagrams struct {
-	base
+	parts
 	shared   DatagramPool
 	peers    map[EndpointAddr]*Peer // the peers that the context knows
 	learned  fifo.List[*Peer]       // the peers known only by their messages, the oldest first
@@ -25,7 +26,7 @@ func NewDatagrams(dev verbs.Device, cfg DatagramsConfig) (*Datagrams, error) {
 		return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)
 	}
 	c := &Datagrams{peers: make(map[EndpointAddr]*Peer)}
-	c.init(dev, set, c)
+	c.init(dev, set, c, c, nil, nil)
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)
@@ -44,8 +45,8 @@ func (c *Datagrams) Config() DatagramsConfig {
 	}
 }
 
-// release implements service.
-func (c *Datagrams) release() []error {
+// close implements part.
+func (c *Datagrams) close() error {
 	d := c.endpoint
 	if d == nil {
 		return nil
@@ -53,100 +54,84 @@ func (c *Datagrams) release() []error {
 	d.leaveGroups()
 	errs := d.release()
 	c.endpoint = nil
-	return errs
+	return errors.Join(errs...)
 }
 
-// beforePoll implements service.
-func (c *Datagrams) beforePoll() int { return 0 }
-
-// afterPoll implements service.
-func (c *Datagrams) afterPoll() int {
+// work implements part.
+func (c *Datagrams) work() int {
 	c.endpoint.shutIfDone()
-	return c.endpoint.resume()
+	return c.endpoint.resume() + c.lanes.end()
 }
 
-// afterDrain implements service.
-func (c *Datagrams) afterDrain() int { return 0 }
-
-// notify implements service: only requests are reported.
-func (c *Datagrams) notify(report) {}
-
-// changeState implements service: the context stops only when it is told to.
-func (c *Datagrams) changeState() {}
-
-// busy implements service.
+// busy implements part.
 func (c *Datagrams) busy() bool { return false }
 
-// eventQueued implements service.
-func (c *Datagrams) eventQueued(*verbs.Event) {}
-
-// event implements service.
+// event implements queuePairs.
 func (c *Datagrams) event(ev *verbs.Event) int {
-	if c.endpoint.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal {
+	d := c.endpoint
+	switch {
+	case ev.QPN == 0: // of the port
+		if now := c.portView().gid.Index; now != d.gidIndex {
+			d.gidIndex = now
+			d.handles.evictIdle()
+		}
+		return 0
+	case d.lane.Num() != ev.QPN || ev.Type != verbs.EventQPFatal:
 		return 0
 	}
 	c.failWith(fmt.Errorf("%w: the queue pair of context %q: %v", ErrDevice, c.set.Name, ev.Type))
 	return 1
 }
 
-// eventsLost implements service: a queue pair in error flushes what is posted.
-func (c *Datagrams) eventsLost() int { return 0 }
-
-// portChanged implements service.
-func (c *Datagrams) portChanged() {
-	if c.endpoint != nil {
-		c.endpoint.handles.evictIdle()
+// stop implements queuePairs: the endpoint ends when the context does.
+func (c *Datagrams) stop(reason error) {
+	if reason == nil {
+		c.endpoint.stop()
+	}
+	if c.lanes.Broken() {
+		c.endpoint.shut()
+		c.endpoint.lane.GiveUp()
 	}
 }
 
-// stop implements service.
-func (c *Datagrams) stop() { c.endpoint.stop() }
+// gone implements queuePairs.
+func (c *Datagrams) gone() bool { return c.endpoint == nil || c.endpoint.closed }
 
-// drained implements service.
-func (c *Datagrams) drained() bool { return c.endpoint == nil || c.endpoint.closed }
-
-// fail implements service: the endpoint ends with the context.
-func (c *Datagrams) fail(error) {}
-
-// giveUp implements service.
-func (c *Datagrams) giveUp() {
-	c.endpoint.shut()
-	c.endpoint.lane.GiveUp()
-}
-
-// request implements service: the peer gets the address of the endpoint.
+// request implements queuePairs: the peer gets the address of the endpoint.
 func (c *Datagrams) request(q *ConnectRequest) {
 	if err := q.Answer(q.listener.cfg.PrivateData); err != nil {
 		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to answer a request for the endpoint")
 	}
 }
 
-// received implements service.
-func (c *Datagrams) received(r *receive, _ *Connection, wc *verbs.WC) {
-	a := c.arrivalOf(wc)
-	c.endpoint.setSender(a, r, wc)
-	if c.startable() {
-		c.control.Started()
-	}
-	r.owner.arrived(a)
-}
-
-// receivedUnsolicited implements service: a write with immediate is passed to the function of
-// Receive.
-func (c *Datagrams) receivedUnsolicited(wc *verbs.WC) {
-	if c.messageBuffers == nil || wc.Status != verbs.StatusSuccess {
+// received implements queuePairs.
+func (c *Datagrams) received(wc *verbs.WC) {
+	if wc.Unsolicited { // a write with immediate, which took no receive
+		if b := c.receives.messageBuffers; b != nil && wc.Status == verbs.StatusSuccess {
+			b.deliver(c.arrivalFrom(nil, wc), nil)
+		}
 		return
 	}
-	a := c.arrivalOf(wc)
-	c.endpoint.setSender(a, nil, wc)
-	if c.startable() {
-		c.control.Started()
+	r, _ := c.receives.take(wc)
+	switch {
+	case r == nil:
+	case wc.Status == verbs.StatusSuccess:
+		r.owner.arrived(c.arrivalFrom(r, wc))
+	default:
+		c.receiveFailed(r, wc)
 	}
-	c.messageBuffers.deliver(a, nil)
 }
 
-// receiveFailed implements service.
-func (c *Datagrams) receiveFailed(r *receive, _ *Connection, wc *verbs.WC) {
+// arrivalFrom is the arrival of a message that a receive has taken, or none.
+func (c *Datagrams) arrivalFrom(r *receive, wc *verbs.WC) *arrival {
+	a := c.receives.arrivalOf(wc)
+	c.endpoint.setSender(a, r, wc)
+	c.startIfReady()
+	return a
+}
+
+// receiveFailed handles the completion of a receive that failed.
+func (c *Datagrams) receiveFailed(r *receive, wc *verbs.WC) {
 	err := failedReceive(r, nil, wc)
 	if c.phase == phaseUp {
 		// Some devices end a queue pair for datagrams with a failed receive (rxe does for a
@@ -160,23 +145,3 @@ func (c *Datagrams) receiveFailed(r *receive, _ *Connection, wc *verbs.WC) {
 	}
 	r.owner.failed(nil, err)
 }
-
-// appendHeader implements service.
-func (c *Datagrams) appendHeader(sgl []verbs.SGE, r *receive) []verbs.SGE {
-	d := c.endpoint
-	if d == nil || d.headers == nil {
-		return sgl
-	}
-	e := d.header
-	e.Addr += uint64(headerStride * r.index)
-	return append(sgl, e)
-}
-
-// needsReceives implements service.
-func (c *Datagrams) needsReceives() bool { return false }
-
-// refill implements service.
-func (c *Datagrams) refill() {}
-
-// receivedOwn implements service: there are no connections.
-func (c *Datagrams) receivedOwn(*verbs.WC) {}

@@ -18,9 +18,10 @@ type deadline struct {
 	}
 }
 
-// deadlines are the deadlines of a context, and the timer for the first. Setting one takes
-// time logarithmic in their number.
+// deadlines is the part of a context that has its deadlines, and a timer for the first. Setting
+// one takes time logarithmic in their number.
 type deadlines struct {
+	core  *core
 	heap  deadlineHeap
 	timer host.Timer
 	base  time.Time   // origin of the times of keepalives
@@ -29,69 +30,73 @@ type deadlines struct {
 }
 
 // setDeadline sets a deadline; zero for never.
-func (c *base) setDeadline(d *deadline, at time.Time) {
-	h := &c.deadlines.heap
-	d.at = at
+func (d *deadlines) setDeadline(of *deadline, at time.Time) {
+	of.at = at
 	switch {
-	case at.IsZero() && d.place > 0:
-		heap.Remove(h, d.place-1)
+	case at.IsZero() && of.place > 0:
+		heap.Remove(&d.heap, of.place-1)
 	case at.IsZero():
-	case d.place > 0:
-		heap.Fix(h, d.place-1)
+	case of.place > 0:
+		heap.Fix(&d.heap, of.place-1)
 	default:
-		heap.Push(h, d)
+		heap.Push(&d.heap, of)
 	}
-	c.armTimer()
+	d.armTimer()
 }
 
 // armTimer sets the timer to the first deadline, if the timer would fire later. Firing early
 // does no harm.
-func (c *base) armTimer() {
-	d := &c.deadlines
+func (d *deadlines) armTimer() {
 	if len(d.heap) == 0 || d.timer == nil {
 		return
 	}
 	first := d.heap[0].at
 	if d.armed.IsZero() || first.Before(d.armed) {
 		d.armed = first
-		d.timer.Reset(max(first.Sub(c.host.Now()), 0))
+		d.timer.Reset(max(first.Sub(d.core.host.Now()), 0))
 	}
 }
 
-// expire handles the deadlines that have passed, and returns how many.
-func (c *base) expire() int {
-	d := &c.deadlines
+// open implements part: it starts without deadlines.
+func (d *deadlines) open() error {
+	d.heap, d.base, d.armed = nil, d.core.host.Now(), time.Time{}
+	d.due.Store(false)
+	d.timer = d.core.host.AfterFunc(time.Hour, func() {
+		d.due.Store(true)
+		d.core.wake()
+	})
+	d.timer.Stop()
+	return nil
+}
+
+// busy implements part.
+func (d *deadlines) busy() bool { return d.due.Load() }
+
+// work implements part: it handles the deadlines that have passed.
+func (d *deadlines) work() int {
+	if !d.due.Load() {
+		return 0
+	}
 	d.due.Store(false)
 	d.armed = time.Time{}
-	now, n := c.host.Now(), 0
+	now, n := d.core.host.Now(), 0
 	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
 		first := d.heap[0]
-		c.setDeadline(first, time.Time{})
+		d.setDeadline(first, time.Time{})
 		first.owner.due(now)
 		n++
 	}
-	c.armTimer()
+	d.armTimer()
 	return n
 }
 
-// openDeadlines starts without deadlines.
-func (c *base) openDeadlines() {
-	d := &c.deadlines
-	d.heap, d.base, d.armed = nil, c.host.Now(), time.Time{}
-	d.due.Store(false)
-	d.timer = c.host.AfterFunc(time.Hour, func() {
-		d.due.Store(true)
-		c.wake()
-	})
-	d.timer.Stop()
-}
-
-// closeDeadlines stops the timer.
-func (c *base) closeDeadlines() {
-	if c.deadlines.timer != nil {
-		c.deadlines.timer.Stop()
+// close implements part: it stops the timer.
+func (d *deadlines) close() error {
+	if d.timer != nil {
+		d.timer.Stop()
 	}
-	c.deadlines.timer, c.deadlines.heap = nil, nil
+	d.timer, d.heap = nil, nil
+	return nil
 }
 
 // deadlineHeap implements heap.Interface.

@@ -77,7 +77,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	}
 	var d *dial
 	conn, err := c.newConnection(op, func(conn *Connection) error {
-		if err := c.manager.open(); err != nil {
+		if err := c.manager.use(); err != nil {
 			return err
 		}
 		d = newDial(conn, addr, port, cfg)
@@ -111,7 +111,7 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.base)}
+	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.parts)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = conn.ctx.localIP()
 	}
@@ -133,7 +133,7 @@ func (d *dial) resolve(host string) {
 
 // lookUp finds the addresses of a host on another goroutine, and then calls f on the engine's.
 func (m *connectionManager) lookUp(ctx context.Context, name string, f func([]netip.Addr, error)) {
-	host.Go(m.ctx.host, &m.resolvers, func() {
+	host.Go(m.core.host, &m.resolvers, func() {
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		m.runOnEngine(func() { f(list, err) })
 	})
@@ -158,7 +158,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 
 // sameFamily reports whether the peer's address is of the same family as the local one, which
 // need not be given.
-func (c *base) sameFamily(local, peer netip.Addr) bool {
+func (c *core) sameFamily(local, peer netip.Addr) bool {
 	return !local.IsValid() || local.Unmap().Is4() == peer.Is4()
 }
 

@@ -42,7 +42,7 @@ func (m *connectionManager) acquireDial(d *dial, target netip.AddrPort) bool {
 	d.limiter = p
 	if p.outstanding < maxOutstandingDials && p.waiting.Len() == 0 {
 		p.outstanding++
-		d.countedUntil = m.ctx.host.Now().Add(outstandingDialTime)
+		d.countedUntil = m.core.host.Now().Add(outstandingDialTime)
 		return true
 	}
 	d.place.Value = d
@@ -64,7 +64,7 @@ func (m *connectionManager) releaseDial(d *dial) {
 	case p.waiting.Len() > 0 && !p.listed:
 		p.listed = true
 		m.resumable.Push(p)
-		m.ctx.poke()
+		m.core.wake()
 	case p.waiting.Len() == 0 && p.outstanding == 0 && m.dialLimiters[p.target] == p:
 		delete(m.dialLimiters, p.target)
 	}
@@ -78,7 +78,7 @@ func (m *connectionManager) resumeDials() (n int) {
 		for p.outstanding < maxOutstandingDials && p.waiting.Len() > 0 {
 			d := p.waiting.Pop().Value
 			p.outstanding++
-			d.countedUntil = m.ctx.host.Now().Add(outstandingDialTime)
+			d.countedUntil = m.core.host.Now().Add(outstandingDialTime)
 			d.schedule()
 			d.send()
 			n++

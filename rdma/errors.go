@@ -183,15 +183,6 @@ type unnamedError struct{ *TaskError }
 func (e unnamedError) Error() string   { return e.describe("") }
 func (e unnamedError) Unwrap() []error { return []error{e.TaskError} }
 
-// causeOf is why the tasks of a connection are flushed or, with a nil conn, those of the
-// context. It is nil if the program closed or stopped it.
-func (c *base) causeOf(conn *Connection) error {
-	if conn != nil && conn.err != nil {
-		return conn.err
-	}
-	return c.Err()
-}
-
 // adviceFor says what to do about a task that failed.
 func adviceFor(op Operation, s verbs.Status) string {
 	if s == verbs.StatusRemoteInvalidRequest {

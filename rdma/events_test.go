@@ -51,7 +51,7 @@ func TestLostEvents(t *testing.T) {
 	engine, c, conn := alone(t)
 	require.NoError(t, conn.lane.QP().Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))
 	for range 5000 {
-		c.queueEvent(verbs.Event{Type: verbs.EventPortActive})
+		c.eventCame(verbs.Event{Type: verbs.EventPortActive})
 	}
 	for c.State() == pe.Running {
 		_, err := engine.Progress()
@@ -67,16 +67,16 @@ func TestEventsThatEndTheContext(t *testing.T) {
 			return verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN()}
 		},
 		"completion queue": func(c *Connections, _ *Connection) verbs.Event {
-			return verbs.Event{Type: verbs.EventCQError, CQ: c.cq}
+			return verbs.Event{Type: verbs.EventCQError, CQ: c.lanes.cq}
 		},
 		"device": func(*Connections, *Connection) verbs.Event { return verbs.Event{Type: verbs.EventDeviceFatal} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			engine, c, conn := alone(t)
 			// None of these concerns the context.
-			c.queueEvent(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN() + 1})
-			c.queueEvent(verbs.Event{Type: verbs.EventCQError})
-			c.queueEvent(verbs.Event{Type: verbs.EventSRQError})
+			c.eventCame(verbs.Event{Type: verbs.EventQPFatal, QPN: conn.QPN() + 1})
+			c.eventCame(verbs.Event{Type: verbs.EventCQError})
+			c.eventCame(verbs.Event{Type: verbs.EventSRQError})
 			_, err := engine.Progress()
 			require.NoError(t, err)
 			require.Equal(t, pe.Running, c.State())
@@ -86,7 +86,7 @@ func TestEventsThatEndTheContext(t *testing.T) {
 					reported = append(reported, err)
 				}
 			})
-			c.queueEvent(event(c, conn))
+			c.eventCame(event(c, conn))
 			for c.State() == pe.Running {
 				_, err := engine.Progress()
 				require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestRunningBeforeTheFirstMessage(t *testing.T) {
 			if conns[to].establishment.(*rcSignal).active != active {
 				from, to = to, from
 			}
-			ctxs[to].flush() // posts the signal, and looks for nothing
+			ctxs[to].Flush() // posts the signal, and looks for nothing
 			require.NoError(t, must(pools[from].Send(conns[from], nil)).Submit())
 			for limit := time.Now().Add(5 * time.Minute); sent == 0; {
 				must(ctxs[from].Engine().Progress())

@@ -33,7 +33,7 @@ func (n *peersRig) halfOpen(active int) (conns []*Connection) {
 // finishTransition waits until no helper has the queue pair.
 func (conn *Connection) finishTransition() {
 	for conn.transition.running {
-		conn.ctx.manager.runQueued()
+		conn.ctx.manager.work()
 		if s := conn.ctx.host.Scheduler(); s != nil {
 			s.Idle()
 		} else {
@@ -54,10 +54,10 @@ func (n *peersRig) deadlineRuns(conn *Connection, until time.Duration) (visits, 
 			signals++
 		}
 		sending = signal.posted
-		n.server.expire() // nothing of it is due
+		n.server.deadlines.work() // nothing of it is due
 		conn.due(conn.deadline.at)
 		conn.finishTransition()
-		n.peer.flush()
+		n.peer.Flush()
 		visits++
 	}
 	return visits, signals

@@ -39,7 +39,7 @@ type ListenConfig struct {
 // Listener accepts connections of peers that dial an address (rdma_listen(3)). It belongs to
 // the goroutine that drives the engine.
 type Listener struct {
-	ctx      *base
+	ctx      *parts
 	cfg      ListenConfig
 	listener verbs.CMListener // nil: closed
 	addr     netip.AddrPort
@@ -65,7 +65,7 @@ type Listener struct {
 // ListenConfig.Await is set. Listen fails with ErrInvalid for an address that is invalid or
 // not the device's, with verbs.ErrInUse if another program listens on the port, and with
 // ErrNotSupported on a device without a connection manager.
-func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
+func (c *parts) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	const op = "listen"
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (c *base) Listen(addr string, cfg ListenConfig) (*Listener, error) {
 	return l, nil
 }
 
-func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
+func (c *parts) listen(text string, cfg ListenConfig) (*Listener, error) {
 	host, port, err := splitAddr(text)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 	case cfg.Await < 0 || cfg.Await > 0 && c.set.Transport == verbs.UD:
 		return nil, fmt.Errorf("%w: ListenConfig.Await is %d; it must be 0 or, in a context of connections, the number of connections to wait for", ErrRange, cfg.Await)
 	}
-	if err := c.manager.open(); err != nil {
+	if err := c.manager.use(); err != nil {
 		return nil, err
 	}
 	l := &Listener{ctx: c, cfg: cfg}
@@ -126,7 +126,7 @@ func (c *base) listen(text string, cfg ListenConfig) (*Listener, error) {
 
 // listenAddr returns the address of the device for a host in the address to listen on. The
 // unspecified address means all addresses.
-func (c *base) listenAddr(host string) (netip.Addr, error) {
+func (c *parts) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
 		if own := c.localIP(); s.gidGiven && own.IsValid() {
@@ -188,7 +188,7 @@ func (l *Listener) connected(n int) {
 	}
 	if l.awaits -= min(n, l.awaits); l.awaits == 0 {
 		l.ctx.awaited--
-		l.ctx.poke()
+		l.ctx.wake()
 	}
 }
 
@@ -275,7 +275,7 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	if q.prepared != nil {
 		return q.prepared.conn, nil
 	}
-	c, ok := q.listener.ctx.service.(*Connections)
+	c, ok := q.listener.ctx.self.(*Connections)
 	if !ok {
 		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; call Answer", q, ErrNotSupported)
 	}

@@ -26,7 +26,7 @@ const messageBufferAlign = 64
 // messageBuffers is the set of receives of Receive, which are posted again and again.
 type messageBuffers struct {
 	messageFunction
-	ctx     *base
+	all     *receives
 	size    int // of a buffer; zero: none have one
 	stride  int
 	buffers []messageBuffer
@@ -62,25 +62,25 @@ type messageBuffer struct {
 //
 // It is legal in Idle, once for a context, and holds for every Start. Errors match
 // pe.ErrBadState, pe.ErrBusy, ErrInvalid, ErrRange and ErrNotSupported.
-func (c *base) Receive(n, size int, f func(*Message)) error {
+func (c *parts) Receive(n, size int, f func(*Message)) error {
 	stride, err := c.checkReceive("receive messages", n, size, pe.MaxTasks, f)
 	if err != nil {
 		return err
 	}
-	b := &messageBuffers{messageFunction: messageFunction{handle: f}, ctx: c, size: size, stride: stride, buffers: make([]messageBuffer, n)}
+	b := &messageBuffers{messageFunction: messageFunction{handle: f}, all: &c.receives, size: size, stride: stride, buffers: make([]messageBuffer, n)}
 	for i := range b.buffers {
 		s := &b.buffers[i]
 		s.set, s.off = b, i*stride
-		c.addReceive(&s.recv, s)
+		c.receives.add(&s.recv, s)
 	}
-	c.messageBuffers = b
-	c.receiveTotal += n
+	c.receives.messageBuffers = b
+	c.receives.total += n
 	return nil
 }
 
 // checkReceive checks the arguments of Receive and ReceivePerConnection; most is the largest n.
 // It returns the distance of the buffers in memory.
-func (c *base) checkReceive(op string, n, size, most int, f func(*Message)) (stride int, err error) {
+func (c *parts) checkReceive(op string, n, size, most int, f func(*Message)) (stride int, err error) {
 	if err := c.control.Owned(op); err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (c *base) checkReceive(op string, n, size, most int, f func(*Message)) (str
 	switch {
 	case f == nil:
 		err = fmt.Errorf("%w: no function is given", ErrInvalid)
-	case c.messageBuffers != nil || c.each != nil:
+	case c.receives.messageBuffers != nil || c.receives.each != nil:
 		err = fmt.Errorf("%w: Receive or ReceivePerConnection was called before; a context has one function for all messages", ErrInvalid)
 	case !c.set.caps.Supports(OpReceive):
 		err = fmt.Errorf("%w by %s", ErrNotSupported, c.dev.Name())
@@ -108,7 +108,7 @@ func (c *base) checkReceive(op string, n, size, most int, f func(*Message)) (str
 
 // open allocates the memory, and queues the receives.
 func (b *messageBuffers) open() error {
-	c := b.ctx
+	c := b.all.core
 	var key uint32
 	if b.size > 0 {
 		var err error
@@ -122,11 +122,11 @@ func (b *messageBuffers) open() error {
 	}
 	for i := range b.buffers {
 		s := &b.buffers[i]
-		s.recv.wr.SGL = c.service.appendHeader(s.sge[:0], &s.recv)
+		s.recv.wr.SGL = b.all.appendHeader(s.sge[:0], &s.recv)
 		if b.size > 0 {
 			s.recv.wr.SGL = append(s.recv.wr.SGL, verbs.SGE{Addr: b.mem.Addr() + uint64(s.off), Length: uint32(b.size), LKey: key})
 		}
-		c.recvWaiting.Push(&s.recv.place)
+		b.all.waiting.Push(&s.recv.place)
 	}
 	return nil
 }
@@ -134,12 +134,12 @@ func (b *messageBuffers) open() error {
 // close releases the memory. No receive is at the device any more.
 func (b *messageBuffers) close() error {
 	for i := range b.buffers {
-		b.ctx.recvWaiting.Remove(&b.buffers[i].recv.place)
+		b.all.waiting.Remove(&b.buffers[i].recv.place)
 	}
 	if b.mem == nil {
 		return nil
 	}
-	err := b.ctx.closeMemory(b.mem)
+	err := b.all.core.closeMemory(b.mem)
 	b.mem = nil
 	return err
 }
@@ -175,10 +175,9 @@ func (f *messageFunction) clearMessage() { f.msg = Message{} }
 // repost queues the receive again. It is posted together with others, before the next request
 // or after the present completions have been handled.
 func (s *messageBuffer) repost() {
-	c := s.set.ctx
-	if c.takesReceives() {
-		c.recvWaiting.Push(&s.recv.place)
-		c.postLater()
+	if all := s.set.all; all.core.takesReceives() {
+		all.waiting.Push(&s.recv.place)
+		all.core.postLater()
 	}
 }
 

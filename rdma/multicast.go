@@ -67,7 +67,7 @@ func (c *Datagrams) JoinMulticast(group string, cfg MulticastConfig, done func(g
 	case c.endpoint.groups[addr] != nil:
 		err = fmt.Errorf("%w: the context is a member already", ErrInvalid)
 	default:
-		err = c.manager.open()
+		err = c.manager.use()
 	}
 	if err == nil {
 		err = c.joinMulticast(&MulticastGroup{ctx: c, addr: addr, cfg: cfg, done: done})

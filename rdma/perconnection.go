@@ -57,17 +57,17 @@ func (c *Connections) ReceivePerConnection(n, size int, f func(*Message)) error 
 	if err != nil {
 		return err
 	}
-	if c.receiveTotal > 0 {
+	if c.receives.total > 0 {
 		return fmt.Errorf("rdma: %s of context %q: %w: the context has a pool of receives, which its connections share; use one of the two", op, c.set.Name, ErrInvalid)
 	}
-	c.each = &perConnection{messageFunction: messageFunction{handle: f}, n: n, size: size, stride: stride}
+	c.receives.each = &perConnection{messageFunction: messageFunction{handle: f}, n: n, size: size, stride: stride}
 	c.set.receivesShared = false
 	return nil
 }
 
 // openReceives makes the buffers of the connection.
 func (conn *Connection) openReceives() error {
-	c, p := conn.ctx, conn.ctx.each
+	c, p := conn.ctx, conn.ctx.receives.each
 	if p == nil {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (conn *Connection) closeReceives() error {
 
 // renewReceiveID makes completions of the receives posted so far be ignored.
 func (conn *Connection) renewReceiveID() {
-	p := conn.ctx.each
+	p := conn.ctx.receives.each
 	p.uses++
 	conn.own.posted, conn.own.done = 0, 0
 	conn.own.id = lane.ReceiveID | p.uses&useMask<<slotBits | uint64(conn.slot)
@@ -101,11 +101,12 @@ func (conn *Connection) renewReceiveID() {
 
 // postOwn posts the receives of its own that the connection lacks.
 func (conn *Connection) postOwn() error {
-	c, p, own := conn.ctx, conn.ctx.each, &conn.own
+	r, own := &conn.ctx.receives, &conn.own
+	p := r.each
 	for missing := p.n - conn.lane.Receives(); missing > 0; missing = p.n - conn.lane.Receives() {
 		n := min(missing, lane.PostBatch)
 		for i := range n {
-			wr := &c.recvWRs[i]
+			wr := &r.wrs[i]
 			*wr = verbs.RecvWR{ID: own.id}
 			if p.size > 0 {
 				at := (own.posted + i) % p.n * p.stride
@@ -113,7 +114,7 @@ func (conn *Connection) postOwn() error {
 				wr.SGL = p.sges[i : i+1]
 			}
 		}
-		taken, err := conn.lane.PostRecv(c.recvWRs[:n])
+		taken, err := conn.lane.PostRecv(r.wrs[:n])
 		own.posted = (own.posted + taken) % p.n
 		if err != nil {
 			return err
@@ -128,7 +129,7 @@ func (c *Connections) receivedOwn(wc *verbs.WC) {
 	if slot >= len(c.slots) || c.slots[slot] == nil || c.slots[slot].own.id != wc.ID {
 		return // of a queue pair that no longer exists
 	}
-	conn, p := c.slots[slot], c.each
+	conn, p := c.slots[slot], c.receives.each
 	at := conn.own.done * p.stride
 	conn.own.done = (conn.own.done + 1) % p.n
 	conn.lane.Received()

@@ -27,7 +27,7 @@ func (p *pool[T]) Available() int { return p.tasks.Available() }
 
 // fill makes the tasks of a pool, for one operation, which the device has to support, or for
 // any if op is 0.
-func (p *pool[T]) fill(c *base, op Operation, n int, done func(*T), failed func(*T, error),
+func (p *pool[T]) fill(c *parts, op Operation, n int, done func(*T), failed func(*T, error),
 	taskOf func(*T) *pe.Task, init, drop func(*T),
 ) error {
 	if err := c.control.Owned("make a pool of " + op.String() + "s"); err != nil {
@@ -84,8 +84,8 @@ func (c *Datagrams) Pool(n int, done func(*Task), failed func(*Task, error)) (*D
 	return p, nil
 }
 
-func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
-	word := c.words
+func (c *parts) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
+	word := c.scratch.words
 	err := p.fill(c, 0, n, done, failed, peTaskOf,
 		func(t *Task) {
 			t.register(c, p, word)
@@ -94,8 +94,8 @@ func (c *base) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, 
 	if err != nil {
 		return err
 	}
-	c.words += n
-	c.requests += n
+	c.scratch.words += n
+	c.lanes.tasks += n
 	return nil
 }
 
@@ -129,9 +129,9 @@ func (c *Datagrams) SharedPool() (*DatagramPool, error) {
 }
 
 // sharedPool makes the shared pool on the first call.
-func (c *base) sharedPool(p *taskPool) error {
+func (c *parts) sharedPool(p *taskPool) error {
 	made := p.tasks != nil
-	if made && c.sharedFits && c.State() == pe.Running {
+	if made && c.lanes.sharedFits && c.State() == pe.Running {
 		return nil
 	}
 	const op = "use the shared pool"
@@ -141,7 +141,7 @@ func (c *base) sharedPool(p *taskPool) error {
 	if err := c.control.Require(op, pe.Idle, pe.Starting, pe.Running); err != nil {
 		return err
 	}
-	if c.State() != pe.Idle && !c.sharedFits {
+	if c.State() != pe.Idle && !c.lanes.sharedFits {
 		return c.noSharedRoom()
 	}
 	if made {
@@ -161,16 +161,16 @@ func (c *base) sharedPool(p *taskPool) error {
 	return nil
 }
 
-func (c *base) noSharedRoom() error {
+func (c *parts) noSharedRoom() error {
 	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and the completion queue of %s has no room for %d more; make the pools smaller",
-		c.set.Name, ErrRange, c.requests+c.receiveTotal, c.dev.Name(), SharedTasks)
+		c.set.Name, ErrRange, c.lanes.tasks+c.receives.total, c.dev.Name(), SharedTasks)
 }
 
 func peTaskOf(t *Task) *pe.Task { return &t.Task }
 func dropTask(t *Task)          { _ = t.drop() }
 
 // register makes a task known to its context, once.
-func (t *Task) register(c *base, p *taskPool, word int) {
+func (t *Task) register(c *parts, p *taskPool, word int) {
 	t.control, t.ctx, t.pool, t.word = c.control, c, p, word
 	t.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
 	c.lanes.Add(&t.send, (*completer)(t))
@@ -184,7 +184,7 @@ func (p *taskPool) allocate(op Operation) (*Task, error) {
 	}
 	c := t.ctx
 	switch {
-	case p.shared && !c.sharedFits:
+	case p.shared && !c.lanes.sharedFits:
 		err = c.noSharedRoom()
 	case !c.set.caps.Supports(op):
 		err = fmt.Errorf("rdma: allocate a %v: %w by %s with %v", op, ErrNotSupported, c.dev.Name(), c.set.Transport)

@@ -43,11 +43,11 @@ func (s *settings) portView(gid verbs.GIDEntry, mtu verbs.MTU, lid uint16) portV
 }
 
 // portView returns the present state of the port.
-func (c *base) portView() *portView { return c.port.Load() }
+func (c *core) portView() *portView { return c.port.Load() }
 
 // localIP is the context's IP address. It is not valid on InfiniBand, where IP addresses
 // belong to IPoIB and are not in the GID table.
-func (c *base) localIP() netip.Addr {
+func (c *core) localIP() netip.Addr {
 	own := &c.portView().gid
 	if own.Type != verbs.GIDRoCEv2 {
 		return netip.Addr{}
@@ -57,7 +57,7 @@ func (c *base) localIP() netip.Addr {
 
 // refreshPort updates the state of the port, for connections and peers that are made from now
 // on. It fails while no packets pass the port.
-func (c *base) refreshPort() error {
+func (c *core) refreshPort() error {
 	s, was := c.set, c.portView()
 	port, err := usablePort(c.dev, s.Port)
 	if err != nil {
@@ -78,14 +78,11 @@ func (c *base) refreshPort() error {
 	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
 		Uint16("lid", port.LID).Msg("the port has changed; new connections use these attributes")
 	c.port.Store(&now)
-	if entry.Index != was.gid.Index {
-		c.service.portChanged()
-	}
 	return nil
 }
 
 // gidTable is the GID table of a port.
-func (c *base) gidTable(port int) ([]verbs.GIDEntry, error) {
+func (c *core) gidTable(port int) ([]verbs.GIDEntry, error) {
 	table, err := c.dev.GIDs(port)
 	if err != nil {
 		return nil, fmt.Errorf("read the GID table of port %d of %s: %w", port, c.dev.Name(), err)
@@ -96,7 +93,7 @@ func (c *base) gidTable(port int) ([]verbs.GIDEntry, error) {
 // currentGID is the entry of the address that New found, at its present index, since peers
 // expect that address. While that is gone, the present address stays; if that is gone too,
 // another is chosen.
-func (c *base) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
+func (c *core) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	s := c.set
 	table, err := c.gidTable(s.Port)
 	if err != nil {
@@ -136,7 +133,7 @@ func entryOf(table []verbs.GIDEntry, known verbs.GIDEntry) (found verbs.GIDEntry
 
 // pathProblem returns what is wrong with a port, or with the local address of a connection on
 // that port; an empty text if nothing is.
-func (c *base) pathProblem(port int, own netip.Addr) string {
+func (c *core) pathProblem(port int, own netip.Addr) string {
 	attr, err := usablePort(c.dev, port)
 	if err != nil {
 		return err.Error()
@@ -149,7 +146,7 @@ func (c *base) pathProblem(port int, own netip.Addr) string {
 
 // anyPathProblem is pathProblem for a connection whose port is not known: it reports a problem
 // if no port has the address. Every port has an address that is not valid.
-func (c *base) anyPathProblem(own netip.Addr) string {
+func (c *core) anyPathProblem(own netip.Addr) string {
 	first := ""
 	for port := 1; port <= c.set.ports; port++ {
 		attr, err := usablePort(c.dev, port)
@@ -168,7 +165,7 @@ func (c *base) anyPathProblem(own netip.Addr) string {
 
 // gidTableHas reports whether the GID table of a port may have a local address. On InfiniBand
 // that is unknown, since the table has no IP addresses.
-func (c *base) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
+func (c *core) gidTableHas(port int, layer verbs.LinkLayer, own netip.Addr) bool {
 	if layer != verbs.LinkEthernet || !own.IsValid() {
 		return true
 	}

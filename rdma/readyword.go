@@ -94,6 +94,7 @@ func (r *readyWord) release() {
 // writtenWords passes connections whose words were written, each once, from the device's
 // goroutines to the engine's.
 type writtenWords struct {
+	passive
 	pending atomic.Bool
 	mu      sync.Mutex
 	list    []*Connection
@@ -108,8 +109,14 @@ func (w *writtenWords) add(conn *Connection) {
 	w.wake()
 }
 
-// handle reads the words that were written, and returns how many there are.
-func (w *writtenWords) handle() int {
+// busy implements part.
+func (w *writtenWords) busy() bool { return w.pending.Load() }
+
+// work implements part: it reads the words that were written.
+func (w *writtenWords) work() int {
+	if !w.pending.Load() {
+		return 0
+	}
 	w.pending.Store(false)
 	w.mu.Lock()
 	list := w.list

@@ -17,7 +17,7 @@ type ReceivePool struct{ pool[ReceiveTask] }
 type ReceiveTask struct {
 	pe.Task
 	control *pe.Control
-	ctx     *base
+	ctx     *parts
 	pool    *ReceivePool
 	recv    receive
 	dst     *bufinv.Buf
@@ -31,8 +31,8 @@ type ReceiveTask struct {
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
-func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
-	if c.each != nil {
+func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
+	if c.receives.each != nil {
 		return nil, fmt.Errorf("rdma: make a pool of receives of context %q: %w: ReceivePerConnection was called, which gives each connection receives of its own; use one of the two", c.set.Name, ErrInvalid)
 	}
 	p := &ReceivePool{}
@@ -41,13 +41,13 @@ func (c *base) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveT
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
 			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.MaxRecvSGE)
-			c.addReceive(&t.recv, (*taskReceiver)(t))
+			c.receives.add(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
 	}
-	c.receiveTotal += n
+	c.receives.total += n
 	return p, nil
 }
 
@@ -82,7 +82,7 @@ func (t *ReceiveTask) build() (err error) {
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
-	list := t.ctx.service.appendHeader(t.sgl[:0], &t.recv)
+	list := t.ctx.receives.appendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
 		list, err = t.dst.Siblings(sibling.Pass{}).AppendRoomSGL(list, t.ctx.set.PD, -1)
@@ -119,7 +119,7 @@ func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
 }
 
 // context implements submittable.
-func (t *ReceiveTask) context() *base { return t.ctx }
+func (t *ReceiveTask) context() *parts { return t.ctx }
 
 // enqueue implements submittable.
 func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
@@ -130,7 +130,7 @@ func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
-	t.ctx.recvWaiting.Push(&t.recv.place)
+	t.ctx.receives.waiting.Push(&t.recv.place)
 	return nil
 }
 

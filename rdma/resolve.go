@@ -46,12 +46,12 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	case c.phase != phaseUp:
 		err = fmt.Errorf("%w: the context is stopping", ErrFlushed)
 	default:
-		err = c.manager.open()
+		err = c.manager.use()
 	}
 	if err != nil {
 		return fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, err)
 	}
-	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, &c.base)}
+	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, &c.parts)}
 	r.cfg.PrivateData = slices.Clone(cfg.PrivateData)
 	r.timer.owner = r
 	r.place.Value = r
@@ -204,7 +204,7 @@ func (q *ConnectRequest) Answer(privateData []byte) error {
 	if err := q.checkOpen(op); err != nil {
 		return err
 	}
-	c, ok := q.listener.ctx.service.(*Datagrams)
+	c, ok := q.listener.ctx.self.(*Datagrams)
 	id := q.id
 	switch {
 	case !ok:

@@ -49,14 +49,12 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	if p != signalKeepalive && p != signalDrain && conn.peer.readyAddr != 0 {
 		off := 8 * conn.slot
 		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
-		sg := c.scratchSG
-		sg.Addr += uint64(off)
-		wr.SGL = append(wr.SGL, sg)
+		wr.SGL = append(wr.SGL, c.scratch.word(off))
 		wr.RemoteAddr, wr.RKey = conn.peer.readyAddr, conn.peer.readyKey
 	}
 	s.send.WR = wr
 	conn.lane.Push(&s.send)
-	c.poke()
+	c.wake()
 }
 
 // Completed implements lane.Completer.

@@ -37,7 +37,7 @@ func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.Joi
 // Flush gives the device all tasks that wait because of pe.Aggregate, as the next submission
 // without that flag would. If none wait, and in Idle, it does nothing. It allocates nothing,
 // and belongs to the goroutine that drives the engine.
-func (c *base) Flush() { c.flush() }
+func (c *parts) Flush() { c.lanes.flush() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.enqueue(flags, thorough); err != nil {
@@ -48,16 +48,16 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 }
 
 // submitted gives the device what waits, or leaves that to Progress.
-func (c *base) submitted(flags pe.SubmitFlags) {
+func (c *parts) submitted(flags pe.SubmitFlags) {
 	if flags&pe.Aggregate == 0 {
-		c.flush()
+		c.lanes.flush()
 	} else {
 		c.postLater()
 	}
 }
 
 // context implements submittable.
-func (r *Task) context() *base { return r.ctx }
+func (r *Task) context() *parts { return r.ctx }
 
 // enqueue implements submittable.
 func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
@@ -275,9 +275,7 @@ func (r *Task) checkSize() error {
 func (r *Task) gather() ([]verbs.SGE, error) {
 	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
-		sg := r.ctx.scratchSG
-		sg.Addr += r.wordOffset()
-		return append(r.sgl[:0], sg), nil
+		return append(r.sgl[:0], r.ctx.scratch.word(r.wordOffset())), nil
 	}
 	var list []verbs.SGE
 	var err error

@@ -8,11 +8,11 @@ import (
 )
 
 // belongsTo implements target.
-func (conn *Connection) belongsTo(c *base) error {
+func (conn *Connection) belongsTo(c *parts) error {
 	switch {
 	case conn == nil:
 		return fmt.Errorf("%w: no connection is given", ErrInvalid)
-	case &conn.ctx.base != c:
+	case &conn.ctx.parts != c:
 		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
 	}
 	return nil
@@ -66,11 +66,11 @@ func (conn *Connection) completed(t *Task, status verbs.Status, vendor uint32) {
 }
 
 // belongsTo implements target.
-func (p *Peer) belongsTo(c *base) error {
+func (p *Peer) belongsTo(c *parts) error {
 	switch {
 	case p == nil:
 		return fmt.Errorf("%w: no peer is given", ErrInvalid)
-	case &p.ctx.base != c:
+	case &p.ctx.parts != c:
 		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, p, c.set.Name)
 	}
 	return nil

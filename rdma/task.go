@@ -17,7 +17,7 @@ import (
 type Task struct {
 	pe.Task
 	control *pe.Control
-	ctx     *base
+	ctx     *parts
 	pool    *taskPool
 	to      target
 	handle  *addressHandle // of the peer, in flight; nil on connections
@@ -39,7 +39,7 @@ type Task struct {
 // target is where a task goes: a *Connection or a *Peer.
 type target interface {
 	// belongsTo fails if the target does not belong to the context.
-	belongsTo(c *base) error
+	belongsTo(c *parts) error
 	// accepts reports why a task cannot be submitted now.
 	accepts(t *Task) error
 	// address puts the target's address into the work request of a task that has been measured.
@@ -301,7 +301,7 @@ func (r *Task) drop() error {
 // atomicSize is the width of an atomic, in bytes, and its alignment.
 const atomicSize = 8
 
-func (r *Task) wordOffset() uint64 { return 8 * uint64(r.ctx.set.MaxConnections+r.word) }
+func (r *Task) wordOffset() int { return 8 * (r.ctx.set.MaxConnections + r.word) }
 
 // wordBytes is the task's word of the scratch memory.
 func (r *Task) wordBytes() []byte {

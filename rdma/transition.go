@@ -43,7 +43,7 @@ func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
-	c.toRefill.Remove(&t.conn.toRefill)
+	c.receives.toRefill.Remove(&t.conn.toRefill)
 	run := c.helpers.run
 	if t.last != nil {
 		run = c.helpers.repeat
@@ -97,5 +97,5 @@ func (t *transition) attemptDone(err error) {
 	for _, f := range postponed {
 		f()
 	}
-	conn.ctx.poke()
+	conn.ctx.wake()
 }

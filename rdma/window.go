@@ -38,7 +38,7 @@ func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.requests += n
+	c.lanes.tasks += n
 	return &WindowPool{c, tasks}, nil
 }
 
@@ -95,7 +95,7 @@ type Window struct {
 
 func (w *Window) allocate(conn *Connection) error {
 	c := w.ctx
-	if err := conn.belongsTo(&c.base); err != nil {
+	if err := conn.belongsTo(&c.parts); err != nil {
 		return err
 	}
 	if !conn.state.usable() {
@@ -203,7 +203,7 @@ func (w *Window) abortRequest(op string, err error) error {
 func (w *Window) push(done func(error)) {
 	w.done = done
 	w.conn.push(&w.send)
-	w.ctx.flush()
+	w.ctx.lanes.flush()
 }
 
 // Export returns a descriptor of what the window lends, for mmap.Import of the peer. It may be

@@ -114,10 +114,15 @@ func (g *Group) Remove(r *Request) {
 // Empty reports whether the completion queue was empty when last polled, or has failed.
 func (g *Group) Empty() bool { return g.empty || g.broken }
 
-// Handled is the number of completions handled so far. When it has grown by the queue's
-// capacity plus a batch, every completion that is in the queue now has been handled: a queue
-// under load may never be seen empty.
+// Handled is the number of completions handled so far.
 func (g *Group) Handled() uint64 { return g.fetched - uint64(g.count-g.next) }
+
+// Barrier is what Handled is when every completion that is in the queue now has been handled.
+// A queue under load may never be seen empty.
+func (g *Group) Barrier() uint64 { return g.Handled() + uint64(g.cq.Capacity()) + PollBatch }
+
+// Passed reports whether every completion before a Barrier has been handled. Call it after Poll.
+func (g *Group) Passed(barrier uint64) bool { return g.Empty() || g.Handled() >= barrier }
 
 // Broken reports whether the completion queue has failed.
 func (g *Group) Broken() bool { return g.broken }

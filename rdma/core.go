@@ -1,0 +1,113 @@
+package rdma
+
+import (
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// core is what every part of a context knows: the engine's side of the context, the device and
+// the settings.
+type core struct {
+	*pe.Core
+	control *pe.Control
+	dev     verbs.Device
+	host    host.Host // of dev: clock, random numbers and goroutines
+	set     *settings
+	port    atomic.Pointer[portView] // replaced as a whole
+
+	// woken: there may be something other than requests to post and completions. Whoever sets it
+	// first makes that visible.
+	woken  atomic.Bool
+	inside bool // Progress is running
+
+	// The fields below belong to one run, from Start to Idle.
+	phase   phase
+	awaited int   // connections and listeners that keep the context in Starting
+	kept    error // why the device may still use its memory; nil: it does not
+
+	startingReported bool // the program has been notified that the context is Starting
+}
+
+// phase is the phase of a context on its way to Idle.
+type phase int
+
+const (
+	phaseUp       phase = iota
+	phaseDraining       // connections are closed; their tasks come back
+	phaseEmptying       // queue pairs are destroyed; their last completions are handled
+	phaseFlushing       // the shared receive queue is destroyed; receives come back
+	phaseClosing        // the connection manager is closed; calls of helpers return
+	phaseDown
+)
+
+// Device is the device the context was made on.
+func (c *core) Device() verbs.Device { return c.dev }
+
+// PD is the protection domain of everything in the context.
+func (c *core) PD() verbs.PD { return c.set.PD }
+
+// GID is the entry of the GID table that is the context's address at present.
+func (c *core) GID() verbs.GIDEntry { return c.portView().gid }
+
+// Capabilities is what the context could do at most on its device.
+func (c *core) Capabilities() Capabilities {
+	caps := c.set.caps
+	caps.MaxSend = c.portView().maxSend
+	return caps
+}
+
+// wake makes the engine call Progress, which then asks every part for work. It may be called
+// from any goroutine.
+func (c *core) wake() {
+	c.woken.Store(true)
+	c.control.Wake()
+}
+
+// postLater makes the engine call Progress for requests that wait to be posted, unless Progress
+// is running.
+func (c *core) postLater() {
+	if !c.inside {
+		c.control.Wake()
+	}
+}
+
+// startable reports whether nothing keeps the context in Starting any more.
+func (c *core) startable() bool {
+	return c.awaited == 0 && c.startingReported && c.State() == pe.Starting
+}
+
+// startIfReady ends Starting if nothing keeps the context in it any more. It is called before
+// the program learns that connections are ready, or sees a message, so that it can submit tasks.
+func (c *core) startIfReady() {
+	if c.startable() {
+		c.control.Started()
+	}
+}
+
+// takesReceives reports whether receives can be posted.
+func (c *core) takesReceives() bool {
+	s := c.State()
+	return c.phase == phaseUp && (s == pe.Starting || s == pe.Running)
+}
+
+// causeOf is why the tasks of a connection are flushed or, with a nil conn, those of the
+// context. It is nil if the program closed or stopped it.
+func (c *core) causeOf(conn *Connection) error {
+	if conn != nil && conn.err != nil {
+		return conn.err
+	}
+	return c.Err()
+}
+
+// closeMemory closes a map of the context's own, which may be nil. A map that the device may
+// still use stays open until the device is closed.
+func (c *core) closeMemory(m *mmap.Map) error {
+	if m == nil || c.kept != nil {
+		return nil
+	}
+	return m.Close()
+}

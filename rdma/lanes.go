@@ -1,0 +1,140 @@
+package rdma
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// lanes is the part of a context that posts requests and handles completions: its queue pairs
+// with their requests, and the completion queue that they share.
+type lanes struct {
+	lane.Group
+	core     *core
+	receives *receives
+	received func(*verbs.WC) // handles the completion of a receive
+	failed   func(error)     // is called when the completion queue fails
+
+	tasks int // tasks for send queues, of all pools
+	cq    verbs.CQ
+	depth int // of each lane in this run
+
+	sharedFits bool // there is room for the tasks of the shared pool
+}
+
+// depthNow is the size of the send queues, which follows from the configuration and the pools.
+func (l *lanes) depthNow() int {
+	s := l.core.set
+	if s.SendQueueSize != 0 {
+		return s.SendQueueSize
+	}
+	return min(cmp.Or(l.tasks, sharedDepth), defaultSendQueue, s.caps.MaxSends)
+}
+
+// open implements part: it makes the completion queue.
+func (l *lanes) open() error {
+	c, s := l.core, l.core.set
+	l.depth = l.depthNow()
+	// At most, all tasks complete, and one signal of each connection.
+	receives := l.receives.most()
+	entries := l.tasks + receives + s.MaxConnections
+	if l.sharedFits = entries+SharedTasks <= s.maxCQE; l.sharedFits {
+		entries += SharedTasks
+	}
+	if entries > s.maxCQE {
+		if each := l.receives.each; each != nil {
+			return fmt.Errorf("%w: the pools hold %d tasks, and %d connections have %d receives each, but a completion queue of %s holds only %d entries; lower Config.MaxConnections or the number in ReceivePerConnection, or make the pools smaller",
+				ErrRange, l.tasks, s.MaxConnections, each.n, c.dev.Name(), s.maxCQE)
+		}
+		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, but a completion queue of %s holds only %d entries; make the pools smaller",
+			ErrRange, l.tasks+receives, s.MaxConnections, c.dev.Name(), s.maxCQE)
+	}
+	poller := any(nil)
+	if s.caps.connections() {
+		poller = c.Engine()
+	}
+	var err error
+	if l.cq, err = c.dev.CreateCQ(verbs.CQInit{Capacity: entries, Fields: s.completionFields, Poller: poller}); err != nil {
+		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
+	}
+	l.cq.OnCompletion(c.control.Wake)
+	l.Attach(l.cq, l.received)
+	if s.completionFields != 0 {
+		l.Extend()
+	}
+	return nil
+}
+
+// work implements part.
+func (l *lanes) work() int {
+	l.flush()
+	return l.poll()
+}
+
+// flush posts all waiting tasks that there is room for. Receives go first, so that a message
+// which the peer sends in reply to a request finds one.
+func (l *lanes) flush() {
+	if l.receives.busy() {
+		l.receives.post()
+	}
+	l.Flush()
+}
+
+// poll handles completions.
+func (l *lanes) poll() int {
+	n, err := l.Poll()
+	if err != nil {
+		l.failed(err)
+	}
+	return n
+}
+
+// busy implements part.
+func (l *lanes) busy() bool { return l.Busy() }
+
+// arm asks for an event at the next completion, and reports whether there is none yet.
+func (l *lanes) arm() bool {
+	if l.Broken() {
+		return true
+	}
+	armed, err := l.cq.Arm(false)
+	if errors.Is(err, verbs.ErrNotSupported) {
+		return false // a device without completion events, such as an old EFA, is polled
+	}
+	if err != nil {
+		l.failed(err)
+	}
+	return armed
+}
+
+// end ends the lanes that the device has given back, and returns how many tasks and connections
+// ended.
+func (l *lanes) end() int {
+	n := 0
+	for d := l.Drained(); d != nil; d = l.Drained() {
+		n += d.Owner().(laneDrainer).drained()
+	}
+	return n
+}
+
+// laneDrainer is the owner of a lane in a context.
+type laneDrainer interface {
+	lane.Owner
+	// drained is called when the device has given back all requests of the lane. It returns
+	// how many tasks have ended.
+	drained() int
+}
+
+// close implements part.
+func (l *lanes) close() error {
+	l.Release()
+	if l.cq == nil {
+		return nil
+	}
+	err := l.cq.Close()
+	l.cq = nil
+	return err
+}

@@ -1,0 +1,358 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// part is one part of a context. Its methods run on the engine's goroutine.
+type part interface {
+	// open takes from the device what the part needs in one run, from Start to Idle.
+	open() error
+	// work does what is due, and returns how much it did.
+	work() int
+	// busy reports whether there is work that neither a completion nor an event announces.
+	busy() bool
+	// close gives back what open took, even if open failed midway.
+	close() error
+}
+
+// passive has the methods of a part that has nothing to do in them.
+type passive struct{}
+
+func (passive) open() error  { return nil }
+func (passive) work() int    { return 0 }
+func (passive) busy() bool   { return false }
+func (passive) close() error { return nil }
+
+// queuePairs is the part of a context that has its queue pairs: the connections, or the
+// endpoint of datagrams.
+type queuePairs interface {
+	part
+	// event handles an event of a queue pair or a port, and returns 1 if it concerned one.
+	event(ev *verbs.Event) int
+	// received handles the completion of a receive.
+	received(wc *verbs.WC)
+	// request handles a peer's request at a listener without OnRequest.
+	request(q *ConnectRequest)
+	// stop begins to end every queue pair: with an error if reason is not nil, otherwise as
+	// closed by the program. If the completion queue has failed, no more completions come. stop
+	// may be called again.
+	stop(reason error)
+	// gone reports whether every queue pair was destroyed.
+	gone() bool
+}
+
+// parts are the parts that both kinds of context have.
+type parts struct {
+	core
+	self       Context
+	queuePairs queuePairs
+
+	events
+	manager connectionManager
+	helpers helpers
+	deadlines
+	lanes    lanes
+	receives receives
+	scratch  scratch
+	reports  reports
+
+	list  []part
+	quiet bool // the last pass left nothing to do but requests and completions
+}
+
+// init makes the parts of a context. words and last are parts that only connections have.
+func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs queuePairs, words, last part) {
+	c.dev, c.host, c.set, c.self, c.queuePairs = dev, host.Of(dev), set, self, queuePairs
+	c.port.Store(&set.port)
+	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	c.Watch(func(_, next pe.State) {
+		if next == pe.Starting {
+			c.startingReported = true
+			c.wake()
+		}
+	})
+	c.events = events{core: &c.core, lanes: &c.lanes, handle: c.handleEvent}
+	c.manager.core, c.manager.helpers, c.manager.reports, c.manager.accept = &c.core, &c.helpers, &c.reports, queuePairs.request
+	c.helpers.host, c.helpers.runOnEngine = c.host, c.manager.runOnEngine
+	c.deadlines.core = &c.core
+	c.lanes.core, c.lanes.receives, c.lanes.received, c.lanes.failed = &c.core, &c.receives, queuePairs.received, c.breakDown
+	c.lanes.Limit(set.DrainTimeout, c.wake)
+	c.receives.core = &c.core
+	c.scratch.core, c.scratch.words = &c.core, SharedTasks
+	c.reports.core = &c.core
+	c.list = c.inOrder(words, last)
+}
+
+// inOrder lists the parts in the order in which a pass asks them for work. They are opened in
+// this order and closed in reverse.
+func (c *parts) inOrder(words, last part) []part {
+	list := []part{
+		&c.events,                // notes which completions each event of the device has to follow
+		words,                    // ready signals and disconnect notices of peers
+		&c.manager,               // the connection manager, and results of helpers
+		&c.deadlines,             // deadlines that have passed
+		&c.lanes,                 // posts requests and receives, handles completions
+		&c.receives,              //
+		(*dueEvents)(&c.events),  // events whose completions have been handled
+		&c.scratch,               //
+		c.queuePairs,             // queue pairs that the device has given back, waiting requests and dials
+		&c.reports,               // calls the program for connections that changed, and for requests
+		&starting{core: &c.core}, // ends Starting
+		last,                     // stops a context whose last connection was closed
+		&stopping{c: c},          // moves a stopping context on to Idle
+	}
+	return slices.DeleteFunc(list, func(p part) bool { return p == nil })
+}
+
+// backend is a context as the pe.Backend of its engine.
+type backend struct{ c *parts }
+
+// Host is the machine of the device, which the engine asks for.
+func (b backend) Host() host.Host { return b.c.host }
+
+// Start implements pe.Backend.
+func (b backend) Start() (bool, error) {
+	c := b.c
+	c.phase, c.awaited, c.startingReported, c.kept, c.quiet = phaseUp, 0, false, nil, false
+	if err := c.refreshPort(); err != nil {
+		return false, err
+	}
+	for _, p := range c.list {
+		if err := p.open(); err != nil {
+			return false, errors.Join(err, c.release())
+		}
+	}
+	c.receives.post() // those of messageBuffers, before there is a connection
+	return false, nil
+}
+
+// release gives back what Start took.
+func (c *parts) release() error {
+	c.helpers.done.Wait() // calls are left only if Start has failed
+	c.manager.work()
+	var errs []error
+	for i := len(c.list) - 1; i >= 0; i-- {
+		errs = append(errs, c.list[i].close())
+	}
+	return errors.Join(errs...)
+}
+
+// Progress implements pe.Backend.
+func (b backend) Progress() int {
+	c := b.c
+	c.inside = true
+	defer c.leave()
+	quiet := c.quiet && !c.woken.Load()
+	c.quiet = false // until this pass has ended: a callback may panic
+	if quiet {
+		return c.quietPass()
+	}
+	return c.pass()
+}
+
+func (c *parts) leave() { c.inside = false }
+
+// pass asks every part for work, and returns how much that was.
+func (c *parts) pass() (n int) {
+	c.woken.Store(false)
+	for _, p := range c.list {
+		n += p.work()
+	}
+	c.lanes.flush()
+	c.quiet = c.phase == phaseUp && c.State() == pe.Running && !c.anyBusy()
+	return n
+}
+
+// quietPass is a pass in which there can be nothing but requests to post and completions,
+// unless callbacks wake the context.
+func (c *parts) quietPass() int {
+	n := c.lanes.work()
+	if n > 0 {
+		c.lanes.flush()
+		if c.woken.Load() || c.lanes.Busy() {
+			return n + c.pass()
+		}
+	}
+	c.quiet = true
+	return n
+}
+
+// anyBusy reports whether a part is busy.
+func (c *parts) anyBusy() bool {
+	for _, p := range c.list {
+		if p.busy() {
+			return true
+		}
+	}
+	return false
+}
+
+// Arm implements pe.Backend.
+func (b backend) Arm() bool { return !b.c.anyBusy() && b.c.lanes.arm() }
+
+// Stop implements pe.Backend.
+func (b backend) Stop() {
+	c := b.c
+	c.phase = phaseDraining
+	c.manager.stop()
+	c.queuePairs.stop(nil)
+	c.wake()
+}
+
+// Idle implements pe.Backend.
+func (b backend) Idle() {
+	if err := b.c.release(); err != nil {
+		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
+	}
+}
+
+// failWith ends the context and its connections, all for one reason.
+func (c *parts) failWith(err error) {
+	c.queuePairs.stop(err)
+	c.control.Fail(fmt.Errorf("rdma: %w", err))
+}
+
+// breakDown ends a context whose completion queue fails.
+func (c *parts) breakDown(err error) {
+	c.lanes.Break()
+	c.failWith(fmt.Errorf("%w: completion queue of context %q on %s: %w", ErrDevice, c.set.Name, c.dev.Name(), err))
+}
+
+// keep ends the context if an object that could not be destroyed may still use memory.
+func (c *parts) keep(reason error) {
+	if c.kept != nil || reason == nil {
+		return
+	}
+	c.kept = reason
+	// The error does not match ErrMemoryKept, since not every task that it flushes has such
+	// memory.
+	c.failWith(fmt.Errorf("%w: context %q on %s: %v", ErrDevice, c.set.Name, c.dev.Name(), reason))
+}
+
+// settle makes sure that the device no longer uses the memory of a drained lane.
+func (c *parts) settle(l *lane.Lane) {
+	if n := l.Posted(); n > 0 {
+		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
+			Msg("the device did not complete its requests in time; destroying the queue pair")
+	}
+	c.keep(l.Settle())
+}
+
+// config is the configuration that is in effect.
+func (c *parts) config() Config {
+	cfg := c.set.Config
+	cfg.Engine = c.Engine()
+	port := c.portView()
+	cfg.MTU, cfg.GIDIndex = port.mtu, new(port.gid.Index)
+	cfg.SendQueueSize, cfg.RecvQueueSize = c.lanes.depthNow(), c.receives.depthNow()
+	return cfg
+}
+
+// handleEvent handles an event of the device, and returns 1 if it concerned the context.
+func (c *parts) handleEvent(ev *verbs.Event) int {
+	switch ev.Type {
+	case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventQPAccessError, verbs.EventQPLastWQEReached, verbs.EventCommEstablished, verbs.EventPeerGone:
+		return c.queuePairs.event(ev)
+	case verbs.EventCQError:
+		if ev.CQ != c.lanes.cq {
+			return 0
+		}
+		c.breakDown(fmt.Errorf("the device reports: %v", ev.Type)) // completions are lost
+		return 1
+	case verbs.EventSRQError:
+		if c.receives.srq == nil || ev.SRQ != c.receives.srq {
+			return 0
+		}
+	case eventsLost, verbs.EventPortActive, verbs.EventPortError, verbs.EventGIDChange, verbs.EventLIDChange, verbs.EventPKeyChange:
+		return c.portChanged(ev) + c.queuePairs.event(ev)
+	case verbs.EventDeviceFatal:
+	default:
+		return 0
+	}
+	c.failWith(fmt.Errorf("%w: %s reports for context %q: %v", ErrDevice, c.dev.Name(), c.set.Name, ev.Type))
+	return 1
+}
+
+// portChanged handles an event of a port. Connections go on, since the port or the address may
+// come back. Their later errors name the port (pathProblem).
+func (c *parts) portChanged(ev *verbs.Event) int {
+	if ev.Port != 0 && ev.Port != c.set.Port {
+		return 0
+	}
+	if err := c.refreshPort(); err != nil {
+		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("failed to query the port after an event")
+	}
+	return 1
+}
+
+// starting is the part that ends Starting.
+type starting struct {
+	passive
+	core *core
+}
+
+// work implements part.
+func (s *starting) work() int {
+	s.core.startIfReady()
+	return 0
+}
+
+// busy implements part.
+func (s *starting) busy() bool { return s.core.startable() }
+
+// stopping is the part that moves a stopping context on to Idle.
+type stopping struct {
+	passive
+	c *parts
+}
+
+// busy implements part.
+func (s *stopping) busy() bool {
+	switch c := s.c; c.phase {
+	case phaseDraining:
+		return c.queuePairs.gone()
+	case phaseEmptying, phaseFlushing:
+		return true
+	case phaseClosing:
+		return c.helpers.busy == 0
+	}
+	return false
+}
+
+// work implements part.
+func (s *stopping) work() int {
+	c := s.c
+	if !s.busy() {
+		return 0
+	}
+	switch c.phase {
+	case phaseDraining:
+		c.phase = phaseEmptying
+	case phaseEmptying:
+		// Completions that came before the queue pairs were destroyed.
+		if c.lanes.Fetch() {
+			return 1
+		}
+		c.keep(c.receives.closeShared())
+		c.phase = phaseFlushing
+	case phaseFlushing:
+		n, all := c.receives.flush()
+		if all {
+			c.phase = phaseClosing
+			c.manager.shut()
+		}
+		return n + 1
+	case phaseClosing:
+		c.phase = phaseDown
+		c.control.Stopped()
+	}
+	return 1
+}
