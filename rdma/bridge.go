@@ -107,3 +107,4 @@ func (b *bridge) disconnectArrived() bool              { return false }
 func (b *bridge) disconnectHeld() bool                 { return false }
 func (b *bridge) ended()                               {}
 func (b *bridge) release()                             {}
+func (b *bridge) disconnectAnswered() bool             { return false }

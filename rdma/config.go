@@ -67,10 +67,11 @@ type Config struct {
 	// such as an adapter, sees a disconnect notice only when a keepalive is due. Zero: two
 	// seconds. None: no keepalives.
 	Keepalive time.Duration
-	// CloseTimeout is how long a closed connection waits for its tasks at the device, for the
-	// peer's confirmation if it was accepted just before, and for the peer's acknowledgement or
-	// confirmation of the disconnect notice that follows. What is left then is flushed. Zero: one
-	// second. None: it does not wait, and writes no notice. Forever is refused.
+	// CloseTimeout is how long a connection that this end or the peer has closed waits for its
+	// tasks at the device, for the peer's confirmation if it was accepted just before, and for
+	// the peer's acknowledgement and answer to the disconnect notice that follows. What is left
+	// then is flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
+	// refused.
 	CloseTimeout time.Duration
 	// DrainTimeout is how long the device may take to give back the requests of a connection
 	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working

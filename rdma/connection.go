@@ -242,7 +242,7 @@ func (conn *Connection) export() ([]byte, error) {
 		reads:     s.reads,
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
-		nonce:     binary.NativeEndian.Uint64(random[:]) | 1,
+		nonce:     newNonce(binary.NativeEndian.Uint64(random[:]), s.CloseTimeout >= 0 && word.watchable()),
 		readyAddr: word.region.Addr(),
 		readyKey:  word.region.RKey(),
 	}
@@ -515,14 +515,15 @@ func (conn *Connection) close() {
 		conn.lastReceive = true // its queue pair never took any
 	}
 	if conn.peerDisconnected && was != Failed {
-		conn.peerClosed() // the peer has closed already and needs no notice
+		conn.peerClosed()
 		return
 	}
 	conn.enter(Closed, nil)
 	switch {
 	case was == Failed:
 		conn.retire()
-	case was != Ready && !(was == Connecting && conn.establishment.disconnectWhileConnecting()) || !conn.startDisconnect():
+	case was != Ready && !(was == Connecting && conn.establishment.disconnectWhileConnecting()) ||
+		conn.disconnectArrived() && !conn.answered() || !conn.startDisconnect():
 		conn.shut()
 	}
 }
@@ -537,17 +538,31 @@ func (conn *Connection) disconnectArrived() bool {
 	return conn.state != Exported && conn.establishment.disconnectArrived()
 }
 
-// peerClosed ends a connection that the peer has closed.
+// peerClosed ends a connection that the peer has closed. The peer's own tasks are done.
 func (conn *Connection) peerClosed() {
-	if conn.closing() {
-		conn.shut() // both ends are closing: neither serves the requests under way
-		return
+	switch {
+	case conn.closing():
+		switch {
+		case !conn.answered() || conn.unconfirmed:
+			conn.shut()
+		case conn.signal.purpose == signalDisconnect:
+			conn.limitClose(answerRepeats)
+		default:
+			conn.limitClose(answerTimeout)
+		}
+	case conn.state.usable():
+		conn.enter(Closed, conn.withName(ErrPeerClosed))
+		if !conn.answered() || !conn.startDisconnect() {
+			conn.shut()
+			return
+		}
+		conn.limitClose(answerTimeout)
 	}
-	if !conn.state.usable() {
-		return
-	}
-	conn.enter(Closed, conn.withName(ErrPeerClosed))
-	conn.shut()
+}
+
+// answered reports whether the ends answer each other's disconnect notices.
+func (conn *Connection) answered() bool {
+	return conn.establishment.disconnectAnswered()
 }
 
 // fail ends a connection with an error. If the peer's disconnect notice has arrived, the
@@ -557,7 +572,8 @@ func (conn *Connection) fail(err error) {
 		return
 	}
 	if conn.disconnectArrived() || conn.establishment.disconnectHeld() {
-		conn.peerClosed()
+		conn.enter(Closed, conn.withName(ErrPeerClosed))
+		conn.shut()
 		return
 	}
 	conn.failDespiteDisconnect(err)

@@ -294,3 +294,4 @@ func (e *cmEnd) release() {
 func (e *cmEnd) wordWritten()                         {}
 func (e *cmEnd) signalCompleted(verbs.Status, uint32) {}
 func (e *cmEnd) disconnectWhileConnecting() bool      { return false }
+func (e *cmEnd) disconnectAnswered() bool             { return false }

@@ -283,6 +283,9 @@ func (c *Connections) event(ev *verbs.Event) int {
 			conn.establishment.messageReceived()
 		}
 	case verbs.EventPeerGone:
+		if conn.closing() {
+			conn.shut()
+		}
 		conn.fail(fmt.Errorf("%w: %w", ErrRetryExceeded, ErrPeerDead))
 	case verbs.EventQPFatal:
 		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))

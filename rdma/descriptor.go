@@ -24,7 +24,7 @@ type endpoint struct {
 	reads     int       // reads and atomics accepted at a time, 1 byte
 	qpn       uint32
 	psn       uint32 // of the first packet it sends
-	nonce     uint64 // random, different in every descriptor; it is the ready signal
+	nonce     uint64 // random, different in every descriptor; it is the ready signal, and says whether the end answers
 	readyAddr uint64 // address of the 8 bytes that the ready signal is written to
 	readyKey  uint32
 }
@@ -116,6 +116,18 @@ func (e *endpoint) invalidField() (field string, value any) {
 func invalidGID(gid verbs.GID) string {
 	return gid.Addr().String() + ", " + hostaddr.Unusable(gid.Addr())
 }
+
+// newNonce makes a nonce of random bits. Its lowest bit is 0 if the end answers disconnect notices.
+// An end that knows of no answers sets the bit, so that nobody waits for one.
+func newNonce(random uint64, answers bool) uint64 {
+	if answers {
+		return random&^1 | 2 // not zero
+	}
+	return random | 1
+}
+
+// answers reports whether the end answers disconnect notices.
+func (e *endpoint) answers() bool { return e.nonce&1 == 0 }
 
 // compare orders endpoints; both ends of a connection compute the same order.
 func (e *endpoint) compare(o *endpoint) int {

@@ -83,14 +83,16 @@
 //
 //   - The peer is not there. Connect waits for Config.ConnectTimeout (a minute), then the
 //     connection fails with ErrTimeout.
-//   - The peer closes the connection, or stops its context. After its last posted task, it
+//   - The peer closes the connection, or stops its context. When its posted tasks are done, it
 //     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
-//     The connection is then Closed here too, with ErrPeerClosed. The closing end waits for the
-//     tasks and the notice for at most Config.CloseTimeout (one second). On connections made by
-//     address, a message of the connection manager takes the place of the notice. A
-//     software device that receives it first completes the tasks that are under way, for at
-//     most 500 ms. The closing end serves them meanwhile, so that a lost acknowledgement fails
-//     no task.
+//     The connection is then Closed here too, with ErrPeerClosed. If both devices report writes
+//     to these bytes (verbs.WatchableMR), as software devices do, this end completes the tasks
+//     that it has posted, and answers with its own notice. The peer serves the tasks meanwhile,
+//     so that a lost acknowledgement fails no task. Adapters do not report such writes: then the
+//     tasks are flushed, even one that has arrived and whose acknowledgement was lost. The
+//     closing end waits for its tasks and the notice for at most Config.CloseTimeout (one
+//     second), and for the answer at most 500 ms of it. On connections made by address, messages
+//     of the connection manager take the place of the notices.
 //   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
 //     ErrRejected, ErrNotListening or ErrUnreachable.
 //   - The peer or the network dies. Tasks in flight fail with ErrRetryExceeded, and so does

@@ -28,6 +28,9 @@ type establishment interface {
 	postDisconnect()
 	// disconnectArrived reports whether the peer's disconnect notice has arrived.
 	disconnectArrived() bool
+	// disconnectAnswered reports whether each end answers the other's disconnect notice by its own,
+	// when its tasks at the device are done, and waits for this answer.
+	disconnectAnswered() bool
 	// disconnectHeld reports whether the device knows that the peer ends the connection, and has
 	// not reported it.
 	disconnectHeld() bool

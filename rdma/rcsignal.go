@@ -18,7 +18,11 @@ import (
 // sequence numbers until the peer acknowledges it. If the peer has executed the signal
 // already, and its acknowledgement was lost, the peer sees a duplicate.
 //
-// A peer that closes the connection writes its disconnect notice to the same word.
+// A peer that closes the connection writes its disconnect notice to the same word, when its
+// tasks are done. If it may have executed requests of this end whose acknowledgements were lost,
+// it has to serve their repetitions. So it waits for an answer, if the devices of both ends report
+// writes to words: when the tasks of this end are done as well, this end writes its own disconnect
+// notice.
 
 // rcSignal is the establishment of connections by descriptors.
 type rcSignal struct {
@@ -43,6 +47,12 @@ const (
 	// time.
 	shortestPoll = time.Millisecond
 	longestPoll  = 500 * time.Millisecond
+	// answerTimeout is how long an end waits for the answer to its disconnect notice, and the
+	// other end for its tasks before it answers. They may be messages that nobody takes any more.
+	answerTimeout = 500 * time.Millisecond
+	// answerRepeats is how long the answer is repeated. If its acknowledgement is lost, the peer
+	// is gone already.
+	answerRepeats = 100 * time.Millisecond
 )
 
 // within bounds a duration.
@@ -190,7 +200,20 @@ func (r *rcSignal) postDisconnect() {
 		r.signal(r.conn.ctx.host.Now())
 		return
 	}
+	if r.conn.lane.Posted() > 0 { // the notice follows when the tasks are done
+		r.conn.signal.disconnectNext = true
+		r.conn.signal.post(signalDrain, 0)
+		return
+	}
 	r.conn.signal.post(signalDisconnect, ^r.conn.peer.nonce)
+	if r.conn.peerDisconnected {
+		r.conn.limitClose(answerRepeats)
+	}
+}
+
+// disconnectAnswered implements establishment.
+func (r *rcSignal) disconnectAnswered() bool {
+	return r.conn.local.answers() && r.conn.peer.answers()
 }
 
 // withdrawn reports whether another signal must be the first request: the peer may have

@@ -45,6 +45,12 @@ func (r *readyWord) register(conn *Connection) (err error) {
 	return nil
 }
 
+// watchable reports whether the device can report writes to the word.
+func (r *readyWord) watchable() bool {
+	_, able := r.region.(verbs.WatchableMR)
+	return able
+}
+
 // watch makes the device report writes to the word, if it can.
 func (r *readyWord) watch() (err error) {
 	if region, able := r.region.(verbs.WatchableMR); able {

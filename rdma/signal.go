@@ -69,6 +69,10 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 		}
 		if status == verbs.StatusSuccess {
 			conn.establishment.ended()
+			if p == signalDisconnect && conn.answered() && !conn.peerDisconnected {
+				conn.limitClose(answerTimeout)
+				conn.awaitConfirmation()
+			}
 		}
 		if !conn.unconfirmed { // until then the queue pair serves the peer's requests
 			conn.shut()
@@ -95,7 +99,7 @@ const closePoll = 50 * time.Millisecond
 // there is nothing to wait for.
 func (conn *Connection) startDisconnect() bool {
 	wait := conn.ctx.set.CloseTimeout
-	if wait < 0 || conn.loopback || conn.disconnectArrived() {
+	if wait < 0 || conn.loopback {
 		return false
 	}
 	conn.lane.StopPosting(&conn.signal.send) // what the disconnect notice has to follow
@@ -110,6 +114,15 @@ func (conn *Connection) startDisconnect() bool {
 	return true
 }
 
+// limitClose shortens the time of a connection that is being closed.
+func (conn *Connection) limitClose(d time.Duration) {
+	now := conn.ctx.host.Now()
+	if by := now.Add(d); by.Before(conn.closeBy) {
+		conn.closeBy = by
+	}
+	conn.scheduleCloseCheck(now)
+}
+
 // due is called at the connection's deadline.
 func (conn *Connection) due(now time.Time) {
 	switch conn.state {
@@ -122,15 +135,16 @@ func (conn *Connection) due(now time.Time) {
 		}
 		conn.keepalive(now)
 	case Closed:
-		switch {
-		case conn.unconfirmed && now.Before(conn.closeBy):
-			conn.ctx.setDeadline(&conn.deadline, conn.closeBy)
-		case conn.unconfirmed:
+		switch over := !now.Before(conn.closeBy); {
+		case !conn.closing() && !conn.unconfirmed:
+		case over && conn.unconfirmed:
 			conn.confirmed()
-		case !conn.closing():
-		case conn.disconnectArrived(), !now.Before(conn.closeBy):
+		case over, conn.disconnectArrived() && !conn.answered():
 			conn.shut()
 		default:
+			if conn.disconnectArrived() {
+				conn.ctx.peerDisconnected(conn)
+			}
 			conn.scheduleCloseCheck(now)
 		}
 		conn.tryDestroy()
@@ -142,7 +156,7 @@ func (conn *Connection) due(now time.Time) {
 func (conn *Connection) awaitConfirmation() {
 	if conn.state == Closed && conn.ctx.host.Now().Before(conn.closeBy) {
 		conn.unconfirmed = true
-		conn.ctx.setDeadline(&conn.deadline, conn.closeBy)
+		conn.scheduleCloseCheck(conn.ctx.host.Now())
 	}
 }
 

@@ -134,3 +134,4 @@ func (r *ucSignal) disconnectWhileConnecting() bool { return false }
 func (r *ucSignal) disconnectArrived() bool         { return false }
 func (r *ucSignal) disconnectHeld() bool            { return false }
 func (r *ucSignal) ended()                          {}
+func (r *ucSignal) disconnectAnswered() bool        { return false }
