@@ -56,16 +56,6 @@ const (
 	maxAckHold = 4 * time.Millisecond
 )
 
-// newDelayedAck returns the initial state for the queue pair's path. Acknowledgements are not
-// delayed under congestion control, which measures the round trip.
-func (q *queuePair) newDelayedAck() delayedAck {
-	a := delayedAck{threshold: minThreshold}
-	if u := networkPath(q.path); u != nil && !u.controlled() {
-		a.endpoint = u.endpoint
-	}
-	return a
-}
-
 // mayDelayAck reports whether acknowledgements may be delayed: by UDP only for a device like this
 // one, since others need not expect the reply before the acknowledgement.
 func (q *queuePair) mayDelayAck() bool {

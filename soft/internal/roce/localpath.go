@@ -59,7 +59,7 @@ func (p *localPath) ChannelDown(shared, received bool) {
 	t := p.queuePair.transport
 	t.SetWindow(p.endpoint.window)
 	t.SetCongestionControl(p.controlled())
-	p.queuePair.ack.endpoint, p.queuePair.ack.shared = p.queuePair.newDelayedAck().endpoint, false
+	p.queuePair.ack.endpoint, p.queuePair.ack.shared = p.trains(), false
 }
 
 // Activate implements local.User.
@@ -77,6 +77,12 @@ func (p *localPath) send(t *transport.QP, now time.Duration, a allowance) (left 
 	a.bytes, more = p.shared.Transmit(now, a.bytes)
 	return a, more
 }
+
+func (p *localPath) channel() *local.Path { return p.shared }
+
+func (p *localPath) revoke(mem []byte) { p.shared.Revoke(mem) }
+
+func (p *localPath) peerBehind() bool { return p.shared.PeerBehind() }
 
 func (p *localPath) kind() verbs.Path {
 	switch {
@@ -146,9 +152,10 @@ func (e *endpoint) Receive(now time.Duration) bool { return e.receive(now) }
 
 // PathOf implements local.Endpoint. The peer's shard that sent the packet does not matter.
 func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
-	if q := e.find(p.DestQP); q != nil && q.shard == e.shard && admission.DefaultPartition(p.PKey) {
-		if path, ok := q.path.(*localPath); ok && path.endpoint == e && path.peer == from {
-			return path.shared
+	q := e.find(p.DestQP)
+	if q != nil && q.shard == e.shard && q.path != nil && q.path.leadsTo(e, from) && admission.DefaultPartition(p.PKey) {
+		if path := q.path.channel(); path != nil {
+			return path
 		}
 	}
 	e.shard.drops.wrongPeer++

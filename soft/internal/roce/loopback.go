@@ -15,6 +15,7 @@ import (
 // memory, so that they are copied once. Checks, order, completions and waiting for receives
 // are the transport's, as for any other peer.
 type loopback struct {
+	onlySockets
 	endpoint *endpoint // of the queue pair's address; its goroutine works for the queue pair
 	packet   *wire.Packet
 	pieces   [][]byte

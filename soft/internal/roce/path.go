@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -30,7 +31,25 @@ type path interface {
 	kind() verbs.Path
 	// leadsTo reports whether packets go from that endpoint to that UDP address.
 	leadsTo(e *endpoint, peer netip.AddrPort) bool
+	// trains returns the endpoint that can send an acknowledgement and a reply in one train of
+	// packets. Nil: there are no such trains.
+	trains() *endpoint
+	// channel returns the part of the path that goes through shared memory; nil: none does.
+	channel() *local.Path
+	// revoke stops the peer from taking more payload from mem, or from any memory if mem is nil.
+	revoke(mem []byte)
+	// peerBehind reports whether the peer has not taken the latest packets yet, on a path that
+	// loses none.
+	peerBehind() bool
 }
+
+// onlySockets is embedded in paths that send no trains and do not use shared memory.
+type onlySockets struct{}
+
+func (onlySockets) trains() *endpoint    { return nil }
+func (onlySockets) channel() *local.Path { return nil }
+func (onlySockets) revoke([]byte)        {}
+func (onlySockets) peerBehind() bool     { return false }
 
 // allowance is what all queue pairs of a shard together may still send before the shard checks
 // its sockets again. It bounds how long the shard is locked.
@@ -70,7 +89,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	if q.isLoopback(&out, attr.DestQPN) {
 		return &loopback{endpoint: out.endpoint}, admission.Source{}, nil
 	}
-	udp, port := udpPath{out}, d.sourcePort(out.peer, attr.Address.SourceUDPPort)
+	udp, port := udpPath{udpOutput: out}, d.sourcePort(out.peer, attr.Address.SourceUDPPort)
 	if q.init.Type != verbs.RC {
 		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
@@ -131,21 +150,11 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	q.source.Close()
 	q.path, q.source = p, from
 	q.source.Open()
-	q.ack = q.newDelayedAck()
+	q.ack = delayedAck{threshold: minThreshold}
 	if p != nil {
+		q.ack.endpoint = p.trains()
 		p.attach(q.transport)
 	}
-}
-
-// networkPath returns the part of a path that goes by UDP to one peer; nil: it has none.
-func networkPath(p path) *udpPath {
-	switch p := p.(type) {
-	case *udpPath:
-		return p
-	case *localPath:
-		return &p.udpPath
-	}
-	return nil
 }
 
 // Path implements verbs.PathQP.

@@ -18,6 +18,7 @@ import (
 // pipe is a path between two queue pairs of one device, with a queue in between
 // as shared memory would have.
 type pipe struct {
+	onlySockets
 	device  *Device
 	to      *queuePair
 	packets []wire.Packet

@@ -197,8 +197,8 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 
 // revoked is transport.Config.Revoked.
 func (q *queuePair) revoked(mem []byte) {
-	if p, ok := q.path.(*localPath); ok {
-		p.shared.Revoke(mem)
+	if q.path != nil {
+		q.path.revoke(mem)
 	}
 }
 

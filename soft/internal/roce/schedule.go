@@ -142,7 +142,7 @@ func (s *shard) expire(now time.Duration) {
 		q := s.timers[0]
 		at := q.transport.Deadline()
 		if at != 0 && at <= now {
-			if p, ok := q.path.(*localPath); ok && p.shared.PeerBehind() {
+			if q.path != nil && q.path.peerBehind() {
 				q.transport.PeerBehind(now)
 			}
 			q.transport.Timeout(now)

@@ -145,7 +145,10 @@ func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Dura
 }
 
 // udpPath is the path of a connection by UDP: from an endpoint to the peer's address.
-type udpPath struct{ udpOutput }
+type udpPath struct {
+	onlySockets
+	udpOutput
+}
 
 func (p *udpPath) attach(t *transport.QP) {
 	t.SetWindow(p.endpoint.window)
@@ -184,13 +187,25 @@ func (p *udpPath) send(t *transport.QP, now time.Duration, a allowance) (allowan
 	return p.endpoint.shard.sendPackets(t, p, now, a)
 }
 
+// trains implements path. Acknowledgements are not delayed under congestion control, which measures
+// the round trip.
+func (p *udpPath) trains() *endpoint {
+	if p.controlled() {
+		return nil
+	}
+	return p.endpoint
+}
+
 func (p *udpPath) leadsTo(e *endpoint, peer netip.AddrPort) bool {
 	return p.endpoint == e && p.peer == peer
 }
 
 // datagramPath is the path of a queue pair for datagrams. The address handle of each request
 // names the destination; packets arrive at any address of the device.
-type datagramPath struct{ device *Device }
+type datagramPath struct {
+	onlySockets
+	device *Device
+}
 
 func (p *datagramPath) attach(*transport.QP) {
 	for _, e := range p.device.endpoints {
