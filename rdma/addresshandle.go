@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/ref"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -34,19 +35,13 @@ type addressHandle struct {
 	// waiting are the tasks that go to the lane, in order, once the handle has been made.
 	waiting fifo.Queue[*Task]
 	idle    fifo.Node[*addressHandle]
-	number  uint16 // verbs.NoAH: it has none
-	serial  uint64 // of all handles of the run, in the order in which they were made
-	known   *knownHandle
+	number  uint16                  // verbs.NoAH: it has none
+	serial  uint64                  // of all handles of the run, in the order in which they were made
+	known   *ref.Ref[addressHandle] // for peers
 
 	// For a handle that is no longer in use, but that completions may still name.
 	retired verbs.AH
 	until   uint64 // barrier of the lanes at which no such completion is left
-}
-
-// knownHandle refers to a handle. Peers refer to their handle through a knownHandle, so that a closed
-// handle can be collected while peers exist.
-type knownHandle struct {
-	handle *addressHandle // nil: closed
 }
 
 // addressHandles are the address handles of a context, in one run.
@@ -72,7 +67,7 @@ func newAddressHandles(c *Datagrams, limit int) addressHandles {
 // With helped, a helper therefore makes the handle, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	sgid := a.ctx.portView().gid.Index
-	if h := p.knownHandle(); h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
+	if h := p.handle.Get(); h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
 	to := destination{sgid: sgid, gid: p.addr.GID, udpPort: p.addr.UDPPort, lid: p.lid, source: p.source}
@@ -88,14 +83,6 @@ func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
 	}
 	p.handle = h.known
 	return h, nil
-}
-
-// knownHandle returns the handle that a task to the peer used last, or nil.
-func (p *Peer) knownHandle() *addressHandle {
-	if p.handle == nil {
-		return nil
-	}
-	return p.handle.handle
 }
 
 func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressHandle, error) {
@@ -118,7 +105,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 	}
 	a.made++
 	h := &addressHandle{to: to, number: verbs.NoAH, serial: a.made}
-	h.idle.Value, h.known = h, &knownHandle{h}
+	h.idle.Value, h.known = h, ref.To(h)
 	if !helped {
 		ah, err := s.PD.CreateAH(path)
 		if err != nil {
@@ -172,7 +159,7 @@ func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 // remove makes peers look for another handle.
 func (a *addressHandles) remove(h *addressHandle) {
 	delete(a.open, h.to)
-	h.known.handle = nil
+	h.known.End()
 }
 
 // createFailed fails the tasks that wait for a handle that could not be created. The next task
@@ -267,7 +254,7 @@ func (a *addressHandles) release(h *addressHandle) {
 func (a *addressHandles) close() error {
 	var errs []error
 	for _, h := range a.inOrder() {
-		h.known.handle = nil
+		h.known.End()
 		if h.ah == nil {
 			continue
 		}

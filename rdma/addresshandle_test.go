@@ -44,11 +44,11 @@ func TestClosedAddressHandlesAreFreed(t *testing.T) {
 				_, err := engine.Progress()
 				require.NoError(t, err)
 			}
-			handles = append(handles, weak.Make(p.handle.handle))
+			handles = append(handles, weak.Make(p.handle.Get()))
 		}
 		require.Len(t, c.endpoint.handles.open, 2)
 		for i, p := range peers[len(peers)-6:] {
-			require.Equal(t, i < 4, p.knownHandle() == nil, "handle %d is closed", i)
+			require.Equal(t, i < 4, p.handle.Get() == nil, "handle %d is closed", i)
 		}
 		require.NoError(t, c.Stop())
 		for c.State() != pe.Idle {

@@ -9,6 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/ref"
 	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -41,9 +42,9 @@ type Peer struct {
 	addr     EndpointAddr
 	qkey     uint32
 	lid      uint16
-	source   uint16         // UDP source port of its datagrams; 0: not named
-	handle   *knownHandle   // that a task to it used last; nil: none
-	pinned   *addressHandle // address handle that is kept open; nil: none
+	source   uint16                  // UDP source port of its datagrams; 0: not named
+	handle   *ref.Ref[addressHandle] // that a task to it used last; nil: none
+	pinned   *addressHandle          // address handle that is kept open; nil: none
 	userData any
 	group    *MulticastGroup  // that the peer stands for; nil: none
 	learned  fifo.Node[*Peer] // among those that the context knows only from their messages

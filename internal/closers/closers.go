@@ -1,9 +1,11 @@
-// Package closers keeps the functions that a device calls when it is closed.
+// Package closers keeps the functions that a device calls when it is closed, and waits for what
+// others can delay.
 package closers
 
 import (
 	"container/list"
 	"sync"
+	"time"
 )
 
 // List holds the functions that close the objects made on a device. The zero value is
@@ -42,5 +44,21 @@ func (l *List) Close() error {
 			return err
 		}
 		l.remove(e)
+	}
+}
+
+// Wait calls wait, for at most limit, and reports whether it has returned. Otherwise it continues
+// in the background.
+func Wait(limit time.Duration, wait func()) bool {
+	ended := make(chan struct{})
+	go func() {
+		wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-time.After(limit):
+		return false
 	}
 }

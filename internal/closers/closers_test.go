@@ -3,6 +3,7 @@ package closers
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,4 +35,15 @@ func TestClose(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
 	assert.Equal(t, []int{2, 1, 1, 0}, order)
+}
+
+func TestWait(t *testing.T) {
+	assert.True(t, Wait(time.Hour, func() {}))
+	release, ended := make(chan struct{}), make(chan struct{})
+	assert.False(t, Wait(time.Nanosecond, func() {
+		<-release
+		close(ended)
+	}))
+	close(release)
+	<-ended
 }

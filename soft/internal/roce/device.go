@@ -458,16 +458,12 @@ func (d *Device) closeLocal() (wait func()) {
 		return func() {}
 	}
 	return func() {
-		ended := make(chan struct{})
-		go func() {
+		ended := closers.Wait(localCloseTimeout, func() {
 			for _, wait := range waits {
 				wait()
 			}
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(localCloseTimeout):
+		})
+		if !ended {
 			d.log.Warn().Msg("another process delays the closing of shared memory; it continues in the background")
 		}
 	}

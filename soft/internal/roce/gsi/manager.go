@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
@@ -70,15 +71,7 @@ func (c *Manager) Close() error {
 		c.resolving.Go(l.entries.Close)
 	}
 	c.cancel()
-	resolved := make(chan struct{})
-	go func() {
-		c.resolving.Wait()
-		close(resolved)
-	}()
-	select {
-	case <-resolved:
-	case <-time.After(closeTimeout): // the look-ups end in the background
-	}
+	closers.Wait(closeTimeout, c.resolving.Wait)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -65,15 +66,7 @@ func (e *Entries) Close() {
 		serving.Go(func() { _ = l.Close() })
 	}
 	e.sockets, e.serving = nil, nil
-	closed := make(chan struct{})
-	go func() {
-		serving.Wait()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-time.After(closeTimeout):
-	}
+	closers.Wait(closeTimeout, serving.Wait)
 }
 
 // Find returns the address and UDP port of the device that listens on an address and port, if

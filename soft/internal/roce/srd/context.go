@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/ref"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -17,9 +18,9 @@ type Context struct {
 	addr   Address
 	out    transport.Output
 	closed bool
-	known  *known // for address handles
-	number uint16 // of the address handles that lead to the peer; verbs.NoAH: none
-	mtu    uint32 // the largest payload in both directions
+	known  *ref.Ref[Context] // for address handles
+	number uint16            // of the address handles that lead to the peer; verbs.NoAH: none
+	mtu    uint32            // the largest payload in both directions
 
 	// own is this end's token for the peer. peer is the peer's token for this end, 0 until it
 	// is known.
@@ -47,7 +48,7 @@ func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
 		epoch: epoch(now), receivedAt: now, usedAt: now, timerIndex: noTimer,
 	}
-	c.known = &known{c}
+	c.known = ref.To(c)
 	c.readyNode.Value, c.allNode.Value = c, c
 	psn := t.cfg.Random() & wire.PSNMask
 	c.una, c.next, c.recoverAt = psn, psn, psn

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/ref"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -124,8 +125,8 @@ func (t *Transport) open(a Address, own uint32, now time.Duration) (*Context, er
 
 // context returns the context of an address handle, and makes it if there is none.
 func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
-	if ah.known != nil && ah.known.context != nil {
-		return ah.known.context, nil
+	if c := ah.known.Get(); c != nil {
+		return c, nil
 	}
 	c := t.contexts[ah.address]
 	if c == nil {
@@ -140,7 +141,7 @@ func (t *Transport) context(ah *AH, now time.Duration) (*Context, error) {
 
 func (t *Transport) forget(c *Context) {
 	c.closed = true
-	c.known.context = nil
+	c.known.End()
 	delete(t.contexts, c.addr)
 	c.setOwnToken(0)
 	if t.last == c {
@@ -322,14 +323,8 @@ func (t *Transport) activate(c *Context) {
 // AH is the SRD part of an address handle: the address of a peer, and its context.
 type AH struct {
 	address     Address
-	known       *known // nil: not looked up yet
-	outstanding int    // requests with this handle
-}
-
-// known refers to a context. Address handles refer to the context that they have looked up through a
-// known, so that a forgotten context can be collected while address handles exist.
-type known struct {
-	context *Context // nil: forgotten
+	known       *ref.Ref[Context] // nil: not looked up yet
+	outstanding int               // requests with this handle
 }
 
 // NewAH returns the AH for an address.
