@@ -11,9 +11,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/traffic"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // client is a process that visits a service of the server in one or more sessions.
@@ -31,7 +34,6 @@ type client struct {
 	token     int
 	number    int   // of the current session
 	past      stats // of earlier contexts
-	welcomed  chan command
 }
 
 // clientPlaces is the greatest number of connections that a client has at the same time.
@@ -67,7 +69,7 @@ func runClient(cfg clientConfig, w *eventWriter) error {
 	if err != nil {
 		return err
 	}
-	c := &client{cfg: cfg, service: s, events: w, rng: rand.New(rand.NewPCG(cfg.Seed, key(cfg.Seed, cfg.Name))), welcomed: make(chan command, 1)}
+	c := &client{cfg: cfg, service: s, events: w, rng: rng(cfg.Seed, pattern.Key(cfg.Seed, cfg.Name))}
 	c.faults.Faults = cfg.Faults
 	go listen(os.Stdin, c.handle)
 	go sendStats(w, c.stats)
@@ -122,39 +124,23 @@ func (c *client) handle(cmd command) {
 		}
 		c.leaving = true
 		if e != nil {
-			e.do(func() { c.leave(e, false) })
+			e.Do(func() { e.Leave(false) })
 		}
 	case doDisturbed:
 		c.disturbed, c.token = true, cmd.Token
 		if e != nil {
-			e.do(func() { c.leave(e, c.service.datagrams()) })
+			e.Do(func() { e.Leave(c.service.datagrams()) })
 		}
 	case doQuiet:
 		go c.quiet(cmd)
 	case doResume:
 		if e != nil {
-			e.do(e.resume)
+			e.Do(e.Resume)
 		}
-	case doWelcome:
-		c.welcomed <- cmd
 	case doDescribe:
 		if e != nil {
-			e.do(func() { fmt.Fprintf(os.Stderr, "soak: session %d: %v\n", c.number, e.describe()) })
+			e.Do(func() { fmt.Fprintf(os.Stderr, "soak: session %d: %v\n", c.number, e.Describe()) })
 		}
-	}
-}
-
-// leave ends the current session.
-func (c *client) leave(e *end, atOnce bool) {
-	for l := range e.links {
-		if atOnce {
-			l.abandon()
-		} else {
-			l.finish()
-		}
-	}
-	if e.pinger != nil {
-		e.pinger.finish()
 	}
 }
 
@@ -163,7 +149,7 @@ func (c *client) quiet(cmd command) {
 	c.mu.Lock()
 	e := c.e
 	c.mu.Unlock()
-	e.do(e.pause)
+	e.Do(e.Pause)
 	h, err := settle([]*end{e}, cmd, []int{cmd.Steady})
 	c.events.send(event{Is: isQuiet, Held: h, Text: text(err)})
 }
@@ -186,30 +172,24 @@ func (c *client) stats() *stats {
 	s, e := c.past, c.e
 	c.mu.Unlock()
 	if e != nil {
-		e.ask(func() { s.add(e.statsNow()) })
+		e.Ask(func() { s.add(e.stats()) })
 	}
 	return &s
 }
 
 // runContext runs one context, with one session after the other.
 func (c *client) runContext() error {
-	e, err := openEnd(c.service, c.cfg.Name, clientPlaces, c.cfg.Seed, rand.New(rand.NewPCG(c.rng.Uint64(), 0)))
+	e, err := c.service.open(traffic.Config{
+		Name: c.cfg.Name, Places: clientPlaces, Seed: c.cfg.Seed, Rand: rng(c.rng.Uint64(), 0), Leaving: c.endsAtOnce, Wrong: c.check,
+		Lost: func(l *traffic.Link, err error) { c.lost(l.Number, err) },
+	})
 	if err != nil {
 		return err
-	}
-	e.wrong = c.check
-	e.lost = func(l *link, err error) {
-		c.events.send(event{Is: isLost, Client: l.client, Session: l.session, Text: err.Error()})
 	}
 	c.mu.Lock()
 	if c.faults.Faults != (command{}).Faults {
 		c.check(e.dev.SetFaults(c.faults.Faults))
 	}
-	c.mu.Unlock()
-	if err := e.start(); err != nil {
-		return errors.Join(err, e.stop())
-	}
-	c.mu.Lock()
 	c.e = e
 	c.mu.Unlock()
 	each := c.cfg.Each
@@ -222,13 +202,18 @@ func (c *client) runContext() error {
 		}
 	}
 	var last *stats
-	e.ask(func() { last = e.statsNow() })
+	e.Ask(func() { last = e.stats() })
 	c.mu.Lock()
 	c.e = nil
 	c.past.add(last)
 	c.past.Links = 0
 	c.mu.Unlock()
 	return errors.Join(err, e.stop())
+}
+
+// lost reports that a session has failed.
+func (c *client) lost(session int, err error) {
+	c.events.send(event{Is: isLost, Client: c.cfg.Name, Session: session, Text: err.Error()})
 }
 
 // begin assigns a number to the next session.
@@ -250,37 +235,41 @@ func (c *client) endsAtOnce() bool {
 	return c.leaving || c.disturbed
 }
 
-// session runs one session.
+// session runs one session, of one link or several.
 func (c *client) session(e *end) error {
 	name := c.begin()
-	ended := make(chan struct{})
-	budget := size(c.rng, 400)
-	if c.cfg.Steady {
-		budget = 0
-	}
+	links, about := 1, sessionInfo{Steady: c.cfg.Steady}
+	cfg := traffic.LinkConfig{Client: c.cfg.Name, Number: c.number, First: true, Stays: c.cfg.Steady, Budget: traffic.Size(c.rng, 400)}
 	switch {
+	case c.cfg.Steady:
+		cfg.Budget, cfg.Pause = 0, maxPause
 	case !c.service.sessions():
-		return c.ping(e, 4*budget, ended)
-	case c.service.datagrams():
-		return c.endpoint(e, budget, ended)
+		cfg.Budget *= 4
+	case !c.service.datagrams():
+		about.Abrupt = c.rng.IntN(8) == 0
+		if c.rng.IntN(4) == 0 {
+			links += c.rng.IntN(clientPlaces)
+		}
 	}
-	n, abrupt := 1, !c.cfg.Steady && c.rng.IntN(8) == 0
-	if !c.cfg.Steady && c.rng.IntN(4) == 0 {
-		n += c.rng.IntN(clientPlaces)
-	}
-	// A listening server decides how many connections it makes with each client, which is one.
-	// So the client connects as n clients of the same name.
-	left := n
-	over := func(*link) {
+	cfg.Abrupt = about.Abrupt
+	ended := make(chan struct{})
+	left := links
+	over := func() {
 		if left--; left == 0 {
 			close(ended)
 		}
 	}
-	e.changed = over
-	e.leaving = func(*link) bool { return c.endsAtOnce() }
+	e.Do(func() { e.Ended = func(*traffic.Link) { over() } })
+	if c.service.transport == verbs.UD && c.cfg.ByCM {
+		c.resolve(e, cfg, over)
+		<-ended
+		return nil
+	}
+	// A listening server decides how many connections it makes with each client, which is one.
+	// So the client connects as several clients of the same name.
 	var peers []*oob.Peer
-	for i := range n {
-		peer, err := c.exchange(e, name, sessionInfo{Steady: c.cfg.Steady, Abrupt: abrupt, Index: i}, budget, over)
+	for about.Index = range links {
+		peer, err := c.exchange(e, name, about, cfg, over)
 		if err != nil {
 			return err
 		}
@@ -294,115 +283,76 @@ func (c *client) session(e *end) error {
 	return err
 }
 
-// exchange makes one connection by an exchange of descriptors.
-func (c *client) exchange(e *end, name string, about sessionInfo, budget int, over func(*link)) (*oob.Peer, error) {
+// resolve finds the UD server by connection manager, and sends datagrams to it.
+func (c *client) resolve(e *end, cfg traffic.LinkConfig, over func()) {
+	e.Do(func() {
+		failed := func(err error) {
+			c.lost(cfg.Number, err)
+			over()
+		}
+		err := e.Datagrams.ResolvePeer(c.cfg.Place.CM, rdma.DialConfig{}, func(peer *rdma.Peer, _ []byte, err error) {
+			if err != nil {
+				failed(err)
+				return
+			}
+			e.Ping(peer, cfg, over)
+		})
+		if err != nil {
+			failed(err)
+		}
+	})
+}
+
+// exchange makes one link by an exchange of descriptors.
+func (c *client) exchange(e *end, name string, about sessionInfo, cfg traffic.LinkConfig, over func()) (*oob.Peer, error) {
 	way := "tcp:" + c.cfg.Place.TCP
-	if c.cfg.ByCM {
+	if c.cfg.ByCM && !c.service.datagrams() {
 		way = "cm:" + c.cfg.Place.CM
 	}
 	peer, err := oob.Open(way, oob.Config{Name: name, Peer: "server", Notify: func(string) {}})
 	if err != nil {
 		return nil, err
 	}
-	offer := oob.Offer{Maps: []*mmap.Map{e.mem}, Data: about.encode()}
-	e.do(func() {
-		peer.Exchange(context.Background(), e.ctx, offer, func(a *oob.Answer, err error) {
-			var l *link
+	cfg.Name = linkName(name, about.Index)
+	offer := oob.Offer{Maps: []*mmap.Map{e.Mem}[:c.service.maps()], Data: about.encode()}
+	e.Do(func() {
+		peer.Exchange(context.Background(), e.Ctx, offer, func(a *oob.Answer, err error) {
 			if err == nil {
-				l, err = e.newLink(c.cfg.Name, c.number, about.Index, true)
+				err = c.meet(e, a, cfg, over)
 			}
 			if err != nil {
-				c.events.send(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
-				over(nil)
-				return
+				c.lost(cfg.Number, err)
+				over()
 			}
-			l.steady, l.abrupt, l.budget = about.Steady, about.Abrupt, budget
-			l.setConnection(a.Connections[0], a.Maps[0])
 		})
 	})
 	return peer, nil
 }
 
-// endpoint is a session with SRD: the controller carries the descriptors.
-func (c *client) endpoint(e *end, budget int, ended chan struct{}) error {
-	var desc []byte
-	var err error
-	e.ask(func() { desc, err = e.datagrams.ExportEndpoint() })
-	if err != nil {
-		return err
-	}
-	memory, err := e.mem.Export(e.dev)
-	if err != nil {
-		return err
-	}
-	c.events.send(event{Is: isEndpoint, Client: c.cfg.Name, Session: c.number, Endpoint: desc, Memory: memory})
-	welcome := <-c.welcomed
-	remote, err := mmap.Import(e.dev, welcome.Memory)
-	if err != nil {
-		return err
-	}
-	e.changed = func(*link) { close(ended) }
-	e.leaving = func(*link) bool { return c.endsAtOnce() }
-	e.do(func() {
-		var peer *rdma.Peer
-		var l *link
-		if peer, err = e.datagrams.NewPeer(welcome.Endpoint); err == nil {
-			l, err = e.newLink(c.cfg.Name, c.number, 0, true)
-		}
+// meet begins the work with the server.
+func (c *client) meet(e *end, a *oob.Answer, cfg traffic.LinkConfig, over func()) error {
+	switch c.service.transport {
+	case verbs.UD:
+		e.Ping(a.Peer, cfg, over)
+	case verbs.SRD:
+		l, err := e.Meet(a.Peer, cfg)
 		if err != nil {
-			close(ended)
-			return
+			return err
 		}
-		l.steady, l.budget = c.cfg.Steady, budget
-		l.setPeer(peer, remote)
 		if c.endsAtOnce() {
-			l.abandon()
-			return
+			l.Abandon()
+			return nil
 		}
-		l.sendHello()
-	})
-	<-ended
-	return err
-}
-
-// ping is a session with UD.
-func (c *client) ping(e *end, budget int, ended chan struct{}) error {
-	meet := func(peer *rdma.Peer, err error) {
-		if err != nil {
-			c.events.send(event{Is: isLost, Client: c.cfg.Name, Session: c.number, Text: err.Error()})
-			close(ended)
-			return
-		}
-		p := e.newPinger(peer, c.cfg.Name)
-		p.steady, p.budget, p.onFinished = c.cfg.Steady, budget, func() { close(ended) }
-		if c.endsAtOnce() {
-			p.finish()
-		}
-		p.work()
+		l.Hello()
+	default:
+		_, err := e.Connect(a.Connections[0], a.Maps[0], cfg)
+		return err
 	}
-	e.do(func() {
-		if !c.cfg.ByCM {
-			meet(e.datagrams.NewPeer(c.cfg.Place.Memo))
-			return
-		}
-		err := e.datagrams.ResolvePeer(c.cfg.Place.CM, rdma.DialConfig{}, func(peer *rdma.Peer, _ []byte, err error) { meet(peer, err) })
-		if err != nil {
-			meet(nil, err)
-		}
-	})
-	<-ended
 	return nil
 }
 
-// statsNow returns what the end has done so far, on the engine's goroutine.
-func (e *end) statsNow() *stats {
-	s := e.stats
-	s.Links = len(e.links)
-	if e.pinger != nil {
-		s.Links = 1
-	}
-	return &s
-}
+// linkName is the name of a link of a session, by which both ends know its data.
+func linkName(session string, index int) []any { return []any{session, index} }
 
 // sendStats reports to the controller what has been done so far, once per interval.
 func sendStats(w *eventWriter, now func() *stats) {

@@ -204,7 +204,7 @@ func (c *controller) handle(p *process, e event) {
 	case isBeat:
 		p.mu.Lock()
 		// The operations of both ends have to make progress.
-		if p == c.server || p.before.ops() != e.Stats.ops() && p.before.Verified != e.Stats.Verified {
+		if p == c.server || p.before.Total() != e.Stats.Total() && p.before.Verified != e.Stats.Verified {
 			p.moved, p.before = time.Now(), *e.Stats
 		}
 		p.stats = *e.Stats
@@ -212,8 +212,6 @@ func (c *controller) handle(p *process, e event) {
 			p.rss = e.Held.RSS
 		}
 		p.mu.Unlock()
-	case isEndpoint:
-		c.forwardEndpoint(p, e)
 	case isSettled:
 		p.mu.Lock()
 		if p.token == e.Token {
@@ -232,18 +230,6 @@ func (c *controller) handle(p *process, e event) {
 		c.counters = e.Counters
 		c.mu.Unlock()
 	}
-}
-
-// forwardEndpoint passes SRD endpoints between a client and the server.
-func (c *controller) forwardEndpoint(p *process, e event) {
-	if p != c.server {
-		c.server.send(command{Do: doMeet, Service: p.service.name, Client: sessionName(e.Client, e.Session), Endpoint: e.Endpoint, Memory: e.Memory, Steady: number(p.steady)})
-		return
-	}
-	c.mu.Lock()
-	client := c.clients[e.Client]
-	c.mu.Unlock()
-	client.send(command{Do: doWelcome, Endpoint: e.Endpoint, Memory: e.Memory})
 }
 
 // judgeLoss decides whether a failed session is an error of the run.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/traffic"
 )
 
 // The ends of a client.
@@ -41,10 +42,10 @@ func (c *controller) drawPlan(s *clientSlot) plan {
 	rng := s.rng
 	p := plan{service: c.services[rng.IntN(len(c.services))], ending: endings[rng.IntN(len(endings))]}
 	s.started++
-	p.cfg = clientConfig{Name: fmt.Sprintf("c%d-%d", s.number, s.started), Service: p.service.name, ByCM: rng.IntN(2) == 0, Sessions: 1 + size(rng, 100), Each: 1 + rng.IntN(20)}
+	p.cfg = clientConfig{Name: fmt.Sprintf("c%d-%d", s.number, s.started), Service: p.service.name, ByCM: rng.IntN(2) == 0, Sessions: 1 + traffic.Size(rng, 100), Each: 1 + rng.IntN(20)}
 	longest := min(10*time.Second, c.o.quiet/2)
 	for i := range p.runFor {
-		p.runFor[i] = time.Duration(size(rng, int(longest)))
+		p.runFor[i] = time.Duration(traffic.Size(rng, int(longest)))
 		if rng.IntN(2) == 0 { // mostly after connecting; times of size often fall into it
 			p.runFor[i] = time.Duration(rng.Int64N(int64(longest)))
 		}

@@ -160,7 +160,7 @@ func (p *process) hung() error {
 	defer p.mu.Unlock()
 	if since := time.Since(p.moved); since > patience && !p.idle && !p.killed {
 		return fmt.Errorf("%s hangs: it made no progress for %v (%d operations, %d verified by its peer, stopped before: %v)",
-			p.name, since.Round(time.Second), p.stats.ops(), p.stats.Verified, p.stopped)
+			p.name, since.Round(time.Second), p.stats.Total(), p.stats.Verified, p.stopped)
 	}
 	return nil
 }

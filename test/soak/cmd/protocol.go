@@ -22,30 +22,25 @@ const (
 	doDisturbed = "disturbed" // end the current session, which may have suffered; the answer has the token
 	doQuiet     = "quiet"     // stop the work, then report what is held
 	doResume    = "resume"    // resume the work
-	doWelcome   = "welcome"   // client: the server's endpoint
-	doMeet      = "meet"      // server: a client's endpoint
 	doGone      = "gone"      // server: forget a client's endpoint
 	doDescribe  = "describe"  // print on standard error what is waited for
 )
 
 type command struct {
-	Do       string      `json:"do"`
-	Service  string      `json:"service,omitempty"`
-	Faults   soft.Faults `json:"faults,omitzero"`
-	Client   string      `json:"client,omitempty"`
-	Token    int         `json:"token,omitempty"`
-	Endpoint []byte      `json:"endpoint,omitempty"`
-	Memory   []byte      `json:"memory,omitempty"`
-	Hasty    bool        `json:"hasty,omitempty"` // close connections that are not Ready, instead of waiting for them
-	Steady   int         `json:"steady,omitempty"`
-	Base     *resources  `json:"base,omitempty"`
+	Do      string      `json:"do"`
+	Service string      `json:"service,omitempty"`
+	Faults  soft.Faults `json:"faults,omitzero"`
+	Client  string      `json:"client,omitempty"`
+	Token   int         `json:"token,omitempty"`
+	Hasty   bool        `json:"hasty,omitempty"` // close connections that are not Ready, instead of waiting for them
+	Steady  int         `json:"steady,omitempty"`
+	Base    *resources  `json:"base,omitempty"`
 }
 
 // The events to the controller.
 const (
 	isReady    = "ready"    // server: the addresses of its services
 	isBeat     = "beat"     // what has been done so far
-	isEndpoint = "endpoint" // client: its endpoint; server: the one for that client
 	isSettled  = "settled"  // client: sessions from this one on were not disturbed
 	isLost     = "lost"     // a session has failed, and the controller judges that
 	isWrong    = "wrong"    // an error that must never happen
@@ -63,16 +58,13 @@ type event struct {
 	Stats    *stats             `json:"stats,omitempty"`
 	Held     *resources         `json:"held,omitempty"`
 	Places   map[string]place   `json:"places,omitempty"`
-	Endpoint []byte             `json:"endpoint,omitempty"`
-	Memory   []byte             `json:"memory,omitempty"`
 	Counters map[string]counted `json:"counters,omitempty"` // by service
 }
 
 // place is the address of a service.
 type place struct {
-	TCP  string `json:"tcp,omitempty"`
-	CM   string `json:"cm,omitempty"`
-	Memo []byte `json:"memo,omitempty"` // the endpoint of UD
+	TCP string `json:"tcp,omitempty"`
+	CM  string `json:"cm,omitempty"` // empty with SRD
 }
 
 type counted map[string]uint64

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/verbena-rdma/verbena/test/traffic"
 )
 
 // total returns what has been done so far by the server and by its clients.
@@ -37,7 +39,7 @@ func (c *controller) progress() {
 	defer c.mu.Unlock()
 	c.print("%v %d connections, %d processes, %d kills, %d stops, %d fault changes, %d operations, %s; the server has %d links, %s resident",
 		time.Since(c.began).Round(time.Second), server.Connections, c.started, c.kills, c.stops, c.faults,
-		server.ops()+clients.ops(), amount(server.Bytes+clients.Bytes), server.Links, amount(uint64(rss)))
+		server.Total()+clients.Total(), amount(server.Bytes+clients.Bytes), server.Links, amount(uint64(rss)))
 }
 
 // table prints the report.
@@ -70,12 +72,12 @@ func (c *controller) table() {
 	row("failures", len(c.failures))
 	row("")
 	row("", "by clients", "by the server")
-	for op, name := range opNames {
+	for op, name := range traffic.OpNames {
 		if n, m := clients.Ops[op], server.Ops[op]; n+m > 0 {
 			row(name, n, m)
 		}
 	}
-	row("all operations", clients.ops(), server.ops())
+	row("all operations", clients.Total(), server.Total())
 	row("bytes moved", amount(clients.Bytes), amount(server.Bytes))
 	row("messages of the peer checked", clients.Verified, server.Verified)
 	row("datagrams lost", clients.Lost, server.Lost)

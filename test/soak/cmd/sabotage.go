@@ -1,6 +1,10 @@
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/verbena-rdma/verbena/test/traffic"
+)
 
 // Errors that the tests of this program make a process commit, to see that they are found.
 const (
@@ -15,31 +19,33 @@ const (
 // sabotage is the error that this process commits; empty: none.
 var sabotage string
 
-// sabotaged commits the client's error on a link, and reports whether it has.
-func (l *link) sabotaged() bool {
-	if !l.first || l.steady || l.ops < 3 || l.finished || l.failed {
-		return false
-	}
+// tamper commits the client's error before an operation of a link, or on data that the peer
+// checks.
+func tamper(l *traffic.Link, piece []byte) {
 	switch {
+	case !l.First || l.Stays:
+	case piece != nil:
+		if sabotage == sabotageData {
+			piece[len(piece)-1] ^= 0x10
+		}
+	case l.Ops < 3 || l.Over():
 	case sabotage == sabotageExit:
 		os.Exit(7)
-	case sabotage == sabotageClose && l.conn != nil && !l.abrupt:
-		l.abandon()
-		return true
+	case sabotage == sabotageClose && l.Conn != nil && !l.Abrupt:
+		l.Abandon()
 	}
-	return false
 }
 
 var forgotten []*os.File
 
 // admitted commits the server's error when there is a new link.
-func (l *link) admitted() {
+func (e *end) admitted() {
 	switch sabotage {
 	case sabotageStop:
-		l.e.check(l.e.ctx.Stop())
+		e.Check(e.Ctx.Stop())
 	case sabotageLeak:
 		f, err := os.Open(os.DevNull)
-		l.e.check(err)
+		e.Check(err)
 		forgotten = append(forgotten, f)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"runtime/pprof"
 	"strings"
@@ -11,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/pattern"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/traffic"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -78,54 +79,47 @@ func runServer(seed uint64, ipv6 bool, w *eventWriter) (err error) {
 
 // open opens a service, and returns its address.
 func (s *server) open(v service) (p place, err error) {
-	e, err := openEnd(v, "server of "+v.name, serverPlaces, s.seed, rand.New(rand.NewPCG(s.seed, key(s.seed, v.name))))
+	e, err := v.open(traffic.Config{
+		Name: "server of " + v.name, Places: serverPlaces, Seed: s.seed, Rand: rng(s.seed, pattern.Key(s.seed, v.name)),
+		Wrong: func(err error) { s.wire.send(event{Is: isWrong, Service: v.name, Text: err.Error()}) },
+		Lost: func(l *traffic.Link, err error) {
+			s.wire.send(event{Is: isLost, Service: v.name, Client: l.Client, Session: l.Number, Text: err.Error()})
+		},
+	})
 	if err != nil {
 		return p, err
 	}
 	s.ends = append(s.ends, e)
-	e.wrong = func(err error) { s.wire.send(event{Is: isWrong, Service: v.name, Text: err.Error()}) }
-	e.lost = func(l *link, err error) {
-		s.wire.send(event{Is: isLost, Service: v.name, Client: l.client, Session: l.session, Text: err.Error()})
-	}
-	e.changed = func(*link) {}
-	if err := e.start(); err != nil {
-		return p, err
-	}
 	host := "127.0.0.1"
 	if v.ipv6 {
 		host = "[::1]"
 	}
-	switch v.transport {
-	case verbs.UD:
-		e.ask(func() {
-			e.answerPings()
-			if p.Memo, err = e.datagrams.ExportEndpoint(); err != nil {
-				return
-			}
-			var l *rdma.Listener
-			if l, err = e.ctx.Listen(host+":0", rdma.ListenConfig{}); err == nil {
-				p.CM = l.Addr().String()
-			}
-		})
-		return p, err
-	case verbs.SRD:
-		return p, nil // the controller carries the descriptors
-	}
 	if p.TCP, err = s.listen(e, "tcp:127.0.0.1:0"); err != nil {
 		return p, err
 	}
-	p.CM, err = s.listen(e, "cm:"+host+":0")
+	switch v.transport {
+	case verbs.UD:
+		e.Ask(func() {
+			e.AnswerPings()
+			var l *rdma.Listener
+			if l, err = e.Ctx.Listen(host+":0", rdma.ListenConfig{}); err == nil {
+				p.CM = l.Addr().String()
+			}
+		})
+	case verbs.RC:
+		p.CM, err = s.listen(e, "cm:"+host+":0")
+	}
 	return p, err
 }
 
 // listen makes a service reachable for clients.
 func (s *server) listen(e *end, way string) (string, error) {
-	l, err := oob.Listen(way, oob.Config{Name: "server", Expect: &oob.Expect{Maps: 1}})
+	l, err := oob.Listen(way, oob.Config{Name: "server", Expect: &oob.Expect{Maps: e.service.maps()}})
 	if err != nil {
 		return "", err
 	}
 	s.listeners = append(s.listeners, l)
-	if err := l.Serve(e.ctx, oob.Offer{Maps: []*mmap.Map{e.mem}}, func(name string, a *oob.Answer) error { return s.accept(e, name, a) }); err != nil {
+	if err := l.Serve(e.Ctx, oob.Offer{Maps: []*mmap.Map{e.Mem}[:e.service.maps()]}, func(name string, a *oob.Answer) error { return s.accept(e, name, a) }); err != nil {
 		return "", err
 	}
 	for limit := time.Now().Add(patience); strings.HasSuffix(l.Addr(), ":0"); time.Sleep(time.Millisecond) {
@@ -146,15 +140,21 @@ func (s *server) accept(e *end, name string, a *oob.Answer) error {
 	if err != nil {
 		return err
 	}
-	l, err := e.newLink(client, session, about.Index, false)
-	if err != nil {
-		e.wrong(err)
-		return err
+	cfg := traffic.LinkConfig{Name: linkName(name, about.Index), Client: client, Number: session, Abrupt: about.Abrupt, Stays: about.Steady}
+	if about.Steady {
+		cfg.Pause = maxPause
 	}
-	l.steady, l.abrupt = about.Steady, about.Abrupt
-	l.setConnection(a.Connections[0], a.Maps[0])
-	l.admitted()
-	return nil
+	switch e.service.transport {
+	case verbs.UD:
+		err = a.Peer.Forget() // it is known by its messages
+	case verbs.SRD:
+		_, err = e.Meet(a.Peer, cfg)
+	default:
+		_, err = e.Connect(a.Connections[0], a.Maps[0], cfg)
+	}
+	e.Check(err)
+	e.admitted()
+	return err
 }
 
 // handle executes a command.
@@ -163,18 +163,14 @@ func (s *server) handle(cmd command) {
 	case doFaults:
 		e := s.end(cmd.Service)
 		if err := e.dev.SetFaults(cmd.Faults); err != nil {
-			e.wrong(err)
+			e.Wrong(err)
 		}
-	case doMeet:
-		e := s.end(cmd.Service)
-		e.do(func() { s.meet(e, cmd) })
 	case doGone:
 		e := s.end(cmd.Service)
-		e.do(func() {
-			for l := range e.links {
-				if l.client == cmd.Client {
-					l.finished = true
-					l.fail(errors.New("the client has disconnected"))
+		e.Do(func() {
+			for l := range e.Links {
+				if l.Client == cmd.Client {
+					l.GiveUp(errors.New("the client has disconnected"))
 				}
 			}
 		})
@@ -182,11 +178,11 @@ func (s *server) handle(cmd command) {
 		go s.quiet(cmd)
 	case doResume:
 		for _, e := range s.ends {
-			e.do(e.resume)
+			e.Do(e.Resume)
 		}
 	case doDescribe:
 		for _, e := range s.ends {
-			e.do(func() { fmt.Fprintf(os.Stderr, "soak: %s: %v\n", e.service.name, e.describe()) })
+			e.Do(func() { fmt.Fprintf(os.Stderr, "soak: %s: %v\n", e.service.name, e.Describe()) })
 		}
 	case doLeave:
 		s.leave.Do(func() { close(s.left) })
@@ -202,56 +198,19 @@ func (s *server) end(name string) *end {
 	panic("no service " + name)
 }
 
-// meet makes the link with a client's endpoint, and sends the server's endpoint to the client.
-func (s *server) meet(e *end, cmd command) {
-	client, session, err := parseSession(cmd.Client)
-	if err != nil {
-		e.wrong(err)
-		return
-	}
-	peer, err := e.datagrams.NewPeer(cmd.Endpoint)
-	if err != nil {
-		e.wrong(err)
-		return
-	}
-	if old, ok := peer.UserData().(*link); ok { // of a dead client at the same address
-		peer.SetUserData(nil)
-		old.finished = true
-		old.fail(errors.New("another client uses its address"))
-	}
-	remote, err := mmap.Import(e.dev, cmd.Memory)
-	if err != nil {
-		e.wrong(err)
-		return
-	}
-	l, err := e.newLink(client, session, 0, false)
-	if err != nil {
-		e.wrong(err)
-		return
-	}
-	l.steady = cmd.Steady > 0
-	l.setPeer(peer, remote)
-	desc, err := e.datagrams.ExportEndpoint()
-	e.check(err)
-	memory, err := l.mem.Export(e.dev)
-	e.check(err)
-	s.wire.send(event{Is: isEndpoint, Client: client, Session: session, Endpoint: desc, Memory: memory})
-}
-
 // quiet stops all work, and reports what is held once only the clients that stay are left.
 func (s *server) quiet(cmd command) {
 	links := make([]int, len(s.ends))
 	for i, e := range s.ends {
-		e.do(e.pause)
+		e.Do(e.Pause)
 		if e.service.sessions() {
 			links[i] = cmd.Steady
 		}
 		if cmd.Hasty {
-			e.do(func() {
-				for l := range e.links {
-					if l.conn != nil && l.conn.State() != rdma.Ready {
-						l.finished = true
-						e.check(l.conn.Close())
+			e.Do(func() {
+				for l := range e.Links {
+					if l.Conn != nil && l.Conn.State() != rdma.Ready {
+						l.Abandon()
 					}
 				}
 			})
@@ -280,8 +239,8 @@ func settle(ends []*end, cmd command, links []int) (*resources, error) {
 		h = processResources()
 		quiet := true
 		for i, e := range ends {
-			e.ask(func() {
-				quiet = quiet && e.quiet(links[i])
+			e.Ask(func() {
+				quiet = quiet && e.Quiet(links[i])
 				e.addResources(&h)
 			})
 		}
@@ -303,7 +262,7 @@ func settle(ends []*end, cmd command, links []int) (*resources, error) {
 		}
 		if time.Now().After(limit) {
 			for _, e := range ends {
-				e.ask(func() { err = errors.Join(err, e.describe()) })
+				e.Ask(func() { err = errors.Join(err, e.Describe()) })
 			}
 			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 			return &h, fmt.Errorf("%v after the last client left: %w", patience, err)
@@ -317,7 +276,7 @@ func (s *server) stats() *stats {
 	}
 	var sum stats
 	for _, e := range s.ends {
-		e.ask(func() { sum.add(e.statsNow()) })
+		e.Ask(func() { sum.add(e.stats()) })
 	}
 	return &sum
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"time"
 
+	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/traffic"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -52,6 +58,80 @@ func (s service) datagrams() bool { return s.transport != verbs.RC }
 
 // sessions reports whether the server keeps state for each session of a client.
 func (s service) sessions() bool { return s.transport != verbs.UD }
+
+// maps is the number of memory maps that programs exchange. With SRD each link tells which memory
+// it has.
+func (s service) maps() int { return number(!s.datagrams()) }
+
+// end is one end of a service on a device of its own, in the server or a client.
+type end struct {
+	*traffic.End
+	service service
+	dev     faultyDevice
+	ended   chan error // the result of Run
+	cancel  context.CancelFunc
+}
+
+// maxPause is the longest pause between two operations of a client that stays.
+const maxPause = 10 * time.Millisecond
+
+// open opens an end, and waits until its context is Running.
+func (s service) open(cfg traffic.Config) (_ *end, err error) {
+	dev, err := openDevice(s.device)
+	if err != nil {
+		return nil, err
+	}
+	running := make(chan struct{})
+	cfg.Device, cfg.Transport, cfg.MaxData = dev, s.transport, 128<<10
+	cfg.Running = func() { close(running) }
+	if sabotage != "" {
+		cfg.Tamper = tamper
+	}
+	if s.ipv6 {
+		index, err := ipv6Index(dev)
+		if err != nil {
+			return nil, errors.Join(err, dev.Close())
+		}
+		cfg.Path = rdma.Path{GIDIndex: &index}
+	}
+	e := &end{service: s, dev: dev, ended: make(chan error, 1)}
+	if e.End, err = traffic.Open(cfg); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	go func() { e.ended <- e.Run(ctx) }()
+	select {
+	case <-running:
+		return e, nil
+	case err := <-e.ended:
+		e.ended <- err
+		return nil, errors.Join(fmt.Errorf("the context %q ended while it was starting", cfg.Name), e.stop())
+	}
+}
+
+// stop ends the work and closes everything. Anything left over is an error.
+func (e *end) stop() error {
+	e.Stop()
+	err := <-e.ended
+	e.cancel()
+	return errors.Join(err, e.Close(), e.dev.Close())
+}
+
+// stats returns what the end has done so far. It is called on the engine's goroutine.
+func (e *end) stats() *stats {
+	return &stats{e.Stats, len(e.Links) + number(e.Pinging())}
+}
+
+// addResources counts what the end holds, on the engine's goroutine.
+func (e *end) addResources(h *resources) {
+	h.Tasks += e.Ctx.Allocated()
+	h.Buffers += e.BuffersInUse()
+	h.Links += len(e.Links)
+}
+
+// rng returns the source of random numbers of one end.
+func rng(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }
 
 // faultyDevice is a software device with adjustable faults.
 type faultyDevice interface {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -102,51 +101,6 @@ func TestUsage(t *testing.T) {
 	out, err := program("-version").Output()
 	require.NoError(t, err)
 	assert.Regexp(t, `^soak (devel|v\d\S*) `, string(out))
-}
-
-// Both ends make the same data from a key and a number; another key, number or bit shows.
-func TestPattern(t *testing.T) {
-	var a, b pattern
-	for _, n := range []int{1, 7, 8, 9, 4096, maxData} {
-		data := make([]byte, n)
-		a.fill(data, 5, 6)
-		require.NoError(t, b.check(data, 5, 6))
-		if n > 1 {
-			require.Error(t, b.check(data, 5, 7))
-			require.Error(t, b.check(data, 6, 6))
-		}
-		for _, i := range []int{0, n / 2, n - 1} {
-			bad := bytes.Clone(data)
-			bad[i] ^= 1
-			require.ErrorContains(t, b.check(bad, 5, 6), "the data is wrong: 1 of ")
-		}
-	}
-	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(1, "c1", 2, 0, false))
-	assert.NotEqual(t, key(1, "c1", 2, 0, true), key(2, "c1", 2, 0, true))
-	require.ErrorContains(t, same(make([]byte, 3), make([]byte, 4)), "received 3 bytes, want 4")
-}
-
-func TestSizes(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	least, greatest := maxData, 0
-	for range 100_000 {
-		n := size(rng, maxData)
-		least, greatest = min(least, n), max(greatest, n)
-	}
-	assert.Equal(t, 1, least)
-	assert.Greater(t, greatest, maxData*9/10)
-	assert.LessOrEqual(t, greatest, maxData)
-	chosen := map[int]int{}
-	for range 10_000 {
-		chosen[choose(rng, true)]++
-	}
-	for op, weight := range weights {
-		assert.Equal(t, weight > 0, chosen[op] > 0, opNames[op])
-	}
-	for range 1000 {
-		op := choose(rng, false)
-		assert.NotContains(t, []int{opCompareSwap, opFetchAdd}, op)
-	}
 }
 
 // Packets are corrupted by IPv6 only: see drawFaults.
