@@ -21,17 +21,17 @@ type controller struct {
 	began      time.Time
 	services   []service
 	places     map[string]place
-	server     *process
-	steady     []*process
+	server     *child
+	steady     []*child
 	background sync.WaitGroup // goroutines
 
 	ctx  context.Context // of the run; its cause is the first failure
 	fail context.CancelCauseFunc
 
 	mu             sync.Mutex
-	clients        map[string]*process // all that were ever started
-	runningClients map[*process]bool   // clients that have not ended, including those that stay
-	endedStats     stats               // of all clients that have ended
+	clients        map[string]*child // all that were ever started
+	runningClients map[*child]bool   // clients that have not ended, including those that stay
+	endedStats     stats             // of all clients that have ended
 	started        int
 	kills          int
 	stops          int
@@ -51,7 +51,7 @@ func control(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c := &controller{o: o, out: out, began: time.Now(), services: services(ipv6), clients: map[string]*process{}, runningClients: map[*process]bool{}}
+	c := &controller{o: o, out: out, began: time.Now(), services: services(ipv6), clients: map[string]*child{}, runningClients: map[*child]bool{}}
 	run, fail := context.WithCancelCause(context.Background())
 	c.ctx, c.fail = run, fail
 	c.print("seed %d: %v, a quiet point every %v, %d clients and %d that stay; services %s",
@@ -145,7 +145,7 @@ func (c *controller) wait(done <-chan struct{}) bool {
 
 // serve starts the server.
 func (c *controller) serve() error {
-	c.server = &process{name: "the server", steady: true}
+	c.server = &child{name: "the server", steady: true}
 	args := []string{"-child", "server"}
 	for _, s := range c.services {
 		if s.ipv6 {
@@ -160,7 +160,7 @@ func (c *controller) serve() error {
 		c.places = e.Places
 		return nil
 	case <-c.server.exited:
-		return fmt.Errorf("the server did not start: %v\n%s", c.server.err, c.server.stderr.String())
+		return fmt.Errorf("the server did not start: %v\n%s", c.server.err, c.server.run.Stderr.String())
 	case <-time.After(patience):
 		return errors.New("the server did not start")
 	}
@@ -176,13 +176,13 @@ func (c *controller) startSteady(number int, s service) error {
 }
 
 // client starts a client.
-func (c *controller) client(cfg clientConfig, s service) (*process, error) {
+func (c *controller) client(cfg clientConfig, s service) (*child, error) {
 	cfg.Seed, cfg.Place = c.o.seed, c.places[s.name]
 	text, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: "client " + cfg.Name, service: s, steady: cfg.Steady}
+	p := &child{name: "client " + cfg.Name, service: s, steady: cfg.Steady}
 	c.mu.Lock() // handle waits until the client is registered
 	defer c.mu.Unlock()
 	c.clients[cfg.Name] = p
@@ -195,7 +195,7 @@ func (c *controller) client(cfg clientConfig, s service) (*process, error) {
 }
 
 // handle handles an event.
-func (c *controller) handle(p *process, e event) {
+func (c *controller) handle(p *child, e event) {
 	switch e.Is {
 	case isReady:
 		p.ready <- e
@@ -233,7 +233,7 @@ func (c *controller) handle(p *process, e event) {
 }
 
 // judgeLoss decides whether a failed session is an error of the run.
-func (c *controller) judgeLoss(p *process, e event) {
+func (c *controller) judgeLoss(p *child, e event) {
 	c.mu.Lock()
 	client := c.clients[e.Client]
 	c.mu.Unlock()
@@ -252,8 +252,8 @@ func (c *controller) judgeLoss(p *process, e event) {
 }
 
 // ended is called when a process has ended.
-func (c *controller) ended(p *process) {
-	c.say("%s has ended: %v", p.name, p.cmd.ProcessState)
+func (c *controller) ended(p *child) {
+	c.say("%s has ended: %v", p.name, p.run.State())
 	c.mu.Lock()
 	delete(c.runningClients, p)
 	if p != c.server {
@@ -288,13 +288,13 @@ func (c *controller) isNewFailure(err error) bool {
 // end kills the remaining processes after a failure.
 func (c *controller) end() {
 	c.mu.Lock()
-	left := []*process{c.server}
+	left := []*child{c.server}
 	for p := range c.runningClients {
 		left = append(left, p)
 	}
 	c.mu.Unlock()
 	for _, p := range left {
-		if p != nil && p.cmd != nil && p.cmd.Process != nil {
+		if p != nil && p.run != nil {
 			p.kill()
 		}
 	}
@@ -315,7 +315,7 @@ func (c *controller) watch(ctx context.Context) {
 			for _, p := range c.running() {
 				if err := p.hung(); err != nil {
 					c.dump(p)
-					c.failed(fmt.Errorf("%w\n%s", err, p.stderr.String()))
+					c.failed(fmt.Errorf("%w\n%s", err, p.run.Stderr.String()))
 				}
 			}
 		}
@@ -323,10 +323,10 @@ func (c *controller) watch(ctx context.Context) {
 }
 
 // running returns the processes that have not ended.
-func (c *controller) running() []*process {
+func (c *controller) running() []*child {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := []*process{c.server}
+	list := []*child{c.server}
 	for p := range c.runningClients {
 		list = append(list, p)
 	}

@@ -106,7 +106,7 @@ func (c *controller) runPlan(phase context.Context, s *clientSlot) {
 		p.leave()
 		if !c.wait(p.exited) {
 			c.dump(p)
-			c.failed(fmt.Errorf("%s was told to leave, but did not within %v\n%s", p.name, patience, p.stderr.String()))
+			c.failed(fmt.Errorf("%s was told to leave, but did not within %v\n%s", p.name, patience, p.run.Stderr.String()))
 		}
 	}
 	if p.service.datagrams() && p.service.sessions() {
@@ -150,7 +150,7 @@ func (c *controller) changeFaults(phase context.Context, rng *rand.Rand) {
 }
 
 // clientOf returns a client of a service, or nil.
-func (c *controller) clientOf(s service) *process {
+func (c *controller) clientOf(s service) *child {
 	for _, p := range c.running() { // the order is random
 		if p != c.server && p.service.name == s.name {
 			return p

@@ -14,7 +14,7 @@ type point struct {
 
 // quietPoint stops all work once the clients have left, and compares what is held.
 func (c *controller) quietPoint() {
-	all := append([]*process{c.server}, c.steady...)
+	all := append([]*child{c.server}, c.steady...)
 	for _, s := range c.services {
 		if !s.shared {
 			c.server.send(command{Do: doFaults, Service: s.name})
@@ -43,7 +43,7 @@ func (c *controller) quietPoint() {
 		case e := <-p.quiet:
 			now.held[i] = *e.Held
 			if e.Text != "" {
-				c.failed(fmt.Errorf("%s has resources left over: %s\n%s", p.name, e.Text, p.stderr.String()))
+				c.failed(fmt.Errorf("%s has resources left over: %s\n%s", p.name, e.Text, p.run.Stderr.String()))
 				return
 			}
 		case <-p.exited:
@@ -52,7 +52,7 @@ func (c *controller) quietPoint() {
 			return
 		case <-time.After(2 * patience):
 			c.dump(p)
-			c.failed(fmt.Errorf("%s did not become idle\n%s", p.name, p.stderr.String()))
+			c.failed(fmt.Errorf("%s did not become idle\n%s", p.name, p.run.Stderr.String()))
 			return
 		}
 	}
@@ -82,10 +82,10 @@ func (c *controller) least(i int) *resources {
 }
 
 // compare compares a quiet point with the first ones.
-func (c *controller) compare(all []*process, now *point) {
+func (c *controller) compare(all []*child, now *point) {
 	parents := map[int]bool{os.Getpid(): true}
 	for i, p := range all {
-		parents[p.cmd.Process.Pid] = true
+		parents[p.run.PID()] = true
 		if len(c.points) < basePoints {
 			continue
 		}

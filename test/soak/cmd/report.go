@@ -14,7 +14,7 @@ import (
 func (c *controller) total() (server, clients stats, rss int64) {
 	c.mu.Lock()
 	clients = c.endedStats
-	var list []*process
+	var list []*child
 	for p := range c.runningClients {
 		list = append(list, p)
 	}
@@ -86,7 +86,7 @@ func (c *controller) table() {
 		row("")
 		row("quiet points", "first", "last", "most")
 		row("at", first.at.Round(time.Second), last.at.Round(time.Second))
-		for i, p := range append([]*process{c.server}, c.steady...) {
+		for i, p := range append([]*child{c.server}, c.steady...) {
 			name := p.name
 			if p != c.server {
 				name += " (" + p.service.name + ")"

@@ -2,11 +2,7 @@
 
 package main
 
-import (
-	"os"
-	"os/exec"
-	"syscall"
-)
+import "syscall"
 
 // Without signals nothing can be stopped, which the program reports.
 const (
@@ -14,7 +10,3 @@ const (
 	signalContinue = syscall.SIGKILL
 	signalDump     = syscall.SIGKILL
 )
-
-func ownGroup(*exec.Cmd) {}
-
-func wasKilled(state *os.ProcessState) bool { return !state.Success() }

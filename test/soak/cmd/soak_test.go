@@ -153,8 +153,8 @@ func TestCompare(t *testing.T) {
 
 // Only sessions during which something was done to a client may fail.
 func TestExcuses(t *testing.T) {
-	c := &controller{clients: map[string]*process{}}
-	p := &process{}
+	c := &controller{clients: map[string]*child{}}
+	p := &child{}
 	assert.False(t, p.excuses(1))
 	p.stopped, p.token = true, 2
 	assert.True(t, p.excuses(1))

@@ -1,29 +1,28 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/process"
 )
 
-// process is the controller's view of the server or of a client.
-type process struct {
+// child is the controller's view of the server or of a client.
+type child struct {
 	name    string
 	service service // of a client
 	steady  bool
-	cmd     *exec.Cmd
-	stderr  tail
-	exited  chan struct{} // closed when the process has ended and all its output is read
-	err     error         // the result of Wait; valid after exited
-
+	run     *process.Process // nil before the start
+	exited  chan struct{}    // closed when the process has ended and all its output is read
+	err     error            // the result of Wait; valid after exited
 	sending sync.Mutex
-	in      io.WriteCloser
 
 	mu      sync.Mutex
 	killed  bool // the process was killed, or is about to be
@@ -42,31 +41,23 @@ type process struct {
 }
 
 // start starts a process, and handles its events.
-func (c *controller) start(p *process, args ...string) error {
+func (c *controller) start(p *child, args ...string) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	p.exited, p.quiet, p.ready = make(chan struct{}), make(chan event, 1), make(chan event, 1)
 	p.moved = time.Now()
-	p.cmd = exec.Command(program, append(args, "-patience", patience.String(), "-seed", strconv.FormatUint(c.o.seed, 10), "-sabotage", sabotage,
-		"-services", c.o.services, "-profiles", profiles)...)
-	p.cmd.Stderr = &p.stderr
-	ownGroup(p.cmd)
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
+	args = append([]string{program}, args...)
+	args = append(args, "-patience", patience.String(), "-seed", strconv.FormatUint(c.o.seed, 10), "-sabotage", sabotage,
+		"-services", c.o.services, "-profiles", profiles)
+	if p.run, err = process.Start(context.Background(), process.Program{Args: args, In: true, Out: true}); err != nil {
 		return err
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	c.say("%s started: process %d", p.name, p.cmd.Process.Pid)
+	c.say("%s started: process %d", p.name, p.run.PID())
 	c.background.Go(func() {
 		defer close(p.exited)
-		list := json.NewDecoder(out)
+		list := json.NewDecoder(p.run.Out)
 		for {
 			var e event
 			if err := list.Decode(&e); err != nil {
@@ -75,29 +66,28 @@ func (c *controller) start(p *process, args ...string) error {
 			}
 			c.handle(p, e)
 		}
-		_, _ = io.Copy(io.Discard, out)
-		p.err = p.cmd.Wait()
-		_ = p.in.Close()
+		_, _ = io.Copy(io.Discard, p.run.Out)
+		p.err = p.run.Wait()
 		c.ended(p)
 	})
 	return nil
 }
 
 // send sends a command. A process that has ended ignores it.
-func (p *process) send(cmd command) {
+func (p *child) send(cmd command) {
 	b, err := json.Marshal(cmd)
 	if err != nil {
 		panic(err) // a command can always be marshalled
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	_, _ = p.in.Write(append(b, '\n'))
+	_, _ = p.run.In.Write(append(b, '\n'))
 }
 
-func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+func (p *child) signal(s os.Signal) { _ = p.run.Signal(s) } // fails only after its end
 
 // kill kills the process.
-func (p *process) kill() {
+func (p *child) kill() {
 	p.mu.Lock()
 	p.killed = true
 	p.mu.Unlock()
@@ -105,7 +95,7 @@ func (p *process) kill() {
 }
 
 // stop stops the process until resume.
-func (p *process) stop() {
+func (p *child) stop() {
 	p.mu.Lock()
 	p.stopped = true
 	p.token++
@@ -114,7 +104,7 @@ func (p *process) stop() {
 }
 
 // resume continues the process, and makes it end the session that may have suffered.
-func (p *process) resume() {
+func (p *child) resume() {
 	p.signal(signalContinue)
 	p.mu.Lock()
 	p.moved = time.Now()
@@ -124,14 +114,14 @@ func (p *process) resume() {
 }
 
 // excuses reports whether a session may have failed because the client was killed or stopped.
-func (p *process) excuses(session int) bool {
+func (p *child) excuses(session int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.killed || p.stopped || session < p.excused
 }
 
 // leave makes the process end by itself.
-func (p *process) leave() {
+func (p *child) leave() {
 	p.mu.Lock()
 	p.leaving = true
 	p.mu.Unlock()
@@ -139,15 +129,15 @@ func (p *process) leave() {
 }
 
 // failure returns why an ended process has failed; nil if it has not.
-func (p *process) failure() error {
+func (p *child) failure() error {
 	p.mu.Lock()
 	killed, dumped, leaving := p.killed, p.dumped, p.leaving || !p.steady
 	p.mu.Unlock()
 	switch {
-	case dumped || killed && wasKilled(p.cmd.ProcessState):
+	case dumped || killed && p.run.Code() == -1:
 		return nil
 	case p.err != nil:
-		return fmt.Errorf("%s failed: %w\n%s", p.name, p.err, p.stderr.String())
+		return fmt.Errorf("%s failed: %w\n%s", p.name, p.err, p.run.Stderr.String())
 	case !leaving:
 		return fmt.Errorf("%s ended by itself", p.name)
 	}
@@ -155,7 +145,7 @@ func (p *process) failure() error {
 }
 
 // hung returns an error if the process makes no progress.
-func (p *process) hung() error {
+func (p *child) hung() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if since := time.Since(p.moved); since > patience && !p.idle && !p.killed {
@@ -167,9 +157,9 @@ func (p *process) hung() error {
 
 // dump makes a hanging process print what it waits for and the stacks of its goroutines, and
 // exit.
-func (c *controller) dump(p *process) {
+func (c *controller) dump(p *child) {
 	p.signal(signalContinue)
-	for _, q := range []*process{p, c.server} {
+	for _, q := range []*child{p, c.server} {
 		q.send(command{Do: doDescribe})
 	}
 	time.Sleep(2 * time.Second)
@@ -177,7 +167,7 @@ func (c *controller) dump(p *process) {
 	p.dumped = true
 	p.mu.Unlock()
 	if p != c.server {
-		c.print("%s", c.server.stderr.String())
+		c.print("%s", c.server.run.Stderr.String())
 	}
 	p.signal(signalDump)
 	select {
@@ -187,27 +177,3 @@ func (c *controller) dump(p *process) {
 }
 
 var errNoSignals = errors.New("processes cannot be stopped on this system: soak needs Unix")
-
-// tail keeps the end of its input.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailSize = 256 << 10
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	if extra := len(t.text) - tailSize; extra > 0 {
-		t.text = append(t.text[:0], t.text[extra:]...)
-	}
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
-}
