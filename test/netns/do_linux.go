@@ -8,12 +8,15 @@ import (
 )
 
 // Do calls a function on a thread in the namespace. Sockets that the function makes stay there.
-func (n Namespace) Do(f func() error) error {
+func (n Namespace) Do(f func() error) error { return In("/proc/"+n.String()+"/ns/net", f) }
+
+// In calls a function on a thread in the namespace of a file.
+func In(name string, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for ever: the thread ends with the goroutine
 		done <- func() error {
-			file, err := os.Open("/proc/" + n.String() + "/ns/net")
+			file, err := os.Open(name)
 			if err != nil {
 				return err
 			}

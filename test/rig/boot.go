@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
@@ -79,7 +81,7 @@ func Shell(ctx context.Context, job Job) error {
 	cmd := exec.CommandContext(ctx, g.qemu, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{g.initrd}
-	return <-runOwned(cmd)
+	return cmd.Run()
 }
 
 // Reasons for which the host ends a guest.
@@ -239,43 +241,43 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 		"-device", "virtserialport,chardev=control,name=control",
 		"-chardev", "file,id=console,path=/dev/stdout",
 		"-serial", "chardev:console")
-	cmd := exec.CommandContext(ctx, g.qemu, args...)
-	pipes, err := openPipes(3)
+	scriptOutput, scriptWriter, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer pipes.close()
-	var stderr tail
-	cmd.Stdout = pipes.write[2]
-	cmd.Stderr = &stderr
-	cmd.ExtraFiles = []*os.File{pipes.write[0], pipes.write[1], g.initrd}
+	defer scriptOutput.Close()
+	control, controlWriter, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, scriptWriter.Close())
+	}
+	defer control.Close()
 
 	start := time.Now()
+	qemu, err := process.Start(ctx, process.Program{Args: append([]string{g.qemu}, args...), Files: []*os.File{scriptWriter, controlWriter, g.initrd}})
+	// The readers end when QEMU has closed its ends.
+	if err = errors.Join(err, scriptWriter.Close(), controlWriter.Close()); err != nil {
+		return err
+	}
 	limit := time.AfterFunc(bootTimeout, func() { cancel(errSlowBoot) })
-	ended := runOwned(cmd)
 	var (
 		readers sync.WaitGroup
 		report  report
-		console tail
 		outErr  error
 	)
 	readers.Go(func() {
-		if _, outErr = io.Copy(output, pipes.read[0]); outErr != nil {
+		if _, outErr = io.Copy(output, scriptOutput); outErr != nil {
 			cancel(outErr)
 		}
 	})
 	readers.Go(func() {
-		report.read(pipes.read[1], func() {
+		report.read(control, func() {
 			// If the timer has fired, it has already ended the guest.
 			if limit.Stop() {
 				limit = time.AfterFunc(g.job.Timeout+graceTime, func() { cancel(errSlowScript) })
 			}
 		})
 	})
-	readers.Go(func() { io.Copy(&console, pipes.read[2]) })
-	err = <-ended
-	// The readers end when the last writer has closed its end.
-	pipes.closeWriters()
+	err = qemu.Wait()
 	readers.Wait()
 	limit.Stop()
 	off := time.Now()
@@ -296,7 +298,7 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	case errors.Is(context.Cause(ctx), errSlowBoot) && report.ready.IsZero():
 		what = fmt.Sprintf("the boot took longer than %v", bootTimeout)
 	case ctx.Err() != nil && report.exit.IsZero():
-		return fmt.Errorf("%w: stopped: %w%s", ErrFailed, context.Cause(ctx), g.explain(&report, &console, &stderr))
+		return fmt.Errorf("%w: stopped: %w%s", ErrFailed, context.Cause(ctx), g.explain(&report, qemu))
 	case report.exit.IsZero() && err != nil:
 		what = fmt.Sprintf("QEMU ended: %v", err)
 	case report.exit.IsZero():
@@ -306,14 +308,14 @@ func (g *guest) run(ctx context.Context, output io.Writer, times *Times) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: %s%s", ErrFailed, what, g.explain(&report, &console, &stderr))
+	return fmt.Errorf("%w: %s%s", ErrFailed, what, g.explain(&report, qemu))
 }
 
 // setUp is the console's line between the boot, with its many messages, and the script.
 const setUp = "rig: set up"
 
 // explain collects the information about why a guest failed.
-func (g *guest) explain(r *report, console, stderr *tail) string {
+func (g *guest) explain(r *report, qemu *process.Process) string {
 	var s strings.Builder
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
@@ -330,10 +332,10 @@ func (g *guest) explain(r *report, console, stderr *tail) string {
 	section("processes", r.processes)
 	section("the kernel's warnings and errors", r.kernel)
 	// The kernel puts a question mark before stack entries that may be stale.
-	section("last lines of the console", slices.DeleteFunc(console.linesAfter(setUp, 100), func(line string) bool {
+	section("last lines of the console", slices.DeleteFunc(linesAfter(qemu.Stdout.String(), setUp, 100), func(line string) bool {
 		return strings.Contains(line, "]  ? ")
 	}))
-	section("QEMU", stderr.lines(10))
+	section("QEMU", lastLines(qemu.Stderr.String(), 10))
 	return s.String()
 }
 
@@ -350,7 +352,8 @@ type report struct {
 
 // read reads up to the guest's last line. It calls ready when the script begins.
 func (r *report) read(from io.Reader, ready func()) {
-	lines := newLines(from)
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		if r.late && (word == "at" || word == "failed") {
@@ -383,4 +386,31 @@ func (r *report) read(from io.Reader, ready func()) {
 	// Scanning stops at a line that is too long. Discard the rest, so that the guest can go on
 	// writing.
 	io.Copy(io.Discard, from)
+}
+
+// appendBounded appends to a report, and keeps it short.
+func appendBounded(list []string, s string) []string {
+	if len(list) >= 100 {
+		return list
+	}
+	return append(list, s)
+}
+
+// lastLines returns the last n lines of a text that are not blank.
+func lastLines(text string, n int) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, "\r\n \t"); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// linesAfter returns the last n lines after the line mark, or of all lines if there is no
+// mark.
+func linesAfter(text, mark string, n int) []string {
+	lines := lastLines(text, len(text))
+	lines = lines[slices.Index(lines, mark)+1:]
+	return lines[max(0, len(lines)-n):]
 }

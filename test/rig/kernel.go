@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/verbena-rdma/verbena/internal/process"
 )
 
 // modules are loaded when the guest starts, in this order, after the modules that they depend
@@ -256,13 +258,5 @@ func hostCommand(ctx context.Context, dir, name string, args ...string) (string,
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, file, args...)
-	cmd.Dir = dir
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return string(out), nil
+	return process.Run(ctx, process.Program{Args: append([]string{file}, args...), Dir: dir})
 }

@@ -5,28 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// runOwned starts a program that is killed when this process ends, for any reason. The channel
-// reports once how the program ended.
-func runOwned(cmd *exec.Cmd) <-chan error {
-	ended := make(chan error, 1)
-	go func() {
-		// The kernel sends the signal when the thread that started the program
-		// ends (PR_SET_PDEATHSIG(2const)), so that thread waits here.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		ended <- cmd.Run()
-	}()
-	return ended
-}
 
 // lock waits until it has locked the file for this process. unlock releases it.
 func lock(ctx context.Context, file string) (unlock func(), err error) {
