@@ -164,6 +164,9 @@ func (r *Reader) Fixed(dst []byte) {
 // copy.
 func (r *Reader) Counted() []byte { return r.take(int(r.Uint16())) }
 
+// Left returns how many bytes are left to read.
+func (r *Reader) Left() int { return len(r.b) - r.off }
+
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 

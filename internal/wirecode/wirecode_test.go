@@ -39,6 +39,44 @@ func TestPayloadLayout(t *testing.T) {
 	require.NoError(t, r.Done())
 }
 
+// One list of fields writes a payload and reads it again.
+func TestCoder(t *testing.T) {
+	type fields struct {
+		a uint8
+		b bool
+		c uint16
+		d uint32
+		e uint64
+		f [4]byte
+		g []byte
+	}
+	list := func(c Coder, v *fields) {
+		c.Uint8(&v.a)
+		c.Bool(&v.b)
+		c.Uint16(&v.c)
+		c.Uint32(&v.d)
+		c.Uint64(&v.e)
+		c.Fixed(v.f[:])
+		c.Counted(&v.g)
+	}
+	in, out := fields{1, true, 0x0203, 0x04050607, 0x08090a0b0c0d0e0f, [4]byte{'f', 'o', 'u', 'r'}, []byte("abc")}, fields{}
+	var w Writer
+	c := WriteTo(&w)
+	require.False(t, c.Reading())
+	list(c, &in)
+	payload, err := w.Payload()
+	require.NoError(t, err)
+	require.Equal(t, []byte("\x01\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0ffour\x00\x03abc"), payload)
+	r := NewReader(payload)
+	require.Equal(t, len(payload), r.Left())
+	c = ReadFrom(r)
+	require.True(t, c.Reading())
+	list(c, &out)
+	require.NoError(t, r.Done())
+	require.Equal(t, in, out)
+	require.Zero(t, r.Left())
+}
+
 func TestWriterKeepsItsFirstError(t *testing.T) {
 	var w Writer
 	w.Counted(make([]byte, 1<<16))

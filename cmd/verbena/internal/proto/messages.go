@@ -4,75 +4,14 @@ import "time"
 
 // Message is any of the messages below.
 type Message interface {
-	kind() kind
-	encode(w *writer)
-	decode(r *reader)
+	// fields passes the fields to a coder, in the order in which they are sent.
+	fields(c *coder)
 }
 
-// kind is the first byte of a message.
-type kind uint8
-
-const (
-	kindHello kind = iota + 1
-	kindChallenge
-	kindProof
-	kindWelcome
-	kindRefuse
-	kindEntries
-	kindPlan
-	kindBlock
-	kindResults
-	kindAck
-	kindDiscard
-	kindDirs
-	kindText
-	kindEnd
-	kindVerdict
-	kindID
-	kindKey
-	kindPing
-)
-
-func empty(k kind) Message {
-	switch k {
-	case kindHello:
-		return &Hello{}
-	case kindChallenge:
-		return &Challenge{}
-	case kindProof:
-		return &Proof{}
-	case kindWelcome:
-		return &Welcome{}
-	case kindRefuse:
-		return &Refuse{}
-	case kindEntries:
-		return &Entries{}
-	case kindPlan:
-		return &Plan{}
-	case kindBlock:
-		return &Block{}
-	case kindResults:
-		return &Results{}
-	case kindAck:
-		return &Ack{}
-	case kindDiscard:
-		return &Discard{}
-	case kindDirs:
-		return &Dirs{}
-	case kindText:
-		return &Text{}
-	case kindEnd:
-		return &End{}
-	case kindVerdict:
-		return &Verdict{}
-	case kindID:
-		return &ID{}
-	case kindKey:
-		return &Key{}
-	case kindPing:
-		return &Ping{}
-	}
-	return nil
+// messages has each message at its number, which is part of the protocol.
+var messages = []Message{
+	1: &Hello{}, &Challenge{}, &Proof{}, &Welcome{}, &Refuse{}, &Entries{}, &Plan{}, &Block{}, &Results{},
+	&Ack{}, &Discard{}, &Dirs{}, &Text{}, &End{}, &Verdict{}, &ID{}, &Key{}, &Ping{},
 }
 
 // Hello opens a transfer: sender to receiver.
@@ -232,197 +171,92 @@ type Key struct{ Text string }
 // Ping shows that the sending program is alive.
 type Ping struct{}
 
-func (*Hello) kind() kind     { return kindHello }
-func (*Challenge) kind() kind { return kindChallenge }
-func (*Proof) kind() kind     { return kindProof }
-func (*Welcome) kind() kind   { return kindWelcome }
-func (*Refuse) kind() kind    { return kindRefuse }
-func (*Entries) kind() kind   { return kindEntries }
-func (*Plan) kind() kind      { return kindPlan }
-func (*Block) kind() kind     { return kindBlock }
-func (*Results) kind() kind   { return kindResults }
-func (*Ack) kind() kind       { return kindAck }
-func (*Discard) kind() kind   { return kindDiscard }
-func (*Dirs) kind() kind      { return kindDirs }
-func (*Text) kind() kind      { return kindText }
-func (*End) kind() kind       { return kindEnd }
-func (*Verdict) kind() kind   { return kindVerdict }
-func (*ID) kind() kind        { return kindID }
-func (*Key) kind() kind       { return kindKey }
-func (*Ping) kind() kind      { return kindPing }
-
 // magic begins a Hello and a Challenge, to detect a peer that is another program.
 const magic = "verbena transfer"
 
-func (m *Hello) encode(w *writer) {
-	w.raw(magic)
-	w.u16(m.Version)
-	w.raw(string(m.Transfer[:]))
-	w.token(m.Nonce)
-	w.bool(m.Secret)
+func (c *coder) magic() {
+	b := []byte(magic)
+	c.Fixed(b)
+	c.check(string(b) == magic, "another protocol")
 }
 
-func (m *Hello) decode(r *reader) {
-	r.expect(magic)
-	m.Version = r.u16()
-	copy(m.Transfer[:], r.raw(len(m.Transfer)))
-	m.Nonce = r.token()
-	m.Secret = r.bool()
+func (m *Hello) fields(c *coder) {
+	c.magic()
+	c.Uint16(&m.Version)
+	c.Fixed(m.Transfer[:])
+	c.Fixed(m.Nonce[:])
+	c.Bool(&m.Secret)
 }
 
-func (m *Challenge) encode(w *writer) {
-	w.raw(magic)
-	w.u16(m.Version)
-	w.token(m.Nonce)
-	w.bool(m.Secret)
+func (m *Challenge) fields(c *coder) {
+	c.magic()
+	c.Uint16(&m.Version)
+	c.Fixed(m.Nonce[:])
+	c.Bool(&m.Secret)
 }
 
-func (m *Challenge) decode(r *reader) {
-	r.expect(magic)
-	m.Version = r.u16()
-	m.Nonce = r.token()
-	m.Secret = r.bool()
+func (m *Proof) fields(c *coder) { c.Fixed(m.MAC[:]) }
+
+func (m *Welcome) fields(c *coder) {
+	c.Fixed(m.MAC[:])
+	c.Uint64(&m.Addr)
+	c.Uint32(&m.Length)
+	c.check(m.Length > 0 && m.Length%BlockSize == 0 && m.Length <= MaxSlots*BlockSize, "a window of %d bytes", m.Length)
+	c.Uint32(&m.RKey)
 }
 
-func (m *Proof) encode(w *writer) { w.token(m.MAC) }
-func (m *Proof) decode(r *reader) { m.MAC = r.token() }
-
-func (m *Welcome) encode(w *writer) {
-	w.token(m.MAC)
-	w.u64(m.Addr)
-	w.u32(m.Length)
-	w.u32(m.RKey)
+func (m *Refuse) fields(c *coder) {
+	c.failure(&m.Code)
+	c.text(&m.Text, MaxNote)
 }
 
-func (m *Welcome) decode(r *reader) {
-	m.MAC = r.token()
-	m.Addr = r.u64()
-	if m.Length = r.u32(); m.Length == 0 || m.Length%BlockSize != 0 || m.Length > MaxSlots*BlockSize {
-		r.fail("a window of %d bytes", m.Length)
-	}
-	m.RKey = r.u32()
-}
-
-func (m *Refuse) encode(w *writer) {
-	w.u8(uint8(m.Code))
-	w.text(m.Text, MaxNote)
-}
-
-func (m *Refuse) decode(r *reader) {
-	m.Code = r.failure()
-	m.Text = r.text(MaxNote)
-}
-
-func (m *Entries) encode(w *writer) {
-	w.u32(m.First)
-	w.count(len(m.Entries), MaxEntries)
-	for i := range m.Entries {
-		e := &m.Entries[i]
-		w.u8(uint8(e.Type))
-		w.u16(e.Mode)
-		w.time(e.Modified)
-		w.text(e.Path, MaxPath)
+func (m *Entries) fields(c *coder) {
+	c.Uint32(&m.First)
+	list(c, &m.Entries, MaxEntries, 17, func(e *Entry) {
+		c.Uint8((*uint8)(&e.Type))
+		c.check(e.Type < entryTypes, "type %d of an entry", e.Type)
+		c.mode(&e.Mode)
+		c.time(&e.Modified)
+		c.text(&e.Path, MaxPath)
 		switch e.Type {
 		case File:
-			w.u64(e.Size)
+			c.Uint64(&e.Size)
+			c.check(e.Size <= 1<<63-1, "a file of %d bytes", e.Size)
 		case Symlink:
-			w.text(e.Target, MaxPath)
+			c.text(&e.Target, MaxPath)
 		}
-	}
+	})
 }
 
-func (m *Entries) decode(r *reader) {
-	m.First = r.u32()
-	m.Entries = make([]Entry, r.count(MaxEntries, 17))
-	for i := range m.Entries {
-		e := &m.Entries[i]
-		if e.Type = EntryType(r.u8()); e.Type >= entryTypes {
-			r.fail("type %d of an entry", e.Type)
-		}
-		e.Mode = r.mode()
-		e.Modified = r.time()
-		e.Path = r.text(MaxPath)
-		switch e.Type {
-		case File:
-			if e.Size = r.u64(); e.Size > 1<<63-1 {
-				r.fail("a file of %d bytes", e.Size)
-			}
-		case Symlink:
-			e.Target = r.text(MaxPath)
-		}
-	}
-}
-
-func (m *Plan) encode(w *writer) {
-	w.u32(m.First)
-	w.count(len(m.Items), MaxEntries)
-	for i := range m.Items {
-		it := &m.Items[i]
-		w.u8(uint8(it.Decision))
+func (m *Plan) fields(c *coder) {
+	c.Uint32(&m.First)
+	list(c, &m.Items, MaxEntries, 1, func(it *Item) {
+		c.Uint8((*uint8)(&it.Decision))
+		c.check(it.Decision < decisions, "decision %d", it.Decision)
 		switch it.Decision {
 		case Resume:
-			w.u64(it.Length)
-			w.sum(it.Hash)
+			c.Uint64(&it.Length)
+			c.Fixed(it.Hash[:])
 		case Refused:
-			w.u8(uint8(it.Code))
-			w.text(it.Text, MaxNote)
+			c.failure(&it.Code)
+			c.text(&it.Text, MaxNote)
 		}
-	}
+	})
 }
 
-func (m *Plan) decode(r *reader) {
-	m.First = r.u32()
-	m.Items = make([]Item, r.count(MaxEntries, 1))
-	for i := range m.Items {
-		it := &m.Items[i]
-		if it.Decision = Decision(r.u8()); it.Decision >= decisions {
-			r.fail("decision %d", it.Decision)
-		}
-		switch it.Decision {
-		case Resume:
-			it.Length = r.u64()
-			it.Hash = r.sum()
-		case Refused:
-			it.Code = r.failure()
-			it.Text = r.text(MaxNote)
-		}
-	}
-}
-
-func (m *Block) encode(w *writer) {
-	w.u16(m.Slot)
-	w.count(len(m.Segments), MaxSegments)
-	for i := range m.Segments {
-		s := &m.Segments[i]
-		w.u32(s.Entry)
-		w.u64(s.Offset)
-		w.u32(s.Length)
-		w.bool(s.Last)
+func (m *Block) fields(c *coder) {
+	c.slot(&m.Slot)
+	list(c, &m.Segments, MaxSegments, 17, func(s *Segment) {
+		c.Uint32(&s.Entry)
+		c.Uint64(&s.Offset)
+		c.Uint32(&s.Length)
+		c.check(s.Length >= 1 && s.Length <= BlockSize, "a segment of %d bytes", s.Length)
+		c.Bool(&s.Last)
 		if s.Last {
-			w.sum(s.Hash)
+			c.Fixed(s.Hash[:])
 		}
-	}
-}
-
-func (m *Block) decode(r *reader) {
-	m.Slot = r.slot()
-	m.Segments = make([]Segment, r.count(MaxSegments, 17))
-	total := 0
-	for i := range m.Segments {
-		s := &m.Segments[i]
-		s.Entry = r.u32()
-		s.Offset = r.u64()
-		if s.Length = r.u32(); s.Length < 1 || s.Length > BlockSize {
-			r.fail("a segment of %d bytes", s.Length)
-		}
-		if s.Last = r.bool(); s.Last {
-			s.Hash = r.sum()
-		}
-		total += int(s.Length)
-	}
-	if total > BlockSize {
-		r.fail("a block of %d bytes", total)
-	}
+	})
+	c.check(m.Length() <= BlockSize, "a block of %d bytes", m.Length())
 }
 
 // Length is the number of bytes of all segments.
@@ -434,88 +268,42 @@ func (m *Block) Length() int {
 	return n
 }
 
-func (m *Results) encode(w *writer) {
-	w.count(len(m.Results), MaxSegments)
-	for i := range m.Results {
-		res := &m.Results[i]
-		w.u32(res.Entry)
-		w.u8(uint8(res.Code))
-		if res.Code != OK {
-			w.text(res.Text, MaxNote)
+func (m *Results) fields(c *coder) {
+	list(c, &m.Results, MaxSegments, 5, func(r *Result) {
+		c.Uint32(&r.Entry)
+		c.code(&r.Code)
+		if r.Code != OK {
+			c.text(&r.Text, MaxNote)
 		}
-	}
+	})
 }
 
-func (m *Results) decode(r *reader) {
-	m.Results = make([]Result, r.count(MaxSegments, 5))
-	for i := range m.Results {
-		res := &m.Results[i]
-		res.Entry = r.u32()
-		if res.Code = r.code(); res.Code != OK {
-			res.Text = r.text(MaxNote)
-		}
-	}
+func (m *Ack) fields(c *coder) { c.slot(&m.Slot) }
+
+func (m *Discard) fields(c *coder) {
+	c.Uint32(&m.Entry)
+	c.failure(&m.Code)
 }
 
-func (m *Ack) encode(w *writer) { w.u16(m.Slot) }
-func (m *Ack) decode(r *reader) { m.Slot = r.slot() }
-
-func (m *Discard) encode(w *writer) {
-	w.u32(m.Entry)
-	w.u8(uint8(m.Code))
+func (m *Dirs) fields(c *coder) {
+	list(c, &m.Dirs, MaxEntries, 20, func(d *DirEntry) {
+		c.Uint32(&d.Entry)
+		c.mode(&d.Mode)
+		c.time(&d.Modified)
+		c.text(&d.Path, MaxPath)
+	})
 }
 
-func (m *Discard) decode(r *reader) {
-	m.Entry = r.u32()
-	m.Code = r.failure()
+func (m *Text) fields(c *coder) { c.utf8(&m.Text, MaxText) }
+func (m *End) fields(c *coder)  { c.Uint32(&m.Entries) }
+
+func (m *Verdict) fields(c *coder) {
+	c.Bool(&m.Good)
+	c.Uint32(&m.Stored)
+	c.Uint32(&m.Failed)
+	c.Uint64(&m.Bytes)
 }
 
-func (m *Dirs) encode(w *writer) {
-	w.count(len(m.Dirs), MaxEntries)
-	for i := range m.Dirs {
-		d := &m.Dirs[i]
-		w.u32(d.Entry)
-		w.u16(d.Mode)
-		w.time(d.Modified)
-		w.text(d.Path, MaxPath)
-	}
-}
-
-func (m *Dirs) decode(r *reader) {
-	m.Dirs = make([]DirEntry, r.count(MaxEntries, 20))
-	for i := range m.Dirs {
-		d := &m.Dirs[i]
-		d.Entry = r.u32()
-		d.Mode = r.mode()
-		d.Modified = r.time()
-		d.Path = r.text(MaxPath)
-	}
-}
-
-func (m *Text) encode(w *writer) { w.text(m.Text, MaxText) }
-func (m *Text) decode(r *reader) { m.Text = r.utf8(MaxText) }
-
-func (m *End) encode(w *writer) { w.u32(m.Entries) }
-func (m *End) decode(r *reader) { m.Entries = r.u32() }
-
-func (m *Verdict) encode(w *writer) {
-	w.bool(m.Good)
-	w.u32(m.Stored)
-	w.u32(m.Failed)
-	w.u64(m.Bytes)
-}
-
-func (m *Verdict) decode(r *reader) {
-	m.Good = r.bool()
-	m.Stored = r.u32()
-	m.Failed = r.u32()
-	m.Bytes = r.u64()
-}
-
-func (m *ID) encode(w *writer)  { w.text(m.Text, MaxID) }
-func (m *ID) decode(r *reader)  { m.Text = r.utf8(MaxID) }
-func (m *Key) encode(w *writer) { w.text(m.Text, MaxID) }
-func (m *Key) decode(r *reader) { m.Text = r.utf8(MaxID) }
-
-func (*Ping) encode(*writer) {}
-func (*Ping) decode(*reader) {}
+func (m *ID) fields(c *coder)  { c.utf8(&m.Text, MaxID) }
+func (m *Key) fields(c *coder) { c.utf8(&m.Text, MaxID) }
+func (*Ping) fields(*coder)    {}
