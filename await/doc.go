@@ -8,7 +8,8 @@
 //	for msg, err := range receiver.Messages(ctx) { ... }
 //
 // [Send], [Read], [Write] and the others run one operation on a connection, or with a peer of
-// a context of datagrams; the program needs no pool for them. [Task] runs a task of any pool.
+// a context of datagrams; the program needs no pool for them. [Task] runs a task of any pool, and
+// [Post] submits one without waiting for it.
 // [Func] runs a function on the engine's goroutine, for everything else that belongs there,
 // such as exporting, connecting and making peers. [State], [Start] and [Stop] wait for states,
 // a [Receiver] for messages. The package is built on the callbacks of pe and rdma, and one

@@ -36,8 +36,8 @@ func ended(ctx context.Context, op string) error {
 	return fmt.Errorf("await: %s: %w", op, context.Cause(ctx))
 }
 
-// Pending is the error of Task when its wait ended while the device had the task. The task
-// goes on: it may still read its source and write its destination, here or at the peer. Until
+// Pending is a task that nobody waits for: the result of Post, and the error of Task when its wait
+// ended while the device had the task. The task goes on: it may still read its source and write its destination, here or at the peer. Until
 // it has completed, its buffers are in use: nothing hands them out again, and their memory
 // maps cannot be closed. Then the task is freed, with its buffers. Its results are not
 // collected.

@@ -48,6 +48,26 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 	return err
 }
 
+// Post is Task without the wait: it allocates a task, submits it, and frees it when it has completed.
+// The Pending says when that is, and with what outcome; it has the errors of alloc and of Submit too.
+// Post itself fails with ErrInvalid without an engine or alloc, and with pe.ErrClosed.
+//
+// Posts of one goroutine are submitted in their order, as long as their pools are not exhausted: a
+// post that waits for a task does not hold up the next one, which may have another pool. alloc may run
+// after Post has returned. Post may be called from any goroutine.
+func Post[T pe.Submittable](e *pe.Engine, alloc func() (T, error)) (*Pending, error) {
+	if e == nil || alloc == nil {
+		return nil, fmt.Errorf("await: post a task: %w: the engine or the function alloc is nil", ErrInvalid)
+	}
+	c := &call[T]{ctx: context.Background(), pending: Pending{engine: e, done: make(chan struct{})}}
+	c.init(alloc, nil)
+	c.over = nil
+	if err := e.Dispatch(c.attempt); err != nil {
+		return nil, fmt.Errorf("await: post a task: %w", err)
+	}
+	return &c.pending, nil
+}
+
 // mayWait fails where a call must not wait, or need not begin.
 func mayWait(ctx context.Context, e *pe.Engine) error {
 	if err := e.MayBlock("wait for a task"); err != nil {
@@ -59,7 +79,7 @@ func mayWait(ctx context.Context, e *pe.Engine) error {
 	return nil
 }
 
-// call is one call of Task. All methods but run and abandon run as callbacks of the engine.
+// call is one call of Task or Post. All methods but run and abandon run as callbacks of the engine.
 type call[T pe.Submittable] struct {
 	ctx     context.Context
 	alloc   func() (T, error)
@@ -68,8 +88,8 @@ type call[T pe.Submittable] struct {
 	finish  func(T, error) // completed
 	waiter  *pe.Waiter     // made when it is needed
 	state   atomic.Int32
-	over    chan struct{} // has room for one: the caller's wait is over
-	pending Pending       // its channel is made when the caller returns before the end
+	over    chan struct{} // has room for one: the caller's wait is over; nil: the caller does not wait
+	pending Pending       // its channel is made when the caller returns before the end, or does not wait
 }
 
 func newCall[T pe.Submittable](alloc func() (T, error), collect func(T) error) *call[T] {
@@ -207,7 +227,7 @@ func (c *call[T]) settle(from int32) bool { return c.state.CompareAndSwap(from, 
 // end publishes the outcome of the task.
 func (c *call[T]) end(err error) {
 	c.pending.err = err
-	if c.state.Load() == abandoned {
+	if c.over == nil || c.state.Load() == abandoned {
 		close(c.pending.done)
 		return
 	}

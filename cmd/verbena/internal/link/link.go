@@ -3,7 +3,8 @@
 //
 // A Hub serves all connections of one context: it makes the pools, and passes each message and
 // each change of state to the Link of the connection. Received messages are copied and queued
-// for Link.Receive. The queue is bounded: a peer that overflows it loses its connection.
+// for Link.Receive. The queue is bounded: a peer that overflows it loses its connection. (An
+// await.Receiver has the receives of a whole context: one peer could keep them from the others.)
 package link
 
 import (
@@ -11,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,44 +32,36 @@ var (
 )
 
 const (
-	// maxSends is how many messages of one link may be posted at the device.
-	maxSends = 16
-	// maxQueued and queueBytes bound the messages and bytes that wait for Receive. A peer that
-	// follows the protocol has less in flight: a block for each slot, proto.Unplanned
+	// maxSends and maxWrites are how many messages and writes of one link may be at the device.
+	// (A block with a limit of its rate is written in pieces.)
+	maxSends, maxWrites = 16, proto.MaxSlots
+	// maxQueued and maxQueuedBytes bound the messages and bytes that wait for Receive. A peer
+	// that follows the protocol has less in flight: a block for each slot, proto.Unplanned
 	// announcements, and a few bytes for each of proto.Outstanding entries.
 	maxQueued, maxQueuedBytes = proto.Outstanding + 2*proto.MaxSlots, 2 << 20
 )
 
 // Hub serves the connections of one context.
 type Hub struct {
-	dev     verbs.Device
-	rdma    *rdma.Connections
-	engine  *pe.Engine
-	sends   *rdma.Pool
-	writes  *rdma.Pool // nil: the links do not write
-	onState func(*rdma.Connection, rdma.ConnectionState, error)
+	rdma          *rdma.Connections
+	sends, writes *rdma.Pool // never exhausted: each link has a limit. No writes: the links do not write
 }
 
 // NewHub prepares a context, which must be Idle, for at most links links at a time. With
-// writer, the links can write. onState, which may be nil, is called at each change of state of
-// a connection, on the engine's goroutine, before the link handles the change.
-func NewHub(dev verbs.Device, r *rdma.Connections, links int, writer bool, onState func(*rdma.Connection, rdma.ConnectionState, error)) (*Hub, error) {
-	h := &Hub{dev: dev, rdma: r, engine: r.Engine(), onState: onState}
+// writer, the links can write.
+func NewHub(r *rdma.Connections, links int, writer bool) (*Hub, error) {
+	h := &Hub{rdma: r}
 	var err error
 	if h.sends, err = r.Pool(links*maxSends, pe.Done, pe.Failed); err != nil {
 		return nil, err
 	}
 	if writer {
-		// A block that is paced is written in pieces, one at a time.
-		if h.writes, err = r.Pool(links*proto.MaxSlots, pe.Done, pe.Failed); err != nil {
+		if h.writes, err = r.Pool(links*maxWrites, pe.Done, pe.Failed); err != nil {
 			return nil, err
 		}
 	}
-	r.OnConnection(h.connectionChanged)
-	if err := r.Receive(max(links*8, 64), proto.MaxMessage, received); err != nil {
-		return nil, err
-	}
-	return h, nil
+	r.OnConnection(connectionChanged)
+	return h, r.Receive(max(links*8, 64), proto.MaxMessage, received)
 }
 
 func received(m *rdma.Message) {
@@ -78,10 +70,7 @@ func received(m *rdma.Message) {
 	}
 }
 
-func (h *Hub) connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	if h.onState != nil {
-		h.onState(conn, state, err)
-	}
+func connectionChanged(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	l, ok := conn.UserData().(*Link)
 	switch state {
 	case rdma.Ready:
@@ -106,30 +95,31 @@ func (h *Hub) connectionChanged(conn *rdma.Connection, state rdma.ConnectionStat
 type Link struct {
 	hub          *Hub
 	conn         *rdma.Connection
-	memory       *mmap.Map // send buffers
-	freeBuffers  chan int  // free send buffers
-	received     chan []byte
-	queued       atomic.Int64 // bytes of the messages that wait in in
 	ready        chan struct{}
 	done         chan struct{} // the connection has ended, or must end
 	released     chan struct{} // the device has released the connection
+	err          error         // once done is closed: ErrBroken, and why
+	cause        error         // likewise, without ErrBroken
 	lastReceived atomic.Int64  // when the last message arrived, in Unix nanoseconds
-	once         sync.Once
-	err          error // once done is closed: ErrBroken, and why
-	cause        error // likewise, without ErrBroken
+
+	received chan []byte  // closed with done
+	queued   atomic.Int64 // bytes of the messages in received
+
+	posting chan struct{} // held by the goroutine that uses the fields below
+	memory  *mmap.Map     // maxSends send buffers
+	sends   inFlight
+	writes  inFlight
 }
 
 // Open makes the link of a connection. It must be called on the engine's goroutine, in the
 // call that made the connection: no message can have arrived before then.
 func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
-	l := &Link{hub: h, conn: conn, freeBuffers: make(chan int, maxSends), received: make(chan []byte, maxQueued),
-		ready: make(chan struct{}), done: make(chan struct{}), released: make(chan struct{})}
+	l := &Link{hub: h, conn: conn, ready: make(chan struct{}), done: make(chan struct{}), released: make(chan struct{}),
+		received: make(chan []byte, maxQueued), posting: make(chan struct{}, 1),
+		sends: inFlight{tasks: make([]*await.Pending, maxSends)}, writes: inFlight{tasks: make([]*await.Pending, maxWrites)}}
 	var err error
-	if l.memory, err = mmap.Alloc(h.dev, maxSends*proto.MaxMessage, mmap.LocalReadOnly); err != nil {
+	if l.memory, err = mmap.Alloc(l.Device(), maxSends*proto.MaxMessage, mmap.LocalReadOnly); err != nil {
 		return nil, err
-	}
-	for i := range maxSends {
-		l.freeBuffers <- i
 	}
 	l.lastReceived.Store(time.Now().UnixNano())
 	conn.SetUserData(l)
@@ -140,7 +130,7 @@ func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
 }
 
 // Device is the device of the link.
-func (l *Link) Device() verbs.Device { return l.hub.dev }
+func (l *Link) Device() verbs.Device { return l.hub.rdma.Device() }
 
 // Connection is the connection of the link. Its methods belong to the engine's goroutine,
 // except those that return addresses and queue pair numbers, which do not change once it is
@@ -162,9 +152,10 @@ func (l *Link) Ready(ctx context.Context) error {
 // LastReceived is when the last message arrived, or when the link was made if none has.
 func (l *Link) LastReceived() time.Time { return time.Unix(0, l.lastReceived.Load()) }
 
+// deliver queues a message. It runs on the engine's goroutine.
 func (l *Link) deliver(b []byte) {
 	l.lastReceived.Store(time.Now().UnixNano())
-	if proto.IsPing(b) {
+	if proto.IsPing(b) || l.err != nil {
 		return
 	}
 	if l.queued.Add(int64(len(b))) <= maxQueuedBytes {
@@ -178,43 +169,37 @@ func (l *Link) deliver(b []byte) {
 	_ = l.conn.Close()
 }
 
-// end records why the link has ended. A nil error means that the peer closed it.
+// end records why the link has ended. A nil error means that the peer closed it. It runs on the
+// engine's goroutine.
 func (l *Link) end(err error) {
-	l.once.Do(func() {
-		l.err, l.cause = ErrBroken, err
-		if err != nil {
-			l.err = fmt.Errorf("%w: %w", ErrBroken, err)
-		}
-		close(l.done)
-	})
+	if l.err != nil {
+		return
+	}
+	l.err, l.cause = broken(err), err
+	close(l.done)
+	close(l.received)
+}
+
+func broken(err error) error {
+	if err == nil {
+		return ErrBroken
+	}
+	return fmt.Errorf("%w: %w", ErrBroken, err)
 }
 
 // Receive returns the next message. After the connection has ended, it returns the messages
 // that are still queued, then ErrBroken.
 func (l *Link) Receive(ctx context.Context) ([]byte, error) {
 	select {
-	case b := <-l.received:
-		return l.dequeue(b), nil
-	default:
-	}
-	select {
-	case b := <-l.received:
-		return l.dequeue(b), nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-l.done:
-		select {
-		case b := <-l.received:
-			return l.dequeue(b), nil
-		default:
+	case b, ok := <-l.received:
+		if !ok {
 			return nil, l.err
 		}
+		l.queued.Add(-int64(len(b)))
+		return b, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-}
-
-func (l *Link) dequeue(b []byte) []byte {
-	l.queued.Add(-int64(len(b)))
-	return b
 }
 
 // Write is a write to the memory of the peer.
@@ -224,120 +209,93 @@ type Write struct {
 	Target *mmap.Map
 	To     int // offset in Target
 	Length int
-	// Done is called when the device no longer needs the source, on the engine's goroutine, or
-	// when the write has failed or was never posted.
-	Done func()
 }
 
 // Send posts a message behind everything that was posted before. It does not wait until the
 // peer has the message. Its errors are ErrBroken and the cause of ctx.
-func (l *Link) Send(ctx context.Context, m proto.Message) error { return l.WriteSend(ctx, Write{}, m) }
-
-// WriteSend posts a write, unless its length is zero, and behind it a message, unless that is
-// nil. The written data is in place when the peer receives the message.
-func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) error {
-	select {
-	case <-l.done: // even if a send buffer is free
-		w.finish()
-		return l.err
-	default:
-	}
-	buffer, b := -1, []byte(nil)
-	if m != nil {
-		var err error
-		if b, err = proto.Encode(m); err != nil {
-			w.finish()
-			return err
-		}
-		select {
-		case buffer = <-l.freeBuffers:
-		case <-l.done:
-			w.finish()
-			return l.err
-		case <-ctx.Done():
-			w.finish()
-			return context.Cause(ctx)
-		}
-	}
-	err := l.hub.engine.Do(func() { l.post(w, buffer, b) })
-	if err != nil {
-		w.finish()
-		return fmt.Errorf("%w: %w", ErrBroken, err)
-	}
-	return nil
-}
-
-func (w *Write) finish() {
-	if w.Done != nil {
-		w.Done()
-	}
-}
-
-// post runs on the engine's goroutine, so that Close cannot free the memory while it runs.
-func (l *Link) post(w Write, buffer int, message []byte) {
-	var err error
-	select {
-	case <-l.done:
-		err = l.err
-	default:
-	}
-	if err == nil && w.Length > 0 {
-		err = l.postWrite(w, buffer >= 0)
-	} else {
-		w.finish()
-	}
-	if buffer < 0 {
-		l.endOnError(err)
-		return
-	}
-	if err == nil {
-		var task *rdma.Task
-		n := copy(l.memory.Bytes()[buffer*proto.MaxMessage:], message)
-		task, err = l.hub.sends.Send(l.conn, bufinv.Source(l.memory, buffer*proto.MaxMessage, n))
-		err = pe.SubmitOrFree(task, err, func(t *rdma.Task, _ error) {
-			_ = t.Free()
-			l.freeBuffers <- buffer
-		})
-	}
-	if err != nil {
-		l.freeBuffers <- buffer
-	}
-	l.endOnError(err)
-}
-
-func (l *Link) postWrite(w Write, more bool) error {
-	task, err := l.hub.writes.Write(l.conn, bufinv.Source(w.Source, w.From, w.Length), bufinv.Target(w.Target, w.To, w.Length))
-	if err == nil {
-		pe.Then(task, func(t *rdma.Task, _ error) {
-			_ = t.Free()
-			w.finish()
-		})
-		var flags pe.SubmitFlags
-		if more {
-			flags = pe.Aggregate // submit the message together with the write
-		}
-		if err = task.Submit(flags); err != nil {
-			_ = task.Free()
-		}
-	}
-	if err != nil {
-		w.finish()
-	}
+func (l *Link) Send(ctx context.Context, m proto.Message) error {
+	_, err := l.WriteSend(ctx, Write{}, m)
 	return err
 }
 
-// endOnError ends the link if a task could not be submitted.
-func (l *Link) endOnError(err error) {
-	if err != nil {
-		l.end(err)
-		_ = l.conn.Close()
+// WriteSend posts a write, unless its length is zero, and behind it a message, unless that is
+// nil. The written data is in place when the peer receives the message. The Pending ends when the
+// device needs neither this source nor those of earlier writes.
+func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) (last *await.Pending, err error) {
+	var b []byte
+	if m != nil {
+		if b, err = proto.Encode(m); err != nil {
+			return nil, err
+		}
 	}
+	select {
+	case l.posting <- struct{}{}:
+		defer func() { <-l.posting }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if w.Length > 0 {
+		last, err = l.post(ctx, &l.writes, func(int) (*rdma.Task, error) {
+			return l.hub.writes.Write(l.conn, bufinv.Source(w.Source, w.From, w.Length), bufinv.Target(w.Target, w.To, w.Length))
+		})
+	}
+	if m != nil && err == nil {
+		last, err = l.post(ctx, &l.sends, func(place int) (*rdma.Task, error) {
+			at := place * proto.MaxMessage
+			return l.hub.sends.Send(l.conn, bufinv.Source(l.memory, at, copy(l.memory.Bytes()[at:], b)))
+		})
+	}
+	return last, err
+}
+
+// inFlight is what a link has at the device of one kind, in order.
+type inFlight struct {
+	tasks []*await.Pending // by place; nil: not used yet
+	next  int              // the place of the next task, which has the oldest one
+}
+
+// post posts a task when its place is free. alloc runs on the engine's goroutine.
+func (l *Link) post(ctx context.Context, f *inFlight, alloc func(place int) (*rdma.Task, error)) (*await.Pending, error) {
+	place := f.next
+	if err := l.Wait(ctx, f.tasks[place]); err != nil {
+		return nil, err
+	}
+	p, err := await.Post(l.hub.rdma.Engine(), func() (*rdma.Task, error) {
+		if l.err != nil { // Close may have freed the memory
+			return nil, l.err
+		}
+		t, err := alloc(place)
+		if err != nil {
+			l.end(err)
+			_ = l.conn.Close()
+		}
+		return t, err
+	})
+	if err != nil {
+		return nil, broken(err)
+	}
+	select {
+	case <-l.done:
+		return nil, l.err
+	default:
+	}
+	f.tasks[place], f.next = p, (place+1)%len(f.tasks)
+	return p, nil
+}
+
+// Wait waits until what WriteSend has posted has completed. Its errors are ErrBroken and the cause of
+// ctx. A nil Pending has completed.
+func (l *Link) Wait(ctx context.Context, p *await.Pending) error {
+	if p != nil && p.Wait(ctx) != nil {
+		return l.ended(ctx) // if the task has failed, so has the connection, which knows why
+	}
+	return nil
 }
 
 // Close ends the connection, and waits until the device has released it, or until ctx ends.
 // Messages that were posted go out first, for at most rdma.Config.CloseTimeout.
 func (l *Link) Close(ctx context.Context) error {
-	if err := await.Func(ctx, l.hub.engine, func() error {
+	if err := await.Func(ctx, l.hub.rdma.Engine(), func() error {
 		l.end(nil)
 		return l.conn.Close()
 	}); err != nil {
@@ -352,9 +310,14 @@ func (l *Link) Close(ctx context.Context) error {
 }
 
 // WaitClosed waits until the peer has closed the connection, or it has failed.
-func (l *Link) WaitClosed(ctx context.Context) {
+func (l *Link) WaitClosed(ctx context.Context) { _ = l.ended(ctx) }
+
+// ended waits until the link or ctx has ended, and returns why.
+func (l *Link) ended(ctx context.Context) error {
 	select {
 	case <-l.done:
+		return l.err
 	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

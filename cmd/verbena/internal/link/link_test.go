@@ -27,7 +27,7 @@ func pair(t *testing.T) (a, b *Link) {
 	engine := pe.New(pe.Config{})
 	r, err := rdma.New(dev, rdma.Config{Engine: engine, MaxConnections: 2})
 	require.NoError(t, err)
-	h, err := NewHub(dev, r, 2, true, nil)
+	h, err := NewHub(r, 2, true)
 	require.NoError(t, err)
 	require.NoError(t, r.Start())
 	ctx, stop := context.WithCancel(context.Background())
@@ -63,16 +63,16 @@ func TestWriteSend(t *testing.T) {
 	local, err := mmap.Alloc(a.Device(), 4096, mmap.LocalReadOnly)
 	require.NoError(t, err)
 	for i := range byte(100) { // more than may be at the device
-		done := make(chan struct{})
 		copy(local.Bytes(), []byte{i, i})
-		require.NoError(t, a.WriteSend(t.Context(), Write{local, 0, remote, 100, 2, func() { close(done) }}, &proto.End{Entries: uint32(i)}))
+		posted, err := a.WriteSend(t.Context(), Write{local, 0, remote, 100, 2}, &proto.End{Entries: uint32(i)})
+		require.NoError(t, err)
 		m, err := b.Receive(t.Context())
 		require.NoError(t, err)
 		end, err := proto.Decode(m)
 		require.NoError(t, err)
 		assert.Equal(t, &proto.End{Entries: uint32(i)}, end)
 		assert.Equal(t, []byte{i, i}, window.Bytes()[100:102], "what was written is there when the message is")
-		<-done
+		require.NoError(t, a.Wait(t.Context(), posted))
 	}
 	require.ErrorIs(t, a.Send(t.Context(), &proto.Results{}), proto.ErrTooBig)
 

@@ -25,10 +25,11 @@ func (o *outgoing) slotMemory(slot int) []byte {
 	return o.local.Bytes()[slot*proto.BlockSize:][:proto.BlockSize]
 }
 
+// takeSlot takes a slot that neither the receiver nor the device uses.
 func (o *outgoing) takeSlot(ctx context.Context) (int, error) {
 	select {
 	case i := <-o.free:
-		return i, nil
+		return i, o.l.Wait(ctx, o.posted[i])
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
@@ -222,56 +223,31 @@ func (o *outgoing) discard(ctx context.Context, it *item, err error) error {
 }
 
 // sendBlock posts the writes of a block, and behind them its Block message.
-func (o *outgoing) sendBlock(ctx context.Context, b *block) error {
-	o.mu.Lock()
-	s := &o.slots[b.slot]
+func (o *outgoing) sendBlock(ctx context.Context, b *block) (err error) {
 	if len(b.Segments) == 0 { // no file could be read
-		o.freeSlot(b.slot)
-		o.mu.Unlock()
+		o.free <- b.slot
 		return nil
 	}
-	*s = slot{writes: 1, unread: true, length: b.size}
+	o.mu.Lock()
+	o.held[b.slot] = b.size
 	for _, it := range b.items {
 		it.concluded = true
 	}
 	o.mu.Unlock()
 	b.Slot = uint16(b.slot)
-	base := b.slot * proto.BlockSize
-	for off := 0; off < b.size; {
+	for off, base := 0, b.slot*proto.BlockSize; off < b.size; {
 		n := o.cfg.Limit.piece(b.size - off)
 		if err := o.cfg.Limit.wait(ctx, n); err != nil {
 			return err
 		}
-		select {
-		case o.writes <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		o.mu.Lock()
-		s.writes++
-		o.mu.Unlock()
-		w := link.Write{Source: o.local, From: base + off, Target: o.remote, To: base + off, Length: n, Done: func() { o.written(b.slot) }}
-		off += n
+		w := link.Write{Source: o.local, From: base + off, Target: o.remote, To: base + off, Length: n}
 		var m proto.Message
-		if off == b.size {
+		if off += n; off == b.size {
 			m = &b.Block
 		}
-		if err := o.l.WriteSend(ctx, w, m); err != nil {
+		if o.posted[b.slot], err = o.l.WriteSend(ctx, w, m); err != nil {
 			return fmt.Errorf("send a block: %w", err)
 		}
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s.writes--
-	o.freeSlot(b.slot)
 	return nil
-}
-
-// written is called when the device has completed a write.
-func (o *outgoing) written(i int) {
-	<-o.writes
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.slots[i].writes--
-	o.freeSlot(i)
 }

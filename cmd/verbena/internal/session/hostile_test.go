@@ -76,7 +76,7 @@ func (a *attacker) block(slot uint16, data []byte, segments ...proto.Segment) {
 		copy(a.memory.Bytes()[at:], data)
 		w = link.Write{Source: a.memory, From: at, Target: a.window, To: at, Length: len(data)}
 	}
-	_ = a.l.WriteSend(a.t.Context(), w, m)
+	_, _ = a.l.WriteSend(a.t.Context(), w, m)
 }
 
 // announce announces one file, and returns what the receiver wants of it.

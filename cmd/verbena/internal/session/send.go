@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
@@ -67,14 +68,6 @@ type item struct {
 	why       string      // why it could not be read; protected likewise
 }
 
-// slot is the state of a slot in both windows. It is free when the device has completed its
-// writes and the peer has returned it.
-type slot struct {
-	writes int // writes at the device, plus one until all have been posted
-	unread bool
-	length int
-}
-
 // outgoing is a Sender's end of one connection.
 type outgoing struct {
 	*Sender
@@ -86,15 +79,16 @@ type outgoing struct {
 
 	room      chan struct{} // semaphore: entries announced and not concluded
 	unplanned chan struct{} // semaphore: Entries messages without a Plan
-	free      chan int      // free slots
-	writes    chan struct{} // semaphore: writes at the device
+	free      chan int      // slots that the receiver does not hold
 	wanted    chan *item
 	replies   chan proto.Message
 	changed   chan struct{} // signaled when an item is concluded
 
+	posted []*await.Pending // of the last block of each slot; belongs to the goroutine that sends files
+
 	mu    sync.Mutex
 	items map[uint32]*item
-	slots []slot
+	held  []int // by slot: how many bytes the receiver holds there
 	sum   Summary
 	next  uint32  // the next index
 	dirs  []*item // directories to complete at the end
@@ -145,14 +139,13 @@ func (o *outgoing) open(w *proto.Welcome) error {
 		return err
 	}
 	n := int(w.Length / proto.BlockSize)
-	o.slots = make([]slot, n)
+	o.posted, o.held = make([]*await.Pending, n), make([]int, n)
 	o.free = make(chan int, n)
 	for i := range n {
 		o.free <- i
 	}
 	o.room = make(chan struct{}, proto.Outstanding)
 	o.unplanned = make(chan struct{}, proto.Unplanned)
-	o.writes = make(chan struct{}, proto.MaxSlots)
 	o.wanted = make(chan *item, proto.Outstanding)
 	o.changed = make(chan struct{}, 1)
 	return nil
@@ -360,22 +353,15 @@ func (o *outgoing) acknowledged(m *proto.Ack) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	i := int(m.Slot)
-	if i >= len(o.slots) || !o.slots[i].unread {
+	if i >= len(o.held) || o.held[i] == 0 {
 		return faultf(proto.BadProtocol, "the receiver released slot %d, which it does not hold", i)
 	}
-	s := &o.slots[i]
-	s.unread = false
-	o.sum.Bytes += int64(s.length)
-	o.cfg.Events.Moved(int64(s.length))
-	o.freeSlot(i)
+	n := int64(o.held[i])
+	o.held[i] = 0
+	o.sum.Bytes += n
+	o.cfg.Events.Moved(n)
+	o.free <- i
 	return nil
-}
-
-// freeSlot frees a slot, unless one of the ends still uses it. The caller holds mu.
-func (o *outgoing) freeSlot(i int) {
-	if s := &o.slots[i]; s.writes == 0 && !s.unread {
-		o.free <- i
-	}
 }
 
 // announceAll walks the sources, and announces the entries that it finds.

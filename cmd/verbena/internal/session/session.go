@@ -152,9 +152,10 @@ func watch(ctx context.Context, l *link.Link, fail func(error)) {
 				fail(fmt.Errorf("%w: the peer has sent nothing for %v", link.ErrBroken, quiet.Round(time.Second)))
 				return
 			}
-			if err := l.Send(ctx, &proto.Ping{}); err != nil {
-				return // other goroutines notice the error
-			}
+			// A peer that takes no messages must not keep this loop from noticing that it is silent.
+			send, stop := context.WithTimeout(ctx, pingInterval)
+			_ = l.Send(send, &proto.Ping{}) // other goroutines notice the error
+			stop()
 		}
 	}
 }

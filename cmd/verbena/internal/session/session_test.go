@@ -54,7 +54,7 @@ func newFixture(t *testing.T) *fixture {
 	}{{&b.from, &b.hubFrom, true}, {&b.to, &b.hub, false}} {
 		*end.r, err = rdma.New(b.dev, rdma.Config{Engine: b.engine, MaxConnections: 4})
 		require.NoError(t, err)
-		*end.h, err = link.NewHub(b.dev, *end.r, 4, end.writer, nil)
+		*end.h, err = link.NewHub(*end.r, 4, end.writer)
 		require.NoError(t, err)
 		require.NoError(t, (*end.r).Start())
 	}

@@ -46,7 +46,7 @@ func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *
 	if s.rdma, err = rdma.New(s.dev, rdma.Config{Name: "transfer", Engine: s.engine, MaxConnections: links}); err != nil {
 		return nil, err
 	}
-	if s.hub, err = link.NewHub(s.dev, s.rdma, links, writer, nil); err != nil {
+	if s.hub, err = link.NewHub(s.rdma, links, writer); err != nil {
 		return nil, err
 	}
 	if err = s.rdma.Start(); err != nil {
