@@ -2,6 +2,7 @@ package samples
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -99,6 +100,7 @@ func TestLocal(t *testing.T) {
 	for _, l := range locals() {
 		t.Run(l.program, func(t *testing.T) {
 			t.Parallel()
+			l.program = filepath.Join(withRaceDetector(t), l.program)
 			l.run(t)
 		})
 	}

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/test/rig"
@@ -40,20 +42,36 @@ func build(m *testing.M) (code int, err error) {
 	if err := rig.ReadSources(); err != nil {
 		return 0, err
 	}
-	// Without debugging information, which takes half of the linker's time.
-	args := []string{"build", "-ldflags", "-s -w", "-o", bin + string(filepath.Separator)}
-	if raceDetector {
-		args = append(args, "-race")
-		// The programs would wait for a second at their end.
-		if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
-			return 0, err
-		}
-	}
-	if out, err := exec.Command("go", append(args, "./...", "../test/workload")...).CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("go build: %w\n%s", err, out)
+	if err = buildPrograms(bin, "../test/workload"); err != nil {
+		return 0, err
 	}
 	if code = m.Run(); code == 0 {
 		err = goleak.Find()
 	}
 	return code, err
 }
+
+// buildPrograms builds the samples, and others. Debugging information would take half of the
+// linker's time.
+func buildPrograms(folder string, args ...string) error {
+	args = append([]string{"build", "-ldflags", "-s -w", "-o", folder + string(filepath.Separator)}, append(args, "./...")...)
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// withRaceDetector is the folder of the samples with the race detector, which slows programs down:
+// each sample runs once with it, in the tests that call this. Short: without it.
+func withRaceDetector(t *testing.T) string {
+	t.Helper()
+	if !raceDetector || testing.Short() || os.Getenv("VERBENA_GUEST") != "" {
+		return bin
+	}
+	require.NoError(t, buildRaced())
+	return racedBin()
+}
+
+func racedBin() string { return filepath.Join(bin, "race") }
+
+var buildRaced = sync.OnceValue(func() error { return buildPrograms(racedBin(), "-race") })

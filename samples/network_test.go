@@ -57,43 +57,40 @@ func TestTwoHosts(t *testing.T) {
 			"soft-" + cable + "?loss=0.05&duplicate=0.05&reorder=0.05&corrupt=0.01&seed=2"},
 	}
 	for _, mtu := range []int{1500, 9000} {
-		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
-			h := newHosts(t, mtu)
-			port := 7471
-			for name, device := range devices {
-				if testing.Short() && mtu == 9000 && name != "bad cable" {
-					continue
-				}
+		for name, device := range devices {
+			if testing.Short() && mtu == 9000 && name != "bad cable" {
+				continue
+			}
+			t.Run(fmt.Sprintf("MTU %d/%s", mtu, name), func(t *testing.T) {
+				t.Parallel()
+				h := newHosts(t, mtu)
 				pairs := pair.Workloads()
 				if name == "interface" {
 					pairs = append(pairs, pair.Samples()...)
 				}
+				options := func(host string) pair.Options {
+					return pair.Options{
+						Address:       host + ":7471",
+						RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
+						RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
+					}
+				}
 				for _, e := range pair.Examples() {
-					port++
 					host := secondHost
 					if e.ByDevice && name == "IPv6" {
 						host = "[" + secondHost6 + "]"
 					}
-					t.Run(name+"/"+e.Server, func(t *testing.T) {
-						runExample(t, e, pair.Options{
-							Address:       fmt.Sprintf("%s:%d", host, port),
-							RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
-							RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
-						})
-					})
+					t.Run(e.Server, func(t *testing.T) { runExample(t, e, options(host)) })
 				}
 				for _, p := range pairs {
-					port++
-					t.Run(name+"/"+p.Name, func(t *testing.T) {
-						runPair(t, p, pair.Options{
-							Way: pair.TCP, Address: fmt.Sprintf("%s:%d", secondHost, port), Size: 300_001,
-							RequesterArgs: []string{"-d", device[0]}, ResponderArgs: []string{"-d", device[1]},
-							RequesterPrefix: h.on(0), ResponderPrefix: h.on(1),
-						})
+					t.Run(p.Name, func(t *testing.T) {
+						o := options(secondHost)
+						o.Way, o.Size = pair.TCP, 300_001
+						runPair(t, p, o)
 					})
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

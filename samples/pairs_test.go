@@ -1,6 +1,7 @@
 package samples
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"testing"
@@ -17,7 +18,7 @@ const patience = "5m"
 // runPair runs a pair that must succeed and leave no file.
 func runPair(t *testing.T, p pair.Pair, o pair.Options) pair.Result {
 	t.Helper()
-	o.Bin, o.Scratch = bin, t.TempDir()
+	o.Bin, o.Scratch = cmp.Or(o.Bin, bin), t.TempDir()
 	o.RequesterArgs = append([]string{"-timeout", patience, "-connect-timeout", patience}, o.RequesterArgs...)
 	o.ResponderArgs = append([]string{"-timeout", patience, "-connect-timeout", patience}, o.ResponderArgs...)
 	result, err := pair.Run(t.Context(), p, o)
@@ -48,7 +49,11 @@ func TestPairs(t *testing.T) {
 		for _, way := range pair.Ways() {
 			t.Run(fmt.Sprintf("%s/%s", p.Requester, way), func(t *testing.T) {
 				t.Parallel()
-				runPair(t, p, pair.Options{Way: way})
+				o := pair.Options{Way: way}
+				if way == pair.Dir {
+					o.Bin = withRaceDetector(t)
+				}
+				runPair(t, p, o)
 			})
 		}
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // patience ends a program that hangs. Its stacks are printed.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // process is a program that runs.
 type process struct {
@@ -104,6 +104,7 @@ type place struct {
 	name           string
 	server, client end
 	host           string // the server's address
+	short          bool   // only the rows of the short form run here
 	fewer          int    // divides the numbers of iterations; 0: 1
 	control        *place // has rxe at both ends; a row that fails here runs there too, to compare
 }

@@ -61,6 +61,8 @@ const (
 	unmapped   // the victims in user namespaces that map no user
 )
 
+var topologies = [...]string{oneHost: "one host", oneHost6: "one host by IPv6", hosts: "three hosts", containers: "containers", container: "a container", unmapped: "unmapped users"}
+
 // scenario is the setup that an attack needs.
 type scenario struct {
 	connectBy connectBy
@@ -82,9 +84,9 @@ type setup struct {
 	namespaces []netns.Namespace
 }
 
-func newSetup(t *testing.T, at topology) *setup {
+func newSetup(t *testing.T, at scenario) *setup {
 	t.Helper()
-	s := &setup{scenario: scenario{topology: at}, t: t}
+	s := &setup{scenario: at, t: t}
 	var err error
 	s.page, err = os.Create(filepath.Join(t.TempDir(), "page"))
 	require.NoError(t, err)
@@ -120,17 +122,16 @@ func (s *setup) pin() {
 	}
 }
 
-// prepare starts and connects the victims as a case needs them. It keeps those of the case before
-// if they fit and are unharmed.
+// prepare starts and connects the victims. It keeps those of the case before if they are unharmed.
 func (s *setup) prepare(t *testing.T, r *attackCase) {
 	t.Helper()
 	s.t = t
-	if s.victims[0] != nil && s.connectBy == r.connectBy && !s.harmed {
+	if s.victims[0] != nil && !s.harmed {
 		s.victims[0].t, s.victims[1].t = t, t
 		return
 	}
 	s.stopVictims()
-	s.connectBy, s.harmed = r.connectBy, false
+	s.harmed = false
 	for _, n := range s.namespaces {
 		n.IP(t, "route flush cache") // entries from forged ICMP errors
 	}
@@ -143,11 +144,15 @@ func (s *setup) build() {
 		return netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, n)), 4791)
 	}
 	switch s.topology {
-	case oneHost:
-		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
-	case containers, container, unmapped:
+	case oneHost, containers, container, unmapped:
 		s.own = []netip.Addr{netip.MustParseAddr("127.1.2.3")}
 		s.contain()
+		if os.Getuid() == 0 { // so that scenarios can run side by side
+			n := netns.New(s.t)
+			for i, prefix := range s.prefix {
+				s.prefix[i] = append(n.Run(), prefix...)
+			}
+		}
 	case oneHost6:
 		n := netns.New(s.t)
 		for i := range 5 {
