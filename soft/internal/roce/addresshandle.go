@@ -43,7 +43,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.addressHandles, d.limits.addressHandles, "address handles"); err != nil {
+	if err := d.checkRoom(op, d.mu.addressHandles, d.limits.addressHandles, "address handles"); err != nil {
 		return nil, err
 	}
 	find := d.outputTo
@@ -65,9 +65,9 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 		a.own = &own
 	}
 	p.refs++
-	d.addressHandles++
-	a.number = d.numbers.Add(out.peer)
-	d.srd.SetNumber(len(d.endpoints), out.peer, a.number)
+	d.mu.addressHandles++
+	a.number = d.main.numbers.Add(out.peer)
+	d.main.srd.SetNumber(len(d.endpoints), out.peer, a.number)
 	if !out.multicast {
 		a.sender, a.sourcePort = admission.Sender{Device: out.peer, QPN: attr.SourceQPN}, attr.SourceUDPPort
 		d.admission.Senders.Add(a.sender, a.sourcePort)
@@ -78,7 +78,7 @@ func (p *protectionDomain) CreateAH(attr verbs.AddressAttr) (verbs.AH, error) {
 // Send implements transport.Output.
 func (a *addressHandle) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	if a.own != nil {
-		if q := a.pd.device.queuePairs[p.DestQP]; q != nil && q.init.Type == verbs.UD {
+		if q := a.pd.device.mu.queuePairs[p.DestQP]; q != nil && q.init.Type == verbs.UD {
 			return a.own.Send(p, pieces, n)
 		}
 	}
@@ -115,14 +115,14 @@ func (a *addressHandle) Close() error {
 	}
 	a.closed = true
 	a.pd.refs--
-	d.addressHandles--
+	d.mu.addressHandles--
 	d.admission.Senders.Remove(a.sender, a.sourcePort)
-	d.srd.CloseAH(&a.srdAH)
+	d.main.srd.CloseAH(&a.srdAH)
 	if a.own != nil {
-		d.srd.CloseAH(&a.own.srdAH)
+		d.main.srd.CloseAH(&a.own.srdAH)
 	}
-	if d.numbers.Remove(a.peer) {
-		d.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
+	if d.main.numbers.Remove(a.peer) {
+		d.main.srd.SetNumber(len(d.endpoints), a.peer, verbs.NoAH)
 	}
 	d.main.failOverrun()
 	return nil

@@ -86,13 +86,13 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, len(d.queues), d.limits.completionQueues, "completion queues"); err != nil {
+	if err := d.checkRoom(op, len(d.mu.queues), d.limits.completionQueues, "completion queues"); err != nil {
 		return nil, err
 	}
 	s := d.shardOf(init.Poller)
 	d.addPoller(init.Poller, s)
-	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity), index: len(d.queues)}
-	d.queues = append(d.queues, c)
+	c := &completionQueue{device: d, shard: s, poller: init.Poller, entries: transport.NewRing[completion](init.Capacity), index: len(d.mu.queues)}
+	d.mu.queues = append(d.mu.queues, c)
 	if init.Fields != 0 {
 		c.fields, c.extras = init.Fields, transport.NewRing[verbs.WCExtra](init.Capacity)
 		c.extended = &extendedQueue{c}
@@ -112,12 +112,12 @@ func (c *completionQueue) Capacity() int {
 	return c.entries.Depth()
 }
 
-// Complete implements transport.Completer. The lock is held.
+// Complete implements transport.Completer.
 func (c *completionQueue) Complete(wc verbs.WC, frees transport.QueueEntries, solicited bool) {
 	c.complete(wc, freedEntries{QueueEntries: frees}, solicited, verbs.NoAH, verbs.GID{})
 }
 
-// CompleteFrom implements srd.Completer. The lock is held.
+// CompleteFrom implements srd.Completer.
 func (c *completionQueue) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
 	c.complete(wc, freedEntries{QueueEntries: frees}, false, number, gid)
 }
@@ -148,7 +148,7 @@ func (c *completionQueue) complete(wc verbs.WC, frees freedEntries, solicited bo
 	}
 }
 
-// Room implements srd.Completer. The lock is held.
+// Room implements srd.Completer.
 func (c *completionQueue) Room(others int) bool { return c.entries.Len()+others < c.entries.Depth() }
 
 // extra returns the requested fields beyond those of verbs.WC.
@@ -189,7 +189,7 @@ func (c *completionQueue) overflow() {
 		c.pop()
 	}
 	s := c.shard
-	s.overrun = append(s.overrun, c)
+	s.mu.overrun = append(s.mu.overrun, c)
 	c.device.log.Error().Str("device", c.device.cfg.Name).Int("entries", c.entries.Depth()).Msg("completion queue overrun")
 	c.device.report(verbs.Event{Type: verbs.EventCQError, CQ: c.handle()})
 	if c.armed != notArmed {
@@ -202,11 +202,11 @@ func (c *completionQueue) overflow() {
 // pair.
 func (s *shard) failOverrun() {
 	d := s.device
-	for len(s.overrun) > 0 {
-		c := s.overrun[0]
-		s.overrun = s.overrun[1:]
+	for len(s.mu.overrun) > 0 {
+		c := s.mu.overrun[0]
+		s.mu.overrun = s.mu.overrun[1:]
 		// Modify fails in Reset, where nothing completes.
-		for _, q := range sortedPairs(d.queuePairs) {
+		for _, q := range sortedPairs(d.mu.queuePairs) {
 			if q.sendCQ == c || q.recvCQ == c {
 				s.runInShard(q.shard, func(time.Duration) {
 					if !q.closed {
@@ -215,9 +215,9 @@ func (s *shard) failOverrun() {
 				})
 			}
 		}
-		for _, q := range sortedPairs(d.srdPairs) {
+		for _, q := range sortedPairs(d.mu.srdPairs) {
 			if q.sendCQ == c || q.recvCQ == c {
-				s.runInShard(d.main, func(now time.Duration) {
+				s.runInShard(d.main.shard, func(now time.Duration) {
 					if !q.closed {
 						_ = q.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState, now)
 					}
@@ -270,7 +270,7 @@ func (s *shard) discardCompletions(qpn uint32, queues ...*completionQueue) {
 	}
 }
 
-// discard removes the completions of a queue pair. The lock is held.
+// discard removes the completions of a queue pair.
 func (c *completionQueue) discard(qpn uint32) {
 	seen := c.entries.Len() - c.fresh.all // entries that are not fresh
 	for i := range c.entries.Len() {
@@ -335,7 +335,7 @@ func (x *extendedQueue) PollExtended(wcs []verbs.WC, extras []verbs.WCExtra) (in
 }
 
 // makeProgress makes progress if the queue holds fewer than n entries, and returns how many of
-// the n it holds then. The lock of its shard is held.
+// the n it holds then.
 func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	if err := c.checkOpen("poll completion queue"); err != nil {
 		return 0, err
@@ -359,9 +359,9 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 // held.
 func (s *shard) progressFor(pollsOn bool) {
 	s.polls.Add(1)
-	s.inPoll = pollsOn
+	s.mu.inPoll = pollsOn
 	s.progress(s.device.now(), nil)
-	s.inPoll = false
+	s.mu.inPoll = false
 }
 
 // Progress implements cverbs.CQ.
@@ -428,17 +428,17 @@ func (c *completionQueue) arm(solicitedOnly bool) {
 	}
 }
 
-// programSleeps prepares the shard for a program that sleeps. The lock is held.
+// programSleeps prepares the shard for a program that sleeps.
 func (s *shard) programSleeps() {
-	s.armCount++
+	s.mu.armCount++
 	s.noteSleep()
-	if !s.unacknowledged.empty() {
+	if !s.mu.unacknowledged.empty() {
 		now := s.device.now()
 		s.sendDelayedAcks(now)
 		s.transmit(now)
 	}
-	if s.local.Active() {
-		s.local.ProgramSleeps()
+	if s.mu.local.Active() {
+		s.mu.local.ProgramSleeps()
 	}
 }
 
@@ -468,7 +468,7 @@ func (c *completionQueue) Resize(capacity int) error {
 	return nil
 }
 
-// checkOpen returns an error if the queue or its device cannot be used. The lock is held.
+// checkOpen returns an error if the queue or its device cannot be used.
 func (c *completionQueue) checkOpen(op string) error {
 	if c.closed {
 		return c.device.closedError(op)
@@ -494,9 +494,9 @@ func (c *completionQueue) Close() error {
 	}
 	c.closed = true
 	d.removePoller(c.poller)
-	last := len(d.queues) - 1
-	d.queues[c.index], d.queues[last].index = d.queues[last], c.index // a search would take long with many
-	d.queues[last] = nil
-	d.queues = d.queues[:last]
+	last := len(d.mu.queues) - 1
+	d.mu.queues[c.index], d.mu.queues[last].index = d.mu.queues[last], c.index // a search would take long with many
+	d.mu.queues[last] = nil
+	d.mu.queues = d.mu.queues[:last]
 	return nil
 }

@@ -17,10 +17,10 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	defer d.mu.Unlock()
 	t := d.totals()
 	c := &t.transport
-	s := d.srd.Counters()
+	s := d.main.srd.Counters()
 	var m cm.Counters
-	if d.services != nil {
-		m = d.services.Counters()
+	if d.mu.services != nil {
+		m = d.mu.services.Counters()
 	}
 	return []verbs.Counter{
 		{Name: "sent_pkts", Value: c.SentPackets},
@@ -57,8 +57,8 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "np_cnp_sent", Value: c.NotificationsSent},
 		{Name: "rp_cnp_handled", Value: c.NotificationsHandled},
 		{Name: "rp_cnp_ignored", Value: c.NotificationsIgnored},
-		{Name: "multicast_xmit_packets", Value: d.multicast.sent},
-		{Name: "multicast_rcv_packets", Value: d.multicast.received},
+		{Name: "multicast_xmit_packets", Value: d.main.multicast.sent},
+		{Name: "multicast_rcv_packets", Value: d.main.multicast.received},
 		{Name: "rx_socket_drops", Value: t.socketDrops},
 		{Name: "local_peers", Value: uint64(t.localPeers)},
 		{Name: "local_sent_pkts", Value: t.local.Sent},
@@ -111,30 +111,30 @@ type totals struct {
 	localPeers      int
 }
 
-// totals adds up the counters of all shards. The lock of all shards is held.
+// totals adds up the counters of all shards.
 func (d *Device) totals() (t totals) {
 	for _, s := range d.mu.list {
-		t.transport.Add(&s.counters)
-		t.drops.malformed += s.drops.malformed
-		t.drops.badICRC += s.drops.badICRC
-		t.drops.wrongPeer += s.drops.wrongPeer
-		t.drops.wrongSource += s.drops.wrongSource
-		t.drops.policed += s.drops.policed
-		t.drops.send += s.drops.send
+		t.transport.Add(&s.mu.counters)
+		t.drops.malformed += s.mu.drops.malformed
+		t.drops.badICRC += s.mu.drops.badICRC
+		t.drops.wrongPeer += s.mu.drops.wrongPeer
+		t.drops.wrongSource += s.mu.drops.wrongSource
+		t.drops.policed += s.mu.drops.policed
+		t.drops.send += s.mu.drops.send
 		for _, e := range s.endpoints {
 			t.socketDrops += e.socket.Dropped()
 		}
-		t.unreachable += s.unreachable.total
+		t.unreachable += s.mu.unreachable.total
 		s.handoffs.mu.Lock()
 		t.handoffs += s.handoffs.total
 		t.handoffsDropped += s.handoffs.dropped
 		s.handoffs.mu.Unlock()
-		shared := s.local.Counters()
+		shared := s.mu.local.Counters()
 		t.local.Sent += shared.Sent
 		t.local.Received += shared.Received
 		t.local.Corrupt += shared.Corrupt
 		t.local.Died += shared.Died
-		t.localPeers += s.local.Others()
+		t.localPeers += s.mu.local.Others()
 	}
 	return t
 }

@@ -72,13 +72,13 @@ func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 		return
 	}
 	poll := s.polls.Load()
-	if a.pending && a.poll != poll || a.armCount != s.armCount || !s.inPoll || a.shared {
+	if a.pending && a.poll != poll || a.armCount != s.mu.armCount || !s.mu.inPoll || a.shared {
 		a.replies = 0
 	}
-	if a.pending && (a.poll != poll || !s.inPoll) {
+	if a.pending && (a.poll != poll || !s.mu.inPoll) {
 		a.soon = 0
 	}
-	a.pending, a.poll, a.armCount, a.arrivedAt = true, poll, s.armCount, now
+	a.pending, a.poll, a.armCount, a.arrivedAt = true, poll, s.mu.armCount, now
 	switch {
 	case a.waiting && a.until == 0: // for the same poll
 	case a.waiting: // the peer sends more without a reply
@@ -94,10 +94,10 @@ func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 
 // delayAck makes the acknowledgement wait.
 func (s *shard) delayAck(q *queuePair, until, now time.Duration) {
-	s.ready.remove(q) // the entry's work has been done
+	s.mu.ready.remove(q) // the entry's work has been done
 	s.schedule(q)
 	q.ack.waiting, q.ack.until = true, until
-	s.unacknowledged.push(q)
+	s.mu.unacknowledged.push(q)
 	s.noteDeadline(now + maxAckDelay)
 }
 
@@ -132,7 +132,7 @@ func countReply(n int, prompt bool) int {
 
 // sendDelayedAcks sends the acknowledgements for which no reply came in time.
 func (s *shard) sendDelayedAcks(now time.Duration) {
-	for q := s.unacknowledged.first; q != nil; {
+	for q := s.mu.unacknowledged.first; q != nil; {
 		next := q.ready.next
 		if a := &q.ack; now >= a.until {
 			a.replies, a.soon, a.threshold = 0, 0, min(2*a.threshold, maxThreshold)
@@ -156,9 +156,9 @@ func (q *queuePair) sendDelayedAck() {
 // dequeue removes a queue pair from the list that holds it, if any.
 func (s *shard) dequeue(q *queuePair) {
 	if !q.ack.waiting {
-		s.ready.remove(q)
+		s.mu.ready.remove(q)
 		return
 	}
 	q.ack.waiting = false
-	s.unacknowledged.remove(q)
+	s.mu.unacknowledged.remove(q)
 }

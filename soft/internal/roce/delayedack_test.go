@@ -43,7 +43,7 @@ func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
 	defer l.mu.Unlock()
-	q.ack.pending, q.ack.armCount, q.ack.replies = false, l.armCount, q.ack.threshold
+	q.ack.pending, q.ack.armCount, q.ack.replies = false, l.mu.armCount, q.ack.threshold
 }
 
 func (c replyPair) send(from, to *side) {
@@ -184,7 +184,7 @@ func TestDelayedAckHasADeadline(t *testing.T) {
 		}
 		s := c.y.shard()
 		s.mu.Lock()
-		waits, deadline, now := c.y.qp.(*queuePair).ack.waiting, s.deadline, s.device.now()
+		waits, deadline, now := c.y.qp.(*queuePair).ack.waiting, s.mu.deadline, s.device.now()
 		s.mu.Unlock()
 		if waits {
 			require.LessOrEqual(t, deadline, now+maxAckDelay)
@@ -297,7 +297,7 @@ func TestDelayedAckOfAProgramThatSleeps(t *testing.T) {
 		},
 		"shared memory": func(t *testing.T) replyPair {
 			x, y := openPair(t, Config{}, Config{}, 64)
-			if !x.dev.main.local.On() {
+			if !x.dev.main.mu.local.On() {
 				t.Skip("no shared memory here")
 			}
 			awaitSharedMemory(x, y)

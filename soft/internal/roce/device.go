@@ -51,7 +51,9 @@ var deviceLimits = limits{
 	queuePairs: 1 << 16, completionQueues: 1 << 16, sharedReceiveQueues: 1 << 16, groupMembers: 1024,
 }
 
-// Device is an open software device.
+// Device is an open software device. Outside of the structs with a lock, fields do not change after
+// Open. Functions that use the fields of such a struct, and do not lock it, are called with the lock
+// held.
 type Device struct {
 	cfg Config
 	net network.Network
@@ -60,44 +62,46 @@ type Device struct {
 	guid      uint64
 	log       zerolog.Logger
 	base      time.Time // the transport's time zero
-	main      *shard    // the first shard
+	limits    limits
+	endpoints []*endpoint // of shard main
+	defaultPD *protectionDomain
+	capture   *ipheader.Capture
+	admission *admission.Control
 
-	// mu guards the fields below. They are also read under the lock of any shard, or, where
-	// noted, under that of main alone.
-	mu             shards
-	closed         bool
-	limits         limits
-	endpoints      []*endpoint // of shard main
-	pollers        map[any]*poller
-	noMoreShards   bool // no more shards can be opened
-	memory         *transport.Memory
-	domains        map[uint32]*protectionDomain
-	defaultPD      *protectionDomain
-	queuePairs     map[uint32]*queuePair
-	queues         []*completionQueue
-	nextDomain     uint32
-	receiveQueues  int // shared receive queues
-	addressHandles int
-	subscribers    []*func(verbs.Event)
-	failure        error // with which calls fail, after Break
-	capture        *ipheader.Capture
-	faults         faults.Settings
-	groups         map[netip.Addr]*group
-	services       *gsi.Services // nil until a connection manager is opened
-	srdPairs       map[uint32]*srdQueuePair
-	memories       local.Memories
-	admission      *admission.Control
-
+	// mu is locked to change its fields. They are also read under the lock of any shard.
+	mu struct {
+		shards
+		closed         bool
+		failure        error // with which calls fail, after Break
+		pollers        map[any]*poller
+		noMoreShards   bool // no more shards can be opened
+		memory         *transport.Memory
+		memories       local.Memories
+		domains        map[uint32]*protectionDomain
+		nextDomain     uint32
+		queuePairs     map[uint32]*queuePair
+		srdPairs       map[uint32]*srdQueuePair
+		queues         []*completionQueue
+		receiveQueues  int // shared receive queues
+		addressHandles int
+		groups         map[netip.Addr]*group
+		services       *gsi.Services // nil until a connection manager is opened
+		subscribers    []*func(verbs.Event)
+		faults         faults.Settings
+	}
 	reporting sync.Mutex // serializes the reports of events
 
-	// Guarded by main.
-	multicast multicastCounts
-	srd       *srd.Transport
-	srdReply  udpOutput // for replies to unknown devices
-	// srdReplied: srdReply has a packet that is not flushed yet.
-	srdReplied      bool
-	numbers         srd.Numbers
-	lastSRDEndpoint *endpoint // that received the last SRD packet; initially the first endpoint
+	// main is the first shard. Its lock guards the other fields.
+	main struct {
+		*shard
+		multicast multicastCounts
+		srd       *srd.Transport
+		srdReply  udpOutput // for replies to unknown devices
+		// srdReplied: srdReply has a packet that is not flushed yet.
+		srdReplied      bool
+		numbers         srd.Numbers
+		lastSRDEndpoint *endpoint // that received the last SRD packet; initially the first endpoint
+	}
 
 	running sync.WaitGroup
 	closers closers.List // for memory maps and the like
@@ -127,28 +131,27 @@ func Open(cfg Config) (*Device, error) {
 		net = network.System
 	}
 	d := &Device{
-		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), faults: faults.Settings{All: cfg.Faults},
-		limits:     deviceLimits,
-		memory:     transport.NewMemory(),
-		pollers:    make(map[any]*poller),
-		domains:    make(map[uint32]*protectionDomain),
-		queuePairs: make(map[uint32]*queuePair),
-		srdPairs:   make(map[uint32]*srdQueuePair),
-		guid:       host.Uint64(net),
+		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), limits: deviceLimits, guid: host.Uint64(net),
 	}
+	d.mu.faults = faults.Settings{All: cfg.Faults}
+	d.mu.memory = transport.NewMemory()
+	d.mu.pollers = make(map[any]*poller)
+	d.mu.domains = make(map[uint32]*protectionDomain)
+	d.mu.queuePairs = make(map[uint32]*queuePair)
+	d.mu.srdPairs = make(map[uint32]*srdQueuePair)
 	d.admission = admission.New(admission.Config{
 		Device: cfg.Name, Log: cfg.Log, Now: d.now, Random: d.random, Deadline: func(at time.Duration) { d.main.noteDeadline(at) },
 	})
-	d.memory.Virtual = net.Simulated()
+	d.mu.memory.Virtual = net.Simulated()
 	if cfg.Owner == nil {
 		d.cfg.Owner = d
 	}
 	d.defaultPD = d.newDomain()
-	d.main = &shard{device: d}
-	d.mu.list = []*shard{d.main}
+	d.main.shard = &shard{device: d}
+	d.mu.list = []*shard{d.main.shard}
 	var unavailable error
 	for _, a := range cfg.Addresses {
-		e, err := openEndpoint(d.main, len(d.main.endpoints), a)
+		e, err := openEndpoint(d.main.shard, len(d.main.endpoints), a)
 		switch {
 		case err == nil:
 			d.main.endpoints = append(d.main.endpoints, e)
@@ -301,19 +304,19 @@ func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.subscribers = append(d.subscribers, &handle)
+	d.mu.subscribers = append(d.mu.subscribers, &handle)
 	return func() {
 		// Events are reported under the lock, so no handler runs while it is held here.
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.subscribers = slices.DeleteFunc(d.subscribers, func(h *func(verbs.Event)) bool { return h == &handle })
+		d.mu.subscribers = slices.DeleteFunc(d.mu.subscribers, func(h *func(verbs.Event)) bool { return h == &handle })
 	}
 }
 
 func (d *Device) report(e verbs.Event) {
 	d.reporting.Lock()
 	defer d.reporting.Unlock()
-	for _, handle := range d.subscribers {
+	for _, handle := range d.mu.subscribers {
 		(*handle)(e)
 	}
 }
@@ -326,7 +329,7 @@ func (d *Device) SetFaults(f faults.Faults) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults.All = f
+	d.mu.faults.All = f
 	d.faultsChanged(netip.Addr{})
 	return nil
 }
@@ -345,19 +348,19 @@ func (d *Device) SetPeerFaults(peer netip.Addr, f faults.Faults) error {
 	defer d.mu.Unlock()
 	peer = peer.Unmap().WithZone("")
 	if f == (faults.Faults{}) {
-		delete(d.faults.Peers, peer)
+		delete(d.mu.faults.Peers, peer)
 	} else {
-		if d.faults.Peers == nil {
-			d.faults.Peers = make(map[netip.Addr]faults.Faults)
+		if d.mu.faults.Peers == nil {
+			d.mu.faults.Peers = make(map[netip.Addr]faults.Faults)
 		}
-		d.faults.Peers[peer] = f
+		d.mu.faults.Peers[peer] = f
 	}
 	d.faultsChanged(peer)
 	return nil
 }
 
 // faultsChanged applies the faults for packets from peer, or those of the device if peer is
-// not valid. The locks of all shards are held.
+// not valid.
 func (d *Device) faultsChanged(peer netip.Addr) {
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
@@ -365,7 +368,7 @@ func (d *Device) faultsChanged(peer netip.Addr) {
 		}
 	}
 	for _, s := range d.mu.list {
-		s.local.Reconsider()
+		s.mu.local.Reconsider()
 	}
 	for _, s := range d.mu.list {
 		s.transmit(d.now()) // responses to packets that the faults held back
@@ -375,7 +378,7 @@ func (d *Device) faultsChanged(peer netip.Addr) {
 // Close implements verbs.Device.
 func (d *Device) Close() error {
 	d.mu.Lock()
-	if d.closed {
+	if d.mu.closed {
 		d.mu.Unlock()
 		return nil
 	}
@@ -388,7 +391,7 @@ func (d *Device) Close() error {
 		return fmt.Errorf("close device %s: %w", d.cfg.Name, err)
 	}
 	d.mu.Lock()
-	if d.closed {
+	if d.mu.closed {
 		d.mu.Unlock()
 		return nil
 	}
@@ -396,7 +399,7 @@ func (d *Device) Close() error {
 		d.mu.Unlock()
 		return err
 	}
-	d.closed = true
+	d.mu.closed = true
 	wait := d.closeLocal()
 	d.mu.Unlock()
 	wait() // frees the names of the addresses for the next device
@@ -418,14 +421,14 @@ func (d *Device) errNotClosed(n int, what string) error {
 // then.
 func (d *Device) queuesInUse() error {
 	switch {
-	case len(d.queuePairs)+len(d.srdPairs) > 0:
-		return d.errNotClosed(len(d.queuePairs)+len(d.srdPairs), "queue pairs")
-	case len(d.domains) > 1:
-		return d.errNotClosed(len(d.domains)-1, "protection domains")
-	case len(d.queues) > 0:
-		return d.errNotClosed(len(d.queues), "completion queues")
-	case d.services != nil && d.services.Managers() > 0:
-		return d.errNotClosed(d.services.Managers(), "connection managers")
+	case len(d.mu.queuePairs)+len(d.mu.srdPairs) > 0:
+		return d.errNotClosed(len(d.mu.queuePairs)+len(d.mu.srdPairs), "queue pairs")
+	case len(d.mu.domains) > 1:
+		return d.errNotClosed(len(d.mu.domains)-1, "protection domains")
+	case len(d.mu.queues) > 0:
+		return d.errNotClosed(len(d.mu.queues), "completion queues")
+	case d.mu.services != nil && d.mu.services.Managers() > 0:
+		return d.errNotClosed(d.mu.services.Managers(), "connection managers")
 	}
 	return nil
 }
@@ -433,8 +436,8 @@ func (d *Device) queuesInUse() error {
 // inUse returns an error if something of the device is not closed.
 func (d *Device) inUse() error {
 	switch {
-	case d.memory.Len() > 0:
-		return d.errNotClosed(d.memory.Len(), "memory regions")
+	case d.mu.memory.Len() > 0:
+		return d.errNotClosed(d.mu.memory.Len(), "memory regions")
 	case d.defaultPD.refs > 0:
 		return d.errNotClosed(d.defaultPD.refs, "objects of the default protection domain")
 	}
@@ -450,8 +453,8 @@ const localCloseTimeout = 2 * time.Second
 func (d *Device) closeLocal() (wait func()) {
 	var waits []func()
 	for _, s := range d.mu.list {
-		if s.local.On() {
-			waits = append(waits, s.local.Off())
+		if s.mu.local.On() {
+			waits = append(waits, s.mu.local.Off())
 		}
 	}
 	if len(waits) == 0 {
@@ -477,15 +480,15 @@ func (d *Device) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// checkOpen returns an error if the device is closed or has failed. The lock is held.
+// checkOpen returns an error if the device is closed or has failed.
 func (d *Device) checkOpen(op string) error {
-	if d.closed {
+	if d.mu.closed {
 		return d.closedError(op)
 	}
 	return d.broken(op)
 }
 
-// checkRoom returns an error if as many objects as the device can have are open. The lock is held.
+// checkRoom returns an error if as many objects as the device can have are open.
 func (d *Device) checkRoom(op string, open, limit int, what string) error {
 	if open < limit {
 		return nil
@@ -495,10 +498,10 @@ func (d *Device) checkRoom(op string, open, limit int, what string) error {
 
 // broken returns an error if the device has failed. The lock of a shard is held.
 func (d *Device) broken(op string) error {
-	if d.failure == nil {
+	if d.mu.failure == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, d.failure)
+	return fmt.Errorf("%s: device %s: %w", op, d.cfg.Name, d.mu.failure)
 }
 
 // Break makes calls fail with that error from now on, except those that close objects. It
@@ -506,12 +509,12 @@ func (d *Device) broken(op string) error {
 func (d *Device) Break(failure error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.failure != nil {
+	if d.mu.closed || d.mu.failure != nil {
 		return
 	}
-	d.failure = failure
+	d.mu.failure = failure
 	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
-	for _, c := range d.queues {
+	for _, c := range d.mu.queues {
 		if c.armed != notArmed {
 			c.fire()
 		}

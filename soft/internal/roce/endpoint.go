@@ -92,7 +92,7 @@ func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entr
 	e.timer.Stop()
 	// The kernel charges a buffer for more than the payload, at worst for about twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
-	e.faults = faults.New(&s.device.faults, e.faultStream())
+	e.faults = faults.New(&s.device.mu.faults, e.faultStream())
 	return e
 }
 
@@ -149,7 +149,7 @@ func (e *endpoint) receiveHeaders(on bool) {
 // setFaults applies the device's current faults for packets from peer, or the device's own
 // faults if peer is not valid. Packets that the old faults held back are delivered.
 func (e *endpoint) setFaults(peer netip.Addr) {
-	s := &e.device.faults
+	s := &e.device.mu.faults
 	if e.faults == nil {
 		e.faults = faults.New(s, e.faultStream())
 		return
@@ -176,7 +176,7 @@ func (e *endpoint) flush() error {
 }
 
 func (e *endpoint) noteDropped(n int, err error) {
-	e.shard.drops.send += uint64(n)
+	e.shard.mu.drops.send += uint64(n)
 	if err != nil {
 		e.device.log.Debug().Err(err).Int("dropped", n).Msg("packets were dropped while sending")
 	}
@@ -194,7 +194,7 @@ const srdPollTime = 100 * time.Millisecond
 // a system call, and SRD packets hardly ever arrive at all endpoints of the device. The others
 // are left to their own goroutines.
 func (e *endpoint) polledForSRD(now time.Duration) bool {
-	return e.srdQueuePairs > 0 && (e.device.lastSRDEndpoint == e || now < e.srdPolledUntil)
+	return e.srdQueuePairs > 0 && (e.device.main.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
 // managementInterval is how often programs that poll check an endpoint to which only management
@@ -232,10 +232,10 @@ func (e *endpoint) run() {
 			continue
 		}
 		now := d.now()
-		if paused && !d.closed && !e.polledFor(now) {
+		if paused && !d.mu.closed && !e.polledFor(now) {
 			s.progress(now, e) // its queue pairs may have other paths now, but packets may still be in flight
 		}
-		deadline := s.deadline
+		deadline := s.mu.deadline
 		e.wakesAt = deadline
 		if deadline == 0 {
 			e.wakesAt = never
@@ -263,7 +263,7 @@ func (e *endpoint) run() {
 		first := true
 		for more := true; more && !(used && e.polled()); first = false {
 			s.mu.Lock()
-			closed := d.closed
+			closed := d.mu.closed
 			now := d.now()
 			worked := s.progress(now, e)
 			used = e.inUse(now)
@@ -289,12 +289,12 @@ func (e *endpoint) work() (next time.Time) {
 	defer s.mu.Unlock()
 	for s.progress(d.now(), e) || s.readyToSend() || s.handoffs.waiting.Load() {
 	}
-	e.wakesAt = s.deadline
-	if s.deadline == 0 {
+	e.wakesAt = s.mu.deadline
+	if s.mu.deadline == 0 {
 		e.wakesAt = never
 		return time.Time{}
 	}
-	return d.base.Add(s.deadline)
+	return d.base.Add(s.mu.deadline)
 }
 
 // fatal reports the loss of a socket, unless the device has closed it.

@@ -351,9 +351,9 @@ func TestFilterDropsOnlyWhatIsRefused(t *testing.T) {
 			e.entry.Lift()
 			got := arrives()
 			require.Len(t, got, 1)
-			before := d.main.drops
+			before := d.main.mu.drops
 			e.handle(&got[0], d.now())
-			refused := d.main.drops.wrongPeer+d.main.drops.wrongSource > before.wrongPeer+before.wrongSource
+			refused := d.main.mu.drops.wrongPeer+d.main.mu.drops.wrongSource > before.wrongPeer+before.wrongSource
 			switch {
 			case !passed && !refused:
 				t.Fatalf("%v from %v for %#x is dropped, and would not be refused", p.Opcode, from.own, p.DestQP)

@@ -86,7 +86,7 @@ func (s *shard) handleHandoffs(now time.Duration) bool {
 		case x.call != nil:
 			x.call(now)
 		case x.unreachable != nil:
-			s.unreachable.add(e, x.unreachable)
+			s.mu.unreachable.add(e, x.unreachable)
 		default:
 			e.handle(&x.datagram, now)
 		}

@@ -296,7 +296,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			}
 			path.Revoke(x.mem)
 			stuck := path.Peer().Channel().Stalled()
-			x.dev.main.local.Wake()
+			x.dev.main.mu.local.Wake()
 			x.dev.mu.Unlock()
 			require.True(t, stuck)
 			if killed {
@@ -308,7 +308,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			x.until("it is known that the process lives", func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return hidden(&x.dev.main.local, "channels").IsZero()
+				return hidden(&x.dev.main.mu.local, "channels").IsZero()
 			})
 			require.Zero(t, localCounter(x, "local_peers_died"))
 			require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
@@ -341,7 +341,7 @@ func TestLocalPeerCloses(t *testing.T) {
 	require.Zero(t, localCounter(x, "local_peers_died"))
 	x.dev.mu.Lock()
 	defer x.dev.mu.Unlock()
-	require.Zero(t, x.dev.main.unreachable.nextProbe, "who connects from that address now is not disturbed")
+	require.Zero(t, x.dev.main.mu.unreachable.nextProbe, "who connects from that address now is not disturbed")
 }
 
 // A connection that may have been made after the process died, and so to another one, is only
@@ -443,10 +443,10 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 	x.until("the dead are forgotten, who are dialled again after a pause", func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return len(x.dev.main.local.All()) == 0
+		return len(x.dev.main.mu.local.All()) == 0
 	})
 	x.dev.mu.Lock()
-	assert.Zero(t, hidden(&x.dev.main.local, "unresolved").Int())
+	assert.Zero(t, hidden(&x.dev.main.mu.local, "unresolved").Int())
 	x.dev.mu.Unlock()
 	now := heap()
 	t.Logf("the heap had %d bytes after the first round, and has %d", grown, now)

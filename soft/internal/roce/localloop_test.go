@@ -177,8 +177,8 @@ func TestOneDeviceLeave(t *testing.T) {
 			require.NoError(t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))
 		}
 		x.dev.mu.Lock()
-		require.Empty(t, x.dev.main.local.All())
-		require.False(t, x.dev.main.local.Active())
+		require.Empty(t, x.dev.main.mu.local.All())
+		require.False(t, x.dev.main.mu.local.Active())
 		require.Zero(t, x.dev.endpoints[0].users)
 		require.Zero(t, x.dev.endpoints[0].receivers)
 		x.dev.mu.Unlock()

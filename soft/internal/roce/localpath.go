@@ -29,7 +29,7 @@ type localPath struct {
 const maxInChannel = 1 << 16
 
 func (p *localPath) attach(t *transport.QP) {
-	p.shared = p.endpoint.shard.local.NewPath(p.endpoint, local.Address{Device: p.peer, Shard: p.peerShard}, t, p)
+	p.shared = p.endpoint.shard.mu.local.NewPath(p.endpoint, local.Address{Device: p.peer, Shard: p.peerShard}, t, p)
 	p.udpPath.attach(t)
 	p.shared.Begin()
 }
@@ -108,13 +108,13 @@ func (s *shard) openLocal() {
 		return
 	}
 	cfg := local.Config{
-		Shard: localShard{&s.mu, s}, Index: s.index, Memories: &d.memories, Packets: &s.counters, Now: d.now,
+		Shard: localShard{&s.mu, s}, Index: s.index, Memories: &d.mu.memories, Packets: &s.mu.counters, Now: d.now,
 		Log: d.log, Running: &d.running, Spin: d.cfg.Spin, Pause: pollerGrace,
 	}
 	for _, e := range s.endpoints {
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
-	s.local.Open(cfg)
+	s.mu.local.Open(cfg)
 }
 
 // Progress implements local.Shard.
@@ -132,11 +132,11 @@ func (h localShard) WakeIfReady() {
 
 // MayShare implements local.Shard. Faults need packets on a socket.
 func (h localShard) MayShare(addr netip.Addr) bool {
-	return !faults.Any(h.shard.device.faults.Of(addr))
+	return !faults.Any(h.shard.device.mu.faults.Of(addr))
 }
 
 // Closed implements local.Shard.
-func (h localShard) Closed() bool { return h.shard.device.closed }
+func (h localShard) Closed() bool { return h.shard.device.mu.closed }
 
 // Polls implements local.Shard.
 func (h localShard) Polls() uint64 { return h.shard.polls.Load() }
@@ -158,7 +158,7 @@ func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
 			return path
 		}
 	}
-	e.shard.drops.wrongPeer++
+	e.shard.mu.drops.wrongPeer++
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 		return mem, free, nil
 	}
 	d.mu.Lock()
-	fits := d.main.local.On() && d.memories.Fits(size)
+	fits := d.main.mu.local.On() && d.mu.memories.Fits(size)
 	d.mu.Unlock()
 	if !fits {
 		return nil, nil, fmt.Errorf("device %s: allocate %d bytes of memory that other processes can map: %w", d.cfg.Name, size, verbs.ErrNotSupported)
@@ -179,25 +179,25 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.memories.Add(m)
+	d.mu.memories.Add(m)
 	return m.Bytes, func() error { return d.freeMemory(m) }, nil
 }
 
-// revoke stops devices of other processes from taking payload from mem. The lock is held.
+// revoke stops devices of other processes from taking payload from mem.
 func (d *Device) revoke(mem []byte) {
-	if !d.memories.Contains(mem) {
+	if !d.mu.memories.Contains(mem) {
 		return
 	}
 	for _, s := range d.mu.list {
-		s.local.Revoke(mem)
+		s.mu.local.Revoke(mem)
 	}
 }
 
 func (d *Device) freeMemory(m *local.Memory) error {
 	d.mu.Lock()
-	d.memories.Remove(m)
+	d.mu.memories.Remove(m)
 	for _, s := range d.mu.list {
-		s.local.Forget(m)
+		s.mu.local.Forget(m)
 	}
 	d.mu.Unlock()
 	return m.Free()

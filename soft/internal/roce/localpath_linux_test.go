@@ -254,7 +254,7 @@ func TestLocalPathLastWords(t *testing.T) {
 		x.dev.mu.Lock() // it is busy, while the other sends and is gone
 		y.post(verbs.SendWR{Op: verbs.OpSend, SGL: []verbs.SGE{y.sge(0, 100)}})
 		y.dev.mu.Lock()
-		y.dev.main.local.All()[0].End(io.EOF)
+		y.dev.main.mu.local.All()[0].End(io.EOF)
 		y.dev.mu.Unlock()
 		x.dev.mu.Unlock()
 		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
@@ -277,12 +277,12 @@ func TestLocalPathEnds(t *testing.T) {
 			}
 			d := []*Device{x.dev, y.dev}[i%2]
 			d.mu.Lock()
-			for _, p := range d.main.local.All() {
+			for _, p := range d.main.mu.local.All() {
 				if p.Channel() != nil {
 					p.End(net.ErrClosed) // the peer is not said to have died
 				}
 			}
-			d.main.local.Reconsider() // dials again at once
+			d.main.mu.local.Reconsider() // dials again at once
 			d.mu.Unlock()
 		}
 	}()
@@ -362,7 +362,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
 		ends := local.Ends{Local: local.Address{Device: other}, Peer: local.Address{Device: own}}
-		return slices.ContainsFunc(y.dev.main.local.All(), func(p *local.Peer) bool { return p.Ends() == ends && p.Channel() != nil })
+		return slices.ContainsFunc(y.dev.main.mu.local.All(), func(p *local.Peer) bool { return p.Ends() == ends && p.Channel() != nil })
 	})
 	return &intruder{conn, memory}
 }
@@ -482,7 +482,7 @@ func (b *behind) expire() (failed bool) {
 }
 
 // take makes the peer take what is in the channel.
-func (b *behind) take() { b.y.dev.main.local.Receive(b.now) }
+func (b *behind) take() { b.y.dev.main.mu.local.Receive(b.now) }
 
 // A time-out does not count while the packets wait in shared memory: nothing is lost there, and the
 // peer's process may be stopped, or wait for a processor. It counts once the peer has been silent
@@ -490,11 +490,11 @@ func (b *behind) take() { b.y.dev.main.local.Receive(b.now) }
 func TestLocalPathPeerBehind(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		require.Equal(t, verbs.StatusSuccess, openBehind(t, false, func(b *behind) {
-			sent := b.shard.local.Counters().Sent
+			sent := b.shard.mu.local.Counters().Sent
 			for range 50 {
 				assert.False(t, b.expire())
 			}
-			assert.Equal(t, sent, b.shard.local.Counters().Sent, "nothing is repeated")
+			assert.Equal(t, sent, b.shard.mu.local.Counters().Sent, "nothing is repeated")
 		}))
 	})
 	t.Run("for too long", func(t *testing.T) {
@@ -512,7 +512,7 @@ func TestLocalPathPeerBehind(t *testing.T) {
 				}
 				b.take()
 				b.y.dev.main.transmit(b.now)
-				b.shard.local.Receive(b.now)
+				b.shard.mu.local.Receive(b.now)
 				_, err := b.transport.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, SGL: []verbs.SGE{b.x.sge(0, 8)}, RemoteAddr: b.y.mr.Addr(), RKey: b.y.mr.RKey()}})
 				assert.NoError(t, err)
 				b.shard.activate(b.queuePair)

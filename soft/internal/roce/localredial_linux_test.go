@@ -19,7 +19,7 @@ func TestStoppedPeerIsDialledAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		for _, p := range x.dev.main.local.All() {
+		for _, p := range x.dev.main.mu.local.All() {
 			return !p.Dialled()
 		}
 		return false

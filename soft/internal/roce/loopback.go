@@ -32,7 +32,7 @@ const (
 func (q *queuePair) isLoopback(out *udpOutput, destQPN uint32) bool {
 	e := out.endpoint
 	return q.init.Type == verbs.RC && destQPN == q.num && out.peer == e.socket.Addr() &&
-		!faults.Any(q.pd.device.faults.Of(out.peer.Addr())) && q.pd.device.capture == nil
+		!faults.Any(q.pd.device.mu.faults.Of(out.peer.Addr())) && q.pd.device.capture == nil
 }
 
 func (l *loopback) attach(t *transport.QP) {

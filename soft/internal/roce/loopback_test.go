@@ -334,7 +334,7 @@ func TestLoopbackClosedUnderWay(t *testing.T) {
 	_, err = q.transport.PostSend([]verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{{Addr: from.Addr(), Length: size, LKey: from.LKey()}}}})
 	x.dev.main.activate(q)
 	x.dev.main.transmit(x.dev.now())
-	x.dev.memory.Remove(to.(*memoryRegion).region.Load())
+	x.dev.mu.memory.Remove(to.(*memoryRegion).region.Load())
 	x.dev.mu.Unlock()
 	require.NoError(t, err)
 	got := byID(x.wait(2))

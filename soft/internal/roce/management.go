@@ -25,10 +25,10 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if d.services == nil {
+	if d.mu.services == nil {
 		d.openServices()
 	}
-	return d.services.Open(handle), nil
+	return d.mu.services.Open(handle), nil
 }
 
 // openServices starts to serve queue pair 1, until the device is closed.
@@ -43,18 +43,18 @@ func (d *Device) openServices() {
 		e.managed = true
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
-	d.services = gsi.New(cfg)
+	d.mu.services = gsi.New(cfg)
 }
 
 // requests is gsi.Config.Requests. The lock of the first shard is held.
 func (d *Device) requests(qpn uint32) (complete func() bool) {
-	q := d.queuePairs[qpn]
+	q := d.mu.queuePairs[qpn]
 	if q == nil || q.init.Type != verbs.RC {
 		return nil
 	}
 	var end uint32
 	locked := func(f func() bool) bool {
-		if q.shard != d.main { // the locks of all shards are always taken in this order
+		if q.shard != d.main.shard { // the locks of all shards are always taken in this order
 			q.shard.mu.Lock()
 			defer q.shard.mu.Unlock()
 		}
@@ -70,31 +70,31 @@ func (d *Device) requests(qpn uint32) (complete func() bool) {
 func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Duration) {
 	p := &e.packet
 	if p.Opcode == wire.CNP {
-		d.main.counters.NotificationsIgnored++
+		d.main.mu.counters.NotificationsIgnored++
 		return
 	}
 	if p.Opcode != wire.UDSendOnly || p.DETH.SrcQP != wire.ManagementQPN || len(p.Payload) != mad.Len || !admission.DefaultPartition(p.PKey) {
-		d.main.drops.malformed++
+		d.main.mu.drops.malformed++
 		return
 	}
-	known := d.services.NamesConnection(p.Payload, e.index, dg.Src)
+	known := d.mu.services.NamesConnection(p.Payload, e.index, dg.Src)
 	if !d.admission.MADs.Admit(e.entry, dg.Src.Addr(), known, now) {
-		d.main.drops.policed++
+		d.main.mu.drops.policed++
 		return
 	}
 	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.main.drops.badICRC++
+		d.main.mu.drops.badICRC++
 		return
 	}
-	d.main.counters.ReceivedPackets++
+	d.main.mu.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
 	if p.DETH.QKey != cm.QKey {
-		d.main.counters.QKeyViolations++
+		d.main.mu.counters.QKeyViolations++
 		return
 	}
-	if d.services.Receive(p.Payload, e.index, dg.Src, now) && known {
+	if d.mu.services.Receive(p.Payload, e.index, dg.Src, now) && known {
 		d.admission.MADs.Refund(dg.Src.Addr(), known)
 	}
 }

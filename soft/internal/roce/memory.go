@@ -21,9 +21,9 @@ type protectionDomain struct {
 }
 
 func (d *Device) newDomain() *protectionDomain {
-	d.nextDomain++
-	p := &protectionDomain{device: d, id: d.nextDomain}
-	d.domains[p.id] = p
+	d.mu.nextDomain++
+	p := &protectionDomain{device: d, id: d.mu.nextDomain}
+	d.mu.domains[p.id] = p
 	return p
 }
 
@@ -35,7 +35,7 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 	if err := d.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, len(d.domains)-1, d.limits.domains, "protection domains"); err != nil { // without the default domain
+	if err := d.checkRoom(op, len(d.mu.domains)-1, d.limits.domains, "protection domains"); err != nil { // without the default domain
 		return nil, err
 	}
 	return d.newDomain(), nil
@@ -43,9 +43,9 @@ func (d *Device) AllocPD() (verbs.PD, error) {
 
 func (p *protectionDomain) Device() verbs.Device { return p.device.cfg.Owner }
 
-// checkOpen returns an error if the domain is closed. The lock is held.
+// checkOpen returns an error if the domain is closed.
 func (p *protectionDomain) checkOpen(op string) error {
-	if p.closed && !p.device.closed {
+	if p.closed && !p.device.mu.closed {
 		return fmt.Errorf("%s: protection domain %d of device %s: %w", op, p.id, p.device.cfg.Name, verbs.ErrClosed)
 	}
 	return p.device.checkOpen(op)
@@ -62,7 +62,7 @@ func (p *protectionDomain) Close() error {
 		return fmt.Errorf("close protection domain %d of device %s: %d objects in it are still open: %w", p.id, d.cfg.Name, p.refs, verbs.ErrInUse)
 	}
 	p.closed = true
-	delete(d.domains, p.id)
+	delete(d.mu.domains, p.id)
 	return nil
 }
 
@@ -140,11 +140,11 @@ func (p *protectionDomain) register(m *memoryRegion, r *transport.Region) (verbs
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.memory.Len(), d.limits.regions, "memory regions"); err != nil {
+	if err := d.checkRoom(op, d.mu.memory.Len(), d.limits.regions, "memory regions"); err != nil {
 		return nil, err
 	}
 	r.Domain = p.id
-	for r.Key = d.random(); !d.memory.Add(r); {
+	for r.Key = d.random(); !d.mu.memory.Add(r); {
 		r.Key = d.random()
 	}
 	m.device, m.pd = d, p
@@ -196,7 +196,7 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	if err := pd.checkMemory(next.Mem, next.Access); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	d.memory.Remove(old)
+	d.mu.memory.Remove(old)
 	d.revoke(old.Mem)
 	if change.Mem != nil {
 		if m.named {
@@ -204,7 +204,7 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		}
 		m.named, next.Base = true, d.net.Address(next.Mem)
 	}
-	d.memory.Add(next) // the key is free
+	d.mu.memory.Add(next) // the key is free
 	m.region.Store(next)
 	m.pd.refs--
 	pd.refs++
@@ -247,7 +247,7 @@ func (m *memoryRegion) Close() error {
 	}
 	m.closed = true
 	m.pd.refs--
-	d.memory.Remove(region)
+	d.mu.memory.Remove(region)
 	if m.named {
 		d.net.Release(region.Mem)
 	}
@@ -276,18 +276,18 @@ func (p *protectionDomain) AllocMW(t verbs.MWType) (verbs.MW, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.memory.Windows(), d.limits.windows, "memory windows"); err != nil {
+	if err := d.checkRoom(op, d.mu.memory.Windows(), d.limits.windows, "memory windows"); err != nil {
 		return nil, err
 	}
 	w := &memoryWindow{pd: p, window: transport.NewWindow(t, p.id, d.random())}
-	for !d.memory.AddWindow(w.window) {
+	for !d.mu.memory.AddWindow(w.window) {
 		w.window = transport.NewWindow(t, p.id, d.random())
 	}
 	p.refs++
 	return w, nil
 }
 
-// findBind checks the window and the region of a bind. The lock is held.
+// findBind checks the window and the region of a bind.
 func (p *protectionDomain) findBind(b *verbs.MWBind) (*transport.Window, *transport.Region, error) {
 	if err := rules.CheckBind(b); err != nil {
 		return nil, nil, err
@@ -326,6 +326,6 @@ func (w *memoryWindow) Close() error {
 	}
 	w.closed = true
 	w.pd.refs--
-	d.memory.RemoveWindow(w.window)
+	d.mu.memory.RemoveWindow(w.window)
 	return nil
 }

@@ -39,10 +39,10 @@ func (d *Device) maxGroups() int {
 // findOrJoinGroup returns a group, and joins it first if the device is not a member. The
 // caller adds a membership or a queue pair.
 func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
-	if g := d.groups[addr]; g != nil {
+	if g := d.mu.groups[addr]; g != nil {
 		return g, nil
 	}
-	if len(d.groups) >= maxGroups {
+	if len(d.mu.groups) >= maxGroups {
 		return nil, fmt.Errorf("device %s has joined %d multicast groups, its limit: %w", d.cfg.Name, maxGroups, verbs.ErrLimit)
 	}
 	g := &group{addr: netip.AddrPortFrom(addr, wire.UDPPort), endpoint: e}
@@ -54,20 +54,20 @@ func (d *Device) findOrJoinGroup(addr netip.Addr, e *endpoint) (*group, error) {
 	case err != nil:
 		return nil, err
 	}
-	if d.groups == nil {
-		d.groups = make(map[netip.Addr]*group)
+	if d.mu.groups == nil {
+		d.mu.groups = make(map[netip.Addr]*group)
 	}
-	d.groups[addr] = g
+	d.mu.groups[addr] = g
 	return g, nil
 }
 
 // leaveIfEmpty leaves the group if it has no members any more.
 func (g *group) leaveIfEmpty() error {
 	d := g.endpoint.device
-	if g.memberships > 0 || len(g.queuePairs) > 0 || d.groups[g.addr.Addr()] != g {
+	if g.memberships > 0 || len(g.queuePairs) > 0 || d.mu.groups[g.addr.Addr()] != g {
 		return nil
 	}
-	delete(d.groups, g.addr.Addr())
+	delete(d.mu.groups, g.addr.Addr())
 	return g.endpoint.socket.Leave(g.addr)
 }
 
@@ -75,24 +75,24 @@ func (g *group) leaveIfEmpty() error {
 // also that of the sender, as on adapters: the group loops back.
 func (e *endpoint) handleGroup(dg *link.Datagram) {
 	d, p := e.device, &e.packet
-	g := d.groups[dg.Group]
+	g := d.mu.groups[dg.Group]
 	if g == nil || p.DestQP != verbs.MulticastQPN || p.Opcode.Service() != wire.ServiceUD || !admission.DefaultPartition(p.PKey) {
-		d.main.drops.wrongPeer++
+		d.main.mu.drops.wrongPeer++
 		return
 	}
 	if dg.Src != g.source {
 		g.source, g.incomingFlow = dg.Src, wire.NewFlow(dg.Src, g.addr)
 	}
 	if !g.incomingFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.main.drops.badICRC++
+		d.main.mu.drops.badICRC++
 		return
 	}
 	if !d.admission.Senders.Admit(dg.Src, p.DETH.SrcQP) {
-		d.main.drops.wrongSource++
+		d.main.mu.drops.wrongSource++
 		return
 	}
-	d.main.counters.ReceivedPackets++
-	d.multicast.received++
+	d.main.mu.counters.ReceivedPackets++
+	d.main.multicast.received++
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
 	}
@@ -143,7 +143,7 @@ func (q *queuePair) DetachMulticast(gid verbs.GID, _ uint16) error {
 	if err := q.checkOpen(op); err != nil {
 		return err
 	}
-	g, i := d.groups[gid.Addr()], -1
+	g, i := d.mu.groups[gid.Addr()], -1
 	if g != nil {
 		i = slices.Index(g.queuePairs, q)
 	}

@@ -277,7 +277,7 @@ func TestMulticastMisuse(t *testing.T) {
 	for _, g := range all {
 		require.NoError(t, m.DetachMulticast(g, 0))
 	}
-	assert.Empty(t, x.dev.groups)
+	assert.Empty(t, x.dev.mu.groups)
 }
 
 // Captures hold packets of groups as they are on the wire.
@@ -313,7 +313,7 @@ func TestMulticastByConnectionManager(t *testing.T) {
 	groups := func() int {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return len(x.dev.groups)
+		return len(x.dev.mu.groups)
 	}
 	first, err := cm.JoinMulticast(verbs.CMJoin{Group: group, Local: netip.MustParseAddr("127.0.0.1")})
 	require.NoError(t, err)

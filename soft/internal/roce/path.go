@@ -94,7 +94,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
 	from := out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport)
-	if !q.shard.local.On() {
+	if !q.shard.mu.local.On() {
 		return &udp, from, nil
 	}
 	return &localPath{udpPath: udp, queuePair: q, peerShard: int(attr.DestQPN & shardBits)}, from, nil
@@ -103,7 +103,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 // meansOwn reports whether a peer's queue pair number seems to be that of a queue pair of this
 // device. One that is connected to another queue pair is not meant.
 func (q *queuePair) meansOwn(number uint32) bool {
-	peer := q.pd.device.queuePairs[number]
+	peer := q.pd.device.mu.queuePairs[number]
 	return peer != nil && peer.init.Type == q.init.Type && (peer.path == nil || peer.transport.Attr().DestQPN == q.num)
 }
 
@@ -145,7 +145,7 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	if q.path != nil {
 		q.path.detach()
 		s.dequeue(q)
-		s.timers.remove(q)
+		s.mu.timers.remove(q)
 	}
 	q.source.Close()
 	q.path, q.source = p, from

@@ -7,7 +7,7 @@ import (
 
 // progress receives packets, handles timers and sends. It reports whether there was any work.
 // Endpoints from which no queue pair receives are checked only by their own goroutine, which
-// passes itself as self. The lock is held.
+// passes itself as self.
 func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	worked := false
@@ -21,13 +21,13 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 		worked = true
 		s.failOverrun()
 	}
-	if s.local.Active() && s.local.Receive(now) {
+	if s.mu.local.Active() && s.mu.local.Receive(now) {
 		worked = true
 	}
-	if s.unreachable.n > 0 { // before a timer repeats what was refused
+	if s.mu.unreachable.n > 0 { // before a timer repeats what was refused
 		s.probeUnreachable(now)
 	}
-	if s.deadline != 0 && now >= s.deadline {
+	if s.mu.deadline != 0 && now >= s.mu.deadline {
 		s.expire(now)
 	}
 	if s.readyToSend() {
@@ -40,7 +40,7 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 // readyToSend reports whether there is something to send at once.
 func (s *shard) readyToSend() bool {
 	d := s.device
-	return !s.ready.empty() || s == d.main && (d.srd.Ready() || d.srdReplied)
+	return !s.mu.ready.empty() || s == d.main.shard && (d.main.srd.Ready() || d.main.srdReplied)
 }
 
 // activate lists the queue pair for sending, if it has a path.
@@ -49,7 +49,7 @@ func (s *shard) activate(q *queuePair) {
 		s.dequeue(q)
 	}
 	if q.path != nil {
-		s.ready.push(q)
+		s.mu.ready.push(q)
 	}
 }
 
@@ -58,16 +58,16 @@ func (s *shard) activate(q *queuePair) {
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
-	for !s.ready.empty() && a.remains() {
-		a = s.sendFrom(s.ready.first, now, a)
+	for !s.mu.ready.empty() && a.remains() {
+		a = s.sendFrom(s.mu.ready.first, now, a)
 	}
-	if s == s.device.main {
+	if s == s.device.main.shard {
 		s.device.sendSRD(now)
 	}
 	for _, e := range s.endpoints {
 		_ = e.flush()
 	}
-	s.local.Flush()
+	s.mu.local.Flush()
 	s.failOverrun()
 	if s.readyToSend() {
 		s.wake()
@@ -79,7 +79,7 @@ func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance
 	s.dequeue(q)
 	a, more := q.path.send(q.transport, now, a)
 	if more {
-		s.ready.push(q)
+		s.mu.ready.push(q)
 	} else {
 		s.schedule(q)
 	}
@@ -98,11 +98,11 @@ func (s *shard) wake() {
 
 // sendSRD sends what is ready for SRD peers. The lock of main is held.
 func (d *Device) sendSRD(now time.Duration) {
-	d.srdReplied = false
-	if d.srd.Ready() {
-		d.srd.Transmit(now, srdRoundPackets)
+	d.main.srdReplied = false
+	if d.main.srd.Ready() {
+		d.main.srd.Transmit(now, srdRoundPackets)
 	}
-	if at := d.srd.Deadline(); at != 0 {
+	if at := d.main.srd.Deadline(); at != 0 {
 		d.main.noteDeadline(at)
 	}
 }

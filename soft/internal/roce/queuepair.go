@@ -92,9 +92,9 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout,
-		Num: q.num, Domain: p.id, Memory: d.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
+		Num: q.num, Domain: p.id, Memory: d.mu.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
-		SignalAll: init.SignalAll, Counters: &s.counters, RNRWaiters: &s.rnrWaiters,
+		SignalAll: init.SignalAll, Counters: &s.mu.counters, RNRWaiters: &s.mu.rnrWaiters,
 		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
 			return q.transport.Attr().Address.DGID.Addr()
 		}},
@@ -105,10 +105,10 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		cfg.RecvQueue = srq.queue
 		srq.refs++
 	} else {
-		cfg.RecvQueue = transport.NewRecvQueue(d.memory, p.id, init.MaxRecvWR, init.MaxRecvSGE)
+		cfg.RecvQueue = transport.NewRecvQueue(d.mu.memory, p.id, init.MaxRecvWR, init.MaxRecvSGE)
 	}
 	q.transport = transport.New(cfg)
-	d.queuePairs[q.num] = q
+	d.mu.queuePairs[q.num] = q
 	p.refs++
 	sendCQ.refs++
 	recvCQ.refs++
@@ -124,13 +124,13 @@ func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completion
 	return send, recv, nil
 }
 
-// checkQueuePairs returns an error if the domain cannot have another queue pair. The lock is held.
+// checkQueuePairs returns an error if the domain cannot have another queue pair.
 func (p *protectionDomain) checkQueuePairs(op string) error {
 	d := p.device
 	if err := p.checkOpen(op); err != nil {
 		return err
 	}
-	return d.checkRoom(op, len(d.queuePairs)+len(d.srdPairs), d.limits.queuePairs, "queue pairs")
+	return d.checkRoom(op, len(d.mu.queuePairs)+len(d.mu.srdPairs), d.limits.queuePairs, "queue pairs")
 }
 
 // freeQPN returns the next free number for a queue pair of that shard. A number is not used
@@ -140,7 +140,7 @@ func (p *protectionDomain) checkQueuePairs(op string) error {
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
 		n := d.admission.Numbers.Next() | uint32(s.index)
-		if d.queuePairs[n] == nil && d.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
+		if d.mu.queuePairs[n] == nil && d.mu.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}
 	}
@@ -271,7 +271,7 @@ func (q *queuePair) Close() error {
 	q.sendDelayedAck()
 	q.transport.Close()
 	q.setPath(nil, admission.Source{})
-	delete(d.queuePairs, q.num)
+	delete(d.mu.queuePairs, q.num)
 	for _, s := range d.mu.list {
 		for _, e := range s.endpoints {
 			if e.last == q {

@@ -20,7 +20,7 @@ func (e *endpoint) receive(now time.Duration) bool {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")
 	}
 	if reports := e.socket.Unreachable(); len(reports) > 0 {
-		e.shard.unreachable.note(e, reports)
+		e.shard.mu.unreachable.note(e, reports)
 		e.shard.forwardReports(e, reports)
 	}
 	for i := range datagrams {
@@ -80,11 +80,11 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 	d, s, p := e.device, e.shard, &e.packet
 	// A queue pair refuses requests with an unknown opcode itself on a reliable connection.
 	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
-		s.drops.malformed++
+		s.mu.drops.malformed++
 		e.refused(dg, noQP, now)
 		return nil
 	}
-	owner := d.main
+	owner := d.main.shard
 	switch {
 	case dg.Group.IsValid():
 		e.handleGroup(dg)
@@ -94,7 +94,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 			d.handleSRD(e, dg, p, now)
 			return nil
 		}
-	case p.DestQP == wire.ManagementQPN && d.services != nil:
+	case p.DestQP == wire.ManagementQPN && d.mu.services != nil:
 		if s == owner {
 			d.handleManagement(e, dg, now)
 			return nil
@@ -102,7 +102,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 	default:
 		q := e.find(p.DestQP)
 		if q == nil {
-			s.drops.wrongPeer++
+			s.mu.drops.wrongPeer++
 			e.refused(dg, p.DestQP, now)
 			return nil
 		}
@@ -119,16 +119,16 @@ func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Durati
 	s, p := e.shard, &e.packet
 	flow, verdict := q.source.Admit(e.entry, dg.Src, p, now)
 	if flow == nil {
-		s.drops.countRefused(verdict)
+		s.mu.drops.countRefused(verdict)
 		e.refused(dg, p.DestQP, now)
 		return false
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		s.drops.badICRC++
+		s.mu.drops.badICRC++
 		return false
 	}
 	if verdict = q.source.Learn(dg.Src, p, now); verdict != admission.Admitted {
-		s.drops.countRefused(verdict)
+		s.mu.drops.countRefused(verdict)
 		return false
 	}
 	return true
@@ -137,7 +137,7 @@ func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Durati
 // deliver hands a packet to its queue pair.
 func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
 	d, s, p := e.device, e.shard, &e.packet
-	s.counters.ReceivedPackets++
+	s.mu.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
@@ -180,7 +180,7 @@ func (e *endpoint) refused(dg *link.Datagram, qpn uint32, now time.Duration) {
 // find returns the queue pair with that number, or nil. Successive packets are mostly for one.
 func (e *endpoint) find(qpn uint32) *queuePair {
 	if e.last == nil || e.last.num != qpn {
-		e.last = e.device.queuePairs[qpn]
+		e.last = e.device.mu.queuePairs[qpn]
 	}
 	return e.last
 }

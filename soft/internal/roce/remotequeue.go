@@ -17,7 +17,7 @@ import (
 // That costs two allocations, two locks and the waking of a goroutine for each completion.
 // Also, polls of the queue do not drive the queue pair; only its own goroutine does. Programs
 // avoid the cost if they make the queues of a queue pair with the same Poller, and those of
-// datagrams with none.
+// datagrams with none. Its methods are called under the lock of the queue pair's shard.
 type remoteQueue struct {
 	*completionQueue
 	queuePairShard *shard // of the queue pair
@@ -36,17 +36,17 @@ func (c *completionQueue) completerFor(s *shard) srd.Completer {
 	return remoteQueue{c, s}
 }
 
-// Complete implements transport.Completer. The lock of the queue pair's shard is held.
+// Complete implements transport.Completer.
 func (r remoteQueue) Complete(wc verbs.WC, frees transport.QueueEntries, solicited bool) {
 	r.handOff(wc, frees, solicited, verbs.NoAH, verbs.GID{})
 }
 
-// CompleteFrom implements srd.Completer. The lock of the queue pair's shard is held.
+// CompleteFrom implements srd.Completer.
 func (r remoteQueue) CompleteFrom(wc verbs.WC, frees transport.QueueEntries, number uint16, gid verbs.GID) {
 	r.handOff(wc, frees, false, number, gid)
 }
 
-// Room implements srd.Completer. The lock of the queue pair's shard is held.
+// Room implements srd.Completer.
 func (r remoteQueue) Room(others int) bool {
 	return int(r.outstanding.Load())+others < r.entries.Depth()
 }

@@ -132,14 +132,14 @@ func (s *shard) schedule(q *queuePair) {
 	if at == 0 || q.timer.place != 0 && q.timer.at <= at {
 		return
 	}
-	s.timers.set(q, at)
+	s.mu.timers.set(q, at)
 	s.noteDeadline(at)
 }
 
 // expire handles what is due and finds the next deadline.
 func (s *shard) expire(now time.Duration) {
-	for len(s.timers) > 0 && s.timers[0].timer.at <= now {
-		q := s.timers[0]
+	for len(s.mu.timers) > 0 && s.mu.timers[0].timer.at <= now {
+		q := s.mu.timers[0]
 		at := q.transport.Deadline()
 		if at != 0 && at <= now {
 			if q.path != nil && q.path.peerBehind() {
@@ -150,22 +150,22 @@ func (s *shard) expire(now time.Duration) {
 			at = q.transport.Deadline()
 		}
 		if at == 0 {
-			s.timers.remove(q)
+			s.mu.timers.remove(q)
 		} else {
-			s.timers.set(q, max(at, now+1))
+			s.mu.timers.set(q, max(at, now+1))
 		}
 	}
-	s.deadline = 0
-	if len(s.timers) > 0 {
-		s.noteDeadline(s.timers[0].timer.at)
+	s.mu.deadline = 0
+	if len(s.mu.timers) > 0 {
+		s.noteDeadline(s.mu.timers[0].timer.at)
 	}
-	if d := s.device; s == d.main {
-		d.srd.Expire(now)
-		if at := d.srd.Deadline(); at != 0 {
+	if d := s.device; s == d.main.shard {
+		d.main.srd.Expire(now)
+		if at := d.main.srd.Deadline(); at != 0 {
 			s.noteDeadline(at)
 		}
-		if d.services != nil {
-			d.services.Expire(now)
+		if d.mu.services != nil {
+			d.mu.services.Expire(now)
 			d.admission.MADs.Expire(now)
 		}
 	}
@@ -175,7 +175,7 @@ func (s *shard) expire(now time.Duration) {
 			s.noteDeadline(until)
 		}
 	}
-	if !s.unacknowledged.empty() {
+	if !s.mu.unacknowledged.empty() {
 		s.noteDeadline(now + maxAckDelay)
 	}
 }
@@ -183,10 +183,10 @@ func (s *shard) expire(now time.Duration) {
 // noteDeadline makes the shard make progress at that time. The deadline kept is a lower bound:
 // it may be early, never late.
 func (s *shard) noteDeadline(at time.Duration) {
-	if s.deadline != 0 && s.deadline <= at {
+	if s.mu.deadline != 0 && s.mu.deadline <= at {
 		return
 	}
-	s.deadline = at
+	s.mu.deadline = at
 	for _, e := range s.endpoints {
 		if e.wakes() && at < e.wakesAt {
 			e.wakesAt = at

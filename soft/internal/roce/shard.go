@@ -33,27 +33,28 @@ type shard struct {
 	asleep   atomic.Bool
 	handoffs handoffQueue
 
-	// mu guards the fields below, and the state of the shard's queue pairs and queues. State
-	// of the whole device is read under it, and changed under the lock of all shards
-	// (Device.mu).
-	mu        sync.Mutex
 	endpoints []*endpoint // one for each entry of the GID table
-	ready     readyList
-	// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are not
-	// in ready.
-	unacknowledged readyList
-	// inPoll: a program is polling, and is not about to sleep.
-	inPoll      bool
-	armCount    uint64 // how often programs have armed a completion queue
-	timers      timers
-	deadline    time.Duration // the earliest of all; zero: none
-	counters    transport.Counters
-	rnrWaiters  transport.RNRWaiters
-	drops       drops
-	unreachable unreachable
-	overrun     []*completionQueue // whose queue pairs are not in the error state yet
-	local       local.Peers
-	pollers     int // assigned to this shard
+
+	// mu also guards the state of the shard's queue pairs and queues.
+	mu struct {
+		sync.Mutex
+		ready readyList
+		// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are
+		// not in ready.
+		unacknowledged readyList
+		// inPoll: a program is polling, and is not about to sleep.
+		inPoll      bool
+		armCount    uint64 // how often programs have armed a completion queue
+		timers      timers
+		deadline    time.Duration // the earliest of all; zero: none
+		counters    transport.Counters
+		rnrWaiters  transport.RNRWaiters
+		drops       drops
+		unreachable unreachable
+		overrun     []*completionQueue // whose queue pairs are not in the error state yet
+		local       local.Peers
+		pollers     int // assigned to this shard
+	}
 }
 
 // maxShards is how many shards a device can have. The low bits of a queue pair number are the
@@ -66,7 +67,7 @@ const (
 // shardLimit is how many shards are useful: one for each core, but a single one if captures or
 // faults need to see packets in order.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || faults.Any(d.faults.All) || d.net.Simulated() {
+	if d.capture != nil || faults.Any(d.mu.faults.All) || d.net.Simulated() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)
@@ -102,25 +103,25 @@ type poller struct {
 }
 
 // shardOf returns the shard for the queues of a poller. A new poller gets the shard with the
-// fewest pollers, or a new shard while there are cores for it. The lock of all shards is held.
+// fewest pollers, or a new shard while there are cores for it.
 func (d *Device) shardOf(key any) *shard {
 	if key == nil {
-		return d.main
+		return d.main.shard
 	}
-	if p := d.pollers[key]; p != nil {
+	if p := d.mu.pollers[key]; p != nil {
 		return p.shard
 	}
-	best := d.main
+	best := d.main.shard
 	for _, s := range d.mu.list {
-		if s.pollers < best.pollers {
+		if s.mu.pollers < best.mu.pollers {
 			best = s
 		}
 	}
-	if best.pollers > 0 && len(d.mu.list) < d.shardLimit() && !d.noMoreShards {
+	if best.mu.pollers > 0 && len(d.mu.list) < d.shardLimit() && !d.mu.noMoreShards {
 		if s, err := d.addShard(); err == nil {
 			best = s
 		} else {
-			d.noMoreShards = true
+			d.mu.noMoreShards = true
 			d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("cannot open another shard: programs that poll on different cores share a lock")
 		}
 	}
@@ -132,24 +133,24 @@ func (d *Device) addPoller(key any, s *shard) {
 	if key == nil {
 		return
 	}
-	p := d.pollers[key]
+	p := d.mu.pollers[key]
 	if p == nil {
 		p = &poller{shard: s}
-		d.pollers[key] = p
-		s.pollers++
+		d.mu.pollers[key] = p
+		s.mu.pollers++
 	}
 	p.queues++
 }
 
 // removePoller undoes addPoller.
 func (d *Device) removePoller(key any) {
-	p := d.pollers[key]
+	p := d.mu.pollers[key]
 	if p == nil {
 		return
 	}
 	if p.queues--; p.queues == 0 {
-		p.shard.pollers--
-		delete(d.pollers, key)
+		p.shard.mu.pollers--
+		delete(d.mu.pollers, key)
 	}
 }
 
@@ -177,7 +178,7 @@ func (d *Device) addShard() (*shard, error) {
 	for _, e := range s.endpoints {
 		e.entry.Lift() // the new socket has no filter, and would get none before the restriction ends
 	}
-	if d.main.local.On() {
+	if d.main.mu.local.On() {
 		s.openLocal()
 	}
 	s.start()
@@ -205,7 +206,7 @@ func (s *shard) closeEndpoints() error {
 	return errors.Join(errs...)
 }
 
-// noteSleep records that a program is about to sleep. The lock is held.
+// noteSleep records that a program is about to sleep.
 func (s *shard) noteSleep() {
 	s.asleep.Store(true)
 	for _, e := range s.endpoints {
@@ -221,12 +222,12 @@ func (s *shard) noteSleep() {
 func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *sharedReceiveQueue) (*shard, error) {
 	connected := t == verbs.RC || t == verbs.UC
 	switch {
-	case receives != nil && (connected || receives.shard == d.main):
+	case receives != nil && (connected || receives.shard == d.main.shard):
 		return receives.shard, nil
 	case receives != nil:
 		return nil, fmt.Errorf("its shared receive queue belongs to a poller, and a queue pair of type %v cannot: leave SRQInit.Poller nil: %w", t, verbs.ErrInvalid)
 	case connected:
 		return send.shard, nil
 	}
-	return d.main, nil
+	return d.main.shard, nil
 }

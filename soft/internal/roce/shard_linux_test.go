@@ -13,7 +13,7 @@ import (
 func TestShardsShareMemory(t *testing.T) {
 	a, as := openPollers(t, Config{}, 2, 1<<20)
 	b, bs := openPollers(t, Config{}, 2, 1<<20)
-	if hidden(&a.dev.main.local, "listeners").IsNil() {
+	if hidden(&a.dev.main.mu.local, "listeners").IsNil() {
 		t.Skip("devices of this machine cannot share memory")
 	}
 	shared := func(x *side) {

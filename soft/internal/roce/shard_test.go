@@ -127,7 +127,7 @@ func TestOneShardForFaults(t *testing.T) {
 	s := openSide(t, Config{Faults: faults.Faults{Loss: 0.5}, MaxShards: 4}, 4096)
 	for i := range 3 {
 		cq := must(s.dev.CreateCQ(verbs.CQInit{Capacity: 1, Poller: i}))
-		assert.Equal(t, s.dev.main, cq.(*completionQueue).shard)
+		assert.Equal(t, s.dev.main.shard, cq.(*completionQueue).shard)
 		require.NoError(t, cq.Close())
 	}
 }
@@ -292,7 +292,7 @@ func TestPeerGoneForAllShards(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a.dev.mu.Lock()
 		defer a.dev.mu.Unlock()
-		return a.dev.mu.list[0].unreachable.nextProbe != 0 && a.dev.mu.list[1].unreachable.nextProbe != 0
+		return a.dev.mu.list[0].mu.unreachable.nextProbe != 0 && a.dev.mu.list[1].mu.unreachable.nextProbe != 0
 	}, 5*time.Minute, time.Millisecond)
 }
 
@@ -371,7 +371,7 @@ func TestDisconnectOfAnotherShard(t *testing.T) {
 	_, as := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	_, bs := openPollers(t, Config{DisableLocal: true}, 2, 4096)
 	active, passive := withManager(as[1]), withManager(bs[1])
-	require.NotEqual(t, passive.dev.main, passive.shard())
+	require.NotEqual(t, passive.dev.main.shard, passive.shard())
 	x, _ := establish(t, active, passive)
 	passive.post(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{passive.sge(0, 1)}})
 	require.NoError(t, x.Disconnect())

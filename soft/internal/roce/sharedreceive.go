@@ -30,13 +30,13 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if err := p.checkOpen(op); err != nil {
 		return nil, err
 	}
-	if err := d.checkRoom(op, d.receiveQueues, d.limits.sharedReceiveQueues, "shared receive queues"); err != nil {
+	if err := d.checkRoom(op, d.mu.receiveQueues, d.limits.sharedReceiveQueues, "shared receive queues"); err != nil {
 		return nil, err
 	}
-	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.memory, p.id, init.MaxWR, init.MaxSGE)}
+	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.mu.memory, p.id, init.MaxWR, init.MaxSGE)}
 	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
 	p.refs++
-	d.receiveQueues++
+	d.mu.receiveQueues++
 	return s, nil
 }
 
@@ -81,6 +81,6 @@ func (s *sharedReceiveQueue) Close() error {
 	}
 	s.closed = true
 	s.pd.refs--
-	d.receiveQueues--
+	d.mu.receiveQueues--
 	return nil
 }

@@ -35,31 +35,31 @@ type srdOutput struct {
 // pair, in order to refuse packets for one.
 func (d *Device) openSRD() {
 	cfg := srd.Config{
-		Memory: d.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: d.random,
+		Memory: d.mu.memory, Seed: d.cfg.SRDSeed, MTU: d.srdMTU(), Window: d.window(), Random: d.random,
 		Output: func(a srd.Address) transport.Output {
 			e := d.endpoints[a.Local]
 			return &srdOutput{udpOutput: udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}}
 		},
 		Reply: func(a srd.Address, p *wire.Packet) {
-			out := &d.srdReply
+			out := &d.main.srdReply
 			e := d.endpoints[a.Local]
 			*out = udpOutput{endpoint: e, peer: a.Peer, flow: wire.NewFlow(e.socket.Source(), a.Peer)}
 			out.Send(p, nil, 0)
-			d.srdReplied = true
+			d.main.srdReplied = true
 		},
-		Number:  d.numbers.Of,
+		Number:  d.main.numbers.Of,
 		Admits:  func(a srd.Address) bool { return d.admission.Keys.Admit(a.Peer.Addr()) },
 		Refused: func(a srd.Address) { d.admission.Keys.Refused(a.Peer.Addr()) },
 	}
 	d.net.Random(cfg.Secret[:])
-	d.srd = srd.New(cfg)
-	d.lastSRDEndpoint = d.endpoints[0]
+	d.main.srd = srd.New(cfg)
+	d.main.lastSRDEndpoint = d.endpoints[0]
 }
 
 // handleSRD handles an SRD packet, which may come from any host.
 func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now time.Duration) {
 	from := srd.Address{Local: e.index, Peer: admission.ListenAddress(dg.Src)}
-	c := d.srd.Find(&from, p.SRDETH.Target)
+	c := d.main.srd.Find(&from, p.SRDETH.Target)
 	var flow *wire.Flow
 	if c != nil {
 		out := c.Output().(*srdOutput)
@@ -72,19 +72,19 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 		flow = &e.unconnectedFlow
 	}
 	if !admission.DefaultPartition(p.PKey) {
-		d.main.drops.wrongPeer++
+		d.main.mu.drops.wrongPeer++
 		return
 	}
 	if !flow.CheckICRC(dg.Data, uint16(dg.Segment)) {
-		d.main.drops.badICRC++
+		d.main.mu.drops.badICRC++
 		return
 	}
-	d.lastSRDEndpoint, e.srdPolledUntil = e, now+srdPollTime
-	d.main.counters.ReceivedPackets++
+	d.main.lastSRDEndpoint, e.srdPolledUntil = e, now+srdPollTime
+	d.main.mu.counters.ReceivedPackets++
 	if d.capture != nil {
 		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
 	}
-	d.srd.Receive(c, from, dg.Src.Port(), p, now)
+	d.main.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
 
 // srdQueuePair is an SRD queue pair.
@@ -138,13 +138,13 @@ func (p *protectionDomain) createSRD(init *verbs.QPInit) (verbs.QP, error) {
 	if sendCQ.closed || recvCQ.closed {
 		return nil, fmt.Errorf("%s: its completion queue: %w", op, verbs.ErrClosed)
 	}
-	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main), sendCQ: sendCQ, recvCQ: recvCQ}
-	q.qp = d.srd.NewQP(srd.QPConfig{
-		Num: q.num, Domain: p.id, Send: sendCQ.completerFor(d.main), Recv: recvCQ.completerFor(d.main), SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
+	q := &srdQueuePair{pd: p, num: d.freeQPN(d.main.shard), sendCQ: sendCQ, recvCQ: recvCQ}
+	q.qp = d.main.srd.NewQP(srd.QPConfig{
+		Num: q.num, Domain: p.id, Send: sendCQ.completerFor(d.main.shard), Recv: recvCQ.completerFor(d.main.shard), SendDepth: init.MaxSendWR, RecvDepth: init.MaxRecvWR,
 		MaxSendSGE: init.MaxSendSGE, MaxRecvSGE: init.MaxRecvSGE, MaxInline: init.MaxInline, SignalAll: init.SignalAll,
 		Unsolicited: init.UnsolicitedWriteRecv, CheckAH: p.srdAHOf,
 	})
-	d.srdPairs[q.num] = q
+	d.mu.srdPairs[q.num] = q
 	p.refs++
 	sendCQ.refs++
 	recvCQ.refs++
@@ -160,7 +160,7 @@ func (p *protectionDomain) srdAHOf(ah verbs.AH, remoteQPN uint32) (*srd.AH, erro
 	if err := p.checkAH(ah, 0); err != nil {
 		return nil, err
 	}
-	if a.own != nil && p.device.srdPairs[remoteQPN] != nil {
+	if a.own != nil && p.device.mu.srdPairs[remoteQPN] != nil {
 		return &a.own.srdAH, nil
 	}
 	return &a.srdAH, nil
@@ -262,7 +262,7 @@ func (q *srdQueuePair) Close() error {
 	q.closed = true
 	q.qp.Close()
 	q.attach(false)
-	delete(d.srdPairs, q.num)
+	delete(d.mu.srdPairs, q.num)
 	d.main.discardCompletions(q.num, q.sendCQ, q.recvCQ)
 	q.pd.refs--
 	q.sendCQ.refs--

@@ -127,18 +127,18 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	if d.capture != nil {
 		d.capture.Packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
 	}
-	sh.counters.SentPackets++
+	sh.mu.counters.SentPackets++
 	if o.multicast {
-		d.multicast.sent++
+		d.main.multicast.sent++
 	}
 	return true
 }
 
 // sendPackets lets a queue pair send packets to out, which leads to sockets.
 func (s *shard) sendPackets(t *transport.QP, out transport.Output, now time.Duration, a allowance) (left allowance, more bool) {
-	before := s.counters.SentPackets
+	before := s.mu.counters.SentPackets
 	more = t.Transmit(out, now, sendBudget)
-	sent := int(s.counters.SentPackets - before)
+	sent := int(s.mu.counters.SentPackets - before)
 	a.packets -= sent
 	a.bytes -= sent * int(t.PathMTU())
 	return a, more

@@ -56,13 +56,13 @@ func (u *unreachable) add(e *endpoint, report *link.Refusal) {
 
 // probeUnreachable makes queue pairs probe their peer if it was reported, and ends handshakes.
 func (s *shard) probeUnreachable(now time.Duration) {
-	u := &s.unreachable
+	u := &s.mu.unreachable
 	if now < u.nextProbe {
 		s.noteDeadline(u.nextProbe)
 		return
 	}
 	u.nextProbe = now + unreachableInterval
-	for _, q := range sortedPairs(s.device.queuePairs) {
+	for _, q := range sortedPairs(s.device.mu.queuePairs) {
 		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
 			continue
 		}
@@ -74,7 +74,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 			}
 		}
 	}
-	if services := s.device.services; s == s.device.main && services != nil {
+	if services := s.device.mu.services; s == s.device.main.shard && services != nil {
 		for _, r := range u.reports[:u.n] {
 			if r.transaction != 0 {
 				services.PeerUnreachable(r.endpoint.index, r.peer, r.transaction, now)

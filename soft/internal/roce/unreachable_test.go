@@ -50,7 +50,7 @@ func TestPeerUnreachable(t *testing.T) {
 			require.Eventually(t, func() bool {
 				x.dev.mu.Lock()
 				defer x.dev.mu.Unlock()
-				return x.dev.main.unreachable.nextProbe != 0
+				return x.dev.main.mu.unreachable.nextProbe != 0
 			}, 10*time.Second, time.Millisecond, "nobody probes the peer")
 			assert.Zero(t, counter(t, x.dev, "send_err"))
 			assert.Zero(t, counter(t, y.dev, "rx_icmp_unreachable"))
@@ -71,18 +71,18 @@ func TestUnreachableReportsAreBounded(t *testing.T) {
 		flood[i].Peer = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1+i/2))
 	}
 	now := time.Hour
-	d.main.unreachable.note(e, flood)
-	assert.EqualValues(t, len(flood), d.main.unreachable.total)
-	assert.Equal(t, maxUnreachable, d.main.unreachable.n)
-	assert.Equal(t, uint16(2), d.main.unreachable.reports[1].peer.Port(), "each peer once")
+	d.main.mu.unreachable.note(e, flood)
+	assert.EqualValues(t, len(flood), d.main.mu.unreachable.total)
+	assert.Equal(t, maxUnreachable, d.main.mu.unreachable.n)
+	assert.Equal(t, uint16(2), d.main.mu.unreachable.reports[1].peer.Port(), "each peer once")
 	d.main.probeUnreachable(now)
-	assert.Zero(t, d.main.unreachable.n)
-	d.main.unreachable.note(e, flood)
-	d.main.deadline = 0
+	assert.Zero(t, d.main.mu.unreachable.n)
+	d.main.mu.unreachable.note(e, flood)
+	d.main.mu.deadline = 0
 	d.main.probeUnreachable(now + unreachableInterval - 1)
-	assert.Equal(t, maxUnreachable, d.main.unreachable.n, "they wait")
-	assert.Equal(t, now+unreachableInterval, d.main.deadline)
+	assert.Equal(t, maxUnreachable, d.main.mu.unreachable.n, "they wait")
+	assert.Equal(t, now+unreachableInterval, d.main.mu.deadline)
 	d.main.probeUnreachable(now + unreachableInterval)
-	assert.Zero(t, d.main.unreachable.n)
-	d.main.deadline = 0
+	assert.Zero(t, d.main.mu.unreachable.n)
+	d.main.mu.deadline = 0
 }

@@ -77,7 +77,7 @@ func TestRestOfABurst(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return x.dev.main.deadline == 0 && x.dev.main.ready.empty()
+		return x.dev.main.mu.deadline == 0 && x.dev.main.mu.ready.empty()
 	}, 5*time.Minute, time.Millisecond)
 
 	require.NoError(t, y.dev.SetFaults(faults.Faults{Loss: 1}))
@@ -113,11 +113,11 @@ func TestRounds(t *testing.T) {
 	var sent []uint64
 	round := min(roundPackets, roundBytes/int(qps[0].transport.PathMTU()))
 	for range pairs * sendBudget / round { // the first window is one budget
-		before := d.main.counters.SentPackets
+		before := d.main.mu.counters.SentPackets
 		d.main.transmit(0)
-		sent = append(sent, d.main.counters.SentPackets-before)
+		sent = append(sent, d.main.mu.counters.SentPackets-before)
 	}
-	waiting := !d.main.ready.empty()
+	waiting := !d.main.mu.ready.empty()
 	d.mu.Unlock()
 	for _, n := range sent {
 		assert.LessOrEqual(t, n, uint64(round+sendBudget))
