@@ -2,14 +2,11 @@ package samples
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -144,49 +141,6 @@ func TestPingPongHandshake(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a program wherever it is: waiting for a client, or exchanging messages. Its peer
-// ends, too.
-func TestPingPongInterrupted(t *testing.T) {
-	for _, service := range []string{"rc", "uc", "ud"} {
-		for _, mode := range []string{"-e", "-c"} {
-			args := []string{"-d", "soft-lo", "-p", freePort(t), "-n", "1000000000", "-s", "1024", mode}
-			server := startServer(t, service, args...)
-			server.interrupted(syscall.SIGINT, 130)
-
-			server = startServer(t, service, args...)
-			client := startPingPong(t, service, append(args, "localhost")...)
-			client.await("remote address")
-			server.await("remote address")
-			time.Sleep(100 * time.Millisecond) // messages are being exchanged; if not, the end takes a minute
-			server.interrupted(syscall.SIGTERM, 143)
-			assert.Equal(t, 1, client.code(), client.said())
-		}
-	}
-}
-
-// Whichever of the two programs is killed, the other ends, with an error, whether it sleeps or
-// polls.
-func TestPingPongKilled(t *testing.T) {
-	for _, service := range []string{"rc", "uc", "ud"} {
-		for _, device := range []string{"soft-lo", "soft-lo?local=off"} {
-			for i, mode := range []string{"-e", "-c"} {
-				args := []string{"-d", device, "-p", freePort(t), "-n", "1000000000", "-s", "1024", mode}
-				victim := startServer(t, service, args...)
-				other := startPingPong(t, service, append(args, "localhost")...)
-				other.await("remote address")
-				victim.await("remote address")
-				if i == 1 {
-					victim, other = other, victim
-				}
-				time.Sleep(100 * time.Millisecond) // messages are being exchanged; if not, the end takes a minute
-				victim.signal(syscall.SIGKILL)
-				assert.Equal(t, -1, victim.code())
-				assert.Equal(t, 1, other.code(), other.said())
-			}
-		}
-	}
-}
-
 // Programs with different parameters both end, and report why.
 func TestPingPongMismatch(t *testing.T) {
 	for _, c := range []struct{ server, client []string }{
@@ -201,28 +155,5 @@ func TestPingPongMismatch(t *testing.T) {
 		assert.Equal(t, 1, client.code(), client.said())
 		assert.Equal(t, 1, server.code(), server.said())
 		assert.Contains(t, client.said()+server.said(), "start the same program with the same -n")
-	}
-}
-
-// A program that closes the connection after the handshake, as the C programs do, has not died.
-// A program that sends something else does not count as keeping the connection open.
-func TestPingPongForeign(t *testing.T) {
-	const address = "0000:000012:000034:00000000000000000000ffff7f000001\x00"
-	for _, said := range []string{"", "nonsense\x00", "verbena:UC:x\x00", strings.Repeat("x", 5000)} {
-		port := freePort(t)
-		server := startServer(t, "uc", "-d", "soft-lo", "-p", port, "-e")
-		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
-		require.NoError(t, err)
-		_, err = conn.Write([]byte(address))
-		require.NoError(t, err)
-		answer := make([]byte, len(address))
-		_, err = io.ReadFull(conn, answer)
-		require.NoError(t, err)
-		_, err = conn.Write([]byte("done\x00" + said))
-		require.NoError(t, err)
-		require.NoError(t, conn.Close())
-		server.await("remote address")
-		time.Sleep(100 * time.Millisecond) // a server that ended for it would have ended by then, or passes
-		server.interrupted(syscall.SIGINT, 130)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/test/blocked"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -364,7 +365,7 @@ func TestCloseTwiceAtATime(t *testing.T) {
 	adapter.pd.closing = func() {
 		adapter.pd.closing = nil
 		go func() { second <- e.Close() }()
-		time.Sleep(5 * time.Millisecond) // for a second one that does not wait
+		blocked.Await(t, 1, "sync.Mutex.Lock", "syncevent.(*Event).Close")
 	}
 	require.ErrorIs(t, e.Close(), refuse)
 	require.ErrorIs(t, <-second, refuse)

@@ -19,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/test/blocked"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -142,11 +143,16 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 	}
 	seen, err := e.Wait(ctx, syncevent.Equal(0xd0ca))
 	require.NoError(t, err)
-	time.Sleep(10 * time.Millisecond) // everything is asleep
+	woken := make(chan uint64)
+	go func() {
+		seen, err := e.Wait(ctx, syncevent.Greater(0xd0ca))
+		assert.NoError(t, err)
+		woken <- seen
+	}()
+	blocked.Await(t, 2, "select", "pe.(*Engine).sleep")
+	blocked.Await(t, 1, "select", "syncevent.(*Event).sleep")
 	seenByOwner <- seen
-	seen, err = e.Wait(ctx, syncevent.Greater(0xd0ca))
-	require.NoError(t, err)
-	assert.Equal(t, uint64(0xd0cb), seen)
+	assert.Equal(t, uint64(0xd0cb), <-woken)
 	select {
 	case <-added: // it wakes the owner before the writer knows
 	case <-ctx.Done():

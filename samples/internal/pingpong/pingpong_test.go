@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,4 +166,25 @@ func TestReport(t *testing.T) {
 	o := &Options{Size: 1000, Iters: 100, out: &out}
 	o.report(20 * time.Millisecond)
 	assert.Equal(t, "200000 bytes in 0.02 seconds = 80.00 Mbit/sec\n100 iters in 0.02 seconds = 200.00 usec/iter\n", out.String())
+}
+
+// A program that closes the connection after the handshake, as the C programs do, has not died.
+// A program that sends something else does not count as keeping the connection open.
+func TestForeignPeer(t *testing.T) {
+	for _, said := range []string{"", "nonsense\x00", "verbena:UC:x\x00", strings.Repeat("x", 5000)} {
+		ours, theirs := net.Pipe()
+		p := &Peer{o: parsed(t, verbs.UC), conn: ours, stop: func() bool { return true }}
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		go func() {
+			_, _ = io.WriteString(theirs, said) // ends when p is closed, if it is too long
+			_ = theirs.Close()
+		}()
+		ctx, err := p.watchConnection(t.Context())
+		require.NoError(t, err)
+		<-p.announced
+		assert.False(t, p.keepsOpen)
+		require.NoError(t, p.mismatch)
+		require.NoError(t, ctx.Err())
+		require.NoError(t, p.Close())
+	}
 }

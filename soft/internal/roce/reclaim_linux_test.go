@@ -23,10 +23,11 @@ type reclaim struct {
 	request     func(wr verbs.SendWR) verbs.SendWR // fills in where the peer's requests go
 	srd         bool
 
-	user    *side       // whose requests use the memory: the peer, or its owner itself
-	ownDone atomic.Bool // the owner's request has completed that takes the memory back
-	over    atomic.Bool // both queue pairs are in error, or reset
-	binder  *side       // a queue pair of the owner's device, in another shard
+	user    *side        // whose requests use the memory: the peer, or its owner itself
+	ownDone atomic.Bool  // the owner's request has completed that takes the memory back
+	over    atomic.Bool  // both queue pairs are in error, or reset
+	polls   atomic.Int64 // of the user's completion queue
+	binder  *side        // a queue pair of the owner's device, in another shard
 	mr      verbs.MR
 	mem     []byte
 	mw      verbs.MW
@@ -190,6 +191,7 @@ func (p *reclaim) use(op verbs.Opcode, n int) {
 		}
 		for done := 0; done < len(wrs); {
 			polled, err := x.cq.Poll(x.wcs)
+			p.polls.Add(1)
 			if !assert.NoError(x.t, err) || polled == 0 && p.over.Load() {
 				return // a queue pair that was reset completes nothing
 			}
@@ -248,6 +250,18 @@ func TestSoakMemoryTakenBack(t *testing.T) {
 	}
 }
 
+// awaitRest waits until the user's requests have ended, or its device has had ample opportunity to
+// move what is left of them: nothing ends them if the owner's queue pair was reset.
+func (p *reclaim) awaitRest(used chan struct{}) {
+	for enough := p.polls.Load() + 10_000; p.polls.Load() < enough; runtime.Gosched() {
+		select {
+		case <-used:
+			return
+		default:
+		}
+	}
+}
+
 func (p *reclaim) round(window verbs.MWType, take func(*reclaim), use string, n int) {
 	t, op := p.owner.t, verbs.OpWrite
 	if p.user = p.peer; use == "owner writes" {
@@ -261,7 +275,11 @@ func (p *reclaim) round(window verbs.MWType, take func(*reclaim), use string, n 
 	fillWith(p.peer.mem, bytesOfPeer)
 	var work sync.WaitGroup
 	stop := make(chan struct{})
-	work.Go(func() { p.use(op, n) })
+	used := make(chan struct{})
+	work.Go(func() {
+		defer close(used)
+		p.use(op, n)
+	})
 	if p.peer.dev != p.owner.dev {
 		work.Go(func() { p.stall(stop) })
 	}
@@ -270,7 +288,7 @@ func (p *reclaim) round(window verbs.MWType, take func(*reclaim), use string, n 
 	}
 	take(p)
 	fillWith(p.mem, bytesAfter)
-	time.Sleep(3 * time.Millisecond) // in which something might move
+	p.awaitRest(used)
 	close(stop)
 	for _, s := range []*side{p.peer, p.owner} { // one of them may be closed
 		_ = s.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
