@@ -8,7 +8,7 @@ type siblings struct{ *Buf }
 // Siblings returns the methods for packages of this module.
 func (b *Buf) Siblings(sibling.Pass) siblings { return siblings{b} }
 
-// The versions of what has none of its own.
+// Versions of buffers that have no version of their own.
 const (
 	noVersion   = 0 // a list of several elements, or a Buf that cannot be used
 	nilVersion  = 1

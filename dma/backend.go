@@ -27,7 +27,7 @@ func (b backend) Start() (bool, error) {
 // acquire acquires from the device what copies need.
 func (c *Context) acquire() error {
 	depth := c.queueSize()
-	c.makePieces(depth)
+	c.makeSegments(depth)
 	c.faults, c.failed = [2]*TaskError{}, false
 	c.phase, c.ended, c.settled = phaseUp, false, false
 	c.events.Clear()
@@ -157,7 +157,7 @@ func (b backend) Idle() {
 // memory is in use when the copies come back.
 func (c *Context) settle(l *lane.Lane) {
 	if c.first != c.next {
-		c.set.Log.Warn().Str("context", c.set.Name).Uint64("pieces", c.next-c.first).Msg("the device did not complete its requests in time; destroying the queue pair")
+		c.set.Log.Warn().Str("context", c.set.Name).Uint64("segments", c.next-c.first).Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	if err := l.Close(); err != nil {
 		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
@@ -172,7 +172,7 @@ func (c *Context) settle(l *lane.Lane) {
 		}
 	}
 	l.Flush()
-	c.abandonPieces()
+	c.abandonSegments()
 	c.settled = true
 }
 

@@ -30,13 +30,13 @@ type Config struct {
 	// PKeyIndex is the index in the port's P_Key table of a partition that the port is in
 	// (InfiniBand).
 	PKeyIndex int
-	// QueueSize is the number of pieces of copies that can be at the device at a time: at most
+	// QueueSize is the number of segments of copies that can be at the device at a time: at most
 	// as many as the device's queue pairs take, and half of what its completion queues take.
-	// Further pieces wait in the context, in order. Zero: as many as the pools hold, and at
+	// Further segments wait in the context, in order. Zero: as many as the pools hold, and at
 	// least 8, or the device's limit.
 	QueueSize int
 	// MaxSGE is the number of buffers of a list that the device takes at a time, on either
-	// side; longer lists go in pieces. Zero: 4, or the device's limit.
+	// side; longer lists go in segments. Zero: 4, or the device's limit.
 	MaxSGE int
 	// DrainTimeout bounds the time that the device may take to give back its copies when the
 	// context stops or fails. After it the queue pair is destroyed and the copies are flushed.
@@ -53,16 +53,16 @@ const DefaultDrainTimeout = lane.DefaultLimit
 // settings are a checked Config with all defaults but the queue size filled in.
 type settings struct {
 	Config
-	gid      verbs.GIDEntry
-	lid      uint16
-	mtu      verbs.MTU
-	maxPiece int // bytes
-	maxQueue int
+	gid        verbs.GIDEntry
+	lid        uint16
+	mtu        verbs.MTU
+	maxSegment int // bytes
+	maxQueue   int
 }
 
 const (
 	defaultSGE = 4
-	// minQueue lets the pieces of a copy follow each other where pools are small.
+	// minQueue lets the segments of a copy follow each other where pools are small.
 	minQueue = 8
 )
 
@@ -105,7 +105,7 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 }
 
 func (s *settings) setSizes(dev verbs.Device, attr *verbs.DeviceAttr) error {
-	s.maxPiece = int(min(attr.MaxMessage, 1<<30))
+	s.maxSegment = int(min(attr.MaxMessage, 1<<30))
 	s.maxQueue = min(attr.MaxQPWR, attr.MaxCQE/2)
 	if s.QueueSize < 0 || s.QueueSize > s.maxQueue {
 		return fmt.Errorf("%w: Config.QueueSize is %d; %s allows %d at most", ErrRange, s.QueueSize, dev.Name(), s.maxQueue)
@@ -116,7 +116,7 @@ func (s *settings) setSizes(dev verbs.Device, attr *verbs.DeviceAttr) error {
 	if s.MaxSGE == 0 {
 		s.MaxSGE = min(defaultSGE, attr.MaxSGE)
 	}
-	if s.maxPiece < 1 || s.maxQueue < 1 || s.MaxSGE < 1 {
+	if s.maxSegment < 1 || s.maxQueue < 1 || s.MaxSGE < 1 {
 		return fmt.Errorf("%w: %s takes messages of %d bytes in %d buffers, %d at a time", ErrNotSupported, dev.Name(), attr.MaxMessage, attr.MaxSGE, s.maxQueue)
 	}
 	return nil

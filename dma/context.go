@@ -17,13 +17,13 @@ type Context struct {
 	set     *settings
 	tasks   int // in the pools
 
-	// In the order of submission. Tasks before uncut are at the device completely, uncut
-	// perhaps in part; nil: all are.
+	// submitted has the tasks in the order of submission. Those before unposted are posted in
+	// full, unposted itself perhaps in part. If unposted is nil, all are.
 	submitted fifo.List[*CopyTask]
-	uncut     *fifo.Node[*CopyTask]
+	unposted  *fifo.Node[*CopyTask]
 
-	lanes  lane.Group
-	pieces []piece // a ring; the pieces from number first up to next are in use
+	lanes    lane.Group
+	segments []segment // a ring; the segments from number first up to next are in use
 
 	// The following fields are for one run, from Start to Idle.
 	cq          verbs.CQ
@@ -31,8 +31,8 @@ type Context struct {
 	unsubscribe func()
 	events      lane.Events
 	first, next uint64
-	faults      [2]*TaskError // for each half of pieces, the first error that is not a flush
-	failed      bool          // a piece has failed
+	faults      [2]*TaskError // for each half of segments, the first error that is not a flush
+	failed      bool          // a segment has failed
 	phase       phase
 	ended       bool // nothing is posted any more
 	settled     bool // the device has nothing left of the lane

@@ -20,7 +20,7 @@
 // A copy takes the data of its source to its destination, which must have room for all of it.
 // The destination is emptied first unless SetAppend has been called (package bufinv has the
 // rule). Both may be lists, of any lengths and of different shapes; elements without data or
-// room are skipped. One copy may move any number of bytes: the context divides it into pieces
+// room are skipped. One copy may move any number of bytes: the context divides it into segments
 // that the device can move.
 //
 // Both lie in memory of this program, in maps that are registered in the context's protection
@@ -54,7 +54,7 @@
 //
 // # Devices
 //
-// Copies go through a queue pair that is connected to itself: each piece is a send and a
+// Copies go through a queue pair that is connected to itself: each segment is a send and a
 // receive. The software device carries them out as copies in memory, without packets.
 //
 // # Goroutines

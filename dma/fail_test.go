@@ -58,7 +58,7 @@ func TestBothSidesComplete(t *testing.T) {
 			require.NoError(t, task.Submit())
 			want := 2
 			if late == verbs.WCSend {
-				want = 1 // of the two pieces, one asks for it
+				want = 1 // of the two segments, one asks for it
 			}
 			r.until("one side is complete", func() bool { return len(held) == want })
 			for range 10 {

@@ -24,7 +24,7 @@ func openAdapter(t *testing.T) verbs.Device {
 	return must(device.Open("rxe0"))
 }
 
-// More than the 8 MiB of one of rxe's messages goes in pieces. Short: each size in one
+// More than the 8 MiB of one of rxe's messages goes in segments. Short: each size in one
 // shape.
 func TestGuestCopy(t *testing.T) {
 	r := newFixtureOn(t, openAdapter(t), 16<<20+4096, dma.Config{})

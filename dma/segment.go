@@ -7,9 +7,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// piece is the part of a copy that the device moves at a time: a send of the queue pair to
+// segment is the part of a copy that the device moves at a time: a send of the queue pair to
 // itself, and the receive that takes it.
-type piece struct {
+type segment struct {
 	send      lane.Request
 	ctx       *Context
 	task      *CopyTask
@@ -17,24 +17,24 @@ type piece struct {
 	errors    [2]*TaskError // the errors of the halves
 }
 
-// The halves of a piece. If both fail, the receive's error says more.
+// The halves of a segment. If both fail, the receive's error says more.
 const (
 	receiving = iota
 	sending
 )
 
-// makePieces makes the ring of pieces: as many as can be at the device at a time.
-func (c *Context) makePieces(depth int) {
+// makeSegments makes the ring of segments: as many as can be at the device at a time.
+func (c *Context) makeSegments(depth int) {
 	c.first, c.next = 0, 0
-	if len(c.pieces) == depth {
+	if len(c.segments) == depth {
 		return
 	}
-	for i := range c.pieces {
-		c.lanes.Remove(&c.pieces[i].send)
+	for i := range c.segments {
+		c.lanes.Remove(&c.segments[i].send)
 	}
-	c.pieces = make([]piece, depth)
-	for i := range c.pieces {
-		p := &c.pieces[i]
+	c.segments = make([]segment, depth)
+	for i := range c.segments {
+		p := &c.segments[i]
 		p.ctx = c
 		c.lanes.Add(&p.send, p)
 	}
@@ -42,15 +42,15 @@ func (c *Context) makePieces(depth int) {
 	c.sendSGL, c.recvSGL = make([]verbs.SGE, 0, n), make([]verbs.SGE, 0, n)
 }
 
-// at returns the piece with a number. Pieces are numbered in the order of posting.
-func (c *Context) at(number uint64) *piece { return &c.pieces[number%uint64(len(c.pieces))] }
+// at returns the segment with a number. Segments are numbered in the order of posting.
+func (c *Context) at(number uint64) *segment { return &c.segments[number%uint64(len(c.segments))] }
 
-// room is the number of further pieces that the queues can take.
-func (c *Context) room() int { return len(c.pieces) - int(c.next-c.first) }
+// room is the number of further segments that the queues can take.
+func (c *Context) room() int { return len(c.segments) - int(c.next-c.first) }
 
-func (c *Context) postable() bool { return !c.ended && c.uncut != nil && c.room() > 0 }
+func (c *Context) postable() bool { return !c.ended && c.unposted != nil && c.room() > 0 }
 
-// post posts as many pieces as the queues have room for. All receives of a batch are posted
+// post posts as many segments as the queues have room for. All receives of a batch are posted
 // before all of its sends, so that every send finds a receive.
 func (c *Context) post() {
 	for c.postable() {
@@ -89,42 +89,42 @@ type laneOwner Context
 // PostFailed implements lane.Owner.
 func (o *laneOwner) PostFailed(err error) { (*Context)(o).postFailed(err) }
 
-// fill makes up to most pieces, from c.next on, and returns how many.
+// fill makes up to most segments, from c.next on, and returns how many.
 func (c *Context) fill(most int) int {
 	n := 0
 	c.sendSGL, c.recvSGL = c.sendSGL[:0], c.recvSGL[:0]
-	for n < most && c.uncut != nil {
-		t := c.uncut.Value
-		if from, to := c.cut(t); len(from) > 0 {
+	for n < most && c.unposted != nil {
+		t := c.unposted.Value
+		if from, to := c.split(t); len(from) > 0 {
 			number := c.next + uint64(n)
 			p := c.at(number)
 			p.task, p.completed, p.errors = t, [2]bool{}, [2]*TaskError{}
 			p.send.WR = verbs.SendWR{ID: p.send.WR.ID, Op: verbs.OpSend, SGL: from}
 			p.send.Unreported = t.left > 0 || t.unreported
-			c.recvWRs[n] = verbs.RecvWR{ID: lane.ReceiveID | number%uint64(len(c.pieces)), SGL: to}
-			t.pieces++
+			c.recvWRs[n] = verbs.RecvWR{ID: lane.ReceiveID | number%uint64(len(c.segments)), SGL: to}
+			t.segments++
 			n++
 		}
 		if t.left == 0 {
-			c.uncut = c.uncut.Next()
+			c.unposted = c.unposted.Next()
 		}
 	}
 	return n
 }
 
 // Completed implements lane.Completer.
-func (p *piece) Completed(status verbs.Status, vendor uint32) { p.note(sending, status, vendor) }
+func (p *segment) Completed(status verbs.Status, vendor uint32) { p.note(sending, status, vendor) }
 
 // received handles the completion of a receive.
 func (c *Context) received(wc *verbs.WC) {
-	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.pieces)) && c.pieces[i].task != nil && !c.pieces[i].completed[receiving] {
+	if i := wc.ID &^ lane.ReceiveID; i < uint64(len(c.segments)) && c.segments[i].task != nil && !c.segments[i].completed[receiving] {
 		c.lane.Received()
-		c.pieces[i].note(receiving, wc.Status, wc.VendorError)
+		c.segments[i].note(receiving, wc.Status, wc.VendorError)
 	}
 }
 
-// note records how one half of a piece has ended.
-func (p *piece) note(half int, status verbs.Status, vendor uint32) {
+// note records how one half of a segment has ended.
+func (p *segment) note(half int, status verbs.Status, vendor uint32) {
 	p.completed[half] = true
 	if status == verbs.StatusSuccess {
 		return
@@ -137,7 +137,7 @@ func (p *piece) note(half int, status verbs.Status, vendor uint32) {
 	}
 }
 
-// retire reports the completed pieces to their tasks, in order.
+// retire reports the completed segments to their tasks, in order.
 func (c *Context) retire() {
 	for c.first != c.next {
 		p := c.at(c.first)
@@ -147,7 +147,7 @@ func (c *Context) retire() {
 		c.first++
 		t := p.task
 		p.task = nil
-		t.pieces--
+		t.segments--
 		for _, err := range p.errors {
 			if err != nil && (t.failure == nil || t.failure.Status == verbs.StatusFlushed) {
 				t.failure = err
@@ -156,9 +156,9 @@ func (c *Context) retire() {
 	}
 }
 
-// abandonPieces ends, as flushed, the pieces that the device did not give back. It is called
+// abandonSegments ends, as flushed, the segments that the device did not give back. It is called
 // when the queue pair has been destroyed.
-func (c *Context) abandonPieces() {
+func (c *Context) abandonSegments() {
 	for i := c.first; i != c.next; i++ {
 		for half, back := range c.at(i).completed {
 			if !back {
@@ -169,11 +169,11 @@ func (c *Context) abandonPieces() {
 	c.retire()
 }
 
-// finished returns the oldest task if the device has given back all its pieces, or nil. When
+// finished returns the oldest task if the device has given back all its segments, or nil. When
 // the context ends, that includes tasks that were never posted.
 func (c *Context) finished() *CopyTask {
 	e := c.submitted.Front()
-	if e == nil || e.Value.pieces > 0 || e.Value.left > 0 && !c.ended {
+	if e == nil || e.Value.segments > 0 || e.Value.left > 0 && !c.ended {
 		return nil
 	}
 	return e.Value
@@ -218,14 +218,14 @@ func (c *Context) result(t *CopyTask) error {
 // push appends a task, to be posted by post.
 func (c *Context) push(t *CopyTask) {
 	c.submitted.Push(&t.place)
-	if c.uncut == nil {
-		c.uncut = &t.place
+	if c.unposted == nil {
+		c.unposted = &t.place
 	}
 }
 
 // pop takes the oldest task off.
 func (c *Context) pop() {
-	if e := c.submitted.Pop(); e == c.uncut {
-		c.uncut = c.submitted.Front()
+	if e := c.submitted.Pop(); e == c.unposted {
+		c.unposted = c.submitted.Front()
 	}
 }

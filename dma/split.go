@@ -16,12 +16,12 @@ type cursor struct {
 
 var errChanged = errors.New("the buffers were changed in flight")
 
-// cut takes the next piece off a task: as many bytes, and as many buffers on either side, as
+// split takes the next segment off a task: as many bytes, and as many buffers on either side, as
 // the device takes at a time.
-func (c *Context) cut(t *CopyTask) (from, to []verbs.SGE) {
+func (c *Context) split(t *CopyTask) (from, to []verbs.SGE) {
 	s, d, most := len(c.sendSGL), len(c.recvSGL), c.set.MaxSGE
-	for size := 0; t.left > 0 && size < c.set.maxPiece; {
-		n, err := t.step(c.set.maxPiece - size)
+	for size := 0; t.left > 0 && size < c.set.maxSegment; {
+		n, err := t.step(c.set.maxSegment - size)
 		var src, dst verbs.SGE
 		if err == nil {
 			src, dst, err = t.entries(c.set.PD, n)

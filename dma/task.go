@@ -29,10 +29,10 @@ type CopyTask struct {
 
 	// For one submission.
 	unreported bool       // OptimizeReports
-	from, to   cursor     // of the next piece
-	left       int        // bytes not in a piece yet
-	pieces     int        // number at the device
-	failure    *TaskError // the error of its pieces
+	from, to   cursor     // of the next segment
+	left       int        // bytes not in a segment yet
+	segments   int        // number at the device
+	failure    *TaskError // the error of its segments
 	kept       error      // why the device may still use its memory
 	changed    error      // the buffers were changed in flight: the rest is not copied
 }
@@ -122,7 +122,7 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 	}
 	t.length, t.left = n, n
 	t.from, t.to = cursor{buf: t.src}, cursor{buf: t.dst}
-	t.pieces, t.failure, t.kept, t.changed = 0, nil, nil, nil
+	t.segments, t.failure, t.kept, t.changed = 0, nil, nil, nil
 	t.unreported = flags&pe.OptimizeReports != 0
 	c.push(t)
 	if flags&pe.Aggregate == 0 {

@@ -7,39 +7,39 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// loan lets another goroutine drive the engine while Run, or a Close that drives the engine,
-// sleeps. Whoever changes its state from offered drives the engine. (While Run spins, it takes up
-// queued functions soon, and those of several goroutines together.)
-type loan struct {
-	state  atomic.Int32
-	back   chan struct{} // has room for one: the engine, for a Run that has recalled it
-	lender uintptr       // ID of the goroutine that sleeps, while another one drives the engine
+// substitution lets another goroutine drive the engine while Run sleeps, or a Close that drives
+// it. The goroutine that changes state from possible drives the engine. A Run that spins is not
+// substituted: it takes up queued functions soon, and those of several goroutines together.
+type substitution struct {
+	state    atomic.Int32
+	ended    chan struct{} // has room for one; for a Run that is awaited
+	sleeping uintptr       // ID of the goroutine that is substituted
 }
 
-// The states of a loan.
+// The states of a substitution.
 const (
-	notLent  int32 = iota
-	offered        // Run sleeps
-	borrowed       // another goroutine drives the engine; Run sleeps
-	recalled       // another goroutine drives the engine; Run waits for it
+	impossible int32 = iota
+	possible         // Run sleeps
+	underWay         // another goroutine drives the engine; Run sleeps
+	awaited          // another goroutine drives the engine; Run waits for it
 )
 
-// lend is called before Run sleeps, with armed backends.
-func (e *Engine) lend() { e.loan.state.Store(offered) }
+// allowSubstitution is called before Run sleeps, with armed backends.
+func (e *Engine) allowSubstitution() { e.substitution.state.Store(possible) }
 
-// takeBack ends lend. It waits for a goroutine that drives the engine.
-func (e *Engine) takeBack() {
-	l := &e.loan
-	for !l.state.CompareAndSwap(offered, notLent) {
-		if l.state.CompareAndSwap(borrowed, recalled) {
-			<-l.back
+// endSubstitution waits for a goroutine that drives the engine, and allows no other.
+func (e *Engine) endSubstitution() {
+	s := &e.substitution
+	for !s.state.CompareAndSwap(possible, impossible) {
+		if s.state.CompareAndSwap(underWay, awaited) {
+			<-s.ended
 			return
 		}
 	}
 }
 
-// maxBorrowedPasses bounds the work that a goroutine does for others after its own function.
-const maxBorrowedPasses = 2
+// maxPassesForOthers bounds the work that a goroutine does for others after its own function.
+const maxPassesForOthers = 2
 
 // Dispatch is Do for functions that may run on the caller's goroutine. While Run sleeps,
 // Dispatch runs f at once, as if in a callback inside Progress, and returns when f has returned.
@@ -60,53 +60,54 @@ func (e *Engine) Dispatch(f func()) error {
 	if f == nil {
 		return fmt.Errorf("pe: cannot call Dispatch: the function is nil: %w", ErrInvalid)
 	}
-	if !e.borrow() {
+	if !e.substitute() {
 		return e.Do(f)
 	}
-	e.runBorrowed(f)
+	e.runAsSubstitute(f)
 	return nil
 }
 
-// borrow makes the calling goroutine the one that drives the engine, if Run sleeps and no function
-// was queued before.
-func (e *Engine) borrow() bool {
-	l := &e.loan
-	if e.turns.Load() != nil || l.state.Load() != offered || !l.state.CompareAndSwap(offered, borrowed) {
+// substitute makes the calling goroutine drive the engine, if Run sleeps and no function was
+// queued before.
+func (e *Engine) substitute() bool {
+	s := &e.substitution
+	if e.turns.Load() != nil || s.state.Load() != possible || !s.state.CompareAndSwap(possible, underWay) {
 		return false
 	}
 	if e.turns.Load() != nil || e.calls.pending() {
-		e.giveBack()
+		e.substituted()
 		return false
 	}
-	l.lender = e.driver.Swap(uintptr(goroutine.Current()))
+	s.sleeping = e.driver.Swap(uintptr(goroutine.Current()))
 	e.notifier.sleeping.Store(false) // from here on, calls of wake are for this goroutine
 	return true
 }
 
-func (e *Engine) giveBack() {
-	l := &e.loan
-	if !l.state.CompareAndSwap(borrowed, offered) {
-		l.state.Store(notLent)
-		l.back <- struct{}{}
+// substituted is called when the goroutine no longer drives the engine.
+func (e *Engine) substituted() {
+	s := &e.substitution
+	if !s.state.CompareAndSwap(underWay, possible) {
+		s.state.Store(impossible)
+		s.ended <- struct{}{}
 	}
 }
 
-// runBorrowed runs f, and gives the engine back, even after a panic or runtime.Goexit.
-func (e *Engine) runBorrowed(f func()) {
-	settled := false
+// runAsSubstitute runs f, and returns the engine to Run, even after a panic or runtime.Goexit.
+func (e *Engine) runAsSubstitute(f func()) {
+	allDone := false
 	defer func() {
-		if !settled {
+		if !allDone {
 			e.endSleep()
 		}
-		e.driver.Store(e.loan.lender)
-		e.giveBack()
+		e.driver.Store(e.substitution.sleeping)
+		e.substituted()
 	}()
 	f()
-	settled = e.settle()
+	allDone = e.doRest()
 }
 
-// settle does what is due after a borrowed turn. It returns false if Run must do the rest.
-func (e *Engine) settle() bool {
+// doRest does what is due after f. It returns false if Run must do more.
+func (e *Engine) doRest() bool {
 	if e.turns.Load() != nil {
 		return false // f has connected a simulated context
 	}
@@ -119,7 +120,7 @@ func (e *Engine) settle() bool {
 				return true
 			}
 		}
-		if passes == maxBorrowedPasses {
+		if passes == maxPassesForOthers {
 			return false
 		}
 		n.sleeping.Store(false)

@@ -235,7 +235,7 @@ func TestDispatchWhileTheEngineIsLent(t *testing.T) {
 		time.Sleep(time.Second)
 		assert.Len(t, ended, 0)
 		close(leave)
-		assert.Equal(t, <-back, ran, "the borrower has run what was queued meanwhile")
+		assert.Equal(t, <-back, ran, "the substitute has run what was queued meanwhile")
 		assert.Equal(t, []int{1, 2, 3}, order)
 		assert.ErrorIs(t, <-ended, context.Canceled)
 		assert.Equal(t, pe.Idle, d.State())

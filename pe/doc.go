@@ -90,7 +90,7 @@
 //
 // # Goroutines
 //
-// An engine belongs to one goroutine at a time: the one that is inside Progress or Run, or is
+// An engine belongs to one goroutine at a time, which is inside Progress or Run, or
 // about to call it. All callbacks run on it, one at a time, never inside one another.
 // Contexts, tasks and pools belong to it too. Any goroutine may call [Engine.Do], which runs a
 // function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Engine.MayBlock],

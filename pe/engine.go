@@ -27,9 +27,9 @@ type Config struct {
 }
 
 // Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
-// belongs to one goroutine at a time: the one that calls Progress or Run. While Run sleeps, that is
-// the one whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from any
-// goroutine at any time.
+// belongs to one goroutine at a time, which calls Progress or Run. While Run sleeps, it belongs to a
+// goroutine whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from
+// any goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin spin.Spin // decides how long Run polls before it sleeps
@@ -48,13 +48,13 @@ type Engine struct {
 	changes  fifo.Queue[change]
 	pools    fifo.Queue[*pool] // whose waiters are to be called
 
-	turns    atomic.Pointer[turns] // nil: no context has had a simulated device
-	calls    calls
-	loan     loan
-	runs     runs
-	notifier notifier
-	slice    timeslice
-	attached attachment
+	turns        atomic.Pointer[turns] // nil: no context has had a simulated device
+	calls        calls
+	substitution substitution
+	runs         runs
+	notifier     notifier
+	slice        timeslice
+	attached     attachment
 }
 
 // change is a change of state that has not been reported yet.
@@ -72,7 +72,7 @@ func New(cfg Config) *Engine {
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()
-	e.loan.back = make(chan struct{}, 1)
+	e.substitution.ended = make(chan struct{}, 1)
 	return e
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// acquire makes the calling goroutine the one that drives the engine.
+// acquire makes the calling goroutine drive the engine.
 func (e *Engine) acquire(op string) error {
 	if !e.driver.CompareAndSwap(0, uintptr(goroutine.Current())) {
 		return e.drivenError(op)

@@ -239,7 +239,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
-		e.lend()
+		e.allowSubstitution()
 		select {
 		case <-n.wakeup:
 		case <-done:
@@ -247,7 +247,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 		case <-held:
 			more, inTurn = false, false
 		}
-		e.takeBack()
+		e.endSubstitution()
 	}
 	n.sleeping.Store(false)
 	if !inTurn {
