@@ -10,17 +10,18 @@ import (
 
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/test/petest"
 )
 
 func TestStates(t *testing.T) {
-	l := newLab(t, 1)
-	l.slow = true
+	l := petest.NewLab(t, 1)
+	l.Slow = true
 	e := drive(t, l)
 	result := make(chan error)
 	go func() { result <- await.State(background, l, pe.Running) }()
 	go func() { result <- await.Start(background, l) }()
 	require.NoError(t, await.State(background, l, pe.Starting))
-	do(t, e, l.ctl.Started)
+	do(t, e, l.Control.Started)
 	require.NoError(t, <-result)
 	require.NoError(t, <-result)
 	require.NoError(t, await.State(background, l, pe.Running))
@@ -32,8 +33,8 @@ func TestStates(t *testing.T) {
 
 // A context that goes back to Idle will not be Running.
 func TestStateNeverReached(t *testing.T) {
-	l := newLab(t, 1)
-	l.slow = true
+	l := petest.NewLab(t, 1)
+	l.Slow = true
 	e := drive(t, l)
 	result := make(chan error)
 	go func() { result <- await.Start(background, l) }()
@@ -43,7 +44,7 @@ func TestStateNeverReached(t *testing.T) {
 	require.ErrorIs(t, err, await.ErrStopped)
 	require.ErrorIs(t, err, errBoom)
 
-	do(t, e, func() { l.startErr = errBoom })
+	do(t, e, func() { l.StartErr = errBoom })
 	require.ErrorIs(t, await.Start(background, l), errBoom)
 }
 
@@ -51,16 +52,16 @@ func TestStateNeverReached(t *testing.T) {
 // waits for.
 func TestStopWaitsForItsOwnIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, 1)
+		l := petest.NewLab(t, 1)
 		e := pe.New(pe.Config{})
 		require.NoError(t, e.Connect(l))
-		var held *job
+		var held *petest.Job
 		l.OnStateChange(func(_, _ pe.State) {
 			l.OnStateChange(nil)
 			require.NoError(t, l.Stop())
 			require.NoError(t, l.Start())
 			var err error
-			held, err = l.jobs.Alloc()
+			held, err = l.Jobs.Alloc()
 			require.NoError(t, err)
 		})
 		require.NoError(t, l.Start())
@@ -89,19 +90,19 @@ func progress(t testing.TB, e *pe.Engine) {
 }
 
 func TestStateGivenUp(t *testing.T) {
-	l := newLab(t, 1)
+	l := petest.NewLab(t, 1)
 	drive(t, l)
 	ctx, cancel := context.WithTimeout(background, time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, await.State(ctx, l, pe.Running), context.DeadlineExceeded)
-	require.ErrorIs(t, await.State(background, newLab(t, 1), pe.Running), pe.ErrNotConnected)
+	require.ErrorIs(t, await.State(background, petest.NewLab(t, 1), pe.Running), pe.ErrNotConnected)
 	require.ErrorIs(t, await.State(background, nil, pe.Running), await.ErrInvalid)
 	require.ErrorIs(t, await.Start(background, nil), await.ErrInvalid)
 }
 
 // Run goes on while every context is Idle.
 func TestRun(t *testing.T) {
-	l := newLab(t, 1)
+	l := petest.NewLab(t, 1)
 	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	ctx, cancel := context.WithCancelCause(background)

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/test/petest"
 )
 
 var (
@@ -40,16 +41,16 @@ func eventually(t testing.TB, e *pe.Engine, what string, is func() bool) {
 
 func TestTask(t *testing.T) {
 	e, l := running(t, 1)
-	do(t, e, func() { l.autoComplete = true })
-	var collected *job
-	require.NoError(t, await.Task(background, e, l.jobs.Alloc, func(j *job) error {
+	do(t, e, func() { l.Auto = true })
+	var collected *petest.Job
+	require.NoError(t, await.Task(background, e, l.Jobs.Alloc, func(j *petest.Job) error {
 		require.False(t, j.InFlight())
 		collected = j
 		return nil
 	}))
 	require.NotNil(t, collected)
-	require.NoError(t, await.Task(background, e, l.jobs.Alloc, nil))
-	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, func(*job) error { return errBoom }), errBoom)
+	require.NoError(t, await.Task(background, e, l.Jobs.Alloc, nil))
+	require.ErrorIs(t, await.Task(background, e, l.Jobs.Alloc, func(*petest.Job) error { return errBoom }), errBoom)
 	do(t, e, func() { require.Zero(t, l.Allocated()) })
 }
 
@@ -57,10 +58,10 @@ func TestTaskFails(t *testing.T) {
 	e, l := running(t, 1)
 	result := make(chan error)
 	go func() {
-		result <- await.Task(background, e, l.jobs.Alloc, func(*job) error { panic("collected a failure") })
+		result <- await.Task(background, e, l.Jobs.Alloc, func(*petest.Job) error { panic("collected a failure") })
 	}()
-	eventually(t, e, "the job is posted", func() bool { return len(l.posted) == 1 })
-	do(t, e, func() { l.finish(errBoom) })
+	eventually(t, e, "the job is posted", func() bool { return len(l.Posted) == 1 })
+	do(t, e, func() { l.FinishWith(errBoom) })
 	require.ErrorIs(t, <-result, errBoom)
 	do(t, e, func() { require.Zero(t, l.Allocated()) })
 }
@@ -113,51 +114,51 @@ func TestPost(t *testing.T) {
 
 func TestTaskRefusals(t *testing.T) {
 	e, l := running(t, 1)
-	none := func() (*job, error) { return nil, nil }
-	fails := func() (*job, error) { return nil, errBoom }
+	none := func() (*petest.Job, error) { return nil, nil }
+	fails := func() (*petest.Job, error) { return nil, errBoom }
 	require.ErrorIs(t, await.Task(background, e, none, nil), await.ErrInvalid)
 	require.ErrorIs(t, await.Task(background, e, fails, nil), errBoom)
-	noBuffer := func() (*job, error) { return nil, fmt.Errorf("no buffer: %w", bufinv.ErrExhausted) }
+	noBuffer := func() (*petest.Job, error) { return nil, fmt.Errorf("no buffer: %w", bufinv.ErrExhausted) }
 	require.ErrorIs(t, await.Task(background, e, noBuffer, nil), pe.ErrExhausted, "no task can be waited for")
-	require.ErrorIs(t, await.Task[*job](background, e, nil, nil), await.ErrInvalid)
-	require.ErrorIs(t, await.Task(background, nil, l.jobs.Alloc, nil), await.ErrInvalid)
+	require.ErrorIs(t, await.Task[*petest.Job](background, e, nil, nil), await.ErrInvalid)
+	require.ErrorIs(t, await.Task(background, nil, l.Jobs.Alloc, nil), await.ErrInvalid)
 
 	var inside error
-	do(t, e, func() { inside = await.Task(background, e, l.jobs.Alloc, nil) })
+	do(t, e, func() { inside = await.Task(background, e, l.Jobs.Alloc, nil) })
 	require.ErrorIs(t, inside, pe.ErrReentrant)
 
 	ctx, cancel := context.WithCancelCause(background)
 	cancel(errBoom)
-	require.ErrorIs(t, await.Task(ctx, e, func() (*job, error) { panic("allocated in vain") }, nil), errBoom)
+	require.ErrorIs(t, await.Task(ctx, e, func() (*petest.Job, error) { panic("allocated in vain") }, nil), errBoom)
 
 	// A task that cannot be submitted is freed.
-	do(t, e, func() { l.autoComplete = true })
-	stop := func() (*job, error) {
-		j, err := l.jobs.Alloc()
+	do(t, e, func() { l.Auto = true })
+	stop := func() (*petest.Job, error) {
+		j, err := l.Jobs.Alloc()
 		return j, errors.Join(err, l.Stop())
 	}
 	err := await.Task(background, e, stop, nil)
 	require.ErrorIs(t, err, pe.ErrBadState)
 	require.NoError(t, await.State(background, l, pe.Idle))
-	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, nil), pe.ErrBadState)
+	require.ErrorIs(t, await.Task(background, e, l.Jobs.Alloc, nil), pe.ErrBadState)
 }
 
 func TestTaskOnAClosedEngine(t *testing.T) {
 	e := pe.New(pe.Config{})
 	require.NoError(t, e.Close())
-	l := newLab(t, 1)
-	require.ErrorIs(t, await.Task(background, e, l.jobs.Alloc, nil), pe.ErrClosed)
+	l := petest.NewLab(t, 1)
+	require.ErrorIs(t, await.Task(background, e, l.Jobs.Alloc, nil), pe.ErrClosed)
 	require.ErrorIs(t, await.Func(background, e, func() error { return nil }), pe.ErrClosed)
 }
 
 // Nobody drives the engine: ctx ends the wait, and nothing is begun later.
 func TestTaskOnAnEngineAtRest(t *testing.T) {
-	l := newLab(t, 1)
+	l := petest.NewLab(t, 1)
 	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	ctx, cancel := context.WithTimeout(background, time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, await.Task(ctx, e, func() (*job, error) { panic("begun") }, nil), context.DeadlineExceeded)
+	require.ErrorIs(t, await.Task(ctx, e, func() (*petest.Job, error) { panic("begun") }, nil), context.DeadlineExceeded)
 	require.ErrorIs(t, await.Func(ctx, e, func() error { panic("begun") }), context.DeadlineExceeded)
 	require.ErrorIs(t, await.Start(ctx, l), context.DeadlineExceeded)
 	require.NoError(t, e.Close())
@@ -171,9 +172,9 @@ func TestTaskCancelledInFlight(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(background)
 			result := make(chan error)
 			go func() {
-				result <- await.Task(ctx, e, l.jobs.Alloc, func(*job) error { panic("collected after the wait had ended") })
+				result <- await.Task(ctx, e, l.Jobs.Alloc, func(*petest.Job) error { panic("collected after the wait had ended") })
 			}()
-			eventually(t, e, "the job is posted", func() bool { return len(l.posted) == 1 })
+			eventually(t, e, "the job is posted", func() bool { return len(l.Posted) == 1 })
 			cancel(errBoom)
 			err := <-result
 			require.ErrorIs(t, err, errBoom)
@@ -187,7 +188,7 @@ func TestTaskCancelledInFlight(t *testing.T) {
 			do(t, e, func() {
 				require.Equal(t, 1, l.Allocated(), "freed in flight")
 				require.ErrorIs(t, pending.Wait(background), pe.ErrReentrant)
-				l.finish(outcome)
+				l.FinishWith(outcome)
 			})
 			require.Equal(t, outcome, pending.Wait(background))
 			<-pending.Done()
@@ -209,8 +210,8 @@ func TestTaskCancelledInAlloc(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e, l := running(t, c.tasks)
-				var mine *job
-				do(t, e, func() { mine, _ = l.jobs.Alloc() })
+				var mine *petest.Job
+				do(t, e, func() { mine, _ = l.Jobs.Alloc() })
 				ctx, cancel := context.WithCancel(background)
 				running, tried := true, 0
 				synctest.Wait()
@@ -222,20 +223,20 @@ func TestTaskCancelledInAlloc(t *testing.T) {
 						close(hold)
 					}()
 				}
-				err := await.Task(ctx, e, func() (*job, error) {
+				err := await.Task(ctx, e, func() (*petest.Job, error) {
 					cancel()
 					if c.queued {
 						synctest.Wait() // the caller knows
 					}
 					defer func() { running = false }()
 					tried++
-					return l.jobs.Alloc()
+					return l.Jobs.Alloc()
 				}, nil)
 				require.False(t, running)
 				require.ErrorIs(t, err, context.Canceled)
 				require.False(t, errors.As(err, new(*await.Pending)))
 				do(t, e, func() {
-					require.Empty(t, l.posted)
+					require.Empty(t, l.Posted)
 					require.NoError(t, mine.Free())
 				})
 				do(t, e, func() { require.Zero(t, l.Allocated()) })
@@ -247,17 +248,17 @@ func TestTaskCancelledInAlloc(t *testing.T) {
 
 func TestTaskWaitsItsTurn(t *testing.T) {
 	e, l := running(t, 1)
-	var mine *job
-	do(t, e, func() { mine, _ = l.jobs.Alloc() }) // a program that uses callbacks
-	do(t, e, func() { l.autoComplete = true })
+	var mine *petest.Job
+	do(t, e, func() { mine, _ = l.Jobs.Alloc() }) // a program that uses callbacks
+	do(t, e, func() { l.Auto = true })
 	var order []int
 	var all sync.WaitGroup
 	for i := range 5 {
 		asked := false
 		all.Go(func() {
 			err := await.Task(background, e,
-				func() (*job, error) { asked = true; return l.jobs.Alloc() },
-				func(*job) error { order = append(order, i); return nil })
+				func() (*petest.Job, error) { asked = true; return l.Jobs.Alloc() },
+				func(*petest.Job) error { order = append(order, i); return nil })
 			if err != nil {
 				panic(err)
 			}
@@ -269,7 +270,7 @@ func TestTaskWaitsItsTurn(t *testing.T) {
 	result := make(chan error)
 	tried := 0
 	go func() {
-		result <- await.Task(ctx, e, func() (*job, error) { tried++; return l.jobs.Alloc() }, nil)
+		result <- await.Task(ctx, e, func() (*petest.Job, error) { tried++; return l.Jobs.Alloc() }, nil)
 	}()
 	eventually(t, e, "it has asked", func() bool { return tried == 1 })
 	cancel()
@@ -290,7 +291,7 @@ func TestTaskStopped(t *testing.T) {
 	asked := 0
 	for range 2 {
 		go func() {
-			result <- await.Task(background, e, func() (*job, error) { asked++; return l.jobs.Alloc() }, nil)
+			result <- await.Task(background, e, func() (*petest.Job, error) { asked++; return l.Jobs.Alloc() }, nil)
 		}()
 	}
 	eventually(t, e, "both have asked", func() bool { return asked == 2 })
@@ -299,13 +300,13 @@ func TestTaskStopped(t *testing.T) {
 	if errors.Is(a, pe.ErrBadState) {
 		a, b = b, a
 	}
-	require.ErrorIs(t, a, errFlushed)
+	require.ErrorIs(t, a, petest.ErrFlushed)
 	require.ErrorIs(t, b, pe.ErrBadState)
 }
 
 func TestTaskPanics(t *testing.T) {
-	l := newLab(t, 1)
-	l.autoComplete = true
+	l := petest.NewLab(t, 1)
+	l.Auto = true
 	e := pe.New(pe.Config{})
 	require.NoError(t, e.Connect(l))
 	require.NoError(t, l.Start())
@@ -321,9 +322,9 @@ func TestTaskPanics(t *testing.T) {
 		require.ErrorIs(t, <-result, await.ErrPanicked)
 		require.Zero(t, l.Allocated())
 	}
-	panics(func() error { return await.Task(background, e, func() (*job, error) { panic("oops") }, nil) })
+	panics(func() error { return await.Task(background, e, func() (*petest.Job, error) { panic("oops") }, nil) })
 	panics(func() error {
-		return await.Task(background, e, l.jobs.Alloc, func(*job) error { panic("oops") })
+		return await.Task(background, e, l.Jobs.Alloc, func(*petest.Job) error { panic("oops") })
 	})
 	panics(func() error { return await.Func(background, e, func() error { panic("oops") }) })
 	require.NoError(t, l.Stop())
@@ -339,17 +340,17 @@ func TestTaskPanics(t *testing.T) {
 func TestTaskPanicsOnTheCallersGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, l := running(t, 1)
-		do(t, e, func() { l.autoComplete = true })
+		do(t, e, func() { l.Auto = true })
 		for _, f := range []func() error{
 			func() error { return await.Func(t.Context(), e, func() error { panic("oops") }) },
-			func() error { return await.Task(t.Context(), e, func() (*job, error) { panic("oops") }, nil) },
+			func() error { return await.Task(t.Context(), e, func() (*petest.Job, error) { panic("oops") }, nil) },
 			func() error {
-				return await.Task(t.Context(), e, l.jobs.Alloc, func(*job) error { panic("oops") })
+				return await.Task(t.Context(), e, l.Jobs.Alloc, func(*petest.Job) error { panic("oops") })
 			},
 		} {
 			synctest.Wait()
 			require.PanicsWithValue(t, "oops", func() { _ = f() })
-			require.NoError(t, await.Task(t.Context(), e, l.jobs.Alloc, nil))
+			require.NoError(t, await.Task(t.Context(), e, l.Jobs.Alloc, nil))
 		}
 	})
 }
@@ -374,7 +375,7 @@ func TestTaskModel(t *testing.T) {
 		}
 		stopAt := rapid.IntRange(-1, 40).Draw(rt, "stop")
 
-		l := newLab(t, tasks)
+		l := petest.NewLab(t, tasks)
 		e := pe.New(pe.Config{})
 		require.NoError(rt, e.Connect(l))
 		require.NoError(rt, l.Start())
@@ -398,13 +399,13 @@ func TestTaskModel(t *testing.T) {
 				defer returned.Add(1)
 				defer cancel(nil)
 				over, got := false, false
-				err := await.Task(ctx, e, func() (*job, error) {
-					j, err := l.jobs.Alloc()
+				err := await.Task(ctx, e, func() (*petest.Job, error) {
+					j, err := l.Jobs.Alloc()
 					if err == nil && p.fails {
-						j.err = errJob
+						j.Err = errJob
 					}
 					return j, err
-				}, func(*job) error {
+				}, func(*petest.Job) error {
 					if over {
 						panic("collected after the call had returned")
 					}
@@ -429,7 +430,7 @@ func TestTaskModel(t *testing.T) {
 				case errors.Is(err, errJob) && p.fails && !got,
 					errors.Is(err, errBoom) && got,
 					errors.Is(err, gaveUp) && !got && p.cancel >= 0,
-					stopAt >= 0 && !got && (errors.Is(err, errFlushed) || errors.Is(err, pe.ErrBadState)):
+					stopAt >= 0 && !got && (errors.Is(err, petest.ErrFlushed) || errors.Is(err, pe.ErrBadState)):
 				default:
 					list = append(list, fmt.Errorf("collected %v: %w", got, err))
 				}
@@ -439,8 +440,8 @@ func TestTaskModel(t *testing.T) {
 			if step == stopAt {
 				require.NoError(rt, l.Stop())
 			}
-			if len(l.posted) > 0 && step%3 == 0 {
-				l.finish(l.posted[0].err)
+			if len(l.Posted) > 0 && step%3 == 0 {
+				l.Finish(0)
 			}
 			_, err := e.Progress()
 			require.NoError(rt, err)
@@ -466,13 +467,13 @@ func TestTaskModel(t *testing.T) {
 func TestTaskOfAnotherEngine(t *testing.T) {
 	e, _ := running(t, 1)
 	other, l := running(t, 1)
-	var j *job
+	var j *petest.Job
 	do(t, other, func() {
 		var err error
-		j, err = l.jobs.Alloc()
+		j, err = l.Jobs.Alloc()
 		require.NoError(t, err)
 	})
-	err := await.Task(background, e, func() (*job, error) { return j, nil }, nil)
+	err := await.Task(background, e, func() (*petest.Job, error) { return j, nil }, nil)
 	require.ErrorIs(t, err, await.ErrInvalid)
 	do(t, other, func() { require.NoError(t, j.Free()) })
 }
@@ -480,16 +481,16 @@ func TestTaskOfAnotherEngine(t *testing.T) {
 // A task that is in flight is refused, and stays its owner's: the owner's callback is called.
 func TestTaskInFlight(t *testing.T) {
 	e, l := running(t, 1)
-	var j *job
+	var j *petest.Job
 	called := 0
 	do(t, e, func() {
 		var err error
-		j, err = l.jobs.Alloc()
-		require.NoError(t, pe.SubmitOrFree(j, err, func(*job, error) { called++ }))
+		j, err = l.Jobs.Alloc()
+		require.NoError(t, pe.SubmitOrFree(j, err, func(*petest.Job, error) { called++ }))
 	})
-	err := await.Task(background, e, func() (*job, error) { return j, nil }, nil)
+	err := await.Task(background, e, func() (*petest.Job, error) { return j, nil }, nil)
 	require.ErrorIs(t, err, pe.ErrInUse)
-	do(t, e, func() { l.finish(nil) })
+	do(t, e, func() { l.FinishWith(nil) })
 	do(t, e, func() {
 		require.Equal(t, 1, called)
 		require.NoError(t, j.Free())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/graph"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/test/petest"
 )
 
 const length = 16
@@ -13,7 +14,7 @@ const length = 16
 // BenchmarkChain runs a chain of 16 tasks that end at once, through a graph.
 func BenchmarkChain(b *testing.B) {
 	x := newBench[int](b, 1)
-	x.lab.auto = true
+	x.lab.Auto = true
 	builder := graph.NewBuilder[int]("chain")
 	var nodes []*graph.Node
 	for n := range length {
@@ -41,11 +42,11 @@ func BenchmarkChain(b *testing.B) {
 // BenchmarkChainByHand is the same with callbacks.
 func BenchmarkChainByHand(b *testing.B) {
 	x := newBench[int](b, 1)
-	x.lab.auto = true
+	x.lab.Auto = true
 	left := 0
-	var next func(j *job, err error)
+	var next func(j *petest.Job, err error)
 	begin := func() { must(0, pe.SubmitOrFree(must(x.alloc(0)), nil, next)) }
-	next = func(j *job, err error) {
+	next = func(j *petest.Job, err error) {
 		must(0, err)
 		must(0, j.Free())
 		if left--; left > 0 {

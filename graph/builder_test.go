@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/graph"
+	"github.com/verbena-rdma/verbena/test/petest"
 )
 
 func nop(int) error { return nil }
@@ -19,7 +20,7 @@ func TestBuildRefusals(t *testing.T) {
 			b.Func("a", nil)
 		},
 		`node "a" has no function that allocates its task`: func(b *graph.Builder[int]) {
-			graph.Task[int, *job](b, "a", nil, nil)
+			graph.Task[int, *petest.Job](b, "a", nil, nil)
 		},
 		`node 2 has no name`: func(b *graph.Builder[int]) {
 			b.Func("a", nop)

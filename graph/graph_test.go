@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/graph"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/test/petest"
 )
 
 // trace is a value that notes what has run.
@@ -26,13 +27,13 @@ func noting(name string) func(*trace) error {
 	}
 }
 
-func (x *bench[V]) alloc(V) (*job, error) { return x.lab.jobs.Alloc() }
+func (x *bench[V]) alloc(V) (*petest.Job, error) { return x.lab.Jobs.Alloc() }
 
 func TestTasksAndFunctions(t *testing.T) {
 	x := newBench[*trace](t, 2)
 	b := graph.NewBuilder[*trace]("g")
-	collect := func(name string) func(*trace, *job) error {
-		return func(r *trace, j *job) error {
+	collect := func(name string) func(*trace, *petest.Job) error {
+		return func(r *trace, j *petest.Job) error {
 			require.False(t, j.InFlight())
 			return noting(name)(r)
 		}
@@ -52,22 +53,22 @@ func TestTasksAndFunctions(t *testing.T) {
 	require.ErrorIs(t, i.Free(), pe.ErrInUse)
 	require.ErrorIs(t, i.SetValue(nil), pe.ErrInUse)
 	x.quiesce()
-	require.Len(t, x.lab.posted, 2, "both are in flight at the same time")
-	x.lab.finish(1)
+	require.Len(t, x.lab.Posted, 2, "both are in flight at the same time")
+	x.lab.Finish(1)
 	x.quiesce()
 	require.Equal(t, []string{"second"}, r.list)
-	x.lab.finish(0)
+	x.lab.Finish(0)
 	x.quiesce()
 	require.Equal(t, []string{"second", "first", "join"}, r.list)
-	require.Len(t, x.lab.posted, 1)
+	require.Len(t, x.lab.Posted, 1)
 	require.Empty(t, x.done)
-	x.lab.finish(0)
+	x.lab.Finish(0)
 	x.quiesce()
 	require.Equal(t, []*graph.Instance[*trace]{i}, x.done)
 	require.Zero(t, x.lab.Allocated())
 
 	// It runs again.
-	x.lab.auto = true
+	x.lab.Auto = true
 	again := &trace{}
 	require.NoError(t, i.SetValue(again))
 	require.NoError(t, i.Submit())
@@ -84,13 +85,13 @@ func TestTasksAndFunctions(t *testing.T) {
 
 func TestErrorsStopWhatDependsOnThem(t *testing.T) {
 	x := newBench[*trace](t, 2)
-	x.lab.auto = true
+	x.lab.Auto = true
 	b := graph.NewBuilder[*trace]("g")
-	bad := graph.Task(b, "bad", func(*trace) (*job, error) {
-		j, err := x.lab.jobs.Alloc()
-		j.err = errBoom
+	bad := graph.Task(b, "bad", func(*trace) (*petest.Job, error) {
+		j, err := x.lab.Jobs.Alloc()
+		j.Err = errBoom
 		return j, err
-	}, func(*trace, *job) error { panic("collected a failure") })
+	}, func(*trace, *petest.Job) error { panic("collected a failure") })
 	after, far := b.Func("after", noting("after")), b.Func("far", noting("far"))
 	good, better := b.Func("good", noting("good")), b.Func("better", noting("better"))
 	b.Chain(bad, after, far)
@@ -116,17 +117,17 @@ func TestErrorsStopWhatDependsOnThem(t *testing.T) {
 
 func TestNodesFail(t *testing.T) {
 	x := newBench[*trace](t, 1)
-	x.lab.auto = true
+	x.lab.Auto = true
 	other := newBench[*trace](t, 2) // one is lost in each run
-	none := func(*trace) (*job, error) { return nil, nil }
-	fails := func(*trace) (*job, error) { return nil, errBoom }
+	none := func(*trace) (*petest.Job, error) { return nil, nil }
+	fails := func(*trace) (*petest.Job, error) { return nil, errBoom }
 	b := graph.NewBuilder[*trace]("g")
 	b.Func("func", func(*trace) error { return errBoom })
 	graph.Task(b, "alloc", fails, nil)
 	graph.Task(b, "none", none, nil)
 	graph.Task(b, "engine", other.alloc, nil)
-	graph.Task(b, "collect", x.alloc, func(*trace, *job) error { return errBoom })
-	graph.Task(b, "freed", x.alloc, func(_ *trace, j *job) error { return j.Free() })
+	graph.Task(b, "collect", x.alloc, func(*trace, *petest.Job) error { return errBoom })
+	graph.Task(b, "freed", x.alloc, func(_ *trace, j *petest.Job) error { return j.Free() })
 	x.build(b, 1)
 	x.submit(&trace{})
 	x.quiesce()
@@ -145,7 +146,7 @@ func TestNodesFail(t *testing.T) {
 	require.Zero(t, x.lab.Allocated())
 
 	// Submission that fails frees the task.
-	x.lab.refuse = errBoom
+	x.lab.Refuse = errBoom
 	x.errs = nil
 	require.NoError(t, x.done[0].Submit())
 	x.quiesce()
@@ -158,11 +159,11 @@ func TestNodesFail(t *testing.T) {
 // A collect that submits the task again keeps it, and has failed.
 func TestCollectSubmitsAgain(t *testing.T) {
 	x := newBench[int](t, 1)
-	x.lab.auto = true
-	var kept *job
+	x.lab.Auto = true
+	var kept *petest.Job
 	times := 0
 	b := graph.NewBuilder[int]("g")
-	graph.Task(b, "again", x.alloc, func(_ int, j *job) error {
+	graph.Task(b, "again", x.alloc, func(_ int, j *petest.Job) error {
 		times++
 		kept = j
 		return j.Submit()
@@ -201,13 +202,13 @@ func TestPoolRefusals(t *testing.T) {
 // Nodes wait for tasks: of this graph, and of others who use the pool.
 func TestExhaustedPool(t *testing.T) {
 	x := newBench[*trace](t, 1)
-	mine, err := x.lab.jobs.Alloc()
+	mine, err := x.lab.Jobs.Alloc()
 	require.NoError(t, err)
-	x.lab.auto = true
+	x.lab.Auto = true
 	b := graph.NewBuilder[*trace]("g")
 	for n := range 3 {
 		name := fmt.Sprint(n)
-		graph.Task(b, name, x.alloc, func(r *trace, _ *job) error { return noting(name)(r) })
+		graph.Task(b, name, x.alloc, func(r *trace, _ *petest.Job) error { return noting(name)(r) })
 	}
 	x.build(b, 2)
 	one, two := &trace{}, &trace{}
@@ -237,15 +238,15 @@ func TestStop(t *testing.T) {
 	r := &trace{}
 	x.submit(r)
 	x.quiesce()
-	require.Len(t, x.lab.posted, 2)
+	require.Len(t, x.lab.Posted, 2)
 	x.submit(&trace{}) // not begun
 	require.NoError(t, x.g.Stop())
 	x.quiesce()
 	require.Equal(t, pe.Stopping, x.g.State())
 	require.Len(t, x.done, 1, "the one that was not begun")
 	require.EqualError(t, x.errs[0], `graph: run of "g": not run: head, one, two, three, tail (flushed: the graph was stopped)`)
-	x.lab.finish(0)
-	x.lab.finish(0)
+	x.lab.Finish(0)
+	x.lab.Finish(0)
 	x.quiesce()
 	require.Len(t, x.errs, 2)
 	require.ErrorIs(t, x.errs[1], graph.ErrFlushed)
@@ -261,7 +262,7 @@ func TestStop(t *testing.T) {
 	require.Equal(t, []string{"head"}, r.list)
 
 	// Started again, nothing of before is left.
-	x.done, x.errs, x.lab.auto = nil, nil, true
+	x.done, x.errs, x.lab.Auto = nil, nil, true
 	require.NoError(t, x.g.Start())
 	r.list = nil
 	x.submit(r)
@@ -280,7 +281,7 @@ func TestStopTooLateToMatter(t *testing.T) {
 	x.submit(&trace{})
 	x.quiesce()
 	require.NoError(t, x.g.Stop())
-	x.lab.finish(0)
+	x.lab.Finish(0)
 	x.quiesce()
 	require.Len(t, x.done, 1)
 	require.Empty(t, x.errs)
@@ -295,24 +296,24 @@ func TestStopFromInside(t *testing.T) {
 			return b.Func("it", func(*trace) error { return stop(x) })
 		},
 		"alloc, then stop": func(x *bench[*trace], b *graph.Builder[*trace]) *graph.Node {
-			return graph.Task(b, "it", func(r *trace) (*job, error) {
+			return graph.Task(b, "it", func(r *trace) (*petest.Job, error) {
 				j, err := x.alloc(r)
 				return j, errors.Join(err, stop(x))
 			}, nil)
 		},
 		"stop, then alloc": func(x *bench[*trace], b *graph.Builder[*trace]) *graph.Node {
-			return graph.Task(b, "it", func(r *trace) (*job, error) {
+			return graph.Task(b, "it", func(r *trace) (*petest.Job, error) {
 				require.NoError(x.t, stop(x))
 				return x.alloc(r)
 			}, nil)
 		},
 		"collect": func(x *bench[*trace], b *graph.Builder[*trace]) *graph.Node {
-			return graph.Task(b, "it", x.alloc, func(*trace, *job) error { return stop(x) })
+			return graph.Task(b, "it", x.alloc, func(*trace, *petest.Job) error { return stop(x) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newBench[*trace](t, 1)
-			x.lab.auto = true
+			x.lab.Auto = true
 			b := graph.NewBuilder[*trace]("g")
 			it := add(x, b)
 			b.Edge(it, b.Func("next", noting("next")))
@@ -338,7 +339,7 @@ func must[V any](v V, err error) V {
 
 func TestPanics(t *testing.T) {
 	x := newBench[string](t, 1)
-	x.lab.auto = true
+	x.lab.Auto = true
 	oops := func(v, where string) {
 		if v == where {
 			panic(where)
@@ -347,8 +348,8 @@ func TestPanics(t *testing.T) {
 	b := graph.NewBuilder[string]("g")
 	f := b.Func("func", func(v string) error { oops(v, "func"); return nil })
 	task := graph.Task(b, "task",
-		func(v string) (*job, error) { oops(v, "alloc"); return x.lab.jobs.Alloc() },
-		func(v string, _ *job) error { oops(v, "collect"); return nil })
+		func(v string) (*petest.Job, error) { oops(v, "alloc"); return x.lab.Jobs.Alloc() },
+		func(v string, _ *petest.Job) error { oops(v, "collect"); return nil })
 	b.Chain(f, task, b.Func("end", func(string) error { return nil }))
 	x.build(b, 1)
 	i := x.submit("")
@@ -373,7 +374,7 @@ func TestPanics(t *testing.T) {
 // An instance of one graph is a node of another.
 func TestNested(t *testing.T) {
 	x := newBench[*trace](t, 1)
-	x.lab.auto = true
+	x.lab.Auto = true
 	inner := graph.NewBuilder[*trace]("inner")
 	inner.Chain(inner.Func("a", noting("a")), graph.Task(inner, "b", x.alloc, nil), inner.Func("c", noting("c")))
 	in, err := inner.Build()
@@ -397,7 +398,7 @@ func TestNested(t *testing.T) {
 
 func TestRunAllocatesNothing(t *testing.T) {
 	x := newBench[int](t, 2)
-	x.lab.auto = true
+	x.lab.Auto = true
 	b := graph.NewBuilder[int]("g")
 	head := b.Func("head", nop)
 	tail := b.Func("tail", nop)
@@ -458,14 +459,14 @@ func TestModel(t *testing.T) {
 			name := fmt.Sprint(i)
 			begin := func(r *record) { r.begin(i, before[i]) }
 			if rapid.Bool().Draw(rt, "is a task") {
-				nodes[i] = graph.Task(b, name, func(r *record) (*job, error) {
-					j, err := x.lab.jobs.Alloc()
+				nodes[i] = graph.Task(b, name, func(r *record) (*petest.Job, error) {
+					j, err := x.lab.Jobs.Alloc()
 					if err == nil {
 						begin(r)
-						j.err = r.fails[i]
+						j.Err = r.fails[i]
 					}
 					return j, err
-				}, func(r *record, _ *job) error {
+				}, func(r *record, _ *petest.Job) error {
 					r.ended[i] = true
 					return nil
 				})
@@ -517,8 +518,8 @@ func TestModel(t *testing.T) {
 					stopped = true
 				}
 				step++
-				if len(x.lab.posted) > 0 && rapid.Bool().Draw(rt, "a job ends") {
-					x.lab.finish(rapid.IntRange(0, len(x.lab.posted)-1).Draw(rt, "which"))
+				if len(x.lab.Posted) > 0 && rapid.Bool().Draw(rt, "a job ends") {
+					x.lab.Finish(rapid.IntRange(0, len(x.lab.Posted)-1).Draw(rt, "which"))
 				}
 				_, err := x.engine.Progress()
 				require.NoError(rt, err)
@@ -636,17 +637,17 @@ func TestStopWhileWaitingAgain(t *testing.T) {
 	x := newBench[*trace](t, 1)
 	b := graph.NewBuilder[*trace]("g")
 	attempts := 0
-	it := graph.Task(b, "it", func(*trace) (*job, error) {
+	it := graph.Task(b, "it", func(*trace) (*petest.Job, error) {
 		if attempts++; attempts == 2 {
 			require.NoError(t, x.g.Stop())
-			_, err := x.lab.jobs.Alloc()
+			_, err := x.lab.Jobs.Alloc()
 			require.NoError(t, err)
 		}
-		return x.lab.jobs.Alloc()
+		return x.lab.Jobs.Alloc()
 	}, nil)
 	b.Edge(it, b.Func("next", noting("next")))
 	x.build(b, 1)
-	taken := must(x.lab.jobs.Alloc())
+	taken := must(x.lab.Jobs.Alloc())
 	r := &trace{}
 	x.submit(r)
 	x.quiesce()
