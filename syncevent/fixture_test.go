@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -136,22 +137,11 @@ func newPeer(t testing.TB, dev *soft.Device) *peer {
 func (p *peer) connect(to *peer) {
 	gids, err := to.dev.GIDs(1)
 	require.NoError(p.t, err)
-	for _, step := range []struct {
-		attr verbs.QPAttr
-		mask verbs.QPAttrMask
-	}{
-		{verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: remoteRights}, verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess},
-		{verbs.QPAttr{
-			State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: to.qp.Num(), MaxDestReadAtomic: 4, MinRNRTimer: 1,
-			Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
-		}, verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN | verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer},
-		{
-			verbs.QPAttr{State: verbs.QPReadyToSend, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 4},
-			verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry | verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic,
-		},
-	} {
-		require.NoError(p.t, p.qp.Modify(step.attr, step.mask|verbs.QPAttrState))
-	}
+	verbstest.ToRTS(p.t, p.qp, verbs.RC, verbs.QPAttr{
+		Port: 1, Access: remoteRights, PathMTU: 1024, DestQPN: to.qp.Num(), MaxDestReadAtomic: 4, MinRNRTimer: 1,
+		Address: verbs.AddressAttr{DGID: gids[0].GID, Port: 1, UDPPort: gids[0].UDPPort},
+		Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 4,
+	})
 }
 
 // newPeers makes a connection between two devices.

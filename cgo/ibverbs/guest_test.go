@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/test/rig"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -175,36 +176,8 @@ func connect(t testing.TB, a, b *end, c config) {
 		if c.modify != nil {
 			c.modify(&attr)
 		}
-		for _, step := range waysToRTS[c.service] {
-			attr.State = step.to
-			require.NoError(t, e.own.qp.Modify(attr, step.mask|verbs.QPAttrState))
-		}
+		verbstest.ToRTS(t, e.own.qp, c.service, attr)
 	}
-}
-
-type step struct {
-	to   verbs.QPState
-	mask verbs.QPAttrMask
-}
-
-const pathAttrs = verbs.QPAttrAddress | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN
-
-var waysToRTS = map[verbs.QPType][]step{
-	verbs.RC: {
-		{verbs.QPInitialized, verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess},
-		{verbs.QPReadyToReceive, pathAttrs | verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer},
-		{verbs.QPReadyToSend, verbs.QPAttrTimeout | verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry | verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic},
-	},
-	verbs.UC: {
-		{verbs.QPInitialized, verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccess},
-		{verbs.QPReadyToReceive, pathAttrs},
-		{verbs.QPReadyToSend, verbs.QPAttrSQPSN},
-	},
-	verbs.UD: {
-		{verbs.QPInitialized, verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey},
-		{verbs.QPReadyToReceive, 0},
-		{verbs.QPReadyToSend, verbs.QPAttrSQPSN},
-	},
 }
 
 // pair makes two connected ends.

@@ -19,7 +19,11 @@ func TestGuestTransitions(t *testing.T) {
 	d := openAdapter(t)
 	e := newEnd(t, d, config{})
 	good := verbs.QPAttr{Port: 1, Address: verbs.AddressAttr{DGID: e.gid.GID, SGIDIndex: e.gid.Index, Port: 1}, PathMTU: 1024, DestQPN: 17, MaxDestReadAtomic: 1, MaxInitReadAtomic: 1}
-	init, rtr := waysToRTS[verbs.RC][0], waysToRTS[verbs.RC][1]
+	type step struct {
+		to   verbs.QPState
+		mask verbs.QPAttrMask
+	}
+	init, rtr := step{verbs.QPInitialized, verbs.RCToInit}, step{verbs.QPReadyToReceive, verbs.RCToRTR}
 	check := func(s step, drop, add verbs.QPAttrMask, change func(*verbs.QPAttr), want string) {
 		t.Helper()
 		attr := good
@@ -29,7 +33,7 @@ func TestGuestTransitions(t *testing.T) {
 		}
 		before, err := e.qp.Query()
 		require.NoError(t, err)
-		err = e.qp.Modify(attr, s.mask&^drop|add|verbs.QPAttrState)
+		err = e.qp.Modify(attr, s.mask&^drop|add)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, want)
 		after, err := e.qp.Query()
@@ -43,7 +47,7 @@ func TestGuestTransitions(t *testing.T) {
 	check(step{verbs.QPReadyToSend, 0}, 0, 0, nil, "there is no such transition")
 	attr := good
 	attr.State = verbs.QPInitialized
-	require.NoError(t, e.qp.Modify(attr, init.mask|verbs.QPAttrState))
+	require.NoError(t, e.qp.Modify(attr, init.mask))
 	check(rtr, verbs.QPAttrRQPSN, 0, nil, "Init to RTR: invalid argument (errno 22): attribute RQPSN is missing")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.PathMTU = 1500 }, "attribute PathMTU is 1500; it must be 256, 512, 1024, 2048 or 4096")
 	check(rtr, 0, 0, func(a *verbs.QPAttr) { a.MaxDestReadAtomic = 1000 }, "attribute MaxDestReadAtomic is 1000; it must be from 0 to 128")
@@ -283,7 +287,7 @@ func testCloseDropsCompletions(t *testing.T, d verbs.Device) {
 	init := verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq, MaxSendWR: 1, MaxRecvWR: 20}
 	other, err := a.pd.CreateQP(init)
 	require.NoError(t, err)
-	require.NoError(t, other.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1}, waysToRTS[verbs.RC][0].mask|verbs.QPAttrState))
+	require.NoError(t, other.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1}, verbs.RCToInit))
 	_, err = other.PostRecv(make([]verbs.RecvWR, 20))
 	require.NoError(t, err)
 	require.NoError(t, other.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState))

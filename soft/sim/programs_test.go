@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -184,14 +185,10 @@ func TestVerbs(t *testing.T) {
 			require.NoError(s, err)
 			gids, err := dev.GIDs(1)
 			require.NoError(s, err)
-			require.NoError(s, qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: verbs.AccessRemoteWrite},
-				verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
-			require.NoError(s, qp.Modify(verbs.QPAttr{
-				State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: qp.Num(), RQPSN: 1, MinRNRTimer: 12,
-				Address: verbs.AddressAttr{DGID: gids[0].GID},
-			}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-			require.NoError(s, qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: 1, Timeout: 14, RetryCount: 7, RNRRetry: 7},
-				verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
+			verbstest.ToRTS(s, qp, verbs.RC, verbs.QPAttr{
+				Port: 1, Access: verbs.AccessRemoteWrite, PathMTU: 1024, DestQPN: qp.Num(), RQPSN: 1, SQPSN: 1, MinRNRTimer: 12,
+				Address: verbs.AddressAttr{DGID: gids[0].GID}, Timeout: 14, RetryCount: 7, RNRRetry: 7,
+			})
 			copy(page, "by hand")
 			_, err = qp.PostSend([]verbs.SendWR{{
 				ID: 7, Op: verbs.OpWrite, Flags: verbs.FlagSignaled,

@@ -22,6 +22,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/test/cmtest"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -189,12 +190,9 @@ func groups(gid verbs.GID) string {
 func connect(t *testing.T, qp verbs.QP, gid verbs.GID, qpn uint32) {
 	t.Helper()
 	const all = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
-		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
-	require.NoError(t, qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToReceive, PathMTU: 1024, DestQPN: qpn, MaxDestReadAtomic: 1, MinRNRTimer: 12,
+	verbstest.ToRTS(t, qp, verbs.RC, verbs.QPAttr{
+		Port: 1, Access: all, PathMTU: 1024, DestQPN: qpn, MaxDestReadAtomic: 1, MinRNRTimer: 12,
 		Address: verbs.AddressAttr{DGID: gid, Port: 1},
-	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-	require.NoError(t, qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 1},
-		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
+		Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 1,
+	})
 }

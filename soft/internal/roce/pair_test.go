@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -88,16 +89,13 @@ func (s *side) connectTo(gid verbs.GIDEntry, qpn uint32) {
 	if s.sqPSN != nil {
 		psn = *s.sqPSN
 	}
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: all},
-		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccess))
 	path := s.path
 	path.DGID, path.Port, path.UDPPort = gid.GID, 1, gid.UDPPort
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{
-		State: verbs.QPReadyToReceive, PathMTU: s.mtu, DestQPN: qpn, RQPSN: 0xfffff0, MaxDestReadAtomic: 16, MinRNRTimer: 1,
-		Address: path,
-	}, verbs.QPAttrState|verbs.QPAttrAddress|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|verbs.QPAttrMaxDestReadAtomic|verbs.QPAttrMinRNRTimer))
-	require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, SQPSN: psn, Timeout: cmp.Or(s.timeout, testTimeout), RetryCount: 7, RNRRetry: rnr, MaxInitReadAtomic: 16},
-		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCount|verbs.QPAttrRNRRetry|verbs.QPAttrMaxInitReadAtomic))
+	verbstest.ToRTS(s.t, s.qp, verbs.RC, verbs.QPAttr{
+		Port: 1, Access: all, Address: path, PathMTU: s.mtu, DestQPN: qpn, RQPSN: 0xfffff0, SQPSN: psn,
+		MaxDestReadAtomic: 16, MaxInitReadAtomic: 16, MinRNRTimer: 1,
+		Timeout: cmp.Or(s.timeout, testTimeout), RetryCount: 7, RNRRetry: rnr,
+	})
 }
 
 func openPair(t testing.TB, a, b Config, memory int) (*side, *side) {
