@@ -1,4 +1,4 @@
-package crosscheck_test
+package crosscheck
 
 import (
 	"testing"
@@ -10,14 +10,13 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/soft/sim"
-	"github.com/verbena-rdma/verbena/test/crosscheck"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // onSim runs a workload on simulated hosts, with bad links for odd seeds.
-func onSim(t *testing.T, seed uint64) (result *crosscheck.Result) {
+func onSim(t *testing.T, seed uint64) (result *outcome) {
 	synctest.Test(t, func(t *testing.T) {
 		s := sim.New(t, seed)
 		if seed%2 == 1 {
@@ -30,9 +29,9 @@ func onSim(t *testing.T, seed uint64) (result *crosscheck.Result) {
 	return result
 }
 
-func run(t *testing.T, a, b verbs.Device, seed uint64, noLoss func()) *crosscheck.Result {
+func run(t *testing.T, a, b verbs.Device, seed uint64, noLoss func()) *outcome {
 	t.Helper()
-	result, err := crosscheck.Run(a, b, seed, noLoss)
+	result, err := runWorkload(a, b, seed, noLoss)
 	require.NoError(t, err, "seed %d", seed)
 	return result
 }

@@ -1,6 +1,6 @@
 //go:build linux && cgo && verbs
 
-package crosscheck_test
+package crosscheck
 
 import (
 	"os"

@@ -24,8 +24,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Result is what a workload has led to. All of it is the same on all devices.
-type Result struct {
+// outcome is what a workload has led to. All of it is the same on all devices.
+type outcome struct {
 	Ending string
 	// Completions are those of the tasks, in the order of their callbacks, and Received the
 	// messages, by end and connection.
@@ -57,7 +57,7 @@ type workload struct {
 	host   host.Host
 	ends   [2]*end
 	ending ending
-	result *Result
+	result *outcome
 	limit  time.Time
 }
 
@@ -82,15 +82,15 @@ type end struct {
 	reposts  bool  // receives are posted again
 }
 
-// Run runs the workload of a seed between two devices, which may be one. The calling goroutine
+// runWorkload runs the workload of a seed between two devices, which may be one. The calling goroutine
 // drives both. From the call of noLoss on, which may be nil, no packet may be lost: the refusal of
 // a request is sent once, since the queue pair that refuses is in the error state, and without
 // it the request would fail for lack of an answer.
-func Run(a, b verbs.Device, seed uint64, noLoss func()) (result *Result, err error) {
+func runWorkload(a, b verbs.Device, seed uint64, noLoss func()) (result *outcome, err error) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := &workload{
 		random: random, engine: pe.New(pe.Config{}), host: host.Of(a), ending: endings[random.IntN(len(endings))],
-		result: &Result{Completions: map[string][]string{}, Received: map[string][]string{}},
+		result: &outcome{Completions: map[string][]string{}, Received: map[string][]string{}},
 	}
 	w.result.Ending = w.ending.name
 	w.limit = w.host.Now().Add(limit)
