@@ -260,6 +260,11 @@ func (l *Link) post(ctx context.Context, f *inFlight, alloc func(place int) (*rd
 	if err := l.Wait(ctx, f.tasks[place]); err != nil {
 		return nil, err
 	}
+	select {
+	case <-l.done:
+		return nil, l.err
+	default:
+	}
 	p, err := await.Post(l.hub.rdma.Engine(), func() (*rdma.Task, error) {
 		if l.err != nil { // Close may have freed the memory
 			return nil, l.err
@@ -273,11 +278,6 @@ func (l *Link) post(ctx context.Context, f *inFlight, alloc func(place int) (*rd
 	})
 	if err != nil {
 		return nil, broken(err)
-	}
-	select {
-	case <-l.done:
-		return nil, l.err
-	default:
 	}
 	f.tasks[place], f.next = p, (place+1)%len(f.tasks)
 	return p, nil
