@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -13,9 +14,9 @@ import (
 // sends a message of no bytes.
 //
 // Send, SendImm, Read, Write, WriteImm, AtomicWrite, CompareSwap and FetchAdd may be called from any
-// goroutine but the engine's (pe.ErrReentrant). They take their tasks from the shared pool of
-// the connection's or peer's context, rdma.SharedTasks at a time; further calls wait, in
-// order. They take over the caller's references to the buffers, in any case. The buffers must
+// goroutine but the engine's (pe.ErrReentrant). They take their tasks from a pool of this
+// package in the connection's or peer's context, 64 at a time; further calls wait, in order.
+// They take over the caller's references to the buffers, in any case. The buffers must
 // not be touched until the call has returned. If ctx ends while the device has the operation,
 // the call returns a *Pending, and the buffers remain in use: see the package comment. Other
 // errors are those of the task, of its allocation and of its submission; if a connection or a
@@ -129,7 +130,7 @@ func operate[T Target](ctx context.Context, to T, with operands) (original uint6
 // time; the caller's references are held until the end.
 func (o *operation) allocate() (*rdma.Task, error) {
 	if o.conn != nil {
-		p, err := o.conn.Context().SharedPool()
+		p, err := poolOf(o.conn.Context().Siblings(sibling.Pass{}).Attachment, o.conn.Context().Pool)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +147,7 @@ func (o *operation) allocate() (*rdma.Task, error) {
 		}
 		return allocate(p, o.conn, &o.operands)
 	}
-	p, err := o.peer.Context().SharedPool()
+	p, err := poolOf(o.peer.Context().Siblings(sibling.Pass{}).Attachment, o.peer.Context().Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +155,23 @@ func (o *operation) allocate() (*rdma.Task, error) {
 		return nil, err
 	}
 	return allocate(p, o.peer, &o.operands)
+}
+
+// poolTasks is how many operations of one context run at a time.
+const poolTasks = 64
+
+// contextPool is the pool that operations of one context use. It belongs to the engine's
+// goroutine.
+type contextPool[P any] struct{ pool *P }
+
+// poolOf returns the pool of a context, and makes it on the first call. attachment and create are
+// methods of the context.
+func poolOf[P any](attachment func(func() any) any, create func(int, func(*rdma.Task), func(*rdma.Task, error)) (*P, error)) (p *P, err error) {
+	c := attachment(func() any { return &contextPool[P]{} }).(*contextPool[P])
+	if c.pool == nil {
+		c.pool, err = create(poolTasks, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+	}
+	return c.pool, err
 }
 
 // allocate allocates a task of an operation that connections and peers have.

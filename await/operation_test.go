@@ -54,9 +54,9 @@ func TestOperations(t *testing.T) {
 		require.Equal(t, want, fmt.Sprintf("%v %q %d", msg.Opcode(), msg.Bytes(), imm))
 	}
 
-	// Many more at a time than the shared pool has tasks.
+	// Many more at a time than the pool has tasks.
 	var wg sync.WaitGroup
-	for i := range 4 * rdma.SharedTasks {
+	for i := range 4 * 64 {
 		wg.Go(func() {
 			for range 3 {
 				assert.NoError(t, await.Write(background, r.conn, source(i, 1), bufinv.Target(r.remote, 8192+i, 1)))
@@ -64,7 +64,7 @@ func TestOperations(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, r.memA.Bytes()[:4*rdma.SharedTasks], r.memB.Bytes()[8192:8192+4*rdma.SharedTasks])
+	require.Equal(t, r.memA.Bytes()[:4*64], r.memB.Bytes()[8192:8192+4*64])
 }
 
 func TestOperationsRefused(t *testing.T) {
@@ -89,7 +89,7 @@ func TestEveryCallerLearnsTheReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRigWith(t, rdma.Config{EndWithLastConnection: !stays, Permissions: everything}, rdma.Config{EndWithLastConnection: !stays})
 			r.connect(t)
-			const callers = 2 * rdma.SharedTasks
+			const callers = 2 * 64
 			var wg sync.WaitGroup
 			for range callers {
 				wg.Go(func() {

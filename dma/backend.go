@@ -36,7 +36,7 @@ func (c *Context) acquire() error {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", 2*depth, c.dev.Name(), err)
 	}
 	c.cq.OnCompletion(c.control.Wake)
-	c.lanes.Attach(c.cq, c.received)
+	c.lanes.Attach(c.cq, c.cq.Capacity(), c.received)
 	init := verbs.QPInit{Type: verbs.RC, MaxRecvWR: depth, MaxSendSGE: c.set.MaxSGE, MaxRecvSGE: c.set.MaxSGE}
 	if c.lane, err = c.lanes.Open(c.set.PD, init, depth, (*laneOwner)(c)); err != nil {
 		return fmt.Errorf("create a queue pair for %d copies on %s: %w", depth, c.dev.Name(), err)

@@ -108,7 +108,7 @@ func visit(t testing.TB, way, name string, at int) error {
 				if next != pe.Running {
 					return
 				}
-				shared, err := p.rdma.SharedPool()
+				shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 				assert.NoError(t, err)
 				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
 				if err == nil {
@@ -313,7 +313,7 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 		case pe.Starting:
 			p.peer.Connect(p.rdma, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; p.rdma.Fail(err) })
 		case pe.Running:
-			shared, err := p.rdma.SharedPool()
+			shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 			assert.NoError(t, err)
 			var w wirecode.Writer // of memory that ends later than the server's
 			w.Uint64(remote.Addr())

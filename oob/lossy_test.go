@@ -58,7 +58,7 @@ func testCMOnALossyNetwork(s *sim.Sim) {
 				if err != nil {
 					return
 				}
-				shared, err := p.rdma.SharedPool()
+				shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 				p.rdma.Fail(err)
 				var again func(task *rdma.Task, err error)
 				write := func() {

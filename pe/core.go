@@ -26,6 +26,7 @@ type Core struct {
 	watchers   []*watcher // replaced as a whole
 	unreported int        // changes of state whose callback has not been called
 	userData   any
+	attached   attachment
 
 	err        error // the first one since Start
 	unreturned bool  // Run has not returned err yet

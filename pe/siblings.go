@@ -7,7 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/sibling"
 )
 
-// attachment is what another package of this module keeps with an engine.
+// attachment is what another package of this module keeps with an engine or a context.
 type attachment struct {
 	once  sync.Once
 	value any
@@ -30,8 +30,18 @@ func (s siblings) NextTurn() host.Turn {
 
 // Attachment returns the result of the first call of create for this engine. Only package await
 // uses it. It may be called from any goroutine.
-func (s siblings) Attachment(create func() any) any {
-	a := &s.attached
+func (s siblings) Attachment(create func() any) any { return s.attached.get(create) }
+
+func (a *attachment) get(create func() any) any {
 	a.once.Do(func() { a.value = create() })
 	return a.value
 }
+
+// coreSiblings has the methods of a context that other packages of this module use.
+type coreSiblings struct{ *Core }
+
+// Siblings returns the methods for packages of this module.
+func (c *Core) Siblings(sibling.Pass) coreSiblings { return coreSiblings{c} }
+
+// Attachment is that of engines, for this context.
+func (s coreSiblings) Attachment(create func() any) any { return s.attached.get(create) }

@@ -39,7 +39,7 @@ func TestPermissionMissing(t *testing.T) {
 			r.a, r.b = r.sideThatStays(openSoft(t), rdma.Config{}), r.sideThatStays(openSoft(t), rdma.Config{Permissions: mmap.RemoteWrite})
 			r.a.peer = r.imported(r.b, r.a)
 			r.connect(1)
-			pool := must(r.a.ctx.SharedPool())
+			pool := anyPool(r.a.ctx)
 			var errs []error
 			for range 3 {
 				task := must(c.submit(r, pool))

@@ -146,8 +146,9 @@ type Path struct {
 type Queues struct {
 	// SendQueueSize is how many tasks can be at the device at a time on one
 	// connection; further ones wait in the context, in order. Zero: 256, or as many
-	// as the pools hold or the device takes, if that is less; 16 without any pool but the
-	// shared one.
+	// as the pools hold that have been made before the connection, or the device takes, if that
+	// is less; 16 without a pool. All connections together have as many tasks at the device as
+	// the pools hold that were made before Start, or 256 if that is more.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all connections
 	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in the context, in order. With UC, and on a device without

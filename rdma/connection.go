@@ -215,7 +215,7 @@ func (conn *Connection) openLane() (err error) {
 			init.MaxRecvSGE = 1
 		}
 	}
-	conn.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth, (*laneOwner)(conn))
+	conn.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*laneOwner)(conn))
 	return err
 }
 

@@ -14,7 +14,6 @@ import (
 // (package pe) drives it. The transport service is RC or UC: Config.Transport.
 type Connections struct {
 	parts
-	shared Pool
 
 	onConnection func(*Connection, ConnectionState, error)
 	watchers     []*connectionWatcher // replaced as a whole

@@ -49,7 +49,7 @@ func (c *Datagrams) open() (err error) {
 		Type: s.Transport, MaxRecvWR: max(c.receives.depth, 1), MaxSendSGE: s.MaxSendSGE, MaxRecvSGE: max(s.MaxRecvSGE+s.headerEntries(), 1),
 		MaxInline: s.inline, UnsolicitedWriteRecv: s.unsolicited,
 	}
-	if d.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth, (*datagramOwner)(d)); err != nil {
+	if d.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*datagramOwner)(d)); err != nil {
 		return err
 	}
 	attr, mask := verbs.QPAttr{Port: s.Port, PKeyIndex: s.PKeyIndex, QKey: s.qkey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)

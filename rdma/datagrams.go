@@ -13,7 +13,6 @@ import (
 // transport service is UD or SRD: DatagramsConfig.Transport.
 type Datagrams struct {
 	parts
-	shared   DatagramPool
 	peers    map[EndpointAddr]*Peer // the peers that the context knows
 	learned  fifo.List[*Peer]       // the peers known only by their messages, the oldest first
 	endpoint *datagramEndpoint      // of one run

@@ -121,7 +121,7 @@ func (cs *dialRig) until(what string, done func() bool) {
 // send sends a message.
 func (cs *dialRig) send(from *dialContext, conn *rdma.Connection, text string) {
 	cs.t.Helper()
-	shared := must(from.SharedPool())
+	shared := anyPool(from)
 	m := must(mmap.New(from.dev, mmap.Config{Memory: []byte(text), Permissions: mmap.LocalReadWrite}))
 	defer func() { assert.NoError(cs.t, m.Close()) }()
 	task := must(shared.Send(conn, bufinv.Source(m, 0, len(text))))

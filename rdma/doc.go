@@ -197,22 +197,22 @@
 // A source without data is an error, because nothing would be moved. No buffer at all
 // makes a message of no bytes.
 //
-// # Without pools and buffers
+// # A function for each task, and for all messages
 //
-// [Connections.Receive] takes all messages, in buffers of the context's own, and hands them
-// to a function. [Connections.SharedPool] has tasks for any operation. With them a program
-// makes neither pools nor buffers:
+// [Connections.Receive] takes all messages, in buffers of the context's own, and hands them to a
+// function. Tasks of a pool that is made with pe.Done and pe.Failed have functions of their own:
 //
 //	err := r.Receive(64, 4096, func(m *rdma.Message) { ... })
+//	tasks, err := r.Pool(16, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 //	...
-//	shared, err := r.SharedPool()
-//	task, err := shared.Send(conn, bufinv.Source(local, 0, 13))
-//	err = pe.SubmitOrFree(task, nil, func(t *rdma.Task, err error) { ... })
+//	task, err := tasks.Send(conn, bufinv.Source(local, 0, 13))
+//	err = pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { ... })
 //
 // # Queues
 //
 // The send queue of each connection takes Config.SendQueueSize tasks. Default: as many as the
-// pools hold, up to 256. The receive queue, which all connections share, takes
+// pools hold, up to 256. All connections together have as many tasks at the device as the pools
+// hold that were made before Start, or 256 if that is more. The receive queue, which all connections share, takes
 // Config.RecvQueueSize receives. Default: those of all pools and of Receive. The program never meets a full queue: tasks that find no room at the device wait in the
 // context, in the order of submission.
 //

@@ -78,7 +78,7 @@ func tasksWaitUntilReady(t *testing.T, s *sim.Sim, late time.Duration, kind stri
 		cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
 	}
 	e := newSimEarlyRig(s, cfg, cfg, kind)
-	shared := must(e.a.ctx.SharedPool())
+	shared := anyPool(e.a.ctx)
 	binary.NativeEndian.PutUint64(e.b.mem.Bytes(), 40)
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())
@@ -107,7 +107,7 @@ func tasksWaitUntilReady(t *testing.T, s *sim.Sim, late time.Duration, kind stri
 // Both ends submit before either is Ready.
 func TestBothEndsSubmitEarly(t *testing.T) {
 	e := newEarlyRig(t, rdma.Config{}, rdma.Config{})
-	shared, back := must(e.a.ctx.SharedPool()), must(e.b.ctx.SharedPool())
+	shared, back := anyPool(e.a.ctx), anyPool(e.b.ctx)
 	copy(e.a.mem.Bytes(), "from a")
 	copy(e.b.mem.Bytes(), "from b")
 	a, desc := must2(e.a.ctx.Export())
@@ -143,7 +143,7 @@ func TestTasksOfConnectionsThatNeverBecomeReady(t *testing.T) {
 	} {
 		runSimulated(t, c.name, 2, func(t *testing.T, s *sim.Sim) {
 			e := newSimEarlyRig(s, rdma.Config{ConnectTimeout: 50 * time.Millisecond, CloseTimeout: 50 * time.Millisecond}, rdma.Config{}, "Receive")
-			shared := must(e.a.ctx.SharedPool())
+			shared := anyPool(e.a.ctx)
 			a, _ := must2(e.a.ctx.Export())
 			_, peer := must2(e.b.ctx.Export())
 			const n = 3
@@ -193,7 +193,7 @@ func TestEarlyReadsOfPeersThatTakeNone(t *testing.T) {
 func testEarlyReadsOfPeersThatTakeNone(s *sim.Sim) {
 	t := testOf(s)
 	e := newEarlyRigOn(t, s.Host("a").Device(), noReadsDevice{s.Host("b").Device()}, rdma.Config{}, rdma.Config{}, "Receive")
-	shared := must(e.a.ctx.SharedPool())
+	shared := anyPool(e.a.ctx)
 	a, desc := must2(e.a.ctx.Export())
 	b, peer := must2(e.b.ctx.Export())
 	e.submit(shared.Read(a, bufinv.Source(e.a.peer, 0, 8), bufinv.Target(e.a.mem, 0, 8)))
@@ -222,7 +222,7 @@ func testTasksWaitForDial(s *sim.Sim) {
 	cs.start(server, client)
 	l, addr := cs.listen(server, rdma.ListenConfig{})
 	require.NoError(t, l.Close())
-	shared := must(client.SharedPool())
+	shared := anyPool(client)
 	var ended []error
 	submit := func(conn *rdma.Connection) {
 		require.NoError(t, pe.SubmitOrFree(must(shared.Send(conn, nil)), nil, func(task *rdma.Task, err error) {
@@ -269,7 +269,7 @@ func TestWindowsWaitUntilReady(t *testing.T) {
 	require.NoError(t, a.Connect(peer))
 	e.until("it is bound", func() bool { return bound })
 	copy(e.a.mem.Bytes(), "by window")
-	e.submit(must(e.a.ctx.SharedPool()).Write(a, bufinv.Source(e.a.mem, 0, 9), bufinv.Target(seen, 0, 9)))
+	e.submit(anyPool(e.a.ctx).Write(a, bufinv.Source(e.a.mem, 0, 9), bufinv.Target(seen, 0, 9)))
 	e.until("it is written", func() bool { return len(e.ended) == 1 })
 	require.NoError(t, e.ended[0])
 	require.Equal(t, "by window", string(lent.Bytes()[:9]))

@@ -13,21 +13,18 @@ import (
 )
 
 // A server that answers each message, and its client, which is itself here, so that the
-// example stands alone. It makes neither pools nor buffers.
+// example stands alone. It makes no buffers, and no receives.
 func ExampleContext_Receive() {
 	dev := must(device.Open("soft-lo"))
 	engine := pe.New(pe.Config{})
 	r := must(rdma.New(dev, rdma.Config{Engine: engine}))
 	memory := must(mmap.Alloc(dev, 4096, mmap.LocalReadOnly))
+	sends := must(r.Pool(2, func(t *rdma.Task) { r.Fail(t.Free()) }, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) }))
 
 	send := func(conn *rdma.Connection, text string, at int) {
 		n := copy(memory.Bytes()[at:], text)
-		shared, err := r.SharedPool()
-		if err == nil {
-			task, e := shared.Send(conn, bufinv.Source(memory, at, n))
-			err = pe.SubmitOrFree(task, e, func(t *rdma.Task, err error) { r.Fail(errors.Join(err, t.Free())) })
-		}
-		r.Fail(err) // nil does nothing
+		task, err := sends.Send(conn, bufinv.Source(memory, at, n))
+		r.Fail(pe.SubmitOrFree(task, err)) // nil does nothing
 	}
 	err := r.Receive(16, 64, func(m *rdma.Message) {
 		fmt.Printf("%s\n", m.Bytes())

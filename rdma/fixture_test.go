@@ -324,6 +324,13 @@ func (o *outcome[T]) bad(t T, err error) {
 func (o *outcome[T]) count() int { return len(o.done) + len(o.failed) }
 
 // must is for set-up that cannot fail.
+// anyPool makes a pool whose tasks have functions of their own.
+func anyPool[P any](c interface {
+	Pool(n int, done func(*rdma.Task), failed func(*rdma.Task, error)) (*P, error)
+}) *P {
+	return must(c.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]))
+}
+
 func must[V any](v V, err error) V {
 	if err != nil {
 		panic(err)

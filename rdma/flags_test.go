@@ -164,7 +164,7 @@ func TestTaskMisuse(t *testing.T) {
 	_, err := writePool.Write(nil, nil, nil)
 	require.ErrorIs(t, err, pe.ErrBadState)
 	r.connect(1)
-	_, err = r.a.ctx.Pool(1, sends.ok, sends.bad)
+	_, err = r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad)
 	require.ErrorIs(t, err, pe.ErrBadState)
 	conn := r.a.conns[0]
 	a, mem, peer := r.a, r.a.mem, r.a.peer

@@ -35,7 +35,6 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 	_, alloc := writes.Write(conn, r.a.bufs.Source(r.a.mem, 0, 8), nil)
 	_, allocReceive := recvs.Alloc(nil)
 	_, pool := r.a.ctx.Pool(1, func(*rdma.Task) {}, func(*rdma.Task, error) {})
-	_, shared := r.a.ctx.SharedPool()
 	_, all := rdma.SubmitAll([]*rdma.Task{task}, 0)
 	for _, c := range []struct {
 		call string
@@ -44,7 +43,6 @@ func TestTasksOnAForeignGoroutine(t *testing.T) {
 		{`allocate from pool "task"`, alloc},
 		{`allocate from pool "receive"`, allocReceive},
 		{"make a pool of tasks", pool},
-		{"use the shared pool", shared},
 		{"submit a write", all},
 		{"submit a write", task.Submit()},
 		{"submit a write", task.TrySubmit()},

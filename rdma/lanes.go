@@ -20,38 +20,36 @@ type lanes struct {
 
 	tasks int // tasks for send queues, of all pools
 	cq    verbs.CQ
-	depth int // of each lane in this run
-
-	sharedFits bool // there is room for the tasks of the shared pool
 }
 
-// depthNow is the size of the send queues, which follows from the configuration and the pools.
-func (l *lanes) depthNow() int {
+// fewTasks is the send queue size of a connection if the context has no pool yet.
+const fewTasks = 16
+
+// depth is the size of the send queues, which follows from the configuration and the pools.
+func (l *lanes) depth() int {
 	s := l.core.set
 	if s.SendQueueSize != 0 {
 		return s.SendQueueSize
 	}
-	return min(cmp.Or(l.tasks, sharedDepth), defaultSendQueue, s.caps.MaxSends)
+	return min(cmp.Or(l.tasks, fewTasks), defaultSendQueue, s.caps.MaxSends)
 }
 
 // open implements part: it makes the completion queue.
 func (l *lanes) open() error {
 	c, s := l.core, l.core.set
-	l.depth = l.depthNow()
-	// At most, all tasks complete, and one signal of each connection.
+	// At most, all receives complete, one signal of each connection, and all tasks: of later
+	// pools as many as there is room for.
 	receives := l.receives.most()
-	entries := l.tasks + receives + s.MaxConnections
-	if l.sharedFits = entries+SharedTasks <= s.maxCQE; l.sharedFits {
-		entries += SharedTasks
-	}
-	if entries > s.maxCQE {
-		if each := l.receives.each; each != nil {
-			return fmt.Errorf("%w: the pools hold %d tasks, and %d connections have %d receives each, but a completion queue of %s holds only %d entries; lower Config.MaxConnections or the number in ReceivePerConnection, or make the pools smaller",
-				ErrRange, l.tasks, s.MaxConnections, each.n, c.dev.Name(), s.maxCQE)
+	requests := min(max(l.tasks, defaultSendQueue)+s.MaxConnections, s.maxCQE-receives)
+	if requests <= s.MaxConnections {
+		advice := "make the pools of receives smaller"
+		if l.receives.each != nil {
+			advice = "lower the number in ReceivePerConnection"
 		}
-		return fmt.Errorf("%w: the pools hold %d tasks for %d connections, but a completion queue of %s holds only %d entries; make the pools smaller",
-			ErrRange, l.tasks+receives, s.MaxConnections, c.dev.Name(), s.maxCQE)
+		return fmt.Errorf("%w: %d receives and %d connections leave no room for tasks, since a completion queue of %s holds only %d entries; lower Config.MaxConnections, or %s",
+			ErrRange, receives, s.MaxConnections, c.dev.Name(), s.maxCQE, advice)
 	}
+	entries := receives + requests
 	poller := any(nil)
 	if s.caps.connections() {
 		poller = c.Engine()
@@ -61,7 +59,7 @@ func (l *lanes) open() error {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	l.cq.OnCompletion(c.control.Wake)
-	l.Attach(l.cq, l.received)
+	l.Attach(l.cq, requests, l.received)
 	if s.completionFields != 0 {
 		l.Extend()
 	}

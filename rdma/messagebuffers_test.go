@@ -204,7 +204,7 @@ func postsBeforeTheAnswer(t *testing.T, size int, receive func(c *rdma.Connectio
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 	server, client := r.sideThatStays(openSoft(t), rdma.Config{}), newClient(t)
-	answers := must(server.ctx.SharedPool())
+	answers := anyPool(server.ctx)
 	acknowledged, over := 0, false
 	require.NoError(t, receive(server.ctx, 1, size, func(m *rdma.Message) {
 		imm, _ := m.Imm()
@@ -219,7 +219,7 @@ func postsBeforeTheAnswer(t *testing.T, size int, receive func(c *rdma.Connectio
 
 	require.NoError(t, client.ctx.Stop())
 	client.until("it is Idle", func() bool { return client.ctx.State() == pe.Idle })
-	pool := must(client.ctx.SharedPool())
+	pool := anyPool(client.ctx)
 	var conn *rdma.Connection
 	send := func(imm uint32) {
 		task, err := pool.SendImm(conn, nil, imm)
@@ -407,7 +407,7 @@ func TestRunServesUntilStopped(t *testing.T) {
 		client.until("it is Ready", func() bool { return conn.State() == rdma.Ready })
 		text := fmt.Sprintf("client %d", i)
 		n := copy(client.mem.Bytes(), text)
-		task := must(must(client.ctx.SharedPool()).Send(conn, client.bufs.Source(client.mem, 0, n)))
+		task := must(anyPool(client.ctx).Send(conn, client.bufs.Source(client.mem, 0, n)))
 		require.NoError(t, task.Submit())
 		client.until("it is sent", func() bool { return !task.InFlight() })
 		require.Equal(t, text, <-served)

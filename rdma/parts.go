@@ -68,8 +68,8 @@ type parts struct {
 	quiet bool // the last pass left nothing to do but requests and completions
 }
 
-// init makes the parts of a context. words and last are parts that only connections have.
-func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs queuePairs, words, last part) {
+// init makes the parts of a context. written and last are parts that only connections have.
+func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs queuePairs, written, last part) {
 	c.dev, c.host, c.set, c.self, c.queuePairs = dev, host.Of(dev), set, self, queuePairs
 	c.port.Store(&set.port)
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
@@ -86,17 +86,18 @@ func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs q
 	c.lanes.core, c.lanes.receives, c.lanes.received, c.lanes.failed = &c.core, &c.receives, queuePairs.received, c.breakDown
 	c.lanes.Limit(set.DrainTimeout, c.wake)
 	c.receives.core = &c.core
-	c.scratch.core, c.scratch.words = &c.core, SharedTasks
+	c.scratch.core, c.scratch.signals.n = &c.core, set.MaxConnections
+	c.scratch.all = []*words{&c.scratch.signals}
 	c.reports.core = &c.core
-	c.list = c.inOrder(words, last)
+	c.list = c.inOrder(written, last)
 }
 
 // inOrder lists the parts in the order in which a pass asks them for work. They are opened in
 // this order and closed in reverse.
-func (c *parts) inOrder(words, last part) []part {
+func (c *parts) inOrder(written, last part) []part {
 	list := []part{
 		&c.events,                // notes which completions each event of the device has to follow
-		words,                    // ready signals and disconnect notices of peers
+		written,                  // ready signals and disconnect notices of peers
 		&c.manager,               // the connection manager, and results of helpers
 		&c.deadlines,             // deadlines that have passed
 		&c.lanes,                 // posts requests and receives, handles completions
@@ -252,7 +253,7 @@ func (c *parts) config() Config {
 	cfg.Engine = c.Engine()
 	port := c.portView()
 	cfg.MTU, cfg.GIDIndex = port.mtu, new(port.gid.Index)
-	cfg.SendQueueSize, cfg.RecvQueueSize = c.lanes.depthNow(), c.receives.depthNow()
+	cfg.SendQueueSize, cfg.RecvQueueSize = c.lanes.depth(), c.receives.depthNow()
 	return cfg
 }
 

@@ -48,7 +48,7 @@ const (
 // The context has no other receives then: it is an error to call Receive or ReceivePool too.
 // Config.RecvQueueSize is not used. n is 1 to the number that a queue pair of the device holds.
 // Start fails with ErrRange if a completion queue of the device cannot hold n completions of
-// each of Config.MaxConnections connections.
+// each of Config.MaxConnections connections, and some of tasks.
 //
 // Everything else is as for Receive: f, the messages, when they are legal, and the errors.
 func (c *Connections) ReceivePerConnection(n, size int, f func(*Message)) error {

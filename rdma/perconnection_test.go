@@ -248,7 +248,7 @@ func TestReceivePerConnectionRefusals(t *testing.T) {
 	require.NoError(t, newEngine(t).Connect(c))
 	err = c.Start()
 	require.ErrorIs(t, err, rdma.ErrRange)
-	require.ErrorContains(t, err, "lower Config.MaxConnections or the number in ReceivePerConnection")
+	require.ErrorContains(t, err, "lower Config.MaxConnections, or lower the number in ReceivePerConnection")
 	require.NoError(t, c.Close())
 
 	c = must(rdma.New(openDevice(t), rdma.Config{}))

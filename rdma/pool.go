@@ -39,7 +39,11 @@ func (p *pool[T]) fill(c *parts, op Operation, n int, done func(*T), failed func
 	if op != 0 && !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, op.String(), n, taskOf, init, drop)
+	newPool := pe.NewPool[T]
+	if op == 0 {
+		newPool = pe.AddPool[T] // what tasks need is made with the pool, or they wait for it
+	}
+	tasks, err := newPool(c.control, op.String(), n, taskOf, init, drop)
 	if err != nil {
 		return err
 	}
@@ -51,7 +55,7 @@ func (p *pool[T]) fill(c *parts, op Operation, n int, done func(*T), failed func
 // taskPool is what the pools of tasks of the two kinds of context have in common.
 type taskPool struct {
 	pool[Task]
-	shared bool // it is the context's shared pool
+	words words // of the tasks, by their number in the pool
 }
 
 // Pool is a pool of tasks of a context of connections. A task can do any operation; the
@@ -64,9 +68,14 @@ type DatagramPool struct{ taskPool }
 
 // Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each task that
 // succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
-// error is a *TaskError, except where buffers were changed in flight. A context can have
-// several pools, with different callbacks. It is legal in Idle. Its errors are those of
-// pe.NewPool, and ErrInvalid if a function is missing.
+// error is a *TaskError, except where buffers were changed in flight. With pe.Done and pe.Failed,
+// each task has a function of its own: see pe.SubmitOrFree. A context can have several pools,
+// with different callbacks.
+//
+// It is legal in Idle, Starting and Running. A pool that is made in Idle makes the queues at the
+// device larger (Queues.SendQueueSize); tasks of one that is made later wait, in order, while
+// the queues are full. Its errors are those of pe.AddPool, ErrInvalid if a function is missing,
+// and the device's.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}
 	if err := c.newPool(&p.taskPool, n, done, failed); err != nil {
@@ -85,7 +94,7 @@ func (c *Datagrams) Pool(n int, done func(*Task), failed func(*Task, error)) (*D
 }
 
 func (c *parts) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
-	word := c.scratch.words
+	word := 0
 	err := p.fill(c, 0, n, done, failed, peTaskOf,
 		func(t *Task) {
 			t.register(c, p, word)
@@ -94,76 +103,12 @@ func (c *parts) newPool(p *taskPool, n int, done func(*Task), failed func(*Task,
 	if err != nil {
 		return err
 	}
-	c.scratch.words += n
 	c.lanes.tasks += n
+	if c.set.caps.connections() { // others have no tasks that need words
+		p.words.n = n
+		return c.scratch.add(&p.words)
+	}
 	return nil
-}
-
-// SharedTasks is how many tasks the shared pool of a context has.
-const SharedTasks = 64
-
-// sharedDepth is the send queue size of a connection if the context has no other pools.
-const sharedDepth = 16
-
-// SharedPool returns the context's shared pool. It has SharedTasks tasks, with the callbacks
-// pe.Done and pe.Failed: pe.SubmitOrFree sets the callback of a task. Unlike other pools, it can
-// be made after Start: the context keeps room for these tasks. Without other pools, the
-// connections' send queues take 16 tasks at a time, unless Config.SendQueueSize is set.
-//
-// It is legal in Idle, Starting and Running, on the engine's goroutine. Errors match
-// pe.ErrBadState, pe.ErrBusy, pe.ErrClosed, and ErrRange if the other pools leave no room in
-// the device's completion queue.
-func (c *Connections) SharedPool() (*Pool, error) {
-	if err := c.sharedPool(&c.shared.taskPool); err != nil {
-		return nil, err
-	}
-	return &c.shared, nil
-}
-
-// SharedPool returns the context's shared pool, as Connections.SharedPool does.
-func (c *Datagrams) SharedPool() (*DatagramPool, error) {
-	if err := c.sharedPool(&c.shared.taskPool); err != nil {
-		return nil, err
-	}
-	return &c.shared, nil
-}
-
-// sharedPool makes the shared pool on the first call.
-func (c *parts) sharedPool(p *taskPool) error {
-	made := p.tasks != nil
-	if made && c.lanes.sharedFits && c.State() == pe.Running {
-		return nil
-	}
-	const op = "use the shared pool"
-	if err := c.control.Owned(op); err != nil {
-		return err
-	}
-	if err := c.control.Require(op, pe.Idle, pe.Starting, pe.Running); err != nil {
-		return err
-	}
-	if c.State() != pe.Idle && !c.lanes.sharedFits {
-		return c.noSharedRoom()
-	}
-	if made {
-		return nil
-	}
-	word := 0
-	tasks, err := pe.AddPool(c.control, "shared", SharedTasks, peTaskOf,
-		func(t *Task) {
-			t.register(c, p, word)
-			word++
-		}, dropTask)
-	if err != nil {
-		return err
-	}
-	tasks.AllowStarting()
-	p.pool, p.shared = pool[Task]{tasks, pe.Done[*Task], pe.Failed[*Task]}, true
-	return nil
-}
-
-func (c *parts) noSharedRoom() error {
-	return fmt.Errorf("rdma: use the shared pool of context %q: %w: the other pools hold %d tasks, and the completion queue of %s has no room for %d more; make the pools smaller",
-		c.set.Name, ErrRange, c.lanes.tasks+c.receives.total, c.dev.Name(), SharedTasks)
 }
 
 func peTaskOf(t *Task) *pe.Task { return &t.Task }
@@ -182,20 +127,14 @@ func (p *taskPool) allocate(op Operation) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := t.ctx
-	switch {
-	case p.shared && !c.lanes.sharedFits:
-		err = c.noSharedRoom()
-	case !c.set.caps.Supports(op):
-		err = fmt.Errorf("rdma: allocate a %v: %w by %s with %v", op, ErrNotSupported, c.dev.Name(), c.set.Transport)
-	default:
-		t.op, t.length, t.result, t.appends = op, 0, 0, false
-		wr := &t.send.WR
-		wr.Op, wr.Imm, wr.CompareAdd, wr.Swap, wr.InvalidateRKey = operations[op].verb, 0, 0, 0, 0
-		return t, nil
+	if c := t.ctx; !c.set.caps.Supports(op) {
+		_ = p.tasks.Free(t) // it was taken just now
+		return nil, fmt.Errorf("rdma: allocate a %v: %w by %s with %v", op, ErrNotSupported, c.dev.Name(), c.set.Transport)
 	}
-	_ = p.tasks.Free(t) // it was taken just now
-	return nil, err
+	t.op, t.length, t.result, t.appends = op, 0, 0, false
+	wr := &t.send.WR
+	wr.Op, wr.Imm, wr.CompareAdd, wr.Swap, wr.InvalidateRKey = operations[op].verb, 0, 0, 0, 0
+	return t, nil
 }
 
 // alloc takes a task out of the pool and gives it its buffers.

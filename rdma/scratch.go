@@ -1,44 +1,78 @@
 package rdma
 
 import (
+	"errors"
+
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// scratch is the part of a context that has memory for single words: those that signals of
-// connections send, by slot, and then the operands of tasks.
+// scratch is the part of a context that has memory for single words of 8 bytes: those that
+// signals of connections send, and the operands and results of tasks.
 type scratch struct {
 	passive
-	*mmap.Map // nil: not open
-	core      *core
-	words     int       // that atomics and sync events need
-	first     verbs.SGE // the entry of a list of buffers for the first word
+	core    *core
+	signals words // by slot of the connection
+	all     []*words
+	isOpen  bool
+}
+
+// words are words of the scratch memory.
+type words struct {
+	n     int
+	mem   *mmap.Map // nil: not open
+	first verbs.SGE
+}
+
+// add makes words part of the scratch memory.
+func (m *scratch) add(w *words) error {
+	m.all = append(m.all, w)
+	if m.isOpen {
+		return w.open(m.core)
+	}
+	return nil
 }
 
 // open implements part.
-func (m *scratch) open() (err error) {
-	s := m.core.set
-	m.Map, err = mmap.New(m.core.dev, mmap.Config{
-		Size: 8 * (s.MaxConnections + m.words), Permissions: mmap.LocalReadWrite, PD: s.PD,
-	})
-	if err != nil {
+func (m *scratch) open() error {
+	m.isOpen = true
+	for _, w := range m.all {
+		if err := w.open(m.core); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *words) open(c *core) (err error) {
+	if w.n == 0 {
+		return nil
+	}
+	if w.mem, err = mmap.New(c.dev, mmap.Config{Size: 8 * w.n, Permissions: mmap.LocalReadWrite, PD: c.set.PD}); err != nil {
 		return err
 	}
-	m.first = verbs.SGE{Addr: m.Addr(), Length: 8}
-	m.first.LKey, err = m.LKey(s.PD)
+	w.first = verbs.SGE{Addr: w.mem.Addr(), Length: 8}
+	w.first.LKey, err = w.mem.LKey(c.set.PD)
 	return err
 }
 
-// word returns the entry of a list of buffers for the word at an offset.
-func (m *scratch) word(off int) verbs.SGE {
-	sg := m.first
-	sg.Addr += uint64(off)
-	return sg
+// bytes is a word.
+func (w *words) bytes(i int) []byte { return w.mem.Bytes()[8*i : 8*i+8] }
+
+// entry is the entry of a list of buffers for a word.
+func (w *words) entry(i int) verbs.SGE {
+	e := w.first
+	e.Addr += uint64(8 * i)
+	return e
 }
 
 // close implements part.
 func (m *scratch) close() error {
-	err := m.core.closeMemory(m.Map)
-	m.Map = nil
-	return err
+	m.isOpen = false
+	var errs []error
+	for _, w := range m.all {
+		errs = append(errs, m.core.closeMemory(w.mem))
+		w.mem = nil
+	}
+	return errors.Join(errs...)
 }

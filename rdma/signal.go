@@ -47,9 +47,9 @@ func (s *signalRequest) post(p purpose, value uint64) {
 		wr.Flags |= verbs.FlagFence // the peer's answers to reads end with its connection
 	}
 	if p != signalKeepalive && p != signalDrain && conn.peer.readyAddr != 0 {
-		off := 8 * conn.slot
-		binary.BigEndian.PutUint64(c.scratch.Bytes()[off:], value)
-		wr.SGL = append(wr.SGL, c.scratch.word(off))
+		words := &c.scratch.signals
+		binary.BigEndian.PutUint64(words.bytes(conn.slot), value)
+		wr.SGL = append(wr.SGL, words.entry(conn.slot))
 		wr.RemoteAddr, wr.RKey = conn.peer.readyAddr, conn.peer.readyKey
 	}
 	s.send.WR = wr

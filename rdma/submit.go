@@ -275,7 +275,7 @@ func (r *Task) checkSize() error {
 func (r *Task) gather() ([]verbs.SGE, error) {
 	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
-		return append(r.sgl[:0], r.ctx.scratch.word(r.wordOffset())), nil
+		return append(r.sgl[:0], r.pool.words.entry(r.word)), nil
 	}
 	var list []verbs.SGE
 	var err error
@@ -368,7 +368,7 @@ func (r *Task) produced() error {
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.
 func (r *Task) takeOriginal() error {
-	result := r.wordBytes()
+	result := r.pool.words.bytes(r.word)
 	r.result = binary.NativeEndian.Uint64(result)
 	if r.local == nil {
 		return nil

@@ -76,12 +76,14 @@ func (r *Task) prepareEvent() {
 	wr := &r.send.WR
 	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()
 	if r.op == OpSyncEventSet {
-		binary.NativeEndian.PutUint64(r.wordBytes(), r.hostOrder(wr.CompareAdd))
+		binary.NativeEndian.PutUint64(r.pool.words.bytes(r.word), r.hostOrder(wr.CompareAdd))
 	}
 }
 
 // takeValue takes the result of a get.
-func (r *Task) takeValue() { r.result = r.hostOrder(binary.NativeEndian.Uint64(r.wordBytes())) }
+func (r *Task) takeValue() {
+	r.result = r.hostOrder(binary.NativeEndian.Uint64(r.pool.words.bytes(r.word)))
+}
 
 // hostOrder converts between the byte orders of this host and the event's.
 func (r *Task) hostOrder(v uint64) uint64 {

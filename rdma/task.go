@@ -31,7 +31,7 @@ type Task struct {
 	// neither.
 	localVersion, remoteVersion bufferVersion
 	event                       *syncevent.Event
-	word                        int         // in the scratch memory, for the operand of an atomic or sync event
+	word                        int         // of the pool, for the operand of an atomic or sync event
 	result                      uint64      // of an atomic, or of a get
 	sgl                         []verbs.SGE // its capacity is the longest list
 }
@@ -300,11 +300,3 @@ func (r *Task) drop() error {
 
 // atomicSize is the width of an atomic, in bytes, and its alignment.
 const atomicSize = 8
-
-func (r *Task) wordOffset() int { return 8 * (r.ctx.set.MaxConnections + r.word) }
-
-// wordBytes is the task's word of the scratch memory.
-func (r *Task) wordBytes() []byte {
-	off := r.wordOffset()
-	return r.ctx.scratch.Bytes()[off : off+atomicSize]
-}

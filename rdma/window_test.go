@@ -197,7 +197,7 @@ func TestWindowFlushed(t *testing.T) { sim.Check(t, 2, testWindowFlushed) }
 func testWindowFlushed(s *sim.Sim) {
 	t := testOf(s)
 	l := newWindowRig(t, s.Host("a").Device(), s.Host("b").Device())
-	writes := must(l.b.ctx.SharedPool())
+	writes := anyPool(l.b.ctx)
 	s.Cut(s.Host("a"), s.Host("b"))
 	write := must(writes.Write(l.b.conns[0], l.b.bufs.Source(l.b.mem, 0, 8), l.b.bufs.Target(l.b.peer, 0, 8)))
 	var failed error

@@ -97,6 +97,7 @@ func (l *Lane) take(r *Request) {
 	l.requests.Remove(&r.place)
 	r.lane, r.posted = nil, false
 	l.posted--
+	l.group.posted--
 }
 
 // pop removes the first request from the lane, in the order in which they end, or returns nil.

@@ -55,6 +55,8 @@ type Group struct {
 	failure error           // of the completion queue, to be returned by Poll
 
 	toPost  fifo.List[*Lane] // lanes with waiting requests
+	posted  int              // requests at the device, of all lanes
+	most    int              // the largest that posted may be
 	drained fifo.List[*Lane]
 	wrs     [PostBatch]verbs.SendWR
 
@@ -66,10 +68,12 @@ type Group struct {
 	wake    func()
 }
 
-// Attach sets the group's completion queue. Completions whose ID has ReceiveID set, and
+// Attach sets the group's completion queue, which has room for the completions of most requests;
+// no more than that are at the device at a time. Completions whose ID has ReceiveID set, and
 // unsolicited ones, go to received. No lane of an earlier completion queue may be in use.
-func (g *Group) Attach(cq verbs.CQ, received func(wc *verbs.WC)) {
-	g.cq, g.received, g.extended = cq, received, nil
+func (g *Group) Attach(cq verbs.CQ, most int, received func(wc *verbs.WC)) {
+	g.cq, g.most, g.received, g.extended = cq, most, received, nil
+	g.posted = 0
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
 	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.drained} {
 		for list.Pop() != nil {
@@ -132,5 +136,5 @@ func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
-	return g.next < g.count || g.toPost.Len() > 0 || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
+	return g.next < g.count || g.toPost.Len() > 0 && g.posted < g.most || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

@@ -3,6 +3,7 @@ package lane_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,7 +140,7 @@ type fixture struct {
 
 func newFixture(t require.TestingT, depth int) *fixture {
 	f := &fixture{device: newDevice()}
-	f.group.Attach(cq{d: f.device}, func(*verbs.WC) {})
+	f.group.Attach(cq{d: f.device}, math.MaxInt, func(*verbs.WC) {})
 	var err error
 	f.lane, err = f.group.Open(pd{d: f.device}, verbs.QPInit{}, depth, f)
 	require.NoError(t, err)
@@ -626,7 +627,7 @@ func TestPollsOfTheQueue(t *testing.T) {
 	for waiting, want := range map[int]int{0: 1, 1: 1, lane.PollBatch - 1: 1, lane.PollBatch: 2, lane.PollBatch + 1: 2} {
 		queue := &countingCQ{waiting: waiting}
 		var g lane.Group
-		g.Attach(queue, nil)
+		g.Attach(queue, math.MaxInt, nil)
 		n, err := g.Poll()
 		require.NoError(t, err)
 		assert.Equal(t, waiting, n)

@@ -42,8 +42,8 @@ func (l *Lane) queueForPosting() {
 
 // Flush posts the waiting requests for which there is room.
 func (g *Group) Flush() {
-	for e := g.toPost.Pop(); e != nil; e = g.toPost.Pop() {
-		e.Value.post() // PostFailed may add lanes
+	for g.toPost.Len() > 0 && g.posted < g.most {
+		g.toPost.Pop().Value.post() // PostFailed may add lanes
 	}
 }
 
@@ -52,8 +52,13 @@ func (g *Group) Flush() {
 func (l *Lane) post() {
 	g := l.group
 	for l.up && l.unposted != nil && l.posted < l.depth {
+		room := min(PostBatch, l.depth-l.posted, g.most-g.posted)
+		if room == 0 {
+			l.queueForPosting() // behind the other lanes
+			return
+		}
 		n := 0
-		for e := l.unposted; e != nil && n < min(PostBatch, l.depth-l.posted); e = e.Next() {
+		for e := l.unposted; e != nil && n < room; e = e.Next() {
 			r, wr := e.Value, &g.wrs[n]
 			*wr = r.WR
 			if !r.Unreported || l.unordered {
@@ -68,6 +73,7 @@ func (l *Lane) post() {
 			l.unposted = l.unposted.Next()
 		}
 		l.posted += taken
+		g.posted += taken
 		if err != nil {
 			// Requests already taken may be unsignaled; shutting the lane brings them back.
 			l.owner.PostFailed(err)

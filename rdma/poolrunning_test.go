@@ -11,16 +11,19 @@ import (
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-// The shared pool is made when it is asked for, also in Running, serves run after run,
-// has any operation for each task, and is bounded.
-func TestSharedPool(t *testing.T) {
+// A pool that is made in Running has any operation for each task, and serves run after run.
+func TestPoolMadeInRunning(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	require.Equal(t, 16, r.a.ctx.Config().SendQueueSize)
+	var pool *rdma.Pool
 	for range 2 {
 		r.a.conns, r.b.conns = nil, nil
 		r.connect(1)
-		pool := must(r.a.ctx.SharedPool())
-		require.Same(t, pool, must(r.a.ctx.SharedPool()))
+		if pool == nil {
+			require.Equal(t, pe.Running, r.a.ctx.State())
+			pool = anyPool(r.a.ctx)
+			require.Equal(t, 64, r.a.ctx.Config().SendQueueSize)
+		}
 		conn := r.a.conns[0]
 		run := func(task *rdma.Task, err error) *rdma.Task {
 			t.Helper()
@@ -44,19 +47,19 @@ func TestSharedPool(t *testing.T) {
 		assert.EqualValues(t, 5, run(pool.CompareSwap(conn, bufinv.Target(r.a.peer, 0, 8), 5, 6)).Original())
 
 		var all []*rdma.Task
-		for range rdma.SharedTasks {
+		for range pool.Cap() {
 			all = append(all, must(pool.Write(conn, bufinv.Source(r.a.mem, 0, 8), bufinv.Target(r.a.peer, 0, 8))))
 		}
 		_, err := pool.Write(conn, bufinv.Source(r.a.mem, 0, 8), bufinv.Target(r.a.peer, 0, 8))
 		require.ErrorIs(t, err, pe.ErrExhausted)
 		n, err := rdma.SubmitAll(all, pe.OptimizeReports)
 		require.NoError(t, err)
-		require.Equal(t, rdma.SharedTasks, n)
+		require.Equal(t, pool.Cap(), n)
 		r.until("all have ended", func() bool { return r.a.ctx.InFlight() == 0 })
 		require.NoError(t, rdma.FreeAll(all))
 
 		require.NoError(t, r.a.ctx.Stop())
-		_, err = r.a.ctx.SharedPool()
+		_, err = r.a.ctx.Pool(1, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 		require.ErrorIs(t, err, pe.ErrBadState)
 		r.until("both are Idle", func() bool { return r.a.ctx.State() == pe.Idle && r.b.ctx.State() == pe.Idle })
 		_, err = pool.Send(conn, nil)
@@ -64,12 +67,36 @@ func TestSharedPool(t *testing.T) {
 	}
 }
 
-// From Alloc to Free, operations of the shared pool allocate nothing.
-func TestSharedPoolAllocatesNothing(t *testing.T) {
+// Tasks of a pool that is made in Running, more than the completion queue has room for, wait and
+// complete in order.
+func TestPoolLargerThanTheCompletionQueue(t *testing.T) {
+	r := newRig(t, rdma.Config{MaxConnections: 2, Queues: rdma.Queues{SendQueueSize: 1000}}, rdma.Config{MaxConnections: 2})
+	r.connect(2)
+	const n = 5000
+	done := map[*rdma.Connection]int{}
+	pool := must(r.a.ctx.Pool(n, func(task *rdma.Task) {
+		assert.Equal(t, done[task.Connection()], task.UserData())
+		done[task.Connection()]++
+	}, func(_ *rdma.Task, err error) { assert.NoError(t, err) }))
+	var all []*rdma.Task
+	for i := range n {
+		task := must(pool.Write(r.a.conns[i%2], bufinv.Source(r.a.mem, 0, 8), bufinv.Target(r.a.peer, 0, 8)))
+		task.SetUserData(i / 2)
+		all = append(all, task)
+	}
+	require.Equal(t, n, must(rdma.SubmitAll(all, 0)))
+	r.until("all have ended", func() bool { return r.a.ctx.InFlight() == 0 })
+	require.Equal(t, n/2, done[r.a.conns[0]])
+	require.Equal(t, n/2, done[r.a.conns[1]])
+	require.NoError(t, rdma.FreeAll(all))
+}
+
+// From Alloc to Free, operations of a pool made in Running allocate nothing.
+func TestPoolMadeInRunningAllocatesNothing(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
 	r.connect(1)
 	r.settle()
-	pool, conn := must(r.a.ctx.SharedPool()), r.a.conns[0]
+	pool, conn := anyPool(r.a.ctx), r.a.conns[0]
 	var failure error
 	write := func() {
 		var task *rdma.Task
