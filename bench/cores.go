@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdma/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -95,7 +96,7 @@ func loopbackWrites(dev verbs.Device, d time.Duration) (rate float64, err error)
 	if err = errors.Join(e.makePool(rateBatch*rateBatches), e.rdma.Start()); err != nil {
 		return 0, err
 	}
-	if e.conn, _, err = rdma.ConnectPair(e.rdma, e.rdma); err != nil {
+	if e.conn, _, err = rdmatest.Connect(e.rdma, e.rdma); err != nil {
 		return 0, err
 	}
 	if err = waitRunning(e); err != nil {

@@ -18,8 +18,6 @@
 //     may be any program that uses the kernel's connection manager.
 //   - By a protocol of the program's own: see [Connections.Bridge].
 //
-// [ConnectPair] connects two contexts of one program.
-//
 // The context becomes Running when every connection that was made in Starting is Ready, or has
 // ended. If there is none, it becomes Running when the OnStateChange callback for Starting has
 // returned. A context that listens waits for peers only with ListenConfig.Await. Further connections can come and go in Running. Tasks

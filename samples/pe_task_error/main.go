@@ -67,8 +67,15 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err := errors.Join(peer.Start(), r.Start()); err != nil {
 		return err
 	}
-	conn, _, err := rdma.ConnectPair(r, peer)
+	conn, toConn, err := r.Export()
 	if err != nil {
+		return err
+	}
+	back, toBack, err := peer.Export()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(conn.Connect(toBack), back.Connect(toConn)); err != nil {
 		return err
 	}
 	done, failed, flushed := 0, 0, 0

@@ -77,8 +77,11 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		s.Print("the context is %v", next)
 		switch next {
 		case pe.Starting:
-			var err error
-			conn, _, err = rdma.ConnectPair(r, r)
+			one, toOne, err := r.Export()
+			other, toOther, errOther := r.Export()
+			if err = errors.Join(err, errOther); err == nil {
+				conn, err = one, errors.Join(one.Connect(toOther), other.Connect(toOne))
+			}
 			r.Fail(err)
 		case pe.Running:
 			task, err := pool.Write(conn, bufinv.Source(memory, 0, size), bufinv.Target(open, 0, size))

@@ -20,6 +20,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdma/rdmatest"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -198,7 +199,7 @@ func (w *workload) connect(connections int) error {
 	}
 	a, b := w.ends[0], w.ends[1]
 	for i := range connections {
-		atA, atB, err := rdma.ConnectPair(a.r, b.r)
+		atA, atB, err := rdmatest.Connect(a.r, b.r)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdma/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -66,7 +67,7 @@ func newPair(dev verbs.Device, engineOfB *pe.Engine) (p *pair, err error) {
 		err = errors.Join(p.a.Start(), p.b.Start())
 	}
 	if err == nil {
-		p.conn, _, err = rdma.ConnectPair(p.a, p.b)
+		p.conn, _, err = rdmatest.Connect(p.a, p.b)
 	}
 	for err == nil && (p.a.State() != pe.Running || p.b.State() != pe.Running) {
 		if _, err = engineOfB.Progress(); err == nil {

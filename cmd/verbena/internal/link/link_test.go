@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdma/rdmatest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func pair(t *testing.T) (a, b *Link) {
 		assert.NoError(t, dev.Close())
 	})
 	require.NoError(t, await.Func(t.Context(), engine, func() error {
-		x, y, err := rdma.ConnectPair(r, r)
+		x, y, err := rdmatest.Connect(r, r)
 		if err == nil {
 			a, err = h.Open(x)
 		}

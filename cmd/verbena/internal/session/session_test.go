@@ -23,6 +23,7 @@ import (
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdma/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -74,7 +75,7 @@ func newFixture(t *testing.T) *fixture {
 func (b *fixture) links() (sender, receiver *link.Link) {
 	b.t.Helper()
 	err := await.Func(b.t.Context(), b.engine, func() error {
-		s, r, err := rdma.ConnectPair(b.from, b.to)
+		s, r, err := rdmatest.Connect(b.from, b.to)
 		if err != nil {
 			return err
 		}
