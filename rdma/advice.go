@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/pathmtu"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -29,21 +30,21 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 // packets are too long for the path.
 func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
-	if conn.peerDead {
+	if conn.life.Peer() == life.Dead {
 		return ErrPeerDead.Error()
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
-	if why := conn.ctx.pathProblem(conn.port, own); why != "" {
+	if why := conn.ctx.pathProblem(conn.path.port, own); why != "" {
 		return why
 	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
-	if conn.mtu == 0 || !peer.IsValid() || conn.ctx.portView().gid.Type != verbs.GIDRoCEv2 {
+	if conn.path.mtu == 0 || !peer.IsValid() || conn.ctx.portView().gid.Type != verbs.GIDRoCEv2 {
 		return advice
 	}
-	length := packetLength(conn.mtu, peer)
+	length := packetLength(conn.path.mtu, peer)
 	if carries, ok := pathMTU(own, peer); ok && carries < length {
 		fits := verbs.MTU(0)
-		for mtu := verbs.MTU(256); mtu < conn.mtu && packetLength(mtu, peer) <= carries; mtu *= 2 {
+		for mtu := verbs.MTU(256); mtu < conn.path.mtu && packetLength(mtu, peer) <= carries; mtu *= 2 {
 			fits = mtu
 		}
 		if fits == 0 {
@@ -51,21 +52,21 @@ func (conn *Connection) noResponseAdvice() string {
 		}
 		return fmt.Sprintf("packets of %d bytes are too long for the route to %v, which carries %d bytes; %s", length, peer, carries, conn.lowerMTUAdvice(fmt.Sprintf("to %d", int(fits))))
 	}
-	return fmt.Sprintf("%s, including those of %d bytes; if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.mtu))))
+	return fmt.Sprintf("%s, including those of %d bytes; if only short messages arrive, %s", advice, length, conn.lowerMTUAdvice(fmt.Sprintf("below %d", int(conn.path.mtu))))
 }
 
 // lowerMTUAdvice says how to lower the path MTU of a connection whose packets are too long.
 func (conn *Connection) lowerMTUAdvice(to string) string {
 	const byInterface = "lower the MTU of %s network interface, from which the kernel's connection manager derives the path MTU, until the path MTU falls %s"
-	switch conn.establishment.(type) {
-	case *bridge:
+	switch {
+	case conn.bridged():
 		return fmt.Sprintf("set the path MTU of the queue pairs of both ends %s", to)
-	case *dial:
+	case conn.dialled != "":
 		if !conn.ctx.set.cmPathMTU {
 			return fmt.Sprintf(byInterface, "the", to)
 		}
 		return fmt.Sprintf("set Config.MTU %s", to)
-	case *acceptedEnd:
+	case conn.accepted != nil:
 		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that end uses an adapter, "+byInterface, to, "its", to)
 	}
 	return fmt.Sprintf("set Config.MTU %s at either end", to)
@@ -75,12 +76,12 @@ func (conn *Connection) lowerMTUAdvice(to string) string {
 // path MTUs. This is possible only on connections of Bridge, since the ends of all others have
 // agreed on the path MTU.
 func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
-	if _, own := conn.establishment.(*bridge); !own || conn.peerDead {
+	if !conn.bridged() || conn.life.Peer() == life.Dead {
 		return ""
 	}
 	switch status {
 	case verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteOperationError, verbs.StatusBadResponse, verbs.StatusLocalLengthError, verbs.StatusRetryExceeded:
-		return fmt.Sprintf("; or the path MTUs of the two ends differ: this end has %d, and the peer must have the same", int(conn.mtu))
+		return fmt.Sprintf("; or the path MTUs of the two ends differ: this end has %d, and the peer must have the same", int(conn.path.mtu))
 	}
 	return ""
 }

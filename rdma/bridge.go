@@ -3,8 +3,8 @@ package rdma
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -22,14 +22,16 @@ import (
 // It is legal where Export is, and fails as Export does.
 func (c *Connections) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
-		conn.establishment = &bridge{conn}
+		b := &bridge{conn}
+		conn.establishment, conn.establish = b, b.establish
 		return conn.initialize(c.set.Port, c.set.PKeyIndex)
 	})
 	if err != nil {
 		return nil, err
 	}
 	conn.takeReceives()
-	conn.enter(Connecting, nil)
+	conn.life.Takes(c.receives.srq != nil)
+	conn.connecting()
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
 	}
@@ -50,33 +52,41 @@ func (conn *Connection) Established() error {
 	if err := conn.owned(op); err != nil {
 		return err
 	}
-	if d, ok := conn.establishment.(*dial); ok && d.responded && conn.state == Connecting {
-		d.establish()
-		return nil
+	if conn.establish == nil || conn.state() != Connecting {
+		return fmt.Errorf("rdma: %s: %v: %w: the connection is %v; call Established once, on a connection of Bridge or after DialConfig.OnResponse", op, conn, ErrNotReady, conn.state())
 	}
-	b, ok := conn.establishment.(*bridge)
-	if !ok || conn.state != Connecting {
-		return fmt.Errorf("rdma: %s: %v: %w: the connection is %v; call Established once, on a connection of Bridge or after DialConfig.OnResponse", op, conn, ErrNotReady, conn.state)
+	if err := conn.establish(); err != nil {
+		return fmt.Errorf("rdma: %s: %v: %w", op, conn, err)
 	}
-	attr, err := conn.lane.QP().Query()
-	switch {
-	case err != nil:
-		return fmt.Errorf("rdma: %s: %v: %w: %w", op, conn, ErrDevice, err)
-	case attr.State != verbs.QPReadyToSend:
-		return fmt.Errorf("rdma: %s: %v: %w: the queue pair is in the state %v; modify it to %v first", op, conn, ErrNotReady, attr.State, verbs.QPReadyToSend)
-	}
-	b.adopt(&attr)
-	conn.ready()
 	return nil
+}
+
+// bridged reports whether the program connects the queue pair.
+func (conn *Connection) bridged() bool {
+	return conn.start == nil && conn.dialled == "" && conn.accepted == nil
 }
 
 // bridge is the establishment of a connection that the program makes.
 type bridge struct{ conn *Connection }
 
+// establish makes the connection Ready.
+func (b *bridge) establish() error {
+	attr, err := b.conn.lane.QP().Query()
+	switch {
+	case err != nil:
+		return b.conn.deviceError(err)
+	case attr.State != verbs.QPReadyToSend:
+		return fmt.Errorf("%w: the queue pair is in the state %v; modify it to %v first", ErrNotReady, attr.State, verbs.QPReadyToSend)
+	}
+	b.adopt(&attr)
+	b.conn.ready()
+	return nil
+}
+
 // adopt takes over the attributes that the program has agreed on with the peer.
 func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn := b.conn
-	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
+	conn.path.mtu, conn.path.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	own := &conn.ctx.portView().gid
 	conn.addrs = [2]netip.AddrPort{
@@ -86,25 +96,23 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn.lane.Connected()
 }
 
-// due implements establishment.
-func (b *bridge) due(time.Time) { b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout)) }
-
-// postDisconnect implements establishment: the tasks complete before the queue pair ends. The peer
-// is not notified, and may have left.
-func (b *bridge) postDisconnect() {
-	if b.conn.lane.Posted() == 0 {
-		b.conn.shut()
-		return
+// handle implements establishment. A message is reported when the program has called Established.
+func (b *bridge) handle(ev event) {
+	if ev.kind == deadlinePassed {
+		b.conn.fail(b.conn.timeoutError(b.conn.ctx.set.ConnectTimeout))
 	}
-	b.conn.signal.post(signalDrain, 0)
 }
 
-func (b *bridge) wordWritten()                         {}
-func (b *bridge) signalCompleted(verbs.Status, uint32) {}
-func (b *bridge) messageReceived()                     {} // reported when the program has called Established
-func (b *bridge) disconnectWhileConnecting() bool      { return false }
-func (b *bridge) disconnectArrived() bool              { return false }
-func (b *bridge) disconnectHeld() bool                 { return false }
-func (b *bridge) ended()                               {}
-func (b *bridge) release()                             {}
-func (b *bridge) disconnectAnswered() bool             { return false }
+// ending implements establishment: the tasks complete before the queue pair ends. The peer is not
+// notified, and may have left.
+func (b *bridge) ending() life.Ending {
+	if b.conn.state() == Ready {
+		return life.Silent
+	}
+	return life.Abort
+}
+
+func (b *bridge) peer() life.Peer { return life.Unknown }
+func (b *bridge) tell()           {}
+func (b *bridge) ended()          {}
+func (b *bridge) release()        {}

@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -56,8 +57,8 @@ type connectionView struct {
 // publish shows the present connection to other goroutines.
 func (conn *Connection) publish() {
 	v := &connectionView{
-		state: conn.state, err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
-		acceptData: conn.acceptData, disconnectData: conn.disconnectData, mtu: conn.mtu, maxReads: conn.maxReads, qp: conn.lane.QP(),
+		state: conn.state(), err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
+		acceptData: conn.acceptData, disconnectData: conn.disconnectData, mtu: conn.path.mtu, maxReads: conn.path.maxReads, qp: conn.lane.QP(),
 	}
 	if !v.local.IsValid() {
 		v.local = conn.local.addr()
@@ -82,64 +83,89 @@ type Connection struct {
 	id        uint64
 	slot      int
 	lane      *lane.Lane
-	state     ConnectionState
+	life      life.Life
 	err       error
 	published atomic.Pointer[connectionView] // for all goroutines
 	userData  any
 
+	ends
+	dialling
+	path          qpPath
+	readSubmitted bool // a read, an atomic or an atomic write was submitted
+	windows       fifo.List[*Window]
+
+	establishment establishment
+	start         func()       // on a connection of Export: begins to connect
+	establish     func() error // what Established does; nil: nothing
+	accepted      *acceptedEnd // nil: not made by a Listener
+	signal        signalRequest
+	transition    transition // of its queue pair, to Ready to Send
+	awaited       bool       // the context becomes Running when it is Ready
+	interrupted   bool       // the peer closed it while requests were under way
+	silentChecks  int        // since the last sign of life, or keepalive; heard starts them anew
+	deadline      deadline
+
+	receiving
+	destruction destruction
+}
+
+// ends is what is known of the two ends.
+type ends struct {
 	local, peer endpoint
-	addrs       [2]netip.AddrPort     // of this end and the peer, if no descriptors have them
-	dialled     string                // what the program has dialled
-	dialError   atomic.Pointer[error] // see DialError
-	acceptData  []byte                // private data of the peer's acceptance
+	addrs       [2]netip.AddrPort // of this end and the peer, if no descriptors have them
+	acceptData  []byte            // private data of the peer's acceptance
 	// disconnectData is the private data with which the peer has ended the connection.
 	disconnectData []byte
-	windows        fifo.List[*Window]
-	port           int // port of the device that the queue pair uses
-	pKeyIndex      int // in the table of that port
-	mtu            verbs.MTU
-	maxReads       int
-	readSubmitted  bool // a read, an atomic or an atomic write was submitted
+}
 
-	establishment    establishment
-	signal           signalRequest
-	awaited          bool      // the context becomes Running when it is Ready
-	interrupted      bool      // the peer closed it while requests were under way
-	loopback         bool      // it is its own peer
-	peerDisconnected bool      // the peer has sent its disconnect notice
-	closeBy          time.Time // when the tasks at the device are flushed, if the connection is being closed
-	// unconfirmed: until the peer has confirmed that it knows, or closeBy, the connection manager
-	// repeats the message to the peer, and the queue pair serves the peer's requests.
-	unconfirmed bool
-	// closedOnFailure: the connection is closed if it fails, since the program does not know
-	// of it.
-	closedOnFailure bool
-	peerAlive       bool // a message or a completion has come since the last check
-	peerDead        bool // the device has reported that the peer's process is dead
-	silentChecks    int  // since the last sign of life, or keepalive
+// dialling is of a connection that was dialled.
+type dialling struct {
+	dialled   string                // by the program
+	dialError atomic.Pointer[error] // see DialError
+}
 
-	deadline deadline
+// qpPath is what the queue pair is connected with.
+type qpPath struct {
+	port      int // of the device
+	pKeyIndex int // in the table of that port
+	mtu       verbs.MTU
+	maxReads  int
+}
 
-	lastReceive bool       // the queue pair takes no more receives off the shared queue
-	grace       time.Time  // until when to wait for lastReceive
-	transition  transition // of its queue pair, to Ready to Send
-
-	own connectionReceives // with ReceivePerConnection
-
-	// With ReceivePerConnection, or on a device without shared receive queues:
+// receiving is the receives of a connection, with ReceivePerConnection or on a device without
+// shared receive queues.
+type receiving struct {
+	own           connectionReceives     // with ReceivePerConnection
 	receives      fifo.List[*receive]    // at the device, of all connections' receives
 	toRefill      fifo.Node[*Connection] // among those that have room for more
 	takesReceives bool
-
-	retired   bool // to be destroyed
-	destroyed bool
-	ending    fifo.Node[*Connection] // among those to be destroyed when their completions have been handled
-	handledBy uint64                 // barrier of the lanes at which no completion of it is left
 }
 
-// lastReceiveGrace is how long a closed queue pair waits for the event that it takes no more
-// receives off the shared queue. Not every driver reports the event.
-const lastReceiveGrace = 100 * time.Millisecond
+// destruction is the place of a connection among those to be destroyed when their completions have
+// been handled.
+type destruction struct {
+	place     fifo.Node[*Connection]
+	handledBy uint64 // barrier of the lanes at which no completion of it is left
+}
+
+// state is the present state.
+func (conn *Connection) state() ConnectionState {
+	switch p := conn.life.Phase(); p {
+	case life.Exported, life.Connecting, life.Ready:
+		return ConnectionState(p)
+	case life.Failed:
+		return Failed
+	}
+	return Closed
+}
+
+// heard notes a sign of life of the peer.
+func (conn *Connection) heard() { conn.silentChecks = -1 }
+
+// loopback reports whether the connection is its own peer.
+func (conn *Connection) loopback() bool {
+	return conn.local.nonce != 0 && conn.local.compare(&conn.peer) == 0
+}
 
 // Export makes one end of a connection and its descriptor, in binary form (descriptor.Armor
 // makes it text), for the peer's Connect. A descriptor is for one peer and one connection.
@@ -171,7 +197,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: %s", op, c.set.Name, ErrFull, c.fullAdvice())
 	}
 	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
-	conn.deadline.owner, conn.toRefill.Value, conn.ending.Value = conn, conn, conn
+	conn.deadline.owner, conn.toRefill.Value, conn.destruction.place.Value = conn, conn, conn
 	err := conn.openLane()
 	if err == nil {
 		err = conn.openReceives()
@@ -247,6 +273,10 @@ func (conn *Connection) export() ([]byte, error) {
 		readyKey:  word.region.RKey(),
 	}
 	conn.establishment = signal
+	conn.start = func() {
+		signal.startTimeout()
+		conn.bringUp(signal.queuePairUp)
+	}
 	desc, err := conn.local.encode()
 	if err != nil {
 		word.release()
@@ -288,9 +318,8 @@ func (conn *Connection) Connect(desc []byte) error {
 		return err
 	}
 	c := conn.ctx
-	signal, exported := conn.establishment.(descriptorSignal)
-	if conn.state != Exported || !exported {
-		return fmt.Errorf("rdma: connect %v: %w: the connection is %v; call Connect once, on a connection of Export", conn, ErrNotReady, conn.state)
+	if conn.state() != Exported || conn.start == nil {
+		return fmt.Errorf("rdma: connect %v: %w: the connection is %v; call Connect once, on a connection of Export", conn, ErrNotReady, conn.state())
 	}
 	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
 		return err
@@ -306,11 +335,10 @@ func (conn *Connection) Connect(desc []byte) error {
 		return fmt.Errorf("rdma: connect %v: %w", conn, err)
 	}
 	conn.peer = peer
-	conn.mtu = min(conn.local.mtu, peer.mtu)
-	conn.maxReads = min(peer.reads, c.set.MaxReadAtomic)
-	conn.enter(Connecting, nil)
-	signal.startTimeout()
-	conn.bringUp(signal.queuePairUp)
+	conn.path.mtu = min(conn.local.mtu, peer.mtu)
+	conn.path.maxReads = min(peer.reads, c.set.MaxReadAtomic)
+	conn.connecting()
+	conn.start()
 	return nil
 }
 
@@ -350,8 +378,8 @@ func (conn *Connection) bringUp(done func()) {
 	}
 	conn.connectLane(verbs.QPAttr{
 		Address: s.path(sgidIndex, conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
-		PathMTU: conn.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
-		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.maxReads, MinRNRTimer: s.rnrTimer,
+		PathMTU: conn.path.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
+		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.path.maxReads, MinRNRTimer: s.rnrTimer,
 		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
 	}, func(err error) {
 		if err != nil {
@@ -382,7 +410,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 // reset takes the queue pair back to Init, from any state. No helper has it.
 func (conn *Connection) reset() error {
 	conn.transition.cancel()
-	conn.lastReceive = false
+	conn.life.Takes(false)
 	conn.signal.send.ChangeID()
 	conn.signal.purpose = signalNone
 	if err := conn.lane.Reset(); err != nil {
@@ -394,15 +422,14 @@ func (conn *Connection) reset() error {
 
 // initialize takes the queue pair from Reset to Init, for a port of the device.
 func (conn *Connection) initialize(port, pKeyIndex int) error {
-	conn.port, conn.pKeyIndex = port, pKeyIndex
+	conn.path.port, conn.path.pKeyIndex = port, pKeyIndex
 	return conn.lane.Initialize(port, pKeyIndex, conn.ctx.set.access)
 }
 
-// enter changes the state of the connection, and updates the context. Closed is reported only
-// when the connection is destroyed.
-func (conn *Connection) enter(state ConnectionState, err error) {
-	c, usable := conn.ctx, conn.state.usable()
-	conn.state = state
+// changed updates the context when the state has changed. Closed is reported only when the
+// connection is destroyed.
+func (conn *Connection) changed(was ConnectionState, err error) {
+	c, state := conn.ctx, conn.state()
 	if err != nil {
 		conn.err = err
 	}
@@ -419,7 +446,7 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	} else {
 		c.queueReport(conn, state, err)
 	}
-	if usable && !state.usable() {
+	if was.usable() && !state.usable() {
 		c.setDeadline(&conn.deadline, time.Time{})
 		c.usable--
 		if !conn.unaccepted() {
@@ -435,25 +462,32 @@ func (conn *Connection) enter(state ConnectionState, err error) {
 	c.wake()
 }
 
+// connecting begins the establishment.
+func (conn *Connection) connecting() {
+	conn.life.Connect()
+	conn.changed(Exported, nil)
+}
+
 // ready ends the establishment with success.
 func (conn *Connection) ready() {
 	conn.setDialError(nil)
-	if conn.readSubmitted && conn.maxReads == 0 { // the device would never begin the read
+	if conn.readSubmitted && conn.path.maxReads == 0 { // the device would never begin the read
 		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before the connection was Ready, and one end accepts none", ErrNotSupported))
 		return
 	}
-	e, accepted := conn.establishment.(*acceptedEnd)
-	if accepted && e.onEstablished != nil {
-		f := e.onEstablished
-		e.onEstablished = nil
-		if f(conn); conn.state != Connecting {
+	accepted := conn.accepted
+	if accepted != nil && accepted.onEstablished != nil {
+		f := accepted.onEstablished
+		accepted.onEstablished = nil
+		if f(conn); conn.state() != Connecting {
 			return
 		}
 	}
-	conn.peerAlive = true
-	conn.enter(Ready, nil)
-	if accepted {
-		e.listener.connected(1)
+	conn.heard()
+	conn.life.Connected()
+	conn.changed(Connecting, nil)
+	if accepted != nil {
+		accepted.listener.connected(1)
 	}
 	conn.lane.Admit()
 	conn.startKeepalive(conn.ctx.host.Now())
@@ -461,7 +495,7 @@ func (conn *Connection) ready() {
 
 // push gives a request to the lane, where it waits until the connection is Ready.
 func (conn *Connection) push(r *lane.Request) {
-	if conn.state == Ready {
+	if conn.life.Phase() == life.Ready {
 		conn.lane.Push(r)
 	} else {
 		conn.lane.Withhold(r)
@@ -470,7 +504,7 @@ func (conn *Connection) push(r *lane.Request) {
 
 // checkReads fails if the ends have agreed on no reads and atomics.
 func (conn *Connection) checkReads() error {
-	if conn.maxReads == 0 && conn.mtu != 0 {
+	if conn.path.maxReads == 0 && conn.path.mtu != 0 {
 		return conn.noReadsError()
 	}
 	return nil
@@ -483,142 +517,18 @@ func (conn *Connection) noReadsError() error {
 // notUsable is the error of a request on a connection that has ended.
 func (conn *Connection) notUsable() error {
 	if conn.err != nil {
-		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state, conn.withoutName(conn.err))
+		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state(), conn.withoutName(conn.err))
 	}
-	return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state)
-}
-
-// Close ends the connection, in any state and in callbacks too, and notifies the peer.
-// It does not wait. Tasks that the device has may still complete, for as long as
-// Config.CloseTimeout; all others come back through their error callbacks, flushed,
-// inside Progress. When nothing of the connection is left at the device and, on a connection
-// made by address, the peer has confirmed that it knows, or that time is over, OnConnection
-// reports Closed, and the place is free for another. Closing again does nothing. While
-// another goroutine drives the engine it fails with pe.ErrBusy.
-func (conn *Connection) Close() error {
-	if err := conn.owned("close a connection"); err != nil {
-		return err
-	}
-	conn.close()
-	return nil
-}
-
-// owned fails while another goroutine drives the engine.
-func (conn *Connection) owned(op string) error { return conn.ctx.control.Owned(op) }
-
-func (conn *Connection) close() {
-	was := conn.state
-	if was == Closed {
-		return
-	}
-	if _, bridged := conn.establishment.(*bridge); was == Exported || conn.mtu == 0 && !bridged {
-		conn.lastReceive = true // its queue pair never took any
-	}
-	if conn.peerDisconnected && was != Failed {
-		conn.peerClosed()
-		return
-	}
-	conn.enter(Closed, nil)
-	switch {
-	case was == Failed:
-		conn.retire()
-	case was != Ready && !(was == Connecting && conn.establishment.disconnectWhileConnecting()) ||
-		conn.disconnectArrived() && !conn.answered() || !conn.startDisconnect():
-		conn.shut()
-	}
-}
-
-// closing reports whether the connection is Closed and waits for its tasks at the device.
-func (conn *Connection) closing() bool {
-	return conn.state == Closed && !conn.lane.IsShut() && !conn.transition.shut.Load()
-}
-
-// disconnectArrived reports whether the peer's disconnect notice has arrived.
-func (conn *Connection) disconnectArrived() bool {
-	return conn.state != Exported && conn.establishment.disconnectArrived()
-}
-
-// peerClosed ends a connection that the peer has closed. The peer's own tasks are done.
-func (conn *Connection) peerClosed() {
-	switch {
-	case conn.closing():
-		switch {
-		case !conn.answered() || conn.unconfirmed:
-			conn.shut()
-		case conn.signal.purpose == signalDisconnect:
-			conn.limitClose(answerRepeats)
-		default:
-			conn.limitClose(answerTimeout)
-		}
-	case conn.state.usable():
-		conn.enter(Closed, conn.withName(ErrPeerClosed))
-		if !conn.answered() || !conn.startDisconnect() {
-			conn.shut()
-			return
-		}
-		conn.limitClose(answerTimeout)
-	}
-}
-
-// answered reports whether the ends answer each other's disconnect notices.
-func (conn *Connection) answered() bool {
-	return conn.establishment.disconnectAnswered()
-}
-
-// fail ends a connection with an error. If the peer's disconnect notice has arrived, the
-// connection was closed instead, and the error followed from that.
-func (conn *Connection) fail(err error) {
-	if !conn.state.usable() {
-		return
-	}
-	if conn.disconnectArrived() || conn.establishment.disconnectHeld() {
-		conn.enter(Closed, conn.withName(ErrPeerClosed))
-		conn.shut()
-		return
-	}
-	conn.failDespiteDisconnect(err)
-}
-
-// failDespiteDisconnect is fail for an error that does not follow from the peer's disconnect.
-func (conn *Connection) failDespiteDisconnect(err error) {
-	if !conn.state.usable() {
-		return
-	}
-	conn.enter(Failed, conn.withName(err))
-	conn.shut()
+	return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state())
 }
 
 func (conn *Connection) deviceError(err error) error {
 	return fmt.Errorf("%w: %w", ErrDevice, err)
 }
 
-// shut puts the queue pair in error, so that what is posted comes back flushed.
-func (conn *Connection) shut() {
-	conn.unconfirmed = false
-	conn.ctx.setDeadline(&conn.deadline, time.Time{})
-	conn.refuseReceives()
-	conn.establishment.ended()
-	conn.shutLane()
-	conn.tryDestroy()
-}
-
-// shutLane shuts the lane, as soon as no helper uses the queue pair.
-func (conn *Connection) shutLane() {
-	t := &conn.transition
-	t.shut.Store(t.running)
-	if t.running {
-		return
-	}
-	t.cancel()
-	if err := conn.lane.Shut(); err != nil {
-		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
-	}
-	conn.ctx.wake()
-}
-
 // failedTask ends the connection after a request has failed.
 func (conn *Connection) failedTask(status verbs.Status, err error) {
-	if conn.state != Ready && conn.state != Connecting {
+	if conn.state() != Ready && conn.state() != Connecting {
 		return
 	}
 	if status != verbs.StatusFlushed {
@@ -628,120 +538,6 @@ func (conn *Connection) failedTask(status verbs.Status, err error) {
 	// The device has put the queue pair in error by itself. The reason is in an event.
 	conn.ctx.handleEventsOf(conn.lane.Num())
 	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
-}
-
-// laneOwner is a Connection as the owner of its lane.
-type laneOwner Connection
-
-// PostFailed implements lane.Owner.
-func (o *laneOwner) PostFailed(err error) {
-	conn := (*Connection)(o)
-	conn.fail(fmt.Errorf("%w: post requests: %w", ErrDevice, err))
-	conn.shut() // even if it is closing
-}
-
-// drained implements laneDrainer.
-func (o *laneOwner) drained() int {
-	conn := (*Connection)(o)
-	conn.ctx.settle(conn.lane)
-	if conn.lane.Closed() {
-		conn.removeQPN()
-		conn.returnReceives()
-	}
-	n := conn.lane.Flush()
-	if conn.state == Closed {
-		conn.retire()
-	}
-	return n
-}
-
-// removeQPN forgets the number of a destroyed queue pair: the device may reuse it.
-func (conn *Connection) removeQPN() {
-	c, n := conn.ctx, conn.lane.Num()
-	if c.byQPN[n] != conn {
-		return
-	}
-	c.handleEventsOf(n)
-	delete(c.byQPN, n)
-	if c.last == conn {
-		c.last = nil
-	}
-}
-
-// retire makes the connection be destroyed as soon as possible.
-func (conn *Connection) retire() {
-	c := conn.ctx
-	if !conn.retired && c.phase == phaseUp && c.receives.srq != nil && !conn.lastReceive {
-		conn.grace = c.host.Now().Add(lastReceiveGrace)
-		c.setDeadline(&conn.deadline, conn.grace)
-	}
-	conn.retired = true
-	conn.tryDestroy()
-}
-
-// tryDestroy lists a retired connection to be destroyed, if all that is left of it is
-// completions to be handled. It is called whenever one of the conditions may have changed, so
-// that connections that wait cost nothing.
-func (conn *Connection) tryDestroy() {
-	c := conn.ctx
-	if !conn.retired || conn.destroyed || conn.ending.Queued() || conn.unconfirmed || !conn.lane.Drained() ||
-		c.phase == phaseUp && c.receives.srq != nil && !conn.lastReceive && c.host.Now().Before(conn.grace) {
-		return
-	}
-	conn.handledBy = c.lanes.Barrier()
-	c.ending.Push(&conn.ending)
-	c.wake()
-}
-
-// destroyRetired destroys connections whose completions have all been handled, and returns how
-// many. Completions of receives of all connections come from one queue. None of the connection
-// is left when that queue is empty, or when as many completions have been handled as it holds. A
-// drained lane has had those of receives of its own.
-func (c *Connections) destroyRetired() int {
-	n := 0
-	for e := c.ending.Front(); e != nil; e = c.ending.Front() {
-		if c.receives.each == nil && !c.lanes.Passed(e.Value.handledBy) {
-			break
-		}
-		c.ending.Pop()
-		n += e.Value.destroy()
-	}
-	return n
-}
-
-// destroy closes the queue pair and frees the place.
-func (conn *Connection) destroy() int {
-	c := conn.ctx
-	conn.destroyed = true
-	conn.endWindows()
-	if err := conn.lane.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
-	}
-	if c.settle(conn.lane); conn.lane.Settle() == nil {
-		conn.returnReceives()
-	}
-	conn.removeQPN()
-	n := 1 + conn.lane.Flush()
-	if err := conn.closeReceives(); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
-	}
-	c.setDeadline(&conn.deadline, time.Time{})
-	conn.establishment.release()
-	conn.signal.send.ChangeID()
-	c.lanes.Remove(&conn.signal.send)
-	c.vacate(conn)
-	var reason error
-	if errors.Is(conn.err, ErrPeerClosed) {
-		reason = conn.err
-	}
-	if conn.interrupted && c.interrupted == nil {
-		c.interrupted = fmt.Errorf("rdma: %v ended with requests under way: %w", conn, conn.withoutName(conn.err))
-	}
-	c.queueReport(conn, Closed, reason)
-	if c.set.EndWithLastConnection && c.usable == 0 && c.phase == phaseUp && c.ended {
-		c.endsWithLast = true
-	}
-	return n
 }
 
 // ID is the number of the connection in its context. Numbers begin at 0 and are never reused.

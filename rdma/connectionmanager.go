@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -191,6 +192,7 @@ type cmEnd struct {
 	id   verbs.CMID // nil: not yet, or no longer
 	// disconnectData is DialConfig.DisconnectData; it may be nil.
 	disconnectData func(conn *Connection) []byte
+	told           bool // the peer has been told that this end closes
 }
 
 // attributes are the attributes that the connection manager wants the queue pair brought up
@@ -214,7 +216,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	s.putPathFields(&attr.Address)
 	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
 	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.MaxReadAtomic)
-	conn.mtu, conn.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
+	conn.path.mtu, conn.path.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	conn.publish()
 	return attr, nil
@@ -235,13 +237,12 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	conn := e.conn
 	switch ev.Type {
 	case verbs.CMDisconnected:
-		conn.confirmed()
-		if conn.state == Connecting && conn.lane.IsUp() {
+		if conn.state() == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was Ready for a moment
 		}
 		conn.disconnectData = ev.Param.PrivateData
 		conn.publish()
-		conn.ctx.peerDisconnected(conn)
+		conn.ctx.peerDisconnected(conn, life.Left)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
@@ -249,40 +250,57 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 	}
 }
 
-// postDisconnect implements establishment: the signal completes after all tasks, and ended then
-// tells the peer.
-func (e *cmEnd) postDisconnect() { e.conn.signal.post(signalDrain, 0) }
+// handle implements establishment: none of the events is for it.
+func (e *cmEnd) handle(event) {}
+
+// tell implements establishment.
+func (e *cmEnd) tell() {
+	conn, now := e.conn, e.conn.ctx.host.Now()
+	if e.disconnect() {
+		conn.do(conn.life.Told(now))
+	} else {
+		conn.do(conn.life.Untold(now))
+	}
+}
 
 // ended implements establishment.
-func (e *cmEnd) ended() {
-	if e.id == nil || e.conn.ctx.manager.cm == nil {
-		return
+func (e *cmEnd) ended() { e.disconnect() }
+
+// disconnect tells the peer that this end closes, once, and reports whether the peer is told.
+func (e *cmEnd) disconnect() bool {
+	if e.told || e.id == nil || e.conn.ctx.manager.cm == nil {
+		return e.told
 	}
-	err := e.disconnect()
-	if err == nil {
-		e.conn.awaitConfirmation()
-	} else if !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
+	var err error
+	if id, ok := e.id.(verbs.DisconnectDataCMID); ok && e.disconnectData != nil {
+		data := e.disconnectData(e.conn)
+		err = id.DisconnectWith(data[:min(len(data), maxDisconnectData)])
+	} else {
+		err = e.id.Disconnect()
+	}
+	if err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
 		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
+	e.told = err == nil
+	return e.told
 }
 
-// disconnect tells the peer that this end closes.
-func (e *cmEnd) disconnect() error {
-	id, ok := e.id.(verbs.DisconnectDataCMID)
-	if !ok || e.disconnectData == nil {
-		return e.id.Disconnect()
-	}
-	data := e.disconnectData(e.conn)
-	return id.DisconnectWith(data[:min(len(data), maxDisconnectData)])
-}
-
-// disconnectArrived implements establishment.
-func (e *cmEnd) disconnectArrived() bool { return e.conn.peerDisconnected }
-
-// disconnectHeld implements establishment.
-func (e *cmEnd) disconnectHeld() bool {
+// peer implements establishment: the device may know that the peer ends the connection, and not
+// have reported it.
+func (e *cmEnd) peer() life.Peer {
 	id, ok := e.id.(verbs.HeldDisconnectCMID)
-	return ok && e.conn.ctx.manager.cm != nil && id.DisconnectHeld()
+	if ok && e.conn.ctx.manager.cm != nil && id.DisconnectHeld() {
+		return life.Leaving
+	}
+	return life.Unknown
+}
+
+// ending implements establishment.
+func (e *cmEnd) ending() life.Ending {
+	if e.conn.state() == Ready {
+		return life.Message
+	}
+	return life.Abort
 }
 
 // release implements establishment.
@@ -290,8 +308,3 @@ func (e *cmEnd) release() {
 	e.conn.ctx.manager.closeID(e.id)
 	e.id = nil
 }
-
-func (e *cmEnd) wordWritten()                         {}
-func (e *cmEnd) signalCompleted(verbs.Status, uint32) {}
-func (e *cmEnd) disconnectWhileConnecting() bool      { return false }
-func (e *cmEnd) disconnectAnswered() bool             { return false }

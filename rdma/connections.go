@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -69,7 +70,7 @@ func (c *Connections) List() []*Connection {
 	c.control.Check("list the connections")
 	var list []*Connection
 	for _, conn := range c.slots {
-		if conn != nil && conn.state != Closed {
+		if conn != nil && conn.state() != Closed {
 			list = append(list, conn)
 		}
 	}
@@ -167,7 +168,7 @@ func (c *Connections) notify(conn *Connection, state ConnectionState, err error)
 			w.f(conn, state, err)
 		}
 	}
-	if state == Failed && (conn.closedOnFailure || conn.unaccepted()) {
+	if state == Failed && (conn.accepted != nil && conn.accepted.closedOnFailure || conn.unaccepted()) {
 		conn.close()
 	}
 }
@@ -209,10 +210,10 @@ func (c *Connections) stop(reason error) {
 			conn.fail(reason)
 		default:
 			conn.close()
-			conn.tryDestroy() // it need not wait for its last receive any more
+			conn.do(conn.life.LastReceive()) // it need not wait for its last receive any more
 		}
 		if c.lanes.Broken() {
-			conn.shut() // even one that is closing
+			conn.do(conn.life.Abandon(c.host.Now()))
 			conn.lane.GiveUp()
 		}
 	}
@@ -260,7 +261,7 @@ func (c *Connections) gone() bool { return len(c.free) == len(c.slots) }
 // eventTaken notes at once that a peer is dead.
 func (c *Connections) eventTaken(ev *verbs.Event) {
 	if conn := c.byQPN[ev.QPN]; conn != nil && ev.Type == verbs.EventPeerGone {
-		conn.peerDead = true
+		conn.life.Die()
 	}
 }
 
@@ -275,16 +276,13 @@ func (c *Connections) event(ev *verbs.Event) int {
 	}
 	switch ev.Type {
 	case verbs.EventQPLastWQEReached:
-		conn.lastReceive = true
-		conn.tryDestroy()
+		conn.do(conn.life.LastReceive())
 	case verbs.EventCommEstablished:
-		if conn.state == Connecting {
-			conn.establishment.messageReceived()
+		if conn.state() == Connecting {
+			conn.establishment.handle(event{kind: messageReceived})
 		}
 	case verbs.EventPeerGone:
-		if conn.closing() {
-			conn.shut()
-		}
+		conn.do(conn.life.Abandon(c.host.Now()))
 		conn.fail(fmt.Errorf("%w: %w", ErrRetryExceeded, ErrPeerDead))
 	case verbs.EventQPFatal:
 		conn.fail(fmt.Errorf("%w: %v", ErrDevice, ev.Type))
@@ -300,7 +298,7 @@ func (c *Connections) event(ev *verbs.Event) int {
 func (c *Connections) findFailed() int {
 	n := 0
 	for _, conn := range c.slots {
-		if conn == nil || conn.state != Ready && conn.state != Connecting || conn.transition.running {
+		if conn == nil || conn.state() != Ready && conn.state() != Connecting || conn.transition.running {
 			continue
 		}
 		if attr, err := conn.lane.QP().Query(); err == nil && attr.State == verbs.QPError {
@@ -311,13 +309,12 @@ func (c *Connections) findFailed() int {
 	return n
 }
 
-// peerDisconnected closes a connection whose peer has disconnected. Earlier failures have been
-// reported by now.
-func (c *Connections) peerDisconnected(conn *Connection) {
-	if conn.peerDisconnected || !conn.state.usable() && !conn.closing() {
+// peerDisconnected closes a connection whose peer has disconnected, if that is known and new.
+// Earlier failures have been reported by now.
+func (c *Connections) peerDisconnected(conn *Connection, known life.Peer) {
+	if !conn.life.Learn(known) {
 		return
 	}
-	conn.peerDisconnected = true
 	c.afterCompletions(conn.peerClosed)
 }
 
@@ -348,10 +345,10 @@ func (c *Connections) received(wc *verbs.WC) {
 // messageFrom notes that a message has come from a connection, and reports whether the program
 // gets it.
 func (c *Connections) messageFrom(conn *Connection) bool {
-	conn.peerAlive = true
-	if conn.state == Connecting {
-		conn.establishment.messageReceived()
-		if !conn.state.usable() {
+	conn.heard()
+	if conn.state() == Connecting {
+		conn.establishment.handle(event{kind: messageReceived})
+		if !conn.state().usable() {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -87,7 +88,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn.enter(Connecting, nil)
+	conn.connecting()
 	d.resolve(host)
 	return conn, nil
 }
@@ -97,13 +98,12 @@ type dial struct {
 	cmEnd
 	attempts
 	limitedDial
-	addr      string // as the program gave it
-	port      uint16
-	target    netip.AddrPort // of the attempt
-	mtu       verbs.MTU      // the largest to ask for; zero: the port's
-	cfg       DialConfig
-	cancel    context.CancelFunc
-	responded bool // the peer has accepted, and OnResponse was called
+	addr   string // as the program gave it
+	port   uint16
+	target netip.AddrPort // of the attempt
+	mtu    verbs.MTU      // the largest to ask for; zero: the port's
+	cfg    DialConfig
+	cancel context.CancelFunc
 	// portKnown: the connection manager has named the port that the attempt uses.
 	portKnown bool
 }
@@ -141,7 +141,7 @@ func (m *connectionManager) lookUp(ctx context.Context, name string, f func([]ne
 
 // resolved starts the attempts with the host's addresses.
 func (d *dial) resolved(list []netip.Addr, err error) {
-	if d.conn.state != Connecting {
+	if d.conn.state() != Connecting {
 		return
 	}
 	if err != nil {
@@ -189,12 +189,12 @@ func (d *dial) send() {
 // event implements idOwner.
 func (d *dial) event(ev *verbs.CMEvent) {
 	conn := d.conn
-	if conn.state != Connecting {
+	if conn.state() != Connecting {
 		d.cmEnd.event(ev)
 		return
 	}
-	if d.responded && ev.Type == verbs.CMDisconnected {
-		conn.ctx.peerDisconnected(conn)
+	if conn.establish != nil && ev.Type == verbs.CMDisconnected {
+		conn.ctx.peerDisconnected(conn, life.Left)
 		return
 	}
 	if conn.transition.running {
@@ -253,23 +253,24 @@ func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	conn.acceptData = ev.Param.PrivateData
 	conn.ctx.manager.releaseDial(d)
 	if d.cfg.OnResponse == nil {
-		d.establish()
+		_ = d.establish()
 		return
 	}
-	d.responded = true
+	conn.establish = d.establish
 	conn.publish()
 	d.cfg.OnResponse(conn)
 }
 
-// establish confirms the peer's response.
-func (d *dial) establish() {
-	d.responded = false
+// establish confirms the peer's response. The connection has the error.
+func (d *dial) establish() error {
+	d.conn.establish = nil
 	switch err := d.id.Establish(); {
 	case err == nil:
 		d.conn.ready()
 	case !errors.Is(err, verbs.ErrState): // else the peer has withdrawn, which the next event reports
 		d.conn.fail(d.conn.deviceError(err))
 	}
+	return nil
 }
 
 // request sends the request, once the port is known.
@@ -279,7 +280,7 @@ func (d *dial) request() error {
 	if err != nil {
 		return err
 	}
-	if port, _ := d.id.PortGID(); port != conn.port || init.PKeyIndex != conn.pKeyIndex {
+	if port, _ := d.id.PortGID(); port != conn.path.port || init.PKeyIndex != conn.path.pKeyIndex {
 		if err := conn.lane.Reset(); err != nil {
 			return err
 		}
@@ -295,7 +296,7 @@ func (d *dial) request() error {
 // all ports if that is not known.
 func (d *dial) pathProblem() string {
 	if d.portKnown {
-		return d.conn.ctx.pathProblem(d.conn.port, d.cfg.LocalAddr)
+		return d.conn.ctx.pathProblem(d.conn.path.port, d.cfg.LocalAddr)
 	}
 	return d.conn.ctx.anyPathProblem(d.cfg.LocalAddr)
 }
@@ -305,7 +306,7 @@ func (d *dial) failed(err error) {
 	conn := d.conn
 	conn.ctx.manager.releaseDial(d)
 	conn.ctx.manager.closeID(d.id)
-	d.id, d.portKnown, d.responded = nil, false, false
+	d.id, d.portKnown, d.told, conn.establish = nil, false, false, nil
 	smaller, again := d.acceptSmallerMTU(err), retryable(err)
 	var failure *verbs.CMError
 	if d.cfg.OnReject != nil && errors.As(err, &failure) && failure.Reason == verbs.CMRejectConsumer {
@@ -315,7 +316,7 @@ func (d *dial) failed(err error) {
 		}
 		again = true
 	}
-	if conn.state != Connecting { // OnReject has closed it
+	if conn.state() != Connecting { // OnReject has closed it
 		return
 	}
 	if !smaller && !d.attempts.failed(err, again) {
@@ -356,8 +357,9 @@ func (d *dial) acceptSmallerMTU(err error) bool {
 func (d *dial) prepareRetry(after error) error {
 	conn := d.conn
 	conn.transition.cancel()
-	used := conn.mtu != 0 // the peer accepted, then withdrew
-	conn.mtu, conn.maxReads, conn.peer = 0, 0, endpoint{}
+	conn.life.Takes(false)
+	used := conn.path.mtu != 0 // the peer accepted, then withdrew
+	conn.path.mtu, conn.path.maxReads, conn.peer = 0, 0, endpoint{}
 	conn.publish()
 	switch {
 	case staleConnection(after):
@@ -393,7 +395,7 @@ func (conn *Connection) replaceQP() error {
 	return errors.Join(err, conn.initialize(c.set.Port, c.set.PKeyIndex))
 }
 
-// due implements establishment.
+// due makes another attempt, or gives up.
 func (d *dial) due(now time.Time) {
 	if !d.countedUntil.IsZero() && !now.Before(d.countedUntil) {
 		d.conn.ctx.manager.releaseDial(d)
@@ -413,7 +415,7 @@ func (d *dial) due(now time.Time) {
 
 // schedule sets the connection's deadline to what comes first.
 func (d *dial) schedule() {
-	if d.conn.state != Connecting {
+	if d.conn.state() != Connecting {
 		return
 	}
 	at := d.deadline()
@@ -423,11 +425,15 @@ func (d *dial) schedule() {
 	d.conn.ctx.setDeadline(&d.conn.deadline, at)
 }
 
-// messageReceived implements establishment: the peer may send only after this end has confirmed its
-// response.
-func (d *dial) messageReceived() {
-	if d.responded {
-		d.conn.fail(fmt.Errorf("%w: the peer sent a message before this program called Established", ErrMismatch))
+// handle implements establishment.
+func (d *dial) handle(ev event) {
+	switch ev.kind {
+	case deadlinePassed:
+		d.due(ev.now)
+	case messageReceived: // the peer may send only after this end has confirmed its response
+		if d.conn.establish != nil {
+			d.conn.fail(fmt.Errorf("%w: the peer sent a message before this program called Established", ErrMismatch))
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -184,7 +185,7 @@ func testQueuePairIsUpBetweenSignals(s *sim.Sim) {
 	// The peer has the signal that was taken back: what comes next in its place is a
 	// repetition to it, and must be the signal again.
 	require.Equal(t, signalNone, conn.signal.purpose)
-	signal.messageReceived()
+	signal.handle(event{kind: messageReceived})
 	require.Equal(t, Ready, conn.State())
 	require.Equal(t, signalReady, conn.signal.purpose)
 }
@@ -206,5 +207,5 @@ func testDisconnectAfterAWithdrawnSignal(s *sim.Sim) {
 	}
 	require.NoError(t, conn.Close())
 	require.Equal(t, signalReady, conn.signal.purpose)
-	require.True(t, conn.signal.disconnectNext, "it follows")
+	require.Equal(t, life.Telling, conn.life.Phase(), "the notice follows")
 }

@@ -1,6 +1,10 @@
 package rdma
 
-import "time"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
+)
 
 const (
 	// keepaliveChecks is how often a connection is checked within Config.Keepalive. So silence
@@ -14,7 +18,7 @@ const (
 // startKeepalive sets the time of the connection's next check.
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
-	if d < 0 || conn.loopback {
+	if d < 0 || conn.loopback() {
 		conn.ctx.setDeadline(&conn.deadline, time.Time{})
 		return
 	}
@@ -28,12 +32,9 @@ func (conn *Connection) startKeepalive(now time.Time) {
 // life. Requests at the device serve as well: the device repeats them until it gives up.
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
-	if conn.establishment.disconnectArrived() { // devices without watches do not notify of it
-		conn.ctx.peerDisconnected(conn)
+	conn.establishment.handle(event{kind: wordWritten}) // devices without watches do not report it
+	if conn.silentChecks++; conn.life.Peer() > life.Here {
 		return
-	}
-	if conn.silentChecks++; conn.peerAlive {
-		conn.peerAlive, conn.silentChecks = false, 0
 	}
 	if conn.silentChecks >= keepaliveChecks && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {
 		conn.silentChecks = 0

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -279,10 +279,10 @@ func (q *ConnectRequest) prepare(closedOnFailure bool) (*Connection, error) {
 	if !ok {
 		return nil, fmt.Errorf("rdma: accept the %v: %w: the context has an endpoint; call Answer", q, ErrNotSupported)
 	}
-	end := &acceptedEnd{listener: q.listener}
+	end := &acceptedEnd{listener: q.listener, closedOnFailure: closedOnFailure}
 	conn, err := c.newConnection(fmt.Sprintf("accept the %v", q), func(conn *Connection) (err error) {
 		end.cmEnd = cmEnd{conn: conn, id: q.id}
-		conn.establishment, conn.closedOnFailure = end, closedOnFailure
+		conn.establishment, conn.accepted = end, end
 		init, _, err := q.id.Attr(verbs.QPInitialized)
 		if err != nil {
 			return err
@@ -335,8 +335,8 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	if err != nil {
 		return nil, err
 	}
-	if conn.state != Exported {
-		return nil, fmt.Errorf("rdma: accept the %v: %w: %v is %v", q, ErrNotReady, conn, conn.state)
+	if conn.state() != Exported {
+		return nil, fmt.Errorf("rdma: accept the %v: %w: %v is %v", q, ErrNotReady, conn, conn.state())
 	}
 	c, end := conn.ctx, q.prepared
 	end.id, end.accepted, end.onEstablished = q.id, true, cfg.OnEstablished
@@ -344,7 +344,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	q.finish(nil)
 	c.manager.awaitingRTU.Take(quota.Network(conn.addrs[1].Addr()))
 	end.counted = true
-	conn.enter(Connecting, nil)
+	conn.connecting()
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
 	}
@@ -437,9 +437,8 @@ type acceptedEnd struct {
 	onEstablished func(conn *Connection)
 	answered      bool // the acceptance was sent
 	established   bool // the peer has confirmed it
-	// disconnects: the disconnect waits for the confirmation. Until then the peer may begin to use
-	// the connection, so the queue pair serves its requests.
-	disconnects bool
+	// closedOnFailure: the connection is closed if it fails, since the program does not know of it.
+	closedOnFailure bool
 }
 
 // confirm notes that the peer has confirmed the connection.
@@ -462,8 +461,8 @@ func (e *acceptedEnd) releasePlace() {
 // before the program had accepted it and the peer was told. It then does not count as the
 // context's last connection.
 func (conn *Connection) unaccepted() bool {
-	e, ok := conn.establishment.(*acceptedEnd)
-	return ok && (e.onEstablished != nil || !e.answered && (conn.closedOnFailure || !e.accepted))
+	e := conn.accepted
+	return e != nil && (e.onEstablished != nil || !e.answered && (e.closedOnFailure || !e.accepted))
 }
 
 // event implements idOwner.
@@ -473,37 +472,44 @@ func (e *acceptedEnd) event(ev *verbs.CMEvent) {
 	case verbs.CMEstablished:
 		e.confirm()
 		switch {
-		case conn.state == Connecting:
+		case conn.state() == Connecting:
 			conn.ready()
-		case e.disconnects && conn.closing():
-			e.disconnects = false
-			e.cmEnd.postDisconnect()
+		case conn.life.Phase() == life.Telling:
+			e.tell()
 		}
 	case verbs.CMFailed: // even if a message has made the connection Ready meanwhile
-		if conn.closing() {
-			conn.shut()
-		}
+		conn.do(conn.life.Abandon(conn.ctx.host.Now()))
 		conn.fail(ev.Err)
 	default:
 		e.cmEnd.event(ev)
 	}
 }
 
-// messageReceived implements establishment: the peer's message has overtaken the peer's
-// confirmation.
-func (e *acceptedEnd) messageReceived() {
-	_ = e.id.Received()
-	e.confirm()
-	e.conn.ready()
+// handle implements establishment.
+func (e *acceptedEnd) handle(ev event) {
+	switch ev.kind {
+	case messageReceived: // the peer's message has overtaken the peer's confirmation
+		_ = e.id.Received()
+		e.confirm()
+		e.conn.ready()
+	case deadlinePassed:
+		e.conn.fail(e.conn.timeoutError(e.conn.ctx.set.ConnectTimeout))
+	}
 }
 
-// disconnectWhileConnecting implements establishment: the peer may have confirmed the acceptance.
-func (e *acceptedEnd) disconnectWhileConnecting() bool { return e.answered }
+// ending implements establishment: the peer may have confirmed the acceptance.
+func (e *acceptedEnd) ending() life.Ending {
+	if e.answered {
+		return life.Message
+	}
+	return life.Abort
+}
 
-// postDisconnect implements establishment.
-func (e *acceptedEnd) postDisconnect() {
-	if e.disconnects = !e.established; e.established {
-		e.cmEnd.postDisconnect()
+// tell implements establishment. It is called again when the peer has confirmed the connection: until
+// then the peer may begin to use it, so the queue pair serves its requests.
+func (e *acceptedEnd) tell() {
+	if e.established {
+		e.cmEnd.tell()
 	}
 }
 
@@ -511,9 +517,4 @@ func (e *acceptedEnd) postDisconnect() {
 func (e *acceptedEnd) release() {
 	e.releasePlace()
 	e.cmEnd.release()
-}
-
-// due implements establishment.
-func (e *acceptedEnd) due(time.Time) {
-	e.conn.fail(e.conn.timeoutError(e.conn.ctx.set.ConnectTimeout))
 }

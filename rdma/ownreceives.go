@@ -47,7 +47,7 @@ func (r *receives) refill() {
 	if err != nil {
 		conn.takesReceives = false
 		conn.fail(fmt.Errorf("%w: post receives: %w", ErrDevice, err))
-		conn.shut() // even if it is closing
+		conn.do(conn.life.Break(conn.ctx.host.Now()))
 		return
 	}
 	conn.queueRefill()

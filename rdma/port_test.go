@@ -160,7 +160,7 @@ func TestFailuresNameTheirPort(t *testing.T) {
 	conn.publish()
 	// by is what the failures of the connection and of the dial say, where it goes by a port.
 	by := func(port int) [2]string {
-		conn.port, d.portKnown = port, true
+		conn.path.port, d.portKnown = port, true
 		return [2]string{conn.noResponseAdvice(), d.pathProblem()}
 	}
 	dev.down[1], dev.empty[1] = true, true

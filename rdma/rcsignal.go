@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -47,19 +48,44 @@ const (
 	// time.
 	shortestPoll = time.Millisecond
 	longestPoll  = 500 * time.Millisecond
-	// answerTimeout is how long an end waits for the answer to its disconnect notice, and the
-	// other end for its tasks before it answers. They may be messages that nobody takes any more.
-	answerTimeout = 500 * time.Millisecond
-	// answerRepeats is how long the answer is repeated. If its acknowledgement is lost, the peer
-	// is gone already.
-	answerRepeats = 100 * time.Millisecond
 )
 
 // within bounds a duration.
 func within(d, least, most time.Duration) time.Duration { return min(max(d, least), most) }
 
-// disconnectArrived implements establishment.
-func (r *rcSignal) disconnectArrived() bool { return r.contains(^r.conn.local.nonce) }
+// peer implements establishment.
+func (r *rcSignal) peer() life.Peer {
+	switch {
+	case !r.contains(^r.conn.local.nonce):
+		return life.Unknown
+	case r.ending() == life.Answered:
+		return life.Leaving
+	}
+	return life.Left
+}
+
+// ending implements establishment. While Connecting as well: the device may acknowledge the peer's
+// signal at any moment, until the queue pair is in error.
+func (r *rcSignal) ending() life.Ending {
+	if r.conn.local.answers() && r.conn.peer.answers() {
+		return life.Answered
+	}
+	return life.Notice
+}
+
+// handle implements establishment.
+func (r *rcSignal) handle(ev event) {
+	switch ev.kind {
+	case deadlinePassed:
+		r.due(ev.now)
+	case wordWritten:
+		r.readWord()
+	case signalCompleted:
+		r.signalCompleted(ev.status, ev.vendor)
+	case messageReceived:
+		r.peerReady()
+	}
+}
 
 // startTimeout begins the time that the peer has.
 func (r *rcSignal) startTimeout() {
@@ -73,7 +99,6 @@ func (r *rcSignal) queuePairUp() {
 	conn := r.conn
 	order := conn.local.compare(&conn.peer)
 	if order == 0 {
-		conn.loopback = true
 		conn.ready()
 		return
 	}
@@ -83,23 +108,21 @@ func (r *rcSignal) queuePairUp() {
 		conn.fail(conn.deviceError(err))
 		return
 	}
-	if r.active && conn.state == Connecting {
+	if r.active && conn.state() == Connecting {
 		r.signal(now)
 	}
-	r.wordWritten() // the peer may have been first
+	r.readWord() // the peer may have been first
 	r.schedule(now)
 }
 
-// wordWritten implements establishment.
-func (r *rcSignal) wordWritten() {
+// readWord reads what the peer has written.
+func (r *rcSignal) readWord() {
 	r.clearPending()
-	disconnected := r.disconnectArrived()
-	if r.conn.state == Connecting && (disconnected || r.contains(r.conn.local.nonce)) {
+	known := r.peer()
+	if r.conn.state() == Connecting && (known >= life.Leaving || r.contains(r.conn.local.nonce)) {
 		r.peerReady()
 	}
-	if disconnected {
-		r.conn.ctx.peerDisconnected(r.conn)
-	}
+	r.conn.ctx.peerDisconnected(r.conn, known)
 }
 
 // signal posts the ready signal.
@@ -114,7 +137,7 @@ func (r *rcSignal) signal(now time.Time) {
 	r.conn.signal.post(signalReady, r.conn.peer.nonce)
 }
 
-// signalCompleted implements establishment.
+// signalCompleted handles the end of a ready signal.
 func (r *rcSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	conn := r.conn
 	switch status {
@@ -130,11 +153,11 @@ func (r *rcSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	}
 }
 
-// due implements establishment.
+// due repeats the ready signal, or gives up.
 func (r *rcSignal) due(now time.Time) {
 	conn := r.conn
-	r.wordWritten()
-	if conn.state != Connecting {
+	r.readWord()
+	if conn.state() != Connecting {
 		return
 	}
 	if limit := conn.ctx.set.ConnectTimeout; limit > 0 && now.Sub(r.started) >= limit {
@@ -171,7 +194,7 @@ func (r *rcSignal) withdraw(now time.Time) error {
 // schedule sets the connection's deadline to what comes first.
 func (r *rcSignal) schedule(now time.Time) {
 	conn := r.conn
-	if conn.state != Connecting {
+	if conn.state() != Connecting {
 		return
 	}
 	at := r.retryAt
@@ -189,40 +212,19 @@ func (r *rcSignal) schedule(now time.Time) {
 	conn.ctx.setDeadline(&conn.deadline, at)
 }
 
-// disconnectWhileConnecting implements establishment: the device may acknowledge the peer's
-// signal at any moment, until the queue pair is in error.
-func (r *rcSignal) disconnectWhileConnecting() bool { return true }
-
-// postDisconnect implements establishment.
-func (r *rcSignal) postDisconnect() {
+// tell implements establishment.
+func (r *rcSignal) tell() {
 	if r.withdrawn() {
-		r.conn.signal.disconnectNext = true
-		r.signal(r.conn.ctx.host.Now())
-		return
-	}
-	if r.conn.lane.Posted() > 0 { // the notice follows when the tasks are done
-		r.conn.signal.disconnectNext = true
-		r.conn.signal.post(signalDrain, 0)
+		r.signal(r.conn.ctx.host.Now()) // tell is called again when it has completed
 		return
 	}
 	r.conn.signal.post(signalDisconnect, ^r.conn.peer.nonce)
-	if r.conn.peerDisconnected {
-		r.conn.limitClose(answerRepeats)
-	}
-}
-
-// disconnectAnswered implements establishment.
-func (r *rcSignal) disconnectAnswered() bool {
-	return r.conn.local.answers() && r.conn.peer.answers()
 }
 
 // withdrawn reports whether another signal must be the first request: the peer may have
 // received the withdrawn signal, and would take any other request in its place for a
 // repetition.
 func (r *rcSignal) withdrawn() bool { return r.active && !r.posted }
-
-// messageReceived implements establishment.
-func (r *rcSignal) messageReceived() { r.peerReady() }
 
 // peerReady makes the connection Ready, since its peer is.
 func (r *rcSignal) peerReady() {
@@ -232,7 +234,5 @@ func (r *rcSignal) peerReady() {
 	r.conn.ready()
 }
 
-func (r *rcSignal) disconnectHeld() bool { return false }
-
-// ended implements establishment. The disconnect notice was a write.
+// ended implements establishment: the disconnect notice was a write.
 func (r *rcSignal) ended() {}

@@ -129,8 +129,8 @@ func (w *writtenWords) work() int {
 	w.list = nil
 	w.mu.Unlock()
 	for _, conn := range list {
-		if conn.state.usable() || conn.closing() {
-			conn.establishment.wordWritten()
+		if p := conn.life.Phase(); p.Usable() || p.Closing() {
+			conn.establishment.handle(event{kind: wordWritten})
 		}
 	}
 	return len(list)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -20,7 +21,7 @@ func (conn *Connection) belongsTo(c *parts) error {
 
 // accepts implements target.
 func (conn *Connection) accepts(t *Task) error {
-	if !conn.state.usable() {
+	if !conn.life.Phase().Usable() {
 		return conn.notUsable()
 	}
 	if t.op.readAtomic() {
@@ -42,14 +43,14 @@ func (conn *Connection) submit(t *Task) {
 func (conn *Connection) completed(t *Task, status verbs.Status, vendor uint32) {
 	c := conn.ctx
 	if status == verbs.StatusSuccess {
-		conn.peerAlive = true
+		conn.heard()
 		t.succeed()
 		return
 	}
 	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
 	if status != verbs.StatusFlushed {
 		err.advice = conn.adviceFor(t.op, status)
-		if conn.peerDead {
+		if conn.life.Peer() == life.Dead {
 			err.Cause = ErrPeerDead
 		}
 	}

@@ -34,6 +34,7 @@ type transition struct {
 // State. done gets the error, unless the connection ends before.
 func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.takeReceives()
+	conn.life.Takes(conn.ctx.receives.srq != nil && conn.ctx.phase == phaseUp)
 	t := &conn.transition
 	t.conn, t.attr, t.done, t.pause, t.last = conn, attr, done, firstTransitionPause, nil
 	t.retry.owner = t
@@ -81,17 +82,17 @@ func (t *transition) attemptDone(err error) {
 	case err == nil:
 		t.done = nil
 		conn.lane.Connected()
-		if conn.state.usable() {
+		if conn.state().usable() {
 			done(nil)
 		}
-	case conn.state.usable() && errors.Is(err, verbs.ErrUnreachable):
+	case conn.state().usable() && errors.Is(err, verbs.ErrUnreachable):
 		conn.ctx.setDeadline(&t.retry, conn.ctx.host.Now().Add(t.pause))
 		t.pause = min(2*t.pause, longestTransitionPause)
-	case conn.state.usable():
+	case conn.state().usable():
 		t.done = nil
 		done(err)
 	default: // a disconnect notice waits for the transition
-		conn.shut()
+		conn.do(conn.life.Break(conn.ctx.host.Now()))
 	}
 	conn.queueRefill()
 	for _, f := range postponed {

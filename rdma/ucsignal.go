@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -38,12 +39,12 @@ func (r *ucSignal) queuePairUp() {
 		return
 	}
 	if r.conn.local.compare(&r.conn.peer) == 0 {
-		r.conn.loopback, r.peerKnows = true, true
+		r.peerKnows = true
 		r.conn.ready()
 		return
 	}
 	r.send(r.conn.ctx.host.Now())
-	r.wordWritten() // the peer may have been first
+	r.readWord() // the peer may have been first
 }
 
 // send writes to the peer's word, and sets when to do so again.
@@ -51,49 +52,63 @@ func (r *ucSignal) send(now time.Time) {
 	conn := r.conn
 	if conn.signal.purpose == signalNone {
 		value := conn.peer.nonce
-		if conn.state == Ready {
+		if conn.state() == Ready {
 			value = ^value
 		}
 		conn.signal.post(signalReady, value)
 	}
 	r.resendAt = now.Add(r.pause)
 	r.pause = min(2*r.pause, longestSignal)
-	if conn.state == Ready && (r.peerKnows || r.resendAt.After(r.resendUntil)) {
+	if conn.state() == Ready && (r.peerKnows || r.resendAt.After(r.resendUntil)) {
 		r.resendAt = time.Time{}
 	}
 	r.schedule(now)
 }
 
-// wordWritten implements establishment.
-func (r *ucSignal) wordWritten() {
-	r.clearPending()
-	r.peerKnows = r.peerKnows || r.contains(^r.conn.local.nonce)
-	if r.conn.state == Connecting && (r.peerKnows || r.contains(r.conn.local.nonce)) {
-		r.messageReceived()
+// handle implements establishment.
+func (r *ucSignal) handle(ev event) {
+	switch ev.kind {
+	case deadlinePassed:
+		r.due(ev.now)
+	case wordWritten:
+		r.readWord()
+	case signalCompleted:
+		r.signalCompleted(ev.status, ev.vendor)
+	case messageReceived:
+		r.peerUp()
 	}
 }
 
-// messageReceived implements establishment: the peer is up.
-func (r *ucSignal) messageReceived() {
+// readWord reads what the peer has written.
+func (r *ucSignal) readWord() {
+	r.clearPending()
+	r.peerKnows = r.peerKnows || r.contains(^r.conn.local.nonce)
+	if r.conn.state() == Connecting && (r.peerKnows || r.contains(r.conn.local.nonce)) {
+		r.peerUp()
+	}
+}
+
+// peerUp makes the connection Ready: a signal or a message of the peer has come.
+func (r *ucSignal) peerUp() {
 	r.conn.ready()
-	if r.conn.state == Ready {
+	if r.conn.state() == Ready {
 		now := r.conn.ctx.host.Now()
 		r.pause, r.resendUntil = shortestPause, now.Add(cmp.Or(max(r.conn.ctx.set.ConnectTimeout, 0), defaultConnectTimeout))
 		r.send(now)
 	}
 }
 
-// due implements establishment.
+// due repeats the signal, or gives up.
 func (r *ucSignal) due(now time.Time) {
 	conn := r.conn
-	r.wordWritten()
+	r.readWord()
 	switch {
-	case conn.state == Connecting:
+	case conn.state() == Connecting:
 		if limit := conn.ctx.set.ConnectTimeout; limit > 0 && now.Sub(r.started) >= limit {
 			conn.fail(conn.timeoutError(limit))
 			return
 		}
-	case conn.state != Ready:
+	case conn.state() != Ready:
 		return
 	}
 	if !r.resendAt.IsZero() && !now.Before(r.resendAt) {
@@ -107,7 +122,7 @@ func (r *ucSignal) due(now time.Time) {
 func (r *ucSignal) schedule(now time.Time) {
 	conn := r.conn
 	at := r.resendAt
-	if conn.state == Connecting {
+	if conn.state() == Connecting {
 		if limit := conn.ctx.set.ConnectTimeout; limit > 0 && (at.IsZero() || r.started.Add(limit).Before(at)) {
 			at = r.started.Add(limit)
 		}
@@ -115,23 +130,26 @@ func (r *ucSignal) schedule(now time.Time) {
 			at = poll
 		}
 	}
-	if conn.state == Connecting || conn.state == Ready {
+	if conn.state() == Connecting || conn.state() == Ready {
 		conn.ctx.setDeadline(&conn.deadline, at)
 	}
 }
 
-// signalCompleted implements establishment: a signal that was sent proves nothing about the peer.
+// signalCompleted handles the end of a signal: a signal that was sent proves nothing about the peer.
 func (r *ucSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	if status != verbs.StatusSuccess {
 		r.conn.failedTask(status, &TaskError{Op: OpWrite, Status: status, Connection: r.conn, VendorError: vendor})
 	}
 }
 
-// postDisconnect implements establishment: the connection ends when its tasks have left.
-func (r *ucSignal) postDisconnect() { r.conn.signal.post(signalDrain, 0) }
+// ending implements establishment: the connection ends when its tasks have left.
+func (r *ucSignal) ending() life.Ending {
+	if r.conn.state() == Ready {
+		return life.Silent
+	}
+	return life.Abort
+}
 
-func (r *ucSignal) disconnectWhileConnecting() bool { return false }
-func (r *ucSignal) disconnectArrived() bool         { return false }
-func (r *ucSignal) disconnectHeld() bool            { return false }
-func (r *ucSignal) ended()                          {}
-func (r *ucSignal) disconnectAnswered() bool        { return false }
+func (r *ucSignal) peer() life.Peer { return life.Unknown }
+func (r *ucSignal) tell()           {}
+func (r *ucSignal) ended()          {}

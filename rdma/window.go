@@ -98,7 +98,7 @@ func (w *Window) allocate(conn *Connection) error {
 	if err := conn.belongsTo(&c.parts); err != nil {
 		return err
 	}
-	if !conn.state.usable() {
+	if !conn.life.Phase().Usable() {
 		return conn.notUsable()
 	}
 	able, ok := c.set.PD.(verbs.WindowPD)
@@ -188,7 +188,7 @@ func (w *Window) beginRequest(op string, complete bool) error {
 	switch {
 	case !complete:
 		return w.abortRequest(op, fmt.Errorf("%w: a function or a memory map is missing", ErrInvalid))
-	case w.mw == nil || !w.conn.state.usable():
+	case w.mw == nil || !w.conn.life.Phase().Usable():
 		return w.abortRequest(op, w.conn.notUsable())
 	}
 	return nil
