@@ -29,21 +29,18 @@ func Dial(ctx context.Context, r *rdma.Connections, addr string, cfg rdma.DialCo
 	if err := Func(ctx, e, func() (err error) { return d.begin(r, addr, cfg) }); err != nil {
 		return nil, err
 	}
-	turn := nextTurn(e)
-	select {
-	case err := <-d.done:
-		return d.outcome(err, op)
-	case <-ctx.Done():
-		turn.Take()
-		if len(d.done) > 0 { // the connection was first
-			return d.outcome(<-d.done, op)
-		}
+	err, ok := wait(ctx, e, d.done)
+	if !ok {
 		_ = e.Do(d.giveUp) // a closed engine has no connections
 		if err := d.conn.DialError(); err != nil {
 			return nil, fmt.Errorf("%w; the last attempt: %w", ended(ctx, op), err)
 		}
 		return nil, ended(ctx, op)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("await: %s: %w", op, err)
+	}
+	return d.conn, nil
 }
 
 // dialing waits for a connection, on the engine's goroutine.
@@ -51,13 +48,6 @@ type dialing struct {
 	conn *rdma.Connection
 	stop func()     // ends the watch; nil: it has ended
 	done chan error // holds one
-}
-
-func (d *dialing) outcome(err error, op string) (*rdma.Connection, error) {
-	if err != nil {
-		return nil, fmt.Errorf("await: %s: %w", op, err)
-	}
-	return d.conn, nil
 }
 
 func (d *dialing) begin(r *rdma.Connections, addr string, cfg rdma.DialConfig) (err error) {

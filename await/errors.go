@@ -82,12 +82,8 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if err := p.engine.MayBlock("wait for a task"); err != nil {
 		return err
 	}
-	turn := nextTurn(p.engine)
-	select {
-	case <-p.done:
-		return p.err
-	case <-ctx.Done():
-		turn.Take()
+	if _, ok := wait(ctx, p.engine, p.done); !ok {
 		return fmt.Errorf("await: %w: %w", ErrPending, context.Cause(ctx))
 	}
+	return p.err
 }

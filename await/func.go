@@ -35,11 +35,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if err := e.Dispatch(c.run); err != nil {
 		return fmt.Errorf("await: run a function: %w", err)
 	}
-	turn := nextTurn(e)
-	select {
-	case <-c.over:
-	case <-ctx.Done():
-		turn.Take()
+	if _, ok := wait(ctx, e, c.over); !ok {
 		if c.begun.CompareAndSwap(false, true) {
 			return ended(ctx, "run a function") // the engine may still have c
 		}

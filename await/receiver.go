@@ -211,12 +211,7 @@ func (r *Receiver) next(ctx context.Context) (*Message, error) {
 		if m != nil || over {
 			return m, err
 		}
-		turn := nextTurn(r.ctx.Engine())
-		select {
-		case <-r.wakeup:
-		case <-ctx.Done():
-			turn.Take()
-		}
+		_, _ = wait(ctx, r.ctx.Engine(), r.wakeup)
 	}
 }
 

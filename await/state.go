@@ -66,18 +66,12 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 	if err != nil {
 		return err
 	}
-	turn := nextTurn(e)
-	select {
-	case err := <-w.done:
-		return err
-	case <-ctx.Done():
-		turn.Take()
-		if len(w.done) > 0 { // the state was first
-			return <-w.done
-		}
+	err, ok := wait(ctx, e, w.done)
+	if !ok {
 		_ = e.Do(w.end) // a closed engine reports no states
 		return ended(ctx, op)
 	}
+	return err
 }
 
 // watcher waits for a state, on the engine's goroutine.

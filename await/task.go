@@ -114,14 +114,10 @@ func (c *call[T]) run(ctx context.Context, e *pe.Engine) (err error, over bool) 
 	if err := e.Dispatch(c.attempt); err != nil {
 		return fmt.Errorf("await: run a task: %w", err), true
 	}
-	turn := nextTurn(e)
-	select {
-	case <-c.over:
-		return c.pending.err, true
-	case <-ctx.Done():
-		turn.Take()
+	if _, ok := wait(ctx, e, c.over); !ok {
 		return c.abandon(ctx, e)
 	}
+	return c.pending.err, true
 }
 
 // The states of a call. It leaves each of the first three with one compare-and-swap,

@@ -1,17 +1,19 @@
 package await
 
 import (
+	"context"
+
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// nextTurn is for a goroutine that waits for the engine, or for the end of a context.Context.
-// When the latter has ended the wait, the goroutine takes the turn: in a simulation, others may
-// have been woken with it.
-func nextTurn(e *pe.Engine) host.Turn {
-	if e == nil {
-		return host.Turn{}
+// wait waits for a value that the engine's goroutine sends, and returns false if ctx ends before
+// that. e may be nil.
+func wait[T any](ctx context.Context, e *pe.Engine, c <-chan T) (T, bool) {
+	var s host.Scheduler
+	if e != nil {
+		s = e.Siblings(sibling.Pass{}).Scheduler()
 	}
-	return e.Siblings(sibling.Pass{}).NextTurn()
+	return host.Await(ctx, s, nil, c)
 }

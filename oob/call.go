@@ -80,15 +80,8 @@ func (c *asyncCall) runAsync(p *Peer, ctx context.Context, f func(ctx context.Co
 		stop := context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })
 		defer stop()
 		defer cancel(nil)
-		s := h.Scheduler()
-		if s == nil {
-			deliver(f(ctx))
-			return
-		}
-		turn, noted := host.NextTurn(s), s.Report(p)
-		err := f(ctx)
-		noted()
-		turn.Take() // the program may have ended ctx, and go on
+		var err error
+		host.Outside(h.Scheduler(), p, func() { err = f(ctx) }) // the program may have ended ctx, and go on
 		deliver(err)
 	})
 	if !started {

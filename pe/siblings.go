@@ -19,13 +19,13 @@ type siblings struct{ *Engine }
 // Siblings returns the methods for packages of this module.
 func (e *Engine) Siblings(sibling.Pass) siblings { return siblings{e} }
 
-// NextTurn is [host.NextTurn] for the hosts of the engine's devices. It may be called from any
-// goroutine.
-func (s siblings) NextTurn() host.Turn {
+// Scheduler is that of the host of the engine's devices; nil: they are not simulated. It may be
+// called from any goroutine.
+func (s siblings) Scheduler() host.Scheduler {
 	if t := s.turns.Load(); t != nil {
-		return host.NextTurn(t)
+		return t
 	}
-	return host.Turn{}
+	return nil
 }
 
 // Attachment returns the result of the first call of create for this engine. Only package await

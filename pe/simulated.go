@@ -11,8 +11,8 @@ import (
 // turns that the simulation decides, so that a run can be repeated.
 type turns struct {
 	host.Scheduler
-	out    host.Turn // for when the engine goes on for another reason
-	remove func()    // the engine from the report of its host
+	ticket uint64 // for when the engine goes on for another reason
+	remove func() // the engine from the report of its host
 }
 
 // schedulerOf returns the scheduler of a context's device. known is false if the backend does
@@ -59,7 +59,7 @@ func (e *Engine) joinHost() bool {
 		}
 		if t := e.turns.Load(); t == nil || t.Scheduler != s {
 			e.leaveHost()
-			e.turns.Store(&turns{s, host.NextTurn(s), s.Report(engineReport{e})})
+			e.turns.Store(&turns{s, s.Ticket(), s.Report(engineReport{e})})
 		}
 		return true
 	}
@@ -88,7 +88,7 @@ func (e *Engine) yield() {
 // takeTurn waits for the turn of an engine that goes on for another reason.
 func (e *Engine) takeTurn() {
 	if t := e.turns.Load(); t != nil {
-		t.out.Take()
+		t.Turn(t.ticket)
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 
 // waiter sleeps until a condition holds: a goroutine or a task.
 type waiter struct {
+	event *Event
 	Condition
 	index  int           // index in Event.waiting; -1: not there
 	seen   uint64        // the value that fulfilled the condition
@@ -59,15 +60,7 @@ func (e *Event) Wait(ctx context.Context, c Condition) (uint64, error) {
 // sleep waits after spinning, until the condition holds or ctx ends.
 func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	w := e.startWaiter(c)
-	s := e.host.Scheduler()
-	if s != nil {
-		defer s.Report(sleeper{e, c})()
-	}
-	turn := host.NextTurn(s)
-	select {
-	case <-w.wakeup:
-	case <-ctx.Done():
-		turn.Take()
+	if _, woken := host.Await(ctx, e.host.Scheduler(), w, w.wakeup); !woken {
 		if e.cancelWaiter(w) {
 			e.reuseWaiter(w)
 			return 0, e.interrupted(ctx, c)
@@ -79,13 +72,8 @@ func (e *Event) sleep(ctx context.Context, c Condition) (uint64, error) {
 	return v, nil
 }
 
-// sleeper names a wait in the report of a simulation.
-type sleeper struct {
-	e *Event
-	c Condition
-}
-
-func (s sleeper) String() string { return fmt.Sprintf("a wait for %v %v", s.e, s.c) }
+// String names a wait in the report of a simulation.
+func (w *waiter) String() string { return fmt.Sprintf("a wait for %v %v", w.event, w.Condition) }
 
 func (e *Event) interrupted(ctx context.Context, c Condition) error {
 	return fmt.Errorf("wait for %v %v: %w; its value is %#x", e, c, context.Cause(ctx), e.load())
@@ -119,7 +107,7 @@ func (e *Event) startWaiter(c Condition) *waiter {
 	if last := len(e.freeWaiters) - 1; last >= 0 {
 		w, e.freeWaiters = e.freeWaiters[last], e.freeWaiters[:last]
 	} else {
-		w = &waiter{wakeup: make(chan struct{}, 1)}
+		w = &waiter{event: e, wakeup: make(chan struct{}, 1)}
 	}
 	w.Condition = c
 	e.addWaiter(w)
@@ -158,11 +146,13 @@ func (e *Event) wakeWaiter(w *waiter, v uint64) {
 		return
 	}
 	if s := e.host.Scheduler(); s != nil {
-		s.Wake(func() { w.wakeup <- struct{}{} })
+		s.Wake(w.signal)
 		return
 	}
-	w.wakeup <- struct{}{} // buffered
+	w.signal()
 }
+
+func (w *waiter) signal() { w.wakeup <- struct{}{} } // buffered
 
 // removeWaiter removes a waiter from the list. The lock is held.
 func (e *Event) removeWaiter(w *waiter) {

@@ -53,26 +53,44 @@ type Scheduler interface {
 	Simulation() any
 }
 
-// NextTurn is for a goroutine that is about to wait for something that may come out of turn,
-// such as the end of a context.Context. When it has, call Take. s may be nil.
-func NextTurn(s Scheduler) Turn {
+// Await waits for a value of c, and returns false if ctx ends before that. In a simulation, what
+// is reported as waiting is what, unless it is nil, and a goroutine whose wait ctx has ended goes on
+// in its turn: others may have been woken with it. s may be nil.
+func Await[T any](ctx context.Context, s Scheduler, what fmt.Stringer, c <-chan T) (v T, ok bool) {
+	var ticket uint64
+	if s != nil {
+		if what != nil {
+			defer s.Report(what)()
+		}
+		ticket = s.Ticket()
+	}
+	select {
+	case v = <-c:
+		return v, true
+	case <-ctx.Done():
+	}
+	if s != nil {
+		s.Turn(ticket)
+	}
+	select {
+	case v = <-c: // it came first
+		return v, true
+	default:
+		return v, false
+	}
+}
+
+// Outside calls f, which waits for something that no simulation decides. In one, the goroutine goes
+// on in its turn after that, and is reported as what. s may be nil.
+func Outside(s Scheduler, what fmt.Stringer, f func()) {
 	if s == nil {
-		return Turn{}
+		f()
+		return
 	}
-	return Turn{s, s.Ticket()}
-}
-
-// Turn is the place of a goroutine that waits.
-type Turn struct {
-	s      Scheduler // nil: there is none
-	ticket uint64
-}
-
-// Take returns when it is the caller's turn.
-func (t Turn) Take() {
-	if t.s != nil {
-		t.s.Turn(t.ticket)
-	}
+	ticket, noted := s.Ticket(), s.Report(what)
+	f()
+	noted()
+	s.Turn(ticket)
 }
 
 // Of returns the host of a device.

@@ -110,3 +110,19 @@ func TestSystem(t *testing.T) {
 	})
 	assert.NotEqual(t, Uint64(System), Uint64(System))
 }
+
+func TestAwait(t *testing.T) {
+	c := make(chan int, 1)
+	c <- 1
+	v, ok := Await(context.Background(), nil, nil, c)
+	assert.Equal(t, 1, v)
+	assert.True(t, ok)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, ok = Await(ctx, nil, nil, c)
+	assert.False(t, ok)
+	c <- 2
+	v, ok = Await(ctx, nil, nil, c)
+	assert.Equal(t, 2, v, "it came first")
+	assert.True(t, ok)
+}

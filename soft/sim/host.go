@@ -56,10 +56,9 @@ type Host struct {
 	held      []event // that came while it was paused
 	ports     map[netip.AddrPort]*port
 	reports   []*fmt.Stringer
-	idlers    []*idler
-	idlePolls int // polls in a row that found nothing
-	sleepers  []*idler
-	turns     int // goroutines that wait for their turn
+	waiters   []*waiter
+	waiting   [waitReasons]int // how many waiters there are, by reason
+	idlePolls int              // polls in a row that found nothing
 	program   func(ctx context.Context, dev verbs.Device) error
 	running   bool                    // the program's goroutine
 	again     bool                    // run the program again when it has returned
@@ -188,13 +187,11 @@ func (h *Host) when(t time.Time) time.Duration {
 // decides. It returns early when the context of the host's program ends. When the simulation has
 // ended, it ends the goroutine, as [runtime.Goexit] does.
 func (h *Host) Sleep(d time.Duration) {
-	s := h.s
-	s.mu.Lock()
-	i := &idler{host: h, c: s.channel()}
-	h.sleepers = append(h.sleepers, i)
-	h.push(h.when(h.now().Add(d)), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
-	s.mu.Unlock()
-	h.idle(i)
+	h.s.mu.Lock()
+	w := h.newWaiter(sleeps)
+	h.push(h.when(h.now().Add(d)), event{call: w.wake})
+	h.s.mu.Unlock()
+	w.wait()
 }
 
 // turn returns when all other goroutines wait, and it is the caller's turn among those with a
@@ -206,19 +203,10 @@ func (h *Host) turn(place uint64) {
 		s.mu.Unlock()
 		return
 	}
-	c := s.channel()
-	h.turns++
-	s.push(s.elapsed(), place, event{host: h, call: func() { c <- struct{}{} }})
+	w := h.newWaiter(awaitsTurn)
+	s.push(s.elapsed(), place, event{host: h, call: w.wake})
 	s.mu.Unlock()
-	select {
-	case <-c:
-	case <-s.done: // the goroutine goes on by itself
-		return
-	}
-	s.mu.Lock()
-	h.turns--
-	s.spare = append(s.spare, c)
-	s.mu.Unlock()
+	w.wait()
 }
 
 // Go starts a goroutine of the host, when all others wait and it is its turn. Unlike one that a
@@ -369,7 +357,7 @@ func (h *Host) ended() {
 	defer h.s.mu.Unlock()
 	h.running = false
 	h.cancel(nil)
-	h.wakeSleepers()
+	h.wakeAll(sleeps, eventCall)
 	if h.again && !h.s.ending {
 		h.start()
 	}
@@ -455,13 +443,13 @@ func (h *Host) Starts() int {
 // endProgram ends the context of the program, and a pause, so that it can return. The lock is
 // held.
 func (h *Host) endProgram(cause error) {
-	if h.running || len(h.sleepers) > 0 {
+	if h.running || h.waiting[sleeps] > 0 {
 		cancel := h.cancel
 		h.push(h.s.elapsed(), event{call: func() {
 			cancel(cause)
 			h.s.mu.Lock()
 			defer h.s.mu.Unlock()
-			h.wakeSleepers()
+			h.wakeAll(sleeps, eventCall)
 		}})
 	}
 	h.setPauses(nil)
@@ -471,11 +459,8 @@ func (h *Host) endProgram(cause error) {
 func (h *Host) busy() bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.running || len(h.sleepers) > 0
+	return h.running || h.waiting[sleeps] > 0
 }
-
-// waiting is the number of goroutines that sleep, poll, or wait for their turn. The lock is held.
-func (h *Host) waiting() int { return len(h.sleepers) + len(h.idlers) + h.turns }
 
 // condition describes the host for a report. The lock is held.
 func (h *Host) condition() string {
@@ -488,8 +473,8 @@ func (h *Host) condition() string {
 		return fmt.Sprintf("paused; %d events wait", len(h.held))
 	case h.running:
 		return "its program runs"
-	case h.waiting() > 0:
-		return fmt.Sprintf("%d goroutines sleep or poll, and no program runs", h.waiting())
+	case len(h.waiters) > 0:
+		return fmt.Sprintf("%d goroutines sleep or poll, and no program runs", len(h.waiters))
 	case h.program != nil:
 		return "its program has returned"
 	}
@@ -583,11 +568,71 @@ func (t turns) Wake(f func()) {
 	}
 }
 
-// idler is a goroutine that polls or sleeps.
-type idler struct {
-	host  *Host
-	c     chan struct{}
-	woken bool
+// waiter is a goroutine of a host that waits.
+type waiter struct {
+	host   *Host
+	reason waitReason
+	c      chan struct{}
+	woken  bool
+}
+
+// waitReason is why a goroutine waits.
+type waitReason uint8
+
+const (
+	sleeps waitReason = iota
+	polls             // and has found nothing
+	awaitsTurn
+	waitReasons
+)
+
+// newWaiter adds a waiter. The lock is held. The caller releases it, and then calls wait.
+func (h *Host) newWaiter(why waitReason) *waiter {
+	w := &waiter{host: h, reason: why, c: h.s.channel()}
+	h.waiters = append(h.waiters, w)
+	h.waiting[why]++
+	return w
+}
+
+// wait returns when wake is called. When the simulation has ended, a goroutine that waits for its
+// turn goes on by itself. Others end: one that polls or sleeps again and again would never end by
+// itself.
+func (w *waiter) wait() {
+	s := w.host.s
+	select {
+	case <-w.c:
+	case <-s.done:
+		if w.reason != awaitsTurn {
+			runtime.Goexit()
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = append(s.spare, w.c)
+}
+
+// wake lets the goroutine go on, if it waits.
+func (w *waiter) wake() {
+	h := w.host
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if w.woken {
+		return
+	}
+	w.woken = true
+	h.waiting[w.reason]--
+	h.waiters = slices.DeleteFunc(h.waiters, func(o *waiter) bool { return o == w })
+	w.c <- struct{}{}
+}
+
+// wakeAll lets the goroutines go on that wait for that reason. The lock is held.
+func (h *Host) wakeAll(why waitReason, kind eventKind) {
+	for _, w := range h.waiters {
+		if w.reason == why {
+			h.push(h.s.elapsed(), event{kind: kind, call: w.wake})
+		}
+	}
 }
 
 const (
@@ -614,8 +659,7 @@ func (t turns) Idle() {
 		return
 	}
 	s.mu.Lock()
-	i := &idler{host: t.Host, c: s.channel()}
-	t.idlers = append(t.idlers, i)
+	w := t.newWaiter(polls)
 	t.idlePolls++
 	d := pollInterval << min(t.idlePolls/slowerAfter, maxDoublings)
 	switch {
@@ -623,70 +667,31 @@ func (t turns) Idle() {
 	case s.elapsed() < s.activeAt+activeFor:
 		d = maxPollLag
 	default:
-		s.longPolls = append(s.longPolls, i)
+		s.longPolls = append(s.longPolls, w)
 	}
-	t.endPoll(i, s.elapsed()+d)
+	t.push(s.elapsed()+d, event{kind: eventPoll, call: w.wake})
 	s.mu.Unlock()
-	t.idle(i)
-}
-
-// endPoll lets a goroutine that polls go on at that time, at the latest. The lock is held.
-func (h *Host) endPoll(i *idler, at time.Duration) {
-	h.push(at, event{kind: eventPoll, call: func() { h.wakeIdler(&h.idlers, i) }})
+	w.wait()
 }
 
 // endLongPolls ends them soon, since something happens. The lock is held.
 func (s *Sim) endLongPolls() {
 	s.activeAt = s.elapsed()
-	for _, i := range s.longPolls {
-		if !i.woken {
-			i.host.endPoll(i, s.elapsed()+maxPollLag)
+	for _, w := range s.longPolls {
+		if !w.woken {
+			w.host.push(s.elapsed()+maxPollLag, event{kind: eventPoll, call: w.wake})
 		}
 	}
 	clear(s.longPolls)
 	s.longPolls = s.longPolls[:0]
 }
 
-// idle waits until wakeIdler is called. When the simulation has ended, it ends the goroutine: one
-// that polls or sleeps again and again would never end by itself.
-func (h *Host) idle(i *idler) {
-	select {
-	case <-i.c:
-	case <-h.s.done:
-		runtime.Goexit()
-	}
-	h.s.mu.Lock()
-	h.s.spare = append(h.s.spare, i.c)
-	h.s.mu.Unlock()
-}
-
-// wakeIdler lets a goroutine go on that waits in a list, if it waits.
-func (h *Host) wakeIdler(list *[]*idler, i *idler) {
-	h.s.mu.Lock()
-	defer h.s.mu.Unlock()
-	if i.woken {
-		return
-	}
-	i.woken = true
-	*list = slices.DeleteFunc(*list, func(o *idler) bool { return o == i })
-	i.c <- struct{}{}
-}
-
-// wakeIdlers lets the goroutines that poll go on, since something has happened at the host.
-func (h *Host) wakeIdlers() {
+// endPolls lets the goroutines that poll go on, since something has happened at the host.
+func (h *Host) endPolls() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.idlePolls = 0
-	for _, i := range h.idlers {
-		h.endPoll(i, h.s.elapsed())
-	}
-}
-
-// wakeSleepers lets the goroutines that sleep go on. The lock is held.
-func (h *Host) wakeSleepers() {
-	for _, i := range h.sleepers {
-		h.push(h.s.elapsed(), event{call: func() { h.wakeIdler(&h.sleepers, i) }})
-	}
+	h.wakeAll(polls, eventPoll)
 }
 
 // timer is a timer of a host's.
@@ -729,5 +734,5 @@ func (t *timer) fire(set uint64) {
 	t.on = false
 	t.host.s.mu.Unlock()
 	t.f()
-	t.host.wakeIdlers()
+	t.host.endPolls()
 }

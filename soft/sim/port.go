@@ -408,8 +408,8 @@ func (p *port) progress() {
 	if next := p.work(); !next.IsZero() {
 		p.SetDeadline(next)
 	}
-	if len(p.host.idlers) > 0 || p.host.idlePolls > 0 {
-		p.host.wakeIdlers()
+	if p.host.waiting[polls] > 0 || p.host.idlePolls > 0 {
+		p.host.endPolls()
 	}
 }
 

@@ -61,7 +61,7 @@ type Sim struct {
 	addresses  addressTable
 	buffers    bufferPool
 	conditions []*condition
-	longPolls  []*idler      // goroutines whose polls take longer than maxPollLag
+	longPolls  []*waiter     // goroutines whose polls take longer than maxPollLag
 	activeAt   time.Duration // when something other than the end of a poll has happened last
 	failed     bool
 	ending     bool // programs are to return
@@ -469,7 +469,7 @@ func (s *Sim) close() {
 func (s *Sim) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	works := func(h *Host) bool { return h.running || h.waiting() > 0 }
+	works := func(h *Host) bool { return h.running || len(h.waiters) > 0 }
 	return !slices.ContainsFunc(s.hosts, works) && (s.queue.Len() == 0 || s.queue.Next() > s.now)
 }
 
