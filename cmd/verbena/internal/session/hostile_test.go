@@ -489,8 +489,9 @@ func TestEndBehindDiscard(t *testing.T) {
 	a.block(0, make([]byte, proto.BlockSize), proto.Segment{Length: proto.BlockSize})
 	a.send(&proto.Discard{Entry: 0, Code: proto.Unreadable})
 	a.send(&proto.End{Entries: 1})
-	a.send(&proto.ID{Text: "me"})
-	time.Sleep(200 * time.Millisecond) // so that the end has come; if it has not, the test passes as well
+	last, err := from.WriteSend(t.Context(), link.Write{}, &proto.ID{Text: "me"})
+	require.NoError(t, err)
+	require.NoError(t, from.Wait(t.Context(), last), "the receiver's device has the end, and all before it")
 	close(hold)
 	_, err = expect[*proto.Ack](t.Context(), from)
 	require.NoError(t, err)
