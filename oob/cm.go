@@ -215,8 +215,8 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 		tick := make(chan struct{}, 1)
 		timer := host.Of(x.r.Device()).AfterFunc(noteInterval, func() { tick <- struct{}{} })
 		defer timer.Stop()
-		noted := ""
-		for lines := 0; ; {
+		note := x.peer.ends.noteChanges()
+		for {
 			select {
 			case <-tick:
 				timer.Reset(noteInterval)
@@ -224,11 +224,7 @@ func (x *exchange) dial(w *cm, d *privateData) (wait func(ctx context.Context) e
 				if err := first.DialError(); err != nil {
 					why = reason(err)
 				}
-				if why != noted && lines < maxRejections {
-					lines++
-					x.peer.ends.Note(fmt.Sprintf("%s does not answer at %v yet, trying again: %s", x.peer.cfg.Peer, w, why))
-				}
-				noted = why
+				note(fmt.Sprintf("%s does not answer at %v yet, trying again: %s", x.peer.cfg.Peer, w, why))
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}

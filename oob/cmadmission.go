@@ -255,7 +255,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 		return nil, err
 	}
 	var accepted []*cmExchange
-	rejections := 0
+	note := x.peer.ends.noteChanges()
 	a := &admission{r: x.connections, connections: int(d.count)}
 	a.exchange = func(string) *exchange { return x }
 	a.reply = func(*exchange) ([]byte, error) {
@@ -266,9 +266,7 @@ func (x *exchange) listen(w *cm, d *privateData) (wait func(ctx context.Context)
 	}
 	a.mustWait = func(err error) { x.peer.cfg.Log.Warn().Err(err).Msg("a requester must wait") }
 	a.rejected = func(from netip.AddrPort, err error) {
-		if rejections++; rejections <= maxRejections {
-			x.peer.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", from, w, err))
-		}
+		note(fmt.Sprintf("a connection from %v to %v was rejected: %v", from, w, err))
 	}
 	a.unusable = func(err error) { x.end(nil, err) }
 	a.confirmed = func(e *cmExchange) {

@@ -118,13 +118,10 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 		}
 	}
 	theirs := &descriptor.Bundle{From: ends.Peer, To: ends.Name}
-	rejected := ""
+	note := ends.noteChanges()
 	err = f.await(ctx, f.Remote, func() error {
 		*theirs = descriptor.Bundle{From: ends.Peer, To: ends.Name}
-		list, err := readDescriptors(f.Remote, descriptor.Connection, descriptor.Endpoint, descriptor.Bundled)
-		if err == nil {
-			err = collect(theirs, list, f.Remote)
-		}
+		_, err := readInto(theirs, f.Remote, descriptor.Connection, descriptor.Endpoint, descriptor.Bundled)
 		if err != nil || theirs.From == ends.Peer && theirs.To == ends.Name {
 			return err
 		}
@@ -133,20 +130,18 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 			return err
 		}
 		// As over TCP, a responder keeps waiting for the right program.
-		if rejected != err.Error() {
-			rejected = err.Error()
-			ends.Note(rejected)
-		}
+		note(err.Error())
 		return errNotYet
 	})
 	if err == nil && imports {
 		err = f.await(ctx, f.Resource, func() error {
-			list, err := readDescriptors(f.Resource, descriptor.MemoryMap, descriptor.SyncEvent)
-			if err == nil && len(list) != 1 {
-				err = fmt.Errorf("%s: the file has %d descriptors; it must have one", f.Resource, len(list))
+			with := *theirs
+			n, err := readInto(&with, f.Resource, descriptor.MemoryMap, descriptor.SyncEvent)
+			if err == nil && n != 1 {
+				err = fmt.Errorf("%s: the file has %d descriptors; it must have one", f.Resource, n)
 			}
 			if err == nil {
-				err = collect(theirs, list, f.Resource)
+				*theirs = with
 			}
 			return err
 		})
@@ -156,36 +151,6 @@ func (f *files) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, e
 	}
 	f.exchanged = true
 	return theirs.Encode()
-}
-
-// collect adds the descriptors of a file to a bundle.
-func collect(into *descriptor.Bundle, list [][]byte, path string) error {
-	for _, d := range list {
-		kind, _, err := descriptor.Parse(d)
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		switch kind {
-		case descriptor.Connection:
-			into.Connections = append(into.Connections, d)
-		case descriptor.Endpoint:
-			into.Endpoints = append(into.Endpoints, d)
-		case descriptor.MemoryMap:
-			into.Maps = append(into.Maps, d)
-		case descriptor.SyncEvent:
-			into.Events = append(into.Events, d)
-		case descriptor.Bundled:
-			b, err := descriptor.DecodeBundle(d)
-			if err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
-			if len(list) > 1 {
-				return fmt.Errorf("%s: %w: the file has other descriptors besides a bundle", path, descriptor.ErrTrailing)
-			}
-			*into = *b
-		}
-	}
-	return nil
 }
 
 // write writes an armored descriptor to a file.
@@ -238,52 +203,74 @@ func ignore(err, ignored error) error {
 	return err
 }
 
-// readDescriptors reads a file of armored descriptors, or of one binary descriptor.
-func readDescriptors(path string, kinds ...descriptor.Kind) (list [][]byte, err error) {
+// readInto reads a file of armored descriptors, or of one binary descriptor, into a bundle. It
+// returns their number.
+func readInto(into *descriptor.Bundle, path string, kinds ...descriptor.Kind) (n int, err error) {
 	b, err := descriptor.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	if !bytes.Contains(b, []byte("-----BEGIN")) {
-		if err := kindOf(b, kinds); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		return [][]byte{b}, nil
-	}
-	scanner := descriptor.NewScanner(bytes.NewReader(b))
-	for {
-		_, d, err := scanner.Next()
-		if errors.Is(err, io.EOF) {
-			if len(list) > 0 {
-				return list, nil
-			}
-			err = fmt.Errorf("%w: the file has no block between BEGIN VERBENA and END VERBENA", descriptor.ErrFormat)
-		}
-		if err == nil {
-			err = kindOf(d, kinds)
-		}
+	defer func() {
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			err = fmt.Errorf("%s: %w", path, err)
 		}
-		list = append(list, d)
+	}()
+	if !bytes.Contains(b, []byte("-----BEGIN")) {
+		_, err := add(into, b, kinds)
+		return 1, err
+	}
+	hasBundle := false
+	for scanner := descriptor.NewScanner(bytes.NewReader(b)); ; n++ {
+		_, d, err := scanner.Next()
+		switch {
+		case errors.Is(err, io.EOF) && n == 0:
+			return 0, fmt.Errorf("%w: the file has no block between BEGIN VERBENA and END VERBENA", descriptor.ErrFormat)
+		case errors.Is(err, io.EOF) && n > 1 && hasBundle:
+			return n, fmt.Errorf("%w: the file has other descriptors besides a bundle", descriptor.ErrTrailing)
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		}
+		kind, err := add(into, d, kinds)
+		if err != nil {
+			return n, err
+		}
+		hasBundle = hasBundle || kind == descriptor.Bundled
 	}
 }
 
-// kindOf fails unless a descriptor is of one of the kinds.
-func kindOf(desc []byte, kinds []descriptor.Kind) error {
-	var names []string
+// add adds a descriptor of one of the kinds to a bundle, which a bundle replaces.
+func add(into *descriptor.Bundle, desc []byte, kinds []descriptor.Kind) (descriptor.Kind, error) {
 	kind, _, err := descriptor.Parse(desc)
 	if err != nil {
-		return err
+		return kind, err
 	}
-	for _, k := range kinds {
-		if k == kind {
-			return nil
+	if !slices.Contains(kinds, kind) {
+		var names []string
+		for _, k := range kinds {
+			names = append(names, k.String())
 		}
-		names = append(names, k.String())
+		return kind, fmt.Errorf("%w: it is a %v descriptor, but a %s is needed; check which of the peer's descriptors goes where",
+			descriptor.ErrKind, kind, strings.Join(names, " or "))
 	}
-	return fmt.Errorf("%w: it is a %v descriptor, but a %s is needed; check which of the peer's descriptors goes where",
-		descriptor.ErrKind, kind, strings.Join(names, " or "))
+	switch kind {
+	case descriptor.Connection:
+		into.Connections = append(into.Connections, desc)
+	case descriptor.Endpoint:
+		into.Endpoints = append(into.Endpoints, desc)
+	case descriptor.MemoryMap:
+		into.Maps = append(into.Maps, desc)
+	case descriptor.SyncEvent:
+		into.Events = append(into.Events, desc)
+	case descriptor.Bundled:
+		b, err := descriptor.DecodeBundle(desc)
+		if err != nil {
+			return kind, err
+		}
+		*into = *b
+	}
+	return kind, nil
 }
 
 func (f *files) waitForEnter(ctx context.Context, question string) error {

@@ -2,7 +2,6 @@ package oob
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -65,28 +64,49 @@ func nameSum(name string) uint16 {
 }
 
 func (d *privateData) encode() []byte {
-	b := append([]byte(cmMagic), cmVersion, byte(d.kind))
-	switch d.kind {
-	case cmRequest:
-		b = append(append(b, d.token[:]...), d.index, d.count)
-		b = appendOffer(binary.BigEndian.AppendUint16(b, d.to), &d.offer)
-	case cmReply:
-		b = appendOffer(b, &d.offer)
-	case cmBusy, cmRefused:
-		b = appendCounted(b, []byte(d.text))
-	case cmWrongNames:
-		b = appendCounted(appendCounted(b, []byte(d.offer.From)), []byte(d.offer.To))
-	case cmReport:
-		if b = append(b, 0); d.ok {
-			b[len(b)-1] = 1
-		}
-	}
+	var w wirecode.Writer
+	w.Fixed([]byte(cmMagic))
+	w.Uint8(cmVersion)
+	w.Uint8(uint8(d.kind))
+	d.code(wirecode.WriteTo(&w))
+	b, _ := w.Payload() // far smaller than the largest
 	return b
 }
 
-// appendCounted appends the length of content in one byte, and content, at most 255 bytes.
-func appendCounted(b, content []byte) []byte {
-	return append(append(b, byte(len(content))), content...)
+// code codes the fields that the kind has.
+func (d *privateData) code(c wirecode.Coder) {
+	switch d.kind {
+	case cmRequest:
+		c.Fixed(d.token[:])
+		c.Uint8(&d.index)
+		c.Uint8(&d.count)
+		c.Uint16(&d.to)
+		codeOffer(c, &d.offer)
+	case cmReply:
+		codeOffer(c, &d.offer)
+	case cmBusy, cmRefused:
+		codeText(c, &d.text)
+	case cmWrongNames:
+		codeText(c, &d.offer.From)
+		codeText(c, &d.offer.To)
+	case cmReport:
+		c.Bool(&d.ok)
+	}
+}
+
+// codeCounted codes a length of one byte, and the bytes.
+func codeCounted(c wirecode.Coder, b *[]byte) {
+	n := uint8(len(*b))
+	if c.Uint8(&n); c.Reading() && n > 0 {
+		*b = make([]byte, n)
+	}
+	c.Fixed(*b)
+}
+
+func codeText(c wirecode.Coder, s *string) {
+	b := []byte(*s)
+	codeCounted(c, &b)
+	*s = string(b)
 }
 
 // Lengths of descriptors' payloads, in bytes. The payload of a memory map ends with four bytes
@@ -96,19 +116,31 @@ const (
 	eventPayload               = 15
 )
 
-func appendOffer(b []byte, o *descriptor.Bundle) []byte {
-	b = appendCounted(b, []byte(o.From))
+// codeOffer codes an offer. A Coder that reads rebuilds the descriptor in it.
+func codeOffer(c wirecode.Coder, o *descriptor.Bundle) {
+	codeText(c, &o.From)
+	var kind descriptor.Kind
+	m, e := make([]byte, mapPayload), make([]byte, eventPayload)
 	switch {
 	case len(o.Maps) > 0:
-		p := payloadOf(descriptor.MemoryMap, o.Maps[0], mapPayload)
-		b = append(append(b, byte(descriptor.MemoryMap)), p[:mapPayload-mapPermissions]...)
-		b = append(b, p[mapPayload-1])
+		kind, m = descriptor.MemoryMap, payloadOf(descriptor.MemoryMap, o.Maps[0], mapPayload)
 	case len(o.Events) > 0:
-		b = append(append(b, byte(descriptor.SyncEvent)), payloadOf(descriptor.SyncEvent, o.Events[0], eventPayload)...)
-	default:
-		b = append(b, 0)
+		kind, e = descriptor.SyncEvent, payloadOf(descriptor.SyncEvent, o.Events[0], eventPayload)
 	}
-	return appendCounted(b, o.Data)
+	c.Uint8((*uint8)(&kind))
+	switch kind {
+	case descriptor.MemoryMap:
+		c.Fixed(m[:mapPayload-mapPermissions])
+		c.Uint8(&m[mapPayload-1])
+		if c.Reading() {
+			o.Maps = [][]byte{describe(kind, m)}
+		}
+	case descriptor.SyncEvent:
+		if c.Fixed(e); c.Reading() {
+			o.Events = [][]byte{describe(kind, e)}
+		}
+	}
+	codeCounted(c, &o.Data)
 }
 
 // payloadOf returns the payload of a descriptor that this program has made.
@@ -118,6 +150,11 @@ func payloadOf(kind descriptor.Kind, desc []byte, n int) []byte {
 		panic(fmt.Sprintf("oob: a %v descriptor of %d bytes: %v", kind, len(payload), err))
 	}
 	return payload
+}
+
+func describe(kind descriptor.Kind, payload []byte) []byte {
+	desc, _ := descriptor.Encode(kind, payload) // fails only for a payload that is too long
+	return desc
 }
 
 // decodePrivateData decodes private data. It refuses everything that encode does not make.
@@ -131,23 +168,11 @@ func decodePrivateData(b []byte) (*privateData, error) {
 		return nil, fmt.Errorf("%w: the private data has version %d, but this program reads version %d; run the same release of Verbena on both ends", descriptor.ErrVersion, v, cmVersion)
 	}
 	d := &privateData{kind: cmKind(b[header-1])}
-	r := wirecode.NewReader(b[header:])
-	switch d.kind {
-	case cmRequest:
-		r.Fixed(d.token[:])
-		d.index, d.count, d.to = r.Uint8(), r.Uint8(), r.Uint16()
-		readOffer(r, &d.offer)
-	case cmReply:
-		readOffer(r, &d.offer)
-	case cmBusy, cmRefused:
-		d.text = string(readCounted(r))
-	case cmWrongNames:
-		d.offer.From, d.offer.To = string(readCounted(r)), string(readCounted(r))
-	case cmReport:
-		d.ok = r.Bool()
-	default:
+	if d.kind < cmRequest || d.kind > cmReport {
 		return nil, d.unexpected()
 	}
+	r := wirecode.NewReader(b[header:])
+	d.code(wirecode.ReadFrom(r))
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
@@ -162,36 +187,6 @@ func (d *privateData) unexpected() error {
 }
 
 func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
-
-func readCounted(r *wirecode.Reader) []byte {
-	b := make([]byte, r.Uint8())
-	r.Fixed(b)
-	return b
-}
-
-// readOffer decodes an offer, and rebuilds the descriptors in it.
-func readOffer(r *wirecode.Reader, o *descriptor.Bundle) {
-	o.From = string(readCounted(r))
-	switch kind := descriptor.Kind(r.Uint8()); kind {
-	case descriptor.MemoryMap:
-		var p [mapPayload]byte
-		r.Fixed(p[:mapPayload-mapPermissions])
-		p[mapPayload-1] = r.Uint8()
-		o.Maps = [][]byte{describe(kind, p[:])}
-	case descriptor.SyncEvent:
-		var p [eventPayload]byte
-		r.Fixed(p[:])
-		o.Events = [][]byte{describe(kind, p[:])}
-	}
-	if data := readCounted(r); len(data) > 0 {
-		o.Data = data
-	}
-}
-
-func describe(kind descriptor.Kind, payload []byte) []byte {
-	desc, _ := descriptor.Encode(kind, payload) // fails only for a payload that is too long
-	return desc
-}
 
 // otherWays is the advice in errors for offers that do not fit into the private data.
 const otherWays = "offer less, or exchange through a folder (dir:PATH), TCP (tcp:HOST:PORT), standard input (stdio) or files"

@@ -24,8 +24,6 @@ const (
 	// maxPending is how many connections without a first frame are kept; a new connection
 	// replaces the oldest.
 	maxPending = 64
-	// maxRejections is how many rejected connections are noted.
-	maxRejections = 8
 )
 
 // tcp exchanges frames over a TCP connection. The requester sends first, so the responder sends
@@ -76,20 +74,14 @@ func (t *tcp) Exchange(ctx context.Context, ends Ends, ours []byte) ([]byte, err
 // notes the reason of a retry when the reason changes, and adds the last one to its error.
 func (t *tcp) dial(ctx context.Context, hello []byte) ([]byte, error) {
 	var last error
-	noted := 0
+	note := t.ends.noteChanges()
 	retry := func(err error) {
+		last = err
 		// Leave out the addresses of the attempt: they would make each text different.
-		var system *net.OpError
-		if errors.As(err, &system) {
-			err = system.Err
+		if system, ok := errors.AsType[*net.OpError](err); ok {
+			last = system.Err
 		}
-		if last != nil && last.Error() == err.Error() {
-			return
-		}
-		if last = err; noted < maxRejections {
-			noted++
-			t.ends.Note(fmt.Sprintf("%s does not answer at %v yet, trying again: %v", t.ends.Peer, t, err))
-		}
+		note(fmt.Sprintf("%s does not answer at %v yet, trying again: %v", t.ends.Peer, t, last))
 	}
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.address)
@@ -273,7 +265,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 		return false
 	})
 	defer func() { _ = acceptor.close() }()
-	rejected := 0
+	note := t.ends.noteChanges()
 	for {
 		select {
 		case <-ctx.Done():
@@ -288,9 +280,7 @@ func (t *tcp) accept(ctx context.Context, hello []byte) ([]byte, error) {
 				t.conn, t.in = c.conn, c.in
 				return c.hello.Body, nil
 			}
-			if rejected++; rejected <= maxRejections {
-				t.ends.Note(fmt.Sprintf("a connection from %v to %v was rejected: %v", c.conn.RemoteAddr(), t, c.err))
-			}
+			note(fmt.Sprintf("a connection from %v to %v was rejected: %v", c.conn.RemoteAddr(), t, c.err))
 			_ = c.conn.Close()
 		}
 	}

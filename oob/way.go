@@ -66,6 +66,21 @@ type Ends struct {
 	Note func(text string)
 }
 
+// maxChanges is how many texts noteChanges notes.
+const maxChanges = 8
+
+// noteChanges returns a function that notes a text, unless it is the same as before, or one too many.
+func (e *Ends) noteChanges() func(text string) {
+	last, noted := "", 0
+	return func(text string) {
+		if text != last && noted < maxChanges {
+			noted++
+			e.Note(text)
+		}
+		last = text
+	}
+}
+
 // Way is how the programs of a pair meet. Either a Carrier carries what they offer each other, or
 // the connection manager connects them (CM), and carries it with its messages. A Way is for one
 // exchange. The zero value is not valid.

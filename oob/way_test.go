@@ -704,7 +704,7 @@ func TestForeignersOnTCP(t *testing.T) {
 	for _, conn := range silent {
 		require.NoError(t, conn.Close())
 	}
-	assert.LessOrEqual(t, len(said.list), maxRejections)
+	assert.LessOrEqual(t, len(said.list), maxChanges)
 
 	// What comes later is no report of success.
 	_, err = a.(*tcp).conn.Write([]byte("succeeded\n"))

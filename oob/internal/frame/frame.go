@@ -47,16 +47,26 @@ type Frame struct {
 // the errors of descriptor.Bundle.Encode.
 func (f *Frame) Encode() ([]byte, error) {
 	var w wirecode.Writer
-	w.Bool(f.Responder)
-	w.Uint8(uint8(f.Outcome))
-	w.Counted([]byte(f.Run))
-	w.Counted([]byte(f.Seen))
-	w.Counted(f.Body)
+	c := *f
+	c.code(wirecode.WriteTo(&w))
 	data, err := w.Payload()
 	if err != nil {
 		return nil, err
 	}
 	return (&descriptor.Bundle{From: f.From, To: f.To, Data: data}).Encode()
+}
+
+// code codes the fields behind the names.
+func (f *Frame) code(c wirecode.Coder) {
+	c.Bool(&f.Responder)
+	c.Uint8((*uint8)(&f.Outcome))
+	run, seen := []byte(f.Run), []byte(f.Seen)
+	c.Counted(&run)
+	c.Counted(&seen)
+	c.Counted(&f.Body)
+	if f.Run, f.Seen = string(run), string(seen); len(f.Body) == 0 {
+		f.Body = nil
+	}
 }
 
 // Decode decodes a frame. It refuses unknown values, trailing bytes, and descriptors outside
@@ -71,12 +81,7 @@ func Decode(b []byte) (Frame, error) {
 	}
 	r := wirecode.NewReader(bundle.Data)
 	f := Frame{From: bundle.From, To: bundle.To}
-	f.Responder = r.Bool()
-	f.Outcome = Outcome(r.Uint8())
-	f.Run, f.Seen = string(r.Counted()), string(r.Counted())
-	if body := r.Counted(); len(body) > 0 {
-		f.Body = body
-	}
+	f.code(wirecode.ReadFrom(r))
 	if err := r.Done(); err != nil {
 		return Frame{}, err
 	}
