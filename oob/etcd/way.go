@@ -96,7 +96,6 @@ type carrier struct {
 	keepAlive      sync.WaitGroup
 	responderKey   string           // PREFIX/NAME/R of the responder, once confirmed
 	responderLease clientv3.LeaseID // the responder's lease
-	revision       int64            // of the confirmation
 }
 
 // New returns a Way through the cluster of a client. The caller closes the client, after the
@@ -292,7 +291,7 @@ func (w *carrier) respond(ctx context.Context, ours frame.Frame) ([]byte, error)
 			_, _, err = w.put(ctx, base+"/accept", f.Run, exists(base+"/claim"))
 			return false, err
 		case what == "confirm" && e.Type == mvccpb.PUT && claim.Run != "" && value == claim.Run:
-			w.responderKey, w.responderLease, w.revision = base, w.lease, e.Kv.ModRevision
+			w.responderKey, w.responderLease = base, w.lease
 			return true, nil
 		}
 		return false, nil
@@ -384,7 +383,7 @@ func (w *carrier) claim(ctx context.Context, base, claim string) ([]byte, error)
 		return nil, err
 	}
 	if accepted {
-		accepted, revision, err = w.put(ctx, base+"/confirm", w.run, exists(base), exists(base+"/claim"))
+		accepted, _, err = w.put(ctx, base+"/confirm", w.run, exists(base), exists(base+"/claim"))
 		if err != nil {
 			return nil, err
 		}
@@ -401,7 +400,7 @@ func (w *carrier) claim(ctx context.Context, base, claim string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	w.responderKey, w.responderLease, w.revision = base, clientv3.LeaseID(r.Kvs[0].Lease), revision
+	w.responderKey, w.responderLease = base, clientv3.LeaseID(r.Kvs[0].Lease)
 	return f.Body, nil
 }
 
@@ -454,13 +453,6 @@ func roleOf(f frame.Frame) oob.Role {
 
 // Done implements oob.Carrier.
 func (w *carrier) Done(ctx context.Context) error {
-	ended := fmt.Errorf("%s ended without reporting whether it succeeded", w.ends.Peer)
-	outcome := func(value string) error {
-		if value == "succeeded" {
-			return nil
-		}
-		return fmt.Errorf("%s: %w", w.ends.Peer, oob.ErrPeerFailed)
-	}
 	unreachable := false
 	for {
 		all, err := w.client.Get(ctx, w.responderKey+"/", clientv3.WithPrefix())
@@ -483,36 +475,25 @@ func (w *carrier) Done(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", w.responderKey, err)
 		}
-		confirmed := false
+		keys := map[string]string{}
 		for _, kv := range all.Kvs {
-			switch string(kv.Key) {
-			case w.responderKey + "/outcome":
-				return outcome(string(kv.Value))
-			case w.responderKey + "/confirm":
-				confirmed = true
-			}
+			keys[strings.TrimPrefix(string(kv.Key), w.responderKey)] = string(kv.Value)
 		}
-		if !confirmed {
-			return ended
-		}
-		var result error
-		err = w.watch(ctx, w.responderKey+"/", all.Header.Revision+1, func(e *clientv3.Event) (bool, error) {
-			switch key := string(e.Kv.Key); {
-			case key == w.responderKey+"/outcome" && e.Type == mvccpb.PUT:
-				result = outcome(string(e.Kv.Value))
-				return true, nil
-			case key == w.responderKey+"/confirm" && e.Type == mvccpb.DELETE:
-				result = ended
-				return true, nil
-			}
-			return false, nil
-		})
+		outcome, reported := keys["/outcome"]
+		_, confirmed := keys["/confirm"]
 		switch {
-		case err == nil:
-			return result
+		case outcome == "succeeded":
+			return nil
+		case reported:
+			return fmt.Errorf("%s: %w", w.ends.Peer, oob.ErrPeerFailed)
+		case !confirmed:
+			return fmt.Errorf("%s ended without reporting whether it succeeded", w.ends.Peer)
+		}
+		changed := func(*clientv3.Event) (bool, error) { return true, nil }
+		switch err := w.watch(ctx, w.responderKey+"/", all.Header.Revision+1, changed); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !errors.Is(err, errLeaseLost):
+		case err != nil && !errors.Is(err, errLeaseLost):
 			return err
 		}
 	}
