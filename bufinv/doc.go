@@ -53,7 +53,7 @@
 // # Concurrency
 //
 // An Inventory or a Pool is safe for concurrent use, and so are Ref and Free. All other calls
-// on a list belong to one goroutine at a time: while a task has the list, the one that drives
-// the engine. No call on the way from Source to Free allocates, except for errors and the
+// on a list belong to one goroutine at a time: while a task has the list, to the goroutine that
+// drives the engine. No call on the way from Source to Free allocates, except for errors and the
 // growth of an Inventory.
 package bufinv

@@ -123,7 +123,7 @@ func compareSpans(a, b span) int {
 }
 
 // checkOverlap refuses memory that a copy both writes and reads, or writes twice. It goes
-// through the spans by address, and keeps those that reach furthest so far.
+// through the spans by address, and keeps the span read and the span written that reach furthest.
 func (c *Context) checkOverlap() error {
 	slices.SortFunc(c.spans, compareSpans)
 	var read, written *span

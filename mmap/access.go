@@ -42,8 +42,7 @@ func (m *Map) String() string {
 // Len is the number of bytes.
 func (m *Map) Len() int { return m.size }
 
-// Permissions returns the permissions of the Map. For an imported Map they are those that the
-// peer grants.
+// Permissions returns the permissions of the Map, which the peer has granted if it is imported.
 func (m *Map) Permissions() Permission { return m.perm }
 
 // Remote reports whether the Map is imported: the memory is a peer's.

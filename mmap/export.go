@@ -11,7 +11,7 @@ import (
 
 // Export returns a descriptor of the memory for peers that reach it through dev, in binary
 // form (descriptor.Armor makes it text). It holds the remote key of the default protection
-// domain, or of the one that the Map is registered in on dev.
+// domain, or else of the domain in which the Map is registered on dev.
 //
 // It fails with ErrPermission unless the Map has a remote permission, with ErrNotRegistered if
 // the Map is not registered with dev, and with ErrRemote on an imported Map. After Export,

@@ -11,8 +11,8 @@ import (
 // not running and will not run again.
 //
 // Only some devices notice such changes, the software device among them (verbs.WatchableMR).
-// complete reports whether all devices that the Map is registered with now do; f is called for
-// those that do. Writes by the program itself, or by the tasks of the program, do not count.
+// complete reports whether all devices do with which the Map is registered now; changes that come
+// through others are not noticed. Writes by the program itself, or by its tasks, do not count.
 //
 // f runs on whichever goroutine drives the device, possibly with the device's locks held: it
 // must return promptly, and must call neither the device nor the Map.

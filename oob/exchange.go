@@ -22,7 +22,7 @@ type exchange struct {
 	call        *asyncCall
 	conns       []*rdma.Connection
 	callback    func(*Answer, error)
-	// onEnd is called when the exchange ends, and returns the error that it ends with. It may be nil.
+	// onEnd, unless it is nil, is called when the exchange ends, and returns the exchange's error.
 	onEnd func(err error) error
 }
 
