@@ -51,7 +51,7 @@ full: ## the tests of make test in full, except those in the virtual machine, an
 	@$(MAKE) test FULL=1
 
 # "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket library verbena matrix
-# bench sanitized removal.
+# sanitized removal.
 PARTS ?= all
 
 rig: setup ## the tests in the virtual machine, also under AddressSanitizer; PARTS="rdma dma" chooses
@@ -103,12 +103,13 @@ fuzz: ## fuzzes what receives packets, each fuzzer for FUZZTIME (1m); counts pac
 
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . ./...
-	$(GO) run ./bench all
+	cd bench && $(GO) run . scale && $(GO) run . srd
 
 ROUNDS ?= 5
 
 bench-rig: setup ## the SDK beside perftest, in the virtual machine, as a table
-	$(GO) run ./bench perftest -v -rounds $(ROUNDS)
+	$(GO) build -tags "$(TAGS)" -o .build/rig/ ./cmd/verbena && cd bench && $(GO) build -tags "$(TAGS)" -o ../.build/rig/ .
+	echo "bench peers -v -scene adapter,local -rounds $(ROUNDS) -verbena verbena" | scripts/rig -mtu 9000 -timeout 1h -file .build/rig/verbena -file .build/rig/bench -
 
 # Run it as root to measure in network namespaces too.
 bench-peers: ## the SDK beside UCX and libfabric: tables, and the plots of docs/performance.md
@@ -120,7 +121,7 @@ profile: ## cmd/verbena/default.pgo, the profile with which verbena is built
 
 bench-scp: ## verbena send beside scp, 2 GiB over the loopback interface, as a table
 	@scripts/setup.sh scp
-	$(GO) run ./bench scp -v -rounds $(ROUNDS)
+	cd bench && $(GO) run . peers -v -scene files -rounds $(ROUNDS)
 
 check: ## formatting, vet on every platform, staticcheck, documentation and examples
 	@scripts/check.sh

@@ -317,3 +317,25 @@ func (m *many) echoWrites() error {
 		}
 	}
 }
+
+// warmedUp drives the engine before a measurement of length d.
+func warmedUp(e *endpoint, d time.Duration) error {
+	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
+		if err := e.progress(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureNow counts completions for the time d.
+func measureNow(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
+	begin, before := time.Now(), e.completed
+	for elapsed < d {
+		if err := e.progress(); err != nil {
+			return 0, 0, err
+		}
+		elapsed = time.Since(begin)
+	}
+	return e.completed - before, elapsed, nil
+}

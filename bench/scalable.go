@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/bench/internal/measure"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -402,67 +404,48 @@ func srdCases(most int) []srdCase {
 	return list
 }
 
-var comparedServices = []verbs.QPType{verbs.RC, verbs.SRD}
-
-// compareSRD measures RC and SRD alternately.
-func compareSRD(o options) (string, error) {
-	if soft, err := isSoft(o.device); err != nil || !soft {
-		return "only for the software device: adapters that have SRD have no RC", err
+// srdScenes measures RC and SRD alternately.
+func srdScenes(o options) ([]*measure.Scene, error) {
+	s := &measure.Scene{
+		Title:  fmt.Sprintf("RC and SRD by %s; peers are devices of this process, 100 × 50 is 50 queue pairs on each of 100", srdDevice(o.device)),
+		Ratios: []measure.Ratio{{Of: 1, To: 0, Title: "SRD : RC"}},
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "medians of %d, by %s; peers are devices of this process, 100 × 50 is 50 queue pairs on each of 100\n", o.rounds, srdDevice(o.device))
-	fmt.Fprintf(&b, "            %-10s %-4s %14s %12s %14s", "", "", "8 bytes, M/s", "1 MiB, GB/s", "round trip, µs")
-	for _, s := range srdCases(o.connections) {
-		var figures [2][3][]float64 // by service and measurement
-		for range o.rounds {
-			for i, service := range comparedServices {
-				if o.only != "" && o.only != service.String() {
-					continue
-				}
-				x, err := measureGroup(o, service, s)
-				if err != nil {
-					return "", fmt.Errorf("%v, %v: %w", service, s, err)
-				}
-				for j := range x {
-					figures[i][j] = append(figures[i][j], x[j])
-				}
-			}
-		}
-		var median [2][3]float64
-		for i := range figures {
-			if figures[i][0] == nil {
-				continue
-			}
-			for j, x := range figures[i] {
-				slices.Sort(x)
-				median[i][j] = x[len(x)/2]
-			}
-			m := median[i]
-			fmt.Fprintf(&b, "\n            %-10v %-4v %14.2f %12.2f %14.1f", s, comparedServices[i], m[0]/1e6, m[1]/1e9, m[2]/1e3)
-		}
-		if o.only != "" {
-			continue
-		}
-		rc, sr := median[0], median[1]
-		fmt.Fprintf(&b, "\n            %-10s %-4s %14.2f %12.2f %14.2f", "", "", sr[0]/rc[0], sr[1]/rc[1], rc[2]/sr[2])
+	dev, err := device.Open(o.device)
+	if err != nil {
+		return nil, err
 	}
-	return b.String(), nil
+	if dev.Driver() != "soft" {
+		s.Skipped = "adapters that have SRD have no RC"
+	}
+	for _, service := range []verbs.QPType{verbs.RC, verbs.SRD} {
+		c := measure.Contender{Name: service.String(), Own: true}
+		for _, k := range srdCases(o.connections) {
+			c.Measurements = append(c.Measurements, measure.Measurement{Name: k.String(), Do: func(context.Context) ([]measure.Value, error) {
+				return measureGroup(o, service, k)
+			}})
+		}
+		s.Contenders = append(s.Contenders, c)
+	}
+	return []*measure.Scene{s}, dev.Close()
 }
 
-func measureGroup(o options, service verbs.QPType, s srdCase) (figures [3]float64, err error) {
+func measureGroup(o options, service verbs.QPType, s srdCase) (v values, err error) {
 	f, err := newDeviceGroup(o, service, s.devices, s.queues)
 	if err != nil {
-		return figures, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	if figures[0], err = f.writes(o.duration, srdBatches, srdBatch, srdMessage); err != nil {
-		return figures, err
+	small, err := f.writes(o.duration, srdBatches, srdBatch, srdMessage)
+	if err != nil {
+		return nil, err
 	}
-	if figures[1], err = f.writes(o.duration, srdInFlight, 1, srdLarge); err != nil {
-		return figures, err
+	large, err := f.writes(o.duration, srdInFlight, 1, srdLarge)
+	if err != nil {
+		return nil, err
 	}
-	figures[1] *= srdLarge
-	rt, err := f.roundTrip(o.duration)
-	figures[2] = float64(rt)
-	return figures, err
+	trip, err := f.roundTrip(o.duration)
+	v.more(s.String()+", 8 bytes", "M/s", small/1e6)
+	v.more(s.String()+", 1 MiB", "GB/s", large*srdLarge/1e9)
+	v.less(s.String()+", round trip", "µs", float64(trip.Nanoseconds())/1e3)
+	return v, err
 }

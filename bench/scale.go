@@ -1,16 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/footprint"
-	"github.com/verbena-rdma/verbena/bench/internal/median"
+	"github.com/verbena-rdma/verbena/bench/internal/measure"
+	"github.com/verbena-rdma/verbena/bench/internal/stats"
+	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -31,130 +33,107 @@ func scaleSteps(most int) []int {
 	return append(steps, most)
 }
 
-// scaleFigure is a column of the table.
-type scaleFigure struct {
-	name, unit string
-	of         func(f *scaleFigures) float64
-}
-
-// scaleFigures are the results for one number of connections.
-type scaleFigures struct {
-	byDescriptor, byAddress time.Duration // until all are Ready at both ends
-	closing                 time.Duration // of one end
-	heap, resident          float64       // bytes per connection that has not been used
-	heapCM, residentCM      float64       // the same for an accepted connection, in the second process
-	idleCM                  float64       // processors that the second process uses meanwhile
-	heapUsed, residentUsed  float64       // bytes per connection that has written
-	turns, runs, all        rate
-	fairness, least         float64       // Jain's index; the fewest writes of a connection, divided by the mean
-	median, tail            time.Duration // half a round trip of one connection
-	idle                    float64       // processors used while idle
-}
-
-var scaleTables = [][]scaleFigure{{
-	{"by descriptor", "ms", func(f *scaleFigures) float64 { return f.byDescriptor.Seconds() * 1e3 }},
-	{"by address", "ms", func(f *scaleFigures) float64 { return f.byAddress.Seconds() * 1e3 }},
-	{"to close", "ms", func(f *scaleFigures) float64 { return f.closing.Seconds() * 1e3 }},
-	{"heap", "KiB", func(f *scaleFigures) float64 { return f.heap / 1024 }},
-	{"resident", "KiB", func(f *scaleFigures) float64 { return f.resident / 1024 }},
-	{"accepted: heap", "KiB", func(f *scaleFigures) float64 { return f.heapCM / 1024 }},
-	{"resident", "KiB", func(f *scaleFigures) float64 { return f.residentCM / 1024 }},
-	{"idle", "%", func(f *scaleFigures) float64 { return 100 * f.idleCM }},
-	{"used: heap", "KiB", func(f *scaleFigures) float64 { return f.heapUsed / 1024 }},
-	{"resident", "KiB", func(f *scaleFigures) float64 { return f.residentUsed / 1024 }},
-	{"idle", "%", func(f *scaleFigures) float64 { return 100 * f.idle }},
-}, {
-	{"in turn", "M/s", func(f *scaleFigures) float64 { return f.turns.perSecond / 1e6 }},
-	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.turns.used) }},
-	{"in runs", "M/s", func(f *scaleFigures) float64 { return f.runs.perSecond / 1e6 }},
-	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.runs.used) }},
-	{"all at once", "M/s", func(f *scaleFigures) float64 { return f.all.perSecond / 1e6 }},
-	{"processor", "ns", func(f *scaleFigures) float64 { return float64(f.all.used) }},
-	{"Jain", "", func(f *scaleFigures) float64 { return f.fairness }},
-	{"least", "", func(f *scaleFigures) float64 { return f.least }},
-	{"one: median", "µs", func(f *scaleFigures) float64 { return float64(f.median.Nanoseconds()) / 1e3 }},
-	{"99 %", "µs", func(f *scaleFigures) float64 { return float64(f.tail.Nanoseconds()) / 1e3 }},
-}}
-
-// measureScale shows the cost of connections as their number grows.
-func measureScale(o options) (string, error) {
-	steps := scaleSteps(o.connections)
-	figures := make([][]scaleFigures, len(steps))
-	for range o.rounds {
-		for i, n := range steps {
-			o := o
-			o.connections = n
-			f, err := scaleOf(o)
-			if err != nil {
-				return "", fmt.Errorf("%d connections: %w", n, err)
-			}
-			figures[i] = append(figures[i], f)
-		}
+// scaleScenes shows the cost of connections as their number grows.
+func scaleScenes(o options) ([]*measure.Scene, error) {
+	s := &measure.Scene{Title: fmt.Sprintf("Connections to another process, on %s; %d writes of %d bytes under way: one on each connection in turn, in runs of %d, and on all connections at once; processor time is that of both processes for each",
+		o.device, scaleWindow, pingSize, scaleRun)}
+	for _, n := range scaleSteps(o.connections) {
+		o := o
+		o.connections = n
+		s.Contenders = append(s.Contenders, measure.Contender{Name: fmt.Sprint(n), Own: true, Measurements: []measure.Measurement{
+			{Name: "connections by address", Do: func(context.Context) ([]measure.Value, error) { return dialled(o) }},
+			{Name: "connections by descriptor", Do: func(context.Context) ([]measure.Value, error) { return exchanged(o) }},
+		}})
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "connections to another process, medians of %d; %d writes of %d bytes under way: one on each connection in turn, in runs of %d, and on all connections at once; processor time is that of both processes for each",
-		o.rounds, scaleWindow, pingSize, scaleRun)
-	for _, columns := range scaleTables {
-		fmt.Fprintf(&b, "\n            %11s", "connections")
-		for _, c := range columns {
-			fmt.Fprintf(&b, " %14s", strings.TrimSpace(c.name+" "+c.unit))
-		}
-		for i, n := range steps {
-			fmt.Fprintf(&b, "\n            %11d", n)
-			for _, c := range columns {
-				var values []float64
-				for r := range figures[i] {
-					values = append(values, c.of(&figures[i][r]))
-				}
-				fmt.Fprintf(&b, " %14.4g", median.Of(values))
-			}
-		}
-	}
-	return b.String(), nil
+	return []*measure.Scene{s}, nil
 }
 
-// scaleOf measures o.connections connections: first dialled ones, for the time that dialling
-// takes, then others for everything else.
-func scaleOf(o options) (f scaleFigures, err error) {
-	dialled := o
-	dialled.only = byDial
-	err = withMany(dialled, func(m *many, hello manyMessage) (err error) {
-		if f.byAddress, err = m.dial(hello.Listener, o.connections); err != nil {
+// values collects the values of a measurement.
+type values []measure.Value
+
+func (v *values) less(title, unit string, of float64) {
+	*v = append(*v, measure.Value{Row: measure.Row{Title: title, Unit: unit, Less: true}, Of: of})
+}
+
+func (v *values) more(title, unit string, of float64) {
+	*v = append(*v, measure.Value{Row: measure.Row{Title: title, Unit: unit}, Of: of})
+}
+
+// memory adds the memory of a connection.
+func (v *values) memory(what string, heap, resident float64) {
+	v.less(what+": heap", "KiB", heap/1024)
+	v.less(what+": resident", "KiB", resident/1024)
+}
+
+// rate adds a rate, and the processor time of each write.
+func (v *values) rate(what string, r rate) {
+	v.more(what, "M/s", r.perSecond/1e6)
+	v.less(what+": processor time", "ns", float64(r.used))
+}
+
+// dialled measures connections made by the connection manager.
+func dialled(o options) (v values, err error) {
+	o.only = byDial
+	return v, withMany(o, func(m *many, hello manyMessage) error {
+		took, err := m.dial(hello.Listener, o.connections)
+		if err != nil {
 			return err
 		}
-		if f.heapCM, f.residentCM, err = m.peerFootprint(); err != nil {
+		v.less("set up by address", "ms", took.Seconds()*1e3)
+		heap, resident, err := m.peerFootprint()
+		if err != nil {
 			return err
 		}
-		f.idleCM, err = m.peerIdle(min(idleSettle, 10*o.duration), o.duration)
+		v.memory("accepted", heap, resident)
+		used, err := m.peerIdle(min(idleSettle, 10*o.duration), o.duration)
+		v.less("accepted, idle: processors", "%", 100*used)
 		return err
 	})
-	if err != nil {
-		return f, fmt.Errorf("by connection manager: %w", err)
-	}
-	return f, withMany(o, func(m *many, hello manyMessage) (err error) {
-		if f.byDescriptor, err = m.exchange(o.connections); err != nil {
+}
+
+// exchanged measures connections made by descriptors.
+func exchanged(o options) (v values, err error) {
+	return v, withMany(o, func(m *many, hello manyMessage) error {
+		took, err := m.exchange(o.connections)
+		if err != nil {
 			return err
 		}
-		f.heap, _, f.resident = footprint.Measure().Grown(m.baseline, o.connections)
-		if f.idle, err = m.idle(min(idleSettle, 10*o.duration), o.duration); err != nil {
+		v.less("set up by descriptor", "ms", took.Seconds()*1e3)
+		heap, _, resident := footprint.Measure().Grown(m.baseline, o.connections)
+		v.memory("unused", heap, resident)
+		used, err := m.idle(min(idleSettle, 10*o.duration), o.duration)
+		if err != nil {
 			return err
 		}
-		if f.turns, err = m.inTurns(o.duration, 1); err != nil {
+		v.less("idle: processors", "%", 100*used)
+		for _, run := range []struct {
+			name   string
+			length int
+		}{{"writes in turn", 1}, {"writes in runs", scaleRun}} {
+			r, err := m.inTurns(o.duration, run.length)
+			if err != nil {
+				return err
+			}
+			v.rate(run.name, r)
+		}
+		r, jain, least, err := m.atOnce(o.duration)
+		if err != nil {
 			return err
 		}
-		if f.runs, err = m.inTurns(o.duration, scaleRun); err != nil {
+		v.rate("writes at once", r)
+		v.more("fairness (Jain's index)", "", jain)
+		v.more("fewest writes of a connection, of the mean", "", least)
+		heap, _, resident = footprint.Measure().Grown(m.baseline, o.connections)
+		v.memory("used", heap, resident)
+		median, tail, err := m.roundTrip(o.duration)
+		if err != nil {
 			return err
 		}
-		if f.all, f.fairness, f.least, err = m.atOnce(o.duration); err != nil {
-			return err
-		}
-		f.heapUsed, _, f.residentUsed = footprint.Measure().Grown(m.baseline, o.connections)
-		if f.median, f.tail, err = m.roundTrip(o.duration); err != nil {
-			return err
-		}
+		v.less("half a round trip, median", "µs", float64(median.Nanoseconds())/1e3)
+		v.less("half a round trip, 99 %", "µs", float64(tail.Nanoseconds())/1e3)
 		start := time.Now()
 		err = m.stop()
-		f.closing = time.Since(start)
+		v.less("to close", "ms", time.Since(start).Seconds()*1e3)
 		return err
 	})
 }
@@ -167,32 +146,16 @@ func withMany(o options, part func(m *many, hello manyMessage) error) (err error
 	}
 	words := append(strings.Fields(o.prefix), self, "scale", "-serve", "-d", o.device, "-only", o.only,
 		"-connections", fmt.Sprint(o.connections), "-receives", fmt.Sprint(o.receives), fmt.Sprintf("-counters=%v", o.counters))
-	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	second, err := process.Start(context.Background(), process.Program{Args: words, Stderr: os.Stderr, In: true, Out: true})
 	if err != nil {
-		return err
-	}
-	// This pipe is our own: Wait closes the command's pipes, and the output is read meanwhile.
-	out, theirs, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	cmd.Stdout = theirs
-	if err := cmd.Start(); err != nil {
-		return errors.Join(err, theirs.Close())
-	}
-	if err := theirs.Close(); err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, in.Close())
-		if e := cmd.Wait(); e != nil {
+		if e := second.Close(); e != nil {
 			err = errors.Join(err, fmt.Errorf("the second process: %w", e))
 		}
 	}()
-	m, err := newMany(o, max(o.connections, scaleWindow)+pingTasks, out, in)
+	m, err := newMany(o, max(o.connections, scaleWindow)+pingTasks, second.Out, second.In)
 	if err != nil {
 		return err
 	}
@@ -413,7 +376,7 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 	for i := range counts {
 		shares[i] = float64(counts[i] - before[i])
 	}
-	jain, least = median.Fairness(shares)
+	jain, least = stats.Fairness(shares)
 	return r, jain, least, errors.Join(err, m.drain(tasks))
 }
 

@@ -10,9 +10,9 @@ cd "$(dirname "$0")/.."
 # One scene runs perftest with libverbena.so. verbena run finds it beside itself.
 [ -z "${TAGS:-}" ] || scripts/library.sh "$folder"
 
+(cd bench && "${GO:-go}" build -o "$folder/bench" .)
 mkdir -p .build
-printf '%s\n' '<!-- verbena perf peers -->' '<!-- verbena perf peers ends -->' >.build/peers.md
-"$folder/verbena" perf peers -rounds "${ROUNDS:-5}" -markdown .build/peers.md
+"$folder/bench" peers -rounds "${ROUNDS:-5}" -verbena "$folder/verbena" -markdown >.build/peers.md
 
 sizes=64,256,1024,4096,16384,65536,262144,1048576,4194304
 mkdir "$folder/latency" "$folder/bandwidth"
@@ -24,6 +24,6 @@ for way in "shared memory|soft-lo" "UDP|soft-lo?local=off"; do
 	pair "$device" -- -test write_bw,read_bw,send_bw -s "$sizes" -t 16 -D 0.2 -rounds 3 -json - >>"$folder/bandwidth/$name.json"
 done
 for plot in latency bandwidth; do
-	"$folder/verbena" perf plot "$folder/$plot.svg" "$folder/$plot/shared memory.json" "$folder/$plot/UDP.json"
+	"$folder/bench" plot "$folder/$plot.svg" "$folder/$plot/shared memory.json" "$folder/$plot/UDP.json"
 	cp "$folder/$plot.svg" "docs/performance-$plot.svg"
 done

@@ -36,7 +36,7 @@ type command struct {
 
 var commands = []command{
 	{"ping", "check whether RDMA works between this host and another, and if not, why", ping.Main},
-	{"perf", "measure RDMA between this host and another; compare measurements", perf.Main},
+	{"perf", "measure RDMA between this host and another", perf.Main},
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
 	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},

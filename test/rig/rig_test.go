@@ -59,7 +59,6 @@ var parts = []part{
 	}},
 	{name: "verbena", tests: "cmd/verbena"},
 	{name: "matrix", tests: "test/matrix", programs: []string{"test/workload"}},
-	{name: "bench", tests: "bench", programs: []string{"bench"}},
 	{name: "sanitized", script: sanitizedScript, asan: true},
 	{name: "removal", script: removalScript},
 }

@@ -1,27 +1,27 @@
-// Package compare measures two versions of the SDK alternately, and prints a table. It takes
-// the folder of the other version:
+// Package compare compares two versions of the SDK, which it measures in turns:
 //
 //	git worktree add ../before v1.0.0
-//	go run ./bench compare -before ../before
+//	go run . compare -before ../../before
 //
 // It runs verbena perf, the Go benchmarks of the packages, and bench overhead if it is asked for,
-// each built in both folders. In each round it runs one version right after the other, since the
-// speed of a machine changes from minute to minute. It prints figures and asserts nothing.
+// each built in both folders. It also compares reports that verbena perf -json has written.
 package compare
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/bench/internal/measure"
+	"github.com/verbena-rdma/verbena/bench/internal/peers"
+	"github.com/verbena-rdma/verbena/bench/internal/report"
+	"github.com/verbena-rdma/verbena/internal/process"
 )
 
 type options struct {
@@ -33,18 +33,31 @@ type options struct {
 	packages []string // with Go benchmarks
 	filter   string   // of Go benchmarks
 	overhead bool     // bench overhead, too
-	verbose  bool
 }
 
 // defaultPerf has the default measurements, as flags of verbena perf.
 const defaultPerf = "-test write_bw -s 8 -t 512 -l 64 -Q 64; -test write_bw,read_bw,send_bw -s 1048576 -t 8; -test write_lat,send_lat -s 8; -test send_lat -s 8 -e"
+
+const usage = `usage: bench compare -before FOLDER [flags]        measure two versions in turns
+       bench compare A.json[,A2.json...] B.json[,...]  compare reports of verbena perf -json
+
+Is the second better? For each row it prints the ratio of the second to the first, as the median over
+all pairs of rounds, and a confidence interval of the ratio: that of the Mann-Whitney test, which
+makes no assumption about the distribution of the values. If an interval contains 1, no difference is
+shown. Values of one run are often similar, and differ from those of the next run: write reports of
+both alternately, several times, and give all files of each.
+
+`
+
+// errWorse: something is worse, and -check was given.
+var errWorse = errors.New("the second is worse, as the table shows")
 
 // Run runs bench compare.
 func Run(ctx context.Context, args []string) error {
 	o := options{}
 	f := flag.NewFlagSet("bench compare", flag.ExitOnError)
 	f.StringVar(&o.folders[0], "before", "", "`folder` of the version to compare with")
-	f.StringVar(&o.folders[1], "after", ".", "`folder` of the other version")
+	f.StringVar(&o.folders[1], "after", "..", "`folder` of the other version")
 	f.IntVar(&o.rounds, "rounds", 5, "number of measurements of each version")
 	f.DurationVar(&o.duration, "t", 500*time.Millisecond, "duration of each measurement; for Go benchmarks it is divided into slices")
 	f.StringVar(&o.device, "d", "soft-lo", "device of verbena perf")
@@ -52,181 +65,133 @@ func Run(ctx context.Context, args []string) error {
 	packages := f.String("packages", "pe dma rdma soft/internal/roce soft/internal/roce/transport", "the packages with Go benchmarks, separated by spaces")
 	f.StringVar(&o.filter, "bench", "^Benchmark(SubmitComplete|ProgressIdle|Copy|Write|Small|MiB)$", "the Go benchmarks, as for go test -bench")
 	f.BoolVar(&o.overhead, "overhead", false, "compare bench overhead, too, which both versions must have")
-	f.BoolVar(&o.verbose, "v", false, "write each figure to standard error as it comes")
-	_ = f.Parse(args) // exits on an error
-	if f.NArg() > 0 || o.folders[0] == "" || o.rounds < 1 || o.duration <= 0 {
-		return errors.New("-before is required, -rounds and -t must be positive, and no arguments are allowed; see -help")
+	confidence := f.Float64("confidence", 0.95, "probability that all intervals contain the true ratio")
+	check := f.Bool("check", false, "fail if anything is worse in the second")
+	verbose := f.Bool("v", false, "write each value to standard error as it comes")
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), usage)
+		f.PrintDefaults()
 	}
-	for run := range strings.SplitSeq(*perf, ";") {
-		if run = strings.TrimSpace(run); run != "" {
-			o.perf = append(o.perf, run)
+	_ = f.Parse(args) // exits on an error
+	files := o.folders[0] == ""
+	if files && f.NArg() != 2 || !files && f.NArg() > 0 || o.rounds < 1 || o.duration <= 0 || !(*confidence > 0 && *confidence < 1) {
+		return errors.New("name -before, or the reports of both; -rounds and -t must be positive, -confidence between 0 and 1; see -help")
+	}
+	var r *measure.Result
+	var err error
+	if files {
+		r, err = ofReports(strings.Split(f.Arg(0), ","), strings.Split(f.Arg(1), ","))
+	} else {
+		for run := range strings.SplitSeq(*perf, ";") {
+			if run = strings.TrimSpace(run); run != "" {
+				o.perf = append(o.perf, run)
+			}
+		}
+		o.packages = strings.Fields(*packages)
+		log := io.Discard
+		if *verbose {
+			log = os.Stderr
+		}
+		r, err = run(ctx, o, log)
+	}
+	if err != nil {
+		return err
+	}
+	worse, err := r.WriteComparison(os.Stdout, *confidence)
+	if err == nil && worse && *check {
+		err = errWorse
+	}
+	return err
+}
+
+// ofReports compares the reports in files. Each round of each report is a value.
+func ofReports(a, b []string) (*measure.Result, error) {
+	s := &measure.Scene{Contenders: []measure.Contender{{Name: "A"}, {Name: "B"}}}
+	for i, names := range [][]string{a, b} {
+		list, err := report.ReadFiles(names)
+		if err != nil {
+			return nil, err
+		}
+		rounds := map[measure.Row]int{}
+		for _, v := range valuesOf(list) {
+			s.Add(v, i, rounds[v.Row])
+			rounds[v.Row]++
 		}
 	}
-	o.packages = strings.Fields(*packages)
-	return run(ctx, o)
+	return &measure.Result{Scenes: []*measure.Scene{s}}, nil
 }
 
-// program is a program to run in both versions.
-type program struct {
-	name  string
-	run   func(ctx context.Context, version int) (string, error)
-	parse func(f figures, version int, output string)
-}
-
-func run(ctx context.Context, o options) error {
+// run measures both versions.
+func run(ctx context.Context, o options, log io.Writer) (*measure.Result, error) {
 	temp, err := os.MkdirTemp("", "verbena-compare-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	programs, err := build(ctx, o, temp)
-	if err != nil {
-		return err
-	}
-	f := figures{}
-	failed := 0
-	for round := range o.rounds {
-		for _, p := range programs {
-			var outputs [2]string
-			for i := range 2 {
-				// The two versions alternate in going first.
-				version := (i + round) % 2
-				if outputs[version], err = p.run(ctx, version); err != nil {
-					break
-				}
-				if o.verbose {
-					fmt.Fprintf(os.Stderr, "round %d, %s\n%s", round+1, [...]string{"before", "after"}[version], outputs[version])
-				}
-			}
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case err != nil: // on a busy machine a connection may fail
-				failed++
-				fmt.Fprintf(os.Stderr, "compare: round %d: %s: %v\n", round+1, p.name, err)
-				continue
-			}
-			for version, output := range outputs {
-				p.parse(f, version, output)
-			}
+	s := &measure.Scene{Contenders: []measure.Contender{{Name: "before"}, {Name: "after"}}}
+	for i := range o.folders {
+		if s.Contenders[i].Measurements, err = o.measurements(ctx, i, temp); err != nil {
+			return nil, err
 		}
 	}
-	if fmt.Print(table(f)); failed > 0 {
-		return fmt.Errorf("%d pairs of runs failed and are left out", failed)
-	}
-	return nil
+	return measure.Run(ctx, []*measure.Scene{s}, o.rounds, log)
 }
 
 // slicesPerRound is how many times a Go benchmark runs in a round. The best result counts: on
 // a busy machine a short run may have the processor to itself.
 const slicesPerRound = 10
 
-func build(ctx context.Context, o options, temp string) ([]program, error) {
-	var programs []program
-	// each builds a program in both folders, and returns the binaries and the folders of the
-	// package.
-	each := func(pkg string, command ...string) (binaries, folders [2]string, err error) {
-		for i, root := range o.folders {
-			binaries[i], folders[i] = filepath.Join(temp, fmt.Sprint(strings.ReplaceAll(pkg, "/", "-"), i)), packageFolder(root, pkg)
-			cmd := exec.CommandContext(ctx, "go", append(command, "-o", binaries[i], ".")...)
-			cmd.Dir = folders[i]
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return binaries, folders, fmt.Errorf("build %s in %s: %w\n%s", pkg, root, err, out)
-			}
-		}
-		return binaries, folders, nil
+// patience ends a program that hangs.
+const patience = 10 * time.Minute
+
+// measurements builds the programs of a version. They go to temp.
+func (o *options) measurements(ctx context.Context, version int, temp string) (list []measure.Measurement, err error) {
+	build := func(pkg string, command ...string) (binary, folder string, err error) {
+		binary, folder = filepath.Join(temp, fmt.Sprint(strings.ReplaceAll(pkg, "/", "-"), version)), filepath.Join(o.folders[version], pkg)
+		_, err = process.Run(ctx, process.Program{Args: append(command, "-o", binary, "."), Dir: folder})
+		return binary, folder, err
 	}
 	if len(o.perf) > 0 {
-		binaries, _, err := each("cmd/verbena", "build")
+		binary, _, err := build("cmd/verbena", "go", "build")
 		if err != nil {
 			return nil, err
 		}
 		for _, flags := range o.perf {
-			programs = append(programs, program{name: "verbena perf " + flags, parse: func(f figures, version int, output string) { parsePerf(f, version, flags, output) },
-				run: func(ctx context.Context, version int) (string, error) {
-					return perf(ctx, binaries[version], o.device, append(strings.Fields(flags), "-D", o.duration.String()))
-				}})
+			list = append(list, measure.Measurement{Name: "verbena perf " + flags, Do: func(ctx context.Context) ([]measure.Value, error) {
+				port, err := peers.FreePort()
+				if err != nil {
+					return nil, err
+				}
+				server, client := peers.Perf(binary, o.device, "127.0.0.1", port, append(strings.Fields(flags), "-D", o.duration.String())...)
+				out, err := peers.Pair(ctx, server, client, port, patience, false)
+				if err != nil {
+					return nil, err
+				}
+				reports, err := report.Read(strings.NewReader(out.Output))
+				return valuesOf(reports), err
+			}})
 		}
+	}
+	add := func(name, binary, folder string, parse func(string) []measure.Value, args ...string) {
+		list = append(list, measure.Measurement{Name: name, Do: func(ctx context.Context) ([]measure.Value, error) {
+			out, err := process.Run(ctx, process.Program{Args: append([]string{binary}, args...), Dir: folder, Limit: patience})
+			return parse(out), err
+		}})
 	}
 	if o.overhead {
-		binaries, _, err := each("bench", "build", "-tags", "verbs")
+		binary, folder, err := build("bench", "go", "build", "-tags", "verbs")
 		if err != nil {
 			return nil, err
 		}
-		programs = append(programs, program{name: "bench overhead", parse: parseOverhead,
-			run: func(ctx context.Context, version int) (string, error) {
-				cmd := exec.CommandContext(ctx, binaries[version], "overhead", "-tsv", "-rounds", "1", "-t", o.duration.String(), "-d", o.device)
-				cmd.Stderr = os.Stderr
-				out, err := cmd.Output()
-				return string(out), err
-			}})
+		add("bench overhead", binary, folder, overheadValues, "overhead", "-tsv", "-rounds", "1", "-t", o.duration.String(), "-d", o.device)
 	}
 	for _, pkg := range o.packages {
-		binaries, folders, err := each(pkg, "test", "-c")
+		binary, folder, err := build(pkg, "go", "test", "-c")
 		if err != nil {
 			return nil, err
 		}
-		programs = append(programs, program{name: pkg, parse: func(f figures, version int, output string) { parseGo(f, version, pkg, output) },
-			run: func(ctx context.Context, version int) (string, error) {
-				cmd := exec.CommandContext(ctx, binaries[version], "-test.run", "^$", "-test.bench", o.filter, "-test.benchmem",
-					"-test.count", fmt.Sprint(slicesPerRound), "-test.benchtime", (o.duration / slicesPerRound).String())
-				cmd.Dir = folders[version]
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					err = fmt.Errorf("%w\n%s", err, out)
-				}
-				return string(out), err
-			}})
+		add(pkg, binary, folder, func(out string) []measure.Value { return goValues(pkg, out) }, "-test.run", "^$", "-test.bench", o.filter, "-test.benchmem",
+			"-test.count", fmt.Sprint(slicesPerRound), "-test.benchtime", (o.duration / slicesPerRound).String())
 	}
-	return programs, nil
-}
-
-// packageFolder returns the folder of a package. In older versions, the packages under
-// soft/internal are under internal.
-func packageFolder(root, pkg string) string {
-	folder := filepath.Join(root, pkg)
-	if rest, inside := strings.CutPrefix(pkg, "soft/"); inside {
-		if _, err := os.Stat(folder); err != nil {
-			return filepath.Join(root, rest)
-		}
-	}
-	return folder
-}
-
-// perf runs both ends of verbena perf, and returns the report as CSV.
-func perf(ctx context.Context, binary, device string, flags []string) (report string, err error) {
-	server := exec.CommandContext(ctx, binary, "perf", "-d", device, "-bind", "127.0.0.1", "-p", "0", "-once")
-	out, err := server.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	var failure bytes.Buffer
-	server.Stderr = &failure
-	if err := server.Start(); err != nil {
-		return "", err
-	}
-	lines := bufio.NewReader(out)
-	line, err := lines.ReadString('\n')
-	words := strings.Fields(line)
-	if err == nil && (len(words) < 2 || words[0] != "listening") {
-		err = fmt.Errorf("the server said %q", line)
-	}
-	if err == nil {
-		client := exec.CommandContext(ctx, binary, append(append([]string{"perf", "-d", device}, flags...), "-csv", "-", strings.TrimSuffix(words[1], ":"))...)
-		var b []byte
-		if b, err = client.Output(); err != nil {
-			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-				err = fmt.Errorf("%w\n%s", err, exit.Stderr)
-			}
-		}
-		report = string(b)
-	}
-	if err != nil {
-		_ = server.Process.Kill()
-	}
-	_, _ = io.Copy(io.Discard, lines) // read to the end before Wait
-	if waitErr := server.Wait(); err == nil && waitErr != nil {
-		err = fmt.Errorf("the server: %w\n%s", waitErr, &failure)
-	}
-	return report, err
+	return list, nil
 }

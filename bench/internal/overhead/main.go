@@ -13,12 +13,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/bench/internal/profile"
+	"github.com/verbena-rdma/verbena/internal/process"
 )
 
 //go:embed csrc
@@ -53,7 +54,11 @@ func Run(ctx context.Context, args []string) error {
 		return errors.New("-rounds must be 1 or more, -t positive, and there are no arguments; see -help")
 	}
 	if o.child != "" {
-		return profiled(o.profile, func() error { return measureDevice(ctx, o, os.Stdout) })
+		stop, err := profile.Start(o.profile)
+		if err != nil {
+			return err
+		}
+		return errors.Join(measureDevice(ctx, o, os.Stdout), stop())
 	}
 	temp, err := os.MkdirTemp("", "verbena-overhead-")
 	if err != nil {
@@ -80,23 +85,6 @@ func Run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// profiled runs f with a CPU profile, if file is not empty.
-func profiled(file string, f func() error) error {
-	if file == "" {
-		return f()
-	}
-	w, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	if err := pprof.StartCPUProfile(w); err != nil {
-		return err
-	}
-	defer pprof.StopCPUProfile()
-	return f()
-}
-
 // build compiles the null library and the C loop into a folder.
 func build(ctx context.Context, folder string) error {
 	for _, name := range []string{"null.c", "null.map", "loop.c"} {
@@ -115,10 +103,9 @@ func build(ctx context.Context, folder string) error {
 		"-shared -fPIC -Wl,-soname,libibverbs.so.1 -Wl,--version-script=null.map -o libibverbs.so.1 null.c",
 		"-o loop loop.c -L. -libverbs",
 	} {
-		cmd := exec.CommandContext(ctx, "gcc", append([]string{"-O2", "-Wall", "-Wextra", "-Werror"}, strings.Fields(words)...)...)
-		cmd.Dir = folder
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("compile the null library (Debian packages gcc and libibverbs-dev): %w\n%s", err, out)
+		args := append([]string{"gcc", "-O2", "-Wall", "-Wextra", "-Werror"}, strings.Fields(words)...)
+		if _, err := process.Run(ctx, process.Program{Args: args, Dir: folder}); err != nil {
+			return fmt.Errorf("compile the null library (Debian packages gcc and libibverbs-dev): %w", err)
 		}
 	}
 	return nil
@@ -131,33 +118,33 @@ func round(ctx context.Context, o options, folder string, all figures) error {
 		return err
 	}
 	ms := strconv.FormatFloat(o.duration.Seconds()*1e3, 'f', -1, 64)
-	child := func(device string) *exec.Cmd {
-		args := []string{"overhead", "-child", device, "-t", o.duration.String(), "-only", o.only}
+	child := func(device string) []string {
+		args := []string{self, "overhead", "-child", device, "-t", o.duration.String(), "-only", o.only}
 		if device == nullDevice && o.profile != "" {
 			args = append(args, "-cpuprofile", o.profile)
 		}
-		return exec.CommandContext(ctx, self, args...)
+		return args
 	}
 	for _, c := range []struct {
-		device string
-		cmd    *exec.Cmd
+		device  string
+		command []string
 	}{
-		{nullDevice, exec.CommandContext(ctx, filepath.Join(folder, "loop"), ms)},
+		{nullDevice, []string{filepath.Join(folder, "loop"), ms}},
 		{nullDevice, child(nullDevice)},
 		{o.device, child(o.device)},
 	} {
 		if c.device == "" {
 			continue
 		}
-		c.cmd.Stderr = os.Stderr
+		p := process.Program{Args: c.command}
 		if c.device == nullDevice {
-			c.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+folder)
+			p.Env = []string{"LD_LIBRARY_PATH=" + folder}
 		}
-		out, err := c.cmd.Output()
+		out, err := process.Run(ctx, p)
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", c.device, err)
 		}
-		if err := all.read(c.device, strings.NewReader(string(out))); err != nil {
+		if err := all.read(c.device, strings.NewReader(out)); err != nil {
 			return err
 		}
 	}

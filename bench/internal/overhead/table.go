@@ -5,7 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/verbena-rdma/verbena/bench/internal/median"
+	"github.com/verbena-rdma/verbena/bench/internal/stats"
 )
 
 // figures has what was measured on each device, in the order of the cases.
@@ -61,12 +61,12 @@ func (f figures) table(device, only string) string {
 			continue
 		}
 		above, soft, allocations := "", "", ""
-		ns := median.Of(r.ns)
+		ns := stats.Median(r.ns)
 		if floor := f.find(nullDevice, floors[r.name]); floor != nil {
-			above = fmt.Sprintf("%.0f", ns-median.Of(floor.ns))
+			above = fmt.Sprintf("%.0f", ns-stats.Median(floor.ns))
 		}
 		if other := f.find(device, r.name); other != nil {
-			soft, allocations = fmt.Sprintf("%.0f", median.Of(other.ns)), other.allocations
+			soft, allocations = fmt.Sprintf("%.0f", stats.Median(other.ns)), other.allocations
 		}
 		fmt.Fprintf(w, "%s\t%.1f\t%s\t%s\t%s\t%s\t\n", r.name, ns, above, r.allocations, soft, allocations)
 	}
@@ -80,7 +80,7 @@ func (f figures) columns(only string) string {
 	for device, results := range f {
 		for _, r := range results {
 			if strings.Contains(r.name, only) {
-				fmt.Fprintf(&s, "%s\t%s\t%.2f\t%s\n", device, r.name, median.Of(r.ns), r.allocations)
+				fmt.Fprintf(&s, "%s\t%s\t%.2f\t%s\n", device, r.name, stats.Median(r.ns), r.allocations)
 			}
 		}
 	}

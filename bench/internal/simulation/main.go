@@ -1,7 +1,6 @@
-// Package simulation measures the simulator (soft/sim), and what does not fit on a machine:
-// thousands of senders to one receiver, thousands of connections to a server that crashes. Times
-// are those of the simulation unless a table says otherwise. Everything but processor times and
-// memory follows from the seed.
+// Package simulation measures the simulator (soft/sim), and what does not fit on a machine: thousands
+// of senders to one receiver. Times are those of the simulation unless a table says otherwise.
+// Everything but processor times and memory follows from the seed.
 package simulation
 
 import (
@@ -9,13 +8,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/verbena-rdma/verbena/bench/internal/profile"
 )
 
 type options struct {
@@ -34,16 +33,11 @@ type options struct {
 	latency      time.Duration
 	queue, mark  int // of a switch, in KiB
 	time, warmUp time.Duration
-
-	connections int // to the server that restarts
-
-	srdHosts, srdWindow, srdSize int
-	srdTime, srdWarmUp           time.Duration
 }
 
 // fullSizes are the values of flags that are not given with -full.
 var fullSizes = map[string]string{
-	"operations": "200000", "senders": "256,4096", "connections": "10000", "srd-hosts": "256", "srd-window": "16",
+	"operations": "200000", "senders": "256,4096",
 }
 
 // measurement is one of the tables.
@@ -55,27 +49,19 @@ type measurement struct {
 var measurements = []measurement{
 	{"speed", "the simulator", measureSpeeds},
 	{"incast", "many senders to one receiver", measureIncast},
-	{"restart", "connections to a server that crashes and restarts", measureRestart},
-	{"srd", "scalable reliable datagrams among many hosts", measureSRD},
 }
 
 // Run runs bench sim.
-func Run(ctx context.Context, args []string) error {
+func Run(ctx context.Context, args []string) (err error) {
 	o, err := parse(args)
 	if err != nil {
 		return err
 	}
-	if o.profile != "" {
-		w, err := os.Create(o.profile)
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		if err := pprof.StartCPUProfile(w); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile.Start(o.profile)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	fmt.Printf("seed %d, %d CPUs, %s\n", o.seed, runtime.NumCPU(), runtime.Version())
 	for _, m := range measurements {
 		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), m.name) || ctx.Err() != nil {
@@ -103,18 +89,12 @@ func parse(args []string) (o options, err error) {
 	senders := f.String("senders", "256", "incast: `numbers` of senders, separated by commas")
 	f.IntVar(&o.size, "size", 64, "incast: size of writes in `KiB`")
 	f.IntVar(&o.window, "window", 1, "incast: writes of each sender under way")
-	f.Float64Var(&o.rate, "rate", 25, "incast, restart, srd: rate of links in `Gbit/s`")
-	f.DurationVar(&o.latency, "latency", 2*time.Microsecond, "incast, restart, srd: latency of each link")
-	f.IntVar(&o.queue, "queue", 512, "incast, restart, srd: queue of each port of the switch in `KiB`")
-	f.IntVar(&o.mark, "mark", 128, "incast, restart, srd: `KiB` in the queue from which packets are marked")
+	f.Float64Var(&o.rate, "rate", 25, "incast: rate of links in `Gbit/s`")
+	f.DurationVar(&o.latency, "latency", 2*time.Microsecond, "incast: latency of each link")
+	f.IntVar(&o.queue, "queue", 512, "incast: queue of each port of the switch in `KiB`")
+	f.IntVar(&o.mark, "mark", 128, "incast: `KiB` in the queue from which packets are marked")
 	f.DurationVar(&o.warmUp, "warm-up", 200*time.Millisecond, "incast: simulated time before the measurement")
 	f.DurationVar(&o.time, "time", 50*time.Millisecond, "incast: simulated time of the measurement")
-	f.IntVar(&o.connections, "connections", 1000, "restart: connections")
-	f.IntVar(&o.srdHosts, "srd-hosts", 32, "srd: hosts, an even number")
-	f.IntVar(&o.srdWindow, "srd-window", 4, "srd: messages of each host under way")
-	f.IntVar(&o.srdSize, "srd-size", 4, "srd: size of messages in `KiB`")
-	f.DurationVar(&o.srdWarmUp, "srd-warm-up", 2*time.Millisecond, "srd: simulated time before the measurement")
-	f.DurationVar(&o.srdTime, "srd-time", 5*time.Millisecond, "srd: simulated time of the measurement")
 	_ = f.Parse(args) // exits on an error
 	if o.full {
 		given := make(map[string]bool)

@@ -20,8 +20,6 @@ func TestTables(t *testing.T) {
 			require.NoError(t, err)
 			o.operations, o.idleHosts, o.idle = 50, 10, time.Minute
 			o.senders, o.warmUp, o.time = []int{4}, time.Millisecond, time.Millisecond
-			o.connections = 20
-			o.srdHosts, o.srdWarmUp, o.srdTime = 4, 100*time.Microsecond, 200*time.Microsecond
 			text, err := m.run(o)
 			require.NoError(t, err)
 			assert.NotContains(t, text, "never")

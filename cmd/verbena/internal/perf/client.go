@@ -46,7 +46,6 @@ func write(o *options, reports []*report.Report, stdout io.Writer) error {
 	return errors.Join(
 		writeTo(o.json, stdout, func(w io.Writer) error { return report.WriteJSON(w, reports) }),
 		writeTo(o.csv, stdout, func(w io.Writer) error { return report.WriteCSV(w, reports) }),
-		plotTo(o.plot, reports),
 	)
 }
 

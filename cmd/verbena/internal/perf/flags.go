@@ -37,18 +37,15 @@ type options struct {
 	counters bool
 	json     string
 	csv      string
-	plot     string
 	profile  string
 }
 
 const usage = `usage: verbena perf [flags]                     run the server
        verbena perf [flags] HOST[:PORT]         measure with the server at HOST
-       verbena perf compare A.json B.json       compare two reports: is B faster than A?
-       verbena perf plot OUT.svg A.json...      draw the figures of reports
-       verbena perf peers                       compare with UCX, libfabric and perftest
 
 Measures operations between two hosts, as the perftest programs do. The client tells the
-server what to measure, so the server needs only the flags for device and address.
+server what to measure, so the server needs only the flags for device and address. The
+program bench of the repository compares reports (-json), and draws them.
 
 `
 
@@ -108,12 +105,11 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")
 	defineLongAndShort(f, "u", "qp-timeout", "timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&timeoutCode, 0))
 	f.IntVar(&p.Engines, "engines", 1, "number of engines at each end, each on its own processor; the connections are spread over them")
-	f.IntVar(&p.Rounds, "rounds", 1, "number of rounds; each measures all sizes once. verbena perf compare needs several")
+	f.IntVar(&p.Rounds, "rounds", 1, "number of rounds; each measures all sizes once")
 	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` to warm up before each measurement")
 	defineLongAndShort(f, "verify", "", "verify all data (this lowers the figures)", yes(&p.Verify))
 	f.StringVar(&o.json, "json", "", "also write the report to `FILE`, as JSON; -: standard output, without the table")
 	f.StringVar(&o.csv, "csv", "", "also write the report to `FILE`, as CSV; -: standard output, without the table")
-	f.StringVar(&o.plot, "plot", "", "draw the report, to `FILE`.svg or FILE.html")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this end to `FILE`, for go tool pprof, and go build -pgo")
 	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
 	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
@@ -170,9 +166,6 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	counts, err := numbers("-q", connections, 1<<16)
 	if err != nil {
 		return nil, err
-	}
-	if o.plot != "" && !plottable(o.plot) {
-		return nil, fmt.Errorf("-plot is %q; name a file that ends in .svg or .html", o.plot)
 	}
 	if err := o.makePlans(tests, counts, &p); err != nil {
 		return nil, err

@@ -6,10 +6,7 @@
 //	load      the operations, at both ends
 //	machine   the machines that the figures depend on
 //	report    results, as tables, JSON and CSV
-//	compare   two sets of reports, with confidence
-//	chart     plots
 //	perftest  the protocol of the programs of perftest
-//	peers     the same measurements by UCX, libfabric and perftest
 package perf
 
 import (
@@ -21,22 +18,10 @@ import (
 	"runtime/pprof"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/compare"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/peers"
 )
 
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
-		switch args[0] {
-		case "compare":
-			return compare.Main(args[1:], stdout, stderr)
-		case "plot":
-			return plotMain(args[1:], stderr)
-		case "peers":
-			return peers.Main(ctx, args[1:], stdout, stderr)
-		}
-	}
 	o, err := parseArgs(args, stderr)
 	if err != nil {
 		return exit.WrongArguments("verbena perf", err, stderr)

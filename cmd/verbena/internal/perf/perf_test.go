@@ -85,10 +85,7 @@ func listening(t *testing.T, out *output, done chan struct{}) string {
 func run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	var b bytes.Buffer
-	if len(args) == 0 || args[0] != "plot" {
-		args = append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...)
-	}
-	code = Main(t.Context(), args, &b, &b)
+	code = Main(t.Context(), append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...), &b, &b)
 	return code, b.String()
 }
 
@@ -124,10 +121,12 @@ func TestFiles(t *testing.T) {
 	file, table := filepath.Join(folder, "a.json"), filepath.Join(folder, "a.csv")
 	code, out := run(t, "-test", "write_bw,read_lat", "-s", "8,4096", "-n", "40", "-rounds", "3", "-warm-up", "0", "-json", file, "-csv", table, addr)
 	require.Equal(t, exit.OK, code, "%s\n%s", out, log)
-	list, err := report.ReadFiles([]string{file})
+	b, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Len(t, list, 2)
-	for _, r := range list {
+	reports := json.NewDecoder(bytes.NewReader(b))
+	for range 2 {
+		var r report.Report
+		require.NoError(t, reports.Decode(&r))
 		require.Len(t, r.Results, 6)
 		for i, res := range r.Results {
 			round, size := r.Plan.Step(i)
@@ -148,22 +147,10 @@ func TestFiles(t *testing.T) {
 		assert.NotEmpty(t, r.Client.GID)
 		assert.Positive(t, r.Path.MTU)
 	}
-	b, err := os.ReadFile(table)
+	assert.False(t, reports.More())
+	b, err = os.ReadFile(table)
 	require.NoError(t, err)
 	assert.Equal(t, 13, bytes.Count(b, []byte("\n")))
-
-	for _, name := range []string{"a.svg", "b.html"} {
-		drawn := filepath.Join(folder, name)
-		code, out = run(t, "plot", drawn, file, file)
-		require.Equal(t, exit.OK, code, "%s", out)
-		b, err := os.ReadFile(drawn)
-		require.NoError(t, err)
-		assert.Contains(t, string(b), "<svg")
-	}
-	drawn := filepath.Join(folder, "c.svg")
-	code, out = run(t, "-n", "10", "-plot", drawn, addr)
-	require.Equal(t, exit.OK, code, "%s", out)
-	assert.FileExists(t, drawn)
 
 	profile := filepath.Join(folder, "cpu")
 	code, out = run(t, "-n", "10", "-cpuprofile", profile, addr)
@@ -227,7 +214,6 @@ func TestWrongUsage(t *testing.T) {
 		"-timeout":                       {"-timeout", "0", "a"},
 		"-max-memory":                    {"-max-memory", "0"},
 		"-u is 32":                       {"-u", "32", "a"},
-		"-plot is":                       {"-plot", "a.png", "a"},
 		"batch is 200":                   {"-l", "200", "a"},
 		"path MTU is 1500":               {"-m", "1500", "a"},
 		"each engine needs at least one": {"-engines", "2", "a"},
@@ -240,15 +226,7 @@ func TestWrongUsage(t *testing.T) {
 		assert.Contains(t, out, want)
 		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
 	}
-	for _, args := range [][]string{{"plot"}, {"plot", "a.svg"}, {"plot", "a.png", "b"}, {"plot", "-x"}} {
-		code, out := run(t, args...)
-		assert.Equal(t, exit.Usage, code, "%q: %s", args, out)
-		assert.Equal(t, 1, strings.Count(out, "\n"), "%s", out)
-	}
-	code, out := run(t, "plot", "a.svg", filepath.Join(t.TempDir(), "none"))
-	assert.Equal(t, exit.Failed, code)
-	assert.Contains(t, out, "none")
-	code, out = run(t, "-help")
+	code, out := run(t, "-help")
 	assert.Equal(t, exit.OK, code)
 	assert.Contains(t, out, "usage: verbena perf")
 }

@@ -4,10 +4,7 @@ package report
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
@@ -99,48 +96,4 @@ func WriteJSON(w io.Writer, list []*Report) error {
 		}
 	}
 	return nil
-}
-
-// ReadJSON reads reports, one JSON object after the other.
-func ReadJSON(r io.Reader) (list []*Report, err error) {
-	d := json.NewDecoder(r)
-	for {
-		var one Report
-		switch err := d.Decode(&one); {
-		case errors.Is(err, io.EOF):
-			return list, nil
-		case err != nil:
-			return nil, fmt.Errorf("not a report of verbena perf --json: %w", err)
-		case one.Format != Format:
-			return nil, fmt.Errorf("not a report of verbena perf --json: its format is %q", one.Format)
-		case one.Version != Version:
-			return nil, fmt.Errorf("the report has version %d, this program reads version %d", one.Version, Version)
-		}
-		for i := range one.Results {
-			if res := &one.Results[i]; one.Plan.Test.Kind == plan.Latency && res.Latency == nil {
-				return nil, fmt.Errorf("a result of %v contains no latencies", one.Plan.Test)
-			}
-		}
-		list = append(list, &one)
-	}
-}
-
-// ReadFiles reads the reports in files.
-func ReadFiles(names []string) (list []*Report, err error) {
-	for _, name := range names {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		some, err := ReadJSON(f)
-		_ = f.Close()
-		if err == nil && len(some) == 0 {
-			err = errors.New("the file contains no report")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
-		list = append(list, some...)
-	}
-	return list, nil
 }

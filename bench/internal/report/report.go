@@ -1,0 +1,111 @@
+// Package report reads the reports of verbena perf -json.
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// The format of the reports.
+const (
+	format  = "verbena-perf"
+	version = 1
+)
+
+// Report is what is used of the report of one test.
+type Report struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	Plan    Plan   `json:"plan"`
+	Path    struct {
+		Way string `json:"way"` // the path that packets took in the end, if the device reports it
+	} `json:"path"`
+	Results []Result `json:"results"`
+}
+
+// Plan is the test. Its name ends with _bw or _lat.
+type Plan struct {
+	Test          string `json:"test"`
+	Connections   int    `json:"connections"`
+	Engines       int    `json:"engines"`
+	Depth         int    `json:"depth"`
+	Batch         int    `json:"batch"`
+	Bidirectional bool   `json:"bidirectional"`
+	Events        bool   `json:"events"`
+}
+
+// IsLatency reports whether the test measures times.
+func (p *Plan) IsLatency() bool { return strings.HasSuffix(p.Test, "_lat") }
+
+// Result is one measurement.
+type Result struct {
+	Round     int      `json:"round"`
+	Size      int      `json:"size"` // bytes of each operation
+	Rate      float64  `json:"operations_per_second"`
+	Bandwidth float64  `json:"bytes_per_second"`
+	Damage    string   `json:"damage"`
+	Latency   *Latency `json:"latency_us"` // in latency tests
+}
+
+// Latency is a distribution of times, in microseconds.
+type Latency struct {
+	Min    float64 `json:"min"`
+	Median float64 `json:"typical"`
+	Mean   float64 `json:"avg"`
+	P99    float64 `json:"p99"`
+	Bars   []Bar   `json:"histogram"`
+}
+
+// Bar is how often a time was measured.
+type Bar struct {
+	Nanoseconds int64 `json:"ns"`
+	Count       int64 `json:"n"`
+}
+
+// Read reads reports, one JSON object after the other.
+func Read(r io.Reader) (list []*Report, err error) {
+	for d := json.NewDecoder(r); ; {
+		var one Report
+		switch err := d.Decode(&one); {
+		case errors.Is(err, io.EOF):
+			if len(list) == 0 {
+				return nil, errors.New("there is no report of verbena perf -json")
+			}
+			return list, nil
+		case err != nil:
+			return nil, fmt.Errorf("not a report of verbena perf -json: %w", err)
+		case one.Format != format || one.Version != version:
+			return nil, fmt.Errorf("not a report of verbena perf -json: its format is %q, version %d; this program reads %q, version %d", one.Format, one.Version, format, version)
+		}
+		for i := range one.Results {
+			switch r := &one.Results[i]; {
+			case one.Plan.IsLatency() != (r.Latency != nil):
+				return nil, fmt.Errorf("a result of %s has the wrong kind of figures", one.Plan.Test)
+			case r.Damage != "":
+				return nil, fmt.Errorf("a result of %s has damaged data: %s", one.Plan.Test, r.Damage)
+			}
+		}
+		list = append(list, &one)
+	}
+}
+
+// ReadFiles reads the reports in files.
+func ReadFiles(names []string) (list []*Report, err error) {
+	for _, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		some, err := Read(f)
+		_ = f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		list = append(list, some...)
+	}
+	return list, nil
+}
