@@ -20,6 +20,16 @@ type host struct {
 	name, device string
 	run          []string // before a command
 	v4, v6       string
+	race         bool // with the race detector, if the test has it
+}
+
+// verbena is a command of the program on the host.
+func (h *host) verbena(t *testing.T, args ...string) []string {
+	command := verbena(t, h.run, args...)
+	if h.race {
+		command[len(h.run)] = os.Args[0]
+	}
+	return command
 }
 
 func (h *host) addr(family string) string {
@@ -37,13 +47,13 @@ func runTransfer(t *testing.T, from, to host, family string) {
 	_, _ = rand.Read(data)
 	require.NoError(t, os.WriteFile(source, data, 0o644))
 	for _, what := range [][]string{{source}, {"-m", "a message"}} {
-		receive := start(t, verbena(to.run, "receive", "-d", to.device, "-l", at, "-once", dir)...)
-		receive.await("listening on")
-		send := start(t, verbena(from.run, append(append([]string{"send", "-d", from.device}, what...), at)...)...)
-		send.succeed()
-		receive.succeed()
+		receive := start(t, to.verbena(t, "receive", "-d", to.device, "-l", at, "-once", dir)...)
+		receive.Await("listening on")
+		send := start(t, from.verbena(t, append(append([]string{"send", "-d", from.device}, what...), at)...)...)
+		send.Succeed()
+		receive.Succeed()
 		if what[0] == "-m" {
-			assert.Contains(t, receive.out.String(), "a message")
+			assert.Contains(t, receive.Stderr.String(), "a message")
 		}
 	}
 	got, err := os.ReadFile(filepath.Join(dir, "some data"))
@@ -54,22 +64,25 @@ func runTransfer(t *testing.T, from, to host, family string) {
 // runPing pings one host from the other.
 func runPing(t *testing.T, from, to host, family string) {
 	addr := to.addr(family)
-	server := start(t, verbena(to.run, "ping", "-s", "-d", to.device, "-t", patience.String(), addr)...)
-	server.await("listening")
-	client := start(t, verbena(from.run, "ping", "-d", from.device, "-c", "3", "-t", patience.String(), addr)...)
-	client.succeed()
-	assert.Contains(t, client.out.String(), "RDMA works")
-	server.interrupted()
+	server := start(t, to.verbena(t, "ping", "-s", "-d", to.device, "-t", patience.String(), addr)...)
+	server.Await("listening")
+	client := start(t, from.verbena(t, "ping", "-d", from.device, "-c", "3", "-t", patience.String(), addr)...)
+	client.Succeed()
+	assert.Contains(t, client.Stderr.String(), "RDMA works")
+	interrupted(server)
 }
 
 // Two hosts, which are network namespaces with a cable between them.
 func TestTwoHosts(t *testing.T) {
 	var hosts []host
 	for i, h := range netns.Hosts(t, 2, 1500) {
-		hosts = append(hosts, host{string(rune('a' + i)), "soft-" + netns.Link, h.Run(), h.V4.String(), h.V6.String()})
+		hosts = append(hosts, host{string(rune('a' + i)), "soft-" + netns.Link, h.Run(), h.V4.String(), h.V6.String(), false})
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {
+			for i := range hosts {
+				hosts[i].race = family == "IPv4"
+			}
 			runPing(t, hosts[0], hosts[1], family)
 			runTransfer(t, hosts[0], hosts[1], family)
 			runPerf(t, hosts[0], hosts[1], family)
@@ -84,8 +97,8 @@ func guestHosts(t *testing.T) (rxe, soft host) {
 	if os.Getenv("VERBENA_GUEST") == "" {
 		t.Skip("runs in the guest of TestRig of test/rig")
 	}
-	return host{"rxe", "rxe0", nil, "10.0.0.1", "fd00::1"},
-		host{"soft", "soft-v1", []string{"ip", "netns", "exec", "s"}, "10.0.0.2", "fd00::2"}
+	return host{"rxe", "rxe0", nil, "10.0.0.1", "fd00::1", false},
+		host{"soft", "soft-v1", []string{"ip", "netns", "exec", "s"}, "10.0.0.2", "fd00::2", false}
 }
 
 // forGuestFamilies runs a test with IPv4 and IPv6.
@@ -121,30 +134,30 @@ func TestGuestPingAndRping(t *testing.T) {
 				addr := rxe.addr(family)
 				server := start(t, "rping", "-s", "-a", addr, "-V")
 				for limit := time.Now().Add(patience); ; {
-					client := start(t, verbena(ours.run, "ping", "-d", ours.device, "-c", "3", "-t", patience.String(), addr)...)
-					if client.code() != 0 && strings.Contains(client.out.String(), "nobody listens") {
+					client := start(t, ours.verbena(t, "ping", "-d", ours.device, "-c", "3", "-t", patience.String(), addr)...)
+					if client.Code() != 0 && strings.Contains(client.Stderr.String(), "nobody listens") {
 						require.Less(t, time.Now(), limit)
 						continue // rping does not say when it does
 					}
-					assert.Zero(t, client.code(), "%s\n%s", &client.out, &server.out)
-					assert.Contains(t, client.out.String(), "a server of rping's protocol")
-					assert.Contains(t, client.out.String(), "RDMA works")
+					assert.Zero(t, client.Code(), "%s\n%s", client.Stderr, server.Stderr)
+					assert.Contains(t, client.Stderr.String(), "a server of rping's protocol")
+					assert.Contains(t, client.Stderr.String(), "RDMA works")
 					break
 				}
-				server.code() // it calls it an error that its peer disconnects
+				server.Code() // it calls it an error that its peer disconnects
 			})
 			t.Run(ours.name+", rping asks", func(t *testing.T) {
 				addr := ours.addr(family)
-				server := start(t, verbena(ours.run, "ping", "-s", "-d", ours.device, "-t", patience.String(), addr)...)
-				server.await("listening")
+				server := start(t, ours.verbena(t, "ping", "-s", "-d", ours.device, "-t", patience.String(), addr)...)
+				server.Await("listening")
 				for _, size := range []string{"26", "65535"} {
 					client := start(t, "rping", "-c", "-a", addr, "-V", "-C", "3", "-S", size)
 					// rping may close its event channel while another of its threads reads it.
-					if code := client.code(); code != 255 || !strings.Contains(client.out.String(), "rdma_get_cm_event: Bad file descriptor") {
-						assert.Zero(t, code, "%s", &client.out)
+					if code := client.Code(); code != 255 || !strings.Contains(client.Stderr.String(), "rdma_get_cm_event: Bad file descriptor") {
+						assert.Zero(t, code, "%s", client.Stderr)
 					}
 				}
-				server.interrupted()
+				interrupted(server)
 			})
 		}
 	})

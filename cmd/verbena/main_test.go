@@ -21,7 +21,10 @@ func TestMain(m *testing.M) {
 		}
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		tool.Remove()
+		os.Exit(code)
+	}))
 }
 
 func TestRun(t *testing.T) {

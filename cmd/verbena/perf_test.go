@@ -11,13 +11,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/process"
 )
 
 // perfServer starts verbena perf as a server, and returns its address.
-func perfServer(t *testing.T, flags ...string) (*process, string) {
-	p := start(t, verbena(nil, append([]string{"perf", "-d", "soft-lo", "-bind", "127.0.0.1", "-p", "0"}, flags...)...)...)
-	p.await(": interrupt to stop")
-	_, rest, _ := strings.Cut(p.out.String(), "listening ")
+func perfServer(t *testing.T, flags ...string) (*process.Process, string) {
+	p := start(t, verbena(t, nil, append([]string{"perf", "-d", "soft-lo", "-bind", "127.0.0.1", "-p", "0"}, flags...)...)...)
+	p.Await(": interrupt to stop")
+	_, rest, _ := strings.Cut(p.Stderr.String(), "listening ")
 	addr, _, _ := strings.Cut(rest, ": ")
 	return p, addr
 }
@@ -26,8 +28,8 @@ func perfServer(t *testing.T, flags ...string) (*process, string) {
 func TestPerfOfTwoProcesses(t *testing.T) {
 	server, addr := perfServer(t)
 	file := filepath.Join(t.TempDir(), "report.json")
-	client := start(t, verbena(nil, "perf", "-test", "all", "-n", "30", "-t", "8", "-verify", "-warm-up", "1ms", "-json", file, "-timeout", "5m", addr)...)
-	client.succeed()
+	client := start(t, verbena(t, nil, "perf", "-test", "all", "-n", "30", "-t", "8", "-verify", "-warm-up", "1ms", "-json", file, "-timeout", "5m", addr)...)
+	client.Succeed()
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	d, reports := json.NewDecoder(bytes.NewReader(b)), 0
@@ -45,25 +47,25 @@ func TestPerfOfTwoProcesses(t *testing.T) {
 		assert.Empty(t, r.Results[0].Damage)
 	}
 	assert.Equal(t, 12, reports)
-	server.interrupted()
-	assert.Equal(t, 130, server.cmd.ProcessState.ExitCode(), "%s", &server.out)
+	interrupted(server)
+	assert.Equal(t, 130, server.Code(), "%s", server.Stderr)
 }
 
 // A server for one client ends with an error when the client is killed.
 func TestPerfOnceKilled(t *testing.T) {
 	for _, way := range [][]string{nil, {"-R"}} {
 		server, addr := perfServer(t, append(way, "-once")...)
-		client := start(t, verbena(nil, append([]string{"perf", "-test", "write_bw", addr, "-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
-		client.await("#bytes")
-		require.NoError(t, client.cmd.Process.Kill())
-		assert.Equal(t, -1, client.code())
-		assert.Equal(t, 1, server.code(), "%s", &server.out)
-		assert.Contains(t, server.out.String(), "verbena perf: the client ")
+		client := start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client.Await("#bytes")
+		client.Send(os.Kill)
+		assert.Equal(t, -1, client.Code())
+		assert.Equal(t, 1, server.Code(), "%s", server.Stderr)
+		assert.Contains(t, server.Stderr.String(), "verbena perf: the client ")
 
 		server, addr = perfServer(t, append(way, "-once")...)
-		client = start(t, verbena(nil, append([]string{"perf", "-test", "write_bw", addr, "-n", "10", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
-		client.succeed()
-		server.succeed()
+		client = start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-n", "10", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client.Succeed()
+		server.Succeed()
 	}
 }
 
@@ -72,28 +74,28 @@ func TestPerfWhenAnEndGoesAway(t *testing.T) {
 	forever := []string{"-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}
 	for _, how := range []struct {
 		name string
-		end  func(p *process) error
+		end  func(p *process.Process) error
 		code int
 	}{
-		{"interrupted", func(p *process) error { return p.cmd.Process.Signal(os.Interrupt) }, 130},
-		{"killed", func(p *process) error { return p.cmd.Process.Kill() }, -1},
+		{"interrupted", func(p *process.Process) error { return p.Signal(os.Interrupt) }, 130},
+		{"killed", func(p *process.Process) error { return p.Signal(os.Kill) }, -1},
 	} {
 		for _, test := range []string{"write_bw", "send_lat"} {
 			t.Run(how.name+" "+test, func(t *testing.T) {
 				server, addr := perfServer(t)
 				args := append([]string{"perf", "-test", test, addr}, forever...)
-				client := start(t, verbena(nil, args...)...)
-				client.await("#bytes")
+				client := start(t, verbena(t, nil, args...)...)
+				client.Await("#bytes")
 				require.NoError(t, how.end(client))
-				assert.Equal(t, how.code, client.code(), "%s", &client.out)
-				server.await("the client's test failed")
+				assert.Equal(t, how.code, client.Code(), "%s", client.Stderr)
+				server.Await("the client's test failed")
 
-				client = start(t, verbena(nil, args...)...)
-				client.await("#bytes")
+				client = start(t, verbena(t, nil, args...)...)
+				client.Await("#bytes")
 				require.NoError(t, how.end(server))
-				assert.Equal(t, how.code, server.code(), "%s", &server.out)
-				assert.Equal(t, 1, client.code(), "%s", &client.out)
-				assert.Contains(t, client.out.String(), "verbena perf: "+test+": ")
+				assert.Equal(t, how.code, server.Code(), "%s", server.Stderr)
+				assert.Equal(t, 1, client.Code(), "%s", client.Stderr)
+				assert.Contains(t, client.Stderr.String(), "verbena perf: "+test+": ")
 			})
 		}
 	}
@@ -104,13 +106,13 @@ func TestPerfWhenAnEndGoesAway(t *testing.T) {
 func runPerf(t *testing.T, from, to host, family string) {
 	for _, way := range [][]string{nil, {"-R"}} {
 		addr := to.addr(family)
-		server := start(t, verbena(to.run, append([]string{"perf", "-d", to.device, "-bind", addr, "-once"}, way...)...)...)
-		server.await(": interrupt to stop")
-		client := start(t, verbena(from.run, append([]string{"perf", "-d", from.device, "-test", "all", "-n", "20", "-t", "8", "-q", "2", "-b",
+		server := start(t, to.verbena(t, append([]string{"perf", "-d", to.device, "-bind", addr, "-once"}, way...)...)...)
+		server.Await(": interrupt to stop")
+		client := start(t, from.verbena(t, append([]string{"perf", "-d", from.device, "-test", "all", "-n", "20", "-t", "8", "-q", "2", "-b",
 			"-s", "5000", "-warm-up", "1ms", "-verify", "-timeout", "5m", addr}, way...)...)...)
-		client.succeed()
-		assert.Equal(t, 12, strings.Count(client.out.String(), "verified: "), "%s", &client.out)
-		server.succeed()
+		client.Succeed()
+		assert.Equal(t, 12, strings.Count(client.Stderr.String(), "verified: "), "%s", client.Stderr)
+		server.Succeed()
 	}
 }
 
@@ -153,24 +155,24 @@ func TestGuestPerftest(t *testing.T) {
 			t.Run(ours.name+" "+test+", measured by verbena", func(t *testing.T) {
 				server := start(t, theirs...)
 				for limit := time.Now().Add(patience); ; {
-					client := start(t, verbena(ours.run, append(flags, rxe.v4)...)...)
-					if client.code() != 0 && strings.Contains(client.out.String(), "connection refused") {
+					client := start(t, ours.verbena(t, append(flags, rxe.v4)...)...)
+					if client.Code() != 0 && strings.Contains(client.Stderr.String(), "connection refused") {
 						require.Less(t, time.Now(), limit)
 						continue // it does not say when it listens
 					}
-					assert.Zero(t, client.code(), "%s\n%s", &client.out, &server.out)
-					assert.Contains(t, client.out.String(), "#iterations")
+					assert.Zero(t, client.Code(), "%s\n%s", client.Stderr, server.Stderr)
+					assert.Contains(t, client.Stderr.String(), "#iterations")
 					break
 				}
-				server.succeed()
+				server.Succeed()
 			})
 			t.Run(ours.name+" "+test+", measured by perftest", func(t *testing.T) {
-				server := start(t, verbena(ours.run, append(flags, "-bind", ours.v4)...)...)
-				server.await(": interrupt to stop")
+				server := start(t, ours.verbena(t, append(flags, "-bind", ours.v4)...)...)
+				server.Await(": interrupt to stop")
 				client := start(t, append(theirs, ours.v4)...)
-				client.succeed()
-				server.succeed()
-				assert.Contains(t, client.out.String(), " 100 ")
+				client.Succeed()
+				server.Succeed()
+				assert.Contains(t, client.Stderr.String(), " 100 ")
 			})
 		}
 	}

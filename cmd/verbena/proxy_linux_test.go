@@ -25,15 +25,15 @@ func TestProxyHosts(t *testing.T) {
 		return err
 	}))
 	serveOn(t, target, echo)
-	far, at := startProxyOn(t, b.Run(), "rdma:*:0", "tcp:"+target.Addr().String())
-	assert.Contains(t, far.out.String(), "any machine that reaches this address")
+	far, at := startProxyBy(t, verbena(t, b.Run()), "rdma:*:0", "tcp:"+target.Addr().String())
+	assert.Contains(t, far.Stderr.String(), "any machine that reaches this address")
 	_, port, err := net.SplitHostPort(at)
 	require.NoError(t, err)
 	for _, c := range []struct {
 		from netns.Host
 		host string
 	}{{a, "10.11.0.2"}, {a, "[fd11::2]"}, {a, "[fe80::11:2%e0]"}, {b, "localhost"}} {
-		near, addr := startProxyOn(t, c.from.Run(), "tcp:0", "rdma:"+c.host+":"+port)
+		near, addr := startProxyBy(t, verbena(t, c.from.Run()), "tcp:0", "rdma:"+c.host+":"+port)
 		var client net.Conn
 		require.NoError(t, c.from.Do(func() (err error) {
 			client, err = net.Dial("tcp", addr)
@@ -41,14 +41,14 @@ func TestProxyHosts(t *testing.T) {
 		}))
 		exchangeOn(t, client.(*net.TCPConn), 1_000_000)
 		require.NoError(t, client.Close())
-		near.interrupted()
-		assert.Contains(t, near.out.String(), "failed=0", c.host)
+		interrupted(near)
+		assert.Contains(t, near.Stderr.String(), "failed=0", c.host)
 	}
-	far.interrupted()
-	assert.Contains(t, far.out.String(), "connections=4 ")
+	interrupted(far)
+	assert.Contains(t, far.Stderr.String(), "connections=4 ")
 
 	// Without a host, a device that has no loopback address does not listen.
-	fail := start(t, verbena(b.Run(), "proxy", "-d", "soft-e0", "rdma:0", "tcp:localhost:80")...)
-	assert.Equal(t, 1, fail.code())
-	assert.Contains(t, fail.out.String(), "write rdma:*:0 to listen on all of its addresses")
+	fail := start(t, verbena(t, b.Run(), "proxy", "-d", "soft-e0", "rdma:0", "tcp:localhost:80")...)
+	assert.Equal(t, 1, fail.Code())
+	assert.Contains(t, fail.Stderr.String(), "write rdma:*:0 to listen on all of its addresses")
 }

@@ -14,22 +14,24 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/process"
 )
 
 var listeningAt = regexp.MustCompile(`listening on (?:tcp|rdma):(\S+), for `)
 
 // startProxy starts verbena proxy, and returns its address.
-func startProxy(t *testing.T, args ...string) (p *process, addr string) {
+func startProxy(t *testing.T, args ...string) (p *process.Process, addr string) {
 	t.Helper()
-	return startProxyOn(t, nil, args...)
+	return startProxyBy(t, verbena(t, nil), args...)
 }
 
-// startProxyOn starts verbena proxy behind words such as those that enter a network namespace.
-func startProxyOn(t *testing.T, before []string, args ...string) (p *process, addr string) {
+// startProxyBy starts verbena proxy by the words before that.
+func startProxyBy(t *testing.T, command []string, args ...string) (p *process.Process, addr string) {
 	t.Helper()
-	p = start(t, verbena(before, append([]string{"proxy"}, args...)...)...)
-	p.await("listening on ")
-	return p, listeningAt.FindStringSubmatch(p.out.String())[1]
+	p = start(t, append(append(command, "proxy"), args...)...)
+	p.Await("listening on ")
+	return p, listeningAt.FindStringSubmatch(p.Stderr.String())[1]
 }
 
 // serveTCP calls serve for each connection to a TCP server, until the test ends.
@@ -94,20 +96,15 @@ func exchangeOn(t *testing.T, c *net.TCPConn, size int) {
 	assert.True(t, bytes.Equal(data, got), "%d bytes of %d came back, or others", len(got), len(data))
 }
 
-func (p *process) signal(s os.Signal) {
-	p.t.Helper()
-	require.NoError(p.t, p.cmd.Process.Signal(s))
-}
-
 func TestProxyTCP(t *testing.T) {
 	p, addr := startProxy(t, "-v", "tcp:0", "tcp:"+serveTCP(t, echo))
-	assert.Contains(t, p.out.String(), "only programs on this machine can connect; tcp:*:0 listens on all")
+	assert.Contains(t, p.Stderr.String(), "only programs on this machine can connect; tcp:*:0 listens on all")
 	for _, size := range []int{0, 1, 3 << 20} {
 		exchange(t, addr, size)
 	}
-	p.signal(os.Interrupt)
-	assert.Equal(t, 130, p.code())
-	out := p.out.String()
+	p.Send(os.Interrupt)
+	assert.Equal(t, 130, p.Code())
+	out := p.Stderr.String()
 	assert.Contains(t, out, "bytes_to_clients=3145729")
 	assert.Contains(t, out, "connections=3")
 	assert.Contains(t, out, "failed=0")
@@ -124,10 +121,11 @@ func wantReset(t *testing.T, addr string) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// startChain starts two proxies: from TCP to RDMA, and from there to a TCP server.
-func startChain(t *testing.T, target string) (near, far *process, addr string) {
+// startChain starts two proxies: from TCP to RDMA, and from there to a TCP server. The second one has
+// the race detector, if the test has it.
+func startChain(t *testing.T, target string) (near, far *process.Process, addr string) {
 	t.Helper()
-	far, at := startProxy(t, "rdma:0", "tcp:"+target)
+	far, at := startProxyBy(t, []string{os.Args[0]}, "rdma:0", "tcp:"+target)
 	near, addr = startProxy(t, "tcp:0", "rdma:"+at)
 	return near, far, addr
 }
@@ -135,19 +133,19 @@ func startChain(t *testing.T, target string) (near, far *process, addr string) {
 // TCP programs at both ends, RDMA between.
 func TestProxyRDMA(t *testing.T) {
 	near, far, addr := startChain(t, serveTCP(t, echo))
-	assert.Contains(t, far.out.String(), "only programs on this machine can connect; rdma:*:0 listens on all")
+	assert.Contains(t, far.Stderr.String(), "only programs on this machine can connect; rdma:*:0 listens on all")
 	var clients sync.WaitGroup
 	for _, size := range []int{0, 1, 3 << 20, 1000, 100_000} {
 		clients.Go(func() { exchange(t, addr, size) })
 	}
 	clients.Wait()
-	near.signal(os.Interrupt)
-	assert.Equal(t, 130, near.code())
-	far.signal(os.Interrupt)
-	assert.Equal(t, 130, far.code())
-	for _, p := range []*process{near, far} {
-		assert.Contains(t, p.out.String(), "connections=5")
-		assert.Contains(t, p.out.String(), "failed=0")
+	near.Send(os.Interrupt)
+	assert.Equal(t, 130, near.Code())
+	far.Send(os.Interrupt)
+	assert.Equal(t, 130, far.Code())
+	for _, p := range []*process.Process{near, far} {
+		assert.Contains(t, p.Stderr.String(), "connections=5")
+		assert.Contains(t, p.Stderr.String(), "failed=0")
 	}
 }
 
@@ -167,7 +165,7 @@ func TestProxyLoops(t *testing.T) {
 	require.NoError(t, err)
 	near, addr := startProxy(t, "tcp:0", "rdma:127.0.0.1:"+port)
 	exchange(t, addr, 1000)
-	near.interrupted()
+	interrupted(near)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	_, port, err = net.SplitHostPort(free.Addr().String())
@@ -175,9 +173,9 @@ func TestProxyLoops(t *testing.T) {
 	require.NoError(t, free.Close())
 	for _, listen := range []string{"rdma:", "rdma:*:", "rdma:127.0.0.1:", "rdma:localhost:"} {
 		for _, target := range []string{"rdma:127.0.0.1:", "rdma:localhost:"} {
-			p := start(t, verbena(nil, "proxy", listen+port, target+port)...)
-			assert.Equal(t, 1, p.code(), "%s %s: %s", listen, target, p.out.String())
-			assert.Contains(t, p.out.String(), "is the address that the proxy itself listens on", "%s %s", listen, target)
+			p := start(t, verbena(t, nil, "proxy", listen+port, target+port)...)
+			assert.Equal(t, 1, p.Code(), "%s %s: %s", listen, target, p.Stderr.String())
+			assert.Contains(t, p.Stderr.String(), "is the address that the proxy itself listens on", "%s %s", listen, target)
 		}
 	}
 }
@@ -210,9 +208,9 @@ func TestProxyRDMAResets(t *testing.T) {
 	require.NoError(t, c.SetLinger(0))
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, <-ended, syscall.ECONNRESET)
-	for _, p := range []*process{near, far} {
-		p.interrupted()
-		assert.Contains(t, p.out.String(), "failed=2")
+	for _, p := range []*process.Process{near, far} {
+		interrupted(p)
+		assert.Contains(t, p.Stderr.String(), "failed=2")
 	}
 }
 
@@ -234,12 +232,12 @@ func TestProxyDelivers(t *testing.T) {
 	require.NoError(t, c.CloseWrite())
 	_, err = io.Copy(io.Discard, c)
 	require.NoError(t, err)
-	near.signal(os.Interrupt)
-	assert.Equal(t, 130, near.code())
+	near.Send(os.Interrupt)
+	assert.Equal(t, 130, near.Code())
 	close(read)
 	assert.EqualValues(t, size, <-got)
-	far.interrupted()
-	assert.Contains(t, far.out.String(), "failed=0")
+	interrupted(far)
+	assert.Contains(t, far.Stderr.String(), "failed=0")
 }
 
 // A connection that fails is an error of the log, and the client is reset. The proxy goes on.
@@ -252,10 +250,10 @@ func TestProxyTargetFails(t *testing.T) {
 	for range 2 {
 		wantReset(t, addr)
 	}
-	p.await("connect to tcp:" + nobody)
-	p.await("is its program running?")
-	p.interrupted()
-	assert.Contains(t, p.out.String(), "failed=2")
+	p.Await("connect to tcp:" + nobody)
+	p.Await("is its program running?")
+	interrupted(p)
+	assert.Contains(t, p.Stderr.String(), "failed=2")
 
 	resets := serveTCP(t, func(c *net.TCPConn) {
 		_, _ = c.Read(make([]byte, 1))
@@ -267,14 +265,14 @@ func TestProxyTargetFails(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	p.await("read from the target")
-	p.interrupted()
+	p.Await("read from the target")
+	interrupted(p)
 }
 
 // Open connections have the grace period, which a second interrupt ends.
 func TestProxyEnds(t *testing.T) {
 	target := serveTCP(t, echo)
-	open := func(args ...string) (*process, *net.TCPConn) {
+	open := func(args ...string) (*process.Process, *net.TCPConn) {
 		p, addr := startProxy(t, append(args, "tcp:0", "tcp:"+target)...)
 		c := dialTCP(t, addr)
 		hello(t, c)
@@ -282,27 +280,27 @@ func TestProxyEnds(t *testing.T) {
 	}
 
 	p, c := open("-grace", patience.String())
-	p.signal(syscall.SIGTERM)
-	p.await("ending: open connections have")
+	p.Send(syscall.SIGTERM)
+	p.Await("ending: open connections have")
 	hello(t, c)
 	require.NoError(t, c.CloseWrite())
 	_, err := c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
-	assert.Equal(t, 128+int(syscall.SIGTERM), p.code())
-	assert.Contains(t, p.out.String(), "failed=0")
+	assert.Equal(t, 128+int(syscall.SIGTERM), p.Code())
+	assert.Contains(t, p.Stderr.String(), "failed=0")
 
 	p, c = open("-grace", "1ms")
-	p.signal(os.Interrupt)
+	p.Send(os.Interrupt)
 	_, err = c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	assert.Equal(t, 130, p.code())
-	assert.Contains(t, p.out.String(), "-grace was over")
+	assert.Equal(t, 130, p.Code())
+	assert.Contains(t, p.Stderr.String(), "-grace was over")
 
 	p, c = open("-grace", "1000h")
-	p.signal(os.Interrupt)
-	p.await("ending: open connections have")
-	p.signal(os.Interrupt)
-	assert.Equal(t, -1, p.code(), "killed by the signal")
+	p.Send(os.Interrupt)
+	p.Await("ending: open connections have")
+	p.Send(os.Interrupt)
+	assert.Equal(t, -1, p.Code(), "killed by the signal")
 	_, err = c.Read(make([]byte, 1))
 	require.Error(t, err)
 }
@@ -321,8 +319,8 @@ func hello(t *testing.T, c net.Conn) {
 func TestProxyIdle(t *testing.T) {
 	p, addr := startProxy(t, "-idle", "1ms", "tcp:0", "tcp:"+serveTCP(t, echo))
 	wantReset(t, addr)
-	p.await("no data in either direction for 1ms, the limit of -idle")
-	p.interrupted()
+	p.Await("no data in either direction for 1ms, the limit of -idle")
+	interrupted(p)
 }
 
 // Wrong input ends the program, says what is wrong, and what to do.
@@ -345,13 +343,13 @@ func TestProxyWrongInput(t *testing.T) {
 		{1, "listen on tcp:192.0.2.1:0", []string{"tcp:192.0.2.1:0", "tcp:a:80"}},
 		{1, "listen on tcp:no-such-host.invalid:0", []string{"tcp:no-such-host.invalid:0", "tcp:a:80"}},
 	} {
-		p := start(t, verbena(nil, append([]string{"proxy"}, c.args...)...)...)
-		assert.Equal(t, c.code, p.code(), c.args)
-		assert.Contains(t, p.out.String(), c.want, c.args)
-		assert.NotContains(t, p.out.String(), "panic")
+		p := start(t, verbena(t, nil, append([]string{"proxy"}, c.args...)...)...)
+		assert.Equal(t, c.code, p.Code(), c.args)
+		assert.Contains(t, p.Stderr.String(), c.want, c.args)
+		assert.NotContains(t, p.Stderr.String(), "panic")
 	}
 	require.NoError(t, taken.Close())
-	p := start(t, verbena(nil, "proxy", "tcp:"+own, "tcp:localhost:"+own)...)
-	assert.Equal(t, 1, p.code())
-	assert.Contains(t, p.out.String(), "the proxy itself")
+	p := start(t, verbena(t, nil, "proxy", "tcp:"+own, "tcp:localhost:"+own)...)
+	assert.Equal(t, 1, p.Code())
+	assert.Contains(t, p.Stderr.String(), "the proxy itself")
 }
