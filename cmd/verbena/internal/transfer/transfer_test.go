@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,10 +11,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"sync"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -30,6 +29,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/test/process"
 	"github.com/verbena-rdma/verbena/test/soak"
 )
 
@@ -46,7 +46,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(asVerbena(os.Args[1:]))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		tool.Remove()
+		os.Exit(code)
+	}))
 }
 
 // asVerbena is what the program does with a command line.
@@ -62,15 +65,13 @@ func asVerbena(args []string) int {
 // patience is for what has to happen, on a machine that stands still now and then.
 const patience = 3 * time.Minute
 
+// tool is verbena without the race detector, which programs of other users have, if the test has it.
+var tool = process.Tool{Package: "../.."}
+
 // program is a process of verbena.
 type program struct {
-	t        *testing.T
-	cmd      *exec.Cmd
-	mu       sync.Mutex
-	events   []event // that --json has printed
-	changed  chan struct{}
-	err      bytes.Buffer
-	finished chan struct{}
+	*process.Process
+	t *testing.T
 }
 
 type event map[string]any
@@ -80,93 +81,50 @@ func (e event) name() string { s, _ := e["event"].(string); return s }
 // start starts verbena with --json.
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
-	return startWith(t, nil, args...)
+	return startBy(t, tool.Path(t), nil, args...)
 }
 
 // startAs is start, as another user.
 func startAs(t *testing.T, user int, args ...string) *program {
 	t.Helper()
-	return startWith(t, []string{asUser + "=" + strconv.Itoa(user)}, args...)
+	return startBy(t, os.Args[0], []string{asUser + "=" + strconv.Itoa(user)}, args...)
 }
 
-func startWith(t *testing.T, env []string, args ...string) *program {
+func startBy(t *testing.T, path string, env []string, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, changed: make(chan struct{}, 1), finished: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append(args[:1:1], append([]string{"-json"}, args[1:]...)...)...)
-	p.cmd.Env = append(append(os.Environ(), asProgram+"=1"), env...)
-	p.cmd.Stderr = &p.err
-	out, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
-	go func() {
-		defer close(p.finished)
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			e := event{}
-			if json.Unmarshal(lines.Bytes(), &e) != nil {
-				e = event{"event": "not JSON", "line": lines.Text()}
-			}
-			p.mu.Lock()
-			p.events = append(p.events, e)
-			p.mu.Unlock()
-			select {
-			case p.changed <- struct{}{}:
-			default:
-			}
-		}
-		_ = p.cmd.Wait()
-	}()
-	t.Cleanup(func() { p.kill() })
-	return p
+	args = append([]string{path, args[0], "-json"}, args[1:]...)
+	return &program{process.Start(t, process.Program{Args: args, Env: append(env, asProgram+"=1")}), t}
 }
 
-func (p *program) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.finished
+// events are what --json has printed so far.
+func (p *program) events() (list []event) {
+	lines := strings.Split(p.Stdout.String(), "\n")
+	for _, line := range lines[:len(lines)-1] {
+		e := event{}
+		if json.Unmarshal([]byte(line), &e) != nil {
+			e = event{"event": "not JSON", "line": line}
+		}
+		list = append(list, e)
+	}
+	return list
 }
 
 // all are the events of that name so far.
-func (p *program) all(name string) (list []event) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.events {
-		if e.name() == name {
-			list = append(list, e)
-		}
-	}
-	return list
+func (p *program) all(name string) []event {
+	return slices.DeleteFunc(p.events(), func(e event) bool { return e.name() != name })
 }
 
 // wait waits for an event.
 func (p *program) wait(name string) event {
 	p.t.Helper()
-	deadline := time.After(patience)
-	for {
-		if list := p.all(name); len(list) > 0 {
-			return list[0]
-		}
-		select {
-		case <-p.changed:
-		case <-p.finished:
-			if list := p.all(name); len(list) > 0 {
-				return list[0]
-			}
-			require.Fail(p.t, "the program has ended", "no %q; %v %s", name, p.events, p.err.String())
-		case <-deadline:
-			require.Fail(p.t, "the program hangs", "no %q; %v", name, p.events)
-		}
-	}
-}
-
-// exit waits for the program to end, and returns its exit code.
-func (p *program) exit() int {
-	p.t.Helper()
-	select {
-	case <-p.finished:
-	case <-time.After(patience):
-		require.Fail(p.t, "the program hangs", "%v", p.events)
-	}
-	return p.cmd.ProcessState.ExitCode()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	var list []event
+	require.NoError(p.t, p.AwaitFunc(ctx, "report "+name, func() bool {
+		list = p.all(name)
+		return len(list) > 0
+	}))
+	return list[0]
 }
 
 // receiver starts verbena receive, and returns it with its address.
@@ -181,7 +139,7 @@ func receiver(t *testing.T, dir string, flags ...string) (*program, string) {
 func sends(t *testing.T, args ...string) (*program, int) {
 	t.Helper()
 	p := start(t, append([]string{"send"}, args...)...)
-	code := p.exit()
+	code := p.Code()
 	return p, code
 }
 
@@ -256,8 +214,8 @@ func TestSmallFiles(t *testing.T) {
 	require.Equal(t, exitOK, code)
 	assert.Equal(t, "hello\x1b[2J", r.wait("text")["text"])
 
-	require.NoError(t, r.cmd.Process.Signal(syscall.SIGINT))
-	assert.Equal(t, exitSignal+int(syscall.SIGINT), r.exit())
+	r.Send(syscall.SIGINT)
+	assert.Equal(t, exitSignal+int(syscall.SIGINT), r.Code())
 	_, err := os.Lstat(filepath.Join(into, ".verbena"))
 	require.ErrorIs(t, err, fs.ErrNotExist, "nothing is left")
 }
@@ -286,16 +244,16 @@ func TestSoakKilled(t *testing.T) {
 		}
 		killed = true
 		if round%2 == 0 {
-			r.kill()
+			r.Kill()
 			r = start(t, "receive", "-l", addr, into)
 			r.wait("listening")
 		} else {
-			s.kill()
+			s.Kill()
 			s = send()
 			s.wait("connected") // without -wait it fails if the receiver is killed before
 		}
 	}
-	require.Equal(t, exitOK, s.exit(), "%v", s.all("error"))
+	require.Equal(t, exitOK, s.Code(), "%v", s.all("error"))
 	done := s.wait("done")
 	assert.EqualValues(t, 203, done["entries"])
 	if bytes, ok := done["bytes"].(float64); assert.True(t, ok) && killed {
@@ -306,7 +264,7 @@ func TestSoakKilled(t *testing.T) {
 
 func ended(p *program) bool {
 	select {
-	case <-p.finished:
+	case <-p.Ended():
 		return true
 	default:
 		return false
@@ -361,7 +319,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, code := sends(t, c.args...)
-			assert.Equal(t, c.code, code, "%v %s", s.events, s.err.String())
+			assert.Equal(t, c.code, code, "%v %s", s.events(), s.Stderr)
 			if c.reason != "" {
 				assert.Contains(t, s.wait("error")["reason"], c.reason)
 			}
@@ -389,7 +347,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run("receive "+name, func(t *testing.T) {
 			p := start(t, append([]string{"receive"}, c.args...)...)
-			assert.Equal(t, c.code, p.exit())
+			assert.Equal(t, c.code, p.Code())
 			assert.Contains(t, p.wait("error")["reason"], c.reason)
 		})
 	}
@@ -406,14 +364,14 @@ func TestOnce(t *testing.T) {
 	require.GreaterOrEqual(t, len(secret), 16)
 	_, code := sends(t, "-secret", secret, from, addr)
 	require.Equal(t, exitOK, code)
-	require.Equal(t, exitOK, r.exit())
+	require.Equal(t, exitOK, r.Code())
 	same(t, from, filepath.Join(into, "d"))
 
 	write(t, file, []byte("another"))
 	r, addr = receiver(t, into, "-once")
 	_, code = sends(t, from, addr)
 	require.Equal(t, exitPartial, code)
-	require.Equal(t, exitPartial, r.exit())
+	require.Equal(t, exitPartial, r.Code())
 }
 
 // TestLoopbackDevice: a device of the loopback interface needs no secret, whatever it is called.
@@ -422,8 +380,8 @@ func TestLoopbackDevice(t *testing.T) {
 		r := start(t, "receive", "-d", device, "-l", ":0", t.TempDir())
 		addr, _ := r.wait("listening")["address"].(string)
 		s, code := sends(t, "-m", "x", addr)
-		assert.Equal(t, exitOK, code, "%s: %v", device, s.events)
-		r.kill()
+		assert.Equal(t, exitOK, code, "%s: %v", device, s.events())
+		r.Kill()
 	}
 }
 
@@ -446,8 +404,8 @@ func TestZone(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, host, at.Addr())
 			s, code := sends(t, "-m", "x", at.String())
-			assert.Equal(t, exitOK, code, "%v", s.events)
-			assert.Equal(t, exitOK, r.exit())
+			assert.Equal(t, exitOK, code, "%v", s.events())
+			assert.Equal(t, exitOK, r.Code())
 			return
 		}
 	}
@@ -468,14 +426,14 @@ func TestOnceKilled(t *testing.T) {
 		return s, r
 	}
 	s, r := begin("-retry", "0s")
-	s.kill()
-	assert.Equal(t, exitConnection, r.exit(), "%v", r.events)
+	s.Kill()
+	assert.Equal(t, exitConnection, r.Code(), "%v", r.events())
 	assert.Contains(t, r.wait("error")["reason"], "-retry")
 
 	s, r = begin()
-	require.NoError(t, s.cmd.Process.Signal(syscall.SIGINT))
-	assert.Equal(t, exitSignal+int(syscall.SIGINT), s.exit())
-	assert.Equal(t, exitConnection, r.exit(), "%v", r.events)
+	s.Send(syscall.SIGINT)
+	assert.Equal(t, exitSignal+int(syscall.SIGINT), s.Code())
+	assert.Equal(t, exitConnection, r.Code(), "%v", r.events())
 }
 
 // TestOnceWaits: each lost connection gives its sender the same time to come again.
@@ -519,10 +477,10 @@ func TestLastEntryFails(t *testing.T) {
 				write(t, filepath.Join(from, fmt.Sprint(i)), noise(uint64(i), size))
 			}
 			r, addr := receiver(t, c.into(t), "-once")
-			c.limit(t, r.cmd.Process.Pid)
+			c.limit(t, r.PID())
 			s, code := sends(t, from, addr)
-			assert.Equal(t, c.code, code, "%v", s.events)
-			assert.Equal(t, c.code, r.exit(), "%v", r.events)
+			assert.Equal(t, c.code, code, "%v", s.events())
+			assert.Equal(t, c.code, r.Code(), "%v", r.events())
 			for _, end := range []*program{s, r} {
 				if list := end.all("entry"); assert.Len(t, list, 1) {
 					assert.Equal(t, c.reason, list[0]["code"], "%v", list[0])
@@ -544,8 +502,8 @@ func TestBusy(t *testing.T) {
 	assert.Equal(t, exitConnection, code)
 	assert.Contains(t, second.wait("error")["reason"], busyText)
 	third := start(t, "send", "-wait", "3m", "-m", "x", addr)
-	first.kill()
-	assert.Equal(t, exitOK, third.exit(), "%v", third.events)
+	first.Kill()
+	assert.Equal(t, exitOK, third.Code(), "%v", third.events())
 }
 
 // TestFullDisk: what does not fit is told, and the rest arrives.
@@ -558,7 +516,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	r, addr := receiver(t, into)
 	s, code := sends(t, "-v", from, addr)
-	assert.Equal(t, exitSpace, code, "%v", s.events)
+	assert.Equal(t, exitSpace, code, "%v", s.events())
 	codes := map[any]int{}
 	for _, e := range s.all("entry") {
 		codes[e["code"]]++

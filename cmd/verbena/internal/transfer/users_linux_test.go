@@ -86,9 +86,9 @@ func TestOtherUserChangesNothing(t *testing.T) {
 			s.wait("connected")
 			for range 3 {
 				attack := startAs(t, nobody, "send", filepath.Join(theirs, "key"), filepath.Join(theirs, "private"), addr)
-				assert.Equal(t, exitOK, attack.exit(), "%v %s", attack.events, attack.err.String())
+				assert.Equal(t, exitOK, attack.Code(), "%v %s", attack.events(), attack.Stderr)
 			}
-			assert.Equal(t, exitOK, s.exit(), "%v", s.events)
+			assert.Equal(t, exitOK, s.Code(), "%v", s.events())
 			same(t, honest, filepath.Join(into, "honest"))
 			for name, mode := range map[string]fs.FileMode{"key": 0o600, "private": 0o700 | fs.ModeDir, "private/key": 0o400} {
 				info, err := os.Lstat(filepath.Join(into, name))
@@ -130,8 +130,8 @@ func TestReceiverWithoutRoot(t *testing.T) {
 		r := startAs(t, nobody, "receive", "-l", "127.0.0.1:0", "-once", "-existing", policy, into)
 		addr, _ := r.wait("listening")["address"].(string)
 		s, code := sends(t, from, addr)
-		require.Equal(t, exitOK, code, "%s: %v", policy, s.events)
-		require.Equal(t, exitOK, r.exit())
+		require.Equal(t, exitOK, code, "%s: %v", policy, s.events())
+		require.Equal(t, exitOK, r.Code())
 		for name, mode := range modes {
 			info, err := os.Lstat(filepath.Join(into, "d", name, "file"))
 			require.NoError(t, err)
