@@ -1,7 +1,6 @@
 package samples
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,7 +17,7 @@ import (
 // runExample runs a server and its client, which must succeed.
 func runExample(t *testing.T, e pair.Example, o pair.Options) pair.Result {
 	t.Helper()
-	o.Bin = cmp.Or(o.Bin, bin)
+	o.Bin = bin
 	o.RequesterArgs = append([]string{"-timeout", patience}, o.RequesterArgs...)
 	o.ResponderArgs = append([]string{"-timeout", patience}, o.ResponderArgs...)
 	result, err := e.Run(t.Context(), o)
@@ -41,7 +40,7 @@ func TestExamples(t *testing.T) {
 	for _, e := range pair.Examples() {
 		t.Run(e.Server, func(t *testing.T) {
 			t.Parallel()
-			runExample(t, e, pair.Options{Bin: withRaceDetector(t)})
+			runExample(t, e, pair.Options{})
 		})
 	}
 }

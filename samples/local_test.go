@@ -2,7 +2,6 @@ package samples
 
 import (
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -100,7 +99,6 @@ func TestLocal(t *testing.T) {
 	for _, l := range locals() {
 		t.Run(l.program, func(t *testing.T) {
 			t.Parallel()
-			l.program = filepath.Join(withRaceDetector(t), l.program)
 			l.run(t)
 		})
 	}

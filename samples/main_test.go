@@ -6,10 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/test/rig"
@@ -42,7 +40,7 @@ func build(m *testing.M) (code int, err error) {
 	if err := rig.ReadSources(); err != nil {
 		return 0, err
 	}
-	if err = buildPrograms(bin, "../test/workload"); err != nil {
+	if err := goBuild("./...", "../test/workload"); err != nil {
 		return 0, err
 	}
 	if code = m.Run(); code == 0 {
@@ -51,27 +49,34 @@ func build(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// buildPrograms builds the samples, and others. Debugging information would take half of the
-// linker's time.
-func buildPrograms(folder string, args ...string) error {
-	args = append([]string{"build", "-ldflags", "-s -w", "-o", folder + string(filepath.Separator)}, append(args, "./...")...)
+// raced are the programs that TestPairs also runs with the race detector, if the test has it: one row for
+// each kind of context and way to wait. Under it programs are many times slower, and take longer to build.
+var raced = []string{"rdma_send", "rdma_receive", "ud_send", "ud_receive", "rdma_sync_event_requester", "rdma_sync_event_responder"}
+
+// raceBin is the folder in bin of the programs in raced.
+const raceBin = "race"
+
+// goBuild builds all programs, and those in raced with the race detector too.
+func goBuild(packages ...string) error {
+	if err := goBuildTo(bin, packages...); err != nil || !raceDetector {
+		return err
+	}
+	// The programs would wait for a second at their end.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
+		return err
+	}
+	args := []string{"-race"}
+	for _, name := range raced {
+		args = append(args, "./"+name)
+	}
+	return goBuildTo(filepath.Join(bin, raceBin), args...)
+}
+
+func goBuildTo(folder string, args ...string) error {
+	// Without debugging information, which takes half of the linker's time.
+	args = append([]string{"build", "-ldflags", "-s -w", "-o", folder + string(filepath.Separator)}, args...)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 }
-
-// withRaceDetector is the folder of the samples with the race detector, which slows programs down:
-// each sample runs once with it, in the tests that call this. Short: without it.
-func withRaceDetector(t *testing.T) string {
-	t.Helper()
-	if !raceDetector || testing.Short() || os.Getenv("VERBENA_GUEST") != "" {
-		return bin
-	}
-	require.NoError(t, buildRaced())
-	return racedBin()
-}
-
-func racedBin() string { return filepath.Join(bin, "race") }
-
-var buildRaced = sync.OnceValue(func() error { return buildPrograms(racedBin(), "-race") })

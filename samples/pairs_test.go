@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -49,11 +51,13 @@ func TestPairs(t *testing.T) {
 		for _, way := range pair.Ways() {
 			t.Run(fmt.Sprintf("%s/%s", p.Requester, way), func(t *testing.T) {
 				t.Parallel()
-				o := pair.Options{Way: way}
-				if way == pair.Dir {
-					o.Bin = withRaceDetector(t)
-				}
-				runPair(t, p, o)
+				runPair(t, p, pair.Options{Way: way})
+			})
+		}
+		if raceDetector && slices.Contains(raced, p.Requester) {
+			t.Run(p.Requester+"/race detector", func(t *testing.T) {
+				t.Parallel()
+				runPair(t, p, pair.Options{Way: pair.TCP, Bin: filepath.Join(bin, raceBin)})
 			})
 		}
 	}
