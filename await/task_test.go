@@ -69,40 +69,40 @@ func TestTaskFails(t *testing.T) {
 // Posts are submitted in their order, those that wait for a task too, and each Pending has its outcome.
 func TestPost(t *testing.T) {
 	e, l := running(t, 2)
-	post := func(alloc func() (*job, error)) *await.Pending {
+	post := func(alloc func() (*petest.Job, error)) *await.Pending {
 		p, err := await.Post(e, alloc)
 		require.NoError(t, err)
 		return p
 	}
-	var jobs []*job
-	alloc := func() (*job, error) {
-		j, err := l.jobs.Alloc()
+	var jobs []*petest.Job
+	alloc := func() (*petest.Job, error) {
+		j, err := l.Jobs.Alloc()
 		if err == nil {
 			jobs = append(jobs, j)
 		}
 		return j, err
 	}
 	first, second, third := post(alloc), post(alloc), post(alloc)
-	eventually(t, e, "two jobs are posted", func() bool { return len(l.posted) == 2 })
+	eventually(t, e, "two jobs are posted", func() bool { return len(l.Posted) == 2 })
 	require.ErrorIs(t, first.Err(), await.ErrPending)
 	do(t, e, func() {
-		require.Equal(t, jobs, l.posted)
-		l.finish(errBoom)
+		require.Equal(t, jobs, l.Posted)
+		l.Finish(errBoom)
 	})
 	require.ErrorIs(t, first.Wait(background), errBoom)
-	eventually(t, e, "the third job is posted", func() bool { return len(l.posted) == 2 && len(jobs) == 3 })
-	do(t, e, func() { l.finish(nil) })
+	eventually(t, e, "the third job is posted", func() bool { return len(l.Posted) == 2 && len(jobs) == 3 })
+	do(t, e, func() { l.Finish(nil) })
 	require.NoError(t, second.Wait(background))
 	ctx, cancel := context.WithCancel(background)
 	cancel()
 	require.ErrorIs(t, third.Wait(ctx), await.ErrPending)
-	do(t, e, func() { l.finish(nil) })
+	do(t, e, func() { l.Finish(nil) })
 	require.NoError(t, third.Wait(background))
 	do(t, e, func() { require.Zero(t, l.Allocated()) })
 
-	require.ErrorIs(t, post(func() (*job, error) { return nil, errBoom }).Wait(background), errBoom)
-	require.ErrorIs(t, post(func() (*job, error) { return nil, nil }).Wait(background), await.ErrInvalid)
-	_, err := await.Post[*job](e, nil)
+	require.ErrorIs(t, post(func() (*petest.Job, error) { return nil, errBoom }).Wait(background), errBoom)
+	require.ErrorIs(t, post(func() (*petest.Job, error) { return nil, nil }).Wait(background), await.ErrInvalid)
+	_, err := await.Post[*petest.Job](e, nil)
 	require.ErrorIs(t, err, await.ErrInvalid)
 	_, err = await.Post(nil, alloc)
 	require.ErrorIs(t, err, await.ErrInvalid)
