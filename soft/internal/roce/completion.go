@@ -432,7 +432,7 @@ func (c *completionQueue) arm(solicitedOnly bool) {
 func (s *shard) programSleeps() {
 	s.mu.armCount++
 	s.noteSleep()
-	if !s.mu.unacknowledged.empty() {
+	if s.mu.unacknowledged.Len() > 0 {
 		now := s.device.now()
 		s.sendDelayedAcks(now)
 		s.transmit(now)

@@ -94,10 +94,10 @@ func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 
 // delayAck makes the acknowledgement wait.
 func (s *shard) delayAck(q *queuePair, until, now time.Duration) {
-	s.mu.ready.remove(q) // the entry's work has been done
+	s.mu.ready.Remove(&q.ready) // the entry's work has been done
 	s.schedule(q)
 	q.ack.waiting, q.ack.until = true, until
-	s.mu.unacknowledged.push(q)
+	s.mu.unacknowledged.Push(&q.ready)
 	s.noteDeadline(now + maxAckDelay)
 }
 
@@ -132,13 +132,13 @@ func countReply(n int, prompt bool) int {
 
 // sendDelayedAcks sends the acknowledgements for which no reply came in time.
 func (s *shard) sendDelayedAcks(now time.Duration) {
-	for q := s.mu.unacknowledged.first; q != nil; {
-		next := q.ready.next
+	for n := s.mu.unacknowledged.Front(); n != nil; {
+		q := n.Value
+		n = n.Next()
 		if a := &q.ack; now >= a.until {
 			a.replies, a.soon, a.threshold = 0, 0, min(2*a.threshold, maxThreshold)
 			s.activate(q)
 		}
-		q = next
 	}
 }
 
@@ -155,10 +155,6 @@ func (q *queuePair) sendDelayedAck() {
 
 // dequeue removes a queue pair from the list that holds it, if any.
 func (s *shard) dequeue(q *queuePair) {
-	if !q.ack.waiting {
-		s.mu.ready.remove(q)
-		return
-	}
 	q.ack.waiting = false
-	s.mu.unacknowledged.remove(q)
+	_ = s.mu.ready.Remove(&q.ready) || s.mu.unacknowledged.Remove(&q.ready)
 }

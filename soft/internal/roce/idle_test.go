@@ -105,7 +105,7 @@ func TestIdleQueuePairsAreLeftAlone(t *testing.T) {
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				for _, q := range idle {
-					if q.timer.place != 0 || q.ready.listed {
+					if q.timer.Queued() || q.ready.Queued() {
 						n++
 					}
 				}

@@ -145,7 +145,7 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	if q.path != nil {
 		q.path.detach()
 		s.dequeue(q)
-		s.mu.timers.remove(q)
+		s.mu.timers.Remove(&q.timer)
 	}
 	q.source.Close()
 	q.path, q.source = p, from

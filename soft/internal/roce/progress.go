@@ -40,7 +40,7 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 // readyToSend reports whether there is something to send at once.
 func (s *shard) readyToSend() bool {
 	d := s.device
-	return !s.mu.ready.empty() || s == d.main.shard && (d.main.srd.Ready() || d.main.srdReplied)
+	return s.mu.ready.Len() > 0 || s == d.main.shard && (d.main.srd.Ready() || d.main.srdReplied)
 }
 
 // activate lists the queue pair for sending, if it has a path.
@@ -48,8 +48,8 @@ func (s *shard) activate(q *queuePair) {
 	if q.ack.waiting {
 		s.dequeue(q)
 	}
-	if q.path != nil {
-		s.mu.ready.push(q)
+	if q.path != nil && !q.ready.Queued() {
+		s.mu.ready.Push(&q.ready)
 	}
 }
 
@@ -58,8 +58,8 @@ func (s *shard) activate(q *queuePair) {
 func (s *shard) transmit(now time.Duration) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
 	a := allowance{packets: roundPackets, bytes: roundBytes}
-	for !s.mu.ready.empty() && a.remains() {
-		a = s.sendFrom(s.mu.ready.first, now, a)
+	for s.mu.ready.Len() > 0 && a.remains() {
+		a = s.sendFrom(s.mu.ready.Front().Value, now, a)
 	}
 	if s == s.device.main.shard {
 		s.device.sendSRD(now)
@@ -78,10 +78,10 @@ func (s *shard) transmit(now time.Duration) {
 func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance {
 	s.dequeue(q)
 	a, more := q.path.send(q.transport, now, a)
-	if more {
-		s.mu.ready.push(q)
-	} else {
+	if !more {
 		s.schedule(q)
+	} else if !q.ready.Queued() { // the path may have activated it
+		s.mu.ready.Push(&q.ready)
 	}
 	return a
 }

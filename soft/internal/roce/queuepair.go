@@ -5,7 +5,9 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/cverbs"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -27,11 +29,11 @@ type queuePair struct {
 	recvCQ    *completionQueue
 	srq       *sharedReceiveQueue
 	shard     *shard
-	path      path             // nil until the transition to RTR
-	source    admission.Source // of packets that come by UDP
-	ready     readyLinks
+	path      path                  // nil until the transition to RTR
+	source    admission.Source      // of packets that come by UDP
+	ready     fifo.Node[*queuePair] // in shard.ready or shard.unacknowledged
 	ack       delayedAck
-	timer     timer
+	timer     timers.Timer[*queuePair]
 	groups    int // multicast groups that it is attached to
 	closed    bool
 }
@@ -89,6 +91,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
+	q.ready.Value, q.timer.Owner = q, q
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout,

@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -38,14 +40,14 @@ type shard struct {
 	// mu also guards the state of the shard's queue pairs and queues.
 	mu struct {
 		sync.Mutex
-		ready readyList
+		ready fifo.List[*queuePair] // those that have something to send, in that order
 		// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are
 		// not in ready.
-		unacknowledged readyList
+		unacknowledged fifo.List[*queuePair]
 		// inPoll: a program is polling, and is not about to sleep.
 		inPoll      bool
 		armCount    uint64 // how often programs have armed a completion queue
-		timers      timers
+		timers      timers.Heap[*queuePair]
 		deadline    time.Duration // the earliest of all; zero: none
 		counters    transport.Counters
 		rnrWaiters  transport.RNRWaiters

@@ -77,7 +77,7 @@ func TestRestOfABurst(t *testing.T) {
 	require.Eventually(t, func() bool {
 		x.dev.mu.Lock()
 		defer x.dev.mu.Unlock()
-		return x.dev.main.mu.deadline == 0 && x.dev.main.mu.ready.empty()
+		return x.dev.main.mu.deadline == 0 && x.dev.main.mu.ready.Len() == 0
 	}, 5*time.Minute, time.Millisecond)
 
 	require.NoError(t, y.dev.SetFaults(faults.Faults{Loss: 1}))
@@ -117,7 +117,7 @@ func TestRounds(t *testing.T) {
 		d.main.transmit(0)
 		sent = append(sent, d.main.mu.counters.SentPackets-before)
 	}
-	waiting := !d.main.mu.ready.empty()
+	waiting := d.main.mu.ready.Len() > 0
 	d.mu.Unlock()
 	for _, n := range sent {
 		assert.LessOrEqual(t, n, uint64(round+sendBudget))

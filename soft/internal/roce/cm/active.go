@@ -104,7 +104,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		deadline: p.Deadline, deadlineCause: CauseDeadline,
 		message: m.buffer(),
 	}
-	c.timer.owner = c
+	c.timer.Owner = c
 	transport := mad.TransportRC
 	if p.Transport == verbs.UC {
 		transport = mad.TransportUC

@@ -189,7 +189,7 @@ func (c *Conn) wait(at time.Duration) {
 	if c.deadline != 0 {
 		at = min(at, c.deadline)
 	}
-	c.manager.timers.set(&c.timer, at)
+	c.manager.timers.Set(&c.timer, at)
 }
 
 // send sends the message that needs a response.
@@ -218,7 +218,7 @@ func (c *Conn) noteResponse(now time.Duration) {
 
 // stopRetransmission ends the repetitions.
 func (c *Conn) stopRetransmission() {
-	c.manager.timers.remove(&c.timer)
+	c.manager.timers.Remove(&c.timer)
 	c.manager.release(c.message)
 	c.message = nil
 }
@@ -307,7 +307,7 @@ func (m *Manager) receiveMRA(r *mad.MRA, from Path, now time.Duration) {
 	}
 	c.mraCount++
 	at := now + min(timeoutDuration(r.ServiceTimeout), m.config.MaxServiceTimeout) + c.retransmission.responseTimeout
-	c.wait(max(at, c.timer.at))
+	c.wait(max(at, c.timer.At()))
 }
 
 // giveUp ends a connection whose peer or caller has not responded.

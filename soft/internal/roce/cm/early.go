@@ -78,16 +78,16 @@ func (m *Manager) keepEarly(service uint64, request []byte, from Path, now time.
 	}
 	e := &earlyRequest{manager: m, from: from, service: service, until: now + earlyWait}
 	copy(e.request[:], request)
-	e.timer.owner = e
+	e.timer.Owner = e
 	m.early = append(m.early, e)
-	m.timers.set(&e.timer, now+earlyInterval)
+	m.timers.Set(&e.timer, now+earlyInterval)
 	return true
 }
 
 func (e *earlyRequest) expire(now time.Duration) {
 	m := e.manager
 	if now < e.until && m.listenerFor(e.service, e.from.localGID()) == nil {
-		m.timers.set(&e.timer, min(now+earlyInterval, e.until))
+		m.timers.Set(&e.timer, min(now+earlyInterval, e.until))
 		return
 	}
 	m.handle(e.request[:], e.from, now)
@@ -97,7 +97,7 @@ func (e *earlyRequest) expire(now time.Duration) {
 // dropEarly drops the requests that wait.
 func (m *Manager) dropEarly() {
 	for _, e := range m.early {
-		m.timers.remove(&e.timer)
+		m.timers.Remove(&e.timer)
 	}
 	m.early = nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -31,7 +32,7 @@ type Manager struct {
 	early       []*earlyRequest
 	closed      bool
 
-	timers      timers
+	timers      timers.Heap[expirer]
 	outgoing    fifo.Queue[Datagram]
 	events      fifo.Queue[Event]
 	mad         [mad.Len]byte // the MAD being encoded
@@ -100,18 +101,17 @@ func (m *Manager) Entries() Entries {
 
 // Deadline returns when Expire must be called; 0: never.
 func (m *Manager) Deadline() time.Duration {
-	if len(m.timers) == 0 {
-		return 0
+	if first := m.timers.First(); first != nil {
+		return first.At()
 	}
-	return m.timers[0].at
+	return 0
 }
 
 // Expire handles expired timers.
 func (m *Manager) Expire(now time.Duration) {
-	for len(m.timers) > 0 && m.timers[0].at <= now {
-		t := m.timers[0]
-		m.timers.remove(t)
-		t.owner.expire(now)
+	for t := m.timers.Due(now); t != nil; t = m.timers.Due(now) {
+		m.timers.Remove(t)
+		t.Owner.expire(now)
 	}
 }
 
@@ -340,8 +340,8 @@ func (m *Manager) PeerUnreachable(path Path, transactionID uint64, now time.Dura
 	if transactionID == 0 {
 		return
 	}
-	for _, t := range m.timers {
-		switch o := t.owner.(type) {
+	for owner := range m.timers.All() {
+		switch o := owner.(type) {
 		case *Conn:
 			if o.awaited() == transactionID && o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) {
 				o.giveUp(CausePortUnreachable, now)

@@ -353,10 +353,8 @@ func (h *host) check() error {
 		switch {
 		case id != c.localID:
 			wrong = "ID"
-		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.index != 0):
+		case c.state == StateIdle, (c.state == StateEstablished) == (c.timer.Queued()):
 			wrong = "timer"
-		case c.timer.index != 0 && h.timers[c.timer.index-1] != &c.timer:
-			wrong = "place in the heap"
 		case c.awaitsResponse() != (c.message != nil):
 			wrong = "message"
 		case c.passive && h.requests[c.requestKey()] != c:
@@ -369,14 +367,14 @@ func (h *host) check() error {
 		if wrong != "" {
 			return fmt.Errorf("%v: wrong %s", c.state, wrong)
 		}
-		for condition, count := range map[*int]bool{&waiting: c.timer.index != 0, &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
+		for condition, count := range map[*int]bool{&waiting: c.timer.Queued(), &halfOpen: c.halfOpen, &inPeers: c.inPeers, &inRequests: c.passive} {
 			if count {
 				*condition++
 			}
 		}
 	}
 	for _, r := range h.sidr {
-		if r.done || r.timer.index == 0 {
+		if r.done || !r.timer.Queued() {
 			return fmt.Errorf("a SIDR request that is done")
 		}
 		halfOpen++
@@ -394,9 +392,9 @@ func (h *host) check() error {
 		}
 		byListener += l.HalfOpen()
 	}
-	for i := range h.timers {
-		if h.timers[max(0, (i-1)/2)].at > h.timers[i].at {
-			return fmt.Errorf("the heap is not in order")
+	for owner := range h.timers.All() {
+		if c, ok := owner.(*Conn); ok && h.conns[c.localID] != c {
+			return fmt.Errorf("the timer of a connection that is forgotten")
 		}
 	}
 	switch {

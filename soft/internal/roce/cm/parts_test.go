@@ -1,46 +1,11 @@
 package cm
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
-
-// owned is a timer's owner that does nothing.
-type owned struct{ timer timer }
-
-func (*owned) expire(time.Duration) {}
-
-// TestTimers compares the heap with a sorted list.
-func TestTimers(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var h timers
-		all := make([]owned, rapid.IntRange(1, 20).Draw(t, "timers"))
-		for range rapid.IntRange(1, 100).Draw(t, "steps") {
-			o := &all[rapid.IntRange(0, len(all)-1).Draw(t, "timer")]
-			if rapid.Bool().Draw(t, "set") {
-				h.set(&o.timer, time.Duration(rapid.IntRange(1, 50).Draw(t, "at")))
-			} else {
-				h.remove(&o.timer)
-			}
-			var times []time.Duration
-			for i := range all {
-				if place := all[i].timer.index; place != 0 {
-					require.Same(t, &all[i].timer, h[place-1])
-					times = append(times, all[i].timer.at)
-				}
-			}
-			require.Len(t, h, len(times))
-			if len(times) > 0 {
-				require.Equal(t, slices.Min(times), h[0].at)
-			}
-		}
-	})
-}
 
 // TestTimingCodes: codes and times.
 func TestTimingCodes(t *testing.T) {

@@ -109,7 +109,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
 		retransmission: retransmission{responseTimeout: timeoutDuration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
 	}
-	c.timer.owner = c
+	c.timer.Owner = c
 	if kind == verbs.UC {
 		c.responderResources, c.initiatorDepth = 0, 0
 	}

@@ -73,7 +73,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 		message: m.buffer(),
 	}
 	r.retransmission.start(m, r.remote, p.MaxCMRetries, now)
-	r.timer.owner = r
+	r.timer.Owner = r
 	private := ipHeader(p.Path, p.SourcePort)
 	_ = (&mad.SIDRREQ{
 		TransactionID: r.transactionID, RequestID: r.requestID, PKey: defaultPKey, ServiceID: p.Service.ID(),
@@ -90,7 +90,7 @@ func (r *Resolution) send(now time.Duration) {
 	if r.deadline != 0 {
 		at = min(at, r.deadline)
 	}
-	r.manager.timers.set(&r.timer, at)
+	r.manager.timers.Set(&r.timer, at)
 }
 
 func (r *Resolution) expire(now time.Duration) {
@@ -115,7 +115,7 @@ func (r *Resolution) end(e Event) {
 func (r *Resolution) remove() {
 	m := r.manager
 	delete(m.resolutions, r.requestID)
-	m.timers.remove(&r.timer)
+	m.timers.Remove(&r.timer)
 	m.release(r.message)
 	r.message = nil
 }
@@ -215,9 +215,9 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 		manager: m, listener: l, key: key, path: back, peer: netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		serviceID: r.ServiceID, transactionID: r.TransactionID, requestQueued: true,
 	}
-	o.timer.owner = o
+	o.timer.Owner = o
 	m.sidr[key] = o
-	m.timers.set(&o.timer, now+m.config.HandshakeTimeout)
+	m.timers.Set(&o.timer, now+m.config.HandshakeTimeout)
 	m.post(Event{Type: EventSIDRRequest, Listener: l, Request: o, PrivateData: bytes.Clone(r.PrivateData[mad.IPHeaderLen:])})
 }
 
@@ -267,7 +267,7 @@ func (r *SIDRRequest) expire(time.Duration) {
 func (r *SIDRRequest) remove() {
 	r.done = true
 	delete(r.manager.sidr, r.key)
-	r.manager.timers.remove(&r.timer)
+	r.manager.timers.Remove(&r.timer)
 	if !r.requestQueued {
 		r.manager.unadmit(r.listener, r.key.address)
 	}

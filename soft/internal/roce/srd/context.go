@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/ref"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -40,16 +41,17 @@ type Context struct {
 	// Places in the lists of the device.
 	readyNode, allNode fifo.Node[*Context]
 	checkAt            time.Duration // when to check whether the context is still used
-	timerIndex         int           // in the heap of timers, or noTimer
+	// timer: it waits for an answer, or for a receive of the peer. Idle contexts have none.
+	timer timers.Timer[*Context]
 }
 
 func newContext(t *Transport, a Address, own uint32, n uint64, now time.Duration) *Context {
 	c := &Context{
 		t: t, addr: a, own: own, out: t.cfg.Output(a), number: t.cfg.Number(a.Peer), mtu: uint32(t.cfg.MTU),
-		epoch: epoch(now), receivedAt: now, usedAt: now, timerIndex: noTimer,
+		epoch: epoch(now), receivedAt: now, usedAt: now,
 	}
 	c.known = ref.To(c)
-	c.readyNode.Value, c.allNode.Value = c, c
+	c.readyNode.Value, c.allNode.Value, c.timer.Owner = c, c, c
 	psn := t.cfg.Random() & wire.PSNMask
 	c.una, c.next, c.recoverAt = psn, psn, psn
 	c.sent = [2]slotList{{none, none}, {none, none}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/ref"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -63,7 +64,7 @@ type Transport struct {
 	lastQP   *QP
 	ready    fifo.List[*Context] // those that have something to send, in order
 	all      fifo.List[*Context] // all, in the order in which to check whether they are still used
-	timers   timers
+	timers   timers.Heap[*Context]
 	counters Counters
 
 	// Scratch space for the packet that is being made.
@@ -149,7 +150,7 @@ func (t *Transport) forget(c *Context) {
 	}
 	t.ready.Remove(&c.readyNode)
 	t.all.Remove(&c.allNode)
-	t.timers.remove(c)
+	t.timers.Remove(&c.timer)
 }
 
 // SetNumber sets the number of the address handles that lead to an address, or verbs.NoAH when
