@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -130,7 +130,7 @@ func operate[T Target](ctx context.Context, to T, with operands) (original uint6
 // time; the caller's references are held until the end.
 func (o *operation) allocate() (*rdma.Task, error) {
 	if o.conn != nil {
-		p, err := poolOf(o.conn.Context().Siblings(sibling.Pass{}).Attachment, o.conn.Context().Pool)
+		p, err := poolOf(o.conn.Context().Friends(friend.Package{}).Attachment, o.conn.Context().Pool)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (o *operation) allocate() (*rdma.Task, error) {
 		}
 		return allocate(p, o.conn, &o.operands)
 	}
-	p, err := poolOf(o.peer.Context().Siblings(sibling.Pass{}).Attachment, o.peer.Context().Pool)
+	p, err := poolOf(o.peer.Context().Friends(friend.Package{}).Attachment, o.peer.Context().Pool)
 	if err != nil {
 		return nil, err
 	}

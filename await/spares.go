@@ -3,7 +3,7 @@ package await
 import (
 	"sync"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -17,5 +17,5 @@ func newSpares() any {
 }
 
 func sparesOf(e *pe.Engine) *spares {
-	return e.Siblings(sibling.Pass{}).Attachment(newSpares).(*spares)
+	return e.Friends(friend.Package{}).Attachment(newSpares).(*spares)
 }

@@ -3,8 +3,8 @@ package await
 import (
 	"context"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
-	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -13,7 +13,7 @@ import (
 func wait[T any](ctx context.Context, e *pe.Engine, c <-chan T) (T, bool) {
 	var s host.Scheduler
 	if e != nil {
-		s = e.Siblings(sibling.Pass{}).Scheduler()
+		s = e.Friends(friend.Package{}).Scheduler()
 	}
 	return host.Await(ctx, s, nil, c)
 }

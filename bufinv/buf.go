@@ -19,7 +19,7 @@ type Buf struct {
 	next    *Buf
 	prev    *Buf
 	refs    atomic.Int64
-	version uint64 // see siblings.Version
+	version uint64 // see forFriends.Version
 	err     error
 }
 

@@ -3,7 +3,7 @@ package bufinv
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -98,12 +98,12 @@ func (i *Inventory) take(m *mmap.Map, off, n int) *Buf {
 	case off < 0 || off > m.Len() || n > m.Len()-off:
 		return errorBuf(fmt.Errorf("take buffer: %w: %d bytes from offset %d, in a memory map of %d", ErrRange, n, off, m.Len()))
 	}
-	if err := m.Siblings(sibling.Pass{}).Hold(); err != nil {
+	if err := m.Friends(friend.Package{}).Hold(); err != nil {
 		return errorBuf(fmt.Errorf("take buffer: %w", err))
 	}
 	b := i.s.take()
 	if b.err != nil {
-		_ = m.Siblings(sibling.Pass{}).Release() // held just now
+		_ = m.Friends(friend.Package{}).Release() // held just now
 		return b
 	}
 	b.m, b.off, b.size = m, off, n

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -166,11 +166,11 @@ func (b *Buf) elements() *Buf {
 
 // Keep keeps the memory of all buffers of a list from being reused (mmap.Map.Keep). It is for
 // packages of contexts.
-func (s siblings) Keep(dev verbs.Device, reason error) {
+func (s forFriends) Keep(dev verbs.Device, reason error) {
 	b := s.Buf
 	for ; b != nil; b = b.Next() {
 		if m := b.Map(); m != nil {
-			m.Siblings(sibling.Pass{}).Keep(dev, reason)
+			m.Friends(friend.Package{}).Keep(dev, reason)
 		}
 	}
 }

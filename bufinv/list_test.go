@@ -101,11 +101,11 @@ func TestDataSGL(t *testing.T) {
 	m, bufs := local(t, 100, mmap.LocalReadOnly), inventory(t, 3)
 	l := List(bufs.Source(m, 0, 10), bufs.Target(m, 20, 10), bufs.Source(m, 40, 5))
 	before := verbs.SGE{Addr: 1, Length: 2, LKey: 3}
-	sgl, err := siblings{l}.AppendDataSGL([]verbs.SGE{before}, device.pd)
+	sgl, err := forFriends{l}.AppendDataSGL([]verbs.SGE{before}, device.pd)
 	require.NoError(t, err)
 	assert.Equal(t, []verbs.SGE{before, {Addr: m.Addr(), Length: 10, LKey: testKey}, {Addr: m.Addr() + 40, Length: 5, LKey: testKey}}, sgl)
 
-	sgl, err = siblings{l}.AppendDataSGL([]verbs.SGE{before}, &fakePD{})
+	sgl, err = forFriends{l}.AppendDataSGL([]verbs.SGE{before}, &fakePD{})
 	require.ErrorIs(t, err, mmap.ErrNotRegistered)
 	assert.Equal(t, []verbs.SGE{before}, sgl)
 	require.NoError(t, l.Free())
@@ -126,18 +126,18 @@ func TestRoomSGL(t *testing.T) {
 		2:  {{Addr: first.Addr, Length: 2, LKey: testKey}},
 		0:  nil,
 	} {
-		sgl, err := siblings{l}.AppendRoomSGL(nil, device.pd, limit)
+		sgl, err := forFriends{l}.AppendRoomSGL(nil, device.pd, limit)
 		require.NoError(t, err)
 		assert.Equal(t, want, sgl, "limit %d", limit)
 	}
-	_, err := siblings{l}.AppendRoomSGL(nil, &fakePD{}, -1)
+	_, err := forFriends{l}.AppendRoomSGL(nil, &fakePD{}, -1)
 	require.ErrorIs(t, err, mmap.ErrNotRegistered)
 
 	fixed := bufs.Target(local(t, 10, mmap.LocalReadOnly), 0, 10)
-	_, err = siblings{fixed}.AppendRoomSGL(nil, device.pd, -1)
+	_, err = forFriends{fixed}.AppendRoomSGL(nil, device.pd, -1)
 	require.ErrorIs(t, err, mmap.ErrPermission)
 	require.NoError(t, fixed.SetData(0, 10))
-	_, err = siblings{fixed}.AppendRoomSGL(nil, device.pd, -1)
+	_, err = forFriends{fixed}.AppendRoomSGL(nil, device.pd, -1)
 	require.NoError(t, err, "nothing is to be written")
 	require.NoError(t, fixed.Free())
 	require.NoError(t, l.Free())
@@ -151,12 +151,12 @@ func TestProducedAppends(t *testing.T) {
 	l := List(bufs.Target(m, 50, 7), bufs.Source(m, 99, 1), bufs.Target(m, 0, 10))
 	require.NoError(t, l.SetData(0, 4))
 	m.Bytes()[99] = '|'
-	require.ErrorIs(t, siblings{l}.AppendData(14), ErrRange)
-	require.ErrorIs(t, siblings{l}.AppendData(-1), ErrRange)
+	require.ErrorIs(t, forFriends{l}.AppendData(14), ErrRange)
+	require.ErrorIs(t, forFriends{l}.AppendData(-1), ErrRange)
 	assert.Equal(t, "key=", string(l.Bytes()))
-	require.NoError(t, siblings{l}.AppendData(5))
+	require.NoError(t, forFriends{l}.AppendData(5))
 	assert.Equal(t, "key=val|ue", string(l.AppendBytes(nil)))
-	require.NoError(t, siblings{l}.AppendData(5))
+	require.NoError(t, forFriends{l}.AppendData(5))
 	assert.Equal(t, "key=val|ue+more", string(l.AppendBytes(nil)))
 	assert.Equal(t, 3, l.ListRoom())
 	require.NoError(t, l.Free())
@@ -189,7 +189,7 @@ func TestSizesBeyondTheLimits(t *testing.T) {
 
 	if tooBig := uint64(math.MaxUint32) + 1; tooBig <= math.MaxInt {
 		big := bufs.Source(m, 0, int(tooBig))
-		_, err := siblings{big}.AppendDataSGL(nil, device.pd)
+		_, err := forFriends{big}.AppendDataSGL(nil, device.pd)
 		require.ErrorIs(t, err, ErrRange)
 		require.NoError(t, big.Free())
 	}
@@ -204,9 +204,9 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
 		l := List(bufs.Source(m, 0, 8), bufs.Target(m, 64, 8), pool.Alloc())
 		_ = l.Ref()
-		sgl, _ = siblings{l}.AppendDataSGL(sgl[:0], pd)
-		sgl, _ = siblings{l}.AppendRoomSGL(sgl, pd, 70)
-		_ = siblings{l}.AppendData(70)
+		sgl, _ = forFriends{l}.AppendDataSGL(sgl[:0], pd)
+		sgl, _ = forFriends{l}.AppendRoomSGL(sgl, pd, 70)
+		_ = forFriends{l}.AppendData(70)
 		_ = l.Free()
 		_ = l.Free()
 		if len(sgl) != 3 {
@@ -235,7 +235,7 @@ func BenchmarkAppendDataSGL(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if sgl, err = (siblings{l}).AppendDataSGL(sgl[:0], pd); err != nil {
+		if sgl, err = (forFriends{l}).AppendDataSGL(sgl[:0], pd); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -3,7 +3,7 @@ package bufinv
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -29,7 +29,7 @@ var errNoMap = errorBuf(fmt.Errorf("take buffer: %w: no memory map is given", Er
 
 // mapInventory is the inventory of a Map.
 func mapInventory(m *mmap.Map) *Inventory {
-	i, _ := m.Siblings(sibling.Pass{}).Inventory(newMapInventory).(*Inventory)
+	i, _ := m.Friends(friend.Package{}).Inventory(newMapInventory).(*Inventory)
 	return i
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -51,9 +51,9 @@ func TestPool(t *testing.T) {
 	require.NoError(t, b.Free())
 
 	require.NoError(t, p.Close())
-	require.NoError(t, m.Siblings(sibling.Pass{}).Hold())
+	require.NoError(t, m.Friends(friend.Package{}).Hold())
 	require.NoError(t, p.Close(), "closing again")
-	require.NoError(t, m.Siblings(sibling.Pass{}).Release(), "closing again lets go of nothing")
+	require.NoError(t, m.Friends(friend.Package{}).Release(), "closing again lets go of nothing")
 	require.ErrorIs(t, p.Alloc().Err(), ErrClosed)
 }
 

@@ -12,7 +12,7 @@ import (
 // dst, with the keys of the protection domain pd. It skips elements without data. The errors
 // are those of Err and of mmap's LKey, and ErrRange for an element with more data than an
 // entry holds (2^32-1 bytes). On an error, it returns dst unchanged.
-func (s siblings) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
+func (s forFriends) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, error) {
 	b := s.Buf
 	if err := b.Err(); err != nil {
 		return dst, err
@@ -30,13 +30,13 @@ func (s siblings) AppendDataSGL(dst []verbs.SGE, pd verbs.PD) ([]verbs.SGE, erro
 // AppendRoomSGL is AppendDataSGL for the room, where a device writes: for its first limit
 // bytes, or for all of it if limit is negative. An element in a Map without LocalReadWrite is
 // an error that matches mmap.ErrPermission.
-func (s siblings) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+func (s forFriends) AppendRoomSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
 	b := s.Buf
 	return b.appendRoom(dst, pd, limit, false)
 }
 
 // AppendEmptiedSGL is AppendRoomSGL for the room that there would be after Empty.
-func (s siblings) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
+func (s forFriends) AppendEmptiedSGL(dst []verbs.SGE, pd verbs.PD, limit int) ([]verbs.SGE, error) {
 	b := s.Buf
 	return b.appendRoom(dst, pd, limit, true)
 }
@@ -97,7 +97,7 @@ func (b *Buf) appendSGE(dst []verbs.SGE, pd verbs.PD, addr uint64, n int) ([]ver
 // AppendData makes the first n bytes of the room from b to the end of its list data, after a
 // device has written them. If n exceeds the room, the error matches ErrRange and nothing
 // changes.
-func (s siblings) AppendData(n int) error {
+func (s forFriends) AppendData(n int) error {
 	b := s.Buf
 	if err := b.Err(); err != nil {
 		return err

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 )
 
 // maxBufs is the largest number of elements of an inventory or a pool.
@@ -98,7 +98,7 @@ func (s *store) take() *Buf {
 func (s *store) put(b *Buf) {
 	if !s.pool {
 		// The Map has been held since take: Release cannot fail.
-		_ = b.m.Siblings(sibling.Pass{}).Release()
+		_ = b.m.Friends(friend.Package{}).Release()
 		b.m = nil
 	}
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -42,9 +42,9 @@ func TestCloseClosesMemory(t *testing.T) {
 
 	require.NoError(t, other.Close())
 	for _, m := range []*mmap.Map{shared, moved} {
-		require.NoError(t, m.Siblings(sibling.Pass{}).Hold(), "it is registered with a device that is open")
+		require.NoError(t, m.Friends(friend.Package{}).Hold(), "it is registered with a device that is open")
 		m.Bytes()[0] = 1
-		require.NoError(t, m.Siblings(sibling.Pass{}).Release())
+		require.NoError(t, m.Friends(friend.Package{}).Release())
 	}
 
 	var bufs bufinv.Inventory
@@ -56,9 +56,9 @@ func TestCloseClosesMemory(t *testing.T) {
 
 	require.NoError(t, dev.Close())
 	assert.Equal(t, 2, freed)
-	require.ErrorIs(t, first.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed)
+	require.ErrorIs(t, first.Friends(friend.Package{}).Hold(), mmap.ErrClosed)
 	for _, m := range []*mmap.Map{inUse, shared, moved} {
-		require.ErrorIs(t, m.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed)
+		require.ErrorIs(t, m.Friends(friend.Package{}).Hold(), mmap.ErrClosed)
 	}
 	_, err = event.Get()
 	require.ErrorIs(t, err, syncevent.ErrClosed)
@@ -78,10 +78,10 @@ func TestCloseWhileRunning(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Start())
 	require.ErrorIs(t, dev.Close(), verbs.ErrInUse)
-	require.NoError(t, m.Siblings(sibling.Pass{}).Hold(), "nothing was closed")
-	require.NoError(t, m.Siblings(sibling.Pass{}).Release())
+	require.NoError(t, m.Friends(friend.Package{}).Hold(), "nothing was closed")
+	require.NoError(t, m.Friends(friend.Package{}).Release())
 	require.NoError(t, engine.Close())
 	require.NoError(t, dev.Close())
-	require.ErrorIs(t, m.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed)
+	require.ErrorIs(t, m.Friends(friend.Package{}).Hold(), mmap.ErrClosed)
 	require.ErrorIs(t, engine.Run(context.Background()), pe.ErrClosed)
 }

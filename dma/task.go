@@ -5,7 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -206,14 +206,14 @@ func (t *CopyTask) keep(reason error) {
 		return
 	}
 	t.kept = reason
-	t.src.Siblings(sibling.Pass{}).Keep(t.pool.ctx.dev, reason)
-	t.dst.Siblings(sibling.Pass{}).Keep(t.pool.ctx.dev, reason)
+	t.src.Friends(friend.Package{}).Keep(t.pool.ctx.dev, reason)
+	t.dst.Friends(friend.Package{}).Keep(t.pool.ctx.dev, reason)
 }
 
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
 	// It fails only if the program changed the buffers in flight.
-	if err := t.dst.Siblings(sibling.Pass{}).AppendData(t.length); err != nil {
+	if err := t.dst.Friends(friend.Package{}).AppendData(t.length); err != nil {
 		t.pool.failed(t, fmt.Errorf("dma: copy: the destination was changed in flight: %w", err))
 		return
 	}

@@ -38,9 +38,9 @@ func TestExportAndImport(t *testing.T) {
 		require.ErrorIs(t, err, ErrRemote)
 		require.ErrorIs(t, m.AddDevice(dev), ErrRemote)
 		require.ErrorIs(t, m.RemoveDevice(peer), ErrRemote)
-		require.NoError(t, siblings{m}.Hold())
+		require.NoError(t, forFriends{m}.Hold())
 		require.ErrorIs(t, m.Close(), ErrInUse)
-		require.NoError(t, siblings{m}.Release())
+		require.NoError(t, forFriends{m}.Release())
 		require.NoError(t, m.Close())
 		require.NoError(t, m.Close(), "closing again")
 	}

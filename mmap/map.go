@@ -350,7 +350,7 @@ func (m *Map) deregister(match func(registration) bool) error {
 
 // Hold counts one more user, such as a buffer. Until the matching Release, Close and changes
 // of the registrations fail with ErrInUse. Hold fails with ErrClosed on a closed Map.
-func (s siblings) Hold() error {
+func (s forFriends) Hold() error {
 	m := s.Map
 	if m.users.Add(1) > 0 {
 		return nil
@@ -365,7 +365,7 @@ func (s siblings) Hold() error {
 // Keep makes Close, and changes of the registrations, fail until the device is closed, because
 // the device may still use the memory. The error matches ErrInUse and the reason. It is for
 // packages of contexts.
-func (s siblings) Keep(dev verbs.Device, reason error) {
+func (s forFriends) Keep(dev verbs.Device, reason error) {
 	m := s.Map
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -390,7 +390,7 @@ var userKinds = [...]struct{ one, many string }{
 }
 
 // HoldFor is Hold for an object other than a buffer, which errors then name.
-func (s siblings) HoldFor(h UserKind) error {
+func (s forFriends) HoldFor(h UserKind) error {
 	err := s.Hold()
 	if err == nil {
 		s.usersByKind[h].Add(1)
@@ -399,7 +399,7 @@ func (s siblings) HoldFor(h UserKind) error {
 }
 
 // ReleaseFor undoes one HoldFor.
-func (s siblings) ReleaseFor(h UserKind) error {
+func (s forFriends) ReleaseFor(h UserKind) error {
 	err := s.Release()
 	if err == nil {
 		s.usersByKind[h].Add(-1)
@@ -432,7 +432,7 @@ func (m *Map) usersText() string {
 
 // Inventory returns the result of the first call of make for this Map, which the Map keeps. Only
 // package bufinv uses it, for the buffers of a Map.
-func (x siblings) Inventory(make func() any) any {
+func (x forFriends) Inventory(make func() any) any {
 	m := x.Map
 	s := m.inventory.Load()
 	if s == nil && make != nil {
@@ -445,7 +445,7 @@ func (x siblings) Inventory(make func() any) any {
 }
 
 // Release undoes one Hold. Without one it fails with ErrNotHeld.
-func (s siblings) Release() error {
+func (s forFriends) Release() error {
 	m := s.Map
 	for {
 		n := m.users.Load()

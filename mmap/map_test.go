@@ -48,7 +48,7 @@ func TestAlloc(t *testing.T) {
 	require.NoError(t, m.Close(), "closing again")
 	_, err = m.LKey(dev.pd)
 	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorIs(t, siblings{m}.Hold(), ErrClosed)
+	require.ErrorIs(t, forFriends{m}.Hold(), ErrClosed)
 	require.ErrorIs(t, m.AddDevice(newDevice("fake1")), ErrClosed)
 	require.ErrorIs(t, m.RemoveDevice(dev), ErrClosed)
 	_, err = m.Export(dev)
@@ -128,19 +128,19 @@ func TestCloseOrder(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	assert.Equal(t, "mine", m.UserData())
-	require.NoError(t, siblings{m}.Hold())
-	require.NoError(t, siblings{m}.Hold())
+	require.NoError(t, forFriends{m}.Hold())
+	require.NoError(t, forFriends{m}.Hold())
 	require.ErrorContains(t, m.Close(), ": 2 buffers use it;")
-	require.NoError(t, siblings{m}.Release())
+	require.NoError(t, forFriends{m}.Release())
 	require.ErrorIs(t, m.Close(), ErrInUse)
-	require.NoError(t, siblings{m}.Release())
-	require.ErrorIs(t, siblings{m}.ReleaseFor(MemoryWindow), ErrNotHeld)
+	require.NoError(t, forFriends{m}.Release())
+	require.ErrorIs(t, forFriends{m}.ReleaseFor(MemoryWindow), ErrNotHeld)
 	for range 2 {
-		require.NoError(t, siblings{m}.HoldFor(MemoryWindow))
+		require.NoError(t, forFriends{m}.HoldFor(MemoryWindow))
 	}
 	require.ErrorContains(t, m.Close(), ": 2 memory windows are bound to it;")
-	require.NoError(t, siblings{m}.ReleaseFor(MemoryWindow))
-	require.NoError(t, siblings{m}.ReleaseFor(MemoryWindow))
+	require.NoError(t, forFriends{m}.ReleaseFor(MemoryWindow))
+	require.NoError(t, forFriends{m}.ReleaseFor(MemoryWindow))
 	assert.Zero(t, calls)
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())
@@ -157,8 +157,8 @@ func TestCloseTriedAgain(t *testing.T) {
 	require.ErrorIs(t, err, errDriver)
 	assert.Contains(t, err.Error(), "fake1")
 	assert.Len(t, m.Bytes(), 4096, "the memory stays while a device can reach it")
-	require.NoError(t, siblings{m}.Hold())
-	require.NoError(t, siblings{m}.Release())
+	require.NoError(t, forFriends{m}.Hold())
+	require.NoError(t, forFriends{m}.Release())
 	two.pd.refuseClose = false
 	require.NoError(t, m.Close())
 	assert.Empty(t, one.pd.live)
@@ -168,9 +168,9 @@ func TestCloseTriedAgain(t *testing.T) {
 func TestHoldAndRelease(t *testing.T) {
 	m, err := Alloc(newDevice("fake0"), 1, LocalReadOnly)
 	require.NoError(t, err)
-	require.ErrorIs(t, siblings{m}.Release(), ErrNotHeld)
+	require.ErrorIs(t, forFriends{m}.Release(), ErrNotHeld)
 	for range 3 {
-		require.NoError(t, siblings{m}.Hold())
+		require.NoError(t, forFriends{m}.Hold())
 	}
 	err = m.Close()
 	require.ErrorIs(t, err, ErrInUse)
@@ -178,9 +178,9 @@ func TestHoldAndRelease(t *testing.T) {
 	require.ErrorIs(t, m.AddDevice(newDevice("fake1")), ErrInUse)
 	require.ErrorIs(t, m.RemoveDevice(m.Devices()[0]), ErrInUse)
 	for range 3 {
-		require.NoError(t, siblings{m}.Release())
+		require.NoError(t, forFriends{m}.Release())
 	}
-	require.ErrorIs(t, siblings{m}.Release(), ErrNotHeld)
+	require.ErrorIs(t, forFriends{m}.Release(), ErrNotHeld)
 	require.NoError(t, m.Close())
 }
 
@@ -284,14 +284,14 @@ func TestConcurrentUse(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 2000 {
-				if err := (siblings{m}).Hold(); err != nil {
+				if err := (forFriends{m}).Hold(); err != nil {
 					assert.ErrorIs(t, err, ErrInUse)
 					continue
 				}
 				_, err := m.LKey(dev.pd)
 				assert.NoError(t, err)
 				_ = m.Bytes()[0]
-				assert.NoError(t, siblings{m}.Release())
+				assert.NoError(t, forFriends{m}.Release())
 			}
 		})
 	}
@@ -341,12 +341,12 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	require.NoError(t, err)
 	pd, foreign := dev.DefaultPD(), other.DefaultPD()
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		_ = siblings{m}.Hold()
+		_ = forFriends{m}.Hold()
 		_, _ = m.LKey(pd)
 		_, _ = m.LKey(foreign)
 		_ = m.Addr() + uint64(m.Len()) + uint64(len(m.Bytes()))
-		_ = siblings{m}.Release()
-		_ = siblings{m}.Release()
+		_ = forFriends{m}.Release()
+		_ = forFriends{m}.Release()
 	}))
 	require.NoError(t, m.Close())
 }

@@ -14,7 +14,7 @@ import (
 // one or several of RemoteRead, RemoteWrite and RemoteAtomic, or where the Map lacks
 // BindWindows, or LocalReadWrite for a window that peers can write to. Others are those of
 // LKey.
-func (s siblings) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
+func (s forFriends) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR, error) {
 	m := s.Map
 	switch {
 	case m.remote:
@@ -41,7 +41,7 @@ func (s siblings) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR, 
 
 // ExportWindow returns a descriptor, as Export does, of a memory window over n bytes from
 // offset off, which has a remote key of its own. It is for package rdma.
-func (s siblings) ExportWindow(off, n int, rkey uint32, perm Permission) ([]byte, error) {
+func (s forFriends) ExportWindow(off, n int, rkey uint32, perm Permission) ([]byte, error) {
 	m := s.Map
 	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -24,10 +24,10 @@ func TestLend(t *testing.T) {
 	_, err = m.Export(dev)
 	require.ErrorIs(t, err, mmap.ErrPermission, "by itself it is not open to peers")
 
-	mr, err := m.Siblings(sibling.Pass{}).WindowMR(pd, 96, 4000, mmap.RemoteWrite|mmap.RemoteAtomic)
+	mr, err := m.Friends(friend.Package{}).WindowMR(pd, 96, 4000, mmap.RemoteWrite|mmap.RemoteAtomic)
 	require.NoError(t, err)
 	assert.Equal(t, verbs.AccessLocalWrite|verbs.AccessMWBind, mr.Access())
-	desc, err := m.Siblings(sibling.Pass{}).ExportWindow(96, 4000, 0x1234, mmap.RemoteWrite)
+	desc, err := m.Friends(friend.Package{}).ExportWindow(96, 4000, 0x1234, mmap.RemoteWrite)
 	require.NoError(t, err)
 	peer, err := mmap.Import(dev, desc)
 	require.NoError(t, err)
@@ -57,13 +57,13 @@ func TestLend(t *testing.T) {
 		"memory of the peer":  {peer, pd, 0, 1, mmap.RemoteRead, mmap.ErrRemote},
 		"reads of such a map": {readOnly, pd, 0, 1, mmap.RemoteRead, nil},
 	} {
-		_, err := c.m.Siblings(sibling.Pass{}).WindowMR(c.pd, c.off, c.n, c.perm)
+		_, err := c.m.Friends(friend.Package{}).WindowMR(c.pd, c.off, c.n, c.perm)
 		require.ErrorIs(t, err, c.want, name)
 	}
 	require.NoError(t, other.Close())
 	for _, each := range []*mmap.Map{peer, readOnly, plain, m} {
 		require.NoError(t, each.Close())
 	}
-	_, err = m.Siblings(sibling.Pass{}).WindowMR(pd, 0, 1, mmap.RemoteRead)
+	_, err = m.Friends(friend.Package{}).WindowMR(pd, 0, 1, mmap.RemoteRead)
 	require.ErrorIs(t, err, mmap.ErrClosed)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -127,7 +127,7 @@ func TestCMCarries(t *testing.T) {
 	}
 	exchange(w, oob.Offer{Maps: []*mmap.Map{m}, Data: ours}, func(a *oob.Answer) {
 		assert.Equal(t, theirs, a.Data)
-		assert.Equal(t, e.Siblings(sibling.Pass{}).Addr(), a.Events[0].Siblings(sibling.Pass{}).Addr())
+		assert.Equal(t, e.Friends(friend.Package{}).Addr(), a.Events[0].Friends(friend.Package{}).Addr())
 	})
 	exchange(r, oob.Offer{Events: []*syncevent.Event{e}, Data: theirs}, func(a *oob.Answer) {
 		assert.Equal(t, ours, a.Data)

@@ -18,7 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
@@ -164,7 +164,7 @@ func testListener(t *testing.T, at string) {
 	assert.Equal(t, map[string]int{"client0": 4, "client1": 4, "client2": 4, "client3": 4}, met)
 	assert.Len(t, theirs, 16)
 	for _, m := range theirs {
-		assert.ErrorIs(t, m.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed)
+		assert.ErrorIs(t, m.Friends(friend.Package{}).Hold(), mmap.ErrClosed)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -141,14 +141,14 @@ func newWriter(t testing.TB, way oob.Way, text string) *program {
 			p.rdma.Fail(err)
 		case pe.Idle:
 			if remote != nil {
-				assert.NoError(t, remote.Siblings(sibling.Pass{}).Hold(), "it is closed after the callback")
-				assert.NoError(t, remote.Siblings(sibling.Pass{}).Release())
+				assert.NoError(t, remote.Friends(friend.Package{}).Hold(), "it is closed after the callback")
+				assert.NoError(t, remote.Friends(friend.Package{}).Release())
 			}
 		}
 	})
 	t.Cleanup(func() {
 		if remote != nil {
-			assert.ErrorIs(t, remote.Siblings(sibling.Pass{}).Hold(), mmap.ErrClosed, "it belongs to the context")
+			assert.ErrorIs(t, remote.Friends(friend.Package{}).Hold(), mmap.ErrClosed, "it belongs to the context")
 		}
 	})
 	return p
@@ -324,7 +324,7 @@ func testExchange(t *testing.T, a, b oob.Way, maps, events int) {
 		assert.Equal(t, 4096*(i+1), m.Len())
 	}
 	for i, e := range answers[ours].Events {
-		assert.Equal(t, offer.Events[i].Siblings(sibling.Pass{}).Addr(), e.Siblings(sibling.Pass{}).Addr())
+		assert.Equal(t, offer.Events[i].Friends(friend.Package{}).Addr(), e.Friends(friend.Package{}).Addr())
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -36,9 +36,9 @@ func (l *imported) open() (open, known int) {
 		if m == nil {
 			continue
 		}
-		if known++; m.Siblings(sibling.Pass{}).Hold() == nil {
+		if known++; m.Friends(friend.Package{}).Hold() == nil {
 			open++
-			_ = m.Siblings(sibling.Pass{}).Release()
+			_ = m.Friends(friend.Package{}).Release()
 		}
 	}
 	return open, known
@@ -83,8 +83,8 @@ func (c *reconnecter) changed(conn *rdma.Connection, state rdma.ConnectionState,
 			c.rdma.Fail(errors.Join(err, t.Free(), conn.Close()))
 		}))
 	case rdma.Closed:
-		assert.NoError(c.t, c.a.Maps[0].Siblings(sibling.Pass{}).Hold(), "it is closed after the callback")
-		assert.NoError(c.t, c.a.Maps[0].Siblings(sibling.Pass{}).Release())
+		assert.NoError(c.t, c.a.Maps[0].Friends(friend.Package{}).Hold(), "it is closed after the callback")
+		assert.NoError(c.t, c.a.Maps[0].Friends(friend.Package{}).Release())
 		c.closes <- c.peer
 		c.a, c.peer = nil, nil
 		if c.left--; c.left == 0 {

@@ -2,7 +2,7 @@ package rdma
 
 import (
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 )
 
 // bufferVersion is the version of the buffer that a request describes. Zero: the request is to be
@@ -10,7 +10,7 @@ import (
 type bufferVersion uint64
 
 func versionOf(b *bufinv.Buf) bufferVersion {
-	return bufferVersion(b.Siblings(sibling.Pass{}).Version())
+	return bufferVersion(b.Friends(friend.Package{}).Version())
 }
 
 // describes reports whether the buffer is as it was.

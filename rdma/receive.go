@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -85,9 +85,9 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	list := t.ctx.receives.appendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
-		list, err = t.dst.Siblings(sibling.Pass{}).AppendRoomSGL(list, t.ctx.set.PD, -1)
+		list, err = t.dst.Friends(friend.Package{}).AppendRoomSGL(list, t.ctx.set.PD, -1)
 	} else {
-		list, err = t.dst.Siblings(sibling.Pass{}).AppendEmptiedSGL(list, t.ctx.set.PD, -1)
+		list, err = t.dst.Friends(friend.Package{}).AppendEmptiedSGL(list, t.ctx.set.PD, -1)
 	}
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (r *taskReceiver) arrived(a *arrival) {
 		if t.appends {
 			t.version = 0 // the next message goes behind this one
 		}
-		if err := t.version.follow(t.dst, func() error { return t.dst.Siblings(sibling.Pass{}).AppendData(a.length) }); err != nil {
+		if err := t.version.follow(t.dst, func() error { return t.dst.Friends(friend.Package{}).AppendData(a.length) }); err != nil {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}
@@ -216,7 +216,7 @@ func (r *taskReceiver) flushed(posted bool) int {
 	cause := t.ctx.causeOf(nil)
 	if t.ctx.kept != nil && posted {
 		cause = t.ctx.kept
-		t.dst.Siblings(sibling.Pass{}).Keep(t.ctx.dev, cause)
+		t.dst.Friends(friend.Package{}).Keep(t.ctx.dev, cause)
 	}
 	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: cause})
 	return 1

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -281,11 +281,11 @@ func (r *Task) gather() ([]verbs.SGE, error) {
 	var err error
 	switch {
 	case r.op != OpRead:
-		list, err = r.local.Siblings(sibling.Pass{}).AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
+		list, err = r.local.Friends(friend.Package{}).AppendDataSGL(r.sgl[:0], r.ctx.set.PD)
 	case r.appends:
-		list, err = r.local.Siblings(sibling.Pass{}).AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+		list, err = r.local.Friends(friend.Package{}).AppendRoomSGL(r.sgl[:0], r.ctx.set.PD, r.length)
 	default:
-		list, err = r.local.Siblings(sibling.Pass{}).AppendEmptiedSGL(r.sgl[:0], r.ctx.set.PD, r.length)
+		list, err = r.local.Friends(friend.Package{}).AppendEmptiedSGL(r.sgl[:0], r.ctx.set.PD, r.length)
 	}
 	if err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (c *completer) Completed(status verbs.Status, vendor uint32) {
 func (r *Task) keepMemory(err *TaskError) {
 	if kept := r.send.Kept(); kept != nil {
 		err.Cause = kept
-		r.local.Siblings(sibling.Pass{}).Keep(r.ctx.dev, kept)
+		r.local.Friends(friend.Package{}).Keep(r.ctx.dev, kept)
 	}
 }
 
@@ -363,7 +363,7 @@ func (r *Task) produced() error {
 	if r.appends {
 		r.localVersion = 0 // the next ones go behind them
 	}
-	return r.localVersion.follow(r.local, func() error { return r.local.Siblings(sibling.Pass{}).AppendData(r.length) })
+	return r.localVersion.follow(r.local, func() error { return r.local.Friends(friend.Package{}).AppendData(r.length) })
 }
 
 // takeOriginal takes the result of an atomic, which is in the byte order of the host.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/syncevent"
 )
 
@@ -26,7 +26,7 @@ func (r *Task) SetEvent(ev *syncevent.Event) error {
 	if old == nil {
 		return nil
 	}
-	return old.Siblings(sibling.Pass{}).Release()
+	return old.Friends(friend.Package{}).Release()
 }
 
 // setEvent sets the connection and the sync event of a newly allocated task.
@@ -45,7 +45,7 @@ func (r *Task) holdEvent(ev *syncevent.Event) error {
 	if err := r.checkEvent(ev); err != nil {
 		return err
 	}
-	if err := ev.Siblings(sibling.Pass{}).Hold(); err != nil {
+	if err := ev.Friends(friend.Package{}).Hold(); err != nil {
 		return err
 	}
 	r.event = ev
@@ -74,7 +74,7 @@ func (r *Task) checkEvent(ev *syncevent.Event) error {
 // prepareEvent points the work request at the event, and stores the value to be set.
 func (r *Task) prepareEvent() {
 	wr := &r.send.WR
-	wr.RKey, wr.RemoteAddr = r.event.Siblings(sibling.Pass{}).RKey(), r.event.Siblings(sibling.Pass{}).Addr()
+	wr.RKey, wr.RemoteAddr = r.event.Friends(friend.Package{}).RKey(), r.event.Friends(friend.Package{}).Addr()
 	if r.op == OpSyncEventSet {
 		binary.NativeEndian.PutUint64(r.pool.words.bytes(r.word), r.hostOrder(wr.CompareAdd))
 	}
@@ -87,7 +87,7 @@ func (r *Task) takeValue() {
 
 // hostOrder converts between the byte orders of this host and the event's.
 func (r *Task) hostOrder(v uint64) uint64 {
-	if r.event.Siblings(sibling.Pass{}).Swapped() {
+	if r.event.Friends(friend.Package{}).Swapped() {
 		return bits.ReverseBytes64(v)
 	}
 	return v

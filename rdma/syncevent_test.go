@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/internal/sibling"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -257,7 +257,7 @@ func TestSyncEventByteOrder(t *testing.T) {
 	r.connect(1)
 	own, _ := r.event(open)
 	swapped := r.handle(r.a, edited(t, must(own.Export()), func(d *eventDescriptor) { d.order = 3 - d.order }))
-	require.True(t, swapped.Siblings(sibling.Pass{}).Swapped())
+	require.True(t, swapped.Friends(friend.Package{}).Swapped())
 	const v = 0x0102030405060708
 	set := must(p.setPool.SyncEventSet(r.a.conns[0], swapped, v))
 	get := must(p.getPool.SyncEventGet(r.a.conns[0], swapped))

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/lane"
-	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -289,7 +289,7 @@ func (r *Task) drop() error {
 	r.to, r.local, r.remote, r.event, r.appends = nil, nil, nil, nil, false
 	r.localVersion = 0
 	if event != nil {
-		return event.Siblings(sibling.Pass{}).Release()
+		return event.Friends(friend.Package{}).Release()
 	}
 	err := local.Free()
 	if e := remote.Free(); err == nil {

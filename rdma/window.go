@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/lane"
-	"github.com/verbena-rdma/verbena/internal/sibling"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -143,9 +143,9 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	if w.lent != nil {
 		return w.abortRequest(op, fmt.Errorf("%w: the window is bound; invalidate it first", pe.ErrInUse))
 	}
-	mr, err := m.Siblings(sibling.Pass{}).WindowMR(w.ctx.set.PD, off, n, perm)
+	mr, err := m.Friends(friend.Package{}).WindowMR(w.ctx.set.PD, off, n, perm)
 	if err == nil {
-		err = m.Siblings(sibling.Pass{}).HoldFor(mmap.MemoryWindow)
+		err = m.Friends(friend.Package{}).HoldFor(mmap.MemoryWindow)
 	}
 	if err != nil {
 		return w.abortRequest(op, err)
@@ -212,7 +212,7 @@ func (w *Window) Export() ([]byte, error) {
 	if w.lent == nil {
 		return nil, fmt.Errorf("rdma: export a memory window: %w: the window is not bound", ErrInvalid)
 	}
-	return w.lent.Siblings(sibling.Pass{}).ExportWindow(w.off, w.n, w.bind.RKey, w.perm)
+	return w.lent.Friends(friend.Package{}).ExportWindow(w.off, w.n, w.bind.RKey, w.perm)
 }
 
 // Bound reports whether the window lends memory, or is about to.
@@ -250,7 +250,7 @@ func (w *Window) end() error {
 // unbound releases the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
-		_ = w.lent.Siblings(sibling.Pass{}).ReleaseFor(mmap.MemoryWindow) // it is held
+		_ = w.lent.Friends(friend.Package{}).ReleaseFor(mmap.MemoryWindow) // it is held
 		w.lent = nil
 	}
 }

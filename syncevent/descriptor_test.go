@@ -91,9 +91,9 @@ func TestSwapped(t *testing.T) {
 	require.NoError(t, err)
 	e, err := Import(dev, b)
 	require.NoError(t, err)
-	assert.True(t, siblings{e}.Swapped())
-	assert.Equal(t, f.addr, siblings{e}.Addr())
-	assert.Equal(t, f.rkey, siblings{e}.RKey())
+	assert.True(t, forFriends{e}.Swapped())
+	assert.Equal(t, f.addr, forFriends{e}.Addr())
+	assert.Equal(t, f.rkey, forFriends{e}.RKey())
 }
 
 // Whatever is accepted is what would be written.

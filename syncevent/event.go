@@ -209,13 +209,13 @@ func quoted(name string) string {
 func (e *Event) Remote() bool { return e.remote }
 
 // Addr is the address of the value, in the memory of its owner.
-func (s siblings) Addr() uint64 {
+func (s forFriends) Addr() uint64 {
 	e := s.Event
 	return e.addr
 }
 
 // RKey is the remote key of an imported event. Of others it is zero.
-func (s siblings) RKey() uint32 {
+func (s forFriends) RKey() uint32 {
 	e := s.Event
 	return e.rkey
 }
@@ -223,7 +223,7 @@ func (s siblings) RKey() uint32 {
 // Swapped reports whether an imported event belongs to a host of the other byte order. Reads
 // and writes of its 8 bytes must then reverse them. Atomics need not: they carry numbers (IBTA
 // 9.4.5).
-func (s siblings) Swapped() bool {
+func (s forFriends) Swapped() bool {
 	e := s.Event
 	return e.swapped
 }
@@ -324,7 +324,7 @@ func (e *Event) add(v uint64) uint64 {
 
 // Hold counts one more user, such as a task. Until the matching Release, Close fails with
 // ErrInUse. Hold fails with ErrClosed on a closed event.
-func (s siblings) Hold() error {
+func (s forFriends) Hold() error {
 	e := s.Event
 	if !e.enter(oneHold) {
 		return fmt.Errorf("use %v: %w", e, ErrClosed)
@@ -333,7 +333,7 @@ func (s siblings) Hold() error {
 }
 
 // Release undoes one Hold. Without one it fails with ErrNotHeld.
-func (s siblings) Release() error {
+func (s forFriends) Release() error {
 	e := s.Event
 	for {
 		n := e.uses.Load()

@@ -160,7 +160,7 @@ func (p *peer) post(op verbs.Opcode, e *Event, v uint64) {
 	if op == verbs.OpFetchAdd {
 		p.sge[0].Addr += 8
 	}
-	p.wr[0] = verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: p.sge[:], RemoteAddr: siblings{e}.Addr(), RKey: siblings{e}.RKey(), CompareAdd: v}
+	p.wr[0] = verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: p.sge[:], RemoteAddr: forFriends{e}.Addr(), RKey: forFriends{e}.RKey(), CompareAdd: v}
 	if _, err := p.qp.PostSend(p.wr[:]); err != nil {
 		p.t.Error(err)
 	}

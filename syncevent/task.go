@@ -137,7 +137,7 @@ func (t *Task) SetEvent(e *Event) error {
 	if err := t.holdEvent(e); err != nil {
 		return fmt.Errorf("syncevent: set the event of a %v: %w", t.op, err)
 	}
-	return siblings{old}.Release()
+	return forFriends{old}.Release()
 }
 
 // holdEvent makes e the task's event, and holds it.
@@ -161,7 +161,7 @@ func (t *Task) holdEvent(e *Event) error {
 func (t *Task) releaseEvent() error {
 	e := t.ev
 	t.ev = nil
-	return siblings{e}.Release()
+	return forFriends{e}.Release()
 }
 
 // conditionMet passes a wait to the engine, for its callback. It may be called from any

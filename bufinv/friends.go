@@ -1,12 +1,12 @@
 package bufinv
 
-import "github.com/verbena-rdma/verbena/internal/sibling"
+import "github.com/verbena-rdma/verbena/internal/friend"
 
-// siblings has the methods that other packages of this module use.
-type siblings struct{ *Buf }
+// forFriends has the methods that other packages of this module use.
+type forFriends struct{ *Buf }
 
-// Siblings returns the methods for packages of this module.
-func (b *Buf) Siblings(sibling.Pass) siblings { return siblings{b} }
+// Friends returns the methods for packages of this module.
+func (b *Buf) Friends(friend.Package) forFriends { return forFriends{b} }
 
 // Versions of buffers that have no version of their own.
 const (
@@ -18,7 +18,7 @@ const (
 // Version identifies the place and the data of a Buf that is alone in its list. As long as the
 // caller holds a reference, an equal version that is not 0 means that nothing has changed, and that
 // its Map is registered as before. A nil Buf has a version too. Others, lists included, have 0.
-func (s siblings) Version() uint64 {
+func (s forFriends) Version() uint64 {
 	b := s.Buf
 	switch {
 	case b == nil:
