@@ -17,8 +17,8 @@ ib_write_bw|perftest|these programs on the library for other languages
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces
-ucx_perftest|ucx-utils|verbena perf peers with UCX
-fi_pingpong|libfabric-bin|verbena perf peers with libfabric'
+ucx_perftest|ucx-utils|bench peers with UCX
+fi_pingpong|libfabric-bin|bench peers with libfabric'
 
 if [ "${1:-}" = full ]; then
 	needs+='
