@@ -7,13 +7,13 @@ import (
 	"strings"
 	"unicode"
 
-	"golang.org/x/term"
+	"github.com/mattn/go-isatty"
 )
 
 // Is reports whether w is a terminal.
 func Is(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return ok && isatty.IsTerminal(f.Fd())
 }
 
 // Colours reports whether w shows colours and the user wants them (no-color.org).

@@ -50,9 +50,10 @@ type Scene struct {
 	Contenders []Contender
 	Ratios     []Ratio
 
-	rows     []Row
-	values   map[Row][][]float64 // by contender and round; 0: there is none
-	failures []*failure
+	rows      []Row
+	values    map[Row][][]float64 // by contender and round; 0: there is none
+	failures  []*failure
+	succeeded map[[2]string]bool // at least once, by contender and measurement
 }
 
 // failure is a measurement that has failed.
@@ -98,7 +99,7 @@ func Run(ctx context.Context, scenes []*Scene, rounds int, log io.Writer) (*Resu
 	}
 	for _, s := range scenes {
 		for _, f := range s.failures {
-			if f.own && f.count == rounds {
+			if f.own && !s.succeeded[[2]string{f.contender, f.measurement}] {
 				return r, errOwn
 			}
 		}
@@ -135,6 +136,10 @@ func (s *Scene) round(ctx context.Context, round int, log io.Writer) error {
 			if f != nil {
 				f.consecutive = 0
 			}
+			if s.succeeded == nil {
+				s.succeeded = map[[2]string]bool{}
+			}
+			s.succeeded[[2]string{c.Name, name}] = true
 			for _, v := range values {
 				_, _ = fmt.Fprintf(log, "%s by %s: %.4g %s\n", v.Title, c.Name, v.Of, v.Unit)
 				s.Add(v, at, round)

@@ -90,8 +90,8 @@ func TestFailures(t *testing.T) {
 	r, err := Run(t.Context(), []*Scene{s}, 3, &strings.Builder{})
 	require.NoError(t, err)
 	assert.Contains(t, write(t, r, true), "rate by b, 2 times")
-	s = &Scene{Contenders: []Contender{{Name: "a", Own: true, Measurements: []Measurement{fixed(rate, -1)}}}}
-	_, err = Run(t.Context(), []*Scene{s}, 1, &strings.Builder{})
+	s = &Scene{Contenders: []Contender{{Name: "a", Own: true, Measurements: []Measurement{fixed(rate, -1, -1)}}}}
+	_, err = Run(t.Context(), []*Scene{s}, 5, &strings.Builder{})
 	assert.ErrorIs(t, err, errOwn)
 }
 

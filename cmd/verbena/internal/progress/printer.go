@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
@@ -21,7 +20,7 @@ type Style int
 // The styles.
 const (
 	Lines Style = iota // for files and logs
-	Bar                // for terminals
+	Bar                // for terminals: a line that changes
 	JSON               // for programs
 )
 
@@ -41,7 +40,7 @@ type Printer struct {
 	started time.Time
 	printed time.Time // when progress was last printed
 	last    time.Time // when data last moved
-	bar     *progressbar.ProgressBar
+	bar     bool      // the last line of the terminal shows the progress
 }
 
 // New makes a printer for a program. With verbose it prints every file, with quiet only
@@ -65,16 +64,39 @@ func (p *Printer) emit(event string, fields map[string]any) error {
 	return err
 }
 
+// clearLine returns to the beginning of the terminal's line, and clears it (ECMA-48: CR, EL).
+const clearLine = "\r\x1b[K"
+
 // line prints a line, above the bar if there is one. The caller holds mu.
 func (p *Printer) line(format string, args ...any) {
-	if p.bar != nil {
-		_ = p.bar.Clear()
+	text := p.name + ": " + fmt.Sprintf(format, args...) + "\n"
+	if p.bar {
+		text = clearLine + text + p.state()
 	}
-	_, _ = fmt.Fprintf(p.err, "%s: %s\n", p.name, fmt.Sprintf(format, args...))
-	if p.bar != nil {
-		_ = p.bar.RenderBlank()
-	}
+	_, _ = io.WriteString(p.err, text)
 }
+
+// state says how far the transfer is. The caller holds mu.
+func (p *Printer) state() string {
+	rate := p.rate()
+	if p.total == 0 || rate == 0 {
+		return fmt.Sprintf("%s, %s/s", Bytes(p.moved), Bytes(rate))
+	}
+	moved := min(p.moved, p.total) // a file may have grown since it was counted
+	left := time.Duration(float64(p.total-moved) / float64(rate) * float64(time.Second))
+	text := fmt.Sprintf("%s of %s, %s/s, %v left", Bytes(moved), Bytes(p.total), Bytes(rate), left.Round(time.Second))
+	if p.bar {
+		done := int(barWidth * moved / p.total)
+		text = "[" + strings.Repeat("=", done) + strings.Repeat(" ", barWidth-done) + "] " + text
+	}
+	return text
+}
+
+// barWidth leaves room for the text in 80 columns.
+const barWidth = 25
+
+// rate is bytes a second. The caller holds mu.
+func (p *Printer) rate() int64 { return int64(float64(p.moved) / time.Since(p.started).Seconds()) }
 
 // Note prints a line for the user; in JSON, the event and the fields. It prints no line when
 // quiet.
@@ -105,21 +127,19 @@ func (p *Printer) Total(bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total = bytes
-	if p.style != Bar || p.quiet || bytes == 0 || p.bar != nil {
-		return
+	if p.style == Bar && !p.quiet && bytes > 0 {
+		p.bar = true
+		p.draw(time.Now())
 	}
-	p.bar = progressbar.NewOptions64(bytes,
-		progressbar.OptionSetWriter(p.err),
-		progressbar.OptionShowBytes(true),
-		progressbar.OptionShowTotalBytes(true),
-		progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true),
-		progressbar.OptionSetElapsedTime(true),
-		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionFullWidth(),
-		progressbar.OptionSetRenderBlankState(true),
-	)
-	_ = p.bar.Set64(min(p.moved, bytes))
+}
+
+// barInterval is the time between two changes of the bar.
+const barInterval = 100 * time.Millisecond
+
+// draw shows the bar. The caller holds mu.
+func (p *Printer) draw(now time.Time) {
+	p.printed = now
+	_, _ = io.WriteString(p.err, clearLine+p.state())
 }
 
 // Restart restarts the count at zero, for another connection.
@@ -127,19 +147,15 @@ func (p *Printer) Restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moved = 0
-	if p.bar != nil {
-		_ = p.bar.Set64(0)
-	}
 }
 
 // End removes the bar.
 func (p *Printer) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Clear()
-		_ = p.bar.Exit()
-		p.bar = nil
+	if p.bar {
+		_, _ = io.WriteString(p.err, clearLine)
+		p.bar = false
 	}
 }
 
@@ -160,12 +176,11 @@ func (p *Printer) Moved(n int64) {
 	now := time.Now()
 	p.moved += n
 	p.last = now
-	if p.bar != nil {
-		_ = p.bar.Set64(min(p.moved, p.total)) // a file may have grown since it was counted
-		return
-	}
 	interval := linesInterval
-	if p.style == JSON {
+	switch {
+	case p.bar:
+		interval = barInterval
+	case p.style == JSON:
 		interval = time.Second
 	}
 	since := p.printed
@@ -176,15 +191,13 @@ func (p *Printer) Moved(n int64) {
 		return
 	}
 	p.printed = now
-	rate := int64(float64(p.moved) / now.Sub(p.started).Seconds())
 	switch {
+	case p.bar:
+		p.draw(now)
 	case p.style == JSON:
-		_ = p.emit("progress", map[string]any{"bytes": p.moved, "total": p.total, "rate": rate})
-	case p.total > 0 && rate > 0:
-		left := time.Duration(float64(max(p.total-p.moved, 0)) / float64(rate) * float64(time.Second))
-		p.line("%s of %s, %s/s, %v left", Bytes(p.moved), Bytes(p.total), Bytes(rate), left.Round(time.Second))
+		_ = p.emit("progress", map[string]any{"bytes": p.moved, "total": p.total, "rate": p.rate()})
 	default:
-		p.line("%s, %s/s", Bytes(p.moved), Bytes(rate))
+		p.line("%s", p.state())
 	}
 }
 

@@ -3,8 +3,6 @@ package load
 import (
 	"math"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // Sample is the measurement of one engine in one step.
@@ -28,7 +26,7 @@ func (s *Sample) Rate() float64 {
 // Latency is a distribution of times. Percentiles have three digits; the other figures are
 // exact.
 type Latency struct {
-	histogram  *hdrhistogram.Histogram
+	histogram  histogram
 	n          int64
 	min, max   time.Duration
 	mean, sqrs float64 // in nanoseconds; sqrs is the sum of squared differences from the mean
@@ -39,7 +37,7 @@ const longestLatency = 10 * time.Minute
 
 // NewLatency makes an empty distribution.
 func NewLatency() *Latency {
-	return &Latency{histogram: hdrhistogram.New(1, int64(longestLatency), 3), min: math.MaxInt64}
+	return &Latency{min: math.MaxInt64}
 }
 
 // Record adds a time.
@@ -50,7 +48,7 @@ func (l *Latency) Record(d time.Duration) {
 	delta := float64(d) - l.mean
 	l.mean += delta / float64(l.n)
 	l.sqrs += delta * (float64(d) - l.mean)
-	_ = l.histogram.RecordValue(int64(min(d, longestLatency))) // never fails: d is in its range
+	l.histogram.record(int64(min(d, longestLatency)))
 }
 
 // Min, Max, Mean and Deviation are exact, in microseconds.
@@ -68,7 +66,7 @@ func (l *Latency) Deviation() float64 {
 
 // Percentile is the time, in microseconds, that p percent of the values do not exceed.
 func (l *Latency) Percentile(p float64) float64 {
-	return micros(float64(min(l.histogram.ValueAtPercentile(p), int64(l.max))))
+	return micros(float64(min(l.histogram.percentile(p), int64(l.max))))
 }
 
 // Bar is one bar of a histogram: how often a time was measured.
@@ -79,9 +77,9 @@ type Bar struct {
 
 // Bars returns the non-empty bars of the histogram, in order.
 func (l *Latency) Bars() (list []Bar) {
-	for _, b := range l.histogram.Distribution() {
-		if b.Count > 0 {
-			list = append(list, Bar{min(b.To, int64(l.max)), b.Count})
+	for i, n := range l.histogram.counts {
+		if n > 0 {
+			list = append(list, Bar{min(last(i), int64(l.max)), n})
 		}
 	}
 	return list
