@@ -3,6 +3,7 @@
 package ibverbs_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -119,7 +120,7 @@ func TestGuestRping(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s, %d bytes", family, size), func(t *testing.T) {
 				s := cmtest.SideOf(t, adapter, family == "IPv4", true)
-				cmtest.RunRping(t, s, s.GID.GID.Addr(), size, 5)
+				runRping(t, s, s.GID.GID.Addr(), size, 5)
 			})
 		}
 		if i > 0 && testing.Short() {
@@ -127,7 +128,7 @@ func TestGuestRping(t *testing.T) {
 		}
 		t.Run(family+", own queue pair", func(t *testing.T) {
 			s := cmtest.SideOf(t, adapter, family == "IPv4", true)
-			cmtest.RunRping(t, s, s.GID.GID.Addr(), 26, 5, "-q")
+			runRping(t, s, s.GID.GID.Addr(), 26, 5, "-q")
 		})
 	}
 }
@@ -208,4 +209,35 @@ func TestGuestManagerInUse(t *testing.T) {
 	require.NoError(t, d.Close())
 	_, err = d.(verbs.CMDevice).OpenCM(func(verbs.CMEvent) {})
 	require.ErrorIs(t, err, verbs.ErrClosed)
+}
+
+// runRping connects the side with rping(1), which runs on an adapter with that address and with
+// these flags, once with either as the server.
+func runRping(t *testing.T, s cmtest.Side, rping netip.Addr, size, rounds int, flags ...string) {
+	const port = 7174
+	start := func(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		args = append(args, flags...)
+		cmd := exec.Command("rping", append(args, "-V", "-d", "-p", fmt.Sprint(port), "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds))...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // has no effect unless the test has failed: rping has ended
+		return cmd, &out
+	}
+	at := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+	t.Run("rping serves", func(t *testing.T) {
+		cmd, out := start(t, "-s", "-a", rping.String())
+		cmtest.NewRping(t, s, size).Client(at(rping), rounds)
+		_ = cmd.Wait() // rping exits with an error when the peer disconnects
+		t.Logf("%s", out)
+	})
+	t.Run("rping asks", func(t *testing.T) {
+		end := cmtest.NewRping(t, s, size)
+		own := s.GID.GID.Addr()
+		l, err := end.CM.Listen(verbs.CMListen{Addr: at(own)})
+		require.NoError(t, err)
+		cmd, out := start(t, "-c", "-a", own.String())
+		require.Equal(t, rounds, end.Serve(l))
+		require.NoError(t, cmd.Wait(), "%s", out)
+	})
 }

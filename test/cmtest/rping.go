@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -181,35 +180,4 @@ func (r *Rping) Serve(l verbs.CMListener) (rounds int) {
 		rounds++
 	}
 	return rounds
-}
-
-// RunRping connects the side with rping(1), which runs on an adapter with that address and
-// with these flags, once with either as the server. It is for the guest of test/rig.
-func RunRping(t *testing.T, s Side, rping netip.Addr, size, rounds int, flags ...string) {
-	const port = 7174
-	start := func(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
-		args = append(args, flags...)
-		cmd := exec.Command("rping", append(args, "-V", "-d", "-p", fmt.Sprint(port), "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds))...)
-		var out bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		require.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() }) // has no effect unless the test has failed: rping has ended
-		return cmd, &out
-	}
-	at := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, port) }
-	t.Run("rping serves", func(t *testing.T) {
-		cmd, out := start(t, "-s", "-a", rping.String())
-		NewRping(t, s, size).Client(at(rping), rounds)
-		_ = cmd.Wait() // rping exits with an error when the peer disconnects
-		t.Logf("%s", out)
-	})
-	t.Run("rping asks", func(t *testing.T) {
-		end := NewRping(t, s, size)
-		own := s.GID.GID.Addr()
-		l, err := end.CM.Listen(verbs.CMListen{Addr: at(own)})
-		require.NoError(t, err)
-		cmd, out := start(t, "-c", "-a", own.String())
-		require.Equal(t, rounds, end.Serve(l))
-		require.NoError(t, cmd.Wait(), "%s", out)
-	})
 }
