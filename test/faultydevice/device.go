@@ -61,7 +61,6 @@ type Hooks struct {
 	Arm        func(cq verbs.CQ, solicitedOnly bool) (bool, error)
 	DestroyQP  func(verbs.QP) error
 	DestroySRQ func(verbs.SRQ) error
-	DestroyCQ  func(verbs.CQ) error
 	// QPN replaces QP.Num.
 	QPN func(verbs.QP) uint32
 	// These are called before the connection manager dials or listens. They may change its

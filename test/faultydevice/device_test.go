@@ -25,7 +25,10 @@ func TestCloseDestroysWhatWasRefused(t *testing.T) {
 	require.NoError(t, err)
 	qp, err := d.DefaultPD().CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 1})
 	require.NoError(t, err)
-	d.RefuseDestroy(faultydevice.ErrGone)
+	d.Set(func(h *faultydevice.Hooks) {
+		h.DestroyQP = func(verbs.QP) error { return faultydevice.ErrGone }
+		h.DestroySRQ = func(verbs.SRQ) error { return faultydevice.ErrGone }
+	})
 	require.ErrorIs(t, qp.Close(), verbs.ErrNoDevice)
 	require.ErrorIs(t, srq.Close(), verbs.ErrNoDevice)
 	require.ErrorIs(t, cq.Close(), verbs.ErrInUse)

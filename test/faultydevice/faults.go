@@ -43,15 +43,6 @@ func (d *Device) WithholdCompletions() {
 	})
 }
 
-// RefuseDestroy makes the destruction of queue pairs and shared receive queues fail with err;
-// Close destroys them. An err that matches verbs.ErrNoDevice simulates a device that is gone.
-func (d *Device) RefuseDestroy(err error) {
-	d.Set(func(h *Hooks) {
-		h.DestroyQP = func(verbs.QP) error { return err }
-		h.DestroySRQ = func(verbs.SRQ) error { return err }
-	})
-}
-
 // NoSharedReceiveQueues makes the device support none, as some RoCE adapters do.
 func (d *Device) NoSharedReceiveQueues() {
 	d.Set(func(h *Hooks) {

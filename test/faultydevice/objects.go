@@ -183,13 +183,7 @@ func (q extended) Poll(wcs []verbs.WC) (int, error) {
 }
 
 func (q *cq) Close() error {
-	destroy, err := q.dev.hooks.Load().DestroyCQ, error(nil)
-	if destroy != nil {
-		err = destroy(q.CQ)
-	} else {
-		err = q.CQ.Close()
-	}
-	return q.dev.destroyed(err, q.CQ.Close)
+	return q.dev.destroyed(q.CQ.Close(), q.CQ.Close)
 }
 
 func (q *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
