@@ -15,14 +15,13 @@ import (
 // step stops both; a repeated one is an error.
 type counter struct {
 	*end
-	own, peers *syncevent.Event
-	events     *syncevent.Context
+	peers      *syncevent.Event
 	adds, gets *rdma.Pool
 	waits      *syncevent.Pool
 	adding     bool // an addition is in flight
 	done       bool
 	seen       int // the peer's additions
-	added      int // our additions
+	made       int // our additions
 }
 
 func counts(e *end) role { return &counter{end: e} }
@@ -32,7 +31,7 @@ func (c *counter) open() (err error) {
 	if !c.requester { // it sets its own event at the end
 		cfg.Publishers, cfg.NeverConcurrent = syncevent.PublishRemote|syncevent.PublishLocal, true
 	}
-	if c.own, err = syncevent.New(c.dev, cfg); err != nil {
+	if c.event, err = syncevent.New(c.dev, cfg); err != nil {
 		return err
 	}
 	if c.events, err = syncevent.NewContext(syncevent.ContextConfig{Engine: c.engine}); err != nil {
@@ -56,8 +55,6 @@ func (c *counter) open() (err error) {
 	return errors.Join(err, c.events.Start())
 }
 
-func (c *counter) offer() oob.Offer { return oob.Offer{Events: []*syncevent.Event{c.own}} }
-
 func (c *counter) begin(theirs *oob.Answer) error {
 	c.peers = theirs.Events[0]
 	return errors.Join(c.wait(), c.next())
@@ -67,7 +64,7 @@ func (c *counter) wait() error {
 	if c.seen == c.n {
 		return nil
 	}
-	return pe.SubmitOrFree(c.waits.Wait(c.own, syncevent.Greater(uint64(c.seen))))
+	return pe.SubmitOrFree(c.waits.Wait(c.event, syncevent.Greater(uint64(c.seen))))
 }
 
 // next adds 1 if it is this end's turn, or ends the count.
@@ -78,11 +75,11 @@ func (c *counter) next() error {
 	}
 	switch {
 	case c.adding || c.done || c.rdma.Err() != nil:
-	case c.added < min(c.n, allowed):
-		c.added++
+	case c.made < min(c.n, allowed):
+		c.made++
 		c.adding = true
 		return pe.SubmitOrFree(c.adds.SyncEventAdd(c.conns[0], c.peers, 1))
-	case c.added == c.n && c.seen == c.n:
+	case c.made == c.n && c.seen == c.n:
 		c.done = true
 		c.print("counted to: %s", word(uint64(c.n)))
 		if c.requester {
@@ -90,7 +87,7 @@ func (c *counter) next() error {
 		}
 		// All tasks of this end have completed. The requester keeps the connection until then.
 		c.endWithPeer(func() error { return nil })
-		return c.own.Set(finished)
+		return c.event.Set(finished)
 	}
 	return nil
 }
@@ -101,8 +98,8 @@ func (c *counter) wasAdded(t *rdma.Task) {
 	was := t.Original()
 	c.adding = false
 	err := t.Free()
-	if was != uint64(c.added-1) {
-		err = errors.Join(err, fmt.Errorf("addition %d returned the value %d", c.added, was))
+	if was != uint64(c.made-1) {
+		err = errors.Join(err, fmt.Errorf("addition %d returned the value %d", c.made, was))
 	}
 	if err == nil {
 		err = c.next()
@@ -136,19 +133,4 @@ func (c *counter) got(t *rdma.Task) {
 		err = c.get()
 	}
 	c.rdma.Fail(err)
-}
-
-func (c *counter) failed(t *rdma.Task, err error) {
-	c.rdma.Fail(err)
-	c.rdma.Fail(t.Free())
-}
-
-func (c *counter) close() (err error) {
-	if c.events != nil {
-		err = c.events.Close()
-	}
-	if c.own != nil {
-		err = errors.Join(err, c.own.Close())
-	}
-	return err
 }

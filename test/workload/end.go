@@ -5,27 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// role is the work of one end of an operation. All methods but open and close are called on
-// the engine's goroutine.
+// role is the work of one end of an operation. begin is called on the engine's goroutine.
 type role interface {
 	// open makes memory and pools. The context is Idle.
 	open() error
-	// offer returns what this end exports.
-	offer() oob.Offer
 	// begin submits the first tasks, once both ends are connected. Its error ends the context,
 	// and the tasks already submitted fail.
 	begin(theirs *oob.Answer) error
-	// close releases memory, once the context is Idle.
-	close() error
 }
 
 // end is one end of an operation: the part common to all operations.
@@ -42,7 +40,14 @@ type end struct {
 	theirs  *oob.Answer
 	waiting string // for what the end waits
 
-	stopping func() // called when the context leaves Running; may be nil
+	// What the role makes, and the end closes: memory of its own, memory and an event that it
+	// exports, and a context for events.
+	local, memory *mmap.Map
+	event         *syncevent.Event
+	events        *syncevent.Context
+	cancel        context.CancelFunc // of a goroutine; nil: there is none
+	goroutines    sync.WaitGroup
+	stopping      func() // called when the context leaves Running; may be nil
 }
 
 func (e *end) run(ctx context.Context) (err error) {
@@ -56,7 +61,7 @@ func (e *end) run(ctx context.Context) (err error) {
 	if e.requester {
 		e.role = e.operation.requester(e)
 	}
-	defer closing(&err, e.role.close)
+	defer closing(&err, e.close)
 	e.rdma, err = rdma.New(e.dev, e.config())
 	if err != nil {
 		return err
@@ -113,8 +118,13 @@ func (e *end) entered(ctx context.Context, next pe.State) {
 // connect makes all connections, and exchanges descriptors with the peer. The context is
 // Running once both ends have connected.
 func (e *end) connect(ctx context.Context) {
-	offer := e.role.offer()
-	offer.Connections = e.connections
+	offer := oob.Offer{Connections: e.connections}
+	if e.memory != nil {
+		offer.Maps = []*mmap.Map{e.memory}
+	}
+	if e.event != nil {
+		offer.Events = []*syncevent.Event{e.event}
+	}
 	e.waiting = "the descriptors of the other end"
 	e.peer.Exchange(ctx, e.rdma, offer, func(theirs *oob.Answer, err error) {
 		if err != nil {
@@ -127,6 +137,36 @@ func (e *end) connect(ctx context.Context) {
 			conn.SetUserData(i)
 		}
 	})
+}
+
+// failed is called with each task of a role that fails.
+func (e *end) failed(t *rdma.Task, err error) { e.rdma.Fail(errors.Join(err, t.Free())) }
+
+// aside runs f on a goroutine, which ends with the end.
+func (e *end) aside(f func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	e.goroutines.Go(func() { f(ctx) })
+}
+
+// close releases what the role has made, once the context is Idle.
+func (e *end) close() (err error) {
+	if e.cancel != nil {
+		e.cancel()
+		e.goroutines.Wait()
+	}
+	if e.events != nil {
+		err = e.events.Close()
+	}
+	if e.event != nil {
+		err = errors.Join(err, e.event.Close())
+	}
+	for _, m := range []*mmap.Map{e.local, e.memory} {
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}
+	return err
 }
 
 // index returns the index of a connection.

@@ -25,7 +25,7 @@ const (
 const depth = 8
 
 // sum is the value of the event after all additions.
-func (e *end) sum() uint64 { return question + uint64(e.n+e.local) }
+func (e *end) sum() uint64 { return question + uint64(e.n+e.added) }
 
 // checkSum fails if an addition was lost or made twice.
 func (e *end) checkSum(v uint64) error {
@@ -58,8 +58,6 @@ func (s *signaller) open() (err error) {
 	s.gets, err = s.rdma.Pool(1, s.got, s.failed)
 	return err
 }
-
-func (s *signaller) offer() oob.Offer { return oob.Offer{} }
 
 func (s *signaller) begin(theirs *oob.Answer) error {
 	s.remote = theirs.Events[0]
@@ -127,21 +125,11 @@ func (s *signaller) got(t *rdma.Task) {
 	s.rdma.Fail(err)
 }
 
-func (s *signaller) failed(t *rdma.Task, err error) {
-	s.rdma.Fail(err)
-	s.rdma.Fail(t.Free())
-}
-
-func (s *signaller) close() error { return nil }
-
 // waiter is the responder of sync events. It submits nothing: it waits and adds on goroutines of
 // its own.
 type waiter struct {
 	*end
-	event      *syncevent.Event
-	cancel     func()
-	goroutines sync.WaitGroup
-	left       int // of two: the steps, and the requester's end; how many remain
+	left int // of two: the steps, and the requester's end; how many remain
 }
 
 func waits(e *end) role { return &waiter{end: e} }
@@ -149,21 +137,17 @@ func waits(e *end) role { return &waiter{end: e} }
 func (w *waiter) open() (err error) {
 	cfg := syncevent.Config{Publishers: syncevent.PublishLocal | syncevent.PublishRemote}
 	// On an adapter, additions of the two ends at the same time can be lost.
-	cfg.NeverConcurrent = w.n == 0 || w.local == 0
+	cfg.NeverConcurrent = w.n == 0 || w.added == 0
 	w.event, err = syncevent.New(w.dev, cfg)
 	return err
 }
 
-func (w *waiter) offer() oob.Offer { return oob.Offer{Events: []*syncevent.Event{w.event}} }
-
 // begin starts the steps, and waits for the requester to end: the requester's last task needs
 // this end of the connection, and the requester may fail before.
 func (w *waiter) begin(*oob.Answer) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.cancel = cancel
 	w.left = 2
 	w.peer.Done(w.ended)
-	w.goroutines.Go(func() {
+	w.aside(func(ctx context.Context) {
 		err := w.steps(ctx)
 		_ = w.engine.Do(func() { w.ended(err) }) // fails only after the end of Run
 	})
@@ -186,7 +170,7 @@ func (w *waiter) steps(ctx context.Context) error {
 	failures := make([]error, w.connections)
 	for i := range w.connections {
 		adding.Go(func() {
-			for n := i; n < w.local && failures[i] == nil && ctx.Err() == nil; n += w.connections {
+			for n := i; n < w.added && failures[i] == nil && ctx.Err() == nil; n += w.connections {
 				_, failures[i] = w.event.Add(1)
 			}
 		})
@@ -210,15 +194,4 @@ func (w *waiter) steps(ctx context.Context) error {
 	}
 	w.print("set: %s", word(v))
 	return nil
-}
-
-func (w *waiter) close() error {
-	if w.cancel != nil {
-		w.cancel()
-		w.goroutines.Wait()
-	}
-	if w.event == nil {
-		return nil
-	}
-	return w.event.Close()
 }

@@ -32,7 +32,7 @@ type settings struct {
 	size           int       // bytes that each connection moves
 	sge            int       // buffers in each task's list
 	connections    int
-	n, local       int           // additions to sync events: by the requester, or by each end in turns; by the responder itself
+	n, added       int           // additions to sync events: by the requester, or by each end in turns; by the responder itself
 	ackTimeout     time.Duration // zero: the device's
 	connectTimeout time.Duration
 	timeout        time.Duration // zero: never
@@ -42,7 +42,7 @@ type settings struct {
 
 // parse parses the flags. With -h it prints them, and returns flag.ErrHelp.
 func parse(args []string, stderr io.Writer) (settings, error) {
-	s := settings{device: "soft-lo", sge: 1, connections: 1, local: 1, connectTimeout: 6 * time.Second, oob: "dir"}
+	s := settings{device: "soft-lo", sge: 1, connections: 1, added: 1, connectTimeout: 6 * time.Second, oob: "dir"}
 	level := zerolog.InfoLevel
 	given := map[string]bool{}
 	f := flag.NewFlagSet("workload", flag.ContinueOnError)
@@ -73,7 +73,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	f.Func("sge", "the `number` of buffers in the list of each task", func(v string) error { return number(&s.sge, v, 1, maxSGE) })
 	f.Func("nc", "the `number` of connections", func(v string) error { return number(&s.connections, v, 1, maxConnections) })
 	f.Func("n", "sync_event, count: how many times to `add` to the event; with count, each end", func(v string) error { return number(&s.n, v, 0, maxCount) })
-	f.Func("local", "sync_event: how many times the responder itself adds, on as many goroutines as there are connections (default 1)", func(v string) error { return number(&s.local, v, 0, maxCount) })
+	f.Func("local", "sync_event: how many times the responder itself adds, on as many goroutines as there are connections (default 1)", func(v string) error { return number(&s.added, v, 0, maxCount) })
 	f.Func("ack-timeout", "the `time` after which a request that was not acknowledged is repeated", func(v string) error { return duration(&s.ackTimeout, v) })
 	f.Func("connect-timeout", "the `time` that the peer may take to connect (default 6s)", func(v string) error { return duration(&s.connectTimeout, v) })
 	f.Func("timeout", "give up after that `time` (default: never)", func(v string) error { return duration(&s.timeout, v) })

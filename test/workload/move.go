@@ -29,7 +29,6 @@ type mover struct {
 	arrived func(t *rdma.Task) *bufinv.Buf // buffer with the data that the task received; nil: the data goes to the peer
 
 	pool    *rdma.Pool
-	local   *mmap.Map
 	remote  *mmap.Map
 	each    []part          // of each connection's data
 	streams []*stream       // by connection
@@ -81,8 +80,6 @@ func (m *mover) load() error {
 	}
 	return nil
 }
-
-func (m *mover) offer() oob.Offer { return oob.Offer{} }
 
 // begin submits all tasks of all connections at once.
 func (m *mover) begin(theirs *oob.Answer) (err error) {
@@ -146,16 +143,4 @@ func (m *mover) finish(t *rdma.Task) {
 		}
 	}
 	m.rdma.Stop()
-}
-
-func (m *mover) close() error { return closeAll(m.local) }
-
-// closeAll closes the maps that are not nil.
-func closeAll(maps ...*mmap.Map) (err error) {
-	for _, m := range maps {
-		if m != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}
-	return err
 }

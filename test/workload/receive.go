@@ -15,7 +15,6 @@ import (
 type receiver struct {
 	*end
 	opcode   rdma.ReceiveOpcode
-	memory   *mmap.Map // for the receives or, for writes with immediate, exported to the peer
 	pool     *rdma.ReceivePool
 	each     []part
 	streams  []*stream // by connection
@@ -41,16 +40,9 @@ func (r *receiver) open() (err error) {
 	if r.written() {
 		r.memory, err = r.alloc(mmap.LocalReadWrite | mmap.RemoteWrite)
 	} else {
-		r.memory, err = mmap.Alloc(r.dev, max(r.left*r.each[0].n, 1), mmap.LocalReadWrite)
+		r.local, err = mmap.Alloc(r.dev, max(r.left*r.each[0].n, 1), mmap.LocalReadWrite)
 	}
 	return err
-}
-
-func (r *receiver) offer() oob.Offer {
-	if !r.written() {
-		return oob.Offer{}
-	}
-	return oob.Offer{Maps: []*mmap.Map{r.memory}}
 }
 
 func (r *receiver) begin(*oob.Answer) error {
@@ -58,7 +50,7 @@ func (r *receiver) begin(*oob.Answer) error {
 	for i := range r.left {
 		var room *bufinv.Buf
 		if size := r.each[0].n; !r.written() { // any receive may get the longest part
-			room = scatter(&r.bufs, r.memory, i*size, size, r.sge)
+			room = scatter(&r.bufs, r.local, i*size, size, r.sge)
 		}
 		task, err := r.pool.Alloc(room)
 		if err != nil {
@@ -117,5 +109,3 @@ func (r *receiver) finish(t *rdma.ReceiveTask) {
 		r.endWithPeer(func() error { return nil })
 	}
 }
-
-func (r *receiver) close() error { return closeAll(r.memory) }

@@ -9,7 +9,6 @@ import (
 type shared struct {
 	*end
 	perm    mmap.Permission
-	memory  *mmap.Map
 	streams []*stream // by connection
 }
 
@@ -32,8 +31,6 @@ func (s *shared) open() (err error) {
 	return nil
 }
 
-func (s *shared) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{s.memory}} }
-
 // begin waits while the peer works. RDMA does not report when the peer has finished: its
 // program does.
 func (s *shared) begin(*oob.Answer) error {
@@ -50,5 +47,3 @@ func (s *shared) begin(*oob.Answer) error {
 	})
 	return nil
 }
-
-func (s *shared) close() error { return closeAll(s.memory) }

@@ -26,7 +26,6 @@ type changer struct {
 	next    func(v uint64) uint64 // the atomic's effect on a value
 
 	pool   *rdma.Pool
-	local  *mmap.Map // for the results of the atomics
 	remote *mmap.Map
 	value  uint64 // expected by the next atomic
 	left   int
@@ -45,8 +44,6 @@ func (c *changer) open() (err error) {
 	c.pool, err = c.rdma.Pool(1, c.done, c.failed)
 	return err
 }
-
-func (c *changer) offer() oob.Offer { return oob.Offer{} }
 
 func (c *changer) begin(theirs *oob.Answer) error {
 	c.remote = theirs.Maps[0]
@@ -89,18 +86,10 @@ func (c *changer) check(t *rdma.Task) error {
 	return nil
 }
 
-func (c *changer) failed(t *rdma.Task, err error) {
-	c.rdma.Fail(err)
-	c.rdma.Fail(t.Free())
-}
-
-func (c *changer) close() error { return closeAll(c.local) }
-
 // holder is the responder for atomics: its device operates on its value.
 type holder struct {
 	*end
-	memory *mmap.Map
-	value  *uint64 // in memory
+	value *uint64 // in memory
 }
 
 func holds(e *end) role { return &holder{end: e} }
@@ -114,8 +103,6 @@ func (h *holder) open() (err error) {
 	return nil
 }
 
-func (h *holder) offer() oob.Offer { return oob.Offer{Maps: []*mmap.Map{h.memory}} }
-
 func (h *holder) begin(*oob.Answer) error {
 	h.endWithPeer(func() error {
 		h.print("left: %s", word(atomic.LoadUint64(h.value)))
@@ -123,5 +110,3 @@ func (h *holder) begin(*oob.Answer) error {
 	})
 	return nil
 }
-
-func (h *holder) close() error { return closeAll(h.memory) }
