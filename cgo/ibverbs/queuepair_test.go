@@ -44,7 +44,7 @@ func TestGuestTransitions(t *testing.T) {
 	check(init, 0, verbs.QPAttrDestQPN, nil, "attribute DestQPN is not allowed in this transition")
 	check(init, 0, 0, func(a *verbs.QPAttr) { a.Port = 2 }, "attribute Port is 2; it must be from 1 to 1")
 	check(init, 0, 0, func(a *verbs.QPAttr) { a.Port = 300 }, "attribute Port is 300")
-	check(step{verbs.QPReadyToSend, 0}, 0, 0, nil, "there is no such transition")
+	check(step{verbs.QPReadyToSend, verbs.QPAttrState}, 0, 0, nil, "there is no such transition")
 	attr := good
 	attr.State = verbs.QPInitialized
 	require.NoError(t, e.qp.Modify(attr, init.mask))
