@@ -1,6 +1,5 @@
-// Command device_info shows the devices that programs can open: those of every
-// driver, with their ports, the GID tables that hold their addresses, their limits
-// and counters, and what RDMA contexts can do on them. With -d it shows one.
+// Command device_info shows the devices of every driver: their ports, GID tables (the addresses), limits
+// and counters, and what RDMA contexts can do on them. With -d it shows one device.
 //
 // Each device is opened for its attributes. A device that cannot be opened is shown with the
 // reason, and the program fails at its end.

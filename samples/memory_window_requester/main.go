@@ -1,6 +1,6 @@
 // Command memory_window_requester writes to memory that its peer, memory_window_responder,
-// lends it, and returns it. A message brings the descriptor of the memory window, which is
-// imported like that of any memory map. After the write, a send with invalidate revokes the
+// lends it, and returns it. A message brings the descriptor of the memory window, which is imported
+// as a memory map's is. After the write, a send with invalidate revokes the
 // window at the peer.
 package main
 

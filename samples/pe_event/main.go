@@ -2,8 +2,8 @@
 
 // Command pe_event waits for an engine in its own event loop: the engine's descriptor is in an
 // epoll set, which can also hold everything else that a program waits for. The loop sleeps
-// while there is nothing to do. Timers request a copy every millisecond, through Engine.Do, so
-// that all work of the engine runs on one goroutine, that of the loop.
+// while there is nothing to do. Timers request a copy every millisecond, through Engine.Do: so the
+// loop's goroutine does all work of the engine.
 package main
 
 import (

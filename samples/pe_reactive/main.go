@@ -1,6 +1,5 @@
-// Command pe_reactive has all its logic in callbacks: the callback for changes of the
-// context's state starts the work and ends it, and that of a completed copy decides what comes
-// next. The main function makes the objects and calls Run, which sleeps while there is nothing
+// Command pe_reactive has all its logic in callbacks: one for changes of the context's state, which
+// starts and ends the work, and one for completed copies, which submits the next copy. The main function makes the objects and calls Run, which sleeps while there is nothing
 // to do and returns when the context is Idle.
 //
 // The work is a chain of 16 copies. Each copies the data that the previous one has written.

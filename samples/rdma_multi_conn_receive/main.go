@@ -1,6 +1,6 @@
 // Command rdma_multi_conn_receive receives one message over each of several connections from
 // its peer, rdma_multi_conn_send. Receives are not tied to a connection: all connections of
-// the context share them, and a message names the one that it came from.
+// the context share them, and each message names its connection.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 // PSN returns a random number for the first packet that a queue pair sends: 24 bits.
 func PSN() uint32 { return rand.Uint32N(1 << 24) }
 
-// Connect takes a queue pair of RC through Init and RTR to RTS (ibv_modify_qp(3)). The access
-// is what the peer may do. The receives are posted before the peer can send.
+// Connect takes a queue pair of RC through Init and RTR to RTS (ibv_modify_qp(3)). access
+// lists the operations that the peer may do. The receives are posted before the peer can send.
 func Connect(qp verbs.QP, access verbs.Access, gidIndex int, mine, theirs *Metadata, receives ...verbs.RecvWR) error {
 	if err := qp.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: 1, Access: access}, verbs.RCToInit); err != nil {
 		return err

@@ -118,8 +118,8 @@ func (s *Session) peer(way oob.Way, role oob.Role) (*oob.Peer, error) {
 	})
 }
 
-// byAddress makes the way by connection manager. The responder of a pair is the server. Where
-// either program can be the server, the one without -sa is.
+// byAddress makes the way by connection manager. The responder of a pair is the server. If either
+// program can be the server, the absence of -sa makes it one.
 func (r *exchangeFlags) byAddress(f *Flags, p Program) (oob.Way, error) {
 	port := strconv.Itoa(r.port)
 	if r.server == "" {

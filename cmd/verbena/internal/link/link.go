@@ -133,8 +133,7 @@ func (h *Hub) Open(conn *rdma.Connection) (*Link, error) {
 func (l *Link) Device() verbs.Device { return l.hub.rdma.Device() }
 
 // Connection is the connection of the link. Its methods belong to the engine's goroutine,
-// except those that return addresses and queue pair numbers, which do not change once it is
-// Ready.
+// except LocalAddr, PeerAddr, QPN and PeerQPN, whose results do not change once it is Ready.
 func (l *Link) Connection() *rdma.Connection { return l.conn }
 
 // Ready waits until the connection is Ready. Its errors are those of package rdma.
@@ -219,8 +218,8 @@ func (l *Link) Send(ctx context.Context, m proto.Message) error {
 }
 
 // WriteSend posts a write, unless its length is zero, and behind it a message, unless that is
-// nil. The written data is in place when the peer receives the message. The Pending ends when the
-// device needs neither this source nor those of earlier writes.
+// nil. The written data is in place when the peer receives the message. When the Pending is done, the
+// device no longer needs the sources of this write and of earlier ones.
 func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) (last *await.Pending, err error) {
 	var b []byte
 	if m != nil {
@@ -248,7 +247,7 @@ func (l *Link) WriteSend(ctx context.Context, w Write, m proto.Message) (last *a
 	return last, err
 }
 
-// inFlight is what a link has at the device of one kind, in order.
+// inFlight holds the tasks of one kind that a link has posted, in order.
 type inFlight struct {
 	tasks []*await.Pending // by place; nil: not used yet
 	next  int              // the place of the next task, which has the oldest one

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// The protocol is that of rping(1), so that either end may be rping. In each round the client
+// The two ends speak the protocol of rping(1), so either may be rping. In each round the client
 // advertises memory; the server reads it, and answers. The client then advertises other
-// memory; the server writes what it has read to it, and answers again. Every message has 16
+// memory; the server writes the same data there, and answers again. Every message has 16
 // bytes. A message of the client holds an address, a key and a length, in network byte order.
 // A message of the server means "go on", whatever its content.
 const (

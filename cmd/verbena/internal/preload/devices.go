@@ -18,8 +18,8 @@ const devicesVariable = "VERBENA_DEVICES"
 
 var errNoInterface = errors.New("this machine has no software device, since no network interface is up and has an address; bring one up, as in: ip link set lo up")
 
-// deviceNames returns the devices for the program, with their options: those of the flags, or
-// else of the environment. None means all; with -faults all have to be named.
+// deviceNames returns the devices for the program, with their options, from the flags or else from the
+// environment. If neither names one, the program gets all devices; -faults needs names.
 func (o *options) deviceNames() ([]string, error) {
 	names, source := o.devices, "-d"
 	if len(names) == 0 {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// preloaded returns the value of LD_PRELOAD that loads a library after those of the user: what these
-// define for themselves goes first, and finds the library's by RTLD_NEXT, as it would find those of
-// libibverbs. Other copies of the library are left out, since two in one process would each be half of
-// it, and so are the libraries whose place it takes.
+// preloaded adds a library to the user's value of LD_PRELOAD, at its end. So functions that the user's
+// libraries define come first, and find the library's by RTLD_NEXT, as they would find libibverbs's.
+// preloaded leaves out other copies of the library, since two in one process would each have half of the
+// state, and the libraries that it replaces.
 func preloaded(before, library string) string {
 	list := strings.FieldsFunc(before, func(r rune) bool { return r == ' ' || r == ':' })
 	list = slices.DeleteFunc(list, func(path string) bool {

@@ -11,7 +11,7 @@ import (
 	"io"
 )
 
-// Exit codes. These are those of env(1) and nohup(1): all others are the program's.
+// Exit codes, as env(1) and nohup(1) have them. All others are the program's.
 const (
 	exitOK       = 0
 	exitFailed   = 125 // verbena run itself failed, or its command line is wrong

@@ -76,8 +76,8 @@ func (p *program) inScript(err error) error {
 	return refuse("%s: its interpreter: %w", p.chain[0], err)
 }
 
-// interpreterOf returns the command that interprets a script, or an empty string for what is not a
-// script. Of env it is the command that env runs.
+// interpreterOf returns the command that interprets a script: for env(1), the command that env runs. If
+// the file is no script, it returns an empty string.
 func interpreterOf(path string) (string, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait
 		return "", refuse("%s is not a program: it is not a regular file", path)

@@ -93,9 +93,9 @@ func (o *options) start(stderr io.Writer) error {
 	return refuse("run %s: %w", path, syscall.Exec(path, o.command, env))
 }
 
-// replacements returns the folders that have libverbena.so under the names of these libraries. If the
-// program's own have versions of symbols that libverbena.so lacks, the dynamic linker would not start
-// what needs those: then incompatible is one of them, and only what is missing is replaced.
+// replacements returns the folders that have libverbena.so under the names of these libraries. If an
+// installed library has versions of symbols that libverbena.so lacks, the dynamic linker would not start
+// a program that needs them: then incompatible is such a library, and only missing ones are replaced.
 func (l *library) replacements(p *program, names []string) (folders []string, incompatible string, err error) {
 	found := make(map[string]string)
 	for _, name := range names {

@@ -17,8 +17,8 @@ type rdma struct {
 	device string // empty: by the system's routes
 }
 
-// queued is how many connections of one address can wait while -max are open, also those that their
-// peers have not confirmed. All addresses together have twice as many places.
+// queued limits the connections of one address that wait while -max are open. Connections not yet
+// confirmed by the peer count too. All addresses together have twice as many places.
 const queued = 512
 
 func newRDMA(device string, max int, log zerolog.Logger) *rdma {

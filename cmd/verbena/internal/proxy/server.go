@@ -30,8 +30,8 @@ type server struct {
 	log      zerolog.Logger
 
 	open      sync.WaitGroup
-	places    chan struct{} // of the connections that are open
-	lingering chan struct{} // of those whose last data is still being sent
+	places    chan struct{} // semaphore: open connections
+	lingering chan struct{} // semaphore: closed connections whose last data is still being sent
 
 	accepted int64 // connections; of the accepting goroutine
 	failed   atomic.Int64

@@ -17,7 +17,7 @@ const limitBurst = 100 * time.Millisecond
 // NewLimiter makes a limiter of rate bytes per second. Zero: no limit.
 func NewLimiter(rate int64) *Limiter { return &Limiter{rate: float64(rate)} }
 
-// piece returns how much of n bytes to send at a time: what the rate allows in 1/20 s, at
+// piece returns how much of n bytes to send at a time: as many as the rate allows in 1/20 s, at
 // least 4096.
 func (l *Limiter) piece(n int) int {
 	if l.rate == 0 {

@@ -80,7 +80,7 @@ type incoming struct {
 	files    map[uint32]*file // wanted, with data still to come
 	begun    int              // of these, files of several blocks that have begun
 	next     uint32           // the next index
-	waitLeft time.Duration    // what is left of busyPatience
+	waitLeft time.Duration    // the unused part of busyTimeout
 }
 
 func (s *incoming) run(ctx context.Context) error {

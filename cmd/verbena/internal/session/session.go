@@ -56,8 +56,8 @@ type Events interface {
 type Summary struct {
 	Transfer [16]byte // identifies the sender's run; zero at a receiver: the handshake failed
 	Entries  int      // files, directories and links that the receiver has
-	Had      int      // of these, those that it had before
-	Failed   int      // those that it does not have
+	Had      int      // of these, how many it had before
+	Failed   int      // entries that it does not have
 	NoSpace  bool     // one of them failed for lack of space
 	Bytes    int64    // moved over this connection
 	Text     bool     // it was a plain message

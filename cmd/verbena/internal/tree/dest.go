@@ -15,9 +15,9 @@ import (
 	"github.com/verbena-rdma/verbena/internal/errno"
 )
 
-// Policy is what to do with what exists. A file with the size and the time of modification that
-// are announced counts as the same; its content is not compared. Refuse and Skip change nothing
-// that exists, not even permissions and times.
+// Policy decides about an entry whose name is in use. A file whose size and time of modification are
+// as announced counts as the same; its content is not compared. Refuse and Skip change nothing of
+// existing files and directories, not even permissions and times.
 type Policy int
 
 // The policies.

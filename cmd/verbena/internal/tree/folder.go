@@ -107,7 +107,7 @@ func (f *folder) in(p string, do func(dir *os.Root, name string) error) error {
 	return do(dir.Root, path.Base(p))
 }
 
-// close closes what is open. After it, no method except release may be called.
+// close closes all directories. After it, no method except release may be called.
 func (f *folder) close() error {
 	f.release(f.last)
 	return f.root.Close()

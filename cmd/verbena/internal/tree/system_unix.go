@@ -42,7 +42,7 @@ func checkOwner(dir fs.FileInfo) error {
 	return nil
 }
 
-// identify returns the identity of what has a name in a directory.
+// identify returns the identity of a directory entry.
 func identify(in *os.Root, name string) (id identity, err error) {
 	info, err := in.Lstat(name)
 	if err != nil {

@@ -72,8 +72,8 @@ func (s *Endpoint) each(f func(w *worker) error) error {
 	return nil
 }
 
-// cause returns why the engines have ended, if they have, or else err: the first error
-// explains those that follow from it.
+// cause returns the first error, which explains the later ones: why the engines have ended or, if they
+// have not, err.
 func (s *Endpoint) cause(err error) error { return cmp.Or(context.Cause(s.ctx), err) }
 
 // WaitReady waits until all connections are Ready.
@@ -132,9 +132,8 @@ func (s *Endpoint) Settle() error {
 	return nil
 }
 
-// Verified checks the data that the peer has written, once the peer is done. It returns how
-// many pieces of data were verified in this step, and what was wrong with the first that
-// differed.
+// Verified checks the data that the peer has written, once the peer is done. It returns the number of
+// pieces verified in this step. If one differed, damage describes the first.
 func (s *Endpoint) Verified() (checked int64, damage string, err error) {
 	err = s.each(func(w *worker) error {
 		w.checkWritten()

@@ -85,8 +85,8 @@ func parseCPU(cpuinfo string) (model string, hypervisor bool) {
 	return model, false
 }
 
-// emulated reports whether QEMU emulates the processor in software. With KVM, the model is
-// that of the host, unless QEMU was started with its own processor model.
+// emulated reports whether QEMU emulates the processor in software. With KVM, the guest sees the host's
+// processor model, unless QEMU was started with a model of its own.
 func emulated(model, vendor, hypervisor string) bool {
 	return strings.Contains(model, "TCG") || strings.Contains(model, "QEMU") && vendor == "QEMU" && hypervisor == ""
 }
