@@ -83,55 +83,44 @@ var ErrMessage = errors.New("not a message of write_cpu_client")
 
 // Append appends the encoded message.
 func (c *Connect) Append(b []byte) []byte {
-	b = append(append(b, kindConnect), c.Client[:]...)
-	for _, r := range c.Regions {
-		b = binary.BigEndian.AppendUint64(b, r.Addr)
-		b = binary.BigEndian.AppendUint64(b, r.Size)
-		b = binary.BigEndian.AppendUint32(b, r.RKey)
-	}
+	b, _ = binary.Append(append(b, kindConnect), binary.BigEndian, c) // fails only for sizes that vary
 	return b
 }
 
+// fillHeader is a RandomFill but for its pages.
+type fillHeader struct {
+	Client         Address
+	Context        uint32
+	Seed, PageSize uint64
+	Pages          uint32 // how many
+}
+
 // FillLen returns the length of a RandomFill message for that many pages, in bytes.
-func FillLen(pages int) int { return 1 + 32 + 4 + 8 + 8 + 4 + 4*pages }
+func FillLen(pages int) int { return 1 + binary.Size(fillHeader{}) + 4*pages }
 
 // Append appends the encoded message.
 func (f *RandomFill) Append(b []byte) []byte {
-	b = append(append(b, kindRandomFill), f.Client[:]...)
-	b = binary.BigEndian.AppendUint32(b, f.Context)
-	b = binary.BigEndian.AppendUint64(b, f.Seed)
-	b = binary.BigEndian.AppendUint64(b, f.PageSize)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(f.Pages)))
-	for _, p := range f.Pages {
-		b = binary.BigEndian.AppendUint32(b, p)
-	}
+	b, _ = binary.Append(append(b, kindRandomFill), binary.BigEndian, fillHeader{f.Client, f.Context, f.Seed, f.PageSize, uint32(len(f.Pages))})
+	b, _ = binary.Append(b, binary.BigEndian, f.Pages)
 	return b
 }
 
 // Parse decodes a message. One of the two results is not nil.
 func Parse(b []byte) (*Connect, *RandomFill, error) {
-	const connectLen = 1 + 32 + Regions*20
+	c, h := &Connect{}, fillHeader{}
 	switch {
-	case len(b) == connectLen && b[0] == kindConnect:
-		c := &Connect{Client: Address(b[1:])}
-		for i := range c.Regions {
-			r := b[33+20*i:]
-			c.Regions[i] = Remote{binary.BigEndian.Uint64(r), binary.BigEndian.Uint64(r[8:]), binary.BigEndian.Uint32(r[16:])}
-		}
-		return c, nil, nil
+	case len(b) == 1+binary.Size(c) && b[0] == kindConnect:
+		_, err := binary.Decode(b[1:], binary.BigEndian, c)
+		return c, nil, err
 	case len(b) >= FillLen(0) && b[0] == kindRandomFill:
-		f := &RandomFill{
-			Client: Address(b[1:]), Context: binary.BigEndian.Uint32(b[33:]), Seed: binary.BigEndian.Uint64(b[37:]),
-			PageSize: binary.BigEndian.Uint64(b[45:]),
-		}
-		pages := b[FillLen(0):]
-		if uint64(len(pages)) != 4*uint64(binary.BigEndian.Uint32(b[53:])) {
+		n, err := binary.Decode(b[1:], binary.BigEndian, &h)
+		pages := b[1+n:]
+		if err != nil || uint64(len(pages)) != 4*uint64(h.Pages) {
 			break
 		}
-		for ; len(pages) > 0; pages = pages[4:] {
-			f.Pages = append(f.Pages, binary.BigEndian.Uint32(pages))
-		}
-		return nil, f, nil
+		f := &RandomFill{h.Client, h.Context, h.Seed, h.PageSize, make([]uint32, h.Pages)}
+		_, err = binary.Decode(pages, binary.BigEndian, f.Pages)
+		return nil, f, err
 	}
 	return nil, nil, fmt.Errorf("%w: %d bytes", ErrMessage, len(b))
 }
