@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,10 +14,6 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		if fake := fakes[filepath.Base(os.Args[0])]; fake != nil {
-			fake(os.Args[1:])
-			os.Exit(0)
-		}
 		main()
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
