@@ -22,7 +22,7 @@ func TestCMOnALossyNetwork(t *testing.T) { simulate(t, 5, testCMOnALossyNetwork)
 func testCMOnALossyNetwork(s *sim.Sim) {
 	t := s
 	const times, writes = 2, 10
-	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.4})
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.25})
 	at := "cm:" + simCM(s, "server")
 	dev := s.Host("server").Device()
 	engine := pe.New(pe.Config{})
