@@ -1,13 +1,11 @@
 package pair
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 )
 
@@ -47,66 +45,29 @@ func (e Example) Run(ctx context.Context, o Options) (r Result, err error) {
 	if !e.Printed {
 		server, client = append(server, "-p", o.Address), append(client, "-s", o.Address)
 	}
-	a, b := newProcess(ctx, server), newProcess(ctx, client)
+	a, b := &program{words: server}, &program{words: client}
 	begin := time.Now()
-	line := &firstLine{got: make(chan struct{})}
-	if e.Printed {
-		a.cmd.Stdout = io.MultiWriter(&a.stdout, line)
-	}
-	if err := a.cmd.Start(); err != nil {
+	if err := a.start(ctx); err != nil {
 		return r, err
 	}
-	ended := make(chan struct{})
-	go func() { a.wait(); close(ended) }()
 	if e.Printed {
-		select {
-		case <-line.got:
-			b = newProcess(ctx, append(client, line.text()))
-		case <-ended:
-			r = Result{Responder: a.side(), Elapsed: time.Since(begin)}
-			return r, fmt.Errorf("%s ended with code %d and printed no address", e.Server, r.Responder.Code)
+		err := a.process.AwaitFunc(ctx, "print its address", func() bool { return strings.Contains(a.stdout.String(), "\n") })
+		if err != nil {
+			a.process.Kill()
+			return Result{Responder: a.side(), Elapsed: time.Since(begin)}, err
 		}
+		address, _, _ := strings.Cut(a.stdout.String(), "\n")
+		b.words = append(b.words, address)
 	}
-	if err = b.cmd.Start(); err == nil {
-		b.wait()
-		if b.side().Code != 0 { // the server might wait forever
-			_ = a.cmd.Cancel()
-		}
-	} else {
-		_ = a.cmd.Process.Kill()
+	if err = b.start(ctx); err != nil {
+		a.process.Kill()
+	} else if b.process.Code() != 0 { // the server might wait forever
+		_ = a.process.SignalGroup(syscall.SIGTERM)
 	}
-	<-ended
+	_ = a.process.Wait()
 	r = Result{Requester: b.side(), Responder: a.side(), Elapsed: time.Since(begin)}
 	if err == nil && (r.Requester.Code != 0 || r.Responder.Code != 0) {
 		err = fmt.Errorf("%s ended with code %d, %s with code %d", e.Client, r.Requester.Code, e.Server, r.Responder.Code)
 	}
 	return r, err
-}
-
-// firstLine keeps the first line that is written to it.
-type firstLine struct {
-	mu   sync.Mutex
-	line bytes.Buffer
-	got  chan struct{} // closed when the line is complete
-	done bool
-}
-
-// Write implements io.Writer.
-func (f *firstLine) Write(b []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.done {
-		f.line.Write(b)
-		if f.done = bytes.ContainsRune(f.line.Bytes(), '\n'); f.done {
-			close(f.got)
-		}
-	}
-	return len(b), nil
-}
-
-func (f *firstLine) text() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	line, _, _ := strings.Cut(f.line.String(), "\n")
-	return line
 }

@@ -1,15 +1,16 @@
 package pair
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
-	"os/exec"
+	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/process"
 )
 
 // Side is the result of one program.
@@ -45,24 +46,27 @@ func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	a, b := newProcess(ctx, requester), newProcess(ctx, responder)
+	a, b := &program{words: requester}, &program{words: responder}
 	if o.Way == Stdio {
 		if err := errors.Join(a.pipeTo(b), b.pipeTo(a)); err != nil {
 			return Result{}, err
 		}
 	}
 	start := time.Now()
-	if err := a.cmd.Start(); err != nil {
-		return Result{}, err
+	err = a.start(ctx)
+	if err == nil {
+		if err = b.start(ctx); err != nil {
+			a.process.Kill()
+		}
 	}
 	var both sync.WaitGroup
-	both.Go(a.wait)
-	if err = b.cmd.Start(); err == nil {
-		both.Go(b.wait)
-	} else {
-		_ = a.cmd.Process.Kill()
+	for _, p := range []*program{a, b} {
+		both.Go(p.wait)
 	}
 	both.Wait()
+	if a.process == nil {
+		return Result{}, err
+	}
 	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start), pair: p, size: o.Size}, err
 }
 
@@ -75,25 +79,26 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-type process struct {
-	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
-	pipe           io.WriteCloser // the other program's standard input
-}
-
-func newProcess(ctx context.Context, command []string) *process {
-	p := &process{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	p.cmd.WaitDelay = killDelay
-	return p
+type program struct {
+	words   []string
+	stdin   *os.File // from the other program; nil: empty
+	pipe    *os.File // to the other program's standard input
+	stdout  process.Output
+	process *process.Process // nil if it was not started
 }
 
 // pipeTo copies the output of p to the standard input of q.
-func (p *process) pipeTo(q *process) error {
-	in, err := q.cmd.StdinPipe()
-	p.pipe = in
-	p.cmd.Stdout = io.MultiWriter(&p.stdout, ignoreErrors{in})
+func (p *program) pipeTo(q *program) (err error) {
+	q.stdin, p.pipe, err = os.Pipe()
+	return err
+}
+
+func (p *program) start(ctx context.Context) (err error) {
+	var out io.Writer = &p.stdout
+	if p.pipe != nil {
+		out = io.MultiWriter(&p.stdout, ignoreErrors{p.pipe})
+	}
+	p.process, err = process.Start(ctx, process.Program{Args: p.words, Stdin: p.stdin, Stdout: out, Stop: syscall.SIGTERM, Grace: killDelay})
 	return err
 }
 
@@ -105,17 +110,22 @@ func (d ignoreErrors) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *process) wait() {
-	_ = p.cmd.Wait() // side reports the exit code
+func (p *program) wait() {
+	if p.stdin != nil {
+		_ = p.stdin.Close()
+	}
+	if p.process != nil {
+		_ = p.process.Wait() // side reports the exit code
+	}
 	if p.pipe != nil {
 		_ = p.pipe.Close()
 	}
 }
 
-func (p *process) side() Side {
-	s := Side{Command: p.cmd.Args, Stdout: p.stdout.String(), Stderr: p.stderr.String(), Code: -1}
-	if p.cmd.ProcessState != nil {
-		s.Code = p.cmd.ProcessState.ExitCode()
+func (p *program) side() Side {
+	s := Side{Command: p.words, Code: -1}
+	if p.process != nil {
+		s.Stdout, s.Stderr, s.Code = p.stdout.String(), p.process.Stderr.String(), p.process.Code()
 	}
 	return s
 }

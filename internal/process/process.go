@@ -22,10 +22,11 @@ type Program struct {
 	Dir   string     // where it runs; empty: where this process runs
 	Env   []string   // added to the environment of this process
 	Files []*os.File // its file descriptors 3 and following
+	Stdin *os.File   // its standard input; nil: empty
 	// Stdout and Stderr get what it prints; nil: a new Output. Both may be the same Output.
 	Stdout, Stderr io.Writer
-	// In and Out make pipes to its standard input and from its standard output. Without them its
-	// input is empty, and Stdout gets the output.
+	// In and Out make pipes to its standard input and from its standard output, in place of Stdin and
+	// Stdout.
 	In, Out bool
 	// Limit is how long it may run; zero: without limit.
 	Limit time.Duration
@@ -106,6 +107,9 @@ func (p *Process) connect(program Program) (theirs *os.File, err error) {
 		if p.In, err = p.cmd.StdinPipe(); err != nil {
 			return nil, err
 		}
+	}
+	if program.Stdin != nil {
+		p.cmd.Stdin = program.Stdin
 	}
 	if p.cmd.Stderr == nil {
 		p.cmd.Stderr = new(Output)

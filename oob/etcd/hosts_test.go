@@ -1,19 +1,17 @@
 package etcd
 
 import (
-	"bytes"
+	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/test/netns"
+	"github.com/verbena-rdma/verbena/test/process"
 )
 
 // hosts is a network of namespaces: a host for each of names, and one for the etcd server.
@@ -40,74 +38,32 @@ func newHosts(t *testing.T) *hosts {
 
 // program is a program on a host.
 type program struct {
-	t      *testing.T
-	what   string
-	cmd    *exec.Cmd
-	input  io.Closer
-	stdout output
-	stderr output
-	ended  chan struct{}
+	*process.Process
+	t    *testing.T
+	what string
 }
 
-// output can be read while it is written.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-// start starts a program on a host: this one, which the environment makes that.
+// start starts a program on a host: this one, which the environment makes that. It ends with its
+// input.
 func (h *hosts) start(t *testing.T, host, format string, args ...any) *program {
 	t.Helper()
-	p := &program{t: t, what: fmt.Sprintf(format, args...), ended: make(chan struct{})}
-	words := append(h.of[host].Run(), os.Args[0])
-	p.cmd = exec.Command(words[0], words[1:]...)
-	p.cmd.Env = append(os.Environ(), programVariable+"="+p.what, "GORACE=atexit_sleep_ms=0")
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	input, err := p.cmd.StdinPipe() // the program ends with it, also if this one dies
-	require.NoError(t, err)
-	p.input = input
-	require.NoError(t, p.cmd.Start())
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%s printed\n%s%s", p.what, &p.stdout, &p.stderr)
-		}
-	})
-	return p
+	what := fmt.Sprintf(format, args...)
+	return &program{process.Start(t, process.Program{Args: append(h.of[host].Run(), os.Args[0]), Env: []string{programVariable + "=" + what}, In: true}), t, what}
 }
 
 // kill ends a program at once, as kill -9 does.
-func (p *program) kill() {
-	_ = p.cmd.Process.Kill() // ip has become the program
-	<-p.ended
-}
+func (p *program) kill() { p.Kill() }
 
 // stop has a program end, and returns when it has, successfully.
 func (p *program) stop() {
 	p.t.Helper()
-	_ = p.input.Close()
+	_ = p.In.Close()
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-time.After(patience):
 		require.Fail(p.t, "the program does not end", p.what)
 	}
-	require.Zero(p.t, p.cmd.ProcessState.ExitCode(), "%s: %s", p.what, &p.stderr)
+	p.Succeed()
 }
 
 // patience ends a test that hangs.
@@ -117,24 +73,19 @@ const patience = 5 * time.Minute
 // returns the last.
 func (p *program) await(beginning string, n int) (line string) {
 	p.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		all := p.printed(beginning)
-		if len(all) > n {
-			return all[len(all)-1]
-		}
-		select {
-		case <-p.ended:
-			require.Fail(p.t, "the program has ended", "%s, while %q was waited for: %s", p.what, beginning, &p.stderr)
-		case <-time.After(5 * time.Millisecond):
-		}
-		require.True(p.t, time.Now().Before(deadline), "%s has not printed %q", p.what, beginning)
-	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	var all []string
+	require.NoError(p.t, p.AwaitFunc(ctx, fmt.Sprintf("print %q", beginning), func() bool {
+		all = p.printed(beginning)
+		return len(all) > n
+	}), p.what)
+	return all[len(all)-1]
 }
 
 // printed returns the lines so far that begin with a text.
 func (p *program) printed(beginning string) (list []string) {
-	for _, line := range lines(p.stdout.String()) {
+	for _, line := range lines(p.Stdout.String()) {
 		if strings.HasPrefix(line, beginning) {
 			list = append(list, line)
 		}

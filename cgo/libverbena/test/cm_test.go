@@ -69,8 +69,8 @@ func TestCMMulticast(t *testing.T) {
 	}
 	sender, err := start(ctx, env, append([]string{"mckey", "-s"}, options...))
 	require.NoError(t, err)
-	require.NoError(t, sender.wait(), "%s", sender.output.String())
-	require.NoError(t, receiver.wait(), "%s", receiver.output.String())
+	require.NoError(t, sender.Wait(), "%s", sender.output.String())
+	require.NoError(t, receiver.Wait(), "%s", receiver.output.String())
 	assert.Contains(t, receiver.output.String(), "return status 0")
 }
 

@@ -63,7 +63,7 @@ func TestGoAndC(t *testing.T) {
 	needProgram(t, "stdbuf", "coreutils")
 	const rounds, size = 500, 1000
 	options := fmt.Sprintf("-V -d -S %d -C %d", size, rounds)
-	rping := func(t *testing.T, args string) *process {
+	rping := func(t *testing.T, args string) *child {
 		p, err := start(t.Context(), plain.environment(t, "VERBENA_DEVICES=soft-lo"), strings.Fields("stdbuf -oL rping "+options+" "+args))
 		require.NoError(t, err)
 		t.Cleanup(p.stop)
@@ -79,7 +79,7 @@ func TestGoAndC(t *testing.T) {
 		shared := sawPath(end.QP, verbs.PathSharedMemory)
 		end.Client(netip.MustParseAddrPort("127.0.0.1:"+port), rounds)
 		assert.True(t, shared(), "the path was never shared memory")
-		_ = p.wait() // rping exits with an error when its client disconnects
+		_ = p.Wait() // rping exits with an error when its client disconnects
 	})
 	t.Run("Go serves", func(t *testing.T) {
 		end := cmtest.NewRping(t, cmtest.SideOf(t, openDevice(t), true, false), size)
@@ -89,7 +89,7 @@ func TestGoAndC(t *testing.T) {
 		p := rping(t, fmt.Sprintf("-c -a %v -p %d", l.Addr().Addr(), l.Addr().Port()))
 		assert.Equal(t, rounds, end.Serve(l))
 		assert.True(t, shared(), "the path was never shared memory")
-		require.NoError(t, p.wait(), "%s", p.output.String())
+		require.NoError(t, p.Wait(), "%s", p.output.String())
 	})
 }
 

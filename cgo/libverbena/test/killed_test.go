@@ -39,14 +39,14 @@ func TestKilled(t *testing.T) {
 					defer cancel()
 					port := freePort(t)
 					env := plain.environment(t, "VERBENA_DEVICES="+p.devices)
-					run := func(more ...string) *process {
+					run := func(more ...string) *child {
 						p, err := start(ctx, env, append(append([]string{"stdbuf", "-oL"}, strings.Fields(pair.command+port)...), more...))
 						require.NoError(t, err)
 						t.Cleanup(p.stop)
 						return p
 					}
 					server := run()
-					for !listens(server.cmd.Process.Pid, "tcp", port) && !server.ended() && ctx.Err() == nil {
+					for !listens(server.PID(), "tcp", port) && !server.ended() && ctx.Err() == nil {
 						time.Sleep(20 * time.Millisecond)
 					}
 					client := run("127.0.0.1")
@@ -58,8 +58,8 @@ func TestKilled(t *testing.T) {
 						killed, other = client, server
 					}
 					require.False(t, client.ended() || server.ended(), "%s\n%s", client.output.String(), server.output.String())
-					require.NoError(t, syscall.Kill(killed.cmd.Process.Pid, syscall.SIGKILL))
-					require.Error(t, other.wait())
+					require.NoError(t, syscall.Kill(killed.PID(), syscall.SIGKILL))
+					require.Error(t, other.Wait())
 					assert.NoError(t, ctx.Err(), "it does not end")
 				})
 			}

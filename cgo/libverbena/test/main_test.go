@@ -130,6 +130,6 @@ func run(t *testing.T, env []string, words ...string) (string, error) {
 	defer cancel()
 	p, err := start(ctx, env, words)
 	require.NoError(t, err)
-	err = p.wait()
+	err = p.Wait()
 	return p.output.String(), err
 }

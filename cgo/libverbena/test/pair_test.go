@@ -11,93 +11,53 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // patience ends a program that hangs. Its stacks are printed.
 const patience = 5 * time.Minute
 
-// process is a program that runs.
-type process struct {
-	cmd    *exec.Cmd
-	output syncBuffer
-	done   chan struct{}
-	err    error // of the end; valid when done is closed
-}
-
-// syncBuffer can be read while a program writes to it.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-// start starts a program. After patience it is aborted: Go prints its stacks then.
-func start(ctx context.Context, env, words []string) (*process, error) {
-	p := &process{cmd: exec.CommandContext(ctx, words[0], words[1:]...), done: make(chan struct{})}
-	p.cmd.Env, p.cmd.Dir = env, folder // some leave files where they run
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p.cmd.Cancel = func() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGABRT) }
-	p.cmd.WaitDelay = 10 * time.Second
-	if err := p.cmd.Start(); err != nil {
+// start starts a program. When ctx ends it is aborted: Go prints its stacks then.
+func start(ctx context.Context, env, words []string) (*child, error) {
+	out := new(process.Output)
+	p, err := process.Start(ctx, process.Program{
+		Args: words, Env: env, Dir: folder, // some leave files where they run
+		Stdout: out, Stderr: out, Stop: syscall.SIGABRT, Grace: 10 * time.Second,
+	})
+	if err != nil {
 		return nil, err
 	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	return p, nil
+	return &child{p, out}, nil
 }
 
-// wait returns how the program ended.
-func (p *process) wait() error {
-	<-p.done
-	return p.err
+// child is a program that runs.
+type child struct {
+	*process.Process
+	output *process.Output
 }
 
 // stop ends a program that would go on, and waits until its children are gone too: their devices
 // hold the port of an address.
-func (p *process) stop() {
-	group := -p.cmd.Process.Pid
-	_ = syscall.Kill(group, syscall.SIGTERM)
-	for tries := 0; ; tries++ {
-		if p.ended() && syscall.Kill(group, 0) != nil {
-			return
-		}
-		if tries == 500 {
-			_ = syscall.Kill(group, syscall.SIGKILL)
-		}
-		time.Sleep(10 * time.Millisecond)
+func (p *child) stop() {
+	_ = p.SignalGroup(syscall.SIGTERM)
+	select {
+	case <-p.Ended():
+	case <-time.After(5 * time.Second):
+		p.Kill()
+	}
+	for syscall.Kill(-p.PID(), 0) == nil {
+		time.Sleep(time.Millisecond)
 	}
 }
 
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
+func (p *child) ended() bool { return p.State() != nil }
 
 // place is where the two programs of a row run.
 type place struct {
@@ -219,7 +179,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		err = c.wait()
+		err = c.Wait()
 		return c.output.String(), r.checkEnd("the program", c.output.String(), err)
 	}
 	s, err := start(ctx, p.environment(t, &p.server, r, port), p.words(&p.server, r.server, port))
@@ -227,25 +187,25 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		return "", err
 	}
 	defer s.stop()
-	ready := func() bool { return listens(s.cmd.Process.Pid, "tcp", port) }
+	ready := func() bool { return listens(s.PID(), "tcp", port) }
 	switch {
 	case r.retries && p.client.devices == "" && p.server.devices != "":
 		// The kernel's connection manager takes 5 s to repeat a request that nobody takes, and its
 		// clients end if nobody listens.
-		ready = func() bool { return registered(s.cmd.Process.Pid) }
+		ready = func() bool { return registered(s.PID()) }
 	case r.retries:
 		ready = func() bool { return true }
 	}
 	for !ready() && !s.ended() && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
-	var c *process
+	var c *child
 	var first string // what the first client said; a later one finds no server if that has ended
 	for tries := 0; ; tries++ {
 		if c, err = start(ctx, clientEnv, client); err != nil {
 			return "", err
 		}
-		err = c.wait()
+		err = c.Wait()
 		said := c.output.String()
 		if r.cannot != "" {
 			said += s.output.String() // either end may be the first to fail, and the other does not go on
@@ -267,7 +227,7 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	if r.stays {
 		return output, nil
 	}
-	if err := s.wait(); err != nil {
+	if err := s.Wait(); err != nil {
 		return output, fmt.Errorf("the server: %w: %s", err, lastLines(s.output.String(), 40))
 	}
 	return output, nil

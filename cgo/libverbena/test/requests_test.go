@@ -33,7 +33,7 @@ func TestRequestsTakenBack(t *testing.T) {
 func takeRequestsBack(t *testing.T, p *place, program string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	starting := func(e *end, words ...string) *process {
+	starting := func(e *end, words ...string) *child {
 		program, err := start(ctx, plain.environment(t, "VERBENA_DEVICES="+e.devices), append(append([]string{}, e.prefix...), words...))
 		require.NoError(t, err)
 		return program
@@ -54,12 +54,12 @@ func takeRequestsBack(t *testing.T, p *place, program string) {
 	dial := func(port, data string) {
 		t.Helper()
 		honest := starting(&p.client, program, "dial", p.host, port, data)
-		require.NoError(t, honest.wait(), "%s", honest.output.String())
+		require.NoError(t, honest.Wait(), "%s", honest.output.String())
 	}
 	const requests, leastBacklog = 400, 128
 	attacker := starting(&p.client, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "take-back", p.host, ports[0], fmt.Sprint(requests))
 	dial(ports[1], "meanwhile")
-	require.NoError(t, attacker.wait(), "%s", attacker.output.String())
+	require.NoError(t, attacker.Wait(), "%s", attacker.output.String())
 	dial(ports[1], "count")
 	events, err := strconv.Atoi(said(`(\d+) events`)[0])
 	require.NoError(t, err)

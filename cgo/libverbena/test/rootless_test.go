@@ -105,7 +105,7 @@ func TestRootless(t *testing.T) {
 					"SERVER=env "+way.env+" "+pair.server, "CLIENT=env "+way.env+" "+pair.client)
 				p, err := start(ctx, env, append(prefix, "sh", "-c", without+both))
 				require.NoError(t, err)
-				err = p.wait()
+				err = p.Wait()
 				said := func(name string) string {
 					data, err := os.ReadFile(filepath.Join(out, name))
 					require.NoError(t, err)
