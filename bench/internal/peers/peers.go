@@ -164,7 +164,8 @@ func (m *measurer) find(ctx context.Context) {
 		}
 		return path
 	}
-	m.versions = append(m.versions, "Verbena "+lastWord(ctx, m.verbena, "-version"))
+	own, _ := process.Run(ctx, process.Program{Args: []string{m.verbena, "-version"}, Limit: time.Minute})
+	m.versions = append(m.versions, strings.TrimSpace(own))
 	m.ucx = find("ucx_perftest", "UCX", "install the Debian package ucx-utils", "ucx_info", "-v")
 	m.pingPong = find("fi_pingpong", "libfabric", "install the Debian package libfabric-bin", "fi_info", "--version")
 	m.rma = find("fi_rma_bw", "writes and reads of libfabric", "it is one of libfabric's fabtests, which are not in Debian")
