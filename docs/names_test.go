@@ -52,7 +52,7 @@ func TestNamesAreChecked(t *testing.T) {
 	for _, code := range []string{"rdma.QueryCapabilities(dev)", "rdma.ErrNothing", "rdma.Config.Colour", "pe.Core.NoMethod", "Context.NoMethod", "Inventory.Lend(n)"} {
 		require.NotEmpty(t, api.wrong(code), code)
 	}
-	for _, code := range []string{"rdma.QueryCapabilities(dev, verbs.RC)", "rdma.Config.MTU", "Context.Stop", "`context.Background`", "mmap.Register(dev, …)", "Engine.Do"} {
+	for _, code := range []string{"rdma.QueryCapabilities(dev, verbs.RC)", "rdma.Config.Path.MTU", "Context.Stop", "`context.Background`", "mmap.Register(dev, …)", "Engine.Do"} {
 		require.Empty(t, api.wrong(code), code)
 	}
 }

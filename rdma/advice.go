@@ -65,11 +65,11 @@ func (conn *Connection) lowerMTUAdvice(to string) string {
 		if !conn.ctx.set.cmPathMTU {
 			return fmt.Sprintf(byInterface, "the", to)
 		}
-		return fmt.Sprintf("set Config.MTU %s", to)
+		return fmt.Sprintf("set Config.Path.MTU %s", to)
 	case conn.accepted != nil:
-		return fmt.Sprintf("set Config.MTU %s at the end that dials, or, if that end uses an adapter, "+byInterface, to, "its", to)
+		return fmt.Sprintf("set Config.Path.MTU %s at the end that dials, or, if that end uses an adapter, "+byInterface, to, "its", to)
 	}
-	return fmt.Sprintf("set Config.MTU %s at either end", to)
+	return fmt.Sprintf("set Config.Path.MTU %s at either end", to)
 }
 
 // mtuMismatchAdvice names another possible reason for a refused request or answer: different

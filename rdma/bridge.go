@@ -24,7 +24,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
 		b := &bridge{conn}
 		conn.establishment, conn.establish = b, b.establish
-		return conn.initialize(c.set.Port, c.set.PKeyIndex)
+		return conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex)
 	})
 	if err != nil {
 		return nil, err

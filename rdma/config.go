@@ -40,8 +40,12 @@ type Config struct {
 	// write, since ready signals, keepalives and disconnect notices are writes. Zero: peers may
 	// neither read nor do atomics.
 	Permissions mmap.Permission
-	Path
-	Queues
+	// Path is the local address, and what packets carry.
+	Path Path
+	// Queues are the sizes of the queues at the device.
+	Queues Queues
+	// Retries say when the device repeats a request, and when it gives up.
+	Retries Retries
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
@@ -77,33 +81,6 @@ type Config struct {
 	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working
 	// devices take milliseconds. Zero: DefaultDrainTimeout. None and Forever are refused.
 	DrainTimeout time.Duration
-
-	// RNRRetry is how often the device repeats a message that found no receive at the peer: 1
-	// to 6, None or Forever. Zero: Forever.
-	RNRRetry int
-	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
-	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
-	// Zero, with RetryCount zero: the software device measures the round trip and adapts
-	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for
-	// SilenceTimeout.
-	// Zero otherwise, and on other devices: 268 ms (n = 16).
-	//
-	// A device that does not adapt may wait up to four times as long. The software device doubles
-	// the second and the third time-out in a row.
-	AckTimeout time.Duration
-	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
-	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The
-	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
-	RetryCount int
-	// SilenceTimeout is how long a peer may be silent before the software device gives up, where
-	// AckTimeout and RetryCount are zero. A process that a debugger has stopped is silent. Zero:
-	// 4 s. Adapters ignore it.
-	SilenceTimeout time.Duration
-	// MinRNRTimer is how long peers are told to wait before they repeat a message that found
-	// no receive, rounded up to the next of the 32 values of IBTA 9.7.5.2.8, which go from 10
-	// µs to 655.36 ms. Zero: 640 µs. A software device waits longer, up to 1 s, while many of
-	// its queue pairs wait for receives without a limit.
-	MinRNRTimer time.Duration
 
 	// Log receives connections made and lost (debug), failures (warn). The zero
 	// value is silent.
@@ -173,6 +150,36 @@ type Queues struct {
 	MaxInline int
 }
 
+// Retries say when the device of one end repeats a request of a connection, and when it gives up.
+type Retries struct {
+	// RNRRetry is how often the device repeats a message that found no receive at the peer: 1
+	// to 6, None or Forever. Zero: Forever.
+	RNRRetry int
+	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
+	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
+	// Zero, with RetryCount zero: the software device measures the round trip and adapts
+	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for
+	// SilenceTimeout.
+	// Zero otherwise, and on other devices: 268 ms (n = 16).
+	//
+	// A device that does not adapt may wait up to four times as long. The software device doubles
+	// the second and the third time-out in a row.
+	AckTimeout time.Duration
+	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
+	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The
+	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
+	RetryCount int
+	// SilenceTimeout is how long a peer may be silent before the software device gives up, where
+	// AckTimeout and RetryCount are zero. A process that a debugger has stopped is silent. Zero:
+	// 4 s. Adapters ignore it.
+	SilenceTimeout time.Duration
+	// MinRNRTimer is how long peers are told to wait before they repeat a message that found
+	// no receive, rounded up to the next of the 32 values of IBTA 9.7.5.2.8, which go from 10
+	// µs to 655.36 ms. Zero: 640 µs. A software device waits longer, up to 1 s, while many of
+	// its queue pairs wait for receives without a limit.
+	MinRNRTimer time.Duration
+}
+
 // DatagramsConfig configures a context of datagrams. The zero value is usable: an endpoint of
 // UD.
 type DatagramsConfig struct {
@@ -186,8 +193,10 @@ type DatagramsConfig struct {
 	// PD is the protection domain. All memory that tasks use has to be registered
 	// in it. Nil: the device's default.
 	PD verbs.PD
-	Path
-	Queues
+	// Path is as in Config.
+	Path Path
+	// Queues are as in Config.
+	Queues Queues
 
 	// QKey is the Q_Key that a message must carry for the endpoint to accept it. Descriptors
 	// of endpoints contain it. A reply to a peer that is known only by its messages carries
@@ -207,7 +216,7 @@ type DatagramsConfig struct {
 	CloseTimeout time.Duration
 	// DrainTimeout is as in Config.
 	DrainTimeout time.Duration
-	// RNRRetry is as in Config, for SRD devices that allow setting it (verbs.SRDAttr).
+	// RNRRetry is as in Retries, for SRD devices that allow setting it (verbs.SRDAttr).
 	RNRRetry int
 
 	// Log receives warnings. The zero value is silent.
@@ -218,7 +227,7 @@ type DatagramsConfig struct {
 func (d *DatagramsConfig) common() Config {
 	c := Config{
 		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path, Queues: d.Queues,
-		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, DrainTimeout: d.DrainTimeout, RNRRetry: d.RNRRetry, Log: d.Log,
+		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, DrainTimeout: d.DrainTimeout, Retries: Retries{RNRRetry: d.RNRRetry}, Log: d.Log,
 	}
 	if c.Transport == 0 {
 		c.Transport = verbs.UD

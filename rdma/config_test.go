@@ -27,27 +27,27 @@ func TestDefaults(t *testing.T) {
 	cfg := c.Config()
 	assert.Equal(t, "rdma", cfg.Name)
 	assert.Equal(t, dev.DefaultPD(), cfg.PD)
-	assert.Equal(t, 1, cfg.Port)
-	assert.Equal(t, 0, *cfg.GIDIndex)
-	assert.Equal(t, rdma.Forever, cfg.RNRRetry)
-	assert.Equal(t, 6, cfg.RetryCount)
-	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.AckTimeout)
-	assert.Equal(t, 640*time.Microsecond, cfg.MinRNRTimer)
+	assert.Equal(t, 1, cfg.Path.Port)
+	assert.Equal(t, 0, *cfg.Path.GIDIndex)
+	assert.Equal(t, rdma.Forever, cfg.Retries.RNRRetry)
+	assert.Equal(t, 6, cfg.Retries.RetryCount)
+	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.Retries.AckTimeout)
+	assert.Equal(t, 640*time.Microsecond, cfg.Retries.MinRNRTimer)
 	assert.Equal(t, 1, cfg.MaxConnections)
-	assert.Equal(t, 4, cfg.MaxSendSGE)
-	assert.Equal(t, 4, cfg.MaxRecvSGE)
+	assert.Equal(t, 4, cfg.Queues.MaxSendSGE)
+	assert.Equal(t, 4, cfg.Queues.MaxRecvSGE)
 	assert.True(t, c.GID().GID.Addr().Is4())
 	assert.Same(t, dev, c.Device())
 	assert.Equal(t, dev.DefaultPD(), c.PD())
 
-	*cfg.GIDIndex = 99
-	assert.Equal(t, 0, *c.Config().GIDIndex, "what Config returns is a copy")
+	*cfg.Path.GIDIndex = 99
+	assert.Equal(t, 0, *c.Config().Path.GIDIndex, "what Config returns is a copy")
 
 	must(c.Pool(10, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	must(c.Pool(5, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	must(c.ReceivePool(7, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
-	assert.Equal(t, 15, c.Config().SendQueueSize, "follows from the pools")
-	assert.Equal(t, 7, c.Config().RecvQueueSize)
+	assert.Equal(t, 15, c.Config().Queues.SendQueueSize, "follows from the pools")
+	assert.Equal(t, 7, c.Config().Queues.RecvQueueSize)
 }
 
 func TestRounding(t *testing.T) {
@@ -60,9 +60,9 @@ func TestRounding(t *testing.T) {
 		{4096 << 31, 4096 << 31, 500 * time.Millisecond, 655360 * time.Microsecond},
 		{rdma.Forever, rdma.Forever, 655360 * time.Microsecond, 655360 * time.Microsecond},
 	} {
-		cfg := must(rdma.New(dev, rdma.Config{AckTimeout: c.ack, MinRNRTimer: c.rnr})).Config()
-		assert.Equal(t, c.wantAck, cfg.AckTimeout, "%v", c.ack)
-		assert.Equal(t, c.wantRNR, cfg.MinRNRTimer, "%v", c.rnr)
+		cfg := must(rdma.New(dev, rdma.Config{Retries: rdma.Retries{AckTimeout: c.ack, MinRNRTimer: c.rnr}})).Config()
+		assert.Equal(t, c.wantAck, cfg.Retries.AckTimeout, "%v", c.ack)
+		assert.Equal(t, c.wantRNR, cfg.Retries.MinRNRTimer, "%v", c.rnr)
 	}
 }
 
@@ -76,31 +76,31 @@ func TestBadConfig(t *testing.T) {
 		text string
 	}{
 		{"domain of another device", rdma.Config{PD: other.DefaultPD()}, rdma.ErrInvalid, "Config.PD"},
-		{"port", rdma.Config{Path: rdma.Path{Port: 2}}, rdma.ErrRange, "Config.Port"},
+		{"port", rdma.Config{Path: rdma.Path{Port: 2}}, rdma.ErrRange, "Config.Path.Port"},
 		{"GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(77)}}, rdma.ErrGID, "use one of 0 (127."},
 		{"negative GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(-1)}}, rdma.ErrGID, "RoCEv2"},
 		{"MTU", rdma.Config{Path: rdma.Path{MTU: 1500}}, rdma.ErrRange, "256, 512"},
-		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.SL"},
-		{"FlowLabel", rdma.Config{Path: rdma.Path{FlowLabel: 1 << 20}}, rdma.ErrRange, "Config.FlowLabel"},
-		{"RNRRetry", rdma.Config{RNRRetry: 8}, rdma.ErrRange, "Config.RNRRetry"},
-		{"SilenceTimeout", rdma.Config{SilenceTimeout: -time.Second}, rdma.ErrRange, "Config.SilenceTimeout"},
-		{"RetryCount", rdma.Config{RetryCount: rdma.Forever}, rdma.ErrRange, "Config.RetryCount"},
-		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
-		{"MinRNRTimer", rdma.Config{MinRNRTimer: time.Second}, rdma.ErrRange, "Config.MinRNRTimer"},
-		{"negative MinRNRTimer", rdma.Config{MinRNRTimer: -1}, rdma.ErrRange, "Config.MinRNRTimer"},
-		{"MaxInline", rdma.Config{Queues: rdma.Queues{MaxInline: 1 << 20}}, rdma.ErrRange, "Config.MaxInline"},
+		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.Path.SL"},
+		{"FlowLabel", rdma.Config{Path: rdma.Path{FlowLabel: 1 << 20}}, rdma.ErrRange, "Config.Path.FlowLabel"},
+		{"RNRRetry", rdma.Config{Retries: rdma.Retries{RNRRetry: 8}}, rdma.ErrRange, "Config.Retries.RNRRetry"},
+		{"SilenceTimeout", rdma.Config{Retries: rdma.Retries{SilenceTimeout: -time.Second}}, rdma.ErrRange, "Config.Retries.SilenceTimeout"},
+		{"RetryCount", rdma.Config{Retries: rdma.Retries{RetryCount: rdma.Forever}}, rdma.ErrRange, "Config.Retries.RetryCount"},
+		{"AckTimeout", rdma.Config{Retries: rdma.Retries{AckTimeout: math.MaxInt64}}, rdma.ErrRange, "Config.Retries.AckTimeout"},
+		{"MinRNRTimer", rdma.Config{Retries: rdma.Retries{MinRNRTimer: time.Second}}, rdma.ErrRange, "Config.Retries.MinRNRTimer"},
+		{"negative MinRNRTimer", rdma.Config{Retries: rdma.Retries{MinRNRTimer: -1}}, rdma.ErrRange, "Config.Retries.MinRNRTimer"},
+		{"MaxInline", rdma.Config{Queues: rdma.Queues{MaxInline: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxInline"},
 		{"MaxConnections", rdma.Config{MaxConnections: 1<<16 + 1}, rdma.ErrRange, "Config.MaxConnections"},
-		{"SendQueueSize", rdma.Config{Queues: rdma.Queues{SendQueueSize: -1}}, rdma.ErrRange, "Config.SendQueueSize"},
-		{"RecvQueueSize", rdma.Config{Queues: rdma.Queues{RecvQueueSize: 1 << 30}}, rdma.ErrRange, "Config.RecvQueueSize"},
-		{"MaxSendSGE", rdma.Config{Queues: rdma.Queues{MaxSendSGE: 1 << 20}}, rdma.ErrRange, "Config.MaxSendSGE"},
-		{"MaxReadAtomic", rdma.Config{Queues: rdma.Queues{MaxReadAtomic: 256}}, rdma.ErrRange, "Config.MaxReadAtomic"},
+		{"SendQueueSize", rdma.Config{Queues: rdma.Queues{SendQueueSize: -1}}, rdma.ErrRange, "Config.Queues.SendQueueSize"},
+		{"RecvQueueSize", rdma.Config{Queues: rdma.Queues{RecvQueueSize: 1 << 30}}, rdma.ErrRange, "Config.Queues.RecvQueueSize"},
+		{"MaxSendSGE", rdma.Config{Queues: rdma.Queues{MaxSendSGE: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxSendSGE"},
+		{"MaxReadAtomic", rdma.Config{Queues: rdma.Queues{MaxReadAtomic: 256}}, rdma.ErrRange, "Config.Queues.MaxReadAtomic"},
 		{"transport service", rdma.Config{Transport: verbs.UD}, rdma.ErrInvalid, "NewDatagrams"},
 		{"ConnectTimeout", rdma.Config{ConnectTimeout: rdma.None}, rdma.ErrRange, "Config.ConnectTimeout is None"},
 		{"Keepalive", rdma.Config{Keepalive: rdma.Forever}, rdma.ErrRange, "Config.Keepalive is Forever"},
 		{"CloseTimeout", rdma.Config{CloseTimeout: -5}, rdma.ErrRange, "Config.CloseTimeout"},
 		{"DrainTimeout", rdma.Config{DrainTimeout: rdma.None}, rdma.ErrRange, "Config.DrainTimeout is None"},
-		{"AckTimeout None", rdma.Config{AckTimeout: rdma.None}, rdma.ErrRange, "Config.AckTimeout is None"},
-		{"MaxRecvSGE", rdma.Config{Queues: rdma.Queues{MaxRecvSGE: 1 << 20}}, rdma.ErrRange, "Config.MaxRecvSGE"},
+		{"AckTimeout None", rdma.Config{Retries: rdma.Retries{AckTimeout: rdma.None}}, rdma.ErrRange, "Config.Retries.AckTimeout is None"},
+		{"MaxRecvSGE", rdma.Config{Queues: rdma.Queues{MaxRecvSGE: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxRecvSGE"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := rdma.New(dev, c.cfg)
@@ -160,7 +160,7 @@ func TestEveryConfigWorks(t *testing.T) {
 	for _, c := range []rdma.Config{
 		{Path: rdma.Path{MTU: 256}, Queues: rdma.Queues{MaxSendSGE: 1, MaxRecvSGE: 1}},
 		{Path: rdma.Path{SL: 3, TrafficClass: 0x20, HopLimit: 1, FlowLabel: 5, MTU: 1024}},
-		{AckTimeout: rdma.Forever, RNRRetry: rdma.None, RetryCount: rdma.None},
+		{Retries: rdma.Retries{AckTimeout: rdma.Forever, RNRRetry: rdma.None, RetryCount: rdma.None}},
 		{Permissions: mmap.RemoteRead},
 		{Queues: rdma.Queues{SendQueueSize: 1, RecvQueueSize: 1}, MaxConnections: 100},
 	} {
@@ -173,7 +173,7 @@ func TestEveryConfigWorks(t *testing.T) {
 		r.until("it is written", func() bool { return writes.count() == 1 })
 		require.Empty(t, writes.errs)
 		require.NoError(t, task.Free())
-		want := c.MTU
+		want := c.Path.MTU
 		if want == 0 {
 			want = 4096
 		}

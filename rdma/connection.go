@@ -231,12 +231,12 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.srq, MaxSendSGE: s.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.srq, MaxSendSGE: s.Queues.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.Retries.SilenceTimeout}
 	if c.receives.srq == nil {
 		init.MaxRecvWR = 1
 	}
 	if n := c.receives.ownQueueSize(); n > 0 {
-		init.MaxRecvWR, init.MaxRecvSGE = n, s.MaxRecvSGE
+		init.MaxRecvWR, init.MaxRecvSGE = n, s.Queues.MaxRecvSGE
 		if c.receives.each != nil {
 			init.MaxRecvSGE = 1
 		}
@@ -248,7 +248,7 @@ func (conn *Connection) openLane() (err error) {
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
 	s, port := conn.ctx.set, conn.ctx.portView()
-	if err := conn.initialize(s.Port, s.PKeyIndex); err != nil {
+	if err := conn.initialize(s.Path.Port, s.Path.PKeyIndex); err != nil {
 		return nil, err
 	}
 	signal, word := conn.newSignal()
@@ -336,7 +336,7 @@ func (conn *Connection) Connect(desc []byte) error {
 	}
 	conn.peer = peer
 	conn.path.mtu = min(conn.local.mtu, peer.mtu)
-	conn.path.maxReads = min(peer.reads, c.set.MaxReadAtomic)
+	conn.path.maxReads = min(peer.reads, c.set.Queues.MaxReadAtomic)
 	conn.connecting()
 	conn.start()
 	return nil
@@ -396,7 +396,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 	if now := &c.portView().gid; now.GID == own.gid && now.Type == own.gidType {
 		return now.Index, nil
 	}
-	table, err := c.gidTable(c.set.Port)
+	table, err := c.gidTable(c.set.Path.Port)
 	if err != nil {
 		return 0, err
 	}
@@ -404,7 +404,7 @@ func (conn *Connection) sgidIndex() (int, error) {
 		return e.Index, nil
 	}
 	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
-		ErrGID, own.gid.Addr(), c.set.Port, c.dev.Name())
+		ErrGID, own.gid.Addr(), c.set.Path.Port, c.dev.Name())
 }
 
 // reset takes the queue pair back to Init, from any state. No helper has it.
@@ -417,7 +417,7 @@ func (conn *Connection) reset() error {
 		return err
 	}
 	conn.returnReceives()
-	return conn.initialize(conn.ctx.set.Port, conn.ctx.set.PKeyIndex)
+	return conn.initialize(conn.ctx.set.Path.Port, conn.ctx.set.Path.PKeyIndex)
 }
 
 // initialize takes the queue pair from Reset to Init, for a port of the device.

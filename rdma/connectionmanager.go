@@ -204,7 +204,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 		return attr, err
 	}
 	if s.mtuLimit != 0 && attr.PathMTU > s.mtuLimit {
-		return attr, fmt.Errorf("%w: Config.MTU is %d, but the connection manager has agreed on a path MTU of %d, which the network interface allows; %s, or exchange descriptors",
+		return attr, fmt.Errorf("%w: Config.Path.MTU is %d, but the connection manager has agreed on a path MTU of %d, which the network interface allows; %s, or exchange descriptors",
 			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTUAdvice(fmt.Sprintf("to %d", s.mtuLimit)))
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
@@ -215,7 +215,7 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
 	s.putPathFields(&attr.Address)
 	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
-	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.MaxReadAtomic)
+	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.Queues.MaxReadAtomic)
 	conn.path.mtu, conn.path.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	conn.publish()
@@ -227,7 +227,7 @@ func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	c, s := e.conn.ctx, e.conn.ctx.set
 	return verbs.CMParam{
 		QPN: e.conn.lane.Num(), PrivateData: privateData,
-		ResponderResources: s.reads, InitiatorDepth: s.MaxReadAtomic,
+		ResponderResources: s.reads, InitiatorDepth: s.Queues.MaxReadAtomic,
 		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.receives.srq != nil,
 	}
 }

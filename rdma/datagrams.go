@@ -40,7 +40,7 @@ func (c *Datagrams) Config() DatagramsConfig {
 	return DatagramsConfig{
 		Transport: cfg.Transport, Name: cfg.Name, Engine: cfg.Engine, PD: cfg.PD, Path: cfg.Path, Queues: cfg.Queues,
 		QKey: c.set.qkey, UnsolicitedWriteRecv: c.set.unsolicited, ConnectTimeout: cfg.ConnectTimeout,
-		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.RNRRetry, Log: cfg.Log,
+		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.Retries.RNRRetry, Log: cfg.Log,
 	}
 }
 

@@ -201,7 +201,7 @@ func TestDatagramsToMany(t *testing.T) {
 func TestDatagramMessageLimit(t *testing.T) {
 	engine := newEngine(t)
 	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
-	mtu := int(a.ctx.Config().MTU)
+	mtu := int(a.ctx.Config().Path.MTU)
 	require.Equal(t, uint32(mtu), a.ctx.Capabilities().MaxSend)
 	a.send(a.peerOf(b), string(bytes.Repeat([]byte{'x'}, mtu)))
 	b.until("the longest message comes", func() bool { return len(b.got) == 1 })
@@ -476,7 +476,7 @@ func TestTooMuchForADatagram(t *testing.T) {
 	a := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a"})
 	to := must(a.ctx.PeerAt(must(a.ctx.EndpointAddr())))
 	task := must(a.alloc(to, "x"))
-	mtu := int(a.ctx.Config().MTU)
+	mtu := int(a.ctx.Config().Path.MTU)
 	require.NoError(t, task.SetSource(a.bufs.Source(a.mem, 0, mtu+1)))
 	require.ErrorIs(t, task.Submit(), rdma.ErrRange)
 	require.NoError(t, task.Free())

@@ -20,7 +20,7 @@ type DialConfig struct {
 	// PrivateData goes to the peer's program with the request: at most 56 bytes.
 	PrivateData []byte
 	// LocalAddr is the address of the device to dial from. Not valid: the address of
-	// Config.GIDIndex, or, if that is nil, the one that the system's routes choose.
+	// Config.Path.GIDIndex, or, if that is nil, the one that the system's routes choose.
 	LocalAddr netip.Addr
 	// Timeout is how long to try, from name resolution to the peer's answer. Zero:
 	// Config.ConnectTimeout. Forever is possible.
@@ -83,7 +83,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		}
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
-		return conn.initialize(c.set.Port, c.set.PKeyIndex)
+		return conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex)
 	})
 	if err != nil {
 		return nil, err
@@ -392,7 +392,7 @@ func (conn *Connection) replaceQP() error {
 	conn.publish()
 	err := old.Close()
 	conn.returnReceives()
-	return errors.Join(err, conn.initialize(c.set.Port, c.set.PKeyIndex))
+	return errors.Join(err, conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex))
 }
 
 // due makes another attempt, or gives up.

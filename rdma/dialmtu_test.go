@@ -48,7 +48,7 @@ func TestDialMTU(t *testing.T) {
 }
 
 // The kernel's connection manager takes the path MTU from the network interface. Where that is
-// more than Config.MTU, there is no connection, and the error says what to do instead.
+// more than Config.Path.MTU, there is no connection, and the error says what to do instead.
 func TestDialMTUOfTheInterface(t *testing.T) {
 	for name, limits := range map[string][2]verbs.MTU{"dial": {1024, 0}, "accept": {0, 1024}} {
 		t.Run(name, func(t *testing.T) {

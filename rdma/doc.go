@@ -101,10 +101,10 @@
 //
 // # Loss
 //
-// Devices repeat what was lost. Unless Config.AckTimeout or RetryCount is set, the software
+// Devices repeat what was lost. Unless Config.Retries.AckTimeout or RetryCount is set, the software
 // device measures the round trip, repeats soon after it, and gives up when the peer has been
 // silent for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed
-// number of times. A message that finds no receive is repeated for ever, unless Config.RNRRetry
+// number of times. A message that finds no receive is repeated for ever, unless Config.Retries.RNRRetry
 // limits that.
 //
 // # Unreliable connections
@@ -208,10 +208,10 @@
 //
 // # Queues
 //
-// The send queue of each connection takes Config.SendQueueSize tasks. Default: as many as the
+// The send queue of each connection takes Config.Queues.SendQueueSize tasks. Default: as many as the
 // pools hold, up to 256. All connections together have as many tasks at the device as the pools
 // hold that were made before Start, or 256 if that is more. The receive queue, which all connections share, takes
-// Config.RecvQueueSize receives. Default: those of all pools and of Receive. The program never meets a full queue: tasks that find no room at the device wait in the
+// Config.Queues.RecvQueueSize receives. Default: those of all pools and of Receive. The program never meets a full queue: tasks that find no room at the device wait in the
 // context, in the order of submission.
 //
 // With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task asks for no

@@ -65,7 +65,7 @@ func ExampleContext() {
 	engine := pe.New(pe.Config{})
 	r := must(rdma.New(dev, rdma.Config{Engine: engine, Name: "client", MaxConnections: 2}))
 	cfg := r.Config() // with all defaults filled in
-	fmt.Println(cfg.Port, cfg.MTU, cfg.ConnectTimeout, cfg.Keepalive)
+	fmt.Println(cfg.Path.Port, cfg.Path.MTU, cfg.ConnectTimeout, cfg.Keepalive)
 	_, _, err := r.Export()
 	fmt.Println(err)
 
@@ -190,7 +190,7 @@ func ExampleSubmitAll() {
 // A message that meets no receive fails here at once, since RNRRetry says so. A task that
 // fails ends its connection; the context goes on, until the program stops it.
 func ExampleTaskError() {
-	p := newExample(rdma.Config{RNRRetry: rdma.None})
+	p := newExample(rdma.Config{Retries: rdma.Retries{RNRRetry: rdma.None}})
 	defer p.close()
 	sends := must(p.rdma.Pool(1,
 		func(t *rdma.Task) { _ = t.Free() },

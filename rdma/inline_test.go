@@ -51,7 +51,7 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// testInline tests a setting of Config.MaxInline, with which so many bytes are posted inline.
+// testInline tests a setting of Config.Queues.MaxInline, with which so many bytes are posted inline.
 func testInline(t *testing.T, setting, most int) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
@@ -95,9 +95,9 @@ func testInline(t *testing.T, setting, most int) {
 
 	fill(mem.Bytes()[:2048], 3)
 	if most > 0 {
-		require.Equal(t, most, ctx.Config().MaxInline)
+		require.Equal(t, most, ctx.Config().Queues.MaxInline)
 	} else {
-		require.Equal(t, -1, ctx.Config().MaxInline)
+		require.Equal(t, -1, ctx.Config().Queues.MaxInline)
 	}
 	for _, n := range []int{1, 8, 9, 64, 65, 100, 101, 1000} {
 		inline := n <= most

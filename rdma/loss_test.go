@@ -172,7 +172,7 @@ func TestGuestLoss(t *testing.T) {
 			t.Run(on.name+", "+each.name, func(t *testing.T) {
 				// rxe repeats for ever, which it takes a count of 7 for. The software device gives up after eight times
 				// its time-out, of its keepalives too, which a loaded machine may sleep through: it has its own.
-				cfgA, cfgB := rdma.Config{AckTimeout: 16 * time.Millisecond, RetryCount: 7}, rdma.Config{}
+				cfgA, cfgB := rdma.Config{Retries: rdma.Retries{AckTimeout: 16 * time.Millisecond, RetryCount: 7}}, rdma.Config{}
 				if on.name == "soft to rxe" {
 					cfgA, cfgB = cfgB, cfgA
 				}

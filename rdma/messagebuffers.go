@@ -46,8 +46,8 @@ type messageBuffer struct {
 // buffers: one piece of memory, outside the Go heap where the system allows. Start posts them,
 // before the first connection is made; each is posted again when f has returned. (On a device
 // without shared receive queues, each connection has its share of them: see
-// Config.RecvQueueSize.) So a message finds no receive only while f is n messages behind; the
-// peer's device then repeats it (Config.MinRNRTimer). f may submit tasks to the connection
+// Config.Queues.RecvQueueSize.) So a message finds no receive only while f is n messages behind; the
+// peer's device then repeats it (Config.Retries.MinRNRTimer). f may submit tasks to the connection
 // that the message came from. Nothing is allocated per message.
 //
 // A message without bytes of its own, such as a write with immediate, uses no buffer: its
@@ -55,7 +55,7 @@ type messageBuffer struct {
 // that has at most n such messages unanswered, as with credits. A message with bytes keeps its
 // buffer while f runs: there n + 1 are needed.
 //
-// n is 1 to pe.MaxTasks; at most Config.RecvQueueSize receives are at the device at a time.
+// n is 1 to pe.MaxTasks; at most Config.Queues.RecvQueueSize receives are at the device at a time.
 // size is the length of the largest message; zero serves messages of no bytes, and writes with
 // immediate. A longer message fails its connection at both ends, here with ErrLocalLength.
 // Receives that are posted when the context stops come back silently.

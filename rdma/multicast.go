@@ -143,7 +143,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	if own.Type == verbs.GIDRoCEv2 {
 		g.path.HopLimit = 0 // the kernel's connection manager sets 64
 	}
-	g.path.SGIDIndex, g.path.Port = own.Index, s.Port
+	g.path.SGIDIndex, g.path.Port = own.Index, s.Path.Port
 	s.putPathFields(&g.path)
 	if !g.cfg.SendOnly {
 		if err := c.endpoint.lane.QP().(verbs.MulticastQP).AttachMulticast(g.path.DGID, g.path.DLID); err != nil {

@@ -206,7 +206,7 @@ func TestTooFewReceivesWithoutASharedQueue(t *testing.T) {
 		cfg.Engine = engine
 		c := must(rdma.New(openUnshared(t), cfg))
 		receives := 3
-		if cfg.RecvQueueSize != 0 {
+		if cfg.Queues.RecvQueueSize != 0 {
 			receives = 8
 		}
 		require.NoError(t, c.Receive(receives, 64, func(*rdma.Message) {}))

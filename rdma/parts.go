@@ -252,8 +252,8 @@ func (c *parts) config() Config {
 	cfg := c.set.Config
 	cfg.Engine = c.Engine()
 	port := c.portView()
-	cfg.MTU, cfg.GIDIndex = port.mtu, new(port.gid.Index)
-	cfg.SendQueueSize, cfg.RecvQueueSize = c.lanes.depth(), c.receives.depthNow()
+	cfg.Path.MTU, cfg.Path.GIDIndex = port.mtu, new(port.gid.Index)
+	cfg.Queues.SendQueueSize, cfg.Queues.RecvQueueSize = c.lanes.depth(), c.receives.depthNow()
 	return cfg
 }
 
@@ -285,7 +285,7 @@ func (c *parts) handleEvent(ev *verbs.Event) int {
 // portChanged handles an event of a port. Connections go on, since the port or the address may
 // come back. Their later errors name the port (pathProblem).
 func (c *parts) portChanged(ev *verbs.Event) int {
-	if ev.Port != 0 && ev.Port != c.set.Port {
+	if ev.Port != 0 && ev.Port != c.set.Path.Port {
 		return 0
 	}
 	if err := c.refreshPort(); err != nil {

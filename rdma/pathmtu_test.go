@@ -71,7 +71,7 @@ func TestPacketsTooLongForTheWay(t *testing.T) {
 		return (&TaskError{Op: OpWrite, Status: verbs.StatusRetryExceeded, Connection: peer, advice: peer.adviceFor(OpWrite, verbs.StatusRetryExceeded)}).Error()
 	}
 	require.EqualValues(t, 4096, peer.MTU())
-	require.Contains(t, of(1400, true), "packets of 4160 bytes are too long for the route to "+peer.PeerAddr().Addr().String()+", which carries 1400 bytes; set Config.MTU to 1024 at either end")
+	require.Contains(t, of(1400, true), "packets of 4160 bytes are too long for the route to "+peer.PeerAddr().Addr().String()+", which carries 1400 bytes; set Config.Path.MTU to 1024 at either end")
 	require.Contains(t, of(200, true), "no path MTU fits")
 	for _, known := range []bool{true, false} {
 		require.Contains(t, of(9000, known), "check that the peer is alive and that UDP packets get through, including those of 4160 bytes")

@@ -46,7 +46,7 @@ const (
 // the device.
 //
 // The context has no other receives then: it is an error to call Receive or ReceivePool too.
-// Config.RecvQueueSize is not used. n is 1 to the number that a queue pair of the device holds.
+// Config.Queues.RecvQueueSize is not used. n is 1 to the number that a queue pair of the device holds.
 // Start fails with ErrRange if a completion queue of the device cannot hold n completions of
 // each of Config.MaxConnections connections, and some of tasks.
 //

@@ -117,7 +117,7 @@ func dropTask(t *Task)          { _ = t.drop() }
 // register makes a task known to its context, once.
 func (t *Task) register(c *parts, p *taskPool, word int) {
 	t.control, t.ctx, t.pool, t.word = c.control, c, p, word
-	t.sgl = make([]verbs.SGE, 0, max(c.set.MaxSendSGE, 1))
+	t.sgl = make([]verbs.SGE, 0, max(c.set.Queues.MaxSendSGE, 1))
 	c.lanes.Add(&t.send, (*completer)(t))
 }
 

@@ -14,7 +14,7 @@ import (
 // A pool that is made in Running has any operation for each task, and serves run after run.
 func TestPoolMadeInRunning(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	require.Equal(t, 16, r.a.ctx.Config().SendQueueSize)
+	require.Equal(t, 16, r.a.ctx.Config().Queues.SendQueueSize)
 	var pool *rdma.Pool
 	for range 2 {
 		r.a.conns, r.b.conns = nil, nil
@@ -22,7 +22,7 @@ func TestPoolMadeInRunning(t *testing.T) {
 		if pool == nil {
 			require.Equal(t, pe.Running, r.a.ctx.State())
 			pool = anyPool(r.a.ctx)
-			require.Equal(t, 64, r.a.ctx.Config().SendQueueSize)
+			require.Equal(t, 64, r.a.ctx.Config().Queues.SendQueueSize)
 		}
 		conn := r.a.conns[0]
 		run := func(task *rdma.Task, err error) *rdma.Task {

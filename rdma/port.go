@@ -59,7 +59,7 @@ func (c *core) localIP() netip.Addr {
 // on. It fails while no packets pass the port.
 func (c *core) refreshPort() error {
 	s, was := c.set, c.portView()
-	port, err := usablePort(c.dev, s.Port)
+	port, err := usablePort(c.dev, s.Path.Port)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *core) gidTable(port int) ([]verbs.GIDEntry, error) {
 // another is chosen.
 func (c *core) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	s := c.set
-	table, err := c.gidTable(s.Port)
+	table, err := c.gidTable(s.Path.Port)
 	if err != nil {
 		return verbs.GIDEntry{}, err
 	}
@@ -106,11 +106,11 @@ func (c *core) currentGID(layer verbs.LinkLayer) (verbs.GIDEntry, error) {
 	}
 	var want *int
 	if s.gidGiven {
-		want = s.GIDIndex
+		want = s.Path.GIDIndex
 	}
 	e, err := gid.Choose(table, layer, want)
 	if err != nil {
-		err = fmt.Errorf("port %d of %s: %w", s.Port, c.dev.Name(), err)
+		err = fmt.Errorf("port %d of %s: %w", s.Path.Port, c.dev.Name(), err)
 	}
 	return e, err
 }

@@ -199,7 +199,7 @@ func TestAddressComesBack(t *testing.T) {
 	at(entryAt(0, gidOfSix), entryAt(0, gidOfSix))
 	dev.change(entryAt(0, gidOfSix), entryAt(5, gidOfFour))
 	at(entryAt(5, gidOfFour), entryAt(5, gidOfFour))
-	assert.Equal(t, 5, *chosen.Config().GIDIndex)
+	assert.Equal(t, 5, *chosen.Config().Path.GIDIndex)
 }
 
 // A connection goes from the address that its descriptor names, whichever the context has now.
@@ -243,8 +243,8 @@ func TestPortChangesOfAnEndpoint(t *testing.T) {
 	readers.Go(func() {
 		for !done.Load() {
 			cfg := p.ctx.Config()
-			assert.Contains(t, []int{0, 7}, *cfg.GIDIndex)
-			assert.Contains(t, []verbs.MTU{1024, 4096}, cfg.MTU)
+			assert.Contains(t, []int{0, 7}, *cfg.Path.GIDIndex)
+			assert.Contains(t, []verbs.MTU{1024, 4096}, cfg.Path.MTU)
 			assert.Contains(t, []uint32{1024, 4096}, p.ctx.Capabilities().MaxSend)
 			assert.Equal(t, first.GID, p.ctx.GID().GID)
 		}
@@ -256,7 +256,7 @@ func TestPortChangesOfAnEndpoint(t *testing.T) {
 	done.Store(true)
 	readers.Wait()
 	assert.EqualValues(t, 1024, p.ctx.Capabilities().MaxSend)
-	assert.EqualValues(t, 1024, p.ctx.Config().MTU)
+	assert.EqualValues(t, 1024, p.ctx.Config().Path.MTU)
 	_, err := p.alloc(self, string(make([]byte, 1025)))
 	require.ErrorIs(t, err, rdma.ErrRange)
 	p.send(self, "two")

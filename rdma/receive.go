@@ -40,7 +40,7 @@ func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*Receive
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
-			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.MaxRecvSGE)
+			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.Queues.MaxRecvSGE)
 			c.receives.add(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
@@ -92,7 +92,7 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	if err != nil {
 		return nil, err
 	}
-	return list, checkList(list, cap(t.sgl), "MaxRecvSGE")
+	return list, checkList(list, cap(t.sgl), "Queues.MaxRecvSGE")
 }
 
 // Submit posts the receive, together with tasks that pe.Aggregate has made wait before it, and

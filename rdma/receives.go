@@ -87,7 +87,7 @@ func (r *receives) add(one *receive, owner receiver) {
 // depthNow is the most receives at the device, which follows from the configuration and the
 // pools.
 func (r *receives) depthNow() int {
-	return cmp.Or(r.core.set.RecvQueueSize, min(r.total, r.core.set.caps.MaxReceives))
+	return cmp.Or(r.core.set.Queues.RecvQueueSize, min(r.total, r.core.set.caps.MaxReceives))
 }
 
 // most is how many receives can complete at a time.
@@ -116,12 +116,12 @@ func (r *receives) open() (err error) {
 		}
 	case !s.caps.connections():
 	case s.receivesShared:
-		if r.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: r.depth, MaxSGE: s.MaxRecvSGE, Poller: c.Engine()}); err != nil {
+		if r.srq, err = s.PD.CreateSRQ(verbs.SRQInit{MaxWR: r.depth, MaxSGE: s.Queues.MaxRecvSGE, Poller: c.Engine()}); err != nil {
 			return fmt.Errorf("create a shared receive queue of %d receives on %s: %w", r.depth, c.dev.Name(), err)
 		}
 		r.queue = r.srq
 	case r.depth < s.MaxConnections:
-		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.Queues.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
 			ErrRange, r.depth, s.MaxConnections, s.Transport, c.dev.Name())
 	}
 	if r.messageBuffers != nil {

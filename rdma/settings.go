@@ -23,8 +23,8 @@ type settings struct {
 	caps        Capabilities
 	access      verbs.Access // what peers may do
 	port        portView     // as New has found it
-	gidGiven    bool         // by Config.GIDIndex
-	// mtuLimit is Config.MTU as it was given, for connections by address.
+	gidGiven    bool         // by Config.Path.GIDIndex
+	// mtuLimit is Config.Path.MTU as it was given, for connections by address.
 	mtuLimit  verbs.MTU
 	ports     int  // of the device
 	cmPathMTU bool // the connection manager keeps to it
@@ -82,7 +82,7 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	}
 	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
 	s.maxCQE, s.maxAH, s.ports = attr.MaxCQE, attr.MaxAH, attr.Ports
-	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, cmp.Or(max(s.MaxReadAtomic, 0), readLimit)), attr.MaxSRQ > 0
+	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, cmp.Or(max(s.Queues.MaxReadAtomic, 0), readLimit)), attr.MaxSRQ > 0
 	if s.Transport == verbs.UC { // not every device has shared receive queues for it
 		s.reads, s.receivesShared = 0, false
 	}
@@ -100,22 +100,22 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	} else if s.PD.Device() != dev {
 		return nil, fmt.Errorf("%w: Config.PD belongs to %s; use a protection domain of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
 	}
-	if s.Port == 0 {
-		s.Port = 1
+	if s.Path.Port == 0 {
+		s.Path.Port = 1
 	}
-	if s.Port < 1 || s.Port > attr.Ports {
-		return nil, fmt.Errorf("%w: Config.Port is %d; %s has ports 1 to %d", ErrRange, s.Port, dev.Name(), attr.Ports)
+	if s.Path.Port < 1 || s.Path.Port > attr.Ports {
+		return nil, fmt.Errorf("%w: Config.Path.Port is %d; %s has ports 1 to %d", ErrRange, s.Path.Port, dev.Name(), attr.Ports)
 	}
-	if s.PKeyIndex < 0 || s.PKeyIndex > math.MaxUint16 {
-		return nil, fmt.Errorf("%w: Config.PKeyIndex is %d; it must be 0 to %d", ErrRange, s.PKeyIndex, math.MaxUint16)
+	if s.Path.PKeyIndex < 0 || s.Path.PKeyIndex > math.MaxUint16 {
+		return nil, fmt.Errorf("%w: Config.Path.PKeyIndex is %d; it must be 0 to %d", ErrRange, s.Path.PKeyIndex, math.MaxUint16)
 	}
 	s.setAccess()
 	if err := s.setPath(dev); err != nil {
 		return nil, err
 	}
-	s.port = s.portView(s.port.gid, s.MTU, s.port.lid)
-	if s.MaxInline = s.inline; s.inline == 0 {
-		s.MaxInline = None
+	s.port = s.portView(s.port.gid, s.Path.MTU, s.port.lid)
+	if s.Queues.MaxInline = s.inline; s.inline == 0 {
+		s.Queues.MaxInline = None
 	}
 	if err := s.setRetries(); err != nil {
 		return nil, err
@@ -126,12 +126,12 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 // setInline sets how many bytes are posted inline; most is the device's limit.
 func (s *settings) setInline(dev verbs.Device, most int) error {
 	switch {
-	case s.MaxInline > most || s.MaxInline < None:
-		return fmt.Errorf("%w: Config.MaxInline is %d; %s allows 1 to %d, or None", ErrRange, s.MaxInline, dev.Name(), most)
-	case s.MaxInline == 0:
+	case s.Queues.MaxInline > most || s.Queues.MaxInline < None:
+		return fmt.Errorf("%w: Config.Queues.MaxInline is %d; %s allows 1 to %d, or None", ErrRange, s.Queues.MaxInline, dev.Name(), most)
+	case s.Queues.MaxInline == 0:
 		s.inline = min(most, inlineLimit)
 	default:
-		s.inline = max(s.MaxInline, 0)
+		s.inline = max(s.Queues.MaxInline, 0)
 	}
 	return nil
 }
@@ -154,8 +154,8 @@ func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, sr
 	}
 	s.qkey, s.unsolicited = cmp.Or(datagrams.QKey, DefaultQKey), datagrams.UnsolicitedWriteRecv
 	if s.Transport == verbs.SRD {
-		if s.MaxInline > srd.MaxInline {
-			return fmt.Errorf("%w: Config.MaxInline is %d; SRD on %s allows %d at most", ErrRange, s.MaxInline, dev.Name(), srd.MaxInline)
+		if s.Queues.MaxInline > srd.MaxInline {
+			return fmt.Errorf("%w: Config.Queues.MaxInline is %d; SRD on %s allows %d at most", ErrRange, s.Queues.MaxInline, dev.Name(), srd.MaxInline)
 		}
 		s.inline = min(s.inline, srd.MaxInline)
 		s.rnrRetrySettable = srd.RNRRetry
@@ -194,33 +194,33 @@ func (s *settings) setAccess() {
 
 // setPath fills in what concerns the port and the packets.
 func (s *settings) setPath(dev verbs.Device) error {
-	port, err := usablePort(dev, s.Port)
+	port, err := usablePort(dev, s.Path.Port)
 	if err != nil {
 		return err
 	}
-	s.port.lid, s.mtuLimit = port.LID, s.MTU
+	s.port.lid, s.mtuLimit = port.LID, s.Path.MTU
 	switch {
-	case s.MTU == 0:
-		s.MTU = port.ActiveMTU
-	case !s.MTU.Valid():
-		return fmt.Errorf("%w: Config.MTU is %d; it must be 256, 512, 1024, 2048 or 4096", ErrRange, s.MTU)
-	case s.MTU > port.ActiveMTU:
-		return fmt.Errorf("%w: Config.MTU is %d; port %d of %s carries at most %d now", ErrRange, s.MTU, s.Port, dev.Name(), port.ActiveMTU)
+	case s.Path.MTU == 0:
+		s.Path.MTU = port.ActiveMTU
+	case !s.Path.MTU.Valid():
+		return fmt.Errorf("%w: Config.Path.MTU is %d; it must be 256, 512, 1024, 2048 or 4096", ErrRange, s.Path.MTU)
+	case s.Path.MTU > port.ActiveMTU:
+		return fmt.Errorf("%w: Config.Path.MTU is %d; port %d of %s carries at most %d now", ErrRange, s.Path.MTU, s.Path.Port, dev.Name(), port.ActiveMTU)
 	}
 	maxSL := uint8(15)
 	if port.LinkLayer == verbs.LinkEthernet {
 		maxSL = 7
 	}
-	if s.SL > maxSL {
-		return fmt.Errorf("%w: Config.SL is %d; it must be 0 to %d on this port", ErrRange, s.SL, maxSL)
+	if s.Path.SL > maxSL {
+		return fmt.Errorf("%w: Config.Path.SL is %d; it must be 0 to %d on this port", ErrRange, s.Path.SL, maxSL)
 	}
-	if s.FlowLabel > maxFlowLabel {
-		return fmt.Errorf("%w: Config.FlowLabel is %#x; it must fit in 20 bits", ErrRange, s.FlowLabel)
+	if s.Path.FlowLabel > maxFlowLabel {
+		return fmt.Errorf("%w: Config.Path.FlowLabel is %#x; it must fit in 20 bits", ErrRange, s.Path.FlowLabel)
 	}
-	if s.port.gid, err = gid.Find(dev, s.Port, port.LinkLayer, s.GIDIndex); err != nil {
+	if s.port.gid, err = gid.Find(dev, s.Path.Port, port.LinkLayer, s.Path.GIDIndex); err != nil {
 		return err
 	}
-	s.gidGiven, s.GIDIndex = s.GIDIndex != nil, new(s.port.gid.Index)
+	s.gidGiven, s.Path.GIDIndex = s.Path.GIDIndex != nil, new(s.port.gid.Index)
 	return nil
 }
 
@@ -230,7 +230,7 @@ const maxFlowLabel = 1<<20 - 1
 // path is the address attributes for packets to a device from an entry of the GID table;
 // source is the UDP port that the device sends from.
 func (s *settings) path(sgidIndex int, gid verbs.GID, lid, udpPort, source uint16) verbs.AddressAttr {
-	a := verbs.AddressAttr{DGID: gid, SGIDIndex: sgidIndex, Port: s.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
+	a := verbs.AddressAttr{DGID: gid, SGIDIndex: sgidIndex, Port: s.Path.Port, DLID: lid, UDPPort: udpPort, SourceUDPPort: source}
 	s.putPathFields(&a)
 	return a
 }
@@ -238,14 +238,14 @@ func (s *settings) path(sgidIndex int, gid verbs.GID, lid, udpPort, source uint1
 // putPathFields sets the fields of a path that the configuration sets. The others keep the
 // choice of the connection manager, or zero.
 func (s *settings) putPathFields(a *verbs.AddressAttr) {
-	a.SL = cmp.Or(s.SL, a.SL)
-	a.TrafficClass = cmp.Or(s.TrafficClass, a.TrafficClass)
-	a.HopLimit = cmp.Or(s.HopLimit, a.HopLimit)
-	a.FlowLabel = cmp.Or(s.FlowLabel, a.FlowLabel)
+	a.SL = cmp.Or(s.Path.SL, a.SL)
+	a.TrafficClass = cmp.Or(s.Path.TrafficClass, a.TrafficClass)
+	a.HopLimit = cmp.Or(s.Path.HopLimit, a.HopLimit)
+	a.FlowLabel = cmp.Or(s.Path.FlowLabel, a.FlowLabel)
 }
 
 func (s *settings) setRetries() error {
-	s.adaptive = s.Transport == verbs.RC && s.AckTimeout == 0 && s.RetryCount == 0
+	s.adaptive = s.Transport == verbs.RC && s.Retries.AckTimeout == 0 && s.Retries.RetryCount == 0
 	if s.Transport == verbs.UC {
 		if s.Keepalive != 0 && s.Keepalive != None {
 			return fmt.Errorf("%w: Config.Keepalive is %s; UC has no keepalives, since it acknowledges nothing", ErrInvalid, durationName(s.Keepalive))
@@ -253,10 +253,10 @@ func (s *settings) setRetries() error {
 		s.Keepalive = None
 	}
 	var err error
-	if s.rnrRetry, err = retryCode("RNRRetry", &s.RNRRetry, verbs.InfiniteRNRRetry-1, Forever); err != nil {
+	if s.rnrRetry, err = retryCode("Retries.RNRRetry", &s.Retries.RNRRetry, verbs.InfiniteRNRRetry-1, Forever); err != nil {
 		return err
 	}
-	if s.retries, err = retryCode("RetryCount", &s.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
+	if s.retries, err = retryCode("Retries.RetryCount", &s.Retries.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
 		return err
 	}
 	for _, d := range [...]struct {
@@ -269,9 +269,9 @@ func (s *settings) setRetries() error {
 		{"Keepalive", &s.Keepalive, defaultKeepalive, [2]bool{true, false}},
 		{"CloseTimeout", &s.CloseTimeout, defaultCloseTimeout, [2]bool{true, false}},
 		{"DrainTimeout", &s.DrainTimeout, DefaultDrainTimeout, [2]bool{}},
-		{"SilenceTimeout", &s.SilenceTimeout, defaultSilenceTimeout, [2]bool{}},
-		{"AckTimeout", &s.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
-		{"MinRNRTimer", &s.MinRNRTimer, defaultMinRNRTimer, [2]bool{}},
+		{"Retries.SilenceTimeout", &s.Retries.SilenceTimeout, defaultSilenceTimeout, [2]bool{}},
+		{"Retries.AckTimeout", &s.Retries.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
+		{"Retries.MinRNRTimer", &s.Retries.MinRNRTimer, defaultMinRNRTimer, [2]bool{}},
 	} {
 		v := *d.value
 		if v < 0 && !(v == None && d.has[0]) && !(v == Forever && d.has[1]) {
@@ -281,22 +281,22 @@ func (s *settings) setRetries() error {
 	}
 
 	switch longest := ackTimeUnit << 31; {
-	case s.AckTimeout == Forever:
-	case s.AckTimeout > longest:
-		return fmt.Errorf("%w: Config.AckTimeout is %v; it must be at most %v, or Forever", ErrRange, s.AckTimeout, longest)
+	case s.Retries.AckTimeout == Forever:
+	case s.Retries.AckTimeout > longest:
+		return fmt.Errorf("%w: Config.Retries.AckTimeout is %v; it must be at most %v, or Forever", ErrRange, s.Retries.AckTimeout, longest)
 	default:
 		s.timeout = 1
-		for ackTimeUnit<<s.timeout < s.AckTimeout {
+		for ackTimeUnit<<s.timeout < s.Retries.AckTimeout {
 			s.timeout++
 		}
-		s.AckTimeout = ackTimeUnit << s.timeout
+		s.Retries.AckTimeout = ackTimeUnit << s.timeout
 	}
 
-	code, rounded, ok := rnrTimerCode(s.MinRNRTimer)
+	code, rounded, ok := rnrTimerCode(s.Retries.MinRNRTimer)
 	if !ok {
-		return fmt.Errorf("%w: Config.MinRNRTimer is %v; it must be 10 µs to 655.36 ms", ErrRange, s.MinRNRTimer)
+		return fmt.Errorf("%w: Config.Retries.MinRNRTimer is %v; it must be 10 µs to 655.36 ms", ErrRange, s.Retries.MinRNRTimer)
 	}
-	s.rnrTimer, s.MinRNRTimer = code, rounded
+	s.rnrTimer, s.Retries.MinRNRTimer = code, rounded
 	return nil
 }
 
@@ -359,11 +359,11 @@ func (s *settings) setSizes(dev verbs.Device) error {
 		most  int
 	}{
 		{"MaxConnections", &s.MaxConnections, min(1, s.caps.MaxConnections), s.caps.MaxConnections},
-		{"SendQueueSize", &s.SendQueueSize, 0, s.caps.MaxSends},
-		{"RecvQueueSize", &s.RecvQueueSize, 0, s.caps.MaxReceives},
-		{"MaxSendSGE", &s.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},
-		{"MaxReadAtomic", &s.MaxReadAtomic, min(readLimit, s.caps.MaxReadAtomic), s.caps.MaxReadAtomic},
-		{"MaxRecvSGE", &s.MaxRecvSGE, min(defaultSGE, s.caps.MaxRecvSGE), s.caps.MaxRecvSGE},
+		{"Queues.SendQueueSize", &s.Queues.SendQueueSize, 0, s.caps.MaxSends},
+		{"Queues.RecvQueueSize", &s.Queues.RecvQueueSize, 0, s.caps.MaxReceives},
+		{"Queues.MaxSendSGE", &s.Queues.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},
+		{"Queues.MaxReadAtomic", &s.Queues.MaxReadAtomic, min(readLimit, s.caps.MaxReadAtomic), s.caps.MaxReadAtomic},
+		{"Queues.MaxRecvSGE", &s.Queues.MaxRecvSGE, min(defaultSGE, s.caps.MaxRecvSGE), s.caps.MaxRecvSGE},
 	} {
 		if *f.value < 0 || *f.value > f.most {
 			return fmt.Errorf("%w: Config.%s is %d; %s allows %d at most", ErrRange, f.name, *f.value, dev.Name(), f.most)

@@ -95,7 +95,7 @@ func (s *stress) end(name string) *stressEnd {
 		Name: name, Permissions: everything, MaxConnections: stressConnections,
 		Queues:                rdma.Queues{SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2)},
 		EndWithLastConnection: s.rng.IntN(4) > 0, CloseTimeout: pick(s.rng, -1, time.Millisecond),
-		AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond,
+		Retries: rdma.Retries{AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond},
 	}))
 	e.mem = must(mmap.Alloc(e.dev, stressMemory, everything))
 	e.bufs = must(bufinv.New(1024))

@@ -136,7 +136,7 @@ func (w *workload) config(connections int) rdma.Config {
 		Queues: rdma.Queues{
 			SendQueueSize: 1 + random.IntN(maxBatch), MaxReadAtomic: 1 + random.IntN(4), MaxInline: []int{0, rdma.None}[random.IntN(2)],
 		},
-		MinRNRTimer: 10 * time.Microsecond,
+		Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond},
 	}
 	if w.ending.configure != nil {
 		w.ending.configure(&cfg)

@@ -89,7 +89,7 @@ func (e *end) config() rdma.Config {
 		MaxConnections:        e.connections,
 		EndWithLastConnection: e.requester,
 		ConnectTimeout:        e.connectTimeout,
-		AckTimeout:            e.ackTimeout,
+		Retries:               rdma.Retries{AckTimeout: e.ackTimeout},
 		Queues:                rdma.Queues{MaxSendSGE: e.sge, MaxRecvSGE: e.sge},
 
 		Log: e.log,

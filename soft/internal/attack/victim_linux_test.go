@@ -226,13 +226,13 @@ func (e *victimEnd) open(addr netip.AddrPort) (info endInfo, err error) {
 		if err != nil {
 			return info, err
 		}
-		e.ctx, mtu = e.datagrams, e.datagrams.Config().MTU
+		e.ctx, mtu = e.datagrams, e.datagrams.Config().Path.MTU
 	} else {
 		e.rdma, err = rdma.New(e.dev, rdma.Config{Engine: e.engine, Permissions: everyone, Name: e.String(), MaxConnections: 4})
 		if err != nil {
 			return info, err
 		}
-		e.ctx, mtu = e.rdma, e.rdma.Config().MTU
+		e.ctx, mtu = e.rdma, e.rdma.Config().Path.MTU
 		e.rdma.OnConnection(e.onStateChange)
 	}
 	if e.mem, err = mmap.Alloc(e.dev, memory, everyone); err != nil {

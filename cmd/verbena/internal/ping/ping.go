@@ -205,7 +205,7 @@ func udpPort(e verbs.GIDEntry) string {
 func (d *openDevice) config(o *options) rdma.Config {
 	cfg := rdma.Config{ConnectTimeout: o.timeout}
 	if o.gid >= 0 {
-		cfg.GIDIndex = &o.gid
+		cfg.Path.GIDIndex = &o.gid
 	}
 	return cfg
 }

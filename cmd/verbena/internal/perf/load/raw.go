@@ -39,7 +39,7 @@ func (s *Endpoint) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 	}
 	w.flows[0].conn = conn
 	gid := w.rdma.GID()
-	port, err := s.cfg.Device.QueryPort(w.rdma.Config().Port)
+	port, err := s.cfg.Device.QueryPort(w.rdma.Config().Path.Port)
 	if err != nil {
 		return e, 0, err
 	}
@@ -60,7 +60,7 @@ func (s *Endpoint) OfferRaw(psn uint32) (e RawEnd, mtu verbs.MTU, err error) {
 		off = w.layout.OutOffset(0)
 	}
 	e.Addr = w.local.Addr() + uint64(off)
-	return e, w.rdma.Config().MTU, nil
+	return e, w.rdma.Config().Path.MTU, nil
 }
 
 // ConnectRaw connects to the peer, and drives the engine from then on.
@@ -77,7 +77,7 @@ func (s *Endpoint) ConnectRaw(own, peer RawEnd, mtu verbs.MTU) (err error) {
 	attr := verbs.QPAttr{
 		State: verbs.QPReadyToReceive, PathMTU: mtu, DestQPN: peer.QPN, RQPSN: peer.PSN,
 		MaxDestReadAtomic: own.Reads, MinRNRTimer: 12,
-		Address: verbs.AddressAttr{DGID: peer.GID, DLID: peer.LID, SGIDIndex: *cfg.GIDIndex, Port: cfg.Port, SL: cfg.SL, TrafficClass: cfg.TrafficClass},
+		Address: verbs.AddressAttr{DGID: peer.GID, DLID: peer.LID, SGIDIndex: *cfg.Path.GIDIndex, Port: cfg.Path.Port, SL: cfg.Path.SL, TrafficClass: cfg.Path.TrafficClass},
 	}
 	if err := conn.QP().Modify(attr, verbs.RCToRTR); err != nil {
 		return fmt.Errorf("connect the queue pair: %w", err)

@@ -88,14 +88,14 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	cfg := rdma.Config{
 		Name: fmt.Sprintf("perf engine %d", index), Engine: w.engine, MaxConnections: n,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
+		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, Retries: rdma.Retries{AckTimeout: p.AckTimeout},
 		ConnectTimeout: s.cfg.Timeout, Queues: rdma.Queues{MaxInline: p.Inline},
 	}
 	if s.cfg.Perftest {
 		cfg.Keepalive = rdma.None // a program of perftest counts what arrives
 	}
 	if p.Active(w.server) {
-		cfg.SendQueueSize = p.Depth
+		cfg.Queues.SendQueueSize = p.Depth
 	}
 	if w.rdma, err = rdma.New(s.cfg.Device, cfg); err != nil {
 		return w, err
