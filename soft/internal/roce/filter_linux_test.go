@@ -16,7 +16,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// restricted reports whether the socket filter is installed. It changes under the lock of a shard.
 func (s *side) restricted() bool {
+	s.dev.mu.Lock()
+	defer s.dev.mu.Unlock()
 	return !hidden(s.dev.endpoints[0].entry, "restrictedUntil").FieldByName("v").IsZero()
 }
 
