@@ -31,7 +31,7 @@ func (a Address) print(out io.Writer, side string) {
 
 // Path returns the route to the peer.
 func (p *Peer) Path() verbs.AddressAttr {
-	return verbs.AddressAttr{DGID: p.GID, DLID: p.LID, SGIDIndex: p.Mine.GIDIndex, Port: p.o.Port, SL: p.o.SL}
+	return verbs.AddressAttr{DGID: p.GID, DLID: p.LID, SGIDIndex: p.Mine.GIDIndex, Port: p.o.Port, SL: uint8(p.o.SL)}
 }
 
 const (

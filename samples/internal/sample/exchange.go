@@ -38,15 +38,14 @@ func (r *exchangeFlags) define(f *Flags, p Program) {
 	if p.Transport == verbs.RC {
 		r.addressFlags(f, p)
 	}
-	f.add("", "interactive", "", "with -ld and -re: wait for Enter rather than for the peer's files",
-		func(name string) { f.set.BoolVar(&r.interactive, name, false, "") })
+	f.Bool(&r.interactive, "", "interactive", "with -ld and -re: wait for Enter rather than for the peer's files")
 }
 
 // addressFlags defines the flags of connections by address.
 func (r *exchangeFlags) addressFlags(f *Flags, p Program) {
-	f.add("cm", "use-rdma-cm", "", "connect by address, through the connection manager; no descriptors are exchanged otherwise", func(name string) { f.set.BoolVar(&r.cm, name, false, "") })
+	f.Bool(&r.cm, "cm", "use-rdma-cm", "connect by address, through the connection manager; no descriptors are exchanged otherwise")
 	r.port = 13579
-	f.number(&r.port, "lp", "listen-port", "PORT", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
+	f.Number(&r.port, "lp", "listen-port", "PORT", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
 	if p.Role == Requester || p.MaxConnections > 1 {
 		usage := "with -cm: the address of the server, " + p.Peer
 		if p.MaxConnections > 1 {

@@ -59,7 +59,8 @@ type Flags struct {
 	lines []string
 }
 
-func newFlags(name string) *Flags {
+// NewFlags makes Flags without a flag. Main does so for its programs.
+func NewFlags(name string) *Flags {
 	f := &Flags{set: flag.NewFlagSet(name, flag.ContinueOnError)}
 	f.set.SetOutput(io.Discard)
 	f.set.Usage = func() {}
@@ -100,48 +101,62 @@ func (f *Flags) Bool(p *bool, short, long, usage string) {
 	f.add(short, long, "", usage, func(name string) { f.set.BoolVar(p, name, *p, "") })
 }
 
-// Uint32 is Uint64 for 32 bits.
-func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
-	usage += fmt.Sprintf(" (default %#x)", *p)
+// Func defines a flag whose value is given to a function; without a name for the value it has none.
+func (f *Flags) Func(short, long, value, usage string, set func(string) error) {
 	f.add(short, long, value, usage, func(name string) {
-		f.set.Func(name, "", func(s string) error {
-			v, err := strconv.ParseUint(s, 0, 32)
-			if err != nil {
-				return errors.New("want a number of 32 bits")
-			}
-			*p = uint32(v)
-			return nil
-		})
+		if value == "" {
+			f.set.BoolFunc(name, "", set)
+		} else {
+			f.set.Func(name, "", set)
+		}
 	})
 }
 
-// number defines a flag for a number between low and high.
-func (f *Flags) number(p *int, short, long, value, usage string, low, high int) {
-	f.add(short, long, value, usage, func(name string) {
-		f.set.Func(name, "", func(s string) error {
-			v, err := strconv.Atoi(s)
-			if err != nil || v < low || v > high {
-				return fmt.Errorf("want a number from %d to %d", low, high)
-			}
-			*p = v
-			return nil
-		})
+// Uint32 is Uint64 for 32 bits.
+func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
+	f.Func(short, long, value, usage+fmt.Sprintf(" (default %#x)", *p), func(s string) error {
+		v, err := strconv.ParseUint(s, 0, 32)
+		if err != nil {
+			return errors.New("want a number of 32 bits")
+		}
+		*p = uint32(v)
+		return nil
+	})
+}
+
+// Number defines a flag for a number between low and high.
+func (f *Flags) Number(p *int, short, long, value, usage string, low, high int) {
+	f.Func(short, long, value, usage, func(s string) error {
+		v, err := strconv.ParseInt(s, 0, 64)
+		if err != nil || v < int64(low) || v > int64(high) {
+			return fmt.Errorf("want a number from %d to %d", low, high)
+		}
+		*p = int(v)
+		return nil
 	})
 }
 
 // duration defines a flag for a time above zero.
 func (f *Flags) duration(p *time.Duration, long, usage string) {
-	f.add("", long, "DURATION", usage, func(name string) {
-		f.set.Func(name, "", func(s string) error {
-			v, err := time.ParseDuration(s)
-			if err != nil || v <= 0 {
-				return errors.New("want a time above zero, such as 10s")
-			}
-			*p = v
-			return nil
-		})
+	f.Func("", long, "DURATION", usage, func(s string) error {
+		v, err := time.ParseDuration(s)
+		if err != nil || v <= 0 {
+			return errors.New("want a time above zero, such as 10s")
+		}
+		*p = v
+		return nil
 	})
 }
+
+// Parse parses a command line up to its first operand, and returns the operands. The error matches
+// flag.ErrHelp for -h.
+func (f *Flags) Parse(args []string) (operands []string, err error) {
+	err = f.set.Parse(args)
+	return f.set.Args(), err
+}
+
+// List describes all flags, for -h.
+func (f *Flags) List() string { return strings.Join(f.lines, "\n") }
 
 // wasSet reports whether one of the flags was given.
 func (f *Flags) wasSet(names ...string) (set bool) {
@@ -151,7 +166,7 @@ func (f *Flags) wasSet(names ...string) (set bool) {
 
 func (f *Flags) help(p Program) string {
 	return fmt.Sprintf("%s\n\nUsage: %s [flags]%s\n\n%s\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n",
-		p.About, p.Name, strings.TrimRight(" "+p.Operands, " "), strings.Join(f.lines, "\n"))
+		p.About, p.Name, strings.TrimRight(" "+p.Operands, " "), f.List())
 }
 
 // parse makes the session from the flags. For -h and -version it prints the text and returns
@@ -162,7 +177,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	level := zerolog.InfoLevel
 	transport := p.Transport.String()
 	way := exchangeFlags{oob: "dir"}
-	f := newFlags(p.Name)
+	f := NewFlags(p.Name)
 	s.Device = p.Device
 	if p.Role != Alone {
 		s.Device = "soft-lo"
@@ -170,7 +185,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	usesDevice := s.Device != ""
 	f.String(&s.Device, "d", "device", "NAME", "the device, such as soft-eth0 or soft-192.0.2.7; device_info lists them")
 	if usesDevice {
-		f.number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
+		f.Number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
 	}
 	if p.Role != Alone {
 		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; "+transport+" is the only one")
@@ -182,7 +197,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	}
 	if p.MaxConnections > 1 {
 		s.Connections = 2
-		f.number(&s.Connections, "nc", "num-connections", "N",
+		f.Number(&s.Connections, "nc", "num-connections", "N",
 			fmt.Sprintf("the number of connections, 1 to %d (default %d)", p.MaxConnections, s.Connections), 1, p.MaxConnections)
 	}
 	if p.Flags != nil {
@@ -193,31 +208,31 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 			defaultConnectTimeout, manualConnectTimeout))
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
-	f.add("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(name string) {
-		f.set.Func(name, "", func(v string) error {
-			i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
-			if i < 0 {
-				return errors.New("want debug, info, warn or error")
-			}
-			level = zerolog.Level(i)
-			return nil
-		})
+	f.Func("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(v string) error {
+		i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
+		if i < 0 {
+			return errors.New("want debug, info, warn or error")
+		}
+		level = zerolog.Level(i)
+		return nil
 	})
 
 	var showVersion bool
-	f.add("", "version", "", "print the version, and exit", func(name string) { f.set.BoolVar(&showVersion, name, false, "") })
+	f.Bool(&showVersion, "", "version", "print the version, and exit")
 
-	if err := f.set.Parse(args); errors.Is(err, flag.ErrHelp) {
+	operands, err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
 		_, _ = io.WriteString(files.out, f.help(p))
-		return nil, err
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, err
 	}
+	s.Operands = operands
 	if showVersion {
 		_, _ = fmt.Fprintln(files.out, p.Name, version.String())
 		return nil, flag.ErrHelp
 	}
-	if s.Operands = f.set.Args(); len(s.Operands) > 0 && p.Operands == "" {
+	if len(s.Operands) > 0 && p.Operands == "" {
 		return nil, fmt.Errorf("unexpected argument %q", s.Operands[0])
 	}
 	if only := p.Transport.String(); transport != only {

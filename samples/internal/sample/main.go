@@ -40,56 +40,69 @@ type stdio struct {
 }
 
 func execute(p Program, run func(ctx context.Context, s *Session) error, args []string, files stdio) int {
-	stdout := output.New(files.out)
-	files.out = stdout
-	s, err := parse(p, args, files)
+	var s *Session
+	return Execute(p.Name, files.out, files.err, func(stdout *output.Writer) (err error) {
+		files.out = stdout
+		s, err = parse(p, args, files)
+		return err
+	}, func(ctx context.Context, stdout *output.Writer) error {
+		if s.timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
+			defer cancel()
+		}
+		err := errors.Join(run(ctx, s), stdout.Err()) // before the report, so that the peer gets this error too
+		if s.Peer != nil {
+			err = errors.Join(err, s.Peer.Close(err))
+		}
+		if s.clients != nil {
+			err = errors.Join(err, s.clients.Close())
+		}
+		// Operations in flight when the context ended fail with its cause.
+		switch {
+		case err == nil:
+		case errors.Is(context.Cause(ctx), errTimeout):
+			return fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
+		case errors.Is(err, rdma.ErrTimeout) && p.Role != Alone:
+			return fmt.Errorf("gave up after %v (-connect-timeout) while waiting for %s %s: %w", s.ConnectTimeout, s.program.awaited(), s.program.Peer, err)
+		}
+		return err
+	})
+}
+
+// Execute parses the flags of a program, runs it, prints an error as one line, and returns the exit
+// code. parse returns flag.ErrHelp when it has printed all that was asked for. The context passed to run
+// ends with Ctrl-C or SIGTERM; a second signal ends the program at once.
+func Execute(name string, out, errs io.Writer, parse func(*output.Writer) error, run func(context.Context, *output.Writer) error) int {
+	complain := func(err error) {
+		_, _ = fmt.Fprintf(errs, "%s: %s\n", name, strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
+	}
+	stdout := output.New(out)
+	err := parse(stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		if err = stdout.Err(); err == nil {
 			return exitSuccess
 		}
-		complain(files.err, p, err)
+		complain(err)
 		return exitFailure
 	}
 	if err != nil {
-		complain(files.err, p, fmt.Errorf("%w; -h lists the flags", err))
+		complain(fmt.Errorf("%w; -h lists the flags", err))
 		return exitUsage
 	}
 	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
-	if s.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
-		defer cancel()
-	}
-	err = errors.Join(run(ctx, s), stdout.Err()) // before the report, so that the peer gets this error too
-	if s.Peer != nil {
-		err = errors.Join(err, s.Peer.Close(err))
-	}
-	if s.clients != nil {
-		err = errors.Join(err, s.clients.Close())
-	}
-	if err == nil {
-		return exitSuccess
-	}
-	// Operations in flight when the context ended fail with its cause.
+	err = run(ctx, stdout)
 	var by interrupt.Error
-	switch cause := context.Cause(ctx); {
-	case errors.As(cause, &by):
-		complain(files.err, p, by)
+	switch {
+	case err == nil:
+		return exitSuccess
+	case errors.As(context.Cause(ctx), &by):
+		complain(by)
 		return exitSignal + int(by.Signal)
-	case errors.Is(cause, errTimeout):
-		err = fmt.Errorf("gave up after %v (-timeout)%s", s.timeout, s.waitedFor())
-	case errors.Is(err, rdma.ErrTimeout) && p.Role != Alone:
-		err = fmt.Errorf("gave up after %v (-connect-timeout) while waiting for %s %s: %w", s.ConnectTimeout, s.program.awaited(), s.program.Peer, err)
 	}
-	complain(files.err, p, err)
+	complain(err)
 	return exitFailure
-}
-
-// complain prints an error as one line.
-func complain(w io.Writer, p Program, err error) {
-	text := strings.TrimSpace(err.Error())
-	_, _ = fmt.Fprintf(w, "%s: %s\n", p.Name, strings.ReplaceAll(text, "\n", "; "))
 }
 
 // Close calls closer and joins its error into *err, for use with defer.
