@@ -43,10 +43,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	gone, err := lost.AsRemote(dev)
-	if err != nil {
-		return err
-	}
-	if err := lost.Close(); err != nil {
+	if err = errors.Join(err, lost.Close()); err != nil {
 		return err
 	}
 
@@ -64,18 +61,13 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(peer.Start(), r.Start()); err != nil {
-		return err
+	err = errors.Join(peer.Start(), r.Start())
+	conn, toConn, err1 := r.Export()
+	back, toBack, err2 := peer.Export()
+	if err = errors.Join(err, err1, err2); err == nil {
+		err = errors.Join(conn.Connect(toBack), back.Connect(toConn))
 	}
-	conn, toConn, err := r.Export()
 	if err != nil {
-		return err
-	}
-	back, toBack, err := peer.Export()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(conn.Connect(toBack), back.Connect(toConn)); err != nil {
 		return err
 	}
 	done, failed, flushed := 0, 0, 0
