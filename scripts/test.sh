@@ -41,6 +41,7 @@ first="./test/rig ./samples ./cgo/libverbena/test ./soft/internal/roce ./rdma ./
 packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 echo "+ $go test ${flags[*]} -tags $tags $first ./..."
 "$go" test "${flags[@]}" -tags "$tags" $first $packages || failed=1
+module bench
 module examples/grpc
 if $full; then
 	module oob/etcd
