@@ -1,7 +1,7 @@
 # make demo     build the samples, run every pair as two processes, check the data
 # make test     install what the tests need, where possible, and run all tests, the long ones
 #               in a short form
-# make full     the tests of make test in full, except those in the virtual machine, and more seeds
+# make full     the tests of make test in full, but for those in the virtual machine, and more seeds
 # make check    formatting, vet on every platform, staticcheck, documentation and examples
 # make build    the programs, and the library for other languages, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
@@ -47,7 +47,7 @@ test: setup ## all tests, the long ones in a short form
 	@$(if $(FULL),scripts/setup.sh full)
 	@GO="$(GO)" TAGS="$(TAGS)" scripts/test.sh $(if $(FULL),full)
 
-full: ## the tests of make test in full, except those in the virtual machine, and more seeds
+full: ## the tests of make test in full, but for those in the virtual machine, and more seeds
 	@$(MAKE) test FULL=1
 
 # "all", or some of tools files ibverbs rdma dma syncevent samples crosscheck rsocket library verbena matrix

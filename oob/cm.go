@@ -148,7 +148,8 @@ func (w *cm) reported() {
 	}
 }
 
-// reportOf decodes a report. The private data is not given if the peer, or this end, is on an adapter.
+// reportOf decodes a report. There is no private data if the peer or this end is on an adapter, or if
+// the peer's device has lost the connection.
 func reportOf(data []byte, reason error) error {
 	if isZero(data) {
 		if errors.Is(reason, rdma.ErrPeerClosed) {

@@ -1,6 +1,6 @@
 // Package process runs other programs. Each program has a process group of its own, which is
-// killed whole: when the program's context ends, when its time is over, and, on Linux, also when
-// the program itself or this process ends.
+// killed whole when the program's context ends, and when its time is over. On Linux, the group is
+// also killed when the program ends, and the program itself when this process ends.
 package process
 
 import (

@@ -231,11 +231,16 @@ func TestSoakCluster(t *testing.T) {
 	t.Logf("faults %v, %d visits, %d operations of clients, %d links failed in faults", c.faults, c.visits, c.ops, c.failed)
 	assert.Positive(t, c.visits)
 	assert.Positive(t, c.ops)
+	if soak.Full(t) {
+		assert.Len(t, c.faults, 4, "every kind of fault")
+		assert.Positive(t, c.failed)
+	}
 }
 
 // Two runs of a seed are the same.
 func TestClusterRepeats(t *testing.T) {
-	_, first := simulate(t, 7, 3, time.Second)
-	_, second := simulate(t, 7, 3, time.Second)
+	c, first := simulate(t, 7, 3, 3*time.Minute)
+	assert.NotEmpty(t, c.faults, "the runs have to contain some")
+	_, second := simulate(t, 7, 3, 3*time.Minute)
 	assert.Equal(t, first, second)
 }

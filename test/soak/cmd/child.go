@@ -134,7 +134,7 @@ func (p *child) failure() error {
 	killed, dumped, leaving := p.killed, p.dumped, p.leaving || !p.steady
 	p.mu.Unlock()
 	switch {
-	case dumped || killed && p.run.Code() == -1:
+	case dumped || killed && wasKilled(p.run.State()):
 		return nil
 	case p.err != nil:
 		return fmt.Errorf("%s failed: %w\n%s", p.name, p.err, p.run.Stderr.String())

@@ -2,7 +2,10 @@
 
 package main
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 // Without signals nothing can be stopped, which the program reports.
 const (
@@ -10,3 +13,5 @@ const (
 	signalContinue = syscall.SIGKILL
 	signalDump     = syscall.SIGKILL
 )
+
+func wasKilled(state *os.ProcessState) bool { return !state.Success() }
