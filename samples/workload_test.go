@@ -87,8 +87,8 @@ func TestWrongWorkload(t *testing.T) {
 		"-connect-timeout 0s":          {"want a time above zero"},
 		"-ack-timeout never":           {"want a time above zero"},
 		"-l loud":                      {"debug"},
-		"-op fetch_and_add -as requester -size 8": {"fetch_and_add", "-size"},
-		"-op sync_event -as responder -nc 2":      {"sync_event", "-nc"},
+		"-op fetch_and_add -as requester -size 8":  {"fetch_and_add", "-size"},
+		"-op compare_and_swap -as responder -nc 2": {"compare_and_swap", "-nc"},
 	} {
 		t.Run(args, func(t *testing.T) {
 			one(t, t.TempDir(), 2, "workload", strings.Fields(args), append(texts, "-h lists the flags")...)
