@@ -139,6 +139,9 @@ func own(name string, scenes func(options) ([]*measure.Scene, error)) func(conte
 			log = os.Stderr
 		}
 		r, err := measure.Run(ctx, list, o.rounds, log)
+		if r.Rounds == 0 {
+			return err
+		}
 		r.About = []string{measure.Machine()}
 		return errors.Join(err, r.Write(os.Stdout, *markdown))
 	}

@@ -15,6 +15,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,41 +96,65 @@ func Run(ctx context.Context, args []string) error {
 		}
 		r, err = run(ctx, o, log)
 	}
-	if err != nil {
+	if r == nil || err != nil && r.Rounds == 0 {
 		return err
 	}
-	worse, err := r.WriteComparison(os.Stdout, *confidence)
-	if err == nil && worse && *check {
-		err = errWorse
+	worse, writing := r.WriteComparison(os.Stdout, *confidence)
+	if worse && *check {
+		err = errors.Join(err, errWorse)
 	}
-	return err
+	return errors.Join(err, writing)
 }
 
 // ofReports compares the reports in files. Each round of each report is a value.
 func ofReports(a, b []string) (*measure.Result, error) {
 	s := &measure.Scene{Contenders: []measure.Contender{{Name: "A"}, {Name: "B"}}}
+	var lists [2][]*report.Report
+	var rounds [2]map[measure.Row]int
 	for i, names := range [][]string{a, b} {
 		list, err := report.ReadFiles(names)
 		if err != nil {
 			return nil, err
 		}
-		rounds := map[measure.Row]int{}
+		lists[i], rounds[i] = list, map[measure.Row]int{}
 		for _, v := range valuesOf(list) {
-			s.Add(v, i, rounds[v.Row])
-			rounds[v.Row]++
+			s.Add(v, i, rounds[i][v.Row])
+			rounds[i][v.Row]++
 		}
 	}
-	return &measure.Result{Scenes: []*measure.Scene{s}}, nil
+	for row := range rounds[0] {
+		if rounds[1][row] > 0 {
+			return &measure.Result{Scenes: []*measure.Scene{s}, Notes: causes(lists[0], lists[1])}, nil
+		}
+	}
+	return nil, fmt.Errorf("the reports have no comparable results: A has %s, B has %s; measure both with the same flags", titles(rounds[0]), titles(rounds[1]))
 }
 
-// run measures both versions.
+// titles returns some titles of rows.
+func titles(rows map[measure.Row]int) string {
+	const most = 3
+	var list []string
+	for row := range rows {
+		list = append(list, strconv.Quote(row.Title))
+	}
+	slices.Sort(list)
+	switch {
+	case len(list) == 0:
+		return "none"
+	case len(list) > most:
+		list = append(list[:most], fmt.Sprintf("%d more", len(list)-most))
+	}
+	return strings.Join(list, ", ")
+}
+
+// run measures both versions. If some measurements fail, it returns the others and an error.
 func run(ctx context.Context, o options, log io.Writer) (*measure.Result, error) {
 	temp, err := os.MkdirTemp("", "verbena-compare-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	s := &measure.Scene{Contenders: []measure.Contender{{Name: "before"}, {Name: "after"}}}
+	s := &measure.Scene{Title: "two versions", Contenders: []measure.Contender{{Name: "before", Own: true}, {Name: "after", Own: true}}}
 	for i := range o.folders {
 		if s.Contenders[i].Measurements, err = o.measurements(ctx, i, temp); err != nil {
 			return nil, err

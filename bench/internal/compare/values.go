@@ -21,14 +21,26 @@ func valuesOf(list []*report.Report) (values []measure.Value) {
 		if p.Engines > 1 {
 			how += fmt.Sprintf(", %d engines", p.Engines)
 		}
+		if !p.IsLatency() {
+			how += fmt.Sprintf(", depth %d", p.Depth)
+		}
 		if p.Batch > 1 {
 			how += fmt.Sprintf(", %d together", p.Batch)
+		}
+		if p.Moderation > 1 {
+			how += fmt.Sprintf(", a completion for %d", p.Moderation)
 		}
 		if p.Bidirectional {
 			how += ", both directions"
 		}
 		if p.Events {
 			how += ", events"
+		}
+		if p.Verify {
+			how += ", verified"
+		}
+		if p.Duration > 0 {
+			how += ", timed"
 		}
 		for i := range r.Results {
 			res := &r.Results[i]

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -77,11 +78,12 @@ type Result struct {
 	Scenes []*Scene
 }
 
-// errOwn: measurements of the own program failed.
-var errOwn = errors.New("some figures could not be measured; see the failures listed above")
+// errOwn: measurements of the own program failed. The tables list what failed.
+var errOwn = errors.New("measurements failed, and are left out; see the failures listed above")
 
-// Run measures all scenes. If it is interrupted, the result has the rounds that are complete. It
-// writes each value to log.
+// Run measures all scenes. If it is interrupted, the result has the rounds that are complete. If
+// measurements of Own contenders never succeeded, it returns the result and an error. It writes each
+// value to log.
 func Run(ctx context.Context, scenes []*Scene, rounds int, log io.Writer) (*Result, error) {
 	r := &Result{Scenes: scenes}
 	start := time.Now()
@@ -91,18 +93,30 @@ func Run(ctx context.Context, scenes []*Scene, rounds int, log io.Writer) (*Resu
 				continue
 			}
 			if err := s.round(ctx, round, log); err != nil {
+				for _, s := range scenes {
+					s.cut(r.Rounds)
+				}
 				return r, err
 			}
 		}
 		r.Rounds++
 		_, _ = fmt.Fprintf(log, "round %d of %d: %v since the start\n", r.Rounds, rounds, time.Since(start).Round(time.Second))
 	}
+	failed, all := 0, 0
 	for _, s := range scenes {
-		for _, f := range s.failures {
-			if f.own && !s.succeeded[[2]string{f.contender, f.measurement}] {
-				return r, errOwn
+		for _, c := range s.Contenders {
+			if c.Own && s.Skipped == "" {
+				all += len(c.Measurements)
 			}
 		}
+		for _, f := range s.failures {
+			if f.own && !s.succeeded[[2]string{f.contender, f.measurement}] {
+				failed++
+			}
+		}
+	}
+	if failed > 0 {
+		return r, fmt.Errorf("%d of %d %w", failed, all, errOwn)
 	}
 	return r, nil
 }
@@ -196,6 +210,18 @@ func (s *Scene) Add(v Value, contender, round int) {
 		all[contender] = append(all[contender], 0)
 	}
 	all[contender][round] = v.Of
+}
+
+// cut removes the values of later rounds, and rows that have no others.
+func (s *Scene) cut(rounds int) {
+	s.rows = slices.DeleteFunc(s.rows, func(r Row) bool {
+		kept := false
+		for i, list := range s.values[r] {
+			s.values[r][i] = list[:min(len(list), rounds)]
+			kept = kept || len(s.values[r][i]) > 0
+		}
+		return !kept
+	})
 }
 
 // of returns the values that a contender has of a row.

@@ -93,21 +93,31 @@ func TestFailures(t *testing.T) {
 	s = &Scene{Contenders: []Contender{{Name: "a", Own: true, Measurements: []Measurement{fixed(rate, -1, -1)}}}}
 	_, err = Run(t.Context(), []*Scene{s}, 5, &strings.Builder{})
 	assert.ErrorIs(t, err, errOwn)
+	assert.ErrorContains(t, err, "1 of 1 measurements failed")
 }
 
-// The rounds that are complete stay.
+// The rounds that are complete stay, and no others: not even what was measured before the interrupt.
 func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	round := 0
-	s := &Scene{Contenders: []Contender{{Name: "a", Measurements: []Measurement{{"m", func(context.Context) ([]Value, error) {
-		if round++; round == 2 {
-			cancel()
-		}
-		return []Value{{rate, 1}}, nil
-	}}}}}}
-	r, err := Run(ctx, []*Scene{s}, 3, &strings.Builder{})
-	assert.ErrorIs(t, err, context.Canceled)
-	assert.Equal(t, 1, r.Rounds)
+	for interrupted, want := range map[int]string{
+		1: "",
+		2: "\nlatency, µs  5.00\nrate, M/s    1.00\n",
+		3: "\nlatency, µs  5.00 (5.00 to 5.00)\nrate, M/s    1.00 (1.00 to 1.00)\n",
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		round := 0
+		s := &Scene{Contenders: []Contender{{Name: "a", Measurements: []Measurement{fixed(latency, 5, 5, 5), {"m", func(context.Context) ([]Value, error) {
+			if round++; round == interrupted {
+				cancel()
+			}
+			return []Value{{rate, 1}}, nil
+		}}}}}}
+		r, err := Run(ctx, []*Scene{s}, 3, &strings.Builder{})
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, interrupted-1, r.Rounds)
+		text := write(t, r, false)
+		assert.Contains(t, text, want)
+		assert.Equal(t, interrupted > 1, strings.Contains(text, "latency"))
+	}
 }
 
 func TestComparison(t *testing.T) {

@@ -150,8 +150,8 @@ func TestReadVerbena(t *testing.T) {
 		result string
 		want   sample
 	}{
-		{"write_lat", latency, `{"size":8,"latency_us":{"typical":0.8,"avg":0.9}}`, sample{median: 0.8, mean: 0.9}},
-		{"send_lat", asleep, `{"size":8,"latency_us":{"typical":8,"avg":9}}`, sample{median: 8, mean: 9}},
+		{"write_lat", latency, `{"size":8,"latency_us":{"min":0.5,"typical":0.8,"avg":0.9,"p99":1}}`, sample{median: 0.8, mean: 0.9}},
+		{"send_lat", asleep, `{"size":8,"latency_us":{"min":5,"typical":8,"avg":9,"p99":10}}`, sample{median: 8, mean: 9}},
 		{"write_bw", small, `{"size":8,"operations_per_second":1e7,"bytes_per_second":8e7}`, sample{mean: 1e7}},
 		{"read_bw", read64K, `{"size":65536,"operations_per_second":1e5,"bytes_per_second":6.5e9}`, sample{mean: 6.5e9}},
 	} {
@@ -159,7 +159,7 @@ func TestReadVerbena(t *testing.T) {
 		require.NoError(t, err, good.test)
 		assert.Equal(t, good.want, got)
 	}
-	const one = `{"size":65536,"bytes_per_second":1}`
+	const one = `{"size":65536,"operations_per_second":1,"bytes_per_second":1}`
 	j := &job{figure: read64K}
 	for name, out := range map[string]string{
 		"nothing":       "",
@@ -167,7 +167,7 @@ func TestReadVerbena(t *testing.T) {
 		"two reports":   strings.Repeat(verbenaReport("read_bw", v.way, one), 2),
 		"two results":   verbenaReport("read_bw", v.way, one, one),
 		"another test":  verbenaReport("write_bw", v.way, one),
-		"another size":  verbenaReport("read_bw", v.way, `{"size":8,"bytes_per_second":1}`),
+		"another size":  verbenaReport("read_bw", v.way, `{"size":8,"operations_per_second":1,"bytes_per_second":1}`),
 		"no operations": verbenaReport("read_bw", v.way, `{"size":65536}`),
 	} {
 		_, err := v.read(j, out)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 )
 
 // The format of the reports.
@@ -21,7 +22,10 @@ type Report struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
 	Plan    Plan   `json:"plan"`
+	Client  Host   `json:"client"`
+	Server  Host   `json:"server"`
 	Path    struct {
+		MTU int    `json:"mtu"`
 		Way string `json:"way"` // the path that packets took in the end, if the device reports it
 	} `json:"path"`
 	Results []Result `json:"results"`
@@ -29,13 +33,28 @@ type Report struct {
 
 // Plan is the test. Its name ends with _bw or _lat.
 type Plan struct {
-	Test          string `json:"test"`
-	Connections   int    `json:"connections"`
-	Engines       int    `json:"engines"`
-	Depth         int    `json:"depth"`
-	Batch         int    `json:"batch"`
-	Bidirectional bool   `json:"bidirectional"`
-	Events        bool   `json:"events"`
+	Test          string        `json:"test"`
+	Connections   int           `json:"connections"`
+	Engines       int           `json:"engines"`
+	Depth         int           `json:"depth"`       // operations in flight on each connection
+	Batch         int           `json:"batch"`       // operations that are posted together
+	Moderation    int           `json:"moderation"`  // operations for each completion
+	Duration      time.Duration `json:"duration_ns"` // zero: a number of operations is measured
+	Bidirectional bool          `json:"bidirectional"`
+	Events        bool          `json:"events"`
+	Verify        bool          `json:"verify"`
+}
+
+// Host is one end.
+type Host struct {
+	Machine struct {
+		Boot   string `json:"id"` // equal for all processes since a boot
+		Kernel string `json:"kernel"`
+		CPU    string `json:"cpu"`
+		CPUs   int    `json:"cpus"`
+		Go     string `json:"go"`
+	} `json:"machine"`
+	Device string `json:"device"`
 }
 
 // IsLatency reports whether the test measures times.
@@ -88,9 +107,30 @@ func Read(r io.Reader) (list []*Report, err error) {
 			case r.Damage != "":
 				return nil, fmt.Errorf("a result of %s has damaged data: %s", one.Plan.Test, r.Damage)
 			}
+			if err := one.Results[i].validate(); err != nil {
+				return nil, fmt.Errorf("a result of %s %d is of no use: %w; measure it again", one.Plan.Test, one.Results[i].Size, err)
+			}
 		}
 		list = append(list, &one)
 	}
+}
+
+// validate checks that the figures are positive. No measurement takes no time.
+func (r *Result) validate() error {
+	type figure struct {
+		name string
+		v    float64
+	}
+	list := []figure{{"operations per second", r.Rate}, {"bytes per second", r.Bandwidth}}
+	if l := r.Latency; l != nil {
+		list = []figure{{"minimum", l.Min}, {"median", l.Median}, {"mean", l.Mean}, {"99th percentile", l.P99}}
+	}
+	for _, f := range list {
+		if !(f.v > 0) {
+			return fmt.Errorf("its %s is %v, which is not positive", f.name, f.v)
+		}
+	}
+	return nil
 }
 
 // ReadFiles reads the reports in files.
