@@ -297,7 +297,7 @@ func checkTools(t *testing.T, out string) {
 const filesScript = `
 cat /data/below/text
 tool "$((6 * 7))" >&2
-rig.test -test.run '^TestTail$' -test.v
+rig.test -test.run '^TestLastLines$' -test.v
 if false; then echo never; fi
 ! false
 echo last
@@ -306,7 +306,7 @@ echo last
 func checkFiles(t *testing.T, out string) {
 	assert.Contains(t, out, "brought along\n")
 	assert.Contains(t, out, "tool: 42\n")
-	assert.Contains(t, out, "--- PASS: TestTail")
+	assert.Contains(t, out, "--- PASS: TestLastLines")
 	assert.NotContains(t, out, "never")
 	assert.True(t, strings.HasSuffix(out, "last\n"), "standard error and output come in order: %q", out)
 }

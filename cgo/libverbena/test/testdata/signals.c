@@ -111,6 +111,7 @@ int main(int argc, char **argv)
 			take = ways[i].take;
 	CHECK(take);
 	number = atoi(argv[3]);
+	signal(number, SIG_DFL); // nohup(1), for one, ignores SIGHUP
 	program = pthread_self();
 	sigemptyset(&set);
 	sigaddset(&set, number);
