@@ -125,7 +125,8 @@ type Queues struct {
 	// connection; further ones wait in the context, in order. Zero: 256, or as many
 	// as the pools hold that have been made before the connection, or the device takes, if that
 	// is less; 16 without a pool. All connections together have as many tasks at the device as
-	// the pools hold that were made before Start, or 256 if that is more.
+	// the pools hold that were made before Start, or 256 if that is more, and each can have one
+	// in any case.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all connections
 	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in the context, in order. With UC, and on a device without

@@ -37,8 +37,8 @@ func (l *lanes) depth() int {
 // open implements part: it makes the completion queue.
 func (l *lanes) open() error {
 	c, s := l.core, l.core.set
-	// At most, all receives complete, one signal of each connection, and all tasks: of later
-	// pools as many as there is room for.
+	// At most, all receives complete, one request of each connection, which its signal may be, and
+	// all tasks: of later pools as many as there is room for.
 	receives := l.receives.most()
 	requests := min(max(l.tasks, defaultSendQueue)+s.MaxConnections, s.maxCQE-receives)
 	if requests <= s.MaxConnections {
@@ -59,7 +59,7 @@ func (l *lanes) open() error {
 		return fmt.Errorf("create a completion queue of %d entries on %s: %w", entries, c.dev.Name(), err)
 	}
 	l.cq.OnCompletion(c.control.Wake)
-	l.Attach(l.cq, requests, l.received)
+	l.Attach(l.cq, requests-s.MaxConnections, l.received)
 	if s.completionFields != 0 {
 		l.Extend()
 	}

@@ -54,9 +54,10 @@ type Group struct {
 	broken  bool            // the completion queue has failed
 	failure error           // of the completion queue, to be returned by Poll
 
-	toPost  fifo.List[*Lane] // lanes with waiting requests
+	toPost  fifo.List[*Lane] // lanes with waiting requests that the next Flush looks at
+	noRoom  fifo.List[*Lane] // other lanes with waiting requests, until posted is below most; they have some posted
 	posted  int              // requests at the device, of all lanes
-	most    int              // the largest that posted may be
+	most    int              // the largest that posted may be; a lane with nothing posted may post one more
 	drained fifo.List[*Lane]
 	wrs     [PostBatch]verbs.SendWR
 
@@ -68,14 +69,16 @@ type Group struct {
 	wake    func()
 }
 
-// Attach sets the group's completion queue, which has room for the completions of most requests;
-// no more than that are at the device at a time. Completions whose ID has ReceiveID set, and
+// Attach sets the group's completion queue. All lanes together have most requests at the device at a
+// time, at least 1, and each lane can have one in any case. So the queue needs room for the
+// completions of most requests if there is one lane; if there are several, also for one of each.
+// Completions whose ID has ReceiveID set, and
 // unsolicited ones, go to received. No lane of an earlier completion queue may be in use.
 func (g *Group) Attach(cq verbs.CQ, most int, received func(wc *verbs.WC)) {
 	g.cq, g.most, g.received, g.extended = cq, most, received, nil
 	g.posted = 0
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
-	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.drained} {
+	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.noRoom, &g.drained} {
 		for list.Pop() != nil {
 		}
 	}
@@ -136,5 +139,5 @@ func (g *Group) Break() { g.broken = true }
 
 // Busy reports whether there is work that no further completion will announce.
 func (g *Group) Busy() bool {
-	return g.next < g.count || g.toPost.Len() > 0 && g.posted < g.most || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
+	return g.next < g.count || g.toPost.Len() > 0 || g.noRoom.Len() > 0 && g.posted < g.most || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

@@ -69,7 +69,7 @@ type Lane struct {
 	receives int                  // receives of PostRecv at the device
 	withheld fifo.List[*Request]  // not posted until Admit or, after StopPosting, never
 
-	toPost   fifo.Node[*Lane] // among the group's lanes with waiting requests
+	toPost   fifo.Node[*Lane] // among the group's lanes with waiting requests, in toPost or noRoom
 	shut     bool             // by Shut or Close
 	drained  bool             // has been in the group's list of drained lanes
 	place    fifo.Node[*Lane] // in that list
@@ -230,6 +230,7 @@ func (l *Lane) Shut() error {
 		return nil
 	}
 	l.shut, l.up = true, false
+	l.group.noRoom.Remove(&l.toPost)
 	err := l.qp.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)
 	if err != nil || l.group.broken || !l.atDevice() {
 		l.drain()
@@ -275,6 +276,7 @@ func (l *Lane) Close() error {
 	if l.closed {
 		return nil
 	}
+	l.group.noRoom.Remove(&l.toPost)
 	l.group.pending.Remove(&l.pending)
 	err := l.qp.Close()
 	switch {

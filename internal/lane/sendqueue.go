@@ -33,28 +33,43 @@ func (l *Lane) TakeWithheld(old *Lane) {
 	}
 }
 
-// queueForPosting makes the next Group.Flush post the waiting requests.
+// queueForPosting makes the next Group.Flush post the waiting requests for which there is room.
 func (l *Lane) queueForPosting() {
-	if l.unposted != nil && !l.toPost.Queued() {
+	if l.unposted == nil {
+		return
+	}
+	if l.posted == 0 {
+		l.group.noRoom.Remove(&l.toPost) // there is room for one
+	}
+	if !l.toPost.Queued() {
 		l.group.toPost.Push(&l.toPost)
 	}
 }
 
-// Flush posts the waiting requests for which there is room.
+// Flush posts the waiting requests for which there is room. Lanes that found none go first.
 func (g *Group) Flush() {
-	for g.toPost.Len() > 0 && g.posted < g.most {
-		g.toPost.Pop().Value.post() // PostFailed may add lanes
+	for {
+		switch { // PostFailed may add lanes
+		case g.noRoom.Len() > 0 && g.posted < g.most:
+			g.noRoom.Pop().Value.post()
+		case g.toPost.Len() > 0:
+			g.toPost.Pop().Value.post()
+		default:
+			return
+		}
 	}
 }
 
 // post posts as many requests as the send queue has room for. The last request of each batch
 // is always signaled: otherwise no completion might stand for those before it.
+// A lane with nothing at the device posts one request whatever the others have there. So posted is
+// at most most, and one for each lane.
 func (l *Lane) post() {
 	g := l.group
 	for l.up && l.unposted != nil && l.posted < l.depth {
-		room := min(PostBatch, l.depth-l.posted, g.most-g.posted)
-		if room == 0 {
-			l.queueForPosting() // behind the other lanes
+		room := min(PostBatch, l.depth-l.posted, max(g.most-g.posted, 1-l.posted))
+		if room <= 0 {
+			g.noRoom.Push(&l.toPost) // behind the other lanes
 			return
 		}
 		n := 0
