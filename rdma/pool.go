@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/bufinv"
@@ -94,6 +95,16 @@ func (c *Datagrams) Pool(n int, done func(*Task), failed func(*Task, error)) (*D
 }
 
 func (c *parts) newPool(p *taskPool, n int, done func(*Task), failed func(*Task, error)) error {
+	// The words come first, since a pool cannot be taken back. fill refuses another n.
+	if c.set.caps.connections() && 1 <= n && n <= pe.MaxTasks { // others have no tasks that need words
+		if err := c.control.Owned("make a pool of tasks"); err != nil {
+			return err
+		}
+		p.words.n = n
+		if err := c.scratch.add(&p.words); err != nil {
+			return fmt.Errorf("rdma: make a pool of %d tasks in context %q: %w", n, c.set.Name, err)
+		}
+	}
 	word := 0
 	err := p.fill(c, 0, n, done, failed, peTaskOf,
 		func(t *Task) {
@@ -101,13 +112,9 @@ func (c *parts) newPool(p *taskPool, n int, done func(*Task), failed func(*Task,
 			word++
 		}, dropTask)
 	if err != nil {
-		return err
+		return errors.Join(err, c.scratch.remove(&p.words))
 	}
 	c.lanes.tasks += n
-	if c.set.caps.connections() { // others have no tasks that need words
-		p.words.n = n
-		return c.scratch.add(&p.words)
-	}
 	return nil
 }
 

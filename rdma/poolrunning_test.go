@@ -9,6 +9,8 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/faultydevice"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // A pool that is made in Running has any operation for each task, and serves run after run.
@@ -89,6 +91,64 @@ func TestPoolLargerThanTheCompletionQueue(t *testing.T) {
 	require.Equal(t, n/2, done[r.a.conns[0]])
 	require.Equal(t, n/2, done[r.a.conns[1]])
 	require.NoError(t, rdma.FreeAll(all))
+}
+
+// A pool whose memory cannot be made leaves nothing behind: not its tasks, and nothing that the
+// next run makes again.
+func TestPoolWithoutMemory(t *testing.T) {
+	dev := openFaulty(t)
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{}, rdma.Config{})
+	refused := 0
+	limit := func() {
+		dev.Set(func(h *faultydevice.Hooks) {
+			h.RegMR = func([]byte) error {
+				refused++
+				return verbs.ErrLimit
+			}
+		})
+	}
+	var pool *rdma.Pool
+	regions := 0 // without a pool
+	for run := range 2 {
+		r.a.conns, r.b.conns = nil, nil
+		registered := 0
+		dev.Set(func(h *faultydevice.Hooks) { h.Registered = func(verbs.MR) { registered++ } })
+		r.connect(1)
+		size := r.a.ctx.Config().Queues.SendQueueSize
+		limit()
+		for i := range 2 {
+			_, err := r.a.ctx.Pool(100, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+			require.ErrorIs(t, err, verbs.ErrLimit)
+			require.Equal(t, 2*run+i+1, refused)
+			require.Equal(t, size, r.a.ctx.Config().Queues.SendQueueSize, "no task counts")
+		}
+		before := registered
+		dev.Set(func(h *faultydevice.Hooks) { h.RegMR = nil })
+		_, err := r.a.ctx.Pool(100, nil, nil) // fails after its memory was made, which is given back
+		require.ErrorIs(t, err, rdma.ErrInvalid)
+		require.Equal(t, size, r.a.ctx.Config().Queues.SendQueueSize)
+		if run == 0 {
+			regions = before
+			require.Equal(t, before+1, registered)
+			require.Equal(t, 16, size)
+			pool = anyPool(r.a.ctx)
+			require.Equal(t, pool.Cap(), r.a.ctx.Config().Queues.SendQueueSize)
+		} else {
+			require.Equal(t, pool.Cap(), size)
+			require.Equal(t, regions+1, before, "that of the one pool")
+		}
+		ended := false
+		task := must(pool.FetchAdd(r.a.conns[0], bufinv.Target(r.a.peer, 0, 8), 1))
+		require.NoError(t, pe.SubmitOrFree(task, nil, func(_ *rdma.Task, err error) {
+			ended = true
+			assert.NoError(t, err)
+		}))
+		r.until("it has ended", func() bool { return ended })
+		require.EqualValues(t, run, task.Original())
+		require.NoError(t, task.Free())
+		require.NoError(t, r.a.ctx.Stop())
+		r.until("both are Idle", func() bool { return r.a.ctx.State() == pe.Idle && r.b.ctx.State() == pe.Idle })
+	}
 }
 
 // From Alloc to Free, operations of a pool made in Running allocate nothing.

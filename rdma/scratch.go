@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -24,13 +25,21 @@ type words struct {
 	first verbs.SGE
 }
 
-// add makes words part of the scratch memory.
+// add makes words part of the scratch memory, unless it fails.
 func (m *scratch) add(w *words) error {
-	m.all = append(m.all, w)
 	if m.isOpen {
-		return w.open(m.core)
+		if err := w.open(m.core); err != nil {
+			return errors.Join(err, w.close(m.core))
+		}
 	}
+	m.all = append(m.all, w)
 	return nil
+}
+
+// remove undoes add, if that was called.
+func (m *scratch) remove(w *words) error {
+	m.all = slices.DeleteFunc(m.all, func(other *words) bool { return other == w })
+	return w.close(m.core)
 }
 
 // open implements part.
@@ -56,6 +65,12 @@ func (w *words) open(c *core) (err error) {
 	return err
 }
 
+func (w *words) close(c *core) error {
+	err := c.closeMemory(w.mem)
+	w.mem = nil
+	return err
+}
+
 // bytes is a word.
 func (w *words) bytes(i int) []byte { return w.mem.Bytes()[8*i : 8*i+8] }
 
@@ -71,8 +86,7 @@ func (m *scratch) close() error {
 	m.isOpen = false
 	var errs []error
 	for _, w := range m.all {
-		errs = append(errs, m.core.closeMemory(w.mem))
-		w.mem = nil
+		errs = append(errs, w.close(m.core))
 	}
 	return errors.Join(errs...)
 }
