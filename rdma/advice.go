@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/pathmtu"
-	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -30,7 +29,7 @@ func packetLength(mtu verbs.MTU, peer netip.Addr) int {
 // packets are too long for the path.
 func (conn *Connection) noResponseAdvice() string {
 	conn.ctx.takeEvents() // the device reports a death before the requests fail because of it
-	if conn.life.Peer() == life.Dead {
+	if conn.life.Dead() {
 		return ErrPeerDead.Error()
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
@@ -76,7 +75,7 @@ func (conn *Connection) lowerMTUAdvice(to string) string {
 // path MTUs. This is possible only on connections of Bridge, since the ends of all others have
 // agreed on the path MTU.
 func (conn *Connection) mtuMismatchAdvice(status verbs.Status) string {
-	if !conn.bridged() || conn.life.Peer() == life.Dead {
+	if !conn.bridged() || conn.life.Dead() {
 		return ""
 	}
 	switch status {

@@ -32,7 +32,7 @@ func (conn *Connection) close() {
 	switch {
 	case was == Closed:
 		return
-	case was != Failed && conn.life.Peer() >= life.Leaving && conn.life.Peer() != life.Dead:
+	case was != Failed && conn.life.Peer() >= life.Leaving:
 		conn.peerClosed() // before this end
 		return
 	}
@@ -69,8 +69,7 @@ func (conn *Connection) fail(err error) {
 	if !was.usable() {
 		return
 	}
-	known := conn.life.Peer()
-	if known == life.Leaving || known == life.Left || was != Exported && conn.establishment.peer() >= life.Leaving {
+	if conn.life.Peer() >= life.Leaving || was != Exported && conn.establishment.peer() >= life.Leaving {
 		a := conn.life.Close(conn.ctx.host.Now(), life.Abort, 0)
 		conn.changed(was, conn.withName(ErrPeerClosed))
 		conn.do(a)

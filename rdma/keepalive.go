@@ -33,7 +33,7 @@ func (conn *Connection) startKeepalive(now time.Time) {
 func (conn *Connection) keepalive(now time.Time) {
 	conn.startKeepalive(now)
 	conn.establishment.handle(event{kind: wordWritten}) // devices without watches do not report it
-	if conn.silentChecks++; conn.life.Peer() > life.Here {
+	if conn.silentChecks++; conn.life.Peer() != life.Unknown || conn.life.Dead() {
 		return
 	}
 	if conn.silentChecks >= keepaliveChecks && conn.lane.Posted() == 0 && conn.signal.purpose == signalNone {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/lane"
-	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -68,7 +67,7 @@ func (s *signalRequest) Completed(status verbs.Status, vendor uint32) {
 	}
 	if status != verbs.StatusSuccess {
 		err := fmt.Errorf("%v: %w; %s", p, statusOf(status).err, conn.adviceFor(OpWrite, status))
-		if conn.life.Peer() == life.Dead {
+		if conn.life.Dead() {
 			err = fmt.Errorf("%v: %w: %w", p, statusOf(status).err, ErrPeerDead)
 		}
 		conn.failedTask(status, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -50,7 +49,7 @@ func (conn *Connection) completed(t *Task, status verbs.Status, vendor uint32) {
 	err := &TaskError{Op: t.op, Status: status, Connection: conn, VendorError: vendor}
 	if status != verbs.StatusFlushed {
 		err.advice = conn.adviceFor(t.op, status)
-		if conn.life.Peer() == life.Dead {
+		if conn.life.Dead() {
 			err.Cause = ErrPeerDead
 		}
 	}

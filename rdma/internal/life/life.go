@@ -55,10 +55,8 @@ type Peer uint8
 // In the order in which an end can learn them.
 const (
 	Unknown Peer = iota
-	Here
-	Leaving // has closed the connection, and serves requests until this end has told it
-	Left    // has closed the connection, and serves nothing
-	Dead    // its process is dead
+	Leaving      // has closed the connection, and serves requests until this end has told it
+	Left         // has closed the connection, and serves nothing
 )
 
 // Ending is how an end lets the peer know that it closes.
@@ -100,6 +98,7 @@ const (
 type Life struct {
 	phase    Phase
 	peer     Peer
+	dead     bool // the peer's process is dead
 	ending   Ending
 	until    time.Time // when the present phase is over, from Draining on; zero: open
 	takes    bool      // the queue pair may take receives off the shared queue
@@ -111,6 +110,12 @@ func (l *Life) Phase() Phase { return l.phase }
 
 // Peer is what is known of the peer.
 func (l *Life) Peer() Peer { return l.peer }
+
+// Dead reports whether the peer's process is dead. It may have closed the connection before.
+func (l *Life) Dead() bool { return l.dead }
+
+// peerGone reports whether the peer serves nothing any more.
+func (l *Life) peerGone() bool { return l.dead || l.peer == Left }
 
 // enter makes a step, if it is legal.
 func (l *Life) enter(p Phase) bool {
@@ -134,13 +139,7 @@ func (l *Life) limit(until time.Time) {
 func (l *Life) Connect() bool { return l.enter(Connecting) }
 
 // Connected makes the connection Ready.
-func (l *Life) Connected() bool {
-	if !l.enter(Ready) {
-		return false
-	}
-	l.peer = max(l.peer, Here)
-	return true
-}
+func (l *Life) Connected() bool { return l.enter(Ready) }
 
 // Takes notes whether the queue pair can take receives off the shared queue.
 func (l *Life) Takes(takes bool) { l.takes = takes }
@@ -160,7 +159,7 @@ func (l *Life) Close(now time.Time, how Ending, wait time.Duration) Action {
 		return l.retire(now)
 	case !l.phase.Usable():
 		return 0
-	case how == Abort || l.peer >= Left || !l.enter(Draining):
+	case how == Abort || l.peerGone() || !l.enter(Draining):
 		return l.shut(now)
 	}
 	l.ending, l.until = how, now.Add(wait)
@@ -185,7 +184,7 @@ func (l *Life) PeerClosed(now time.Time, how Ending, wait time.Duration) Action 
 	switch {
 	case l.phase.Usable() && l.peer == Leaving:
 		return l.Close(now, how, wait)
-	case l.phase == Confirming, l.phase.Usable(), l.phase.Closing() && l.peer >= Left:
+	case l.phase == Confirming, l.phase.Usable(), l.phase.Closing() && l.peerGone():
 		return l.shut(now)
 	case l.phase == Draining:
 		l.limit(now.Add(answerTime))
@@ -196,7 +195,7 @@ func (l *Life) PeerClosed(now time.Time, how Ending, wait time.Duration) Action 
 }
 
 // Die notes that the peer's process is dead.
-func (l *Life) Die() { l.peer = Dead }
+func (l *Life) Die() { l.dead = true }
 
 // Drained notes that no tasks are left at the device.
 func (l *Life) Drained(now time.Time) Action {
@@ -218,7 +217,7 @@ func (l *Life) Told(now time.Time) Action {
 	switch {
 	case l.phase != Telling:
 		return 0
-	case l.ending == Notice, l.ending == Answered && l.peer >= Leaving:
+	case l.ending == Notice, l.ending == Answered && (l.peer >= Leaving || l.dead):
 		return l.shut(now)
 	}
 	l.enter(Confirming)

@@ -86,6 +86,30 @@ func TestLifeEnds(t *testing.T) {
 	})
 }
 
+// What the peer has done is known in either order: it has closed the connection, and its process is
+// dead. A dead peer serves nothing, so the connection then ends at once.
+func TestPeerClosesAndDies(t *testing.T) {
+	for _, how := range []Peer{Leaving, Left} {
+		for _, diesFirst := range []bool{false, true} {
+			l := &Life{}
+			l.Connect()
+			l.Connected()
+			if diesFirst {
+				l.Die()
+			}
+			require.True(t, l.Learn(how))
+			require.False(t, l.Learn(how))
+			if !diesFirst {
+				l.Die()
+			}
+			require.Equal(t, how, l.Peer())
+			require.True(t, l.Dead())
+			require.Equal(t, ShutQP, l.PeerClosed(start, Message, closeWait))
+			require.Equal(t, Shut, l.Phase())
+		}
+	}
+}
+
 func learn(l *Life, p Peer, now time.Time, how Ending) Action {
 	if !l.Learn(p) {
 		return 0

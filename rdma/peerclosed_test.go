@@ -1,0 +1,46 @@
+package rdma
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// dialled makes a connection of the peer's to the server, by address.
+func (n *peersRig) dialled(cfg DialConfig) *Connection {
+	n.t.Helper()
+	l, err := n.server.Listen(":0", ListenConfig{})
+	require.NoError(n.t, err)
+	conn, err := n.peer.Dial(netip.AddrPortFrom(n.server.GID().GID.Addr(), l.Addr().Port()).String(), cfg)
+	require.NoError(n.t, err)
+	return conn
+}
+
+// A peer that closes the connection and then exits has closed it, whichever of the two becomes
+// known first.
+func TestPeerClosesAndExits(t *testing.T) {
+	for name, exitFirst := range map[string]bool{"the closing first": false, "the exit first": true} {
+		t.Run(name, func(t *testing.T) {
+			sim.Check(t, 2, func(s *sim.Sim) {
+				n := newSimPeersRig(s, Config{})
+				conn := n.dialled(DialConfig{})
+				n.until(func() bool { return conn.State() == Ready })
+				c := n.peer
+				c.events.eventCame(verbs.Event{Type: verbs.EventPeerGone, QPN: conn.lane.Num()})
+				if exitFirst {
+					c.events.takeEvents()
+				}
+				c.manager.event(&verbs.CMEvent{Type: verbs.CMDisconnected, ID: conn.establishment.(*dial).id})
+				n.until(func() bool { return !conn.state().usable() })
+				assert.Equal(t, Closed, conn.State())
+				require.ErrorIs(t, conn.Err(), ErrPeerClosed)
+				require.NotErrorIs(t, conn.Err(), ErrPeerDead)
+			})
+		})
+	}
+}
