@@ -240,14 +240,19 @@ func (e *cmEnd) event(ev *verbs.CMEvent) {
 		if conn.state() == Connecting && conn.lane.IsUp() {
 			conn.ready() // it was Ready for a moment
 		}
-		conn.disconnectData = ev.Param.PrivateData
-		conn.publish()
-		conn.ctx.peerDisconnected(conn, life.Left)
+		e.disconnected(ev)
 	case verbs.CMAddressChanged:
 		conn.fail(fmt.Errorf("%w: the local address %v has moved to another device; connect again", ErrDevice, e.id.LocalAddr().Addr()))
 	case verbs.CMDeviceRemoved:
 		conn.fail(fmt.Errorf("%w: %s was removed", ErrDevice, conn.ctx.dev.Name()))
 	}
+}
+
+// disconnected handles the event that the peer has closed the connection.
+func (e *cmEnd) disconnected(ev *verbs.CMEvent) {
+	e.conn.disconnectData = ev.Param.PrivateData
+	e.conn.publish()
+	e.conn.ctx.peerDisconnected(e.conn, life.Left)
 }
 
 // handle implements establishment: none of the events is for it.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
-	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -194,7 +193,7 @@ func (d *dial) event(ev *verbs.CMEvent) {
 		return
 	}
 	if conn.establish != nil && ev.Type == verbs.CMDisconnected {
-		conn.ctx.peerDisconnected(conn, life.Left)
+		d.disconnected(ev)
 		return
 	}
 	if conn.transition.running {

@@ -44,3 +44,18 @@ func TestPeerClosesAndExits(t *testing.T) {
 		})
 	}
 }
+
+// The private data with which the peer ends a connection reaches the program, also while it
+// has not called Established.
+func TestDisconnectDataBeforeEstablished(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		n := newSimPeersRig(s, Config{})
+		conn := n.dialled(DialConfig{OnResponse: func(*Connection) {}})
+		n.until(func() bool { return conn.establish != nil })
+		n.peer.manager.event(&verbs.CMEvent{
+			Type: verbs.CMDisconnected, ID: conn.establishment.(*dial).id, Param: verbs.CMParam{PrivateData: []byte("why")},
+		})
+		n.until(func() bool { return conn.State() == Closed })
+		assert.Equal(t, "why", string(conn.DisconnectData()))
+	})
+}
