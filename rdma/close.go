@@ -89,9 +89,10 @@ func (conn *Connection) failDespiteDisconnect(err error) {
 	conn.do(a)
 }
 
-// do does what follows from an event of the connection's life.
+// do does what follows from an event of the connection's life. A function of the program may panic
+// when the peer is told: the connection ends all the same.
 func (conn *Connection) do(a life.Action) {
-	c := conn.ctx
+	defer conn.done(a)
 	if a&life.Drain != 0 {
 		conn.lane.StopPosting(&conn.signal.send)
 		conn.drain()
@@ -100,8 +101,15 @@ func (conn *Connection) do(a life.Action) {
 		conn.establishment.tell()
 	}
 	if a&life.ShutQP != 0 {
-		conn.refuseReceives()
 		conn.establishment.ended()
+	}
+}
+
+// done does the part that calls no function of the program.
+func (conn *Connection) done(a life.Action) {
+	c := conn.ctx
+	if a&life.ShutQP != 0 {
+		conn.refuseReceives()
 		conn.shutLane()
 	}
 	if a&life.Destroy != 0 {

@@ -277,11 +277,16 @@ func (e *cmEnd) disconnect() bool {
 		return e.told
 	}
 	var err error
-	if id, ok := e.id.(verbs.DisconnectDataCMID); ok && e.disconnectData != nil {
-		data := e.disconnectData(e.conn)
+	f := e.disconnectData
+	e.disconnectData = nil // if it panics, the peer is told without it, later
+	if id, ok := e.id.(verbs.DisconnectDataCMID); ok && f != nil {
+		data := f(e.conn)
 		err = id.DisconnectWith(data[:min(len(data), maxDisconnectData)])
 	} else {
 		err = e.id.Disconnect()
+	}
+	if err != nil {
+		e.disconnectData = f
 	}
 	if err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
 		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")

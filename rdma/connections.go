@@ -202,20 +202,24 @@ func (l *lastConnection) work() int {
 
 // stop implements queuePairs.
 func (c *Connections) stop(reason error) {
-	for _, conn := range c.slots {
-		switch {
-		case conn == nil:
-			continue
-		case reason != nil:
-			conn.fail(reason)
-		default:
-			conn.close()
-			conn.do(conn.life.LastReceive()) // it need not wait for its last receive any more
+	for _, conn := range slices.Backward(c.slots) {
+		if conn != nil {
+			defer conn.stop(reason) // a function of the program may panic: the others end all the same
 		}
-		if c.lanes.Broken() {
-			conn.do(conn.life.Abandon(c.host.Now()))
-			conn.lane.GiveUp()
-		}
+	}
+}
+
+// stop ends the connection because its context stops, or fails for a reason.
+func (conn *Connection) stop(reason error) {
+	if reason != nil {
+		conn.fail(reason)
+	} else {
+		conn.close()
+		conn.do(conn.life.LastReceive()) // it need not wait for its last receive any more
+	}
+	if c := conn.ctx; c.lanes.Broken() {
+		conn.do(conn.life.Abandon(c.host.Now()))
+		conn.lane.GiveUp()
 	}
 }
 

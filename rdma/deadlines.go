@@ -79,6 +79,7 @@ func (d *deadlines) work() int {
 	}
 	d.due.Store(false)
 	d.armed = time.Time{}
+	defer d.armTimer() // a function of the program may panic
 	now, n := d.core.host.Now(), 0
 	for len(d.heap) > 0 && !now.Before(d.heap[0].at) {
 		first := d.heap[0]
@@ -86,7 +87,6 @@ func (d *deadlines) work() int {
 		first.owner.due(now)
 		n++
 	}
-	d.armTimer()
 	return n
 }
 
