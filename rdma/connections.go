@@ -160,6 +160,9 @@ func (c *Connections) busy() bool {
 
 // notify calls the program for a connection that has changed.
 func (c *Connections) notify(conn *Connection, state ConnectionState, err error) {
+	if state == Failed {
+		defer conn.failureReported() // a function of the program may panic
+	}
 	if c.onConnection != nil {
 		c.onConnection(conn, state, err)
 	}
@@ -168,7 +171,11 @@ func (c *Connections) notify(conn *Connection, state ConnectionState, err error)
 			w.f(conn, state, err)
 		}
 	}
-	if state == Failed && (conn.accepted != nil && conn.accepted.closedOnFailure || conn.unaccepted()) {
+}
+
+// failureReported closes a failed connection that the program does not know of.
+func (conn *Connection) failureReported() {
+	if conn.accepted != nil && conn.accepted.closedOnFailure || conn.unaccepted() {
 		conn.close()
 	}
 }

@@ -84,3 +84,35 @@ func TestDisconnectDataPanics(t *testing.T) {
 		})
 	}
 }
+
+// A callback for a connection that panics does not keep the place of a connection that the program
+// does not know of.
+func TestConnectionCallbackPanics(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		cs := newSimDialRig(s)
+		server, client := cs.add(rdma.Config{MaxConnections: 1}), cs.add(rdma.Config{})
+		cs.start(server, client)
+		_, addr := cs.listen(server, rdma.ListenConfig{})
+		first := must(client.Dial(addr, rdma.DialConfig{}))
+		cs.until("both are Ready", func() bool { return len(server.ready) == 1 && first.State() == rdma.Ready })
+		panics, closed := 0, 0
+		server.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
+			switch state {
+			case rdma.Failed:
+				panics++
+				panic("mine")
+			case rdma.Closed:
+				closed++
+			}
+		})
+		s.Cut(s.Host("client"), s.Host("server"))
+		for limit := s.Now() + time.Minute; s.Now() < limit && closed == 0; s.Run(time.Millisecond) {
+			func() {
+				defer func() { _ = recover() }()
+				_, _ = cs.engine.Progress()
+			}()
+		}
+		assert.Equal(t, [2]int{1, 1}, [2]int{panics, closed})
+		s.Heal()
+	})
+}
