@@ -113,6 +113,7 @@ func (b *bridge) ending() life.Ending {
 }
 
 func (b *bridge) peer() life.Peer { return life.Unknown }
+func (b *bridge) polls() bool     { return false }
 func (b *bridge) tell()           {}
 func (b *bridge) ended()          {}
 func (b *bridge) release()        {}

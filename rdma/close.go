@@ -118,7 +118,7 @@ func (conn *Connection) done(a life.Action) {
 		c.wake()
 	}
 	if !conn.life.Phase().Usable() {
-		c.setDeadline(&conn.deadline, conn.life.Deadline(c.host.Now()))
+		c.setDeadline(&conn.deadline, conn.life.Deadline(c.host.Now(), conn.establishment.polls()))
 	}
 }
 
@@ -158,7 +158,7 @@ func (conn *Connection) due(now time.Time) {
 		conn.keepalive(now)
 	default:
 		if phase.Closing() {
-			conn.establishment.handle(event{kind: wordWritten}) // the device may not report it
+			conn.establishment.handle(event{kind: wordWritten}) // the device may not have reported it
 		}
 		conn.do(conn.life.Due(now))
 	}

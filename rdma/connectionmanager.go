@@ -258,6 +258,9 @@ func (e *cmEnd) disconnected(ev *verbs.CMEvent) {
 // handle implements establishment: none of the events is for it.
 func (e *cmEnd) handle(event) {}
 
+// polls implements establishment: the device reports what the peer does.
+func (e *cmEnd) polls() bool { return false }
+
 // tell implements establishment.
 func (e *cmEnd) tell() {
 	conn, now := e.conn, e.conn.ctx.host.Now()

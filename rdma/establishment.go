@@ -16,6 +16,9 @@ type establishment interface {
 	peer() life.Peer
 	// ending is how the peer is to know that this end closes, while Connecting or Ready.
 	ending() life.Ending
+	// polls reports whether a closing connection has to be looked at, since the device does not report
+	// what the peer does.
+	polls() bool
 	// tell tells the peer that this end closes, when the tasks of this end are done.
 	tell()
 	// ended is called when the queue pair is put in error. It may be called again.

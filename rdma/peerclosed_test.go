@@ -59,3 +59,28 @@ func TestDisconnectDataBeforeEstablished(t *testing.T) {
 		assert.Equal(t, "why", string(conn.DisconnectData()))
 	})
 }
+
+// A connection that waits for its peer to confirm the end wakes nobody until its time is over,
+// unless its device does not report what the peer does.
+func TestClosingConnectionsWakeNobody(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		n := newSimPeersRig(s, Config{})
+		dialled := n.dialled(DialConfig{})
+		n.until(func() bool { return dialled.State() == Ready })
+		_, exported, _ := n.connect()
+		_, unwatched, _ := n.connect()
+		signal := unwatched.establishment.(*rcSignal)
+		signal.cancel()
+		signal.cancel = nil
+		s.Cut(s.Host("peer"), s.Host("server"))
+		end := n.peer.host.Now().Add(n.peer.set.CloseTimeout)
+		for _, conn := range []*Connection{dialled, exported, unwatched} {
+			require.NoError(t, conn.Close())
+			require.True(t, conn.life.Phase().Closing())
+		}
+		require.Equal(t, end, dialled.deadline.at)
+		require.Equal(t, end, exported.deadline.at)
+		require.True(t, unwatched.deadline.at.Before(end))
+		s.Heal()
+	})
+}

@@ -64,6 +64,9 @@ func (r *rcSignal) peer() life.Peer {
 	return life.Left
 }
 
+// polls implements establishment: nothing watches the word.
+func (r *rcSignal) polls() bool { return r.cancel == nil }
+
 // ending implements establishment. While Connecting as well: the device may acknowledge the peer's
 // signal at any moment, until the queue pair is in error.
 func (r *rcSignal) ending() life.Ending {

@@ -151,5 +151,6 @@ func (r *ucSignal) ending() life.Ending {
 }
 
 func (r *ucSignal) peer() life.Peer { return life.Unknown }
+func (r *ucSignal) polls() bool     { return false }
 func (r *ucSignal) tell()           {}
 func (r *ucSignal) ended()          {}

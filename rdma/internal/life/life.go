@@ -87,7 +87,8 @@ const (
 	// answerRepeats is how long an answer is repeated. If its acknowledgement is lost, the peer has
 	// gone already.
 	answerRepeats = 100 * time.Millisecond
-	// poll is how often a closing connection is checked for what the device does not report.
+	// poll is how often a closing connection is looked at, if the device does not report what its peer
+	// does.
 	poll = 50 * time.Millisecond
 	// lastReceiveGrace is how long a closed queue pair waits for the event that it takes no more
 	// receives off the shared queue. Not every driver reports the event.
@@ -310,11 +311,12 @@ func (l *Life) Due(now time.Time) Action {
 	return 0
 }
 
-// Deadline is when to call Due; zero: never.
-func (l *Life) Deadline(now time.Time) time.Time {
+// Deadline is when to call Due; zero: never. polls: the device does not report what the peer does, and
+// the connection is looked at then.
+func (l *Life) Deadline(now time.Time, polls bool) time.Time {
 	switch {
 	case l.phase.Closing():
-		if at := now.Add(poll); at.Before(l.until) {
+		if at := now.Add(poll); polls && at.Before(l.until) {
 			return at
 		}
 		return l.until

@@ -29,6 +29,7 @@ func TestLifeEnds(t *testing.T) {
 				}
 			}
 		}
+		polls := rapid.Bool().Draw(t, "polls")
 		how := rapid.SampledFrom([]Ending{Abort, Silent, Notice, Answered, Message}).Draw(t, "ending")
 		events := map[string]func() Action{
 			"connect":      func() Action { l.Connect(); return 0 },
@@ -61,12 +62,12 @@ func TestLifeEnds(t *testing.T) {
 			before := l.Phase()
 			do(before, events[rapid.SampledFrom(names).Draw(t, "event")]())
 			if l.Phase().Closing() {
-				require.False(t, l.Deadline(now).IsZero(), "it cannot last for ever")
+				require.False(t, l.Deadline(now, polls).IsZero(), "it cannot last for ever")
 			}
 		}
 		do(l.Phase(), l.Close(now, how, closeWait))
 		for range 3 { // a deadline, the queue pair's end, the last receive
-			if at := l.Deadline(now); !at.IsZero() {
+			if at := l.Deadline(now, polls); !at.IsZero() {
 				now = now.Add(closeWait)
 				do(l.Phase(), l.Due(now))
 			}
@@ -267,6 +268,21 @@ func TestLastReceive(t *testing.T) {
 			continue
 		}
 		require.Zero(t, l.Due(start))
-		require.Equal(t, Destroy, l.Due(l.Deadline(start)))
+		require.Equal(t, Destroy, l.Due(l.Deadline(start, true)))
 	}
+}
+
+// A closing connection is looked at in between only if its device does not report what the peer does.
+func TestPolls(t *testing.T) {
+	l := &Life{}
+	l.Connect()
+	l.Connected()
+	require.Equal(t, Drain, l.Close(start, Message, closeWait))
+	require.Equal(t, Tell, l.Drained(start))
+	require.Zero(t, l.Told(start))
+	require.Equal(t, Confirming, l.Phase())
+	require.Equal(t, start.Add(closeWait), l.Deadline(start, false))
+	require.Equal(t, start.Add(poll), l.Deadline(start, true))
+	near := start.Add(closeWait - time.Millisecond)
+	require.Equal(t, start.Add(closeWait), l.Deadline(near, true))
 }
