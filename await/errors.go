@@ -37,23 +37,26 @@ func ended(ctx context.Context, op string) error {
 }
 
 // Pending is a task that nobody waits for: the result of Post, and the error of Task when its wait
-// ended while the device had the task. The task goes on: it may still read its source and write its destination, here or at the peer. Until
-// it has completed, its buffers are in use: nothing hands them out again, and their memory
-// maps cannot be closed. Then the task is freed, with its buffers. Its results are not
-// collected.
+// ended while the device had the task. The task goes on: it may still read its source and write its
+// destination, here or at the peer. Until it has completed, its buffers are in use: nothing hands
+// them out again, and their memory maps cannot be closed. Then the task is freed, with its buffers.
+// Its results are not collected.
 type Pending struct {
 	engine *pe.Engine
-	cause  error
+	cause  error // why the wait ended; nil: Post does not wait
 	done   chan struct{}
 	err    error // written before done is closed
 }
 
-// Error says why the wait ended, and that the operation goes on.
+// Error says that the task goes on and, if a wait for it ended, why.
 func (p *Pending) Error() string {
+	if p.cause == nil {
+		return "await: a posted task is under way"
+	}
 	return fmt.Sprintf("await: wait for a task: %v; the task continues, and uses its memory until Pending.Done is closed", p.cause)
 }
 
-// Unwrap returns why the wait ended.
+// Unwrap returns why the wait ended; nil: the task was posted.
 func (p *Pending) Unwrap() error { return p.cause }
 
 // Done is closed when the task has completed and been freed.

@@ -85,6 +85,7 @@ func TestPost(t *testing.T) {
 	first, second, third := post(alloc), post(alloc), post(alloc)
 	eventually(t, e, "two jobs are posted", func() bool { return len(l.Posted) == 2 })
 	require.ErrorIs(t, first.Err(), await.ErrPending)
+	require.EqualError(t, first, "await: a posted task is under way")
 	do(t, e, func() {
 		require.Equal(t, jobs, l.Posted)
 		l.FinishWith(errBoom)
