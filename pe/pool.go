@@ -85,8 +85,8 @@ func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	return newPool(ctl, name, n, taskOf, init, drop, Idle)
 }
 
-// AddPool is NewPool for a context that is Idle, Starting or Running. The context's backend
-// must have reserved room for the tasks.
+// AddPool is NewPool for a context that is Idle, Starting or Running. The context's backend makes
+// room for the tasks, or has them wait for it.
 func AddPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
 	return newPool(ctl, name, n, taskOf, init, drop, Idle, Starting, Running)
 }

@@ -12,10 +12,12 @@ import (
 // Close ends the connection, in any state and in callbacks too, and notifies the peer.
 // It does not wait. Tasks that the device has may still complete, for as long as
 // Config.CloseTimeout; all others come back through their error callbacks, flushed,
-// inside Progress. When nothing of the connection is left at the device and, on a connection
-// made by address, the peer has confirmed that it knows, or that time is over, OnConnection
-// reports Closed, and the place is free for another. Closing again does nothing. While
-// another goroutine drives the engine it fails with pe.ErrBusy.
+// inside Progress. OnConnection reports Closed, and the place is free for another, when nothing
+// of the connection is left at the device, and the peer has confirmed that it knows, or that
+// time is over. On a connection by descriptors, the confirmation is the peer's answer to the
+// notice, if both devices report writes to the word for it; Close waits for it at most 500 ms
+// after the notice. Closing again does nothing. While another goroutine drives the engine it
+// fails with pe.ErrBusy.
 func (conn *Connection) Close() error {
 	if err := conn.owned("close a connection"); err != nil {
 		return err

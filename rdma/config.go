@@ -67,7 +67,7 @@ type Config struct {
 	// acknowledges and its program does not notice. It posts none while the device has tasks
 	// of the connection. Without the acknowledgement, the connection fails with
 	// ErrRetryExceeded: at most 1.5 × Keepalive after the death of the peer, plus the time
-	// until the device gives up (see AckTimeout). A device that cannot report writes of peers,
+	// until the device gives up (see Retries.AckTimeout). A device that cannot report writes of peers,
 	// such as an adapter, sees a disconnect notice only when a keepalive is due. Zero: two
 	// seconds. None: no keepalives.
 	Keepalive time.Duration
@@ -129,11 +129,12 @@ type Queues struct {
 	// in any case.
 	SendQueueSize int
 	// RecvQueueSize is how many receives can be at the device at a time, for all connections
-	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in the context, in order. With UC, and on a device without
-	// shared receive queues (verbs.DeviceAttr.MaxSRQ is 0), each connection gets at most
-	// RecvQueueSize / MaxConnections of them, in turn; Start fails there with ErrRange if
-	// there are receives, but fewer than MaxConnections. Zero: as many as the pools and
-	// Receive have or the device takes, whichever is less.
+	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in
+	// the context, in order. With UC, and on a device without shared receive queues
+	// (verbs.DeviceAttr.MaxSRQ is 0), each connection gets at most RecvQueueSize /
+	// MaxConnections of them, in turn; Start fails there with ErrRange if there are receives,
+	// but fewer than MaxConnections. Zero: as many as the pools and Receive have or the device
+	// takes, whichever is less.
 	RecvQueueSize int
 	// MaxSendSGE is how many buffers the local list of a send, read or write may
 	// have. Zero: 4, or the device's limit.
@@ -167,7 +168,7 @@ type Retries struct {
 	// the second and the third time-out in a row.
 	AckTimeout time.Duration
 	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
-	// 1 to 7, or None. Zero: see AckTimeout; devices that do not adapt repeat 6 times. (The
+	// 1 to 7, or None. Zero: see Retries.AckTimeout; devices that do not adapt repeat 6 times. (The
 	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
 	RetryCount int
 	// SilenceTimeout is how long a peer may be silent before the software device gives up, where

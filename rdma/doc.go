@@ -20,9 +20,10 @@
 //
 // The context becomes Running when every connection that was made in Starting is Ready, or has
 // ended. If there is none, it becomes Running when the OnStateChange callback for Starting has
-// returned. A context that listens waits for peers only with ListenConfig.Await. Further connections can come and go in Running. Tasks
-// can be allocated and submitted in Starting too. Receives are posted at once, so that the
-// first message of a peer finds one; other tasks wait until their connection is Ready.
+// returned. A context that listens waits for peers only with ListenConfig.Await. Further
+// connections can come and go in Running. Tasks can be allocated and submitted in Starting too.
+// Receives are posted at once, so that the first message of a peer finds one; other tasks wait
+// until their connection is Ready.
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	writes, err := r.Pool(16, written, failed)
@@ -64,12 +65,12 @@
 //
 // # Connections
 //
-// A connection is Connecting, then Ready. It is Exported before that until Connect has the
-// peer's descriptor, or from ConnectRequest.Prepare to Accept. A failure makes it Failed;
-// Close by either end makes it Closed. [Connections.OnConnection] reports each change. Tasks that are submitted before a connection is Ready wait until it is, in order; if
-// it fails or is closed instead, they come back flushed, with the reason. Receives belong to
-// no connection: each takes the next message of any connection, unless
-// [Connections.ReceivePerConnection] gives each its own.
+// A connection is Connecting, then Ready. It is Exported before that until Connect has the peer's
+// descriptor, or from ConnectRequest.Prepare to Accept. A failure makes it Failed; Close by either
+// end makes it Closed. [Connections.OnConnection] reports each change. Tasks that are submitted
+// before a connection is Ready wait until it is, in order; if it fails or is closed instead, they
+// come back flushed, with the reason. Receives belong to no connection: each takes the next message
+// of any connection, unless [Connections.ReceivePerConnection] gives each its own.
 //
 // A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come back flushed,
 // with the reason ([TaskError]). A request of the peer that this end had to refuse ends the
@@ -102,9 +103,9 @@
 // # Loss
 //
 // Devices repeat what was lost. Unless Config.Retries.AckTimeout or RetryCount is set, the software
-// device measures the round trip, repeats soon after it, and gives up when the peer has been
-// silent for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed
-// number of times. A message that finds no receive is repeated for ever, unless Config.Retries.RNRRetry
+// device measures the round trip, repeats soon after it, and gives up when the peer has been silent
+// for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed number of
+// times. A message that finds no receive is repeated for ever, unless Config.Retries.RNRRetry
 // limits that.
 //
 // # Unreliable connections
@@ -208,10 +209,11 @@
 //
 // # Queues
 //
-// The send queue of each connection takes Config.Queues.SendQueueSize tasks. Default: as many as the
-// pools hold, up to 256. All connections together have as many tasks at the device as the pools
-// hold that were made before Start, or 256 if that is more. The receive queue, which all connections share, takes
-// Config.Queues.RecvQueueSize receives. Default: those of all pools and of Receive. The program never meets a full queue: tasks that find no room at the device wait in the
+// The send queue of each connection takes Config.Queues.SendQueueSize tasks. Default: as many as
+// the pools hold, up to 256. All connections together have as many tasks at the device as the pools
+// hold that were made before Start, or 256 if that is more. The receive queue, which all
+// connections share, takes Config.Queues.RecvQueueSize receives. Default: those of all pools and of
+// Receive. The program never meets a full queue: tasks that find no room at the device wait in the
 // context, in the order of submission.
 //
 // With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task asks for no
@@ -220,11 +222,11 @@
 //
 // # Goroutines
 //
-// A context, its connections, pools and tasks belong to the goroutine that drives the engine,
-// where all callbacks run, one at a time. A callback may do everything but drive the engine or
-// wait. Other goroutines use pe.Engine.Do or package await. Called directly from another
-// goroutine while the engine is driven, Export, Connect, Close, Start, Stop and the making of
-// pools fail with pe.ErrBusy. Tasks and pools check this only in builds with the race detector, since the check
+// A context, its connections, pools and tasks belong to the goroutine that drives the engine, where
+// all callbacks run, one at a time. A callback may do everything but drive the engine or wait.
+// Other goroutines use pe.Engine.Do or package await. Called directly from another goroutine while
+// the engine is driven, Export, Connect, Close, Start, Stop and the making of pools fail with
+// pe.ErrBusy. Tasks and pools check this only in builds with the race detector, since the check
 // takes time. The path from Submit to the callback allocates nothing and takes no lock of this
 // package.
 package rdma
