@@ -1,6 +1,7 @@
 package lane_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -114,6 +115,39 @@ func TestALaneThatEndsWaitsForNoRoom(t *testing.T) {
 			require.Equal(t, 9, f.lanes[1].lane.Flush())
 			f.group.Flush()
 			require.Equal(t, []int{4, 0}, f.posted())
+		})
+	}
+}
+
+// A lane that waited for room posts what it gets after it was reset, or posts no more of the old.
+func TestALaneThatWaitedStartsAnew(t *testing.T) {
+	for name, anew := range map[string]func(l *fixture) error{
+		"reset": func(l *fixture) error {
+			l.device.posted = nil
+			return errors.Join(l.lane.Reset(), l.lane.Connect(verbs.QPAttr{}))
+		},
+		"stop posting": func(l *fixture) error {
+			l.lane.StopPosting(nil)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newLanesFixture(t, 2, 8, 4)
+			l := f.lanes[1]
+			f.push(f.lanes[0], 0, 9)
+			f.push(l, 0, 9)
+			f.group.Flush()
+			require.Equal(t, []int{4, 1}, f.posted())
+			require.Equal(t, 2, f.group.NoRoom())
+			require.NoError(t, anew(l))
+			f.push(l, 9, 2) // a signal, and one more
+			f.group.Flush()
+			require.Equal(t, []int{4, 1}, f.posted())
+			for len(l.device.posted) > 0 {
+				f.complete(t, l, 1)
+			}
+			require.Equal(t, []end{{9, verbs.StatusSuccess}, {10, verbs.StatusSuccess}}, l.ends[len(l.ends)-2:])
+			require.False(t, f.group.Busy())
 		})
 	}
 }
