@@ -20,7 +20,7 @@ func drive(t testing.TB, contexts ...pe.Context) *pe.Engine {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- await.Run(ctx, e) }()
+	spawn(t, func() { ended <- await.Run(ctx, e) })
 	t.Cleanup(func() {
 		stop()
 		require.ErrorIs(t, <-ended, context.Canceled)

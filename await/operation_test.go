@@ -121,7 +121,7 @@ func testEveryCallerLearnsOfFail(s *sim.Sim) {
 	r := newRig(s)
 	r.connect(s)
 	ended := make(chan error, 1)
-	go func() { ended <- await.Send(background, r.conn, nil) }() // meets no receive
+	spawn(s, func() { ended <- await.Send(background, r.conn, nil) }) // meets no receive
 	eventually(s, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
 	do(s, r.engine, func() { r.a.Fail(errBoom) })
 	err := <-ended
@@ -133,7 +133,7 @@ func testEveryCallerLearnsOfFail(s *sim.Sim) {
 
 	// Stopped by the program, there is no reason but that.
 	r.connect(s)
-	go func() { ended <- await.Send(background, r.conn, nil) }()
+	spawn(s, func() { ended <- await.Send(background, r.conn, nil) })
 	eventually(s, r.engine, "it is in flight", func() bool { return r.a.InFlight() == 1 })
 	require.NoError(s, await.Stop(background, r.a))
 	err = <-ended

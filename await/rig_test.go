@@ -75,6 +75,16 @@ func openDevice(t testing.TB, host string) verbs.Device {
 	return dev
 }
 
+// spawn starts a goroutine. In a simulation it runs in turn with the others, so that two runs of a
+// seed are equal.
+func spawn(t testing.TB, f func()) {
+	if s, simulated := t.(*sim.Sim); simulated {
+		s.Host("a").Go(f)
+		return
+	}
+	go f()
+}
+
 // connect starts both contexts on a driven engine, and connects them.
 func (r *rig) connect(t testing.TB) {
 	t.Helper()

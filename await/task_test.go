@@ -36,6 +36,7 @@ func eventually(t testing.TB, e *pe.Engine, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			require.FailNow(t, "never happened: "+what)
 		}
+		time.Sleep(time.Millisecond) // simulated hosts would find no turn
 	}
 }
 
