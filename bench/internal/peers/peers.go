@@ -32,6 +32,7 @@ root for network namespaces, which it creates and removes.
 // options are the flags.
 type options struct {
 	rounds  int
+	busy    int           // programs that compute all the time, beside those that are measured
 	time    time.Duration // of each measurement
 	limit   time.Duration // of each measurement, including setup
 	scenes  []string
@@ -45,6 +46,7 @@ func Run(ctx context.Context, args []string) error {
 	o := options{log: io.Discard}
 	f := flag.NewFlagSet("bench peers", flag.ExitOnError)
 	f.IntVar(&o.rounds, "rounds", 5, "number of rounds; in each round every program makes all its measurements")
+	f.IntVar(&o.busy, "busy", 0, "`number` of busy loops, each a process, that run beside both ends")
 	f.DurationVar(&o.time, "t", 300*time.Millisecond, "`time` of each measurement; programs that count operations get a number that takes about as long")
 	f.DurationVar(&o.limit, "timeout", time.Minute, "`time` limit of a measurement; its programs are then killed")
 	chosen := f.String("scene", "local,adapter,library,veth1500,veth9000", "`scenes`, separated by commas")
@@ -68,8 +70,8 @@ func Run(ctx context.Context, args []string) error {
 			return fmt.Errorf("there is no scene %q; see -help", name)
 		}
 	}
-	if f.NArg() > 0 || o.rounds < 1 || o.time < 5*time.Millisecond || o.limit <= o.time || o.mib < 1 || o.mib > 1<<20 {
-		return errors.New("-rounds must be positive, -t at least 5ms and less than -timeout, -mib 1 to 1048576, and no arguments are allowed; see -help")
+	if f.NArg() > 0 || o.rounds < 1 || o.busy < 0 || o.time < 5*time.Millisecond || o.limit <= o.time || o.mib < 1 || o.mib > 1<<20 {
+		return errors.New("-rounds must be positive, -busy not negative, -t at least 5ms and less than -timeout, -mib 1 to 1048576, and no arguments are allowed; see -help")
 	}
 	if *verbose {
 		o.log = os.Stderr
@@ -116,10 +118,39 @@ func compare(ctx context.Context, o *options) (r *measure.Result, err error) {
 		list = append(list, s)
 	}
 	load := measure.StartLoad()
+	stop, err := startBusy(ctx, o.busy)
+	if err != nil {
+		return nil, err
+	}
 	r, err = measure.Run(ctx, list, o.rounds, o.log)
+	m.cpu += stop()
 	r.Notes = m.missing
 	r.About = []string{measure.Machine(), "Compared: " + strings.Join(m.versions, ", ") + ".", load.Others(m.cpu)}
+	if o.busy > 0 {
+		r.About = append(r.About, fmt.Sprintf("Busy loops beside both ends: %d.", o.busy))
+	}
 	return r, err
+}
+
+// startBusy starts n processes that compute until stop, which returns their processor time.
+func startBusy(ctx context.Context, n int) (stop func() time.Duration, err error) {
+	var loops []*process.Process
+	stop = func() (cpu time.Duration) {
+		for _, p := range loops {
+			p.Kill()
+			cpu += p.CPU()
+		}
+		return cpu
+	}
+	for range n {
+		p, err := process.Start(ctx, process.Program{Args: []string{"sh", "-c", "while :; do :; done"}})
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		loops = append(loops, p)
+	}
+	return stop, nil
 }
 
 // build builds verbena. Its module has more dependencies than this one.

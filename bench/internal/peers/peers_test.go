@@ -203,7 +203,7 @@ func TestPeers(t *testing.T) {
 	for _, name := range []string{"ucx_info", "fi_info", "ucx_perftest", "fi_pingpong", "fi_rma_bw"} {
 		require.NoError(t, os.Symlink(os.Args[0], filepath.Join(folder, name)))
 	}
-	o := &options{verbena: built(t), rounds: 2, scenes: []string{"local", "adapter", "streams"}}
+	o := &options{verbena: built(t), rounds: 2, busy: 1, scenes: []string{"local", "adapter", "streams"}}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	r, values := measured(t, o)
 	assert.Equal(t, o.rounds, r.Rounds)
@@ -220,6 +220,7 @@ func TestPeers(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, r.Write(&text, false))
 	assert.Contains(t, text.String(), fmt.Sprintf("8 B one way, polling by libfabric tcp, %d times: round 1: the server does not listen", o.rounds))
+	assert.Contains(t, text.String(), "Busy loops beside both ends: 1.")
 	assert.Contains(t, text.String(), "no such provider")
 	assert.Contains(t, text.String(), "what is this?")
 }
@@ -322,6 +323,15 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
+// Busy loops compute until they are stopped.
+func TestBusy(t *testing.T) {
+	needLinux(t)
+	stop, err := startBusy(t.Context(), 2)
+	require.NoError(t, err)
+	time.Sleep(100 * time.Millisecond)
+	assert.Positive(t, stop())
+}
+
 // An interrupt ends it, and what it has started.
 func TestInterrupted(t *testing.T) {
 	needLinux(t)
@@ -344,6 +354,7 @@ func TestUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"no arguments":    {"somewhere"},
 		"-rounds must be": {"-rounds", "0"},
+		"-busy not":       {"-busy", "-1"},
 		"less than":       {"-t", "20s", "-timeout", "10s"},
 		`no scene "moon"`: {"-scene", "local,moon"},
 	} {
