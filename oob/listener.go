@@ -181,7 +181,7 @@ func (l *Listener) peer(client string) *Peer {
 }
 
 func (l *Listener) rejected(from fmt.Stringer, err error) {
-	l.cfg.Log.Warn().Err(err).Msgf("a connection from %v was rejected", from)
+	l.cfg.Log.Warn().Err(err).Stringer("address", from).Msg("a connection was rejected")
 }
 
 // admit makes the connections with a client, or rejects it. It runs on the engine's
@@ -254,8 +254,8 @@ func (l *Listener) isClosed() bool {
 // admitted follows the connections of a client: it closes those that have failed, and logs the first
 // that ends.
 func (l *Listener) admitted(x *exchange, a *Answer, name string, from fmt.Stringer) {
-	client := fmt.Sprintf("%s from %v", name, from)
-	l.cfg.Log.Info().Msgf("client %s connected", client)
+	log := l.cfg.Log.With().Str("client", name).Stringer("address", from).Logger()
+	log.Info().Msg("a client has connected")
 	ended := false
 	x.watchUntilClosed(a, func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		if state != rdma.Failed && state != rdma.Closed {
@@ -264,11 +264,11 @@ func (l *Listener) admitted(x *exchange, a *Answer, name string, from fmt.String
 		switch first := !ended; {
 		case state == rdma.Failed:
 			if first {
-				l.cfg.Log.Warn().Err(err).Msgf("lost client %s", client)
+				log.Warn().Err(err).Msg("a client was lost")
 			}
 			_ = conn.Close() // on the engine's goroutine it does not fail
 		case first:
-			l.cfg.Log.Info().Msgf("client %s disconnected", client)
+			log.Info().Msg("a client has disconnected")
 		}
 		ended = true
 	}, nil)

@@ -328,9 +328,9 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 	require.Error(t, p.run(forever(t)))
 	require.NoError(t, visit(t, way, "client", 0))
 	stop()
-	assert.Regexp(t, `"client burglar from [^"]* connected"(?s:.*)"level":"warn"[^\n]*request of the peer refused[^\n]*"lost client burglar from `, log.String())
-	assert.Regexp(t, `"level":"info"[^\n]*"client client from [^"]* disconnected"`, log.String())
-	assert.NotRegexp(t, `client burglar from [^"]* disconnected`, log.String())
+	assert.Regexp(t, `"client":"burglar"[^\n]*"a client has connected"(?s:.*)"level":"warn","client":"burglar"[^\n]*request of the peer refused[^\n]*"a client was lost"`, log.String())
+	assert.Regexp(t, `"level":"info","client":"client"[^\n]*"a client has disconnected"`, log.String())
+	assert.NotRegexp(t, `"client":"burglar"[^\n]*"a client has disconnected"`, log.String())
 }
 
 // observedServer is a server of one connection, whose engine the test drives. It notes what

@@ -175,8 +175,8 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	c.listeners[l] = c.nextSerial()
 	for e := range names {
 		if own := names[e]; own.Port() != wire.UDPPort {
-			g.cfg.Log.Warn().Stringer("address", l.addr).Uint16("udp_port", own.Port()).
-				Msgf("another process has UDP port %d of %v: only Verbena devices can reach this listener", wire.UDPPort, own.Addr())
+			g.cfg.Log.Warn().Stringer("listener", l.addr).Stringer("address", own.Addr()).Uint16("udp_port", own.Port()).
+				Msgf("another process has UDP port %d of this address: only Verbena devices can reach this listener", wire.UDPPort)
 		}
 	}
 	return l, nil
