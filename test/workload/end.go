@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
 
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
@@ -17,16 +19,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// role is the work of one end of an operation. begin is called on the engine's goroutine.
-type role interface {
-	// open makes memory and pools. The context is Idle.
-	open() error
-	// begin submits the first tasks, once both ends are connected. Its error ends the context,
-	// and the tasks already submitted fail.
-	begin(theirs *oob.Answer) error
-}
-
-// end is one end of an operation: the part common to all operations.
+// end is one end of an operation: the part common to all operations. The operation runs on one
+// goroutine, and another one drives the engine.
 type end struct {
 	settings
 	peer    *oob.Peer
@@ -34,20 +28,39 @@ type end struct {
 	dev     verbs.Device
 	engine  *pe.Engine
 	rdma    *rdma.Connections
-	conns   []*rdma.Connection // the user data of each is its index
+	conns   []*rdma.Connection
 	bufs    bufinv.Inventory
-	role    role
 	theirs  *oob.Answer
-	waiting string // for what the end waits
+	ended   chan struct{} // of a responder: closed when the requester has ended
+	waiting string        // for what the end waits
+	driver  sync.WaitGroup
+	stop    context.CancelFunc // of the driver; nil: the engine is not driven yet
 
-	// What the role makes, and the end closes: memory of its own, memory and an event that it
+	// What the operation makes, and the end closes: memory of its own, memory and an event that it
 	// exports, and a context for events.
 	local, memory *mmap.Map
 	event         *syncevent.Event
 	events        *syncevent.Context
-	cancel        context.CancelFunc // of a goroutine; nil: there is none
-	goroutines    sync.WaitGroup
-	stopping      func() // called when the context leaves Running; may be nil
+}
+
+// newPeer returns the peer for the exchange: the other end of the same operation.
+func newPeer(s settings) (*oob.Peer, error) {
+	c := oob.Config{
+		Name: s.operation.name + "_responder", Peer: s.operation.name + "_requester",
+		Role: oob.Responder, Expect: &oob.Expect{}, Log: s.log,
+	}
+	if s.requester {
+		c.Name, c.Peer, c.Role = c.Peer, c.Name, oob.Requester
+	}
+	if s.requester || s.operation.mutual {
+		switch s.operation.shares {
+		case memory:
+			c.Expect.Maps = 1
+		case event:
+			c.Expect.Events = 1
+		}
+	}
+	return oob.Open(s.oob, c)
 }
 
 func (e *end) run(ctx context.Context) (err error) {
@@ -57,28 +70,24 @@ func (e *end) run(ctx context.Context) (err error) {
 	defer closing(&err, e.dev.Close)
 	e.engine = pe.New(pe.Config{Log: e.log})
 	defer closing(&err, e.engine.Close)
-	e.role = e.operation.responder(e)
-	if e.requester {
-		e.role = e.operation.requester(e)
-	}
 	defer closing(&err, e.close)
-	e.rdma, err = rdma.New(e.dev, e.config())
-	if err != nil {
+	if e.rdma, err = rdma.New(e.dev, e.config()); err != nil {
 		return err
 	}
 	defer closing(&err, e.rdma.Close)
 	defer closing(&err, e.bufs.Close)
-	if err := e.role.open(); err != nil {
-		return err
+	operate := e.operation.responder
+	if e.requester {
+		operate = e.operation.requester
 	}
-	if !e.requester {
-		e.peer.EndWith(e.rdma)
+	if err = operate(ctx, e); err != nil {
+		e.rdma.Fail(err)
 	}
-	e.rdma.OnStateChange(func(_, next pe.State) { e.entered(ctx, next) })
-	if err := e.rdma.Start(); err != nil {
-		return err
+	if e.stop != nil {
+		e.stop() // which stops the contexts that are not Idle
+		e.driver.Wait()
 	}
-	return e.engine.Run(ctx)
+	return cmp.Or(e.rdma.Err(), err) // the first error is the reason of the others
 }
 
 func (e *end) config() rdma.Config {
@@ -100,24 +109,13 @@ func (e *end) config() rdma.Config {
 	return c
 }
 
-func (e *end) entered(ctx context.Context, next pe.State) {
-	e.log.Info().Msgf("the context is %v", next)
-	switch next {
-	case pe.Starting:
-		e.connect(ctx)
-	case pe.Running:
-		e.waiting = "the tasks to complete"
-		e.rdma.Fail(e.role.begin(e.theirs))
-	case pe.Stopping:
-		if e.stopping != nil {
-			e.stopping()
-		}
-	}
-}
+// errStopped: there is no error, and the work is not done.
+var errStopped = errors.New("the other end has left before the work was done")
 
-// connect makes all connections, and exchanges descriptors with the peer. The context is
-// Running once both ends have connected.
-func (e *end) connect(ctx context.Context) {
+// connect makes all connections, and exchanges descriptors with the peer. It returns once both
+// ends have connected. The user data of a connection is its index. working ends when the context
+// leaves Running. From now on another goroutine drives the engine.
+func (e *end) connect(ctx context.Context) (working context.Context, err error) {
 	offer := oob.Offer{Connections: e.connections}
 	if e.memory != nil {
 		offer.Maps = []*mmap.Map{e.memory}
@@ -125,36 +123,68 @@ func (e *end) connect(ctx context.Context) {
 	if e.event != nil {
 		offer.Events = []*syncevent.Event{e.event}
 	}
+	working, stopped := context.WithCancelCause(ctx)
 	e.waiting = "the descriptors of the other end"
-	e.peer.Exchange(ctx, e.rdma, offer, func(theirs *oob.Answer, err error) {
-		if err != nil {
-			e.rdma.Fail(err)
-			return
-		}
-		e.waiting = "the connection to the other end"
-		e.theirs, e.conns = theirs, theirs.Connections
-		for i, conn := range e.conns {
-			conn.SetUserData(i)
+	if !e.requester {
+		e.peer.EndWith(e.rdma)
+	}
+	e.rdma.OnStateChange(func(_, next pe.State) {
+		e.log.Info().Msgf("the context is %v", next)
+		switch next {
+		case pe.Starting:
+			e.peer.Exchange(ctx, e.rdma, offer, func(theirs *oob.Answer, err error) {
+				if err != nil {
+					e.rdma.Fail(err)
+					return
+				}
+				e.waiting = "the connection to the other end"
+				e.theirs, e.conns = theirs, theirs.Connections
+				for i, conn := range e.conns {
+					conn.SetUserData(i)
+				}
+			})
+		case pe.Stopping:
+			stopped(cmp.Or(e.rdma.Err(), errStopped))
 		}
 	})
-}
-
-// failed is called with each task of a role that fails.
-func (e *end) failed(t *rdma.Task, err error) { e.rdma.Fail(errors.Join(err, t.Free())) }
-
-// aside runs f on a goroutine, which ends with the end.
-func (e *end) aside(f func(ctx context.Context)) {
-	ctx, cancel := context.WithCancel(context.Background())
-	e.cancel = cancel
-	e.goroutines.Go(func() { f(ctx) })
-}
-
-// close releases what the role has made, once the context is Idle.
-func (e *end) close() (err error) {
-	if e.cancel != nil {
-		e.cancel()
-		e.goroutines.Wait()
+	driven, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.driver.Go(func() { _ = await.Run(driven, e.engine) }) // Err has the error of the context
+	if err := await.Start(ctx, e.rdma); err != nil {
+		stopped(err)
+		return working, err
 	}
+	e.waiting = "the tasks to complete"
+	if !e.requester {
+		// The requester may fail at any time.
+		e.ended = make(chan struct{})
+		err = await.Func(ctx, e.engine, func() error {
+			e.peer.Done(func(err error) {
+				e.rdma.Fail(err)
+				close(e.ended)
+			})
+			return nil
+		})
+	}
+	return working, err
+}
+
+// finish stops the context. A responder waits until the requester has ended: until then its device
+// may repeat packets that were not acknowledged.
+func (e *end) finish(ctx context.Context) error {
+	if !e.requester {
+		e.waiting = "the requester to end"
+		select {
+		case <-e.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return cmp.Or(await.Stop(ctx, e.rdma), e.rdma.Err())
+}
+
+// close releases what the operation has made, once the context is Idle.
+func (e *end) close() (err error) {
 	if e.events != nil {
 		err = e.events.Close()
 	}
@@ -169,23 +199,7 @@ func (e *end) close() (err error) {
 	return err
 }
 
-// index returns the index of a connection.
-func index(conn *rdma.Connection) int { return conn.UserData().(int) }
-
 // print writes a line about data that was moved.
 func (e *end) print(format string, args ...any) { _, _ = fmt.Fprintf(e.out, format+"\n", args...) }
-
-// endWithPeer stops the context of a responder when the requester has ended: until then its
-// device may repeat unacknowledged packets. Then check runs, unless the requester has failed.
-func (e *end) endWithPeer(check func() error) {
-	e.waiting = "the requester to end"
-	e.peer.Done(func(err error) {
-		if err == nil {
-			err = check()
-		}
-		e.rdma.Fail(err)
-		e.rdma.Stop()
-	})
-}
 
 func closing(err *error, f func() error) { *err = errors.Join(*err, f()) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -16,9 +17,13 @@ type operation struct {
 	shares    shares
 	permits   mmap.Permission // of the responder's context
 	mutual    bool            // the requester exports and permits the same
-	requester func(*end) role
-	responder func(*end) role
+	requester work
+	responder work
 }
+
+// work is the work of one end. It makes memory and pools while the context is Idle, connects
+// (end.connect), and ends with end.finish. Its error ends the context.
+type work func(ctx context.Context, e *end) error
 
 // shape is the kind of data that an operation moves.
 type shape int

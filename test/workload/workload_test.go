@@ -9,10 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/pair"
-	"github.com/verbena-rdma/verbena/mmap"
-	"github.com/verbena-rdma/verbena/soft"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -74,35 +71,11 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// The list has the data in order, and memory does not; nothing lies outside of the
-// part's place.
+// The buffers have the data in order, and memory does not; nothing lies outside of the part's place.
 func TestScatter(t *testing.T) {
-	dev, err := soft.Open(soft.Config{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
-	m, err := mmap.Alloc(dev, 20, mmap.LocalReadWrite)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, m.Close()) }()
-	var bufs bufinv.Inventory
-	defer func() { require.NoError(t, bufs.Close()) }()
-
-	want := make([]byte, 10)
-	newStream(10, 0).fill(want)
-	for n, order := range map[int][]int{1: {0, 10}, 2: {5, 10, 0, 5}, 3: {6, 10, 3, 6, 0, 3}, 20: {9, 10, 8, 9, 7, 8, 6, 7, 5, 6, 4, 5, 3, 4, 2, 3, 1, 2, 0, 1}} {
-		clear(m.Bytes())
-		list := scatter(&bufs, m, 4, 10, n)
-		require.NoError(t, load(list, newStream(10, 0)))
-		assert.Equal(t, min(n, 10), list.ListLen())
-		assert.Equal(t, want, list.AppendBytes(nil))
-		require.NoError(t, unload(list, newStream(10, 0)))
-		placed := make([]byte, 4)
-		for i := 0; i < len(order); i += 2 {
-			placed = append(placed, want[order[i]:order[i+1]]...)
-		}
-		assert.Equal(t, append(placed, make([]byte, 6)...), m.Bytes())
-		require.NoError(t, list.Free())
+	for n, want := range map[int][]part{1: {{4, 10}}, 2: {{9, 5}, {4, 5}}, 3: {{11, 3}, {8, 3}, {4, 4}}} {
+		assert.Equal(t, want, scatter(4, 10, n))
 	}
-	assert.Nil(t, scatter(&bufs, m, 4, 0, 3))
-	require.ErrorIs(t, scatter(&bufs, m, 18, 3, 2).Err(), bufinv.ErrRange)
-	assert.Equal(t, bufs.Total(), bufs.Available())
+	assert.Len(t, scatter(4, 10, 20), 10)
+	assert.Empty(t, scatter(4, 0, 3))
 }
