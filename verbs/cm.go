@@ -211,7 +211,7 @@ const (
 // CMRejectReason is the peer's reason for rejecting (IBTA 12.6.7.2).
 type CMRejectReason int
 
-// The common reasons. Others print as a number.
+// The common reasons.
 const (
 	CMRejectNoQP          CMRejectReason = 1
 	CMRejectNoResources   CMRejectReason = 3

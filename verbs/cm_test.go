@@ -16,7 +16,7 @@ func TestCMError(t *testing.T) {
 			Step: verbs.CMStepConnect, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening},
 		"connect to [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: by its application": {
 			Step: verbs.CMStepConnect, Reason: verbs.CMRejectConsumer, Err: verbs.ErrRejected},
-		"accept [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: reason 13": {
+		"accept [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: primary LID rejected": {
 			Step: verbs.CMStepAccept, Reason: 13, Err: verbs.ErrRejected},
 		"resolve [2001:db8::2]:7174 from 192.0.2.1:40000: no route from this device": {
 			Step: verbs.CMStepResolve, Err: verbs.ErrNoRoute},

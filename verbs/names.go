@@ -123,15 +123,17 @@ var cmStepNames = []string{"", "resolve", "connect to", "accept", "listen on", "
 func (s CMStep) String() string { return name(cmStepNames, "step", s) }
 
 var cmRejectReasonNames = []string{
-	CMRejectNoQP:             "no queue pair available",
-	CMRejectNoResources:      "no resources available",
-	CMRejectTimeout:          "time-out",
-	CMRejectUnsupported:      "unsupported request",
-	CMRejectInvalidCommID:    "invalid communication ID",
-	CMRejectInvalidServiceID: "invalid service ID",
-	CMRejectStaleConnection:  "stale connection",
-	CMRejectInvalidMTU:       "invalid path MTU",
-	CMRejectConsumer:         "by its application",
+	1: "no queue pair available", 2: "no end-to-end context available", 3: "no resources available", 4: "time-out",
+	5: "unsupported request", 6: "invalid communication ID", 7: "invalid communication instance", 8: "invalid service ID",
+	9: "invalid transport service type", 10: "stale connection", 11: "no such reliable datagram channel",
+	12: "primary GID rejected", 13: "primary LID rejected", 14: "primary service level rejected",
+	15: "primary traffic class rejected", 16: "primary hop limit rejected", 17: "primary packet rate rejected",
+	18: "alternate GID rejected", 19: "alternate LID rejected", 20: "alternate service level rejected",
+	21: "alternate traffic class rejected", 22: "alternate hop limit rejected", 23: "alternate packet rate rejected",
+	24: "port and connection manager redirection", 25: "port redirection", 26: "invalid path MTU",
+	27: "insufficient responder resources", 28: "by its application", 29: "RNR retry count rejected",
+	30: "duplicate local communication ID", 31: "unsupported class version", 32: "primary flow label rejected",
+	33: "alternate flow label rejected",
 }
 
 // String names the reason.

@@ -159,7 +159,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 		m.counters.UnknownConnection++
 		m.sendREJ(responsePath(r.TransactionID, from), &mad.REJ{
 			TransactionID: r.TransactionID, LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID,
-			Message: mad.MessageREP, Reason: mad.ReasonInvalidCommID,
+			Message: mad.MessageREP, Reason: verbs.CMRejectInvalidCommID,
 		})
 		return
 	case c.passive || c.remoteKnown && c.remoteID != r.LocalCommID:
@@ -181,8 +181,8 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	c.remoteKnown, c.remoteID, c.remoteQPN, c.remotePSN, c.caGUID = true, r.LocalCommID, r.QPN, r.StartingPSN, r.CAGUID
 	c.sourcePort = sourcePort(r.QKey, &from)
 	if m.checkStale(c.peerKey(), now) {
-		c.sendREJ(mad.MessageREP, mad.ReasonStaleConnection, nil, nil)
-		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: mad.ReasonStaleConnection, Message: mad.MessageREP})
+		c.sendREJ(mad.MessageREP, verbs.CMRejectStaleConnection, nil, nil)
+		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: verbs.CMRejectStaleConnection, Message: mad.MessageREP})
 		c.enterTimeWait(now)
 		return
 	}

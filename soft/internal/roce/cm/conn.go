@@ -326,7 +326,7 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	case StateREQReceived:
 		// Not a time-out: the kernel does not know our communication ID yet. It would find no
 		// connection for a REJ with that reason, and would repeat its REQ.
-		c.sendREJ(mad.MessageREQ, mad.ReasonNoResources, nil, nil)
+		c.sendREJ(mad.MessageREQ, verbs.CMRejectNoResources, nil, nil)
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})
 		c.remove()
 	case StateREPReceived, StateREPSent:

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // TestDuplicateREQ answers a REQ that comes again as the kernel does, in every state.
@@ -57,7 +58,7 @@ func TestDuplicateREQ(t *testing.T) {
 	require.Equal(t, uint64(0x77), drep.TransactionID)
 	again()
 	rej, _ := requireSent[mad.REJ](b)
-	require.Equal(t, mad.ReasonStaleConnection, rej.Reason)
+	require.Equal(t, verbs.CMRejectStaleConnection, rej.Reason)
 	require.Equal(t, req.LocalCommID, rej.RemoteCommID)
 	require.Equal(t, req.TransactionID, rej.TransactionID)
 
@@ -126,14 +127,14 @@ func TestUnknown(t *testing.T) {
 
 	w.forge(b, foreigner, &mad.REP{TransactionID: 1, LocalCommID: 2, RemoteCommID: 3, QPN: 4})
 	rej, _ := requireSent[mad.REJ](b)
-	require.Equal(t, mad.ReasonInvalidCommID, rej.Reason)
+	require.Equal(t, verbs.CMRejectInvalidCommID, rej.Reason)
 	require.Equal(t, mad.MessageREP, rej.Message)
 	require.Equal(t, uint32(3), rej.LocalCommID)
 	require.Equal(t, uint32(2), rej.RemoteCommID)
 
 	for _, m := range []encoder{
 		&mad.RTU{LocalCommID: 2, RemoteCommID: 3}, &mad.DREP{LocalCommID: 2, RemoteCommID: 3}, &mad.REJ{LocalCommID: 2, RemoteCommID: 3},
-		&mad.REJ{LocalCommID: 2, Reason: mad.ReasonTimeout, Info: make([]byte, 8)}, &mad.MRA{LocalCommID: 2, RemoteCommID: 3},
+		&mad.REJ{LocalCommID: 2, Reason: verbs.CMRejectTimeout, Info: make([]byte, 8)}, &mad.MRA{LocalCommID: 2, RemoteCommID: 3},
 		&mad.LAP{LocalCommID: 2, RemoteCommID: 3}, &mad.SIDRREP{RequestID: 3},
 	} {
 		w.forge(b, foreigner, m)
@@ -248,7 +249,7 @@ func TestMRABounds(t *testing.T) {
 	require.Equal(t, CauseDeadline, a.nextEvent(EventUnreachable).Cause)
 	a.nextEvent(EventTimeWaitExit)
 	rej, _ := requireSent[mad.REJ](a)
-	require.Equal(t, mad.ReasonTimeout, rej.Reason)
+	require.Equal(t, verbs.CMRejectTimeout, rej.Reason)
 	require.Len(t, rej.Info, 8)
 	// An MRA of a message that is not waited for.
 	mra.Message = mad.MessageREP
@@ -274,7 +275,7 @@ func TestMRAForREP(t *testing.T) {
 	b.Expire(w.Now)
 	require.Equal(t, CauseTimeout, b.nextEvent(EventUnreachable).Cause)
 	rej, _ := requireSent[mad.REJ](b)
-	require.Equal(t, mad.ReasonTimeout, rej.Reason)
+	require.Equal(t, verbs.CMRejectTimeout, rej.Reason)
 	require.Equal(t, mad.MessageOther, rej.Message, "no message of the peer's")
 	require.Equal(t, binary.BigEndian.AppendUint64(nil, b.CAGUID()), rej.Info, "the kernel finds the connection by it")
 }

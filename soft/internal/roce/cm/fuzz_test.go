@@ -48,7 +48,7 @@ func FuzzReceive(f *testing.F) {
 	lie.QPN, lie.CAGUID = 9, 0
 	stale := seed(fuzzReq, mad.AttrREQ, lie)
 	for _, list := range [][][]byte{
-		{req}, {req, req, rtu, dreq, dreq}, {req, seed(known, mad.AttrREJ, &mad.REJ{Reason: mad.ReasonTimeout})},
+		{req}, {req, req, rtu, dreq, dreq}, {req, seed(known, mad.AttrREJ, &mad.REJ{Reason: verbs.CMRejectTimeout})},
 		{rep, seed(known|fuzzToActive|fuzzAnswer, mad.AttrDREP, &mad.DREP{})}, {rep, rep, seed(known|fuzzToActive|fuzzAnswer|fuzzDisconnect, mad.AttrDREP, &mad.DREP{})},
 		{seed(known|fuzzToActive, mad.AttrMRA, &mad.MRA{ServiceTimeout: 31}), rep}, {seed(known|fuzzToActive|fuzzExpire, mad.AttrREJ, &mad.REJ{Reason: 8})},
 		{seed(fuzzReq, mad.AttrSIDRREQ, &mad.SIDRREQ{PKey: 0xffff, ServiceID: testDatagrams.ID(), PrivateData: request(b, 1).PrivateData})},

@@ -401,7 +401,7 @@ func TestReject(t *testing.T) {
 		b.answerAll()
 		a.app = func(e *Event) {
 			if e.Type == EventConnectResponse {
-				require.NoError(t, e.Conn.Reject(RejectParams{Reason: mad.ReasonInsufficientResponderResources}, w.Now))
+				require.NoError(t, e.Conn.Reject(RejectParams{Reason: mad.Reason(27)}, w.Now))
 			}
 		}
 		a.connect(a.params(b))

@@ -75,12 +75,12 @@ func TestWrongPeer(t *testing.T) {
 	tid, local, remote := ids(passive)
 	for i, m := range []encoder{
 		&mad.DREQ{TransactionID: 1, LocalCommID: local, RemoteCommID: remote, RemoteQPN: passive.localQPN},
-		&mad.REJ{TransactionID: tid, LocalCommID: local, RemoteCommID: remote, Reason: mad.ReasonTimeout},
+		&mad.REJ{TransactionID: tid, LocalCommID: local, RemoteCommID: remote, Reason: verbs.CMRejectTimeout},
 		&mad.RTU{TransactionID: tid, LocalCommID: local, RemoteCommID: remote},
 		&mad.DREP{TransactionID: tid, LocalCommID: local, RemoteCommID: remote},
 		&mad.MRA{TransactionID: tid, LocalCommID: local, RemoteCommID: remote},
 		&mad.LAP{TransactionID: tid, LocalCommID: local, RemoteCommID: remote, RemoteQPN: passive.localQPN},
-		&mad.REJ{TransactionID: tid, LocalCommID: local, Reason: mad.ReasonTimeout, Info: binary.BigEndian.AppendUint64(nil, passive.caGUID)},
+		&mad.REJ{TransactionID: tid, LocalCommID: local, Reason: verbs.CMRejectTimeout, Info: binary.BigEndian.AppendUint64(nil, passive.caGUID)},
 	} {
 		w.forge(b, "10.0.0.3:4791", m)
 		require.Empty(t, b.sent(), "%T", m)
@@ -203,14 +203,14 @@ func TestMalformedREQ(t *testing.T) {
 		{func(r *mad.REQ) { r.PrivateData[19]++ }, 0, func(c Counters) uint64 { return c.AddressMismatch }},
 		{func(r *mad.REQ) { r.PrivateData[35]++ }, 0, func(c Counters) uint64 { return c.AddressMismatch }},
 		{func(r *mad.REQ) { r.Primary.RemoteGID = other }, mad.ReasonInvalidGID, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.PrivateData[0] = 1 }, mad.ReasonUnsupportedRequest, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.PrivateData[1] = 0x50 }, mad.ReasonUnsupportedRequest, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.PKey = 0x8001 }, mad.ReasonUnsupportedRequest, func(c Counters) uint64 { return c.UnsupportedRequest }},
+		{func(r *mad.REQ) { r.PrivateData[0] = 1 }, verbs.CMRejectUnsupported, func(c Counters) uint64 { return c.UnsupportedRequest }},
+		{func(r *mad.REQ) { r.PrivateData[1] = 0x50 }, verbs.CMRejectUnsupported, func(c Counters) uint64 { return c.UnsupportedRequest }},
+		{func(r *mad.REQ) { r.PKey = 0x8001 }, verbs.CMRejectUnsupported, func(c Counters) uint64 { return c.UnsupportedRequest }},
 		{func(r *mad.REQ) { r.Transport = mad.TransportRD }, mad.ReasonInvalidTransport, func(c Counters) uint64 { return c.UnsupportedRequest }},
 		{func(r *mad.REQ) { r.Transport, r.ExtendedTransport = mad.TransportExtended, 1 }, mad.ReasonInvalidTransport, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.PathMTU = 0 }, mad.ReasonInvalidMTU, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.PathMTU = 6 }, mad.ReasonInvalidMTU, func(c Counters) uint64 { return c.UnsupportedRequest }},
-		{func(r *mad.REQ) { r.ServiceID |= 1 << 40 }, mad.ReasonInvalidServiceID, func(c Counters) uint64 { return c.NoService }},
+		{func(r *mad.REQ) { r.PathMTU = 0 }, verbs.CMRejectInvalidMTU, func(c Counters) uint64 { return c.UnsupportedRequest }},
+		{func(r *mad.REQ) { r.PathMTU = 6 }, verbs.CMRejectInvalidMTU, func(c Counters) uint64 { return c.UnsupportedRequest }},
+		{func(r *mad.REQ) { r.ServiceID |= 1 << 40 }, verbs.CMRejectInvalidServiceID, func(c Counters) uint64 { return c.NoService }},
 	} {
 		w, _, b := pair(t, faults{})
 		b.listen(ListenParams{Service: testService})
@@ -580,7 +580,7 @@ func TestFloodOfPairs(t *testing.T) {
 		r := request(b, i+1)
 		w.forge(b, foreigner, r)
 		w.forge(b, foreigner, &mad.REJ{
-			TransactionID: r.TransactionID, LocalCommID: r.LocalCommID, Reason: mad.ReasonTimeout, Info: binary.BigEndian.AppendUint64(nil, r.CAGUID),
+			TransactionID: r.TransactionID, LocalCommID: r.LocalCommID, Reason: verbs.CMRejectTimeout, Info: binary.BigEndian.AppendUint64(nil, r.CAGUID),
 		})
 	}
 	require.Zero(t, b.Entries().Connections)

@@ -95,7 +95,7 @@ func (l *Listener) Close(now time.Duration) {
 		case e.Type == EventSIDRRequest:
 			e.Request.sendReply(&mad.SIDRREP{Status: mad.SIDRNotSupported})
 		case e.Conn.state == StateREQReceived:
-			e.Conn.sendREJ(mad.MessageREQ, mad.ReasonInvalidServiceID, nil, nil)
+			e.Conn.sendREJ(mad.MessageREQ, verbs.CMRejectInvalidServiceID, nil, nil)
 			e.Conn.remove()
 		}
 	}

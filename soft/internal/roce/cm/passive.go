@@ -45,19 +45,19 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		case c.state == StateREQReceived && c.mraSent:
 			c.sendMRA(now)
 		case c.state == StateTimeWait:
-			reject(mad.ReasonStaleConnection, nil)
+			reject(verbs.CMRejectStaleConnection, nil)
 		}
 		return
 	}
 	if m.checkStale(peerKey{remote, r.CAGUID, r.QPN}, now) {
-		reject(mad.ReasonStaleConnection, nil)
+		reject(verbs.CMRejectStaleConnection, nil)
 		return
 	}
 	service, ok := serviceOf(r.ServiceID)
 	l := m.listenerFor(r.ServiceID, local)
 	if !ok || l == nil || l.params.Transport == verbs.UD {
 		m.counters.NoService++
-		reject(mad.ReasonInvalidServiceID, nil)
+		reject(verbs.CMRejectInvalidServiceID, nil)
 		return
 	}
 	var header mad.IPHeader
@@ -71,11 +71,11 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	case !known || kind != l.params.Transport:
 		reject(mad.ReasonInvalidTransport, nil)
 	case !pKeyUsable(r.PKey) || header.Decode(r.PrivateData) != nil:
-		reject(mad.ReasonUnsupportedRequest, nil)
+		reject(verbs.CMRejectUnsupported, nil)
 	case r.Primary.RemoteGID != local:
 		reject(mad.ReasonInvalidGID, local[:])
 	case mtu == 0 || mtu > most:
-		reject(mad.ReasonInvalidMTU, []byte{mad.MTUCode(most)})
+		reject(verbs.CMRejectInvalidMTU, []byte{mad.MTUCode(most)})
 	default:
 		refused = false
 	}
@@ -219,8 +219,8 @@ func (c *Conn) established(private []byte, now time.Duration) {
 	if m.checkStale(c.peerKey(), now) {
 		// Two requests of one queue pair were in progress, and the other one was established
 		// first.
-		c.sendREJ(mad.MessageOther, mad.ReasonStaleConnection, nil, nil)
-		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: mad.ReasonStaleConnection, Message: mad.MessageOther})
+		c.sendREJ(mad.MessageOther, verbs.CMRejectStaleConnection, nil, nil)
+		m.post(Event{Type: EventRejected, Conn: c, Cause: CauseStale, Reason: verbs.CMRejectStaleConnection, Message: mad.MessageOther})
 		c.enterTimeWait(now)
 		return
 	}

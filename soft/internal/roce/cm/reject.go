@@ -12,7 +12,7 @@ import (
 
 // RejectParams are the parameters of [Conn.Reject].
 type RejectParams struct {
-	Reason      mad.Reason // 0: mad.ReasonConsumerDefined
+	Reason      mad.Reason // 0: verbs.CMRejectConsumer
 	Info        []byte     // up to 72 bytes; the reason defines the meaning
 	PrivateData []byte     // up to 148 bytes
 }
@@ -20,7 +20,7 @@ type RejectParams struct {
 // Reject rejects a request (EventConnectRequest) or a response (EventConnectResponse), or ends
 // a handshake after Accept. The connection has then ended.
 func (c *Conn) Reject(p RejectParams, now time.Duration) error {
-	setDefault(&p.Reason, mad.ReasonConsumerDefined)
+	setDefault(&p.Reason, verbs.CMRejectConsumer)
 	if len(p.PrivateData) > mad.REJPrivateLen || len(p.Info) > mad.InfoLen {
 		return fmt.Errorf("reject the connection with %v: %d bytes of private data and %d of additional information; the limits are %d and %d: %w",
 			c.peer, len(p.PrivateData), len(p.Info), mad.REJPrivateLen, mad.InfoLen, verbs.ErrInvalid)
@@ -42,7 +42,7 @@ func (c *Conn) Reject(p RejectParams, now time.Duration) error {
 // identifies the connection if the sender is an active end without a REP, which does not know
 // the receiver's communication ID. The kernel always identifies the connection by it.
 func (c *Conn) sendTimeoutREJ(message mad.Message) {
-	c.sendREJ(message, mad.ReasonTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
+	c.sendREJ(message, verbs.CMRejectTimeout, binary.BigEndian.AppendUint64(nil, c.manager.config.CAGUID), nil)
 }
 
 // rejectedMessage returns the peer's message that a REJ rejects in the current state.
@@ -66,7 +66,7 @@ func (c *Conn) sendREJ(message mad.Message, reason mad.Reason, info, private []b
 
 func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 	var c *Conn
-	if r.RemoteCommID == 0 && r.Reason == mad.ReasonTimeout && len(r.Info) >= 8 {
+	if r.RemoteCommID == 0 && r.Reason == verbs.CMRejectTimeout && len(r.Info) >= 8 {
 		// From an active end that gave up before it knew our communication ID.
 		c = m.requests[requestKey{from.remoteGID(), binary.BigEndian.Uint64(r.Info), r.LocalCommID}]
 		if c == nil {
@@ -79,7 +79,7 @@ func (m *Manager) receiveREJ(r *mad.REJ, from Path, now time.Duration) {
 		// A device that has restarted at the peer's address sends from another port, and does
 		// not know the connection. The transaction ID shows that it has received our message.
 		isFrom := (*Conn).isFromPeer
-		if r.Reason == mad.ReasonInvalidCommID {
+		if r.Reason == verbs.CMRejectInvalidCommID {
 			isFrom = (*Conn).isFromAddress
 		}
 		c = m.findBy(r.RemoteCommID, r.LocalCommID, from, isFrom)

@@ -65,7 +65,7 @@ func TestSourcePortIsHeld(t *testing.T) {
 	tid, local, remote := passive.transactionID, passive.remoteID, passive.localID
 	for i, m := range []encoder{
 		&mad.DREQ{TransactionID: 1, LocalCommID: local, RemoteCommID: remote, RemoteQPN: passive.localQPN},
-		&mad.REJ{TransactionID: tid, LocalCommID: local, RemoteCommID: remote, Reason: mad.ReasonTimeout},
+		&mad.REJ{TransactionID: tid, LocalCommID: local, RemoteCommID: remote, Reason: verbs.CMRejectTimeout},
 		&mad.RTU{TransactionID: tid, LocalCommID: local, RemoteCommID: remote},
 		&mad.MRA{TransactionID: tid, LocalCommID: local, RemoteCommID: remote},
 	} {

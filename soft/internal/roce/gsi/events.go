@@ -118,7 +118,7 @@ func (g *Services) reportResolution(id *connectionID, e *cm.Event) {
 func (id *connectionID) rejectedError(step verbs.CMStep, e *cm.Event) error {
 	err := &verbs.CMError{
 		Step: step, Local: id.local, Remote: id.remote,
-		Reason: verbs.CMRejectReason(e.Reason), PrivateData: e.PrivateData, Err: verbs.ErrRejected,
+		Reason: e.Reason, PrivateData: e.PrivateData, Err: verbs.ErrRejected,
 	}
 	switch err.Reason {
 	case verbs.CMRejectInvalidServiceID:

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Len is the length of every MAD in bytes (IBTA 13.4.2).
@@ -103,103 +105,171 @@ func Receiver(b []byte) (id uint32, a Attribute, ok bool) {
 	}
 	switch a = Attribute(binary.BigEndian.Uint16(b[16:])); a {
 	case AttrMRA, AttrREJ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrLAP, AttrAPR:
-		return view(b[headerLen:]).u32(4), a, true
+		return binary.BigEndian.Uint32(b[headerLen+4:]), a, true
 	case AttrSIDRREP:
-		return view(b[headerLen:]).u32(0), a, true
+		return binary.BigEndian.Uint32(b[headerLen:]), a, true
 	}
 	return 0, a, false
 }
 
-// open checks the header and the attribute, and returns a view of the message.
-func open(b []byte, want Attribute, transactionID *uint64) (view, error) {
-	h, err := DecodeHeader(b)
-	if err != nil {
-		return nil, err
-	}
-	if h.Attribute != want {
-		return nil, ErrAttribute
-	}
-	*transactionID = h.TransactionID
-	return view(b[headerLen:]), nil
-}
-
-// view is the 232 bytes of a message after the header.
-type view []byte
-
-func (v view) u16(at int) uint16 { return binary.BigEndian.Uint16(v[at:]) }
-func (v view) u24(at int) uint32 { return binary.BigEndian.Uint32(v[at:]) >> 8 }
-func (v view) u32(at int) uint32 { return binary.BigEndian.Uint32(v[at:]) }
-func (v view) u64(at int) uint64 { return binary.BigEndian.Uint64(v[at:]) }
-func (v view) bit(at, shift int) bool {
-	return v[at]>>shift&1 != 0
-}
-
-func (v view) bits(at, shift, width int) uint8 { return v[at] >> shift & (1<<width - 1) }
-
-// rest returns the private data: everything from at on.
-func (v view) rest(at int) []byte { return v[at:len(v):len(v)] }
-
-// info returns additional information of n bytes.
-func (v view) info(at, n int) ([]byte, error) {
-	if n > InfoLen {
-		return nil, ErrInfoLen
-	}
-	return v[at : at+n : at+n], nil
-}
-
-// writer encodes one message, and keeps the error of the first field that does not fit.
-type writer struct {
-	message view
+// coder codes the fields of one message in one direction: it writes them, or reads them. A message
+// lists its fields once, for both. The coder keeps its first error. After an error it reads zeros.
+type coder struct {
+	message []byte // what follows the header
+	header  []byte // of a MAD to write; nil: the coder reads
+	read    Header // of the MAD to read
 	err     error
 }
 
-// begin clears a MAD and writes its header.
-func begin(b *[Len]byte, a Attribute, transactionID uint64) writer {
+// writeTo returns a coder that writes a message to b.
+func writeTo(b *[Len]byte) coder {
 	clear(b[:])
-	b[0], b[1], b[2], b[3] = baseVersion, classCommMgt, classVersion, methodSend
-	binary.BigEndian.PutUint64(b[8:], transactionID)
-	binary.BigEndian.PutUint16(b[16:], uint16(a))
-	return writer{message: b[headerLen:]}
+	return coder{message: b[headerLen:], header: b[:headerLen]}
 }
 
-func (w *writer) fail(field string, value any) {
-	if w.err == nil {
-		w.err = fmt.Errorf("%w: %s is %v", ErrField, field, value)
+// readFrom returns a coder that reads a message from b, after a check of the header.
+func readFrom(b []byte) coder {
+	h, err := DecodeHeader(b)
+	if err != nil {
+		return coder{err: err}
 	}
+	return coder{message: b[headerLen:], read: h}
 }
 
-func (w *writer) u8(at int, x uint8)   { w.message[at] = x }
-func (w *writer) u16(at int, x uint16) { binary.BigEndian.PutUint16(w.message[at:], x) }
-func (w *writer) u32(at int, x uint32) { binary.BigEndian.PutUint32(w.message[at:], x) }
-func (w *writer) u64(at int, x uint64) { binary.BigEndian.PutUint64(w.message[at:], x) }
-
-// u24 writes three bytes.
-func (w *writer) u24(field string, at int, x uint32) {
-	if x >= 1<<24 {
-		w.fail(field, x)
-	}
-	w.message[at], w.message[at+1], w.message[at+2] = byte(x>>16), byte(x>>8), byte(x)
-}
-
-// bits writes a part of a byte, which must be zero before.
-func (w *writer) bits(field string, at, shift, width int, x uint8) {
-	if x>>width != 0 {
-		w.fail(field, x)
-	}
-	w.message[at] |= x & (1<<width - 1) << shift
-}
-
-func (w *writer) bit(at, shift int, x bool) {
-	if x {
-		w.message[at] |= 1 << shift
-	}
-}
-
-// data writes bytes into a field of limit bytes.
-func (w *writer) data(field string, at, limit int, b []byte) {
-	if len(b) > limit {
-		w.fail("length of "+field, len(b))
+// begin codes the header.
+func (c *coder) begin(a Attribute, transactionID *uint64) {
+	if c.header != nil {
+		copy(c.header, []byte{baseVersion, classCommMgt, classVersion, methodSend})
+		binary.BigEndian.PutUint64(c.header[8:], *transactionID)
+		binary.BigEndian.PutUint16(c.header[16:], uint16(a))
 		return
 	}
-	copy(w.message[at:], b)
+	if c.err == nil && c.read.Attribute != a {
+		c.err = ErrAttribute
+	}
+	*transactionID = c.read.TransactionID
+}
+
+func (c *coder) reading() bool { return c.header == nil }
+
+func (c *coder) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// limit fails if a value to write has more bits than its field.
+func (c *coder) limit(field string, value uint32, width int) {
+	if !c.reading() && value>>width != 0 {
+		c.fail(fmt.Errorf("%w: %s is %v", ErrField, field, value))
+	}
+}
+
+var zeros [16]byte
+
+// field returns the bytes of a field.
+func (c *coder) field(at, n int) []byte {
+	if c.reading() && c.err != nil {
+		return zeros[:n]
+	}
+	return c.message[at : at+n : at+n]
+}
+
+func (c *coder) u8(at int, x *uint8) { c.bits("", at, 0, 8, x) }
+
+func (c *coder) u16(at int, x *uint16) {
+	if b := c.field(at, 2); c.reading() {
+		*x = binary.BigEndian.Uint16(b)
+	} else {
+		binary.BigEndian.PutUint16(b, *x)
+	}
+}
+
+func (c *coder) u32(at int, x *uint32) {
+	if b := c.field(at, 4); c.reading() {
+		*x = binary.BigEndian.Uint32(b)
+	} else {
+		binary.BigEndian.PutUint32(b, *x)
+	}
+}
+
+func (c *coder) u64(at int, x *uint64) {
+	if b := c.field(at, 8); c.reading() {
+		*x = binary.BigEndian.Uint64(b)
+	} else {
+		binary.BigEndian.PutUint64(b, *x)
+	}
+}
+
+// upper codes the upper bits of four bytes. A field in the lower ones is coded afterwards.
+func (c *coder) upper(name string, at, width int, x *uint32) {
+	c.limit(name, *x, width)
+	all := *x << (32 - width)
+	if c.u32(at, &all); c.reading() {
+		*x = all >> (32 - width)
+	}
+}
+
+// bits codes a part of a byte, which must be zero before it is written.
+func (c *coder) bits(name string, at, shift, width int, x *uint8) {
+	c.limit(name, uint32(*x), width)
+	mask := uint8(1<<width - 1)
+	if b := c.field(at, 1); c.reading() {
+		*x = b[0] >> shift & mask
+	} else {
+		b[0] |= *x & mask << shift
+	}
+}
+
+func (c *coder) bit(at, shift int, x *bool) {
+	var bit uint8
+	if *x {
+		bit = 1
+	}
+	c.bits("", at, shift, 1, &bit)
+	*x = bit != 0
+}
+
+func (c *coder) gid(at int, x *verbs.GID) {
+	if b := c.field(at, len(x)); c.reading() {
+		copy(x[:], b)
+	} else {
+		copy(b, x[:])
+	}
+}
+
+// data codes bytes that a field of limit bytes begins with; n is their number when they are read.
+func (c *coder) data(name string, at, limit, n int, x *[]byte) {
+	switch {
+	case !c.reading() && len(*x) > limit:
+		c.fail(fmt.Errorf("%w: length of %s is %v", ErrField, name, len(*x)))
+	case !c.reading():
+		copy(c.message[at:], *x)
+	case c.err != nil:
+		*x = nil
+	default:
+		*x = c.message[at : at+n : at+n]
+	}
+}
+
+// private codes the private data: everything from at on.
+func (c *coder) private(at int, x *[]byte) {
+	n := Len - headerLen - at
+	c.data("private data", at, n, n, x)
+}
+
+// info codes additional information, and its length in the bits of another byte from shift on.
+func (c *coder) info(at, lengthAt, shift int, x *[]byte) {
+	n := uint8(min(len(*x), InfoLen))
+	if c.bits("", lengthAt, shift, 8-shift, &n); n > InfoLen {
+		c.fail(ErrInfoLen)
+	}
+	c.data("additional information", at, InfoLen, int(n), x)
+}
+
+// kind codes the kind of a message in the upper bits of a byte.
+func (c *coder) kind(at int, x *Message) {
+	if c.bits("message", at, 6, 2, (*uint8)(x)); c.reading() && *x > MessageOther {
+		c.fail(ErrMessage)
+	}
 }

@@ -118,7 +118,7 @@ func TestFieldOffsets(t *testing.T) {
 		}, assemble(0x11, testTID, map[int]string{10: "private"}, with(field{8, 0, 2, 1}, field{9, 0, 5, 21})...)},
 		{&REJ{
 			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, Message: MessageOther,
-			Reason: ReasonConsumerDefined, Info: []byte("additional"), PrivateData: padded("private", 148),
+			Reason: verbs.CMRejectConsumer, Info: []byte("additional"), PrivateData: padded("private", 148),
 		}, assemble(0x12, testTID, map[int]string{12: "additional", 84: "private"},
 			with(field{8, 0, 2, 2}, field{9, 0, 7, 10}, field{10, 0, 16, 28})...)},
 		{&REP{
@@ -227,6 +227,8 @@ func draw(t *rapid.T, m message) {
 				f.SetBytes(rapid.SliceOfN(rapid.Byte(), private, private).Draw(t, name))
 			case name == "Info":
 				f.SetBytes(rapid.SliceOfN(rapid.Byte(), 0, InfoLen).Draw(t, name))
+			case name == "Reason":
+				f.SetInt(int64(rapid.Uint16().Draw(t, name)))
 			case f.Kind() == reflect.Struct:
 				fill(f)
 			case f.Kind() == reflect.Bool:
@@ -349,8 +351,8 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, "SIDR_REP", AttrSIDRREP.String())
 	assert.Equal(t, "attribute 0x1b", Attribute(0x1b).String())
-	assert.Equal(t, "stale connection", ReasonStaleConnection.String())
-	assert.Equal(t, "alternate flow label rejected", ReasonInvalidAlternateFlowLabel.String())
+	assert.Equal(t, "stale connection", verbs.CMRejectStaleConnection.String())
+	assert.Equal(t, "alternate flow label rejected", Reason(33).String())
 	assert.Equal(t, "reason 0", Reason(0).String())
 	assert.Equal(t, "reason 999", Reason(999).String())
 	assert.Equal(t, "no such service", SIDRNotSupported.String())

@@ -6,16 +6,12 @@ import "github.com/verbena-rdma/verbena/verbs"
 // of them.
 const (
 	REQPrivateLen     = 92
-	MRAPrivateLen     = 222
 	REJPrivateLen     = 148
 	REPPrivateLen     = 196
 	RTUPrivateLen     = 224
 	DREQPrivateLen    = 220
-	DREPPrivateLen    = 224
 	SIDRREQPrivateLen = 216
 	SIDRREPPrivateLen = 136
-	LAPPrivateLen     = 168
-	APRPrivateLen     = 148
 )
 
 // InfoLen is the room for additional information in REJ, SIDR_REP and APR, in bytes.
@@ -58,31 +54,18 @@ var (
 	pathInLAP = pathLayout{trafficClass: 39, hopLimit: 40, packetRate: 41}
 )
 
-func (p *Path) put(w *writer, at int, l pathLayout) {
-	w.u16(at, p.LocalLID)
-	w.u16(at+2, p.RemoteLID)
-	copy(w.message[at+4:], p.LocalGID[:])
-	copy(w.message[at+20:], p.RemoteGID[:])
-	if p.FlowLabel >= 1<<20 {
-		w.fail("flow label", p.FlowLabel)
-	}
-	w.u32(at+36, p.FlowLabel<<12)
-	w.bits("packet rate", at+l.packetRate, 0, 6, p.PacketRate)
-	w.u8(at+l.trafficClass, p.TrafficClass)
-	w.u8(at+l.hopLimit, p.HopLimit)
-	w.bits("service level", at+42, 4, 4, p.SL)
-	w.bit(at+42, 3, p.SubnetLocal)
-	w.bits("local ACK timeout", at+43, 3, 5, p.AckTimeout)
-}
-
-func (p *Path) get(v view, at int, l pathLayout) {
-	*p = Path{
-		LocalLID: v.u16(at), RemoteLID: v.u16(at + 2),
-		LocalGID: verbs.GID(v[at+4 : at+20]), RemoteGID: verbs.GID(v[at+20 : at+36]),
-		FlowLabel: v.u32(at+36) >> 12, PacketRate: v.bits(at+l.packetRate, 0, 6),
-		TrafficClass: v[at+l.trafficClass], HopLimit: v[at+l.hopLimit],
-		SL: v.bits(at+42, 4, 4), SubnetLocal: v.bit(at+42, 3), AckTimeout: v.bits(at+43, 3, 5),
-	}
+func (p *Path) code(c *coder, at int, l pathLayout) {
+	c.u16(at, &p.LocalLID)
+	c.u16(at+2, &p.RemoteLID)
+	c.gid(at+4, &p.LocalGID)
+	c.gid(at+20, &p.RemoteGID)
+	c.upper("flow label", at+36, 20, &p.FlowLabel)
+	c.bits("packet rate", at+l.packetRate, 0, 6, &p.PacketRate)
+	c.u8(at+l.trafficClass, &p.TrafficClass)
+	c.u8(at+l.hopLimit, &p.HopLimit)
+	c.bits("service level", at+42, 4, 4, &p.SL)
+	c.bit(at+42, 3, &p.SubnetLocal)
+	c.bits("local ACK timeout", at+43, 3, 5, &p.AckTimeout)
 }
 
 // REQ asks for a connection (IBTA 12.6.5). Timeouts are codes: 4.096 µs × 2^code.
@@ -113,53 +96,37 @@ type REQ struct {
 }
 
 // Encode writes the message as a whole MAD. Its error matches ErrField.
-func (m *REQ) Encode(b *[Len]byte) error {
-	w := begin(b, AttrREQ, m.TransactionID)
-	w.u32(0, m.LocalCommID)
-	w.u64(8, m.ServiceID)
-	w.u64(16, m.CAGUID)
-	w.u32(28, m.QKey)
-	w.u24("queue pair number", 32, m.QPN)
-	w.u8(35, m.ResponderResources)
-	w.u8(39, m.InitiatorDepth)
-	w.bits("remote CM response timeout", 43, 3, 5, m.RemoteResponseTimeout)
-	w.bits("transport service type", 43, 1, 2, uint8(m.Transport))
-	w.bit(43, 0, m.FlowControl)
-	w.u24("starting PSN", 44, m.StartingPSN)
-	w.bits("local CM response timeout", 47, 3, 5, m.LocalResponseTimeout)
-	w.bits("retry count", 47, 0, 3, m.RetryCount)
-	w.u16(48, m.PKey)
-	w.bits("path MTU", 50, 4, 4, m.PathMTU)
-	w.bit(50, 3, m.RDCExists)
-	w.bits("RNR retry count", 50, 0, 3, m.RNRRetry)
-	w.bits("max CM retries", 51, 4, 4, m.MaxCMRetries)
-	w.bit(51, 3, m.SRQ)
-	w.bits("extended transport type", 51, 0, 3, m.ExtendedTransport)
-	m.Primary.put(&w, 52, pathInREQ)
-	m.Alternate.put(&w, 96, pathInREQ)
-	w.data("private data", 140, REQPrivateLen, m.PrivateData)
-	return w.err
-}
+func (m *REQ) Encode(b *[Len]byte) error { return m.code(writeTo(b)) }
 
-// Decode reads the message from a MAD.
-func (m *REQ) Decode(b []byte) error {
-	var id uint64
-	v, err := open(b, AttrREQ, &id)
-	if err != nil {
-		return err
-	}
-	*m = REQ{
-		TransactionID: id, LocalCommID: v.u32(0), ServiceID: v.u64(8), CAGUID: v.u64(16), QKey: v.u32(28),
-		QPN: v.u24(32), ResponderResources: v[35], InitiatorDepth: v[39],
-		RemoteResponseTimeout: v.bits(43, 3, 5), Transport: Transport(v.bits(43, 1, 2)), FlowControl: v.bit(43, 0),
-		StartingPSN: v.u24(44), LocalResponseTimeout: v.bits(47, 3, 5), RetryCount: v.bits(47, 0, 3),
-		PKey: v.u16(48), PathMTU: v.bits(50, 4, 4), RDCExists: v.bit(50, 3), RNRRetry: v.bits(50, 0, 3),
-		MaxCMRetries: v.bits(51, 4, 4), SRQ: v.bit(51, 3), ExtendedTransport: v.bits(51, 0, 3),
-		PrivateData: v.rest(140),
-	}
-	m.Primary.get(v, 52, pathInREQ)
-	m.Alternate.get(v, 96, pathInREQ)
-	return nil
+// Decode reads the message from a MAD. After an error the message has no meaning.
+func (m *REQ) Decode(b []byte) error { return m.code(readFrom(b)) }
+
+func (m *REQ) code(c coder) error {
+	c.begin(AttrREQ, &m.TransactionID)
+	c.u32(0, &m.LocalCommID)
+	c.u64(8, &m.ServiceID)
+	c.u64(16, &m.CAGUID)
+	c.u32(28, &m.QKey)
+	c.upper("queue pair number", 32, 24, &m.QPN)
+	c.u8(35, &m.ResponderResources)
+	c.u8(39, &m.InitiatorDepth)
+	c.bits("remote CM response timeout", 43, 3, 5, &m.RemoteResponseTimeout)
+	c.bits("transport service type", 43, 1, 2, (*uint8)(&m.Transport))
+	c.bit(43, 0, &m.FlowControl)
+	c.upper("starting PSN", 44, 24, &m.StartingPSN)
+	c.bits("local CM response timeout", 47, 3, 5, &m.LocalResponseTimeout)
+	c.bits("retry count", 47, 0, 3, &m.RetryCount)
+	c.u16(48, &m.PKey)
+	c.bits("path MTU", 50, 4, 4, &m.PathMTU)
+	c.bit(50, 3, &m.RDCExists)
+	c.bits("RNR retry count", 50, 0, 3, &m.RNRRetry)
+	c.bits("max CM retries", 51, 4, 4, &m.MaxCMRetries)
+	c.bit(51, 3, &m.SRQ)
+	c.bits("extended transport type", 51, 0, 3, &m.ExtendedTransport)
+	m.Primary.code(&c, 52, pathInREQ)
+	m.Alternate.code(&c, 96, pathInREQ)
+	c.private(140, &m.PrivateData)
+	return c.err
 }
 
 // MTUCode returns the code of a path MTU in a REQ: 1 for 256 bytes to 5 for 4,096, and 0 for

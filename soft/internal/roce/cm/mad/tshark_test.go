@@ -127,7 +127,7 @@ func TestTsharkReadsOurMADs(t *testing.T) {
 		{&RTU{TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, PrivateData: []byte("private")},
 			map[string]string{"rtu.localcommid": "0xa1a2a3a4", "rtu.remotecommid": "0xb1b2b3b4", "rtu.private": user(224)}},
 		{&REJ{
-			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, Message: MessageREP, Reason: ReasonInvalidMTU, Info: []byte{3},
+			TransactionID: testTID, LocalCommID: 0xa1a2a3a4, RemoteCommID: 0xb1b2b3b4, Message: MessageREP, Reason: verbs.CMRejectInvalidMTU, Info: []byte{3},
 			PrivateData: []byte("private"),
 		}, map[string]string{
 			"rej.localcommid": "0xa1a2a3a4", "rej.remotecommid": "0xb1b2b3b4", "rej.msgrej": "0x01", "rej.rejinfolen": "0x01", "rej.reason": "0x001a",
