@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Opcode is the first byte of the base transport header: the transport service
 // in its upper three bits and the operation in its lower five (IBTA 9.2.1,
@@ -125,6 +128,51 @@ const (
 	hasPayload
 )
 
+// opcodeParts has the name in the standard of each opcode, and what follows its base transport header.
+// Unreliable connections have the sends and writes of reliable ones.
+var opcodeParts = map[Opcode]struct {
+	name  string
+	parts uint16 // of the has… bits
+}{
+	RCSendFirst:          {"RC SEND First", hasPayload},
+	RCSendMiddle:         {"RC SEND Middle", hasPayload},
+	RCSendLast:           {"RC SEND Last", hasPayload},
+	RCSendLastImm:        {"RC SEND Last with Immediate", hasImm | hasPayload},
+	RCSendOnly:           {"RC SEND Only", hasPayload},
+	RCSendOnlyImm:        {"RC SEND Only with Immediate", hasImm | hasPayload},
+	RCWriteFirst:         {"RC RDMA WRITE First", hasRETH | hasPayload},
+	RCWriteMiddle:        {"RC RDMA WRITE Middle", hasPayload},
+	RCWriteLast:          {"RC RDMA WRITE Last", hasPayload},
+	RCWriteLastImm:       {"RC RDMA WRITE Last with Immediate", hasImm | hasPayload},
+	RCWriteOnly:          {"RC RDMA WRITE Only", hasRETH | hasPayload},
+	RCWriteOnlyImm:       {"RC RDMA WRITE Only with Immediate", hasRETH | hasImm | hasPayload},
+	RCReadRequest:        {"RC RDMA READ Request", hasRETH},
+	RCReadResponseFirst:  {"RC RDMA READ response First", hasAETH | hasPayload},
+	RCReadResponseMiddle: {"RC RDMA READ response Middle", hasPayload},
+	RCReadResponseLast:   {"RC RDMA READ response Last", hasAETH | hasPayload},
+	RCReadResponseOnly:   {"RC RDMA READ response Only", hasAETH | hasPayload},
+	RCAcknowledge:        {"RC Acknowledge", hasAETH},
+	RCAtomicAcknowledge:  {"RC ATOMIC Acknowledge", hasAETH | hasAtomicAck},
+	RCCompareSwap:        {"RC CmpSwap", hasAtomicETH},
+	RCFetchAdd:           {"RC FetchAdd", hasAtomicETH},
+	RCSendLastInvalidate: {"RC SEND Last with Invalidate", hasIETH | hasPayload},
+	RCSendOnlyInvalidate: {"RC SEND Only with Invalidate", hasIETH | hasPayload},
+	RCAtomicWrite:        {"RC ATOMIC WRITE", hasRETH | hasPayload},
+	UDSendOnly:           {"UD SEND Only", hasDETH | hasPayload},
+	UDSendOnlyImm:        {"UD SEND Only with Immediate", hasDETH | hasImm | hasPayload},
+	CNP:                  {"CNP", hasReserved},
+	SRDSend:              {"SRD SEND", hasSRDETH | hasDETH | hasPayload},
+	SRDSendImm:           {"SRD SEND with Immediate", hasSRDETH | hasDETH | hasImm | hasPayload},
+	SRDWrite:             {"SRD RDMA WRITE", hasSRDETH | hasDETH | hasRETH | hasOffset | hasPayload},
+	SRDWriteImm:          {"SRD RDMA WRITE with Immediate", hasSRDETH | hasDETH | hasRETH | hasOffset | hasImm | hasPayload},
+	SRDReadRequest:       {"SRD RDMA READ Request", hasSRDETH | hasDETH | hasRETH | hasOffset | hasSegments},
+	SRDReadResponse:      {"SRD RDMA READ response", hasSRDETH | hasPayload},
+	SRDAcknowledge:       {"SRD Acknowledge", hasSRDETH | hasPayload},
+	SRDNak:               {"SRD NAK", hasSRDETH | hasAETH},
+	SRDHello:             {"SRD Hello", hasSRDETH},
+	SRDHelloReply:        {"SRD Hello Reply", hasSRDETH},
+}
+
 type opcodeInfo struct {
 	parts     uint16 // of the has… bits
 	headerLen uint8  // bytes; zero if the opcode is unknown
@@ -134,61 +182,7 @@ type opcodeInfo struct {
 var opcodeInfos = makeOpcodeInfos()
 
 func makeOpcodeInfos() (infos [256]opcodeInfo) {
-	for op, parts := range map[Opcode]uint16{
-		RCSendFirst:          hasPayload,
-		RCSendMiddle:         hasPayload,
-		RCSendLast:           hasPayload,
-		RCSendLastImm:        hasImm | hasPayload,
-		RCSendOnly:           hasPayload,
-		RCSendOnlyImm:        hasImm | hasPayload,
-		RCWriteFirst:         hasRETH | hasPayload,
-		RCWriteMiddle:        hasPayload,
-		RCWriteLast:          hasPayload,
-		RCWriteLastImm:       hasImm | hasPayload,
-		RCWriteOnly:          hasRETH | hasPayload,
-		RCWriteOnlyImm:       hasRETH | hasImm | hasPayload,
-		RCReadRequest:        hasRETH,
-		RCReadResponseFirst:  hasAETH | hasPayload,
-		RCReadResponseMiddle: hasPayload,
-		RCReadResponseLast:   hasAETH | hasPayload,
-		RCReadResponseOnly:   hasAETH | hasPayload,
-		RCAcknowledge:        hasAETH,
-		RCAtomicAcknowledge:  hasAETH | hasAtomicAck,
-		RCCompareSwap:        hasAtomicETH,
-		RCFetchAdd:           hasAtomicETH,
-		RCSendLastInvalidate: hasIETH | hasPayload,
-		RCSendOnlyInvalidate: hasIETH | hasPayload,
-		RCAtomicWrite:        hasRETH | hasPayload,
-
-		UCSendFirst:    hasPayload,
-		UCSendMiddle:   hasPayload,
-		UCSendLast:     hasPayload,
-		UCSendLastImm:  hasImm | hasPayload,
-		UCSendOnly:     hasPayload,
-		UCSendOnlyImm:  hasImm | hasPayload,
-		UCWriteFirst:   hasRETH | hasPayload,
-		UCWriteMiddle:  hasPayload,
-		UCWriteLast:    hasPayload,
-		UCWriteLastImm: hasImm | hasPayload,
-		UCWriteOnly:    hasRETH | hasPayload,
-		UCWriteOnlyImm: hasRETH | hasImm | hasPayload,
-
-		UDSendOnly:    hasDETH | hasPayload,
-		UDSendOnlyImm: hasDETH | hasImm | hasPayload,
-
-		CNP: hasReserved,
-
-		SRDSend:         hasSRDETH | hasDETH | hasPayload,
-		SRDSendImm:      hasSRDETH | hasDETH | hasImm | hasPayload,
-		SRDWrite:        hasSRDETH | hasDETH | hasRETH | hasOffset | hasPayload,
-		SRDWriteImm:     hasSRDETH | hasDETH | hasRETH | hasOffset | hasImm | hasPayload,
-		SRDReadRequest:  hasSRDETH | hasDETH | hasRETH | hasOffset | hasSegments,
-		SRDReadResponse: hasSRDETH | hasPayload,
-		SRDAcknowledge:  hasSRDETH | hasPayload,
-		SRDNak:          hasSRDETH | hasAETH,
-		SRDHello:        hasSRDETH,
-		SRDHelloReply:   hasSRDETH,
-	} {
+	for op, row := range opcodeParts {
 		n := BTHLen
 		for _, ext := range []struct {
 			part uint16
@@ -197,11 +191,14 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 			{hasSRDETH, SRDETHLen}, {hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasOffset, OffsetLen}, {hasSegments, SegmentsLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
 			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen}, {hasReserved, reservedLen},
 		} {
-			if parts&ext.part != 0 {
+			if row.parts&ext.part != 0 {
 				n += ext.len
 			}
 		}
-		infos[op] = opcodeInfo{parts: parts, headerLen: uint8(n)}
+		infos[op] = opcodeInfo{parts: row.parts, headerLen: uint8(n)}
+	}
+	for op := RCSendFirst; op <= RCWriteOnlyImm; op++ {
+		infos[op.On(ServiceUC)] = infos[op]
 	}
 	return infos
 }
@@ -244,64 +241,12 @@ func (o Opcode) HasPayload() bool { return opcodeInfos[o].parts&hasPayload != 0 
 // String is the operation's name in the standard; an unknown opcode prints as a
 // number.
 func (o Opcode) String() string {
-	if name, ok := opcodeNames[o]; ok {
-		return name
+	switch {
+	case !o.Known():
+	case o.Service() == ServiceUC:
+		return "UC" + strings.TrimPrefix(o.Operation().String(), "RC")
+	default:
+		return opcodeParts[o].name
 	}
 	return fmt.Sprintf("opcode %#02x", uint8(o))
-}
-
-var opcodeNames = map[Opcode]string{
-	RCSendFirst:          "RC SEND First",
-	RCSendMiddle:         "RC SEND Middle",
-	RCSendLast:           "RC SEND Last",
-	RCSendLastImm:        "RC SEND Last with Immediate",
-	RCSendOnly:           "RC SEND Only",
-	RCSendOnlyImm:        "RC SEND Only with Immediate",
-	RCWriteFirst:         "RC RDMA WRITE First",
-	RCWriteMiddle:        "RC RDMA WRITE Middle",
-	RCWriteLast:          "RC RDMA WRITE Last",
-	RCWriteLastImm:       "RC RDMA WRITE Last with Immediate",
-	RCWriteOnly:          "RC RDMA WRITE Only",
-	RCWriteOnlyImm:       "RC RDMA WRITE Only with Immediate",
-	RCReadRequest:        "RC RDMA READ Request",
-	RCReadResponseFirst:  "RC RDMA READ response First",
-	RCReadResponseMiddle: "RC RDMA READ response Middle",
-	RCReadResponseLast:   "RC RDMA READ response Last",
-	RCReadResponseOnly:   "RC RDMA READ response Only",
-	RCAcknowledge:        "RC Acknowledge",
-	RCAtomicAcknowledge:  "RC ATOMIC Acknowledge",
-	RCCompareSwap:        "RC CmpSwap",
-	RCFetchAdd:           "RC FetchAdd",
-	RCSendLastInvalidate: "RC SEND Last with Invalidate",
-	RCSendOnlyInvalidate: "RC SEND Only with Invalidate",
-	RCAtomicWrite:        "RC ATOMIC WRITE",
-
-	UCSendFirst:    "UC SEND First",
-	UCSendMiddle:   "UC SEND Middle",
-	UCSendLast:     "UC SEND Last",
-	UCSendLastImm:  "UC SEND Last with Immediate",
-	UCSendOnly:     "UC SEND Only",
-	UCSendOnlyImm:  "UC SEND Only with Immediate",
-	UCWriteFirst:   "UC RDMA WRITE First",
-	UCWriteMiddle:  "UC RDMA WRITE Middle",
-	UCWriteLast:    "UC RDMA WRITE Last",
-	UCWriteLastImm: "UC RDMA WRITE Last with Immediate",
-	UCWriteOnly:    "UC RDMA WRITE Only",
-	UCWriteOnlyImm: "UC RDMA WRITE Only with Immediate",
-
-	UDSendOnly:    "UD SEND Only",
-	UDSendOnlyImm: "UD SEND Only with Immediate",
-
-	CNP: "CNP",
-
-	SRDSend:         "SRD SEND",
-	SRDSendImm:      "SRD SEND with Immediate",
-	SRDWrite:        "SRD RDMA WRITE",
-	SRDWriteImm:     "SRD RDMA WRITE with Immediate",
-	SRDReadRequest:  "SRD RDMA READ Request",
-	SRDReadResponse: "SRD RDMA READ response",
-	SRDAcknowledge:  "SRD Acknowledge",
-	SRDNak:          "SRD NAK",
-	SRDHello:        "SRD Hello",
-	SRDHelloReply:   "SRD Hello Reply",
 }
