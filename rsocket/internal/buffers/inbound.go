@@ -175,11 +175,12 @@ func (in *Inbound) Fill(n int, now func() time.Time) {
 	b.filled += n
 }
 
-// Next returns a buffer for the peer to be told of, if one is due: when the peer has begun to fill
-// the last one, and limit has room for one more. If the memory of all connections is used up, that
-// is the first buffer again, as soon as the program has read it.
+// Next returns a buffer for the peer to be told of, if one is due: when the peer has filled half of
+// the last one, and limit has room for one more. Until then the peer need not wait, and a connection
+// with little data costs neither memory nor a message. If the memory of all connections is used up,
+// that is the first buffer again, as soon as the program has read it.
 func (in *Inbound) Next(limit int) *Buffer {
-	if list := in.filling(); len(list) > 1 || len(list) == 1 && list[0].filled == 0 {
+	if list := in.filling(); len(list) > 1 || len(list) == 1 && list[0].filled < len(list[0].data)/2 {
 		return nil
 	}
 	size := max(in.last, Smallest)

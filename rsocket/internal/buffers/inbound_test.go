@@ -77,7 +77,7 @@ const largest = 256 << 10
 // fill fills the buffer that the next byte arrives in, the quicker the faster, and lets the peer
 // know of the buffers that are due.
 func (c *connection) fill(took time.Duration) {
-	c.Fill(1, func() time.Time { return c.now })
+	c.Fill((c.Room()+1)/2, func() time.Time { return c.now })
 	for c.Next(2*largest) != nil {
 	}
 	c.now = c.now.Add(took)
@@ -117,6 +117,19 @@ func TestGrowAndShrink(t *testing.T) {
 	require.NoError(t, c.end())
 	require.Zero(t, m.Held())
 	require.EqualValues(t, 100<<20, m.growth.Load())
+}
+
+// A connection with little data gets no memory beside its first buffer.
+func TestLittleData(t *testing.T) {
+	m, _ := newMemory(t, 100<<20)
+	c := connect(t, m)
+	now := func() time.Time { return c.now }
+	c.Fill(c.Room()/2-1, now)
+	require.Nil(t, c.Next(2*largest))
+	c.Fill(1, now)
+	require.NotNil(t, c.Next(2*largest))
+	require.Nil(t, c.Next(2*largest), "two are announced")
+	require.NoError(t, c.end())
 }
 
 // A connection that does not read gets no more than its limit, and goes on afterwards.
