@@ -30,7 +30,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 		return nil, err
 	}
 	conn.takeReceives()
-	conn.life.Takes(c.receives.srq != nil)
+	conn.life.Takes(c.receives.SRQ() != nil)
 	conn.connecting()
 	if limit := c.set.ConnectTimeout; limit > 0 {
 		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -68,8 +69,8 @@ func (c Capabilities) String() string {
 func (c *Capabilities) connections() bool { return c.Transport == verbs.RC || c.Transport == verbs.UC }
 
 // connectionLimit is the largest number of connections of one context: each takes 16 bytes of
-// registered memory from Start on, and slotBits of the ID of a receive.
-const connectionLimit = 1 << 16
+// registered memory from Start on.
+const connectionLimit = receiving.MaxQueues
 
 // QueryCapabilities asks a device what contexts of a transport service can do on it: RC, UC,
 // UD or SRD. A service that the device lacks supports nothing. Its errors are the device's.

@@ -111,7 +111,7 @@ func (conn *Connection) do(a life.Action) {
 func (conn *Connection) done(a life.Action) {
 	c := conn.ctx
 	if a&life.ShutQP != 0 {
-		conn.refuseReceives()
+		conn.receives.Stop()
 		conn.shutLane()
 	}
 	if a&life.Destroy != 0 {
@@ -181,13 +181,20 @@ func (conn *Connection) shutLane() {
 	conn.ctx.wake()
 }
 
-// laneOwner is a Connection as the owner of its lane.
+// laneOwner is a Connection as the owner of its lane and its receive queue.
 type laneOwner Connection
 
 // PostFailed implements lane.Owner.
 func (o *laneOwner) PostFailed(err error) {
 	conn := (*Connection)(o)
 	conn.fail(fmt.Errorf("%w: post requests: %w", ErrDevice, err))
+	conn.do(conn.life.Break(conn.ctx.host.Now()))
+}
+
+// RefillFailed implements receiving.QueueOwner.
+func (o *laneOwner) RefillFailed(err error) {
+	conn := (*Connection)(o)
+	conn.fail(fmt.Errorf("%w: post receives: %w", ErrDevice, err))
 	conn.do(conn.life.Break(conn.ctx.host.Now()))
 }
 
@@ -224,7 +231,7 @@ func (conn *Connection) removeQPN() {
 func (c *Connections) destroyRetired() int {
 	n := 0
 	for e := c.ending.Front(); e != nil; e = c.ending.Front() {
-		if c.receives.each == nil && !c.lanes.Passed(e.Value.destruction.handledBy) {
+		if c.receives.Each() == 0 && !c.lanes.Passed(e.Value.destruction.handledBy) {
 			break
 		}
 		c.ending.Pop()
@@ -246,7 +253,7 @@ func (conn *Connection) destroy() int {
 	}
 	conn.removeQPN()
 	n := 1 + conn.lane.Flush()
-	if err := conn.closeReceives(); err != nil {
+	if err := conn.receives.Close(c.kept != nil); err != nil {
 		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
 	}
 	c.setDeadline(&conn.deadline, time.Time{})

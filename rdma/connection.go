@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma/internal/life"
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -105,7 +106,7 @@ type Connection struct {
 	silentChecks  int        // since the last sign of life, or keepalive; heard starts them anew
 	deadline      deadline
 
-	receiving
+	receives    receiving.Queue // on a device without shared receive queues, or with ReceivePerConnection
 	destruction destruction
 }
 
@@ -130,15 +131,6 @@ type qpPath struct {
 	pKeyIndex int // in the table of that port
 	mtu       verbs.MTU
 	maxReads  int
-}
-
-// receiving is the receives of a connection, with ReceivePerConnection or on a device without
-// shared receive queues.
-type receiving struct {
-	own           connectionReceives     // with ReceivePerConnection
-	receives      fifo.List[*receive]    // at the device, of all connections' receives
-	toRefill      fifo.Node[*Connection] // among those that have room for more
-	takesReceives bool
 }
 
 // destruction is the place of a connection among those to be destroyed when their completions have
@@ -197,10 +189,10 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: %s", op, c.set.Name, ErrFull, c.fullAdvice())
 	}
 	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
-	conn.deadline.owner, conn.toRefill.Value, conn.destruction.place.Value = conn, conn, conn
+	conn.deadline.owner, conn.receives.Owner, conn.destruction.place.Value = conn, (*laneOwner)(conn), conn
 	err := conn.openLane()
 	if err == nil {
-		err = conn.openReceives()
+		err = conn.receives.Open(&c.receives.Receives, conn.slot, conn.lane)
 	}
 	if err == nil {
 		err = setUp(conn)
@@ -209,7 +201,7 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		if conn.lane != nil {
 			err = errors.Join(err, conn.lane.Close())
 			conn.returnReceives()
-			err = errors.Join(err, conn.closeReceives())
+			err = errors.Join(err, conn.receives.Close(c.kept != nil))
 		}
 		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
 	}
@@ -231,18 +223,31 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.srq, MaxSendSGE: s.Queues.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.Retries.SilenceTimeout}
-	if c.receives.srq == nil {
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.SRQ(), MaxSendSGE: s.Queues.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.Retries.SilenceTimeout}
+	if c.receives.SRQ() == nil {
 		init.MaxRecvWR = 1
 	}
-	if n := c.receives.ownQueueSize(); n > 0 {
+	if n := c.receives.QueueSize(); n > 0 {
 		init.MaxRecvWR, init.MaxRecvSGE = n, s.Queues.MaxRecvSGE
-		if c.receives.each != nil {
+		if c.receives.Each() > 0 {
 			init.MaxRecvSGE = 1
 		}
 	}
 	conn.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*laneOwner)(conn))
 	return err
+}
+
+// takeReceives lets a connection with a receive queue take receives: see receiving.Queue.Start.
+func (conn *Connection) takeReceives() {
+	conn.receives.Start()
+	conn.ctx.receives.post()
+}
+
+// returnReceives gives the receives of a queue pair that was reset or destroyed to other
+// connections.
+func (conn *Connection) returnReceives() {
+	conn.receives.Return()
+	conn.ctx.wake()
 }
 
 // export takes the queue pair to Init, and makes the descriptor.

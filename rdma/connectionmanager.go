@@ -228,7 +228,7 @@ func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	return verbs.CMParam{
 		QPN: e.conn.lane.Num(), PrivateData: privateData,
 		ResponderResources: s.reads, InitiatorDepth: s.Queues.MaxReadAtomic,
-		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.receives.srq != nil,
+		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.receives.SRQ() != nil,
 	}
 }
 

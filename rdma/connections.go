@@ -6,8 +6,9 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
-	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma/internal/buffers"
 	"github.com/verbena-rdma/verbena/rdma/internal/life"
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -30,8 +31,10 @@ type Connections struct {
 	closedInPlace int                    // connections that are Closed and still have their places
 	ending        fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
 	written       writtenWords
-	retryWaiting  bool      // acceptWaiting may find a request, since one came or a place became free
-	readyWords    *mmap.Map // words that peers write ready signals and disconnect notices to, by slot
+	retryWaiting  bool // acceptWaiting may find a request, since one came or a place became free
+	// readyWords are the words that peers write ready signals and disconnect notices to, by slot.
+	// Peers do not get its key: each gets the key of a region of one word.
+	readyWords buffers.Buffers
 
 	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
 	ended        bool  // a connection that counts (not unaccepted) has ended
@@ -131,13 +134,12 @@ func (c *Connections) open() error {
 	c.usable, c.closedInPlace, c.endsWithLast, c.interrupted = 0, 0, false, nil
 	c.ended, c.lastFailure = false, nil
 	c.byQPN = make(map[uint32]*Connection)
-	return c.openReadyWords()
+	return c.readyWords.Open(c.set.PD, c.set.MaxConnections, wordSize, wordSize)
 }
 
 // close implements part.
 func (c *Connections) close() error {
-	err := c.closeMemory(c.readyWords)
-	c.readyWords = nil
+	err := c.readyWords.Close(c.kept != nil)
 	for c.ending.Pop() != nil {
 	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
@@ -331,26 +333,24 @@ func (c *Connections) peerDisconnected(conn *Connection, known life.Peer) {
 
 // received implements queuePairs.
 func (c *Connections) received(wc *verbs.WC) {
-	if c.receives.each != nil {
-		c.receivedOwn(wc)
+	t, ok := c.receives.Take(wc)
+	if !ok {
 		return
 	}
-	r, conn := c.receives.take(wc)
-	switch {
-	case r == nil:
-		return
-	case wc.Status != verbs.StatusSuccess:
-		c.receiveFailed(r, conn, wc)
-		return
-	}
-	if conn == nil {
+	var conn *Connection
+	if t.Queue != nil {
+		conn = (*Connection)(t.Queue.Owner.(*laneOwner))
+	} else {
 		conn = c.connectionOf(wc.QPN)
 	}
-	if conn != nil && !c.messageFrom(conn) {
-		c.receives.waiting.Push(&r.place) // for a message of another connection
-		return
+	switch {
+	case wc.Status != verbs.StatusSuccess:
+		c.receiveFailed(t, conn, wc)
+	case conn != nil && !c.messageFrom(conn):
+		c.receives.Repost(t) // for a message of another connection
+	default:
+		receiverOf(t).arrived(t, c.arrivalFrom(conn, wc))
 	}
-	r.owner.arrived(c.arrivalFrom(conn, wc))
 }
 
 // messageFrom notes that a message has come from a connection, and reports whether the program
@@ -377,25 +377,24 @@ func (c *Connections) arrivalFrom(conn *Connection, wc *verbs.WC) *arrival {
 	return a
 }
 
-// receiveFailed handles the completion of a receive that failed. conn is the connection to whose
-// own queue pair the receive was posted, or nil.
-func (c *Connections) receiveFailed(r *receive, conn *Connection, wc *verbs.WC) {
-	if conn != nil && wc.Status == verbs.StatusFlushed {
-		c.receives.waiting.Push(&r.place) // for a message of another connection
+// receiveFailed handles the completion of a receive that failed.
+func (c *Connections) receiveFailed(t receiving.Taken, conn *Connection, wc *verbs.WC) {
+	if t.Queue != nil {
+		t.Queue.Stop() // the queue pair is in error
+	}
+	if t.Queue != nil && wc.Status == verbs.StatusFlushed {
+		c.receives.Repost(t) // for a message of another connection
 		conn.failedTask(wc.Status, nil)
 		return
 	}
-	if conn == nil {
-		conn = c.connectionOf(wc.QPN)
-	}
-	err := failedReceive(r, conn, wc)
+	err := failedReceive(t, conn, wc)
 	if conn != nil {
 		conn.failedTask(wc.Status, err)
 	}
 	if wc.Status == verbs.StatusFlushed {
 		err.Cause = c.causeOf(conn)
 	}
-	r.owner.failed(conn, err)
+	receiverOf(t).failed(t, conn, err)
 }
 
 // request implements queuePairs: the request is accepted when a connection is free.

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/host"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -101,13 +100,4 @@ func (c *core) causeOf(conn *Connection) error {
 		return conn.err
 	}
 	return c.Err()
-}
-
-// closeMemory closes a map of the context's own, which may be nil. A map that the device may
-// still use stays open until the device is closed.
-func (c *core) closeMemory(m *mmap.Map) error {
-	if m == nil || c.kept != nil {
-		return nil
-	}
-	return m.Close()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -46,7 +47,7 @@ func (c *Datagrams) open() (err error) {
 	c.endpoint = d
 	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
 	init := verbs.QPInit{
-		Type: s.Transport, MaxRecvWR: max(c.receives.depth, 1), MaxSendSGE: s.Queues.MaxSendSGE, MaxRecvSGE: max(s.Queues.MaxRecvSGE+s.headerEntries(), 1),
+		Type: s.Transport, MaxRecvWR: max(c.receives.depth(), 1), MaxSendSGE: s.Queues.MaxSendSGE, MaxRecvSGE: max(s.Queues.MaxRecvSGE+s.headerEntries(), 1),
 		MaxInline: s.inline, UnsolicitedWriteRecv: s.unsolicited,
 	}
 	if d.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*datagramOwner)(d)); err != nil {
@@ -59,7 +60,7 @@ func (c *Datagrams) open() (err error) {
 	if err := d.lane.OpenDatagrams(attr, mask); err != nil {
 		return err
 	}
-	c.receives.queue = d.lane.QP()
+	c.receives.PostTo(d.lane.QP())
 	for _, p := range slices.SortedFunc(maps.Values(c.peers), (*Peer).compare) {
 		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
@@ -218,7 +219,7 @@ func (o *datagramOwner) drained() int {
 }
 
 // setSender sets the sender and the length of a message to the endpoint.
-func (d *datagramEndpoint) setSender(a *arrival, r *receive, wc *verbs.WC) {
+func (d *datagramEndpoint) setSender(a *arrival, r *receiving.Receive, wc *verbs.WC) {
 	s := d.ctx.set
 	a.endpoint = d.ctx
 	a.addr, a.lid = EndpointAddr{QPN: wc.SrcQPN}, wc.SLID
@@ -231,7 +232,7 @@ func (d *datagramEndpoint) setSender(a *arrival, r *receive, wc *verbs.WC) {
 		return
 	}
 	var err error
-	if a.grh, err = verbs.ParseGRH(d.ctx.receives.headerOf(r)); err == nil {
+	if a.grh, err = verbs.ParseGRH(d.ctx.receives.Header(r)); err == nil {
 		a.hasGRH = true
 		a.addr.GID = a.grh.SGID
 		d.setUDPPort(a, wc)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -106,23 +107,23 @@ func (c *Datagrams) request(q *ConnectRequest) {
 // received implements queuePairs.
 func (c *Datagrams) received(wc *verbs.WC) {
 	if wc.Unsolicited { // a write with immediate, which took no receive
-		if b := c.receives.messageBuffers; b != nil && wc.Status == verbs.StatusSuccess {
-			b.deliver(c.arrivalFrom(nil, wc), nil)
+		if m := c.receives.messages; m != nil && wc.Status == verbs.StatusSuccess {
+			m.deliver(c.arrivalFrom(nil, wc), nil)
 		}
 		return
 	}
-	r, _ := c.receives.take(wc)
+	t, ok := c.receives.Take(wc)
 	switch {
-	case r == nil:
+	case !ok:
 	case wc.Status == verbs.StatusSuccess:
-		r.owner.arrived(c.arrivalFrom(r, wc))
+		receiverOf(t).arrived(t, c.arrivalFrom(t.Receive, wc))
 	default:
-		c.receiveFailed(r, wc)
+		c.receiveFailed(t, wc)
 	}
 }
 
 // arrivalFrom is the arrival of a message that a receive has taken, or none.
-func (c *Datagrams) arrivalFrom(r *receive, wc *verbs.WC) *arrival {
+func (c *Datagrams) arrivalFrom(r *receiving.Receive, wc *verbs.WC) *arrival {
 	a := c.receives.arrivalOf(wc)
 	c.endpoint.setSender(a, r, wc)
 	c.startIfReady()
@@ -130,8 +131,8 @@ func (c *Datagrams) arrivalFrom(r *receive, wc *verbs.WC) *arrival {
 }
 
 // receiveFailed handles the completion of a receive that failed.
-func (c *Datagrams) receiveFailed(r *receive, wc *verbs.WC) {
-	err := failedReceive(r, nil, wc)
+func (c *Datagrams) receiveFailed(t receiving.Taken, wc *verbs.WC) {
+	err := failedReceive(t, nil, wc)
 	if c.phase == phaseUp {
 		// Some devices end a queue pair for datagrams with a failed receive (rxe does for a
 		// message that is too long).
@@ -142,5 +143,5 @@ func (c *Datagrams) receiveFailed(r *receive, wc *verbs.WC) {
 	if wc.Status == verbs.StatusFlushed {
 		err.Cause = c.causeOf(nil)
 	}
-	r.owner.failed(nil, err)
+	receiverOf(t).failed(t, nil, err)
 }

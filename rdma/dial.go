@@ -383,6 +383,7 @@ func (conn *Connection) replaceQP() error {
 		return err
 	}
 	conn.lane.TakeWithheld(old)
+	conn.receives.SetLane(conn.lane)
 	delete(c.byQPN, old.Num())
 	c.byQPN[conn.lane.Num()] = conn
 	if c.last == conn {

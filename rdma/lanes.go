@@ -39,17 +39,17 @@ func (l *lanes) open() error {
 	c, s := l.core, l.core.set
 	// At most, all receives complete, one request of each connection, which its signal may be, and
 	// all tasks: of later pools as many as there is room for.
-	receives := l.receives.most()
-	requests := min(max(l.tasks, defaultSendQueue)+s.MaxConnections, s.maxCQE-receives)
+	received := l.receives.most()
+	requests := min(max(l.tasks, defaultSendQueue)+s.MaxConnections, s.maxCQE-received)
 	if requests <= s.MaxConnections {
 		advice := "make the pools of receives smaller"
-		if l.receives.each != nil {
+		if l.receives.Each() > 0 {
 			advice = "lower the number in ReceivePerConnection"
 		}
 		return fmt.Errorf("%w: %d receives and %d connections leave no room for tasks, since a completion queue of %s holds only %d entries; lower Config.MaxConnections, or %s",
-			ErrRange, receives, s.MaxConnections, c.dev.Name(), s.maxCQE, advice)
+			ErrRange, received, s.MaxConnections, c.dev.Name(), s.maxCQE, advice)
 	}
-	entries := receives + requests
+	entries := received + requests
 	poller := any(nil)
 	if s.caps.connections() {
 		poller = c.Engine()
@@ -75,7 +75,7 @@ func (l *lanes) work() int {
 // flush posts all waiting tasks that there is room for. Receives go first, so that a message
 // which the peer sends in reply to a request finds one.
 func (l *lanes) flush() {
-	if l.receives.busy() {
+	if l.receives.Busy() {
 		l.receives.post()
 	}
 	l.Flush()

@@ -131,7 +131,7 @@ func (b backend) Start() (bool, error) {
 			return false, errors.Join(err, c.release())
 		}
 	}
-	c.receives.post() // those of messageBuffers, before there is a connection
+	c.receives.post() // those of Receive, before there is a connection
 	return false, nil
 }
 
@@ -203,6 +203,7 @@ func (b backend) Arm() bool { return !b.c.anyBusy() && b.c.lanes.arm() }
 func (b backend) Stop() {
 	c := b.c
 	c.phase = phaseDraining
+	c.receives.Stop()
 	c.manager.stop()
 	c.queuePairs.stop(nil)
 	c.wake()
@@ -253,7 +254,7 @@ func (c *parts) config() Config {
 	cfg.Engine = c.Engine()
 	port := c.portView()
 	cfg.Path.MTU, cfg.Path.GIDIndex = port.mtu, new(port.gid.Index)
-	cfg.Queues.SendQueueSize, cfg.Queues.RecvQueueSize = c.lanes.depth(), c.receives.depthNow()
+	cfg.Queues.SendQueueSize, cfg.Queues.RecvQueueSize = c.lanes.depth(), c.receives.depth()
 	return cfg
 }
 
@@ -269,7 +270,7 @@ func (c *parts) handleEvent(ev *verbs.Event) int {
 		c.breakDown(fmt.Errorf("the device reports: %v", ev.Type)) // completions are lost
 		return 1
 	case verbs.EventSRQError:
-		if c.receives.srq == nil || ev.SRQ != c.receives.srq {
+		if c.receives.SRQ() == nil || ev.SRQ != c.receives.SRQ() {
 			return 0
 		}
 	case eventsLost, verbs.EventPortActive, verbs.EventPortError, verbs.EventGIDChange, verbs.EventLIDChange, verbs.EventPKeyChange:
@@ -345,7 +346,7 @@ func (s *stopping) work() int {
 		c.keep(c.receives.closeShared())
 		c.phase = phaseFlushing
 	case phaseFlushing:
-		n, all := c.receives.flush()
+		n, all := c.receives.Flush()
 		if all {
 			c.phase = phaseClosing
 			c.manager.shut()

@@ -8,16 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
-
-// openReadyWords makes the memory that ready signals and disconnect notices arrive in. Peers
-// do not get its key: each gets the key of a region of one word.
-func (c *Connections) openReadyWords() (err error) {
-	c.readyWords, err = mmap.New(c.dev, mmap.Config{Size: 8 * c.set.MaxConnections, Permissions: mmap.LocalReadWrite, PD: c.set.PD})
-	return err
-}
 
 // readyWord is the word of a connection that the peer writes signals to.
 type readyWord struct {
@@ -32,8 +24,7 @@ type readyWord struct {
 func (r *readyWord) register(conn *Connection) (err error) {
 	r.conn = conn
 	atomic.StoreUint64(r.word(), 0)
-	off, s := 8*conn.slot, conn.ctx.set
-	r.region, err = s.PD.RegMR(conn.ctx.readyWords.Bytes()[off:off+8:off+8], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	r.region, err = conn.ctx.set.PD.RegMR(conn.ctx.readyWords.Bytes(conn.slot, wordSize), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return fmt.Errorf("register the 8 bytes for the peer's ready signal with %s: %w", conn.ctx.dev.Name(), err)
 	}
@@ -62,7 +53,7 @@ func (r *readyWord) watch() (err error) {
 // word is the connection's word of the memory that signals arrive in. The device may
 // write it at any time.
 func (r *readyWord) word() *uint64 {
-	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes()[8*r.conn.slot]))
+	return (*uint64)(unsafe.Pointer(&r.conn.ctx.readyWords.Bytes(r.conn.slot, wordSize)[0]))
 }
 
 // contains reports whether the peer has written a value: this end's nonce, or its complement.

@@ -6,6 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -19,7 +20,7 @@ type ReceiveTask struct {
 	control *pe.Control
 	ctx     *parts
 	pool    *ReceivePool
-	recv    receive
+	recv    receiving.Receive
 	dst     *bufinv.Buf
 	appends bool
 	version bufferVersion // of dst, that recv describes
@@ -32,7 +33,7 @@ type ReceiveTask struct {
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
 func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
-	if c.receives.each != nil {
+	if c.receives.Each() > 0 {
 		return nil, fmt.Errorf("rdma: make a pool of receives of context %q: %w: ReceivePerConnection was called, which gives each connection receives of its own; use one of the two", c.set.Name, ErrInvalid)
 	}
 	p := &ReceivePool{}
@@ -41,13 +42,13 @@ func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*Receive
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
 			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.Queues.MaxRecvSGE)
-			c.receives.add(&t.recv, (*taskReceiver)(t))
+			c.receives.Add(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
 	if err != nil {
 		return nil, err
 	}
-	c.receives.total += n
+	c.receives.Reserve(n)
 	return p, nil
 }
 
@@ -75,14 +76,14 @@ func (p *ReceivePool) Alloc(dst *bufinv.Buf) (*ReceiveTask, error) {
 // build builds the request from the destination.
 func (t *ReceiveTask) build() (err error) {
 	t.version = 0
-	if t.recv.wr.SGL, err = t.gather(); err == nil {
+	if t.recv.SGL, err = t.gather(); err == nil {
 		t.version = versionOf(t.dst)
 	}
 	return err
 }
 
 func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
-	list := t.ctx.receives.appendHeader(t.sgl[:0], &t.recv)
+	list := t.ctx.receives.AppendHeader(t.sgl[:0], &t.recv)
 	var err error
 	if t.appends {
 		list, err = t.dst.Friends(friend.Package{}).AppendRoomSGL(list, t.ctx.set.PD, -1)
@@ -130,7 +131,7 @@ func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
 		t.control.Abort(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
-	t.ctx.receives.waiting.Push(&t.recv.place)
+	t.ctx.receives.Push(&t.recv)
 	return nil
 }
 
@@ -174,7 +175,7 @@ func (t *ReceiveTask) checkRoom() error {
 type taskReceiver ReceiveTask
 
 // arrived implements receiver.
-func (r *taskReceiver) arrived(a *arrival) {
+func (r *taskReceiver) arrived(_ receiving.Taken, a *arrival) {
 	t := (*ReceiveTask)(r)
 	t.control.End(&t.Task)
 	t.arrival = *a
@@ -200,15 +201,15 @@ func (r *taskReceiver) lengthAdvice() string {
 }
 
 // failed implements receiver.
-func (r *taskReceiver) failed(conn *Connection, err *TaskError) {
+func (r *taskReceiver) failed(_ receiving.Taken, conn *Connection, err *TaskError) {
 	t := (*ReceiveTask)(r)
 	t.arrival = arrival{conn: conn}
 	t.control.End(&t.Task)
 	t.pool.failed(t, err)
 }
 
-// flushed implements receiver.
-func (r *taskReceiver) flushed(posted bool) int {
+// Flushed implements receiving.Owner.
+func (r *taskReceiver) Flushed(posted bool) int {
 	t := (*ReceiveTask)(r)
 	if !t.InFlight() {
 		return 0
@@ -218,7 +219,7 @@ func (r *taskReceiver) flushed(posted bool) int {
 		cause = t.ctx.kept
 		t.dst.Friends(friend.Package{}).Keep(t.ctx.dev, cause)
 	}
-	r.failed(nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: cause})
+	r.failed(receiving.Taken{}, nil, &TaskError{Op: OpReceive, Status: verbs.StatusFlushed, Cause: cause})
 	return 1
 }
 

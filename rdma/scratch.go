@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma/internal/buffers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -20,16 +20,17 @@ type scratch struct {
 
 // words are words of the scratch memory.
 type words struct {
-	n     int
-	mem   *mmap.Map // nil: not open
-	first verbs.SGE
+	n int
+	buffers.Buffers
 }
+
+const wordSize = 8
 
 // add makes words part of the scratch memory, unless it fails.
 func (m *scratch) add(w *words) error {
 	if m.isOpen {
-		if err := w.open(m.core); err != nil {
-			return errors.Join(err, w.close(m.core))
+		if err := w.open(m.core.set.PD); err != nil {
+			return errors.Join(err, w.Close(false))
 		}
 	}
 	m.all = append(m.all, w)
@@ -39,54 +40,31 @@ func (m *scratch) add(w *words) error {
 // remove undoes add, if that was called.
 func (m *scratch) remove(w *words) error {
 	m.all = slices.DeleteFunc(m.all, func(other *words) bool { return other == w })
-	return w.close(m.core)
+	return w.Close(false)
 }
 
 // open implements part.
 func (m *scratch) open() error {
 	m.isOpen = true
 	for _, w := range m.all {
-		if err := w.open(m.core); err != nil {
+		if err := w.open(m.core.set.PD); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *words) open(c *core) (err error) {
-	if w.n == 0 {
-		return nil
-	}
-	if w.mem, err = mmap.New(c.dev, mmap.Config{Size: 8 * w.n, Permissions: mmap.LocalReadWrite, PD: c.set.PD}); err != nil {
-		return err
-	}
-	w.first = verbs.SGE{Addr: w.mem.Addr(), Length: 8}
-	w.first.LKey, err = w.mem.LKey(c.set.PD)
-	return err
-}
-
-func (w *words) close(c *core) error {
-	err := c.closeMemory(w.mem)
-	w.mem = nil
-	return err
-}
+func (w *words) open(pd verbs.PD) error { return w.Open(pd, w.n, wordSize, wordSize) }
 
 // bytes is a word.
-func (w *words) bytes(i int) []byte { return w.mem.Bytes()[8*i : 8*i+8] }
-
-// entry is the entry of a list of buffers for a word.
-func (w *words) entry(i int) verbs.SGE {
-	e := w.first
-	e.Addr += uint64(8 * i)
-	return e
-}
+func (w *words) bytes(i int) []byte { return w.Bytes(i, wordSize) }
 
 // close implements part.
 func (m *scratch) close() error {
 	m.isOpen = false
 	var errs []error
 	for _, w := range m.all {
-		errs = append(errs, w.close(m.core))
+		errs = append(errs, w.Close(m.core.kept != nil))
 	}
 	return errors.Join(errs...)
 }

@@ -45,7 +45,7 @@ func (s *signalRequest) post(p purpose, value uint64) {
 	if p != signalKeepalive && p != signalDrain && conn.peer.readyAddr != 0 {
 		words := &c.scratch.signals
 		binary.BigEndian.PutUint64(words.bytes(conn.slot), value)
-		wr.SGL = append(wr.SGL, words.entry(conn.slot))
+		wr.SGL = append(wr.SGL, words.SGE(conn.slot))
 		wr.RemoteAddr, wr.RKey = conn.peer.readyAddr, conn.peer.readyKey
 	}
 	s.send.WR = wr

@@ -275,7 +275,7 @@ func (r *Task) checkSize() error {
 func (r *Task) gather() ([]verbs.SGE, error) {
 	if r.op.usesScratch() {
 		// Through scratch memory, so that the result buffer may have any shape.
-		return append(r.sgl[:0], r.pool.words.entry(r.word)), nil
+		return append(r.sgl[:0], r.pool.words.SGE(r.word)), nil
 	}
 	var list []verbs.SGE
 	var err error

@@ -34,7 +34,7 @@ type transition struct {
 // State. done gets the error, unless the connection ends before.
 func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.takeReceives()
-	conn.life.Takes(conn.ctx.receives.srq != nil && conn.ctx.phase == phaseUp)
+	conn.life.Takes(conn.ctx.receives.SRQ() != nil && conn.ctx.phase == phaseUp)
 	t := &conn.transition
 	t.conn, t.attr, t.done, t.pause, t.last = conn, attr, done, firstTransitionPause, nil
 	t.retry.owner = t
@@ -44,7 +44,7 @@ func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
-	c.receives.toRefill.Remove(&t.conn.toRefill)
+	t.conn.receives.Hold()
 	run := c.helpers.run
 	if t.last != nil {
 		run = c.helpers.repeat
@@ -76,6 +76,7 @@ func (t *transition) postpone(f func()) { t.postponed = append(t.postponed, f) }
 func (t *transition) attemptDone(err error) {
 	conn, done, postponed := t.conn, t.done, t.postponed
 	t.running, t.postponed, t.last = false, nil, err
+	conn.receives.Resume()
 	switch {
 	case t.shut.Load():
 		conn.shutLane()
@@ -94,7 +95,6 @@ func (t *transition) attemptDone(err error) {
 	default: // a disconnect notice waits for the transition
 		conn.do(conn.life.Break(conn.ctx.host.Now()))
 	}
-	conn.queueRefill()
 	for _, f := range postponed {
 		f()
 	}
