@@ -141,7 +141,7 @@ func (b backend) Stop() {
 	c := b.c
 	c.phase, c.ended = phaseDraining, true
 	if err := c.lane.Shut(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to move the queue pair to the error state")
+		c.control.Log().Warn().Err(err).Msg("failed to move the queue pair to the error state")
 	}
 	c.poke()
 }
@@ -149,7 +149,7 @@ func (b backend) Stop() {
 // Idle implements pe.Backend.
 func (b backend) Idle() {
 	if err := b.c.release(); err != nil {
-		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
+		b.c.control.Log().Warn().Err(err).Msg("failed to release the device's resources")
 	}
 }
 
@@ -157,10 +157,10 @@ func (b backend) Idle() {
 // memory is in use when the copies come back.
 func (c *Context) settle(l *lane.Lane) {
 	if c.first != c.next {
-		c.set.Log.Warn().Str("context", c.set.Name).Uint64("segments", c.next-c.first).Msg("the device did not complete its requests in time; destroying the queue pair")
+		c.control.Log().Warn().Uint64("segments", c.next-c.first).Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	if err := l.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
+		c.control.Log().Warn().Err(err).Msg("failed to close the queue pair")
 	}
 	if kept := l.Settle(); kept != nil {
 		// This error does not match ErrMemoryKept, because not every copy has such memory.
@@ -234,7 +234,7 @@ func (c *Context) end(err error) {
 		return
 	}
 	c.ended = true
-	c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("context failed")
+	c.control.Log().Warn().Err(err).Msg("context failed")
 	c.control.Fail(err)
 }
 

@@ -5,8 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -43,8 +41,6 @@ type Config struct {
 	// Working devices take milliseconds. Zero: DefaultDrainTimeout. Negative times are
 	// refused.
 	DrainTimeout time.Duration
-	// Log receives failures (warn). The zero value is silent.
-	Log zerolog.Logger
 }
 
 // DefaultDrainTimeout is the default for Config.DrainTimeout.

@@ -1,8 +1,10 @@
 package pe
 
+import "github.com/rs/zerolog"
+
 // Control is the implementer's half of a context; users of the context do not see it. NewCore
-// makes it together with the Core. Wake may be called from any goroutine; all other methods
-// belong to the goroutine that drives the engine.
+// makes it together with the Core. Wake and Log may be called from any goroutine; all other
+// methods belong to the goroutine that drives the engine.
 type Control struct{ core Core }
 
 // Started takes the context from Starting to Running. It does nothing in any
@@ -39,6 +41,15 @@ func (k *Control) Wake() {
 	if e := k.core.engine.Load(); e != nil {
 		e.wake()
 	}
+}
+
+// Log is the engine's logger (Config.Log), with the name of the context in each entry. It may be
+// called from any goroutine. Without an engine, it is silent.
+func (k *Control) Log() *zerolog.Logger {
+	if log := k.core.log.Load(); log != nil {
+		return log
+	}
+	return new(zerolog.Logger)
 }
 
 // Yield lets the goroutines that a callback has woken go on until they wait, if the context's

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/rs/zerolog"
 )
 
 // Core is the part that all kinds of context have in common: the state, its callback, the
@@ -21,6 +23,7 @@ type Core struct {
 	name       string
 	backend    Backend
 	engine     atomic.Pointer[Engine]
+	log        atomic.Pointer[zerolog.Logger] // of the latest engine; nil: there was none
 	state      atomic.Int32
 	onChange   func(prev, next State)
 	watchers   []*watcher // replaced as a whole

@@ -21,8 +21,9 @@ type Config struct {
 	// DefaultSpin while recent events came soon after Run had gone idle, and otherwise not at
 	// all, nor on a single processor. Negative: it sleeps at once.
 	Spin time.Duration
-	// Log receives changes of state (debug), and contexts that wait for tasks that were not
-	// freed (warn). The zero value is silent.
+	// Log receives what the engine and its contexts report: changes of contexts and connections
+	// (debug) and of ports (info), failures, and contexts that wait for tasks that were not freed
+	// (warn). The zero value is silent.
 	Log zerolog.Logger
 }
 
@@ -105,6 +106,7 @@ func (e *Engine) Connect(c Context) error {
 	if !core.engine.CompareAndSwap(nil, e) {
 		return fmt.Errorf("pe: cannot connect %s: it is already connected to an engine: %w", core.object(), ErrInUse)
 	}
+	core.log.Store(new(e.log.With().Str("context", core.name).Logger()))
 	e.contexts = append(slices.Clip(e.contexts), core)
 	if !e.joinHost() {
 		e.leaveHost()

@@ -229,7 +229,7 @@ func (a *addressHandles) evict() {
 // its number.
 func (a *addressHandles) closeRetired(h *addressHandle) {
 	if err := h.retired.Close(); err != nil {
-		a.ctx.set.Log.Warn().Err(err).Str("context", a.ctx.set.Name).Msg("failed to close an address handle")
+		a.ctx.control.Log().Warn().Err(err).Msg("failed to close an address handle")
 	}
 	h.retired = nil
 	if a.byNumber[h.number] == h {

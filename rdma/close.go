@@ -176,7 +176,7 @@ func (conn *Connection) shutLane() {
 	}
 	t.cancel()
 	if err := conn.lane.Shut(); err != nil {
-		conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
+		conn.ctx.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
 	}
 	conn.ctx.wake()
 }
@@ -246,7 +246,7 @@ func (conn *Connection) destroy() int {
 	conn.life.Passed()
 	conn.endWindows()
 	if err := conn.lane.Close(); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
+		c.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to close the queue pair")
 	}
 	if c.settle(conn.lane); conn.lane.Settle() == nil {
 		conn.returnReceives()
@@ -254,7 +254,7 @@ func (conn *Connection) destroy() int {
 	conn.removeQPN()
 	n := 1 + conn.lane.Flush()
 	if err := conn.receives.Close(c.kept != nil); err != nil {
-		c.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
+		c.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
 	}
 	c.setDeadline(&conn.deadline, time.Time{})
 	conn.establishment.release()

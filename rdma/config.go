@@ -3,8 +3,6 @@ package rdma
 import (
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -81,10 +79,6 @@ type Config struct {
 	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working
 	// devices take milliseconds. Zero: DefaultDrainTimeout. None and Forever are refused.
 	DrainTimeout time.Duration
-
-	// Log receives connections made and lost (debug), failures (warn). The zero
-	// value is silent.
-	Log zerolog.Logger
 }
 
 // Path is the local address that packets use, and the fields of their headers.
@@ -220,16 +214,13 @@ type DatagramsConfig struct {
 	DrainTimeout time.Duration
 	// RNRRetry is as in Retries, for SRD devices that allow setting it (verbs.SRDAttr).
 	RNRRetry int
-
-	// Log receives warnings. The zero value is silent.
-	Log zerolog.Logger
 }
 
 // common returns the fields that a Config has too.
 func (d *DatagramsConfig) common() Config {
 	c := Config{
 		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path, Queues: d.Queues,
-		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, DrainTimeout: d.DrainTimeout, Retries: Retries{RNRRetry: d.RNRRetry}, Log: d.Log,
+		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, DrainTimeout: d.DrainTimeout, Retries: Retries{RNRRetry: d.RNRRetry},
 	}
 	if c.Transport == 0 {
 		c.Transport = verbs.UD

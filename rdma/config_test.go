@@ -1,15 +1,18 @@
 package rdma_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -180,6 +183,18 @@ func TestEveryConfigWorks(t *testing.T) {
 		assert.Equal(t, want, r.a.conns[0].MTU())
 		assert.Equal(t, want, r.b.conns[0].MTU())
 	}
+}
+
+// What a context reports goes to the log of its engine, with the context's name.
+func TestLog(t *testing.T) {
+	var log bytes.Buffer
+	engine := pe.New(pe.Config{Log: zerolog.New(&log)})
+	c := must(rdma.New(openDevice(t), rdma.Config{Engine: engine, Name: "talkative"}))
+	require.NoError(t, c.Start())
+	conn, _ := must2(c.Export())
+	require.NoError(t, conn.Close())
+	require.NoError(t, engine.Close())
+	assert.Regexp(t, `"context":"talkative","connection":.*,"state":"Closed"`, log.String())
 }
 
 func TestPoolMisuse(t *testing.T) {

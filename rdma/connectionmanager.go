@@ -82,7 +82,7 @@ func (m *connectionManager) shut() {
 		m.resolvers.Wait() // they have been cancelled
 		return func() {
 			if err != nil {
-				m.core.set.Log.Warn().Err(err).Str("context", m.core.set.Name).Msg("failed to close the connection manager")
+				m.core.control.Log().Warn().Err(err).Msg("failed to close the connection manager")
 			}
 		}
 	})
@@ -162,7 +162,7 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	m.ids[e.ID] = q
 	q.open.Value = q
 	l.requests.Push(&q.open)
-	m.core.set.Log.Debug().Str("context", m.core.set.Name).Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
+	m.core.control.Log().Debug().Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
 	if l.cfg.OnRequest == nil {
 		m.accept(q)
 		return
@@ -181,7 +181,7 @@ func (m *connectionManager) closeID(id verbs.CMID) {
 	}
 	delete(m.ids, id)
 	if err := id.Close(); err != nil {
-		m.core.set.Log.Debug().Err(err).Str("context", m.core.set.Name).Msg("failed to close an ID of the connection manager")
+		m.core.control.Log().Debug().Err(err).Msg("failed to close an ID of the connection manager")
 	}
 }
 
@@ -292,7 +292,7 @@ func (e *cmEnd) disconnect() bool {
 		e.disconnectData = f
 	}
 	if err != nil && !errors.Is(err, verbs.ErrState) { // it was not established, or is going down already
-		e.conn.ctx.set.Log.Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
+		e.conn.ctx.control.Log().Debug().Err(err).Stringer("connection", e.conn).Msg("failed to disconnect")
 	}
 	e.told = err == nil
 	return e.told

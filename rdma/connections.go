@@ -122,11 +122,11 @@ func (c *Connections) connectionOf(qpn uint32) *Connection {
 // queueReport queues a report to the program about a connection.
 func (c *Connections) queueReport(conn *Connection, state ConnectionState, err error) {
 	c.reports.add(func() { c.notify(conn, state, err) })
-	event := c.set.Log.Debug()
+	event := c.control.Log().Debug()
 	if state == Failed {
-		event = c.set.Log.Warn().Err(err)
+		event = c.control.Log().Warn().Err(err)
 	}
-	event.Str("context", c.set.Name).Stringer("connection", conn).Stringer("state", state).Msg("connection changed")
+	event.Stringer("connection", conn).Stringer("state", state).Msg("connection changed")
 }
 
 // open implements part.
@@ -434,7 +434,7 @@ func (c *Connections) acceptWaiting() (n int) {
 			break
 		}
 		if _, err := q.accept(AcceptConfig{PrivateData: q.listener.cfg.PrivateData}, true); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to accept a connection")
+			c.control.Log().Warn().Err(err).Msg("failed to accept a connection")
 			_ = q.Reject(nil)
 		}
 	}

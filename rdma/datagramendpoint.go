@@ -64,7 +64,7 @@ func (c *Datagrams) open() (err error) {
 	for _, p := range slices.SortedFunc(maps.Values(c.peers), (*Peer).compare) {
 		if !p.learned.Queued() {
 			if err := c.pin(p); err != nil {
-				s.Log.Warn().Err(err).Str("context", s.Name).Msg("cannot reach a peer yet")
+				c.control.Log().Warn().Err(err).Msg("cannot reach a peer yet")
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (d *datagramEndpoint) shut() {
 	d.ended.Store(true)
 	d.ctx.setDeadline(&d.deadline, time.Time{})
 	if err := d.lane.Shut(); err != nil {
-		d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Msg("failed to move the queue pair to the error state")
+		d.ctx.control.Log().Warn().Err(err).Msg("failed to move the queue pair to the error state")
 	}
 	d.ctx.wake()
 }
@@ -211,7 +211,7 @@ func (o *datagramOwner) drained() int {
 	if !d.closed { // a lane that was shut is not opened again
 		d.closed = true
 		if err := d.lane.Close(); err != nil {
-			c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to close the queue pair")
+			c.control.Log().Warn().Err(err).Msg("failed to close the queue pair")
 		}
 		c.settle(d.lane)
 	}

@@ -41,7 +41,7 @@ func (c *Datagrams) Config() DatagramsConfig {
 	return DatagramsConfig{
 		Transport: cfg.Transport, Name: cfg.Name, Engine: cfg.Engine, PD: cfg.PD, Path: cfg.Path, Queues: cfg.Queues,
 		QKey: c.set.qkey, UnsolicitedWriteRecv: c.set.unsolicited, ConnectTimeout: cfg.ConnectTimeout,
-		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.Retries.RNRRetry, Log: cfg.Log,
+		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.Retries.RNRRetry,
 	}
 }
 
@@ -100,7 +100,7 @@ func (c *Datagrams) gone() bool { return c.endpoint == nil || c.endpoint.closed 
 // request implements queuePairs: the peer gets the address of the endpoint.
 func (c *Datagrams) request(q *ConnectRequest) {
 	if err := q.Answer(q.listener.cfg.PrivateData); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Msg("failed to answer a request for the endpoint")
+		c.control.Log().Warn().Err(err).Msg("failed to answer a request for the endpoint")
 	}
 }
 

@@ -163,7 +163,7 @@ func (g *MulticastGroup) end(err error) {
 	}
 	c := g.ctx
 	if failed := g.leave(); failed != nil {
-		c.set.Log.Debug().Err(failed).Str("context", c.set.Name).Stringer("group", g.addr).Msg("failed to leave a multicast group")
+		c.control.Log().Debug().Err(failed).Stringer("group", g.addr).Msg("failed to leave a multicast group")
 	}
 	if done := g.done; done != nil {
 		g.done = nil
@@ -206,7 +206,7 @@ func (d *datagramEndpoint) leaveGroups() {
 		done := g.done
 		g.done = nil
 		if err := g.leave(); err != nil {
-			d.ctx.set.Log.Warn().Err(err).Str("context", d.ctx.set.Name).Stringer("group", g.addr).Msg("failed to leave a multicast group")
+			d.ctx.control.Log().Warn().Err(err).Stringer("group", g.addr).Msg("failed to leave a multicast group")
 		}
 		if done != nil {
 			c := d.ctx

@@ -212,7 +212,7 @@ func (b backend) Stop() {
 // Idle implements pe.Backend.
 func (b backend) Idle() {
 	if err := b.c.release(); err != nil {
-		b.c.set.Log.Warn().Err(err).Str("context", b.c.set.Name).Msg("failed to release the device's resources")
+		b.c.control.Log().Warn().Err(err).Msg("failed to release the device's resources")
 	}
 }
 
@@ -242,7 +242,7 @@ func (c *parts) keep(reason error) {
 // settle makes sure that the device no longer uses the memory of a drained lane.
 func (c *parts) settle(l *lane.Lane) {
 	if n := l.Posted(); n > 0 {
-		c.set.Log.Warn().Str("context", c.set.Name).Uint32("queue pair", l.Num()).Int("requests", n).
+		c.control.Log().Warn().Uint32("queue pair", l.Num()).Int("requests", n).
 			Msg("the device did not complete its requests in time; destroying the queue pair")
 	}
 	c.keep(l.Settle())
@@ -290,7 +290,7 @@ func (c *parts) portChanged(ev *verbs.Event) int {
 		return 0
 	}
 	if err := c.refreshPort(); err != nil {
-		c.set.Log.Warn().Err(err).Str("context", c.set.Name).Stringer("event", ev.Type).Msg("failed to query the port after an event")
+		c.control.Log().Warn().Err(err).Stringer("event", ev.Type).Msg("failed to query the port after an event")
 	}
 	return 1
 }

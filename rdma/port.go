@@ -75,7 +75,7 @@ func (c *core) refreshPort() error {
 	if now == *was {
 		return nil
 	}
-	s.Log.Info().Str("context", s.Name).Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
+	c.control.Log().Info().Stringer("gid", entry.GID.Addr()).Int("index", entry.Index).Int("mtu", int(mtu)).
 		Uint16("lid", port.LID).Msg("the port has changed; new connections use these attributes")
 	c.port.Store(&now)
 	return nil

@@ -83,7 +83,7 @@ func (r *readyWord) release() {
 		return
 	}
 	if err := r.region.Close(); err != nil {
-		r.conn.ctx.set.Log.Warn().Err(err).Stringer("connection", r.conn).Msg("failed to deregister the memory of the ready signal")
+		r.conn.ctx.control.Log().Warn().Err(err).Stringer("connection", r.conn).Msg("failed to deregister the memory of the ready signal")
 	}
 	r.region = nil
 }

@@ -94,7 +94,7 @@ func (r *receives) closeShared() error {
 	if err == nil {
 		return nil
 	}
-	r.core.set.Log.Warn().Err(err).Str("context", r.core.set.Name).Msg("failed to close the shared receive queue")
+	r.core.control.Log().Warn().Err(err).Msg("failed to close the shared receive queue")
 	if errors.Is(err, verbs.ErrNoDevice) {
 		return nil
 	}

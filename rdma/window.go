@@ -259,7 +259,7 @@ func (w *Window) unbound() {
 func (conn *Connection) endWindows() {
 	for e := conn.windows.Front(); e != nil; e = conn.windows.Front() {
 		if err := e.Value.end(); err != nil {
-			conn.ctx.set.Log.Warn().Err(err).Stringer("connection", conn).Msg("failed to close a memory window")
+			conn.ctx.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to close a memory window")
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
 	p.RDMA, err = rdma.New(p.Device, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
-		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.Persistent, Log: s.Log})
+		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.Persistent})
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// and pe.Failed.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the contexts
-	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log})
+	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex})
 	if err != nil {
 		return err
 	}

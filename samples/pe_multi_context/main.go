@@ -44,7 +44,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	var done [contexts]int
 	total := 0
 	for i := range contexts {
-		d, err := dma.New(dev, dma.Config{Engine: engine, Name: fmt.Sprintf("context %d", i), GIDIndex: s.GIDIndex, Log: s.Log})
+		d, err := dma.New(dev, dma.Config{Engine: engine, Name: fmt.Sprintf("context %d", i), GIDIndex: s.GIDIndex})
 		if err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex, Log: s.Log})
+	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex})
 	if err != nil {
 		return err
 	}

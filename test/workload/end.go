@@ -100,8 +100,6 @@ func (e *end) config() rdma.Config {
 		ConnectTimeout:        e.connectTimeout,
 		Retries:               rdma.Retries{AckTimeout: e.ackTimeout},
 		Queues:                rdma.Queues{MaxSendSGE: e.sge, MaxRecvSGE: e.sge},
-
-		Log: e.log,
 	}
 	if !e.requester || e.operation.mutual {
 		c.Permissions = e.operation.permits

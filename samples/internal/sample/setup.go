@@ -24,7 +24,7 @@ func (s *Session) Open(cfg rdma.Config) (*Setup, error) {
 		return nil, err
 	}
 	u := &Setup{Device: dev, Engine: pe.New(pe.Config{Log: s.Log})}
-	cfg.Engine, cfg.Path.GIDIndex, cfg.Log = u.Engine, s.GIDIndex, s.Log
+	cfg.Engine, cfg.Path.GIDIndex = u.Engine, s.GIDIndex
 	if u.RDMA, err = rdma.New(dev, cfg); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
