@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/test/process"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -51,26 +51,23 @@ func TestIdleProcess(t *testing.T) {
 }
 
 // startIdle connects a side to a process of its own.
-func (r *rig) startIdle(s *side, on string) *exec.Cmd {
+func (r *rig) startIdle(s *side, on string) *process.Process {
 	t := r.t
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestIdleProcess$", "-test.timeout", "10m")
-	cmd.Env = append(os.Environ(), "VERBENA_IDLE="+on)
-	cmd.Stderr = os.Stderr
-	in, out := must(cmd.StdinPipe()), must(cmd.StdoutPipe())
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewReader(out)
+	p := startTest(t, "^TestIdleProcess$", "VERBENA_IDLE="+on)
+	lines := bufio.NewReader(p.Out)
 	peer := hexLine(t, lines)
 	go func() { _, _ = lines.WriteTo(os.Stderr) }() // what it fails of
 	require.NoError(t, s.ctx.Start())
 	conn, desc := must2(s.ctx.Export())
 	s.conns = append(s.conns, conn)
-	must(fmt.Fprintf(in, "%x\n", desc))
+	must(fmt.Fprintf(p.In, "%x\n", desc))
 	require.NoError(t, conn.Connect(peer))
-	return cmd
+	return p
+}
+
+// startTest starts a test of this package as a process of its own, with pipes.
+func startTest(t *testing.T, name string, env ...string) *process.Process {
+	return process.Start(t, process.Program{Args: []string{os.Args[0], "-test.run", name, "-test.timeout", "0"}, Env: env, In: true, Out: true})
 }
 
 // idleCase is how an end may have nothing at the device when its peer dies: prepare
@@ -119,7 +116,7 @@ func testPeerDiesIdle(t *testing.T, own func(*testing.T) verbs.Device, on string
 	victim := r.startIdle(s, on)
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
 	before()
-	require.NoError(t, victim.Process.Signal(by))
+	victim.Send(by)
 	r.noticed(s, reports)
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/process"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -51,7 +51,7 @@ func TestVictim(t *testing.T) {
 // killTest keeps tasks under way to a process, which it kills in the middle.
 type killTest struct {
 	*side
-	victim *exec.Cmd
+	victim *process.Process
 	done   int
 	errs   []error
 }
@@ -59,7 +59,7 @@ type killTest struct {
 func keepSubmitting[T anyTask](s *killTest, again func(T) error) (done func(T), failed func(T, error)) {
 	return func(task T) {
 			if s.done++; s.done == 20 {
-				require.NoError(s.t, s.victim.Process.Kill())
+				s.victim.Send(os.Kill)
 			}
 			if again(task) != nil {
 				require.NoError(s.t, task.Free())
@@ -153,18 +153,13 @@ func TestGuestKilledPeer(t *testing.T) {
 // connect starts the peer and connects to it.
 func (s *killTest) connect(peer string) {
 	t := s.t
-	s.victim = exec.Command(os.Args[0], "-test.run", "^TestVictim$", "-test.timeout", "5m")
-	s.victim.Env = append(os.Environ(), "VERBENA_VICTIM="+peer)
-	s.victim.Stderr = os.Stderr
-	in, out := must(s.victim.StdinPipe()), must(s.victim.StdoutPipe())
-	require.NoError(t, s.victim.Start())
-	t.Cleanup(func() { s.victim.Process.Kill() })
-	lines := bufio.NewReader(out)
+	s.victim = startTest(t, "^TestVictim$", "VERBENA_VICTIM="+peer)
+	lines := bufio.NewReader(s.victim.Out)
 	peerDesc := hexLine(t, lines)
 	s.peer = must(mmap.Import(s.dev, hexLine(t, lines)))
 	require.NoError(t, s.ctx.Start())
 	conn, desc := must2(s.ctx.Export())
 	s.conns = append(s.conns, conn)
-	must(fmt.Fprintf(in, "%x\n", desc))
+	must(fmt.Fprintf(s.victim.In, "%x\n", desc))
 	require.NoError(t, conn.Connect(peerDesc))
 }

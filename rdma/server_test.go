@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -26,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -307,14 +307,13 @@ type server struct {
 // client is one life of a client.
 type client struct {
 	s       *server
-	cmd     *exec.Cmd
+	process *process.Process
 	link    *link
 	steady  bool
 	dying   atomic.Bool // it is stopped or killed by now, or about to be
 	exited  chan struct{}
 	exitErr error
 	stdout  bytes.Buffer // behind the descriptors
-	stderr  bytes.Buffer
 }
 
 // do runs f on the engine's goroutine and waits for it.
@@ -401,21 +400,15 @@ func (s *server) changed(conn *rdma.Connection, state rdma.ConnectionState, err 
 func (s *server) launch(what string) (*client, error) {
 	c := &client{s: s, link: &link{}, exited: make(chan struct{})}
 	c.link.client = c
-	c.cmd = exec.Command(os.Args[0], "-test.run", "^TestClientProcess$", "-test.timeout", "0")
-	c.cmd.Env = append(os.Environ(), "VERBENA_CLIENT="+what, "VERBENA_CLIENT_DEVICE="+s.on)
-	c.cmd.Stderr = &c.stderr
-	in, err := c.cmd.StdinPipe()
+	var err error
+	c.process, err = process.Start(context.Background(), process.Program{
+		Args: []string{os.Args[0], "-test.run", "^TestClientProcess$", "-test.timeout", "0"},
+		Env:  []string{"VERBENA_CLIENT=" + what, "VERBENA_CLIENT_DEVICE=" + s.on}, In: true, Out: true,
+	})
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go s.connectClient(c, in, bufio.NewReader(out))
+	go s.connectClient(c, c.process.In, bufio.NewReader(c.process.Out))
 	return c, nil
 }
 
@@ -423,9 +416,9 @@ func (s *server) launch(what string) (*client, error) {
 // at any moment.
 func (s *server) connectClient(c *client, in interface{ Write([]byte) (int, error) }, out *bufio.Reader) {
 	defer func() {
-		c.exitErr = c.cmd.Wait()
+		c.exitErr = c.process.Wait()
 		if !c.dying.Load() {
-			s.t.Errorf("a client has ended by itself: %v\n%s%s", c.exitErr, c.stdout.String(), c.stderr.String())
+			s.t.Errorf("a client has ended by itself: %v\n%s%s", c.exitErr, c.stdout.String(), c.process.Stderr.String())
 		}
 		close(c.exited)
 	}()
@@ -471,7 +464,7 @@ func (s *server) connectClient(c *client, in interface{ Write([]byte) (int, erro
 
 func (c *client) signal(signal os.Signal) {
 	c.dying.Store(true)
-	_ = c.cmd.Process.Signal(signal)
+	_ = c.process.Signal(signal)
 }
 
 // kill kills the client and waits until it is gone.

@@ -8,12 +8,12 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/test/process"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -63,28 +63,19 @@ const peerListens, peerReady = "PEER LISTENS ", "PEER IS READY"
 
 // peer is such a process, as its parent sees it.
 type peer struct {
+	*process.Process
 	t     *testing.T
-	cmd   *exec.Cmd
 	lines *bufio.Scanner
 }
 
 func (c *connecting) startPeer(end int, phase, dial string) *peer {
 	c.t.Helper()
 	name := [2]string{"active", "passive"}[end]
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestGuestFailures$")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %v %s %s", peerVariable, name, c.device(end), c.addrs[end], phase, dial))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(c.t, err)
-	in, err := cmd.StdinPipe()
-	require.NoError(c.t, err)
-	require.NoError(c.t, cmd.Start())
-	c.t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+	p := process.Start(c.t, process.Program{
+		Args: []string{os.Args[0], "-test.v", "-test.run", "^TestGuestFailures$"},
+		Env:  []string{fmt.Sprintf("%s=%s %s %v %s %s", peerVariable, name, c.device(end), c.addrs[end], phase, dial)}, In: true, Out: true,
 	})
-	return &peer{c.t, cmd, bufio.NewScanner(out)}
+	return &peer{p, c.t, bufio.NewScanner(p.Out)}
 }
 
 // await waits for a line of the process, and returns the rest of it.
@@ -101,13 +92,6 @@ func (p *peer) await(begin string) string {
 	return ""
 }
 
-// kill kills the process, and waits until the kernel has cleaned up.
-func (p *peer) kill() {
-	p.t.Helper()
-	require.NoError(p.t, p.cmd.Process.Kill())
-	_ = p.cmd.Wait()
-}
-
 // activePeer connects a process to an end of this one, as far as a phase, and returns what
 // kills it.
 func (c *connecting) activePeer(phase string) (kill func()) {
@@ -120,7 +104,7 @@ func (c *connecting) activePeer(phase string) (kill func()) {
 		c.accept()
 	}
 	p.await(peerReady)
-	return p.kill
+	return p.Kill
 }
 
 // passivePeer connects this process's end to another one.
@@ -135,5 +119,5 @@ func (c *connecting) passivePeer(phase string) (kill func()) {
 		c.establish()
 	}
 	p.await(peerReady)
-	return p.kill
+	return p.Kill
 }

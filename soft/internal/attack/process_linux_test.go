@@ -2,12 +2,12 @@ package attack
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	program "github.com/verbena-rdma/verbena/internal/process"
 )
 
 // roleVariable is the environment variable that makes the test binary a victim or an attacker.
@@ -101,8 +103,7 @@ func (p *pipePeer) receive() (m message, err error) {
 type process struct {
 	*pipePeer
 	t       *testing.T
-	cmd     *exec.Cmd
-	stdin   io.Closer
+	program *program.Process
 	answers chan message // closed when the process has ended
 
 	mu    sync.Mutex
@@ -116,17 +117,14 @@ const hangTimeout = 2 * time.Minute
 // start starts the test binary as another process, with the page as its file 3.
 func start(t *testing.T, role string, prefix []string, page *os.File) *process {
 	t.Helper()
-	args := append(slices.Clone(prefix), os.Args[0])
-	p := &process{t: t, cmd: exec.Command(args[0], args[1:]...), answers: make(chan message, 16), harms: map[harm]string{}}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE=atexit_sleep_ms=0")
-	p.cmd.Stderr = os.Stderr
-	p.cmd.ExtraFiles = []*os.File{page}
-	stdin, err := p.cmd.StdinPipe()
+	p := &process{t: t, answers: make(chan message, 16), harms: map[harm]string{}}
+	var err error
+	p.program, err = program.Start(context.Background(), program.Program{ // it may outlive the test, for the next one
+		Args: append(slices.Clone(prefix), os.Args[0]), Env: []string{roleVariable + "=" + role, "GORACE=atexit_sleep_ms=0"}, Stderr: os.Stderr,
+		Files: []*os.File{page}, In: true, Out: true,
+	})
 	require.NoError(t, err)
-	stdout, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
-	p.pipePeer, p.stdin = newPipePeer(stdout, stdin), stdin
+	p.pipePeer = newPipePeer(p.program.Out, p.program.In)
 	go p.read(role)
 	return p
 }
@@ -193,10 +191,10 @@ func (p *process) end() {
 	if done {
 		return
 	}
-	_ = p.stdin.Close()
-	kill := time.AfterFunc(hangTimeout, func() { _ = p.cmd.Process.Kill() })
+	_ = p.program.In.Close()
+	kill := time.AfterFunc(hangTimeout, func() { _ = p.program.SignalGroup(os.Kill) })
 	for range p.answers {
 	}
-	_ = p.cmd.Wait()
+	_ = p.program.Wait()
 	kill.Stop()
 }

@@ -2,12 +2,11 @@ package roce
 
 import (
 	"bufio"
+	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/cverbs"
+	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -129,9 +129,8 @@ const victimMemory = 1 << 20
 // victim is a process with one end of a connection.
 type victim struct {
 	endpointInfo
+	*process.Process
 	t   testing.TB
-	cmd *exec.Cmd
-	in  io.Writer
 	out *bufio.Reader
 }
 
@@ -156,32 +155,24 @@ func (v *victim) awaitConnected() {
 // beginVictim starts a process that connects to a side.
 func beginVictim(s *side, what string) *victim {
 	s.t.Helper()
-	v := &victim{t: s.t, cmd: exec.Command(os.Args[0], "-test.run", "^TestLocalVictim$")}
-	v.cmd.Env = append(os.Environ(), victimVariable+"="+what)
-	v.cmd.Stderr = os.Stderr
-	v.in = must(v.cmd.StdinPipe())
-	v.out = bufio.NewReader(must(v.cmd.StdoutPipe()))
-	require.NoError(s.t, v.cmd.Start())
-	s.t.Cleanup(v.kill)
+	p, err := process.Start(context.Background(), process.Program{
+		Args: []string{os.Args[0], "-test.run", "^TestLocalVictim$"}, Env: []string{victimVariable + "=" + what}, Stderr: os.Stderr, In: true, Out: true,
+	})
+	require.NoError(s.t, err)
+	s.t.Cleanup(p.Kill)
+	v := &victim{Process: p, t: s.t, out: bufio.NewReader(p.Out)}
 	v.endpointInfo = readEndpointInfo(s.t, v.out)
-	_, err := fmt.Fprintln(v.in, s.endpointInfo())
+	_, err = fmt.Fprintln(v.In, s.endpointInfo())
 	require.NoError(s.t, err)
 	return v
-}
-
-func (v *victim) kill() {
-	if v.cmd.ProcessState == nil {
-		_ = v.cmd.Process.Kill()
-		_ = v.cmd.Wait()
-	}
 }
 
 // stop stops the process.
 func (v *victim) stop() {
 	v.t.Helper()
-	require.NoError(v.t, v.cmd.Process.Signal(unix.SIGSTOP))
+	require.NoError(v.t, v.Signal(unix.SIGSTOP))
 	var status unix.WaitStatus
-	_, err := unix.Wait4(v.cmd.Process.Pid, &status, unix.WUNTRACED, nil)
+	_, err := unix.Wait4(v.PID(), &status, unix.WUNTRACED, nil)
 	require.NoError(v.t, err)
 	require.True(v.t, status.Stopped())
 }
@@ -220,7 +211,7 @@ func TestLocalPeerKilledOutlived(t *testing.T) {
 			v.stop()
 			x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: v.Addr, RKey: v.RKey})
 		}
-		v.kill()
+		v.Kill()
 		if busy {
 			require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded, verbs.StatusFlushed}, statuses(x.wait(2)))
 			continue
@@ -249,7 +240,7 @@ func TestLocalPeerKilled(t *testing.T) {
 				x.post(wr, wr)
 				want = []verbs.Status{verbs.StatusRetryExceeded, verbs.StatusFlushed, verbs.StatusFlushed}
 			}
-			v.kill()
+			v.Kill()
 			require.Equal(t, x.qp.Num(), <-gone, "noticed though nobody polls")
 			require.Equal(t, want, statuses(x.wait(len(want))))
 			require.Equal(t, verbs.QPError, must(x.qp.Query()).State)
@@ -272,7 +263,7 @@ func TestLocalPeerStopped(t *testing.T) {
 	for begun := time.Now(); time.Since(begun) < 200*time.Millisecond; {
 		require.Zero(t, must(x.cq.Poll(x.wcs)))
 	}
-	require.NoError(t, v.cmd.Process.Signal(unix.SIGCONT))
+	require.NoError(t, v.Signal(unix.SIGCONT))
 	require.Equal(t, []verbs.Status{verbs.StatusSuccess}, statuses(x.wait(1)))
 }
 
@@ -284,7 +275,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			x.share(victimMemory)
 			gone := x.peerGone()
 			v := startVictim(x, "copies")
-			_, err := fmt.Fprintln(v.in)
+			_, err := fmt.Fprintln(v.In)
 			require.NoError(t, err)
 			line, err := v.out.ReadString('\n')
 			require.NoError(t, err)
@@ -292,7 +283,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			x.dev.mu.Lock()
 			path := x.qp.(*queuePair).path.(*localPath).shared
 			if killed {
-				v.kill()
+				v.Kill()
 			}
 			path.Revoke(x.mem)
 			stuck := path.Peer().Channel().Stalled()
@@ -324,7 +315,7 @@ func TestLocalPeerKilledNotReady(t *testing.T) {
 	v := startVictim(x, "idle")
 	x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
 	x.until("it waits", func() bool { return localCounter(x, "rcvd_rnr_err") > 0 })
-	v.kill()
+	v.Kill()
 	<-gone
 	require.Equal(t, []verbs.Status{verbs.StatusRetryExceeded}, statuses(x.wait(1)))
 }
@@ -333,10 +324,10 @@ func TestLocalPeerKilledNotReady(t *testing.T) {
 func TestLocalPeerCloses(t *testing.T) {
 	x := openSide(t, Config{}, victimMemory)
 	v := startVictim(x, "closes")
-	_, err := fmt.Fprintln(v.in)
+	_, err := fmt.Fprintln(v.In)
 	require.NoError(t, err)
 	x.until("the channel has ended", func() bool { return localCounter(x, "local_peers") == 0 })
-	require.NoError(t, v.cmd.Wait())
+	require.NoError(t, v.Wait())
 	require.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 	require.Zero(t, localCounter(x, "local_peers_died"))
 	x.dev.mu.Lock()
@@ -354,7 +345,7 @@ func TestLocalPeerKilledBeforeOther(t *testing.T) {
 	y := *x
 	y.qp = must(x.dev.DefaultPD().CreateQP(verbs.QPInit{SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8, MaxRecvWR: 8}))
 	y.connectToInfo(v.endpointInfo)
-	v.kill()
+	v.Kill()
 	require.Equal(t, x.qp.Num(), <-gone)
 	require.Equal(t, verbs.QPReadyToSend, must(y.qp.Query()).State)
 	require.Empty(t, gone)
@@ -383,7 +374,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 		early := rand.IntN(4) == 0
 		if early { // in the midst of meeting
 			pause := time.Duration(rand.IntN(3000)) * time.Microsecond
-			time.AfterFunc(pause, func() { _ = v.cmd.Process.Kill() })
+			time.AfterFunc(pause, func() { _ = v.Signal(os.Kill) })
 		}
 		y.timeout = longTimeout
 		y.connectToInfo(v.endpointInfo)
@@ -404,7 +395,7 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 			for failed < posted {
 				if !stop.IsZero() && time.Now().After(stop) {
 					stop = time.Time{}
-					require.NoError(t, v.cmd.Process.Kill())
+					require.NoError(t, v.Signal(os.Kill))
 				}
 				wcs := y.wait(1)
 				idle = idle || len(wcs) == posted
@@ -423,8 +414,8 @@ func TestSoakLocalPeerKilled(t *testing.T) {
 				}
 			}
 		}
-		_ = v.cmd.Wait()
-		v.in, v.out, v.cmd.Env = nil, nil, nil // the test keeps it until its end
+		_ = v.Wait()
+		v.out = nil // the test keeps the process until its end
 		require.NoError(t, y.qp.Close())
 		if round == 0 { // from now on, nothing is there for the first time
 			x.until("the first channel has ended", func() bool { return localCounter(x, "local_peers") == 0 })
