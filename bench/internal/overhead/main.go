@@ -5,7 +5,6 @@
 package overhead
 
 import (
-	"bufio"
 	"context"
 	"embed"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/measure"
 	"github.com/verbena-rdma/verbena/bench/internal/profile"
 	"github.com/verbena-rdma/verbena/internal/process"
 )
@@ -46,7 +46,7 @@ func Run(ctx context.Context, args []string) error {
 	f.DurationVar(&o.duration, "t", 200*time.Millisecond, "time of each case")
 	f.IntVar(&o.rounds, "rounds", 5, "how often each case is measured, in turns")
 	f.StringVar(&o.only, "only", "", "the cases whose name contains this `text`")
-	f.BoolVar(&o.tsv, "tsv", false, "print the figures as columns separated by tabs: device, case, ns, allocations")
+	f.BoolVar(&o.tsv, "tsv", false, "print each figure, in columns separated by tabs: device, case, ns, allocations")
 	f.StringVar(&o.profile, "cpuprofile", "", "`file` for a CPU profile of the null library's cases, in the last round")
 	f.StringVar(&o.child, "child", "", "measure this device in this process, and print a line for each case")
 	_ = f.Parse(args) // exits on an error
@@ -68,21 +68,26 @@ func Run(ctx context.Context, args []string) error {
 	if err := build(ctx, temp); err != nil {
 		return err
 	}
-	all := figures{}
-	for range o.rounds {
-		if err := round(ctx, o, temp, all); err != nil {
-			return err
-		}
+	self, err := os.Executable()
+	if err != nil {
+		return err
 	}
-	text := all.columns(o.only)
-	if text == "" {
-		return fmt.Errorf("no case contains %q", o.only)
+	programs := o.programs(temp, self)
+	if o.tsv {
+		return printAll(ctx, o.rounds, programs)
 	}
-	if !o.tsv {
-		text = all.table(o.device, o.only)
+	s := &measure.Scene{Title: "an operation", Ratios: []measure.Ratio{{Of: 0, To: 1, Title: programs[0].name + " : C"}}}
+	for _, p := range programs {
+		s.Contenders = append(s.Contenders, measure.Contender{Name: p.name, Own: true, Measurements: []measure.Measurement{
+			{Name: "all cases", Do: func(ctx context.Context) ([]measure.Value, error) { return p.values(ctx, o.only) }},
+		}})
 	}
-	fmt.Print(text)
-	return nil
+	r, err := measure.Run(ctx, []*measure.Scene{s}, o.rounds, io.Discard)
+	if r.Rounds == 0 {
+		return err
+	}
+	r.About = []string{measure.Machine()}
+	return errors.Join(err, r.Write(os.Stdout, false))
 }
 
 // build compiles the null library and the C loop into a folder.
@@ -111,55 +116,109 @@ func build(ctx context.Context, folder string) error {
 	return nil
 }
 
-// round measures the C loop, the null library and the device once each.
-func round(ctx context.Context, o options, folder string, all figures) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	ms := strconv.FormatFloat(o.duration.Seconds()*1e3, 'f', -1, 64)
+// program measures the cases of a layer or a device.
+type program struct {
+	name string
+	process.Program
+}
+
+// programs are the SDK over the null library, the C loop over the same, and the SDK on the device.
+func (o options) programs(folder, self string) []program {
 	child := func(device string) []string {
-		args := []string{self, "overhead", "-child", device, "-t", o.duration.String(), "-only", o.only}
-		if device == nullDevice && o.profile != "" {
-			args = append(args, "-cpuprofile", o.profile)
-		}
-		return args
+		return []string{self, "overhead", "-child", device, "-t", o.duration.String(), "-only", o.only}
 	}
-	for _, c := range []struct {
-		device  string
-		command []string
-	}{
-		{nullDevice, []string{filepath.Join(folder, "loop"), ms}},
-		{nullDevice, child(nullDevice)},
-		{o.device, child(o.device)},
-	} {
-		if c.device == "" {
-			continue
-		}
-		p := process.Program{Args: c.command}
-		if c.device == nullDevice {
-			p.Env = []string{"LD_LIBRARY_PATH=" + folder}
-		}
-		out, err := process.Run(ctx, p)
-		if err != nil {
-			return fmt.Errorf("measure %s: %w", c.device, err)
-		}
-		if err := all.read(c.device, strings.NewReader(out)); err != nil {
-			return err
+	null := child(nullDevice)
+	if o.profile != "" {
+		null = append(null, "-cpuprofile", o.profile)
+	}
+	env := []string{"LD_LIBRARY_PATH=" + folder}
+	ms := strconv.FormatFloat(o.duration.Seconds()*1e3, 'f', -1, 64)
+	list := []program{
+		{nullDevice, process.Program{Args: null, Env: env}},
+		{"C", process.Program{Args: []string{filepath.Join(folder, "loop"), ms}, Env: env}},
+	}
+	if o.device != "" {
+		list = append(list, program{o.device, process.Program{Args: child(o.device)}})
+	}
+	return list
+}
+
+// lines runs the program, and returns the columns of its lines: case, ns and, from the SDK,
+// allocations.
+func (p program) lines(ctx context.Context) (list [][]string, err error) {
+	out, err := process.Run(ctx, p.Program)
+	if err != nil {
+		return nil, fmt.Errorf("measure %s: %w", p.name, err)
+	}
+	for line := range strings.Lines(out) {
+		list = append(list, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+	}
+	return list, nil
+}
+
+// printAll prints all lines of all programs, for programs that compare.
+func printAll(ctx context.Context, rounds int, programs []program) error {
+	for range rounds {
+		for _, p := range programs {
+			lines, err := p.lines(ctx)
+			if err != nil {
+				return err
+			}
+			for _, columns := range lines {
+				fmt.Println(p.name + "\t" + strings.Join(columns, "\t"))
+			}
 		}
 	}
 	return nil
 }
 
-// read adds the lines of one program: case, ns and, from the SDK, allocations.
-func (f figures) read(device string, r io.Reader) error {
-	for lines := bufio.NewScanner(r); lines.Scan(); {
-		columns := strings.Split(lines.Text(), "\t")
-		ns, err := strconv.ParseFloat(columns[min(1, len(columns)-1)], 64)
-		if err != nil {
-			return fmt.Errorf("a figure of %s is %q: %w", device, lines.Text(), err)
-		}
-		f.add(device, columns[0], ns, columns[2:])
+// sameInC has the case of the C loop that does the same on one thread.
+var sameInC = map[string]string{
+	"verbs write/1":                  "C, fields set/1",
+	"verbs write/64":                 "C, fields set/64",
+	"verbs write/64, one completion": "C, fields set/64, one completion",
+	"verbs, empty poll":              "C, empty poll",
+	"rdma write/1":                   "C, fields set/1",
+	"rdma write/64":                  "C, fields set/64",
+	"rdma write/64, one completion":  "C, fields set/64, one completion",
+	"rdma write, allocated anew/1":   "C, fields set/1",
+	"rdma, idle Progress":            "C, empty poll",
+	"await write, one caller/1":      "C, fields set/1",
+}
+
+// values returns the figures of the cases whose name contains a text. The C loop's are also those of
+// the cases that do the same.
+func (p program) values(ctx context.Context, only string) (values []measure.Value, err error) {
+	lines, err := p.lines(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	add := func(name, unit, text string) error {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("a figure of %s is %q: %w", p.name, text, err)
+		}
+		if strings.Contains(name, only) {
+			values = append(values, measure.Value{Row: measure.Row{Title: name, Unit: unit, Less: true}, Of: v})
+		}
+		return nil
+	}
+	for _, columns := range lines {
+		err := add(columns[0], "ns", columns[min(1, len(columns)-1)])
+		if err == nil && len(columns) > 2 && columns[2] != "0.00" {
+			err = add(columns[0], "allocations", columns[2])
+		}
+		for name, same := range sameInC {
+			if err == nil && same == columns[0] {
+				err = add(name, "ns", columns[1])
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(values) == 0 && p.name == nullDevice { // C has not all cases
+		return nil, fmt.Errorf("no case contains %q", only)
+	}
+	return values, nil
 }
