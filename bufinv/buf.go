@@ -30,6 +30,19 @@ func errorBuf(err error) *Buf { return &Buf{err: err} }
 // often.
 func (b *Buf) usable() bool { return b != nil && b.refs.Load() > 0 }
 
+// none stands for a Buf that cannot be used: its address and all its sizes are zero.
+var none = &Buf{m: new(mmap.Map)}
+
+func (b *Buf) orNone() *Buf {
+	if b.usable() {
+		return b
+	}
+	return none
+}
+
+// at is the address of the byte at an offset of the memory.
+func (b *Buf) at(off int) uint64 { return b.m.Addr() + uint64(b.off+off) }
+
 // unusableErr is Err for calls that require a buffer.
 func (b *Buf) unusableErr() error {
 	switch {
@@ -79,52 +92,28 @@ func (b *Buf) Map() *mmap.Map {
 func (b *Buf) Remote() bool { return b.usable() && b.m.Remote() }
 
 // Addr is the address of the memory. For a Buf with an error, Addr and all sizes are zero.
-func (b *Buf) Addr() uint64 {
-	if !b.usable() {
-		return 0
-	}
-	return b.m.Addr() + uint64(b.off)
-}
+func (b *Buf) Addr() uint64 { return b.orNone().at(0) }
 
 // Len is the number of bytes of the memory.
-func (b *Buf) Len() int {
-	if !b.usable() {
-		return 0
-	}
-	return b.size
-}
+func (b *Buf) Len() int { return b.orNone().size }
 
 // DataAddr is the address of the data.
 func (b *Buf) DataAddr() uint64 {
-	if !b.usable() {
-		return 0
-	}
-	return b.m.Addr() + uint64(b.off+b.dataOff)
+	b = b.orNone()
+	return b.at(b.dataOff)
 }
 
 // DataLen is the number of bytes of data.
-func (b *Buf) DataLen() int {
-	if !b.usable() {
-		return 0
-	}
-	return b.dataLen
-}
+func (b *Buf) DataLen() int { return b.orNone().dataLen }
 
 // TailAddr is the address behind the data, where the room begins.
 func (b *Buf) TailAddr() uint64 {
-	if !b.usable() {
-		return 0
-	}
-	return b.m.Addr() + uint64(b.off+b.dataOff+b.dataLen)
+	b = b.orNone()
+	return b.at(b.dataOff + b.dataLen)
 }
 
 // Room is the number of bytes of memory behind the data.
-func (b *Buf) Room() int {
-	if !b.usable() {
-		return 0
-	}
-	return b.room()
-}
+func (b *Buf) Room() int { return b.orNone().room() }
 
 func (b *Buf) room() int { return b.size - b.dataOff - b.dataLen }
 
