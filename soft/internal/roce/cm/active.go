@@ -30,10 +30,8 @@ type ConnectParams struct {
 	RetryCount         uint8  // 0 to 7; for both queue pairs
 	RNRRetry           uint8  // 0 to 7; for the peer's queue pair
 	SRQ                bool   // the queue pair has a shared receive queue
-	FlowControl        bool   // end-to-end flow control
 	PathMTU            verbs.MTU
 	TrafficClass       uint8 // of the connection's packets, in both directions
-	PacketRate         uint8 // code of a path record; 0: that of the port
 	// AckTimeout is the code of the path's round trip including this side's delay (IBTA 12.7,
 	// local ACK timeout). 0: 17, 0.5 s.
 	AckTimeout uint8
@@ -65,9 +63,9 @@ func (p *ConnectParams) check(m *Manager) error {
 		return fmt.Errorf("RetryCount is %d and RNRRetry is %d; the maximum of both is 7", p.RetryCount, p.RNRRetry)
 	case !p.PathMTU.Valid() || p.PathMTU > m.config.MTU:
 		return fmt.Errorf("PathMTU is %d, must be 256, 512, 1024, 2048 or 4096, and at most %d, the MTU of the port", p.PathMTU, m.config.MTU)
-	case p.AckTimeout > 31 || p.ResponseTimeout > 31 || p.MaxCMRetries > 15 || p.PacketRate > 63:
-		return fmt.Errorf("AckTimeout is %d, ResponseTimeout %d, MaxCMRetries %d and PacketRate %d; the maxima are 31, 31, 15 and 63",
-			p.AckTimeout, p.ResponseTimeout, p.MaxCMRetries, p.PacketRate)
+	case p.AckTimeout > 31 || p.ResponseTimeout > 31 || p.MaxCMRetries > 15:
+		return fmt.Errorf("AckTimeout is %d, ResponseTimeout %d and MaxCMRetries %d; the maxima are 31, 31 and 15",
+			p.AckTimeout, p.ResponseTimeout, p.MaxCMRetries)
 	case len(p.PrivateData) > MaxConnectPrivate:
 		return fmt.Errorf("%d bytes of private data exceed the %d of a REQ", len(p.PrivateData), MaxConnectPrivate)
 	}
@@ -90,7 +88,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	}
 	p.SourcePort = m.sourcePort(p.SourcePort)
 	c := &Conn{
-		Value: p.Value, manager: m, service: p.Service, kind: p.Transport, reported: true,
+		Value: p.Value, manager: m, kind: p.Transport, reported: true,
 		path: p.Path, local: p.Path.localGID(), remote: p.Path.remoteGID(),
 		peer:          netip.AddrPortFrom(p.Path.Remote.Addr(), p.Service.Port),
 		localID:       m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -114,12 +112,12 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 	req := mad.REQ{
 		TransactionID: c.transactionID, LocalCommID: c.localID, ServiceID: p.Service.ID(), CAGUID: m.config.CAGUID,
 		QKey: p.Path.sourceKey(), QPN: p.QPN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
-		RemoteResponseTimeout: p.ResponseTimeout, Transport: transport, FlowControl: p.FlowControl,
+		RemoteResponseTimeout: p.ResponseTimeout, Transport: transport,
 		StartingPSN: p.PSN, LocalResponseTimeout: p.ResponseTimeout, RetryCount: p.RetryCount,
 		PKey: defaultPKey, PathMTU: mad.MTUCode(p.PathMTU), RNRRetry: p.RNRRetry, MaxCMRetries: p.MaxCMRetries, SRQ: p.SRQ,
 		Primary: mad.Path{
 			LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, LocalGID: c.local, RemoteGID: c.remote,
-			PacketRate: p.PacketRate, TrafficClass: p.TrafficClass, HopLimit: hopLimit, AckTimeout: p.AckTimeout,
+			TrafficClass: p.TrafficClass, HopLimit: hopLimit, AckTimeout: p.AckTimeout,
 		},
 		PrivateData: append(private[:], p.PrivateData...),
 	}
@@ -190,7 +188,7 @@ func (m *Manager) receiveREP(r *mad.REP, from Path, now time.Duration) {
 	// The peer's responder resources limit our initiator depth, and vice versa.
 	c.responderResources = min(c.responderResources, r.InitiatorDepth)
 	c.initiatorDepth = min(c.initiatorDepth, r.ResponderResources)
-	c.rnrRetry, c.peerSRQ, c.peerFlow = r.RNRRetry, r.SRQ, r.FlowControl
+	c.rnrRetry, c.peerSRQ = r.RNRRetry, r.SRQ
 	c.ackTimeout = clamp(ackTimeout(c.ackTimeout-1, r.TargetAckDelay), minAckTimeout, 31)
 	c.noteResponse(now)
 	c.stopRetransmission()

@@ -53,7 +53,6 @@ type PortSpace uint16
 const (
 	PortSpaceTCP PortSpace = 0x0106 // reliable connections
 	PortSpaceUDP PortSpace = 0x0111 // datagrams
-	PortSpaceIB  PortSpace = 0x013f // any transport
 )
 
 // Service identifies what a listener offers and a dialler connects to.
@@ -74,11 +73,6 @@ func (s Service) String() string {
 		return fmt.Sprintf("datagram port %d", s.Port)
 	}
 	return fmt.Sprintf("port %d of port space %#04x", s.Port, uint16(s.Space))
-}
-
-// serviceOf returns the service of an ID; false: the ID does not belong to RDMA CM.
-func serviceOf(id uint64) (Service, bool) {
-	return Service{PortSpace(id >> 16), uint16(id)}, id>>32 == 0
 }
 
 // portMark is in the upper 16 bits of the transaction IDs of a process whose UDP port is not

@@ -45,7 +45,6 @@ type Conn struct {
 
 	manager  *Manager
 	listener *Listener // of a passive end
-	service  Service
 	state    State
 	kind     verbs.QPType
 
@@ -71,7 +70,7 @@ type Conn struct {
 	ackTimeout          uint8 // for this end's queue pair
 	timeWait            uint8
 	trafficClass        uint8
-	peerSRQ, peerFlow   bool
+	peerSRQ             bool
 	alternate           bool // the REQ has an alternate path
 
 	timer          timer
@@ -101,9 +100,6 @@ func (c *Conn) State() State { return c.state }
 // Passive reports whether the peer requested the connection.
 func (c *Conn) Passive() bool { return c.passive }
 
-// Service returns the service of the connection.
-func (c *Conn) Service() Service { return c.service }
-
 // Path returns the path between the ends; Remote.Port is the peer's UDP port.
 func (c *Conn) Path() Path { return c.path }
 
@@ -122,7 +118,6 @@ type Params struct {
 	RNRRetry           uint8
 	PathMTU            verbs.MTU
 	PeerSRQ            bool // the peer's queue pair has a shared receive queue
-	PeerFlowControl    bool // the peer wants end-to-end flow control
 }
 
 // Params returns the agreed parameters. On a passive end, until Accept, they are the peer's
@@ -131,7 +126,7 @@ func (c *Conn) Params() Params {
 	return Params{
 		Transport: c.kind, LocalQPN: c.localQPN, RemoteQPN: c.remoteQPN,
 		ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
-		RetryCount: c.retryCount, RNRRetry: c.rnrRetry, PathMTU: c.mtu, PeerSRQ: c.peerSRQ, PeerFlowControl: c.peerFlow,
+		RetryCount: c.retryCount, RNRRetry: c.rnrRetry, PathMTU: c.mtu, PeerSRQ: c.peerSRQ,
 	}
 }
 

@@ -443,7 +443,6 @@ func TestWrongCalls(t *testing.T) {
 		func(p *ConnectParams) { p.AckTimeout = 32 },
 		func(p *ConnectParams) { p.ResponseTimeout = 32 },
 		func(p *ConnectParams) { p.MaxCMRetries = 16 },
-		func(p *ConnectParams) { p.PacketRate = 64 },
 		func(p *ConnectParams) { p.PrivateData = make([]byte, 57) },
 		func(p *ConnectParams) { p.Path = Path{} },
 		func(p *ConnectParams) { p.Path.Remote = w.attach("6", "[fd00::1]:1", Config{}).address },
@@ -492,7 +491,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "port 7471", testService.String())
 	require.Equal(t, "datagram port 7", Service{PortSpaceUDP, 7}.String())
-	require.Equal(t, "port 7 of port space 0x013f", Service{PortSpaceIB, 7}.String())
+	require.Equal(t, "port 7 of port space 0x013f", Service{0x013f, 7}.String())
 	require.Equal(t, "TimeWait", StateTimeWait.String())
 	require.Equal(t, "state 99", State(99).String())
 	require.Equal(t, "SIDR response", EventSIDRResponse.String())

@@ -67,12 +67,6 @@ func (m *Manager) Listen(p ListenParams) (*Listener, error) {
 	return l, nil
 }
 
-// Params returns the parameters of Listen, with defaults filled in.
-func (l *Listener) Params() ListenParams { return l.params }
-
-// HalfOpen returns the number of handshakes in progress, which Backlog limits.
-func (l *Listener) HalfOpen() int { return l.halfOpen.Taken() }
-
 // Close stops listening. Requests whose event has not been taken are rejected as if there were
 // no listener. The others can still be accepted, and established connections stay. Closing
 // again does nothing.
@@ -101,7 +95,8 @@ func (l *Listener) Close(now time.Duration) {
 	}
 }
 
-// listenerFor returns the listener for a service at an address, or nil.
+// listenerFor returns the listener for a service ID at an address, or nil. IDs that do not belong to
+// RDMA CM have none.
 func (m *Manager) listenerFor(service uint64, address verbs.GID) *Listener {
 	if l := m.listeners[listenerKey{service, address}]; l != nil {
 		return l

@@ -53,9 +53,8 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		reject(verbs.CMRejectStaleConnection, nil)
 		return
 	}
-	service, ok := serviceOf(r.ServiceID)
 	l := m.listenerFor(r.ServiceID, local)
-	if !ok || l == nil || l.params.Transport == verbs.UD {
+	if l == nil || l.params.Transport == verbs.UD {
 		m.counters.NoService++
 		reject(verbs.CMRejectInvalidServiceID, nil)
 		return
@@ -93,7 +92,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		return
 	}
 	c := &Conn{
-		manager: m, listener: l, service: service, kind: kind, passive: true, halfOpen: true, requestQueued: true,
+		manager: m, listener: l, kind: kind, passive: true, halfOpen: true, requestQueued: true,
 		path: back, local: local, remote: remote,
 		peer:        netip.AddrPortFrom(back.Remote.Addr(), header.SourcePort),
 		localID:     m.newID(func(id uint32) bool { return m.conns[id] != nil }),
@@ -106,7 +105,7 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		timeWait:   clamp(r.Primary.AckTimeout, minAckTimeout, maxAckTimeout),
 		// The network uses the lower two bits (ECN).
 		trafficClass: r.Primary.TrafficClass &^ 3,
-		peerSRQ:      r.SRQ, peerFlow: r.FlowControl, alternate: r.Alternate.LocalLID != 0,
+		peerSRQ:      r.SRQ, alternate: r.Alternate.LocalLID != 0,
 		retransmission: retransmission{responseTimeout: timeoutDuration(clamp(r.LocalResponseTimeout, minResponseTimeout, maxResponseTimeout))}, maxCMRetries: r.MaxCMRetries,
 	}
 	c.timer.Owner = c
@@ -129,7 +128,6 @@ type AcceptParams struct {
 	InitiatorDepth     uint8
 	RNRRetry           uint8 // 0 to 7; for the peer's queue pair
 	SRQ                bool  // the queue pair has a shared receive queue
-	FlowControl        bool  // end-to-end flow control
 	// Deadline ends the wait for the RTU, if it is before Config.HandshakeTimeout; 0: none.
 	Deadline    time.Duration
 	PrivateData []byte // up to 196 bytes
@@ -171,7 +169,7 @@ func (c *Conn) Accept(p AcceptParams, now time.Duration) error {
 	rep := mad.REP{
 		TransactionID: c.transactionID, LocalCommID: c.localID, RemoteCommID: c.remoteID,
 		QKey: c.path.sourceKey(), QPN: p.QPN, StartingPSN: p.PSN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
-		TargetAckDelay: m.config.TargetAckDelay, FlowControl: p.FlowControl, RNRRetry: p.RNRRetry, SRQ: p.SRQ,
+		TargetAckDelay: m.config.TargetAckDelay, RNRRetry: p.RNRRetry, SRQ: p.SRQ,
 		CAGUID: m.config.CAGUID, PrivateData: p.PrivateData,
 	}
 	if c.alternate {

@@ -193,11 +193,10 @@ func (m *Manager) receiveSIDRREQ(r *mad.SIDRREQ, from Path, now time.Duration) {
 	refuse := func() {
 		m.send(back, &mad.SIDRREP{TransactionID: r.TransactionID, RequestID: r.RequestID, ServiceID: r.ServiceID, Status: mad.SIDRNotSupported})
 	}
-	_, ok := serviceOf(r.ServiceID)
 	l := m.listenerFor(r.ServiceID, local)
 	var header mad.IPHeader
 	switch {
-	case !ok || l == nil || l.params.Transport != verbs.UD:
+	case l == nil || l.params.Transport != verbs.UD:
 		m.counters.NoService++
 		refuse()
 		return
