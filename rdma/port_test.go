@@ -53,9 +53,7 @@ func (d *twoPorts) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	m := &twoPortsCM{dev: d, ids: make(map[verbs.CMID]verbs.CMID)}
 	var err error
 	m.CM, err = d.Device.(verbs.CMDevice).OpenCM(func(e verbs.CMEvent) {
-		m.mu.Lock()
-		e.ID = m.ids[e.ID]
-		m.mu.Unlock()
+		e.ID = m.wrap(e.ID)
 		handle(e)
 	})
 	return m, err
@@ -93,15 +91,22 @@ type twoPortsCM struct {
 }
 
 func (m *twoPortsCM) Dial(p verbs.CMDial) (verbs.CMID, error) {
-	m.mu.Lock() // an event may come before Dial returns
-	defer m.mu.Unlock()
 	id, err := m.CM.Dial(p)
 	if err != nil {
 		return nil, err
 	}
-	m.ids[id] = &twoPortsID{id, m.dev, 2 - m.dev.dials%2}
-	m.dev.dials++
-	return m.ids[id], nil
+	return m.wrap(id), nil
+}
+
+// wrap returns the program's ID, also for an event that comes before Dial returns.
+func (m *twoPortsCM) wrap(id verbs.CMID) verbs.CMID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids[id] == nil {
+		m.ids[id] = &twoPortsID{id, m.dev, 2 - m.dev.dials%2}
+		m.dev.dials++
+	}
+	return m.ids[id]
 }
 
 type twoPortsID struct {

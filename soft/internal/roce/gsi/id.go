@@ -71,6 +71,8 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		return nil, fmt.Errorf("%s: transport service %v: %w", op, p.Type, verbs.ErrNotSupported)
 	}
 	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
+	// Any process can register any address; ask only about addresses of this machine.
+	ask := p.UDPPort == 0 && !c.services.cfg.Network.Simulated() && isLocalAddr(peer.Addr())
 	g, closed := c.lock(op)
 	defer g.cfg.Lock.Unlock()
 	switch {
@@ -91,10 +93,18 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	}
 	source := p.Local.Port()
 	if source == 0 {
-		source = g.dynamicPorts()[0]
+		source = g.dynamicPort()
 	}
 	id.local, id.remote = netip.AddrPortFrom(local.Addr(), source), peer
-	key := lookUp{id.remote, p.Type, p.UDPPort == 0}
+	if !ask {
+		id.resolve(netip.AddrPort{}, registry.ErrNotRegistered, p.UDPPort == 0)
+		return id, nil
+	}
+	if device, ok := c.known.Look(portSpace(p.Type), peer); ok {
+		id.resolve(device, nil, true)
+		return id, nil
+	}
+	key := lookUp{peer, p.Type}
 	ids, running := c.lookUps[key]
 	c.lookUps[key] = append(ids, id)
 	if !running {
@@ -107,7 +117,6 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 type lookUp struct {
 	addr netip.AddrPort
 	kind verbs.QPType
-	find bool // the UDP port is not given
 }
 
 // lookUp resolves the IDs that wait for a key, on a goroutine of its own, until there are
@@ -143,7 +152,7 @@ func (c *Manager) lookUp(key lookUp) {
 				continue
 			}
 			id.otherAddr = otherAddr
-			id.resolve(device, err, key.find)
+			id.resolve(device, err, true)
 		}
 		g.cfg.Lock.Unlock()
 	}
@@ -167,13 +176,9 @@ func (id *connectionID) unresolvedError(err error) error {
 // find looks for a listener of this machine at the address; its device may have another
 // address or UDP port. If there is none, it looks at other addresses of this machine.
 func (c *Manager) find(key lookUp) (device netip.AddrPort, otherAddr netip.Addr, err error) {
-	// Any process can register any address; ask only about addresses of this machine.
-	if !key.find || c.services.cfg.Network.Simulated() || !isLocalAddr(key.addr.Addr()) {
-		return device, otherAddr, registry.ErrNotRegistered
-	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.LookUpTimeout)
 	defer cancel()
-	if device, err = registry.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNotRegistered {
+	if device, err = c.known.Find(ctx, portSpace(key.kind), key.addr); err == registry.ErrNotRegistered {
 		otherAddr = findAtOtherAddr(ctx, key)
 	}
 	return device, otherAddr, err
@@ -215,8 +220,8 @@ func (id *connectionID) errNotListening() error {
 		verbs.ErrNotListening, netip.AddrPortFrom(id.otherAddr, id.remote.Port()))
 }
 
-// resolve handles the result of a look-up. A loopback address that is not registered has no
-// listener. The lock is held.
+// resolve handles the result of a look-up. find: the UDP port was not given, so that a loopback
+// address that is not registered has no listener. The lock is held.
 func (id *connectionID) resolve(device netip.AddrPort, err error, find bool) {
 	if err != nil && err != registry.ErrNotRegistered {
 		id.lookUpFailed = err

@@ -29,6 +29,7 @@ type Manager struct {
 	memberships map[*membership]uint64
 	serial      uint64 // of the last object
 	closed      bool
+	known       registry.Known             // listeners of this machine
 	lookUps     map[lookUp][]*connectionID // waiting IDs; a key with an entry is being looked up
 	resolving   sync.WaitGroup
 	ctx         context.Context // for look-ups
@@ -72,6 +73,7 @@ func (c *Manager) Close() error {
 	}
 	c.cancel()
 	closers.Wait(closeTimeout, c.resolving.Wait)
+	c.known.Close()
 	return nil
 }
 
@@ -253,10 +255,12 @@ func portSpace(t verbs.QPType) registry.Space {
 func (g *Services) dynamicPorts() []uint16 {
 	ports := make([]uint16, 64)
 	for i := range ports {
-		ports[i] = firstDynamicPort | uint16(host.Uint32(g.cfg.Network))
+		ports[i] = g.dynamicPort()
 	}
 	return ports
 }
+
+func (g *Services) dynamicPort() uint16 { return firstDynamicPort | uint16(host.Uint32(g.cfg.Network)) }
 
 // Addr implements verbs.CMListener.
 func (l *listener) Addr() netip.AddrPort { return l.addr }

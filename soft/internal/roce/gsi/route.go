@@ -22,22 +22,26 @@ func (g *Services) addresses() (list []netip.Addr) {
 	return list
 }
 
-// endpointTo returns the endpoint for packets to a peer: the one that the system's routes
-// name, if the device has it. Otherwise it is the one of the peer's kind whose address has the
-// longest prefix in common with the peer's.
+// endpointTo returns the endpoint for packets to a peer: the only one of the peer's kind, or the one
+// that the system's routes name, or else the one of the peer's kind whose address has the longest prefix
+// in common with the peer's.
 func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
-	if e := g.endpointAt(routes.Source(peer)); e >= 0 {
-		return e, nil
-	}
-	best, common := -1, -1
+	best, common, several := -1, -1, false
 	for i, e := range g.cfg.Endpoints {
 		own := e.Addr().Addr()
 		if own.Is4() != peer.Is4() || own.IsLoopback() != peer.IsLoopback() || own.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() {
 			continue
 		}
+		several = best >= 0
 		if n := commonPrefix(own, peer); n > common {
 			best, common = i, n
 		}
+	}
+	if best >= 0 && !several {
+		return best, nil // the system need not be asked
+	}
+	if e := g.endpointAt(routes.Source(peer)); e >= 0 {
+		return e, nil
 	}
 	if best < 0 {
 		err := fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, g.cfg.Device, g.addresses())

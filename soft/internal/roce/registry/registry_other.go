@@ -23,3 +23,17 @@ func (*Entries) Add(Space, netip.AddrPort, netip.AddrPort) error { return nil }
 func Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, err error) {
 	return device, ErrNotRegistered
 }
+
+// Known finds nothing here.
+type Known struct{}
+
+// Find finds nothing here.
+func (*Known) Find(context.Context, Space, netip.AddrPort) (device netip.AddrPort, err error) {
+	return device, ErrNotRegistered
+}
+
+// Look finds nothing here.
+func (*Known) Look(Space, netip.AddrPort) (device netip.AddrPort, ok bool) { return device, false }
+
+// Close does nothing here.
+func (*Known) Close() {}

@@ -55,6 +55,75 @@ func TestEntries(t *testing.T) {
 	require.NoError(t, other.Add(TCP, addr, device))
 }
 
+// What was found is known until the entry is removed.
+func TestKnown(t *testing.T) {
+	device := netip.MustParseAddrPort("127.0.0.5:4791")
+	var e Entries
+	defer e.Close()
+	var k Known
+	defer k.Close()
+	_, err := k.Find(t.Context(), TCP, addr)
+	require.Equal(t, ErrNotRegistered, err)
+	_, ok := k.Look(TCP, addr)
+	require.False(t, ok)
+	for range 2 {
+		require.NoError(t, e.Add(TCP, addr, device))
+		for range 3 {
+			found, err := k.Find(t.Context(), TCP, addr)
+			require.NoError(t, err)
+			require.Equal(t, device, found)
+			found, ok = k.Look(TCP, addr)
+			require.True(t, ok)
+			require.Equal(t, device, found)
+		}
+		_, ok = k.Look(UDP, addr)
+		require.False(t, ok, "of another port space")
+		e.Close()
+		_, ok = k.Look(TCP, addr)
+		require.False(t, ok)
+	}
+}
+
+// Neither end keeps more connections than it may, and the newest are kept.
+func TestKnownIsLimited(t *testing.T) {
+	var e Entries
+	defer e.Close()
+	require.NoError(t, e.Add(TCP, addr, netip.MustParseAddrPort("127.0.0.5:4791")))
+	clients := make([]Known, 2*maxKept)
+	known := func() (n int) {
+		for i := range clients {
+			if _, ok := clients[i].Look(TCP, addr); ok {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range clients {
+		defer clients[i].Close()
+		_, err := clients[i].Find(t.Context(), TCP, addr)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return known() == maxKept }, 10*time.Minute, time.Millisecond)
+	_, ok := clients[2*maxKept-1].Look(TCP, addr)
+	require.True(t, ok)
+
+	k := &clients[0]
+	for port := uint16(1); port <= 2*maxKept; port++ {
+		a := netip.AddrPortFrom(addr.Addr(), 1000+port)
+		require.NoError(t, e.Add(TCP, a, netip.MustParseAddrPort("127.0.0.5:4791")))
+		_, err := k.Find(t.Context(), TCP, a)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(k.entries), maxKept)
+		_, ok := k.Look(TCP, a)
+		require.True(t, ok)
+	}
+	k.Close()
+	_, err := k.Find(t.Context(), TCP, addr)
+	require.NoError(t, err)
+	_, ok = k.Look(TCP, addr)
+	require.False(t, ok, "it is closed")
+}
+
 // A process that takes a name and lies is not believed what cannot be.
 func TestLies(t *testing.T) {
 	for _, text := range []string{
