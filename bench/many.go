@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/footprint"
+	"github.com/verbena-rdma/verbena/bench/internal/readable"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/processor"
@@ -27,7 +28,7 @@ type many struct {
 	ready    int
 	baseline footprint.Footprint // of the process before its context had connections
 	messages <-chan manyMessage
-	waiter   *waiter // nil if the engine has no descriptor
+	fd       int // of the engine; -1: it has none
 	out      *json.Encoder
 }
 
@@ -62,10 +63,8 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 		return m, err
 	}
 	m.engine = pe.New(pe.Config{})
-	if fd, err := m.engine.NotificationFD(); err == nil {
-		if m.waiter, err = newWaiter(fd); err != nil {
-			return m, err
-		}
+	if m.fd, err = m.engine.NotificationFD(); err != nil {
+		m.fd = -1
 	}
 	if m.local, err = mmap.Alloc(m.dev, pingMemory, mmap.LocalReadWrite|access); err != nil {
 		return m, err
@@ -117,13 +116,6 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 // manyDepth is the capacity of a connection's send queue.
 const manyDepth = 256
 
-func (m *many) close() error {
-	if m.waiter != nil {
-		m.waiter.close()
-	}
-	return m.endpoint.close()
-}
-
 // receive waits for the peer's next message, polling the engine meanwhile.
 func (m *many) receive() (manyMessage, error) { return m.next(m.progress) }
 
@@ -162,13 +154,13 @@ func (m *many) sleep(until time.Time) error {
 		case left <= 0:
 			return nil
 		case n > 0:
-		case m.waiter == nil:
+		case m.fd < 0:
 			time.Sleep(min(left, time.Millisecond))
 		default:
 			if err := m.engine.Arm(); err != nil {
 				return err
 			}
-			if err := m.waiter.wait(left); err != nil {
+			if err := readable.Await(m.fd, left); err != nil {
 				return err
 			}
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/readable"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -70,7 +72,7 @@ func (p *pair) writeAsleep(t *rdma.Task) error {
 		return err
 	}
 	for p.done == 0 {
-		if err := awaitReadable(fd); err != nil {
+		if err := readable.Await(fd, time.Minute); err != nil {
 			return err
 		}
 		if _, err := p.engine.Progress(); err != nil {
