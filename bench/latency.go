@@ -19,24 +19,24 @@ const (
 
 // pinger writes a number to the peer, which writes it back.
 type pinger struct {
-	*endpoint
-	tasks []*rdma.Task
-	next  int
+	*many
+	writes []*rdma.Task
+	next   int
 
 	received *uint64            // the last number that the peer wrote
 	sources  [pingTasks]*uint64 // the numbers that the tasks write
 }
 
-func newPinger(e *endpoint) (*pinger, error) {
-	word := func(off int) *uint64 { return (*uint64)(unsafe.Pointer(&e.local.Bytes()[off])) }
-	p := &pinger{endpoint: e, received: word(0)}
+func newPinger(m *many) (*pinger, error) {
+	word := func(off int) *uint64 { return (*uint64)(unsafe.Pointer(&m.local.Bytes()[off])) }
+	p := &pinger{many: m, received: word(0)}
 	for i := range pingTasks {
 		p.sources[i] = word(pingSource + i*pingSize)
-		t, err := e.pool.Write(e.conn, e.bufs.Source(e.local, pingSource+i*pingSize, pingSize), e.bufs.Target(e.remote, 0, pingSize))
+		t, err := m.pool.Write(m.conns[0], m.bufs.Source(m.local, pingSource+i*pingSize, pingSize), m.bufs.Target(m.remote, 0, pingSize))
 		if err != nil {
 			return nil, err
 		}
-		p.tasks = append(p.tasks, t)
+		p.writes = append(p.writes, t)
 	}
 	return p, nil
 }
@@ -54,7 +54,7 @@ func (p *pinger) hasArrived(n uint64) bool {
 
 // write writes n to the peer.
 func (p *pinger) write(n uint64) error {
-	t := p.tasks[p.next]
+	t := p.writes[p.next]
 	for t.InFlight() {
 		if err := p.progress(); err != nil {
 			return err

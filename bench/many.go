@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/verbena-rdma/verbena/bench/internal/footprint"
@@ -16,21 +17,35 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // byDial selects connections made by connection manager, instead of by descriptors.
 const byDial = "dial"
 
-// many is one end of many connections to a second process.
+// many is one end of many connections to a second process: a device, an engine, a context with a
+// pool of tasks, and memory that the peer may read and write.
 type many struct {
-	*endpoint
+	dev      verbs.Device
+	engine   *pe.Engine
+	rdma     *rdma.Connections
+	pool     *rdma.Pool
+	bufs     *bufinv.Inventory
+	local    *mmap.Map
+	remote   *mmap.Map
 	conns    []*rdma.Connection // in the same order as the peer's, if made by descriptors
 	ready    int
 	baseline footprint.Footprint // of the process before its context had connections
 	messages <-chan manyMessage
 	fd       int // of the engine; -1: it has none
 	out      *json.Encoder
+
+	counters   bool
+	completed  int              // tasks
+	onComplete func(*rdma.Task) // called with each completed task
 }
+
+const access = mmap.RemoteRead | mmap.RemoteWrite
 
 // manyMessage is a message between the two processes. The second process sends what it has made,
 // and then gets commands; it ends when its standard input ends.
@@ -53,7 +68,7 @@ var errPeerEnded = errors.New("the other process ended")
 // newMany opens one end with room for o.connections connections and that many tasks, and
 // starts its context.
 func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err error) {
-	m = &many{endpoint: &endpoint{counters: o.counters}, out: json.NewEncoder(out)}
+	m = &many{counters: o.counters, out: json.NewEncoder(out)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.close())
@@ -78,7 +93,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 	if err != nil {
 		return m, err
 	}
-	if err = m.makePool(tasks); err != nil {
+	if m.pool, err = m.rdma.Pool(tasks, m.done, func(_ *rdma.Task, err error) { m.rdma.Fail(err) }); err != nil {
 		return m, err
 	}
 	if o.receives > 0 {
@@ -110,11 +125,84 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 			words <- w
 		}
 	}()
-	return m, waitRunning(m.endpoint)
+	for m.rdma.State() == pe.Starting && err == nil {
+		err = m.progress()
+	}
+	return m, err
 }
 
 // manyDepth is the capacity of a connection's send queue.
 const manyDepth = 256
+
+// progress drives the engine once, and returns any failure so far.
+func (m *many) progress() error {
+	if _, err := m.engine.Progress(); err != nil {
+		return err
+	}
+	return m.rdma.Err()
+}
+
+// tasks allocates n writes of size bytes. All use the same source and destination, as those of
+// perftest do, so that caches have the same effect.
+func (m *many) tasks(n, size int) ([]*rdma.Task, error) {
+	var tasks []*rdma.Task
+	for range n {
+		t, err := m.pool.Write(m.conns[0], m.bufs.Source(m.local, 0, size), m.bufs.Target(m.remote, 0, size))
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, nil
+}
+
+func (m *many) done(t *rdma.Task) {
+	m.completed++
+	if m.onComplete != nil {
+		m.onComplete(t)
+	}
+}
+
+// stop stops the context, and waits for its tasks.
+func (m *many) stop() error {
+	m.onComplete = nil
+	return m.rdma.Close()
+}
+
+func (m *many) close() error {
+	var errs []error
+	if m.rdma != nil {
+		errs = append(errs, m.stop())
+	}
+	if m.bufs != nil {
+		errs = append(errs, m.bufs.Close())
+	}
+	for _, memory := range []*mmap.Map{m.local, m.remote} {
+		if memory != nil {
+			errs = append(errs, memory.Close())
+		}
+	}
+	if m.engine != nil {
+		errs = append(errs, m.engine.Close())
+	}
+	if m.dev != nil {
+		if m.counters {
+			errs = append(errs, showCounters(m.dev))
+		}
+		errs = append(errs, m.dev.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func showCounters(dev verbs.Device) error {
+	counters, err := dev.Counters()
+	for _, c := range counters {
+		if c.Value != 0 {
+			fmt.Fprintf(os.Stderr, "    %s %d\n", c.Name, c.Value)
+		}
+	}
+	return err
+}
 
 // receive waits for the peer's next message, polling the engine meanwhile.
 func (m *many) receive() (manyMessage, error) { return m.next(m.progress) }
@@ -202,7 +290,6 @@ func (m *many) untilReady(n int) error {
 	if m.conns == nil { // the listener has accepted them
 		m.conns = m.rdma.List()
 	}
-	m.conn = m.conns[0]
 	return nil
 }
 
@@ -282,7 +369,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 
 // echoWrites writes every number back until the peer's next message.
 func (m *many) echoWrites() error {
-	p, err := newPinger(m.endpoint)
+	p, err := newPinger(m)
 	if err != nil {
 		return err
 	}
@@ -308,26 +395,4 @@ func (m *many) echoWrites() error {
 			}
 		}
 	}
-}
-
-// warmedUp drives the engine before a measurement of length d.
-func warmedUp(e *endpoint, d time.Duration) error {
-	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
-		if err := e.progress(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// measureNow counts completions for the time d.
-func measureNow(e *endpoint, d time.Duration) (completed int, elapsed time.Duration, err error) {
-	begin, before := time.Now(), e.completed
-	for elapsed < d {
-		if err := e.progress(); err != nil {
-			return 0, 0, err
-		}
-		elapsed = time.Since(begin)
-	}
-	return e.completed - before, elapsed, nil
 }

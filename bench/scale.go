@@ -80,12 +80,12 @@ func dialled(o options) (v values, err error) {
 			return err
 		}
 		v.less("set up by address", "ms", took.Seconds()*1e3)
-		heap, resident, err := m.peerFootprint()
+		accepted, err := m.ask(manyMessage{Footprint: true}, m.receiveAsleep)
 		if err != nil {
 			return err
 		}
-		v.memory("accepted", heap, resident)
-		used, err := m.peerIdle(min(idleSettle, 10*o.duration), o.duration)
+		v.memory("accepted", accepted.Heap, accepted.Resident)
+		used, err := m.idle(m.peerUsed, min(idleSettle, 10*o.duration), o.duration)
 		v.less("accepted, idle: processors", "%", 100*used)
 		return err
 	})
@@ -101,7 +101,7 @@ func exchanged(o options) (v values, err error) {
 		v.less("set up by descriptor", "ms", took.Seconds()*1e3)
 		heap, _, resident := footprint.Measure().Grown(m.baseline, o.connections)
 		v.memory("unused", heap, resident)
-		used, err := m.idle(min(idleSettle, 10*o.duration), o.duration)
+		used, err := m.idle(ownUsed, min(idleSettle, 10*o.duration), o.duration)
 		if err != nil {
 			return err
 		}
@@ -229,31 +229,11 @@ func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// idle returns how many processors this end uses while idle, measured after settle.
-func (m *many) idle(settle, d time.Duration) (processors float64, err error) {
+// idle returns how many processors a process uses while both are idle, measured after settle. used
+// returns its processor time.
+func (m *many) idle(used func() (time.Duration, error), settle, d time.Duration) (processors float64, err error) {
 	for _, t := range []time.Duration{settle, d} {
-		begin, before := time.Now(), processor.Time()
-		if err := m.sleep(begin.Add(t)); err != nil {
-			return 0, err
-		}
-		processors = (processor.Time() - before).Seconds() / time.Since(begin).Seconds()
-	}
-	return processors, nil
-}
-
-// peerFootprint returns how many bytes each connection takes in the second process.
-func (m *many) peerFootprint() (heap, resident float64, err error) {
-	if err := m.out.Encode(manyMessage{Footprint: true}); err != nil {
-		return 0, 0, err
-	}
-	w, err := m.receiveAsleep()
-	return w.Heap, w.Resident, err
-}
-
-// peerIdle is idle of the second process, while this end is idle too.
-func (m *many) peerIdle(settle, d time.Duration) (processors float64, err error) {
-	for _, t := range []time.Duration{settle, d} {
-		before, err := m.peerUsed()
+		before, err := used()
 		begin := time.Now()
 		if err == nil {
 			err = m.sleep(begin.Add(t))
@@ -261,7 +241,7 @@ func (m *many) peerIdle(settle, d time.Duration) (processors float64, err error)
 		if err != nil {
 			return 0, err
 		}
-		after, err := m.peerUsed()
+		after, err := used()
 		if err != nil {
 			return 0, err
 		}
@@ -270,13 +250,27 @@ func (m *many) peerIdle(settle, d time.Duration) (processors float64, err error)
 	return processors, nil
 }
 
+func ownUsed() (time.Duration, error) { return processor.Time(), nil }
+
+// ask asks the second process a question, and waits for the answer: asleep, as an idle program does,
+// or polling.
+func (m *many) ask(question manyMessage, wait func() (manyMessage, error)) (manyMessage, error) {
+	if err := m.out.Encode(question); err != nil {
+		return manyMessage{}, err
+	}
+	return wait()
+}
+
 // peerUsed returns the processor time that the second process has used.
 func (m *many) peerUsed() (time.Duration, error) {
-	if err := m.out.Encode(manyMessage{Ask: true}); err != nil {
-		return 0, err
-	}
-	w, err := m.receiveAsleep()
+	w, err := m.ask(manyMessage{Ask: true}, m.receiveAsleep)
 	return time.Duration(w.Used), err
+}
+
+// bothUsed returns the processor time that both processes have used.
+func (m *many) bothUsed() (time.Duration, error) {
+	w, err := m.ask(manyMessage{Ask: true}, m.receive)
+	return processor.Time() + time.Duration(w.Used), err
 }
 
 // inTurns keeps scaleWindow writes in flight: run of them on one connection, then on the next.
@@ -301,6 +295,9 @@ func (m *many) inTurns(d time.Duration, run int) (rate, error) {
 	for _, t := range tasks {
 		m.onComplete(t)
 	}
+	if err := m.warmUp(d); err != nil {
+		return rate{}, err
+	}
 	r, err := m.rate(d)
 	return r, errors.Join(err, m.drain(tasks))
 }
@@ -311,37 +308,32 @@ type rate struct {
 	used      time.Duration // processor time of each task, in both processes
 }
 
-// rate measures the tasks in flight, after a warm-up.
-func (m *many) rate(d time.Duration) (r rate, err error) {
-	if err := warmedUp(m.endpoint, d); err != nil {
-		return r, err
+// warmUp drives the engine before a measurement of length d.
+func (m *many) warmUp(d time.Duration) error {
+	for begin := time.Now(); time.Since(begin) < min(warmUp, 10*d); {
+		if err := m.progress(); err != nil {
+			return err
+		}
 	}
-	return m.rateNow(d)
+	return nil
 }
 
-func (m *many) rateNow(d time.Duration) (r rate, err error) {
+// rate measures the tasks in flight for the time d.
+func (m *many) rate(d time.Duration) (r rate, err error) {
 	before, err := m.bothUsed()
 	if err != nil {
 		return r, err
 	}
-	first := m.completed
-	n, elapsed, err := measureNow(m.endpoint, d)
-	if err != nil {
-		return r, err
+	begin, first, elapsed := time.Now(), m.completed, time.Duration(0)
+	for ; elapsed < d; elapsed = time.Since(begin) {
+		if err := m.progress(); err != nil {
+			return r, err
+		}
 	}
-	after, err := m.bothUsed()
-	r.perSecond = float64(n) / elapsed.Seconds()
+	r.perSecond = float64(m.completed-first) / elapsed.Seconds()
+	after, err := m.bothUsed() // which completes more
 	r.used = (after - before) / time.Duration(max(m.completed-first, 1))
 	return r, err
-}
-
-// bothUsed returns the processor time that both processes have used.
-func (m *many) bothUsed() (time.Duration, error) {
-	if err := m.out.Encode(manyMessage{Ask: true}); err != nil {
-		return 0, err
-	}
-	w, err := m.receive()
-	return processor.Time() + time.Duration(w.Used), err
 }
 
 // atOnce keeps writes in flight on all connections, equally many on each. It returns the
@@ -367,11 +359,11 @@ func (m *many) atOnce(d time.Duration) (r rate, jain, least float64, err error) 
 			return r, 0, 0, err
 		}
 	}
-	if err = warmedUp(m.endpoint, d); err != nil {
+	if err = m.warmUp(d); err != nil {
 		return r, 0, 0, err
 	}
 	before := slices.Clone(counts)
-	r, err = m.rateNow(d)
+	r, err = m.rate(d)
 	shares := make([]float64, len(counts))
 	for i := range counts {
 		shares[i] = float64(counts[i] - before[i])
@@ -399,7 +391,7 @@ func (m *many) roundTrip(d time.Duration) (median, tail time.Duration, err error
 	if err := m.out.Encode(manyMessage{Echo: true}); err != nil {
 		return 0, 0, err
 	}
-	p, err := newPinger(m.endpoint)
+	p, err := newPinger(m)
 	if err != nil {
 		return 0, 0, err
 	}
