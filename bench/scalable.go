@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bench/internal/measure"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -72,13 +73,18 @@ func newDeviceEnd(o options, name string, mem []byte) (v *deviceEnd, err error) 
 	return v, err
 }
 
+// queuePair makes a queue pair. One of SRD is ready, one of RC has to be connected.
 func (v *deviceEnd) queuePair(service verbs.QPType) (verbs.QP, error) {
 	q, err := v.dev.DefaultPD().CreateQP(verbs.QPInit{
 		Type: service, SendCQ: v.cq, RecvCQ: v.cq, MaxSendWR: srdPerQueue, MaxRecvWR: srdPerQueue, MaxSendSGE: 1, MaxRecvSGE: 1,
 		AdaptiveRetransmission: service == verbs.RC,
 	})
-	if err == nil {
-		v.qps = append(v.qps, q)
+	if err != nil {
+		return nil, err
+	}
+	v.qps = append(v.qps, q)
+	if service == verbs.SRD {
+		err = verbstest.BringUp(q, service, verbs.QPAttr{Port: srdPortNumber, QKey: srdQKey})
 	}
 	return q, err
 }
@@ -155,9 +161,6 @@ func newDeviceGroup(o options, service verbs.QPType, devices, queues int) (f *de
 		if one, err = f.hub.queuePair(service); err != nil {
 			return f, err
 		}
-		if err = readySRD(one); err != nil {
-			return f, err
-		}
 	}
 	for i := range devices {
 		p, err := newDeviceEnd(o, srdPeerDevice(o.device, i), mem)
@@ -188,12 +191,9 @@ func newDeviceGroup(o options, service verbs.QPType, devices, queues int) (f *de
 				if from, err = f.hub.queuePair(service); err != nil {
 					return f, err
 				}
-				err = errors.Join(connectRC(from, to, addr), connectRC(to, from, own))
-			} else {
-				err = readySRD(to)
-			}
-			if err != nil {
-				return f, err
+				if err = errors.Join(connectRC(from, to, addr), connectRC(to, from, own)); err != nil {
+					return f, err
+				}
 			}
 			f.targets = append(f.targets, target{p, from, to, there, back})
 		}
@@ -201,21 +201,11 @@ func newDeviceGroup(o options, service verbs.QPType, devices, queues int) (f *de
 	return f, nil
 }
 
-func readySRD(q verbs.QP) error {
-	return errors.Join(
-		q.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: srdPortNumber, QKey: srdQKey}, verbs.SRDToInit),
-		q.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive}, verbs.SRDToRTR),
-		q.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, RNRRetry: 7}, verbs.SRDToRTS|verbs.QPAttrRNRRetry),
-	)
-}
-
 func connectRC(q, peer verbs.QP, addr verbs.AddressAttr) error {
-	access := verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	return errors.Join(
-		q.Modify(verbs.QPAttr{State: verbs.QPInitialized, Port: srdPortNumber, Access: access}, verbs.RCToInit),
-		q.Modify(verbs.QPAttr{State: verbs.QPReadyToReceive, Address: addr, PathMTU: 4096, DestQPN: peer.Num(), MaxDestReadAtomic: 16, MinRNRTimer: 12}, verbs.RCToRTR),
-		q.Modify(verbs.QPAttr{State: verbs.QPReadyToSend, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 16}, verbs.RCToRTS),
-	)
+	return verbstest.BringUp(q, verbs.RC, verbs.QPAttr{
+		Port: srdPortNumber, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead, Address: addr, PathMTU: 4096, DestQPN: peer.Num(),
+		MaxDestReadAtomic: 16, MaxInitReadAtomic: 16, MinRNRTimer: 12, Timeout: 14, RetryCount: 7, RNRRetry: 7,
+	})
 }
 
 func (f *deviceGroup) close() error {

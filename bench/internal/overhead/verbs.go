@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -46,18 +47,12 @@ func connectQueuePairs(dev verbs.Device) (q *queuePairs, err error) {
 	}
 	for _, ends := range [][2]verbs.QP{{q.a, q.b}, {q.b, q.a}} {
 		attr := verbs.QPAttr{
-			State: verbs.QPInitialized, Port: 1, Access: verbs.AccessRemoteWrite,
+			Port: 1, Access: verbs.AccessRemoteWrite,
 			DestQPN: ends[1].Num(), PathMTU: 1024, Timeout: 14, RetryCount: 6, RNRRetry: 6,
 			Address: verbs.AddressAttr{DGID: gids[0].GID, SGIDIndex: gids[0].Index, Port: 1},
 		}
-		for _, step := range []struct {
-			state verbs.QPState
-			mask  verbs.QPAttrMask
-		}{{verbs.QPInitialized, verbs.RCToInit}, {verbs.QPReadyToReceive, verbs.RCToRTR}, {verbs.QPReadyToSend, verbs.RCToRTS}} {
-			attr.State = step.state
-			if err := ends[0].Modify(attr, step.mask); err != nil {
-				return q, err
-			}
+		if err := verbstest.BringUp(ends[0], verbs.RC, attr); err != nil {
+			return q, err
 		}
 	}
 	return q, nil
