@@ -117,7 +117,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 	}
 	a.open[to], h.creating = h, true
 	d := a.ctx.endpoint
-	a.ctx.helpers.run(func() func() {
+	a.ctx.helpers.Run(func() func() {
 		if d.ended.Load() { // its waiting tasks are flushed
 			return func() { h.creating = false }
 		}

@@ -33,7 +33,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 	conn.life.Takes(c.receives.SRQ() != nil)
 	conn.connecting()
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
+		conn.deadline.Set(c.host.Now().Add(limit))
 	}
 	return conn, nil
 }

@@ -120,7 +120,7 @@ func (conn *Connection) done(a life.Action) {
 		c.wake()
 	}
 	if !conn.life.Phase().Usable() {
-		c.setDeadline(&conn.deadline, conn.life.Deadline(c.host.Now(), conn.establishment.polls()))
+		conn.deadline.Set(conn.life.Deadline(c.host.Now(), conn.establishment.polls()))
 	}
 }
 
@@ -256,7 +256,7 @@ func (conn *Connection) destroy() int {
 	if err := conn.receives.Close(c.kept != nil); err != nil {
 		c.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to free the buffers for messages")
 	}
-	c.setDeadline(&conn.deadline, time.Time{})
+	conn.deadline.Set(time.Time{})
 	conn.establishment.release()
 	conn.signal.send.ChangeID()
 	c.lanes.Remove(&conn.signal.send)

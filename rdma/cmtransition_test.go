@@ -79,7 +79,7 @@ func TestEventsAfterATransition(t *testing.T) {
 			d.up.Store(true)
 			close(d.answer)
 			d.until("the attempt is over", func() bool { return d.conn.DialError() != nil })
-			require.True(t, d.conn.transition.retry.at.IsZero(), "the old transition goes on")
+			require.True(t, d.conn.transition.retry.At().IsZero(), "the old transition goes on")
 			d.until("it is connected", func() bool { return d.conn.State() == Ready })
 			require.Equal(t, []ConnectionState{Connecting, Ready}, d.reported)
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -90,7 +91,7 @@ type Connection struct {
 	userData  any
 
 	ends
-	dialling
+	dialInfo
 	path          qpPath
 	readSubmitted bool // a read, an atomic or an atomic write was submitted
 	windows       fifo.List[*Window]
@@ -104,7 +105,7 @@ type Connection struct {
 	awaited       bool       // the context becomes Running when it is Ready
 	interrupted   bool       // the peer closed it while requests were under way
 	silentChecks  int        // since the last sign of life, or keepalive; heard starts them anew
-	deadline      deadline
+	deadline      deadline.Deadline
 
 	receives    receiving.Queue // on a device without shared receive queues, or with ReceivePerConnection
 	destruction destruction
@@ -119,8 +120,8 @@ type ends struct {
 	disconnectData []byte
 }
 
-// dialling is of a connection that was dialled.
-type dialling struct {
+// dialInfo is of a connection that was dialled.
+type dialInfo struct {
 	dialled   string                // by the program
 	dialError atomic.Pointer[error] // see DialError
 }
@@ -189,7 +190,8 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 		return nil, fmt.Errorf("rdma: %s in context %q: %w: %s", op, c.set.Name, ErrFull, c.fullAdvice())
 	}
 	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
-	conn.deadline.owner, conn.receives.Owner, conn.destruction.place.Value = conn, (*laneOwner)(conn), conn
+	conn.deadline.Init(&c.deadlines.Deadlines, conn.due)
+	conn.receives.Owner, conn.destruction.place.Value = (*laneOwner)(conn), conn
 	err := conn.openLane()
 	if err == nil {
 		err = conn.receives.Open(&c.receives.Receives, conn.slot, conn.lane)
@@ -452,7 +454,7 @@ func (conn *Connection) changed(was ConnectionState, err error) {
 		c.queueReport(conn, state, err)
 	}
 	if was.usable() && !state.usable() {
-		c.setDeadline(&conn.deadline, time.Time{})
+		conn.deadline.Set(time.Time{})
 		c.usable--
 		if !conn.unaccepted() {
 			c.ended, c.lastFailure = true, nil

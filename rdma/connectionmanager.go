@@ -11,6 +11,8 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
+	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
+	"github.com/verbena-rdma/verbena/rdma/internal/helper"
 	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -20,18 +22,17 @@ import (
 // resolution on those of resolvers; both are handled on the engine's.
 type connectionManager struct {
 	passive
-	core         *core
-	helpers      *helpers
-	reports      *reports
-	accept       func(*ConnectRequest) // is given requests at listeners without OnRequest
-	cm           verbs.CM              // nil: not opened yet
-	listeners    map[verbs.CMListener]*Listener
-	ids          map[verbs.CMID]idOwner
-	groups       map[verbs.CMMulticast]*MulticastGroup
-	waiting      fifo.List[*ConnectRequest] // to be accepted when a connection is free
-	awaitingRTU  quota.Places[netip.Addr]   // accepted connections that the peers have not confirmed, by the peer's quota.Network
-	dialLimiters map[netip.AddrPort]*dialLimiter
-	resumable    fifo.Queue[*dialLimiter]
+	core        *core
+	helpers     *helper.Pool
+	reports     *reports
+	accept      func(*ConnectRequest) // is given requests at listeners without OnRequest
+	cm          verbs.CM              // nil: not opened yet
+	listeners   map[verbs.CMListener]*Listener
+	ids         map[verbs.CMID]idOwner
+	groups      map[verbs.CMMulticast]*MulticastGroup
+	waiting     fifo.List[*ConnectRequest] // to be accepted when a connection is free
+	awaitingRTU quota.Places[netip.Addr]   // accepted connections that the peers have not confirmed, by the peer's quota.Network
+	limiter     dialling.Limiter
 
 	pending   atomic.Bool
 	mu        sync.Mutex
@@ -62,7 +63,6 @@ func (m *connectionManager) use() error {
 	m.cm = cm
 	m.listeners, m.ids = make(map[verbs.CMListener]*Listener), make(map[verbs.CMID]idOwner)
 	m.groups = make(map[verbs.CMMulticast]*MulticastGroup)
-	m.dialLimiters = make(map[netip.AddrPort]*dialLimiter)
 	return nil
 }
 
@@ -72,12 +72,12 @@ func (m *connectionManager) shut() {
 	cm := m.cm
 	for m.waiting.Pop() != nil {
 	}
-	m.cm, m.listeners, m.ids, m.groups, m.dialLimiters = nil, nil, nil, nil, nil
-	m.resumable.Clear()
+	m.cm, m.listeners, m.ids, m.groups = nil, nil, nil, nil
+	m.limiter.Clear()
 	if cm == nil {
 		return
 	}
-	m.helpers.run(func() func() {
+	m.helpers.Run(func() func() {
 		err := cm.Close()
 		m.resolvers.Wait() // they have been cancelled
 		return func() {

@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
@@ -27,6 +28,7 @@ type Connections struct {
 	last          *Connection        // found last in byQPN
 	windows       map[uint32]*Window // by windowTag
 	serial        uint64
+	started       time.Time              // origin of the times of keepalives
 	usable        int                    // connections known to the program that are Exported, Connecting or Ready
 	closedInPlace int                    // connections that are Closed and still have their places
 	ending        fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
@@ -133,7 +135,7 @@ func (c *Connections) queueReport(conn *Connection, state ConnectionState, err e
 func (c *Connections) open() error {
 	c.usable, c.closedInPlace, c.endsWithLast, c.interrupted = 0, 0, false, nil
 	c.ended, c.lastFailure = false, nil
-	c.byQPN = make(map[uint32]*Connection)
+	c.byQPN, c.started = make(map[uint32]*Connection), c.host.Now()
 	return c.readyWords.Open(c.set.PD, c.set.MaxConnections, wordSize, wordSize)
 }
 
@@ -148,7 +150,7 @@ func (c *Connections) close() error {
 
 // work implements part: it ends connections, accepts waiting requests and sends waiting dials.
 func (c *Connections) work() int {
-	n := c.lanes.end() + c.destroyRetired() + c.acceptWaiting() + c.manager.resumeDials()
+	n := c.lanes.end() + c.destroyRetired() + c.acceptWaiting() + c.manager.limiter.Resume()
 	if c.usable > 0 {
 		c.startIfReady()
 	}
@@ -157,7 +159,7 @@ func (c *Connections) work() int {
 
 // busy implements part.
 func (c *Connections) busy() bool {
-	return c.acceptable() || c.manager.resumable.Len() > 0 || c.ending.Len() > 0
+	return c.acceptable() || c.manager.limiter.Busy() || c.ending.Len() > 0
 }
 
 // notify calls the program for a connection that has changed.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -31,8 +32,8 @@ type datagramEndpoint struct {
 	groups      map[netip.Addr]*MulticastGroup
 	// flushCause is why the device has stopped the send queue; nil: it has not.
 	flushCause error
-	deadline   deadline // until when tasks may complete after the context began to stop
-	gidIndex   int      // of the local address, when a port was last looked at
+	deadline   deadline.Deadline // until when tasks may complete after the context began to stop
+	gidIndex   int               // of the local address, when a port was last looked at
 }
 
 // efaUnknownPeer is EFA's vendor code for a request that the peer's device refused because it has
@@ -43,7 +44,7 @@ const efaUnknownPeer = 14
 func (c *Datagrams) open() (err error) {
 	s := c.set
 	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup), gidIndex: c.portView().gid.Index}
-	d.deadline.owner = d
+	d.deadline.Init(&c.deadlines.Deadlines, d.due)
 	c.endpoint = d
 	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
 	init := verbs.QPInit{
@@ -91,7 +92,7 @@ func (d *datagramEndpoint) push(r *Task) {
 }
 
 // ending reports whether the endpoint takes no more tasks.
-func (d *datagramEndpoint) ending() bool { return d.deadline.at != (time.Time{}) || d.lane.IsShut() }
+func (d *datagramEndpoint) ending() bool { return !d.deadline.At().IsZero() || d.lane.IsShut() }
 
 // completed handles the end of a task.
 func (d *datagramEndpoint) completed(r *Task, p *Peer, status verbs.Status, vendor uint32) {
@@ -154,7 +155,7 @@ func (d *datagramEndpoint) stop() {
 		d.shut()
 		return
 	}
-	d.ctx.setDeadline(&d.deadline, d.ctx.host.Now().Add(wait))
+	d.deadline.Set(d.ctx.host.Now().Add(wait))
 }
 
 // due ends the endpoint: CloseTimeout is over.
@@ -170,7 +171,7 @@ func (d *datagramEndpoint) shutIfDone() {
 // shut puts the queue pair in error, so that what is posted comes back flushed.
 func (d *datagramEndpoint) shut() {
 	d.ended.Store(true)
-	d.ctx.setDeadline(&d.deadline, time.Time{})
+	d.deadline.Set(time.Time{})
 	if err := d.lane.Shut(); err != nil {
 		d.ctx.control.Log().Warn().Err(err).Msg("failed to move the queue pair to the error state")
 	}

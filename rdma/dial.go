@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -95,14 +96,14 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 // dial is the establishment of a connection that this end requests.
 type dial struct {
 	cmEnd
-	attempts
-	limitedDial
-	addr   string // as the program gave it
-	port   uint16
-	target netip.AddrPort // of the attempt
-	mtu    verbs.MTU      // the largest to ask for; zero: the port's
-	cfg    DialConfig
-	cancel context.CancelFunc
+	dialling.Attempts
+	limited dialling.Dial
+	addr    string // as the program gave it
+	port    uint16
+	target  netip.AddrPort // of the attempt
+	mtu     verbs.MTU      // the largest to ask for; zero: the port's
+	cfg     DialConfig
+	cancel  context.CancelFunc
 	// portKnown: the connection manager has named the port that the attempt uses.
 	portKnown bool
 }
@@ -110,12 +111,17 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, attempts: newAttempts(&cfg, &conn.ctx.parts)}
+	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, Attempts: conn.ctx.newAttempts(&cfg)}
 	if !cfg.LocalAddr.IsValid() && s.gidGiven {
 		d.cfg.LocalAddr = conn.ctx.localIP()
 	}
 	conn.dialled = addr
 	return d
+}
+
+// newAttempts starts the time-out of the configuration, or the context's.
+func (c *core) newAttempts(cfg *DialConfig) dialling.Attempts {
+	return dialling.Start(c.host, min(cmp.Or(cfg.Timeout, c.set.ConnectTimeout), longestTimeout), cfg.Once)
 }
 
 // resolve finds the addresses of the host; a name is resolved on another goroutine.
@@ -147,8 +153,7 @@ func (d *dial) resolved(list []netip.Addr, err error) {
 		d.conn.fail(err)
 		return
 	}
-	d.add(list, func(a netip.Addr) bool { return d.conn.ctx.sameFamily(d.cfg.LocalAddr, a) })
-	if len(d.targets) == 0 {
+	if !d.Add(list, func(a netip.Addr) bool { return d.conn.ctx.sameFamily(d.cfg.LocalAddr, a) }) {
 		d.conn.fail(fmt.Errorf("%w: the host has the addresses %v, and no address of %s is of their kind", ErrNoRoute, list, d.conn.ctx.dev.Name()))
 		return
 	}
@@ -163,12 +168,18 @@ func (c *core) sameFamily(local, peer netip.Addr) bool {
 
 // attempt dials the next of the host's addresses, as soon as other dials to it leave room.
 func (d *dial) attempt() {
-	d.target = netip.AddrPortFrom(d.nextTarget(), d.port)
-	out := d.conn.ctx.manager.acquireDial(d, d.target)
+	d.target = netip.AddrPortFrom(d.Next(), d.port)
+	out := d.conn.ctx.manager.limiter.Acquire(&d.limited, d.target, d.resume)
 	d.schedule()
 	if out {
 		d.send()
 	}
+}
+
+// resume goes on when other dials leave room.
+func (d *dial) resume() {
+	d.schedule()
+	d.send()
 }
 
 // send dials the address of the attempt.
@@ -203,16 +214,16 @@ func (d *dial) event(ev *verbs.CMEvent) {
 	var err error
 	switch ev.Type {
 	case verbs.CMUnresolved:
-		if d.others() {
+		if d.Others() {
 			d.failed(ev.Err)
 			return
 		}
-		d.waiting = ev.Err
+		d.Waiting = ev.Err
 		conn.setDialError(ev.Err)
 		return
 	case verbs.CMResolved:
-		d.waiting = nil
-		conn.setDialError(d.last) // it waits no longer
+		d.Waiting = nil
+		conn.setDialError(d.Last) // it waits no longer
 		err = d.request()
 	case verbs.CMConnectResponse:
 		var attr verbs.QPAttr
@@ -250,7 +261,7 @@ func (d *dial) connected(ev *verbs.CMEvent, err error) {
 	}
 	conn.addrs = [2]netip.AddrPort{d.id.LocalAddr(), d.id.RemoteAddr()}
 	conn.acceptData = ev.Param.PrivateData
-	conn.ctx.manager.releaseDial(d)
+	conn.ctx.manager.limiter.Release(&d.limited)
 	if d.cfg.OnResponse == nil {
 		_ = d.establish()
 		return
@@ -303,10 +314,10 @@ func (d *dial) pathProblem() string {
 // failed handles the failure of an attempt.
 func (d *dial) failed(err error) {
 	conn := d.conn
-	conn.ctx.manager.releaseDial(d)
+	conn.ctx.manager.limiter.Release(&d.limited)
 	conn.ctx.manager.closeID(d.id)
 	d.id, d.portKnown, d.told, conn.establish = nil, false, false, nil
-	smaller, again := d.acceptSmallerMTU(err), retryable(err)
+	smaller, again := d.acceptSmallerMTU(err), dialling.Retryable(err)
 	var failure *verbs.CMError
 	if d.cfg.OnReject != nil && errors.As(err, &failure) && failure.Reason == verbs.CMRejectConsumer {
 		if why := d.cfg.OnReject(failure.PrivateData); why != nil {
@@ -318,19 +329,19 @@ func (d *dial) failed(err error) {
 	if conn.state() != Connecting { // OnReject has closed it
 		return
 	}
-	if !smaller && !d.attempts.failed(err, again) {
-		conn.fail(d.last)
+	if !smaller && !d.Failed(err, again) {
+		conn.fail(d.Last)
 		return
 	}
-	conn.setDialError(d.last)
+	conn.setDialError(d.Last)
 	if err := d.prepareRetry(err); err != nil {
 		conn.fail(conn.deviceError(err))
 		return
 	}
 	if smaller {
-		d.repeat()
+		d.Repeat()
 	}
-	if smaller || d.now() {
+	if smaller || d.Now() {
 		d.attempt()
 		return
 	}
@@ -397,10 +408,8 @@ func (conn *Connection) replaceQP() error {
 
 // due makes another attempt, or gives up.
 func (d *dial) due(now time.Time) {
-	if !d.countedUntil.IsZero() && !now.Before(d.countedUntil) {
-		d.conn.ctx.manager.releaseDial(d)
-	}
-	switch again, err := d.attempts.due(now); {
+	d.conn.ctx.manager.limiter.Due(&d.limited, now)
+	switch again, err := d.Due(now); {
 	case err != nil:
 		if why := d.pathProblem(); why != "" {
 			err = fmt.Errorf("%w: %s", err, why)
@@ -418,11 +427,7 @@ func (d *dial) schedule() {
 	if d.conn.state() != Connecting {
 		return
 	}
-	at := d.deadline()
-	if !d.countedUntil.IsZero() && (at.IsZero() || d.countedUntil.Before(at)) {
-		at = d.countedUntil
-	}
-	d.conn.ctx.setDeadline(&d.conn.deadline, at)
+	d.conn.deadline.Set(d.limited.Earliest(d.Deadline()))
 }
 
 // handle implements establishment.
@@ -442,6 +447,6 @@ func (d *dial) ended() {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	d.conn.ctx.manager.releaseDial(d)
+	d.conn.ctx.manager.limiter.Release(&d.limited)
 	d.cmEnd.ended()
 }

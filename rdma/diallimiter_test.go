@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/soft"
 )
 
@@ -59,7 +59,7 @@ func (d *manyDialsTest) until(done func() bool) {
 // Of dials to one address so many are under way at a time, in the order in which they came;
 // those that are given up before their turn take none.
 func TestDialsArePaced(t *testing.T) {
-	const n = maxOutstandingDials + 200
+	const n = dialling.MaxOutstanding + 200
 	d, addr := newManyDialsTest(t, n, ListenConfig{})
 	var conns []*Connection
 	for range n {
@@ -67,24 +67,16 @@ func TestDialsArePaced(t *testing.T) {
 		require.NoError(t, err)
 		conns = append(conns, conn)
 	}
-	p := d.x.manager.dialLimiters[netip.MustParseAddrPort(addr)]
-	require.NotNil(t, p)
-	require.Equal(t, maxOutstandingDials, p.outstanding)
-	require.Equal(t, n-maxOutstandingDials, p.waiting.Len())
+	require.Len(t, d.x.manager.ids, dialling.MaxOutstanding)
 	require.NoError(t, conns[n-1].Close())
 	require.NoError(t, conns[0].Close())
-	require.Equal(t, n-maxOutstandingDials-1, p.waiting.Len())
-	d.until(func() bool {
-		assert.LessOrEqual(t, p.outstanding, maxOutstandingDials)
-		return d.ready[0] == n-2
-	})
-	require.Empty(t, d.x.manager.dialLimiters)
-	require.Zero(t, d.x.manager.resumable.Len())
+	d.until(func() bool { return d.ready[0] == n-2 })
+	require.False(t, d.x.manager.limiter.Busy())
 }
 
 // If the peer's program answers no request before all have arrived, all requests are sent.
 func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
-	const n = maxOutstandingDials + 50
+	const n = dialling.MaxOutstanding + 50
 	var requests []*ConnectRequest
 	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(q *ConnectRequest) { requests = append(requests, q) }})
 	for range n {
@@ -97,12 +89,11 @@ func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 		require.NoError(t, err)
 	}
 	d.until(func() bool { return d.ready == [2]int{n, n} })
-	require.Empty(t, d.x.manager.dialLimiters)
 }
 
 // Dials that wait for their turn end with the context.
 func TestDialsWaitWhenTheContextStops(t *testing.T) {
-	const n = maxOutstandingDials + 50
+	const n = dialling.MaxOutstanding + 50
 	d, addr := newManyDialsTest(t, n, ListenConfig{OnRequest: func(*ConnectRequest) {}})
 	for range n {
 		_, err := d.x.Dial(addr, DialConfig{})
@@ -110,5 +101,4 @@ func TestDialsWaitWhenTheContextStops(t *testing.T) {
 	}
 	require.NoError(t, d.x.Stop())
 	d.until(func() bool { return d.x.State() == pe.Idle })
-	require.Empty(t, d.x.manager.dialLimiters)
 }

@@ -50,13 +50,13 @@ func (n *peersRig) deadlineRuns(conn *Connection, until time.Duration) (visits, 
 	n.t.Helper()
 	signal := conn.establishment.(*rcSignal)
 	began, sending := signal.started, false
-	for conn.State() == Connecting && conn.deadline.at.Sub(began) <= until {
+	for conn.State() == Connecting && conn.deadline.At().Sub(began) <= until {
 		if signal.posted && !sending {
 			signals++
 		}
 		sending = signal.posted
 		n.server.deadlines.work() // nothing of it is due
-		conn.due(conn.deadline.at)
+		conn.due(conn.deadline.At())
 		conn.finishTransition()
 		n.peer.Flush()
 		visits++
@@ -115,7 +115,7 @@ func testPollsBecomeRarer(s *sim.Sim) {
 		}
 	}
 	signal := passive.establishment.(*rcSignal)
-	require.True(t, passive.deadline.at.IsZero(), "nothing is to be done for it")
+	require.True(t, passive.deadline.At().IsZero(), "nothing is to be done for it")
 	signal.cancel()
 	signal.cancel = nil
 	signal.schedule(signal.started)
@@ -177,7 +177,7 @@ func testQueuePairIsUpBetweenSignals(s *sim.Sim) {
 	conn := conns[len(conns)-1]
 	signal := conn.establishment.(*rcSignal)
 	for signal.posted {
-		conn.due(conn.deadline.at)
+		conn.due(conn.deadline.At())
 		conn.finishTransition()
 	}
 	require.Equal(t, verbs.QPReadyToSend, must(conn.QP().Query()).State)
@@ -202,7 +202,7 @@ func testDisconnectAfterAWithdrawnSignal(s *sim.Sim) {
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	for conn.establishment.(*rcSignal).posted {
-		conn.due(conn.deadline.at)
+		conn.due(conn.deadline.At())
 		conn.finishTransition()
 	}
 	require.NoError(t, conn.Close())

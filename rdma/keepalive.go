@@ -19,13 +19,13 @@ const (
 func (conn *Connection) startKeepalive(now time.Time) {
 	d := conn.ctx.set.Keepalive
 	if d < 0 || conn.loopback() {
-		conn.ctx.setDeadline(&conn.deadline, time.Time{})
+		conn.deadline.Set(time.Time{})
 		return
 	}
 	d /= keepaliveChecks
 	slot := max(d/keepaliveSlots, 1)
-	base := conn.ctx.deadlines.base
-	conn.ctx.setDeadline(&conn.deadline, base.Add((now.Sub(base)+d)/slot*slot+slot))
+	base := conn.ctx.started
+	conn.deadline.Set(base.Add((now.Sub(base)+d)/slot*slot + slot))
 }
 
 // keepalive posts a write that fails if the peer is gone, unless the peer has given a sign of

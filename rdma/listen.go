@@ -346,7 +346,7 @@ func (q *ConnectRequest) accept(cfg AcceptConfig, closedOnFailure bool) (*Connec
 	end.counted = true
 	conn.connecting()
 	if limit := c.set.ConnectTimeout; limit > 0 {
-		c.setDeadline(&conn.deadline, c.host.Now().Add(limit))
+		conn.deadline.Set(c.host.Now().Add(limit))
 	}
 	privateData := slices.Clone(cfg.PrivateData)
 	conn.connectLane(end.attr, func(err error) { end.accept(q, privateData, err) })

@@ -8,6 +8,9 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
+	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
+	"github.com/verbena-rdma/verbena/rdma/internal/helper"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -56,13 +59,13 @@ type parts struct {
 	queuePairs queuePairs
 
 	events
-	manager connectionManager
-	helpers helpers
-	deadlines
-	lanes    lanes
-	receives receives
-	scratch  scratch
-	reports  reports
+	manager   connectionManager
+	helpers   helper.Pool
+	deadlines deadlines
+	lanes     lanes
+	receives  receives
+	scratch   scratch
+	reports   reports
 
 	list  []part
 	quiet bool // the last pass left nothing to do but requests and completions
@@ -81,7 +84,8 @@ func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs q
 	})
 	c.events = events{core: &c.core, lanes: &c.lanes, handle: c.handleEvent}
 	c.manager.core, c.manager.helpers, c.manager.reports, c.manager.accept = &c.core, &c.helpers, &c.reports, queuePairs.request
-	c.helpers.host, c.helpers.runOnEngine = c.host, c.manager.runOnEngine
+	c.helpers.Host, c.helpers.RunOnEngine = c.host, c.manager.runOnEngine
+	c.manager.limiter = dialling.Limiter{Host: c.host, Wake: c.wake}
 	c.deadlines.core = &c.core
 	c.lanes.core, c.lanes.receives, c.lanes.received, c.lanes.failed = &c.core, &c.receives, queuePairs.received, c.breakDown
 	c.lanes.Limit(set.DrainTimeout, c.wake)
@@ -137,7 +141,7 @@ func (b backend) Start() (bool, error) {
 
 // release gives back what Start took.
 func (c *parts) release() error {
-	c.helpers.done.Wait() // calls are left only if Start has failed
+	c.helpers.Wait() // calls are left only if Start has failed
 	c.manager.work()
 	var errs []error
 	for i := len(c.list) - 1; i >= 0; i-- {
@@ -295,6 +299,30 @@ func (c *parts) portChanged(ev *verbs.Event) int {
 	return 1
 }
 
+// deadlines is the part of a context that has its deadlines.
+type deadlines struct {
+	deadline.Deadlines
+	core *core
+}
+
+// open implements part.
+func (d *deadlines) open() error {
+	d.Open(d.core.host, d.core.wake)
+	return nil
+}
+
+// work implements part: it handles the deadlines that have passed.
+func (d *deadlines) work() int { return d.Work() }
+
+// busy implements part.
+func (d *deadlines) busy() bool { return d.Busy() }
+
+// close implements part.
+func (d *deadlines) close() error {
+	d.Close()
+	return nil
+}
+
 // starting is the part that ends Starting.
 type starting struct {
 	passive
@@ -324,7 +352,7 @@ func (s *stopping) busy() bool {
 	case phaseEmptying, phaseFlushing:
 		return true
 	case phaseClosing:
-		return c.helpers.busy == 0
+		return !c.helpers.Busy()
 	}
 	return false
 }

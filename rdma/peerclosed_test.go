@@ -78,9 +78,9 @@ func TestClosingConnectionsWakeNobody(t *testing.T) {
 			require.NoError(t, conn.Close())
 			require.True(t, conn.life.Phase().Closing())
 		}
-		require.Equal(t, end, dialled.deadline.at)
-		require.Equal(t, end, exported.deadline.at)
-		require.True(t, unwatched.deadline.at.Before(end))
+		require.Equal(t, end, dialled.deadline.At())
+		require.Equal(t, end, exported.deadline.At())
+		require.True(t, unwatched.deadline.At().Before(end))
 		s.Heal()
 	})
 }

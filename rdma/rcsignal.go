@@ -212,7 +212,7 @@ func (r *rcSignal) schedule(now time.Time) {
 	if r.cancel == nil {
 		earlier(now.Add(within(now.Sub(r.started)/64, shortestPoll, longestPoll)))
 	}
-	conn.ctx.setDeadline(&conn.deadline, at)
+	conn.deadline.Set(at)
 }
 
 // tell implements establishment.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
+	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -51,9 +53,9 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	if err != nil {
 		return fmt.Errorf("rdma: %s with context %q: %w", op, c.set.Name, err)
 	}
-	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, attempts: newAttempts(&cfg, &c.parts)}
+	r := &resolution{ctx: c, addr: addr, port: port, cfg: cfg, done: done, Attempts: c.newAttempts(&cfg)}
 	r.cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	r.timer.owner = r
+	r.timer.Init(&c.deadlines.Deadlines, r.due)
 	r.place.Value = r
 	c.endpoint.resolutions.Push(&r.place)
 	r.schedule()
@@ -65,7 +67,7 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 
 // resolution is a ResolvePeer under way.
 type resolution struct {
-	attempts
+	dialling.Attempts
 	ctx    *Datagrams
 	addr   string
 	port   uint16
@@ -74,7 +76,7 @@ type resolution struct {
 	cancel context.CancelFunc
 	id     verbs.CMID // nil: no attempt is under way
 	place  fifo.Node[*resolution]
-	timer  deadline
+	timer  deadline.Deadline
 }
 
 // resolved starts the attempts with the host's addresses.
@@ -87,8 +89,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		return
 	}
 	own := r.ctx.localIP()
-	r.add(list, func(a netip.Addr) bool { return r.ctx.sameFamily(own, a) })
-	if len(r.targets) == 0 {
+	if !r.Add(list, func(a netip.Addr) bool { return r.ctx.sameFamily(own, a) }) {
 		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint's address, %v, is of another family", ErrNoRoute, list, own))
 		return
 	}
@@ -98,7 +99,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 // attempt asks the next of the host's addresses.
 func (r *resolution) attempt() {
 	m := &r.ctx.manager
-	target := r.nextTarget()
+	target := r.Next()
 	r.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
 		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
@@ -115,13 +116,13 @@ func (r *resolution) attempt() {
 func (r *resolution) event(ev *verbs.CMEvent) {
 	switch ev.Type {
 	case verbs.CMUnresolved:
-		if r.others() {
+		if r.Others() {
 			r.failed(ev.Err)
 			return
 		}
-		r.waiting = ev.Err
+		r.Waiting = ev.Err
 	case verbs.CMResolved:
-		r.waiting = nil
+		r.Waiting = nil
 		if err := r.id.Connect(verbs.CMParam{QPN: r.ctx.endpoint.lane.Num(), QKey: r.ctx.set.qkey, PrivateData: r.cfg.PrivateData}); err != nil {
 			r.failed(err)
 		}
@@ -149,11 +150,11 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 func (r *resolution) failed(err error) {
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
-	if !r.attempts.failed(err, retryable(err)) {
-		r.end(nil, nil, r.last)
+	if !r.Failed(err, dialling.Retryable(err)) {
+		r.end(nil, nil, r.Last)
 		return
 	}
-	if r.now() {
+	if r.Now() {
 		r.attempt()
 		return
 	}
@@ -162,7 +163,7 @@ func (r *resolution) failed(err error) {
 
 // due gives up, or makes the next attempt.
 func (r *resolution) due(now time.Time) {
-	switch again, err := r.attempts.due(now); {
+	switch again, err := r.Due(now); {
 	case err != nil:
 		r.end(nil, nil, err)
 	case again:
@@ -174,7 +175,7 @@ func (r *resolution) due(now time.Time) {
 
 // schedule sets the deadline to what comes first.
 func (r *resolution) schedule() {
-	r.ctx.setDeadline(&r.timer, r.deadline())
+	r.timer.Set(r.Deadline())
 }
 
 // end calls the program, once.
@@ -187,7 +188,7 @@ func (r *resolution) end(p *Peer, data []byte, err error) {
 	r.cancel()
 	r.ctx.manager.closeID(r.id)
 	r.id = nil
-	r.ctx.setDeadline(&r.timer, time.Time{})
+	r.timer.Set(time.Time{})
 	r.ctx.endpoint.resolutions.Remove(&r.place)
 	if err != nil {
 		err = fmt.Errorf("rdma: resolve %s with context %q: %w", r.addr, r.ctx.set.Name, err)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -26,8 +27,8 @@ type transition struct {
 	shut      atomic.Bool     // the lane is to be shut when no helper has the queue pair; helpers read it
 	postponed []func()        // to be run when no helper has the queue pair
 	pause     time.Duration
-	retry     deadline // when to try again
-	last      error    // why the last attempt failed; nil: it did not
+	retry     deadline.Deadline // when to try again
+	last      error             // why the last attempt failed; nil: it did not
 }
 
 // connectLane takes the queue pair from Init to Ready to Send. attr has all attributes but
@@ -37,7 +38,7 @@ func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.life.Takes(conn.ctx.receives.SRQ() != nil && conn.ctx.phase == phaseUp)
 	t := &conn.transition
 	t.conn, t.attr, t.done, t.pause, t.last = conn, attr, done, firstTransitionPause, nil
-	t.retry.owner = t
+	t.retry.Init(&conn.ctx.deadlines.Deadlines, t.due)
 	t.attempt()
 }
 
@@ -45,9 +46,9 @@ func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
 	t.conn.receives.Hold()
-	run := c.helpers.run
+	run := c.helpers.Run
 	if t.last != nil {
-		run = c.helpers.repeat
+		run = c.helpers.Repeat
 	}
 	run(func() func() {
 		var err error
@@ -58,14 +59,14 @@ func (t *transition) attempt() {
 	})
 }
 
-// due implements the owner of a deadline.
+// due is called at the deadline.
 func (t *transition) due(time.Time) { t.attempt() }
 
 // cancel ends a transition that no helper works on.
 func (t *transition) cancel() {
 	t.done = nil
 	if t.conn != nil {
-		t.conn.ctx.setDeadline(&t.retry, time.Time{})
+		t.retry.Set(time.Time{})
 	}
 }
 
@@ -87,7 +88,7 @@ func (t *transition) attemptDone(err error) {
 			done(nil)
 		}
 	case conn.state().usable() && errors.Is(err, verbs.ErrUnreachable):
-		conn.ctx.setDeadline(&t.retry, conn.ctx.host.Now().Add(t.pause))
+		t.retry.Set(conn.ctx.host.Now().Add(t.pause))
 		t.pause = min(2*t.pause, longestTransitionPause)
 	case conn.state().usable():
 		t.done = nil

@@ -131,7 +131,7 @@ func (r *ucSignal) schedule(now time.Time) {
 		}
 	}
 	if conn.state() == Connecting || conn.state() == Ready {
-		conn.ctx.setDeadline(&conn.deadline, at)
+		conn.deadline.Set(at)
 	}
 }
 
