@@ -88,7 +88,7 @@ func newMany(o options, tasks int, in io.Reader, out io.Writer) (m *many, err er
 		return m, err
 	}
 	m.rdma, err = rdma.New(m.dev, rdma.Config{
-		Engine: m.engine, Permissions: access, MaxConnections: o.connections, Queues: rdma.Queues{SendQueueSize: manyDepth}, CloseTimeout: 10 * time.Second,
+		Engine: m.engine, Permissions: access, MaxConnections: o.connections, SendQueueSize: manyDepth, CloseTimeout: 10 * time.Second,
 	})
 	if err != nil {
 		return m, err

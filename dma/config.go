@@ -3,9 +3,7 @@ package dma
 import (
 	"fmt"
 	"math"
-	"time"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/gid"
@@ -36,15 +34,7 @@ type Config struct {
 	// MaxSGE is the number of buffers of a list that the device takes at a time, on either
 	// side; longer lists go in segments. Zero: 4, or the device's limit.
 	MaxSGE int
-	// DrainTimeout bounds the time that the device may take to give back its copies when the
-	// context stops or fails. After it the queue pair is destroyed and the copies are flushed.
-	// Working devices take milliseconds. Zero: DefaultDrainTimeout. Negative times are
-	// refused.
-	DrainTimeout time.Duration
 }
-
-// DefaultDrainTimeout is the default for Config.DrainTimeout.
-const DefaultDrainTimeout = lane.DefaultLimit
 
 // settings are a checked Config with all defaults but the queue size filled in.
 type settings struct {
@@ -78,12 +68,6 @@ func resolve(dev verbs.Device, cfg Config) (*settings, error) {
 		s.PD = dev.DefaultPD()
 	} else if s.PD.Device() != dev {
 		return nil, fmt.Errorf("%w: Config.PD belongs to %s; use a protection domain of %s", ErrInvalid, s.PD.Device().Name(), dev.Name())
-	}
-	switch {
-	case s.DrainTimeout < 0:
-		return nil, fmt.Errorf("%w: Config.DrainTimeout is %v; it must be positive, or 0 for %v", ErrRange, s.DrainTimeout, DefaultDrainTimeout)
-	case s.DrainTimeout == 0:
-		s.DrainTimeout = DefaultDrainTimeout
 	}
 	if s.Port == 0 {
 		s.Port = 1

@@ -66,7 +66,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 	}
 	c := &Context{dev: dev, set: set}
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
-	c.lanes.Limit(set.DrainTimeout, c.control.Wake)
+	c.lanes.Limit(lane.DefaultLimit, c.control.Wake)
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("dma: make a context: %w", err)

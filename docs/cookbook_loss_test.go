@@ -33,7 +33,7 @@ func TestTransferUnderFaults(t *testing.T) {
 
 // The program learns that the network is cut.
 func TestTransferOverCutCable(t *testing.T) {
-	from, to := newEnds(t, "soft-lo", rdma.Config{Retries: rdma.Retries{AckTimeout: 5 * time.Millisecond, RetryCount: 3}})
+	from, to := newEnds(t, "soft-lo", rdma.Config{AckTimeout: 5 * time.Millisecond})
 	from.rdma.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if state == rdma.Ready {
 			assert.NoError(t, from.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))

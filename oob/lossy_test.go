@@ -45,7 +45,7 @@ func testCMOnALossyNetwork(s *sim.Sim) {
 	go func() { ended <- engine.Run(ctx) }()
 
 	for range times {
-		p := newProgram(t, must(oob.Parse(at)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true, Retries: rdma.Retries{SilenceTimeout: time.Minute}})
+		p := newProgram(t, must(oob.Parse(at)), oob.Config{Name: "client", Peer: "server"}, rdma.Config{EndWithLastConnection: true, SilenceTimeout: time.Minute})
 		local, err := mmap.Alloc(p.dev, 64, mmap.LocalReadWrite)
 		require.NoError(t, err)
 		left := writes

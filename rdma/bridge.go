@@ -10,10 +10,12 @@ import (
 
 // Bridge makes a connection whose queue pair the program connects by itself: with a
 // communication ID of its own (verbs.CMID), or with a peer and a protocol that this SDK does
-// not know. The queue pair, Connection.QP, is in the state Init, with the access rights of
-// Config.Permissions, and takes receives of the context. The program modifies it to Ready to
-// Receive and Ready to Send, and then calls Connection.Established. The connection is
-// Connecting until then, for Config.ConnectTimeout.
+// not know. It also serves for attributes that no Config has: those of packets, the retry count,
+// the RNR timer, reads and atomics under way at a time, a partition (P_Key). The queue pair,
+// Connection.QP, is in the state Init, with the access rights of Config.Permissions, and takes
+// receives of the context. The program modifies it to Ready to Receive and Ready to Send, and
+// then calls Connection.Established. The connection is Connecting until then, for
+// Config.ConnectTimeout.
 //
 // Nothing tells the peer when such a connection is closed. The program's own protocol must do
 // that, and must call Close when the peer has closed. Keepalives are empty writes, as on other
@@ -24,7 +26,7 @@ func (c *Connections) Bridge() (*Connection, error) {
 	conn, err := c.newConnection("bridge a connection", func(conn *Connection) error {
 		b := &bridge{conn}
 		conn.establishment, conn.establish = b, b.establish
-		return conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex)
+		return conn.initialize(c.set.Path.Port, 0)
 	})
 	if err != nil {
 		return nil, err

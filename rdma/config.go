@@ -12,7 +12,7 @@ import (
 // its numbers and times; all other negative values are refused (ErrRange). An index whose zero
 // is a valid entry is a pointer, and nil means the default.
 const (
-	// None means no retry, no inline data, no keepalive or no wait, where 0 means the default.
+	// None means no retry, no keepalive or no wait, where 0 means the default.
 	None = -1
 	// Forever means a retry or a wait without end.
 	Forever = -2
@@ -40,10 +40,6 @@ type Config struct {
 	Permissions mmap.Permission
 	// Path is the local address, and what packets carry.
 	Path Path
-	// Queues are the sizes of the queues at the device.
-	Queues Queues
-	// Retries say when the device repeats a request, and when it gives up.
-	Retries Retries
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
@@ -65,7 +61,7 @@ type Config struct {
 	// acknowledges and its program does not notice. It posts none while the device has tasks
 	// of the connection. Without the acknowledgement, the connection fails with
 	// ErrRetryExceeded: at most 1.5 × Keepalive after the death of the peer, plus the time
-	// until the device gives up (see Retries.AckTimeout). A device that cannot report writes of peers,
+	// until the device gives up (see AckTimeout). A device that cannot report writes of peers,
 	// such as an adapter, sees a disconnect notice only when a keepalive is due. Zero: two
 	// seconds. None: no keepalives.
 	Keepalive time.Duration
@@ -75,10 +71,37 @@ type Config struct {
 	// then is flushed. Zero: one second. None: it does not wait, and writes no notice. Forever is
 	// refused.
 	CloseTimeout time.Duration
-	// DrainTimeout is how long the device may take to give back the requests of a connection
-	// that has ended. Then the queue pair is destroyed, and the tasks are flushed. Working
-	// devices take milliseconds. Zero: DefaultDrainTimeout. None and Forever are refused.
-	DrainTimeout time.Duration
+
+	// SendQueueSize is how many tasks can be at the device at a time on one
+	// connection; further ones wait in the context, in order. Zero: 256, or as many
+	// as the pools hold that have been made before the connection, or the device takes, if that
+	// is less; 16 without a pool. All connections together have as many tasks at the device as
+	// the pools hold that were made before Start, or 256 if that is more, and each can have one
+	// in any case.
+	SendQueueSize int
+	// MaxSGE is how many buffers the list of a send, read, write or receive may have; the device
+	// may take fewer for some (Capabilities). Zero: 4, or the device's limit. An entry of a send
+	// queue has 16 bytes for each of them, and for at least 4. Data of a send or write that fit
+	// there are copied into the work request, if the device can take so many inline
+	// (Connections.MaxInline), which spares it a read of the memory.
+	MaxSGE int
+
+	// RNRRetry is how often the device repeats a message that found no receive at the peer: 1
+	// to 6, None or Forever. Zero: Forever. Peers are told to repeat after 640 µs.
+	RNRRetry int
+	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
+	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3), before the request is repeated,
+	// up to 6 times. Forever: without end. Zero: the software device measures the round trip and
+	// adapts (RFC 6298). It repeats soon, and gives up when the peer has been silent for
+	// SilenceTimeout. Other devices wait 268 ms (n = 16).
+	//
+	// A device that does not adapt may wait up to four times as long. The software device doubles
+	// the second and the third time-out in a row.
+	AckTimeout time.Duration
+	// SilenceTimeout is how long a peer may be silent before the software device gives up, where
+	// AckTimeout is zero. A process that a debugger has stopped is silent. Zero: 4 s. Adapters
+	// ignore it.
+	SilenceTimeout time.Duration
 }
 
 // Path is the local address that packets use, and the fields of their headers.
@@ -90,9 +113,6 @@ type Path struct {
 	// the first usable one, RoCEv2 on IPv4 before RoCEv2 on IPv6, link-local
 	// addresses last.
 	GIDIndex *int
-	// PKeyIndex is the index of the partition's P_Key in the port's table (InfiniBand). For
-	// connections by address the connection manager chooses it.
-	PKeyIndex int
 	// MTU is the most bytes in one packet; a connection uses the smaller of its two ends'.
 	// Zero: the port's active MTU, which is also the largest allowed. Bridge does not use it.
 	// By address, the dialling end asks for a path MTU. A listener with a smaller one rejects
@@ -106,74 +126,6 @@ type Path struct {
 	SL uint8
 	// TrafficClass is that of the IP header: DSCP in the upper six bits, ECN in the lower two.
 	TrafficClass uint8
-	// HopLimit is that of the IP header. Zero: 64. On adapters, packets of connections have
-	// the hop limit of the kernel's route.
-	HopLimit uint8
-	// FlowLabel is that of the IPv6 header, 20 bits; IPv4 has none.
-	FlowLabel uint32
-}
-
-// Queues are the sizes of the queues at the device.
-type Queues struct {
-	// SendQueueSize is how many tasks can be at the device at a time on one
-	// connection; further ones wait in the context, in order. Zero: 256, or as many
-	// as the pools hold that have been made before the connection, or the device takes, if that
-	// is less; 16 without a pool. All connections together have as many tasks at the device as
-	// the pools hold that were made before Start, or 256 if that is more, and each can have one
-	// in any case.
-	SendQueueSize int
-	// RecvQueueSize is how many receives can be at the device at a time, for all connections
-	// together, unless each has its own (Connections.ReceivePerConnection); further ones wait in
-	// the context, in order. With UC, and on a device without shared receive queues
-	// (verbs.DeviceAttr.MaxSRQ is 0), each connection gets at most RecvQueueSize /
-	// MaxConnections of them, in turn; Start fails there with ErrRange if there are receives,
-	// but fewer than MaxConnections. Zero: as many as the pools and Receive have or the device
-	// takes, whichever is less.
-	RecvQueueSize int
-	// MaxSendSGE is how many buffers the local list of a send, read or write may
-	// have. Zero: 4, or the device's limit.
-	MaxSendSGE int
-	// MaxRecvSGE is how many buffers the list of a receive may have. Zero: 4, or
-	// the device's limit.
-	MaxRecvSGE int
-	// MaxReadAtomic is how many reads and atomics each end of a connection can have under way
-	// at a time; this end has no more than the peer accepts. Further ones wait at the device.
-	// Zero: 16, or the device's limit. Bridge and contexts of datagrams do not use it.
-	MaxReadAtomic int
-	// MaxInline is up to how many bytes the data of a send or write are copied into the work
-	// request, which spares the device a read of the memory. Zero: 64, or the device's limit.
-	// None: nothing is copied.
-	MaxInline int
-}
-
-// Retries say when the device of one end repeats a request of a connection, and when it gives up.
-type Retries struct {
-	// RNRRetry is how often the device repeats a message that found no receive at the peer: 1
-	// to 6, None or Forever. Zero: Forever.
-	RNRRetry int
-	// AckTimeout is how long to wait for the acknowledgement of a request, rounded
-	// up to 4.096 µs × 2^n with n from 1 to 31 (IBTA 9.7.6.1.3). Forever: without end.
-	// Zero, with RetryCount zero: the software device measures the round trip and adapts
-	// (RFC 6298). It repeats soon, and gives up when the peer has been silent for
-	// SilenceTimeout.
-	// Zero otherwise, and on other devices: 268 ms (n = 16).
-	//
-	// A device that does not adapt may wait up to four times as long. The software device doubles
-	// the second and the third time-out in a row.
-	AckTimeout time.Duration
-	// RetryCount is how often the device repeats a request that the peer did not acknowledge:
-	// 1 to 7, or None. Zero: see Retries.AckTimeout; devices that do not adapt repeat 6 times. (The
-	// kernel's rxe, in Linux 6.1, repeats without end for 7.)
-	RetryCount int
-	// SilenceTimeout is how long a peer may be silent before the software device gives up, where
-	// AckTimeout and RetryCount are zero. A process that a debugger has stopped is silent. Zero:
-	// 4 s. Adapters ignore it.
-	SilenceTimeout time.Duration
-	// MinRNRTimer is how long peers are told to wait before they repeat a message that found
-	// no receive, rounded up to the next of the 32 values of IBTA 9.7.5.2.8, which go from 10
-	// µs to 655.36 ms. Zero: 640 µs. A software device waits longer, up to 1 s, while many of
-	// its queue pairs wait for receives without a limit.
-	MinRNRTimer time.Duration
 }
 
 // DatagramsConfig configures a context of datagrams. The zero value is usable: an endpoint of
@@ -191,14 +143,15 @@ type DatagramsConfig struct {
 	PD verbs.PD
 	// Path is as in Config.
 	Path Path
-	// Queues are as in Config.
-	Queues Queues
 
 	// QKey is the Q_Key that a message must carry for the endpoint to accept it. Descriptors
 	// of endpoints contain it. A reply to a peer that is known only by its messages carries
 	// this context's own Q_Key, so such programs must use the same one. Values from 0x80000000
 	// on are refused. Zero: DefaultQKey, which is public.
 	QKey uint32
+	// PKeyIndex is the index, in the port's table, of the P_Key of the endpoint's partition
+	// (InfiniBand): 0 to 65535.
+	PKeyIndex int
 	// UnsolicitedWriteRecv lets writes with immediate arrive at an SRD endpoint without a
 	// receive. They go to the function of Receive. Both ends must set it, and both devices
 	// must support it (verbs.SRDAttr). Each takes an entry of the completion queue, which has
@@ -210,17 +163,17 @@ type DatagramsConfig struct {
 	// CloseTimeout is how long a stopping context waits for the tasks at the device before
 	// they are flushed. Zero: one second. None: it does not wait.
 	CloseTimeout time.Duration
-	// DrainTimeout is as in Config.
-	DrainTimeout time.Duration
-	// RNRRetry is as in Retries, for SRD devices that allow setting it (verbs.SRDAttr).
+	// SendQueueSize and MaxSGE are as in Config.
+	SendQueueSize, MaxSGE int
+	// RNRRetry is as in Config, for SRD devices that allow setting it (verbs.SRDAttr).
 	RNRRetry int
 }
 
 // common returns the fields that a Config has too.
 func (d *DatagramsConfig) common() Config {
 	c := Config{
-		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path, Queues: d.Queues,
-		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, DrainTimeout: d.DrainTimeout, Retries: Retries{RNRRetry: d.RNRRetry},
+		Transport: d.Transport, Name: d.Name, Engine: d.Engine, PD: d.PD, Path: d.Path,
+		ConnectTimeout: d.ConnectTimeout, CloseTimeout: d.CloseTimeout, SendQueueSize: d.SendQueueSize, MaxSGE: d.MaxSGE, RNRRetry: d.RNRRetry,
 	}
 	if c.Transport == 0 {
 		c.Transport = verbs.UD

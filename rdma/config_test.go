@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/faultydevice"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -32,13 +33,10 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, dev.DefaultPD(), cfg.PD)
 	assert.Equal(t, 1, cfg.Path.Port)
 	assert.Equal(t, 0, *cfg.Path.GIDIndex)
-	assert.Equal(t, rdma.Forever, cfg.Retries.RNRRetry)
-	assert.Equal(t, 6, cfg.Retries.RetryCount)
-	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.Retries.AckTimeout)
-	assert.Equal(t, 640*time.Microsecond, cfg.Retries.MinRNRTimer)
+	assert.Equal(t, rdma.Forever, cfg.RNRRetry)
+	assert.Equal(t, 4096*time.Nanosecond<<16, cfg.AckTimeout)
 	assert.Equal(t, 1, cfg.MaxConnections)
-	assert.Equal(t, 4, cfg.Queues.MaxSendSGE)
-	assert.Equal(t, 4, cfg.Queues.MaxRecvSGE)
+	assert.Equal(t, 4, cfg.MaxSGE)
 	assert.True(t, c.GID().GID.Addr().Is4())
 	assert.Same(t, dev, c.Device())
 	assert.Equal(t, dev.DefaultPD(), c.PD())
@@ -49,23 +47,21 @@ func TestDefaults(t *testing.T) {
 	must(c.Pool(10, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	must(c.Pool(5, func(*rdma.Task) {}, func(*rdma.Task, error) {}))
 	must(c.ReceivePool(7, func(*rdma.ReceiveTask) {}, func(*rdma.ReceiveTask, error) {}))
-	assert.Equal(t, 15, c.Config().Queues.SendQueueSize, "follows from the pools")
-	assert.Equal(t, 7, c.Config().Queues.RecvQueueSize)
+	assert.Equal(t, 15, c.Config().SendQueueSize, "follows from the pools")
 }
 
 func TestRounding(t *testing.T) {
 	dev := openDevice(t)
-	for _, c := range []struct{ ack, wantAck, rnr, wantRNR time.Duration }{
-		{1, 8192, 1, 10 * time.Microsecond},
-		{8192, 8192, 10 * time.Microsecond, 10 * time.Microsecond},
-		{8193, 16384, 11 * time.Microsecond, 20 * time.Microsecond},
-		{time.Second, 4096 << 18, time.Millisecond, 1280 * time.Microsecond},
-		{4096 << 31, 4096 << 31, 500 * time.Millisecond, 655360 * time.Microsecond},
-		{rdma.Forever, rdma.Forever, 655360 * time.Microsecond, 655360 * time.Microsecond},
+	for _, c := range []struct{ ack, want time.Duration }{
+		{1, 8192},
+		{8192, 8192},
+		{8193, 16384},
+		{time.Second, 4096 << 18},
+		{4096 << 31, 4096 << 31},
+		{rdma.Forever, rdma.Forever},
 	} {
-		cfg := must(rdma.New(dev, rdma.Config{Retries: rdma.Retries{AckTimeout: c.ack, MinRNRTimer: c.rnr}})).Config()
-		assert.Equal(t, c.wantAck, cfg.Retries.AckTimeout, "%v", c.ack)
-		assert.Equal(t, c.wantRNR, cfg.Retries.MinRNRTimer, "%v", c.rnr)
+		cfg := must(rdma.New(dev, rdma.Config{AckTimeout: c.ack})).Config()
+		assert.Equal(t, c.want, cfg.AckTimeout, "%v", c.ack)
 	}
 }
 
@@ -84,26 +80,17 @@ func TestBadConfig(t *testing.T) {
 		{"negative GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(-1)}}, rdma.ErrGID, "RoCEv2"},
 		{"MTU", rdma.Config{Path: rdma.Path{MTU: 1500}}, rdma.ErrRange, "256, 512"},
 		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.Path.SL"},
-		{"FlowLabel", rdma.Config{Path: rdma.Path{FlowLabel: 1 << 20}}, rdma.ErrRange, "Config.Path.FlowLabel"},
-		{"RNRRetry", rdma.Config{Retries: rdma.Retries{RNRRetry: 8}}, rdma.ErrRange, "Config.Retries.RNRRetry"},
-		{"SilenceTimeout", rdma.Config{Retries: rdma.Retries{SilenceTimeout: -time.Second}}, rdma.ErrRange, "Config.Retries.SilenceTimeout"},
-		{"RetryCount", rdma.Config{Retries: rdma.Retries{RetryCount: rdma.Forever}}, rdma.ErrRange, "Config.Retries.RetryCount"},
-		{"AckTimeout", rdma.Config{Retries: rdma.Retries{AckTimeout: math.MaxInt64}}, rdma.ErrRange, "Config.Retries.AckTimeout"},
-		{"MinRNRTimer", rdma.Config{Retries: rdma.Retries{MinRNRTimer: time.Second}}, rdma.ErrRange, "Config.Retries.MinRNRTimer"},
-		{"negative MinRNRTimer", rdma.Config{Retries: rdma.Retries{MinRNRTimer: -1}}, rdma.ErrRange, "Config.Retries.MinRNRTimer"},
-		{"MaxInline", rdma.Config{Queues: rdma.Queues{MaxInline: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxInline"},
+		{"RNRRetry", rdma.Config{RNRRetry: 8}, rdma.ErrRange, "Config.RNRRetry"},
+		{"SilenceTimeout", rdma.Config{SilenceTimeout: -time.Second}, rdma.ErrRange, "Config.SilenceTimeout"},
+		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
 		{"MaxConnections", rdma.Config{MaxConnections: 1<<16 + 1}, rdma.ErrRange, "Config.MaxConnections"},
-		{"SendQueueSize", rdma.Config{Queues: rdma.Queues{SendQueueSize: -1}}, rdma.ErrRange, "Config.Queues.SendQueueSize"},
-		{"RecvQueueSize", rdma.Config{Queues: rdma.Queues{RecvQueueSize: 1 << 30}}, rdma.ErrRange, "Config.Queues.RecvQueueSize"},
-		{"MaxSendSGE", rdma.Config{Queues: rdma.Queues{MaxSendSGE: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxSendSGE"},
-		{"MaxReadAtomic", rdma.Config{Queues: rdma.Queues{MaxReadAtomic: 256}}, rdma.ErrRange, "Config.Queues.MaxReadAtomic"},
+		{"SendQueueSize", rdma.Config{SendQueueSize: -1}, rdma.ErrRange, "Config.SendQueueSize"},
+		{"MaxSGE", rdma.Config{MaxSGE: 1 << 20}, rdma.ErrRange, "Config.MaxSGE"},
 		{"transport service", rdma.Config{Transport: verbs.UD}, rdma.ErrInvalid, "NewDatagrams"},
 		{"ConnectTimeout", rdma.Config{ConnectTimeout: rdma.None}, rdma.ErrRange, "Config.ConnectTimeout is None"},
 		{"Keepalive", rdma.Config{Keepalive: rdma.Forever}, rdma.ErrRange, "Config.Keepalive is Forever"},
 		{"CloseTimeout", rdma.Config{CloseTimeout: -5}, rdma.ErrRange, "Config.CloseTimeout"},
-		{"DrainTimeout", rdma.Config{DrainTimeout: rdma.None}, rdma.ErrRange, "Config.DrainTimeout is None"},
-		{"AckTimeout None", rdma.Config{Retries: rdma.Retries{AckTimeout: rdma.None}}, rdma.ErrRange, "Config.Retries.AckTimeout is None"},
-		{"MaxRecvSGE", rdma.Config{Queues: rdma.Queues{MaxRecvSGE: 1 << 20}}, rdma.ErrRange, "Config.Queues.MaxRecvSGE"},
+		{"AckTimeout None", rdma.Config{AckTimeout: rdma.None}, rdma.ErrRange, "Config.AckTimeout is None"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := rdma.New(dev, c.cfg)
@@ -113,9 +100,9 @@ func TestBadConfig(t *testing.T) {
 	}
 	_, err := rdma.New(nil, rdma.Config{})
 	require.ErrorIs(t, err, rdma.ErrInvalid)
-	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{Queues: rdma.Queues{MaxReadAtomic: 1}})
+	_, err = rdma.NewDatagrams(dev, rdma.DatagramsConfig{PKeyIndex: 1 << 16})
 	require.ErrorIs(t, err, rdma.ErrRange)
-	assert.ErrorContains(t, err, "0 at most")
+	assert.ErrorContains(t, err, "DatagramsConfig.PKeyIndex")
 	for _, timeout := range []time.Duration{rdma.None, -time.Second} {
 		c := must(rdma.New(dev, rdma.Config{Engine: newEngine(t)}))
 		require.NoError(t, c.Start())
@@ -128,12 +115,23 @@ func TestBadConfig(t *testing.T) {
 	require.ErrorIs(t, err, rdma.ErrInvalid)
 }
 
-// The reads under way at a time are those that both ends allow, by descriptor and by address.
+// The reads under way at a time are those that both devices allow, and at most 16, by descriptor and
+// by address.
 func TestMaxReadAtomic(t *testing.T) {
-	for _, c := range []struct{ a, b, both int }{{0, 0, 16}, {1, 0, 1}, {5, 3, 3}, {0, 100, 16}, {100, 20, 20}} {
+	for _, c := range []struct{ a, b, both int }{{100, 100, 16}, {1, 100, 1}, {5, 3, 3}, {16, 100, 16}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			configA, configB := rdma.Config{Queues: rdma.Queues{MaxReadAtomic: c.a}, Permissions: everything}, rdma.Config{Queues: rdma.Queues{MaxReadAtomic: c.b}, Permissions: everything}
-			r := newRig(t, configA, configB)
+			open := func(limit int) verbs.Device {
+				dev := openFaulty(t)
+				dev.Set(func(h *faultydevice.Hooks) {
+					h.Query = func(a *verbs.DeviceAttr) error {
+						a.MaxQPReadAtomic, a.MaxInitReadAtomic = limit, limit
+						return nil
+					}
+				})
+				return dev
+			}
+			cfg := rdma.Config{Permissions: everything}
+			r := newRigOn(t, open(c.a), open(c.b), cfg, cfg)
 			var reads outcome[*rdma.Task]
 			pool := must(r.a.ctx.Pool(40, reads.ok, reads.bad))
 			r.connect(1)
@@ -148,8 +146,8 @@ func TestMaxReadAtomic(t *testing.T) {
 			}
 			assert.Equal(t, []int{c.both, c.both}, []int{r.a.conns[0].MaxReadAtomic(), r.b.conns[0].MaxReadAtomic()})
 
-			cs := newDialRig(t)
-			server, client := cs.add(configA), cs.add(configB)
+			cs := newDialRig(t, open(c.a), open(c.b))
+			server, client := cs.add(cfg), cs.add(cfg)
 			cs.start(server, client)
 			_, addr := cs.listen(server, rdma.ListenConfig{})
 			conn := must(client.Dial(addr, rdma.DialConfig{}))
@@ -161,11 +159,11 @@ func TestMaxReadAtomic(t *testing.T) {
 
 func TestEveryConfigWorks(t *testing.T) {
 	for _, c := range []rdma.Config{
-		{Path: rdma.Path{MTU: 256}, Queues: rdma.Queues{MaxSendSGE: 1, MaxRecvSGE: 1}},
-		{Path: rdma.Path{SL: 3, TrafficClass: 0x20, HopLimit: 1, FlowLabel: 5, MTU: 1024}},
-		{Retries: rdma.Retries{AckTimeout: rdma.Forever, RNRRetry: rdma.None, RetryCount: rdma.None}},
+		{Path: rdma.Path{MTU: 256}, MaxSGE: 1},
+		{Path: rdma.Path{SL: 3, TrafficClass: 0x20, MTU: 1024}},
+		{AckTimeout: rdma.Forever, RNRRetry: rdma.None},
 		{Permissions: mmap.RemoteRead},
-		{Queues: rdma.Queues{SendQueueSize: 1, RecvQueueSize: 1}, MaxConnections: 100},
+		{SendQueueSize: 1, MaxConnections: 100},
 	} {
 		r := newRig(t, c, rdma.Config{})
 		var writes outcome[*rdma.Task]

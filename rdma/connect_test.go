@@ -26,7 +26,7 @@ func TestPeerComesLate(t *testing.T) {
 
 func testPeerComesLate(s *sim.Sim, first string, timeout time.Duration) {
 	t := testOf(s)
-	cfg := rdma.Config{Retries: rdma.Retries{AckTimeout: timeout, RetryCount: rdma.None}}
+	cfg := rdma.Config{AckTimeout: timeout}
 	r := newSimRig(s, cfg, cfg)
 	r.start()
 	a, b, descA, descB := r.export()
@@ -52,7 +52,7 @@ func TestMessageOvertakesReadySignal(t *testing.T) { sim.Check(t, 5, testMessage
 func testMessageOvertakesReadySignal(s *sim.Sim) {
 	t := testOf(s)
 	const tasks = 4
-	r := newSimRig(s, rdma.Config{MaxConnections: 2, Retries: rdma.Retries{AckTimeout: time.Second}}, rdma.Config{MaxConnections: 2})
+	r := newSimRig(s, rdma.Config{MaxConnections: 2, AckTimeout: time.Second}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.Task]
 	var sends outcome[*rdma.Task]
 	var recvs outcome[*rdma.ReceiveTask]
@@ -88,7 +88,7 @@ func TestReadySignalFailsLate(t *testing.T) { sim.Check(t, 5, testReadySignalFai
 
 func testReadySignalFailsLate(s *sim.Sim) {
 	t := testOf(s)
-	r := newSimRig(s, rdma.Config{MaxConnections: 2, Retries: rdma.Retries{AckTimeout: 2 * time.Second, RetryCount: rdma.None}}, rdma.Config{MaxConnections: 2})
+	r := newSimRig(s, rdma.Config{MaxConnections: 2, AckTimeout: 200 * time.Millisecond}, rdma.Config{MaxConnections: 2})
 	var recvs outcome[*rdma.ReceiveTask]
 	var sends outcome[*rdma.Task]
 	recvPool := must(r.a.ctx.ReceivePool(1, recvs.ok, recvs.bad))
@@ -199,7 +199,7 @@ func TestConnectTimeout(t *testing.T) { sim.Check(t, 4, testConnectTimeout) }
 
 func testConnectTimeout(s *sim.Sim) {
 	t := testOf(s)
-	cfg := rdma.Config{ConnectTimeout: time.Minute, Retries: rdma.Retries{AckTimeout: time.Millisecond}}
+	cfg := rdma.Config{ConnectTimeout: time.Minute, AckTimeout: time.Millisecond}
 	r := newSimRig(s, cfg, cfg)
 	r.start()
 	a, _, _, descB := r.export()

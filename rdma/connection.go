@@ -225,12 +225,12 @@ func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*
 // openLane makes the queue pair.
 func (conn *Connection) openLane() (err error) {
 	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.SRQ(), MaxSendSGE: s.Queues.MaxSendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.Retries.SilenceTimeout}
+	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.SRQ(), MaxSendSGE: s.sendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
 	if c.receives.SRQ() == nil {
 		init.MaxRecvWR = 1
 	}
 	if n := c.receives.QueueSize(); n > 0 {
-		init.MaxRecvWR, init.MaxRecvSGE = n, s.Queues.MaxRecvSGE
+		init.MaxRecvWR, init.MaxRecvSGE = n, s.recvSGE
 		if c.receives.Each() > 0 {
 			init.MaxRecvSGE = 1
 		}
@@ -255,7 +255,7 @@ func (conn *Connection) returnReceives() {
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
 	s, port := conn.ctx.set, conn.ctx.portView()
-	if err := conn.initialize(s.Path.Port, s.Path.PKeyIndex); err != nil {
+	if err := conn.initialize(s.Path.Port, 0); err != nil {
 		return nil, err
 	}
 	signal, word := conn.newSignal()
@@ -272,7 +272,7 @@ func (conn *Connection) export() ([]byte, error) {
 		source:    port.gid.SourceUDPPort,
 		lid:       port.lid,
 		mtu:       port.mtu,
-		reads:     s.reads,
+		reads:     s.destReads,
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
 		nonce:     newNonce(binary.NativeEndian.Uint64(random[:]), s.CloseTimeout >= 0 && word.watchable()),
@@ -343,7 +343,7 @@ func (conn *Connection) Connect(desc []byte) error {
 	}
 	conn.peer = peer
 	conn.path.mtu = min(conn.local.mtu, peer.mtu)
-	conn.path.maxReads = min(peer.reads, c.set.Queues.MaxReadAtomic)
+	conn.path.maxReads = min(peer.reads, c.set.initReads)
 	conn.connecting()
 	conn.start()
 	return nil
@@ -386,8 +386,8 @@ func (conn *Connection) bringUp(done func()) {
 	conn.connectLane(verbs.QPAttr{
 		Address: s.path(sgidIndex, conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
 		PathMTU: conn.path.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
-		MaxDestReadAtomic: s.reads, MaxInitReadAtomic: conn.path.maxReads, MinRNRTimer: s.rnrTimer,
-		Timeout: s.timeout, RetryCount: s.retries, RNRRetry: s.rnrRetry,
+		MaxDestReadAtomic: s.destReads, MaxInitReadAtomic: conn.path.maxReads, MinRNRTimer: minRNRTimer,
+		Timeout: s.timeout, RetryCount: retryCount, RNRRetry: s.rnrRetry,
 	}, func(err error) {
 		if err != nil {
 			conn.fail(conn.deviceError(err))
@@ -424,7 +424,7 @@ func (conn *Connection) reset() error {
 		return err
 	}
 	conn.returnReceives()
-	return conn.initialize(conn.ctx.set.Path.Port, conn.ctx.set.Path.PKeyIndex)
+	return conn.initialize(conn.ctx.set.Path.Port, 0)
 }
 
 // initialize takes the queue pair from Reset to Init, for a port of the device.

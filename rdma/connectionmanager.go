@@ -212,10 +212,10 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 		return attr, err
 	}
 	attr.SQPSN, attr.MaxInitReadAtomic = rts.SQPSN, rts.MaxInitReadAtomic
-	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = s.rnrTimer, s.timeout, s.retries, s.rnrRetry
+	attr.MinRNRTimer, attr.Timeout, attr.RetryCount, attr.RNRRetry = minRNRTimer, s.timeout, retryCount, s.rnrRetry
 	s.putPathFields(&attr.Address)
-	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.reads) // the peer may ask for more
-	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.Queues.MaxReadAtomic)
+	attr.MaxDestReadAtomic = min(attr.MaxDestReadAtomic, s.destReads) // the peer may ask for more
+	attr.MaxInitReadAtomic = min(attr.MaxInitReadAtomic, s.initReads)
 	conn.path.mtu, conn.path.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
 	conn.publish()
@@ -227,8 +227,8 @@ func (e *cmEnd) param(privateData []byte) verbs.CMParam {
 	c, s := e.conn.ctx, e.conn.ctx.set
 	return verbs.CMParam{
 		QPN: e.conn.lane.Num(), PrivateData: privateData,
-		ResponderResources: s.reads, InitiatorDepth: s.Queues.MaxReadAtomic,
-		RetryCount: s.retries, RNRRetryCount: s.rnrRetry, SRQ: c.receives.SRQ() != nil,
+		ResponderResources: s.destReads, InitiatorDepth: s.initReads,
+		RetryCount: retryCount, RNRRetryCount: s.rnrRetry, SRQ: c.receives.SRQ() != nil,
 	}
 }
 

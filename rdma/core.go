@@ -59,6 +59,10 @@ func (c *core) Capabilities() Capabilities {
 	return caps
 }
 
+// MaxInline is up to how many bytes the data of a send or write travel in the work request: see
+// Config.MaxSGE.
+func (c *core) MaxInline() int { return c.set.inline }
+
 // wake makes the engine call Progress, which then asks every part for work. It may be called
 // from any goroutine.
 func (c *core) wake() {

@@ -48,13 +48,13 @@ func (c *Datagrams) open() (err error) {
 	c.endpoint = d
 	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
 	init := verbs.QPInit{
-		Type: s.Transport, MaxRecvWR: max(c.receives.depth(), 1), MaxSendSGE: s.Queues.MaxSendSGE, MaxRecvSGE: max(s.Queues.MaxRecvSGE+s.headerEntries(), 1),
+		Type: s.Transport, MaxRecvWR: max(c.receives.depth(), 1), MaxSendSGE: s.sendSGE, MaxRecvSGE: max(s.recvSGE+s.headerEntries(), 1),
 		MaxInline: s.inline, UnsolicitedWriteRecv: s.unsolicited,
 	}
 	if d.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*datagramOwner)(d)); err != nil {
 		return err
 	}
-	attr, mask := verbs.QPAttr{Port: s.Path.Port, PKeyIndex: s.Path.PKeyIndex, QKey: s.qkey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
+	attr, mask := verbs.QPAttr{Port: s.Path.Port, PKeyIndex: s.pKeyIndex, QKey: s.qkey, RNRRetry: s.rnrRetry}, verbs.QPAttrMask(0)
 	if s.rnrRetrySettable {
 		mask = verbs.QPAttrRNRRetry
 	}

@@ -39,9 +39,9 @@ func NewDatagrams(dev verbs.Device, cfg DatagramsConfig) (*Datagrams, error) {
 func (c *Datagrams) Config() DatagramsConfig {
 	cfg := c.config()
 	return DatagramsConfig{
-		Transport: cfg.Transport, Name: cfg.Name, Engine: cfg.Engine, PD: cfg.PD, Path: cfg.Path, Queues: cfg.Queues,
-		QKey: c.set.qkey, UnsolicitedWriteRecv: c.set.unsolicited, ConnectTimeout: cfg.ConnectTimeout,
-		CloseTimeout: cfg.CloseTimeout, DrainTimeout: cfg.DrainTimeout, RNRRetry: cfg.Retries.RNRRetry,
+		Transport: cfg.Transport, Name: cfg.Name, Engine: cfg.Engine, PD: cfg.PD, Path: cfg.Path,
+		QKey: c.set.qkey, PKeyIndex: c.set.pKeyIndex, UnsolicitedWriteRecv: c.set.unsolicited, ConnectTimeout: cfg.ConnectTimeout,
+		CloseTimeout: cfg.CloseTimeout, SendQueueSize: cfg.SendQueueSize, MaxSGE: cfg.MaxSGE, RNRRetry: cfg.RNRRetry,
 	}
 }
 

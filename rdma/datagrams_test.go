@@ -277,7 +277,7 @@ func TestDatagramRestart(t *testing.T) {
 // TestDatagramStop: tasks that wait come back, flushed.
 func TestDatagramStop(t *testing.T) {
 	engine := newEngine(t)
-	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", Queues: rdma.Queues{SendQueueSize: 1}}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
+	a, b := newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "a", SendQueueSize: 1}), newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{Name: "b"})
 	to := a.peerOf(b)
 	for i := range 50 {
 		require.NoError(t, must(a.alloc(to, fmt.Sprint(i))).Submit(pe.Aggregate))

@@ -83,7 +83,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 		}
 		d = newDial(conn, addr, port, cfg)
 		conn.establishment = d
-		return conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex)
+		return conn.initialize(c.set.Path.Port, 0)
 	})
 	if err != nil {
 		return nil, err
@@ -403,7 +403,7 @@ func (conn *Connection) replaceQP() error {
 	conn.publish()
 	err := old.Close()
 	conn.returnReceives()
-	return errors.Join(err, conn.initialize(c.set.Path.Port, c.set.Path.PKeyIndex))
+	return errors.Join(err, conn.initialize(c.set.Path.Port, 0))
 }
 
 // due makes another attempt, or gives up.

@@ -484,7 +484,7 @@ func testDialledPeerIsSilent(s *sim.Sim) {
 	t := testOf(s)
 	cs := newSimDialRig(s)
 	server := cs.add(rdma.Config{})
-	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, Retries: rdma.Retries{AckTimeout: 10 * time.Millisecond, RetryCount: 3}})
+	client := cs.add(rdma.Config{Keepalive: 50 * time.Millisecond, AckTimeout: 10 * time.Millisecond})
 	cs.start(server, client)
 	_, addr := cs.listen(server, rdma.ListenConfig{})
 	conn := must(client.Dial(addr, rdma.DialConfig{}))

@@ -348,7 +348,7 @@ func TestLastConnectionEnds(t *testing.T) {
 				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 				r.a = r.sideThatStays(s.Host("a").Device(), rdma.Config{EndWithLastConnection: ends, Keepalive: 5 * time.Millisecond,
-					Retries: rdma.Retries{AckTimeout: 5 * time.Millisecond, RetryCount: 3}})
+					AckTimeout: 5 * time.Millisecond})
 				r.b = r.sideThatStays(s.Host("b").Device(), cfg)
 				var events []string
 				var reason error

@@ -75,7 +75,7 @@ func TestTasksWaitUntilReady(t *testing.T) {
 func tasksWaitUntilReady(t *testing.T, s *sim.Sim, late time.Duration, kind string) {
 	cfg := rdma.Config{}
 	if late > shortestSignal {
-		cfg.Retries.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
+		cfg.AckTimeout = rdma.Forever // the signal is taken back, and the queue pair reset
 	}
 	e := newSimEarlyRig(s, cfg, cfg, kind)
 	shared := anyPool(e.a.ctx)

@@ -31,7 +31,7 @@ func TestEveryCallbackPanics(t *testing.T) {
 }
 
 func everyCallbackPanics(t *testing.T, idlePasses int) {
-	r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: 1}, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{SendQueueSize: 1, MaxConnections: 2, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
 	back := 0
 	bad := func() { back++; panic("mine") }
 	writes := must(r.a.ctx.Pool(8, done[*rdma.Task](bad), failed[*rdma.Task](bad)))

@@ -224,7 +224,7 @@ func statusOf(s verbs.Status) statusMeaning {
 	case verbs.StatusRetryExceeded, verbs.StatusResponseTimeout:
 		return statusMeaning{ErrRetryExceeded, "check that the peer is alive and that UDP packets get through"}
 	case verbs.StatusRNRRetryExceeded:
-		return statusMeaning{ErrRNRRetryExceeded, "post receives at the peer, or raise Config.Retries.RNRRetry"}
+		return statusMeaning{ErrRNRRetryExceeded, "post receives at the peer, or raise Config.RNRRetry"}
 	}
 	return statusMeaning{err: ErrTaskFailed}
 }

@@ -165,7 +165,7 @@ func TestDisconnectComesAfterAcknowledgements(t *testing.T) {
 			completed := 0
 			for i := range ctxs {
 				dev := must(soft.Open(soft.Config{}))
-				ctxs[i] = must(New(dev, Config{Engine: pe.New(pe.Config{}), Queues: Queues{SendQueueSize: tasks}, CloseTimeout: time.Minute}))
+				ctxs[i] = must(New(dev, Config{Engine: pe.New(pe.Config{}), SendQueueSize: tasks, CloseTimeout: time.Minute}))
 				t.Cleanup(func() {
 					require.NoError(t, ctxs[i].Engine().Close())
 					require.NoError(t, dev.Close())

@@ -190,7 +190,7 @@ func ExampleSubmitAll() {
 // A message that meets no receive fails here at once, since RNRRetry says so. A task that
 // fails ends its connection; the context goes on, until the program stops it.
 func ExampleTaskError() {
-	p := newExample(rdma.Config{Retries: rdma.Retries{RNRRetry: rdma.None}})
+	p := newExample(rdma.Config{RNRRetry: rdma.None})
 	defer p.close()
 	sends := must(p.rdma.Pool(1,
 		func(t *rdma.Task) { _ = t.Free() },

@@ -9,3 +9,6 @@ var (
 	TimeoutError     = func(conn *Connection) error { return conn.timeoutError(time.Second) }
 	ReplaceQP        = (*Connection).replaceQP
 )
+
+// SetDrainTimeout limits how long a device may take to give back requests of what has ended.
+func (c *parts) SetDrainTimeout(d time.Duration) { c.lanes.Limit(d, c.wake) }

@@ -145,7 +145,7 @@ func TestReceiveTooSmall(t *testing.T) {
 
 func TestNoReceivePosted(t *testing.T) {
 	runSimulated(t, "retries limited", 2, func(t *testing.T, s *sim.Sim) {
-		r := newSimRig(s, rdma.Config{Retries: rdma.Retries{RNRRetry: 1}}, rdma.Config{Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond}})
+		r := newSimRig(s, rdma.Config{RNRRetry: 1}, rdma.Config{})
 		var sends outcome[*rdma.Task]
 		pool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
 		r.connect(1)
@@ -157,7 +157,7 @@ func TestNoReceivePosted(t *testing.T) {
 		require.NoError(t, send.Free())
 	})
 	runSimulated(t, "retries unlimited", 2, func(t *testing.T, s *sim.Sim) {
-		r := newSimRig(s, rdma.Config{}, rdma.Config{Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond}})
+		r := newSimRig(s, rdma.Config{}, rdma.Config{})
 		var sends outcome[*rdma.Task]
 		var recvs outcome[*rdma.ReceiveTask]
 		sendPool := must(r.a.ctx.Pool(1, sends.ok, sends.bad))
@@ -179,7 +179,7 @@ func TestPeerVanishes(t *testing.T) { sim.Check(t, 3, testPeerVanishes) }
 
 func testPeerVanishes(s *sim.Sim) {
 	t := testOf(s)
-	r := newSimRig(s, rdma.Config{Retries: rdma.Retries{AckTimeout: time.Millisecond}}, rdma.Config{})
+	r := newSimRig(s, rdma.Config{AckTimeout: time.Millisecond}, rdma.Config{})
 	var writes outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(1)
@@ -243,7 +243,7 @@ func TestOneOfSeveralFails(t *testing.T) {
 }
 
 func TestCloseWithTasksInFlight(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, Queues: rdma.Queues{SendQueueSize: 2}}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{MaxConnections: 2, SendQueueSize: 2}, rdma.Config{MaxConnections: 2})
 	var writes outcome[*rdma.Task]
 	pool := must(r.a.ctx.Pool(8, writes.ok, writes.bad))
 	r.connect(2)

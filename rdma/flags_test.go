@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/test/faultydevice"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Whatever the flags and the depth of the queues: every task comes back once, in
@@ -19,7 +22,14 @@ import (
 func TestEveryFlag(t *testing.T) {
 	for _, depth := range []int{0, 1, 3} {
 		for _, flags := range []pe.SubmitFlags{0, pe.Aggregate, pe.OptimizeReports, pe.Aggregate | pe.OptimizeReports} {
-			r := newRig(t, rdma.Config{Queues: rdma.Queues{SendQueueSize: depth}}, rdma.Config{Queues: rdma.Queues{RecvQueueSize: depth}})
+			limited := openFaulty(t)
+			limited.Set(func(h *faultydevice.Hooks) {
+				h.Query = func(a *verbs.DeviceAttr) error {
+					a.MaxSRQWR = cmp.Or(depth, a.MaxSRQWR)
+					return nil
+				}
+			})
+			r := newRigOn(t, openSoft(t), limited, rdma.Config{SendQueueSize: depth}, rdma.Config{})
 			const n = 100
 			var imms outcome[*rdma.Task]
 			var recvs outcome[*rdma.ReceiveTask]
@@ -150,7 +160,7 @@ func (s *side) sent() uint64 {
 }
 
 func TestTaskMisuse(t *testing.T) {
-	r := newRig(t, rdma.Config{Queues: rdma.Queues{MaxSendSGE: 2, MaxRecvSGE: 2}}, rdma.Config{})
+	r := newRig(t, rdma.Config{MaxSGE: 2}, rdma.Config{})
 	var writes outcome[*rdma.Task]
 	var reads outcome[*rdma.Task]
 	var sends outcome[*rdma.Task]

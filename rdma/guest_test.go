@@ -195,8 +195,8 @@ var refusals = []refusal{
 	{name: "context that does not allow it", takes: func(a attempt) bool { return a.oneSided && !strings.HasPrefix(a.name, "write") }, b: rdma.Config{Permissions: mmap.LocalReadWrite},
 		want: rdma.ErrRemoteInvalid, refused: true},
 	{name: "no receive", takes: func(a attempt) bool { return a.needsRecv },
-		a: rdma.Config{Retries: rdma.Retries{RNRRetry: 1}}, b: rdma.Config{Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond}}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
-	{name: "peer that is gone", takes: anyAttempt, a: rdma.Config{Retries: rdma.Retries{AckTimeout: 4 * time.Millisecond, RetryCount: 1}}, b: rdma.Config{CloseTimeout: rdma.None},
+		a: rdma.Config{RNRRetry: 1}, want: rdma.ErrRNRRetryExceeded, noReceive: true},
+	{name: "peer that is gone", takes: anyAttempt, a: rdma.Config{AckTimeout: 4 * time.Millisecond}, b: rdma.Config{CloseTimeout: rdma.None},
 		open: func(r *rig) (*mmap.Map, int) {
 			require.NoError(r.t, r.b.ctx.Stop())
 			r.until("the peer is gone", func() bool { return r.b.ctx.State() == pe.Idle })
@@ -324,7 +324,7 @@ func TestGuestReceiveTooSmall(t *testing.T) {
 // What the adapter's port goes through does not concern a context that has
 // nothing under way; and what is under way waits.
 func TestGuestPortGoesAndComes(t *testing.T) {
-	patient := rdma.Config{Retries: rdma.Retries{AckTimeout: 2 * time.Second}} // eight times: a busy guest takes seconds for a command
+	patient := rdma.Config{AckTimeout: 2 * time.Second} // eight times: a busy guest takes seconds for a command
 	r := newRigOn(t, openAdapter(t), openFarSoft(t), patient, rdma.Config{})
 	var first, second taskResult
 	submit, again := attempts[0].prepare(r, &first), attempts[2].prepare(r, &second)

@@ -74,8 +74,8 @@ func TestReadySignalsBecomeRarer(t *testing.T) {
 		fewest, most  int // signals in all
 		failsAtTheEnd bool
 	}{
-		{cfg: Config{Retries: Retries{AckTimeout: Forever}}, until: time.Hour, fewest: 12, most: 30, failsAtTheEnd: true},
-		{cfg: Config{ConnectTimeout: Forever, Retries: Retries{AckTimeout: Forever}}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
+		{cfg: Config{AckTimeout: Forever}, until: time.Hour, fewest: 12, most: 30, failsAtTheEnd: true},
+		{cfg: Config{ConnectTimeout: Forever, AckTimeout: Forever}, until: time.Hour, fewest: 700, most: 740}, // 4 s and 1 s
 		{cfg: Config{ConnectTimeout: time.Second}, until: time.Hour, fewest: 1, most: 1, failsAtTheEnd: true},
 	} {
 		sim.Check(t, 2, func(s *sim.Sim) {
@@ -172,7 +172,7 @@ func TestQueuePairIsUpBetweenSignals(t *testing.T) { sim.Check(t, 2, testQueuePa
 
 func testQueuePairIsUpBetweenSignals(s *sim.Sim) {
 	t := s.TB
-	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, Retries: Retries{AckTimeout: Forever}})
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	signal := conn.establishment.(*rcSignal)
@@ -198,7 +198,7 @@ func TestDisconnectAfterAWithdrawnSignal(t *testing.T) {
 
 func testDisconnectAfterAWithdrawnSignal(s *sim.Sim) {
 	t := s.TB
-	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, Retries: Retries{AckTimeout: Forever}})
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, AckTimeout: Forever})
 	conns := n.halfOpen(1)
 	conn := conns[len(conns)-1]
 	for conn.establishment.(*rcSignal).posted {

@@ -48,7 +48,7 @@ func TestInfiniBandByAddress(t *testing.T) {
 		return d
 	}
 	cs := newDialRig(t, open(), open())
-	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0), PKeyIndex: 1}})
+	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
 	cs.start(server, client)
 	l, err := server.Listen(":0", rdma.ListenConfig{})
 	require.NoError(t, err)
@@ -59,10 +59,10 @@ func TestInfiniBandByAddress(t *testing.T) {
 	cs.until("an end", func() bool { return conn.State() == rdma.Ready || conn.State() == rdma.Failed })
 	require.NoError(t, conn.Err())
 	cs.until("the server", func() bool { return len(server.ready) == 1 })
-	assert.ElementsMatch(t, []int{1, pKeyIndex, pKeyIndex}, keys)
+	assert.ElementsMatch(t, []int{0, pKeyIndex, pKeyIndex}, keys)
 
 	keys = nil
-	datagrams := must(rdma.NewDatagrams(client.dev, rdma.DatagramsConfig{Engine: cs.engine, Path: rdma.Path{PKeyIndex: 2}}))
+	datagrams := must(rdma.NewDatagrams(client.dev, rdma.DatagramsConfig{Engine: cs.engine, PKeyIndex: 2}))
 	require.NoError(t, datagrams.Start())
 	assert.Equal(t, []int{2}, keys)
 	require.NoError(t, datagrams.Close())

@@ -46,13 +46,13 @@ func (q *watchedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 // Short data that goes to the peer is posted inline. Long data is not. Data that the peer
 // returns, and data in memory that the processor cannot read, cannot be.
 func TestInline(t *testing.T) {
-	for setting, most := range map[int]int{0: 64, -1: 0, 8: 8, 100: 100} {
-		testInline(t, setting, most)
+	for buffers, most := range map[int]int{0: 64, 2: 64, 7: 112} {
+		testInline(t, buffers, most)
 	}
 }
 
-// testInline tests a setting of Config.Queues.MaxInline, with which so many bytes are posted inline.
-func testInline(t *testing.T, setting, most int) {
+// testInline tests a setting of Config.MaxSGE, with which so many bytes are posted inline.
+func testInline(t *testing.T, buffers, most int) {
 	dev, err := soft.Open(soft.Config{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, dev.Close()) }()
@@ -70,7 +70,7 @@ func testInline(t *testing.T, setting, most int) {
 	defer func() { require.NoError(t, bufs.Close()) }()
 	engine := pe.New(pe.Config{})
 	defer func() { require.NoError(t, engine.Close()) }()
-	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything, Queues: rdma.Queues{MaxInline: setting}})
+	ctx, err := rdma.New(dev, rdma.Config{PD: pd, Permissions: everything, MaxSGE: buffers})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ctx.Close()) }()
 	require.NoError(t, engine.Connect(ctx))
@@ -94,12 +94,8 @@ func testInline(t *testing.T, setting, most int) {
 	until(func() bool { return ctx.State() == pe.Running })
 
 	fill(mem.Bytes()[:2048], 3)
-	if most > 0 {
-		require.Equal(t, most, ctx.Config().Queues.MaxInline)
-	} else {
-		require.Equal(t, -1, ctx.Config().Queues.MaxInline)
-	}
-	for _, n := range []int{1, 8, 9, 64, 65, 100, 101, 1000} {
+	require.Equal(t, most, ctx.MaxInline())
+	for _, n := range []int{1, 8, 64, 65, 112, 113, 1000} {
 		inline := n <= most
 		writes, reads, pd.posted = outcome[*rdma.Task]{}, outcome[*rdma.Task]{}, nil
 		clear(mem.Bytes()[2048:])

@@ -123,7 +123,7 @@ func TestGuestKilledPeer(t *testing.T) {
 				r := &rig{t: t, engine: pe.New(pe.Config{})}
 				t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
 				r.a = r.side(on.own(t), rdma.Config{
-					Retries: rdma.Retries{AckTimeout: time.Second, RetryCount: 2}, // a machine that stands still for less is no peer that is gone
+					AckTimeout: 400 * time.Millisecond, // a machine that stands still for less is no peer that is gone
 				})
 				s := &killTest{side: r.a}
 				take := what.prepare(s)

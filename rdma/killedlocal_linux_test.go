@@ -16,7 +16,7 @@ import (
 func TestKilledOnThisMachine(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(openSoft(t), rdma.Config{Permissions: noPermissions, Keepalive: rdma.None, Retries: rdma.Retries{AckTimeout: rdma.Forever}})
+	s := r.side(openSoft(t), rdma.Config{Permissions: noPermissions, Keepalive: rdma.None, AckTimeout: rdma.Forever})
 	var sends outcome[*rdma.Task]
 	sends.then = func(task *rdma.Task) { require.NoError(t, task.Free()) }
 	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))
@@ -39,7 +39,7 @@ func TestKilledOnThisMachine(t *testing.T) {
 func TestKilledWithTasks(t *testing.T) {
 	r := &rig{t: t, engine: pe.New(pe.Config{})}
 	t.Cleanup(func() { require.NoError(t, r.engine.Close()) })
-	s := r.side(openSoft(t), rdma.Config{Permissions: noPermissions, Keepalive: rdma.None, Retries: rdma.Retries{AckTimeout: rdma.Forever}})
+	s := r.side(openSoft(t), rdma.Config{Permissions: noPermissions, Keepalive: rdma.None, AckTimeout: rdma.Forever})
 	var sends outcome[*rdma.Task]
 	sends.then = func(task *rdma.Task) { require.NoError(t, task.Free()) }
 	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))

@@ -28,8 +28,8 @@ const fewTasks = 16
 // depth is the size of the send queues, which follows from the configuration and the pools.
 func (l *lanes) depth() int {
 	s := l.core.set
-	if s.Queues.SendQueueSize != 0 {
-		return s.Queues.SendQueueSize
+	if s.SendQueueSize != 0 {
+		return s.SendQueueSize
 	}
 	return min(cmp.Or(l.tasks, fewTasks), defaultSendQueue, s.caps.MaxSends)
 }

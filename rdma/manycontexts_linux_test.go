@@ -75,7 +75,7 @@ func newManyContexts(t *testing.T, engine *pe.Engine, seed uint64) *manyContexts
 func (w *manyContexts) addContext(dev verbs.Device, i int) *testContext {
 	s := &testContext{dev: dev}
 	s.ctx = must(rdma.New(dev, rdma.Config{
-		Name: fmt.Sprint(i), Permissions: mmap.RemoteWrite, Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond, AckTimeout: eventTimeout},
+		Name: fmt.Sprint(i), Permissions: mmap.RemoteWrite, AckTimeout: eventTimeout,
 	}))
 	s.mem = must(mmap.Alloc(dev, contextMemory, everything))
 	s.bufs = must(bufinv.New(4 * contextTasks))

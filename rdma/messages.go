@@ -31,18 +31,18 @@ type messages struct {
 // Receive makes the context receive the messages of all its connections into n buffers of size
 // bytes, and pass each to f, on the engine's goroutine, inside Progress. The context owns the
 // buffers: one piece of memory, outside the Go heap where the system allows. Start posts them,
-// before the first connection is made; each is posted again when f has returned. (On a device
-// without shared receive queues, each connection has its share of them: see
-// Config.Queues.RecvQueueSize.) So a message finds no receive only while f is n messages behind; the
-// peer's device then repeats it (Config.Retries.MinRNRTimer). f may submit tasks to the connection
-// that the message came from. Nothing is allocated per message.
+// before the first connection is made; each is posted again when f has returned. (With UC, and on
+// a device without shared receive queues, each connection has an equal share of them: see
+// ReceivePool.) So a message finds no receive only while f is n messages behind; the peer's device
+// then repeats it. f may submit tasks to the connection that the message came from. Nothing is
+// allocated per message.
 //
 // A message without bytes of its own, such as a write with immediate, uses no buffer: its
 // receive is posted again before any answer of f leaves. So n receives are enough for a peer
 // that has at most n such messages unanswered, as with credits. A message with bytes keeps its
 // buffer while f runs: there n + 1 are needed.
 //
-// n is 1 to pe.MaxTasks; at most Config.Queues.RecvQueueSize receives are at the device at a time.
+// n is 1 to pe.MaxTasks; at most Capabilities.MaxReceives are at the device at a time.
 // size is the length of the largest message; zero serves messages of no bytes, and writes with
 // immediate. A longer message fails its connection at both ends, here with ErrLocalLength.
 // Receives that are posted when the context stops come back silently.
@@ -67,7 +67,7 @@ func (c *parts) Receive(n, size int, f func(*Message)) error {
 // the device.
 //
 // The context has no other receives then: it is an error to call Receive or ReceivePool too.
-// Config.Queues.RecvQueueSize is not used. n is 1 to the number that a queue pair of the device holds.
+// n is 1 to the number that a queue pair of the device holds.
 // Start fails with ErrRange if a completion queue of the device cannot hold n completions of
 // each of Config.MaxConnections connections, and some of tasks.
 //

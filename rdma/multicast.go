@@ -15,6 +15,9 @@ import (
 type MulticastConfig struct {
 	// SendOnly: messages are sent to the group and not taken from it.
 	SendOnly bool
+	// HopLimit is that of the IP header of messages to the group. Zero: 1 on RoCE, so that no
+	// router passes them on; on InfiniBand that of the network's record of the group.
+	HopLimit uint8
 	// OnLost is called with the reason if the network takes the group away after it was
 	// joined; the context has left it by then. Nil: the context fails with the reason.
 	OnLost func(error)
@@ -43,8 +46,7 @@ type MulticastGroup struct {
 //
 // Every member gets a copy of each message: other contexts and processes of the machine too,
 // and the sender itself, as on adapters. A Peer whose Addr equals EndpointAddr is this
-// endpoint. For groups, a HopLimit of zero means 1: messages stay on the network of the
-// sender.
+// endpoint.
 //
 // It is legal in Starting and Running. Errors match ErrInvalid for an address that is not a
 // group of the network's kind, or that was joined already, and ErrNotSupported where the
@@ -140,8 +142,8 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 	}
 	g.path = ev.Address
 	own := &c.portView().gid
-	if own.Type == verbs.GIDRoCEv2 {
-		g.path.HopLimit = 0 // the kernel's connection manager sets 64
+	if own.Type == verbs.GIDRoCEv2 || g.cfg.HopLimit != 0 {
+		g.path.HopLimit = g.cfg.HopLimit // the kernel's connection manager sets 64
 	}
 	g.path.SGIDIndex, g.path.Port = own.Index, s.Path.Port
 	s.putPathFields(&g.path)

@@ -40,14 +40,19 @@ func (p *datagramProgram) join(group string, cfg rdma.MulticastConfig) *joined {
 	return j
 }
 
-// exchangeMulticast has all of them join a group; the first sends, and the others answer.
-func exchangeMulticast(t *testing.T, group string, posts ...*datagramProgram) {
+// exchangeMulticast has all of them join a group; the first sends, with a hop limit (0: the default),
+// and the others answer.
+func exchangeMulticast(t *testing.T, group string, hopLimit uint8, posts ...*datagramProgram) {
 	t.Helper()
 	gid := verbs.GIDFromAddr(netip.MustParseAddr(group))
 	sender := posts[0]
 	var groups []*rdma.MulticastGroup
 	for _, p := range posts {
-		j := p.join(group, rdma.MulticastConfig{})
+		cfg := rdma.MulticastConfig{}
+		if p == sender {
+			cfg.HopLimit = hopLimit
+		}
+		j := p.join(group, cfg)
 		require.NoError(t, j.err)
 		assert.Equal(t, group, j.group.Addr().String())
 		assert.Equal(t, rdma.EndpointAddr{GID: gid, QPN: verbs.MulticastQPN, UDPPort: 4791}, j.group.Peer().Addr())
@@ -62,7 +67,7 @@ func exchangeMulticast(t *testing.T, group string, posts ...*datagramProgram) {
 				return
 			}
 			assert.Equal(t, gid, grh.DGID)
-			assert.Equal(t, uint8(1), grh.HopLimit)
+			assert.Equal(t, max(hopLimit, 1), grh.HopLimit)
 			assert.Equal(t, own, m.Peer().Addr())
 			if p != sender {
 				p.send(m.Peer(), "answer")
@@ -94,11 +99,13 @@ func exchangeMulticast(t *testing.T, group string, posts ...*datagramProgram) {
 func TestMulticast(t *testing.T) {
 	requireMulticast(t)
 	engine := newEngine(t)
-	var posts []*datagramProgram
-	for range 3 {
-		posts = append(posts, newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{}))
+	for group, hopLimit := range map[string]uint8{"239.255.73.1": 0, "239.255.73.3": 9} {
+		var posts []*datagramProgram
+		for range 3 {
+			posts = append(posts, newDatagramProgram(t, engine, openSoft(t), rdma.DatagramsConfig{}))
+		}
+		exchangeMulticast(t, group, hopLimit, posts...)
 	}
-	exchangeMulticast(t, "239.255.73.1", posts...)
 }
 
 // A send-only member receives nothing, and a context that has not joined can send to the group.

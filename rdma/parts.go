@@ -88,7 +88,7 @@ func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs q
 	c.manager.limiter = dialling.Limiter{Host: c.host, Wake: c.wake}
 	c.deadlines.core = &c.core
 	c.lanes.core, c.lanes.receives, c.lanes.received, c.lanes.failed = &c.core, &c.receives, queuePairs.received, c.breakDown
-	c.lanes.Limit(set.DrainTimeout, c.wake)
+	c.lanes.Limit(lane.DefaultLimit, c.wake)
 	c.receives.core = &c.core
 	c.scratch.core, c.scratch.signals.n = &c.core, set.MaxConnections
 	c.scratch.all = []*words{&c.scratch.signals}
@@ -258,7 +258,7 @@ func (c *parts) config() Config {
 	cfg.Engine = c.Engine()
 	port := c.portView()
 	cfg.Path.MTU, cfg.Path.GIDIndex = port.mtu, new(port.gid.Index)
-	cfg.Queues.SendQueueSize, cfg.Queues.RecvQueueSize = c.lanes.depth(), c.receives.depth()
+	cfg.SendQueueSize = c.lanes.depth()
 	return cfg
 }
 

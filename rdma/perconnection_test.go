@@ -271,9 +271,9 @@ func TestReceivesPerConnectionEndWhenTheDeviceLetsGo(t *testing.T) {
 func receivesEnd(t *testing.T, destroy error, size int) {
 	const n = 4
 	dev := openFaulty(t)
-	cfg := rdma.Config{DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}
 	r := &rig{t: t, engine: newEngine(t)}
-	r.a, r.b = r.sideThatStays(dev, cfg), r.sideThatStays(openSoft(t), rdma.Config{MaxConnections: 2})
+	r.a, r.b = r.sideThatStays(dev, rdma.Config{CloseTimeout: rdma.None}), r.sideThatStays(openSoft(t), rdma.Config{MaxConnections: 2})
+	r.a.ctx.SetDrainTimeout(time.Millisecond)
 	got := map[*rdma.Connection]int{}
 	require.NoError(t, r.a.ctx.ReceivePerConnection(n, size, func(m *rdma.Message) { got[m.Connection()]++ }))
 	sends := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}

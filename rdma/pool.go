@@ -74,7 +74,7 @@ type DatagramPool struct{ taskPool }
 // with different callbacks.
 //
 // It is legal in Idle, Starting and Running. A pool that is made in Idle makes the queues at the
-// device larger (Queues.SendQueueSize); tasks of one that is made later wait, in order, while
+// device larger (Config.SendQueueSize); tasks of one that is made later wait, in order, while
 // the queues are full. Its errors are those of pe.AddPool, ErrInvalid if a function is missing,
 // and the device's.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
@@ -124,7 +124,7 @@ func dropTask(t *Task)          { _ = t.drop() }
 // register makes a task known to its context, once.
 func (t *Task) register(c *parts, p *taskPool, word int) {
 	t.control, t.ctx, t.pool, t.word = c.control, c, p, word
-	t.sgl = make([]verbs.SGE, 0, max(c.set.Queues.MaxSendSGE, 1))
+	t.sgl = make([]verbs.SGE, 0, max(c.set.sendSGE, 1))
 	c.lanes.Add(&t.send, (*completer)(t))
 }
 

@@ -16,7 +16,7 @@ import (
 // A pool that is made in Running has any operation for each task, and serves run after run.
 func TestPoolMadeInRunning(t *testing.T) {
 	r := newRig(t, rdma.Config{}, rdma.Config{})
-	require.Equal(t, 16, r.a.ctx.Config().Queues.SendQueueSize)
+	require.Equal(t, 16, r.a.ctx.Config().SendQueueSize)
 	var pool *rdma.Pool
 	for range 2 {
 		r.a.conns, r.b.conns = nil, nil
@@ -24,7 +24,7 @@ func TestPoolMadeInRunning(t *testing.T) {
 		if pool == nil {
 			require.Equal(t, pe.Running, r.a.ctx.State())
 			pool = anyPool(r.a.ctx)
-			require.Equal(t, 64, r.a.ctx.Config().Queues.SendQueueSize)
+			require.Equal(t, 64, r.a.ctx.Config().SendQueueSize)
 		}
 		conn := r.a.conns[0]
 		run := func(task *rdma.Task, err error) *rdma.Task {
@@ -72,7 +72,7 @@ func TestPoolMadeInRunning(t *testing.T) {
 // Tasks of a pool that is made in Running, more than the completion queue has room for, wait and
 // complete in order.
 func TestPoolLargerThanTheCompletionQueue(t *testing.T) {
-	r := newRig(t, rdma.Config{MaxConnections: 2, Queues: rdma.Queues{SendQueueSize: 1000}}, rdma.Config{MaxConnections: 2})
+	r := newRig(t, rdma.Config{MaxConnections: 2, SendQueueSize: 1000}, rdma.Config{MaxConnections: 2})
 	r.connect(2)
 	const n = 5000
 	done := map[*rdma.Connection]int{}
@@ -114,25 +114,25 @@ func TestPoolWithoutMemory(t *testing.T) {
 		registered := 0
 		dev.Set(func(h *faultydevice.Hooks) { h.Registered = func(verbs.MR) { registered++ } })
 		r.connect(1)
-		size := r.a.ctx.Config().Queues.SendQueueSize
+		size := r.a.ctx.Config().SendQueueSize
 		limit()
 		for i := range 2 {
 			_, err := r.a.ctx.Pool(100, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 			require.ErrorIs(t, err, verbs.ErrLimit)
 			require.Equal(t, 2*run+i+1, refused)
-			require.Equal(t, size, r.a.ctx.Config().Queues.SendQueueSize, "no task counts")
+			require.Equal(t, size, r.a.ctx.Config().SendQueueSize, "no task counts")
 		}
 		before := registered
 		dev.Set(func(h *faultydevice.Hooks) { h.RegMR = nil })
 		_, err := r.a.ctx.Pool(100, nil, nil) // fails after its memory was made, which is given back
 		require.ErrorIs(t, err, rdma.ErrInvalid)
-		require.Equal(t, size, r.a.ctx.Config().Queues.SendQueueSize)
+		require.Equal(t, size, r.a.ctx.Config().SendQueueSize)
 		if run == 0 {
 			regions = before
 			require.Equal(t, before+1, registered)
 			require.Equal(t, 16, size)
 			pool = anyPool(r.a.ctx)
-			require.Equal(t, pool.Cap(), r.a.ctx.Config().Queues.SendQueueSize)
+			require.Equal(t, pool.Cap(), r.a.ctx.Config().SendQueueSize)
 		} else {
 			require.Equal(t, pool.Cap(), size)
 			require.Equal(t, regions+1, before, "that of the one pool")

@@ -32,6 +32,11 @@ type ReceiveTask struct {
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
 // was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
+//
+// All connections together have up to Capabilities.MaxReceives receives at the device; further ones
+// wait in the context, in order. With UC, and on a device without shared receive queues
+// (verbs.DeviceAttr.MaxSRQ is 0), each connection gets an equal share of them, in turn; Start fails
+// there with ErrRange if there are fewer than Config.MaxConnections.
 func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*ReceiveTask, error)) (*ReceivePool, error) {
 	if c.receives.Each() > 0 {
 		return nil, fmt.Errorf("rdma: make a pool of receives of context %q: %w: ReceivePerConnection was called, which gives each connection receives of its own; use one of the two", c.set.Name, ErrInvalid)
@@ -41,7 +46,7 @@ func (c *parts) ReceivePool(n int, done func(*ReceiveTask), failed func(*Receive
 		func(t *ReceiveTask) *pe.Task { return &t.Task },
 		func(t *ReceiveTask) {
 			t.control, t.ctx, t.pool = c.control, c, p
-			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.Queues.MaxRecvSGE)
+			t.sgl = make([]verbs.SGE, 0, c.set.headerEntries()+c.set.recvSGE)
 			c.receives.Add(&t.recv, (*taskReceiver)(t))
 		},
 		func(t *ReceiveTask) { _ = t.drop() })
@@ -93,7 +98,7 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 	if err != nil {
 		return nil, err
 	}
-	return list, checkList(list, cap(t.sgl), "Queues.MaxRecvSGE")
+	return list, checkList(list, cap(t.sgl))
 }
 
 // Submit posts the receive, together with tasks that pe.Aggregate has made wait before it, and

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -32,10 +31,8 @@ type receiver interface {
 
 func receiverOf(t receiving.Taken) receiver { return t.Owner.(receiver) }
 
-// depth is the most receives at the device, which follows from the configuration and the pools.
-func (r *receives) depth() int {
-	return cmp.Or(r.core.set.Queues.RecvQueueSize, min(r.Total(), r.core.set.caps.MaxReceives))
-}
+// depth is the most receives at the device, which follows from the pools.
+func (r *receives) depth() int { return min(r.Total(), r.core.set.caps.MaxReceives) }
 
 // most is how many receives can complete at a time.
 func (r *receives) most() int {
@@ -47,12 +44,12 @@ func (r *receives) open() error {
 	c, s := r.core, r.core.set
 	connections, depth := s.caps.connections(), r.depth()
 	if r.Total() > 0 && connections && !s.receivesShared && depth < s.MaxConnections {
-		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, and leave Config.Queues.RecvQueueSize at 0 or raise it, or lower Config.MaxConnections",
+		return fmt.Errorf("%w: the device takes %d receives at a time, which is less than Config.MaxConnections, %d; connections of %v on %s have no shared receive queue, so each needs a receive of its own: use larger pools of receives, or more buffers in Receive, or lower Config.MaxConnections",
 			ErrRange, depth, s.MaxConnections, s.Transport, c.dev.Name())
 	}
 	return r.Open(receiving.Config{
 		PD: s.PD, Depth: depth, Connections: s.MaxConnections, Shared: connections && s.receivesShared,
-		MaxSGE: s.Queues.MaxRecvSGE, Poller: c.Engine(), Headers: s.Transport == verbs.UD,
+		MaxSGE: s.recvSGE, Poller: c.Engine(), Headers: s.Transport == verbs.UD,
 	})
 }
 

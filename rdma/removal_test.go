@@ -45,7 +45,7 @@ func waitCommand(t *testing.T, ended <-chan error) {
 // writes ended.
 func stream(t *testing.T, a, b verbs.Device, remove func()) (r *rig, writes *outcome[*rdma.Task]) {
 	t.Helper()
-	r, writes = newRigOn(t, a, b, rdma.Config{Retries: rdma.Retries{AckTimeout: 4 * time.Second, RetryCount: 1}}, rdma.Config{}), &outcome[*rdma.Task]{}
+	r, writes = newRigOn(t, a, b, rdma.Config{AckTimeout: 4 * time.Second}, rdma.Config{}), &outcome[*rdma.Task]{}
 	writes.then = func(task *rdma.Task) {
 		if writes.count() == 20 {
 			require.Empty(t, writes.errs)

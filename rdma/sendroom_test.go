@@ -62,8 +62,8 @@ func TestPeersThatTakeNothing(t *testing.T) {
 	} {
 		runSimulated(t, name, 2, func(t *testing.T, s *sim.Sim) {
 			f := &sendRoom{rig: newSimRig(s, rdma.Config{
-				MaxConnections: 3, Queues: rdma.Queues{SendQueueSize: 256}, Keepalive: 200 * time.Millisecond, Retries: rdma.Retries{SilenceTimeout: time.Second},
-			}, rdma.Config{MaxConnections: 2, Retries: rdma.Retries{MinRNRTimer: 500 * time.Millisecond}})}
+				MaxConnections: 3, SendQueueSize: 256, Keepalive: 200 * time.Millisecond, SilenceTimeout: time.Second,
+			}, rdma.Config{MaxConnections: 2})}
 			f.c = f.sideThatStays(s.Host("c").Device(), rdma.Config{})
 			f.peer = f.imported(f.c, f.a)
 			t.Cleanup(func() { require.NoError(t, f.peer.Close()) })
@@ -135,7 +135,7 @@ func TestRequestsFitTheCompletionQueue(t *testing.T) {
 			})
 			cfg := rdma.Config{MaxConnections: connections, Keepalive: rdma.None}
 			onA := cfg
-			onA.Queues.SendQueueSize = 256
+			onA.SendQueueSize = 256
 			r := newRigOn(t, dev, openSoft(t), onA, cfg)
 			r.connect(connections)
 			ended := 0

@@ -6,19 +6,16 @@ import (
 	"math"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/gid"
 )
 
-// DefaultDrainTimeout is that of Config.DrainTimeout.
-const DefaultDrainTimeout = lane.DefaultLimit
-
 // settings is a Config that has been checked, with all defaults filled in.
 type settings struct {
 	Config
 	qkey        uint32 // of datagrams
+	pKeyIndex   int    // of datagrams
 	unsolicited bool   // see DatagramsConfig.UnsolicitedWriteRecv
 	caps        Capabilities
 	access      verbs.Access // what peers may do
@@ -29,11 +26,11 @@ type settings struct {
 	ports     int  // of the device
 	cmPathMTU bool // the connection manager keeps to it
 	rnrRetry  uint8
-	retries   uint8
 	timeout   uint8 // code
 	adaptive  bool  // the device may choose time-out and repetitions
-	rnrTimer  uint8 // code
-	reads     int   // accepted from the peer at a time
+	// The reads and atomics under way at a time: accepted from the peer, and begun by this end.
+	destReads, initReads int
+	sendSGE, recvSGE     int // longest lists
 	// receivesShared: the device has shared receive queues, so that a context's receives are
 	// for all of its connections. Otherwise each connection has a share of them.
 	receivesShared bool
@@ -56,18 +53,17 @@ const (
 	// longestTimeout can be added to the age of a context without overflow.
 	longestTimeout    = math.MaxInt64 / 2
 	defaultAckTimeout = ackTimeUnit << 16
-	// One less than the maximum, with which rxe repeats for ever.
-	defaultRetryCount  = 6
-	defaultMinRNRTimer = 640 * time.Microsecond
-	ackTimeUnit        = 4096 * time.Nanosecond
-	maxRetryCount      = 7
-	// readLimit bounds the reads and atomics under way at a time if the program does not: more
-	// seldom help, and each costs the device memory on every connection.
+	// retryCount is one less than the maximum, with which rxe repeats for ever.
+	retryCount = 6
+	// minRNRTimer is the code of 640 µs (IBTA 9.7.5.2.8, table 46), which peers are told to wait
+	// before they repeat a message that found no receive.
+	minRNRTimer = 12
+	ackTimeUnit = 4096 * time.Nanosecond
+	// readLimit bounds the reads and atomics under way at a time: more seldom help, and each costs
+	// the device memory on every connection.
 	readLimit = 16
-	// inlineLimit bounds the data that are posted inline, which spares the device a read of
-	// the memory. Queue elements have room for that much anyway, because of the default list
-	// of buffers.
-	inlineLimit = 16 * defaultSGE
+	// sgeSize is the room of a buffer in an entry of a send queue, in bytes.
+	sgeSize = 16
 )
 
 // resolve checks a configuration. datagrams is nil for a context of connections.
@@ -82,13 +78,11 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	}
 	s.caps, s.cmPathMTU = capabilitiesOf(dev, &attr, s.Transport), attr.CMPathMTU
 	s.maxCQE, s.maxAH, s.ports = attr.MaxCQE, attr.MaxAH, attr.Ports
-	s.reads, s.receivesShared = min(attr.MaxQPReadAtomic, cmp.Or(max(s.Queues.MaxReadAtomic, 0), readLimit)), attr.MaxSRQ > 0
+	s.destReads, s.initReads, s.receivesShared = min(attr.MaxQPReadAtomic, readLimit), min(s.caps.MaxReadAtomic, readLimit), attr.MaxSRQ > 0
 	if s.Transport == verbs.UC { // not every device has shared receive queues for it
-		s.reads, s.receivesShared = 0, false
+		s.destReads, s.receivesShared = 0, false
 	}
-	if err := s.setInline(dev, attr.MaxInline); err != nil {
-		return nil, err
-	}
+	s.inline = attr.MaxInline
 	if err := s.setTransport(dev, datagrams, &attr.SRD); err != nil {
 		return nil, err
 	}
@@ -106,34 +100,15 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	if s.Path.Port < 1 || s.Path.Port > attr.Ports {
 		return nil, fmt.Errorf("%w: Config.Path.Port is %d; %s has ports 1 to %d", ErrRange, s.Path.Port, dev.Name(), attr.Ports)
 	}
-	if s.Path.PKeyIndex < 0 || s.Path.PKeyIndex > math.MaxUint16 {
-		return nil, fmt.Errorf("%w: Config.Path.PKeyIndex is %d; it must be 0 to %d", ErrRange, s.Path.PKeyIndex, math.MaxUint16)
-	}
 	s.setAccess()
 	if err := s.setPath(dev); err != nil {
 		return nil, err
 	}
 	s.port = s.portView(s.port.gid, s.Path.MTU, s.port.lid)
-	if s.Queues.MaxInline = s.inline; s.inline == 0 {
-		s.Queues.MaxInline = None
-	}
 	if err := s.setRetries(); err != nil {
 		return nil, err
 	}
 	return s, s.setSizes(dev)
-}
-
-// setInline sets how many bytes are posted inline; most is the device's limit.
-func (s *settings) setInline(dev verbs.Device, most int) error {
-	switch {
-	case s.Queues.MaxInline > most || s.Queues.MaxInline < None:
-		return fmt.Errorf("%w: Config.Queues.MaxInline is %d; %s allows 1 to %d, or None", ErrRange, s.Queues.MaxInline, dev.Name(), most)
-	case s.Queues.MaxInline == 0:
-		s.inline = min(most, inlineLimit)
-	default:
-		s.inline = max(s.Queues.MaxInline, 0)
-	}
-	return nil
 }
 
 // setTransport checks what concerns the transport service.
@@ -151,12 +126,11 @@ func (s *settings) setTransport(dev verbs.Device, datagrams *DatagramsConfig, sr
 		return fmt.Errorf("%w: DatagramsConfig.UnsolicitedWriteRecv with %v on %s", ErrNotSupported, s.Transport, dev.Name())
 	case datagrams.QKey >= 1<<31:
 		return fmt.Errorf("%w: DatagramsConfig.QKey is %#x; Q_Keys from 0x80000000 up are for privileged programs (IBTA 10.2.5)", ErrRange, datagrams.QKey)
+	case datagrams.PKeyIndex < 0 || datagrams.PKeyIndex > math.MaxUint16:
+		return fmt.Errorf("%w: DatagramsConfig.PKeyIndex is %d; it must be 0 to %d", ErrRange, datagrams.PKeyIndex, math.MaxUint16)
 	}
-	s.qkey, s.unsolicited = cmp.Or(datagrams.QKey, DefaultQKey), datagrams.UnsolicitedWriteRecv
+	s.qkey, s.pKeyIndex, s.unsolicited = cmp.Or(datagrams.QKey, DefaultQKey), datagrams.PKeyIndex, datagrams.UnsolicitedWriteRecv
 	if s.Transport == verbs.SRD {
-		if s.Queues.MaxInline > srd.MaxInline {
-			return fmt.Errorf("%w: Config.Queues.MaxInline is %d; SRD on %s allows %d at most", ErrRange, s.Queues.MaxInline, dev.Name(), srd.MaxInline)
-		}
 		s.inline = min(s.inline, srd.MaxInline)
 		s.rnrRetrySettable = srd.RNRRetry
 		s.completionFields = verbs.WCSource
@@ -214,18 +188,12 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.Path.SL > maxSL {
 		return fmt.Errorf("%w: Config.Path.SL is %d; it must be 0 to %d on this port", ErrRange, s.Path.SL, maxSL)
 	}
-	if s.Path.FlowLabel > maxFlowLabel {
-		return fmt.Errorf("%w: Config.Path.FlowLabel is %#x; it must fit in 20 bits", ErrRange, s.Path.FlowLabel)
-	}
 	if s.port.gid, err = gid.Find(dev, s.Path.Port, port.LinkLayer, s.Path.GIDIndex); err != nil {
 		return err
 	}
 	s.gidGiven, s.Path.GIDIndex = s.Path.GIDIndex != nil, new(s.port.gid.Index)
 	return nil
 }
-
-// maxFlowLabel is the greatest that an IPv6 header can have.
-const maxFlowLabel = 1<<20 - 1
 
 // path is the address attributes for packets to a device from an entry of the GID table;
 // source is the UDP port that the device sends from.
@@ -240,24 +208,24 @@ func (s *settings) path(sgidIndex int, gid verbs.GID, lid, udpPort, source uint1
 func (s *settings) putPathFields(a *verbs.AddressAttr) {
 	a.SL = cmp.Or(s.Path.SL, a.SL)
 	a.TrafficClass = cmp.Or(s.Path.TrafficClass, a.TrafficClass)
-	a.HopLimit = cmp.Or(s.Path.HopLimit, a.HopLimit)
-	a.FlowLabel = cmp.Or(s.Path.FlowLabel, a.FlowLabel)
 }
 
 func (s *settings) setRetries() error {
-	s.adaptive = s.Transport == verbs.RC && s.Retries.AckTimeout == 0 && s.Retries.RetryCount == 0
+	s.adaptive = s.Transport == verbs.RC && s.AckTimeout == 0
 	if s.Transport == verbs.UC {
 		if s.Keepalive != 0 && s.Keepalive != None {
 			return fmt.Errorf("%w: Config.Keepalive is %s; UC has no keepalives, since it acknowledges nothing", ErrInvalid, durationName(s.Keepalive))
 		}
 		s.Keepalive = None
 	}
-	var err error
-	if s.rnrRetry, err = retryCode("Retries.RNRRetry", &s.Retries.RNRRetry, verbs.InfiniteRNRRetry-1, Forever); err != nil {
-		return err
-	}
-	if s.retries, err = retryCode("Retries.RetryCount", &s.Retries.RetryCount, maxRetryCount, defaultRetryCount); err != nil {
-		return err
+	switch s.RNRRetry = cmp.Or(s.RNRRetry, Forever); {
+	case s.RNRRetry == Forever:
+		s.rnrRetry = verbs.InfiniteRNRRetry
+	case s.RNRRetry == None:
+	case s.RNRRetry < 0 || s.RNRRetry >= verbs.InfiniteRNRRetry:
+		return fmt.Errorf("%w: Config.RNRRetry is %d; it must be 1 to %d, None or Forever", ErrRange, s.RNRRetry, verbs.InfiniteRNRRetry-1)
+	default:
+		s.rnrRetry = uint8(s.RNRRetry)
 	}
 	for _, d := range [...]struct {
 		name  string
@@ -268,10 +236,8 @@ func (s *settings) setRetries() error {
 		{"ConnectTimeout", &s.ConnectTimeout, defaultConnectTimeout, [2]bool{false, true}},
 		{"Keepalive", &s.Keepalive, defaultKeepalive, [2]bool{true, false}},
 		{"CloseTimeout", &s.CloseTimeout, defaultCloseTimeout, [2]bool{true, false}},
-		{"DrainTimeout", &s.DrainTimeout, DefaultDrainTimeout, [2]bool{}},
-		{"Retries.SilenceTimeout", &s.Retries.SilenceTimeout, defaultSilenceTimeout, [2]bool{}},
-		{"Retries.AckTimeout", &s.Retries.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
-		{"Retries.MinRNRTimer", &s.Retries.MinRNRTimer, defaultMinRNRTimer, [2]bool{}},
+		{"SilenceTimeout", &s.SilenceTimeout, defaultSilenceTimeout, [2]bool{}},
+		{"AckTimeout", &s.AckTimeout, defaultAckTimeout, [2]bool{false, true}},
 	} {
 		v := *d.value
 		if v < 0 && !(v == None && d.has[0]) && !(v == Forever && d.has[1]) {
@@ -281,22 +247,16 @@ func (s *settings) setRetries() error {
 	}
 
 	switch longest := ackTimeUnit << 31; {
-	case s.Retries.AckTimeout == Forever:
-	case s.Retries.AckTimeout > longest:
-		return fmt.Errorf("%w: Config.Retries.AckTimeout is %v; it must be at most %v, or Forever", ErrRange, s.Retries.AckTimeout, longest)
+	case s.AckTimeout == Forever:
+	case s.AckTimeout > longest:
+		return fmt.Errorf("%w: Config.AckTimeout is %v; it must be at most %v, or Forever", ErrRange, s.AckTimeout, longest)
 	default:
 		s.timeout = 1
-		for ackTimeUnit<<s.timeout < s.Retries.AckTimeout {
+		for ackTimeUnit<<s.timeout < s.AckTimeout {
 			s.timeout++
 		}
-		s.Retries.AckTimeout = ackTimeUnit << s.timeout
+		s.AckTimeout = ackTimeUnit << s.timeout
 	}
-
-	code, rounded, ok := rnrTimerCode(s.Retries.MinRNRTimer)
-	if !ok {
-		return fmt.Errorf("%w: Config.Retries.MinRNRTimer is %v; it must be 10 µs to 655.36 ms", ErrRange, s.Retries.MinRNRTimer)
-	}
-	s.rnrTimer, s.Retries.MinRNRTimer = code, rounded
 	return nil
 }
 
@@ -311,47 +271,8 @@ func durationName(d time.Duration) string {
 	return d.String()
 }
 
-// retryCode returns the code for a number of retries, and fills in the default.
-func retryCode(field string, v *int, most, zero int) (uint8, error) {
-	*v = cmp.Or(*v, zero)
-	switch {
-	case *v == None:
-		return 0, nil
-	case *v == Forever && zero == Forever:
-		return verbs.InfiniteRNRRetry, nil
-	case *v < 0 || *v > most:
-		forever := ""
-		if zero == Forever {
-			forever = " or Forever"
-		}
-		return 0, fmt.Errorf("%w: Config.%s is %d; it must be 1 to %d, or None%s", ErrRange, field, *v, most, forever)
-	}
-	return uint8(*v), nil
-}
-
-// rnrTimers are the receiver-not-ready times by code, in units of 10 µs (IBTA
-// 9.7.5.2.8, table 46).
-var rnrTimers = [32]int{
-	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
-	1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-}
-
-// rnrTimerCode rounds up to the next time that has a code.
-func rnrTimerCode(d time.Duration) (code uint8, rounded time.Duration, ok bool) {
-	if d <= 0 {
-		return 0, 0, false
-	}
-	// The longest time has the code 0, so it comes last.
-	for i := 1; i <= len(rnrTimers); i++ {
-		c := i % len(rnrTimers)
-		if t := time.Duration(rnrTimers[c]) * 10 * time.Microsecond; t >= d {
-			return uint8(c), t, true
-		}
-	}
-	return 0, 0, false
-}
-
 func (s *settings) setSizes(dev verbs.Device) error {
+	maxSGE := max(s.caps.MaxSendSGE, s.caps.MaxRecvSGE)
 	for _, f := range []struct {
 		name  string
 		value *int
@@ -359,11 +280,8 @@ func (s *settings) setSizes(dev verbs.Device) error {
 		most  int
 	}{
 		{"MaxConnections", &s.MaxConnections, min(1, s.caps.MaxConnections), s.caps.MaxConnections},
-		{"Queues.SendQueueSize", &s.Queues.SendQueueSize, 0, s.caps.MaxSends},
-		{"Queues.RecvQueueSize", &s.Queues.RecvQueueSize, 0, s.caps.MaxReceives},
-		{"Queues.MaxSendSGE", &s.Queues.MaxSendSGE, min(defaultSGE, s.caps.MaxSendSGE), s.caps.MaxSendSGE},
-		{"Queues.MaxReadAtomic", &s.Queues.MaxReadAtomic, min(readLimit, s.caps.MaxReadAtomic), s.caps.MaxReadAtomic},
-		{"Queues.MaxRecvSGE", &s.Queues.MaxRecvSGE, min(defaultSGE, s.caps.MaxRecvSGE), s.caps.MaxRecvSGE},
+		{"SendQueueSize", &s.SendQueueSize, 0, s.caps.MaxSends},
+		{"MaxSGE", &s.MaxSGE, min(defaultSGE, maxSGE), maxSGE},
 	} {
 		if *f.value < 0 || *f.value > f.most {
 			return fmt.Errorf("%w: Config.%s is %d; %s allows %d at most", ErrRange, f.name, *f.value, dev.Name(), f.most)
@@ -372,5 +290,7 @@ func (s *settings) setSizes(dev verbs.Device) error {
 			*f.value = f.zero
 		}
 	}
+	s.sendSGE, s.recvSGE = min(s.MaxSGE, s.caps.MaxSendSGE), min(s.MaxSGE, s.caps.MaxRecvSGE)
+	s.inline = min(s.inline, sgeSize*max(s.sendSGE, defaultSGE))
 	return nil
 }

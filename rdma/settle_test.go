@@ -69,15 +69,22 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 	kept := destroy == faultydevice.ErrBroken
 	dev := must(faultydevice.Open(soft.Config{}))
 	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
-	queues := rdma.Queues{RecvQueueSize: 1}
+	dev.Set(func(h *faultydevice.Hooks) {
+		h.Query = func(a *verbs.DeviceAttr) error {
+			a.MaxSRQWR = 1
+			return nil
+		}
+	})
 	var c rdma.Context
 	var connections *rdma.Connections
 	var datagrams *rdma.Datagrams
 	if transport == verbs.RC {
-		connections = must(rdma.New(dev, rdma.Config{Engine: engine, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None, Queues: queues}))
+		connections = must(rdma.New(dev, rdma.Config{Engine: engine, CloseTimeout: rdma.None}))
+		connections.SetDrainTimeout(time.Millisecond)
 		c = connections
 	} else {
-		datagrams = must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: transport, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None, Queues: queues}))
+		datagrams = must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: transport, CloseTimeout: rdma.None}))
+		datagrams.SetDrainTimeout(time.Millisecond)
 		c = datagrams
 	}
 	source, target := must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite)), must(mmap.Alloc(dev, 1<<16, mmap.LocalReadWrite))
@@ -106,7 +113,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 	}
 	receivePool := must(c.ReceivePool(receives, func(*rdma.ReceiveTask) { assert.Fail(t, "it has come") }, func(task *rdma.ReceiveTask, err error) {
 		assert.True(t, transport != verbs.RC || asked[1], "the shared receive queue lives")
-		check(task.UserData() == "at the device", err)
+		check(transport != verbs.RC || task.UserData() == "first", err)
 		assert.NoError(t, task.Free())
 	}))
 	require.NoError(t, c.Start())
@@ -128,9 +135,9 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 			return qp.PostSend(wrs)
 		}
 	})
-	for i, where := range []string{"at the device", "waiting"} {
+	for i, name := range []string{"first", "second"} {
 		task := must(receivePool.Alloc(bufs.Target(target, 4096*i, 4096)))
-		task.SetUserData(where)
+		task.SetUserData(name)
 		require.NoError(t, task.Submit())
 	}
 	for i := range sends {
@@ -240,7 +247,8 @@ func TestNothingArrivesAfterATaskHasComeBack(t *testing.T) {
 // closed. The next one may have its number, and keeps it.
 func TestNumberOfADestroyedQueuePair(t *testing.T) {
 	dev := openFaulty(t)
-	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, DrainTimeout: time.Millisecond, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
+	r := newRigOn(t, dev, openSoft(t), rdma.Config{MaxConnections: 3, CloseTimeout: rdma.None}, rdma.Config{MaxConnections: 2})
+	r.a.ctx.SetDrainTimeout(time.Millisecond)
 	writes := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
 	pool := must(r.a.ctx.Pool(1, writes.ok, writes.bad))
 	r.connect(1)

@@ -27,7 +27,7 @@ func TestSRD(t *testing.T) {
 	const peers, rounds, size = 4, 30, 20_000
 	engine := newEngine(t)
 	dev := openLossy(t, 1)
-	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "srd", Transport: verbs.SRD, Engine: engine, Queues: rdma.Queues{SendQueueSize: 16}}))
+	ctx := must(rdma.NewDatagrams(dev, rdma.DatagramsConfig{Name: "srd", Transport: verbs.SRD, Engine: engine, SendQueueSize: 16}))
 	mem := must(mmap.Alloc(dev, 2*peers*size, everything))
 	var failures []error
 	freed := func(task anyTask) {

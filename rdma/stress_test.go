@@ -93,9 +93,9 @@ func (s *stress) end(name string) *stressEnd {
 	e.dev = must(soft.Open(soft.Config{}))
 	e.ctx = must(rdma.New(e.dev, rdma.Config{
 		Name: name, Permissions: everything, MaxConnections: stressConnections,
-		Queues:                rdma.Queues{SendQueueSize: pick(s.rng, 0, 0, 1, 3), RecvQueueSize: pick(s.rng, 0, 0, 2)},
+		SendQueueSize:         pick(s.rng, 0, 0, 1, 3),
 		EndWithLastConnection: s.rng.IntN(4) > 0, CloseTimeout: pick(s.rng, -1, time.Millisecond),
-		Retries: rdma.Retries{AckTimeout: 4 * time.Millisecond, MinRNRTimer: 10 * time.Microsecond},
+		AckTimeout: 4 * time.Millisecond,
 	}))
 	e.mem = must(mmap.Alloc(e.dev, stressMemory, everything))
 	e.bufs = must(bufinv.New(1024))

@@ -293,12 +293,12 @@ func (r *Task) gather() ([]verbs.SGE, error) {
 	if most := r.ctx.set.caps.MaxRDMASGE; r.op != OpSend && r.op != OpSendImm && len(list) > most {
 		return nil, fmt.Errorf("%w: the list has %d buffers; a read or write over %v on %s has at most %d", ErrRange, len(list), r.ctx.set.Transport, r.ctx.dev.Name(), most)
 	}
-	return list, checkList(list, cap(r.sgl), "Queues.MaxSendSGE")
+	return list, checkList(list, cap(r.sgl))
 }
 
-func checkList(list []verbs.SGE, most int, field string) error {
+func checkList(list []verbs.SGE, most int) error {
 	if len(list) > most {
-		return fmt.Errorf("%w: the list has %d buffers; the context allows %d: raise Config.%s", ErrRange, len(list), most, field)
+		return fmt.Errorf("%w: the list has %d buffers; the context allows %d: raise Config.MaxSGE", ErrRange, len(list), most)
 	}
 	return nil
 }

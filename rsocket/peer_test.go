@@ -138,7 +138,7 @@ func newPeer(tb testing.TB, dev soft.Config, cfg peerConfig) *peer {
 			}
 		})
 	}
-	p.rdma, err = rdma.New(p.dev, rdma.Config{Engine: p.engine, Name: "peer", Queues: rdma.Queues{SendQueueSize: 64}})
+	p.rdma, err = rdma.New(p.dev, rdma.Config{Engine: p.engine, Name: "peer", SendQueueSize: 64})
 	require.NoError(tb, err)
 	p.tasks, err = p.rdma.Pool(256, pe.FreeTask, func(t *rdma.Task, _ error) { pe.FreeTask(t) })
 	require.NoError(tb, err)

@@ -178,8 +178,8 @@ func (s *Stack) open() error {
 	s.zone = port.Interface
 	s.rdma, err = rdma.New(s.cfg.Device, rdma.Config{
 		Name: "rsocket", Engine: s.engine, Path: s.cfg.Path, MaxConnections: s.cfg.MaxConnections,
-		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, Retries: rdma.Retries{SilenceTimeout: s.cfg.SilenceTimeout},
-		Queues: rdma.Queues{SendQueueSize: maxUnderWay, MaxSendSGE: 1},
+		ConnectTimeout: openTimeout, Keepalive: s.cfg.KeepAlive, SilenceTimeout: s.cfg.SilenceTimeout,
+		SendQueueSize: maxUnderWay, MaxSGE: 1,
 	})
 	if err != nil {
 		return err

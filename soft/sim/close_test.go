@@ -90,7 +90,7 @@ func TestCloseOfAPeerThatServesNothing(t *testing.T) {
 		server, client := s.Host("server"), s.Host("client")
 		var failure error
 		server.Run(func(ctx context.Context, dev verbs.Device) error {
-			cfg := rdma.Config{Retries: rdma.Retries{AckTimeout: 16 * time.Millisecond, RetryCount: 3}}
+			cfg := rdma.Config{AckTimeout: 16 * time.Millisecond}
 			return withEngine(ctx, dev, cfg, func(ctx context.Context, r *rdma.Connections, receive *await.Receiver) error {
 				if err := listen(ctx, r); err != nil {
 					return err

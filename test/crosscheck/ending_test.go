@@ -23,7 +23,7 @@ var endings = []ending{
 	{"out of bounds", nil, outOfBounds},
 	{"not permitted", nil, notPermitted},
 	{"message too long", nil, tooLong},
-	{"no receive", func(c *rdma.Config) { c.Retries.RNRRetry, c.CloseTimeout = 2, rdma.None }, noReceive},
+	{"no receive", func(c *rdma.Config) { c.RNRRetry, c.CloseTimeout = 2, rdma.None }, noReceive},
 	{"flushed at close", func(c *rdma.Config) { c.CloseTimeout = rdma.None }, flushedAtClose},
 	{"closed by the peer", nil, closedByPeer},
 }

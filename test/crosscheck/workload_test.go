@@ -132,11 +132,8 @@ func (w *workload) config(connections int) rdma.Config {
 	random := w.random
 	cfg := rdma.Config{
 		Engine: w.engine, MaxConnections: connections, Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		Path: rdma.Path{MTU: verbs.MTU(256 << random.IntN(3))}, // 256 to 1024
-		Queues: rdma.Queues{
-			SendQueueSize: 1 + random.IntN(maxBatch), MaxReadAtomic: 1 + random.IntN(4), MaxInline: []int{0, rdma.None}[random.IntN(2)],
-		},
-		Retries: rdma.Retries{MinRNRTimer: 10 * time.Microsecond},
+		Path:          rdma.Path{MTU: verbs.MTU(256 << random.IntN(3))}, // 256 to 1024
+		SendQueueSize: 1 + random.IntN(maxBatch),
 	}
 	if w.ending.configure != nil {
 		w.ending.configure(&cfg)

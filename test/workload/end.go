@@ -98,8 +98,8 @@ func (e *end) config() rdma.Config {
 		MaxConnections:        e.connections,
 		EndWithLastConnection: e.requester,
 		ConnectTimeout:        e.connectTimeout,
-		Retries:               rdma.Retries{AckTimeout: e.ackTimeout},
-		Queues:                rdma.Queues{MaxSendSGE: e.sge, MaxRecvSGE: e.sge},
+		AckTimeout:            e.ackTimeout,
+		MaxSGE:                e.sge,
 	}
 	if !e.requester || e.operation.mutual {
 		c.Permissions = e.operation.permits

@@ -99,7 +99,7 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	defineLongAndShort(f, "b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
 	defineLongAndShort(f, "e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
 	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this `time` before sleeping")
-	defineLongAndShort(f, "I", "inline_size", "largest data, in bytes, sent inline in the work request; -1: none (default 64, or the limit of the device)", number(&p.Inline, 0))
+	defineLongAndShort(f, "I", "inline_size", "data of up to at least so many bytes are sent inline in the work request (default 64, or the limit of the device)", number(&p.Inline, 0))
 	defineLongAndShort(f, "m", "mtu", "path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
 	defineLongAndShort(f, "S", "sl", "service level", number(&p.SL, 0))
 	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")

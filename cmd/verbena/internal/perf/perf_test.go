@@ -95,7 +95,7 @@ func TestVariants(t *testing.T) {
 	for _, flags := range []string{
 		"-test all -n 50 -verify -t 8",
 		"-test all -n 20 -s 1,9000 -b -q 3 -engines 2 -verify -t 8 -rounds 2",
-		"-test write_bw,send_bw -n 60 -l 4 -Q 3 -t 16 -I -1 -m 1024 -s 64",
+		"-test write_bw,send_bw -n 60 -l 4 -Q 3 -t 16 -I 100 -m 1024 -s 64",
 		"-test send_bw,read_bw,send_lat,write_imm_lat -n 20 -e -verify",
 		"-test write_lat -D 20ms -s 5000 -verify",
 		"-test read_bw -D 20ms -warm-up 0 -q 2,5 -t 4 -u 14 -counters -report_gbits",

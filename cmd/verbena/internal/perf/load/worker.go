@@ -88,14 +88,17 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	cfg := rdma.Config{
 		Name: fmt.Sprintf("perf engine %d", index), Engine: w.engine, MaxConnections: n,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, Retries: rdma.Retries{AckTimeout: p.AckTimeout},
-		ConnectTimeout: s.cfg.Timeout, Queues: rdma.Queues{MaxInline: p.Inline},
+		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
+		ConnectTimeout: s.cfg.Timeout,
+	}
+	if p.Inline > 64 { // which there is room for anyway
+		cfg.MaxSGE = (p.Inline + 15) / 16
 	}
 	if s.cfg.Perftest {
 		cfg.Keepalive = rdma.None // a program of perftest counts what arrives
 	}
 	if p.Active(w.server) {
-		cfg.Queues.SendQueueSize = p.Depth
+		cfg.SendQueueSize = p.Depth
 	}
 	if w.rdma, err = rdma.New(s.cfg.Device, cfg); err != nil {
 		return w, err

@@ -32,7 +32,7 @@ type Plan struct {
 	CM            bool          `json:"cm"`  // the connection manager makes the connections
 	MTU           int           `json:"mtu"` // zero: the largest that both ports support
 	AckTimeout    time.Duration `json:"ack_timeout_ns"`
-	Inline        int           `json:"inline"` // bytes; zero: the SDK chooses; -1: none
+	Inline        int           `json:"inline"` // bytes; zero: the SDK chooses
 	SL            int           `json:"sl"`
 	TrafficClass  int           `json:"traffic_class"`
 }
@@ -159,7 +159,7 @@ func (p *Plan) validateCounts(l Limits) error {
 		{"number of receives", p.RecvDepth, 0, maxDepth},
 		{"batch", p.Batch, 1, p.Depth},
 		{"number of operations for one completion", p.Moderation, 1, p.Depth},
-		{"number of bytes inline", p.Inline, -1, maxInline},
+		{"number of bytes inline", p.Inline, 0, maxInline},
 		{"service level", p.SL, 0, 15},
 		{"traffic class", p.TrafficClass, 0, 255},
 	} {
