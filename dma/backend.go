@@ -122,7 +122,7 @@ func (c *Context) leave() { c.inside = false }
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c
-	if c.lanes.Busy() || c.finished() != nil || c.postable() || c.events.Pending() ||
+	if c.lanes.HasWork() || c.finished() != nil || c.postable() || c.events.Pending() ||
 		c.settled {
 		return false
 	}

@@ -75,7 +75,7 @@ func (c *Context) post() {
 			c.postFailed(err)
 			return
 		}
-		c.lanes.Flush()
+		c.lanes.Post()
 	}
 }
 

@@ -146,7 +146,7 @@ func (a *addressHandles) created(h *addressHandle, ah verbs.AH) {
 		a.idle.Push(&h.idle)
 	}
 	d := a.ctx.endpoint
-	for d != nil && !d.ending() && h.waiting.Len() > 0 {
+	for d != nil && !d.stopping() && h.waiting.Len() > 0 {
 		r := h.waiting.Pop()
 		r.send.WR.AH = ah
 		d.lane.Push(&r.send)

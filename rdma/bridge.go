@@ -105,9 +105,9 @@ func (b *bridge) handle(ev event) {
 	}
 }
 
-// ending implements establishment: the tasks complete before the queue pair ends. The peer is not
-// notified, and may have left.
-func (b *bridge) ending() life.Ending {
+// disconnectMethod implements establishment: the tasks complete before the queue pair ends. The
+// peer is not notified, and may have left.
+func (b *bridge) disconnectMethod() life.DisconnectMethod {
 	if b.conn.state() == Ready {
 		return life.Silent
 	}
@@ -117,5 +117,5 @@ func (b *bridge) ending() life.Ending {
 func (b *bridge) peer() life.Peer { return life.Unknown }
 func (b *bridge) polls() bool     { return false }
 func (b *bridge) tell()           {}
-func (b *bridge) ended()          {}
+func (b *bridge) queuePairShut()  {}
 func (b *bridge) release()        {}

@@ -38,25 +38,25 @@ func (conn *Connection) close() {
 		conn.peerClosed() // before this end
 		return
 	}
-	how, wait := conn.ending()
+	how, wait := conn.disconnectMethod()
 	a := conn.life.Close(conn.ctx.host.Now(), how, wait)
 	conn.changed(was, nil)
 	conn.do(a)
 }
 
-// ending is how the peer is to know that the connection closes, and for how long.
-func (conn *Connection) ending() (life.Ending, time.Duration) {
+// disconnectMethod is how the peer is to know that the connection closes, and for how long.
+func (conn *Connection) disconnectMethod() (life.DisconnectMethod, time.Duration) {
 	wait := conn.ctx.set.CloseTimeout
 	if wait < 0 || conn.state() == Exported || conn.loopback() || conn.establishment.peer() == life.Left {
 		return life.Abort, 0
 	}
-	return conn.establishment.ending(), wait
+	return conn.establishment.disconnectMethod(), wait
 }
 
 // peerClosed ends a connection that the peer has closed. The peer's own tasks are done.
 func (conn *Connection) peerClosed() {
 	was := conn.state()
-	how, wait := conn.ending()
+	how, wait := conn.disconnectMethod()
 	a := conn.life.PeerClosed(conn.ctx.host.Now(), how, wait)
 	if was.usable() {
 		conn.changed(was, conn.withName(ErrPeerClosed))
@@ -103,7 +103,7 @@ func (conn *Connection) do(a life.Action) {
 		conn.establishment.tell()
 	}
 	if a&life.ShutQP != 0 {
-		conn.establishment.ended()
+		conn.establishment.queuePairShut()
 	}
 }
 
@@ -116,7 +116,7 @@ func (conn *Connection) done(a life.Action) {
 	}
 	if a&life.Destroy != 0 {
 		conn.destruction.handledBy = c.lanes.Barrier()
-		c.ending.Push(&conn.destruction.place)
+		c.passing.Push(&conn.destruction.place)
 		c.wake()
 	}
 	if !conn.life.Phase().Usable() {
@@ -198,8 +198,8 @@ func (o *laneOwner) RefillFailed(err error) {
 	conn.do(conn.life.Break(conn.ctx.host.Now()))
 }
 
-// drained implements laneDrainer.
-func (o *laneOwner) drained() int {
+// laneDrained implements laneDrainer.
+func (o *laneOwner) laneDrained() int {
 	conn := (*Connection)(o)
 	conn.ctx.settle(conn.lane)
 	if conn.lane.Closed() {
@@ -230,11 +230,11 @@ func (conn *Connection) removeQPN() {
 // drained lane has had those of receives of its own.
 func (c *Connections) destroyRetired() int {
 	n := 0
-	for e := c.ending.Front(); e != nil; e = c.ending.Front() {
+	for e := c.passing.Front(); e != nil; e = c.passing.Front() {
 		if c.receives.Each() == 0 && !c.lanes.Passed(e.Value.destruction.handledBy) {
 			break
 		}
-		c.ending.Pop()
+		c.passing.Pop()
 		n += e.Value.destroy()
 	}
 	return n

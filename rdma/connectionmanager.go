@@ -271,8 +271,8 @@ func (e *cmEnd) tell() {
 	}
 }
 
-// ended implements establishment.
-func (e *cmEnd) ended() { e.disconnect() }
+// queuePairShut implements establishment.
+func (e *cmEnd) queuePairShut() { e.disconnect() }
 
 // disconnect tells the peer that this end closes, once, and reports whether the peer is told.
 func (e *cmEnd) disconnect() bool {
@@ -308,10 +308,10 @@ func (e *cmEnd) peer() life.Peer {
 	return life.Unknown
 }
 
-// ending implements establishment.
-func (e *cmEnd) ending() life.Ending {
+// disconnectMethod implements establishment.
+func (e *cmEnd) disconnectMethod() life.DisconnectMethod {
 	if e.conn.state() == Ready {
-		return life.Message
+		return life.ByCM
 	}
 	return life.Abort
 }

@@ -31,7 +31,7 @@ type Connections struct {
 	started       time.Time              // origin of the times of keepalives
 	usable        int                    // connections known to the program that are Exported, Connecting or Ready
 	closedInPlace int                    // connections that are Closed and still have their places
-	ending        fifo.List[*Connection] // to be destroyed when their completions have been handled, in the order of that
+	passing       fifo.List[*Connection] // in the phase life.Passing, in the order in which they are to be destroyed
 	written       writtenWords
 	retryWaiting  bool // acceptWaiting may find a request, since one came or a place became free
 	// readyWords are the words that peers write ready signals and disconnect notices to, by slot.
@@ -142,7 +142,7 @@ func (c *Connections) open() error {
 // close implements part.
 func (c *Connections) close() error {
 	err := c.readyWords.Close(c.kept != nil)
-	for c.ending.Pop() != nil {
+	for c.passing.Pop() != nil {
 	}
 	c.slots, c.free, c.byQPN, c.last = nil, nil, nil, nil
 	return err
@@ -159,7 +159,7 @@ func (c *Connections) work() int {
 
 // busy implements part.
 func (c *Connections) busy() bool {
-	return c.acceptable() || c.manager.limiter.Busy() || c.ending.Len() > 0
+	return c.acceptable() || c.manager.limiter.Busy() || c.passing.Len() > 0
 }
 
 // notify calls the program for a connection that has changed.

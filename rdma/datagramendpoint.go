@@ -91,8 +91,8 @@ func (d *datagramEndpoint) push(r *Task) {
 	d.lane.Push(&r.send)
 }
 
-// ending reports whether the endpoint takes no more tasks.
-func (d *datagramEndpoint) ending() bool { return !d.deadline.At().IsZero() || d.lane.IsShut() }
+// stopping reports whether the endpoint takes no more tasks.
+func (d *datagramEndpoint) stopping() bool { return !d.deadline.At().IsZero() || d.lane.IsShut() }
 
 // completed handles the end of a task.
 func (d *datagramEndpoint) completed(r *Task, p *Peer, status verbs.Status, vendor uint32) {
@@ -199,8 +199,8 @@ func (o *datagramOwner) PostFailed(err error) {
 	d.shut()
 }
 
-// drained implements laneDrainer.
-func (o *datagramOwner) drained() int {
+// laneDrained implements laneDrainer.
+func (o *datagramOwner) laneDrained() int {
 	d := (*datagramEndpoint)(o)
 	c := d.ctx
 	if c.phase == phaseUp {

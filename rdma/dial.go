@@ -442,11 +442,11 @@ func (d *dial) handle(ev event) {
 	}
 }
 
-// ended implements establishment.
-func (d *dial) ended() {
+// queuePairShut implements establishment.
+func (d *dial) queuePairShut() {
 	if d.cancel != nil {
 		d.cancel()
 	}
 	d.conn.ctx.manager.limiter.Release(&d.limited)
-	d.cmEnd.ended()
+	d.cmEnd.queuePairShut()
 }

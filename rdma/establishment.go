@@ -14,15 +14,15 @@ type establishment interface {
 	handle(ev event)
 	// peer is what it knows of the peer: that it has closed the connection, or Unknown.
 	peer() life.Peer
-	// ending is how the peer is to know that this end closes, while Connecting or Ready.
-	ending() life.Ending
+	// disconnectMethod is how the peer is to know that this end closes, while Connecting or Ready.
+	disconnectMethod() life.DisconnectMethod
 	// polls reports whether a closing connection has to be looked at, since the device does not report
 	// what the peer does.
 	polls() bool
 	// tell tells the peer that this end closes, when the tasks of this end are done.
 	tell()
-	// ended is called when the queue pair is put in error. It may be called again.
-	ended()
+	// queuePairShut is called when the queue pair is put in error. It may be called again.
+	queuePairShut()
 	// release is called when the connection is destroyed.
 	release()
 }

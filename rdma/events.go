@@ -118,7 +118,7 @@ func (e *dueEvents) work() int {
 		}
 	}
 	if n > 0 {
-		n += e.lanes.poll() // tasks of connections that have ended come back at once
+		n += e.lanes.handleCompletions() // tasks of connections that have ended come back at once
 	}
 	return n
 }

@@ -68,21 +68,21 @@ func (l *lanes) open() error {
 
 // work implements part.
 func (l *lanes) work() int {
-	l.flush()
-	return l.poll()
+	l.postAll()
+	return l.handleCompletions()
 }
 
-// flush posts all waiting tasks that there is room for. Receives go first, so that a message
+// postAll posts all waiting tasks that there is room for. Receives go first, so that a message
 // which the peer sends in reply to a request finds one.
-func (l *lanes) flush() {
+func (l *lanes) postAll() {
 	if l.receives.Busy() {
 		l.receives.post()
 	}
-	l.Flush()
+	l.Post()
 }
 
-// poll handles completions.
-func (l *lanes) poll() int {
+// handleCompletions polls the completion queue.
+func (l *lanes) handleCompletions() int {
 	n, err := l.Poll()
 	if err != nil {
 		l.failed(err)
@@ -91,7 +91,7 @@ func (l *lanes) poll() int {
 }
 
 // busy implements part.
-func (l *lanes) busy() bool { return l.Busy() }
+func (l *lanes) busy() bool { return l.HasWork() }
 
 // arm asks for an event at the next completion, and reports whether there is none yet.
 func (l *lanes) arm() bool {
@@ -113,7 +113,7 @@ func (l *lanes) arm() bool {
 func (l *lanes) end() int {
 	n := 0
 	for d := l.Drained(); d != nil; d = l.Drained() {
-		n += d.Owner().(laneDrainer).drained()
+		n += d.Owner().(laneDrainer).laneDrained()
 	}
 	return n
 }
@@ -121,9 +121,9 @@ func (l *lanes) end() int {
 // laneDrainer is the owner of a lane in a context.
 type laneDrainer interface {
 	lane.Owner
-	// drained is called when the device has given back all requests of the lane. It returns
+	// laneDrained is called when the device has given back all requests of the lane. It returns
 	// how many tasks have ended.
-	drained() int
+	laneDrained() int
 }
 
 // close implements part.

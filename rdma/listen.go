@@ -497,10 +497,10 @@ func (e *acceptedEnd) handle(ev event) {
 	}
 }
 
-// ending implements establishment: the peer may have confirmed the acceptance.
-func (e *acceptedEnd) ending() life.Ending {
+// disconnectMethod implements establishment: the peer may have confirmed the acceptance.
+func (e *acceptedEnd) disconnectMethod() life.DisconnectMethod {
 	if e.answered {
-		return life.Message
+		return life.ByCM
 	}
 	return life.Abort
 }

@@ -171,7 +171,7 @@ func (c *parts) pass() (n int) {
 	for _, p := range c.list {
 		n += p.work()
 	}
-	c.lanes.flush()
+	c.lanes.postAll()
 	c.quiet = c.phase == phaseUp && c.State() == pe.Running && !c.anyBusy()
 	return n
 }
@@ -181,8 +181,8 @@ func (c *parts) pass() (n int) {
 func (c *parts) quietPass() int {
 	n := c.lanes.work()
 	if n > 0 {
-		c.lanes.flush()
-		if c.woken.Load() || c.lanes.Busy() {
+		c.lanes.postAll()
+		if c.woken.Load() || c.lanes.HasWork() {
 			return n + c.pass()
 		}
 	}

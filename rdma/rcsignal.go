@@ -58,7 +58,7 @@ func (r *rcSignal) peer() life.Peer {
 	switch {
 	case !r.contains(^r.conn.local.nonce):
 		return life.Unknown
-	case r.ending() == life.Answered:
+	case r.disconnectMethod() == life.ByAnsweredNotice:
 		return life.Leaving
 	}
 	return life.Left
@@ -67,13 +67,13 @@ func (r *rcSignal) peer() life.Peer {
 // polls implements establishment: nothing watches the word.
 func (r *rcSignal) polls() bool { return r.cancel == nil }
 
-// ending implements establishment. While Connecting as well: the device may acknowledge the peer's
-// signal at any moment, until the queue pair is in error.
-func (r *rcSignal) ending() life.Ending {
+// disconnectMethod implements establishment. While Connecting as well: the device may acknowledge
+// the peer's signal at any moment, until the queue pair is in error.
+func (r *rcSignal) disconnectMethod() life.DisconnectMethod {
 	if r.conn.local.answers() && r.conn.peer.answers() {
-		return life.Answered
+		return life.ByAnsweredNotice
 	}
-	return life.Notice
+	return life.ByNotice
 }
 
 // handle implements establishment.
@@ -237,5 +237,5 @@ func (r *rcSignal) peerReady() {
 	r.conn.ready()
 }
 
-// ended implements establishment: the disconnect notice was a write.
-func (r *rcSignal) ended() {}
+// queuePairShut implements establishment: the disconnect notice was a write.
+func (r *rcSignal) queuePairShut() {}

@@ -37,7 +37,7 @@ func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.Joi
 // Flush gives the device all tasks that wait because of pe.Aggregate, as the next submission
 // without that flag would. If none wait, and in Idle, it does nothing. It allocates nothing,
 // and belongs to the goroutine that drives the engine.
-func (c *parts) Flush() { c.lanes.flush() }
+func (c *parts) Flush() { c.lanes.postAll() }
 
 func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 	if err := r.enqueue(flags, thorough); err != nil {
@@ -50,7 +50,7 @@ func (r *Task) submit(flags pe.SubmitFlags, thorough bool) error {
 // submitted gives the device what waits, or leaves that to Progress.
 func (c *parts) submitted(flags pe.SubmitFlags) {
 	if flags&pe.Aggregate == 0 {
-		c.lanes.flush()
+		c.lanes.postAll()
 	} else {
 		c.postLater()
 	}

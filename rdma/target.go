@@ -86,7 +86,7 @@ func (p *Peer) address(t *Task) error {
 		return err
 	}
 	d := p.ctx.endpoint
-	if d.ending() {
+	if d.stopping() {
 		return fmt.Errorf("%w: context %q is %v", ErrNotReady, p.ctx.set.Name, p.ctx.State())
 	}
 	h, err := d.handles.find(p, p.ctx.set.Transport == verbs.UD)

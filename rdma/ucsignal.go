@@ -142,8 +142,8 @@ func (r *ucSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	}
 }
 
-// ending implements establishment: the connection ends when its tasks have left.
-func (r *ucSignal) ending() life.Ending {
+// disconnectMethod implements establishment: the connection ends when its tasks have left.
+func (r *ucSignal) disconnectMethod() life.DisconnectMethod {
 	if r.conn.state() == Ready {
 		return life.Silent
 	}
@@ -153,4 +153,4 @@ func (r *ucSignal) ending() life.Ending {
 func (r *ucSignal) peer() life.Peer { return life.Unknown }
 func (r *ucSignal) polls() bool     { return false }
 func (r *ucSignal) tell()           {}
-func (r *ucSignal) ended()          {}
+func (r *ucSignal) queuePairShut()  {}

@@ -203,7 +203,7 @@ func (w *Window) abortRequest(op string, err error) error {
 func (w *Window) push(done func(error)) {
 	w.done = done
 	w.conn.push(&w.send)
-	w.ctx.lanes.flush()
+	w.ctx.lanes.postAll()
 }
 
 // Export returns a descriptor of what the window lends, for mmap.Import of the peer. It may be

@@ -137,7 +137,7 @@ func (g *Group) Broken() bool { return g.broken }
 // Break makes the group treat the completion queue as failed.
 func (g *Group) Break() { g.broken = true }
 
-// Busy reports whether there is work that no further completion will announce.
-func (g *Group) Busy() bool {
+// HasWork reports whether there is work that no further completion will announce.
+func (g *Group) HasWork() bool {
 	return g.next < g.count || g.toPost.Len() > 0 || g.noRoom.Len() > 0 && g.posted < g.most || g.drained.Len() > 0 || g.failure != nil || g.due.Load()
 }

@@ -188,16 +188,16 @@ func TestRequestsWaitInOrder(t *testing.T) {
 	for i := range 5 {
 		f.push(i)
 	}
-	f.group.Flush()
+	f.group.Post()
 	require.Len(t, f.posted, 2)
 	require.Equal(t, 2, f.lane.Posted())
 	for range 5 {
 		f.complete(1, verbs.StatusSuccess)
 		require.Equal(t, 1, f.poll(t))
-		f.group.Flush()
+		f.group.Post()
 	}
 	require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, 0}}, f.ends)
-	require.False(t, f.group.Busy())
+	require.False(t, f.group.HasWork())
 }
 
 // The completion of a request stands for those before it, and the last of what is
@@ -207,7 +207,7 @@ func TestUnreportedRequests(t *testing.T) {
 	for i := range 4 {
 		f.push(i).Unreported = true
 	}
-	f.group.Flush()
+	f.group.Post()
 	f.complete(3, verbs.StatusSuccess)
 	require.Zero(t, f.poll(t))
 	f.complete(1, verbs.StatusSuccess)
@@ -222,15 +222,15 @@ func TestShutAndFlush(t *testing.T) {
 	for i := range 4 {
 		f.push(i)
 	}
-	f.group.Flush()
+	f.group.Post()
 	require.NoError(t, f.lane.Shut())
 	require.NoError(t, f.lane.Shut())
 	require.Nil(t, f.group.Drained())
 	require.Equal(t, 2, f.poll(t))
 	require.Same(t, f.lane, f.group.Drained())
-	require.True(t, f.group.Busy())
+	require.True(t, f.group.HasWork())
 	f.push(4) // too late
-	f.group.Flush()
+	f.group.Post()
 	require.Empty(t, f.posted)
 	require.Equal(t, 3, f.lane.Flush())
 	require.Nil(t, f.group.Drained())
@@ -254,15 +254,15 @@ func TestStopPosting(t *testing.T) {
 			for i := range posted {
 				f.push(i)
 			}
-			f.group.Flush()
+			f.group.Post()
 			waiting := []*lane.Request{none: nil, 2: &f.push(2).Request, 3: &f.push(3).Request}
 			f.lane.StopPosting(waiting[own])
 			f.push(9)
-			f.group.Flush()
+			f.group.Post()
 			for range 4 {
 				f.complete(len(f.posted), verbs.StatusSuccess)
 				f.poll(t)
-				f.group.Flush()
+				f.group.Post()
 			}
 			want := []end{{0, 0}, {1, 0}}[:posted]
 			if own != none {
@@ -289,7 +289,7 @@ func TestStopPosting(t *testing.T) {
 func TestFailingDevice(t *testing.T) {
 	f := newFixture(t, 2)
 	f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	f.refuse = errors.New("no")
 	require.ErrorIs(t, f.lane.Shut(), f.refuse)
 	require.Same(t, f.lane, f.group.Drained())
@@ -298,7 +298,7 @@ func TestFailingDevice(t *testing.T) {
 	// What the device gives back after that does not end the request's next use.
 	f = newFixture(t, 2)
 	j := f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	f.refuse = errors.New("no")
 	require.ErrorIs(t, f.lane.Shut(), f.refuse)
 	require.Equal(t, 1, f.lane.Flush())
@@ -307,7 +307,7 @@ func TestFailingDevice(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, next.Connect(verbs.QPAttr{}))
 	next.Push(&j.Request)
-	f.group.Flush()
+	f.group.Post()
 	require.Len(t, other.posted, 1)
 	f.complete(1, verbs.StatusSuccess)
 	f.poll(t)
@@ -315,7 +315,7 @@ func TestFailingDevice(t *testing.T) {
 
 	f = newFixture(t, 2)
 	f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	f.broken = errors.New("overrun")
 	_, err = f.group.Poll()
 	require.ErrorIs(t, err, f.broken)
@@ -330,7 +330,7 @@ func TestFailingDevice(t *testing.T) {
 	for i := range 3 {
 		f.push(i)
 	}
-	f.group.Flush()
+	f.group.Post()
 	require.Error(t, f.failed)
 	require.Equal(t, 1, f.lane.Posted())
 }
@@ -370,14 +370,14 @@ func TestNoRequestEndsBeforeTheDeviceLetsGo(t *testing.T) {
 					for i := range 3 {
 						f.push(i)
 					}
-					f.group.Flush()
+					f.group.Post()
 					want, began := fail(f), time.Now()
 					f.destroy = c.destroy
 					require.ErrorIs(t, f.lane.Shut(), want)
 					if name == "modify does nothing" {
 						require.Nil(t, f.group.Drained())
 						<-woken
-						require.True(t, f.group.Busy())
+						require.True(t, f.group.HasWork())
 						require.Equal(t, 10*time.Second, time.Since(began))
 					}
 					require.Same(t, f.lane, f.group.Drained())
@@ -419,7 +419,7 @@ func TestTimesToGiveBack(t *testing.T) {
 		j := &job{f: f, number: 1}
 		f.group.Add(&j.Request, j)
 		held.Push(&j.Request)
-		f.group.Flush()
+		f.group.Post()
 
 		device.noCompletions = true
 		held.Hold()
@@ -452,7 +452,7 @@ func TestTimesToGiveBack(t *testing.T) {
 		f = newFixture(t, 2)
 		f.group.Limit(time.Second, func() {})
 		f.push(0)
-		f.group.Flush()
+		f.group.Post()
 		f.lane.Hold()
 		f.complete(1, verbs.StatusSuccess)
 		f.poll(t)
@@ -494,17 +494,17 @@ func TestCompletionsWithAnError(t *testing.T) {
 		for i := range 3 {
 			f.push(i)
 		}
-		f.group.Flush()
+		f.group.Post()
 		f.complete(3, verbs.StatusSuccess)
 		f.broken, f.panics = errors.New("overrun"), panics
 		if panics {
 			require.Panics(t, func() { _, _ = f.group.Poll() })
-			require.True(t, f.group.Busy())
+			require.True(t, f.group.HasWork())
 		}
 		_, err := f.group.Poll()
 		require.ErrorIs(t, err, f.broken)
 		require.Equal(t, []end{{0, 0}, {1, 0}, {2, 0}}, f.ends)
-		require.False(t, f.group.Busy())
+		require.False(t, f.group.HasWork())
 		require.False(t, f.group.Fetch())
 		n, err := f.group.Poll()
 		require.NoError(t, err)
@@ -512,7 +512,7 @@ func TestCompletionsWithAnError(t *testing.T) {
 	}
 	f := newFixture(t, 4)
 	f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	f.complete(1, verbs.StatusSuccess)
 	f.broken = errors.New("overrun")
 	require.True(t, f.group.Fetch())
@@ -527,10 +527,10 @@ func TestPushBeforeConnect(t *testing.T) {
 	f := newFixture(t, 2)
 	require.NoError(t, f.lane.Reset())
 	f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	require.Empty(t, f.posted)
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
-	f.group.Flush()
+	f.group.Post()
 	require.Len(t, f.posted, 1)
 }
 
@@ -545,18 +545,18 @@ func TestWithhold(t *testing.T) {
 	}
 	withhold(1)
 	f.push(0) // a signal
-	f.group.Flush()
+	f.group.Post()
 	require.Len(t, f.posted, 1)
 	require.NoError(t, f.lane.Reset())
 	require.Empty(t, f.ends)
 	f.posted = nil
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
 	withhold(2)
-	f.group.Flush()
+	f.group.Post()
 	require.Empty(t, f.posted)
 	f.lane.Admit()
 	f.push(3)
-	f.group.Flush()
+	f.group.Post()
 	f.complete(3, verbs.StatusSuccess)
 	require.Equal(t, 3, f.poll(t))
 	require.Equal(t, []end{{1, 0}, {2, 0}, {3, 0}}, f.ends)
@@ -581,13 +581,13 @@ func TestWithhold(t *testing.T) {
 func TestChangeID(t *testing.T) {
 	f := newFixture(t, 2)
 	j := f.push(0)
-	f.group.Flush()
+	f.group.Post()
 	old := f.posted[0].ID
 	require.NoError(t, f.lane.Reset())
 	j.ChangeID()
 	require.NoError(t, f.lane.Connect(verbs.QPAttr{}))
 	f.lane.Push(&j.Request)
-	f.group.Flush()
+	f.group.Post()
 	f.done = []verbs.WC{{ID: old, Status: verbs.StatusRetryExceeded}, {ID: 12345}, {ID: lane.ReceiveID - 1}}
 	require.Equal(t, 3, f.poll(t))
 	require.Empty(t, f.ends)
@@ -598,7 +598,7 @@ func TestChangeID(t *testing.T) {
 	old = j.WR.ID
 	f.group.Remove(&j.Request)
 	f.push(1)
-	f.group.Flush()
+	f.group.Post()
 	require.NotEqual(t, old, f.posted[0].ID)
 	f.done = []verbs.WC{{ID: old}}
 	require.Equal(t, 1, f.poll(t))
@@ -672,7 +672,7 @@ func TestEveryRequestEndsOnceInOrder(t *testing.T) {
 					n++
 				}
 			case 1:
-				f.group.Flush()
+				f.group.Post()
 			case 2:
 				f.complete(rapid.IntRange(0, len(f.posted)).Draw(rt, "completed"), verbs.StatusSuccess)
 			case 3:
@@ -707,7 +707,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		for _, j := range jobs {
 			f.lane.Push(&j.Request)
 		}
-		f.group.Flush()
+		f.group.Post()
 		for _, wr := range f.posted {
 			f.done = append(f.done, verbs.WC{ID: wr.ID})
 		}
@@ -738,7 +738,7 @@ func BenchmarkRequest(b *testing.B) {
 		for _, j := range jobs {
 			f.lane.Push(&j.Request)
 		}
-		f.group.Flush()
+		f.group.Post()
 		f.poll(b)
 	}
 }

@@ -58,7 +58,7 @@ func (f *lanesFixture) complete(t require.TestingT, l *fixture, n int) {
 	l.complete(n, verbs.StatusSuccess)
 	_, err := f.group.Poll()
 	require.NoError(t, err)
-	f.group.Flush()
+	f.group.Post()
 }
 
 // posted is how many requests each lane has at its device.
@@ -77,18 +77,18 @@ func TestEachLanePostsOne(t *testing.T) {
 	f.push(stuck, 0, 9)
 	f.push(b, 0, 9)
 	f.push(c, 0, 9)
-	f.group.Flush()
+	f.group.Post()
 	require.Equal(t, []int{4, 1, 1, 0}, f.posted())
 	for i := range 3 {
 		f.complete(t, c, 1)
 		require.Len(t, c.ends, i+1)
 		require.Equal(t, []int{4, 1, 1, 0}, f.posted())
-		require.False(t, f.group.Busy(), "no lane is looked at again before there is room")
+		require.False(t, f.group.HasWork(), "no lane is looked at again before there is room")
 		require.Equal(t, 3, f.group.NoRoom())
 	}
 	f.push(idle, 0, 1)
 	f.push(stuck, 9, 1)
-	f.group.Flush()
+	f.group.Post()
 	require.Equal(t, []int{4, 1, 1, 1}, f.posted())
 	require.Equal(t, 3, f.group.NoRoom())
 
@@ -108,12 +108,12 @@ func TestALaneThatEndsWaitsForNoRoom(t *testing.T) {
 			f := newLanesFixture(t, 2, 8, 4)
 			f.push(f.lanes[0], 0, 9)
 			f.push(f.lanes[1], 0, 9)
-			f.group.Flush()
+			f.group.Post()
 			require.Equal(t, 2, f.group.NoRoom())
 			require.NoError(t, end(f.lanes[1].lane))
 			require.Equal(t, 1, f.group.NoRoom())
 			require.Equal(t, 9, f.lanes[1].lane.Flush())
-			f.group.Flush()
+			f.group.Post()
 			require.Equal(t, []int{4, 0}, f.posted())
 		})
 	}
@@ -136,18 +136,18 @@ func TestALaneThatWaitedStartsAnew(t *testing.T) {
 			l := f.lanes[1]
 			f.push(f.lanes[0], 0, 9)
 			f.push(l, 0, 9)
-			f.group.Flush()
+			f.group.Post()
 			require.Equal(t, []int{4, 1}, f.posted())
 			require.Equal(t, 2, f.group.NoRoom())
 			require.NoError(t, anew(l))
 			f.push(l, 9, 2) // a signal, and one more
-			f.group.Flush()
+			f.group.Post()
 			require.Equal(t, []int{4, 1}, f.posted())
 			for len(l.device.posted) > 0 {
 				f.complete(t, l, 1)
 			}
 			require.Equal(t, []end{{9, verbs.StatusSuccess}, {10, verbs.StatusSuccess}}, l.ends[len(l.ends)-2:])
-			require.False(t, f.group.Busy())
+			require.False(t, f.group.HasWork())
 		})
 	}
 }
@@ -197,8 +197,8 @@ func TestRoomOfSeveralLanes(t *testing.T) {
 				}
 			}
 			if rapid.Bool().Draw(rt, "flush") {
-				f.group.Flush()
-				require.False(rt, f.group.Busy())
+				f.group.Post()
+				require.False(rt, f.group.HasWork())
 				check()
 			}
 		}
@@ -207,7 +207,7 @@ func TestRoomOfSeveralLanes(t *testing.T) {
 				l.lane.Connected()
 			}
 		}
-		f.group.Flush()
+		f.group.Post()
 		check()
 		for waiting := true; waiting; {
 			waiting = false
@@ -222,7 +222,7 @@ func TestRoomOfSeveralLanes(t *testing.T) {
 				require.Equal(rt, end{i, verbs.StatusSuccess}, e)
 			}
 		}
-		require.False(rt, f.group.Busy())
+		require.False(rt, f.group.HasWork())
 		require.Zero(rt, f.group.NoRoom())
 	})
 }
@@ -243,7 +243,7 @@ func TestLanesWithoutRoomAllocateNothing(t *testing.T) {
 		one.lane.Push(&j.Request)
 		one.lane.Push(&two.Request)
 		for range 2 {
-			f.group.Flush()
+			f.group.Post()
 			done[0].ID = one.posted[len(one.posted)-1].ID
 			one.done = done
 			if n, err := f.group.Poll(); n != 1 || err != nil {

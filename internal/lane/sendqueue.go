@@ -2,7 +2,7 @@ package lane
 
 import "github.com/verbena-rdma/verbena/verbs"
 
-// Push appends a request, which Group.Flush posts.
+// Push appends a request, which Group.Post posts.
 func (l *Lane) Push(r *Request) {
 	r.lane, r.kept = l, nil
 	l.requests.Push(&r.place)
@@ -33,7 +33,7 @@ func (l *Lane) TakeWithheld(old *Lane) {
 	}
 }
 
-// queueForPosting makes the next Group.Flush post the waiting requests for which there is room.
+// queueForPosting makes the next Group.Post post the waiting requests for which there is room.
 func (l *Lane) queueForPosting() {
 	if l.unposted == nil {
 		return
@@ -46,8 +46,8 @@ func (l *Lane) queueForPosting() {
 	}
 }
 
-// Flush posts the waiting requests for which there is room. Lanes that found none go first.
-func (g *Group) Flush() {
+// Post posts the waiting requests for which there is room. Lanes that found none go first.
+func (g *Group) Post() {
 	for {
 		switch { // PostFailed may add lanes
 		case g.noRoom.Len() > 0 && g.posted < g.most:

@@ -59,15 +59,15 @@ const (
 	Left         // has closed the connection, and serves nothing
 )
 
-// Ending is how an end lets the peer know that it closes.
-type Ending uint8
+// DisconnectMethod is how an end lets the peer know that it closes.
+type DisconnectMethod uint8
 
 const (
-	Abort    Ending = iota // nobody has to know: the queue pair is shut at once
-	Silent                 // nobody is told, but tasks finish
-	Notice                 // by a request, which the peer's device acknowledges
-	Answered               // by a request, which the peer answers when its tasks are done
-	Message                // by a message outside of the queue pair, which the peer confirms
+	Abort            DisconnectMethod = iota // nobody has to know: the queue pair is shut at once
+	Silent                                   // nobody is told, but tasks finish
+	ByNotice                                 // by a request, which the peer's device acknowledges
+	ByAnsweredNotice                         // by a request, which the peer answers when its tasks are done
+	ByCM                                     // by a message of the connection manager, which the peer confirms
 )
 
 // Action is a set of things to do, in this order.
@@ -100,7 +100,7 @@ type Life struct {
 	phase    Phase
 	peer     Peer
 	dead     bool // the peer's process is dead
-	ending   Ending
+	method   DisconnectMethod
 	until    time.Time // when the present phase is over, from Draining on; zero: open
 	takes    bool      // the queue pair may take receives off the shared queue
 	returned bool      // nothing is left at the device
@@ -154,7 +154,7 @@ func (l *Life) Fail() Action {
 }
 
 // Close ends the connection, for at most wait. A connection that has failed is retired.
-func (l *Life) Close(now time.Time, how Ending, wait time.Duration) Action {
+func (l *Life) Close(now time.Time, how DisconnectMethod, wait time.Duration) Action {
 	switch {
 	case l.phase == Failed && l.enter(Shut):
 		return l.retire(now)
@@ -163,7 +163,7 @@ func (l *Life) Close(now time.Time, how Ending, wait time.Duration) Action {
 	case how == Abort || l.peerGone() || !l.enter(Draining):
 		return l.shut(now)
 	}
-	l.ending, l.until = how, now.Add(wait)
+	l.method, l.until = how, now.Add(wait)
 	if l.peer == Leaving {
 		l.limit(now.Add(answerTime))
 	}
@@ -181,7 +181,7 @@ func (l *Life) Learn(p Peer) bool {
 }
 
 // PeerClosed ends the connection because the peer has closed it.
-func (l *Life) PeerClosed(now time.Time, how Ending, wait time.Duration) Action {
+func (l *Life) PeerClosed(now time.Time, how DisconnectMethod, wait time.Duration) Action {
 	switch {
 	case l.phase.Usable() && l.peer == Leaving:
 		return l.Close(now, how, wait)
@@ -203,7 +203,7 @@ func (l *Life) Drained(now time.Time) Action {
 	switch {
 	case l.phase != Draining:
 		return 0
-	case l.ending == Silent:
+	case l.method == Silent:
 		return l.shut(now)
 	}
 	l.enter(Telling)
@@ -218,11 +218,11 @@ func (l *Life) Told(now time.Time) Action {
 	switch {
 	case l.phase != Telling:
 		return 0
-	case l.ending == Notice, l.ending == Answered && (l.peer >= Leaving || l.dead):
+	case l.method == ByNotice, l.method == ByAnsweredNotice && (l.peer >= Leaving || l.dead):
 		return l.shut(now)
 	}
 	l.enter(Confirming)
-	if l.ending == Answered {
+	if l.method == ByAnsweredNotice {
 		l.limit(now.Add(answerTime))
 	}
 	return 0
@@ -236,13 +236,13 @@ func (l *Life) Untold(now time.Time) Action {
 	return 0
 }
 
-// Break notes that the queue pair of a closing connection has failed. The peer can still be told by
-// a message.
+// Break notes that the queue pair of a closing connection has failed. The connection manager can
+// still tell the peer.
 func (l *Life) Break(now time.Time) Action {
 	switch {
 	case !l.phase.Closing():
 		return 0
-	case l.ending != Message:
+	case l.method != ByCM:
 		return l.shut(now)
 	case l.phase == Draining:
 		l.enter(Telling)

@@ -30,7 +30,7 @@ func TestLifeEnds(t *testing.T) {
 			}
 		}
 		polls := rapid.Bool().Draw(t, "polls")
-		how := rapid.SampledFrom([]Ending{Abort, Silent, Notice, Answered, Message}).Draw(t, "ending")
+		how := rapid.SampledFrom([]DisconnectMethod{Abort, Silent, ByNotice, ByAnsweredNotice, ByCM}).Draw(t, "method")
 		events := map[string]func() Action{
 			"connect":      func() Action { l.Connect(); return 0 },
 			"connected":    func() Action { l.Connected(); return 0 },
@@ -105,13 +105,13 @@ func TestPeerClosesAndDies(t *testing.T) {
 			}
 			require.Equal(t, how, l.Peer())
 			require.True(t, l.Dead())
-			require.Equal(t, ShutQP, l.PeerClosed(start, Message, closeWait))
+			require.Equal(t, ShutQP, l.PeerClosed(start, ByCM, closeWait))
 			require.Equal(t, Shut, l.Phase())
 		}
 	}
 }
 
-func learn(l *Life, p Peer, now time.Time, how Ending) Action {
+func learn(l *Life, p Peer, now time.Time, how DisconnectMethod) Action {
 	if !l.Learn(p) {
 		return 0
 	}
@@ -180,7 +180,7 @@ func (e *end) work(now time.Time) {
 	}
 	if e.written && !e.draws() {
 		e.written = false
-		e.do(now, learn(&e.Life, Leaving, now, Answered))
+		e.do(now, learn(&e.Life, Leaving, now, ByAnsweredNotice))
 	}
 	e.do(now, e.Due(now))
 }
@@ -210,7 +210,7 @@ func TestEndsThatAnswerLoseNothing(t *testing.T) {
 			now = now.Add(time.Millisecond)
 			for i, e := range []*end{a, b} {
 				if ms == closes[i] {
-					e.do(now, e.Close(now, Answered, closeWait))
+					e.do(now, e.Close(now, ByAnsweredNotice, closeWait))
 				}
 				e.work(now)
 			}
@@ -226,8 +226,8 @@ func TestEndsThatAnswerLoseNothing(t *testing.T) {
 
 // Each end of a connection whose peer does nothing any more ends when its time is over.
 func TestPeerThatNeverAnswers(t *testing.T) {
-	for how, phases := range map[Ending][]Phase{
-		Abort: {}, Silent: {Draining}, Notice: {Draining, Telling}, Answered: {Draining, Telling, Confirming}, Message: {Draining, Telling, Confirming},
+	for how, phases := range map[DisconnectMethod][]Phase{
+		Abort: {}, Silent: {Draining}, ByNotice: {Draining, Telling}, ByAnsweredNotice: {Draining, Telling, Confirming}, ByCM: {Draining, Telling, Confirming},
 	} {
 		for n := range len(phases) + 1 {
 			l, now := &Life{}, start
@@ -277,7 +277,7 @@ func TestPolls(t *testing.T) {
 	l := &Life{}
 	l.Connect()
 	l.Connected()
-	require.Equal(t, Drain, l.Close(start, Message, closeWait))
+	require.Equal(t, Drain, l.Close(start, ByCM, closeWait))
 	require.Equal(t, Tell, l.Drained(start))
 	require.Zero(t, l.Told(start))
 	require.Equal(t, Confirming, l.Phase())
