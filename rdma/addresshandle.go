@@ -66,7 +66,7 @@ func newAddressHandles(c *Datagrams, limit int) addressHandles {
 // peer's address when a handle is made, which takes a second and more if the peer is down.
 // With helped, a helper therefore makes the handle, and the tasks that need it wait.
 func (a *addressHandles) find(p *Peer, helped bool) (*addressHandle, error) {
-	sgid := a.ctx.portView().gid.Index
+	sgid := a.ctx.port.State().GID.Index
 	if h := p.handle.Get(); h != nil && (h.ah != nil || h.creating) && h.to.sgid == sgid && h.to.lid == p.lid && h.to.source == p.source {
 		return h, nil
 	}
@@ -94,7 +94,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 		a.retired = a.retired[1:]
 	}
 	s := a.ctx.set
-	if to.lid == 0 && p.group == nil && a.ctx.portView().gid.Type == verbs.GIDInfiniBand {
+	if to.lid == 0 && p.group == nil && a.ctx.port.State().GID.Type == verbs.GIDInfiniBand {
 		return nil, fmt.Errorf("%w: InfiniBand needs the LID of the peer's port; call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
 	}
 	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)

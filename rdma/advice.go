@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/pathmtu"
+	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -33,11 +34,11 @@ func (conn *Connection) noResponseAdvice() string {
 		return ErrPeerDead.Error()
 	}
 	own, peer := conn.LocalAddr().Addr(), conn.PeerAddr().Addr()
-	if why := conn.ctx.pathProblem(conn.path.port, own); why != "" {
+	if why := deviceport.Problem(conn.ctx.dev, conn.path.port, own); why != "" {
 		return why
 	}
 	advice := statusOf(verbs.StatusRetryExceeded).advice
-	if conn.path.mtu == 0 || !peer.IsValid() || conn.ctx.portView().gid.Type != verbs.GIDRoCEv2 {
+	if conn.path.mtu == 0 || !peer.IsValid() || conn.ctx.port.State().GID.Type != verbs.GIDRoCEv2 {
 		return advice
 	}
 	length := packetLength(conn.path.mtu, peer)
@@ -96,7 +97,7 @@ func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
 
 // portAdvice names the UDP port of this end if adapters and the kernel cannot send to it.
 func (c *core) portAdvice() string {
-	port := c.portView().gid.UDPPort
+	port := c.port.State().GID.UDPPort
 	if port == 0 || port == roceUDPPort {
 		return ""
 	}

@@ -90,7 +90,7 @@ func (b *bridge) adopt(attr *verbs.QPAttr) {
 	conn := b.conn
 	conn.path.mtu, conn.path.maxReads = attr.PathMTU, attr.MaxInitReadAtomic
 	conn.peer.gid, conn.peer.qpn = attr.Address.DGID, attr.DestQPN
-	own := &conn.ctx.portView().gid
+	own := &conn.ctx.port.State().GID
 	conn.addrs = [2]netip.AddrPort{
 		netip.AddrPortFrom(own.GID.Addr(), own.UDPPort),
 		netip.AddrPortFrom(attr.Address.DGID.Addr(), attr.Address.UDPPort),

@@ -254,7 +254,7 @@ func (conn *Connection) returnReceives() {
 
 // export takes the queue pair to Init, and makes the descriptor.
 func (conn *Connection) export() ([]byte, error) {
-	s, port := conn.ctx.set, conn.ctx.portView()
+	s, port := conn.ctx.set, conn.ctx.port.State()
 	if err := conn.initialize(s.Path.Port, 0); err != nil {
 		return nil, err
 	}
@@ -266,12 +266,12 @@ func (conn *Connection) export() ([]byte, error) {
 	conn.ctx.host.Random(random[:])
 	conn.local = endpoint{
 		transport: s.Transport,
-		gidType:   port.gid.Type,
-		gid:       port.gid.GID,
-		udpPort:   cmp.Or(port.gid.UDPPort, roceUDPPort),
-		source:    port.gid.SourceUDPPort,
-		lid:       port.lid,
-		mtu:       port.mtu,
+		gidType:   port.GID.Type,
+		gid:       port.GID.GID,
+		udpPort:   cmp.Or(port.GID.UDPPort, roceUDPPort),
+		source:    port.GID.SourceUDPPort,
+		lid:       port.LID,
+		mtu:       port.MTU,
 		reads:     s.destReads,
 		qpn:       conn.lane.Num(),
 		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
@@ -400,15 +400,11 @@ func (conn *Connection) bringUp(done func()) {
 // sgidIndex is the present index, in the GID table, of the address in this end's descriptor.
 func (conn *Connection) sgidIndex() (int, error) {
 	c, own := conn.ctx, &conn.local
-	if now := &c.portView().gid; now.GID == own.gid && now.Type == own.gidType {
+	if now := &c.port.State().GID; now.GID == own.gid && now.Type == own.gidType {
 		return now.Index, nil
 	}
-	table, err := c.gidTable(c.set.Path.Port)
-	if err != nil {
-		return 0, err
-	}
-	if e, ok := entryOf(table, verbs.GIDEntry{GID: own.gid, Type: own.gidType}); ok {
-		return e.Index, nil
+	if e, ok, err := c.port.Find(verbs.GIDEntry{GID: own.gid, Type: own.gidType}); err != nil || ok {
+		return e.Index, err
 	}
 	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
 		ErrGID, own.gid.Addr(), c.set.Path.Port, c.dev.Name())

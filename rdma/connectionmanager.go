@@ -203,9 +203,9 @@ func (e *cmEnd) attributes() (verbs.QPAttr, error) {
 	if err != nil {
 		return attr, err
 	}
-	if s.mtuLimit != 0 && attr.PathMTU > s.mtuLimit {
+	if s.Path.MTU != 0 && attr.PathMTU > s.Path.MTU {
 		return attr, fmt.Errorf("%w: Config.Path.MTU is %d, but the connection manager has agreed on a path MTU of %d, which the network interface allows; %s, or exchange descriptors",
-			ErrRange, s.mtuLimit, attr.PathMTU, conn.lowerMTUAdvice(fmt.Sprintf("to %d", s.mtuLimit)))
+			ErrRange, s.Path.MTU, attr.PathMTU, conn.lowerMTUAdvice(fmt.Sprintf("to %d", s.Path.MTU)))
 	}
 	rts, _, err := e.id.Attr(verbs.QPReadyToSend)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -16,7 +17,7 @@ type core struct {
 	dev     verbs.Device
 	host    host.Host // of dev: clock, random numbers and goroutines
 	set     *settings
-	port    atomic.Pointer[portView] // replaced as a whole
+	port    *deviceport.Port
 
 	// woken: there may be something other than requests to post and completions. Whoever sets it
 	// first makes that visible.
@@ -50,13 +51,32 @@ func (c *core) Device() verbs.Device { return c.dev }
 func (c *core) PD() verbs.PD { return c.set.PD }
 
 // GID is the entry of the GID table that is the context's address at present.
-func (c *core) GID() verbs.GIDEntry { return c.portView().gid }
+func (c *core) GID() verbs.GIDEntry { return c.port.State().GID }
 
 // Capabilities is what the context could do at most on its device.
 func (c *core) Capabilities() Capabilities {
 	caps := c.set.caps
-	caps.MaxSend = c.portView().maxSend
+	caps.MaxSend = c.maxSend()
 	return caps
+}
+
+// maxSend is the most bytes of one message.
+func (c *core) maxSend() uint32 {
+	if c.set.Transport == verbs.UD {
+		return uint32(c.port.State().MTU)
+	}
+	return c.set.caps.MaxSend
+}
+
+// refreshPort updates the state of the port, for connections and peers that are made from now on. It
+// fails while no packets pass the port.
+func (c *core) refreshPort() error {
+	changed, err := c.port.Refresh()
+	if now := c.port.State(); changed {
+		c.control.Log().Info().Stringer("gid", now.GID.GID.Addr()).Int("index", now.GID.Index).Int("mtu", int(now.MTU)).
+			Uint16("lid", now.LID).Msg("the port has changed; new connections use these attributes")
+	}
+	return err
 }
 
 // MaxInline is up to how many bytes the data of a send or write travel in the work request: see

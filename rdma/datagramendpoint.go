@@ -43,7 +43,7 @@ const efaUnknownPeer = 14
 // open implements part: it makes the endpoint. Tasks and receives can be posted at once.
 func (c *Datagrams) open() (err error) {
 	s := c.set
-	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup), gidIndex: c.portView().gid.Index}
+	d := &datagramEndpoint{ctx: c, groups: make(map[netip.Addr]*MulticastGroup), gidIndex: c.port.State().GID.Index}
 	d.deadline.Init(&c.deadlines.Deadlines, d.due)
 	c.endpoint = d
 	d.handles = newAddressHandles(c, min(cmp.Or(s.maxAH, handleLimit), handleLimit))
@@ -73,7 +73,7 @@ func (c *Datagrams) open() (err error) {
 }
 
 func (d *datagramEndpoint) addr() EndpointAddr {
-	gid := &d.ctx.portView().gid
+	gid := &d.ctx.port.State().GID
 	a := EndpointAddr{GID: gid.GID, QPN: d.lane.Num()}
 	if gid.Type == verbs.GIDRoCEv2 {
 		a.UDPPort = cmp.Or(gid.UDPPort, roceUDPPort)
@@ -252,7 +252,7 @@ func (d *datagramEndpoint) srdSender(a *arrival, wc *verbs.WC) {
 }
 
 func (d *datagramEndpoint) setUDPPort(a *arrival, wc *verbs.WC) {
-	if d.ctx.portView().gid.Type == verbs.GIDRoCEv2 {
+	if d.ctx.port.State().GID.Type == verbs.GIDRoCEv2 {
 		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
 	}
 }

@@ -71,7 +71,7 @@ func (c *Datagrams) event(ev *verbs.Event) int {
 	d := c.endpoint
 	switch {
 	case ev.QPN == 0: // of the port
-		if now := c.portView().gid.Index; now != d.gidIndex {
+		if now := c.port.State().GID.Index; now != d.gidIndex {
 			d.gidIndex = now
 			d.handles.evictIdle()
 		}

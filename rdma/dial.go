@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -111,9 +112,9 @@ type dial struct {
 func newDial(conn *Connection, addr string, port uint16, cfg DialConfig) *dial {
 	s := conn.ctx.set
 	cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.mtuLimit, cfg: cfg, Attempts: conn.ctx.newAttempts(&cfg)}
-	if !cfg.LocalAddr.IsValid() && s.gidGiven {
-		d.cfg.LocalAddr = conn.ctx.localIP()
+	d := &dial{cmEnd: cmEnd{conn: conn, disconnectData: cfg.DisconnectData}, addr: addr, port: port, mtu: s.Path.MTU, cfg: cfg, Attempts: conn.ctx.newAttempts(&cfg)}
+	if !cfg.LocalAddr.IsValid() && s.port.Chosen() {
+		d.cfg.LocalAddr = conn.ctx.port.IP()
 	}
 	conn.dialled = addr
 	return d
@@ -306,9 +307,9 @@ func (d *dial) request() error {
 // all ports if that is not known.
 func (d *dial) pathProblem() string {
 	if d.portKnown {
-		return d.conn.ctx.pathProblem(d.conn.path.port, d.cfg.LocalAddr)
+		return deviceport.Problem(d.conn.ctx.dev, d.conn.path.port, d.cfg.LocalAddr)
 	}
-	return d.conn.ctx.anyPathProblem(d.cfg.LocalAddr)
+	return deviceport.AnyProblem(d.conn.ctx.dev, d.conn.ctx.set.ports, d.cfg.LocalAddr)
 }
 
 // failed handles the failure of an attempt.
@@ -355,7 +356,7 @@ func (d *dial) acceptSmallerMTU(err error) bool {
 	if !errors.As(err, &failure) || failure.Reason != verbs.CMRejectInvalidMTU || failure.MTU == 0 {
 		return false
 	}
-	asked := cmp.Or(d.mtu, d.conn.ctx.portView().mtu)
+	asked := cmp.Or(d.mtu, d.conn.ctx.port.State().MTU)
 	if !d.conn.ctx.set.cmPathMTU || failure.MTU >= asked {
 		return false
 	}

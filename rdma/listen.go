@@ -112,7 +112,7 @@ func (c *parts) listen(text string, cfg ListenConfig) (*Listener, error) {
 	}
 	l := &Listener{ctx: c, cfg: cfg}
 	l.cfg.PrivateData = slices.Clone(cfg.PrivateData)
-	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog, MTU: c.set.mtuLimit}); err != nil {
+	if l.listener, err = c.manager.cm.Listen(verbs.CMListen{Addr: netip.AddrPortFrom(addr, port), Type: c.set.Transport, Backlog: cfg.Backlog, MTU: c.set.Path.MTU}); err != nil {
 		return nil, err
 	}
 	l.addr = l.listener.Addr()
@@ -129,7 +129,7 @@ func (c *parts) listen(text string, cfg ListenConfig) (*Listener, error) {
 func (c *parts) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
-		if own := c.localIP(); s.gidGiven && own.IsValid() {
+		if own := c.port.IP(); s.port.Chosen() && own.IsValid() {
 			return own, nil
 		}
 		return netip.IPv6Unspecified(), nil

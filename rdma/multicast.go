@@ -87,7 +87,7 @@ func (c *Datagrams) multicastAddr(group string) (netip.Addr, error) {
 	}
 	addr, err := netip.ParseAddr(group)
 	addr = addr.Unmap()
-	entry := &c.portView().gid
+	entry := &c.port.State().GID
 	if own := entry.GID.Addr(); err != nil || !addr.IsMulticast() || entry.Type == verbs.GIDRoCEv2 && addr.Is4() != own.Is4() {
 		return netip.Addr{}, fmt.Errorf("%w: %q is not a multicast address of the endpoint's family; give an address in 224.0.0.0/4 for IPv4, or in ff00::/8 for IPv6; the endpoint has %v", ErrInvalid, group, own)
 	}
@@ -101,7 +101,7 @@ func (c *Datagrams) joinMulticast(g *MulticastGroup) error {
 		return fmt.Errorf("%w: %s does not support multicast", ErrNotSupported, c.dev.Name())
 	}
 	join := verbs.CMJoin{Group: g.addr, SendOnly: g.cfg.SendOnly}
-	join.Local = c.localIP()
+	join.Local = c.port.IP()
 	membership, err := cm.JoinMulticast(join)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 		return fmt.Errorf("%w: the group has the Q_Key %#x, but DatagramsConfig.QKey is %#x", ErrMismatch, qkey, s.qkey)
 	}
 	g.path = ev.Address
-	own := &c.portView().gid
+	own := &c.port.State().GID
 	if own.Type == verbs.GIDRoCEv2 || g.cfg.HopLimit != 0 {
 		g.path.HopLimit = g.cfg.HopLimit // the kernel's connection manager sets 64
 	}

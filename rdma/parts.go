@@ -73,8 +73,7 @@ type parts struct {
 
 // init makes the parts of a context. written and last are parts that only connections have.
 func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs queuePairs, written, last part) {
-	c.dev, c.host, c.set, c.self, c.queuePairs = dev, host.Of(dev), set, self, queuePairs
-	c.port.Store(&set.port)
+	c.dev, c.host, c.set, c.port, c.self, c.queuePairs = dev, host.Of(dev), set, set.port, self, queuePairs
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
@@ -256,8 +255,8 @@ func (c *parts) settle(l *lane.Lane) {
 func (c *parts) config() Config {
 	cfg := c.set.Config
 	cfg.Engine = c.Engine()
-	port := c.portView()
-	cfg.Path.MTU, cfg.Path.GIDIndex = port.mtu, new(port.gid.Index)
+	port := c.port.State()
+	cfg.Path.MTU, cfg.Path.GIDIndex = port.MTU, new(port.GID.Index)
 	cfg.SendQueueSize = c.lanes.depth()
 	return cfg
 }
@@ -288,7 +287,7 @@ func (c *parts) handleEvent(ev *verbs.Event) int {
 }
 
 // portChanged handles an event of a port. Connections go on, since the port or the address may
-// come back. Their later errors name the port (pathProblem).
+// come back. Their later errors name the port (deviceport.Problem).
 func (c *parts) portChanged(ev *verbs.Event) int {
 	if ev.Port != 0 && ev.Port != c.set.Path.Port {
 		return 0

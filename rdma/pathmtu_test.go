@@ -83,10 +83,9 @@ func TestTimeoutNamesThePort(t *testing.T) {
 	n := newPeersRig(t)
 	conn, _, err := n.peer.Export()
 	require.NoError(t, err)
-	port := *n.peer.portView()
-	port.gid.UDPPort = 4791
-	n.peer.port.Store(&port)
+	port := n.peer.port.State()
+	port.GID.UDPPort = 4791
 	require.NotContains(t, conn.timeoutError(time.Second).Error(), "UDP port")
-	port.gid.UDPPort = 32771
+	port.GID.UDPPort = 32771
 	require.ErrorContains(t, conn.timeoutError(time.Second), "this end uses UDP port 32771")
 }

@@ -102,7 +102,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	case addr.GID.Addr().IsMulticast() != (addr.QPN == verbs.MulticastQPN):
 		err = fmt.Errorf("%w: %v: multicast groups, and no other addresses, have the queue pair number %#x", ErrInvalid, addr, verbs.MulticastQPN)
 	default:
-		err = c.reaches(c.portView().gid.Type, addr.GID)
+		err = c.reaches(c.port.State().GID.Type, addr.GID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
@@ -113,7 +113,7 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 
 // reaches refuses addresses that packets would not reach.
 func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
-	own := &c.portView().gid
+	own := &c.port.State().GID
 	if err := sameNetwork(own.Type, t, own.GID, gid); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 
 // addPeer returns the peer at an address, and makes it known to the context.
 func (c *Datagrams) addPeer(addr EndpointAddr) *Peer {
-	if addr.UDPPort == 0 && c.portView().gid.Type == verbs.GIDRoCEv2 {
+	if addr.UDPPort == 0 && c.port.State().GID.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
 	p := c.peers[addr]
@@ -263,8 +263,8 @@ func (c *Datagrams) ExportEndpoint() ([]byte, error) {
 	if err := c.control.Require("export the endpoint", pe.Starting, pe.Running); err != nil {
 		return nil, err
 	}
-	port := c.portView()
-	d := endpointDescriptor{transport: c.set.Transport, gidType: port.gid.Type, addr: addr, lid: port.lid, qkey: c.set.qkey, source: port.gid.SourceUDPPort}
+	port := c.port.State()
+	d := endpointDescriptor{transport: c.set.Transport, gidType: port.GID.Type, addr: addr, lid: port.LID, qkey: c.set.qkey, source: port.GID.SourceUDPPort}
 	return d.encode()
 }
 

@@ -88,7 +88,7 @@ func (r *resolution) resolved(list []netip.Addr, err error) {
 		r.end(nil, nil, err)
 		return
 	}
-	own := r.ctx.localIP()
+	own := r.ctx.port.IP()
 	if !r.Add(list, func(a netip.Addr) bool { return r.ctx.sameFamily(own, a) }) {
 		r.end(nil, nil, fmt.Errorf("%w: the host has the addresses %v, and the endpoint's address, %v, is of another family", ErrNoRoute, list, own))
 		return
@@ -102,7 +102,7 @@ func (r *resolution) attempt() {
 	target := r.Next()
 	r.schedule()
 	id, err := m.cm.Dial(verbs.CMDial{
-		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.localIP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
+		Addr: netip.AddrPortFrom(target, r.port), Local: netip.AddrPortFrom(r.ctx.port.IP(), 0), Type: verbs.UD, UDPPort: r.cfg.UDPPort,
 	})
 	if err != nil {
 		r.failed(err)
@@ -128,7 +128,7 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 		}
 	case verbs.CMEstablished:
 		addr := EndpointAddr{GID: ev.Address.DGID, QPN: ev.Param.QPN, UDPPort: ev.Address.UDPPort}
-		if err := r.ctx.reaches(r.ctx.portView().gid.Type, addr.GID); err != nil {
+		if err := r.ctx.reaches(r.ctx.port.State().GID.Type, addr.GID); err != nil {
 			r.end(nil, nil, err)
 			return
 		}

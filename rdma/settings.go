@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
-	"github.com/verbena-rdma/verbena/verbs/gid"
 )
 
 // settings is a Config that has been checked, with all defaults filled in.
@@ -19,15 +19,12 @@ type settings struct {
 	unsolicited bool   // see DatagramsConfig.UnsolicitedWriteRecv
 	caps        Capabilities
 	access      verbs.Access // what peers may do
-	port        portView     // as New has found it
-	gidGiven    bool         // by Config.Path.GIDIndex
-	// mtuLimit is Config.Path.MTU as it was given, for connections by address.
-	mtuLimit  verbs.MTU
-	ports     int  // of the device
-	cmPathMTU bool // the connection manager keeps to it
-	rnrRetry  uint8
-	timeout   uint8 // code
-	adaptive  bool  // the device may choose time-out and repetitions
+	port        *deviceport.Port
+	ports       int  // of the device
+	cmPathMTU   bool // the connection manager keeps to it
+	rnrRetry    uint8
+	timeout     uint8 // code
+	adaptive    bool  // the device may choose time-out and repetitions
 	// The reads and atomics under way at a time: accepted from the peer, and begun by this end.
 	destReads, initReads int
 	sendSGE, recvSGE     int // longest lists
@@ -104,7 +101,6 @@ func resolve(dev verbs.Device, cfg Config, datagrams *DatagramsConfig) (*setting
 	if err := s.setPath(dev); err != nil {
 		return nil, err
 	}
-	s.port = s.portView(s.port.gid, s.Path.MTU, s.port.lid)
 	if err := s.setRetries(); err != nil {
 		return nil, err
 	}
@@ -168,14 +164,12 @@ func (s *settings) setAccess() {
 
 // setPath fills in what concerns the port and the packets.
 func (s *settings) setPath(dev verbs.Device) error {
-	port, err := usablePort(dev, s.Path.Port)
+	port, err := deviceport.Usable(dev, s.Path.Port)
 	if err != nil {
 		return err
 	}
-	s.port.lid, s.mtuLimit = port.LID, s.Path.MTU
 	switch {
 	case s.Path.MTU == 0:
-		s.Path.MTU = port.ActiveMTU
 	case !s.Path.MTU.Valid():
 		return fmt.Errorf("%w: Config.Path.MTU is %d; it must be 256, 512, 1024, 2048 or 4096", ErrRange, s.Path.MTU)
 	case s.Path.MTU > port.ActiveMTU:
@@ -188,11 +182,8 @@ func (s *settings) setPath(dev verbs.Device) error {
 	if s.Path.SL > maxSL {
 		return fmt.Errorf("%w: Config.Path.SL is %d; it must be 0 to %d on this port", ErrRange, s.Path.SL, maxSL)
 	}
-	if s.port.gid, err = gid.Find(dev, s.Path.Port, port.LinkLayer, s.Path.GIDIndex); err != nil {
-		return err
-	}
-	s.gidGiven, s.Path.GIDIndex = s.Path.GIDIndex != nil, new(s.port.gid.Index)
-	return nil
+	s.port, err = deviceport.New(dev, s.Path.Port, &port, s.Path.GIDIndex, s.Path.MTU)
+	return err
 }
 
 // path is the address attributes for packets to a device from an entry of the GID table;

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -79,7 +80,7 @@ func (conn *Connection) timeoutError(limit time.Duration) error {
 	if err := conn.transition.last; err != nil {
 		return fmt.Errorf("%w after %v: the last attempt failed: %w", ErrTimeout, limit, err)
 	}
-	if why := conn.ctx.pathProblem(conn.path.port, conn.LocalAddr().Addr()); why != "" {
+	if why := deviceport.Problem(conn.ctx.dev, conn.path.port, conn.LocalAddr().Addr()); why != "" {
 		return fmt.Errorf("%w: the peer did not connect within %v: %s", ErrTimeout, limit, why)
 	}
 	return fmt.Errorf("%w: the peer did not connect within %v; check that the peer runs, that it has this end's descriptor, and that UDP packets get through%s",

@@ -263,7 +263,7 @@ func (r *Task) checkLimits() error {
 func (r *Task) checkSize() error {
 	most := r.ctx.set.caps.MaxMessage
 	if r.op == OpSend || r.op == OpSendImm {
-		most = r.ctx.portView().maxSend
+		most = r.ctx.maxSend()
 	}
 	if uint64(r.length) > uint64(most) {
 		return fmt.Errorf("%w: the task would move %d bytes; %s moves at most %d in one %v over %v", ErrRange, r.length, r.ctx.dev.Name(), most, r.op, r.ctx.set.Transport)
