@@ -39,31 +39,6 @@ type client struct {
 // clientPlaces is the greatest number of connections that a client has at the same time.
 const clientPlaces = 3
 
-// sessionInfo describes a session to the server.
-type sessionInfo struct {
-	Steady, Abrupt bool
-	Index          int // of the connection
-}
-
-// encode encodes it in two bytes, since the private data of the connection manager is short.
-func (a sessionInfo) encode() []byte {
-	b := []byte{0, byte(a.Index)}
-	if a.Steady {
-		b[0] |= 1
-	}
-	if a.Abrupt {
-		b[0] |= 2
-	}
-	return b
-}
-
-func decodeSessionInfo(b []byte) (sessionInfo, error) {
-	if len(b) != 2 || b[0] > 3 {
-		return sessionInfo{}, fmt.Errorf("%x is not the encoding of a session", b)
-	}
-	return sessionInfo{Steady: b[0]&1 != 0, Abrupt: b[0]&2 != 0, Index: int(b[1])}, nil
-}
-
 func runClient(cfg clientConfig, w *eventWriter) error {
 	s, err := serviceByName(cfg.Service)
 	if err != nil {
@@ -217,7 +192,7 @@ func (c *client) lost(session int, err error) {
 }
 
 // begin assigns a number to the next session.
-func (c *client) begin() (name string) {
+func (c *client) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.number++
@@ -225,7 +200,6 @@ func (c *client) begin() (name string) {
 		c.disturbed = false
 		c.events.send(event{Is: isSettled, Token: c.token, Session: c.number})
 	}
-	return sessionName(c.cfg.Name, c.number)
 }
 
 // endsAtOnce reports whether a session should end as soon as it begins.
@@ -237,8 +211,8 @@ func (c *client) endsAtOnce() bool {
 
 // session runs one session, of one link or several.
 func (c *client) session(e *end) error {
-	name := c.begin()
-	links, about := 1, sessionInfo{Steady: c.cfg.Steady}
+	c.begin()
+	links, about := 1, session{client: c.cfg.Name, number: c.number, steady: c.cfg.Steady}
 	cfg := traffic.LinkConfig{Client: c.cfg.Name, Number: c.number, First: true, Stays: c.cfg.Steady, Budget: traffic.Size(c.rng, 400)}
 	switch {
 	case c.cfg.Steady:
@@ -246,12 +220,12 @@ func (c *client) session(e *end) error {
 	case !c.service.sessions():
 		cfg.Budget *= 4
 	case !c.service.datagrams():
-		about.Abrupt = c.rng.IntN(8) == 0
+		about.abrupt = c.rng.IntN(8) == 0
 		if c.rng.IntN(4) == 0 {
 			links += c.rng.IntN(clientPlaces)
 		}
 	}
-	cfg.Abrupt = about.Abrupt
+	cfg.Abrupt = about.abrupt
 	ended := make(chan struct{})
 	left := links
 	over := func() {
@@ -266,10 +240,10 @@ func (c *client) session(e *end) error {
 		return nil
 	}
 	// A listening server decides how many connections it makes with each client, which is one.
-	// So the client connects as several clients of the same name.
+	// So the client connects as several clients.
 	var peers []*oob.Peer
-	for about.Index = range links {
-		peer, err := c.exchange(e, name, about, cfg, over)
+	for about.index = range links {
+		peer, err := c.exchange(e, about.String(), cfg, over)
 		if err != nil {
 			return err
 		}
@@ -304,7 +278,7 @@ func (c *client) resolve(e *end, cfg traffic.LinkConfig, over func()) {
 }
 
 // exchange makes one link by an exchange of descriptors.
-func (c *client) exchange(e *end, name string, about sessionInfo, cfg traffic.LinkConfig, over func()) (*oob.Peer, error) {
+func (c *client) exchange(e *end, name string, cfg traffic.LinkConfig, over func()) (*oob.Peer, error) {
 	way := "tcp:" + c.cfg.Place.TCP
 	if c.cfg.ByCM && !c.service.datagrams() {
 		way = "cm:" + c.cfg.Place.CM
@@ -313,8 +287,8 @@ func (c *client) exchange(e *end, name string, about sessionInfo, cfg traffic.Li
 	if err != nil {
 		return nil, err
 	}
-	cfg.Name = linkName(name, about.Index)
-	offer := oob.Offer{Maps: []*mmap.Map{e.Mem}[:c.service.maps()], Data: about.encode()}
+	cfg.Name = linkName(name)
+	offer := oob.Offer{Maps: []*mmap.Map{e.Mem}[:c.service.maps()]}
 	e.Do(func() {
 		peer.Exchange(context.Background(), e.Ctx, offer, func(a *oob.Answer, err error) {
 			if err == nil {
@@ -352,7 +326,7 @@ func (c *client) meet(e *end, a *oob.Answer, cfg traffic.LinkConfig, over func()
 }
 
 // linkName is the name of a link of a session, by which both ends know its data.
-func linkName(session string, index int) []any { return []any{session, index} }
+func linkName(name string) []any { return []any{name} }
 
 // sendStats reports to the controller what has been done so far, once per interval.
 func sendStats(w *eventWriter, now func() *stats) {

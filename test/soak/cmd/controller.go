@@ -39,7 +39,6 @@ type controller struct {
 	faults         int // changes of faults
 	failures       []error
 	points         []point
-	counters       map[string]counted
 }
 
 // control executes the whole run.
@@ -225,10 +224,6 @@ func (c *controller) handle(p *child, e event) {
 		c.judgeLoss(p, e)
 	case isWrong:
 		c.failed(fmt.Errorf("%s: %s", p.name, e.Text))
-	case isCounters:
-		c.mu.Lock()
-		c.counters = e.Counters
-		c.mu.Unlock()
 	}
 }
 
@@ -242,8 +237,8 @@ func (c *controller) judgeLoss(p *child, e event) {
 		return
 	}
 	if !client.excuses(e.Session) {
-		c.failed(fmt.Errorf("%s: session %s failed although its client is alive (%s): %s",
-			p.name, sessionName(e.Client, e.Session), client.service.name, e.Text))
+		c.failed(fmt.Errorf("%s: session %d of %s failed although its client is alive (%s): %s",
+			p.name, e.Session, client.name, client.service.name, e.Text))
 		return
 	}
 	c.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -39,26 +38,24 @@ type command struct {
 
 // The events to the controller.
 const (
-	isReady    = "ready"    // server: the addresses of its services
-	isBeat     = "beat"     // what has been done so far
-	isSettled  = "settled"  // client: sessions from this one on were not disturbed
-	isLost     = "lost"     // a session has failed, and the controller judges that
-	isWrong    = "wrong"    // an error that must never happen
-	isQuiet    = "quiet"    // what is held
-	isCounters = "counters" // server, at its end: the counters of its devices
+	isReady   = "ready"   // server: the addresses of its services
+	isBeat    = "beat"    // what has been done so far
+	isSettled = "settled" // client: sessions from this one on were not disturbed
+	isLost    = "lost"    // a session has failed, and the controller judges that
+	isWrong   = "wrong"   // an error that must never happen
+	isQuiet   = "quiet"   // what is held
 )
 
 type event struct {
-	Is       string             `json:"is"`
-	Client   string             `json:"client,omitempty"`
-	Session  int                `json:"session,omitempty"`
-	Token    int                `json:"token,omitempty"`
-	Text     string             `json:"text,omitempty"`
-	Service  string             `json:"service,omitempty"`
-	Stats    *stats             `json:"stats,omitempty"`
-	Held     *resources         `json:"held,omitempty"`
-	Places   map[string]place   `json:"places,omitempty"`
-	Counters map[string]counted `json:"counters,omitempty"` // by service
+	Is      string           `json:"is"`
+	Client  string           `json:"client,omitempty"`
+	Session int              `json:"session,omitempty"`
+	Token   int              `json:"token,omitempty"`
+	Text    string           `json:"text,omitempty"`
+	Service string           `json:"service,omitempty"`
+	Stats   *stats           `json:"stats,omitempty"`
+	Held    *resources       `json:"held,omitempty"`
+	Places  map[string]place `json:"places,omitempty"`
 }
 
 // place is the address of a service.
@@ -66,8 +63,6 @@ type place struct {
 	TCP string `json:"tcp,omitempty"`
 	CM  string `json:"cm,omitempty"` // empty with SRD
 }
-
-type counted map[string]uint64
 
 // clientConfig is the configuration of a client.
 type clientConfig struct {
@@ -82,16 +77,34 @@ type clientConfig struct {
 	Faults   soft.Faults
 }
 
-// sessionName returns the name by which the server knows a session of a client.
-func sessionName(client string, session int) string { return fmt.Sprintf("%s.%d", client, session) }
+// session is one of a client's: what the server knows of it by its name.
+type session struct {
+	client         string
+	number, index  int // of the session; of the connection in it
+	steady, abrupt bool
+}
 
-// parseSession splits the name of a session.
-func parseSession(name string) (client string, session int, err error) {
-	client, number, ok := strings.Cut(name, ".")
-	if session, err = strconv.Atoi(number); !ok || err != nil {
-		return "", 0, fmt.Errorf("%q is not the name of a session", name)
+// String is the name, which is short, since the connection manager has little room for it.
+func (s session) String() string {
+	how := 0
+	if s.steady {
+		how |= 1
 	}
-	return client, session, nil
+	if s.abrupt {
+		how |= 2
+	}
+	return fmt.Sprintf("%s.%d.%d.%d", s.client, s.number, s.index, how)
+}
+
+// parseSession parses a name.
+func parseSession(name string) (s session, err error) {
+	client, rest, _ := strings.Cut(name, ".")
+	how := 0
+	if n, _ := fmt.Sscanf(rest, "%d.%d.%d", &s.number, &s.index, &how); n != 3 || how > 3 {
+		return s, fmt.Errorf("%q is not the name of a session", name)
+	}
+	s.client, s.steady, s.abrupt = client, how&1 != 0, how&2 != 0
+	return s, nil
 }
 
 // eventWriter is a child's connection to the controller.

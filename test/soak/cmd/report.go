@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -104,27 +102,6 @@ func (c *controller) table() {
 			row("  open files", a.Files, b.Files, most(func(h *resources) int64 { return int64(h.Files) }))
 			row("  shared mappings", a.Mappings, b.Mappings, most(func(h *resources) int64 { return int64(h.Mappings) }))
 			row("  connections", a.Links, b.Links, most(func(h *resources) int64 { return int64(h.Links) }))
-		}
-	}
-	if len(c.counters) > 0 {
-		row("")
-		names := map[string]bool{}
-		header := []any{}
-		for _, s := range c.services {
-			header = append(header, s.name)
-			for name, n := range c.counters[s.name] {
-				if n > 0 {
-					names[name] = true
-				}
-			}
-		}
-		row("counters of the server", header...)
-		for _, name := range slices.Sorted(maps.Keys(names)) {
-			var values []any
-			for _, s := range c.services {
-				values = append(values, c.counters[s.name][name])
-			}
-			row(name, values...)
 		}
 	}
 }

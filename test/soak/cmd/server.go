@@ -53,20 +53,9 @@ func runServer(seed uint64, ipv6 bool, w *eventWriter) (err error) {
 	for _, l := range s.listeners {
 		err = errors.Join(err, l.Close())
 	}
-	counters := map[string]counted{}
-	for _, e := range s.ends {
-		list, failed := e.dev.Counters()
-		err = errors.Join(err, failed)
-		c := counted{}
-		for _, n := range list {
-			c[n.Name] = n.Value
-		}
-		counters[e.service.name] = c
-	}
 	last := s.stats()
 	w.send(event{Is: isBeat, Stats: last})
 	s.last.Store(last)
-	w.send(event{Is: isCounters, Counters: counters})
 	for _, e := range s.ends {
 		err = errors.Join(err, e.stop())
 	}
@@ -132,16 +121,12 @@ func (s *server) listen(e *end, way string) (string, error) {
 
 // accept accepts a client, on the engine's goroutine.
 func (s *server) accept(e *end, name string, a *oob.Answer) error {
-	var about sessionInfo
-	client, session, err := parseSession(name)
-	if err == nil {
-		about, err = decodeSessionInfo(a.Data)
-	}
+	about, err := parseSession(name)
 	if err != nil {
 		return err
 	}
-	cfg := traffic.LinkConfig{Name: linkName(name, about.Index), Client: client, Number: session, Abrupt: about.Abrupt, Stays: about.Steady}
-	if about.Steady {
+	cfg := traffic.LinkConfig{Name: linkName(name), Client: about.client, Number: about.number, Abrupt: about.abrupt, Stays: about.steady}
+	if about.steady {
 		cfg.Pause = maxPause
 	}
 	switch e.service.transport {

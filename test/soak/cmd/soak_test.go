@@ -166,12 +166,13 @@ func TestExcuses(t *testing.T) {
 	p.killed = true
 	assert.True(t, p.excuses(9))
 
-	client, session, err := parseSession(sessionName("c1-2", 34))
-	require.NoError(t, err)
-	assert.Equal(t, "c1-2", client)
-	assert.Equal(t, 34, session)
-	for _, name := range []string{"", "c1", "c1.", "c1.x"} {
-		_, _, err := parseSession(name)
+	for _, want := range []session{{client: "c1-2", number: 34}, {"stay1", 1, 2, true, false}, {"c", 5, 6, true, true}} {
+		got, err := parseSession(want.String())
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	for _, name := range []string{"", "c1", "c1.", "c1.x", "c1.2", "c1.2.3.4"} {
+		_, err := parseSession(name)
 		require.Error(t, err, name)
 	}
 }
@@ -193,16 +194,4 @@ func TestResources(t *testing.T) {
 	}
 	close(stop)
 	require.NoError(t, f.Close())
-}
-
-func TestSessionInfo(t *testing.T) {
-	for _, a := range []sessionInfo{{}, {Steady: true}, {Abrupt: true, Index: 255}, {Steady: true, Abrupt: true, Index: 1}} {
-		got, err := decodeSessionInfo(a.encode())
-		require.NoError(t, err)
-		assert.Equal(t, a, got)
-	}
-	for _, b := range [][]byte{nil, {0}, {4, 0}, {0, 0, 0}} {
-		_, err := decodeSessionInfo(b)
-		require.Error(t, err)
-	}
 }
