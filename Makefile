@@ -98,7 +98,7 @@ attack: setup ## the attacks on the software device, as a table; ATTACK=1m is lo
 # Afterwards, scripts/fuzz.sh keep selects the inputs worth keeping.
 FUZZTIME ?= 1m
 
-fuzz: ## fuzzes what receives packets, each fuzzer for FUZZTIME (1m); counts packets and coverage
+fuzz: ## fuzzes what receives packets, each fuzzer for FUZZTIME (1m); shows the coverage
 	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" scripts/fuzz.sh
 
 bench: ## benchmarks

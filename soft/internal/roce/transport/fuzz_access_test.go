@@ -6,7 +6,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
-	"github.com/verbena-rdma/verbena/test/fuzzcount"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -33,7 +32,6 @@ func FuzzAccess(f *testing.F) {
 		w.client.close()
 		h.check()
 		fuzzRows.Put(h.fuzzRow)
-		fuzzcount.Add(w.packets)
 	})
 }
 
@@ -94,7 +92,6 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			if r.ID() != expected.id || r.Len() != expected.bytes && len(expected.spans) > 0 {
 				w.fail("receive %d of %d bytes, not %+v", r.ID(), r.Len(), expected)
 			}
-			w.packets++
 			r.Fill(fuzzPayload[:min(n, r.Len())])
 		case accessSource, accessAcquire:
 			l := &fuzzLayout[in.pick(fuzzRegions)]
@@ -164,7 +161,6 @@ func (h *fuzzHost) part(q *fuzzQP, write bool, in *fuzzInput) {
 	off := min(8*uint32(in.next()), length)
 	n := min(8*uint32(in.next()), length-off)
 	header := wire.RETH{VA: va, RKey: key, Length: length}
-	h.w.packets++
 	access := verbs.AccessRemoteRead
 	if write {
 		access = verbs.AccessRemoteWrite

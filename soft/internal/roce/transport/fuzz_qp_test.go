@@ -282,7 +282,6 @@ func (q *fuzzQP) deliver(p wire.Packet, payload []byte, pieces, marked bool) {
 	p.Payload = payload
 	q.permit(&p, len(payload))
 	q.unconfirmed = 0
-	w.packets++
 	expected, responses := q.qp.expected, q.qp.responses.Len()
 	if marked {
 		q.qp.Marked(&p, w.now)

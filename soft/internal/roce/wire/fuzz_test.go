@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/verbena-rdma/verbena/test/fuzzcount"
 )
 
 func FuzzParse(f *testing.F) {
@@ -39,7 +37,6 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte{0x11, 19: 0, 23: 0})
 	f.Add(append([]byte{0x04}, make([]byte, BTHLen-1+MaxPayloadLen+4+ICRCLen)...))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		fuzzcount.Add(1)
 		fuzzHeaders(t, datagram)
 		var p Packet
 		if err := p.Parse(datagram); err != nil {
@@ -145,7 +142,6 @@ func FuzzCheckICRC(f *testing.F) {
 	f.Add(make([]byte, 5), uint16(7), uint16(8), uint32(0), uint8(2))
 	f.Add(make([]byte, 12), uint16(7), uint16(8), uint32(0), uint8(3))
 	f.Fuzz(func(t *testing.T, body []byte, ident, hint uint16, corruption uint32, family uint8) {
-		fuzzcount.Add(1)
 		ends := [...]endpoints{{src4, dst4}, {src6, dst6}, {src4, dst6}, {src6, netip.AddrPort{}}}[family%4]
 		flow := NewFlow(ends.src, ends.dst)
 		odd := bytes.Clone(body)
