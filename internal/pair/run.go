@@ -70,6 +70,17 @@ func Run(ctx context.Context, p Pair, o Options) (Result, error) {
 	return Result{Requester: a.side(), Responder: b.side(), Elapsed: time.Since(start), pair: p, size: o.Size}, err
 }
 
+// Single runs a program without a peer, which is the requester of the result. When ctx ends, it stops
+// the program. It returns an error if the program fails.
+func Single(ctx context.Context, command []string) (r Result, err error) {
+	p := &program{words: command}
+	start := time.Now()
+	if err = p.start(ctx); err == nil {
+		err = p.process.Explain(p.process.Wait())
+	}
+	return Result{Requester: p.side(), Elapsed: time.Since(start)}, err
+}
+
 // freeAddress returns a TCP address that is free now.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

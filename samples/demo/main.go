@@ -11,15 +11,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/pair"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
 	"github.com/verbena-rdma/verbena/verbs"
 )
-
-// patience is how long a program may take.
-const patience = "20s"
 
 func main() {
 	sample.Main(sample.Program{
@@ -28,6 +27,8 @@ func main() {
 		Role:  sample.Alone,
 	}, run)
 }
+
+const rowFormat = "%-46s %-10s %-6s %12s %9v  %s"
 
 func run(ctx context.Context, s *sample.Session) error {
 	self, err := os.Executable()
@@ -43,33 +44,28 @@ func run(ctx context.Context, s *sample.Session) error {
 	if err != nil {
 		return err
 	}
-	table := table{Session: s, dev: dev}
-	table.row("SAMPLE", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
-	bin := filepath.Dir(self)
-	for _, d := range demoRows(attr.MaxMulticastGroups > 0) {
-		result, err := d.run(ctx, bin, dev)
+	rows, failures := rows(filepath.Dir(self), dev, attr.MaxMulticastGroups > 0), 0
+	s.Print(rowFormat, "SAMPLE", "DEVICE", "WAY", "BYTES", "TIME", "RESULT")
+	for _, r := range rows {
+		result, err := r.run(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		table.add(d.pair.Name, string(d.way), fmt.Sprint(result.Bytes()), result.Elapsed, err, result.Requester, result.Responder)
-	}
-	for _, e := range pair.Examples() {
-		args := []string{"-d", dev, "-timeout", patience}
-		result, err := e.Run(ctx, pair.Options{Bin: bin, RequesterArgs: args, ResponderArgs: args})
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		verdict, bytes := "PASS", "-"
+		if r.way != "-" {
+			bytes = fmt.Sprint(result.Bytes())
 		}
-		table.add(e.Name, "-", "-", result.Elapsed, err, result.Requester, result.Responder)
-	}
-	for _, name := range standalone() {
-		side, elapsed, err := runStandalone(ctx, bin, dev, name)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err != nil {
+			verdict = "FAIL"
+			failures++
 		}
-		table.add(name, "-", "-", elapsed, err, side)
+		s.Print(rowFormat, r.name, dev, r.way, bytes, result.Elapsed.Round(time.Millisecond), verdict)
+		if err != nil {
+			show(s, result, err)
+		}
 	}
-	if table.failures > 0 {
-		return fmt.Errorf("%d of %d samples failed", table.failures, table.rows)
+	if failures > 0 {
+		return fmt.Errorf("%d of %d samples failed", failures, len(rows))
 	}
 	return nil
 }
@@ -81,4 +77,18 @@ func try(name string) (attr verbs.DeviceAttr, err error) {
 	}
 	defer sample.Close(&err, dev.Close)
 	return dev.Query()
+}
+
+// show prints all output of programs that have failed.
+func show(s *sample.Session, result pair.Result, err error) {
+	s.Print("  %v", err)
+	for _, side := range []pair.Side{result.Requester, result.Responder} {
+		if len(side.Command) == 0 {
+			continue
+		}
+		s.Print("  %s: exit code %d", strings.Join(side.Command, " "), side.Code)
+		for line := range strings.Lines(side.Stdout + side.Stderr) {
+			s.Print("    %s", strings.TrimRight(line, "\n"))
+		}
+	}
 }

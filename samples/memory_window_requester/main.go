@@ -101,8 +101,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Connect(r, nil) // exchange descriptors
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -76,8 +76,6 @@ func run(ctx context.Context, s *sample.Session, group string) (err error) {
 			}))
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle; it leaves the group before
 }

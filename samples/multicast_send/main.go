@@ -96,8 +96,6 @@ func run(ctx context.Context, s *sample.Session, group string, receivers int) (e
 			}
 		}))
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())      // Fail(nil) does nothing
 	return engine.Run(ctx) // until the context is Idle
 }

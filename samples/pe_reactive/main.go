@@ -76,8 +76,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Print("%d copies in a chain, the data is the same", copies)
 		}
 	})
-	if err := d.Start(); err != nil {
-		return err
-	}
+	d.Fail(d.Start())
 	return engine.Run(ctx) // from here on everything happens in callbacks
 }

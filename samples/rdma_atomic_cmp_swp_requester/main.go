@@ -89,8 +89,6 @@ func run(ctx context.Context, s *sample.Session, compare, swap uint64) (err erro
 			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -69,8 +69,6 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 			})
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -65,8 +65,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.ConnectAll(ctx, r, func(_ *oob.Answer, err error) { r.Fail(err) })
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

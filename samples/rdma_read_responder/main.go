@@ -60,8 +60,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Done(nil) // the context ends with it
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())      // Fail(nil) does nothing
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -77,8 +77,6 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 			r.Fail(pe.SubmitOrFree(task, err))
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -72,8 +72,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Peer.Connect(r, nil, local) // an error ends the context
 		}
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())
 	return engine.Run(ctx) // until the context is Idle
 }

@@ -99,8 +99,6 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			send()
 		})
 	})
-	if err := r.Start(); err != nil {
-		return err
-	}
+	r.Fail(r.Start())      // Fail(nil) does nothing
 	return engine.Run(ctx) // until the context is Idle
 }

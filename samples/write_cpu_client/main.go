@@ -43,12 +43,12 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		return err
 	}
 	defer sample.Close(&err, e.Close)
-	if n := writecpu.FillLen(pages); n > e.MaxMessage() {
-		return fmt.Errorf("%d pages: the request for them has %d bytes, but device %s sends at most %d in one message", pages, n, dev.Name(), e.MaxMessage())
+	if n := writecpu.FillLen(pages); n > e.MaxMessage {
+		return fmt.Errorf("%d pages: the request for them has %d bytes, but device %s sends at most %d in one message", pages, n, dev.Name(), e.MaxMessage)
 	}
 
 	// Two regions, and the places for the pages in each.
-	connect := writecpu.Connect{Client: e.Address()}
+	connect := writecpu.Connect{Client: e.Address}
 	var regions [writecpu.Regions]*writecpu.Region
 	for i := range regions {
 		if regions[i], err = e.Register(writecpu.Memory, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
@@ -56,7 +56,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 		}
 		connect.Regions[i] = writecpu.Remote{Addr: regions[i].MR.Addr(), Size: writecpu.Memory, RKey: regions[i].MR.RKey()}
 	}
-	fill := writecpu.RandomFill{Client: e.Address(), Context: rand.Uint32(), Seed: rand.Uint64(), PageSize: uint64(size)}
+	fill := writecpu.RandomFill{Client: e.Address, Context: rand.Uint32(), Seed: rand.Uint64(), PageSize: uint64(size)}
 	for _, p := range rand.Perm(writecpu.Memory / size)[:pages] {
 		fill.Pages = append(fill.Pages, uint32(p))
 	}
@@ -64,7 +64,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// Send both messages, which may arrive in either order. Then wait for the last write.
 	written := false
 	e.OnWrite = func(imm uint32) { written = written || imm == fill.Context }
-	out, err := e.Register(2*e.MaxMessage(), 0)
+	out, err := e.Register(2*e.MaxMessage, 0)
 	if err != nil {
 		return err
 	}

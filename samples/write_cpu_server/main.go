@@ -50,7 +50,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 			s.Log.Warn().Err(err).Msg("ignoring an invalid message")
 		}
 	}
-	s.Print("%v", e.Address())
+	s.Print("%v", e.Address)
 
 	for served := uint32(0); clients == 0 || served < clients; served++ {
 		var c *writecpu.Connect

@@ -61,11 +61,6 @@ type Conn struct {
 // maxValue bounds the size of what the other program may send, in bytes.
 const maxValue = 1 << 20
 
-func newConn(ctx context.Context, conn net.Conn) *Conn {
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	return &Conn{conn, json.NewDecoder(io.LimitReader(conn, maxValue)), stop}
-}
-
 // Accept waits for the other program on an address, and exchanges metadata with it. It reports
 // through say that it waits.
 func Accept(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
@@ -86,45 +81,33 @@ func Accept(ctx context.Context, addr string, mine *Metadata, say func(format st
 // Dial connects to the other program, retrying until that is up, and exchanges metadata with
 // it. It reports through say what it waits for, and why.
 func Dial(ctx context.Context, addr string, mine *Metadata, say func(format string, args ...any)) (c *Conn, theirs Metadata, err error) {
-	conn, err := dial(ctx, addr, say)
-	if err != nil {
-		return nil, theirs, err
-	}
-	return exchangeFirst(ctx, conn, mine)
-}
-
-func exchangeFirst(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs Metadata, err error) {
-	c = newConn(ctx, conn)
-	if err = c.Exchange(ctx, mine, &theirs); err != nil {
-		return nil, theirs, errors.Join(err, c.Close())
-	}
-	return c, theirs, nil
-}
-
-// noticeDelay is how long a dial may take before Dial reports that it waits.
-const noticeDelay = 500 * time.Millisecond
-
-func dial(ctx context.Context, addr string, say func(format string, args ...any)) (net.Conn, error) {
-	late := time.AfterFunc(noticeDelay, func() { say("waiting for %s to answer (TCP)", addr) })
-	defer late.Stop()
+	say("connecting to %s (TCP)", addr)
 	for said := false; ; said = true {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err == nil {
-			return conn, nil
+			return exchangeFirst(ctx, conn, mine)
 		}
 		var wrong *net.DNSError
 		if errors.As(err, &wrong) && wrong.IsNotFound {
-			return nil, err
+			return nil, theirs, err
 		}
-		if late.Stop(); ctx.Err() == nil && !said {
+		if ctx.Err() == nil && !said {
 			say("waiting for the server: %v; trying again", err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, cause(ctx, err)
+			return nil, theirs, cause(ctx, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+func exchangeFirst(ctx context.Context, conn net.Conn, mine *Metadata) (c *Conn, theirs Metadata, err error) {
+	c = &Conn{conn, json.NewDecoder(io.LimitReader(conn, maxValue)), context.AfterFunc(ctx, func() { _ = conn.Close() })}
+	if err = c.Exchange(ctx, mine, &theirs); err != nil {
+		return nil, theirs, errors.Join(err, c.Close())
+	}
+	return c, theirs, nil
 }
 
 // Exchange sends mine to the other program, and receives its value into theirs.

@@ -3,7 +3,6 @@ package pingpong
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -11,7 +10,6 @@ import (
 // completions waits for completions, by polling or asleep.
 type completions struct {
 	cq    verbs.CQ
-	count *atomic.Int64
 	wcs   [2]verbs.WC
 	sleep bool
 	woken chan struct{}
@@ -19,7 +17,7 @@ type completions struct {
 
 // waitOn prepares to wait on a completion queue, of which it has to be the only user.
 func (o *Options) waitOn(cq verbs.CQ) *completions {
-	c := &completions{cq: cq, count: &o.completed, sleep: o.Events, woken: make(chan struct{}, 1)}
+	c := &completions{cq: cq, sleep: o.Events, woken: make(chan struct{}, 1)}
 	cq.OnCompletion(func() {
 		select {
 		case c.woken <- struct{}{}:
@@ -43,7 +41,6 @@ func (c *completions) next(ctx context.Context) ([]verbs.WC, error) {
 			}
 		}
 		if n > 0 {
-			c.count.Add(int64(n))
 			return c.wcs[:n], nil
 		}
 		if err := c.wait(ctx); err != nil {

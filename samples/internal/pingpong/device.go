@@ -82,7 +82,7 @@ func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDE
 		}
 	}
 	if found == nil {
-		return verbs.GIDEntry{}, fmt.Errorf("GID table of port %d has no entry %s:%s", o.Port, o.wanted(peer), describe(table))
+		return verbs.GIDEntry{}, fmt.Errorf("the GID table of port %d has no entry %s; device_info lists its entries", o.Port, o.wanted(peer))
 	}
 	return *found, nil
 }
@@ -111,18 +111,4 @@ func (o *Options) wanted(peer netip.Addr) string {
 		return fmt.Sprintf("for RoCEv2 on UDP port %d that reaches %v", rocePort, peer)
 	}
 	return fmt.Sprintf("for RoCEv2 on UDP port %d", rocePort)
-}
-
-func describe(table []verbs.GIDEntry) string {
-	if len(table) == 0 {
-		return " it is empty"
-	}
-	s := ""
-	for _, e := range table {
-		s += fmt.Sprintf(" %d is %v (%v)", e.Index, e.GID.Addr(), e.Type)
-		if e.UDPPort != 0 && e.UDPPort != rocePort {
-			s += fmt.Sprintf(" on port %d", e.UDPPort)
-		}
-	}
-	return s
 }

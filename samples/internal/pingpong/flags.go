@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/samples/internal/sample"
@@ -36,8 +35,6 @@ type Options struct {
 	GIDIndex int  // -1: choose one
 	Check    bool // check the contents of what the server received
 	Version  bool // print the version, and exit
-
-	completed atomic.Int64 // requests
 
 	program Program
 	out     io.Writer

@@ -40,9 +40,6 @@ const (
 	done       = "done\x00"
 	// answerTimeout bounds the wait for the peer's answer.
 	answerTimeout = 30 * time.Second
-	// noticeDelay is how long a server may take to answer before the program prints that it
-	// is waiting.
-	noticeDelay = 500 * time.Millisecond
 )
 
 func (a Address) encode() []byte {
@@ -119,8 +116,7 @@ func (o *Options) connect(ctx context.Context) (net.Conn, error) {
 	port := strconv.Itoa(o.TCPPort)
 	if o.Client() {
 		address := net.JoinHostPort(o.Host, port)
-		late := time.AfterFunc(noticeDelay, func() { o.say("waiting for %s to answer (TCP)", address) })
-		defer late.Stop()
+		o.say("connecting to %s (TCP)", address)
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+port)

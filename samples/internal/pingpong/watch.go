@@ -20,9 +20,6 @@ const (
 	bye      = "bye\x00"
 	// maxMessage bounds a message of the peer, in bytes.
 	maxMessage = 64
-	// silenceTimeout is for a peer that has closed the connection, as the C programs do: it
-	// may have died. The program ends when nothing has completed for so long.
-	silenceTimeout = time.Minute
 	// lossTimeout bounds the wait for packets in flight once the peer has sent everything.
 	lossTimeout = 10 * time.Second
 )
@@ -61,19 +58,18 @@ func (p *Peer) watchConnection(parent context.Context) (context.Context, error) 
 	if parent.Err() != nil {
 		err = context.Cause(parent)
 	}
-	go p.readMessages(ctx)
+	go p.readMessages()
 	return ctx, err
 }
 
 // readMessages reads the peer's messages until it has said bye or the connection has ended.
-func (p *Peer) readMessages(ctx context.Context) {
+func (p *Peer) readMessages() {
 	defer close(p.ended)
 	r := bufio.NewReaderSize(p.conn, maxMessage)
 	keeps := p.readAnnouncement(r)
 	close(p.announced)
 	switch {
-	case !keeps:
-		p.watchCompletions(ctx)
+	case !keeps: // a C program, whose death nothing shows
 		return
 	case p.mismatch != nil:
 		p.cancel(p.mismatch)
@@ -87,25 +83,6 @@ func (p *Peer) readMessages(ctx context.Context) {
 	p.lossTimer = time.AfterFunc(lossTimeout, func() {
 		p.cancel(fmt.Errorf("the peer has sent all its messages, but %v later some had not arrived", lossTimeout))
 	})
-}
-
-// watchCompletions ends the program when nothing has completed for silenceTimeout.
-func (p *Peer) watchCompletions(ctx context.Context) {
-	t := time.NewTicker(silenceTimeout)
-	defer t.Stop()
-	for before := int64(-1); ; {
-		now := p.o.completed.Load()
-		if now == before {
-			p.cancel(fmt.Errorf("the peer has sent nothing for %v: it may have died", silenceTimeout))
-			return
-		}
-		before = now
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // readAnnouncement reports whether the peer keeps the connection open. A client replies that it

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -271,4 +272,10 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		}
 	}
 	return s, nil
+}
+
+// newLog makes a log for people to read, in colour on a terminal.
+func newLog(w io.Writer, level zerolog.Level) zerolog.Logger {
+	console := zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05", NoColor: !terminal.Colours(w)}
+	return zerolog.New(console).Level(level).With().Timestamp().Logger()
 }

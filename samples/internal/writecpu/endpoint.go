@@ -26,12 +26,13 @@ type Endpoint struct {
 	cq       verbs.CQ
 	qp       verbs.QP
 	gid      verbs.GIDEntry
-	addr     Address
 	handles  map[[26]byte]verbs.AH  // by GID and UDP port; the rest of the key is zero
 	done     [sendDepth]func(error) // of the requests in flight; nil: free
 	receives *Region
 	regions  []*Region
-	size     int // of a message
+
+	Address    Address
+	MaxMessage int // bytes
 
 	OnMessage func(b []byte)   // called with each message; b is valid until it returns
 	OnWrite   func(imm uint32) // called for each write with immediate
@@ -53,7 +54,7 @@ func Open(dev verbs.Device, gidIndex *int) (e *Endpoint, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e = &Endpoint{dev: dev, pd: dev.DefaultPD(), handles: make(map[[26]byte]verbs.AH), size: int(attr.SRD.MaxMessage)}
+	e = &Endpoint{dev: dev, pd: dev.DefaultPD(), handles: make(map[[26]byte]verbs.AH), MaxMessage: int(attr.SRD.MaxMessage)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
@@ -69,8 +70,8 @@ func Open(dev verbs.Device, gidIndex *int) (e *Endpoint, err error) {
 	if mine, e.gid, err = example.BringUpSRD(dev, e.qp, gidIndex); err != nil {
 		return nil, err
 	}
-	e.addr = NewAddress(e.gid, mine.QPN, mine.QKey)
-	if e.receives, err = e.Register(messages*e.size, verbs.AccessLocalWrite); err != nil {
+	e.Address = NewAddress(e.gid, mine.QPN, mine.QKey)
+	if e.receives, err = e.Register(messages*e.MaxMessage, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	for i := range messages {
@@ -80,12 +81,6 @@ func Open(dev verbs.Device, gidIndex *int) (e *Endpoint, err error) {
 	}
 	return e, nil
 }
-
-// Address returns the endpoint's address.
-func (e *Endpoint) Address() Address { return e.addr }
-
-// MaxMessage returns the greatest length of a message, in bytes.
-func (e *Endpoint) MaxMessage() int { return e.size }
 
 // Register allocates and registers memory, which Close releases.
 func (e *Endpoint) Register(size int, access verbs.Access) (*Region, error) {
@@ -103,7 +98,7 @@ func (e *Endpoint) Register(size int, access verbs.Access) (*Region, error) {
 }
 
 func (e *Endpoint) receive(i int) error {
-	sge := verbs.SGE{Addr: e.receives.MR.Addr() + uint64(i*e.size), Length: uint32(e.size), LKey: e.receives.MR.LKey()}
+	sge := verbs.SGE{Addr: e.receives.MR.Addr() + uint64(i*e.MaxMessage), Length: uint32(e.MaxMessage), LKey: e.receives.MR.LKey()}
 	_, err := e.qp.PostRecv([]verbs.RecvWR{{ID: sendDepth + uint64(i), SGL: []verbs.SGE{sge}}})
 	return err
 }
@@ -203,7 +198,7 @@ func (e *Endpoint) complete(wc *verbs.WC) error {
 	case wc.Opcode == verbs.WCRecvWriteImm && e.OnWrite != nil:
 		e.OnWrite(wc.Imm)
 	case wc.Opcode == verbs.WCRecv && e.OnMessage != nil:
-		e.OnMessage(e.receives.Mem[i*e.size:][:wc.Bytes])
+		e.OnMessage(e.receives.Mem[i*e.MaxMessage:][:wc.Bytes])
 	}
 	return e.receive(i)
 }
