@@ -69,14 +69,11 @@ func (perftest) read(j *job, out string) (s sample, err error) {
 	case row[0] != number(j.figure.size) || row[1] != number(j.count):
 		return s, badOutput(out, "the figures are not for %d operations of %d bytes", j.count, j.figure.size)
 	}
-	v, err := positive(row[columns-2], row[columns-1])
 	switch {
-	case err != nil:
-		return s, badOutput(out, "%v", err)
 	case j.figure.isTime():
-		return sample{median: v[0], mean: v[1]}, nil
+		return j.sample(out, 1, row[columns-2], row[columns-1])
 	case j.figure.kind == rate:
-		return sample{mean: v[1] * 1e6}, nil
+		return j.sample(out, 1e6, row[columns-1])
 	}
-	return sample{mean: v[0] * (1 << 20)}, nil
+	return j.sample(out, 1<<20, row[columns-2])
 }

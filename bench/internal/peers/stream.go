@@ -36,14 +36,7 @@ func (s streams) commands(j *job) (server, client process.Program) {
 }
 
 func (streams) read(j *job, out string) (s sample, err error) {
-	v, err := positive(lines(out)...)
-	switch {
-	case err != nil || len(v) != 2 && j.figure.isTime() || len(v) != 1 && !j.figure.isTime():
-		return s, badOutput(out, "want a median and a mean, or a bandwidth")
-	case j.figure.isTime():
-		return sample{median: v[0], mean: v[1]}, nil
-	}
-	return sample{mean: v[0]}, nil
+	return j.sample(out, 1, lines(out)...)
 }
 
 // RunStream runs bench stream, one end of a stream. It is for bench peers.

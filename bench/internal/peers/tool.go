@@ -77,6 +77,25 @@ func badOutput(out string, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %q", errOutput, fmt.Sprintf(format, args...), out)
 }
 
+// sample reads the values of a sample, which are in a unit: median and mean of a time, or the mean
+// of anything else.
+func (j *job) sample(out string, unit float64, words ...string) (sample, error) {
+	v, err := positive(words...)
+	want := 1
+	if j.figure.isTime() {
+		want, unit = 2, 1
+	}
+	switch {
+	case err != nil:
+		return sample{}, badOutput(out, "%v", err)
+	case len(v) != want:
+		return sample{}, badOutput(out, "it has %d values, want %d", len(v), want)
+	case want == 2:
+		return sample{median: v[0], mean: v[1]}, nil
+	}
+	return sample{mean: v[0] * unit}, nil
+}
+
 // lines returns the non-empty lines of a text.
 func lines(text string) (list []string) {
 	for l := range strings.Lines(text) {

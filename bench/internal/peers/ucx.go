@@ -61,21 +61,11 @@ func (ucx) read(j *job, out string) (s sample, err error) {
 	if n, err := strconv.Atoi(strings.TrimSpace(words[0])); err != nil || n != j.count {
 		return s, badOutput(out, "it made %s operations, want %d", words[0], j.count)
 	}
-	columns := words[5:6]
 	switch {
 	case j.figure.isTime():
-		columns = []string{words[1], words[3]}
+		return j.sample(out, 1, words[1], words[3])
 	case j.figure.kind == rate:
-		columns = words[7:]
+		return j.sample(out, 1, words[7])
 	}
-	v, err := positive(columns...)
-	switch {
-	case err != nil:
-		return s, badOutput(out, "%v", err)
-	case j.figure.isTime():
-		return sample{median: v[0], mean: v[1]}, nil
-	case j.figure.kind == rate:
-		return sample{mean: v[0]}, nil
-	}
-	return sample{mean: v[0] * (1 << 20)}, nil
+	return j.sample(out, 1<<20, words[5])
 }
