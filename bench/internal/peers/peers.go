@@ -23,7 +23,7 @@ import (
 const usage = `usage: bench peers [flags]
 
 Measures the same figures with Verbena and with those of UCX (ucx_perftest), libfabric
-(fi_pingpong, fi_rma_bw), perftest and OpenSSH that are installed. Every program runs as two
+(fi_pingpong), perftest and OpenSSH that are installed. Every program runs as two
 processes, in several rounds. The output shows the figures and their ratios. It needs Linux, and
 root for network namespaces, which it creates and removes.
 
@@ -169,11 +169,11 @@ type measurer struct {
 	cpu     time.Duration // processor time of all measured programs
 
 	// What was found on the machine. The path of a program that was not found is empty.
-	ucx, pingPong, rma string
-	perftest           string // folder
-	device             string // the first RDMA device of the kernel; empty: there is none
-	versions           []string
-	missing            []string
+	ucx, pingPong string
+	perftest      string // folder
+	device        string // the first RDMA device of the kernel; empty: there is none
+	versions      []string
+	missing       []string
 }
 
 // devices is where the kernel lists its RDMA devices.
@@ -199,7 +199,6 @@ func (m *measurer) find(ctx context.Context) {
 	m.versions = append(m.versions, strings.TrimSpace(own))
 	m.ucx = find("ucx_perftest", "UCX", "install the Debian package ucx-utils", "ucx_info", "-v")
 	m.pingPong = find("fi_pingpong", "libfabric", "install the Debian package libfabric-bin", "fi_info", "--version")
-	m.rma = find("fi_rma_bw", "writes and reads of libfabric", "it is one of libfabric's fabtests, which are not in Debian")
 	if path := find("ib_write_bw", "perftest", "install the Debian package perftest", "ib_write_bw", "--version"); path != "" {
 		m.perftest = filepath.Dir(path)
 	}

@@ -104,7 +104,7 @@ func (s *scene) compare(ours, short, theirs string) {
 const (
 	byMemory, byUDP   = "Verbena, shared memory", "Verbena, UDP"
 	ucxMemory, ucxTCP = "UCX posix,cma", "UCX tcp"
-	fabric, fabricRMA = "libfabric tcp", "libfabric tcp, fi_rma_bw"
+	fabric            = "libfabric tcp"
 )
 
 // others adds UCX and libfabric over TCP, and compares them with Verbena by UDP.
@@ -115,10 +115,7 @@ func (s *scene) others() {
 	if s.m.pingPong != "" {
 		s.add(fabric, pingPong{path: s.m.pingPong}, false)
 	}
-	if s.m.rma != "" {
-		s.add(fabricRMA, rma{path: s.m.rma}, false)
-	}
-	for _, theirs := range []string{ucxTCP, fabric, fabricRMA} {
+	for _, theirs := range []string{ucxTCP, fabric} {
 		s.compare(byUDP, "UDP", theirs)
 	}
 }

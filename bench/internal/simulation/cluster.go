@@ -19,14 +19,12 @@ const port = 7471
 
 // cluster is a group of hosts whose programs move data through reliable connections: each
 // connection has window writes of size bytes under way, all to the same place of its peer.
-// With echoes, it has one message of size bytes under way, which the peer sends back.
 type cluster struct {
 	s     *sim.Sim
 	nodes []*node
 
 	size   int
 	window int
-	echoes bool
 
 	opened    int // programs that can be dialled
 	ready     int // connections, at the end that has dialled
@@ -57,11 +55,10 @@ type node struct {
 
 // flow is a connection, at the end that has dialled.
 type flow struct {
-	index   int // in the cluster
-	at, to  *node
-	conn    *rdma.Connection
-	remote  *mmap.Map
-	started time.Duration // the message that is under way
+	index  int // in the cluster
+	to     *node
+	conn   *rdma.Connection
+	remote *mmap.Map
 }
 
 // operation is the user data of a write.
@@ -177,11 +174,6 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	if n.tasks, err = n.rdma.Pool(max(2*total*n.c.window, 2), n.done, n.failed); err != nil {
 		return err
 	}
-	if n.c.echoes {
-		if err := n.rdma.Receive(2*total, n.c.size, n.received); err != nil {
-			return err
-		}
-	}
 	if n.memory, err = n.mem.Export(dev); err != nil {
 		return err
 	}
@@ -215,7 +207,7 @@ func (n *node) dial() error {
 		if err != nil {
 			return err
 		}
-		f := &flow{at: n, to: to, conn: conn}
+		f := &flow{to: to, conn: conn}
 		conn.SetUserData(f)
 		n.flows = append(n.flows, f)
 	}
@@ -233,12 +225,6 @@ func (n *node) begin() error {
 	}
 	for i, f := range n.flows {
 		f.index = at + i
-		if n.c.echoes {
-			if err := n.send(f); err != nil {
-				return err
-			}
-			continue
-		}
 		remote := imported[f.to]
 		if remote == nil {
 			var err error
@@ -263,29 +249,17 @@ func (n *node) begin() error {
 
 // submit submits a write, unless the limit is reached.
 func (n *node) submit(t *rdma.Task) error {
-	if !n.c.more() {
+	if n.c.limit > 0 && n.c.submitted == n.c.limit {
 		return t.Free()
 	}
+	n.c.submitted++
 	t.UserData().(*operation).started = n.c.s.Now()
 	return t.Submit()
 }
 
-// more reports whether there is another operation to begin.
-func (c *cluster) more() bool {
-	if c.limit > 0 && c.submitted == c.limit {
-		return false
-	}
-	c.submitted++
-	return true
-}
-
-// done takes a completed task: a write, which is submitted again, or a message.
+// done takes a completed write, and submits it again.
 func (n *node) done(t *rdma.Task) {
-	o, write := t.UserData().(*operation)
-	if !write {
-		n.rdma.Fail(t.Free())
-		return
-	}
+	o := t.UserData().(*operation)
 	n.c.count(o.f, o.started)
 	n.rdma.Fail(n.submit(t))
 }
@@ -304,31 +278,3 @@ func (c *cluster) count(f *flow, started time.Duration) {
 
 // failed frees a task: its connection has failed, which is reported, or the simulation ends.
 func (n *node) failed(t *rdma.Task, _ error) { _ = t.Free() }
-
-// send sends the next message of a flow.
-func (n *node) send(f *flow) error {
-	if !n.c.more() {
-		return nil
-	}
-	f.started = n.c.s.Now()
-	return n.message(f.conn)
-}
-
-func (n *node) message(conn *rdma.Connection) error {
-	t, err := n.tasks.Send(conn, n.bufs.Source(n.mem, 0, n.c.size))
-	if err == nil {
-		t.SetUserData(nil)
-	}
-	return pe.SubmitOrFree(t, err)
-}
-
-// received takes a message, and sends it back, or the next one.
-func (n *node) received(m *rdma.Message) {
-	f, mine := m.Connection().UserData().(*flow)
-	if !mine {
-		n.rdma.Fail(n.message(m.Connection()))
-		return
-	}
-	n.c.count(f, f.started)
-	n.rdma.Fail(n.send(f))
-}

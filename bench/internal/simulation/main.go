@@ -35,11 +35,6 @@ type options struct {
 	time, warmUp time.Duration
 }
 
-// fullSizes are the values of flags that are not given with -full.
-var fullSizes = map[string]string{
-	"operations": "200000", "senders": "256,4096",
-}
-
 // measurement is one of the tables.
 type measurement struct {
 	name, about string
@@ -80,7 +75,7 @@ func Run(ctx context.Context, args []string) (err error) {
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("bench sim", flag.ExitOnError)
 	f.Uint64Var(&o.seed, "seed", 1, "seed")
-	f.BoolVar(&o.full, "full", false, "all sizes; takes much longer")
+	f.BoolVar(&o.full, "full", false, "speed: more rows; takes much longer")
 	f.StringVar(&o.only, "only", "", "only these `tables`, separated by commas: "+names())
 	f.StringVar(&o.profile, "cpuprofile", "", "`file` for a CPU profile")
 	f.IntVar(&o.operations, "operations", 20000, "speed: operations of each row")
@@ -96,15 +91,6 @@ func parse(args []string) (o options, err error) {
 	f.DurationVar(&o.warmUp, "warm-up", 200*time.Millisecond, "incast: simulated time before the measurement")
 	f.DurationVar(&o.time, "time", 50*time.Millisecond, "incast: simulated time of the measurement")
 	_ = f.Parse(args) // exits on an error
-	if o.full {
-		given := make(map[string]bool)
-		f.Visit(func(x *flag.Flag) { given[x.Name] = true })
-		for name, value := range fullSizes {
-			if !given[name] {
-				_ = f.Set(name, value)
-			}
-		}
-	}
 	for n := range strings.SplitSeq(*senders, ",") {
 		i, err := strconv.Atoi(n)
 		if err != nil || i < 1 {

@@ -14,17 +14,13 @@ import (
 // next one; or, with two hosts, from the first to the second only.
 type speedCase struct {
 	hosts       int
-	connections int // of each host
-	echoes      bool
+	connections int           // of each host
 	idle        time.Duration // without connections
 }
 
 func (c speedCase) String() string {
-	switch {
-	case c.connections == 0:
+	if c.connections == 0 {
 		return fmt.Sprintf("nothing, for %v", c.idle)
-	case c.echoes:
-		return "ping-pong"
 	}
 	return "writes"
 }
@@ -39,7 +35,7 @@ type speeds struct {
 
 func (o options) speedCases() []speedCase {
 	cases := []speedCase{
-		{hosts: 2, connections: 1, echoes: true},
+		{hosts: 2, connections: 1},
 		{hosts: 2, connections: 2},
 		{hosts: 2, connections: 256},
 		{hosts: 16, connections: 1},
@@ -91,7 +87,7 @@ func measureSpeed(o options, c speedCase) (r speeds, err error) {
 		before := footprint.Heap()
 		hosts := s.Hosts("h", c.hosts)
 		g := newCluster(s, hosts)
-		g.echoes, g.limit = c.echoes, o.operations
+		g.limit = o.operations
 		for i := range hosts {
 			if i == 1 && c.hosts == 2 || c.connections == 0 {
 				break

@@ -48,7 +48,7 @@ func runClient(cfg clientConfig, w *eventWriter) error {
 	c.faults.Faults = cfg.Faults
 	go listen(os.Stdin, c.handle)
 	go sendStats(w, c.stats)
-	if err := warmUp(); err != nil {
+	if _, err := haveIPv6(); err != nil { // has the runtime open the files that it keeps open
 		return err
 	}
 	base := processResources()
@@ -59,12 +59,6 @@ func runClient(cfg clientConfig, w *eventWriter) error {
 	}
 	w.send(event{Is: isBeat, Stats: c.stats()})
 	return settled(base)
-}
-
-// warmUp makes the runtime open the files that it keeps open.
-func warmUp() error {
-	_, err := haveIPv6()
-	return err
 }
 
 // settled waits until the process holds no more than before.

@@ -146,11 +146,6 @@ func (c *controller) wait(done <-chan struct{}) bool {
 func (c *controller) serve() error {
 	c.server = &child{name: "the server", steady: true}
 	args := []string{"-child", "server"}
-	for _, s := range c.services {
-		if s.ipv6 {
-			args = append(args, "-ipv6")
-		}
-	}
 	if err := c.start(c.server, args...); err != nil {
 		return err
 	}

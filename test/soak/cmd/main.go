@@ -58,7 +58,6 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	var o options
 	var child, config string
-	var ipv6 bool
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	flags.DurationVar(&o.time, "time", time.Hour, "duration of the run; the last quiet point follows")
 	flags.DurationVar(&o.quiet, "quiet", time.Minute, "time from one quiet point to the next")
@@ -72,7 +71,6 @@ func run(args []string) int {
 	flags.BoolVar(&o.verbose, "v", false, "show every process that starts and ends")
 	flags.StringVar(&child, "child", "", "for the processes that it starts: server or client")
 	flags.StringVar(&config, "config", "", "for a client: its configuration")
-	flags.BoolVar(&ipv6, "ipv6", false, "for the server: IPv6 is available")
 	flags.StringVar(&sabotage, "sabotage", "", "for tests: the fault to inject, which the run must detect")
 	showVersion := flags.Bool("version", false, "print the version, and exit")
 	switch err := flags.Parse(args); {
@@ -101,7 +99,7 @@ func run(args []string) int {
 	err := error(nil)
 	switch child {
 	case "server":
-		err = runServer(o.seed, ipv6, newEventWriter(os.Stdout))
+		err = runServer(o.seed, newEventWriter(os.Stdout))
 	case "client":
 		var cfg clientConfig
 		if err = json.Unmarshal([]byte(config), &cfg); err == nil {

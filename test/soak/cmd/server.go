@@ -34,9 +34,10 @@ type server struct {
 // taken, even by dead clients, new clients wait.
 const serverPlaces = 32
 
-func runServer(seed uint64, ipv6 bool, w *eventWriter) (err error) {
+func runServer(seed uint64, w *eventWriter) (err error) {
 	s := &server{wire: w, seed: seed, left: make(chan struct{})}
-	if err := warmUp(); err != nil {
+	ipv6, err := haveIPv6() // also has the runtime open the files that it keeps open
+	if err != nil {
 		return err
 	}
 	base := processResources()

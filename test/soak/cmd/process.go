@@ -7,6 +7,8 @@ import (
 	"strings"
 )
 
+// Only Linux has files in which a program can read these. Elsewhere nothing is counted.
+
 // residentMemory returns the resident memory of the process, in bytes.
 func residentMemory() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
