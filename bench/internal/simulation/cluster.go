@@ -3,7 +3,6 @@ package simulation
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"time"
 
@@ -46,7 +45,6 @@ type node struct {
 	rdma   *rdma.Connections
 	mem    *mmap.Map
 	tasks  *rdma.Pool
-	bufs   bufinv.Inventory
 	memory []byte // descriptor
 	dials  []*node
 	dialed int // by others
@@ -118,7 +116,6 @@ func (c *cluster) check() {
 
 // begin starts to move data on all connections at the same moment.
 func (c *cluster) begin() {
-	c.bytes = make([]int, c.connections())
 	for _, n := range c.nodes {
 		if len(n.dials) > 0 {
 			c.do(n, n.begin)
@@ -149,28 +146,25 @@ func counters(hosts []*sim.Host) (map[string]uint64, error) {
 }
 
 func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
-	closers := []io.Closer{&n.bufs}
-	defer func() {
-		for _, f := range n.flows {
-			if f.remote != nil {
-				closers = append(closers, f.remote)
-			}
-		}
-		for _, x := range closers {
-			err = errors.Join(err, x.Close())
-		}
-		err = errors.Join(err, n.engine.Close())
-	}()
+	closing := func(close func() error) { err = errors.Join(err, close()) }
 	n.engine = pe.New(pe.Config{})
+	defer closing(n.engine.Close)
 	if n.mem, err = mmap.Alloc(dev, max(n.c.size, 64), mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return err
 	}
-	closers = append(closers, n.mem)
+	defer closing(n.mem.Close)
 	total := len(n.dials) + n.dialed
 	if n.rdma, err = rdma.New(dev, rdma.Config{Engine: n.engine, MaxConnections: max(total, 1)}); err != nil {
 		return err
 	}
-	closers = append([]io.Closer{n.rdma}, closers...)
+	defer func() {
+		for _, f := range n.flows {
+			if f.remote != nil {
+				closing(f.remote.Close)
+			}
+		}
+	}()
+	defer closing(n.rdma.Close)
 	if n.tasks, err = n.rdma.Pool(max(2*total*n.c.window, 2), n.done, n.failed); err != nil {
 		return err
 	}
@@ -207,7 +201,8 @@ func (n *node) dial() error {
 		if err != nil {
 			return err
 		}
-		f := &flow{to: to, conn: conn}
+		f := &flow{index: len(n.c.bytes), to: to, conn: conn}
+		n.c.bytes = append(n.c.bytes, 0)
 		conn.SetUserData(f)
 		n.flows = append(n.flows, f)
 	}
@@ -215,26 +210,13 @@ func (n *node) dial() error {
 }
 
 func (n *node) begin() error {
-	imported := make(map[*node]*mmap.Map)
-	at := 0
-	for _, before := range n.c.nodes {
-		if before == n {
-			break
-		}
-		at += len(before.dials)
-	}
-	for i, f := range n.flows {
-		f.index = at + i
-		remote := imported[f.to]
-		if remote == nil {
-			var err error
-			if remote, err = mmap.Import(n.rdma.Device(), f.to.memory); err != nil {
-				return err
-			}
-			imported[f.to], f.remote = remote, remote
+	for _, f := range n.flows {
+		var err error
+		if f.remote, err = mmap.Import(n.rdma.Device(), f.to.memory); err != nil {
+			return err
 		}
 		for range n.c.window {
-			t, err := n.tasks.Write(f.conn, bufinv.Source(n.mem, 0, n.c.size), bufinv.Target(remote, 0, n.c.size))
+			t, err := n.tasks.Write(f.conn, bufinv.Source(n.mem, 0, n.c.size), bufinv.Target(f.remote, 0, n.c.size))
 			if err != nil {
 				return err
 			}
