@@ -101,6 +101,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 		n += m
 		emptied = c.in.Consume(m) || emptied
 	}
+	c.endRead(emptied)
+	return n, nil
+}
+
+// endRead ends the turn of a call of Read, and releases the lock. emptied: a buffer has become free.
+func (c *Conn) endRead(emptied bool) {
 	c.reading = false
 	if c.closed {
 		c.discard()
@@ -112,7 +118,6 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if emptied {
 		c.kick() // the peer can have another buffer
 	}
-	return n, nil
 }
 
 // readState reports whether a call of Read waits, or why it fails. size is that of its buffer.
@@ -151,12 +156,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		host.Wait(c.stack.host, &c.writable)
 	}
 	c.writing = true
-	defer func() {
-		c.writing = false
-		c.out.Release(false)
-		c.writable.Broadcast()
-		c.freeIfDone()
-	}()
+	defer c.endWrite()
 	err = c.writeError()
 	for err == nil && n < len(p) {
 		var room []byte
@@ -185,6 +185,14 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		}
 	}
 	return n, err
+}
+
+// endWrite ends the turn of a call of Write. c.mu is held.
+func (c *Conn) endWrite() {
+	c.writing = false
+	c.out.Release(false)
+	c.writable.Broadcast()
+	c.freeIfDone()
 }
 
 // writeError is why nothing can be written.

@@ -1,0 +1,31 @@
+//go:build unix
+
+package rsocket
+
+import (
+	"io"
+	"syscall"
+)
+
+// hasFiles: readFile and writeFile work.
+const hasFiles = true
+
+// readFile reads from a file descriptor that does not block. At the end it returns io.EOF.
+func readFile(fd uintptr, p []byte) (n int, err error) {
+	n, err = retry(syscall.Read, fd, p)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// writeFile writes to a file descriptor that does not block.
+func writeFile(fd uintptr, p []byte) (n int, err error) { return retry(syscall.Write, fd, p) }
+
+// retry repeats a call that a signal interrupts.
+func retry(call func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	for err = syscall.EINTR; err == syscall.EINTR; {
+		n, err = call(int(fd), p)
+	}
+	return max(n, 0), err
+}
