@@ -38,7 +38,9 @@ type Config struct {
 
 	// Faults are applied to the packets that arrive. The zero value means none.
 	Faults Faults
-	// Capture takes all packets sent and received, in the pcap format with link type raw IP.
+	// Capture takes all packets sent and received, also those that the device refuses, in the
+	// pcap format. The link type is Linux cooked, which says of each packet whether it was sent
+	// or received. Faults have been applied to those received.
 	// The goroutine that drives the device writes to it. If the file's header cannot be
 	// written, Open fails; a later error ends the capture, and Close returns it. Nil means no
 	// capture.

@@ -150,7 +150,7 @@ func TestCaptureFile(t *testing.T) {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Len(t, b, 24, "the header of a pcap file")
-	assert.Equal(t, uint32(101), binary.LittleEndian.Uint32(b[20:]), "link type raw IP")
+	assert.Equal(t, uint32(113), binary.LittleEndian.Uint32(b[20:]), "link type Linux cooked")
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())

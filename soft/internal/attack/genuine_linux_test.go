@@ -48,7 +48,7 @@ func newClient(connections int) (*client, error) {
 // Write takes the packets of the device, as a capture does.
 func (c *client) Write(b []byte) (int, error) {
 	var p wire.Packet
-	if len(b) > recordHeader+28 && p.Parse(b[recordHeader+28:]) == nil && p.Opcode == wire.RCWriteOnly && p.RETH.Length == 8 {
+	if len(b) > recordHeader+28 && b[packetTypeAt] == typeSent && p.Parse(b[recordHeader+28:]) == nil && p.Opcode == wire.RCWriteOnly && p.RETH.Length == 8 {
 		c.mu.Lock()
 		c.write = p.RETH
 		c.mu.Unlock()

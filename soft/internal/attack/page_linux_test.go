@@ -51,11 +51,16 @@ type tracker struct {
 	mtu atomic.Uint32
 }
 
-const recordHeader = 16 // of a packet in a pcap file
+// The headers of a packet in a pcap file, the second of which says whether it was sent.
+const (
+	recordHeader = 16 + 16
+	packetTypeAt = 16 + 1
+	typeSent     = 4
+)
 
 // Write implements io.Writer. The device writes a file header first, then one packet at a time.
 func (t *tracker) Write(b []byte) (int, error) {
-	if own := t.own.Load(); own != nil && len(b) > recordHeader+40 {
+	if own := t.own.Load(); own != nil && len(b) > recordHeader+40 && b[packetTypeAt] == typeSent {
 		t.packet(*own, b[recordHeader:])
 	}
 	return len(b), nil

@@ -87,9 +87,6 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		return
 	}
 	d.main.mu.counters.ReceivedPackets++
-	if d.capture != nil {
-		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
-	}
 	if p.DETH.QKey != cm.QKey {
 		d.main.mu.counters.QKeyViolations++
 		return

@@ -93,9 +93,6 @@ func (e *endpoint) handleGroup(dg *link.Datagram) {
 	}
 	d.main.mu.counters.ReceivedPackets++
 	d.main.multicast.received++
-	if d.capture != nil {
-		d.capture.Packet(dg.Src, g.addr, dg.Header, uint16(dg.Segment), d.now(), dg.Data)
-	}
 	ipheader.PutGRH(&e.header, dg.Src.Addr(), dg.Group, dg.Header, len(dg.Data))
 	port := admission.ReplyPort(dg.Src.Port())
 	for _, q := range g.queuePairs {

@@ -108,16 +108,16 @@ func TestConnectionPathFields(t *testing.T) {
 	}
 }
 
-// capturedPackets are the packets of a capture.
+// capturedPackets are the IP packets of a capture.
 func capturedPackets(t *testing.T, pcap []byte) (packets [][]byte) {
 	t.Helper()
-	const fileHeader, packetHeader = 24, 16
+	const fileHeader, packetHeader, cookedHeader = 24, 16, 16
 	require.GreaterOrEqual(t, len(pcap), fileHeader)
 	for rest := pcap[fileHeader:]; len(rest) > 0; {
 		require.GreaterOrEqual(t, len(rest), packetHeader)
 		n := int(binary.LittleEndian.Uint32(rest[8:]))
 		require.GreaterOrEqual(t, len(rest), packetHeader+n)
-		packets = append(packets, rest[packetHeader:packetHeader+n])
+		packets = append(packets, rest[packetHeader+cookedHeader:packetHeader+n])
 		rest = rest[packetHeader+n:]
 	}
 	return packets

@@ -69,6 +69,9 @@ func (e *endpoint) noteDeadline() {
 
 // handle handles one packet.
 func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
+	if c := e.device.capture; c != nil {
+		c.Received(dg, e.socket.Addr(), now)
+	}
 	if q := e.classify(dg, now); q != nil && e.authenticate(q, dg, now) {
 		e.deliver(q, dg, now)
 	}
@@ -136,11 +139,8 @@ func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Durati
 
 // deliver hands a packet to its queue pair.
 func (e *endpoint) deliver(q *queuePair, dg *link.Datagram, now time.Duration) {
-	d, s, p := e.device, e.shard, &e.packet
+	s, p := e.shard, &e.packet
 	s.mu.counters.ReceivedPackets++
-	if d.capture != nil {
-		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
-	}
 	if congestion.Marked(dg.Header.TrafficClass) && q.init.Type != verbs.UD { // the sender of a datagram cannot be notified
 		q.transport.Marked(p, now)
 		s.activate(q)

@@ -81,9 +81,6 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	}
 	d.main.lastSRDEndpoint, e.srdPolledUntil = e, now+srdPollTime
 	d.main.mu.counters.ReceivedPackets++
-	if d.capture != nil {
-		d.capture.Packet(dg.Src, e.socket.Addr(), dg.Header, uint16(dg.Segment), now, dg.Data)
-	}
 	d.main.srd.Receive(c, from, dg.Src.Port(), p, now)
 }
 

@@ -2,7 +2,6 @@ package roce
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -788,10 +787,8 @@ func TestScalableCapture(t *testing.T) {
 	server.wait(1)
 	client.close()
 	var opcodes []wire.Opcode
-	for b := trace.Bytes()[24:]; len(b) > 0; {
-		n := int(binary.LittleEndian.Uint32(b[8:]))
-		opcodes = append(opcodes, wire.Opcode(b[16+ipheader.IPv4Len+ipheader.UDPLen]))
-		b = b[16+n:]
+	for _, p := range capturedPackets(t, trace.Bytes()) {
+		opcodes = append(opcodes, wire.Opcode(p[ipheader.IPv4Len+ipheader.UDPLen]))
 	}
 	for _, op := range []wire.Opcode{wire.SRDHello, wire.SRDHelloReply, wire.SRDSend, wire.SRDAcknowledge} {
 		assert.Contains(t, opcodes, op)

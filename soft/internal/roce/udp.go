@@ -125,7 +125,7 @@ func (o *udpOutput) Send(p *wire.Packet, pieces [][]byte, n int) bool {
 	crc = wire.ICRCUpdate(crc, b[headers:size-wire.ICRCLen])
 	wire.PutICRC(b[size-wire.ICRCLen:], wire.ICRCFinish(crc))
 	if d.capture != nil {
-		d.capture.Packet(s.Source(), o.peer, header, uint16(segment), d.now(), b)
+		d.capture.Sent(s.Source(), o.peer, header, uint16(segment), d.now(), b)
 	}
 	sh.mu.counters.SentPackets++
 	if o.multicast {
