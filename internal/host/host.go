@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -51,6 +52,20 @@ type Scheduler interface {
 	Report(what fmt.Stringer) (remove func())
 	// Simulation identifies the simulation.
 	Simulation() any
+}
+
+// Sleeper is a part of a device at which a goroutine can sleep: packets wake it with no other
+// goroutine between. It does the work of that part meanwhile: it receives packets, answers them,
+// and repeats what was lost.
+type Sleeper interface {
+	// Sleep returns true after ended was set. Whoever sets it calls Wake after that, or is a function
+	// that the device has called in Sleep. The goroutine then polls the device or calls Sleep again
+	// soon: the device's own goroutine takes over only after a millisecond. Sleep returns false,
+	// perhaps at once, if it cannot wait here: another goroutine does, or the device is closed.
+	Sleep(ended *atomic.Bool) bool
+	Wake()
+	// Leave says that no call of Sleep follows: the device's own goroutine takes over at once.
+	Leave()
 }
 
 // Await waits for a value of c, and returns false if ctx ends before that. In a simulation, what

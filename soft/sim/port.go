@@ -95,7 +95,7 @@ func (n *hostNetwork) Listen(cfg link.Config) (*link.Socket, error) {
 }
 
 // Serve implements network.Network.
-func (n *hostNetwork) Serve(s *link.Socket, work func() time.Time) bool {
+func (n *hostNetwork) Serve(s *link.Socket, work func() time.Time) {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
 	p := n.sockets[s]
@@ -104,7 +104,6 @@ func (n *hostNetwork) Serve(s *link.Socket, work func() time.Time) bool {
 		p.timer = 0
 		p.setTimer(n.s.elapsed())
 	}
-	return true
 }
 
 // Simulated implements network.Network.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -342,8 +343,8 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 	}
 	// A program that has armed its queue polls once more before it sleeps. That poll does not
 	// mean that more polls follow.
-	if c.armed == notArmed && s.asleep.Load() {
-		s.asleep.Store(false)
+	if c.armed == notArmed {
+		s.mu.attendance.Awake()
 	}
 	if c.entries.Len() < n {
 		s.progressFor(c.armed == notArmed)
@@ -358,10 +359,9 @@ func (c *completionQueue) makeProgress(s *shard, n int) (int, error) {
 // progressFor makes progress for a program. pollsOn: it is going to do so again soon. The lock is
 // held.
 func (s *shard) progressFor(pollsOn bool) {
-	s.polls.Add(1)
-	s.mu.inPoll = pollsOn
-	s.progress(s.device.now(), nil)
-	s.mu.inPoll = false
+	s.mu.attendance.Polls(pollsOn)
+	s.progress(s.device.now(), atPolled)
+	s.mu.attendance.Polled()
 }
 
 // Progress implements cverbs.CQ.
@@ -412,7 +412,7 @@ func (c *completionQueue) armNext(solicitedOnly, awake bool) error {
 	case c.overrun || c.fresh.solicited > 0 || c.armed == armedAny && c.fresh.all > 0:
 		c.fire()
 	case awake:
-		s.asleep.Store(false)
+		s.mu.attendance.Awake()
 	default:
 		s.programSleeps()
 	}
@@ -430,16 +430,22 @@ func (c *completionQueue) arm(solicitedOnly bool) {
 
 // programSleeps prepares the shard for a program that sleeps.
 func (s *shard) programSleeps() {
-	s.mu.armCount++
-	s.noteSleep()
+	if s.mu.attendance.Sleeps() {
+		s.call()
+	}
 	if s.mu.unacknowledged.Len() > 0 {
 		now := s.device.now()
 		s.sendDelayedAcks(now)
 		s.transmit(now)
 	}
-	if s.mu.local.Active() {
-		s.mu.local.ProgramSleeps()
+}
+
+// Sleeper returns where a goroutine can sleep that waits for the queue; nil: nowhere.
+func (c *completionQueue) Sleeper() host.Sleeper {
+	if c.device.net.Simulated() {
+		return nil
 	}
+	return c.shard
 }
 
 // Pending implements cverbs.CQ.

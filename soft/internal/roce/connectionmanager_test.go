@@ -3,7 +3,9 @@ package roce
 import (
 	"errors"
 	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,17 +254,25 @@ func TestQueuePair1IsGuarded(t *testing.T) {
 	require.Eventually(t, func() bool { return counter(t, passive.dev, "rx_malformed") == before+1 }, time.Minute, 10*time.Millisecond)
 }
 
-// Polls look for management messages now and then, and for packets of queue pairs always.
-func TestPollsForManagement(t *testing.T) {
-	m := openCMSide(t, Config{})
-	m.dev.mu.Lock()
-	defer m.dev.mu.Unlock()
-	e, now := m.dev.endpoints[0], m.dev.now()
-	e.receive(now)
-	assert.False(t, e.polledFor(now))
-	assert.False(t, e.polledFor(now+managementInterval-1))
-	assert.True(t, e.polledFor(now+managementInterval))
-	e.receivers++
-	assert.True(t, e.polledFor(now))
-	e.receivers--
+// Management messages reach devices whose programs poll all the time. The polls do not look for them,
+// since that is a system call.
+func TestManagementWhilePolling(t *testing.T) {
+	active, passive := openCMSide(t, Config{}), openCMSide(t, Config{})
+	var stop atomic.Bool
+	var polling sync.WaitGroup
+	for _, m := range []*cmSide{active, passive} {
+		m.dev.mu.Lock()
+		require.False(t, m.dev.endpoints[0].polledFor(m.dev.now()))
+		m.dev.mu.Unlock()
+		cq := must(m.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
+		polling.Go(func() {
+			for wcs := make([]verbs.WC, 1); !stop.Load(); runtime.Gosched() {
+				_, _ = cq.Poll(wcs)
+			}
+			assert.NoError(t, cq.Close())
+		})
+	}
+	establish(t, active, passive)
+	stop.Store(true)
+	polling.Wait()
 }

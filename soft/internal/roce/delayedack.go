@@ -28,8 +28,7 @@ type delayedAck struct {
 	waiting   bool
 	until     time.Duration // when it leaves; zero: when the program polls again
 	pending   bool          // the last message has no reply yet
-	poll      uint64        // shard.polls when the last message arrived
-	armCount  uint64        // shard.armed when the last message arrived
+	arrived   moment        // when the last message arrived
 	arrivedAt time.Duration // when the last message arrived
 	replies   int           // messages in a row that were replied to before the next poll
 	soon      int           // messages in a row that were replied to within maxSoon
@@ -71,14 +70,14 @@ func (s *shard) scheduleResponse(q *queuePair, now time.Duration) {
 		s.activate(q)
 		return
 	}
-	poll := s.polls.Load()
-	if a.pending && a.poll != poll || a.armCount != s.mu.armCount || !s.mu.inPoll || a.shared {
+	t := &s.mu.attendance
+	if a.pending && t.polledSince(a.arrived) || t.sleptSince(a.arrived) || !t.polling || a.shared {
 		a.replies = 0
 	}
-	if a.pending && (a.poll != poll || !s.mu.inPoll) {
+	if a.pending && (t.polledSince(a.arrived) || !t.polling) {
 		a.soon = 0
 	}
-	a.pending, a.poll, a.armCount, a.arrivedAt = true, poll, s.mu.armCount, now
+	a.pending, a.arrived, a.arrivedAt = true, t.Now(), now
 	switch {
 	case a.waiting && a.until == 0: // for the same poll
 	case a.waiting: // the peer sends more without a reply
@@ -109,7 +108,7 @@ func (q *queuePair) noteReply(now time.Duration) {
 	}
 	a.pending = false
 	took := now - a.arrivedAt
-	a.replies = countReply(a.replies, took < maxReplyTime && a.poll == q.shard.polls.Load())
+	a.replies = countReply(a.replies, took < maxReplyTime && !q.shard.mu.attendance.polledSince(a.arrived))
 	a.soon = countReply(a.soon, took < maxSoon)
 	if a.waiting {
 		a.threshold = max(a.threshold/2, minThreshold)

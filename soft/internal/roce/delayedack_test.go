@@ -43,7 +43,7 @@ func (s *side) repliedAtOnce() {
 	q := s.qp.(*queuePair)
 	l := q.lock()
 	defer l.mu.Unlock()
-	q.ack.pending, q.ack.armCount, q.ack.replies = false, l.mu.armCount, q.ack.threshold
+	q.ack.pending, q.ack.arrived.sleeps, q.ack.replies = false, l.mu.attendance.sleeps, q.ack.threshold
 }
 
 func (c replyPair) send(from, to *side) {

@@ -147,7 +147,10 @@ func Open(cfg Config) (*Device, error) {
 		d.cfg.Owner = d
 	}
 	d.defaultPD = d.newDomain()
-	d.main.shard = &shard{device: d}
+	var err error
+	if d.main.shard, err = d.newShard(0); err != nil {
+		return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
+	}
 	d.mu.list = []*shard{d.main.shard}
 	var unavailable error
 	for _, a := range cfg.Addresses {
@@ -167,6 +170,7 @@ func Open(cfg Config) (*Device, error) {
 	}
 	d.endpoints = d.main.endpoints
 	if len(d.endpoints) == 0 {
+		_ = d.closeEndpoints()
 		if unavailable == nil {
 			unavailable = fmt.Errorf("the device has no address: %w", verbs.ErrNoDevice)
 		}

@@ -3,10 +3,10 @@
 // package transport to UDP sockets, clocks and goroutines, and implements package verbs.
 //
 // A device has shards. Each shard has queue pairs, sockets, timers and one lock. A program
-// that polls a completion queue drives the queue's shard inline, on its own goroutine. When no
-// program polls, a goroutine of the shard drives it and waits at the socket, since a passive
-// responder must answer while its program sleeps. State that all shards use is changed under
-// the locks of all.
+// that polls a completion queue drives the queue's shard inline, on its own goroutine. An engine that
+// sleeps drives it from its sleep (shard.Sleep). When neither is there, a goroutine of the shard does
+// (shard.run), since a passive responder must answer while its program sleeps. The type attendance
+// decides who does. State that all shards use is changed under the locks of all.
 //
 // A packet arrives in endpoint.receive. endpoint.handle takes three steps: it finds the queue
 // pair (classify), asks package admission whether the packet may come from its source

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"syscall"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/spin"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
@@ -17,8 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// endpoint is the socket behind one entry of the GID table, with a goroutine that makes
-// progress while no program polls.
+// endpoint is the socket behind one entry of the GID table.
 type endpoint struct {
 	device         *Device
 	shard          *shard
@@ -26,15 +23,11 @@ type endpoint struct {
 	entry          *admission.Entry // shared with the endpoints of other shards that have this index
 	faults         *faults.Injector // nil: none
 	index          int
-	users          int           // queue pairs that the goroutine works for
-	receivers      int           // users that receive packets from the socket
+	receivers      int           // queue pairs that receive packets from the socket
 	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
 	srdPolledUntil time.Duration // programs that poll check it for SRD packets until then
-	managed        bool          // management messages arrive
-	checked        time.Duration // when it was last checked for packets
 	headers        int           // users that need the IP header of packets
 	window         int           // bytes in flight that a peer with buffers like ours can hold
-	wakesAt        time.Duration // when the goroutine wakes by itself; zero: it does not wait
 
 	// The last packet, and the queue pair that it was for.
 	packet wire.Packet
@@ -43,17 +36,6 @@ type endpoint struct {
 	// unconnectedFlow is the flow of the last packet from a device without a connected queue
 	// pair: a message to queue pair 1, or an SRD packet.
 	unconnectedFlow wire.Flow
-
-	// Used by the goroutine alone.
-	pollsSeen    uint64 // shard.polls at the last look
-	lockAttempts int    // failed attempts in a row to take the lock
-	atOnce       bool   // the last wait at the socket followed a pause, and ended at once
-	overdue      int    // times in a row that a packet lay for a pause
-	unattended   bool   // programs poll and leave packets lying: the goroutine takes them
-	inVain       int    // times in a row that the goroutine was then woken for nothing
-	timer        *time.Timer
-
-	resume chan struct{} // ends a pause of the goroutine
 }
 
 func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
@@ -63,6 +45,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 		DisableSegmentation: d.cfg.DisableSegmentation,
 		DisableCoalescing:   d.cfg.DisableCoalescing,
 		DisableBatch:        d.cfg.DisableBatch,
+		WaitSet:             s.sockets,
 	}
 	anyPort := addr.Port() == 0
 	var socket *link.Socket
@@ -88,8 +71,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 }
 
 func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entry) *endpoint {
-	e := &endpoint{device: s.device, shard: s, socket: socket, entry: entry, index: index, resume: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
-	e.timer.Stop()
+	e := &endpoint{device: s.device, shard: s, socket: socket, entry: entry, index: index}
 	// The kernel charges a buffer for more than the payload, at worst for about twice as much.
 	e.window = min(max(socket.Features().ReceiveBuffer/4, minimumWindow), maximumWindow)
 	e.faults = faults.New(&s.device.mu.faults, e.faultStream())
@@ -182,214 +164,35 @@ func (e *endpoint) noteDropped(n int, err error) {
 	}
 }
 
-// pollerGrace is how long the goroutine leaves the device to a program that polls. A packet
-// may wait as long if the program stops polling without arming a completion queue.
-const pollerGrace = time.Millisecond
-
 // srdPollTime is how long programs that poll check an endpoint after an SRD packet has arrived
 // there.
 const srdPollTime = 100 * time.Millisecond
 
 // polledForSRD reports whether programs that poll check the endpoint for SRD packets. A check costs
 // a system call, and SRD packets hardly ever arrive at all endpoints of the device. The others
-// are left to their own goroutines.
+// are left to the device's goroutine.
 func (e *endpoint) polledForSRD(now time.Duration) bool {
 	return e.srdQueuePairs > 0 && (e.device.main.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
-// managementInterval is how often programs that poll check an endpoint to which only management
-// messages come. A check is a system call, which takes longer than to handle a message that came
+// polledFor reports whether programs that poll check the endpoint. Others wake the device's goroutine
+// even then: a check costs a system call, which takes longer than to handle a message that came
 // through shared memory.
-const managementInterval = 100 * time.Microsecond
-
-// polledForManagement reports whether programs that poll check the endpoint for management messages.
-func (e *endpoint) polledForManagement(now time.Duration) bool {
-	return e.managed && now-e.checked >= managementInterval
-}
-
-// polledFor reports whether programs that poll check the endpoint.
 func (e *endpoint) polledFor(now time.Duration) bool {
-	return e.receivers > 0 || e.polledForSRD(now) || e.polledForManagement(now)
-}
-
-// inUse reports whether the endpoint is left to programs while they poll.
-func (e *endpoint) inUse(now time.Duration) bool { return e.users > 0 || e.polledForSRD(now) }
-
-// wakes reports whether the endpoint's goroutine is woken for work that is due.
-func (e *endpoint) wakes() bool { return e.users+e.srdQueuePairs > 0 }
-
-// run makes progress while no program polls.
-func (e *endpoint) run() {
-	d, s := e.device, e.shard
-	defer d.running.Done()
-	defer e.timer.Stop()
-	spinning := spin.New(d.cfg.Spin)
-	used, paused := false, false
-	for {
-		if !e.tryLock(used && e.polled()) {
-			e.yieldToPrograms()
-			paused = true
-			continue
-		}
-		now := d.now()
-		if paused && !d.mu.closed && !e.polledFor(now) {
-			s.progress(now, e) // its queue pairs may have other paths now, but packets may still be in flight
-		}
-		deadline := s.mu.deadline
-		e.wakesAt = deadline
-		if deadline == 0 {
-			e.wakesAt = never
-		}
-		idle := !s.readyToSend() && !s.handoffs.waiting.Load()
-		used = e.inUse(now)
-		s.mu.Unlock()
-		if idle {
-			var at time.Time
-			if deadline != 0 {
-				at = d.base.Add(deadline)
-			}
-			if err := e.socket.Wait(at); err != nil {
-				d.fatal(err)
-				return
-			}
-			woken := d.now()
-			spinning.Woken(woken)
-			e.atOnce = paused && woken-now < immediately
-		}
-		if paused = used && e.polled(); paused {
-			e.yieldToPrograms()
-			continue
-		}
-		first := true
-		for more := true; more && !(used && e.polled()); first = false {
-			s.mu.Lock()
-			closed := d.mu.closed
-			now := d.now()
-			worked := s.progress(now, e)
-			used = e.inUse(now)
-			s.mu.Unlock()
-			if first {
-				e.noteWoken(worked)
-			}
-			if closed {
-				return
-			}
-			if more = spinning.KeepPolling(now, worked); more && !worked {
-				spinning.Yield()
-			}
-		}
-	}
+	return e.receivers > 0 || e.polledForSRD(now)
 }
 
 // work makes progress for a network that calls it in place of run: when a packet arrives, at the
-// returned time, and after an interruption. A zero time means that there is no work by then.
+// returned time, and after an interruption. A zero time means that there is no work by then. The
+// deadlines of the shard are those of its first endpoint.
 func (e *endpoint) work() (next time.Time) {
 	d, s := e.device, e.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.progress(d.now(), e) || s.readyToSend() || s.handoffs.waiting.Load() {
+	for s.progress(d.now(), atAll) != 0 || s.readyToSend() || s.handoffs.waiting.Load() {
 	}
-	e.wakesAt = s.mu.deadline
-	if s.mu.deadline == 0 {
-		e.wakesAt = never
+	if e != s.endpoints[0] {
 		return time.Time{}
 	}
-	return d.base.Add(s.mu.deadline)
-}
-
-// fatal reports the loss of a socket, unless the device has closed it.
-func (d *Device) fatal(err error) {
-	if errors.Is(err, net.ErrClosed) {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.log.Error().Err(err).Str("device", d.cfg.Name).Msg("the device failed while waiting for packets")
-	d.report(verbs.Event{Type: verbs.EventDeviceFatal})
-}
-
-// polled reports whether programs have polled since the last look, and none of them has armed
-// a completion queue since, in order to sleep. Only endpoints in use are left to programs.
-func (e *endpoint) polled() bool {
-	return !e.unattended && e.shard.polls.Load() != e.pollsSeen && !e.shard.asleep.Load()
-}
-
-const (
-	// immediately is longer than a wait at a socket takes where a packet lies already.
-	immediately = 20 * time.Microsecond
-	// maxOverdue is how many times in a row a packet may lie for pollerGrace. After that the
-	// goroutine takes the packets itself.
-	maxOverdue = 2
-	// maxInVain is how many times in a row the goroutine may then be woken for packets that a
-	// program has taken. After that it leaves them to programs again.
-	maxInVain = 16
-)
-
-// noteWoken learns whether programs that poll take the packets, from whether the goroutine found
-// work when it was woken. Some programs poll only for the completions of their own requests, and
-// then read memory until a peer has written there.
-func (e *endpoint) noteWoken(worked bool) {
-	switch {
-	case e.unattended && worked:
-		e.inVain = 0
-	case e.unattended:
-		e.inVain++
-		if e.inVain >= maxInVain {
-			e.unattended, e.inVain, e.overdue = false, 0, 0
-		}
-	case !e.atOnce:
-	case worked:
-		e.overdue++
-		e.unattended = e.overdue >= maxOverdue
-	default:
-		e.overdue = 0
-	}
-	e.atOnce = false
-}
-
-// maxLockAttempts is how many times in a row a goroutine of the device tries to take the lock
-// before it waits for it.
-const maxLockAttempts = 3
-
-// tryLock takes the shard's lock, and reports whether it has. While programs poll, it waits
-// only after maxLockAttempts attempts: a program that unlocks a mutex with a waiter wakes a thread,
-// and may have to wait itself (starvation mode of sync.Mutex).
-func (e *endpoint) tryLock(polled bool) bool {
-	if polled && e.lockAttempts < maxLockAttempts && !e.shard.mu.TryLock() {
-		e.lockAttempts++
-		return false
-	} else if !polled || e.lockAttempts >= maxLockAttempts {
-		e.shard.mu.Lock()
-	}
-	e.lockAttempts = 0
-	return true
-}
-
-// yieldToPrograms leaves the device to programs for a while.
-func (e *endpoint) yieldToPrograms() {
-	e.pollsSeen = e.shard.polls.Load()
-	if e.pause() {
-		e.pollsSeen = e.shard.polls.Load()
-	}
-}
-
-// pause leaves the device to the program that polls it, for pollerGrace. It reports true if
-// the program armed a completion queue in that time.
-func (e *endpoint) pause() bool {
-	e.timer.Reset(pollerGrace)
-	select {
-	case <-e.timer.C:
-		return false
-	case <-e.resume:
-		e.timer.Stop()
-		return true
-	}
-}
-
-// endPause ends the goroutine's pause at once.
-func (e *endpoint) endPause() {
-	select {
-	case e.resume <- struct{}{}:
-	default:
-	}
+	return s.waitDeadline()
 }

@@ -68,7 +68,7 @@ func (s *shard) appendHandoff(x handoff) {
 	first := !t.waiting.Swap(true)
 	t.mu.Unlock()
 	if first {
-		s.endpoints[x.endpoint].socket.Interrupt()
+		s.wake()
 	}
 }
 

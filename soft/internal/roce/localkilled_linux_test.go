@@ -287,7 +287,7 @@ func TestLocalPeerKilledInACopy(t *testing.T) {
 			}
 			path.Revoke(x.mem)
 			stuck := path.Peer().Channel().Stalled()
-			x.dev.main.mu.local.Wake()
+			x.dev.main.wake()
 			x.dev.mu.Unlock()
 			require.True(t, stuck)
 			if killed {

@@ -109,16 +109,13 @@ func (s *shard) openLocal() {
 	}
 	cfg := local.Config{
 		Shard: localShard{&s.mu, s}, Index: s.index, Memories: &d.mu.memories, Packets: &s.mu.counters, Now: d.now,
-		Log: d.log, Running: &d.running, Spin: d.cfg.Spin, Pause: pollerGrace,
+		Log: d.log, Running: &d.running, Sockets: s.sockets,
 	}
 	for _, e := range s.endpoints {
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
 	s.mu.local.Open(cfg)
 }
-
-// Progress implements local.Shard.
-func (h localShard) Progress(now time.Duration) bool { return h.shard.progress(now, nil) }
 
 // SendReady implements local.Shard.
 func (h localShard) SendReady(now time.Duration) { h.shard.transmit(now) }
@@ -138,11 +135,8 @@ func (h localShard) MayShare(addr netip.Addr) bool {
 // Closed implements local.Shard.
 func (h localShard) Closed() bool { return h.shard.device.mu.closed }
 
-// Polls implements local.Shard.
-func (h localShard) Polls() uint64 { return h.shard.polls.Load() }
-
-// Asleep implements local.Shard.
-func (h localShard) Asleep() bool { return h.shard.asleep.Load() }
+// Wake implements local.Shard.
+func (h localShard) Wake() { h.shard.wake() }
 
 // Addr implements local.Endpoint.
 func (e *endpoint) Addr() netip.AddrPort { return e.socket.Addr() }

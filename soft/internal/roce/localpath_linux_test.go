@@ -184,7 +184,7 @@ func TestPayloadTakenBack(t *testing.T) {
 					x.post(wr)
 					if op == verbs.OpRead {
 						x.dev.main.mu.Lock()
-						y.dev.main.progress(y.dev.now(), nil)
+						y.dev.main.progress(y.dev.now(), atPolled)
 						y.dev.main.mu.Unlock()
 					}
 					// The end that is to take the data is locked, as if its process stood still.
@@ -203,7 +203,7 @@ func TestPayloadTakenBack(t *testing.T) {
 					if taken {
 						peer.Handle(packet, to.dev.now())
 					}
-					to.dev.main.progress(to.dev.now(), nil)
+					to.dev.main.progress(to.dev.now(), atPolled)
 					to.dev.main.mu.Unlock()
 					n, err := to.cq.Poll(to.wcs)
 					require.NoError(t, err)

@@ -39,10 +39,9 @@ func (l *loopback) attach(t *transport.QP) {
 	t.SetWindow(l.endpoint.window)
 	t.SetLargestPacket(transport.MaxLargePacket)
 	t.SetLossless()
-	l.endpoint.users++
 }
 
-func (l *loopback) detach() { l.endpoint.users-- }
+func (*loopback) detach() {}
 
 // Send implements transport.Output. It keeps the packet for send: a queue pair cannot receive
 // in the midst of sending.

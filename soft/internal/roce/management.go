@@ -39,8 +39,6 @@ func (d *Device) openServices() {
 		Network: d.net,
 	}
 	for _, e := range d.endpoints {
-		e.users++
-		e.managed = true
 		cfg.Endpoints = append(cfg.Endpoints, e)
 	}
 	d.mu.services = gsi.New(cfg)

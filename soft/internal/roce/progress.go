@@ -5,24 +5,30 @@ import (
 	"time"
 )
 
-// progress receives packets, handles timers and sends. It reports whether there was any work.
-// Endpoints from which no queue pair receives are checked only by their own goroutine, which
-// passes itself as self.
-func (s *shard) progress(now time.Duration, self *endpoint) bool {
+// look says at which endpoints a round of progress looks for packets.
+type look uint8
+
+const (
+	atPolled look = iota // at those that programs poll
+	atReady              // at those that a wait has ended for
+	atAll                // at both
+)
+
+// progress receives packets, handles timers and sends. It returns where there was work.
+func (s *shard) progress(now time.Duration, at look) (found work) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see dma.Fault
-	worked := false
 	s.sendDelayedAcks(now)
 	for _, e := range s.endpoints {
-		if (e == self || e.polledFor(now)) && e.receive(now) {
-			worked = true
+		if (at != atReady && e.polledFor(now) || at != atPolled && e.socket.Ready()) && e.receive(now) {
+			found |= fromSockets
 		}
 	}
 	if s.handoffs.waiting.Load() && s.handleHandoffs(now) {
-		worked = true
+		found |= otherWork
 		s.failOverrun()
 	}
 	if s.mu.local.Active() && s.mu.local.Receive(now) {
-		worked = true
+		found |= fromMemory
 	}
 	if s.mu.unreachable.n > 0 { // before a timer repeats what was refused
 		s.probeUnreachable(now)
@@ -32,9 +38,9 @@ func (s *shard) progress(now time.Duration, self *endpoint) bool {
 	}
 	if s.readyToSend() {
 		s.transmit(now)
-		worked = true
+		found |= otherWork
 	}
-	return worked
+	return found
 }
 
 // readyToSend reports whether there is something to send at once.
@@ -87,14 +93,7 @@ func (s *shard) sendFrom(q *queuePair, now time.Duration, a allowance) allowance
 }
 
 // wake wakes a goroutine of the device to send what is ready, without waiting for a packet.
-func (s *shard) wake() {
-	for _, e := range s.endpoints {
-		if e.wakes() {
-			e.socket.Interrupt()
-			return
-		}
-	}
-}
+func (s *shard) wake() { s.sockets.Interrupt() }
 
 // sendSRD sends what is ready for SRD peers. The lock of main is held.
 func (d *Device) sendSRD(now time.Duration) {

@@ -14,7 +14,6 @@ import (
 
 // receive handles the packets that have arrived, and reports whether there were any.
 func (e *endpoint) receive(now time.Duration) bool {
-	e.checked = now
 	datagrams, err := e.socket.Receive()
 	if err != nil {
 		e.device.log.Debug().Err(err).Stringer("address", e.socket.Addr()).Msg("receiving packets failed")

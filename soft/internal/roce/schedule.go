@@ -71,10 +71,8 @@ func (s *shard) noteDeadline(at time.Duration) {
 		return
 	}
 	s.mu.deadline = at
-	for _, e := range s.endpoints {
-		if e.wakes() && at < e.wakesAt {
-			e.wakesAt = at
-			e.socket.SetDeadline(s.device.base.Add(at))
-		}
+	if at < s.mu.wakesAt {
+		s.mu.wakesAt = at
+		s.sockets.SetDeadline(s.device.base.Add(at))
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/spin"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
@@ -27,15 +29,17 @@ type shard struct {
 	device *Device
 	index  int
 
-	// polls counts the polls that made progress. While it grows, the shard's own
-	// goroutines leave the work to the programs that poll.
-	polls atomic.Uint64
-	// asleep is set when a program arms a completion queue, before it sleeps. The next poll of
-	// a queue that is not armed clears it.
-	asleep   atomic.Bool
 	handoffs handoffQueue
 
 	endpoints []*endpoint // one for each entry of the GID table
+	sockets   link.WaitSet
+
+	// working is held by the goroutine that waits at the sockets.
+	working sync.Mutex
+	called  chan struct{} // makes the device's goroutine look who does the work
+	watch   *time.Timer   // has the device's goroutine look: see attendance.Wakes
+	sleeper driver        // for the goroutine that sleeps at the shard
+	ended   *atomic.Bool  // see host.Sleeper; the sleeper's
 
 	// mu also guards the state of the shard's queue pairs and queues.
 	mu struct {
@@ -44,18 +48,17 @@ type shard struct {
 		// unacknowledged has the queue pairs whose acknowledgement waits for a reply. They are
 		// not in ready.
 		unacknowledged fifo.List[*queuePair]
-		// inPoll: a program is polling, and is not about to sleep.
-		inPoll      bool
-		armCount    uint64 // how often programs have armed a completion queue
-		timers      timers.Heap[*queuePair]
-		deadline    time.Duration // the earliest of all; zero: none
-		counters    transport.Counters
-		rnrWaiters  transport.RNRWaiters
-		drops       drops
-		unreachable unreachable
-		overrun     []*completionQueue // whose queue pairs are not in the error state yet
-		local       local.Peers
-		pollers     int // assigned to this shard
+		attendance     attendance
+		timers         timers.Heap[*queuePair]
+		deadline       time.Duration // the earliest of all; zero: none
+		wakesAt        time.Duration // until when a goroutine waits at the sockets; zero: none does
+		counters       transport.Counters
+		rnrWaiters     transport.RNRWaiters
+		drops          drops
+		unreachable    unreachable
+		overrun        []*completionQueue // whose queue pairs are not in the error state yet
+		local          local.Peers
+		pollers        int // assigned to this shard
 	}
 }
 
@@ -159,9 +162,12 @@ func (d *Device) removePoller(key any) {
 // addShard opens another shard. The lock of all shards is held, and includes the new one on
 // return.
 func (d *Device) addShard() (*shard, error) {
-	s := &shard{device: d, index: len(d.mu.list)}
+	s, err := d.newShard(len(d.mu.list))
+	if err != nil {
+		return nil, err
+	}
 	for i, first := range d.main.endpoints {
-		socket, err := first.socket.Share()
+		socket, err := first.socket.Share(s.sockets)
 		if err != nil {
 			s.closeEndpoints()
 			return nil, err
@@ -187,17 +193,29 @@ func (d *Device) addShard() (*shard, error) {
 	return s, nil
 }
 
-// start starts the shard's goroutines.
+// newShard makes a shard without sockets.
+func (d *Device) newShard(index int) (s *shard, err error) {
+	s = &shard{device: d, index: index, called: make(chan struct{}, 1), watch: time.NewTimer(time.Hour)}
+	s.watch.Stop()
+	s.sleeper = driver{spinning: spin.New(d.cfg.Spin), over: func() bool { return s.ended.Load() || d.mu.closed }}
+	if !d.net.Simulated() {
+		s.sockets, err = link.NewWaitSet(false)
+	}
+	return s, err
+}
+
+// start starts the shard's goroutine.
 func (s *shard) start() {
 	d := s.device
-	for _, e := range s.endpoints {
-		if d.net.Serve(e.socket, e.work) {
-			e.wakesAt = never
-			continue
+	if d.net.Simulated() {
+		s.sockets, s.mu.wakesAt = s.endpoints[0].socket.WaitSet(), never
+		for _, e := range s.endpoints {
+			d.net.Serve(e.socket, e.work)
 		}
-		d.running.Add(1)
-		go e.run()
+		return
 	}
+	d.running.Add(1)
+	go s.run()
 }
 
 func (s *shard) closeEndpoints() error {
@@ -205,17 +223,11 @@ func (s *shard) closeEndpoints() error {
 	for _, e := range s.endpoints {
 		errs = append(errs, e.socket.Close())
 	}
-	return errors.Join(errs...)
-}
-
-// noteSleep records that a program is about to sleep.
-func (s *shard) noteSleep() {
-	s.asleep.Store(true)
-	for _, e := range s.endpoints {
-		if e.wakes() {
-			e.endPause()
-		}
+	if !s.device.net.Simulated() {
+		errs = append(errs, s.sockets.Close())
+		s.call()
 	}
+	return errors.Join(errs...)
 }
 
 // shardFor returns the shard for a queue pair: the first for datagrams, otherwise that of its

@@ -38,7 +38,7 @@ func openPollers(t testing.TB, cfg Config, n, memory int) (*side, []*side) {
 }
 
 func (s *side) canShare() bool {
-	other, err := s.dev.endpoints[0].socket.Share()
+	other, err := s.dev.endpoints[0].socket.Share(nil)
 	if err != nil {
 		return false
 	}
@@ -262,7 +262,7 @@ func TestShardOfASharedReceiveQueue(t *testing.T) {
 // counted.
 func TestHandoffQueueIsBounded(t *testing.T) {
 	a, _ := openPollers(t, Config{}, 1, 4096)
-	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints}
+	s := &shard{device: a.dev, endpoints: a.dev.main.endpoints, sockets: a.dev.main.sockets}
 	data := []byte{1, 2, 3}
 	for range maxHandoffPackets + 5 {
 		s.enqueuePacket(handoff{datagram: link.Datagram{Data: data}})
@@ -342,27 +342,6 @@ func TestWindowOfAnotherShard(t *testing.T) {
 	}
 	require.NoError(t, mr.Close())
 	require.NoError(t, self.Close())
-}
-
-// While programs poll, goroutines of the device rarely wait for the lock.
-func TestTryLock(t *testing.T) {
-	e := &endpoint{shard: &shard{}}
-	mu := &e.shard.mu
-	for range 3 {
-		mu.Lock()
-		for range maxLockAttempts {
-			require.False(t, e.tryLock(true))
-		}
-		taken := make(chan bool)
-		go func() { taken <- e.tryLock(true) }()
-		mu.Unlock()
-		require.True(t, <-taken, "it waits for the lock in the end")
-		mu.Unlock()
-	}
-	for _, polled := range []bool{true, false} {
-		require.True(t, e.tryLock(polled), "nobody has it")
-		mu.Unlock()
-	}
 }
 
 // A peer disconnects while a request of a queue pair is under way that is in another shard than

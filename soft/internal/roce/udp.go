@@ -153,13 +153,11 @@ type udpPath struct {
 func (p *udpPath) attach(t *transport.QP) {
 	t.SetWindow(p.endpoint.window)
 	p.controlCongestion(t)
-	p.endpoint.users++
 	p.endpoint.receivers++
 }
 
 func (p *udpPath) detach() {
 	p.endControl()
-	p.endpoint.users--
 	p.endpoint.receivers--
 }
 
@@ -210,7 +208,6 @@ type datagramPath struct {
 func (p *datagramPath) attach(*transport.QP) {
 	for _, e := range p.device.endpoints {
 		e.wantHeaders()
-		e.users++
 		e.receivers++
 	}
 }
@@ -218,7 +215,6 @@ func (p *datagramPath) attach(*transport.QP) {
 func (p *datagramPath) detach() {
 	for _, e := range p.device.endpoints {
 		e.releaseHeaders()
-		e.users--
 		e.receivers--
 	}
 }

@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +46,13 @@ func testPollForNothing(t *testing.T, x, y *side) {
 	assert.Equal(t, verbs.StatusSuccess, x.wcs[0].Status)
 }
 
+// asleep reports whether the device knows that a program sleeps.
+func (s *side) asleep() bool {
+	s.dev.main.mu.Lock()
+	defer s.dev.main.mu.Unlock()
+	return s.dev.main.mu.attendance.asleep
+}
+
 // TestArmThenPoll does what verbs programs do before they sleep: arm, poll once more, wait.
 // The last poll does not mean that another follows.
 func TestArmThenPoll(t *testing.T) { overEachPath(t, 4096, testArmThenPoll) }
@@ -56,11 +64,11 @@ func testArmThenPoll(t *testing.T, x, _ *side) {
 	n, err := x.cq.Poll(x.wcs)
 	require.NoError(t, err)
 	require.Zero(t, n)
-	assert.True(t, x.dev.main.asleep.Load(), "the device waits for a program that sleeps")
+	assert.True(t, x.asleep(), "the device waits for a program that sleeps")
 	second := must(x.dev.CreateCQ(verbs.CQInit{Capacity: 1}))
 	_, err = second.Poll(x.wcs)
 	require.NoError(t, err)
-	assert.False(t, x.dev.main.asleep.Load(), "another program polls")
+	assert.False(t, x.asleep(), "another program polls")
 	require.NoError(t, second.Close())
 }
 
@@ -263,28 +271,47 @@ func TestResizeCompletionQueue(t *testing.T) {
 	require.NoError(t, cq.Resize(1))
 }
 
-// The goroutine of an endpoint takes packets that programs leave lying although they poll, until
-// it is woken for nothing.
-func TestUnattended(t *testing.T) {
-	var e endpoint
-	overdue := func(worked bool) {
-		e.atOnce = true
-		e.noteWoken(worked)
+// A goroutine sleeps at the shard of a completion queue: what arrives wakes it, and the device's own
+// goroutine does the work when it has left, or is awake for long. One goroutine at a time can sleep there.
+func TestSleep(t *testing.T) { overEachPath(t, 4096, testSleep) }
+
+func testSleep(t *testing.T, x, y *side) {
+	place := asCompletionQueue(y.cq).Sleeper()
+	var ended atomic.Bool
+	y.cq.OnCompletion(func() { ended.Store(true) })
+	for i := range 50 {
+		y.recv(uint64(i), y.sge(0, 8))
+		y.sleep()
+		slept := make(chan bool)
+		go func() { slept <- place.Sleep(&ended) }()
+		if i == 0 {
+			require.Eventually(t, func() bool {
+				s := y.shard()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.mu.attendance.sleeper == sleeping
+			}, time.Minute, time.Millisecond)
+			require.False(t, place.Sleep(new(atomic.Bool)), "another goroutine sleeps there")
+		}
+		x.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}})
+		require.True(t, <-slept)
+		y.wait(1)
+		x.wait(1)
+		ended.Store(false)
+		switch i % 10 {
+		case 5:
+			place.Leave()
+			fallthrough
+		case 7: // the device's goroutine takes over
+			x.post(x.write(y, 8))
+			x.wait(1)
+		}
 	}
-	overdue(true)
-	overdue(false)
-	overdue(true)
-	e.noteWoken(true) // after it has slept
-	require.False(t, e.unattended)
-	overdue(true)
-	require.True(t, e.unattended)
-	for range maxInVain - 1 {
-		e.noteWoken(false)
-	}
-	e.noteWoken(true)
-	require.True(t, e.unattended)
-	for range maxInVain {
-		e.noteWoken(false)
-	}
-	require.False(t, e.unattended)
+	go func() {
+		ended.Store(true)
+		place.Wake()
+	}()
+	require.True(t, place.Sleep(&ended))
+	place.Leave()
+	y.cq.OnCompletion(func() {})
 }

@@ -28,8 +28,8 @@
 // # Goroutines
 //
 // At a time, one goroutine may send (Packet, Pending, Flush), one may receive (Receive,
-// Unreachable, Join, Leave), and one may wait (Wait); the three may run concurrently.
-// Interrupt, SetDeadline, SetFilter, Dropped, Close, Addr and Features may be called from any
-// goroutine at any time. The package starts a goroutine of its own only for [Config.Portable]
+// Unreachable, Join, Leave), and one may wait for several sockets ([WaitSet]); the three may run
+// concurrently. SetFilter, Dropped, Close, Addr and Features may be called from any goroutine at any
+// time. The package starts a goroutine of its own only for [Config.Portable]
 // sockets, which are the only ones outside Linux; it ends before Close returns.
 package link

@@ -75,20 +75,15 @@ func (g *groups) prepare() error {
 	if err != nil {
 		return fmt.Errorf("epoll_create1: %w", err)
 	}
-	none := unix.EpollEvent{}
-	if g.k.raw.Control(func(gate uintptr) { err = unix.EpollCtl(int(gate), unix.EPOLL_CTL_ADD, set, &none) }) != nil {
-		err = net.ErrClosed
-	}
-	if err != nil {
+	if err := g.k.set.add(&setMember{fd: set, socket: g.k, ready: g.k.ready}, 0); err != nil {
 		unix.Close(set)
-		return fmt.Errorf("epoll_ctl: %w", err)
+		return err
 	}
 	g.call = g.system
 	g.rx = &receiver{}
 	g.rx.init(g.k)
 	g.members, g.bySock = make(map[netip.AddrPort]*member), make(map[int32]*member)
 	g.set.Store(int32(set))
-	g.k.interrupt() // a wait in progress must include the groups
 	return nil
 }
 

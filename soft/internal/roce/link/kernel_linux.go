@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -22,20 +20,18 @@ type mmsghdr struct {
 }
 
 // kernel is the Linux socket.
-//
-// The socket itself is not in the runtime's poller: there every packet would wake a thread
-// even while the program polls. Instead the poller has an epoll descriptor, the gate, which
-// only wait arms. The gate's reference count also keeps Close from closing the socket during a
-// system call.
 type kernel struct {
 	sock     int
 	sendSock int // the socket that packets leave by: sock, or a separate one
 	v4       bool
 	cfg      Config
 	// index is the index of the network interface with the socket's address; zero: unknown.
-	index uint32
-	epoll *os.File
-	raw   syscall.RawConn // for the gate
+	index    uint32
+	set      *epollSet
+	ownsSet  bool        // close closes it
+	raw      systemCalls // that use the sockets
+	came     atomic.Bool // a wait has ended for the socket, and receive has not found it empty since
+	unwanted atomic.Bool // packets do not end a wait
 
 	segmentation  atomic.Bool // the sender clears it
 	coalescing    bool
@@ -48,14 +44,12 @@ type kernel struct {
 	tx     transmitter
 	rx     receiver
 	errors errorQueue
-	waiter waiter
 	groups groups
 	drops  dropCount
 
 	// noGroups says why no groups can be joined; nil: they can.
 	noGroups error
 
-	closed   atomic.Bool
 	closing  sync.Once
 	closeErr error
 }
@@ -148,7 +142,7 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 		}
 	}
 	k.errors.open(k, cfg.Addr.Addr().Is4())
-	return k.cfg.Addr, k.openEpoll()
+	return k.cfg.Addr, k.joinSet()
 }
 
 // bind binds a socket to an address.
@@ -214,11 +208,83 @@ func (k *kernel) receiveHeaders(on bool) (err error) {
 
 func (k *kernel) unreachable() []Refusal { return k.errors.take() }
 
+// joinSet puts the sockets into their wait set.
+func (k *kernel) joinSet() (err error) {
+	switch set := k.cfg.WaitSet.(type) {
+	case nil:
+		if k.set, err = newEpollSet(); err != nil {
+			return err
+		}
+		k.ownsSet = true
+	case *epollSet:
+		k.set = set
+	default:
+		return fmt.Errorf("the wait set is not for sockets of the system: %w", errors.ErrUnsupported)
+	}
+	err = k.set.add(&setMember{fd: k.sock, socket: k, ready: k.ready}, 0)
+	if err == nil && k.sendSock != k.sock {
+		// The system shows its errors without being asked.
+		err = k.set.add(&setMember{fd: k.sendSock, ready: k.ready}, 0)
+	}
+	if err != nil {
+		k.leaveSet()
+	}
+	return err
+}
+
+func (k *kernel) leaveSet() {
+	k.set.remove(k.sock)
+	k.set.remove(k.sendSock)
+	if set := k.groups.set.Load(); set != 0 {
+		k.set.remove(int(set))
+	}
+	if k.ownsSet {
+		_ = k.set.Close()
+	}
+}
+
+// ready is called by the goroutine whose wait has ended for the socket.
+func (k *kernel) ready(events uint32) {
+	if events&unix.EPOLLERR != 0 {
+		k.errors.drain()
+	}
+	k.came.Store(true)
+}
+
+func (k *kernel) ended() bool { return k.came.Load() }
+
+func (k *kernel) endsWait(on bool) { k.unwanted.Store(!on) }
+
+func (k *kernel) waitSet() WaitSet { return k.set }
+
+// systemCalls keeps the sockets open during system calls.
+type systemCalls struct {
+	mu    sync.RWMutex
+	ended bool
+}
+
+// Control calls f, unless the sockets are closed.
+func (c *systemCalls) Control(f func(uintptr)) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.ended {
+		return net.ErrClosed
+	}
+	f(0)
+	return nil
+}
+
+// end returns when no system call uses the sockets any more.
+func (c *systemCalls) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+}
+
 func (k *kernel) close() error {
 	k.closing.Do(func() {
-		k.closed.Store(true)
-		// Returns when no system call uses the socket any more.
-		k.closeErr = k.epoll.Close()
+		k.leaveSet()
+		k.raw.end()
 		k.groups.close()
 		if err := k.closeSockets(); err != nil {
 			k.closeErr = fmt.Errorf("link: close: %w", err)

@@ -66,6 +66,9 @@ type Config struct {
 	SendBuffer    int
 	ReceiveBuffer int
 
+	// WaitSet is where to wait for packets. Nil: in a set of its own, which Close closes.
+	WaitSet WaitSet
+
 	share backend // socket that already has the address; nil: none
 }
 
@@ -120,11 +123,12 @@ type backend interface {
 	dropped() uint64
 	features() Features
 	sendPort() uint16
-	wait(deadline time.Time) error
-	interrupt()
-	setDeadline(t time.Time)
-	// share opens another socket at the same address.
-	share() (backend, error)
+	// ended, endsWait and waitSet implement Ready, EndWait and WaitSet.
+	ended() bool
+	endsWait(on bool)
+	waitSet() WaitSet
+	// share opens another socket at the same address, in a set of its own if set is nil.
+	share(set WaitSet) (backend, error)
 	// steer chooses among sockets that share an address.
 	steer(sockets, mask int) error
 	close() error
@@ -171,12 +175,13 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 	return s
 }
 
-// Share opens another socket at the same address, for use by another goroutine. Steer decides
+// Share opens another socket at the same address, in that wait set, for use by another goroutine.
+// Steer decides
 // which of them receives a packet; all send from the same port. Programs of other users still
 // cannot take the address, and those of the same user only with SO_REUSEPORT. The error
 // matches [errors.ErrUnsupported] if the system cannot do it.
-func (s *Socket) Share() (*Socket, error) {
-	io, err := s.io.share()
+func (s *Socket) Share(set WaitSet) (*Socket, error) {
+	io, err := s.io.share(set)
 	if err != nil {
 		return nil, fmt.Errorf("link: open another socket at UDP %s: %w", s.addr, err)
 	}
@@ -339,20 +344,17 @@ func (s *Socket) SetFilter(f Filter) error {
 // 2^32 dropped packets.
 func (s *Socket) Dropped() uint64 { return s.io.dropped() }
 
-// Wait blocks until there is a packet or a report for Unreachable, the deadline passes (zero:
-// never), or another goroutine calls Interrupt; it returns nil then. After Close it returns
-// [net.ErrClosed]. It occupies no thread while it waits.
-func (s *Socket) Wait(deadline time.Time) error { return s.io.wait(deadline) }
+// WaitSet is where to wait for packets. That of a socket in a network in memory has no Wait.
+func (s *Socket) WaitSet() WaitSet { return s.io.waitSet() }
 
-// Interrupt makes the current Wait return, or the next one if there is none.
-func (s *Socket) Interrupt() { s.io.interrupt() }
+// Ready reports whether packets or reports may have come: a wait has ended for the socket, and
+// Receive has returned packets since. It is always true where Receive makes no system call.
+func (s *Socket) Ready() bool { return s.io.ended() }
 
-// SetDeadline makes the current Wait, or the next one if there is none, return at t at the
-// latest. It never postpones a deadline.
-func (s *Socket) SetDeadline(t time.Time) { s.io.setDeadline(t) }
+// EndWait sets whether packets end a wait, at least from the second one on. By default they do.
+func (s *Socket) EndWait(on bool) { s.io.endsWait(on) }
 
-// Close closes the socket; packets collected and not sent are dropped. A Wait in progress
-// returns. Closing again does nothing.
+// Close closes the socket; packets collected and not sent are dropped. Closing again does nothing.
 func (s *Socket) Close() error { return s.io.close() }
 
 // earlier returns the earlier of two deadlines; zero means none.

@@ -54,11 +54,11 @@ func (m memory) checkRoute(to netip.AddrPort) error { return m.port.CheckRoute(t
 func (m memory) unreachable() []Refusal             { return m.port.Unreachable() }
 func (m memory) dropped() uint64                    { return m.port.Dropped() }
 func (m memory) sendPort() uint16                   { return m.source }
-func (m memory) interrupt()                         { m.port.Interrupt() }
-func (m memory) setDeadline(t time.Time)            { m.port.SetDeadline(t) }
 func (m memory) steer(int, int) error               { return errors.ErrUnsupported }
-func (m memory) share() (backend, error)            { return nil, errors.ErrUnsupported }
-func (m memory) wait(time.Time) error               { return errors.ErrUnsupported }
+func (m memory) share(WaitSet) (backend, error)     { return nil, errors.ErrUnsupported }
+func (m memory) ended() bool                        { return true }
+func (m memory) endsWait(bool)                      {}
+func (m memory) waitSet() WaitSet                   { return m }
 
 // setFilter does nothing: a filter saves the receiver work, and is no protection.
 func (m memory) setFilter(*Filter) error { return nil }
@@ -67,6 +67,15 @@ func (m memory) leave(group netip.AddrPort) error {
 	m.port.Leave(group)
 	return nil
 }
+
+// Wait implements WaitSet: it fails, since the network calls the receiver.
+func (m memory) Wait(time.Time) error    { return errors.ErrUnsupported }
+func (m memory) Interrupt()              { m.port.Interrupt() }
+func (m memory) ClearInterrupt()         {}
+func (m memory) SetDeadline(t time.Time) { m.port.SetDeadline(t) }
+func (m memory) Watch(int, func()) error { return errors.ErrUnsupported }
+func (m memory) Unwatch(int)             {}
+func (m memory) Close() error            { return nil }
 
 func (m memory) close() error {
 	m.port.Close()

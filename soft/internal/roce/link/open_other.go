@@ -9,3 +9,6 @@ func open(cfg Config, zone int) (backend, netip.AddrPort, error) { return openPo
 func setOptions(uintptr, Config) error { return nil }
 
 func receiveBuffer(uintptr) int { return 0 }
+
+// NewWaitSet returns a set for sockets.
+func NewWaitSet(bool) (WaitSet, error) { return newPortableWaitSet(), nil }

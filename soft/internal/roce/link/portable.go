@@ -45,31 +45,35 @@ type portable struct {
 	lastDst netip.AddrPort
 	lastTo  netip.AddrPort // lastDst with its zone
 
-	// Wakes the waiter; holds at most one token.
-	wake  chan struct{}
-	timer *time.Timer // used by the waiter
+	set     *portableWaitSet
+	ownsSet bool // close closes it
 
-	mu          sync.Mutex
-	bufferFree  sync.Cond // the reader waits here for an empty bin
-	filling     *packetBuffer
-	reading     *packetBuffer // used by the receiver
-	err         error
-	interrupted bool
-	closed      bool
-	waiting     bool
-	deadline    time.Time // of the current or the next wait
+	mu         sync.Mutex
+	bufferFree sync.Cond // the reader waits here for an empty bin
+	filling    *packetBuffer
+	reading    *packetBuffer // used by the receiver
+	err        error
+	full       bool // there is something to receive
+	closed     bool
 }
 
 func openPortable(cfg Config, _ int) (backend, netip.AddrPort, error) {
 	p := &portable{
 		zone:    cfg.Interface,
 		done:    make(chan struct{}),
-		wake:    make(chan struct{}, 1),
 		filling: newPacketBuffer(),
 		reading: newPacketBuffer(),
 	}
 	p.bufferFree.L = &p.mu
 	var err error
+	switch set := cfg.WaitSet.(type) {
+	case nil:
+		p.set, p.ownsSet = newPortableWaitSet(), true
+	case *portableWaitSet:
+		p.set = set
+	default:
+		return nil, netip.AddrPort{}, fmt.Errorf("the wait set is not for portable sockets: %w", errors.ErrUnsupported)
+	}
 	if p.conn, err = p.listen(cfg, cfg.Addr); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
@@ -164,6 +168,13 @@ func (p *portable) leave(netip.AddrPort) error { return nil }
 
 func (p *portable) unreachable() []Refusal { return nil }
 
+func (p *portable) waitSet() WaitSet { return p.set }
+
+// ended implements backend: to look costs no system call.
+func (p *portable) ended() bool { return true }
+
+func (p *portable) endsWait(bool) {}
+
 func (p *portable) setFilter(*Filter) error { return errors.ErrUnsupported }
 
 func (p *portable) dropped() uint64 { return 0 }
@@ -202,7 +213,7 @@ func (p *portable) put(data []byte, src netip.AddrPort) bool {
 	b, at := p.filling, len(p.filling.data)
 	b.data = append(b.data, data...)
 	b.datagrams = append(b.datagrams, Datagram{Src: src, Data: b.data[at:len(b.data):len(b.data)]})
-	p.signal()
+	p.setFull(!p.closed)
 	return !p.closed
 }
 
@@ -212,11 +223,22 @@ func (p *portable) putError(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
-	p.signal()
+	p.setFull(true)
 	for !p.closed && p.err != nil {
 		p.bufferFree.Wait()
 	}
 	return !p.closed
+}
+
+// setFull notes whether there is something to receive. The lock is held.
+func (p *portable) setFull(full bool) {
+	switch {
+	case full && !p.full:
+		p.set.add(1)
+	case !full && p.full:
+		p.set.add(-1)
+	}
+	p.full = full
 }
 
 func (p *portable) receive() ([]Datagram, error) {
@@ -229,6 +251,7 @@ func (p *portable) receive() ([]Datagram, error) {
 	p.reading, p.filling = p.filling, p.reading
 	err := p.err
 	p.err = nil
+	p.setFull(false)
 	p.bufferFree.Signal()
 	if err != nil {
 		err = fmt.Errorf("link: receive: %w", err)
@@ -280,9 +303,12 @@ func (p *portable) close() error {
 		return nil
 	}
 	p.closed = true
+	p.setFull(false)
 	p.bufferFree.Signal()
-	p.signal()
 	p.mu.Unlock()
+	if p.ownsSet {
+		_ = p.set.Close()
+	}
 	err := p.conn.Close()
 	if p.sendConn != p.conn {
 		err = errors.Join(err, p.sendConn.Close())
@@ -291,6 +317,6 @@ func (p *portable) close() error {
 	return err
 }
 
-func (p *portable) share() (backend, error) { return nil, errors.ErrUnsupported }
+func (p *portable) share(WaitSet) (backend, error) { return nil, errors.ErrUnsupported }
 
 func (p *portable) steer(int, int) error { return errors.ErrUnsupported }

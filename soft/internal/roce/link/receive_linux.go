@@ -105,6 +105,9 @@ func (k *kernel) receive() ([]Datagram, error) {
 		list, err = k.groups.receive(list)
 	}
 	k.rx.datagrams = list
+	if len(list) == 0 {
+		k.came.Store(false)
+	}
 	// If packets leave by another socket, reports show only there.
 	if len(list) == 0 && k.sendSock != k.sock {
 		if k.empty++; k.empty%reportInterval == 0 {

@@ -9,10 +9,10 @@ import (
 // share opens another socket at the same address. The first one was bound without
 // SO_REUSEPORT, so that binding failed if the address was in use. From now on both have the
 // option, which the system requires to choose between them.
-func (k *kernel) share() (other backend, err error) {
+func (k *kernel) share(set WaitSet) (other backend, err error) {
 	if k.raw.Control(func(uintptr) {
 		if err = unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
-			other, err = k.bindAnother()
+			other, err = k.bindAnother(set)
 		}
 	}) != nil {
 		return nil, net.ErrClosed
@@ -20,9 +20,9 @@ func (k *kernel) share() (other backend, err error) {
 	return other, err
 }
 
-func (k *kernel) bindAnother() (backend, error) {
+func (k *kernel) bindAnother(set WaitSet) (backend, error) {
 	cfg := k.cfg
-	cfg.share = k
+	cfg.share, cfg.WaitSet = k, set
 	io, _, err := openKernel(cfg, int(k.index))
 	return io, err
 }

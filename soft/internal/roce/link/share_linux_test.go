@@ -14,7 +14,7 @@ import (
 func TestShare(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		first := listen(t, cfg)
-		second, err := first.Share()
+		second, err := first.Share(nil)
 		if cfg.Portable {
 			require.ErrorIs(t, err, errors.ErrUnsupported)
 			require.ErrorIs(t, first.Steer(1, 15), errors.ErrUnsupported)
@@ -23,7 +23,7 @@ func TestShare(t *testing.T) {
 		require.NoError(t, err)
 		defer second.Close()
 		assert.Equal(t, first.Addr(), second.Addr())
-		third, err := second.Share()
+		third, err := second.Share(nil)
 		require.NoError(t, err)
 		defer third.Close()
 		require.NoError(t, first.Steer(3, 15))
@@ -62,7 +62,7 @@ func TestSharedAddressIsFreeAgain(t *testing.T) {
 			t.Skip("cannot share")
 		}
 		first := listen(t, cfg)
-		second, err := first.Share()
+		second, err := first.Share(nil)
 		require.NoError(t, err)
 		cfg.Addr = first.Addr()
 		require.NoError(t, first.Close())

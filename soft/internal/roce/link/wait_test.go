@@ -9,6 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func (s *Socket) Wait(deadline time.Time) error { return s.WaitSet().Wait(deadline) }
+func (s *Socket) Interrupt()                    { s.WaitSet().Interrupt() }
+func (s *Socket) SetDeadline(t time.Time)       { s.WaitSet().SetDeadline(t) }
+
 // rounds are enough that the two goroutines of a test meet in every order.
 const rounds = 300
 
@@ -166,6 +170,53 @@ func TestSetDeadline(t *testing.T) {
 		s.SetDeadline(time.Time{})
 		require.NoError(t, <-done)
 		assert.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
+	})
+}
+
+// Several sockets share a set. Those that a wait has not ended for are not ready.
+func TestWaitSet(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		set, err := NewWaitSet(cfg.Portable)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, set.Close()) }()
+		a := listen(t, cfg)
+		cfg.WaitSet = set
+		b, c := listen(t, cfg), listen(t, cfg)
+		for i := range 20 {
+			to, other := b, c
+			if i%2 == 1 {
+				to, other = c, b
+			}
+			put(a, to.Addr(), []byte("x"))
+			flush(t, a)
+			require.NoError(t, set.Wait(time.Time{}))
+			assert.True(t, to.Ready())
+			assert.True(t, cfg.Portable || !other.Ready())
+			take(t, to, 1)
+			got, err := to.Receive()
+			require.NoError(t, err)
+			require.Empty(t, got)
+			require.True(t, cfg.Portable || !to.Ready())
+		}
+		ended := false
+		b.EndWait(false)
+		for range 2 { // it may be armed for one packet
+			require.False(t, !cfg.Portable && b.Ready())
+			put(a, b.Addr(), []byte("x"))
+			flush(t, a)
+			require.NoError(t, set.Wait(time.Now().Add(time.Millisecond)))
+			ended = b.Ready()
+			poll(t, b)
+			_, err := b.Receive()
+			require.NoError(t, err)
+		}
+		require.True(t, cfg.Portable || !ended, "its packets end no wait")
+		b.EndWait(true)
+		done := make(chan error)
+		go func() { done <- set.Wait(time.Time{}) }()
+		put(a, b.Addr(), []byte("x"))
+		flush(t, a)
+		require.NoError(t, <-done)
 	})
 }
 

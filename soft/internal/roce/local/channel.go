@@ -78,8 +78,8 @@ type Channel struct {
 	out  producer
 	in   consumer
 
-	link     link   // the system's part: the connection, and the shared memory
-	loop     func() // set by NewLoop: wakes the device
+	link     connection // the system's part: the connection, and the shared memory
+	loop     func()     // set by NewLoop: wakes the device
 	exported exports
 	imported imports
 	budget   *Budget // for the mappings in imported

@@ -255,7 +255,7 @@ func connect(conn *net.UnixConn, peer int, ends Ends, mem []byte, dialler bool) 
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	l, err := newLink(conn, peer, mem)
+	l, err := newConnection(conn, peer, mem)
 	if err != nil {
 		return nil, err
 	}

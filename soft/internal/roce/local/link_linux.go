@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
 // Messages of a connection after the handshake: their kind, and a number where needed.
@@ -30,12 +32,21 @@ const (
 	sharedLen = 2 * (controlLen + ringLen)
 )
 
-// link is a channel's connection, and its shared memory.
-type link struct {
+// connection is a channel's connection, and its shared memory.
+type connection struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	memory []byte
 	peer   int // process ID of the other end
+
+	// Where the channel is watched, wake-ups are taken by the goroutine that waits for them (takeWakeups),
+	// and Serve reads the other messages while serving is set.
+	unwatch   func()
+	serving   bool
+	attention chan struct{} // holds a token when serving has been set, and after shutdown
+	wakeups   wakeups
+	took      bool             // takeWakeups has taken some
+	take      func(fd uintptr) // l.takeWakeupsOf, bound once
 
 	// The message being sent, so that sending needs no allocation.
 	message [messageLen]byte
@@ -44,15 +55,15 @@ type link struct {
 	call    func(fd uintptr) // l.system, bound once
 }
 
-func newLink(conn *net.UnixConn, peer int, memory []byte) (link, error) {
+func newConnection(conn *net.UnixConn, peer int, memory []byte) (connection, error) {
 	raw, err := conn.SyscallConn()
-	return link{conn: conn, raw: raw, memory: memory, peer: peer}, err
+	return connection{conn: conn, raw: raw, memory: memory, peer: peer}, err
 }
 
 // send sends a message at once or not at all, and reports false if the peer's message queue is
 // full. It does not report that the peer is gone; Serve does. The caller holds the lock of
 // Serve.
-func (l *link) send(kind byte, number uint32, rights []byte) bool {
+func (l *connection) send(kind byte, number uint32, rights []byte) bool {
 	if l.call == nil {
 		l.call = l.system
 	}
@@ -65,7 +76,7 @@ func (l *link) send(kind byte, number uint32, rights []byte) bool {
 	return l.result == nil || l.result == unix.EPIPE || l.result == unix.ECONNRESET
 }
 
-func (l *link) system(fd uintptr) {
+func (l *connection) system(fd uintptr) {
 	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	if l.rights != nil {
 		l.result = unix.Sendmsg(int(fd), l.message[:], l.rights, nil, flags)
@@ -77,16 +88,80 @@ func (l *link) system(fd uintptr) {
 	}
 }
 
-// wake wakes the peer. If its message queue is full, the messages in it wake it.
-func (l *link) wake() { l.send(messageWake, 0, nil) }
+// wakeups is what takeWakeups looks at messages with.
+type wakeups struct {
+	header unix.Msghdr
+	vector unix.Iovec
+	data   [messageLen + 1]byte
+}
 
-func (l *link) export(number uint32, m *Memory) bool {
+// Watch makes ready be called by the goroutine that waits in the set, when the peer has sent a
+// message. ready calls TakeWakeups. It is called before Serve.
+func (c *Channel) Watch(set link.WaitSet, ready func()) error {
+	l := &c.link
+	w := &l.wakeups
+	w.vector.Base = &w.data[0]
+	w.vector.SetLen(len(w.data))
+	w.header.Iov = &w.vector
+	w.header.SetIovlen(1)
+	l.attention, l.serving, l.take = make(chan struct{}, 1), true, l.takeWakeupsOf
+	var err error
+	failed := l.raw.Control(func(fd uintptr) {
+		if err = set.Watch(int(fd), ready); err == nil {
+			l.unwatch = func() { set.Unwatch(int(fd)) }
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// TakeWakeups takes the wake-ups that have come, and reports whether there were any. Other messages
+// are left to Serve. The caller holds the lock of Serve.
+func (c *Channel) TakeWakeups() bool {
+	c.link.took = false
+	if !c.link.serving {
+		_ = c.link.raw.Control(c.link.take)
+	}
+	return c.link.took
+}
+
+// takeWakeupsOf only reads messages that it has seen to have no files: see messageReader.system.
+func (l *connection) takeWakeupsOf(fd uintptr) {
+	w := &l.wakeups
+	for {
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&w.header)), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case errno == unix.EAGAIN:
+			return
+		case errno == unix.EINTR:
+			continue
+		case errno != 0 || n != messageLen || w.data[0] != messageWake || w.header.Flags&unix.MSG_CTRUNC != 0:
+			l.serving = true
+			l.serve()
+			return
+		}
+		l.took = true
+		unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&w.data)), messageLen, unix.MSG_DONTWAIT, 0, 0)
+	}
+}
+
+// serve makes Serve read messages.
+func (l *connection) serve() {
+	select {
+	case l.attention <- struct{}{}:
+	default:
+	}
+}
+
+// wake wakes the peer. If its message queue is full, the messages in it wake it.
+func (l *connection) wake() { l.send(messageWake, 0, nil) }
+
+func (l *connection) export(number uint32, m *Memory) bool {
 	return l.send(messageExport, number, unix.UnixRights(int(m.file.Fd())))
 }
 
-func (l *link) forget(number uint32) bool { return l.send(messageForget, number, nil) }
+func (l *connection) forget(number uint32) bool { return l.send(messageForget, number, nil) }
 
-func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
+func (l *connection) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 
 // Serve receives the peer's messages until the connection ends. It calls wake after each,
 // without the lock: a peer that finds the message queue full relies on the messages in it. It
@@ -96,6 +171,19 @@ func (l *link) ping(mark uint32) bool { return l.send(messagePing, mark, nil) }
 // ErrCutOff too.
 func (c *Channel) Serve(lock sync.Locker, wake func()) error {
 	in, err := newMessageReader(c.link.conn)
+	if err == nil && c.link.unwatch != nil {
+		in.idle = func() error {
+			lock.Lock()
+			c.link.serving = false
+			woken := c.TakeWakeups() // those that have come meanwhile
+			lock.Unlock()
+			if woken {
+				wake()
+			}
+			<-c.link.attention
+			return nil
+		}
+	}
 	for err == nil {
 		var b []byte
 		if b, err = in.next(); err == nil {
@@ -193,9 +281,15 @@ func (c *Channel) unmap(mem []byte) {
 // until CloseConnection.
 func (c *Channel) shutdown() {
 	c.link.send(messageClose, 0, nil)
+	if c.link.unwatch != nil {
+		c.link.unwatch()
+	}
 	_ = c.link.conn.CloseRead()
 	_ = c.link.conn.CloseWrite()
 	_ = c.link.conn.SetDeadline(time.Unix(1, 0)) // Serve reads no more
+	if c.link.unwatch != nil {
+		c.link.serve()
+	}
 	for _, mem := range c.imported.memories {
 		c.unmap(mem)
 	}

@@ -19,6 +19,7 @@ type messageReader struct {
 	data   [longestMessage]byte
 	rights [64]byte
 	read   func(fd uintptr) bool // i.system, bound once
+	idle   func() error          // waits for the next message; nil: the runtime's poller does
 	n      int
 	errno  unix.Errno
 	files  []int // of the last message; the receiver closes them
@@ -49,7 +50,7 @@ func (i *messageReader) system(fd uintptr) bool {
 		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&i.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		i.n, i.errno = int(n), errno
 		if errno != unix.EINTR {
-			return errno != unix.EAGAIN
+			return errno != unix.EAGAIN || i.idle != nil
 		}
 	}
 }
@@ -57,14 +58,19 @@ func (i *messageReader) system(fd uintptr) bool {
 // next waits for a message and returns it. The files that came with it are in i.files.
 func (i *messageReader) next() ([]byte, error) {
 	i.files = i.files[:0]
-	if err := i.raw.Read(i.read); err != nil {
+	err := i.raw.Read(i.read)
+	for err == nil && i.errno == unix.EAGAIN {
+		if err = i.idle(); err == nil {
+			err = i.raw.Read(i.read)
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if i.errno == unix.ECONNRESET && !i.reset {
 		i.reset = true // reported once, before the messages that are still queued
 		return i.next()
 	}
-	var err error
 	switch n := int(i.header.Controllen); {
 	case i.errno != 0:
 		return nil, os.NewSyscallError("recvmsg", i.errno)

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
 // ErrRefused: the other device refuses a channel.
@@ -13,12 +15,12 @@ var ErrRefused = errors.New("the device refused the channel")
 
 type file struct{}
 
-type link struct{}
+type connection struct{}
 
-func (*link) wake()                       {}
-func (*link) export(uint32, *Memory) bool { return false }
-func (*link) forget(uint32) bool          { return true }
-func (*link) ping(uint32) bool            { return true }
+func (*connection) wake()                       {}
+func (*connection) export(uint32, *Memory) bool { return false }
+func (*connection) forget(uint32) bool          { return true }
+func (*connection) ping(uint32) bool            { return true }
 
 // Listener accepts channels from other devices.
 type Listener struct{}
@@ -34,6 +36,12 @@ func (*Listener) Close() {}
 
 // Dial fails.
 func Dial(context.Context, Ends) (*Channel, error) { return nil, errors.ErrUnsupported }
+
+// Watch fails.
+func (*Channel) Watch(link.WaitSet, func()) error { return errors.ErrUnsupported }
+
+// TakeWakeups reports false.
+func (*Channel) TakeWakeups() bool { return false }
 
 // Serve fails.
 func (*Channel) Serve(sync.Locker, func()) error { return errors.ErrUnsupported }

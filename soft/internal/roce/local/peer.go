@@ -183,7 +183,7 @@ func (p *Peer) begin(c *Channel) {
 	}
 	c.SetBudget(&l.budget)
 	if !c.ArmWakeup() {
-		l.Wake()
+		l.cfg.Shard.Wake()
 	}
 	begun := c.Mark()
 	l.channels++
@@ -196,6 +196,23 @@ func (p *Peer) begin(c *Channel) {
 		l.channels--
 		l.cfg.Shard.Unlock()
 	})
+}
+
+// watch makes the goroutine that waits for the shard take the channel's wake-ups. It reports false if
+// that is not possible.
+func (p *Peer) watch(c *Channel) bool {
+	shard := p.peers.cfg.Shard
+	err := c.Watch(p.peers.cfg.Sockets, func() {
+		shard.Lock()
+		defer shard.Unlock()
+		if p.channel == c {
+			c.TakeWakeups()
+		}
+	})
+	if err != nil {
+		p.peers.cfg.Log.Warn().Err(err).Stringer("peer", p.ends.Peer).Msg("cannot wait for the peer's packets in shared memory; packets use UDP")
+	}
+	return err == nil
 }
 
 // establish makes packets leave through the channel. It is called once the peer uses the channel
@@ -226,7 +243,7 @@ func (p *Peer) serve(c *Channel, begun uint32) bool {
 			}
 			shard.Unlock()
 		}
-		l.Wake()
+		shard.Wake()
 	})
 	shard.Lock()
 	defer shard.Unlock()

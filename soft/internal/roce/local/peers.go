@@ -9,13 +9,12 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"github.com/verbena-rdma/verbena/internal/spin"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
@@ -24,19 +23,15 @@ import (
 // otherwise.
 type Shard interface {
 	sync.Locker
-	// Progress receives packets, handles timers and sends, and reports whether there was any
-	// work. SendReady sends what is ready; WakeIfReady makes a goroutine of the shard do so.
-	Progress(now time.Duration) bool
+	// SendReady sends what is ready; WakeIfReady makes a goroutine of the shard do so.
 	SendReady(now time.Duration)
 	WakeIfReady()
+	// Wake wakes the goroutine that waits for the shard. It is called with and without the lock.
+	Wake()
 	// MayShare reports whether packets from an address may come through shared memory.
 	MayShare(addr netip.Addr) bool
 	// Closed reports whether the device is closed.
 	Closed() bool
-	// Polls counts the polls of programs. Asleep reports whether a program is about to sleep.
-	// Both are called with and without the lock.
-	Polls() uint64
-	Asleep() bool
 }
 
 // Endpoint is an entry of the device's GID table, in the shard.
@@ -59,9 +54,7 @@ type Config struct {
 	Now       func() time.Duration
 	Log       zerolog.Logger
 	Running   *sync.WaitGroup // for goroutines that end after Off
-	Spin      time.Duration   // see spin.New
-	// Pause is how long the shard's goroutines leave the work to programs that poll.
-	Pause time.Duration
+	Sockets   link.WaitSet    // where the shard waits
 }
 
 // Peers are the devices of this machine that a shard can reach through shared memory,
@@ -80,10 +73,6 @@ type Peers struct {
 	dialling sync.WaitGroup
 	serving  sync.WaitGroup // goroutines that serve channels
 	channels int            // open connections to other devices
-
-	pollsSeen atomic.Uint64 // programs' polls when this end last asked to be woken
-	wakes     chan struct{} // there is work for the worker
-	sleeps    chan struct{} // a program is about to sleep
 
 	// unresolved counts the channels that were cut off, or whose peer stopped during a copy,
 	// until it is known whether the peer's process is dead.
@@ -104,14 +93,12 @@ const maxChannels = 1024
 func (l *Peers) Open(cfg Config) {
 	l.cfg, l.on = cfg, true
 	l.peers = make(map[Ends]*Peer)
-	l.wakes, l.sleeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	for _, e := range cfg.Endpoints {
 		if err := l.listen(e); errors.Is(err, syscall.EADDRINUSE) {
 			cfg.Running.Go(func() { l.listenLater(e) })
 		}
 	}
-	cfg.Running.Go(l.work)
 }
 
 // On reports whether there may be channels.
@@ -187,7 +174,7 @@ func (l *Peers) ensureChannel(p *Peer) {
 			l.dial(p, minRedialPause)
 		}
 	case p.users > 0 && p.channel == nil && l.channelAllowed(p.ends.Peer):
-		p.begin(NewLoop(p.ends.Peer, l.Wake))
+		p.begin(NewLoop(p.ends.Peer, l.cfg.Shard.Wake))
 	}
 }
 
@@ -349,6 +336,10 @@ func (l *Peers) handshakeDoneLocked(p *Peer, c *Channel) (unused bool) {
 		c.Close()
 		l.forgetUnused(p)
 		return true
+	case !p.watch(c):
+		c.Close()
+		l.forgetUnused(p)
+		return true
 	default:
 		p.begin(c)
 	}
@@ -391,11 +382,10 @@ func (l *Peers) Flush() {
 	l.unflushed = l.unflushed[:0]
 }
 
-// armWakeups asks to be woken when packets arrive, or when there is room for waiting paths. It
+// ArmWakeups asks to be woken when packets arrive, or when there is room for waiting paths. It
 // reports true if neither is the case yet.
-func (l *Peers) armWakeups() bool {
+func (l *Peers) ArmWakeups() bool {
 	none := true
-	l.pollsSeen.Store(l.cfg.Shard.Polls())
 	for _, p := range l.polled.peers {
 		if !p.channel.ArmWakeup() {
 			none = false
@@ -409,112 +399,6 @@ func (l *Peers) armWakeups() bool {
 		}
 	}
 	return none
-}
-
-// Wake is called, with and without the lock, when the channels have work.
-func (l *Peers) Wake() {
-	select {
-	case l.wakes <- struct{}{}:
-	default:
-	}
-}
-
-// work makes progress when a peer wakes this end and no program polls. While programs poll, it
-// checks after each Config.Pause whether they still do: a program may stop without arming a
-// completion queue. Some programs poll only for the completions of their own requests, and then
-// read memory until a peer has written there. Where work has waited for the end of a pause, the
-// next pauses are short.
-func (l *Peers) work() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	spinning := spin.New(l.cfg.Spin)
-	short := 0 // pauses to come that are short
-	for {
-		select {
-		case <-l.wakes:
-		case <-l.ctx.Done():
-			return
-		}
-		spinning.Woken(l.cfg.Now())
-		paused := false // programs have not polled during the pause that has ended
-		for {
-			r := l.round(&spinning)
-			if paused && r.worked {
-				short = shortPauses
-			}
-			paused = false
-			if !r.more {
-				break
-			}
-			if !r.polled {
-				if spinning.Idle() {
-					spinning.Yield()
-				}
-				continue
-			}
-			before := l.cfg.Shard.Polls()
-			if short > 0 {
-				short--
-				spin.Sleep(shortPause)
-			} else {
-				timer.Reset(l.cfg.Pause)
-				select {
-				case <-timer.C:
-				case <-l.sleeps:
-					continue
-				case <-l.ctx.Done():
-					return
-				}
-			}
-			if l.cfg.Shard.Polls() == before {
-				l.pollsSeen.Store(before) // the worker acts for programs that have not polled since
-				paused = true
-			}
-		}
-	}
-}
-
-const (
-	// shortPause is a compromise: each one takes a little time of a processor.
-	shortPause = 20 * time.Microsecond
-	// shortPauses is how many pauses are short after work has waited.
-	shortPauses = 16
-)
-
-// round is what a round of work has come to.
-type round struct {
-	more   bool // there may be more to do
-	worked bool // there was something to do
-	// polled: the work was left to programs. They have polled since this end last asked to be woken,
-	// and none of them is about to sleep.
-	polled bool
-}
-
-func (l *Peers) round(spinning *spin.Spin) round {
-	shard := l.cfg.Shard
-	if shard.Polls() != l.pollsSeen.Load() && !shard.Asleep() {
-		return round{more: true, polled: true} // before the lock, since a program that unlocks it would have to wake a waiter
-	}
-	shard.Lock()
-	defer shard.Unlock()
-	if !l.on {
-		return round{}
-	}
-	now := l.cfg.Now()
-	worked := shard.Progress(now)
-	return round{worked: worked, more: spinning.KeepPolling(now, worked) || !l.armWakeups()}
-}
-
-// ProgramSleeps makes the worker take over at once from a program that has armed a completion
-// queue. The lock is held.
-func (l *Peers) ProgramSleeps() {
-	if !l.armWakeups() {
-		l.Wake()
-	}
-	select {
-	case l.sleeps <- struct{}{}:
-	default:
-	}
 }
 
 // Off ends all channels for good. The caller calls wait without the lock: it waits for

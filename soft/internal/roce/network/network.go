@@ -18,11 +18,10 @@ type Network interface {
 	Since(t time.Time) time.Duration
 	// Listen opens a socket.
 	Listen(cfg link.Config) (*link.Socket, error)
-	// Serve makes the network call work, on a goroutine of its own, when a packet has arrived
-	// at the socket, at the time that work returned last (zero: never), at an earlier
-	// [link.Socket.SetDeadline], and after [link.Socket.Interrupt]. It returns false if the
-	// network does not do that: the caller then waits at the socket.
-	Serve(s *link.Socket, work func() (next time.Time)) bool
+	// Serve makes a simulated network call work, on a goroutine of its own, when a packet has arrived
+	// at the socket, at the time that work returned last (zero: never), and at an earlier SetDeadline
+	// and after an Interrupt of the socket's [link.WaitSet].
+	Serve(s *link.Socket, work func() (next time.Time))
 	// Address is the address of memory in work requests and packets, the same one until
 	// Release was called as often.
 	Address(mem []byte) uint64
@@ -43,7 +42,7 @@ func (system) Since(t time.Time) time.Duration { return time.Since(t) }
 
 func (system) Listen(cfg link.Config) (*link.Socket, error) { return link.Listen(cfg) }
 
-func (system) Serve(*link.Socket, func() time.Time) bool { return false }
+func (system) Serve(*link.Socket, func() time.Time) {}
 
 func (system) Address(mem []byte) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
