@@ -119,6 +119,9 @@ func (b backend) Progress() int {
 
 func (c *Context) leave() { c.inside = false }
 
+// Sleeper is where the engine can sleep: see lane.Group.Sleeper.
+func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
+
 // Arm implements pe.Backend.
 func (b backend) Arm() bool {
 	c := b.c

@@ -131,6 +131,7 @@ func (e *Engine) driveUntil(done func() bool) bool {
 	defer func() { e.keepsErrors = false }()
 	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
 	defer cancel()
+	defer e.maySleepAtDevice(ctx)()
 	for !done() {
 		held := e.closingAndHeld()
 		n := e.pass()

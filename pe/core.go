@@ -22,6 +22,7 @@ import (
 type Core struct {
 	name       string
 	backend    Backend
+	sleeping   sleepingBackend // backend; nil: it is none
 	engine     atomic.Pointer[Engine]
 	log        atomic.Pointer[zerolog.Logger] // of the latest engine; nil: there was none
 	state      atomic.Int32
@@ -56,6 +57,7 @@ type Core struct {
 // appears in errors and logs.
 func NewCore(name string, b Backend) (*Core, *Control) {
 	ctl := &Control{core: Core{name: name, backend: b}}
+	ctl.core.sleeping, _ = b.(sleepingBackend)
 	return &ctl.core, ctl
 }
 

@@ -12,10 +12,12 @@ import (
 // and then reads woken. So at least one of the two sees the other. The waker makes its work
 // visible before it sets woken.
 type notifier struct {
-	woken    atomic.Bool   // wake was called since the last pass began
-	sleeping atomic.Bool   // Run waits for wakeup, or is about to, and no goroutine drives the engine meanwhile
-	wakeup   chan struct{} // has room for one
-	endSleep func()        // sends to wakeup
+	woken    atomic.Bool           // wake was called since the last pass began
+	sleeping atomic.Bool           // Run waits for wakeup, or is about to, and no goroutine drives the engine meanwhile
+	place    atomic.Pointer[place] // where Run sleeps; nil: at wakeup
+	ended    atomic.Bool           // a sleep at place ends
+	wakeup   chan struct{}         // has room for one
+	endSleep func()                // ends the sleep, at wakeup and at place: Run may just be going from one to the other
 
 	armed    atomic.Bool // Arm has asked for a notification that has not come yet
 	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
@@ -31,8 +33,17 @@ func (n *notifier) init() {
 		case n.wakeup <- struct{}{}:
 		default:
 		}
+		n.endSleepAtPlace()
 	}
 	n.fd = -1
+}
+
+// endSleepAtPlace ends a sleep at place.
+func (n *notifier) endSleepAtPlace() {
+	if p := n.place.Load(); p != nil {
+		n.ended.Store(true)
+		p.Wake()
+	}
 }
 
 // beginPass is called before each pass, which handles all calls of wake so far.

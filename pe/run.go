@@ -43,6 +43,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		ctx = context.Background()
 	}
 	done := ctx.Done()
+	defer e.maySleepAtDevice(ctx)()
 	e.takeTurn()
 	for {
 		n := e.pass()
@@ -236,16 +237,23 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 		held = timer.C
 	}
 	n := &e.notifier
+	if held == nil {
+		e.choosePlace()
+	} else {
+		e.leavePlace()
+	}
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
 		e.allowSubstitution()
-		select {
-		case <-n.wakeup:
-		case <-done:
-			inTurn = false
-		case <-held:
-			more, inTurn = false, false
+		if !n.sleepAtPlace() {
+			select {
+			case <-n.wakeup:
+			case <-done:
+				inTurn = false
+			case <-held:
+				more, inTurn = false, false
+			}
 		}
 		e.endSubstitution()
 	}
@@ -253,6 +261,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	if !inTurn {
 		e.takeTurn()
 	}
+	n.ended.Store(false)
 	select {
 	case <-n.wakeup: // a wake-up came at the last moment
 	default:

@@ -122,6 +122,9 @@ type backend struct{ c *parts }
 // Host is the machine of the device, which the engine asks for.
 func (b backend) Host() host.Host { return b.c.host }
 
+// Sleeper is where the engine can sleep: see lane.Group.Sleeper.
+func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
+
 // Start implements pe.Backend.
 func (b backend) Start() (bool, error) {
 	c := b.c

@@ -41,6 +41,7 @@ type Group struct {
 	cq       verbs.CQ
 	extended verbs.ExtendedCQ // cq, if it reports more than a WC has; otherwise nil
 	received func(wc *verbs.WC)
+	sleeper  host.Sleeper
 
 	requests []*Request // by index; nil: free
 	free     []uint64   // IDs for Add, with generations not used before
@@ -75,7 +76,10 @@ type Group struct {
 // Completions whose ID has ReceiveID set, and
 // unsolicited ones, go to received. No lane of an earlier completion queue may be in use.
 func (g *Group) Attach(cq verbs.CQ, most int, received func(wc *verbs.WC)) {
-	g.cq, g.most, g.received, g.extended = cq, most, received, nil
+	g.cq, g.most, g.received, g.extended, g.sleeper = cq, most, received, nil, nil
+	if q, ok := cq.(interface{ Sleeper() host.Sleeper }); ok {
+		g.sleeper = q.Sleeper()
+	}
 	g.posted = 0
 	g.next, g.count, g.empty, g.broken, g.failure = 0, 0, false, false, nil
 	for _, list := range []*fifo.List[*Lane]{&g.toPost, &g.noRoom, &g.drained} {
@@ -83,6 +87,9 @@ func (g *Group) Attach(cq verbs.CQ, most int, received func(wc *verbs.WC)) {
 		}
 	}
 }
+
+// Sleeper is where a goroutine can sleep that waits for the completion queue; nil: nowhere.
+func (g *Group) Sleeper() host.Sleeper { return g.sleeper }
 
 // Extend makes the group ask the completion queue for extra fields. The queue must have been
 // made with CQInit.Fields.

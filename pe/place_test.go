@@ -1,0 +1,136 @@
+package pe_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/pe"
+)
+
+// bed is a place to sleep at.
+type bed struct {
+	refuses        func() bool
+	wakeup         chan struct{}
+	sleeps, leaves atomic.Int64
+}
+
+func newBed(refuses func() bool) *bed { return &bed{refuses: refuses, wakeup: make(chan struct{}, 1)} }
+
+func (b *bed) Sleep(ended *atomic.Bool) bool {
+	if b.refuses() {
+		return false
+	}
+	b.sleeps.Add(1)
+	for !ended.Load() {
+		<-b.wakeup
+	}
+	return true
+}
+
+func (b *bed) Wake() {
+	select {
+	case b.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+func (b *bed) Leave() { b.leaves.Add(1) }
+
+// sleepyBackend is a backend that is Running and has a place to sleep at.
+type sleepyBackend struct {
+	control *pe.Control
+	bed     func() host.Sleeper
+}
+
+func (b *sleepyBackend) Start() (bool, error)  { return true, nil }
+func (b *sleepyBackend) Progress() int         { return 0 }
+func (b *sleepyBackend) Arm() bool             { return true }
+func (b *sleepyBackend) Stop()                 { b.control.Stopped() }
+func (b *sleepyBackend) Idle()                 {}
+func (b *sleepyBackend) Sleeper() host.Sleeper { return b.bed() }
+
+// sleepy is a context with that backend.
+type sleepy struct{ *pe.Core }
+
+func newSleepy(t *testing.T, e *pe.Engine, bed func() host.Sleeper) (*sleepy, *pe.Control) {
+	b := &sleepyBackend{bed: bed}
+	s := &sleepy{}
+	s.Core, b.control = pe.NewCore("sleepy", b)
+	require.NoError(t, e.Connect(s))
+	require.NoError(t, s.Start())
+	return s, b.control
+}
+
+// Run sleeps at the device of its context, and is woken there by Do, by the backend and by the end of
+// its context.Context. It leaves the device when it returns.
+func TestSleepAtDevice(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	b := newBed(func() bool { return false })
+	s, control := newSleepy(t, e, func() host.Sleeper { return b })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	for range 20 {
+		ran := make(chan struct{})
+		require.NoError(t, e.Do(func() { close(ran) }))
+		<-ran
+		control.Wake()
+	}
+	require.Zero(t, b.leaves.Load())
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.EqualValues(t, 1, b.leaves.Load())
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
+// No wake-up is lost, whoever calls when: a device that refuses the engine at times or that has no place
+// for a while, goroutines that call Do and Dispatch, and the backend.
+func TestNoWakeupIsLost(t *testing.T) {
+	const callers, calls = 4, 2000
+	e := newEngine(t, pe.Config{Spin: -1})
+	one, other := newBed(func() bool { return rand.IntN(3) == 0 }), newBed(func() bool { return rand.IntN(2) == 0 })
+	s, control := newSleepy(t, e, func() host.Sleeper {
+		switch rand.IntN(4) {
+		case 0:
+			return nil
+		case 1:
+			return other
+		}
+		return one
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	var work sync.WaitGroup
+	for i := range callers {
+		work.Go(func() {
+			ran := make(chan struct{}, 1)
+			f := func() { ran <- struct{}{} }
+			for range calls {
+				queue := e.Do
+				if i%2 == 0 {
+					queue = e.Dispatch
+				}
+				if !assert.NoError(t, queue(f)) {
+					return
+				}
+				<-ran // for ever, if the engine sleeps on
+				control.Wake()
+			}
+		})
+	}
+	work.Wait()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NotZero(t, one.sleeps.Load())
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
