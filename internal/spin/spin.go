@@ -9,7 +9,8 @@ import (
 // Spin decides how long a goroutine of a device or an engine continues to poll after an empty
 // poll, before it sleeps. A wake-up takes tens of microseconds, which a peer with successive
 // requests pays for each batch; polling takes a processor, which the peer may need. So the
-// goroutine continues only while recent events came shortly after it went idle.
+// goroutine continues only while recent events came shortly after it went idle, and not while other
+// programs want the processors.
 type Spin struct {
 	fixed   bool          // limit does not change
 	longest time.Duration // upper bound of limit
@@ -33,6 +34,9 @@ const (
 	// From then on it polls only once in wastedPause sleeps.
 	maxWasted   = 4
 	wastedPause = 64
+	// lateYield: if a yield between two polls takes so long, others want the processor, and the
+	// goroutine polls only once in wastedPause sleeps too.
+	lateYield = 100 * time.Microsecond
 	// shortestSpin is the shortest time worth a look at the clock.
 	shortestSpin = 5 * time.Microsecond
 	// idleRounds is the least number of empty polls before a sleep.
@@ -79,6 +83,9 @@ func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 	}
 	if s.polls++; s.polls == 1 {
 		s.since = now
+	}
+	if s.polls > 1 && now-s.last > lateYield && !s.fixed {
+		s.wasted, s.limit = maxWasted, 0
 	}
 	if s.frozen++; now != s.last {
 		s.last, s.frozen = now, 0

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // idleFor has a goroutine find nothing for d and sleep, and returns how long it looked: what
@@ -57,6 +58,28 @@ func TestIdleSpin(t *testing.T) {
 	for range 10 {
 		assert.LessOrEqual(t, never.idleFor(&now, 10*time.Microsecond), 2*time.Microsecond)
 	}
+}
+
+// While others want the processor, it does not poll on.
+func TestBusyProcessor(t *testing.T) {
+	s, now := New(0), time.Hour
+	s.longest = Default // on one processor too
+	s.idleFor(&now, 10*time.Microsecond)
+	require.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond))
+	s.KeepPolling(now, true)
+	require.True(t, s.KeepPolling(now, false))
+	now += lateYield + 1
+	require.False(t, s.KeepPolling(now, false), "the yield took long")
+	s.Woken(now)
+	total := time.Duration(0)
+	for range wastedPause / 2 {
+		total += s.idleFor(&now, 10*time.Microsecond)
+	}
+	require.LessOrEqual(t, total, wastedPause/2*2*time.Microsecond)
+	for range wastedPause {
+		s.idleFor(&now, 10*time.Microsecond)
+	}
+	require.Equal(t, 10*time.Microsecond, s.idleFor(&now, 10*time.Microsecond), "it tries again")
 }
 
 // TestIdleSpinEnds: polling ends even if the clock does not advance.
