@@ -8,8 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -61,16 +59,7 @@ func local(t testing.TB, size int, perm mmap.Permission) *mmap.Map {
 // remote makes a peer's memory likewise.
 func remote(t testing.TB, addr, size uint64) *mmap.Map {
 	t.Helper()
-	var w wirecode.Writer
-	w.Uint64(addr)
-	w.Uint64(size)
-	w.Uint32(7)
-	w.Uint32(uint32(mmap.RemoteRead | mmap.RemoteWrite))
-	payload, err := w.Payload()
-	require.NoError(t, err)
-	b, err := descriptor.Encode(descriptor.MemoryMap, payload)
-	require.NoError(t, err)
-	m, err := mmap.Import(device, b)
+	m, err := mmap.FromKey(device, addr, int(size), 7, mmap.RemoteRead|mmap.RemoteWrite)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m

@@ -49,16 +49,18 @@ func (b *Bundle) Encode() ([]byte, error) {
 }
 
 func (b *Bundle) encode() ([]byte, error) {
-	var w wirecode.Writer
+	var c wirecode.Coder
 	for _, name := range []string{b.From, b.To} {
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
-		w.Counted([]byte(name))
+		text := []byte(name)
+		c.Counted(&text)
 	}
 	for _, l := range b.lists() {
 		// The count has 16 bits; more descriptors than MaxPayload never fit.
-		w.Uint16(uint16(min(len(*l.list), MaxPayload)))
+		n := min(len(*l.list), MaxPayload)
+		wirecode.Int(&c, &n, 2)
 		for i, desc := range *l.list {
 			payload, err := Decode(l.kind, desc)
 			if err != nil {
@@ -67,11 +69,11 @@ func (b *Bundle) encode() ([]byte, error) {
 			if desc, err = Encode(l.kind, payload); err != nil {
 				return nil, err
 			}
-			w.Counted(desc)
+			c.Counted(&desc)
 		}
 	}
-	w.Counted(b.Data)
-	payload, err := w.Payload()
+	c.Counted(&b.Data)
+	payload, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -87,16 +89,18 @@ func DecodeBundle(desc []byte) (*Bundle, error) {
 		return nil, err
 	}
 	b := new(Bundle)
-	if err := b.decode(wirecode.NewReader(payload)); err != nil {
+	if err := b.decode(wirecode.ReadFrom(payload)); err != nil {
 		return nil, fmt.Errorf("read bundle: %w", err)
 	}
 	return b, nil
 }
 
-func (b *Bundle) decode(r *wirecode.Reader) error {
+func (b *Bundle) decode(c *wirecode.Coder) error {
 	for _, name := range []*string{&b.From, &b.To} {
-		*name = string(r.Counted())
-		if r.Err() == nil {
+		var text []byte
+		c.Counted(&text)
+		*name = string(text)
+		if c.Err() == nil {
 			if err := checkName(*name); err != nil {
 				return err
 			}
@@ -104,10 +108,12 @@ func (b *Bundle) decode(r *wirecode.Reader) error {
 	}
 	for _, l := range b.lists() {
 		// The count is not trusted: memory is allocated only for descriptors that are there.
-		for range r.Uint16() {
-			desc := r.Counted()
-			if r.Err() != nil {
-				return r.Err()
+		var n uint16
+		c.Uint16(&n)
+		for range n {
+			var desc []byte
+			if c.Counted(&desc); c.Err() != nil {
+				return c.Err()
 			}
 			kind, _, err := parseBinary(desc)
 			if err != nil {
@@ -119,10 +125,9 @@ func (b *Bundle) decode(r *wirecode.Reader) error {
 			*l.list = append(*l.list, append([]byte(nil), desc...))
 		}
 	}
-	if data := r.Counted(); len(data) > 0 {
-		b.Data = append([]byte(nil), data...)
-	}
-	return r.Done()
+	c.Counted(&b.Data)
+	b.Data = append([]byte(nil), b.Data...)
+	return c.Done()
 }
 
 // checkName refuses unprintable names, because names appear in errors and logs.

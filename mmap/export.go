@@ -39,20 +39,31 @@ func (m *Map) export(matches ...func(registration) bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("export memory map: %w", err)
 	}
-	b, err := encode(m.addr, uint64(m.size), rkey, m.perm&remoteRights)
+	b, err := encode(fields{m.addr, uint64(m.size), rkey, m.perm & remoteRights})
 	if err != nil {
 		return nil, fmt.Errorf("export memory map: %w", err)
 	}
 	return b, nil
 }
 
-func encode(addr, size uint64, rkey uint32, perm Permission) ([]byte, error) {
-	var w wirecode.Writer
-	w.Uint64(addr)
-	w.Uint64(size)
-	w.Uint32(rkey)
-	w.Uint32(uint32(perm))
-	payload, err := w.Payload()
+// fields are the fields of a descriptor.
+type fields struct {
+	addr, size uint64
+	rkey       uint32
+	perm       Permission
+}
+
+func (f *fields) code(c *wirecode.Coder) {
+	c.Uint64(&f.addr)
+	c.Uint64(&f.size)
+	c.Uint32(&f.rkey)
+	wirecode.Int(c, &f.perm, 4)
+}
+
+func encode(f fields) ([]byte, error) {
+	var c wirecode.Coder
+	f.code(&c)
+	payload, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -108,15 +119,16 @@ func Import(dev verbs.Device, desc []byte) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
 	}
-	r := wirecode.NewReader(payload)
-	addr, size, rkey, perm := r.Uint64(), r.Uint64(), r.Uint32(), Permission(r.Uint32())
-	if err := r.Done(); err != nil {
+	c := wirecode.ReadFrom(payload)
+	var f fields
+	f.code(c)
+	if err := c.Done(); err != nil {
 		return nil, fmt.Errorf("import memory map: %w", err)
 	}
-	if err := checkRemote(addr, size, perm); err != nil {
+	if err := checkRemote(f.addr, f.size, f.perm); err != nil {
 		return nil, fmt.Errorf("import memory map: %w: %w; export it again", descriptor.ErrFormat, err)
 	}
-	return &Map{addr: addr, size: int(size), rkey: rkey, perm: perm, remote: true, importedOn: dev}, nil
+	return &Map{addr: f.addr, size: int(f.size), rkey: f.rkey, perm: f.perm, remote: true, importedOn: dev}, nil
 }
 
 func checkRemote(addr, size uint64, perm Permission) error {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
-	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -94,14 +93,7 @@ func TestExportErrors(t *testing.T) {
 
 // payload makes a memory map descriptor of any values.
 func payload(t testing.TB, addr, size uint64, rkey, perm uint32) []byte {
-	var w wirecode.Writer
-	w.Uint64(addr)
-	w.Uint64(size)
-	w.Uint32(rkey)
-	w.Uint32(perm)
-	fields, err := w.Payload()
-	require.NoError(t, err)
-	b, err := descriptor.Encode(descriptor.MemoryMap, fields)
+	b, err := encode(fields{addr, size, rkey, Permission(perm)})
 	require.NoError(t, err)
 	return b
 }

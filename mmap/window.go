@@ -43,7 +43,7 @@ func (s forFriends) WindowMR(pd verbs.PD, off, n int, perm Permission) (verbs.MR
 // offset off, which has a remote key of its own. It is for package rdma.
 func (s forFriends) ExportWindow(off, n int, rkey uint32, perm Permission) ([]byte, error) {
 	m := s.Map
-	b, err := encode(m.addr+uint64(off), uint64(n), rkey, perm)
+	b, err := encode(fields{m.addr + uint64(off), uint64(n), rkey, perm})
 	if err != nil {
 		return nil, fmt.Errorf("export window of memory map: %w", err)
 	}

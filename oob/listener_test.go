@@ -16,10 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/bufinv"
-	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/internal/friend"
-	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/pe"
@@ -315,12 +313,8 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 		case pe.Running:
 			shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 			assert.NoError(t, err)
-			var w wirecode.Writer // of memory that ends later than the server's
-			w.Uint64(remote.Addr())
-			w.Uint64(8192)
-			w.Uint32(remote.RKey())
-			w.Uint32(uint32(mmap.RemoteWrite))
-			forged := made(mmap.Import(p.dev, made(descriptor.Encode(descriptor.MemoryMap, made(w.Payload())))))
+			// The forged map ends later than the server's.
+			forged := made(mmap.FromKey(p.dev, remote.Addr(), 8192, remote.RKey(), mmap.RemoteWrite))
 			task, err := shared.Write(conn, bufinv.Source(local, 0, 8), bufinv.Target(forged, 8000, 8))
 			p.rdma.Fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { p.rdma.Fail(errors.Join(err, t.Free())) }))
 		}

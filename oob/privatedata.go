@@ -64,17 +64,15 @@ func nameSum(name string) uint16 {
 }
 
 func (d *privateData) encode() []byte {
-	var w wirecode.Writer
-	w.Fixed([]byte(cmMagic))
-	w.Uint8(cmVersion)
-	w.Uint8(uint8(d.kind))
-	d.code(wirecode.WriteTo(&w))
-	b, _ := w.Payload() // far smaller than the largest
+	var c wirecode.Coder
+	c.Fixed(append([]byte(cmMagic), cmVersion, uint8(d.kind)))
+	d.code(&c)
+	b, _ := c.Payload() // far smaller than the largest
 	return b
 }
 
 // code codes the fields that the kind has.
-func (d *privateData) code(c wirecode.Coder) {
+func (d *privateData) code(c *wirecode.Coder) {
 	switch d.kind {
 	case cmRequest:
 		c.Fixed(d.token[:])
@@ -95,7 +93,7 @@ func (d *privateData) code(c wirecode.Coder) {
 }
 
 // codeCounted codes a length of one byte, and the bytes.
-func codeCounted(c wirecode.Coder, b *[]byte) {
+func codeCounted(c *wirecode.Coder, b *[]byte) {
 	n := uint8(len(*b))
 	if c.Uint8(&n); c.Reading() && n > 0 {
 		*b = make([]byte, n)
@@ -103,7 +101,7 @@ func codeCounted(c wirecode.Coder, b *[]byte) {
 	c.Fixed(*b)
 }
 
-func codeText(c wirecode.Coder, s *string) {
+func codeText(c *wirecode.Coder, s *string) {
 	b := []byte(*s)
 	codeCounted(c, &b)
 	*s = string(b)
@@ -117,7 +115,7 @@ const (
 )
 
 // codeOffer codes an offer. A Coder that reads rebuilds the descriptor in it.
-func codeOffer(c wirecode.Coder, o *descriptor.Bundle) {
+func codeOffer(c *wirecode.Coder, o *descriptor.Bundle) {
 	codeText(c, &o.From)
 	var kind descriptor.Kind
 	m, e := make([]byte, mapPayload), make([]byte, eventPayload)
@@ -171,10 +169,9 @@ func decodePrivateData(b []byte) (*privateData, error) {
 	if d.kind < cmRequest || d.kind > cmReport {
 		return nil, d.unexpected()
 	}
-	r := wirecode.NewReader(b[header:])
-	d.code(wirecode.ReadFrom(r))
-	if err := r.Err(); err != nil {
-		return nil, err
+	c := wirecode.ReadFrom(b[header:])
+	if d.code(c); c.Err() != nil {
+		return nil, c.Err()
 	}
 	if again := d.encode(); !bytes.HasPrefix(b, again) || !isZero(b[len(again):]) {
 		return nil, fmt.Errorf("%w: the private data is too long, or has invalid values", descriptor.ErrTrailing)

@@ -31,22 +31,26 @@ type endpoint struct {
 
 const roceUDPPort = 4791
 
+func (e *endpoint) code(c *wirecode.Coder) {
+	wirecode.Int(c, &e.transport, 1)
+	wirecode.Int(c, &e.gidType, 1)
+	c.Fixed(e.gid[:])
+	c.Uint16(&e.udpPort)
+	c.Uint16(&e.source)
+	c.Uint16(&e.lid)
+	wirecode.Int(c, &e.mtu, 2)
+	wirecode.Int(c, &e.reads, 1)
+	c.Uint32(&e.qpn)
+	c.Uint32(&e.psn)
+	c.Uint64(&e.nonce)
+	c.Uint64(&e.readyAddr)
+	c.Uint32(&e.readyKey)
+}
+
 func (e *endpoint) encode() ([]byte, error) {
-	var w wirecode.Writer
-	w.Uint8(uint8(e.transport))
-	w.Uint8(uint8(e.gidType))
-	w.Fixed(e.gid[:])
-	w.Uint16(e.udpPort)
-	w.Uint16(e.source)
-	w.Uint16(e.lid)
-	w.Uint16(uint16(e.mtu))
-	w.Uint8(uint8(e.reads))
-	w.Uint32(e.qpn)
-	w.Uint32(e.psn)
-	w.Uint64(e.nonce)
-	w.Uint64(e.readyAddr)
-	w.Uint32(e.readyKey)
-	payload, err := w.Payload()
+	var c wirecode.Coder
+	e.code(&c)
+	payload, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -58,22 +62,10 @@ func decodeEndpoint(desc []byte) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	r := wirecode.NewReader(payload)
+	c := wirecode.ReadFrom(payload)
 	var e endpoint
-	e.transport = verbs.QPType(r.Uint8())
-	e.gidType = verbs.GIDType(r.Uint8())
-	r.Fixed(e.gid[:])
-	e.udpPort = r.Uint16()
-	e.source = r.Uint16()
-	e.lid = r.Uint16()
-	e.mtu = verbs.MTU(r.Uint16())
-	e.reads = int(r.Uint8())
-	e.qpn = r.Uint32()
-	e.psn = r.Uint32()
-	e.nonce = r.Uint64()
-	e.readyAddr = r.Uint64()
-	e.readyKey = r.Uint32()
-	if err := r.Done(); err != nil {
+	e.code(c)
+	if err := c.Done(); err != nil {
 		return endpoint{}, err
 	}
 	if field, value := e.invalidField(); field != "" {

@@ -19,15 +19,20 @@ import (
 // forged imports the memory of b at a with other claims than b's.
 func (r *rig) forged(edit func(addr, size *uint64, rkey, perm *uint32)) *mmap.Map {
 	desc := must(r.b.mem.Export(r.b.dev))
-	in := wirecode.NewReader(must(descriptor.Decode(descriptor.MemoryMap, desc)))
-	addr, size, rkey, perm := in.Uint64(), in.Uint64(), in.Uint32(), in.Uint32()
+	var addr, size uint64
+	var rkey, perm uint32
+	code := func(c *wirecode.Coder) {
+		c.Uint64(&addr)
+		c.Uint64(&size)
+		c.Uint32(&rkey)
+		c.Uint32(&perm)
+	}
+	in := wirecode.ReadFrom(must(descriptor.Decode(descriptor.MemoryMap, desc)))
+	code(in)
 	require.NoError(r.t, in.Done())
 	edit(&addr, &size, &rkey, &perm)
-	var out wirecode.Writer
-	out.Uint64(addr)
-	out.Uint64(size)
-	out.Uint32(rkey)
-	out.Uint32(perm)
+	var out wirecode.Coder
+	code(&out)
 	return must(mmap.Import(r.a.dev, must(descriptor.Encode(descriptor.MemoryMap, must(out.Payload())))))
 }
 

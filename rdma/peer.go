@@ -278,17 +278,23 @@ type endpointDescriptor struct {
 	qkey      uint32
 }
 
+func (d *endpointDescriptor) code(c *wirecode.Coder) {
+	wirecode.Int(c, &d.transport, 1)
+	wirecode.Int(c, &d.gidType, 1)
+	c.Fixed(d.addr.GID[:])
+	c.Uint16(&d.addr.UDPPort)
+	c.Uint32(&d.addr.QPN)
+	c.Uint16(&d.source)
+	c.Uint16(&d.lid)
+	c.Uint32(&d.qkey)
+}
+
 func (d *endpointDescriptor) encode() ([]byte, error) {
-	var w wirecode.Writer
-	w.Uint8(uint8(d.transport))
-	w.Uint8(uint8(d.gidType))
-	w.Fixed(d.addr.GID[:])
-	w.Uint16(cmp.Or(d.addr.UDPPort, roceUDPPort))
-	w.Uint32(d.addr.QPN)
-	w.Uint16(d.source)
-	w.Uint16(d.lid)
-	w.Uint32(d.qkey)
-	payload, err := w.Payload()
+	var c wirecode.Coder
+	written := *d
+	written.addr.UDPPort = cmp.Or(d.addr.UDPPort, roceUDPPort)
+	written.code(&c)
+	payload, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -300,17 +306,10 @@ func decodeEndpointDescriptor(desc []byte) (endpointDescriptor, error) {
 	if err != nil {
 		return endpointDescriptor{}, err
 	}
-	r := wirecode.NewReader(payload)
+	c := wirecode.ReadFrom(payload)
 	var d endpointDescriptor
-	d.transport = verbs.QPType(r.Uint8())
-	d.gidType = verbs.GIDType(r.Uint8())
-	r.Fixed(d.addr.GID[:])
-	d.addr.UDPPort = r.Uint16()
-	d.addr.QPN = r.Uint32()
-	d.source = r.Uint16()
-	d.lid = r.Uint16()
-	d.qkey = r.Uint32()
-	if err := r.Done(); err != nil {
+	d.code(c)
+	if err := c.Done(); err != nil {
 		return endpointDescriptor{}, err
 	}
 	if field, value := d.invalidField(); field != "" {

@@ -233,19 +233,24 @@ type eventDescriptor struct {
 	atomics           bool
 }
 
+func (d *eventDescriptor) code(c *wirecode.Coder) {
+	c.Uint64(&d.addr)
+	c.Uint32(&d.rkey)
+	c.Uint8(&d.order)
+	c.Uint8(&d.publishers)
+	c.Bool(&d.atomics)
+}
+
 // edited makes a descriptor with other claims.
 func edited(t *testing.T, desc []byte, edit func(*eventDescriptor)) []byte {
 	t.Helper()
-	in := wirecode.NewReader(must(descriptor.Decode(descriptor.SyncEvent, desc)))
-	d := eventDescriptor{in.Uint64(), in.Uint32(), in.Uint8(), in.Uint8(), in.Bool()}
+	in := wirecode.ReadFrom(must(descriptor.Decode(descriptor.SyncEvent, desc)))
+	var d eventDescriptor
+	d.code(in)
 	require.NoError(t, in.Done())
 	edit(&d)
-	var out wirecode.Writer
-	out.Uint64(d.addr)
-	out.Uint32(d.rkey)
-	out.Uint8(d.order)
-	out.Uint8(d.publishers)
-	out.Bool(d.atomics)
+	var out wirecode.Coder
+	d.code(&out)
 	return must(descriptor.Encode(descriptor.SyncEvent, must(out.Payload())))
 }
 

@@ -79,14 +79,18 @@ type fields struct {
 	atomics    bool
 }
 
+func (f *fields) code(c *wirecode.Coder) {
+	c.Uint64(&f.addr)
+	c.Uint32(&f.rkey)
+	wirecode.Int(c, &f.order, 1)
+	wirecode.Int(c, &f.publishers, 1)
+	c.Bool(&f.atomics)
+}
+
 func encode(f fields) ([]byte, error) {
-	var w wirecode.Writer
-	w.Uint64(f.addr)
-	w.Uint32(f.rkey)
-	w.Uint8(uint8(f.order))
-	w.Uint8(uint8(f.publishers))
-	w.Bool(f.atomics)
-	payload, err := w.Payload()
+	var c wirecode.Coder
+	f.code(&c)
+	payload, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +102,10 @@ func decode(desc []byte) (fields, error) {
 	if err != nil {
 		return fields{}, err
 	}
-	r := wirecode.NewReader(payload)
-	f := fields{r.Uint64(), r.Uint32(), byteOrder(r.Uint8()), Publishers(r.Uint8()), r.Bool()}
-	if err := r.Done(); err != nil {
+	c := wirecode.ReadFrom(payload)
+	var f fields
+	f.code(c)
+	if err := c.Done(); err != nil {
 		return fields{}, err
 	}
 	switch {

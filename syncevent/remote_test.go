@@ -13,7 +13,6 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/friend"
-	"github.com/verbena-rdma/verbena/internal/wirecode"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -62,16 +61,8 @@ func (p *program) close() {
 
 // as makes a memory map of another's event, until package rdma has tasks for it.
 func as(t *testing.T, dev verbs.Device, e *syncevent.Event) *mmap.Map {
-	var w wirecode.Writer
-	w.Uint64(e.Friends(friend.Package{}).Addr())
-	w.Uint64(8)
-	w.Uint32(e.Friends(friend.Package{}).RKey())
-	w.Uint32(uint32(mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic))
-	payload, err := w.Payload()
-	require.NoError(t, err)
-	desc, err := descriptor.Encode(descriptor.MemoryMap, payload)
-	require.NoError(t, err)
-	m, err := mmap.Import(dev, desc)
+	f := e.Friends(friend.Package{})
+	m, err := mmap.FromKey(dev, f.Addr(), 8, f.RKey(), mmap.RemoteRead|mmap.RemoteWrite|mmap.RemoteAtomic)
 	require.NoError(t, err)
 	return m
 }

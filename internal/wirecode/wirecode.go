@@ -1,7 +1,5 @@
 // Package wirecode encodes and decodes the payloads of descriptors: big-endian fields of fixed
 // width, and counted bytes. Package descriptor adds the header and the checksum.
-//
-// A Writer or Reader belongs to one goroutine at a time.
 package wirecode
 
 import (
@@ -27,155 +25,134 @@ var (
 	ErrTooBig = errors.New("descriptor is too big")
 )
 
-// Writer encodes a payload, field by field. The zero value is ready for use. After an error it
-// writes nothing more; Payload returns the error.
-type Writer struct {
-	b   []byte
-	err error
+// Coder codes fields, one after the other, in one direction: the zero value writes them to a
+// payload, and the Coder of ReadFrom reads them from one. A message that passes its fields to a
+// Coder has one list of them for both directions. After an error a Coder writes nothing more, and
+// sets what it reads to zero; Payload and Done return the error. A Coder belongs to one goroutine
+// at a time.
+type Coder struct {
+	b       []byte
+	off     int // of the next field
+	reading bool
+	err     error
 }
 
-// Uint8 writes one byte.
-func (w *Writer) Uint8(v uint8) { w.Fixed([]byte{v}) }
+// ReadFrom returns a Coder that reads a payload. Counted returns parts of it.
+func ReadFrom(payload []byte) *Coder { return &Coder{b: payload, reading: true} }
 
-// Bool writes one byte, 1 or 0.
-func (w *Writer) Bool(v bool) {
-	if v {
-		w.Uint8(1)
+// Reading reports whether the Coder reads.
+func (c *Coder) Reading() bool { return c.reading }
+
+// field returns the next n bytes of the payload, or nil after an error.
+func (c *Coder) field(n int) []byte {
+	switch left := len(c.b) - c.off; {
+	case c.err != nil:
+	case c.reading && n > left:
+		c.err = fmt.Errorf("read descriptor: %w: a field of %d bytes at byte %d of its payload, which ends at %d; export it again",
+			ErrTruncated, n, c.off, len(c.b))
+	case !c.reading && n > MaxPayload-len(c.b):
+		c.err = fmt.Errorf("write descriptor: %w: %d bytes of payload, at most %d fit",
+			ErrTooBig, len(c.b)+n, MaxPayload)
+	case !c.reading:
+		c.b = append(c.b, make([]byte, n)...)
+	}
+	if c.err != nil {
+		return nil
+	}
+	c.off += n
+	return c.b[c.off-n : c.off : c.off]
+}
+
+// Integer is an integer of any type.
+type Integer interface {
+	~int | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+// Int codes the lowest bytes of an integer, 1 to 8 of them.
+func Int[T Integer](c *Coder, v *T, bytes int) {
+	var b [8]byte
+	if !c.reading {
+		binary.BigEndian.PutUint64(b[:], uint64(*v))
+	}
+	if c.Fixed(b[8-bytes:]); c.reading {
+		*v = T(binary.BigEndian.Uint64(b[:]))
+	}
+}
+
+// Uint8 codes one byte.
+func (c *Coder) Uint8(v *uint8) { Int(c, v, 1) }
+
+// Uint16 codes two bytes.
+func (c *Coder) Uint16(v *uint16) { Int(c, v, 2) }
+
+// Uint32 codes four bytes.
+func (c *Coder) Uint32(v *uint32) { Int(c, v, 4) }
+
+// Uint64 codes eight bytes.
+func (c *Coder) Uint64(v *uint64) { Int(c, v, 8) }
+
+// Bool codes one byte, 1 or 0. To read anything else is an error that matches ErrFormat.
+func (c *Coder) Bool(v *bool) {
+	var b uint8
+	if *v {
+		b = 1
+	}
+	c.Uint8(&b)
+	if b > 1 {
+		c.err = fmt.Errorf("read descriptor: %w: byte %d of its payload is %d; it must be 0 or 1; export it again",
+			ErrFormat, c.off-1, b)
+	}
+	if c.reading {
+		*v = b == 1
+	}
+}
+
+// Fixed codes the bytes of b, whose number both ends know.
+func (c *Coder) Fixed(b []byte) {
+	field := c.field(len(b))
+	if c.reading {
+		clear(b)
+		copy(b, field)
 	} else {
-		w.Uint8(0)
+		copy(field, b)
 	}
 }
 
-// Uint16 writes two bytes.
-func (w *Writer) Uint16(v uint16) { w.Fixed(binary.BigEndian.AppendUint16(nil, v)) }
-
-// Uint32 writes four bytes.
-func (w *Writer) Uint32(v uint32) { w.Fixed(binary.BigEndian.AppendUint32(nil, v)) }
-
-// Uint64 writes eight bytes.
-func (w *Writer) Uint64(v uint64) { w.Fixed(binary.BigEndian.AppendUint64(nil, v)) }
-
-// Fixed writes the bytes as they are, for a field whose width both ends know.
-func (w *Writer) Fixed(b []byte) {
-	if w.err != nil {
-		return
+// Counted codes a count of two bytes and then the bytes, at most 65535. A Coder that reads makes no
+// copy of them.
+func (c *Coder) Counted(v *[]byte) {
+	if !c.reading && c.err == nil && len(*v) > math.MaxUint16 {
+		c.err = fmt.Errorf("write descriptor: %w: %d bytes in one field, at most %d fit",
+			ErrTooBig, len(*v), math.MaxUint16)
 	}
-	if len(b) > MaxPayload-len(w.b) {
-		w.err = fmt.Errorf("write descriptor: %w: %d bytes of payload, at most %d fit",
-			ErrTooBig, len(w.b)+len(b), MaxPayload)
-		return
+	n := len(*v)
+	if Int(c, &n, 2); c.reading {
+		*v = c.field(n)
+	} else {
+		c.Fixed(*v)
 	}
-	w.b = append(w.b, b...)
-}
-
-// Counted writes a count of two bytes and then the bytes, at most 65535.
-func (w *Writer) Counted(b []byte) {
-	if w.err == nil && len(b) > math.MaxUint16 {
-		w.err = fmt.Errorf("write descriptor: %w: %d bytes in one field, at most %d fit",
-			ErrTooBig, len(b), math.MaxUint16)
-	}
-	w.Uint16(uint16(len(b)))
-	w.Fixed(b)
 }
 
 // Payload returns the fields written, or the first error.
-func (w *Writer) Payload() ([]byte, error) {
-	if w.err != nil {
-		return nil, w.err
+func (c *Coder) Payload() ([]byte, error) {
+	if c.err != nil {
+		return nil, c.err
 	}
-	return w.b, nil
+	return c.b, nil
 }
-
-// Reader decodes a payload, field by field as a Writer wrote it. After an error it returns
-// zeroes; Done returns the error.
-type Reader struct {
-	b   []byte
-	off int
-	err error
-}
-
-// NewReader returns a Reader of a payload. Counted returns parts of it.
-func NewReader(payload []byte) *Reader { return &Reader{b: payload} }
-
-func (r *Reader) take(n int) []byte {
-	if r.err != nil {
-		return nil
-	}
-	if left := len(r.b) - r.off; n > left {
-		r.err = fmt.Errorf("read descriptor: %w: a field of %d bytes at byte %d of its payload, which ends at %d; export it again",
-			ErrTruncated, n, r.off, len(r.b))
-		return nil
-	}
-	b := r.b[r.off : r.off+n : r.off+n]
-	r.off += n
-	return b
-}
-
-// Uint8 reads one byte.
-func (r *Reader) Uint8() uint8 {
-	if b := r.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-// Bool reads one byte. Anything but 0 and 1 is an error that matches ErrFormat.
-func (r *Reader) Bool() bool {
-	v := r.Uint8()
-	if v > 1 && r.err == nil {
-		r.err = fmt.Errorf("read descriptor: %w: byte %d of its payload is %d; it must be 0 or 1; export it again",
-			ErrFormat, r.off-1, v)
-	}
-	return v == 1
-}
-
-// Uint16 reads two bytes.
-func (r *Reader) Uint16() uint16 {
-	if b := r.take(2); b != nil {
-		return binary.BigEndian.Uint16(b)
-	}
-	return 0
-}
-
-// Uint32 reads four bytes.
-func (r *Reader) Uint32() uint32 {
-	if b := r.take(4); b != nil {
-		return binary.BigEndian.Uint32(b)
-	}
-	return 0
-}
-
-// Uint64 reads eight bytes.
-func (r *Reader) Uint64() uint64 {
-	if b := r.take(8); b != nil {
-		return binary.BigEndian.Uint64(b)
-	}
-	return 0
-}
-
-// Fixed fills dst with the next bytes, or with zeroes after an error.
-func (r *Reader) Fixed(dst []byte) {
-	b := r.take(len(dst))
-	clear(dst)
-	copy(dst, b)
-}
-
-// Counted reads a count of two bytes and returns that many bytes: a part of the payload, not a
-// copy.
-func (r *Reader) Counted() []byte { return r.take(int(r.Uint16())) }
 
 // Left returns how many bytes are left to read.
-func (r *Reader) Left() int { return len(r.b) - r.off }
+func (c *Coder) Left() int { return len(c.b) - c.off }
 
 // Err returns the first error.
-func (r *Reader) Err() error { return r.err }
+func (c *Coder) Err() error { return c.err }
 
-// Done returns the first error. If there is none and bytes are left over, it returns an error
-// that matches ErrTrailing.
-func (r *Reader) Done() error {
-	if r.err == nil && r.off < len(r.b) {
-		r.err = fmt.Errorf("read descriptor: %w: its payload has %d bytes, and its fields end at %d; run the same release of Verbena on both ends",
-			ErrTrailing, len(r.b), r.off)
+// Done returns the first error of a Coder that reads. If there is none and bytes are left over, it
+// returns an error that matches ErrTrailing.
+func (c *Coder) Done() error {
+	if c.err == nil && c.Left() > 0 {
+		c.err = fmt.Errorf("read descriptor: %w: its payload has %d bytes, and its fields end at %d; run the same release of Verbena on both ends",
+			ErrTrailing, len(c.b), c.off)
 	}
-	return r.err
+	return c.err
 }

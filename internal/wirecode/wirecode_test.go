@@ -8,119 +8,105 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPayloadLayout(t *testing.T) {
-	var w Writer
-	w.Uint8(1)
-	w.Bool(true)
-	w.Bool(false)
-	w.Uint16(0x0203)
-	w.Uint32(0x04050607)
-	w.Uint64(0x08090a0b0c0d0e0f)
-	w.Fixed([]byte("four"))
-	w.Counted([]byte("abc"))
-	w.Counted(nil)
-	payload, err := w.Payload()
-	require.NoError(t, err)
-	require.Equal(t, []byte("\x01\x01\x00\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0ffour\x00\x03abc\x00\x00"), payload)
-
-	r := NewReader(payload)
-	var four [4]byte
-	assert.Equal(t, uint8(1), r.Uint8())
-	assert.True(t, r.Bool())
-	assert.False(t, r.Bool())
-	assert.Equal(t, uint16(0x0203), r.Uint16())
-	assert.Equal(t, uint32(0x04050607), r.Uint32())
-	assert.Equal(t, uint64(0x08090a0b0c0d0e0f), r.Uint64())
-	r.Fixed(four[:])
-	assert.Equal(t, "four", string(four[:]))
-	assert.Equal(t, []byte("abc"), r.Counted())
-	assert.Empty(t, r.Counted())
-	require.NoError(t, r.Err())
-	require.NoError(t, r.Done())
+// fields has one of each kind of field.
+type fields struct {
+	a    uint8
+	b, c bool
+	d    uint16
+	e    uint32
+	f    uint64
+	g    int // in two bytes
+	h    [4]byte
+	i, j []byte
 }
 
+func (v *fields) code(c *Coder) {
+	c.Uint8(&v.a)
+	c.Bool(&v.b)
+	c.Bool(&v.c)
+	c.Uint16(&v.d)
+	c.Uint32(&v.e)
+	c.Uint64(&v.f)
+	Int(c, &v.g, 2)
+	c.Fixed(v.h[:])
+	c.Counted(&v.i)
+	c.Counted(&v.j)
+}
+
+const layout = "\x01\x01\x00\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11four\x00\x03abc\x00\x00"
+
 // One list of fields writes a payload and reads it again.
-func TestCoder(t *testing.T) {
-	type fields struct {
-		a uint8
-		b bool
-		c uint16
-		d uint32
-		e uint64
-		f [4]byte
-		g []byte
-	}
-	list := func(c Coder, v *fields) {
-		c.Uint8(&v.a)
-		c.Bool(&v.b)
-		c.Uint16(&v.c)
-		c.Uint32(&v.d)
-		c.Uint64(&v.e)
-		c.Fixed(v.f[:])
-		c.Counted(&v.g)
-	}
-	in, out := fields{1, true, 0x0203, 0x04050607, 0x08090a0b0c0d0e0f, [4]byte{'f', 'o', 'u', 'r'}, []byte("abc")}, fields{}
-	var w Writer
-	c := WriteTo(&w)
-	require.False(t, c.Reading())
-	list(c, &in)
+func TestPayloadLayout(t *testing.T) {
+	want := fields{1, true, false, 0x0203, 0x04050607, 0x08090a0b0c0d0e0f, 0x1011, [4]byte{'f', 'o', 'u', 'r'}, []byte("abc"), []byte{}}
+	in := want
+	var w Coder
+	require.False(t, w.Reading())
+	in.code(&w)
+	require.Equal(t, want, in, "writing changes no field")
 	payload, err := w.Payload()
 	require.NoError(t, err)
-	require.Equal(t, []byte("\x01\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0ffour\x00\x03abc"), payload)
-	r := NewReader(payload)
+	require.Equal(t, layout, string(payload))
+
+	r := ReadFrom(payload)
 	require.Equal(t, len(payload), r.Left())
-	c = ReadFrom(r)
-	require.True(t, c.Reading())
-	list(c, &out)
+	require.True(t, r.Reading())
+	out := fields{a: 9, c: true, g: -1, h: [4]byte{1}, j: []byte("left over")}
+	out.code(r)
+	require.NoError(t, r.Err())
 	require.NoError(t, r.Done())
-	require.Equal(t, in, out)
+	require.Equal(t, want, out)
 	require.Zero(t, r.Left())
 }
 
 func TestWriterKeepsItsFirstError(t *testing.T) {
-	var w Writer
-	w.Counted(make([]byte, 1<<16))
-	w.Uint8(1)
+	var w Coder
+	long, one, yes := make([]byte, 1<<16), uint8(1), true
+	w.Counted(&long)
+	w.Uint8(&one)
 	_, err := w.Payload()
 	require.ErrorIs(t, err, ErrTooBig)
 	assert.Contains(t, err.Error(), "65536 bytes in one field")
 
-	w = Writer{}
+	w = Coder{}
 	w.Fixed(make([]byte, MaxPayload))
-	w.Uint8(1)
-	w.Bool(true)
+	_, err = w.Payload()
+	require.NoError(t, err)
+	w.Uint8(&one)
+	w.Bool(&yes)
+	require.True(t, yes)
 	_, err = w.Payload()
 	require.ErrorIs(t, err, ErrTooBig)
 }
 
 func TestReaderKeepsItsFirstError(t *testing.T) {
-	r := NewReader([]byte{1, 2, 3})
-	assert.Equal(t, uint16(0x0102), r.Uint16())
-	assert.Zero(t, r.Uint32())
+	r := ReadFrom([]byte{1, 2, 3})
+	v := fields{e: 7}
+	r.Uint16(&v.d)
+	assert.Equal(t, uint16(0x0102), v.d)
+	r.Uint32(&v.e)
+	assert.Zero(t, v.e)
 	first := r.Err()
 	require.ErrorIs(t, first, ErrTruncated)
-	dst := []byte{9, 9}
-	r.Fixed(dst)
-	assert.Equal(t, []byte{0, 0}, dst)
-	assert.Zero(t, r.Uint8())
-	assert.Zero(t, r.Uint16())
-	assert.Zero(t, r.Uint64())
-	assert.False(t, r.Bool())
-	assert.Nil(t, r.Counted())
+	v = fields{1, true, true, 1, 1, 1, 1, [4]byte{9, 9}, []byte("a"), []byte("b")}
+	v.code(r)
+	assert.Equal(t, fields{}, v)
 	assert.Equal(t, first, r.Done())
 }
 
 func TestReaderRefuses(t *testing.T) {
-	r := NewReader([]byte{2})
-	assert.False(t, r.Bool())
+	var v fields
+	r := ReadFrom([]byte{2})
+	r.Bool(&v.b)
+	assert.False(t, v.b)
 	require.ErrorIs(t, r.Done(), ErrFormat)
 
-	r = NewReader([]byte{0, 3, 'a', 'b'})
-	assert.Nil(t, r.Counted())
+	r = ReadFrom([]byte{0, 3, 'a', 'b'})
+	r.Counted(&v.i)
+	assert.Nil(t, v.i)
 	require.ErrorIs(t, r.Done(), ErrTruncated)
 
-	r = NewReader([]byte{1, 2})
-	r.Uint8()
+	r = ReadFrom([]byte{1, 2})
+	r.Uint8(&v.a)
 	require.NoError(t, r.Err())
 	require.ErrorIs(t, r.Done(), ErrTrailing)
 }
@@ -128,34 +114,37 @@ func TestReaderRefuses(t *testing.T) {
 // FuzzReader reads fields in an order that the input chooses, and writes back
 // what it has read: that gives the input again, or there was an error.
 func FuzzReader(f *testing.F) {
-	f.Add([]byte{0, 1, 2, 3, 4, 5, 6}, []byte("\x01\x00\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10four\x00\x03abc"))
+	f.Add([]byte{0, 1, 1, 2, 3, 4, 2, 6, 7, 7}, []byte(layout))
 	f.Fuzz(func(t *testing.T, order, payload []byte) {
 		if len(payload) > MaxPayload {
 			return
 		}
-		r := NewReader(payload)
-		var w Writer
+		r := ReadFrom(payload)
+		var w Coder
 		for _, field := range order {
-			switch field % 7 {
-			case 0:
-				w.Uint8(r.Uint8())
-			case 1:
-				w.Bool(r.Bool())
-			case 2:
-				w.Uint16(r.Uint16())
-			case 3:
-				w.Uint32(r.Uint32())
-			case 4:
-				w.Uint64(r.Uint64())
-			case 5:
-				var b [4]byte
-				r.Fixed(b[:])
-				w.Fixed(b[:])
-			case 6:
-				w.Counted(r.Counted())
-			}
-			if r.Err() != nil {
-				return
+			var v fields
+			for _, c := range []*Coder{r, &w} {
+				switch field % 8 {
+				case 0:
+					c.Uint8(&v.a)
+				case 1:
+					c.Bool(&v.b)
+				case 2:
+					c.Uint16(&v.d)
+				case 3:
+					c.Uint32(&v.e)
+				case 4:
+					c.Uint64(&v.f)
+				case 5:
+					Int(c, &v.g, 3)
+				case 6:
+					c.Fixed(v.h[:])
+				case 7:
+					c.Counted(&v.i)
+				}
+				if r.Err() != nil {
+					return
+				}
 			}
 		}
 		if r.Done() != nil {

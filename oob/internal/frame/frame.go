@@ -46,10 +46,10 @@ type Frame struct {
 // Encode returns the frame's binary form, which has its length in its header. It fails with
 // the errors of descriptor.Bundle.Encode.
 func (f *Frame) Encode() ([]byte, error) {
-	var w wirecode.Writer
-	c := *f
-	c.code(wirecode.WriteTo(&w))
-	data, err := w.Payload()
+	var c wirecode.Coder
+	written := *f
+	written.code(&c)
+	data, err := c.Payload()
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +57,9 @@ func (f *Frame) Encode() ([]byte, error) {
 }
 
 // code codes the fields behind the names.
-func (f *Frame) code(c wirecode.Coder) {
+func (f *Frame) code(c *wirecode.Coder) {
 	c.Bool(&f.Responder)
-	c.Uint8((*uint8)(&f.Outcome))
+	wirecode.Int(c, &f.Outcome, 1)
 	run, seen := []byte(f.Run), []byte(f.Seen)
 	c.Counted(&run)
 	c.Counted(&seen)
@@ -79,10 +79,10 @@ func Decode(b []byte) (Frame, error) {
 	if len(bundle.Connections)+len(bundle.Maps)+len(bundle.Events) > 0 {
 		return Frame{}, fmt.Errorf("%w: the bundle of a frame must not have descriptors", descriptor.ErrFormat)
 	}
-	r := wirecode.NewReader(bundle.Data)
+	c := wirecode.ReadFrom(bundle.Data)
 	f := Frame{From: bundle.From, To: bundle.To}
-	f.code(wirecode.ReadFrom(r))
-	if err := r.Done(); err != nil {
+	f.code(c)
+	if err := c.Done(); err != nil {
 		return Frame{}, err
 	}
 	if f.Outcome > Failed || len(f.Run) > MaxToken || len(f.Seen) > MaxToken {

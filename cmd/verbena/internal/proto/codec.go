@@ -13,11 +13,11 @@ import (
 // Encode encodes a message. It fails with ErrTooBig if the result would be longer than
 // MaxMessage, or if a part of the message exceeds its limit.
 func Encode(m Message) ([]byte, error) {
-	var w wirecode.Writer
-	c := coder{Coder: wirecode.WriteTo(&w)}
-	w.Uint8(uint8(kinds[reflect.TypeOf(m)]))
+	var c coder
+	k := kinds[reflect.TypeOf(m)]
+	wirecode.Int(&c.Coder, &k, 1)
 	m.fields(&c)
-	b, err := w.Payload()
+	b, err := c.Payload()
 	if c.wrong == "" && (err != nil || len(b) > MaxMessage) {
 		c.wrong = fmt.Sprintf("more than %d bytes", MaxMessage)
 	}
@@ -37,10 +37,9 @@ func Decode(b []byte) (Message, error) {
 		return nil, fmt.Errorf("%w: kind %d", ErrMalformed, b[0])
 	}
 	m := reflect.New(reflect.TypeOf(messages[b[0]]).Elem()).Interface().(Message)
-	r := wirecode.NewReader(b[1:])
-	c := coder{Coder: wirecode.ReadFrom(r), r: r}
+	c := coder{Coder: *wirecode.ReadFrom(b[1:])}
 	m.fields(&c)
-	switch err := r.Done(); {
+	switch err := c.Done(); {
 	case c.wrong != "":
 	case err == nil:
 		return m, nil
@@ -83,13 +82,12 @@ func Cut(s string, n int) string {
 // values when it reads.
 type coder struct {
 	wirecode.Coder
-	r     *wirecode.Reader // nil: it writes
-	wrong string           // the first thing that is wrong; what is read after it is of no use
+	wrong string // the first thing that is wrong; what is read after it is of no use
 }
 
 // limit notes an excess over a limit.
 func (c *coder) limit(within bool, format string, args ...any) bool {
-	if !within && c.wrong == "" && (!c.Reading() || c.r.Err() == nil) {
+	if !within && c.wrong == "" && (!c.Reading() || c.Err() == nil) {
 		c.wrong = fmt.Sprintf(format, args...)
 	}
 	return c.wrong == ""
@@ -131,7 +129,7 @@ func list[E any](c *coder, elements *[]E, limit, size int, fields func(*E)) {
 		return
 	}
 	if c.Reading() {
-		if c.check(int(n)*size <= c.r.Left(), "truncated"); c.wrong != "" || c.r.Err() != nil {
+		if c.check(int(n)*size <= c.Left(), "truncated"); c.wrong != "" || c.Err() != nil {
 			return
 		}
 		*elements = make([]E, n)
