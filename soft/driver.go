@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -137,102 +138,86 @@ func opened(d *Device, err error) (verbs.Device, error) {
 	return d, nil
 }
 
-func parseOptions(options string) (cfg Config, capture string, err error) {
-	values, err := url.ParseQuery(options)
+func parseOptions(query string) (cfg Config, capture string, err error) {
+	values, err := url.ParseQuery(query)
 	if err != nil {
-		return cfg, "", fmt.Errorf("options %q: %w: %w", options, err, verbs.ErrInvalid)
+		return cfg, "", fmt.Errorf("options %q: %w: %w", query, err, verbs.ErrInvalid)
 	}
-	for key, list := range values {
-		value := list[len(list)-1]
-		switch key {
-		case "loss":
-			err = probability(value, &cfg.Faults.Loss)
-		case "duplicate":
-			err = probability(value, &cfg.Faults.Duplicate)
-		case "reorder":
-			err = probability(value, &cfg.Faults.Reorder)
-		case "corrupt":
-			err = probability(value, &cfg.Faults.Corrupt)
-		case "mark":
-			err = probability(value, &cfg.Faults.Mark)
-		case "delay":
-			if cfg.Faults.Delay, err = time.ParseDuration(value); err != nil {
-				err = fmt.Errorf("%q is not a duration such as 5ms", value)
-			}
-		case "rate":
-			if cfg.Faults.Rate, err = strconv.Atoi(value); err != nil || cfg.Faults.Rate < 1 {
-				err = fmt.Errorf("%q is not a positive number of bytes per second", value)
-			}
-		case "seed":
-			if cfg.Faults.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
-				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
-			}
-		case "srd_seed":
-			if cfg.SRDSeed, err = strconv.ParseUint(value, 0, 64); err != nil {
-				err = fmt.Errorf("%q is not a number from 0 to 2^64-1", value)
-			}
-		case "capture":
-			if capture = value; value == "" {
-				err = fmt.Errorf("the file name is missing")
-			}
-		case "segmentation":
-			err = onOff(value, &cfg.DisableSegmentation)
-		case "coalescing":
-			err = onOff(value, &cfg.DisableCoalescing)
-		case "batch":
-			err = onOff(value, &cfg.DisableBatch)
-		case "congestion":
-			off := !cfg.CongestionControl
-			err = onOff(value, &off)
-			cfg.CongestionControl = !off
-		case "local":
-			err = onOff(value, &cfg.DisableLocal)
-		case "shards":
-			if cfg.MaxShards, err = strconv.Atoi(value); err != nil || cfg.MaxShards < 1 {
-				err = fmt.Errorf("%q is not a positive number", value)
-			}
-		case "spin":
-			if cfg.Spin, err = spin(value); err != nil {
-				err = fmt.Errorf("%q is neither off nor a duration such as 50us", value)
-			}
-		default:
-			err = fmt.Errorf("unknown option; the options are loss, duplicate, reorder, corrupt, mark, delay, rate, seed, srd_seed, capture, segmentation, coalescing, batch, congestion, local, shards and spin")
+	noCongestionControl := true
+	options := map[string]func(value string) error{
+		"loss":         option(&cfg.Faults.Loss, probability, "is not a probability from 0 to 1"),
+		"duplicate":    option(&cfg.Faults.Duplicate, probability, "is not a probability from 0 to 1"),
+		"reorder":      option(&cfg.Faults.Reorder, probability, "is not a probability from 0 to 1"),
+		"corrupt":      option(&cfg.Faults.Corrupt, probability, "is not a probability from 0 to 1"),
+		"mark":         option(&cfg.Faults.Mark, probability, "is not a probability from 0 to 1"),
+		"delay":        option(&cfg.Faults.Delay, duration, "is not a duration such as 5ms"),
+		"rate":         option(&cfg.Faults.Rate, positive, "is not a positive number of bytes per second"),
+		"seed":         option(&cfg.Faults.Seed, seed, "is not a number from 0 to 2^64-1"),
+		"srd_seed":     option(&cfg.SRDSeed, seed, "is not a number from 0 to 2^64-1"),
+		"capture":      option(&capture, fileName, "is not the name of a file"),
+		"segmentation": option(&cfg.DisableSegmentation, off, "is neither on nor off"),
+		"coalescing":   option(&cfg.DisableCoalescing, off, "is neither on nor off"),
+		"batch":        option(&cfg.DisableBatch, off, "is neither on nor off"),
+		"congestion":   option(&noCongestionControl, off, "is neither on nor off"),
+		"local":        option(&cfg.DisableLocal, off, "is neither on nor off"),
+		"shards":       option(&cfg.MaxShards, positive, "is not a positive number"),
+		"spin":         option(&cfg.Spin, spin, "is neither off nor a duration such as 50us"),
+	}
+	for name, list := range values {
+		if set := options[name]; set != nil {
+			err = set(list[len(list)-1])
+		} else {
+			err = fmt.Errorf("unknown option; the options are %s", strings.Join(slices.Sorted(maps.Keys(options)), ", "))
 		}
 		if err != nil {
-			return cfg, "", fmt.Errorf("option %q: %w: %w", key, err, verbs.ErrInvalid)
+			return cfg, "", fmt.Errorf("option %q: %w: %w", name, err, verbs.ErrInvalid)
 		}
 	}
+	cfg.CongestionControl = !noCongestionControl
 	return cfg, capture, nil
 }
 
-func probability(s string, p *float64) error {
+// option returns a function that sets *p to a value that parse accepts. Of others its error says
+// what is wrong.
+func option[T any](p *T, parse func(string) (T, bool), wrong string) func(value string) error {
+	return func(value string) error {
+		v, ok := parse(value)
+		if !ok {
+			return fmt.Errorf("%q %s", value, wrong)
+		}
+		*p = v
+		return nil
+	}
+}
+
+func probability(s string) (float64, bool) {
 	v, err := strconv.ParseFloat(s, 64)
-	if err != nil || !(v >= 0 && v <= 1) {
-		return fmt.Errorf("%q is not a probability from 0 to 1", s)
-	}
-	*p = v
-	return nil
+	return v, err == nil && v >= 0 && v <= 1
 }
 
-func spin(s string) (time.Duration, error) {
-	if s == "off" {
-		return -1, nil
-	}
+func duration(s string) (time.Duration, bool) {
 	d, err := time.ParseDuration(s)
-	if err == nil && d <= 0 {
-		err = verbs.ErrInvalid
-	}
-	return d, err
+	return d, err == nil
 }
 
-func onOff(s string, disable *bool) error {
-	switch s {
-	case "on":
-		*disable = false
-	case "off":
-		*disable = true
-	default:
-		return fmt.Errorf("%q is neither on nor off", s)
+func positive(s string) (int, bool) {
+	n, err := strconv.Atoi(s)
+	return n, err == nil && n >= 1
+}
+
+func seed(s string) (uint64, bool) {
+	n, err := strconv.ParseUint(s, 0, 64)
+	return n, err == nil
+}
+
+func fileName(s string) (string, bool) { return s, s != "" }
+
+func off(s string) (bool, bool) { return s == "off", s == "on" || s == "off" }
+
+func spin(s string) (time.Duration, bool) {
+	if s == "off" {
+		return -1, true
 	}
-	return nil
+	d, ok := duration(s)
+	return d, ok && d > 0
 }
