@@ -29,6 +29,11 @@ type Value struct {
 type Measurement struct {
 	Name string
 	Do   func(ctx context.Context) ([]Value, error)
+
+	succeeded   bool  // at least once
+	first       error // of those with which it has failed
+	failed      int   // how often
+	consecutive int   // failures since it has succeeded
 }
 
 // Contender is a program, or a version of one.
@@ -51,20 +56,8 @@ type Scene struct {
 	Contenders []Contender
 	Ratios     []Ratio
 
-	rows      []Row
-	values    map[Row][][]float64 // by contender and round; 0: there is none
-	failures  []*failure
-	succeeded map[[2]string]bool // at least once, by contender and measurement
-}
-
-// failure is a measurement that has failed.
-type failure struct {
-	contender   string
-	measurement string
-	own         bool
-	first       error
-	count       int
-	consecutive int
+	rows   []Row
+	values map[Row][][]float64 // by contender and round; 0: there is none
 }
 
 // mostFailures is how often a measurement may fail in a row. Another try would waste time.
@@ -105,13 +98,13 @@ func Run(ctx context.Context, scenes []*Scene, rounds int, log io.Writer) (*Resu
 	failed, all := 0, 0
 	for _, s := range scenes {
 		for _, c := range s.Contenders {
-			if c.Own && s.Skipped == "" {
-				all += len(c.Measurements)
-			}
-		}
-		for _, f := range s.failures {
-			if f.own && !s.succeeded[[2]string{f.contender, f.measurement}] {
-				failed++
+			for _, m := range c.Measurements {
+				if c.Own && s.Skipped == "" {
+					all++
+					if m.failed > 0 && !m.succeeded {
+						failed++
+					}
+				}
 			}
 		}
 	}
@@ -129,8 +122,7 @@ func (s *Scene) round(ctx context.Context, round int, log io.Writer) error {
 			at := (i + round) % len(s.Contenders)
 			c := &s.Contenders[at]
 			m := c.find(name)
-			f := s.failureOf(c, name)
-			if m == nil || f != nil && f.consecutive == mostFailures {
+			if m == nil || m.consecutive == mostFailures {
 				continue
 			}
 			values, err := m.Do(ctx)
@@ -139,21 +131,14 @@ func (s *Scene) round(ctx context.Context, round int, log io.Writer) error {
 			}
 			if err != nil {
 				_, _ = fmt.Fprintf(log, "%s, %s by %s: %v\n", s.Title, name, c.Name, err)
-				if f == nil {
-					f = &failure{contender: c.Name, measurement: name, own: c.Own, first: fmt.Errorf("round %d: %w", round+1, err)}
-					s.failures = append(s.failures, f)
+				if m.failed == 0 {
+					m.first = fmt.Errorf("round %d: %w", round+1, err)
 				}
-				f.count++
-				f.consecutive++
+				m.failed++
+				m.consecutive++
 				continue
 			}
-			if f != nil {
-				f.consecutive = 0
-			}
-			if s.succeeded == nil {
-				s.succeeded = map[[2]string]bool{}
-			}
-			s.succeeded[[2]string{c.Name, name}] = true
+			m.succeeded, m.consecutive = true, 0
 			for _, v := range values {
 				_, _ = fmt.Fprintf(log, "%s by %s: %.4g %s\n", v.Title, c.Name, v.Of, v.Unit)
 				s.Add(v, at, round)
@@ -181,15 +166,6 @@ func (c *Contender) find(name string) *Measurement {
 	for i := range c.Measurements {
 		if c.Measurements[i].Name == name {
 			return &c.Measurements[i]
-		}
-	}
-	return nil
-}
-
-func (s *Scene) failureOf(c *Contender, measurement string) *failure {
-	for _, f := range s.failures {
-		if f.contender == c.Name && f.measurement == measurement {
-			return f
 		}
 	}
 	return nil

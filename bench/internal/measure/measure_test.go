@@ -23,7 +23,7 @@ var (
 // fixed gives the values of a row, one in each round; a negative one is a failure.
 func fixed(row Row, values ...float64) Measurement {
 	round := 0
-	return Measurement{row.Title, func(context.Context) ([]Value, error) {
+	return Measurement{Name: row.Title, Do: func(context.Context) ([]Value, error) {
 		round++
 		if v := values[round-1]; v >= 0 {
 			return []Value{{row, v}}, nil
@@ -105,7 +105,7 @@ func TestInterrupted(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		round := 0
-		s := &Scene{Contenders: []Contender{{Name: "a", Measurements: []Measurement{fixed(latency, 5, 5, 5), {"m", func(context.Context) ([]Value, error) {
+		s := &Scene{Contenders: []Contender{{Name: "a", Measurements: []Measurement{fixed(latency, 5, 5, 5), {Name: "m", Do: func(context.Context) ([]Value, error) {
 			if round++; round == interrupted {
 				cancel()
 			}

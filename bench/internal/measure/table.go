@@ -77,8 +77,12 @@ func (r *Result) notes() (list []string) {
 		}
 	}
 	for _, s := range r.Scenes {
-		for _, f := range s.failures {
-			list = append(list, fmt.Sprintf("failed: %s, %s by %s, %d times: %v", s.Title, f.measurement, f.contender, f.count, f.first))
+		for _, c := range s.Contenders {
+			for _, m := range c.Measurements {
+				if m.failed > 0 {
+					list = append(list, fmt.Sprintf("failed: %s, %s by %s, %d times: %v", s.Title, m.Name, c.Name, m.failed, m.first))
+				}
+			}
 		}
 	}
 	return append(list, r.Notes...)
