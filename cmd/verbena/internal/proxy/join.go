@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rdma/verbena/rsocket"
 )
 
 // stream is a connection that can end its sending direction alone.
@@ -18,7 +22,7 @@ type stream interface {
 	CloseWrite() error
 }
 
-// Each direction of a connection has one buffer. It starts small, since many connections never
+// Each direction between two connections of TCP has one buffer. It starts small, since many connections never
 // carry much, and doubles when a read fills it.
 const smallBuffer, largeBuffer = 4 << 10, 64 << 10
 
@@ -130,6 +134,9 @@ func (p *pair) supervise(ctx context.Context, ends <-chan outcome, gone <-chan s
 // copy moves data in one direction, until its end or a failure. A write returns when the
 // receiver has taken the data, so a slow receiver stops the sender.
 func (p *pair) copy(to, from side, count *atomic.Int64) outcome {
+	if to.isRDMA() || from.isRDMA() {
+		return p.copyDirectly(to, from, count)
+	}
 	buf := make([]byte, smallBuffer)
 	for {
 		n, err := from.Read(buf)
@@ -144,16 +151,47 @@ func (p *pair) copy(to, from side, count *atomic.Int64) outcome {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			if err := to.CloseWrite(); err != nil {
-				return outcome{fmt.Errorf("end the data to %s: %w", to.name, err), true}
-			}
-			return outcome{}
+			return p.end(to)
 		case err != nil:
 			return outcome{fmt.Errorf("read from %s: %w", from.name, err), false}
 		case n == len(buf) && n < largeBuffer:
 			buf = make([]byte, 2*n)
 		}
 	}
+}
+
+func (s side) isRDMA() bool { _, ok := s.stream.(*rsocket.Conn); return ok }
+
+// copyDirectly is copy where one side is a connection of rsockets: it reads into its memory and writes
+// from its memory, so there is no buffer between.
+func (p *pair) copyDirectly(to, from side, count *atomic.Int64) outcome {
+	for {
+		if p.idle > 0 { // it ends from time to time, to note that data has moved
+			_ = from.SetReadDeadline(time.Now().Add(p.idle / 8)) // Read fails if this does
+		}
+		n, err := io.Copy(to.stream, from.stream)
+		if count.Add(n); n > 0 {
+			p.moved()
+		}
+		var failed *net.OpError
+		switch {
+		case err == nil:
+			return p.end(to)
+		case p.idle > 0 && errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.As(err, &failed) && strings.HasSuffix(failed.Op, "read"):
+			return outcome{fmt.Errorf("read from %s: %w", from.name, err), false}
+		default:
+			return outcome{fmt.Errorf("write to %s: %w", to.name, err), true}
+		}
+	}
+}
+
+// end ends the data to a side.
+func (p *pair) end(to side) outcome {
+	if err := to.CloseWrite(); err != nil {
+		return outcome{fmt.Errorf("end the data to %s: %w", to.name, err), true}
+	}
+	return outcome{}
 }
 
 func (p *pair) moved() { p.last.Store(int64(time.Since(p.start))) }

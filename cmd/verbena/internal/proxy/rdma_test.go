@@ -1,16 +1,20 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"io"
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,6 +83,59 @@ func TestGoneOverRDMA(t *testing.T) {
 	require.NoError(t, <-result)
 	_, err = target.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// hop returns a pair of a TCP client and an RDMA target, with the far ends.
+func hop(t *testing.T, idle time.Duration) (client *net.TCPConn, target stream, p *pair) {
+	r := openRDMA(t, "", 20)
+	l, at := listenRDMA(t, r, address{network: "rdma"}, "127.0.0.1")
+	client, nearClient := tcpPair(t)
+	nearTarget, err := r.dial(t.Context(), at)
+	require.NoError(t, err)
+	accepted, err := l.Accept()
+	require.NoError(t, err)
+	return client, accepted.(stream), newPair(nearClient, nearTarget, idle)
+}
+
+// The idle limit holds over RDMA too.
+func TestIdleOverRDMA(t *testing.T) {
+	client, target, p := hop(t, 50*time.Millisecond)
+	require.ErrorContains(t, p.run(t.Context()), "no data in either direction for 50ms")
+	for _, c := range []net.Conn{client, target} {
+		_, err := c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		_ = c.Close()
+	}
+}
+
+// Much data goes both ways at once, from TCP to RDMA and back.
+func TestDataOverRDMA(t *testing.T) {
+	client, target, p := hop(t, time.Hour)
+	result := make(chan error, 1)
+	go func() { result <- p.run(t.Context()) }()
+	up, down := make([]byte, 5<<20+1), make([]byte, 3<<20+7)
+	_, _ = rand.Read(up)
+	_, _ = rand.Read(down)
+	var work sync.WaitGroup
+	send := func(c stream, data []byte) {
+		_, err := c.Write(data)
+		assert.NoError(t, err)
+		assert.NoError(t, c.CloseWrite())
+	}
+	take := func(c io.Reader, want []byte) {
+		got, err := io.ReadAll(c)
+		assert.NoError(t, err)
+		assert.True(t, bytes.Equal(want, got))
+	}
+	work.Go(func() { send(client, up) })
+	work.Go(func() { send(target, down) })
+	work.Go(func() { take(target, up) })
+	work.Go(func() { take(client, down) })
+	work.Wait()
+	require.NoError(t, <-result)
+	require.EqualValues(t, len(up), p.up.Load())
+	require.EqualValues(t, len(down), p.down.Load())
+	_ = target.Close()
 }
 
 // TestProxyHosts of the program has the addresses that are not of the loopback interface.
