@@ -75,7 +75,7 @@ func (v *values) rate(what string, r rate) {
 func dialled(o options) (v values, err error) {
 	o.only = byDial
 	return v, withMany(o, func(m *many, hello manyMessage) error {
-		took, err := m.dial(hello.Listener, o.connections)
+		took, err := m.connect(hello.Listener, o.connections)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func dialled(o options) (v values, err error) {
 // exchanged measures connections made by descriptors.
 func exchanged(o options) (v values, err error) {
 	return v, withMany(o, func(m *many, hello manyMessage) error {
-		took, err := m.exchange(o.connections)
+		took, err := m.connect("", o.connections)
 		if err != nil {
 			return err
 		}
@@ -170,60 +170,34 @@ func withMany(o options, part func(m *many, hello manyMessage) error) (err error
 	return part(m, hello)
 }
 
-// firstMessage returns the first message of the first process.
-func (m *many) firstMessage() (w manyMessage, err error) {
-	w.Memory, err = m.local.Export(m.dev)
-	return w, err
-}
-
-// dial makes n connections by connection manager, and returns the time taken.
-func (m *many) dial(addr string, n int) (time.Duration, error) {
+// connect makes n connections, by address if the second process listens, and otherwise by
+// descriptors. It returns the time taken.
+func (m *many) connect(listener string, n int) (took time.Duration, err error) {
 	start := time.Now()
-	w, err := m.firstMessage()
-	if err == nil {
-		err = m.out.Encode(w)
-	}
-	if err != nil {
-		return 0, err
-	}
-	for range n {
-		conn, err := m.rdma.Dial(addr, rdma.DialConfig{})
-		if err != nil {
-			return 0, err
-		}
-		m.conns = append(m.conns, conn)
-	}
-	return m.bothReady(start, n)
-}
-
-// exchange makes n connections by descriptors, and returns the time taken.
-func (m *many) exchange(n int) (time.Duration, error) {
-	start := time.Now()
-	w, err := m.firstMessage()
-	if err == nil {
+	var w manyMessage
+	if w.Memory, err = m.local.Export(m.dev); err == nil && listener == "" {
 		w.Connections, err = m.export(n)
 	}
 	if err == nil {
 		err = m.out.Encode(w)
 	}
-	if err == nil {
-		w, err = m.receive()
+	if err == nil && listener == "" {
+		if w, err = m.receive(); err == nil {
+			err = m.connectAll(w.Connections)
+		}
+	}
+	for i := 0; i < n && err == nil && listener != ""; i++ {
+		var conn *rdma.Connection
+		conn, err = m.rdma.Dial(listener, rdma.DialConfig{})
+		m.conns = append(m.conns, conn)
 	}
 	if err == nil {
-		err = m.connectAll(w.Connections)
+		err = m.untilReady(n)
 	}
 	if err != nil {
 		return 0, err
 	}
-	return m.bothReady(start, n)
-}
-
-func (m *many) bothReady(start time.Time, n int) (time.Duration, error) {
-	if err := m.untilReady(n); err != nil {
-		return 0, err
-	}
-	w, err := m.receive()
-	if err == nil && !w.Ready {
+	if w, err = m.receive(); err == nil && !w.Ready {
 		err = errors.New("expected the second process to report that it is ready, got another message")
 	}
 	return time.Since(start), err
