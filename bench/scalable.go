@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -42,11 +43,11 @@ type deviceGroup struct {
 
 // deviceEnd is a device with its objects.
 type deviceEnd struct {
-	dev verbs.Device
-	cq  verbs.CQ
-	mr  verbs.MR
-	mem []byte
-	qps []verbs.QP
+	dev     verbs.Device
+	cq      verbs.CQ
+	mr      verbs.MR
+	mem     []byte
+	objects []io.Closer // in the order in which they were made
 
 	counters bool
 }
@@ -64,13 +65,17 @@ type target struct {
 func newDeviceEnd(o options, name string, mem []byte) (v *deviceEnd, err error) {
 	v = &deviceEnd{mem: mem, counters: o.counters}
 	if v.dev, err = device.Open(name); err != nil {
-		return v, err
+		return nil, err
 	}
-	if v.cq, err = v.dev.CreateCQ(verbs.CQInit{Capacity: 1 << 16}); err != nil {
-		return v, err
+	if v.mr, err = v.dev.DefaultPD().RegMR(v.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead); err == nil {
+		v.objects = append(v.objects, v.mr)
+		v.cq, err = v.dev.CreateCQ(verbs.CQInit{Capacity: 1 << 16})
 	}
-	v.mr, err = v.dev.DefaultPD().RegMR(v.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
-	return v, err
+	if err != nil {
+		return nil, errors.Join(err, v.close())
+	}
+	v.objects = append(v.objects, v.cq)
+	return v, nil
 }
 
 // queuePair makes a queue pair. One of SRD is ready, one of RC has to be connected.
@@ -82,11 +87,20 @@ func (v *deviceEnd) queuePair(service verbs.QPType) (verbs.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.qps = append(v.qps, q)
+	v.objects = append(v.objects, q)
 	if service == verbs.SRD {
 		err = verbstest.BringUp(q, service, verbs.QPAttr{Port: srdPortNumber, QKey: srdQKey})
 	}
 	return q, err
+}
+
+// handle makes an address handle.
+func (v *deviceEnd) handle(to verbs.AddressAttr) (verbs.AH, error) {
+	ah, err := v.dev.DefaultPD().CreateAH(to)
+	if err == nil {
+		v.objects = append(v.objects, ah)
+	}
+	return ah, err
 }
 
 func (v *deviceEnd) address() (verbs.AddressAttr, error) {
@@ -97,24 +111,14 @@ func (v *deviceEnd) address() (verbs.AddressAttr, error) {
 	return verbs.AddressAttr{DGID: gids[0].GID, Port: srdPortNumber, UDPPort: gids[0].UDPPort}, nil
 }
 
-func (v *deviceEnd) close() error {
-	if v.dev == nil {
-		return nil
-	}
-	var errs []error
-	for _, q := range v.qps {
-		errs = append(errs, q.Close())
-	}
-	if v.mr != nil {
-		errs = append(errs, v.mr.Close())
-	}
-	if v.cq != nil {
-		errs = append(errs, v.cq.Close())
+func (v *deviceEnd) close() (err error) {
+	for _, c := range slices.Backward(v.objects) {
+		err = errors.Join(err, c.Close())
 	}
 	if v.counters {
-		errs = append(errs, showCounters(v.dev))
+		err = errors.Join(err, showCounters(v.dev))
 	}
-	return errors.Join(append(errs, v.dev.Close())...)
+	return errors.Join(err, v.dev.Close())
 }
 
 // srdDevice returns the name of the device without its path through shared memory: both
@@ -164,20 +168,20 @@ func newDeviceGroup(o options, service verbs.QPType, devices, queues int) (f *de
 	}
 	for i := range devices {
 		p, err := newDeviceEnd(o, srdPeerDevice(o.device, i), mem)
-		f.peers = append(f.peers, p)
 		if err != nil {
 			return f, err
 		}
+		f.peers = append(f.peers, p)
 		addr, err := p.address()
 		if err != nil {
 			return f, err
 		}
 		var there, back verbs.AH
 		if service == verbs.SRD {
-			if there, err = f.hub.dev.DefaultPD().CreateAH(addr); err != nil {
+			if there, err = f.hub.handle(addr); err != nil {
 				return f, err
 			}
-			if back, err = p.dev.DefaultPD().CreateAH(own); err != nil {
+			if back, err = p.handle(own); err != nil {
 				return f, err
 			}
 		}
@@ -208,23 +212,13 @@ func connectRC(q, peer verbs.QP, addr verbs.AddressAttr) error {
 	})
 }
 
-func (f *deviceGroup) close() error {
-	var errs []error
-	closed := make(map[verbs.AH]bool)
-	for _, t := range f.targets {
-		for _, ah := range []verbs.AH{t.toPeer, t.toHub} {
-			if ah != nil && !closed[ah] {
-				closed[ah] = true
-				errs = append(errs, ah.Close())
-			}
-		}
-	}
+func (f *deviceGroup) close() (err error) {
 	for _, v := range append(f.peers, f.hub) {
 		if v != nil {
-			errs = append(errs, v.close())
+			err = errors.Join(err, v.close())
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // request adds the fields that depend on the target and the service.
@@ -252,16 +246,6 @@ func (f *deviceGroup) poll(v *deviceEnd) (int, error) {
 	return n, err
 }
 
-// pollPeer polls the peer if there is only one, so that its row needs one processor and does
-// not depend on other threads. Several peers work on their own goroutines.
-func (f *deviceGroup) pollPeer() error {
-	if len(f.peers) > 1 {
-		return nil
-	}
-	_, err := f.poll(f.peers[0])
-	return err
-}
-
 // writes keeps batches of writes of n bytes in flight, each batch to the next target, and
 // returns the completions per second.
 func (f *deviceGroup) writes(d time.Duration, batches, batch, n int) (float64, error) {
@@ -277,6 +261,18 @@ func (f *deviceGroup) writes(d time.Duration, batches, batch, n int) (float64, e
 		return err
 	}
 	completed, posted := 0, 0
+	poll := func() error {
+		if len(f.peers) == 1 {
+			// So this row needs one processor and does not depend on other threads. Several peers
+			// work on their own goroutines.
+			if _, err := f.poll(f.peers[0]); err != nil {
+				return err
+			}
+		}
+		k, err := f.poll(f.hub)
+		completed += k
+		return err
+	}
 	var begin time.Time
 	counted := 0
 	// The time starts when every target has been written to once.
@@ -288,14 +284,9 @@ func (f *deviceGroup) writes(d time.Duration, batches, batch, n int) (float64, e
 			}
 			posted += batch
 		}
-		if err := f.pollPeer(); err != nil {
+		if err := poll(); err != nil {
 			return 0, err
 		}
-		k, err := f.poll(f.hub)
-		if err != nil {
-			return 0, err
-		}
-		completed += k
 		switch now := time.Now(); {
 		case begin.IsZero():
 			if completed >= least && now.Sub(start) >= min(warmUp, 10*d) {
@@ -304,14 +295,9 @@ func (f *deviceGroup) writes(d time.Duration, batches, batch, n int) (float64, e
 		case now.Sub(begin) >= d:
 			rate := float64(completed-counted) / now.Sub(begin).Seconds()
 			for completed < posted {
-				if err := f.pollPeer(); err != nil {
+				if err := poll(); err != nil {
 					return 0, err
 				}
-				k, err := f.poll(f.hub)
-				if err != nil {
-					return 0, err
-				}
-				completed += k
 			}
 			return rate, nil
 		}
