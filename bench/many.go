@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bench/internal/readable"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
@@ -17,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/footprint"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -355,7 +355,7 @@ func serveMany(o options, in io.Reader, out io.Writer) (err error) {
 			err = m.out.Encode(manyMessage{Used: int64(processor.Time())})
 		case w.Footprint:
 			var own manyMessage
-			own.Heap, _, own.Resident = footprint.Measure().Grown(m.baseline, o.connections)
+			own.Heap, own.Resident = footprint.Measure().Grown(m.baseline, o.connections)
 			err = m.out.Encode(own)
 		}
 		if errors.Is(err, errPeerEnded) {

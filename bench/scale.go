@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/bench/internal/measure"
 	"github.com/verbena-rdma/verbena/bench/internal/stats"
 	"github.com/verbena-rdma/verbena/internal/process"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/footprint"
 )
 
 // How many writes are in flight on all connections together, and how many consecutive ones are
@@ -99,7 +99,7 @@ func exchanged(o options) (v values, err error) {
 			return err
 		}
 		v.less("set up by descriptor", "ms", took.Seconds()*1e3)
-		heap, _, resident := footprint.Measure().Grown(m.baseline, o.connections)
+		heap, resident := footprint.Measure().Grown(m.baseline, o.connections)
 		v.memory("unused", heap, resident)
 		used, err := m.idle(ownUsed, min(idleSettle, 10*o.duration), o.duration)
 		if err != nil {
@@ -123,7 +123,7 @@ func exchanged(o options) (v values, err error) {
 		v.rate("writes at once", r)
 		v.more("fairness (Jain's index)", "", jain)
 		v.more("fewest writes of a connection, of the mean", "", least)
-		heap, _, resident = footprint.Measure().Grown(m.baseline, o.connections)
+		heap, resident = footprint.Measure().Grown(m.baseline, o.connections)
 		v.memory("used", heap, resident)
 		median, tail, err := m.roundTrip(o.duration)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/verbena-rdma/verbena/bench/internal/stats"
 	"github.com/verbena-rdma/verbena/soft/sim"
 )
 
@@ -115,18 +116,16 @@ func since(before, c sim.LinkCounts) sim.LinkCounts {
 // shares returns the part of a link that data takes, Jain's index, and the number of
 // connections that moved nothing.
 func shares(bytes []int, d time.Duration, gigabits float64) (share, fairness float64, starved int) {
-	total, squares := 0.0, 0.0
-	for _, b := range bytes {
-		total += float64(b)
-		squares += float64(b) * float64(b)
+	total, each := 0, make([]float64, len(bytes))
+	for i, b := range bytes {
+		total += b
+		each[i] = float64(b)
 		if b == 0 {
 			starved++
 		}
 	}
-	if squares == 0 {
-		return 0, 0, starved
-	}
-	return total * 8 / d.Seconds() / (gigabits * 1e9), total * total / (float64(len(bytes)) * squares), starved
+	fairness, _ = stats.Fairness(each)
+	return float64(total) * 8 / d.Seconds() / (gigabits * 1e9), fairness, starved
 }
 
 // tail describes the distribution of latencies.

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/verbena-rdma/verbena/bench/internal/footprint"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/test/footprint"
 )
 
 // speedCase is a row of the table of speeds: hosts in a ring, each with connections to the

@@ -10,12 +10,3 @@ func Median(values []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
-
-// MedianBy returns the median of of(r) over all rounds r.
-func MedianBy[T any](rounds []T, of func(T) float64) float64 {
-	values := make([]float64, len(rounds))
-	for i, r := range rounds {
-		values[i] = of(r)
-	}
-	return Median(values)
-}

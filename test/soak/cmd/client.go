@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/test/footprint"
 	"github.com/verbena-rdma/verbena/test/traffic"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -325,7 +326,7 @@ func linkName(name string) []any { return []any{name} }
 // sendStats reports to the controller what has been done so far, once per interval.
 func sendStats(w *eventWriter, now func() *stats) {
 	for range time.Tick(beatEvery) {
-		h := resources{Goroutines: runtime.NumGoroutine(), RSS: residentMemory()}
+		h := resources{Goroutines: runtime.NumGoroutine(), RSS: int64(footprint.Resident())}
 		w.send(event{Is: isBeat, Stats: now(), Held: &h})
 	}
 }

@@ -9,19 +9,6 @@ import (
 
 // Only Linux has files in which a program can read these. Elsewhere nothing is counted.
 
-// residentMemory returns the resident memory of the process, in bytes.
-func residentMemory() int64 {
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	var size, resident int64
-	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
-		return 0
-	}
-	return resident * int64(os.Getpagesize())
-}
-
 // openFiles counts the open files of the process by kind.
 func openFiles() map[string]int {
 	list, err := os.ReadDir("/proc/self/fd")

@@ -6,8 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
+
+	"github.com/verbena-rdma/verbena/test/footprint"
 )
 
 // resources is what a process holds at a moment without any work.
@@ -44,13 +45,8 @@ const (
 
 // processResources measures this process.
 func processResources() resources {
-	runtime.GC()
-	debug.FreeOSMemory() // a second collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	h := resources{Heap: int64(m.HeapAlloc), Goroutines: runtime.NumGoroutine()}
-	h.RSS, h.Mappings = residentMemory(), sharedMappings()
-	h.Kinds = openFiles()
+	m := footprint.Measure()
+	h := resources{Heap: int64(m.Heap), RSS: int64(m.Resident), Goroutines: runtime.NumGoroutine(), Mappings: sharedMappings(), Kinds: openFiles()}
 	for _, n := range h.Kinds {
 		h.Files += n
 	}
