@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package cmtest has the tests that every connection manager behind package verbs passes, with
 // any other connection manager at the other end.
 package cmtest
@@ -7,13 +5,13 @@ package cmtest
 import (
 	"net/netip"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -66,12 +64,17 @@ type End struct {
 // NewEnd makes an end. The end of the test closes it.
 func NewEnd(t testing.TB, s Side, kind verbs.QPType) *End {
 	t.Helper()
+	return newEnd(t, s, kind, size)
+}
+
+func newEnd(t testing.TB, s Side, kind verbs.QPType, memory int) *End {
+	t.Helper()
 	e := &End{t: t, Side: s, events: make(chan verbs.CMEvent, 1024)}
 	cleanup := func(f func() error) { t.Cleanup(func() { require.NoError(t, f()) }) }
-	var err error
-	e.mem, err = syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	mem, free, err := mmap.AllocBytes(memory)
 	require.NoError(t, err)
-	cleanup(func() error { return syscall.Munmap(e.mem) })
+	cleanup(free)
+	e.mem = mem
 	e.mr, err = s.Device.DefaultPD().RegMR(e.mem, access)
 	require.NoError(t, err)
 	cleanup(e.mr.Close)

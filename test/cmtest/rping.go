@@ -1,5 +1,3 @@
-//go:build unix
-
 package cmtest
 
 import (
@@ -7,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,9 +18,7 @@ import (
 // the same data. An advertisement, and the message that answers it, has 16 bytes: address,
 // rkey and length, in network byte order.
 type Rping struct {
-	*End
-	mr   verbs.MR
-	mem  []byte // the messages, and from rpingData on the data
+	*End // its memory has the messages, and from rpingData on the data
 	size int
 	id   verbs.CMID
 }
@@ -37,19 +32,7 @@ const (
 
 // NewRping makes an end for data of that size.
 func NewRping(t testing.TB, s Side, size int) *Rping {
-	r := &Rping{End: NewEnd(t, s, verbs.RC), size: size}
-	var err error
-	r.mem, err = syscall.Mmap(-1, 0, rpingData+2*size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	require.NoError(t, err)
-	r.mr, err = s.Device.DefaultPD().RegMR(r.mem, access)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		// The peer may still read through the queue pair, so it is closed first.
-		require.NoError(t, r.QP.Close())
-		require.NoError(t, r.mr.Close())
-		require.NoError(t, syscall.Munmap(r.mem))
-	})
-	return r
+	return &Rping{End: newEnd(t, s, verbs.RC, rpingData+2*size), size: size}
 }
 
 // postRecv posts the receive of a message.
@@ -76,7 +59,7 @@ func (r *Rping) do(wr verbs.SendWR, message bool) bool {
 	if message {
 		want++
 	}
-	for deadline := time.Now().Add(5 * time.Minute); want > 0; {
+	for deadline := time.Now().Add(patience); want > 0; {
 		var wc [4]verbs.WC
 		n, err := r.cq.Poll(wc[:want])
 		require.NoError(r.t, err)
