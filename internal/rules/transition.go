@@ -16,21 +16,40 @@ type Limits struct {
 	DestReadAtomic int // greatest MaxDestReadAtomic
 }
 
-var attributeNames = []struct {
-	mask verbs.QPAttrMask
-	name string
+var attributes = []struct {
+	mask   verbs.QPAttrMask
+	name   string
+	assign func(to, from *verbs.QPAttr)
 }{
-	{verbs.QPAttrPKeyIndex, "PKeyIndex"}, {verbs.QPAttrPort, "Port"}, {verbs.QPAttrAccess, "Access"},
-	{verbs.QPAttrQKey, "QKey"}, {verbs.QPAttrAddress, "Address"}, {verbs.QPAttrPathMTU, "PathMTU"},
-	{verbs.QPAttrTimeout, "Timeout"}, {verbs.QPAttrRetryCount, "RetryCount"}, {verbs.QPAttrRNRRetry, "RNRRetry"},
-	{verbs.QPAttrRQPSN, "RQPSN"}, {verbs.QPAttrMaxInitReadAtomic, "MaxInitReadAtomic"},
-	{verbs.QPAttrMaxDestReadAtomic, "MaxDestReadAtomic"}, {verbs.QPAttrMinRNRTimer, "MinRNRTimer"},
-	{verbs.QPAttrSQPSN, "SQPSN"}, {verbs.QPAttrDestQPN, "DestQPN"},
+	{verbs.QPAttrPKeyIndex, "PKeyIndex", func(to, from *verbs.QPAttr) { to.PKeyIndex = from.PKeyIndex }},
+	{verbs.QPAttrPort, "Port", func(to, from *verbs.QPAttr) { to.Port = from.Port }},
+	{verbs.QPAttrAccess, "Access", func(to, from *verbs.QPAttr) { to.Access = from.Access }},
+	{verbs.QPAttrQKey, "QKey", func(to, from *verbs.QPAttr) { to.QKey = from.QKey }},
+	{verbs.QPAttrAddress, "Address", func(to, from *verbs.QPAttr) { to.Address = from.Address }},
+	{verbs.QPAttrPathMTU, "PathMTU", func(to, from *verbs.QPAttr) { to.PathMTU = from.PathMTU }},
+	{verbs.QPAttrTimeout, "Timeout", func(to, from *verbs.QPAttr) { to.Timeout = from.Timeout }},
+	{verbs.QPAttrRetryCount, "RetryCount", func(to, from *verbs.QPAttr) { to.RetryCount = from.RetryCount }},
+	{verbs.QPAttrRNRRetry, "RNRRetry", func(to, from *verbs.QPAttr) { to.RNRRetry = from.RNRRetry }},
+	{verbs.QPAttrRQPSN, "RQPSN", func(to, from *verbs.QPAttr) { to.RQPSN = from.RQPSN }},
+	{verbs.QPAttrMaxInitReadAtomic, "MaxInitReadAtomic", func(to, from *verbs.QPAttr) { to.MaxInitReadAtomic = from.MaxInitReadAtomic }},
+	{verbs.QPAttrMaxDestReadAtomic, "MaxDestReadAtomic", func(to, from *verbs.QPAttr) { to.MaxDestReadAtomic = from.MaxDestReadAtomic }},
+	{verbs.QPAttrMinRNRTimer, "MinRNRTimer", func(to, from *verbs.QPAttr) { to.MinRNRTimer = from.MinRNRTimer }},
+	{verbs.QPAttrSQPSN, "SQPSN", func(to, from *verbs.QPAttr) { to.SQPSN = from.SQPSN }},
+	{verbs.QPAttrDestQPN, "DestQPN", func(to, from *verbs.QPAttr) { to.DestQPN = from.DestQPN }},
+}
+
+// Assign copies the given attributes, but not the state.
+func Assign(to, from *verbs.QPAttr, given verbs.QPAttrMask) {
+	for _, a := range attributes {
+		if given&a.mask != 0 {
+			a.assign(to, from)
+		}
+	}
 }
 
 // AttributeName is the name of the first attribute in the mask, as package verbs spells it.
 func AttributeName(mask verbs.QPAttrMask) string {
-	for _, a := range attributeNames {
+	for _, a := range attributes {
 		if mask&a.mask != 0 {
 			return a.name
 		}
@@ -74,7 +93,7 @@ func CheckTransition(service verbs.QPType, from verbs.QPState, attr *verbs.QPAtt
 // not define. CheckTransition includes it.
 func CheckAttributes(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	unknown := mask &^ verbs.QPAttrState
-	for _, a := range attributeNames {
+	for _, a := range attributes {
 		unknown &^= a.mask
 	}
 	if unknown != 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -114,7 +115,7 @@ func (m *Manager) Connect(p ConnectParams, now time.Duration) (*Conn, error) {
 		QKey: p.Path.sourceKey(), QPN: p.QPN, ResponderResources: c.responderResources, InitiatorDepth: c.initiatorDepth,
 		RemoteResponseTimeout: p.ResponseTimeout, Transport: transport,
 		StartingPSN: p.PSN, LocalResponseTimeout: p.ResponseTimeout, RetryCount: p.RetryCount,
-		PKey: defaultPKey, PathMTU: mad.MTUCode(p.PathMTU), RNRRetry: p.RNRRetry, MaxCMRetries: p.MaxCMRetries, SRQ: p.SRQ,
+		PKey: wire.DefaultPKey, PathMTU: mad.MTUCode(p.PathMTU), RNRRetry: p.RNRRetry, MaxCMRetries: p.MaxCMRetries, SRQ: p.SRQ,
 		Primary: mad.Path{
 			LocalLID: mad.PermissiveLID, RemoteLID: mad.PermissiveLID, LocalGID: c.local, RemoteGID: c.remote,
 			TrafficClass: p.TrafficClass, HopLimit: hopLimit, AckTimeout: p.AckTimeout,

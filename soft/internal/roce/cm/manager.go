@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -360,6 +361,4 @@ func (m *Manager) NoRoute(d *Datagram, now time.Duration) {
 }
 
 // pKeyUsable reports whether a P_Key is of the default partition, the only one of the device.
-func pKeyUsable(key uint16) bool { return key&0x7fff == defaultPKey&0x7fff }
-
-const defaultPKey = 0xffff
+func pKeyUsable(key uint16) bool { return key&0x7fff == wire.DefaultPKey&0x7fff }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -76,7 +77,7 @@ func (m *Manager) Resolve(p ResolveParams, now time.Duration) (*Resolution, erro
 	r.timer.Owner = r
 	private := ipHeader(p.Path, p.SourcePort)
 	_ = (&mad.SIDRREQ{
-		TransactionID: r.transactionID, RequestID: r.requestID, PKey: defaultPKey, ServiceID: p.Service.ID(),
+		TransactionID: r.transactionID, RequestID: r.requestID, PKey: wire.DefaultPKey, ServiceID: p.Service.ID(),
 		PrivateData: append(private[:], p.PrivateData...),
 	}).Encode(r.message) // cannot fail: the length has been checked
 	m.resolutions[r.requestID] = r

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -148,7 +149,7 @@ func (c *Context) receiveResponse(p *wire.Packet, now time.Duration) bool {
 			c.t.counters.Unexpected++
 			return false
 		}
-		if !m.segs.Scatter(s.index*m.mtu, p.Payload) {
+		if m.segs.Scatter(s.index*m.mtu, p.Payload) != dma.NoFault {
 			m.fail(codeInvalidLKey)
 		}
 	}

@@ -99,7 +99,7 @@ func (c *Context) noteReceived(p *wire.Packet, now time.Duration) {
 // newPacket makes a packet of the context, with the headers that all of them have.
 func (c *Context) newPacket(op wire.Opcode, qpn uint32) *wire.Packet {
 	p := &c.t.packet
-	*p = wire.Packet{Opcode: op, PKey: defaultPKey, MigReq: true, DestQP: qpn}
+	*p = wire.Packet{Opcode: op, PKey: wire.DefaultPKey, MigReq: true, DestQP: qpn}
 	p.SRDETH = wire.SRDETH{Source: c.own, Target: c.peer, MTU: c.t.mtuCode}
 	return p
 }

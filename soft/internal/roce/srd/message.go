@@ -47,14 +47,9 @@ func (m *message) lastWaits() bool {
 	return m.op == verbs.OpWriteImm && m.sent == m.packets-1 && m.finished < m.packets-1
 }
 
-var opcodes = [...]verbs.WCOpcode{
-	verbs.OpSend: verbs.WCSend, verbs.OpSendImm: verbs.WCSend, verbs.OpWrite: verbs.WCWrite,
-	verbs.OpWriteImm: verbs.WCWrite, verbs.OpRead: verbs.WCRead,
-}
-
 // succeed completes the request.
 func (m *message) succeed() {
-	q, id, op, n := m.qp, m.id, opcodes[m.op], m.length
+	q, id, op, n := m.qp, m.id, transport.CompletionOpcodes[m.op], m.length
 	if op == verbs.WCSend {
 		q.t.counters.Sends++
 	}
@@ -65,7 +60,7 @@ func (m *message) succeed() {
 // fail completes the request with an error. Answers to its packets under way are ignored.
 func (m *message) fail(c code) {
 	q := m.qp
-	wc := verbs.WC{ID: m.id, Status: statuses[c], Opcode: opcodes[m.op], VendorError: uint32(c), QPN: q.num}
+	wc := verbs.WC{ID: m.id, Status: statuses[c], Opcode: transport.CompletionOpcodes[m.op], VendorError: uint32(c), QPN: q.num}
 	m.release()
 	q.sendCQ.Complete(wc, q.sends.Add(), true)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -249,7 +250,7 @@ func (s *modelNode) completed(wc verbs.WC) {
 	o := s.lanes[wc.ID>>32].slots[uint32(wc.ID)]
 	m := s.m
 	m.require(o.busy, "%v completed twice", o.op)
-	m.require(wc.Status == verbs.StatusSuccess && wc.Bytes == uint32(o.n) && wc.QPN == s.num && wc.Opcode == opcodes[o.op], "%v: %+v", o.op, wc)
+	m.require(wc.Status == verbs.StatusSuccess && wc.Bytes == uint32(o.n) && wc.QPN == s.num && wc.Opcode == transport.CompletionOpcodes[o.op], "%v: %+v", o.op, wc)
 	want := pattern(make([]byte, o.n), o.seed)
 	switch o.op {
 	case verbs.OpRead:

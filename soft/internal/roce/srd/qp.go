@@ -127,31 +127,13 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask, now time.Duration) er
 		q.state = to
 		q.flush()
 	default:
-		q.assign(&a, mask)
+		rules.Assign(&q.attr, &a, mask)
 		q.state = to
 		if to == verbs.QPReadyToSend {
 			q.resume(now)
 		}
 	}
 	return nil
-}
-
-func (q *QP) assign(a *verbs.QPAttr, given verbs.QPAttrMask) {
-	if given&verbs.QPAttrPKeyIndex != 0 {
-		q.attr.PKeyIndex = a.PKeyIndex
-	}
-	if given&verbs.QPAttrPort != 0 {
-		q.attr.Port = a.Port
-	}
-	if given&verbs.QPAttrQKey != 0 {
-		q.attr.QKey = a.QKey
-	}
-	if given&verbs.QPAttrSQPSN != 0 {
-		q.attr.SQPSN = a.SQPSN
-	}
-	if given&verbs.QPAttrRNRRetry != 0 {
-		q.attr.RNRRetry = a.RNRRetry
-	}
 }
 
 // reset drops everything, without completions (IBTA 10.3.1.1).
@@ -322,10 +304,6 @@ func (q *QP) check(wr *verbs.SendWR) error {
 	return nil
 }
 
-// ownQKeyBit is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
-// (IBTA 10.2.5).
-const ownQKeyBit = 1 << 31
-
 func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	if err := q.check(wr); err != nil {
 		return err
@@ -341,10 +319,7 @@ func (q *QP) postSend(wr *verbs.SendWR, now time.Duration) error {
 	m := q.allocMessage()
 	m.busy, m.ah = true, ah
 	m.id, m.op, m.imm, m.remoteAddr, m.rkey = wr.ID, wr.Op, wr.Imm, wr.RemoteAddr, wr.RKey
-	m.remoteQPN, m.remoteQKey = wr.RemoteQPN, wr.RemoteQKey
-	if m.remoteQKey&ownQKeyBit != 0 {
-		m.remoteQKey = q.attr.QKey
-	}
+	m.remoteQPN, m.remoteQKey = wr.RemoteQPN, transport.DatagramQKey(wr.RemoteQKey, q.attr.QKey)
 	m.packets, m.sent, m.finished = 0, 0, 0
 	m.rnrRetries, m.rnrTries = q.attr.RNRRetry, 0
 	ah.outstanding++

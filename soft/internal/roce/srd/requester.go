@@ -3,6 +3,7 @@ package srd
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -238,7 +239,7 @@ func (c *Context) sendRequests(now time.Duration, budget int) int {
 // sendNext sends the next packet of the first message in the queue, or holds it.
 func (c *Context) sendNext(now time.Duration) {
 	m := c.queue.first
-	if m.length > c.mtu && opcodes[m.op] == verbs.WCSend { // the peer's MTU is smaller than this end's
+	if m.length > c.mtu && transport.CompletionOpcodes[m.op] == verbs.WCSend { // the peer's MTU is smaller than this end's
 		m.fail(codeBadLength)
 		return
 	}

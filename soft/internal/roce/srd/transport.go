@@ -251,7 +251,7 @@ func (t *Transport) refuseUnknownQP(from Address, to *wire.Packet) {
 	t.counters.Refused++
 	t.counters.UnknownQP++
 	p := &t.packet
-	*p = wire.Packet{Opcode: wire.SRDNak, PKey: defaultPKey, MigReq: true, DestQP: to.DETH.SrcQP, PSN: to.PSN}
+	*p = wire.Packet{Opcode: wire.SRDNak, PKey: wire.DefaultPKey, MigReq: true, DestQP: to.DETH.SrcQP, PSN: to.PSN}
 	p.SRDETH = wire.SRDETH{Source: to.SRDETH.Target, Target: to.SRDETH.Source, MTU: t.mtuCode}
 	p.AETH = codeBadQPN.aeth()
 	t.cfg.Reply(from, p)
@@ -272,13 +272,10 @@ func (t *Transport) sendHelloReply(c *Context, from Address, to *wire.Packet, no
 		own = t.token(from, epoch(now))
 	}
 	p := &t.packet
-	*p = wire.Packet{Opcode: wire.SRDHelloReply, PKey: defaultPKey, MigReq: true, PSN: to.PSN}
+	*p = wire.Packet{Opcode: wire.SRDHelloReply, PKey: wire.DefaultPKey, MigReq: true, PSN: to.PSN}
 	p.SRDETH = wire.SRDETH{Source: own, Target: to.SRDETH.Source, Floor: to.SRDETH.Floor, MTU: t.mtuCode}
 	t.cfg.Reply(from, p)
 }
-
-// defaultPKey is the partition key every port has (IBTA 10.9.2).
-const defaultPKey = 0xffff
 
 // qp returns the queue pair with a number, or nil.
 func (t *Transport) qp(num uint32) *QP {

@@ -24,9 +24,6 @@ type Output interface {
 	Send(p *wire.Packet, pieces [][]byte, n int) bool
 }
 
-// defaultPKey is the partition key every port has (IBTA 10.9.2).
-const defaultPKey = 0xffff
-
 // Config configures a queue pair.
 type Config struct {
 	Type       verbs.QPType

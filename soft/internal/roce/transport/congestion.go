@@ -126,7 +126,7 @@ func (q *QP) Marked(p *wire.Packet, now time.Duration) {
 func (q *QP) sendNotification(out Output, now time.Duration) {
 	q.notify, q.everSent, q.notifiedAt = false, true, now
 	p := &q.packet
-	*p = wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, DestQP: q.attr.DestQPN, BECN: true, MigReq: true}
+	*p = wire.Packet{Opcode: wire.CNP, PKey: wire.DefaultPKey, DestQP: q.attr.DestQPN, BECN: true, MigReq: true}
 	q.counters.NotificationsSent++
 	out.Send(p, nil, 0)
 }

@@ -198,7 +198,7 @@ func TestFloodOfNotifications(t *testing.T) {
 		notifications /= 5
 	}
 	for range notifications {
-		c.client.receive(&wire.Packet{Opcode: wire.CNP, PKey: defaultPKey, BECN: true, DestQP: c.client.qp.Num()}, b.Now)
+		c.client.receive(&wire.Packet{Opcode: wire.CNP, PKey: wire.DefaultPKey, BECN: true, DestQP: c.client.qp.Num()}, b.Now)
 		b.Pass(10 * time.Microsecond)
 	}
 	assert.Greater(t, c.bytes-before, notifications, "bytes, 100 kB a second")

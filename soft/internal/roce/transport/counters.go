@@ -1,5 +1,7 @@
 package transport
 
+import "reflect"
+
 // Counters counts what queue pairs do. The names are those of the same counts in the kernel's
 // soft-RoCE driver.
 type Counters struct {
@@ -39,33 +41,8 @@ type Counters struct {
 
 // Add adds others to the counters.
 func (c *Counters) Add(o *Counters) {
-	c.SentPackets += o.SentPackets
-	c.ReceivedPackets += o.ReceivedPackets
-	c.DuplicateRequests += o.DuplicateRequests
-	c.OutOfSequence += o.OutOfSequence
-	c.RNRNaksReceived += o.RNRNaksReceived
-	c.RNRNaksSent += o.RNRNaksSent
-	c.SequenceNaks += o.SequenceNaks
-	c.AcksDeferred += o.AcksDeferred
-	c.RetryExceeded += o.RetryExceeded
-	c.RNRRetryExceeded += o.RNRRetryExceeded
-	c.CompleterRetries += o.CompleterRetries
-	c.Sends += o.Sends
-	c.Receives += o.Receives
-	c.RemoteAccessErrors += o.RemoteAccessErrors
-	c.RemoteInvalidErrors += o.RemoteInvalidErrors
-	c.BrokenMessages += o.BrokenMessages
-	c.DatagramsDropped += o.DatagramsDropped
-	c.QKeyViolations += o.QKeyViolations
-	c.WrongState += o.WrongState
-	c.WrongService += o.WrongService
-	c.UnexpectedResponses += o.UnexpectedResponses
-	c.DuplicatesRefused += o.DuplicatesRefused
-	c.RequestsDropped += o.RequestsDropped
-	c.AccessesLimited += o.AccessesLimited
-	c.ReadsAbandoned += o.ReadsAbandoned
-	c.MarkedPackets += o.MarkedPackets
-	c.NotificationsSent += o.NotificationsSent
-	c.NotificationsHandled += o.NotificationsHandled
-	c.NotificationsIgnored += o.NotificationsIgnored
+	to, from := reflect.ValueOf(c).Elem(), reflect.ValueOf(o).Elem()
+	for i := range to.NumField() {
+		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
+	}
 }

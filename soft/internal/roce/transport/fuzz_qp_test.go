@@ -71,7 +71,7 @@ func (q fuzzSends) Complete(wc verbs.WC, frees QueueEntries, _ bool) {
 	r := q.requests[i]
 	q.requests = slices.Delete(q.requests, 0, i+1)
 	if wc.Status == verbs.StatusSuccess {
-		if wc.Bytes != r.length || wc.Opcode != completionOpcodes[r.op] || !r.signaled {
+		if wc.Bytes != r.length || wc.Opcode != CompletionOpcodes[r.op] || !r.signaled {
 			q.w.fail("completion %+v of request %+v", wc, r)
 		}
 	}

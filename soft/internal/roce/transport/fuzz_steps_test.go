@@ -156,7 +156,7 @@ func (w *fuzzWorld) forge(q *fuzzQP, how byte, in *fuzzInput) {
 	}
 	flags := in.next()
 	p := wire.Packet{
-		Opcode: op, PKey: defaultPKey, DestQP: q.num, AckReq: flags&1 != 0, Solicited: flags&2 != 0, BECN: how&howBECN != 0,
+		Opcode: op, PKey: wire.DefaultPKey, DestQP: q.num, AckReq: flags&1 != 0, Solicited: flags&2 != 0, BECN: how&howBECN != 0,
 		PSN: q.near(op, int(int8(in.next()))), DETH: wire.DETH{QKey: testKey, SrcQP: 5}, Imm: 7,
 	}
 	if flags&4 != 0 {

@@ -195,7 +195,9 @@ func (w *incomingWrite) placed(n uint32) {
 	w.left -= n
 }
 
-// segment is a piece of local memory that a work request names.
+// Segments are the pieces of local memory that a work request names.
+type Segments []segment
+
 type segment struct {
 	region *Region // nil for inline data
 	mem    []byte
@@ -203,10 +205,11 @@ type segment struct {
 
 func (s *segment) live() bool { return s.region == nil || !s.region.closed }
 
-// resolve appends the segments of a scatter-gather list and the sum of their
+// Resolve replaces segs with the segments of a scatter-gather list, and returns the sum of their
 // lengths. It reports false if a key, its domain, its bounds or its access are
 // wrong; empty entries are left out unchecked.
-func (m *Memory) resolve(segs []segment, sgl []verbs.SGE, domain uint32, access verbs.Access) ([]segment, uint64, bool) {
+func (m *Memory) Resolve(segs Segments, sgl []verbs.SGE, domain uint32, access verbs.Access) (Segments, uint64, bool) {
+	segs = slices.Grow(segs[:0], len(sgl))
 	var total uint64
 	for i := range sgl {
 		if sgl[i].Length == 0 {
@@ -222,9 +225,17 @@ func (m *Memory) resolve(segs []segment, sgl []verbs.SGE, domain uint32, access 
 	return segs, total, true
 }
 
-// gather appends the pieces of segs that hold the bytes [off, off+n). It reports false if a
+// Inline replaces segs with one segment of memory that needs no registration.
+func (segs Segments) Inline(b []byte) Segments {
+	if len(b) == 0 {
+		return segs[:0]
+	}
+	return append(segs[:0], segment{mem: b})
+}
+
+// Gather appends the pieces of segs that hold the bytes [off, off+n). It reports false if a
 // region was closed since.
-func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
+func (segs Segments) Gather(pieces [][]byte, off, n uint32) ([][]byte, bool) {
 	for i := range segs {
 		if n == 0 {
 			break
@@ -248,9 +259,9 @@ func gather(pieces [][]byte, segs []segment, off, n uint32) ([][]byte, bool) {
 	return pieces, n == 0
 }
 
-// scatter places data at offset off of segs. The caller has checked that the data fit. A
+// Scatter places data at offset off of segs. The caller has checked that the data fit. A
 // region that was closed since is a fault.
-func scatter(segs []segment, off uint32, data []byte) dma.Fault {
+func (segs Segments) Scatter(off uint32, data []byte) dma.Fault {
 	for i := range segs {
 		if len(data) == 0 {
 			break

@@ -15,5 +15,5 @@ func TestEveryOperationHasACompletion(t *testing.T) {
 	for !strings.HasPrefix(verbs.Opcode(count).String(), "operation ") { // so String names unknown ones
 		count++
 	}
-	assert.Len(t, completionOpcodes, count)
+	assert.Len(t, CompletionOpcodes, count)
 }

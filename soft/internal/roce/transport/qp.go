@@ -226,7 +226,7 @@ func (q *QP) reset() {
 	asked.ends.empty()
 	q.requester, q.retransmission, q.adaptive, q.pacer = requester{responseEnds: asked}, retransmission{}, adaptive{}, pacer{}
 	q.congestionControl = congestionControl{}
-	q.responder = responder{responses: q.responses, current: recvWQE{segs: q.current.segs[:0]}, executed: q.executed}
+	q.responder = responder{responses: q.responses, current: Receive{segs: q.current.segs[:0]}, executed: q.executed}
 	q.granted = GrantedKeys{}
 	q.responses.empty()
 	q.executed.empty()
@@ -260,7 +260,7 @@ func (q *QP) flush() {
 	if q.rq.shared {
 		return
 	}
-	for q.rq.take(&q.current) {
+	for q.rq.Take(&q.current) {
 		q.failReceive(verbs.StatusFlushed)
 	}
 }
@@ -281,7 +281,7 @@ func (q *QP) flushSends() {
 func (q *QP) failSend(status verbs.Status) {
 	w := q.sq.at(q.sq.head)
 	q.sq.head++
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, Opcode: completionOpcodes[w.wr.Op], QPN: q.num}, q.sends.Add(), true)
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, Opcode: CompletionOpcodes[w.wr.Op], QPN: q.num}, q.sends.Add(), true)
 }
 
 // outgoing is the packet that is being sent.

@@ -3,28 +3,42 @@ package transport
 import (
 	"fmt"
 	"math"
-	"slices"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// recvWQE is a posted receive, or several that are alike.
-type recvWQE struct {
+// Receive is a posted receive, or several that are alike.
+type Receive struct {
 	id     uint64
-	segs   []segment
+	segs   Segments
 	length uint32
 	more   uint16 // further receives with this ID; none has memory
 	fault  bool   // its scatter-gather list names memory that it must not use
 }
 
 // bare reports whether the receive has no memory.
-func (w *recvWQE) bare() bool { return len(w.segs) == 0 && !w.fault }
+func (w *Receive) bare() bool { return len(w.segs) == 0 && !w.fault }
+
+// ID returns the ID of the receive request.
+func (w *Receive) ID() uint64 { return w.id }
+
+// Len returns how many bytes the receive takes.
+func (w *Receive) Len() uint32 { return w.length }
+
+// Fill places a message that is not longer than Len.
+func (w *Receive) Fill(data []byte) verbs.Status {
+	if w.fault || w.segs.Scatter(0, data) != dma.NoFault {
+		return verbs.StatusLocalProtectionError
+	}
+	return verbs.StatusSuccess
+}
 
 // RecvQueue holds posted receives: a queue pair's own, or shared by several. Successive ones
 // without memory that have the same ID take one place in the ring: a program that only counts
 // messages may post many on each of thousands of queue pairs.
 type RecvQueue struct {
-	ring   Ring[recvWQE]
+	ring   Ring[Receive]
 	depth  int
 	posted int // receives in the ring
 	taken  int // entries in use, including those of receives that are done: see Unpolled
@@ -39,7 +53,7 @@ type RecvQueue struct {
 
 // NewRecvQueue returns a queue for depth receives of maxSGE entries each.
 func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
-	return &RecvQueue{ring: NewRing[recvWQE](depth), depth: depth, maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
+	return &RecvQueue{ring: NewRing[Receive](depth), depth: depth, maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
 }
 
 // Share marks the queue as shared; onLimit is called when the queue falls
@@ -83,25 +97,34 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 			}
 		}
 		w := q.ring.Push()
-		segs, total, ok := q.memory.resolve(slices.Grow(w.segs[:0], len(wr.SGL)), wr.SGL, q.domain, verbs.AccessLocalWrite)
+		segs, total, ok := q.memory.Resolve(w.segs, wr.SGL, q.domain, verbs.AccessLocalWrite)
 		w.id, w.segs, w.length, w.more, w.fault = wr.ID, segs, uint32(min(total, MaxMessage)), 0, !ok
 	}
 	return len(wrs), nil
 }
 
-// take moves the oldest receive to w. The arrays of segments of w and of the place are
-// swapped, so that nothing is allocated or copied.
-func (q *RecvQueue) take(w *recvWQE) bool {
+// Clear forgets all receives, and frees their queue entries.
+func (q *RecvQueue) Clear() {
+	q.empty()
+	q.taken = 0
+}
+
+// Unpolled returns a count for receives of the queue.
+func (q *RecvQueue) Unpolled() Unpolled { return NewUnpolled(&q.taken) }
+
+// Take moves the oldest receive to w, and reports false if there is none. The arrays of segments of w
+// and of the place are swapped, so that nothing is allocated or copied.
+func (q *RecvQueue) Take(w *Receive) bool {
 	if q.posted == 0 {
 		return false
 	}
 	q.posted--
 	if first := q.ring.First(); first.more > 0 {
 		first.more--
-		*w = recvWQE{id: first.id, segs: w.segs[:0]}
+		*w = Receive{id: first.id, segs: w.segs[:0]}
 	} else {
 		place := q.ring.Pop()
-		*w, *place = *place, recvWQE{segs: w.segs[:0]}
+		*w, *place = *place, Receive{segs: w.segs[:0]}
 	}
 	if q.limit > 0 && q.Len() < q.limit {
 		q.limit = 0

@@ -20,14 +20,14 @@ func TestRecvQueue(t *testing.T) {
 		depth := rapid.IntRange(1, 40).Draw(t, "depth")
 		q := NewRecvQueue(NewMemory(), testDomain, depth, 2)
 		var model []posted
-		var w recvWQE
+		var w Receive
 		for range rapid.IntRange(0, 200).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0:
 				q.Clear()
 				model = nil
 			case 1, 2, 3:
-				require.Equal(t, len(model) > 0, q.take(&w))
+				require.Equal(t, len(model) > 0, q.Take(&w))
 				if len(model) > 0 {
 					require.Equal(t, model[0], posted{w.id, w.fault})
 					require.Zero(t, w.more)
@@ -67,10 +67,10 @@ func TestReceivesWithoutMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, n+1, posted)
 	require.LessOrEqual(t, len(q.ring.items), 2)
-	var w recvWQE
+	var w Receive
 	for range wrs {
-		require.True(t, q.take(&w))
+		require.True(t, q.Take(&w))
 		require.Equal(t, uint64(7), w.id)
 	}
-	require.False(t, q.take(&w))
+	require.False(t, q.Take(&w))
 }

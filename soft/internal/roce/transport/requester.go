@@ -160,7 +160,7 @@ func (q *QP) readsOutstanding() bool {
 // has a fault.
 func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Duration) bool {
 	p := &q.packet
-	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
+	p.Begin(wire.DefaultPKey, q.attr.DestQPN, q.sendPSN)
 	index := uint32(wire.PSNDiff(q.sendPSN, w.first))
 	off := index << q.mtuShift
 	advance := 1
@@ -279,7 +279,7 @@ func (q *QP) ackReqInterval() int {
 func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
 	off := index << q.mtuShift
 	n = min(w.length-off, largest)
-	if pieces, ok = gather(q.pieces[:0], w.segs, off, n); !ok {
+	if pieces, ok = w.segs.Gather(q.pieces[:0], off, n); !ok {
 		return nil, 0, false
 	}
 	if cap(pieces) > cap(q.pieces) {

@@ -156,10 +156,11 @@ func (q *QP) complete(w *sendWQE) {
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
 	}
-	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: completionOpcodes[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
+	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Opcode: CompletionOpcodes[w.wr.Op], Bytes: w.length, QPN: q.num}, frees, false)
 }
 
-var completionOpcodes = [...]verbs.WCOpcode{
+// CompletionOpcodes are the opcodes of completions of send requests.
+var CompletionOpcodes = [...]verbs.WCOpcode{
 	verbs.OpSend:        verbs.WCSend,
 	verbs.OpSendImm:     verbs.WCSend,
 	verbs.OpWrite:       verbs.WCWrite,
@@ -235,7 +236,7 @@ func (q *QP) receiveRead(p *wire.Packet, now time.Duration) {
 	}
 	got, fault := w.got, dma.NoFault
 	for _, part := range q.payload {
-		if fault = scatter(w.segs, got, part); fault != dma.NoFault {
+		if fault = w.segs.Scatter(got, part); fault != dma.NoFault {
 			break
 		}
 		got += uint32(len(part))
@@ -275,7 +276,7 @@ func (q *QP) receiveAtomic(p *wire.Packet, now time.Duration) {
 		return
 	}
 	binary.NativeEndian.PutUint64(q.scratch[:], p.AtomicAck)
-	if scatter(w.segs, 0, q.scratch[:]) != dma.NoFault {
+	if w.segs.Scatter(0, q.scratch[:]) != dma.NoFault {
 		q.failRequest(verbs.StatusLocalProtectionError)
 		return
 	}

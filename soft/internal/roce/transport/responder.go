@@ -19,7 +19,7 @@ type responder struct {
 	lastOutOfOrder uint32 // the last packet that came instead of the expected one
 
 	message   message // the kind of the message of several packets that is being received
-	current   recvWQE // the receive that a send is filling
+	current   Receive // the receive that a send is filling
 	inReceive bool    // current was taken and is not completed
 
 	writing incomingWrite
@@ -194,7 +194,7 @@ func (q *QP) fillReceive(parts ...[]byte) verbs.Status {
 		return verbs.StatusLocalLengthError
 	}
 	for _, part := range parts {
-		switch scatter(q.current.segs, q.received, part) {
+		switch q.current.segs.Scatter(q.received, part) {
 		case dma.TargetFault:
 			return verbs.StatusLocalProtectionError
 		case dma.SourceFault:
@@ -461,7 +461,7 @@ func (q *QP) takeReceive() bool {
 // completed, or the next. It reports false if there is none.
 func (q *QP) ensureReceive() bool {
 	if !q.inReceive {
-		q.inReceive = q.rq.take(&q.current)
+		q.inReceive = q.rq.Take(&q.current)
 	}
 	return q.inReceive
 }

@@ -95,7 +95,7 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 			}
 		}
 		p := &q.packet
-		p.Begin(defaultPKey, q.attr.DestQPN, r.psn)
+		p.Begin(wire.DefaultPKey, q.attr.DestQPN, r.psn)
 		p.AETH = wire.AETH{Syndrome: r.syndrome, MSN: r.msn}
 		budget--
 		switch r.kind {

@@ -20,7 +20,7 @@ const MaxMessage = 1 << 31
 // numbers from first to last; for a read they are those of the responses.
 type sendWQE struct {
 	wr     verbs.SendWR // SGL is not kept
-	segs   []segment
+	segs   Segments
 	inline []byte
 	length uint32
 	first  uint32
@@ -108,10 +108,7 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	}
 	q.sq.reserve()
 	w := q.sq.at(q.sq.tail)
-	if cap(w.segs) < len(wr.SGL) {
-		w.segs = make([]segment, 0, len(wr.SGL))
-	}
-	w.segs, w.fault, w.got, w.executed = w.segs[:0], verbs.StatusSuccess, 0, false
+	w.fault, w.got, w.executed = verbs.StatusSuccess, 0, false
 	access := verbs.Access(0)
 	if (wr.Op == verbs.OpRead || isWord(wr.Op)) && q.maxInitRead == 0 {
 		return fmt.Errorf("the queue pair has MaxInitReadAtomic 0, so it can send no reads, atomics or atomic writes: %w", verbs.ErrInvalid)
@@ -138,12 +135,10 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 		if w.inline, err = q.memory.AppendInline(w.inline[:0], wr.SGL); err != nil {
 			return err
 		}
-		if total > 0 {
-			w.segs = append(w.segs, segment{mem: w.inline})
-		}
+		w.segs = w.segs.Inline(w.inline)
 	} else {
 		var ok bool
-		if w.segs, total, ok = q.memory.resolve(w.segs, wr.SGL, q.domain, access); !ok {
+		if w.segs, total, ok = q.memory.Resolve(w.segs, wr.SGL, q.domain, access); !ok {
 			w.fault = verbs.StatusLocalProtectionError
 		}
 	}

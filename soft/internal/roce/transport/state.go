@@ -33,37 +33,10 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	case verbs.QPError:
 		q.fail()
 	default:
-		q.assign(&a, mask)
+		rules.Assign(&q.attr, &a, mask)
 		q.enter(to)
 	}
 	return nil
-}
-
-func (q *QP) assign(a *verbs.QPAttr, given verbs.QPAttrMask) {
-	for _, f := range []struct {
-		mask verbs.QPAttrMask
-		set  func()
-	}{
-		{verbs.QPAttrPKeyIndex, func() { q.attr.PKeyIndex = a.PKeyIndex }},
-		{verbs.QPAttrPort, func() { q.attr.Port = a.Port }},
-		{verbs.QPAttrAccess, func() { q.attr.Access = a.Access }},
-		{verbs.QPAttrQKey, func() { q.attr.QKey = a.QKey }},
-		{verbs.QPAttrAddress, func() { q.attr.Address = a.Address }},
-		{verbs.QPAttrPathMTU, func() { q.attr.PathMTU = a.PathMTU }},
-		{verbs.QPAttrDestQPN, func() { q.attr.DestQPN = a.DestQPN }},
-		{verbs.QPAttrRQPSN, func() { q.attr.RQPSN = a.RQPSN }},
-		{verbs.QPAttrSQPSN, func() { q.attr.SQPSN = a.SQPSN }},
-		{verbs.QPAttrTimeout, func() { q.attr.Timeout = a.Timeout }},
-		{verbs.QPAttrRetryCount, func() { q.attr.RetryCount = a.RetryCount }},
-		{verbs.QPAttrRNRRetry, func() { q.attr.RNRRetry = a.RNRRetry }},
-		{verbs.QPAttrMinRNRTimer, func() { q.attr.MinRNRTimer = a.MinRNRTimer }},
-		{verbs.QPAttrMaxInitReadAtomic, func() { q.attr.MaxInitReadAtomic = a.MaxInitReadAtomic }},
-		{verbs.QPAttrMaxDestReadAtomic, func() { q.attr.MaxDestReadAtomic = a.MaxDestReadAtomic }},
-	} {
-		if given&f.mask != 0 {
-			f.set()
-		}
-	}
 }
 
 // enter sets the state, and prepares the requester and the responder for it.

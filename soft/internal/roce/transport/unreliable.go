@@ -60,7 +60,7 @@ func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 // request.
 func (q *QP) sendUnreliablePacket(out Output, w *sendWQE) {
 	p := &q.packet
-	p.Begin(defaultPKey, q.attr.DestQPN, q.sendPSN)
+	p.Begin(wire.DefaultPKey, q.attr.DestQPN, q.sendPSN)
 	pieces, n, ok := q.fillData(p, w, uint32(wire.PSNDiff(q.sendPSN, w.first)), q.mtu)
 	if !ok {
 		w.fault = verbs.StatusLocalProtectionError
@@ -241,17 +241,19 @@ func (q *QP) checkDatagram(wr *verbs.SendWR, total uint64) error {
 	return q.checkAH(wr.AH, wr.RemoteQPN)
 }
 
-// ownQKeyBit is the bit of a Q_Key in a send request that selects the queue pair's own Q_Key
-// (IBTA 10.2.5).
-const ownQKeyBit = 1 << 31
+// DatagramQKey returns the Q_Key of a packet: that of the send request, or the queue pair's own if
+// the request's highest bit selects it (IBTA 10.2.5).
+func DatagramQKey(requested, own uint32) uint32 {
+	if requested&(1<<31) != 0 {
+		return own
+	}
+	return requested
+}
 
 // addressDatagram fills in the destination and the DETH of a datagram's packet.
 func (q *QP) addressDatagram(p *wire.Packet, w *sendWQE) {
 	p.DestQP = w.wr.RemoteQPN
-	p.DETH = wire.DETH{QKey: w.wr.RemoteQKey, SrcQP: q.num}
-	if p.DETH.QKey&ownQKeyBit != 0 {
-		p.DETH.QKey = q.attr.QKey
-	}
+	p.DETH = wire.DETH{QKey: DatagramQKey(w.wr.RemoteQKey, q.attr.QKey), SrcQP: q.num}
 }
 
 // ReceiveDatagram handles a packet from any sender (IBTA 9.8.3). The caller has verified its

@@ -245,7 +245,7 @@ func TestReceiveIntoWrongMemory(t *testing.T) {
 // forged makes a request packet, on the start of the server's region.
 func (r *rig) forged(op wire.Opcode, index, n int, total uint32) wire.Packet {
 	return wire.Packet{
-		Opcode: op, PKey: defaultPKey, DestQP: serverQPN, PSN: wire.PSNAdd(r.o.psn, index), AckReq: true,
+		Opcode: op, PKey: wire.DefaultPKey, DestQP: serverQPN, PSN: wire.PSNAdd(r.o.psn, index), AckReq: true,
 		Pad: uint8(-n & 3), Payload: pattern(make([]byte, n), 99),
 		RETH:   wire.RETH{VA: remoteBase, RKey: remoteKey, Length: total},
 		Atomic: wire.AtomicETH{VA: remoteBase, RKey: remoteKey, SwapAdd: 1, Compare: 1},

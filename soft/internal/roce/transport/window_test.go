@@ -280,7 +280,7 @@ func TestWindowRequestsRefused(t *testing.T) {
 			r.server.post(wr, verbs.SendWR{ID: 2, Op: verbs.OpSend, Flags: verbs.FlagSignaled})
 			r.exchange()
 			require.Equal(t, []verbs.WC{
-				{ID: 1, Status: verbs.StatusMemoryWindowBindError, Opcode: completionOpcodes[wr.Op], QPN: serverQPN},
+				{ID: 1, Status: verbs.StatusMemoryWindowBindError, Opcode: CompletionOpcodes[wr.Op], QPN: serverQPN},
 				{ID: 2, Status: verbs.StatusFlushed, QPN: serverQPN},
 			}, r.server.send.take())
 			require.Equal(t, verbs.QPError, r.server.qp.State())

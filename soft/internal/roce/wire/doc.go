@@ -18,6 +18,8 @@ package wire
 const (
 	// UDPPort is RoCEv2's UDP destination port (IANA "roce").
 	UDPPort = 4791
+	// DefaultPKey is the partition key every port has (IBTA 10.9.2).
+	DefaultPKey = 0xffff
 	// ICRCLen is the length of the invariant CRC that ends a packet, in bytes.
 	ICRCLen = 4
 	// MaxPayloadLen is the largest path MTU of the standard, in bytes, and so
