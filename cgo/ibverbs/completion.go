@@ -398,7 +398,7 @@ func (q *completionQueue) Close() error {
 	if q.c == nil {
 		return nil
 	}
-	if err := d.remove(q); err != nil {
+	if err := remove(d, d.queues, q.key, &q.refs, "completion queue"); err != nil {
 		return err
 	}
 	if q.stop != nil {
@@ -406,7 +406,7 @@ func (q *completionQueue) Close() error {
 		q.stop = nil
 	}
 	if err := d.checkDestroyed("ibv_destroy_cq", q.String(), C.vb_destroy_cq(q.c)); err != nil {
-		d.add(q) // the program can try again
+		add(d, d.queues, q.key, q) // the program can try again
 		return err
 	}
 	var err error
@@ -421,19 +421,20 @@ func (q *completionQueue) Close() error {
 	return err
 }
 
-func (d *Device) add(q *completionQueue) {
+// add adds a queue to those of the device.
+func add[Q any](d *Device, queues map[uint64]Q, key uint64, q Q) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.queues[q.key] = q
+	queues[key] = q
 }
 
 // remove removes a queue from the device, unless a queue pair uses it.
-func (d *Device) remove(q *completionQueue) error {
+func remove[Q any](d *Device, queues map[uint64]Q, key uint64, refs *int, what string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if q.refs > 0 {
-		return fmt.Errorf("close completion queue: %d queue pairs use it: %w", q.refs, verbs.ErrInUse)
+	if *refs > 0 {
+		return fmt.Errorf("close %s: %d queue pairs use it: %w", what, *refs, verbs.ErrInUse)
 	}
-	delete(d.queues, q.key)
+	delete(queues, key)
 	return nil
 }

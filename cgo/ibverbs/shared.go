@@ -46,7 +46,7 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, verbError("ibv_create_srq", fmt.Sprintf("%d receives of %d entries on %s", init.MaxWR, entries, d.info.Name), err)
 	}
 	s := &sharedReceiveQueue{pd: p, c: c, key: addressOf(c), maxWR: init.MaxWR, posts: newReceives(init.MaxWR, entries)}
-	d.addShared(s)
+	add(d, d.shared, s.key, s)
 	return s, nil
 }
 
@@ -82,32 +82,15 @@ func (s *sharedReceiveQueue) Close() error {
 	if s.c == nil {
 		return nil
 	}
-	if err := d.removeShared(s); err != nil {
+	if err := remove(d, d.shared, s.key, &s.refs, "shared receive queue"); err != nil {
 		return err
 	}
 	if err := d.checkDestroyed("ibv_destroy_srq", "a shared receive queue of "+d.info.Name, C.vb_destroy_srq(s.c)); err != nil {
-		d.addShared(s) // the program can try again
+		add(d, d.shared, s.key, s) // the program can try again
 		return err
 	}
 	s.c = nil
 	s.posts.free()
 	s.pd.release()
-	return nil
-}
-
-func (d *Device) addShared(s *sharedReceiveQueue) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shared[s.key] = s
-}
-
-// removeShared removes a queue from the device, unless a queue pair uses it.
-func (d *Device) removeShared(s *sharedReceiveQueue) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s.refs > 0 {
-		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
-	}
-	delete(d.shared, s.key)
 	return nil
 }

@@ -29,10 +29,31 @@ func MTUCode(mtu verbs.MTU) uint32 {
 	return 0
 }
 
-var accessBits = []struct {
-	access verbs.Access
-	flag   uint32
-}{
+// bit is a bit of package verbs, and libibverbs' bit of the same meaning.
+type bit[A ~uint32, F int32 | uint32] struct {
+	Attr A
+	Flag F
+}
+
+func toFlags[A ~uint32, F int32 | uint32](bits []bit[A, F], a A) (flags F) {
+	for _, b := range bits {
+		if a&b.Attr != 0 {
+			flags |= b.Flag
+		}
+	}
+	return flags
+}
+
+func fromFlags[A ~uint32, F int32 | uint32](bits []bit[A, F], flags F) (a A) {
+	for _, b := range bits {
+		if flags&b.Flag != 0 {
+			a |= b.Attr
+		}
+	}
+	return a
+}
+
+var accessBits = []bit[verbs.Access, uint32]{
 	{verbs.AccessLocalWrite, C.IBV_ACCESS_LOCAL_WRITE},
 	{verbs.AccessRemoteWrite, C.IBV_ACCESS_REMOTE_WRITE},
 	{verbs.AccessRemoteRead, C.IBV_ACCESS_REMOTE_READ},
@@ -43,31 +64,14 @@ var accessBits = []struct {
 }
 
 // AccessFlags converts access rights to IBV_ACCESS_... flags.
-func AccessFlags(a verbs.Access) (flags uint32) {
-	for _, b := range accessBits {
-		if a&b.access != 0 {
-			flags |= b.flag
-		}
-	}
-	return flags
-}
+func AccessFlags(a verbs.Access) uint32 { return toFlags(accessBits, a) }
 
 // Access converts IBV_ACCESS_... flags to access rights. It drops flags that package verbs does
 // not have.
-func Access(flags uint32) (a verbs.Access) {
-	for _, b := range accessBits {
-		if flags&b.flag != 0 {
-			a |= b.access
-		}
-	}
-	return a
-}
+func Access(flags uint32) verbs.Access { return fromFlags(accessBits, flags) }
 
 // MaskBits are the attributes of a queue pair that both package verbs and libibverbs have.
-var MaskBits = []struct {
-	Attr verbs.QPAttrMask
-	Flag int32
-}{
+var MaskBits = []bit[verbs.QPAttrMask, int32]{
 	{verbs.QPAttrState, C.IBV_QP_STATE}, {verbs.QPAttrPKeyIndex, C.IBV_QP_PKEY_INDEX},
 	{verbs.QPAttrPort, C.IBV_QP_PORT}, {verbs.QPAttrAccess, C.IBV_QP_ACCESS_FLAGS},
 	{verbs.QPAttrQKey, C.IBV_QP_QKEY}, {verbs.QPAttrAddress, C.IBV_QP_AV},
@@ -80,24 +84,10 @@ var MaskBits = []struct {
 }
 
 // MaskFlags converts a mask to IBV_QP_... flags.
-func MaskFlags(mask verbs.QPAttrMask) (flags int32) {
-	for _, b := range MaskBits {
-		if mask&b.Attr != 0 {
-			flags |= b.Flag
-		}
-	}
-	return flags
-}
+func MaskFlags(mask verbs.QPAttrMask) int32 { return toFlags(MaskBits, mask) }
 
 // Mask converts IBV_QP_... flags to a mask. It drops flags that package verbs does not have.
-func Mask(flags int32) (mask verbs.QPAttrMask) {
-	for _, b := range MaskBits {
-		if flags&b.Flag != 0 {
-			mask |= b.Attr
-		}
-	}
-	return mask
-}
+func Mask(flags int32) verbs.QPAttrMask { return fromFlags(MaskBits, flags) }
 
 // QPAttr converts a struct ibv_qp_attr to package verbs' form.
 func QPAttr(attr unsafe.Pointer) verbs.QPAttr {
