@@ -305,44 +305,29 @@ func (q *QP) nothingFollows() bool {
 	return w.fault != verbs.StatusSuccess || w.local()
 }
 
+// dataOpcodes are the opcodes of the packets of a request on a reliable connection.
+var dataOpcodes = [...]struct{ first, middle, last, only wire.Opcode }{
+	verbs.OpSend:           {wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
+	verbs.OpSendImm:        {wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm},
+	verbs.OpSendInvalidate: {wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate},
+	verbs.OpWrite:          {wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteOnly},
+	verbs.OpWriteImm:       {wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLastImm, wire.RCWriteOnlyImm},
+	verbs.OpAtomicWrite:    {only: wire.RCAtomicWrite},
+}
+
 // dataOpcode returns the opcode of one packet of a send, write or atomic write on a reliable
 // connection.
 func dataOpcode(op verbs.Opcode, first, last bool) wire.Opcode {
-	write := op == verbs.OpWrite || op == verbs.OpWriteImm
-	imm := op == verbs.OpSendImm || op == verbs.OpWriteImm
-	invalidate := op == verbs.OpSendInvalidate
+	o := &dataOpcodes[op]
 	switch {
-	case op == verbs.OpAtomicWrite:
-		return wire.RCAtomicWrite
-	case first && last && invalidate:
-		return wire.RCSendOnlyInvalidate
-	case last && !first && invalidate:
-		return wire.RCSendLastInvalidate
-	case first && last && write && imm:
-		return wire.RCWriteOnlyImm
-	case first && last && write:
-		return wire.RCWriteOnly
-	case first && last && imm:
-		return wire.RCSendOnlyImm
 	case first && last:
-		return wire.RCSendOnly
-	case first && write:
-		return wire.RCWriteFirst
+		return o.only
 	case first:
-		return wire.RCSendFirst
-	case last && write && imm:
-		return wire.RCWriteLastImm
-	case last && write:
-		return wire.RCWriteLast
-	case last && imm:
-		return wire.RCSendLastImm
+		return o.first
 	case last:
-		return wire.RCSendLast
-	case write:
-		return wire.RCWriteMiddle
-	default:
-		return wire.RCSendMiddle
+		return o.last
 	}
+	return o.middle
 }
 
 // failRequest completes the oldest request with an error and puts the queue
