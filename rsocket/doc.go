@@ -23,7 +23,8 @@
 // 200 ms, and shrinks again when they take longer than 5 s. Without data for 5 to 10 s, it goes back to
 // 8 KiB if the peer uses this package; C programs cannot give buffers back. All connections together
 // hold Config.ReceiveMemory at most. Send memory returns to the Stack when the data has been sent, and
-// to the system some seconds later; Config.SendMemory bounds it.
+// to the system some seconds later; Config.SendMemory bounds it. io.Copy between a Conn and a socket of
+// package net, or from a file, uses this memory directly.
 //
 // # Ending
 //
