@@ -18,7 +18,7 @@ const (
 // transition takes a connection's queue pair from Init to Ready to Send. On adapters, the
 // kernel then resolves the peer's address, which takes a second and more if the peer is down.
 // So a helper does it, and repeats it while the peer is down. Nothing else uses the queue pair
-// meanwhile: tasks wait in the lane.
+// meanwhile: tasks wait in the lane. A verbs.PromptQP needs no helper.
 type transition struct {
 	conn      *Connection
 	attr      verbs.QPAttr
@@ -32,7 +32,7 @@ type transition struct {
 }
 
 // connectLane takes the queue pair from Init to Ready to Send. attr has all attributes but
-// State. done gets the error, unless the connection ends before.
+// State. done gets the error, inside this call or later, unless the connection ends before.
 func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
 	conn.takeReceives()
 	conn.life.Takes(conn.ctx.receives.SRQ() != nil && conn.ctx.phase == phaseUp)
@@ -46,6 +46,10 @@ func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
 	t.conn.receives.Hold()
+	if _, prompt := l.QP().(verbs.PromptQP); prompt {
+		t.attemptDone(l.BringUp(attr))
+		return
+	}
 	run := c.helpers.Run
 	if t.last != nil {
 		run = c.helpers.Repeat

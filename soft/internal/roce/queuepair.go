@@ -222,6 +222,9 @@ func (q *queuePair) OutlivePeer() {
 	q.transport.OutlivePeer()
 }
 
+// ModifiesPromptly implements verbs.PromptQP.
+func (*queuePair) ModifiesPromptly() {}
+
 // Query implements verbs.QP.
 func (q *queuePair) Query() (verbs.QPAttr, error) {
 	s := q.lock()
