@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,8 +28,10 @@ func pairs(b *testing.B) map[string]func() (near, far net.Conn) {
 		},
 	}
 	for name, dev := range paths {
+		stacks := sync.OnceValues(func() (client, server *Stack) { return open(b, dev, Config{}), open(b, dev, Config{}) })
 		m[name] = func() (net.Conn, net.Conn) {
-			return connect(b, open(b, dev, Config{}), open(b, dev, Config{}))
+			client, server := stacks()
+			return connect(b, client, server)
 		}
 	}
 	return m
@@ -59,6 +65,51 @@ func BenchmarkRoundTrip(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkBodies has 16 connections ask for 1 MiB at the same time, again and again. p99/p50 is how much
+// longer than usual the slowest answers take: connections are to be served in turn.
+func BenchmarkBodies(b *testing.B) {
+	const connections, size = 16, 1 << 20
+	for name, pair := range pairs(b) {
+		b.Run(name, func(b *testing.B) {
+			var times [connections][]time.Duration
+			var all sync.WaitGroup
+			for i := range connections {
+				near, far := pair()
+				defer near.Close()
+				defer far.Close()
+				go func() {
+					request, body := make([]byte, 100), make([]byte, size)
+					for {
+						if _, err := io.ReadFull(far, request); err != nil {
+							return
+						}
+						if _, err := far.Write(body); err != nil {
+							return
+						}
+					}
+				}()
+				all.Go(func() {
+					request, body := make([]byte, 100), make([]byte, size)
+					for range b.N {
+						begin := time.Now()
+						_, err := near.Write(request)
+						assert.NoError(b, err)
+						_, err = io.ReadFull(near, body)
+						assert.NoError(b, err)
+						times[i] = append(times[i], time.Since(begin))
+					}
+				})
+			}
+			all.Wait()
+			b.SetBytes(connections * size)
+			sorted := slices.Sorted(slices.Values(slices.Concat(times[:]...)))
+			p50, p99 := sorted[len(sorted)/2], sorted[len(sorted)*99/100]
+			b.ReportMetric(float64(p99)/1e6, "p99-ms")
+			b.ReportMetric(float64(p99)/float64(p50), "p99/p50")
+		})
 	}
 }
 
