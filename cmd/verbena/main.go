@@ -1,4 +1,4 @@
-// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy and run.
+// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy, analyse and run.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is
@@ -6,6 +6,7 @@
 //	verbena send FILE... HOST:PORT    sends them there, by RDMA writes
 //	verbena send -m TEXT HOST:PORT    sends a message
 //	verbena proxy LISTEN TARGET       joins TCP and RDMA, for programs that know only TCP
+//	verbena analyse FILE              what a packet capture shows, and what went wrong
 //	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
 //
 // verbena COMMAND -help shows the flags of a command.
@@ -17,6 +18,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/analyse"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
@@ -40,6 +42,7 @@ var commands = []command{
 	{"send", "send files, directories or a message", transfer.Send},
 	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
 	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
+	{"analyse", "say what a packet capture of RoCEv2 shows, and what went wrong", analyse.Main},
 	{"run", "run a program that uses libibverbs or librdmacm on the software device", preload.Main},
 }
 

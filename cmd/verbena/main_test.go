@@ -35,6 +35,7 @@ func TestRun(t *testing.T) {
 		{[]string{"send"}, exit.Usage, "", "give the files to send"},
 		{[]string{"receive", "-h"}, 0, "", "-existing"},
 		{[]string{"perf", "-h"}, 0, "", "-tx-depth"},
+		{[]string{"analyse", "-h"}, 0, "", "-json"},
 		{[]string{"run", "-h"}, 0, "", "-faults"},
 	} {
 		var out, err bytes.Buffer
