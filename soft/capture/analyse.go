@@ -4,7 +4,7 @@
 // tcpdump, of any RoCEv2 traffic. The link types are Ethernet, with VLAN tags, Linux cooked
 // (both versions), raw IP and loopback. It finds the connections and, for each, what was sent,
 // repeated, lost and refused. It follows at most 4,096 connections, and of each about a thousand
-// packets, so that its memory is bounded, at some 200 MB if a file is made for the worst.
+// packets, so that its memory is bounded, whatever the file.
 package capture
 
 import (
@@ -220,7 +220,7 @@ func (a *analyser) packet(f *frame, b []byte, length int, right bool) {
 			err = p.ParseHeaders(b[:n])
 		}
 	}
-	if err != nil && right || len(b) < wire.BTHLen {
+	if err != nil && (right || len(b)%4 != 0) || len(b) < wire.BTHLen {
 		a.report.Ignored.Malformed++
 		return
 	}
@@ -333,6 +333,12 @@ func (a *analyser) join(to place, k key, from place) {
 			c.First = from.c.First
 		}
 		a.remove(from.c)
+		if len(from.c.Events) > 0 { // the handshake lacks its REP
+			c.Events, c.Port, c.MTU = from.c.Events, from.c.Port, from.c.MTU
+			for _, x := range from.c.exchanges {
+				a.name(c, x)
+			}
+		}
 	}
 	a.closePair(c)
 	c.Ends[to.side].QPN = k.qpn

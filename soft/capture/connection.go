@@ -97,6 +97,9 @@ func (c *connection) sequence(a *analyser, side int, s *stream, f *frame, size i
 	request := s == &h.requests
 	least, most := c.numbers(p)
 	gapAllowed := c.service == wire.ServiceSRD || !request && (p.Opcode == wire.RCReadResponseFirst || p.Opcode == wire.RCReadResponseOnly)
+	if !s.begun && c.service == wire.ServiceSRD { // earlier ones may follow
+		s.missing = append(s.missing, missing{wire.PSNAdd(p.PSN, -firstRecent), p.PSN, f.at})
+	}
 	verdict, gap, skipped := s.observe(p.PSN, least, f.at)
 	if gap > 0 && gapAllowed && !request {
 		s.missing = s.missing[:0] // requests of another kind are between two reads

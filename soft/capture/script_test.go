@@ -3,7 +3,11 @@ package capture
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,11 +23,12 @@ const testMTU = 256
 
 // script writes a capture, packet by packet.
 type script struct {
-	frames []frame
-	now    time.Duration
-	tos    byte
-	from   direction
-	bad    bool // the ICRC
+	frames  []frame
+	now     time.Duration
+	tos     byte
+	from    direction
+	bad     bool   // the ICRC
+	payload []byte // nil: zeros
 }
 
 // packet adds a packet of size bytes of payload, a microsecond after the one before. It goes to
@@ -36,7 +41,7 @@ func (s *script) packet(side int, p wire.Packet, size int) {
 	p.Pad = uint8(-size & 3)
 	src, dst := ends[side], netip.AddrPortFrom(ends[1-side].Addr(), wire.UDPPort)
 	b := make([]byte, p.Opcode.HeaderLen()+size+int(p.Pad)+wire.ICRCLen)
-	p.PutHeaders(b)
+	copy(b[p.PutHeaders(b):], s.payload)
 	flow, end := wire.NewFlow(src, dst), len(b)-wire.ICRCLen
 	wire.PutICRC(b[end:], wire.ICRCFinish(wire.ICRCUpdate(flow.ICRCStart(0, len(b), b[:wire.BTHLen]), b[wire.BTHLen:end])))
 	if s.bad {
@@ -308,6 +313,82 @@ func TestJoin(t *testing.T) {
 			assert.Equal(t, [3]int64{2, 8, 1}, [3]int64{d.Packets, d.Bytes, d.RoundTrip.Count})
 		}
 	}
+}
+
+// Services without acknowledgements, or without an order.
+func TestServices(t *testing.T) {
+	s := &script{}
+	for _, psn := range []uint32{1, 2, 4, 5, 7, 6} {
+		s.packet(0, wire.Packet{Opcode: wire.UCWriteOnly, PSN: psn}, 100)
+	}
+	c := s.connection(t)
+	assert.Equal(t, "UC", c.Service)
+	assert.Equal(t, Direction{Packets: 6, Bytes: 600, Writes: 6, Gaps: 2, LostBefore: 1, Reordered: 1}, c.Sent[0])
+	assert.Contains(t, c.Diagnosis, "lost at least 1 of 7")
+
+	s = &script{}
+	header := wire.SRDETH{Source: 1, Target: 2, MTU: 5}
+	for _, psn := range []uint32{2, 1, 3} { // SRD reorders on purpose
+		s.packet(0, wire.Packet{Opcode: wire.SRDSend, PSN: psn, SRDETH: header, DETH: wire.DETH{SrcQP: 0x44}}, 100)
+	}
+	s.packet(1, wire.Packet{Opcode: wire.SRDAcknowledge, PSN: 3, SRDETH: header}, 8)
+	s.now += time.Millisecond
+	s.packet(0, wire.Packet{Opcode: wire.SRDSend, PSN: 3, SRDETH: header, DETH: wire.DETH{SrcQP: 0x44}}, 100)
+	s.packet(1, wire.Packet{Opcode: wire.SRDAcknowledge, PSN: 4, SRDETH: header}, 8)
+	c = s.connection(t)
+	assert.Equal(t, "SRD", c.Service)
+	assert.EqualValues(t, 1, c.Sent[0].RoundTrip.Count, "of the second packet; the third was repeated")
+	c.Sent[0].RoundTrip = RoundTrip{}
+	assert.Equal(t, Direction{Packets: 4, Bytes: 300, Sends: 3, Repeats: Repeats{TimeOut: 1}}, c.Sent[0])
+
+	s = &script{}
+	for side := range 2 {
+		s.packet(side, wire.Packet{Opcode: wire.UDSendOnly, DestQP: []uint32{7, 8}[side], DETH: wire.DETH{SrcQP: []uint32{8, 7}[side]}}, 50)
+	}
+	c = s.connection(t)
+	assert.Equal(t, "UD", c.Service)
+	assert.Equal(t, [2]End{{ends[0].Addr(), 8}, {ends[1].Addr(), 7}}, c.Ends)
+	assert.Equal(t, [2]Direction{{Packets: 1, Bytes: 50, Sends: 1}, {Packets: 1, Bytes: 50, Sends: 1}}, c.Sent)
+}
+
+// A handshake whose REP was not recorded, and messages of the kernel.
+func TestManagement(t *testing.T) {
+	mad := func(name string) []byte {
+		text, err := os.ReadFile("../internal/roce/cm/mad/testdata/" + name + ".hex")
+		require.NoError(t, err)
+		b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+		require.NoError(t, err)
+		return b
+	}
+	message := func(s *script, side int, b []byte) {
+		s.payload = b
+		s.packet(side, wire.Packet{Opcode: wire.UDSendOnly, DestQP: 1, DETH: wire.DETH{QKey: 0x80010000, SrcQP: 1}}, len(b))
+		s.payload = nil
+	}
+	s := &script{}
+	req := mad("req-rxe-rping")
+	message(s, 0, req)
+	qpn := binary.BigEndian.Uint32(req[24+32:]) >> 8
+	s.only(1)
+	s.packet(1, wire.Packet{Opcode: wire.RCAcknowledge, PSN: 1, DestQP: qpn}, 0)
+	message(s, 0, mad("rtu-rxe-rping"))
+	c := s.connection(t)
+	assert.Equal(t, []string{"REQ", "RTU"}, []string{c.Events[0].Message, c.Events[1].Message})
+	assert.Equal(t, [2]End{{ends[0].Addr(), qpn}, {ends[1].Addr(), 0x22}}, c.Ends)
+	assert.EqualValues(t, 7174, c.Port)
+	assert.EqualValues(t, 1, c.Sent[0].RoundTrip.Count)
+
+	s = &script{}
+	files, err := filepath.Glob("../internal/roce/cm/mad/testdata/*.hex")
+	require.NoError(t, err)
+	for i, path := range files {
+		message(s, i&1, mad(strings.TrimSuffix(filepath.Base(path), ".hex")))
+	}
+	total := int64(0)
+	for _, n := range s.report(t).Messages {
+		total += n
+	}
+	assert.EqualValues(t, len(files), total)
 }
 
 // Connections beyond the limit are counted; the one in use stays.

@@ -55,7 +55,10 @@ const (
 func (s *stream) observe(psn, n uint32, at int64) (v verdict, gap uint32, skipped int64) {
 	d := wire.PSNDiff(psn, s.next)
 	if !s.begun || d > maxJump || d < -maxJump {
-		*s = stream{begun: true, next: wire.PSNAdd(psn, int(n)), recent: s.recent, tracked: s.tracked}
+		if s.begun {
+			s.missing = s.missing[:0]
+		}
+		s.begun, s.next, s.slack, s.arriving = true, wire.PSNAdd(psn, int(n)), 0, false
 		return isNew, 0, 0
 	}
 	if d >= 0 {
