@@ -225,8 +225,8 @@ func (s *shard) closeEndpoints() error {
 	}
 	if !s.device.net.Simulated() {
 		errs = append(errs, s.sockets.Close())
-		s.call()
 	}
+	s.call()
 	return errors.Join(errs...)
 }
 
