@@ -3,6 +3,7 @@ package syncevent_test
 import (
 	"context"
 	"encoding/binary"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -140,7 +141,11 @@ func TestTasksOfAPeerWakeASleeper(t *testing.T) {
 		assert.NoError(t, err)
 		woken <- seen
 	}()
-	blocked.Await(t, 2, "select", "pe.(*Engine).sleep")
+	atDevice := "select"
+	if runtime.GOOS == "linux" {
+		atDevice = "IO wait"
+	}
+	blocked.Await(t, 2, atDevice, "pe.(*Engine).sleep")
 	blocked.Await(t, 1, "select", "syncevent.(*Event).sleep")
 	seenByOwner <- seen
 	assert.Equal(t, uint64(0xd0cb), <-woken)
