@@ -741,9 +741,12 @@ func testCMTriesAgain(t *sim.Sim) {
 		case 1:
 			assert.NoError(t, q.Reject(oob.EncodeRejection(true, "later")))
 		default:
-			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: oob.EncodeReply("reader", nil)})
+			conn, err := q.Prepare()
 			assert.NoError(t, err)
-			assert.NoError(t, conn.Close()) // before the acceptance is sent
+			assert.NoError(t, conn.Close()) // before it accepts, which sends the acceptance at once
+			_, err = q.Accept(rdma.AcceptConfig{PrivateData: oob.EncodeReply("reader", nil)})
+			assert.ErrorIs(t, err, rdma.ErrNotReady)
+			assert.NoError(t, q.Reject(nil))
 		}
 	}})
 	require.NoError(t, err)

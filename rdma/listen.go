@@ -316,7 +316,8 @@ func (q *ConnectRequest) abandon() {
 
 // Accept accepts the request, and does not wait. The connection is Connecting, and Ready as
 // soon as the peer confirms it. The connection fails if its queue pair cannot be brought up,
-// or, with ErrNotReady, if the peer gives up before the acceptance is sent.
+// or, with ErrNotReady, if the peer gives up before the acceptance is sent. That may be inside
+// this call: the peer of a connection that is closed afterwards finds it made, and then closed.
 //
 // Accept itself fails with ErrFull while Config.MaxConnections exist (the program may try
 // again later), with ErrNotReady if the peer is known to have given up or the listener was
