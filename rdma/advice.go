@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/pathmtu"
 	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
@@ -102,4 +103,16 @@ func (c *core) portAdvice() string {
 		return ""
 	}
 	return fmt.Sprintf("; this end uses UDP port %d, since another program has port %d: software devices can send to it, adapters and the kernel cannot", port, roceUDPPort)
+}
+
+// timeoutError is the error of a connection whose peer did not connect.
+func (conn *Connection) timeoutError(limit time.Duration) error {
+	if err := conn.transition.last; err != nil {
+		return fmt.Errorf("%w after %v: the last attempt failed: %w", ErrTimeout, limit, err)
+	}
+	if why := deviceport.Problem(conn.ctx.dev, conn.path.port, conn.LocalAddr().Addr()); why != "" {
+		return fmt.Errorf("%w: the peer did not connect within %v: %s", ErrTimeout, limit, why)
+	}
+	return fmt.Errorf("%w: the peer did not connect within %v; check that the peer runs, that it has this end's descriptor, and that UDP packets get through%s",
+		ErrTimeout, limit, conn.ctx.portAdvice())
 }

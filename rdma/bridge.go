@@ -40,11 +40,6 @@ func (c *Connections) Bridge() (*Connection, error) {
 	return conn, nil
 }
 
-// QP is the connection's queue pair, for a program that has made it with Bridge. The program
-// changes only its state and attributes; the context posts requests and receives, and closes
-// the queue pair. Any goroutine may call it.
-func (conn *Connection) QP() verbs.QP { return conn.view().qp }
-
 // Established makes a connection of Bridge Ready, or one that was dialled with
 // DialConfig.OnResponse. The queue pair of the former has to be in the state Ready to Send,
 // and the peer of the latter must have accepted: otherwise Established fails with ErrNotReady,
@@ -61,11 +56,6 @@ func (conn *Connection) Established() error {
 		return fmt.Errorf("rdma: %s: %v: %w", op, conn, err)
 	}
 	return nil
-}
-
-// bridged reports whether the program connects the queue pair.
-func (conn *Connection) bridged() bool {
-	return conn.start == nil && conn.dialled == "" && conn.accepted == nil
 }
 
 // bridge is the establishment of a connection that the program makes.
@@ -105,6 +95,12 @@ func (b *bridge) handle(ev event) {
 	}
 }
 
+func (b *bridge) peer() life.Peer { return life.Unknown }
+func (b *bridge) polls() bool     { return false }
+func (b *bridge) tell()           {}
+
+func (b *bridge) release() {}
+
 // disconnectMethod implements establishment: the tasks complete before the queue pair ends. The
 // peer is not notified, and may have left.
 func (b *bridge) disconnectMethod() life.DisconnectMethod {
@@ -114,8 +110,4 @@ func (b *bridge) disconnectMethod() life.DisconnectMethod {
 	return life.Abort
 }
 
-func (b *bridge) peer() life.Peer { return life.Unknown }
-func (b *bridge) polls() bool     { return false }
-func (b *bridge) tell()           {}
-func (b *bridge) queuePairShut()  {}
-func (b *bridge) release()        {}
+func (b *bridge) queuePairShut() {}

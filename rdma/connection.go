@@ -2,8 +2,6 @@ package rdma
 
 import (
 	"cmp"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,7 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
-	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/rdma/internal/buffers"
 	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
@@ -160,389 +158,6 @@ func (conn *Connection) loopback() bool {
 	return conn.local.nonce != 0 && conn.local.compare(&conn.peer) == 0
 }
 
-// Export makes one end of a connection and its descriptor, in binary form (descriptor.Armor
-// makes it text), for the peer's Connect. A descriptor is for one peer and one connection.
-// Keep it as secret as the memory that it gives access to.
-//
-// It is legal in Starting and Running, in callbacks too. It fails with ErrFull while
-// Config.MaxConnections exist; a place is free again when a connection that was
-// closed is reported Closed. While another goroutine drives the engine it fails with
-// pe.ErrBusy, and so do Connect and Close. Other errors are the device's.
-func (c *Connections) Export() (*Connection, []byte, error) {
-	var desc []byte
-	conn, err := c.newConnection("export a connection", func(conn *Connection) (err error) {
-		desc, err = conn.export()
-		return err
-	})
-	return conn, desc, err
-}
-
-// newConnection makes a connection in the state Exported, with a queue pair in the state
-// Reset. setUp does the rest, and sets the establishment. op is for errors.
-func (c *Connections) newConnection(op string, setUp func(*Connection) error) (*Connection, error) {
-	if err := c.control.Owned(op); err != nil {
-		return nil, err
-	}
-	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
-		return nil, err
-	}
-	if !c.hasRoom() {
-		return nil, fmt.Errorf("rdma: %s in context %q: %w: %s", op, c.set.Name, ErrFull, c.fullAdvice())
-	}
-	conn := &Connection{ctx: c, slot: c.nextSlot(), id: c.serial}
-	conn.deadline.Init(&c.deadlines.Deadlines, conn.due)
-	conn.receives.Owner, conn.destruction.place.Value = (*laneOwner)(conn), conn
-	err := conn.openLane()
-	if err == nil {
-		err = conn.receives.Open(&c.receives.Receives, conn.slot, conn.lane)
-	}
-	if err == nil {
-		err = setUp(conn)
-	}
-	if err != nil {
-		if conn.lane != nil {
-			err = errors.Join(err, conn.lane.Close())
-			conn.returnReceives()
-			err = errors.Join(err, conn.receives.Close(c.kept != nil))
-		}
-		return nil, fmt.Errorf("rdma: %s in context %q: %w", op, c.set.Name, err)
-	}
-	c.serial++
-	c.occupy(conn)
-	c.byQPN[conn.lane.Num()] = conn
-	conn.signal.conn = conn
-	c.lanes.Add(&conn.signal.send, &conn.signal)
-	conn.publish()
-	c.usable++
-	c.interrupted = nil // another connection follows
-	if c.State() == pe.Starting {
-		conn.awaited = true
-		c.awaited++
-	}
-	return conn, nil
-}
-
-// openLane makes the queue pair.
-func (conn *Connection) openLane() (err error) {
-	c, s := conn.ctx, conn.ctx.set
-	init := verbs.QPInit{Type: s.Transport, SRQ: c.receives.SRQ(), MaxSendSGE: s.sendSGE, MaxInline: s.inline, AdaptiveRetransmission: s.adaptive, SilenceTimeout: s.SilenceTimeout}
-	if c.receives.SRQ() == nil {
-		init.MaxRecvWR = 1
-	}
-	if n := c.receives.QueueSize(); n > 0 {
-		init.MaxRecvWR, init.MaxRecvSGE = n, s.recvSGE
-		if c.receives.Each() > 0 {
-			init.MaxRecvSGE = 1
-		}
-	}
-	conn.lane, err = c.lanes.Open(s.PD, init, c.lanes.depth(), (*laneOwner)(conn))
-	return err
-}
-
-// takeReceives lets a connection with a receive queue take receives: see receiving.Queue.Start.
-func (conn *Connection) takeReceives() {
-	conn.receives.Start()
-	conn.ctx.receives.post()
-}
-
-// returnReceives gives the receives of a queue pair that was reset or destroyed to other
-// connections.
-func (conn *Connection) returnReceives() {
-	conn.receives.Return()
-	conn.ctx.wake()
-}
-
-// export takes the queue pair to Init, and makes the descriptor.
-func (conn *Connection) export() ([]byte, error) {
-	s, port := conn.ctx.set, conn.ctx.port.State()
-	if err := conn.initialize(s.Path.Port, 0); err != nil {
-		return nil, err
-	}
-	signal, word := conn.newSignal()
-	if err := word.register(conn); err != nil {
-		return nil, err
-	}
-	var random [12]byte
-	conn.ctx.host.Random(random[:])
-	conn.local = endpoint{
-		transport: s.Transport,
-		gidType:   port.GID.Type,
-		gid:       port.GID.GID,
-		udpPort:   cmp.Or(port.GID.UDPPort, roceUDPPort),
-		source:    port.GID.SourceUDPPort,
-		lid:       port.LID,
-		mtu:       port.MTU,
-		reads:     s.destReads,
-		qpn:       conn.lane.Num(),
-		psn:       binary.NativeEndian.Uint32(random[8:]) & 0xffffff,
-		nonce:     newNonce(binary.NativeEndian.Uint64(random[:]), s.CloseTimeout >= 0 && word.watchable()),
-		readyAddr: word.region.Addr(),
-		readyKey:  word.region.RKey(),
-	}
-	conn.establishment = signal
-	conn.start = func() {
-		signal.startTimeout()
-		conn.bringUp(signal.queuePairUp)
-	}
-	desc, err := conn.local.encode()
-	if err != nil {
-		word.release()
-	}
-	return desc, err
-}
-
-// descriptorSignal is the establishment of connections whose descriptors travel out of band.
-type descriptorSignal interface {
-	establishment
-	// startTimeout starts the time-out for the peer.
-	startTimeout()
-	// queuePairUp is called once the queue pair is up and the connection is Connecting, or has been made
-	// Ready by the peer meanwhile.
-	queuePairUp()
-}
-
-// newSignal returns the establishment for the transport service, and its word.
-func (conn *Connection) newSignal() (descriptorSignal, *readyWord) {
-	if conn.ctx.set.Transport == verbs.UC {
-		s := &ucSignal{}
-		return s, &s.readyWord
-	}
-	s := &rcSignal{}
-	return s, &s.readyWord
-}
-
-// Connect takes the peer's descriptor, binary or armored, and begins to connect. The
-// connection becomes Ready when both ends have called Connect. If the peer does not within
-// Config.ConnectTimeout, the connection fails with ErrTimeout. A connection can be its own
-// peer.
-//
-// It is legal once, in the state Exported. Its errors match those of package descriptor,
-// ErrMismatch if the settings or networks of the ends do not fit, and ErrNotReady in other
-// states; after an error, Connect may be called again. If the device refuses, the connection
-// fails. If the peer's host is down, the connection waits for it.
-func (conn *Connection) Connect(desc []byte) error {
-	if err := conn.owned("connect"); err != nil {
-		return err
-	}
-	c := conn.ctx
-	if conn.state() != Exported || conn.start == nil {
-		return fmt.Errorf("rdma: connect %v: %w: the connection is %v; call Connect once, on a connection of Export", conn, ErrNotReady, conn.state())
-	}
-	if err := c.control.Require("connect", pe.Starting, pe.Running); err != nil {
-		return err
-	}
-	peer, err := decodeEndpoint(desc)
-	if err != nil {
-		return fmt.Errorf("rdma: connect %v: %w", conn, err)
-	}
-	if err := conn.match(&peer); err != nil {
-		return fmt.Errorf("rdma: connect %v: %w", conn, err)
-	}
-	if _, err := conn.sgidIndex(); err != nil {
-		return fmt.Errorf("rdma: connect %v: %w", conn, err)
-	}
-	conn.peer = peer
-	conn.path.mtu = min(conn.local.mtu, peer.mtu)
-	conn.path.maxReads = min(peer.reads, c.set.initReads)
-	conn.connecting()
-	conn.start()
-	return nil
-}
-
-// match refuses peers that packets would not reach.
-func (conn *Connection) match(peer *endpoint) error {
-	l := &conn.local
-	switch err := sameNetwork(l.gidType, peer.gidType, l.gid, peer.gid); {
-	case err != nil:
-		return err
-	case l.transport != peer.transport:
-		return fmt.Errorf("%w: this end uses the transport service %v, the peer %v; set the same Config.Transport at both ends", ErrMismatch, l.transport, peer.transport)
-	case l.qpn == peer.qpn && l.gid == peer.gid && l.udpPort == peer.udpPort && l.nonce != peer.nonce:
-		return fmt.Errorf("%w: the descriptor is of an earlier connection with this address and queue pair number; export it again", ErrMismatch)
-	}
-	return nil
-}
-
-// sameNetwork refuses GIDs that do not speak the same protocol.
-func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
-	switch {
-	case ownType != peerType:
-		return fmt.Errorf("%w: this end uses %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
-	case ownType == verbs.GIDRoCEv2 && own.Addr().Is4() != peer.Addr().Is4():
-		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
-			ErrMismatch, own.Addr(), peer.Addr())
-	}
-	return nil
-}
-
-// bringUp takes the queue pair from Init to Ready to Send, and calls done then.
-func (conn *Connection) bringUp(done func()) {
-	s := conn.ctx.set
-	sgidIndex, err := conn.sgidIndex()
-	if err != nil {
-		conn.fail(err)
-		return
-	}
-	conn.connectLane(verbs.QPAttr{
-		Address: s.path(sgidIndex, conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
-		PathMTU: conn.path.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
-		MaxDestReadAtomic: s.destReads, MaxInitReadAtomic: conn.path.maxReads, MinRNRTimer: minRNRTimer,
-		Timeout: s.timeout, RetryCount: retryCount, RNRRetry: s.rnrRetry,
-	}, func(err error) {
-		if err != nil {
-			conn.fail(conn.deviceError(err))
-			return
-		}
-		done()
-	})
-}
-
-// sgidIndex is the present index, in the GID table, of the address in this end's descriptor.
-func (conn *Connection) sgidIndex() (int, error) {
-	c, own := conn.ctx, &conn.local
-	if now := &c.port.State().GID; now.GID == own.gid && now.Type == own.gidType {
-		return now.Index, nil
-	}
-	if e, ok, err := c.port.Find(verbs.GIDEntry{GID: own.gid, Type: own.gidType}); err != nil || ok {
-		return e.Index, err
-	}
-	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
-		ErrGID, own.gid.Addr(), c.set.Path.Port, c.dev.Name())
-}
-
-// reset takes the queue pair back to Init, from any state. No helper has it.
-func (conn *Connection) reset() error {
-	conn.transition.cancel()
-	conn.life.Takes(false)
-	conn.signal.send.ChangeID()
-	conn.signal.purpose = signalNone
-	if err := conn.lane.Reset(); err != nil {
-		return err
-	}
-	conn.returnReceives()
-	return conn.initialize(conn.ctx.set.Path.Port, 0)
-}
-
-// initialize takes the queue pair from Reset to Init, for a port of the device.
-func (conn *Connection) initialize(port, pKeyIndex int) error {
-	conn.path.port, conn.path.pKeyIndex = port, pKeyIndex
-	return conn.lane.Initialize(port, pKeyIndex, conn.ctx.set.access)
-}
-
-// changed updates the context when the state has changed. Closed is reported only when the
-// connection is destroyed.
-func (conn *Connection) changed(was ConnectionState, err error) {
-	c, state := conn.ctx, conn.state()
-	if err != nil {
-		conn.err = err
-	}
-	if state == Failed {
-		conn.setDialError(nil) // no further attempt: Err says why
-	}
-	conn.publish()
-	if conn.awaited && state != Connecting {
-		conn.awaited = false
-		c.awaited--
-	}
-	if state == Closed {
-		c.closedInPlace++
-	} else {
-		c.queueReport(conn, state, err)
-	}
-	if was.usable() && !state.usable() {
-		conn.deadline.Set(time.Time{})
-		c.usable--
-		if !conn.unaccepted() {
-			c.ended, c.lastFailure = true, nil
-			if state == Failed {
-				c.lastFailure = err
-			}
-		}
-		if c.set.EndWithLastConnection && c.usable == 0 && c.lastFailure != nil {
-			c.control.Fail(fmt.Errorf("rdma: the last connection has failed: %w", c.lastFailure))
-		}
-	}
-	c.wake()
-}
-
-// connecting begins the establishment.
-func (conn *Connection) connecting() {
-	conn.life.Connect()
-	conn.changed(Exported, nil)
-}
-
-// ready ends the establishment with success.
-func (conn *Connection) ready() {
-	conn.setDialError(nil)
-	if conn.readSubmitted && conn.path.maxReads == 0 { // the device would never begin the read
-		conn.fail(fmt.Errorf("%w: a read or an atomic was submitted before the connection was Ready, and one end accepts none", ErrNotSupported))
-		return
-	}
-	accepted := conn.accepted
-	if accepted != nil && accepted.onEstablished != nil {
-		f := accepted.onEstablished
-		accepted.onEstablished = nil
-		if f(conn); conn.state() != Connecting {
-			return
-		}
-	}
-	conn.heard()
-	conn.life.Connected()
-	conn.changed(Connecting, nil)
-	if accepted != nil {
-		accepted.listener.connected(1)
-	}
-	conn.lane.Admit()
-	conn.startKeepalive(conn.ctx.host.Now())
-}
-
-// push gives a request to the lane, where it waits until the connection is Ready.
-func (conn *Connection) push(r *lane.Request) {
-	if conn.life.Phase() == life.Ready {
-		conn.lane.Push(r)
-	} else {
-		conn.lane.Withhold(r)
-	}
-}
-
-// checkReads fails if the ends have agreed on no reads and atomics.
-func (conn *Connection) checkReads() error {
-	if conn.path.maxReads == 0 && conn.path.mtu != 0 {
-		return conn.noReadsError()
-	}
-	return nil
-}
-
-func (conn *Connection) noReadsError() error {
-	return fmt.Errorf("%w: one end of %v accepts no reads, atomics or atomic writes", ErrNotSupported, conn)
-}
-
-// notUsable is the error of a request on a connection that has ended.
-func (conn *Connection) notUsable() error {
-	if conn.err != nil {
-		return fmt.Errorf("%w: %v is %v: %w", ErrNotReady, conn, conn.state(), conn.withoutName(conn.err))
-	}
-	return fmt.Errorf("%w: %v is %v", ErrNotReady, conn, conn.state())
-}
-
-func (conn *Connection) deviceError(err error) error {
-	return fmt.Errorf("%w: %w", ErrDevice, err)
-}
-
-// failedTask ends the connection after a request has failed.
-func (conn *Connection) failedTask(status verbs.Status, err error) {
-	if conn.state() != Ready && conn.state() != Connecting {
-		return
-	}
-	if status != verbs.StatusFlushed {
-		conn.fail(err)
-		return
-	}
-	// The device has put the queue pair in error by itself. The reason is in an event.
-	conn.ctx.handleEventsOf(conn.lane.Num())
-	conn.fail(fmt.Errorf("%w: the queue pair is in the error state", ErrDevice))
-}
-
 // ID is the number of the connection in its context. Numbers begin at 0 and are never reused.
 func (conn *Connection) ID() uint64 { return conn.id }
 
@@ -618,13 +233,6 @@ func (conn *Connection) AcceptData() []byte { return conn.view().acceptData }
 // device cannot send any. On a device that does not show it, as librdmacm does not, it stays nil.
 func (conn *Connection) DisconnectData() []byte { return conn.view().disconnectData }
 
-func (e *endpoint) addr() netip.AddrPort {
-	if e.qpn == 0 {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(e.gid.Addr(), e.udpPort)
-}
-
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.view().mtu }
 
@@ -652,6 +260,181 @@ func (conn *Connection) String() string {
 		s += " dialling " + conn.dialled
 	}
 	return s + ")"
+}
+
+// purpose is what a connection's signal is used for.
+type purpose uint8
+
+const (
+	signalNone purpose = iota
+	signalReady
+	signalKeepalive
+	signalDisconnect
+	signalDrain // an empty write behind all tasks: when it has completed, so have they
+)
+
+var purposes = [...]string{"", "ready signal", "keepalive", "disconnect notice", "last write"}
+
+// String names the purpose in errors.
+func (p purpose) String() string { return purposes[p] }
+
+// signalRequest is the one request that a connection makes for itself. It is ready signal,
+// keepalive and disconnect notice, one after the other. All are writes: of 8 bytes to the
+// connection's word at the peer, or of no bytes.
+type signalRequest struct {
+	send    lane.Request
+	conn    *Connection
+	purpose purpose
+}
+
+// transition takes a connection's queue pair from Init to Ready to Send. On adapters, the
+// kernel then resolves the peer's address, which takes a second and more if the peer is down.
+// So a helper does it, and repeats it while the peer is down. Nothing else uses the queue pair
+// meanwhile: tasks wait in the lane. A verbs.PromptQP needs no helper.
+type transition struct {
+	conn      *Connection
+	attr      verbs.QPAttr
+	done      func(err error) // called on the engine's goroutine, unless the connection ends before
+	running   bool            // a helper has the queue pair
+	shut      atomic.Bool     // the lane is to be shut when no helper has the queue pair; helpers read it
+	postponed []func()        // to be run when no helper has the queue pair
+	pause     time.Duration
+	retry     deadline.Deadline // when to try again
+	last      error             // why the last attempt failed; nil: it did not
+}
+
+// QP is the connection's queue pair, for a program that has made it with Bridge. The program
+// changes only its state and attributes; the context posts requests and receives, and closes
+// the queue pair. Any goroutine may call it.
+func (conn *Connection) QP() verbs.QP { return conn.view().qp }
+
+// bridged reports whether the program connects the queue pair.
+func (conn *Connection) bridged() bool {
+	return conn.start == nil && conn.dialled == "" && conn.accepted == nil
+}
+
+// Connections is a context of connections, and of the tasks that run on them. An engine
+// (package pe) drives it. The transport service is RC or UC: Config.Transport.
+type Connections struct {
+	parts
+
+	onConnection func(*Connection, ConnectionState, error)
+	watchers     []*connectionWatcher // replaced as a whole
+
+	// The fields below belong to one run, from Start to Idle.
+	slots         []*Connection // nil: free; it grows up to MaxConnections
+	free          []int         // slots
+	byQPN         map[uint32]*Connection
+	last          *Connection        // found last in byQPN
+	windows       map[uint32]*Window // by windowTag
+	serial        uint64
+	started       time.Time              // origin of the times of keepalives
+	usable        int                    // connections known to the program that are Exported, Connecting or Ready
+	closedInPlace int                    // connections that are Closed and still have their places
+	passing       fifo.List[*Connection] // in the phase life.Passing, in the order in which they are to be destroyed
+	written       writtenWords
+	retryWaiting  bool // acceptWaiting may find a request, since one came or a place became free
+	// readyWords are the words that peers write ready signals and disconnect notices to, by slot.
+	// Peers do not get its key: each gets the key of a region of one word.
+	readyWords buffers.Buffers
+
+	endsWithLast bool  // the last connection was closed, and EndWithLastConnection is set
+	ended        bool  // a connection that counts (not unaccepted) has ended
+	lastFailure  error // why the last of these connections failed; nil: it was closed
+	interrupted  error // the context then fails with it; nil: it stops
+}
+
+// Config returns the configuration with every default filled in and every time rounded to
+// the one in effect. Queue sizes follow from the pools made so far; GIDIndex and MTU are those
+// of the port at present.
+func (c *Connections) Config() Config { return c.config() }
+
+// List returns the connections that are not Closed, Failed ones included,
+// oldest first. It allocates.
+func (c *Connections) List() []*Connection {
+	c.control.Check("list the connections")
+	var list []*Connection
+	for _, conn := range c.slots {
+		if conn != nil && conn.state() != Closed {
+			list = append(list, conn)
+		}
+	}
+	sortBySerial(list)
+	return list
+}
+
+// OnConnection sets the function that is called when a connection becomes
+// Connecting, Ready, Failed (with the reason) or Closed (with ErrPeerClosed if the
+// peer closed it, otherwise with nil). Closed is reported when nothing of the
+// connection is left at the device, and all of its tasks have come back. The function
+// runs on the engine's goroutine, inside Progress, never inside another callback, and
+// replaces the previous one; nil sets none. In it, connections may be closed and
+// exported, and tasks submitted.
+func (c *Connections) OnConnection(f func(conn *Connection, state ConnectionState, err error)) {
+	c.control.Check("set the function for connections")
+	c.onConnection = f
+}
+
+// connectionWatcher is a function given to WatchConnections.
+type connectionWatcher struct {
+	f func(*Connection, ConnectionState, error)
+}
+
+// WatchConnections adds a function that is called like that of OnConnection, and after
+// it, until stop is called. It is for packages that build on contexts; the function of
+// OnConnection is the program's. It belongs to the goroutine that drives the engine.
+func (c *Connections) WatchConnections(f func(conn *Connection, state ConnectionState, err error)) (stop func()) {
+	c.control.Check("watch the connections")
+	w := &connectionWatcher{f}
+	c.watchers = append(slices.Clip(c.watchers), w)
+	return func() {
+		w.f = nil // a call may be about to begin
+		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(o *connectionWatcher) bool { return o == w })
+	}
+}
+
+// connectionOf finds the connection of a queue pair.
+func (c *Connections) connectionOf(qpn uint32) *Connection {
+	if c.last == nil || c.last.lane.Num() != qpn {
+		c.last = c.byQPN[qpn]
+	}
+	return c.last
+}
+
+// hasRoom reports whether another connection may exist.
+func (c *Connections) hasRoom() bool { return len(c.free) > 0 || len(c.slots) < c.set.MaxConnections }
+
+// fullAdvice says what takes the places when there is no room.
+func (c *Connections) fullAdvice() string {
+	if c.closedInPlace == 0 {
+		return fmt.Sprintf("all %d connections are in use; close one, or raise Config.MaxConnections", c.set.MaxConnections)
+	}
+	return fmt.Sprintf("%d of %d places are held by connections that are closing; wait for OnConnection to report one Closed, or raise Config.MaxConnections",
+		c.closedInPlace, c.set.MaxConnections)
+}
+
+// nextSlot is the slot of the next connection, which takes it with occupy.
+func (c *Connections) nextSlot() int {
+	if n := len(c.free); n > 0 {
+		return c.free[n-1]
+	}
+	return len(c.slots)
+}
+
+func (c *Connections) occupy(conn *Connection) {
+	if n := len(c.free); n > 0 {
+		c.free = c.free[:n-1]
+		c.slots[conn.slot] = conn
+		return
+	}
+	c.slots = append(c.slots, conn)
+}
+
+func (c *Connections) vacate(conn *Connection) {
+	c.closedInPlace--
+	c.slots[conn.slot] = nil
+	c.free = append(c.free, conn.slot)
+	c.retryWaiting = true
 }
 
 func sortBySerial(list []*Connection) {

@@ -25,8 +25,8 @@ type connectionManager struct {
 	core        *core
 	helpers     *helper.Pool
 	reports     *reports
-	accept      func(*ConnectRequest) // is given requests at listeners without OnRequest
-	cm          verbs.CM              // nil: not opened yet
+	owner       requestTaker
+	cm          verbs.CM // nil: not opened yet
 	listeners   map[verbs.CMListener]*Listener
 	ids         map[verbs.CMID]idOwner
 	groups      map[verbs.CMMulticast]*MulticastGroup
@@ -164,7 +164,7 @@ func (m *connectionManager) request(e *verbs.CMEvent) {
 	l.requests.Push(&q.open)
 	m.core.control.Log().Debug().Stringer("listener", l).Stringer("peer", q.RemoteAddr()).Msg("connection requested")
 	if l.cfg.OnRequest == nil {
-		m.accept(q)
+		m.owner.request(q)
 		return
 	}
 	m.reports.add(func() {
@@ -271,9 +271,6 @@ func (e *cmEnd) tell() {
 	}
 }
 
-// queuePairShut implements establishment.
-func (e *cmEnd) queuePairShut() { e.disconnect() }
-
 // disconnect tells the peer that this end closes, once, and reports whether the peer is told.
 func (e *cmEnd) disconnect() bool {
 	if e.told || e.id == nil || e.conn.ctx.manager.cm == nil {
@@ -308,6 +305,12 @@ func (e *cmEnd) peer() life.Peer {
 	return life.Unknown
 }
 
+// release implements establishment.
+func (e *cmEnd) release() {
+	e.conn.ctx.manager.closeID(e.id)
+	e.id = nil
+}
+
 // disconnectMethod implements establishment.
 func (e *cmEnd) disconnectMethod() life.DisconnectMethod {
 	if e.conn.state() == Ready {
@@ -316,8 +319,5 @@ func (e *cmEnd) disconnectMethod() life.DisconnectMethod {
 	return life.Abort
 }
 
-// release implements establishment.
-func (e *cmEnd) release() {
-	e.conn.ctx.manager.closeID(e.id)
-	e.id = nil
-}
+// queuePairShut implements establishment.
+func (e *cmEnd) queuePairShut() { e.disconnect() }

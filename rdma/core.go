@@ -50,39 +50,6 @@ func (c *core) Device() verbs.Device { return c.dev }
 // PD is the protection domain of everything in the context.
 func (c *core) PD() verbs.PD { return c.set.PD }
 
-// GID is the entry of the GID table that is the context's address at present.
-func (c *core) GID() verbs.GIDEntry { return c.port.State().GID }
-
-// Capabilities is what the context could do at most on its device.
-func (c *core) Capabilities() Capabilities {
-	caps := c.set.caps
-	caps.MaxSend = c.maxSend()
-	return caps
-}
-
-// maxSend is the most bytes of one message.
-func (c *core) maxSend() uint32 {
-	if c.set.Transport == verbs.UD {
-		return uint32(c.port.State().MTU)
-	}
-	return c.set.caps.MaxSend
-}
-
-// refreshPort updates the state of the port, for connections and peers that are made from now on. It
-// fails while no packets pass the port.
-func (c *core) refreshPort() error {
-	changed, err := c.port.Refresh()
-	if now := c.port.State(); changed {
-		c.control.Log().Info().Stringer("gid", now.GID.GID.Addr()).Int("index", now.GID.Index).Int("mtu", int(now.MTU)).
-			Uint16("lid", now.LID).Msg("the port has changed; new connections use these attributes")
-	}
-	return err
-}
-
-// MaxInline is up to how many bytes the data of a send or write travel in the work request: see
-// Config.MaxSGE.
-func (c *core) MaxInline() int { return c.set.inline }
-
 // wake makes the engine call Progress, which then asks every part for work. It may be called
 // from any goroutine.
 func (c *core) wake() {
@@ -117,11 +84,45 @@ func (c *core) takesReceives() bool {
 	return c.phase == phaseUp && (s == pe.Starting || s == pe.Running)
 }
 
-// causeOf is why the tasks of a connection are flushed or, with a nil conn, those of the
-// context. It is nil if the program closed or stopped it.
-func (c *core) causeOf(conn *Connection) error {
-	if conn != nil && conn.err != nil {
-		return conn.err
+// part is one part of a context. Its methods run on the engine's goroutine.
+type part interface {
+	// open takes from the device what the part needs in one run, from Start to Idle.
+	open() error
+	// work does what is due, and returns how much it did.
+	work() int
+	// busy reports whether there is work that neither a completion nor an event announces.
+	busy() bool
+	// close gives back what open took, even if open failed midway.
+	close() error
+}
+
+// passive has the methods of a part that has nothing to do in them.
+type passive struct{}
+
+func (passive) open() error  { return nil }
+func (passive) work() int    { return 0 }
+func (passive) busy() bool   { return false }
+func (passive) close() error { return nil }
+
+// maxSend is the most bytes of one message.
+func (c *core) maxSend() uint32 {
+	if c.set.Transport == verbs.UD {
+		return uint32(c.port.State().MTU)
 	}
-	return c.Err()
+	return c.set.caps.MaxSend
+}
+
+// MaxInline is up to how many bytes the data of a send or write travel in the work request: see
+// Config.MaxSGE.
+func (c *core) MaxInline() int { return c.set.inline }
+
+// refreshPort updates the state of the port, for connections and peers that are made from now on. It
+// fails while no packets pass the port.
+func (c *core) refreshPort() error {
+	changed, err := c.port.Refresh()
+	if now := c.port.State(); changed {
+		c.control.Log().Info().Stringer("gid", now.GID.GID.Addr()).Int("index", now.GID.Index).Int("mtu", int(now.MTU)).
+			Uint16("lid", now.LID).Msg("the port has changed; new connections use these attributes")
+	}
+	return err
 }

@@ -91,9 +91,6 @@ func (d *datagramEndpoint) push(r *Task) {
 	d.lane.Push(&r.send)
 }
 
-// stopping reports whether the endpoint takes no more tasks.
-func (d *datagramEndpoint) stopping() bool { return !d.deadline.At().IsZero() || d.lane.IsShut() }
-
 // completed handles the end of a task.
 func (d *datagramEndpoint) completed(r *Task, p *Peer, status verbs.Status, vendor uint32) {
 	c := d.ctx
@@ -199,26 +196,6 @@ func (o *datagramOwner) PostFailed(err error) {
 	d.shut()
 }
 
-// laneDrained implements laneDrainer.
-func (o *datagramOwner) laneDrained() int {
-	d := (*datagramEndpoint)(o)
-	c := d.ctx
-	if c.phase == phaseUp {
-		c.control.Fail(fmt.Errorf("rdma: %w: %s did not return the flushed tasks of context %q in time", ErrDevice, c.dev.Name(), c.set.Name))
-	}
-	c.settle(d.lane)
-	n := d.handles.flush()
-	n += d.lane.Flush()
-	if !d.closed { // a lane that was shut is not opened again
-		d.closed = true
-		if err := d.lane.Close(); err != nil {
-			c.control.Log().Warn().Err(err).Msg("failed to close the queue pair")
-		}
-		c.settle(d.lane)
-	}
-	return n + 1
-}
-
 // setSender sets the sender and the length of a message to the endpoint.
 func (d *datagramEndpoint) setSender(a *arrival, r *receiving.Receive, wc *verbs.WC) {
 	s := d.ctx.set
@@ -255,4 +232,27 @@ func (d *datagramEndpoint) setUDPPort(a *arrival, wc *verbs.WC) {
 	if d.ctx.port.State().GID.Type == verbs.GIDRoCEv2 {
 		a.addr.UDPPort = cmp.Or(wc.SrcUDPPort, roceUDPPort)
 	}
+}
+
+// stopping reports whether the endpoint takes no more tasks.
+func (d *datagramEndpoint) stopping() bool { return !d.deadline.At().IsZero() || d.lane.IsShut() }
+
+// laneDrained implements laneDrainer.
+func (o *datagramOwner) laneDrained() int {
+	d := (*datagramEndpoint)(o)
+	c := d.ctx
+	if c.phase == phaseUp {
+		c.control.Fail(fmt.Errorf("rdma: %w: %s did not return the flushed tasks of context %q in time", ErrDevice, c.dev.Name(), c.set.Name))
+	}
+	c.settle(d.lane)
+	n := d.handles.flush()
+	n += d.lane.Flush()
+	if !d.closed { // a lane that was shut is not opened again
+		d.closed = true
+		if err := d.lane.Close(); err != nil {
+			c.control.Log().Warn().Err(err).Msg("failed to close the queue pair")
+		}
+		c.settle(d.lane)
+	}
+	return n + 1
 }

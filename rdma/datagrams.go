@@ -26,7 +26,7 @@ func NewDatagrams(dev verbs.Device, cfg DatagramsConfig) (*Datagrams, error) {
 		return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)
 	}
 	c := &Datagrams{peers: make(map[EndpointAddr]*Peer)}
-	c.init(dev, set, c, c, nil, nil)
+	c.init(dev, set, c, nil, nil)
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("rdma: make a context of datagrams: %w", err)

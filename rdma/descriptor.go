@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"net/netip"
 
 	"github.com/verbena-rdma/verbena/descriptor"
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
@@ -30,22 +31,6 @@ type endpoint struct {
 }
 
 const roceUDPPort = 4791
-
-func (e *endpoint) code(c *wirecode.Coder) {
-	wirecode.Int(c, &e.transport, 1)
-	wirecode.Int(c, &e.gidType, 1)
-	c.Fixed(e.gid[:])
-	c.Uint16(&e.udpPort)
-	c.Uint16(&e.source)
-	c.Uint16(&e.lid)
-	wirecode.Int(c, &e.mtu, 2)
-	wirecode.Int(c, &e.reads, 1)
-	c.Uint32(&e.qpn)
-	c.Uint32(&e.psn)
-	c.Uint64(&e.nonce)
-	c.Uint64(&e.readyAddr)
-	c.Uint32(&e.readyKey)
-}
 
 func (e *endpoint) encode() ([]byte, error) {
 	var c wirecode.Coder
@@ -124,4 +109,39 @@ func (e *endpoint) answers() bool { return e.nonce&1 == 0 }
 // compare orders endpoints; both ends of a connection compute the same order.
 func (e *endpoint) compare(o *endpoint) int {
 	return cmp.Or(cmp.Compare(e.nonce, o.nonce), bytes.Compare(e.gid[:], o.gid[:]), cmp.Compare(e.qpn, o.qpn))
+}
+
+func (e *endpoint) addr() netip.AddrPort {
+	if e.qpn == 0 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(e.gid.Addr(), e.udpPort)
+}
+
+// sameNetwork refuses GIDs that do not speak the same protocol.
+func sameNetwork(ownType, peerType verbs.GIDType, own, peer verbs.GID) error {
+	switch {
+	case ownType != peerType:
+		return fmt.Errorf("%w: this end uses %v, the peer %v; choose other GID indexes", ErrMismatch, ownType, peerType)
+	case ownType == verbs.GIDRoCEv2 && own.Addr().Is4() != peer.Addr().Is4():
+		return fmt.Errorf("%w: this end has the address %v, the peer %v: one is IPv4 and one IPv6; choose other GID indexes",
+			ErrMismatch, own.Addr(), peer.Addr())
+	}
+	return nil
+}
+
+func (e *endpoint) code(c *wirecode.Coder) {
+	wirecode.Int(c, &e.transport, 1)
+	wirecode.Int(c, &e.gidType, 1)
+	c.Fixed(e.gid[:])
+	c.Uint16(&e.udpPort)
+	c.Uint16(&e.source)
+	c.Uint16(&e.lid)
+	wirecode.Int(c, &e.mtu, 2)
+	wirecode.Int(c, &e.reads, 1)
+	c.Uint32(&e.qpn)
+	c.Uint32(&e.psn)
+	c.Uint64(&e.nonce)
+	c.Uint64(&e.readyAddr)
+	c.Uint32(&e.readyKey)
 }

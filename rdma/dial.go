@@ -387,26 +387,6 @@ func staleConnection(err error) bool {
 	return errors.As(err, &failure) && failure.Reason == verbs.CMRejectStaleConnection
 }
 
-// replaceQP replaces a queue pair that has not been connected by one of another number.
-func (conn *Connection) replaceQP() error {
-	c, old := conn.ctx, conn.lane
-	if err := conn.openLane(); err != nil {
-		conn.lane = old
-		return err
-	}
-	conn.lane.TakeWithheld(old)
-	conn.receives.SetLane(conn.lane)
-	delete(c.byQPN, old.Num())
-	c.byQPN[conn.lane.Num()] = conn
-	if c.last == conn {
-		c.last = nil
-	}
-	conn.publish()
-	err := old.Close()
-	conn.returnReceives()
-	return errors.Join(err, conn.initialize(c.set.Path.Port, 0))
-}
-
 // due makes another attempt, or gives up.
 func (d *dial) due(now time.Time) {
 	d.conn.ctx.manager.limiter.Due(&d.limited, now)

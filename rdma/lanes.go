@@ -72,24 +72,6 @@ func (l *lanes) work() int {
 	return l.handleCompletions()
 }
 
-// postAll posts all waiting tasks that there is room for. Receives go first, so that a message
-// which the peer sends in reply to a request finds one.
-func (l *lanes) postAll() {
-	if l.receives.Busy() {
-		l.receives.post()
-	}
-	l.Post()
-}
-
-// handleCompletions polls the completion queue.
-func (l *lanes) handleCompletions() int {
-	n, err := l.Poll()
-	if err != nil {
-		l.failed(err)
-	}
-	return n
-}
-
 // busy implements part.
 func (l *lanes) busy() bool { return l.HasWork() }
 
@@ -135,4 +117,22 @@ func (l *lanes) close() error {
 	err := l.cq.Close()
 	l.cq = nil
 	return err
+}
+
+// postAll posts all waiting tasks that there is room for. Receives go first, so that a message
+// which the peer sends in reply to a request finds one.
+func (l *lanes) postAll() {
+	if l.receives.Busy() {
+		l.receives.post()
+	}
+	l.Post()
+}
+
+// handleCompletions polls the completion queue.
+func (l *lanes) handleCompletions() int {
+	n, err := l.Poll()
+	if err != nil {
+		l.failed(err)
+	}
+	return n
 }

@@ -14,36 +14,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// part is one part of a context. Its methods run on the engine's goroutine.
-type part interface {
-	// open takes from the device what the part needs in one run, from Start to Idle.
-	open() error
-	// work does what is due, and returns how much it did.
-	work() int
-	// busy reports whether there is work that neither a completion nor an event announces.
-	busy() bool
-	// close gives back what open took, even if open failed midway.
-	close() error
-}
-
-// passive has the methods of a part that has nothing to do in them.
-type passive struct{}
-
-func (passive) open() error  { return nil }
-func (passive) work() int    { return 0 }
-func (passive) busy() bool   { return false }
-func (passive) close() error { return nil }
-
 // queuePairs is the part of a context that has its queue pairs: the connections, or the
 // endpoint of datagrams.
 type queuePairs interface {
 	part
+	requestTaker
 	// event handles an event of a queue pair or a port, and returns 1 if it concerned one.
 	event(ev *verbs.Event) int
 	// received handles the completion of a receive.
 	received(wc *verbs.WC)
-	// request handles a peer's request at a listener without OnRequest.
-	request(q *ConnectRequest)
 	// stop begins to end every queue pair: with an error if reason is not nil, otherwise as
 	// closed by the program. If the completion queue has failed, no more completions come. stop
 	// may be called again.
@@ -55,7 +34,6 @@ type queuePairs interface {
 // parts are the parts that both kinds of context have.
 type parts struct {
 	core
-	self       Context
 	queuePairs queuePairs
 
 	events
@@ -72,8 +50,8 @@ type parts struct {
 }
 
 // init makes the parts of a context. written and last are parts that only connections have.
-func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs queuePairs, written, last part) {
-	c.dev, c.host, c.set, c.port, c.self, c.queuePairs = dev, host.Of(dev), set, set.port, self, queuePairs
+func (c *parts) init(dev verbs.Device, set *settings, queuePairs queuePairs, written, last part) {
+	c.dev, c.host, c.set, c.port, c.queuePairs = dev, host.Of(dev), set, set.port, queuePairs
 	c.Core, c.control = pe.NewCore(set.Name, backend{c})
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
@@ -82,7 +60,7 @@ func (c *parts) init(dev verbs.Device, set *settings, self Context, queuePairs q
 		}
 	})
 	c.events = events{core: &c.core, lanes: &c.lanes, handle: c.handleEvent}
-	c.manager.core, c.manager.helpers, c.manager.reports, c.manager.accept = &c.core, &c.helpers, &c.reports, queuePairs.request
+	c.manager.core, c.manager.helpers, c.manager.reports, c.manager.owner = &c.core, &c.helpers, &c.reports, queuePairs
 	c.helpers.Host, c.helpers.RunOnEngine = c.host, c.manager.runOnEngine
 	c.manager.limiter = dialling.Limiter{Host: c.host, Wake: c.wake}
 	c.deadlines.core = &c.core
@@ -121,9 +99,6 @@ type backend struct{ c *parts }
 
 // Host is the machine of the device, which the engine asks for.
 func (b backend) Host() host.Host { return b.c.host }
-
-// Sleeper is where the engine can sleep: see lane.Group.Sleeper.
-func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
 
 // Start implements pe.Backend.
 func (b backend) Start() (bool, error) {
@@ -264,6 +239,39 @@ func (c *parts) config() Config {
 	return cfg
 }
 
+// Listen accepts, through the connection manager, connections of peers that dial an address of
+// the device, as in rdma_cm(7). Peers may use this SDK (Dial), or the connection manager of
+// the kernel or of an adapter. The address is HOST:PORT. HOST is an IP address, a GID, or
+// empty for all addresses of the device; IPv6 addresses and GIDs are in brackets. With port 0
+// the manager chooses one. The ports are those of RDMA_PS_TCP, which have nothing to do with
+// the ports of TCP.
+//
+// Accepted connections are Connecting, then Ready, and OnConnection reports them as any other.
+// Each takes one of Config.MaxConnections places. A context may have any number of listeners.
+// They end with Close, or when the context stops. Accepted connections go on after Close.
+//
+// A context of UD answers peers that ask for its endpoint (ResolvePeer): at once, or, with
+// OnRequest, through ConnectRequest.Answer. Its ports are those of RDMA_PS_UDP.
+//
+// It is legal in Starting and Running. A context in Starting waits for peers only if
+// ListenConfig.Await is set. Listen fails with ErrInvalid for an address that is invalid or
+// not the device's, with verbs.ErrInUse if another program listens on the port, and with
+// ErrNotSupported on a device without a connection manager.
+func (c *parts) Listen(addr string, cfg ListenConfig) (*Listener, error) {
+	const op = "listen"
+	if err := c.control.Owned(op); err != nil {
+		return nil, err
+	}
+	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
+		return nil, err
+	}
+	l, err := c.manager.listen(addr, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("rdma: listen on %q with context %q: %w", addr, c.set.Name, err)
+	}
+	return l, nil
+}
+
 // handleEvent handles an event of the device, and returns 1 if it concerned the context.
 func (c *parts) handleEvent(ev *verbs.Event) int {
 	switch ev.Type {
@@ -388,3 +396,16 @@ func (s *stopping) work() int {
 	}
 	return 1
 }
+
+// GID is the entry of the GID table that is the context's address at present.
+func (c *core) GID() verbs.GIDEntry { return c.port.State().GID }
+
+// Capabilities is what the context could do at most on its device.
+func (c *core) Capabilities() Capabilities {
+	caps := c.set.caps
+	caps.MaxSend = c.maxSend()
+	return caps
+}
+
+// Sleeper is where the engine can sleep: see lane.Group.Sleeper.
+func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }

@@ -278,17 +278,6 @@ type endpointDescriptor struct {
 	qkey      uint32
 }
 
-func (d *endpointDescriptor) code(c *wirecode.Coder) {
-	wirecode.Int(c, &d.transport, 1)
-	wirecode.Int(c, &d.gidType, 1)
-	c.Fixed(d.addr.GID[:])
-	c.Uint16(&d.addr.UDPPort)
-	c.Uint32(&d.addr.QPN)
-	c.Uint16(&d.source)
-	c.Uint16(&d.lid)
-	c.Uint32(&d.qkey)
-}
-
 func (d *endpointDescriptor) encode() ([]byte, error) {
 	var c wirecode.Coder
 	written := *d
@@ -340,4 +329,15 @@ func (d *endpointDescriptor) invalidField() (field string, value any) {
 		return "queue pair number", d.addr.QPN
 	}
 	return "", nil
+}
+
+func (d *endpointDescriptor) code(c *wirecode.Coder) {
+	wirecode.Int(c, &d.transport, 1)
+	wirecode.Int(c, &d.gidType, 1)
+	c.Fixed(d.addr.GID[:])
+	c.Uint16(&d.addr.UDPPort)
+	c.Uint32(&d.addr.QPN)
+	c.Uint16(&d.source)
+	c.Uint16(&d.lid)
+	c.Uint32(&d.qkey)
 }

@@ -67,15 +67,6 @@ func (r *rcSignal) peer() life.Peer {
 // polls implements establishment: nothing watches the word.
 func (r *rcSignal) polls() bool { return r.cancel == nil }
 
-// disconnectMethod implements establishment. While Connecting as well: the device may acknowledge
-// the peer's signal at any moment, until the queue pair is in error.
-func (r *rcSignal) disconnectMethod() life.DisconnectMethod {
-	if r.conn.local.answers() && r.conn.peer.answers() {
-		return life.ByAnsweredNotice
-	}
-	return life.ByNotice
-}
-
 // handle implements establishment.
 func (r *rcSignal) handle(ev event) {
 	switch ev.kind {
@@ -235,6 +226,15 @@ func (r *rcSignal) peerReady() {
 		r.signal(r.conn.ctx.host.Now())
 	}
 	r.conn.ready()
+}
+
+// disconnectMethod implements establishment. While Connecting as well: the device may acknowledge
+// the peer's signal at any moment, until the queue pair is in error.
+func (r *rcSignal) disconnectMethod() life.DisconnectMethod {
+	if r.conn.local.answers() && r.conn.peer.answers() {
+		return life.ByAnsweredNotice
+	}
+	return life.ByNotice
 }
 
 // queuePairShut implements establishment: the disconnect notice was a write.

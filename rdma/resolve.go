@@ -15,12 +15,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// The largest private data of each message of service ID resolution, in bytes (IBTA 12.11).
-const (
-	maxResolveData = 180
-	maxAnswerData  = 136
-)
-
 // ResolvePeer asks for the endpoint of a program that listens on an address, by service ID
 // resolution (IBTA 12.11), which only UD has. The peer is a Listener of a context of
 // datagrams, or any program that uses rdma_cm(7) with RDMA_PS_UDP. The address is as for Dial,
@@ -205,7 +199,7 @@ func (q *ConnectRequest) Answer(privateData []byte) error {
 	if err := q.checkOpen(op); err != nil {
 		return err
 	}
-	c, ok := q.listener.ctx.self.(*Datagrams)
+	c, ok := q.listener.manager.owner.(*Datagrams)
 	id := q.id
 	switch {
 	case !ok:

@@ -7,17 +7,6 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// belongsTo implements target.
-func (conn *Connection) belongsTo(c *parts) error {
-	switch {
-	case conn == nil:
-		return fmt.Errorf("%w: no connection is given", ErrInvalid)
-	case &conn.ctx.parts != c:
-		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
-	}
-	return nil
-}
-
 // accepts implements target.
 func (conn *Connection) accepts(t *Task) error {
 	if !conn.life.Phase().Usable() {
@@ -105,4 +94,15 @@ func (p *Peer) submit(t *Task) { p.ctx.endpoint.push(t) }
 // completed implements target.
 func (p *Peer) completed(t *Task, status verbs.Status, vendor uint32) {
 	p.ctx.endpoint.completed(t, p, status, vendor)
+}
+
+// belongsTo implements target.
+func (conn *Connection) belongsTo(c *parts) error {
+	switch {
+	case conn == nil:
+		return fmt.Errorf("%w: no connection is given", ErrInvalid)
+	case &conn.ctx.parts != c:
+		return fmt.Errorf("%w: %v does not belong to context %q", ErrInvalid, conn, c.set.Name)
+	}
+	return nil
 }

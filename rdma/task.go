@@ -102,23 +102,6 @@ func (r *Task) setTarget(what string, to target) error {
 // moved: 8 for an atomic or a sync event, and 0 before the first.
 func (r *Task) Bytes() int { return r.length }
 
-// setBuffers sets the target and the buffers of a newly allocated task.
-func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
-	if err := to.belongsTo(r.ctx); err != nil {
-		return err
-	}
-	r.to, r.local, r.remote = to, local, remote
-	err := r.build(true)
-	if err == nil {
-		return nil
-	}
-	if ended := to.accepts(r); ended != nil {
-		err = ended // the reason why the peer's memory is no longer there
-	}
-	r.to, r.local, r.remote = nil, nil, nil
-	return err
-}
-
 // swap replaces a buffer, and drops the reference to the old one. It takes over the new one in
 // any case.
 func (r *Task) swap(what string, slot **bufinv.Buf, b *bufinv.Buf) error {
@@ -300,3 +283,41 @@ func (r *Task) drop() error {
 
 // atomicSize is the width of an atomic, in bytes, and its alignment.
 const atomicSize = 8
+
+// taskPool is what the pools of tasks of the two kinds of context have in common.
+type taskPool struct {
+	pool[Task]
+	words words // of the tasks, by their number in the pool
+}
+
+// completed runs the callback of a task, which is no longer in flight.
+func (p *taskPool) completed(t *Task, err error) {
+	if err != nil {
+		p.failed(t, err)
+		return
+	}
+	p.done(t)
+}
+
+// bufferVersion is the version of the buffer that a request describes. Zero: the request is to be
+// built anew. A request that is posted again describes the same buffer in most programs.
+type bufferVersion uint64
+
+func versionOf(b *bufinv.Buf) bufferVersion {
+	return bufferVersion(b.Friends(friend.Package{}).Version())
+}
+
+// describes reports whether the buffer is as it was.
+func (v bufferVersion) describes(b *bufinv.Buf) bool { return v != 0 && v == versionOf(b) }
+
+// follow calls a function that changes how much of the buffer is data, for a request whose
+// addresses do not depend on that. If the request has described the buffer, it still does.
+func (v *bufferVersion) follow(b *bufinv.Buf, change func() error) error {
+	known := v.describes(b)
+	err := change()
+	*v = 0
+	if known && err == nil {
+		*v = versionOf(b)
+	}
+	return err
+}

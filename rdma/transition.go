@@ -2,10 +2,9 @@ package rdma
 
 import (
 	"errors"
-	"sync/atomic"
+	"fmt"
 	"time"
 
-	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -14,22 +13,6 @@ const (
 	firstTransitionPause   = 50 * time.Millisecond
 	longestTransitionPause = time.Second
 )
-
-// transition takes a connection's queue pair from Init to Ready to Send. On adapters, the
-// kernel then resolves the peer's address, which takes a second and more if the peer is down.
-// So a helper does it, and repeats it while the peer is down. Nothing else uses the queue pair
-// meanwhile: tasks wait in the lane. A verbs.PromptQP needs no helper.
-type transition struct {
-	conn      *Connection
-	attr      verbs.QPAttr
-	done      func(err error) // called on the engine's goroutine, unless the connection ends before
-	running   bool            // a helper has the queue pair
-	shut      atomic.Bool     // the lane is to be shut when no helper has the queue pair; helpers read it
-	postponed []func()        // to be run when no helper has the queue pair
-	pause     time.Duration
-	retry     deadline.Deadline // when to try again
-	last      error             // why the last attempt failed; nil: it did not
-}
 
 // connectLane takes the queue pair from Init to Ready to Send. attr has all attributes but
 // State. done gets the error, inside this call or later, unless the connection ends before.
@@ -102,6 +85,88 @@ func (t *transition) attemptDone(err error) {
 	}
 	for _, f := range postponed {
 		f()
+	}
+	conn.ctx.wake()
+}
+
+// bringUp takes the queue pair from Init to Ready to Send, and calls done then.
+func (conn *Connection) bringUp(done func()) {
+	s := conn.ctx.set
+	sgidIndex, err := conn.sgidIndex()
+	if err != nil {
+		conn.fail(err)
+		return
+	}
+	conn.connectLane(verbs.QPAttr{
+		Address: s.path(sgidIndex, conn.peer.gid, conn.peer.lid, conn.peer.udpPort, conn.peer.source),
+		PathMTU: conn.path.mtu, DestQPN: conn.peer.qpn, RQPSN: conn.peer.psn, SQPSN: conn.local.psn,
+		MaxDestReadAtomic: s.destReads, MaxInitReadAtomic: conn.path.maxReads, MinRNRTimer: minRNRTimer,
+		Timeout: s.timeout, RetryCount: retryCount, RNRRetry: s.rnrRetry,
+	}, func(err error) {
+		if err != nil {
+			conn.fail(conn.deviceError(err))
+			return
+		}
+		done()
+	})
+}
+
+// sgidIndex is the present index, in the GID table, of the address in this end's descriptor.
+func (conn *Connection) sgidIndex() (int, error) {
+	c, own := conn.ctx, &conn.local
+	if now := &c.port.State().GID; now.GID == own.gid && now.Type == own.gidType {
+		return now.Index, nil
+	}
+	if e, ok, err := c.port.Find(verbs.GIDEntry{GID: own.gid, Type: own.gidType}); err != nil || ok {
+		return e.Index, err
+	}
+	return 0, fmt.Errorf("%w: the address %v in the exported descriptor is no longer in the GID table of port %d of %s; export another connection",
+		ErrGID, own.gid.Addr(), c.set.Path.Port, c.dev.Name())
+}
+
+// reset takes the queue pair back to Init, from any state. No helper has it.
+func (conn *Connection) reset() error {
+	conn.transition.cancel()
+	conn.life.Takes(false)
+	conn.signal.send.ChangeID()
+	conn.signal.purpose = signalNone
+	if err := conn.lane.Reset(); err != nil {
+		return err
+	}
+	conn.returnReceives()
+	return conn.initialize(conn.ctx.set.Path.Port, 0)
+}
+
+// initialize takes the queue pair from Reset to Init, for a port of the device.
+func (conn *Connection) initialize(port, pKeyIndex int) error {
+	conn.path.port, conn.path.pKeyIndex = port, pKeyIndex
+	return conn.lane.Initialize(port, pKeyIndex, conn.ctx.set.access)
+}
+
+// takeReceives lets a connection with a receive queue take receives: see receiving.Queue.Start.
+func (conn *Connection) takeReceives() {
+	conn.receives.Start()
+	conn.ctx.receives.post()
+}
+
+// returnReceives gives the receives of a queue pair that was reset or destroyed to other
+// connections.
+func (conn *Connection) returnReceives() {
+	conn.receives.Return()
+	conn.ctx.wake()
+}
+
+// shutLane puts the queue pair in error, so that what is posted comes back flushed, as soon as no
+// helper uses the queue pair.
+func (conn *Connection) shutLane() {
+	t := &conn.transition
+	t.shut.Store(t.running)
+	if t.running {
+		return
+	}
+	t.cancel()
+	if err := conn.lane.Shut(); err != nil {
+		conn.ctx.control.Log().Warn().Err(err).Stringer("connection", conn).Msg("failed to move the queue pair to the error state")
 	}
 	conn.ctx.wake()
 }

@@ -142,6 +142,10 @@ func (r *ucSignal) signalCompleted(status verbs.Status, vendor uint32) {
 	}
 }
 
+func (r *ucSignal) peer() life.Peer { return life.Unknown }
+func (r *ucSignal) polls() bool     { return false }
+func (r *ucSignal) tell()           {}
+
 // disconnectMethod implements establishment: the connection ends when its tasks have left.
 func (r *ucSignal) disconnectMethod() life.DisconnectMethod {
 	if r.conn.state() == Ready {
@@ -150,7 +154,4 @@ func (r *ucSignal) disconnectMethod() life.DisconnectMethod {
 	return life.Abort
 }
 
-func (r *ucSignal) peer() life.Peer { return life.Unknown }
-func (r *ucSignal) polls() bool     { return false }
-func (r *ucSignal) tell()           {}
-func (r *ucSignal) queuePairShut()  {}
+func (r *ucSignal) queuePairShut() {}
