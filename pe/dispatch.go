@@ -32,6 +32,7 @@ func (e *Engine) endSubstitution() {
 	s := &e.substitution
 	for !s.state.CompareAndSwap(possible, impossible) {
 		if s.state.CompareAndSwap(underWay, awaited) {
+			e.notifier.endSleepAtPlace() // of that goroutine
 			<-s.ended
 			return
 		}
@@ -104,6 +105,54 @@ func (e *Engine) runAsSubstitute(f func()) {
 	}()
 	f()
 	allDone = e.doRest()
+}
+
+// DriveUntil drives the engine on the calling goroutine while Run sleeps, until done reports true, and
+// sleeps at the device meanwhile: a goroutine that waits for what a callback brings is then woken by the
+// packet, and not by Run. It returns false at once, or early, if Run must drive the engine. When it
+// returns true, Run sleeps on, and the device's own goroutine takes over after a millisecond. So it is
+// for a goroutine that will soon call DriveUntil or Dispatch again. The rules of Dispatch hold. done is
+// called after each pass; whoever changes its result on another goroutine calls Wake.
+func (s forFriends) DriveUntil(done func() bool) bool {
+	if !s.substitute() {
+		return false
+	}
+	over := false
+	s.runAsSubstitute(func() { over = s.drive(done) })
+	return over
+}
+
+// Wake makes the goroutine that drives the engine look for work, and call the function given to
+// DriveUntil. It may be called from any goroutine.
+func (s forFriends) Wake() { s.wake() }
+
+// drive is DriveUntil, once the calling goroutine drives the engine.
+func (e *Engine) drive(done func() bool) (over bool) {
+	n := &e.notifier
+	defer n.place.Store(nil) // Run sleeps at wakeup
+	for at := e.takePlace(); at != nil && !e.runDecides() && e.substitution.state.Load() == underWay; {
+		worked := e.pass() > 0
+		// Wake after this pass has begun ends the sleep, or prevents it; before, done sees its reason.
+		if done() {
+			return true
+		}
+		switch {
+		case worked:
+			e.spin.Found()
+		case e.spin.KeepPolling(e.slice.now(), false):
+			e.spin.YieldThread() // other goroutines have not been woken, or have other threads
+		default:
+			n.sleeping.Store(true)
+			slept := !e.armBackends() || e.queued() || n.woken.Load() || at.Sleep(&n.ended)
+			n.sleeping.Store(false)
+			n.ended.Store(false)
+			e.spin.Woken(e.slice.now())
+			if !slept {
+				return false
+			}
+		}
+	}
+	return false
 }
 
 // doRest does what is due after f. It returns false if Run must do more.

@@ -14,10 +14,10 @@ import (
 type notifier struct {
 	woken    atomic.Bool           // wake was called since the last pass began
 	sleeping atomic.Bool           // Run waits for wakeup, or is about to, and no goroutine drives the engine meanwhile
-	place    atomic.Pointer[place] // where Run sleeps; nil: at wakeup
+	place    atomic.Pointer[place] // where the engine's goroutine sleeps; nil: at wakeup
 	ended    atomic.Bool           // a sleep at place ends
 	wakeup   chan struct{}         // has room for one
-	endSleep func()                // ends the sleep, at wakeup and at place: Run may just be going from one to the other
+	endSleep func()                // ends the sleep
 
 	armed    atomic.Bool // Arm has asked for a notification that has not come yet
 	mu       sync.Mutex  // guards the rest, and keeps fd consistent with armed
@@ -29,21 +29,28 @@ type notifier struct {
 func (n *notifier) init() {
 	n.wakeup = make(chan struct{}, 1)
 	n.endSleep = func() {
+		if n.endSleepAtPlace() {
+			return
+		}
 		select {
 		case n.wakeup <- struct{}{}:
 		default:
 		}
-		n.endSleepAtPlace()
 	}
 	n.fd = -1
 }
 
-// endSleepAtPlace ends a sleep at place.
-func (n *notifier) endSleepAtPlace() {
-	if p := n.place.Load(); p != nil {
-		n.ended.Store(true)
-		p.Wake()
+// endSleepAtPlace ends a sleep at place, and reports whether that is where the engine sleeps. A
+// goroutine that goes from there to wakeup first sets place to nil and then reads ended; this one sets
+// ended and then reads place. So at least one of the two sees the other.
+func (n *notifier) endSleepAtPlace() bool {
+	p := n.place.Load()
+	if p == nil {
+		return false
 	}
+	n.ended.Store(true)
+	p.Wake()
+	return n.place.Load() == p
 }
 
 // beginPass is called before each pass, which handles all calls of wake so far.

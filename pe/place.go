@@ -2,22 +2,33 @@ package pe
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/host"
 )
 
-// place is where Run sleeps: at the device of one of the contexts, so that a packet wakes the goroutine
-// in Run and no other one. The devices of the other contexts notify the engine as if it slept elsewhere.
+// place is where the goroutine that drives the engine sleeps: at the device of one of the contexts, so
+// that a packet wakes it and no other one. The devices of the other contexts notify the engine as if it
+// slept elsewhere.
 type place struct{ host.Sleeper }
 
 // sleepingBackend is a Backend whose device may have a place to sleep at; otherwise it returns nil. What
 // it returns can be compared.
 type sleepingBackend interface{ Sleeper() host.Sleeper }
 
+// bed is what Run and a goroutine that drives the engine in place of Run know of each other's sleep.
+type bed struct {
+	last *place // used last
+	// taken is cleared by the first of Run, when its sleep at the place has ended, and a goroutine that
+	// takes the place from it. That one waits for moved.
+	taken atomic.Bool
+	moved chan struct{} // has room for one
+}
+
 // maySleepAtDevice makes the end of ctx end a sleep at a device, until the function that it returns is
 // called.
 func (e *Engine) maySleepAtDevice(ctx context.Context) (end func()) {
-	stop := context.AfterFunc(ctx, e.notifier.endSleepAtPlace)
+	stop := context.AfterFunc(ctx, func() { e.notifier.endSleepAtPlace() })
 	return func() {
 		stop()
 		e.leavePlace()
@@ -25,7 +36,7 @@ func (e *Engine) maySleepAtDevice(ctx context.Context) (end func()) {
 }
 
 // choosePlace decides where the next sleep is.
-func (e *Engine) choosePlace() {
+func (e *Engine) choosePlace() *place {
 	n := &e.notifier
 	var at host.Sleeper
 	if e.turns.Load() == nil {
@@ -37,13 +48,20 @@ func (e *Engine) choosePlace() {
 			}
 		}
 	}
-	if p := n.place.Load(); p != nil && p.Sleeper == at {
-		return
+	p := n.place.Load()
+	if p != nil && p.Sleeper == at {
+		return p
 	}
 	e.leavePlace()
-	if at != nil {
-		n.place.Store(&place{at})
+	if at == nil {
+		return nil
 	}
+	if p = e.bed.last; p == nil || p.Sleeper != at {
+		p = &place{at}
+		e.bed.last = p
+	}
+	n.place.Store(p)
+	return p
 }
 
 // leavePlace makes the device's own goroutine do the work there.
@@ -53,17 +71,29 @@ func (e *Engine) leavePlace() {
 	}
 }
 
-// sleepAtPlace sleeps at the place that was chosen. It returns false if there is none, or the engine
-// cannot sleep there.
-func (n *notifier) sleepAtPlace() bool {
-	p := n.place.Load()
-	if p == nil {
+// sleepAtPlace sleeps in Run at a place. It returns false if Run has to sleep at wakeup instead: it
+// cannot sleep at the place, or another goroutine drives the engine and sleeps there.
+func (e *Engine) sleepAtPlace(p *place) bool {
+	n, b := &e.notifier, &e.bed
+	slept := p.Sleep(&n.ended)
+	if !slept {
+		e.leavePlace()
+	}
+	if !b.taken.Swap(false) {
+		b.moved <- struct{}{}
 		return false
 	}
-	if !p.Sleep(&n.ended) {
-		n.place.Store(nil)
-		p.Leave()
-		return false
+	return slept || n.ended.Load()
+}
+
+// takePlace makes the place free for the calling goroutine, which drives the engine while Run sleeps.
+// It returns nil if there is none.
+func (e *Engine) takePlace() *place {
+	n, b := &e.notifier, &e.bed
+	if b.taken.Swap(false) {
+		n.endSleepAtPlace()
+		<-b.moved
+		n.ended.Store(false)
 	}
-	return true
+	return e.choosePlace()
 }

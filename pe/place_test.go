@@ -3,6 +3,7 @@ package pe_test
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 )
@@ -92,7 +94,7 @@ func TestSleepAtDevice(t *testing.T) {
 }
 
 // No wake-up is lost, whoever calls when: a device that refuses the engine at times or that has no place
-// for a while, goroutines that call Do and Dispatch, and the backend.
+// for a while, goroutines that call Do and Dispatch or drive the engine in place of Run, and the backend.
 func TestNoWakeupIsLost(t *testing.T) {
 	const callers, calls = 4, 2000
 	e := newEngine(t, pe.Config{Spin: -1})
@@ -124,6 +126,28 @@ func TestNoWakeupIsLost(t *testing.T) {
 				}
 				<-ran // for ever, if the engine sleeps on
 				control.Wake()
+			}
+		})
+	}
+	for range 2 {
+		work.Go(func() {
+			friends := e.Friends(friend.Package{})
+			var set atomic.Bool
+			for i := range calls {
+				set.Store(false)
+				var other sync.WaitGroup
+				if i%2 == 0 {
+					assert.NoError(t, e.Do(func() { set.Store(true) }))
+				} else {
+					other.Go(func() {
+						set.Store(true)
+						friends.Wake()
+					})
+				}
+				for !friends.DriveUntil(set.Load) && !set.Load() {
+					runtime.Gosched() // Run drives, or another goroutine
+				}
+				other.Wait()
 			}
 		})
 	}

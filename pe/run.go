@@ -237,16 +237,18 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 		held = timer.C
 	}
 	n := &e.notifier
+	var at *place
 	if held == nil {
-		e.choosePlace()
+		at = e.choosePlace()
 	} else {
 		e.leavePlace()
 	}
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
+		e.bed.taken.Store(at != nil)
 		e.allowSubstitution()
-		if !n.sleepAtPlace() {
+		if at == nil || !e.sleepAtPlace(at) {
 			select {
 			case <-n.wakeup:
 			case <-done:

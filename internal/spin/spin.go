@@ -105,8 +105,8 @@ func (s *Spin) Yield() {
 	s.YieldThread()
 }
 
-// YieldThread is Yield for a goroutine that is bound to its thread, as in a call from C: there
-// runtime.Gosched wakes other threads and waits for them.
+// YieldThread is Yield for a goroutine that is bound to its thread, as in a call from C, or that no
+// other one waits for: runtime.Gosched wakes another thread, to look for goroutines.
 func (s *Spin) YieldThread() {
 	if s.polls%yieldPolls == 0 {
 		yieldProcessor()
@@ -139,6 +139,3 @@ func (s *Spin) Woken(now time.Duration) {
 		s.wasted, s.limit = maxWasted-1, s.longest
 	}
 }
-
-// Idle reports whether the last poll was empty.
-func (s *Spin) Idle() bool { return s.polls > 0 }
