@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
@@ -36,11 +37,14 @@ type Conn struct {
 	work      func()                  // pump, to be run on the engine's goroutine
 	scheduled atomic.Bool             // work is on its way there
 
+	isReadable func() bool // Read need not wait
+
 	mu                          sync.Mutex
 	readable, writable          sync.Cond // for Read, and for Write
 	released                    sync.Cond // for Wait
 	readDeadline, writeDeadline deadline.Deadline
 	reading, writing            bool // a call has its turn, and may use memory without the lock
+	driving                     bool // a call of Read drives the engine, or is about to
 	in                          buffers.Inbound
 	out                         buffers.Outbound
 	linger                      time.Duration // of Close; 0: it resets the connection
@@ -60,6 +64,12 @@ func (s *Stack) newConn(giveUp context.CancelCauseFunc) (*Conn, error) {
 	c := &Conn{stack: s, giveUp: giveUp, linger: s.cfg.Linger}
 	c.readable.L, c.writable.L, c.released.L = &c.mu, &c.mu, &c.mu
 	c.work = c.pump
+	c.isReadable = func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		wait, err := c.readState(1)
+		return !wait || err != nil
+	}
 	c.out.Pool = s.chunks
 	if err := c.open(); err != nil {
 		return nil, err
@@ -85,7 +95,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if !wait {
 			break
 		}
-		host.Wait(c.stack.host, &c.readable)
+		c.waitReadable()
 	}
 	if len(p) == 0 { // another call may have its turn
 		c.mu.Unlock()
@@ -113,10 +123,48 @@ func (c *Conn) endRead(emptied bool) {
 		emptied = true
 	}
 	c.readable.Signal()
+	c.wakeDriver()
 	c.freeIfDone()
 	c.mu.Unlock()
 	if emptied {
 		c.kick() // the peer can have another buffer
+	}
+}
+
+// waitReadable waits until the state of the connection may have changed, as Read sees it. If no other
+// goroutine of the stack waits in Read or Write, it drives the engine meanwhile, so that the packet wakes it and
+// no other goroutine. c.mu is held.
+func (c *Conn) waitReadable() {
+	s := c.stack
+	if s.waiting.Add(1) == 1 && s.host.Scheduler() == nil {
+		e := s.engine.Friends(friend.Package{})
+		c.driving = true
+		c.mu.Unlock()
+		drove := e.DriveUntil(c.isReadable)
+		c.mu.Lock()
+		c.driving = false
+		if wait, err := c.readState(1); drove || !wait || err != nil {
+			if s.waiting.Add(-1) > 0 {
+				e.Wake() // Run drives for those that wait
+			}
+			return
+		}
+	}
+	host.Wait(s.host, &c.readable)
+	s.waiting.Add(-1)
+}
+
+// waitWritable waits until the state of the connection may have changed, as Write sees it. c.mu is held.
+func (c *Conn) waitWritable() {
+	c.stack.waiting.Add(1)
+	host.Wait(c.stack.host, &c.writable)
+	c.stack.waiting.Add(-1)
+}
+
+// wakeDriver wakes a call of Read that drives the engine. c.mu is held.
+func (c *Conn) wakeDriver() {
+	if c.driving {
+		c.stack.engine.Friends(friend.Package{}).Wake()
 	}
 }
 
@@ -153,7 +201,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if err := c.writeError(); err != nil {
 			return 0, err
 		}
-		host.Wait(c.stack.host, &c.writable)
+		c.waitWritable()
 	}
 	c.writing = true
 	defer c.endWrite()
@@ -164,7 +212,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		case err != nil:
 			err = c.opError("write", err)
 		case len(room) == 0:
-			host.Wait(c.stack.host, &c.writable)
+			c.waitWritable()
 			err = c.writeError()
 		default:
 			c.mu.Unlock()
@@ -332,6 +380,7 @@ func (c *Conn) setDeadlines(t time.Time, list ...*deadline.Deadline) error {
 func (c *Conn) wakeAll() {
 	c.readable.Broadcast()
 	c.writable.Broadcast()
+	c.wakeDriver()
 }
 
 // kick has pump run on the engine's goroutine. c.mu is not held.
