@@ -329,6 +329,7 @@ func (a *analyser) join(to place, k key, from place) {
 	if from.c != nil {
 		c.Sent[side], c.half[side] = from.c.Sent[from.side], from.c.half[from.side]
 		from.c.half[from.side] = half{}
+		c.half[side].resending = false // its cause is a counter of from
 		if from.c.First.Before(c.First) {
 			c.First = from.c.First
 		}

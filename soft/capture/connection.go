@@ -123,6 +123,15 @@ func (c *connection) sequence(a *analyser, side int, s *stream, f *frame, size i
 		c.late(side, s, r, f, skipped)
 		c.operation(d, h, p, size)
 	case isRepeat:
+		if r.lost && r.sent == 1 && h.nak.any && h.nak.at <= r.at {
+			// Only now comes the repeat that the NAK asked for. The packet before was the first
+			// copy, which others had overtaken.
+			r.lost = false
+			d.LostBefore--
+			d.Reordered++
+			d.Repeats.Sequence--
+			r.at = h.nak.at // not repeated since
+		}
 		if cause := c.cause(side, s, r, f); cause != nil {
 			*cause++
 		}
@@ -184,7 +193,9 @@ func (c *connection) late(side int, s *stream, r *recent, f *frame, skipped int6
 		request && h.resending && h.resendNext == r.psn,
 		d.RoundTrip.Count > 0 && time.Duration(f.at-skipped) > 4*d.RoundTrip.Mean:
 		d.LostBefore++
-		if cause := c.cause(side, s, r, f); cause != nil {
+		cause := c.cause(side, s, r, f)
+		r.lost = cause == &d.Repeats.Sequence
+		if cause != nil {
 			*cause++
 		}
 	case !request && c.half[1-side].repeated >= skipped:
@@ -285,7 +296,7 @@ func (c *connection) response(side int, p *wire.Packet, now int64) {
 		switch {
 		case !h.received && (!h.nak.any || r.at > h.nak.at):
 			d.LostAfter++
-		case h.nak.psn != p.PSN: // an earlier copy was recorded, which the peer had to drop; not the repeat
+		case !h.sentSeen && h.nak.psn != p.PSN: // an earlier copy was recorded, which the peer had to drop; not the repeat
 			d.LostBefore++
 		}
 	}

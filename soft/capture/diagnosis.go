@@ -106,7 +106,7 @@ func lost(from, to End, d, _ *Direction) string {
 		} else if d.LostAfter > 0 {
 			where = "behind the place of the capture"
 		}
-		return fmt.Sprintf("The network lost at least %d of %d packets from %v to %v, %s: look for full queues, bad links and dropped-packet counters there.", n, d.Packets+d.LostBefore, from.Addr, to.Addr, where)
+		return fmt.Sprintf("The network lost or reordered at least %d of %d packets from %v to %v, %s: look there for full queues, bad links, and several paths for one connection.", n, d.Packets+d.LostBefore, from.Addr, to.Addr, where)
 	case r.Response > 0:
 		return fmt.Sprintf("Responses from %v to %v did not arrive in order, and were asked for again %d times: look for full queues and bad links.", to.Addr, from.Addr, r.Response)
 	}

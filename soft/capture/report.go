@@ -72,8 +72,9 @@ type Direction struct {
 	Repeats   Repeats   `json:"repeats"`    // of its requests
 	// LostBefore counts packets that were lost before the place of the capture. UD is not counted.
 	LostBefore int64 `json:"lost_before"`
-	// LostAfter counts packets that were lost behind it. It is a lower limit, unless the capture
-	// has what was sent and what was received.
+	// LostAfter counts packets that the peer missed behind it: they were lost, or overtaken. It is a
+	// lower limit. If the capture has what was sent and what was received, it is the number of
+	// those lost.
 	LostAfter  int64 `json:"lost_after"`
 	Gaps       int64 `json:"gaps"`        // how often packets were missing in the sequence
 	Unrecorded int64 `json:"unrecorded"`  // missing packets that the peer acknowledged: only the capture lacks them

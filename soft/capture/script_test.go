@@ -144,7 +144,7 @@ func TestCauses(t *testing.T) {
 			s.write(2)
 			s.write(3)
 			s.ack(3)
-		}, Direction{LostAfter: 2, Repeats: Repeats{Sequence: 4}}, "lost at least 2 of 7"},
+		}, Direction{LostAfter: 2, Repeats: Repeats{Sequence: 4}}, "lost or reordered at least 2 of 7"},
 		"time-out": {func(s *script) {
 			s.only(1)
 			s.ack(1)
@@ -180,6 +180,16 @@ func TestCauses(t *testing.T) {
 		}, Direction{Repeats: Repeats{Duplicated: 1}}, "are there twice"},
 		"overtaken": {func(s *script) { s.write(1); s.write(3); s.write(2); s.write(4); s.ack(4) },
 			Direction{Gaps: 1, Reordered: 1}, "were overtaken"},
+		"overtaken, sequence NAK": {func(s *script) {
+			s.write(1)
+			s.write(3)
+			s.answer(2, sequence)
+			s.write(2) // the first copy
+			s.now += wait
+			s.write(2)
+			s.write(3)
+			s.ack(3)
+		}, Direction{Gaps: 1, Reordered: 1, Repeats: Repeats{Sequence: 2}}, "were overtaken"},
 		"the capture lacks one": {func(s *script) { s.write(1); s.write(3); s.ack(3) }, Direction{Gaps: 1, Unrecorded: 1}, ""},
 		"changed": {func(s *script) {
 			s.write(1)
@@ -245,7 +255,7 @@ func TestCauses(t *testing.T) {
 			both(2, 1)
 			both(3, 1)
 			s.ack(3)
-		}, Direction{LostAfter: 1, Repeats: Repeats{Sequence: 2, Duplicated: 1}}, "lost at least 1 of 5"},
+		}, Direction{LostAfter: 1, Repeats: Repeats{Sequence: 2, Duplicated: 1}}, "lost or reordered at least 1 of 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &script{}
@@ -324,7 +334,7 @@ func TestServices(t *testing.T) {
 	c := s.connection(t)
 	assert.Equal(t, "UC", c.Service)
 	assert.Equal(t, Direction{Packets: 6, Bytes: 600, Writes: 6, Gaps: 2, LostBefore: 1, Reordered: 1}, c.Sent[0])
-	assert.Contains(t, c.Diagnosis, "lost at least 1 of 7")
+	assert.Contains(t, c.Diagnosis, "lost or reordered at least 1 of 7")
 
 	s = &script{}
 	header := wire.SRDETH{Source: 1, Target: 2, MTU: 5}

@@ -27,6 +27,7 @@ type recent struct {
 	psn      uint32
 	used     bool
 	acked    bool
+	lost     bool   // the first copy counts as lost
 	sent     uint16 // how often it was recorded; if tracked, by the sender
 	received uint16 // if tracked, by the receiver
 	at       int64  // the last time
