@@ -54,7 +54,7 @@ type Engine struct {
 	substitution substitution
 	runs         runs
 	notifier     notifier
-	bed          bed
+	handover     handover
 	slice        timeslice
 	attached     attachment
 }
@@ -74,7 +74,7 @@ func New(cfg Config) *Engine {
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()
-	e.substitution.ended, e.bed.moved = make(chan struct{}, 1), make(chan struct{}, 1)
+	e.substitution.ended, e.handover.moved = make(chan struct{}, 1), make(chan struct{}, 1)
 	return e
 }
 

@@ -16,8 +16,8 @@ type place struct{ host.Sleeper }
 // it returns can be compared.
 type sleepingBackend interface{ Sleeper() host.Sleeper }
 
-// bed is what Run and a goroutine that drives the engine in place of Run know of each other's sleep.
-type bed struct {
+// handover is what Run and a goroutine that drives the engine in place of Run know of each other's sleep.
+type handover struct {
 	last *place // used last
 	// taken is cleared by the first of Run, when its sleep at the place has ended, and a goroutine that
 	// takes the place from it. That one waits for moved.
@@ -56,9 +56,9 @@ func (e *Engine) choosePlace() *place {
 	if at == nil {
 		return nil
 	}
-	if p = e.bed.last; p == nil || p.Sleeper != at {
+	if p = e.handover.last; p == nil || p.Sleeper != at {
 		p = &place{at}
-		e.bed.last = p
+		e.handover.last = p
 	}
 	n.place.Store(p)
 	return p
@@ -74,7 +74,7 @@ func (e *Engine) leavePlace() {
 // sleepAtPlace sleeps in Run at a place. It returns false if Run has to sleep at wakeup instead: it
 // cannot sleep at the place, or another goroutine drives the engine and sleeps there.
 func (e *Engine) sleepAtPlace(p *place) bool {
-	n, b := &e.notifier, &e.bed
+	n, b := &e.notifier, &e.handover
 	slept := p.Sleep(&n.ended)
 	if !slept {
 		e.leavePlace()
@@ -89,7 +89,7 @@ func (e *Engine) sleepAtPlace(p *place) bool {
 // takePlace makes the place free for the calling goroutine, which drives the engine while Run sleeps.
 // It returns nil if there is none.
 func (e *Engine) takePlace() *place {
-	n, b := &e.notifier, &e.bed
+	n, b := &e.notifier, &e.handover
 	if b.taken.Swap(false) {
 		n.endSleepAtPlace()
 		<-b.moved

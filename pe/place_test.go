@@ -16,16 +16,18 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// bed is a place to sleep at.
-type bed struct {
+// fakeSleeper is a place to sleep at.
+type fakeSleeper struct {
 	refuses        func() bool
 	wakeup         chan struct{}
 	sleeps, leaves atomic.Int64
 }
 
-func newBed(refuses func() bool) *bed { return &bed{refuses: refuses, wakeup: make(chan struct{}, 1)} }
+func newFakeSleeper(refuses func() bool) *fakeSleeper {
+	return &fakeSleeper{refuses: refuses, wakeup: make(chan struct{}, 1)}
+}
 
-func (b *bed) Sleep(ended *atomic.Bool) bool {
+func (b *fakeSleeper) Sleep(ended *atomic.Bool) bool {
 	if b.refuses() {
 		return false
 	}
@@ -36,19 +38,19 @@ func (b *bed) Sleep(ended *atomic.Bool) bool {
 	return true
 }
 
-func (b *bed) Wake() {
+func (b *fakeSleeper) Wake() {
 	select {
 	case b.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-func (b *bed) Leave() { b.leaves.Add(1) }
+func (b *fakeSleeper) Leave() { b.leaves.Add(1) }
 
 // sleepyBackend is a backend that is Running and has a place to sleep at.
 type sleepyBackend struct {
 	control *pe.Control
-	bed     func() host.Sleeper
+	sleeper func() host.Sleeper
 }
 
 func (b *sleepyBackend) Start() (bool, error)  { return true, nil }
@@ -56,13 +58,13 @@ func (b *sleepyBackend) Progress() int         { return 0 }
 func (b *sleepyBackend) Arm() bool             { return true }
 func (b *sleepyBackend) Stop()                 { b.control.Stopped() }
 func (b *sleepyBackend) Idle()                 {}
-func (b *sleepyBackend) Sleeper() host.Sleeper { return b.bed() }
+func (b *sleepyBackend) Sleeper() host.Sleeper { return b.sleeper() }
 
 // sleepy is a context with that backend.
 type sleepy struct{ *pe.Core }
 
-func newSleepy(t *testing.T, e *pe.Engine, bed func() host.Sleeper) (*sleepy, *pe.Control) {
-	b := &sleepyBackend{bed: bed}
+func newSleepy(t *testing.T, e *pe.Engine, sleeper func() host.Sleeper) (*sleepy, *pe.Control) {
+	b := &sleepyBackend{sleeper: sleeper}
 	s := &sleepy{}
 	s.Core, b.control = pe.NewCore("sleepy", b)
 	require.NoError(t, e.Connect(s))
@@ -74,7 +76,7 @@ func newSleepy(t *testing.T, e *pe.Engine, bed func() host.Sleeper) (*sleepy, *p
 // its context.Context. It leaves the device when it returns.
 func TestSleepAtDevice(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
-	b := newBed(func() bool { return false })
+	b := newFakeSleeper(func() bool { return false })
 	s, control := newSleepy(t, e, func() host.Sleeper { return b })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -98,7 +100,7 @@ func TestSleepAtDevice(t *testing.T) {
 func TestNoWakeupIsLost(t *testing.T) {
 	const callers, calls = 4, 2000
 	e := newEngine(t, pe.Config{Spin: -1})
-	one, other := newBed(func() bool { return rand.IntN(3) == 0 }), newBed(func() bool { return rand.IntN(2) == 0 })
+	one, other := newFakeSleeper(func() bool { return rand.IntN(3) == 0 }), newFakeSleeper(func() bool { return rand.IntN(2) == 0 })
 	s, control := newSleepy(t, e, func() host.Sleeper {
 		switch rand.IntN(4) {
 		case 0:

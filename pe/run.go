@@ -246,7 +246,7 @@ func (e *Engine) sleep(done <-chan struct{}) (more bool) {
 	n.sleeping.Store(true)
 	inTurn := true
 	if e.armBackends() && !e.queued() && !n.woken.Load() {
-		e.bed.taken.Store(at != nil)
+		e.handover.taken.Store(at != nil)
 		e.allowSubstitution()
 		if at == nil || !e.sleepAtPlace(at) {
 			select {
