@@ -231,6 +231,14 @@ func (e *acceptedEnd) handle(ev event) {
 	}
 }
 
+// disconnectMethod implements establishment: the peer may have confirmed the acceptance.
+func (e *acceptedEnd) disconnectMethod() life.DisconnectMethod {
+	if e.answered {
+		return life.ByCM
+	}
+	return life.Abort
+}
+
 // tell implements establishment. It is called again when the peer has confirmed the connection: until
 // then the peer may begin to use it, so the queue pair serves its requests.
 func (e *acceptedEnd) tell() {

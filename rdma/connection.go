@@ -290,7 +290,7 @@ type signalRequest struct {
 // transition takes a connection's queue pair from Init to Ready to Send. On adapters, the
 // kernel then resolves the peer's address, which takes a second and more if the peer is down.
 // So a helper does it, and repeats it while the peer is down. Nothing else uses the queue pair
-// meanwhile: tasks wait in the lane. A verbs.PromptQP needs no helper.
+// meanwhile: tasks wait in the lane. A promptQP needs no helper.
 type transition struct {
 	conn      *Connection
 	attr      verbs.QPAttr

@@ -102,11 +102,10 @@
 //
 // # Loss
 //
-// Devices repeat what was lost. Unless Config.Retries.AckTimeout or RetryCount is set, the software
-// device measures the round trip, repeats soon after it, and gives up when the peer has been silent
-// for 4 s. Adapters, and the software device if one of the two is set, repeat a fixed number of
-// times. A message that finds no receive is repeated for ever, unless Config.Retries.RNRRetry
-// limits that.
+// Devices repeat what was lost. Unless Config.AckTimeout is set, the software device measures the
+// round trip, repeats soon after it, and gives up when the peer has been silent for 4 s. Adapters,
+// and the software device if it is set, repeat six times. A message that finds no receive is
+// repeated for ever, unless Config.RNRRetry limits that.
 //
 // # Unreliable connections
 //
@@ -209,12 +208,12 @@
 //
 // # Queues
 //
-// The send queue of each connection takes Config.Queues.SendQueueSize tasks. Default: as many as
-// the pools hold, up to 256. All connections together have as many tasks at the device as the pools
-// hold that were made before Start, or 256 if that is more. The receive queue, which all
-// connections share, takes Config.Queues.RecvQueueSize receives. Default: those of all pools and of
-// Receive. The program never meets a full queue: tasks that find no room at the device wait in the
-// context, in the order of submission.
+// The send queue of each connection takes Config.SendQueueSize tasks. Default: as many as the pools
+// hold, up to 256. All connections together have as many tasks at the device as the pools hold that
+// were made before Start, or 256 if that is more. The receive queue, which all connections share,
+// takes the receives of all pools and of Receive, or as many as the device can. The program never
+// meets a full queue: tasks that find no room at the device wait in the context, in the order of
+// submission.
 //
 // With pe.Aggregate, tasks are posted together. With pe.OptimizeReports, a task asks for no
 // completion (the last of a batch always does). Its callback runs with that of the next task

@@ -8,7 +8,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
-	"github.com/verbena-rdma/verbena/rdma/internal/life"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -245,12 +244,4 @@ func (q *ConnectRequest) finish(err error) {
 	q.listener.requests.Remove(&q.open)
 	q.listener.manager.waiting.Remove(&q.place)
 	q.id, q.err = nil, err
-}
-
-// disconnectMethod implements establishment: the peer may have confirmed the acceptance.
-func (e *acceptedEnd) disconnectMethod() life.DisconnectMethod {
-	if e.answered {
-		return life.ByCM
-	}
-	return life.Abort
 }

@@ -14,6 +14,10 @@ const (
 	longestTransitionPause = time.Second
 )
 
+// promptQP is a queue pair whose Modify does not wait, not even for a peer that is down: one of the
+// software device.
+type promptQP interface{ ModifiesPromptly() }
+
 // connectLane takes the queue pair from Init to Ready to Send. attr has all attributes but
 // State. done gets the error, inside this call or later, unless the connection ends before.
 func (conn *Connection) connectLane(attr verbs.QPAttr, done func(err error)) {
@@ -29,7 +33,7 @@ func (t *transition) attempt() {
 	t.running = true
 	c, l, attr := t.conn.ctx, t.conn.lane, t.attr
 	t.conn.receives.Hold()
-	if _, prompt := l.QP().(verbs.PromptQP); prompt {
+	if _, prompt := l.QP().(promptQP); prompt {
 		t.attemptDone(l.BringUp(attr))
 		return
 	}

@@ -50,9 +50,9 @@
 //     reports is passed on, and prints as a number.
 //
 // Later features are in these places. Memory that a device allocates is MemoryDevice, the path
-// of packets PathQP, that Modify does not wait PromptQP, and the death of a peer's process
-// EventPeerGone. Memory windows are WindowPD, and operations of SendWR. Multicast groups are
-// MulticastQP and MulticastCM. Extended completions are CQInit.Fields and ExtendedCQ, which polls
-// into two slices to keep WC as small and Poll as fast as before. EFA's SRD is a QPType: its
-// requests use the fields of datagrams and of writes, and its limits are DeviceAttr.SRD.
+// of packets PathQP, and the death of a peer's process EventPeerGone. Memory windows are
+// WindowPD, and operations of SendWR. Multicast groups are MulticastQP and MulticastCM.
+// Extended completions are CQInit.Fields and ExtendedCQ, which polls into two slices to keep
+// WC as small and Poll as fast as before. EFA's SRD is a QPType: its requests use the fields
+// of datagrams and of writes, and its limits are DeviceAttr.SRD.
 package verbs

@@ -8,14 +8,6 @@ type PathQP interface {
 	Path() Path
 }
 
-// PromptQP is a queue pair whose Modify does not wait, not even for a peer that is down. On adapters, the
-// kernel resolves the peer's address in the change to RTR, which can take seconds. The queue pairs of the
-// software device implement it.
-type PromptQP interface {
-	// ModifiesPromptly does nothing.
-	ModifiesPromptly()
-}
-
 // Path is the way that the packets of a queue pair take.
 type Path int
 

@@ -26,6 +26,7 @@ type Queue struct {
 	// are enough to know which buffer a completion is about.
 	next    int // the buffer of the next to be posted
 	done    int // the buffer of the next to complete
+	taken   int // completed and not reposted: the program may read their buffers, the last before done
 	buffers buffers.Buffers
 }
 
@@ -132,10 +133,10 @@ func (q *Queue) Refill() {
 	}
 }
 
-// len is how many receives the queue holds.
+// len is how many receives the queue holds, with those whose buffers the program may read.
 func (q *Queue) len() int {
 	if q.all.each.n > 0 {
-		return q.lane.Receives()
+		return q.lane.Receives() + q.taken
 	}
 	return q.posted.Len()
 }
@@ -162,7 +163,7 @@ func (q *Queue) refill() {
 // postOwn posts the receives of its own that the connection lacks.
 func (q *Queue) postOwn() error {
 	r := q.all
-	for missing := r.each.n - q.lane.Receives(); missing > 0; missing = r.each.n - q.lane.Receives() {
+	for missing := r.each.n - q.len(); missing > 0; missing = r.each.n - q.len() {
 		n := min(missing, lane.PostBatch)
 		for i := range n {
 			wr := &r.wrs[i]
@@ -194,8 +195,9 @@ func (r *Receives) takeOfQueue(wc *verbs.WC) (t Taken, ok bool) {
 		}
 		return r.take(q.posted.Front().Value), true
 	}
-	t = Taken{Owner: r.each.owner, Queue: q, buffers: &q.buffers, buffer: q.done}
+	t = Taken{Owner: r.each.owner, Queue: q, buffers: &q.buffers, buffer: q.done, id: q.id}
 	q.done = (q.done + 1) % r.each.n
+	q.taken++
 	q.lane.Received()
 	return t, true
 }
@@ -214,6 +216,6 @@ func (q *Queue) Return() {
 // renewID makes completions of the receives posted so far be ignored.
 func (q *Queue) renewID() {
 	q.all.uses++
-	q.next, q.done = 0, 0
+	q.next, q.done, q.taken = 0, 0, 0
 	q.id = lane.ReceiveID | q.all.uses&useMask<<numberBits | uint64(q.number)
 }

@@ -232,6 +232,7 @@ type Taken struct {
 	Queue   *Queue   // of the connection that it was posted to; nil: it was the one queue
 	buffers *buffers.Buffers
 	buffer  int
+	id      uint64 // of the queue's receives then
 }
 
 // Bytes are the first n bytes of the context's own buffer for the message.
@@ -257,12 +258,15 @@ func (r *Receives) take(one *Receive) Taken {
 	return t
 }
 
-// Repost makes a receive wait again, unless its connection takes no more.
+// Repost makes a receive wait again, unless its connection takes no more. The device may then write to
+// the buffer of the message.
 func (r *Receives) Repost(t Taken) {
-	if t.Receive != nil {
+	switch q := t.Queue; {
+	case t.Receive != nil:
 		r.Push(t.Receive)
-	} else {
-		t.Queue.Refill()
+	case t.id == q.id:
+		q.taken--
+		q.Refill()
 	}
 }
 

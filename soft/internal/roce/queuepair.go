@@ -222,7 +222,7 @@ func (q *queuePair) OutlivePeer() {
 	q.transport.OutlivePeer()
 }
 
-// ModifiesPromptly implements verbs.PromptQP.
+// ModifiesPromptly tells package rdma that Modify does not wait.
 func (*queuePair) ModifiesPromptly() {}
 
 // Query implements verbs.QP.
