@@ -28,10 +28,19 @@ const (
 // Analyse reads a capture to its end. If the file is truncated or damaged, the error says where,
 // and the report has what was read before.
 func Analyse(r io.Reader) (*Report, error) {
-	a := &analyser{
+	a := newAnalyser()
+	err := a.read(r)
+	return a.finish(), err
+}
+
+func newAnalyser() *analyser {
+	return &analyser{
 		byKey: map[key]place{}, open: map[[2]netip.Addr][]*connection{}, exchanges: map[exchange]*connection{},
 		room: maxRecentSum,
 	}
+}
+
+func (a *analyser) read(r io.Reader) error {
 	c, err := newReader(r)
 	for err == nil {
 		var f frame
@@ -42,7 +51,7 @@ func Analyse(r io.Reader) (*Report, error) {
 	if err == io.EOF {
 		err = nil
 	}
-	return a.finish(), err
+	return err
 }
 
 // key names the packets of one direction of a connection. RC and UC packets do not name their
@@ -379,9 +388,12 @@ func (a *analyser) create(service wire.Service, src, dst netip.Addr, now int64) 
 
 func (c *connection) last(now int64) { c.Last = time.Unix(0, now).UTC() }
 
-// register notes the packets that an end sends. An earlier connection of the same queue pairs gets
-// no more.
+// register notes the packets that an end sends, instead of those noted before. An earlier connection
+// of the same queue pairs gets no more.
 func (a *analyser) register(at place, k key) {
+	if old := at.c.keys[at.side]; at.c.known[at.side] && a.byKey[old] == at {
+		delete(a.byKey, old)
+	}
 	at.c.keys[at.side], at.c.known[at.side] = k, true
 	a.byKey[k] = at
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
@@ -75,6 +76,13 @@ func (s *script) ack(psn uint32) { s.answer(psn, wire.Ack(31)) }
 
 func (s *script) answer(psn uint32, syndrome wire.Syndrome) {
 	s.packet(1, wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: syndrome}}, 0)
+}
+
+// message adds a message of the connection manager.
+func (s *script) message(side int, b []byte) {
+	s.payload = b
+	s.packet(side, wire.Packet{Opcode: wire.UDSendOnly, DestQP: 1, DETH: wire.DETH{QKey: 0x80010000, SrcQP: 1}}, len(b))
+	s.payload = nil
 }
 
 // file is the capture as a pcap file, cooked if directions are known.
@@ -363,25 +371,20 @@ func TestServices(t *testing.T) {
 
 // A handshake whose REP was not recorded, and messages of the kernel.
 func TestManagement(t *testing.T) {
-	mad := func(name string) []byte {
+	recorded := func(name string) []byte {
 		text, err := os.ReadFile("../internal/roce/cm/mad/testdata/" + name + ".hex")
 		require.NoError(t, err)
 		b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
 		require.NoError(t, err)
 		return b
 	}
-	message := func(s *script, side int, b []byte) {
-		s.payload = b
-		s.packet(side, wire.Packet{Opcode: wire.UDSendOnly, DestQP: 1, DETH: wire.DETH{QKey: 0x80010000, SrcQP: 1}}, len(b))
-		s.payload = nil
-	}
 	s := &script{}
-	req := mad("req-rxe-rping")
-	message(s, 0, req)
+	req := recorded("req-rxe-rping")
+	s.message(0, req)
 	qpn := binary.BigEndian.Uint32(req[24+32:]) >> 8
 	s.only(1)
 	s.packet(1, wire.Packet{Opcode: wire.RCAcknowledge, PSN: 1, DestQP: qpn}, 0)
-	message(s, 0, mad("rtu-rxe-rping"))
+	s.message(0, recorded("rtu-rxe-rping"))
 	c := s.connection(t)
 	assert.Equal(t, []string{"REQ", "RTU"}, []string{c.Events[0].Message, c.Events[1].Message})
 	assert.Equal(t, [2]End{{ends[0].Addr(), qpn}, {ends[1].Addr(), 0x22}}, c.Ends)
@@ -392,13 +395,37 @@ func TestManagement(t *testing.T) {
 	files, err := filepath.Glob("../internal/roce/cm/mad/testdata/*.hex")
 	require.NoError(t, err)
 	for i, path := range files {
-		message(s, i&1, mad(strings.TrimSuffix(filepath.Base(path), ".hex")))
+		s.message(i&1, recorded(strings.TrimSuffix(filepath.Base(path), ".hex")))
 	}
 	total := int64(0)
 	for _, n := range s.report(t).Messages {
 		total += n
 	}
 	assert.EqualValues(t, len(files), total)
+}
+
+// Replies to one request, each of another queue pair, take no memory: the last counts.
+func TestManyReplies(t *testing.T) {
+	const local, remote, replies = 5, 6, 1000
+	encoded := func(encode func(*[mad.Len]byte) error) []byte {
+		var b [mad.Len]byte
+		require.NoError(t, encode(&b))
+		return b[:]
+	}
+	s := &script{}
+	s.message(0, encoded((&mad.REQ{LocalCommID: local, QPN: 0x11}).Encode))
+	for i := range uint32(replies) {
+		s.message(1, encoded((&mad.REP{LocalCommID: remote, RemoteCommID: local, QPN: 0x22 + i}).Encode))
+	}
+	a := newAnalyser()
+	require.NoError(t, a.read(bytes.NewReader(s.file())))
+	require.Equal(t, 1, a.used.Len())
+	c := a.used.Front().Value.(*connection)
+	assert.Equal(t, uint32(0x22+replies-1), c.Ends[1].QPN)
+	assert.Len(t, a.byKey, 2)
+	a.remove(c)
+	assert.Empty(t, a.byKey, "nothing keeps a connection that was left out")
+	assert.Empty(t, a.exchanges)
 }
 
 // Connections beyond the limit are counted; the one in use stays.
