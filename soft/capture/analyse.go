@@ -48,6 +48,9 @@ func (a *analyser) read(r io.Reader) error {
 			a.frame(&f)
 		}
 	}
+	if c != nil {
+		a.report.Ignored.Blocks = c.skipped
+	}
 	if err == io.EOF {
 		err = nil
 	}

@@ -3,13 +3,16 @@ package capture
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -179,6 +182,32 @@ func TestDamaged(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.EqualValues(t, len(example().frames), r.Packets, want)
 	}
+}
+
+// TestUnreadable: an error of the source is returned as it is.
+func TestUnreadable(t *testing.T) {
+	broken := errors.New("broken")
+	for _, start := range []string{"", "\xd4", "\xd4\xc3\xb2\xa1"} {
+		r, err := Analyse(io.MultiReader(strings.NewReader(start), iotest.ErrReader(broken)))
+		require.ErrorIs(t, err, broken)
+		require.NotErrorIs(t, err, errFormat)
+		require.NotNil(t, r)
+	}
+}
+
+// TestOtherBlocks: packets in blocks that are not read are counted.
+func TestOtherBlocks(t *testing.T) {
+	le, frames := binary.LittleEndian, example().frames
+	b := pcapng(le, 101, frames, 9, func(ns int64) uint64 { return uint64(ns) }, func(*frame) []byte { return nil })
+	for kind, n := range map[uint32]int{2: 3, 3: 4, 4: 5} { // 4 has names of hosts
+		for range n {
+			b = block(le, b, kind, make([]byte, 40))
+		}
+	}
+	r, err := Analyse(bytes.NewReader(b))
+	require.NoError(t, err)
+	assert.EqualValues(t, len(frames), r.Packets)
+	assert.Equal(t, Ignored{Blocks: 7}, r.Ignored)
 }
 
 // TestCut: headers alone are enough, but for the ICRC.

@@ -42,6 +42,7 @@ type reader struct {
 	linkType   uint32
 	pcapng     bool
 	interfaces []interfaceBlock // of the section of a pcapng file
+	skipped    int64            // packets in blocks that are not read
 }
 
 type interfaceBlock struct {
@@ -53,6 +54,8 @@ type interfaceBlock struct {
 const (
 	sectionHeader   = 0x0a0d0d0a
 	interfaceHeader = 1
+	obsoletePacket  = 2
+	simplePacket    = 3 // without a time
 	enhancedPacket  = 6
 )
 
@@ -61,8 +64,12 @@ var errFormat = errors.New("not a capture that can be read")
 func newReader(r io.Reader) (*reader, error) {
 	c := &reader{r: bufio.NewReaderSize(r, 1<<16), order: binary.LittleEndian}
 	magic, err := c.r.Peek(4)
-	if err != nil {
+	switch err {
+	case nil:
+	case io.EOF, io.ErrUnexpectedEOF:
 		return nil, fmt.Errorf("%w: it has fewer than 4 bytes", errFormat)
+	default:
+		return nil, fmt.Errorf("read the capture: %w", err)
 	}
 	little, big := binary.LittleEndian.Uint32(magic), binary.BigEndian.Uint32(magic)
 	const microseconds, nanoseconds = 0xa1b2c3d4, 0xa1b23c4d
@@ -171,6 +178,9 @@ func (c *reader) nextBlock(f *frame) error {
 			if c.offset += n; err != nil {
 				_, err = c.rest(1) // says where
 				return err
+			}
+			if kind == simplePacket || kind == obsoletePacket {
+				c.skipped++
 			}
 			continue
 		}

@@ -28,6 +28,7 @@ type LeftOut struct {
 type Ignored struct {
 	Other      int64 `json:"other"`       // frames that are no UDP, or UDP but no RoCEv2
 	LinkType   int64 `json:"link_type"`   // frames of a link type that is not supported
+	Blocks     int64 `json:"blocks"`      // packets, of any protocol, in Simple or obsolete Packet Blocks of pcapng
 	Fragments  int64 `json:"fragments"`   // fragments of IP packets
 	Malformed  int64 `json:"malformed"`   // packets to port 4791 that are no RoCEv2, or were cut too short
 	ICRCErrors int64 `json:"icrc_errors"` // packets of no known connection with a wrong ICRC
