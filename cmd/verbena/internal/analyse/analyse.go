@@ -8,13 +8,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/soft/capture"
 )
 
@@ -22,7 +25,8 @@ const usage = `usage: verbena analyse [flags] FILE
 
 Says what a capture of RoCEv2 traffic shows: the connections, what they did, what was lost,
 repeated or refused, and why. FILE is a pcap or pcapng file of a software device (option
-capture), tcpdump, dumpcap or Wireshark; - is the standard input.
+capture), tcpdump, dumpcap or Wireshark; - is the standard input, which is read to its end also
+after Ctrl-C: the program that writes it ends it.
 
 `
 
@@ -47,14 +51,20 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return exit.WrongArguments("verbena analyse", err, stderr)
 	}
-	file := os.Stdin
-	if name := f.Arg(0); name != "-" {
-		if file, err = os.Open(name); err != nil {
+	var in io.Reader = os.Stdin
+	if name := f.Arg(0); name == "-" {
+		// Ctrl-C is for the program that writes the pipe, too. What it still writes is part of the
+		// capture, and then the pipe ends. A second signal ends this program.
+		ctx = context.WithoutCancel(ctx)
+	} else {
+		file, err := os.Open(name)
+		if err != nil {
 			return exit.Code(ctx, "verbena analyse", err, stderr)
 		}
 		defer func() { _ = file.Close() }()
+		in = interruptible{ctx, file}
 	}
-	r, err := capture.Analyse(interruptible{ctx, file})
+	r, err := capture.Analyse(in)
 	if asJSON {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
@@ -64,6 +74,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w; what is above was read before", f.Arg(0), err)
+	}
+	if errors.As(err, new(interrupt.Error)) { // which exit.Code does not print
+		_, _ = fmt.Fprintf(stderr, "verbena analyse: %v\n", err)
 	}
 	return exit.Code(ctx, "verbena analyse", err, stderr)
 }
@@ -127,6 +140,7 @@ func notes(r *capture.Report) (lines []string) {
 	}{
 		{r.LeftOut.Connections, "connections, not used for the longest time, were left out to bound the memory"},
 		{r.Ignored.LinkType, "frames of link types that are not supported were ignored"},
+		{r.Ignored.Blocks, "packets in Simple or obsolete Packet Blocks of pcapng were ignored"},
 		{r.Ignored.Fragments, "IP fragments were ignored: RoCEv2 packets must not be fragmented"},
 		{r.Ignored.Malformed, "packets were malformed, or recorded too short (tcpdump -s)"},
 		{r.Ignored.ICRCErrors, "packets of no known connection had a wrong ICRC: they were changed on the way"},
@@ -189,8 +203,8 @@ func details(w io.Writer, number int, c *capture.Connection) {
 		add(d.ICRCErrors, "with a wrong ICRC")
 		add(d.SequenceNAKs, "sequence NAKs")
 		add(d.RNRNAKs, "RNR NAKs")
-		for reason, n := range d.NAKs {
-			add(n, "NAKs: "+reason)
+		for _, reason := range slices.Sorted(maps.Keys(d.NAKs)) {
+			add(d.NAKs[reason], "NAKs: "+reason)
 		}
 		if d.RoundTrip.Count > 0 {
 			parts = append(parts, fmt.Sprintf("round trip %v to %v", rounded(d.RoundTrip.Min), rounded(d.RoundTrip.Max)))

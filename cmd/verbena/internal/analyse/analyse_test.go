@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/soft/capture"
 )
 
@@ -70,6 +72,59 @@ func TestTruncated(t *testing.T) {
 	require.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "3 connections")
 	assert.Contains(t, stderr, "truncated")
+}
+
+// TestInterrupted: of a file, what was read before is shown. A pipe is read to its end, which the
+// program that writes it has been told to bring.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(interrupt.Error{Signal: syscall.SIGINT})
+	var out, errors bytes.Buffer
+	require.Equal(t, 130, Main(ctx, []string{broken}, &out, &errors))
+	assert.Contains(t, out.String(), "0 packets")
+	assert.Contains(t, errors.String(), "interrupted by signal")
+	assert.Contains(t, errors.String(), "what is above was read before")
+
+	input := os.Stdin
+	defer func() { os.Stdin = input }()
+	var err error
+	os.Stdin, err = os.Open(broken)
+	require.NoError(t, err)
+	defer func() { _ = os.Stdin.Close() }()
+	out.Reset()
+	errors.Reset()
+	require.Equal(t, exit.OK, Main(ctx, []string{"-"}, &out, &errors), errors.String())
+	_, whole, _ := run(broken)
+	assert.Equal(t, whole, out.String())
+	assert.Empty(t, errors.String())
+}
+
+// TestUnreadable: the cause is shown.
+func TestUnreadable(t *testing.T) {
+	code, _, stderr := run(t.TempDir())
+	require.Equal(t, exit.Failed, code)
+	assert.Contains(t, stderr, "directory")
+}
+
+// TestRefusals: the reasons of NAKs are in order.
+func TestRefusals(t *testing.T) {
+	c := &capture.Connection{}
+	c.Sent[0] = capture.Direction{Packets: 1, NAKs: map[string]int64{}}
+	var want []string
+	for reason := 'a'; reason < 'k'; reason++ {
+		c.Sent[0].NAKs[string(reason)] = 1
+		want = append(want, "1 NAKs: "+string(reason))
+	}
+	var out bytes.Buffer
+	details(&out, 1, c)
+	assert.Contains(t, out.String(), strings.Join(want, ", "))
+}
+
+// TestNotes: the table says which packets it lacks.
+func TestNotes(t *testing.T) {
+	var out bytes.Buffer
+	show(&out, &capture.Report{Ignored: capture.Ignored{Blocks: 7}}, false)
+	assert.Contains(t, out.String(), "7 packets in Simple or obsolete Packet Blocks")
 }
 
 func TestWrongUsage(t *testing.T) {
