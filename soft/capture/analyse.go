@@ -255,8 +255,7 @@ func (a *analyser) packet(f *frame, b []byte, length int, right bool) {
 		}
 	default:
 		at := a.find(f.at)
-		at.c.last(f.at)
-		a.used.MoveToFront(at.c.used)
+		a.use(at.c, f)
 		at.c.packet(a, at.side, f, size)
 	}
 }
@@ -384,12 +383,19 @@ func (a *analyser) create(service wire.Service, src, dst netip.Addr, now int64) 
 	c := &connection{service: service}
 	c.Ends[0].Addr, c.Ends[1].Addr = src, dst
 	c.Service = map[wire.Service]string{wire.ServiceRC: "RC", wire.ServiceUC: "UC", wire.ServiceUD: "UD", wire.ServiceSRD: "SRD"}[service]
-	c.First, c.Last = time.Unix(0, now).UTC(), time.Unix(0, now).UTC()
+	c.First = utc(now)
 	c.used = a.used.PushFront(c)
 	return c
 }
 
-func (c *connection) last(now int64) { c.Last = time.Unix(0, now).UTC() }
+// use notes that a frame belongs to a connection.
+func (a *analyser) use(c *connection, f *frame) {
+	c.Last = utc(f.at)
+	a.used.MoveToFront(c.used)
+}
+
+// utc converts the time of a frame.
+func utc(at int64) time.Time { return time.Unix(0, at).UTC() }
 
 // register notes the packets that an end sends, instead of those noted before. An earlier connection
 // of the same queue pairs gets no more.
@@ -421,7 +427,7 @@ func (a *analyser) remove(c *connection) {
 func (a *analyser) finish() *Report {
 	r := &a.report
 	if r.Packets > 0 {
-		r.First, r.Last = time.Unix(0, a.first).UTC(), time.Unix(0, a.last).UTC()
+		r.First, r.Last = utc(a.first), utc(a.last)
 	}
 	r.Opcodes, r.Messages = map[string]int64{}, map[string]int64{}
 	for o, n := range a.opcodes {

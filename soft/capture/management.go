@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -149,15 +148,14 @@ func (a *analyser) request(f *frame, m *mad.REQ) {
 
 // event adds a message to those of a connection, or counts it if it is a repeat.
 func (a *analyser) event(c *connection, f *frame, m mad.Attribute, reason string) {
-	c.last(f.at)
-	a.used.MoveToFront(c.used)
+	a.use(c, f)
 	src := a.d.src.Addr()
 	i := slices.IndexFunc(c.Events, func(e Event) bool { return e.From == src && e.Message == m.String() && e.Reason == reason })
 	if i < 0 {
 		if i = len(c.Events); i == maxEvents {
 			return
 		}
-		c.Events = append(c.Events, Event{At: time.Unix(0, f.at).UTC(), From: src, Message: m.String(), Reason: reason})
+		c.Events = append(c.Events, Event{At: utc(f.at), From: src, Message: m.String(), Reason: reason})
 	}
 	e := &c.Events[i]
 	if f.from == inbound {
