@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -56,6 +57,12 @@ func (d *manyDialsTest) until(done func() bool) {
 	}
 }
 
+// count returns how many dials to an address are outstanding, and how many wait for their turn.
+func (d *manyDialsTest) count(addr string) [2]int {
+	outstanding, waiting := d.x.manager.limiter.Count(netip.MustParseAddrPort(addr))
+	return [2]int{outstanding, waiting}
+}
+
 // Of dials to one address so many are under way at a time, in the order in which they came;
 // those that are given up before their turn take none.
 func TestDialsArePaced(t *testing.T) {
@@ -68,9 +75,15 @@ func TestDialsArePaced(t *testing.T) {
 		conns = append(conns, conn)
 	}
 	require.Len(t, d.x.manager.ids, dialling.MaxOutstanding)
+	require.Equal(t, [2]int{dialling.MaxOutstanding, n - dialling.MaxOutstanding}, d.count(addr))
 	require.NoError(t, conns[n-1].Close())
 	require.NoError(t, conns[0].Close())
-	d.until(func() bool { return d.ready[0] == n-2 })
+	require.Equal(t, n-dialling.MaxOutstanding-1, d.count(addr)[1])
+	d.until(func() bool {
+		assert.LessOrEqual(t, d.count(addr)[0], dialling.MaxOutstanding)
+		return d.ready[0] == n-2
+	})
+	require.Zero(t, d.count(addr))
 	require.False(t, d.x.manager.limiter.Busy())
 }
 
@@ -89,6 +102,7 @@ func TestDialsToAPeerThatWaitsForAll(t *testing.T) {
 		require.NoError(t, err)
 	}
 	d.until(func() bool { return d.ready == [2]int{n, n} })
+	require.Zero(t, d.count(addr))
 }
 
 // Dials that wait for their turn end with the context.
@@ -101,4 +115,5 @@ func TestDialsWaitWhenTheContextStops(t *testing.T) {
 	}
 	require.NoError(t, d.x.Stop())
 	d.until(func() bool { return d.x.State() == pe.Idle })
+	require.Zero(t, d.count(addr))
 }

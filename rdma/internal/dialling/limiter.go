@@ -104,6 +104,14 @@ func (d *Dial) Earliest(at time.Time) time.Time {
 	return at
 }
 
+// Count returns how many dials to an address count against MaxOutstanding, and how many wait.
+func (l *Limiter) Count(addr netip.AddrPort) (outstanding, waiting int) {
+	if p := l.targets[addr]; p != nil {
+		return p.outstanding, p.waiting.Len()
+	}
+	return 0, 0
+}
+
 // Busy reports whether Resume has something to do.
 func (l *Limiter) Busy() bool { return l.resumable.Len() > 0 }
 

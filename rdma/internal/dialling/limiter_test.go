@@ -29,6 +29,8 @@ func TestLimiter(t *testing.T) {
 		}
 		require.True(t, l.Acquire(new(Dial), netip.MustParseAddrPort("192.0.2.2:7"), nil), "another address has its own limit")
 		require.False(t, l.Busy())
+		outstanding, waiting := l.Count(addr)
+		require.Equal(t, [2]int{MaxOutstanding, 4}, [2]int{outstanding, waiting})
 
 		l.Release(&dials[MaxOutstanding]) // given up
 		require.Zero(t, l.Resume())
@@ -58,5 +60,7 @@ func TestLimiter(t *testing.T) {
 		l.Resume()
 		require.Len(t, sent, 2, "the last was given up")
 		require.Len(t, l.targets, 1, "nothing is left of the address")
+		outstanding, waiting = l.Count(addr)
+		require.Zero(t, outstanding+waiting)
 	})
 }
