@@ -65,13 +65,16 @@ func TestTasksEndWhenTheDeviceLetsGo(t *testing.T) {
 
 // tasksEnd has sends and receives under way on a device that fails.
 func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*faultydevice.Device, rdma.Context) error) {
-	const sends, receives = 3, 2
+	const sends, receives = 3, 4 // the device has room for three receives, so that one waits
 	kept := destroy == faultydevice.ErrBroken
 	dev := must(faultydevice.Open(soft.Config{}))
 	engine, bufs := pe.New(pe.Config{}), must(bufinv.New(64))
 	dev.Set(func(h *faultydevice.Hooks) {
 		h.Query = func(a *verbs.DeviceAttr) error {
-			a.MaxSRQWR = 1
+			a.MaxSRQWR, a.SRD.MaxRecvWR = receives-1, receives-1
+			if transport == verbs.UD {
+				a.MaxQPWR = receives - 1
+			}
 			return nil
 		}
 	})
@@ -113,7 +116,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 	}
 	receivePool := must(c.ReceivePool(receives, func(*rdma.ReceiveTask) { assert.Fail(t, "it has come") }, func(task *rdma.ReceiveTask, err error) {
 		assert.True(t, transport != verbs.RC || asked[1], "the shared receive queue lives")
-		check(transport != verbs.RC || task.UserData() == "first", err)
+		check(task.UserData() != "waiting", err)
 		assert.NoError(t, task.Free())
 	}))
 	require.NoError(t, c.Start())
@@ -135,7 +138,7 @@ func tasksEnd(t *testing.T, transport verbs.QPType, destroy error, fail func(*fa
 			return qp.PostSend(wrs)
 		}
 	})
-	for i, name := range []string{"first", "second"} {
+	for i, name := range [receives]string{"first", "second", "third", "waiting"} {
 		task := must(receivePool.Alloc(bufs.Target(target, 4096*i, 4096)))
 		task.SetUserData(name)
 		require.NoError(t, task.Submit())
