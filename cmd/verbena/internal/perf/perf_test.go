@@ -273,6 +273,17 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
+// Data for which the device has no room in a work request cannot be sent inline.
+func TestInlineLimit(t *testing.T) {
+	addr, _ := startServer(t)
+	code, out := run(t, "-n", "10", "-s", "512", "-I", "512", addr)
+	require.Equal(t, exit.OK, code, "%s", out)
+	assert.Contains(t, out, "512 bytes inline at most")
+	code, out = run(t, "-n", "10", "-I", "1000", addr)
+	require.Equal(t, exit.Failed, code, "%s", out)
+	assert.Contains(t, out, "-I is 1000; soft-lo sends at most 512 bytes inline")
+}
+
 // A second client is turned away while the first is served, and served afterwards.
 func TestBusy(t *testing.T) {
 	addr, log := startServer(t)

@@ -91,14 +91,14 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
 		ConnectTimeout: s.cfg.Timeout,
 	}
-	if p.Inline > 64 { // which there is room for anyway
-		cfg.MaxSGE = (p.Inline + 15) / 16
-	}
 	if s.cfg.Perftest {
 		cfg.Keepalive = rdma.None // a program of perftest counts what arrives
 	}
 	if p.Active(w.server) {
 		cfg.SendQueueSize = p.Depth
+		if cfg.MaxSGE, err = inlineSGE(s.cfg.Device, p.Inline); err != nil {
+			return w, err
+		}
 	}
 	if w.rdma, err = rdma.New(s.cfg.Device, cfg); err != nil {
 		return w, err
@@ -128,6 +128,26 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 		return w, err
 	}
 	return w, w.postReceives()
+}
+
+// inlineSGE returns the MaxSGE of a context that sends data of so many bytes inline: the room for
+// inline data is that of the scatter-gather entries, of 16 bytes each, and of at least four. Zero is
+// the default.
+func inlineSGE(dev verbs.Device, inline int) (int, error) {
+	if inline == 0 {
+		return 0, nil
+	}
+	attr, err := dev.Query()
+	if err != nil {
+		return 0, fmt.Errorf("query %s: %w", dev.Name(), err)
+	}
+	if most := min(attr.MaxInline, 16*max(attr.MaxSGE, 4)); inline > most {
+		return 0, fmt.Errorf("-I is %d; %s sends at most %d bytes inline", inline, dev.Name(), most)
+	}
+	if inline <= 64 {
+		return 0, nil
+	}
+	return (inline + 15) / 16, nil
 }
 
 // rights returns what the peer may do with the memory.
