@@ -41,7 +41,17 @@ func (s *shard) drive(v *driver, look look) error {
 		again := v.spinning.KeepPolling(now, found != 0) && (found != 0 || !entered)
 		entered, woken, look = false, false, atAll
 		if again || s.readyToSend() || s.handoffs.waiting.Load() || s.mu.local.Active() && !s.mu.local.ArmWakeups() {
+			overlooked := now-s.looked >= maxOverlooked
+			if overlooked {
+				s.leaveToPolls() // each round looks there
+			}
 			s.mu.Unlock()
+			if overlooked {
+				if err := s.sockets.Poll(); err != nil {
+					return err
+				}
+				s.looked = now
+			}
 			if found == 0 {
 				v.spinning.Yield()
 			}
@@ -55,10 +65,16 @@ func (s *shard) drive(v *driver, look look) error {
 		if err := s.sockets.Wait(at); err != nil {
 			return err
 		}
-		v.spinning.Woken(d.now())
+		s.looked = d.now()
+		v.spinning.Woken(s.looked)
 		woken, look = true, atReady
 	}
 }
+
+// maxOverlooked is how long a shard that always has work does without a look at its wait set. Only
+// there it learns of packets at sockets that rounds do not look at, and of messages of channels
+// through shared memory: a new peer, or the death of one.
+const maxOverlooked = 100 * time.Microsecond
 
 // waitDeadline returns until when the shard can wait; the zero time: for ever. An earlier deadline that
 // comes up meanwhile ends the wait.
@@ -160,7 +176,8 @@ func (s *shard) rest(pause time.Duration) (passed bool) {
 	d := s.device
 	until := d.now() + pause
 	_ = s.sockets.Wait(d.base.Add(until)) // drive reports an error
-	return d.now() >= until
+	s.looked = d.now()
+	return s.looked >= until
 }
 
 // leaveToPolls keeps packets at sockets that programs poll from ending a wait. The lock is held.

@@ -34,8 +34,9 @@ type shard struct {
 	endpoints []*endpoint // one for each entry of the GID table
 	sockets   link.WaitSet
 
-	// working is held by the goroutine that waits at the sockets.
+	// working is held by the goroutine that waits at the sockets. It guards looked.
 	working sync.Mutex
+	looked  time.Duration // when such a goroutine looked at the wait set last
 	called  chan struct{} // makes the device's goroutine look who does the work
 	watch   *time.Timer   // has the device's goroutine look: see attendance.Wakes
 	sleeper driver        // for the goroutine that sleeps at the shard

@@ -68,8 +68,9 @@ func (m memory) leave(group netip.AddrPort) error {
 	return nil
 }
 
-// Wait implements WaitSet: it fails, since the network calls the receiver.
+// Wait and Poll implement WaitSet: they fail, since the network calls the receiver.
 func (m memory) Wait(time.Time) error    { return errors.ErrUnsupported }
+func (m memory) Poll() error             { return errors.ErrUnsupported }
 func (m memory) Interrupt()              { m.port.Interrupt() }
 func (m memory) ClearInterrupt()         {}
 func (m memory) SetDeadline(t time.Time) { m.port.SetDeadline(t) }

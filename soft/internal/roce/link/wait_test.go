@@ -239,3 +239,33 @@ func TestEarlier(t *testing.T) {
 		assert.Equal(t, c[2], earlier(c[0], c[1]))
 	}
 }
+
+// Poll finds what a wait would return for, and leaves interruptions to Wait.
+func TestPoll(t *testing.T) {
+	forEach(t, func(t *testing.T, cfg Config) {
+		set, err := NewWaitSet(cfg.Portable)
+		require.NoError(t, err)
+		a := listen(t, cfg)
+		cfg.WaitSet = set
+		b := listen(t, cfg)
+		for range 20 {
+			require.NoError(t, set.Poll())
+			require.True(t, cfg.Portable || !b.Ready())
+			put(a, b.Addr(), []byte("x"))
+			flush(t, a)
+			require.Eventually(t, func() bool {
+				require.NoError(t, set.Poll())
+				return b.Ready()
+			}, testTimeout, time.Millisecond)
+			take(t, b, 1)
+			got, err := b.Receive()
+			require.NoError(t, err)
+			require.Empty(t, got)
+		}
+		set.Interrupt()
+		require.NoError(t, set.Poll())
+		require.NoError(t, set.Wait(time.Time{}))
+		require.NoError(t, set.Close())
+		require.ErrorIs(t, set.Poll(), net.ErrClosed)
+	})
+}

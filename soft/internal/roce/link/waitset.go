@@ -10,6 +10,10 @@ type WaitSet interface {
 	// it returns nil then. Sockets that end it are Ready. After Close it returns net.ErrClosed. It
 	// occupies no thread.
 	Wait(deadline time.Time) error
+	// Poll does what a Wait does that has something to return for, or whose deadline has passed: it
+	// finds out which sockets are Ready, and calls the functions of watched files. It does not block,
+	// and leaves deadlines and interruptions to Wait. It counts as a wait: one goroutine at a time.
+	Poll() error
 	// Interrupt makes the current Wait return, or the next one if there is none.
 	Interrupt()
 	// ClearInterrupt undoes Interrupt. The goroutine that is going to wait calls it before it looks

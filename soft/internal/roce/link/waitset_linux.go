@@ -43,6 +43,7 @@ type epollSet struct {
 
 	// Used by the waiter.
 	ready  func(uintptr) bool // s.poll, bound once
+	look   func(uintptr)      // the same
 	event  unix.EpollEvent
 	events [16]unix.EpollEvent
 	count  int
@@ -71,6 +72,7 @@ func newEpollSet() (*epollSet, error) {
 	}
 	s := &epollSet{epoll: os.NewFile(uintptr(fd), "link wait set"), members: make(map[int32]*setMember)}
 	s.ready = s.poll
+	s.look = func(epoll uintptr) { s.poll(epoll) }
 	if err = s.epoll.SetReadDeadline(time.Time{}); err == nil {
 		s.raw, err = s.epoll.SyscallConn()
 	}
@@ -162,6 +164,16 @@ func (s *epollSet) Wait(deadline time.Time) error {
 		return nil
 	}
 	return fmt.Errorf("link: wait: %w", err)
+}
+
+// Poll implements WaitSet.
+func (s *epollSet) Poll() error {
+	s.count, s.err = 0, nil
+	if s.raw.Control(s.look) != nil {
+		return net.ErrClosed
+	}
+	s.callReady()
+	return s.err
 }
 
 // apply sets the deadline in the runtime's poller. s.mu is held.

@@ -63,6 +63,16 @@ func (s *portableWaitSet) Wait(deadline time.Time) error {
 	return nil
 }
 
+// Poll implements WaitSet. All sockets are Ready, and no files are watched.
+func (s *portableWaitSet) Poll() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	return nil
+}
+
 // sleep releases the lock until a signal or the deadline. It reports false if the deadline had
 // already passed.
 func (s *portableWaitSet) sleep() bool {

@@ -1,0 +1,64 @@
+package roce
+
+import (
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/spin"
+)
+
+// keepBusy has a goroutine do the work of the shard without a wait, as where there is always some,
+// until the function that it returns is called.
+func (s *shard) keepBusy(t *testing.T) (end func()) {
+	t.Helper()
+	var ended atomic.Bool
+	var rounds atomic.Int64
+	over := s.sleeper.over
+	s.sleeper.spinning = spin.Fixed(time.Hour)
+	s.sleeper.over = func() bool { rounds.Add(1); return over() }
+	slept := make(chan bool)
+	go func() { slept <- s.Sleep(&ended) }()
+	require.Eventually(t, func() bool { s.Wake(); return rounds.Load() > 1000 }, time.Minute, time.Millisecond)
+	return func() {
+		ended.Store(true)
+		s.Wake()
+		require.True(t, <-slept)
+		s.Leave()
+	}
+}
+
+// sendJunk sends a packet of no device, and waits until the side has counted it.
+func (s *side) sendJunk() {
+	s.t.Helper()
+	before := counter(s.t, s.dev, "rx_malformed")
+	conn := must(net.Dial("udp", s.dev.endpoints[0].socket.Addr().String()))
+	defer conn.Close()
+	_, err := conn.Write([]byte("junk"))
+	require.NoError(s.t, err)
+	require.Eventually(s.t, func() bool { return counter(s.t, s.dev, "rx_malformed") > before }, time.Minute, time.Millisecond)
+}
+
+// A shard that always has work learns of packets at a socket that no queue pair needs, and of the end
+// of a channel.
+func TestBusyShardLooks(t *testing.T) {
+	x, y := openLocalPair(t, 4096)
+	s := y.shard()
+	s.mu.Lock()
+	require.Zero(t, s.endpoints[0].receivers)
+	s.mu.Unlock()
+	defer s.keepBusy(t)()
+	y.sendJunk()
+	x.shard().mu.Lock()
+	wait := x.shard().mu.local.Off()
+	x.shard().mu.Unlock()
+	wait()
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.mu.local.Others() == 0
+	}, time.Minute, time.Millisecond)
+}
