@@ -152,7 +152,7 @@ func (s *shard) tryLock() bool {
 }
 
 // rest leaves the work to others for a pause. It reports whether the pause has passed. Packets at
-// sockets that programs do not poll end it.
+// sockets that programs do not poll end it, and are taken.
 func (s *shard) rest(pause time.Duration) (passed bool) {
 	switch pause {
 	case 0: // a goroutine has just begun to sleep at the shard
@@ -177,7 +177,25 @@ func (s *shard) rest(pause time.Duration) (passed bool) {
 	until := d.now() + pause
 	_ = s.sockets.Wait(d.base.Add(until)) // drive reports an error
 	s.looked = d.now()
-	return s.looked >= until
+	if s.looked >= until {
+		return true
+	}
+	s.takeUnpolled()
+	return false
+}
+
+// takeUnpolled receives packets at sockets that programs do not poll, if a wait has ended for one:
+// nobody else takes them while programs poll, and each wait would end at once.
+func (s *shard) takeUnpolled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.device.now()
+	for _, e := range s.endpoints {
+		if e.socket.Ready() && !e.polledFor(now) {
+			s.progress(now, atReady)
+			return
+		}
+	}
 }
 
 // leaveToPolls keeps packets at sockets that programs poll from ending a wait. The lock is held.

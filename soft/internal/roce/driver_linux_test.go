@@ -62,3 +62,35 @@ func TestBusyShardLooks(t *testing.T) {
 		return s.mu.local.Others() == 0
 	}, time.Minute, time.Millisecond)
 }
+
+// away keeps the device's goroutine from the work of the shard, as a goroutine that sleeps there does.
+func (s *shard) away(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	require.True(t, s.mu.attendance.Enter())
+	s.mu.Unlock()
+	s.sockets.Interrupt()
+	s.working.Lock() // it has left
+	s.sockets.ClearInterrupt()
+	s.working.Unlock()
+	t.Cleanup(func() {
+		s.mu.Lock()
+		s.mu.attendance.Wakes()
+		s.mu.Unlock()
+		s.Leave()
+	})
+}
+
+// While programs poll, the device's goroutine takes packets at sockets that they do not look at, so
+// that these do not end each of its pauses.
+func TestRestTakesUnpolled(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	s := x.shard()
+	s.away(t)
+	conn := must(net.Dial("udp", s.endpoints[0].socket.Addr().String()))
+	defer conn.Close()
+	_, err := conn.Write([]byte("junk"))
+	require.NoError(t, err)
+	require.False(t, s.rest(time.Hour), "the packet ends the pause")
+	require.Equal(t, uint64(1), counter(t, x.dev, "rx_malformed"))
+}

@@ -175,9 +175,10 @@ func (e *endpoint) polledForSRD(now time.Duration) bool {
 	return e.srdQueuePairs > 0 && (e.device.main.lastSRDEndpoint == e || now < e.srdPolledUntil)
 }
 
-// polledFor reports whether programs that poll check the endpoint. Others wake the device's goroutine
-// even then: a check costs a system call, which takes longer than to handle a message that came
-// through shared memory.
+// polledFor reports whether programs that poll check the endpoint. A check costs a system call, which
+// takes longer than to handle a message that came through shared memory. Packets at other endpoints
+// wake the device's goroutine while it leaves the work to programs (shard.rest); one that works looks
+// at the wait set from time to time (shard.drive).
 func (e *endpoint) polledFor(now time.Duration) bool {
 	return e.receivers > 0 || e.polledForSRD(now)
 }
