@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
@@ -482,4 +483,52 @@ func TestWakingAllocatesNothing(t *testing.T) {
 		<-b.woken
 	})
 	require.Zero(t, allocated)
+}
+
+// A peer that sends wake-ups without end does not keep the lock: after some, they are left to Serve.
+func TestWakeupsWithoutEnd(t *testing.T) {
+	l, err := Listen(there)
+	require.NoError(t, err)
+	defer l.Close()
+	met := make(chan *Channel, 1)
+	l.Serve(func(Address) func(*Channel) { return func(c *Channel) { met <- c } })
+	own := listenHere(t)
+	defer own.Close()
+	peer, err := Dial(t.Context(), Ends{here, there})
+	require.NoError(t, err)
+	c := <-met
+	set, err := link.NewWaitSet(false)
+	require.NoError(t, err)
+	require.NoError(t, c.Watch(set, func() {}))
+	send := func(n int) {
+		for range n {
+			require.True(t, peer.link.send(messageWake, 0, nil))
+		}
+	}
+	c.link.serving = false // Serve waits
+	send(maxWakeups - 1)
+	require.True(t, c.TakeWakeups())
+	require.False(t, c.link.serving)
+	require.False(t, c.TakeWakeups())
+	const more = 10
+	send(maxWakeups + more)
+	require.True(t, c.TakeWakeups())
+	require.True(t, c.link.serving)
+	require.Len(t, c.link.attention, 1)
+	require.False(t, c.TakeWakeups(), "Serve reads them")
+	e := serve(c)
+	for range more {
+		<-e.woken
+	}
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return !c.link.serving
+	}, time.Minute, time.Millisecond)
+	other := serve(peer)
+	other.close()
+	e.close()
+	require.Error(t, <-e.ended)
+	require.Error(t, <-other.ended)
+	require.NoError(t, set.Close())
 }

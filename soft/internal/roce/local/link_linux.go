@@ -124,10 +124,14 @@ func (c *Channel) TakeWakeups() bool {
 	return c.link.took
 }
 
+// maxWakeups is how many wake-ups are taken under the lock. A peer can send them without end.
+const maxWakeups = 64
+
 // takeWakeupsOf only reads messages that it has seen to have no files: see messageReader.system.
+// After maxWakeups it leaves the others to Serve too, which reads them without the lock.
 func (l *connection) takeWakeupsOf(fd uintptr) {
 	w := &l.wakeups
-	for {
+	for taken := 0; taken < maxWakeups; {
 		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&w.header)), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
 		case errno == unix.EAGAIN:
@@ -135,13 +139,20 @@ func (l *connection) takeWakeupsOf(fd uintptr) {
 		case errno == unix.EINTR:
 			continue
 		case errno != 0 || n != messageLen || w.data[0] != messageWake || w.header.Flags&unix.MSG_CTRUNC != 0:
-			l.serving = true
-			l.serve()
+			l.leaveToServe()
 			return
 		}
 		l.took = true
+		taken++
 		unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&w.data)), messageLen, unix.MSG_DONTWAIT, 0, 0)
 	}
+	l.leaveToServe()
+}
+
+// leaveToServe leaves the next messages to Serve.
+func (l *connection) leaveToServe() {
+	l.serving = true
+	l.serve()
 }
 
 // serve makes Serve read messages.
