@@ -20,6 +20,7 @@ type Spin struct {
 	polls   int           // empty polls in a row
 	frozen  int           // polls since the clock last moved
 	wasted  int           // sleeps in a row after polls that found nothing in time
+	late    bool          // a yield has taken long since the last sleep, and nothing was found after it
 }
 
 const (
@@ -71,7 +72,7 @@ func (s *Spin) Found() {
 	if s.polls > idleRounds {
 		s.wasted = 0
 	}
-	s.polls = 0
+	s.polls, s.late = 0, false
 }
 
 // KeepPolling is called after each poll, and reports whether the goroutine must poll again before
@@ -85,7 +86,7 @@ func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 		s.since = now
 	}
 	if s.polls > 1 && now-s.last > lateYield && !s.fixed {
-		s.wasted, s.limit = maxWasted, 0
+		s.wasted, s.limit, s.late = maxWasted, 0, true
 	}
 	if s.frozen++; now != s.last {
 		s.last, s.frozen = now, 0
@@ -119,7 +120,9 @@ func (s *Spin) Woken(now time.Duration) {
 	if s.fixed {
 		return
 	}
-	if now-s.since > soonAfter*s.longest {
+	late := s.late // others had the processor in that time, so that it says nothing about events
+	s.late = false
+	if !late && now-s.since > soonAfter*s.longest {
 		if s.limit /= 2; s.limit < shortestSpin {
 			s.limit = 0
 		}
