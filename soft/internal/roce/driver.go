@@ -96,7 +96,7 @@ func (s *shard) run() {
 	v := driver{
 		spinning: spin.New(d.cfg.Spin),
 		over: func() bool {
-			pause, closed = s.mu.attendance.Look(), d.mu.closed
+			pause, closed = s.mu.attendance.Look(), d.mu.closed || s.mu.failed
 			switch {
 			case s.mu.attendance.watched:
 				s.watch.Reset(pollerGrace)
@@ -127,7 +127,7 @@ func (s *shard) run() {
 			err := s.drive(&v, atAll)
 			s.working.Unlock()
 			if err != nil {
-				d.fatal(err)
+				s.fail(err)
 				return
 			}
 		}
@@ -175,7 +175,10 @@ func (s *shard) rest(pause time.Duration) (passed bool) {
 	defer s.working.Unlock()
 	d := s.device
 	until := d.now() + pause
-	_ = s.sockets.Wait(d.base.Add(until)) // drive reports an error
+	if err := s.sockets.Wait(d.base.Add(until)); err != nil {
+		s.fail(err)
+		return false
+	}
 	s.looked = d.now()
 	if s.looked >= until {
 		return true
@@ -222,7 +225,7 @@ func (s *shard) call() {
 // Sleep implements host.Sleeper.
 func (s *shard) Sleep(ended *atomic.Bool) bool {
 	s.mu.Lock()
-	enters := !s.device.mu.closed && s.mu.attendance.Enter()
+	enters := !s.device.mu.closed && !s.mu.failed && s.mu.attendance.Enter()
 	s.mu.Unlock()
 	if !enters {
 		return false
@@ -242,7 +245,7 @@ func (s *shard) Sleep(ended *atomic.Bool) bool {
 		s.watch.Reset(pollerGrace)
 	}
 	if err != nil {
-		s.device.fatal(err)
+		s.fail(err)
 	}
 	return err == nil
 }
@@ -257,6 +260,18 @@ func (s *shard) Leave() {
 	s.mu.Unlock()
 	if call {
 		s.call()
+	}
+}
+
+// fail records that nobody can wait for the shard any more. It reports that once: whoever sleeps at
+// the shard would try again when it learns of it.
+func (s *shard) fail(err error) {
+	s.mu.Lock()
+	first := !s.mu.failed
+	s.mu.failed = true
+	s.mu.Unlock()
+	if first {
+		s.device.fatal(err)
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/spin"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // keepBusy has a goroutine do the work of the shard without a wait, as where there is always some,
@@ -93,4 +96,31 @@ func TestRestTakesUnpolled(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, s.rest(time.Hour), "the packet ends the pause")
 	require.Equal(t, uint64(1), counter(t, x.dev, "rx_malformed"))
+}
+
+// failingSet is a wait set that no goroutine can wait at.
+type failingSet struct{ link.WaitSet }
+
+func (failingSet) Wait(time.Time) error { return unix.EBADF }
+func (failingSet) Poll() error          { return unix.EBADF }
+
+// A shard whose wait set fails reports that once, and nobody sleeps there after that.
+func TestWaitSetFails(t *testing.T) {
+	x := openSide(t, Config{}, 64)
+	s := x.shard()
+	fatal := make(chan verbs.Event, 100)
+	defer x.dev.SubscribeEvents(func(e verbs.Event) { fatal <- e })()
+	s.away(t)
+	s.mu.Lock()
+	s.sockets = failingSet{s.sockets}
+	s.mu.attendance.Wakes()
+	s.mu.Unlock()
+	var ended atomic.Bool
+	for range 10 {
+		require.False(t, s.Sleep(&ended))
+	}
+	s.Leave()
+	require.False(t, s.rest(pollerGrace))
+	require.Len(t, fatal, 1)
+	require.Equal(t, verbs.EventDeviceFatal, (<-fatal).Type)
 }

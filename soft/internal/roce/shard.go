@@ -59,7 +59,8 @@ type shard struct {
 		unreachable    unreachable
 		overrun        []*completionQueue // whose queue pairs are not in the error state yet
 		local          local.Peers
-		pollers        int // assigned to this shard
+		pollers        int  // assigned to this shard
+		failed         bool // it cannot wait at its sockets any more
 	}
 }
 
