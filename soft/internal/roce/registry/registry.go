@@ -6,7 +6,8 @@
 //
 // An entry is a Unix socket, whose name holds the port space, the address and the port. A
 // process that connects to it reads the address and UDP port of the device; the connection stays open
-// while the entry holds. The sockets are
+// while the entry holds. Before a process gives up the name, it closes that. Since a process that
+// is no Verbena program need not, an answer is used again for at most a second. The sockets are
 // abstract Unix sockets of Linux (unix(7)): they belong to the network namespace, as the
 // devices' sockets do, and end with their process. As with ports, any process can be the first
 // to take a name. Other systems have no such sockets: nothing is registered and nothing is

@@ -27,8 +27,14 @@ const closeTimeout = time.Second
 
 // Entries are the entries of one listener.
 type Entries struct {
-	sockets []*net.UnixListener
-	serving *sync.WaitGroup // goroutines that serve the sockets
+	sockets []*socket
+	serving *sync.WaitGroup // goroutines that serve the sockets and their clients
+}
+
+// socket is the socket of an entry.
+type socket struct {
+	*net.UnixListener
+	closing bool // guarded by clients.mu
 }
 
 // Add registers the device that listens on an address and port. It fails with verbs.ErrInUse
@@ -41,45 +47,114 @@ func (e *Entries) Add(space Space, addr, device netip.AddrPort) error {
 	case err != nil:
 		return err
 	}
-	e.sockets = append(e.sockets, l)
+	s := &socket{UnixListener: l}
+	e.sockets = append(e.sockets, s)
 	if e.serving == nil {
 		e.serving = new(sync.WaitGroup)
 	}
-	entry := []byte(device.String())
-	e.serving.Go(func() {
-		var kept fifo.Queue[*net.UnixConn]
+	serving, entry := e.serving, []byte(device.String())
+	serving.Go(func() {
 		unixsocket.Serve(l, func(conn *net.UnixConn) {
-			_, _ = conn.Write(entry) // it does not wait, since there is room for an entry
-			kept.Push(conn)
-			if kept.Len() > maxKept {
-				unixsocket.Close(kept.Pop())
+			c, ok := kept.add(s, conn)
+			if !ok {
+				unixsocket.Close(conn) // the client asks again
+				return
 			}
+			_, _ = conn.Write(entry) // it does not wait, since there is room for an entry
+			serving.Go(func() { kept.closeAtEnd(c) })
 		})
-		for kept.Len() > 0 {
-			unixsocket.Close(kept.Pop())
-		}
 	})
 	return nil
 }
 
-// Close removes the entries. It waits for at most closeTimeout, and continues in the background:
-// before Linux 6.16, clients that have not been accepted can have sent files that take long to
-// close.
+// Close removes the entries. Clients know that an entry no longer holds before its name is free. Close
+// waits for at most closeTimeout, and continues in the background: before Linux 6.16, clients that have
+// not been accepted can have sent files that take long to close.
 func (e *Entries) Close() {
 	if e.serving == nil {
 		return
 	}
 	serving := e.serving
-	for _, l := range e.sockets {
-		serving.Go(func() { _ = l.Close() })
+	for _, s := range e.sockets {
+		serving.Go(func() { kept.close(s) })
 	}
 	e.sockets, e.serving = nil, nil
 	closers.Wait(closeTimeout, serving.Wait)
 }
 
-// maxKept is how many connections of clients the socket of an entry keeps open. While one is open,
-// its client knows that the entry holds. The oldest is closed for the next.
-const maxKept = 32
+// maxKept is how many connections of clients the entries of this process keep open together. While one
+// is open, its client may take it that the entry holds. The oldest is closed for the next.
+const maxKept = 64
+
+// kept are the connections of clients of this process's entries. There is one list, since file
+// descriptors are the process's.
+var kept clients
+
+type clients struct {
+	mu   sync.Mutex
+	list fifo.List[*client] // the oldest first
+}
+
+// client is a connection of a client. Whoever takes it out of the list closes it.
+type client struct {
+	fifo.Node[*client]
+	conn   *net.UnixConn
+	socket *socket
+}
+
+// add keeps a connection that a socket has accepted. It reports false if the socket is being closed.
+func (k *clients) add(s *socket, conn *net.UnixConn) (c *client, ok bool) {
+	c = &client{conn: conn, socket: s}
+	c.Value = c
+	var oldest *fifo.Node[*client]
+	k.mu.Lock()
+	if ok = !s.closing; ok {
+		if k.list.Len() == maxKept {
+			oldest = k.list.Pop()
+		}
+		k.list.Push(&c.Node)
+	}
+	k.mu.Unlock()
+	if oldest != nil {
+		unixsocket.Close(oldest.Value.conn)
+	}
+	return c, ok
+}
+
+// closeAtEnd closes a connection as soon as its client ends it, or sends something.
+func (k *clients) closeAtEnd(c *client) {
+	if raw, err := c.conn.SyscallConn(); err == nil {
+		_ = raw.Read(func(fd uintptr) (done bool) { return !isQuiet(fd) })
+	}
+	k.mu.Lock()
+	own := k.list.Remove(&c.Node)
+	k.mu.Unlock()
+	if own {
+		unixsocket.Close(c.conn)
+	}
+}
+
+// close closes a socket and its connections. The clients know first: afterwards the name can belong to
+// another process.
+func (k *clients) close(s *socket) {
+	var list []*client
+	k.mu.Lock()
+	s.closing = true
+	for _, c := range k.list.Values() {
+		if c.socket == s {
+			k.list.Remove(&c.Node)
+			list = append(list, c)
+		}
+	}
+	k.mu.Unlock()
+	for _, c := range list {
+		_ = c.conn.CloseWrite() // it does not wait
+	}
+	_ = s.Close()
+	for _, c := range list {
+		unixsocket.Close(c.conn)
+	}
+}
 
 // Find returns the address and UDP port of the device that listens on an address and port, if
 // it is a software device of this machine. The error is ErrNotRegistered if there is none; any
@@ -148,8 +223,10 @@ func ask(ctx context.Context, conn *net.UnixConn, addr netip.AddrPort) (device n
 }
 
 // Known are entries that this process has found, with connections to their sockets: an entry holds
-// as long as the other process keeps the connection open. So a program that dials a listener again
-// and again asks once. The zero value is empty. All methods may be called from any goroutine.
+// as long as the other process keeps the connection open, but at most for maxAge. So a program that
+// dials a listener again and again asks once a second. The bound is for processes that give up the
+// name and keep the connection; those that use Entries do not. The zero value is empty. All methods may
+// be called from any goroutine.
 type Known struct {
 	mu      sync.Mutex
 	entries map[string]knownEntry // by the names of the sockets
@@ -159,46 +236,66 @@ type Known struct {
 type knownEntry struct {
 	device netip.AddrPort
 	conn   *net.UnixConn
+	asked  time.Time // the other process had the name after that
 }
+
+const (
+	maxKnown = 32          // how many entries a Known keeps
+	maxAge   = time.Second // for how long they hold
+)
 
 // Find is the function Find. It keeps what it has found.
 func (k *Known) Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
+	asked := time.Now()
 	device, conn, err := findConn(ctx, space, addr)
-	if conn == nil {
-		return device, err
-	}
+	key := name(space, addr)
+	var old []*net.UnixConn
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	forget := func(key string) {
+		if e, ok := k.entries[key]; ok {
+			delete(k.entries, key)
+			old = append(old, e.conn)
+		}
+	}
+	forget(key)
 	for other := range k.entries {
-		if len(k.entries) < maxKept {
+		if conn == nil || len(k.entries) < maxKnown {
 			break
 		}
-		k.forget(other)
+		forget(other)
 	}
-	key := name(space, addr)
-	k.forget(key)
-	if k.closed {
-		unixsocket.Close(conn)
-		return device, nil
+	switch {
+	case conn == nil:
+	case k.closed:
+		old = append(old, conn)
+	default:
+		if k.entries == nil {
+			k.entries = make(map[string]knownEntry)
+		}
+		k.entries[key] = knownEntry{device, conn, asked}
 	}
-	if k.entries == nil {
-		k.entries = make(map[string]knownEntry)
-	}
-	k.entries[key] = knownEntry{device, conn}
-	return device, nil
+	k.mu.Unlock()
+	closeAll(old)
+	return device, err
 }
 
-// Look returns what Find has found, if it still holds. It does not wait.
+// closeAll closes connections. No lock is held, since it can wait for the other processes.
+func closeAll(list []*net.UnixConn) {
+	for _, conn := range list {
+		unixsocket.Close(conn)
+	}
+}
+
+// Look returns what Find has found, if it still holds. It does not wait. What no longer holds is left
+// to the next Find.
 func (k *Known) Look(space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key := name(space, addr)
-	e, ok := k.entries[key]
-	if !ok || isOpen(e.conn) {
-		return e.device, ok
+	e, ok := k.entries[name(space, addr)]
+	if !ok || time.Since(e.asked) >= maxAge || !isOpen(e.conn) {
+		return netip.AddrPort{}, false
 	}
-	k.forget(key)
-	return netip.AddrPort{}, false
+	return e.device, true
 }
 
 // isOpen reports whether the other process has neither closed the connection nor sent anything.
@@ -207,29 +304,31 @@ func isOpen(conn *net.UnixConn) (open bool) {
 	if err != nil {
 		return false
 	}
-	_ = raw.Control(func(fd uintptr) {
-		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		open = err == unix.EAGAIN
-	})
+	_ = raw.Control(func(fd uintptr) { open = isQuiet(fd) })
 	return open
 }
 
-// forget removes an entry, if there is one. The lock is held.
-func (k *Known) forget(key string) {
-	if e, ok := k.entries[key]; ok {
-		delete(k.entries, key)
-		unixsocket.Close(e.conn)
+// isQuiet is isOpen for a file descriptor.
+func isQuiet(fd uintptr) bool {
+	for {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return err == unix.EAGAIN
+		}
 	}
 }
 
 // Close forgets all, now and what is found later.
 func (k *Known) Close() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.closed = true
-	for key := range k.entries {
-		k.forget(key)
+	var old []*net.UnixConn
+	for _, e := range k.entries {
+		old = append(old, e.conn)
 	}
+	clear(k.entries)
+	k.mu.Unlock()
+	closeAll(old)
 }
 
 // readEntry receives an entry, which is one write. Before Linux 6.16 there can be files with it,

@@ -72,8 +72,11 @@ func TestKnown(t *testing.T) {
 			found, err := k.Find(t.Context(), TCP, addr)
 			require.NoError(t, err)
 			require.Equal(t, device, found)
-			found, ok = k.Look(TCP, addr)
-			require.True(t, ok)
+			require.Eventually(t, func() bool { // unless the machine pauses for the time that it holds
+				_, err := k.Find(t.Context(), TCP, addr)
+				found, ok = k.Look(TCP, addr)
+				return err == nil && ok
+			}, 10*time.Minute, time.Millisecond)
 			require.Equal(t, device, found)
 		}
 		_, ok = k.Look(UDP, addr)
@@ -84,43 +87,146 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// Neither end keeps more connections than it may, and the newest are kept.
-func TestKnownIsLimited(t *testing.T) {
+// A process that has given up its name and keeps the connection is believed for a limited time.
+func TestKnownExpires(t *testing.T) {
+	device, other := netip.MustParseAddrPort("127.0.0.5:4791"), netip.MustParseAddrPort("127.0.0.6:4791")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name(TCP, addr), Net: "unix"})
+	require.NoError(t, err)
+	var held *net.UnixConn
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		held, _ = l.AcceptUnix()
+		_, _ = held.Write([]byte(device.String()))
+	}()
+	var k Known
+	defer k.Close()
+	found, err := k.Find(t.Context(), TCP, addr)
+	require.NoError(t, err)
+	require.Equal(t, device, found)
+	<-answered
+	defer held.Close()
+	require.NoError(t, l.Close())
+	var e Entries
+	defer e.Close()
+	require.NoError(t, e.Add(TCP, addr, other))
+
+	age := func(d time.Duration) {
+		key := name(TCP, addr)
+		entry := k.entries[key]
+		entry.asked = time.Now().Add(-d)
+		k.entries[key] = entry
+	}
+	age(-time.Hour) // time does not matter
+	_, ok := k.Look(TCP, addr)
+	require.True(t, ok)
+	age(maxAge)
+	_, ok = k.Look(TCP, addr)
+	require.False(t, ok)
+	found, err = k.Find(t.Context(), TCP, addr)
+	require.NoError(t, err)
+	require.Equal(t, other, found)
+	require.NoError(t, held.SetReadDeadline(time.Now().Add(10*time.Minute)))
+	_, err = held.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err, "the old connection is closed")
+}
+
+// When another process can take a name, nobody takes it for that of the former one.
+func TestKnownEndsBeforeTheNameIsFree(t *testing.T) {
+	device := netip.MustParseAddrPort("127.0.0.5:4791")
+	for range 100 {
+		var e Entries
+		require.NoError(t, e.Add(TCP, addr, device))
+		known := make([]Known, 10)
+		for i := range known {
+			_, err := known[i].Find(t.Context(), TCP, addr)
+			require.NoError(t, err)
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			e.Close()
+		}()
+		var other Entries
+		for other.Add(TCP, addr, device) != nil {
+		}
+		for i := range known {
+			_, ok := known[i].Look(TCP, addr)
+			require.False(t, ok)
+			known[i].Close()
+		}
+		<-closed
+		other.Close()
+	}
+}
+
+// keptNow is how many connections the entries of this process keep.
+func keptNow() int {
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	return kept.list.Len()
+}
+
+// No connection is kept that its client has ended.
+func TestEndedConnectionsAreClosed(t *testing.T) {
 	var e Entries
 	defer e.Close()
 	require.NoError(t, e.Add(TCP, addr, netip.MustParseAddrPort("127.0.0.5:4791")))
+	var live Known
+	defer live.Close()
+	_, err := live.Find(t.Context(), TCP, addr)
+	require.NoError(t, err)
+	for range 2 * maxKept {
+		_, err := Find(t.Context(), TCP, addr)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return keptNow() == 1 }, 10*time.Minute, time.Millisecond)
+	}
+	require.Len(t, live.entries, 1)
+	require.True(t, isOpen(live.entries[name(TCP, addr)].conn), "the ended ones have gone first")
+}
+
+// Neither end keeps more connections than it may, whatever the number of entries, and the newest are
+// kept.
+func TestKnownIsLimited(t *testing.T) {
+	device := netip.MustParseAddrPort("127.0.0.5:4791")
+	var e Entries
+	defer e.Close()
+	at := func(i int) netip.AddrPort { return netip.AddrPortFrom(addr.Addr(), uint16(1000+i)) }
+	for i := range 2 * maxKnown {
+		require.NoError(t, e.Add(TCP, at(i), device))
+	}
 	clients := make([]Known, 2*maxKept)
 	known := func() (n int) {
 		for i := range clients {
-			if _, ok := clients[i].Look(TCP, addr); ok {
-				n++
+			for _, entry := range clients[i].entries {
+				if isOpen(entry.conn) {
+					n++
+				}
 			}
 		}
 		return n
 	}
 	for i := range clients {
 		defer clients[i].Close()
-		_, err := clients[i].Find(t.Context(), TCP, addr)
+		_, err := clients[i].Find(t.Context(), TCP, at(i%maxKnown))
 		require.NoError(t, err)
+		require.LessOrEqual(t, keptNow(), maxKept)
 	}
 	require.Eventually(t, func() bool { return known() == maxKept }, 10*time.Minute, time.Millisecond)
-	_, ok := clients[2*maxKept-1].Look(TCP, addr)
-	require.True(t, ok)
+	last := &clients[2*maxKept-1]
+	require.True(t, isOpen(last.entries[name(TCP, at((2*maxKept-1)%maxKnown))].conn))
 
 	k := &clients[0]
-	for port := uint16(1); port <= 2*maxKept; port++ {
-		a := netip.AddrPortFrom(addr.Addr(), 1000+port)
-		require.NoError(t, e.Add(TCP, a, netip.MustParseAddrPort("127.0.0.5:4791")))
-		_, err := k.Find(t.Context(), TCP, a)
+	for i := range 2 * maxKnown {
+		_, err := k.Find(t.Context(), TCP, at(i))
 		require.NoError(t, err)
-		require.LessOrEqual(t, len(k.entries), maxKept)
-		_, ok := k.Look(TCP, a)
-		require.True(t, ok)
+		require.LessOrEqual(t, len(k.entries), maxKnown)
+		require.True(t, isOpen(k.entries[name(TCP, at(i))].conn))
 	}
 	k.Close()
-	_, err := k.Find(t.Context(), TCP, addr)
+	_, err := k.Find(t.Context(), TCP, at(0))
 	require.NoError(t, err)
-	_, ok = k.Look(TCP, addr)
+	_, ok := k.Look(TCP, at(0))
 	require.False(t, ok, "it is closed")
 }
 
