@@ -46,7 +46,8 @@ func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
 }
 
 // ReadFrom writes what it reads from r, until its end, as io.Copy does. Sockets of package net, files
-// and a Conn are read into send memory, without a copy on the way, also through an io.LimitedReader.
+// (others than regular ones only if they are in non-blocking mode) and a Conn are read into send memory,
+// without a copy on the way, also through an io.LimitedReader.
 // While r has nothing to read, no send memory is in use. Errors are those of Write and of r.
 func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	from, left := r, int64(math.MaxInt64)
@@ -208,7 +209,9 @@ func (c *Conn) awaitRoom() error {
 }
 
 // socketOf returns the file descriptor of a stream socket of package net, or, with files, of an *os.File.
-// It returns nil for others, and for types that embed these: their Read and Write may do more.
+// It returns nil for others, and for types that embed these: their Read and Write may do more. It also
+// returns nil if a system call may wait, as on a terminal or a pipe from another process: a call of
+// fillRoom or lendData then would keep the connection's other calls waiting.
 func socketOf(x any, files bool) syscall.RawConn {
 	t := reflect.TypeOf(x)
 	if t != nil && t.Kind() == reflect.Pointer {
@@ -226,6 +229,10 @@ func socketOf(x any, files bool) syscall.RawConn {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil // as Read and Write say
+	}
+	waits := true
+	if err := raw.Control(func(fd uintptr) { waits = mayWait(fd) }); err != nil || waits {
+		return nil
 	}
 	return raw
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -122,6 +123,42 @@ func TestCopyFromSilence(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, <-done, net.ErrClosed)
 	require.NoError(t, far.Close())
+}
+
+// A file in blocking mode, as programs inherit them, keeps no Write waiting either, while it has nothing
+// to say.
+func TestCopyFromBlockingFile(t *testing.T) {
+	server, client := open(t, paths["UDP"], Config{}), open(t, paths["UDP"], Config{})
+	near, far := connect(t, client, server)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	r.Fd() // blocking mode
+	started, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		close(started)
+		_, err := near.ReadFrom(io.LimitReader(r, 4))
+		done <- err
+	}()
+	<-started
+	got := make([]byte, 2)
+	for i, to := range []io.Writer{w, near, w} {
+		if i == 1 {
+			time.Sleep(100 * time.Millisecond) // ReadFrom has probably called read(2) again
+		}
+		written := make(chan error, 1)
+		go func() { _, err := to.Write([]byte("ab")); written <- err }()
+		select {
+		case err := <-written:
+			require.NoError(t, err)
+		case <-time.After(10 * time.Minute):
+			require.FailNow(t, "Write waits for the file")
+		}
+		_, err = io.ReadFull(far, got)
+		require.NoError(t, err)
+		require.Equal(t, "ab", string(got))
+	}
+	require.NoError(t, <-done)
+	require.NoError(t, errors.Join(r.Close(), w.Close(), near.Close(), far.Close()))
 }
 
 // A writer that takes nothing keeps no Close waiting, and the error of one that fails is its own.

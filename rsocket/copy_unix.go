@@ -5,10 +5,22 @@ package rsocket
 import (
 	"io"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // hasFiles: readFile and writeFile work.
 const hasFiles = true
+
+// mayWait reports whether system calls on a file descriptor may wait for another process: it is neither
+// in non-blocking mode nor that of a regular file.
+func mayWait(fd uintptr) bool {
+	if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
+		return false
+	}
+	var stat unix.Stat_t
+	return unix.Fstat(int(fd), &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG
+}
 
 // readFile reads from a file descriptor that does not block. At the end it returns io.EOF.
 func readFile(fd uintptr, p []byte) (n int, err error) {
