@@ -110,7 +110,7 @@ func (e *Engine) runAsSubstitute(f func()) {
 // DriveUntil drives the engine on the calling goroutine while Run sleeps, until done reports true, and
 // sleeps at the device meanwhile: a goroutine that waits for what a callback brings is then woken by the
 // packet, and not by Run. It returns false at once, or early, if Run must drive the engine. When it
-// returns true, Run sleeps on, and the device's own goroutine takes over after a millisecond. So it is
+// returns true, Run sleeps on, and the device's own goroutine takes over after 1 to 2 ms. So it is
 // for a goroutine that will soon call DriveUntil or Dispatch again. The rules of Dispatch hold. done is
 // called after each pass; whoever changes its result on another goroutine calls Wake.
 func (s forFriends) DriveUntil(done func() bool) bool {

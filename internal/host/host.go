@@ -60,8 +60,9 @@ type Scheduler interface {
 type Sleeper interface {
 	// Sleep returns true after ended was set. Whoever sets it calls Wake after that, or is a function
 	// that the device has called in Sleep. The goroutine then polls the device or calls Sleep again
-	// soon: the device's own goroutine takes over only after a millisecond. Sleep returns false,
-	// perhaps at once, if it cannot wait here: another goroutine does, or the device is closed or has failed.
+	// soon: the device's own goroutine takes over only after one to two milliseconds. Sleep returns
+	// false, perhaps at once, if it cannot wait here: another goroutine does, or the device is closed
+	// or has failed.
 	Sleep(ended *atomic.Bool) bool
 	Wake()
 	// Leave says that no call of Sleep follows: the device's own goroutine takes over at once.

@@ -51,8 +51,9 @@ const (
 )
 
 const (
-	// pollerGrace is how long the device's goroutine leaves the work to a program that has polled. A
-	// packet may wait as long if the program stops without arming a completion queue.
+	// pollerGrace is how long the device's goroutine leaves the work to a program that has polled,
+	// before it looks whether the program has polled again. If the program stops without arming a
+	// completion queue, a packet may wait for two such pauses: there may have been a poll in the first.
 	pollerGrace = time.Millisecond
 	// shortPause is a compromise: each one takes a little time of a processor.
 	shortPause = 20 * time.Microsecond
@@ -100,8 +101,9 @@ func (a *attendance) Enter() bool {
 }
 
 // Wakes is called when that goroutine no longer does the shard's work. It will soon poll or enter
-// again. watch: the device's goroutine must look in pollerGrace. A timer for each wake-up would cost a
-// system call or two, so there is at most one in pollerGrace.
+// again. watch: the device's goroutine must look in pollerGrace. It takes over when it has then seen
+// no wake-up and no poll since the look before. A timer for each wake-up would cost a system call or
+// two, so there is at most one in pollerGrace.
 func (a *attendance) Wakes() (watch bool) {
 	a.sleeper, a.woken, a.asleep = awake, true, false
 	watch = !a.watched

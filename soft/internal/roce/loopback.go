@@ -16,7 +16,7 @@ import (
 // are the transport's, as for any other peer.
 type loopback struct {
 	onlySockets
-	endpoint *endpoint // of the queue pair's address; its goroutine works for the queue pair
+	endpoint *endpoint // of the queue pair's address
 	packet   *wire.Packet
 	pieces   [][]byte
 	size     int

@@ -176,10 +176,9 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 }
 
 // Share opens another socket at the same address, in that wait set, for use by another goroutine.
-// Steer decides
-// which of them receives a packet; all send from the same port. Programs of other users still
-// cannot take the address, and those of the same user only with SO_REUSEPORT. The error
-// matches [errors.ErrUnsupported] if the system cannot do it.
+// Steer decides which of them receives a packet; all send from the same port. Programs of other
+// users still cannot take the address, and those of the same user only with SO_REUSEPORT. The
+// error matches [errors.ErrUnsupported] if the system cannot do it.
 func (s *Socket) Share(set WaitSet) (*Socket, error) {
 	io, err := s.io.share(set)
 	if err != nil {
