@@ -25,7 +25,7 @@ type driver struct {
 // drive works, and waits for work, until over reports true. It returns an error if it cannot wait.
 func (s *shard) drive(v *driver, look look) error {
 	d := s.device
-	entered, woken := true, true
+	woken := true
 	for {
 		s.mu.Lock()
 		if v.over() {
@@ -38,8 +38,8 @@ func (s *shard) drive(v *driver, look look) error {
 		if woken && v.found != nil {
 			v.found(found)
 		}
-		again := v.spinning.KeepPolling(now, found != 0) && (found != 0 || !entered)
-		entered, woken, look = false, false, atAll
+		again := v.spinning.KeepPolling(now, found != 0)
+		woken, look = false, atAll
 		if again || s.readyToSend() || s.handoffs.waiting.Load() || s.mu.local.Active() && !s.mu.local.ArmWakeups() {
 			overlooked := now-s.looked >= maxOverlooked
 			if overlooked {
