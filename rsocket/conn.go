@@ -132,8 +132,8 @@ func (c *Conn) endRead(emptied bool) {
 }
 
 // waitReadable waits until the state of the connection may have changed, as Read sees it. If no other
-// goroutine of the stack waits in Read or Write, it drives the engine meanwhile, so that the packet wakes it and
-// no other goroutine. c.mu is held.
+// goroutine of the stack waits for data or room, it drives the engine meanwhile, so that the packet wakes it
+// and no other goroutine. c.mu is held.
 func (c *Conn) waitReadable() {
 	s := c.stack
 	if s.waiting.Add(1) == 1 && s.host.Scheduler() == nil {

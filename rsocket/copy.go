@@ -11,7 +11,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
 )
 
@@ -127,7 +126,7 @@ func (c *Conn) awaitData() error {
 		if err != nil || !wait {
 			return err
 		}
-		host.Wait(c.stack.host, &c.readable)
+		c.waitReadable()
 	}
 }
 
@@ -204,7 +203,7 @@ func (c *Conn) awaitRoom() error {
 			c.out.Release(c.writing)
 			return err
 		}
-		host.Wait(c.stack.host, &c.writable)
+		c.waitWritable()
 	}
 }
 

@@ -136,7 +136,7 @@ type Stack struct {
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
 	closedInPlace                              atomic.Int64 // closed connections that still have their places
-	waiting                                    atomic.Int32 // goroutines that wait in Read and Write
+	waiting                                    atomic.Int32 // goroutines that wait for data or room of a connection
 
 	mu        sync.Mutex
 	changed   sync.Cond // conns, dead or over has changed
