@@ -308,14 +308,20 @@ func TestResetOverTCP(t *testing.T) {
 func TestData(t *testing.T) {
 	client, nearClient := tcpPair(t)
 	nearTarget, target := tcpPair(t)
-	p := newPair(nearClient, nearTarget, 0)
+	exchange(t, newPair(nearClient, nearTarget, 0), client, target)
+}
+
+// exchange runs a pair between two far ends, which send much data to each other at once, in pieces of
+// all sizes.
+func exchange(t *testing.T, p *pair, client, target stream) {
+	t.Helper()
 	result := make(chan error)
 	go func() { result <- p.run(t.Context()) }()
 	up, down := make([]byte, 5<<20+1), make([]byte, 3<<20+7)
 	_, _ = rand.Read(up)
 	_, _ = rand.Read(down)
 	var work sync.WaitGroup
-	send := func(c *net.TCPConn, data []byte) {
+	send := func(c stream, data []byte) {
 		for size := 1; len(data) > 0; size = size*5%200_003 + 1 {
 			n, err := c.Write(data[:min(size, len(data))])
 			if !assert.NoError(t, err) {
@@ -325,7 +331,7 @@ func TestData(t *testing.T) {
 		}
 		assert.NoError(t, c.CloseWrite())
 	}
-	take := func(c *net.TCPConn, want []byte) {
+	take := func(c io.Reader, want []byte) {
 		got, err := io.ReadAll(c)
 		assert.NoError(t, err)
 		assert.True(t, bytes.Equal(want, got))

@@ -1,20 +1,16 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"io"
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -111,30 +107,7 @@ func TestIdleOverRDMA(t *testing.T) {
 // Much data goes both ways at once, from TCP to RDMA and back.
 func TestDataOverRDMA(t *testing.T) {
 	client, target, p := hop(t, time.Hour)
-	result := make(chan error, 1)
-	go func() { result <- p.run(t.Context()) }()
-	up, down := make([]byte, 5<<20+1), make([]byte, 3<<20+7)
-	_, _ = rand.Read(up)
-	_, _ = rand.Read(down)
-	var work sync.WaitGroup
-	send := func(c stream, data []byte) {
-		_, err := c.Write(data)
-		assert.NoError(t, err)
-		assert.NoError(t, c.CloseWrite())
-	}
-	take := func(c io.Reader, want []byte) {
-		got, err := io.ReadAll(c)
-		assert.NoError(t, err)
-		assert.True(t, bytes.Equal(want, got))
-	}
-	work.Go(func() { send(client, up) })
-	work.Go(func() { send(target, down) })
-	work.Go(func() { take(target, up) })
-	work.Go(func() { take(client, down) })
-	work.Wait()
-	require.NoError(t, <-result)
-	require.EqualValues(t, len(up), p.up.Load())
-	require.EqualValues(t, len(down), p.down.Load())
+	exchange(t, p, client, target)
 	_ = target.Close()
 }
 
