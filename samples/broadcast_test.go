@@ -71,7 +71,7 @@ func TestBroadcastServerEnds(t *testing.T) {
 	t.Parallel()
 	server, consumer := broadcast(t, "-n", "16")
 	c := consumer("c", "-delay", "3600000")
-	server.await("client broadcast_consumer")
+	server.await("a client has connected")
 	server.interrupted(syscall.SIGTERM, 143)
 	assert.Equal(t, 1, c.code())
 	// The server may end before the consumer has connected. It announces its end after the

@@ -61,7 +61,7 @@ func TestKeyValueServerEnds(t *testing.T) {
 			server.await("listening on ")
 			way := "tcp:" + strings.TrimSpace(strings.TrimPrefix(server.stdout.String(), "listening on "))
 			client := start(t, name, "-oob", way, "-n", "1000000000", "-timeout", patience)
-			server.await("client " + name)
+			server.await("a client has connected")
 			server.interrupted(syscall.SIGTERM, 143)
 			assert.Equal(t, 1, client.code(), "%s", client.stderr.String())
 			// The server may end before the client has connected.
