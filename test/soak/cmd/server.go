@@ -192,15 +192,6 @@ func (s *server) quiet(cmd command) {
 		if e.service.sessions() {
 			links[i] = cmd.Steady
 		}
-		if cmd.Hasty {
-			e.Do(func() {
-				for l := range e.Links {
-					if l.Conn != nil && l.Conn.State() != rdma.Ready {
-						l.Abandon()
-					}
-				}
-			})
-		}
 	}
 	h, err := settle(s.ends, cmd, links)
 	if profiles != "" {
@@ -208,6 +199,15 @@ func (s *server) quiet(cmd command) {
 		err = errors.Join(err, writeProfile(s.points))
 	}
 	s.wire.send(event{Is: isQuiet, Held: h, Text: text(err)})
+}
+
+// abandonHalfMade ends the links that are not connected.
+func (e *end) abandonHalfMade() {
+	for l := range e.Links {
+		if l.Conn != nil && l.Conn.State() != rdma.Ready {
+			l.Abandon()
+		}
+	}
 }
 
 // settle waits until the ends are idle and the process holds no more than at earlier quiet
@@ -226,6 +226,9 @@ func settle(ends []*end, cmd command, links []int) (*resources, error) {
 		quiet := true
 		for i, e := range ends {
 			e.Ask(func() {
+				if cmd.Hasty {
+					e.abandonHalfMade() // again: the request of a dead client can arrive late
+				}
 				quiet = quiet && e.Quiet(links[i])
 				e.addResources(&h)
 			})

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,18 +226,19 @@ func ask(ctx context.Context, conn *net.UnixConn, addr netip.AddrPort) (device n
 // Known are entries that this process has found, with connections to their sockets: an entry holds
 // as long as the other process keeps the connection open, but at most for maxAge. So a program that
 // dials a listener again and again asks once a second. The bound is for processes that give up the
-// name and keep the connection; those that use Entries do not. The zero value is empty. All methods may
-// be called from any goroutine.
+// name and keep the connection, and it frees the file and the goroutine that a connection takes in the
+// other process. The zero value is empty. All methods may be called from any goroutine.
 type Known struct {
 	mu      sync.Mutex
 	entries map[string]knownEntry // by the names of the sockets
 	closed  bool
+	maxAge  time.Duration // for tests; 0: the constant
 }
 
 type knownEntry struct {
 	device netip.AddrPort
 	conn   *net.UnixConn
-	asked  time.Time // the other process had the name after that
+	expiry *time.Timer
 }
 
 const (
@@ -246,13 +248,13 @@ const (
 
 // Find is the function Find. It keeps what it has found.
 func (k *Known) Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
-	asked := time.Now()
 	device, conn, err := findConn(ctx, space, addr)
 	key := name(space, addr)
 	var old []*net.UnixConn
 	k.mu.Lock()
 	forget := func(key string) {
 		if e, ok := k.entries[key]; ok {
+			e.expiry.Stop()
 			delete(k.entries, key)
 			old = append(old, e.conn)
 		}
@@ -272,11 +274,25 @@ func (k *Known) Find(ctx context.Context, space Space, addr netip.AddrPort) (dev
 		if k.entries == nil {
 			k.entries = make(map[string]knownEntry)
 		}
-		k.entries[key] = knownEntry{device, conn, asked}
+		expiry := time.AfterFunc(cmp.Or(k.maxAge, maxAge), func() { k.expire(key, conn) })
+		k.entries[key] = knownEntry{device, conn, expiry}
 	}
 	k.mu.Unlock()
 	closeAll(old)
 	return device, err
+}
+
+// expire forgets an entry, unless it has been replaced.
+func (k *Known) expire(key string, conn *net.UnixConn) {
+	k.mu.Lock()
+	current := k.entries[key].conn == conn
+	if current {
+		delete(k.entries, key)
+	}
+	k.mu.Unlock()
+	if current {
+		unixsocket.Close(conn)
+	}
 }
 
 // closeAll closes connections. No lock is held, since it can wait for the other processes.
@@ -286,13 +302,12 @@ func closeAll(list []*net.UnixConn) {
 	}
 }
 
-// Look returns what Find has found, if it still holds. It does not wait. What no longer holds is left
-// to the next Find.
+// Look returns what Find has found, if it still holds. It does not wait.
 func (k *Known) Look(space Space, addr netip.AddrPort) (device netip.AddrPort, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e, ok := k.entries[name(space, addr)]
-	if !ok || time.Since(e.asked) >= maxAge || !isOpen(e.conn) {
+	if !ok || !isOpen(e.conn) {
 		return netip.AddrPort{}, false
 	}
 	return e.device, true
@@ -324,6 +339,7 @@ func (k *Known) Close() {
 	k.closed = true
 	var old []*net.UnixConn
 	for _, e := range k.entries {
+		e.expiry.Stop()
 		old = append(old, e.conn)
 	}
 	clear(k.entries)
