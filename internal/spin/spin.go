@@ -20,6 +20,8 @@ type Spin struct {
 	polls   int           // empty polls in a row
 	frozen  int           // polls since the clock last moved
 	wasted  int           // sleeps in a row after polls that found nothing in time
+	yielded time.Duration // time of the last yield, or of the first empty poll in a row
+	yields  bool          // the next yield gives the processor to other programs
 	late    bool          // a yield has taken long since the last sleep, and nothing was found after it
 }
 
@@ -42,10 +44,10 @@ const (
 	shortestSpin = 5 * time.Microsecond
 	// idleRounds is the least number of empty polls before a sleep.
 	idleRounds = 2
-	// yieldPolls is after how many polls it yields the processor to other programs: otherwise
-	// a thread that was woken there would wait for the end of this one's time slice. A yield
-	// takes as long as several polls, during which peers wait.
-	yieldPolls = 32
+	// yieldEvery is after how long it yields the processor to other programs: otherwise a thread that
+	// was woken there would wait for the end of this one's time slice. Not sooner: beside busy
+	// programs a yield takes a time slice, which is a hundred times as long as most answers.
+	yieldEvery = 50 * time.Microsecond
 	// maxFrozen ends the polling if the clock does not move: in testing/synctest it moves only
 	// when all goroutines sleep.
 	maxFrozen = 2000
@@ -83,10 +85,13 @@ func (s *Spin) KeepPolling(now time.Duration, found bool) bool {
 		return true
 	}
 	if s.polls++; s.polls == 1 {
-		s.since = now
+		s.since, s.yielded = now, now
 	}
 	if s.polls > 1 && now-s.last > lateYield && !s.fixed {
 		s.wasted, s.limit, s.late = maxWasted, 0, true
+	}
+	if s.yields = now-s.yielded >= yieldEvery; s.yields {
+		s.yielded = now
 	}
 	if s.frozen++; now != s.last {
 		s.last, s.frozen = now, 0
@@ -109,7 +114,7 @@ func (s *Spin) Yield() {
 // YieldThread is Yield for a goroutine that is bound to its thread, as in a call from C, or that no
 // other one waits for: runtime.Gosched wakes another thread, to look for goroutines.
 func (s *Spin) YieldThread() {
-	if s.polls%yieldPolls == 0 {
+	if s.yields {
 		yieldProcessor()
 	}
 }

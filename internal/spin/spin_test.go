@@ -111,3 +111,16 @@ func TestFixedSpin(t *testing.T) {
 		assert.Zero(t, s.idleFor(&now, time.Millisecond))
 	}
 }
+
+// It does not give the processor to other programs before yieldEvery has passed, and then now and again.
+func TestYields(t *testing.T) {
+	s, now, yields := Fixed(maxSpin), time.Hour, 0
+	for s.KeepPolling(now, false) {
+		if s.yields {
+			yields++
+		}
+		require.LessOrEqual(t, yields, int((now-time.Hour)/yieldEvery))
+		now += time.Microsecond
+	}
+	require.Equal(t, int(maxSpin/yieldEvery)-1, yields)
+}
