@@ -214,10 +214,10 @@ func TestPeers(t *testing.T) {
 	assert.Equal(t, 0.5, most(data[ucxTCP]))
 	assert.Positive(t, most(data[byUDP]))
 	assert.Equal(t, 0.6, most(values["8 B one way, polling, mean"][ucxTCP]))
-	streams := values["4 KiB there and back, median"]
 	for _, way := range []string{"rsocket, shared memory", "rsocket, UDP", "TCP"} {
-		assert.Positive(t, most(streams[way]))
-		assert.Positive(t, most(values["1 MiB at a time"][way]))
+		for _, row := range streamRows {
+			assert.Positive(t, most(values[row][way]), "%s by %s", row, way)
+		}
 	}
 	var text strings.Builder
 	require.NoError(t, r.Write(&text, false))
@@ -238,9 +238,16 @@ func TestStreams1500(t *testing.T) {
 		netns.Need(t, errors.New(why), "the test needs to create network namespaces, as root")
 	}
 	for _, way := range []string{"rsocket, UDP", "TCP"} {
-		assert.Positive(t, most(values["4 KiB there and back, median"][way]))
-		assert.Positive(t, most(values["1 MiB at a time"][way]))
+		for _, row := range streamRows {
+			assert.Positive(t, most(values[row][way]), "%s by %s", row, way)
+		}
 	}
+}
+
+// streamRows are rows of the tables of streams, one of each kind.
+var streamRows = []string{
+	"4 KiB there and back, median", "1 MiB at a time", "connect, 1 B there and back, close, mean",
+	"HTTP 4 KiB, 16 at the same time", "HTTP 1 MiB, 16 at the same time, 99th percentile",
 }
 
 // perftest under verbena run, beside verbena perf. Short: not at all, since it builds the library.

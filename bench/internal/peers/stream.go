@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -25,13 +27,17 @@ type streams struct {
 	device string
 }
 
-func (streams) measures(f figure) bool { return f.kind == trip || f.kind == stream }
+// streamMeasurements are the names of what bench stream measures.
+var streamMeasurements = map[kind]string{trip: "trip", stream: "send", connecting: "connect", requests: "http", bodies: "bodies"}
+
+func (streams) measures(f figure) bool { return streamMeasurements[f.kind] != "" }
 func (streams) firstCount(figure) int  { return 0 }
 
 func (s streams) commands(j *job) (server, client process.Program) {
 	at := net.JoinHostPort(j.server.String(), number(j.port))
-	server.Args = []string{s.path, "stream", "-d", s.device, "-l", at}
-	client.Args = []string{s.path, "stream", "-d", s.device, "-s", number(j.figure.size), "-t", j.time.String(), fmt.Sprintf("-trip=%v", j.figure.kind == trip), at}
+	what := []string{s.path, "stream", "-d", s.device, "-measure", streamMeasurements[j.figure.kind], "-s", number(j.figure.size)}
+	server.Args = slices.Concat(what, []string{"-l", at})
+	client.Args = slices.Concat(what, []string{"-t", j.time.String(), "-callers", number(j.figure.callers), at})
 	return server, client
 }
 
@@ -45,11 +51,14 @@ func RunStream(ctx context.Context, args []string) (err error) {
 	name := f.String("d", "", "the device; empty: TCP")
 	listen := f.String("l", "", "serve a client at this TCP `address`")
 	size := f.Int("s", 1, "bytes of a message")
-	trips := f.Bool("trip", false, "measure round trips")
+	measure := f.String("measure", "trip", "what: `trip`, send, connect, http or bodies; the server's must be the same")
+	callers := f.Int("callers", 1, "HTTP requests at the same time, each with a connection")
 	duration := f.Duration("t", time.Second, "time of the measurement")
 	_ = f.Parse(args) // exits on an error
-	if *size < 1 || *duration <= 0 || f.NArg() != 1 && *listen == "" {
-		return errors.New("name the address of the server, or -l ADDRESS to be the server; size and time must be positive")
+	m, ok := measurements[*measure]
+	if !ok || *size < 1 || *size > maxMessage || *duration <= 0 || f.NArg() != 1 && *listen == "" {
+		return fmt.Errorf("name the address of the server, or -l ADDRESS to be the server; "+
+			"a measurement is trip, send, connect, http or bodies; the time must be positive, and the size from 1 to %d", maxMessage)
 	}
 	s, err := openStack(*name)
 	if err != nil {
@@ -57,7 +66,7 @@ func RunStream(ctx context.Context, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if *listen != "" {
-		return s.serve(*listen)
+		return s.serve(*listen, func(l net.Listener) error { return m.serve(l, *size) })
 	}
 	control, err := new(net.Dialer).DialContext(ctx, "tcp", f.Arg(0))
 	if err != nil {
@@ -68,15 +77,61 @@ func RunStream(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the server's address: %w", err)
 	}
-	conn, err := s.dial(ctx, strings.TrimSpace(address))
-	if err != nil {
-		return err
+	address = strings.TrimSpace(address)
+	return m.measure(&client{func(ctx context.Context) (net.Conn, error) { return s.dial(ctx, address) }, *size, *callers, *duration})
+}
+
+// maxMessage bounds the memory of a message.
+const maxMessage = 1 << 30
+
+// client is what a measurement needs.
+type client struct {
+	dial     func(ctx context.Context) (net.Conn, error)
+	size     int
+	callers  int
+	duration time.Duration
+}
+
+// measurement is one thing to measure. The server's part ends when the listener is closed.
+type measurement struct {
+	serve   func(l net.Listener, size int) error
+	measure func(c *client) error
+}
+
+var measurements = map[string]measurement{
+	"trip":    {forEach(echo), onOne(roundTrips)},
+	"send":    {forEach(count), onOne(send)},
+	"connect": {forEach(echo), connect},
+	"http":    {serveHTTP, func(c *client) error { return c.requests(printRate) }},
+	"bodies":  {serveHTTP, func(c *client) error { return c.requests(printBodies) }},
+}
+
+// forEach serves one connection after the other.
+func forEach(serve func(conn net.Conn, buf []byte) error) func(l net.Listener, size int) error {
+	return func(l net.Listener, size int) error {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			err = serve(conn, make([]byte, size))
+			if err = errors.Join(err, conn.Close()); err != nil {
+				return err
+			}
+		}
 	}
-	defer conn.Close()
-	if *trips {
-		return roundTrips(conn, *size, *duration)
+}
+
+// onOne measures on one connection.
+func onOne(measure func(conn net.Conn, size int, d time.Duration) error) func(c *client) error {
+	return func(c *client) error {
+		conn, err := c.dial(context.Background())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return measure(conn, c.size, c.duration)
 	}
-	return send(conn, *size, *duration)
 }
 
 // stack makes and accepts connections.
@@ -113,7 +168,7 @@ func openStack(name string) (s stack, err error) {
 
 // serve serves one client. The client learns the stream's address by TCP, and closes that connection
 // at its end.
-func (s stack) serve(address string) error {
+func (s stack) serve(address string, serve func(l net.Listener) error) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
@@ -136,39 +191,46 @@ func (s stack) serve(address string) error {
 	if _, err := fmt.Fprintln(control, l.Addr()); err != nil {
 		return err
 	}
-	conn, err := l.Accept()
-	if err != nil {
+	ended := make(chan error, 1)
+	go func() { ended <- serve(l) }()
+	left := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, control)
+		close(left)
+	}()
+	select {
+	case err := <-ended:
 		return err
+	case <-left:
+		_ = l.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) && !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
 	}
-	defer conn.Close()
-	head := make([]byte, 5)
-	if _, err := io.ReadFull(conn, head); err != nil {
-		return err
-	}
-	if err := answer(conn, head[0] == doEcho, make([]byte, binary.BigEndian.Uint32(head[1:]))); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, control)
-	return nil
 }
 
-// The first byte of a stream says what the server does with the rest. The size of messages follows.
-const (
-	doEcho  byte = 'e' // send each message back
-	doCount byte = 'c' // count bytes, and send their number behind the end
-)
-
-func answer(conn net.Conn, echo bool, buf []byte) error {
-	for total := uint64(0); ; {
-		if echo {
-			if _, err := io.ReadFull(conn, buf); err != nil {
-				return err
+// echo sends each message back.
+func echo(conn net.Conn, buf []byte) error {
+	for {
+		if _, err := io.ReadFull(conn, buf); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
 			}
-			if _, err := conn.Write(buf); err != nil {
-				return err
-			}
-			continue
+			return err
 		}
+		if _, err := conn.Write(buf); err != nil {
+			return err
+		}
+	}
+}
+
+// count counts bytes, and sends their number when the other end has sent all.
+func count(conn net.Conn, buf []byte) error {
+	if len(buf) < leastRead {
+		buf = make([]byte, leastRead)
+	}
+	for total := uint64(0); ; {
 		n, err := conn.Read(buf)
 		total += uint64(n)
 		if errors.Is(err, io.EOF) {
@@ -181,36 +243,148 @@ func answer(conn net.Conn, echo bool, buf []byte) error {
 	}
 }
 
-func greet(conn net.Conn, do byte, size int) error {
-	_, err := conn.Write(binary.BigEndian.AppendUint32([]byte{do}, uint32(size)))
-	return err
+// serveHTTP answers each request with as many bytes.
+func serveHTTP(l net.Listener, size int) error {
+	body := make([]byte, size)
+	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
 }
 
-// roundTrips prints the median and the mean of round trips, in µs.
-func roundTrips(conn net.Conn, size int, d time.Duration) error {
-	if err := greet(conn, doEcho, size); err != nil {
-		return err
-	}
-	buf := make([]byte, size)
-	var samples []float64
-	sum := 0.0
-	begin := time.Now()
-	for now := begin; now.Sub(begin) < d+d/5 || len(samples) == 0; {
+// connect prints the median and the mean of the time of a connection that is made, carries a byte
+// there and back, and is closed, in µs.
+func connect(c *client) error {
+	buf := make([]byte, c.size)
+	var t times
+	for t.begin(c.duration); !t.over(); t.took() {
+		conn, err := c.dial(context.Background())
+		if err != nil {
+			return err
+		}
 		if _, err := conn.Write(buf); err != nil {
 			return err
 		}
 		if _, err := io.ReadFull(conn, buf); err != nil {
 			return err
 		}
-		start := now
-		if now = time.Now(); start.Sub(begin) >= d/5 { // after a warm-up
-			samples = append(samples, now.Sub(start).Seconds()*1e6)
-			sum += samples[len(samples)-1]
+		if err := conn.Close(); err != nil {
+			return err
 		}
 	}
-	slices.Sort(samples)
-	_, err := fmt.Fprintf(os.Stdout, "%g\n%g\n", samples[len(samples)/2], sum/float64(len(samples)))
+	return t.printMean()
+}
+
+// requests has callers make HTTP requests, one after the other each, and prints the result.
+func (c *client) requests(print func(all times, callers int) error) error {
+	transport := &http.Transport{
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		MaxIdleConnsPerHost: c.callers,
+		MaxConnsPerHost:     c.callers,
+	}
+	defer transport.CloseIdleConnections()
+	each := make([]times, c.callers)
+	errs := make([]error, c.callers)
+	var group sync.WaitGroup
+	for i := range each {
+		group.Go(func() {
+			t := &each[i]
+			for t.begin(c.duration); !t.over() && errs[i] == nil; t.took() {
+				errs[i] = get(transport, c.size)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var all times
+	for i := range each {
+		all.samples = append(all.samples, each[i].samples...)
+	}
+	return print(all, c.callers)
+}
+
+func get(transport *http.Transport, size int) error {
+	r, err := http.NewRequest(http.MethodGet, "http://server/", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	n, err := io.Copy(io.Discard, answer.Body)
+	if err == nil && n != int64(size) {
+		err = fmt.Errorf("a body of %d bytes, want %d", n, size)
+	}
 	return err
+}
+
+// printRate prints requests a second.
+func printRate(all times, callers int) error {
+	_, err := fmt.Fprintf(os.Stdout, "%g\n", float64(callers)*1e6/all.mean())
+	return err
+}
+
+// printBodies prints the median and the 99th percentile, in µs.
+func printBodies(all times, _ int) error {
+	_, err := fmt.Fprintf(os.Stdout, "%g\n%g\n", all.percentile(50), all.percentile(99))
+	return err
+}
+
+// times are how long successive operations took, in µs, after a warm-up of a fifth of the duration.
+type times struct {
+	samples    []float64
+	start, now time.Time
+	warmUp     time.Duration
+}
+
+func (t *times) begin(d time.Duration) {
+	t.start, t.warmUp = time.Now(), d/5
+	t.now = t.start
+}
+
+// over reports whether the time is over: that of the warm-up and five times as long.
+func (t *times) over() bool { return t.now.Sub(t.start) >= 6*t.warmUp && len(t.samples) > 0 }
+
+// took is called when an operation has ended.
+func (t *times) took() {
+	before := t.now
+	if t.now = time.Now(); before.Sub(t.start) >= t.warmUp {
+		t.samples = append(t.samples, t.now.Sub(before).Seconds()*1e6)
+	}
+}
+
+func (t *times) mean() float64 {
+	sum := 0.0
+	for _, v := range t.samples {
+		sum += v
+	}
+	return sum / float64(len(t.samples))
+}
+
+func (t *times) percentile(p int) float64 {
+	slices.Sort(t.samples)
+	return t.samples[(len(t.samples)-1)*p/100]
+}
+
+func (t *times) printMean() error {
+	_, err := fmt.Fprintf(os.Stdout, "%g\n%g\n", t.percentile(50), t.mean())
+	return err
+}
+
+// roundTrips prints the median and the mean of round trips, in µs.
+func roundTrips(conn net.Conn, size int, d time.Duration) error {
+	buf := make([]byte, size)
+	var t times
+	for t.begin(d); !t.over(); t.took() {
+		if _, err := conn.Write(buf); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(conn, buf); err != nil {
+			return err
+		}
+	}
+	return t.printMean()
 }
 
 // leastRead is how much the reader of a stream takes at a time, at least.
@@ -218,9 +392,6 @@ const leastRead = 64 << 10
 
 // send writes for a time, waits until all has been read, and prints bytes a second.
 func send(conn net.Conn, size int, d time.Duration) error {
-	if err := greet(conn, doCount, max(size, leastRead)); err != nil {
-		return err
-	}
 	buf := make([]byte, size)
 	begin := time.Now()
 	for time.Since(begin) < d {

@@ -35,9 +35,9 @@ var (
 	latency = figure{kind: oneWay, size: 8}
 	asleep  = figure{kind: woken, size: 8}
 	small   = figure{kind: rate, size: 8}
-	write1M = figure{bandwidth, "write", 1 << 20}
-	read64K = figure{bandwidth, "read", 64 << 10}
-	send1M  = figure{bandwidth, "send", 1 << 20}
+	write1M = figure{kind: bandwidth, op: "write", size: 1 << 20}
+	read64K = figure{kind: bandwidth, op: "read", size: 64 << 10}
+	send1M  = figure{kind: bandwidth, op: "send", size: 1 << 20}
 )
 
 // recordings are what was recorded, of what, and what it says.
