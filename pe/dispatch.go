@@ -109,12 +109,12 @@ func (e *Engine) runAsSubstitute(f func()) {
 
 // DriveUntil drives the engine on the calling goroutine while Run sleeps, until done reports true, and
 // sleeps at the device meanwhile: a goroutine that waits for what a callback brings is then woken by the
-// packet, and not by Run. It returns false at once, or early, if Run must drive the engine. When it
+// packet, and not by Run. It returns false at once, or early, if Run must drive the engine or no device has a place to sleep at. When it
 // returns true, Run sleeps on, and the device's own goroutine takes over after 1 to 2 ms. So it is
 // for a goroutine that will soon call DriveUntil or Dispatch again. The rules of Dispatch hold. done is
 // called after each pass; whoever changes its result on another goroutine calls Wake.
 func (s forFriends) DriveUntil(done func() bool) bool {
-	if !s.substitute() {
+	if s.handover.last.Load() == nil || !s.substitute() {
 		return false
 	}
 	over := false
@@ -143,7 +143,7 @@ func (e *Engine) drive(done func() bool) (over bool) {
 			e.spin.YieldThread() // other goroutines have not been woken, or have other threads
 		default:
 			n.sleeping.Store(true)
-			slept := !e.armBackends() || e.queued() || n.woken.Load() || at.Sleep(&n.ended)
+			slept := !e.armBackends() || e.queued() || n.woken.Load() || at.sleep(&n.ended)
 			n.sleeping.Store(false)
 			n.ended.Store(false)
 			e.spin.Woken(e.slice.now())

@@ -10,7 +10,16 @@ import (
 // place is where the goroutine that drives the engine sleeps: at the device of one of the contexts, so
 // that a packet wakes it and no other one. The devices of the other contexts notify the engine as if it
 // slept elsewhere.
-type place struct{ host.Sleeper }
+type place struct {
+	host.Sleeper
+	entered bool // the last sleep there was not refused. It belongs to the goroutine that drives the engine
+}
+
+// sleep is Sleep.
+func (p *place) sleep(ended *atomic.Bool) bool {
+	p.entered = p.Sleep(ended)
+	return p.entered
+}
 
 // sleepingBackend is a Backend whose device may have a place to sleep at; otherwise it returns nil. What
 // it returns can be compared.
@@ -18,7 +27,7 @@ type sleepingBackend interface{ Sleeper() host.Sleeper }
 
 // handover is what Run and a goroutine that drives the engine in place of Run know of each other's sleep.
 type handover struct {
-	last *place // used last
+	last atomic.Pointer[place] // used last; nil: there is none now
 	// taken is cleared by the first of Run, when its sleep at the place has ended, and a goroutine that
 	// takes the place from it. That one waits for moved.
 	taken atomic.Bool
@@ -54,19 +63,21 @@ func (e *Engine) choosePlace() *place {
 	}
 	e.leavePlace()
 	if at == nil {
+		e.handover.last.Store(nil)
 		return nil
 	}
-	if p = e.handover.last; p == nil || p.Sleeper != at {
-		p = &place{at}
-		e.handover.last = p
+	if p = e.handover.last.Load(); p == nil || p.Sleeper != at {
+		p = &place{Sleeper: at}
+		e.handover.last.Store(p)
 	}
 	n.place.Store(p)
 	return p
 }
 
-// leavePlace makes the device's own goroutine do the work there.
+// leavePlace makes the device's own goroutine do the work there, unless another goroutine does, for which
+// the last sleep was refused.
 func (e *Engine) leavePlace() {
-	if p := e.notifier.place.Swap(nil); p != nil {
+	if p := e.notifier.place.Swap(nil); p != nil && p.entered {
 		p.Leave()
 	}
 }
@@ -75,7 +86,7 @@ func (e *Engine) leavePlace() {
 // cannot sleep at the place, or another goroutine drives the engine and sleeps there.
 func (e *Engine) sleepAtPlace(p *place) bool {
 	n, b := &e.notifier, &e.handover
-	slept := p.Sleep(&n.ended)
+	slept := p.sleep(&n.ended)
 	if !slept {
 		e.leavePlace()
 	}

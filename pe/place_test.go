@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/internal/friend"
+	"github.com/verbena-rdma/verbena/internal/goroutine"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
 )
@@ -51,21 +52,25 @@ func (b *fakeSleeper) Leave() { b.leaves.Add(1) }
 type sleepyBackend struct {
 	control *pe.Control
 	sleeper func() host.Sleeper
+	arms    atomic.Int64
 }
 
 func (b *sleepyBackend) Start() (bool, error)  { return true, nil }
 func (b *sleepyBackend) Progress() int         { return 0 }
-func (b *sleepyBackend) Arm() bool             { return true }
+func (b *sleepyBackend) Arm() bool             { b.arms.Add(1); return true }
 func (b *sleepyBackend) Stop()                 { b.control.Stopped() }
 func (b *sleepyBackend) Idle()                 {}
 func (b *sleepyBackend) Sleeper() host.Sleeper { return b.sleeper() }
 
 // sleepy is a context with that backend.
-type sleepy struct{ *pe.Core }
+type sleepy struct {
+	*pe.Core
+	backend *sleepyBackend
+}
 
 func newSleepy(t *testing.T, e *pe.Engine, sleeper func() host.Sleeper) (*sleepy, *pe.Control) {
 	b := &sleepyBackend{sleeper: sleeper}
-	s := &sleepy{}
+	s := &sleepy{backend: b}
 	s.Core, b.control = pe.NewCore("sleepy", b)
 	require.NoError(t, e.Connect(s))
 	require.NoError(t, s.Start())
@@ -91,6 +96,50 @@ func TestSleepAtDevice(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.EqualValues(t, 1, b.leaves.Load())
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
+// An engine that was refused a place does not leave it: another goroutine does the work there.
+func TestRefusedPlaceIsNotLeft(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	b := newFakeSleeper(func() bool { return true })
+	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	for range 20 {
+		ran := make(chan struct{})
+		require.NoError(t, e.Do(func() { close(ran) }))
+		<-ran
+	}
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Zero(t, b.leaves.Load())
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
+// Where there is no place to sleep at, DriveUntil does nothing.
+func TestDriveUntilWithoutAPlace(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	s, _ := newSleepy(t, e, func() host.Sleeper { return nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	for asleep := 0; asleep < 2; asleep++ { // Run is, when Dispatch calls the function here, and has nothing to do after it
+		var by atomic.Uintptr
+		require.NoError(t, e.Dispatch(func() { by.Store(uintptr(goroutine.Current())) }))
+		if by.Load() != uintptr(goroutine.Current()) {
+			asleep = -1
+			runtime.Gosched()
+		}
+	}
+	arms := s.backend.arms.Load()
+	require.False(t, e.Friends(friend.Package{}).DriveUntil(func() bool { return false }))
+	require.Equal(t, arms, s.backend.arms.Load())
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
 	require.NoError(t, s.Close())
 	require.NoError(t, e.Close())
 }
