@@ -2,18 +2,20 @@ package pe
 
 import (
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 )
 
-// substitution lets another goroutine drive the engine while Run sleeps, or a Close that drives
-// it. The goroutine that changes state from possible drives the engine. A Run that spins is not
+// substitution lets another goroutine drive the engine while the one that drives it sleeps: Run, or a
+// Close that drives it, or DriveUntil, which itself drives the engine while Run sleeps. The goroutine
+// that changes state from possible, or from lent to underWay, drives the engine. One that spins is not
 // substituted: it takes up queued functions soon, and those of several goroutines together.
 type substitution struct {
-	state    atomic.Int32
-	ended    chan struct{} // has room for one; for a Run that is awaited
-	sleeping uintptr       // ID of the goroutine that is substituted
+	state atomic.Int32
+	ended chan struct{} // has room for one; for a Run that is awaited
+	until func() bool   // of DriveUntil. It belongs to the goroutine that drives the engine
 }
 
 // The states of a substitution.
@@ -22,7 +24,15 @@ const (
 	possible         // Run sleeps
 	underWay         // another goroutine drives the engine; Run sleeps
 	awaited          // another goroutine drives the engine; Run waits for it
+	lent             // DriveUntil sleeps, and so does Run
+	recalled         // DriveUntil sleeps; Run waits for it
 )
+
+// substitute is a goroutine that drives the engine in place of another one.
+type substitute struct {
+	from   int32   // the state before
+	driver uintptr // ID of the goroutine that is substituted
+}
 
 // allowSubstitution is called before Run sleeps, with armed backends.
 func (e *Engine) allowSubstitution() { e.substitution.state.Store(possible) }
@@ -31,7 +41,7 @@ func (e *Engine) allowSubstitution() { e.substitution.state.Store(possible) }
 func (e *Engine) endSubstitution() {
 	s := &e.substitution
 	for !s.state.CompareAndSwap(possible, impossible) {
-		if s.state.CompareAndSwap(underWay, awaited) {
+		if s.state.CompareAndSwap(underWay, awaited) || s.state.CompareAndSwap(lent, recalled) {
 			e.notifier.endSleepAtPlace() // of that goroutine
 			<-s.ended
 			return
@@ -61,64 +71,77 @@ func (e *Engine) Dispatch(f func()) error {
 	if f == nil {
 		return fmt.Errorf("pe: cannot call Dispatch: the function is nil: %w", ErrInvalid)
 	}
-	if !e.substitute() {
+	by, ok := e.substitute(lent)
+	if !ok {
 		return e.Do(f)
 	}
-	e.runAsSubstitute(f)
+	e.runAsSubstitute(by, f)
 	return nil
 }
 
-// substitute makes the calling goroutine drive the engine, if Run sleeps and no function was
-// queued before.
-func (e *Engine) substitute() bool {
+// substitute makes the calling goroutine drive the engine, if the state is possible or other, and no
+// function was queued before.
+func (e *Engine) substitute(other int32) (by substitute, ok bool) {
 	s := &e.substitution
-	if e.turns.Load() != nil || s.state.Load() != possible || !s.state.CompareAndSwap(possible, underWay) {
-		return false
+	by.from = s.state.Load()
+	if e.turns.Load() != nil || by.from != possible && by.from != other || !s.state.CompareAndSwap(by.from, underWay) {
+		return by, false
 	}
 	if e.turns.Load() != nil || e.calls.pending() {
-		e.substituted()
-		return false
+		e.substituted(by)
+		return by, false
 	}
-	s.sleeping = e.driver.Swap(uintptr(goroutine.Current()))
+	by.driver = e.driver.Swap(uintptr(goroutine.Current()))
 	e.notifier.sleeping.Store(false) // from here on, calls of wake are for this goroutine
-	return true
+	return by, true
 }
 
 // substituted is called when the goroutine no longer drives the engine.
-func (e *Engine) substituted() {
+func (e *Engine) substituted(by substitute) {
 	s := &e.substitution
-	if !s.state.CompareAndSwap(underWay, possible) {
+	switch {
+	case s.state.CompareAndSwap(underWay, by.from):
+	case by.from == lent: // and DriveUntil has been woken
+		s.state.Store(recalled)
+	default:
 		s.state.Store(impossible)
 		s.ended <- struct{}{}
 	}
 }
 
-// runAsSubstitute runs f, and returns the engine to Run, even after a panic or runtime.Goexit.
-func (e *Engine) runAsSubstitute(f func()) {
+// runAsSubstitute runs f, and returns the engine to the goroutine that sleeps, even after a panic or
+// runtime.Goexit.
+func (e *Engine) runAsSubstitute(by substitute, f func()) {
 	allDone := false
 	defer func() {
 		if !allDone {
 			e.endSleep()
 		}
-		e.driver.Store(e.substitution.sleeping)
-		e.substituted()
+		e.driver.Store(by.driver)
+		e.substituted(by)
 	}()
 	f()
-	allDone = e.doRest()
+	allDone = e.doRest() && (by.from != lent || !e.substitution.until())
 }
 
 // DriveUntil drives the engine on the calling goroutine while Run sleeps, until done reports true, and
 // sleeps at the device meanwhile: a goroutine that waits for what a callback brings is then woken by the
-// packet, and not by Run. It returns false at once, or early, if Run must drive the engine or no device has a place to sleep at. When it
-// returns true, Run sleeps on, and the device's own goroutine takes over after 1 to 2 ms. So it is
-// for a goroutine that will soon call DriveUntil or Dispatch again. The rules of Dispatch hold. done is
-// called after each pass; whoever changes its result on another goroutine calls Wake.
+// packet, and not by Run. It returns false at once, or early, if Run must drive the engine, another
+// goroutine has called DriveUntil, or no device has a place to sleep at. When it returns true, Run sleeps
+// on, and the device's own goroutine takes over after 1 to 2 ms. So it is for a goroutine that will soon
+// call DriveUntil or Dispatch again. The rules of Dispatch hold, which runs its functions while
+// DriveUntil sleeps. done is called after each pass, and after such functions, on the goroutine that
+// drives the engine; whoever changes its result elsewhere calls Wake.
 func (s forFriends) DriveUntil(done func() bool) bool {
-	if s.handover.last.Load() == nil || !s.substitute() {
+	if s.handover.last.Load() == nil {
+		return false
+	}
+	by, ok := s.substitute(possible)
+	if !ok {
 		return false
 	}
 	over := false
-	s.runAsSubstitute(func() { over = s.drive(done) })
+	s.runAsSubstitute(by, func() { over = s.drive(done) })
 	return over
 }
 
@@ -130,6 +153,7 @@ func (s forFriends) Wake() { s.wake() }
 func (e *Engine) drive(done func() bool) (over bool) {
 	n := &e.notifier
 	defer n.place.Store(nil) // Run sleeps at wakeup
+	e.substitution.until = done
 	for at := e.takePlace(); at != nil && !e.runDecides() && e.substitution.state.Load() == underWay; {
 		worked := e.pass() > 0
 		// Wake after this pass has begun ends the sleep, or prevents it; before, done sees its reason.
@@ -143,7 +167,7 @@ func (e *Engine) drive(done func() bool) (over bool) {
 			e.spin.YieldThread() // other goroutines have not been woken, or have other threads
 		default:
 			n.sleeping.Store(true)
-			slept := !e.armBackends() || e.queued() || n.woken.Load() || at.sleep(&n.ended)
+			slept := !e.armBackends() || e.queued() || n.woken.Load() || e.sleepSubstituted(at)
 			n.sleeping.Store(false)
 			n.ended.Store(false)
 			e.spin.Woken(e.slice.now())
@@ -153,6 +177,19 @@ func (e *Engine) drive(done func() bool) (over bool) {
 		}
 	}
 	return false
+}
+
+// sleepSubstituted sleeps at a place in DriveUntil. Others may drive the engine meanwhile.
+func (e *Engine) sleepSubstituted(at *place) (slept bool) {
+	s := &e.substitution
+	if !s.state.CompareAndSwap(underWay, lent) {
+		return true // Run waits for the engine
+	}
+	slept = at.sleep(&e.notifier.ended)
+	for !s.state.CompareAndSwap(lent, underWay) && !s.state.CompareAndSwap(recalled, awaited) {
+		runtime.Gosched() // another goroutine is in Dispatch, for two passes at most
+	}
+	return slept
 }
 
 // doRest does what is due after f. It returns false if Run must do more.

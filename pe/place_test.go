@@ -22,6 +22,8 @@ type fakeSleeper struct {
 	refuses        func() bool
 	wakeup         chan struct{}
 	sleeps, leaves atomic.Int64
+	wakes          atomic.Int64
+	by             atomic.Uintptr // the goroutine that sleeps
 }
 
 func newFakeSleeper(refuses func() bool) *fakeSleeper {
@@ -33,6 +35,8 @@ func (b *fakeSleeper) Sleep(ended *atomic.Bool) bool {
 		return false
 	}
 	b.sleeps.Add(1)
+	b.by.Store(uintptr(goroutine.Current()))
+	defer b.by.Store(0)
 	for !ended.Load() {
 		<-b.wakeup
 	}
@@ -40,6 +44,7 @@ func (b *fakeSleeper) Sleep(ended *atomic.Bool) bool {
 }
 
 func (b *fakeSleeper) Wake() {
+	b.wakes.Add(1)
 	select {
 	case b.wakeup <- struct{}{}:
 	default:
@@ -144,6 +149,54 @@ func TestDriveUntilWithoutAPlace(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
+// Dispatch runs its function on the caller's goroutine while DriveUntil sleeps, and wakes it only if that
+// has done what it waits for. Run takes the engine back from DriveUntil.
+func TestDispatchWhileDriveUntilSleeps(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	b := newFakeSleeper(func() bool { return false })
+	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	var set atomic.Bool
+	drive := func() (drove chan bool) {
+		drove = make(chan bool, 1)
+		id := make(chan uintptr, 1)
+		go func() {
+			id <- uintptr(goroutine.Current())
+			for ctx.Err() == nil {
+				if e.Friends(friend.Package{}).DriveUntil(set.Load) {
+					drove <- true
+					return
+				}
+				runtime.Gosched()
+			}
+			drove <- false
+		}()
+		for by := <-id; b.by.Load() != by; {
+			runtime.Gosched()
+		}
+		return drove
+	}
+	drove := drive()
+	wakes := b.wakes.Load()
+	for range 3 {
+		var by uintptr
+		require.NoError(t, e.Dispatch(func() { by = uintptr(goroutine.Current()) }))
+		require.Equal(t, uintptr(goroutine.Current()), by)
+	}
+	require.Equal(t, wakes, b.wakes.Load())
+	require.NoError(t, e.Dispatch(func() { set.Store(true) }))
+	require.True(t, <-drove)
+	set.Store(false)
+	drove = drive()
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.False(t, <-drove)
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
 // No wake-up is lost, whoever calls when: a device that refuses the engine at times or that has no place
 // for a while, goroutines that call Do and Dispatch or drive the engine in place of Run, and the backend.
 func TestNoWakeupIsLost(t *testing.T) {
@@ -187,9 +240,12 @@ func TestNoWakeupIsLost(t *testing.T) {
 			for i := range calls {
 				set.Store(false)
 				var other sync.WaitGroup
-				if i%2 == 0 {
+				switch i % 3 {
+				case 0:
 					assert.NoError(t, e.Do(func() { set.Store(true) }))
-				} else {
+				case 1:
+					other.Go(func() { assert.NoError(t, e.Dispatch(func() { set.Store(true) })) })
+				default:
 					other.Go(func() {
 						set.Store(true)
 						friends.Wake()
