@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -346,6 +347,46 @@ func (m *Map) deregister(match func(registration) bool) error {
 	}
 	m.regs.Store(&left)
 	return errors.Join(errs...)
+}
+
+// Renew makes the Map as if it were new: it has other keys, so that peers with the old ones reach the memory
+// no more, and zeroes the memory. It fails while the Map is held. If a device refuses, the Map can only be
+// closed.
+func (s forFriends) Renew() error {
+	m := s.Map
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed.Load() {
+		return fmt.Errorf("renew memory map: it is %w", ErrClosed)
+	}
+	if err := m.freezeUsers(); err != nil {
+		return fmt.Errorf("renew memory map: %w", err)
+	}
+	defer m.unfreeze()
+	for _, r := range m.registrations() {
+		if err := m.renew(r); err != nil {
+			return fmt.Errorf("renew memory map of %d bytes on %s: %w", m.size, r.dev.Name(), err)
+		}
+	}
+	clear(m.mem)
+	return nil
+}
+
+// renew gives a registration other keys. The caller holds mu.
+func (m *Map) renew(r registration) error {
+	if able, ok := r.mr.(cverbs.MR); ok {
+		if err := able.Reregister(cverbs.MRChange{NewKey: true}); err != nil {
+			return err
+		}
+		regs := slices.Clone(m.registrations())
+		regs[slices.Index(regs, r)].lkey = r.mr.LKey()
+		m.regs.Store(&regs)
+		return nil
+	}
+	if err := m.deregister(func(o registration) bool { return o == r }); err != nil {
+		return err
+	}
+	return m.register(r.dev, r.pd)
 }
 
 // Hold counts one more user, such as a buffer. Until the matching Release, Close and changes

@@ -165,6 +165,35 @@ func TestCloseTriedAgain(t *testing.T) {
 	assert.Empty(t, two.pd.live)
 }
 
+// A renewed Map is as a new one: peers with its old key reach nothing, and what they have written is gone.
+func TestRenew(t *testing.T) {
+	dev := newDevice("fake0")
+	m, err := Alloc(dev, 64, LocalReadWrite|RemoteWrite)
+	require.NoError(t, err)
+	old, err := m.ExportKey(dev.pd)
+	require.NoError(t, err)
+	m.Bytes()[3] = 1
+	require.NoError(t, forFriends{m}.Hold())
+	require.ErrorIs(t, forFriends{m}.Renew(), ErrInUse)
+	require.NoError(t, forFriends{m}.Release())
+	require.NoError(t, forFriends{m}.Renew())
+	require.Zero(t, m.Bytes()[3])
+	next, err := m.ExportKey(dev.pd)
+	require.NoError(t, err)
+	require.NotEqual(t, old, next)
+	require.Len(t, dev.pd.live, 1)
+	require.Equal(t, next, dev.pd.live[0].RKey())
+	lkey, err := m.LKey(dev.pd)
+	require.NoError(t, err)
+	require.Equal(t, dev.pd.live[0].LKey(), lkey)
+
+	dev.pd.refuse = true
+	require.ErrorIs(t, forFriends{m}.Renew(), errDriver)
+	require.Empty(t, dev.pd.live)
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, forFriends{m}.Renew(), ErrClosed)
+}
+
 func TestHoldAndRelease(t *testing.T) {
 	m, err := Alloc(newDevice("fake0"), 1, LocalReadOnly)
 	require.NoError(t, err)

@@ -266,7 +266,7 @@ func (s *Stack) Close() error {
 	s.wait(func() bool { return s.conns.Len() == 0 }) // calls of Read and Write that use memory are returning
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed, s.over = errors.Join(s.closed, s.chunks.Close()), true
+	s.closed, s.over = errors.Join(s.closed, s.memory.Close(), s.chunks.Close()), true
 	if s.ownsDevice {
 		s.closed = errors.Join(s.closed, s.cfg.Device.Close())
 	}

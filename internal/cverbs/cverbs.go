@@ -21,16 +21,18 @@ type MRChange struct {
 	// ChangeAccess: the region gets the rights in Access.
 	ChangeAccess bool
 	Access       verbs.Access // the new rights
+	// NewKey: the region gets other keys. What has the old ones reaches the memory no more.
+	NewKey bool
 }
 
 // MR is a memory region that can change (IBTA 11.2.7.7, ibv_rereg_mr(3)).
 type MR interface {
 	verbs.MR
-	// Reregister changes the region in one step, with RegMR's rules. The keys stay. When it has
-	// returned, the device neither reads nor writes memory that is no longer in the region; work
-	// requests under way that use the region may fail, and watches of it have ended. A refused
-	// change changes nothing. The error matches ErrInUse while memory windows are bound to the
-	// region.
+	// Reregister changes the region in one step, with RegMR's rules. Without NewKey, the keys stay.
+	// When it has returned, the device neither reads nor writes memory that is no longer in the
+	// region; work requests under way that use the region may fail, and watches of it have ended. A
+	// refused change changes nothing. The error matches ErrInUse while memory windows are bound to
+	// the region.
 	Reregister(change MRChange) error
 }
 

@@ -3,8 +3,10 @@ package buffers
 import (
 	"encoding/binary"
 	"errors"
+	"sync"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/rsocket/internal/protocol"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -23,7 +25,15 @@ type Memory struct {
 	pd     verbs.PD
 	growth atomic.Int64 // bytes left for buffers beside those that connections begin with
 	held   atomic.Int64 // bytes of all connections
+
+	mu     sync.Mutex
+	kept   []Exposed // renewed, for the next connections
+	closed bool
 }
+
+// maxKept is how much memory of ended connections is kept for the next ones: to map and register it takes
+// longer than all else that a connection needs of the system.
+const maxKept = 64
 
 // NewMemory makes memory of which growth bytes at most are used for buffers beside those that
 // connections begin with.
@@ -114,16 +124,46 @@ const (
 	firstBuffer = outgoing + protocol.Entries*protocol.EntrySize
 )
 
-// NewBase allocates the memory.
+// NewBase returns memory that an ended connection has had, or else allocates it.
 func (m *Memory) NewBase() (Base, error) {
+	m.mu.Lock()
+	for n := len(m.kept); n > 0; n = len(m.kept) {
+		e := m.kept[n-1]
+		m.kept = m.kept[:n-1]
+		var err error
+		if e.Key, err = e.ExportKey(m.pd); err == nil {
+			m.mu.Unlock()
+			m.held.Add(Smallest)
+			return Base{e}, nil
+		}
+	}
+	m.mu.Unlock()
 	e, err := m.expose(Smallest)
 	return Base{e}, err
 }
 
-// CloseBase releases the memory.
+// CloseBase releases the memory. The key that the peer has is void then.
 func (m *Memory) CloseBase(b Base) error {
 	m.held.Add(-Smallest)
-	return b.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || len(m.kept) == maxKept || b.Friends(friend.Package{}).Renew() != nil {
+		return b.Close()
+	}
+	m.kept = append(m.kept, b.Exposed)
+	return nil
+}
+
+// Close frees the memory that is kept, and keeps no other.
+func (m *Memory) Close() (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for _, e := range m.kept {
+		err = errors.Join(err, e.Close())
+	}
+	m.kept = nil
+	return err
 }
 
 // SGL is the target SGL, for the peer: its length is the number of entries.

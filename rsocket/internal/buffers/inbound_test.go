@@ -185,6 +185,71 @@ func TestLimitOfAll(t *testing.T) {
 	require.EqualValues(t, growth, m.growth.Load())
 }
 
+// A connection gets the memory of one that has ended, with nothing in it, and with another key. So much of
+// it is kept, and none after Close.
+func TestBaseOfAnEndedConnection(t *testing.T) {
+	for name, wrapped := range map[string]bool{"the device changes keys": false, "it registers again": true} {
+		t.Run(name, func(t *testing.T) {
+			m, pd := newMemory(t, 0)
+			if !wrapped {
+				m = NewMemory(m.device.(device).Device, pd.PD, 0)
+			}
+			first := newBase(t, m)
+			for i := range first.Bytes() {
+				first.Bytes()[i] = 7
+			}
+			require.NoError(t, m.CloseBase(first))
+			require.Zero(t, m.Held())
+			next := newBase(t, m)
+			require.Same(t, first.Map, next.Map)
+			require.Equal(t, make([]byte, Smallest), next.Bytes())
+			require.NotEqual(t, first.Key, next.Key)
+			key, err := next.ExportKey(m.pd)
+			require.NoError(t, err)
+			require.Equal(t, key, next.Key)
+			require.Equal(t, Smallest, m.Held())
+
+			list := []Base{next}
+			for range 2 * maxKept {
+				list = append(list, newBase(t, m))
+			}
+			for _, b := range list {
+				require.NoError(t, m.CloseBase(b))
+			}
+			require.Zero(t, m.Held())
+			open := func() (n int) {
+				for _, b := range list {
+					if b.Bytes() != nil {
+						n++
+					}
+				}
+				return n
+			}
+			require.Equal(t, maxKept, open())
+			used := newBase(t, m)
+			require.NoError(t, m.Close())
+			require.Equal(t, 1, open(), "the one in use")
+			require.NoError(t, m.CloseBase(used))
+			require.Zero(t, open())
+		})
+	}
+}
+
+func newBase(t *testing.T, m *Memory) Base {
+	b, err := m.NewBase()
+	require.NoError(t, err)
+	return b
+}
+
+// Memory that the device has closed is not given to a connection.
+func TestBaseOfAClosedDevice(t *testing.T) {
+	m, _ := newMemory(t, 0)
+	require.NoError(t, m.CloseBase(newBase(t, m)))
+	require.NoError(t, m.device.(device).Device.Close())
+	_, err := m.NewBase()
+	require.ErrorIs(t, err, verbs.ErrClosed)
+}
+
 // Where the system has no memory, a connection goes on with what it has. The reason is kept.
 func TestNoMemory(t *testing.T) {
 	m, pd := newMemory(t, 100<<20)

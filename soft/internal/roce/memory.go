@@ -159,8 +159,8 @@ func (m *memoryRegion) Access() verbs.Access { return m.region.Load().Access }
 func (m *memoryRegion) LKey() uint32         { return m.region.Load().Key }
 func (m *memoryRegion) RKey() uint32         { return m.region.Load().Key }
 
-// Reregister implements cverbs.MR. The region gets another transport.Region with
-// the same key, so work requests that hold the old one fail, as after Close.
+// Reregister implements cverbs.MR. The region gets another transport.Region, so work requests that hold
+// the old one fail, as after Close.
 func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	d := m.device
 	d.mu.Lock()
@@ -193,8 +193,10 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		}
 		next.Mem = change.Mem
 	}
-	if err := pd.checkMemory(next.Mem, next.Access); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+	if change.Mem != nil || change.ChangeAccess {
+		if err := pd.checkMemory(next.Mem, next.Access); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
 	}
 	d.mu.memory.Remove(old)
 	d.revoke(old.Mem)
@@ -204,7 +206,9 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		}
 		m.named, next.Base = true, d.net.Address(next.Mem)
 	}
-	d.mu.memory.Add(next) // the key is free
+	for change.NewKey && next.Key == old.Key || !d.mu.memory.Add(next) { // the old key is free
+		next.Key = d.random()
+	}
 	m.region.Store(next)
 	m.pd.refs--
 	pd.refs++

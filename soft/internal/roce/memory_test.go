@@ -72,6 +72,11 @@ func TestReregister(t *testing.T) {
 			require.ErrorIs(t, change(c.change), c.want, name)
 		}
 		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), key, 8), "a refused change changes nothing")
+
+		require.NoError(t, change(cverbs.MRChange{NewKey: true}))
+		require.NotEqual(t, key, mr.RKey())
+		require.Equal(t, verbs.StatusSuccess, x.writeBy(mr.Addr(), mr.RKey(), 8))
+		require.Equal(t, verbs.StatusRemoteAccessError, x.writeBy(mr.Addr(), key, 8), "the key is void")
 		require.NoError(t, mr.Close())
 		require.ErrorIs(t, change(cverbs.MRChange{}), verbs.ErrClosed)
 	})
