@@ -37,7 +37,11 @@ type handover struct {
 // maySleepAtDevice makes the end of ctx end a sleep at a device, until the function that it returns is
 // called.
 func (e *Engine) maySleepAtDevice(ctx context.Context) (end func()) {
-	stop := context.AfterFunc(ctx, func() { e.notifier.endSleepAtPlace() })
+	stop := context.AfterFunc(ctx, func() {
+		if e.turns.Load() == nil {
+			e.wake()
+		}
+	})
 	return func() {
 		stop()
 		e.leavePlace()

@@ -105,6 +105,23 @@ func TestSleepAtDevice(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
+// Run returns when its context.Context ends while it is choosing where to sleep.
+func TestEndBeforeSleepAtDevice(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	b := newFakeSleeper(func() bool { return false })
+	ctx, cancel := context.WithCancel(t.Context())
+	s, _ := newSleepy(t, e, func() host.Sleeper {
+		cancel()
+		for range 10_000 { // until the goroutine that notices it has run
+			runtime.Gosched()
+		}
+		return b
+	})
+	require.ErrorIs(t, e.Run(ctx), context.Canceled)
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
 // An engine that was refused a place does not leave it: another goroutine does the work there.
 func TestRefusedPlaceIsNotLeft(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
