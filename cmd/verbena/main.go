@@ -9,7 +9,7 @@
 //	verbena analyse FILE              what a packet capture shows, and what went wrong
 //	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
 //
-// verbena COMMAND -help shows the flags of a command.
+// verbena help COMMAND shows the flags of a command.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/analyse"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
@@ -27,24 +28,27 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/output"
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/internal/version"
 )
 
 // command is a subcommand. run returns the exit code.
 type command struct {
-	name, about string
-	run         func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+	page *usage.Page
+	run  func(ctx context.Context, args []string, stdout, stderr io.Writer) int
 }
 
 var commands = []command{
-	{"ping", "check whether RDMA works between this host and another, and if not, why", ping.Main},
-	{"perf", "measure RDMA between this host and another", perf.Main},
-	{"send", "send files, directories or a message", transfer.Send},
-	{"receive", "receive files, directories and messages into a folder", transfer.Receive},
-	{"proxy", "join TCP connections and RDMA connections, for programs that know only TCP", proxy.Main},
-	{"analyse", "say what a packet capture of RoCEv2 shows, and what went wrong", analyse.Main},
-	{"run", "run a program that uses libibverbs or librdmacm on the software device", preload.Main},
+	{ping.Page(), ping.Main},
+	{perf.Page(), perf.Main},
+	{transfer.SendPage(), transfer.Send},
+	{transfer.ReceivePage(), transfer.Receive},
+	{proxy.Page(), proxy.Main},
+	{analyse.Page(), analyse.Main},
+	{preload.Page(), preload.Main},
 }
+
+func (c *command) name() string { return strings.TrimPrefix(c.page.Name, "verbena ") }
 
 func main() {
 	ctx, stop := interrupt.Context(context.Background())
@@ -66,31 +70,35 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		usage(stderr)
+		list(stderr)
 		return exit.Usage
 	}
-	switch args[0] {
+	name, rest := args[0], args[1:]
+	switch name {
 	case "version", "-version", "--version":
 		_, _ = fmt.Fprintln(stdout, "verbena", version.String())
-		return 0
+		return exit.OK
 	case "help", "-help", "--help", "-h":
-		usage(stdout)
-		return 0
+		if len(rest) == 0 {
+			list(stdout)
+			return exit.OK
+		}
+		name, rest = rest[0], []string{"-help"}
 	}
 	for _, c := range commands {
-		if c.name == args[0] {
-			return c.run(ctx, args[1:], stdout, stderr)
+		if c.name() == name {
+			return c.run(ctx, rest, stdout, stderr)
 		}
 	}
-	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q\n", args[0])
-	usage(stderr)
+	_, _ = fmt.Fprintf(stderr, "verbena: there is no command %q; verbena help lists them\n", name)
 	return exit.Usage
 }
 
-func usage(w io.Writer) {
+// list lists the commands.
+func list(w io.Writer) {
 	_, _ = fmt.Fprintln(w, "usage: verbena COMMAND [arguments]")
 	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name(), c.page.About)
 	}
-	_, _ = fmt.Fprintln(w, "verbena COMMAND -help shows the flags of a command; verbena version shows the version.")
+	_, _ = fmt.Fprintln(w, "verbena help COMMAND shows the flags of a command; verbena version shows the version.")
 }

@@ -30,8 +30,8 @@ func main() {
 		Name: "broadcast_consumer", About: "Receives the stream of broadcast_server, and verifies it.",
 		Role: sample.Requester, Peer: "broadcast_server", Memory: sample.ExportsMemory,
 		Flags: func(f *sample.Flags) {
-			f.String(&name, "", "name", "NAME", "the name of this consumer, different for each consumer")
-			f.Uint64(&p.delay, "", "delay", "MS", "milliseconds to wait before each chunk is consumed")
+			f.String(&name, "", "name", "name", "the name of this consumer, different for each consumer")
+			f.Uint64(&p.delay, "", "delay", "milliseconds", "milliseconds to wait before each chunk is consumed")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, name) })
 }

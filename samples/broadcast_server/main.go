@@ -37,9 +37,9 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "broadcast_server", About: "Broadcasts a stream to broadcast_consumer.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&way, "", "oob", "WAY", "where consumers find the server: tcp:HOST:PORT")
-			f.Uint64(&p.chunks, "n", "chunks", "N", "length of the stream, in MiB")
-			f.Uint64(&p.wanted, "", "consumers", "N", "number of consumers that must receive everything before the server ends")
+			f.String(&way, "", "oob", "way", "where consumers find the server: tcp:HOST:PORT")
+			f.Uint64(&p.chunks, "n", "chunks", "number", "length of the stream, in MiB")
+			f.Uint64(&p.wanted, "", "consumers", "number", "number of consumers that must receive everything before the server ends")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, way) })
 }

@@ -25,9 +25,9 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "cm_hello", About: "Exchanges a message with another cm_hello, connected by address.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&host, "c", "connect", "HOST", "be a client: connect to the server on that host")
-			f.Uint64(&port, "p", "port", "PORT", "where the server listens")
-			f.String(&text, "s", "send-string", "TEXT", "the message")
+			f.String(&host, "c", "connect", "host", "be a client: connect to the server on that host")
+			f.Uint64(&port, "p", "port", "port", "where the server listens")
+			f.String(&text, "s", "send-string", "text", "the message")
 		},
 	}, func(ctx context.Context, s *sample.Session) error {
 		return run(ctx, s, host, strconv.FormatUint(port, 10), text)

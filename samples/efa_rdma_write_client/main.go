@@ -21,7 +21,7 @@ func main() {
 		Name:   "efa_rdma_write_client",
 		About:  "Writes to the memory of efa_rdma_write_server, with immediate data, on an SRD queue pair.",
 		Device: "soft-lo",
-		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "HOST:PORT", "the TCP address of the server") },
+		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "host:port", "the TCP address of the server") },
 	}, run)
 }
 

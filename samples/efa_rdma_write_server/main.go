@@ -22,7 +22,7 @@ func main() {
 		About:  "Waits for two writes with immediate of efa_rdma_write_client, on an SRD queue pair.",
 		Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "ADDRESS", "the TCP address to wait for the client on")
+			f.String(&listen, "p", "listen", "address", "the TCP address to wait for the client on")
 		},
 	}, run)
 }

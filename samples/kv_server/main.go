@@ -37,7 +37,7 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "kv_server", About: "Keeps values for kv_client and kv_client_await.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&way, "", "oob", "WAY", "where clients find the server: tcp:HOST:PORT")
+			f.String(&way, "", "oob", "way", "where clients find the server: tcp:HOST:PORT")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return p.run(ctx, s, way) })
 }

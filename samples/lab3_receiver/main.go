@@ -27,9 +27,9 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "lab3_receiver", About: "Receives a file from lab3_sender, and answers with a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "HOST:PORT", "the address to listen on")
-			f.String(&out, "o", "output", "FILE", "the file to store the data in; empty: do not store it")
-			f.String(&key, "k", "key", "KEY", "the key from which the secret keys are derived")
+			f.String(&listen, "p", "listen", "host:port", "the address to listen on")
+			f.String(&out, "o", "output", "file", "the file to store the data in; empty: do not store it")
+			f.String(&key, "k", "key", "key", "the key from which the secret keys are derived")
 		},
 	}, run)
 }

@@ -25,9 +25,9 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "lab3_sender", About: "Sends a file to lab3_receiver, and gets a secret key.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&server, "s", "server", "HOST:PORT", "the address of lab3_receiver")
-			f.String(&file, "f", "file", "FILE", "the file to send")
-			f.String(&id, "", "id", "ID", "the sender's name, at most 32 bytes")
+			f.String(&server, "s", "server", "host:port", "the address of lab3_receiver")
+			f.String(&file, "f", "file", "file", "the file to send")
+			f.String(&id, "", "id", "id", "the sender's name, at most 32 bytes")
 		},
 	}, run)
 }

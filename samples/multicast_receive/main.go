@@ -20,7 +20,7 @@ func main() {
 	sample.Main(sample.Program{
 		Name: "multicast_receive", About: "Receives a datagram that is sent to a multicast group.", Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&group, "mg", "multicast-group", "ADDRESS", "the group, IPv4 or IPv6")
+			f.String(&group, "mg", "multicast-group", "address", "the group, IPv4 or IPv6")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, group) })
 }

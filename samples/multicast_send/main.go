@@ -22,8 +22,8 @@ func main() {
 		Name: "multicast_send", About: "Sends a datagram to a multicast group.", Device: "soft-lo",
 		Text: &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
 		Flags: func(f *sample.Flags) {
-			f.String(&group, "mg", "multicast-group", "ADDRESS", "the group, IPv4 or IPv6")
-			f.Uint64(&receivers, "n", "receivers", "N", "the number of receivers that must answer")
+			f.String(&group, "mg", "multicast-group", "address", "the group, IPv4 or IPv6")
+			f.Uint64(&receivers, "n", "receivers", "number", "the number of receivers that must answer")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, group, int(receivers)) })
 }

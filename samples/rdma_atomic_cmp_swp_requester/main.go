@@ -26,8 +26,8 @@ func main() {
 		Peer:   "rdma_atomic_cmp_swp_responder",
 		Memory: sample.ImportsMemory,
 		Flags: func(f *sample.Flags) {
-			f.Uint64(&compare, "", "compare", "N", "the value expected at the peer")
-			f.Uint64(&swap, "", "swap", "N", "the value to replace it with")
+			f.Uint64(&compare, "", "compare", "number", "the value expected at the peer")
+			f.Uint64(&swap, "", "swap", "number", "the value to replace it with")
 		},
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, compare, swap) })
 }

@@ -27,7 +27,7 @@ func main() {
 		Role:   sample.Requester,
 		Peer:   "rdma_atomic_fetch_add_responder",
 		Memory: sample.ImportsMemory,
-		Flags:  func(f *sample.Flags) { f.Uint64(&add, "", "add", "N", "the value to add") },
+		Flags:  func(f *sample.Flags) { f.Uint64(&add, "", "add", "number", "the value to add") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, add) })
 }
 

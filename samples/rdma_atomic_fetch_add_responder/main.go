@@ -24,7 +24,7 @@ func main() {
 		Role:   sample.Responder,
 		Peer:   "rdma_atomic_fetch_add_requester",
 		Memory: sample.ExportsMemory,
-		Flags:  func(f *sample.Flags) { f.Uint64(&value, "", "value", "N", "the initial value") },
+		Flags:  func(f *sample.Flags) { f.Uint64(&value, "", "value", "number", "the initial value") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, value) })
 }
 

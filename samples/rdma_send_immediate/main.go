@@ -22,7 +22,7 @@ func main() {
 		Role:  sample.Requester,
 		Peer:  "rdma_receive_immediate",
 		Text:  &sample.Text{Short: "s", Long: "send-string", Default: "Hello from the sender!"},
-		Flags: func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "N", "the immediate value") },
+		Flags: func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "number", "the immediate value") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, imm) })
 }
 

@@ -24,7 +24,7 @@ func main() {
 		Peer:   "rdma_write_immediate_responder",
 		Memory: sample.ImportsMemory,
 		Text:   &sample.Text{Short: "w", Long: "write-string", Default: "Hello from the write requester!"},
-		Flags:  func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "N", "the immediate value") },
+		Flags:  func(f *sample.Flags) { f.Uint32(&imm, "i", "immediate", "number", "the immediate value") },
 	}, func(ctx context.Context, s *sample.Session) error { return run(ctx, s, imm) })
 }
 

@@ -21,7 +21,7 @@ func main() {
 		Name:   "verbs_rc_example_client",
 		About:  "Receives from verbs_rc_example_server, and reads and writes the memory there.",
 		Device: "soft-lo",
-		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "HOST:PORT", "the TCP address of the server") },
+		Flags:  func(f *sample.Flags) { f.String(&server, "s", "server", "host:port", "the TCP address of the server") },
 	}, run)
 }
 

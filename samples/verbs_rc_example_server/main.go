@@ -22,7 +22,7 @@ func main() {
 		About:  "Sends to verbs_rc_example_client, which then reads and writes the memory here.",
 		Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.String(&listen, "p", "listen", "ADDRESS", "the TCP address to wait for the client on")
+			f.String(&listen, "p", "listen", "address", "the TCP address to wait for the client on")
 		},
 	}, run)
 }

@@ -22,7 +22,7 @@ func main() {
 		About:  "Writes random data to the memory of write_cpu_client, over an SRD queue pair.",
 		Device: "soft-lo",
 		Flags: func(f *sample.Flags) {
-			f.Uint32(&clients, "n", "clients", "N", "number of clients to serve before the program ends; 0: no limit")
+			f.Uint32(&clients, "n", "clients", "number", "number of clients to serve before the program ends; 0: no limit")
 		},
 	}, run)
 }

@@ -32,9 +32,9 @@ func Main(name string, run func(ctx context.Context, s *sample.Session, c *Clien
 		Name: name, About: "Gets and puts values of kv_server, and checks every one.",
 		Role: sample.Requester, Peer: "kv_server", Memory: sample.ImportsMemory,
 		Flags: func(f *sample.Flags) {
-			f.Uint64(&c.N, "n", "operations", "N", "number of operations: gets and puts, 3 to 1")
-			f.Uint64(&c.Keys, "", "keys", "N", "number of different keys, at least 1")
-			f.Uint64(&c.Seed, "", "seed", "N", "seed of the random choices")
+			f.Uint64(&c.N, "n", "operations", "number", "number of operations: gets and puts, 3 to 1")
+			f.Uint64(&c.Keys, "", "keys", "number", "number of different keys, at least 1")
+			f.Uint64(&c.Seed, "", "seed", "number", "seed of the random choices")
 		},
 	}, func(ctx context.Context, s *sample.Session) error {
 		c.Keys = max(c.Keys, 1)

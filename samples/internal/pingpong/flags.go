@@ -51,12 +51,12 @@ const (
 
 // flags defines the flags of the C programs (ibv_rc_pingpong(1)).
 func (o *Options) flags(f *sample.Flags) {
-	f.Number(&o.TCPPort, "p", "port", "PORT", "listen on or connect to TCP port PORT (default 18515)", 1, 65535)
-	f.String(&o.Device, "d", "ib-dev", "DEVICE", "use device DEVICE, such as soft-lo (default: the first one found)")
-	f.Number(&o.Port, "i", "ib-port", "PORT", "use port PORT of the device (default 1)", 1, 255)
-	f.Number(&o.Size, "s", "size", "SIZE", fmt.Sprintf("exchange messages of SIZE bytes (default %d)", o.Size), 0, maxSize)
+	f.Number(&o.TCPPort, "p", "port", "port", "TCP port to listen on or connect to (default 18515)", 1, 65535)
+	f.String(&o.Device, "d", "ib-dev", "device", "the device, such as soft-lo (default: the first one found)")
+	f.Number(&o.Port, "i", "ib-port", "number", "the port of the device (default 1)", 1, 255)
+	f.Number(&o.Size, "s", "size", "bytes", fmt.Sprintf("the size of the messages (default %d)", o.Size), 0, maxSize)
 	if o.program.Service != verbs.UD {
-		f.Func("m", "mtu", "SIZE", "use the path MTU SIZE (default 1024)", func(s string) error {
+		f.Func("m", "mtu", "bytes", "the path MTU (default 1024)", func(s string) error {
 			v, err := strconv.Atoi(s)
 			if o.MTU = verbs.MTU(v); err != nil || !o.MTU.Valid() {
 				return errors.New("want 256, 512, 1024, 2048 or 4096")
@@ -64,11 +64,11 @@ func (o *Options) flags(f *sample.Flags) {
 			return nil
 		})
 	}
-	f.Number(&o.RxDepth, "r", "rx-depth", "DEPTH", "post DEPTH receives at once (default 500)", 1, maxDepth)
-	f.Number(&o.Iters, "n", "iters", "ITERS", "exchange ITERS messages (default 1000)", 1, 1<<31-1)
-	f.Number(&o.SL, "l", "sl", "SL", "use the service level SL (default 0)", 0, 15)
+	f.Number(&o.RxDepth, "r", "rx-depth", "number", "receives posted at once (default 500)", 1, maxDepth)
+	f.Number(&o.Iters, "n", "iters", "number", "how many messages are exchanged (default 1000)", 1, 1<<31-1)
+	f.Number(&o.SL, "l", "sl", "number", "the service level (default 0)", 0, 15)
 	f.Bool(&o.Events, "e", "events", "sleep for completions (default: poll)")
-	f.Number(&o.GIDIndex, "g", "gid-idx", "INDEX", "use the local address at INDEX of the GID table (default: one for RoCEv2, of the peer's family)", 0, 1<<16)
+	f.Number(&o.GIDIndex, "g", "gid-idx", "index", "the local address, by its index in the GID table (default: one for RoCEv2, of the peer's family)", 0, 1<<16)
 	f.Bool(&o.Check, "c", "chk", "validate the received data at the server (give it to both ends)")
 	if o.program.Service == verbs.RC {
 		for _, x := range []struct{ short, long, what string }{
@@ -95,7 +95,8 @@ func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 	for { // flags may follow the host, as with getopt
 		rest, err := f.Parse(args)
 		if errors.Is(err, flag.ErrHelp) {
-			_, _ = io.WriteString(out, help(p, f))
+			_, _ = io.WriteString(out, f.Help(fmt.Sprintf("Plays ping-pong over %v with another %s, or with ibv_%s_pingpong.\nWithout HOST it waits for a client; HOST is where the server runs.",
+				p.Service, p.Name, strings.ToLower(p.Service.String())), "[flags]", "[flags] HOST"))
 		}
 		if err != nil {
 			return nil, err
@@ -117,11 +118,4 @@ func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 		o.Host = operands[0]
 	}
 	return o, nil
-}
-
-func help(p Program, f *sample.Flags) string {
-	return fmt.Sprintf("Plays ping-pong over %v with another %s, or with ibv_%s_pingpong.\n\n"+
-		"Usage:\n  %s [flags]        wait for a client\n  %s [flags] HOST   connect to the server on HOST\n\n%s\n\n"+
-		"Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted (143 by SIGTERM).\n",
-		p.Service, p.Name, strings.ToLower(p.Service.String()), p.Name, p.Name, f.List())
 }

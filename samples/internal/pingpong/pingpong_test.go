@@ -47,7 +47,7 @@ func TestHelp(t *testing.T) {
 	never := func(context.Context, *Options) error { return errors.New("run") }
 	assert.Zero(t, execute(Program{Name: "prog", Service: verbs.UD, Size: 2048}, never, []string{"-h"}, &out, &errs))
 	assert.Contains(t, out.String(), "ibv_ud_pingpong")
-	assert.Contains(t, out.String(), "-s, -size SIZE\n        exchange messages of SIZE bytes (default 2048)")
+	assert.Contains(t, out.String(), "-s, -size bytes\n        the size of the messages (default 2048)")
 	assert.NotContains(t, out.String(), "-mtu")
 	assert.Empty(t, errs.String())
 }

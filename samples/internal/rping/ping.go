@@ -51,10 +51,10 @@ func (p *Program) Flags(f *sample.Flags) {
 	f.Bool(&p.Persistent, "P", "persistent", "serve any number of clients, several at a time, until Ctrl-C")
 	f.Bool(&p.verbose, "v", "verbose", "print the data")
 	f.Bool(&p.Validate, "V", "validate", "check the data that comes back")
-	f.String(&p.addr, "a", "address", "ADDR", "the server's address")
-	f.Uint64(&p.port, "p", "port", "PORT", "the server's port")
-	f.Uint64(&p.Size, "S", "size", "BYTES", fmt.Sprintf("the client's data, %d to %d bytes", Smallest, Largest))
-	f.Uint64(&p.count, "C", "count", "N", "how many rounds; 0: until Ctrl-C")
+	f.String(&p.addr, "a", "address", "address", "the server's address")
+	f.Uint64(&p.port, "p", "port", "port", "the server's port")
+	f.Uint64(&p.Size, "S", "size", "bytes", fmt.Sprintf("the client's data, %d to %d bytes", Smallest, Largest))
+	f.Uint64(&p.count, "C", "count", "number", "how many rounds; 0: until Ctrl-C")
 }
 
 // Address returns the server's address. On a client it prints that the client waits for the

@@ -59,15 +59,15 @@ type exchangeFlags struct {
 }
 
 func (r *exchangeFlags) define(f *Flags, p Program) {
-	f.String(&r.oob, "", "oob", "WAY", "how descriptors travel: "+oob.Ways)
-	f.String(&r.local, "ld", "local-descriptor-path", "FILE", "write this program's connection descriptor to FILE, instead of -oob")
-	f.String(&r.remote, "re", "remote-descriptor-path", "FILE", "read the peer's connection descriptor from FILE")
+	f.String(&r.oob, "", "oob", "way", "how descriptors travel: "+oob.Ways)
+	f.String(&r.local, "ld", "local-descriptor-path", "file", "write this program's connection descriptor to this file, instead of -oob")
+	f.String(&r.remote, "re", "remote-descriptor-path", "file", "read the peer's connection descriptor from this file")
 	switch {
 	case p.Memory == NoMemory:
 	case p.Memory.imports():
-		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("read the descriptor of the peer's %v from FILE", p.Memory))
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "file", fmt.Sprintf("read the descriptor of the peer's %v from this file", p.Memory))
 	default:
-		f.String(&r.memory, "m", "remote-resource-descriptor-path", "FILE", fmt.Sprintf("write the descriptor of this program's %v to FILE", p.Memory))
+		f.String(&r.memory, "m", "remote-resource-descriptor-path", "file", fmt.Sprintf("write the descriptor of this program's %v to this file", p.Memory))
 	}
 	if p.Transport == verbs.RC {
 		r.addressFlags(f, p)
@@ -79,14 +79,14 @@ func (r *exchangeFlags) define(f *Flags, p Program) {
 func (r *exchangeFlags) addressFlags(f *Flags, p Program) {
 	f.Bool(&r.cm, "cm", "use-rdma-cm", "connect by address, through the connection manager; no descriptors are exchanged otherwise")
 	r.port = 13579
-	f.Number(&r.port, "lp", "listen-port", "PORT", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
+	f.Number(&r.port, "lp", "listen-port", "port", "with -cm: the port that the server listens on (default 13579)", 1, 1<<16-1)
 	if p.Role == Requester || p.MaxConnections > 1 {
 		usage := "with -cm: the address of the server, " + p.Peer
 		if p.MaxConnections > 1 {
 			usage += "; without it, this program is the server, and waits for -nc clients"
 		}
-		f.String(&r.server, "sa", "server-addr", "ADDR", usage)
-		f.String(&r.kind, "sat", "server-addr-type", "TYPE", "with -sa: ipv4, ipv6 or gid (default: the type of ADDR)")
+		f.String(&r.server, "sa", "server-addr", "address", usage)
+		f.String(&r.kind, "sat", "server-addr-type", "type", "with -sa: ipv4, ipv6 or gid (default: that of the address)")
 	}
 }
 

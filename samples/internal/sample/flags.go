@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/terminal"
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/internal/version"
 	"github.com/verbena-rdma/verbena/oob"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -54,68 +55,53 @@ type Program struct {
 // Text is a flag for the text that the program sends or writes.
 type Text struct{ Short, Long, Default string }
 
-// Flags defines flags in two spellings, and lists them for -h.
-type Flags struct {
-	set   *flag.FlagSet
-	lines []string
-}
+// Flags defines flags in two spellings.
+type Flags struct{ set *flag.FlagSet }
 
 // NewFlags makes Flags without a flag. Main does so for its programs.
-func NewFlags(name string) *Flags {
-	f := &Flags{set: flag.NewFlagSet(name, flag.ContinueOnError)}
-	f.set.SetOutput(io.Discard)
-	f.set.Usage = func() {}
-	return f
-}
+func NewFlags(name string) *Flags { return &Flags{usage.NewFlags(name)} }
 
 // add defines a flag under its names; short may be empty.
-func (f *Flags) add(short, long, value, usage string, define func(name string)) {
-	spelled := "-" + long
-	if short != "" {
-		define(short)
-		spelled = "-" + short + ", -" + long
-	}
+func (f *Flags) add(short, long, value string, define func(name string)) {
 	define(long)
 	if value != "" {
-		spelled += " " + value
+		usage.SetType(f.set, long, value)
 	}
-	f.lines = append(f.lines, fmt.Sprintf("  %s\n        %s", spelled, usage))
+	if short != "" {
+		usage.Alias(f.set, short, long)
+	}
 }
 
 // String defines a flag for a string. The default is the present value of *p.
-func (f *Flags) String(p *string, short, long, value, usage string) {
-	if *p != "" {
-		usage += fmt.Sprintf(" (default %q)", *p)
-	}
-	f.add(short, long, value, usage, func(name string) { f.set.StringVar(p, name, *p, "") })
+func (f *Flags) String(p *string, short, long, value, about string) {
+	f.add(short, long, value, func(name string) { f.set.StringVar(p, name, *p, about) })
 }
 
 // Uint64 defines a flag for a number, decimal or with 0x. The default is the present value of
 // *p.
-func (f *Flags) Uint64(p *uint64, short, long, value, usage string) {
-	usage += fmt.Sprintf(" (default %d)", *p)
-	f.add(short, long, value, usage, func(name string) { f.set.Uint64Var(p, name, *p, "") })
+func (f *Flags) Uint64(p *uint64, short, long, value, about string) {
+	f.add(short, long, value, func(name string) { f.set.Uint64Var(p, name, *p, about) })
 }
 
 // Bool defines a flag without a value.
-func (f *Flags) Bool(p *bool, short, long, usage string) {
-	f.add(short, long, "", usage, func(name string) { f.set.BoolVar(p, name, *p, "") })
+func (f *Flags) Bool(p *bool, short, long, about string) {
+	f.add(short, long, "", func(name string) { f.set.BoolVar(p, name, *p, about) })
 }
 
 // Func defines a flag whose value is given to a function; without a name for the value it has none.
-func (f *Flags) Func(short, long, value, usage string, set func(string) error) {
-	f.add(short, long, value, usage, func(name string) {
+func (f *Flags) Func(short, long, value, about string, set func(string) error) {
+	f.add(short, long, value, func(name string) {
 		if value == "" {
-			f.set.BoolFunc(name, "", set)
+			f.set.BoolFunc(name, about, set)
 		} else {
-			f.set.Func(name, "", set)
+			f.set.Func(name, about, set)
 		}
 	})
 }
 
 // Uint32 is Uint64 for 32 bits.
-func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
-	f.Func(short, long, value, usage+fmt.Sprintf(" (default %#x)", *p), func(s string) error {
+func (f *Flags) Uint32(p *uint32, short, long, value, about string) {
+	f.Func(short, long, value, about+fmt.Sprintf(" (default %#x)", *p), func(s string) error {
 		v, err := strconv.ParseUint(s, 0, 32)
 		if err != nil {
 			return errors.New("want a number of 32 bits")
@@ -126,8 +112,8 @@ func (f *Flags) Uint32(p *uint32, short, long, value, usage string) {
 }
 
 // Number defines a flag for a number between low and high.
-func (f *Flags) Number(p *int, short, long, value, usage string, low, high int) {
-	f.Func(short, long, value, usage, func(s string) error {
+func (f *Flags) Number(p *int, short, long, value, about string, low, high int) {
+	f.Func(short, long, value, about, func(s string) error {
 		v, err := strconv.ParseInt(s, 0, 64)
 		if err != nil || v < int64(low) || v > int64(high) {
 			return fmt.Errorf("want a number from %d to %d", low, high)
@@ -138,8 +124,8 @@ func (f *Flags) Number(p *int, short, long, value, usage string, low, high int) 
 }
 
 // duration defines a flag for a time above zero.
-func (f *Flags) duration(p *time.Duration, long, usage string) {
-	f.Func("", long, "DURATION", usage, func(s string) error {
+func (f *Flags) duration(p *time.Duration, long, about string) {
+	f.Func("", long, "duration", about, func(s string) error {
 		v, err := time.ParseDuration(s)
 		if err != nil || v <= 0 {
 			return errors.New("want a time above zero, such as 10s")
@@ -156,18 +142,17 @@ func (f *Flags) Parse(args []string) (operands []string, err error) {
 	return f.set.Args(), err
 }
 
-// List describes all flags, for -h.
-func (f *Flags) List() string { return strings.Join(f.lines, "\n") }
+// Help is what -h prints about a program with these flags.
+func (f *Flags) Help(about string, forms ...string) string {
+	p := usage.Page{Name: f.set.Name(), Forms: forms, Flags: f.set,
+		Text: about + "\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted (143 by SIGTERM)."}
+	return p.String()
+}
 
 // wasSet reports whether one of the flags was given.
 func (f *Flags) wasSet(names ...string) (set bool) {
 	f.set.Visit(func(g *flag.Flag) { set = set || slices.Contains(names, g.Name) })
 	return set
-}
-
-func (f *Flags) help(p Program) string {
-	return fmt.Sprintf("%s\n\nUsage: %s [flags]%s\n\n%s\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.\n",
-		p.About, p.Name, strings.TrimRight(" "+p.Operands, " "), f.List())
 }
 
 // parse makes the session from the flags. For -h and -version it prints the text and returns
@@ -184,21 +169,21 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 		s.Device = "soft-lo"
 	}
 	usesDevice := s.Device != ""
-	f.String(&s.Device, "d", "device", "NAME", "the device, such as soft-eth0 or soft-192.0.2.7; device_info lists them")
+	f.String(&s.Device, "d", "device", "name", "the device, such as soft-eth0 or soft-192.0.2.7; device_info lists them")
 	if usesDevice {
-		f.Number(&gid, "g", "gid-index", "N", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
+		f.Number(&gid, "g", "gid-index", "number", "the local address, by its index in the GID table (default: the first usable one)", 0, 1<<16)
 	}
 	if p.Role != Alone {
-		f.String(&transport, "tt", "transport-type", "TYPE", "the transport service; "+transport+" is the only one")
+		f.String(&transport, "tt", "transport-type", "type", "the transport service; "+transport+" is the only one")
 		way.define(f, p)
 	}
 	if p.Text != nil {
 		s.text = p.Text.Default
-		f.String(&s.text, p.Text.Short, p.Text.Long, "TEXT", "the text to move")
+		f.String(&s.text, p.Text.Short, p.Text.Long, "text", "the text to move")
 	}
 	if p.MaxConnections > 1 {
 		s.Connections = 2
-		f.Number(&s.Connections, "nc", "num-connections", "N",
+		f.Number(&s.Connections, "nc", "num-connections", "number",
 			fmt.Sprintf("the number of connections, 1 to %d (default %d)", p.MaxConnections, s.Connections), 1, p.MaxConnections)
 	}
 	if p.Flags != nil {
@@ -209,7 +194,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 			defaultConnectTimeout, manualConnectTimeout))
 	}
 	f.duration(&s.timeout, "timeout", "give up after that time, such as 10s (default: never)")
-	f.Func("l", "log-level", "LEVEL", "debug, info, warn or error (default info)", func(v string) error {
+	f.Func("l", "log-level", "level", "debug, info, warn or error (default info)", func(v string) error {
 		i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
 		if i < 0 {
 			return errors.New("want debug, info, warn or error")
@@ -223,7 +208,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 
 	operands, err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		_, _ = io.WriteString(files.out, f.help(p))
+		_, _ = io.WriteString(files.out, f.Help(p.About, strings.TrimSpace("[flags] "+p.Operands)))
 	}
 	if err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -18,41 +17,40 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/soft/capture"
 )
 
-const usage = `usage: verbena analyse [flags] FILE
-
-Says what a capture of RoCEv2 traffic shows: the connections, what they did, what was lost,
+const text = `Says what a capture of RoCEv2 traffic shows: the connections, what they did, what was lost,
 repeated or refused, and why. FILE is a pcap or pcapng file of a software device (option
 capture), tcpdump, dumpcap or Wireshark; - is the standard input, which is read to its end also
-after Ctrl-C: the program that writes it ends it.
+after Ctrl-C: the program that writes it ends it.`
 
-`
+type options struct{ json, verbose bool }
+
+// Page describes the command.
+func Page() *usage.Page { return page(&options{}) }
+
+func page(o *options) *usage.Page {
+	f := usage.NewFlags("verbena analyse")
+	f.BoolVar(&o.json, "json", false, "print all figures as JSON; times are in nanoseconds")
+	f.BoolVar(&o.verbose, "v", false, "print the details of all connections, not only of those with a problem")
+	return &usage.Page{Name: "verbena analyse", About: "say what a packet capture of RoCEv2 shows, and what went wrong",
+		Forms: []string{"[flags] FILE"}, Text: text, Flags: f}
+}
 
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var asJSON, verbose bool
-	f := flag.NewFlagSet("verbena analyse", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.BoolVar(&asJSON, "json", false, "print all figures as JSON; times are in nanoseconds")
-	f.BoolVar(&verbose, "v", false, "print the details of all connections, not only of those with a problem")
-	f.Usage = func() {
-		_, _ = fmt.Fprint(stderr, usage)
-		f.PrintDefaults()
-	}
-	err := f.Parse(args)
-	switch {
-	case err != nil && !errors.Is(err, flag.ErrHelp):
-		err = errors.New("see verbena analyse -help")
-	case err == nil && f.NArg() != 1:
+	var o options
+	operands, err := page(&o).Parse(args, stdout)
+	if err == nil && len(operands) != 1 {
 		err = errors.New("name one capture, after the flags; see verbena analyse -help")
 	}
 	if err != nil {
 		return exit.WrongArguments("verbena analyse", err, stderr)
 	}
 	var in io.Reader = os.Stdin
-	if name := f.Arg(0); name == "-" {
+	if name := operands[0]; name == "-" {
 		// Ctrl-C is for the program that writes the pipe, too. What it still writes is part of the
 		// capture, and then the pipe ends. A second signal ends this program.
 		ctx = context.WithoutCancel(ctx)
@@ -65,15 +63,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		in = interruptible{ctx, file}
 	}
 	r, err := capture.Analyse(in)
-	if asJSON {
+	if o.json {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
 		err = errors.Join(err, e.Encode(r))
 	} else {
-		show(stdout, r, verbose)
+		show(stdout, r, o.verbose)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w; what is above was read before", f.Arg(0), err)
+		err = fmt.Errorf("%s: %w; what is above was read before", operands[0], err)
 	}
 	if errors.As(err, new(interrupt.Error)) { // which exit.Code does not print
 		_, _ = fmt.Fprintf(stderr, "verbena analyse: %v\n", err)

@@ -133,10 +133,10 @@ func TestWrongUsage(t *testing.T) {
 		require.Equal(t, exit.Usage, code)
 		require.Contains(t, stderr, "verbena analyse:")
 	}
-	code, _, stderr := run("-help")
+	code, stdout, _ := run("-help")
 	require.Equal(t, exit.OK, code)
-	require.Contains(t, stderr, "usage: verbena analyse")
-	code, _, stderr = run("/nonexistent")
+	require.Contains(t, stdout, "usage: verbena analyse")
+	code, _, stderr := run("/nonexistent")
 	require.Equal(t, exit.Failed, code)
 	require.Contains(t, stderr, "nonexistent")
 }

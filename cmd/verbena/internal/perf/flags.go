@@ -2,7 +2,6 @@ package perf
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
+	"github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // defaultPort is the default port of perftest.
@@ -40,38 +40,37 @@ type options struct {
 	profile  string
 }
 
-const usage = `usage: verbena perf [flags]                     run the server
-       verbena perf [flags] HOST[:PORT]         measure with the server at HOST
-
-Measures operations between two hosts, as the perftest programs do. The client tells the
-server what to measure, so the server needs only the flags for device and address. The
-program bench of the repository compares reports (-json), and draws them.
-
-`
+const text = `Measures operations between two hosts, as the perftest programs do. Without HOST, this is the
+server; it needs only the flags for device and address, because the client tells it what to measure.
+The program bench of the repository compares reports (-json), and draws them.`
 
 // limits returns the limits of a plan on this machine.
 func (o *options) limits() plan.Limits {
 	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
 }
 
-// defineLongAndShort defines a flag under the letter and the long name that it has in perftest.
-func defineLongAndShort(f *flag.FlagSet, letter, long, about string, define func(name, about string)) {
-	define(letter, about)
-	if long != "" {
-		define(long, "the same as -"+letter)
-	}
+// parsed is the values of flags before they are checked.
+type parsed struct {
+	options
+	plan                      plan.Plan
+	tests, sizes, connections string
+	duration                  seconds
+	all                       bool
+	timeoutCode, memory       int
 }
 
-func parseArgs(args []string, stderr io.Writer) (*options, error) {
-	var o options
-	var p plan.Plan
-	var tests, sizes, connections string
-	var duration seconds
-	var all bool
-	var timeoutCode int
-	f := flag.NewFlagSet("verbena perf", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	text := func(v *string, zero string) func(string, string) {
+// Page describes the command.
+func Page() *usage.Page { return (&parsed{}).page() }
+
+func (o *parsed) page() *usage.Page {
+	f := usage.NewFlags("verbena perf")
+	p := &o.plan
+	// both defines a flag under the letter and the long name that it has in perftest.
+	both := func(letter, long, about string, define func(name, about string)) {
+		define(letter, about)
+		usage.Alias(f, long, letter)
+	}
+	word := func(v *string, zero string) func(string, string) {
 		return func(name, about string) { f.StringVar(v, name, zero, about) }
 	}
 	number := func(v *int, zero int) func(string, string) {
@@ -80,53 +79,57 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	yes := func(v *bool) func(string, string) {
 		return func(name, about string) { f.BoolVar(v, name, false, about) }
 	}
-	f.StringVar(&tests, "test", "write_bw", "`tests`, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
-	defineLongAndShort(f, "d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", text(&o.device, ""))
-	defineLongAndShort(f, "i", "ib-port", "port of the device (default 1)", number(&o.ibPort, 0))
-	defineLongAndShort(f, "x", "gid-index", "index of the local GID (default: the one of the route)", number(&o.gid, -1))
-	defineLongAndShort(f, "p", "port", "port to listen on, or to connect to", number(&o.port, defaultPort))
-	defineLongAndShort(f, "R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
+	f.StringVar(&o.tests, "test", "write_bw", "tests, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
+	both("d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", word(&o.device, ""))
+	both("i", "ib-port", "`number` of the port of the device (default 1)", number(&o.ibPort, 0))
+	both("x", "gid-index", "`index` of the local GID (default: the one of the route)", number(&o.gid, -1))
+	both("p", "port", "`port` to listen on, or to connect to", number(&o.port, defaultPort))
+	both("R", "rdma_cm", "connect by connection manager, not over TCP, at both ends", yes(&o.cm))
 	f.BoolVar(&o.perftest, "perftest", false, "the other end is the perftest program for the test, such as ib_write_bw, with the same -s, -n and -t (a server needs these flags too)")
-	defineLongAndShort(f, "s", "size", "`bytes` of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", text(&sizes, ""))
-	defineLongAndShort(f, "a", "all", "all powers of two from 2 to 2^23 bytes", yes(&all))
-	defineLongAndShort(f, "n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
-	defineLongAndShort(f, "D", "duration", "measure for this `time`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&duration, name, about) })
-	defineLongAndShort(f, "t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
-	defineLongAndShort(f, "r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
-	defineLongAndShort(f, "l", "post_list", "number of operations posted together", number(&p.Batch, 1))
-	defineLongAndShort(f, "Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
-	defineLongAndShort(f, "q", "qp", "`connections`, or several numbers of them separated by commas", text(&connections, "1"))
-	defineLongAndShort(f, "b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
-	defineLongAndShort(f, "e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
-	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this `time` before sleeping")
-	defineLongAndShort(f, "I", "inline_size", "data of up to at least so many bytes are sent inline in the work request (default 64, or the limit of the device)", number(&p.Inline, 0))
-	defineLongAndShort(f, "m", "mtu", "path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
-	defineLongAndShort(f, "S", "sl", "service level", number(&p.SL, 0))
+	both("s", "size", "bytes of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", word(&o.sizes, ""))
+	both("a", "all", "all powers of two from 2 to 2^23 bytes", yes(&o.all))
+	both("n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
+	both("D", "duration", "measure for this `duration`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&o.duration, name, about) })
+	both("t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
+	both("r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
+	both("l", "post_list", "number of operations posted together", number(&p.Batch, 1))
+	both("Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
+	both("q", "qp", "connections, or several numbers of them separated by commas", word(&o.connections, "1"))
+	both("b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
+	both("e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
+	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this time before sleeping")
+	both("I", "inline_size", "data of up to at least so many `bytes` are sent inline in the work request (default 64, or the limit of the device)", number(&p.Inline, 0))
+	both("m", "mtu", "`bytes` of the path MTU (default: the largest that both ports support)", number(&p.MTU, 0))
+	both("S", "sl", "service level", number(&p.SL, 0))
 	f.IntVar(&p.TrafficClass, "tclass", 0, "traffic class")
-	defineLongAndShort(f, "u", "qp-timeout", "timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&timeoutCode, 0))
+	both("u", "qp-timeout", "`exponent` of the timeout of acknowledgements, 4.096 µs * 2^u (default: chosen by the device)", number(&o.timeoutCode, 0))
 	f.IntVar(&p.Engines, "engines", 1, "number of engines at each end, each on its own processor; the connections are spread over them")
 	f.IntVar(&p.Rounds, "rounds", 1, "number of rounds; each measures all sizes once")
-	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "`time` to warm up before each measurement")
-	defineLongAndShort(f, "verify", "", "verify all data (this lowers the figures)", yes(&p.Verify))
-	f.StringVar(&o.json, "json", "", "also write the report to `FILE`, as JSON; -: standard output, without the table")
-	f.StringVar(&o.csv, "csv", "", "also write the report to `FILE`, as CSV; -: standard output, without the table")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this end to `FILE`, for go tool pprof, and go build -pgo")
+	f.DurationVar(&p.WarmUp, "warm-up", 100*time.Millisecond, "time to warm up before each measurement")
+	f.BoolVar(&p.Verify, "verify", false, "verify all data (this lowers the figures)")
+	f.StringVar(&o.json, "json", "", "also write the report to `file`, as JSON; -: standard output, without the table")
+	f.StringVar(&o.csv, "csv", "", "also write the report to `file`, as CSV; -: standard output, without the table")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of this end to `file`, for go tool pprof, and go build -pgo")
 	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
 	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "`time` limit for connecting")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for connecting")
 	f.StringVar(&o.bind, "bind", "", "`address` that the server listens on (default: all)")
 	f.BoolVar(&o.once, "once", false, "serve one client, and end")
-	memory := f.Int("max-memory", 2048, "limit of the memory that this end registers, in `MiB`")
-	rest, err := parseAnyOrder(f, args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, _ = fmt.Fprint(stderr, usage)
-		f.SetOutput(stderr)
-		f.PrintDefaults()
+	f.IntVar(&o.memory, "max-memory", 2048, "limit of the memory that this end registers, in `MiB`")
+	usage.SetType(f, "test", "test,...")
+	usage.SetType(f, "s", "bytes,...")
+	usage.SetType(f, "q", "number,...")
+	return &usage.Page{Name: "verbena perf", About: "measure RDMA between this host and another",
+		Forms: []string{"[flags]", "[flags] HOST[:PORT]"}, Text: text, Flags: f}
+}
+
+func parseArgs(args []string, stdout io.Writer) (*options, error) {
+	var flags parsed
+	rest, err := flags.page().ParseMixed(args, stdout)
+	if err != nil {
 		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w; see verbena perf -help", err)
-	}
+	o, p, memory := &flags.options, &flags.plan, flags.memory
 	switch {
 	case len(rest) > 1:
 		return nil, fmt.Errorf("several hosts are given: %s; name one, or none to be the server", strings.Join(rest, " and "))
@@ -136,44 +139,44 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 		return nil, errors.New("-x and -i cannot be negative")
 	case o.timeout <= 0:
 		return nil, fmt.Errorf("-timeout is %v; it must be positive", o.timeout)
-	case *memory < 1 || *memory > 1<<20:
-		return nil, fmt.Errorf("-max-memory is %d; it must be 1 to %d", *memory, 1<<20)
-	case timeoutCode < 0 || timeoutCode > 31:
-		return nil, fmt.Errorf("-u is %d; it must be 0 to 31", timeoutCode)
+	case memory < 1 || memory > 1<<20:
+		return nil, fmt.Errorf("-max-memory is %d; it must be 1 to %d", memory, 1<<20)
+	case flags.timeoutCode < 0 || flags.timeoutCode > 31:
+		return nil, fmt.Errorf("-u is %d; it must be 0 to 31", flags.timeoutCode)
 	}
-	o.memory = int64(*memory) << 20
-	if timeoutCode > 0 {
-		p.AckTimeout = 4096 * time.Nanosecond << timeoutCode
+	o.memory = int64(memory) << 20
+	if flags.timeoutCode > 0 {
+		p.AckTimeout = 4096 * time.Nanosecond << flags.timeoutCode
 	}
 	if len(rest) == 0 && !o.perftest {
-		return &o, nil
+		return o, nil
 	}
 	if len(rest) > 0 {
 		o.target = rest[0]
 	}
-	p.CM, p.Duration = o.cm, time.Duration(duration)
-	if p.Sizes, err = numbers("-s", sizes, plan.MaxSize); err != nil {
+	p.CM, p.Duration = o.cm, time.Duration(flags.duration)
+	if p.Sizes, err = numbers("-s", flags.sizes, plan.MaxSize); err != nil {
 		return nil, err
 	}
 	switch {
-	case all && sizes != "":
+	case flags.all && flags.sizes != "":
 		return nil, errors.New("-a and -s exclude each other")
 	case p.Iterations < 0 || p.Iterations != 0 && p.Duration != 0:
 		return nil, errors.New("-n and -D exclude each other, and -n must not be negative")
-	case all:
+	case flags.all:
 		p.Sizes = plan.AllSizes()
 	}
-	counts, err := numbers("-q", connections, 1<<16)
+	counts, err := numbers("-q", flags.connections, 1<<16)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.makePlans(tests, counts, &p); err != nil {
+	if err := o.makePlans(flags.tests, counts, p); err != nil {
 		return nil, err
 	}
 	if o.perftest {
-		return &o, checkPerftest(o.plans, o.cm)
+		return o, checkPerftest(o.plans, o.cm)
 	}
-	return &o, nil
+	return o, nil
 }
 
 // makePlans makes a plan for each test and number of connections.
@@ -223,21 +226,6 @@ func numbers(name, list string, most int) (values []int, err error) {
 		values = append(values, n)
 	}
 	return values, nil
-}
-
-// parseAnyOrder reads flags and other arguments in any order.
-func parseAnyOrder(f *flag.FlagSet, args []string) (rest []string, err error) {
-	for len(args) > 0 {
-		if err := f.Parse(args); err != nil {
-			return nil, err
-		}
-		if left := f.Args(); len(left) > 0 {
-			rest, args = append(rest, left[0]), left[1:]
-			continue
-		}
-		break
-	}
-	return rest, nil
 }
 
 // seconds is a flag for a duration: a number without a unit means seconds.

@@ -22,7 +22,7 @@ import (
 
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o, err := parseArgs(args, stderr)
+	o, err := parseArgs(args, stdout)
 	if err != nil {
 		return exit.WrongArguments("verbena perf", err, stderr)
 	}

@@ -5,7 +5,6 @@ package ping
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +19,7 @@ import (
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/terminal"
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -38,17 +38,12 @@ type options struct {
 	target   string
 }
 
-const usage = `usage: verbena ping [flags] HOST[:PORT]
-       verbena ping -s [flags] [ADDRESS][:PORT]
-
-Checks whether RDMA works between this host and HOST: it makes a connection, sends, reads and
-writes, and compares the data. At HOST, "verbena ping -s" or "rping -s" must be running.
-
-`
+const text = `Checks whether RDMA works between this host and HOST: it makes a connection, sends, reads and
+writes, and compares the data. At HOST, "verbena ping -s" or "rping -s" must be running.`
 
 // Main runs the command, and returns its exit code.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o, err := parseArgs(args, stderr)
+	o, err := parseArgs(args, stdout)
 	if err != nil {
 		return exit.WrongArguments("verbena ping", err, stderr)
 	}
@@ -61,30 +56,31 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exit.Code(ctx, "verbena ping", err, stderr)
 }
 
-func parseArgs(args []string, stderr io.Writer) (*options, error) {
-	var o options
-	f := flag.NewFlagSet("verbena ping", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.StringVar(&o.device, "d", "", "device (default: by the system's route to HOST)")
-	f.IntVar(&o.gid, "g", -1, "index of the local GID (default: by the route)")
+// Page describes the command.
+func Page() *usage.Page { return page(&options{}) }
+
+func page(o *options) *usage.Page {
+	f := usage.NewFlags("verbena ping")
+	f.StringVar(&o.device, "d", "", "`device` (default: by the system's route to HOST)")
+	f.IntVar(&o.gid, "g", -1, "`index` of the local GID (default: by the route)")
 	f.BoolVar(&o.server, "s", false, "be the server, until interrupted")
-	f.IntVar(&o.port, "p", DefaultPort, "port, in the port space RDMA_PS_TCP")
-	f.IntVar(&o.count, "c", 5, "number of rounds; 0: until interrupted")
-	f.IntVar(&o.size, "size", 64, "bytes read and written in each round; rping -s accepts no more than its -S, by default 64")
+	f.IntVar(&o.port, "p", DefaultPort, "`port`, in the port space RDMA_PS_TCP")
+	f.IntVar(&o.count, "c", 5, "`number` of rounds; 0: until interrupted")
+	f.IntVar(&o.size, "size", 64, "`bytes` read and written in each round; rping -s accepts no more than its -S, by default 64")
 	f.DurationVar(&o.interval, "i", 200*time.Millisecond, "time from the start of one round to the start of the next")
 	f.DurationVar(&o.timeout, "t", 10*time.Second, "time limit for connecting, and for each round")
-	f.Usage = func() {
-		_, _ = fmt.Fprint(stderr, usage)
-		f.PrintDefaults()
-	}
-	if err := f.Parse(args); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			err = errors.New("see verbena ping -help")
-		}
+	return &usage.Page{Name: "verbena ping", About: "check whether RDMA works between this host and another, and if not, why",
+		Forms: []string{"[flags] HOST[:PORT]", "-s [flags] [ADDRESS][:PORT]"}, Text: text, Flags: f}
+}
+
+func parseArgs(args []string, stdout io.Writer) (*options, error) {
+	var o options
+	operands, err := page(&o).Parse(args, stdout)
+	if err != nil {
 		return nil, err
 	}
 	switch {
-	case f.NArg() > 1 || f.NArg() == 0 && !o.server:
+	case len(operands) > 1 || len(operands) == 0 && !o.server:
 		return nil, errors.New("name one host to ping, after the flags; see verbena ping -help")
 	case o.port < 1 || o.port > 65535:
 		return nil, fmt.Errorf("-p is %d; it must be 1 to 65535", o.port)
@@ -93,7 +89,9 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	case o.count < 0 || o.interval < 0 || o.timeout <= 0:
 		return nil, errors.New("-c and -i must be 0 or more, -t more than 0")
 	}
-	o.target = f.Arg(0)
+	if len(operands) > 0 {
+		o.target = operands[0]
+	}
 	return &o, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+
+	"github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // Exit codes, as env(1) and nohup(1) have them. All others are the program's.
@@ -42,9 +44,7 @@ type options struct {
 	command []string
 }
 
-const usage = `usage: verbena run [flags] COMMAND [ARGUMENT...]
-
-Runs a program that uses libibverbs or librdmacm, written in C, C++, Python, Rust …, on Verbena's
+const text = `Runs a program that uses libibverbs or librdmacm, written in C, C++, Python, Rust …, on Verbena's
 software device:
 
   verbena run ib_write_bw                                at one end
@@ -54,14 +54,12 @@ The program sees software devices in place of adapters. It needs no privileges a
 module. It must be linked dynamically with glibc; programs in Go use Verbena's packages.
 
 The exit code is the program's, or: 125 if verbena run failed, 126 if the program cannot be run
-this way, 127 if it was not found.
-
-`
+this way, 127 if it was not found.`
 
 // Main runs the command. It returns its exit code if the program could not be started; otherwise
 // the program has replaced this process.
-func Main(_ context.Context, args []string, _, stderr io.Writer) int {
-	o, err := parseArgs(args, stderr)
+func Main(_ context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parseArgs(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	}
@@ -76,10 +74,11 @@ func Main(_ context.Context, args []string, _, stderr io.Writer) int {
 	return exitFailed
 }
 
-func parseArgs(args []string, stderr io.Writer) (*options, error) {
-	var o options
-	f := flag.NewFlagSet("verbena run", flag.ContinueOnError)
-	f.SetOutput(stderr)
+// Page describes the command.
+func Page() *usage.Page { return page(&options{}) }
+
+func page(o *options) *usage.Page {
+	f := usage.NewFlags("verbena run")
 	f.StringVar(&o.folder, "lib", "", "`folder` with libverbena.so and libverbena-device.so (default: that of verbena, or ../lib/verbena, /usr/local/lib/verbena, /usr/lib/verbena)")
 	f.Func("d", "software `device`, such as soft-eth0 or 'soft-lo?loss=0.01'; repeat it for several (default: those of $"+devicesVariable+", or all)", func(name string) error {
 		o.devices = append(o.devices, name)
@@ -87,18 +86,19 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	})
 	f.StringVar(&o.faults, "faults", "", "`options` for every device, such as 'loss=0.01&delay=1ms'")
 	f.BoolVar(&o.verbose, "v", false, "print what is run, and with which environment")
-	f.Usage = func() {
-		_, _ = io.WriteString(stderr, usage)
-		f.PrintDefaults()
-	}
-	if err := f.Parse(args); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			err = errors.New("see verbena run -help")
-		}
+	return &usage.Page{Name: "verbena run", About: "run a program that uses libibverbs or librdmacm on the software device",
+		Forms: []string{"[flags] COMMAND [ARGUMENT...]"}, Text: text, Flags: f}
+}
+
+func parseArgs(args []string, stdout io.Writer) (*options, error) {
+	var o options
+	p := page(&o)
+	operands, err := p.Parse(args, stdout)
+	if err != nil {
 		return nil, err
 	}
 	var empty error
-	f.Visit(func(set *flag.Flag) {
+	p.Flags.Visit(func(set *flag.Flag) {
 		if set.Name == "lib" && o.folder == "" || set.Name == "faults" && o.faults == "" {
 			empty = fmt.Errorf("the value of -%s is empty: is a shell variable not set? Omit the flag to use its default", set.Name)
 		}
@@ -106,9 +106,9 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	switch {
 	case empty != nil:
 		return nil, empty
-	case f.NArg() == 0:
+	case len(operands) == 0:
 		return nil, errors.New("name the program to run, after the flags, as in: verbena run ib_write_bw")
 	}
-	o.command = f.Args()
+	o.command = operands
 	return &o, nil
 }

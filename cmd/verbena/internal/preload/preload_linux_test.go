@@ -392,9 +392,9 @@ func TestCommandLine(t *testing.T) {
 	code, _, err := s.result(s.command("-nosuchflag"))
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, err, "see verbena run -help")
-	code, _, err = s.result(s.command("-h"))
+	code, out, _ := s.result(s.command("-h"))
 	assert.Equal(t, exitOK, code)
-	assert.Contains(t, err, "usage: verbena run")
+	assert.Contains(t, out, "usage: verbena run")
 }
 
 func TestLibraryIsFound(t *testing.T) {

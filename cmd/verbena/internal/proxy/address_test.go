@@ -116,7 +116,7 @@ func TestWrongCommandLines(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	assert.Equal(t, exit.OK, Main(t.Context(), []string{"-h"}, &stdout, &stderr))
 	for _, part := range []string{"LISTEN TARGET", "%eth0", "-idle", "-max", "-grace", "-t "} {
-		assert.Contains(t, stderr.String(), part)
+		assert.Contains(t, stdout.String(), part)
 	}
 }
 

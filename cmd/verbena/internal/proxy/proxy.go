@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/internal/terminal"
+	"github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // options are the flags and arguments.
@@ -26,9 +27,7 @@ type options struct {
 	listen, target address
 }
 
-const usage = `usage: verbena proxy [flags] LISTEN TARGET
-
-Accepts connections at LISTEN, and joins each of them with a new connection to TARGET, until
+const text = `Accepts connections at LISTEN, and joins each of them with a new connection to TARGET, until
 interrupted. An address is tcp:HOST:PORT, or rdma:HOST:PORT for rsockets (as of librdmacm) over
 RDMA:
 
@@ -37,13 +36,11 @@ RDMA:
 
 LISTEN without HOST accepts connections from this machine only; tcp:*:PORT and rdma:*:PORT listen
 on all addresses. Anybody who reaches LISTEN reaches TARGET: the proxy has neither passwords nor
-encryption. IPv6 addresses are in brackets: tcp:[fe80::1%eth0]:8080.
-
-`
+encryption. IPv6 addresses are in brackets: tcp:[fe80::1%eth0]:8080.`
 
 // Main runs the command, and returns its exit code.
-func Main(ctx context.Context, args []string, _, stderr io.Writer) int {
-	o, err := parseArgs(args, stderr)
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parseArgs(args, stdout)
 	if err != nil {
 		return exit.WrongArguments("verbena proxy", err, stderr)
 	}
@@ -51,31 +48,33 @@ func Main(ctx context.Context, args []string, _, stderr io.Writer) int {
 	return exit.Code(ctx, "verbena proxy", err, stderr)
 }
 
-func parseArgs(args []string, stderr io.Writer) (*options, error) {
-	var o options
-	f := flag.NewFlagSet("verbena proxy", flag.ContinueOnError)
-	f.SetOutput(stderr)
+// Page describes the command.
+func Page() *usage.Page { return page(&options{}) }
+
+func page(o *options) *usage.Page {
+	f := usage.NewFlags("verbena proxy")
 	f.StringVar(&o.device, "d", "", "`device` for RDMA, such as mlx5_0 or soft-eth0 (default: the one by which the system reaches the address)")
 	f.IntVar(&o.max, "max", 512, "`number` of connections open at the same time; further ones wait")
 	f.DurationVar(&o.connect, "t", 10*time.Second, "time limit for connecting to TARGET")
-	f.DurationVar(&o.idle, "idle", 0, "end a connection when no data has moved in either direction for this `time` (default: never)")
+	f.DurationVar(&o.idle, "idle", 0, "end a connection when no data has moved in either direction for this time (default: never)")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "after an interrupt: time that open connections have to end; a second interrupt ends them at once")
 	f.BoolVar(&o.verbose, "v", false, "log every connection, not only failures")
-	f.Usage = func() {
-		_, _ = io.WriteString(stderr, usage)
-		f.PrintDefaults()
-	}
-	if err := f.Parse(args); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			err = errors.New("see verbena proxy -help")
-		}
+	return &usage.Page{Name: "verbena proxy", About: "join TCP connections and RDMA connections, for programs that know only TCP",
+		Forms: []string{"[flags] LISTEN TARGET"}, Text: text, Flags: f}
+}
+
+func parseArgs(args []string, stdout io.Writer) (*options, error) {
+	var o options
+	p := page(&o)
+	operands, err := p.Parse(args, stdout)
+	if err != nil {
 		return nil, err
 	}
 	var emptyDevice bool
-	f.Visit(func(set *flag.Flag) { emptyDevice = emptyDevice || set.Name == "d" && o.device == "" })
+	p.Flags.Visit(func(set *flag.Flag) { emptyDevice = emptyDevice || set.Name == "d" && o.device == "" })
 	switch {
-	case f.NArg() != 2:
-		return nil, fmt.Errorf("there are %d arguments after the flags; give two, LISTEN and TARGET, as in: verbena proxy tcp:8080 rdma:server:7471", f.NArg())
+	case len(operands) != 2:
+		return nil, fmt.Errorf("there are %d arguments after the flags; give two, LISTEN and TARGET, as in: verbena proxy tcp:8080 rdma:server:7471", len(operands))
 	case o.max < 1 || o.max > largestMax:
 		return nil, fmt.Errorf("-max is %d; it must be 1 to %d", o.max, largestMax)
 	case o.connect <= 0:
@@ -85,11 +84,10 @@ func parseArgs(args []string, stderr io.Writer) (*options, error) {
 	case emptyDevice:
 		return nil, errors.New("the value of -d is empty: is a shell variable not set? Omit the flag to use its default")
 	}
-	var err error
-	if o.listen, err = parseAddress(f.Arg(0)); err != nil {
+	if o.listen, err = parseAddress(operands[0]); err != nil {
 		return nil, fmt.Errorf("LISTEN: %w", err)
 	}
-	if o.target, err = parseTarget(f.Arg(1)); err != nil {
+	if o.target, err = parseTarget(operands[1]); err != nil {
 		return nil, fmt.Errorf("TARGET: %w", err)
 	}
 	if o.device != "" && o.listen.network != "rdma" && o.target.network != "rdma" {

@@ -10,6 +10,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/internal/terminal"
+	help "github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // common holds the flags that both ends of a transfer have.
@@ -26,13 +27,9 @@ type common struct {
 // users cannot see it, unlike a command line.
 const secretVariable = "VERBENA_SECRET"
 
-func (c *invocation) flags(common *common) *flag.FlagSet {
-	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	f.SetOutput(c.err)
-	f.Usage = func() {
-		_, _ = fmt.Fprintf(c.err, "usage: verbena %s %s\n\n%s\n\n", c.name, c.usage, c.about)
-		f.PrintDefaults()
-	}
+// flags defines the flags of both commands.
+func (common *common) flags(name string) *flag.FlagSet {
+	f := help.NewFlags(name)
 	f.StringVar(&common.device, "d", "", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the address)")
 	f.StringVar(&common.secret, "secret", "", "shared `secret`, the same at both ends; other users of this machine can see the command line: better use -secret-file or $"+secretVariable)
 	f.StringVar(&common.secretFile, "secret-file", "", "`file` whose first line is the secret")
@@ -45,16 +42,18 @@ func (c *invocation) flags(common *common) *flag.FlagSet {
 // parse reads flags and other arguments in any order. After "--" nothing is a flag. An empty
 // argument usually comes from a shell variable that is not set, so parse refuses it where it
 // would change the meaning of the command.
-func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
-	if rest, err = parseMixed(f, args); err != nil {
+func (c *invocation) parse(p *help.Page) (rest []string, err error) {
+	if rest, err = p.ParseMixed(c.args, c.out); errors.Is(err, flag.ErrHelp) {
 		return nil, err
+	} else if err != nil {
+		return nil, usage(err)
 	}
 	for _, arg := range rest {
 		if arg == "" {
 			return nil, usage(errors.New("an argument is empty: is a shell variable not set? For the working directory, write \".\""))
 		}
 	}
-	f.Visit(func(set *flag.Flag) {
+	p.Flags.Visit(func(set *flag.Flag) {
 		switch set.Name {
 		case "d", "l", "secret", "secret-file":
 			if set.Value.String() == "" {
@@ -63,26 +62,6 @@ func parse(f *flag.FlagSet, args []string) (rest []string, err error) {
 		}
 	})
 	return rest, err
-}
-
-func parseMixed(f *flag.FlagSet, args []string) (rest []string, err error) {
-	for len(args) > 0 {
-		if err := f.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return nil, err
-			}
-			return nil, &exitError{code: exitUsage, printed: true, err: err}
-		}
-		left := f.Args()
-		if used := len(args) - len(left); used > 0 && args[used-1] == "--" {
-			return append(rest, left...), nil
-		}
-		if len(left) == 0 {
-			break
-		}
-		rest, args = append(rest, left[0]), left[1:]
-	}
-	return rest, nil
 }
 
 // readSecret returns the secret from the flags or the environment, or nil.

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	help "github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -35,21 +36,31 @@ type receiveFlags struct {
 	slots     int
 }
 
-func receive(ctx context.Context, c *invocation) error {
-	var o receiveFlags
-	f := c.flags(&o.common)
-	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`address` to listen on, HOST:PORT; :PORT means all addresses of the device (default 127.0.0.1:%d, or with -d all addresses of the device)", defaultPort))
+// ReceivePage describes verbena receive.
+func ReceivePage() *help.Page { return (&receiveFlags{}).page() }
+
+func (o *receiveFlags) page() *help.Page {
+	f := o.flags("verbena receive")
+	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`host:port` to listen on; :PORT means all addresses of the device (default 127.0.0.1:%d, or with -d all addresses of the device)", defaultPort))
 	f.BoolVar(&o.newSecret, "new-secret", false, "generate a secret, and print it once")
 	f.BoolVar(&o.insecure, "insecure", false, "without a secret, accept senders on other machines too: anyone who reaches the address can write files here")
-	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with another size or time: `refuse`, skip or overwrite; only overwrite changes permissions of what exists")
+	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with another size or time: refuse, skip or overwrite; only overwrite changes permissions of what exists")
 	f.BoolVar(&o.once, "once", false, "end after one transfer, with its exit code")
 	f.DurationVar(&o.retry, "retry", time.Minute, "with -once: how long to wait for the sender to reconnect after the connection was lost")
 	f.BoolVar(&o.sync, "sync", false, "flush each file to the disk before reporting it")
 	f.StringVar(&o.key, "key", "", "`text` to send in return for the sender's ID (default: a random one for each transfer)")
 	f.Var(&o.maxSize, "max-size", "refuse files larger than this number of `bytes`")
-	f.IntVar(&o.transfers, "transfers", 8, "number of transfers to receive at the same time")
-	f.IntVar(&o.slots, "window", session.DefaultSlots, "number of 1 MiB blocks that each transfer may have in flight: 1 to "+strconv.Itoa(proto.MaxSlots))
-	args, err := parse(f, c.args)
+	f.IntVar(&o.transfers, "transfers", 8, "`number` of transfers to receive at the same time")
+	f.IntVar(&o.slots, "window", session.DefaultSlots, "`number` of 1 MiB blocks that each transfer may have in flight: 1 to "+strconv.Itoa(proto.MaxSlots))
+	help.SetType(f, "existing", "refuse|skip|overwrite")
+	return &help.Page{Name: "verbena receive", About: "receive files, directories and messages into a folder",
+		Forms: []string{"[flags] DIR"},
+		Text:  "Receives files, directories and messages from verbena send into the folder DIR.", Flags: f}
+}
+
+func receive(ctx context.Context, c *invocation) error {
+	var o receiveFlags
+	args, err := c.parse(o.page())
 	p := c.printer(&o.common)
 	if err == nil {
 		err = o.run(ctx, p, args)

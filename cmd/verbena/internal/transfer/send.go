@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	help "github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // sendFlags holds the flags of verbena send.
@@ -25,18 +26,28 @@ type sendFlags struct {
 	id    string
 }
 
-func send(ctx context.Context, c *invocation) error {
-	var o sendFlags
-	f := c.flags(&o.common)
+// SendPage describes verbena send.
+func SendPage() *help.Page { return (&sendFlags{}).page() }
+
+func (o *sendFlags) page() *help.Page {
+	f := o.flags("verbena send")
 	f.StringVar(&o.text, "m", "", "send this `text` instead of files")
-	f.Var(&o.limit, "limit", "limit in bytes per second: a `rate` such as 10M or 64MiB")
+	f.Var(&o.limit, "limit", "limit in `bytes` per second, such as 10M or 64MiB")
 	f.DurationVar(&o.retry, "retry", time.Minute, "how long to try to reconnect and continue after the connection was lost")
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the receiver to start")
-	f.StringVar(&o.id, "id", "", "name of the sender for the receiver (default USER@HOST)")
-	args, err := parse(f, c.args)
+	f.StringVar(&o.id, "id", "", "`name` of the sender for the receiver (default USER@HOST)")
+	return &help.Page{Name: "verbena send", About: "send files, directories or a message",
+		Forms: []string{"[flags] FILE... HOST:PORT", "[flags] -m TEXT HOST:PORT"},
+		Text:  "Sends files and directories, or a message, to verbena receive at HOST.", Flags: f}
+}
+
+func send(ctx context.Context, c *invocation) error {
+	var o sendFlags
+	page := o.page()
+	args, err := c.parse(page)
 	p := c.printer(&o.common)
 	if err == nil {
-		err = o.run(ctx, p, isSet(f, "m"), args)
+		err = o.run(ctx, p, isSet(page.Flags, "m"), args)
 	}
 	p.End()
 	report(p, err)

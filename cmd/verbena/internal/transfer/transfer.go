@@ -11,21 +11,19 @@ import (
 
 // invocation is one run of a command.
 type invocation struct {
-	name, usage, about string
-	args               []string
-	out, err           io.Writer
+	name     string
+	args     []string
+	out, err io.Writer
 }
 
 // Send runs verbena send, and returns its exit code.
 func Send(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return codeOf(ctx, send(ctx, &invocation{"send", "[flags] FILE... HOST:PORT | -m TEXT HOST:PORT",
-		"Sends files and directories, or a message, to verbena receive at HOST.", args, stdout, stderr}))
+	return codeOf(ctx, send(ctx, &invocation{"send", args, stdout, stderr}))
 }
 
 // Receive runs verbena receive, and returns its exit code.
 func Receive(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return codeOf(ctx, receive(ctx, &invocation{"receive", "[flags] DIR",
-		"Receives files, directories and messages from verbena send into the folder DIR.", args, stdout, stderr}))
+	return codeOf(ctx, receive(ctx, &invocation{"receive", args, stdout, stderr}))
 }
 
 // oneLine makes an error one line.
