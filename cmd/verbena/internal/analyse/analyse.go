@@ -63,15 +63,21 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		in = interruptible{ctx, file}
 	}
 	r, err := capture.Analyse(in)
-	if o.json {
+	empty := r.Packets == 0 && len(notes(r)) == 0
+	switch {
+	case err != nil && empty: // most likely it is no capture
+	case o.json:
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
 		err = errors.Join(err, e.Encode(r))
-	} else {
+	default:
 		show(stdout, r, o.verbose)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w; what is above was read before", operands[0], err)
+		err = fmt.Errorf("%s: %w", operands[0], err)
+		if !empty {
+			err = fmt.Errorf("%w; what is above was read before", err)
+		}
 	}
 	if errors.As(err, new(interrupt.Error)) { // which exit.Code does not print
 		_, _ = fmt.Fprintf(stderr, "verbena analyse: %v\n", err)

@@ -74,16 +74,15 @@ func TestTruncated(t *testing.T) {
 	assert.Contains(t, stderr, "truncated")
 }
 
-// TestInterrupted: of a file, what was read before is shown. A pipe is read to its end, which the
+// TestInterrupted: a file is read no further. A pipe is read to its end, which the
 // program that writes it has been told to bring.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(interrupt.Error{Signal: syscall.SIGINT})
 	var out, errors bytes.Buffer
 	require.Equal(t, 130, Main(ctx, []string{broken}, &out, &errors))
-	assert.Contains(t, out.String(), "0 packets")
+	assert.Empty(t, out.String())
 	assert.Contains(t, errors.String(), "interrupted by signal")
-	assert.Contains(t, errors.String(), "what is above was read before")
 
 	input := os.Stdin
 	defer func() { os.Stdin = input }()
@@ -99,11 +98,19 @@ func TestInterrupted(t *testing.T) {
 	assert.Empty(t, errors.String())
 }
 
-// TestUnreadable: the cause is shown.
+// TestUnreadable: the cause is shown, and no table of nothing.
 func TestUnreadable(t *testing.T) {
-	code, _, stderr := run(t.TempDir())
-	require.Equal(t, exit.Failed, code)
-	assert.Contains(t, stderr, "directory")
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, []byte("these are words, and no capture at all\n"), 0o600))
+	for path, want := range map[string]string{t.TempDir(): "directory", text: "pcap"} {
+		for _, args := range [][]string{{path}, {"-json", path}} {
+			code, out, stderr := run(args...)
+			require.Equal(t, exit.Failed, code)
+			assert.Empty(t, out)
+			assert.Contains(t, stderr, want)
+			assert.NotContains(t, stderr, "above")
+		}
+	}
 }
 
 // TestRefusals: the reasons of NAKs are in order.
