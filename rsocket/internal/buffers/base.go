@@ -32,7 +32,8 @@ type Memory struct {
 }
 
 // maxKept is how much memory of ended connections is kept for the next ones: to map and register it takes
-// longer than all else that a connection needs of the system.
+// longer than all else that a connection needs of the system. It is too small for other processes to map it,
+// so that a former peer cannot go on reading it.
 const maxKept = 64
 
 // NewMemory makes memory of which growth bytes at most are used for buffers beside those that
