@@ -52,12 +52,15 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	case errors.Is(err, rdma.ErrPeerClosed):
 		return []string{"The server ended, or refused the size: rping -s accepts no more bytes than its -S."}
 	}
-	return []string{"The connection was set up, but its packets do not get through, or no longer: is the server still running?"}
+	return []string{"The connection was set up, but its packets do not get through, or no longer: is the server still running, and not stopped?"}
 }
 
 // unanswered finds out why a host may not answer.
 func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	var lines []string
+	if strings.Contains(r.failure.Error(), "the process does not respond") {
+		return []string{"The process that listens there is one of this machine. It is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy; the network is not the cause."}
+	}
 	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
 		lines = append(lines, "This device uses UDP port "+strconv.Itoa(int(e.UDPPort))+" (see above), but adapters and the kernel's RoCE driver answer only to port 4791.")
 	}
@@ -65,6 +68,10 @@ func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	case strings.Contains(r.failure.Error(), "no process has the peer's UDP port"):
 		lines = append(lines, "The host is up and reports that UDP port 4791 is closed: it has no active RoCE device.",
 			`Start "verbena ping -s" there, or configure its adapter or rxe (rdma link).`)
+	case alive && closedPortsAnswer(ctx, addr):
+		lines = append(lines, "The host is up, and reports closed UDP ports, but not port 4791: something there has that port, and does not answer.",
+			"So the process is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy, or a rule there drops packets to this port alone.",
+			"Check there: ss -ulnp sport = :4791; ps -o stat,args (T is stopped); nft list ruleset.")
 	case alive:
 		lines = append(lines, "The host is up, because it answers to TCP. So a firewall there or on the path blocks UDP port 4791, or no RoCE device listens on that address.",
 			"Check there: rdma link; ss -ulnp sport = :4791; nft list ruleset. Both directions must be open for packets from any port to port 4791.")
@@ -87,4 +94,25 @@ func probe(ctx context.Context, addr netip.Addr) bool {
 	}
 	err = errno.Named(err)
 	return err == nil || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// closedPortsAnswer reports whether a host says by ICMP that a UDP port is closed. Port 1 is: tcpmux has
+// it, which is not used any more, and was for TCP.
+func closedPortsAnswer(ctx context.Context, addr netip.Addr) bool {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "udp", net.JoinHostPort(addr.String(), "1"))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	for range 4 { // packets may be lost
+		if _, err = conn.Write(nil); err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+			_, err = conn.Read(make([]byte, 1))
+		}
+		if errors.Is(errno.Named(err), syscall.ECONNREFUSED) {
+			return true
+		}
+	}
+	return false
 }
