@@ -247,7 +247,9 @@ func TestReceiverNotReady(t *testing.T) {
 		assert.Contains(t, c.Diagnosis, "RNR")
 		assert.Positive(t, c.Sent[1].RNRNAKs)
 		assert.Positive(t, c.Sent[0].Repeats.RNR)
-		assert.Zero(t, c.Sent[0].Repeats.Duplicated)
+		// Repeats that lie in the socket while the receiver has no processor arrive at the same time, as
+		// duplicates do.
+		assert.Less(t, c.Sent[0].Repeats.Duplicated, c.Sent[0].Repeats.RNR)
 	}
 }
 
