@@ -7,9 +7,9 @@ import (
 
 const (
 	maxMessages = 64
-	// arenaSize has room for the longest train. With more, the receiver of a long message would idle
-	// while its packets are made.
-	arenaSize = MaxPacket + 2*cacheLine
+	// arenaSize has room for four long trains, and is well below the size of a second-level
+	// cache.
+	arenaSize = 256 << 10
 	// Trains start at multiples of cacheLine, so that the kernel copies whole lines.
 	cacheLine = 64
 )
