@@ -10,7 +10,7 @@ import (
 
 // substitution lets another goroutine drive the engine while the one that drives it sleeps: Run, or a
 // Close that drives it, or DriveUntil, which itself drives the engine while Run sleeps. The goroutine
-// that changes state from possible, or from lent to underWay, drives the engine. One that spins is not
+// that changes state from possible, or from lent to underWay, drives the engine. A goroutine that spins is not
 // substituted: it takes up queued functions soon, and those of several goroutines together.
 type substitution struct {
 	state atomic.Int32
@@ -152,8 +152,11 @@ func (s forFriends) Wake() { s.wake() }
 // drive is DriveUntil, once the calling goroutine drives the engine.
 func (e *Engine) drive(done func() bool) (over bool) {
 	n := &e.notifier
-	defer n.place.Store(nil) // Run sleeps at wakeup
 	e.substitution.until = done
+	defer func() {
+		e.substitution.until = nil
+		n.place.Store(nil) // Run sleeps at wakeup
+	}()
 	for at := e.takePlace(); at != nil && !e.runDecides() && e.substitution.state.Load() == underWay; {
 		worked := e.pass() > 0
 		// Wake after this pass has begun ends the sleep, or prevents it; before, done sees its reason.

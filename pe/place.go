@@ -39,7 +39,8 @@ type handover struct {
 func (e *Engine) maySleepAtDevice(ctx context.Context) (end func()) {
 	stop := context.AfterFunc(ctx, func() {
 		if e.turns.Load() == nil {
-			e.wake()
+			e.wake()                     // Run does not go to sleep, if it is about to
+			e.notifier.endSleepAtPlace() // and wakes, also if a goroutine in Dispatch takes the wake-up
 		}
 	})
 	return func() {

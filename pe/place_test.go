@@ -122,6 +122,37 @@ func TestEndBeforeSleepAtDevice(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
+// Run returns when its context.Context ends while another goroutine is in Dispatch, which takes the wake-up.
+func TestEndDuringDispatch(t *testing.T) {
+	e := newEngine(t, pe.Config{Spin: -1})
+	b := newFakeSleeper(func() bool { return false })
+	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	me := uintptr(goroutine.Current())
+	for ctx.Err() == nil {
+		for b.by.Load() == 0 {
+			runtime.Gosched()
+		}
+		ran := make(chan struct{})
+		require.NoError(t, e.Dispatch(func() {
+			if uintptr(goroutine.Current()) == me {
+				cancel()
+				for range 10_000 { // until the goroutine that notices it has run
+					runtime.Gosched()
+				}
+			}
+			close(ran)
+		}))
+		<-ran
+	}
+	require.ErrorIs(t, <-ended, context.Canceled) // for ever, if Run sleeps on
+	require.NoError(t, s.Close())
+	require.NoError(t, e.Close())
+}
+
 // An engine that was refused a place does not leave it: another goroutine does the work there.
 func TestRefusedPlaceIsNotLeft(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})

@@ -9,8 +9,9 @@ import (
 // Spin decides how long a goroutine of a device or an engine continues to poll after an empty
 // poll, before it sleeps. A wake-up takes tens of microseconds, which a peer with successive
 // requests pays for each batch; polling takes a processor, which the peer may need. So the
-// goroutine continues only while recent events came shortly after it went idle, and not while other
-// programs want the processors.
+// goroutine continues only while recent events came shortly after it went idle, and not when it has
+// just lost the processor to other programs. By default it polls for less time than yieldEvery, and
+// so yields the processor by sleeping only.
 type Spin struct {
 	fixed   bool          // limit does not change
 	longest time.Duration // upper bound of limit
@@ -37,8 +38,8 @@ const (
 	// From then on it polls only once in wastedPause sleeps.
 	maxWasted   = 4
 	wastedPause = 64
-	// lateYield: if a yield between two polls takes so long, others want the processor, and the
-	// goroutine polls only once in wastedPause sleeps too.
+	// lateYield: if the next poll comes so late and finds nothing, others have had the processor, and
+	// the goroutine polls only once in wastedPause sleeps too.
 	lateYield = 100 * time.Microsecond
 	// shortestSpin is the shortest time worth a look at the clock.
 	shortestSpin = 5 * time.Microsecond

@@ -123,4 +123,10 @@ func TestYields(t *testing.T) {
 		now += time.Microsecond
 	}
 	require.Equal(t, int(maxSpin/yieldEvery)-1, yields)
+
+	s = Fixed(Default)
+	for s.KeepPolling(now, false) {
+		require.False(t, s.yields)
+		now += time.Microsecond
+	}
 }

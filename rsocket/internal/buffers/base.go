@@ -31,9 +31,9 @@ type Memory struct {
 	closed bool
 }
 
-// maxKept is how much memory of ended connections is kept for the next ones: to map and register it takes
-// longer than all else that a connection needs of the system. It is too small for other processes to map it,
-// so that a former peer cannot go on reading it.
+// maxKept is of how many ended connections the memory is kept for the next ones: to map and register it
+// takes longer than all else that a connection needs of the system. Each piece is too small for other
+// processes to map it (minMemory of package local), so that a former peer cannot go on reading it.
 const maxKept = 64
 
 // NewMemory makes memory of which growth bytes at most are used for buffers beside those that
@@ -137,6 +137,7 @@ func (m *Memory) NewBase() (Base, error) {
 			m.held.Add(Smallest)
 			return Base{e}, nil
 		}
+		_ = e.Close() // the device is closed
 	}
 	m.mu.Unlock()
 	e, err := m.expose(Smallest)

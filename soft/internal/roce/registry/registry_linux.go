@@ -238,7 +238,8 @@ type Known struct {
 type knownEntry struct {
 	device netip.AddrPort
 	conn   *net.UnixConn
-	expiry *time.Timer
+	asked  time.Time   // the other process had the name after that
+	expiry *time.Timer // late, if this process has been stopped
 }
 
 const (
@@ -248,6 +249,7 @@ const (
 
 // Find is the function Find. It keeps what it has found.
 func (k *Known) Find(ctx context.Context, space Space, addr netip.AddrPort) (device netip.AddrPort, err error) {
+	asked := time.Now()
 	device, conn, err := findConn(ctx, space, addr)
 	key := name(space, addr)
 	var old []*net.UnixConn
@@ -274,13 +276,15 @@ func (k *Known) Find(ctx context.Context, space Space, addr netip.AddrPort) (dev
 		if k.entries == nil {
 			k.entries = make(map[string]knownEntry)
 		}
-		expiry := time.AfterFunc(cmp.Or(k.maxAge, maxAge), func() { k.expire(key, conn) })
-		k.entries[key] = knownEntry{device, conn, expiry}
+		expiry := time.AfterFunc(k.age(), func() { k.expire(key, conn) })
+		k.entries[key] = knownEntry{device, conn, asked, expiry}
 	}
 	k.mu.Unlock()
 	closeAll(old)
 	return device, err
 }
+
+func (k *Known) age() time.Duration { return cmp.Or(k.maxAge, maxAge) }
 
 // expire forgets an entry, unless it has been replaced.
 func (k *Known) expire(key string, conn *net.UnixConn) {
@@ -307,7 +311,7 @@ func (k *Known) Look(space Space, addr netip.AddrPort) (device netip.AddrPort, o
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e, ok := k.entries[name(space, addr)]
-	if !ok || !isOpen(e.conn) {
+	if !ok || time.Since(e.asked) >= k.age() || !isOpen(e.conn) {
 		return netip.AddrPort{}, false
 	}
 	return e.device, true
