@@ -28,8 +28,8 @@ const (
 	recalled         // DriveUntil sleeps; Run waits for it
 )
 
-// substitute is a goroutine that drives the engine in place of another one.
-type substitute struct {
+// standIn is a goroutine that drives the engine in place of another one.
+type standIn struct {
 	from   int32   // the state before
 	driver uintptr // ID of the goroutine that is substituted
 }
@@ -81,7 +81,7 @@ func (e *Engine) Dispatch(f func()) error {
 
 // substitute makes the calling goroutine drive the engine, if the state is possible or other, and no
 // function was queued before.
-func (e *Engine) substitute(other int32) (by substitute, ok bool) {
+func (e *Engine) substitute(other int32) (by standIn, ok bool) {
 	s := &e.substitution
 	by.from = s.state.Load()
 	if e.turns.Load() != nil || by.from != possible && by.from != other || !s.state.CompareAndSwap(by.from, underWay) {
@@ -97,7 +97,7 @@ func (e *Engine) substitute(other int32) (by substitute, ok bool) {
 }
 
 // substituted is called when the goroutine no longer drives the engine.
-func (e *Engine) substituted(by substitute) {
+func (e *Engine) substituted(by standIn) {
 	s := &e.substitution
 	switch {
 	case s.state.CompareAndSwap(underWay, by.from):
@@ -111,7 +111,7 @@ func (e *Engine) substituted(by substitute) {
 
 // runAsSubstitute runs f, and returns the engine to the goroutine that sleeps, even after a panic or
 // runtime.Goexit.
-func (e *Engine) runAsSubstitute(by substitute, f func()) {
+func (e *Engine) runAsSubstitute(by standIn, f func()) {
 	allDone := false
 	defer func() {
 		if !allDone {
@@ -190,7 +190,7 @@ func (e *Engine) sleepSubstituted(at *place) (slept bool) {
 	}
 	slept = at.sleep(&e.notifier.ended)
 	for !s.state.CompareAndSwap(lent, underWay) && !s.state.CompareAndSwap(recalled, awaited) {
-		runtime.Gosched() // another goroutine is in Dispatch, for two passes at most
+		runtime.Gosched() // another goroutine is in Dispatch: its function, and two passes at most
 	}
 	return slept
 }

@@ -82,15 +82,21 @@ func newSleepy(t *testing.T, e *pe.Engine, sleeper func() host.Sleeper) (*sleepy
 	return s, b.control
 }
 
+// runs has Run drive the engine until cancel is called, and returns what it returns.
+func runs(t *testing.T, e *pe.Engine) (ctx context.Context, cancel context.CancelFunc, ended chan error) {
+	ctx, cancel = context.WithCancel(t.Context())
+	ended = make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	return ctx, cancel, ended
+}
+
 // Run sleeps at the device of its context, and is woken there by Do, by the backend and by the end of
 // its context.Context. It leaves the device when it returns.
 func TestSleepAtDevice(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
 	b := newFakeSleeper(func() bool { return false })
 	s, control := newSleepy(t, e, func() host.Sleeper { return b })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
+	_, cancel, ended := runs(t, e)
 	for range 20 {
 		ran := make(chan struct{})
 		require.NoError(t, e.Do(func() { close(ran) }))
@@ -127,10 +133,8 @@ func TestEndDuringDispatch(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
 	b := newFakeSleeper(func() bool { return false })
 	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel, ended := runs(t, e)
 	defer cancel()
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
 	me := uintptr(goroutine.Current())
 	for ctx.Err() == nil {
 		for b.by.Load() == 0 {
@@ -158,9 +162,7 @@ func TestRefusedPlaceIsNotLeft(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
 	b := newFakeSleeper(func() bool { return true })
 	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
+	_, cancel, ended := runs(t, e)
 	for range 20 {
 		ran := make(chan struct{})
 		require.NoError(t, e.Do(func() { close(ran) }))
@@ -177,9 +179,7 @@ func TestRefusedPlaceIsNotLeft(t *testing.T) {
 func TestDriveUntilWithoutAPlace(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
 	s, _ := newSleepy(t, e, func() host.Sleeper { return nil })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
+	_, cancel, ended := runs(t, e)
 	for asleep := 0; asleep < 2; asleep++ { // Run is, when Dispatch calls the function here, and has nothing to do after it
 		var by atomic.Uintptr
 		require.NoError(t, e.Dispatch(func() { by.Store(uintptr(goroutine.Current())) }))
@@ -203,9 +203,7 @@ func TestDispatchWhileDriveUntilSleeps(t *testing.T) {
 	e := newEngine(t, pe.Config{Spin: -1})
 	b := newFakeSleeper(func() bool { return false })
 	s, _ := newSleepy(t, e, func() host.Sleeper { return b })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
+	ctx, cancel, ended := runs(t, e)
 	var set atomic.Bool
 	drive := func() (drove chan bool) {
 		drove = make(chan bool, 1)
@@ -260,9 +258,7 @@ func TestNoWakeupIsLost(t *testing.T) {
 		}
 		return one
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- e.Run(ctx) }()
+	_, cancel, ended := runs(t, e)
 	var work sync.WaitGroup
 	for i := range callers {
 		work.Go(func() {

@@ -203,7 +203,7 @@ func (s stack) serve(address string, serve func(l net.Listener) error) error {
 		return err
 	case <-left:
 		_ = l.Close()
-		if err := <-ended; !errors.Is(err, net.ErrClosed) && !errors.Is(err, http.ErrServerClosed) {
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
