@@ -27,15 +27,15 @@ type streams struct {
 	device string
 }
 
-// streamMeasurements are the names of what bench stream measures.
-var streamMeasurements = map[kind]string{trip: "trip", stream: "send", connecting: "connect", requests: "http", bodies: "bodies"}
-
-func (streams) measures(f figure) bool { return streamMeasurements[f.kind] != "" }
-func (streams) firstCount(figure) int  { return 0 }
+func (streams) measures(f figure) bool {
+	return slices.ContainsFunc(measurements, func(m measurement) bool { return m.kind == f.kind })
+}
+func (streams) firstCount(figure) int { return 0 }
 
 func (s streams) commands(j *job) (server, client process.Program) {
 	at := net.JoinHostPort(j.server.String(), number(j.port))
-	what := []string{s.path, "stream", "-d", s.device, "-measure", streamMeasurements[j.figure.kind], "-s", number(j.figure.size)}
+	m := slices.IndexFunc(measurements, func(m measurement) bool { return m.kind == j.figure.kind })
+	what := []string{s.path, "stream", "-d", s.device, "-measure", measurements[m].name, "-s", number(j.figure.size)}
 	server.Args = slices.Concat(what, []string{"-l", at})
 	client.Args = slices.Concat(what, []string{"-t", j.time.String(), "-callers", number(j.figure.callers), at})
 	return server, client
@@ -55,11 +55,12 @@ func RunStream(ctx context.Context, args []string) (err error) {
 	callers := f.Int("callers", 1, "HTTP requests at the same time, each with a connection")
 	duration := f.Duration("t", time.Second, "time of the measurement")
 	_ = f.Parse(args) // exits on an error
-	m, ok := measurements[*measure]
-	if !ok || *size < 1 || *size > maxMessage || *duration <= 0 || f.NArg() != 1 && *listen == "" {
+	i := slices.IndexFunc(measurements, func(m measurement) bool { return m.name == *measure })
+	if i < 0 || *size < 1 || *size > maxMessage || *duration <= 0 || f.NArg() != 1 && *listen == "" {
 		return fmt.Errorf("name the address of the server, or -l ADDRESS to be the server; "+
 			"a measurement is trip, send, connect, http or bodies; the time must be positive, and the size from 1 to %d", maxMessage)
 	}
+	m := measurements[i]
 	s, err := openStack(*name)
 	if err != nil {
 		return err
@@ -94,16 +95,18 @@ type client struct {
 
 // measurement is one thing to measure. The server's part ends when the listener is closed.
 type measurement struct {
+	kind    kind
+	name    string
 	serve   func(l net.Listener, size int) error
 	measure func(c *client) error
 }
 
-var measurements = map[string]measurement{
-	"trip":    {forEach(echo), onOne(roundTrips)},
-	"send":    {forEach(count), onOne(send)},
-	"connect": {forEach(echo), connect},
-	"http":    {serveHTTP, func(c *client) error { return c.requests(printRate) }},
-	"bodies":  {serveHTTP, func(c *client) error { return c.requests(printBodies) }},
+var measurements = []measurement{
+	{trip, "trip", forEach(echo), onOne(roundTrips)},
+	{stream, "send", forEach(count), onOne(send)},
+	{connecting, "connect", forEach(echo), connect},
+	{requests, "http", serveHTTP, func(c *client) error { return c.requests(printRate) }},
+	{bodies, "bodies", serveHTTP, func(c *client) error { return c.requests(printBodies) }},
 }
 
 // forEach serves one connection after the other.
