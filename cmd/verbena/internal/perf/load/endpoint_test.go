@@ -178,7 +178,9 @@ func TestWrongEnds(t *testing.T) {
 	}
 }
 
-// Nothing is allocated for an operation, at either end.
+// Nothing is allocated for an operation, at either end. Other goroutines of the process allocate
+// now and then, as the one that reads the addresses of the host when an interface changes, so a
+// measurement that counts too many is made again.
 func TestNothingIsAllocated(t *testing.T) {
 	for _, test := range plan.Tests() {
 		t.Run(test.String(), func(t *testing.T) {
@@ -186,15 +188,21 @@ func TestNothingIsAllocated(t *testing.T) {
 			if test.Kind == plan.Latency {
 				p.Iterations = 800 // two pollers may take turns on one processor
 			}
-			client, server := pair(t, p)
-			prepare(t, 0, client, server)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			_, err := client.Measure()
-			require.NoError(t, err)
-			runtime.ReadMemStats(&after)
-			// Queues and the histogram grow at first.
-			assert.Less(t, after.Mallocs-before.Mallocs, uint64(p.Iterations/2))
+			limit := uint64(p.Iterations / 2) // queues and the histogram grow at first
+			allocated := limit
+			for range 3 {
+				client, server := pair(t, p)
+				prepare(t, 0, client, server)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				_, err := client.Measure()
+				require.NoError(t, err)
+				runtime.ReadMemStats(&after)
+				if allocated = min(allocated, after.Mallocs-before.Mallocs); allocated < limit {
+					return
+				}
+			}
+			assert.Less(t, allocated, limit)
 		})
 	}
 }
