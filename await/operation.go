@@ -130,7 +130,8 @@ func operate[T Target](ctx context.Context, to T, with operands) (original uint6
 // time; the caller's references are held until the end.
 func (o *operation) allocate() (*rdma.Task, error) {
 	if o.conn != nil {
-		p, err := poolOf(o.conn.Context().Friends(friend.Package{}).Attachment, o.conn.Context().Pool)
+		c := o.conn.Context()
+		p, err := poolOf[rdma.Pool](c.Friends(friend.Package{}).Attachment(newContextPool[rdma.Pool]), c.Pool)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +148,8 @@ func (o *operation) allocate() (*rdma.Task, error) {
 		}
 		return allocate(p, o.conn, &o.operands)
 	}
-	p, err := poolOf(o.peer.Context().Friends(friend.Package{}).Attachment, o.peer.Context().Pool)
+	c := o.peer.Context()
+	p, err := poolOf[rdma.DatagramPool](c.Friends(friend.Package{}).Attachment(newContextPool[rdma.DatagramPool]), c.Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -164,10 +166,14 @@ const poolTasks = 64
 // goroutine.
 type contextPool[P any] struct{ pool *P }
 
-// poolOf returns the pool of a context, and makes it on the first call. attachment and create are
-// methods of the context.
-func poolOf[P any](attachment func(func() any) any, create func(int, func(*rdma.Task), func(*rdma.Task, error)) (*P, error)) (p *P, err error) {
-	c := attachment(func() any { return &contextPool[P]{} }).(*contextPool[P])
+// newContextPool makes what a context keeps for this package. It is named where P is known: as a
+// function literal in poolOf, which is generic, it would be allocated for each operation.
+func newContextPool[P any]() any { return &contextPool[P]{} }
+
+// poolOf returns the pool of a context, and makes it on the first call. attached is what the context
+// keeps for this package, and create makes a pool of it.
+func poolOf[P any](attached any, create func(int, func(*rdma.Task), func(*rdma.Task, error)) (*P, error)) (p *P, err error) {
+	c := attached.(*contextPool[P])
 	if c.pool == nil {
 		c.pool, err = create(poolTasks, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
 	}

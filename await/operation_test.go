@@ -67,6 +67,23 @@ func TestOperations(t *testing.T) {
 	require.Equal(t, r.memA.Bytes()[:4*64], r.memB.Bytes()[8192:8192+4*64])
 }
 
+// The rest of a call is used again, except that the race detector empties a sync.Pool at random.
+func TestTaskOfWriteAllocatesNothing(t *testing.T) {
+	r := newRig(t)
+	r.connect(t)
+	src, dst := bufinv.Source(r.memA, 0, 8), bufinv.Target(r.remote, 0, 8)
+	defer func() { require.NoError(t, errors.Join(src.Free(), dst.Free())) }()
+	allocate := await.NewWriteTask(r.conn, src, dst)
+	require.NoError(t, await.Func(background, r.engine, func() error {
+		assert.Zero(t, testing.AllocsPerRun(1000, func() {
+			task, err := allocate()
+			require.NoError(t, err)
+			require.NoError(t, task.Free())
+		}))
+		return nil
+	}))
+}
+
 func TestOperationsRefused(t *testing.T) {
 	r := newRig(t)
 	require.ErrorIs(t, await.Send[*rdma.Connection](background, nil, nil), await.ErrInvalid)
