@@ -108,19 +108,23 @@ func (p *Peer) Channel() *Channel { return p.channel }
 // Dialled reports whether a channel is being made.
 func (p *Peer) Dialled() bool { return p.handshakes > 0 }
 
-// wait makes a path send again when the channel has room. It reports false if there is room
-// now.
+// wait makes a path send again when a pass finds room in the channel. It reports false if there is
+// room now. It does not ask to be woken: [Peers.ArmWakeups] does, before a sleep. A peer that woke a
+// program that polls would take time from both.
 func (p *Peer) wait(path *Path) bool {
-	full, err := p.channel.ArmRoomWakeup()
+	room, err := p.channel.Room(1)
 	if err != nil {
 		p.End(err)
 		return false
 	}
-	if full && !path.waiting {
+	if room > 0 {
+		return false
+	}
+	if !path.waiting {
 		path.waiting = true
 		p.waiting = append(p.waiting, path)
 	}
-	return full
+	return true
 }
 
 // endWait undoes wait.
