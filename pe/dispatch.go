@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/goroutine"
+	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
 // substitution lets another goroutine drive the engine while the one that drives it sleeps: Run, or a
@@ -182,6 +184,13 @@ func (e *Engine) drive(done func() bool) (over bool) {
 	return false
 }
 
+// maxLooks is how many times in a row sleepSubstituted looks whether a function of Dispatch has returned,
+// before it pauses between two looks: the function may take long.
+const (
+	maxLooks  = 100
+	lookPause = 20 * time.Microsecond
+)
+
 // sleepSubstituted sleeps at a place in DriveUntil. Others may drive the engine meanwhile.
 func (e *Engine) sleepSubstituted(at *place) (slept bool) {
 	s := &e.substitution
@@ -189,8 +198,13 @@ func (e *Engine) sleepSubstituted(at *place) (slept bool) {
 		return true // Run waits for the engine
 	}
 	slept = at.sleep(&e.notifier.ended)
-	for !s.state.CompareAndSwap(lent, underWay) && !s.state.CompareAndSwap(recalled, awaited) {
-		runtime.Gosched() // another goroutine is in Dispatch: its function, and two passes at most
+	for looks := 0; !s.state.CompareAndSwap(lent, underWay) && !s.state.CompareAndSwap(recalled, awaited); looks++ {
+		// Another goroutine is in Dispatch: its function, and two passes at most.
+		if looks < maxLooks {
+			runtime.Gosched()
+		} else {
+			spin.Sleep(lookPause)
+		}
 	}
 	return slept
 }
