@@ -50,8 +50,9 @@ type Sim struct {
 	mu         sync.Mutex
 	queue      fabric.Queue[event]
 	busy       bool          // the driver has let a goroutine go on since it slept; used by the driver
-	now        time.Duration // while the driver is awake; the system's clock may be a little behind
+	now        time.Duration // while the driver is awake; the system's clock may be some nanoseconds away
 	asleep     bool          // the driver sleeps
+	sleptAt    time.Duration // on the system's clock, when the driver fell asleep
 	sleepUntil time.Duration // of the driver, while it is asleep
 	random     *rand.Rand    // for what belongs to no host
 	forTest    *rand.Rand
@@ -144,10 +145,18 @@ func (s *Sim) Now() time.Duration {
 	return s.elapsed()
 }
 
-// elapsed is Now. The lock is held.
+// elapsed is Now. The lock is held. The system's clock counts only where it has gone on while the driver
+// sleeps, and no further than the driver sleeps: how often it sleeps for a nanosecond, to let others
+// wait, does not follow from the seed.
 func (s *Sim) elapsed() time.Duration {
-	if s.asleep || !s.virtual {
-		s.now = max(s.now, time.Since(s.begin))
+	if s.virtual && !s.asleep {
+		return s.now
+	}
+	switch t := time.Since(s.begin); {
+	case !s.virtual:
+		s.now = max(s.now, t)
+	case t > s.sleptAt:
+		s.now = max(s.now, min(t, s.sleepUntil))
 	}
 	return s.now
 }
@@ -276,7 +285,7 @@ func (s *Sim) sleep() {
 	if s.busy && slices.ContainsFunc(s.conditions, func(c *condition) bool { return c.holds != nil }) {
 		next = min(next, s.elapsed()+checkInterval)
 	}
-	s.asleep = true
+	s.asleep, s.sleptAt = true, time.Since(s.begin)
 	s.wakeAt(next)
 	s.mu.Unlock()
 	<-s.timer.C
