@@ -87,7 +87,7 @@ func (o *orderTest) run() {
 	seen := make(chan error, 1)
 	go func() { seen <- o.watch(ctx) }()
 	next := uint64(1)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for len(seen) == 0 && o.failure == nil && time.Now().Before(deadline) {
 		for next <= orderBlocks && o.send(next) {
 			next++

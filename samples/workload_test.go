@@ -132,7 +132,8 @@ func TestAckTimeout(t *testing.T) {
 		for _, as := range []string{"requester", "responder"} {
 			one(t, t.TempDir(), 1, "workload", []string{"-op", p.Operation, "-as", as, "-ack-timeout", "24h"}, "AckTimeout is 24h0m0s")
 		}
-		args := []string{"-ack-timeout", "30ms", "-d", "soft-lo?loss=0.01"}
+		// A process that has no processor for seconds is not taken for gone.
+		args := []string{"-ack-timeout", "500ms", "-d", "soft-lo?loss=0.01"}
 		runPair(t, p, pair.Options{Way: pair.Dir, Size: 20_000, RequesterArgs: args, ResponderArgs: args})
 	}
 }

@@ -193,6 +193,6 @@ func connect(t *testing.T, qp verbs.QP, gid verbs.GID, qpn uint32) {
 	verbstest.ToRTS(t, qp, verbs.RC, verbs.QPAttr{
 		Port: 1, Access: all, PathMTU: 1024, DestQPN: qpn, MaxDestReadAtomic: 1, MinRNRTimer: 12,
 		Address: verbs.AddressAttr{DGID: gid, Port: 1},
-		Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 1,
+		Timeout: 18, RetryCount: 7, RNRRetry: 7, MaxInitReadAtomic: 1, // 1 s: the peer may have no processor for some time
 	})
 }

@@ -286,13 +286,16 @@ func TestLocalPathEnds(t *testing.T) {
 			d.mu.Unlock()
 		}
 	}()
-	for i := range 20 {
+	// On a busy machine, several exchanges may find the same way.
+	bothWays := func() bool {
+		sent := localCounter(x, "local_sent_pkts")
+		return sent > 0 && sent < localCounter(x, "sent_pkts")
+	}
+	for i := 0; i < 20 || !bothWays(); i++ {
 		exchange(t, x, y, 1+(i*7919)%(1<<19-64))
 	}
 	close(stop)
 	<-ended
-	assert.NotEqual(t, localCounter(x, "sent_pkts"), localCounter(x, "local_sent_pkts"), "some have gone by UDP")
-	assert.NotZero(t, localCounter(x, "local_sent_pkts"))
 	assert.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 }
 
