@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -44,6 +45,8 @@ type parts struct {
 	receives  receives
 	scratch   scratch
 	reports   reports
+
+	established, failures atomic.Uint64 // connections: see Counters
 
 	list  []part
 	quiet bool // the last pass left nothing to do but requests and completions

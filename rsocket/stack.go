@@ -107,16 +107,6 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Counters counts what a Stack has done.
-type Counters struct {
-	Accepted       uint64 // connections that peers have made
-	Dialled        uint64 // connections that this program has made
-	Refused        uint64 // requests rejected: no room, or invalid private data
-	ProtocolErrors uint64 // connections ended since the peer violated the protocol
-	ReceiveMemory  uint64 // bytes that connections hold now: see Config.ReceiveMemory
-	SendMemory     uint64 // bytes allocated now: see Config.SendMemory
-}
-
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
 // its own drives. All methods may be called from any goroutine.
 type Stack struct {
@@ -233,14 +223,6 @@ func (s *Stack) drive(ctx context.Context) {
 
 // Device is the device that the Stack uses.
 func (s *Stack) Device() verbs.Device { return s.cfg.Device }
-
-// Counters returns the counters.
-func (s *Stack) Counters() Counters {
-	return Counters{
-		Accepted: s.accepted.Load(), Dialled: s.dialled.Load(), Refused: s.refused.Load(), ProtocolErrors: s.protocolErrors.Load(),
-		ReceiveMemory: uint64(s.memory.Held()), SendMemory: uint64(s.chunks.Held()),
-	}
-}
 
 // Close closes all listeners and connections, waits until what was written has been sent, for
 // Config.Linger at most, and ends the Stack. Closing again waits for the first call.
