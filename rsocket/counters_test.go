@@ -13,13 +13,14 @@ import (
 	"github.com/verbena-rdma/verbena/rsocket"
 )
 
-// Connections, their stack and the default stacks count what is written and read, and list the
+// Connections, their stack and a set of stacks count what is written and read, and list the
 // connections.
 func TestCounters(t *testing.T) {
 	const size = 50_000
-	l, err := rsocket.Listen("127.0.0.1:0")
+	set := rsocket.NewStacks("", rsocket.Config{}) // those of Listen and Dial may be left from another test
+	l, err := set.Listen("127.0.0.1:0")
 	require.NoError(t, err)
-	near, err := rsocket.Dial(context.Background(), l.Addr().String())
+	near, err := set.Dial(context.Background(), l.Addr().String())
 	require.NoError(t, err)
 	accepted, err := l.Accept()
 	require.NoError(t, err)
@@ -34,7 +35,7 @@ func TestCounters(t *testing.T) {
 	require.EqualValues(t, 1, far.Counters().Unread)
 	require.GreaterOrEqual(t, far.Counters().ReceivedBytes, uint64(size))
 
-	stacks := rsocket.Default().Stacks()
+	stacks := set.Stacks()
 	require.NotEmpty(t, stacks)
 	var stack *rsocket.Stack
 	for _, s := range stacks {
@@ -47,7 +48,7 @@ func TestCounters(t *testing.T) {
 	c := stack.Counters()
 	require.Equal(t, []uint64{2, 1, 1}, []uint64{c.Connections, c.Accepted, c.Dialled})
 	kinds := map[string]int{}
-	for _, o := range rsocket.Default().Metrics(true) {
+	for _, o := range set.Metrics(true) {
 		if kinds[o.Kind]++; o.Kind == "stream" {
 			require.Equal(t, "established", o.State)
 			require.Contains(t, []string{near.LocalAddr().String(), far.LocalAddr().String()}, o.Local)
@@ -58,6 +59,7 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, len(stacks), kinds["device"])
 	var source metrics.Source = stack
 	require.Len(t, source.Metrics(false), 1)
-	require.NoError(t, errors.Join(near.Close(), far.Close(), l.Close()))
+	require.NoError(t, errors.Join(near.Close(), far.Close(), l.Close(), set.Close()))
+	require.Empty(t, set.Stacks())
 	require.EqualValues(t, size, near.Counters().Written)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
@@ -203,6 +204,7 @@ func (s *Stack) open() error {
 // drive drives the engine until Close, or until the context has failed, and closes it. Then no
 // callback comes any more, and nothing at the device uses memory.
 func (s *Stack) drive(ctx context.Context) {
+	profiling.Label("engine", s.cfg.Device.Name(), s.rdma.Name())
 	err := s.engine.Run(ctx)
 	s.closed = s.engine.Close()
 	s.mu.Lock()
