@@ -58,7 +58,7 @@ func (s *server) Close() error {
 	return err
 }
 
-// run serves one client after the other. One that does not read is dropped after some seconds.
+// run serves one client after the other. One that does not read is dropped after a minute.
 func (s *server) run() {
 	for {
 		c, err := s.listener.AcceptUnix()

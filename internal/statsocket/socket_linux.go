@@ -17,7 +17,7 @@ import (
 
 const (
 	// timeout is how long one exchange may take.
-	timeout = 10 * time.Second
+	timeout = time.Minute
 	// maxText bounds what a client reads, in bytes.
 	maxText = 256 << 20
 )
@@ -30,8 +30,8 @@ func Listen() (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: prefix() + rand.Text()})
 }
 
-// Send sends what write writes to a client, if that is a process of this user. It gives up after 10
-// seconds, and closes the connection.
+// Send sends what write writes to a client, if that is a process of this user. It gives up after a
+// minute, and closes the connection.
 func Send(c *net.UnixConn, write func(io.Writer) error) error {
 	defer func() { _ = c.Close() }()
 	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
