@@ -227,7 +227,7 @@ func (e *roundTripEnd) connect(t testing.TB, in *bufio.Reader, out io.Writer) {
 	path := verbs.PathUnknown
 	for deadline := time.Now().Add(time.Minute); path != e.path; time.Sleep(time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "the path is %v", path)
-		require.NoError(t, await.Func(background, e.engine, func() error { path = conn.Path(); return nil }))
+		require.NoError(t, await.Func(background, e.engine, func() error { path = conn.Counters().Path; return nil }))
 	}
 }
 

@@ -67,7 +67,11 @@ func (d *Description) String() string {
 	}
 	t.row(1, "counters", "")
 	for _, c := range d.Counters {
-		t.row(2, c.Name, "%d", c.Value)
+		name := c.Name
+		if d.Attr.Ports > 1 && c.Port > 0 {
+			name += fmt.Sprintf(" of port %d", c.Port)
+		}
+		t.row(2, name, "%d\t%s", c.Value, c.Help)
 	}
 	return t.String()
 }

@@ -139,6 +139,9 @@ func undocumented(decl ast.Decl) (list []undocumentedName) {
 					continue
 				}
 				for _, field := range fields.List {
+					if field.Tag != nil && strings.Contains(field.Tag.Value, `help:"`) {
+						continue // a counter: its text is in the tag
+					}
 					for _, name := range field.Names { // an embedded type has its own comment
 						add(name, s.Name.Name+".", field.Doc, field.Comment)
 					}

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
@@ -166,6 +167,18 @@ func (e *Engine) progress() (int, error) {
 
 // pass does one round of all pending work.
 func (e *Engine) pass() int {
+	if profiling.Tracing() {
+		return e.tracedPass()
+	}
+	return e.onePass()
+}
+
+func (e *Engine) tracedPass() (n int) {
+	profiling.Region("verbena pass", func() { n = e.onePass() })
+	return n
+}
+
+func (e *Engine) onePass() int {
 	e.slice.beginPass()
 	e.notifier.beginPass()
 	n := e.deliver()

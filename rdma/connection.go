@@ -51,14 +51,14 @@ type connectionView struct {
 	disconnectData []byte
 	mtu            verbs.MTU
 	maxReads       int
-	qp             verbs.QP
+	lane           *lane.Lane
 }
 
 // publish shows the present connection to other goroutines.
 func (conn *Connection) publish() {
 	v := &connectionView{
 		state: conn.state(), err: conn.err, qpn: conn.lane.Num(), peerQPN: conn.peer.qpn, local: conn.addrs[0], peer: conn.addrs[1],
-		acceptData: conn.acceptData, disconnectData: conn.disconnectData, mtu: conn.path.mtu, maxReads: conn.path.maxReads, qp: conn.lane.QP(),
+		acceptData: conn.acceptData, disconnectData: conn.disconnectData, mtu: conn.path.mtu, maxReads: conn.path.maxReads, lane: conn.lane,
 	}
 	if !v.local.IsValid() {
 		v.local = conn.local.addr()
@@ -236,16 +236,6 @@ func (conn *Connection) DisconnectData() []byte { return conn.view().disconnectD
 // MTU is the path MTU, the smaller of the two ends'; zero before Connect.
 func (conn *Connection) MTU() verbs.MTU { return conn.view().mtu }
 
-// Path is how packets travel now. The software device uses shared memory if the peer is a
-// process of the same user and network namespace, and else the network. It is
-// verbs.PathUnknown on adapters, and while the connection is not connected.
-func (conn *Connection) Path() verbs.Path {
-	if qp, ok := conn.QP().(verbs.PathQP); ok {
-		return qp.Path()
-	}
-	return verbs.PathUnknown
-}
-
 // MaxReadAtomic is how many reads and atomics of this end can be under way at a time;
 // the device makes further ones wait. Zero before Connect.
 func (conn *Connection) MaxReadAtomic() int { return conn.view().maxReads }
@@ -306,7 +296,7 @@ type transition struct {
 // QP is the connection's queue pair, for a program that has made it with Bridge. The program
 // changes only its state and attributes; the context posts requests and receives, and closes
 // the queue pair. Any goroutine may call it.
-func (conn *Connection) QP() verbs.QP { return conn.view().qp }
+func (conn *Connection) QP() verbs.QP { return conn.view().lane.QP() }
 
 // bridged reports whether the program connects the queue pair.
 func (conn *Connection) bridged() bool {

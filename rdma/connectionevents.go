@@ -175,6 +175,9 @@ func (c *Connections) received(wc *verbs.WC) {
 	} else {
 		conn = c.connectionOf(wc.QPN)
 	}
+	if conn != nil && wc.Status == verbs.StatusSuccess {
+		conn.lane.NoteReceived(wc)
+	}
 	switch {
 	case wc.Status != verbs.StatusSuccess:
 		c.receiveFailed(t, conn, wc)

@@ -106,6 +106,9 @@ func (c *Datagrams) request(q *ConnectRequest) {
 
 // received implements queuePairs.
 func (c *Datagrams) received(wc *verbs.WC) {
+	if wc.Status == verbs.StatusSuccess {
+		c.endpoint.lane.NoteReceived(wc)
+	}
 	if wc.Unsolicited { // a write with immediate, which took no receive
 		if m := c.receives.messages; m != nil && wc.Status == verbs.StatusSuccess {
 			m.deliver(c.arrivalFrom(nil, wc), nil)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -140,6 +141,7 @@ func (d *dial) resolve(host string) {
 // lookUp finds the addresses of a host on another goroutine, and then calls f on the engine's.
 func (m *connectionManager) lookUp(ctx context.Context, name string, f func([]netip.Addr, error)) {
 	host.Go(m.core.host, &m.resolvers, func() {
+		profiling.Label("name resolution", m.core.dev.Name(), "")
 		list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		m.runOnEngine(func() { f(list, err) })
 	})

@@ -209,7 +209,7 @@ func (r *rig) settle() {
 	r.until("packets go through shared memory", func() bool {
 		for _, s := range []*side{r.a, r.b} {
 			for _, conn := range s.conns {
-				if conn.Path() != verbs.PathSharedMemory {
+				if conn.Counters().Path != verbs.PathSharedMemory {
 					return false
 				}
 			}

@@ -112,7 +112,7 @@ func TestGettersOnAForeignGoroutine(t *testing.T) {
 		assert.Equal(t, peer.MaxReadAtomic(), conn.MaxReadAtomic())
 		assert.Nil(t, conn.AcceptData())
 		assert.Equal(t, conn.QPN(), conn.QP().Num())
-		conn.Path()
+		conn.Counters()
 	}
 	assert.ErrorIs(t, conn.Err(), rdma.ErrPeerClosed)
 	cancel()
@@ -133,7 +133,7 @@ func TestQueuePairOfADialOnAForeignGoroutine(t *testing.T) {
 	wg.Go(func() {
 		for !done.Load() {
 			assert.NotNil(t, conn.QP())
-			conn.Path()
+			conn.Counters()
 		}
 	})
 	for range 3 {

@@ -22,7 +22,7 @@ func TestKilledOnThisMachine(t *testing.T) {
 	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
-	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
+	r.until("packets go through shared memory", func() bool { return s.conns[0].Counters().Path == verbs.PathSharedMemory })
 	// The answer shows the process at the other end to be the peer's.
 	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
@@ -45,7 +45,7 @@ func TestKilledWithTasks(t *testing.T) {
 	pool := must(s.ctx.Pool(1, sends.ok, sends.bad))
 	victim := r.startIdle(s, "soft")
 	r.until("the context runs", func() bool { return s.ctx.State() == pe.Running })
-	r.until("packets go through shared memory", func() bool { return s.conns[0].Path() == verbs.PathSharedMemory })
+	r.until("packets go through shared memory", func() bool { return s.conns[0].Counters().Path == verbs.PathSharedMemory })
 	require.NoError(t, must(pool.Send(s.conns[0], nil)).Submit())
 	r.until("the message is acknowledged", func() bool { return sends.count() == 1 })
 	victim.Send(syscall.SIGSTOP)

@@ -117,6 +117,7 @@ func (conn *Connection) ready() {
 	}
 	conn.heard()
 	conn.life.Connected()
+	conn.ctx.established.Add(1)
 	conn.changed(Connecting, nil)
 	if accepted != nil {
 		accepted.listener.connected(1)
@@ -219,6 +220,7 @@ func (conn *Connection) changed(was ConnectionState, err error) {
 	}
 	if state == Failed {
 		conn.setDialError(nil) // no further attempt: Err says why
+		c.failures.Add(1)
 	}
 	conn.publish()
 	if conn.awaited && state != Connecting {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/lane"
@@ -45,6 +46,8 @@ type parts struct {
 	scratch   scratch
 	reports   reports
 
+	established, failures atomic.Uint64 // connections: see Counters
+
 	list  []part
 	quiet bool // the last pass left nothing to do but requests and completions
 }
@@ -61,7 +64,7 @@ func (c *parts) init(dev verbs.Device, set *settings, queuePairs queuePairs, wri
 	})
 	c.events = events{core: &c.core, lanes: &c.lanes, handle: c.handleEvent}
 	c.manager.core, c.manager.helpers, c.manager.reports, c.manager.owner = &c.core, &c.helpers, &c.reports, queuePairs
-	c.helpers.Host, c.helpers.RunOnEngine = c.host, c.manager.runOnEngine
+	c.helpers.Host, c.helpers.Device, c.helpers.RunOnEngine = c.host, dev.Name(), c.manager.runOnEngine
 	c.manager.limiter = dialling.Limiter{Host: c.host, Wake: c.wake}
 	c.deadlines.core = &c.core
 	c.lanes.core, c.lanes.receives, c.lanes.received, c.lanes.failed = &c.core, &c.receives, queuePairs.received, c.breakDown

@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/friend"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -192,6 +193,10 @@ func (r *taskReceiver) arrived(_ receiving.Taken, a *arrival) {
 			t.pool.failed(t, fmt.Errorf("rdma: receive: the destination was changed in flight: %w", err))
 			return
 		}
+	}
+	if profiling.Tracing() {
+		profiling.Region("verbena receive callback", func() { t.pool.done(t) })
+		return
 	}
 	t.pool.done(t)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -194,6 +195,10 @@ func (m *messages) arrived(t receiving.Taken, a *arrival) {
 func (m *messages) deliver(a *arrival, data []byte) {
 	m.msg = Message{data: data, arrival: *a}
 	defer m.clearMessage()
+	if profiling.Tracing() {
+		profiling.Region("verbena message callback", func() { m.handle(&m.msg) })
+		return
+	}
 	m.handle(&m.msg)
 }
 

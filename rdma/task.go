@@ -6,6 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/lane"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -292,6 +293,14 @@ type taskPool struct {
 
 // completed runs the callback of a task, which is no longer in flight.
 func (p *taskPool) completed(t *Task, err error) {
+	if profiling.Tracing() {
+		profiling.Region("verbena task callback", func() { p.call(t, err) })
+		return
+	}
+	p.call(t, err)
+}
+
+func (p *taskPool) call(t *Task, err error) {
 	if err != nil {
 		p.failed(t, err)
 		return

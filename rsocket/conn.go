@@ -21,7 +21,6 @@ import (
 	"github.com/verbena-rdma/verbena/rsocket/internal/deadline"
 	"github.com/verbena-rdma/verbena/rsocket/internal/neterr"
 	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Conn is a connection: a net.Conn. All methods may be called from any goroutine, and several at
@@ -349,9 +348,6 @@ func (c *Conn) LocalAddr() net.Addr { return c.stack.addr(c.conn.LocalAddr()) }
 
 // RemoteAddr is the address of the peer, an *Addr.
 func (c *Conn) RemoteAddr() net.Addr { return c.stack.addr(c.conn.PeerAddr()) }
-
-// Path says how packets travel now: see rdma.Connection.Path.
-func (c *Conn) Path() verbs.Path { return c.conn.Path() }
 
 // SetDeadline is SetReadDeadline and SetWriteDeadline. Zero: none.
 func (c *Conn) SetDeadline(t time.Time) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket/internal/buffers"
@@ -105,16 +106,6 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%w: KeepAlive is %v and Linger is %v; each must be positive, zero or None", ErrRange, c.KeepAlive, c.Linger)
 	}
 	return nil
-}
-
-// Counters counts what a Stack has done.
-type Counters struct {
-	Accepted       uint64 // connections that peers have made
-	Dialled        uint64 // connections that this program has made
-	Refused        uint64 // requests rejected: no room, or invalid private data
-	ProtocolErrors uint64 // connections ended since the peer violated the protocol
-	ReceiveMemory  uint64 // bytes that connections hold now: see Config.ReceiveMemory
-	SendMemory     uint64 // bytes allocated now: see Config.SendMemory
 }
 
 // Stack makes and accepts connections through one device. It has an engine, which one goroutine of
@@ -213,6 +204,7 @@ func (s *Stack) open() error {
 // drive drives the engine until Close, or until the context has failed, and closes it. Then no
 // callback comes any more, and nothing at the device uses memory.
 func (s *Stack) drive(ctx context.Context) {
+	profiling.Label("engine", s.cfg.Device.Name(), s.rdma.Name())
 	err := s.engine.Run(ctx)
 	s.closed = s.engine.Close()
 	s.mu.Lock()
@@ -233,14 +225,6 @@ func (s *Stack) drive(ctx context.Context) {
 
 // Device is the device that the Stack uses.
 func (s *Stack) Device() verbs.Device { return s.cfg.Device }
-
-// Counters returns the counters.
-func (s *Stack) Counters() Counters {
-	return Counters{
-		Accepted: s.accepted.Load(), Dialled: s.dialled.Load(), Refused: s.refused.Load(), ProtocolErrors: s.protocolErrors.Load(),
-		ReceiveMemory: uint64(s.memory.Held()), SendMemory: uint64(s.chunks.Held()),
-	}
-}
 
 // Close closes all listeners and connections, waits until what was written has been sent, for
 // Config.Linger at most, and ends the Stack. Closing again waits for the first call.

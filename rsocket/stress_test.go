@@ -248,7 +248,7 @@ func (w *stress) disturb(c *rsocket.Conn, done chan struct{}, r *rand.Rand) {
 		_, _ = c.Write(nil)
 		_, _ = c.Read(nil)
 		assert.NotEqual(w, c.LocalAddr().String(), c.RemoteAddr().String())
-		_ = c.Path().String()
+		_ = c.Counters()
 		select {
 		case <-done:
 			return

@@ -95,7 +95,9 @@ func (c *Conn) meet(h protocol.Hello, err error) error {
 
 // bind joins the two connections. Messages of the peer may come from now on.
 func (c *Conn) bind(conn *rdma.Connection) {
-	c.conn = conn
+	c.mu.Lock()
+	c.conn = conn // Counters may read it on another goroutine
+	c.mu.Unlock()
 	conn.SetUserData(c)
 }
 

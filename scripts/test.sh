@@ -43,6 +43,7 @@ echo "+ $go test ${flags[*]} -tags $tags $first ./..."
 "$go" test "${flags[@]}" -tags "$tags" $first $packages || failed=1
 module bench
 module examples/grpc
+module metrics/prometheus
 if $full; then
 	module oob/etcd
 	# Without the race detector, under which they take an hour.

@@ -325,9 +325,8 @@ func interfaceName(index C.uint32_t) string {
 	return C.GoString(&name[0])
 }
 
-// Counters implements [verbs.Device]. It returns the counters of the device, and then those of
-// its ports. On a device with several ports, the names of a port's counters begin with its
-// number and a slash.
+// Counters implements [verbs.Device]. It returns the counters of the device, and then
+// those of its ports.
 func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	closed := d.ctx == nil
@@ -335,14 +334,10 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	if closed {
 		return nil, d.closedError("read counters")
 	}
-	list := readCounters(nil, filepath.Join(d.sysfs, "hw_counters"), "")
+	list := readCounters(nil, filepath.Join(d.sysfs, "hw_counters"), 0)
 	for port := 1; port <= d.attr.Ports; port++ {
-		number, prefix := strconv.Itoa(port), ""
-		if d.attr.Ports > 1 {
-			prefix = number + "/"
-		}
 		for _, folder := range []string{"hw_counters", "counters"} {
-			list = readCounters(list, filepath.Join(d.sysfs, "ports", number, folder), prefix)
+			list = readCounters(list, filepath.Join(d.sysfs, "ports", strconv.Itoa(port), folder), port)
 		}
 	}
 	return list, nil

@@ -5,6 +5,7 @@ package ibverbs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,8 +30,12 @@ func interfaceOf(device string, port int) string {
 	return ""
 }
 
-// readCounters appends all counters in a folder, sorted by name.
-func readCounters(into []verbs.Counter, folder, prefix string) []verbs.Counter {
+// words are the counters whose unit is 4 bytes.
+var words = []string{"port_rcv_data", "port_xmit_data"}
+
+// readCounters appends all counters in a folder, sorted by name. They belong to that port; 0: to the
+// device.
+func readCounters(into []verbs.Counter, folder string, port int) []verbs.Counter {
 	entries, _ := os.ReadDir(folder)
 	for _, e := range entries {
 		if e.Name() == "lifespan" { // how long the kernel keeps the values, in ms
@@ -42,7 +47,11 @@ func readCounters(into []verbs.Counter, folder, prefix string) []verbs.Counter {
 		}
 		// Skip texts that are no numbers, such as "N/A (no PMA)".
 		if v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
-			into = append(into, verbs.Counter{Name: prefix + e.Name(), Value: v})
+			c := verbs.Counter{Name: e.Name(), Value: v, Port: port}
+			if slices.Contains(words, c.Name) {
+				c.Unit = "words"
+			}
+			into = append(into, c)
 		}
 	}
 	return into

@@ -1,4 +1,4 @@
-// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy, analyse and run.
+// Command verbena is the tool of the SDK: ping, perf, receive, send, proxy, analyse, stat and run.
 //
 //	verbena ping HOST                 does RDMA work between here and there and, if not, why
 //	verbena perf HOST                 how fast it is
@@ -7,6 +7,7 @@
 //	verbena send -m TEXT HOST:PORT    sends a message
 //	verbena proxy LISTEN TARGET       joins TCP and RDMA, for programs that know only TCP
 //	verbena analyse FILE              what a packet capture shows, and what went wrong
+//	verbena stat                      counters and connections of running programs
 //	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
 //
 // verbena help COMMAND shows the flags of a command.
@@ -25,6 +26,7 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/preload"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proxy"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/stat"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/transfer"
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/output"
@@ -45,6 +47,7 @@ var commands = []command{
 	{transfer.ReceivePage(), transfer.Receive},
 	{proxy.Page(), proxy.Main},
 	{analyse.Page(), analyse.Main},
+	{stat.Page(), stat.Main},
 	{preload.Page(), preload.Main},
 }
 

@@ -62,11 +62,16 @@ func (g *Group) complete(wc *verbs.WC) int {
 	l, status, vendor := r.lane, wc.Status, wc.VendorError
 	n := 1
 	for !l.unordered && l.requests.Front().Value != r {
-		l.popPosted().owner.Completed(verbs.StatusSuccess, 0)
+		earlier := l.popPosted()
+		l.noteSent(&earlier.WR)
+		earlier.owner.Completed(verbs.StatusSuccess, 0)
 		n++
 	}
 	g.next++
 	l.take(r)
+	if status == verbs.StatusSuccess {
+		l.noteSent(&r.WR)
+	}
 	l.returned()
 	r.owner.Completed(status, vendor)
 	return n

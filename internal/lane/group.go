@@ -68,6 +68,8 @@ type Group struct {
 	host    host.Host   // of the device of the lanes
 	due     atomic.Bool // the timer has gone off
 	wake    func()
+
+	counting counting
 }
 
 // Attach sets the group's completion queue. All lanes together have most requests at the device at a

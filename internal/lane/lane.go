@@ -77,6 +77,9 @@ type Lane struct {
 	giveUpAt time.Time        // when the device's time to give everything back ends
 	closed   bool             // the queue pair is destroyed, or gone with its device
 	kept     error            // why the queue pair could not be destroyed
+
+	counted fifo.Node[*Lane] // in counting.lanes
+	traffic *traffic         // nil: the queue pair counts
 }
 
 // Open creates a queue pair, in the state Reset, with room for depth send requests.
@@ -90,6 +93,7 @@ func (g *Group) Open(pd verbs.PD, init verbs.QPInit, depth int, owner Owner) (*L
 	g.host = host.Of(pd.Device())
 	l := &Lane{group: g, owner: owner, qp: qp, num: qp.Num(), depth: depth, kind: init.Type, unordered: init.Type == verbs.SRD}
 	l.place.Value, l.pending.Value, l.toPost.Value = l, l, l
+	l.count()
 	return l, nil
 }
 
@@ -282,6 +286,7 @@ func (l *Lane) Close() error {
 	switch {
 	case err == nil || errors.Is(err, verbs.ErrNoDevice):
 		l.closed, l.kept, l.receives = true, nil, 0
+		l.stopCounting()
 	default:
 		l.kept = Kept(fmt.Sprintf("queue pair %#x", l.num), err)
 		err = l.kept

@@ -136,7 +136,13 @@ func (q *qp) Close() error {
 	return q.dev.destroyed(destroy(q.QP), q.QP.Close)
 }
 
-func (q *qp) Path() verbs.Path            { return q.QP.(verbs.PathQP).Path() }
+func (q *qp) Counters() (c verbs.QPCounters) {
+	if qp, ok := q.QP.(verbs.CountersQP); ok {
+		c = qp.Counters()
+	}
+	return c
+}
+
 func (q *qp) ExpectKey(rkey uint32) error { return q.QP.(verbs.ExpectKeyQP).ExpectKey(rkey) }
 
 func (q *qp) AttachMulticast(group verbs.GID, lid uint16) error {

@@ -224,7 +224,7 @@ func (s *worker) path() string {
 	if s.link.Conn == nil {
 		return "datagrams"
 	}
-	return s.link.Conn.Path().String()
+	return s.link.Conn.Counters().Path.String()
 }
 
 // describeData identifies wrong data, if it is from this link.

@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/profiling"
 )
 
 // Watch calls ready on a goroutine of its own, once at first and then whenever the file
@@ -31,6 +33,7 @@ func Watch(fd int, name string, ready func()) (stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		profiling.Label(name, "", "") // which names the device
 		_ = raw.Read(func(uintptr) bool {
 			ready()
 			return false

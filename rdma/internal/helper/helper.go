@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 )
 
 const (
@@ -20,6 +21,7 @@ const (
 // Pool is the helpers of a context: goroutines that end when there is nothing to do.
 type Pool struct {
 	Host        host.Host
+	Device      string       // its name, for profiles
 	RunOnEngine func(func()) // runs a function on the engine's goroutine
 
 	busy      int // calls whose follow-up has not run; only the engine's goroutine uses it
@@ -57,6 +59,7 @@ func (h *Pool) push(queue *fifo.Queue[func() func()], call func() func()) {
 
 // work makes calls, on a goroutine of the pool.
 func (h *Pool) work() {
+	profiling.Label("calls that block", h.Device, "")
 	for call, repeated := h.next(false); call != nil; call, repeated = h.next(repeated) {
 		then := call()
 		h.RunOnEngine(func() {

@@ -53,8 +53,9 @@ type Inbound struct {
 	begun time.Time     // when the filling one got its first byte
 	fresh bool          // the next buffer is of the smallest size, as at the beginning
 
-	arrived uint64 // bytes
-	marked  uint64 // arrived at the last call of Mark
+	arrived  uint64 // bytes
+	consumed uint64 // of these, bytes that Consume has taken
+	marked   uint64 // arrived at the last call of Mark
 }
 
 // NewInbound returns the first buffer of a connection, which the peer learns of when it connects.
@@ -87,6 +88,7 @@ func (in *Inbound) Unread() []byte {
 
 // Consume notes that n bytes have been read, and reports whether the buffer has become free.
 func (in *Inbound) Consume(n int) bool {
+	in.consumed += uint64(n)
 	b := in.buffers[0]
 	if b.read += n; b.read < len(b.data) {
 		return false
@@ -101,6 +103,9 @@ func (in *Inbound) Consume(n int) bool {
 	}
 	return true
 }
+
+// Consumed is the number of bytes that Consume has taken, and of those that it has not.
+func (in *Inbound) Consumed() (consumed, unread uint64) { return in.consumed, in.arrived - in.consumed }
 
 // Mark begins the time that Idle reports on.
 func (in *Inbound) Mark() { in.marked = in.arrived }

@@ -300,7 +300,14 @@ type Outbound struct {
 	small  int      // small chunks
 	held   int      // bytes written and not acknowledged
 	unsent int      // bytes of these that the device does not have
+	total  uint64   // bytes that Commit has taken
 }
+
+// Total is the number of bytes that Commit has taken.
+func (o *Outbound) Total() uint64 { return o.total }
+
+// Held is the number of bytes that were not acknowledged.
+func (o *Outbound) Held() int { return o.held }
 
 // Room returns memory for up to n bytes, which Commit takes. It is empty if limit bytes are held, or
 // if there is no memory: then the caller waits until more has been acknowledged.
@@ -331,6 +338,7 @@ func (o *Outbound) Commit(n int) {
 	o.last().written += n
 	o.held += n
 	o.unsent += n
+	o.total += uint64(n)
 }
 
 // Unsent is the number of bytes that no message has taken.

@@ -325,7 +325,7 @@ func (e *victimEnd) connect(info *endInfo) (err error) {
 			if e.conn == nil && len(e.rdma.List()) > 0 {
 				e.conn = e.rdma.List()[0]
 			}
-			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.connectBy != byMemory || e.conn.Path() == verbs.PathSharedMemory)
+			ready = e.conn != nil && e.conn.State() == rdma.Ready && (e.v.row.connectBy != byMemory || e.conn.Counters().Path == verbs.PathSharedMemory)
 			return nil
 		})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/internal/spin"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -91,6 +92,7 @@ func (s *shard) waitDeadline() time.Time {
 func (s *shard) run() {
 	d := s.device
 	defer d.running.Done()
+	profiling.Label("packets", d.cfg.Name, "")
 	var pause time.Duration
 	closed, paused := false, false
 	v := driver{

@@ -48,7 +48,7 @@ func (s *side) addQueuePair(memory int, init verbs.QPInit) *side {
 	return y
 }
 
-func (s *side) pathKind() verbs.Path { return s.qp.(verbs.PathQP).Path() }
+func (s *side) pathKind() verbs.Path { return s.qp.(verbs.CountersQP).Counters().Path }
 
 // Queue pairs of one device exchange packets in memory.
 func TestOneDevice(t *testing.T) {

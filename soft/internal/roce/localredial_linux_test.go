@@ -24,7 +24,7 @@ func TestStoppedPeerIsDialledAgain(t *testing.T) {
 		}
 		return false
 	}, 5*time.Minute, time.Millisecond)
-	require.Equal(t, verbs.PathNetwork, x.qp.(verbs.PathQP).Path())
+	require.Equal(t, verbs.PathNetwork, x.qp.(verbs.CountersQP).Counters().Path)
 	y.dev.mu.Unlock()
 	awaitSharedMemory(x)
 }

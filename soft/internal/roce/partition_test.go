@@ -125,7 +125,7 @@ func TestUnknownOpcodeIsRefused(t *testing.T) {
 func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	awaitSharedMemory(x, y)
-	if y.qp.(verbs.PathQP).Path() != verbs.PathSharedMemory {
+	if y.qp.(verbs.CountersQP).Counters().Path != verbs.PathSharedMemory {
 		t.Skip("there is none on this system")
 	}
 	from := x.dev.endpoints[0].socket.Addr()

@@ -157,12 +157,13 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	}
 }
 
-// Path implements verbs.PathQP.
-func (q *queuePair) Path() verbs.Path {
+// Counters implements verbs.CountersQP.
+func (q *queuePair) Counters() verbs.QPCounters {
 	s := q.lock()
 	defer s.mu.Unlock()
-	if q.path == nil {
-		return verbs.PathUnknown
+	c := q.transport.OwnCounters(s.device.now())
+	if q.path != nil {
+		c.Path = q.path.kind()
 	}
-	return q.path.kind()
+	return c
 }

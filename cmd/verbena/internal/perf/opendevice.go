@@ -75,17 +75,25 @@ func newCounterSnapshot(dev verbs.Device) *counterSnapshot {
 	g := &counterSnapshot{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
 	list, _ := dev.Counters() // without those that cannot be read
 	for _, c := range list {
-		g.before[c.Name] = c.Value
+		g.before[label(c)] = c.Value
 	}
 	return g
+}
+
+// label is the name of a counter, which several ports may have.
+func label(c verbs.Counter) string {
+	if c.Port > 1 {
+		return fmt.Sprintf("%s of port %d", c.Name, c.Port)
+	}
+	return c.Name
 }
 
 // changes returns the counters that have changed, and the number of pages swapped since.
 func (g *counterSnapshot) changes() (counters []control.Counter, swapped uint64) {
 	list, _ := g.dev.Counters()
 	for _, c := range list {
-		if delta := int64(c.Value - g.before[c.Name]); delta != 0 {
-			counters = append(counters, control.Counter{Name: c.Name, Delta: delta})
+		if delta := int64(c.Value - g.before[label(c)]); delta != 0 {
+			counters = append(counters, control.Counter{Name: label(c), Delta: delta})
 		}
 	}
 	return counters, machine.Swapped() - g.swapped

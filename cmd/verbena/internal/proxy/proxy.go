@@ -17,13 +17,14 @@ import (
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/usage"
+	"github.com/verbena-rdma/verbena/metrics"
 )
 
 // options are the flags and arguments.
 type options struct {
 	limits
 	device         string
-	verbose        bool
+	verbose, stat  bool
 	listen, target address
 }
 
@@ -58,6 +59,7 @@ func page(o *options) *usage.Page {
 	f.DurationVar(&o.connect, "t", 10*time.Second, "time limit for connecting to TARGET")
 	f.DurationVar(&o.idle, "idle", 0, "end a connection when no data has moved in either direction for this time (default: never)")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "after an interrupt: time that open connections have to end; a second interrupt ends them at once")
+	f.BoolVar(&o.stat, "stat", false, "let verbena stat, run by the same user, see the connections over RDMA")
 	f.BoolVar(&o.verbose, "v", false, "log every connection, not only failures")
 	return &usage.Page{Name: "verbena proxy", About: "join TCP connections and RDMA connections, for programs that know only TCP",
 		Forms: []string{"[flags] LISTEN TARGET"}, Text: text, Flags: f}
@@ -109,6 +111,13 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	log := zerolog.New(zerolog.SyncWriter(console)).Level(level).With().Timestamp().Logger() // connections log at the same time
 	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.WarnLevel))
 	defer func() { err = errors.Join(err, rsockets.close()) }()
+	if o.stat {
+		served, err := metrics.Serve(rsockets.stacks)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = served.Close() }()
+	}
 	networks := map[string]network{"tcp": tcp{}, "rdma": rsockets}
 	target := networks[o.target.network]
 	listener, err := networks[o.listen.network].listen(ctx, o.listen)

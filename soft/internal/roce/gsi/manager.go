@@ -13,6 +13,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/registry"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -121,6 +122,7 @@ func (c *Manager) background(f func()) {
 	c.resolving.Add(1)
 	c.services.cfg.Network.Go(func() {
 		defer c.resolving.Done()
+		profiling.Label("connection management", c.services.cfg.Device, "")
 		f()
 	})
 }

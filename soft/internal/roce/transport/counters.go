@@ -1,6 +1,12 @@
 package transport
 
-import "reflect"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/counters"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
+	"github.com/verbena-rdma/verbena/verbs"
+)
 
 // Counters counts what queue pairs do. The names are those of the same counts in the kernel's
 // soft-RoCE driver.
@@ -40,9 +46,58 @@ type Counters struct {
 }
 
 // Add adds others to the counters.
-func (c *Counters) Add(o *Counters) {
-	to, from := reflect.ValueOf(c).Elem(), reflect.ValueOf(o).Elem()
-	for i := range to.NumField() {
-		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
+func (c *Counters) Add(o *Counters) { counters.Add(c, o) }
+
+// counted is what a queue pair counts for itself. Resets do not change it. It is among the fields
+// that every packet needs.
+type counted struct {
+	sentBytes, sentMessages         uint64
+	receivedBytes, receivedMessages uint64
+	heardAt                         time.Duration // when the latest packet came; zero: none has
+	retransmissions                 uint64
+	rnrReceived, rnrSent            uint64
+}
+
+// noteSent counts a request that is complete.
+func (t *counted) noteSent(op verbs.Opcode, length uint32) {
+	t.sentMessages++
+	switch op {
+	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+		t.receivedBytes += uint64(length)
+	default:
+		t.sentBytes += uint64(length)
 	}
+}
+
+// noteReceived counts a packet of a request of the peer.
+func (t *counted) noteReceived(n uint32, last bool) {
+	t.receivedBytes += uint64(n)
+	if last {
+		t.receivedMessages++
+	}
+}
+
+// noteRetransmission counts that requests are sent again.
+func (q *QP) noteRetransmission() {
+	q.counters.CompleterRetries++
+	q.retransmissions++
+}
+
+// OwnCounters returns the counters of the queue pair, without its path.
+func (q *QP) OwnCounters(now time.Duration) verbs.QPCounters {
+	c := verbs.QPCounters{
+		SentBytes: q.sentBytes, ReceivedBytes: q.receivedBytes, SentMessages: q.sentMessages, ReceivedMessages: q.receivedMessages,
+		Retransmissions: q.retransmissions, RNRReceived: q.rnrReceived, RNRSent: q.rnrSent,
+		SendQueue: uint64(q.sq.Len()), RoundTrip: q.Smoothed,
+	}
+	if !q.rq.shared {
+		c.ReceiveQueue = uint64(q.rq.Len())
+	}
+	if q.kind == verbs.RC && q.sending() {
+		c.Unacknowledged, c.Window = uint64(wire.PSNDiff(q.sendPSN, q.unaPSN)), uint64(q.congestionWindow)
+	}
+	if q.heardAt != 0 {
+		c.Silence = max(now-q.heardAt, 0)
+	}
+	return c
 }

@@ -20,6 +20,7 @@ type incoming struct {
 // Receive handles a packet from the peer of a connection. The caller has verified its
 // checksum, its source address and that it names this queue pair.
 func (q *QP) Receive(p *wire.Packet, now time.Duration) {
+	q.heardAt = now
 	if p.Opcode == wire.CNP {
 		q.receiveNotification(now)
 		return
@@ -56,6 +57,7 @@ func (q *QP) ReceivePieces(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, intac
 		q.counters.WrongService++
 		return true
 	}
+	q.heardAt = now
 	q.payload, q.payloadLen, q.payloadMax, q.intact = pieces, size(pieces), MaxLargePacket, intact
 	if uint32(mtu) != q.mtu {
 		q.payloadMax = min(uint32(mtu), q.mtu)

@@ -16,6 +16,7 @@ type QP struct {
 	identity
 	state verbs.QPState
 	held  heldAck
+	counted
 	bounds
 	shared
 	queues

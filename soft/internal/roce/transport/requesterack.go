@@ -51,6 +51,7 @@ func (q *QP) receiveAck(p *wire.Packet, now time.Duration) {
 
 func (q *QP) receiveRNRNak(psn uint32, timer uint8, now time.Duration) {
 	q.counters.RNRNaksReceived++
+	q.rnrReceived++
 	if q.rnrUntil != 0 || !q.acknowledge(psn, now) {
 		return
 	}
@@ -151,6 +152,9 @@ func (q *QP) complete(w *sendWQE) {
 	switch w.wr.Op {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInvalidate:
 		q.counters.Sends++
+	}
+	if !w.local() {
+		q.noteSent(w.wr.Op, w.length)
 	}
 	frees := q.sends.Add()
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {

@@ -295,6 +295,8 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	packets := q.packetsOf(p.RETH.Length)
 	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA})
 	q.expected = wire.PSNAdd(q.expected, packets)
+	q.receivedMessages++
+	q.sentBytes += uint64(p.RETH.Length)
 }
 
 // responsesFull reports whether there is no room for another response, and counts the request that
@@ -423,6 +425,7 @@ func (q *QP) wordChanged(g *grant, e execution) {
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.executed.add(e)
 	q.expected = wire.PSNAdd(q.expected, 1)
+	q.noteReceived(8, true)
 }
 
 // permits checks whether the queue pair's attributes allow the access, and refuses the request
@@ -438,6 +441,7 @@ func (q *QP) permits(access verbs.Access) bool {
 // advanceExpected moves past an executed send or write packet.
 func (q *QP) advanceExpected(p *wire.Packet, last bool) {
 	q.expected = wire.PSNAdd(q.expected, q.packetsOf(q.payloadLen))
+	q.noteReceived(q.payloadLen, last)
 	if last {
 		q.msn = (q.msn + 1) & wire.PSNMask
 	}
@@ -450,6 +454,7 @@ func (q *QP) advanceExpected(p *wire.Packet, last bool) {
 func (q *QP) takeReceive() bool {
 	if !q.ensureReceive() {
 		q.counters.RNRNaksSent++
+		q.rnrSent++
 		q.nakSent = true
 		q.responses.push(response{kind: ackResponse, psn: q.expected, msn: q.msn, syndrome: wire.RNRNak(q.attr.MinRNRTimer)})
 		return false

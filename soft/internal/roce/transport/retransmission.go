@@ -85,7 +85,7 @@ func (q *QP) retryExceeded() {
 // goBack begins another round, from psn on, because a packet is lost. detected says that later
 // packets have shown the loss; otherwise no answer came in time.
 func (q *QP) goBack(psn uint32, detected bool, now time.Duration) {
-	q.counters.CompleterRetries++
+	q.noteRetransmission()
 	q.shrinkWindow(detected, now)
 	q.rewind(psn)
 }

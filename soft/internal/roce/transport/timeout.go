@@ -300,7 +300,7 @@ func (q *QP) adaptiveTimeout(now time.Duration) {
 	if q.controlled && wire.PSNDiff(q.sendPSN, q.unaPSN) <= 1 {
 		q.shrinkWindow(false, now) // the probe repeats all that was under way
 	}
-	q.counters.CompleterRetries++
+	q.noteRetransmission()
 	q.extendAdaptiveTimer(now)
 }
 
@@ -341,7 +341,7 @@ func (q *QP) PeerUnreachable(now time.Duration) {
 	q.unreachable, q.silentAtReport, q.unreachableRepeated = true, q.silent, 1
 	q.probe = probeOldest
 	q.repeated++
-	q.counters.CompleterRetries++
+	q.noteRetransmission()
 	q.extendAdaptiveTimer(now)
 }
 

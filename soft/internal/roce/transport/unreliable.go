@@ -125,7 +125,10 @@ func (q *QP) receiveUnreliable(p *wire.Packet) {
 	q.message = kind
 	if !whole || !take(p, first, last) {
 		q.dropMessage()
-	} else if last {
+		return
+	}
+	q.noteReceived(q.payloadLen, last)
+	if last {
 		q.message, q.writing.region = noMessage, nil
 	}
 }
@@ -296,5 +299,6 @@ func (q *QP) ReceiveDatagram(p *wire.Packet, header *[verbs.GRHLen]byte, udpPort
 		q.failReceiver(status)
 		return
 	}
+	q.noteReceived(n, true)
 	q.finishReceive(p, verbs.WCRecv, q.received)
 }

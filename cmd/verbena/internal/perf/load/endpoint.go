@@ -176,7 +176,7 @@ func (s *Endpoint) Path() (p Path, err error) {
 	w := s.workers[0]
 	err = w.do(s.ctx, func() error {
 		c := w.flows[0].conn
-		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), w.rdma.MaxInline(), c.Path()}
+		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), w.rdma.MaxInline(), c.Counters().Path}
 		return nil
 	})
 	return p, s.cause(err)

@@ -162,7 +162,7 @@ const adapterPolls = 256
 
 func newWritePingLoad(w *worker) *writePingLoad {
 	b := &writePingLoad{pingLoad: pingLoad{latencyMeter: latencyMeter{w: w}, f: w.flows[0]}, peerCount: 1, polls: 1}
-	if b.f.conn.Path() == verbs.PathUnknown {
+	if b.f.conn.Counters().Path == verbs.PathUnknown {
 		b.polls = adapterPolls
 	}
 	mem, last := w.local.Bytes(), w.layout.InOffset(0)+w.size-1
