@@ -27,7 +27,7 @@ func Main(ctx context.Context, pages []*usage.Page, args []string, stdout, stder
 	p := Page()
 	operands, err := p.Parse(args, stdout)
 	if err == nil && len(operands) != 1 {
-		err = errors.New("name one folder; see verbena man -help")
+		err = errors.New("name one folder")
 	}
 	if err != nil {
 		return exit.WrongArguments(p.Name, err, stderr)
