@@ -3,6 +3,7 @@
 #               in a short form
 # make full     the tests of make test in full, but for those in the virtual machine, and more seeds
 # make check    formatting, vet on every platform, staticcheck, documentation and examples
+# make install  the tool, its manual pages and completions, and the library, below PREFIX
 # make build    the programs, and the library for other languages, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
 #               chooses
@@ -15,7 +16,11 @@ GO ?= go
 # The driver for adapters is built if the headers of libibverbs and librdmacm are installed.
 TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibverbs librdmacm 2>/dev/null && echo verbs)
 
-.PHONY: all build library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
+# The version of programs that are built without git's help names the commit, too.
+COMMIT = $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS = -X github.com/verbena-rdma/verbena/internal/version.commit=$(COMMIT)
+
+.PHONY: all build man install library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
 
 all: build
 
@@ -24,8 +29,18 @@ help: ## lists all targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | sort | expand -t 14
 
 build: ## the programs, into bin/, and the library for other languages where its headers are
-	$(GO) build -tags "$(TAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
+	$(GO) build -tags "$(TAGS)" -ldflags "$(LDFLAGS)" -o bin/ $$($(GO) list ./samples/... ./cmd/... | grep -v /internal/)
 	@[ -z "$(TAGS)" ] || $(MAKE) library
+
+man: ## the manual pages, into .build/man
+	$(GO) run ./cmd/verbena man .build/man
+
+PREFIX ?= /usr/local
+
+# Also the library for other languages, where its headers are. The samples stay in bin/: their names, such as
+# graph, would be those of other programs.
+install: ## verbena, manual pages, completions and libraries, below PREFIX (/usr/local); DESTDIR is for packagers
+	GO="$(GO)" TAGS="$(TAGS)" LDFLAGS="$(LDFLAGS)" scripts/install.sh "$(DESTDIR)$(PREFIX)"
 
 library: ## libverbena.so and libverbena-device.so, for programs in C and other languages, into bin/
 	GO="$(GO)" scripts/library.sh bin

@@ -47,7 +47,7 @@ func NewPool(m *mmap.Map, cfg PoolConfig) (*Pool, error) {
 		return nil, fmt.Errorf("make buffer pool: %w: %d elements of %d bytes, aligned to %d, do not fit into the %d bytes of the memory map",
 			ErrRange, cfg.Count, cfg.Size, cfg.Align, m.Len())
 	}
-	if err := m.Friends(friend.Package{}).HoldFor(mmap.BufferPool); err != nil {
+	if err := m.Friends(friend.Package{}).HoldFor(friend.BufferPool); err != nil {
 		return nil, fmt.Errorf("make buffer pool: %w", err)
 	}
 	p := &Pool{m: m, s: store{bounded: true, pool: true}}
@@ -89,7 +89,7 @@ func (p *Pool) Close() error {
 	if ended, err := p.s.close("buffer pool"); err != nil || !ended {
 		return err
 	}
-	if err := p.m.Friends(friend.Package{}).ReleaseFor(mmap.BufferPool); err != nil {
+	if err := p.m.Friends(friend.Package{}).ReleaseFor(friend.BufferPool); err != nil {
 		return fmt.Errorf("close buffer pool: %w", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/cverbs"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -416,22 +417,14 @@ func (s forFriends) Keep(dev verbs.Device, reason error) {
 	m.kept = append(m.kept, keptBy{dev, reason})
 }
 
-// UserKind is the kind of object that holds a Map with HoldFor.
-type UserKind uint8
-
-// The kinds of users other than buffers.
-const (
-	BufferPool   UserKind = iota // a bufinv.Pool
-	MemoryWindow                 // a bound rdma.Window
-)
-
+// userKinds are the users of a Map other than buffers.
 var userKinds = [...]struct{ one, many string }{
-	BufferPool:   {"buffer pool uses it", "buffer pools use it"},
-	MemoryWindow: {"memory window is bound to it", "memory windows are bound to it"},
+	friend.BufferPool:   {"buffer pool uses it", "buffer pools use it"},
+	friend.MemoryWindow: {"memory window is bound to it", "memory windows are bound to it"},
 }
 
 // HoldFor is Hold for an object other than a buffer, which errors then name.
-func (s forFriends) HoldFor(h UserKind) error {
+func (s forFriends) HoldFor(h friend.MapUser) error {
 	err := s.Hold()
 	if err == nil {
 		s.usersByKind[h].Add(1)
@@ -440,7 +433,7 @@ func (s forFriends) HoldFor(h UserKind) error {
 }
 
 // ReleaseFor undoes one HoldFor.
-func (s forFriends) ReleaseFor(h UserKind) error {
+func (s forFriends) ReleaseFor(h friend.MapUser) error {
 	err := s.Release()
 	if err == nil {
 		s.usersByKind[h].Add(-1)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -134,13 +135,13 @@ func TestCloseOrder(t *testing.T) {
 	require.NoError(t, forFriends{m}.Release())
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	require.NoError(t, forFriends{m}.Release())
-	require.ErrorIs(t, forFriends{m}.ReleaseFor(MemoryWindow), ErrNotHeld)
+	require.ErrorIs(t, forFriends{m}.ReleaseFor(friend.MemoryWindow), ErrNotHeld)
 	for range 2 {
-		require.NoError(t, forFriends{m}.HoldFor(MemoryWindow))
+		require.NoError(t, forFriends{m}.HoldFor(friend.MemoryWindow))
 	}
 	require.ErrorContains(t, m.Close(), ": 2 memory windows are bound to it;")
-	require.NoError(t, forFriends{m}.ReleaseFor(MemoryWindow))
-	require.NoError(t, forFriends{m}.ReleaseFor(MemoryWindow))
+	require.NoError(t, forFriends{m}.ReleaseFor(friend.MemoryWindow))
+	require.NoError(t, forFriends{m}.ReleaseFor(friend.MemoryWindow))
 	assert.Zero(t, calls)
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())

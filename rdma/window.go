@@ -145,7 +145,7 @@ func (w *Window) Bind(m *mmap.Map, off, n int, perm mmap.Permission, done func(e
 	}
 	mr, err := m.Friends(friend.Package{}).WindowMR(w.ctx.set.PD, off, n, perm)
 	if err == nil {
-		err = m.Friends(friend.Package{}).HoldFor(mmap.MemoryWindow)
+		err = m.Friends(friend.Package{}).HoldFor(friend.MemoryWindow)
 	}
 	if err != nil {
 		return w.abortRequest(op, err)
@@ -250,7 +250,7 @@ func (w *Window) end() error {
 // unbound releases the memory map.
 func (w *Window) unbound() {
 	if w.lent != nil {
-		_ = w.lent.Friends(friend.Package{}).ReleaseFor(mmap.MemoryWindow) // it is held
+		_ = w.lent.Friends(friend.Package{}).ReleaseFor(friend.MemoryWindow) // it is held
 		w.lent = nil
 	}
 }

@@ -17,6 +17,9 @@ ib_write_bw|perftest|these programs on the library for other languages
 tshark|tshark|decoding captures with tshark
 dumpcap|tshark|capturing between network namespaces
 ip|iproute2|the tests between network namespaces
+zsh|zsh|completion in zsh
+fish|fish|completion in fish
+groff|groff|manual pages as groff shows them
 ucx_perftest|ucx-utils|bench peers with UCX
 fi_pingpong|libfabric-bin|bench peers with libfabric'
 

@@ -9,6 +9,8 @@
 //	verbena analyse FILE              what a packet capture shows, and what went wrong
 //	verbena stat                      counters and connections of running programs
 //	verbena run COMMAND...            runs a program in C, C++, Python, Rust ... on software devices
+//	verbena completion bash|fish|zsh  prints the completion script of a shell
+//	verbena man DIR                   writes the manual pages
 //
 // verbena help COMMAND shows the flags of a command.
 package main
@@ -21,7 +23,9 @@ import (
 	"strings"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/analyse"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/completion"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/manual"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/ping"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/preload"
@@ -40,15 +44,30 @@ type command struct {
 	run  func(ctx context.Context, args []string, stdout, stderr io.Writer) int
 }
 
-var commands = []command{
-	{ping.Page(), ping.Main},
-	{perf.Page(), perf.Main},
-	{transfer.SendPage(), transfer.Send},
-	{transfer.ReceivePage(), transfer.Receive},
-	{proxy.Page(), proxy.Main},
-	{analyse.Page(), analyse.Main},
-	{stat.Page(), stat.Main},
-	{preload.Page(), preload.Main},
+func commands() []command {
+	return []command{
+		{ping.Page(), ping.Main},
+		{perf.Page(), perf.Main},
+		{transfer.SendPage(), transfer.Send},
+		{transfer.ReceivePage(), transfer.Receive},
+		{proxy.Page(), proxy.Main},
+		{analyse.Page(), analyse.Main},
+		{stat.Page(), stat.Main},
+		{preload.Page(), preload.Main},
+		{completion.Page(), ofAll(completion.Main)},
+		{manual.Page(), ofAll(manual.Main)},
+	}
+}
+
+// ofAll is the run of a command that is about all commands.
+func ofAll(run func(ctx context.Context, pages []*usage.Page, args []string, stdout, stderr io.Writer) int) func(context.Context, []string, io.Writer, io.Writer) int {
+	return func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+		var pages []*usage.Page
+		for _, c := range commands() {
+			pages = append(pages, c.page)
+		}
+		return run(ctx, pages, args, stdout, stderr)
+	}
 }
 
 func (c *command) name() string { return strings.TrimPrefix(c.page.Name, "verbena ") }
@@ -88,7 +107,7 @@ func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		name, rest = rest[0], []string{"-help"}
 	}
-	for _, c := range commands {
+	for _, c := range commands() {
 		if c.name() == name {
 			return c.run(ctx, rest, stdout, stderr)
 		}
@@ -100,8 +119,8 @@ func choose(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // list lists the commands.
 func list(w io.Writer) {
 	_, _ = fmt.Fprintln(w, "usage: verbena COMMAND [arguments]")
-	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  %-8s %s\n", c.name(), c.page.About)
+	for _, c := range commands() {
+		_, _ = fmt.Fprintf(w, "  %-10s %s\n", c.name(), c.page.About)
 	}
 	_, _ = fmt.Fprintln(w, "verbena help COMMAND shows the flags of a command; verbena version shows the version.")
 }

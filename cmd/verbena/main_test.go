@@ -51,7 +51,7 @@ func TestRun(t *testing.T) {
 // help COMMAND and COMMAND -h are the same, and name the types of values, not their defaults.
 func TestHelp(t *testing.T) {
 	types := strings.Fields("number text duration bytes bytes,... file folder device address host:port port index name rate MiB secret exponent options number,... test,... refuse|skip|overwrite")
-	for _, c := range commands {
+	for _, c := range commands() {
 		var help, flag, err bytes.Buffer
 		require.Equal(t, exit.OK, run(context.Background(), []string{"help", c.name()}, &help, &err))
 		require.Equal(t, exit.OK, run(context.Background(), []string{c.name(), "-h"}, &flag, &err))

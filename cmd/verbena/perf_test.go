@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +27,7 @@ func perfServer(t *testing.T, flags ...string) (*process.Process, string) {
 func TestPerfOfTwoProcesses(t *testing.T) {
 	server, addr := perfServer(t)
 	file := filepath.Join(t.TempDir(), "report.json")
-	client := start(t, verbena(t, nil, "perf", "-test", "all", "-n", "30", "-t", "8", "-verify", "-warm-up", "1ms", "-json", file, "-timeout", "5m", addr)...)
+	client := start(t, verbena(t, nil, "perf", "-test", "all", "-n", "30", "-t", "8", "-verify", "-warm-up", "1ms", "-json", file, "-timeout", "5m", "-wait", "5m", addr)...)
 	client.Succeed()
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -55,7 +54,7 @@ func TestPerfOfTwoProcesses(t *testing.T) {
 func TestPerfOnceKilled(t *testing.T) {
 	for _, way := range [][]string{nil, {"-R"}} {
 		server, addr := perfServer(t, append(way, "-once")...)
-		client := start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client := start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-D", "3600", "-warm-up", "1ms", "-timeout", "5m", "-wait", "5m"}, way...)...)...)
 		client.Await("#bytes")
 		client.Send(os.Kill)
 		assert.Equal(t, -1, client.Code())
@@ -63,7 +62,7 @@ func TestPerfOnceKilled(t *testing.T) {
 		assert.Contains(t, server.Stderr.String(), "verbena perf: the client ")
 
 		server, addr = perfServer(t, append(way, "-once")...)
-		client = start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-n", "10", "-warm-up", "1ms", "-timeout", "5m"}, way...)...)...)
+		client = start(t, verbena(t, nil, append([]string{"perf", "-test", "write_bw", addr, "-n", "10", "-warm-up", "1ms", "-timeout", "5m", "-wait", "5m"}, way...)...)...)
 		client.Succeed()
 		server.Succeed()
 	}
@@ -71,7 +70,7 @@ func TestPerfOnceKilled(t *testing.T) {
 
 // The end of one process ends the test of the other, and a server is there for the next client.
 func TestPerfWhenAnEndGoesAway(t *testing.T) {
-	forever := []string{"-D", "3600", "-warm-up", "1ms", "-timeout", "5m"}
+	forever := []string{"-D", "3600", "-warm-up", "1ms", "-timeout", "5m", "-wait", "5m"}
 	for _, how := range []struct {
 		name string
 		end  func(p *process.Process) error
@@ -109,7 +108,7 @@ func runPerf(t *testing.T, from, to host, family string) {
 		server := start(t, to.verbena(t, append([]string{"perf", "-d", to.device, "-bind", addr, "-once"}, way...)...)...)
 		server.Await(": interrupt to stop")
 		client := start(t, from.verbena(t, append([]string{"perf", "-d", from.device, "-test", "all", "-n", "20", "-t", "8", "-q", "2", "-b",
-			"-s", "5000", "-warm-up", "1ms", "-verify", "-timeout", "5m", addr}, way...)...)...)
+			"-s", "5000", "-warm-up", "1ms", "-verify", "-timeout", "5m", "-wait", "5m", addr}, way...)...)...)
 		client.Succeed()
 		assert.Equal(t, 12, strings.Count(client.Stderr.String(), "verified: "), "%s", client.Stderr)
 		server.Succeed()
@@ -154,16 +153,9 @@ func TestGuestPerftest(t *testing.T) {
 			}
 			t.Run(ours.name+" "+test+", measured by verbena", func(t *testing.T) {
 				server := start(t, theirs...)
-				for limit := time.Now().Add(patience); ; {
-					client := start(t, ours.verbena(t, append(flags, rxe.v4)...)...)
-					if client.Code() != 0 && strings.Contains(client.Stderr.String(), "connection refused") {
-						require.Less(t, time.Now(), limit)
-						continue // it does not say when it listens
-					}
-					assert.Zero(t, client.Code(), "%s\n%s", client.Stderr, server.Stderr)
-					assert.Contains(t, client.Stderr.String(), "#iterations")
-					break
-				}
+				client := start(t, ours.verbena(t, append(flags, "-wait", "5m", rxe.v4)...)...) // it does not say when it listens
+				assert.Zero(t, client.Code(), "%s\n%s", client.Stderr, server.Stderr)
+				assert.Contains(t, client.Stderr.String(), "#iterations")
 				server.Succeed()
 			})
 			t.Run(ours.name+" "+test+", measured by perftest", func(t *testing.T) {

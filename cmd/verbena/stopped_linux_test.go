@@ -43,3 +43,21 @@ func TestStoppedPingServer(t *testing.T) {
 		ping(1, "the process is stopped")
 	})
 }
+
+// verbena perf does not wait long for a server, and blames what it knows.
+func TestPerfWithoutAnswer(t *testing.T) {
+	waits := map[string]*process.Process{}
+	for want, way := range map[string][]string{
+		"is stopped (by SIGSTOP or a debugger), or is not verbena perf": nil,
+		"no answer within 5s; is verbena perf -R running there?":        {"-R"},
+	} {
+		server, addr := perfServer(t, way...)
+		stop(t, server)
+		waits[want] = start(t, verbena(t, nil, append([]string{"perf", "-timeout", "1h", addr}, way...)...)...)
+	}
+	for want, client := range waits {
+		assert.Equal(t, 1, client.Code())
+		assert.Contains(t, client.Stderr.String(), want)
+		assert.Contains(t, client.Stderr.String(), `"verbena ping 127.0.0.`)
+	}
+}

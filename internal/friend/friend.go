@@ -5,3 +5,12 @@ package friend
 
 // Package is the argument of a method Friends. Only packages of this module can make one.
 type Package struct{}
+
+// MapUser is the kind of an object other than a buffer that holds a memory map.
+type MapUser uint8
+
+// The kinds of users of memory maps.
+const (
+	BufferPool   MapUser = iota // a bufinv.Pool
+	MemoryWindow                // a bound rdma.Window
+)

@@ -119,10 +119,7 @@ func (p *Page) Parse(args []string, out io.Writer) (operands []string, err error
 		_, _ = io.WriteString(out, p.String())
 		return nil, flag.ErrHelp
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w; see %s -help", err, p.Name)
-	}
-	return p.Flags.Args(), nil
+	return p.Flags.Args(), err
 }
 
 // ParseMixed is Parse for flags and operands in any order. After "--" nothing is a flag.

@@ -2,7 +2,9 @@
 package version
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -11,6 +13,10 @@ import (
 // module is the path of the module whose version is reported.
 const module = "github.com/verbena-rdma/verbena"
 
+// commit is the commit of a build without git, such as one from an archive or with -buildvcs=false. make
+// sets it, as packagers may: go build -ldflags "-X github.com/verbena-rdma/verbena/internal/version.commit=…".
+var commit string
+
 // unknown is the version of a build without one, such as a build of changed files.
 const unknown = "devel"
 
@@ -18,8 +24,9 @@ const unknown = "devel"
 const revisionLength = 12
 
 // String describes the running program in one line, without a newline: the version of the
-// module; the revision of its repository and whether files were changed, if the go command
-// recorded that; and the version of Go.
+// module; the revision of its repository and whether files were changed, as the go command or the linker
+// was told, or from the pseudo-version with which go install module@version builds what has no tag; and the
+// version of Go.
 //
 //	v1.2.0 (revision 0123456789ab, modified; go1.26.0 linux/amd64)
 //	devel (go1.26.0 linux/amd64)
@@ -33,6 +40,11 @@ func String() string {
 
 func describe(info *debug.BuildInfo, platform string) string {
 	version, details := versionOf(info), revisionOf(info)
+	if details == nil {
+		if revision := cmp.Or(commit, pseudoRevision(version)); revision != "" {
+			details = []string{"revision " + shorten(revision)}
+		}
+	}
 	details = append(details, strings.TrimSpace(info.GoVersion+" "+platform))
 	return fmt.Sprintf("%s (%s)", version, strings.Join(details, "; "))
 }
@@ -70,5 +82,17 @@ func revisionOf(info *debug.BuildInfo) []string {
 	if revision == "" {
 		return nil
 	}
-	return []string{"revision " + revision[:min(len(revision), revisionLength)] + modified}
+	return []string{"revision " + shorten(revision) + modified}
+}
+
+func shorten(revision string) string { return revision[:min(len(revision), revisionLength)] }
+
+// pseudo matches the end of a pseudo-version: the time and the revision (go.dev/ref/mod#pseudo-versions).
+var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(?:\+[0-9A-Za-z.]+)?$`)
+
+func pseudoRevision(version string) string {
+	if m := pseudo.FindStringSubmatch(version); m != nil {
+		return m[1]
+	}
+	return ""
 }

@@ -2,6 +2,8 @@ package version
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -33,6 +35,11 @@ func TestDescribe(t *testing.T) {
 			Settings: settings("vcs.modified", "true", "vcs.revision", revision)},
 		"devel (revision 42; go1.26.0 linux/amd64)": {
 			Main: debug.Module{Path: module}, Settings: settings("vcs.revision", "42")},
+		// go install module@version, of a commit without a tag, before and after a release.
+		"v0.0.0-20260102030405-0123456789ab (revision 0123456789ab; go1.26.0 linux/amd64)": {
+			Main: debug.Module{Path: module, Version: "v0.0.0-20260102030405-0123456789ab"}},
+		"v1.2.1-0.20260102030405-0123456789ab+incompatible (revision 0123456789ab; go1.26.0 linux/amd64)": {
+			Main: debug.Module{Path: module, Version: "v1.2.1-0.20260102030405-0123456789ab+incompatible"}},
 		// The repository is that of another module.
 		"v1.3.0 (go1.26.0 linux/amd64)": {
 			Main:     debug.Module{Path: "example.org/store", Version: "v7.0.0"},
@@ -43,6 +50,23 @@ func TestDescribe(t *testing.T) {
 	} {
 		info.GoVersion = "go1.26.0"
 		assert.Equal(t, want, describe(&info, "linux/amd64"))
+	}
+}
+
+// The linker's commit is for builds without any other.
+func TestCommitOfTheLinker(t *testing.T) {
+	folder := t.TempDir()
+	for flag, want := range map[string]string{
+		"-X " + module + "/internal/version.commit=fedcba9876543210": "(revision fedcba987654; go",
+		"": "(go",
+	} {
+		program := filepath.Join(folder, "verbena")
+		out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w "+flag, "-o", program, "../../samples/device_info").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		out, err = exec.Command(program, "-version").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Contains(t, string(out), want)
+		assert.Contains(t, string(out), runtime.Version())
 	}
 }
 

@@ -91,20 +91,11 @@ func parse(p Program, args []string, out, errs io.Writer) (*Options, error) {
 	}
 	f := sample.NewFlags(p.Name)
 	o.flags(f)
-	var operands []string
-	for { // flags may follow the host, as with getopt
-		rest, err := f.Parse(args)
-		if errors.Is(err, flag.ErrHelp) {
-			_, _ = io.WriteString(out, f.Help(fmt.Sprintf("Plays ping-pong over %v with another %s, or with ibv_%s_pingpong.\nWithout HOST it waits for a client; HOST is where the server runs.",
-				p.Service, p.Name, strings.ToLower(p.Service.String())), "[flags]", "[flags] HOST"))
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(rest) == 0 {
-			break
-		}
-		operands, args = append(operands, rest[0]), rest[1:]
+	about := fmt.Sprintf("Plays ping-pong over %v with another %s, or with ibv_%s_pingpong.\nWithout HOST it waits for a client; HOST is where the server runs.",
+		p.Service, p.Name, strings.ToLower(p.Service.String()))
+	operands, err := f.Page(about, "[flags]", "[flags] HOST").ParseMixed(args, out) // flags may follow the host, as with getopt
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case o.Version:

@@ -135,18 +135,10 @@ func (f *Flags) duration(p *time.Duration, long, about string) {
 	})
 }
 
-// Parse parses a command line up to its first operand, and returns the operands. The error matches
-// flag.ErrHelp for -h.
-func (f *Flags) Parse(args []string) (operands []string, err error) {
-	err = f.set.Parse(args)
-	return f.set.Args(), err
-}
-
-// Help is what -h prints about a program with these flags.
-func (f *Flags) Help(about string, forms ...string) string {
-	p := usage.Page{Name: f.set.Name(), Forms: forms, Flags: f.set,
+// Page describes a program with these flags, and parses its command line.
+func (f *Flags) Page(about string, forms ...string) *usage.Page {
+	return &usage.Page{Name: f.set.Name(), Forms: forms, Flags: f.set,
 		Text: about + "\n\nExit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted (143 by SIGTERM)."}
-	return p.String()
 }
 
 // wasSet reports whether one of the flags was given.
@@ -206,10 +198,7 @@ func parse(p Program, args []string, files stdio) (*Session, error) {
 	var showVersion bool
 	f.Bool(&showVersion, "", "version", "print the version, and exit")
 
-	operands, err := f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, _ = io.WriteString(files.out, f.Help(p.About, strings.TrimSpace("[flags] "+p.Operands)))
-	}
+	operands, err := f.Page(p.About, strings.TrimSpace("[flags] "+p.Operands)).Parse(args, files.out)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	operands, err := page(&o).Parse(args, stdout)
 	if err == nil && len(operands) != 1 {
-		err = errors.New("name one capture, after the flags; see verbena analyse -help")
+		err = errors.New("name one capture, after the flags")
 	}
 	if err != nil {
 		return exit.WrongArguments("verbena analyse", err, stderr)

@@ -26,7 +26,7 @@ func WrongArguments(command string, err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return OK
 	}
-	_, _ = fmt.Fprintf(stderr, "%s: %v\n", command, err)
+	_, _ = fmt.Fprintf(stderr, "%s: %v; -h lists the flags\n", command, err)
 	return Usage
 }
 

@@ -37,5 +37,5 @@ func TestCodes(t *testing.T) {
 	require.Equal(t, 0, WrongArguments("verbena try", fmt.Errorf("parse: %w", flag.ErrHelp), &out))
 	require.Empty(t, out.String())
 	require.Equal(t, 2, WrongArguments("verbena try", broken, &out))
-	require.Equal(t, "verbena try: it is broken\n", out.String())
+	require.Equal(t, "verbena try: it is broken; -h lists the flags\n", out.String())
 }

@@ -80,6 +80,12 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 	}
 	conv := control.NewConversation(ctx, stream)
 	defer func() { err = errors.Join(err, conv.Close()) }()
+	greeted, cancel := context.WithTimeoutCause(conv.Context(), o.patience(), fmt.Errorf("the system of %s has accepted the connection, but the server has not answered within %v: the process there is stopped (by SIGSTOP or a debugger), or is not verbena perf; %s", host, o.patience(), o.why()))
+	_, err = control.Await[*control.Ready](greeted, conv)
+	cancel()
+	if err != nil {
+		return nil, err
+	}
 	for i, p := range o.plans {
 		c := &client{o: o, device: d, conv: conv, plan: p, last: i == len(o.plans)-1, table: table, peer: addr}
 		r, err := c.run()
@@ -114,13 +120,61 @@ func dial(ctx context.Context, o *options, d *openDevice, addr string) (control.
 	if o.cm {
 		return dialCM(ctx, o, d, addr)
 	}
-	dialer := net.Dialer{Timeout: o.timeout}
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("reach the server: %w; is verbena perf running there?", err)
-	}
-	return conn.(*net.TCPConn), nil
+	return dialTCP(ctx, o, "verbena perf", addr)
 }
+
+func dialTCP(ctx context.Context, o *options, program, addr string) (*net.TCPConn, error) {
+	return reach(ctx, o, program, func(ctx context.Context) (*net.TCPConn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		tcp, _ := conn.(*net.TCPConn)
+		return tcp, err
+	})
+}
+
+// firstAnswer is how long the client waits for a server that should be there.
+const firstAnswer = 5 * time.Second
+
+// patience is how long the client waits for the first answer of the server.
+func (o *options) patience() time.Duration { return max(o.wait, firstAnswer) }
+
+// why says how to learn more when the server does not answer.
+func (o *options) why() string {
+	host, _ := o.address()
+	return fmt.Sprintf("\"verbena ping %s\" says why", host)
+}
+
+// reach dials until a server is there; without -wait, once.
+func reach[S any](ctx context.Context, o *options, program string, dial func(context.Context) (S, error)) (S, error) {
+	limited, cancel := context.WithTimeout(ctx, o.patience())
+	defer cancel()
+	var refused error
+	for {
+		s, err := dial(limited)
+		if err == nil {
+			return s, nil
+		}
+		if limited.Err() == nil {
+			refused = err
+		}
+		if o.wait > 0 {
+			select {
+			case <-limited.Done():
+			case <-time.After(pause):
+				continue
+			}
+		}
+		if ctx.Err() != nil {
+			return s, context.Cause(ctx)
+		}
+		if refused == nil {
+			refused = fmt.Errorf("%w: there was no answer within %v", err, o.patience())
+		}
+		return s, fmt.Errorf("reach the server: %w; is %s running there? %s", refused, program, o.why())
+	}
+}
+
+// pause is how long the client waits before it dials again.
+const pause = 100 * time.Millisecond
 
 // client is one test at the client.
 type client struct {

@@ -37,11 +37,9 @@ func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (contro
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	conn, err := stack.Dial(ctx, addr)
+	conn, err := reach(ctx, o, "verbena perf -R", func(ctx context.Context) (*rsocket.Conn, error) { return stack.Dial(ctx, addr) })
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the server: %w; is verbena perf -R running there?", err), stack.Close())
+		return nil, errors.Join(err, stack.Close())
 	}
 	return &dialedStream{conn, stack}, nil
 }

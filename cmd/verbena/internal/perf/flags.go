@@ -29,6 +29,7 @@ type options struct {
 	perftest bool // the other end is a program of perftest
 	once     bool
 	timeout  time.Duration
+	wait     time.Duration // for a server to come
 	memory   int64
 	target   string // HOST or HOST:PORT; empty: run the server
 
@@ -113,6 +114,7 @@ func (o *parsed) page() *usage.Page {
 	f.BoolVar(&o.gbits, "report_gbits", false, "bandwidth in 10^9 bits a second (default: 2^20 bytes a second)")
 	f.BoolVar(&o.counters, "counters", false, "print how the counters of both devices have changed")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for connecting")
+	f.DurationVar(&o.wait, "wait", 0, "dial for this `duration`, until the server is there (default: once; its first answer may take 5s)")
 	f.StringVar(&o.bind, "bind", "", "`address` that the server listens on (default: all)")
 	f.BoolVar(&o.once, "once", false, "serve one client, and end")
 	f.IntVar(&o.memory, "max-memory", 2048, "limit of the memory that this end registers, in `MiB`")
@@ -139,6 +141,8 @@ func parseArgs(args []string, stdout io.Writer) (*options, error) {
 		return nil, errors.New("-x and -i cannot be negative")
 	case o.timeout <= 0:
 		return nil, fmt.Errorf("-timeout is %v; it must be positive", o.timeout)
+	case o.wait < 0:
+		return nil, fmt.Errorf("-wait is %v; it cannot be negative", o.wait)
 	case memory < 1 || memory > 1<<20:
 		return nil, fmt.Errorf("-max-memory is %d; it must be 1 to %d", memory, 1<<20)
 	case flags.timeoutCode < 0 || flags.timeoutCode > 31:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func listening(t *testing.T, out *output, done chan struct{}) string {
 func run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	var b bytes.Buffer
-	code = Main(t.Context(), append([]string{"-timeout", "5m", "-warm-up", "1ms"}, args...), &b, &b)
+	code = Main(t.Context(), append([]string{"-timeout", "5m", "-wait", "5m", "-warm-up", "1ms"}, args...), &b, &b)
 	return code, b.String()
 }
 
@@ -177,7 +178,7 @@ func TestConnectionManager(t *testing.T) {
 	}
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
-	code, out := run(t, "-timeout", "10s", "127.0.0.1:"+port) // TCP
+	code, out := run(t, "-wait", "0", "127.0.0.1:"+port) // TCP
 	require.Equal(t, exit.Failed, code)
 	assert.Contains(t, out, "is verbena perf running there")
 }
@@ -212,6 +213,7 @@ func TestWrongUsage(t *testing.T) {
 		"-p is 0":                        {"-p", "0", "a"},
 		"-x and -i":                      {"-x", "-7", "a"},
 		"-timeout":                       {"-timeout", "0", "a"},
+		"-wait is -1s":                   {"-wait", "-1s", "a"},
 		"-max-memory":                    {"-max-memory", "0"},
 		"-u is 32":                       {"-u", "32", "a"},
 		"batch is 200":                   {"-l", "200", "a"},
@@ -267,9 +269,29 @@ func TestNobodyListens(t *testing.T) {
 		"nothing0":                         {"-d", "soft-nothing0", addr},
 		"is verbena perf -R running there": {"-R", "-d", "soft-lo", "127.0.0.1:9"},
 	} {
-		code, out := run(t, args...)
+		code, out := run(t, append([]string{"-wait", "0"}, args...)...)
 		assert.Equal(t, exit.Failed, code, "%q: %s", args, out)
 		assert.Contains(t, out, want)
+	}
+}
+
+// With -wait, the client dials until the server is there; without, once.
+func TestWait(t *testing.T) {
+	for wait, want := range map[time.Duration]int{0: 1, patience: 3} {
+		dials := 0
+		_, err := reach(t.Context(), &options{wait: wait, target: "host:7"}, "verbena perf", func(context.Context) (int, error) {
+			if dials++; dials < 3 {
+				return 0, syscall.ECONNREFUSED
+			}
+			return 0, nil
+		})
+		assert.Equal(t, want, dials)
+		if wait == 0 {
+			require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			require.ErrorContains(t, err, `; is verbena perf running there? "verbena ping host" says why`)
+			continue
+		}
+		require.NoError(t, err)
 	}
 }
 
@@ -390,12 +412,16 @@ func TestHostileServers(t *testing.T) {
 					return
 				}
 				defer func() { _ = conn.Close() }()
+				say := func(m control.Message) {
+					b, _ := control.Append(nil, m)
+					_, _ = conn.Write(b)
+				}
+				say(&control.Ready{})
 				if _, err := control.Read(conn); err != nil {
 					return
 				}
 				for _, m := range c.answers {
-					b, _ := control.Append(nil, m)
-					_, _ = conn.Write(b)
+					say(m)
 				}
 			}()
 			code, out := run(t, l.Addr().String())

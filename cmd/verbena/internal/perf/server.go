@@ -85,7 +85,10 @@ func (s *server) serveClient(ctx context.Context, stream control.Stream, peer ne
 		return errBusy
 	}
 	log.Info().Msg("a client connected")
-	err := s.tests(conv, peer.Addr(), log)
+	err := conv.Send(&control.Ready{})
+	if err == nil {
+		err = s.tests(conv, peer.Addr(), log)
+	}
 	s.busy.Unlock()
 	switch {
 	case err == nil:

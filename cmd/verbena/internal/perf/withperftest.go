@@ -100,9 +100,9 @@ func measurePerftest(ctx context.Context, o *options, table *report.Table) (repo
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	stream, err := (&net.Dialer{Timeout: o.timeout}).DialContext(ctx, "tcp", net.JoinHostPort(addr.String(), port))
+	stream, err := dialTCP(ctx, o, "a program of perftest", net.JoinHostPort(addr.String(), port))
 	if err != nil {
-		return nil, fmt.Errorf("reach the server: %w; is a program of perftest running there?", err)
+		return nil, err
 	}
 	defer func() { _ = stream.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })

@@ -19,7 +19,7 @@ func TestPerftestWithItself(t *testing.T) {
 		"-test write_lat -s 9000", "-test send_lat", "-test read_lat", "-test fetch_add_lat", "-test compare_swap_lat", "-test send_lat -e",
 	} {
 		t.Run(flags, func(t *testing.T) {
-			args := append(strings.Fields(flags), "-n", "50", "-perftest", "-timeout", "5m")
+			args := append(strings.Fields(flags), "-n", "50", "-perftest", "-timeout", "5m", "-wait", "5m")
 			out := &output{}
 			code, done := -1, make(chan struct{})
 			go func() {

@@ -81,7 +81,7 @@ func parseArgs(args []string, stdout io.Writer) (*options, error) {
 	}
 	switch {
 	case len(operands) > 1 || len(operands) == 0 && !o.server:
-		return nil, errors.New("name one host to ping, after the flags; see verbena ping -help")
+		return nil, errors.New("name one host to ping, after the flags")
 	case o.port < 1 || o.port > 65535:
 		return nil, fmt.Errorf("-p is %d; it must be 1 to 65535", o.port)
 	case o.size < smallest || o.size > largest:

@@ -63,7 +63,9 @@ func Main(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	}
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("%w; -h lists the flags", err)
+	} else {
 		err = o.start(stderr)
 	}
 	_, _ = fmt.Fprintln(stderr, "verbena run:", err)

@@ -391,7 +391,7 @@ func TestCommandLine(t *testing.T) {
 	s.refuses(s.bare("-lib", "", s.program), exitFailed, "-lib is empty")
 	code, _, err := s.result(s.command("-nosuchflag"))
 	assert.Equal(t, exitFailed, code)
-	assert.Contains(t, err, "see verbena run -help")
+	assert.Contains(t, err, "-h lists the flags")
 	code, out, _ := s.result(s.command("-h"))
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "usage: verbena run")

@@ -105,8 +105,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{"-idle and -grace", []string{"-grace", "-1s", "tcp:1", "tcp:a:2"}},
 		{"-d is empty", []string{"-d", "", "tcp:1", "rdma:a:2"}},
 		{"both addresses are of TCP", []string{"-d", "soft-lo", "tcp:1", "tcp:a:2"}},
-		{"-help", []string{"-idle", "5", "tcp:1", "tcp:a:2"}},
-		{"-help", []string{"-nothing", "tcp:1", "tcp:a:2"}},
+		{"-h lists the flags", []string{"-idle", "5", "tcp:1", "tcp:a:2"}},
+		{"-h lists the flags", []string{"-nothing", "tcp:1", "tcp:a:2"}},
 	} {
 		var stdout, stderr bytes.Buffer
 		assert.Equal(t, exit.Usage, Main(t.Context(), c.args, &stdout, &stderr), c.args)

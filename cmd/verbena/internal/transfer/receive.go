@@ -72,7 +72,7 @@ func receive(ctx context.Context, c *invocation) error {
 func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []string) (err error) {
 	switch {
 	case len(args) != 1:
-		return usage(errors.New("give one folder to receive into; -h lists the flags"))
+		return usage(errors.New("give one folder to receive into"))
 	case o.slots < 1 || o.slots > proto.MaxSlots:
 		return usage(fmt.Errorf("-window is %d; it must be 1 to %d", o.slots, proto.MaxSlots))
 	case o.transfers < 1 || o.transfers > 1000:

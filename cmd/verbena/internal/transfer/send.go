@@ -61,7 +61,7 @@ func (o *sendFlags) run(ctx context.Context, p *progress.Printer, isText bool, a
 	}
 	switch {
 	case len(args) < want:
-		return usage(errors.New("give the files to send, then the receiver as HOST:PORT; -h lists the flags"))
+		return usage(errors.New("give the files to send, then the receiver as HOST:PORT"))
 	case isText && len(args) > 1:
 		return usage(errors.New("give either -m TEXT or files, then the receiver as HOST:PORT"))
 	case isText && len(o.text) > proto.MaxText:

@@ -65,14 +65,14 @@ func TestWrongFrames(t *testing.T) {
 		want  string
 	}{
 		"another protocol": {[]byte("GET / HTTP/1.1\r\n"), "GET "},
-		"another version":  {frame("VBPF", 2, begin, 0, ""), "version 2"},
-		"no such kind":     {frame("VBPF", 1, 99, 2, "{}"), "kind 99"},
-		"kind 0":           {frame("VBPF", 1, 0, 2, "{}"), "kind 0"},
-		"too long":         {frame("VBPF", 1, begin, MaxPayload+1, ""), "longer than the limit"},
-		"no object":        {frame("VBPF", 1, begin, 0, ""), "begin"},
-		"unknown field":    {frame("VBPF", 1, begin, 9, `{"a":"b"}`), "unknown field"},
-		"wrong type":       {frame("VBPF", 1, begin, 12, `{"step":"x"}`), "begin"},
-		"extra data after": {frame("VBPF", 1, begin, 4, `{}{}`), "extra data after"},
+		"another version":  {frame("VBPF", 3, begin, 0, ""), "version 3"},
+		"no such kind":     {frame("VBPF", Version, 99, 2, "{}"), "kind 99"},
+		"kind 0":           {frame("VBPF", Version, 0, 2, "{}"), "kind 0"},
+		"too long":         {frame("VBPF", Version, begin, MaxPayload+1, ""), "longer than the limit"},
+		"no object":        {frame("VBPF", Version, begin, 0, ""), "begin"},
+		"unknown field":    {frame("VBPF", Version, begin, 9, `{"a":"b"}`), "unknown field"},
+		"wrong type":       {frame("VBPF", Version, begin, 12, `{"step":"x"}`), "begin"},
+		"extra data after": {frame("VBPF", Version, begin, 4, `{}{}`), "extra data after"},
 	} {
 		_, err := Read(bytes.NewReader(c.frame))
 		assert.ErrorIs(t, err, ErrProtocol, name)

@@ -4,7 +4,7 @@
 // A frame is a header and a JSON object:
 //
 //	4 bytes  "VBPF"
-//	2 bytes  version of the protocol, 1
+//	2 bytes  version of the protocol, 2
 //	2 bytes  kind of message
 //	4 bytes  length of the object, at most MaxPayload
 //
@@ -22,7 +22,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 1
+const Version = 2
 
 // MaxPayload is the length of the longest object, in bytes.
 const MaxPayload = 256 << 10

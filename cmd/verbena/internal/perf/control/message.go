@@ -111,7 +111,7 @@ type Begin struct {
 	Step int `json:"step"`
 }
 
-// Ready reports that the server is ready for the step.
+// Ready reports that the server serves this client and, later, that it is ready for the step.
 type Ready struct{}
 
 // Stop reports that the client has finished measuring the step.
