@@ -26,7 +26,7 @@ const text = `Prints the script with which a shell completes commands, flags and
 
   . <(verbena completion bash)
   verbena completion fish | source
-  verbena completion zsh >_verbena; fpath=(. $fpath); autoload -U compinit; compinit`
+  verbena completion zsh >_verbena; fpath=($PWD $fpath); autoload -U compinit; compinit`
 
 // Page describes the command.
 func Page() *usage.Page {
