@@ -23,11 +23,23 @@ fi
 
 failed=0
 skipped=
+log=.build/test.log
+mkdir -p .build
+: > "$log"
+log=$PWD/$log
+
+# gotest runs go test, and keeps what it prints for the summary.
+gotest() {
+	"$go" test "$@" 2>&1 | tee -a "$log" || failed=1
+}
 
 # module tests a module of its own, unless its dependencies cannot be downloaded.
 module() {
 	if (cd "$1" && "$go" mod download); then
-		(set -x; cd "$1"; "$go" test "${flags[@]}" -tags "$tags" ./...) || failed=1
+		echo "+ cd $1"
+		cd "$1"
+		gotest "${flags[@]}" -tags "$tags" ./...
+		cd "$OLDPWD"
 	elif [ "${CI:-}" = true ]; then
 		failed=1
 	else
@@ -40,16 +52,17 @@ module() {
 first="./test/rig ./samples ./cgo/libverbena/test ./soft/internal/roce ./rdma ./soft/internal/attack"
 packages=$("$go" list -tags "$tags" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 echo "+ $go test ${flags[*]} -tags $tags $first ./..."
-"$go" test "${flags[@]}" -tags "$tags" $first $packages || failed=1
+gotest "${flags[@]}" -tags "$tags" $first $packages
 module bench
 module examples/grpc
 module metrics/prometheus
 if $full; then
 	module oob/etcd
 	# Without the race detector, under which they take an hour.
-	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo|BothEndsCloseAtOnce)$' \
-		./docs ./rdma ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000) || failed=1
-	(set -x; "$go" test -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|WaitDuringReadsSimulated)$' ./rsocket -sim.seeds=100) || failed=1
+	echo "+ simulations with many seeds"
+	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo|BothEndsCloseAtOnce)$' \
+		./docs ./rdma ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000
+	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|WaitDuringReadsSimulated)$' ./rsocket -sim.seeds=100
 else
 	# short prints the tests that have a short form and match.
 	short() {
@@ -70,4 +83,9 @@ make soak-tests runs for longer what has Soak in its name.
 END
 fi
 [ -z "$skipped" ] || echo "skipped, since modules that they need cannot be downloaded:$skipped" >&2
+if [ "$failed" = 1 ]; then
+	echo
+	echo "What failed (all output: .build/test.log):"
+	awk -f scripts/failures.awk "$log"
+fi
 exit "$failed"
