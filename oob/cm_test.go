@@ -510,7 +510,7 @@ var testToken = [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
 
 // A responder accepts its requester, whatever other programs request.
 func TestCMHostileRequesters(t *testing.T) {
-	defer oob.SetConfirmTimeout(300 * time.Millisecond)()
+	defer oob.SetConfirmTimeout(2 * time.Second)()
 	address := freeCM()
 	cfg := reader()
 	var noted lines
