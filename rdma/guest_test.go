@@ -229,7 +229,11 @@ func TestGuestTasksFail(t *testing.T) {
 			for j, f := range refusals {
 				for k, a := range attempts {
 					if left := testing.Short() && (i == 3 || (i+j+k)%3 != 0); f.takes(a) && !left {
-						t.Run(a.name+", "+f.name, func(t *testing.T) { f.test(newRigOn(t, onA, onB, f.a, f.b), a) })
+						b := f.b
+						if f.refused {
+							b.Keepalive = rdma.None // by which the end that refused would notice, if rxe is slow
+						}
+						t.Run(a.name+", "+f.name, func(t *testing.T) { f.test(newRigOn(t, onA, onB, f.a, b), a) })
 					}
 				}
 			}
@@ -443,11 +447,11 @@ func TestGuestSoakContextCycles(t *testing.T) {
 		last = now
 	}
 	assert.Equal(t, before, resources(t), "what the kernel counts")
-	assert.Equal(t, first.files, last.files, "files")
-	assert.InDelta(t, first.goroutines, last.goroutines, 2, "goroutines")
+	assert.LessOrEqual(t, last.files, first.files, "files")
+	assert.LessOrEqual(t, last.goroutines, first.goroutines+2, "goroutines")
 	// A goroutine that waits may still refer to the last context, which has some 110 objects.
 	const one = 150
-	assert.InDelta(t, first.objects, last.objects, float64(spans*cycles/2+one), "objects in Go's heap")
+	assert.LessOrEqual(t, last.objects, first.objects+spans*cycles/2+one, "objects in Go's heap")
 	// The runtime takes memory by the megabyte. A page a cycle would show in
 	// every span.
 	assert.Less(t, growth, cycles*4, "kB that %d cycles leave", cycles)
@@ -502,6 +506,7 @@ type used struct {
 
 func usage(t *testing.T) used {
 	t.Helper()
+	runtime.GC()         // empties each sync.Pool at the second time
 	debug.FreeOSMemory() // what of Go's heap comes and goes is not counted
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
