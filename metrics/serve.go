@@ -34,21 +34,20 @@ func (list served) write(w io.Writer) error {
 		program = filepath.Base(path)
 	}
 	name, err := json.Marshal(program)
-	if err == nil {
-		_, err = fmt.Fprintf(w, `{"Program":%s,"PID":%d,"Objects":[`, name, os.Getpid())
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, `{"Program":%s,"PID":%d,"Objects":[`, name, os.Getpid()); err != nil {
+		return err
 	}
 	separator := ""
 	for _, source := range list {
-		for _, o := range source.Metrics(true) {
-			if err != nil {
+		for o := range source.Metrics(true) {
+			if err := writeObject(w, separator, o); err != nil {
 				return err
 			}
-			err = writeObject(w, separator, o)
 			separator = ","
 		}
-	}
-	if err != nil {
-		return err
 	}
 	_, err = io.WriteString(w, "]}")
 	return err

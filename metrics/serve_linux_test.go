@@ -3,8 +3,10 @@ package metrics_test
 import (
 	"encoding/json"
 	"io"
+	"iter"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -20,24 +22,26 @@ import (
 // many is a source of many connections.
 type many int
 
-func (m many) Metrics(each bool) []metrics.Object {
-	list := []metrics.Object{{Kind: "context", Name: "many", Counters: []verbs.Counter{{Name: "n", Value: uint64(m), Help: "a number"}}}}
-	for range m {
-		list = append(list, metrics.Object{Kind: "connection", Counters: []verbs.Counter{{Name: "n", Help: "a number"}}})
+func (m many) Metrics(bool) iter.Seq[metrics.Object] {
+	return func(yield func(metrics.Object) bool) {
+		more := yield(metrics.Object{Kind: "context", Name: "many", Counters: []verbs.Counter{{Name: "n", Value: uint64(m), Help: "a number"}}})
+		for i := many(0); more && i < m; i++ {
+			more = yield(metrics.Object{Kind: "connection", Counters: []verbs.Counter{{Name: "n", Help: "a number"}}})
+		}
 	}
-	return list
 }
 
-// serve serves n connections, and returns the name of the socket. It must be the only one of this
-// process.
+// serve serves n connections, and returns the name of the socket.
 func serve(t *testing.T, n many) (name string, s io.Closer) {
-	s, err := metrics.Serve(n)
+	before, err := statsocket.Names()
+	require.NoError(t, err)
+	s, err = metrics.Serve(n)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	list, err := statsocket.Names()
 	require.NoError(t, err)
 	for _, one := range list {
-		if isOwn(t, one) {
+		if !slices.Contains(before, one) && isOwn(t, one) {
 			return one, s
 		}
 	}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"iter"
 	"net/netip"
 	"strconv"
 
@@ -34,23 +35,23 @@ func (c *parts) Counters() Counters {
 func (conn *Connection) Counters() verbs.QPCounters { return conn.view().lane.Counters() }
 
 // Metrics implements metrics.Source: the context and, if each is set, its connections.
-func (c *parts) Metrics(each bool) []metrics.Object {
-	list := []metrics.Object{{
-		Kind: "context", Name: c.set.Name, Device: c.dev.Name(), State: c.State().String(), Counters: counters.Of(c.Counters()),
-	}}
-	if !each {
-		return list
-	}
-	for _, l := range c.lanes.Lanes() {
-		owner, ok := l.Owner().(*laneOwner)
-		if !ok {
-			continue
+func (c *parts) Metrics(each bool) iter.Seq[metrics.Object] {
+	return func(yield func(metrics.Object) bool) {
+		sum := metrics.Object{Kind: "context", Name: c.set.Name, Device: c.dev.Name(), State: c.State().String(), Counters: counters.Of(c.Counters())}
+		if !yield(sum) || !each {
+			return
 		}
-		if v := (*Connection)(owner).view(); v != nil { // it is known to the program
-			list = append(list, v.metrics(c, owner.id))
+		for _, l := range c.lanes.Lanes() {
+			owner, ok := l.Owner().(*laneOwner)
+			if !ok {
+				continue
+			}
+			v := (*Connection)(owner).view()
+			if v != nil && !yield(v.metrics(c, owner.id)) { // nil: the program does not know it yet
+				return
+			}
 		}
 	}
-	return list
 }
 
 func (v *connectionView) metrics(c *parts, id uint64) metrics.Object {

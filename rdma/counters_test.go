@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -65,15 +66,15 @@ func TestCounters(t *testing.T) {
 			require.EqualValues(t, 1, r.a.ctx.Counters().QueuePairs)
 			require.EqualValues(t, 1, r.a.ctx.Counters().Established)
 			require.Equal(t, a.Counters().SentBytes, r.a.ctx.Counters().SentBytes)
-			objects := r.a.ctx.Metrics(true)
+			objects := slices.Collect(r.a.ctx.Metrics(true))
 			require.Equal(t, []string{"context", "connection"}, []string{objects[0].Kind, objects[1].Kind})
-			require.Len(t, r.a.ctx.Metrics(false), 1)
+			require.Len(t, slices.Collect(r.a.ctx.Metrics(false)), 1)
 			require.NoError(t, a.Close())
 			r.until("it has ended", func() bool { return r.a.ctx.Counters().QueuePairs+r.b.ctx.Counters().QueuePairs == 0 })
 			require.GreaterOrEqual(t, r.a.ctx.Counters().SentBytes, to[0].SentBytes)
 			require.GreaterOrEqual(t, r.b.ctx.Counters().SentBytes, to[1].SentBytes)
 			require.Zero(t, r.a.ctx.Counters().SendQueue)
-			require.Len(t, r.a.ctx.Metrics(true), 1)
+			require.Len(t, slices.Collect(r.a.ctx.Metrics(true)), 1)
 		})
 	}
 }

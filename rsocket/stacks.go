@@ -14,9 +14,10 @@ import (
 // device/route), with a Stack on each device that was needed. All methods may be called from any
 // goroutine.
 type Stacks struct {
-	device string // empty: by the system's routes
-	cfg    Config
-	set    shared.Values[*Stack]
+	device  string // empty: by the system's routes
+	cfg     Config
+	set     shared.Values[*Stack]
+	counted counted
 }
 
 // defaults has the stacks of the functions Listen and Dial.
@@ -30,7 +31,7 @@ func NewStacks(device string, cfg Config) *Stacks { return newStacks(device, cfg
 
 func newStacks(device string, cfg Config, keep bool) *Stacks {
 	s := &Stacks{device: device, cfg: cfg}
-	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Drained: (*Stack).drained, Keep: keep}
+	s.set = shared.Values[*Stack]{Open: s.open, Close: s.closeStack, Dead: (*Stack).isDead, Drained: (*Stack).drained, Keep: keep}
 	return s
 }
 
@@ -48,7 +49,13 @@ func (s *Stacks) open(name string) (*Stack, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	stack.ownsDevice = true
+	s.counted.add(dev.Name(), stack)
 	return stack, nil
+}
+
+func (s *Stacks) closeStack(stack *Stack) error {
+	defer s.counted.remove(stack)
+	return stack.Close()
 }
 
 // Close closes all stacks, as Stack.Close does, and their devices. Listen and Dial fail afterwards.

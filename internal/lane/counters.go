@@ -75,7 +75,7 @@ func (l *Lane) stopCounting() {
 	}
 	n.lanes.Remove(&l.counted)
 	c := l.Counters()
-	c.SendQueue, c.ReceiveQueue, c.Unacknowledged, c.Window, c.RoundTrip, c.Silence = 0, 0, 0, 0, 0, 0
+	counters.ClearGauges(&c)
 	counters.Add(&n.ended, &c)
 }
 

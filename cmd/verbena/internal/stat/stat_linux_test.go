@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -21,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type source []metrics.Object
 
-func (s source) Metrics(bool) []metrics.Object { return s }
+func (s source) Metrics(bool) iter.Seq[metrics.Object] { return slices.Values(s) }
 
 // What a program serves is shown, without what could command the terminal.
 func TestStat(t *testing.T) {
