@@ -3,6 +3,7 @@ package rdma
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/internal/counters"
@@ -38,6 +39,9 @@ func (conn *Connection) Counters() verbs.QPCounters { return conn.view().lane.Co
 func (c *parts) Metrics(each bool) iter.Seq[metrics.Object] {
 	return func(yield func(metrics.Object) bool) {
 		sum := metrics.Object{Kind: "context", Name: c.set.Name, Device: c.dev.Name(), State: c.State().String(), Counters: counters.Of(c.Counters())}
+		if _, datagrams := c.queuePairs.(*Datagrams); datagrams { // which have no peer that could be silent
+			sum.Counters = slices.DeleteFunc(sum.Counters, func(c verbs.Counter) bool { return c.Name == "silence" })
+		}
 		if !yield(sum) || !each {
 			return
 		}

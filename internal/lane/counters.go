@@ -87,6 +87,9 @@ func (l *Lane) noteSent(wr *verbs.SendWR) {
 }
 
 func (t *traffic) sent(wr *verbs.SendWR) {
+	if wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate {
+		return // it stays at this end
+	}
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Length)
