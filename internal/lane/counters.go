@@ -17,7 +17,11 @@ type counting struct {
 }
 
 // traffic counts for a queue pair that is no CountersQP. The engine's goroutine alone changes it.
-type traffic struct{ sentBytes, sentMessages, receivedBytes, receivedMessages atomic.Uint64 }
+type traffic struct {
+	sentBytes, sentMessages, receivedBytes, receivedMessages atomic.Uint64
+
+	_ [32]byte // the rest of a cache line, which a lane of another engine could have
+}
 
 // Counters are the counters of all lanes, closed ones included, and how many are open. Any goroutine
 // may call it. It takes a lock for each lane.
