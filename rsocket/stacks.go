@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
@@ -18,6 +21,7 @@ type Stacks struct {
 	cfg     Config
 	set     shared.Values[*Stack]
 	counted counted
+	log     atomic.Pointer[zerolog.Logger] // in place of that of cfg; nil: that
 }
 
 // defaults has the stacks of the functions Listen and Dial.
@@ -44,6 +48,9 @@ func (s *Stacks) open(name string) (*Stack, error) {
 	}
 	cfg := s.cfg
 	cfg.Device = dev
+	if log := s.log.Load(); log != nil {
+		cfg.Log = *log
+	}
 	stack, err := New(cfg)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -114,6 +121,10 @@ func (s *Stacks) Dial(ctx context.Context, addr string) (*Conn, error) {
 func (s *Stacks) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return dialer(ctx, network, addr, s.Dial)
 }
+
+// SetLogger sets where the stacks of Listen and Dial log, as Config.Log does for others. It holds for
+// stacks that are opened later, whose goroutines write at the same time. The zero value is silent.
+func SetLogger(log zerolog.Logger) { defaults.log.Store(&log) }
 
 // Listen is Stacks.Listen with the default Config, on stacks that all calls of Listen and Dial share.
 // They are closed with their last listener and connection, whose Close waits until what was written
