@@ -26,7 +26,7 @@ func startTrace(t *testing.T) (stop func() []byte) {
 // Only passes with callbacks leave regions in a trace: each region of the others would take more than
 // 10 bytes.
 func TestIdlePassesAreNotTraced(t *testing.T) {
-	const passes = 500_000
+	const passes = 200_000
 	e, _ := connected(t, 1)
 	quiesce(t, e)
 	stop := startTrace(t)
