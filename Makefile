@@ -3,7 +3,8 @@
 #               in a short form
 # make full     the tests of make test in full, but for those in the virtual machine, and more seeds
 # make check    formatting, vet on every platform, staticcheck, documentation and examples
-# make install  the tool, its manual pages and completions, and the library, below PREFIX
+# make install  the tool, its manual pages and completions, and the library, below PREFIX; make
+#               uninstall removes them
 # make build    the programs, and the library for other languages, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
 #               chooses
@@ -20,7 +21,7 @@ TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibver
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS = -X github.com/verbena-rdma/verbena/internal/version.commit=$(COMMIT)
 
-.PHONY: all build man install library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
+.PHONY: all build man install uninstall library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
 
 all: build
 
@@ -41,6 +42,10 @@ PREFIX ?= /usr/local
 # graph, would be those of other programs.
 install: ## verbena, manual pages, completions and libraries, below PREFIX (/usr/local); DESTDIR is for packagers
 	GO="$(GO)" TAGS="$(TAGS)" LDFLAGS="$(LDFLAGS)" scripts/install.sh "$(DESTDIR)$(PREFIX)"
+
+uninstall: ## removes what make install has put there
+	cd "$(DESTDIR)$(PREFIX)" && rm -rf bin/verbena share/man/man1/verbena.1 share/man/man1/verbena-*.1 share/bash-completion/completions/verbena \
+		share/zsh/site-functions/_verbena share/fish/vendor_completions.d/verbena.fish lib/verbena
 
 library: ## libverbena.so and libverbena-device.so, for programs in C and other languages, into bin/
 	GO="$(GO)" scripts/library.sh bin

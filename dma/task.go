@@ -6,6 +6,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/friend"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -213,14 +214,31 @@ func (t *CopyTask) keep(reason error) {
 func (t *CopyTask) succeed() {
 	t.control.End(&t.Task)
 	// It fails only if the program changed the buffers in flight.
-	if err := t.dst.Friends(friend.Package{}).AppendData(t.length); err != nil {
-		t.pool.failed(t, fmt.Errorf("dma: copy: the destination was changed in flight: %w", err))
-		return
+	err := t.dst.Friends(friend.Package{}).AppendData(t.length)
+	if err != nil {
+		err = fmt.Errorf("dma: copy: the destination was changed in flight: %w", err)
 	}
-	t.pool.done(t)
+	t.completed(err)
 }
 
 func (t *CopyTask) fail(err error) {
 	t.control.End(&t.Task)
-	t.pool.failed(t, err)
+	t.completed(err)
+}
+
+// completed runs the callback of the task, which is no longer in flight.
+func (t *CopyTask) completed(err error) {
+	if profiling.Tracing() {
+		t.pool.ctx.Friends(friend.Package{}).Traced("verbena task callback", func() { t.call(err) })
+		return
+	}
+	t.call(err)
+}
+
+func (t *CopyTask) call(err error) {
+	if err != nil {
+		t.pool.failed(t, err)
+		return
+	}
+	t.pool.done(t)
 }

@@ -36,10 +36,11 @@ func ExampleDevice() {
 	}
 	defer func() { _ = dev.Close() }()
 	var source metrics.Source = metrics.Device(dev)
-	object := source.Metrics(false)[0]
-	for _, c := range object.Counters {
-		if c.Name == "np_cnp_sent" {
-			fmt.Printf("%s: %s: %d, %s\n", object.Kind, c.Name, c.Value, c.Help)
+	for object := range source.Metrics(false) {
+		for _, c := range object.Counters {
+			if c.Name == "np_cnp_sent" {
+				fmt.Printf("%s: %s: %d, %s\n", object.Kind, c.Name, c.Value, c.Help)
+			}
 		}
 	}
 	// Output: device: np_cnp_sent: 0, congestion notifications sent
@@ -47,7 +48,7 @@ func ExampleDevice() {
 
 // A program lets verbena stat see the default stacks of package rsocket.
 func ExampleServe() {
-	served, err := metrics.Serve(rsocket.Default())
+	served, err := metrics.Serve(rsocket.Metrics())
 	if err != nil {
 		if !errors.Is(err, errors.ErrUnsupported) { // not on Linux
 			panic(err)
@@ -55,6 +56,6 @@ func ExampleServe() {
 		return
 	}
 	defer func() { _ = served.Close() }()
-	fmt.Println(len(rsocket.Default().Metrics(true))) // what the tool shows: there is no stack yet
+	fmt.Println(len(metrics.Totals(rsocket.Metrics()))) // what the tool shows: there is no stack yet
 	// Output: 0
 }

@@ -9,25 +9,33 @@
 // verbena stat.
 package metrics
 
-import "github.com/verbena-rdma/verbena/verbs"
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/internal/counters"
+	"github.com/verbena-rdma/verbena/verbs"
+)
 
 // Source has counters: those of one object, or of several.
 type Source interface {
-	// Metrics returns the present counters. If each is set, it returns those of each connection,
-	// too, behind those of their context or stack, which have the sums. Any goroutine may call it.
-	Metrics(each bool) []Object
+	// Metrics goes through the objects with their present counters. If each is set, connections and
+	// streams come too, behind their context or stack, which has the sums; there may be 100,000 of
+	// them, so they are read one by one. Any goroutine may call it.
+	Metrics(each bool) iter.Seq[Object]
 }
 
 // Object is the counters of a device, a context, a connection, a stack or a stream.
 type Object struct {
 	Kind     string          // "device", "context", "connection", "stack" or "stream"
-	Name     string          // the device's or context's; the number of a connection
-	Device   string          // that it uses
-	State    string          // of a context or connection
-	Path     string          // of the packets of a connection or stream: see verbs.Path
-	Local    string          // the address of this end
-	Peer     string          // the address of the peer
-	Counters []verbs.Counter // in a stable order
+	Name     string          `json:",omitempty"` // the device's or context's; a stack's device; the number of a connection
+	Device   string          `json:",omitempty"` // that it uses
+	State    string          `json:",omitempty"` // of a context or connection
+	Path     string          `json:",omitempty"` // of the packets of a connection or stream: see verbs.Path
+	Local    string          `json:",omitempty"` // the address of this end
+	Peer     string          `json:",omitempty"` // the address of the peer
+	Counters []verbs.Counter `json:",omitempty"` // in a stable order
 }
 
 // Device is an open device as a Source. While it cannot be read, the Source has nothing.
@@ -36,10 +44,30 @@ func Device(dev verbs.Device) Source { return source{dev} }
 type source struct{ dev verbs.Device }
 
 // Metrics implements Source.
-func (s source) Metrics(bool) []Object {
-	list, err := s.dev.Counters()
-	if err != nil {
-		return nil
+func (s source) Metrics(bool) iter.Seq[Object] {
+	return func(yield func(Object) bool) {
+		if list, err := s.dev.Counters(); err == nil {
+			yield(Object{Kind: "device", Name: s.dev.Name(), Device: s.dev.Name(), Counters: list})
+		}
 	}
-	return []Object{{Kind: "device", Name: s.dev.Name(), Device: s.dev.Name(), Counters: list}}
+}
+
+// Totals are the devices, contexts and stacks of the sources, in the order in which they come, for
+// exporters that show no connections. Of several with one kind, name and device there is one object:
+// the first of a device, whose counters all sources share; of contexts and stacks, the sum of the
+// numbers and the longest of the times. Names are valid UTF-8.
+func Totals(sources ...Source) (list []Object) {
+	for _, source := range sources {
+		for o := range source.Metrics(false) {
+			o.Name, o.Device = strings.ToValidUTF8(o.Name, "?"), strings.ToValidUTF8(o.Device, "?")
+			at := slices.IndexFunc(list, func(p Object) bool { return p.Kind == o.Kind && p.Name == o.Name && p.Device == o.Device })
+			switch {
+			case at < 0:
+				list = append(list, o)
+			case o.Kind != "device":
+				list[at].Counters = counters.AddLists(slices.Clone(list[at].Counters), o.Counters)
+			}
+		}
+	}
+	return list
 }

@@ -146,7 +146,7 @@ func (c *Core) report(prev, next State) {
 	e := c.engine.Load()
 	defer e.callWatchers(c.watchers, prev, next) // also after a panic
 	if f := c.onChange; f != nil {
-		f(prev, next)
+		e.call(stateRegion, func() { f(prev, next) })
 		e.yield()
 	}
 }
@@ -157,7 +157,7 @@ func (e *Engine) callWatchers(list []*watcher, prev, next State) {
 			w.skip--
 			continue
 		}
-		w.f(prev, next)
+		e.call(stateRegion, func() { w.f(prev, next) })
 		e.yield()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/goroutine"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
@@ -76,6 +77,10 @@ func (e *Engine) Dispatch(f func()) error {
 	by, ok := e.substitute(lent)
 	if !ok {
 		return e.Do(f)
+	}
+	if profiling.Tracing() {
+		inner := f
+		f = func() { profiling.Region(functionRegion, inner) }
 	}
 	e.runAsSubstitute(by, f)
 	return nil
@@ -215,6 +220,7 @@ func (e *Engine) doRest() bool {
 		return false // f has connected a simulated context
 	}
 	e.deliver()
+	e.endRegion()
 	n := &e.notifier
 	for passes := 0; !e.runDecides(); passes++ {
 		if !n.woken.Load() {

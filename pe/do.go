@@ -65,7 +65,7 @@ func (e *Engine) runCalls() int {
 	for range n {
 		f := c.batch.Pop()
 		c.count.Add(-1)
-		f()
+		e.call(functionRegion, f)
 		e.yield()
 		events += e.deliver()
 	}

@@ -2,6 +2,7 @@ package pe
 
 import (
 	"fmt"
+	"runtime/trace"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
@@ -56,6 +56,7 @@ type Engine struct {
 	runs         runs
 	notifier     notifier
 	handover     handover
+	region       *trace.Region // of the trace, for this pass; nil: none has begun
 	slice        timeslice
 	attached     attachment
 }
@@ -167,18 +168,6 @@ func (e *Engine) progress() (int, error) {
 
 // pass does one round of all pending work.
 func (e *Engine) pass() int {
-	if profiling.Tracing() {
-		return e.tracedPass()
-	}
-	return e.onePass()
-}
-
-func (e *Engine) tracedPass() (n int) {
-	profiling.Region("verbena pass", func() { n = e.onePass() })
-	return n
-}
-
-func (e *Engine) onePass() int {
 	e.slice.beginPass()
 	e.notifier.beginPass()
 	n := e.deliver()
@@ -191,6 +180,9 @@ func (e *Engine) onePass() int {
 			n += c.progress()
 			n += e.deliver()
 		}
+	}
+	if e.region != nil {
+		e.endRegion()
 	}
 	e.slice.endPass(n)
 	return n

@@ -90,7 +90,7 @@ func (p *pool) callWaiters() int {
 		w := p.waiters.Front().Value
 		w.leave()
 		n++
-		w.retry()
+		p.core.engine.Load().call(waiterRegion, w.retry)
 		p.core.engine.Load().yield()
 	}
 	p.core.stopIfDone()

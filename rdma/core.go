@@ -3,7 +3,9 @@ package rdma
 import (
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -55,6 +57,15 @@ func (c *core) PD() verbs.PD { return c.set.PD }
 func (c *core) wake() {
 	c.woken.Store(true)
 	c.control.Wake()
+}
+
+// report calls the program for what has happened.
+func (c *core) report(f func()) {
+	if profiling.Tracing() {
+		c.Friends(friend.Package{}).Traced("verbena connection callback", f)
+		return
+	}
+	f()
 }
 
 // postLater makes the engine call Progress for requests that wait to be posted, unless Progress

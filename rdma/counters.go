@@ -1,7 +1,9 @@
 package rdma
 
 import (
+	"iter"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/internal/counters"
@@ -34,23 +36,26 @@ func (c *parts) Counters() Counters {
 func (conn *Connection) Counters() verbs.QPCounters { return conn.view().lane.Counters() }
 
 // Metrics implements metrics.Source: the context and, if each is set, its connections.
-func (c *parts) Metrics(each bool) []metrics.Object {
-	list := []metrics.Object{{
-		Kind: "context", Name: c.set.Name, Device: c.dev.Name(), State: c.State().String(), Counters: counters.Of(c.Counters()),
-	}}
-	if !each {
-		return list
-	}
-	for _, l := range c.lanes.Lanes() {
-		owner, ok := l.Owner().(*laneOwner)
-		if !ok {
-			continue
+func (c *parts) Metrics(each bool) iter.Seq[metrics.Object] {
+	return func(yield func(metrics.Object) bool) {
+		sum := metrics.Object{Kind: "context", Name: c.set.Name, Device: c.dev.Name(), State: c.State().String(), Counters: counters.Of(c.Counters())}
+		if _, datagrams := c.queuePairs.(*Datagrams); datagrams { // which have no peer that could be silent
+			sum.Counters = slices.DeleteFunc(sum.Counters, func(c verbs.Counter) bool { return c.Name == "silence" })
 		}
-		if v := (*Connection)(owner).view(); v != nil { // it is known to the program
-			list = append(list, v.metrics(c, owner.id))
+		if !yield(sum) || !each {
+			return
+		}
+		for _, l := range c.lanes.Lanes() {
+			owner, ok := l.Owner().(*laneOwner)
+			if !ok {
+				continue
+			}
+			v := (*Connection)(owner).view()
+			if v != nil && !yield(v.metrics(c, owner.id)) { // nil: the program does not know it yet
+				return
+			}
 		}
 	}
-	return list
 }
 
 func (v *connectionView) metrics(c *parts, id uint64) metrics.Object {

@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ func TestCounters(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const writes, reads, size = 200, 50, 4096
+			const writes, reads, adds, size = 200, 50, 5, 4096
 			cfg := rdma.Config{Keepalive: time.Hour}
 			r := newRigOn(t, open(t), open(t), cfg, cfg)
 			var done outcome[*rdma.Task]
@@ -48,14 +49,21 @@ func TestCounters(t *testing.T) {
 				require.Empty(t, done.errs)
 				freeEach(t, []anyTask{done.done[0]})
 			}
+			for range adds {
+				done = outcome[*rdma.Task]{}
+				require.NoError(t, must(pool.FetchAdd(a, r.a.bufs.Target(r.a.peer, 0, 8), 1)).Submit())
+				r.until("it is added", func() bool { return done.count() == 1 })
+				require.Empty(t, done.errs)
+				freeEach(t, []anyTask{done.done[0]})
+			}
 			to := [2]verbs.QPCounters{a.Counters(), b.Counters()}
-			require.EqualValues(t, writes+reads, to[0].SentMessages-from[0].SentMessages)
-			require.EqualValues(t, writes+reads, to[1].ReceivedMessages-from[1].ReceivedMessages)
+			require.EqualValues(t, writes+reads+adds, to[0].SentMessages-from[0].SentMessages)
+			require.EqualValues(t, writes+reads+adds, to[1].ReceivedMessages-from[1].ReceivedMessages)
 			require.Equal(t, from[0].ReceivedMessages, to[0].ReceivedMessages)
 			require.EqualValues(t, 8*writes, to[0].SentBytes-from[0].SentBytes)
 			require.EqualValues(t, 8*writes, to[1].ReceivedBytes-from[1].ReceivedBytes)
-			require.EqualValues(t, size*reads, to[0].ReceivedBytes-from[0].ReceivedBytes)
-			require.EqualValues(t, size*reads, to[1].SentBytes-from[1].SentBytes)
+			require.EqualValues(t, size*reads+8*adds, to[0].ReceivedBytes-from[0].ReceivedBytes)
+			require.EqualValues(t, size*reads+8*adds, to[1].SentBytes-from[1].SentBytes)
 			require.Positive(t, to[0].RoundTrip)
 			require.Positive(t, to[0].Window)
 			if name == "loss" {
@@ -65,15 +73,15 @@ func TestCounters(t *testing.T) {
 			require.EqualValues(t, 1, r.a.ctx.Counters().QueuePairs)
 			require.EqualValues(t, 1, r.a.ctx.Counters().Established)
 			require.Equal(t, a.Counters().SentBytes, r.a.ctx.Counters().SentBytes)
-			objects := r.a.ctx.Metrics(true)
+			objects := slices.Collect(r.a.ctx.Metrics(true))
 			require.Equal(t, []string{"context", "connection"}, []string{objects[0].Kind, objects[1].Kind})
-			require.Len(t, r.a.ctx.Metrics(false), 1)
+			require.Len(t, slices.Collect(r.a.ctx.Metrics(false)), 1)
 			require.NoError(t, a.Close())
 			r.until("it has ended", func() bool { return r.a.ctx.Counters().QueuePairs+r.b.ctx.Counters().QueuePairs == 0 })
 			require.GreaterOrEqual(t, r.a.ctx.Counters().SentBytes, to[0].SentBytes)
 			require.GreaterOrEqual(t, r.b.ctx.Counters().SentBytes, to[1].SentBytes)
 			require.Zero(t, r.a.ctx.Counters().SendQueue)
-			require.Len(t, r.a.ctx.Metrics(true), 1)
+			require.Len(t, slices.Collect(r.a.ctx.Metrics(true)), 1)
 		})
 	}
 }
@@ -105,5 +113,10 @@ func TestDatagramCounters(t *testing.T) {
 		a.until("it has come", func() bool { return b.ctx.Counters().ReceivedMessages == 1 && a.ctx.Counters().SentMessages == 1 })
 		require.EqualValues(t, 8, a.ctx.Counters().SentBytes, "%v", transport)
 		require.EqualValues(t, 8, b.ctx.Counters().ReceivedBytes, "%v", transport)
+		for o := range b.ctx.Metrics(true) {
+			for _, c := range o.Counters {
+				require.NotEqual(t, "silence", c.Name)
+			}
+		}
 	}
 }

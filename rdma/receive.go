@@ -195,7 +195,7 @@ func (r *taskReceiver) arrived(_ receiving.Taken, a *arrival) {
 		}
 	}
 	if profiling.Tracing() {
-		profiling.Region("verbena receive callback", func() { t.pool.done(t) })
+		t.ctx.Friends(friend.Package{}).Traced("verbena receive callback", func() { t.pool.done(t) })
 		return
 	}
 	t.pool.done(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
@@ -196,7 +197,7 @@ func (m *messages) deliver(a *arrival, data []byte) {
 	m.msg = Message{data: data, arrival: *a}
 	defer m.clearMessage()
 	if profiling.Tracing() {
-		profiling.Region("verbena message callback", func() { m.handle(&m.msg) })
+		m.receives.core.Friends(friend.Package{}).Traced("verbena message callback", func() { m.handle(&m.msg) })
 		return
 	}
 	m.handle(&m.msg)

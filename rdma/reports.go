@@ -20,7 +20,7 @@ func (r *reports) open() error { return nil }
 // work implements part.
 func (r *reports) work() (n int) {
 	for ; r.queue.Len() > 0; n++ {
-		r.queue.Pop()()
+		r.core.report(r.queue.Pop())
 		r.core.control.Yield()
 	}
 	return n

@@ -294,7 +294,7 @@ type taskPool struct {
 // completed runs the callback of a task, which is no longer in flight.
 func (p *taskPool) completed(t *Task, err error) {
 	if profiling.Tracing() {
-		profiling.Region("verbena task callback", func() { p.call(t, err) })
+		t.ctx.Friends(friend.Package{}).Traced("verbena task callback", func() { p.call(t, err) })
 		return
 	}
 	p.call(t, err)

@@ -1,6 +1,11 @@
 package rsocket
 
 import (
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
 	"github.com/verbena-rdma/verbena/internal/counters"
 	"github.com/verbena-rdma/verbena/metrics"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -89,35 +94,126 @@ func (c *Conn) connected() bool {
 }
 
 // Metrics implements metrics.Source: the stack and, if each is set, its connections.
-func (s *Stack) Metrics(each bool) []metrics.Object {
-	name := s.cfg.Device.Name()
-	list := []metrics.Object{{Kind: "stack", Name: name, Device: name, Counters: counters.Of(s.Counters())}}
-	if !each {
-		return list
+func (s *Stack) Metrics(each bool) iter.Seq[metrics.Object] {
+	return func(yield func(metrics.Object) bool) {
+		name := s.cfg.Device.Name()
+		if yield(metrics.Object{Kind: "stack", Name: name, Device: name, Counters: counters.Of(s.Counters())}) && each {
+			s.streams(yield)
+		}
 	}
+}
+
+// streams goes through the connections, and reports whether yield wants more.
+func (s *Stack) streams(yield func(metrics.Object) bool) bool {
 	for _, c := range s.Conns() {
 		n := c.Counters()
-		o := metrics.Object{Kind: "stream", Device: name, State: c.state(), Path: n.Path.String(), Counters: counters.Of(n)}
+		o := metrics.Object{Kind: "stream", Device: s.cfg.Device.Name(), State: c.state(), Path: n.Path.String(), Counters: counters.Of(n)}
 		if c.connected() {
 			o.Local, o.Peer = c.LocalAddr().String(), c.RemoteAddr().String()
 		}
-		list = append(list, o)
+		if !yield(o) {
+			return false
+		}
+	}
+	return true
+}
+
+// Stacks are the stacks that are open now, by their devices.
+func (s *Stacks) Stacks() (list []*Stack) {
+	for _, name := range s.counted.devices() {
+		stacks, _ := s.counted.of(name)
+		list = append(list, stacks...)
 	}
 	return list
 }
 
-// Default has the stacks of the functions Listen and Dial. Its Close ends them for good.
-func Default() *Stacks { return defaults }
+// Metrics has the counters of the stacks of Listen and Dial, as Stacks.Metrics has those of others.
+func Metrics() metrics.Source { return source{defaults} }
 
-// Stacks are the stacks that are open now.
-func (s *Stacks) Stacks() []*Stack { return s.set.List() }
+// source is Stacks as a metrics.Source, and nothing else.
+type source struct{ stacks *Stacks }
 
-// Metrics implements metrics.Source: the stacks that are open now, their devices and, if each is set,
-// their connections.
-func (s *Stacks) Metrics(each bool) (list []metrics.Object) {
-	for _, stack := range s.Stacks() {
-		list = append(list, metrics.Device(stack.Device()).Metrics(false)...)
-		list = append(list, stack.Metrics(each)...)
+// Metrics implements metrics.Source.
+func (s source) Metrics(each bool) iter.Seq[metrics.Object] { return s.stacks.Metrics(each) }
+
+// Metrics implements metrics.Source: for each device that was used, the device while it is open, the
+// sums of its stacks, and, if each is set, the connections. Closed stacks still count in the totals.
+// The counters of a device of the software begin anew when it is opened again.
+func (s *Stacks) Metrics(each bool) iter.Seq[metrics.Object] {
+	return func(yield func(metrics.Object) bool) {
+		for _, name := range s.counted.devices() {
+			stacks, sum := s.counted.of(name)
+			for _, stack := range stacks {
+				one := stack.Counters()
+				counters.Add(&sum, &one)
+			}
+			more := true
+			if n := len(stacks); n > 0 {
+				for o := range metrics.Device(stacks[n-1].Device()).Metrics(false) {
+					more = yield(o)
+				}
+			}
+			more = more && yield(metrics.Object{Kind: "stack", Name: name, Device: name, Counters: counters.Of(sum)})
+			for i := 0; more && each && i < len(stacks); i++ {
+				more = stacks[i].streams(yield)
+			}
+			if !more {
+				return
+			}
+		}
 	}
-	return list
+}
+
+// counted knows the stacks of a Stacks, by the names of their devices, and the totals of the closed ones.
+type counted struct {
+	mu      sync.Mutex
+	entries map[string]*entry
+}
+
+type entry struct {
+	open   []*Stack // oldest first
+	closed Counters // has no gauges
+}
+
+// devices are the names of all devices that were used.
+func (t *counted) devices() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.entries))
+}
+
+// of returns the stacks of a device that are open, and the totals of the closed ones.
+func (t *counted) of(device string) ([]*Stack, Counters) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[device]
+	return slices.Clone(e.open), e.closed
+}
+
+// add adds a stack.
+func (t *counted) add(device string, s *Stack) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.entries == nil {
+		t.entries = make(map[string]*entry)
+	}
+	if t.entries[device] == nil {
+		t.entries[device] = new(entry)
+	}
+	e := t.entries[device]
+	e.open = append(e.open, s)
+}
+
+// remove keeps the totals of a stack that is closed.
+func (t *counted) remove(s *Stack) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		if at := slices.Index(e.open, s); at >= 0 {
+			e.open = slices.Delete(e.open, at, at+1)
+			last := s.Counters()
+			counters.ClearGauges(&last)
+			counters.Add(&e.closed, &last)
+		}
+	}
 }

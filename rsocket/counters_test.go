@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,7 +49,7 @@ func TestCounters(t *testing.T) {
 	c := stack.Counters()
 	require.Equal(t, []uint64{2, 1, 1}, []uint64{c.Connections, c.Accepted, c.Dialled})
 	kinds := map[string]int{}
-	for _, o := range set.Metrics(true) {
+	for o := range set.Metrics(true) {
 		if kinds[o.Kind]++; o.Kind == "stream" {
 			require.Equal(t, "established", o.State)
 			require.Contains(t, []string{near.LocalAddr().String(), far.LocalAddr().String()}, o.Local)
@@ -58,8 +59,25 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, 2, kinds["stream"])
 	require.Equal(t, len(stacks), kinds["device"])
 	var source metrics.Source = stack
-	require.Len(t, source.Metrics(false), 1)
+	require.Len(t, slices.Collect(source.Metrics(false)), 1)
 	require.NoError(t, errors.Join(near.Close(), far.Close(), l.Close(), set.Close()))
 	require.Empty(t, set.Stacks())
+	var kept []metrics.Object
+	for _, o := range metrics.Totals(set) {
+		if o.Name == stack.Device().Name() {
+			kept = append(kept, o)
+		}
+	}
+	require.Len(t, kept, 1)
+	for _, n := range kept[0].Counters {
+		switch n.Name {
+		case "connections_dialled":
+			require.EqualValues(t, 1, n.Value)
+		case "sent_bytes":
+			require.GreaterOrEqual(t, n.Value, uint64(size))
+		default:
+			require.True(t, !n.Gauge || n.Value == 0, n.Name)
+		}
+	}
 	require.EqualValues(t, size, near.Counters().Written)
 }

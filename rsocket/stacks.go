@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
@@ -14,9 +17,11 @@ import (
 // device/route), with a Stack on each device that was needed. All methods may be called from any
 // goroutine.
 type Stacks struct {
-	device string // empty: by the system's routes
-	cfg    Config
-	set    shared.Values[*Stack]
+	device  string // empty: by the system's routes
+	cfg     Config
+	set     shared.Values[*Stack]
+	counted counted
+	log     atomic.Pointer[zerolog.Logger] // in place of that of cfg; nil: that
 }
 
 // defaults has the stacks of the functions Listen and Dial.
@@ -30,7 +35,7 @@ func NewStacks(device string, cfg Config) *Stacks { return newStacks(device, cfg
 
 func newStacks(device string, cfg Config, keep bool) *Stacks {
 	s := &Stacks{device: device, cfg: cfg}
-	s.set = shared.Values[*Stack]{Open: s.open, Close: (*Stack).Close, Dead: (*Stack).isDead, Drained: (*Stack).drained, Keep: keep}
+	s.set = shared.Values[*Stack]{Open: s.open, Close: s.closeStack, Dead: (*Stack).isDead, Drained: (*Stack).drained, Keep: keep}
 	return s
 }
 
@@ -43,12 +48,21 @@ func (s *Stacks) open(name string) (*Stack, error) {
 	}
 	cfg := s.cfg
 	cfg.Device = dev
+	if log := s.log.Load(); log != nil {
+		cfg.Log = *log
+	}
 	stack, err := New(cfg)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
 	stack.ownsDevice = true
+	s.counted.add(dev.Name(), stack)
 	return stack, nil
+}
+
+func (s *Stacks) closeStack(stack *Stack) error {
+	defer s.counted.remove(stack)
+	return stack.Close()
 }
 
 // Close closes all stacks, as Stack.Close does, and their devices. Listen and Dial fail afterwards.
@@ -107,6 +121,10 @@ func (s *Stacks) Dial(ctx context.Context, addr string) (*Conn, error) {
 func (s *Stacks) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	return dialer(ctx, network, addr, s.Dial)
 }
+
+// SetLogger sets where the stacks of Listen and Dial log, as Config.Log does for others. It holds for
+// stacks that are opened later, whose goroutines write at the same time. The zero value is silent.
+func SetLogger(log zerolog.Logger) { defaults.log.Store(&log) }
 
 // Listen is Stacks.Listen with the default Config, on stacks that all calls of Listen and Dial share.
 // They are closed with their last listener and connection, whose Close waits until what was written

@@ -2,12 +2,20 @@
 # Installs the tool below the folder $1: the program, manual pages, completions and, with the build tag
 # verbs in TAGS, the library for other languages, where verbena run finds it.
 set -euo pipefail
+unset CDPATH
 umask 022 # the programs are for everybody
-prefix=$(mkdir -p "$1" && cd -- "$1" >/dev/null && pwd)
+prefix=$(mkdir -p "$1" && cd -- "$1" && pwd)
 cd "$(dirname "$0")/.."
 go=${GO:-go} verbena=$prefix/bin/verbena
 # -o replaces the file, so that a verbena that runs goes on.
 "$go" build -tags "${TAGS:-}" -ldflags "${LDFLAGS:-}" -o "$verbena" ./cmd/verbena
+# A verbena for another system does not run here.
+if [ "$("$go" env GOOS GOARCH)" != "$("$go" env GOHOSTOS GOHOSTARCH)" ]; then
+	folder=$(mktemp -d)
+	trap 'rm -rf "$folder"' EXIT
+	verbena=$folder/verbena
+	GOOS=$("$go" env GOHOSTOS) GOARCH=$("$go" env GOHOSTARCH) CGO_ENABLED=0 "$go" build -ldflags "${LDFLAGS:-}" -o "$verbena" ./cmd/verbena
+fi
 "$verbena" man "$prefix/share/man/man1"
 complete() {
 	mkdir -p "$prefix/share/$2"

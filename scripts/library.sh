@@ -7,7 +7,8 @@
 # GOARCH=arm64 CC=aarch64-linux-gnu-gcc builds it for arm64 (Debian packages gcc-aarch64-linux-gnu
 # and libc6-dev-arm64-cross; the headers are those of libibverbs-dev and librdmacm-dev here too).
 set -euo pipefail
-folder=$(mkdir -p "$1" && cd "$1" && pwd)
+unset CDPATH # with which cd prints the folder, and may go to another
+folder=$(mkdir -p "$1" && cd -- "$1" && pwd)
 shift
 cd "$(dirname "$0")/.."
 go=${GO:-go}

@@ -251,8 +251,8 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 		}) {
 			continue // or the caller asked for it
 		}
-		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).
-			Msgf("UDP port %d of this address is in use, so the device has another port: software devices can reach it there, adapters and the kernel cannot", wire.UDPPort)
+		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
+			Msg("RoCEv2's port of this address is in use, so the device has another: software devices can reach it there, adapters and the kernel cannot")
 	}
 }
 

@@ -241,12 +241,12 @@ type GIDEntry struct {
 type Counter struct {
 	Name  string // the kernel's name for it, if a driver of the kernel counts the same
 	Value uint64 // in Unit
-	Help  string // what it counts, in a line; empty: the documents of the adapter's driver say
-	Unit  string // "bytes", "words" (of 4 bytes), "nanoseconds"; empty: it is a number
+	Help  string `json:",omitempty"` // what it counts, in a line; empty: the documents of the adapter's driver say
+	Unit  string `json:",omitempty"` // "bytes", "words" (of 4 bytes), "nanoseconds"; empty: it is a number
 	// Gauge: Value is what is there now. Otherwise it is the total since the object was made;
 	// of an adapter, since the kernel's driver was loaded.
-	Gauge bool
-	Port  int // that of the device to which it belongs; zero: the whole device, or no device
+	Gauge bool `json:",omitempty"`
+	Port  int  `json:",omitempty"` // that of the device to which it belongs; zero: the whole device, or no device
 }
 
 // EventType is the kind of an asynchronous event (IBTA 11.6.3).

@@ -271,7 +271,7 @@ func (q *completionQueue) Arm(solicitedOnly bool) (bool, error) {
 		return false, fmt.Errorf("arm completion queue: device %s has no completion events; use Poll: %w", q.device.info.Name, verbs.ErrNotSupported)
 	}
 	if q.stop == nil {
-		stop, err := poll.Watch(int(q.channel.fd), "completion events of "+q.device.info.Name, q.event)
+		stop, err := poll.Watch(int(q.channel.fd), "completion events", q.device.info.Name, q.event)
 		if err != nil {
 			return false, fmt.Errorf("arm completion queue: %w", err)
 		}

@@ -26,14 +26,14 @@ type events struct {
 func (e *events) start(d *Device) error {
 	e.handlers = make(map[int]func(verbs.Event))
 	ctx := d.ctx
-	stop, err := poll.Watch(int(ctx.async_fd), "events of "+d.info.Name, func() {
+	stop, err := poll.Watch(int(ctx.async_fd), "events", d.info.Name, func() {
 		for d.takeEvent(ctx) {
 		}
 	})
 	if err != nil {
 		return err
 	}
-	removal := watchRemoval(C.GoString(&ctx.device.dev_name[0]), func() {
+	removal := watchRemoval(C.GoString(&ctx.device.dev_name[0]), d.info.Name, func() {
 		e.deliver(verbs.Event{Type: verbs.EventDeviceFatal})
 	})
 	e.stop = func() {

@@ -32,13 +32,13 @@ const (
 // programs have closed the device, and reports no event to them. If the announcement cannot
 // arrive, as in a separate user namespace or where such sockets are forbidden, the
 // device works without it.
-func watchRemoval(name string, gone func()) (stop func()) {
+func watchRemoval(name, device string, gone func()) (stop func()) {
 	fd, err := listenUevents()
 	if err != nil {
 		return func() {}
 	}
 	message := make([]byte, maxUevent)
-	end, err := poll.Watch(fd, "removal of "+name, func() {
+	end, err := poll.Watch(fd, "removal", device, func() {
 		for {
 			removed, err := nextUevent(fd, message)
 			switch {

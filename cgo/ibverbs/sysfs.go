@@ -33,6 +33,10 @@ func interfaceOf(device string, port int) string {
 // words are the counters whose unit is 4 bytes.
 var words = []string{"port_rcv_data", "port_xmit_data"}
 
+// gauges are how names of values that are no totals begin: those of bnxt_re, such as active_qps, and the
+// most there have been, watermark_qps.
+var gauges = []string{"active_", "watermark_"}
+
 // readCounters appends all counters in a folder, sorted by name. They belong to that port; 0: to the
 // device.
 func readCounters(into []verbs.Counter, folder string, port int) []verbs.Counter {
@@ -51,6 +55,7 @@ func readCounters(into []verbs.Counter, folder string, port int) []verbs.Counter
 			if slices.Contains(words, c.Name) {
 				c.Unit = "words"
 			}
+			c.Gauge = slices.ContainsFunc(gauges, func(begin string) bool { return strings.HasPrefix(c.Name, begin) })
 			into = append(into, c)
 		}
 	}

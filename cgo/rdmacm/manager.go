@@ -58,7 +58,7 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 	// The goroutine may run before main is set.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.main, err = m.watch("connections of "+dev.Name(), func(ch channel) bool { return m.handleNext(ch) })
+	m.main, err = m.watch("connections", func(ch channel) bool { return m.handleNext(ch) })
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
@@ -66,12 +66,12 @@ func open(dev verbs.Device, handle func(verbs.CMEvent), lib library) (verbs.CM, 
 }
 
 // watch makes a channel. When the channel has events, it calls take until take returns false.
-func (m *manager) watch(name string, take func(channel) bool) (*watchedChannel, error) {
+func (m *manager) watch(what string, take func(channel) bool) (*watchedChannel, error) {
 	ch, err := m.lib.newChannel()
 	if err != nil {
 		return nil, channelError(err)
 	}
-	stop, err := poll.Watch(ch.fd(), name, func() {
+	stop, err := poll.Watch(ch.fd(), what, m.dev.Name(), func() {
 		for take(ch) {
 		}
 	})

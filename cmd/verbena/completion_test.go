@@ -26,7 +26,7 @@ type shell struct {
 
 var shells = map[string]shell{
 	"bash": {"verbena.bash", func(folder, line string) []string {
-		return append([]string{"testdata/complete.bash", filepath.Join(folder, "verbena.bash")}, strings.Split(line, " ")...)
+		return append([]string{"testdata/complete.bash", filepath.Join(folder, "verbena.bash")}, bashWords(line)...)
 	}},
 	"zsh": {"_verbena", func(folder, line string) []string {
 		return []string{"-f", "testdata/complete.zsh", folder, filepath.Join(folder, "shown"), line}
@@ -34,6 +34,21 @@ var shells = map[string]shell{
 	"fish": {"verbena.fish", func(folder, line string) []string {
 		return []string{"--no-config", "-c", `source $argv[1]; complete -C $argv[2] | string split -f 1 \t; true`, filepath.Join(folder, "verbena.fish"), line}
 	}},
+}
+
+// bashWords splits a line as bash does: "=" is a word of its own.
+func bashWords(line string) (words []string) {
+	for word := range strings.SplitSeq(line, " ") {
+		for i, part := range strings.Split(word, "=") {
+			if i > 0 {
+				words = append(words, "=")
+			}
+			if i == 0 || part != "" {
+				words = append(words, part)
+			}
+		}
+	}
+	return words
 }
 
 // The shells themselves complete commands, flags in all spellings, values and operands.
@@ -63,7 +78,7 @@ func TestCompletion(t *testing.T) {
 				require.NoError(t, err)
 				return strings.Split(strings.TrimSpace(string(b)), "\n")
 			}
-			for line, want := range map[string][]string{
+			lines := map[string][]string{
 				"verbena pe":                   {"perf"},
 				"verbena help pi":              {"ping"},
 				"verbena ping -siz":            {"-size"},
@@ -72,7 +87,15 @@ func TestCompletion(t *testing.T) {
 				"verbena completion ":          {"bash", "fish", "zsh"},
 				"verbena perf -ib-dev soft-lo": {"soft-lo"},
 				"verbena run -d soft-lo zz-v":  {"zz-verbena-test"},
-			} {
+			}
+			if name == "bash" {
+				lines["verbena receive -existing="] = []string{"overwrite", "refuse", "skip"}
+				lines["verbena receive -existing=o"] = []string{"overwrite"}
+				lines["verbena perf -ib-dev=soft-lo"] = []string{"soft-lo"}
+				lines["verbena run -faults=loss=0.01 zz-v"] = []string{"zz-verbena-test"}
+				lines["verbena run -faults loss=0.01 zz-v"] = []string{"zz-verbena-test"}
+			}
+			for line, want := range lines {
 				got := complete(line)
 				slices.Sort(got)
 				assert.Equal(t, want, slices.Compact(got), line)

@@ -59,6 +59,19 @@ func add(to, from reflect.Value) {
 	}
 }
 
+// ClearGauges sets the gauges of a struct to zero.
+func ClearGauges[T any](c *T) { clearGauges(reflect.ValueOf(c).Elem()) }
+
+func clearGauges(v reflect.Value) {
+	for i := range v.NumField() {
+		if field := v.Type().Field(i); field.Anonymous {
+			clearGauges(v.Field(i))
+		} else if field.Tag.Get("gauge") != "" {
+			v.Field(i).SetZero()
+		}
+	}
+}
+
 // AddLists adds the counters of one list to those of another, as Add does, and appends those that
 // the other does not have.
 func AddLists(to, from []verbs.Counter) []verbs.Counter {

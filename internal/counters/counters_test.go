@@ -38,6 +38,12 @@ func TestAdd(t *testing.T) {
 	require.Equal(t, verbs.QPCounters{SentBytes: 3, RoundTrip: 5, Silence: 4, Path: verbs.PathNetwork}, q)
 }
 
+func TestClearGauges(t *testing.T) {
+	c := outer{Path: verbs.PathNetwork, Bytes: 5, inner: inner{Wait: 7}}
+	ClearGauges(&c)
+	require.Equal(t, outer{Path: verbs.PathNetwork, Bytes: 5}, c)
+}
+
 // Every field of counters is described, or is the path.
 func TestDescribed(t *testing.T) {
 	list := Of(verbs.QPCounters{})

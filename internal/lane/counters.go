@@ -17,7 +17,11 @@ type counting struct {
 }
 
 // traffic counts for a queue pair that is no CountersQP. The engine's goroutine alone changes it.
-type traffic struct{ sentBytes, sentMessages, receivedBytes, receivedMessages atomic.Uint64 }
+type traffic struct {
+	sentBytes, sentMessages, receivedBytes, receivedMessages atomic.Uint64
+
+	_ [32]byte // the rest of a cache line, which a lane of another engine could have
+}
 
 // Counters are the counters of all lanes, closed ones included, and how many are open. Any goroutine
 // may call it. It takes a lock for each lane.
@@ -75,7 +79,7 @@ func (l *Lane) stopCounting() {
 	}
 	n.lanes.Remove(&l.counted)
 	c := l.Counters()
-	c.SendQueue, c.ReceiveQueue, c.Unacknowledged, c.Window, c.RoundTrip, c.Silence = 0, 0, 0, 0, 0, 0
+	counters.ClearGauges(&c)
 	counters.Add(&n.ended, &c)
 }
 
@@ -87,6 +91,9 @@ func (l *Lane) noteSent(wr *verbs.SendWR) {
 }
 
 func (t *traffic) sent(wr *verbs.SendWR) {
+	if wr.Op == verbs.OpBindMW || wr.Op == verbs.OpLocalInvalidate {
+		return // it stays at this end
+	}
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Length)

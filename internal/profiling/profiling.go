@@ -1,6 +1,6 @@
 // Package profiling shows the work of the SDK in profiles and traces. Goroutines that it starts have
-// pprof labels: the device, and verbena with what they do. The execution tracer has regions for the
-// passes of engines and for callbacks.
+// pprof labels: the device, and verbena with what they do. The execution tracer has regions for
+// callbacks, and for the passes of engines that run some.
 package profiling
 
 import (

@@ -3,6 +3,7 @@ package profiling_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"runtime/pprof"
 	"runtime/trace"
 	"testing"
@@ -11,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/verbena-rdma/verbena/pe"
-	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/rsocket"
 	"github.com/verbena-rdma/verbena/soft"
 )
@@ -47,21 +46,21 @@ func TestRegions(t *testing.T) {
 	if err := trace.Start(&record); err != nil {
 		t.Skip("there is a trace already: ", err)
 	}
-	dev, err := soft.Open(soft.Config{})
+	defer trace.Stop()
+	stacks := rsocket.NewStacks("", rsocket.Config{})
+	l, err := stacks.Listen("127.0.0.1:0")
 	require.NoError(t, err)
-	engine := pe.New(pe.Config{})
-	ctx, err := rdma.New(dev, rdma.Config{Engine: engine})
+	near, err := stacks.Dial(context.Background(), l.Addr().String())
 	require.NoError(t, err)
-	require.NoError(t, ctx.Start())
-	for ctx.State() != pe.Running {
-		_, err := engine.Progress()
-		require.NoError(t, err)
-	}
-	require.NoError(t, ctx.Stop())
-	require.NoError(t, engine.Run(context.Background()))
-	require.NoError(t, ctx.Close())
-	require.NoError(t, engine.Close())
-	require.NoError(t, dev.Close())
+	far, err := l.Accept()
+	require.NoError(t, err)
+	_, err = near.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = far.Read(make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(near.Close(), far.Close(), l.Close(), stacks.Close()))
 	trace.Stop()
-	require.Contains(t, record.String(), "verbena pass")
+	for _, name := range []string{"pass", "function", "state callback", "task callback", "message callback", "connection callback"} {
+		require.True(t, bytes.Contains(record.Bytes(), []byte("verbena "+name)), name)
+	}
 }

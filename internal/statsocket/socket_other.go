@@ -3,22 +3,25 @@
 package statsocket
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 )
 
 var errMissing = fmt.Errorf("verbena stat needs the abstract Unix sockets of Linux: %w", errors.ErrUnsupported)
 
-// Listen fails.
-func Listen() (*net.UnixListener, error) { return nil, errMissing }
+// Server is not available.
+type Server struct{}
 
-// Send fails.
-func Send(*net.UnixConn, func(io.Writer) error) error { return errMissing }
+// Serve fails.
+func Serve(func(io.Writer) error) (*Server, error) { return nil, errMissing }
+
+// Close does nothing.
+func (*Server) Close() error { return nil }
 
 // Names fails.
 func Names() ([]string, error) { return nil, errMissing }
 
 // Read fails.
-func Read(string) (int, []byte, error) { return 0, nil, errMissing }
+func Read(context.Context, string, int) (int, []byte, error) { return 0, nil, errMissing }

@@ -111,6 +111,9 @@ func (p *Page) String() string {
 	return b.String()
 }
 
+// Hint adds to an error in the arguments where the flags are described.
+func Hint(err error) error { return fmt.Errorf("%w; -h lists the flags", err) }
+
 // Parse reads flags up to the first operand, and returns the operands. For -h it prints the help, and
 // returns flag.ErrHelp.
 func (p *Page) Parse(args []string, out io.Writer) (operands []string, err error) {

@@ -13,26 +13,25 @@
 //
 // There are no metrics of single connections: their labels would be without bound. Those of contexts
 // and stacks are sums over their connections, ended ones included, and the longest round trip and
-// silence. verbena stat shows single connections. Objects with the same labels, such as two contexts
-// of one name, are added up.
+// silence. verbena stat shows single connections. Contexts of one name and device are added up.
 package prometheus
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/verbena-rdma/verbena/internal/counters"
 	"github.com/verbena-rdma/verbena/metrics"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// New returns a collector of the sources. Give each device once. It is an unchecked collector, since
-// the counters of an adapter are known only when they are read. Metrics may be collected from several
-// goroutines at a time.
+// New returns a collector of the sources. It is an unchecked collector, since the counters of an
+// adapter are known only when they are read. Metrics may be collected from several goroutines at a
+// time.
 func New(sources ...metrics.Source) prometheus.Collector { return collector(slices.Clone(sources)) }
 
 type collector []metrics.Source
@@ -40,76 +39,76 @@ type collector []metrics.Source
 // Describe implements prometheus.Collector. An unchecked collector describes nothing.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// object is what has the same labels.
-type object struct {
-	kind, device, context string
-}
-
 // Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	objects := map[object][]verbs.Counter{}
-	for _, source := range c {
-		for _, o := range source.Metrics(false) {
-			key := object{kind: o.Kind, device: o.Device}
-			if o.Kind == "context" {
-				key.context = o.Name
-			}
-			objects[key] = counters.AddLists(objects[key], o.Counters)
-		}
-	}
+	objects := metrics.Totals(c...)
 	// All metrics of a name must have one description, and a driver may have none.
 	descriptions := map[string]verbs.Counter{}
-	for key, list := range objects {
-		for _, n := range list {
-			name := key.kind + "_" + n.Name
+	for _, o := range objects {
+		for _, n := range o.Counters {
+			name := metricName(&o, n)
 			if d, found := descriptions[name]; !found || d.Help == "" {
 				descriptions[name] = n
 			}
 		}
 	}
-	for key, list := range objects {
-		for _, n := range list {
-			d := descriptions[key.kind+"_"+n.Name]
-			d.Value, d.Port = n.Value, n.Port
-			out <- metric(key, d)
+	sent := map[string]bool{} // a driver may have two counters whose names differ in what is no letter
+	for _, o := range objects {
+		for _, n := range o.Counters {
+			name := metricName(&o, n)
+			key := fmt.Sprintf("%s %d %q %q", name, n.Port, o.Device, o.Name)
+			if !sent[key] {
+				sent[key] = true
+				out <- metric(&o, name, n, cmp.Or(descriptions[name].Help, n.Name+" of the driver"))
+			}
 		}
 	}
 }
 
+// metricName is the name of the metric of a counter.
+func metricName(o *metrics.Object, n verbs.Counter) string {
+	name := "verbena_" + o.Kind + "_" + strings.Map(valid, n.Name)
+	if _, suffix := inUnit(n); !strings.HasSuffix(name, suffix) {
+		name += suffix
+	}
+	if !n.Gauge {
+		name += "_total"
+	}
+	return name
+}
+
+// inUnit is the value of a counter in the unit that Prometheus wants, and how names with that end.
+func inUnit(n verbs.Counter) (value float64, suffix string) {
+	value = float64(n.Value)
+	switch n.Unit {
+	case "bytes":
+		return value, "_bytes"
+	case "words":
+		return value * 4, "_bytes"
+	case "nanoseconds":
+		return value / 1e9, "_seconds"
+	}
+	return value, ""
+}
+
 // metric is the metric of a counter.
-func metric(o object, n verbs.Counter) prometheus.Metric {
-	labels := prometheus.Labels{"device": o.device}
-	switch o.kind {
+func metric(o *metrics.Object, name string, n verbs.Counter, help string) prometheus.Metric {
+	labels := prometheus.Labels{"device": o.Device}
+	switch o.Kind {
 	case "device":
 		labels["port"] = ""
 		if n.Port > 0 {
 			labels["port"] = strconv.Itoa(n.Port)
 		}
 	case "context":
-		labels["context"] = o.context
+		labels["context"] = o.Name
 	}
-	value, unit := float64(n.Value), ""
-	switch n.Unit {
-	case "bytes":
-		unit = "_bytes"
-	case "words":
-		value, unit = value*4, "_bytes"
-	case "nanoseconds":
-		value, unit = value/1e9, "_seconds"
+	kind := prometheus.CounterValue
+	if n.Gauge {
+		kind = prometheus.GaugeValue
 	}
-	name := "verbena_" + o.kind + "_" + strings.Map(valid, n.Name)
-	if !strings.HasSuffix(name, unit) {
-		name += unit
-	}
-	kind := prometheus.GaugeValue
-	if !n.Gauge {
-		kind = prometheus.CounterValue
-		name += "_total"
-	}
-	for label, text := range labels {
-		labels[label] = strings.ToValidUTF8(text, "?")
-	}
-	desc := prometheus.NewDesc(name, cmp.Or(n.Help, n.Name+" of the driver"), nil, labels)
+	desc := prometheus.NewDesc(name, help, nil, labels)
+	value, _ := inUnit(n)
 	m, err := prometheus.NewConstMetric(desc, kind, value)
 	if err != nil {
 		return prometheus.NewInvalidMetric(desc, err)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"iter"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,20 +180,21 @@ func TestConnectionsLeaveNoMetrics(t *testing.T) {
 	require.EqualValues(t, n+1, value(b.scrape(), "verbena_stack_connections_dialled_total"))
 }
 
-// adapter is a source as a driver of the kernel is: no texts, words, and several ports.
-type adapter struct{}
+// list is a source of fixed objects.
+type list []metrics.Object
 
-func (adapter) Metrics(bool) []metrics.Object {
-	return []metrics.Object{{Kind: "device", Name: "mlx5_0", Device: "mlx5_0", Counters: []verbs.Counter{
-		{Name: "rcvd_pkts", Value: 3, Port: 1}, {Name: "port_xmit_data", Value: 5, Unit: "words", Port: 2}, {Name: "odd-name", Value: 1},
-	}}}
-}
+func (l list) Metrics(bool) iter.Seq[metrics.Object] { return slices.Values(l) }
+
+// adapter is as a driver of the kernel is: no texts, words, and several ports.
+var adapter = list{{Kind: "device", Name: "mlx5_0", Device: "mlx5_0", Counters: []verbs.Counter{
+	{Name: "rcvd_pkts", Value: 3, Port: 1}, {Name: "port_xmit_data", Value: 5, Unit: "words", Port: 2}, {Name: "odd-name", Value: 1}, {Name: "odd.name", Value: 1},
+}}}
 
 // An adapter beside a software device: names that both have get one description.
 func TestAdapter(t *testing.T) {
 	b := newBed(t)
 	registry := client.NewPedanticRegistry()
-	registry.MustRegister(prometheus.New(adapter{}, metrics.Device(b.stack.Device()), b.stack, b.stack))
+	registry.MustRegister(prometheus.New(adapter, metrics.Device(b.stack.Device()), b.stack, b.stack))
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	found := map[string]*model.MetricFamily{}
@@ -202,5 +205,25 @@ func TestAdapter(t *testing.T) {
 	require.Contains(t, found["verbena_device_rcvd_pkts_total"].GetHelp(), "valid packets")
 	require.EqualValues(t, 20, value(found, "verbena_device_port_xmit_data_bytes_total"))
 	require.Equal(t, "2", labels(found["verbena_device_port_xmit_data_bytes_total"])["port"])
-	require.NotNil(t, found["verbena_device_odd_name_total"])
+	require.Len(t, found["verbena_device_odd_name_total"].GetMetric(), 1)
+}
+
+// What several sources have is collected once: of a device the counters of one, of contexts the sum,
+// also where their names are the same only as labels.
+func TestSameObjects(t *testing.T) {
+	context := func(name string) metrics.Object {
+		return metrics.Object{Kind: "context", Name: name, Device: "mlx5_0", Counters: []verbs.Counter{{Name: "sent_messages", Value: 2, Help: "messages"}}}
+	}
+	registry := client.NewPedanticRegistry()
+	registry.MustRegister(prometheus.New(adapter, list{context("a\xff"), context("a\xfe")}, adapter))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	found := map[string]*model.MetricFamily{}
+	for _, f := range families {
+		require.Len(t, f.GetMetric(), 1, f.GetName())
+		found[f.GetName()] = f
+	}
+	require.EqualValues(t, 3, value(found, "verbena_device_rcvd_pkts_total"))
+	require.EqualValues(t, 4, value(found, "verbena_context_sent_messages_total"))
+	require.Equal(t, "a?", labels(found["verbena_context_sent_messages_total"])["context"])
 }

@@ -25,6 +25,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -36,7 +37,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
-		complain(os.Stderr, fmt.Errorf("%w; -h lists the flags", err))
+		complain(os.Stderr, usage.Hint(err))
 		os.Exit(2)
 	}
 	if err := run(s, os.Stdout); err != nil {

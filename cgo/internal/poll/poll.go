@@ -15,8 +15,10 @@ import (
 
 // Watch calls ready on a goroutine of its own, once at first and then whenever the file
 // descriptor, which belongs to a C library, becomes readable. It makes the file non-blocking;
-// ready has to read until it would block. The goroutine has ended when stop returns.
-func Watch(fd int, name string, ready func()) (stop func(), err error) {
+// ready has to read until it would block. The goroutine has ended when stop returns. what comes from
+// the file, and the device are labels of the goroutine in profiles.
+func Watch(fd int, what, device string, ready func()) (stop func(), err error) {
+	name := what + " of " + device
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("make the %s non-blocking: %w", name, err)
 	}
@@ -33,7 +35,7 @@ func Watch(fd int, name string, ready func()) (stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		profiling.Label(name, "", "") // which names the device
+		profiling.Label(what, device, "")
 		_ = raw.Read(func(uintptr) bool {
 			ready()
 			return false

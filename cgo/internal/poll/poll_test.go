@@ -3,6 +3,8 @@
 package poll
 
 import (
+	"bytes"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -19,7 +21,7 @@ func TestWatch(t *testing.T) {
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
 	got := make(chan byte, 10)
-	stop, err := Watch(pipe[0], "pipe", func() {
+	stop, err := Watch(pipe[0], "bytes", "pipe", func() {
 		var b [1]byte
 		for {
 			if n, err := unix.Read(pipe[0], b[:]); n != 1 || err != nil {
@@ -39,11 +41,14 @@ func TestWatch(t *testing.T) {
 			require.Fail(t, "not called")
 		}
 	}
+	var profile bytes.Buffer
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+	require.Contains(t, profile.String(), `"device":"pipe"`)
 	stop()
 	_, err = unix.Write(pipe[1], []byte{9})
 	require.NoError(t, err)
 	require.Empty(t, got, "stopped")
 
-	_, err = Watch(-1, "nothing", func() {})
+	_, err = Watch(-1, "nothing", "none", func() {})
 	require.ErrorIs(t, err, unix.EBADF)
 }

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 )
 
@@ -149,18 +147,6 @@ func (r *Ref[T]) giveUp() bool {
 		r.users--
 	}
 	return r.state == opening
-}
-
-// List returns the values that are open, by name. Without being a user, the caller only reads them.
-func (v *Values[T]) List() (list []T) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(v.refs)) {
-		if r := v.refs[name]; r.state == open || r.state == draining {
-			list = append(list, r.Value)
-		}
-	}
-	return list
 }
 
 // Retain is for one more user. The caller is one, or has one.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 	"github.com/verbena-rdma/verbena/internal/output"
+	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -87,7 +88,7 @@ func Execute(name string, out, errs io.Writer, parse func(*output.Writer) error,
 		return exitFailure
 	}
 	if err != nil {
-		complain(fmt.Errorf("%w; -h lists the flags", err))
+		complain(usage.Hint(err))
 		return exitUsage
 	}
 	ctx, stop := interrupt.Context(context.Background())

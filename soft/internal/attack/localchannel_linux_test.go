@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 

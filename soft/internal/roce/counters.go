@@ -33,7 +33,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "ack_deferred", Value: c.AcksDeferred, Help: "acknowledgements merged into a later one"},
 		{Name: "retry_exceeded_err", Value: c.RetryExceeded, Help: "requests that failed because the peer did not answer"},
 		{Name: "retry_rnr_exceeded_err", Value: c.RNRRetryExceeded + s.RNRExceeded, Help: "requests that failed because the peer had no receive"},
-		{Name: "completer_retry_err", Value: c.CompleterRetries, Help: "times that a queue pair sent again, after a time-out or a gap"},
+		{Name: "completer_retry_err", Value: c.CompleterRetries, Help: "times that requests were sent again, after a time-out or a gap"},
 		{Name: "send_err", Value: t.drops.send, Help: "packets that the kernel did not take: no buffer, no route, too large"},
 		{Name: "rdma_sends", Value: c.Sends + s.Sends, Help: "sends that were acknowledged"},
 		{Name: "rdma_recvs", Value: c.Receives + s.Receives, Help: "receives that took a message"},

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
 )
 
 // lingering returns a socket that takes long to close before the end of the test.

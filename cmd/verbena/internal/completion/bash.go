@@ -16,6 +16,11 @@ func Bash(pages []*usage.Page) string {
 _verbena() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} flags= values= operand= i
 	COMPREPLY=()
+	if [[ $cur == = ]]; then # bash makes three words of -flag=value
+		cur=
+	elif [[ $prev == = ]]; then
+		prev=${COMP_WORDS[COMP_CWORD-2]}
+	fi
 	if ((COMP_CWORD == 1)); then
 		COMPREPLY=($(compgen -W '%s' -- "$cur"))
 		return
@@ -42,7 +47,8 @@ _verbena() {
 		if k, _ := operandOf(p); k == program {
 			fmt.Fprintf(&b, `		for ((i = 2; i < COMP_CWORD; i++)); do # after the program, everything is its own
 			case ${COMP_WORDS[i]} in
-			%s) ((i++)) ;;
+			=) ((i++)) ;; # a part of the word before
+			%s) [[ ${COMP_WORDS[i+1]} == = ]] || ((i++)) ;;
 			-?*) ;;
 			*)
 				if declare -F _command_offset >/dev/null; then _command_offset $i; else compopt -o default; fi

@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/verbena-rdma/verbena/internal/interrupt"
+	"github.com/verbena-rdma/verbena/internal/usage"
 )
 
 // Exit codes. A signal gives 128 plus its number.
@@ -26,7 +27,7 @@ func WrongArguments(command string, err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return OK
 	}
-	_, _ = fmt.Fprintf(stderr, "%s: %v; -h lists the flags\n", command, err)
+	_, _ = fmt.Fprintf(stderr, "%s: %v\n", command, usage.Hint(err))
 	return Usage
 }
 

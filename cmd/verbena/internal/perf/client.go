@@ -74,13 +74,15 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	end := time.Now().Add(o.patience())
 	stream, err := dial(ctx, o, d, net.JoinHostPort(addr.String(), port))
 	if err != nil {
 		return nil, err
 	}
 	conv := control.NewConversation(ctx, stream)
 	defer func() { err = errors.Join(err, conv.Close()) }()
-	greeted, cancel := context.WithTimeoutCause(conv.Context(), o.patience(), fmt.Errorf("the system of %s has accepted the connection, but the server has not answered within %v: the process there is stopped (by SIGSTOP or a debugger), or is not verbena perf; %s", host, o.patience(), o.why()))
+	left := max(time.Until(end), min(o.timeout, shortestAnswer))
+	greeted, cancel := context.WithTimeoutCause(conv.Context(), left, fmt.Errorf("the system of %s has accepted the connection, but the server has not answered within %v: the process there is stopped (by SIGSTOP or a debugger), or is not verbena perf; %s", host, left.Round(time.Millisecond), o.why()))
 	_, err = control.Await[*control.Ready](greeted, conv)
 	cancel()
 	if err != nil {
@@ -131,10 +133,14 @@ func dialTCP(ctx context.Context, o *options, program, addr string) (*net.TCPCon
 	})
 }
 
-// firstAnswer is how long the client waits for a server that should be there.
-const firstAnswer = 5 * time.Second
+// firstAnswer is how long the client waits for a server that should be there, and shortestAnswer how
+// long for the answer of one that was there just in time.
+const (
+	firstAnswer    = 5 * time.Second
+	shortestAnswer = time.Second
+)
 
-// patience is how long the client waits for the first answer of the server.
+// patience is how long the client waits for the first answer of the server, from its first dial on.
 func (o *options) patience() time.Duration {
 	if o.wait > 0 {
 		return max(o.wait, firstAnswer)
@@ -145,7 +151,10 @@ func (o *options) patience() time.Duration {
 // why says how to learn more when the server does not answer.
 func (o *options) why() string {
 	host, _ := o.address()
-	return fmt.Sprintf("\"verbena ping %s\" says why", host)
+	if o.device != "" {
+		host = "-d " + o.device + " " + host
+	}
+	return fmt.Sprintf("with \"verbena ping -s\" there, \"verbena ping %s\" says why", host)
 }
 
 // reach dials until a server is there; without -wait, once.

@@ -288,7 +288,7 @@ func TestWait(t *testing.T) {
 		assert.Equal(t, want, dials)
 		if wait == 0 {
 			require.ErrorIs(t, err, syscall.ECONNREFUSED)
-			require.ErrorContains(t, err, `; is verbena perf running there? "verbena ping host" says why`)
+			require.ErrorContains(t, err, `; is verbena perf running there? with "verbena ping -s" there, "verbena ping host" says why`)
 			continue
 		}
 		require.NoError(t, err)

@@ -64,7 +64,7 @@ func Main(_ context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	if err != nil {
-		err = fmt.Errorf("%w; -h lists the flags", err)
+		err = usage.Hint(err)
 	} else {
 		err = o.start(stderr)
 	}

@@ -8,13 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/internal/statsocket"
+	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/metrics"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -51,7 +54,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return exit.WrongArguments("verbena stat", err, stderr)
 	}
-	shots, err := snapshots(o.pid)
+	shots, err := snapshots(ctx, o.pid)
 	if o.json {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
@@ -64,16 +67,22 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exit.Code(ctx, "verbena stat", err, stderr)
 }
 
-// snapshots asks the programs, all or that process. It goes on where one does not answer.
-func snapshots(pid int) (shots []statsocket.Snapshot[metrics.Object], err error) {
+// snapshots asks the programs, all or that process. It goes on where one does not answer, and leaves
+// out those that have ended and those of other users.
+func snapshots(ctx context.Context, pid int) ([]statsocket.Snapshot[metrics.Object], error) {
+	shots := []statsocket.Snapshot[metrics.Object]{} // as JSON it is no null
 	names, err := statsocket.Names()
 	if err != nil {
-		return nil, err
+		return shots, err
 	}
 	var errs []error
 	for _, name := range names {
-		process, data, err := statsocket.Read(name)
-		if pid != 0 && process != pid {
+		process, data, err := statsocket.Read(ctx, name, pid)
+		ended := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || err == nil && len(data) == 0
+		switch {
+		case ctx.Err() != nil:
+			return shots, ctx.Err()
+		case pid != 0 && process != pid, ended, errors.Is(err, os.ErrPermission):
 			continue
 		}
 		var s statsocket.Snapshot[metrics.Object]
@@ -81,9 +90,14 @@ func snapshots(pid int) (shots []statsocket.Snapshot[metrics.Object], err error)
 			err = json.Unmarshal(data, &s)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("ask process %d: %w", process, err))
+			who := "a program"
+			if process > 0 {
+				who = fmt.Sprintf("process %d", process)
+			}
+			errs = append(errs, fmt.Errorf("ask %s: %s", who, clean(err.Error())))
 			continue
 		}
+		cleanSnapshot(&s)
 		s.PID = cmp.Or(process, s.PID)
 		shots = append(shots, s)
 	}
@@ -100,21 +114,21 @@ func snapshots(pid int) (shots []statsocket.Snapshot[metrics.Object], err error)
 
 // show prints what a program has shown.
 func show(w io.Writer, s *statsocket.Snapshot[metrics.Object], all bool) {
-	_, _ = fmt.Fprintf(w, "process %d %s\n", s.PID, clean(s.Program))
+	_, _ = fmt.Fprintf(w, "process %d %s\n", s.PID, s.Program)
 	for i := range s.Objects {
 		o := &s.Objects[i]
 		switch o.Kind {
 		case "connection", "stream":
-			_, _ = fmt.Fprintf(w, "  %s\n      %s\n", clean(line(o)), clean(inLine(o, all)))
+			_, _ = fmt.Fprintf(w, "  %s\n      %s\n", line(o), inLine(o, all))
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "  %s\n", clean(line(o)))
+		_, _ = fmt.Fprintf(w, "  %s\n", line(o))
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, c := range o.Counters {
 			if all {
-				_, _ = fmt.Fprintf(t, "    %s\t%s\t%s\n", clean(c.Name), value(c), clean(c.Help))
+				_, _ = fmt.Fprintf(t, "    %s\t%s\t%s\n", c.Name, value(c), c.Help)
 			} else if c.Value != 0 {
-				_, _ = fmt.Fprintf(t, "    %s\t%s\n", clean(c.Name), value(c))
+				_, _ = fmt.Fprintf(t, "    %s\t%s\n", c.Name, value(c))
 			}
 		}
 		_ = t.Flush()
@@ -155,12 +169,27 @@ func value(c verbs.Counter) string {
 	return fmt.Sprint(c.Value)
 }
 
-// clean replaces what could command a terminal: another program has sent the text.
+// cleanSnapshot cleans all texts of a snapshot, which another program has sent.
+func cleanSnapshot(s *statsocket.Snapshot[metrics.Object]) {
+	s.Program = clean(s.Program)
+	for i := range s.Objects {
+		o := &s.Objects[i]
+		for _, text := range []*string{&o.Kind, &o.Name, &o.Device, &o.State, &o.Path, &o.Local, &o.Peer} {
+			*text = clean(*text)
+		}
+		for i := range o.Counters {
+			c := &o.Counters[i]
+			c.Name, c.Help, c.Unit = clean(c.Name), clean(c.Help), clean(c.Unit)
+		}
+	}
+}
+
+// clean makes a text one line of printable characters.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
+		if r == '\n' || r == '\t' {
+			return ' '
 		}
 		return r
-	}, s)
+	}, terminal.Printable(s))
 }

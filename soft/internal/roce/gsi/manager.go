@@ -179,8 +179,8 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	c.listeners[l] = c.nextSerial()
 	for e := range names {
 		if own := names[e]; own.Port() != wire.UDPPort {
-			g.cfg.Log.Warn().Stringer("listener", l.addr).Stringer("address", own.Addr()).Uint16("udp_port", own.Port()).
-				Msgf("another process has UDP port %d of this address: only Verbena devices can reach this listener", wire.UDPPort)
+			g.cfg.Log.Warn().Stringer("listener", l.addr).Stringer("address", own.Addr()).Uint16("udp_port", own.Port()).Uint16("in_use", wire.UDPPort).
+				Msg("another process has RoCEv2's port of this address: only Verbena devices can reach this listener")
 		}
 	}
 	return l, nil

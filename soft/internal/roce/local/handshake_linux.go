@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/routes"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
+	"github.com/verbena-rdma/verbena/internal/unixsocket"
 )
 
 // errPeerGone: the peer has closed its end, or died.

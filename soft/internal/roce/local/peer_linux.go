@@ -6,9 +6,10 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/unixsocket"
 )
 
 // checkPeer checks that the process at the other end of a connection could read the memory of
@@ -30,7 +31,7 @@ func checkProcess(socket int) (pid int, err error) {
 		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	pid = int(cred.Pid)
-	if err := checkUser(cred.Uid, uint32(os.Geteuid()), overflowUser()); err != nil {
+	if err := unixsocket.CheckUser(cred.Uid); err != nil {
 		return pid, fmt.Errorf("process %d: %w", pid, err)
 	}
 	if pid <= 0 {
@@ -52,32 +53,6 @@ func checkProcess(socket int) (pid int, err error) {
 		return pid, fmt.Errorf("process %d has ended: %w", pid, errPeerGone)
 	}
 	return pid, nil
-}
-
-// checkUser checks the user of a peer. All users that a user namespace does not map have one
-// common ID (user_namespaces(7)).
-func checkUser(peer, own, overflow uint32) error {
-	switch {
-	case peer != own:
-		return fmt.Errorf("its user ID is %d, that of this process is %d: %w", peer, own, errors.ErrUnsupported)
-	case peer == overflow:
-		return fmt.Errorf("its user ID is %d, which stands for all unmapped users: %w", peer, errors.ErrUnsupported)
-	}
-	return nil
-}
-
-// overflowUser returns the ID that the system shows for users that are not mapped.
-func overflowUser() uint32 {
-	const usual = 65534
-	text, err := os.ReadFile("/proc/sys/kernel/overflowuid")
-	if err != nil {
-		return usual
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
-	if err != nil {
-		return usual
-	}
-	return uint32(n)
 }
 
 // checkNamespaces checks that a process is in the same namespaces as this one. The process ID

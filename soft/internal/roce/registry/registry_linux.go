@@ -16,7 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/closers"
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
+	"github.com/verbena-rdma/verbena/internal/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

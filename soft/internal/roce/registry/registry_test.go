@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket"
+	"github.com/verbena-rdma/verbena/internal/unixsocket"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

@@ -69,6 +69,12 @@ func (t *counted) noteSent(op verbs.Opcode, length uint32) {
 	}
 }
 
+// noteAnswered counts a request of the peer whose response has payload.
+func (t *counted) noteAnswered(n uint32) {
+	t.receivedMessages++
+	t.sentBytes += uint64(n)
+}
+
 // noteReceived counts a packet of a request of the peer.
 func (t *counted) noteReceived(n uint32, last bool) {
 	t.receivedBytes += uint64(n)

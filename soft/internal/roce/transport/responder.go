@@ -295,8 +295,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	packets := q.packetsOf(p.RETH.Length)
 	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA})
 	q.expected = wire.PSNAdd(q.expected, packets)
-	q.receivedMessages++
-	q.sentBytes += uint64(p.RETH.Length)
+	q.noteAnswered(p.RETH.Length)
 }
 
 // responsesFull reports whether there is no room for another response, and counts the request that
@@ -350,6 +349,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 		return
 	}
 	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
+	q.noteAnswered(8)
 	q.responses.push(response{kind: atomicResponse, psn: p.PSN, msn: q.msn, value: original})
 }
 
@@ -386,6 +386,7 @@ func (q *QP) receiveAtomicWrite(p *wire.Packet) {
 		return
 	}
 	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.RETH.RKey, length: 8, addr: p.RETH.VA})
+	q.noteReceived(8, true)
 	q.responses.push(response{kind: atomicWriteResponse, psn: p.PSN, msn: q.msn})
 }
 
@@ -425,7 +426,6 @@ func (q *QP) wordChanged(g *grant, e execution) {
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.executed.add(e)
 	q.expected = wire.PSNAdd(q.expected, 1)
-	q.noteReceived(8, true)
 }
 
 // permits checks whether the queue pair's attributes allow the access, and refuses the request

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/verbena-rdma/verbena/soft/internal/roce/unixsocket/lingertest"
+	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
