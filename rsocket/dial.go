@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -15,7 +16,8 @@ import (
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
-// an IP address or a name; IPv6 addresses are in brackets. The addresses of a name are tried in
+// an IP address or a name; IPv6 addresses are in brackets. An empty HOST and an unspecified address are
+// this host, by an address of the device. The addresses of a name are tried in
 // turn, and share the time until the deadline of ctx as with net.Dialer. Dial returns when the peer
 // has accepted, and fails as soon as ctx ends, or after a minute for each address. Errors are
 // *net.OpError, for the first address. They match syscall.ECONNREFUSED if nobody listens or the peer
@@ -66,6 +68,9 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := s.newConn(cancel)
 	if err != nil {
 		return nil, err
+	}
+	if strings.HasPrefix(addr, ":") { // this host
+		addr = "[::]" + addr
 	}
 	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
 		PrivateData: c.hello(), Once: true, Timeout: time.Minute,

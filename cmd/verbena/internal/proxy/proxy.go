@@ -15,8 +15,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/usage"
+	"github.com/verbena-rdma/verbena/rsocket"
 )
 
 // options are the flags and arguments.
@@ -107,7 +109,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	console := zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}
 	log := zerolog.New(zerolog.SyncWriter(console)).Level(level).With().Timestamp().Logger() // connections log at the same time
-	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.WarnLevel))
+	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.InfoLevel))
 	defer func() { err = errors.Join(err, rsockets.close()) }()
 	networks := map[string]network{"tcp": tcp{}, "rdma": rsockets}
 	target := networks[o.target.network]
@@ -118,7 +120,9 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	if err := o.checkLoop(ctx, listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info().Msgf("listening on %s:%v, for %v; %s", o.listen.network, listener.Addr(), o.target, o.reach(listener.Addr()))
+	for _, at := range served(listener) {
+		log.Info().Msgf("listening on %s:%v, for %v; %s", o.listen.network, at, o.target, o.reach(listener.Addr()))
+	}
 	s := server{
 		limits: o.limits, listener: listener, target: o.target.String(), log: log,
 		dial: func(ctx context.Context) (stream, error) {
@@ -129,6 +133,14 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 		},
 	}
 	return s.serve(ctx)
+}
+
+// served returns the addresses at which the listener is reached.
+func served(l net.Listener) []netip.AddrPort {
+	if l, ok := l.(*rsocket.Listener); ok {
+		return l.Addrs()
+	}
+	return listening.AtHost(l.Addr().(*net.TCPAddr).AddrPort())
 }
 
 var errLoop = errors.New("the target is the address that the proxy itself listens on; name another TARGET")
