@@ -98,7 +98,7 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 }
 
 func listenError(addr string, err error) error {
-	return opError("listen", addressOf(addr), neterr.Of(context.Background(), err))
+	return opError("listen", addressOf(addr), neterr.OfListen(err))
 }
 
 // add adds a part on a stack, which does not listen yet.

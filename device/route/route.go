@@ -39,6 +39,8 @@ type Route struct {
 	Device     string      // as device.Open takes it
 	Why        string      // why this device: a phrase for people
 	Candidates []Candidate // the device's GIDs; empty before Rank
+
+	err error // why Source is invalid
 }
 
 // Find finds the route to an address through the named device. Without a name, it follows the
@@ -52,7 +54,7 @@ type Route struct {
 func Find(name string, target netip.Addr) (*Route, error) {
 	r := &Route{Target: target.Unmap(), Device: name, Why: "it was requested"}
 	if target.IsValid() {
-		r.Source = routes.Source(r.Target)
+		r.Source, r.err = routes.Find(r.Target)
 		if r.Source.IsValid() {
 			r.Interface = interfaceOf(r.Source, r.Target.Zone())
 		}
@@ -97,12 +99,16 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// noRoute is an error that matches verbs.ErrNoRoute. It does not wrap that, whose text is about
-// one device.
-type noRoute string
+// noRoute is an error that matches verbs.ErrNoRoute, and the system's. It does not wrap the first, whose
+// text is about one device.
+type noRoute struct {
+	text   string
+	system error // perhaps nil
+}
 
-func (e noRoute) Error() string        { return string(e) }
-func (e noRoute) Is(target error) bool { return target == verbs.ErrNoRoute }
+func (e *noRoute) Error() string        { return e.text }
+func (e *noRoute) Is(target error) bool { return target == verbs.ErrNoRoute }
+func (e *noRoute) Unwrap() error        { return e.system }
 
 // choose chooses the device, and sets Device and Why.
 func (r *Route) choose() error {
@@ -110,7 +116,7 @@ func (r *Route) choose() error {
 	case !r.Target.IsValid():
 		return fmt.Errorf("%w: without a target address, no device can be chosen; name a device", verbs.ErrInvalid)
 	case !r.Source.IsValid():
-		return noRoute(fmt.Sprintf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target))
+		return &noRoute{fmt.Sprintf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target), r.err}
 	}
 	if adapter := adapterAddresses()[r.Source]; adapter != "" {
 		r.Device = adapter
@@ -118,7 +124,7 @@ func (r *Route) choose() error {
 		return nil
 	}
 	if r.Interface == "" {
-		return noRoute(fmt.Sprintf("no interface has %v, the source address of the system's route to %v; name a device", r.Source, r.Target))
+		return &noRoute{text: fmt.Sprintf("no interface has %v, the source address of the system's route to %v; name a device", r.Source, r.Target)}
 	}
 	r.Device = "soft-" + r.Interface
 	r.Why = fmt.Sprintf("software device: the system's route to %v uses %s, and no adapter has its address %v", r.Target, r.Interface, r.Source)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device/route"
@@ -90,6 +91,9 @@ func Device(name, host string) (string, error) {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
 		return "", err
+	}
+	if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+		return "", syscall.EINVAL // as connect(2)
 	}
 	r, err := route.Find("", a)
 	if err != nil {
