@@ -312,14 +312,10 @@ func (l *Listener) resume() {
 
 // answer accepts or rejects a request, or reports false if it has to wait.
 func (l *listening) answer(r request) bool {
-	wait, err := l.admit(r.source()) // before memory is registered
-	if wait {
+	if !l.admit(r.source()) { // before memory is registered
 		return false
 	}
-	if err == nil {
-		err = l.accept(r)
-	}
-	if err != nil {
+	if err := l.accept(r); err != nil {
 		l.refuse(r.ConnectRequest, err)
 	}
 	return true
@@ -331,25 +327,22 @@ func (l *listening) refuse(q *rdma.ConnectRequest, err error) {
 	_ = q.Reject(nil)
 }
 
-// admit takes a place for a connection that is being established. It reports whether the request has
-// to wait for one, or why it is rejected. There are twice Config.Backlog places, for connections that
+// admit takes a place for a connection that is being established, or reports that the request has to wait
+// for one. There are twice Config.Backlog places, for connections that
 // are being established and for those that wait for Accept. An address gets only as many of them as it
 // leaves free, so that it keeps no others out while Accept is slow. For the same reason it can have
 // no more connections being established than the Stack still has room for.
-func (l *listening) admit(source netip.Addr) (wait bool, err error) {
+func (l *listening) admit(source netip.Addr) bool {
 	free, places := l.stack.free(), 2*l.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own, waiting := l.opening.Held(source), l.waiting.Held(source)
-	if !l.waiting.Fits(source, places) {
-		return false, fmt.Errorf("%d connections wait for Accept, %d of them from this address: call it, or raise Config.Backlog", l.waiting.Taken(), waiting)
-	}
-	if own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
+	if !l.waiting.Fits(source, places) || own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
 		l.anyPostponed = true
-		return true, nil
+		return false
 	}
 	l.opening.Take(source)
-	return false, nil
+	return true
 }
 
 // accept accepts a request that has a place.
