@@ -21,6 +21,7 @@ type Part interface {
 	// matches verbs.ErrInvalid if the device does not have the address, and verbs.ErrInUse if the
 	// port is taken, as those of rdma.Connections.Listen do.
 	Listen(addr netip.AddrPort) (port uint16, err error)
+	// Close ends the part. Listen is not called any more.
 	Close() error
 }
 
