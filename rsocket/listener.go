@@ -138,7 +138,7 @@ func (p *listening) listenAtFirst(list []string, port string) (err error) {
 // Listen implements route.Part.
 func (p *listening) Listen(addr netip.AddrPort) (port uint16, err error) {
 	at, err := p.listenAt(addr.String())
-	return at.Port(), err
+	return at.Port(), neterr.Innermost(err)
 }
 
 func (p *listening) listenAt(addr string) (at netip.AddrPort, err error) {

@@ -93,9 +93,9 @@ func (l *Listener) addDevice(s *Stacks, dev string, list []string, port string) 
 		}
 	}
 	if err != nil {
-		return errors.Join(err, stack.Release())
+		_ = stack.Release() // err says why it is not used
 	}
-	return nil
+	return err
 }
 
 // listenEverywhere listens at all addresses of this host.

@@ -82,7 +82,7 @@ func Serve(port uint16, open func(device string) (Part, error), later func(addrs
 	})
 	<-subscribed
 	if err := e.begin(port); err != nil {
-		return nil, errors.Join(err, e.Close())
+		return nil, joined(err, e.Close())
 	}
 	e.running.Go(func() { e.follow(ctx, changes) })
 	return e, nil
@@ -194,7 +194,9 @@ type placeError struct {
 func (f *placeError) Error() string {
 	return fmt.Sprintf("serve %v of interface %s: %v", f.addr, f.name, f.err)
 }
-func (f *placeError) Unwrap() error { return f.err }
+
+// Unwrap returns the reason, in a list, so that nobody takes the text before it for a mere prefix.
+func (f *placeError) Unwrap() []error { return []error{f.err} }
 
 // mayCome reports whether the address is not there yet, or no longer.
 func (f *placeError) mayCome() bool {
@@ -263,13 +265,21 @@ func (e *Everywhere) serveOn(device string, p place) error {
 	port, err := part.Listen(netip.AddrPortFrom(p.addr, e.port))
 	if err != nil {
 		if len(part.places) == 0 {
-			err = errors.Join(err, part.Close())
+			err = joined(err, part.Close())
 		}
 		return err
 	}
 	e.parts[device], e.port = part, port
 	part.places = append(part.places, p)
 	return nil
+}
+
+// joined is errors.Join that leaves one error as it is.
+func joined(err, other error) error {
+	if other == nil {
+		return err
+	}
+	return errors.Join(err, other)
 }
 
 func softDevice(name string) string { return "soft-" + name }

@@ -33,6 +33,7 @@ func (e *Error) Error() string {
 	if e.Reason == context.DeadlineExceeded {
 		return e.Kind.Error()
 	}
+	reason = strings.TrimSuffix(reason, ": "+verbs.ErrInUse.Error()) // the kind says so
 	if e.Kind == e.Reason || strings.HasSuffix(reason, e.Kind.Error()) {
 		return reason
 	}
@@ -97,7 +98,7 @@ func of(err error, kinds []kind) error {
 	if e, ok := errors.AsType[*verbs.CMError](err); ok {
 		err = e // the rest repeats the address
 	} else {
-		err = innermost(err)
+		err = Innermost(err)
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.is) {
@@ -107,16 +108,17 @@ func of(err error, kinds []kind) error {
 	return err
 }
 
-// innermost leaves out what the callers between have put before an error: which attempt of what it was.
+// Innermost leaves out what the callers between have put before an error: which attempt of what it was.
 // net.OpError says that.
-func innermost(err error) error {
-	for {
+func Innermost(err error) error {
+	for err != nil {
 		inner := errors.Unwrap(err)
 		if inner == nil || errors.Unwrap(inner) == nil && !hasSeveral(inner) || !strings.HasSuffix(err.Error(), inner.Error()) {
 			return err
 		}
 		err = inner
 	}
+	return nil
 }
 
 // hasSeveral reports whether an error wraps several.
