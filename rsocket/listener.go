@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/quota"
@@ -28,11 +29,13 @@ import (
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
-	addr    *Addr
-	parts   []*listening
-	backlog int
+	addr       *Addr
+	everywhere *route.Everywhere // which has opened the parts; nil: there is one
+	backlog    int
+	host       host.Host // that of the first part
 
 	mu       sync.Mutex
+	parts    []*listening
 	changed  sync.Cond // for Accept
 	deadline deadline.Deadline
 	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
@@ -51,8 +54,8 @@ type listening struct {
 	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
 	// These belong to the engine's goroutine.
-	rdma      *rdma.Listener
-	postponed []request // until their addresses have fewer connections that are being established
+	rdma      []*rdma.Listener // at one address, or at all of the device
+	postponed []request        // until their addresses have fewer connections that are being established
 
 	work      func() // answerPostponed
 	scheduled atomic.Bool
@@ -81,7 +84,12 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
 	list, port, err := hosts.ToListen(addr)
 	if err == nil {
-		err = l.add(s, list, port, nil)
+		var p *listening
+		if p, err = l.add(s, nil); err == nil {
+			if err = p.listenAtFirst(list, port); err != nil {
+				p.close()
+			}
+		}
 	}
 	if err != nil {
 		return nil, listenError(addr, err)
@@ -90,40 +98,84 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 }
 
 func listenError(addr string, err error) error {
-	return opError("listen", addressOf(addr), neterr.Of(context.Background(), err))
+	return opError("listen", addressOf(addr), neterr.OfListen(err))
 }
 
-// add makes the listener listen on the first of the addresses that the device has.
-func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*Stack]) error {
+// add adds a part on a stack, which does not listen yet.
+func (l *Listener) add(s *Stack, from *shared.Ref[*Stack]) (*listening, error) {
 	p := &listening{Listener: l, stack: s, shared: from}
 	p.work = p.answerPostponed
 	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
-		return err
+		return nil, err
 	}
-	err := await.Func(context.Background(), s.engine, func() (err error) {
-		for _, h := range list {
-			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request, Backlog: l.backlog}); !errors.Is(err, ErrInvalid) {
-				break
-			}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil { // it has ended with a stack
+		forget(s, &s.listeners, &p.place)
+		return nil, l.failure
+	}
+	l.parts = append(l.parts, p)
+	if l.host == nil {
+		l.host = s.host
+	}
+	return p, nil
+}
+
+// listenAtFirst listens at the first of the addresses that the device has.
+func (p *listening) listenAtFirst(list []string, port string) (err error) {
+	var at netip.AddrPort
+	for _, h := range list {
+		if at, err = p.listenAt(net.JoinHostPort(h, port)); !errors.Is(err, ErrInvalid) {
+			break
+		}
+	}
+	if err == nil {
+		p.addr = p.stack.addr(at)
+	}
+	return err
+}
+
+// Listen implements route.Part.
+func (p *listening) Listen(addr netip.AddrPort) (port uint16, err error) {
+	at, err := p.listenAt(addr.String())
+	return at.Port(), neterr.Innermost(err)
+}
+
+func (p *listening) listenAt(addr string) (at netip.AddrPort, err error) {
+	err = await.Func(context.Background(), p.stack.engine, func() error {
+		l, err := p.stack.rdma.Listen(addr, rdma.ListenConfig{OnRequest: p.request, Backlog: p.backlog})
+		if err == nil {
+			p.rdma, at = append(p.rdma, l), l.Addr()
 		}
 		return err
 	})
 	if err != nil {
-		forget(s, &s.listeners, &p.place)
-		return s.reason(err)
+		return at, p.stack.reason(err)
 	}
-	l.mu.Lock()
-	if l.failure != nil { // it has ended with the stack
-		defer l.mu.Unlock()
-		return l.failure
-	}
-	l.parts, l.anyPostponed = append(l.parts, p), true // requests may have come already
-	if len(l.parts) == 1 {
-		l.addr = s.addr(p.rdma.Addr())
-	}
-	l.mu.Unlock()
-	l.resume()
-	return nil
+	p.mu.Lock()
+	p.anyPostponed = true // requests may have come already
+	p.mu.Unlock()
+	p.resume()
+	return at, nil
+}
+
+// close ends the part. The stack, if it is shared, stays in use.
+func (p *listening) close() {
+	_ = p.stack.engine.Do(func() { // a closed engine has no listeners
+		for _, l := range p.rdma {
+			_ = l.Close()
+		}
+	})
+	forget(p.stack, &p.stack.listeners, &p.place)
+}
+
+// Close implements route.Part.
+func (p *listening) Close() error {
+	p.mu.Lock()
+	p.parts = slices.DeleteFunc(p.parts, func(own *listening) bool { return own == p })
+	p.mu.Unlock()
+	p.close()
+	return p.shared.Release()
 }
 
 // Accept is AcceptConn, for net.Listener.
@@ -149,7 +201,7 @@ func (l *Listener) next() (*Conn, error) {
 		if l.deadline.Expired {
 			return nil, l.opError("accept", os.ErrDeadlineExceeded)
 		}
-		host.Wait(l.parts[0].stack.host, &l.changed)
+		host.Wait(l.host, &l.changed)
 	}
 	c := l.ready.Pop()
 	l.waiting.Release(c.source)
@@ -165,12 +217,22 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	if l.failure != nil {
 		return l.opError("set", l.failure)
 	}
-	l.deadline.Reset(l.parts[0].stack.host, &l.mu, t, l.changed.Broadcast)
+	l.deadline.Reset(l.host, &l.mu, t, l.changed.Broadcast)
 	return nil
 }
 
-// Addr is the address that the listener listens on, an *Addr.
+// Addr is the address that the listener listens on, an *Addr. If that is an unspecified one, a dial to it
+// goes to this host.
 func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Addrs are the addresses at which peers reach the listener now: that of Addr, or, if it listens at all
+// addresses of this host, these.
+func (l *Listener) Addrs() []netip.AddrPort {
+	if l.everywhere != nil {
+		return l.everywhere.Addrs()
+	}
+	return []netip.AddrPort{l.addr.AddrPort}
+}
 
 // Close ends the listener, and closes the connections that wait for Accept. Closing again fails with
 // an error that matches net.ErrClosed.
@@ -178,9 +240,11 @@ func (l *Listener) Close() (err error) {
 	if !l.end(net.ErrClosed) {
 		return l.opError("close", net.ErrClosed)
 	}
+	if l.everywhere != nil {
+		return l.everywhere.Close()
+	}
 	for _, p := range l.parts {
-		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
-		forget(p.stack, &p.stack.listeners, &p.place)
+		p.close()
 		err = errors.Join(err, p.shared.Release())
 	}
 	return err
@@ -235,7 +299,7 @@ func (l *Listener) resume() {
 	l.mu.Lock()
 	var parts []*listening
 	if l.anyPostponed {
-		parts = l.parts
+		parts = slices.Clone(l.parts)
 	}
 	l.anyPostponed = false
 	l.mu.Unlock()
@@ -248,14 +312,10 @@ func (l *Listener) resume() {
 
 // answer accepts or rejects a request, or reports false if it has to wait.
 func (l *listening) answer(r request) bool {
-	wait, err := l.admit(r.source()) // before memory is registered
-	if wait {
+	if !l.admit(r.source()) { // before memory is registered
 		return false
 	}
-	if err == nil {
-		err = l.accept(r)
-	}
-	if err != nil {
+	if err := l.accept(r); err != nil {
 		l.refuse(r.ConnectRequest, err)
 	}
 	return true
@@ -267,25 +327,22 @@ func (l *listening) refuse(q *rdma.ConnectRequest, err error) {
 	_ = q.Reject(nil)
 }
 
-// admit takes a place for a connection that is being established. It reports whether the request has
-// to wait for one, or why it is rejected. There are twice Config.Backlog places, for connections that
+// admit takes a place for a connection that is being established, or reports that the request has to wait
+// for one. There are twice Config.Backlog places, for connections that
 // are being established and for those that wait for Accept. An address gets only as many of them as it
 // leaves free, so that it keeps no others out while Accept is slow. For the same reason it can have
 // no more connections being established than the Stack still has room for.
-func (l *listening) admit(source netip.Addr) (wait bool, err error) {
+func (l *listening) admit(source netip.Addr) bool {
 	free, places := l.stack.free(), 2*l.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own, waiting := l.opening.Held(source), l.waiting.Held(source)
-	if !l.waiting.Fits(source, places) {
-		return false, fmt.Errorf("%d connections wait for Accept, %d of them from this address: call it, or raise Config.Backlog", l.waiting.Taken(), waiting)
-	}
-	if own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
+	if !l.waiting.Fits(source, places) || own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
 		l.anyPostponed = true
-		return true, nil
+		return false
 	}
 	l.opening.Take(source)
-	return false, nil
+	return true
 }
 
 // accept accepts a request that has a place.

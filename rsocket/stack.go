@@ -56,8 +56,9 @@ type Config struct {
 	// but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
 	SendMemory int
 	// Backlog limits the connections of a Listener that are established and wait for Accept.
-	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
-	// finds no place because of them waits. The limit is for each address of peers: there are twice
+	// Requests beyond it wait until Accept makes room, as with TCP, and fail with ETIMEDOUT at the
+	// peer after a minute. Handshakes in progress count against it. The limit is for each address of
+	// peers: there are twice
 	// Backlog places, and an address (of IPv6: a /64 network) may take one while it holds fewer than
 	// are free. So one address keeps no others out; about as many as the base-2 logarithm of the
 	// places can still take all. Zero: 1,024.
@@ -239,7 +240,7 @@ func (s *Stack) Close() error {
 		return s.closed
 	}
 	for _, l := range listeners {
-		_ = l.Close()
+		_ = l.Listener.Close() // and not this part alone
 	}
 	for _, c := range conns {
 		c.close()

@@ -480,7 +480,7 @@ const patience = time.Second
 // notListening reports whether no program listens at the peer, or none has opened its device yet.
 func notListening(err error) bool {
 	var failed *verbs.CMError
-	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID || errors.Is(err, verbs.ErrUnreachable)
+	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID || errors.Is(err, verbs.ErrNotListening) || errors.Is(err, verbs.ErrUnreachable)
 }
 
 // dialAgain repeats a request that was rejected.

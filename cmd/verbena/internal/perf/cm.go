@@ -7,7 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
+	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -44,49 +47,121 @@ func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (contro
 	return &dialedStream{conn, stack}, nil
 }
 
-// serveCM is the server that listens with the connection manager. It uses one device to listen
-// and to measure, because clients reach no other device at its address.
-func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (err error) {
+// serveCM is the server that listens with the connection manager, at one address, at those of one
+// device, or at all of this host. It uses one device to listen to a client and to measure, because
+// clients reach no other device at its address.
+func (s *server) serveCM(ctx context.Context, told func([]netip.AddrPort)) (err error) {
+	clients := &cmClients{server: s, failed: make(chan error, 1)}
+	clients.ctx, clients.stop = context.WithCancel(ctx)
+	defer clients.running.Wait()
+	defer clients.stop()
 	bind, _ := netip.ParseAddr(s.o.bind)
-	if s.o.device == "" && (!bind.IsValid() || bind.IsUnspecified()) {
-		s.o.device = route.DefaultDevice()
-	}
 	if bind.IsUnspecified() {
-		bind = netip.Addr{}
+		s.o.bind, bind = "", netip.Addr{}
 	}
-	d, err := open(s.o, bind)
+	if s.o.device == "" && s.o.bind == "" {
+		e, err := route.Serve(uint16(s.o.port), func(name string) (route.Part, error) {
+			o := *s.o
+			o.device = name
+			return clients.open(&o, bind)
+		}, func(addrs []netip.AddrPort, err error) {
+			if err != nil {
+				s.log.Warn().Err(err).Msg("cannot serve an address that has come")
+				return
+			}
+			told(addrs)
+		})
+		if err != nil {
+			return fmt.Errorf("listen for clients: %w", err)
+		}
+		told(e.Addrs())
+		return errors.Join(clients.wait(), e.Close())
+	}
+	p, err := clients.open(s.o, bind)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	stack, err := newStack(d)
+	at, err := p.listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
 	if err != nil {
-		return err
+		return errors.Join(fmt.Errorf("listen for clients: %w", err), p.Close())
 	}
-	defer func() { err = errors.Join(err, stack.Close()) }()
-	s.device = d
-	l, err := stack.Listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
-	if err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
-	}
-	addr := l.Addr().(*rsocket.Addr).AddrPort
-	if addr.Addr().IsUnspecified() {
-		addr = netip.AddrPortFrom(s.address(d), addr.Port())
-	}
-	listening(addr)
-	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
+	told(listening.At(p.device.dev, at))
+	return errors.Join(clients.wait(), p.Close())
 }
 
-// address is an address at which clients can dial the server. On the loopback interface, a
-// dial to any loopback address reaches it.
-func (s *server) address(d *openDevice) netip.Addr {
-	table, err := d.dev.GIDs(max(d.port, 1))
-	if err != nil || len(table) == 0 {
-		return netip.IPv6Unspecified()
+// cmClients are the clients of all parts of a server.
+type cmClients struct {
+	server  *server
+	ctx     context.Context // ends with the server
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	failed  chan error // the first result of a part
+}
+
+// wait waits until ctx ends, a listener fails or, with -once, a client was served.
+func (c *cmClients) wait() (err error) {
+	select {
+	case <-c.ctx.Done():
+	case err = <-c.failed:
 	}
-	a := table[0].GID.Addr()
-	if a.IsLoopback() {
-		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	c.stop()
+	c.running.Wait()
+	return err
+}
+
+// cmPart is the part of the server on one device.
+type cmPart struct {
+	clients   *cmClients
+	device    *openDevice
+	stack     *rsocket.Stack
+	listeners []*rsocket.Listener
+	closing   atomic.Bool
+}
+
+func (c *cmClients) open(o *options, bind netip.Addr) (*cmPart, error) {
+	d, err := open(o, bind)
+	if err != nil {
+		return nil, err
 	}
-	return a
+	stack, err := newStack(d)
+	if err != nil {
+		return nil, errors.Join(err, d.dev.Close())
+	}
+	return &cmPart{clients: c, device: d, stack: stack}, nil
+}
+
+// Listen implements route.Part.
+func (p *cmPart) Listen(addr netip.AddrPort) (port uint16, err error) {
+	at, err := p.listen(addr.String())
+	return at.Port(), err
+}
+
+func (p *cmPart) listen(addr string) (at netip.AddrPort, err error) {
+	l, err := p.stack.Listen(addr)
+	if err != nil {
+		return at, err
+	}
+	p.listeners = append(p.listeners, l)
+	c := p.clients
+	c.running.Go(func() {
+		own := &server{o: c.server.o, log: c.server.log, busy: c.server.busy, device: p.device}
+		err := own.accept(c.ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
+		if p.closing.Load() && c.ctx.Err() == nil { // the device has no address any more
+			return
+		}
+		select {
+		case c.failed <- err:
+		default:
+		}
+	})
+	return l.Addr().(*rsocket.Addr).AddrPort, nil
+}
+
+// Close implements route.Part.
+func (p *cmPart) Close() error {
+	p.closing.Store(true)
+	for _, l := range p.listeners {
+		_ = l.Close() // it may be closed
+	}
+	return errors.Join(p.stack.Close(), p.device.dev.Close())
 }

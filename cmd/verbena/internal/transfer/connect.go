@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -80,11 +78,15 @@ func (s *endpoint) close() error {
 // do runs a function on the engine's goroutine.
 func (s *endpoint) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
 
-// listen accepts connections at host, or at all addresses of the device, and passes their
-// links to accept, on the engine's goroutine. It returns the address that it listens on.
-func (s *endpoint) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
+// listen accepts connections at an address, as rdma.Connections.Listen takes it, while admit allows it, and
+// passes their links to accept, on the engine's goroutine.
+func (s *endpoint) listen(ctx context.Context, addr string, admit func() bool, accept func(*link.Link)) (at netip.AddrPort, err error) {
 	err = s.do(ctx, func() error {
-		l, err := s.rdma.Listen(net.JoinHostPort(host, strconv.Itoa(int(port))), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+			if !admit() {
+				_ = q.Reject([]byte(busyText))
+				return
+			}
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
 				reason := "the receiver cannot accept the connection"
@@ -101,25 +103,12 @@ func (s *endpoint) listen(ctx context.Context, host string, port uint16, accept 
 			}
 			accept(l)
 		}})
-		if err != nil {
-			return err
+		if err == nil {
+			at = l.Addr()
 		}
-		a := l.Addr().Addr()
-		if a.IsUnspecified() {
-			a = s.rdma.GID().GID.Addr() // the first address of the device
-		}
-		if a.IsLoopback() {
-			// Each device has its own loopback address, and a dial to any loopback address
-			// finds it.
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		if given, err := netip.ParseAddr(host); err == nil {
-			a = a.WithZone(given.Zone())
-		}
-		addr = netip.AddrPortFrom(a, l.Addr().Port()).String()
-		return nil
+		return err
 	})
-	return addr, err
+	return at, err
 }
 
 // busyText is the reason with which a receiver rejects a transfer when it has its maximum

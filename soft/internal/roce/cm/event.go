@@ -65,6 +65,7 @@ const (
 	CauseTimeout         Cause = iota + 1 // no response to any retransmission
 	CauseDeadline                         // the deadline of the call has passed
 	CausePortUnreachable                  // no process has the peer's UDP port
+	CauseHostUnreachable                  // the network cannot reach the peer's host
 	CauseNoRoute                          // this host has no route to the peer's address
 	CauseUnanswered                       // the application did not Accept or Establish in time
 	CauseREJ                              // the peer sent a REJ
@@ -75,7 +76,7 @@ const (
 
 var causeNames = [...]string{
 	CauseTimeout: "no response from the peer", CauseDeadline: "deadline exceeded",
-	CausePortUnreachable: "no process has the peer's UDP port", CauseNoRoute: "this host has no route to the peer",
+	CausePortUnreachable: "no process has the peer's UDP port", CauseHostUnreachable: "the network cannot reach the host", CauseNoRoute: "this host has no route to the peer",
 	CauseUnanswered: "no response from the application in time",
 	CauseREJ:        "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
 	CauseStale: "the peer no longer has the connection",

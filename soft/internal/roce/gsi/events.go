@@ -3,6 +3,7 @@ package gsi
 import (
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
@@ -141,6 +142,10 @@ func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) erro
 	case cm.CauseTimeout: // ErrUnreachable alone says it
 	case cm.CauseNoRoute:
 		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: verbs.ErrNoRoute}
+	case cm.CausePortUnreachable:
+		err = fmt.Errorf("%w: no process has the peer's UDP port, %d", verbs.ErrNotListening, id.path.Remote.Port())
+	case cm.CauseHostUnreachable:
+		err = fmt.Errorf("%w: %w", err, syscall.EHOSTUNREACH)
 	default:
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
