@@ -96,7 +96,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			allocs := testing.AllocsPerRun(100, func() {
+			allocs := testing.AllocsPerRun(2000, func() {
 				wantDone, wantArrived := done, arrived+c.receives
 				wantDone += c.run()
 				for (done < wantDone || arrived < wantArrived) && failure == nil {

@@ -356,7 +356,7 @@ func receivesWithoutAllocation(t *testing.T, receive func(c *rdma.Connections, n
 	r.settle()
 	task := must(pool.Send(r.a.conns[0], r.a.bufs.Source(r.a.mem, 0, 64)))
 	var failure error
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
+	assert.Zero(t, testing.AllocsPerRun(2000, func() {
 		want := got + 64
 		failure = errors.Join(failure, task.Submit())
 		for (got < want || task.InFlight()) && failure == nil {

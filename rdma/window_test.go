@@ -283,7 +283,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	var failure error
 	ended := false
 	done := func(err error) { failure, ended = err, true }
-	allocs := testing.AllocsPerRun(100, func() {
+	allocs := testing.AllocsPerRun(2000, func() {
 		for _, begin := range []bool{true, false} {
 			ended = false
 			if begin {

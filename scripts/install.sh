@@ -2,7 +2,8 @@
 # Installs the tool below the folder $1: the program, manual pages, completions and, with the build tag
 # verbs in TAGS, the library for other languages, where verbena run finds it.
 set -euo pipefail
-prefix=$(mkdir -p "$1" && cd "$1" && pwd)
+umask 022 # the programs are for everybody
+prefix=$(mkdir -p "$1" && cd -- "$1" >/dev/null && pwd)
 cd "$(dirname "$0")/.."
 go=${GO:-go} verbena=$prefix/bin/verbena
 # -o replaces the file, so that a verbena that runs goes on.

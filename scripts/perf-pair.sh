@@ -26,7 +26,7 @@ pair() {
 		[ -z "$port" ] || break
 		sleep 0.1
 	done
-	"$folder/verbena" perf -d "$device" "$@" "127.0.0.1:$port"
+	"$folder/verbena" perf -d "$device" -wait 5m "$@" "127.0.0.1:$port"
 	wait "$server"
 	server=
 }

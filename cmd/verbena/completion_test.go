@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ var shells = map[string]shell{
 		return []string{"-f", "testdata/complete.zsh", folder, filepath.Join(folder, "shown"), line}
 	}},
 	"fish": {"verbena.fish", func(folder, line string) []string {
-		return []string{"-c", `source $argv[1]; complete -C $argv[2] | string split -f 1 \t; true`, filepath.Join(folder, "verbena.fish"), line}
+		return []string{"--no-config", "-c", `source $argv[1]; complete -C $argv[2] | string split -f 1 \t; true`, filepath.Join(folder, "verbena.fish"), line}
 	}},
 }
 
@@ -52,9 +53,12 @@ func TestCompletion(t *testing.T) {
 			data := filepath.Join(folder, "a capture.pcap")
 			require.NoError(t, os.WriteFile(data, nil, 0o600))
 			require.NoError(t, os.Mkdir(filepath.Join(folder, "a folder"), 0o700))
+			require.NoError(t, os.Symlink("verbena", filepath.Join(folder, "zz-verbena-test")))
 			complete := func(line string) []string {
-				cmd := exec.CommandContext(t.Context(), name, s.command(folder, line)...)
-				cmd.Stderr = os.Stderr
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, name, s.command(folder, line)...)
+				cmd.Stderr, cmd.WaitDelay = os.Stderr, time.Second
 				b, err := cmd.Output()
 				require.NoError(t, err)
 				return strings.Split(strings.TrimSpace(string(b)), "\n")
@@ -67,11 +71,11 @@ func TestCompletion(t *testing.T) {
 				"verbena receive -existing ":   {"overwrite", "refuse", "skip"},
 				"verbena completion ":          {"bash", "fish", "zsh"},
 				"verbena perf -ib-dev soft-lo": {"soft-lo"},
-				"verbena run -d soft-lo verbe": {"verbena"},
+				"verbena run -d soft-lo zz-v":  {"zz-verbena-test"},
 			} {
 				got := complete(line)
 				slices.Sort(got)
-				assert.Equal(t, want, got, line)
+				assert.Equal(t, want, slices.Compact(got), line)
 			}
 			first := complete("verbena ")
 			for _, c := range commands() {
@@ -90,6 +94,25 @@ func TestCompletion(t *testing.T) {
 			assert.NotContains(t, strings.Join(complete("verbena receive "+folder+"/"), "\n"), "capture.pcap")
 		})
 	}
+}
+
+// A name of a device is no command for the shell.
+func TestCompletionOfHostileNames(t *testing.T) {
+	folder := t.TempDir()
+	fake := "#!/bin/sh\necho 'soft-$(touch pwned)'\n"
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "verbena"), []byte(fake), 0o700))
+	var out, stderr bytes.Buffer
+	require.Equal(t, exit.OK, run(context.Background(), []string{"completion", "bash"}, &out, &stderr), "%s", &stderr)
+	script := filepath.Join(folder, "verbena.bash")
+	require.NoError(t, os.WriteFile(script, out.Bytes(), 0o600))
+	complete, err := filepath.Abs("testdata/complete.bash")
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), "bash", complete, script, filepath.Join(folder, "verbena"), "perf", "-d", "so")
+	cmd.Dir = folder
+	b, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", b)
+	assert.Equal(t, "soft-$(touch pwned)\n", string(b))
+	assert.NoFileExists(t, filepath.Join(folder, "pwned"))
 }
 
 // groff has nothing to say against the manual pages, and shows what the flags do.

@@ -23,13 +23,13 @@ type traffic struct{ sentBytes, sentMessages, receivedBytes, receivedMessages at
 // may call it. It takes a lock for each lane.
 func (g *Group) Counters() (c verbs.QPCounters, open int) {
 	g.counting.mu.Lock()
-	defer g.counting.mu.Unlock()
-	c = g.counting.ended
-	for _, l := range g.counting.lanes.Values() {
+	c, lanes := g.counting.ended, g.counting.lanes.Values()
+	g.counting.mu.Unlock() // the engine, which opens and closes lanes, does not wait for the lanes' locks
+	for _, l := range lanes {
 		one := l.Counters()
 		counters.Add(&c, &one)
 	}
-	return c, g.counting.lanes.Len()
+	return c, len(lanes)
 }
 
 // Counters are the counters of the lane. Any goroutine may call it, also after Close. Without a
@@ -81,30 +81,37 @@ func (l *Lane) stopCounting() {
 
 // noteSent counts a request that has completed with success.
 func (l *Lane) noteSent(wr *verbs.SendWR) {
-	if l.traffic == nil {
-		return
+	if t := l.traffic; t != nil {
+		t.sent(wr)
 	}
+}
+
+func (t *traffic) sent(wr *verbs.SendWR) {
 	n := uint64(0)
 	for i := range wr.SGL {
 		n += uint64(wr.SGL[i].Length)
 	}
-	l.traffic.sentMessages.Add(1)
+	t.sentMessages.Add(1)
 	switch wr.Op {
 	case verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
-		l.traffic.receivedBytes.Add(n)
+		t.receivedBytes.Add(n)
 	default:
-		l.traffic.sentBytes.Add(n)
+		t.sentBytes.Add(n)
 	}
 }
 
 // NoteReceived counts a receive that has completed with success.
 func (l *Lane) NoteReceived(wc *verbs.WC) {
-	if l.traffic != nil {
-		l.traffic.receivedMessages.Add(1)
-		n := wc.Bytes
-		if wc.HasGRH {
-			n -= min(n, verbs.GRHLen)
-		}
-		l.traffic.receivedBytes.Add(uint64(n))
+	if t := l.traffic; t != nil {
+		t.received(wc)
 	}
+}
+
+func (t *traffic) received(wc *verbs.WC) {
+	n := wc.Bytes
+	if wc.HasGRH {
+		n -= min(n, verbs.GRHLen)
+	}
+	t.receivedMessages.Add(1)
+	t.receivedBytes.Add(uint64(n))
 }

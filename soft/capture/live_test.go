@@ -238,13 +238,10 @@ func TestWrongKey(t *testing.T) {
 	}
 }
 
-// counter is the value of one of the device's counters.
-func counter(t *testing.T, e *end, name string) uint64 {
-	counters, err := e.dev.Counters()
-	require.NoError(t, err)
-	i := slices.IndexFunc(counters, func(c verbs.Counter) bool { return c.Name == name })
-	require.GreaterOrEqual(t, i, 0, name)
-	return counters[i].Value
+// counted reports whether one of the device's counters is more than n.
+func counted(e *end, name string, n uint64) bool {
+	counters, _ := e.dev.Counters()
+	return slices.ContainsFunc(counters, func(c verbs.Counter) bool { return c.Name == name && c.Value > n })
 }
 
 // A message comes again and again to a receiver without a receive.
@@ -260,7 +257,7 @@ func TestReceiverNotReady(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan error, 1)
 	go func() { sent <- await.Send(ctx, conn, bufinv.Source(a.memory, 0, 64)) }()
-	assert.Eventually(t, func() bool { return counter(t, a, "rcvd_rnr_err") > 5 }, 5*time.Minute, time.Millisecond)
+	assert.Eventually(t, func() bool { return counted(a, "rcvd_rnr_err", 5) }, 5*time.Minute, time.Millisecond)
 	cancel()
 	require.Error(t, <-sent)
 	a.close()
@@ -278,7 +275,7 @@ func TestReceiverNotReady(t *testing.T) {
 // The peer vanishes.
 func TestPeerVanishes(t *testing.T) {
 	// The peer answers the first write, even if it has no processor for some time.
-	a := newEnd(t, soft.Config{}, rdma.Config{AckTimeout: 16 * time.Millisecond})
+	a := newEnd(t, soft.Config{}, rdma.Config{AckTimeout: 128 * time.Millisecond})
 	b := newEnd(t, soft.Config{}, rdma.Config{})
 	conn, err := await.Dial(t.Context(), a.Connections, b.listen(t, rdma.ListenConfig{}), rdma.DialConfig{})
 	require.NoError(t, err)

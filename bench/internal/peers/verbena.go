@@ -30,7 +30,7 @@ func (v verbena) commands(j *job) (server, client process.Program) {
 	default:
 		flags = append(flags, "-t", number(depth))
 	}
-	return Perf(v.path, v.device, j.server.String(), j.port, append(flags, "-timeout", j.limit.String())...)
+	return Perf(v.path, v.device, j.server.String(), j.port, append(flags, "-timeout", j.limit.String(), "-wait", j.limit.String())...)
 }
 
 // Perf returns the commands of both ends of verbena perf, which writes its report as JSON.

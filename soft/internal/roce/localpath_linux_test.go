@@ -291,11 +291,15 @@ func TestLocalPathEnds(t *testing.T) {
 		sent := localCounter(x, "local_sent_pkts")
 		return sent > 0 && sent < localCounter(x, "sent_pkts")
 	}
+	defer func() {
+		close(stop)
+		<-ended
+	}()
+	limit := time.Now().Add(5 * time.Minute)
 	for i := 0; i < 20 || !bothWays(); i++ {
+		require.Less(t, time.Now(), limit, "all packets have gone one way")
 		exchange(t, x, y, 1+(i*7919)%(1<<19-64))
 	}
-	close(stop)
-	<-ended
 	assert.Equal(t, verbs.QPReadyToSend, must(x.qp.Query()).State)
 }
 

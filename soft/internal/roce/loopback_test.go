@@ -380,7 +380,7 @@ func TestLoopbackAllocatesNothing(t *testing.T) {
 	recv := []verbs.RecvWR{{ID: 100, SGL: []verbs.SGE{x.sge(4<<20, 4<<20)}}}
 	send := []verbs.SendWR{{ID: 1, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 1<<20), x.sge(2<<20, 1<<20)}}}
 	var failure error
-	allocs := testing.AllocsPerRun(50, func() {
+	allocs := testing.AllocsPerRun(1000, func() {
 		_, err := x.qp.PostRecv(recv)
 		_, err2 := x.qp.PostSend(send)
 		for got := 0; got < 2 && failure == nil; {

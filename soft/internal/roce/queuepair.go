@@ -248,8 +248,20 @@ func (q *queuePair) PostSend(wrs []verbs.SendWR) (int, error) {
 		q.noteReply(now)
 		s.activate(q)
 		s.transmit(now)
+		if s.mu.wakesAt != 0 && q.waitsForRoom() {
+			s.wake() // who waits at the sockets has not asked to be woken for room
+		}
 	}
 	return n, err
+}
+
+// waitsForRoom reports whether packets wait for room in shared memory.
+func (q *queuePair) waitsForRoom() bool {
+	if q.path == nil {
+		return false
+	}
+	shared := q.path.channel()
+	return shared != nil && shared.WaitsForRoom()
 }
 
 // PostRecv implements verbs.QP.

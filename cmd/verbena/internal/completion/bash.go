@@ -68,11 +68,15 @@ _verbena() {
 	fi
 	case $values in
 	none) ;;
-	file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-	folder) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+	file) compopt -o default ;;
+	folder) compopt -o dirnames ;;
 	host) COMPREPLY=($(compgen -A hostname -- "$cur")) ;;
 	program) COMPREPLY=($(compgen -c -- "$cur")) ;;
-	device) COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" completion %s 2>/dev/null)" -- "$cur")) ;;
+	device) # compgen -W would expand the names, and whoever names an interface could run commands
+		while IFS= read -r i; do
+			[[ $i == "$cur"* ]] && COMPREPLY+=("$i")
+		done < <("${COMP_WORDS[0]}" completion %s 2>/dev/null)
+		;;
 	*) COMPREPLY=($(compgen -W "$values" -- "$cur")) ;;
 	esac
 }

@@ -26,7 +26,7 @@ const text = `Prints the script with which a shell completes commands, flags and
 
   . <(verbena completion bash)
   verbena completion fish | source
-  verbena completion zsh >_verbena; fpath=(. $fpath); autoload -U compinit; compinit`
+  verbena completion zsh >_verbena; fpath=($PWD $fpath); autoload -U compinit; compinit`
 
 // Page describes the command.
 func Page() *usage.Page {
@@ -93,15 +93,16 @@ func valueOf(f usage.Flag) (kind, []string) {
 // operandOf says what the operands of a command are, and the words that they are among.
 func operandOf(p *usage.Page) (kind, []string) {
 	forms := strings.Join(p.Forms, " ")
-	for word, k := range map[string]kind{"FILE": file, "DIR": folder, "COMMAND": program} {
-		if strings.Contains(forms, word) {
-			return k, nil
-		}
-	}
-	if len(p.Forms) == 1 && strings.Contains(forms, "|") {
+	switch {
+	case strings.Contains(forms, "FILE"):
+		return file, nil
+	case strings.Contains(forms, "DIR"):
+		return folder, nil
+	case strings.Contains(forms, "COMMAND"):
+		return program, nil
+	case len(p.Forms) == 1 && strings.Contains(forms, "|"):
 		return words, strings.Split(forms, "|")
-	}
-	if strings.Contains(forms, "HOST") {
+	case strings.Contains(forms, "HOST"):
 		return host, nil
 	}
 	return nothing, nil

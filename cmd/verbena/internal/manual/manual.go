@@ -117,10 +117,11 @@ func paragraphs(b *strings.Builder, text string) {
 
 // roff escapes what has a meaning for roff.
 func roff(s string) string {
-	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "…", "...", "µ", `\(mc`, "×", `\(mu`, "–", `\(en`).Replace(s)
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "…", "...", "µ", `\(mc`, "×", `\(mu`, "–", `\(en`,
+		"'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(s)
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
-		if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+		if strings.HasPrefix(line, ".") {
 			lines[i] = `\&` + line
 		}
 	}

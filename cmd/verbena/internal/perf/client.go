@@ -135,7 +135,12 @@ func dialTCP(ctx context.Context, o *options, program, addr string) (*net.TCPCon
 const firstAnswer = 5 * time.Second
 
 // patience is how long the client waits for the first answer of the server.
-func (o *options) patience() time.Duration { return max(o.wait, firstAnswer) }
+func (o *options) patience() time.Duration {
+	if o.wait > 0 {
+		return max(o.wait, firstAnswer)
+	}
+	return min(o.timeout, firstAnswer)
+}
 
 // why says how to learn more when the server does not answer.
 func (o *options) why() string {
@@ -153,7 +158,7 @@ func reach[S any](ctx context.Context, o *options, program string, dial func(con
 		if err == nil {
 			return s, nil
 		}
-		if limited.Err() == nil {
+		if limited.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			refused = err
 		}
 		if o.wait > 0 {

@@ -46,7 +46,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	operands, err := page(&o).Parse(args, stdout)
 	if err == nil && len(operands) > 0 {
-		err = errors.New("there are only flags; see verbena stat -help")
+		err = errors.New("verbena stat takes no arguments")
 	}
 	if err != nil {
 		return exit.WrongArguments("verbena stat", err, stderr)

@@ -198,19 +198,22 @@ func TestWaitSet(t *testing.T) {
 			require.Empty(t, got)
 			require.True(t, cfg.Portable || !to.Ready())
 		}
-		ended := false
+		ended := 0
 		b.EndWait(false)
-		for range 2 { // it may be armed for one packet
+		for range 4 {
 			require.False(t, !cfg.Portable && b.Ready())
 			put(a, b.Addr(), []byte("x"))
 			flush(t, a)
 			require.NoError(t, set.Wait(time.Now().Add(time.Millisecond)))
-			ended = b.Ready()
+			if b.Ready() {
+				ended++
+			}
 			poll(t, b)
 			_, err := b.Receive()
 			require.NoError(t, err)
 		}
-		require.True(t, cfg.Portable || !ended, "its packets end no wait")
+		// It may be armed for one packet, which need not be the first: a packet may come after its wait.
+		require.True(t, cfg.Portable || ended <= 1, "its packets end %d waits", ended)
 		b.EndWait(true)
 		done := make(chan error)
 		go func() { done <- set.Wait(time.Time{}) }()

@@ -122,6 +122,9 @@ func (p *Path) Loop() bool { return p.peer.isLoop() }
 // Peer returns the device at the other end of the path.
 func (p *Path) Peer() *Peer { return p.peer }
 
+// WaitsForRoom reports whether packets of the path wait for room in the channel.
+func (p *Path) WaitsForRoom() bool { return p.waiting }
+
 // PeerBehind reports whether the peer has not taken the last packet from the channel yet, or
 // leaves no room in it. Its process is then stopped, or waits for a processor.
 func (p *Path) PeerBehind() bool {
