@@ -2,6 +2,7 @@ package routes
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -9,9 +10,15 @@ import (
 const pollInterval = 2 * time.Second
 
 // Changes calls changed when interfaces or addresses of this host may have changed, until ctx ends. It
-// calls subscribed first, as soon as no later change can be missed. Where the system reports no
-// changes, it calls changed every two seconds.
-func Changes(ctx context.Context, subscribed, changed func()) {
+// calls subscribed once, before that, as soon as no later change can be missed. Where the system reports
+// no changes, or no longer, it calls changed every two seconds.
+func Changes(ctx context.Context, subscribed, changed func()) { changes(ctx, follow, subscribed, changed) }
+
+// changes is Changes with a function that follows the system's reports, and returns false if there are
+// none, or none any more.
+func changes(ctx context.Context, follow func(ctx context.Context, subscribed, changed func()) bool, subscribed, changed func()) {
+	subscribed = sync.OnceFunc(subscribed)
+	defer subscribed() // whoever waits for it goes on
 	if follow(ctx, subscribed, changed) || ctx.Err() != nil {
 		return
 	}
