@@ -40,15 +40,22 @@ func (c *core) splitTarget(addr string, cfg *DialConfig, most int) (host string,
 		if !own.IsValid() {
 			own = c.port.IP()
 		}
-		if own.Is4() && own.IsLoopback() { // each software device of the loopback interface has one of its own
-			own = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
 		switch why := hostaddr.Unusable(a); {
 		case a.Unmap().IsUnspecified() && own.IsValid():
-			host = own.String()
+			host = asPeersKnow(own).String()
 		case why != "":
 			err = fmt.Errorf("%w: %v is %s; give the address of one host", ErrInvalid, a, why)
 		}
 	}
 	return host, port, err
+}
+
+// asPeersKnow returns the address by which programs of this machine find a listener at an address of the
+// device: each software device of the loopback interface has an address of its own, and they dial
+// 127.0.0.1.
+func asPeersKnow(own netip.Addr) netip.Addr {
+	if own.Is4() && own.IsLoopback() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return own
 }
