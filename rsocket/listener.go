@@ -29,17 +29,18 @@ import (
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
-	addr       *Addr
-	everywhere *route.Everywhere // which has opened the parts; nil: there is one
-	backlog    int
-	host       host.Host // that of the first part
+	addr    *Addr
+	all     bool // at all addresses of this host: everywhere opens and closes the parts
+	backlog int
+	host    host.Host // that of the first part
 
-	mu       sync.Mutex
-	parts    []*listening
-	changed  sync.Cond // for Accept
-	deadline deadline.Deadline
-	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
-	ready    fifo.Queue[*Conn]
+	mu         sync.Mutex
+	everywhere *route.Everywhere // nil: it is starting, or there is one part
+	parts      []*listening
+	changed    sync.Cond // for Accept
+	deadline   deadline.Deadline
+	failure    error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
+	ready      fifo.Queue[*Conn]
 	// By the peer's quota.Network:
 	opening quota.Places[netip.Addr] // connections being established
 	waiting quota.Places[netip.Addr] // those that are ready
@@ -53,9 +54,12 @@ type listening struct {
 	stack  *Stack
 	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
+	closed bool                  // guarded by the lock of the Listener
 	// These belong to the engine's goroutine.
-	rdma      []*rdma.Listener // at one address, or at all of the device
-	postponed []request        // until their addresses have fewer connections that are being established
+	rdma      []*rdma.Listener         // at one address, or at all of the device
+	postponed []request                // until their addresses have fewer connections that are being established
+	queued    quota.Places[netip.Addr] // of these, by the peer's quota.Network
+	full      bool                     // a request was refused since there were no postponed ones
 
 	work      func() // answerPostponed
 	scheduled atomic.Bool
@@ -110,7 +114,7 @@ func (l *Listener) add(s *Stack, from *shared.Ref[*Stack]) (*listening, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failure != nil { // it has ended with a stack
+	if l.failure != nil { // it was closed meanwhile, or has ended with a stack
 		forget(s, &s.listeners, &p.place)
 		return nil, l.failure
 	}
@@ -125,7 +129,7 @@ func (l *Listener) add(s *Stack, from *shared.Ref[*Stack]) (*listening, error) {
 func (p *listening) listenAtFirst(list []string, port string) (err error) {
 	var at netip.AddrPort
 	for _, h := range list {
-		if at, err = p.listenAt(net.JoinHostPort(h, port)); !errors.Is(err, ErrInvalid) {
+		if at, _, err = p.listenAt(net.JoinHostPort(h, port)); !errors.Is(err, ErrInvalid) {
 			break
 		}
 	}
@@ -136,46 +140,73 @@ func (p *listening) listenAtFirst(list []string, port string) (err error) {
 }
 
 // Listen implements route.Part.
-func (p *listening) Listen(addr netip.AddrPort) (port uint16, err error) {
-	at, err := p.listenAt(addr.String())
-	return at.Port(), neterr.Innermost(err)
+func (p *listening) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listenAt(addr.String())
+	return at.Port(), stop, neterr.Innermost(err)
 }
 
-func (p *listening) listenAt(addr string) (at netip.AddrPort, err error) {
-	err = await.Func(context.Background(), p.stack.engine, func() error {
-		l, err := p.stack.rdma.Listen(addr, rdma.ListenConfig{OnRequest: p.request, Backlog: p.backlog})
-		if err == nil {
+// Done implements route.Part.
+func (p *listening) Done() <-chan struct{} { return p.stack.ended }
+
+func (p *listening) listenAt(addr string) (at netip.AddrPort, stop func(), err error) {
+	var l *rdma.Listener
+	err = await.Func(context.Background(), p.stack.engine, func() (err error) {
+		if l, err = p.stack.rdma.Listen(addr, rdma.ListenConfig{OnRequest: p.request, Backlog: p.backlog}); err == nil {
 			p.rdma, at = append(p.rdma, l), l.Addr()
 		}
 		return err
 	})
 	if err != nil {
-		return at, p.stack.reason(err)
+		return at, nil, p.stack.reason(err)
 	}
 	p.mu.Lock()
 	p.anyPostponed = true // requests may have come already
 	p.mu.Unlock()
 	p.resume()
-	return at, nil
+	return at, func() {
+		_ = p.stack.engine.Do(func() { // a closed engine has no listeners
+			_ = l.Close()
+			p.rdma = slices.DeleteFunc(p.rdma, func(other *rdma.Listener) bool { return other == l })
+		})
+	}, nil
 }
 
-// close ends the part. The stack, if it is shared, stays in use.
+// close ends the part, and closes its connections that wait for Accept. Others are closed as soon as they
+// are established. The stack, if it is shared, stays in use.
 func (p *listening) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.parts = slices.DeleteFunc(p.parts, func(own *listening) bool { return own == p })
+	var waiting []*Conn
+	for range p.ready.Len() {
+		c := p.ready.Pop()
+		if c.stack == p.stack {
+			p.waiting.Release(c.source)
+			waiting = append(waiting, c)
+		} else {
+			p.ready.Push(c)
+		}
+	}
+	p.mu.Unlock()
 	_ = p.stack.engine.Do(func() { // a closed engine has no listeners
 		for _, l := range p.rdma {
 			_ = l.Close()
 		}
+		p.rdma = nil
 	})
 	forget(p.stack, &p.stack.listeners, &p.place)
+	for _, c := range waiting {
+		c.close()
+	}
 }
 
 // Close implements route.Part.
 func (p *listening) Close() error {
-	p.mu.Lock()
-	p.parts = slices.DeleteFunc(p.parts, func(own *listening) bool { return own == p })
-	p.mu.Unlock()
 	p.close()
-	return p.shared.Release()
+	p.stack.mu.Lock()
+	failure := p.stack.failure
+	p.stack.mu.Unlock()
+	return errors.Join(failure, p.shared.Release())
 }
 
 // Accept is AcceptConn, for net.Listener.
@@ -205,7 +236,7 @@ func (l *Listener) next() (*Conn, error) {
 	}
 	c := l.ready.Pop()
 	l.waiting.Release(c.source)
-	c.shared.Retain()
+	c.shared.Retain() // its part, which is not closed, is a user
 	return c, nil
 }
 
@@ -228,7 +259,7 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 // Addrs are the addresses at which peers reach the listener now: that of Addr, or, if it listens at all
 // addresses of this host, these.
 func (l *Listener) Addrs() []netip.AddrPort {
-	if l.everywhere != nil {
+	if l.all {
 		return l.everywhere.Addrs()
 	}
 	return []netip.AddrPort{l.addr.AddrPort}
@@ -236,18 +267,36 @@ func (l *Listener) Addrs() []netip.AddrPort {
 
 // Close ends the listener, and closes the connections that wait for Accept. Closing again fails with
 // an error that matches net.ErrClosed.
-func (l *Listener) Close() (err error) {
+func (l *Listener) Close() error {
 	if !l.end(net.ErrClosed) {
 		return l.opError("close", net.ErrClosed)
 	}
-	if l.everywhere != nil {
-		return l.everywhere.Close()
+	return l.closeParts()
+}
+
+// closeParts closes the parts of a listener that has ended. Those that are being opened close then.
+func (l *Listener) closeParts() (err error) {
+	l.mu.Lock()
+	everywhere, parts := l.everywhere, slices.Clone(l.parts)
+	l.mu.Unlock()
+	if everywhere != nil {
+		return everywhere.Close()
 	}
-	for _, p := range l.parts {
+	if l.all {
+		return nil
+	}
+	for _, p := range parts {
 		p.close()
 		err = errors.Join(err, p.shared.Release())
 	}
 	return err
+}
+
+// stackFailed ends the listener with its stack. If it has other parts, everywhere ends this one alone.
+func (p *listening) stackFailed(err error) {
+	if !p.all {
+		p.end(err)
+	}
 }
 
 // end makes Accept fail. It reports false after Close.
@@ -284,14 +333,41 @@ func (l *listening) request(q *rdma.ConnectRequest) {
 	if l.answer(r) {
 		return
 	}
-	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil })
+	if !l.queued.Fits(r.source(), 2*l.backlog) {
+		l.keepPostponed(func(request) bool { return true }) // some may have been withdrawn
+	}
+	if !l.queued.Fits(r.source(), 2*l.backlog) {
+		if !l.full {
+			l.full = true
+			l.stack.cfg.Log.Warn().Stringer("peer", q.RemoteAddr()).Int("waiting", len(l.postponed)).
+				Msg("refusing connections, since too many wait for Accept: call it more often, or raise Config.Backlog")
+		}
+		l.refuse(q, errWaiting)
+		return
+	}
+	l.queued.Take(r.source())
 	l.postponed = append(l.postponed, r)
+}
+
+var errWaiting = errors.New("as many requests as Config.Backlog allows wait already")
+
+// keepPostponed forgets the postponed requests that have been withdrawn, and those that need not wait any
+// longer.
+func (l *listening) keepPostponed(wait func(request) bool) {
+	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool {
+		if r.Err() == nil && wait(r) {
+			return false
+		}
+		l.queued.Release(r.source())
+		return true
+	})
+	l.full = l.full && len(l.postponed) > 0
 }
 
 // answerPostponed answers the requests that need not wait any longer, on the engine's goroutine.
 func (l *listening) answerPostponed() {
 	l.scheduled.Store(false)
-	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil || l.answer(r) })
+	l.keepPostponed(func(r request) bool { return !l.answer(r) })
 }
 
 // resume has the requests that are postponed looked at again.
@@ -353,7 +429,7 @@ func (l *listening) accept(r request) error {
 		l.settled(source, nil)
 		return err
 	}
-	c.listener, c.source, c.shared = l.Listener, source, l.shared
+	c.listener, c.source, c.shared = l, source, l.shared
 	if err = c.meet(r.hello, nil); err == nil {
 		var conn *rdma.Connection
 		if conn, err = r.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
@@ -366,10 +442,10 @@ func (l *listening) accept(r request) error {
 }
 
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
-func (l *Listener) settled(source netip.Addr, c *Conn) {
+func (l *listening) settled(source netip.Addr, c *Conn) {
 	l.mu.Lock()
 	l.opening.Release(source)
-	closed := l.failure != nil
+	closed := l.closed || l.failure != nil
 	if c != nil && !closed {
 		l.ready.Push(c)
 		l.waiting.Take(source)

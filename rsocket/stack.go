@@ -124,6 +124,7 @@ type Stack struct {
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
+	ended      chan struct{}  // closed when the engine has ended
 	closed     error          // result of the engine's Close, and of Close
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
@@ -147,7 +148,7 @@ func New(cfg Config) (*Stack, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack: %w", err)
 	}
-	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log})}
+	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log}), ended: make(chan struct{})}
 	s.changed.L = &s.mu
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack on %s: %w", cfg.Device.Name(), errors.Join(err, s.engine.Close()))
@@ -216,8 +217,9 @@ func (s *Stack) drive(ctx context.Context) {
 	s.noteChange()
 	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
+	close(s.ended)
 	for _, l := range listeners {
-		l.end(s.closedError())
+		l.stackFailed(s.closedError())
 	}
 	for _, c := range conns {
 		c.gone(err)
@@ -240,7 +242,9 @@ func (s *Stack) Close() error {
 		return s.closed
 	}
 	for _, l := range listeners {
-		_ = l.Listener.Close() // and not this part alone
+		if l.end(net.ErrClosed) { // the listener, and not this part alone
+			_ = l.closeParts()
+		}
 	}
 	for _, c := range conns {
 		c.close()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
@@ -67,7 +66,7 @@ func (s *Stacks) Listen(addr string) (*Listener, error) {
 	switch {
 	case err != nil:
 	case list[0] == "" && s.device == "":
-		err = l.listenEverywhere(s, addr, port)
+		err = l.listenEverywhere(s, port)
 	default:
 		var dev string
 		if dev, err = hosts.Device(s.device, list[0]); err == nil {
@@ -99,43 +98,44 @@ func (l *Listener) addDevice(s *Stacks, dev string, list []string, port string) 
 }
 
 // listenEverywhere listens at all addresses of this host.
-func (l *Listener) listenEverywhere(s *Stacks, addr, service string) error {
+func (l *Listener) listenEverywhere(s *Stacks, service string) error {
 	port, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", service)
 	if err != nil {
 		return err
 	}
-	open := func(dev string) (route.Part, error) {
-		stack, err := s.set.Acquire(context.Background(), dev)
-		if err != nil {
-			return nil, err
-		}
-		p, err := l.add(stack.Value, stack)
-		if err != nil {
-			return nil, errors.Join(err, stack.Release())
-		}
-		return p, nil
-	}
-	later := func(addrs []netip.AddrPort, err error) {
-		switch {
-		case errors.Is(err, net.ErrClosed): // the listener is being closed
-			return
-		case err != nil:
-			s.cfg.Log.Warn().Err(err).Msg("cannot listen at an address that has come")
-		default:
-			s.cfg.Log.Info().Any("addresses", addrs).Msg("listening at addresses that have come")
-		}
-	}
-	everywhere, err := route.Serve(uint16(port), open, later)
+	l.all = true
+	everywhere, err := route.Serve(uint16(port), route.ServeConfig{
+		Open: func(dev string) (route.Part, error) {
+			stack, err := s.set.Acquire(context.Background(), dev)
+			if err != nil {
+				return nil, err
+			}
+			p, err := l.add(stack.Value, stack)
+			if err != nil {
+				return nil, errors.Join(err, stack.Release())
+			}
+			return p, nil
+		},
+		Failed: func(err error) {
+			if !errors.Is(err, net.ErrClosed) { // the listener is being closed
+				s.cfg.Log.Warn().Err(err).Msg("cannot listen at all addresses")
+			}
+		},
+		Log: s.cfg.Log,
+	})
 	if err != nil {
+		l.end(net.ErrClosed)
 		return err
 	}
-	all := netip.IPv6Unspecified()
-	if strings.HasPrefix(addr, "0.0.0.0:") {
-		all = netip.IPv4Unspecified()
-	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.everywhere, l.addr = everywhere, &Addr{netip.AddrPortFrom(all, everywhere.Addrs()[0].Port())}
+	failure := l.failure // the stacks are being closed
+	if failure == nil {
+		l.everywhere, l.addr = everywhere, &Addr{netip.AddrPortFrom(netip.IPv6Unspecified(), everywhere.Port())}
+	}
+	l.mu.Unlock()
+	if failure != nil {
+		return errors.Join(failure, everywhere.Close())
+	}
 	return nil
 }
 

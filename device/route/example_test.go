@@ -65,13 +65,17 @@ type echo struct {
 	stack *rsocket.Stack
 }
 
-func (e *echo) Listen(addr netip.AddrPort) (port uint16, err error) {
+func (e *echo) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
 	l, err := e.stack.Listen(addr.String())
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return l.Addr().(*rsocket.Addr).Port(), nil // and accept connections
+	stop = func() { _ = l.Close() }
+	return l.Addr().(*rsocket.Addr).Port(), stop, nil // and accept connections
 }
+
+// Done is for ever open here: a server closes it when Accept says that the device has failed.
+func (e *echo) Done() <-chan struct{} { return nil }
 
 func (e *echo) Close() error { return errors.Join(e.stack.Close(), e.dev.Close()) }
 
@@ -89,12 +93,12 @@ func ExampleServe() {
 		}
 		return &echo{dev, stack}, nil
 	}
-	e, err := route.Serve(0, open, func([]netip.AddrPort, error) {}) // or log what comes
+	e, err := route.Serve(0, route.ServeConfig{Open: open}) // and a Log
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	localhost := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), e.Addrs()[0].Port())
+	localhost := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), e.Port())
 	fmt.Println("reached at localhost:", slices.Contains(e.Addrs(), localhost))
 	fmt.Println(e.Close())
 	// Output:

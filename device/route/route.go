@@ -16,9 +16,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -56,7 +56,7 @@ func Find(name string, target netip.Addr) (*Route, error) {
 	if target.IsValid() {
 		r.Source, r.err = routes.Find(r.Target)
 		if r.Source.IsValid() {
-			r.Interface = interfaceOf(r.Source, r.Target.Zone())
+			r.Interface = hostaddr.InterfaceOf(r.Source.WithZone(r.Target.Zone()))
 		}
 	}
 	if name == "" {
@@ -178,34 +178,6 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 		return false, "link-local and other addresses cannot reach each other"
 	}
 	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
-}
-
-// interfaceOf returns the name of the interface with an address. Every address of 127.0.0.0/8
-// belongs to the loopback interface. A zone, if not empty, is the name or the index of the
-// interface: several interfaces may have the same link-local address.
-func interfaceOf(a netip.Addr, zone string) string {
-	list, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, i := range list {
-		if i.Flags&net.FlagUp == 0 || zone != "" && zone != i.Name && zone != strconv.Itoa(i.Index) {
-			continue
-		}
-		if a.IsLoopback() && i.Flags&net.FlagLoopback != 0 {
-			return i.Name
-		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, own := range addrs {
-			if p, err := netip.ParsePrefix(own.String()); err == nil && p.Addr().Unmap().WithZone("") == a {
-				return i.Name
-			}
-		}
-	}
-	return ""
 }
 
 // adapterAddresses returns the devices, other than software devices, by their addresses.

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -116,9 +117,9 @@ func TestZones(t *testing.T) {
 			}
 			found++
 			plain := p.Addr().WithZone("")
-			assert.Equal(t, i.Name, interfaceOf(plain, i.Name))
-			assert.Equal(t, i.Name, interfaceOf(plain, strconv.Itoa(i.Index)))
-			assert.Empty(t, interfaceOf(plain, "none"))
+			assert.Equal(t, i.Name, hostaddr.InterfaceOf(plain.WithZone(i.Name)))
+			assert.Equal(t, i.Name, hostaddr.InterfaceOf(plain.WithZone(strconv.Itoa(i.Index))))
+			assert.Empty(t, hostaddr.InterfaceOf(plain.WithZone("none")))
 			r, err := Find("", plain.WithZone(i.Name))
 			require.NoError(t, err)
 			assert.Equal(t, i.Name, r.Interface)

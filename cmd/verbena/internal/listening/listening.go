@@ -2,11 +2,10 @@
 package listening
 
 import (
-	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -38,24 +37,12 @@ func At(dev verbs.Device, addr netip.AddrPort) (list []netip.AddrPort) {
 
 // AtHost is At for a listener of TCP.
 func AtHost(addr netip.AddrPort) (list []netip.AddrPort) {
-	interfaces, err := net.Interfaces()
+	own, err := hostaddr.List()
 	if err != nil || !addr.Addr().IsUnspecified() {
 		return []netip.AddrPort{addr}
 	}
-	for _, i := range interfaces {
-		own, err := i.Addrs()
-		if err != nil || i.Flags&net.FlagUp == 0 {
-			continue
-		}
-		for _, a := range own {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				at := p.Addr().Unmap()
-				if at.Is6() && at.IsLinkLocalUnicast() {
-					at = at.WithZone(i.Name)
-				}
-				list = append(list, netip.AddrPortFrom(at, addr.Port()))
-			}
-		}
+	for _, o := range own {
+		list = append(list, netip.AddrPortFrom(o.Addr, addr.Port()))
 	}
 	return list
 }
@@ -65,13 +52,4 @@ func dialled(a netip.Addr, port uint16) netip.AddrPort {
 		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.AddrPortFrom(a, port)
-}
-
-// Text names addresses in one line.
-func Text(list []netip.AddrPort) string {
-	var names []string
-	for _, a := range list {
-		names = append(names, a.String())
-	}
-	return strings.Join(names, ", ")
 }

@@ -51,71 +51,72 @@ func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (contro
 // device, or at all of this host. It uses one device to listen to a client and to measure, because
 // clients reach no other device at its address.
 func (s *server) serveCM(ctx context.Context, told func([]netip.AddrPort)) (err error) {
-	clients := &cmClients{server: s, failed: make(chan error, 1)}
+	clients := &cmClients{server: s, served: make(chan error, 1)}
 	clients.ctx, clients.stop = context.WithCancel(ctx)
-	defer clients.running.Wait()
 	defer clients.stop()
 	bind, _ := netip.ParseAddr(s.o.bind)
 	if bind.IsUnspecified() {
 		s.o.bind, bind = "", netip.Addr{}
 	}
 	if s.o.device == "" && s.o.bind == "" {
-		e, err := route.Serve(uint16(s.o.port), func(name string) (route.Part, error) {
-			o := *s.o
-			o.device = name
-			return clients.open(&o, bind)
-		}, func(addrs []netip.AddrPort, err error) {
-			if err != nil {
-				s.log.Warn().Err(err).Msg("cannot serve an address that has come")
-				return
-			}
-			told(addrs)
+		e, err := route.Serve(uint16(s.o.port), route.ServeConfig{
+			Open: func(name string) (route.Part, error) {
+				o := *s.o
+				o.device = name
+				return clients.open(&o, bind)
+			},
+			Added: told, Log: s.log,
 		})
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
 		}
 		told(e.Addrs())
-		return errors.Join(clients.wait(), e.Close())
+		return errors.Join(clients.wait(nil), e.Close())
 	}
 	p, err := clients.open(s.o, bind)
 	if err != nil {
 		return err
 	}
-	at, err := p.listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
+	at, _, err := p.listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for clients: %w", err), p.Close())
 	}
 	told(listening.At(p.device.dev, at))
-	return errors.Join(clients.wait(), p.Close())
+	return errors.Join(clients.wait(p.done), p.Close())
 }
 
 // cmClients are the clients of all parts of a server.
 type cmClients struct {
-	server  *server
-	ctx     context.Context // ends with the server
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	failed  chan error // the first result of a part
+	server *server
+	ctx    context.Context // ends with the server
+	stop   context.CancelFunc
+	served chan error // with -once, the result of the first client
 }
 
-// wait waits until ctx ends, a listener fails or, with -once, a client was served.
-func (c *cmClients) wait() (err error) {
+// wait waits until ctx ends, failed is closed or, with -once, a client was served. Clients that are being
+// served end then.
+func (c *cmClients) wait(failed <-chan struct{}) (err error) {
 	select {
 	case <-c.ctx.Done():
-	case err = <-c.failed:
+	case <-failed:
+	case err = <-c.served:
 	}
 	c.stop()
-	c.running.Wait()
 	return err
 }
 
 // cmPart is the part of the server on one device.
 type cmPart struct {
-	clients   *cmClients
-	device    *openDevice
-	stack     *rsocket.Stack
-	listeners []*rsocket.Listener
-	closing   atomic.Bool
+	clients *cmClients
+	device  *openDevice
+	stack   *rsocket.Stack
+	ctx     context.Context // ends with the part
+	stop    context.CancelFunc
+	running sync.WaitGroup // for each listener a goroutine, with its clients
+
+	fail func(error) // of a listener; the first call counts
+	done chan struct{}
+	err  error // set before done is closed
 }
 
 func (c *cmClients) open(o *options, bind netip.Addr) (*cmPart, error) {
@@ -127,41 +128,57 @@ func (c *cmClients) open(o *options, bind netip.Addr) (*cmPart, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.dev.Close())
 	}
-	return &cmPart{clients: c, device: d, stack: stack}, nil
+	p := &cmPart{clients: c, device: d, stack: stack, done: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancel(c.ctx)
+	var once sync.Once
+	p.fail = func(err error) {
+		once.Do(func() {
+			p.err = err
+			close(p.done)
+		})
+	}
+	return p, nil
 }
 
 // Listen implements route.Part.
-func (p *cmPart) Listen(addr netip.AddrPort) (port uint16, err error) {
-	at, err := p.listen(addr.String())
-	return at.Port(), err
+func (p *cmPart) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listen(addr.String())
+	return at.Port(), stop, err
 }
 
-func (p *cmPart) listen(addr string) (at netip.AddrPort, err error) {
+func (p *cmPart) listen(addr string) (at netip.AddrPort, stop func(), err error) {
 	l, err := p.stack.Listen(addr)
 	if err != nil {
-		return at, err
+		return at, nil, err
 	}
-	p.listeners = append(p.listeners, l)
+	var stopped atomic.Bool
 	c := p.clients
-	c.running.Go(func() {
-		own := &server{o: c.server.o, log: c.server.log, busy: c.server.busy, device: p.device}
-		err := own.accept(c.ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
-		if p.closing.Load() && c.ctx.Err() == nil { // the device has no address any more
-			return
-		}
-		select {
-		case c.failed <- err:
-		default:
+	own := &server{o: c.server.o, log: c.server.log, busy: c.server.busy, device: p.device}
+	p.running.Go(func() {
+		served, err := own.accept(p.ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
+		switch {
+		case served:
+			select {
+			case c.served <- err:
+			default: // it was not the first
+			}
+		case err != nil && !stopped.Load():
+			p.fail(err)
 		}
 	})
-	return l.Addr().(*rsocket.Addr).AddrPort, nil
+	stop = func() {
+		stopped.Store(true)
+		_ = l.Close()
+	}
+	return l.Addr().(*rsocket.Addr).AddrPort, stop, nil
 }
+
+// Done implements route.Part.
+func (p *cmPart) Done() <-chan struct{} { return p.done }
 
 // Close implements route.Part.
 func (p *cmPart) Close() error {
-	p.closing.Store(true)
-	for _, l := range p.listeners {
-		_ = l.Close() // it may be closed
-	}
-	return errors.Join(p.stack.Close(), p.device.dev.Close())
+	p.stop()
+	p.running.Wait()
+	return errors.Join(p.err, p.stack.Close(), p.device.dev.Close())
 }

@@ -54,11 +54,13 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
 	told(listening.AtHost(l.Addr().(*net.TCPAddr).AddrPort()))
-	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*net.TCPAddr).AddrPort() })
+	_, err = s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*net.TCPAddr).AddrPort() })
+	return err
 }
 
-// accept serves the clients of a listener until ctx ends; with -once, the first one.
-func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Conn) netip.AddrPort) error {
+// accept serves the clients of a listener until ctx ends or the listener fails; with -once, it reports that
+// it has served the first one, with the result.
+func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Conn) netip.AddrPort) (served bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	var clients sync.WaitGroup
@@ -66,16 +68,19 @@ func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Con
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
-			return nil
+			if err == nil {
+				_ = conn.Close()
+			}
+			return false, nil
 		}
 		if err != nil {
-			return fmt.Errorf("wait for a client: %w", err)
+			return false, fmt.Errorf("wait for a client: %w", err)
 		}
 		peer := peerOf(conn)
 		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 		if s.o.once {
 			_ = l.Close()
-			return s.serveClient(ctx, conn, peer)
+			return true, s.serveClient(ctx, conn, peer)
 		}
 		clients.Go(func() { _ = s.serveClient(ctx, conn, peer) }) // an error ends only this client
 	}

@@ -130,7 +130,7 @@ func TestExplain(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, engine.Close())
 	}()
-	_, err = s.Listen(":0")
+	_, _, err = s.Listen(":0")
 	require.NoError(t, err)
 
 	for _, c := range []struct {

@@ -46,7 +46,7 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	at, err := s.server.Listen(net.JoinHostPort(host, strconv.Itoa(port)))
+	at, _, err := s.server.Listen(net.JoinHostPort(host, strconv.Itoa(port)))
 	if err == nil {
 		out.listening(listening.At(s.device.dev, netip.AddrPortFrom(at.Addr().WithZone(addr.Zone()), at.Port())))
 		select {
@@ -62,13 +62,7 @@ func serveEverywhere(ctx context.Context, o *options, port uint16, out *printer,
 	open := func(name string) (route.Part, error) {
 		return newPart(o, &route.Route{Device: name, Why: "it has addresses of this host; use -d, or an ADDRESS, to serve fewer"}, out, log)
 	}
-	e, err := route.Serve(port, open, func(addrs []netip.AddrPort, err error) {
-		if err != nil {
-			log.Warn().Err(err).Msg("cannot serve an address that has come")
-			return
-		}
-		out.listening(addrs)
-	})
+	e, err := route.Serve(port, route.ServeConfig{Open: open, Added: out.listening, Log: log})
 	if err != nil {
 		return err
 	}
@@ -113,18 +107,19 @@ func newPart(o *options, r *route.Route, out *printer, log zerolog.Logger) (*par
 		defer close(p.ended)
 		if p.err = p.engine.Run(ctx); errors.Is(p.err, context.Canceled) {
 			p.err = nil
-		} else if p.err != nil {
-			log.Warn().Err(p.err).Str("device", r.Device).Msg("a device is served no longer")
 		}
 	}()
 	return p, nil
 }
 
 // Listen implements route.Part.
-func (p *part) Listen(addr netip.AddrPort) (port uint16, err error) {
-	at, err := p.server.Listen(addr.String())
-	return at.Port(), err
+func (p *part) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.server.Listen(addr.String())
+	return at.Port(), stop, err
 }
+
+// Done implements route.Part.
+func (p *part) Done() <-chan struct{} { return p.ended }
 
 // Close implements route.Part.
 func (p *part) Close() error {

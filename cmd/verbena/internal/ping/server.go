@@ -48,20 +48,21 @@ func NewServer(dev verbs.Device, engine *pe.Engine, log zerolog.Logger) (*Server
 	return s, s.rdma.Start()
 }
 
-// Listen listens on an address, as rdma.Connections.Listen does. The engine must run, on another
-// goroutine.
-func (s *Server) Listen(addr string) (at netip.AddrPort, err error) {
+// Listen listens on an address, as rdma.Connections.Listen does, until stop is called, which does not
+// wait. The engine must run, on another goroutine.
+func (s *Server) Listen(addr string) (at netip.AddrPort, stop func(), err error) {
 	if err := await.State(context.Background(), s.rdma, pe.Running); err != nil {
-		return at, err
+		return at, nil, err
 	}
-	err = await.Func(context.Background(), s.rdma.Engine(), func() error {
-		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request})
-		if err == nil {
+	engine := s.rdma.Engine()
+	var l *rdma.Listener
+	err = await.Func(context.Background(), engine, func() (err error) {
+		if l, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request}); err == nil {
 			at = l.Addr()
 		}
 		return err
 	})
-	return at, err
+	return at, func() { _ = engine.Do(func() { _ = l.Close() }) }, err
 }
 
 // serverConn is a connected client.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -26,12 +27,13 @@ type endpoint struct {
 	rdma   *rdma.Connections
 	hub    *link.Hub
 	stop   context.CancelFunc
-	ended  chan error
+	ended  chan struct{} // closed when the engine has ended, with the result err
+	err    error
 }
 
 // openEndpoint opens a device for at most links links at a time.
 func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *endpoint, err error) {
-	s = &endpoint{ended: make(chan error, 1)}
+	s = &endpoint{ended: make(chan struct{})}
 	if s.dev, err = device.Open(name); err != nil {
 		return nil, err
 	}
@@ -56,9 +58,9 @@ func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *
 	var cancel context.CancelCauseFunc
 	s.ctx, cancel = context.WithCancelCause(ctx)
 	go func() {
-		err := s.engine.Run(driven)
-		cancel(cmp.Or(err, errStopped))
-		s.ended <- err
+		s.err = s.engine.Run(driven)
+		cancel(cmp.Or(s.err, errStopped))
+		close(s.ended)
 	}()
 	return s, nil
 }
@@ -68,7 +70,8 @@ var errStopped = errors.New("the RDMA context has stopped")
 // close stops the engine, and closes it and the device.
 func (s *endpoint) close() error {
 	s.stop()
-	err := <-s.ended
+	<-s.ended
+	err := s.err
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
@@ -78,17 +81,20 @@ func (s *endpoint) close() error {
 // do runs a function on the engine's goroutine.
 func (s *endpoint) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
 
-// listen accepts connections at an address, as rdma.Connections.Listen takes it, while admit allows it, and
-// passes their links to accept, on the engine's goroutine.
-func (s *endpoint) listen(ctx context.Context, addr string, admit func() bool, accept func(*link.Link)) (at netip.AddrPort, err error) {
-	err = s.do(ctx, func() error {
-		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
-			if !admit() {
+// listen accepts connections at an address, as rdma.Connections.Listen takes it, while places has one for
+// each, and passes their links to accept, on the engine's goroutine. Whoever serves a link gives its place
+// back. stop ends that, and does not wait.
+func (s *endpoint) listen(ctx context.Context, addr string, places *places, accept func(*link.Link)) (at netip.AddrPort, stop func(), err error) {
+	var l *rdma.Listener
+	err = s.do(ctx, func() (err error) {
+		l, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+			if !places.take() {
 				_ = q.Reject([]byte(busyText))
 				return
 			}
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
+				places.giveBack()
 				reason := "the receiver cannot accept the connection"
 				if errors.Is(err, rdma.ErrFull) {
 					reason = busyText
@@ -98,6 +104,7 @@ func (s *endpoint) listen(ctx context.Context, addr string, admit func() bool, a
 			}
 			l, err := s.hub.Open(conn)
 			if err != nil {
+				places.giveBack()
 				_ = conn.Close()
 				return
 			}
@@ -108,7 +115,42 @@ func (s *endpoint) listen(ctx context.Context, addr string, admit func() bool, a
 		}
 		return err
 	})
-	return at, err
+	return at, func() { _ = s.engine.Do(func() { _ = l.Close() }) }, err
+}
+
+// places are those for transfers at the same time, at all devices.
+type places struct {
+	mu      sync.Mutex
+	free    int
+	closed  bool
+	running sync.WaitGroup // has those that are taken
+}
+
+// take takes a place. It reports false if none is free, or after close.
+func (p *places) take() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.free == 0 {
+		return false
+	}
+	p.free--
+	p.running.Add(1) // never while close waits
+	return true
+}
+
+func (p *places) giveBack() {
+	p.mu.Lock()
+	p.free++
+	p.mu.Unlock()
+	p.running.Done()
+}
+
+// close has take fail, and waits until all places are given back.
+func (p *places) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.running.Wait()
 }
 
 // busyText is the reason with which a receiver rejects a transfer when it has its maximum

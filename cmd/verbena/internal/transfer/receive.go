@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
@@ -132,21 +131,19 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var sessions sync.WaitGroup
-	defer sessions.Wait()
+	places := &places{free: o.transfers}
+	defer places.close()
 	once := onceResult{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
-	var receiving atomic.Int32 // transfers, at all devices
 	l := listener{
-		admit: func() bool { return int(receiving.Load()) < o.transfers },
+		places: places,
 		accept: func(l *link.Link) {
-			receiving.Add(1)
-			sessions.Go(func() {
-				defer receiving.Add(-1)
+			go func() {
+				defer places.giveBack()
 				sum, err := o.serve(serving, r, l, p)
 				if o.once {
 					once.end(serving, sum, err)
 				}
-			})
+			}()
 		},
 		told: func(addrs []netip.AddrPort, dev string) {
 			fields := map[string]any{"folder": args[0]}
@@ -182,20 +179,20 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	case result = <-once.ended:
 	}
 	stop(errDone)
-	sessions.Wait()
+	places.close()
 	return result
 }
 
 // listener listens for senders.
 type listener struct {
-	admit  func() bool
+	places *places
 	accept func(*link.Link)
 	told   func(addrs []netip.AddrPort, dev string) // dev may be empty
 }
 
 // on listens at an address of one device.
 func (l *listener) on(ctx context.Context, s *endpoint, addr string) error {
-	at, err := s.listen(ctx, addr, l.admit, l.accept)
+	at, _, err := s.listen(ctx, addr, l.places, l.accept)
 	if err == nil {
 		if given, err := netip.ParseAddrPort(addr); err == nil {
 			at = netip.AddrPortFrom(at.Addr().WithZone(given.Addr().Zone()), at.Port())
@@ -207,18 +204,18 @@ func (l *listener) on(ctx context.Context, s *endpoint, addr string) error {
 
 // everywhere listens at all addresses of this host.
 func (l *listener) everywhere(ctx context.Context, o *receiveFlags, port uint16, p *progress.Printer) (stop func() error, err error) {
-	e, err := route.Serve(port, func(name string) (route.Part, error) {
-		s, err := openEndpoint(ctx, name, o.transfers, false)
-		if err != nil {
-			return nil, err
-		}
-		return &part{s, l}, nil
-	}, func(addrs []netip.AddrPort, err error) {
-		if err != nil {
-			p.Warn("address", map[string]any{"reason": oneLine(err)}, "cannot listen at an address that has come: %s", oneLine(err))
-			return
-		}
-		l.told(addrs, "")
+	e, err := route.Serve(port, route.ServeConfig{
+		Open: func(name string) (route.Part, error) {
+			s, err := openEndpoint(ctx, name, o.transfers, false)
+			if err != nil {
+				return nil, err
+			}
+			return &part{s, l}, nil
+		},
+		Added: func(addrs []netip.AddrPort) { l.told(addrs, "") },
+		Failed: func(err error) {
+			p.Warn("address", map[string]any{"reason": oneLine(err)}, "cannot listen at all addresses: %s", oneLine(err))
+		},
 	})
 	if err != nil {
 		return func() error { return nil }, err
@@ -234,10 +231,13 @@ type part struct {
 }
 
 // Listen implements route.Part.
-func (p *part) Listen(addr netip.AddrPort) (port uint16, err error) {
-	at, err := p.listen(p.ctx, addr.String(), p.listener.admit, p.listener.accept)
-	return at.Port(), err
+func (p *part) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listen(p.ctx, addr.String(), p.listener.places, p.listener.accept)
+	return at.Port(), stop, err
 }
+
+// Done implements route.Part.
+func (p *part) Done() <-chan struct{} { return p.ended }
 
 // Close implements route.Part.
 func (p *part) Close() error { return p.close() }
