@@ -7,11 +7,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/test/netns"
+	"github.com/verbena-rdma/verbena/test/process"
 )
 
 // pair is two hosts with several cables between them, and no default route.
@@ -58,10 +60,10 @@ func TestServersOnAllAddresses(t *testing.T) {
 			succeed(t, from, "ping", "-c", "1", "-t", patience.String(), addr)
 		}, false},
 		{"perf", []string{"perf"}, 18515, func(t *testing.T, from netns.Namespace, addr string) {
-			succeed(t, from, "perf", "-n", "10", "-warm-up", "1ms", "-timeout", patience.String(), addr)
+			succeed(t, from, "perf", "-n", "10", "-warm-up", "1ms", "-timeout", patience.String(), "-wait", patience.String(), addr)
 		}, true},
 		{"perf -R", []string{"perf", "-R", "-p", "18516"}, 18516, func(t *testing.T, from netns.Namespace, addr string) {
-			succeed(t, from, "perf", "-R", "-n", "10", "-warm-up", "1ms", "-timeout", patience.String(), addr)
+			succeed(t, from, "perf", "-R", "-n", "10", "-warm-up", "1ms", "-timeout", patience.String(), "-wait", patience.String(), addr)
 		}, false},
 		{"receive", []string{"receive", "-insecure", "-l", ":7470", t.TempDir()}, 7470, func(t *testing.T, from netns.Namespace, addr string) {
 			succeed(t, from, "send", "-m", "a message", addr)
@@ -112,6 +114,50 @@ func TestServersOnAllAddresses(t *testing.T) {
 				addrs = addrs[:6]
 			}
 		})
+	}
+}
+
+// Two servers have all addresses of their host, each on another port, though only one has the devices' UDP
+// port: also those of lo outside of 127.0.0.0/8, those that a device gets later, and one that goes and comes
+// back.
+func TestTwoServersOnAllAddresses(t *testing.T) {
+	p := pair{server: netns.New(t), client: netns.New(t)}
+	p.server.IP(t, "addr add 10.13.0.1/32 dev lo")
+	addrs := append(p.cable(t), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.13.0.1"))
+	var servers []*process.Process
+	ports := []uint16{7174, 7175}
+	reach := func(a netip.Addr) {
+		for i, port := range ports {
+			to := netip.AddrPortFrom(a, port).String()
+			servers[i].Await(" " + to)
+			deadline := time.Now().Add(patience)
+			for { // an address that goes and comes back is not served for a moment
+				client := start(t, verbena(t, p.server.Run(), "ping", "-c", "1", "-t", patience.String(), to)...)
+				if client.Wait() == nil {
+					break
+				}
+				require.True(t, time.Now().Before(deadline), "%s", client.Stderr)
+			}
+		}
+	}
+	for _, port := range ports {
+		server := start(t, verbena(t, p.server.Run(), "ping", "-s", "-p", fmt.Sprint(port))...)
+		server.Await("interrupt to stop")
+		servers = append(servers, server)
+	}
+	for _, a := range addrs {
+		reach(a)
+	}
+	for _, later := range []struct{ addr, dev string }{{"10.13.0.2/32", "lo"}, {"10.12.0.9/24", "n0"}} {
+		a := netip.MustParsePrefix(later.addr).Addr()
+		p.server.IP(t, "addr add %s dev %s", later.addr, later.dev)
+		reach(a)
+		p.server.IP(t, "addr del %s dev %s", later.addr, later.dev)
+		p.server.IP(t, "addr add %s dev %s", later.addr, later.dev)
+		reach(a)
+	}
+	for _, server := range servers {
+		interrupted(server)
 	}
 }
 

@@ -12,7 +12,9 @@ const pollInterval = 2 * time.Second
 // Changes calls changed when interfaces or addresses of this host may have changed, until ctx ends. It
 // calls subscribed once, before that, as soon as no later change can be missed. Where the system reports
 // no changes, or no longer, it calls changed every two seconds.
-func Changes(ctx context.Context, subscribed, changed func()) { changes(ctx, follow, subscribed, changed) }
+func Changes(ctx context.Context, subscribed, changed func()) {
+	changes(ctx, follow, subscribed, changed)
+}
 
 // changes is Changes with a function that follows the system's reports, and returns false if there are
 // none, or none any more.

@@ -4,6 +4,8 @@ package routes
 import (
 	"net"
 	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 )
 
 // Source returns the source address, without zone, that the system uses for packets to a peer.
@@ -11,6 +13,21 @@ import (
 func Source(peer netip.Addr) netip.Addr {
 	source, _ := Find(peer)
 	return source
+}
+
+// Local reports whether packets to an address stay on this host.
+func Local(addr netip.Addr) bool {
+	if addr.IsLoopback() || Source(addr) == addr.WithZone("") {
+		return true
+	}
+	// The source of packets to a further address of an interface is its first one. Binding is quick, and
+	// possible at such an address; the system can allow it at others too (ip(7), ip_nonlocal_bind).
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return hostaddr.InterfaceOf(addr) != ""
 }
 
 // Find is Source, with the system's error.
